@@ -1,0 +1,77 @@
+//! What goes out of the machine: work for the driver, in order.
+
+use crate::{Exit, Outcome, RunIdentity, StreamsEnd, Timestamp, TreeVerdict, ladder::StopPlan};
+
+/// One thing to do. The comment says what a crash before or after it means.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// Ask the keeper for a child behind a gate. A crash: the gate's other end closes, nothing ran.
+    Prepare,
+    /// Write the run's one row. A crash: the gate closes; a written row is closed as never run.
+    Record(Box<RunIdentity>),
+    /// Open the gate. Only after the row is known to be written.
+    Release,
+    /// Shut the gate: the child ends without exec.
+    ShutGate,
+    /// Write `desired = STOP` and the deadline. A crash after it: recovery goes on with the stop.
+    RecordStop {
+        /// When SIGKILL is due.
+        deadline: Timestamp,
+    },
+    /// Hand the plan to the keeper. A second plan may only shorten the first.
+    StopTree(StopPlan),
+    /// Send SIGINT to the leader's process group, once.
+    Interrupt,
+    /// Write the state, and report when it is written.
+    RecordState(RowState),
+    /// Write that the command runs, at leisure: recovery treats `starting` alike.
+    RecordRunning,
+    /// Stop every task and look.
+    Freeze,
+    /// Continue what was stopped.
+    Thaw,
+    /// The tree is gone: read what is left of the output and do not wait for more.
+    FinishOutput,
+    /// Write the outcome, as an upsert, until it is written.
+    RecordOutcome(Outcome),
+    /// The run left no trace in the store: remove what was made for it.
+    Forget,
+    /// The outcome is safe: the keeper may forget the run.
+    Acknowledge,
+    /// Put a line into the run's journal and tell the readers.
+    Announce(Announcement),
+}
+
+/// A state that is written before or after the kernel was asked for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RowState {
+    /// It runs.
+    Running,
+    /// A pause was asked for; tasks may be stopped.
+    Pausing,
+    /// Every task was seen stopped.
+    Paused,
+}
+
+/// A line in the run's journal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Announcement {
+    /// The row is written.
+    Recorded,
+    /// The command runs.
+    Started,
+    /// Every task is stopped.
+    Paused,
+    /// The tree runs again.
+    Resumed,
+    /// A stop is in force.
+    Stopping,
+    /// The first end.
+    LeaderExited(Exit),
+    /// The second end.
+    StreamsClosed(StreamsEnd),
+    /// The third end.
+    TreeEnded(TreeVerdict),
+    /// All is known and written.
+    Ended(Outcome),
+}

@@ -1,0 +1,110 @@
+//! The names of runs, nodes and keepers. All are ULIDs: 26 characters of Crockford's base 32.
+
+use std::{fmt, str::FromStr};
+use ulid::Ulid;
+
+/// The name of a run, and the key of everything that is stored about it.
+///
+/// The text form is exactly 26 upper-case characters of Crockford's base 32 (no I, L, O, U), the
+/// first one 0 to 7, so that it is safe as a file name and equal texts mean equal ids.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RunId(Ulid);
+
+/// The text is not a run id.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "a run id is a ULID of 26 characters of 0-9 and A-Z without I, L, O, U, the first one 0 to 7"
+)]
+pub struct InvalidRunId;
+
+impl RunId {
+    /// The id with this 128-bit value: 48 bits of milliseconds since 1970, 80 random bits.
+    #[must_use]
+    pub fn from_u128(value: u128) -> Self {
+        Self(Ulid::from(value))
+    }
+
+    /// The 128-bit value.
+    #[must_use]
+    pub fn as_u128(self) -> u128 {
+        self.0.into()
+    }
+
+    /// When the id was made, in milliseconds since 1970, according to whoever made it.
+    #[must_use]
+    pub fn timestamp_ms(self) -> u64 {
+        self.0.timestamp_ms()
+    }
+}
+
+impl FromStr for RunId {
+    type Err = InvalidRunId;
+
+    fn from_str(text: &str) -> Result<Self, InvalidRunId> {
+        parse(text).map(Self)
+    }
+}
+
+impl fmt::Display for RunId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl fmt::Debug for RunId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// The name of a node: made once per data directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct NodeId(Ulid);
+
+/// The name of one keeper process: made anew at each start of `kennel serve`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct KeeperEpoch(Ulid);
+
+macro_rules! ulid_text {
+    ($name:ident) => {
+        impl $name {
+            /// The name with this 128-bit value.
+            #[must_use]
+            pub fn from_u128(value: u128) -> Self {
+                Self(Ulid::from(value))
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = InvalidRunId;
+
+            fn from_str(text: &str) -> Result<Self, InvalidRunId> {
+                parse(text).map(Self)
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+    };
+}
+
+ulid_text!(NodeId);
+ulid_text!(KeeperEpoch);
+
+/// Stricter than [`Ulid::from_string`]: no lower case and no look-alikes, so that one id has one text.
+fn parse(text: &str) -> Result<Ulid, InvalidRunId> {
+    let bytes = text.as_bytes();
+    let canonical = bytes.len() == 26
+        && bytes[0] <= b'7'
+        && bytes.iter().all(|b| {
+            b.is_ascii_digit()
+                || (b.is_ascii_uppercase() && !matches!(b, b'I' | b'L' | b'O' | b'U'))
+        });
+    if !canonical {
+        return Err(InvalidRunId);
+    }
+    Ulid::from_string(text).map_err(|_| InvalidRunId)
+}

@@ -1,0 +1,47 @@
+//! What names a process, a control group and a host beyond doubt: a pid alone may be reused.
+
+/// One process, as long as it lives and after.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProcessIdentity {
+    /// Process id in the keeper's pid namespace.
+    pub pid: i32,
+    /// Process group id at the time of recording.
+    pub pgid: i32,
+    /// Session id at the time of recording.
+    pub sid: i32,
+    /// Start time in clock ticks since boot: field 22 of /proc/pid/stat (proc(5)).
+    pub start_ticks: u64,
+    /// The pidfs inode, unique per boot; absent where the kernel has no pidfs (before 6.9).
+    pub pidfs_handle: Option<u64>,
+}
+
+/// One control group directory. A directory that is made again has another inode.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CgroupIdentity {
+    /// Absolute path of the directory.
+    pub path: String,
+    /// Inode of the directory, which is the kernel's cgroup id.
+    pub inode: u64,
+}
+
+/// Where pids mean what they say: one boot and one pid namespace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostIdentity {
+    /// `/proc/sys/kernel/random/boot_id`.
+    pub boot_id: String,
+    /// Inode of `/proc/self/ns/pid`.
+    pub pidns_inode: u64,
+}
+
+/// All that is recorded before a command may run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RunIdentity {
+    /// The leader of the run's tree.
+    pub command: ProcessIdentity,
+    /// The shim that is the tree's subreaper.
+    pub shim: ProcessIdentity,
+    /// The run's own control group, where one could be made.
+    pub cgroup: Option<CgroupIdentity>,
+    /// Boot and pid namespace in which the numbers above are valid.
+    pub host: HostIdentity,
+}

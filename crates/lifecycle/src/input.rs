@@ -1,0 +1,70 @@
+//! What comes into the machine.
+
+use crate::{Exit, RunIdentity, StartFailure, StopOrder, StreamsEnd, TreeVerdict};
+
+/// One thing that happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Input {
+    /// Someone wants something. Answered: obeyed or refused.
+    Command(Command),
+    /// The world says something. Tolerated: may come late or twice.
+    Report(Report),
+}
+
+/// A wish.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Command {
+    /// Begin.
+    Admit,
+    /// End. A repeated stop is obeyed too, but may only shorten the grace.
+    Stop(StopOrder),
+    /// One polite signal; the run goes on.
+    Interrupt,
+    /// Stop every task.
+    Pause,
+    /// Continue every task.
+    Resume,
+}
+
+/// A fact.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Report {
+    /// A child waits at the gate.
+    Prepared(Box<RunIdentity>),
+    /// No child was made.
+    PrepareFailed(StartFailure),
+    /// The row is written.
+    Recorded,
+    /// The row is certainly not written.
+    RecordFailed,
+    /// Whether the row is written is not known.
+    RecordUnknown,
+    /// Another row stands under the key.
+    KeyTaken,
+    /// The stop is on the row, or will be: the tree may be signalled.
+    StopRecorded,
+    /// The state last asked for is on the row.
+    StateRecorded,
+    /// The state last asked for could not be written.
+    StateNotRecorded,
+    /// The shim says that the child ended before it was let go.
+    NotReleased,
+    /// The command runs.
+    Executed,
+    /// execve failed.
+    ExecFailed(StartFailure),
+    /// The leader ended.
+    LeaderExited(Exit),
+    /// The keeper's last word on the tree. Comes exactly once for each prepared child.
+    TreeEnded(TreeVerdict),
+    /// The output has been read to its end.
+    StreamsClosed(StreamsEnd),
+    /// Every task of the tree is stopped.
+    Frozen,
+    /// Not every task could be stopped; those that were go on.
+    NotFrozen,
+    /// The tree runs again.
+    Thawed,
+    /// The outcome is on the row.
+    OutcomeRecorded,
+}

@@ -1,0 +1,35 @@
+//! The pure core of Kennel: what a run is, which phase follows, and what must be done about it.
+//!
+//! Owns every decision about a run. Never reads a clock, a file, a socket or the environment, and
+//! never waits: time comes in as a value, work goes out as [`Effect`]s. Read [`Phase`] first, then
+//! [`Machine::step`], then [`recovery::decide`] for what a restart does with a row it finds.
+
+mod effect;
+mod id;
+mod identity;
+mod input;
+pub mod ladder;
+pub mod limits;
+mod machine;
+mod outcome;
+mod phase;
+pub mod recovery;
+mod refusal;
+mod signal;
+mod spec;
+mod time;
+
+pub use effect::{Announcement, Effect, RowState};
+pub use id::{InvalidRunId, KeeperEpoch, NodeId, RunId};
+pub use identity::{CgroupIdentity, HostIdentity, ProcessIdentity, RunIdentity};
+pub use input::{Command, Input, Report};
+pub use machine::Machine;
+pub use outcome::{
+    EndReason, Exit, Outcome, Proof, StartFailure, StartStage, StopOrder, StopReason, StreamsEnd,
+    TreeVerdict,
+};
+pub use phase::{Ends, Leaving, NeverRan, Phase, Row, RunState, StopStage};
+pub use refusal::Refusal;
+pub use signal::Signal;
+pub use spec::{EnvMode, RunKind, RunSpec, Violation, compose_env};
+pub use time::Timestamp;

@@ -1,0 +1,32 @@
+//! Bounds on what a caller may ask. Each has a name, and each is said in the contract.
+
+use std::time::Duration;
+
+/// Longest single string of argv or environment (`MAX_ARG_STRLEN` of execve(2) is 128 KiB with its NUL).
+pub const ARG_BYTES_MAX: usize = 128 * 1024 - 1;
+/// argv and environment together, NULs included.
+pub const ARGV_ENV_BYTES_MAX: usize = 2 * 1024 * 1024;
+/// Environment entries that a caller may set.
+pub const ENV_ENTRIES_MAX: usize = 10_000;
+/// Arguments, the command's name included.
+pub const ARGV_LEN_MAX: usize = 65_536;
+/// Longest working directory (`PATH_MAX` with its NUL is 4096).
+pub const CWD_BYTES_MAX: usize = 4095;
+/// Input given with the spawn request.
+pub const INITIAL_INPUT_BYTES_MAX: usize = 1024 * 1024;
+/// Labels on one run.
+pub const LABELS_MAX: usize = 64;
+/// Longest label key.
+pub const LABEL_KEY_BYTES_MAX: usize = 128;
+/// Longest label value.
+pub const LABEL_VALUE_BYTES_MAX: usize = 1024;
+/// Longest grace period.
+pub const GRACE_MAX: Duration = Duration::from_secs(24 * 60 * 60);
+/// Grace period of a run that names none.
+pub const GRACE_DEFAULT: Duration = Duration::from_secs(5);
+/// Whole time from the first signal of a shutdown to its last.
+pub const SHUTDOWN_DEADLINE: Duration = Duration::from_secs(10);
+/// Longest grace inside a shutdown: leaves time for the census and the last commits.
+pub const SHUTDOWN_GRACE_MAX: Duration = Duration::from_secs(8);
+/// Longest request id.
+pub const REQUEST_ID_BYTES_MAX: usize = 128;

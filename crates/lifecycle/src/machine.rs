@@ -1,0 +1,5 @@
+//! Stub.
+
+/// One attempt to run one command.
+#[derive(Debug)]
+pub struct Machine;

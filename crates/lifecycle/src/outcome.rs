@@ -1,0 +1,163 @@
+//! How a run was asked to end, how it ended, and how surely all of it is gone.
+
+use crate::Signal;
+use std::time::Duration;
+
+/// What the kernel said of the leader: only ever from a wait status.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exit {
+    /// It called exit with this code, 0 to 255.
+    Code(i32),
+    /// This signal ended it.
+    Signal {
+        /// The signal.
+        signal: Signal,
+        /// Whether it left a core dump.
+        core_dumped: bool,
+    },
+    /// Nobody who knew has lived to tell.
+    Unknown,
+}
+
+/// Someone's wish that a run end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StopOrder {
+    /// Why.
+    pub reason: StopReason,
+    /// Time between the first polite signal and SIGKILL; zero: SIGKILL at once.
+    pub grace: Duration,
+}
+
+/// Why a run is being stopped.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StopReason {
+    /// A client asked.
+    Abort {
+        /// Who, as a principal such as `uid:0`.
+        by: String,
+        /// The request's own id, where it had one.
+        request_id: Option<String>,
+    },
+    /// The service is shutting down.
+    ServerShutdown,
+}
+
+/// The step of a start that failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum StartStage {
+    /// The keeper could not make pipes, memory or a shim.
+    Prepare,
+    /// The control group could not be made or entered.
+    Cgroup,
+    /// fork or clone.
+    Fork,
+    /// setsid.
+    Session,
+    /// dup2 of the standard streams.
+    Stdio,
+    /// chdir.
+    WorkDir,
+    /// The store did not take the record, so the gate was shut.
+    Record,
+    /// The child ended at the gate, before it was let go.
+    Gate,
+    /// execve.
+    Exec,
+}
+
+/// Why a command did not start.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StartFailure {
+    /// Which step.
+    pub stage: StartStage,
+    /// errno(3) of the call, where a call failed.
+    pub errno: Option<i32>,
+    /// What it was tried on.
+    pub path: Option<String>,
+}
+
+/// Why a run is over. Written once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum EndReason {
+    /// The leader ended on its own.
+    Exited,
+    /// A client asked.
+    Aborted {
+        /// Who.
+        by: String,
+        /// The request's own id, where it had one.
+        request_id: Option<String>,
+    },
+    /// The command never started.
+    StartFailed(StartFailure),
+    /// Abort came for an id that nobody had spawned; a later Spawn of it is refused.
+    Fenced {
+        /// Who asked.
+        by: String,
+    },
+    /// The service shut down.
+    ServerShutdown,
+    /// The service died; the run ended while nobody watched.
+    ServiceLost,
+    /// The host started anew, or the pid namespace is another one.
+    Rebooted,
+    /// The service died; the next one found the run alive and ended it.
+    OrphanTerminated,
+}
+
+/// What proves that a tree is empty.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Proof {
+    /// The shim had no child left (wait(2): ECHILD), and after that the control group was unpopulated.
+    CgroupAndEchild,
+    /// The shim had no child left. Does not see a process that entered a foreign pid namespace before it was orphaned.
+    Echild,
+    /// The control group was unpopulated; the shim was gone. Does not see a process that moved itself out.
+    Cgroup,
+}
+
+/// Whether anything of a run is left.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TreeVerdict {
+    /// Nothing, with its proof.
+    Empty(Proof),
+    /// These process ids were still there.
+    Survivors(Vec<i32>),
+    /// It cannot be said.
+    Unverified(String),
+    /// Nothing was ever let go, so there is nothing to look for.
+    NeverRan,
+}
+
+/// How the output ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StreamsEnd {
+    /// Every writer closed: all that was written has been read.
+    Eof,
+    /// The tree is empty and somebody else still holds a stream; all that was there has been read.
+    Cut,
+    /// Reading failed or the reader died; what is missing is not known.
+    Lost,
+}
+
+/// All that is finally known of a run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// Why it is over.
+    pub reason: EndReason,
+    /// The leader's end; absent: the command never started.
+    pub exit: Option<Exit>,
+    /// Whether anything is left.
+    pub tree: TreeVerdict,
+    /// How the output ended; absent: there was none to read.
+    pub streams: Option<StreamsEnd>,
+}
+
+impl From<StopReason> for EndReason {
+    fn from(reason: StopReason) -> Self {
+        match reason {
+            StopReason::Abort { by, request_id } => Self::Aborted { by, request_id },
+            StopReason::ServerShutdown => Self::ServerShutdown,
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! What a restart does with a row it finds.
+//!
+//! Observation is three-valued: the same process, gone, or unknown. Unknown never leads to a signal.
+
+use crate::{EndReason, Exit, Outcome, Proof, StreamsEnd, TreeVerdict};
+
+/// Whether the process that was recorded is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seen {
+    /// The very same one.
+    Same,
+    /// Certainly not there any more.
+    Gone,
+    /// It cannot be told.
+    Unknown,
+}
+
+/// The recorded host against this one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Host {
+    /// Same boot, same pid namespace: recorded numbers mean what they say.
+    Same,
+    /// Another boot or pid namespace: recorded numbers mean nothing here.
+    Other,
+}
+
+/// The recorded control group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CgroupSeen {
+    /// None was recorded, or it cannot be read.
+    None,
+    /// The very directory, with nobody in it, or removed since.
+    Empty,
+    /// The very directory, with somebody in it.
+    Populated,
+}
+
+/// All that can be seen of a recorded run, in the order in which it counts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Observation {
+    /// Boot and pid namespace.
+    pub host: Host,
+    /// What the shim wrote before it went.
+    pub exit_record: Option<ExitRecord>,
+    /// The shim.
+    pub shim: Seen,
+    /// The leader.
+    pub command: Seen,
+    /// The control group.
+    pub cgroup: CgroupSeen,
+    /// Living processes that carry the run's marker or descend from its leader: a hint, never a proof.
+    pub hints: Vec<i32>,
+}
+
+/// A shim's last will.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExitRecord {
+    /// The leader's end, where the shim saw it.
+    pub exit: Option<Exit>,
+    /// The shim's word on the tree, where it got that far.
+    pub tree: Option<TreeVerdict>,
+    /// The command was never let go.
+    pub never_ran: bool,
+}
+
+/// What to do with the row.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// The shim lives and is ending the run by the run's own plan: look again later.
+    AwaitShim,
+    /// Somebody of the run is alive, and is certainly of the run: end it, then look again.
+    Terminate,
+    /// Nobody is left, or nobody can be named: write this.
+    Close(Outcome),
+}
+
+/// Decides about one open row of this node whose keeper is gone. `terminated` says that this start has ended
+/// living members of the run before; then what is found is judged as our own doing.
+#[must_use]
+pub fn decide(seen: &Observation, terminated: bool) -> Decision {
+    let record = seen.exit_record.as_ref();
+    let exit = record.and_then(|r| r.exit).unwrap_or(Exit::Unknown);
+    if seen.host == Host::Other {
+        let tree = "another boot or pid namespace: there is nothing to look at";
+        return close(
+            EndReason::Rebooted,
+            Some(exit),
+            TreeVerdict::Unverified(tree.into()),
+        );
+    }
+    if seen.shim == Seen::Same && !terminated {
+        return Decision::AwaitShim;
+    }
+    let alive = seen.command == Seen::Same || seen.cgroup == CgroupSeen::Populated;
+    if alive && !terminated {
+        return Decision::Terminate;
+    }
+    let reason = if terminated {
+        EndReason::OrphanTerminated
+    } else {
+        EndReason::ServiceLost
+    };
+    if record.is_some_and(|r| r.never_ran) {
+        return close(reason, None, TreeVerdict::NeverRan);
+    }
+    close(reason, Some(exit), tree_verdict(seen))
+}
+
+fn tree_verdict(seen: &Observation) -> TreeVerdict {
+    let proven = seen.exit_record.as_ref().and_then(|r| r.tree.clone());
+    match (proven, seen.cgroup) {
+        (Some(TreeVerdict::Empty(_)), CgroupSeen::Empty) => {
+            TreeVerdict::Empty(Proof::CgroupAndEchild)
+        }
+        (Some(verdict @ TreeVerdict::Empty(_)), CgroupSeen::None) => verdict,
+        (_, CgroupSeen::Empty) => TreeVerdict::Empty(Proof::Cgroup),
+        (_, CgroupSeen::Populated) if seen.hints.is_empty() => {
+            TreeVerdict::Unverified("the control group is still populated".into())
+        }
+        (_, _) if !seen.hints.is_empty() => TreeVerdict::Survivors(seen.hints.clone()),
+        (_, _) if seen.command == Seen::Unknown => TreeVerdict::Unverified(
+            "the recorded process could not be told from a stranger, so nothing was signalled"
+                .into(),
+        ),
+        (_, _) => TreeVerdict::Unverified(
+            "the shim died without its last word and there is no control group to look into".into(),
+        ),
+    }
+}
+
+fn close(reason: EndReason, exit: Option<Exit>, tree: TreeVerdict) -> Decision {
+    Decision::Close(Outcome {
+        reason,
+        exit,
+        tree,
+        streams: Some(StreamsEnd::Lost),
+    })
+}

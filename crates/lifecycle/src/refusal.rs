@@ -1,0 +1,24 @@
+//! Why a command was not obeyed.
+
+/// A refused command changes nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// Admitted before.
+    #[error("the run has been admitted before")]
+    AlreadyAdmitted,
+    /// The command has not started yet.
+    #[error("the run has not started yet")]
+    NotRunningYet,
+    /// Resume of a run that is not paused.
+    #[error("the run is not paused")]
+    NotPaused,
+    /// The run is paused, or about to be.
+    #[error("the run is paused")]
+    Paused,
+    /// The run is on its way to the end.
+    #[error("the run is stopping")]
+    Stopping,
+    /// The run is over.
+    #[error("the run has ended")]
+    Ended,
+}

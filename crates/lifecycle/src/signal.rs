@@ -1,0 +1,108 @@
+//! Signals by number, with the names that people use.
+
+use std::{fmt, str::FromStr};
+
+/// A Linux signal number, 1 to 64 (signal(7)).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Signal(i32);
+
+/// The numbers of x86, arm64 and riscv (signal(7)); the index is the number.
+const NAMES: [&str; 32] = [
+    "",
+    "SIGHUP",
+    "SIGINT",
+    "SIGQUIT",
+    "SIGILL",
+    "SIGTRAP",
+    "SIGABRT",
+    "SIGBUS",
+    "SIGFPE",
+    "SIGKILL",
+    "SIGUSR1",
+    "SIGSEGV",
+    "SIGUSR2",
+    "SIGPIPE",
+    "SIGALRM",
+    "SIGTERM",
+    "SIGSTKFLT",
+    "SIGCHLD",
+    "SIGCONT",
+    "SIGSTOP",
+    "SIGTSTP",
+    "SIGTTIN",
+    "SIGTTOU",
+    "SIGURG",
+    "SIGXCPU",
+    "SIGXFSZ",
+    "SIGVTALRM",
+    "SIGPROF",
+    "SIGWINCH",
+    "SIGIO",
+    "SIGPWR",
+    "SIGSYS",
+];
+const RTMIN: i32 = 34;
+const MAX: i32 = 64;
+
+impl Signal {
+    /// Hang-up.
+    pub const HUP: Self = Self(1);
+    /// Interrupt from the keyboard.
+    pub const INT: Self = Self(2);
+    /// Kill; cannot be caught.
+    pub const KILL: Self = Self(9);
+    /// Polite request to end.
+    pub const TERM: Self = Self(15);
+    /// Continue if stopped.
+    pub const CONT: Self = Self(18);
+    /// Stop; cannot be caught.
+    pub const STOP: Self = Self(19);
+
+    /// The signal with this number, if there is one.
+    #[must_use]
+    pub fn from_number(number: i32) -> Option<Self> {
+        (1..=MAX).contains(&number).then_some(Self(number))
+    }
+
+    /// The number.
+    #[must_use]
+    pub fn number(self) -> i32 {
+        self.0
+    }
+}
+
+impl fmt::Display for Signal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match usize::try_from(self.0).ok().and_then(|n| NAMES.get(n)) {
+            Some(name) => f.write_str(name),
+            None if self.0 == RTMIN => f.write_str("SIGRTMIN"),
+            None if self.0 > RTMIN => write!(f, "SIGRTMIN+{}", self.0 - RTMIN),
+            None => write!(f, "SIG{}", self.0),
+        }
+    }
+}
+
+impl fmt::Debug for Signal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl FromStr for Signal {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        if let Some(number) = NAMES.iter().skip(1).position(|name| *name == text) {
+            return i32::try_from(number + 1).map(Self).map_err(|_| ());
+        }
+        let offset = match text.strip_prefix("SIGRTMIN") {
+            Some("") => 0,
+            Some(rest) => rest
+                .strip_prefix('+')
+                .and_then(|n| n.parse().ok())
+                .ok_or(())?,
+            None => return Err(()),
+        };
+        Self::from_number(RTMIN + offset).ok_or(())
+    }
+}

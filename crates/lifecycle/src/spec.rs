@@ -1,0 +1,286 @@
+//! What a caller wants to run, and whether that can be asked at all.
+
+use crate::limits;
+use std::{collections::BTreeMap, time::Duration};
+
+/// What kind of work a run is; decides the defaults of recovery.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum RunKind {
+    /// One turn of an agent: orphans are ended.
+    #[default]
+    Heartbeat,
+    /// A long-lived service: orphans are adopted.
+    Service,
+    /// An interactive terminal.
+    Terminal,
+    /// A background job.
+    Job,
+}
+
+/// Which variables of the server's own environment a command starts with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum EnvMode {
+    /// PATH, HOME, USER, LOGNAME, SHELL, LANG, `LC_*`, TZ, TERM, TMPDIR.
+    #[default]
+    Minimal,
+    /// Everything but the server's own secrets and settings.
+    InheritAll,
+    /// Nothing.
+    None,
+}
+
+/// What to run and how to end it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RunSpec {
+    /// Kind of work.
+    pub kind: RunKind,
+    /// The command and its arguments; the first element is the command.
+    pub argv: Vec<String>,
+    /// Absolute working directory; absent: `/`.
+    pub cwd: Option<String>,
+    /// What is taken from the server's environment.
+    pub env_mode: EnvMode,
+    /// What the caller sets; wins over what is taken.
+    pub env: BTreeMap<String, String>,
+    /// The whole of the command's standard input; absent: `/dev/null`.
+    pub initial_input: Option<Vec<u8>>,
+    /// The caller's own marks, for selection.
+    pub labels: BTreeMap<String, String>,
+    /// Time between the first polite signal and SIGKILL; absent: [`limits::GRACE_DEFAULT`].
+    pub grace: Option<Duration>,
+}
+
+/// One thing that is wrong with a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    /// Path of the field in the contract, such as `spec.argv.args[1]`.
+    pub field: String,
+    /// One plain sentence without full stop.
+    pub description: String,
+}
+
+impl Violation {
+    /// A violation of the field at this path.
+    pub fn new(field: impl Into<String>, description: impl Into<String>) -> Self {
+        Self {
+            field: field.into(),
+            description: description.into(),
+        }
+    }
+}
+
+impl RunSpec {
+    /// Grace period in force.
+    #[must_use]
+    pub fn grace(&self) -> Duration {
+        self.grace.unwrap_or(limits::GRACE_DEFAULT)
+    }
+
+    /// All that is wrong with this spec; empty means that it may be tried.
+    #[must_use]
+    pub fn violations(&self) -> Vec<Violation> {
+        let mut found = Vec::new();
+        self.check_argv(&mut found);
+        self.check_cwd(&mut found);
+        self.check_env(&mut found);
+        self.check_size(&mut found);
+        self.check_labels(&mut found);
+        if self
+            .initial_input
+            .as_ref()
+            .is_some_and(|i| i.len() > limits::INITIAL_INPUT_BYTES_MAX)
+        {
+            found.push(Violation::new(
+                "spec.initial_input",
+                format!("must be at most {} bytes", limits::INITIAL_INPUT_BYTES_MAX),
+            ));
+        }
+        if self.grace.is_some_and(|g| g > limits::GRACE_MAX) {
+            found.push(Violation::new(
+                "spec.stop.grace",
+                "must be at most 24 hours",
+            ));
+        }
+        found
+    }
+
+    fn check_argv(&self, found: &mut Vec<Violation>) {
+        if self.argv.is_empty() {
+            found.push(Violation::new("spec.argv.args", "must name a command"));
+        }
+        if self.argv.first().is_some_and(String::is_empty) {
+            found.push(Violation::new("spec.argv.args[0]", "must not be empty"));
+        }
+        if self.argv.len() > limits::ARGV_LEN_MAX {
+            found.push(Violation::new(
+                "spec.argv.args",
+                format!("must have at most {} elements", limits::ARGV_LEN_MAX),
+            ));
+        }
+        for (i, arg) in self.argv.iter().enumerate() {
+            check_c_string(format!("spec.argv.args[{i}]"), arg, found);
+        }
+    }
+
+    fn check_cwd(&self, found: &mut Vec<Violation>) {
+        let Some(cwd) = &self.cwd else { return };
+        if !cwd.starts_with('/') {
+            found.push(Violation::new("spec.cwd", "must be an absolute path"));
+        }
+        if cwd.contains('\0') {
+            found.push(Violation::new("spec.cwd", "must not contain a NUL byte"));
+        }
+        if cwd.len() > limits::CWD_BYTES_MAX {
+            found.push(Violation::new(
+                "spec.cwd",
+                format!("must be at most {} bytes", limits::CWD_BYTES_MAX),
+            ));
+        }
+    }
+
+    fn check_env(&self, found: &mut Vec<Violation>) {
+        if self.env.len() > limits::ENV_ENTRIES_MAX {
+            found.push(Violation::new(
+                "spec.env.vars",
+                format!("must have at most {} entries", limits::ENV_ENTRIES_MAX),
+            ));
+            return;
+        }
+        for (name, value) in &self.env {
+            let field = format!(
+                "spec.env.vars[{:?}]",
+                name.chars().take(64).collect::<String>()
+            );
+            if name.is_empty() || name.contains('=') {
+                found.push(Violation::new(
+                    field.clone(),
+                    "a variable's name must not be empty nor contain '='",
+                ));
+            }
+            if name.starts_with("KENNEL_") {
+                found.push(Violation::new(
+                    field.clone(),
+                    "names that begin with KENNEL_ are set by the server alone",
+                ));
+            }
+            if name.contains('\0') || value.contains('\0') {
+                found.push(Violation::new(field.clone(), "must not contain a NUL byte"));
+            }
+            if name.len() + value.len() + 1 > limits::ARG_BYTES_MAX {
+                found.push(Violation::new(
+                    field,
+                    format!("must be at most {} bytes", limits::ARG_BYTES_MAX),
+                ));
+            }
+        }
+    }
+
+    fn check_size(&self, found: &mut Vec<Violation>) {
+        let argv: usize = self.argv.iter().map(|a| a.len() + 1).sum();
+        let env: usize = self.env.iter().map(|(n, v)| n.len() + v.len() + 2).sum();
+        if argv + env > limits::ARGV_ENV_BYTES_MAX {
+            found.push(Violation::new(
+                "spec",
+                format!(
+                    "argv and environment must be at most {} bytes together",
+                    limits::ARGV_ENV_BYTES_MAX
+                ),
+            ));
+        }
+    }
+
+    fn check_labels(&self, found: &mut Vec<Violation>) {
+        if self.labels.len() > limits::LABELS_MAX {
+            found.push(Violation::new(
+                "spec.labels",
+                format!("must have at most {} entries", limits::LABELS_MAX),
+            ));
+        }
+        for (key, value) in &self.labels {
+            let field = || {
+                format!(
+                    "spec.labels[{:?}]",
+                    key.chars().take(64).collect::<String>()
+                )
+            };
+            if key.is_empty() || key.len() > limits::LABEL_KEY_BYTES_MAX {
+                found.push(Violation::new(
+                    field(),
+                    format!("a key must be 1 to {} bytes", limits::LABEL_KEY_BYTES_MAX),
+                ));
+            }
+            if value.len() > limits::LABEL_VALUE_BYTES_MAX {
+                found.push(Violation::new(
+                    field(),
+                    format!(
+                        "a value must be at most {} bytes",
+                        limits::LABEL_VALUE_BYTES_MAX
+                    ),
+                ));
+            }
+            if key.contains('\0') || value.contains('\0') {
+                found.push(Violation::new(field(), "must not contain a NUL byte"));
+            }
+        }
+    }
+}
+
+fn check_c_string(field: String, text: &str, found: &mut Vec<Violation>) {
+    if text.contains('\0') {
+        found.push(Violation::new(field.clone(), "must not contain a NUL byte"));
+    }
+    if text.len() > limits::ARG_BYTES_MAX {
+        found.push(Violation::new(
+            field,
+            format!("must be at most {} bytes", limits::ARG_BYTES_MAX),
+        ));
+    }
+}
+
+/// The environment of a command: what the mode takes from the server's, then the caller's own, then ours.
+///
+/// The server's own settings and secrets never pass, in no mode.
+#[must_use]
+pub fn compose_env(
+    mode: EnvMode,
+    server: &[(String, String)],
+    caller: &BTreeMap<String, String>,
+    ours: &[(String, String)],
+) -> Vec<(String, String)> {
+    let taken = server
+        .iter()
+        .filter(|(name, _)| !is_own(name) && passes(mode, name))
+        .cloned();
+    let mut env: BTreeMap<String, String> = taken.collect();
+    env.extend(caller.iter().map(|(n, v)| (n.clone(), v.clone())));
+    env.extend(ours.iter().cloned());
+    // The marker comes first: a scan of /proc/*/environ reads only the beginning.
+    let marker = env.remove_entry("KENNEL_RUN_ID");
+    marker.into_iter().chain(env).collect()
+}
+
+fn passes(mode: EnvMode, name: &str) -> bool {
+    const MINIMAL: [&str; 9] = [
+        "PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "TERM", "TMPDIR",
+    ];
+    match mode {
+        EnvMode::None => false,
+        EnvMode::Minimal => MINIMAL.contains(&name) || name.starts_with("LC_"),
+        EnvMode::InheritAll => true,
+    }
+}
+
+/// What configures or identifies the server itself.
+fn is_own(name: &str) -> bool {
+    const NAMES: [&str; 7] = [
+        "DATABASE_URL",
+        "NOTIFY_SOCKET",
+        "CREDENTIALS_DIRECTORY",
+        "INVOCATION_ID",
+        "TRACEPARENT",
+        "TRACESTATE",
+        "BAGGAGE",
+    ];
+    const PREFIXES: [&str; 5] = ["KENNEL_", "PG", "OTEL_EXPORTER_", "LISTEN_", "WATCHDOG_"];
+    NAMES.contains(&name) || PREFIXES.iter().any(|p| name.starts_with(p))
+}

@@ -1,0 +1,16 @@
+//! A point in time as a value.
+
+use std::time::Duration;
+
+/// Wall-clock time in microseconds since 1970-01-01 UTC.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Timestamp(pub i64);
+
+impl Timestamp {
+    /// This time and `wait` more; saturates.
+    #[must_use]
+    pub fn plus(self, wait: Duration) -> Self {
+        let micros = i64::try_from(wait.as_micros()).unwrap_or(i64::MAX);
+        Self(self.0.saturating_add(micros))
+    }
+}

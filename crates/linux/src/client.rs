@@ -1,0 +1,254 @@
+//! The server's end of the socket to the keeper: requests, answers, reports.
+
+use kennel_lifecycle::{
+    Exit, KeeperEpoch, ProcessIdentity, RunId, RunIdentity, Signal, StartFailure, Timestamp,
+    TreeVerdict, ladder::StopPlan, recovery::Observation,
+};
+use std::{os::fd::OwnedFd, path::PathBuf, time::Duration};
+
+/// What the keeper needs to make a child behind a gate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChildSpec {
+    /// Absolute path of the executable, already resolved.
+    pub executable: PathBuf,
+    /// argv, the command's name first.
+    pub argv: Vec<String>,
+    /// The whole environment, in order.
+    pub env: Vec<(String, String)>,
+    /// Absolute working directory.
+    pub cwd: PathBuf,
+    /// The whole of standard input; absent: `/dev/null`.
+    pub input: Option<Vec<u8>>,
+    /// The run's private directory, which exists; the shim writes the exit record there.
+    pub run_dir: PathBuf,
+    /// Carried out on the rest of the tree when the leader ends, and on all of it when the keeper dies.
+    pub plan: StopPlan,
+}
+
+/// A child that waits at its gate.
+#[derive(Debug)]
+pub struct Prepared {
+    /// Command, shim, control group, host.
+    pub identity: RunIdentity,
+    /// Read end of the command's standard output; non-blocking.
+    pub stdout: OwnedFd,
+    /// Read end of the command's standard error; non-blocking.
+    pub stderr: OwnedFd,
+    /// Why this run has no control group, where it has none.
+    pub cgroup_refused: Option<String>,
+}
+
+/// One thing the keeper tells on its own. Reports of one run come in the order in which things happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeeperReport {
+    /// Of which run.
+    pub run: RunId,
+    /// When, by the wall clock of keeper or shim.
+    pub at: Timestamp,
+    /// What.
+    pub fact: Fact,
+}
+
+/// What happened to a run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fact {
+    /// The child ended before it was let go.
+    NotReleased,
+    /// exec succeeded.
+    Executed,
+    /// exec failed. The leader's exit that follows is not an exit of the command.
+    ExecFailed(StartFailure),
+    /// A signal went out (or could not): the ladder as it went.
+    SignalSent {
+        /// Which.
+        signal: Signal,
+        /// How many processes it was sent to, where that is known.
+        targets: Option<u32>,
+        /// errno(3) of a failure.
+        errno: Option<i32>,
+    },
+    /// The leader ended.
+    LeaderExited(Exit),
+    /// The last word on the tree; once per prepared child; nothing follows it.
+    TreeEnded(TreeVerdict),
+}
+
+/// What the keeper wants of the server as a whole.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum KeeperEvent {
+    /// About one run.
+    Report(KeeperReport),
+    /// SIGTERM or SIGINT came: stop all runs by the shutdown ladder, commit, end with exit code 0.
+    Shutdown,
+    /// It came again: skip the graces.
+    ShutdownNow,
+    /// The keeper is gone (end of file): drain, commit, end with exit code 70.
+    Gone,
+}
+
+/// How a signal or a pause went.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SignalResult {
+    /// It reached the group, or every task.
+    Done,
+    /// Nobody is left to signal.
+    Gone,
+    /// Not every task was seen stopped in time; what had been stopped goes on.
+    Partial(Vec<i32>),
+    /// The call failed with this errno(3).
+    Failed(i32),
+    /// The keeper holds no such run.
+    UnknownRun,
+}
+
+/// What the keeper and its host are; sent once, at the start.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeeperHello {
+    /// This keeper's name.
+    pub epoch: KeeperEpoch,
+    /// This keeper as a process.
+    pub keeper: ProcessIdentity,
+    /// Boot and pid namespace.
+    pub host: kennel_lifecycle::HostIdentity,
+    /// Directory under which runs get their control groups; absent: none can be made, and why.
+    pub cgroup_base: Result<PathBuf, String>,
+    /// Whether pidfs inodes can be recorded.
+    pub pidfs: bool,
+    /// Version of the kernel, as uname(2) says it.
+    pub kernel: String,
+}
+
+/// The keeper could not be asked, or said no.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// The keeper is gone.
+    #[error("the keeper is gone")]
+    KeeperGone,
+    /// The step that failed.
+    #[error("cannot prepare the command: {0:?}")]
+    Start(StartFailure),
+    /// The descriptors or processes of this host are used up.
+    #[error("this host has no room for another run: {0}")]
+    Exhausted(String),
+}
+
+/// How long the keeper may take over a request before the server takes it for dead.
+pub const KEEPER_ANSWER_MAX: Duration = Duration::from_secs(30);
+
+/// What a recorded run looked like, for the keeper to look for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Recorded {
+    /// Which run.
+    pub run: RunId,
+    /// What was recorded of it.
+    pub identity: RunIdentity,
+    /// Its private directory.
+    pub run_dir: PathBuf,
+}
+
+/// Asks the keeper. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct KeeperClient {}
+
+/// Where the keeper's events come out. One reader.
+#[derive(Debug)]
+pub struct KeeperEvents {}
+
+#[expect(
+    clippy::unused_async,
+    clippy::todo,
+    unused_variables,
+    reason = "signatures first"
+)]
+impl KeeperClient {
+    /// Takes the server's end of the socket over and waits for the keeper's hello.
+    /// Must be called inside a tokio runtime.
+    pub async fn connect(
+        socket: OwnedFd,
+    ) -> Result<(Self, KeeperEvents, KeeperHello), ClientError> {
+        todo!()
+    }
+
+    /// The listening sockets that the keeper owns were handed over with the hello: takes them, once.
+    #[must_use]
+    pub fn take_listeners(&self) -> Vec<OwnedFd> {
+        todo!()
+    }
+
+    /// Tells the keeper that this server serves: recovery is done.
+    pub fn ready(&self) {
+        todo!()
+    }
+
+    /// Makes a child that waits at its gate.
+    pub async fn prepare(&self, run: RunId, spec: &ChildSpec) -> Result<Prepared, ClientError> {
+        todo!()
+    }
+
+    /// Opens the gate. Reports follow.
+    pub fn release(&self, run: RunId) {
+        todo!()
+    }
+
+    /// Shuts the gate. Reports follow.
+    pub fn shut_gate(&self, run: RunId) {
+        todo!()
+    }
+
+    /// Starts the run's ladder, or shortens the one that is on its way. Thaws a paused tree after the first signal.
+    pub fn stop(&self, run: RunId, plan: &StopPlan) {
+        todo!()
+    }
+
+    /// SIGINT to the leader's process group, once.
+    pub async fn interrupt(&self, run: RunId) -> Result<SignalResult, ClientError> {
+        todo!()
+    }
+
+    /// Stops every task of the tree and looks: `Done` only when all were seen stopped.
+    pub async fn pause(&self, run: RunId) -> Result<SignalResult, ClientError> {
+        todo!()
+    }
+
+    /// Continues what `pause` has stopped.
+    pub async fn resume(&self, run: RunId) -> Result<SignalResult, ClientError> {
+        todo!()
+    }
+
+    /// The run's outcome is durable: the keeper forgets it and removes its control group.
+    pub fn acknowledge(&self, run: RunId) {
+        todo!()
+    }
+
+    /// Looks for what was recorded of a run by an earlier keeper. Signals nobody.
+    pub async fn observe(&self, recorded: &Recorded) -> Result<Observation, ClientError> {
+        todo!()
+    }
+
+    /// Ends what is certainly of the recorded run, identity checked at each signal; answers when nothing certain is
+    /// left or when the plan and two seconds have passed. `plan` with zero grace kills at once.
+    pub async fn end_orphan(
+        &self,
+        recorded: &Recorded,
+        plan: &StopPlan,
+    ) -> Result<Observation, ClientError> {
+        todo!()
+    }
+
+    /// Whether the keeper that was recorded as this process on this host is gone.
+    pub async fn keeper_seen(
+        &self,
+        keeper: ProcessIdentity,
+        host: kennel_lifecycle::HostIdentity,
+    ) -> Result<kennel_lifecycle::recovery::Seen, ClientError> {
+        todo!()
+    }
+}
+
+#[expect(clippy::unused_async, clippy::todo, reason = "signatures first")]
+impl KeeperEvents {
+    /// The next event; after [`KeeperEvent::Gone`] only that. Cancel-safe.
+    pub async fn recv(&mut self) -> KeeperEvent {
+        todo!()
+    }
+}

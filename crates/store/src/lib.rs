@@ -1,0 +1,246 @@
+//! What Kennel remembers of runs: one trait, two databases.
+//!
+//! Owns all SQL. Never reads a clock (now is a parameter) and decides nothing: a caller says what a row must be,
+//! the database checks that it may be so.
+
+use async_trait::async_trait;
+use kennel_lifecycle::{
+    HostIdentity, KeeperEpoch, NodeId, Outcome, ProcessIdentity, RowState, RunId, RunIdentity,
+    RunKind, RunState, Timestamp,
+};
+use std::{collections::BTreeMap, time::Duration};
+
+/// A row as it is written before the command may run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NewRun {
+    /// Key.
+    pub run: RunId,
+    /// Who spawned it, as a principal such as `uid:0`.
+    pub owner: String,
+    /// 1 for the first.
+    pub attempt: u32,
+    /// Kind of work.
+    pub kind: RunKind,
+    /// Node that runs it.
+    pub node: NodeId,
+    /// The node's generation at the time of the INSERT.
+    pub generation: i64,
+    /// Keeper that holds it.
+    pub keeper_epoch: KeeperEpoch,
+    /// Command, shim, control group, host; absent only for a row that is born closed.
+    pub identity: Option<RunIdentity>,
+    /// Grace in force.
+    pub grace: Duration,
+    /// The caller's W3C trace context.
+    pub traceparent: Option<String>,
+    /// The client's spec as JSON, without environment values and input.
+    pub spec: String,
+    /// Keyed digest of the client's whole spec.
+    pub spec_digest: Vec<u8>,
+    /// Which way of making the digest.
+    pub spec_digest_version: i32,
+    /// The caller's own marks.
+    pub labels: BTreeMap<String, String>,
+    /// When the request was accepted.
+    pub created: Timestamp,
+}
+
+/// Times of the stations of a run; absent: not reached, or not known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Times {
+    /// exec confirmed.
+    pub started: Option<Timestamp>,
+    /// First end.
+    pub leader_exited: Option<Timestamp>,
+    /// Second end.
+    pub streams_closed: Option<Timestamp>,
+    /// Third end.
+    pub tree_empty: Option<Timestamp>,
+    /// All is known.
+    pub ended: Option<Timestamp>,
+}
+
+/// The end of a run as it is written.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Closure {
+    /// How it ended.
+    pub outcome: Outcome,
+    /// When; `ended` is set.
+    pub times: Times,
+}
+
+/// What is wanted of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Desired {
+    /// That it run.
+    Run,
+    /// That it end.
+    Stop,
+}
+
+/// The state column: the public states, and those between that recovery must know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StoredState {
+    /// Written before the gate opened; the command may run.
+    Starting,
+    /// It runs.
+    Running,
+    /// A pause was asked for.
+    Pausing,
+    /// Stopped by us.
+    Paused,
+    /// Over, as this public terminal state.
+    Ended(RunState),
+}
+
+/// A row as it is read.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RunRow {
+    /// What was written at first. `generation` is the present one.
+    pub new: NewRun,
+    /// State column.
+    pub state: StoredState,
+    /// What is wanted.
+    pub desired: Desired,
+    /// When SIGKILL is due, where a stop was asked for.
+    pub stop_deadline: Option<Timestamp>,
+    /// Stations.
+    pub times: Times,
+    /// The end; present exactly where `state` is `Ended`.
+    pub outcome: Option<Outcome>,
+}
+
+/// How an INSERT went.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Inserted {
+    /// The row is written.
+    New,
+    /// Another row stands under the key; nothing was written.
+    Taken(Box<RunRow>),
+}
+
+/// What the server says of itself when it begins.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Opening {
+    /// This node.
+    pub node: NodeId,
+    /// Name for people, such as the host name.
+    pub node_name: String,
+    /// The keeper.
+    pub keeper_epoch: KeeperEpoch,
+    /// The keeper as a process.
+    pub keeper: ProcessIdentity,
+    /// Boot and pid namespace.
+    pub host: HostIdentity,
+    /// Now.
+    pub now: Timestamp,
+}
+
+/// A keeper that was recorded on this node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EpochRow {
+    /// Its name.
+    pub keeper_epoch: KeeperEpoch,
+    /// It as a process.
+    pub keeper: ProcessIdentity,
+    /// Where.
+    pub host: HostIdentity,
+}
+
+/// Which runs to list. Empty sets mean: all.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ListFilter {
+    /// Any of these public states. `Stopping` means: open, and wanted to stop.
+    pub states: Vec<RunState>,
+    /// Any of these kinds.
+    pub kinds: Vec<RunKind>,
+    /// All of these labels.
+    pub labels: BTreeMap<String, String>,
+}
+
+/// Where a page begins: after this row, in the order of the list (newest first, then by run id downwards).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PageStart {
+    /// `created` of the last row of the page before.
+    pub created: Timestamp,
+    /// Its key.
+    pub run: RunId,
+}
+
+/// The store did not do it.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// Certainly not written, now or later: it can be tried again.
+    #[error("the store is not available: {0}")]
+    Unavailable(String),
+    /// Perhaps written: the connection was lost or the time ran out after the statement had gone out.
+    #[error("the store did not say whether it has written: {0}")]
+    Unknown(String),
+    /// The row is not what the caller believes: another generation, or closed already.
+    #[error("the row of run {0} is held by another generation or is closed")]
+    Fenced(RunId),
+    /// The database holds what this version cannot read, or a CHECK refused a row: a fault of ours.
+    #[error("the store and this server disagree: {0}")]
+    Corrupt(String),
+}
+
+/// The durable facts. Each method is one durable moment: when it returns Ok, the fact outlives a crash of server
+/// and database. All but the reads name the generation.
+#[async_trait]
+pub trait Store: Send + Sync + std::fmt::Debug {
+    /// Writes node and keeper, raises the node's generation by one and restamps the node's open rows with it, in
+    /// one transaction. Gives the new generation.
+    async fn open_node(&self, opening: &Opening) -> Result<i64, StoreError>;
+
+    /// Keepers of the node that have open rows.
+    async fn open_epochs(&self, node: NodeId) -> Result<Vec<EpochRow>, StoreError>;
+
+    /// The row before exec, state `starting`. Concurrent calls share a commit; a batch that fails on one row is
+    /// tried again row by row.
+    async fn insert(&self, new: &NewRun) -> Result<Inserted, StoreError>;
+
+    /// `desired = STOP` and the deadline; a second call may only bring the deadline forward.
+    async fn record_stop(
+        &self,
+        run: RunId,
+        generation: i64,
+        deadline: Timestamp,
+    ) -> Result<(), StoreError>;
+
+    /// A closed row (cancelled, fenced) under a key that is not there; gives the row that stands there, if one does.
+    async fn fence(&self, new: &NewRun, closure: &Closure) -> Result<Inserted, StoreError>;
+
+    /// The state of an open row; `started` is set where it is given. Fenced where no open row of this generation is.
+    async fn record_state(
+        &self,
+        run: RunId,
+        generation: i64,
+        state: RowState,
+        started: Option<Timestamp>,
+    ) -> Result<(), StoreError>;
+
+    /// The end, as an upsert: writes the whole row where none is, closes the open one where one is, so that a late
+    /// INSERT meets the key. Closing a row that is closed already changes nothing and is Ok. Concurrent calls share
+    /// a commit.
+    async fn close(&self, new: &NewRun, closure: &Closure) -> Result<(), StoreError>;
+
+    /// One row.
+    async fn get(&self, run: RunId) -> Result<Option<RunRow>, StoreError>;
+
+    /// At most `limit` rows after `start`, newest first.
+    async fn list(
+        &self,
+        filter: &ListFilter,
+        start: Option<PageStart>,
+        limit: u32,
+    ) -> Result<Vec<RunRow>, StoreError>;
+
+    /// All open rows of the node.
+    async fn open_runs(&self, node: NodeId) -> Result<Vec<RunRow>, StoreError>;
+
+    /// Whether the store answers.
+    async fn ping(&self) -> Result<(), StoreError>;
+
+    /// What kind of store this is and which schema it has, for people: `sqlite 3.51.3, schema 1`.
+    fn describe(&self) -> String;
+}

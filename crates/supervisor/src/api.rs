@@ -1,0 +1,361 @@
+//! What the edge may ask, and what it gets.
+
+use kennel_lifecycle::{
+    Exit, NodeId, Outcome, Refusal, RunId, RunKind, RunSpec, RunState, StartFailure, Timestamp,
+};
+use kennel_store::Desired;
+use serde::{Deserialize, Serialize};
+use std::{collections::BTreeMap, time::Duration};
+
+/// A request to run something, parsed and checked for form.
+#[derive(Clone, Debug)]
+pub struct SpawnCall {
+    /// The caller's own key; absent: the server makes one.
+    pub run: Option<RunId>,
+    /// Check everything that can be checked and run nothing.
+    pub validate_only: bool,
+    /// What to run.
+    pub spec: RunSpec,
+    /// The client's spec as JSON, without environment values and input: kept, and given back by reads.
+    pub spec_document: String,
+    /// Keyed digest of the client's whole spec.
+    pub spec_digest: Vec<u8>,
+    /// Which way of making the digest.
+    pub spec_digest_version: i32,
+    /// Who asks, as a principal such as `uid:0`.
+    pub owner: String,
+    /// The caller's W3C trace context.
+    pub traceparent: Option<String>,
+    /// The caller's W3C trace state.
+    pub tracestate: Option<String>,
+}
+
+/// A run that runs, or has run.
+#[derive(Clone, Debug)]
+pub struct Spawned {
+    /// The run.
+    pub run: RunView,
+    /// The key was there before, with the same digest: nothing new was started.
+    pub existing: bool,
+}
+
+/// Everything that is known of a run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RunView {
+    /// Key.
+    pub run: RunId,
+    /// Who spawned it.
+    pub owner: String,
+    /// Kind of work.
+    pub kind: RunKind,
+    /// Node that runs it.
+    pub node: NodeId,
+    /// State.
+    pub state: RunState,
+    /// What is wanted of it.
+    pub desired: Desired,
+    /// 1 for the first.
+    pub attempt: u32,
+    /// Command, shim, control group, host; absent: never prepared.
+    pub identity: Option<kennel_lifecycle::RunIdentity>,
+    /// Grace in force.
+    pub grace: Duration,
+    /// When SIGKILL is due, where a stop was asked for.
+    pub stop_deadline: Option<Timestamp>,
+    /// The client's spec as it was given as `spec_document`.
+    pub spec_document: String,
+    /// The caller's own marks.
+    pub labels: BTreeMap<String, String>,
+    /// The caller's W3C trace context.
+    pub traceparent: Option<String>,
+    /// When the request was accepted.
+    pub created: Timestamp,
+    /// Stations.
+    pub times: kennel_store::Times,
+    /// The leader's end, told as soon as it is known; absent: not yet, or it never ran.
+    pub exit: Option<Exit>,
+    /// The end; present exactly where `state` is terminal.
+    pub outcome: Option<Outcome>,
+}
+
+/// How long an Abort waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AbortWait {
+    /// Until the stop is durable.
+    None,
+    /// Until the leader has ended.
+    LeaderExited,
+    /// Until the tree is empty and the run has ended.
+    TreeEmpty,
+}
+
+/// A wish to end a run.
+#[derive(Clone, Debug)]
+pub struct AbortCall {
+    /// Which.
+    pub run: RunId,
+    /// Absent: the run's own grace.
+    pub grace: Option<Duration>,
+    /// How long to wait.
+    pub wait: AbortWait,
+    /// Who asks.
+    pub by: String,
+    /// The request's own id.
+    pub request_id: Option<String>,
+}
+
+/// What to wait for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Condition {
+    /// The command runs.
+    Started,
+    /// Every task is stopped.
+    Paused,
+    /// First end.
+    LeaderExited,
+    /// Second end.
+    StreamsClosed,
+    /// Third end.
+    TreeEmpty,
+    /// All is known and written.
+    Ended,
+}
+
+/// The answer to a wait.
+#[derive(Clone, Debug)]
+pub struct Waited {
+    /// False: the condition can no longer occur.
+    pub reached: bool,
+    /// The run as it is then.
+    pub run: RunView,
+}
+
+/// Which events to read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Position {
+    /// From the first.
+    Beginning,
+    /// From the one after this sequence number.
+    AfterSeq(u64),
+    /// From the next that happens.
+    LiveOnly,
+}
+
+/// An event of a run.
+#[derive(Clone, Debug)]
+pub struct Event {
+    /// Position in the run's order, from 1.
+    pub seq: u64,
+    /// When it was recorded.
+    pub at: Timestamp,
+    /// What.
+    pub payload: Payload,
+}
+
+/// What an event says.
+#[derive(Clone, Debug)]
+pub enum Payload {
+    /// A station or a fact of the run.
+    Lifecycle(LifecycleEvent),
+    /// Bytes of the command's.
+    Output {
+        /// 1: standard output, 2: standard error.
+        stream: u8,
+        /// Offset of the first byte in the whole of the stream.
+        offset: u64,
+        /// The bytes.
+        data: Vec<u8>,
+    },
+}
+
+/// A line of a run's journal that is not output. Its JSON form is on disk: fields may be added, none renamed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub enum LifecycleEvent {
+    /// The row is written.
+    Recorded {
+        /// Leader's process id.
+        pid: i32,
+        /// Leader's process group.
+        pgid: i32,
+    },
+    /// The command runs.
+    Started,
+    /// Every task is stopped.
+    Paused,
+    /// The tree runs again.
+    Resumed,
+    /// A stop is in force.
+    Stopping {
+        /// `abort` or `server_shutdown`.
+        reason: String,
+        /// Who asked.
+        by: Option<String>,
+        /// When SIGKILL is due, microseconds since 1970.
+        deadline_us: i64,
+    },
+    /// A signal went out, or could not.
+    SignalSent {
+        /// Name, such as `SIGTERM`.
+        signal: String,
+        /// How many processes it was sent to, where that is known.
+        targets: Option<u32>,
+        /// errno(3) of a failure.
+        errno: Option<i32>,
+    },
+    /// First end.
+    LeaderExited {
+        /// Exit code, where it exited.
+        code: Option<i32>,
+        /// Signal's number, where one ended it.
+        signal: Option<i32>,
+        /// Whether it left a core dump.
+        core_dumped: bool,
+    },
+    /// Second end.
+    StreamsClosed {
+        /// `eof`, `cut` or `lost`.
+        how: String,
+    },
+    /// Third end.
+    TreeEmpty {
+        /// The verdict in words that clients may compare: `empty`, `survivors`, `unverified`, `never_ran`.
+        verdict: String,
+        /// Its proof or its reason.
+        detail: String,
+        /// Who is left.
+        survivors: Vec<i32>,
+    },
+    /// All is known and written.
+    Ended {
+        /// Final state: `succeeded`, `failed`, `cancelled`, `lost`.
+        state: String,
+        /// End reason in snake case, such as `exited` or `orphan_terminated`.
+        reason: String,
+    },
+    /// Something a person may want to know.
+    Warning {
+        /// One plain sentence.
+        message: String,
+    },
+}
+
+/// What this server is and what its host can do.
+#[derive(Clone, Debug)]
+pub struct ServerInfo {
+    /// This node.
+    pub node: NodeId,
+    /// Its name for people.
+    pub node_name: String,
+    /// Generation of this server.
+    pub generation: i64,
+    /// The keeper, and what the host can do.
+    pub keeper: kennel_linux::client::KeeperHello,
+    /// What kind of store this is.
+    pub store: String,
+    /// Whether the store answers.
+    pub store_reachable: bool,
+    /// Live runs by state.
+    pub live: BTreeMap<RunState, u32>,
+    /// When this server began.
+    pub started: Timestamp,
+    /// Most live runs that this host's limits allow.
+    pub runs_max: u32,
+}
+
+/// Why a call failed. Each has a documented reason in the contract.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum CallError {
+    /// No such run.
+    #[error("there is no run {0}")]
+    RunNotFound(RunId),
+    /// The key is taken by another spec.
+    #[error("run {0} exists with another spec")]
+    SpecMismatch(RunId),
+    /// Abort came first.
+    #[error("run {0} was aborted before it was spawned")]
+    RunFenced(RunId),
+    /// The key is older than what is remembered, or from the future.
+    #[error("the time in run id {0} is not within what this server accepts")]
+    RunIdExpired(RunId),
+    /// Not now.
+    #[error("run {run}: {refusal}")]
+    Refused {
+        /// Which run.
+        run: RunId,
+        /// Why.
+        refusal: Refusal,
+        /// Its state.
+        state: RunState,
+    },
+    /// The executable was not found.
+    #[error("command {command:?} was not found")]
+    CommandNotFound {
+        /// What was asked for.
+        command: String,
+        /// Where was looked.
+        looked_in: Vec<String>,
+    },
+    /// A step of the start failed.
+    #[error("the command could not be started: {failure:?}")]
+    SpawnFailed {
+        /// Which run.
+        run: RunId,
+        /// Which step, which errno, which path.
+        failure: StartFailure,
+    },
+    /// The run was stopped before it had started.
+    #[error("run {0} was stopped before it started")]
+    StoppedFirst(RunId),
+    /// A cap is reached.
+    #[error("no room for another run: {what} (limit {limit})")]
+    QuotaExceeded {
+        /// Which cap.
+        what: String,
+        /// Its value.
+        limit: u64,
+    },
+    /// The store does not answer. Nothing was started.
+    #[error("the store is not available")]
+    StoreUnavailable,
+    /// The service is shutting down, or its keeper is gone.
+    #[error("this server is shutting down")]
+    Draining,
+    /// A pause did not reach every task; what had been stopped goes on.
+    #[error("run {run} could not be paused: some tasks did not stop")]
+    NotPaused {
+        /// Which run.
+        run: RunId,
+        /// Who did not stop.
+        pids: Vec<i32>,
+    },
+    /// A signal could not be sent.
+    #[error("the signal could not be sent to run {run} (errno {errno})")]
+    SignalFailed {
+        /// Which run.
+        run: RunId,
+        /// errno(3).
+        errno: i32,
+    },
+    /// The position is beyond what the run has.
+    #[error("position {asked} is beyond the head {head} of run {run}")]
+    CursorAhead {
+        /// Which run.
+        run: RunId,
+        /// Asked for.
+        asked: u64,
+        /// The last that there is.
+        head: u64,
+    },
+    /// The run's journal cannot be read.
+    #[error("the journal of run {run} cannot be read: {why}")]
+    JournalUnreadable {
+        /// Which run.
+        run: RunId,
+        /// Why.
+        why: String,
+    },
+    /// A fault of ours.
+    #[error("internal fault: {0}")]
+    Internal(String),
+}
