@@ -1,6 +1,8 @@
 //! What goes out of the machine: work for the driver, in order.
 
-use crate::{Exit, Outcome, RunIdentity, StreamsEnd, Timestamp, TreeVerdict, ladder::StopPlan};
+use crate::{
+    Exit, Outcome, RunIdentity, StopOrder, StreamsEnd, Timestamp, TreeVerdict, ladder::StopPlan,
+};
 
 /// One thing to do. The comment says what a crash before or after it means.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,7 +67,12 @@ pub enum Announcement {
     /// The tree runs again.
     Resumed,
     /// A stop is in force.
-    Stopping,
+    Stopping {
+        /// Why and how fast.
+        order: StopOrder,
+        /// When SIGKILL is due.
+        deadline: Timestamp,
+    },
     /// The first end.
     LeaderExited(Exit),
     /// The second end.

@@ -1,6 +1,6 @@
 //! What comes into the machine.
 
-use crate::{Exit, RunIdentity, StartFailure, StopOrder, StreamsEnd, TreeVerdict};
+use crate::{Exit, RowState, RunIdentity, StartFailure, StopOrder, StreamsEnd, TreeVerdict};
 
 /// One thing that happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,10 +43,10 @@ pub enum Report {
     KeyTaken,
     /// The stop is on the row, or will be: the tree may be signalled.
     StopRecorded,
-    /// The state last asked for is on the row.
-    StateRecorded,
-    /// The state last asked for could not be written.
-    StateNotRecorded,
+    /// This state is on the row.
+    StateRecorded(RowState),
+    /// This state could not be written.
+    StateNotRecorded(RowState),
     /// The shim says that the child ended before it was let go.
     NotReleased,
     /// The command runs.

@@ -28,7 +28,7 @@ pub use outcome::{
     EndReason, Exit, Outcome, Proof, StartFailure, StartStage, StopOrder, StopReason, StreamsEnd,
     TreeVerdict,
 };
-pub use phase::{Ends, Leaving, NeverRan, Phase, Row, RunState, StopStage};
+pub use phase::{Ends, Leaving, NeverRan, PauseStage, Phase, Row, RunState, StopStage};
 pub use refusal::Refusal;
 pub use signal::Signal;
 pub use spec::{EnvMode, RunKind, RunSpec, Violation, compose_env};

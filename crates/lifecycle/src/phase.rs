@@ -9,13 +9,10 @@ use crate::{
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Phase {
     /// Nothing exists in the kernel yet.
-    Accepted {
-        /// A stop that came first; it wins at the next safe point.
-        stop: Option<StopOrder>,
-    },
+    Accepted,
     /// The keeper was asked for a child behind a gate.
     Preparing {
-        /// A stop that came first.
+        /// A stop that came first; it wins at the next safe point.
         stop: Option<StopOrder>,
     },
     /// A child waits at the gate and its record is being written. It must not exec.
@@ -41,6 +38,8 @@ pub enum Phase {
     Pausing {
         /// Who is paused.
         proc: Box<RunIdentity>,
+        /// How far the pause has come.
+        stage: PauseStage,
     },
     /// Every task of the tree was seen stopped.
     Paused {
@@ -87,6 +86,26 @@ pub enum StopStage {
     Recording,
     /// With the keeper.
     Ordered,
+}
+
+/// How far a pause has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PauseStage {
+    /// Being recorded; nothing was stopped.
+    Recording,
+    /// The keeper stops the tasks and looks.
+    Freezing,
+}
+
+/// What is known of exec after the gate was opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Exec {
+    /// No word yet.
+    Awaited,
+    /// It succeeded.
+    Confirmed,
+    /// The shim died before it could tell: the command may have run.
+    Assumed,
 }
 
 /// A child that leaves without having run.
@@ -170,7 +189,7 @@ impl Phase {
     #[must_use]
     pub fn public(&self) -> RunState {
         match self {
-            Self::Accepted { .. }
+            Self::Accepted
             | Self::Preparing { .. }
             | Self::Gated { .. }
             | Self::Leaving(_)
