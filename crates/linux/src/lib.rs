@@ -4,3 +4,6 @@
 //! done comes from `kennel-lifecycle`, and the only decisions taken are those of its pure ladder.
 
 pub mod client;
+mod own_process;
+
+pub use own_process::{effective_uid, harden_process};

@@ -1,0 +1,26 @@
+//! What a process of Kennel's asks of the kernel about itself.
+
+use nix::{errno::Errno, sys::prctl, unistd};
+
+/// Makes this process undumpable: a process of the same uid then cannot read its environment, take its descriptors
+/// with `pidfd_getfd` or trace it. exec(2) undoes it, so each process of ours calls it first thing.
+pub fn harden_process() -> Result<(), Errno> {
+    prctl::set_dumpable(false)
+}
+
+/// The uid that this process acts as.
+#[must_use]
+pub fn effective_uid() -> u32 {
+    unistd::geteuid().as_raw()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hardened_process_is_not_dumpable() {
+        harden_process().expect("PR_SET_DUMPABLE is always allowed");
+        assert_eq!(prctl::get_dumpable(), Ok(false));
+    }
+}
