@@ -21,7 +21,7 @@ pub const LABEL_KEY_BYTES_MAX: usize = 128;
 /// Longest label value.
 pub const LABEL_VALUE_BYTES_MAX: usize = 1024;
 /// Longest grace period.
-pub const GRACE_MAX: Duration = Duration::from_secs(24 * 60 * 60);
+pub const GRACE_MAX: Duration = Duration::from_hours(24);
 /// Grace period of a run that names none.
 pub const GRACE_DEFAULT: Duration = Duration::from_secs(5);
 /// Whole time from the first signal of a shutdown to its last.

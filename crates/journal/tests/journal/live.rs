@@ -1,0 +1,268 @@
+//! One writer and its readers: what goes in comes out, in order, once.
+
+use crate::common::{DEADLINE, assert_dense, entries_on_disk, output, read_to_end, stream};
+use kennel_journal::{ENTRY_BYTES_MAX, Entry, Kind, LIFECYCLE_BYTES_MAX, Reader, Writer};
+use kennel_lifecycle::Timestamp;
+use std::{io::ErrorKind, os::unix::fs::PermissionsExt};
+use tempfile::tempdir;
+use tokio::time::timeout;
+
+#[test]
+fn entries_come_back_with_their_order_time_and_place() {
+    let dir = tempdir().unwrap();
+    let mut writer = Writer::create(dir.path()).unwrap();
+    assert_eq!(writer.lifecycle(b"recorded", Timestamp(10)).unwrap(), 1);
+    assert_eq!(output(&mut writer, Kind::Stdout, b"one\n", 20).unwrap(), 2);
+    assert_eq!(output(&mut writer, Kind::Stderr, b"two\n", 30).unwrap(), 3);
+    assert_eq!(
+        output(&mut writer, Kind::Stdout, b"three\n", 40).unwrap(),
+        4
+    );
+    assert_eq!(writer.lifecycle(b"", Timestamp(-50)).unwrap(), 5);
+    drop(writer);
+
+    let entry = |seq, at, kind, offset, data: &[u8]| Entry {
+        seq,
+        at: Timestamp(at),
+        kind,
+        offset,
+        data: data.to_vec(),
+    };
+    assert_eq!(
+        entries_on_disk(dir.path()),
+        [
+            entry(1, 10, Kind::Lifecycle, 0, b"recorded"),
+            entry(2, 20, Kind::Stdout, 0, b"one\n"),
+            entry(3, 30, Kind::Stderr, 0, b"two\n"),
+            entry(4, 40, Kind::Stdout, 4, b"three\n"),
+            entry(5, -50, Kind::Lifecycle, 8, b""),
+        ]
+    );
+    assert_eq!(
+        std::fs::read(dir.path().join("stdout")).unwrap(),
+        b"one\nthree\n"
+    );
+}
+
+#[test]
+fn binary_output_of_any_size_is_kept_byte_for_byte() {
+    let dir = tempdir().unwrap();
+    let mut writer = Writer::create(dir.path()).unwrap();
+    let max = ENTRY_BYTES_MAX as usize;
+    let mut written = Vec::new();
+    for len in [1, max - 1, max, max + 1, 3 * max, 300 * max + 7] {
+        let bytes: Vec<u8> = (0u8..=255).cycle().skip(len % 251).take(len).collect();
+        output(&mut writer, Kind::Stdout, &bytes, 0).unwrap();
+        written.extend(bytes);
+    }
+    let head = writer.hub().head();
+    drop(writer);
+
+    let entries = entries_on_disk(dir.path());
+    assert_eq!(entries.len() as u64, head);
+    assert_dense(&entries, 1);
+    assert!(entries.iter().all(|e| (1..=max).contains(&e.data.len())));
+    assert!(stream(&entries, Kind::Stdout) == written, "bytes differ");
+}
+
+#[test]
+fn output_of_no_bytes_makes_no_entry() {
+    let dir = tempdir().unwrap();
+    let mut writer = Writer::create(dir.path()).unwrap();
+    assert_eq!(
+        writer
+            .output_written(Kind::Stdout, 0, Timestamp(1))
+            .unwrap(),
+        0
+    );
+    assert_eq!(writer.hub().head(), 0);
+}
+
+#[test]
+fn what_cannot_be_written_is_refused_and_changes_nothing() {
+    let dir = tempdir().unwrap();
+    let mut writer = Writer::create(dir.path()).unwrap();
+    let largest = vec![7; LIFECYCLE_BYTES_MAX];
+    assert_eq!(writer.lifecycle(&largest, Timestamp(1)).unwrap(), 1);
+
+    let larger = vec![7; LIFECYCLE_BYTES_MAX + 1];
+    let error = writer.lifecycle(&larger, Timestamp(2)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidInput);
+    let error = writer
+        .output_written(Kind::Lifecycle, 4, Timestamp(3))
+        .unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidInput);
+
+    assert_eq!(writer.hub().head(), 1);
+    assert_eq!(writer.len(Kind::Lifecycle), LIFECYCLE_BYTES_MAX as u64);
+}
+
+#[test]
+fn a_journal_is_never_made_over_another_and_is_for_its_owner_alone() {
+    let dir = tempdir().unwrap();
+    let mut writer = Writer::create(dir.path()).unwrap();
+    output(&mut writer, Kind::Stdout, b"kept", 1).unwrap();
+    let error = Writer::create(dir.path()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::AlreadyExists);
+    assert_eq!(stream(&entries_on_disk(dir.path()), Kind::Stdout), b"kept");
+
+    let mut names = Vec::new();
+    for file in std::fs::read_dir(dir.path()).unwrap() {
+        let file = file.unwrap();
+        assert_eq!(file.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+        names.push(file.file_name().into_string().unwrap());
+    }
+    names.sort();
+    assert_eq!(names, ["index", "lifecycle", "stderr", "stdout"]);
+}
+
+#[test]
+fn an_error_names_the_file() {
+    let dir = tempdir().unwrap();
+    let error = Reader::open_ended(dir.path(), 0).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotFound);
+    let path = dir.path().join("lifecycle");
+    assert_eq!(error.to_string(), format!("cannot open {}", path.display()));
+}
+
+#[tokio::test]
+async fn a_reader_begins_after_the_seq_it_names_and_never_past_the_head() {
+    let dir = tempdir().unwrap();
+    let mut writer = Writer::create(dir.path()).unwrap();
+    for n in 1..=5u8 {
+        output(&mut writer, Kind::Stdout, &[n], 0).unwrap();
+    }
+    let hub = writer.hub();
+    assert_eq!(
+        hub.read_after(6).unwrap_err().kind(),
+        ErrorKind::InvalidInput
+    );
+    let mut from_3 = hub.read_after(3).unwrap();
+    let mut from_head = hub.read_after(5).unwrap();
+    drop(writer);
+    assert_eq!(
+        Reader::open_ended(dir.path(), 6).unwrap_err().kind(),
+        ErrorKind::InvalidInput
+    );
+
+    let entries = read_to_end(&mut from_3, 100).await;
+    assert_eq!(entries.iter().map(|e| e.seq).collect::<Vec<_>>(), [4, 5]);
+    assert_eq!(read_to_end(&mut from_head, 100).await, []);
+    // Said again as often as it is asked.
+    assert_eq!(from_head.next(1).await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn a_read_gives_no_more_bytes_than_asked_but_always_one_entry() {
+    let dir = tempdir().unwrap();
+    let mut writer = Writer::create(dir.path()).unwrap();
+    for len in [10, 10, 10, 50, 1] {
+        output(&mut writer, Kind::Stdout, &vec![b'x'; len], 0).unwrap();
+    }
+    let mut reader = writer.hub().read_after(0).unwrap();
+    let mut lens = Vec::new();
+    for _ in 0..4 {
+        let entries = reader.next(25).await.unwrap().unwrap();
+        lens.push(entries.iter().map(|e| e.data.len()).collect::<Vec<_>>());
+    }
+    assert_eq!(lens, [vec![10, 10], vec![10], vec![50], vec![1]]);
+}
+
+#[tokio::test]
+async fn a_waiting_reader_wakes_at_each_entry_and_at_the_end() {
+    let dir = tempdir().unwrap();
+    let mut writer = Writer::create(dir.path()).unwrap();
+    let mut reader = writer.hub().read_after(0).unwrap();
+    for n in 0..100u8 {
+        let mut waiting = Box::pin(reader.next(1024));
+        assert!(poll_once(&mut waiting).is_none(), "nothing there yet");
+        output(&mut writer, Kind::Stderr, &[n], 0).unwrap();
+        let entries = timeout(DEADLINE, waiting).await.unwrap().unwrap().unwrap();
+        assert_eq!(entries.len(), 1);
+        assert_eq!(entries[0].data, [n]);
+    }
+    let mut waiting = Box::pin(reader.next(1024));
+    assert!(poll_once(&mut waiting).is_none());
+    drop(writer);
+    assert_eq!(timeout(DEADLINE, waiting).await.unwrap().unwrap(), None);
+}
+
+#[tokio::test]
+async fn a_cancelled_read_loses_nothing() {
+    let dir = tempdir().unwrap();
+    let mut writer = Writer::create(dir.path()).unwrap();
+    for n in 0..200u8 {
+        output(&mut writer, Kind::Stdout, &[n], 0).unwrap();
+    }
+    let mut reader = writer.hub().read_after(0).unwrap();
+    drop(writer);
+    let mut all = Vec::new();
+    loop {
+        // Cut off after its first poll, which has handed the read to another thread.
+        let cut = poll_once(&mut Box::pin(reader.next(7)));
+        if let Some(entries) = cut {
+            all.extend(entries.unwrap().unwrap_or_default());
+        }
+        match timeout(DEADLINE, reader.next(7)).await.unwrap().unwrap() {
+            Some(entries) => all.extend(entries),
+            None => break,
+        }
+    }
+    assert_eq!(all.len(), 200);
+    assert_dense(&all, 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn readers_from_anywhere_see_one_sequence_while_it_grows() {
+    const ENTRIES: u64 = 3000;
+    const READERS: u64 = 24;
+    let dir = tempdir().unwrap();
+    let mut writer = Writer::create(dir.path()).unwrap();
+    let mut readers = Vec::new();
+    for n in 0..ENTRIES {
+        if n % (ENTRIES / READERS) == 0 {
+            // Behind the head by up to all of it, and at it.
+            let after = n * ((n * 7919) % 11) / 10;
+            let mut reader = writer.hub().read_after(after.min(n)).unwrap();
+            let bytes_max = 1usize << (n % 18);
+            readers.push((
+                after.min(n),
+                tokio::spawn(async move { read_to_end(&mut reader, bytes_max).await }),
+            ));
+        }
+        let kind = [Kind::Stdout, Kind::Stderr][usize::try_from(n % 2).unwrap()];
+        let len = usize::try_from((n * n) % 3000 + 1).unwrap();
+        if n % 50 == 0 {
+            writer.lifecycle(&n.to_le_bytes(), Timestamp(0)).unwrap();
+        } else {
+            output(&mut writer, kind, &vec![n.to_le_bytes()[0]; len], 0).unwrap();
+        }
+        if n % 7 == 0 {
+            tokio::task::yield_now().await;
+        }
+    }
+    drop(writer);
+
+    let path = dir.path().to_owned();
+    let whole = tokio::task::spawn_blocking(move || entries_on_disk(&path))
+        .await
+        .unwrap();
+    assert_eq!(whole.len() as u64, ENTRIES);
+    assert_dense(&whole, 1);
+    for (after, reader) in readers {
+        let seen = reader.await.unwrap();
+        assert!(
+            seen == whole[usize::try_from(after).unwrap()..],
+            "a reader after {after} differs"
+        );
+    }
+}
+
+/// Polls once; `None`: still waiting.
+fn poll_once<F: Future + Unpin>(future: &mut F) -> Option<F::Output> {
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    match std::pin::Pin::new(future).poll(&mut context) {
+        std::task::Poll::Ready(output) => Some(output),
+        std::task::Poll::Pending => None,
+    }
+}

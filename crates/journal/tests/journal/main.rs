@@ -1,0 +1,8 @@
+//! The journal from outside: real files, real readers.
+
+#![expect(clippy::unwrap_used, reason = "a failure of the test itself")]
+
+mod common;
+mod live;
+mod recovery;
+mod speed;
