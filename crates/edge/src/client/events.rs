@@ -1,0 +1,147 @@
+//! Reads a run's events, across lost connections and restarts of the server.
+
+use super::{Connection, Failure};
+use crate::pb::{
+    self, RunState, StreamEventsRequest, StreamEventsResponse, event::Payload, lifecycle::Station,
+    stream_events_request::Position,
+};
+use std::time::Duration;
+use tonic::{Code, Streaming};
+
+/// Lost connections in a row, without one event in between, after which the reader gives up.
+pub const RESUMES_MAX: u32 = 10;
+const RESUME_DELAY_FIRST: Duration = Duration::from_millis(100);
+const RESUME_DELAY_MAX: Duration = Duration::from_secs(2);
+
+/// From where on to read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Start {
+    /// From the first event.
+    Beginning,
+    /// After the event with this seq.
+    AfterSeq(u64),
+    /// Only what happens from now on.
+    Live,
+}
+
+/// Events of one run, in order, without a hole and without a repeat.
+#[derive(Debug)]
+pub struct EventReader {
+    connection: Connection,
+    run_id: String,
+    position: Position,
+    stream: Option<Streaming<StreamEventsResponse>>,
+    resumed: u32,
+    snapshot_given: bool,
+    complete: bool,
+}
+
+impl EventReader {
+    /// Events of this run from a position on. Asks nobody before [`EventReader::next`].
+    #[must_use]
+    pub fn new(connection: &Connection, run_id: &str, start: Start) -> Self {
+        let position = match start {
+            Start::Beginning => Position::Beginning(pb::FromBeginning {}),
+            Start::AfterSeq(seq) => Position::AfterSeq(seq),
+            Start::Live => Position::Live(pb::FromLive {}),
+        };
+        Self {
+            connection: connection.clone(),
+            run_id: run_id.to_owned(),
+            position,
+            stream: None,
+            resumed: 0,
+            snapshot_given: false,
+            complete: false,
+        }
+    }
+
+    /// The next message; `None` after the run's last event. The first one is the Snapshot; the Snapshots of resumed
+    /// streams are left out. A lost connection and a server that shuts down are met by asking again from the position
+    /// that was reached, at most [`RESUMES_MAX`] times in a row.
+    pub async fn next(&mut self) -> Result<Option<StreamEventsResponse>, Failure> {
+        loop {
+            match self.receive().await {
+                Ok(Some(mut message)) => {
+                    self.follow(&mut message);
+                    if !message.run_events.is_empty() {
+                        return Ok(Some(message));
+                    }
+                }
+                Ok(None) if self.complete => return Ok(None),
+                Ok(None) => {
+                    let early = tonic::Status::unavailable("the stream ended before the run did");
+                    self.rest(early.into()).await?;
+                }
+                Err(failure) => self.rest(failure).await?,
+            }
+        }
+    }
+
+    async fn receive(&mut self) -> Result<Option<StreamEventsResponse>, Failure> {
+        let stream = match &mut self.stream {
+            Some(stream) => stream,
+            None => {
+                let request = StreamEventsRequest {
+                    run_id: self.run_id.clone(),
+                    position: Some(self.position.clone()),
+                    heartbeat_interval: None,
+                };
+                let response = self.connection.processes().stream_events(request).await?;
+                self.stream.insert(response.into_inner())
+            }
+        };
+        Ok(stream.message().await?)
+    }
+
+    /// Takes over the position that the message leads to, and leaves a repeated Snapshot out.
+    fn follow(&mut self, message: &mut StreamEventsResponse) {
+        for events in &mut message.run_events {
+            let base = events.base_seq;
+            if let Some(last) = events.events.last() {
+                self.position = Position::AfterSeq(base + last.seq_delta);
+            }
+            for event in &events.events {
+                match &event.payload {
+                    Some(Payload::Snapshot(snapshot)) => {
+                        let reached = base + event.seq_delta;
+                        let ended = snapshot.run.as_ref().is_some_and(has_ended);
+                        self.complete = ended && reached >= snapshot.head_seq;
+                    }
+                    Some(Payload::Lifecycle(station)) => {
+                        self.resumed = 0;
+                        self.complete |= matches!(station.station, Some(Station::Ended(_)));
+                    }
+                    Some(Payload::Heartbeat(_)) | None => {}
+                    Some(_) => self.resumed = 0,
+                }
+            }
+            if self.snapshot_given {
+                let is_snapshot = |e: &pb::Event| matches!(e.payload, Some(Payload::Snapshot(_)));
+                events.events.retain(|e| !is_snapshot(e));
+            }
+        }
+        message.run_events.retain(|e| !e.events.is_empty());
+        self.snapshot_given = true;
+    }
+
+    /// Waits before the next attempt, or gives up.
+    async fn rest(&mut self, failure: Failure) -> Result<(), Failure> {
+        self.stream = None;
+        let may_pass = failure.connection_lost || failure.code == Code::Unavailable;
+        if !may_pass || self.resumed >= RESUMES_MAX {
+            return Err(failure);
+        }
+        let delay = RESUME_DELAY_FIRST * 2_u32.pow(self.resumed);
+        self.resumed += 1;
+        tokio::time::sleep(failure.retry_after.unwrap_or(delay).min(RESUME_DELAY_MAX)).await;
+        Ok(())
+    }
+}
+
+fn has_ended(run: &pb::Run) -> bool {
+    matches!(
+        run.state(),
+        RunState::Succeeded | RunState::Failed | RunState::Cancelled | RunState::Lost
+    )
+}

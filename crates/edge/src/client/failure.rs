@@ -1,0 +1,68 @@
+//! What a server said when it said no.
+
+use kennel_lifecycle::Violation;
+use std::{collections::BTreeMap, fmt, time::Duration};
+use tonic::{Code, Status};
+use tonic_types::StatusExt;
+
+/// A call that failed, with its reason taken apart.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    /// The status code.
+    pub code: Code,
+    /// The documented reason, such as `RUN_NOT_FOUND`; absent: the answer did not come from a Kennel server.
+    pub reason: Option<String>,
+    /// One plain sentence.
+    pub message: String,
+    /// Facts that go with the reason, such as `errno` and `path`.
+    pub metadata: BTreeMap<String, String>,
+    /// All that is wrong with the request.
+    pub violations: Vec<Violation>,
+    /// When to try again.
+    pub retry_after: Option<Duration>,
+    /// The connection broke; the server itself said nothing.
+    pub connection_lost: bool,
+}
+
+impl Failure {
+    /// Whether the server gave this reason.
+    #[must_use]
+    pub fn is(&self, reason: &str) -> bool {
+        self.reason.as_deref() == Some(reason)
+    }
+}
+
+impl From<Status> for Failure {
+    fn from(status: Status) -> Self {
+        let details = status.get_error_details();
+        let info = details.error_info();
+        let violations = details.bad_request().map(|b| &b.field_violations[..]);
+        Self {
+            code: status.code(),
+            reason: info.map(|i| i.reason.clone()),
+            message: status.message().to_owned(),
+            metadata: info
+                .map(|i| i.metadata.clone().into_iter().collect())
+                .unwrap_or_default(),
+            violations: violations
+                .unwrap_or_default()
+                .iter()
+                .map(|v| Violation::new(v.field.as_str(), v.description.as_str()))
+                .collect(),
+            retry_after: details.retry_info().and_then(|r| r.retry_delay),
+            // A status that the server has sent has no source; one that the transport made up has.
+            connection_lost: std::error::Error::source(&status).is_some(),
+        }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.message.is_empty() {
+            return write!(f, "{}", self.code);
+        }
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Failure {}

@@ -1,0 +1,159 @@
+//! The Rust client: connects over a unix socket, types what failed, and reads events across restarts.
+//!
+//! Never prints, reads no environment, and never retries a call that is not a read.
+
+mod events;
+mod failure;
+
+pub use crate::pb::{
+    admin_service_client::AdminServiceClient, process_service_client::ProcessServiceClient,
+};
+pub use events::{EventReader, Start};
+pub use failure::Failure;
+pub use tonic_health::pb::health_client::HealthClient;
+
+use crate::limits;
+use http::Uri;
+use hyper_util::rt::TokioIo;
+use std::{fmt, io, path::PathBuf, str::FromStr};
+use tokio::net::UnixStream;
+use tonic::transport::{Channel, Endpoint};
+
+/// Where a server listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Address {
+    /// A unix socket at this path.
+    Unix(PathBuf),
+}
+
+/// The text names no server.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("cannot use {0:?} as a server's address: it must be unix:PATH")]
+pub struct InvalidAddress(String);
+
+impl FromStr for Address {
+    type Err = InvalidAddress;
+
+    fn from_str(text: &str) -> Result<Self, InvalidAddress> {
+        match text.strip_prefix("unix:") {
+            Some(path) if !path.is_empty() => Ok(Self::Unix(path.into())),
+            _ => Err(InvalidAddress(text.to_owned())),
+        }
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+/// No connection to a server came about.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// Nobody listens there.
+    #[error("no server answers at {address}")]
+    NoServer {
+        /// Where.
+        address: Address,
+        /// What the socket said.
+        #[source]
+        source: io::Error,
+    },
+    /// Somebody else listens there: neither this user nor root.
+    #[error("the server at {address} runs as user {uid}, which is neither this user nor root")]
+    ForeignServer {
+        /// Where.
+        address: Address,
+        /// As whom it runs.
+        uid: u32,
+    },
+    /// It does not speak the protocol.
+    #[error("cannot speak to the server at {address}")]
+    Transport {
+        /// Where.
+        address: Address,
+        /// What went wrong.
+        #[source]
+        source: tonic::transport::Error,
+    },
+}
+
+/// A connection to a server. Cheap to clone; connects again by itself when the server was started anew.
+#[derive(Clone, Debug)]
+pub struct Connection {
+    channel: Channel,
+}
+
+impl Connection {
+    /// The service that a client needs.
+    #[must_use]
+    pub fn processes(&self) -> ProcessServiceClient<Channel> {
+        ProcessServiceClient::new(self.channel.clone())
+            .max_decoding_message_size(limits::RESPONSE_BYTES_MAX)
+            .max_encoding_message_size(limits::REQUEST_BYTES_MAX)
+    }
+
+    /// The service that an operator needs.
+    #[must_use]
+    pub fn admin(&self) -> AdminServiceClient<Channel> {
+        AdminServiceClient::new(self.channel.clone())
+            .max_decoding_message_size(limits::RESPONSE_BYTES_MAX)
+            .max_encoding_message_size(limits::REQUEST_BYTES_MAX)
+    }
+
+    /// The health of the server.
+    #[must_use]
+    pub fn health(&self) -> HealthClient<Channel> {
+        HealthClient::new(self.channel.clone())
+    }
+}
+
+/// Connects to a server whose user is this process's own or root. Needs a tokio runtime.
+pub async fn connect(address: &Address) -> Result<Connection, ConnectError> {
+    let own_uid = own_uid().map_err(|source| ConnectError::NoServer {
+        address: address.clone(),
+        source,
+    })?;
+    // Once by hand first: the transport's own error does not say why it could not connect.
+    drop(dial(address, own_uid).await?);
+    let dialled = address.clone();
+    let connector = tower::service_fn(move |_: Uri| {
+        let address = dialled.clone();
+        async move { dial(&address, own_uid).await.map(TokioIo::new) }
+    });
+    // Over a unix socket there is no host name; without one some servers refuse the request.
+    let channel = Endpoint::from_static("http://localhost")
+        .connect_with_connector(connector)
+        .await
+        .map_err(|source| ConnectError::Transport {
+            address: address.clone(),
+            source,
+        })?;
+    Ok(Connection { channel })
+}
+
+async fn dial(address: &Address, own_uid: u32) -> Result<UnixStream, ConnectError> {
+    let Address::Unix(path) = address;
+    let no_server = |source| ConnectError::NoServer {
+        address: address.clone(),
+        source,
+    };
+    let stream = UnixStream::connect(path).await.map_err(no_server)?;
+    let uid = stream.peer_cred().map_err(no_server)?.uid();
+    if uid != own_uid && uid != 0 {
+        return Err(ConnectError::ForeignServer {
+            address: address.clone(),
+            uid,
+        });
+    }
+    Ok(stream)
+}
+
+/// This process's effective user, as the other end of a socket sees it.
+fn own_uid() -> io::Result<u32> {
+    let (one, _other) = UnixStream::pair()?;
+    Ok(one.peer_cred()?.uid())
+}
