@@ -1,0 +1,112 @@
+//! Finds the executable that an argv[0] means.
+
+use nix::errno::Errno;
+use std::{
+    fs,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+};
+
+/// Where a search looks when the environment has no PATH (`_CS_PATH` of confstr(3)).
+pub const PATH_DEFAULT: &str = "/bin:/usr/bin";
+
+/// No executable was found.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ResolveError {
+    /// There is nothing of that name.
+    #[error("there is no command {command:?}")]
+    NotFound {
+        /// What was asked for.
+        command: String,
+        /// Each place, in the order in which it was looked at.
+        looked_in: Vec<PathBuf>,
+    },
+    /// Something is there, and it may not be executed.
+    #[error("{path:?} cannot be executed")]
+    NotExecutable {
+        /// The first such file.
+        path: PathBuf,
+        /// errno(3) as execve(2) would give it.
+        errno: i32,
+    },
+}
+
+/// Finds `argv0` as execvp(3) would: with a slash it is a path, relative to `cwd`; else each directory of `path` is
+/// looked at. A name that is found only as a file without execute permission is `NotExecutable`.
+pub fn executable(argv0: &str, cwd: &Path, path: Option<&str>) -> Result<PathBuf, ResolveError> {
+    let candidates: Vec<PathBuf> = if argv0.contains('/') {
+        vec![cwd.join(argv0)]
+    } else {
+        // An empty element of PATH means the working directory (environ(7)).
+        let path = path.unwrap_or(PATH_DEFAULT);
+        path.split(':')
+            .map(|dir| cwd.join(dir).join(argv0))
+            .collect()
+    };
+    let mut refused = None;
+    for candidate in &candidates {
+        match check(candidate) {
+            Ok(()) => return Ok(candidate.clone()),
+            Err(Errno::ENOENT | Errno::ENOTDIR) => {}
+            Err(errno) if refused.is_none() => refused = Some((candidate.clone(), errno as i32)),
+            Err(_) => {}
+        }
+    }
+    Err(match refused {
+        Some((path, errno)) => ResolveError::NotExecutable { path, errno },
+        None => ResolveError::NotFound {
+            command: argv0.to_owned(),
+            looked_in: candidates,
+        },
+    })
+}
+
+fn check(path: &Path) -> Result<(), Errno> {
+    let found =
+        fs::metadata(path).map_err(|e| e.raw_os_error().map_or(Errno::EIO, Errno::from_raw))?;
+    // For root access(2) says yes to any file with one execute bit; a directory is EACCES for execve(2).
+    if !found.is_file() || found.permissions().mode() & 0o111 == 0 {
+        return Err(Errno::EACCES);
+    }
+    nix::unistd::access(path, nix::unistd::AccessFlags::X_OK)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bare_name_is_looked_up_in_order() {
+        let found = executable("sh", Path::new("/"), Some("/nonexistent:/bin"));
+        assert_eq!(found, Ok(PathBuf::from("/bin/sh")));
+    }
+
+    #[test]
+    fn a_missing_name_says_where_it_was_looked_for() {
+        let missing = executable("no-such-command", Path::new("/"), Some("/bin:/usr/bin"));
+        let Err(ResolveError::NotFound { looked_in, .. }) = missing else {
+            panic!("{missing:?}")
+        };
+        assert_eq!(looked_in.len(), 2);
+    }
+
+    #[test]
+    fn a_file_without_execute_permission_and_a_directory_are_told_apart_from_nothing() {
+        let refused = executable("/etc/passwd", Path::new("/"), None);
+        let expected = ResolveError::NotExecutable {
+            path: "/etc/passwd".into(),
+            errno: Errno::EACCES as i32,
+        };
+        assert_eq!(refused, Err(expected));
+        assert!(matches!(
+            executable("/etc", Path::new("/"), None),
+            Err(ResolveError::NotExecutable { .. })
+        ));
+    }
+
+    #[test]
+    fn a_name_with_a_slash_is_relative_to_the_working_directory() {
+        let found = executable("./sh", Path::new("/bin"), Some("/usr/sbin"));
+        assert_eq!(found, Ok(PathBuf::from("/bin/./sh")));
+    }
+}

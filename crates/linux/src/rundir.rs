@@ -1,0 +1,149 @@
+//! The private directory of a run: `runs/<id>` under the data directory, and `tmp` in it for the command.
+
+use kennel_lifecycle::RunId;
+use nix::{
+    dir::Dir,
+    errno::Errno,
+    fcntl::{AtFlags, OFlag},
+    sys::stat::{FileStat, Mode, SFlag, fstat, fstatat, mkdirat},
+    unistd::{UnlinkatFlags, unlinkat},
+};
+use std::{
+    ffi::{CStr, CString},
+    fs, io,
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::{ffi::OsStrExt, fs::DirBuilderExt},
+    },
+    path::{Path, PathBuf},
+};
+
+/// Deepest tree that is removed; what lies deeper stays, and is said.
+const DEPTH_MAX: usize = 256;
+
+/// The one part of a run's directory that its command is told of.
+const TMP: &CStr = c"tmp";
+
+/// Where the directory of `run` is.
+#[must_use]
+pub fn path(data_dir: &Path, run: RunId) -> PathBuf {
+    data_dir.join("runs").join(run.to_string())
+}
+
+/// Makes `runs/<id>` and `runs/<id>/tmp`, both 0700, and gives the path of the first. A directory that is there
+/// already stays as it is.
+pub fn create(data_dir: &Path, run: RunId) -> io::Result<PathBuf> {
+    let dir = path(data_dir, run);
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(&dir)?;
+    match mkdirat(open_dir_at(&dir)?, TMP, Mode::S_IRWXU) {
+        Ok(()) | Err(Errno::EEXIST) => Ok(dir),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+/// Removes `runs/<id>/tmp` and all in it, without following a link or crossing into another mount.
+pub fn remove_tmp(data_dir: &Path, run: RunId) -> io::Result<()> {
+    match open_dir_at(&path(data_dir, run)) {
+        Ok(dir) => remove_entry(&dir, TMP, &fstat(&dir)?, 0),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// Removes `runs/<id>` and all in it, in the same way.
+pub fn remove(data_dir: &Path, run: RunId) -> io::Result<()> {
+    let runs = match open_dir_at(&data_dir.join("runs")) {
+        Ok(runs) => runs,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    let name = CString::new(run.to_string()).expect("a run id has no NUL");
+    remove_entry(&runs, &name, &fstat(&runs)?, 0)
+}
+
+fn open_dir_at(path: &Path) -> io::Result<OwnedFd> {
+    let path = CString::new(path.as_os_str().as_bytes())?;
+    Ok(nix::fcntl::open(path.as_c_str(), DIR_FLAGS, Mode::empty())?)
+}
+
+const DIR_FLAGS: OFlag = OFlag::O_DIRECTORY
+    .union(OFlag::O_NOFOLLOW)
+    .union(OFlag::O_CLOEXEC);
+
+fn remove_entry(parent: &impl AsFd, name: &CStr, root: &FileStat, depth: usize) -> io::Result<()> {
+    let found = match fstatat(parent, name, AtFlags::AT_SYMLINK_NOFOLLOW) {
+        Ok(found) => found,
+        Err(Errno::ENOENT) => return Ok(()),
+        Err(errno) => return Err(errno.into()),
+    };
+    if SFlag::from_bits_truncate(found.st_mode) & SFlag::S_IFMT != SFlag::S_IFDIR {
+        return gone_is_fine(unlinkat(parent, name, UnlinkatFlags::NoRemoveDir));
+    }
+    // A mount point shows the device of what is mounted on it; rmdir gives EBUSY for a bind mount of the same device.
+    if found.st_dev != root.st_dev {
+        return Err(Errno::EXDEV.into());
+    }
+    if depth >= DEPTH_MAX {
+        return Err(Errno::ELOOP.into());
+    }
+    let mut failed = None;
+    match Dir::openat(parent, name, DIR_FLAGS, Mode::empty()) {
+        Ok(mut dir) => {
+            let names: Vec<CString> = dir
+                .iter()
+                .flatten()
+                .map(|entry| entry.file_name().to_owned())
+                .filter(|n| n.as_bytes() != b"." && n.as_bytes() != b"..")
+                .collect();
+            for child in names {
+                if let Err(error) = remove_entry(&dir, &child, root, depth + 1) {
+                    failed.get_or_insert(error);
+                }
+            }
+        }
+        Err(errno) => failed = Some(errno.into()),
+    }
+    match failed {
+        Some(error) => Err(error),
+        None => gone_is_fine(unlinkat(parent, name, UnlinkatFlags::RemoveDir)),
+    }
+}
+
+fn gone_is_fine(removed: nix::Result<()>) -> io::Result<()> {
+    match removed {
+        Ok(()) | Err(Errno::ENOENT) => Ok(()),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn a_link_in_tmp_is_removed_and_not_followed() {
+        let data = tempfile::tempdir().expect("a directory");
+        let outside = tempfile::tempdir().expect("another");
+        fs::write(outside.path().join("kept"), b"x").expect("a file");
+        let run = RunId::from_u128(7);
+        let dir = create(data.path(), run).expect("it is made");
+        let mode = fs::metadata(&dir).expect("metadata").permissions().mode();
+        assert_eq!(mode & 0o777, 0o700);
+        std::os::unix::fs::symlink(outside.path(), dir.join("tmp/link")).expect("a link");
+        fs::create_dir_all(dir.join("tmp/deep/er")).expect("directories");
+        fs::write(dir.join("exit"), b"x").expect("a file");
+
+        remove_tmp(data.path(), run).expect("tmp goes");
+        assert!(!dir.join("tmp").exists());
+        assert!(dir.join("exit").exists());
+        assert!(outside.path().join("kept").exists());
+
+        remove(data.path(), run).expect("all goes");
+        remove(data.path(), run).expect("and is gone");
+        assert!(!dir.exists());
+    }
+}
