@@ -1,0 +1,56 @@
+# Kennel: the commands of a working day. `make help` lists them.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+# Where cargo builds, and where the tools live that only checks need. Nothing is installed outside of it but Debian
+# packages (by .ci/tools, where they are missing).
+export CARGO_TARGET_DIR := $(abspath $(or $(CARGO_TARGET_DIR),target))
+export KENNEL_TOOLS := $(CARGO_TARGET_DIR)/tools
+BUF := $(KENNEL_TOOLS)/buf/node_modules/.bin/buf
+CARGO := cargo --locked
+
+.PHONY: help build serve test check lint fmt proto proto-image bench tools
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+build: ## build the binary
+	$(CARGO) build -p kennel
+
+serve: ## start a server on embedded SQLite, data under target/serve
+	$(CARGO) run -p kennel -- serve --data-dir "$(CARGO_TARGET_DIR)/serve"
+
+test: tools ## everything that must hold before a change lands; ends with the test runner's summary
+	$(MAKE) --no-print-directory lint
+	cargo --locked build --workspace --bins
+	cargo --locked nextest run --workspace
+
+check: ## what a change to one crate needs: types and lints, no tests
+	$(CARGO) clippy --workspace --all-targets -- -D warnings
+
+lint: tools ## form, lints, the contract, and the licences where cargo-deny is installed
+	cargo fmt --all -- --check
+	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	$(BUF) lint
+	$(BUF) format --diff --exit-code proto
+	$(BUF) breaking --against proto/kennel.v1.binpb
+	if command -v cargo-deny >/dev/null; then cargo deny --offline --locked check bans licenses sources; else echo "cargo-deny is not installed: licences and bans were not checked"; fi
+
+fmt: ## format Rust and proto
+	cargo fmt --all
+	if [ -x "$(BUF)" ]; then "$(BUF)" format -w proto; fi
+
+proto: tools ## lint the contract and compare it with the committed image
+	$(BUF) lint
+	$(BUF) breaking --against proto/kennel.v1.binpb
+
+proto-image: tools ## accept the present contract as the one that must not break
+	$(BUF) build -o proto/kennel.v1.binpb
+
+bench: ## measure beside the floors, and say which targets are not reached
+	$(CARGO) build --release -p kennel
+	$(CARGO) run --release -p kennel-tests --bin bench
+
+tools: ## install what the checks need, where it is missing
+	.ci/tools

@@ -1,0 +1,165 @@
+//! The crate graph: one direction, and neighbours on one level do not know each other.
+
+use kennel_tests::programs;
+use serde_json::Value;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    process::Command,
+};
+
+/// A workspace crate and the workspace crates that it may use.
+const MAY_USE: [(&str, &[&str]); 8] = [
+    ("kennel-lifecycle", &[]),
+    ("kennel-linux", &["kennel-lifecycle"]),
+    ("kennel-journal", &["kennel-lifecycle"]),
+    ("kennel-store", &["kennel-lifecycle"]),
+    (
+        "kennel-supervisor",
+        &[
+            "kennel-linux",
+            "kennel-journal",
+            "kennel-store",
+            "kennel-lifecycle",
+        ],
+    ),
+    ("kennel-edge", &["kennel-supervisor", "kennel-lifecycle"]),
+    (
+        "kennel",
+        &[
+            "kennel-edge",
+            "kennel-supervisor",
+            "kennel-linux",
+            "kennel-journal",
+            "kennel-store",
+            "kennel-lifecycle",
+        ],
+    ),
+    (
+        "kennel-tests",
+        &["kennel-edge", "kennel-store", "kennel-lifecycle"],
+    ),
+];
+
+/// A foreign crate and the only workspace crates that may name it. The tests may name anything.
+const OWNED_BY: [(&str, &[&str]); 16] = [
+    ("sqlx", &["kennel-store"]),
+    ("tonic", &["kennel-edge"]),
+    ("tonic-prost", &["kennel-edge"]),
+    ("tonic-health", &["kennel-edge"]),
+    ("tonic-reflection", &["kennel-edge"]),
+    ("tonic-types", &["kennel-edge"]),
+    ("prost", &["kennel-edge"]),
+    ("prost-types", &["kennel-edge"]),
+    ("prost-reflect", &["kennel-edge"]),
+    ("nix", &["kennel-linux"]),
+    ("libc", &["kennel-linux"]),
+    ("rustix", &["kennel-linux"]),
+    ("clap", &["kennel"]),
+    ("anyhow", &["kennel"]),
+    ("tracing-subscriber", &["kennel"]),
+    ("openssl-sys", &[]),
+];
+
+/// All that the crate that only decides may use.
+const LIFECYCLE_USES: [&str; 2] = ["thiserror", "ulid"];
+
+type Graph = BTreeMap<String, BTreeSet<String>>;
+
+/// Each workspace crate with what it names, development dependencies left out.
+fn graph() -> Graph {
+    let output = Command::new(env!("CARGO"))
+        .args([
+            "metadata",
+            "--format-version",
+            "1",
+            "--no-deps",
+            "--offline",
+        ])
+        .current_dir(programs::repository())
+        .output()
+        .expect("cargo runs");
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let metadata: Value = serde_json::from_slice(&output.stdout).expect("metadata is JSON");
+    let packages = metadata["packages"].as_array().expect("packages");
+    packages
+        .iter()
+        .map(|package| {
+            let uses = package["dependencies"].as_array().expect("dependencies");
+            let names = uses
+                .iter()
+                .filter(|dependency| dependency["kind"] != "dev")
+                .map(|dependency| dependency["name"].as_str().expect("a name").to_owned());
+            let name = package["name"].as_str().expect("a name").to_owned();
+            (name, names.collect())
+        })
+        .collect()
+}
+
+fn wrong_edges(graph: &Graph) -> Vec<String> {
+    let rooms: BTreeMap<&str, &[&str]> = MAY_USE.into_iter().collect();
+    let mut wrong = Vec::new();
+    for (name, uses) in graph {
+        let Some(allowed) = rooms.get(name.as_str()) else {
+            wrong.push(format!("{name} is not a room of the house"));
+            continue;
+        };
+        for used in uses {
+            if graph.contains_key(used) && !allowed.contains(&used.as_str()) {
+                wrong.push(format!("{name} must not use {used}"));
+            }
+        }
+    }
+    wrong
+}
+
+fn wrong_owners(graph: &Graph) -> Vec<String> {
+    let mut wrong = Vec::new();
+    for (name, uses) in graph.iter().filter(|(name, _)| *name != "kennel-tests") {
+        for (foreign, owners) in OWNED_BY {
+            if uses.contains(foreign) && !owners.contains(&name.as_str()) {
+                wrong.push(format!("{name} must not name {foreign}"));
+            }
+        }
+    }
+    let decides = &graph["kennel-lifecycle"];
+    for used in decides
+        .iter()
+        .filter(|used| !LIFECYCLE_USES.contains(&used.as_str()))
+    {
+        wrong.push(format!("kennel-lifecycle must not name {used}"));
+    }
+    wrong
+}
+
+#[test]
+fn crates_know_only_the_level_below() {
+    assert_eq!(wrong_edges(&graph()), Vec::<String>::new());
+}
+
+#[test]
+fn each_foreign_crate_is_named_in_its_room_alone() {
+    assert_eq!(wrong_owners(&graph()), Vec::<String>::new());
+}
+
+#[test]
+fn the_graph_check_sees_a_neighbour_that_is_known() {
+    let mut graph = graph();
+    let linux = graph.get_mut("kennel-linux").expect("it is there");
+    linux.insert("kennel-store".to_owned());
+    assert_eq!(
+        wrong_edges(&graph),
+        ["kennel-linux must not use kennel-store"]
+    );
+}
+
+#[test]
+fn the_owner_check_sees_a_foreign_crate_in_the_wrong_room() {
+    let mut graph = graph();
+    let journal = graph.get_mut("kennel-journal").expect("it is there");
+    journal.insert("sqlx".to_owned());
+    assert_eq!(wrong_owners(&graph), ["kennel-journal must not name sqlx"]);
+}

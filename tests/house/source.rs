@@ -1,0 +1,228 @@
+//! What the text of each room may hold: where `unsafe`, SQL, clocks, environment and printing live.
+
+use kennel_tests::programs;
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// A thing that only some files may hold.
+struct Rule {
+    /// What a reader is told.
+    says: &'static str,
+    /// Any of these, outside of comments and test modules.
+    words: &'static [&'static str],
+    /// Beginnings of the paths where it may stand.
+    allowed: &'static [&'static str],
+}
+
+const RULES: [Rule; 6] = [
+    Rule {
+        says: "unsafe lives in linux alone",
+        words: &["unsafe {", "unsafe fn", "unsafe impl", "unsafe extern"],
+        allowed: &["crates/linux/"],
+    },
+    Rule {
+        says: "SQL lives in store alone",
+        words: &[
+            "INSERT INTO ",
+            "DELETE FROM ",
+            "SELECT ",
+            "CREATE TABLE ",
+            "sqlx::",
+        ],
+        allowed: &["crates/store/"],
+    },
+    Rule {
+        says: "the clock is read in the supervisor's clock, and in keeper and shim",
+        words: &[
+            "Instant::now()",
+            "SystemTime::now()",
+            "UNIX_EPOCH.elapsed()",
+        ],
+        allowed: &["crates/supervisor/src/clock", "crates/linux/"],
+    },
+    Rule {
+        says: "only the binary reads the environment, and the server what its keeper has left there",
+        words: &["env::var(", "env::vars(", "env::var_os(", "env::vars_os("],
+        allowed: &["crates/kennel/", "crates/linux/src/server_socket.rs"],
+    },
+    Rule {
+        says: "only the binary prints",
+        words: &["println!(", "eprintln!(", "print!(", "eprint!("],
+        allowed: &["crates/kennel/"],
+    },
+    Rule {
+        says: "generated types and status codes live in edge; the binary takes them from there",
+        words: &["prost::", "tonic::"],
+        allowed: &["crates/edge/"],
+    },
+];
+
+/// A crate's source, its path relative to the repository.
+struct Source {
+    path: String,
+    text: String,
+}
+
+/// The code of all rooms that ship; their own tests may do what they like.
+fn shipped() -> Vec<Source> {
+    let root = programs::repository();
+    let mut files = Vec::new();
+    for room in fs::read_dir(root.join("crates")).expect("the rooms are there") {
+        collect(&room.expect("a room").path().join("src"), &mut files);
+    }
+    let sources: Vec<Source> = files
+        .into_iter()
+        .map(|file| Source {
+            path: file
+                .strip_prefix(&root)
+                .expect("below the repository")
+                .display()
+                .to_string(),
+            text: fs::read_to_string(&file).expect("a source file is UTF-8"),
+        })
+        .filter(|source| !is_test_file(&source.path))
+        .collect();
+    assert!(
+        sources.len() > 20,
+        "only {} files were found",
+        sources.len()
+    );
+    sources
+}
+
+fn collect(dir: &Path, files: &mut Vec<PathBuf>) {
+    let Ok(entries) = fs::read_dir(dir) else {
+        return;
+    };
+    for entry in entries.flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            collect(&path, files);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            files.push(path);
+        }
+    }
+}
+
+/// `tests.rs`, `src/testing/`, `conformance`: compiled for tests only.
+fn is_test_file(path: &str) -> bool {
+    ["/tests.rs", "/tests/", "/testing", "/conformance"]
+        .iter()
+        .any(|part| path.contains(part))
+}
+
+fn violations(sources: &[Source], rule: &Rule) -> Vec<String> {
+    let mut found = Vec::new();
+    for source in sources {
+        if rule
+            .allowed
+            .iter()
+            .any(|prefix| source.path.starts_with(prefix))
+        {
+            continue;
+        }
+        for (number, line) in code_lines(&source.text) {
+            if rule.words.iter().any(|word| holds(line, word)) {
+                found.push(format!("{}:{number}: {}", source.path, line.trim()));
+            }
+        }
+    }
+    found
+}
+
+/// Whether the word stands in the line, and not as the end of a longer one.
+fn holds(line: &str, word: &str) -> bool {
+    line.match_indices(word).any(|(at, _)| {
+        !line[..at]
+            .chars()
+            .next_back()
+            .is_some_and(|before| before.is_alphanumeric() || before == '_')
+    })
+}
+
+/// Numbered lines without comments, up to the file's test module (which stands last).
+fn code_lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    text.lines()
+        .enumerate()
+        .take_while(|(_, line)| line.trim() != "#[cfg(test)]" || line.starts_with(' '))
+        .map(|(index, line)| (index + 1, line.split("//").next().unwrap_or_default()))
+}
+
+#[test]
+fn every_room_keeps_to_its_own() {
+    let sources = shipped();
+    let found: Vec<String> = RULES
+        .iter()
+        .flat_map(|rule| {
+            violations(&sources, rule)
+                .into_iter()
+                .map(|line| format!("{}: {line}", rule.says))
+        })
+        .collect();
+    assert!(found.is_empty(), "{}", found.join("\n"));
+}
+
+#[test]
+fn each_rule_sees_a_planted_breach() {
+    for rule in &RULES {
+        for word in rule.words {
+            let planted = [Source {
+                path: "crates/journal/src/planted.rs".to_owned(),
+                text: format!("fn f() {{\n    {word}x\n}}\n"),
+            }];
+            assert_eq!(violations(&planted, rule).len(), 1, "{word}");
+        }
+    }
+}
+
+#[test]
+fn comments_and_test_modules_are_not_code() {
+    let text = "// unsafe { }\nfn f() {}\n#[cfg(test)]\nmod tests { unsafe {} }\n";
+    let planted = [Source {
+        path: "crates/journal/src/planted.rs".to_owned(),
+        text: text.to_owned(),
+    }];
+    assert_eq!(violations(&planted, &RULES[0]), Vec::<String>::new());
+}
+
+#[test]
+fn every_room_but_linux_takes_the_lints_of_the_workspace() {
+    let root = programs::repository();
+    let workspace = fs::read_to_string(root.join("Cargo.toml")).expect("it is there");
+    assert!(workspace.contains("unsafe_code = \"forbid\""));
+    for room in [
+        "lifecycle",
+        "journal",
+        "store",
+        "supervisor",
+        "edge",
+        "kennel",
+    ] {
+        let manifest = fs::read_to_string(root.join(format!("crates/{room}/Cargo.toml")))
+            .expect("it is there");
+        assert!(
+            manifest.contains("[lints]\nworkspace = true"),
+            "crates/{room} has lints of its own"
+        );
+    }
+}
+
+#[test]
+fn the_two_sets_of_migrations_have_the_same_numbers() {
+    let root = programs::repository();
+    let names = |backend: &str| {
+        let mut names: Vec<String> = fs::read_dir(root.join("migrations").join(backend))
+            .expect("the migrations are there")
+            .map(|entry| {
+                let name = entry.expect("an entry").file_name();
+                name.to_string_lossy().into_owned()
+            })
+            .collect();
+        names.sort();
+        names
+    };
+    assert!(!names("sqlite").is_empty());
+    assert_eq!(names("postgres"), names("sqlite"));
+}

@@ -1,0 +1,208 @@
+//! A child program that misbehaves, one trick at a time: `naughty <trick> [argument...]`.
+//!
+//! No trick makes more than [`STORM_MAX`] processes, and each ends on its own after [`LIFE`].
+
+#![expect(
+    clippy::zombie_processes,
+    reason = "leaving children behind is the trick"
+)]
+
+use nix::{
+    sys::signal::{SigSet, Signal, raise},
+    unistd::setsid,
+};
+use std::{
+    env, fs,
+    io::{self, Write},
+    os::unix::process::CommandExt,
+    process::{Command, ExitCode, Stdio, exit},
+    thread::sleep,
+    time::Duration,
+};
+
+/// A process that a test has lost does not live for ever.
+const LIFE: Duration = Duration::from_mins(5);
+/// Most processes that one trick makes.
+const STORM_MAX: u32 = 300;
+
+fn main() -> ExitCode {
+    let args: Vec<String> = env::args().skip(1).collect();
+    let words: Vec<&str> = args.iter().map(String::as_str).collect();
+    match words.as_slice() {
+        ["sleep"] => stay(),
+        ["daemon"] => daemon(&["in-own-session"], false),
+        ["envless-daemon"] => daemon(&["in-own-session"], true),
+        ["in-own-session"] => in_own_session(),
+        ["mixed-tree"] => mixed_tree(),
+        ["double-fork"] => double_fork(),
+        ["tree", count] => tree(number(count)),
+        ["storm"] => storm(8),
+        ["storm-node", depth] => storm(number(depth)),
+        ["stop-self"] => stop_self(),
+        ["hold-pipe"] => hold_pipe(),
+        ["disguise"] => disguise(),
+        ["kill-parent"] => kill_parent(),
+        ["bytes", count] => bytes(number(count)),
+        ["tell-signals", file] => tell_signals(file),
+        other => {
+            eprintln!("naughty: no trick {other:?}");
+            return ExitCode::from(2);
+        }
+    }
+    ExitCode::SUCCESS
+}
+
+fn number<T: std::str::FromStr>(text: &str) -> T {
+    text.parse().unwrap_or_else(|_| {
+        eprintln!("naughty: {text:?} is not a number");
+        exit(2)
+    })
+}
+
+fn again(words: &[&str]) -> Command {
+    let mut command = Command::new(env::current_exe().expect("own executable"));
+    command.args(words);
+    command
+}
+
+fn say(text: &str) {
+    println!("{text}");
+    io::stdout().flush().expect("own stdout");
+}
+
+fn stay() {
+    say("up");
+    sleep(LIFE);
+}
+
+/// A grandchild in its own session whose parent is gone; the leader stays.
+fn daemon(words: &[&str], without_env: bool) {
+    launch_orphan(words, without_env);
+    say("up");
+    sleep(LIFE);
+}
+
+/// Starts `naughty <words>` below a shell that ends at once.
+fn launch_orphan(words: &[&str], without_env: bool) {
+    let own = env::current_exe().expect("own executable");
+    let mut shell = Command::new("/bin/sh");
+    shell
+        .args(["-c", "\"$0\" \"$@\" </dev/null >/dev/null 2>&1 &"])
+        .arg(own)
+        .args(words);
+    if without_env {
+        shell.env_clear();
+    }
+    shell.status().expect("sh runs");
+}
+
+fn in_own_session() {
+    // Fails only where it leads a group already; then it has a session of its own or a test will say so.
+    let _ = setsid();
+    sleep(LIFE);
+}
+
+/// One of each: a plain child, one in its own session, one in its own session without environment.
+fn mixed_tree() {
+    again(&["sleep"])
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("child starts");
+    launch_orphan(&["in-own-session"], false);
+    launch_orphan(&["in-own-session"], true);
+    say("up");
+    sleep(LIFE);
+}
+
+/// The leader ends at once; a grandchild in its own session stays.
+fn double_fork() {
+    launch_orphan(&["in-own-session"], false);
+    say("left one behind");
+}
+
+/// `count` children, the leader not counted.
+fn tree(count: u32) {
+    for _ in 0..count.min(STORM_MAX) {
+        again(&["sleep"])
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("child starts");
+    }
+    say("up");
+    sleep(LIFE);
+}
+
+/// A binary tree of sessions, each node of which ignores what is polite: 2^depth - 1 processes.
+fn storm(depth: u32) {
+    let _ = setsid();
+    SigSet::all()
+        .thread_block()
+        .expect("signals can be blocked");
+    if depth > 1 && 2_u32.pow(depth) <= STORM_MAX {
+        for _ in 0..2 {
+            again(&["storm-node", &(depth - 1).to_string()])
+                .stdout(Stdio::null())
+                .spawn()
+                .expect("child starts");
+        }
+    }
+    say("up");
+    sleep(LIFE);
+}
+
+fn stop_self() {
+    say("up");
+    raise(Signal::SIGSTOP).expect("it can stop itself");
+    sleep(LIFE);
+}
+
+/// The leader ends; a grandchild holds standard output open and writes to it no more.
+fn hold_pipe() {
+    again(&["in-own-session"]).spawn().expect("child starts");
+    say("the pipe stays open");
+}
+
+/// Another name in the process list.
+fn disguise() {
+    let error = again(&["sleep"]).arg0("[kworker/0:1]").exec();
+    panic!("exec: {error}");
+}
+
+/// `kill -9 $PPID`: takes its own shim.
+fn kill_parent() {
+    Command::new("/bin/sh")
+        .args(["-c", "kill -9 \"$0\""])
+        .arg(nix::unistd::getppid().to_string())
+        .status()
+        .expect("sh runs");
+    say("up");
+    sleep(LIFE);
+}
+
+/// Bytes of every value, the same for the same count.
+fn bytes(count: usize) {
+    let mut stdout = io::stdout().lock();
+    stdout
+        .write_all(&kennel_tests::pattern(count))
+        .expect("own stdout");
+    stdout.flush().expect("own stdout");
+}
+
+/// Writes each polite signal that comes to a file, a line each, and never ends of it.
+fn tell_signals(file: &str) {
+    let mut told = SigSet::empty();
+    for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
+        told.add(signal);
+    }
+    told.thread_block().expect("signals can be blocked");
+    say("up");
+    loop {
+        let signal = told.wait().expect("the set is not empty");
+        let mut out = fs::OpenOptions::new()
+            .append(true)
+            .create(true)
+            .open(file)
+            .expect("the file can be written");
+        writeln!(out, "{signal}").expect("the file can be written");
+    }
+}

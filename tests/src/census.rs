@@ -1,0 +1,240 @@
+//! Who is left of a run, counted five ways that share no assumption: by environment marker, process group, session,
+//! control group and ancestry.
+
+use crate::procfs::{self, Proc};
+use std::{collections::HashSet, fmt};
+
+/// What is known of a run that a census looks for.
+#[derive(Clone, Debug, Default)]
+pub struct Footprint {
+    /// The marker in `KENNEL_RUN_ID`.
+    pub run_id: String,
+    /// Process group of the command; 0: not known.
+    pub pgid: i32,
+    /// Session of the command; 0: not known.
+    pub sid: i32,
+    /// The command itself: tells its group from a later one of the same number.
+    leader: Option<Proc>,
+    /// Processes that were once seen below the run's shim.
+    seen: HashSet<Proc>,
+}
+
+/// Who was found, by each of the five ways.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Census {
+    /// `KENNEL_RUN_ID` in the environment.
+    pub marker: Vec<Proc>,
+    /// The command's process group.
+    pub group: Vec<Proc>,
+    /// The command's session.
+    pub session: Vec<Proc>,
+    /// A control group named after the run.
+    pub cgroup: Vec<Proc>,
+    /// Once seen as a descendant of the run's shim.
+    pub ancestry: Vec<Proc>,
+}
+
+impl Footprint {
+    /// Looks for the marker and the control group alone, which bear the id.
+    #[must_use]
+    pub fn of_id(run_id: &str) -> Self {
+        Self {
+            run_id: run_id.to_owned(),
+            ..Self::default()
+        }
+    }
+
+    /// The run whose command is this live process: learns group, session and everything below its parent, the shim.
+    #[must_use]
+    pub fn of_leader(run_id: &str, pid: i32) -> Self {
+        let mut print = Self::of_id(run_id);
+        if let Some(leader) = Proc::read(pid) {
+            print.pgid = leader.pgid;
+            print.sid = leader.sid;
+            print.learn(leader.ppid);
+            print.leader = Some(leader);
+        }
+        print
+    }
+
+    /// Remembers everything that is now below this process, the run's shim.
+    pub fn learn(&mut self, shim: i32) {
+        let all = procfs::all();
+        self.seen.extend(procfs::descendants(&all, shim));
+    }
+
+    /// How many processes were ever seen below the shim.
+    #[must_use]
+    pub fn seen_len(&self) -> usize {
+        self.seen.len()
+    }
+
+    /// Counts now.
+    #[must_use]
+    pub fn count(&self) -> Census {
+        let own_dir = format!("run-{}", self.run_id);
+        let mut census = Census::default();
+        let all = procfs::all();
+        // A number is not given out again while a group or session of that number lives: another process that leads
+        // it proves that ours is gone.
+        let taken_over = all.iter().any(|proc| {
+            self.leader.as_ref().is_some_and(|leader| {
+                proc.pid == leader.pid && proc.start_ticks != leader.start_ticks
+            })
+        });
+        let (pgid, sid) = if taken_over {
+            (0, 0)
+        } else {
+            (self.pgid, self.sid)
+        };
+        for proc in all {
+            if proc.env("KENNEL_RUN_ID").as_deref() == Some(&self.run_id) {
+                census.marker.push(proc.clone());
+            }
+            if pgid > 0 && proc.pgid == pgid {
+                census.group.push(proc.clone());
+            }
+            if sid > 0 && proc.sid == sid {
+                census.session.push(proc.clone());
+            }
+            if proc.cgroup().is_some_and(|path| path.contains(&own_dir)) {
+                census.cgroup.push(proc.clone());
+            }
+            if self
+                .seen
+                .iter()
+                .any(|seen| seen.pid == proc.pid && seen.start_ticks == proc.start_ticks)
+            {
+                census.ancestry.push(proc);
+            }
+        }
+        census
+    }
+
+    /// Panics, naming them, if anyone is left.
+    pub fn assert_nothing_left(&self) {
+        let census = self.count();
+        assert!(census.is_empty(), "run {} has left:\n{census}", self.run_id);
+    }
+}
+
+impl Census {
+    /// Whether all five counts are zero.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.counts().iter().all(|(_, found)| found.is_empty())
+    }
+
+    fn counts(&self) -> [(&'static str, &Vec<Proc>); 5] {
+        [
+            ("marker", &self.marker),
+            ("group", &self.group),
+            ("session", &self.session),
+            ("cgroup", &self.cgroup),
+            ("ancestry", &self.ancestry),
+        ]
+    }
+}
+
+impl fmt::Display for Census {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (way, found) in self.counts() {
+            writeln!(f, "  by {way}: {}", found.len())?;
+            for proc in found {
+                writeln!(
+                    f,
+                    "    {} {} (parent {}, group {}, session {}, {})",
+                    proc.pid, proc.comm, proc.ppid, proc.pgid, proc.sid, proc.state
+                )?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Every process whose environment says that it belongs to a run whose directory is below `data_dir`.
+#[must_use]
+pub fn of_data_dir(data_dir: &str) -> Vec<Proc> {
+    procfs::all()
+        .into_iter()
+        .filter(|proc| {
+            proc.env("KENNEL_RUN_DIR")
+                .is_some_and(|dir| dir.starts_with(data_dir))
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{
+        os::unix::process::CommandExt,
+        process::{Child, Command},
+    };
+
+    /// A process as a run would leave it behind, ended with the guard.
+    struct Planted(Child);
+
+    impl Planted {
+        fn new(marker: Option<&str>) -> Self {
+            let mut command = Command::new("sleep");
+            command.arg("600").process_group(0);
+            match marker {
+                Some(id) => command.env("KENNEL_RUN_ID", id),
+                None => command.env_clear(),
+            };
+            Self(command.spawn().expect("sleep starts"))
+        }
+
+        fn pid(&self) -> i32 {
+            i32::try_from(self.0.id()).expect("pids are small")
+        }
+    }
+
+    impl Drop for Planted {
+        fn drop(&mut self) {
+            self.0.kill().expect("own child");
+            self.0.wait().expect("own child");
+        }
+    }
+
+    #[test]
+    fn a_planted_process_turns_the_marker_count_red() {
+        let planted = Planted::new(Some("01JCENSUSMARKER00000000000"));
+        let found = Footprint::of_id("01JCENSUSMARKER00000000000").count();
+        assert_eq!(found.marker.len(), 1, "{found}");
+        assert_eq!(found.marker[0].pid, planted.pid());
+    }
+
+    #[test]
+    fn a_process_without_marker_turns_the_other_counts_red() {
+        let planted = Planted::new(None);
+        let print = Footprint::of_leader("01JCENSUSOTHERS00000000000", planted.pid());
+        let found = print.count();
+        assert!(found.marker.is_empty(), "{found}");
+        assert!(
+            found.group.iter().any(|p| p.pid == planted.pid()),
+            "{found}"
+        );
+        assert!(
+            found.session.iter().any(|p| p.pid == planted.pid()),
+            "{found}"
+        );
+        assert!(
+            found.ancestry.iter().any(|p| p.pid == planted.pid()),
+            "{found}"
+        );
+    }
+
+    #[test]
+    #[should_panic(expected = "has left")]
+    fn the_assertion_fails_while_one_lives() {
+        let _planted = Planted::new(Some("01JCENSUSASSERT00000000000"));
+        Footprint::of_id("01JCENSUSASSERT00000000000").assert_nothing_left();
+    }
+
+    #[test]
+    fn nothing_is_found_of_a_run_that_never_was() {
+        Footprint::of_id("01JCENSUSNOBODY00000000000").assert_nothing_left();
+    }
+}

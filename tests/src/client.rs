@@ -1,0 +1,512 @@
+//! A client of the generated contract, straight on tonic: what a stranger's program would be.
+
+use kennel_edge::pb::{
+    self, admin_service_client::AdminServiceClient, process_service_client::ProcessServiceClient,
+};
+use prost_types::Timestamp;
+use std::{collections::BTreeMap, path::Path, time::Duration};
+use tonic::{
+    Code, Status, Streaming,
+    transport::{Channel, Endpoint, Error},
+};
+use tonic_types::StatusExt;
+
+/// Larger than any answer of the server's.
+const ANSWER_BYTES_MAX: usize = 16 * 1024 * 1024;
+
+/// One connection.
+#[derive(Clone, Debug)]
+pub struct Client {
+    /// Runs.
+    pub process: ProcessServiceClient<Channel>,
+    /// The server itself.
+    pub admin: AdminServiceClient<Channel>,
+}
+
+impl Client {
+    /// Connects to a unix socket.
+    pub async fn connect(socket: &Path) -> Result<Self, Error> {
+        let channel = Endpoint::from_shared(format!("unix://{}", socket.display()))?
+            .connect()
+            .await?;
+        Ok(Self {
+            process: ProcessServiceClient::new(channel.clone())
+                .max_decoding_message_size(ANSWER_BYTES_MAX)
+                .max_encoding_message_size(ANSWER_BYTES_MAX),
+            admin: AdminServiceClient::new(channel),
+        })
+    }
+
+    /// What the server is, if it answers.
+    pub async fn server_info(&mut self) -> Option<pb::ServerInfo> {
+        self.admin
+            .get_server_info(pb::GetServerInfoRequest {})
+            .await
+            .ok()?
+            .into_inner()
+            .server
+    }
+
+    /// Spawns under a key of the server's.
+    pub async fn spawn(&mut self, spec: pb::RunSpec) -> Result<pb::Run, Status> {
+        self.spawn_as("", spec).await.map(|(run, _)| run)
+    }
+
+    /// Spawns under this key; also says whether it was there before.
+    pub async fn spawn_as(
+        &mut self,
+        run_id: &str,
+        spec: pb::RunSpec,
+    ) -> Result<(pb::Run, bool), Status> {
+        let request = pb::SpawnRequest {
+            run_id: run_id.to_owned(),
+            validate_only: false,
+            spec: Some(spec),
+        };
+        let answer = self.process.spawn(request).await?.into_inner();
+        Ok((answer.run.expect("a spawned run is given"), answer.existing))
+    }
+
+    /// Aborts within the run's own grace and waits until it has ended.
+    pub async fn abort(&mut self, run_id: &str) -> Result<pb::Run, Status> {
+        self.abort_with(run_id, None, pb::AbortWait::TreeEmpty)
+            .await
+    }
+
+    /// Aborts within this grace and waits for that.
+    pub async fn abort_with(
+        &mut self,
+        run_id: &str,
+        grace: Option<Duration>,
+        wait: pb::AbortWait,
+    ) -> Result<pb::Run, Status> {
+        let request = pb::AbortRequest {
+            run_id: run_id.to_owned(),
+            request_id: String::new(),
+            grace: grace.map(duration),
+            wait: wait.into(),
+        };
+        let answer = self.process.abort(request).await?.into_inner();
+        Ok(answer.run.expect("an aborted run is given"))
+    }
+
+    /// One SIGINT.
+    pub async fn interrupt(&mut self, run_id: &str, request_id: &str) -> Result<pb::Run, Status> {
+        let request = pb::InterruptRequest {
+            run_id: run_id.to_owned(),
+            request_id: request_id.to_owned(),
+        };
+        let answer = self.process.interrupt(request).await?.into_inner();
+        Ok(answer.run.expect("a run is given"))
+    }
+
+    /// Pauses.
+    pub async fn pause(&mut self, run_id: &str) -> Result<pb::Run, Status> {
+        let request = pb::PauseRequest {
+            run_id: run_id.to_owned(),
+        };
+        let answer = self.process.pause(request).await?.into_inner();
+        Ok(answer.run.expect("a run is given"))
+    }
+
+    /// Resumes.
+    pub async fn resume(&mut self, run_id: &str) -> Result<pb::Run, Status> {
+        let request = pb::ResumeRequest {
+            run_id: run_id.to_owned(),
+        };
+        let answer = self.process.resume(request).await?.into_inner();
+        Ok(answer.run.expect("a run is given"))
+    }
+
+    /// One run.
+    pub async fn get(&mut self, run_id: &str) -> Result<pb::Run, Status> {
+        let request = pb::GetRunRequest {
+            run_id: run_id.to_owned(),
+        };
+        let answer = self.process.get_run(request).await?.into_inner();
+        Ok(answer.run.expect("a run is given"))
+    }
+
+    /// Every run that fits, over all pages, newest first.
+    pub async fn list_all(
+        &mut self,
+        filter: pb::RunFilter,
+        page_size: i32,
+    ) -> Result<Vec<pb::Run>, Status> {
+        let mut runs = Vec::new();
+        let mut page_token = String::new();
+        loop {
+            let request = pb::ListRunsRequest {
+                filter: Some(filter.clone()),
+                page_size,
+                page_token,
+            };
+            let page = self.process.list_runs(request).await?.into_inner();
+            runs.extend(page.runs);
+            page_token = page.next_page_token;
+            if page_token.is_empty() {
+                return Ok(runs);
+            }
+        }
+    }
+
+    /// Waits for a condition; says whether it was reached.
+    pub async fn wait(
+        &mut self,
+        run_id: &str,
+        condition: pb::WaitCondition,
+    ) -> Result<(pb::Run, bool), Status> {
+        let request = pb::WaitRunRequest {
+            run_id: run_id.to_owned(),
+            condition: condition.into(),
+        };
+        let answer = self.process.wait_run(request).await?.into_inner();
+        Ok((answer.run.expect("a run is given"), answer.reached))
+    }
+
+    /// Waits for the end.
+    pub async fn ended(&mut self, run_id: &str) -> Result<pb::Run, Status> {
+        let (run, reached) = self.wait(run_id, pb::WaitCondition::Ended).await?;
+        assert!(reached, "every run ends");
+        Ok(run)
+    }
+
+    /// The events after this seq.
+    pub async fn events_after(
+        &mut self,
+        run_id: &str,
+        after_seq: u64,
+    ) -> Result<Streaming<pb::StreamEventsResponse>, Status> {
+        self.events(
+            run_id,
+            pb::stream_events_request::Position::AfterSeq(after_seq),
+        )
+        .await
+    }
+
+    /// The events from a position on.
+    pub async fn events(
+        &mut self,
+        run_id: &str,
+        position: pb::stream_events_request::Position,
+    ) -> Result<Streaming<pb::StreamEventsResponse>, Status> {
+        let request = pb::StreamEventsRequest {
+            run_id: run_id.to_owned(),
+            position: Some(position),
+            heartbeat_interval: None,
+        };
+        Ok(self.process.stream_events(request).await?.into_inner())
+    }
+
+    /// Everything of a run from this seq on, until its stream ends.
+    pub async fn hear_all(&mut self, run_id: &str, after_seq: u64) -> Result<Heard, Status> {
+        let mut stream = self.events_after(run_id, after_seq).await?;
+        let mut heard = Heard::default();
+        while let Some(message) = stream.message().await? {
+            heard.take(message);
+        }
+        Ok(heard)
+    }
+}
+
+/// What a reader has received of one run, put in order and checked on the way.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Heard {
+    /// seq and content of each event of the run; snapshots and heartbeats are no events of it.
+    pub events: Vec<(u64, pb::event::Payload)>,
+    /// All of standard output.
+    pub stdout: Vec<u8>,
+    /// All of standard error.
+    pub stderr: Vec<u8>,
+    /// Where a later reader goes on.
+    pub cursor: Vec<u8>,
+    /// How many snapshots came.
+    pub snapshots: u32,
+    stdout_begins: Option<u64>,
+    stderr_begins: Option<u64>,
+}
+
+impl Heard {
+    /// Takes a message in.
+    ///
+    /// # Panics
+    /// On a seq that does not rise, an output offset that leaves a hole or repeats, or an event after the last.
+    pub fn take(&mut self, message: pb::StreamEventsResponse) {
+        for run in message.run_events {
+            for event in run.events {
+                let seq = run.base_seq + event.seq_delta;
+                match event.payload.expect("every kind of event is known") {
+                    pb::event::Payload::Snapshot(_) => self.snapshots += 1,
+                    pb::event::Payload::Heartbeat(_) => {}
+                    payload => self.take_event(seq, payload),
+                }
+            }
+        }
+        self.cursor = message.cursor.to_vec();
+    }
+
+    fn take_event(&mut self, seq: u64, payload: pb::event::Payload) {
+        assert!(seq > self.last_seq(), "seq {seq} after {}", self.last_seq());
+        assert!(!self.has_ended(), "an event after the last: {payload:?}");
+        if let pb::event::Payload::Output(output) = &payload {
+            let stdout = output.stream() == pb::OutputStream::Stdout;
+            let (bytes, begins) = if stdout {
+                (&mut self.stdout, &mut self.stdout_begins)
+            } else {
+                (&mut self.stderr, &mut self.stderr_begins)
+            };
+            let begins = *begins.get_or_insert(output.offset);
+            assert_eq!(
+                output.offset,
+                begins + bytes.len() as u64,
+                "output goes on where it was"
+            );
+            bytes.extend_from_slice(&output.data);
+        }
+        self.events.push((seq, payload));
+    }
+
+    /// The last seq, 0 before the first.
+    #[must_use]
+    pub fn last_seq(&self) -> u64 {
+        self.events.last().map_or(0, |(seq, _)| *seq)
+    }
+
+    /// Whether the run's last event is here.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        self.stations().last() == Some(&"ended")
+    }
+
+    /// The stations of the run in order, by their names in the contract.
+    #[must_use]
+    pub fn stations(&self) -> Vec<&'static str> {
+        self.events
+            .iter()
+            .filter_map(|(_, payload)| match payload {
+                pb::event::Payload::Lifecycle(lifecycle) => lifecycle.station.as_ref(),
+                _ => None,
+            })
+            .map(station_name)
+            .collect()
+    }
+
+    /// The signals that went out, in order, by name.
+    #[must_use]
+    pub fn signals(&self) -> Vec<String> {
+        self.events
+            .iter()
+            .filter_map(|(_, payload)| match payload {
+                pb::event::Payload::SignalSent(sent) => Some(sent.signal.clone()),
+                _ => None,
+            })
+            .collect()
+    }
+
+    /// Standard output as text.
+    #[must_use]
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.stdout).into_owned()
+    }
+}
+
+fn station_name(station: &pb::lifecycle::Station) -> &'static str {
+    use pb::lifecycle::Station;
+    match station {
+        Station::Recorded(_) => "recorded",
+        Station::Started(_) => "started",
+        Station::Paused(_) => "paused",
+        Station::Resumed(_) => "resumed",
+        Station::Stopping(_) => "stopping",
+        Station::LeaderExited(_) => "leader_exited",
+        Station::StreamsClosed(_) => "streams_closed",
+        Station::TreeEmpty(_) => "tree_empty",
+        Station::Ended(_) => "ended",
+    }
+}
+
+/// A spec that runs these words in the root directory.
+#[must_use]
+pub fn argv(words: &[&str]) -> pb::RunSpec {
+    pb::RunSpec {
+        kind: pb::RunKind::Heartbeat.into(),
+        command: Some(pb::run_spec::Command::Argv(pb::Argv {
+            args: words.iter().map(|word| (*word).to_owned()).collect(),
+        })),
+        cwd: Some("/".to_owned()),
+        env: None,
+        initial_input: None,
+        labels: BTreeMap::new(),
+        stop: None,
+    }
+}
+
+/// A spec that runs this script.
+#[must_use]
+pub fn sh(script: &str) -> pb::RunSpec {
+    argv(&["/bin/sh", "-c", script])
+}
+
+/// A spec that runs a trick of `naughty`.
+#[must_use]
+pub fn naughty(words: &[&str]) -> pb::RunSpec {
+    let program = crate::programs::naughty();
+    let mut all = vec![program.to_str().expect("a test's path is UTF-8")];
+    all.extend_from_slice(words);
+    argv(&all)
+}
+
+/// What a test changes in a spec.
+pub trait SpecExt {
+    /// With this grace.
+    #[must_use]
+    fn grace(self, grace: Duration) -> Self;
+    /// With this label.
+    #[must_use]
+    fn label(self, key: &str, value: &str) -> Self;
+    /// With this variable.
+    #[must_use]
+    fn env(self, name: &str, value: &str) -> Self;
+}
+
+impl SpecExt for pb::RunSpec {
+    fn grace(mut self, grace: Duration) -> Self {
+        self.stop = Some(pb::StopPolicy {
+            grace: Some(duration(grace)),
+        });
+        self
+    }
+
+    fn label(mut self, key: &str, value: &str) -> Self {
+        self.labels.insert(key.to_owned(), value.to_owned());
+        self
+    }
+
+    fn env(mut self, name: &str, value: &str) -> Self {
+        self.env
+            .get_or_insert_default()
+            .vars
+            .insert(name.to_owned(), value.to_owned());
+        self
+    }
+}
+
+/// What a test asks of a run.
+pub trait RunExt {
+    /// The present attempt.
+    fn attempt(&self) -> &pb::Attempt;
+    /// The exit code, where the leader exited by itself.
+    fn code(&self) -> Option<i32>;
+    /// The signal that ended the leader.
+    fn signal(&self) -> Option<String>;
+    /// The end reason's name in the contract.
+    fn reason(&self) -> &'static str;
+    /// Whether the tree was proved empty.
+    fn tree_is_empty(&self) -> bool;
+    /// Leader's, streams' and tree's end, in that order, in microseconds.
+    fn three_ends(&self) -> [i64; 3];
+}
+
+impl RunExt for pb::Run {
+    fn attempt(&self) -> &pb::Attempt {
+        self.current_attempt.as_ref().expect("a run has an attempt")
+    }
+
+    fn code(&self) -> Option<i32> {
+        match self.attempt().exit.as_ref()?.result.as_ref()? {
+            pb::exit::Result::Code(code) => Some(*code),
+            _ => None,
+        }
+    }
+
+    fn signal(&self) -> Option<String> {
+        match self.attempt().exit.as_ref()?.result.as_ref()? {
+            pb::exit::Result::Signal(signal) => Some(signal.name.clone()),
+            _ => None,
+        }
+    }
+
+    fn reason(&self) -> &'static str {
+        use pb::end_reason::Reason;
+        let Some(reason) = self.end_reason.as_ref().and_then(|end| end.reason.as_ref()) else {
+            return "none";
+        };
+        match reason {
+            Reason::Exited(_) => "exited",
+            Reason::Aborted(_) => "aborted",
+            Reason::StartFailed(_) => "start_failed",
+            Reason::Fenced(_) => "fenced",
+            Reason::ServerShutdown(_) => "server_shutdown",
+            Reason::ServiceLost(_) => "service_lost",
+            Reason::Rebooted(_) => "rebooted",
+            Reason::OrphanTerminated(_) => "orphan_terminated",
+        }
+    }
+
+    fn tree_is_empty(&self) -> bool {
+        matches!(
+            self.tree_verdict
+                .as_ref()
+                .and_then(|tree| tree.verdict.as_ref()),
+            Some(pb::tree_verdict::Verdict::Empty(_))
+        )
+    }
+
+    fn three_ends(&self) -> [i64; 3] {
+        let attempt = self.attempt();
+        [
+            &attempt.leader_exited_time,
+            &attempt.streams_closed_time,
+            &attempt.tree_empty_time,
+        ]
+        .map(|time| micros(time.as_ref().expect("an ended run has three end times")))
+    }
+}
+
+/// Microseconds since 1970.
+#[must_use]
+pub fn micros(time: &Timestamp) -> i64 {
+    time.seconds * 1_000_000 + i64::from(time.nanos / 1000)
+}
+
+/// A length of time as the contract has it.
+///
+/// # Panics
+/// If it is longer than the contract can say.
+#[must_use]
+pub fn duration(duration: Duration) -> prost_types::Duration {
+    duration.try_into().expect("a test's durations are short")
+}
+
+/// An error as the contract tells it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Complaint {
+    /// Status code.
+    pub code: Code,
+    /// `ErrorInfo.reason`.
+    pub reason: String,
+    /// The fields of its `BadRequest`, in order.
+    pub fields: Vec<String>,
+}
+
+/// What the server complains about.
+#[must_use]
+pub fn complaint(status: &Status) -> Complaint {
+    let details = status.get_error_details();
+    Complaint {
+        code: status.code(),
+        reason: details
+            .error_info()
+            .map(|info| info.reason.clone())
+            .unwrap_or_default(),
+        fields: details
+            .bad_request()
+            .map(|bad| {
+                bad.field_violations
+                    .iter()
+                    .map(|violation| violation.field.clone())
+                    .collect()
+            })
+            .unwrap_or_default(),
+    }
+}

@@ -1,0 +1,447 @@
+//! A real `kennel serve` on a directory of its own, and all that a test may do to it.
+
+use crate::{
+    PATIENCE, census,
+    client::Client,
+    procfs::{self, Proc},
+    programs,
+    wait::{eventually, eventually_async},
+};
+use nix::{
+    sys::{
+        prctl,
+        signal::{Signal, kill},
+        wait::{WaitPidFlag, waitpid},
+    },
+    unistd::Pid,
+};
+use std::{
+    fs::{self, File},
+    path::{Path, PathBuf},
+    process::{Child, Command, ExitStatus, Stdio},
+    sync::Mutex,
+    time::Duration,
+};
+use tempfile::TempDir;
+
+/// Children that somebody waits for by `Child`: reaping orphans leaves them alone.
+static WAITED_FOR: Mutex<Vec<i32>> = Mutex::new(Vec::new());
+
+/// Whether runs get control groups.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Cgroup {
+    /// As the host allows.
+    #[default]
+    Auto,
+    /// The control groups are mounted read-only for this server, as in an unprivileged container.
+    Off,
+}
+
+/// How a server is started.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// A `--store` value; absent: SQLite in the data directory.
+    pub store: Option<String>,
+    /// Whether runs get control groups.
+    pub cgroup: Cgroup,
+    /// Variables on top of the test's own environment.
+    pub env: Vec<(String, String)>,
+}
+
+impl Options {
+    /// With this store.
+    #[must_use]
+    pub fn on(store: &str) -> Self {
+        Self {
+            store: Some(store.to_owned()),
+            ..Self::default()
+        }
+    }
+
+    /// Without control groups.
+    #[must_use]
+    pub fn without_cgroup(mut self) -> Self {
+        self.cgroup = Cgroup::Off;
+        self
+    }
+}
+
+/// A server under test. Whatever it has started is gone when this is dropped.
+pub struct Kennel {
+    dir: TempDir,
+    options: Options,
+    keeper: Child,
+    starts: u32,
+    cgroup_bases: Vec<PathBuf>,
+}
+
+impl Kennel {
+    /// Starts a server on a fresh directory and waits until it serves.
+    pub async fn start(options: Options) -> Self {
+        // Orphans of a killed keeper come to the test, which reaps them: PID 1 of a container may not.
+        prctl::set_child_subreaper(true).expect("a process can be made a subreaper");
+        let dir = tempfile::Builder::new()
+            .prefix("kennel-test-")
+            .tempdir()
+            .expect("a temporary directory can be made");
+        let keeper = launch(dir.path(), &options, 1);
+        let mut kennel = Self {
+            dir,
+            options,
+            keeper,
+            starts: 1,
+            cgroup_bases: Vec::new(),
+        };
+        kennel.wait_until_it_serves().await;
+        kennel
+    }
+
+    /// On SQLite, with all that the host allows.
+    pub async fn on_sqlite() -> Self {
+        Self::start(Options::default()).await
+    }
+
+    async fn wait_until_it_serves(&mut self) {
+        let socket = self.socket();
+        let deadline = std::time::Instant::now() + PATIENCE;
+        loop {
+            if let Some(status) = self.keeper.try_wait().expect("own child") {
+                panic!("kennel serve ended with {status}:\n{}", self.log());
+            }
+            if socket.exists()
+                && let Ok(mut client) = Client::connect(&socket).await
+                && let Some(info) = client.server_info().await
+            {
+                if !info.host.as_ref().is_none_or(|h| h.cgroup_base.is_empty()) {
+                    let base = info.host.map(|h| h.cgroup_base).unwrap_or_default();
+                    self.cgroup_bases.push(PathBuf::from(base));
+                }
+                return;
+            }
+            assert!(
+                std::time::Instant::now() < deadline,
+                "kennel serve does not answer:\n{}",
+                self.log()
+            );
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    /// A client with a connection of its own.
+    pub async fn client(&self) -> Client {
+        let socket = self.socket();
+        eventually_async("the server takes a connection", PATIENCE, || async {
+            Client::connect(&socket).await.ok()
+        })
+        .await
+    }
+
+    /// The socket it listens on.
+    #[must_use]
+    pub fn socket(&self) -> PathBuf {
+        self.dir.path().join("s/kennel.sock")
+    }
+
+    /// `--server` for the command line.
+    #[must_use]
+    pub fn address(&self) -> String {
+        format!("unix:{}", self.socket().display())
+    }
+
+    /// Its data directory.
+    #[must_use]
+    pub fn data_dir(&self) -> PathBuf {
+        self.dir.path().join("data")
+    }
+
+    /// A directory for the test's own files, removed with the server.
+    #[must_use]
+    pub fn scratch(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// The private directory of a run.
+    #[must_use]
+    pub fn run_dir(&self, run_id: &str) -> PathBuf {
+        self.data_dir().join("runs").join(run_id)
+    }
+
+    /// What all its starts have logged.
+    #[must_use]
+    pub fn log(&self) -> String {
+        (1..=self.starts)
+            .filter_map(|start| fs::read_to_string(log_path(self.dir.path(), start)).ok())
+            .collect()
+    }
+
+    /// The keeper, which is `kennel serve` itself.
+    #[must_use]
+    pub fn keeper_pid(&self) -> i32 {
+        pid_of(&self.keeper)
+    }
+
+    /// The server, while there is one.
+    #[must_use]
+    pub fn server(&self) -> Option<Proc> {
+        family(self.keeper_pid()).into_iter().find(is_server)
+    }
+
+    /// All shims, warm ones included.
+    #[must_use]
+    pub fn shims(&self) -> Vec<Proc> {
+        family(self.keeper_pid())
+            .into_iter()
+            .filter(|proc| !is_server(proc) && looks_like_own(proc, self.keeper_pid()))
+            .collect()
+    }
+
+    /// SIGKILL to the keeper; the rest of the family goes on.
+    pub fn kill_keeper(&mut self) {
+        self.keeper.kill().expect("own child can be killed");
+    }
+
+    /// SIGKILL to the server.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub fn kill_server(&self) {
+        let server = self.server().expect("a server runs");
+        kill_exactly(&server, Signal::SIGKILL);
+    }
+
+    /// A signal to the keeper.
+    pub fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.keeper_pid()), signal).expect("own child can be signalled");
+    }
+
+    /// Waits until the keeper has ended by itself.
+    pub async fn wait_for_exit(&mut self, limit: Duration) -> ExitStatus {
+        let keeper = &mut self.keeper;
+        eventually("kennel serve ends", limit, || {
+            keeper.try_wait().expect("own child")
+        })
+        .await
+    }
+
+    /// SIGTERM, and its exit status.
+    pub async fn terminate(&mut self, limit: Duration) -> ExitStatus {
+        self.signal(Signal::SIGTERM);
+        self.wait_for_exit(limit).await
+    }
+
+    /// Waits until keeper, server and shims of the present start are gone, however they were told to go.
+    pub async fn wait_until_family_is_gone(&mut self, family: &[Proc], limit: Duration) {
+        self.wait_for_exit(limit).await;
+        eventually("server and shims end after their keeper", limit, || {
+            reap_orphans();
+            family
+                .iter()
+                .all(|proc| !proc.is_still_there())
+                .then_some(())
+        })
+        .await;
+    }
+
+    /// Server, shims, and everything below them, as of now.
+    #[must_use]
+    pub fn descendants(&self) -> Vec<Proc> {
+        procfs::descendants(&procfs::all(), self.keeper_pid())
+    }
+
+    /// Starts again on the same directory. The former keeper must have ended.
+    pub async fn restart(&mut self) {
+        self.wait_for_exit(PATIENCE).await;
+        reap_orphans();
+        self.starts += 1;
+        self.keeper = launch(self.dir.path(), &self.options, self.starts);
+        self.wait_until_it_serves().await;
+    }
+
+    /// The command line of this server's clients: `kennel --server ADDRESS ...`.
+    #[must_use]
+    pub fn cli(&self, words: &[&str]) -> Command {
+        let mut command = bare_command(&programs::kennel());
+        command.args(words).env("KENNEL_SERVER", self.address());
+        command
+    }
+}
+
+impl Drop for Kennel {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("--- log of kennel serve ---\n{}", self.log());
+        }
+        let mut doomed = self.descendants();
+        let _ = self.keeper.kill();
+        let _ = self.keeper.wait();
+        WAITED_FOR
+            .lock()
+            .expect("nobody panics while holding it")
+            .retain(|pid| *pid != pid_of(&self.keeper));
+        // A tree may grow while it is being killed: until a look finds nobody.
+        for _ in 0..1000 {
+            let data_dir = self.data_dir();
+            doomed.extend(census::of_data_dir(&data_dir.to_string_lossy()));
+            doomed.extend(
+                procfs::all()
+                    .into_iter()
+                    .filter(|proc| mentions(proc, self.dir.path())),
+            );
+            let all = procfs::all();
+            let below: Vec<Proc> = doomed
+                .iter()
+                .flat_map(|proc| procfs::descendants(&all, proc.pid))
+                .collect();
+            doomed.extend(below);
+            doomed.retain(Proc::is_alive);
+            reap_orphans();
+            if doomed.is_empty() {
+                break;
+            }
+            for proc in &doomed {
+                kill_exactly(proc, Signal::SIGKILL);
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        reap_orphans();
+        for base in &self.cgroup_bases {
+            remove_cgroups(base);
+        }
+    }
+}
+
+/// `kennel serve` may be told by its name alone: keeper, server and shims carry the directory in their arguments.
+fn mentions(proc: &Proc, dir: &Path) -> bool {
+    let dir = dir.to_string_lossy();
+    proc.cmdline().iter().any(|word| word.contains(&*dir))
+        && proc
+            .cmdline()
+            .first()
+            .is_some_and(|name| name.ends_with("kennel"))
+}
+
+/// Sends a signal to this very process, not to a later one of its number.
+pub fn kill_exactly(proc: &Proc, signal: Signal) {
+    if proc.is_still_there() {
+        // It may have ended since the look; that is what was wanted.
+        let _ = kill(Pid::from_raw(proc.pid), signal);
+    }
+}
+
+/// Reaps every zombie that came to the test as an orphan.
+pub fn reap_orphans() {
+    let own = i32::try_from(std::process::id()).expect("pids are small");
+    let waited_for = WAITED_FOR
+        .lock()
+        .expect("nobody panics while holding it")
+        .clone();
+    for proc in procfs::all() {
+        if proc.ppid == own && proc.is_zombie() && !waited_for.contains(&proc.pid) {
+            // Somebody else may have been faster.
+            let _ = waitpid(Pid::from_raw(proc.pid), Some(WaitPidFlag::WNOHANG));
+        }
+    }
+}
+
+/// A program without what the test's own surroundings say about Kennel.
+#[must_use]
+pub fn bare_command(program: &Path) -> Command {
+    let mut command = Command::new(program);
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("KENNEL_") {
+            command.env_remove(name);
+        }
+    }
+    command
+}
+
+/// The words after `kennel serve` for a server on this directory.
+#[must_use]
+pub fn serve_words(dir: &Path, store: Option<&str>) -> Vec<String> {
+    let mut words = vec![
+        "serve".to_owned(),
+        "--listen".to_owned(),
+        format!("unix:{}", dir.join("s/kennel.sock").display()),
+        "--data-dir".to_owned(),
+        dir.join("data").display().to_string(),
+    ];
+    if let Some(store) = store {
+        words.extend(["--store".to_owned(), store.to_owned()]);
+    }
+    words
+}
+
+fn launch(dir: &Path, options: &Options, start: u32) -> Child {
+    let kennel = programs::kennel();
+    let mut command = match options.cgroup {
+        Cgroup::Auto => bare_command(&kennel),
+        Cgroup::Off => {
+            let mut command = bare_command(Path::new("unshare"));
+            command
+                .args(["--mount", "sh", "-ec", READ_ONLY_CGROUPS])
+                .arg(&kennel);
+            command
+        }
+    };
+    let log = File::create(log_path(dir, start)).expect("a log can be made");
+    command
+        .args(serve_words(dir, options.store.as_deref()))
+        .envs(options.env.iter().map(|(name, value)| (name, value)))
+        .stdin(Stdio::null())
+        .stdout(Stdio::from(
+            log.try_clone().expect("a descriptor can be copied"),
+        ))
+        .stderr(Stdio::from(log));
+    let child = command
+        .spawn()
+        .unwrap_or_else(|error| panic!("cannot start {}: {error}", kennel.display()));
+    WAITED_FOR
+        .lock()
+        .expect("nobody panics while holding it")
+        .push(pid_of(&child));
+    child
+}
+
+/// Makes every mount of the control groups read-only in a mount namespace of its own, then becomes the server.
+const READ_ONLY_CGROUPS: &str = r#"
+grep -E ' cgroup2? ' /proc/self/mounts | while read -r _ at _; do mount -o remount,bind,ro "$at"; done
+exec "$0" "$@"
+"#;
+
+fn log_path(dir: &Path, start: u32) -> PathBuf {
+    dir.join(format!("kennel.{start}.log"))
+}
+
+fn pid_of(child: &Child) -> i32 {
+    i32::try_from(child.id()).expect("pids are small")
+}
+
+/// Direct children of the keeper.
+fn family(keeper: i32) -> Vec<Proc> {
+    procfs::all()
+        .into_iter()
+        .filter(|proc| proc.ppid == keeper)
+        .collect()
+}
+
+fn is_server(proc: &Proc) -> bool {
+    proc.cmdline().get(1).is_some_and(|word| word == "server")
+}
+
+/// A fork of the keeper has its arguments; an orphan that the keeper was given has others.
+fn looks_like_own(proc: &Proc, keeper: i32) -> bool {
+    Proc::read(keeper).is_some_and(|keeper| keeper.cmdline() == proc.cmdline())
+        || proc.comm.contains("shim")
+}
+
+fn remove_cgroups(base: &Path) {
+    if let Ok(entries) = fs::read_dir(base) {
+        for entry in entries.flatten() {
+            if entry.path().is_dir() {
+                remove_cgroups(&entry.path());
+            }
+        }
+    }
+    // Another server's directory may still be in use; only an empty one goes.
+    let _ = fs::remove_dir(base);
+}

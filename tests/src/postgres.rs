@@ -1,0 +1,243 @@
+//! A real Postgres of the test's own: a cluster in a temporary directory, on a unix socket only, never run by root.
+
+use crate::{
+    PATIENCE,
+    kennel::kill_exactly,
+    procfs::{self, Proc},
+    shell,
+    wait::eventually,
+};
+use nix::{
+    sys::signal::Signal,
+    unistd::{Gid, Uid, User, chown},
+};
+use std::{
+    fs::{self, File},
+    os::unix::process::CommandExt,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+};
+use tempfile::TempDir;
+
+/// Superuser and database of the cluster.
+const NAME: &str = "kennel";
+
+/// A running cluster; stopped and removed when dropped.
+pub struct Postgres {
+    dir: TempDir,
+    binaries: PathBuf,
+    user: Option<(Uid, Gid)>,
+    server: Option<Child>,
+}
+
+impl Postgres {
+    /// Makes a cluster and waits until it answers.
+    pub async fn start() -> Self {
+        let dir = tempfile::Builder::new()
+            .prefix("kennel-pg-")
+            .tempdir()
+            .expect("a temporary directory can be made");
+        let user = unprivileged_user();
+        if let Some((uid, gid)) = user {
+            chown(dir.path(), Some(uid), Some(gid)).expect("root may give a directory away");
+        }
+        let mut postgres = Self {
+            dir,
+            binaries: binaries(),
+            user,
+            server: None,
+        };
+        let mut initdb = postgres.program("initdb");
+        initdb
+            .arg("-D")
+            .arg(postgres.data())
+            .args(["-U", NAME, "-A", "trust", "-E", "UTF8", "--locale=C"])
+            .arg("--no-sync");
+        let output = shell::run_to_end(initdb, PATIENCE * 2).await;
+        assert!(
+            output.status.success(),
+            "initdb: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        postgres.run().await;
+        let created = postgres
+            .psql_in("postgres", &format!("CREATE DATABASE {NAME}"))
+            .await;
+        assert_eq!(created, "", "it has no rows");
+        postgres
+    }
+
+    /// The `--store` value.
+    #[must_use]
+    pub fn url(&self) -> String {
+        format!(
+            "postgres://{NAME}@localhost/{NAME}?host={}",
+            self.dir.path().display()
+        )
+    }
+
+    /// Runs one statement through psql; gives its rows, columns parted by `|`.
+    pub async fn psql(&self, sql: &str) -> String {
+        self.psql_in(NAME, sql).await
+    }
+
+    async fn psql_in(&self, database: &str, sql: &str) -> String {
+        let mut psql = Command::new("psql");
+        psql.arg("-h")
+            .arg(self.dir.path())
+            .args([
+                "-U",
+                NAME,
+                "-d",
+                database,
+                "-X",
+                "-q",
+                "-At",
+                "-v",
+                "ON_ERROR_STOP=1",
+            ])
+            .args(["-c", sql])
+            .current_dir("/");
+        let output = shell::run_to_end(psql, PATIENCE).await;
+        assert!(
+            output.status.success(),
+            "psql {sql}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        shell::text(&output)
+    }
+
+    /// Stops the cluster at once, as a crash would.
+    pub async fn crash(&mut self) {
+        let family = self.family();
+        let mut server = self.server.take().expect("it runs");
+        for proc in &family {
+            kill_exactly(proc, Signal::SIGKILL);
+        }
+        server.wait().expect("own child");
+        eventually("every backend ends", PATIENCE, || {
+            crate::kennel::reap_orphans();
+            family
+                .iter()
+                .all(|proc| !proc.is_still_there())
+                .then_some(())
+        })
+        .await;
+    }
+
+    /// Starts the cluster again on its data.
+    pub async fn run(&mut self) {
+        assert!(self.server.is_none(), "it runs already");
+        // What a crash has left behind; no postmaster runs.
+        let _ = fs::remove_file(self.data().join("postmaster.pid"));
+        let log = File::create(self.dir.path().join("log")).expect("a log can be made");
+        let mut server = self.program("postgres");
+        server
+            .arg("-D")
+            .arg(self.data())
+            .arg("-k")
+            .arg(self.dir.path())
+            .args(["-c", "listen_addresses=", "-c", "max_connections=50"])
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().expect("a descriptor can be copied"))
+            .stderr(log);
+        self.server = Some(server.spawn().expect("postgres starts"));
+        let ready = self.binaries.join("pg_isready");
+        eventually("postgres answers", PATIENCE, || {
+            let asked = Command::new(&ready)
+                .arg("-q")
+                .arg("-h")
+                .arg(self.dir.path())
+                .status();
+            asked.is_ok_and(|status| status.success()).then_some(())
+        })
+        .await;
+    }
+
+    /// Halts every process of the cluster: connections stay, nothing is answered.
+    pub fn halt(&self) {
+        for proc in self.family() {
+            kill_exactly(&proc, Signal::SIGSTOP);
+        }
+    }
+
+    /// Goes on after [`Self::halt`].
+    pub fn go_on(&self) {
+        for proc in self.family() {
+            kill_exactly(&proc, Signal::SIGCONT);
+        }
+    }
+
+    fn family(&self) -> Vec<Proc> {
+        let Some(server) = &self.server else {
+            return Vec::new();
+        };
+        let pid = i32::try_from(server.id()).expect("pids are small");
+        let mut family = procfs::descendants(&procfs::all(), pid);
+        family.extend(Proc::read(pid));
+        family
+    }
+
+    fn data(&self) -> PathBuf {
+        self.dir.path().join("data")
+    }
+
+    fn program(&self, name: &str) -> Command {
+        let mut command = Command::new(self.binaries.join(name));
+        command.current_dir(self.dir.path()).env("LC_ALL", "C");
+        if let Some((uid, gid)) = self.user {
+            command.uid(uid.as_raw()).gid(gid.as_raw());
+        }
+        command
+    }
+}
+
+impl Drop for Postgres {
+    fn drop(&mut self) {
+        let family = self.family();
+        for proc in &family {
+            kill_exactly(proc, Signal::SIGKILL);
+        }
+        if let Some(mut server) = self.server.take() {
+            let _ = server.wait();
+        }
+        crate::kennel::reap_orphans();
+    }
+}
+
+/// Postgres refuses to be root; Debian's package brings a user for it.
+fn unprivileged_user() -> Option<(Uid, Gid)> {
+    if !Uid::effective().is_root() {
+        return None;
+    }
+    let user = User::from_name("postgres")
+        .expect("the user database can be read")
+        .expect("the package postgresql has made the user postgres");
+    Some((user.uid, user.gid))
+}
+
+fn binaries() -> PathBuf {
+    let versions = Path::new("/usr/lib/postgresql");
+    let mut found: Vec<PathBuf> = fs::read_dir(versions)
+        .unwrap_or_else(|error| panic!("{}: {error}; `make tools` installs it", versions.display()))
+        .filter_map(|entry| Some(entry.ok()?.path().join("bin")))
+        .filter(|bin| bin.join("postgres").exists())
+        .collect();
+    found.sort();
+    found.pop().expect("a Postgres is installed")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_crash_keeps_what_was_committed() {
+        let mut postgres = Postgres::start().await;
+        postgres.psql("CREATE TABLE t (n int)").await;
+        postgres.psql("INSERT INTO t VALUES (7)").await;
+        postgres.crash().await;
+        postgres.run().await;
+        assert_eq!(postgres.psql("SELECT n FROM t").await, "7");
+    }
+}

@@ -1,0 +1,70 @@
+//! Where the programs are that tests start: found beside the test itself, never by an absolute path.
+
+use std::path::{Path, PathBuf};
+
+/// `target/<profile>`, where the running test was built.
+///
+/// # Panics
+/// If the test runs from somewhere else.
+#[must_use]
+pub fn profile_dir() -> PathBuf {
+    let own = std::env::current_exe().expect("a process has an executable");
+    let dir = own.parent().expect("an executable has a directory");
+    if dir.ends_with("deps") {
+        dir.parent()
+            .expect("deps lies below the profile")
+            .to_owned()
+    } else {
+        dir.to_owned()
+    }
+}
+
+/// The server and command line under test.
+#[must_use]
+pub fn kennel() -> PathBuf {
+    built("kennel", "cargo build --workspace --bins")
+}
+
+/// The program that misbehaves.
+#[must_use]
+pub fn naughty() -> PathBuf {
+    built("naughty", "cargo build --workspace --bins")
+}
+
+/// Python with grpcio, as `.ci/tools` has made it.
+#[must_use]
+pub fn python() -> PathBuf {
+    let tools = std::env::var_os("KENNEL_TOOLS").map_or_else(
+        || {
+            let target = profile_dir();
+            target
+                .parent()
+                .expect("the profile lies below target")
+                .join("tools")
+        },
+        PathBuf::from,
+    );
+    existing(tools.join("python/bin/python"), "make tools")
+}
+
+/// The repository.
+#[must_use]
+pub fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .expect("the package lies in the repository")
+        .to_owned()
+}
+
+fn built(name: &str, made_by: &str) -> PathBuf {
+    existing(profile_dir().join(name), made_by)
+}
+
+fn existing(path: PathBuf, made_by: &str) -> PathBuf {
+    assert!(
+        path.exists(),
+        "{} is not there; `{made_by}` makes it",
+        path.display()
+    );
+    path
+}

@@ -1,0 +1,74 @@
+//! Programs that a test runs to their end, with a deadline.
+
+use crate::wait::eventually;
+use std::{
+    io::Read,
+    process::{Child, Command, Output, Stdio},
+    thread,
+    time::Duration,
+};
+
+/// Runs a program to its end and gives what it said.
+///
+/// # Panics
+/// If it cannot be started or does not end in time; then it is killed.
+pub async fn run_to_end(mut command: Command, limit: Duration) -> Output {
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let child = command
+        .spawn()
+        .unwrap_or_else(|error| panic!("cannot start {command:?}: {error}"));
+    finish(child, &format!("{command:?}"), limit).await
+}
+
+/// Waits for the end of a program whose outputs are pipes.
+///
+/// # Panics
+/// If it does not end in time; then it is killed.
+pub async fn finish(child: Child, what: &str, limit: Duration) -> Output {
+    let mut guard = EndOnDrop(child);
+    let stdout = drain(guard.0.stdout.take());
+    let stderr = drain(guard.0.stderr.take());
+    let status = eventually(what, limit, || {
+        guard.0.try_wait().expect("own child can be waited for")
+    })
+    .await;
+    Output {
+        status,
+        stdout: stdout.join().expect("reader ends"),
+        stderr: stderr.join().expect("reader ends"),
+    }
+}
+
+/// A child that does not outlive its test.
+struct EndOnDrop(Child);
+
+impl Drop for EndOnDrop {
+    fn drop(&mut self) {
+        if let Ok(None) = self.0.try_wait() {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+}
+
+fn drain(pipe: Option<impl Read + Send + 'static>) -> thread::JoinHandle<Vec<u8>> {
+    thread::spawn(move || {
+        let mut bytes = Vec::new();
+        if let Some(mut pipe) = pipe {
+            // A reader that fails has read what there was.
+            let _ = pipe.read_to_end(&mut bytes);
+        }
+        bytes
+    })
+}
+
+/// Standard output as text, without the last newline.
+#[must_use]
+pub fn text(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout)
+        .trim_end()
+        .to_owned()
+}
