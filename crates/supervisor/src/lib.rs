@@ -7,7 +7,7 @@ mod api;
 
 pub use api::*;
 use kennel_lifecycle::RunId;
-use kennel_store::{ListFilter, PageStart};
+pub use kennel_store::{Desired, ListFilter, PageStart, Times};
 
 /// The tracker of all runs of this node. Cheap to clone.
 #[derive(Clone, Debug)]

@@ -8,7 +8,7 @@ mod failure;
 pub use crate::pb::{
     admin_service_client::AdminServiceClient, process_service_client::ProcessServiceClient,
 };
-pub use events::{EventReader, Start};
+pub use events::{EventReader, RESUMES_MAX, Start};
 pub use failure::Failure;
 pub use tonic_health::pb::health_client::HealthClient;
 
