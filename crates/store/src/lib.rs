@@ -3,6 +3,18 @@
 //! Owns all SQL. Never reads a clock (now is a parameter) and decides nothing: a caller says what a row must be,
 //! the database checks that it may be so.
 
+mod durable;
+mod open;
+mod record;
+mod select;
+mod sqlite;
+mod url;
+mod words;
+mod writer;
+
+pub use open::{OpenError, open};
+pub use url::{InvalidStoreUrl, StoreUrl};
+
 use async_trait::async_trait;
 use kennel_lifecycle::{
     HostIdentity, KeeperEpoch, NodeId, Outcome, ProcessIdentity, RowState, RunId, RunIdentity,
@@ -29,7 +41,7 @@ pub struct NewRun {
     pub keeper_epoch: KeeperEpoch,
     /// Command, shim, control group, host; absent only for a row that is born closed.
     pub identity: Option<RunIdentity>,
-    /// Grace in force.
+    /// Grace in force; kept in whole milliseconds, rounded up.
     pub grace: Duration,
     /// The caller's W3C trace context.
     pub traceparent: Option<String>,
@@ -196,7 +208,7 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     async fn open_epochs(&self, node: NodeId) -> Result<Vec<EpochRow>, StoreError>;
 
     /// The row before exec, state `starting`. Concurrent calls share a commit; a batch that fails on one row is
-    /// tried again row by row.
+    /// tried again row by row. Fenced where the generation is not the node's present one.
     async fn insert(&self, new: &NewRun) -> Result<Inserted, StoreError>;
 
     /// `desired = STOP` and the deadline; a second call may only bring the deadline forward.
@@ -243,4 +255,8 @@ pub trait Store: Send + Sync + std::fmt::Debug {
 
     /// What kind of store this is and which schema it has, for people: `sqlite 3.51.3, schema 1`.
     fn describe(&self) -> String;
+
+    /// Takes no more writes, carries out those that are queued, and closes the connections. Later calls find the
+    /// store not available. A store that holds nothing open has nothing to do.
+    async fn finish(&self) {}
 }

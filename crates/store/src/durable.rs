@@ -1,0 +1,161 @@
+//! The trait over any database that has a writer and a reader.
+
+use crate::{
+    Closure, EpochRow, Inserted, ListFilter, NewRun, Opening, PageStart, RunRow, Store, StoreError,
+    record::Record,
+    select::Select,
+    writer::{Answer, Write, Writer},
+};
+use async_trait::async_trait;
+use kennel_lifecycle::{NodeId, RowState, RunId, Timestamp};
+use std::fmt;
+
+/// The reading side of a database. Errors are `Unavailable` or `Corrupt`: a read leaves nothing in doubt.
+#[async_trait]
+pub(crate) trait Reader: Send + Sync + fmt::Debug {
+    /// Rows, in the order of the question.
+    async fn runs(&self, select: Select<'_>) -> Result<Vec<RunRow>, StoreError>;
+
+    /// Keepers of the node that have open rows.
+    async fn open_epochs(&self, node: NodeId) -> Result<Vec<EpochRow>, StoreError>;
+
+    /// Whether the database answers.
+    async fn ping(&self) -> Result<(), StoreError>;
+
+    /// Ends all connections.
+    async fn close(&self);
+}
+
+/// One database behind the trait.
+#[derive(Debug)]
+pub(crate) struct Durable<R> {
+    pub(crate) writer: Writer,
+    pub(crate) reader: R,
+    pub(crate) description: String,
+}
+
+impl<R: Reader> Durable<R> {
+    async fn one(&self, run: RunId) -> Result<Option<RunRow>, StoreError> {
+        Ok(self.reader.runs(Select::One(run)).await?.pop())
+    }
+
+    async fn insert_record(&self, run: RunId, record: Record) -> Result<Inserted, StoreError> {
+        match self.writer.write(Write::Insert(Box::new(record))).await? {
+            Answer::NotWritten => match self.one(run).await? {
+                Some(row) => Ok(Inserted::Taken(Box::new(row))),
+                // No row stands there, so it was the generation.
+                None => Err(StoreError::Fenced(run)),
+            },
+            Answer::Written | Answer::Generation(_) => Ok(Inserted::New),
+        }
+    }
+
+    async fn update(&self, run: RunId, write: Write) -> Result<(), StoreError> {
+        match self.writer.write(write).await? {
+            Answer::NotWritten => Err(StoreError::Fenced(run)),
+            Answer::Written | Answer::Generation(_) => Ok(()),
+        }
+    }
+}
+
+#[async_trait]
+impl<R: Reader> Store for Durable<R> {
+    async fn open_node(&self, opening: &Opening) -> Result<i64, StoreError> {
+        match self.writer.write(Write::Open(opening.clone())).await? {
+            Answer::Generation(generation) => Ok(generation),
+            Answer::Written | Answer::NotWritten => Err(StoreError::Corrupt(format!(
+                "keeper {} was recorded for another node",
+                opening.keeper_epoch
+            ))),
+        }
+    }
+
+    async fn open_epochs(&self, node: NodeId) -> Result<Vec<EpochRow>, StoreError> {
+        self.reader.open_epochs(node).await
+    }
+
+    async fn insert(&self, new: &NewRun) -> Result<Inserted, StoreError> {
+        self.insert_record(new.run, Record::starting(new)).await
+    }
+
+    async fn record_stop(
+        &self,
+        run: RunId,
+        generation: i64,
+        deadline: Timestamp,
+    ) -> Result<(), StoreError> {
+        let write = Write::Stop {
+            run,
+            generation,
+            deadline,
+        };
+        self.update(run, write).await
+    }
+
+    async fn fence(&self, new: &NewRun, closure: &Closure) -> Result<Inserted, StoreError> {
+        self.insert_record(new.run, Record::closed(new, closure))
+            .await
+    }
+
+    async fn record_state(
+        &self,
+        run: RunId,
+        generation: i64,
+        state: RowState,
+        started: Option<Timestamp>,
+    ) -> Result<(), StoreError> {
+        let write = Write::State {
+            run,
+            generation,
+            state,
+            started,
+        };
+        self.update(run, write).await
+    }
+
+    async fn close(&self, new: &NewRun, closure: &Closure) -> Result<(), StoreError> {
+        let record = Record::closed(new, closure);
+        match self.writer.write(Write::Close(Box::new(record))).await? {
+            Answer::Written | Answer::Generation(_) => Ok(()),
+            Answer::NotWritten => match self.one(new.run).await? {
+                Some(row) if row.outcome.is_some() => Ok(()),
+                _ => Err(StoreError::Fenced(new.run)),
+            },
+        }
+    }
+
+    async fn get(&self, run: RunId) -> Result<Option<RunRow>, StoreError> {
+        self.one(run).await
+    }
+
+    async fn list(
+        &self,
+        filter: &ListFilter,
+        start: Option<PageStart>,
+        limit: u32,
+    ) -> Result<Vec<RunRow>, StoreError> {
+        let page = Select::Page {
+            filter,
+            start,
+            limit,
+        };
+        self.reader.runs(page).await
+    }
+
+    async fn open_runs(&self, node: NodeId) -> Result<Vec<RunRow>, StoreError> {
+        self.reader.runs(Select::OpenOf(node)).await
+    }
+
+    async fn ping(&self) -> Result<(), StoreError> {
+        self.reader.ping().await
+    }
+
+    fn describe(&self) -> String {
+        self.description.clone()
+    }
+
+    async fn finish(&self) {
+        self.writer.finish().await;
+        self.reader.close().await;
+    }
+}

@@ -1,0 +1,173 @@
+//! Opening a store: the connection, the schema, and what can be wrong with them.
+
+use crate::{
+    EpochRow, RunRow, Store, StoreError, StoreUrl,
+    record::{self, Record},
+    sqlite,
+    url::Place,
+};
+use kennel_lifecycle::HostIdentity;
+use sqlx::{
+    ColumnIndex, Decode, Row, SqlSafeStr, Type,
+    migrate::{Migrate, MigrateError, Migration, MigrationType, Migrator},
+};
+use std::{path::PathBuf, sync::Arc};
+
+/// Number, name and text of each migration. The two lists have the same numbers and the same meaning.
+type Migrations = &'static [(i64, &'static str, &'static str)];
+
+pub(crate) const SQLITE_MIGRATIONS: Migrations = &[(
+    1,
+    "runs",
+    include_str!("../../../migrations/sqlite/0001_runs.sql"),
+)];
+
+/// Why a store cannot be used. No message shows a password.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The SQLite file cannot be opened or made.
+    #[error(
+        "cannot open the SQLite database {path:?}: check that its directory exists and is writable"
+    )]
+    SqliteFile {
+        /// The file.
+        path: PathBuf,
+        /// What SQLite said.
+        #[source]
+        source: sqlx::Error,
+    },
+    /// The SQLite in this program is too old to be trusted with a WAL.
+    #[error(
+        "SQLite {found} can corrupt its write-ahead log: build Kennel with the bundled one, 3.51.3 or newer"
+    )]
+    SqliteTooOld {
+        /// Its version.
+        found: String,
+    },
+    /// This build cannot speak to Postgres.
+    #[error("this Kennel cannot use Postgres: name a file, --store sqlite:PATH")]
+    NoPostgres,
+    /// A migration did not go through; it has left nothing behind.
+    #[error(
+        "cannot bring the schema up to date: check that the database user may create tables there"
+    )]
+    Migration(#[source] MigrateError),
+    /// A migration that was applied before is not the one of this program.
+    #[error(
+        "migration {version} of the database is another one than that of this Kennel: use the Kennel that made it, or another database"
+    )]
+    SchemaDiffers {
+        /// Its number.
+        version: i64,
+    },
+    /// A newer Kennel has been here.
+    #[error(
+        "the database has schema {found}, and this Kennel knows none above {known}: use a newer Kennel, or another database"
+    )]
+    SchemaNewer {
+        /// Newest schema of the database that this program does not have.
+        found: i64,
+        /// Newest schema that it has.
+        known: i64,
+    },
+}
+
+/// Connects, checks, and brings the schema up to date.
+pub async fn open(url: &StoreUrl) -> Result<Arc<dyn Store>, OpenError> {
+    match url.place() {
+        Place::Sqlite(path) => sqlite::open(path).await,
+        Place::Postgres(_) => Err(OpenError::NoPostgres),
+    }
+}
+
+/// Applies what is missing; gives the newest number.
+pub(crate) async fn migrate<C: Migrate>(
+    conn: &mut C,
+    migrations: Migrations,
+) -> Result<i64, OpenError> {
+    let known = migrations.last().map_or(0, |(version, ..)| *version);
+    let migrator = Migrator::with_migrations(
+        migrations
+            .iter()
+            .map(|(version, name, sql)| {
+                let kind = MigrationType::Simple;
+                Migration::new(*version, (*name).into(), kind, sql.into_sql_str(), false)
+            })
+            .collect(),
+    );
+    match migrator.run_direct(None, conn, false).await {
+        Ok(()) => Ok(known),
+        Err(MigrateError::VersionMissing(found) | MigrateError::VersionTooNew(found, _)) => {
+            Err(OpenError::SchemaNewer { found, known })
+        }
+        Err(MigrateError::VersionMismatch(version)) => Err(OpenError::SchemaDiffers { version }),
+        Err(error) => Err(OpenError::Migration(error)),
+    }
+}
+
+/// `$1` node, `$2` name, `$3` keeper epoch, `$4` now; gives the new generation.
+pub(crate) const RAISE_GENERATION: &str = "INSERT INTO nodes (node, name, generation, keeper_epoch, opened_us) \
+    VALUES ($1, $2, 1, $3, $4) ON CONFLICT (node) DO UPDATE SET name = excluded.name, \
+    generation = nodes.generation + 1, keeper_epoch = excluded.keeper_epoch, opened_us = excluded.opened_us \
+    RETURNING generation";
+
+/// The keeper as a process; a keeper that has been recorded before, under an earlier server, gets the new generation.
+pub(crate) const RECORD_KEEPER: &str = "INSERT INTO keeper_epochs (keeper_epoch, node, generation, process_pid, \
+    process_group_id, session_id, start_ticks, pidfs_handle, boot_id, pidns_inode, opened_us) \
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) ON CONFLICT (keeper_epoch) DO UPDATE SET \
+    generation = excluded.generation WHERE keeper_epochs.node = excluded.node";
+
+/// `$1` node, `$2` its new generation.
+pub(crate) const RESTAMP: &str =
+    "UPDATE runs SET generation = $2 WHERE node = $1 AND end_reason IS NULL";
+
+/// A row of either database as the trait tells it.
+pub(crate) fn run_row<R>(row: &R) -> Result<RunRow, StoreError>
+where
+    R: Row,
+    for<'a> &'a str: ColumnIndex<R>,
+    for<'r> String: Decode<'r, R::Database> + Type<R::Database>,
+    for<'r> i64: Decode<'r, R::Database> + Type<R::Database>,
+    for<'r> Vec<u8>: Decode<'r, R::Database> + Type<R::Database>,
+{
+    let record = Record::read(row).map_err(|e| StoreError::Corrupt(e.to_string()))?;
+    let run = record.run_id.clone();
+    record
+        .row()
+        .map_err(|what| StoreError::Corrupt(format!("row of run {run}: cannot read {what}")))
+}
+
+/// A keeper out of either database.
+pub(crate) fn epoch_row<R>(row: &R) -> Result<EpochRow, StoreError>
+where
+    R: Row,
+    for<'a> &'a str: ColumnIndex<R>,
+    for<'r> String: Decode<'r, R::Database> + Type<R::Database>,
+    for<'r> i64: Decode<'r, R::Database> + Type<R::Database>,
+{
+    let corrupt = |e: sqlx::Error| StoreError::Corrupt(e.to_string());
+    let number = |name: &str| row.try_get::<i64, _>(name).map_err(corrupt);
+    let text = |name: &str| row.try_get::<String, _>(name).map_err(corrupt);
+    let epoch = text("keeper_epoch")?;
+    let unreadable =
+        |what: String| StoreError::Corrupt(format!("keeper {epoch}: cannot read {what}"));
+    let keeper = record::process(
+        [
+            Some(number("process_pid")?),
+            Some(number("process_group_id")?),
+            Some(number("session_id")?),
+        ],
+        Some(number("start_ticks")?),
+        row.try_get("pidfs_handle").map_err(corrupt)?,
+    )
+    .map_err(unreadable)?
+    .ok_or_else(|| unreadable("its process".into()))?;
+    Ok(EpochRow {
+        keeper_epoch: record::read_id("keeper_epoch", &epoch).map_err(unreadable)?,
+        keeper,
+        host: HostIdentity {
+            boot_id: text("boot_id")?,
+            pidns_inode: number("pidns_inode")?.cast_unsigned(),
+        },
+    })
+}

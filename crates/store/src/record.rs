@@ -1,0 +1,386 @@
+//! A run as the columns of table `runs`, the same in both databases.
+
+use crate::{Closure, Desired, NewRun, RunRow, StoredState, Times, words};
+use kennel_lifecycle::{
+    CgroupIdentity, HostIdentity, ProcessIdentity, RowState, RunIdentity, Timestamp,
+};
+use sqlx::{ColumnIndex, Database, Decode, Row, Type};
+use std::time::Duration;
+
+/// Declares [`Record`], the list of its columns and how they are read; the order of the list is the order of
+/// the parameters in every statement that writes whole rows.
+macro_rules! record {
+    ($($column:ident: $type:ty,)+) => {
+        /// One row, flat. Numbers that are unsigned in the kernel are kept by their bits.
+        #[derive(Clone, Debug)]
+        pub(crate) struct Record { $(pub(crate) $column: $type,)+ }
+
+        /// The columns with their types.
+        pub(crate) const COLUMNS: &[Column] = &[
+            $(Column { name: stringify!($column), sql_type: <$type as ColumnType>::SQL },)+
+        ];
+
+        impl Record {
+            /// Reads columns that were selected as [`select_list`] names them.
+            pub(crate) fn read<R>(row: &R) -> Result<Self, sqlx::Error>
+            where
+                R: Row,
+                for<'a> &'a str: ColumnIndex<R>,
+                for<'r> String: Decode<'r, R::Database> + Type<R::Database>,
+                for<'r> i64: Decode<'r, R::Database> + Type<R::Database>,
+                for<'r> Vec<u8>: Decode<'r, R::Database> + Type<R::Database>,
+                for<'r> Option<String>: Decode<'r, R::Database> + Type<R::Database>,
+                for<'r> Option<i64>: Decode<'r, R::Database> + Type<R::Database>,
+                R::Database: Database,
+            {
+                Ok(Self { $($column: row.try_get(stringify!($column))?,)+ })
+            }
+
+            /// Binds every column of one row, in order.
+            pub(crate) fn bind_sqlite<'q>(
+                &self,
+                query: sqlx::query::Query<'q, sqlx::Sqlite, sqlx::sqlite::SqliteArguments>,
+            ) -> sqlx::query::Query<'q, sqlx::Sqlite, sqlx::sqlite::SqliteArguments> {
+                query$(.bind(&self.$column))+
+            }
+
+            /// Binds every column of many rows as one array each, in order.
+            pub(crate) fn bind_postgres<'q>(
+                records: &[&Self],
+                query: sqlx::query::Query<'q, sqlx::Postgres, sqlx::postgres::PgArguments>,
+            ) -> sqlx::query::Query<'q, sqlx::Postgres, sqlx::postgres::PgArguments> {
+                query$(.bind(records.iter().map(|r| &r.$column).cloned().collect::<Vec<$type>>()))+
+            }
+        }
+    };
+}
+
+record! {
+    run_id: String,
+    owner: String,
+    attempt: i64,
+    kind: String,
+    node: String,
+    generation: i64,
+    keeper_epoch: String,
+    state: String,
+    desired: String,
+    process_pid: Option<i64>,
+    process_group_id: Option<i64>,
+    session_id: Option<i64>,
+    start_ticks: Option<i64>,
+    pidfs_handle: Option<i64>,
+    boot_id: Option<String>,
+    pidns_inode: Option<i64>,
+    cgroup_path: Option<String>,
+    cgroup_inode: Option<i64>,
+    shim_pid: Option<i64>,
+    shim_process_group_id: Option<i64>,
+    shim_session_id: Option<i64>,
+    shim_start_ticks: Option<i64>,
+    shim_pidfs_handle: Option<i64>,
+    grace_period_ms: i64,
+    stop_deadline: Option<i64>,
+    end_reason: Option<String>,
+    end_detail: Option<String>,
+    exit_kind: Option<String>,
+    exit_value: Option<i64>,
+    tree_verdict: Option<String>,
+    tree_detail: Option<String>,
+    streams_end: Option<String>,
+    traceparent: Option<String>,
+    spec: String,
+    spec_digest: Vec<u8>,
+    spec_digest_version: i64,
+    labels: String,
+    created_us: i64,
+    started_us: Option<i64>,
+    leader_exited_us: Option<i64>,
+    streams_closed_us: Option<i64>,
+    tree_empty_us: Option<i64>,
+    ended_us: Option<i64>,
+}
+
+/// A column by name and Postgres type.
+pub(crate) struct Column {
+    /// Name in both databases.
+    pub(crate) name: &'static str,
+    /// Type as Postgres names it.
+    pub(crate) sql_type: &'static str,
+}
+
+trait ColumnType {
+    const SQL: &'static str;
+}
+
+impl ColumnType for String {
+    const SQL: &'static str = "text";
+}
+
+impl ColumnType for i64 {
+    const SQL: &'static str = "bigint";
+}
+
+impl ColumnType for Vec<u8> {
+    const SQL: &'static str = "bytea";
+}
+
+impl<T: ColumnType> ColumnType for Option<T> {
+    const SQL: &'static str = T::SQL;
+}
+
+/// What a closing writes over an open row. Times that were known before stay where the closing knows none.
+pub(crate) const CLOSING_SET: &str = "state = excluded.state, end_reason = excluded.end_reason, \
+    end_detail = excluded.end_detail, exit_kind = excluded.exit_kind, exit_value = excluded.exit_value, \
+    tree_verdict = excluded.tree_verdict, tree_detail = excluded.tree_detail, \
+    streams_end = excluded.streams_end, \
+    started_us = COALESCE(excluded.started_us, runs.started_us), \
+    leader_exited_us = COALESCE(excluded.leader_exited_us, runs.leader_exited_us), \
+    streams_closed_us = COALESCE(excluded.streams_closed_us, runs.streams_closed_us), \
+    tree_empty_us = COALESCE(excluded.tree_empty_us, runs.tree_empty_us), \
+    ended_us = excluded.ended_us";
+
+/// The names of all columns, with what is put before each.
+pub(crate) fn column_list(prefix: &str) -> String {
+    let names: Vec<String> = COLUMNS
+        .iter()
+        .map(|c| format!("{prefix}{}", c.name))
+        .collect();
+    names.join(", ")
+}
+
+impl Record {
+    /// The row before exec.
+    pub(crate) fn starting(new: &NewRun) -> Self {
+        let mut record = Self::of_new(new);
+        if let Some(identity) = &new.identity {
+            record.put_identity(identity);
+        }
+        record
+    }
+
+    /// The row as it is written when its end is known; nobody wants a closed row to run.
+    pub(crate) fn closed(new: &NewRun, closure: &Closure) -> Self {
+        let mut record = Self::starting(new);
+        words::Desired::STOP.clone_into(&mut record.desired);
+        record.put_closure(closure);
+        record
+    }
+
+    fn of_new(new: &NewRun) -> Self {
+        Self {
+            run_id: new.run.to_string(),
+            owner: new.owner.clone(),
+            attempt: i64::from(new.attempt),
+            kind: words::kind(new.kind).to_owned(),
+            node: new.node.to_string(),
+            generation: new.generation,
+            keeper_epoch: new.keeper_epoch.to_string(),
+            state: words::state(StoredState::Starting).to_owned(),
+            desired: words::Desired::RUN.to_owned(),
+            process_pid: None,
+            process_group_id: None,
+            session_id: None,
+            start_ticks: None,
+            pidfs_handle: None,
+            boot_id: None,
+            pidns_inode: None,
+            cgroup_path: None,
+            cgroup_inode: None,
+            shim_pid: None,
+            shim_process_group_id: None,
+            shim_session_id: None,
+            shim_start_ticks: None,
+            shim_pidfs_handle: None,
+            grace_period_ms: millis_up(new.grace),
+            stop_deadline: None,
+            end_reason: None,
+            end_detail: None,
+            exit_kind: None,
+            exit_value: None,
+            tree_verdict: None,
+            tree_detail: None,
+            streams_end: None,
+            traceparent: new.traceparent.clone(),
+            spec: new.spec.clone(),
+            spec_digest: new.spec_digest.clone(),
+            spec_digest_version: i64::from(new.spec_digest_version),
+            labels: words::labels(&new.labels),
+            created_us: new.created.0,
+            started_us: None,
+            leader_exited_us: None,
+            streams_closed_us: None,
+            tree_empty_us: None,
+            ended_us: None,
+        }
+    }
+
+    fn put_identity(&mut self, identity: &RunIdentity) {
+        let RunIdentity {
+            command,
+            shim,
+            cgroup,
+            host,
+        } = identity;
+        self.process_pid = Some(i64::from(command.pid));
+        self.process_group_id = Some(i64::from(command.pgid));
+        self.session_id = Some(i64::from(command.sid));
+        self.start_ticks = Some(command.start_ticks.cast_signed());
+        self.pidfs_handle = command.pidfs_handle.map(u64::cast_signed);
+        self.boot_id = Some(host.boot_id.clone());
+        self.pidns_inode = Some(host.pidns_inode.cast_signed());
+        self.cgroup_path = cgroup.as_ref().map(|c| c.path.clone());
+        self.cgroup_inode = cgroup.as_ref().map(|c| c.inode.cast_signed());
+        self.shim_pid = Some(i64::from(shim.pid));
+        self.shim_process_group_id = Some(i64::from(shim.pgid));
+        self.shim_session_id = Some(i64::from(shim.sid));
+        self.shim_start_ticks = Some(shim.start_ticks.cast_signed());
+        self.shim_pidfs_handle = shim.pidfs_handle.map(u64::cast_signed);
+    }
+
+    fn put_closure(&mut self, closure: &Closure) {
+        let Closure { outcome, times } = closure;
+        words::state(StoredState::Ended(outcome.state())).clone_into(&mut self.state);
+        let (reason, detail) = words::reason(&outcome.reason);
+        self.end_reason = Some(reason.to_owned());
+        self.end_detail = detail;
+        let (kind, value) = words::exit(outcome.exit);
+        self.exit_kind = kind.map(str::to_owned);
+        self.exit_value = value;
+        let (verdict, detail) = words::tree(&outcome.tree);
+        self.tree_verdict = Some(verdict.to_owned());
+        self.tree_detail = detail;
+        self.streams_end = outcome.streams.map(|s| words::streams(s).to_owned());
+        self.started_us = times.started.map(|t| t.0);
+        self.leader_exited_us = times.leader_exited.map(|t| t.0);
+        self.streams_closed_us = times.streams_closed.map(|t| t.0);
+        self.tree_empty_us = times.tree_empty.map(|t| t.0);
+        self.ended_us = times.ended.map(|t| t.0);
+    }
+
+    /// The row in the words of the trait; the text says which column cannot be read.
+    pub(crate) fn row(self) -> Result<RunRow, String> {
+        let outcome = words::read_outcome(&self)?;
+        let state = words::read_state(&self.state)?;
+        let desired = match self.desired.as_str() {
+            words::Desired::RUN => Desired::Run,
+            words::Desired::STOP => Desired::Stop,
+            other => return Err(format!("desired {other:?}")),
+        };
+        let times = Times {
+            started: self.started_us.map(Timestamp),
+            leader_exited: self.leader_exited_us.map(Timestamp),
+            streams_closed: self.streams_closed_us.map(Timestamp),
+            tree_empty: self.tree_empty_us.map(Timestamp),
+            ended: self.ended_us.map(Timestamp),
+        };
+        let identity = self.identity()?;
+        let new = NewRun {
+            run: read_id("run_id", &self.run_id)?,
+            owner: self.owner,
+            attempt: narrow("attempt", self.attempt)?,
+            kind: words::read_kind(&self.kind)?,
+            node: read_id("node", &self.node)?,
+            generation: self.generation,
+            keeper_epoch: read_id("keeper_epoch", &self.keeper_epoch)?,
+            identity,
+            grace: Duration::from_millis(narrow("grace_period_ms", self.grace_period_ms)?),
+            traceparent: self.traceparent,
+            spec: self.spec,
+            spec_digest: self.spec_digest,
+            spec_digest_version: narrow("spec_digest_version", self.spec_digest_version)?,
+            labels: words::read_labels(&self.labels)?,
+            created: Timestamp(self.created_us),
+        };
+        Ok(RunRow {
+            new,
+            state,
+            desired,
+            stop_deadline: self.stop_deadline.map(Timestamp),
+            times,
+            outcome,
+        })
+    }
+
+    fn identity(&self) -> Result<Option<RunIdentity>, String> {
+        let command = process(
+            [self.process_pid, self.process_group_id, self.session_id],
+            self.start_ticks,
+            self.pidfs_handle,
+        )?;
+        let shim = process(
+            [
+                self.shim_pid,
+                self.shim_process_group_id,
+                self.shim_session_id,
+            ],
+            self.shim_start_ticks,
+            self.shim_pidfs_handle,
+        )?;
+        let (Some(command), Some(shim)) = (command, shim) else {
+            return Ok(None);
+        };
+        let (Some(boot_id), Some(pidns)) = (self.boot_id.clone(), self.pidns_inode) else {
+            return Err("boot_id or pidns_inode of a row with an identity".into());
+        };
+        let cgroup = self
+            .cgroup_path
+            .clone()
+            .zip(self.cgroup_inode)
+            .map(|(path, inode)| CgroupIdentity {
+                path,
+                inode: inode.cast_unsigned(),
+            });
+        Ok(Some(RunIdentity {
+            command,
+            shim,
+            cgroup,
+            host: HostIdentity {
+                boot_id,
+                pidns_inode: pidns.cast_unsigned(),
+            },
+        }))
+    }
+}
+
+/// The state column of a row that is not closed.
+pub(crate) fn row_state(state: RowState) -> &'static str {
+    words::state(match state {
+        RowState::Running => StoredState::Running,
+        RowState::Pausing => StoredState::Pausing,
+        RowState::Paused => StoredState::Paused,
+    })
+}
+
+/// A process from its columns: numbers (pid, group, session), start ticks, pidfs handle.
+pub(crate) fn process(
+    numbers: [Option<i64>; 3],
+    start_ticks: Option<i64>,
+    handle: Option<i64>,
+) -> Result<Option<ProcessIdentity>, String> {
+    let ([Some(pid), Some(pgid), Some(sid)], Some(ticks)) = (numbers, start_ticks) else {
+        return Ok(None);
+    };
+    Ok(Some(ProcessIdentity {
+        pid: narrow("pid", pid)?,
+        pgid: narrow("process group id", pgid)?,
+        sid: narrow("session id", sid)?,
+        start_ticks: ticks.cast_unsigned(),
+        pidfs_handle: handle.map(i64::cast_unsigned),
+    }))
+}
+
+/// A name out of its column.
+pub(crate) fn read_id<T: std::str::FromStr>(column: &str, text: &str) -> Result<T, String> {
+    text.parse().map_err(|_| format!("{column} {text:?}"))
+}
+
+fn narrow<T: TryFrom<i64>>(column: &str, value: i64) -> Result<T, String> {
+    T::try_from(value).map_err(|_| format!("{column} {value}"))
+}
+
+/// Whole milliseconds, rounded up: a caller never gets less grace than it asked for.
+fn millis_up(grace: Duration) -> i64 {
+    let millis = grace.as_nanos().div_ceil(1_000_000);
+    i64::try_from(millis).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,120 @@
+//! The questions that are asked of table `runs`, in SQL that both databases understand.
+
+use crate::{ListFilter, PageStart, record, words};
+use kennel_lifecycle::{NodeId, RunId, RunState};
+use sqlx::{Database, Encode, QueryBuilder, Type};
+use std::collections::BTreeMap;
+
+/// Which rows.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Select<'a> {
+    /// One by its key.
+    One(RunId),
+    /// A page of a list, newest first.
+    Page {
+        filter: &'a ListFilter,
+        start: Option<PageStart>,
+        limit: u32,
+    },
+    /// The open rows of a node.
+    OpenOf(NodeId),
+}
+
+/// Keepers of node `$1` that have open rows.
+pub(crate) const OPEN_EPOCHS: &str = "SELECT keeper_epoch, process_pid, process_group_id, session_id, start_ticks, \
+    pidfs_handle, boot_id, pidns_inode FROM keeper_epochs e WHERE node = $1 AND EXISTS (SELECT 1 FROM runs r \
+    WHERE r.node = e.node AND r.keeper_epoch = e.keeper_epoch AND r.end_reason IS NULL) \
+    ORDER BY opened_us, keeper_epoch";
+
+/// What the two databases say differently.
+pub(crate) trait Dialect: Database {
+    /// Column `labels` as JSON text.
+    const LABELS_TEXT: &'static str;
+
+    /// Adds the condition that all these labels are there.
+    fn push_labels(sql: &mut QueryBuilder<Self>, labels: &BTreeMap<String, String>);
+}
+
+/// The statement for these rows.
+pub(crate) fn build<DB>(select: Select<'_>) -> QueryBuilder<DB>
+where
+    DB: Dialect,
+    for<'t> String: Encode<'t, DB> + Type<DB>,
+    for<'t> i64: Encode<'t, DB> + Type<DB>,
+{
+    let columns: Vec<&str> = record::COLUMNS
+        .iter()
+        .map(|c| match c.name {
+            "labels" => DB::LABELS_TEXT,
+            name => name,
+        })
+        .collect();
+    let mut sql = QueryBuilder::new(format!("SELECT {} FROM runs WHERE ", columns.join(", ")));
+    match select {
+        Select::One(run) => {
+            sql.push("run_id = ").push_bind(run.to_string());
+        }
+        Select::OpenOf(node) => {
+            sql.push("end_reason IS NULL AND node = ")
+                .push_bind(node.to_string())
+                .push(" ORDER BY created_us, run_id");
+        }
+        Select::Page {
+            filter,
+            start,
+            limit,
+        } => push_page(&mut sql, filter, start, limit),
+    }
+    sql
+}
+
+fn push_page<DB>(
+    sql: &mut QueryBuilder<DB>,
+    filter: &ListFilter,
+    start: Option<PageStart>,
+    limit: u32,
+) where
+    DB: Dialect,
+    for<'t> String: Encode<'t, DB> + Type<DB>,
+    for<'t> i64: Encode<'t, DB> + Type<DB>,
+{
+    sql.push("TRUE");
+    if let Some(start) = start {
+        sql.push(" AND (created_us, run_id) < (")
+            .push_bind(start.created.0)
+            .push(", ")
+            .push_bind(start.run.to_string())
+            .push(")");
+    }
+    if !filter.states.is_empty() {
+        let any: Vec<&str> = filter.states.iter().map(|s| condition(*s)).collect();
+        sql.push(" AND (").push(any.join(" OR ")).push(")");
+    }
+    if !filter.kinds.is_empty() {
+        let any: Vec<String> = filter
+            .kinds
+            .iter()
+            .map(|k| format!("'{}'", words::kind(*k)))
+            .collect();
+        sql.push(" AND kind IN (").push(any.join(", ")).push(")");
+    }
+    if !filter.labels.is_empty() {
+        DB::push_labels(sql, &filter.labels);
+    }
+    sql.push(" ORDER BY created_us DESC, run_id DESC LIMIT ")
+        .push_bind(i64::from(limit));
+}
+
+/// A public state in terms of the columns: exactly one holds for each row.
+fn condition(state: RunState) -> &'static str {
+    match state {
+        RunState::Starting => "(state = 'starting' AND desired = 'run')",
+        RunState::Running => "(state IN ('running', 'pausing') AND desired = 'run')",
+        RunState::Paused => "(state = 'paused' AND desired = 'run')",
+        RunState::Stopping => "(end_reason IS NULL AND desired = 'stop')",
+        RunState::Succeeded => "state = 'succeeded'",
+        RunState::Failed => "state = 'failed'",
+        RunState::Cancelled => "state = 'cancelled'",
+        RunState::Lost => "state = 'lost'",
+    }
+}

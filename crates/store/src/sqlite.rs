@@ -1,0 +1,333 @@
+//! SQLite: one connection that writes, a few that read.
+
+use crate::{
+    EpochRow, OpenError, Opening, RunRow, Store, StoreError,
+    durable::{Durable, Reader},
+    open::{self, epoch_row},
+    record::{CLOSING_SET, COLUMNS, column_list, row_state},
+    select::{self, Dialect, Select},
+    writer::{Answer, Committer, Failure, Write, Writer},
+};
+use async_trait::async_trait;
+use kennel_lifecycle::{NodeId, ProcessIdentity};
+use sqlx::{
+    AssertSqlSafe, ConnectOptions, Connection, QueryBuilder, Sqlite, SqliteConnection, SqlitePool,
+    sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous},
+};
+use std::{collections::BTreeMap, path::Path, sync::Arc, time::Duration};
+use tokio::time::timeout;
+
+/// The first release whose WAL cannot be corrupted by a reset (<https://sqlite.org/wal.html#walresetbug>).
+const VERSION_MIN: (u32, u32, u32) = (3, 51, 3);
+/// Connections that read at the same time.
+const READERS_MAX: u32 = 4;
+/// Longest wait for a lock that another process holds.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(2);
+/// Longest wait for a free reading connection.
+const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(2);
+/// Longest time of one transaction or one question.
+const STATEMENT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Opens the file, makes it where it is not there, and brings its schema up to date.
+pub(crate) async fn open(path: &Path) -> Result<Arc<dyn Store>, OpenError> {
+    let options = SqliteConnectOptions::new()
+        .filename(path)
+        .create_if_missing(true)
+        .journal_mode(SqliteJournalMode::Wal)
+        // FULL: a commit is on the disk when it is answered, also after power loss.
+        .synchronous(SqliteSynchronous::Full)
+        .foreign_keys(true)
+        .busy_timeout(BUSY_TIMEOUT)
+        .disable_statement_logging();
+    let mut conn = SqliteConnection::connect_with(&options)
+        .await
+        .map_err(|source| OpenError::SqliteFile {
+            path: path.to_owned(),
+            source,
+        })?;
+    let version: String = sqlx::query_scalar("SELECT sqlite_version()")
+        .fetch_one(&mut conn)
+        .await
+        .map_err(|source| OpenError::SqliteFile {
+            path: path.to_owned(),
+            source,
+        })?;
+    check_version(&version)?;
+    let schema = open::migrate(&mut conn, open::SQLITE_MIGRATIONS).await?;
+    let readers = SqlitePoolOptions::new()
+        .max_connections(READERS_MAX)
+        .acquire_timeout(ACQUIRE_TIMEOUT)
+        .idle_timeout(None)
+        .max_lifetime(None)
+        .test_before_acquire(false)
+        .connect_lazy_with(options.create_if_missing(false).read_only(true));
+    Ok(Arc::new(Durable {
+        writer: Writer::start(Box::new(SqliteCommitter::new(conn))),
+        reader: SqliteReader(readers),
+        description: format!("sqlite {version}, schema {schema}"),
+    }))
+}
+
+fn check_version(version: &str) -> Result<(), OpenError> {
+    let mut parts = version.split('.').map(|part| part.parse().unwrap_or(0));
+    let mut next = || parts.next().unwrap_or(0);
+    if (next(), next(), next()) < VERSION_MIN {
+        return Err(OpenError::SqliteTooOld {
+            found: version.to_owned(),
+        });
+    }
+    Ok(())
+}
+
+struct SqliteCommitter {
+    conn: SqliteConnection,
+    insert: Arc<str>,
+    close: Arc<str>,
+}
+
+impl SqliteCommitter {
+    fn new(conn: SqliteConnection) -> Self {
+        let names = column_list("");
+        let places: Vec<String> = (1..=COLUMNS.len()).map(|n| format!("?{n}")).collect();
+        let place = |name| 1 + COLUMNS.iter().position(|c| c.name == name).unwrap_or(0);
+        // INVARIANT: a row is only ever written under its node's present generation, so no row can appear that
+        // the restamping of open_node has missed.
+        let insert = format!(
+            "INSERT INTO runs ({names}) SELECT {} WHERE EXISTS (SELECT 1 FROM nodes WHERE node = ?{} \
+             AND generation = ?{}) ON CONFLICT (run_id) DO ",
+            places.join(", "),
+            place("node"),
+            place("generation"),
+        );
+        Self {
+            conn,
+            insert: format!("{insert} NOTHING").into(),
+            close: format!(
+                "{insert} UPDATE SET {CLOSING_SET} WHERE runs.end_reason IS NULL \
+                 AND runs.node = excluded.node AND runs.generation = excluded.generation"
+            )
+            .into(),
+        }
+    }
+
+    async fn transact(&mut self, batch: &[Write]) -> Result<Vec<Answer>, Failure> {
+        // One statement is its own transaction: two round trips to the connection's thread are saved.
+        if let [write] = batch
+            && !matches!(write, Write::Open(_))
+        {
+            let sql = (self.insert.clone(), self.close.clone());
+            let answer = execute(&mut self.conn, write, &sql).await;
+            return Ok(vec![answer.map_err(|e| failure(&e))?]);
+        }
+        let sql = (self.insert.clone(), self.close.clone());
+        let mut tx = self
+            .conn
+            .begin_with("BEGIN IMMEDIATE")
+            .await
+            .map_err(|e| certain(failure(&e)))?;
+        let mut answers = Vec::with_capacity(batch.len());
+        for write in batch {
+            let answer = execute(&mut tx, write, &sql).await;
+            answers.push(answer.map_err(|e| certain(failure(&e)))?);
+        }
+        tx.commit().await.map_err(|e| failure(&e))?;
+        Ok(answers)
+    }
+}
+
+#[async_trait]
+impl Committer for SqliteCommitter {
+    async fn commit(&mut self, batch: &[Write]) -> Result<Vec<Answer>, Failure> {
+        match timeout(STATEMENT_TIMEOUT, self.transact(batch)).await {
+            Ok(result) => result,
+            Err(_) => Err(Failure::Unknown(format!(
+                "sqlite did not answer within {STATEMENT_TIMEOUT:?}"
+            ))),
+        }
+    }
+
+    async fn close(self: Box<Self>) {
+        if let Err(error) = self.conn.close().await {
+            tracing::warn!(%error, "the database file was not closed well, its next opening tidies up");
+        }
+    }
+}
+
+async fn execute(
+    conn: &mut SqliteConnection,
+    write: &Write,
+    (insert, close): &(Arc<str>, Arc<str>),
+) -> Result<Answer, sqlx::Error> {
+    let query = match write {
+        Write::Insert(record) => record.bind_sqlite(sqlx::query(AssertSqlSafe(insert.clone()))),
+        Write::Close(record) => record.bind_sqlite(sqlx::query(AssertSqlSafe(close.clone()))),
+        Write::Stop {
+            run,
+            generation,
+            deadline,
+        } => sqlx::query(
+            "UPDATE runs SET desired = 'stop', stop_deadline = MIN(COALESCE(stop_deadline, ?3), ?3) \
+             WHERE run_id = ?1 AND generation = ?2 AND end_reason IS NULL",
+        )
+        .bind(run.to_string())
+        .bind(generation)
+        .bind(deadline.0),
+        Write::State {
+            run,
+            generation,
+            state,
+            started,
+        } => sqlx::query(
+            "UPDATE runs SET state = ?3, started_us = COALESCE(?4, started_us) \
+             WHERE run_id = ?1 AND generation = ?2 AND end_reason IS NULL",
+        )
+        .bind(run.to_string())
+        .bind(generation)
+        .bind(row_state(*state))
+        .bind(started.map(|t| t.0)),
+        Write::Open(opening) => return open_node(conn, opening).await,
+    };
+    Ok(match query.execute(conn).await?.rows_affected() {
+        0 => Answer::NotWritten,
+        _ => Answer::Written,
+    })
+}
+
+async fn open_node(conn: &mut SqliteConnection, opening: &Opening) -> Result<Answer, sqlx::Error> {
+    let node = opening.node.to_string();
+    let epoch = opening.keeper_epoch.to_string();
+    let generation: i64 = sqlx::query_scalar(open::RAISE_GENERATION)
+        .bind(&node)
+        .bind(&opening.node_name)
+        .bind(&epoch)
+        .bind(opening.now.0)
+        .fetch_one(&mut *conn)
+        .await?;
+    let ProcessIdentity {
+        pid,
+        pgid,
+        sid,
+        start_ticks,
+        pidfs_handle,
+    } = opening.keeper;
+    let recorded = sqlx::query(open::RECORD_KEEPER)
+        .bind(&epoch)
+        .bind(&node)
+        .bind(generation)
+        .bind(i64::from(pid))
+        .bind(i64::from(pgid))
+        .bind(i64::from(sid))
+        .bind(start_ticks.cast_signed())
+        .bind(pidfs_handle.map(u64::cast_signed))
+        .bind(&opening.host.boot_id)
+        .bind(opening.host.pidns_inode.cast_signed())
+        .bind(opening.now.0)
+        .execute(&mut *conn)
+        .await?;
+    if recorded.rows_affected() == 0 {
+        return Ok(Answer::NotWritten);
+    }
+    sqlx::query(open::RESTAMP)
+        .bind(&node)
+        .bind(generation)
+        .execute(&mut *conn)
+        .await?;
+    Ok(Answer::Generation(generation))
+}
+
+/// Before COMMIT has been asked for, nothing can have been written.
+fn certain(failure: Failure) -> Failure {
+    match failure {
+        Failure::Unknown(why) => Failure::Unavailable(why),
+        Failure::Unavailable(_) | Failure::Refused(_) => failure,
+    }
+}
+
+/// By the primary result code (<https://sqlite.org/rescode.html>).
+fn failure(error: &sqlx::Error) -> Failure {
+    let text = error.to_string();
+    let code = error
+        .as_database_error()
+        .and_then(|e| e.code())
+        .and_then(|code| code.parse::<u32>().ok());
+    match (error, code.map(|code| code & 0xff)) {
+        // BUSY, LOCKED, NOMEM, READONLY, FULL, CANTOPEN: the statement or COMMIT did nothing.
+        (_, Some(5..=8 | 13 | 14)) => Failure::Unavailable(text),
+        // ERROR, CORRUPT, TOOBIG, CONSTRAINT, MISMATCH, NOTADB.
+        (_, Some(1 | 11 | 18..=20 | 26)) | (sqlx::Error::Encode(_), _) => Failure::Refused(text),
+        // IOERR at COMMIT may have come after the write to the disk; the rest is not expected.
+        _ => Failure::Unknown(text),
+    }
+}
+
+#[derive(Debug)]
+struct SqliteReader(SqlitePool);
+
+#[async_trait]
+impl Reader for SqliteReader {
+    async fn runs(&self, select: Select<'_>) -> Result<Vec<RunRow>, StoreError> {
+        let mut sql: QueryBuilder<Sqlite> = select::build(select);
+        let rows = bounded(sql.build().fetch_all(&self.0)).await?;
+        rows.iter().map(open::run_row).collect()
+    }
+
+    async fn open_epochs(&self, node: NodeId) -> Result<Vec<EpochRow>, StoreError> {
+        let query = sqlx::query(select::OPEN_EPOCHS).bind(node.to_string());
+        let rows = bounded(query.fetch_all(&self.0)).await?;
+        rows.iter().map(epoch_row).collect()
+    }
+
+    async fn ping(&self) -> Result<(), StoreError> {
+        let query = sqlx::query("SELECT 1 FROM nodes LIMIT 1");
+        bounded(query.fetch_optional(&self.0)).await.map(|_| ())
+    }
+
+    async fn close(&self) {
+        self.0.close().await;
+    }
+}
+
+async fn bounded<T>(
+    question: impl Future<Output = Result<T, sqlx::Error>>,
+) -> Result<T, StoreError> {
+    match timeout(STATEMENT_TIMEOUT, question).await {
+        Ok(Ok(answer)) => Ok(answer),
+        Ok(Err(error)) => Err(match failure(&error) {
+            Failure::Refused(why) => StoreError::Corrupt(why),
+            Failure::Unavailable(why) | Failure::Unknown(why) => StoreError::Unavailable(why),
+        }),
+        Err(_) => Err(StoreError::Unavailable(format!(
+            "sqlite did not answer within {STATEMENT_TIMEOUT:?}"
+        ))),
+    }
+}
+
+impl Dialect for Sqlite {
+    const LABELS_TEXT: &'static str = "labels";
+
+    fn push_labels(sql: &mut QueryBuilder<Self>, labels: &BTreeMap<String, String>) {
+        for (key, value) in labels {
+            sql.push(" AND EXISTS (SELECT 1 FROM json_each(runs.labels) l WHERE l.key = ")
+                .push_bind(key.clone())
+                .push(" AND l.value = ")
+                .push_bind(value.clone())
+                .push(")");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sqlite_before_the_wal_reset_fix_is_refused() {
+        for old in ["3.40.1", "3.51.2", "3.9.9", "2.99.99"] {
+            let error = check_version(old).expect_err(old);
+            assert!(error.to_string().contains(old), "{error}");
+        }
+        for good in ["3.51.3", "3.52.0", "4.0.0"] {
+            check_version(good).expect(good);
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! Where the store is, as a person writes it.
+
+use sqlx::postgres::PgConnectOptions;
+use std::{fmt, path::PathBuf, str::FromStr};
+
+/// Parameters that may follow the `?` of a Postgres URL. Another one is refused: a misspelt `sslmode` must not be
+/// passed over, and its value must not get into a log.
+const POSTGRES_PARAMETERS: [&str; 18] = [
+    "application_name",
+    "dbname",
+    "host",
+    "hostaddr",
+    "options",
+    "password",
+    "port",
+    "ssl-ca",
+    "ssl-cert",
+    "ssl-key",
+    "ssl-mode",
+    "ssl-root-cert",
+    "sslcert",
+    "sslkey",
+    "sslmode",
+    "sslrootcert",
+    "statement-cache-capacity",
+    "user",
+];
+
+/// The address of a store: `sqlite:PATH`, or a `postgres:` URL. Its texts never show a password.
+#[derive(Clone, PartialEq, Eq)]
+pub struct StoreUrl(Place);
+
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) enum Place {
+    Sqlite(PathBuf),
+    Postgres(String),
+}
+
+/// The text is not the address of a store.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidStoreUrl {
+    /// Neither of the two kinds.
+    #[error("a store is named by sqlite:PATH or by postgres://USER@HOST/DATABASE")]
+    Scheme,
+    /// `sqlite:` and nothing after it.
+    #[error("sqlite: must be followed by the path of a file")]
+    NoPath,
+    /// A name that is not one of Postgres' connection parameters.
+    #[error("{0:?} is not a parameter of a postgres URL")]
+    Parameter(String),
+    /// The URL as such. The text is not repeated: a password may be in it.
+    #[error(
+        "the postgres URL cannot be read: write postgres://USER:PASSWORD@HOST:PORT/DATABASE and encode \
+         special characters of the password as %XX"
+    )]
+    Postgres,
+}
+
+impl StoreUrl {
+    /// The database file at this path.
+    #[must_use]
+    pub fn sqlite(path: impl Into<PathBuf>) -> Self {
+        Self(Place::Sqlite(path.into()))
+    }
+
+    pub(crate) fn place(&self) -> &Place {
+        &self.0
+    }
+}
+
+impl FromStr for StoreUrl {
+    type Err = InvalidStoreUrl;
+
+    fn from_str(text: &str) -> Result<Self, InvalidStoreUrl> {
+        if let Some(path) = text.strip_prefix("sqlite:") {
+            // Both sqlite:PATH and the URL form sqlite:///PATH name the same file.
+            let path = path.strip_prefix("//").unwrap_or(path);
+            if path.is_empty() {
+                return Err(InvalidStoreUrl::NoPath);
+            }
+            return Ok(Self::sqlite(path));
+        }
+        if !text.starts_with("postgres://") && !text.starts_with("postgresql://") {
+            return Err(InvalidStoreUrl::Scheme);
+        }
+        for (name, _) in parameters(text) {
+            if !POSTGRES_PARAMETERS.contains(&name) && !name.starts_with("options[") {
+                return Err(InvalidStoreUrl::Parameter(name.to_owned()));
+            }
+        }
+        PgConnectOptions::from_str(text).map_err(|_| InvalidStoreUrl::Postgres)?;
+        Ok(Self(Place::Postgres(text.to_owned())))
+    }
+}
+
+impl fmt::Display for StoreUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Place::Sqlite(path) => write!(f, "sqlite:{}", path.display()),
+            Place::Postgres(url) => f.write_str(&redacted(url)),
+        }
+    }
+}
+
+impl fmt::Debug for StoreUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "StoreUrl({self})")
+    }
+}
+
+/// The URL with stars for the password, in the user part and among the parameters.
+fn redacted(url: &str) -> String {
+    let (scheme, rest) = url.split_once("://").unwrap_or(("postgres", url));
+    let (base, query) = match rest.split_once('?') {
+        Some((base, query)) => (base, Some(query)),
+        None => (rest, None),
+    };
+    // The last @ ends the user part, so that a password with an unencoded @ is hidden as a whole.
+    let base = match base.rsplit_once('@') {
+        Some((user, host)) => match user.split_once(':') {
+            Some((name, _)) => format!("{name}:***@{host}"),
+            None => format!("{user}@{host}"),
+        },
+        None => base.to_owned(),
+    };
+    let Some(query) = query else {
+        return format!("{scheme}://{base}");
+    };
+    let shown: Vec<String> = query
+        .split('&')
+        .map(|pair| match pair.split_once('=') {
+            Some((name, _)) if name.eq_ignore_ascii_case("password") => format!("{name}=***"),
+            _ => pair.to_owned(),
+        })
+        .collect();
+    format!("{scheme}://{base}?{}", shown.join("&"))
+}
+
+fn parameters(url: &str) -> impl Iterator<Item = (&str, &str)> {
+    let query = url.split_once('?').map_or("", |(_, query)| query);
+    query
+        .split('&')
+        .filter(|pair| !pair.is_empty())
+        .map(|pair| pair.split_once('=').unwrap_or((pair, "")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_text_of_a_url_shows_its_password() {
+        for text in [
+            "postgres://kennel:s3cret@db.example/kennel",
+            "postgresql://kennel:s3cret@db.example:5433/kennel?sslmode=require",
+            "postgres:///kennel?host=/run/postgresql&user=kennel&password=s3cret",
+            "postgres://kennel:p%40s3cret@db.example/kennel?password=s3cret&application_name=k",
+        ] {
+            let url: StoreUrl = text.parse().expect(text);
+            for shown in [url.to_string(), format!("{url:?}")] {
+                assert!(!shown.contains("s3cret"), "{shown}");
+                assert!(shown.contains("kennel") && shown.contains("***"), "{shown}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_not_a_store_is_refused_without_repeating_a_password() {
+        let refused = [
+            ("mysql://root:s3cret@host/db", InvalidStoreUrl::Scheme),
+            ("sqlite:", InvalidStoreUrl::NoPath),
+            ("sqlite://", InvalidStoreUrl::NoPath),
+            (
+                "postgres://u:s3cret@host:notaport/db",
+                InvalidStoreUrl::Postgres,
+            ),
+            (
+                "postgres://host/db?passwrd=s3cret",
+                InvalidStoreUrl::Parameter("passwrd".into()),
+            ),
+        ];
+        for (text, expected) in refused {
+            let error = text.parse::<StoreUrl>().expect_err(text);
+            assert_eq!(error, expected);
+            assert!(!error.to_string().contains("s3cret"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_sqlite_path_is_taken_as_it_is() {
+        for (text, path) in [
+            (
+                "sqlite:/var/lib/kennel/kennel.db",
+                "/var/lib/kennel/kennel.db",
+            ),
+            (
+                "sqlite:///var/lib/kennel/kennel.db",
+                "/var/lib/kennel/kennel.db",
+            ),
+            ("sqlite:kennel db?.sqlite", "kennel db?.sqlite"),
+        ] {
+            let url: StoreUrl = text.parse().expect(text);
+            assert_eq!(url, StoreUrl::sqlite(path));
+        }
+    }
+}

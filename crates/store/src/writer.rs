@@ -1,0 +1,309 @@
+//! Group commit: one task per store writes everything, and all that queues while it commits shares the next commit.
+//!
+//! Nothing waits for company: the first write that is queued is committed at once. A write that has been queued
+//! is carried out even if its caller has gone.
+
+use crate::{Opening, StoreError, record::Record};
+use async_trait::async_trait;
+use kennel_lifecycle::{RowState, RunId, Timestamp};
+use std::{
+    collections::{HashSet, VecDeque},
+    fmt,
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
+use tokio::{
+    sync::{mpsc, oneshot},
+    task::JoinHandle,
+    time::timeout,
+};
+
+/// Writes that may wait in each of the two queues; more have to wait outside.
+const WRITES_QUEUED_MAX: usize = 1024;
+/// Rows in one transaction.
+const BATCH_ROWS_MAX: usize = 256;
+/// Rows in one transaction that may be urgent: the rest is kept for those that are not, so that they advance too.
+const BATCH_URGENT_MAX: usize = 192;
+/// Bytes in one transaction, beyond which nothing is added.
+const BATCH_BYTES_MAX: usize = 8 * 1024 * 1024;
+/// Longest wait for a place in the queue.
+const QUEUE_WAIT_MAX: Duration = Duration::from_secs(2);
+
+/// One thing to write.
+#[derive(Debug)]
+pub(crate) enum Write {
+    /// A row, open or closed, if there is none under its key.
+    Insert(Box<Record>),
+    /// A closed row: where an open one stands, its end.
+    Close(Box<Record>),
+    /// That a run is to stop.
+    Stop {
+        run: RunId,
+        generation: i64,
+        deadline: Timestamp,
+    },
+    /// The state of an open row.
+    State {
+        run: RunId,
+        generation: i64,
+        state: RowState,
+        started: Option<Timestamp>,
+    },
+    /// Node and keeper; always alone in its transaction.
+    Open(Opening),
+}
+
+/// What became of one write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Answer {
+    /// The row is as the write says.
+    Written,
+    /// The row's key, generation or state did not let it be.
+    NotWritten,
+    /// The node's new generation.
+    Generation(i64),
+}
+
+/// Why a whole transaction did not come to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Failure {
+    /// Nothing was written.
+    Unavailable(String),
+    /// Perhaps it was written.
+    Unknown(String),
+    /// The database refused a row, so nothing was written.
+    Refused(String),
+}
+
+impl From<Failure> for StoreError {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Unavailable(why) => Self::Unavailable(why),
+            Failure::Unknown(why) => Self::Unknown(why),
+            Failure::Refused(why) => Self::Corrupt(why),
+        }
+    }
+}
+
+/// A database as the writer sees it.
+#[async_trait]
+pub(crate) trait Committer: Send + 'static {
+    /// Writes all in one transaction, in bounded time; one answer for each, in order. No two writes name the same run.
+    async fn commit(&mut self, batch: &[Write]) -> Result<Vec<Answer>, Failure>;
+
+    /// Ends the connection in good order.
+    async fn close(self: Box<Self>);
+}
+
+/// The two queues and the task behind them.
+pub(crate) struct Writer {
+    urgent: mpsc::Sender<Job>,
+    later: mpsc::Sender<Job>,
+    finish: Mutex<Option<(oneshot::Sender<()>, JoinHandle<()>)>>,
+}
+
+impl fmt::Debug for Writer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Writer").finish_non_exhaustive()
+    }
+}
+
+struct Job {
+    write: Write,
+    answer: oneshot::Sender<Result<Answer, Failure>>,
+}
+
+impl Writer {
+    /// Starts the task; it ends with [`Writer::finish`], or when the writer is dropped and the queues are empty.
+    pub(crate) fn start(committer: Box<dyn Committer>) -> Self {
+        let (urgent, urgent_queue) = mpsc::channel(WRITES_QUEUED_MAX);
+        let (later, later_queue) = mpsc::channel(WRITES_QUEUED_MAX);
+        let (finish, finished) = oneshot::channel();
+        let queues = Queues {
+            urgent: urgent_queue,
+            later: later_queue,
+            held: VecDeque::new(),
+        };
+        let task = tokio::spawn(write_all(queues, committer, finished));
+        Self {
+            urgent,
+            later,
+            finish: Mutex::new(Some((finish, task))),
+        }
+    }
+
+    /// Queues one write and waits until it is durable.
+    pub(crate) async fn write(&self, write: Write) -> Result<Answer, Failure> {
+        let queue = match write {
+            Write::Insert(_) | Write::Stop { .. } | Write::Open(_) => &self.urgent,
+            Write::Close(_) | Write::State { .. } => &self.later,
+        };
+        let place = match timeout(QUEUE_WAIT_MAX, queue.reserve()).await {
+            Ok(Ok(place)) => place,
+            Ok(Err(_)) => return Err(Failure::Unavailable("the store is closed".into())),
+            Err(_) => {
+                let why = "too many writes are waiting for the database";
+                return Err(Failure::Unavailable(why.into()));
+            }
+        };
+        let (answer, answered) = oneshot::channel();
+        place.send(Job { write, answer });
+        answered
+            .await
+            .unwrap_or_else(|_| Err(Failure::Unknown("the writer is gone".into())))
+    }
+
+    /// Takes no more, writes what is queued, and ends the task. A second call has nothing to do.
+    pub(crate) async fn finish(&self) {
+        let taken = self
+            .finish
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        if let Some((finish, task)) = taken {
+            // The task listens until it ends, so a failed send means that it has ended.
+            let _ = finish.send(());
+            if let Err(error) = task.await {
+                tracing::error!(%error, "the store's writer broke down");
+            }
+        }
+    }
+}
+
+struct Queues {
+    urgent: mpsc::Receiver<Job>,
+    later: mpsc::Receiver<Job>,
+    /// Taken from a queue, but waiting for the batch after the present one, in order.
+    held: VecDeque<Job>,
+}
+
+/// Writes that go into one transaction. No run occurs twice: two changes of one row must not be reordered.
+#[derive(Default)]
+struct Batch {
+    writes: Vec<Write>,
+    answers: Vec<oneshot::Sender<Result<Answer, Failure>>>,
+    runs: HashSet<String>,
+    bytes: usize,
+    sealed: bool,
+}
+
+impl Batch {
+    fn is_full(&self, rows_max: usize) -> bool {
+        self.sealed || self.writes.len() >= rows_max || self.bytes >= BATCH_BYTES_MAX
+    }
+
+    /// Adds the job, or gives it back if it may not be in one transaction with the others.
+    fn add(&mut self, job: Job) -> Result<(), Job> {
+        match job.write.key() {
+            None if !self.writes.is_empty() => {
+                self.sealed = true;
+                return Err(job);
+            }
+            None => self.sealed = true,
+            Some(_) if self.sealed => return Err(job),
+            Some(run) => {
+                if !self.runs.insert(run) {
+                    return Err(job);
+                }
+            }
+        }
+        self.bytes += job.write.size();
+        self.writes.push(job.write);
+        self.answers.push(job.answer);
+        Ok(())
+    }
+}
+
+impl Write {
+    fn key(&self) -> Option<String> {
+        match self {
+            Self::Insert(record) | Self::Close(record) => Some(record.run_id.clone()),
+            Self::Stop { run, .. } | Self::State { run, .. } => Some(run.to_string()),
+            Self::Open(_) => None,
+        }
+    }
+
+    /// Bytes that a caller decides over.
+    fn size(&self) -> usize {
+        match self {
+            Self::Insert(record) | Self::Close(record) => record.spec.len() + record.labels.len(),
+            Self::Stop { .. } | Self::State { .. } | Self::Open(_) => 0,
+        }
+    }
+}
+
+impl Queues {
+    /// The next batch; none when the queues are closed and empty.
+    async fn next(&mut self, finished: &mut oneshot::Receiver<()>) -> Option<Batch> {
+        let mut batch = Batch::default();
+        for job in std::mem::take(&mut self.held) {
+            self.put(&mut batch, job, BATCH_ROWS_MAX);
+        }
+        while batch.writes.is_empty() {
+            let job = tokio::select! { biased;
+                Some(job) = self.urgent.recv() => job,
+                Some(job) = self.later.recv() => job,
+                // Both an order to finish and a dropped writer close the queues.
+                _ = &mut *finished, if !finished.is_terminated() => {
+                    self.urgent.close();
+                    self.later.close();
+                    continue;
+                }
+                else => return None,
+            };
+            self.put(&mut batch, job, BATCH_ROWS_MAX);
+        }
+        while !batch.is_full(BATCH_URGENT_MAX)
+            && let Ok(job) = self.urgent.try_recv()
+        {
+            self.put(&mut batch, job, BATCH_ROWS_MAX);
+        }
+        while !batch.is_full(BATCH_ROWS_MAX)
+            && let Ok(job) = self.later.try_recv()
+        {
+            self.put(&mut batch, job, BATCH_ROWS_MAX);
+        }
+        Some(batch)
+    }
+
+    fn put(&mut self, batch: &mut Batch, job: Job, rows_max: usize) {
+        if batch.is_full(rows_max) {
+            self.held.push_back(job);
+        } else if let Err(job) = batch.add(job) {
+            self.held.push_back(job);
+        }
+    }
+}
+
+async fn write_all(
+    mut queues: Queues,
+    mut committer: Box<dyn Committer>,
+    mut finished: oneshot::Receiver<()>,
+) {
+    while let Some(batch) = queues.next(&mut finished).await {
+        let Batch {
+            writes, answers, ..
+        } = batch;
+        match committer.commit(&writes).await {
+            Ok(results) => {
+                for (answer, result) in answers.into_iter().zip(results) {
+                    // A caller that has gone needs no answer.
+                    let _ = answer.send(Ok(result));
+                }
+            }
+            // One bad row must not spoil the others.
+            Err(Failure::Refused(_)) if writes.len() > 1 => {
+                for (answer, write) in answers.into_iter().zip(writes) {
+                    let result = committer.commit(std::slice::from_ref(&write)).await;
+                    let _ = answer.send(result.map(|a| a[0]));
+                }
+            }
+            Err(failure) => {
+                for answer in answers {
+                    let _ = answer.send(Err(failure.clone()));
+                }
+            }
+        }
+    }
+    committer.close().await;
+}

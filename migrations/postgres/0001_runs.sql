@@ -1,0 +1,144 @@
+-- Runs, the nodes that run them, and the keepers that hold them.
+--
+-- Times are microseconds since 1970-01-01 UTC. Inodes, pidfs handles and start ticks are unsigned 64-bit numbers
+-- kept by their bits: a negative number here is that number plus 2^64. Columns that end in _detail hold JSON.
+
+CREATE TABLE nodes (
+    node                  TEXT COLLATE "C" NOT NULL PRIMARY KEY CHECK (length(node) = 26),
+    name                  TEXT NOT NULL,
+    -- Raised by one at each start of a server on this node; every write of a run names it.
+    generation            BIGINT NOT NULL CHECK (generation >= 1),
+    keeper_epoch          TEXT NOT NULL CHECK (length(keeper_epoch) = 26),
+    opened_us             BIGINT NOT NULL
+);
+
+CREATE TABLE keeper_epochs (
+    keeper_epoch          TEXT COLLATE "C" NOT NULL PRIMARY KEY CHECK (length(keeper_epoch) = 26),
+    node                  TEXT COLLATE "C" NOT NULL REFERENCES nodes (node),
+    -- The node's generation when this keeper's latest server began.
+    generation            BIGINT NOT NULL CHECK (generation >= 1),
+    -- The keeper as a process.
+    process_pid           BIGINT NOT NULL CHECK (process_pid > 0),
+    process_group_id      BIGINT NOT NULL,
+    session_id            BIGINT NOT NULL,
+    start_ticks           BIGINT NOT NULL,
+    pidfs_handle          BIGINT,
+    boot_id               TEXT NOT NULL,
+    pidns_inode           BIGINT NOT NULL,
+    opened_us             BIGINT NOT NULL
+);
+
+CREATE INDEX keeper_epochs_of_node ON keeper_epochs (node);
+
+CREATE TABLE runs (
+    run_id                TEXT COLLATE "C" NOT NULL PRIMARY KEY CHECK (length(run_id) = 26),
+    owner                 TEXT NOT NULL,
+    attempt               BIGINT NOT NULL,
+    kind                  TEXT NOT NULL,
+    node                  TEXT COLLATE "C" NOT NULL,
+    generation            BIGINT NOT NULL,
+    keeper_epoch          TEXT NOT NULL CHECK (length(keeper_epoch) = 26),
+    state                 TEXT NOT NULL,
+    desired               TEXT NOT NULL,
+    -- The leader of the run's tree.
+    process_pid           BIGINT,
+    process_group_id      BIGINT,
+    session_id            BIGINT,
+    start_ticks           BIGINT,
+    pidfs_handle          BIGINT,
+    -- Where the numbers of this row mean what they say.
+    boot_id               TEXT,
+    pidns_inode           BIGINT,
+    cgroup_path           TEXT,
+    cgroup_inode          BIGINT,
+    shim_pid              BIGINT,
+    shim_process_group_id BIGINT,
+    shim_session_id       BIGINT,
+    shim_start_ticks      BIGINT,
+    shim_pidfs_handle     BIGINT,
+    grace_period_ms       BIGINT NOT NULL,
+    stop_deadline         BIGINT,
+    end_reason            TEXT,
+    end_detail            TEXT,
+    exit_kind             TEXT,
+    exit_value            BIGINT,
+    tree_verdict          TEXT,
+    tree_detail           TEXT,
+    streams_end           TEXT,
+    traceparent           TEXT,
+    -- The client's spec as JSON text, without environment values and input.
+    spec                  TEXT NOT NULL,
+    spec_digest           BYTEA NOT NULL,
+    spec_digest_version   BIGINT NOT NULL,
+    labels                JSONB NOT NULL CONSTRAINT runs_labels CHECK (jsonb_typeof(labels) = 'object'),
+    created_us            BIGINT NOT NULL,
+    started_us            BIGINT,
+    leader_exited_us      BIGINT,
+    streams_closed_us     BIGINT,
+    tree_empty_us         BIGINT,
+    ended_us              BIGINT,
+
+    -- The states of a row. A terminal one has an end, and only a terminal one has.
+    CONSTRAINT runs_state CHECK (state IN ('starting', 'running', 'pausing', 'paused',
+        'succeeded', 'failed', 'cancelled', 'lost')),
+    CONSTRAINT runs_desired CHECK (desired IN ('run', 'stop')),
+    CONSTRAINT runs_kind CHECK (kind IN ('heartbeat', 'service', 'terminal', 'job')),
+    CONSTRAINT runs_counters CHECK (attempt >= 1 AND generation >= 1 AND grace_period_ms >= 0),
+    CONSTRAINT runs_terminal_has_reason CHECK (
+        (state IN ('succeeded', 'failed', 'cancelled', 'lost')) = (end_reason IS NOT NULL)),
+    CONSTRAINT runs_terminal_has_time CHECK (
+        (state IN ('succeeded', 'failed', 'cancelled', 'lost')) = (ended_us IS NOT NULL)),
+    CONSTRAINT runs_terminal_has_verdict CHECK (
+        (state IN ('succeeded', 'failed', 'cancelled', 'lost')) = (tree_verdict IS NOT NULL)),
+    CONSTRAINT runs_open_has_no_end CHECK (end_reason IS NOT NULL OR (
+        end_detail IS NULL AND exit_kind IS NULL AND tree_detail IS NULL AND streams_end IS NULL)),
+    CONSTRAINT runs_open_has_identity CHECK (end_reason IS NOT NULL OR process_pid IS NOT NULL),
+
+    -- The final state follows from the reason and the exit.
+    CONSTRAINT runs_state_of_reason CHECK (CASE
+        WHEN end_reason IS NULL THEN TRUE
+        WHEN end_reason = 'exited' THEN state =
+            CASE WHEN COALESCE(exit_kind, '') = 'code' AND exit_value = 0 THEN 'succeeded' ELSE 'failed' END
+        WHEN end_reason = 'start_failed' THEN state = 'failed'
+        WHEN end_reason IN ('aborted', 'fenced', 'server_shutdown') THEN state = 'cancelled'
+        WHEN end_reason IN ('service_lost', 'rebooted', 'orphan_terminated') THEN state = 'lost'
+        ELSE FALSE END),
+    CONSTRAINT runs_reason_has_detail CHECK (
+        (COALESCE(end_reason, '') IN ('aborted', 'start_failed', 'fenced')) = (end_detail IS NOT NULL)),
+    CONSTRAINT runs_exit CHECK (CASE
+        WHEN exit_kind IS NULL OR exit_kind = 'unknown' THEN exit_value IS NULL
+        WHEN exit_kind = 'code' THEN COALESCE(exit_value, -1) BETWEEN 0 AND 255
+        WHEN exit_kind IN ('signal', 'core_dump') THEN COALESCE(exit_value, -1) BETWEEN 1 AND 64
+        ELSE FALSE END),
+    CONSTRAINT runs_tree CHECK (CASE
+        WHEN tree_verdict IS NULL OR tree_verdict = 'never_ran' THEN tree_detail IS NULL
+        WHEN tree_verdict IN ('empty', 'survivors', 'unverified') THEN tree_detail IS NOT NULL
+        ELSE FALSE END),
+    CONSTRAINT runs_streams CHECK (streams_end IS NULL OR streams_end IN ('eof', 'cut', 'lost')),
+
+    -- A stop has a deadline; a row that was never open is wanted by nobody and has none.
+    CONSTRAINT runs_stop CHECK (
+        (stop_deadline IS NULL OR desired = 'stop')
+        AND (desired = 'run' OR stop_deadline IS NOT NULL OR end_reason IS NOT NULL)),
+
+    -- An identity is there as a whole or not at all: half of one could name a stranger.
+    CONSTRAINT runs_identity_whole CHECK (
+        (process_pid IS NULL) = (process_group_id IS NULL)
+        AND (process_pid IS NULL) = (session_id IS NULL)
+        AND (process_pid IS NULL) = (start_ticks IS NULL)
+        AND (process_pid IS NULL) = (boot_id IS NULL)
+        AND (process_pid IS NULL) = (pidns_inode IS NULL)
+        AND (process_pid IS NULL) = (shim_pid IS NULL)
+        AND (process_pid IS NULL) = (shim_process_group_id IS NULL)
+        AND (process_pid IS NULL) = (shim_session_id IS NULL)
+        AND (process_pid IS NULL) = (shim_start_ticks IS NULL)),
+    CONSTRAINT runs_identity_extras CHECK (process_pid IS NOT NULL OR (
+        pidfs_handle IS NULL AND shim_pidfs_handle IS NULL AND cgroup_path IS NULL)),
+    CONSTRAINT runs_pids CHECK ((process_pid IS NULL OR process_pid > 0) AND (shim_pid IS NULL OR shim_pid > 0)),
+    CONSTRAINT runs_cgroup_whole CHECK ((cgroup_path IS NULL) = (cgroup_inode IS NULL))
+);
+
+-- Lists: newest first, then by key downwards.
+CREATE INDEX runs_by_age ON runs (created_us DESC, run_id DESC);
+-- What a start of the server has to look at.
+CREATE INDEX runs_open_of_node ON runs (node, keeper_epoch) WHERE end_reason IS NULL;
