@@ -23,7 +23,7 @@ pub struct Machine {
     effects: Vec<Effect>,
 }
 
-/// Which ends have been announced. LEADER_EXITED is always told first.
+/// Which ends have been announced. `LEADER_EXITED` is always told first.
 #[derive(Debug, Default)]
 struct Told {
     leader: bool,

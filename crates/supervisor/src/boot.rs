@@ -1,0 +1,226 @@
+//! How a server begins and how it ends.
+
+use crate::{
+    Supervisor, SupervisorConfig, clock,
+    ports::Kernel,
+    recover,
+    tracker::{Order, Shared},
+};
+use kennel_lifecycle::{KeeperEpoch, StopOrder, StopReason, limits, recovery::Seen};
+use kennel_linux::client::{
+    ClientError, Fact, KeeperEvent, KeeperEvents, KeeperHello, KeeperReport,
+};
+use kennel_store::{Opening, Store, StoreError};
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+use tokio::{sync::oneshot, task::JoinHandle, time::Instant};
+
+/// Everything stopped inside the deadline.
+pub const EXIT_CLEAN: i32 = 0;
+/// Something was still alive at the deadline.
+pub const EXIT_FORCED: i32 = 1;
+/// The keeper is gone.
+pub const EXIT_KEEPER_LOST: i32 = 70;
+
+/// How often the end of all output is looked for after the keeper's death.
+const PIPES_POLL: Duration = Duration::from_millis(20);
+
+/// Why a server does not begin.
+#[derive(Debug, thiserror::Error)]
+pub enum BootError {
+    /// The store does not do what a start needs.
+    #[error("the store cannot be used")]
+    Store(#[source] StoreError),
+    /// The keeper cannot be asked.
+    #[error("the keeper cannot be asked")]
+    Keeper(#[source] ClientError),
+    /// Another keeper holds runs of this node.
+    #[error("keeper {epoch} of this node is still alive as process {pid}")]
+    KeeperAlive {
+        /// Its name.
+        epoch: KeeperEpoch,
+        /// Its process.
+        pid: i32,
+    },
+    /// Whether another keeper of this node lives cannot be told.
+    #[error("it cannot be told whether keeper {epoch} of this node (process {pid}) is still alive")]
+    KeeperUnknown {
+        /// Its name.
+        epoch: KeeperEpoch,
+        /// Its process.
+        pid: i32,
+    },
+}
+
+impl Supervisor {
+    /// Takes the node over: makes sure that no other keeper of it lives, raises the generation, takes every open row
+    /// in hand. The second value ends with the exit code when the server is to go.
+    pub async fn boot(
+        config: SupervisorConfig,
+        kernel: Arc<dyn Kernel>,
+        events: KeeperEvents,
+        hello: KeeperHello,
+        store: Arc<dyn Store>,
+    ) -> Result<(Self, JoinHandle<i32>), BootError> {
+        refuse_beside_another(&*store, &*kernel, &config, &hello).await?;
+        let opening = Opening {
+            node: config.node,
+            node_name: config.node_name.clone(),
+            keeper_epoch: hello.epoch,
+            keeper: hello.keeper,
+            host: hello.host.clone(),
+            now: clock::now(),
+        };
+        let generation = store.open_node(&opening).await.map_err(BootError::Store)?;
+        let rows = store
+            .open_runs(config.node)
+            .await
+            .map_err(BootError::Store)?;
+        let shared = Arc::new(Shared::new(
+            config,
+            kernel,
+            store,
+            hello,
+            generation,
+            clock::now(),
+        ));
+        let found = recover::take_all(&shared, rows);
+        tracing::info!(generation, found, "node taken over");
+        let supervisor = Self { shared };
+        let ended = tokio::spawn(supervisor.clone().dispatch(events));
+        Ok((supervisor, ended))
+    }
+
+    /// Fires once this server is about to go: listeners close, streams end.
+    #[must_use]
+    pub fn draining(&self) -> tokio_util::sync::CancellationToken {
+        self.shared.draining.clone()
+    }
+
+    /// Brings the keeper's events to the runs; gives the exit code.
+    async fn dispatch(self, mut events: KeeperEvents) -> i32 {
+        let mut end: Option<JoinHandle<i32>> = None;
+        let code = loop {
+            let ended = async {
+                match &mut end {
+                    Some(end) => end.await,
+                    None => std::future::pending().await,
+                }
+            };
+            let event = tokio::select! { biased;
+                event = events.recv() => event,
+                code = ended => break code.unwrap_or(EXIT_FORCED),
+            };
+            match event {
+                KeeperEvent::Report(report) => self.report(report).await,
+                KeeperEvent::Shutdown => {
+                    if end.is_none() {
+                        end = Some(tokio::spawn(self.clone().shut_down()));
+                    }
+                }
+                KeeperEvent::ShutdownNow => {
+                    tracing::warn!("asked again to shut down: skipping the graces");
+                    self.stop_all(Some(Duration::ZERO)).await;
+                    if end.is_none() {
+                        end = Some(tokio::spawn(self.clone().shut_down()));
+                    }
+                }
+                KeeperEvent::Gone => break self.keeper_lost().await,
+            }
+        };
+        self.shared.draining.cancel();
+        code
+    }
+
+    async fn report(&self, report: KeeperReport) {
+        let run = report.run;
+        let last = matches!(report.fact, Fact::TreeEnded(_));
+        let refused = match self.shared.find(run) {
+            Some(handle) => handle.reports.send(report).await.is_err(),
+            None => true,
+        };
+        if refused && last {
+            // Nobody waits for it any more; the keeper need not keep it.
+            self.shared.kernel.acknowledge(run);
+        }
+    }
+
+    async fn shut_down(self) -> i32 {
+        let deadline = Instant::now() + limits::SHUTDOWN_DEADLINE;
+        let live = self.stop_all(None).await;
+        tracing::info!(live, "shutting down");
+        self.shared.tasks.close();
+        match tokio::time::timeout_at(deadline, self.shared.tasks.wait()).await {
+            Ok(()) => EXIT_CLEAN,
+            Err(_) => {
+                let left: Vec<String> = self
+                    .shared
+                    .all()
+                    .iter()
+                    .map(|(run, _)| run.to_string())
+                    .collect();
+                tracing::error!(?left, "still not ended at the deadline");
+                EXIT_FORCED
+            }
+        }
+    }
+
+    /// Refuses new work and stops what is live, each within its own grace or within `grace`.
+    async fn stop_all(&self, grace: Option<Duration>) -> usize {
+        self.shared.refusing.store(true, Ordering::Release);
+        let live = self.shared.all();
+        for (_, handle) in &live {
+            let grace = grace.unwrap_or_else(|| handle.live.borrow().view.grace);
+            let order = StopOrder {
+                reason: StopReason::ServerShutdown,
+                grace,
+            };
+            let (reply, _) = oneshot::channel();
+            // A task that is over has nothing to stop.
+            let _ = handle.orders.send(Order::Stop(order, reply)).await;
+        }
+        live.len()
+    }
+
+    /// The shims end the runs now; what they still say is read, then the server goes.
+    async fn keeper_lost(&self) -> i32 {
+        tracing::error!("the keeper is gone: reading what is left of the output");
+        self.shared.refusing.store(true, Ordering::Release);
+        let deadline = Instant::now() + limits::SHUTDOWN_DEADLINE;
+        while self.shared.pipes_open.load(Ordering::Relaxed) > 0 && Instant::now() < deadline {
+            tokio::time::sleep(PIPES_POLL).await;
+        }
+        EXIT_KEEPER_LOST
+    }
+}
+
+/// Rows of a living keeper are not ours: starting beside it would end its runs.
+async fn refuse_beside_another(
+    store: &dyn Store,
+    kernel: &dyn Kernel,
+    config: &SupervisorConfig,
+    hello: &KeeperHello,
+) -> Result<(), BootError> {
+    let epochs = store
+        .open_epochs(config.node)
+        .await
+        .map_err(BootError::Store)?;
+    for row in epochs
+        .into_iter()
+        .filter(|row| row.keeper_epoch != hello.epoch)
+    {
+        let (epoch, pid) = (row.keeper_epoch, row.keeper.pid);
+        let seen = kernel
+            .keeper_seen(row.keeper, row.host)
+            .await
+            .map_err(BootError::Keeper)?;
+        match seen {
+            Seen::Gone => {}
+            Seen::Same => return Err(BootError::KeeperAlive { epoch, pid }),
+            Seen::Unknown => return Err(BootError::KeeperUnknown { epoch, pid }),
+        }
+    }
+    Ok(())
+}

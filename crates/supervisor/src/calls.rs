@@ -1,0 +1,194 @@
+//! The calls on a run that is there: abort, interrupt, pause, resume.
+
+use crate::{
+    AbortCall, AbortWait, CallError, RunView, Supervisor, clock, store_fault,
+    tracker::{Handle, Order, OrderError},
+};
+use kennel_lifecycle::{EndReason, Outcome, RunId, RunKind, StopOrder, StopReason, TreeVerdict};
+use kennel_linux::client::SignalResult;
+use kennel_store::{Closure, Desired, Inserted, NewRun, Times};
+use std::time::Duration;
+use tokio::sync::oneshot;
+
+type Reply = oneshot::Sender<Result<SignalResult, OrderError>>;
+
+impl Supervisor {
+    /// Ends a run. May be repeated; a repeat may only shorten the grace. A key that nobody knows is fenced, and the
+    /// closed run that stands for the fence is given.
+    pub async fn abort(&self, call: AbortCall) -> Result<RunView, CallError> {
+        loop {
+            if let Some(handle) = self.shared.find(call.run) {
+                if let Some(view) = stop(&handle, &call).await {
+                    return Ok(view);
+                }
+                continue;
+            }
+            let row = match self.row(call.run).await {
+                Ok(row) => Some(row),
+                Err(CallError::RunNotFound(_)) => None,
+                Err(error) => return Err(error),
+            };
+            match row {
+                Some(row) if row.outcome.is_some() => return Ok(row.into()),
+                // Recovery has taken it in hand by now, or another node has it.
+                Some(row) if row.new.node != self.shared.config.node => return Ok(row.into()),
+                Some(_) => {}
+                None => {
+                    if let Some(view) = self.fence(&call).await? {
+                        return Ok(view);
+                    }
+                }
+            }
+        }
+    }
+
+    /// SIGINT to the leader's group, once per request id.
+    pub async fn interrupt(
+        &self,
+        run: RunId,
+        request_id: Option<String>,
+    ) -> Result<RunView, CallError> {
+        let (view, result) = self
+            .ask(run, |reply| Order::Interrupt(request_id, reply))
+            .await?;
+        match result {
+            SignalResult::Failed(errno) => Err(CallError::SignalFailed { run, errno }),
+            // Gone: its end is on its way; the signal had nobody to reach and hurt nobody.
+            _ => Ok(view),
+        }
+    }
+
+    /// Stops every task; answers when all were seen stopped and the row says so. OK when it is paused already.
+    pub async fn pause(&self, run: RunId) -> Result<RunView, CallError> {
+        let (view, result) = self.ask(run, Order::Pause).await?;
+        match result {
+            SignalResult::Done => Ok(view),
+            SignalResult::Partial(pids) => Err(CallError::NotPaused { run, pids }),
+            SignalResult::Failed(errno) => Err(CallError::SignalFailed { run, errno }),
+            SignalResult::Gone | SignalResult::UnknownRun => Err(CallError::NotPaused {
+                run,
+                pids: Vec::new(),
+            }),
+        }
+    }
+
+    /// Continues; OK when it runs already.
+    pub async fn resume(&self, run: RunId) -> Result<RunView, CallError> {
+        Ok(self.ask(run, Order::Resume).await?.0)
+    }
+
+    async fn ask(
+        &self,
+        run: RunId,
+        order: impl FnOnce(Reply) -> Order,
+    ) -> Result<(RunView, SignalResult), CallError> {
+        let ended = |state| CallError::Refused {
+            run,
+            refusal: kennel_lifecycle::Refusal::Ended,
+            state,
+        };
+        let Some(handle) = self.shared.find(run) else {
+            return Err(ended(self.get(run).await?.state));
+        };
+        let (reply, answer) = oneshot::channel();
+        // A task that is over drops the order, and with it the reply.
+        let _ = handle.orders.send(order(reply)).await;
+        let view = |handle: &Handle| handle.live.borrow().view.clone();
+        match answer.await {
+            Ok(Ok(result)) => Ok((view(&handle), result)),
+            Ok(Err(OrderError::Refused(refusal))) => Err(CallError::Refused {
+                run,
+                refusal,
+                state: view(&handle).state,
+            }),
+            Ok(Err(OrderError::Call(error))) => Err(error),
+            Err(_) => Err(ended(view(&handle).state)),
+        }
+    }
+
+    /// Puts a closed row under a key that nobody knows, so that a later spawn meets it. `None`: somebody was quicker.
+    async fn fence(&self, call: &AbortCall) -> Result<Option<RunView>, CallError> {
+        let now = clock::now();
+        let new = NewRun {
+            run: call.run,
+            owner: call.by.clone(),
+            attempt: 1,
+            kind: RunKind::default(),
+            node: self.shared.config.node,
+            generation: self.shared.generation,
+            keeper_epoch: self.shared.hello.epoch,
+            identity: None,
+            grace: Duration::ZERO,
+            traceparent: None,
+            spec: "{}".into(),
+            spec_digest: Vec::new(),
+            spec_digest_version: 0,
+            labels: std::collections::BTreeMap::new(),
+            created: now,
+        };
+        let outcome = Outcome {
+            reason: EndReason::Fenced {
+                by: call.by.clone(),
+            },
+            exit: None,
+            tree: TreeVerdict::NeverRan,
+            streams: None,
+        };
+        let closure = Closure {
+            outcome,
+            times: Times {
+                ended: Some(now),
+                ..Times::default()
+            },
+        };
+        match self.shared.store.fence(&new, &closure).await {
+            Ok(Inserted::New) => {
+                let mut view = crate::intake::unborn(&new);
+                view.state = closure.outcome.state();
+                view.desired = Desired::Stop;
+                view.times = closure.times;
+                view.outcome = Some(closure.outcome);
+                Ok(Some(view))
+            }
+            Ok(Inserted::Taken(row)) => Ok(row.outcome.is_some().then(|| (*row).into())),
+            Err(error) => Err(store_fault(&error)),
+        }
+    }
+}
+
+/// Stops a live run and waits as the call asks. `None`: the run left without a trace, or ended before the order came.
+async fn stop(handle: &Handle, call: &AbortCall) -> Option<RunView> {
+    let grace = call
+        .grace
+        .unwrap_or_else(|| handle.live.borrow().view.grace);
+    let reason = StopReason::Abort {
+        by: call.by.clone(),
+        request_id: call.request_id.clone(),
+    };
+    let (reply, answer) = oneshot::channel();
+    let sent = handle
+        .orders
+        .send(Order::Stop(StopOrder { reason, grace }, reply))
+        .await;
+    let mut live = handle.live.clone();
+    if sent.is_err() || !matches!(answer.await, Ok(Ok(()))) {
+        let _ = live.wait_for(|live| live.over).await;
+        return None;
+    }
+    let settled = live
+        .wait_for(|live| {
+            let view = &live.view;
+            let durable = view.desired == Desired::Stop;
+            let reached = match call.wait {
+                AbortWait::None => durable,
+                AbortWait::LeaderExited => durable && view.times.leader_exited.is_some(),
+                AbortWait::TreeEmpty => false,
+            };
+            reached || view.state.is_terminal() || live.over
+        })
+        .await;
+    let live = settled.ok()?;
+    // A run that was given up before it was recorded shows FAILED but has no outcome: the key is free again.
+    let told = live.view.outcome.is_some() || !live.view.state.is_terminal();
+    (told && !(live.over && live.view.outcome.is_none())).then(|| live.view.clone())
+}

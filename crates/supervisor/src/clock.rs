@@ -1,0 +1,12 @@
+//! The one place that reads the clock.
+
+use kennel_lifecycle::Timestamp;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Wall-clock time now. A clock set before 1970 reads as 1970.
+pub(crate) fn now() -> Timestamp {
+    let since = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    Timestamp(i64::try_from(since.as_micros()).unwrap_or(i64::MAX))
+}

@@ -1,0 +1,146 @@
+//! From the machine's announcements to the lines of a journal, and back from a journal to events.
+
+use crate::{CallError, Event, LifecycleEvent, Payload};
+use kennel_journal::{Entry, Kind};
+use kennel_lifecycle::{
+    Announcement, EndReason, Exit, Proof, RunId, RunIdentity, RunState, StopReason, StreamsEnd,
+    TreeVerdict,
+};
+
+/// The line for an announcement; `identity` is the run's, where it has one.
+pub(crate) fn line(announcement: &Announcement, identity: Option<&RunIdentity>) -> LifecycleEvent {
+    match announcement {
+        Announcement::Recorded => LifecycleEvent::Recorded {
+            pid: identity.map_or(0, |i| i.command.pid),
+            pgid: identity.map_or(0, |i| i.command.pgid),
+        },
+        Announcement::Started => LifecycleEvent::Started,
+        Announcement::Paused => LifecycleEvent::Paused,
+        Announcement::Resumed => LifecycleEvent::Resumed,
+        Announcement::Stopping { order, deadline } => {
+            let (reason, by) = match &order.reason {
+                StopReason::Abort { by, .. } => ("abort", Some(by.clone())),
+                StopReason::ServerShutdown => ("server_shutdown", None),
+            };
+            LifecycleEvent::Stopping {
+                reason: reason.into(),
+                by,
+                deadline_us: deadline.0,
+            }
+        }
+        Announcement::LeaderExited(exit) => leader_exited(*exit),
+        Announcement::StreamsClosed(how) => streams_closed(*how),
+        Announcement::TreeEnded(tree) => tree_empty(tree),
+        Announcement::Ended(outcome) => ended(outcome.state(), &outcome.reason),
+    }
+}
+
+/// First end.
+pub(crate) fn leader_exited(exit: Exit) -> LifecycleEvent {
+    let (code, signal, core_dumped) = match exit {
+        Exit::Code(code) => (Some(code), None, false),
+        Exit::Signal {
+            signal,
+            core_dumped,
+        } => (None, Some(signal.number()), core_dumped),
+        Exit::Unknown => (None, None, false),
+    };
+    LifecycleEvent::LeaderExited {
+        code,
+        signal,
+        core_dumped,
+    }
+}
+
+/// Second end.
+pub(crate) fn streams_closed(how: StreamsEnd) -> LifecycleEvent {
+    let how = match how {
+        StreamsEnd::Eof => "eof",
+        StreamsEnd::Cut => "cut",
+        StreamsEnd::Lost => "lost",
+    };
+    LifecycleEvent::StreamsClosed { how: how.into() }
+}
+
+/// Third end.
+pub(crate) fn tree_empty(tree: &TreeVerdict) -> LifecycleEvent {
+    let (verdict, detail, survivors) = match tree {
+        TreeVerdict::Empty(proof) => ("empty", proof_word(*proof).to_owned(), Vec::new()),
+        TreeVerdict::Survivors(pids) => ("survivors", String::new(), pids.clone()),
+        TreeVerdict::Unverified(why) => ("unverified", why.clone(), Vec::new()),
+        TreeVerdict::NeverRan => ("never_ran", String::new(), Vec::new()),
+    };
+    LifecycleEvent::TreeEmpty {
+        verdict: verdict.into(),
+        detail,
+        survivors,
+    }
+}
+
+/// The last line.
+pub(crate) fn ended(state: RunState, reason: &EndReason) -> LifecycleEvent {
+    let state = match state {
+        RunState::Succeeded => "succeeded",
+        RunState::Failed => "failed",
+        RunState::Cancelled => "cancelled",
+        RunState::Lost => "lost",
+        RunState::Starting | RunState::Running | RunState::Paused | RunState::Stopping => "open",
+    };
+    let reason = match reason {
+        EndReason::Exited => "exited",
+        EndReason::Aborted { .. } => "aborted",
+        EndReason::StartFailed(_) => "start_failed",
+        EndReason::Fenced { .. } => "fenced",
+        EndReason::ServerShutdown => "server_shutdown",
+        EndReason::ServiceLost => "service_lost",
+        EndReason::Rebooted => "rebooted",
+        EndReason::OrphanTerminated => "orphan_terminated",
+    };
+    LifecycleEvent::Ended {
+        state: state.into(),
+        reason: reason.into(),
+    }
+}
+
+fn proof_word(proof: Proof) -> &'static str {
+    match proof {
+        Proof::CgroupAndEchild => "cgroup_and_echild",
+        Proof::Echild => "echild",
+        Proof::Cgroup => "cgroup",
+    }
+}
+
+/// The journal's form of a line.
+pub(crate) fn encode(line: &LifecycleEvent) -> Vec<u8> {
+    // Numbers and strings only: there is nothing in it that JSON could refuse.
+    serde_json::to_vec(line).unwrap_or_default()
+}
+
+/// An event from a journal's entry.
+pub(crate) fn decode(run: RunId, entry: Entry) -> Result<Event, CallError> {
+    let payload = match entry.kind {
+        Kind::Lifecycle => {
+            Payload::Lifecycle(serde_json::from_slice(&entry.data).map_err(|e| {
+                CallError::JournalUnreadable {
+                    run,
+                    why: format!("entry {}: {e}", entry.seq),
+                }
+            })?)
+        }
+        Kind::Stdout => Payload::Output {
+            stream: 1,
+            offset: entry.offset,
+            data: entry.data,
+        },
+        Kind::Stderr => Payload::Output {
+            stream: 2,
+            offset: entry.offset,
+            data: entry.data,
+        },
+    };
+    Ok(Event {
+        seq: entry.seq,
+        at: entry.at,
+        payload,
+    })
+}

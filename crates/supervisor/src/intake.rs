@@ -1,0 +1,308 @@
+//! Spawn: from a call to a run's task.
+//!
+//! Nothing exists before a run has entered the tracker; from there on its task owns it, and the caller only watches.
+
+use crate::{
+    CallError, RunView, SpawnCall, Spawned, Supervisor, clock,
+    run_task::RunTask,
+    store_fault,
+    tracker::{Entered, Handle, ORDERS_QUEUED_MAX, Order, REPORTS_QUEUED_MAX, Shared},
+    view::{Live, StartAnswer},
+};
+use kennel_lifecycle::{
+    EndReason, RunId, RunSpec, RunState, StartFailure, StartStage, StopOrder, StopReason,
+    Timestamp, compose_env, ladder::StopPlan,
+};
+use kennel_linux::{
+    client::ChildSpec,
+    resolve::{self, ResolveError},
+    rundir,
+};
+use kennel_store::{Desired, NewRun, RunRow, Times};
+use std::{path::Path, sync::Arc, sync::atomic::Ordering, time::Duration};
+use tokio::sync::{mpsc, oneshot, watch};
+
+/// How far ahead of this host's clock the time in a client's run id may be.
+const RUN_ID_AHEAD_MAX: Duration = Duration::from_mins(5);
+
+impl Supervisor {
+    /// Runs a command; answers when it runs, or why it does not. May be dropped at any time: the start goes on.
+    pub async fn spawn(&self, call: SpawnCall) -> Result<Spawned, CallError> {
+        let shared = &self.shared;
+        if shared.refusing.load(Ordering::Acquire) {
+            return Err(CallError::Draining);
+        }
+        let run = match call.run {
+            Some(run) => accept_id(run)?,
+            None => shared.next_id(),
+        };
+        loop {
+            if let Some(handle) = shared.find(run) {
+                match existing(&handle, run, &call).await? {
+                    Some(spawned) => return Ok(spawned),
+                    // It left no trace: this call is the first again.
+                    None => continue,
+                }
+            }
+            let child = match child_spec(shared, run, &call) {
+                Ok(child) => child,
+                Err(error) => return self.not_startable(&call, error).await,
+            };
+            let new = new_run(shared, run, &call);
+            if call.validate_only {
+                return Ok(Spawned {
+                    run: unborn(&new),
+                    existing: false,
+                });
+            }
+            match shared.enter(run, || start(shared, new, child))? {
+                Entered::New(handle) => return self.begun(handle, call).await,
+                Entered::Existing => {}
+            }
+        }
+    }
+
+    /// Waits for the start of a run that this call has made.
+    async fn begun(&self, handle: Handle, call: SpawnCall) -> Result<Spawned, CallError> {
+        if self.shared.refusing.load(Ordering::Acquire) {
+            // It slipped in while the shutdown looked around.
+            let order = StopOrder {
+                reason: StopReason::ServerShutdown,
+                grace: Duration::ZERO,
+            };
+            let (reply, _) = oneshot::channel();
+            let _ = handle.orders.send(Order::Stop(order, reply)).await;
+        }
+        let mut watch = handle.live.clone();
+        let live = started(&mut watch).await?;
+        match live.start {
+            Some(StartAnswer::Started) => Ok(Spawned {
+                run: live.view,
+                existing: false,
+            }),
+            Some(StartAnswer::Failed(error)) => Err(error),
+            Some(StartAnswer::Taken(row)) => from_row(*row, &call),
+            None => Err(CallError::Internal(
+                "the run's task ended without an answer".into(),
+            )),
+        }
+    }
+
+    /// A command that cannot be resolved now may be one that has run before: the key decides.
+    async fn not_startable(
+        &self,
+        call: &SpawnCall,
+        error: CallError,
+    ) -> Result<Spawned, CallError> {
+        let Some(run) = call.run else {
+            return Err(error);
+        };
+        match self.shared.store.get(run).await {
+            Ok(Some(row)) => from_row(row, call),
+            Ok(None) => Err(error),
+            Err(fault) => Err(store_fault(&fault)),
+        }
+    }
+}
+
+/// A run of this id is live: the same spec gives its answer, `None` when it left no trace.
+async fn existing(
+    handle: &Handle,
+    run: RunId,
+    call: &SpawnCall,
+) -> Result<Option<Spawned>, CallError> {
+    let same = handle.spec_digest_version == call.spec_digest_version
+        && *handle.spec_digest == *call.spec_digest
+        && *handle.owner == *call.owner;
+    if !same {
+        return Err(CallError::SpecMismatch(run));
+    }
+    let mut watch = handle.live.clone();
+    let live = started(&mut watch).await?;
+    if let Some(StartAnswer::Started) = live.start {
+        return Ok(Some(Spawned {
+            run: live.view,
+            existing: true,
+        }));
+    }
+    // What failed is told by what it leaves behind: wait until that is settled, then look again.
+    let _ = watch.wait_for(|live| live.over).await;
+    Ok(None)
+}
+
+async fn started(watch: &mut watch::Receiver<Live>) -> Result<Live, CallError> {
+    let live = watch
+        .wait_for(|live| live.start.is_some() || live.over)
+        .await;
+    live.map(|live| live.clone())
+        .map_err(|_| CallError::Internal("the run's task is gone".into()))
+}
+
+/// The answer to a spawn whose key is taken by a row.
+fn from_row(row: RunRow, call: &SpawnCall) -> Result<Spawned, CallError> {
+    let run = row.new.run;
+    let reason = row.outcome.as_ref().map(|outcome| &outcome.reason);
+    if let Some(EndReason::Fenced { .. }) = reason {
+        return Err(CallError::RunFenced(run));
+    }
+    let same = row.new.spec_digest_version == call.spec_digest_version
+        && row.new.spec_digest == call.spec_digest
+        && row.new.owner == call.owner;
+    if !same {
+        return Err(CallError::SpecMismatch(run));
+    }
+    if let Some(EndReason::StartFailed(failure)) = reason {
+        return Err(CallError::SpawnFailed {
+            run,
+            failure: failure.clone(),
+        });
+    }
+    Ok(Spawned {
+        run: row.into(),
+        existing: true,
+    })
+}
+
+fn accept_id(run: RunId) -> Result<RunId, CallError> {
+    let now_ms = u64::try_from(clock::now().0 / 1000).unwrap_or(0);
+    let ahead_max = u64::try_from(RUN_ID_AHEAD_MAX.as_millis()).unwrap_or(u64::MAX);
+    if run.timestamp_ms() > now_ms.saturating_add(ahead_max) {
+        return Err(CallError::RunIdExpired(run));
+    }
+    Ok(run)
+}
+
+fn child_spec(shared: &Shared, run: RunId, call: &SpawnCall) -> Result<ChildSpec, CallError> {
+    let spec = &call.spec;
+    let run_dir = rundir::path(&shared.config.data_dir, run);
+    let env = child_env(shared, run, &run_dir, call);
+    let cwd = Path::new(spec.cwd.as_deref().unwrap_or("/"));
+    let path = env
+        .iter()
+        .find(|(name, _)| name == "PATH")
+        .map(|(_, value)| value.as_str());
+    let executable =
+        resolve::executable(&spec.argv[0], cwd, path).map_err(|e| not_found(run, e))?;
+    Ok(ChildSpec {
+        executable,
+        argv: spec.argv.clone(),
+        env,
+        cwd: cwd.to_owned(),
+        input: spec.initial_input.clone(),
+        run_dir,
+        plan: StopPlan::abort(spec.grace()),
+    })
+}
+
+fn child_env(
+    shared: &Shared,
+    run: RunId,
+    run_dir: &Path,
+    call: &SpawnCall,
+) -> Vec<(String, String)> {
+    let RunSpec { env_mode, env, .. } = &call.spec;
+    let mut ours = vec![
+        ("KENNEL_RUN_ID".to_owned(), run.to_string()),
+        (
+            "KENNEL_RUN_DIR".to_owned(),
+            run_dir.join("tmp").display().to_string(),
+        ),
+    ];
+    // The caller's explicit values are kept.
+    let context = [
+        ("TRACEPARENT", &call.traceparent),
+        ("TRACESTATE", &call.tracestate),
+    ];
+    for (name, value) in context {
+        if let (Some(value), false) = (value, env.contains_key(name)) {
+            ours.push((name.to_owned(), value.clone()));
+        }
+    }
+    compose_env(*env_mode, &shared.config.server_env, env, &ours)
+}
+
+fn not_found(run: RunId, error: ResolveError) -> CallError {
+    match error {
+        ResolveError::NotFound { command, looked_in } => CallError::CommandNotFound {
+            command,
+            looked_in: looked_in
+                .iter()
+                .map(|path| path.display().to_string())
+                .collect(),
+        },
+        ResolveError::NotExecutable { path, errno } => CallError::SpawnFailed {
+            run,
+            failure: StartFailure {
+                stage: StartStage::Exec,
+                errno: Some(errno),
+                path: Some(path.display().to_string()),
+            },
+        },
+    }
+}
+
+fn new_run(shared: &Shared, run: RunId, call: &SpawnCall) -> NewRun {
+    NewRun {
+        run,
+        owner: call.owner.clone(),
+        attempt: 1,
+        kind: call.spec.kind,
+        node: shared.config.node,
+        generation: shared.generation,
+        keeper_epoch: shared.hello.epoch,
+        identity: None,
+        grace: call.spec.grace(),
+        traceparent: call.traceparent.clone(),
+        spec: call.spec_document.clone(),
+        spec_digest: call.spec_digest.clone(),
+        spec_digest_version: call.spec_digest_version,
+        labels: call.spec.labels.clone(),
+        created: clock::now(),
+    }
+}
+
+/// The view of a run of which nothing exists yet.
+pub(crate) fn unborn(new: &NewRun) -> RunView {
+    RunView {
+        run: new.run,
+        owner: new.owner.clone(),
+        kind: new.kind,
+        node: new.node,
+        state: RunState::Starting,
+        desired: Desired::Run,
+        attempt: new.attempt,
+        identity: new.identity.clone(),
+        grace: new.grace,
+        stop_deadline: None::<Timestamp>,
+        spec_document: new.spec.clone(),
+        labels: new.labels.clone(),
+        traceparent: new.traceparent.clone(),
+        created: new.created,
+        times: Times::default(),
+        exit: None,
+        outcome: None,
+    }
+}
+
+fn start(shared: &Arc<Shared>, new: NewRun, child: ChildSpec) -> Handle {
+    let (orders_sender, orders) = mpsc::channel(ORDERS_QUEUED_MAX);
+    let (reports_sender, reports) = mpsc::channel(REPORTS_QUEUED_MAX);
+    let first = Live {
+        view: unborn(&new),
+        start: None,
+        hub: None,
+        over: false,
+    };
+    let (live_sender, live) = watch::channel(first);
+    let handle = Handle {
+        spec_digest: new.spec_digest.clone().into(),
+        spec_digest_version: new.spec_digest_version,
+        owner: new.owner.clone().into(),
+        orders: orders_sender,
+        reports: reports_sender,
+        live,
+    };
+    let task = RunTask::new(Arc::clone(shared), new, child, live_sender, orders, reports);
+    shared.tasks.spawn(task.drive());
+    handle
+}

@@ -1,0 +1,218 @@
+//! A run's output and its journal: the pump from the pipes, and the lines that the machine announces.
+//!
+//! Bytes go from pipe to file by splice and are indexed after; a server that dies between the two has lost neither.
+//! A disk that does not take a line or an entry makes the pump wait: the child is pushed back, nothing is dropped.
+
+use crate::{LifecycleEvent, clock, event};
+use kennel_journal::{Hub, Kind, Writer};
+use kennel_lifecycle::{RunId, StreamsEnd, Timestamp};
+use kennel_linux::{OutputPipe, splice::Spliced};
+use std::{
+    collections::VecDeque,
+    io,
+    os::fd::OwnedFd,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+use tokio::time::Instant;
+
+/// Most bytes that are moved before the run's task looks at its commands again.
+const PUMP_BYTES_MAX: usize = 1024 * 1024;
+/// Most bytes of one stream that are read after the tree is empty: more than a pipe can hold (pipe(7): 1 MiB).
+const FINISH_BYTES_MAX: usize = 2 * 1024 * 1024;
+/// How long to wait after the disk has refused.
+const RETRY_AFTER: Duration = Duration::from_millis(500);
+/// Lines that wait for a disk that refuses; beyond it the oldest are given up, and it is said.
+const LINES_OWED_MAX: usize = 256;
+
+const KINDS: [Kind; 2] = [Kind::Stdout, Kind::Stderr];
+
+/// The journal of one run and the pipes that feed it.
+#[derive(Debug)]
+pub(crate) struct Output {
+    run: RunId,
+    writer: Writer,
+    pipes: [Option<OutputPipe>; 2],
+    /// Bytes that are in the file of a stream and not yet in the index.
+    unindexed: [u64; 2],
+    owed: VecDeque<(Vec<u8>, Timestamp)>,
+    retry_at: Option<Instant>,
+    /// Streams still being read, in the whole server.
+    pipes_open: Arc<AtomicUsize>,
+}
+
+/// What the pump should look at.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Ready {
+    Pipe(usize),
+    Retry,
+}
+
+impl Output {
+    /// A new journal in `dir`.
+    pub(crate) fn create(run: RunId, dir: &Path, open: Arc<AtomicUsize>) -> io::Result<Self> {
+        Ok(Self {
+            run,
+            writer: Writer::create(dir)?,
+            pipes: [None, None],
+            unindexed: [0, 0],
+            owed: VecDeque::new(),
+            retry_at: None,
+            pipes_open: open,
+        })
+    }
+
+    /// Where readers come from.
+    pub(crate) fn hub(&self) -> Hub {
+        self.writer.hub()
+    }
+
+    /// Begins to read the command's output.
+    pub(crate) fn attach(&mut self, stdout: OwnedFd, stderr: OwnedFd) -> io::Result<()> {
+        self.pipes = [
+            Some(OutputPipe::new(stdout)?),
+            Some(OutputPipe::new(stderr)?),
+        ];
+        self.pipes_open.fetch_add(2, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Waits until there is something to move. Cancel-safe.
+    pub(crate) async fn ready(&self) -> Ready {
+        if let Some(at) = self.retry_at {
+            tokio::time::sleep_until(at).await;
+            return Ready::Retry;
+        }
+        let wait = |index: usize| async move {
+            match &self.pipes[index] {
+                // An error of the poll is met again, and handled, by the read that follows.
+                Some(pipe) => drop(pipe.readable().await),
+                None => std::future::pending().await,
+            }
+            Ready::Pipe(index)
+        };
+        tokio::select! {
+            ready = wait(0) => ready,
+            ready = wait(1) => ready,
+        }
+    }
+
+    /// Moves what is ready. Gives the end of the output when this has reached it.
+    pub(crate) fn pump(&mut self, ready: Ready) -> Option<StreamsEnd> {
+        let indexes = match ready {
+            Ready::Pipe(index) => index..index + 1,
+            Ready::Retry => 0..2,
+        };
+        self.retry_at = None;
+        let was_open = self.is_open();
+        for index in indexes {
+            if let Err(error) = self
+                .settle()
+                .and_then(|()| self.drain(index, PUMP_BYTES_MAX))
+            {
+                self.refused(&error);
+                break;
+            }
+        }
+        (was_open && !self.is_open()).then_some(StreamsEnd::Eof)
+    }
+
+    /// The tree is gone: reads what is left and does not wait for more.
+    pub(crate) fn finish(&mut self) -> StreamsEnd {
+        let mut end = StreamsEnd::Eof;
+        for index in 0..2 {
+            match self
+                .settle()
+                .and_then(|()| self.drain(index, FINISH_BYTES_MAX))
+            {
+                Ok(()) if self.pipes[index].is_none() => {}
+                // Somebody outside the tree still holds the stream.
+                Ok(()) if end == StreamsEnd::Eof => end = StreamsEnd::Cut,
+                Ok(()) => {}
+                Err(error) => {
+                    tracing::error!(run = %self.run, %error, "the rest of the output could not be kept");
+                    end = StreamsEnd::Lost;
+                }
+            }
+            self.close_pipe(index);
+        }
+        end
+    }
+
+    /// Whether a stream is still being read.
+    pub(crate) fn is_open(&self) -> bool {
+        self.pipes.iter().any(Option::is_some)
+    }
+
+    /// Puts a line into the journal, or keeps it until the disk takes it.
+    pub(crate) fn line(&mut self, line: &LifecycleEvent, at: Timestamp) {
+        self.owed.push_back((event::encode(line), at));
+        if let Err(error) = self.settle() {
+            self.refused(&error);
+        }
+        while self.owed.len() > LINES_OWED_MAX {
+            tracing::error!(run = %self.run, "a line of the journal is given up: the disk does not take it");
+            self.owed.pop_front();
+        }
+    }
+
+    /// Writes what is owed, in order.
+    fn settle(&mut self) -> io::Result<()> {
+        for (index, kind) in KINDS.into_iter().enumerate() {
+            let bytes = self.unindexed[index];
+            if bytes > 0 {
+                self.writer.output_written(kind, bytes, clock::now())?;
+                self.unindexed[index] = 0;
+            }
+        }
+        while let Some((payload, at)) = self.owed.front() {
+            self.writer.lifecycle(payload, *at)?;
+            self.owed.pop_front();
+        }
+        Ok(())
+    }
+
+    /// Moves at most `bytes_max` of one stream, until nothing is left for now or it ends.
+    fn drain(&mut self, index: usize, bytes_max: usize) -> io::Result<()> {
+        let kind = KINDS[index];
+        let mut left = bytes_max;
+        while let (Some(pipe), 1..) = (&self.pipes[index], left) {
+            match pipe.splice_to_file(self.writer.file(kind), self.writer.len(kind), left)? {
+                Spliced::Bytes(bytes) => {
+                    left = left.saturating_sub(bytes);
+                    self.unindexed[index] = bytes as u64;
+                    self.writer
+                        .output_written(kind, bytes as u64, clock::now())?;
+                    self.unindexed[index] = 0;
+                }
+                Spliced::WouldBlock => break,
+                Spliced::Eof => self.close_pipe(index),
+            }
+        }
+        Ok(())
+    }
+
+    fn close_pipe(&mut self, index: usize) {
+        if self.pipes[index].take().is_some() {
+            self.pipes_open.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    fn refused(&mut self, error: &io::Error) {
+        if self.retry_at.is_none() {
+            tracing::error!(run = %self.run, %error, "the journal cannot be written, trying again; the command waits");
+        }
+        self.retry_at = Some(Instant::now() + RETRY_AFTER);
+    }
+}
+
+impl Drop for Output {
+    fn drop(&mut self) {
+        self.close_pipe(0);
+        self.close_pipe(1);
+    }
+}

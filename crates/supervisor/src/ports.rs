@@ -1,0 +1,97 @@
+//! What the supervisor asks of the keeper, as a trait: the tests put a kernel of their own behind it.
+
+use async_trait::async_trait;
+use kennel_lifecycle::{HostIdentity, ProcessIdentity, RunId, ladder::StopPlan, recovery};
+use kennel_linux::client::{
+    ChildSpec, ClientError, KeeperClient, Prepared, Recorded, SignalResult,
+};
+
+/// The keeper, as far as runs need it. [`KeeperClient`] documents each call.
+#[async_trait]
+pub trait Kernel: Send + Sync + std::fmt::Debug {
+    /// Makes a child that waits at its gate.
+    async fn prepare(&self, run: RunId, spec: &ChildSpec) -> Result<Prepared, ClientError>;
+    /// Opens the gate.
+    fn release(&self, run: RunId);
+    /// Shuts the gate.
+    fn shut_gate(&self, run: RunId);
+    /// Starts or shortens the ladder.
+    fn stop(&self, run: RunId, plan: &StopPlan);
+    /// SIGINT to the leader's group.
+    async fn interrupt(&self, run: RunId) -> Result<SignalResult, ClientError>;
+    /// Stops every task and looks.
+    async fn pause(&self, run: RunId) -> Result<SignalResult, ClientError>;
+    /// Continues what was stopped.
+    async fn resume(&self, run: RunId) -> Result<SignalResult, ClientError>;
+    /// The outcome is durable.
+    fn acknowledge(&self, run: RunId);
+    /// Looks for a recorded run.
+    async fn observe(&self, recorded: &Recorded) -> Result<recovery::Observation, ClientError>;
+    /// Ends what is certainly of a recorded run.
+    async fn end_orphan(
+        &self,
+        recorded: &Recorded,
+        plan: &StopPlan,
+    ) -> Result<recovery::Observation, ClientError>;
+    /// Looks for a recorded keeper.
+    async fn keeper_seen(
+        &self,
+        keeper: ProcessIdentity,
+        host: HostIdentity,
+    ) -> Result<recovery::Seen, ClientError>;
+}
+
+#[async_trait]
+impl Kernel for KeeperClient {
+    async fn prepare(&self, run: RunId, spec: &ChildSpec) -> Result<Prepared, ClientError> {
+        Self::prepare(self, run, spec).await
+    }
+
+    fn release(&self, run: RunId) {
+        Self::release(self, run);
+    }
+
+    fn shut_gate(&self, run: RunId) {
+        Self::shut_gate(self, run);
+    }
+
+    fn stop(&self, run: RunId, plan: &StopPlan) {
+        Self::stop(self, run, plan);
+    }
+
+    async fn interrupt(&self, run: RunId) -> Result<SignalResult, ClientError> {
+        Self::interrupt(self, run).await
+    }
+
+    async fn pause(&self, run: RunId) -> Result<SignalResult, ClientError> {
+        Self::pause(self, run).await
+    }
+
+    async fn resume(&self, run: RunId) -> Result<SignalResult, ClientError> {
+        Self::resume(self, run).await
+    }
+
+    fn acknowledge(&self, run: RunId) {
+        Self::acknowledge(self, run);
+    }
+
+    async fn observe(&self, recorded: &Recorded) -> Result<recovery::Observation, ClientError> {
+        Self::observe(self, recorded).await
+    }
+
+    async fn end_orphan(
+        &self,
+        recorded: &Recorded,
+        plan: &StopPlan,
+    ) -> Result<recovery::Observation, ClientError> {
+        Self::end_orphan(self, recorded, plan).await
+    }
+
+    async fn keeper_seen(
+        &self,
+        keeper: ProcessIdentity,
+        host: HostIdentity,
+    ) -> Result<recovery::Seen, ClientError> {
+        Self::keeper_seen(self, keeper, host).await
+    }
+}

@@ -1,0 +1,304 @@
+//! What can be read: one run, lists, waits, events, the server itself.
+
+use crate::{
+    CallError, Condition, Event, Position, RunView, ServerInfo, Supervisor, Waited, event, recover,
+    store_fault,
+    tracker::Handle,
+    view::{Live, StartAnswer},
+};
+use kennel_journal::Reader;
+use kennel_lifecycle::{RunId, RunState};
+use kennel_linux::{peer, rundir};
+use kennel_store::{ListFilter, PageStart, RunRow};
+use std::{collections::BTreeMap, io, time::Duration};
+
+/// How long the store may take to say that it is there.
+const PING_MAX: Duration = Duration::from_secs(1);
+/// How often a run of another node is looked at while somebody waits for it.
+const FOREIGN_POLL: Duration = Duration::from_secs(1);
+
+/// Events of one run, from a position on. Ends after `Ended`.
+#[derive(Debug)]
+pub struct Events {
+    run: RunId,
+    /// Absent: the run never came to have a journal.
+    reader: Option<Reader>,
+}
+
+impl Events {
+    /// Last seq that there is now.
+    #[must_use]
+    pub fn head(&self) -> u64 {
+        self.reader.as_ref().map_or(0, Reader::head)
+    }
+
+    /// The next events, at least one, at most `bytes_max` bytes of output (but always one). Waits while there is
+    /// none; `None` after the run's last. Cancel-safe.
+    pub async fn next(&mut self, bytes_max: usize) -> Result<Option<Vec<Event>>, CallError> {
+        let run = self.run;
+        let Some(reader) = &mut self.reader else {
+            return Ok(None);
+        };
+        match reader.next(bytes_max).await {
+            Ok(None) => Ok(None),
+            Ok(Some(entries)) => entries
+                .into_iter()
+                .map(|entry| event::decode(run, entry))
+                .collect::<Result<_, _>>()
+                .map(Some),
+            Err(error) => Err(unreadable(run, &error)),
+        }
+    }
+}
+
+impl Supervisor {
+    /// One run.
+    pub async fn get(&self, run: RunId) -> Result<RunView, CallError> {
+        if let Some(handle) = self.shared.find(run)
+            && let Some(live) = settled(&handle).await
+        {
+            return Ok(live.view);
+        }
+        Ok(self.row(run).await?.into())
+    }
+
+    /// Runs, newest first, and where the next page begins, if there is one.
+    pub async fn list(
+        &self,
+        filter: ListFilter,
+        start: Option<PageStart>,
+        limit: u32,
+    ) -> Result<(Vec<RunView>, Option<PageStart>), CallError> {
+        let wanted = filter.states.clone();
+        let filter = ListFilter {
+            states: stored_states(&wanted),
+            ..filter
+        };
+        let limit = limit.max(1);
+        let mut page = Vec::new();
+        let mut at = start;
+        loop {
+            let rows = self
+                .shared
+                .store
+                .list(&filter, at, limit)
+                .await
+                .map_err(|e| store_fault(&e))?;
+            let all = rows.len() < limit as usize;
+            for row in rows {
+                let place = PageStart {
+                    created: row.new.created,
+                    run: row.new.run,
+                };
+                let view = self.freshest(row);
+                at = Some(place);
+                if wanted.is_empty() || wanted.contains(&view.state) {
+                    page.push(view);
+                    if page.len() == limit as usize {
+                        return Ok((page, at));
+                    }
+                }
+            }
+            if all {
+                return Ok((page, None));
+            }
+        }
+    }
+
+    /// Waits for a condition, for as long as the caller waits.
+    pub async fn wait(&self, run: RunId, condition: Condition) -> Result<Waited, CallError> {
+        loop {
+            if let Some(handle) = self.shared.find(run) {
+                let mut live = handle.live.clone();
+                let met = live
+                    .wait_for(|live| live.over || live.view.meets(condition).is_some())
+                    .await
+                    .map(|live| live.clone());
+                if let Ok(live) = met
+                    && let Some(reached) = live.view.meets(condition)
+                    && !(live.over && live.view.outcome.is_none())
+                {
+                    return Ok(Waited {
+                        reached,
+                        run: live.view,
+                    });
+                }
+            }
+            let view = RunView::from(self.row(run).await?);
+            if let Some(reached) = view.meets(condition) {
+                return Ok(Waited { reached, run: view });
+            }
+            if self.shared.find(run).is_none() {
+                tokio::time::sleep(FOREIGN_POLL).await;
+            }
+        }
+    }
+
+    /// The run as it is, and its events from a position on. The last seq at this moment is [`Events::head`].
+    pub async fn events(&self, run: RunId, from: Position) -> Result<(RunView, Events), CallError> {
+        if let Some(handle) = self.shared.find(run) {
+            let mut live = handle.live.clone();
+            let live = live.wait_for(|live| live.hub.is_some() || live.over).await;
+            let live = live.map(|live| live.clone()).ok();
+            if let Some(Live {
+                view,
+                hub: Some(hub),
+                ..
+            }) = live
+            {
+                let after = after(run, from, hub.head())?;
+                let reader = hub.read_after(after).map_err(|e| unreadable(run, &e))?;
+                return Ok((
+                    view,
+                    Events {
+                        run,
+                        reader: Some(reader),
+                    },
+                ));
+            }
+        }
+        let view = RunView::from(self.row(run).await?);
+        let dir = rundir::path(&self.shared.config.data_dir, run);
+        let reader = match Reader::open_ended(&dir, 0) {
+            Ok(reader) => reader,
+            Err(error) if error.kind() == io::ErrorKind::NotFound && view.identity.is_none() => {
+                after(run, from, 0)?;
+                return Ok((view, Events { run, reader: None }));
+            }
+            Err(error) => return Err(unreadable(run, &error)),
+        };
+        let after = after(run, from, reader.head())?;
+        let reader = Reader::open_ended(&dir, after).map_err(|e| unreadable(run, &e))?;
+        Ok((
+            view,
+            Events {
+                run,
+                reader: Some(reader),
+            },
+        ))
+    }
+
+    /// What this server is.
+    pub async fn info(&self) -> ServerInfo {
+        let shared = &self.shared;
+        let ping = tokio::time::timeout(PING_MAX, shared.store.ping()).await;
+        let mut live = BTreeMap::new();
+        for (_, handle) in shared.all() {
+            *live.entry(handle.live.borrow().view.state).or_insert(0) += 1;
+        }
+        ServerInfo {
+            node: shared.config.node,
+            node_name: shared.config.node_name.clone(),
+            generation: shared.generation,
+            keeper: shared.hello.clone(),
+            store: shared.store.describe(),
+            store_reachable: matches!(ping, Ok(Ok(()))),
+            live,
+            started: shared.started,
+            runs_max: shared.config.runs_max,
+        }
+    }
+
+    /// Whether a process (by its pid) is a run's own: then it has no rights here.
+    #[must_use]
+    pub fn owns_process(&self, pid: i32) -> bool {
+        if let Ok(base) = &self.shared.hello.cgroup_base
+            && peer::in_cgroup(pid, base)
+        {
+            return true;
+        }
+        let shims: Vec<i32> = self
+            .shared
+            .all()
+            .iter()
+            .filter_map(|(_, handle)| Some(handle.live.borrow().view.identity.as_ref()?.shim.pid))
+            .collect();
+        peer::descends_from(pid, &shims)
+    }
+
+    /// The row of a run that is not live. An open one of this node that no task holds is taken in hand by recovery.
+    pub(crate) async fn row(&self, run: RunId) -> Result<RunRow, CallError> {
+        let read = async || {
+            self.shared
+                .store
+                .get(run)
+                .await
+                .map_err(|e| store_fault(&e))
+        };
+        let row = read().await?.ok_or(CallError::RunNotFound(run))?;
+        if row.outcome.is_some() || row.new.node != self.shared.config.node {
+            return Ok(row);
+        }
+        // It may have ended between the look at the tracker and the read.
+        if self.shared.find(run).is_some() {
+            return Ok(row);
+        }
+        let row = read().await?.ok_or(CallError::RunNotFound(run))?;
+        if row.outcome.is_none() {
+            recover::take_in_hand(&self.shared, row.clone());
+        }
+        Ok(row)
+    }
+
+    fn freshest(&self, row: RunRow) -> RunView {
+        match self.shared.find(row.new.run) {
+            Some(handle) => {
+                let live = handle.live.borrow().clone();
+                if live.over { row.into() } else { live.view }
+            }
+            None => row.into(),
+        }
+    }
+}
+
+/// The live state, once it is more than a start whose record is not known; `None` when the store has the last word.
+async fn settled(handle: &Handle) -> Option<Live> {
+    let mut live = handle.live.clone();
+    let live = live
+        .wait_for(|live| {
+            live.over
+                || !matches!(
+                    live.start,
+                    Some(StartAnswer::Failed(_) | StartAnswer::Taken(_))
+                )
+        })
+        .await
+        .map(|live| live.clone())
+        .ok()?;
+    (!live.over).then_some(live)
+}
+
+/// An open state in the store may be another one by now: all open rows are looked at where one is asked for.
+fn stored_states(wanted: &[RunState]) -> Vec<RunState> {
+    const OPEN: [RunState; 4] = [
+        RunState::Starting,
+        RunState::Running,
+        RunState::Paused,
+        RunState::Stopping,
+    ];
+    let mut states: Vec<RunState> = wanted.iter().copied().filter(|s| s.is_terminal()).collect();
+    if states.len() < wanted.len() {
+        states.extend(OPEN);
+    }
+    states
+}
+
+fn after(run: RunId, from: Position, head: u64) -> Result<u64, CallError> {
+    match from {
+        Position::Beginning => Ok(0),
+        Position::LiveOnly => Ok(head),
+        Position::AfterSeq(seq) if seq > head => Err(CallError::CursorAhead {
+            run,
+            asked: seq,
+            head,
+        }),
+        Position::AfterSeq(seq) => Ok(seq),
+    }
+}
+
+fn unreadable(run: RunId, error: &io::Error) -> CallError {
+    CallError::JournalUnreadable {
+        run,
+        why: error.to_string(),
+    }
+}

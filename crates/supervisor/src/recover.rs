@@ -1,0 +1,280 @@
+//! A row that is open and whose keeper is gone: looked at, ended where that is certain, closed.
+//!
+//! The order of evidence and the decision are in [`kennel_lifecycle::recovery`]; here it is asked and carried out.
+
+use crate::{
+    LifecycleEvent, RunView, clock, event,
+    tracker::{Entered, Handle, ORDERS_QUEUED_MAX, Order, OrderError, REPORTS_QUEUED_MAX, Shared},
+    view::{Live, StartAnswer},
+    writes,
+};
+use kennel_journal::{Hub, Kind, Reader, Writer};
+use kennel_lifecycle::{
+    Exit, Outcome, Refusal, RunIdentity, RunState, StreamsEnd, TreeVerdict,
+    ladder::StopPlan,
+    recovery::{self, Decision},
+};
+use kennel_linux::{
+    client::{ClientError, Recorded},
+    rundir,
+};
+use kennel_store::{Closure, RunRow, Times};
+use std::{io, path::Path, sync::Arc, time::Duration};
+use tokio::{
+    sync::{mpsc, watch},
+    time::Instant,
+};
+
+/// How often a shim that still works is looked at.
+const SHIM_POLL: Duration = Duration::from_millis(50);
+/// How much longer than the run's grace a shim may take before we end the run ourselves.
+const SHIM_MARGIN: Duration = Duration::from_secs(2);
+/// Longest grace that a start waits for: what has no server has no reader either.
+const ORPHAN_GRACE_MAX: Duration = Duration::from_secs(10);
+/// Bytes of a journal that are read at once while it is looked through.
+const LOOK_BYTES: usize = 1024 * 1024;
+
+/// Starts a task that ends and closes the run of this row, unless one is at it.
+pub(crate) fn take_in_hand(shared: &Arc<Shared>, row: RunRow) {
+    let run = row.new.run;
+    let make = || {
+        let (orders_sender, orders) = mpsc::channel(ORDERS_QUEUED_MAX);
+        // Nothing of an earlier keeper's is reported.
+        let (reports, _) = mpsc::channel(REPORTS_QUEUED_MAX);
+        let mut view = RunView::from(row.clone());
+        view.state = RunState::Stopping;
+        let start = Some(StartAnswer::Started);
+        let (live_sender, live) = watch::channel(Live {
+            view,
+            start,
+            hub: None,
+            over: false,
+        });
+        let handle = Handle {
+            spec_digest: row.new.spec_digest.clone().into(),
+            spec_digest_version: row.new.spec_digest_version,
+            owner: row.new.owner.clone().into(),
+            orders: orders_sender,
+            reports,
+            live,
+        };
+        let task = Recovery {
+            shared: Arc::clone(shared),
+            row,
+            live: live_sender,
+        };
+        shared.tasks.spawn(task.drive(orders));
+        handle
+    };
+    match shared.enter(run, make) {
+        Ok(Entered::New(_)) => tracing::info!(%run, "found open, recovering"),
+        Ok(Entered::Existing) => {}
+        Err(error) => tracing::error!(%run, %error, "cannot be recovered now"),
+    }
+}
+
+struct Recovery {
+    shared: Arc<Shared>,
+    row: RunRow,
+    live: watch::Sender<Live>,
+}
+
+impl Recovery {
+    async fn drive(mut self, mut orders: mpsc::Receiver<Order>) {
+        let run = self.row.new.run;
+        {
+            let work = self.work();
+            tokio::pin!(work);
+            loop {
+                tokio::select! {
+                    () = &mut work => break,
+                    Some(order) = orders.recv() => answer(order),
+                }
+            }
+        }
+        self.shared.leave(run);
+        self.live.send_modify(|live| {
+            live.hub = None;
+            live.over = true;
+        });
+    }
+
+    async fn work(&mut self) {
+        let outcome = match self.row.new.identity.clone() {
+            Some(identity) => match self.settle(identity).await {
+                Ok(outcome) => outcome,
+                Err(error) => {
+                    tracing::error!(run = %self.row.new.run, %error, "recovery is given up, the row stays open");
+                    return;
+                }
+            },
+            // No row without identity is ever open; should one be, nothing is known of it.
+            None => unknown(),
+        };
+        self.close(outcome).await;
+    }
+
+    /// Looks and acts until the decision is to close.
+    async fn settle(&self, identity: RunIdentity) -> Result<Outcome, ClientError> {
+        let run = self.row.new.run;
+        let kernel = &self.shared.kernel;
+        let run_dir = rundir::path(&self.shared.config.data_dir, run);
+        let recorded = Recorded {
+            run,
+            identity,
+            run_dir,
+        };
+        let grace = self.row.new.grace.min(ORPHAN_GRACE_MAX);
+        let shim_until = Instant::now() + grace + SHIM_MARGIN;
+        let mut terminated = false;
+        let mut seen = kernel.observe(&recorded).await?;
+        loop {
+            match recovery::decide(&seen, terminated) {
+                Decision::Close(outcome) => {
+                    tracing::info!(%run, ?seen, ?outcome, "recovered");
+                    return Ok(outcome);
+                }
+                Decision::AwaitShim if Instant::now() < shim_until => {
+                    tokio::time::sleep(SHIM_POLL).await;
+                    seen = kernel.observe(&recorded).await?;
+                }
+                Decision::AwaitShim | Decision::Terminate => {
+                    tracing::warn!(%run, ?seen, "still alive, ending it");
+                    seen = kernel
+                        .end_orphan(&recorded, &StopPlan::abort(grace))
+                        .await?;
+                    terminated = true;
+                    tracing::info!(%run, ?seen, "ended an orphan");
+                }
+            }
+        }
+    }
+
+    /// Journal first, then the row, then whoever waits.
+    async fn close(&mut self, outcome: Outcome) {
+        let run = self.row.new.run;
+        let now = clock::now();
+        let mut times = Times {
+            ended: Some(now),
+            ..self.row.times
+        };
+        if matches!(outcome.tree, TreeVerdict::Empty(_)) {
+            times.tree_empty.get_or_insert(now);
+        }
+        let dir = rundir::path(&self.shared.config.data_dir, run);
+        let journal = match Journal::open(&dir).await {
+            Ok(journal) => Some(journal),
+            Err(error) => {
+                tracing::error!(%run, %error, "the journal cannot be read, its end is not written");
+                None
+            }
+        };
+        self.live
+            .send_modify(|live| live.hub = journal.as_ref().map(Journal::hub));
+        let closure = Closure { outcome, times };
+        writes::retry(run, "the outcome", || {
+            self.shared.store.close(&self.row.new, &closure)
+        })
+        .await;
+        let Closure { outcome, times } = closure;
+        self.live.send_modify(|live| {
+            live.view.state = outcome.state();
+            live.view.desired = self.row.desired;
+            live.view.times = times;
+            live.view.exit = outcome.exit;
+            live.view.outcome = Some(outcome.clone());
+        });
+        if let Some(mut journal) = journal
+            && let Err(error) = journal.end(&outcome)
+        {
+            tracing::error!(%run, %error, "the end is not in the journal");
+        }
+        let shared = Arc::clone(&self.shared);
+        let removed =
+            tokio::task::spawn_blocking(move || rundir::remove_tmp(&shared.config.data_dir, run));
+        if let Ok(Err(error)) = removed.await {
+            tracing::warn!(%run, %error, "the run's directory is not wholly removed");
+        }
+    }
+}
+
+/// What a stop in recovery means: it is being ended already.
+fn answer(order: Order) {
+    // A caller that has gone needs no answer.
+    match order {
+        Order::Stop(_, reply) => drop(reply.send(Ok(()))),
+        Order::Interrupt(_, reply) | Order::Pause(reply) | Order::Resume(reply) => {
+            drop(reply.send(Err(OrderError::Refused(Refusal::Stopping))));
+        }
+    }
+}
+
+fn unknown() -> Outcome {
+    Outcome {
+        reason: kennel_lifecycle::EndReason::ServiceLost,
+        exit: Some(Exit::Unknown),
+        tree: TreeVerdict::Unverified("nothing was recorded to look for".into()),
+        streams: Some(StreamsEnd::Lost),
+    }
+}
+
+/// The journal of a run whose server died, and which of its ends it has told.
+struct Journal {
+    writer: Writer,
+    told: Vec<LifecycleEvent>,
+}
+
+impl Journal {
+    async fn open(dir: &Path) -> io::Result<Self> {
+        let writer = match Writer::recover(dir, clock::now()) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Writer::create(dir)?,
+            other => other?,
+        };
+        let mut told = Vec::new();
+        let mut reader = Reader::open_ended(dir, 0)?;
+        while let Some(entries) = reader.next(LOOK_BYTES).await? {
+            let lines = entries.iter().filter(|entry| entry.kind == Kind::Lifecycle);
+            told.extend(lines.filter_map(|entry| serde_json::from_slice(&entry.data).ok()));
+        }
+        Ok(Self { writer, told })
+    }
+
+    fn hub(&self) -> Hub {
+        self.writer.hub()
+    }
+
+    /// The ends that were not told, in their order.
+    fn end(&mut self, outcome: &Outcome) -> io::Result<()> {
+        let told = |like: fn(&LifecycleEvent) -> bool| self.told.iter().any(like);
+        let mut lines = Vec::new();
+        if let Some(exit) = outcome.exit
+            && !told(|line| matches!(line, LifecycleEvent::LeaderExited { .. }))
+        {
+            lines.push(event::leader_exited(exit));
+        }
+        if let Some(how) = outcome.streams
+            && !told(|line| matches!(line, LifecycleEvent::StreamsClosed { .. }))
+        {
+            lines.push(event::streams_closed(how));
+        }
+        if !told(|line| matches!(line, LifecycleEvent::TreeEmpty { .. })) {
+            lines.push(event::tree_empty(&outcome.tree));
+        }
+        if !told(|line| matches!(line, LifecycleEvent::Ended { .. })) {
+            lines.push(event::ended(outcome.state(), &outcome.reason));
+        }
+        for line in lines {
+            self.writer.lifecycle(&event::encode(&line), clock::now())?;
+        }
+        Ok(())
+    }
+}
+
+/// The open rows of the node, each taken in hand. Gives how many.
+pub(crate) fn take_all(shared: &Arc<Shared>, rows: Vec<RunRow>) -> usize {
+    let count = rows.len();
+    for row in rows {
+        take_in_hand(shared, row);
+    }
+    count
+}

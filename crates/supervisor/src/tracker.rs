@@ -1,0 +1,172 @@
+//! Who is live: one handle per run, found by its id.
+
+use crate::{CallError, ports::Kernel, view::Live};
+use kennel_lifecycle::{NodeId, Refusal, RunId, StopOrder};
+use kennel_linux::client::{KeeperHello, KeeperReport, SignalResult};
+use kennel_store::Store;
+use std::{
+    collections::HashMap,
+    path::PathBuf,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicUsize},
+    },
+};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+/// Commands that wait for one run's task.
+pub(crate) const ORDERS_QUEUED_MAX: usize = 64;
+/// Reports that wait for one run's task; the dispatcher waits when it is full.
+pub(crate) const REPORTS_QUEUED_MAX: usize = 64;
+
+/// What the binary tells the supervisor.
+#[derive(Clone, Debug)]
+pub struct SupervisorConfig {
+    /// This node.
+    pub node: NodeId,
+    /// Its name for people.
+    pub node_name: String,
+    /// Where runs have their directories: `<data_dir>/runs/<id>`.
+    pub data_dir: PathBuf,
+    /// The server's own environment, from which commands may inherit.
+    pub server_env: Vec<(String, String)>,
+    /// Most live runs.
+    pub runs_max: u32,
+}
+
+/// A wish for one run, with where the answer goes.
+#[derive(Debug)]
+pub(crate) enum Order {
+    Stop(StopOrder, oneshot::Sender<Result<(), Refusal>>),
+    Interrupt(
+        Option<String>,
+        oneshot::Sender<Result<SignalResult, OrderError>>,
+    ),
+    Pause(oneshot::Sender<Result<SignalResult, OrderError>>),
+    Resume(oneshot::Sender<Result<SignalResult, OrderError>>),
+}
+
+/// Why an order was not carried out.
+#[derive(Debug)]
+pub(crate) enum OrderError {
+    Refused(Refusal),
+    Call(CallError),
+}
+
+/// A live run, seen from outside its task.
+#[derive(Clone, Debug)]
+pub(crate) struct Handle {
+    pub(crate) spec_digest: Arc<[u8]>,
+    pub(crate) spec_digest_version: i32,
+    pub(crate) owner: Arc<str>,
+    pub(crate) orders: mpsc::Sender<Order>,
+    pub(crate) reports: mpsc::Sender<KeeperReport>,
+    pub(crate) live: watch::Receiver<Live>,
+}
+
+/// What all calls and all runs share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) config: SupervisorConfig,
+    pub(crate) kernel: Arc<dyn Kernel>,
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) hello: KeeperHello,
+    pub(crate) generation: i64,
+    pub(crate) started: kennel_lifecycle::Timestamp,
+    /// New work is refused.
+    pub(crate) refusing: AtomicBool,
+    /// Streams end and listeners close.
+    pub(crate) draining: CancellationToken,
+    pub(crate) tasks: TaskTracker,
+    /// Streams of commands that are still being read.
+    pub(crate) pipes_open: Arc<AtomicUsize>,
+    pub(crate) ids: Mutex<ulid::Generator>,
+    runs: Mutex<HashMap<RunId, Handle>>,
+}
+
+impl Shared {
+    pub(crate) fn new(
+        config: SupervisorConfig,
+        kernel: Arc<dyn Kernel>,
+        store: Arc<dyn Store>,
+        hello: KeeperHello,
+        generation: i64,
+        started: kennel_lifecycle::Timestamp,
+    ) -> Self {
+        Self {
+            config,
+            kernel,
+            store,
+            hello,
+            generation,
+            started,
+            refusing: AtomicBool::new(false),
+            draining: CancellationToken::new(),
+            tasks: TaskTracker::new(),
+            pipes_open: Arc::new(AtomicUsize::new(0)),
+            ids: Mutex::new(ulid::Generator::new()),
+            runs: Mutex::new(HashMap::new()),
+        }
+    }
+
+    /// The live run of this id.
+    pub(crate) fn find(&self, run: RunId) -> Option<Handle> {
+        self.lock().get(&run).cloned()
+    }
+
+    /// Puts a run in, unless one of this id is live or the cap is reached.
+    pub(crate) fn enter(
+        &self,
+        run: RunId,
+        make: impl FnOnce() -> Handle,
+    ) -> Result<Entered, CallError> {
+        let mut runs = self.lock();
+        if runs.contains_key(&run) {
+            return Ok(Entered::Existing);
+        }
+        if runs.len() >= self.config.runs_max as usize {
+            return Err(CallError::QuotaExceeded {
+                what: "live runs".into(),
+                limit: u64::from(self.config.runs_max),
+            });
+        }
+        let handle = make();
+        runs.insert(run, handle.clone());
+        Ok(Entered::New(handle))
+    }
+
+    /// Takes a run out; its row is the truth from here on.
+    pub(crate) fn leave(&self, run: RunId) {
+        self.lock().remove(&run);
+    }
+
+    /// All live runs.
+    pub(crate) fn all(&self) -> Vec<(RunId, Handle)> {
+        self.lock()
+            .iter()
+            .map(|(run, handle)| (*run, handle.clone()))
+            .collect()
+    }
+
+    /// A run id that is new and greater than those before it.
+    pub(crate) fn next_id(&self) -> RunId {
+        let mut ids = self.ids.lock().unwrap_or_else(PoisonError::into_inner);
+        // Overflow of 80 random bits within one millisecond: any other id will do.
+        let id = ids.generate().unwrap_or_else(|_| ulid::Ulid::generate());
+        RunId::from_u128(id.into())
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<RunId, Handle>> {
+        // A panic elsewhere leaves the map whole: each operation on it is one call.
+        self.runs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The result of [`Shared::enter`].
+pub(crate) enum Entered {
+    /// This call made it.
+    New(Handle),
+    /// It was there.
+    Existing,
+}

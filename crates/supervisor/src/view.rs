@@ -1,0 +1,85 @@
+//! What is known of a run, as callers see it, and how far its start and its stop have come.
+
+use crate::{CallError, Condition, RunView};
+use kennel_journal::Hub;
+use kennel_lifecycle::RunState;
+use kennel_store::{Desired, RunRow, StoredState};
+
+/// What a run's task publishes after each step.
+#[derive(Clone, Debug)]
+pub(crate) struct Live {
+    /// The run.
+    pub(crate) view: RunView,
+    /// How the start went; absent: not decided yet.
+    pub(crate) start: Option<StartAnswer>,
+    /// Where readers come from; absent: nothing has been journalled yet.
+    pub(crate) hub: Option<Hub>,
+    /// The task is over: the store has the last word.
+    pub(crate) over: bool,
+}
+
+/// How a start went.
+#[derive(Clone, Debug)]
+pub(crate) enum StartAnswer {
+    /// The command runs, or has run.
+    Started,
+    /// It does not.
+    Failed(CallError),
+    /// Another row stands under the key.
+    Taken(Box<RunRow>),
+}
+
+impl From<RunRow> for RunView {
+    fn from(row: RunRow) -> Self {
+        let state = match row.state {
+            StoredState::Ended(state) => state,
+            _ if row.desired == Desired::Stop => RunState::Stopping,
+            StoredState::Starting => RunState::Starting,
+            StoredState::Running | StoredState::Pausing => RunState::Running,
+            StoredState::Paused => RunState::Paused,
+        };
+        Self {
+            run: row.new.run,
+            owner: row.new.owner,
+            kind: row.new.kind,
+            node: row.new.node,
+            state,
+            desired: row.desired,
+            attempt: row.new.attempt,
+            identity: row.new.identity,
+            grace: row.new.grace,
+            stop_deadline: row.stop_deadline,
+            spec_document: row.new.spec,
+            labels: row.new.labels,
+            traceparent: row.new.traceparent,
+            created: row.new.created,
+            times: row.times,
+            exit: row.outcome.as_ref().and_then(|o| o.exit),
+            outcome: row.outcome,
+        }
+    }
+}
+
+impl RunView {
+    /// Whether the condition holds (`Some(true)`), can no longer occur (`Some(false)`), or may yet.
+    pub(crate) fn meets(&self, condition: Condition) -> Option<bool> {
+        let ended = self.state.is_terminal();
+        let met = match condition {
+            Condition::Started => self.times.started.is_some(),
+            Condition::Paused => self.state == RunState::Paused,
+            Condition::LeaderExited => self.times.leader_exited.is_some(),
+            Condition::StreamsClosed => self.times.streams_closed.is_some(),
+            Condition::TreeEmpty => self.times.tree_empty.is_some(),
+            Condition::Ended => ended,
+        };
+        let possible = match condition {
+            Condition::Paused => !ended && self.state != RunState::Stopping,
+            _ => !ended,
+        };
+        match (met, possible) {
+            (true, _) => Some(true),
+            (false, false) => Some(false),
+            (false, true) => None,
+        }
+    }
+}
