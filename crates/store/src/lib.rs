@@ -5,9 +5,12 @@
 
 mod durable;
 mod open;
+mod postgres;
 mod record;
 mod select;
 mod sqlite;
+#[cfg(feature = "testing")]
+pub mod testing;
 mod url;
 mod words;
 mod writer;

@@ -1,7 +1,7 @@
 //! Opening a store: the connection, the schema, and what can be wrong with them.
 
 use crate::{
-    EpochRow, RunRow, Store, StoreError, StoreUrl,
+    EpochRow, RunRow, Store, StoreError, StoreUrl, postgres,
     record::{self, Record},
     sqlite,
     url::Place,
@@ -11,7 +11,7 @@ use sqlx::{
     ColumnIndex, Decode, Row, SqlSafeStr, Type,
     migrate::{Migrate, MigrateError, Migration, MigrationType, Migrator},
 };
-use std::{path::PathBuf, sync::Arc};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 /// Number, name and text of each migration. The two lists have the same numbers and the same meaning.
 type Migrations = &'static [(i64, &'static str, &'static str)];
@@ -20,6 +20,12 @@ pub(crate) const SQLITE_MIGRATIONS: Migrations = &[(
     1,
     "runs",
     include_str!("../../../migrations/sqlite/0001_runs.sql"),
+)];
+
+pub(crate) const POSTGRES_MIGRATIONS: Migrations = &[(
+    1,
+    "runs",
+    include_str!("../../../migrations/postgres/0001_runs.sql"),
 )];
 
 /// Why a store cannot be used. No message shows a password.
@@ -44,9 +50,45 @@ pub enum OpenError {
         /// Its version.
         found: String,
     },
-    /// This build cannot speak to Postgres.
-    #[error("this Kennel cannot use Postgres: name a file, --store sqlite:PATH")]
-    NoPostgres,
+    /// Nobody answers there, or not in the language of Postgres.
+    #[error(
+        "cannot connect to {url}: check that Postgres runs there and that host, port and sslmode are right"
+    )]
+    PostgresConnect {
+        /// The address, without its password.
+        url: String,
+        /// What went wrong.
+        #[source]
+        source: sqlx::Error,
+    },
+    /// It does not answer in time.
+    #[error(
+        "{url} did not answer within {wait:?}: check that Postgres runs there and that nothing is in between"
+    )]
+    PostgresSilent {
+        /// The address, without its password.
+        url: String,
+        /// How long it was given.
+        wait: Duration,
+    },
+    /// User or password are wrong.
+    #[error("{url} refuses the user or the password: check both, and pg_hba.conf of the server")]
+    PostgresCredentials {
+        /// The address, without its password.
+        url: String,
+        /// What Postgres said.
+        #[source]
+        source: sqlx::Error,
+    },
+    /// There is no such database.
+    #[error("there is no such database at {url}: make it with createdb")]
+    PostgresDatabase {
+        /// The address, without its password.
+        url: String,
+        /// What Postgres said.
+        #[source]
+        source: sqlx::Error,
+    },
     /// A migration did not go through; it has left nothing behind.
     #[error(
         "cannot bring the schema up to date: check that the database user may create tables there"
@@ -76,7 +118,7 @@ pub enum OpenError {
 pub async fn open(url: &StoreUrl) -> Result<Arc<dyn Store>, OpenError> {
     match url.place() {
         Place::Sqlite(path) => sqlite::open(path).await,
-        Place::Postgres(_) => Err(OpenError::NoPostgres),
+        Place::Postgres(address) => postgres::open(address, &url.to_string()).await,
     }
 }
 

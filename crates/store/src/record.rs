@@ -49,7 +49,7 @@ macro_rules! record {
                 records: &[&Self],
                 query: sqlx::query::Query<'q, sqlx::Postgres, sqlx::postgres::PgArguments>,
             ) -> sqlx::query::Query<'q, sqlx::Postgres, sqlx::postgres::PgArguments> {
-                query$(.bind(records.iter().map(|r| &r.$column).cloned().collect::<Vec<$type>>()))+
+                query$(.bind(records.iter().map(|r| &r.$column).collect::<Vec<&$type>>()))+
             }
         }
     };

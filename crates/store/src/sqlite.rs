@@ -146,6 +146,9 @@ impl Committer for SqliteCommitter {
         }
     }
 
+    /// A file does not go away while it is open.
+    async fn idle(&mut self) {}
+
     async fn close(self: Box<Self>) {
         if let Err(error) = self.conn.close().await {
             tracing::warn!(%error, "the database file was not closed well, its next opening tidies up");

@@ -28,6 +28,8 @@ const BATCH_URGENT_MAX: usize = 192;
 const BATCH_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// Longest wait for a place in the queue.
 const QUEUE_WAIT_MAX: Duration = Duration::from_secs(2);
+/// How long nothing is written before the connection is looked at.
+const IDLE_CHECK_EVERY: Duration = Duration::from_secs(5);
 
 /// One thing to write.
 #[derive(Debug)]
@@ -90,6 +92,10 @@ impl From<Failure> for StoreError {
 pub(crate) trait Committer: Send + 'static {
     /// Writes all in one transaction, in bounded time; one answer for each, in order. No two writes name the same run.
     async fn commit(&mut self, batch: &[Write]) -> Result<Vec<Answer>, Failure>;
+
+    /// Called now and then while there is nothing to write: a connection that has broken meanwhile is better found
+    /// here than by the next write, which would then be in doubt.
+    async fn idle(&mut self);
 
     /// Ends the connection in good order.
     async fn close(self: Box<Self>);
@@ -215,7 +221,8 @@ impl Batch {
 }
 
 impl Write {
-    fn key(&self) -> Option<String> {
+    /// The run that is written.
+    pub(crate) fn key(&self) -> Option<String> {
         match self {
             Self::Insert(record) | Self::Close(record) => Some(record.run_id.clone()),
             Self::Stop { run, .. } | Self::State { run, .. } => Some(run.to_string()),
@@ -233,41 +240,50 @@ impl Write {
 }
 
 impl Queues {
-    /// The next batch; none when the queues are closed and empty.
+    /// The next batch, empty after a while without work; none when the queues are closed and empty.
     async fn next(&mut self, finished: &mut oneshot::Receiver<()>) -> Option<Batch> {
         let mut batch = Batch::default();
         for job in std::mem::take(&mut self.held) {
-            self.put(&mut batch, job, BATCH_ROWS_MAX);
+            self.put(&mut batch, job);
         }
-        while batch.writes.is_empty() {
-            let job = tokio::select! { biased;
-                Some(job) = self.urgent.recv() => job,
-                Some(job) = self.later.recv() => job,
-                // Both an order to finish and a dropped writer close the queues.
-                _ = &mut *finished, if !finished.is_terminated() => {
-                    self.urgent.close();
-                    self.later.close();
-                    continue;
-                }
-                else => return None,
-            };
-            self.put(&mut batch, job, BATCH_ROWS_MAX);
+        if batch.writes.is_empty() {
+            match timeout(IDLE_CHECK_EVERY, self.first(finished)).await {
+                Ok(Some(job)) => self.put(&mut batch, job),
+                Ok(None) => return None,
+                Err(_) => return Some(batch),
+            }
         }
         while !batch.is_full(BATCH_URGENT_MAX)
             && let Ok(job) = self.urgent.try_recv()
         {
-            self.put(&mut batch, job, BATCH_ROWS_MAX);
+            self.put(&mut batch, job);
         }
         while !batch.is_full(BATCH_ROWS_MAX)
             && let Ok(job) = self.later.try_recv()
         {
-            self.put(&mut batch, job, BATCH_ROWS_MAX);
+            self.put(&mut batch, job);
         }
         Some(batch)
     }
 
-    fn put(&mut self, batch: &mut Batch, job: Job, rows_max: usize) {
-        if batch.is_full(rows_max) {
+    /// The next job; none when the queues are closed and empty.
+    async fn first(&mut self, finished: &mut oneshot::Receiver<()>) -> Option<Job> {
+        loop {
+            tokio::select! { biased;
+                Some(job) = self.urgent.recv() => return Some(job),
+                Some(job) = self.later.recv() => return Some(job),
+                // Both an order to finish and a dropped writer close the queues.
+                _ = &mut *finished, if !finished.is_terminated() => {
+                    self.urgent.close();
+                    self.later.close();
+                }
+                else => return None,
+            }
+        }
+    }
+
+    fn put(&mut self, batch: &mut Batch, job: Job) {
+        if batch.is_full(BATCH_ROWS_MAX) {
             self.held.push_back(job);
         } else if let Err(job) = batch.add(job) {
             self.held.push_back(job);
@@ -284,6 +300,10 @@ async fn write_all(
         let Batch {
             writes, answers, ..
         } = batch;
+        if writes.is_empty() {
+            committer.idle().await;
+            continue;
+        }
         match committer.commit(&writes).await {
             Ok(results) => {
                 for (answer, result) in answers.into_iter().zip(results) {

@@ -1,0 +1,459 @@
+//! Postgres: one connection that writes, a pool that reads.
+
+use crate::{
+    EpochRow, OpenError, Opening, RunRow, Store, StoreError,
+    durable::{Durable, Reader},
+    open::{self, epoch_row},
+    record::{CLOSING_SET, COLUMNS, Record, column_list, row_state},
+    select::{self, Dialect, Select},
+    words,
+    writer::{Answer, Committer, Failure, Write, Writer},
+};
+use async_trait::async_trait;
+use kennel_lifecycle::{NodeId, ProcessIdentity};
+use sqlx::{
+    AssertSqlSafe, ConnectOptions, Connection, PgConnection, PgPool, Postgres, QueryBuilder,
+    postgres::{PgConnectOptions, PgPoolOptions},
+};
+use std::{
+    collections::{BTreeMap, HashSet},
+    sync::Arc,
+    time::Duration,
+};
+use tokio::time::timeout;
+
+/// Connections that read at the same time.
+const READERS_MAX: u32 = 8;
+/// Longest wait for the first connection.
+const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
+/// Longest wait for a connection, new or from the pool.
+const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(2);
+/// Longest time of one transaction or one question.
+const STATEMENT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Facts must outlive a crash even where the database's own default is to answer before the disk has.
+const DURABLE_COMMITS: &str = "SELECT set_config('synchronous_commit', 'on', false) \
+    WHERE current_setting('synchronous_commit') = 'off'";
+
+/// Connects and brings the schema up to date. `shown` is the address without its password.
+pub(crate) async fn open(url: &str, shown: &str) -> Result<Arc<dyn Store>, OpenError> {
+    let options: PgConnectOptions = url
+        .parse()
+        .map_err(|source| open_error(shown.to_owned(), source))?;
+    let options = options.disable_statement_logging();
+    let mut conn = match timeout(OPEN_TIMEOUT, connect(&options)).await {
+        Ok(connected) => connected.map_err(|source| open_error(shown.to_owned(), source))?,
+        Err(_) => {
+            return Err(OpenError::PostgresSilent {
+                url: shown.to_owned(),
+                wait: OPEN_TIMEOUT,
+            });
+        }
+    };
+    let version: String = sqlx::query_scalar("SHOW server_version")
+        .fetch_one(&mut conn)
+        .await
+        .map_err(|source| open_error(shown.to_owned(), source))?;
+    let version = version.split(' ').next().unwrap_or_default();
+    let schema = open::migrate(&mut conn, open::POSTGRES_MIGRATIONS).await?;
+    let readers = PgPoolOptions::new()
+        .max_connections(READERS_MAX)
+        .acquire_timeout(ACQUIRE_TIMEOUT)
+        .connect_lazy_with(options.clone());
+    Ok(Arc::new(Durable {
+        writer: Writer::start(Box::new(PostgresCommitter::new(options, conn))),
+        reader: PostgresReader(readers),
+        description: format!("postgres {version}, schema {schema}"),
+    }))
+}
+
+async fn connect(options: &PgConnectOptions) -> Result<PgConnection, sqlx::Error> {
+    let mut conn = PgConnection::connect_with(options).await?;
+    sqlx::query(DURABLE_COMMITS).execute(&mut conn).await?;
+    Ok(conn)
+}
+
+/// By SQLSTATE (<https://www.postgresql.org/docs/current/errcodes-appendix.html>).
+fn open_error(url: String, source: sqlx::Error) -> OpenError {
+    let code = source
+        .as_database_error()
+        .and_then(|e| e.code())
+        .map(|code| code.into_owned())
+        .unwrap_or_default();
+    match code.as_str() {
+        "28P01" | "28000" => OpenError::PostgresCredentials { url, source },
+        "3D000" => OpenError::PostgresDatabase { url, source },
+        _ => OpenError::PostgresConnect { url, source },
+    }
+}
+
+struct PostgresCommitter {
+    options: PgConnectOptions,
+    /// Absent after a fault: what a broken connection still does is not known, so it is never used again.
+    conn: Option<PgConnection>,
+    sql: Arc<Statements>,
+    /// Whether the present transaction may have been committed.
+    in_doubt: bool,
+}
+
+struct Statements {
+    insert: Arc<str>,
+    close: Arc<str>,
+}
+
+const STOP: &str = "UPDATE runs SET desired = 'stop', \
+    stop_deadline = LEAST(COALESCE(runs.stop_deadline, w.deadline), w.deadline) \
+    FROM unnest($1::text[], $2::bigint[], $3::bigint[]) AS w (run_id, generation, deadline) \
+    WHERE runs.run_id = w.run_id AND runs.generation = w.generation AND runs.end_reason IS NULL \
+    RETURNING runs.run_id";
+
+const STATE: &str = "UPDATE runs SET state = w.state, started_us = COALESCE(w.started_us, runs.started_us) \
+    FROM unnest($1::text[], $2::bigint[], $3::text[], $4::bigint[]) AS w (run_id, generation, state, started_us) \
+    WHERE runs.run_id = w.run_id AND runs.generation = w.generation AND runs.end_reason IS NULL \
+    RETURNING runs.run_id";
+
+impl Statements {
+    fn new() -> Self {
+        let names = column_list("");
+        let values: Vec<String> = COLUMNS
+            .iter()
+            .map(|c| match c.name {
+                "labels" => "w.labels::jsonb".to_owned(),
+                name => format!("w.{name}"),
+            })
+            .collect();
+        let arrays: Vec<String> = COLUMNS
+            .iter()
+            .enumerate()
+            .map(|(i, c)| format!("${}::{}[]", i + 1, c.sql_type))
+            .collect();
+        // INVARIANT: a row is only ever written under its node's present generation, so no row can appear that the
+        // restamping of open_node has missed. FOR SHARE makes a new generation wait for this commit, and this
+        // statement for the commit of a new generation.
+        let insert = format!(
+            "INSERT INTO runs ({names}) SELECT {} FROM unnest({}) AS w ({names}) \
+             JOIN nodes n ON n.node = w.node AND n.generation = w.generation FOR SHARE OF n \
+             ON CONFLICT (run_id) DO ",
+            values.join(", "),
+            arrays.join(", "),
+        );
+        Self {
+            insert: format!("{insert} NOTHING RETURNING run_id").into(),
+            close: format!(
+                "{insert} UPDATE SET {CLOSING_SET} WHERE runs.end_reason IS NULL \
+                 AND runs.node = excluded.node AND runs.generation = excluded.generation RETURNING run_id"
+            )
+            .into(),
+        }
+    }
+}
+
+/// A batch by statement. No run is in it twice, so the order of the statements is free: those that lock the node
+/// come first, as in `open_node`, or the two could wait for each other.
+#[derive(Default)]
+struct Sorted<'a> {
+    inserts: Vec<&'a Record>,
+    closes: Vec<&'a Record>,
+    stops: (Vec<String>, Vec<i64>, Vec<i64>),
+    states: (Vec<String>, Vec<i64>, Vec<&'static str>, Vec<Option<i64>>),
+}
+
+impl<'a> Sorted<'a> {
+    fn new(batch: &'a [Write]) -> Self {
+        let mut sorted = Self::default();
+        for write in batch {
+            match write {
+                Write::Insert(record) => sorted.inserts.push(record),
+                Write::Close(record) => sorted.closes.push(record),
+                Write::Stop {
+                    run,
+                    generation,
+                    deadline,
+                } => {
+                    sorted.stops.0.push(run.to_string());
+                    sorted.stops.1.push(*generation);
+                    sorted.stops.2.push(deadline.0);
+                }
+                Write::State {
+                    run,
+                    generation,
+                    state,
+                    started,
+                } => {
+                    sorted.states.0.push(run.to_string());
+                    sorted.states.1.push(*generation);
+                    sorted.states.2.push(row_state(*state));
+                    sorted.states.3.push(started.map(|t| t.0));
+                }
+                // Always alone in its batch, which does not come here.
+                Write::Open(_) => {}
+            }
+        }
+        sorted
+    }
+
+    fn statements(&self) -> usize {
+        usize::from(!self.inserts.is_empty())
+            + usize::from(!self.closes.is_empty())
+            + usize::from(!self.stops.0.is_empty())
+            + usize::from(!self.states.0.is_empty())
+    }
+
+    /// Runs the statements; gives the runs that were written.
+    async fn execute(
+        self,
+        conn: &mut PgConnection,
+        sql: &Statements,
+    ) -> Result<HashSet<String>, sqlx::Error> {
+        let mut written = HashSet::new();
+        let mut queries = Vec::with_capacity(4);
+        if !self.inserts.is_empty() {
+            let query = sqlx::query(AssertSqlSafe(sql.insert.clone()));
+            queries.push(Record::bind_postgres(&self.inserts, query));
+        }
+        if !self.closes.is_empty() {
+            let query = sqlx::query(AssertSqlSafe(sql.close.clone()));
+            queries.push(Record::bind_postgres(&self.closes, query));
+        }
+        if !self.stops.0.is_empty() {
+            let (runs, generations, deadlines) = self.stops;
+            queries.push(
+                sqlx::query(STOP)
+                    .bind(runs)
+                    .bind(generations)
+                    .bind(deadlines),
+            );
+        }
+        if !self.states.0.is_empty() {
+            let (runs, generations, states, started) = self.states;
+            queries.push(
+                sqlx::query(STATE)
+                    .bind(runs)
+                    .bind(generations)
+                    .bind(states)
+                    .bind(started),
+            );
+        }
+        for query in queries {
+            for row in query.fetch_all(&mut *conn).await? {
+                written.insert(sqlx::Row::try_get(&row, 0)?);
+            }
+        }
+        Ok(written)
+    }
+}
+
+impl PostgresCommitter {
+    fn new(options: PgConnectOptions, conn: PgConnection) -> Self {
+        Self {
+            options,
+            conn: Some(conn),
+            sql: Arc::new(Statements::new()),
+            in_doubt: false,
+        }
+    }
+
+    /// The connection; a new one where there is none.
+    async fn connection(&mut self) -> Result<PgConnection, Failure> {
+        if let Some(conn) = self.conn.take() {
+            return Ok(conn);
+        }
+        match timeout(ACQUIRE_TIMEOUT, connect(&self.options)).await {
+            Ok(Ok(conn)) => Ok(conn),
+            Ok(Err(error)) => Err(Failure::Unavailable(error.to_string())),
+            Err(_) => Err(Failure::Unavailable(format!(
+                "postgres could not be reached within {ACQUIRE_TIMEOUT:?}"
+            ))),
+        }
+    }
+
+    async fn transact(
+        &mut self,
+        conn: &mut PgConnection,
+        batch: &[Write],
+    ) -> Result<Vec<Answer>, sqlx::Error> {
+        self.in_doubt = false;
+        if let [Write::Open(opening)] = batch {
+            let mut tx = conn.begin().await?;
+            let answer = open_node(&mut tx, opening).await?;
+            self.in_doubt = true;
+            tx.commit().await?;
+            return Ok(vec![answer]);
+        }
+        let sorted = Sorted::new(batch);
+        let sql = self.sql.clone();
+        let written = if sorted.statements() == 1 {
+            // One statement is its own transaction: two round trips less.
+            self.in_doubt = true;
+            sorted.execute(conn, &sql).await?
+        } else {
+            let mut tx = conn.begin().await?;
+            let written = sorted.execute(&mut tx, &sql).await?;
+            self.in_doubt = true;
+            tx.commit().await?;
+            written
+        };
+        let answer = |write: &Write| match write.key() {
+            Some(run) if written.contains(&run) => Answer::Written,
+            _ => Answer::NotWritten,
+        };
+        Ok(batch.iter().map(answer).collect())
+    }
+}
+
+#[async_trait]
+impl Committer for PostgresCommitter {
+    async fn commit(&mut self, batch: &[Write]) -> Result<Vec<Answer>, Failure> {
+        let mut conn = self.connection().await?;
+        let failure = match timeout(STATEMENT_TIMEOUT, self.transact(&mut conn, batch)).await {
+            Ok(Ok(answers)) => {
+                self.conn = Some(conn);
+                return Ok(answers);
+            }
+            Ok(Err(error)) => failure(&error),
+            Err(_) => Failure::Unknown(format!(
+                "postgres did not answer within {STATEMENT_TIMEOUT:?}"
+            )),
+        };
+        match failure {
+            Failure::Refused(_) => self.conn = Some(conn),
+            Failure::Unavailable(_) | Failure::Unknown(_) => drop(conn),
+        }
+        match failure {
+            // COMMIT has not been sent and never will be.
+            Failure::Unknown(why) if !self.in_doubt => Err(Failure::Unavailable(why)),
+            failure => Err(failure),
+        }
+    }
+
+    async fn idle(&mut self) {
+        if let Some(mut conn) = self.conn.take()
+            && let Ok(Ok(())) = timeout(ACQUIRE_TIMEOUT, conn.ping()).await
+        {
+            self.conn = Some(conn);
+        }
+    }
+
+    async fn close(mut self: Box<Self>) {
+        if let Some(conn) = self.conn.take()
+            && let Err(error) = conn.close().await
+        {
+            tracing::debug!(%error, "the connection to postgres was gone before it was closed");
+        }
+    }
+}
+
+async fn open_node(conn: &mut PgConnection, opening: &Opening) -> Result<Answer, sqlx::Error> {
+    let node = opening.node.to_string();
+    let epoch = opening.keeper_epoch.to_string();
+    let generation: i64 = sqlx::query_scalar(open::RAISE_GENERATION)
+        .bind(&node)
+        .bind(&opening.node_name)
+        .bind(&epoch)
+        .bind(opening.now.0)
+        .fetch_one(&mut *conn)
+        .await?;
+    let ProcessIdentity {
+        pid,
+        pgid,
+        sid,
+        start_ticks,
+        pidfs_handle,
+    } = opening.keeper;
+    let recorded = sqlx::query(open::RECORD_KEEPER)
+        .bind(&epoch)
+        .bind(&node)
+        .bind(generation)
+        .bind(i64::from(pid))
+        .bind(i64::from(pgid))
+        .bind(i64::from(sid))
+        .bind(start_ticks.cast_signed())
+        .bind(pidfs_handle.map(u64::cast_signed))
+        .bind(&opening.host.boot_id)
+        .bind(opening.host.pidns_inode.cast_signed())
+        .bind(opening.now.0)
+        .execute(&mut *conn)
+        .await?;
+    if recorded.rows_affected() == 0 {
+        return Ok(Answer::NotWritten);
+    }
+    sqlx::query(open::RESTAMP)
+        .bind(&node)
+        .bind(generation)
+        .execute(&mut *conn)
+        .await?;
+    Ok(Answer::Generation(generation))
+}
+
+/// By SQLSTATE: what the server has said no to was not written, except where it says that it is going away.
+fn failure(error: &sqlx::Error) -> Failure {
+    let text = error.to_string();
+    let code = match error.as_database_error().map(|e| e.code()) {
+        Some(code) => code.unwrap_or_default(),
+        None if matches!(error, sqlx::Error::Encode(_)) => return Failure::Refused(text),
+        None => return Failure::Unknown(text),
+    };
+    match &*code {
+        // admin_shutdown, crash_shutdown, idle_session_timeout; they end the session, perhaps just after a commit.
+        "57P01" | "57P02" | "57P05" => Failure::Unknown(text),
+        // Connection exceptions.
+        code if code.starts_with("08") => Failure::Unknown(text),
+        // Data exception, integrity, syntax and access, program limit.
+        code if ["22", "23", "42", "54"].iter().any(|c| code.starts_with(c)) => {
+            Failure::Refused(text)
+        }
+        _ => Failure::Unavailable(text),
+    }
+}
+
+#[derive(Debug)]
+struct PostgresReader(PgPool);
+
+#[async_trait]
+impl Reader for PostgresReader {
+    async fn runs(&self, select: Select<'_>) -> Result<Vec<RunRow>, StoreError> {
+        let mut sql: QueryBuilder<Postgres> = select::build(select);
+        let rows = bounded(sql.build().fetch_all(&self.0)).await?;
+        rows.iter().map(open::run_row).collect()
+    }
+
+    async fn open_epochs(&self, node: NodeId) -> Result<Vec<EpochRow>, StoreError> {
+        let query = sqlx::query(select::OPEN_EPOCHS).bind(node.to_string());
+        let rows = bounded(query.fetch_all(&self.0)).await?;
+        rows.iter().map(epoch_row).collect()
+    }
+
+    async fn ping(&self) -> Result<(), StoreError> {
+        let query = sqlx::query("SELECT 1 FROM nodes LIMIT 1");
+        bounded(query.fetch_optional(&self.0)).await.map(|_| ())
+    }
+
+    async fn close(&self) {
+        self.0.close().await;
+    }
+}
+
+async fn bounded<T>(
+    question: impl Future<Output = Result<T, sqlx::Error>>,
+) -> Result<T, StoreError> {
+    match timeout(STATEMENT_TIMEOUT, question).await {
+        Ok(Ok(answer)) => Ok(answer),
+        Ok(Err(error)) => Err(match failure(&error) {
+            Failure::Refused(why) => StoreError::Corrupt(why),
+            Failure::Unavailable(why) | Failure::Unknown(why) => StoreError::Unavailable(why),
+        }),
+        Err(_) => Err(StoreError::Unavailable(format!(
+            "postgres did not answer within {STATEMENT_TIMEOUT:?}"
+        ))),
+    }
+}
+
+impl Dialect for Postgres {
+    const LABELS_TEXT: &'static str = "labels::text AS labels";
+
+    fn push_labels(sql: &mut QueryBuilder<Self>, labels: &BTreeMap<String, String>) {
+        sql.push(" AND labels @> ")
+            .push_bind(words::labels(labels))
+            .push("::jsonb");
+    }
+}

@@ -1,0 +1,312 @@
+//! A real Postgres for tests: a cluster of its own, or the server that `KENNEL_TEST_POSTGRES` names.
+
+use sqlx::{AssertSqlSafe, Connection, PgConnection};
+use std::{
+    fs, io,
+    os::unix::{fs::chown, process::CommandExt},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    sync::atomic::{AtomicU32, Ordering},
+    time::Duration,
+};
+use tempfile::TempDir;
+use tokio::time::{Instant, sleep};
+
+/// Names a server to be used instead of an own cluster; its user must be allowed to create schemas.
+pub const SERVER_VARIABLE: &str = "KENNEL_TEST_POSTGRES";
+/// Where Debian puts the binaries, by version.
+const BINARIES: &str = "/usr/lib/postgresql";
+/// A role that has to give a password; everyone else on the socket is trusted.
+pub const ROLE: &str = "kennel";
+/// Its password.
+pub const PASSWORD: &str = "correct horse";
+const START_TIMEOUT: Duration = Duration::from_secs(30);
+const STOP_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Why there is no Postgres to test with.
+#[derive(Debug, thiserror::Error)]
+pub enum PostgresServerError {
+    /// The binaries are not there.
+    #[error(
+        "no Postgres under {BINARIES}: `make test` installs it (Debian package postgresql), or set \
+         {SERVER_VARIABLE} to the URL of a server"
+    )]
+    NotInstalled,
+    /// Files or processes.
+    #[error("cannot {what} for the test's Postgres")]
+    Io {
+        /// What was tried.
+        what: &'static str,
+        /// What went wrong.
+        #[source]
+        source: io::Error,
+    },
+    /// A program ended with an error.
+    #[error("{program} failed: {output}")]
+    Failed {
+        /// Its name.
+        program: &'static str,
+        /// What it said.
+        output: String,
+    },
+    /// It does not answer.
+    #[error("the test's Postgres does not answer within {START_TIMEOUT:?}: {log}")]
+    Silent {
+        /// Its log.
+        log: String,
+    },
+    /// A statement of the fixture was refused.
+    #[error("the test's Postgres refused a statement")]
+    Sql(#[from] sqlx::Error),
+}
+
+/// A running server. An own cluster is stopped and removed when this is dropped.
+#[derive(Debug)]
+pub struct PostgresServer {
+    /// Parameters that reach it, without user, password and search path.
+    base: String,
+    cluster: Option<Cluster>,
+    schemas: AtomicU32,
+}
+
+#[derive(Debug)]
+struct Cluster {
+    dir: TempDir,
+    binaries: PathBuf,
+    process: Option<Child>,
+}
+
+impl PostgresServer {
+    /// The server of [`SERVER_VARIABLE`] if it is set, else an own cluster.
+    pub async fn start() -> Result<Self, PostgresServerError> {
+        match std::env::var(SERVER_VARIABLE) {
+            Ok(url) => Ok(Self {
+                base: url,
+                cluster: None,
+                schemas: AtomicU32::new(0),
+            }),
+            Err(_) => Self::start_own().await,
+        }
+    }
+
+    /// An own cluster in any case: one that may be stopped.
+    pub async fn start_own() -> Result<Self, PostgresServerError> {
+        let binaries = newest_binaries().ok_or(PostgresServerError::NotInstalled)?;
+        let dir = tempfile::Builder::new()
+            .prefix("kennel-pg-")
+            .tempdir()
+            .map_err(io_error("make a directory"))?;
+        if we_are_root() {
+            let (uid, gid) = (id_of("-u")?, id_of("-g")?);
+            chown(dir.path(), Some(uid), Some(gid)).map_err(io_error("hand over a directory"))?;
+        }
+        let socket = dir.path().display();
+        let base = format!("postgres://localhost/postgres?host={socket}");
+        let cluster = Cluster {
+            dir,
+            binaries,
+            process: None,
+        };
+        cluster.init()?;
+        let mut server = Self {
+            base,
+            cluster: Some(cluster),
+            schemas: AtomicU32::new(0),
+        };
+        server.resume().await?;
+        let role = format!("CREATE ROLE {ROLE} LOGIN SUPERUSER PASSWORD '{PASSWORD}'");
+        let mut conn = server.connect().await?;
+        sqlx::query(AssertSqlSafe(role)).execute(&mut conn).await?;
+        conn.close().await?;
+        Ok(server)
+    }
+
+    /// A new, empty schema, as the address of a store.
+    pub async fn schema(&self) -> Result<String, PostgresServerError> {
+        let number = self.schemas.fetch_add(1, Ordering::Relaxed);
+        let name = format!("kennel_test_{}_{number}", std::process::id());
+        let mut conn = self.connect().await?;
+        let create = format!("CREATE SCHEMA {name}");
+        sqlx::query(AssertSqlSafe(create))
+            .execute(&mut conn)
+            .await?;
+        conn.close().await?;
+        let url = self.url(None);
+        Ok(format!("{url}&options=-c%20search_path%3D{name}"))
+    }
+
+    /// Removes what [`PostgresServer::schema`] has made; only needed on a server that is not our own.
+    pub async fn drop_schemas(&self) -> Result<(), PostgresServerError> {
+        let mut conn = self.connect().await?;
+        for number in 0..self.schemas.load(Ordering::Relaxed) {
+            let pid = std::process::id();
+            let drop = format!("DROP SCHEMA IF EXISTS kennel_test_{pid}_{number} CASCADE");
+            sqlx::query(AssertSqlSafe(drop)).execute(&mut conn).await?;
+        }
+        conn.close().await?;
+        Ok(())
+    }
+
+    /// The address for this user and password; without them, for the superuser.
+    #[must_use]
+    pub fn url(&self, login: Option<(&str, &str)>) -> String {
+        let joint = if self.base.contains('?') { '&' } else { '?' };
+        let base = &self.base;
+        match (login, &self.cluster) {
+            (Some((user, password)), _) => {
+                format!("{base}{joint}user={user}&password={password}")
+            }
+            (None, Some(_)) => format!("{base}{joint}user=postgres"),
+            (None, None) => format!("{base}{joint}application_name=kennel_test"),
+        }
+    }
+
+    /// Ends an own cluster as a crash does: no goodbye to anybody. It can be resumed.
+    pub fn crash(&mut self) {
+        if let Some(cluster) = &mut self.cluster {
+            cluster.stop("-QUIT");
+        }
+    }
+
+    /// Starts an own cluster again, and waits until it answers.
+    pub async fn resume(&mut self) -> Result<(), PostgresServerError> {
+        let Some(cluster) = &mut self.cluster else {
+            return Ok(());
+        };
+        cluster.start()?;
+        let deadline = Instant::now() + START_TIMEOUT;
+        while Instant::now() < deadline {
+            if let Ok(conn) = self.connect().await {
+                conn.close().await?;
+                return Ok(());
+            }
+            sleep(Duration::from_millis(20)).await;
+        }
+        let log = self.cluster.as_ref().map(Cluster::log);
+        Err(PostgresServerError::Silent {
+            log: log.unwrap_or_default(),
+        })
+    }
+
+    async fn connect(&self) -> Result<PgConnection, sqlx::Error> {
+        PgConnection::connect(&self.url(None)).await
+    }
+}
+
+impl Cluster {
+    fn data(&self) -> PathBuf {
+        self.dir.path().join("data")
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(self.dir.path().join("log")).unwrap_or_default()
+    }
+
+    fn init(&self) -> Result<(), PostgresServerError> {
+        let output = as_postgres(&self.binaries.join("initdb"))?
+            .args(["-N", "-U", "postgres", "-A", "trust", "-E", "UTF8"])
+            .args(["--locale=C.UTF-8", "-D"])
+            .arg(self.data())
+            .current_dir(self.dir.path())
+            .output()
+            .map_err(io_error("run initdb"))?;
+        if !output.status.success() {
+            return Err(PostgresServerError::Failed {
+                program: "initdb",
+                output: String::from_utf8_lossy(&output.stderr).into_owned(),
+            });
+        }
+        let rules = format!("local all {ROLE} scram-sha-256\nlocal all all trust\n");
+        fs::write(self.data().join("pg_hba.conf"), rules).map_err(io_error("write pg_hba.conf"))
+    }
+
+    fn start(&mut self) -> Result<(), PostgresServerError> {
+        let log = fs::File::create(self.dir.path().join("log")).map_err(io_error("make a log"))?;
+        let process = as_postgres(&self.binaries.join("postgres"))?
+            .arg("-D")
+            .arg(self.data())
+            .arg("-k")
+            .arg(self.dir.path())
+            .args(["-c", "listen_addresses="])
+            .current_dir(self.dir.path())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log)
+            // A terminal's Ctrl-C ends the test, which then ends the cluster.
+            .process_group(0)
+            .spawn()
+            .map_err(io_error("start postgres"))?;
+        self.process = Some(process);
+        Ok(())
+    }
+
+    /// Ends the server by this signal, at last by SIGKILL, and waits for it.
+    fn stop(&mut self, signal: &str) {
+        let Some(mut process) = self.process.take() else {
+            return;
+        };
+        let pid = process.id().to_string();
+        // A failed kill means that it has ended, which the wait below finds out.
+        let _ = Command::new("kill").args([signal, &pid]).status();
+        let deadline = std::time::Instant::now() + STOP_TIMEOUT;
+        while matches!(process.try_wait(), Ok(None)) {
+            if std::time::Instant::now() > deadline {
+                let _ = process.kill();
+                let _ = process.wait();
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        // Immediate: nobody will read what is in it.
+        self.stop("-QUIT");
+    }
+}
+
+fn newest_binaries() -> Option<PathBuf> {
+    let versions = fs::read_dir(BINARIES).ok()?.flatten();
+    versions
+        .filter_map(|entry| {
+            let version: u32 = entry.file_name().to_str()?.parse().ok()?;
+            let binaries = entry.path().join("bin");
+            binaries
+                .join("initdb")
+                .exists()
+                .then_some((version, binaries))
+        })
+        .max()
+        .map(|(_, binaries)| binaries)
+}
+
+/// Postgres refuses to run as root, so root becomes the package's user first. Without a program in between, so that
+/// our child is Postgres itself and a signal reaches it.
+fn as_postgres(program: &Path) -> Result<Command, PostgresServerError> {
+    let mut command = Command::new(program);
+    if we_are_root() {
+        command.uid(id_of("-u")?).gid(id_of("-g")?);
+    }
+    Ok(command)
+}
+
+fn we_are_root() -> bool {
+    fs::metadata("/proc/self").is_ok_and(|own| std::os::unix::fs::MetadataExt::uid(&own) == 0)
+}
+
+fn id_of(which: &str) -> Result<u32, PostgresServerError> {
+    let output = Command::new("id")
+        .args([which, "postgres"])
+        .output()
+        .map_err(io_error("run id"))?;
+    String::from_utf8_lossy(&output.stdout)
+        .trim()
+        .parse()
+        .map_err(|_| PostgresServerError::NotInstalled)
+}
+
+fn io_error(what: &'static str) -> impl FnOnce(io::Error) -> PostgresServerError {
+    move |source| PostgresServerError::Io { what, source }
+}
