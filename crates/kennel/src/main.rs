@@ -1,2 +1,76 @@
-//! Stub.
-fn main() {}
+//! `kennel`: owns processes and never loses one. Server and command line in one binary.
+//!
+//! `kennel serve` is the keeper, which must be single-threaded: nothing here starts a runtime before it is known
+//! what this process is. The keeper executes this binary again as `kennel server`. All other commands ask a server.
+
+mod args;
+mod cli;
+mod config;
+mod failure;
+mod serve;
+mod server;
+mod telemetry;
+mod values;
+
+use args::{Cli, Command};
+use clap::{Parser as _, error::ErrorKind};
+use config::Surroundings;
+use std::{ffi::OsString, process::ExitCode};
+
+/// Exit code of a command line that was not understood.
+const USAGE: u8 = 2;
+
+fn main() -> ExitCode {
+    let words: Vec<OsString> = std::env::args_os().collect();
+    let cli = match Cli::try_parse_from(&words) {
+        Ok(cli) => cli,
+        Err(error) => return not_understood(&error, &words),
+    };
+    let here = Surroundings::here();
+    match cli.command {
+        Command::Serve(flags) => serve::keeper(&cli.client, &flags, &here, &words),
+        Command::Server(flags) => server::main(&flags, &here),
+        command => cli::main(&cli.client, command, &here),
+    }
+}
+
+/// Prints what clap has to say, which includes help and version.
+fn not_understood(error: &clap::Error, words: &[OsString]) -> ExitCode {
+    // Nobody may be reading; there is nowhere else to say so.
+    let _ = error.print();
+    match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => ExitCode::SUCCESS,
+        _ if is_run(words) => ExitCode::from(cli::OWN_FAILURE),
+        _ => ExitCode::from(USAGE),
+    }
+}
+
+/// Whether these words were meant for `kennel run`, as far as that can be said of words that are not well formed.
+fn is_run(words: &[OsString]) -> bool {
+    let mut words = words.iter().skip(1);
+    while let Some(word) = words.next() {
+        match word.to_str() {
+            Some("--server" | "-o" | "--output") => {
+                words.next();
+            }
+            Some(flag) if flag.starts_with('-') => {}
+            word => return word == Some("run"),
+        }
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn run_is_recognised_behind_the_flags_of_every_command() {
+        let is = |line: &str| is_run(&line.split(' ').map(OsString::from).collect::<Vec<_>>());
+        assert!(is("kennel run --bad"));
+        assert!(is("kennel -o json --server unix:/s run"));
+        assert!(!is("kennel -o run ps"));
+        assert!(!is("kennel ps run"));
+        assert!(!is("kennel"));
+    }
+}

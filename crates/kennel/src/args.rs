@@ -1,0 +1,355 @@
+//! What can be typed: commands, flags, and the text of `--help`.
+
+#![expect(
+    clippy::doc_markdown,
+    reason = "these comments are printed as help, where backticks would show"
+)]
+
+use crate::values;
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::{path::PathBuf, time::Duration};
+
+const EXIT_CODES: &str = "\
+Exit codes:
+  0    done
+  1    the server refused, could not do it, or is not there
+  2    the command line was not understood
+Others are told by the commands that have them: run, wait, serve.";
+
+const RUN_CODES: &str = "\
+Exit codes:
+  0-255    the command's own
+  128+N    signal N ended the command
+  126      the command was found and could not be executed
+  127      the command was not found
+  125      kennel itself failed: no server, refused, stream lost, exit unknown
+
+Ctrl-C interrupts the command (SIGINT to its group); a second one ends it and its whole tree, a third one at once.
+SIGTERM ends it too. When nobody reads standard output any more, the run is ended and the exit code is 141.";
+
+const WAIT_CODES: &str = "\
+Exit codes:
+  0    the condition holds
+  1    the server refused, could not do it, or is not there
+  2    the command line was not understood
+  3    the condition can no longer occur";
+
+const SERVE_CODES: &str = "\
+Exit codes:
+  0     every run has ended and all is recorded
+  1     something was still alive 10 seconds after the order to stop, or the start failed
+  2     the data directory is in use by another server, or the command line was not understood
+  70    a part of the service was lost
+
+SIGTERM or SIGINT stops every run and then the server; a second one skips the graces.
+
+Each flag has a variable; flags win. A store's URL that holds a password belongs into --store-file.";
+
+/// Owns processes and never loses one.
+#[derive(Debug, Parser)]
+#[command(name = "kennel", version, after_help = EXIT_CODES, max_term_width = 100)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) client: ClientArgs,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// What every command that asks a server takes.
+#[derive(Debug, Args)]
+pub(crate) struct ClientArgs {
+    /// Server to ask [env: KENNEL_SERVER] [default: the socket of `kennel serve`]
+    #[arg(long, global = true, value_name = "unix:PATH")]
+    pub(crate) server: Option<String>,
+    /// Form of what is printed
+    #[arg(short, long, global = true, value_enum, value_name = "FORM")]
+    pub(crate) output: Option<Format>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Format {
+    /// For people
+    #[default]
+    Text,
+    /// proto3 JSON, one document per line
+    Json,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Start the server and stay with it
+    #[command(after_help = SERVE_CODES)]
+    Serve(ServeArgs),
+    /// The part of the service that the keeper starts
+    #[command(hide = true)]
+    Server(ServeArgs),
+    /// Run a command and stay with it: its output is ours, its exit code too
+    #[command(after_help = RUN_CODES)]
+    Run(SpecArgs),
+    /// Start a command, print the run's id and leave
+    Spawn(SpecArgs),
+    /// List runs, newest first
+    Ps(PsArgs),
+    /// Show all that is known of a run
+    Get(RunRef),
+    /// End a run: SIGTERM to its whole tree, the grace, SIGKILL
+    Abort(AbortArgs),
+    /// Send SIGINT to the command's process group, once
+    Interrupt(RunRef),
+    /// Stop every process of a run until `resume`
+    Pause(RunRef),
+    /// Continue a paused run
+    Resume(RunRef),
+    /// Wait for a condition of a run
+    #[command(after_help = WAIT_CODES)]
+    Wait(WaitArgs),
+    /// Print what a run has written, byte for byte
+    Logs(LogsArgs),
+    /// Print a run's events, one per line
+    Events(EventsArgs),
+    /// Show what the server is, and whether it serves
+    Status,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ServeArgs {
+    /// Socket to listen on [env: KENNEL_LISTEN] [default: /run/kennel/kennel.sock for root, else
+    /// $XDG_RUNTIME_DIR/kennel/kennel.sock]
+    #[arg(long, value_name = "unix:PATH")]
+    pub(crate) listen: Option<String>,
+    /// Database, as sqlite:PATH or postgres://... [env: KENNEL_STORE] [default: kennel.db in the data directory]
+    #[arg(long, value_name = "URL")]
+    pub(crate) store: Option<String>,
+    /// File that holds the database's URL [env: KENNEL_STORE_FILE]
+    #[arg(long, value_name = "FILE", conflicts_with = "store")]
+    pub(crate) store_file: Option<PathBuf>,
+    /// Where journals are kept [env: KENNEL_DATA_DIR] [default: /var/lib/kennel for root, else
+    /// $XDG_STATE_HOME/kennel]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) data_dir: Option<PathBuf>,
+    /// Whether runs get control groups: where it is possible, or never
+    #[arg(long, value_enum, value_name = "WHEN", default_value_t)]
+    pub(crate) cgroup: CgroupUse,
+    /// Form of the log on standard error; KENNEL_LOG filters it, as in KENNEL_LOG=debug
+    #[arg(long, value_enum, value_name = "FORM", default_value_t)]
+    pub(crate) log_format: LogFormat,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum CgroupUse {
+    /// Where a control group can be made
+    #[default]
+    Auto,
+    /// Never
+    Off,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LogFormat {
+    /// For people
+    #[default]
+    Text,
+    /// One JSON object per line
+    Json,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SpecArgs {
+    /// Time between SIGTERM and SIGKILL when the run is ended, such as 500ms or 5s
+    #[arg(long, value_name = "DURATION", value_parser = values::duration)]
+    pub(crate) grace: Option<Duration>,
+    /// Mark for selection; may be repeated
+    #[arg(short, long = "label", value_name = "K=V", value_parser = values::pair)]
+    pub(crate) labels: Vec<(String, String)>,
+    /// Variable for the command; may be repeated
+    #[arg(short, long = "env", value_name = "K=V", value_parser = values::pair)]
+    pub(crate) env: Vec<(String, String)>,
+    /// Working directory [default: this one]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) cwd: Option<PathBuf>,
+    /// Kind of work
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) kind: KindArg,
+    /// The run's id, a ULID: the same id is never run twice [default: a new one]
+    #[arg(long, value_name = "ULID")]
+    pub(crate) run_id: Option<String>,
+    /// Standard input of the command, read to its end first; `-` is ours [default: /dev/null]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) input: Option<PathBuf>,
+    /// The command and its arguments
+    #[arg(trailing_var_arg = true, required = true, value_name = "COMMAND")]
+    pub(crate) argv: Vec<String>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum KindArg {
+    /// One turn of an agent
+    #[default]
+    Heartbeat,
+    /// A background job
+    Job,
+    /// A long-lived service
+    Service,
+    /// An interactive terminal
+    Terminal,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RunRef {
+    /// Id of the run
+    #[arg(value_name = "RUN")]
+    pub(crate) run: String,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct PsArgs {
+    /// Ended runs too
+    #[arg(short, long, conflicts_with = "states")]
+    pub(crate) all: bool,
+    /// Only runs with this label; may be repeated, all must match
+    #[arg(short, long = "label", value_name = "K=V", value_parser = values::pair)]
+    pub(crate) labels: Vec<(String, String)>,
+    /// Only runs in this state; may be repeated
+    #[arg(long = "state", value_enum, value_name = "STATE")]
+    pub(crate) states: Vec<StateArg>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum StateArg {
+    Starting,
+    Running,
+    Paused,
+    Stopping,
+    Succeeded,
+    Failed,
+    Cancelled,
+    Lost,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct AbortArgs {
+    /// Id of the run
+    #[arg(value_name = "RUN")]
+    pub(crate) run: String,
+    /// Time between SIGTERM and SIGKILL [default: the run's own]; 0 kills at once
+    #[arg(long, value_name = "DURATION", value_parser = values::duration)]
+    pub(crate) grace: Option<Duration>,
+    /// What to wait for
+    #[arg(long, value_enum, value_name = "WHAT", default_value_t)]
+    pub(crate) wait: AbortWaitArg,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum AbortWaitArg {
+    /// Only until the order is recorded
+    None,
+    /// Until the command itself has ended
+    LeaderExited,
+    /// Until nothing of its tree is left
+    #[default]
+    TreeEmpty,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct WaitArgs {
+    /// Id of the run
+    #[arg(value_name = "RUN")]
+    pub(crate) run: String,
+    /// What to wait for
+    #[arg(long = "for", value_enum, value_name = "CONDITION", default_value_t)]
+    pub(crate) condition: ConditionArg,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ConditionArg {
+    /// The command runs
+    Started,
+    /// Every process of it is stopped
+    Paused,
+    /// The command itself has ended
+    LeaderExited,
+    /// All output has been read
+    StreamsClosed,
+    /// Nothing of its tree is left
+    TreeEmpty,
+    /// All is known and recorded
+    #[default]
+    Ended,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct LogsArgs {
+    /// Id of the run
+    #[arg(value_name = "RUN")]
+    pub(crate) run: String,
+    /// Stay and print what comes, until the run has ended
+    #[arg(short, long)]
+    pub(crate) follow: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct EventsArgs {
+    /// Id of the run
+    #[arg(value_name = "RUN")]
+    pub(crate) run: String,
+    /// Stay and print what comes, until the run has ended
+    #[arg(short, long)]
+    pub(crate) follow: bool,
+    /// Begin after this sequence number
+    #[arg(long, value_name = "SEQ", default_value_t = 0)]
+    pub(crate) after_seq: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory as _;
+
+    fn parse(words: &[&str]) -> Result<Cli, clap::Error> {
+        Cli::try_parse_from(std::iter::once(&"kennel").chain(words))
+    }
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn what_follows_the_command_belongs_to_it() {
+        for words in [
+            &["run", "--", "ls", "--label", "-o", "x"][..],
+            &["run", "ls", "--label", "-o", "x"][..],
+        ] {
+            let cli = parse(words).expect("it is well formed");
+            let Command::Run(spec) = cli.command else {
+                panic!("not run");
+            };
+            assert_eq!(spec.argv, ["ls", "--label", "-o", "x"]);
+            assert!(spec.labels.is_empty() && cli.client.output.is_none());
+        }
+    }
+
+    #[test]
+    fn a_misspelt_flag_is_not_taken_for_a_command() {
+        assert!(parse(&["run", "--lable", "a=b", "--", "ls"]).is_err());
+        assert!(parse(&["run"]).is_err());
+        assert!(parse(&["run", "--grace", "5", "--", "ls"]).is_err());
+    }
+
+    #[test]
+    fn server_and_form_may_stand_before_or_after_the_command() {
+        for words in [
+            &["-o", "json", "--server", "unix:/s", "ps"][..],
+            &["ps", "-o", "json", "--server", "unix:/s"][..],
+        ] {
+            let client = parse(words).expect("it is well formed").client;
+            assert_eq!(client.output, Some(Format::Json));
+            assert_eq!(client.server.as_deref(), Some("unix:/s"));
+        }
+    }
+
+    #[test]
+    fn one_store_is_named_once() {
+        assert!(parse(&["serve", "--store", "sqlite:/x", "--store-file", "/y"]).is_err());
+    }
+}

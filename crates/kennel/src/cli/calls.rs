@@ -1,0 +1,211 @@
+//! The commands that are one call and one print.
+
+use super::{
+    link::{Link, refused, run_of},
+    render, words,
+};
+use crate::{
+    args::{AbortArgs, AbortWaitArg, ConditionArg, PsArgs, RunRef, StateArg, WaitArgs},
+    failure::Failure,
+};
+use kennel_edge::{json, pb};
+use std::time::SystemTime;
+
+/// Most that a server gives at once.
+const PAGE_SIZE: i32 = 1000;
+/// Exit code of a wait for what can no longer occur.
+const NOT_REACHED: u8 = 3;
+
+pub(crate) async fn spawn(link: &Link, request: pb::SpawnRequest) -> Result<(), Failure> {
+    let mut processes = link.connection.processes();
+    let response = processes
+        .spawn(request)
+        .await
+        .map_err(refused)?
+        .into_inner();
+    let run = run_of(response.run.clone())?;
+    link.print(
+        || json::to_string(&response),
+        || format!("{}\n", run.run_id),
+    )
+}
+
+pub(crate) async fn ps(link: &Link, args: PsArgs) -> Result<(), Failure> {
+    let states: &[pb::RunState] = if args.all || !args.states.is_empty() {
+        &[]
+    } else {
+        &[
+            pb::RunState::Starting,
+            pb::RunState::Running,
+            pb::RunState::Paused,
+            pb::RunState::Stopping,
+        ]
+    };
+    let asked = args.states.iter().map(|s| state(*s));
+    let filter = pb::RunFilter {
+        states: states
+            .iter()
+            .copied()
+            .chain(asked)
+            .map(Into::into)
+            .collect(),
+        kinds: Vec::new(),
+        labels: args.labels.into_iter().collect(),
+    };
+    let mut all = pb::ListRunsResponse::default();
+    loop {
+        let request = pb::ListRunsRequest {
+            filter: Some(filter.clone()),
+            page_size: PAGE_SIZE,
+            page_token: std::mem::take(&mut all.next_page_token),
+        };
+        let page = link.connection.processes().list_runs(request).await;
+        let page = page.map_err(refused)?.into_inner();
+        all.runs.extend(page.runs);
+        all.next_page_token = page.next_page_token;
+        if all.next_page_token.is_empty() {
+            break;
+        }
+    }
+    link.print(
+        || json::to_string(&all),
+        || render::table(&all.runs, SystemTime::now()),
+    )
+}
+
+fn state(state: StateArg) -> pb::RunState {
+    match state {
+        StateArg::Starting => pb::RunState::Starting,
+        StateArg::Running => pb::RunState::Running,
+        StateArg::Paused => pb::RunState::Paused,
+        StateArg::Stopping => pb::RunState::Stopping,
+        StateArg::Succeeded => pb::RunState::Succeeded,
+        StateArg::Failed => pb::RunState::Failed,
+        StateArg::Cancelled => pb::RunState::Cancelled,
+        StateArg::Lost => pb::RunState::Lost,
+    }
+}
+
+pub(crate) async fn get(link: &Link, args: RunRef) -> Result<(), Failure> {
+    let request = pb::GetRunRequest { run_id: args.run };
+    let response = link.connection.processes().get_run(request).await;
+    let response = response.map_err(refused)?.into_inner();
+    let run = run_of(response.run.clone())?;
+    link.print(|| json::to_string(&response), || render::run(&run))
+}
+
+pub(crate) async fn abort(link: &Link, args: AbortArgs) -> Result<(), Failure> {
+    let grace = match args.grace {
+        Some(grace) => Some(
+            grace
+                .try_into()
+                .map_err(|_| Failure::new("the grace is too long"))?,
+        ),
+        None => None,
+    };
+    let wait = match args.wait {
+        AbortWaitArg::None => pb::AbortWait::None,
+        AbortWaitArg::LeaderExited => pb::AbortWait::LeaderExited,
+        AbortWaitArg::TreeEmpty => pb::AbortWait::TreeEmpty,
+    };
+    let request = pb::AbortRequest {
+        run_id: args.run,
+        request_id: new_request_id(),
+        grace,
+        wait: wait.into(),
+    };
+    let response = link.connection.processes().abort(request).await;
+    let response = response.map_err(refused)?.into_inner();
+    let run = run_of(response.run.clone())?;
+    link.print(|| json::to_string(&response), || standing(&run))
+}
+
+pub(crate) async fn interrupt(link: &Link, args: RunRef) -> Result<(), Failure> {
+    let request = pb::InterruptRequest {
+        run_id: args.run,
+        request_id: new_request_id(),
+    };
+    let response = link.connection.processes().interrupt(request).await;
+    let response = response.map_err(refused)?.into_inner();
+    let run = run_of(response.run.clone())?;
+    link.print(|| json::to_string(&response), || standing(&run))
+}
+
+pub(crate) async fn pause(link: &Link, args: RunRef) -> Result<(), Failure> {
+    let request = pb::PauseRequest { run_id: args.run };
+    let response = link.connection.processes().pause(request).await;
+    let response = response.map_err(refused)?.into_inner();
+    let run = run_of(response.run.clone())?;
+    link.print(|| json::to_string(&response), || standing(&run))
+}
+
+pub(crate) async fn resume(link: &Link, args: RunRef) -> Result<(), Failure> {
+    let request = pb::ResumeRequest { run_id: args.run };
+    let response = link.connection.processes().resume(request).await;
+    let response = response.map_err(refused)?.into_inner();
+    let run = run_of(response.run.clone())?;
+    link.print(|| json::to_string(&response), || standing(&run))
+}
+
+pub(crate) async fn wait(link: &Link, args: WaitArgs) -> Result<(), Failure> {
+    let condition = match args.condition {
+        ConditionArg::Started => pb::WaitCondition::Started,
+        ConditionArg::Paused => pb::WaitCondition::Paused,
+        ConditionArg::LeaderExited => pb::WaitCondition::LeaderExited,
+        ConditionArg::StreamsClosed => pb::WaitCondition::StreamsClosed,
+        ConditionArg::TreeEmpty => pb::WaitCondition::TreeEmpty,
+        ConditionArg::Ended => pb::WaitCondition::Ended,
+    };
+    let request = pb::WaitRunRequest {
+        run_id: args.run,
+        condition: condition.into(),
+    };
+    let response = link.connection.processes().wait_run(request).await;
+    let response = response.map_err(refused)?.into_inner();
+    let run = run_of(response.run.clone())?;
+    link.print(|| json::to_string(&response), || standing(&run))?;
+    if response.reached {
+        Ok(())
+    } else {
+        Err(Failure::new(format!(
+            "run {} is {}: what was waited for can no longer occur",
+            run.run_id,
+            words::state(run.state())
+        ))
+        .code(NOT_REACHED))
+    }
+}
+
+pub(crate) async fn status(link: &Link) -> Result<(), Failure> {
+    let request = pb::GetServerInfoRequest {};
+    let response = link.connection.admin().get_server_info(request).await;
+    let response = response.map_err(refused)?.into_inner();
+    let Some(server) = response.server.clone() else {
+        return Err(Failure::new("the server's answer says nothing about it"));
+    };
+    link.print(
+        || json::to_string(&response),
+        || render::server(&server, &link.address),
+    )
+}
+
+/// Where the run stands, on one line; the id first, so that a script can cut it off.
+fn standing(run: &pb::Run) -> String {
+    let end = run.end_reason.as_ref().map(words::end_reason);
+    let verdict = run.tree_verdict.as_ref().map(words::verdict);
+    let mut line = format!("{} {}", run.run_id, words::state(run.state()));
+    for more in [end, verdict.map(|v| format!("tree {v}"))]
+        .into_iter()
+        .flatten()
+    {
+        line.push_str(", ");
+        line.push_str(&more);
+    }
+    line.push('\n');
+    line
+}
+
+/// So that a call that is repeated below us acts once.
+pub(crate) fn new_request_id() -> String {
+    ulid::Ulid::generate().to_string()
+}

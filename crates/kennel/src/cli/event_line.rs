@@ -1,0 +1,110 @@
+//! An event on one line.
+
+use super::words;
+use kennel_edge::pb::{self, event::Payload, lifecycle::Station};
+
+/// Bytes of output that an event's line shows; the rest is said by its length.
+const EXCERPT_BYTES_MAX: usize = 60;
+
+/// `SEQ TIME WORDS`; `None` for what is no event of the run.
+pub(crate) fn event_line(seq: u64, time: &str, payload: &Payload) -> Option<String> {
+    let words = match payload {
+        Payload::Lifecycle(lifecycle) => station(lifecycle.station.as_ref()?),
+        Payload::Output(output) => {
+            let stream = match output.stream() {
+                pb::OutputStream::Stdout => "stdout",
+                pb::OutputStream::Stderr => "stderr",
+                pb::OutputStream::Unspecified => "output",
+            };
+            format!(
+                "{stream}: {} bytes at {}: {}",
+                output.data.len(),
+                output.offset,
+                excerpt(&output.data)
+            )
+        }
+        Payload::SignalSent(sent) => signal(sent),
+        Payload::Warning(warning) => format!("warning: {}", warning.message),
+        Payload::Heartbeat(_) | Payload::Snapshot(_) => return None,
+    };
+    Some(format!("{seq} {time} {words}"))
+}
+
+fn excerpt(data: &[u8]) -> String {
+    let shown = &data[..data.len().min(EXCERPT_BYTES_MAX)];
+    let dots = if shown.len() < data.len() { "..." } else { "" };
+    format!("\"{}\"{dots}", shown.escape_ascii())
+}
+
+fn station(station: &Station) -> String {
+    match station {
+        Station::Recorded(r) => format!("recorded: pid {}, group {}", r.pid, r.process_group_id),
+        Station::Started(_) => "started".to_owned(),
+        Station::Paused(_) => "paused".to_owned(),
+        Station::Resumed(_) => "resumed".to_owned(),
+        Station::Stopping(s) => {
+            let by = if s.by.is_empty() {
+                String::new()
+            } else {
+                format!(" by {}", s.by)
+            };
+            let due = s.deadline_time.as_ref();
+            let due = due.map(|t| format!(", SIGKILL is due {t}"));
+            format!("stopping: {}{by}{}", s.reason, due.unwrap_or_default())
+        }
+        Station::LeaderExited(l) => {
+            let how = l.exit.as_ref().map(words::exit);
+            format!("leader exited: {}", how.unwrap_or("unknown".to_owned()))
+        }
+        Station::StreamsClosed(s) => format!("streams closed: {}", words::streams_end(s.how())),
+        Station::TreeEmpty(t) => {
+            let verdict = t.verdict.as_ref().map(words::verdict);
+            format!("tree: {}", verdict.unwrap_or("unknown".to_owned()))
+        }
+        Station::Ended(e) => format!("ended: {}, {}", words::state(e.state()), e.reason),
+    }
+}
+
+fn signal(sent: &pb::SignalSent) -> String {
+    match (sent.errno, sent.targets) {
+        (Some(errno), _) => {
+            let why = words::errno(errno);
+            format!("signal {} could not be sent: {why}", sent.signal)
+        }
+        (None, Some(targets)) => format!("signal {} sent, processes: {targets}", sent.signal),
+        (None, None) => format!("signal {} sent", sent.signal),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_event_stays_on_one_line_whatever_was_written() {
+        let output = pb::Output {
+            stream: pb::OutputStream::Stderr.into(),
+            data: b"a\nb\x1b[31m".to_vec().into(),
+            offset: 7,
+        };
+        assert_eq!(
+            event_line(3, "T", &Payload::Output(output)).as_deref(),
+            Some(r#"3 T stderr: 8 bytes at 7: "a\nb\x1b[31m""#)
+        );
+    }
+
+    #[test]
+    fn long_output_is_told_by_its_length() {
+        let output = pb::Output {
+            stream: pb::OutputStream::Stdout.into(),
+            data: vec![b'x'; 4096].into(),
+            offset: 0,
+        };
+        let line = event_line(1, "T", &Payload::Output(output)).expect("output has a line");
+        assert!(
+            line.contains("4096 bytes") && line.ends_with("x\"..."),
+            "{line}"
+        );
+        assert!(line.len() < 120);
+    }
+}

@@ -1,0 +1,93 @@
+//! The connection to a server, and how answers are printed.
+
+use super::refusal;
+use crate::{
+    args::Format,
+    config::{self, Surroundings},
+    failure::{Failure, chain},
+};
+use kennel_edge::{
+    client::{self, ConnectError, Connection},
+    pb,
+};
+use std::io::{self, Write as _};
+
+/// A server that answered.
+pub(crate) struct Link {
+    pub(crate) connection: Connection,
+    /// Where it is, as `unix:PATH`.
+    pub(crate) address: String,
+    pub(crate) format: Format,
+}
+
+impl Link {
+    /// Connects to the server that flag, environment or default name.
+    pub(crate) async fn open(
+        server: Option<&str>,
+        format: Format,
+        here: &Surroundings,
+    ) -> Result<Self, Failure> {
+        let address = config::server_address(server, here)?;
+        let dialled = client::Address::Unix(address.socket.clone());
+        let connection = client::connect(&dialled).await.map_err(not_connected)?;
+        Ok(Self {
+            connection,
+            address: address.to_string(),
+            format,
+        })
+    }
+
+    /// Prints one of the two, by the form that was asked for.
+    pub(crate) fn print(
+        &self,
+        json: impl FnOnce() -> String,
+        text: impl FnOnce() -> String,
+    ) -> Result<(), Failure> {
+        match self.format {
+            Format::Json => print(&(json() + "\n")),
+            Format::Text => print(&text()),
+        }
+    }
+}
+
+fn not_connected(error: ConnectError) -> Failure {
+    let failure = Failure::new(chain(&error));
+    match error {
+        ConnectError::NoServer { source, .. }
+            if source.kind() == io::ErrorKind::PermissionDenied =>
+        {
+            failure.hint("the socket belongs to another user; name yours with --server unix:PATH")
+        }
+        ConnectError::NoServer { .. } => failure.hint("start one with: kennel serve"),
+        ConnectError::ForeignServer { .. } | ConnectError::Transport { .. } => {
+            failure.hint("name another server with --server unix:PATH or KENNEL_SERVER")
+        }
+    }
+}
+
+/// A response without what it must carry: not a Kennel server of this version.
+pub(crate) fn run_of(run: Option<pb::Run>) -> Result<pb::Run, Failure> {
+    run.ok_or_else(|| Failure::new("the server's answer has no run in it"))
+}
+
+/// For `map_err` on a call.
+pub(crate) fn refused(status: impl Into<client::Failure>) -> Failure {
+    refusal::failure(&status.into())
+}
+
+/// Writes to standard output at once.
+pub(crate) fn print(text: &str) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes())
+        .and_then(|()| out.flush())
+        .map_err(|cause| stdout_failed(&cause))
+}
+
+/// A reader that went away is not an error.
+pub(crate) fn stdout_failed(cause: &io::Error) -> Failure {
+    if cause.kind() == io::ErrorKind::BrokenPipe {
+        Failure::reader_gone()
+    } else {
+        Failure::new(format!("cannot write to standard output: {cause}"))
+    }
+}

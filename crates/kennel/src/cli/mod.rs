@@ -1,0 +1,80 @@
+//! The commands that ask a server. They use the Rust client alone, print, and never touch store or processes.
+
+mod calls;
+mod event_line;
+mod follow;
+mod link;
+mod refusal;
+mod render;
+mod run;
+mod sink;
+mod spec;
+mod words;
+
+use crate::{
+    args::{ClientArgs, Command},
+    config::Surroundings,
+    failure::Failure,
+};
+use link::Link;
+use std::process::ExitCode;
+
+pub(crate) use run::OWN_FAILURE;
+
+/// Carries one command out; `command` is none of those that serve.
+pub(crate) fn main(client: &ClientArgs, command: Command, here: &Surroundings) -> ExitCode {
+    // `run` leaves its command's codes to the command: its own failures have a code that is theirs alone.
+    let is_run = matches!(command, Command::Run(_));
+    // A second thread, so that signals are forwarded while a write to a slow reader blocks the first.
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build();
+    let result = match runtime {
+        Ok(runtime) => {
+            let result = runtime.block_on(perform(client, command, here));
+            runtime.shutdown_background();
+            result
+        }
+        Err(cause) => Err(Failure::new(format!("cannot start: {cause}"))),
+    };
+    match result {
+        Ok(code) => ExitCode::from(code),
+        Err(failure) if is_run => failure.or_code(OWN_FAILURE).report(),
+        Err(failure) => failure.report(),
+    }
+}
+
+async fn perform(
+    client: &ClientArgs,
+    command: Command,
+    here: &Surroundings,
+) -> Result<u8, Failure> {
+    let format = client.output.unwrap_or_default();
+    let open = || Link::open(client.server.as_deref(), format, here);
+    match command {
+        // What is wrong with a spec is told whether a server is there or not.
+        Command::Run(args) => {
+            let request = spec::request(args)?;
+            return run::run(&open().await?, request).await;
+        }
+        Command::Spawn(args) => {
+            let request = spec::request(args)?;
+            calls::spawn(&open().await?, request).await
+        }
+        Command::Ps(args) => calls::ps(&open().await?, args).await,
+        Command::Get(args) => calls::get(&open().await?, args).await,
+        Command::Abort(args) => calls::abort(&open().await?, args).await,
+        Command::Interrupt(args) => calls::interrupt(&open().await?, args).await,
+        Command::Pause(args) => calls::pause(&open().await?, args).await,
+        Command::Resume(args) => calls::resume(&open().await?, args).await,
+        Command::Wait(args) => calls::wait(&open().await?, args).await,
+        Command::Logs(args) => follow::logs(&open().await?, args).await,
+        Command::Events(args) => follow::events(&open().await?, args).await,
+        Command::Status => calls::status(&open().await?).await,
+        Command::Serve(_) | Command::Server(_) => {
+            unreachable!("main serves before it asks")
+        }
+    }?;
+    Ok(0)
+}

@@ -1,0 +1,123 @@
+//! What a server's refusal is called in text, and what to do about it.
+
+use crate::failure::{FAILED, Failure};
+use kennel_edge::client;
+use kennel_lifecycle::Violation;
+use std::collections::BTreeMap;
+
+/// A refusal as a failure of this command line.
+pub(crate) fn failure(refused: &client::Failure) -> Failure {
+    let mut message = refused.to_string();
+    message.push_str(&listed(&refused.violations));
+    if refused.connection_lost {
+        message = format!("the connection to the server was lost: {message}");
+    }
+    let failure = Failure::new(message).code(FAILED);
+    let hint = match &refused.reason {
+        Some(reason) => hint(reason, &refused.metadata),
+        None => refused
+            .connection_lost
+            .then(|| "is it still there? kennel status".to_owned()),
+    };
+    match hint {
+        Some(hint) => failure.hint(hint),
+        None => failure,
+    }
+}
+
+/// One line for each thing that is wrong.
+fn listed(violations: &[Violation]) -> String {
+    let line = |v: &Violation| format!("\n  {}: {}", v.field, v.description);
+    violations.iter().map(line).collect()
+}
+
+/// What to do about this reason; `facts` is what the server said with it.
+fn hint(reason: &str, facts: &BTreeMap<String, String>) -> Option<String> {
+    let fact = |key: &str| facts.get(key).filter(|v| !v.is_empty());
+    let hint = match reason {
+        // A command with a slash was looked for at one place, which the message names.
+        "COMMAND_NOT_FOUND" if fact("command")?.contains('/') => return None,
+        "COMMAND_NOT_FOUND" => {
+            "give its whole path, or another PATH with --env PATH=...".to_owned()
+        }
+        "SPAWN_FAILED" => start_hint(fact("stage")?, fact("errno")?.parse().ok()?)?.to_owned(),
+        "RUN_NOT_FOUND" => "kennel ps --all lists every run".to_owned(),
+        "INVALID_RUN_ID" => "a run id is what kennel spawn prints and kennel ps lists".to_owned(),
+        "RUN_ENDED" => "kennel get RUN shows how it ended".to_owned(),
+        "INVALID_STATE" => format!(
+            "in this state it can only be: {}",
+            fact("allowed")?.to_lowercase()
+        ),
+        "SPEC_MISMATCH" | "RUN_FENCED" | "RUN_ID_EXPIRED" => {
+            "leave --run-id out, or name a new one".to_owned()
+        }
+        "STORE_UNAVAILABLE" => {
+            "the server's database does not answer; what runs goes on: kennel status".to_owned()
+        }
+        "NODE_DRAINING" => "the server is shutting down; try again when it is back".to_owned(),
+        "QUOTA_EXCEEDED" => {
+            "end some runs, or raise the server's limits (kennel status shows them)".to_owned()
+        }
+        "PAUSE_PARTIAL" => format!("these processes did not stop: {}", fact("pids")?),
+        _ => return None,
+    };
+    Some(hint)
+}
+
+fn start_hint(stage: &str, errno: i32) -> Option<&'static str> {
+    const ENOENT: i32 = 2;
+    const ENOEXEC: i32 = 8;
+    const EACCES: i32 = 13;
+    match (stage, errno) {
+        ("WORK_DIR", _) => Some("name another directory with --cwd DIR"),
+        ("EXEC", ENOENT) => Some("does the interpreter exist that its first line names?"),
+        ("EXEC", ENOEXEC) => Some("it has no #! line; name its interpreter: -- sh FILE"),
+        ("EXEC", EACCES) => Some("it must be a file that the server's user may execute"),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn facts(of: &[(&str, &str)]) -> BTreeMap<String, String> {
+        let owned = |&(key, value): &(&str, &str)| (key.to_owned(), value.to_owned());
+        of.iter().map(owned).collect()
+    }
+
+    #[test]
+    fn a_command_that_is_not_in_the_path_can_be_given_by_its_path() {
+        let told = |command| hint("COMMAND_NOT_FOUND", &facts(&[("command", command)]));
+        assert!(told("ls").is_some_and(|hint| hint.contains("--env PATH")));
+        assert_eq!(told("/bin/ls"), None);
+    }
+
+    #[test]
+    fn a_failed_start_tells_what_to_do_where_that_is_known() {
+        let told = |stage, errno| {
+            let facts = facts(&[("stage", stage), ("errno", errno)]);
+            hint("SPAWN_FAILED", &facts)
+        };
+        assert!(told("EXEC", "2").is_some_and(|hint| hint.contains("interpreter")));
+        assert!(told("WORK_DIR", "2").is_some_and(|hint| hint.contains("--cwd")));
+        assert_eq!(told("FORK", "11"), None);
+    }
+
+    #[test]
+    fn a_reason_of_a_later_version_has_no_hint() {
+        assert_eq!(hint("SOMETHING_NEW", &BTreeMap::new()), None);
+    }
+
+    #[test]
+    fn all_violations_are_told() {
+        let told = listed(&[
+            Violation::new("spec.cwd", "must be absolute"),
+            Violation::new("spec.argv.args", "must name a command"),
+        ]);
+        assert_eq!(
+            told,
+            "\n  spec.cwd: must be absolute\n  spec.argv.args: must name a command"
+        );
+    }
+}

@@ -1,0 +1,247 @@
+//! Runs and servers as text for people. Pure: takes messages and the time, gives text.
+
+use super::words;
+use crate::values;
+use kennel_edge::pb;
+use std::{
+    fmt::{Display, Write as _},
+    time::{Duration, SystemTime},
+};
+
+/// Widest command in the table of runs; a longer one is cut.
+const COMMAND_COLUMN_CHARS_MAX: usize = 60;
+
+/// One line per run, below a heading.
+pub(crate) fn table(runs: &[pb::Run], now: SystemTime) -> String {
+    let heading = ["RUN", "STATE", "KIND", "AGE", "PID", "COMMAND"].map(str::to_owned);
+    let rows: Vec<[String; 6]> = std::iter::once(heading)
+        .chain(runs.iter().map(|run| row(run, now)))
+        .collect();
+    let mut widths = [0; 6];
+    for row in &rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    let mut text = String::new();
+    for row in &rows {
+        let mut line = String::new();
+        for (cell, width) in row.iter().zip(widths) {
+            // Writing to a String cannot fail.
+            let _ = write!(line, "{cell:width$}  ");
+        }
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+fn row(run: &pb::Run, now: SystemTime) -> [String; 6] {
+    let created = run.create_time.and_then(|t| SystemTime::try_from(t).ok());
+    let age = created.map(|t| values::age(now.duration_since(t).unwrap_or_default()));
+    let pid = run.current_attempt.as_ref().map_or(0, |a| a.pid);
+    [
+        run.run_id.clone(),
+        words::state(run.state()),
+        words::kind(run.kind()),
+        age.unwrap_or("-".to_owned()),
+        if pid == 0 {
+            "-".to_owned()
+        } else {
+            pid.to_string()
+        },
+        cut(&command(run)),
+    ]
+}
+
+fn cut(command: &str) -> String {
+    if command.chars().count() <= COMMAND_COLUMN_CHARS_MAX {
+        return command.to_owned();
+    }
+    let kept = command.chars().take(COMMAND_COLUMN_CHARS_MAX - 3);
+    kept.chain("...".chars()).collect()
+}
+
+fn command(run: &pb::Run) -> String {
+    match run.spec.as_ref().and_then(|s| s.command.as_ref()) {
+        Some(pb::run_spec::Command::Argv(argv)) => {
+            values::command_line(argv.args.iter().map(String::as_str))
+        }
+        None => "-".to_owned(),
+    }
+}
+
+/// All that is known of a run, one fact per line.
+pub(crate) fn run(run: &pb::Run) -> String {
+    let attempt = run.current_attempt.clone().unwrap_or_default();
+    let mut view = View::default();
+    view.line("run", &run.run_id);
+    view.line("state", words::state(run.state()));
+    if run.desired() == pb::DesiredState::Stop && run.end_reason.is_none() {
+        view.line("wanted", "that it end");
+    }
+    view.some("end", run.end_reason.as_ref().map(words::end_reason));
+    view.some("exit", attempt.exit.as_ref().map(words::exit));
+    view.some("tree", run.tree_verdict.as_ref().map(words::verdict));
+    if attempt.streams_end() != pb::StreamsEnd::Unspecified {
+        view.line("output", words::streams_end(attempt.streams_end()));
+    }
+    view.line("command", command(run));
+    view.some("cwd", run.spec.as_ref().and_then(|s| s.cwd.as_ref()));
+    view.line("kind", words::kind(run.kind()));
+    view.line("owner", &run.owner);
+    let mut labels: Vec<_> = run.labels.iter().collect();
+    labels.sort();
+    for (key, value) in labels {
+        view.line("label", format!("{key}={value}"));
+    }
+    process(&mut view, run, &attempt);
+    let grace = run.grace.and_then(|g| Duration::try_from(g).ok());
+    view.some("grace", grace.map(|g| format!("{g:?}")));
+    view.some("created", run.create_time);
+    view.some("started", attempt.start_time);
+    if run.end_time.is_none() {
+        view.some("SIGKILL due", run.stop_deadline_time);
+    }
+    view.some("leader exited", attempt.leader_exited_time);
+    view.some("streams closed", attempt.streams_closed_time);
+    view.some("tree empty", attempt.tree_empty_time);
+    view.some("ended", run.end_time);
+    if !run.trace_parent.is_empty() {
+        view.line("traceparent", &run.trace_parent);
+    }
+    view.line("node", &run.node_id);
+    view.text
+}
+
+fn process(view: &mut View, run: &pb::Run, attempt: &pb::Attempt) {
+    if attempt.pid == 0 {
+        return;
+    }
+    let process = format!(
+        "pid {}, group {}, session {}, shim {}",
+        attempt.pid, attempt.process_group_id, attempt.session_id, attempt.shim_pid
+    );
+    view.line("process", process);
+    let held = match run.containment() {
+        pb::Containment::Cgroup => "control group and shim",
+        pb::Containment::Subreaper => "shim",
+        pb::Containment::Unspecified => "nothing",
+    };
+    view.line("held by", held);
+    let identity = attempt.identity.as_ref();
+    view.some("cgroup", identity.and_then(|i| i.cgroup_path.as_ref()));
+}
+
+/// What a server is, one fact per line.
+pub(crate) fn server(info: &pb::ServerInfo, address: &str) -> String {
+    let mut view = View::default();
+    view.line("server", format!("kennel {} on {address}", info.version));
+    view.some("since", info.start_time);
+    view.line("node", format!("{} ({})", info.node_name, info.node_id));
+    view.line("generation", info.generation);
+    if let Some(keeper) = &info.keeper {
+        let keeper = format!("pid {}, epoch {}", keeper.pid, keeper.epoch);
+        view.line("keeper", keeper);
+    }
+    if let Some(store) = &info.store {
+        let answers = if store.reachable {
+            "answers"
+        } else {
+            "does NOT answer: no new runs; those that run go on"
+        };
+        view.line("store", format!("{}, {answers}", store.kind));
+    }
+    if let Some(host) = &info.host {
+        let held = if host.cgroup_base.is_empty() {
+            format!("shim alone; no control groups: {}", host.cgroup_refused)
+        } else {
+            format!("shim, and control groups under {}", host.cgroup_base)
+        };
+        view.line("runs held by", held);
+        view.line("kernel", &host.kernel);
+    }
+    let live = info.live_runs.iter();
+    let live: Vec<_> = live
+        .map(|c| format!("{} {}", c.count, words::state(c.state())))
+        .collect();
+    let live = if live.is_empty() {
+        "none".to_owned()
+    } else {
+        live.join(", ")
+    };
+    let room = info.limits.as_ref().map_or(0, |l| l.runs_max);
+    view.line("live runs", format!("{live} (at most {room})"));
+    view.text
+}
+
+/// Lines of a name and a value, the values below each other.
+#[derive(Default)]
+struct View {
+    text: String,
+}
+
+impl View {
+    fn line(&mut self, name: &str, value: impl Display) {
+        // Writing to a String cannot fail.
+        let _ = writeln!(self.text, "{name:15} {value}");
+    }
+
+    fn some(&mut self, name: &str, value: Option<impl Display>) {
+        if let Some(value) = value {
+            self.line(name, value);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample() -> pb::Run {
+        pb::Run {
+            run_id: "01JD0000000000000000000000".to_owned(),
+            state: pb::RunState::Running.into(),
+            kind: pb::RunKind::Job.into(),
+            spec: Some(pb::RunSpec {
+                command: Some(pb::run_spec::Command::Argv(pb::Argv {
+                    args: ["sh", "-c", "sleep 60"].map(str::to_owned).to_vec(),
+                })),
+                ..pb::RunSpec::default()
+            }),
+            current_attempt: Some(pb::Attempt {
+                pid: 4242,
+                ..pb::Attempt::default()
+            }),
+            create_time: Some(SystemTime::UNIX_EPOCH.into()),
+            ..pb::Run::default()
+        }
+    }
+
+    #[test]
+    fn the_table_has_a_heading_and_a_line_per_run() {
+        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(90);
+        let table = table(&[sample()], now);
+        let lines: Vec<&str> = table.lines().collect();
+        assert_eq!(
+            lines,
+            [
+                "RUN                         STATE    KIND  AGE    PID   COMMAND",
+                "01JD0000000000000000000000  running  job   1m30s  4242  sh -c 'sleep 60'",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_long_command_is_cut_in_the_table_only() {
+        let mut long = sample();
+        let words = vec!["word".to_owned(); 50];
+        long.spec = Some(pb::RunSpec {
+            command: Some(pb::run_spec::Command::Argv(pb::Argv { args: words })),
+            ..pb::RunSpec::default()
+        });
+        let row = table(std::slice::from_ref(&long), SystemTime::UNIX_EPOCH);
+        assert!(row.trim_end().ends_with("word wo..."), "{row}");
+        assert!(run(&long).contains(&["word"; 50].join(" ")));
+    }
+}

@@ -1,0 +1,258 @@
+//! `kennel run`: starts a command and stays with it, as if it were our own child.
+
+use super::{
+    link::{Link, print, refused, run_of},
+    sink::Sink,
+    words,
+};
+use crate::{args::Format, failure::Failure};
+use kennel_edge::{
+    client::{self, Connection, EventReader, Start},
+    json,
+    pb::{self, event::Payload, lifecycle::Station},
+};
+use tokio::{
+    signal::unix::{Signal, SignalKind, signal},
+    task::JoinHandle,
+};
+
+/// Exit code of failures of our own.
+pub(crate) const OWN_FAILURE: u8 = 125;
+const NOT_EXECUTABLE: u8 = 126;
+const NOT_FOUND: u8 = 127;
+/// What a shell says of a command whose reader went away: 128 + SIGPIPE.
+const READER_GONE: u8 = 141;
+
+/// Runs the command to its end and gives the exit code to leave with.
+pub(crate) async fn run(link: &Link, request: pb::SpawnRequest) -> Result<u8, Failure> {
+    let run_id = request.run_id.clone();
+    let forwarder = Forwarder::start(&link.connection, &run_id)?;
+    let mut processes = link.connection.processes();
+    if let Err(status) = processes.spawn(request).await {
+        let refusal = client::Failure::from(status);
+        return match forwarder.stopped_by() {
+            // We ended it before it ran; there is nothing to explain to whoever typed Ctrl-C.
+            Some(signal) if refusal.is("RUN_STOPPED") || refusal.is("RUN_FENCED") => {
+                Ok(128 + signal)
+            }
+            _ => Err(not_started(&refusal)),
+        };
+    }
+    let exit = match stream(link, &run_id).await {
+        Ok(exit) => exit,
+        Err(failure) if failure.is_quiet() => {
+            // As a shell's pipeline does: a command that nobody reads is ended.
+            end(&link.connection, &run_id, false).await;
+            return Ok(READER_GONE);
+        }
+        Err(failure) => {
+            return Err(failure
+                .code(OWN_FAILURE)
+                .hint(format!("the run may go on: kennel get {run_id}")));
+        }
+    };
+    drop(forwarder);
+    match exit {
+        Some(exit) => exit_code(&exit, &run_id),
+        None => exit_of_ended(link, &run_id).await,
+    }
+}
+
+/// Copies the run's output until it has ended; gives the leader's end, if an event told it.
+async fn stream(link: &Link, run_id: &str) -> Result<Option<pb::Exit>, Failure> {
+    let mut reader = EventReader::new(&link.connection, run_id, Start::Beginning);
+    let mut sink = Sink::default();
+    let mut exit = None;
+    while let Some(message) = reader.next().await.map_err(refused)? {
+        if link.format == Format::Json {
+            print(&(json::to_string(&message) + "\n"))?;
+        }
+        for event in message.run_events.into_iter().flat_map(|e| e.events) {
+            match event.payload {
+                Some(Payload::Output(output)) if link.format == Format::Text => {
+                    sink.write(&output)?;
+                }
+                Some(Payload::Lifecycle(pb::Lifecycle {
+                    station: Some(Station::LeaderExited(end)),
+                })) => exit = end.exit,
+                _ => {}
+            }
+        }
+    }
+    Ok(exit)
+}
+
+/// The exit code by the run itself, where no event told it.
+async fn exit_of_ended(link: &Link, run_id: &str) -> Result<u8, Failure> {
+    let request = pb::GetRunRequest {
+        run_id: run_id.to_owned(),
+    };
+    let mut processes = link.connection.processes();
+    let response = processes.get_run(request).await.map_err(refused)?;
+    let run = run_of(response.into_inner().run)?;
+    if let Some(exit) = run.current_attempt.and_then(|a| a.exit) {
+        return exit_code(&exit, run_id);
+    }
+    let why = run.end_reason.as_ref().map(words::end_reason);
+    let why = why.unwrap_or_else(|| "it has not ended".to_owned());
+    Err(Failure::new(format!("run {run_id} has no exit: {why}")).code(OWN_FAILURE))
+}
+
+fn exit_code(exit: &pb::Exit, run_id: &str) -> Result<u8, Failure> {
+    let code = match &exit.result {
+        Some(pb::exit::Result::Code(code)) => u8::try_from(*code).ok(),
+        Some(pb::exit::Result::Signal(signal)) => u8::try_from(128 + signal.number).ok(),
+        Some(pb::exit::Result::Unknown(_)) | None => None,
+    };
+    code.ok_or_else(|| {
+        Failure::new(format!("how run {run_id} ended is not known"))
+            .code(OWN_FAILURE)
+            .hint(format!("kennel get {run_id} shows what is known"))
+    })
+}
+
+/// The codes of a shell for a command that cannot be started.
+fn not_started(refusal: &client::Failure) -> Failure {
+    let fact = |key: &str| refusal.metadata.get(key).map(String::as_str);
+    let code = start_code(refusal.reason.as_deref(), fact("stage"), fact("errno"));
+    refused(refusal.clone()).code(code)
+}
+
+fn start_code(reason: Option<&str>, stage: Option<&str>, errno: Option<&str>) -> u8 {
+    let at_exec = stage.is_some_and(|s| s.eq_ignore_ascii_case("exec"));
+    match reason {
+        Some("COMMAND_NOT_FOUND") => NOT_FOUND,
+        // ENOENT: the file was there when it was looked for, or its interpreter is not.
+        Some("SPAWN_FAILED") if at_exec && errno == Some("2") => NOT_FOUND,
+        Some("SPAWN_FAILED") if at_exec => NOT_EXECUTABLE,
+        _ => OWN_FAILURE,
+    }
+}
+
+/// Forwards our signals to the run for as long as it lives.
+struct Forwarder {
+    task: JoinHandle<()>,
+    stopped_by: tokio::sync::watch::Receiver<Option<u8>>,
+}
+
+const SIGINT: u8 = 2;
+const SIGTERM: u8 = 15;
+
+impl Forwarder {
+    fn start(connection: &Connection, run_id: &str) -> Result<Self, Failure> {
+        let listen = |kind| {
+            signal(kind).map_err(|cause| {
+                Failure::new(format!("cannot listen for signals: {cause}")).code(OWN_FAILURE)
+            })
+        };
+        let interrupts = listen(SignalKind::interrupt())?;
+        let terminates = listen(SignalKind::terminate())?;
+        let (tell, stopped_by) = tokio::sync::watch::channel(None);
+        let (connection, run_id) = (connection.clone(), run_id.to_owned());
+        let task = tokio::spawn(forward(connection, run_id, interrupts, terminates, tell));
+        Ok(Self { task, stopped_by })
+    }
+
+    /// The first signal that asked for an end.
+    fn stopped_by(&self) -> Option<u8> {
+        *self.stopped_by.borrow()
+    }
+}
+
+impl Drop for Forwarder {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// How often each kind of wish has come decides what it means.
+async fn forward(
+    connection: Connection,
+    run_id: String,
+    mut interrupts: Signal,
+    mut terminates: Signal,
+    tell: tokio::sync::watch::Sender<Option<u8>>,
+) {
+    let (mut interrupted, mut ended) = (false, false);
+    loop {
+        let signal = tokio::select! {
+            _ = interrupts.recv() => SIGINT,
+            _ = terminates.recv() => SIGTERM,
+        };
+        tell.send_if_modified(|first| {
+            let new = first.is_none();
+            first.get_or_insert(signal);
+            new
+        });
+        if signal == SIGINT && !interrupted && !ended {
+            interrupted = true;
+            if interrupt(&connection, &run_id).await {
+                continue;
+            }
+            // It does not run yet, so there is nobody to interrupt: it shall not begin.
+        }
+        end(&connection, &run_id, ended).await;
+        ended = true;
+    }
+}
+
+/// Whether the command got it.
+async fn interrupt(connection: &Connection, run_id: &str) -> bool {
+    let request = pb::InterruptRequest {
+        run_id: run_id.to_owned(),
+        request_id: super::calls::new_request_id(),
+    };
+    connection.processes().interrupt(request).await.is_ok()
+}
+
+/// Asks for the run's end; `now` skips the grace.
+async fn end(connection: &Connection, run_id: &str, now: bool) {
+    let request = pb::AbortRequest {
+        run_id: run_id.to_owned(),
+        request_id: super::calls::new_request_id(),
+        grace: now.then(Default::default),
+        wait: pb::AbortWait::None.into(),
+    };
+    if let Err(status) = connection.processes().abort(request).await {
+        // The run goes on, and so do we: whoever sent the signal may send it again.
+        refused(status).report();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn code(result: pb::exit::Result) -> Option<u8> {
+        let exit = pb::Exit {
+            result: Some(result),
+            ..pb::Exit::default()
+        };
+        exit_code(&exit, "R").ok()
+    }
+
+    #[test]
+    fn the_exit_code_is_the_commands_own_or_tells_its_signal() {
+        let signal = |number| {
+            let name = String::new();
+            pb::exit::Result::Signal(pb::exit::Signal { name, number })
+        };
+        assert_eq!(code(pb::exit::Result::Code(0)), Some(0));
+        assert_eq!(code(pb::exit::Result::Code(255)), Some(255));
+        assert_eq!(code(signal(9)), Some(137));
+        assert_eq!(code(signal(64)), Some(192));
+        let unknown = pb::exit::Result::Unknown(pb::exit::Unknown {});
+        assert_eq!(code(unknown), None, "an exit code is never invented");
+    }
+
+    #[test]
+    fn a_failed_start_has_the_codes_of_a_shell() {
+        let failed = Some("SPAWN_FAILED");
+        assert_eq!(start_code(Some("COMMAND_NOT_FOUND"), None, None), 127);
+        assert_eq!(start_code(failed, Some("EXEC"), Some("2")), 127);
+        assert_eq!(start_code(failed, Some("EXEC"), Some("13")), 126);
+        assert_eq!(start_code(failed, Some("WORK_DIR"), Some("2")), 125);
+        assert_eq!(start_code(Some("STORE_UNAVAILABLE"), None, None), 125);
+        assert_eq!(start_code(None, None, None), 125);
+    }
+}

@@ -1,0 +1,179 @@
+//! What was typed for `run` and `spawn`, as the contract says it.
+
+use crate::{
+    args::{KindArg, SpecArgs},
+    failure::Failure,
+};
+use kennel_edge::pb;
+use kennel_lifecycle::limits::INITIAL_INPUT_BYTES_MAX;
+use std::{
+    fs::File,
+    io::{self, Read},
+    path::Path,
+};
+
+/// The request, with an id of its own: a start that is cut off can then be aborted or asked for again.
+pub(crate) fn request(args: SpecArgs) -> Result<pb::SpawnRequest, Failure> {
+    let cwd = directory(args.cwd.as_deref())?;
+    let initial_input = match &args.input {
+        Some(file) => Some(input(file)?.into()),
+        None => None,
+    };
+    let grace = args.grace.map(|grace| {
+        grace
+            .try_into()
+            .map_err(|_| Failure::new("the grace is too long"))
+    });
+    Ok(pb::SpawnRequest {
+        run_id: args
+            .run_id
+            .unwrap_or_else(|| ulid::Ulid::generate().to_string()),
+        validate_only: false,
+        spec: Some(pb::RunSpec {
+            kind: kind(args.kind).into(),
+            command: Some(pb::run_spec::Command::Argv(pb::Argv { args: args.argv })),
+            cwd: Some(cwd),
+            env: Some(pb::Env {
+                mode: pb::EnvMode::Minimal.into(),
+                vars: args.env.into_iter().collect(),
+            }),
+            initial_input,
+            labels: args.labels.into_iter().collect(),
+            stop: Some(pb::StopPolicy {
+                grace: grace.transpose()?,
+            }),
+        }),
+    })
+}
+
+fn kind(kind: KindArg) -> pb::RunKind {
+    match kind {
+        KindArg::Heartbeat => pb::RunKind::Heartbeat,
+        KindArg::Job => pb::RunKind::Job,
+        KindArg::Service => pb::RunKind::Service,
+        KindArg::Terminal => pb::RunKind::Terminal,
+    }
+}
+
+/// The server does not know our working directory: the path goes out absolute.
+fn directory(cwd: Option<&Path>) -> Result<String, Failure> {
+    let path = match cwd {
+        Some(dir) => std::path::absolute(dir),
+        None => std::env::current_dir(),
+    };
+    let path = path.map_err(|cause| {
+        Failure::new(format!("there is no working directory: {cause}"))
+            .hint("name one with --cwd DIR")
+    })?;
+    path.into_os_string().into_string().map_err(|path| {
+        Failure::new(format!(
+            "the working directory {} is not UTF-8",
+            path.display()
+        ))
+    })
+}
+
+fn input(file: &Path) -> Result<Vec<u8>, Failure> {
+    let bytes = if file == Path::new("-") {
+        at_most(io::stdin().lock())
+    } else {
+        File::open(file).and_then(at_most)
+    };
+    let bytes = bytes.map_err(|cause| {
+        Failure::new(format!(
+            "cannot read input from {}: {cause}",
+            file.display()
+        ))
+    })?;
+    if bytes.len() > INITIAL_INPUT_BYTES_MAX {
+        return Err(Failure::new(format!(
+            "input from {} is longer than {INITIAL_INPUT_BYTES_MAX} bytes",
+            file.display()
+        ))
+        .hint("give the command the name of a file instead"));
+    }
+    Ok(bytes)
+}
+
+/// Reads one byte more than is allowed, so that the caller can tell.
+fn at_most(source: impl Read) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    source
+        .take(INITIAL_INPUT_BYTES_MAX as u64 + 1)
+        .read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::{Cli, Command};
+    use clap::Parser as _;
+
+    fn args(words: &[&str]) -> SpecArgs {
+        let words = ["kennel", "spawn"].iter().chain(words);
+        match Cli::try_parse_from(words)
+            .expect("it is well formed")
+            .command
+        {
+            Command::Spawn(args) => args,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn spec(words: &[&str]) -> pb::RunSpec {
+        let request = request(args(words)).map_err(|f| f.to_string());
+        request.expect("it is accepted").spec.expect("it is set")
+    }
+
+    #[test]
+    fn every_flag_reaches_the_request() {
+        let spec = spec(&[
+            "--grace", "500ms", "-l", "a=1", "-l", "b=2", "--env", "X=y=z", "--cwd", "/tmp",
+            "--kind", "job", "--", "ls", "-l",
+        ]);
+        assert_eq!(spec.kind(), pb::RunKind::Job);
+        assert_eq!(spec.cwd.as_deref(), Some("/tmp"));
+        assert_eq!(spec.labels.len(), 2);
+        let env = spec.env.expect("it is set");
+        assert_eq!(env.vars.get("X").map(String::as_str), Some("y=z"));
+        let grace = spec.stop.and_then(|s| s.grace).expect("it is set");
+        assert_eq!((grace.seconds, grace.nanos), (0, 500_000_000));
+        let Some(pb::run_spec::Command::Argv(argv)) = spec.command else {
+            panic!("no argv");
+        };
+        assert_eq!(argv.args, ["ls", "-l"]);
+    }
+
+    #[test]
+    fn the_working_directory_is_the_callers_own_and_absolute() {
+        let here = std::env::current_dir().expect("a test has one");
+        assert_eq!(spec(&["ls"]).cwd, here.to_str().map(str::to_owned));
+        let below = spec(&["--cwd", "x", "ls"]).cwd;
+        assert_eq!(below, here.join("x").to_str().map(str::to_owned));
+    }
+
+    #[test]
+    fn each_request_has_an_id_of_its_own() {
+        let id = || request(args(&["ls"])).expect("it is accepted").run_id;
+        let (one, other) = (id(), id());
+        assert_ne!(one, other);
+        assert!(one.parse::<kennel_lifecycle::RunId>().is_ok(), "{one}");
+    }
+
+    #[test]
+    fn input_is_read_whole_or_refused() -> io::Result<()> {
+        let dir = tempfile::tempdir()?;
+        let file = dir.path().join("in");
+        let name = file.to_str().expect("it is UTF-8");
+        std::fs::write(&file, b"a\0b")?;
+        assert_eq!(
+            spec(&["--input", name, "cat"]).initial_input.as_deref(),
+            Some(&b"a\0b"[..])
+        );
+        std::fs::write(&file, vec![0; INITIAL_INPUT_BYTES_MAX + 1])?;
+        let refused = request(args(&["--input", name, "cat"])).map_err(|f| f.to_string());
+        assert!(refused.is_err_and(|f| f.contains("is longer than")));
+        Ok(())
+    }
+}

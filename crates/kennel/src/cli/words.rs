@@ -1,0 +1,93 @@
+//! What the contract's enums and unions are called in text for people.
+
+use kennel_edge::pb;
+
+/// The state as it is typed and shown: `running`.
+pub(crate) fn state(state: pb::RunState) -> String {
+    bare(state.as_str_name(), "RUN_STATE_")
+}
+
+pub(crate) fn kind(kind: pb::RunKind) -> String {
+    bare(kind.as_str_name(), "RUN_KIND_")
+}
+
+pub(crate) fn streams_end(end: pb::StreamsEnd) -> &'static str {
+    match end {
+        pb::StreamsEnd::Eof => "complete",
+        pb::StreamsEnd::Cut => "cut: a stranger still held a stream",
+        pb::StreamsEnd::Lost => "lost: what is missing is not known",
+        pb::StreamsEnd::Unspecified => "unknown",
+    }
+}
+
+fn bare(name: &str, prefix: &str) -> String {
+    name.strip_prefix(prefix)
+        .unwrap_or(name)
+        .to_lowercase()
+        .replace('_', "-")
+}
+
+pub(crate) fn exit(exit: &pb::Exit) -> String {
+    match &exit.result {
+        Some(pb::exit::Result::Code(code)) => format!("code {code}"),
+        Some(pb::exit::Result::Signal(signal)) => {
+            let core = if exit.core_dumped {
+                ", core dumped"
+            } else {
+                ""
+            };
+            format!("signal {} ({}){core}", signal.name, signal.number)
+        }
+        Some(pb::exit::Result::Unknown(_)) | None => "unknown".to_owned(),
+    }
+}
+
+pub(crate) fn end_reason(reason: &pb::EndReason) -> String {
+    use pb::end_reason::Reason;
+    match &reason.reason {
+        Some(Reason::Exited(_)) => "exited".to_owned(),
+        Some(Reason::Aborted(a)) => format!("aborted by {}", a.by),
+        Some(Reason::StartFailed(f)) => {
+            let stage = bare(f.stage().as_str_name(), "START_STAGE_");
+            let path = f.path.as_ref().map(|p| format!(" of {p}"));
+            let errno = f.errno.map(|e| format!(": {}", errno(e)));
+            format!(
+                "start failed at {stage}{}{}",
+                path.unwrap_or_default(),
+                errno.unwrap_or_default()
+            )
+        }
+        Some(Reason::Fenced(f)) => format!("aborted by {} before it was spawned", f.by),
+        Some(Reason::ServerShutdown(_)) => "the service shut down".to_owned(),
+        Some(Reason::ServiceLost(_)) => "it ended while the service was down".to_owned(),
+        Some(Reason::Rebooted(_)) => "the host started anew".to_owned(),
+        Some(Reason::OrphanTerminated(_)) => {
+            "the service had died, and its next start ended the run".to_owned()
+        }
+        None => "unknown to this version of kennel".to_owned(),
+    }
+}
+
+/// The text of an errno(3), such as `Permission denied (os error 13)`.
+pub(crate) fn errno(errno: i32) -> String {
+    std::io::Error::from_raw_os_error(errno).to_string()
+}
+
+pub(crate) fn verdict(verdict: &pb::TreeVerdict) -> String {
+    use pb::tree_verdict::Verdict;
+    match &verdict.verdict {
+        Some(Verdict::Empty(empty)) => {
+            let proof = match empty.proof() {
+                pb::EmptyProof::CgroupAndEchild => "control group and shim",
+                pb::EmptyProof::Echild => "shim",
+                pb::EmptyProof::Cgroup => "control group",
+                pb::EmptyProof::Unspecified => "what this version of kennel does not know",
+            };
+            format!("empty, proved by {proof}")
+        }
+        Some(Verdict::Survivors(survivors)) => format!("SURVIVORS: pids {:?}", survivors.pids),
+        Some(Verdict::Unverified(unverified)) => format!("unverified: {}", unverified.why),
+        Some(Verdict::NeverRan(_)) => "never ran".to_owned(),
+        None => "unknown to this version of kennel".to_owned(),
+    }
+}

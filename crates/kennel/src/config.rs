@@ -1,0 +1,434 @@
+//! Where things are: flags win over the environment, the environment over the defaults.
+//!
+//! The environment comes in as a value, so that every rule here is testable. A variable that is set to the empty
+//! text counts as not set.
+
+use crate::failure::Failure;
+use kennel_store::StoreUrl;
+use std::{
+    collections::BTreeMap,
+    ffi::OsString,
+    fmt,
+    path::{Path, PathBuf},
+};
+
+/// `sun_path` of unix(7), less the closing NUL.
+const SOCKET_PATH_BYTES_MAX: usize = 107;
+
+/// What a process finds around itself when it starts.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Surroundings {
+    /// Whether it runs as uid 0.
+    pub(crate) root: bool,
+    /// Its environment, without what is not UTF-8.
+    pub(crate) env: BTreeMap<String, String>,
+}
+
+impl Surroundings {
+    /// Those of this process.
+    pub(crate) fn here() -> Self {
+        let utf8 = |(name, value): (OsString, OsString)| {
+            Some((name.into_string().ok()?, value.into_string().ok()?))
+        };
+        Self {
+            root: kennel_linux::effective_uid() == 0,
+            env: std::env::vars_os().filter_map(utf8).collect(),
+        }
+    }
+
+    fn var(&self, name: &str) -> Option<&str> {
+        self.env
+            .get(name)
+            .map(String::as_str)
+            .filter(|v| !v.is_empty())
+    }
+
+    /// A directory from the environment. XDG says: a path that is not absolute is to be ignored.
+    fn dir(&self, name: &str) -> Option<&Path> {
+        self.var(name).map(Path::new).filter(|p| p.is_absolute())
+    }
+
+    fn default_data_dir(&self) -> Result<PathBuf, Failure> {
+        if self.root {
+            return Ok(PathBuf::from("/var/lib/kennel"));
+        }
+        if let Some(state) = self.dir("XDG_STATE_HOME") {
+            return Ok(state.join("kennel"));
+        }
+        match self.dir("HOME") {
+            Some(home) => Ok(home.join(".local/state/kennel")),
+            None => Err(
+                Failure::new("there is no default data directory: HOME is not set")
+                    .hint("name one with --data-dir DIR or KENNEL_DATA_DIR"),
+            ),
+        }
+    }
+
+    fn default_socket(&self) -> Result<PathBuf, Failure> {
+        if self.root {
+            return Ok(PathBuf::from("/run/kennel/kennel.sock"));
+        }
+        match self.dir("XDG_RUNTIME_DIR") {
+            Some(runtime) => Ok(runtime.join("kennel/kennel.sock")),
+            None => Ok(self.default_data_dir()?.join("kennel.sock")),
+        }
+    }
+}
+
+/// A unix socket, written `unix:PATH`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Address {
+    /// Absolute path of the socket.
+    pub(crate) socket: PathBuf,
+}
+
+impl Address {
+    /// Reads `unix:PATH` or `unix://PATH`.
+    fn parse(text: &str) -> Result<Self, Failure> {
+        let Some(path) = text.strip_prefix("unix:") else {
+            if text.starts_with("tcp:") || text.starts_with("http:") || text.starts_with("https:") {
+                return Err(Failure::new(format!(
+                    "{text} is refused: TCP needs authentication, which is not there yet"
+                ))
+                .hint("use a unix socket: unix:/run/kennel/kennel.sock"));
+            }
+            return Err(Failure::new(format!("{text:?} is not an address")).hint(
+                if text.contains('/') {
+                    format!("did you mean unix:{text}")
+                } else {
+                    "write it as unix:PATH".to_owned()
+                },
+            ));
+        };
+        let path = path.strip_prefix("//").unwrap_or(path);
+        if path.is_empty() || path.ends_with('/') {
+            return Err(Failure::new(format!("{text:?} names no socket file")));
+        }
+        let socket = absolute(path)?;
+        if socket.as_os_str().len() > SOCKET_PATH_BYTES_MAX {
+            return Err(Failure::new(format!(
+                "the path of the socket is longer than {SOCKET_PATH_BYTES_MAX} bytes: {}",
+                socket.display()
+            )));
+        }
+        Ok(Self { socket })
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "unix:{}", self.socket.display())
+    }
+}
+
+/// Where a client finds the server: `--server`, `KENNEL_SERVER`, the default socket.
+pub(crate) fn server_address(flag: Option<&str>, here: &Surroundings) -> Result<Address, Failure> {
+    match flag.or_else(|| here.var("KENNEL_SERVER")) {
+        Some(text) => Address::parse(text),
+        None => Ok(Address {
+            socket: here.default_socket()?,
+        }),
+    }
+}
+
+/// What `kennel serve` was told, before the environment and the defaults fill the gaps.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ServeFlags {
+    pub(crate) listen: Option<String>,
+    pub(crate) store: Option<String>,
+    pub(crate) store_file: Option<PathBuf>,
+    pub(crate) data_dir: Option<PathBuf>,
+}
+
+/// Where a server listens and keeps things.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ServeConfig {
+    pub(crate) listen: Address,
+    pub(crate) store: StoreUrl,
+    pub(crate) data_dir: PathBuf,
+}
+
+impl ServeConfig {
+    pub(crate) fn resolve(flags: &ServeFlags, here: &Surroundings) -> Result<Self, Failure> {
+        let data_dir = match (&flags.data_dir, here.var("KENNEL_DATA_DIR")) {
+            (Some(dir), _) => absolute(dir)?,
+            (None, Some(dir)) => absolute(dir)?,
+            (None, None) => here.default_data_dir()?,
+        };
+        let listen = match (flags.listen.as_deref(), here.var("KENNEL_LISTEN")) {
+            (Some(text), _) | (None, Some(text)) => Address::parse(text)?,
+            (None, None) => Address {
+                socket: here.default_socket()?,
+            },
+        };
+        let store = store(flags, here, &data_dir)?;
+        Ok(Self {
+            listen,
+            store,
+            data_dir,
+        })
+    }
+}
+
+fn store(flags: &ServeFlags, here: &Surroundings, data_dir: &Path) -> Result<StoreUrl, Failure> {
+    if let Some(url) = &flags.store {
+        return parse_store(url);
+    }
+    if let Some(file) = &flags.store_file {
+        return store_in_file(file);
+    }
+    match (here.var("KENNEL_STORE"), here.var("KENNEL_STORE_FILE")) {
+        (Some(_), Some(_)) => Err(
+            Failure::new("KENNEL_STORE and KENNEL_STORE_FILE are both set")
+                .hint("unset one of them"),
+        ),
+        (Some(url), None) => parse_store(url),
+        (None, Some(file)) => store_in_file(Path::new(file)),
+        (None, None) => Ok(StoreUrl::sqlite(data_dir.join("kennel.db"))),
+    }
+}
+
+/// Does not repeat the text: a password may be in it.
+fn parse_store(url: &str) -> Result<StoreUrl, Failure> {
+    url.parse().map_err(|cause| {
+        Failure::new(format!("the store's URL cannot be used: {cause}"))
+            .hint("for example --store sqlite:/var/lib/kennel/kennel.db")
+    })
+}
+
+/// The URL in a file: so that a password stays out of argv and environment.
+fn store_in_file(file: &Path) -> Result<StoreUrl, Failure> {
+    let text = std::fs::read_to_string(file).map_err(|cause| {
+        Failure::new(format!(
+            "cannot read the store's URL from {}: {cause}",
+            file.display()
+        ))
+    })?;
+    match text.trim() {
+        "" => Err(Failure::new(format!("{} is empty", file.display()))),
+        url => parse_store(url),
+    }
+}
+
+fn absolute(path: impl AsRef<Path>) -> Result<PathBuf, Failure> {
+    let path = path.as_ref();
+    std::path::absolute(path).map_err(|cause| {
+        Failure::new(format!(
+            "{} cannot be made an absolute path: {cause}",
+            path.display()
+        ))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn user(env: &[(&str, &str)]) -> Surroundings {
+        let owned = |&(name, value): &(&str, &str)| (name.to_owned(), value.to_owned());
+        Surroundings {
+            root: false,
+            env: env.iter().map(owned).collect(),
+        }
+    }
+
+    fn root(env: &[(&str, &str)]) -> Surroundings {
+        Surroundings {
+            root: true,
+            ..user(env)
+        }
+    }
+
+    fn resolved(flags: &ServeFlags, here: &Surroundings) -> ServeConfig {
+        match ServeConfig::resolve(flags, here) {
+            Ok(config) => config,
+            Err(failure) => panic!("refused: {failure}"),
+        }
+    }
+
+    fn refusal(flags: &ServeFlags, here: &Surroundings) -> String {
+        match ServeConfig::resolve(flags, here) {
+            Ok(config) => panic!("accepted: {}", config.listen),
+            Err(failure) => failure.to_string(),
+        }
+    }
+
+    #[test]
+    fn root_has_the_places_of_the_system() {
+        let config = resolved(&ServeFlags::default(), &root(&[("XDG_STATE_HOME", "/x")]));
+        assert_eq!(config.listen.to_string(), "unix:/run/kennel/kennel.sock");
+        assert_eq!(config.data_dir, Path::new("/var/lib/kennel"));
+        assert_eq!(config.store.to_string(), "sqlite:/var/lib/kennel/kennel.db");
+    }
+
+    #[test]
+    fn a_user_has_the_places_of_xdg() {
+        let here = user(&[
+            ("XDG_RUNTIME_DIR", "/run/user/1000"),
+            ("XDG_STATE_HOME", "/s"),
+            ("HOME", "/home/u"),
+        ]);
+        let config = resolved(&ServeFlags::default(), &here);
+        assert_eq!(
+            config.listen.to_string(),
+            "unix:/run/user/1000/kennel/kennel.sock"
+        );
+        assert_eq!(config.data_dir, Path::new("/s/kennel"));
+    }
+
+    #[test]
+    fn a_user_without_xdg_has_both_under_home() {
+        let config = resolved(
+            &ServeFlags::default(),
+            &user(&[("HOME", "/home/u"), ("XDG_STATE_HOME", "not/absolute")]),
+        );
+        assert_eq!(
+            config.listen.to_string(),
+            "unix:/home/u/.local/state/kennel/kennel.sock"
+        );
+        assert_eq!(config.data_dir, Path::new("/home/u/.local/state/kennel"));
+    }
+
+    #[test]
+    fn a_user_without_home_is_asked_for_a_directory() {
+        assert!(refusal(&ServeFlags::default(), &user(&[])).contains("HOME is not set"));
+    }
+
+    #[test]
+    fn client_and_server_have_the_same_default_socket() {
+        for here in [
+            root(&[]),
+            user(&[("XDG_RUNTIME_DIR", "/r"), ("HOME", "/h")]),
+            user(&[("HOME", "/h")]),
+        ] {
+            let client = server_address(None, &here).map_err(|f| f.to_string());
+            assert_eq!(client, Ok(resolved(&ServeFlags::default(), &here).listen));
+        }
+    }
+
+    #[test]
+    fn flags_win_over_environment_and_environment_over_defaults() {
+        let here = root(&[
+            ("KENNEL_LISTEN", "unix:/e/sock"),
+            ("KENNEL_DATA_DIR", "/e/data"),
+            ("KENNEL_STORE", "postgres://e/db"),
+            ("KENNEL_SERVER", "unix:/e/server"),
+        ]);
+        let config = resolved(&ServeFlags::default(), &here);
+        assert_eq!(config.listen.to_string(), "unix:/e/sock");
+        assert_eq!(config.data_dir, Path::new("/e/data"));
+        assert_eq!(config.store.to_string(), "postgres://e/db");
+
+        let flags = ServeFlags {
+            listen: Some("unix:/f/sock".to_owned()),
+            store: Some("sqlite:/f/db".to_owned()),
+            store_file: None,
+            data_dir: Some(PathBuf::from("/f/data")),
+        };
+        let config = resolved(&flags, &here);
+        assert_eq!(config.listen.to_string(), "unix:/f/sock");
+        assert_eq!(config.data_dir, Path::new("/f/data"));
+        assert_eq!(config.store.to_string(), "sqlite:/f/db");
+
+        let address = |flag| server_address(flag, &here).map(|a| a.to_string()).ok();
+        assert_eq!(address(None).as_deref(), Some("unix:/e/server"));
+        assert_eq!(address(Some("unix:/f")).as_deref(), Some("unix:/f"));
+    }
+
+    #[test]
+    fn an_empty_variable_counts_as_not_set() {
+        let here = root(&[("KENNEL_LISTEN", ""), ("KENNEL_STORE", "")]);
+        let config = resolved(&ServeFlags::default(), &here);
+        assert_eq!(config.listen.to_string(), "unix:/run/kennel/kennel.sock");
+        assert_eq!(config.store.to_string(), "sqlite:/var/lib/kennel/kennel.db");
+    }
+
+    #[test]
+    fn the_default_store_lies_in_the_data_directory() {
+        let flags = ServeFlags {
+            data_dir: Some(PathBuf::from("/d")),
+            ..ServeFlags::default()
+        };
+        assert_eq!(
+            resolved(&flags, &root(&[])).store.to_string(),
+            "sqlite:/d/kennel.db"
+        );
+    }
+
+    #[test]
+    fn the_stores_url_can_come_from_a_file() -> std::io::Result<()> {
+        let dir = tempfile::tempdir()?;
+        let file = dir.path().join("url");
+        std::fs::write(&file, "postgres://kennel:secret@db/kennel\n")?;
+        let flags = ServeFlags {
+            store_file: Some(file.clone()),
+            ..ServeFlags::default()
+        };
+        // The flag for a file wins over a variable for a URL.
+        let here = root(&[("KENNEL_STORE", "sqlite:/x")]);
+        assert_eq!(
+            resolved(&flags, &here).store,
+            "postgres://kennel:secret@db/kennel"
+                .parse()
+                .expect("it is well formed")
+        );
+
+        std::fs::write(&file, "\n")?;
+        assert!(refusal(&flags, &here).contains("is empty"));
+        std::fs::remove_file(&file)?;
+        assert!(refusal(&flags, &here).contains("cannot read the store's URL"));
+        Ok(())
+    }
+
+    #[test]
+    fn a_store_that_cannot_be_read_is_refused_without_its_password() {
+        for url in [
+            "mysql://u:secret@h/d",
+            "postgres://u:secret@h:port/d",
+            "sqlite:",
+        ] {
+            let flags = ServeFlags {
+                store: Some(url.to_owned()),
+                ..ServeFlags::default()
+            };
+            let refused = refusal(&flags, &root(&[]));
+            assert!(!refused.contains("secret"), "{refused}");
+        }
+    }
+
+    #[test]
+    fn two_variables_for_one_store_are_refused() {
+        let here = root(&[("KENNEL_STORE", "sqlite:/x"), ("KENNEL_STORE_FILE", "/y")]);
+        assert!(refusal(&ServeFlags::default(), &here).contains("both set"));
+    }
+
+    #[test]
+    fn tcp_is_refused_by_name() {
+        let flags = ServeFlags {
+            listen: Some("tcp://127.0.0.1:50051".to_owned()),
+            ..ServeFlags::default()
+        };
+        let refused = refusal(&flags, &root(&[]));
+        assert!(
+            refused.contains("tcp://127.0.0.1:50051 is refused"),
+            "{refused}"
+        );
+        assert!(refused.contains("authentication"), "{refused}");
+    }
+
+    #[test]
+    fn addresses_are_unix_sockets_with_an_absolute_path() {
+        let parse = |text: &str| Address::parse(text).map(|a| a.to_string()).ok();
+        assert_eq!(parse("unix:/a/b").as_deref(), Some("unix:/a/b"));
+        assert_eq!(parse("unix:///a/b").as_deref(), Some("unix:/a/b"));
+        let relative = parse("unix:b.sock").unwrap_or_default();
+        assert!(
+            relative.starts_with("unix:/") && relative.ends_with("/b.sock"),
+            "{relative}"
+        );
+        for text in ["", "/a/b", "unix:", "unix:/a/", "vsock:3", "localhost:1"] {
+            assert_eq!(parse(text), None, "{text:?}");
+        }
+        assert_eq!(parse(&format!("unix:/{}", "a".repeat(107))), None);
+    }
+}

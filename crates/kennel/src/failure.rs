@@ -1,0 +1,97 @@
+//! What is told to a person when something did not work: `error: ...`, where there is one `hint: ...`, and a code.
+
+use std::{
+    error::Error,
+    fmt,
+    io::{self, Write as _},
+    process::ExitCode,
+};
+
+/// Something did not work. Printed once, at the end of `main`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Failure {
+    message: String,
+    hint: Option<String>,
+    code: u8,
+    quiet: bool,
+}
+
+/// Exit code of what has no code of its own.
+pub(crate) const FAILED: u8 = 1;
+
+impl Failure {
+    /// A failure with exit code 1. One plain sentence, lower case, no full stop.
+    pub(crate) fn new(message: impl Into<String>) -> Self {
+        Self {
+            message: message.into(),
+            hint: None,
+            code: FAILED,
+            quiet: false,
+        }
+    }
+
+    /// The reader of our standard output is gone: there is nobody to tell, and nothing is wrong.
+    pub(crate) fn reader_gone() -> Self {
+        Self {
+            quiet: true,
+            code: 0,
+            ..Self::new("the reader of standard output is gone")
+        }
+    }
+
+    /// What to do about it.
+    pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+
+    /// Another exit code.
+    pub(crate) fn code(mut self, code: u8) -> Self {
+        self.code = code;
+        self
+    }
+
+    /// Another exit code, where it has none of its own.
+    pub(crate) fn or_code(self, code: u8) -> Self {
+        if self.code == FAILED {
+            self.code(code)
+        } else {
+            self
+        }
+    }
+
+    /// Whether it only says that nobody reads us any more.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.quiet
+    }
+
+    /// Tells the person and gives the exit code.
+    pub(crate) fn report(&self) -> ExitCode {
+        if !self.quiet {
+            // Standard error may be closed; there is nowhere left to say so.
+            let _ = writeln!(io::stderr(), "{self}");
+        }
+        ExitCode::from(self.code)
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "error: {}", self.message)?;
+        match &self.hint {
+            Some(hint) => write!(f, "\nhint: {hint}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// An error with its causes.
+pub(crate) fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(inner) = cause {
+        text = format!("{text}: {inner}");
+        cause = inner.source();
+    }
+    text
+}

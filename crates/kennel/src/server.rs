@@ -1,0 +1,95 @@
+//! `kennel server`: what the keeper starts. Wires keeper, store, supervisor and edge together and serves.
+//!
+//! Exit codes are the supervisor's: 0, 1 where something was alive at the deadline, 70 where a part was lost.
+
+use crate::{
+    args::ServeArgs,
+    config::{ServeConfig, Surroundings},
+    failure::{Failure, chain},
+    serve, telemetry,
+};
+use kennel_linux::{client::KeeperClient, keeper, limits};
+use kennel_supervisor::{Supervisor, SupervisorConfig};
+use std::{
+    error::Error, os::fd::OwnedFd, path::Path, process::ExitCode, sync::Arc, time::Duration,
+};
+
+/// What may still be written after the supervisor has ended: answers on their way to clients.
+const LAST_WORDS_MAX: Duration = Duration::from_millis(500);
+
+/// Serves until the keeper says that it is enough.
+pub(crate) fn main(flags: &ServeArgs, here: &Surroundings) -> ExitCode {
+    match start(flags, here) {
+        Ok(code) => ExitCode::from(u8::try_from(code).unwrap_or(crate::failure::FAILED)),
+        Err(failure) => failure.report(),
+    }
+}
+
+fn start(flags: &ServeArgs, here: &Surroundings) -> Result<i32, Failure> {
+    // First of all: it also makes this process undumpable.
+    let socket = kennel_linux::server_socket().map_err(|_| {
+        Failure::new("this is the part of the service that its keeper starts")
+            .code(2)
+            .hint("start the service with: kennel serve")
+    })?;
+    let config = serve::resolve(flags, here)?;
+    let filter = here.env.get("KENNEL_LOG").map(String::as_str);
+    telemetry::start(flags.log_format, filter)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(|cause| Failure::new(format!("cannot start the server: {cause}")))?;
+    let code = runtime.block_on(serve(socket, &config, here));
+    runtime.shutdown_timeout(LAST_WORDS_MAX);
+    code
+}
+
+async fn serve(socket: OwnedFd, config: &ServeConfig, here: &Surroundings) -> Result<i32, Failure> {
+    let failed = |what: &str, cause: &dyn Error| Failure::new(format!("{what}: {}", chain(cause)));
+    let (keeper, events, hello) = KeeperClient::connect(socket)
+        .await
+        .map_err(|cause| failed("cannot reach the keeper", &cause))?;
+    let node = keeper::node_id(&config.data_dir)
+        .map_err(|cause| failed("this node has no name", &cause))?;
+    let open_files = limits::open_files()
+        .map_err(|cause| failed("cannot read this process's limits", &cause))?;
+    let store = kennel_store::open(&config.store).await.map_err(|cause| {
+        failed("cannot open the store", &cause).hint(format!("the store is {}", config.store))
+    })?;
+    let containment = match &hello.cgroup_base {
+        Ok(_) => "cgroup".to_owned(),
+        Err(why) => format!("subreaper: {why}"),
+    };
+    let supervisor_config = SupervisorConfig {
+        node,
+        node_name: host_name(),
+        data_dir: config.data_dir.clone(),
+        server_env: here.env.clone().into_iter().collect(),
+        runs_max: u32::try_from(limits::runs_by_keeper_descriptors(open_files)).unwrap_or(u32::MAX),
+    };
+    let (supervisor, ended) = Supervisor::boot(
+        supervisor_config,
+        Arc::new(keeper.clone()),
+        events,
+        hello,
+        store,
+    )
+    .await
+    .map_err(|cause| failed("cannot take this node over", &cause))?;
+    let listeners = keeper.take_listeners();
+    drop((supervisor, listeners));
+    keeper.ready();
+    eprintln!(
+        "kennel: ready on {} (store {}, containment {containment})",
+        config.listen, config.store
+    );
+    ended
+        .await
+        .map_err(|cause| failed("the supervisor has failed", &cause).code(70))
+}
+
+/// The node's name for people.
+fn host_name() -> String {
+    let name = std::fs::read_to_string(Path::new("/proc/sys/kernel/hostname"));
+    name.map_or_else(|_| "unknown".to_owned(), |name| name.trim().to_owned())
+}

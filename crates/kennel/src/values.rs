@@ -1,0 +1,154 @@
+//! The small languages of the command line: durations and `key=value`.
+
+use std::{fmt::Write as _, time::Duration};
+
+/// Reads `500ms`, `5s`, `2m`, `1h`, or `0`.
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+    const HINT: &str = "write a number and a unit, such as 500ms, 5s, 2m or 1h";
+    if text == "0" {
+        return Ok(Duration::ZERO);
+    }
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    let (number, unit) = text.split_at(digits);
+    if number.is_empty() {
+        return Err(HINT.to_owned());
+    }
+    let unit_ms: u64 = match unit {
+        "ms" => 1,
+        "s" => 1_000,
+        "m" => 60_000,
+        "h" => 3_600_000,
+        "" => return Err(format!("the unit is missing: {HINT}")),
+        _ => return Err(format!("{unit:?} is not a unit: {HINT}")),
+    };
+    number
+        .parse::<u64>()
+        .ok()
+        .and_then(|n| n.checked_mul(unit_ms))
+        .map(Duration::from_millis)
+        .ok_or_else(|| "it is too long".to_owned())
+}
+
+/// Reads `key=value`; the value may be empty and may hold further `=`.
+pub(crate) fn pair(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some(("", _)) => Err("the part before '=' is empty".to_owned()),
+        Some((key, value)) => Ok((key.to_owned(), value.to_owned())),
+        None => Err("write it as KEY=VALUE".to_owned()),
+    }
+}
+
+/// How long something has lasted, in at most two units: `340ms`, `12s`, `3m04s`, `5h12m`, `3d04h`.
+pub(crate) fn age(age: Duration) -> String {
+    let s = age.as_secs();
+    match s {
+        0 => format!("{}ms", age.as_millis()),
+        1..60 => format!("{s}s"),
+        60..3_600 => format!("{}m{:02}s", s / 60, s % 60),
+        3_600..86_400 => format!("{}h{:02}m", s / 3_600, s % 3_600 / 60),
+        _ => format!("{}d{:02}h", s / 86_400, s % 86_400 / 3_600),
+    }
+}
+
+/// A command as a person would type it into a shell, one line: what a shell would take apart is quoted.
+pub(crate) fn command_line<'a>(argv: impl IntoIterator<Item = &'a str>) -> String {
+    let mut line = String::new();
+    for word in argv {
+        if !line.is_empty() {
+            line.push(' ');
+        }
+        push_word(&mut line, word);
+    }
+    line
+}
+
+fn push_word(line: &mut String, word: &str) {
+    let plain = |c: char| c.is_alphanumeric() || "-_./:=@%+,^".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        line.push_str(word);
+    } else if word.chars().any(char::is_control) {
+        line.push_str("$'");
+        for c in word.chars() {
+            match c {
+                '\'' | '\\' => line.extend(['\\', c]),
+                '\n' => line.push_str("\\n"),
+                '\t' => line.push_str("\\t"),
+                c if c.is_control() => {
+                    // Writing to a String cannot fail.
+                    let _ = write!(line, "\\u{:04x}", u32::from(c));
+                }
+                c => line.push(c),
+            }
+        }
+        line.push('\'');
+    } else {
+        line.push('\'');
+        line.push_str(&word.replace('\'', r"'\''"));
+        line.push('\'');
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_have_a_number_and_a_unit() {
+        assert_eq!(duration("500ms"), Ok(Duration::from_millis(500)));
+        assert_eq!(duration("5s"), Ok(Duration::from_secs(5)));
+        assert_eq!(duration("2m"), Ok(Duration::from_mins(2)));
+        assert_eq!(duration("1h"), Ok(Duration::from_hours(1)));
+        assert_eq!(duration("0"), Ok(Duration::ZERO));
+        assert_eq!(duration("0s"), Ok(Duration::ZERO));
+    }
+
+    #[test]
+    fn durations_that_could_mean_two_things_are_refused() {
+        for text in [
+            "",
+            "5",
+            "s",
+            "-5s",
+            "1.5s",
+            "5 s",
+            "5sec",
+            "5S",
+            "99999999999999999999h",
+            "18446744073709551615h",
+        ] {
+            assert!(duration(text).is_err(), "{text:?} was read as a duration");
+        }
+    }
+
+    #[test]
+    fn pairs_are_split_at_the_first_equals_sign() {
+        assert_eq!(pair("a=b"), Ok(("a".to_owned(), "b".to_owned())));
+        assert_eq!(pair("a="), Ok(("a".to_owned(), String::new())));
+        assert_eq!(pair("a=b=c"), Ok(("a".to_owned(), "b=c".to_owned())));
+        assert!(pair("a").is_err());
+        assert!(pair("=b").is_err());
+    }
+
+    #[test]
+    fn ages_are_told_in_at_most_two_units() {
+        for (ms, text) in [
+            (340, "340ms"),
+            (12_900, "12s"),
+            (184_000, "3m04s"),
+            (18_720_000, "5h12m"),
+            (273_600_000, "3d04h"),
+        ] {
+            assert_eq!(age(Duration::from_millis(ms)), text);
+        }
+    }
+
+    #[test]
+    fn a_command_line_can_be_typed_into_a_shell_and_stays_on_one_line() {
+        assert_eq!(command_line(["ls", "-l", "/tmp"]), "ls -l /tmp");
+        assert_eq!(
+            command_line(["sh", "-c", "echo it's; exit 3"]),
+            r"sh -c 'echo it'\''s; exit 3'"
+        );
+        assert_eq!(command_line(["a\nb\u{1b}", ""]), r"$'a\nb\u001b' ''");
+    }
+}

@@ -1,0 +1,137 @@
+//! The command line as far as it needs no server: what is said, where, and the exit code.
+
+use std::{
+    path::Path,
+    process::{Command, Output},
+};
+
+fn kennel(words: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_kennel"));
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("KENNEL_") {
+            command.env_remove(name);
+        }
+    }
+    command.args(words);
+    command
+}
+
+/// Exit code, standard output, standard error.
+fn said(output: &Output) -> (Option<i32>, String, String) {
+    (
+        output.status.code(),
+        String::from_utf8_lossy(&output.stdout).into_owned(),
+        String::from_utf8_lossy(&output.stderr).into_owned(),
+    )
+}
+
+fn run(words: &[&str]) -> (Option<i32>, String, String) {
+    said(&kennel(words).output().expect("the binary runs"))
+}
+
+fn nowhere(dir: &Path) -> String {
+    format!("unix:{}/nobody.sock", dir.display())
+}
+
+#[test]
+fn without_a_server_it_says_how_to_start_one() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let server = nowhere(dir.path());
+    for (words, code) in [
+        (&["ps"][..], 1),
+        (&["status"], 1),
+        (&["spawn", "--", "true"], 1),
+        (&["logs", "X"], 1),
+        (&["run", "--", "true"], 125),
+    ] {
+        let (status, out, err) = run(&[&["--server", &server], words].concat());
+        assert_eq!(status, Some(code), "{words:?}: {err}");
+        assert_eq!(out, "", "{words:?}");
+        assert!(
+            err.starts_with("error: no server answers at unix:"),
+            "{err}"
+        );
+        assert!(
+            err.ends_with("\nhint: start one with: kennel serve\n"),
+            "{err}"
+        );
+    }
+}
+
+#[test]
+fn the_server_can_be_named_by_a_variable_and_the_flag_wins() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut command = kennel(&["ps"]);
+    command.env("KENNEL_SERVER", nowhere(dir.path()));
+    let (_, _, err) = said(&command.output().expect("the binary runs"));
+    assert!(err.contains("/nobody.sock"), "{err}");
+
+    command.args(["--server", "unix:/other.sock"]);
+    let (_, _, err) = said(&command.output().expect("the binary runs"));
+    assert!(err.contains("unix:/other.sock"), "{err}");
+}
+
+#[test]
+fn tcp_is_refused_by_name() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let data = dir.path().join("data");
+    let data_dir = data.to_str().expect("it is UTF-8");
+    let words = [
+        "serve",
+        "--listen",
+        "tcp://0.0.0.0:50051",
+        "--data-dir",
+        data_dir,
+    ];
+    let (status, _, err) = run(&words);
+    assert_eq!(status, Some(2), "{err}");
+    assert!(err.contains("tcp://0.0.0.0:50051 is refused"), "{err}");
+    assert!(!data.exists(), "a refused start leaves nothing behind");
+}
+
+#[test]
+fn a_password_never_appears_in_an_error() {
+    let (status, _, err) = run(&["serve", "--store", "postgres://u:hunter2@h:port/d"]);
+    assert_eq!(status, Some(2), "{err}");
+    assert!(!err.contains("hunter2"), "{err}");
+}
+
+#[test]
+fn what_was_not_understood_has_a_code_of_its_own() {
+    assert_eq!(run(&["no-such-command"]).0, Some(2));
+    assert_eq!(run(&["ps", "--state", "walking"]).0, Some(2));
+    assert_eq!(run(&["run", "--grace", "5", "--", "true"]).0, Some(125));
+    assert_eq!(run(&["run"]).0, Some(125));
+}
+
+#[test]
+fn the_hidden_part_does_not_start_by_hand() {
+    let (status, _, err) = run(&["server"]);
+    assert_eq!(status, Some(2));
+    assert!(
+        err.ends_with("hint: start the service with: kennel serve\n"),
+        "{err}"
+    );
+}
+
+#[test]
+fn help_tells_the_exit_codes_and_nothing_hidden() {
+    let (status, out, _) = run(&["--help"]);
+    assert_eq!(status, Some(0));
+    assert!(out.contains("Exit codes:"));
+    assert!(!out.contains("The part of the service that the keeper starts"));
+    let (_, out, _) = run(&["run", "--help"]);
+    assert!(out.contains("127      the command was not found"));
+}
+
+#[test]
+fn input_that_cannot_be_read_is_told_before_anything_starts() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let missing = dir.path().join("missing");
+    let missing = missing.to_str().expect("it is UTF-8");
+    let server = nowhere(dir.path());
+    let words = ["--server", &server, "run", "--input", missing, "--", "cat"];
+    let (status, _, err) = run(&words);
+    assert_eq!(status, Some(125));
+    assert!(err.starts_with("error: cannot read input from"), "{err}");
+}
