@@ -211,7 +211,17 @@ impl Machine {
 
     fn leaving(&mut self, mut leaving: Leaving, input: Input) -> Turn {
         match input {
-            Input::Command(Command::Stop(_)) => return stay(Phase::Leaving(leaving)),
+            Input::Command(Command::Stop(order)) => match (&leaving.why, leaving.row) {
+                // The row under the key is another's; this run is as good as gone.
+                (NeverRan::Superseded, _) => return (Phase::Leaving(leaving), Err(Refusal::Ended)),
+                (NeverRan::Stopped(_), _) | (NeverRan::Failed(_), Row::Owed) => {}
+                // The stop has to outlive us: a late retry of the spawn must meet it.
+                (NeverRan::Failed(_), Row::Absent) => {
+                    leaving.why = NeverRan::Stopped(order);
+                    leaving.row = Row::Owed;
+                }
+                (NeverRan::Failed(_), Row::InFlight) => leaving.why = NeverRan::Stopped(order),
+            },
             Input::Command(Command::Admit) => {
                 return (Phase::Leaving(leaving), Err(Refusal::AlreadyAdmitted));
             }
@@ -570,6 +580,9 @@ impl Machine {
                 return phase;
             }
             self.exec = Exec::Assumed;
+            if let Some(Exit::Code(_)) = self.ends.leader {
+                self.ends.leader = Some(Exit::Unknown);
+            }
         }
         if self.ends.tree.is_some() {
             self.ends.leader.get_or_insert(Exit::Unknown);
@@ -623,7 +636,7 @@ impl Machine {
         }
     }
 
-    /// A further order: counts only if it brings SIGKILL forward. Gives the new deadline.
+    /// A further order: counts only if there is a tree and it brings SIGKILL forward. Gives the new deadline.
     fn shorten(
         &mut self,
         now: Timestamp,
@@ -632,7 +645,7 @@ impl Machine {
     ) -> Option<Timestamp> {
         let plan = plan(order);
         let sooner = now.plus(plan.kill_after);
-        if deadline.is_some_and(|deadline| deadline <= sooner) {
+        if self.ends.tree.is_some() || deadline.is_some_and(|deadline| deadline <= sooner) {
             return None;
         }
         self.unrecorded = Some(plan);
@@ -641,7 +654,9 @@ impl Machine {
     }
 
     fn order_stop(&mut self) {
-        if let Some(plan) = self.unrecorded.take() {
+        if let Some(plan) = self.unrecorded.take()
+            && self.ends.tree.is_none()
+        {
             self.effects.push(Effect::StopTree(plan));
         }
     }
@@ -656,15 +671,16 @@ impl Machine {
     }
 
     /// The gate was opened and yet nothing ran. The row is there, so its end is owed.
+    ///
+    /// INVARIANT: the tree's end is not known yet; it would have ended the wait for the verdict.
     fn leave(&mut self, why: NeverRan) -> Phase {
-        match self.ends.tree.take() {
-            Some(tree) => self.close_never_ran(why, tree),
-            None => Phase::Leaving(Leaving {
-                why,
-                row: Row::Owed,
-                tree: None,
-            }),
-        }
+        // What the child before exec returned is nobody's exit.
+        self.ends = Ends::default();
+        Phase::Leaving(Leaving {
+            why,
+            row: Row::Owed,
+            tree: None,
+        })
     }
 
     fn close_never_ran(&mut self, why: NeverRan, tree: TreeVerdict) -> Phase {

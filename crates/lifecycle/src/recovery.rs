@@ -80,11 +80,15 @@ pub enum Decision {
 pub fn decide(seen: &Observation, terminated: bool) -> Decision {
     let record = seen.exit_record.as_ref();
     let exit = record.and_then(|r| r.exit).unwrap_or(Exit::Unknown);
+    let never_ran = record.is_some_and(|r| r.never_ran);
     if seen.host == Host::Other {
+        if never_ran {
+            return close_never_ran(EndReason::Rebooted);
+        }
         let tree = "another boot or pid namespace: there is nothing to look at";
         return close(
             EndReason::Rebooted,
-            Some(exit),
+            exit,
             TreeVerdict::Unverified(tree.into()),
         );
     }
@@ -100,13 +104,19 @@ pub fn decide(seen: &Observation, terminated: bool) -> Decision {
     } else {
         EndReason::ServiceLost
     };
-    if record.is_some_and(|r| r.never_ran) {
-        return close(reason, None, TreeVerdict::NeverRan);
+    if never_ran {
+        return close_never_ran(reason);
     }
-    close(reason, Some(exit), tree_verdict(seen))
+    close(reason, exit, tree_verdict(seen))
 }
 
 fn tree_verdict(seen: &Observation) -> TreeVerdict {
+    if seen.command == Seen::Same && seen.hints.is_empty() {
+        return TreeVerdict::Unverified("the recorded process is still alive".into());
+    }
+    if seen.command == Seen::Same {
+        return TreeVerdict::Survivors(seen.hints.clone());
+    }
     let proven = seen.exit_record.as_ref().and_then(|r| r.tree.clone());
     match (proven, seen.cgroup) {
         (Some(TreeVerdict::Empty(_)), CgroupSeen::Empty) => {
@@ -128,11 +138,21 @@ fn tree_verdict(seen: &Observation) -> TreeVerdict {
     }
 }
 
-fn close(reason: EndReason, exit: Option<Exit>, tree: TreeVerdict) -> Decision {
+fn close(reason: EndReason, exit: Exit, tree: TreeVerdict) -> Decision {
     Decision::Close(Outcome {
         reason,
-        exit,
+        exit: Some(exit),
         tree,
         streams: Some(StreamsEnd::Lost),
+    })
+}
+
+/// The shim's word that the gate was never opened: there was no exit and no output.
+fn close_never_ran(reason: EndReason) -> Decision {
+    Decision::Close(Outcome {
+        reason,
+        exit: None,
+        tree: TreeVerdict::NeverRan,
+        streams: None,
     })
 }

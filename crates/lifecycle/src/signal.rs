@@ -99,10 +99,11 @@ impl FromStr for Signal {
             Some("") => 0,
             Some(rest) => rest
                 .strip_prefix('+')
-                .and_then(|n| n.parse().ok())
+                .filter(|digits| digits.bytes().all(|b| b.is_ascii_digit()))
+                .and_then(|digits| digits.parse::<u8>().ok())
                 .ok_or(())?,
             None => return Err(()),
         };
-        Self::from_number(RTMIN + offset).ok_or(())
+        Self::from_number(RTMIN + i32::from(offset)).ok_or(())
     }
 }

@@ -1,0 +1,403 @@
+//! Holes that reviews of earlier cores have found, each with the story that falls into it.
+
+use crate::samples::{GRACE, abort, failure, identity, killed_by};
+use kennel_lifecycle::{
+    Announcement, Command, Effect, EndReason, Exit, Input, Machine, NeverRan, Outcome, Phase,
+    Proof, Refusal, Report, Row, Signal, StartStage, StopStage, StreamsEnd, Timestamp, TreeVerdict,
+    ladder::StopPlan,
+};
+use std::time::Duration;
+
+const NOW: Timestamp = Timestamp(1_000_000);
+const EMPTY: TreeVerdict = TreeVerdict::Empty(Proof::CgroupAndEchild);
+
+#[test]
+fn admit_twice_asks_for_one_child() {
+    let mut run = Run::new();
+    assert_eq!(run.command(Command::Admit), Ok(vec![Effect::Prepare]));
+    assert_eq!(run.command(Command::Admit), Err(Refusal::AlreadyAdmitted));
+    run.report(Report::Prepared(identity()));
+    assert_eq!(run.command(Command::Admit), Err(Refusal::AlreadyAdmitted));
+}
+
+#[test]
+fn a_leaders_exit_before_the_news_that_exec_failed_is_nobodys_exit_code() {
+    let mut run = Run::released();
+    assert_eq!(run.report(Report::LeaderExited(Exit::Code(127))), []);
+    assert_eq!(
+        run.report(Report::ExecFailed(failure(StartStage::Exec))),
+        []
+    );
+    assert_eq!(run.machine.ends().leader, None);
+    let outcome = outcome(&run.report(Report::TreeEnded(EMPTY)));
+    assert_eq!(
+        outcome.reason,
+        EndReason::StartFailed(failure(StartStage::Exec))
+    );
+    assert_eq!(outcome.exit, None);
+    assert_eq!(outcome.tree, TreeVerdict::NeverRan);
+}
+
+#[test]
+fn an_exit_code_without_any_verdict_on_exec_is_not_believed() {
+    let mut run = Run::released();
+    run.report(Report::LeaderExited(Exit::Code(0)));
+    let effects = run.report(Report::TreeEnded(TreeVerdict::Unverified(
+        "the shim died".into(),
+    )));
+    assert_eq!(
+        effects[0],
+        Effect::Announce(Announcement::LeaderExited(Exit::Unknown))
+    );
+    let outcome = outcome(&run.report(Report::StreamsClosed(StreamsEnd::Lost)));
+    assert_eq!(outcome.exit, Some(Exit::Unknown));
+
+    // A signal ends whoever it is: that much is certain.
+    let mut run = Run::released();
+    run.report(Report::LeaderExited(killed_by(Signal::KILL)));
+    run.report(Report::TreeEnded(EMPTY));
+    assert_eq!(run.machine.ends().leader, Some(killed_by(Signal::KILL)));
+}
+
+#[test]
+fn an_empty_tree_whose_pipe_is_held_does_not_wait_for_the_holder() {
+    let mut run = Run::running();
+    run.report(Report::LeaderExited(Exit::Code(0)));
+    let effects = run.report(Report::TreeEnded(EMPTY));
+    assert!(effects.contains(&Effect::FinishOutput), "{effects:?}");
+    let outcome = outcome(&run.report(Report::StreamsClosed(StreamsEnd::Cut)));
+    assert_eq!(outcome.streams, Some(StreamsEnd::Cut));
+    assert_eq!(outcome.exit, Some(Exit::Code(0)));
+}
+
+#[test]
+fn a_leaders_end_is_told_while_a_grandchild_holds_the_pipe() {
+    let mut run = Run::running();
+    assert_eq!(
+        run.report(Report::LeaderExited(Exit::Code(3))),
+        [Effect::Announce(Announcement::LeaderExited(Exit::Code(3)))]
+    );
+    assert!(matches!(run.machine.phase(), Phase::Draining { .. }));
+}
+
+#[test]
+fn a_stop_while_exec_hangs_has_a_deadline_and_a_plan() {
+    let mut run = Run::released();
+    let deadline = NOW.plus(GRACE);
+    assert_eq!(run.stop(GRACE), Ok(vec![Effect::RecordStop { deadline }]));
+    let effects = run.report(Report::StopRecorded);
+    assert_eq!(
+        effects.last(),
+        Some(&Effect::StopTree(StopPlan::abort(GRACE)))
+    );
+}
+
+#[test]
+fn the_drain_keeps_the_deadline_of_the_stop() {
+    let mut run = Run::stopping();
+    run.report(Report::LeaderExited(killed_by(Signal::TERM)));
+    let Phase::Draining { stop, deadline, .. } = run.machine.phase() else {
+        panic!("{:?}", run.machine.phase());
+    };
+    assert_eq!(
+        (stop, deadline),
+        (&Some(abort(GRACE)), &Some(NOW.plus(GRACE)))
+    );
+}
+
+#[test]
+fn a_child_that_dies_at_the_gate_while_its_row_is_being_written_leaves_no_open_row() {
+    let death = Report::LeaderExited(killed_by(Signal::KILL));
+    // The row arrives: it has to be closed.
+    let mut run = Run::gated();
+    assert_eq!(run.report(death.clone()), [Effect::ShutGate]);
+    assert_eq!(run.report(Report::TreeEnded(EMPTY)), []);
+    let closed = outcome(&run.report(Report::Recorded));
+    assert_eq!((closed.exit, closed.tree), (None, TreeVerdict::NeverRan));
+
+    // Nobody knows: it may still arrive, so it is closed too.
+    let mut run = Run::gated();
+    run.report(death.clone());
+    run.report(Report::RecordUnknown);
+    outcome(&run.report(Report::TreeEnded(EMPTY)));
+
+    // It certainly does not arrive: nothing is left to close.
+    let mut run = Run::gated();
+    run.report(death);
+    run.report(Report::RecordFailed);
+    assert_eq!(
+        run.report(Report::TreeEnded(EMPTY)),
+        [Effect::Acknowledge, Effect::Forget]
+    );
+}
+
+#[test]
+fn a_child_whose_last_word_comes_at_the_gate_is_not_let_go() {
+    let mut run = Run::gated();
+    assert_eq!(run.report(Report::TreeEnded(EMPTY)), [Effect::ShutGate]);
+    outcome(&run.report(Report::Recorded));
+}
+
+#[test]
+fn a_stop_before_anything_was_recorded_is_written_down_itself() {
+    // The spawn may be retried late: it must meet the stop.
+    let mut run = Run::new();
+    let closed = outcome(&run.stop(GRACE).unwrap());
+    assert_eq!((closed.reason, closed.exit), (aborted(), None));
+
+    let mut run = Run::new();
+    run.command(Command::Admit).unwrap();
+    assert_eq!(run.stop(GRACE), Ok(vec![]));
+    assert_eq!(run.report(Report::Prepared(identity())), [Effect::ShutGate]);
+    let closed = outcome(&run.report(Report::TreeEnded(EMPTY)));
+    assert_eq!((closed.reason, closed.exit), (aborted(), None));
+}
+
+#[test]
+fn a_stop_is_not_forgotten_with_a_run_that_could_not_be_recorded() {
+    let mut run = Run::gated();
+    run.report(Report::RecordFailed);
+    assert_eq!(run.stop(GRACE), Ok(vec![]));
+    let closed = outcome(&run.report(Report::TreeEnded(EMPTY)));
+    assert_eq!(closed.reason, aborted());
+
+    let mut run = Run::gated();
+    run.report(Report::NotReleased);
+    assert_eq!(run.stop(GRACE), Ok(vec![]));
+    run.report(Report::RecordFailed);
+    let closed = outcome(&run.report(Report::TreeEnded(EMPTY)));
+    assert_eq!(closed.reason, aborted());
+}
+
+#[test]
+fn a_stop_for_a_row_that_is_another_runs_is_refused_and_not_lost() {
+    let mut run = Run::gated();
+    assert_eq!(run.report(Report::KeyTaken), [Effect::ShutGate]);
+    assert_eq!(run.stop(GRACE), Err(Refusal::Ended));
+    assert_eq!(
+        run.report(Report::TreeEnded(EMPTY)),
+        [Effect::Acknowledge, Effect::Forget]
+    );
+    assert_eq!(run.machine.phase(), &Phase::Forgotten(NeverRan::Superseded));
+    assert_eq!(run.stop(GRACE), Err(Refusal::Ended));
+}
+
+#[test]
+fn a_failed_or_unknown_record_shuts_the_gate() {
+    for (report, row) in [
+        (Report::RecordFailed, Row::Absent),
+        (Report::RecordUnknown, Row::Owed),
+        (Report::KeyTaken, Row::Absent),
+    ] {
+        let mut run = Run::gated();
+        assert_eq!(run.report(report), [Effect::ShutGate]);
+        // A late success opens nothing.
+        assert_eq!(run.report(Report::Recorded), []);
+        let Phase::Leaving(leaving) = run.machine.phase() else {
+            panic!("{:?}", run.machine.phase());
+        };
+        assert_eq!(leaving.row, row);
+    }
+}
+
+#[test]
+fn nothing_is_signalled_before_the_stop_is_recorded() {
+    for mut run in [
+        Run::released(),
+        Run::running(),
+        Run::pausing(),
+        Run::paused(),
+    ] {
+        let effects = run.stop(GRACE).unwrap();
+        assert_eq!(
+            effects,
+            [Effect::RecordStop {
+                deadline: NOW.plus(GRACE)
+            }]
+        );
+    }
+}
+
+#[test]
+fn a_repeated_stop_is_obeyed_and_only_shortens() {
+    let mut run = Run::stopping();
+    assert_eq!(run.stop(GRACE), Ok(vec![]));
+    assert_eq!(run.stop(GRACE * 2), Ok(vec![]));
+    let deadline = NOW.plus(GRACE / 2);
+    assert_eq!(
+        run.stop(GRACE / 2),
+        Ok(vec![Effect::RecordStop { deadline }])
+    );
+    assert_eq!(
+        run.report(Report::StopRecorded),
+        [Effect::StopTree(StopPlan::abort(GRACE / 2))]
+    );
+    // What comes next is measured by the shortened one.
+    assert_eq!(run.stop(GRACE), Ok(vec![]));
+    let Phase::Stopping {
+        stage,
+        deadline: in_force,
+        ..
+    } = run.machine.phase()
+    else {
+        panic!("{:?}", run.machine.phase());
+    };
+    assert_eq!((*stage, *in_force), (StopStage::Ordered, deadline));
+}
+
+#[test]
+fn a_stop_of_a_drain_brings_a_deadline_to_what_is_left() {
+    let mut run = Run::running();
+    run.report(Report::LeaderExited(Exit::Code(0)));
+    let deadline = NOW.plus(Duration::ZERO);
+    assert_eq!(
+        run.stop(Duration::ZERO),
+        Ok(vec![Effect::RecordStop { deadline }])
+    );
+    assert_eq!(
+        run.report(Report::StopRecorded),
+        [Effect::StopTree(StopPlan::abort(Duration::ZERO))]
+    );
+    // The leader had ended on its own before.
+    run.report(Report::TreeEnded(EMPTY));
+    let closed = outcome(&run.report(Report::StreamsClosed(StreamsEnd::Eof)));
+    assert_eq!(closed.reason, EndReason::Exited);
+}
+
+#[test]
+fn a_leader_that_ends_before_the_stop_reached_it_ended_on_its_own() {
+    let mut run = Run::running();
+    run.stop(GRACE).unwrap();
+    run.report(Report::LeaderExited(Exit::Code(0)));
+    // The order still reaches the rest.
+    assert_eq!(
+        run.report(Report::StopRecorded),
+        [Effect::StopTree(StopPlan::abort(GRACE))]
+    );
+    run.report(Report::TreeEnded(EMPTY));
+    let closed = outcome(&run.report(Report::StreamsClosed(StreamsEnd::Eof)));
+    assert_eq!(closed.reason, EndReason::Exited);
+}
+
+#[test]
+fn a_stop_of_a_run_that_is_over_is_obeyed_and_changes_nothing() {
+    let mut run = Run::stopping();
+    run.report(Report::LeaderExited(killed_by(Signal::TERM)));
+    run.report(Report::StreamsClosed(StreamsEnd::Eof));
+    let closing = outcome(&run.report(Report::TreeEnded(EMPTY)));
+    assert_eq!(run.stop(GRACE), Ok(vec![]));
+    run.report(Report::OutcomeRecorded);
+    assert_eq!(run.stop(Duration::ZERO), Ok(vec![]));
+    assert_eq!(run.machine.phase(), &Phase::Closed(closing));
+}
+
+#[test]
+fn a_tree_that_ends_without_a_word_on_its_leader_still_ends() {
+    let mut run = Run::running();
+    let effects = run.report(Report::TreeEnded(TreeVerdict::Unverified(
+        "the shim died".into(),
+    )));
+    assert_eq!(
+        effects[0],
+        Effect::Announce(Announcement::LeaderExited(Exit::Unknown))
+    );
+    let closed = outcome(&run.report(Report::StreamsClosed(StreamsEnd::Lost)));
+    assert_eq!(closed.exit, Some(Exit::Unknown));
+    // Too late to change what was told.
+    assert_eq!(run.report(Report::LeaderExited(Exit::Code(0))), []);
+    assert_eq!(run.machine.phase(), &Phase::Closing(closed));
+}
+
+#[test]
+fn a_stop_in_the_middle_of_a_pause_does_not_freeze_the_tree_afterwards() {
+    let mut run = Run::running();
+    run.command(Command::Pause).unwrap();
+    run.stop(GRACE).unwrap();
+    let recorded = Report::StateRecorded(kennel_lifecycle::RowState::Pausing);
+    assert_eq!(run.report(recorded), []);
+    assert_eq!(run.report(Report::Frozen), []);
+    assert!(matches!(run.machine.phase(), Phase::Stopping { .. }));
+}
+
+/// A machine and short words for its inputs; time stands still.
+struct Run {
+    machine: Machine,
+}
+
+impl Run {
+    fn new() -> Self {
+        Self {
+            machine: Machine::new(),
+        }
+    }
+
+    fn gated() -> Self {
+        let mut run = Self::new();
+        run.command(Command::Admit).unwrap();
+        let effects = run.report(Report::Prepared(identity()));
+        assert_eq!(effects, [Effect::Record(identity())]);
+        run
+    }
+
+    fn released() -> Self {
+        let mut run = Self::gated();
+        let effects = run.report(Report::Recorded);
+        assert_eq!(effects.last(), Some(&Effect::Release));
+        run
+    }
+
+    fn running() -> Self {
+        let mut run = Self::released();
+        let effects = run.report(Report::Executed);
+        assert_eq!(effects[0], Effect::Announce(Announcement::Started));
+        run
+    }
+
+    fn pausing() -> Self {
+        let mut run = Self::running();
+        run.command(Command::Pause).unwrap();
+        let recorded = Report::StateRecorded(kennel_lifecycle::RowState::Pausing);
+        assert_eq!(run.report(recorded), [Effect::Freeze]);
+        run
+    }
+
+    fn paused() -> Self {
+        let mut run = Self::pausing();
+        run.report(Report::Frozen);
+        assert!(matches!(run.machine.phase(), Phase::Paused { .. }));
+        run
+    }
+
+    fn stopping() -> Self {
+        let mut run = Self::running();
+        run.stop(GRACE).unwrap();
+        run.report(Report::StopRecorded);
+        run
+    }
+
+    fn stop(&mut self, grace: Duration) -> Result<Vec<Effect>, Refusal> {
+        self.command(Command::Stop(abort(grace)))
+    }
+
+    fn command(&mut self, command: Command) -> Result<Vec<Effect>, Refusal> {
+        self.machine.step(NOW, Input::Command(command))?;
+        Ok(self.machine.effects().collect())
+    }
+
+    fn report(&mut self, report: Report) -> Vec<Effect> {
+        self.machine.step(NOW, Input::Report(report)).unwrap();
+        self.machine.effects().collect()
+    }
+}
+
+fn aborted() -> EndReason {
+    abort(GRACE).reason.into()
+}
+
+/// The outcome that is being written, which is the last effect.
+fn outcome(effects: &[Effect]) -> Outcome {
+    match effects.last() {
+        Some(Effect::RecordOutcome(outcome)) => outcome.clone(),
+        other => panic!("no outcome but {other:?}"),
+    }
+}

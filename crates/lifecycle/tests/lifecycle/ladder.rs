@@ -1,0 +1,155 @@
+//! The ladder climbs once, in order, and only ever faster.
+
+use kennel_lifecycle::{
+    Signal,
+    ladder::{Ladder, Step, StopPlan},
+    limits,
+};
+use proptest::prelude::*;
+use std::time::Duration;
+
+#[test]
+fn an_abort_is_term_then_the_grace_then_kill() {
+    let climbed = climb(&StopPlan::abort(Duration::from_millis(1500)), &[]);
+    assert_eq!(climbed, [(0, Signal::TERM), (1500, Signal::KILL)]);
+}
+
+#[test]
+fn a_shutdown_is_int_then_term_then_kill_and_fits_into_its_bound() {
+    let climbed = climb(&StopPlan::shutdown(Duration::from_secs(4)), &[]);
+    assert_eq!(
+        climbed,
+        [(0, Signal::INT), (2000, Signal::TERM), (4000, Signal::KILL)]
+    );
+
+    let climbed = climb(&StopPlan::shutdown(limits::GRACE_MAX), &[]);
+    let bound = u64::try_from(limits::SHUTDOWN_GRACE_MAX.as_millis()).unwrap();
+    assert_eq!(climbed.last(), Some(&(bound, Signal::KILL)));
+    assert!(limits::SHUTDOWN_GRACE_MAX < limits::SHUTDOWN_DEADLINE);
+}
+
+#[test]
+fn no_grace_is_kill_at_once_and_nothing_else() {
+    for plan in [
+        StopPlan::abort(Duration::ZERO),
+        StopPlan::shutdown(Duration::ZERO),
+    ] {
+        assert_eq!(climb(&plan, &[]), [(0, Signal::KILL)]);
+    }
+}
+
+#[test]
+fn a_second_order_brings_kill_forward_and_never_back() {
+    let first = StopPlan::abort(Duration::from_secs(5));
+    let sooner = (1000, StopPlan::abort(Duration::from_secs(1)));
+    assert_eq!(
+        climb(&first, &[sooner]),
+        [(0, Signal::TERM), (2000, Signal::KILL)]
+    );
+    let at_once = (1000, StopPlan::abort(Duration::ZERO));
+    assert_eq!(
+        climb(&first, &[at_once]),
+        [(0, Signal::TERM), (1000, Signal::KILL)]
+    );
+    let later = (1000, StopPlan::abort(Duration::from_mins(1)));
+    assert_eq!(
+        climb(&first, &[later]),
+        [(0, Signal::TERM), (5000, Signal::KILL)]
+    );
+}
+
+#[test]
+fn after_kill_there_is_nothing_to_wait_for() {
+    let plan = StopPlan::abort(Duration::ZERO);
+    let mut ladder = Ladder::start(&plan, 7);
+    assert_eq!(ladder.wake_at(), Some(7));
+    assert_eq!(ladder.due(6), None);
+    assert!(!ladder.has_killed());
+    assert_eq!(ladder.due(7), Some(Signal::KILL));
+    assert!(ladder.has_killed());
+    ladder.shorten(&plan, 8);
+    assert_eq!((ladder.wake_at(), ladder.due(u64::MAX)), (None, None));
+}
+
+proptest! {
+    #[test]
+    fn whatever_is_ordered_kill_comes_once_last_and_in_time(
+        first in plan(),
+        orders in prop::collection::vec((0u64..20_000, plan()), 0..5),
+    ) {
+        let climbed = climb(&first, &orders);
+        let (kill_at, last) = *climbed.last().unwrap();
+        prop_assert_eq!(last, Signal::KILL);
+        prop_assert_eq!(climbed.iter().filter(|(_, s)| *s == Signal::KILL).count(), 1);
+        prop_assert!(climbed.is_sorted_by_key(|(at, _)| at));
+        prop_assert!(kill_at <= millis(first.kill_after));
+        for (at, plan) in &orders {
+            prop_assert!(kill_at <= (at + millis(plan.kill_after)));
+        }
+    }
+
+    #[test]
+    fn a_climber_that_overslept_does_not_signal_twice(plan in plan(), looks in prop::collection::vec(0u64..40_000, 1..10)) {
+        let mut ladder = Ladder::start(&plan, 0);
+        let mut sent = Vec::new();
+        for now in looks {
+            while let Some(signal) = ladder.due(now) {
+                sent.push(signal);
+            }
+        }
+        let mut once = sent.clone();
+        once.dedup();
+        prop_assert_eq!(&sent, &once);
+        prop_assert!(sent.iter().rev().skip(1).all(|s| *s != Signal::KILL));
+    }
+}
+
+/// Sleeps exactly as long as the ladder says, from 0 to its end; each order comes at its time.
+fn climb(first: &StopPlan, orders: &[(u64, StopPlan)]) -> Vec<(u64, Signal)> {
+    let mut ladder = Ladder::start(first, 0);
+    let mut orders: Vec<_> = orders.to_vec();
+    orders.sort_by_key(|(at, _)| *at);
+    let mut orders = orders.into_iter().peekable();
+    let mut sent = Vec::new();
+    let mut now = 0;
+    loop {
+        while let Some(signal) = ladder.due(now) {
+            sent.push((now, signal));
+        }
+        let Some(wake_at) = ladder.wake_at() else {
+            return sent;
+        };
+        now = match orders.next_if(|(at, _)| *at <= wake_at) {
+            Some((at, plan)) => {
+                ladder.shorten(&plan, at);
+                at
+            }
+            None => wake_at,
+        };
+    }
+}
+
+fn plan() -> impl Strategy<Value = StopPlan> {
+    let grace = (0u64..10_000).prop_map(Duration::from_millis);
+    let steps = prop::collection::vec((0u64..10_000).prop_map(Duration::from_millis), 0..3);
+    prop_oneof![
+        grace.clone().prop_map(StopPlan::abort),
+        grace.clone().prop_map(StopPlan::shutdown),
+        (steps, grace).prop_map(|(mut at, kill_after)| {
+            at.sort();
+            let steps = [Signal::HUP, Signal::INT, Signal::TERM];
+            StopPlan {
+                steps: at
+                    .into_iter()
+                    .zip(steps)
+                    .map(|(after, signal)| Step { signal, after })
+                    .collect(),
+                kill_after,
+            }
+        }),
+    ]
+}
+
+fn millis(wait: Duration) -> u64 {
+    u64::try_from(wait.as_millis()).unwrap()
+}

@@ -1,0 +1,15 @@
+//! The core from outside: values in, values out.
+
+#![expect(clippy::unwrap_used, reason = "a failure of the test itself")]
+
+mod holes;
+mod id;
+mod ladder;
+mod properties;
+mod recovery;
+mod samples;
+mod signal;
+mod spec;
+mod stories;
+mod table;
+mod world;

@@ -1,0 +1,328 @@
+//! Properties over arbitrary inputs, sensible or not.
+
+use crate::samples::{GRACE, abort, failure, identity, killed_by};
+use kennel_lifecycle::{
+    Announcement, Command, Effect, Exit, Input, Machine, Phase, Proof, Refusal, Report, RowState,
+    Signal, StartStage, StopOrder, StopReason, StreamsEnd, Timestamp, TreeVerdict,
+};
+use proptest::prelude::*;
+use std::{mem::discriminant, time::Duration};
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1_000))]
+
+    /// Nothing runs unrecorded.
+    #[test]
+    fn the_gate_opens_once_and_only_after_the_row_is_written(inputs in inputs()) {
+        let told = tell(&inputs);
+        prop_assert!(told.count(|e| *e == Effect::Release) <= 1);
+        if let Some(at) = told.when(|e| *e == Effect::Release) {
+            prop_assert!(inputs[at] == Input::Report(Report::Recorded));
+            prop_assert!(told.when(|e| matches!(e, Effect::Record(_))).is_some_and(|recorded| recorded < at));
+        }
+    }
+
+    #[test]
+    fn the_gate_is_never_both_opened_and_shut(inputs in inputs()) {
+        let told = tell(&inputs);
+        prop_assert!(told.count(|e| matches!(e, Effect::Release | Effect::ShutGate)) <= 1);
+    }
+
+    #[test]
+    fn a_child_is_asked_for_once_and_gets_one_row(inputs in inputs()) {
+        let told = tell(&inputs);
+        prop_assert!(told.count(|e| *e == Effect::Prepare) <= 1);
+        prop_assert!(told.count(|e| matches!(e, Effect::Record(_))) <= 1);
+    }
+
+    #[test]
+    fn a_stop_that_was_accepted_before_the_gate_keeps_it_shut(inputs in inputs()) {
+        let told = tell(&inputs);
+        if let (Some(stop), Some(release)) = (told.first_stop_obeyed, told.when(|e| *e == Effect::Release)) {
+            prop_assert!(release < stop);
+        }
+    }
+
+    #[test]
+    fn the_outcome_is_written_once_and_told_only_when_it_is_written(inputs in inputs()) {
+        let told = tell(&inputs);
+        prop_assert!(told.count(|e| matches!(e, Effect::RecordOutcome(_))) <= 1);
+        let Some(ended) = told.when(|e| matches!(e, Effect::Announce(Announcement::Ended(_)))) else {
+            return Ok(());
+        };
+        prop_assert!(inputs[ended] == Input::Report(Report::OutcomeRecorded));
+        prop_assert!(told.when(|e| matches!(e, Effect::RecordOutcome(_))).is_some_and(|written| written < ended));
+    }
+
+    #[test]
+    fn a_child_is_acknowledged_once_and_only_at_the_end(inputs in inputs()) {
+        let told = tell(&inputs);
+        let over = matches!(told.machine.phase(), Phase::Closed(_) | Phase::Forgotten(_));
+        prop_assert!(told.count(|e| *e == Effect::Acknowledge) <= usize::from(over));
+        prop_assert_eq!(told.count(|e| *e == Effect::Forget), usize::from(matches!(told.machine.phase(), Phase::Forgotten(_))));
+    }
+
+    #[test]
+    fn a_refused_command_changes_nothing(inputs in inputs()) {
+        prop_assert_eq!(tell(&inputs).refusal_with_consequence, None);
+    }
+
+    #[test]
+    fn nothing_follows_the_end(inputs in inputs()) {
+        prop_assert_eq!(tell(&inputs).effect_after_end, None);
+    }
+
+    #[test]
+    fn no_signal_goes_out_before_the_stop_is_recorded(inputs in inputs()) {
+        let told = tell(&inputs);
+        let mut orders = 0;
+        for (at, effect) in &told.effects {
+            match effect {
+                Effect::RecordStop { .. } => orders += 1,
+                Effect::StopTree(_) => {
+                    prop_assert!(orders > 0 && inputs[*at] == Input::Report(Report::StopRecorded));
+                    // One order, one plan: a doubled report sends nothing.
+                    orders = 0;
+                }
+                _ => {}
+            }
+        }
+    }
+
+    #[test]
+    fn a_tree_that_has_ended_is_not_signalled(inputs in inputs()) {
+        let told = tell(&inputs);
+        if let Some(gone) = told.when(|e| matches!(e, Effect::Announce(Announcement::TreeEnded(_)))) {
+            prop_assert!(told.effects.iter().all(|(at, e)| *at <= gone || !matches!(e, Effect::StopTree(_) | Effect::Interrupt)));
+        }
+    }
+
+    #[test]
+    fn a_deadline_only_comes_nearer(inputs in inputs()) {
+        let told = tell(&inputs);
+        let deadlines: Vec<_> = told.effects.iter().filter_map(|(_, e)| match e {
+            Effect::RecordStop { deadline } => Some(*deadline),
+            _ => None,
+        }).collect();
+        prop_assert!(deadlines.is_sorted_by(|a, b| a > b), "{deadlines:?}");
+    }
+
+    #[test]
+    fn a_tree_is_frozen_only_after_that_is_written_and_called_paused_only_after_it_was_seen(inputs in inputs()) {
+        let told = tell(&inputs);
+        for (at, effect) in &told.effects {
+            let cause = match effect {
+                Effect::Freeze => Report::StateRecorded(RowState::Pausing),
+                Effect::Announce(Announcement::Paused) => Report::Frozen,
+                Effect::Announce(Announcement::Resumed) => Report::Thawed,
+                _ => continue,
+            };
+            prop_assert_eq!(&inputs[*at], &Input::Report(cause));
+        }
+    }
+
+    #[test]
+    fn each_end_is_told_once_the_leaders_first_and_the_outcome_last(inputs in inputs()) {
+        let told = tell(&inputs);
+        let announced = told.announced();
+        for once in [
+            Announcement::Recorded,
+            Announcement::Started,
+            Announcement::LeaderExited(Exit::Unknown),
+            Announcement::StreamsClosed(StreamsEnd::Eof),
+            Announcement::TreeEnded(TreeVerdict::NeverRan),
+        ] {
+            let kind = discriminant(&once);
+            prop_assert!(announced.iter().filter(|a| discriminant(**a) == kind).count() <= 1, "{once:?}");
+        }
+        let place = |wanted: fn(&Announcement) -> bool| announced.iter().position(|a| wanted(a));
+        let leader = place(|a| matches!(a, Announcement::LeaderExited(_)));
+        for end in [
+            place(|a| matches!(a, Announcement::StreamsClosed(_))),
+            place(|a| matches!(a, Announcement::TreeEnded(_))),
+        ] {
+            prop_assert!(end.is_none() || leader.is_some_and(|leader| Some(leader) < end));
+        }
+        let ended = place(|a| matches!(a, Announcement::Ended(_)));
+        prop_assert!(ended.is_none_or(|at| at + 1 == announced.len()));
+    }
+
+    #[test]
+    fn the_outcome_repeats_what_was_told(inputs in inputs()) {
+        let told = tell(&inputs);
+        let announced = told.announced();
+        for outcome in announced.iter().filter_map(|a| match a {
+            Announcement::Ended(outcome) => Some(outcome),
+            _ => None,
+        }) {
+            let ran = announced.iter().any(|a| matches!(a, Announcement::LeaderExited(_)));
+            prop_assert_eq!(outcome.exit.is_some(), ran);
+            prop_assert_eq!(outcome.streams.is_some(), ran);
+            for announcement in &announced {
+                match announcement {
+                    Announcement::LeaderExited(exit) => prop_assert_eq!(outcome.exit, Some(*exit)),
+                    Announcement::StreamsClosed(how) => prop_assert_eq!(outcome.streams, Some(*how)),
+                    Announcement::TreeEnded(tree) => prop_assert_eq!(&outcome.tree, tree),
+                    Announcement::Started => prop_assert!(ran, "a command that started has an exit"),
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn an_end_once_known_does_not_change(inputs in inputs()) {
+        let mut machine = Machine::new();
+        for (at, input) in inputs.into_iter().enumerate() {
+            let before = machine.ends().clone();
+            let awaited = matches!(machine.phase(), Phase::Released { .. } | Phase::Stopping { .. });
+            let _ = machine.step(time(at), input);
+            machine.effects().for_each(drop);
+            let after = machine.ends();
+            prop_assert!(before.tree.is_none() || before.tree == after.tree);
+            prop_assert!(before.streams.is_none() || before.streams == after.streams || awaited);
+            prop_assert!(before.leader.is_none() || before.leader == after.leader || awaited);
+        }
+    }
+}
+
+struct Told {
+    machine: Machine,
+    /// Each with the number of the input that caused it.
+    effects: Vec<(usize, Effect)>,
+    refusal_with_consequence: Option<(Input, Refusal)>,
+    effect_after_end: Option<(Input, Vec<Effect>)>,
+    first_stop_obeyed: Option<usize>,
+}
+
+impl Told {
+    fn count(&self, wanted: impl Fn(&Effect) -> bool) -> usize {
+        self.effects.iter().filter(|(_, e)| wanted(e)).count()
+    }
+
+    fn when(&self, wanted: impl Fn(&Effect) -> bool) -> Option<usize> {
+        self.effects
+            .iter()
+            .find(|(_, e)| wanted(e))
+            .map(|(at, _)| *at)
+    }
+
+    fn announced(&self) -> Vec<&Announcement> {
+        let announcement = |effect| match effect {
+            &(_, Effect::Announce(ref announcement)) => Some(announcement),
+            _ => None,
+        };
+        self.effects.iter().filter_map(announcement).collect()
+    }
+}
+
+fn tell(inputs: &[Input]) -> Told {
+    let mut told = Told {
+        machine: Machine::new(),
+        effects: Vec::new(),
+        refusal_with_consequence: None,
+        effect_after_end: None,
+        first_stop_obeyed: None,
+    };
+    for (at, input) in inputs.iter().enumerate() {
+        // The whole machine, private parts included.
+        let before = format!("{:?}", told.machine);
+        let over = matches!(told.machine.phase(), Phase::Closed(_) | Phase::Forgotten(_));
+        let answer = told.machine.step(time(at), input.clone());
+        let after = format!("{:?}", told.machine);
+        let effects: Vec<_> = told.machine.effects().collect();
+        if let Err(refusal) = answer
+            && before != after
+        {
+            told.refusal_with_consequence = Some((input.clone(), refusal));
+        }
+        if over && before != after {
+            told.effect_after_end = Some((input.clone(), effects.clone()));
+        }
+        if matches!(input, Input::Command(Command::Stop(_))) && answer.is_ok() {
+            told.first_stop_obeyed.get_or_insert(at);
+        }
+        told.effects.extend(effects.into_iter().map(|e| (at, e)));
+    }
+    told
+}
+
+fn time(at: usize) -> Timestamp {
+    Timestamp(i64::try_from(at).unwrap() * 10_000)
+}
+
+/// A start that goes well for a while, so that late phases are reached often; then anything.
+fn inputs() -> impl Strategy<Value = Vec<Input>> {
+    let start = [
+        Input::Command(Command::Admit),
+        Input::Report(Report::Prepared(identity())),
+        Input::Report(Report::Recorded),
+        Input::Report(Report::Executed),
+    ];
+    let rest = prop::collection::vec(
+        prop_oneof![
+            2 => command().prop_map(Input::Command),
+            3 => report().prop_map(Input::Report),
+        ],
+        0..30,
+    );
+    (0..=start.len(), rest)
+        .prop_map(move |(n, rest)| start[..n].iter().cloned().chain(rest).collect())
+}
+
+fn command() -> impl Strategy<Value = Command> {
+    let shutdown = StopOrder {
+        reason: StopReason::ServerShutdown,
+        grace: GRACE,
+    };
+    prop_oneof![
+        Just(Command::Admit),
+        (0u64..100).prop_map(|ms| Command::Stop(abort(Duration::from_millis(ms)))),
+        Just(Command::Stop(shutdown)),
+        Just(Command::Interrupt),
+        Just(Command::Pause),
+        Just(Command::Resume),
+    ]
+}
+
+fn report() -> impl Strategy<Value = Report> {
+    use Report as R;
+    let start = prop_oneof![
+        Just(R::Prepared(identity())),
+        Just(R::PrepareFailed(failure(StartStage::Fork))),
+        Just(R::Recorded),
+        Just(R::RecordFailed),
+        Just(R::RecordUnknown),
+        Just(R::KeyTaken),
+        Just(R::NotReleased),
+        Just(R::Executed),
+        Just(R::ExecFailed(failure(StartStage::Exec))),
+    ];
+    let life = prop_oneof![
+        Just(R::StopRecorded),
+        row_state().prop_map(R::StateRecorded),
+        row_state().prop_map(R::StateNotRecorded),
+        Just(R::Frozen),
+        Just(R::NotFrozen),
+        Just(R::Thawed),
+    ];
+    let end = prop_oneof![
+        Just(R::LeaderExited(Exit::Code(0))),
+        Just(R::LeaderExited(Exit::Code(3))),
+        Just(R::LeaderExited(killed_by(Signal::KILL))),
+        Just(R::TreeEnded(TreeVerdict::Empty(Proof::Echild))),
+        Just(R::TreeEnded(TreeVerdict::Survivors(vec![7]))),
+        Just(R::StreamsClosed(StreamsEnd::Eof)),
+        Just(R::StreamsClosed(StreamsEnd::Cut)),
+        Just(R::OutcomeRecorded),
+    ];
+    prop_oneof![start, life, end]
+}
+
+fn row_state() -> impl Strategy<Value = RowState> {
+    prop_oneof![
+        Just(RowState::Running),
+        Just(RowState::Pausing),
+        Just(RowState::Paused)
+    ]
+}

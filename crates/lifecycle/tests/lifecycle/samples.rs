@@ -1,0 +1,72 @@
+//! One sensible value of each kind, and golden files.
+
+use kennel_lifecycle::{
+    Exit, HostIdentity, ProcessIdentity, RunIdentity, StartFailure, StartStage, StopOrder,
+    StopReason,
+};
+use std::{fs, path::Path, time::Duration};
+
+pub(crate) const GRACE: Duration = Duration::from_secs(5);
+
+pub(crate) fn identity() -> Box<RunIdentity> {
+    let process = |pid| ProcessIdentity {
+        pid,
+        pgid: pid,
+        sid: pid,
+        start_ticks: 7,
+        pidfs_handle: Some(9),
+    };
+    Box::new(RunIdentity {
+        command: process(42),
+        shim: process(41),
+        cgroup: None,
+        host: HostIdentity {
+            boot_id: "b".into(),
+            pidns_inode: 1,
+        },
+    })
+}
+
+pub(crate) fn abort(grace: Duration) -> StopOrder {
+    StopOrder {
+        reason: StopReason::Abort {
+            by: "uid:0".into(),
+            request_id: None,
+        },
+        grace,
+    }
+}
+
+pub(crate) fn failure(stage: StartStage) -> StartFailure {
+    StartFailure {
+        stage,
+        errno: Some(2),
+        path: Some("/x".into()),
+    }
+}
+
+pub(crate) fn killed_by(signal: kennel_lifecycle::Signal) -> Exit {
+    Exit::Signal {
+        signal,
+        core_dumped: false,
+    }
+}
+
+/// Compares with the file of that name beside the tests; `UPDATE=1` writes it anew.
+pub(crate) fn assert_golden(name: &str, text: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests")
+        .join(name);
+    if std::env::var_os("UPDATE").is_some() {
+        fs::write(&path, text).unwrap();
+    }
+    let agreed = fs::read_to_string(&path).unwrap_or_default();
+    if let Some((old, new)) = agreed.lines().zip(text.lines()).find(|(a, b)| a != b) {
+        panic!("{name}: agreed is\n  {old}\nbut there is\n  {new}");
+    }
+    assert_eq!(
+        agreed.len(),
+        text.len(),
+        "{name} has more or fewer lines than agreed"
+    );
+}

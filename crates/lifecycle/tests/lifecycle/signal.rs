@@ -1,0 +1,40 @@
+//! Signals have a number and a name, and either finds the other.
+
+use kennel_lifecycle::Signal;
+
+#[test]
+fn names_and_numbers_find_each_other() {
+    // 32 and 33 belong to the C library and have no name.
+    for number in (1..=64).filter(|n| ![32, 33].contains(n)) {
+        let signal = Signal::from_number(number).unwrap();
+        assert_eq!(signal.number(), number);
+        assert_eq!(signal.to_string().parse::<Signal>(), Ok(signal));
+    }
+    assert_eq!(Signal::TERM.to_string(), "SIGTERM");
+    assert_eq!(Signal::from_number(34).unwrap().to_string(), "SIGRTMIN");
+    assert_eq!(Signal::from_number(64).unwrap().to_string(), "SIGRTMIN+30");
+}
+
+#[test]
+fn what_is_no_signal_is_refused() {
+    for number in [i32::MIN, -1, 0, 65, i32::MAX] {
+        assert_eq!(Signal::from_number(number), None);
+    }
+    let names = [
+        "",
+        "SIG",
+        "SIGFOO",
+        "TERM",
+        "sigterm",
+        "15",
+        "SIGRTMIN+31",
+        "SIGRTMIN+",
+        "SIGRTMIN+-5",
+        "SIGRTMIN++1",
+        "SIGRTMIN+2147483647",
+        "SIGRTMIN-1",
+    ];
+    for name in names {
+        assert_eq!(name.parse::<Signal>(), Err(()), "{name:?}");
+    }
+}

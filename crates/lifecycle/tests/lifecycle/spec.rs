@@ -1,0 +1,271 @@
+//! What may be asked, and what a command finds in its environment.
+
+use kennel_lifecycle::{EnvMode, RunKind, RunSpec, compose_env, limits};
+use std::{collections::BTreeMap, time::Duration};
+
+#[test]
+fn a_good_spec_is_not_found_fault_with() {
+    assert_eq!(good().violations(), []);
+    let largest = RunSpec {
+        cwd: Some(format!("/{}", "d".repeat(limits::CWD_BYTES_MAX - 1))),
+        initial_input: Some(vec![0; limits::INITIAL_INPUT_BYTES_MAX]),
+        grace: Some(limits::GRACE_MAX),
+        argv: vec!["a".repeat(limits::ARG_BYTES_MAX)],
+        env: (0..limits::ENV_ENTRIES_MAX)
+            .map(|n| (format!("V{n}"), String::new()))
+            .collect(),
+        labels: (0..limits::LABELS_MAX)
+            .map(|n| {
+                (
+                    format!("{n:0>len$}", len = limits::LABEL_KEY_BYTES_MAX),
+                    "v".repeat(limits::LABEL_VALUE_BYTES_MAX),
+                )
+            })
+            .collect(),
+        ..good()
+    };
+    assert_eq!(largest.violations(), []);
+}
+
+#[test]
+fn all_that_is_wrong_is_told_together() {
+    let spec = RunSpec {
+        kind: RunKind::Heartbeat,
+        argv: vec![
+            String::new(),
+            "a\0b".into(),
+            "x".repeat(limits::ARG_BYTES_MAX + 1),
+        ],
+        cwd: Some("relative\0".into()),
+        env_mode: EnvMode::Minimal,
+        env: map(&[
+            ("", "v"),
+            ("A=B", "v"),
+            ("KENNEL_RUN_ID", "mine"),
+            ("NUL", "a\0b"),
+            ("BIG", &"x".repeat(limits::ARG_BYTES_MAX)),
+        ]),
+        initial_input: Some(vec![0; limits::INITIAL_INPUT_BYTES_MAX + 1]),
+        labels: map(&[
+            ("", "v"),
+            ("k", &"v".repeat(limits::LABEL_VALUE_BYTES_MAX + 1)),
+            ("n", "\0"),
+        ]),
+        grace: Some(limits::GRACE_MAX + Duration::from_nanos(1)),
+    };
+    let mut fields: Vec<_> = spec.violations().into_iter().map(|v| v.field).collect();
+    fields.sort();
+    let expected = [
+        "spec.argv.args[0]",
+        "spec.argv.args[1]",
+        "spec.argv.args[2]",
+        "spec.cwd",
+        "spec.cwd",
+        r#"spec.env.vars[""]"#,
+        r#"spec.env.vars["A=B"]"#,
+        r#"spec.env.vars["BIG"]"#,
+        r#"spec.env.vars["KENNEL_RUN_ID"]"#,
+        r#"spec.env.vars["NUL"]"#,
+        "spec.initial_input",
+        r#"spec.labels[""]"#,
+        r#"spec.labels["k"]"#,
+        r#"spec.labels["n"]"#,
+        "spec.stop.grace",
+    ];
+    assert_eq!(fields, expected);
+}
+
+#[test]
+fn each_bound_is_told_by_its_field() {
+    let cases: [(RunSpec, &str); 8] = [
+        (
+            RunSpec {
+                argv: vec![],
+                ..good()
+            },
+            "spec.argv.args",
+        ),
+        (
+            RunSpec {
+                argv: vec!["x".into(); limits::ARGV_LEN_MAX + 1],
+                ..good()
+            },
+            "spec.argv.args",
+        ),
+        (
+            RunSpec {
+                cwd: Some(String::new()),
+                ..good()
+            },
+            "spec.cwd",
+        ),
+        (
+            RunSpec {
+                cwd: Some("tmp".into()),
+                ..good()
+            },
+            "spec.cwd",
+        ),
+        (
+            RunSpec {
+                cwd: Some("/d".repeat(limits::CWD_BYTES_MAX)),
+                ..good()
+            },
+            "spec.cwd",
+        ),
+        (
+            RunSpec {
+                env: (0..100_000)
+                    .map(|n| (format!("V{n}"), String::new()))
+                    .collect(),
+                ..good()
+            },
+            "spec.env.vars",
+        ),
+        (
+            // 3 MiB, no single argument of which is too long.
+            RunSpec {
+                argv: vec!["x".repeat(96 * 1024); 32],
+                ..good()
+            },
+            "spec",
+        ),
+        (
+            RunSpec {
+                labels: (0..=limits::LABELS_MAX)
+                    .map(|n| (n.to_string(), String::new()))
+                    .collect(),
+                ..good()
+            },
+            "spec.labels",
+        ),
+    ];
+    for (spec, field) in cases {
+        let fields: Vec<_> = spec.violations().into_iter().map(|v| v.field).collect();
+        assert_eq!(fields, [field]);
+    }
+}
+
+#[test]
+fn a_field_of_a_hostile_name_stays_short() {
+    let spec = RunSpec {
+        env: map(&[(&"=".repeat(100_000), "")]),
+        labels: map(&[(&"l".repeat(100_000), "")]),
+        ..good()
+    };
+    let violations = spec.violations();
+    assert_eq!(violations.len(), 2);
+    assert!(violations.iter().all(|v| v.field.len() < 100));
+}
+
+#[test]
+fn the_servers_own_settings_and_secrets_pass_in_no_mode() {
+    let own = [
+        "KENNEL_STORE",
+        "KENNEL_RUN_ID",
+        "KENNEL_",
+        "PGPASSWORD",
+        "PGHOST",
+        "DATABASE_URL",
+        "OTEL_EXPORTER_OTLP_HEADERS",
+        "OTEL_EXPORTER_OTLP_ENDPOINT",
+        "NOTIFY_SOCKET",
+        "LISTEN_FDS",
+        "LISTEN_PID",
+        "LISTEN_FDNAMES",
+        "WATCHDOG_USEC",
+        "WATCHDOG_PID",
+        "CREDENTIALS_DIRECTORY",
+        "INVOCATION_ID",
+    ];
+    let server: Vec<_> = own.iter().map(|name| pair(name, "secret")).collect();
+    for mode in [EnvMode::Minimal, EnvMode::InheritAll, EnvMode::None] {
+        assert_eq!(
+            compose_env(mode, &server, &BTreeMap::new(), &[]),
+            [],
+            "{mode:?}"
+        );
+    }
+}
+
+#[test]
+fn a_mode_says_what_is_taken_from_the_server() {
+    let names = [
+        "PATH",
+        "HOME",
+        "LC_ALL",
+        "LANG",
+        "TZ",
+        "EDITOR",
+        "PAGER",
+        "SSH_AUTH_SOCK",
+    ];
+    let server: Vec<_> = names.iter().map(|name| pair(name, "s")).collect();
+    let taken = |mode| {
+        let env = compose_env(mode, &server, &BTreeMap::new(), &[]);
+        env.into_iter().map(|(name, _)| name).collect::<Vec<_>>()
+    };
+    assert_eq!(taken(EnvMode::None), Vec::<String>::new());
+    assert_eq!(
+        taken(EnvMode::Minimal),
+        ["HOME", "LANG", "LC_ALL", "PATH", "TZ"]
+    );
+    assert_eq!(
+        taken(EnvMode::InheritAll),
+        [
+            "EDITOR",
+            "HOME",
+            "LANG",
+            "LC_ALL",
+            "PAGER",
+            "PATH",
+            "SSH_AUTH_SOCK",
+            "TZ"
+        ]
+    );
+}
+
+#[test]
+fn the_caller_wins_over_the_server_and_we_win_over_the_caller() {
+    let server = [pair("PATH", "server"), pair("HOME", "server")];
+    let caller = map(&[
+        ("PATH", "caller"),
+        ("AAA", "caller"),
+        ("KENNEL_RUN_ID", "caller"),
+        ("PGHOST", "callers-own"),
+    ]);
+    let ours = [pair("KENNEL_RUN_ID", "ours"), pair("KENNEL_SOCKET", "ours")];
+    assert_eq!(
+        compose_env(EnvMode::Minimal, &server, &caller, &ours),
+        [
+            // First, so that a scan that reads the beginning finds it.
+            pair("KENNEL_RUN_ID", "ours"),
+            pair("AAA", "caller"),
+            pair("HOME", "server"),
+            pair("KENNEL_SOCKET", "ours"),
+            pair("PATH", "caller"),
+            pair("PGHOST", "callers-own"),
+        ]
+    );
+}
+
+fn good() -> RunSpec {
+    RunSpec {
+        kind: RunKind::Job,
+        argv: vec!["true".into()],
+        cwd: None,
+        env_mode: EnvMode::Minimal,
+        env: BTreeMap::new(),
+        initial_input: None,
+        labels: BTreeMap::new(),
+        grace: None,
+    }
+}
+
+fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+    pairs.iter().map(|(n, v)| pair(n, v)).collect()
+}
+
+fn pair(name: &str, value: &str) -> (String, String) {
+    (name.to_owned(), value.to_owned())
+}

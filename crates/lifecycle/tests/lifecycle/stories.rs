@@ -1,0 +1,220 @@
+//! The core in a fake world: whatever happens there, a run ends, and ends truthfully.
+
+use crate::{
+    samples::{GRACE, abort, killed_by},
+    world::{Child, Fault, Row, Story, Temper},
+};
+use kennel_lifecycle::{
+    Announcement, Command, EndReason, Exit, Phase, Signal, StreamsEnd, TreeVerdict,
+};
+use proptest::prelude::*;
+use std::time::Duration;
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(4_000))]
+
+    /// Whatever the child's temper, whatever fails, whenever a stop comes, in whatever order it is heard of.
+    #[test]
+    fn every_run_ends_and_leaves_nothing_alive(story in story()) {
+        let world = story.told();
+        let phase = world.machine.phase();
+        prop_assert!(matches!(phase, Phase::Closed(_) | Phase::Forgotten(_)), "{phase:?}");
+        prop_assert!(!world.leader_lives() && !world.worker, "{phase:?}");
+        prop_assert!(!world.frozen || !world.executed);
+    }
+
+    #[test]
+    fn every_child_gets_one_outcome_or_leaves_no_trace(story in story()) {
+        let world = story.told();
+        match world.machine.phase() {
+            Phase::Closed(outcome) => {
+                prop_assert_eq!(&world.row, &Row::Closed(outcome.clone()));
+                prop_assert_eq!(world.outcomes, 1);
+                prop_assert_eq!(world.acknowledged, 1);
+            }
+            _ => {
+                let trace = matches!(world.row, Row::Open | Row::Closed(_));
+                prop_assert!(!trace, "{:?}", world.row);
+                prop_assert_eq!((world.outcomes, world.executed), (0, false));
+                prop_assert_eq!(world.acknowledged, usize::from(world.child != Child::None));
+            }
+        }
+    }
+
+    #[test]
+    fn a_stop_that_was_accepted_before_the_gate_means_that_nothing_ran(story in story()) {
+        let world = story.told();
+        if world.stopped_in_time {
+            prop_assert!(!world.executed);
+            if let Phase::Closed(outcome) = world.machine.phase() {
+                prop_assert_eq!(outcome.exit, None);
+            }
+        }
+    }
+
+    #[test]
+    fn nothing_runs_without_a_row(story in story()) {
+        let world = story.told();
+        prop_assert!(!world.executed || world.row_before_exec);
+    }
+
+    #[test]
+    fn an_outcome_tells_the_truth(story in story()) {
+        let fault = story.fault;
+        let world = story.told();
+        let Phase::Closed(outcome) = world.machine.phase() else {
+            return Ok(());
+        };
+        match outcome.exit {
+            // "Never ran" is said of nothing that ran.
+            None => prop_assert!(!world.executed),
+            Some(exit @ (Exit::Code(_) | Exit::Signal { .. })) => prop_assert_eq!(Some(exit), world.died_of),
+            Some(Exit::Unknown) => prop_assert_eq!(fault, Fault::ShimDies),
+        }
+        if let TreeVerdict::Empty(_) | TreeVerdict::NeverRan = outcome.tree {
+            prop_assert!(!world.worker);
+        }
+        if outcome.reason == EndReason::Exited {
+            prop_assert!(world.died_alone);
+        }
+    }
+
+    #[test]
+    fn each_end_is_told_before_the_last_word(story in story()) {
+        let world = story.told();
+        let told = |wanted: fn(&Announcement) -> bool| world.announced.iter().filter(|a| wanted(a)).count();
+        if let Phase::Closed(outcome) = world.machine.phase() {
+            let ran = usize::from(outcome.exit.is_some());
+            prop_assert_eq!(told(|a| matches!(a, Announcement::LeaderExited(_))), ran);
+            prop_assert_eq!(told(|a| matches!(a, Announcement::StreamsClosed(_))), ran);
+            prop_assert_eq!(told(|a| matches!(a, Announcement::TreeEnded(_))), ran);
+            prop_assert!(matches!(world.announced.last(), Some(Announcement::Ended(_))));
+        }
+    }
+
+    #[test]
+    fn an_obedient_child_is_never_killed_for_being_paused(turns in 4usize..12, order in order()) {
+        let story = Story {
+            temper: Temper::Obeys,
+            fault: Fault::None,
+            worker: false,
+            holder: false,
+            wishes: vec![(4, Command::Pause), (turns, Command::Stop(abort(GRACE)))],
+            order,
+            echoes: vec![],
+        };
+        prop_assert_eq!(story.told().died_of, Some(killed_by(Signal::TERM)));
+    }
+
+    #[test]
+    fn a_stubborn_child_gets_its_grace_and_not_more(grace in 0u64..5_000, sooner in 0u64..5_000, order in order()) {
+        let millis = Duration::from_millis;
+        let story = Story {
+            temper: Temper::Ignores,
+            fault: Fault::None,
+            worker: true,
+            holder: false,
+            wishes: vec![(5, Command::Stop(abort(millis(grace)))), (5, Command::Stop(abort(millis(sooner))))],
+            order,
+            echoes: vec![],
+        };
+        let world = story.told();
+        prop_assert_eq!(world.died_of, Some(killed_by(Signal::KILL)));
+        prop_assert_eq!(world.now, grace.min(sooner));
+    }
+}
+
+#[test]
+fn a_leader_that_ends_in_a_stop_does_not_shorten_the_grace_of_its_workers() {
+    let world = Story {
+        temper: Temper::LeavesAStubbornWorker,
+        fault: Fault::None,
+        worker: true,
+        holder: false,
+        wishes: vec![(5, Command::Stop(abort(GRACE)))],
+        order: vec![],
+        echoes: vec![],
+    }
+    .told();
+    assert_eq!(world.died_of, Some(killed_by(Signal::TERM)));
+    assert_eq!(u128::from(world.now), GRACE.as_millis());
+}
+
+#[test]
+fn a_pipe_that_a_stranger_holds_is_cut() {
+    let world = Story {
+        temper: Temper::EndsAlone,
+        fault: Fault::None,
+        worker: false,
+        holder: true,
+        wishes: vec![],
+        order: vec![],
+        echoes: vec![],
+    }
+    .told();
+    let Phase::Closed(outcome) = world.machine.phase() else {
+        panic!("{:?}", world.machine.phase());
+    };
+    assert_eq!(outcome.streams, Some(StreamsEnd::Cut));
+    assert_eq!(outcome.exit, Some(Exit::Code(0)));
+}
+
+fn story() -> impl Strategy<Value = Story> {
+    let wish = (0usize..14, wish());
+    (
+        prop::sample::select(vec![
+            Temper::Obeys,
+            Temper::EndsAlone,
+            Temper::Ignores,
+            Temper::IsStopped,
+            Temper::HangsInExec,
+            Temper::LeavesAStubbornWorker,
+        ]),
+        prop_oneof![
+            1 => Just(Fault::None),
+            2 => prop::sample::select(vec![
+                Fault::Fork,
+                Fault::RecordFailed,
+                Fault::RecordUnknownAbsent,
+                Fault::RecordUnknownPresent,
+                Fault::RecordUnknownLate,
+                Fault::KeyTaken,
+                Fault::DiesAtGate,
+                Fault::Exec,
+                Fault::ShimDies,
+                Fault::PauseNotRecorded,
+                Fault::PausePartial,
+            ]),
+        ],
+        any::<bool>(),
+        any::<bool>(),
+        prop::collection::vec(wish, 0..5),
+        order(),
+        prop::collection::vec((0usize..16, 0usize..16), 0..4),
+    )
+        .prop_map(
+            |(temper, fault, worker, holder, wishes, order, echoes)| Story {
+                temper,
+                fault,
+                worker,
+                holder,
+                wishes,
+                order,
+                echoes,
+            },
+        )
+}
+
+fn order() -> impl Strategy<Value = Vec<u8>> {
+    prop::collection::vec(0u8..6, 0..30)
+}
+
+fn wish() -> impl Strategy<Value = Command> {
+    prop_oneof![
+        2 => (0u64..8_000).prop_map(|ms| Command::Stop(abort(Duration::from_millis(ms)))),
+        1 => Just(Command::Admit),
+        1 => Just(Command::Interrupt),
+        2 => Just(Command::Pause),
+        1 => Just(Command::Resume),
+    ]
+}

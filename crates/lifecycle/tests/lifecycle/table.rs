@@ -1,0 +1,247 @@
+//! The whole machine as one table. A change of behaviour is a change of `tests/table.txt`.
+
+use crate::samples::{GRACE, abort, assert_golden, failure, identity, killed_by};
+use kennel_lifecycle::{
+    Announcement, Command, Effect, Exit, Input, Machine, Phase, Proof, Report, RowState, Signal,
+    StartStage, StreamsEnd, Timestamp, TreeVerdict,
+};
+use std::{fmt::Write as _, time::Duration};
+
+#[test]
+fn every_phase_answers_every_input_as_agreed() {
+    let mut table = String::new();
+    for (from, path) in paths() {
+        for input in inputs() {
+            let mut machine = reached(&path);
+            let before = name_of_phase(machine.phase());
+            let answer = machine.step(Timestamp(0), input.clone());
+            let effects: Vec<_> = machine.effects().map(|e| name_of_effect(&e)).collect();
+            let to = name_of_phase(machine.phase());
+            let result = match answer {
+                Err(refusal) => format!("refused {refusal:?}"),
+                Ok(()) if effects.is_empty() && to == before => "-".to_owned(),
+                Ok(()) => format!("{to} {}", effects.join(" ")),
+            };
+            let input = name_of_input(&input);
+            writeln!(table, "{from:26} {input:26} {}", result.trim_end()).unwrap();
+        }
+    }
+    assert_golden("table.txt", &table);
+}
+
+#[test]
+fn the_table_begins_in_every_phase() {
+    let mut phases: Vec<_> = paths()
+        .iter()
+        .map(|(_, path)| first_word(reached(path).phase()))
+        .collect();
+    phases.sort();
+    phases.dedup();
+    let all = [
+        "Accepted",
+        "Closed",
+        "Closing",
+        "Draining",
+        "Forgotten",
+        "Gated",
+        "Leaving",
+        "Paused",
+        "Pausing",
+        "Preparing",
+        "Released",
+        "Resuming",
+        "Running",
+        "Stopping",
+    ];
+    assert_eq!(phases, all);
+}
+
+/// One way to each phase, and to each thing that a phase may know besides.
+fn paths() -> Vec<(&'static str, Vec<Input>)> {
+    let c = Input::Command;
+    let r = Input::Report;
+    let stop = c(Command::Stop(abort(GRACE)));
+    let exit = r(Report::LeaderExited(Exit::Code(0)));
+    let tree = r(Report::TreeEnded(TreeVerdict::Empty(Proof::Echild)));
+    let streams = r(Report::StreamsClosed(StreamsEnd::Eof));
+    let pausing = r(Report::StateRecorded(RowState::Pausing));
+    let accepted: Vec<Input> = vec![];
+    let preparing = vec![c(Command::Admit)];
+    let gated = with(&preparing, &[r(Report::Prepared(identity()))]);
+    let released = with(&gated, &[r(Report::Recorded)]);
+    let running = with(&released, &[r(Report::Executed)]);
+    let recording_pause = with(&running, &[c(Command::Pause)]);
+    let freezing = with(&recording_pause, &[pausing]);
+    let paused = with(&freezing, &[r(Report::Frozen)]);
+    let recording_stop = with(&running, std::slice::from_ref(&stop));
+    let stopping = with(&recording_stop, &[r(Report::StopRecorded)]);
+    let draining = with(&running, std::slice::from_ref(&exit));
+    let closing = with(&draining, &[tree.clone(), streams]);
+    vec![
+        ("Accepted", accepted),
+        ("Preparing", preparing.clone()),
+        (
+            "Preparing, stop",
+            with(&preparing, std::slice::from_ref(&stop)),
+        ),
+        ("Gated", gated.clone()),
+        ("Gated, stop", with(&gated, std::slice::from_ref(&stop))),
+        (
+            "Leaving, row absent",
+            with(&gated, &[r(Report::RecordFailed)]),
+        ),
+        (
+            "Leaving, row in flight",
+            with(&gated, &[r(Report::NotReleased)]),
+        ),
+        (
+            "Leaving, in flight, gone",
+            with(&gated, std::slice::from_ref(&tree)),
+        ),
+        (
+            "Leaving, row owed",
+            with(&gated, &[r(Report::RecordUnknown)]),
+        ),
+        ("Leaving, superseded", with(&gated, &[r(Report::KeyTaken)])),
+        ("Released", released.clone()),
+        (
+            "Released, leader gone",
+            with(&released, std::slice::from_ref(&exit)),
+        ),
+        (
+            "Released, stop",
+            with(&released, &[stop.clone(), r(Report::StopRecorded)]),
+        ),
+        ("Running", running),
+        ("Pausing, recording", recording_pause),
+        ("Pausing, freezing", freezing),
+        ("Paused", paused.clone()),
+        ("Resuming", with(&paused, &[c(Command::Resume)])),
+        ("Stopping, recording", recording_stop.clone()),
+        ("Stopping, ordered", stopping.clone()),
+        ("Draining", draining.clone()),
+        (
+            "Draining, tree gone",
+            with(&draining, std::slice::from_ref(&tree)),
+        ),
+        (
+            "Draining, unsent stop",
+            with(&recording_stop, std::slice::from_ref(&exit)),
+        ),
+        ("Draining, stop", with(&stopping, &[exit])),
+        ("Closing", closing.clone()),
+        ("Closed", with(&closing, &[r(Report::OutcomeRecorded)])),
+        ("Forgotten", with(&gated, &[r(Report::RecordFailed), tree])),
+    ]
+}
+
+fn with(path: &[Input], more: &[Input]) -> Vec<Input> {
+    [path, more].concat()
+}
+
+fn inputs() -> Vec<Input> {
+    let commands = [
+        Command::Admit,
+        Command::Stop(abort(Duration::ZERO)),
+        Command::Stop(abort(GRACE * 2)),
+        Command::Interrupt,
+        Command::Pause,
+        Command::Resume,
+    ];
+    let reports = [
+        Report::Prepared(identity()),
+        Report::PrepareFailed(failure(StartStage::Fork)),
+        Report::Recorded,
+        Report::RecordFailed,
+        Report::RecordUnknown,
+        Report::KeyTaken,
+        Report::StopRecorded,
+        Report::StateRecorded(RowState::Running),
+        Report::StateRecorded(RowState::Pausing),
+        Report::StateRecorded(RowState::Paused),
+        Report::StateNotRecorded(RowState::Running),
+        Report::StateNotRecorded(RowState::Pausing),
+        Report::StateNotRecorded(RowState::Paused),
+        Report::NotReleased,
+        Report::Executed,
+        Report::ExecFailed(failure(StartStage::Exec)),
+        Report::LeaderExited(killed_by(Signal::TERM)),
+        Report::TreeEnded(TreeVerdict::Empty(Proof::Echild)),
+        Report::StreamsClosed(StreamsEnd::Eof),
+        Report::Frozen,
+        Report::NotFrozen,
+        Report::Thawed,
+        Report::OutcomeRecorded,
+    ];
+    let commands = commands.into_iter().map(Input::Command);
+    commands
+        .chain(reports.into_iter().map(Input::Report))
+        .collect()
+}
+
+fn reached(path: &[Input]) -> Machine {
+    let mut machine = Machine::new();
+    for input in path {
+        machine.step(Timestamp(0), input.clone()).unwrap();
+        machine.effects().for_each(drop);
+    }
+    machine
+}
+
+fn name_of_phase(phase: &Phase) -> String {
+    let name = first_word(phase);
+    match phase {
+        Phase::Preparing { stop } | Phase::Gated { stop, .. } | Phase::Draining { stop, .. } => {
+            let stop = if stop.is_some() { "(stop)" } else { "" };
+            format!("{name}{stop}")
+        }
+        Phase::Leaving(leaving) => {
+            let gone = if leaving.tree.is_some() { ",gone" } else { "" };
+            format!(
+                "{name}({},{:?}{gone})",
+                first_word(&leaving.why),
+                leaving.row
+            )
+        }
+        Phase::Pausing { stage, .. } => format!("{name}({stage:?})"),
+        Phase::Stopping {
+            stage, deadline, ..
+        } => format!("{name}({stage:?},{}s)", deadline.0 / 1_000_000),
+        Phase::Closing(outcome) | Phase::Closed(outcome) => {
+            let exit = outcome.exit.map_or("-".to_owned(), |e| first_word(&e));
+            format!("{name}({},{exit})", first_word(&outcome.reason))
+        }
+        Phase::Forgotten(why) => format!("{name}({})", first_word(why)),
+        Phase::Accepted
+        | Phase::Released { .. }
+        | Phase::Running { .. }
+        | Phase::Paused { .. }
+        | Phase::Resuming { .. } => name,
+    }
+}
+
+fn name_of_effect(effect: &Effect) -> String {
+    match effect {
+        Effect::Announce(Announcement::Ended(_)) => "tell:Ended".to_owned(),
+        Effect::Announce(announcement) => format!("tell:{}", first_word(announcement)),
+        Effect::RecordState(state) => format!("RecordState({state:?})"),
+        Effect::RecordOutcome(outcome) => format!("RecordOutcome({})", first_word(&outcome.reason)),
+        Effect::StopTree(plan) => format!("StopTree({}s)", plan.kill_after.as_secs()),
+        other => first_word(other),
+    }
+}
+
+fn name_of_input(input: &Input) -> String {
+    match input {
+        Input::Command(Command::Stop(order)) => format!("Stop({}s)", order.grace.as_secs()),
+        Input::Command(command) => first_word(command),
+        Input::Report(Report::StateRecorded(state)) => format!("StateRecorded({state:?})"),
+        Input::Report(Report::StateNotRecorded(state)) => format!("StateNotRecorded({state:?})"),
+        Input::Report(report) => first_word(report),
+    }
+}
+
+fn first_word(value: &impl std::fmt::Debug) -> String {
+    let text = format!("{value:?}");
+    text.split([' ', '(', '{']).next().unwrap().to_owned()
+}

@@ -1,0 +1,446 @@
+//! A fake kernel, store and output that answer only to effects.
+//!
+//! Each source tells its reports in order; between the sources any order may happen, and any report may come again
+//! later.
+
+use crate::samples::{GRACE, abort, failure, identity, killed_by};
+use kennel_lifecycle::{
+    Announcement, Command, Effect, Exit, Input, Machine, Outcome, Phase, Proof, Report, RowState,
+    Signal, StartStage, StreamsEnd, Timestamp, TreeVerdict,
+    ladder::{Ladder, StopPlan},
+};
+use std::collections::VecDeque;
+
+#[derive(Clone, Debug)]
+pub(crate) struct Story {
+    pub(crate) temper: Temper,
+    pub(crate) fault: Fault,
+    /// The leader has a descendant, which outlives it.
+    pub(crate) worker: bool,
+    /// A process outside of the tree holds the output.
+    pub(crate) holder: bool,
+    /// What is asked, each after so many reports.
+    pub(crate) wishes: Vec<(usize, Command)>,
+    /// Which source is heard next, when several have something to tell.
+    pub(crate) order: Vec<u8>,
+    /// Reports that are heard a second time: which, and how many reports later.
+    pub(crate) echoes: Vec<(usize, usize)>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Temper {
+    /// Ends at any polite signal.
+    Obeys,
+    /// Ends on its own.
+    EndsAlone,
+    /// Ends at SIGKILL only.
+    Ignores,
+    /// Has stopped itself: hears nothing until it is continued.
+    IsStopped,
+    /// execve does not come back (a dead file server).
+    HangsInExec,
+    /// Obeys, but its descendant does not.
+    LeavesAStubbornWorker,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Fault {
+    None,
+    Fork,
+    RecordFailed,
+    /// The row is not there after all.
+    RecordUnknownAbsent,
+    /// The row is there.
+    RecordUnknownPresent,
+    /// The INSERT lands when everything is over.
+    RecordUnknownLate,
+    KeyTaken,
+    DiesAtGate,
+    Exec,
+    /// After the gate was opened and before it could tell of exec.
+    ShimDies,
+    PauseNotRecorded,
+    PausePartial,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Child {
+    None,
+    AtGate,
+    InExec,
+    Runs,
+    Dead,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Row {
+    Absent,
+    Open,
+    Closed(Outcome),
+    AnotherRuns,
+}
+
+/// Who reports.
+#[derive(Clone, Copy)]
+enum Source {
+    Keeper,
+    Store,
+    Output,
+}
+
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is one thing that an observer can see"
+)]
+pub(crate) struct World {
+    story: Story,
+    pub(crate) machine: Machine,
+    /// Milliseconds.
+    pub(crate) now: u64,
+    reports: [VecDeque<Report>; 3],
+    echoes: Vec<(usize, Report)>,
+    heard: usize,
+    pub(crate) child: Child,
+    pub(crate) worker: bool,
+    tree_told: bool,
+    ladder: Option<Ladder>,
+    pub(crate) frozen: bool,
+    streams_told: bool,
+    pub(crate) row: Row,
+    gate_opened: bool,
+    pub(crate) row_before_exec: bool,
+    pub(crate) executed: bool,
+    pub(crate) stopped_in_time: bool,
+    pub(crate) died_of: Option<Exit>,
+    pub(crate) died_alone: bool,
+    pub(crate) outcomes: usize,
+    pub(crate) acknowledged: usize,
+    pub(crate) announced: Vec<Announcement>,
+}
+
+/// More reports than any story has; a machine that never comes to rest fails its test.
+const TURNS_MAX: usize = 1_000;
+
+impl Story {
+    /// From the first wish to the last report. A run that goes on is ended by a last stop.
+    pub(crate) fn told(self) -> World {
+        let mut world = World::new(self);
+        world.tell(Input::Command(Command::Admit));
+        world.turns();
+        if !matches!(
+            world.machine.phase(),
+            Phase::Closed(_) | Phase::Forgotten(_)
+        ) {
+            world.wish(Command::Stop(abort(GRACE)));
+            world.turns();
+        }
+        if world.story.fault == Fault::RecordUnknownLate && world.row == Row::Absent {
+            world.row = Row::Open;
+        }
+        world
+    }
+}
+
+impl World {
+    fn new(story: Story) -> Self {
+        World {
+            story,
+            machine: Machine::new(),
+            now: 0,
+            reports: Default::default(),
+            echoes: Vec::new(),
+            heard: 0,
+            child: Child::None,
+            worker: false,
+            tree_told: false,
+            ladder: None,
+            frozen: false,
+            streams_told: false,
+            row: Row::Absent,
+            gate_opened: false,
+            row_before_exec: false,
+            executed: false,
+            stopped_in_time: false,
+            died_of: None,
+            died_alone: false,
+            outcomes: 0,
+            acknowledged: 0,
+            announced: Vec::new(),
+        }
+    }
+
+    pub(crate) fn leader_lives(&self) -> bool {
+        matches!(self.child, Child::AtGate | Child::InExec | Child::Runs)
+    }
+
+    /// Lets everything happen that happens by itself, and the wishes in their turn.
+    fn turns(&mut self) {
+        for _ in 0..TURNS_MAX {
+            while let Some(at) = self
+                .story
+                .wishes
+                .iter()
+                .position(|(at, _)| *at <= self.heard)
+            {
+                let (_, command) = self.story.wishes.remove(at);
+                self.wish(command);
+            }
+            if let Some(report) = self.next_report() {
+                self.heard += 1;
+                self.tell(Input::Report(report));
+            } else if let Some(at) = self.ladder.as_ref().and_then(Ladder::wake_at) {
+                self.now = self.now.max(at);
+                self.climb();
+            } else if self.child == Child::Runs
+                && self.story.temper == Temper::EndsAlone
+                && !self.frozen
+            {
+                self.died_alone = true;
+                self.leader_dies(Exit::Code(0));
+            } else if self.story.wishes.is_empty() {
+                return;
+            } else {
+                // Nothing happens until the next wish.
+                self.heard += 1;
+            }
+        }
+        panic!("the run does not come to rest: {:?}", self.machine.phase());
+    }
+
+    fn next_report(&mut self) -> Option<Report> {
+        if let Some(at) = self.echoes.iter().position(|(at, _)| *at <= self.heard) {
+            return Some(self.echoes.remove(at).1);
+        }
+        let talking: Vec<usize> = (0..3).filter(|n| !self.reports[*n].is_empty()).collect();
+        if talking.is_empty() {
+            return (!self.echoes.is_empty()).then(|| self.echoes.remove(0).1);
+        }
+        let choice = self.story.order.get(self.heard).copied().unwrap_or(0);
+        let report = self.reports[talking[usize::from(choice) % talking.len()]].pop_front()?;
+        for (which, later) in &self.story.echoes {
+            if *which == self.heard {
+                self.echoes.push((self.heard + later, report.clone()));
+            }
+        }
+        Some(report)
+    }
+
+    fn wish(&mut self, command: Command) {
+        let is_stop = matches!(command, Command::Stop(_));
+        let obeyed = self.tell(Input::Command(command));
+        if is_stop && obeyed && !self.gate_opened {
+            self.stopped_in_time = true;
+        }
+    }
+
+    fn tell(&mut self, input: Input) -> bool {
+        let now = Timestamp(i64::try_from(self.now).unwrap() * 1_000);
+        // A refusal is a legal answer here; what matters is how the world looks at the end.
+        let obeyed = self.machine.step(now, input).is_ok();
+        let effects: Vec<_> = self.machine.effects().collect();
+        for effect in effects {
+            self.perform(effect);
+        }
+        obeyed
+    }
+
+    fn report(&mut self, source: Source, report: Report) {
+        self.reports[source as usize].push_back(report);
+    }
+
+    fn perform(&mut self, effect: Effect) {
+        match effect {
+            Effect::Prepare => self.prepare(),
+            Effect::Record(_) => self.record(),
+            Effect::Release => self.release(),
+            Effect::ShutGate => {
+                if self.child == Child::AtGate {
+                    self.child = Child::Dead;
+                    self.report(Source::Keeper, Report::NotReleased);
+                    self.report(Source::Keeper, Report::LeaderExited(Exit::Code(125)));
+                    self.tree_ends();
+                }
+            }
+            Effect::RecordStop { .. } => self.report(Source::Store, Report::StopRecorded),
+            Effect::StopTree(plan) => self.stop_tree(&plan),
+            Effect::Interrupt => self.signal(Signal::INT),
+            Effect::RecordState(state) => {
+                let failed =
+                    self.story.fault == Fault::PauseNotRecorded && state == RowState::Pausing;
+                self.report(
+                    Source::Store,
+                    if failed {
+                        Report::StateNotRecorded(state)
+                    } else {
+                        Report::StateRecorded(state)
+                    },
+                );
+            }
+            Effect::Freeze => {
+                self.frozen = self.story.fault != Fault::PausePartial && self.leader_lives();
+                let seen = if self.frozen {
+                    Report::Frozen
+                } else {
+                    Report::NotFrozen
+                };
+                self.report(Source::Keeper, seen);
+            }
+            Effect::Thaw => {
+                self.frozen = false;
+                self.report(Source::Keeper, Report::Thawed);
+            }
+            Effect::FinishOutput => self.streams_close(StreamsEnd::Cut),
+            Effect::RecordOutcome(outcome) => {
+                self.outcomes += 1;
+                // An upsert, of an open row or of none.
+                self.row = Row::Closed(outcome);
+                self.report(Source::Store, Report::OutcomeRecorded);
+            }
+            Effect::RecordRunning | Effect::Forget => {}
+            Effect::Acknowledge => self.acknowledged += 1,
+            Effect::Announce(announcement) => self.announced.push(announcement),
+        }
+    }
+
+    fn prepare(&mut self) {
+        if self.story.fault == Fault::Fork {
+            let failed = Report::PrepareFailed(failure(StartStage::Fork));
+            return self.report(Source::Keeper, failed);
+        }
+        self.child = Child::AtGate;
+        self.report(Source::Keeper, Report::Prepared(identity()));
+        if self.story.fault == Fault::DiesAtGate {
+            self.child = Child::Dead;
+            self.report(Source::Keeper, Report::NotReleased);
+            self.report(
+                Source::Keeper,
+                Report::LeaderExited(killed_by(Signal::KILL)),
+            );
+            self.tree_ends();
+        }
+    }
+
+    fn record(&mut self) {
+        let (row, report) = match self.story.fault {
+            Fault::RecordFailed => (Row::Absent, Report::RecordFailed),
+            Fault::RecordUnknownAbsent | Fault::RecordUnknownLate => {
+                (Row::Absent, Report::RecordUnknown)
+            }
+            Fault::RecordUnknownPresent => (Row::Open, Report::RecordUnknown),
+            Fault::KeyTaken => (Row::AnotherRuns, Report::KeyTaken),
+            Fault::None
+            | Fault::Fork
+            | Fault::DiesAtGate
+            | Fault::Exec
+            | Fault::ShimDies
+            | Fault::PauseNotRecorded
+            | Fault::PausePartial => (Row::Open, Report::Recorded),
+        };
+        self.row = row;
+        self.report(Source::Store, report);
+    }
+
+    fn release(&mut self) {
+        self.gate_opened = true;
+        if self.child != Child::AtGate {
+            return;
+        }
+        self.child = Child::InExec;
+        if self.story.fault == Fault::Exec {
+            self.child = Child::Dead;
+            self.report(
+                Source::Keeper,
+                Report::ExecFailed(failure(StartStage::Exec)),
+            );
+            self.report(Source::Keeper, Report::LeaderExited(Exit::Code(127)));
+            return self.tree_ends();
+        }
+        if self.story.temper == Temper::HangsInExec {
+            return;
+        }
+        self.child = Child::Runs;
+        self.executed = true;
+        self.row_before_exec = self.row == Row::Open;
+        self.worker = self.story.worker;
+        if self.story.fault == Fault::ShimDies {
+            // The keeper ends what it can see and cannot tell how it went.
+            self.child = Child::Dead;
+            self.worker = false;
+            self.died_alone = true;
+            self.tree_told = true;
+            let verdict = TreeVerdict::Unverified("the shim died".into());
+            return self.report(Source::Keeper, Report::TreeEnded(verdict));
+        }
+        self.report(Source::Keeper, Report::Executed);
+    }
+
+    /// A second plan shortens the first; frozen and stopped tasks are continued after the signal.
+    fn stop_tree(&mut self, plan: &StopPlan) {
+        match &mut self.ladder {
+            Some(ladder) => ladder.shorten(plan, self.now),
+            None => self.ladder = Some(Ladder::start(plan, self.now)),
+        }
+        self.climb();
+    }
+
+    fn climb(&mut self) {
+        while let Some(signal) = self.ladder.as_mut().and_then(|l| l.due(self.now)) {
+            self.frozen = false;
+            if self.story.temper == Temper::IsStopped {
+                // Signal first, then SIGCONT.
+                self.story.temper = Temper::Obeys;
+            }
+            self.signal(signal);
+        }
+    }
+
+    fn signal(&mut self, signal: Signal) {
+        let kills = signal == Signal::KILL;
+        let temper = self.story.temper;
+        let obeys = matches!(
+            temper,
+            Temper::Obeys | Temper::EndsAlone | Temper::LeavesAStubbornWorker
+        );
+        let hears = self.child == Child::Runs && !self.frozen;
+        if kills || (obeys && temper != Temper::LeavesAStubbornWorker && hears) {
+            self.worker = false;
+        }
+        if self.leader_lives() && (kills || (obeys && hears)) {
+            self.leader_dies(killed_by(signal));
+        } else if kills {
+            self.tree_ends();
+        }
+    }
+
+    /// The rest of the tree is stopped by the run's own plan, unless a stop is on its way already.
+    fn leader_dies(&mut self, exit: Exit) {
+        self.child = Child::Dead;
+        self.died_of = Some(exit);
+        self.died_alone |= self.ladder.is_none();
+        self.report(Source::Keeper, Report::LeaderExited(exit));
+        if self.worker && self.ladder.is_none() {
+            self.stop_tree(&StopPlan::abort(GRACE));
+        }
+        self.tree_ends();
+    }
+
+    fn tree_ends(&mut self) {
+        if self.leader_lives() || self.worker || self.tree_told {
+            return;
+        }
+        self.tree_told = true;
+        self.ladder = None;
+        let verdict = TreeVerdict::Empty(Proof::CgroupAndEchild);
+        self.report(Source::Keeper, Report::TreeEnded(verdict));
+        if self.executed && !self.story.holder {
+            self.streams_close(StreamsEnd::Eof);
+        }
+    }
+
+    fn streams_close(&mut self, how: StreamsEnd) {
+        if !self.streams_told {
+            self.streams_told = true;
+            self.report(Source::Output, Report::StreamsClosed(how));
+        }
+    }
+}
