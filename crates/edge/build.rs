@@ -25,6 +25,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     tonic_prost_build::configure()
         .bytes(".")
         .btree_map(".")
+        // Rare and large: without this every event would take as much room.
+        .boxed(".kennel.v1.Event.payload.snapshot")
         .compile_fds_with_config(compiler.file_descriptor_set(), config)?;
     Ok(())
 }

@@ -1,10 +1,24 @@
 //! Speaks: the generated contract, conversions, services, streams, status mapping, and the Rust client.
 //!
 //! Alone knows prost types and status codes. Never decides about a run, never touches a store or a process: each rpc
-//! parses, asks the supervisor once, and converts the answer. Start at `service` for the server, at [`client`] for
+//! parses, asks the supervisor once, and converts the answer. Start at [`serve`] for the server and at [`client`] for
 //! the other side.
 
+mod accept;
+mod auth;
 pub mod client;
+mod convert;
+mod deadline;
+pub mod digest;
+mod health;
 pub mod json;
 pub mod limits;
 pub mod pb;
+pub mod reason;
+mod serve;
+mod service;
+mod status;
+mod stream;
+mod trace_context;
+
+pub use serve::{EdgeConfig, ServeError, serve};

@@ -20,4 +20,23 @@ pub const HEARTBEAT_DEFAULT: Duration = Duration::from_secs(15);
 /// Shortest silence before a heartbeat.
 pub const HEARTBEAT_MIN: Duration = Duration::from_secs(1);
 /// Longest silence before a heartbeat.
-pub const HEARTBEAT_MAX: Duration = Duration::from_secs(300);
+pub const HEARTBEAT_MAX: Duration = Duration::from_mins(5);
+/// Streams of events that may be open at a time, all clients together.
+pub const STREAMS_MAX: usize = 2048;
+/// Calls and streams on one connection. Above [`STREAMS_MAX`], so that a client that has opened too many is told so and
+/// can still make calls, where at the transport's own limit it would only wait.
+pub const CALLS_PER_CONNECTION_MAX: u32 = 2304;
+/// Connections at a time; more wait unaccepted.
+pub const CONNECTIONS_MAX: usize = 1024;
+/// How long a client may be connected without sending its first byte.
+pub const FIRST_BYTE_MAX: Duration = Duration::from_secs(5);
+/// How long accepting rests after it has failed: descriptors may be used up, and then it would fail at once again.
+pub const ACCEPT_REST: Duration = Duration::from_millis(50);
+/// Metadata of one request.
+pub const METADATA_BYTES_MAX: u32 = 64 * 1024;
+/// How often the store is asked whether it answers, for health.
+pub const HEALTH_INTERVAL: Duration = Duration::from_secs(2);
+/// How long a stream, or a call that waits, goes on after the shutdown has begun, to tell what is known by then.
+pub const LAST_WORDS_MAX: Duration = Duration::from_secs(1);
+/// How long connections may take to end after the shutdown has begun.
+pub const DRAIN_MAX: Duration = Duration::from_secs(3);

@@ -1,0 +1,273 @@
+//! Events of a run, batched, as the contract shows them.
+
+use super::{run, time};
+use crate::pb::{
+    self, event,
+    lifecycle::{self, Station},
+    tree_verdict,
+};
+use kennel_lifecycle::{Exit, RunId, Signal, StreamsEnd, Timestamp};
+use kennel_supervisor::{Event, LifecycleEvent, Payload};
+
+/// Events that follow each other in one run's order; absent: there are none.
+pub(crate) fn batch(run: RunId, attempt: u32, events: Vec<Event>) -> Option<pb::RunEvents> {
+    let first = events.first()?;
+    let (base_seq, base_time) = (first.seq, first.at);
+    let events = events.into_iter().map(|event| pb::Event {
+        seq_delta: event.seq - base_seq,
+        time_delta: (event.at != base_time).then(|| time::between(base_time, event.at)),
+        payload: Some(payload(event.payload)),
+    });
+    Some(pb::RunEvents {
+        run_id: run.to_string(),
+        attempt,
+        base_seq,
+        base_time: Some(time::timestamp(base_time)),
+        events: events.collect(),
+    })
+}
+
+/// What is not an event of the run, at the position that was reached.
+pub(crate) fn aside(run: RunId, attempt: u32, seq: u64, payload: event::Payload) -> pb::RunEvents {
+    pb::RunEvents {
+        run_id: run.to_string(),
+        attempt,
+        base_seq: seq,
+        base_time: None,
+        events: vec![pb::Event {
+            seq_delta: 0,
+            time_delta: None,
+            payload: Some(payload),
+        }],
+    }
+}
+
+fn payload(payload: Payload) -> event::Payload {
+    match payload {
+        Payload::Output {
+            stream,
+            offset,
+            data,
+        } => event::Payload::Output(pb::Output {
+            stream: output_stream(stream).into(),
+            data: data.into(),
+            offset,
+        }),
+        Payload::Lifecycle(event) => lifecycle(event),
+    }
+}
+
+fn output_stream(number: u8) -> pb::OutputStream {
+    match number {
+        1 => pb::OutputStream::Stdout,
+        2 => pb::OutputStream::Stderr,
+        _ => pb::OutputStream::Unspecified,
+    }
+}
+
+fn lifecycle(event: LifecycleEvent) -> event::Payload {
+    let station = match event {
+        LifecycleEvent::Recorded { pid, pgid } => Station::Recorded(lifecycle::Recorded {
+            pid,
+            process_group_id: pgid,
+        }),
+        LifecycleEvent::Started => Station::Started(lifecycle::Started {}),
+        LifecycleEvent::Paused => Station::Paused(lifecycle::Paused {}),
+        LifecycleEvent::Resumed => Station::Resumed(lifecycle::Resumed {}),
+        LifecycleEvent::Stopping {
+            reason,
+            by,
+            deadline_us,
+        } => Station::Stopping(lifecycle::Stopping {
+            reason,
+            by: by.unwrap_or_default(),
+            deadline_time: Some(time::timestamp(Timestamp(deadline_us))),
+        }),
+        LifecycleEvent::SignalSent {
+            signal,
+            targets,
+            errno,
+        } => {
+            return event::Payload::SignalSent(pb::SignalSent {
+                signal,
+                targets,
+                errno,
+            });
+        }
+        LifecycleEvent::LeaderExited {
+            code,
+            signal,
+            core_dumped,
+        } => Station::LeaderExited(lifecycle::LeaderExited {
+            exit: Some(run::exit(exit(code, signal, core_dumped))),
+        }),
+        LifecycleEvent::StreamsClosed { how } => Station::StreamsClosed(lifecycle::StreamsClosed {
+            how: streams_end(&how).into(),
+        }),
+        LifecycleEvent::TreeEmpty {
+            verdict,
+            detail,
+            survivors,
+        } => Station::TreeEmpty(lifecycle::TreeEmpty {
+            verdict: Some(tree_verdict(&verdict, detail, survivors)),
+        }),
+        LifecycleEvent::Ended { state, reason } => Station::Ended(lifecycle::Ended {
+            state: run_state(&state).into(),
+            reason,
+        }),
+        LifecycleEvent::Warning { message } => {
+            return event::Payload::Warning(pb::Warning { message });
+        }
+    };
+    event::Payload::Lifecycle(pb::Lifecycle {
+        station: Some(station),
+    })
+}
+
+fn exit(code: Option<i32>, signal: Option<i32>, core_dumped: bool) -> Exit {
+    match (code, signal.and_then(Signal::from_number)) {
+        (Some(code), _) => Exit::Code(code),
+        (None, Some(signal)) => Exit::Signal {
+            signal,
+            core_dumped,
+        },
+        (None, None) => Exit::Unknown,
+    }
+}
+
+fn streams_end(how: &str) -> pb::StreamsEnd {
+    match how {
+        "eof" => run::streams(StreamsEnd::Eof),
+        "cut" => run::streams(StreamsEnd::Cut),
+        "lost" => run::streams(StreamsEnd::Lost),
+        _ => pb::StreamsEnd::Unspecified,
+    }
+}
+
+fn tree_verdict(verdict: &str, detail: String, survivors: Vec<i32>) -> pb::TreeVerdict {
+    use tree_verdict::Verdict;
+    let verdict = match verdict {
+        "empty" => Verdict::Empty(tree_verdict::Empty {
+            proof: empty_proof(&detail).into(),
+        }),
+        "survivors" => Verdict::Survivors(tree_verdict::Survivors { pids: survivors }),
+        "never_ran" => Verdict::NeverRan(tree_verdict::NeverRan {}),
+        _ => Verdict::Unverified(tree_verdict::Unverified { why: detail }),
+    };
+    pb::TreeVerdict {
+        verdict: Some(verdict),
+    }
+}
+
+fn empty_proof(detail: &str) -> pb::EmptyProof {
+    match detail {
+        "cgroup_and_echild" => pb::EmptyProof::CgroupAndEchild,
+        "echild" => pb::EmptyProof::Echild,
+        "cgroup" => pb::EmptyProof::Cgroup,
+        _ => pb::EmptyProof::Unspecified,
+    }
+}
+
+fn run_state(name: &str) -> pb::RunState {
+    match name {
+        "succeeded" => pb::RunState::Succeeded,
+        "failed" => pb::RunState::Failed,
+        "cancelled" => pb::RunState::Cancelled,
+        "lost" => pb::RunState::Lost,
+        _ => pb::RunState::Unspecified,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_batch_says_run_seq_and_time_once() {
+        let run = RunId::from_u128(9);
+        let events = vec![
+            Event {
+                seq: 41,
+                at: Timestamp(2_000_000),
+                payload: Payload::Lifecycle(LifecycleEvent::Started),
+            },
+            Event {
+                seq: 43,
+                at: Timestamp(1_500_000),
+                payload: Payload::Output {
+                    stream: 2,
+                    offset: 7,
+                    data: b"x\xff".to_vec(),
+                },
+            },
+        ];
+        let batch = batch(run, 1, events).expect("two events");
+        assert_eq!(batch.run_id, run.to_string());
+        assert_eq!((batch.attempt, batch.base_seq), (1, 41));
+        let [started, output] = &batch.events[..] else {
+            panic!("two events: {batch:?}");
+        };
+        assert_eq!((started.seq_delta, started.time_delta), (0, None));
+        assert_eq!(output.seq_delta, 2);
+        let back = prost_types::Duration {
+            seconds: 0,
+            nanos: -500_000_000,
+        };
+        assert_eq!(output.time_delta, Some(back));
+        let Some(event::Payload::Output(output)) = &output.payload else {
+            panic!("output: {output:?}");
+        };
+        assert_eq!(output.stream(), pb::OutputStream::Stderr);
+        assert_eq!((&output.data[..], output.offset), (&b"x\xff"[..], 7));
+    }
+
+    #[test]
+    fn no_events_make_no_batch() {
+        assert_eq!(batch(RunId::from_u128(9), 1, Vec::new()), None);
+    }
+
+    #[test]
+    fn an_exit_is_never_invented() {
+        let of = |code, signal| run::exit(exit(code, signal, true));
+        assert_eq!(of(Some(3), None).result, Some(pb::exit::Result::Code(3)));
+        assert!(!of(Some(3), None).core_dumped);
+        assert!(of(None, Some(11)).core_dumped);
+        let unknown = Some(pb::exit::Result::Unknown(pb::exit::Unknown {}));
+        assert_eq!(of(None, None).result, unknown);
+        assert_eq!(of(None, Some(99)).result, unknown);
+    }
+
+    #[test]
+    fn stations_keep_what_they_say() {
+        let tree = lifecycle(LifecycleEvent::TreeEmpty {
+            verdict: "empty".to_owned(),
+            detail: "cgroup_and_echild".to_owned(),
+            survivors: Vec::new(),
+        });
+        let event::Payload::Lifecycle(pb::Lifecycle {
+            station: Some(Station::TreeEmpty(tree)),
+        }) = tree
+        else {
+            panic!("tree_empty: {tree:?}");
+        };
+        let Some(tree_verdict::Verdict::Empty(empty)) = tree.verdict.and_then(|v| v.verdict) else {
+            panic!("empty");
+        };
+        assert_eq!(empty.proof(), pb::EmptyProof::CgroupAndEchild);
+
+        let ended = lifecycle(LifecycleEvent::Ended {
+            state: "lost".to_owned(),
+            reason: "orphan_terminated".to_owned(),
+        });
+        let wanted = lifecycle::Ended {
+            state: pb::RunState::Lost.into(),
+            reason: "orphan_terminated".to_owned(),
+        };
+        assert_eq!(
+            ended,
+            event::Payload::Lifecycle(pb::Lifecycle {
+                station: Some(Station::Ended(wanted))
+            })
+        );
+    }
+}

@@ -1,0 +1,65 @@
+//! What a server is, as the contract shows it.
+
+use super::{run, time};
+use crate::{limits, pb};
+use kennel_lifecycle::limits as bounds;
+use kennel_supervisor::ServerInfo;
+
+pub(crate) fn server(info: ServerInfo) -> pb::ServerInfo {
+    let hello = info.keeper;
+    let (cgroup_base, cgroup_refused) = match hello.cgroup_base {
+        Ok(base) => (base.to_string_lossy().into_owned(), String::new()),
+        Err(why) => (String::new(), why),
+    };
+    let containment = if cgroup_base.is_empty() {
+        pb::Containment::Subreaper
+    } else {
+        pb::Containment::Cgroup
+    };
+    let live = info.live.into_iter().filter(|(_, count)| *count > 0);
+    pb::ServerInfo {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        node_id: info.node.to_string(),
+        node_name: info.node_name,
+        generation: info.generation,
+        start_time: Some(time::timestamp(info.started)),
+        keeper: Some(pb::Keeper {
+            epoch: hello.epoch.to_string(),
+            pid: hello.keeper.pid,
+        }),
+        host: Some(pb::HostCapabilities {
+            kernel: hello.kernel,
+            containment: containment.into(),
+            cgroup_base,
+            cgroup_refused,
+            pidfs: hello.pidfs,
+            boot_id: hello.host.boot_id,
+            pid_namespace_inode: hello.host.pidns_inode,
+        }),
+        store: Some(pb::StoreInfo {
+            kind: info.store,
+            reachable: info.store_reachable,
+        }),
+        live_runs: live
+            .map(|(state, count)| pb::StateCount {
+                state: run::state(state).into(),
+                count,
+            })
+            .collect(),
+        limits: Some(limits_in_force(info.runs_max)),
+    }
+}
+
+fn limits_in_force(runs_max: u32) -> pb::Limits {
+    let wide = |bytes: usize| u64::try_from(bytes).unwrap_or(u64::MAX);
+    let narrow = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+    pb::Limits {
+        runs_max,
+        arg_bytes_max: wide(bounds::ARG_BYTES_MAX),
+        argv_env_bytes_max: wide(bounds::ARGV_ENV_BYTES_MAX),
+        env_entries_max: narrow(bounds::ENV_ENTRIES_MAX),
+        initial_input_bytes_max: wide(bounds::INITIAL_INPUT_BYTES_MAX),
+        request_bytes_max: wide(limits::REQUEST_BYTES_MAX),
+        streams_max: narrow(limits::STREAMS_MAX),
+    }
+}

@@ -1,0 +1,10 @@
+//! Between the contract and the supervisor's words. Requests are parsed with all that is wrong in them; answers cannot
+//! fail.
+
+pub(crate) mod event;
+pub(crate) mod info;
+pub(crate) mod request;
+pub(crate) mod run;
+pub(crate) mod spec;
+pub(crate) mod time;
+pub(crate) mod token;

@@ -1,0 +1,310 @@
+//! Requests, parsed with all that is wrong in them.
+
+use super::{
+    spec::{self, unknown_number},
+    time,
+    token::{Cursor, PageToken},
+};
+use crate::{
+    digest::{DigestKey, SPEC_DIGEST_VERSION},
+    limits,
+    pb::{self, stream_events_request},
+    status,
+    trace_context::TraceContext,
+};
+use kennel_lifecycle::{RunId, RunKind, RunState, Violation, limits as bounds};
+use kennel_supervisor::{
+    AbortCall, AbortWait, Condition, ListFilter, PageStart, Position, SpawnCall,
+};
+use std::time::Duration;
+use tonic::Status;
+
+/// Which page of which runs.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct ListCall {
+    pub(crate) filter: ListFilter,
+    pub(crate) start: Option<PageStart>,
+    pub(crate) limit: u32,
+}
+
+/// Which events, and how often to say that there are none.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct EventsCall {
+    pub(crate) run: RunId,
+    pub(crate) from: Position,
+    pub(crate) heartbeat: Duration,
+}
+
+pub(crate) fn spawn(
+    request: pb::SpawnRequest,
+    owner: String,
+    trace: TraceContext,
+    key: &DigestKey,
+) -> Result<SpawnCall, Status> {
+    let mut found = Vec::new();
+    let run = (!request.run_id.is_empty())
+        .then(|| parse_run_id(&request.run_id, &mut found))
+        .flatten();
+    let Some(spec) = request.spec else {
+        found.push(Violation::new("spec", "must be given"));
+        return Err(status::invalid(&found));
+    };
+    let spec_document = spec::document(&spec);
+    let spec_digest = key.of_spec(&spec);
+    let spec = spec::parse(spec, &mut found);
+    no_violations(&found)?;
+    match spec.kind {
+        RunKind::Heartbeat | RunKind::Job => {}
+        RunKind::Service => {
+            return Err(status::capability_missing("spec.kind", "RUN_KIND_SERVICE"));
+        }
+        RunKind::Terminal => {
+            return Err(status::capability_missing("spec.kind", "RUN_KIND_TERMINAL"));
+        }
+    }
+    Ok(SpawnCall {
+        run,
+        validate_only: request.validate_only,
+        spec,
+        spec_document,
+        spec_digest,
+        spec_digest_version: SPEC_DIGEST_VERSION,
+        owner,
+        traceparent: trace.traceparent,
+        tracestate: trace.tracestate,
+    })
+}
+
+pub(crate) fn abort(request: &pb::AbortRequest, by: String) -> Result<AbortCall, Status> {
+    let mut found = Vec::new();
+    let run = parse_run_id(&request.run_id, &mut found);
+    let request_id = request_id(&request.request_id, &mut found);
+    let grace = time::parse_duration("grace", request.grace.as_ref(), &mut found);
+    if grace.is_some_and(|g| g > bounds::GRACE_MAX) {
+        found.push(Violation::new("grace", "must be at most 24 hours"));
+    }
+    let wait = match pb::AbortWait::try_from(request.wait) {
+        Ok(pb::AbortWait::None) => AbortWait::None,
+        Ok(pb::AbortWait::LeaderExited) => AbortWait::LeaderExited,
+        Ok(pb::AbortWait::Unspecified | pb::AbortWait::TreeEmpty) => AbortWait::TreeEmpty,
+        Err(_) => {
+            found.push(unknown_number("wait", request.wait, "AbortWait"));
+            AbortWait::TreeEmpty
+        }
+    };
+    Ok(AbortCall {
+        run: whole(run, &found)?,
+        grace,
+        wait,
+        by,
+        request_id,
+    })
+}
+
+pub(crate) fn interrupt(request: &pb::InterruptRequest) -> Result<(RunId, Option<String>), Status> {
+    let mut found = Vec::new();
+    let run = parse_run_id(&request.run_id, &mut found);
+    let request_id = request_id(&request.request_id, &mut found);
+    Ok((whole(run, &found)?, request_id))
+}
+
+/// The run that a request names which says nothing else.
+pub(crate) fn run_id(text: &str) -> Result<RunId, Status> {
+    let mut found = Vec::new();
+    let run = parse_run_id(text, &mut found);
+    whole(run, &found)
+}
+
+pub(crate) fn list(request: &pb::ListRunsRequest, key: &DigestKey) -> Result<ListCall, Status> {
+    let mut found = Vec::new();
+    let filter = filter(request.filter.as_ref(), &mut found);
+    let limit = match u32::try_from(request.page_size) {
+        Ok(0) => limits::PAGE_SIZE_DEFAULT,
+        Ok(size) => size.min(limits::PAGE_SIZE_MAX),
+        Err(_) => {
+            found.push(Violation::new("page_size", "must not be negative"));
+            limits::PAGE_SIZE_DEFAULT
+        }
+    };
+    let start = if request.page_token.is_empty() {
+        None
+    } else {
+        let token = PageToken::decode(&request.page_token, &filter, key);
+        if token.is_none() {
+            found.push(Violation::new(
+                "page_token",
+                "is not one that this server has given for this filter",
+            ));
+        }
+        token.map(|t| t.0)
+    };
+    no_violations(&found)?;
+    Ok(ListCall {
+        filter,
+        start,
+        limit,
+    })
+}
+
+pub(crate) fn wait(request: &pb::WaitRunRequest) -> Result<(RunId, Condition), Status> {
+    let mut found = Vec::new();
+    let run = parse_run_id(&request.run_id, &mut found);
+    let condition = match pb::WaitCondition::try_from(request.condition) {
+        Ok(pb::WaitCondition::Started) => Condition::Started,
+        Ok(pb::WaitCondition::Paused) => Condition::Paused,
+        Ok(pb::WaitCondition::LeaderExited) => Condition::LeaderExited,
+        Ok(pb::WaitCondition::StreamsClosed) => Condition::StreamsClosed,
+        Ok(pb::WaitCondition::TreeEmpty) => Condition::TreeEmpty,
+        Ok(pb::WaitCondition::Unspecified | pb::WaitCondition::Ended) => Condition::Ended,
+        Err(_) => {
+            found.push(unknown_number(
+                "condition",
+                request.condition,
+                "WaitCondition",
+            ));
+            Condition::Ended
+        }
+    };
+    Ok((whole(run, &found)?, condition))
+}
+
+pub(crate) fn events(request: &pb::StreamEventsRequest) -> Result<EventsCall, Status> {
+    use stream_events_request::Position as Asked;
+    let mut found = Vec::new();
+    let run = parse_run_id(&request.run_id, &mut found);
+    let heartbeat = time::parse_duration(
+        "heartbeat_interval",
+        request.heartbeat_interval.as_ref(),
+        &mut found,
+    )
+    .unwrap_or(limits::HEARTBEAT_DEFAULT);
+    if !(limits::HEARTBEAT_MIN..=limits::HEARTBEAT_MAX).contains(&heartbeat) {
+        found.push(Violation::new(
+            "heartbeat_interval",
+            "must be 1 to 300 seconds",
+        ));
+    }
+    let from = match &request.position {
+        None | Some(Asked::Beginning(_) | Asked::AfterSeq(0)) => Position::Beginning,
+        Some(Asked::AfterSeq(seq)) => Position::AfterSeq(*seq),
+        Some(Asked::Live(_)) => Position::LiveOnly,
+        Some(Asked::Cursor(bytes)) => match Cursor::decode(bytes) {
+            Some(cursor) if run.is_none_or(|r| r == cursor.run) => cursor.position(),
+            Some(_) => {
+                found.push(Violation::new("cursor", "is one of another run"));
+                Position::Beginning
+            }
+            None => {
+                found.push(Violation::new(
+                    "cursor",
+                    "is not one that a server has given",
+                ));
+                Position::Beginning
+            }
+        },
+    };
+    Ok(EventsCall {
+        run: whole(run, &found)?,
+        from,
+        heartbeat,
+    })
+}
+
+fn filter(asked: Option<&pb::RunFilter>, found: &mut Vec<Violation>) -> ListFilter {
+    let Some(asked) = asked else {
+        return ListFilter::default();
+    };
+    let mut filter = ListFilter::default();
+    for (i, number) in asked.states.iter().enumerate() {
+        match state(*number) {
+            Some(state) if filter.states.contains(&state) => {}
+            Some(state) => filter.states.push(state),
+            None => found.push(unknown_number(
+                &format!("filter.states[{i}]"),
+                *number,
+                "RunState",
+            )),
+        }
+    }
+    for (i, number) in asked.kinds.iter().enumerate() {
+        let field = format!("filter.kinds[{i}]");
+        if *number == i32::from(pb::RunKind::Unspecified) {
+            found.push(unknown_number(&field, *number, "RunKind"));
+            continue;
+        }
+        let kind = spec::kind(&field, *number, found);
+        if !filter.kinds.contains(&kind) {
+            filter.kinds.push(kind);
+        }
+    }
+    if asked.labels.len() > bounds::LABELS_MAX {
+        found.push(Violation::new(
+            "filter.labels",
+            format!("must have at most {} entries", bounds::LABELS_MAX),
+        ));
+    }
+    if asked
+        .labels
+        .iter()
+        .any(|(k, v)| k.contains('\0') || v.contains('\0'))
+    {
+        found.push(Violation::new(
+            "filter.labels",
+            "must not contain a NUL byte",
+        ));
+    }
+    filter.labels.clone_from(&asked.labels);
+    filter
+}
+
+fn state(number: i32) -> Option<RunState> {
+    match pb::RunState::try_from(number).ok()? {
+        pb::RunState::Unspecified => None,
+        pb::RunState::Starting => Some(RunState::Starting),
+        pb::RunState::Running => Some(RunState::Running),
+        pb::RunState::Paused => Some(RunState::Paused),
+        pb::RunState::Stopping => Some(RunState::Stopping),
+        pb::RunState::Succeeded => Some(RunState::Succeeded),
+        pb::RunState::Failed => Some(RunState::Failed),
+        pb::RunState::Cancelled => Some(RunState::Cancelled),
+        pb::RunState::Lost => Some(RunState::Lost),
+    }
+}
+
+fn request_id(text: &str, found: &mut Vec<Violation>) -> Option<String> {
+    if text.len() > bounds::REQUEST_ID_BYTES_MAX {
+        found.push(Violation::new(
+            "request_id",
+            format!("must be at most {} bytes", bounds::REQUEST_ID_BYTES_MAX),
+        ));
+    }
+    if text.contains('\0') {
+        found.push(Violation::new("request_id", "must not contain a NUL byte"));
+    }
+    (!text.is_empty()).then(|| text.to_owned())
+}
+
+fn parse_run_id(text: &str, found: &mut Vec<Violation>) -> Option<RunId> {
+    match text.parse() {
+        Ok(run) => Some(run),
+        Err(error) => {
+            found.push(Violation::new("run_id", error.to_string()));
+            None
+        }
+    }
+}
+
+fn no_violations(found: &[Violation]) -> Result<(), Status> {
+    if found.is_empty() {
+        return Ok(());
+    }
+    Err(status::invalid(found))
+}
+
+fn whole(run: Option<RunId>, found: &[Violation]) -> Result<RunId, Status> {
+    no_violations(found)?;
+    run.ok_or_else(|| status::internal("a run id was neither read nor refused"))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,201 @@
+//! Runs and their ends, as the contract shows them.
+
+use super::{spec, time};
+use crate::pb::{self, end_reason, exit, tree_verdict};
+use kennel_lifecycle::{
+    EndReason, Exit, Proof, RunIdentity, RunKind, RunState, StartFailure, StartStage, StreamsEnd,
+    TreeVerdict,
+};
+use kennel_supervisor::{Desired, RunView};
+
+pub(crate) fn run(view: RunView) -> pb::Run {
+    let attempt = attempt(&view);
+    pb::Run {
+        run_id: view.run.to_string(),
+        owner: view.owner,
+        node_id: view.node.to_string(),
+        spec: spec::from_document(&view.spec_document),
+        kind: kind(view.kind).into(),
+        labels: view.labels,
+        state: state(view.state).into(),
+        desired: desired(view.desired).into(),
+        containment: containment(view.identity.as_ref()).into(),
+        current_attempt: Some(attempt),
+        end_reason: view.outcome.as_ref().map(|o| end_reason(&o.reason)),
+        tree_verdict: view.outcome.as_ref().map(|o| tree_verdict(&o.tree)),
+        grace: Some(time::duration(view.grace)),
+        stop_deadline_time: view.stop_deadline.map(time::timestamp),
+        create_time: Some(time::timestamp(view.created)),
+        end_time: view.times.ended.map(time::timestamp),
+        trace_parent: view.traceparent.unwrap_or_default(),
+    }
+}
+
+fn attempt(view: &RunView) -> pb::Attempt {
+    let command = view.identity.as_ref().map(|i| i.command);
+    let outcome = view.outcome.as_ref();
+    let exit_known = view.exit.or_else(|| outcome.and_then(|o| o.exit));
+    let streams_end = outcome.and_then(|o| o.streams);
+    pb::Attempt {
+        number: view.attempt,
+        pid: command.map_or(0, |c| c.pid),
+        process_group_id: command.map_or(0, |c| c.pgid),
+        session_id: command.map_or(0, |c| c.sid),
+        identity: view.identity.as_ref().map(identity),
+        shim_pid: view.identity.as_ref().map_or(0, |i| i.shim.pid),
+        exit: exit_known.map(exit),
+        start_time: view.times.started.map(time::timestamp),
+        leader_exited_time: view.times.leader_exited.map(time::timestamp),
+        streams_closed_time: view.times.streams_closed.map(time::timestamp),
+        tree_empty_time: view.times.tree_empty.map(time::timestamp),
+        streams_end: streams_end
+            .map_or(pb::StreamsEnd::Unspecified, streams)
+            .into(),
+    }
+}
+
+fn identity(identity: &RunIdentity) -> pb::ProcessIdentity {
+    pb::ProcessIdentity {
+        start_ticks: identity.command.start_ticks,
+        pidfs_handle: identity.command.pidfs_handle,
+        boot_id: identity.host.boot_id.clone(),
+        pid_namespace_inode: identity.host.pidns_inode,
+        cgroup_path: identity.cgroup.as_ref().map(|c| c.path.clone()),
+        cgroup_inode: identity.cgroup.as_ref().map(|c| c.inode),
+    }
+}
+
+fn containment(identity: Option<&RunIdentity>) -> pb::Containment {
+    match identity {
+        None => pb::Containment::Unspecified,
+        Some(identity) if identity.cgroup.is_some() => pb::Containment::Cgroup,
+        Some(_) => pb::Containment::Subreaper,
+    }
+}
+
+fn kind(kind: RunKind) -> pb::RunKind {
+    match kind {
+        RunKind::Heartbeat => pb::RunKind::Heartbeat,
+        RunKind::Service => pb::RunKind::Service,
+        RunKind::Terminal => pb::RunKind::Terminal,
+        RunKind::Job => pb::RunKind::Job,
+    }
+}
+
+pub(crate) fn state(state: RunState) -> pb::RunState {
+    match state {
+        RunState::Starting => pb::RunState::Starting,
+        RunState::Running => pb::RunState::Running,
+        RunState::Paused => pb::RunState::Paused,
+        RunState::Stopping => pb::RunState::Stopping,
+        RunState::Succeeded => pb::RunState::Succeeded,
+        RunState::Failed => pb::RunState::Failed,
+        RunState::Cancelled => pb::RunState::Cancelled,
+        RunState::Lost => pb::RunState::Lost,
+    }
+}
+
+fn desired(desired: Desired) -> pb::DesiredState {
+    match desired {
+        Desired::Run => pb::DesiredState::Run,
+        Desired::Stop => pb::DesiredState::Stop,
+    }
+}
+
+pub(crate) fn exit(exit: Exit) -> pb::Exit {
+    let (result, core_dumped) = match exit {
+        Exit::Code(code) => (exit::Result::Code(code), false),
+        Exit::Signal {
+            signal,
+            core_dumped,
+        } => (
+            exit::Result::Signal(exit::Signal {
+                name: signal.to_string(),
+                number: signal.number(),
+            }),
+            core_dumped,
+        ),
+        Exit::Unknown => (exit::Result::Unknown(exit::Unknown {}), false),
+    };
+    pb::Exit {
+        core_dumped,
+        result: Some(result),
+    }
+}
+
+pub(crate) fn streams(end: StreamsEnd) -> pb::StreamsEnd {
+    match end {
+        StreamsEnd::Eof => pb::StreamsEnd::Eof,
+        StreamsEnd::Cut => pb::StreamsEnd::Cut,
+        StreamsEnd::Lost => pb::StreamsEnd::Lost,
+    }
+}
+
+fn end_reason(reason: &EndReason) -> pb::EndReason {
+    use end_reason::Reason;
+    let reason = match reason {
+        EndReason::Exited => Reason::Exited(end_reason::Exited {}),
+        EndReason::Aborted { by, request_id } => Reason::Aborted(end_reason::Aborted {
+            by: by.clone(),
+            request_id: request_id.clone().unwrap_or_default(),
+        }),
+        EndReason::StartFailed(failure) => Reason::StartFailed(start_failed(failure)),
+        EndReason::Fenced { by } => Reason::Fenced(end_reason::Fenced { by: by.clone() }),
+        EndReason::ServerShutdown => Reason::ServerShutdown(end_reason::ServerShutdown {}),
+        EndReason::ServiceLost => Reason::ServiceLost(end_reason::ServiceLost {}),
+        EndReason::Rebooted => Reason::Rebooted(end_reason::Rebooted {}),
+        EndReason::OrphanTerminated => Reason::OrphanTerminated(end_reason::OrphanTerminated {}),
+    };
+    pb::EndReason {
+        reason: Some(reason),
+    }
+}
+
+fn start_failed(failure: &StartFailure) -> end_reason::StartFailed {
+    let stage = match failure.stage {
+        StartStage::Prepare => pb::StartStage::Prepare,
+        StartStage::Cgroup => pb::StartStage::Cgroup,
+        StartStage::Fork => pb::StartStage::Fork,
+        StartStage::Session => pb::StartStage::Session,
+        StartStage::Stdio => pb::StartStage::Stdio,
+        StartStage::WorkDir => pb::StartStage::WorkDir,
+        StartStage::Record => pb::StartStage::Record,
+        StartStage::Gate => pb::StartStage::Gate,
+        StartStage::Exec => pb::StartStage::Exec,
+    };
+    end_reason::StartFailed {
+        stage: stage.into(),
+        errno: failure.errno,
+        path: failure.path.clone(),
+    }
+}
+
+pub(crate) fn tree_verdict(verdict: &TreeVerdict) -> pb::TreeVerdict {
+    use tree_verdict::Verdict;
+    let verdict = match verdict {
+        TreeVerdict::Empty(proof) => Verdict::Empty(tree_verdict::Empty {
+            proof: empty_proof(*proof).into(),
+        }),
+        TreeVerdict::Survivors(pids) => {
+            Verdict::Survivors(tree_verdict::Survivors { pids: pids.clone() })
+        }
+        TreeVerdict::Unverified(why) => {
+            Verdict::Unverified(tree_verdict::Unverified { why: why.clone() })
+        }
+        TreeVerdict::NeverRan => Verdict::NeverRan(tree_verdict::NeverRan {}),
+    };
+    pb::TreeVerdict {
+        verdict: Some(verdict),
+    }
+}
+
+fn empty_proof(proof: Proof) -> pb::EmptyProof {
+    match proof {
+        Proof::CgroupAndEchild => pb::EmptyProof::CgroupAndEchild,
+        Proof::Echild => pb::EmptyProof::Echild,
+        Proof::Cgroup => pb::EmptyProof::Cgroup,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,205 @@
+//! What a client wants to run: parsed on the way in, kept as a document, given back without its secrets.
+
+use super::time;
+use crate::{
+    json,
+    pb::{self, run_spec::Command},
+};
+use kennel_lifecycle::{EnvMode, RunKind, RunSpec, Violation};
+
+/// The spec in the lifecycle's words; all that is wrong with it is put into `found`.
+pub(crate) fn parse(spec: pb::RunSpec, found: &mut Vec<Violation>) -> RunSpec {
+    let kind = kind("spec.kind", spec.kind, found);
+    let grace = spec.stop.as_ref().and_then(|s| s.grace.as_ref());
+    let grace = time::parse_duration("spec.stop.grace", grace, found);
+    let env = spec.env.unwrap_or_default();
+    let env_mode = env_mode(env.mode, found);
+    let argv = match spec.command {
+        Some(Command::Argv(argv)) => argv.args,
+        // The core says what is wrong with an empty argv.
+        None => Vec::new(),
+    };
+    let parsed = RunSpec {
+        kind,
+        argv,
+        cwd: spec.cwd,
+        env_mode,
+        env: env.vars,
+        initial_input: spec.initial_input.map(|input| input.to_vec()),
+        labels: spec.labels,
+        grace,
+    };
+    found.extend(parsed.violations());
+    parsed
+}
+
+/// The spec as it is kept: without input and without the values of variables.
+pub(crate) fn document(spec: &pb::RunSpec) -> String {
+    let env = spec.env.as_ref().map(|env| pb::Env {
+        mode: env.mode,
+        vars: env
+            .vars
+            .keys()
+            .map(|name| (name.clone(), String::new()))
+            .collect(),
+    });
+    json::to_string(&pb::RunSpec {
+        kind: spec.kind,
+        command: spec.command.clone(),
+        cwd: spec.cwd.clone(),
+        env,
+        initial_input: None,
+        labels: spec.labels.clone(),
+        stop: spec.stop,
+    })
+}
+
+/// The spec that was kept so; absent: there is none, as for a fence.
+pub(crate) fn from_document(document: &str) -> Option<pb::RunSpec> {
+    if document.is_empty() {
+        return None;
+    }
+    match json::from_str(document) {
+        Ok(spec) => Some(spec),
+        Err(error) => {
+            tracing::warn!(%error, "a kept spec cannot be read, giving the run without it");
+            None
+        }
+    }
+}
+
+/// A kind of the contract, or what is wrong with it.
+pub(crate) fn kind(field: &str, number: i32, found: &mut Vec<Violation>) -> RunKind {
+    match pb::RunKind::try_from(number) {
+        Ok(pb::RunKind::Unspecified | pb::RunKind::Heartbeat) => RunKind::Heartbeat,
+        Ok(pb::RunKind::Service) => RunKind::Service,
+        Ok(pb::RunKind::Terminal) => RunKind::Terminal,
+        Ok(pb::RunKind::Job) => RunKind::Job,
+        Err(_) => {
+            found.push(unknown_number(field, number, "RunKind"));
+            RunKind::Heartbeat
+        }
+    }
+}
+
+fn env_mode(number: i32, found: &mut Vec<Violation>) -> EnvMode {
+    match pb::EnvMode::try_from(number) {
+        Ok(pb::EnvMode::Unspecified | pb::EnvMode::Minimal) => EnvMode::Minimal,
+        Ok(pb::EnvMode::InheritAll) => EnvMode::InheritAll,
+        Ok(pb::EnvMode::None) => EnvMode::None,
+        Err(_) => {
+            found.push(unknown_number("spec.env.mode", number, "EnvMode"));
+            EnvMode::Minimal
+        }
+    }
+}
+
+/// A number that this version has no value for.
+pub(crate) fn unknown_number(field: &str, number: i32, name: &str) -> Violation {
+    Violation::new(
+        field,
+        format!("{number} is not a {name} that this server knows"),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn every_field_reaches_the_core() {
+        let mut found = Vec::new();
+        let parsed = parse(full(), &mut found);
+        assert_eq!(found, []);
+        let text = |s: &str| s.to_owned();
+        assert_eq!(
+            parsed,
+            RunSpec {
+                kind: RunKind::Job,
+                argv: vec![text("sh"), text("-c"), text("cat")],
+                cwd: Some(text("/tmp")),
+                env_mode: EnvMode::None,
+                env: [(text("SECRET"), text("hush"))].into(),
+                initial_input: Some(b"in".to_vec()),
+                labels: [(text("team"), text("a"))].into(),
+                grace: Some(Duration::from_millis(500)),
+            }
+        );
+    }
+
+    #[test]
+    fn what_is_kept_has_names_but_neither_values_nor_input() {
+        let document = document(&full());
+        assert!(!document.contains("hush"), "{document}");
+        let kept = from_document(&document).expect("a spec");
+        let mut wanted = full();
+        wanted.initial_input = None;
+        let vars = &mut wanted.env.as_mut().expect("set above").vars;
+        vars.insert("SECRET".to_owned(), String::new());
+        assert_eq!(kept, wanted);
+    }
+
+    #[test]
+    fn a_document_of_a_later_version_is_read_as_far_as_it_is_known() {
+        let kept = from_document(r#"{"cwd":"/x","fromTheFuture":{"a":1}}"#).expect("a spec");
+        assert_eq!(kept.cwd.as_deref(), Some("/x"));
+        assert_eq!(from_document(""), None);
+        assert_eq!(from_document("{"), None);
+    }
+
+    #[test]
+    fn form_and_content_are_found_wrong_together() {
+        let spec = pb::RunSpec {
+            kind: 99,
+            cwd: Some("relative".to_owned()),
+            env: Some(pb::Env {
+                mode: -1,
+                vars: [("A=B".to_owned(), String::new())].into(),
+            }),
+            stop: Some(pb::StopPolicy {
+                grace: Some(prost_types::Duration {
+                    seconds: -1,
+                    nanos: 0,
+                }),
+            }),
+            ..pb::RunSpec::default()
+        };
+        let mut found = Vec::new();
+        parse(spec, &mut found);
+        let fields: Vec<&str> = found.iter().map(|v| v.field.as_str()).collect();
+        for wanted in [
+            "spec.kind",
+            "spec.stop.grace",
+            "spec.env.mode",
+            "spec.argv.args",
+            "spec.cwd",
+            "spec.env.vars[\"A=B\"]",
+        ] {
+            assert!(fields.contains(&wanted), "{wanted} in {fields:?}");
+        }
+    }
+
+    fn full() -> pb::RunSpec {
+        let text = |s: &str| s.to_owned();
+        pb::RunSpec {
+            kind: pb::RunKind::Job.into(),
+            command: Some(Command::Argv(pb::Argv {
+                args: vec![text("sh"), text("-c"), text("cat")],
+            })),
+            cwd: Some(text("/tmp")),
+            env: Some(pb::Env {
+                mode: pb::EnvMode::None.into(),
+                vars: [(text("SECRET"), text("hush"))].into(),
+            }),
+            initial_input: Some(bytes::Bytes::from_static(b"in")),
+            labels: [(text("team"), text("a"))].into(),
+            stop: Some(pb::StopPolicy {
+                grace: Some(prost_types::Duration {
+                    seconds: 0,
+                    nanos: 500_000_000,
+                }),
+            }),
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! Positions that a client gives back as it got them: where a page begins, where a stream of events goes on.
+
+use crate::digest::DigestKey;
+use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
+use bytes::Bytes;
+use kennel_lifecycle::{RunId, Timestamp};
+use kennel_supervisor::{ListFilter, PageStart, Position};
+use std::fmt::Write;
+
+const PAGE_TOKEN_VERSION: u8 = 1;
+const PAGE_TOKEN_DOMAIN: &[u8] = b"kennel.v1.page_token\0";
+const CURSOR_VERSION: u8 = 1;
+
+/// Where a page begins. Sealed with the server's key and with the filter, so that a token of another list is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PageToken(pub(crate) PageStart);
+
+impl PageToken {
+    /// Version, time, key, and the first half of a digest over these and the filter.
+    const BYTES: usize = 1 + 8 + 16 + 16;
+
+    pub(crate) fn encode(&self, filter: &ListFilter, key: &DigestKey) -> String {
+        let mut token = Vec::with_capacity(Self::BYTES);
+        token.push(PAGE_TOKEN_VERSION);
+        token.extend(self.0.created.0.to_be_bytes());
+        token.extend(self.0.run.as_u128().to_be_bytes());
+        let seal = seal(&token, filter, key);
+        token.extend(seal);
+        BASE64_URL_SAFE_NO_PAD.encode(token)
+    }
+
+    /// Absent: not one of ours for this filter.
+    pub(crate) fn decode(text: &str, filter: &ListFilter, key: &DigestKey) -> Option<Self> {
+        let token = BASE64_URL_SAFE_NO_PAD.decode(text).ok()?;
+        let (head, sealed) = token.split_at_checked(1 + 8 + 16)?;
+        if head[0] != PAGE_TOKEN_VERSION || seal(head, filter, key) != sealed {
+            return None;
+        }
+        Some(Self(PageStart {
+            created: Timestamp(i64::from_be_bytes(head[1..9].try_into().ok()?)),
+            run: RunId::from_u128(u128::from_be_bytes(head[9..].try_into().ok()?)),
+        }))
+    }
+}
+
+fn seal(head: &[u8], filter: &ListFilter, key: &DigestKey) -> [u8; 16] {
+    // The order in which a client names states does not make another list.
+    let mut states = filter.states.clone();
+    states.sort_unstable();
+    let mut kinds: Vec<String> = filter.kinds.iter().map(|k| format!("{k:?}")).collect();
+    kinds.sort_unstable();
+    let mut text = String::new();
+    write!(text, "{states:?}{kinds:?}{:?}", filter.labels).expect("a string takes everything");
+    let digest = key.mac(&[PAGE_TOKEN_DOMAIN, head, text.as_bytes()]);
+    let mut half = [0; 16];
+    half.copy_from_slice(&digest[..16]);
+    half
+}
+
+/// Where a stream of events goes on. Not a secret, and valid for every server that has the run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Cursor {
+    pub(crate) run: RunId,
+    /// Seq of the last event that was given; 0: none.
+    pub(crate) seq: u64,
+}
+
+impl Cursor {
+    pub(crate) fn encode(self) -> Bytes {
+        let mut cursor = Vec::with_capacity(1 + 16 + 8);
+        cursor.push(CURSOR_VERSION);
+        cursor.extend(self.run.as_u128().to_be_bytes());
+        cursor.extend(self.seq.to_be_bytes());
+        cursor.into()
+    }
+
+    /// Absent: not a cursor.
+    pub(crate) fn decode(cursor: &[u8]) -> Option<Self> {
+        let (version, rest) = cursor.split_first()?;
+        let (run, seq) = rest.split_at_checked(16)?;
+        if *version != CURSOR_VERSION {
+            return None;
+        }
+        Some(Self {
+            run: RunId::from_u128(u128::from_be_bytes(run.try_into().ok()?)),
+            seq: u64::from_be_bytes(seq.try_into().ok()?),
+        })
+    }
+
+    pub(crate) fn position(self) -> Position {
+        match self.seq {
+            0 => Position::Beginning,
+            seq => Position::AfterSeq(seq),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kennel_lifecycle::{RunKind, RunState};
+
+    #[test]
+    fn a_page_token_comes_back_as_it_was() {
+        let key = DigestKey::new([1; 32]);
+        let filter = ListFilter::default();
+        for created in [0, -5, i64::MAX] {
+            let token = PageToken(PageStart {
+                created: Timestamp(created),
+                run: RunId::from_u128(u128::MAX / 3),
+            });
+            let text = token.encode(&filter, &key);
+            assert_eq!(PageToken::decode(&text, &filter, &key), Some(token));
+        }
+    }
+
+    #[test]
+    fn a_page_token_of_another_filter_or_key_is_none() {
+        let key = DigestKey::new([1; 32]);
+        let two = ListFilter {
+            states: vec![RunState::Running, RunState::Paused],
+            kinds: vec![RunKind::Job],
+            labels: [("a".to_owned(), "b".to_owned())].into(),
+        };
+        let text = token().encode(&two, &key);
+        let turned = ListFilter {
+            states: vec![RunState::Paused, RunState::Running],
+            ..two.clone()
+        };
+        assert!(PageToken::decode(&text, &turned, &key).is_some());
+        let one = ListFilter {
+            states: vec![RunState::Running],
+            ..two.clone()
+        };
+        assert_eq!(PageToken::decode(&text, &one, &key), None);
+        assert_eq!(
+            PageToken::decode(&text, &two, &DigestKey::new([2; 32])),
+            None
+        );
+    }
+
+    #[test]
+    fn a_page_token_that_was_tampered_with_is_none() {
+        let key = DigestKey::new([1; 32]);
+        let filter = ListFilter::default();
+        let text = token().encode(&filter, &key);
+        let bytes = BASE64_URL_SAFE_NO_PAD.decode(&text).expect("our own");
+        for at in 0..bytes.len() {
+            let mut bent = bytes.clone();
+            bent[at] ^= 1;
+            let bent = BASE64_URL_SAFE_NO_PAD.encode(bent);
+            assert_eq!(PageToken::decode(&bent, &filter, &key), None, "byte {at}");
+        }
+        for bad in ["!", "AAAA", &text[..text.len() - 4], &format!("{text}AAAA")] {
+            assert_eq!(PageToken::decode(bad, &filter, &key), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_cursor_comes_back_as_it_was_and_nothing_else_is_one() {
+        let cursor = Cursor {
+            run: RunId::from_u128(77),
+            seq: u64::MAX,
+        };
+        let bytes = cursor.encode();
+        assert_eq!(Cursor::decode(&bytes), Some(cursor));
+        assert_eq!(Cursor::decode(&bytes[..bytes.len() - 1]), None);
+        assert_eq!(Cursor::decode(&[&bytes[..], b"x"].concat()), None);
+        assert_eq!(Cursor::decode(&[&[9], &bytes[1..]].concat()), None);
+        assert_eq!(Cursor::decode(b""), None);
+    }
+
+    fn token() -> PageToken {
+        PageToken(PageStart {
+            created: Timestamp(1_700_000_000_000_000),
+            run: RunId::from_u128(5),
+        })
+    }
+}

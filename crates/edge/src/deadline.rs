@@ -1,0 +1,95 @@
+//! The caller's deadline. The transport would answer CANCELLED when it passes, so a handler that waits asks here and
+//! answers `DEADLINE_EXCEEDED` itself, a moment earlier.
+
+use crate::status;
+use std::{future::Future, time::Duration};
+use tonic::{Status, metadata::MetadataMap};
+
+/// How much earlier than the caller's deadline the answer goes out, at most.
+const MARGIN_MAX: Duration = Duration::from_millis(20);
+
+/// How long a handler may wait; absent: for as long as the caller stays.
+pub(crate) fn of(metadata: &MetadataMap) -> Option<Duration> {
+    let timeout = parse(metadata.get("grpc-timeout")?.to_str().ok()?)?;
+    Some(timeout.saturating_sub((timeout / 10).min(MARGIN_MAX)))
+}
+
+/// Waits for the answer, for as long as the caller does.
+pub(crate) async fn within<T>(
+    budget: Option<Duration>,
+    answer: impl Future<Output = Result<T, Status>>,
+) -> Result<T, Status> {
+    match budget {
+        Some(budget) => tokio::time::timeout(budget, answer)
+            .await
+            .unwrap_or_else(|_| Err(status::deadline_exceeded())),
+        None => answer.await,
+    }
+}
+
+/// `TimeoutValue TimeoutUnit` of gRPC over HTTP/2: at most eight digits and one letter.
+fn parse(text: &str) -> Option<Duration> {
+    let (unit_at, unit) = text.char_indices().next_back()?;
+    let digits = &text[..unit_at];
+    if digits.is_empty() || digits.len() > 8 || !digits.bytes().all(|b| b.is_ascii_digit()) {
+        return None;
+    }
+    let value: u64 = digits.parse().ok()?;
+    match unit {
+        'H' => Some(Duration::from_secs(value * 3600)),
+        'M' => Some(Duration::from_secs(value * 60)),
+        'S' => Some(Duration::from_secs(value)),
+        'm' => Some(Duration::from_millis(value)),
+        'u' => Some(Duration::from_micros(value)),
+        'n' => Some(Duration::from_nanos(value)),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tonic::Code;
+
+    #[test]
+    fn every_unit_is_read() {
+        assert_eq!(parse("1H"), Some(Duration::from_secs(3600)));
+        assert_eq!(parse("2M"), Some(Duration::from_secs(120)));
+        assert_eq!(parse("3S"), Some(Duration::from_secs(3)));
+        assert_eq!(parse("4m"), Some(Duration::from_millis(4)));
+        assert_eq!(parse("5u"), Some(Duration::from_micros(5)));
+        assert_eq!(parse("6n"), Some(Duration::from_nanos(6)));
+        assert_eq!(
+            parse("99999999H"),
+            Some(Duration::from_secs(99_999_999 * 3600))
+        );
+    }
+
+    #[test]
+    fn what_is_no_timeout_sets_none() {
+        for bad in ["", "1", "S", "1s", "-1S", "+1S", "1 S", "123456789S", "1é"] {
+            assert_eq!(parse(bad), None, "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn the_answer_goes_out_before_the_deadline() {
+        let budget = |text: &str| {
+            let mut metadata = MetadataMap::new();
+            metadata.insert("grpc-timeout", text.parse().expect("ASCII"));
+            of(&metadata)
+        };
+        assert_eq!(budget("10S"), Some(Duration::from_millis(9980)));
+        assert_eq!(budget("10m"), Some(Duration::from_millis(9)));
+        assert_eq!(of(&MetadataMap::new()), None);
+    }
+
+    #[tokio::test]
+    async fn who_waits_too_long_gets_deadline_exceeded() {
+        let never = std::future::pending::<Result<(), Status>>();
+        let status = within(Some(Duration::from_millis(1)), never)
+            .await
+            .expect_err("it never comes");
+        assert_eq!(status.code(), Code::DeadlineExceeded);
+    }
+}

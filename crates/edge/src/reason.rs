@@ -1,0 +1,112 @@
+//! The documented reasons of errors. Each has a page under docs/errors.
+
+/// Domain of every reason.
+pub const DOMAIN: &str = "kennel.v1";
+
+macro_rules! reasons {
+    ($($(#[$doc:meta])* $variant:ident = $text:literal,)*) => {
+        /// Why a call failed, as clients compare it.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum Reason {
+            $($(#[$doc])* $variant,)*
+        }
+
+        impl Reason {
+            /// Every reason that can be given.
+            pub const ALL: &[Self] = &[$(Self::$variant,)*];
+
+            /// The reason as it is in `google.rpc.ErrorInfo`.
+            #[must_use]
+            pub fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $text,)*
+                }
+            }
+        }
+    };
+}
+
+reasons! {
+    /// The run id is not one.
+    InvalidRunId = "INVALID_RUN_ID",
+    /// Fields of the request are wrong.
+    InvalidField = "INVALID_FIELD",
+    /// The spec asks for what this server cannot do.
+    CapabilityMissing = "CAPABILITY_MISSING",
+    /// There is no such command.
+    CommandNotFound = "COMMAND_NOT_FOUND",
+    /// A step of the start failed.
+    SpawnFailed = "SPAWN_FAILED",
+    /// There is no such run.
+    RunNotFound = "RUN_NOT_FOUND",
+    /// The run is over.
+    RunEnded = "RUN_ENDED",
+    /// Not in this state.
+    InvalidState = "INVALID_STATE",
+    /// Abort came before Spawn.
+    RunFenced = "RUN_FENCED",
+    /// A stop came while the run was starting.
+    RunStopped = "RUN_STOPPED",
+    /// The time in the run id is not acceptable.
+    RunIdExpired = "RUN_ID_EXPIRED",
+    /// The run id is taken by another spec.
+    SpecMismatch = "SPEC_MISMATCH",
+    /// A cap is reached.
+    QuotaExceeded = "QUOTA_EXCEEDED",
+    /// The store does not answer.
+    StoreUnavailable = "STORE_UNAVAILABLE",
+    /// The server is shutting down.
+    NodeDraining = "NODE_DRAINING",
+    /// Some tasks did not stop.
+    PausePartial = "PAUSE_PARTIAL",
+    /// A signal could not be sent.
+    SignalFailed = "SIGNAL_FAILED",
+    /// The position is beyond the head.
+    CursorAhead = "CURSOR_AHEAD",
+    /// The journal cannot be read.
+    JournalUnreadable = "JOURNAL_UNREADABLE",
+    /// The caller's time ran out.
+    DeadlineExceeded = "DEADLINE_EXCEEDED",
+    /// The caller may not use this server.
+    PermissionDenied = "PERMISSION_DENIED",
+    /// A fault of the server's.
+    Internal = "INTERNAL",
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{collections::BTreeSet, fs, path::Path};
+
+    #[test]
+    fn every_reason_has_a_page_and_every_page_a_reason() {
+        let pages = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/errors");
+        let found: BTreeSet<String> = fs::read_dir(pages)
+            .expect("docs/errors can be read")
+            .map(|e| {
+                e.expect("an entry")
+                    .file_name()
+                    .into_string()
+                    .expect("UTF-8")
+            })
+            .filter_map(|name| name.strip_suffix(".md").map(str::to_owned))
+            .collect();
+        let wanted: BTreeSet<String> = Reason::ALL.iter().map(|r| r.as_str().to_owned()).collect();
+        assert_eq!(found, wanted);
+    }
+
+    #[test]
+    fn a_page_begins_with_its_reason_and_says_what_to_do() {
+        for reason in Reason::ALL {
+            let page = Path::new(env!("CARGO_MANIFEST_DIR"))
+                .join("../../docs/errors")
+                .join(format!("{}.md", reason.as_str()));
+            let text = fs::read_to_string(&page).expect("the page can be read");
+            assert!(
+                text.starts_with(&format!("# {}\n", reason.as_str())),
+                "{page:?}"
+            );
+            assert!(text.contains("\n## What to do\n"), "{page:?}");
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! Puts the services behind the listeners, and takes them away again in order.
+
+use crate::{
+    accept::{self, Ending},
+    auth::{self, Peer},
+    digest::DigestKey,
+    health, limits,
+    pb::{
+        self, admin_service_server::AdminServiceServer,
+        process_service_server::ProcessServiceServer,
+    },
+    service::{Admin, Processes},
+};
+use kennel_supervisor::Supervisor;
+use std::{io, os::fd::OwnedFd, os::unix::net::UnixListener as StdUnixListener};
+use tokio::net::UnixListener;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tonic::{
+    service::{InterceptorLayer, Routes},
+    transport::Server,
+};
+use tonic_health::pb::health_server::HealthServer;
+use tonic_health::server::{HealthReporter, HealthService};
+
+/// What the edge must be told.
+#[derive(Clone, Debug)]
+pub struct EdgeConfig {
+    /// Secret of this installation.
+    pub digest_key: DigestKey,
+    /// The user that this server runs as.
+    pub server_uid: u32,
+}
+
+/// The server does not serve.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// A descriptor is not a listening unix socket that can be used.
+    #[error("cannot listen on a socket that was handed over")]
+    Listen(#[source] io::Error),
+    /// The contract could not be made readable by reflection.
+    #[error("cannot serve reflection")]
+    Reflection(#[source] tonic_reflection::server::Error),
+    /// The transport gave up.
+    #[error("cannot serve")]
+    Transport(#[source] tonic::transport::Error),
+}
+
+/// Serves on these listening unix sockets until the supervisor drains, then ends every stream and connection and
+/// returns, at most [`limits::DRAIN_MAX`] and [`limits::LAST_WORDS_MAX`] later. A connection that is left then is cut.
+pub async fn serve(
+    supervisor: Supervisor,
+    listeners: Vec<OwnedFd>,
+    config: EdgeConfig,
+) -> Result<(), ServeError> {
+    let listeners: io::Result<Vec<_>> = listeners.into_iter().map(listen).collect();
+    let listeners = listeners.map_err(ServeError::Listen)?;
+    let draining = supervisor.draining();
+    let ending = Ending::default();
+    // However this future ends, no connection outlives it.
+    let _cut = ending.over.clone().drop_guard();
+    let tasks = TaskTracker::new();
+    let reporter = HealthReporter::new();
+    health::begin(&reporter, &supervisor).await;
+    let routes = routes(&supervisor, &config, &tasks, &reporter)?;
+
+    let judging = supervisor.clone();
+    let judge = move |cred: tokio::net::unix::UCred| {
+        let of_a_run = |pid| judging.owns_process(pid);
+        Peer::judge(cred.uid(), cred.pid(), config.server_uid, of_a_run)
+    };
+    let serving = server().add_routes(routes).serve_with_incoming_shutdown(
+        accept::incoming(listeners, &ending, judge),
+        ending.begun.clone().cancelled_owned(),
+    );
+    tokio::select! {
+        served = serving => served.map_err(ServeError::Transport)?,
+        () = drain(&supervisor, reporter, &draining, &ending) => {}
+    }
+    tasks.close();
+    // What is not done by now goes on in the supervisor; nobody is left to be told.
+    let _ = tokio::time::timeout(limits::LAST_WORDS_MAX, tasks.wait()).await;
+    Ok(())
+}
+
+/// Returns when the time of the connections is over.
+async fn drain(
+    supervisor: &Supervisor,
+    reporter: HealthReporter,
+    draining: &CancellationToken,
+    ending: &Ending,
+) {
+    health::follow(&reporter, supervisor, draining).await;
+    ending.begun.cancel();
+    tokio::time::sleep(limits::LAST_WORDS_MAX).await;
+    health::end(reporter).await;
+    tokio::time::sleep(limits::DRAIN_MAX.saturating_sub(limits::LAST_WORDS_MAX)).await;
+    tracing::warn!("connections are open at the end of the shutdown's time, cutting them");
+    ending.over.cancel();
+}
+
+fn listen(socket: OwnedFd) -> io::Result<UnixListener> {
+    let listener = StdUnixListener::from(socket);
+    listener.set_nonblocking(true)?;
+    UnixListener::from_std(listener)
+}
+
+fn server()
+-> Server<tower::layer::util::Stack<InterceptorLayer<Admit>, tower::layer::util::Identity>> {
+    let admit: Admit = auth::admit;
+    Server::builder()
+        .max_concurrent_streams(limits::CALLS_PER_CONNECTION_MAX)
+        .http2_max_header_list_size(limits::METADATA_BYTES_MAX)
+        .layer(InterceptorLayer::new(admit))
+}
+
+type Admit = fn(tonic::Request<()>) -> Result<tonic::Request<()>, tonic::Status>;
+
+fn routes(
+    supervisor: &Supervisor,
+    config: &EdgeConfig,
+    tasks: &TaskTracker,
+    reporter: &HealthReporter,
+) -> Result<Routes, ServeError> {
+    let processes = Processes::new(supervisor.clone(), config.digest_key.clone(), tasks.clone());
+    let reflection = tonic_reflection::server::Builder::configure()
+        .register_encoded_file_descriptor_set(pb::FILE_DESCRIPTOR_SET)
+        .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+        .build_v1()
+        .map_err(ServeError::Reflection)?;
+    let health = HealthService::from_health_reporter(reporter.clone());
+    let mut routes = Routes::builder();
+    routes
+        .add_service(
+            ProcessServiceServer::new(processes)
+                .max_decoding_message_size(limits::REQUEST_BYTES_MAX)
+                .max_encoding_message_size(limits::RESPONSE_BYTES_MAX),
+        )
+        .add_service(
+            AdminServiceServer::new(Admin::new(supervisor.clone()))
+                .max_decoding_message_size(limits::REQUEST_BYTES_MAX)
+                .max_encoding_message_size(limits::RESPONSE_BYTES_MAX),
+        )
+        .add_service(HealthServer::new(health))
+        .add_service(reflection);
+    Ok(routes.routes())
+}

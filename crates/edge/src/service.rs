@@ -1,0 +1,261 @@
+//! The rpcs: each parses, asks the supervisor once, and converts the answer.
+
+use crate::{
+    auth,
+    convert::{info, request, run, token::PageToken},
+    deadline,
+    digest::DigestKey,
+    limits,
+    pb::{self, admin_service_server::AdminService, process_service_server::ProcessService},
+    status, stream,
+    trace_context::TraceContext,
+};
+use kennel_supervisor::{CallError, ListFilter, PageStart, RunView, Supervisor};
+use prost::Message;
+use std::{future::Future, sync::Arc};
+use tokio::sync::Semaphore;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tonic::{Request, Response, Status, codegen::BoxStream};
+
+/// What a client needs.
+pub(crate) struct Processes {
+    supervisor: Supervisor,
+    key: DigestKey,
+    /// What goes on when its caller goes away.
+    tasks: TaskTracker,
+    /// Places for streams of events.
+    places: Arc<Semaphore>,
+    draining: CancellationToken,
+}
+
+impl Processes {
+    pub(crate) fn new(supervisor: Supervisor, key: DigestKey, tasks: TaskTracker) -> Self {
+        let draining = supervisor.draining();
+        Self {
+            supervisor,
+            key,
+            tasks,
+            places: Arc::new(Semaphore::new(limits::STREAMS_MAX)),
+            draining,
+        }
+    }
+
+    /// Does something that must not stop half-way: the transport drops a handler when its caller goes away.
+    async fn to_its_end<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = Result<T, CallError>> + Send + 'static,
+    ) -> Result<T, Status> {
+        match self.tasks.spawn(work).await {
+            Ok(done) => done.map_err(|e| status::of(&e)),
+            Err(broken) => Err(status::internal(&broken.to_string())),
+        }
+    }
+
+    /// Waits for an answer that may take long, but not through a shutdown.
+    async fn unless_draining<T>(
+        &self,
+        answer: impl Future<Output = Result<T, Status>>,
+    ) -> Result<T, Status> {
+        let too_late = async {
+            self.draining.cancelled().await;
+            tokio::time::sleep(limits::LAST_WORDS_MAX).await;
+        };
+        tokio::select! {
+            biased;
+            answer = answer => answer,
+            () = too_late => Err(status::draining()),
+        }
+    }
+}
+
+#[tonic::async_trait]
+impl ProcessService for Processes {
+    async fn spawn(
+        &self,
+        request: Request<pb::SpawnRequest>,
+    ) -> Result<Response<pb::SpawnResponse>, Status> {
+        let owner = auth::principal(&request)?;
+        let trace = TraceContext::of(request.metadata());
+        let call = request::spawn(request.into_inner(), owner, trace, &self.key)?;
+        let validate_only = call.validate_only;
+        let supervisor = self.supervisor.clone();
+        let spawned = self
+            .to_its_end(async move { supervisor.spawn(call).await })
+            .await?;
+        Ok(Response::new(pb::SpawnResponse {
+            run: (!validate_only).then(|| run::run(spawned.run)),
+            existing: spawned.existing,
+        }))
+    }
+
+    async fn abort(
+        &self,
+        request: Request<pb::AbortRequest>,
+    ) -> Result<Response<pb::AbortResponse>, Status> {
+        let by = auth::principal(&request)?;
+        let budget = deadline::of(request.metadata());
+        let call = request::abort(request.get_ref(), by)?;
+        let supervisor = self.supervisor.clone();
+        let ending = self.to_its_end(async move { supervisor.abort(call).await });
+        let view = deadline::within(budget, self.unless_draining(ending)).await?;
+        Ok(Response::new(pb::AbortResponse {
+            run: Some(run::run(view)),
+        }))
+    }
+
+    async fn interrupt(
+        &self,
+        request: Request<pb::InterruptRequest>,
+    ) -> Result<Response<pb::InterruptResponse>, Status> {
+        let (run, request_id) = request::interrupt(request.get_ref())?;
+        let supervisor = self.supervisor.clone();
+        let view = self
+            .to_its_end(async move { supervisor.interrupt(run, request_id).await })
+            .await?;
+        Ok(Response::new(pb::InterruptResponse {
+            run: Some(run::run(view)),
+        }))
+    }
+
+    async fn pause(
+        &self,
+        request: Request<pb::PauseRequest>,
+    ) -> Result<Response<pb::PauseResponse>, Status> {
+        let run = request::run_id(&request.get_ref().run_id)?;
+        let supervisor = self.supervisor.clone();
+        let view = self
+            .to_its_end(async move { supervisor.pause(run).await })
+            .await?;
+        Ok(Response::new(pb::PauseResponse {
+            run: Some(run::run(view)),
+        }))
+    }
+
+    async fn resume(
+        &self,
+        request: Request<pb::ResumeRequest>,
+    ) -> Result<Response<pb::ResumeResponse>, Status> {
+        let run = request::run_id(&request.get_ref().run_id)?;
+        let supervisor = self.supervisor.clone();
+        let view = self
+            .to_its_end(async move { supervisor.resume(run).await })
+            .await?;
+        Ok(Response::new(pb::ResumeResponse {
+            run: Some(run::run(view)),
+        }))
+    }
+
+    async fn get_run(
+        &self,
+        request: Request<pb::GetRunRequest>,
+    ) -> Result<Response<pb::GetRunResponse>, Status> {
+        let run = request::run_id(&request.get_ref().run_id)?;
+        let view = self.supervisor.get(run).await;
+        Ok(Response::new(pb::GetRunResponse {
+            run: Some(run::run(view.map_err(|e| status::of(&e))?)),
+        }))
+    }
+
+    async fn list_runs(
+        &self,
+        request: Request<pb::ListRunsRequest>,
+    ) -> Result<Response<pb::ListRunsResponse>, Status> {
+        let call = request::list(request.get_ref(), &self.key)?;
+        let listed = self
+            .supervisor
+            .list(call.filter.clone(), call.start, call.limit)
+            .await;
+        let (views, next) = listed.map_err(|e| status::of(&e))?;
+        Ok(Response::new(page(views, next, &call.filter, &self.key)))
+    }
+
+    async fn wait_run(
+        &self,
+        request: Request<pb::WaitRunRequest>,
+    ) -> Result<Response<pb::WaitRunResponse>, Status> {
+        let budget = deadline::of(request.metadata());
+        let (run, condition) = request::wait(request.get_ref())?;
+        let waiting = async {
+            let waited = self.supervisor.wait(run, condition).await;
+            waited.map_err(|e| status::of(&e))
+        };
+        let waited = deadline::within(budget, self.unless_draining(waiting)).await?;
+        Ok(Response::new(pb::WaitRunResponse {
+            run: Some(run::run(waited.run)),
+            reached: waited.reached,
+        }))
+    }
+
+    type StreamEventsStream = BoxStream<pb::StreamEventsResponse>;
+
+    async fn stream_events(
+        &self,
+        request: Request<pb::StreamEventsRequest>,
+    ) -> Result<Response<Self::StreamEventsStream>, Status> {
+        let call = request::events(request.get_ref())?;
+        let place = self.places.clone().try_acquire_owned();
+        let place = place.map_err(|_| status::too_many_streams(limits::STREAMS_MAX))?;
+        let found = self.supervisor.events(call.run, call.from).await;
+        let (view, events) = found.map_err(|e| status::of(&e))?;
+        let reader = stream::Reader::new(view, events, &call, self.draining.clone(), place);
+        Ok(Response::new(Box::pin(reader.into_stream())))
+    }
+}
+
+/// The runs that fit on a page, and where the next page begins.
+fn page(
+    views: Vec<RunView>,
+    next: Option<PageStart>,
+    filter: &ListFilter,
+    key: &DigestKey,
+) -> pb::ListRunsResponse {
+    let mut response = pb::ListRunsResponse::default();
+    let mut next = next;
+    let mut bytes = 0;
+    let mut last: Option<PageStart> = None;
+    for view in views {
+        let start = PageStart {
+            created: view.created,
+            run: view.run,
+        };
+        let run = run::run(view);
+        bytes += run.encoded_len();
+        if last.is_some() && bytes > limits::PAGE_BYTES_MAX {
+            next = last;
+            break;
+        }
+        last = Some(start);
+        response.runs.push(run);
+    }
+    if let Some(start) = next {
+        response.next_page_token = PageToken(start).encode(filter, key);
+    }
+    response
+}
+
+/// What an operator needs.
+pub(crate) struct Admin {
+    supervisor: Supervisor,
+}
+
+impl Admin {
+    pub(crate) fn new(supervisor: Supervisor) -> Self {
+        Self { supervisor }
+    }
+}
+
+#[tonic::async_trait]
+impl AdminService for Admin {
+    async fn get_server_info(
+        &self,
+        _request: Request<pb::GetServerInfoRequest>,
+    ) -> Result<Response<pb::GetServerInfoResponse>, Status> {
+        let info = self.supervisor.info().await;
+        Ok(Response::new(pb::GetServerInfoResponse {
+            server: Some(info::server(info)),
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests;

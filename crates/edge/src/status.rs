@@ -1,0 +1,366 @@
+//! Maps what went wrong to a status code, a documented reason and its details. Nobody else makes a [`Status`].
+
+use crate::reason::{DOMAIN, Reason};
+use kennel_lifecycle::{Refusal, RunId, RunState, StartFailure, StartStage, Violation};
+use kennel_supervisor::CallError;
+use std::{collections::HashMap, io, time::Duration};
+use tonic::{Code, Status};
+use tonic_types::{ErrorDetails, FieldViolation, PreconditionViolation, QuotaViolation, StatusExt};
+
+/// When to ask again where the store is away or a cap is reached.
+const RETRY_SOON: Duration = Duration::from_secs(1);
+/// When to ask again where a server is shutting down: the next one needs a moment.
+const RETRY_NEXT_SERVER: Duration = Duration::from_secs(2);
+
+/// An error on its way to a status.
+struct Fault {
+    code: Code,
+    message: String,
+    details: ErrorDetails,
+}
+
+impl Fault {
+    fn new(code: Code, reason: Reason, message: impl Into<String>, facts: Facts) -> Self {
+        let details = ErrorDetails::with_error_info(reason.as_str(), DOMAIN, facts.0);
+        Self {
+            code,
+            message: message.into(),
+            details,
+        }
+    }
+
+    fn retry(mut self, after: Duration) -> Self {
+        self.details.set_retry_info(Some(after));
+        self
+    }
+
+    fn precondition(mut self, kind: &str, subject: impl Into<String>) -> Self {
+        let violation = PreconditionViolation::new(kind, subject, self.message.as_str());
+        self.details.set_precondition_failure(vec![violation]);
+        self
+    }
+
+    fn status(self) -> Status {
+        Status::with_error_details(self.code, self.message, self.details)
+    }
+}
+
+/// Facts that go with a reason.
+#[derive(Default)]
+struct Facts(HashMap<String, String>);
+
+impl Facts {
+    fn run(run: RunId) -> Self {
+        Self::default().with("run_id", run.to_string())
+    }
+
+    fn with(mut self, name: &str, value: impl Into<String>) -> Self {
+        self.0.insert(name.to_owned(), value.into());
+        self
+    }
+}
+
+/// All that is wrong with a request. Must not be empty.
+pub(crate) fn invalid(violations: &[Violation]) -> Status {
+    let only_the_run_id = violations.iter().all(|v| v.field == "run_id");
+    let reason = if only_the_run_id {
+        Reason::InvalidRunId
+    } else {
+        Reason::InvalidField
+    };
+    let message = match violations {
+        [only] => format!("{}: {}", only.field, only.description),
+        many => format!("{} fields of the request are wrong", many.len()),
+    };
+    let mut fault = Fault::new(Code::InvalidArgument, reason, message, Facts::default());
+    let fields = violations
+        .iter()
+        .map(|v| FieldViolation::new(v.field.as_str(), v.description.as_str()));
+    fault.details.set_bad_request(fields.collect::<Vec<_>>());
+    fault.status()
+}
+
+/// The spec asks for what this server cannot do.
+pub(crate) fn capability_missing(field: &str, capability: &str) -> Status {
+    Fault::new(
+        Code::FailedPrecondition,
+        Reason::CapabilityMissing,
+        format!("this server cannot run {capability}"),
+        Facts::default()
+            .with("field", field)
+            .with("capability", capability),
+    )
+    .precondition("CAPABILITY", field)
+    .status()
+}
+
+/// The caller's own time ran out.
+pub(crate) fn deadline_exceeded() -> Status {
+    Fault::new(
+        Code::DeadlineExceeded,
+        Reason::DeadlineExceeded,
+        "the caller's time ran out; what was begun goes on",
+        Facts::default(),
+    )
+    .status()
+}
+
+/// Too many streams are open.
+pub(crate) fn too_many_streams(limit: usize) -> Status {
+    quota(
+        "open event streams",
+        u64::try_from(limit).unwrap_or(u64::MAX),
+    )
+}
+
+/// The caller may not use this server.
+pub(crate) fn permission_denied(message: &str) -> Status {
+    Fault::new(
+        Code::PermissionDenied,
+        Reason::PermissionDenied,
+        message,
+        Facts::default(),
+    )
+    .status()
+}
+
+/// The server is shutting down.
+pub(crate) fn draining() -> Status {
+    Fault::new(
+        Code::Unavailable,
+        Reason::NodeDraining,
+        "this server is shutting down",
+        Facts::default(),
+    )
+    .retry(RETRY_NEXT_SERVER)
+    .status()
+}
+
+/// A fault of ours: the log has all of it.
+pub(crate) fn internal(what: &str) -> Status {
+    tracing::error!(what, "internal fault, answering INTERNAL");
+    Fault::new(
+        Code::Internal,
+        Reason::Internal,
+        format!("internal fault: {what}"),
+        Facts::default(),
+    )
+    .status()
+}
+
+/// The status of a call that failed.
+pub(crate) fn of(error: &CallError) -> Status {
+    let text = error.to_string();
+    let precondition = |reason: Reason, run: RunId, kind: &str| {
+        Fault::new(
+            Code::FailedPrecondition,
+            reason,
+            text.as_str(),
+            Facts::run(run),
+        )
+        .precondition(kind, run.to_string())
+        .status()
+    };
+    match error {
+        CallError::RunNotFound(run) => {
+            Fault::new(Code::NotFound, Reason::RunNotFound, text, Facts::run(*run)).status()
+        }
+        CallError::SpecMismatch(run) => Fault::new(
+            Code::AlreadyExists,
+            Reason::SpecMismatch,
+            text,
+            Facts::run(*run),
+        )
+        .status(),
+        CallError::RunFenced(run) => precondition(Reason::RunFenced, *run, "RUN_FENCE"),
+        CallError::RunIdExpired(run) => precondition(Reason::RunIdExpired, *run, "RUN_ID_TIME"),
+        CallError::StoppedFirst(run) => precondition(Reason::RunStopped, *run, "RUN_STOP"),
+        CallError::Refused {
+            run,
+            refusal,
+            state,
+        } => refused(*run, *refusal, *state, text),
+        CallError::CommandNotFound { command, looked_in } => not_found(command, looked_in),
+        CallError::SpawnFailed { run, failure } => spawn_failed(*run, failure),
+        CallError::QuotaExceeded { what, limit } => quota(what, *limit),
+        CallError::StoreUnavailable => Fault::new(
+            Code::Unavailable,
+            Reason::StoreUnavailable,
+            text,
+            Facts::default(),
+        )
+        .retry(RETRY_SOON)
+        .status(),
+        CallError::Draining => draining(),
+        CallError::NotPaused { run, pids } => not_paused(*run, pids, text),
+        CallError::SignalFailed { run, errno } => Fault::new(
+            Code::Internal,
+            Reason::SignalFailed,
+            text,
+            Facts::run(*run).with("errno", errno.to_string()),
+        )
+        .status(),
+        CallError::CursorAhead { run, asked, head } => Fault::new(
+            Code::OutOfRange,
+            Reason::CursorAhead,
+            text,
+            Facts::run(*run)
+                .with("asked_seq", asked.to_string())
+                .with("head_seq", head.to_string()),
+        )
+        .status(),
+        CallError::JournalUnreadable { run, why } => {
+            tracing::error!(%run, why, "the journal cannot be read, answering DATA_LOSS");
+            Fault::new(
+                Code::DataLoss,
+                Reason::JournalUnreadable,
+                text,
+                Facts::run(*run),
+            )
+            .status()
+        }
+        CallError::Internal(what) => internal(what),
+    }
+}
+
+fn refused(run: RunId, refusal: Refusal, state: RunState, text: String) -> Status {
+    let reason = match refusal {
+        Refusal::Ended => Reason::RunEnded,
+        Refusal::AlreadyAdmitted
+        | Refusal::NotRunningYet
+        | Refusal::NotPaused
+        | Refusal::Paused
+        | Refusal::Stopping => Reason::InvalidState,
+    };
+    let facts = Facts::run(run)
+        .with("state", state_name(state))
+        .with("allowed", allowed_verbs(state).join(","));
+    Fault::new(Code::FailedPrecondition, reason, text, facts)
+        .precondition("RUN_STATE", run.to_string())
+        .status()
+}
+
+/// What the caller may do with a run in this state. Told, not enforced: the machine alone decides.
+fn allowed_verbs(state: RunState) -> &'static [&'static str] {
+    match state {
+        RunState::Starting | RunState::Stopping => &["Abort"],
+        RunState::Running => &["Abort", "Interrupt", "Pause"],
+        RunState::Paused => &["Abort", "Resume"],
+        RunState::Succeeded | RunState::Failed | RunState::Cancelled | RunState::Lost => &[],
+    }
+}
+
+fn state_name(state: RunState) -> &'static str {
+    match state {
+        RunState::Starting => "STARTING",
+        RunState::Running => "RUNNING",
+        RunState::Paused => "PAUSED",
+        RunState::Stopping => "STOPPING",
+        RunState::Succeeded => "SUCCEEDED",
+        RunState::Failed => "FAILED",
+        RunState::Cancelled => "CANCELLED",
+        RunState::Lost => "LOST",
+    }
+}
+
+fn not_found(command: &str, looked_in: &[String]) -> Status {
+    let places = looked_in.join(":");
+    let message = if places.is_empty() {
+        format!("command {command:?} was not found")
+    } else {
+        format!("command {command:?} was not found in {places}")
+    };
+    let facts = Facts::default()
+        .with("command", command)
+        .with("looked_in", places);
+    Fault::new(Code::NotFound, Reason::CommandNotFound, message, facts).status()
+}
+
+fn spawn_failed(run: RunId, failure: &StartFailure) -> Status {
+    let (step, name) = stage(failure.stage);
+    let mut message = format!("the command could not be started: {step} failed");
+    let mut facts = Facts::run(run).with("stage", name);
+    if let Some(path) = &failure.path {
+        message = format!("{message} on {path}");
+        facts = facts.with("path", path.as_str());
+    }
+    if let Some(errno) = failure.errno {
+        message = format!("{message}: {}", io::Error::from_raw_os_error(errno));
+        facts = facts.with("errno", errno.to_string());
+    }
+    let fault = Fault::new(start_code(failure), Reason::SpawnFailed, message, facts);
+    match fault.code {
+        Code::FailedPrecondition => {
+            let subject = failure.path.clone().unwrap_or_else(|| run.to_string());
+            fault.precondition(name, subject).status()
+        }
+        Code::ResourceExhausted => fault.retry(RETRY_SOON).status(),
+        _ => fault.status(),
+    }
+}
+
+/// What the caller can do about a failed start, by errno(3): change the request, try again, or neither.
+fn start_code(failure: &StartFailure) -> Code {
+    // Numbers of Linux on all of its 64-bit machines.
+    const ENOENT: i32 = 2;
+    const E2BIG: i32 = 7;
+    const ENOEXEC: i32 = 8;
+    const EAGAIN: i32 = 11;
+    const ENOMEM: i32 = 12;
+    const EACCES: i32 = 13;
+    const ENOTDIR: i32 = 20;
+    const EISDIR: i32 = 21;
+    const ENFILE: i32 = 23;
+    const EMFILE: i32 = 24;
+    const ETXTBSY: i32 = 26;
+    const ENAMETOOLONG: i32 = 36;
+    const ELOOP: i32 = 40;
+    match failure.errno {
+        Some(
+            ENOENT | E2BIG | ENOEXEC | EACCES | ENOTDIR | EISDIR | ETXTBSY | ENAMETOOLONG | ELOOP,
+        ) => Code::FailedPrecondition,
+        Some(EAGAIN | ENOMEM | ENFILE | EMFILE) => Code::ResourceExhausted,
+        _ => Code::Internal,
+    }
+}
+
+/// In words, and as clients compare it.
+fn stage(stage: StartStage) -> (&'static str, &'static str) {
+    match stage {
+        StartStage::Prepare => ("preparing it", "PREPARE"),
+        StartStage::Cgroup => ("entering its control group", "CGROUP"),
+        StartStage::Fork => ("making its process", "FORK"),
+        StartStage::Session => ("making its session", "SESSION"),
+        StartStage::Stdio => ("connecting its standard streams", "STDIO"),
+        StartStage::WorkDir => ("entering its working directory", "WORK_DIR"),
+        StartStage::Record => ("recording it", "RECORD"),
+        StartStage::Gate => ("keeping it ready", "GATE"),
+        StartStage::Exec => ("executing it", "EXEC"),
+    }
+}
+
+fn quota(what: &str, limit: u64) -> Status {
+    let message = format!("no room: {what} (limit {limit})");
+    let facts = Facts::default()
+        .with("quota", what)
+        .with("limit", limit.to_string());
+    let mut fault = Fault::new(
+        Code::ResourceExhausted,
+        Reason::QuotaExceeded,
+        message.as_str(),
+        facts,
+    )
+    .retry(RETRY_SOON);
+    fault
+        .details
+        .set_quota_failure(vec![QuotaViolation::new(what, message)]);
+    fault.status()
+}
+
+fn not_paused(run: RunId, pids: &[i32], text: String) -> Status {
+    let pids: Vec<String> = pids.iter().map(ToString::to_string).collect();
+    let facts = Facts::run(run).with("pids", pids.join(","));
+    Fault::new(Code::FailedPrecondition, Reason::PausePartial, text, facts)
+        .precondition("TASKS_STOPPED", run.to_string())
+        .status()
+}

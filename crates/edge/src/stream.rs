@@ -1,0 +1,189 @@
+//! One reader of one run's events: Snapshot, then batches, heartbeats in silence, and a typed end.
+
+use crate::{
+    convert::{event as convert, request::EventsCall, run, token::Cursor},
+    limits,
+    pb::{self, event},
+    status,
+};
+use futures_util::stream::{self, Stream};
+use kennel_lifecycle::RunId;
+use kennel_supervisor::{CallError, Event, Events, Position, RunView};
+use std::{pin::Pin, time::Duration};
+use tokio::{sync::OwnedSemaphorePermit, time::Sleep};
+use tokio_util::sync::CancellationToken;
+use tonic::Status;
+
+/// Owns a position in a run's events and, as long as it lives, a place among the streams.
+pub(crate) struct Reader {
+    run: RunId,
+    attempt: u32,
+    events: Events,
+    /// Seq of the last event that was given.
+    seq: u64,
+    heartbeat: Duration,
+    draining: CancellationToken,
+    stage: Stage,
+    _place: OwnedSemaphorePermit,
+}
+
+enum Stage {
+    /// Nothing was given yet.
+    Opening(Box<pb::Run>),
+    /// What has happened, then what happens.
+    Following,
+    /// The server is shutting down: what had happened by then is given, in bounded time.
+    LastWords { head: u64, until: Pin<Box<Sleep>> },
+    /// The end was told.
+    Told,
+}
+
+/// Why a reader woke.
+enum Wake {
+    Events(Result<Option<Vec<Event>>, CallError>),
+    Draining,
+    Silence,
+}
+
+impl Reader {
+    pub(crate) fn new(
+        view: RunView,
+        events: Events,
+        call: &EventsCall,
+        draining: CancellationToken,
+        place: OwnedSemaphorePermit,
+    ) -> Self {
+        let seq = match call.from {
+            Position::Beginning => 0,
+            Position::AfterSeq(seq) => seq,
+            Position::LiveOnly => events.head(),
+        };
+        Self {
+            run: view.run,
+            attempt: view.attempt,
+            events,
+            seq,
+            heartbeat: call.heartbeat,
+            draining,
+            stage: Stage::Opening(Box::new(run::run(view))),
+            _place: place,
+        }
+    }
+
+    pub(crate) fn into_stream(
+        self,
+    ) -> impl Stream<Item = Result<pb::StreamEventsResponse, Status>> + Send {
+        stream::unfold(self, |mut reader| async move {
+            let item = reader.next().await?;
+            Some((item, reader))
+        })
+    }
+
+    async fn next(&mut self) -> Option<Result<pb::StreamEventsResponse, Status>> {
+        loop {
+            match std::mem::replace(&mut self.stage, Stage::Following) {
+                Stage::Opening(run) => return Some(Ok(self.snapshot(*run))),
+                Stage::Following => match self.wake().await {
+                    Wake::Events(events) => return self.give(events),
+                    Wake::Silence => return Some(Ok(self.heartbeat())),
+                    Wake::Draining => {
+                        self.stage = Stage::LastWords {
+                            head: self.events.head(),
+                            until: Box::pin(tokio::time::sleep(limits::LAST_WORDS_MAX)),
+                        };
+                    }
+                },
+                Stage::LastWords { head, mut until } if self.seq < head => {
+                    let events = tokio::select! {
+                        biased;
+                        () = &mut until => None,
+                        events = self.events.next(limits::BATCH_BYTES_MAX) => Some(events),
+                    };
+                    match events {
+                        Some(events) => {
+                            self.stage = Stage::LastWords { head, until };
+                            return self.give(events);
+                        }
+                        None => return Some(Err(self.tell_draining())),
+                    }
+                }
+                Stage::LastWords { .. } => return Some(Err(self.tell_draining())),
+                Stage::Told => {
+                    self.stage = Stage::Told;
+                    return None;
+                }
+            }
+        }
+    }
+
+    async fn wake(&mut self) -> Wake {
+        tokio::select! {
+            biased;
+            () = self.draining.cancelled() => Wake::Draining,
+            events = self.events.next(limits::BATCH_BYTES_MAX) => Wake::Events(events),
+            () = tokio::time::sleep(self.heartbeat) => Wake::Silence,
+        }
+    }
+
+    fn give(
+        &mut self,
+        events: Result<Option<Vec<Event>>, CallError>,
+    ) -> Option<Result<pb::StreamEventsResponse, Status>> {
+        match events {
+            Ok(Some(events)) => {
+                self.seq = events.last().map_or(self.seq, |e| e.seq);
+                let batch = convert::batch(self.run, self.attempt, events);
+                Some(Ok(self.message(batch)))
+            }
+            Ok(None) => {
+                self.stage = Stage::Told;
+                None
+            }
+            Err(error) => {
+                self.stage = Stage::Told;
+                Some(Err(status::of(&error)))
+            }
+        }
+    }
+
+    fn tell_draining(&mut self) -> Status {
+        self.stage = Stage::Told;
+        status::draining()
+    }
+
+    fn snapshot(&self, run: pb::Run) -> pb::StreamEventsResponse {
+        let head_seq = self.events.head();
+        self.aside(event::Payload::Snapshot(Box::new(pb::Snapshot {
+            run: Some(run),
+            head_seq,
+            // Nothing is deleted: the first that there was can be read.
+            first_seq: head_seq.min(1),
+        })))
+    }
+
+    fn heartbeat(&self) -> pb::StreamEventsResponse {
+        self.aside(event::Payload::Heartbeat(pb::Heartbeat {
+            head_seq: self.events.head(),
+        }))
+    }
+
+    fn aside(&self, payload: event::Payload) -> pb::StreamEventsResponse {
+        self.message(Some(convert::aside(
+            self.run,
+            self.attempt,
+            self.seq,
+            payload,
+        )))
+    }
+
+    fn message(&self, events: Option<pb::RunEvents>) -> pb::StreamEventsResponse {
+        let cursor = Cursor {
+            run: self.run,
+            seq: self.seq,
+        };
+        pb::StreamEventsResponse {
+            run_events: events.into_iter().collect(),
+            cursor: cursor.encode(),
+        }
+    }
+}
