@@ -1,9 +1,9 @@
 //! Health by grpc.health.v1: `liveness` and `startup` as long as this server serves, `readiness` and the whole (`""`) while
-//! the store answers. At a shutdown these two go first.
+//! the store answers. At a shutdown these two go
+//! first, before the runs are ended.
 
 use crate::limits;
 use kennel_supervisor::Supervisor;
-use tokio_util::sync::CancellationToken;
 use tonic_health::{ServingStatus, server::HealthReporter};
 
 const WHOLE: &str = "";
@@ -21,17 +21,14 @@ pub(crate) async fn begin(health: &HealthReporter, supervisor: &Supervisor) {
     tell_readiness(health, supervisor.info().await.store_reachable).await;
 }
 
-/// Follows the store until the shutdown begins, and says so before it returns.
-pub(crate) async fn follow(
-    health: &HealthReporter,
-    supervisor: &Supervisor,
-    draining: &CancellationToken,
-) {
+/// Follows the store until new work is refused, and says so before it returns.
+pub(crate) async fn follow(health: &HealthReporter, supervisor: &Supervisor) {
+    let refusing = supervisor.refusing();
     let mut ready = supervisor.info().await.store_reachable;
     loop {
         tokio::select! {
             biased;
-            () = draining.cancelled() => break,
+            () = refusing.cancelled() => break,
             () = tokio::time::sleep(limits::HEALTH_INTERVAL) => {}
         }
         let reachable = supervisor.info().await.store_reachable;

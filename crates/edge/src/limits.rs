@@ -36,7 +36,7 @@ pub const ACCEPT_REST: Duration = Duration::from_millis(50);
 pub const METADATA_BYTES_MAX: u32 = 64 * 1024;
 /// How often the store is asked whether it answers, for health.
 pub const HEALTH_INTERVAL: Duration = Duration::from_secs(2);
-/// How long a stream, or a call that waits, goes on after the shutdown has begun, to tell what is known by then.
-pub const LAST_WORDS_MAX: Duration = Duration::from_secs(1);
-/// How long connections may take to end after the shutdown has begun.
-pub const DRAIN_MAX: Duration = Duration::from_secs(3);
+/// How long a stream, or a call that waits, goes on when the server is about to go, to tell what is known by then.
+pub const LAST_WORDS_MAX: Duration = Duration::from_millis(300);
+/// How long connections may take to end when the server is about to go. The runs have been ended by then.
+pub const DRAIN_MAX: Duration = Duration::from_secs(1);

@@ -14,7 +14,7 @@ use crate::{
 use kennel_supervisor::Supervisor;
 use std::{io, os::fd::OwnedFd, os::unix::net::UnixListener as StdUnixListener};
 use tokio::net::UnixListener;
-use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tokio_util::task::TaskTracker;
 use tonic::{
     service::{InterceptorLayer, Routes},
     transport::Server,
@@ -54,7 +54,6 @@ pub async fn serve(
 ) -> Result<(), ServeError> {
     let listeners: io::Result<Vec<_>> = listeners.into_iter().map(listen).collect();
     let listeners = listeners.map_err(ServeError::Listen)?;
-    let draining = supervisor.draining();
     let ending = Ending::default();
     // However this future ends, no connection outlives it.
     let _cut = ending.over.clone().drop_guard();
@@ -74,7 +73,7 @@ pub async fn serve(
     );
     tokio::select! {
         served = serving => served.map_err(ServeError::Transport)?,
-        () = drain(&supervisor, reporter, &draining, &ending) => {}
+        () = drain(&supervisor, reporter, &ending) => {}
     }
     tasks.close();
     // What is not done by now goes on in the supervisor; nobody is left to be told.
@@ -83,13 +82,11 @@ pub async fn serve(
 }
 
 /// Returns when the time of the connections is over.
-async fn drain(
-    supervisor: &Supervisor,
-    reporter: HealthReporter,
-    draining: &CancellationToken,
-    ending: &Ending,
-) {
-    health::follow(&reporter, supervisor, draining).await;
+async fn drain(supervisor: &Supervisor, reporter: HealthReporter, ending: &Ending) {
+    tokio::join!(
+        health::follow(&reporter, supervisor),
+        supervisor.draining().cancelled_owned()
+    );
     ending.begun.cancel();
     tokio::time::sleep(limits::LAST_WORDS_MAX).await;
     health::end(reporter).await;

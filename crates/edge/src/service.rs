@@ -82,8 +82,9 @@ impl ProcessService for Processes {
         let spawned = self
             .to_its_end(async move { supervisor.spawn(call).await })
             .await?;
+        let is_there = spawned.existing || !validate_only;
         Ok(Response::new(pb::SpawnResponse {
-            run: (!validate_only).then(|| run::run(spawned.run)),
+            run: is_there.then(|| run::run(spawned.run)),
             existing: spawned.existing,
         }))
     }

@@ -93,6 +93,12 @@ impl Supervisor {
         Ok((supervisor, ended))
     }
 
+    /// Fires once this server takes no new work: its runs are being ended, and their ends are still told.
+    #[must_use]
+    pub fn refusing(&self) -> tokio_util::sync::CancellationToken {
+        self.shared.refusing.clone()
+    }
+
     /// Fires once this server is about to go: listeners close, streams end.
     #[must_use]
     pub fn draining(&self) -> tokio_util::sync::CancellationToken {
@@ -169,7 +175,7 @@ impl Supervisor {
 
     /// Refuses new work and stops what is live, each within its own grace or within `grace`.
     async fn stop_all(&self, grace: Option<Duration>) -> usize {
-        self.shared.refusing.store(true, Ordering::Release);
+        self.shared.refusing.cancel();
         let live = self.shared.all();
         for (_, handle) in &live {
             let grace = grace.unwrap_or_else(|| handle.live.borrow().view.grace);
@@ -187,7 +193,7 @@ impl Supervisor {
     /// The shims end the runs now; what they still say is read, then the server goes.
     async fn keeper_lost(&self) -> i32 {
         tracing::error!("the keeper is gone: reading what is left of the output");
-        self.shared.refusing.store(true, Ordering::Release);
+        self.shared.refusing.cancel();
         let deadline = Instant::now() + limits::SHUTDOWN_DEADLINE;
         while self.shared.pipes_open.load(Ordering::Relaxed) > 0 && Instant::now() < deadline {
             tokio::time::sleep(PIPES_POLL).await;

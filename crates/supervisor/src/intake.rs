@@ -19,7 +19,7 @@ use kennel_linux::{
     rundir,
 };
 use kennel_store::{Desired, NewRun, RunRow, Times};
-use std::{path::Path, sync::Arc, sync::atomic::Ordering, time::Duration};
+use std::{path::Path, sync::Arc, time::Duration};
 use tokio::sync::{mpsc, oneshot, watch};
 
 /// How far ahead of this host's clock the time in a client's run id may be.
@@ -29,7 +29,7 @@ impl Supervisor {
     /// Runs a command; answers when it runs, or why it does not. May be dropped at any time: the start goes on.
     pub async fn spawn(&self, call: SpawnCall) -> Result<Spawned, CallError> {
         let shared = &self.shared;
-        if shared.refusing.load(Ordering::Acquire) {
+        if shared.refusing.is_cancelled() {
             return Err(CallError::Draining);
         }
         let run = match call.run {
@@ -64,7 +64,7 @@ impl Supervisor {
 
     /// Waits for the start of a run that this call has made.
     async fn begun(&self, handle: Handle, call: SpawnCall) -> Result<Spawned, CallError> {
-        if self.shared.refusing.load(Ordering::Acquire) {
+        if self.shared.refusing.is_cancelled() {
             // It slipped in while the shutdown looked around.
             let order = StopOrder {
                 reason: StopReason::ServerShutdown,

@@ -7,10 +7,7 @@ use kennel_store::Store;
 use std::{
     collections::HashMap,
     path::PathBuf,
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, AtomicUsize},
-    },
+    sync::{Arc, Mutex, PoisonError, atomic::AtomicUsize},
 };
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -75,7 +72,7 @@ pub(crate) struct Shared {
     pub(crate) generation: i64,
     pub(crate) started: kennel_lifecycle::Timestamp,
     /// New work is refused.
-    pub(crate) refusing: AtomicBool,
+    pub(crate) refusing: CancellationToken,
     /// Streams end and listeners close.
     pub(crate) draining: CancellationToken,
     pub(crate) tasks: TaskTracker,
@@ -101,7 +98,7 @@ impl Shared {
             hello,
             generation,
             started,
-            refusing: AtomicBool::new(false),
+            refusing: CancellationToken::new(),
             draining: CancellationToken::new(),
             tasks: TaskTracker::new(),
             pipes_open: Arc::new(AtomicUsize::new(0)),
