@@ -6,13 +6,17 @@ use crate::{
     args::ServeArgs,
     config::{ServeConfig, Surroundings},
     failure::{Failure, chain},
-    serve, telemetry,
+    secret, serve, telemetry,
 };
+use kennel_edge::{EdgeConfig, digest::DigestKey};
 use kennel_linux::{client::KeeperClient, keeper, limits};
 use kennel_supervisor::{Supervisor, SupervisorConfig};
 use std::{
     error::Error, os::fd::OwnedFd, path::Path, process::ExitCode, sync::Arc, time::Duration,
 };
+
+/// Exit code after the loss of a part.
+const LOST: u8 = 70;
 
 /// What may still be written after the supervisor has ended: answers on their way to clients.
 const LAST_WORDS_MAX: Duration = Duration::from_millis(500);
@@ -45,47 +49,71 @@ fn start(flags: &ServeArgs, here: &Surroundings) -> Result<i32, Failure> {
 }
 
 async fn serve(socket: OwnedFd, config: &ServeConfig, here: &Surroundings) -> Result<i32, Failure> {
-    let failed = |what: &str, cause: &dyn Error| Failure::new(format!("{what}: {}", chain(cause)));
     let (keeper, events, hello) = KeeperClient::connect(socket)
         .await
         .map_err(|cause| failed("cannot reach the keeper", &cause))?;
-    let node = keeper::node_id(&config.data_dir)
-        .map_err(|cause| failed("this node has no name", &cause))?;
-    let open_files = limits::open_files()
-        .map_err(|cause| failed("cannot read this process's limits", &cause))?;
-    let store = kennel_store::open(&config.store).await.map_err(|cause| {
-        failed("cannot open the store", &cause).hint(format!("the store is {}", config.store))
-    })?;
     let containment = match &hello.cgroup_base {
         Ok(_) => "cgroup".to_owned(),
         Err(why) => format!("subreaper: {why}"),
     };
-    let supervisor_config = SupervisorConfig {
-        node,
-        node_name: host_name(),
-        data_dir: config.data_dir.clone(),
-        server_env: here.env.clone().into_iter().collect(),
-        runs_max: u32::try_from(limits::runs_by_keeper_descriptors(open_files)).unwrap_or(u32::MAX),
+    let own = supervisor_config(config, here)?;
+    let edge = EdgeConfig {
+        digest_key: secret::digest_key(&config.data_dir)
+            .map(DigestKey::new)
+            .map_err(|cause| failed("cannot read this installation's key", &cause))?,
+        server_uid: kennel_linux::effective_uid(),
     };
-    let (supervisor, ended) = Supervisor::boot(
-        supervisor_config,
-        Arc::new(keeper.clone()),
-        events,
-        hello,
-        store,
-    )
-    .await
-    .map_err(|cause| failed("cannot take this node over", &cause))?;
+    let store = kennel_store::open(&config.store).await.map_err(|cause| {
+        let what = format!("cannot open the store {}", config.store);
+        failed(&what, &cause)
+    })?;
+    let kernel = Arc::new(keeper.clone());
+    let (supervisor, mut ended) = Supervisor::boot(own, kernel, events, hello, store)
+        .await
+        .map_err(|cause| failed("cannot take this node over", &cause))?;
     let listeners = keeper.take_listeners();
-    drop((supervisor, listeners));
+    let mut edge = tokio::spawn(kennel_edge::serve(supervisor, listeners, edge));
     keeper.ready();
     eprintln!(
         "kennel: ready on {} (store {}, containment {containment})",
         config.listen, config.store
     );
-    ended
-        .await
-        .map_err(|cause| failed("the supervisor has failed", &cause).code(70))
+    let code = tokio::select! {
+        code = &mut ended => code.map_err(|cause| failed("the supervisor failed", &cause).code(LOST))?,
+        served = &mut edge => return Err(match served {
+            Ok(Ok(())) => Failure::new("the edge ended before the supervisor did").code(LOST),
+            Ok(Err(cause)) => failed("cannot serve", &cause).code(LOST),
+            Err(cause) => failed("the edge failed", &cause).code(LOST),
+        }),
+    };
+    // It drains by itself, in bounded time; what it says now changes nothing any more.
+    match edge.await {
+        Ok(Ok(())) => {}
+        Ok(Err(cause)) => tracing::warn!(%cause, "clients may not have had their last answers"),
+        Err(cause) => tracing::warn!(%cause, "clients may not have had their last answers"),
+    }
+    Ok(code)
+}
+
+fn supervisor_config(
+    config: &ServeConfig,
+    here: &Surroundings,
+) -> Result<SupervisorConfig, Failure> {
+    let node = keeper::node_id(&config.data_dir)
+        .map_err(|cause| failed("this node has no name", &cause))?;
+    let open_files = limits::open_files()
+        .map_err(|cause| failed("cannot read this process's limits", &cause))?;
+    Ok(SupervisorConfig {
+        node,
+        node_name: host_name(),
+        data_dir: config.data_dir.clone(),
+        server_env: here.env.clone().into_iter().collect(),
+        runs_max: u32::try_from(limits::runs_by_keeper_descriptors(open_files)).unwrap_or(u32::MAX),
+    })
+}
+
+fn failed(what: &str, cause: &dyn Error) -> Failure {
+    Failure::new(format!("{what}: {}", chain(cause)))
 }
 
 /// The node's name for people.

@@ -1,0 +1,76 @@
+//! The secret of this installation, under which specs are digested: 32 random bytes, made once, in the data directory.
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io::{self, Read as _, Write as _},
+    os::unix::fs::OpenOptionsExt as _,
+    path::Path,
+};
+
+const FILE: &str = "digest-key";
+const BYTES: usize = 32;
+
+/// The secret, made if there is none. Without the one it was made with, no repeated Spawn is recognised.
+pub(crate) fn digest_key(data_dir: &Path) -> io::Result<[u8; BYTES]> {
+    let path = data_dir.join(FILE);
+    match fs::read(&path) {
+        Ok(bytes) => bytes.try_into().map_err(|_| {
+            let what = format!("{} does not hold {BYTES} bytes", path.display());
+            io::Error::new(io::ErrorKind::InvalidData, what)
+        }),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => make(data_dir, &path),
+        Err(error) => Err(error),
+    }
+}
+
+fn make(data_dir: &Path, path: &Path) -> io::Result<[u8; BYTES]> {
+    let mut key = [0; BYTES];
+    File::open("/dev/urandom")?.read_exact(&mut key)?;
+    // Whole or not at all: a key that was cut short by a crash would lock this installation out.
+    let temporary = data_dir.join(format!("{FILE}.{}", std::process::id()));
+    let written = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(&temporary)
+        .and_then(|mut file| {
+            file.write_all(&key)?;
+            file.sync_all()
+        });
+    let renamed = written.and_then(|()| fs::rename(&temporary, path));
+    if renamed.is_err() {
+        // It is the error above that is told.
+        let _ = fs::remove_file(&temporary);
+    }
+    renamed?;
+    File::open(data_dir)?.sync_all()?;
+    Ok(key)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    #[test]
+    fn the_key_is_made_once_and_only_its_owner_reads_it() -> io::Result<()> {
+        let dir = tempfile::tempdir()?;
+        let first = digest_key(dir.path())?;
+        assert_eq!(digest_key(dir.path())?, first);
+        assert_ne!(first, [0; BYTES]);
+        let mode = fs::metadata(dir.path().join(FILE))?.permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        assert_eq!(fs::read_dir(dir.path())?.count(), 1, "nothing else is left");
+        Ok(())
+    }
+
+    #[test]
+    fn a_key_that_was_damaged_is_refused() -> io::Result<()> {
+        let dir = tempfile::tempdir()?;
+        fs::write(dir.path().join(FILE), b"short")?;
+        let refused = digest_key(dir.path()).map_err(|error| error.kind());
+        assert_eq!(refused, Err(io::ErrorKind::InvalidData));
+        Ok(())
+    }
+}
