@@ -43,7 +43,7 @@ Exit codes:
 
 SIGTERM or SIGINT stops every run and then the server; a second one skips the graces.
 
-Each flag has a variable; flags win. A store's URL that holds a password belongs into --store-file.";
+Flags win over variables. A store's URL that holds a password belongs into --store-file.";
 
 /// Owns processes and never loses one.
 #[derive(Debug, Parser)]

@@ -3,7 +3,7 @@
 //! Exit codes are the supervisor's: 0, 1 where something was alive at the deadline, 70 where a part was lost.
 
 use crate::{
-    args::ServeArgs,
+    args::{LogFormat, ServeArgs},
     config::{ServeConfig, Surroundings},
     failure::{Failure, chain},
     secret, serve, telemetry,
@@ -43,12 +43,17 @@ fn start(flags: &ServeArgs, here: &Surroundings) -> Result<i32, Failure> {
         .enable_all()
         .build()
         .map_err(|cause| Failure::new(format!("cannot start the server: {cause}")))?;
-    let code = runtime.block_on(serve(socket, &config, here));
+    let code = runtime.block_on(serve(socket, &config, here, flags.log_format));
     runtime.shutdown_timeout(LAST_WORDS_MAX);
     code
 }
 
-async fn serve(socket: OwnedFd, config: &ServeConfig, here: &Surroundings) -> Result<i32, Failure> {
+async fn serve(
+    socket: OwnedFd,
+    config: &ServeConfig,
+    here: &Surroundings,
+    log: LogFormat,
+) -> Result<i32, Failure> {
     let (keeper, events, hello) = KeeperClient::connect(socket)
         .await
         .map_err(|cause| failed("cannot reach the keeper", &cause))?;
@@ -74,10 +79,7 @@ async fn serve(socket: OwnedFd, config: &ServeConfig, here: &Surroundings) -> Re
     let listeners = keeper.take_listeners();
     let mut edge = tokio::spawn(kennel_edge::serve(supervisor, listeners, edge));
     keeper.ready();
-    eprintln!(
-        "kennel: ready on {} (store {}, containment {containment})",
-        config.listen, config.store
-    );
+    say_ready(config, &containment, log);
     let code = tokio::select! {
         code = &mut ended => code.map_err(|cause| failed("the supervisor failed", &cause).code(LOST))?,
         served = &mut edge => return Err(match served {
@@ -114,6 +116,17 @@ fn supervisor_config(
 
 fn failed(what: &str, cause: &dyn Error) -> Failure {
     Failure::new(format!("{what}: {}", chain(cause)))
+}
+
+/// One line that a person or a script waits for.
+fn say_ready(config: &ServeConfig, containment: &str, log: LogFormat) {
+    let ServeConfig { listen, store, .. } = config;
+    match log {
+        LogFormat::Text => {
+            eprintln!("kennel: ready on {listen} (store {store}, containment {containment})");
+        }
+        LogFormat::Json => tracing::info!(%listen, %store, containment, "ready"),
+    }
 }
 
 /// The node's name for people.

@@ -186,23 +186,34 @@ async fn forward(
         });
         if signal == SIGINT && !interrupted && !ended {
             interrupted = true;
-            if interrupt(&connection, &run_id).await {
-                continue;
+            match interrupt(&connection, &run_id).await {
+                Ok(()) => continue,
+                // There is nobody to interrupt yet: it shall not begin.
+                Err(refusal) if has_not_begun(&refusal) => {}
+                Err(refusal) => {
+                    // A paused run, or one that is ending: the next Ctrl-C ends it.
+                    refused(refusal).report();
+                    continue;
+                }
             }
-            // It does not run yet, so there is nobody to interrupt: it shall not begin.
         }
         end(&connection, &run_id, ended).await;
         ended = true;
     }
 }
 
-/// Whether the command got it.
-async fn interrupt(connection: &Connection, run_id: &str) -> bool {
+fn has_not_begun(refusal: &client::Failure) -> bool {
+    let state = refusal.metadata.get("state").map(String::as_str);
+    refusal.is("RUN_NOT_FOUND") || (refusal.is("INVALID_STATE") && state == Some("STARTING"))
+}
+
+async fn interrupt(connection: &Connection, run_id: &str) -> Result<(), client::Failure> {
     let request = pb::InterruptRequest {
         run_id: run_id.to_owned(),
         request_id: super::calls::new_request_id(),
     };
-    connection.processes().interrupt(request).await.is_ok()
+    connection.processes().interrupt(request).await?;
+    Ok(())
 }
 
 /// Asks for the run's end; `now` skips the grace.
