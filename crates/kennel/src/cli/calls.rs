@@ -1,11 +1,11 @@
 //! The commands that are one call and one print.
 
 use super::{
-    link::{Link, refused, run_of},
+    link::{Link, print, refused, run_of},
     render, words,
 };
 use crate::{
-    args::{AbortArgs, AbortWaitArg, ConditionArg, PsArgs, RunRef, StateArg, WaitArgs},
+    args::{AbortArgs, AbortWaitArg, ConditionArg, Format, PsArgs, RunRef, StateArg, WaitArgs},
     failure::Failure,
 };
 use kennel_edge::{json, pb};
@@ -23,11 +23,8 @@ pub(crate) async fn spawn(link: &Link, request: pb::SpawnRequest) -> Result<(), 
         .await
         .map_err(refused)?
         .into_inner();
-    let run = run_of(response.run.clone())?;
-    link.print(
-        || json::to_string(&response),
-        || format!("{}\n", run.run_id),
-    )
+    let run = run_of(response.run)?;
+    link.print(|| json::to_string(&run), || format!("{}\n", run.run_id))
 }
 
 pub(crate) async fn ps(link: &Link, args: PsArgs) -> Result<(), Failure> {
@@ -52,25 +49,29 @@ pub(crate) async fn ps(link: &Link, args: PsArgs) -> Result<(), Failure> {
         kinds: Vec::new(),
         labels: args.labels.into_iter().collect(),
     };
-    let mut all = pb::ListRunsResponse::default();
+    let mut runs = Vec::new();
+    let mut page_token = String::new();
     loop {
         let request = pb::ListRunsRequest {
             filter: Some(filter.clone()),
             page_size: PAGE_SIZE,
-            page_token: std::mem::take(&mut all.next_page_token),
+            page_token,
         };
         let page = link.connection.processes().list_runs(request).await;
         let page = page.map_err(refused)?.into_inner();
-        all.runs.extend(page.runs);
-        all.next_page_token = page.next_page_token;
-        if all.next_page_token.is_empty() {
+        runs.extend(page.runs);
+        page_token = page.next_page_token;
+        if page_token.is_empty() {
             break;
         }
     }
-    link.print(
-        || json::to_string(&all),
-        || render::table(&all.runs, SystemTime::now()),
-    )
+    match link.format {
+        Format::Json => {
+            let lines = runs.iter().map(|run| json::to_string(run) + "\n");
+            print(&lines.collect::<String>())
+        }
+        Format::Text => print(&render::table(&runs, SystemTime::now())),
+    }
 }
 
 fn state(state: StateArg) -> pb::RunState {
@@ -90,8 +91,8 @@ pub(crate) async fn get(link: &Link, args: RunRef) -> Result<(), Failure> {
     let request = pb::GetRunRequest { run_id: args.run };
     let response = link.connection.processes().get_run(request).await;
     let response = response.map_err(refused)?.into_inner();
-    let run = run_of(response.run.clone())?;
-    link.print(|| json::to_string(&response), || render::run(&run))
+    let run = run_of(response.run)?;
+    link.print(|| json::to_string(&run), || render::run(&run))
 }
 
 pub(crate) async fn abort(link: &Link, args: AbortArgs) -> Result<(), Failure> {
@@ -116,8 +117,8 @@ pub(crate) async fn abort(link: &Link, args: AbortArgs) -> Result<(), Failure> {
     };
     let response = link.connection.processes().abort(request).await;
     let response = response.map_err(refused)?.into_inner();
-    let run = run_of(response.run.clone())?;
-    link.print(|| json::to_string(&response), || standing(&run))
+    let run = run_of(response.run)?;
+    link.print(|| json::to_string(&run), || standing(&run))
 }
 
 pub(crate) async fn interrupt(link: &Link, args: RunRef) -> Result<(), Failure> {
@@ -127,24 +128,24 @@ pub(crate) async fn interrupt(link: &Link, args: RunRef) -> Result<(), Failure> 
     };
     let response = link.connection.processes().interrupt(request).await;
     let response = response.map_err(refused)?.into_inner();
-    let run = run_of(response.run.clone())?;
-    link.print(|| json::to_string(&response), || standing(&run))
+    let run = run_of(response.run)?;
+    link.print(|| json::to_string(&run), || standing(&run))
 }
 
 pub(crate) async fn pause(link: &Link, args: RunRef) -> Result<(), Failure> {
     let request = pb::PauseRequest { run_id: args.run };
     let response = link.connection.processes().pause(request).await;
     let response = response.map_err(refused)?.into_inner();
-    let run = run_of(response.run.clone())?;
-    link.print(|| json::to_string(&response), || standing(&run))
+    let run = run_of(response.run)?;
+    link.print(|| json::to_string(&run), || standing(&run))
 }
 
 pub(crate) async fn resume(link: &Link, args: RunRef) -> Result<(), Failure> {
     let request = pb::ResumeRequest { run_id: args.run };
     let response = link.connection.processes().resume(request).await;
     let response = response.map_err(refused)?.into_inner();
-    let run = run_of(response.run.clone())?;
-    link.print(|| json::to_string(&response), || standing(&run))
+    let run = run_of(response.run)?;
+    link.print(|| json::to_string(&run), || standing(&run))
 }
 
 pub(crate) async fn wait(link: &Link, args: WaitArgs) -> Result<(), Failure> {
@@ -162,8 +163,8 @@ pub(crate) async fn wait(link: &Link, args: WaitArgs) -> Result<(), Failure> {
     };
     let response = link.connection.processes().wait_run(request).await;
     let response = response.map_err(refused)?.into_inner();
-    let run = run_of(response.run.clone())?;
-    link.print(|| json::to_string(&response), || standing(&run))?;
+    let run = run_of(response.run)?;
+    link.print(|| json::to_string(&run), || standing(&run))?;
     if response.reached {
         Ok(())
     } else {
@@ -180,11 +181,11 @@ pub(crate) async fn status(link: &Link) -> Result<(), Failure> {
     let request = pb::GetServerInfoRequest {};
     let response = link.connection.admin().get_server_info(request).await;
     let response = response.map_err(refused)?.into_inner();
-    let Some(server) = response.server.clone() else {
+    let Some(server) = response.server else {
         return Err(Failure::new("the server's answer says nothing about it"));
     };
     link.print(
-        || json::to_string(&response),
+        || json::to_string(&server),
         || render::server(&server, &link.address),
     )
 }
