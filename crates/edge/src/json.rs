@@ -68,3 +68,58 @@ fn descriptor<M: Name>() -> MessageDescriptor {
     POOL.get_message_by_name(&M::full_name())
         .expect("every generated type is in the set it was generated from")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_comes_back_from_its_json() {
+        let run = pb::Run {
+            run_id: "01ARZ3NDEKTSV4RRFFQ69G5FAV".to_owned(),
+            state: pb::RunState::Running.into(),
+            create_time: Some(prost_types::Timestamp {
+                seconds: 1_700_000_000,
+                nanos: 500_000_000,
+            }),
+            grace: Some(prost_types::Duration {
+                seconds: 1,
+                nanos: 500_000_000,
+            }),
+            ..pb::Run::default()
+        };
+        let text = to_string(&run);
+        assert_eq!(
+            text,
+            r#"{"runId":"01ARZ3NDEKTSV4RRFFQ69G5FAV","state":"RUN_STATE_RUNNING","grace":"1.500s","createTime":"2023-11-14T22:13:20.500Z"}"#
+        );
+        assert_eq!(from_str::<pb::Run>(&text).expect("our own"), run);
+        assert_eq!(
+            from_str::<pb::Run>(&to_string_pretty(&run)).expect("our own"),
+            run
+        );
+    }
+
+    #[test]
+    fn bytes_are_base64_and_wide_numbers_are_strings() {
+        let output = pb::Output {
+            stream: pb::OutputStream::Stdout.into(),
+            data: bytes::Bytes::from_static(b"\xff\x00"),
+            offset: u64::MAX,
+        };
+        let text = to_string(&output);
+        assert_eq!(
+            text,
+            r#"{"stream":"OUTPUT_STREAM_STDOUT","data":"/wA=","offset":"18446744073709551615"}"#
+        );
+        assert_eq!(from_str::<pb::Output>(&text).expect("our own"), output);
+    }
+
+    #[test]
+    fn what_is_not_the_message_is_refused() {
+        for bad in ["", "[]", "{", "{} {}", r#"{"offset":"x"}"#] {
+            let error = from_str::<pb::Output>(bad).expect_err(bad);
+            assert_eq!(error.to_string(), "not a kennel.v1.Output in JSON");
+        }
+    }
+}

@@ -7,6 +7,11 @@ use std::{collections::HashMap, io, time::Duration};
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, FieldViolation, PreconditionViolation, QuotaViolation, StatusExt};
 
+/// Violations that are told one by one, in bytes. Details travel in a header, and common clients take 8 KiB of headers:
+/// a larger one would break the call instead of explaining it.
+const VIOLATIONS_BYTES_MAX: usize = 3072;
+/// Longest message, fact or field: what a caller has sent is repeated in them.
+const TEXT_BYTES_MAX: usize = 512;
 /// When to ask again where the store is away or a cap is reached.
 const RETRY_SOON: Duration = Duration::from_secs(1);
 /// When to ask again where a server is shutting down: the next one needs a moment.
@@ -24,7 +29,7 @@ impl Fault {
         let details = ErrorDetails::with_error_info(reason.as_str(), DOMAIN, facts.0);
         Self {
             code,
-            message: message.into(),
+            message: cut(message.into()),
             details,
         }
     }
@@ -35,6 +40,7 @@ impl Fault {
     }
 
     fn precondition(mut self, kind: &str, subject: impl Into<String>) -> Self {
+        let subject = cut(subject.into());
         let violation = PreconditionViolation::new(kind, subject, self.message.as_str());
         self.details.set_precondition_failure(vec![violation]);
         self
@@ -55,12 +61,12 @@ impl Facts {
     }
 
     fn with(mut self, name: &str, value: impl Into<String>) -> Self {
-        self.0.insert(name.to_owned(), value.into());
+        self.0.insert(name.to_owned(), cut(value.into()));
         self
     }
 }
 
-/// All that is wrong with a request. Must not be empty.
+/// All that is wrong with a request, as far as it fits; the metadata has the number of all. Must not be empty.
 pub(crate) fn invalid(violations: &[Violation]) -> Status {
     let only_the_run_id = violations.iter().all(|v| v.field == "run_id");
     let reason = if only_the_run_id {
@@ -72,11 +78,15 @@ pub(crate) fn invalid(violations: &[Violation]) -> Status {
         [only] => format!("{}: {}", only.field, only.description),
         many => format!("{} fields of the request are wrong", many.len()),
     };
-    let mut fault = Fault::new(Code::InvalidArgument, reason, message, Facts::default());
-    let fields = violations
-        .iter()
-        .map(|v| FieldViolation::new(v.field.as_str(), v.description.as_str()));
-    fault.details.set_bad_request(fields.collect::<Vec<_>>());
+    let facts = Facts::default().with("violations", violations.len().to_string());
+    let mut fault = Fault::new(Code::InvalidArgument, reason, message, facts);
+    let mut bytes = 0;
+    let told = violations.iter().map_while(|v| {
+        let (field, description) = (cut(v.field.clone()), cut(v.description.clone()));
+        bytes += field.len() + description.len() + 8;
+        (bytes <= VIOLATIONS_BYTES_MAX).then(|| FieldViolation::new(field, description))
+    });
+    fault.details.set_bad_request(told.collect::<Vec<_>>());
     fault.status()
 }
 
@@ -364,3 +374,16 @@ fn not_paused(run: RunId, pids: &[i32], text: String) -> Status {
         .precondition("TASKS_STOPPED", run.to_string())
         .status()
 }
+
+/// The beginning of a long text.
+fn cut(mut text: String) -> String {
+    const MARK: &str = "...";
+    if text.len() > TEXT_BYTES_MAX {
+        text.truncate(text.floor_char_boundary(TEXT_BYTES_MAX - MARK.len()));
+        text.push_str(MARK);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests;

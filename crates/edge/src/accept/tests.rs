@@ -1,1 +1,91 @@
+use super::*;
+use crate::auth::Standing;
+use futures_util::{FutureExt, StreamExt};
+use tempfile::TempDir;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
+#[tokio::test(start_paused = true)]
+async fn a_client_that_stays_silent_is_let_go() {
+    let met = meet().await;
+    let mut accepted = met.accepted;
+    let error = accepted.read_u8().await.expect_err("nothing was sent");
+    assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+}
+
+#[tokio::test]
+async fn a_silent_client_does_not_hold_the_shutdown_up() {
+    let met = meet().await;
+    let mut accepted = met.accepted;
+    met.ending.begun.cancel();
+    let error = accepted.read_u8().await.expect_err("nothing was sent");
+    assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_has_spoken_stays_until_the_time_is_over() {
+    let met = meet().await;
+    let (mut client, mut accepted) = (met.client, met.accepted);
+    client.write_all(b"x").await.expect("sent");
+    assert_eq!(accepted.read_u8().await.expect("received"), b'x');
+    tokio::time::sleep(limits::FIRST_BYTE_MAX * 2).await;
+    met.ending.begun.cancel();
+    assert!(accepted.read_u8().now_or_never().is_none());
+    met.ending.over.cancel();
+    let error = accepted.read_u8().await.expect_err("cut");
+    assert_eq!(error.kind(), io::ErrorKind::ConnectionAborted);
+}
+
+#[tokio::test]
+async fn the_peer_is_judged_by_the_credentials_of_the_socket() {
+    let met = meet().await;
+    let own = UnixStream::pair()
+        .expect("a pair")
+        .0
+        .peer_cred()
+        .expect("credentials");
+    assert_eq!(met.accepted.peer().uid, own.uid());
+    assert_eq!(met.accepted.peer().standing, Standing::OfARun);
+}
+
+#[tokio::test]
+async fn all_listeners_are_accepted_from() {
+    let dir = TempDir::new().expect("a directory");
+    let paths = ["a", "b"].map(|name| dir.path().join(name));
+    let listeners = paths.iter().map(|p| UnixListener::bind(p).expect("bound"));
+    let mut incoming = incoming(listeners.collect(), &Ending::default(), judge);
+    for path in paths {
+        let _client = UnixStream::connect(path).await.expect("connected");
+        incoming
+            .next()
+            .await
+            .expect("never ends")
+            .expect("accepted");
+    }
+}
+
+struct Met {
+    client: UnixStream,
+    accepted: Accepted,
+    ending: Ending,
+}
+
+async fn meet() -> Met {
+    let dir = TempDir::new().expect("a directory");
+    let path = dir.path().join("socket");
+    let listener = UnixListener::bind(&path).expect("bound");
+    let ending = Ending::default();
+    let mut incoming = incoming(vec![listener], &ending, judge);
+    let client = UnixStream::connect(&path).await.expect("connected");
+    let accepted = incoming.next().await.expect("never ends");
+    Met {
+        client,
+        accepted: accepted.expect("accepted"),
+        ending,
+    }
+}
+
+/// Takes this test's own process for a run's.
+fn judge(cred: UCred) -> Peer {
+    let own = i32::try_from(std::process::id()).expect("a pid");
+    Peer::judge(cred.uid(), cred.pid(), cred.uid(), |pid| pid == own)
+}

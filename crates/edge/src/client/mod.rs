@@ -157,3 +157,38 @@ fn own_uid() -> io::Result<u32> {
     let (one, _other) = UnixStream::pair()?;
     Ok(one.peer_cred()?.uid())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::net::UnixListener;
+
+    #[test]
+    fn an_address_is_a_scheme_and_a_path() {
+        let address: Address = "unix:/run/kennel/kennel.sock".parse().expect("an address");
+        assert_eq!(address.to_string(), "unix:/run/kennel/kennel.sock");
+        for bad in ["", "unix:", "/run/x", "tcp://127.0.0.1:1"] {
+            assert!(bad.parse::<Address>().is_err(), "{bad}");
+        }
+    }
+
+    #[tokio::test]
+    async fn nobody_there_is_told_apart_from_somebody_else_there() {
+        let dir = tempfile::TempDir::new().expect("a directory");
+        let path = dir.path().join("socket");
+        let address = Address::Unix(path.clone());
+        let error = connect(&address).await.expect_err("nobody listens");
+        assert!(matches!(error, ConnectError::NoServer { .. }), "{error:?}");
+
+        let _listener = UnixListener::bind(&path).expect("bound");
+        let own = own_uid().expect("a user");
+        dial(&address, own).await.expect("this user's server");
+        if own != 0 {
+            let error = dial(&address, own + 1).await.expect_err("another user's");
+            assert!(
+                matches!(error, ConnectError::ForeignServer { .. }),
+                "{error:?}"
+            );
+        }
+    }
+}

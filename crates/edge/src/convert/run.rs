@@ -198,4 +198,4 @@ fn empty_proof(proof: Proof) -> pb::EmptyProof {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

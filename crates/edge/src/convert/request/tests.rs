@@ -1,1 +1,346 @@
+use super::*;
+use tonic::Code;
+use tonic_types::StatusExt;
 
+const RUN: &str = "01ARZ3NDEKTSV4RRFFQ69G5FAV";
+
+#[test]
+fn a_spawn_carries_what_identifies_it() {
+    let trace = TraceContext {
+        traceparent: Some("parent".to_owned()),
+        tracestate: Some("state".to_owned()),
+    };
+    let request = pb::SpawnRequest {
+        run_id: RUN.to_owned(),
+        validate_only: true,
+        spec: Some(argv(&["true"])),
+    };
+    let call = spawn(request, "uid:5".to_owned(), trace, &key()).expect("valid");
+    assert_eq!(call.run.expect("given").to_string(), RUN);
+    assert!(call.validate_only);
+    assert_eq!(call.spec.argv, ["true"]);
+    assert_eq!(call.spec_digest, key().of_spec(&argv(&["true"])));
+    assert_eq!(call.spec_digest_version, 1);
+    assert_eq!(call.spec_document, r#"{"argv":{"args":["true"]}}"#);
+    assert_eq!(call.owner, "uid:5");
+    assert_eq!(call.traceparent.as_deref(), Some("parent"));
+    assert_eq!(call.tracestate.as_deref(), Some("state"));
+}
+
+#[test]
+fn a_spawn_without_run_id_leaves_it_to_the_server() {
+    let request = pb::SpawnRequest {
+        spec: Some(argv(&["true"])),
+        ..pb::SpawnRequest::default()
+    };
+    let call = spawn(request, String::new(), TraceContext::default(), &key()).expect("valid");
+    assert_eq!(call.run, None);
+}
+
+#[test]
+fn a_bad_run_id_alone_has_its_own_reason() {
+    for bad in [
+        "../../x",
+        "01arz3ndektsv4rrffq69g5fav",
+        "8ZZZZZZZZZZZZZZZZZZZZZZZZZ",
+    ] {
+        let request = pb::SpawnRequest {
+            run_id: bad.to_owned(),
+            validate_only: false,
+            spec: Some(argv(&["true"])),
+        };
+        let refused = spawn(request, String::new(), TraceContext::default(), &key());
+        assert_eq!(reason(&refused.expect_err("refused")), "INVALID_RUN_ID");
+        assert_eq!(reason(&run_id(bad).expect_err("refused")), "INVALID_RUN_ID");
+    }
+    assert_eq!(reason(&run_id("").expect_err("refused")), "INVALID_RUN_ID");
+}
+
+#[test]
+fn all_that_is_wrong_with_a_spawn_is_said_together() {
+    let request = pb::SpawnRequest {
+        run_id: "x".to_owned(),
+        validate_only: false,
+        spec: Some(pb::RunSpec {
+            kind: 77,
+            cwd: Some("here".to_owned()),
+            stop: Some(pb::StopPolicy {
+                grace: Some(seconds(-1)),
+            }),
+            ..argv(&["a\0b"])
+        }),
+    };
+    let refused = spawn(request, String::new(), TraceContext::default(), &key());
+    assert_eq!(
+        fields(&refused.expect_err("refused")),
+        [
+            "run_id",
+            "spec.argv.args[0]",
+            "spec.cwd",
+            "spec.kind",
+            "spec.stop.grace"
+        ]
+    );
+}
+
+#[test]
+fn a_missing_command_and_a_missing_spec_are_violations() {
+    let ask = |spec| {
+        let request = pb::SpawnRequest {
+            spec,
+            ..pb::SpawnRequest::default()
+        };
+        let refused = spawn(request, String::new(), TraceContext::default(), &key());
+        fields(&refused.expect_err("refused"))
+    };
+    assert_eq!(ask(None), ["spec"]);
+    assert_eq!(ask(Some(pb::RunSpec::default())), ["spec.argv.args"]);
+}
+
+#[test]
+fn services_and_terminals_are_refused_by_name() {
+    for kind in [pb::RunKind::Service, pb::RunKind::Terminal] {
+        let request = pb::SpawnRequest {
+            spec: Some(pb::RunSpec {
+                kind: kind.into(),
+                ..argv(&["true"])
+            }),
+            ..pb::SpawnRequest::default()
+        };
+        let refused = spawn(request, String::new(), TraceContext::default(), &key());
+        let status = refused.expect_err("refused");
+        assert_eq!(status.code(), Code::FailedPrecondition);
+        let details = status.get_error_details();
+        let info = details.error_info().expect("ErrorInfo");
+        assert_eq!(info.reason, "CAPABILITY_MISSING");
+        assert_eq!(info.metadata["capability"], kind.as_str_name());
+    }
+}
+
+#[test]
+fn an_abort_waits_for_the_tree_unless_told_otherwise() {
+    let ask = |wait: i32| {
+        let request = pb::AbortRequest {
+            run_id: RUN.to_owned(),
+            request_id: "r".to_owned(),
+            grace: Some(seconds(0)),
+            wait,
+        };
+        abort(&request, "uid:1".to_owned())
+    };
+    let call = ask(0).expect("valid");
+    assert_eq!(call.wait, AbortWait::TreeEmpty);
+    assert_eq!(call.grace, Some(Duration::ZERO));
+    assert_eq!(call.request_id.as_deref(), Some("r"));
+    assert_eq!(call.by, "uid:1");
+    assert_eq!(ask(1).expect("valid").wait, AbortWait::None);
+    assert_eq!(ask(2).expect("valid").wait, AbortWait::LeaderExited);
+    assert_eq!(fields(&ask(9).expect_err("refused")), ["wait"]);
+}
+
+#[test]
+fn an_abort_is_bounded_too() {
+    let request = pb::AbortRequest {
+        run_id: RUN.to_owned(),
+        request_id: "\0".repeat(129),
+        grace: Some(seconds(86_401)),
+        wait: 0,
+    };
+    let refused = abort(&request, String::new()).expect_err("refused");
+    assert_eq!(fields(&refused), ["grace", "request_id", "request_id"]);
+}
+
+#[test]
+fn a_list_has_a_default_and_a_greatest_page() {
+    let ask = |page_size| {
+        let request = pb::ListRunsRequest {
+            page_size,
+            ..pb::ListRunsRequest::default()
+        };
+        list(&request, &key())
+    };
+    assert_eq!(ask(0).expect("valid").limit, 50);
+    assert_eq!(ask(7).expect("valid").limit, 7);
+    assert_eq!(ask(5000).expect("valid").limit, 1000);
+    assert_eq!(fields(&ask(-1).expect_err("refused")), ["page_size"]);
+}
+
+#[test]
+fn a_list_goes_on_where_its_own_token_says() {
+    let filter = pb::RunFilter {
+        states: vec![pb::RunState::Running.into(), pb::RunState::Running.into()],
+        kinds: vec![pb::RunKind::Job.into()],
+        labels: [("a".to_owned(), "b".to_owned())].into(),
+    };
+    let request = pb::ListRunsRequest {
+        filter: Some(filter),
+        ..pb::ListRunsRequest::default()
+    };
+    let first = list(&request, &key()).expect("valid");
+    assert_eq!(first.filter.states, [RunState::Running]);
+    assert_eq!(first.filter.kinds, [RunKind::Job]);
+    assert_eq!(first.start, None);
+    let start = PageStart {
+        created: kennel_lifecycle::Timestamp(3),
+        run: RUN.parse().expect("an id"),
+    };
+    let token = PageToken(start).encode(&first.filter, &key());
+    let next = pb::ListRunsRequest {
+        page_token: token.clone(),
+        ..request
+    };
+    assert_eq!(list(&next, &key()).expect("valid").start, Some(start));
+
+    let other = pb::ListRunsRequest {
+        filter: None,
+        page_token: token,
+        page_size: 0,
+    };
+    assert_eq!(
+        fields(&list(&other, &key()).expect_err("refused")),
+        ["page_token"]
+    );
+}
+
+#[test]
+fn a_filter_of_unknown_values_is_refused() {
+    let request = pb::ListRunsRequest {
+        filter: Some(pb::RunFilter {
+            states: vec![0, 99],
+            kinds: vec![0, 99],
+            labels: [("\0".to_owned(), String::new())].into(),
+        }),
+        ..pb::ListRunsRequest::default()
+    };
+    assert_eq!(
+        fields(&list(&request, &key()).expect_err("refused")),
+        [
+            "filter.kinds[0]",
+            "filter.kinds[1]",
+            "filter.labels",
+            "filter.states[0]",
+            "filter.states[1]"
+        ]
+    );
+}
+
+#[test]
+fn a_wait_is_for_the_end_unless_told_otherwise() {
+    let ask = |condition| {
+        wait(&pb::WaitRunRequest {
+            run_id: RUN.to_owned(),
+            condition,
+        })
+    };
+    assert_eq!(ask(0).expect("valid").1, Condition::Ended);
+    assert_eq!(ask(1).expect("valid").1, Condition::Started);
+    assert_eq!(fields(&ask(-1).expect_err("refused")), ["condition"]);
+}
+
+#[test]
+fn a_stream_begins_where_it_is_told() {
+    use stream_events_request::Position as Asked;
+    let ask = |position| {
+        events(&pb::StreamEventsRequest {
+            run_id: RUN.to_owned(),
+            position,
+            heartbeat_interval: None,
+        })
+        .map(|call| call.from)
+    };
+    let cursor = |run: u128, seq| {
+        Asked::Cursor(
+            Cursor {
+                run: RunId::from_u128(run),
+                seq,
+            }
+            .encode(),
+        )
+    };
+    let own = RUN.parse::<RunId>().expect("an id").as_u128();
+    assert_eq!(ask(None).expect("valid"), Position::Beginning);
+    let beginning = Asked::Beginning(pb::FromBeginning {});
+    assert_eq!(ask(Some(beginning)).expect("valid"), Position::Beginning);
+    assert_eq!(
+        ask(Some(Asked::AfterSeq(0))).expect("valid"),
+        Position::Beginning
+    );
+    assert_eq!(
+        ask(Some(Asked::AfterSeq(4))).expect("valid"),
+        Position::AfterSeq(4)
+    );
+    let live = Asked::Live(pb::FromLive {});
+    assert_eq!(ask(Some(live)).expect("valid"), Position::LiveOnly);
+    assert_eq!(
+        ask(Some(cursor(own, 8))).expect("valid"),
+        Position::AfterSeq(8)
+    );
+    assert_eq!(
+        ask(Some(cursor(own, 0))).expect("valid"),
+        Position::Beginning
+    );
+    for bad in [
+        cursor(own + 1, 8),
+        Asked::Cursor(bytes::Bytes::from_static(b"?")),
+    ] {
+        assert_eq!(fields(&ask(Some(bad)).expect_err("refused")), ["cursor"]);
+    }
+}
+
+#[test]
+fn a_heartbeat_is_between_one_second_and_five_minutes() {
+    let ask = |seconds: Option<i64>| {
+        events(&pb::StreamEventsRequest {
+            run_id: RUN.to_owned(),
+            position: None,
+            heartbeat_interval: seconds.map(self::seconds),
+        })
+        .map(|call| call.heartbeat.as_secs())
+    };
+    assert_eq!(ask(None).expect("valid"), 15);
+    assert_eq!(ask(Some(1)).expect("valid"), 1);
+    assert_eq!(ask(Some(300)).expect("valid"), 300);
+    for bad in [-1, 0, 301] {
+        assert_eq!(
+            fields(&ask(Some(bad)).expect_err("refused")),
+            ["heartbeat_interval"]
+        );
+    }
+}
+
+fn key() -> DigestKey {
+    DigestKey::new([3; 32])
+}
+
+fn argv(args: &[&str]) -> pb::RunSpec {
+    pb::RunSpec {
+        command: Some(pb::run_spec::Command::Argv(pb::Argv {
+            args: args.iter().map(|a| (*a).to_owned()).collect(),
+        })),
+        ..pb::RunSpec::default()
+    }
+}
+
+fn seconds(seconds: i64) -> prost_types::Duration {
+    prost_types::Duration { seconds, nanos: 0 }
+}
+
+fn reason(status: &Status) -> String {
+    assert_eq!(status.code(), Code::InvalidArgument);
+    let details = status.get_error_details();
+    details.error_info().expect("ErrorInfo").reason.clone()
+}
+
+/// The fields that are wrong, sorted.
+fn fields(status: &Status) -> Vec<String> {
+    assert_eq!(status.code(), Code::InvalidArgument);
+    let details = status.get_error_details();
+    let request = details.bad_request().expect("BadRequest");
+    let mut fields: Vec<_> = request
+        .field_violations
+        .iter()
+        .map(|v| v.field.clone())
+        .collect();
+    fields.sort();
+    fields
+}

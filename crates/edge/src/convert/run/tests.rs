@@ -1,1 +1,175 @@
+use super::*;
+use kennel_lifecycle::{
+    CgroupIdentity, HostIdentity, NodeId, Outcome, ProcessIdentity, RunId, Signal, Timestamp,
+};
+use kennel_supervisor::Times;
+use std::time::Duration;
 
+#[test]
+fn a_live_run_shows_its_process_and_no_end() {
+    let shown = run(live());
+    assert_eq!(shown.run_id, RunId::from_u128(1).to_string());
+    assert_eq!(shown.owner, "uid:0");
+    assert_eq!(shown.state(), pb::RunState::Running);
+    assert_eq!(shown.desired(), pb::DesiredState::Run);
+    assert_eq!(shown.containment(), pb::Containment::Cgroup);
+    assert_eq!(
+        shown.spec.as_ref().and_then(|s| s.cwd.as_deref()),
+        Some("/tmp")
+    );
+    assert_eq!(shown.trace_parent, "trace");
+    assert_eq!(
+        (shown.end_reason, shown.tree_verdict, shown.end_time),
+        (None, None, None)
+    );
+    let attempt = shown.current_attempt.expect("always there");
+    assert_eq!(
+        (attempt.pid, attempt.process_group_id, attempt.session_id),
+        (11, 12, 13)
+    );
+    assert_eq!((attempt.number, attempt.shim_pid), (1, 21));
+    assert_eq!(attempt.exit, None);
+    assert_eq!(attempt.streams_end(), pb::StreamsEnd::Unspecified);
+    assert_eq!(attempt.start_time.map(|t| t.seconds), Some(2));
+    let identity = attempt.identity.expect("a process was made");
+    assert_eq!(identity.cgroup_path.as_deref(), Some("/cg/run"));
+    assert_eq!(
+        (identity.start_ticks, identity.pidfs_handle),
+        (14, Some(15))
+    );
+}
+
+#[test]
+fn an_ended_run_shows_why_and_what_proves_it() {
+    let mut view = live();
+    view.state = RunState::Cancelled;
+    view.exit = None;
+    view.outcome = Some(Outcome {
+        reason: EndReason::Aborted {
+            by: "uid:7".to_owned(),
+            request_id: None,
+        },
+        exit: Some(Exit::Signal {
+            signal: Signal::KILL,
+            core_dumped: true,
+        }),
+        tree: TreeVerdict::Empty(Proof::CgroupAndEchild),
+        streams: Some(StreamsEnd::Cut),
+    });
+    let shown = run(view);
+    assert_eq!(shown.state(), pb::RunState::Cancelled);
+    let Some(end_reason::Reason::Aborted(aborted)) = shown.end_reason.and_then(|r| r.reason) else {
+        panic!("aborted");
+    };
+    assert_eq!(
+        (aborted.by.as_str(), aborted.request_id.as_str()),
+        ("uid:7", "")
+    );
+    let Some(tree_verdict::Verdict::Empty(empty)) = shown.tree_verdict.and_then(|t| t.verdict)
+    else {
+        panic!("empty");
+    };
+    assert_eq!(empty.proof(), pb::EmptyProof::CgroupAndEchild);
+    let attempt = shown.current_attempt.expect("always there");
+    assert_eq!(attempt.streams_end(), pb::StreamsEnd::Cut);
+    let exit = attempt.exit.expect("known");
+    assert!(exit.core_dumped);
+    let killed = exit::Signal {
+        name: "SIGKILL".to_owned(),
+        number: 9,
+    };
+    assert_eq!(exit.result, Some(exit::Result::Signal(killed)));
+}
+
+#[test]
+fn a_fence_has_no_process_and_no_spec() {
+    let mut view = live();
+    view.identity = None;
+    view.spec_document = String::new();
+    let shown = run(view);
+    assert_eq!(shown.spec, None);
+    assert_eq!(shown.containment(), pb::Containment::Unspecified);
+    let attempt = shown.current_attempt.expect("always there");
+    assert_eq!((attempt.pid, attempt.identity), (0, None));
+}
+
+#[test]
+fn an_end_reason_has_the_name_that_the_ended_event_gives_it() {
+    let failure = StartFailure {
+        stage: StartStage::Exec,
+        errno: Some(2),
+        path: None,
+    };
+    let by = || "uid:0".to_owned();
+    for (reason, name) in [
+        (EndReason::Exited, "exited"),
+        (
+            EndReason::Aborted {
+                by: by(),
+                request_id: None,
+            },
+            "aborted",
+        ),
+        (EndReason::StartFailed(failure), "startFailed"),
+        (EndReason::Fenced { by: by() }, "fenced"),
+        (EndReason::ServerShutdown, "serverShutdown"),
+        (EndReason::ServiceLost, "serviceLost"),
+        (EndReason::Rebooted, "rebooted"),
+        (EndReason::OrphanTerminated, "orphanTerminated"),
+    ] {
+        let json = crate::json::to_string(&end_reason(&reason));
+        assert!(json.starts_with(&format!("{{\"{name}\":")), "{json}");
+    }
+}
+
+fn live() -> RunView {
+    let process = |first: i32| ProcessIdentity {
+        pid: first,
+        pgid: first + 1,
+        sid: first + 2,
+        start_ticks: 14,
+        pidfs_handle: Some(15),
+    };
+    RunView {
+        run: RunId::from_u128(1),
+        owner: "uid:0".to_owned(),
+        kind: RunKind::Heartbeat,
+        node: NodeId::from_u128(2),
+        state: RunState::Running,
+        desired: Desired::Run,
+        attempt: 1,
+        identity: Some(RunIdentity {
+            command: process(11),
+            shim: process(21),
+            cgroup: Some(CgroupIdentity {
+                path: "/cg/run".to_owned(),
+                inode: 99,
+            }),
+            host: HostIdentity {
+                boot_id: "boot".to_owned(),
+                pidns_inode: 4,
+            },
+        }),
+        grace: Duration::from_secs(5),
+        stop_deadline: None,
+        spec_document: r#"{"cwd":"/tmp"}"#.to_owned(),
+        labels: std::collections::BTreeMap::new(),
+        traceparent: Some("trace".to_owned()),
+        created: Timestamp(1_000_000),
+        times: Times {
+            started: Some(Timestamp(2_000_000)),
+            ..Times::default()
+        },
+        exit: None,
+        outcome: None,
+    }
+}
+
+/// A run of this number with labels of this size, for pages.
+pub(crate) fn of_size(number: u128, bytes: usize) -> RunView {
+    RunView {
+        run: RunId::from_u128(number),
+        labels: [("l".to_owned(), "x".repeat(bytes))].into(),
+        ..live()
+    }
+}

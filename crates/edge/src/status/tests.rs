@@ -1,0 +1,283 @@
+use super::*;
+use std::collections::BTreeMap;
+
+/// A kind of failure, with the code, the reason and the facts that the contract gives it.
+type Row = (CallError, Code, Reason, Vec<(&'static str, String)>);
+
+fn table() -> Vec<Row> {
+    let mut rows = of_one_run();
+    rows.extend(of_a_state());
+    rows.extend(of_the_server());
+    rows
+}
+
+fn fact(name: &'static str, value: &str) -> (&'static str, String) {
+    (name, value.to_owned())
+}
+
+fn of_one_run() -> Vec<Row> {
+    let run = RunId::from_u128(42);
+    let id = ("run_id", run.to_string());
+    vec![
+        (
+            CallError::RunNotFound(run),
+            Code::NotFound,
+            Reason::RunNotFound,
+            vec![id.clone()],
+        ),
+        (
+            CallError::SpecMismatch(run),
+            Code::AlreadyExists,
+            Reason::SpecMismatch,
+            vec![id.clone()],
+        ),
+        (
+            CallError::RunFenced(run),
+            Code::FailedPrecondition,
+            Reason::RunFenced,
+            vec![id.clone()],
+        ),
+        (
+            CallError::RunIdExpired(run),
+            Code::FailedPrecondition,
+            Reason::RunIdExpired,
+            vec![id.clone()],
+        ),
+        (
+            CallError::StoppedFirst(run),
+            Code::FailedPrecondition,
+            Reason::RunStopped,
+            vec![id.clone()],
+        ),
+    ]
+}
+
+fn of_a_state() -> Vec<Row> {
+    let run = RunId::from_u128(42);
+    let id = ("run_id", run.to_string());
+    vec![
+        (
+            CallError::Refused {
+                run,
+                refusal: Refusal::Ended,
+                state: RunState::Failed,
+            },
+            Code::FailedPrecondition,
+            Reason::RunEnded,
+            vec![id.clone(), fact("state", "FAILED"), fact("allowed", "")],
+        ),
+        (
+            CallError::Refused {
+                run,
+                refusal: Refusal::NotPaused,
+                state: RunState::Running,
+            },
+            Code::FailedPrecondition,
+            Reason::InvalidState,
+            vec![
+                id.clone(),
+                fact("state", "RUNNING"),
+                fact("allowed", "Abort,Interrupt,Pause"),
+            ],
+        ),
+        (
+            CallError::NotPaused {
+                run,
+                pids: vec![3, 4],
+            },
+            Code::FailedPrecondition,
+            Reason::PausePartial,
+            vec![id.clone(), fact("pids", "3,4")],
+        ),
+        (
+            CallError::SignalFailed { run, errno: 1 },
+            Code::Internal,
+            Reason::SignalFailed,
+            vec![id.clone(), fact("errno", "1")],
+        ),
+        (
+            CallError::CursorAhead {
+                run,
+                asked: 9,
+                head: 3,
+            },
+            Code::OutOfRange,
+            Reason::CursorAhead,
+            vec![id.clone(), fact("asked_seq", "9"), fact("head_seq", "3")],
+        ),
+        (
+            CallError::JournalUnreadable {
+                run,
+                why: "torn".to_owned(),
+            },
+            Code::DataLoss,
+            Reason::JournalUnreadable,
+            vec![id.clone()],
+        ),
+    ]
+}
+
+fn of_the_server() -> Vec<Row> {
+    vec![
+        (
+            CallError::CommandNotFound {
+                command: "nope".to_owned(),
+                looked_in: vec!["/bin".to_owned(), "/usr/bin".to_owned()],
+            },
+            Code::NotFound,
+            Reason::CommandNotFound,
+            vec![fact("command", "nope"), fact("looked_in", "/bin:/usr/bin")],
+        ),
+        (
+            CallError::QuotaExceeded {
+                what: "live runs".to_owned(),
+                limit: 7,
+            },
+            Code::ResourceExhausted,
+            Reason::QuotaExceeded,
+            vec![fact("quota", "live runs"), fact("limit", "7")],
+        ),
+        (
+            CallError::StoreUnavailable,
+            Code::Unavailable,
+            Reason::StoreUnavailable,
+            vec![],
+        ),
+        (
+            CallError::Draining,
+            Code::Unavailable,
+            Reason::NodeDraining,
+            vec![],
+        ),
+        (
+            CallError::Internal("oh".to_owned()),
+            Code::Internal,
+            Reason::Internal,
+            vec![],
+        ),
+    ]
+}
+
+#[test]
+fn every_failure_has_its_code_its_reason_and_its_facts() {
+    for (error, code, reason, facts) in table() {
+        let status = of(&error);
+        assert_eq!(status.code(), code, "{error:?}");
+        assert!(!status.message().is_empty(), "{error:?}");
+        let details = status.get_error_details();
+        let info = details.error_info().expect("ErrorInfo");
+        assert_eq!(info.reason, reason.as_str(), "{error:?}");
+        assert_eq!(info.domain, "kennel.v1");
+        let found: BTreeMap<_, _> = info.metadata.clone().into_iter().collect();
+        let wanted: BTreeMap<_, _> = facts.into_iter().map(|(k, v)| (k.to_owned(), v)).collect();
+        assert_eq!(found, wanted, "{error:?}");
+    }
+}
+
+#[test]
+fn what_may_be_tried_again_says_when_and_a_precondition_says_which() {
+    for (error, code, ..) in table() {
+        let details = of(&error).get_error_details();
+        let retry = matches!(code, Code::Unavailable | Code::ResourceExhausted);
+        assert_eq!(details.retry_info().is_some(), retry, "{error:?}");
+        let precondition = code == Code::FailedPrecondition;
+        assert_eq!(
+            details.precondition_failure().is_some(),
+            precondition,
+            "{error:?}"
+        );
+    }
+    let full = CallError::QuotaExceeded {
+        what: "live runs".to_owned(),
+        limit: 7,
+    };
+    assert!(of(&full).get_error_details().quota_failure().is_some());
+}
+
+#[test]
+fn a_failed_start_is_coded_by_what_the_caller_can_do() {
+    let start = |stage, errno| {
+        of(&CallError::SpawnFailed {
+            run: RunId::from_u128(1),
+            failure: StartFailure {
+                stage,
+                errno,
+                path: Some("/x".to_owned()),
+            },
+        })
+    };
+    // ENOENT, E2BIG, ENOEXEC, EACCES, ENOTDIR; EAGAIN, ENOMEM, EMFILE; EIO and none.
+    for errno in [2, 7, 8, 13, 20] {
+        let status = start(StartStage::Exec, Some(errno));
+        assert_eq!(status.code(), Code::FailedPrecondition, "{errno}");
+    }
+    for errno in [11, 12, 24] {
+        let status = start(StartStage::Fork, Some(errno));
+        assert_eq!(status.code(), Code::ResourceExhausted, "{errno}");
+        assert!(status.get_error_details().retry_info().is_some());
+    }
+    assert_eq!(start(StartStage::Exec, Some(5)).code(), Code::Internal);
+    assert_eq!(start(StartStage::Prepare, None).code(), Code::Internal);
+
+    let status = start(StartStage::WorkDir, Some(2));
+    assert_eq!(
+        status.message(),
+        "the command could not be started: entering its working directory failed on /x: \
+         No such file or directory (os error 2)"
+    );
+    let details = status.get_error_details();
+    let info = details.error_info().expect("ErrorInfo");
+    assert_eq!(info.reason, "SPAWN_FAILED");
+    assert_eq!(info.metadata["stage"], "WORK_DIR");
+    assert_eq!(info.metadata["errno"], "2");
+    assert_eq!(info.metadata["path"], "/x");
+}
+
+#[test]
+fn all_violations_are_told_together() {
+    let found = [
+        Violation::new("spec.cwd", "must be an absolute path"),
+        Violation::new("run_id", "is none"),
+    ];
+    let status = invalid(&found);
+    assert_eq!(status.code(), Code::InvalidArgument);
+    let details = status.get_error_details();
+    assert_eq!(
+        details.error_info().expect("ErrorInfo").reason,
+        "INVALID_FIELD"
+    );
+    let request = details.bad_request().expect("BadRequest");
+    assert_eq!(request.field_violations.len(), 2);
+    assert_eq!(request.field_violations[0].field, "spec.cwd");
+
+    let details = invalid(&found[1..]).get_error_details();
+    assert_eq!(
+        details.error_info().expect("ErrorInfo").reason,
+        "INVALID_RUN_ID"
+    );
+}
+
+#[test]
+fn a_hundred_thousand_violations_fit_into_the_header_that_carries_them() {
+    let found: Vec<Violation> = (0..100_000)
+        .map(|i| Violation::new(format!("spec.env.vars[{i}]"), "must not contain a NUL byte"))
+        .collect();
+    let status = invalid(&found);
+    assert!(status.details().len() <= 4096);
+    let details = status.get_error_details();
+    let request = details.bad_request().expect("BadRequest");
+    assert!(request.field_violations.len() > 10);
+    let info = details.error_info().expect("ErrorInfo");
+    assert_eq!(info.metadata["violations"], "100000");
+}
+
+#[test]
+fn a_long_command_is_cut_before_it_breaks_the_header() {
+    let status = of(&CallError::CommandNotFound {
+        command: "é".repeat(60_000),
+        looked_in: vec!["/some/where".to_owned(); 10_000],
+    });
+    assert!(status.message().len() <= 512, "{}", status.message().len());
+    assert!(status.message().ends_with("..."));
+    assert!(status.details().len() <= 4096, "{}", status.details().len());
+}
