@@ -4,11 +4,12 @@ use crate::{
     Closure, EpochRow, Inserted, ListFilter, NewRun, Opening, PageStart, RunRow, Store, StoreError,
     record::Record,
     select::Select,
-    writer::{Answer, Write, Writer},
+    writer::{Answer, Failure, Write, Writer},
 };
 use async_trait::async_trait;
 use kennel_lifecycle::{NodeId, RowState, RunId, Timestamp};
-use std::fmt;
+use std::{fmt, time::Duration};
+use tokio::time::timeout;
 
 /// The reading side of a database. Errors are `Unavailable` or `Corrupt`: a read leaves nothing in doubt.
 #[async_trait]
@@ -24,6 +25,26 @@ pub(crate) trait Reader: Send + Sync + fmt::Debug {
 
     /// Ends all connections.
     async fn close(&self);
+}
+
+/// Longest time of one transaction or one question.
+pub(crate) const STATEMENT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The answer to a question, in bounded time. `failure` reads the errors of the database.
+pub(crate) async fn ask<T>(
+    failure: fn(&sqlx::Error) -> Failure,
+    question: impl Future<Output = Result<T, sqlx::Error>>,
+) -> Result<T, StoreError> {
+    match timeout(STATEMENT_TIMEOUT, question).await {
+        Ok(Ok(answer)) => Ok(answer),
+        Ok(Err(error)) => Err(match failure(&error) {
+            Failure::Refused(why) => StoreError::Corrupt(why),
+            Failure::Unavailable(why) | Failure::Unknown(why) => StoreError::Unavailable(why),
+        }),
+        Err(_) => Err(StoreError::Unavailable(format!(
+            "the database did not answer within {STATEMENT_TIMEOUT:?}"
+        ))),
+    }
 }
 
 /// One database behind the trait.
@@ -61,12 +82,15 @@ impl<R: Reader> Durable<R> {
 #[async_trait]
 impl<R: Reader> Store for Durable<R> {
     async fn open_node(&self, opening: &Opening) -> Result<i64, StoreError> {
-        match self.writer.write(Write::Open(opening.clone())).await? {
+        match self
+            .writer
+            .write(Write::Open(Box::new(opening.clone())))
+            .await?
+        {
             Answer::Generation(generation) => Ok(generation),
-            Answer::Written | Answer::NotWritten => Err(StoreError::Corrupt(format!(
-                "keeper {} was recorded for another node",
-                opening.keeper_epoch
-            ))),
+            Answer::Written | Answer::NotWritten => Err(StoreError::Corrupt(
+                "opening a node gave no generation".into(),
+            )),
         }
     }
 

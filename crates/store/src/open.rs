@@ -163,6 +163,54 @@ pub(crate) const RECORD_KEEPER: &str = "INSERT INTO keeper_epochs (keeper_epoch,
 pub(crate) const RESTAMP: &str =
     "UPDATE runs SET generation = $2 WHERE node = $1 AND end_reason IS NULL";
 
+/// Declares `open_node` for a connection of one of the two kinds: the same three statements.
+macro_rules! open_node {
+    ($connection:ty) => {
+        async fn open_node(
+            conn: &mut $connection,
+            opening: &$crate::Opening,
+        ) -> Result<$crate::writer::Answer, sqlx::Error> {
+            let node = opening.node.to_string();
+            let epoch = opening.keeper_epoch.to_string();
+            let generation: i64 = sqlx::query_scalar($crate::open::RAISE_GENERATION)
+                .bind(&node)
+                .bind(&opening.node_name)
+                .bind(&epoch)
+                .bind(opening.now.0)
+                .fetch_one(&mut *conn)
+                .await?;
+            let keeper = opening.keeper;
+            let recorded = sqlx::query($crate::open::RECORD_KEEPER)
+                .bind(&epoch)
+                .bind(&node)
+                .bind(generation)
+                .bind(i64::from(keeper.pid))
+                .bind(i64::from(keeper.pgid))
+                .bind(i64::from(keeper.sid))
+                .bind(keeper.start_ticks.cast_signed())
+                .bind(keeper.pidfs_handle.map(u64::cast_signed))
+                .bind(&opening.host.boot_id)
+                .bind(opening.host.pidns_inode.cast_signed())
+                .bind(opening.now.0)
+                .execute(&mut *conn)
+                .await?;
+            if recorded.rows_affected() == 0 {
+                // Nothing of it may stay, the raised generation least of all.
+                return Err(sqlx::Error::Encode(
+                    format!("keeper {epoch} was recorded for another node").into(),
+                ));
+            }
+            sqlx::query($crate::open::RESTAMP)
+                .bind(&node)
+                .bind(generation)
+                .execute(&mut *conn)
+                .await?;
+            Ok($crate::writer::Answer::Generation(generation))
+        }
+    };
+}
+pub(crate) use open_node;
+
 /// A row of either database as the trait tells it.
 pub(crate) fn run_row<R>(row: &R) -> Result<RunRow, StoreError>
 where

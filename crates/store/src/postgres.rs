@@ -1,8 +1,8 @@
 //! Postgres: one connection that writes, a pool that reads.
 
 use crate::{
-    EpochRow, OpenError, Opening, RunRow, Store, StoreError,
-    durable::{Durable, Reader},
+    EpochRow, OpenError, RunRow, Store, StoreError,
+    durable::{Durable, Reader, STATEMENT_TIMEOUT, ask},
     open::{self, epoch_row},
     record::{CLOSING_SET, COLUMNS, Record, column_list, row_state},
     select::{self, Dialect, Select},
@@ -10,7 +10,7 @@ use crate::{
     writer::{Answer, Committer, Failure, Write, Writer},
 };
 use async_trait::async_trait;
-use kennel_lifecycle::{NodeId, ProcessIdentity};
+use kennel_lifecycle::NodeId;
 use sqlx::{
     AssertSqlSafe, ConnectOptions, Connection, PgConnection, PgPool, Postgres, QueryBuilder,
     postgres::{PgConnectOptions, PgPoolOptions},
@@ -28,8 +28,6 @@ const READERS_MAX: u32 = 8;
 const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
 /// Longest wait for a connection, new or from the pool.
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(2);
-/// Longest time of one transaction or one question.
-const STATEMENT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Facts must outlive a crash even where the database's own default is to answer before the disk has.
 const DURABLE_COMMITS: &str = "SELECT set_config('synchronous_commit', 'on', false) \
@@ -77,8 +75,8 @@ async fn connect(options: &PgConnectOptions) -> Result<PgConnection, sqlx::Error
 fn open_error(url: String, source: sqlx::Error) -> OpenError {
     let code = source
         .as_database_error()
-        .and_then(|e| e.code())
-        .map(|code| code.into_owned())
+        .and_then(sqlx::error::DatabaseError::code)
+        .map(std::borrow::Cow::into_owned)
         .unwrap_or_default();
     match code.as_str() {
         "28P01" | "28000" => OpenError::PostgresCredentials { url, source },
@@ -154,8 +152,23 @@ impl Statements {
 struct Sorted<'a> {
     inserts: Vec<&'a Record>,
     closes: Vec<&'a Record>,
-    stops: (Vec<String>, Vec<i64>, Vec<i64>),
-    states: (Vec<String>, Vec<i64>, Vec<&'static str>, Vec<Option<i64>>),
+    stops: Stops,
+    states: States,
+}
+
+#[derive(Default)]
+struct Stops {
+    runs: Vec<String>,
+    generations: Vec<i64>,
+    deadlines: Vec<i64>,
+}
+
+#[derive(Default)]
+struct States {
+    runs: Vec<String>,
+    generations: Vec<i64>,
+    words: Vec<&'static str>,
+    started: Vec<Option<i64>>,
 }
 
 impl<'a> Sorted<'a> {
@@ -170,9 +183,9 @@ impl<'a> Sorted<'a> {
                     generation,
                     deadline,
                 } => {
-                    sorted.stops.0.push(run.to_string());
-                    sorted.stops.1.push(*generation);
-                    sorted.stops.2.push(deadline.0);
+                    sorted.stops.runs.push(run.to_string());
+                    sorted.stops.generations.push(*generation);
+                    sorted.stops.deadlines.push(deadline.0);
                 }
                 Write::State {
                     run,
@@ -180,10 +193,10 @@ impl<'a> Sorted<'a> {
                     state,
                     started,
                 } => {
-                    sorted.states.0.push(run.to_string());
-                    sorted.states.1.push(*generation);
-                    sorted.states.2.push(row_state(*state));
-                    sorted.states.3.push(started.map(|t| t.0));
+                    sorted.states.runs.push(run.to_string());
+                    sorted.states.generations.push(*generation);
+                    sorted.states.words.push(row_state(*state));
+                    sorted.states.started.push(started.map(|t| t.0));
                 }
                 // Always alone in its batch, which does not come here.
                 Write::Open(_) => {}
@@ -195,8 +208,8 @@ impl<'a> Sorted<'a> {
     fn statements(&self) -> usize {
         usize::from(!self.inserts.is_empty())
             + usize::from(!self.closes.is_empty())
-            + usize::from(!self.stops.0.is_empty())
-            + usize::from(!self.states.0.is_empty())
+            + usize::from(!self.stops.runs.is_empty())
+            + usize::from(!self.states.runs.is_empty())
     }
 
     /// Runs the statements; gives the runs that were written.
@@ -215,8 +228,12 @@ impl<'a> Sorted<'a> {
             let query = sqlx::query(AssertSqlSafe(sql.close.clone()));
             queries.push(Record::bind_postgres(&self.closes, query));
         }
-        if !self.stops.0.is_empty() {
-            let (runs, generations, deadlines) = self.stops;
+        if !self.stops.runs.is_empty() {
+            let Stops {
+                runs,
+                generations,
+                deadlines,
+            } = self.stops;
             queries.push(
                 sqlx::query(STOP)
                     .bind(runs)
@@ -224,13 +241,18 @@ impl<'a> Sorted<'a> {
                     .bind(deadlines),
             );
         }
-        if !self.states.0.is_empty() {
-            let (runs, generations, states, started) = self.states;
+        if !self.states.runs.is_empty() {
+            let States {
+                runs,
+                generations,
+                words,
+                started,
+            } = self.states;
             queries.push(
                 sqlx::query(STATE)
                     .bind(runs)
                     .bind(generations)
-                    .bind(states)
+                    .bind(words)
                     .bind(started),
             );
         }
@@ -343,52 +365,15 @@ impl Committer for PostgresCommitter {
     }
 }
 
-async fn open_node(conn: &mut PgConnection, opening: &Opening) -> Result<Answer, sqlx::Error> {
-    let node = opening.node.to_string();
-    let epoch = opening.keeper_epoch.to_string();
-    let generation: i64 = sqlx::query_scalar(open::RAISE_GENERATION)
-        .bind(&node)
-        .bind(&opening.node_name)
-        .bind(&epoch)
-        .bind(opening.now.0)
-        .fetch_one(&mut *conn)
-        .await?;
-    let ProcessIdentity {
-        pid,
-        pgid,
-        sid,
-        start_ticks,
-        pidfs_handle,
-    } = opening.keeper;
-    let recorded = sqlx::query(open::RECORD_KEEPER)
-        .bind(&epoch)
-        .bind(&node)
-        .bind(generation)
-        .bind(i64::from(pid))
-        .bind(i64::from(pgid))
-        .bind(i64::from(sid))
-        .bind(start_ticks.cast_signed())
-        .bind(pidfs_handle.map(u64::cast_signed))
-        .bind(&opening.host.boot_id)
-        .bind(opening.host.pidns_inode.cast_signed())
-        .bind(opening.now.0)
-        .execute(&mut *conn)
-        .await?;
-    if recorded.rows_affected() == 0 {
-        return Ok(Answer::NotWritten);
-    }
-    sqlx::query(open::RESTAMP)
-        .bind(&node)
-        .bind(generation)
-        .execute(&mut *conn)
-        .await?;
-    Ok(Answer::Generation(generation))
-}
+open::open_node!(PgConnection);
 
 /// By SQLSTATE: what the server has said no to was not written, except where it says that it is going away.
 fn failure(error: &sqlx::Error) -> Failure {
     let text = error.to_string();
-    let code = match error.as_database_error().map(|e| e.code()) {
+    let code = match error
+        .as_database_error()
+        .map(sqlx::error::DatabaseError::code)
+    {
         Some(code) => code.unwrap_or_default(),
         None if matches!(error, sqlx::Error::Encode(_)) => return Failure::Refused(text),
         None => return Failure::Unknown(text),
@@ -413,38 +398,25 @@ struct PostgresReader(PgPool);
 impl Reader for PostgresReader {
     async fn runs(&self, select: Select<'_>) -> Result<Vec<RunRow>, StoreError> {
         let mut sql: QueryBuilder<Postgres> = select::build(select);
-        let rows = bounded(sql.build().fetch_all(&self.0)).await?;
+        let rows = ask(failure, sql.build().fetch_all(&self.0)).await?;
         rows.iter().map(open::run_row).collect()
     }
 
     async fn open_epochs(&self, node: NodeId) -> Result<Vec<EpochRow>, StoreError> {
         let query = sqlx::query(select::OPEN_EPOCHS).bind(node.to_string());
-        let rows = bounded(query.fetch_all(&self.0)).await?;
+        let rows = ask(failure, query.fetch_all(&self.0)).await?;
         rows.iter().map(epoch_row).collect()
     }
 
     async fn ping(&self) -> Result<(), StoreError> {
         let query = sqlx::query("SELECT 1 FROM nodes LIMIT 1");
-        bounded(query.fetch_optional(&self.0)).await.map(|_| ())
+        ask(failure, query.fetch_optional(&self.0))
+            .await
+            .map(|_| ())
     }
 
     async fn close(&self) {
         self.0.close().await;
-    }
-}
-
-async fn bounded<T>(
-    question: impl Future<Output = Result<T, sqlx::Error>>,
-) -> Result<T, StoreError> {
-    match timeout(STATEMENT_TIMEOUT, question).await {
-        Ok(Ok(answer)) => Ok(answer),
-        Ok(Err(error)) => Err(match failure(&error) {
-            Failure::Refused(why) => StoreError::Corrupt(why),
-            Failure::Unavailable(why) | Failure::Unknown(why) => StoreError::Unavailable(why),
-        }),
-        Err(_) => Err(StoreError::Unavailable(format!(
-            "postgres did not answer within {STATEMENT_TIMEOUT:?}"
-        ))),
     }
 }
 

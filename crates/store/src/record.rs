@@ -358,13 +358,13 @@ pub(crate) fn process(
     start_ticks: Option<i64>,
     handle: Option<i64>,
 ) -> Result<Option<ProcessIdentity>, String> {
-    let ([Some(pid), Some(pgid), Some(sid)], Some(ticks)) = (numbers, start_ticks) else {
+    let ([Some(pid), Some(group), Some(session)], Some(ticks)) = (numbers, start_ticks) else {
         return Ok(None);
     };
     Ok(Some(ProcessIdentity {
         pid: narrow("pid", pid)?,
-        pgid: narrow("process group id", pgid)?,
-        sid: narrow("session id", sid)?,
+        pgid: narrow("process group id", group)?,
+        sid: narrow("session id", session)?,
         start_ticks: ticks.cast_unsigned(),
         pidfs_handle: handle.map(i64::cast_unsigned),
     }))

@@ -1,15 +1,15 @@
 //! SQLite: one connection that writes, a few that read.
 
 use crate::{
-    EpochRow, OpenError, Opening, RunRow, Store, StoreError,
-    durable::{Durable, Reader},
+    EpochRow, OpenError, RunRow, Store, StoreError,
+    durable::{Durable, Reader, STATEMENT_TIMEOUT, ask},
     open::{self, epoch_row},
     record::{CLOSING_SET, COLUMNS, column_list, row_state},
     select::{self, Dialect, Select},
     writer::{Answer, Committer, Failure, Write, Writer},
 };
 use async_trait::async_trait;
-use kennel_lifecycle::{NodeId, ProcessIdentity};
+use kennel_lifecycle::NodeId;
 use sqlx::{
     AssertSqlSafe, ConnectOptions, Connection, QueryBuilder, Sqlite, SqliteConnection, SqlitePool,
     sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous},
@@ -25,8 +25,6 @@ const READERS_MAX: u32 = 4;
 const BUSY_TIMEOUT: Duration = Duration::from_secs(2);
 /// Longest wait for a free reading connection.
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(2);
-/// Longest time of one transaction or one question.
-const STATEMENT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Opens the file, makes it where it is not there, and brings its schema up to date.
 pub(crate) async fn open(path: &Path) -> Result<Arc<dyn Store>, OpenError> {
@@ -196,47 +194,7 @@ async fn execute(
     })
 }
 
-async fn open_node(conn: &mut SqliteConnection, opening: &Opening) -> Result<Answer, sqlx::Error> {
-    let node = opening.node.to_string();
-    let epoch = opening.keeper_epoch.to_string();
-    let generation: i64 = sqlx::query_scalar(open::RAISE_GENERATION)
-        .bind(&node)
-        .bind(&opening.node_name)
-        .bind(&epoch)
-        .bind(opening.now.0)
-        .fetch_one(&mut *conn)
-        .await?;
-    let ProcessIdentity {
-        pid,
-        pgid,
-        sid,
-        start_ticks,
-        pidfs_handle,
-    } = opening.keeper;
-    let recorded = sqlx::query(open::RECORD_KEEPER)
-        .bind(&epoch)
-        .bind(&node)
-        .bind(generation)
-        .bind(i64::from(pid))
-        .bind(i64::from(pgid))
-        .bind(i64::from(sid))
-        .bind(start_ticks.cast_signed())
-        .bind(pidfs_handle.map(u64::cast_signed))
-        .bind(&opening.host.boot_id)
-        .bind(opening.host.pidns_inode.cast_signed())
-        .bind(opening.now.0)
-        .execute(&mut *conn)
-        .await?;
-    if recorded.rows_affected() == 0 {
-        return Ok(Answer::NotWritten);
-    }
-    sqlx::query(open::RESTAMP)
-        .bind(&node)
-        .bind(generation)
-        .execute(&mut *conn)
-        .await?;
-    Ok(Answer::Generation(generation))
-}
+open::open_node!(SqliteConnection);
 
 /// Before COMMIT has been asked for, nothing can have been written.
 fn certain(failure: Failure) -> Failure {
@@ -251,7 +209,7 @@ fn failure(error: &sqlx::Error) -> Failure {
     let text = error.to_string();
     let code = error
         .as_database_error()
-        .and_then(|e| e.code())
+        .and_then(sqlx::error::DatabaseError::code)
         .and_then(|code| code.parse::<u32>().ok());
     match (error, code.map(|code| code & 0xff)) {
         // BUSY, LOCKED, NOMEM, READONLY, FULL, CANTOPEN: the statement or COMMIT did nothing.
@@ -270,38 +228,25 @@ struct SqliteReader(SqlitePool);
 impl Reader for SqliteReader {
     async fn runs(&self, select: Select<'_>) -> Result<Vec<RunRow>, StoreError> {
         let mut sql: QueryBuilder<Sqlite> = select::build(select);
-        let rows = bounded(sql.build().fetch_all(&self.0)).await?;
+        let rows = ask(failure, sql.build().fetch_all(&self.0)).await?;
         rows.iter().map(open::run_row).collect()
     }
 
     async fn open_epochs(&self, node: NodeId) -> Result<Vec<EpochRow>, StoreError> {
         let query = sqlx::query(select::OPEN_EPOCHS).bind(node.to_string());
-        let rows = bounded(query.fetch_all(&self.0)).await?;
+        let rows = ask(failure, query.fetch_all(&self.0)).await?;
         rows.iter().map(epoch_row).collect()
     }
 
     async fn ping(&self) -> Result<(), StoreError> {
         let query = sqlx::query("SELECT 1 FROM nodes LIMIT 1");
-        bounded(query.fetch_optional(&self.0)).await.map(|_| ())
+        ask(failure, query.fetch_optional(&self.0))
+            .await
+            .map(|_| ())
     }
 
     async fn close(&self) {
         self.0.close().await;
-    }
-}
-
-async fn bounded<T>(
-    question: impl Future<Output = Result<T, sqlx::Error>>,
-) -> Result<T, StoreError> {
-    match timeout(STATEMENT_TIMEOUT, question).await {
-        Ok(Ok(answer)) => Ok(answer),
-        Ok(Err(error)) => Err(match failure(&error) {
-            Failure::Refused(why) => StoreError::Corrupt(why),
-            Failure::Unavailable(why) | Failure::Unknown(why) => StoreError::Unavailable(why),
-        }),
-        Err(_) => Err(StoreError::Unavailable(format!(
-            "sqlite did not answer within {STATEMENT_TIMEOUT:?}"
-        ))),
     }
 }
 

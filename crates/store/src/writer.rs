@@ -52,7 +52,7 @@ pub(crate) enum Write {
         started: Option<Timestamp>,
     },
     /// Node and keeper; always alone in its transaction.
-    Open(Opening),
+    Open(Box<Opening>),
 }
 
 /// What became of one write.
@@ -326,4 +326,180 @@ async fn write_all(
         }
     }
     committer.close().await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use tokio::sync::Semaphore;
+
+    /// Commits when it is let, and tells what came together.
+    struct Gated {
+        permits: Arc<Semaphore>,
+        commits: mpsc::UnboundedSender<Vec<i64>>,
+        refused: Option<i64>,
+    }
+
+    #[async_trait]
+    impl Committer for Gated {
+        async fn commit(&mut self, batch: &[Write]) -> Result<Vec<Answer>, Failure> {
+            self.permits.acquire().await.unwrap().forget();
+            let marks: Vec<i64> = batch.iter().map(mark).collect();
+            let refuse = self.refused.is_some_and(|bad| marks.contains(&bad));
+            self.commits.send(marks).unwrap();
+            if refuse {
+                return Err(Failure::Refused("a CHECK".into()));
+            }
+            Ok(batch.iter().map(|_| Answer::Written).collect())
+        }
+
+        async fn idle(&mut self) {}
+
+        async fn close(self: Box<Self>) {}
+    }
+
+    /// A number that the test has put into the write.
+    fn mark(write: &Write) -> i64 {
+        match write {
+            Write::Stop { generation, .. } | Write::State { generation, .. } => *generation,
+            Write::Insert(_) | Write::Close(_) | Write::Open(_) => -1,
+        }
+    }
+
+    fn stop(run: u128, mark: i64) -> Write {
+        Write::Stop {
+            run: RunId::from_u128(run),
+            generation: mark,
+            deadline: Timestamp(0),
+        }
+    }
+
+    fn state(run: u128, mark: i64) -> Write {
+        Write::State {
+            run: RunId::from_u128(run),
+            generation: mark,
+            state: RowState::Running,
+            started: None,
+        }
+    }
+
+    struct Bench {
+        writer: Writer,
+        permits: Arc<Semaphore>,
+        commits: mpsc::UnboundedReceiver<Vec<i64>>,
+    }
+
+    impl Bench {
+        /// A writer that is busy with the write marked 0, so that what comes next has to queue.
+        async fn busy(refused: Option<i64>) -> Self {
+            let permits = Arc::new(Semaphore::new(0));
+            let (told, commits) = mpsc::unbounded_channel();
+            let writer = Writer::start(Box::new(Gated {
+                permits: permits.clone(),
+                commits: told,
+                refused,
+            }));
+            let mut bench = Self {
+                writer,
+                permits,
+                commits,
+            };
+            bench.queue(stop(0, 0)).await;
+            while bench.writer.urgent.capacity() < WRITES_QUEUED_MAX {
+                tokio::task::yield_now().await;
+            }
+            bench
+        }
+
+        /// Queues a write and goes away without its answer.
+        async fn queue(&mut self, write: Write) {
+            // A task that does not yield is made to wait after some steps, and this poll would not queue.
+            tokio::task::yield_now().await;
+            let mut abandoned = std::pin::pin!(self.writer.write(write));
+            let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+            assert!(abandoned.as_mut().poll(&mut context).is_pending());
+        }
+
+        async fn finish(mut self) -> Vec<Vec<i64>> {
+            self.permits.add_permits(Semaphore::MAX_PERMITS / 2);
+            self.writer.finish().await;
+            let mut all = Vec::new();
+            while let Some(commit) = self.commits.recv().await {
+                all.push(commit);
+            }
+            all
+        }
+    }
+
+    #[tokio::test]
+    async fn what_queues_during_a_commit_shares_the_next_one_urgent_first() {
+        let mut bench = Bench::busy(None).await;
+        bench.queue(state(1, 1)).await;
+        bench.queue(state(2, 2)).await;
+        bench.queue(stop(3, 3)).await;
+
+        assert_eq!(bench.finish().await, [vec![0], vec![3, 1, 2]]);
+    }
+
+    #[tokio::test]
+    async fn two_changes_of_one_run_are_never_in_one_transaction() {
+        let mut bench = Bench::busy(None).await;
+        for (run, mark) in [(1, 1), (2, 2), (1, 3), (1, 4), (2, 5)] {
+            bench.queue(state(run, mark)).await;
+        }
+
+        assert_eq!(
+            bench.finish().await,
+            [vec![0], vec![1, 2], vec![3, 5], vec![4]]
+        );
+    }
+
+    #[tokio::test]
+    async fn a_flood_of_urgent_writes_leaves_room_for_the_others() {
+        let mut bench = Bench::busy(None).await;
+        bench.queue(state(1, -7)).await;
+        for run in 0..WRITES_QUEUED_MAX {
+            bench
+                .queue(stop(100 + u128::try_from(run).unwrap(), 1))
+                .await;
+        }
+
+        let commits = bench.finish().await;
+
+        assert_eq!(commits[1].len(), BATCH_URGENT_MAX + 1);
+        assert_eq!(commits[1].last(), Some(&-7));
+        assert!(commits.iter().all(|c| c.len() <= BATCH_ROWS_MAX));
+        assert_eq!(commits.concat().len(), WRITES_QUEUED_MAX + 2);
+    }
+
+    #[tokio::test]
+    async fn after_a_refusal_each_row_is_tried_alone() {
+        let mut bench = Bench::busy(Some(2)).await;
+        for mark in [1, 2, 3] {
+            bench.queue(stop(u128::try_from(mark).unwrap(), mark)).await;
+        }
+
+        let commits = bench.finish().await;
+
+        assert_eq!(commits, [vec![0], vec![1, 2, 3], vec![1], vec![2], vec![3]]);
+    }
+
+    #[tokio::test]
+    async fn a_full_queue_is_told_and_nothing_more_is_taken() {
+        let mut bench = Bench::busy(None).await;
+        for run in 0..WRITES_QUEUED_MAX {
+            bench
+                .queue(stop(100 + u128::try_from(run).unwrap(), 1))
+                .await;
+        }
+
+        let refused = bench.writer.write(stop(1, 9)).await;
+
+        assert!(
+            matches!(refused, Err(Failure::Unavailable(_))),
+            "{refused:?}"
+        );
+        assert!(!bench.finish().await.concat().contains(&9));
+    }
 }

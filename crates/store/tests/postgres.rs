@@ -1,0 +1,187 @@
+//! The suite on a real Postgres, and what only a server can do wrong.
+#![expect(clippy::unwrap_used, reason = "a test may stop where it stands")]
+
+mod suite;
+
+use kennel_store::{
+    Inserted, OpenError, StoreError, StoreUrl, open,
+    testing::{PASSWORD, PostgresServer, ROLE},
+};
+use std::time::Duration;
+use suite::{
+    Raw,
+    rows::{EPOCH, NODE, new_run, opening},
+    store,
+};
+use tokio::time::{Instant, sleep};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn postgres_does_what_every_store_has_to_do() {
+    let server = PostgresServer::start().await.unwrap();
+    suite::run(async || server.schema().await.unwrap()).await;
+    server.drop_schemas().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_crash_of_postgres_is_told_and_survived() {
+    let mut server = PostgresServer::start_own().await.unwrap();
+    let store = store(&server.schema().await.unwrap()).await;
+    store.open_node(&opening(NODE, EPOCH)).await.unwrap();
+    store.insert(&new_run(1)).await.unwrap();
+
+    server.crash();
+    // The first write meets the broken connection and may have been sent; the second finds nobody to send to.
+    let first = store.insert(&new_run(2)).await;
+    let second = store.insert(&new_run(3)).await;
+    let read = store.get(new_run(1).run).await;
+    let ping = store.ping().await;
+    server.resume().await.unwrap();
+
+    assert!(
+        matches!(
+            first,
+            Err(StoreError::Unknown(_) | StoreError::Unavailable(_))
+        ),
+        "{first:?}"
+    );
+    assert!(
+        matches!(second, Err(StoreError::Unavailable(_))),
+        "{second:?}"
+    );
+    assert!(matches!(read, Err(StoreError::Unavailable(_))), "{read:?}");
+    assert!(matches!(ping, Err(StoreError::Unavailable(_))), "{ping:?}");
+    assert_eq!(store.insert(&new_run(4)).await.unwrap(), Inserted::New);
+    assert!(store.get(new_run(1).run).await.unwrap().is_some());
+    // What is not available was not written.
+    assert_eq!(store.insert(&new_run(3)).await.unwrap(), Inserted::New);
+    store.ping().await.unwrap();
+    store.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_that_was_answered_is_lost_in_a_crash() {
+    let mut server = PostgresServer::start_own().await.unwrap();
+    let store = store(&server.schema().await.unwrap()).await;
+    store.open_node(&opening(NODE, EPOCH)).await.unwrap();
+    let (told, mut answers) = tokio::sync::mpsc::channel(64);
+    let spawners: Vec<_> = (1..=8_u128)
+        .map(|client| {
+            let (store, told) = (store.clone(), told.clone());
+            tokio::spawn(async move {
+                for n in 0.. {
+                    let new = new_run(client * 1_000_000 + n);
+                    let result = store.insert(&new).await;
+                    let ended = result.is_err();
+                    if told.send((new.run, result)).await.is_err() || ended {
+                        break;
+                    }
+                }
+            })
+        })
+        .collect();
+    drop(told);
+
+    let mut written = Vec::new();
+    let mut failed = Vec::new();
+    while let Some((run, result)) = answers.recv().await {
+        match result {
+            Ok(_) => written.push(run),
+            Err(error) => failed.push((run, error)),
+        }
+        if written.len() == 500 {
+            server.crash();
+        }
+    }
+    for spawner in spawners {
+        spawner.await.unwrap();
+    }
+    server.resume().await.unwrap();
+
+    assert_eq!(failed.len(), 8, "every client meets the crash once");
+    for run in written {
+        assert!(
+            store.get(run).await.unwrap().is_some(),
+            "{run} was answered and is lost"
+        );
+    }
+    for (run, error) in failed {
+        let found = store.get(run).await.unwrap().is_some();
+        match error {
+            StoreError::Unavailable(_) => assert!(!found, "{run} is there, against the answer"),
+            StoreError::Unknown(_) => {}
+            other => panic!("{other}"),
+        }
+    }
+    store.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_statement_that_waits_too_long_is_in_doubt_and_does_not_hold_up_the_next() {
+    let server = PostgresServer::start().await.unwrap();
+    let url = server.schema().await.unwrap();
+    let store = store(&url).await;
+    store.open_node(&opening(NODE, EPOCH)).await.unwrap();
+    // A first insert prepares the statement, so that the next one is sent as a whole.
+    store.insert(&new_run(3)).await.unwrap();
+    let mut raw = Raw::to(&url).await;
+    raw.execute("BEGIN").await.unwrap();
+    raw.execute("LOCK TABLE runs IN EXCLUSIVE MODE")
+        .await
+        .unwrap();
+
+    let waited = store.insert(&new_run(1)).await;
+    raw.execute("ROLLBACK").await.unwrap();
+    let next = store.insert(&new_run(2)).await;
+
+    assert!(matches!(waited, Err(StoreError::Unknown(_))), "{waited:?}");
+    assert_eq!(next.unwrap(), Inserted::New);
+    // The abandoned statement is carried out by the server once the lock is gone: that is what the doubt is about.
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while store.get(new_run(1).run).await.unwrap().is_none() {
+        assert!(Instant::now() < deadline, "the late INSERT never came");
+        sleep(Duration::from_millis(5)).await;
+    }
+    store.finish().await;
+    server.drop_schemas().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_server_that_cannot_be_used_is_told_apart_without_a_password() {
+    let server = PostgresServer::start_own().await.unwrap();
+    let fails = async |text: String| {
+        let url: StoreUrl = text.parse().unwrap();
+        let error = open(&url).await.map(|_| ()).unwrap_err();
+        let shown = format!("{error} {error:?} {url} {url:?}");
+        assert!(!shown.contains("s3cret"), "{shown}");
+        error
+    };
+    let role = |password| server.url(Some((ROLE, password)));
+
+    let good: StoreUrl = role(PASSWORD).replace(' ', "%20").parse().unwrap();
+    open(&good).await.unwrap().finish().await;
+    let wrong = fails(role("s3cret")).await;
+    assert!(
+        matches!(wrong, OpenError::PostgresCredentials { .. }),
+        "{wrong:?}"
+    );
+    let no_database = fails(format!("{}&dbname=absent", server.url(None))).await;
+    assert!(
+        matches!(no_database, OpenError::PostgresDatabase { .. }),
+        "{no_database:?}"
+    );
+    let nobody = fails("postgres://kennel:s3cret@localhost/x?host=/nonexistent".into()).await;
+    assert!(
+        matches!(nobody, OpenError::PostgresConnect { .. }),
+        "{nobody:?}"
+    );
+    let forbidden = server
+        .schema()
+        .await
+        .unwrap()
+        .replace("search_path%3D", "search_path%3Dabsent_");
+    let no_schema = fails(forbidden).await;
+    assert!(
+        matches!(no_schema, OpenError::Migration(_)),
+        "{no_schema:?}"
+    );
+}

@@ -1,0 +1,84 @@
+//! The suite on SQLite, and what only a file can do wrong.
+#![expect(clippy::unwrap_used, reason = "a test may stop where it stands")]
+
+mod suite;
+
+use kennel_store::{Inserted, OpenError, StoreError, StoreUrl, open};
+use suite::{
+    Raw,
+    rows::{EPOCH, NODE, new_run, opening},
+    store,
+};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sqlite_does_what_every_store_has_to_do() {
+    let dir = tempfile::tempdir().unwrap();
+    let number = std::cell::Cell::new(0);
+    suite::run(|| {
+        number.set(number.get() + 1);
+        let path = dir.path().join(format!("{}.db", number.get()));
+        async move { format!("sqlite:{}", path.display()) }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_was_written_is_there_after_the_file_is_opened_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let url = format!("sqlite:{}", dir.path().join("kennel.db").display());
+    let first = store(&url).await;
+    first.open_node(&opening(NODE, EPOCH)).await.unwrap();
+    first.insert(&new_run(1)).await.unwrap();
+    first.finish().await;
+
+    let second = store(&url).await;
+
+    assert_eq!(second.open_node(&opening(NODE, EPOCH)).await.unwrap(), 2);
+    assert!(second.get(new_run(1).run).await.unwrap().is_some());
+    second.finish().await;
+}
+
+#[tokio::test]
+async fn a_foreign_lock_makes_the_store_unavailable_until_it_is_gone() {
+    let dir = tempfile::tempdir().unwrap();
+    let url = format!("sqlite:{}", dir.path().join("kennel.db").display());
+    let store = store(&url).await;
+    store.open_node(&opening(NODE, EPOCH)).await.unwrap();
+    let mut raw = Raw::to(&url).await;
+    raw.execute("BEGIN IMMEDIATE").await.unwrap();
+
+    let refused = store.insert(&new_run(1)).await;
+    raw.execute("ROLLBACK").await.unwrap();
+    let taken = store.insert(&new_run(1)).await;
+
+    assert!(
+        matches!(refused, Err(StoreError::Unavailable(_))),
+        "{refused:?}"
+    );
+    assert_eq!(taken.unwrap(), Inserted::New);
+    store.finish().await;
+}
+
+#[tokio::test]
+async fn a_file_that_cannot_be_a_database_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let nowhere = dir.path().join("absent/kennel.db");
+    let text = dir.path().join("text");
+    std::fs::write(
+        &text,
+        "not a database, and long enough to have a header that is none ".repeat(20),
+    )
+    .unwrap();
+
+    for path in [nowhere, text] {
+        let error = open(&StoreUrl::sqlite(&path))
+            .await
+            .map(|_| ())
+            .unwrap_err();
+        assert!(matches!(error, OpenError::SqliteFile { .. }), "{error:?}");
+        assert!(
+            error.to_string().contains(path.to_str().unwrap()),
+            "{error}"
+        );
+    }
+}

@@ -1,0 +1,268 @@
+//! Generations, CHECKs and the schema's own number.
+
+use super::{
+    Bed, Raw,
+    rows::{EPOCH, NODE, closure, host, new_run, opening, process},
+    store,
+};
+use kennel_lifecycle::{KeeperEpoch, NodeId, RowState, Timestamp};
+use kennel_store::{EpochRow, OpenError, StoreError, StoreUrl, open};
+
+pub(super) async fn an_older_generation_writes_nothing(bed: Bed) {
+    let old = bed.store.clone();
+    assert_eq!(old.open_node(&opening(NODE, EPOCH)).await.unwrap(), 1);
+    old.insert(&new_run(1)).await.unwrap();
+    let new = store(&bed.url).await;
+    assert_eq!(new.open_node(&opening(NODE, EPOCH + 1)).await.unwrap(), 2);
+    let run = new_run(1).run;
+    let before = new.get(run).await.unwrap();
+
+    let refused = [
+        old.insert(&new_run(2)).await.map(|_| ()),
+        old.fence(&new_run(3), &closure()).await.map(|_| ()),
+        old.record_stop(run, 1, Timestamp(5)).await,
+        old.record_state(run, 1, RowState::Running, None).await,
+        old.close(&new_run(1), &closure()).await,
+        old.close(&new_run(4), &closure()).await,
+    ];
+
+    for (i, result) in refused.into_iter().enumerate() {
+        assert!(
+            matches!(result, Err(StoreError::Fenced(_))),
+            "{i}: {result:?}"
+        );
+    }
+    assert_eq!(new.get(run).await.unwrap(), before);
+    for id in [2, 3, 4] {
+        assert_eq!(new.get(new_run(id).run).await.unwrap(), None);
+    }
+    let mut present = new_run(1);
+    present.generation = 2;
+    new.close(&present, &closure()).await.unwrap();
+    new.finish().await;
+}
+
+pub(super) async fn a_new_generation_restamps_open_rows_alone(bed: Bed) {
+    bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
+    bed.store
+        .open_node(&opening(NODE + 1, EPOCH + 9))
+        .await
+        .unwrap();
+    let mut foreign = new_run(3);
+    foreign.node = NodeId::from_u128(NODE + 1);
+    bed.store.insert(&foreign).await.unwrap();
+    bed.store.insert(&new_run(1)).await.unwrap();
+    bed.store.close(&new_run(2), &closure()).await.unwrap();
+
+    let generation = bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
+
+    assert_eq!(generation, 2);
+    for (id, expected) in [(1, 2), (2, 1), (3, 1)] {
+        let row = bed.store.get(new_run(id).run).await.unwrap().unwrap();
+        assert_eq!(row.new.generation, expected, "row {id}");
+        assert_eq!(row.new.keeper_epoch, KeeperEpoch::from_u128(EPOCH));
+    }
+}
+
+pub(super) async fn only_keepers_with_open_rows_are_listed(bed: Bed) {
+    let node = NodeId::from_u128(NODE);
+    for generation in 1..=3 {
+        let epoch = EPOCH + u128::try_from(generation).unwrap();
+        bed.store.open_node(&opening(NODE, epoch)).await.unwrap();
+        let mut new = new_run(epoch);
+        new.generation = generation;
+        new.keeper_epoch = KeeperEpoch::from_u128(epoch);
+        if generation == 2 {
+            bed.store.close(&new, &closure()).await.unwrap();
+        } else {
+            bed.store.insert(&new).await.unwrap();
+        }
+    }
+
+    let found = bed.store.open_epochs(node).await.unwrap();
+
+    let expected = [EPOCH + 1, EPOCH + 3].map(|epoch| EpochRow {
+        keeper_epoch: KeeperEpoch::from_u128(epoch),
+        keeper: process(4000),
+        host: host(),
+    });
+    assert_eq!(found, expected);
+    let elsewhere = bed.store.open_epochs(NodeId::from_u128(NODE + 1)).await;
+    assert_eq!(elsewhere.unwrap(), []);
+}
+
+pub(super) async fn a_keeper_of_another_node_raises_no_generation(bed: Bed) {
+    bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
+    bed.store
+        .open_node(&opening(NODE + 1, EPOCH + 1))
+        .await
+        .unwrap();
+
+    let mixed_up = bed.store.open_node(&opening(NODE, EPOCH + 1)).await;
+
+    assert!(
+        matches!(mixed_up, Err(StoreError::Corrupt(_))),
+        "{mixed_up:?}"
+    );
+    assert_eq!(bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap(), 2);
+}
+
+/// CHECK, and a change of an open row (first part) or a closed one (second) that it has to refuse.
+const REFUSED_OF_OPEN: [(&str, &str); 22] = [
+    ("runs_state", "state = 'stopping'"),
+    ("runs_desired", "desired = 'pause'"),
+    ("runs_kind", "kind = 'cron'"),
+    ("runs_counters", "attempt = 0"),
+    ("runs_counters", "generation = 0"),
+    ("runs_counters", "grace_period_ms = -1"),
+    ("runs_terminal_has_", "state = 'failed'"),
+    ("runs_terminal_has_time", "ended_us = 1"),
+    ("runs_terminal_has_verdict", "tree_verdict = 'never_ran'"),
+    ("runs_open_has_no_end", "exit_kind = 'unknown'"),
+    ("runs_open_has_no_end", "streams_end = 'eof'"),
+    ("runs_stop", "desired = 'stop'"),
+    ("runs_stop", "stop_deadline = 1"),
+    ("runs_identity_whole", "shim_pid = NULL"),
+    ("runs_identity_whole", "start_ticks = NULL"),
+    ("runs_identity_whole", "boot_id = NULL"),
+    ("runs_identity_whole", "shim_start_ticks = NULL"),
+    ("runs_pids", "process_pid = 0"),
+    ("runs_pids", "shim_pid = -1"),
+    ("runs_cgroup_whole", "cgroup_inode = NULL"),
+    ("runs_labels", "labels = '[]'"),
+    ("run_id", "run_id = 'short'"),
+];
+const REFUSED_OF_CLOSED: [(&str, &str); 14] = [
+    (
+        "runs_terminal_has_reason",
+        "desired = 'run', end_reason = NULL, exit_kind = NULL, exit_value = NULL, tree_verdict = 'never_ran', tree_detail = NULL, streams_end = NULL",
+    ),
+    ("runs_terminal_has_time", "ended_us = NULL"),
+    (
+        "runs_terminal_has_verdict",
+        "tree_verdict = NULL, tree_detail = NULL",
+    ),
+    ("runs_state_of_reason", "state = 'failed'"),
+    ("runs_state_of_reason", "exit_value = 1"),
+    ("runs_state_of_reason", "end_reason = 'boredom'"),
+    (
+        "runs_reason_has_detail",
+        "end_reason = 'aborted', state = 'cancelled'",
+    ),
+    (
+        "runs_exit",
+        "exit_kind = 'code', exit_value = 256, state = 'failed'",
+    ),
+    (
+        "runs_exit",
+        "exit_kind = 'signal', exit_value = 0, state = 'failed'",
+    ),
+    ("runs_exit", "exit_kind = 'unknown', state = 'failed'"),
+    ("runs_exit", "exit_kind = 'asleep', state = 'failed'"),
+    ("runs_tree", "tree_detail = NULL"),
+    ("runs_tree", "tree_verdict = 'bare'"),
+    ("runs_streams", "streams_end = 'dry'"),
+];
+
+pub(super) async fn every_check_refuses_what_no_run_can_be(bed: Bed) {
+    bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
+    bed.store.insert(&new_run(1)).await.unwrap();
+    bed.store.close(&new_run(2), &closure()).await.unwrap();
+    let mut bare = new_run(3);
+    bare.identity = None;
+    bed.store.close(&bare, &closure()).await.unwrap();
+    let mut raw = Raw::to(&bed.url).await;
+    let all = (REFUSED_OF_OPEN.iter().map(|case| (1, case)))
+        .chain(REFUSED_OF_CLOSED.iter().map(|case| (2, case)));
+
+    for (id, (check, change)) in all {
+        let run = new_run(id).run;
+        let sql = format!("UPDATE runs SET {change} WHERE run_id = '{run}'");
+        let error = raw.execute(&sql).await.expect_err(change);
+        assert!(
+            error.contains(check),
+            "{change} was refused by another check: {error}"
+        );
+    }
+
+    let others = [
+        "UPDATE runs SET pidfs_handle = 1 WHERE process_pid IS NULL",
+        "UPDATE runs SET cgroup_path = '/', cgroup_inode = 1 WHERE process_pid IS NULL",
+        "UPDATE nodes SET generation = 0",
+        "UPDATE keeper_epochs SET process_pid = 0",
+        "UPDATE keeper_epochs SET node = '00000000000000000000000000'",
+    ];
+    for sql in others {
+        raw.execute(sql).await.expect_err(sql);
+    }
+    // What a run can be is let through: the checks above refuse for their own reason.
+    raw.execute("UPDATE runs SET attempt = 2").await.unwrap();
+    assert_eq!(
+        bed.store
+            .get(new_run(1).run)
+            .await
+            .unwrap()
+            .unwrap()
+            .new
+            .attempt,
+        2
+    );
+}
+
+pub(super) async fn a_newer_schema_is_refused(bed: Bed) {
+    let mut raw = Raw::to(&bed.url).await;
+    raw.execute(
+        "INSERT INTO _sqlx_migrations (version, description, success, checksum, execution_time) \
+         VALUES (99, 'tomorrow', TRUE, '', 0)",
+    )
+    .await
+    .unwrap();
+    let url: StoreUrl = bed.url.parse().unwrap();
+
+    let refused = open(&url).await.map(|_| ());
+
+    assert!(
+        matches!(
+            refused,
+            Err(OpenError::SchemaNewer {
+                found: 99,
+                known: 1
+            })
+        ),
+        "{refused:?}"
+    );
+}
+
+pub(super) async fn a_changed_migration_is_refused(bed: Bed) {
+    let mut raw = Raw::to(&bed.url).await;
+    raw.execute("UPDATE _sqlx_migrations SET checksum = '' WHERE version = 1")
+        .await
+        .unwrap();
+    let url: StoreUrl = bed.url.parse().unwrap();
+
+    let refused = open(&url).await.map(|_| ());
+
+    assert!(
+        matches!(refused, Err(OpenError::SchemaDiffers { version: 1 })),
+        "{refused:?}"
+    );
+}
+
+pub(super) async fn a_row_that_cannot_be_read_is_corrupt(bed: Bed) {
+    bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
+    bed.store.close(&new_run(1), &closure()).await.unwrap();
+    let mut raw = Raw::to(&bed.url).await;
+    raw.execute("UPDATE runs SET tree_detail = '{\"proof\": \"hearsay\"}'")
+        .await
+        .unwrap();
+
+    let read = bed.store.get(new_run(1).run).await;
+
+    let Err(StoreError::Corrupt(text)) = read else {
+        panic!("{read:?}");
+    };
+    assert!(
+        text.contains("hearsay") && text.contains(&new_run(1).run.to_string()),
+        "{text}"
+    );
+}

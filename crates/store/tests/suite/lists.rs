@@ -1,0 +1,145 @@
+//! Pages and filters.
+
+use super::{
+    Bed,
+    rows::{EPOCH, NODE, closure, new_run, opening},
+};
+use kennel_lifecycle::{EndReason, Exit, NodeId, RowState, RunId, RunKind, RunState, Timestamp};
+use kennel_store::{ListFilter, PageStart};
+use std::collections::BTreeMap;
+
+pub(super) async fn pages_neither_repeat_nor_skip_while_rows_are_added(bed: Bed) {
+    bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
+    let add = async |id: u128, created: i64| {
+        let mut new = new_run(id);
+        new.created = Timestamp(created);
+        bed.store.insert(&new).await.unwrap();
+    };
+    // Five rows share each point in time, so that the key has to decide between them.
+    for id in 1..=25_u32 {
+        add(u128::from(id), i64::from(id / 5)).await;
+    }
+
+    let mut seen = Vec::new();
+    let mut start = None;
+    loop {
+        let page = bed
+            .store
+            .list(&ListFilter::default(), start, 4)
+            .await
+            .unwrap();
+        assert!(page.len() <= 4);
+        let Some(last) = page.last() else { break };
+        start = Some(PageStart {
+            created: last.new.created,
+            run: last.new.run,
+        });
+        seen.extend(page.iter().map(|row| row.new.run));
+        add(1000 + u128::try_from(seen.len()).unwrap(), 1_000).await;
+    }
+
+    let expected: Vec<RunId> = (1..=25).rev().map(|id| new_run(id).run).collect();
+    assert_eq!(seen, expected);
+}
+
+pub(super) async fn filters_by_state_kind_and_labels(bed: Bed) {
+    bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
+    let kinds = [
+        RunKind::Heartbeat,
+        RunKind::Service,
+        RunKind::Terminal,
+        RunKind::Job,
+    ];
+    for (id, kind) in (1..=9).zip(kinds.into_iter().cycle()) {
+        let mut new = new_run(id);
+        new.kind = kind;
+        new.labels = BTreeMap::from([
+            ("id".into(), id.to_string()),
+            ("odd \"%_'".into(), (id % 2 == 1).to_string()),
+        ]);
+        bed.store.insert(&new).await.unwrap();
+    }
+    let run = |id| new_run(id).run;
+    // 1 starting; 2 running; 3 pausing; 4 paused; 5 paused and to stop; 6 to 9 ended.
+    for (id, state) in [
+        (2, RowState::Running),
+        (3, RowState::Pausing),
+        (4, RowState::Paused),
+        (5, RowState::Paused),
+    ] {
+        bed.store
+            .record_state(run(id), 1, state, None)
+            .await
+            .unwrap();
+    }
+    bed.store
+        .record_stop(run(5), 1, Timestamp(1))
+        .await
+        .unwrap();
+    for (id, reason, code) in [
+        (6, EndReason::Exited, 0),
+        (7, EndReason::Exited, 1),
+        (8, EndReason::ServerShutdown, 0),
+        (9, EndReason::ServiceLost, 0),
+    ] {
+        let mut end = closure();
+        end.outcome.reason = reason;
+        end.outcome.exit = Some(Exit::Code(code));
+        bed.store.close(&new_run(id), &end).await.unwrap();
+    }
+
+    let labels = |pairs: &[(&str, &str)]| ListFilter {
+        labels: pairs
+            .iter()
+            .map(|(k, v)| ((*k).into(), (*v).into()))
+            .collect(),
+        ..ListFilter::default()
+    };
+    let states = |states: &[RunState]| ListFilter {
+        states: states.to_vec(),
+        ..ListFilter::default()
+    };
+    let mut both = states(&[RunState::Running, RunState::Lost]);
+    both.kinds = vec![RunKind::Heartbeat, RunKind::Terminal];
+    for (filter, expected) in [
+        (ListFilter::default(), vec![9, 8, 7, 6, 5, 4, 3, 2, 1]),
+        (states(&[RunState::Starting]), vec![1]),
+        (states(&[RunState::Running]), vec![3, 2]),
+        (states(&[RunState::Paused]), vec![4]),
+        (states(&[RunState::Stopping]), vec![5]),
+        (states(&[RunState::Succeeded]), vec![6]),
+        (states(&[RunState::Failed]), vec![7]),
+        (states(&[RunState::Cancelled]), vec![8]),
+        (states(&[RunState::Lost, RunState::Starting]), vec![9, 1]),
+        (both, vec![9, 3]),
+        (labels(&[("id", "4")]), vec![4]),
+        (labels(&[("odd \"%_'", "true")]), vec![9, 7, 5, 3, 1]),
+        (labels(&[("odd \"%_'", "true"), ("id", "3")]), vec![3]),
+        (labels(&[("odd \"%_'", "true"), ("id", "2")]), vec![]),
+        (labels(&[("absent", "")]), vec![]),
+    ] {
+        let rows = bed.store.list(&filter, None, 100).await.unwrap();
+        let found: Vec<RunId> = rows.iter().map(|row| row.new.run).collect();
+        let expected: Vec<RunId> = expected.into_iter().map(run).collect();
+        assert_eq!(found, expected, "{filter:?}");
+    }
+}
+
+pub(super) async fn open_runs_are_those_of_the_node(bed: Bed) {
+    bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
+    bed.store
+        .open_node(&opening(NODE + 1, EPOCH + 1))
+        .await
+        .unwrap();
+    let mut foreign = new_run(1);
+    foreign.node = NodeId::from_u128(NODE + 1);
+    bed.store.insert(&foreign).await.unwrap();
+    bed.store.insert(&new_run(2)).await.unwrap();
+    bed.store.insert(&new_run(3)).await.unwrap();
+    bed.store.close(&new_run(3), &closure()).await.unwrap();
+
+    let open = bed.store.open_runs(NodeId::from_u128(NODE)).await.unwrap();
+
+    let found: Vec<RunId> = open.iter().map(|row| row.new.run).collect();
+    assert_eq!(found, [new_run(2).run]);
+}

@@ -1,0 +1,105 @@
+//! What every store has to do, said once and run on each database.
+
+pub(crate) mod rows;
+
+mod ends;
+mod guards;
+mod lists;
+mod writes;
+
+use kennel_store::{Store, StoreUrl, open};
+use sqlx::{AssertSqlSafe, Connection, PgConnection, SqliteConnection};
+use std::{fmt::Write as _, pin::Pin, sync::Arc};
+
+/// One case's own store: an empty database with the schema in it.
+pub(crate) struct Bed {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) url: String,
+}
+
+type Case = (
+    &'static str,
+    fn(Bed) -> Pin<Box<dyn Future<Output = ()> + Send>>,
+);
+
+macro_rules! cases {
+    ($($module:ident::$name:ident,)+) => {
+        &[$((stringify!($name), |bed| Box::pin($module::$name(bed))),)+]
+    };
+}
+
+const CASES: &[Case] = cases![
+    writes::what_is_inserted_is_read_back_whole,
+    writes::a_taken_key_gives_the_row_that_stands_there,
+    writes::a_late_insert_meets_the_closed_row,
+    writes::closing_twice_changes_nothing,
+    writes::closing_keeps_times_that_it_does_not_know,
+    writes::a_fence_takes_only_a_free_key,
+    writes::a_stop_only_brings_the_deadline_forward,
+    writes::a_state_is_written_on_an_open_row_only,
+    writes::one_bad_row_among_a_thousand_spoils_no_other,
+    writes::a_write_outlives_its_caller,
+    writes::many_changes_of_one_run_keep_their_order,
+    writes::a_finished_store_is_not_available,
+    guards::an_older_generation_writes_nothing,
+    guards::a_new_generation_restamps_open_rows_alone,
+    guards::only_keepers_with_open_rows_are_listed,
+    guards::a_keeper_of_another_node_raises_no_generation,
+    guards::every_check_refuses_what_no_run_can_be,
+    guards::a_newer_schema_is_refused,
+    guards::a_changed_migration_is_refused,
+    guards::a_row_that_cannot_be_read_is_corrupt,
+    ends::every_end_is_read_back_as_it_was,
+    lists::pages_neither_repeat_nor_skip_while_rows_are_added,
+    lists::filters_by_state_kind_and_labels,
+    lists::open_runs_are_those_of_the_node,
+];
+
+/// Runs all cases, each on a store of its own, and tells at the end which of them failed.
+pub(crate) async fn run<F: Future<Output = String>>(new_url: impl Fn() -> F) {
+    let mut failed = String::new();
+    for (name, case) in CASES {
+        let url = new_url().await;
+        let bed = Bed {
+            store: store(&url).await,
+            url,
+        };
+        let store = bed.store.clone();
+        if let Err(error) = tokio::spawn(case(bed)).await {
+            let _ = write!(failed, "\n  {name}: {error}");
+        }
+        store.finish().await;
+    }
+    assert!(failed.is_empty(), "failed on this database:{failed}");
+}
+
+pub(crate) async fn store(url: &str) -> Arc<dyn Store> {
+    let url: StoreUrl = url.parse().expect("a URL of the fixture");
+    open(&url).await.expect("an open store")
+}
+
+/// A connection beside the store.
+pub(crate) enum Raw {
+    Sqlite(SqliteConnection),
+    Postgres(PgConnection),
+}
+
+impl Raw {
+    pub(crate) async fn to(url: &str) -> Self {
+        if url.starts_with("sqlite:") {
+            Self::Sqlite(SqliteConnection::connect(url).await.expect("a connection"))
+        } else {
+            Self::Postgres(PgConnection::connect(url).await.expect("a connection"))
+        }
+    }
+
+    /// The text of the database's error, if it refuses.
+    pub(crate) async fn execute(&mut self, sql: &str) -> Result<(), String> {
+        let sql = AssertSqlSafe(sql.to_owned());
+        match self {
+            Self::Sqlite(conn) => sqlx::query(sql).execute(conn).await.map(|_| ()),
+            Self::Postgres(conn) => sqlx::query(sql).execute(conn).await.map(|_| ()),
+        }
+        .map_err(|e| e.to_string())
+    }
+}

@@ -1,0 +1,91 @@
+//! Rows, openings and closings for the cases to write.
+
+use kennel_lifecycle::{
+    CgroupIdentity, EndReason, Exit, HostIdentity, KeeperEpoch, NodeId, Outcome, ProcessIdentity,
+    Proof, RunId, RunIdentity, RunKind, StreamsEnd, Timestamp, TreeVerdict,
+};
+use kennel_store::{Closure, NewRun, Opening, Times};
+use std::{collections::BTreeMap, time::Duration};
+
+pub(crate) const NODE: u128 = 7;
+pub(crate) const EPOCH: u128 = 70;
+
+pub(crate) fn opening(node: u128, epoch: u128) -> Opening {
+    Opening {
+        node: NodeId::from_u128(node),
+        node_name: format!("node-{node}"),
+        keeper_epoch: KeeperEpoch::from_u128(epoch),
+        keeper: process(4000),
+        host: host(),
+        now: Timestamp(1_000),
+    }
+}
+
+pub(crate) fn host() -> HostIdentity {
+    HostIdentity {
+        boot_id: "8f4e2c52-5f0a-4a55-8a3a-6a7a1c2d3e4f".into(),
+        pidns_inode: 4_026_531_836,
+    }
+}
+
+pub(crate) fn process(pid: i32) -> ProcessIdentity {
+    ProcessIdentity {
+        pid,
+        pgid: pid + 1,
+        sid: pid + 2,
+        // Above what a signed number holds, to see that no bit is lost.
+        start_ticks: u64::MAX - 5,
+        pidfs_handle: Some(1 << 63),
+    }
+}
+
+/// An open row under `NODE`, generation 1, with every optional part present.
+pub(crate) fn new_run(id: u128) -> NewRun {
+    NewRun {
+        run: RunId::from_u128(id),
+        owner: "uid:1000".into(),
+        attempt: 1,
+        kind: RunKind::Job,
+        node: NodeId::from_u128(NODE),
+        generation: 1,
+        keeper_epoch: KeeperEpoch::from_u128(EPOCH),
+        identity: Some(RunIdentity {
+            command: process(5000),
+            shim: process(6000),
+            cgroup: Some(CgroupIdentity {
+                path: "/sys/fs/cgroup/kennel/run-1".into(),
+                inode: u64::MAX,
+            }),
+            host: host(),
+        }),
+        grace: Duration::from_millis(2_500),
+        traceparent: Some("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01".into()),
+        spec: "{\"argv\":{\"args\":[\"sh\",\"-c\",\"printf 'ä\\u0000\\n'\"]}}".into(),
+        spec_digest: vec![0, 1, 254, 255],
+        spec_digest_version: 1,
+        labels: BTreeMap::from([
+            ("team".into(), "blue \"quoted\" ü".into()),
+            ("a.b/c".into(), String::new()),
+        ]),
+        created: Timestamp(1_700_000_000_000_000),
+    }
+}
+
+/// A clean end with every time known.
+pub(crate) fn closure() -> Closure {
+    Closure {
+        outcome: Outcome {
+            reason: EndReason::Exited,
+            exit: Some(Exit::Code(0)),
+            tree: TreeVerdict::Empty(Proof::CgroupAndEchild),
+            streams: Some(StreamsEnd::Eof),
+        },
+        times: Times {
+            started: Some(Timestamp(2)),
+            leader_exited: Some(Timestamp(3)),
+            streams_closed: Some(Timestamp(4)),
+            tree_empty: Some(Timestamp(5)),
+            ended: Some(Timestamp(6)),
+        },
+    }
+}

@@ -1,0 +1,291 @@
+//! Inserts, stops, states and closings.
+
+use super::{
+    Bed,
+    rows::{EPOCH, NODE, closure, new_run, opening},
+};
+use kennel_lifecycle::{EndReason, Outcome, RowState, RunState, Timestamp, TreeVerdict};
+use kennel_store::{Closure, Desired, Inserted, StoreError, StoredState, Times};
+use std::{collections::BTreeMap, future::ready, time::Duration};
+
+pub(super) async fn what_is_inserted_is_read_back_whole(bed: Bed) {
+    bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
+    let full = new_run(1);
+    let mut bare = new_run(2);
+    let identity = bare.identity.as_mut().unwrap();
+    identity.cgroup = None;
+    identity.command.pidfs_handle = None;
+    identity.shim.pidfs_handle = None;
+    bare.traceparent = None;
+    bare.labels = BTreeMap::new();
+    bare.spec_digest = Vec::new();
+    bare.grace = Duration::ZERO;
+
+    for new in [full, bare] {
+        assert_eq!(bed.store.insert(&new).await.unwrap(), Inserted::New);
+        let row = bed.store.get(new.run).await.unwrap().unwrap();
+        assert_eq!(row.new, new);
+        assert_eq!(row.state, StoredState::Starting);
+        assert_eq!(row.desired, Desired::Run);
+        assert_eq!(row.stop_deadline, None);
+        assert_eq!(row.times, Times::default());
+        assert_eq!(row.outcome, None);
+    }
+    assert_eq!(bed.store.get(new_run(3).run).await.unwrap(), None);
+
+    let mut odd = new_run(4);
+    odd.grace = Duration::from_nanos(1);
+    bed.store.insert(&odd).await.unwrap();
+    let row = bed.store.get(odd.run).await.unwrap().unwrap();
+    assert_eq!(row.new.grace, Duration::from_millis(1));
+}
+
+pub(super) async fn a_taken_key_gives_the_row_that_stands_there(bed: Bed) {
+    bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
+    bed.store.insert(&new_run(1)).await.unwrap();
+    let mut second = new_run(1);
+    second.owner = "uid:2000".into();
+
+    let Inserted::Taken(row) = bed.store.insert(&second).await.unwrap() else {
+        panic!("the key was taken");
+    };
+
+    assert_eq!(row.new, new_run(1));
+}
+
+pub(super) async fn a_late_insert_meets_the_closed_row(bed: Bed) {
+    bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
+    bed.store.close(&new_run(1), &closure()).await.unwrap();
+
+    let Inserted::Taken(row) = bed.store.insert(&new_run(1)).await.unwrap() else {
+        panic!("a closed row stands there");
+    };
+
+    assert_eq!(row.new, new_run(1));
+    assert_eq!(row.state, StoredState::Ended(RunState::Succeeded));
+    assert_eq!(row.desired, Desired::Stop);
+    assert_eq!(row.times, closure().times);
+    assert_eq!(row.outcome, Some(closure().outcome));
+}
+
+pub(super) async fn closing_twice_changes_nothing(bed: Bed) {
+    bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
+    bed.store.insert(&new_run(1)).await.unwrap();
+    bed.store.close(&new_run(1), &closure()).await.unwrap();
+    let before = bed.store.get(new_run(1).run).await.unwrap();
+    let mut other = closure();
+    other.outcome.reason = EndReason::ServiceLost;
+    other.times.ended = Some(Timestamp(99));
+
+    bed.store.close(&new_run(1), &other).await.unwrap();
+
+    assert_eq!(bed.store.get(new_run(1).run).await.unwrap(), before);
+    assert_eq!(before.unwrap().outcome, Some(closure().outcome));
+}
+
+pub(super) async fn closing_keeps_times_that_it_does_not_know(bed: Bed) {
+    bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
+    bed.store.insert(&new_run(1)).await.unwrap();
+    let started = Some(Timestamp(41));
+    bed.store
+        .record_state(new_run(1).run, 1, RowState::Running, started)
+        .await
+        .unwrap();
+    let mut closing = closure();
+    closing.times = Times {
+        ended: Some(Timestamp(42)),
+        ..Times::default()
+    };
+
+    bed.store.close(&new_run(1), &closing).await.unwrap();
+
+    let row = bed.store.get(new_run(1).run).await.unwrap().unwrap();
+    assert_eq!(row.times.started, started);
+    assert_eq!(row.times.leader_exited, None);
+    assert_eq!(row.times.ended, Some(Timestamp(42)));
+}
+
+pub(super) async fn a_fence_takes_only_a_free_key(bed: Bed) {
+    bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
+    let mut unknown = new_run(1);
+    unknown.identity = None;
+    let fenced = Closure {
+        outcome: Outcome {
+            reason: EndReason::Fenced { by: "uid:0".into() },
+            exit: None,
+            tree: TreeVerdict::NeverRan,
+            streams: None,
+        },
+        times: Times {
+            ended: Some(Timestamp(9)),
+            ..Times::default()
+        },
+    };
+    bed.store.insert(&new_run(2)).await.unwrap();
+    let mut known = unknown.clone();
+    known.run = new_run(2).run;
+
+    assert_eq!(
+        bed.store.fence(&unknown, &fenced).await.unwrap(),
+        Inserted::New
+    );
+    let Inserted::Taken(open) = bed.store.fence(&known, &fenced).await.unwrap() else {
+        panic!("an open row stands there");
+    };
+    let Inserted::Taken(closed) = bed.store.insert(&new_run(1)).await.unwrap() else {
+        panic!("the fence stands there");
+    };
+
+    assert_eq!(open.new, new_run(2));
+    assert_eq!(open.outcome, None);
+    assert_eq!(closed.new, unknown);
+    assert_eq!(closed.state, StoredState::Ended(RunState::Cancelled));
+    assert_eq!(closed.outcome, Some(fenced.outcome));
+}
+
+pub(super) async fn a_stop_only_brings_the_deadline_forward(bed: Bed) {
+    bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
+    bed.store.insert(&new_run(1)).await.unwrap();
+    let run = new_run(1).run;
+
+    for (asked, kept) in [(500, 500), (900, 500), (300, 300)] {
+        bed.store
+            .record_stop(run, 1, Timestamp(asked))
+            .await
+            .unwrap();
+        let row = bed.store.get(run).await.unwrap().unwrap();
+        assert_eq!(row.desired, Desired::Stop);
+        assert_eq!(row.stop_deadline, Some(Timestamp(kept)));
+        assert_eq!(row.state, StoredState::Starting);
+    }
+
+    bed.store.close(&new_run(1), &closure()).await.unwrap();
+    let late = bed.store.record_stop(run, 1, Timestamp(1)).await;
+    assert!(
+        matches!(late, Err(StoreError::Fenced(r)) if r == run),
+        "{late:?}"
+    );
+    let row = bed.store.get(run).await.unwrap().unwrap();
+    assert_eq!(row.stop_deadline, Some(Timestamp(300)));
+}
+
+pub(super) async fn a_state_is_written_on_an_open_row_only(bed: Bed) {
+    bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
+    bed.store.insert(&new_run(1)).await.unwrap();
+    let run = new_run(1).run;
+    let started = Some(Timestamp(12));
+
+    for (state, given, stored) in [
+        (RowState::Running, started, StoredState::Running),
+        (RowState::Pausing, None, StoredState::Pausing),
+        (RowState::Paused, None, StoredState::Paused),
+        (RowState::Running, None, StoredState::Running),
+    ] {
+        bed.store.record_state(run, 1, state, given).await.unwrap();
+        let row = bed.store.get(run).await.unwrap().unwrap();
+        assert_eq!(row.state, stored);
+        assert_eq!(row.times.started, started);
+    }
+
+    bed.store.close(&new_run(1), &closure()).await.unwrap();
+    for absent in [run, new_run(2).run] {
+        let refused = bed
+            .store
+            .record_state(absent, 1, RowState::Paused, None)
+            .await;
+        assert!(
+            matches!(refused, Err(StoreError::Fenced(r)) if r == absent),
+            "{refused:?}"
+        );
+    }
+}
+
+pub(super) async fn one_bad_row_among_a_thousand_spoils_no_other(bed: Bed) {
+    const BAD: u128 = 500;
+    bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
+    let inserts = (1..=1000).map(|id| {
+        let store = bed.store.clone();
+        tokio::spawn(async move {
+            let mut new = new_run(id);
+            if id == BAD {
+                // An open row without an identity is what a CHECK is for.
+                new.identity = None;
+            }
+            store.insert(&new).await
+        })
+    });
+
+    for (id, insert) in (1..).zip(inserts.collect::<Vec<_>>()) {
+        let result = insert.await.unwrap();
+        if id == BAD {
+            assert!(matches!(result, Err(StoreError::Corrupt(_))), "{result:?}");
+        } else {
+            assert_eq!(result.unwrap(), Inserted::New, "row {id}");
+        }
+    }
+
+    let open = bed.store.open_runs(new_run(1).node).await.unwrap();
+    assert_eq!(open.len(), 999);
+    assert_eq!(bed.store.get(new_run(BAD).run).await.unwrap(), None);
+}
+
+pub(super) async fn a_write_outlives_its_caller(bed: Bed) {
+    bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
+    let new = new_run(1);
+    tokio::select! { biased;
+        _ = bed.store.insert(&new) => panic!("a commit takes longer than one poll"),
+        () = ready(()) => {}
+    }
+
+    // The next write of the same run comes after the abandoned one.
+    let second = bed.store.insert(&new).await.unwrap();
+
+    assert!(matches!(second, Inserted::Taken(_)), "{second:?}");
+}
+
+pub(super) async fn many_changes_of_one_run_keep_their_order(bed: Bed) {
+    bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
+    bed.store.insert(&new_run(1)).await.unwrap();
+    let run = new_run(1).run;
+    let state = |state, at| bed.store.record_state(run, 1, state, Some(Timestamp(at)));
+    // Keeps the writer busy, so that all that follows is queued together.
+    let busy = new_run(2);
+    let row = new_run(1);
+    let end = closure();
+
+    let (inserted, first, second, third, closed) = tokio::join!(
+        biased;
+        bed.store.insert(&busy),
+        state(RowState::Running, 1),
+        state(RowState::Pausing, 2),
+        state(RowState::Paused, 3),
+        bed.store.close(&row, &end),
+    );
+
+    inserted.unwrap();
+    for result in [first, second, third, closed] {
+        result.unwrap();
+    }
+    let row = bed.store.get(run).await.unwrap().unwrap();
+    assert_eq!(row.outcome, Some(end.outcome));
+}
+
+pub(super) async fn a_finished_store_is_not_available(bed: Bed) {
+    bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
+    bed.store.ping().await.unwrap();
+    assert!(
+        bed.store.describe().ends_with(", schema 1"),
+        "{}",
+        bed.store.describe()
+    );
+
+    bed.store.finish().await;
+
+    let write = bed.store.insert(&new_run(1)).await;
+    assert!(
+        matches!(write, Err(StoreError::Unavailable(_))),
+        "{write:?}"
+    );
+    let read = bed.store.get(new_run(1).run).await;
+    assert!(matches!(read, Err(StoreError::Unavailable(_))), "{read:?}");
+}
