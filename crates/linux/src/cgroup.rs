@@ -1,9 +1,19 @@
 //! Control groups (v2): where ours are, one fresh directory per run, freeze and kill.
 
+use kennel_lifecycle::CgroupIdentity;
+use nix::{
+    errno::Errno,
+    fcntl::{OFlag, openat},
+    sys::stat::{Mode, fstat},
+};
 use std::{
     ffi::OsStr,
-    fs,
-    os::unix::ffi::OsStrExt,
+    fs::{self, File},
+    io::{self, Read, Write},
+    os::{
+        fd::OwnedFd,
+        unix::{ffi::OsStrExt, fs::MetadataExt},
+    },
     path::{Path, PathBuf},
     sync::OnceLock,
 };
@@ -19,7 +29,7 @@ fn mount() -> Option<&'static Mount> {
     MOUNT.get_or_init(find_mount).as_ref()
 }
 
-/// proc_pid_mountinfo(5): id, parent, device, root, point, options, optional fields, `-`, type, ...
+/// `proc_pid_mountinfo(5)`: id, parent, device, root, point, options, optional fields, `-`, type, ...
 fn find_mount() -> Option<Mount> {
     let text = fs::read_to_string("/proc/self/mountinfo").ok()?;
     text.lines().find_map(|line| {
@@ -57,4 +67,154 @@ pub(crate) fn path_of(pid: i32) -> Option<PathBuf> {
     let group = group.strip_suffix(" (deleted)").unwrap_or(group);
     let below = Path::new(group).strip_prefix(&mount.root).ok()?;
     Some(mount.point.join(below))
+}
+
+/// The identity of a directory, if it is one.
+fn identify(path: &Path) -> io::Result<CgroupIdentity> {
+    Ok(CgroupIdentity {
+        path: path
+            .to_str()
+            .ok_or(io::ErrorKind::InvalidFilename)?
+            .to_owned(),
+        inode: fs::metadata(path)?.ino(),
+    })
+}
+
+/// Makes a fresh directory: one that exists is never used again (a killed one kills what is cloned into it).
+pub(crate) fn create(path: &Path) -> io::Result<CgroupIdentity> {
+    fs::create_dir(path)?;
+    identify(path).inspect_err(|_| {
+        let _ = fs::remove_dir(path);
+    })
+}
+
+/// Opens the very directory: `Ok(None)` when it has been removed, whatever stands at its path since.
+pub(crate) fn open(group: &CgroupIdentity) -> io::Result<Option<OwnedFd>> {
+    let flags = OFlag::O_DIRECTORY | OFlag::O_CLOEXEC | OFlag::O_RDONLY;
+    match nix::fcntl::open(group.path.as_str(), flags, Mode::empty()) {
+        Ok(dir) => Ok((fstat(&dir)?.st_ino == group.inode).then_some(dir)),
+        Err(Errno::ENOENT | Errno::ENOTDIR) => Ok(None),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+/// Reads a control file of the very directory; `Ok(None)` when the directory is gone.
+fn read(group: &CgroupIdentity, file: &str) -> io::Result<Option<String>> {
+    let Some(dir) = open(group)? else {
+        return Ok(None);
+    };
+    let mut text = String::new();
+    let opened = openat(
+        &dir,
+        file,
+        OFlag::O_RDONLY | OFlag::O_CLOEXEC,
+        Mode::empty(),
+    );
+    let read = opened
+        .map_err(io::Error::from)
+        .and_then(|fd| File::from(fd).read_to_string(&mut text));
+    match read {
+        Ok(_) => Ok(Some(text)),
+        // The directory was removed between the two steps (ENODEV on read).
+        Err(error) if matches!(error.raw_os_error(), Some(libc::ENODEV | libc::ENOENT)) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn write(group: &CgroupIdentity, file: &str, value: &str) -> io::Result<()> {
+    let Some(dir) = open(group)? else {
+        return Err(io::ErrorKind::NotFound.into());
+    };
+    let opened = openat(
+        &dir,
+        file,
+        OFlag::O_WRONLY | OFlag::O_CLOEXEC,
+        Mode::empty(),
+    );
+    File::from(opened?).write_all(value.as_bytes())
+}
+
+fn event(group: &CgroupIdentity, key: &str) -> io::Result<Option<bool>> {
+    let events = read(group, "cgroup.events")?;
+    Ok(events.map(|text| {
+        text.lines()
+            .any(|line| line.split_once(' ') == Some((key, "1")))
+    }))
+}
+
+/// Whether a living process is in it or below it. A removed directory holds nobody.
+pub(crate) fn is_populated(group: &CgroupIdentity) -> io::Result<bool> {
+    Ok(event(group, "populated")?.unwrap_or(false))
+}
+
+/// Whether every task in it is seen frozen.
+pub(crate) fn is_frozen(group: &CgroupIdentity) -> io::Result<bool> {
+    Ok(event(group, "frozen")?.unwrap_or(false))
+}
+
+/// Freezes or thaws.
+pub(crate) fn freeze(group: &CgroupIdentity, on: bool) -> io::Result<()> {
+    write(group, "cgroup.freeze", if on { "1" } else { "0" })
+}
+
+/// Moves a process into it: slow (up to 20 ms), so only where clone3(2) cannot do it.
+pub(crate) fn enter(group: &CgroupIdentity, pid: i32) -> io::Result<()> {
+    write(group, "cgroup.procs", &pid.to_string())
+}
+
+/// SIGKILL to all in it and below it. Refused if this process is among them.
+pub(crate) fn kill(group: &CgroupIdentity) -> io::Result<()> {
+    let me = std::process::id().cast_signed();
+    if path_of(me).is_some_and(|own| own.starts_with(&group.path)) {
+        return Err(io::Error::other("this process is in the group"));
+    }
+    write(group, "cgroup.kill", "1")
+}
+
+/// All processes in it and below it, zombies left out by the kernel.
+pub(crate) fn members(group: &CgroupIdentity) -> Vec<i32> {
+    let mut found = Vec::new();
+    if !matches!(open(group), Ok(Some(_))) {
+        return found;
+    }
+    let mut open = vec![PathBuf::from(&group.path)];
+    while let Some(dir) = open.pop() {
+        let procs = fs::read_to_string(dir.join("cgroup.procs")).unwrap_or_default();
+        found.extend(procs.lines().filter_map(|pid| pid.parse::<i32>().ok()));
+        open.extend(directories(&dir));
+    }
+    found
+}
+
+fn directories(dir: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    entries
+        .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
+        .map(|entry| entry.path())
+        .collect()
+}
+
+/// Removes the directory and those that its processes made below it. `false`: somebody is still in it.
+pub(crate) fn remove(group: &CgroupIdentity) -> bool {
+    match open(group) {
+        Ok(Some(_)) => remove_empty(Path::new(&group.path)),
+        Ok(None) => true,
+        Err(_) => false,
+    }
+}
+
+/// Removes a directory with all below it, as far as they are empty of processes.
+pub(crate) fn remove_empty(dir: &Path) -> bool {
+    for below in directories(dir) {
+        remove_empty(&below);
+    }
+    match fs::remove_dir(dir) {
+        Ok(()) => true,
+        Err(error) => error.kind() == io::ErrorKind::NotFound,
+    }
+}
+
+/// Whether a freeze has been asked for.
+pub(crate) fn read_freeze(group: &CgroupIdentity) -> bool {
+    matches!(read(group, "cgroup.freeze"), Ok(Some(text)) if text.trim() == "1")
 }

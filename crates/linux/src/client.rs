@@ -1,10 +1,16 @@
 //! The server's end of the socket to the keeper: requests, answers, reports.
 
+mod link;
+
+use crate::wire::{Answer, ToKeeper, WireChild, WireRecorded};
+use kennel_lifecycle::recovery::Seen;
 use kennel_lifecycle::{
     Exit, KeeperEpoch, ProcessIdentity, RunId, RunIdentity, Signal, StartFailure, Timestamp,
     TreeVerdict, ladder::StopPlan, recovery::Observation,
 };
-use std::{os::fd::OwnedFd, path::PathBuf, time::Duration};
+use link::Link;
+use std::{os::fd::OwnedFd, path::PathBuf, sync::Arc, time::Duration};
+use tokio::sync::mpsc;
 
 /// What the keeper needs to make a child behind a gate.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -148,81 +154,130 @@ pub struct Recorded {
 
 /// Asks the keeper. Cheap to clone.
 #[derive(Clone, Debug)]
-pub struct KeeperClient {}
+pub struct KeeperClient {
+    link: Arc<Link>,
+}
 
 /// Where the keeper's events come out. One reader.
 #[derive(Debug)]
-pub struct KeeperEvents {}
+pub struct KeeperEvents {
+    queue: mpsc::UnboundedReceiver<KeeperEvent>,
+}
 
-#[expect(
-    clippy::unused_async,
-    clippy::todo,
-    unused_variables,
-    reason = "signatures first"
-)]
 impl KeeperClient {
     /// Takes the server's end of the socket over and waits for the keeper's hello.
     /// Must be called inside a tokio runtime.
     pub async fn connect(
         socket: OwnedFd,
     ) -> Result<(Self, KeeperEvents, KeeperHello), ClientError> {
-        todo!()
+        let (link, queue, hello) = Link::open(socket).await?;
+        Ok((Self { link }, KeeperEvents { queue }, hello))
     }
 
     /// The listening sockets that the keeper owns were handed over with the hello: takes them, once.
     #[must_use]
     pub fn take_listeners(&self) -> Vec<OwnedFd> {
-        todo!()
+        self.link.take_listeners()
     }
 
     /// Tells the keeper that this server serves: recovery is done.
     pub fn ready(&self) {
-        todo!()
+        self.link.tell(&ToKeeper::Ready);
     }
 
     /// Makes a child that waits at its gate.
     pub async fn prepare(&self, run: RunId, spec: &ChildSpec) -> Result<Prepared, ClientError> {
-        todo!()
+        let files = link::spec_files(spec)?;
+        let run_dir = link::text(&spec.run_dir)?;
+        let asked = |seq| ToKeeper::Prepare {
+            seq,
+            run: run.as_u128(),
+            run_dir,
+            plan: (&spec.plan).into(),
+        };
+        let (answer, fds) = self.link.ask(asked, files).await?;
+        match answer {
+            Answer::Prepared {
+                identity,
+                cgroup_refused,
+            } => {
+                let mut fds = fds.into_iter();
+                let (Some(stdout), Some(stderr)) = (fds.next(), fds.next()) else {
+                    // They found no room in this process's table: nothing can be read, so nothing may run.
+                    self.shut_gate(run);
+                    return Err(ClientError::Exhausted("descriptors of the server".into()));
+                };
+                Ok(Prepared {
+                    identity: identity.into(),
+                    stdout,
+                    stderr,
+                    cgroup_refused,
+                })
+            }
+            Answer::PrepareFailed(failure) => Err(ClientError::Start(failure.into())),
+            Answer::Exhausted(what) => Err(ClientError::Exhausted(what)),
+            _ => Err(ClientError::KeeperGone),
+        }
     }
 
     /// Opens the gate. Reports follow.
     pub fn release(&self, run: RunId) {
-        todo!()
+        let run = run.as_u128();
+        self.link.tell(&ToKeeper::Release { run });
     }
 
     /// Shuts the gate. Reports follow.
     pub fn shut_gate(&self, run: RunId) {
-        todo!()
+        let run = run.as_u128();
+        self.link.tell(&ToKeeper::ShutGate { run });
     }
 
     /// Starts the run's ladder, or shortens the one that is on its way. Thaws a paused tree after the first signal.
     pub fn stop(&self, run: RunId, plan: &StopPlan) {
-        todo!()
+        let run = run.as_u128();
+        let plan = plan.into();
+        self.link.tell(&ToKeeper::Stop { run, plan });
     }
 
     /// SIGINT to the leader's process group, once.
     pub async fn interrupt(&self, run: RunId) -> Result<SignalResult, ClientError> {
-        todo!()
+        let run = run.as_u128();
+        self.signal(|seq| ToKeeper::Interrupt { seq, run }).await
     }
 
     /// Stops every task of the tree and looks: `Done` only when all were seen stopped.
     pub async fn pause(&self, run: RunId) -> Result<SignalResult, ClientError> {
-        todo!()
+        let run = run.as_u128();
+        self.signal(|seq| ToKeeper::Pause { seq, run }).await
     }
 
     /// Continues what `pause` has stopped.
     pub async fn resume(&self, run: RunId) -> Result<SignalResult, ClientError> {
-        todo!()
+        let run = run.as_u128();
+        self.signal(|seq| ToKeeper::Resume { seq, run }).await
+    }
+
+    async fn signal(
+        &self,
+        asked: impl FnOnce(u64) -> ToKeeper,
+    ) -> Result<SignalResult, ClientError> {
+        match self.link.ask(asked, Vec::new()).await? {
+            (Answer::Signal(result), _) => Ok(result.into()),
+            _ => Err(ClientError::KeeperGone),
+        }
     }
 
     /// The run's outcome is durable: the keeper forgets it and removes its control group.
     pub fn acknowledge(&self, run: RunId) {
-        todo!()
+        let run = run.as_u128();
+        self.link.tell(&ToKeeper::Acknowledge { run });
     }
 
     /// Looks for what was recorded of a run by an earlier keeper. Signals nobody.
     pub async fn observe(&self, recorded: &Recorded) -> Result<Observation, ClientError> {
-        todo!()
+        let recorded = WireRecorded::try_from(recorded)?;
+        self.observation(|seq| ToKeeper::Observe { seq, recorded }, KEEPER_ANSWER_MAX)
+            .await
     }
 
     /// Ends what is certainly of the recorded run, identity checked at each signal; answers when nothing certain is
@@ -232,7 +287,27 @@ impl KeeperClient {
         recorded: &Recorded,
         plan: &StopPlan,
     ) -> Result<Observation, ClientError> {
-        todo!()
+        let recorded = WireRecorded::try_from(recorded)?;
+        let plan_time = plan.kill_after;
+        let plan = plan.into();
+        let asked = |seq| ToKeeper::EndOrphan {
+            seq,
+            recorded,
+            plan,
+        };
+        self.observation(asked, KEEPER_ANSWER_MAX.saturating_add(plan_time))
+            .await
+    }
+
+    async fn observation(
+        &self,
+        asked: impl FnOnce(u64) -> ToKeeper,
+        wait: Duration,
+    ) -> Result<Observation, ClientError> {
+        match self.link.ask_for(asked, Vec::new(), wait).await? {
+            (Answer::Observed(seen), _) => Ok(seen.into()),
+            _ => Err(ClientError::KeeperGone),
+        }
     }
 
     /// Whether the keeper that was recorded as this process on this host is gone.
@@ -240,15 +315,44 @@ impl KeeperClient {
         &self,
         keeper: ProcessIdentity,
         host: kennel_lifecycle::HostIdentity,
-    ) -> Result<kennel_lifecycle::recovery::Seen, ClientError> {
-        todo!()
+    ) -> Result<Seen, ClientError> {
+        let (keeper, host) = (keeper.into(), host.into());
+        let asked = |seq| ToKeeper::KeeperSeen { seq, keeper, host };
+        match self.link.ask(asked, Vec::new()).await? {
+            (Answer::Seen(seen), _) => Ok(seen.into()),
+            _ => Err(ClientError::KeeperGone),
+        }
     }
 }
 
-#[expect(clippy::unused_async, clippy::todo, reason = "signatures first")]
 impl KeeperEvents {
     /// The next event; after [`KeeperEvent::Gone`] only that. Cancel-safe.
     pub async fn recv(&mut self) -> KeeperEvent {
-        todo!()
+        self.queue.recv().await.unwrap_or(KeeperEvent::Gone)
+    }
+}
+
+impl TryFrom<&Recorded> for WireRecorded {
+    type Error = ClientError;
+
+    fn try_from(real: &Recorded) -> Result<Self, ClientError> {
+        Ok(Self {
+            run: real.run.as_u128(),
+            identity: real.identity.clone().into(),
+            run_dir: link::text(&real.run_dir)?,
+        })
+    }
+}
+
+impl TryFrom<&ChildSpec> for WireChild {
+    type Error = ClientError;
+
+    fn try_from(real: &ChildSpec) -> Result<Self, ClientError> {
+        Ok(Self {
+            executable: link::text(&real.executable)?,
+            argv: real.argv.clone(),
+            env: real.env.clone(),
+            cwd: link::text(&real.cwd)?,
+        })
     }
 }

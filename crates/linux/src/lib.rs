@@ -5,16 +5,28 @@
 
 mod cgroup;
 pub mod client;
+mod clock;
+mod exit_record;
+mod fdpass;
+mod identity;
 pub mod keeper;
 pub mod limits;
+mod marker;
+mod memfd;
 mod output_pipe;
 mod own_process;
 pub mod peer;
+mod pidfd;
 mod procfs;
+mod reap;
 pub mod resolve;
 pub mod rundir;
 mod server_socket;
+mod shim;
+mod spawn;
 pub mod splice;
+mod tree;
+mod wire;
 
 pub use output_pipe::OutputPipe;
 pub use own_process::{effective_uid, harden_process};

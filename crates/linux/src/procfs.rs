@@ -8,7 +8,7 @@ use std::{
 /// Longest chain of parents that is followed.
 pub(crate) const ANCESTORS_MAX: usize = 4096;
 
-/// The fields of /proc/pid/stat that are used here (proc_pid_stat(5)).
+/// The fields of /proc/pid/stat that are used here (`proc_pid_stat(5)`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stat {
     pub(crate) state: u8,
@@ -42,16 +42,16 @@ fn parse(text: &[u8]) -> Option<Stat> {
     let rest = std::str::from_utf8(text.get(close + 2..)?).ok()?;
     let mut fields = rest.split_ascii_whitespace();
     let state = *fields.next()?.as_bytes().first()?;
-    let ppid = fields.next()?.parse().ok()?;
-    let pgid = fields.next()?.parse().ok()?;
-    let sid = fields.next()?.parse().ok()?;
+    let parent = fields.next()?.parse().ok()?;
+    let group = fields.next()?.parse().ok()?;
+    let session = fields.next()?.parse().ok()?;
     // Field 22 is the start time; fields 3 to 6 are taken.
     let start_ticks = fields.nth(15)?.parse().ok()?;
     Some(Stat {
         state,
-        ppid,
-        pgid,
-        sid,
+        ppid: parent,
+        pgid: group,
+        sid: session,
         start_ticks,
     })
 }

@@ -4,9 +4,31 @@
 //! directory. Never reads output, never decides: the server says what is to be done.
 
 mod data_dir;
+mod groups;
+mod listen;
+mod main_loop;
+mod observe;
+mod orphan;
+mod pause;
+mod pool;
+mod run;
+mod server;
 
 pub use data_dir::node_id;
 
+use crate::{
+    identity, limits,
+    wire::{ToServer, WireHello},
+};
+use groups::Groups;
+use listen::Listening;
+use main_loop::{Keeper, Parts};
+use nix::sys::{
+    prctl,
+    signal::{SigSet, Signal},
+    signalfd::{SfdFlags, SignalFd},
+};
+use server::Server;
 use std::{ffi::OsString, io, path::PathBuf};
 
 /// What the keeper is told by the command line.
@@ -90,10 +112,58 @@ impl KeeperError {
 /// Runs the keeper until the server has ended and every run with it, and gives the code to exit with: 0; 1 where
 /// something was still alive at the deadline of the shutdown; 70 after the loss of the server. Call it before any
 /// runtime or thread: it forks.
-#[expect(clippy::todo, reason = "signature first")]
-pub fn run(config: KeeperConfig) -> Result<i32, KeeperError> {
+pub fn run(config: &KeeperConfig) -> Result<i32, KeeperError> {
+    let host = |step| move |source: io::Error| KeeperError::Host { step, source };
+    prctl::set_dumpable(false).map_err(|e| host("make this process undumpable")(e.into()))?;
+    prctl::set_child_subreaper(true).map_err(|e| host("become a subreaper")(e.into()))?;
     data_dir::create(&config.data_dir)?;
     let _lock = data_dir::lock(&config.data_dir)?;
-    data_dir::new_epoch().map_err(KeeperError::Server)?;
-    todo!()
+    let node = data_dir::node_id(&config.data_dir)?;
+    let epoch = data_dir::new_epoch().map_err(host("draw a name for this keeper"))?;
+    let open_files = limits::raise_open_files().map_err(host("raise the limit of open files"))?;
+    let listening = config.listen.iter().map(|path| Listening::new(path));
+    let listening = listening.collect::<Result<Vec<_>, _>>()?;
+    let signals = take_signals().map_err(|e| host("take signals over")(e.into()))?;
+    let here = identity::host().map_err(host("read the identity of this host"))?;
+    let own = identity::own().map_err(host("read the identity of this process"))?;
+    let groups = Groups::new(config.cgroup, node, epoch);
+    let kernel =
+        nix::sys::utsname::uname().map_err(|e| host("ask for the kernel's name")(e.into()))?;
+    let hello = ToServer::Hello(WireHello {
+        epoch: epoch.to_string(),
+        pidfs: own.pidfs_handle.is_some(),
+        keeper: own.into(),
+        host: here.clone().into(),
+        cgroup_base: groups
+            .base()
+            .as_ref()
+            .map(|base| base.display().to_string())
+            .map_err(Clone::clone),
+        kernel: kernel.release().to_string_lossy().into_owned(),
+    });
+    let server = Server::start(&config.server_argv).map_err(KeeperError::Server)?;
+    let keeper = Keeper::new(Parts {
+        server,
+        signals,
+        listening,
+        groups,
+        host: here,
+        open_files,
+    })?;
+    keeper.run(&hello).map_err(host("wait for events"))
+}
+
+/// Signals become messages to the loop.
+fn take_signals() -> nix::Result<SignalFd> {
+    let mut mask = SigSet::empty();
+    for signal in [
+        Signal::SIGCHLD,
+        Signal::SIGTERM,
+        Signal::SIGINT,
+        Signal::SIGHUP,
+    ] {
+        mask.add(signal);
+    }
+    mask.thread_block()?;
+    SignalFd::with_flags(&mask, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
 }

@@ -1,0 +1,280 @@
+//! The socket to the keeper: numbers requests, hands answers to those who wait, keeps events in order.
+
+use super::{
+    ChildSpec, ClientError, Fact, KEEPER_ANSWER_MAX, KeeperEvent, KeeperHello, KeeperReport,
+};
+use crate::{
+    fdpass::{self, Received},
+    memfd,
+    spawn::failure,
+    wire::{self, Answer, ToKeeper, ToServer, WireChild, WireHello},
+};
+use kennel_lifecycle::{RunId, StartFailure, StartStage, Timestamp};
+use std::{
+    collections::{HashMap, VecDeque},
+    fs::File,
+    io,
+    os::fd::{AsFd, OwnedFd},
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+use tokio::{
+    io::{Interest, unix::AsyncFd},
+    sync::{Notify, mpsc, oneshot},
+};
+
+/// Most messages that wait for a keeper that does not read. Beyond it the keeper is taken for dead.
+const QUEUED_MAX: usize = 65_536;
+
+type Reply = (Answer, Vec<OwnedFd>);
+
+/// One end of the socket, shared by all clones of the client and by the task that reads.
+#[derive(Debug)]
+pub(super) struct Link {
+    socket: AsyncFd<OwnedFd>,
+    state: Mutex<State>,
+    /// Something waits to be sent.
+    behind: Notify,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    gone: bool,
+    seq: u64,
+    waiting: HashMap<u64, oneshot::Sender<Reply>>,
+    queue: VecDeque<(Vec<u8>, Vec<OwnedFd>)>,
+    listeners: Vec<OwnedFd>,
+}
+
+impl Link {
+    /// Waits for the hello, then leaves a task behind that reads until the keeper is gone.
+    pub(super) async fn open(
+        socket: OwnedFd,
+    ) -> Result<(Arc<Self>, mpsc::UnboundedReceiver<KeeperEvent>, KeeperHello), ClientError> {
+        fdpass::set_nonblocking(&socket).map_err(|_| ClientError::KeeperGone)?;
+        // SAFETY: an OwnedFd gives the same open descriptor for as long as it lives, `socket` owns it, and it is
+        // dropped only together with the registration.
+        let socket = unsafe {
+            AsyncFd::register_with_interest(socket, Interest::READABLE | Interest::WRITABLE)
+        };
+        let socket = socket.map_err(|_| ClientError::KeeperGone)?;
+        let link = Arc::new(Self {
+            socket,
+            state: Mutex::new(State::default()),
+            behind: Notify::new(),
+        });
+        let (ToServer::Hello(hello), listeners) =
+            link.receive().await.ok_or(ClientError::KeeperGone)?
+        else {
+            return Err(ClientError::KeeperGone);
+        };
+        link.state().listeners = listeners;
+        // Bounded by what a run can report (its verdict, its rungs, its two ends) times the runs that descriptors allow.
+        let (events, queue) = mpsc::unbounded_channel();
+        tokio::spawn(Arc::clone(&link).read(events));
+        Ok((link, queue, hello.try_into()?))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Nothing panics while it holds the lock in a half-changed state.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn take_listeners(&self) -> Vec<OwnedFd> {
+        std::mem::take(&mut self.state().listeners)
+    }
+
+    /// Sends without waiting, in order.
+    pub(super) fn tell(&self, message: &ToKeeper) {
+        self.send(message, Vec::new());
+    }
+
+    /// Asks, and waits for the answer as long as a keeper may take.
+    pub(super) async fn ask(
+        &self,
+        message: impl FnOnce(u64) -> ToKeeper,
+        fds: Vec<OwnedFd>,
+    ) -> Result<Reply, ClientError> {
+        self.ask_for(message, fds, KEEPER_ANSWER_MAX).await
+    }
+
+    pub(super) async fn ask_for(
+        &self,
+        message: impl FnOnce(u64) -> ToKeeper,
+        fds: Vec<OwnedFd>,
+        wait: Duration,
+    ) -> Result<Reply, ClientError> {
+        let (reply, answer) = oneshot::channel();
+        let seq = {
+            let mut state = self.state();
+            if state.gone {
+                return Err(ClientError::KeeperGone);
+            }
+            state.seq += 1;
+            let seq = state.seq;
+            state.waiting.insert(seq, reply);
+            seq
+        };
+        self.send(&message(seq), fds);
+        let answered = tokio::time::timeout(wait, answer).await;
+        self.state().waiting.remove(&seq);
+        match answered {
+            Ok(Ok(reply)) => Ok(reply),
+            Ok(Err(_)) | Err(_) => Err(ClientError::KeeperGone),
+        }
+    }
+
+    fn send(&self, message: &ToKeeper, fds: Vec<OwnedFd>) {
+        let mut state = self.state();
+        if state.gone {
+            return;
+        }
+        match wire::encode(message) {
+            Ok(bytes) => state.queue.push_back((bytes, fds)),
+            // Every message is made of bounded parts, so it can be encoded.
+            Err(_) => return,
+        }
+        if !self.flush(&mut state) {
+            self.behind.notify_one();
+        }
+    }
+
+    /// Sends what waits; `false` where the keeper has to read first.
+    fn flush(&self, state: &mut State) -> bool {
+        while let Some((bytes, fds)) = state.queue.front() {
+            let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
+            match fdpass::send(self.socket.get_ref(), bytes, &fds) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    if state.queue.len() > QUEUED_MAX {
+                        state.gone = true;
+                    }
+                    return false;
+                }
+                // Sent; or the keeper is gone, which the reading task sees; or the message can never be sent.
+                Ok(()) | Err(_) => {}
+            }
+            state.queue.pop_front();
+        }
+        true
+    }
+
+    /// Sends what waits, whenever the socket takes more.
+    async fn write(&self) {
+        loop {
+            self.behind.notified().await;
+            loop {
+                let Ok(mut ready) = self.socket.writable().await else {
+                    return;
+                };
+                if self.flush(&mut self.state()) {
+                    break;
+                }
+                ready.clear_ready();
+            }
+        }
+    }
+
+    async fn read(self: Arc<Self>, events: mpsc::UnboundedSender<KeeperEvent>) {
+        let reading = async {
+            while let Some((message, fds)) = self.receive().await {
+                let event = match message {
+                    ToServer::Answer { seq, answer } => {
+                        let waiting = self.state().waiting.remove(&seq);
+                        // Who no longer waits has said so by dropping its end; what came with the answer is closed.
+                        if let Some(waiting) = waiting {
+                            let _ = waiting.send((answer, fds));
+                        }
+                        continue;
+                    }
+                    ToServer::Report { run, at_us, fact } => match Fact::try_from(fact) {
+                        Ok(fact) => KeeperEvent::Report(KeeperReport {
+                            run: RunId::from_u128(run),
+                            at: Timestamp(at_us),
+                            fact,
+                        }),
+                        Err(()) => continue,
+                    },
+                    ToServer::Shutdown => KeeperEvent::Shutdown,
+                    ToServer::ShutdownNow => KeeperEvent::ShutdownNow,
+                    ToServer::Hello(_) => continue,
+                };
+                if events.send(event).is_err() {
+                    break;
+                }
+            }
+        };
+        tokio::select! {
+            () = reading => {}
+            () = self.write() => {}
+        }
+        let mut state = self.state();
+        state.gone = true;
+        state.waiting.clear();
+        state.queue.clear();
+        let _ = events.send(KeeperEvent::Gone);
+    }
+
+    /// The next message; `None` when the keeper is gone.
+    async fn receive(&self) -> Option<(ToServer, Vec<OwnedFd>)> {
+        loop {
+            let mut ready = self.socket.readable().await.ok()?;
+            match fdpass::receive(self.socket.get_ref()) {
+                Ok(Received::Message(bytes, fds)) => {
+                    return wire::decode(&bytes).ok().map(|message| (message, fds));
+                }
+                Ok(Received::WouldBlock) => ready.clear_ready(),
+                Ok(Received::Eof) | Err(_) => return None,
+            }
+        }
+    }
+}
+
+impl TryFrom<WireHello> for KeeperHello {
+    type Error = ClientError;
+
+    fn try_from(wire: WireHello) -> Result<Self, ClientError> {
+        Ok(Self {
+            epoch: wire.epoch.parse().map_err(|_| ClientError::KeeperGone)?,
+            keeper: wire.keeper.into(),
+            host: wire.host.into(),
+            cgroup_base: wire.cgroup_base.map(PathBuf::from),
+            pidfs: wire.pidfs,
+            kernel: wire.kernel,
+        })
+    }
+}
+
+/// Child and standard input as files.
+pub(super) fn spec_files(spec: &ChildSpec) -> Result<Vec<OwnedFd>, ClientError> {
+    let child = WireChild::try_from(spec)?;
+    let made = wire::encode(&child).and_then(|bytes| {
+        if bytes.len() as u64 > wire::CHILD_BYTES_MAX {
+            return Err(io::Error::from_raw_os_error(libc::E2BIG));
+        }
+        let child = memfd::sealed("kennel-child", &bytes)?;
+        let input = match &spec.input {
+            Some(input) => memfd::sealed("kennel-input", input)?,
+            None => File::open("/dev/null")?.into(),
+        };
+        Ok(vec![child, input])
+    });
+    made.map_err(|error| match error.raw_os_error() {
+        Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM) => {
+            ClientError::Exhausted(error.to_string())
+        }
+        _ => ClientError::Start(failure(StartStage::Prepare, &error, None)),
+    })
+}
+
+/// Paths travel as text.
+pub(super) fn text(path: &Path) -> Result<String, ClientError> {
+    let text = path.to_str().map(str::to_owned);
+    text.ok_or_else(|| {
+        ClientError::Start(StartFailure {
+            stage: StartStage::Prepare,
+            errno: Some(libc::EILSEQ),
+            path: Some(path.display().to_string()),
+        })
+    })
+}

@@ -1,0 +1,118 @@
+//! Identities, read from and compared with what is there.
+
+use crate::{pidfd::PidFd, procfs};
+use kennel_lifecycle::{HostIdentity, ProcessIdentity, recovery::Seen};
+use nix::errno::Errno;
+use std::{fs, io, os::unix::fs::MetadataExt};
+
+/// The identity of a process that cannot be reaped meanwhile: `fd` names it, and the caller or its child is its parent.
+pub(crate) fn of(pid: i32, fd: &PidFd) -> io::Result<ProcessIdentity> {
+    let stat = procfs::stat(pid)?;
+    if !fd.is_unreaped() {
+        return Err(Errno::ESRCH.into());
+    }
+    Ok(ProcessIdentity {
+        pid,
+        pgid: stat.pgid,
+        sid: stat.sid,
+        start_ticks: stat.start_ticks,
+        pidfs_handle: fd.handle(),
+    })
+}
+
+/// This process.
+pub(crate) fn own() -> io::Result<ProcessIdentity> {
+    let pid = std::process::id().cast_signed();
+    of(pid, &PidFd::open(pid)?)
+}
+
+/// Boot and pid namespace of this process.
+pub(crate) fn host() -> io::Result<HostIdentity> {
+    let boot_id = fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
+    Ok(HostIdentity {
+        boot_id: boot_id.trim().to_owned(),
+        pidns_inode: fs::metadata("/proc/self/ns/pid")?.ino(),
+    })
+}
+
+/// A recorded process, found or not.
+#[derive(Debug)]
+pub(crate) enum Found {
+    /// It is there and has not ended.
+    Same(PidFd),
+    /// It is not there, or only its exit status is.
+    Gone,
+    /// It cannot be told.
+    Unknown,
+}
+
+impl Found {
+    /// The same without the descriptor.
+    pub(crate) fn seen(&self) -> Seen {
+        match self {
+            Self::Same(_) => Seen::Same,
+            Self::Gone => Seen::Gone,
+            Self::Unknown => Seen::Unknown,
+        }
+    }
+}
+
+/// Looks for a process that was recorded on this host.
+pub(crate) fn find(recorded: &ProcessIdentity) -> Found {
+    let found = match recorded.pidfs_handle {
+        Some(handle) => PidFd::open_handle(handle),
+        None => find_by_start(recorded),
+    };
+    match found {
+        Ok(Some(fd)) if fd.has_ended() => Found::Gone,
+        Ok(Some(fd)) => Found::Same(fd),
+        Ok(None) => Found::Gone,
+        Err(_) => Found::Unknown,
+    }
+}
+
+/// By number, session and start time: the best that there is before pidfs.
+fn find_by_start(recorded: &ProcessIdentity) -> io::Result<Option<PidFd>> {
+    let gone = |error: &io::Error| {
+        matches!(
+            error.raw_os_error().map(Errno::from_raw),
+            Some(Errno::ENOENT | Errno::ESRCH)
+        )
+    };
+    let fd = match PidFd::open(recorded.pid) {
+        Ok(fd) => fd,
+        Err(error) if gone(&error) => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    match procfs::stat(recorded.pid) {
+        // The descriptor came first and is still good after the look, so the look was at its process.
+        Ok(stat) if fd.is_unreaped() => {
+            let same = stat.start_ticks == recorded.start_ticks && stat.sid == recorded.sid;
+            Ok(same.then_some(fd))
+        }
+        Ok(_) => Ok(None),
+        Err(error) if gone(&error) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_process_is_found_with_and_without_its_handle() {
+        let me = own().expect("own identity");
+        assert_eq!(find(&me).seen(), Seen::Same);
+        let by_start = ProcessIdentity {
+            pidfs_handle: None,
+            ..me
+        };
+        assert_eq!(find(&by_start).seen(), Seen::Same);
+        let stranger = ProcessIdentity {
+            start_ticks: me.start_ticks + 1,
+            ..by_start
+        };
+        assert_eq!(find(&stranger).seen(), Seen::Gone);
+    }
+}

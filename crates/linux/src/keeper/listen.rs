@@ -1,0 +1,106 @@
+//! The listening sockets. The keeper owns them, so that they outlive a server.
+
+use super::KeeperError;
+use nix::sys::stat::{Mode, umask};
+use std::{
+    fs::{self, DirBuilder},
+    io,
+    os::{
+        fd::OwnedFd,
+        unix::{
+            fs::{DirBuilderExt, FileTypeExt, MetadataExt},
+            net::{UnixListener, UnixStream},
+        },
+    },
+    path::{Path, PathBuf},
+};
+
+/// A socket and the file that stands for it.
+pub(super) struct Listening {
+    pub(super) socket: OwnedFd,
+    path: PathBuf,
+    /// Device and inode, so that no other file is removed in its place.
+    file: (u64, u64),
+}
+
+impl Listening {
+    /// Listens at `path`; only this uid can connect.
+    pub(super) fn new(path: &Path) -> Result<Self, KeeperError> {
+        open(path).map_err(|source| KeeperError::Listen {
+            path: path.to_owned(),
+            source,
+        })
+    }
+}
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        let found = fs::symlink_metadata(&self.path);
+        if found.is_ok_and(|f| (f.dev(), f.ino()) == self.file) {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+fn open(path: &Path) -> io::Result<Listening> {
+    if let Some(dir) = path.parent().filter(|dir| !dir.as_os_str().is_empty()) {
+        DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+    }
+    remove_stale(path)?;
+    // The file must never be open to others, not even between bind and chmod. This process has one thread.
+    let before = umask(Mode::from_bits_truncate(0o177));
+    let bound = UnixListener::bind(path);
+    umask(before);
+    let listener = bound?;
+    listener.set_nonblocking(true)?;
+    let file = fs::symlink_metadata(path)?;
+    Ok(Listening {
+        socket: listener.into(),
+        path: path.to_owned(),
+        file: (file.dev(), file.ino()),
+    })
+}
+
+/// A socket file is stale when nobody listens on it. Anything else at the path is not ours to remove.
+fn remove_stale(path: &Path) -> io::Result<()> {
+    let found = match fs::symlink_metadata(path) {
+        Ok(found) => found,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    if !found.file_type().is_socket() {
+        return Err(io::ErrorKind::AlreadyExists.into());
+    }
+    match UnixStream::connect(path) {
+        Ok(_) => Err(io::ErrorKind::AddrInUse.into()),
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => fs::remove_file(path),
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn a_stale_socket_is_replaced_and_a_live_one_is_not() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("made/kennel.sock");
+        let first = Listening::new(&path).expect("it listens");
+        let mode = fs::metadata(&path).expect("metadata").permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        assert!(matches!(
+            Listening::new(&path),
+            Err(KeeperError::Listen { source, .. }) if source.kind() == io::ErrorKind::AddrInUse
+        ));
+        drop(first);
+        assert!(!path.exists());
+
+        drop(UnixListener::bind(&path).expect("a socket file that stays"));
+        drop(Listening::new(&path).expect("it is replaced"));
+        fs::write(&path, b"not a socket").expect("a file");
+        assert!(Listening::new(&path).is_err());
+        assert!(path.exists());
+    }
+}

@@ -1,0 +1,614 @@
+//! The keeper's one loop: what shims say, what the server wants, signals, time.
+
+use super::{
+    KeeperError,
+    groups::Groups,
+    listen::Listening,
+    observe::{self, Markers},
+    orphan::Orphan,
+    pool::Pool,
+    run::{Run, Told},
+    server::Server,
+};
+use crate::{
+    cgroup,
+    client::Recorded,
+    clock,
+    fdpass::{self, Received},
+    limits::OpenFiles,
+    reap::{self, Waited},
+    wire::{self, Answer, FromShim, ToKeeper, ToServer},
+};
+use kennel_lifecycle::{
+    CgroupIdentity, Exit, HostIdentity, RunId,
+    ladder::StopPlan,
+    limits::{SHUTDOWN_DEADLINE, SHUTDOWN_GRACE_MAX},
+};
+use nix::{
+    errno::Errno,
+    sys::{
+        epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout},
+        signal::Signal as Caught,
+        signalfd::SignalFd,
+        time::{TimeSpec, TimeValLike},
+        timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags},
+    },
+};
+use std::{
+    collections::{BTreeSet, HashMap},
+    io,
+    os::fd::{AsFd, OwnedFd},
+};
+
+const SERVER: u64 = 0;
+const SIGNALS: u64 = 1;
+const TIMER: u64 = 2;
+const SHIMS_FROM: u64 = 16;
+
+/// Most events taken at once.
+const EVENTS_MAX: usize = 64;
+/// Most messages read from the server before others get their turn.
+const SERVER_MESSAGES_MAX: usize = 64;
+/// Between two tries at something that could not be done.
+const TRY_AGAIN_MS: u64 = 20;
+/// Between the end of the server's socket and SIGKILL to a server that does not exit.
+const SERVER_EXIT_MS: u64 = 5_000;
+/// After the deadline of a shutdown: time for the server's last commits before it is taken for hung.
+const LAST_COMMITS_MS: u64 = 5_000;
+/// Exit code after the loss of the server.
+const CODE_LOST: i32 = 70;
+/// Exit code where something was still alive at the deadline.
+const CODE_ALIVE: i32 = 1;
+
+/// A shim with a run.
+struct Shim {
+    pid: i32,
+    socket: OwnedFd,
+    run: RunId,
+}
+
+/// How far the end of the service has come.
+#[derive(Default)]
+struct Ending {
+    /// SIGTERM or SIGINT came: then the server is killed at this time if it hangs.
+    shutdown: Option<u64>,
+    /// The server's socket was closed: then all is over at this time, ended or not.
+    drained_by: Option<u64>,
+    server_killed_at: Option<u64>,
+    survivors: bool,
+}
+
+/// What the loop is made of.
+pub(super) struct Parts {
+    pub(super) server: Server,
+    pub(super) signals: SignalFd,
+    pub(super) listening: Vec<Listening>,
+    pub(super) groups: Groups,
+    pub(super) host: HostIdentity,
+    /// `RLIMIT_NOFILE` as it was before it was raised; commands get it back.
+    pub(super) open_files: OpenFiles,
+}
+
+/// The keeper.
+pub(super) struct Keeper {
+    epoll: Epoll,
+    timer: TimerFd,
+    timer_at: Option<u64>,
+    server: Server,
+    signals: SignalFd,
+    /// Only held: the server accepts.
+    listening: Vec<Listening>,
+    groups: Groups,
+    host: HostIdentity,
+    open_files: OpenFiles,
+    pool: Pool,
+    shims: HashMap<u64, Shim>,
+    next_shim: u64,
+    runs: HashMap<RunId, Run>,
+    wakes: BTreeSet<(u64, RunId)>,
+    waking: HashMap<RunId, u64>,
+    orphans: Vec<Orphan>,
+    markers: Markers,
+    /// Groups of runs that are over, whose directories could not be removed yet.
+    leftovers: Vec<CgroupIdentity>,
+    ending: Ending,
+}
+
+impl Keeper {
+    pub(super) fn new(parts: Parts) -> Result<Self, KeeperError> {
+        let host = |step| {
+            move |source: Errno| KeeperError::Host {
+                step,
+                source: source.into(),
+            }
+        };
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)
+            .map_err(host("create an epoll instance"))?;
+        let flags = TimerFlags::TFD_CLOEXEC | TimerFlags::TFD_NONBLOCK;
+        let timer = TimerFd::new(ClockId::CLOCK_BOOTTIME, flags).map_err(host("create a timer"))?;
+        let watch = |fd: &dyn AsFd, token| {
+            let event = EpollEvent::new(EpollFlags::EPOLLIN, token);
+            epoll
+                .add(fd.as_fd(), event)
+                .map_err(host("watch a descriptor"))
+        };
+        watch(&parts.signals, SIGNALS)?;
+        watch(&timer, TIMER)?;
+        if let Some(socket) = &parts.server.socket {
+            watch(socket, SERVER)?;
+        }
+        Ok(Self {
+            epoll,
+            timer,
+            timer_at: None,
+            server: parts.server,
+            signals: parts.signals,
+            listening: parts.listening,
+            groups: parts.groups,
+            host: parts.host,
+            open_files: parts.open_files,
+            pool: Pool::new(),
+            shims: HashMap::new(),
+            next_shim: SHIMS_FROM,
+            runs: HashMap::new(),
+            wakes: BTreeSet::new(),
+            waking: HashMap::new(),
+            orphans: Vec::new(),
+            markers: Markers::default(),
+            leftovers: Vec::new(),
+            ending: Ending::default(),
+        })
+    }
+
+    /// Runs until the server has exited and every run is over, and gives the exit code.
+    pub(super) fn run(mut self, hello: &ToServer) -> io::Result<i32> {
+        let sockets = self.listening.iter().map(|l| l.socket.try_clone());
+        let sockets = sockets.collect::<io::Result<Vec<_>>>()?;
+        self.send(hello, sockets);
+        let mut events = [EpollEvent::empty(); EVENTS_MAX];
+        loop {
+            let now = clock::boot_ms();
+            if let Some(code) = self.finished(now) {
+                self.close();
+                return Ok(code);
+            }
+            self.arm_timer(now)?;
+            let timeout = if self.pool_is_short() {
+                EpollTimeout::ZERO
+            } else {
+                EpollTimeout::NONE
+            };
+            let ready = match self.epoll.wait(&mut events, timeout) {
+                Ok(0) => {
+                    if self.pool.refill().is_err() {
+                        self.pool.stop_refilling();
+                    }
+                    continue;
+                }
+                Ok(ready) => ready,
+                Err(Errno::EINTR) => continue,
+                Err(errno) => return Err(errno.into()),
+            };
+            // What happened comes before what is wanted.
+            let mut tokens: Vec<u64> = events[..ready].iter().map(EpollEvent::data).collect();
+            tokens.sort_unstable_by(|a, b| b.cmp(a));
+            for token in tokens {
+                match token {
+                    SERVER => self.hear_server(),
+                    SIGNALS => self.hear_signals()?,
+                    TIMER => {
+                        let _ = self.timer.wait();
+                        self.timer_at = None;
+                    }
+                    shim => self.hear_shim(shim),
+                }
+            }
+            self.on_time(clock::boot_ms());
+        }
+    }
+
+    fn pool_is_short(&self) -> bool {
+        self.ending.drained_by.is_none() && self.pool.is_short()
+    }
+
+    // ---- time ------------------------------------------------------------------------------------------------------
+
+    fn arm_timer(&mut self, now: u64) -> io::Result<()> {
+        let runs = self.wakes.first().map(|(at, _)| *at);
+        let orphans = (!self.orphans.is_empty()).then(|| Orphan::wake_at(now));
+        let retry = !self.leftovers.is_empty() || self.server.is_behind();
+        let retry = retry.then_some(now + TRY_AGAIN_MS);
+        let ends = [self.ending.shutdown, self.ending.drained_by];
+        let ends = ends
+            .into_iter()
+            .flatten()
+            .map(|at| at.max(now + TRY_AGAIN_MS));
+        let wake = [runs, orphans, retry]
+            .into_iter()
+            .flatten()
+            .chain(ends)
+            .min();
+        // An earlier wake-up does no harm; a later one would.
+        let Some(at) = wake.filter(|at| self.timer_at.is_none_or(|armed| *at < armed)) else {
+            return Ok(());
+        };
+        let nanos = i64::try_from(at.max(1).saturating_mul(1_000_000)).unwrap_or(i64::MAX);
+        let when = Expiration::OneShot(TimeSpec::nanoseconds(nanos));
+        self.timer.set(when, TimerSetTimeFlags::TFD_TIMER_ABSTIME)?;
+        self.timer_at = Some(at);
+        Ok(())
+    }
+
+    fn on_time(&mut self, now: u64) {
+        while let Some((at, run)) = self.wakes.first().copied()
+            && at <= now
+        {
+            self.wakes.remove(&(at, run));
+            self.waking.remove(&run);
+            self.touch(run, now);
+        }
+        self.step_orphans(now);
+        self.leftovers.retain(|group| !cgroup::remove(group));
+        self.server.flush();
+        if self.ending.shutdown.is_some_and(|at| now >= at) {
+            self.kill_server(now);
+        }
+    }
+
+    fn step_orphans(&mut self, now: u64) {
+        let mut orphans = std::mem::take(&mut self.orphans);
+        orphans.retain_mut(|orphan| {
+            if !orphan.step(&self.host, now) {
+                return true;
+            }
+            // What was just ended must not be remembered as alive.
+            self.markers = Markers::default();
+            let seen = observe::observe(&orphan.recorded, &self.host, &mut self.markers, now);
+            let answer = Answer::Observed(seen.into());
+            let seq = orphan.seq;
+            if !self
+                .server
+                .send(&ToServer::Answer { seq, answer }, Vec::new())
+            {
+                self.server.kill();
+            }
+            false
+        });
+        self.orphans.append(&mut orphans);
+    }
+
+    // ---- runs ------------------------------------------------------------------------------------------------------
+
+    /// After any event of a run: let it take its step, say what it has to say, and note when it wants to wake.
+    fn touch(&mut self, id: RunId, now: u64) {
+        let shutting_down = self.ending.shutdown.is_some() || self.ending.drained_by.is_some();
+        let Some(run) = self.runs.get_mut(&id) else {
+            return;
+        };
+        run.step(now, shutting_down);
+        let told = std::mem::take(&mut run.told);
+        let for_shim = std::mem::take(&mut run.for_shim);
+        let shim = run.shim.and_then(|token| self.shims.get(&token));
+        if let Some(shim) = shim {
+            for word in for_shim {
+                // A shim that cannot be told is gone or will be: its end of file comes next.
+                let _ = wire::encode(&word).and_then(|w| fdpass::send(&shim.socket, &w, &[]));
+            }
+        }
+        let (ended, forget) = (run.has_ended(), run.has_ended() && run.acknowledged);
+        let group = if ended { run.take_cgroup() } else { None };
+        let wake = run.wake_at(now);
+        if let Some(before) = self.waking.remove(&id) {
+            self.wakes.remove(&(before, id));
+        }
+        if let Some(at) = wake {
+            self.wakes.insert((at, id));
+            self.waking.insert(id, at);
+        }
+        if forget {
+            self.runs.remove(&id);
+        }
+        self.leftovers.extend(group.filter(|g| !cgroup::remove(g)));
+        for word in told {
+            self.tell(id, word);
+        }
+    }
+
+    fn tell(&mut self, id: RunId, word: Told) {
+        match word {
+            Told::Answer(seq, answer, fds) => self.send(&ToServer::Answer { seq, answer }, fds),
+            Told::Fact(at, fact) => {
+                use kennel_lifecycle::TreeVerdict::Survivors;
+                if let crate::client::Fact::TreeEnded(Survivors(_)) = &fact {
+                    self.ending.survivors = true;
+                }
+                let report = ToServer::Report {
+                    run: id.as_u128(),
+                    at_us: at.0,
+                    fact: fact.into(),
+                };
+                self.send(&report, Vec::new());
+            }
+        }
+    }
+
+    fn send(&mut self, message: &ToServer, fds: Vec<OwnedFd>) {
+        if !self.server.send(message, fds) {
+            // It has not read for so long that it is hung.
+            self.server.kill();
+        }
+    }
+
+    // ---- shims -----------------------------------------------------------------------------------------------------
+
+    fn hear_shim(&mut self, token: u64) {
+        let now = clock::boot_ms();
+        let Some(shim) = self.shims.get(&token) else {
+            return;
+        };
+        let (id, pid) = (shim.run, shim.pid);
+        let gone = loop {
+            let Some(shim) = self.shims.get(&token) else {
+                return;
+            };
+            match fdpass::receive(&shim.socket) {
+                Ok(Received::Message(bytes, fds)) => {
+                    let Ok(word) = wire::decode::<FromShim>(&bytes) else {
+                        break true;
+                    };
+                    if let Some(run) = self.runs.get_mut(&id) {
+                        run.hear_shim(word, fds, &self.host, pid, now);
+                    }
+                }
+                Ok(Received::WouldBlock) => break false,
+                Ok(Received::Eof) | Err(_) => break true,
+            }
+        };
+        if gone && let Some(shim) = self.shims.remove(&token) {
+            let _ = self.epoll.delete(&shim.socket);
+            if let Some(run) = self.runs.get_mut(&id) {
+                run.shim_gone(now);
+            }
+        }
+        self.touch(id, now);
+    }
+
+    fn hear_signals(&mut self) -> io::Result<()> {
+        while let Some(info) = self.signals.read_signal()? {
+            match Caught::try_from(info.ssi_signo.cast_signed()) {
+                Ok(Caught::SIGCHLD) => self.reap(),
+                Ok(Caught::SIGTERM | Caught::SIGINT) => self.shut_down(),
+                // SIGHUP will mean an upgrade; until then it means nothing.
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes every exit there is: the server's, those of shims, those of leaders whose shim is lost, those of
+    /// strangers that were orphaned to this process.
+    fn reap(&mut self) {
+        while let Ok(Waited::Ended { pid, exit }) = reap::peek_any() {
+            if pid == self.server.pid && self.server.exit.is_none() {
+                self.server.exit = Some(exit);
+            }
+            self.pool.forget(pid);
+            self.reap_leader(pid, exit);
+            let _ = reap::reap(pid);
+        }
+    }
+
+    /// A leader becomes a child of this process when its shim has died; the shim's socket is closed before that, so
+    /// reading it to its end tells a leader from a stranger with a number that was used before.
+    fn reap_leader(&mut self, pid: i32, exit: Exit) {
+        let of = |run: &&Run| run.leader_pid() == Some(pid);
+        let found = self.runs.values().find(of).map(|run| (run.id, run.shim));
+        let Some((id, shim)) = found else { return };
+        if let Some(token) = shim {
+            self.hear_shim(token);
+        }
+        let now = clock::boot_ms();
+        if let Some(run) = self.runs.get_mut(&id)
+            && run.orphaned_leader() == Some(pid)
+        {
+            run.leader_reaped(exit, now);
+            self.touch(id, now);
+        }
+    }
+
+    // ---- the server ------------------------------------------------------------------------------------------------
+
+    fn hear_server(&mut self) {
+        for _ in 0..SERVER_MESSAGES_MAX {
+            let Some(socket) = &self.server.socket else {
+                return;
+            };
+            match fdpass::receive(socket) {
+                Ok(Received::Message(bytes, fds)) => match wire::decode(&bytes) {
+                    Ok(message) => self.obey(message, fds),
+                    Err(_) => return self.server_gone(),
+                },
+                Ok(Received::WouldBlock) => return,
+                Ok(Received::Eof) | Err(_) => return self.server_gone(),
+            }
+        }
+    }
+
+    fn obey(&mut self, message: ToKeeper, fds: Vec<OwnedFd>) {
+        let now = clock::boot_ms();
+        let mut with = |id: u128, act: &mut dyn FnMut(&mut Run)| {
+            let id = RunId::from_u128(id);
+            let Some(run) = self.runs.get_mut(&id) else {
+                return false;
+            };
+            act(run);
+            self.touch(id, now);
+            true
+        };
+        let unknown = match message {
+            ToKeeper::Prepare {
+                seq,
+                run,
+                run_dir,
+                plan,
+            } => {
+                self.prepare(seq, RunId::from_u128(run), run_dir, plan.into(), fds);
+                None
+            }
+            ToKeeper::Ready => None,
+            ToKeeper::Release { run } => {
+                with(run, &mut Run::release);
+                None
+            }
+            ToKeeper::ShutGate { run } => {
+                with(run, &mut Run::shut_gate);
+                None
+            }
+            ToKeeper::Stop { run, plan } => {
+                let plan = StopPlan::from(plan);
+                with(run, &mut |r| r.stop(&plan, now));
+                None
+            }
+            ToKeeper::Acknowledge { run } => {
+                with(run, &mut |r| r.acknowledged = true);
+                None
+            }
+            ToKeeper::Interrupt { seq, run } => {
+                (!with(run, &mut |r| r.interrupt(seq))).then_some(seq)
+            }
+            ToKeeper::Pause { seq, run } => (!with(run, &mut |r| r.pause(seq, now))).then_some(seq),
+            ToKeeper::Resume { seq, run } => (!with(run, &mut |r| r.resume(seq))).then_some(seq),
+            ToKeeper::Observe { seq, recorded } => {
+                let recorded = Recorded::from(recorded);
+                let seen = observe::observe(&recorded, &self.host, &mut self.markers, now);
+                self.answer(seq, Answer::Observed(seen.into()));
+                None
+            }
+            ToKeeper::EndOrphan {
+                seq,
+                recorded,
+                plan,
+            } => {
+                let orphan = Orphan::new(seq, recorded.into(), &plan.into(), now);
+                self.orphans.push(orphan);
+                None
+            }
+            ToKeeper::KeeperSeen { seq, keeper, host } => {
+                let seen = observe::see(&keeper.into(), &host.into(), &self.host);
+                self.answer(seq, Answer::Seen(seen.into()));
+                None
+            }
+        };
+        if let Some(seq) = unknown {
+            self.answer(
+                seq,
+                Answer::Signal(wire::mirror::WireSignalResult::UnknownRun),
+            );
+        }
+    }
+
+    fn answer(&mut self, seq: u64, answer: Answer) {
+        self.send(&ToServer::Answer { seq, answer }, Vec::new());
+    }
+
+    // ---- the end ---------------------------------------------------------------------------------------------------
+
+    fn shut_down(&mut self) {
+        let now = clock::boot_ms();
+        let again = self.ending.shutdown.is_some();
+        if !again {
+            let wait = u64::try_from(SHUTDOWN_DEADLINE.as_millis()).unwrap_or(u64::MAX);
+            self.ending.shutdown = Some(now + wait + LAST_COMMITS_MS);
+        }
+        let word = if again {
+            ToServer::ShutdownNow
+        } else {
+            ToServer::Shutdown
+        };
+        self.send(&word, Vec::new());
+    }
+
+    fn kill_server(&mut self, now: u64) {
+        if self.ending.server_killed_at.is_none() && self.server.exit.is_none() {
+            self.ending.server_killed_at = Some(now);
+            self.server.kill();
+        }
+    }
+
+    /// Its socket is closed, and all it wanted before that is done: gates shut, what runs is ended.
+    fn server_gone(&mut self) {
+        let now = clock::boot_ms();
+        if let Some(socket) = self.server.socket.take() {
+            let _ = self.epoll.delete(&socket);
+        }
+        self.orphans.clear();
+        let ids: Vec<RunId> = self.runs.keys().copied().collect();
+        let mut longest = 0;
+        for id in ids {
+            if let Some(run) = self.runs.get_mut(&id) {
+                let grace = run.plan().kill_after.as_millis();
+                longest = longest.max(u64::try_from(grace).unwrap_or(u64::MAX));
+                run.server_gone(now);
+            }
+            self.touch(id, now);
+        }
+        let patience = u64::try_from(SHUTDOWN_DEADLINE.as_millis()).unwrap_or(u64::MAX);
+        self.ending.drained_by = Some(now.saturating_add(longest).saturating_add(patience));
+        self.ending.shutdown.get_or_insert(now + SERVER_EXIT_MS);
+        self.hasten(now);
+    }
+
+    /// A server that has exited in order has left nothing running; if it has, that is ended within the bound of a
+    /// shutdown, whatever its own plan says.
+    fn hasten(&mut self, now: u64) {
+        if self.server.exit != Some(Exit::Code(0)) {
+            return;
+        }
+        let plan = StopPlan::abort(SHUTDOWN_GRACE_MAX);
+        let ids: Vec<RunId> = self.runs.keys().copied().collect();
+        for id in ids {
+            if let Some(run) = self.runs.get_mut(&id) {
+                run.stop(&plan, now);
+            }
+            self.touch(id, now);
+        }
+        let patience = u64::try_from(SHUTDOWN_DEADLINE.as_millis()).unwrap_or(u64::MAX);
+        if let Some(by) = &mut self.ending.drained_by {
+            *by = (*by).min(now + patience);
+        }
+    }
+
+    fn finished(&mut self, now: u64) -> Option<i32> {
+        let exit = self.server.exit?;
+        if self.server.socket.is_some() {
+            // It is dead, so what it has sent is all there: read it to its end.
+            while self.server.socket.is_some() {
+                self.hear_server();
+            }
+        }
+        let left = self.runs.values().any(|run| !run.has_ended());
+        let drained_by = self.ending.drained_by.unwrap_or(now);
+        if left && now < drained_by {
+            return None;
+        }
+        Some(match exit {
+            Exit::Code(0) if left || self.ending.survivors => CODE_ALIVE,
+            Exit::Code(0) => 0,
+            Exit::Code(CODE_ALIVE) if self.ending.server_killed_at.is_none() => CODE_ALIVE,
+            _ => CODE_LOST,
+        })
+    }
+
+    /// Leaves nothing behind: idle shims, control groups; the socket files go with their owners.
+    fn close(&mut self) {
+        for warm in self.pool.drain() {
+            // SAFETY: kill takes integers; the pid is that of an unreaped child of this process.
+            unsafe { libc::kill(warm.pid, libc::SIGKILL) };
+            let _ = reap::await_end(warm.pid);
+        }
+        self.leftovers.retain(|group| !cgroup::remove(group));
+        self.groups.remove();
+    }
+}
+
+mod prepare;

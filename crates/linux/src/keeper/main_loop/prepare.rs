@@ -1,0 +1,166 @@
+//! From PREPARE to a shim with a job.
+
+use super::{Keeper, Shim};
+use crate::{
+    fdpass,
+    keeper::run::{Parts, Run},
+    spawn::{self, failure},
+    wire::{self, Answer, Job, ToShim, mirror::WireFailure},
+};
+use kennel_lifecycle::{CgroupIdentity, RunId, StartStage, ladder::StopPlan};
+use nix::{
+    fcntl::OFlag,
+    sys::epoll::{EpollEvent, EpollFlags},
+    unistd::pipe2,
+};
+use std::{
+    io,
+    os::fd::{AsFd, OwnedFd},
+};
+
+/// The ends of a run's pipes.
+struct Pipes {
+    gate: (OwnedFd, OwnedFd),
+    stdout: (OwnedFd, OwnedFd),
+    stderr: (OwnedFd, OwnedFd),
+}
+
+impl Keeper {
+    pub(super) fn prepare(
+        &mut self,
+        seq: u64,
+        id: RunId,
+        run_dir: String,
+        plan: StopPlan,
+        fds: Vec<OwnedFd>,
+    ) {
+        // The server makes run ids unique; a second child under one would have no owner.
+        let taken = self.runs.contains_key(&id);
+        let prepared = if taken {
+            Err(io::Error::from_raw_os_error(libc::EEXIST))
+        } else {
+            self.hand_out(seq, id, run_dir, plan, fds)
+        };
+        if let Err(error) = prepared {
+            let answer = match error.raw_os_error() {
+                Some(
+                    libc::EMFILE | libc::ENFILE | libc::EAGAIN | libc::ENOMEM | libc::ETOOMANYREFS,
+                )
+                | None => Answer::Exhausted(error.to_string()),
+                Some(_) => {
+                    let failure = failure(StartStage::Prepare, &error, None);
+                    Answer::PrepareFailed(WireFailure::from(failure))
+                }
+            };
+            self.answer(seq, answer);
+        }
+    }
+
+    fn hand_out(
+        &mut self,
+        seq: u64,
+        id: RunId,
+        run_dir: String,
+        plan: StopPlan,
+        fds: Vec<OwnedFd>,
+    ) -> io::Result<()> {
+        let mut fds = fds.into_iter();
+        // A file that found no room in this process's table is missing here.
+        let lost = || io::Error::from_raw_os_error(libc::EMFILE);
+        let child = fds.next().ok_or_else(lost)?;
+        let stdin = fds.next().ok_or_else(lost)?;
+        let pipes = pipes()?;
+        let warm = self.pool.take()?;
+        let group = self.groups.create(id);
+        let given = self.give(
+            id,
+            run_dir,
+            &plan,
+            &group,
+            &warm.socket,
+            [&child, &stdin],
+            &pipes,
+        );
+        let token = self.next_shim;
+        let watched = given.and_then(|()| {
+            let event = EpollEvent::new(EpollFlags::EPOLLIN, token);
+            Ok(self.epoll.add(&warm.socket, event)?)
+        });
+        if let Err(error) = watched {
+            // The shim ends with its socket, which is dropped here.
+            self.leftovers.extend(group.ok());
+            return Err(error);
+        }
+        self.next_shim += 1;
+        self.shims.insert(
+            token,
+            Shim {
+                pid: warm.pid,
+                socket: warm.socket,
+                run: id,
+            },
+        );
+        let run = Run::new(Parts {
+            id,
+            seq,
+            shim: token,
+            plan,
+            cgroup: group,
+            gate: pipes.gate.1,
+            outputs: (pipes.stdout.0, pipes.stderr.0),
+        });
+        self.runs.insert(id, run);
+        Ok(())
+    }
+
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "one message is put together here"
+    )]
+    fn give(
+        &self,
+        id: RunId,
+        run_dir: String,
+        plan: &StopPlan,
+        group: &Result<CgroupIdentity, String>,
+        shim: &OwnedFd,
+        files: [&OwnedFd; 2],
+        pipes: &Pipes,
+    ) -> io::Result<()> {
+        let job = ToShim::Job(Box::new(Job {
+            run: id.as_u128(),
+            run_dir,
+            plan: plan.into(),
+            cgroup: group.as_ref().ok().cloned().map(Into::into),
+            placement: self.groups.placement(),
+            open_files: (self.open_files.soft, self.open_files.hard),
+        }));
+        let born_in = match group {
+            Ok(group) => crate::cgroup::open(group)?,
+            Err(_) => None,
+        };
+        let [child, stdin] = files;
+        let mut fds = vec![
+            child.as_fd(),
+            stdin.as_fd(),
+            pipes.stdout.1.as_fd(),
+            pipes.stderr.1.as_fd(),
+            pipes.gate.0.as_fd(),
+        ];
+        fds.extend(born_in.as_ref().map(AsFd::as_fd));
+        fdpass::send(shim, &wire::encode(&job)?, &fds)
+    }
+}
+
+/// Gate and outputs. The read ends of the outputs are for the server's event loop, so they do not block; the ends of
+/// the command are other descriptions and do.
+fn pipes() -> io::Result<Pipes> {
+    let pipes = Pipes {
+        gate: spawn::small_pipe()?,
+        stdout: pipe2(OFlag::O_CLOEXEC)?,
+        stderr: pipe2(OFlag::O_CLOEXEC)?,
+    };
+    fdpass::set_nonblocking(&pipes.stdout.0)?;
+    fdpass::set_nonblocking(&pipes.stderr.0)?;
+    Ok(pipes)
+}

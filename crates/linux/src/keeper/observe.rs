@@ -1,0 +1,170 @@
+//! Looks for what an earlier keeper has recorded. Signals nobody.
+
+use crate::{
+    cgroup,
+    client::Recorded,
+    exit_record,
+    identity::{self, Found},
+    marker, peer, procfs,
+    wire::{PIDS_MAX, WireRecorded},
+};
+use kennel_lifecycle::{
+    HostIdentity, ProcessIdentity, RunId,
+    recovery::{CgroupSeen, Host, Observation, Seen},
+};
+use std::{
+    collections::HashMap,
+    path::{Path, PathBuf},
+};
+
+/// How long one look through /proc serves the observations that follow.
+const SCAN_FRESH_MS: u64 = 250;
+
+/// All processes with a marker, looked for at most every [`SCAN_FRESH_MS`].
+#[derive(Default)]
+pub(super) struct Markers {
+    at: Option<u64>,
+    by_run: HashMap<RunId, Vec<i32>>,
+}
+
+impl Markers {
+    pub(super) fn of(&mut self, run: RunId, now: u64) -> &[i32] {
+        if self.at.is_none_or(|at| now >= at + SCAN_FRESH_MS) {
+            self.by_run = marker::scan();
+            self.at = Some(now);
+        }
+        self.by_run.get(&run).map_or(&[], Vec::as_slice)
+    }
+}
+
+/// What can be seen of a recorded run.
+pub(super) fn observe(
+    recorded: &Recorded,
+    host: &HostIdentity,
+    markers: &mut Markers,
+    now: u64,
+) -> Observation {
+    let exit_record = exit_record::read(&recorded.run_dir);
+    let there = &recorded.identity;
+    if there.host != *host {
+        return Observation {
+            host: Host::Other,
+            exit_record,
+            shim: Seen::Gone,
+            command: Seen::Gone,
+            cgroup: CgroupSeen::None,
+            hints: Vec::new(),
+        };
+    }
+    let shim = identity::find(&there.shim).seen();
+    let command = identity::find(&there.command);
+    let cgroup = see_cgroup(recorded);
+    if cgroup == CgroupSeen::Empty && shim == Seen::Gone {
+        remove_group(recorded);
+    }
+    Observation {
+        host: Host::Same,
+        exit_record,
+        shim,
+        command: command.seen(),
+        cgroup,
+        hints: hints(recorded, &command, markers.of(recorded.run, now)),
+    }
+}
+
+/// A process that was recorded on a host.
+pub(super) fn see(
+    process: &ProcessIdentity,
+    recorded_on: &HostIdentity,
+    host: &HostIdentity,
+) -> Seen {
+    if recorded_on == host {
+        identity::find(process).seen()
+    } else {
+        Seen::Gone
+    }
+}
+
+fn see_cgroup(recorded: &Recorded) -> CgroupSeen {
+    match recorded.identity.cgroup.as_ref().map(cgroup::is_populated) {
+        None | Some(Err(_)) => CgroupSeen::None,
+        Some(Ok(false)) => CgroupSeen::Empty,
+        Some(Ok(true)) => CgroupSeen::Populated,
+    }
+}
+
+/// Removes the recorded directory, and that of its keeper once it is empty.
+pub(super) fn remove_group(recorded: &Recorded) {
+    if let Some(group) = &recorded.identity.cgroup
+        && cgroup::remove(group)
+    {
+        let base = Path::new(&group.path).parent();
+        let _ = base.map(std::fs::remove_dir);
+    }
+}
+
+/// Those that descend from the living leader, and those that carry the marker and fit: not older than the leader, and
+/// either of its session or left behind by a parent. Somebody's shell with a copied variable does not fit.
+fn hints(recorded: &Recorded, command: &Found, marked: &[i32]) -> Vec<i32> {
+    let leader = &recorded.identity.command;
+    let mut found = Vec::new();
+    if let Found::Same(_) = command {
+        found.push(leader.pid);
+        found.extend(procfs::descendants(leader.pid));
+    }
+    let heirs = [
+        1,
+        std::process::id().cast_signed(),
+        recorded.identity.shim.pid,
+    ];
+    let fits = |pid: &i32| {
+        procfs::stat(*pid).is_ok_and(|stat| {
+            let top = topmost_marked(*pid, marked);
+            stat.start_ticks >= leader.start_ticks
+                && (stat.sid == leader.sid || heirs.contains(&top))
+        })
+    };
+    found.extend(marked.iter().filter(|pid| fits(pid)));
+    let mut living: Vec<i32> = procfs::living(found).into_keys().collect();
+    living.sort_unstable();
+    living.truncate(PIDS_MAX);
+    living
+}
+
+/// The first ancestor without the marker.
+fn topmost_marked(pid: i32, marked: &[i32]) -> i32 {
+    let mut at = pid;
+    for _ in 0..procfs::ANCESTORS_MAX {
+        if !marked.contains(&at) {
+            break;
+        }
+        match procfs::stat(at) {
+            Ok(stat) => at = stat.ppid,
+            Err(_) => return 0,
+        }
+    }
+    at
+}
+
+/// Whether `pid` certainly belongs to the recorded run by what it carries: marker and session.
+pub(super) fn is_marked_member(recorded: &Recorded, pid: i32) -> bool {
+    procfs::stat(pid).is_ok_and(|stat| {
+        stat.sid == recorded.identity.command.sid
+            && stat.start_ticks >= recorded.identity.command.start_ticks
+    }) && marker::of(pid) == Some(recorded.run)
+}
+
+/// Whether `pid` is one of these or below one of them.
+pub(super) fn is_below(pid: i32, roots: &[i32]) -> bool {
+    peer::descends_from(pid, roots)
+}
+
+impl From<WireRecorded> for Recorded {
+    fn from(wire: WireRecorded) -> Self {
+        Self {
+            run: RunId::from_u128(wire.run),
+            identity: wire.identity.into(),
+            run_dir: PathBuf::from(wire.run_dir),
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! Ends what is certainly left of a run that an earlier keeper has recorded. Each signal goes through a descriptor whose
+//! process was found to be of the run after it was opened; hints are never signalled.
+
+use super::observe;
+use crate::{
+    cgroup,
+    client::Recorded,
+    identity::{self, Found},
+    pidfd::PidFd,
+    procfs,
+};
+use kennel_lifecycle::{
+    HostIdentity, Signal,
+    ladder::{Ladder, StopPlan},
+    recovery::Seen,
+};
+use std::collections::HashMap;
+
+/// After the plan's SIGKILL: how long to look on.
+const LOOK_ON_MS: u64 = 2_000;
+/// Between two looks.
+const LOOK_AGAIN_MS: u64 = 20;
+/// After SIGKILL to its tree: how long a shim may take to write its last will.
+const LAST_WILL_MS: u64 = 1_000;
+
+/// One run being ended.
+pub(super) struct Orphan {
+    /// The request to answer.
+    pub(super) seq: u64,
+    pub(super) recorded: Recorded,
+    ladder: Ladder,
+    give_up_at: u64,
+    killed_at: Option<u64>,
+    members: HashMap<i32, PidFd>,
+}
+
+impl Orphan {
+    pub(super) fn new(seq: u64, recorded: Recorded, plan: &StopPlan, now: u64) -> Self {
+        let kill_after = u64::try_from(plan.kill_after.as_millis()).unwrap_or(u64::MAX);
+        Self {
+            seq,
+            recorded,
+            ladder: Ladder::start(plan, now),
+            give_up_at: now.saturating_add(kill_after).saturating_add(LOOK_ON_MS),
+            killed_at: None,
+            members: HashMap::new(),
+        }
+    }
+
+    pub(super) fn wake_at(now: u64) -> u64 {
+        now + LOOK_AGAIN_MS
+    }
+
+    /// One round; `true`: nothing certain is left, or the time is over.
+    pub(super) fn step(&mut self, host: &HostIdentity, now: u64) -> bool {
+        if self.recorded.identity.host != *host {
+            return true;
+        }
+        let shim = identity::find(&self.recorded.identity.shim);
+        self.look(&shim);
+        let group = self.recorded.identity.cgroup.clone();
+        let populated = group
+            .as_ref()
+            .is_some_and(|g| cgroup::is_populated(g).unwrap_or(false));
+        let left = !self.members.is_empty() || populated || shim.seen() == Seen::Same;
+        if !left || now >= self.give_up_at {
+            observe::remove_group(&self.recorded);
+            return true;
+        }
+        while let Some(signal) = self.ladder.due(now) {
+            if signal == Signal::KILL {
+                self.killed_at = Some(now);
+            } else {
+                self.send(signal);
+                self.wake();
+            }
+        }
+        if let Some(killed_at) = self.killed_at {
+            self.kill(&shim);
+            // With nothing left below it a shim ends by itself; one that hangs is ended.
+            if let Found::Same(shim) = &shim
+                && self.members.is_empty()
+                && now >= killed_at + LAST_WILL_MS
+            {
+                shim.signal(Signal::KILL);
+            }
+        }
+        false
+    }
+
+    /// Finds members, and forgets those that ended. What was once found stays known by its descriptor when its parent
+    /// is gone.
+    fn look(&mut self, shim: &Found) {
+        self.members.retain(|_, fd| !fd.has_ended());
+        let leader = self.recorded.identity.command;
+        if let Found::Same(fd) = identity::find(&leader) {
+            self.members.insert(leader.pid, fd);
+        }
+        let mut roots: Vec<i32> = self.members.keys().copied().collect();
+        let shim_pid = self.recorded.identity.shim.pid;
+        if let Found::Same(_) = shim {
+            roots.push(shim_pid);
+        }
+        let mut candidates: Vec<i32> = Vec::new();
+        for root in &roots {
+            candidates.extend(procfs::descendants(*root));
+        }
+        if let Some(group) = &self.recorded.identity.cgroup {
+            candidates.extend(cgroup::members(group));
+        }
+        candidates.extend(self.of_session(leader.sid));
+        for pid in candidates {
+            if pid != shim_pid
+                && !self.members.contains_key(&pid)
+                && let Ok(fd) = PidFd::open(pid)
+                && self.is_member(pid, &roots)
+                && fd.is_unreaped()
+                && !fd.has_ended()
+            {
+                self.members.insert(pid, fd);
+            }
+        }
+    }
+
+    /// While a member of the session is known, its number is reserved, and all who have it are of the run. Without
+    /// one the marker must agree.
+    fn of_session(&self, sid: i32) -> Vec<i32> {
+        let of_session = |pid: &i32| procfs::stat(*pid).is_ok_and(|s| s.sid == sid);
+        let pids = procfs::all_pids().unwrap_or_default();
+        let held = self.members.keys().any(of_session);
+        pids.into_iter()
+            .filter(of_session)
+            .filter(|pid| held || observe::is_marked_member(&self.recorded, *pid))
+            .collect()
+    }
+
+    fn is_member(&self, pid: i32, roots: &[i32]) -> bool {
+        let in_group = self.recorded.identity.cgroup.as_ref().is_some_and(|group| {
+            matches!(cgroup::open(group), Ok(Some(_)))
+                && cgroup::path_of(pid).is_some_and(|path| path.starts_with(&group.path))
+        });
+        in_group
+            || observe::is_below(pid, roots)
+            || self
+                .of_session(self.recorded.identity.command.sid)
+                .contains(&pid)
+    }
+
+    fn send(&self, signal: Signal) {
+        for fd in self.members.values() {
+            fd.signal(signal);
+        }
+    }
+
+    /// A frozen or stopped tree can only die of a polite signal when it runs.
+    fn wake(&self) {
+        if let Some(group) = &self.recorded.identity.cgroup {
+            let _ = cgroup::freeze(group, false);
+        }
+        for (pid, fd) in &self.members {
+            if procfs::stat(*pid).is_ok_and(|s| s.is_stopped()) {
+                fd.signal(Signal::CONT);
+            }
+        }
+    }
+
+    /// SIGSTOP first, until a look finds nobody new: a stopped process cannot hide a child from the next look.
+    fn kill(&mut self, shim: &Found) {
+        if let Some(group) = &self.recorded.identity.cgroup {
+            let _ = cgroup::kill(group);
+        }
+        loop {
+            let known = self.members.len();
+            self.send(Signal::STOP);
+            self.look(shim);
+            if self.members.len() <= known {
+                break;
+            }
+        }
+        self.send(Signal::KILL);
+    }
+}

@@ -1,0 +1,79 @@
+//! Shims that wait for work: forking ahead keeps the cost of a large descriptor table out of a spawn.
+
+use crate::{fdpass, shim};
+use nix::unistd::{ForkResult, fork};
+use std::{collections::VecDeque, io, os::fd::OwnedFd};
+
+/// Warm shims on a quiet host.
+const WARM_MIN: usize = 2;
+/// Warm shims on a busy one.
+const WARM_MAX: usize = 8;
+
+/// A shim without work.
+pub(super) struct Warm {
+    pub(super) pid: i32,
+    pub(super) socket: OwnedFd,
+}
+
+/// The warm shims.
+pub(super) struct Pool {
+    warm: VecDeque<Warm>,
+    wanted: usize,
+}
+
+impl Pool {
+    pub(super) fn new() -> Self {
+        Self {
+            warm: VecDeque::new(),
+            wanted: WARM_MIN,
+        }
+    }
+
+    /// Whether one more should be forked when there is nothing else to do.
+    pub(super) fn is_short(&self) -> bool {
+        self.warm.len() < self.wanted
+    }
+
+    /// Forks one more.
+    pub(super) fn refill(&mut self) -> io::Result<()> {
+        self.warm.push_back(fork_shim()?);
+        Ok(())
+    }
+
+    /// Shrinks the wish, after a fork that failed: the host has no room.
+    pub(super) fn stop_refilling(&mut self) {
+        self.wanted = self.warm.len();
+    }
+
+    /// A warm shim, or a cold one.
+    pub(super) fn take(&mut self) -> io::Result<Warm> {
+        if let Some(warm) = self.warm.pop_front() {
+            return Ok(warm);
+        }
+        self.wanted = (self.wanted.max(1) * 2).min(WARM_MAX);
+        fork_shim()
+    }
+
+    /// A child of this number was reaped: if it was a warm shim, it is one no more.
+    pub(super) fn forget(&mut self, pid: i32) {
+        self.warm.retain(|warm| warm.pid != pid);
+    }
+
+    /// All of them, for the end.
+    pub(super) fn drain(&mut self) -> impl Iterator<Item = Warm> + '_ {
+        self.wanted = 0;
+        self.warm.drain(..)
+    }
+}
+
+fn fork_shim() -> io::Result<Warm> {
+    let (ours, theirs) = fdpass::pair()?;
+    // SAFETY: the keeper has one thread, so no lock is held by another one; the child never returns.
+    match unsafe { fork() }? {
+        ForkResult::Child => shim::be_born(&theirs),
+        ForkResult::Parent { child } => Ok(Warm {
+            pid: child.as_raw(),
+            socket: ours,
+        }),
+    }
+}

@@ -1,0 +1,39 @@
+//! Bytes too long for a message, as a sealed file in memory.
+
+use nix::{
+    fcntl::{FcntlArg, OFlag, SealFlag, fcntl},
+    sys::{
+        memfd::{MFdFlags, memfd_create},
+        stat::Mode,
+    },
+};
+use std::{
+    fs::File,
+    io::{self, Read, Write},
+    os::fd::{AsRawFd, OwnedFd},
+};
+
+/// A file with these bytes that nobody can change, opened for reading only and at its start.
+pub(crate) fn sealed(name: &str, bytes: &[u8]) -> io::Result<OwnedFd> {
+    let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
+    let mut file = File::from(memfd_create(name, flags)?);
+    file.write_all(bytes)?;
+    let seals = SealFlag::F_SEAL_WRITE
+        | SealFlag::F_SEAL_GROW
+        | SealFlag::F_SEAL_SHRINK
+        | SealFlag::F_SEAL_SEAL;
+    fcntl(&file, FcntlArg::F_ADD_SEALS(seals))?;
+    let link = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC;
+    Ok(nix::fcntl::open(link.as_str(), flags, Mode::empty())?)
+}
+
+/// All bytes of a sealed file, at most `max`.
+pub(crate) fn read(file: OwnedFd, max: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::from(file).take(max + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > max {
+        return Err(io::ErrorKind::FileTooLarge.into());
+    }
+    Ok(bytes)
+}

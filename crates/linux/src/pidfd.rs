@@ -1,0 +1,188 @@
+//! A process as a descriptor: what it names cannot become another process.
+
+use kennel_lifecycle::Signal;
+use nix::{
+    errno::Errno,
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+    sys::statfs::fstatfs,
+};
+use std::{
+    io,
+    os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd},
+    ptr,
+};
+
+/// `PID_FS_MAGIC`: on kernels before 6.9 all pidfds share one anonymous inode, which names nothing.
+const PIDFS_MAGIC: i64 = 0x5049_4446;
+/// `PIDFD_SIGNAL_PROCESS_GROUP` (Linux 6.9).
+const SIGNAL_PROCESS_GROUP: u32 = 1 << 2;
+/// Handle type of pidfs (`FILEID_KERNFS`).
+const HANDLE_TYPE: i32 = 0xfe;
+
+/// What came of a signal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sent {
+    /// It went out.
+    Done,
+    /// There is nobody any more.
+    Gone,
+    /// The call failed.
+    Failed(i32),
+}
+
+/// Owns a pidfd.
+#[derive(Debug)]
+pub(crate) struct PidFd(OwnedFd);
+
+/// `struct file_handle` with room for the 8 bytes that pidfs uses.
+#[repr(C)]
+struct Handle {
+    bytes: u32,
+    kind: i32,
+    inode: [u8; 8],
+}
+
+impl PidFd {
+    /// `pidfd_open(2)`. The caller must check afterwards that the process is the one it meant.
+    pub(crate) fn open(pid: i32) -> io::Result<Self> {
+        // SAFETY: pidfd_open takes two integers and touches no memory of ours.
+        let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
+        let fd = RawFd::try_from(Errno::result(fd)?).map_err(io::Error::other)?;
+        // SAFETY: the kernel has just made this descriptor for us; nobody else owns it.
+        Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
+    }
+
+    /// A pidfd that came from clone3(2) or from a message.
+    pub(crate) fn from_fd(fd: OwnedFd) -> Self {
+        Self(fd)
+    }
+
+    /// To this process.
+    pub(crate) fn signal(&self, signal: Signal) -> Sent {
+        self.send(signal.number(), 0)
+    }
+
+    /// To the process group that this process leads or led: it stays addressable while a member lives, and gives
+    /// `Gone`, never a stranger, after that. `Failed(EINVAL)` before Linux 6.9.
+    pub(crate) fn signal_group(&self, signal: Signal) -> Sent {
+        self.send(signal.number(), SIGNAL_PROCESS_GROUP)
+    }
+
+    fn send(&self, number: i32, flags: u32) -> Sent {
+        let no_info = ptr::null::<libc::siginfo_t>();
+        let fd = self.0.as_raw_fd();
+        // SAFETY: `fd` is owned by self, so it stays open for the call; a null siginfo is allowed
+        // (pidfd_send_signal(2)).
+        let sent =
+            unsafe { libc::syscall(libc::SYS_pidfd_send_signal, fd, number, no_info, flags) };
+        match Errno::result(sent) {
+            Ok(_) => Sent::Done,
+            Err(Errno::ESRCH) => Sent::Gone,
+            Err(errno) => Sent::Failed(errno as i32),
+        }
+    }
+
+    /// Whether the process has ended, reaped or not. A thread group leader that ended before its threads has not.
+    pub(crate) fn has_ended(&self) -> bool {
+        let mut wait = [PollFd::new(self.0.as_fd(), PollFlags::POLLIN)];
+        poll(&mut wait, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
+    }
+
+    /// Whether its number cannot have been given to another: it is alive, or a zombie.
+    pub(crate) fn is_unreaped(&self) -> bool {
+        self.send(0, 0) != Sent::Gone
+    }
+
+    /// The pidfs inode: unique per boot. Absent before Linux 6.9.
+    pub(crate) fn handle(&self) -> Option<u64> {
+        if fstatfs(&self.0).ok()?.filesystem_type().0 != PIDFS_MAGIC {
+            return None;
+        }
+        let mut handle = Handle {
+            bytes: 8,
+            kind: 0,
+            inode: [0; 8],
+        };
+        let mut mount_id: i32 = 0;
+        let fd = self.0.as_raw_fd();
+        // SAFETY: path is a NUL-terminated empty string, `handle` has the 8 bytes of room that `bytes` says, and both
+        // out-pointers are to locals that outlive the call.
+        let named = unsafe {
+            libc::syscall(
+                libc::SYS_name_to_handle_at,
+                fd,
+                c"".as_ptr(),
+                ptr::from_mut(&mut handle),
+                ptr::from_mut(&mut mount_id),
+                libc::AT_EMPTY_PATH,
+            )
+        };
+        Errno::result(named).ok()?;
+        (handle.bytes == 8).then(|| u64::from_ne_bytes(handle.inode))
+    }
+
+    /// The process with this handle: `Ok(None)` when it is gone; an error when that cannot be told.
+    pub(crate) fn open_handle(inode: u64) -> io::Result<Option<Self>> {
+        let me = Self::open(std::process::id().cast_signed())?;
+        let handle = Handle {
+            bytes: 8,
+            kind: HANDLE_TYPE,
+            inode: inode.to_ne_bytes(),
+        };
+        let mount = me.0.as_raw_fd();
+        // SAFETY: `mount` is a pidfd owned by `me`; `handle` is a local with the 8 bytes that `bytes` says.
+        let opened = unsafe {
+            libc::syscall(
+                libc::SYS_open_by_handle_at,
+                mount,
+                ptr::from_ref(&handle),
+                libc::O_CLOEXEC,
+            )
+        };
+        match Errno::result(opened) {
+            Ok(fd) => {
+                let fd = RawFd::try_from(fd).map_err(io::Error::other)?;
+                // SAFETY: the kernel has just made this descriptor for us; nobody else owns it.
+                Ok(Some(Self(unsafe { OwnedFd::from_raw_fd(fd) })))
+            }
+            Err(Errno::ESTALE | Errno::ENOENT | Errno::ESRCH) => Ok(None),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+}
+
+impl AsFd for PidFd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_handle_leads_back_to_the_process_and_to_nobody_after_it() {
+        let mut child = std::process::Command::new("sleep")
+            .arg("60")
+            .spawn()
+            .expect("sleep starts");
+        let fd = PidFd::open(child.id().cast_signed()).expect("a pidfd");
+        let Some(handle) = fd.handle() else {
+            child.kill().expect("it can be killed");
+            child.wait().expect("it can be reaped");
+            return;
+        };
+        let again = PidFd::open_handle(handle).expect("it can be told");
+        assert!(again.is_some_and(|p| !p.has_ended()));
+        assert_eq!(fd.signal(Signal::KILL), Sent::Done);
+        child.wait().expect("it can be reaped");
+        assert!(!fd.is_unreaped());
+        assert!(
+            PidFd::open_handle(handle)
+                .expect("it can be told")
+                .is_none()
+        );
+        assert_eq!(fd.signal(Signal::KILL), Sent::Gone);
+    }
+}

@@ -1,0 +1,72 @@
+//! Wait statuses: looked at first, taken after that.
+
+use kennel_lifecycle::{Exit, Signal};
+use nix::errno::Errno;
+use std::{io, mem::MaybeUninit};
+
+/// What a wait said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Waited {
+    /// This child has ended so.
+    Ended {
+        /// Its number, which is its own until it is reaped.
+        pid: i32,
+        /// Its end.
+        exit: Exit,
+    },
+    /// There are children, and none of those asked for has ended.
+    Nothing,
+    /// There is no child (of those asked for).
+    NoChild,
+}
+
+/// A child that has ended, left unreaped. `__WALL` also sees children that do not send SIGCHLD.
+pub(crate) fn peek_any() -> io::Result<Waited> {
+    wait(libc::P_ALL, 0, libc::WNOWAIT | libc::WNOHANG)
+}
+
+/// Reaps this child if it has ended.
+pub(crate) fn reap(pid: i32) -> io::Result<Waited> {
+    wait(libc::P_PID, pid.cast_unsigned(), libc::WNOHANG)
+}
+
+/// Waits for the end of this child, which is certain to come, and reaps it.
+pub(crate) fn await_end(pid: i32) -> io::Result<Waited> {
+    wait(libc::P_PID, pid.cast_unsigned(), 0)
+}
+
+fn wait(kind: libc::idtype_t, id: libc::id_t, extra: i32) -> io::Result<Waited> {
+    let flags = libc::WEXITED | libc::__WALL | extra;
+    loop {
+        let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
+        // SAFETY: `info` is a local of the right type that outlives the call; the other arguments are integers.
+        let waited = unsafe { libc::waitid(kind, id, info.as_mut_ptr(), flags) };
+        match Errno::result(waited) {
+            Ok(_) => {
+                // SAFETY: all zeroes is a valid siginfo_t, and waitid has written over it if a child had ended.
+                return Ok(decode(&unsafe { info.assume_init() }));
+            }
+            Err(Errno::EINTR) => {}
+            Err(Errno::ECHILD) => return Ok(Waited::NoChild),
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+}
+
+fn decode(info: &libc::siginfo_t) -> Waited {
+    // SAFETY: waitid fills the SIGCHLD fields, and zeroes are a valid pid.
+    let pid = unsafe { info.si_pid() };
+    if pid == 0 {
+        return Waited::Nothing;
+    }
+    // SAFETY: waitid fills the SIGCHLD fields.
+    let status = unsafe { info.si_status() };
+    let exit = match info.si_code {
+        libc::CLD_EXITED => Exit::Code(status),
+        code => Signal::from_number(status).map_or(Exit::Unknown, |signal| Exit::Signal {
+            signal,
+            core_dumped: code == libc::CLD_DUMPED,
+        }),
+    };
+    Waited::Ended { pid, exit }
+}

@@ -1,0 +1,130 @@
+//! The shim: one per run, the subreaper of that run alone, and its last will if the keeper dies.
+//!
+//! It waits in a pool until it gets a job; makes the command behind its gate; reads the status pipe; collects every
+//! exit of the tree; and says, when wait(2) says so, that nobody is left. It sends no signal while the keeper lives,
+//! except SIGKILL to its own children when told so. It is not in the run's control group: it must outlive a kill.
+
+mod birth;
+mod work;
+
+pub(crate) use birth::be_born;
+
+use crate::{
+    clock,
+    fdpass::{self, Received},
+    wire::{self, FromShim, ToShim},
+};
+use nix::{
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+    sys::signalfd::SignalFd,
+};
+use std::{
+    io,
+    os::fd::{AsFd, OwnedFd},
+};
+use work::Work;
+
+/// Longest wait without a look at the clock: poll(2) does not count the time that the host sleeps.
+const WAIT_MS_MAX: u64 = 60_000;
+
+/// A shim's whole life.
+struct Shim {
+    /// The keeper; `None` when it is gone.
+    keeper: Option<OwnedFd>,
+    /// SIGCHLD; everything else is blocked, so that a stray SIGTERM to the host's processes does not cut a run off
+    /// from its last will.
+    signals: SignalFd,
+    /// The run, once there is one.
+    work: Option<Work>,
+}
+
+impl Shim {
+    fn live(mut self) -> io::Result<()> {
+        loop {
+            if self.keeper.is_none() && self.work.is_none() {
+                return Ok(());
+            }
+            let [keeper_ready, status_ready] = self.wait()?;
+            while let Ok(Some(_)) = self.signals.read_signal() {}
+            if status_ready && let Some(work) = &mut self.work {
+                work.read_status();
+            }
+            if keeper_ready {
+                self.hear_keeper();
+            }
+            let Some(work) = &mut self.work else { continue };
+            let done = work.step(clock::boot_ms(), self.keeper.is_some());
+            for word in work.take_words() {
+                self.say(word);
+            }
+            if done {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Whether keeper and status pipe have something to say.
+    fn wait(&self) -> io::Result<[bool; 2]> {
+        let now = clock::boot_ms();
+        let wake = self.work.as_ref().and_then(Work::wake_at);
+        let timeout = wake.map_or(PollTimeout::NONE, |at| {
+            let wait = at.saturating_sub(now).min(WAIT_MS_MAX);
+            PollTimeout::try_from(i32::try_from(wait).unwrap_or(i32::MAX))
+                .unwrap_or(PollTimeout::ZERO)
+        });
+        let status = self.work.as_ref().and_then(Work::status);
+        let mut fds = vec![PollFd::new(self.signals.as_fd(), PollFlags::POLLIN)];
+        fds.extend(
+            self.keeper
+                .as_ref()
+                .map(|k| PollFd::new(k.as_fd(), PollFlags::POLLIN)),
+        );
+        fds.extend(status.map(|s| PollFd::new(s, PollFlags::POLLIN)));
+        match poll(&mut fds, timeout) {
+            Ok(_) | Err(nix::errno::Errno::EINTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+        let ready = |i: usize| {
+            let events = fds.get(i).and_then(PollFd::revents);
+            events.is_some_and(|e| !e.is_empty())
+        };
+        let after_keeper = 1 + usize::from(self.keeper.is_some());
+        Ok([
+            self.keeper.is_some() && ready(1),
+            status.is_some() && ready(after_keeper),
+        ])
+    }
+
+    fn hear_keeper(&mut self) {
+        let Some(keeper) = &self.keeper else { return };
+        match fdpass::receive(keeper) {
+            Ok(Received::Message(bytes, fds)) => match wire::decode(&bytes) {
+                Ok(ToShim::Job(job)) if self.work.is_none() => match Work::begin(*job, fds) {
+                    Ok(work) => self.work = Some(work),
+                    Err(failure) => {
+                        self.say((FromShim::PrepareFailed(failure.into()), None));
+                        self.keeper = None;
+                    }
+                },
+                Ok(ToShim::KillAll) => {
+                    if let Some(work) = &mut self.work {
+                        work.kill_all();
+                    }
+                }
+                // Neither a second job nor an unknown word is ever sent; a keeper that sends one is not ours.
+                Ok(ToShim::Job(_)) | Err(_) => self.keeper = None,
+            },
+            Ok(Received::WouldBlock) => {}
+            Ok(Received::Eof) | Err(_) => self.keeper = None,
+        }
+    }
+
+    fn say(&mut self, (word, fd): work::Word) {
+        let Some(keeper) = &self.keeper else { return };
+        let fds: Vec<_> = fd.iter().map(AsFd::as_fd).collect();
+        let sent = wire::encode(&word).and_then(|bytes| fdpass::send(keeper, &bytes, &fds));
+        if sent.is_err() {
+            self.keeper = None;
+        }
+    }
+}

@@ -1,0 +1,407 @@
+//! A shim's run: from the clone to the last exit of its tree.
+
+use crate::{
+    cgroup, clock, exit_record, identity, memfd, procfs,
+    reap::{self, Waited},
+    spawn::{
+        self, Ends,
+        child::{
+            FAILED, GOING, READY, STEP_EXEC, STEP_LIMITS, STEP_SESSION, STEP_STDIO, STEP_WORK_DIR,
+        },
+        failure,
+    },
+    tree::{Root, Tree},
+    wire::{self, CHILD_BYTES_MAX, FromShim, Job, PIDS_MAX, Placement, WireChild},
+};
+use kennel_lifecycle::{
+    Exit, Proof, RunId, Signal, StartFailure, StartStage, TreeVerdict,
+    ladder::{Ladder, StopPlan},
+    recovery::ExitRecord,
+};
+use std::{
+    io,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    path::PathBuf,
+};
+
+/// A message to the keeper, with the descriptor that goes along.
+pub(super) type Word = (FromShim, Option<OwnedFd>);
+
+/// Between two rounds of SIGKILL.
+const KILL_AGAIN_MS: u64 = 5;
+/// Between two looks at a control group that should be empty.
+const EMPTY_LOOK_MS: u64 = 20;
+/// Without a keeper: how long after SIGKILL what is left is called survivors.
+const SURVIVORS_AFTER_MS: u64 = 10_000;
+/// Most exits collected before the keeper is listened to again.
+const REAPED_AT_ONCE_MAX: usize = 1024;
+
+/// How far the child has come, by what it wrote into the status pipe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// It sets itself up.
+    SettingUp,
+    /// It waits.
+    AtGate,
+    /// It has read the byte that opens the gate.
+    Going,
+    /// The verdict was told: the command runs or ran.
+    Ran,
+    /// The verdict was told: nothing was or will be executed.
+    NeverRan,
+}
+
+/// One run.
+pub(super) struct Work {
+    run_dir: PathBuf,
+    plan: StopPlan,
+    placement: Placement,
+    child: WireChild,
+    tree: Tree,
+    status: Option<OwnedFd>,
+    heard: Vec<u8>,
+    stage: Stage,
+    /// No command was promised to the keeper: it never heard `Prepared`.
+    unannounced: bool,
+    leader_reaped: bool,
+    childless: bool,
+    record: ExitRecord,
+    ladder: Option<Ladder>,
+    killing_since: Option<u64>,
+    look_at: Option<u64>,
+    words: Vec<Word>,
+}
+
+impl Work {
+    /// Takes the job: child, stdin, stdout, stderr, gate, and the control group if there is one.
+    pub(super) fn begin(job: Job, fds: Vec<OwnedFd>) -> Result<Self, StartFailure> {
+        let prepare = |error: &io::Error| failure(StartStage::Prepare, error, None);
+        let mut fds = fds.into_iter();
+        let mut next = || {
+            fds.next()
+                .ok_or_else(|| prepare(&io::Error::from_raw_os_error(libc::EMFILE)))
+        };
+        let spec = memfd::read(next()?, CHILD_BYTES_MAX).map_err(|e| prepare(&e))?;
+        let child: WireChild = wire::decode(&spec).map_err(|e| prepare(&e))?;
+        let (stdin, stdout, stderr, gate) = (next()?, next()?, next()?, next()?);
+        let born_in = match (&job.cgroup, job.placement) {
+            (Some(_), Placement::ByClone) => Some(next()?),
+            _ => None,
+        };
+        let ends = Ends {
+            stdin,
+            stdout,
+            stderr,
+            gate,
+            born_in,
+        };
+        let gated = spawn::fork_gated(&child, ends, job.open_files)?;
+        let shim = std::process::id().cast_signed();
+        Ok(Self {
+            run_dir: job.run_dir.into(),
+            plan: job.plan.into(),
+            placement: job.placement,
+            child,
+            tree: Tree {
+                run: RunId::from_u128(job.run),
+                leader: gated.leader,
+                leader_pid: gated.pid,
+                root: Root::Shim(shim),
+                cgroup: job.cgroup.map(Into::into),
+            },
+            status: Some(gated.status),
+            heard: Vec::new(),
+            stage: Stage::SettingUp,
+            unannounced: true,
+            leader_reaped: false,
+            childless: false,
+            record: ExitRecord {
+                exit: None,
+                tree: None,
+                never_ran: false,
+            },
+            ladder: None,
+            killing_since: None,
+            look_at: None,
+            words: Vec::new(),
+        })
+    }
+
+    pub(super) fn status(&self) -> Option<BorrowedFd<'_>> {
+        self.status.as_ref().map(AsFd::as_fd)
+    }
+
+    pub(super) fn take_words(&mut self) -> Vec<Word> {
+        std::mem::take(&mut self.words)
+    }
+
+    /// When to take the next step without any event.
+    pub(super) fn wake_at(&self) -> Option<u64> {
+        let ladder = self.ladder.as_ref().and_then(Ladder::wake_at);
+        [ladder, self.look_at].into_iter().flatten().min()
+    }
+
+    /// From here on SIGKILL to all children, until none is left.
+    pub(super) fn kill_all(&mut self) {
+        self.killing_since.get_or_insert_with(clock::boot_ms);
+    }
+
+    /// Reads what the child has said.
+    pub(super) fn read_status(&mut self) {
+        let Some(status) = &self.status else { return };
+        let mut buffer = [0u8; 64];
+        let ended = loop {
+            match nix::unistd::read(status, &mut buffer) {
+                Ok(0) => break true,
+                Ok(read) => self.heard.extend_from_slice(&buffer[..read]),
+                Err(nix::errno::Errno::EINTR) => {}
+                Err(_) => break false,
+            }
+        };
+        self.understand();
+        if ended {
+            self.status = None;
+            self.conclude();
+        }
+    }
+
+    fn understand(&mut self) {
+        let heard = std::mem::take(&mut self.heard);
+        let mut rest = heard.as_slice();
+        loop {
+            rest = match *rest {
+                [READY, ref after @ ..] => {
+                    self.announce();
+                    after
+                }
+                [GOING, ref after @ ..] => {
+                    self.stage = Stage::Going;
+                    after
+                }
+                [FAILED, step, a, b, c, d, ref after @ ..] => {
+                    self.failed(step, i32::from_le_bytes([a, b, c, d]));
+                    after
+                }
+                _ => break,
+            };
+        }
+        self.heard = rest.to_vec();
+    }
+
+    /// The child waits: say who it is.
+    fn announce(&mut self) {
+        let announced = self.place().and_then(|()| {
+            let command = identity::of(self.tree.leader_pid, &self.tree.leader)?;
+            let leader = self.tree.leader.as_fd().try_clone_to_owned()?;
+            Ok((command, identity::own()?, leader))
+        });
+        match announced {
+            Ok((command, shim, leader)) => {
+                self.stage = Stage::AtGate;
+                self.unannounced = false;
+                let word = FromShim::Prepared {
+                    command: command.into(),
+                    shim: shim.into(),
+                };
+                self.words.push((word, Some(leader)));
+            }
+            Err(error) => {
+                self.kill_all();
+                self.never_ran(failure(StartStage::Cgroup, &error, None));
+            }
+        }
+    }
+
+    fn place(&self) -> io::Result<()> {
+        match (&self.tree.cgroup, self.placement) {
+            (Some(group), Placement::ByWrite) => cgroup::enter(group, self.tree.leader_pid),
+            _ => Ok(()),
+        }
+    }
+
+    fn failed(&mut self, step: u8, errno: i32) {
+        let (stage, path) = match step {
+            STEP_SESSION => (StartStage::Session, None),
+            STEP_STDIO => (StartStage::Stdio, None),
+            STEP_WORK_DIR => (StartStage::WorkDir, Some(&self.child.cwd)),
+            STEP_EXEC => (StartStage::Exec, Some(&self.child.executable)),
+            STEP_LIMITS => (StartStage::Prepare, None),
+            _ => (StartStage::Fork, None),
+        };
+        let path = path.cloned();
+        self.never_ran(StartFailure {
+            stage,
+            errno: Some(errno),
+            path,
+        });
+    }
+
+    fn never_ran(&mut self, failure: StartFailure) {
+        if matches!(self.stage, Stage::Ran | Stage::NeverRan) {
+            return;
+        }
+        self.stage = Stage::NeverRan;
+        self.record.never_ran = true;
+        let word = if self.unannounced {
+            FromShim::PrepareFailed(failure.into())
+        } else {
+            FromShim::ExecFailed(failure.into())
+        };
+        self.words.push((word, None));
+    }
+
+    /// The status pipe is closed: by exec, or by the child's end.
+    fn conclude(&mut self) {
+        match self.stage {
+            Stage::SettingUp => self.never_ran(StartFailure {
+                stage: StartStage::Gate,
+                errno: None,
+                path: None,
+            }),
+            Stage::AtGate => {
+                self.stage = Stage::NeverRan;
+                self.record.never_ran = true;
+                self.words.push((FromShim::NotReleased, None));
+            }
+            Stage::Going => {
+                self.stage = Stage::Ran;
+                self.words.push((FromShim::Executed, None));
+            }
+            Stage::Ran | Stage::NeverRan => {}
+        }
+    }
+
+    /// One round after any event: collect exits, climb, kill, conclude. `true`: all is done and told.
+    pub(super) fn step(&mut self, now: u64, keeper_lives: bool) -> bool {
+        let (leader_ended, more) = self.collect();
+        if let Some(exit) = leader_ended
+            && !self.unannounced
+        {
+            let at_us = clock::wall().0;
+            let rest = !self.childless;
+            let exit = exit.into();
+            self.words
+                .push((FromShim::Exited { at_us, exit, rest }, None));
+        }
+        if !keeper_lives {
+            self.climb(now);
+        }
+        if self.childless {
+            return self.finish(now, keeper_lives);
+        }
+        self.look_at = None;
+        if self.killing_since.is_some() {
+            kill_children();
+            self.look_at = Some(now + KILL_AGAIN_MS);
+        }
+        if more {
+            self.look_at = Some(now);
+        }
+        false
+    }
+
+    /// Collects the exits there are. The leader's is looked at and written down before it is taken. Gives it, and
+    /// whether there may be more to collect.
+    fn collect(&mut self) -> (Option<Exit>, bool) {
+        let mut leader = None;
+        for _ in 0..REAPED_AT_ONCE_MAX {
+            match reap::peek_any() {
+                Ok(Waited::Ended { pid, exit }) => {
+                    if pid == self.tree.leader_pid && !self.leader_reaped {
+                        self.read_status();
+                        self.leader_reaped = true;
+                        self.record.exit = Some(exit);
+                        self.write_record();
+                        leader = Some(exit);
+                    }
+                    let _ = reap::reap(pid);
+                }
+                Ok(Waited::NoChild) => {
+                    self.childless = true;
+                    return (leader, false);
+                }
+                Ok(Waited::Nothing) | Err(_) => return (leader, false),
+            }
+        }
+        (leader, true)
+    }
+
+    fn write_record(&self) {
+        // A directory that is gone or full takes the last will with it; the keeper is told all the same.
+        if !self.unannounced {
+            let _ = exit_record::write(&self.run_dir, &self.record);
+        }
+    }
+
+    /// Without a keeper the run's own plan is carried out here. The gate needs nothing: the keeper had its other end.
+    fn climb(&mut self, now: u64) {
+        if !matches!(self.stage, Stage::Going | Stage::Ran) {
+            return;
+        }
+        let plan = &self.plan;
+        let ladder = self.ladder.get_or_insert_with(|| Ladder::start(plan, now));
+        while let Some(signal) = ladder.due(now) {
+            self.tree.signal(signal);
+            if signal == Signal::KILL {
+                self.killing_since.get_or_insert(now);
+            } else {
+                self.tree.wake();
+            }
+        }
+    }
+
+    /// Nobody is left here. The keeper looks into the control group itself; without it, that is done here too.
+    fn finish(&mut self, now: u64, keeper_lives: bool) -> bool {
+        if self.unannounced {
+            return true;
+        }
+        if self.record.tree.is_none() {
+            self.record.tree = Some(if self.record.never_ran {
+                TreeVerdict::NeverRan
+            } else {
+                TreeVerdict::Empty(Proof::Echild)
+            });
+            self.write_record();
+            let at_us = clock::wall().0;
+            self.words.push((FromShim::Empty { at_us }, None));
+        }
+        if keeper_lives {
+            return true;
+        }
+        let Some(group) = self.tree.cgroup.clone() else {
+            return true;
+        };
+        if cgroup::is_populated(&group).unwrap_or(false) {
+            let survived = self
+                .killing_since
+                .is_some_and(|since| now >= since + SURVIVORS_AFTER_MS);
+            if !survived {
+                if self.killing_since.is_some() {
+                    let _ = cgroup::kill(&group);
+                }
+                self.look_at = Some(now + EMPTY_LOOK_MS);
+                return false;
+            }
+            let mut left = cgroup::members(&group);
+            left.truncate(PIDS_MAX);
+            self.record.tree = Some(TreeVerdict::Survivors(left));
+        } else if !self.record.never_ran {
+            self.record.tree = Some(TreeVerdict::Empty(Proof::CgroupAndEchild));
+        }
+        self.write_record();
+        if cgroup::remove(&group) {
+            // The keeper's directory for all its runs goes with the last one.
+            let base = PathBuf::from(&group.path);
+            let _ = base.parent().map(std::fs::remove_dir);
+        }
+        true
+    }
+}
+
+/// Their numbers cannot be reused: only this process reaps them.
+fn kill_children() {
+    for child in procfs::children(std::process::id().cast_signed()) {
+        // SAFETY: kill takes integers; `child` is an unreaped child of this process.
+        unsafe { libc::kill(child, libc::SIGKILL) };
+    }
+}

@@ -1,0 +1,158 @@
+//! The child between clone and exec: no allocation, no lock, no log, no panic. Everything it needs was made before.
+
+use libc::{c_char, c_int};
+use std::ptr;
+
+/// The child says: all is set up, I wait at the gate.
+pub(crate) const READY: u8 = b'r';
+/// The child says: the gate was opened, I execute.
+pub(crate) const GOING: u8 = b'g';
+/// The child says: a step failed; the step and errno (little endian) follow.
+pub(crate) const FAILED: u8 = b'F';
+/// The keeper says: go.
+pub(crate) const OPEN: u8 = b'G';
+
+/// Steps, as they follow [`FAILED`].
+pub(crate) const STEP_SESSION: u8 = 1;
+pub(crate) const STEP_STDIO: u8 = 2;
+pub(crate) const STEP_WORK_DIR: u8 = 3;
+pub(crate) const STEP_LIMITS: u8 = 4;
+pub(crate) const STEP_EXEC: u8 = 5;
+
+/// Where gate and status pipe are in the child.
+const GATE_FD: c_int = 3;
+const STATUS_FD: c_int = 4;
+/// Exit codes that nobody sees: the shim judges by the status pipe.
+const EXIT_NOT_RELEASED: c_int = 125;
+const EXIT_NOT_EXECUTED: c_int = 127;
+
+/// What the child uses. The pointers stay good because the parent's copy of memory is the child's.
+pub(super) struct Plan {
+    pub(super) executable: *const c_char,
+    pub(super) argv: *const *const c_char,
+    pub(super) envp: *const *const c_char,
+    pub(super) cwd: *const c_char,
+    /// Descriptors of stdin, stdout, stderr, gate, status, all above 4.
+    pub(super) fds: [c_int; 5],
+    pub(super) open_files: libc::rlimit,
+    /// One more than the highest descriptor that may be open, where `close_range(2)` is missing.
+    pub(super) fds_end: c_int,
+}
+
+/// Sets the child up, waits at the gate, executes. Its caller has just been cloned.
+pub(super) fn run(plan: &Plan) -> ! {
+    reset_signals();
+    // SAFETY: setsid takes nothing and is async-signal-safe.
+    if unsafe { libc::setsid() } < 0 {
+        fail(plan.fds[4], STEP_SESSION, EXIT_NOT_RELEASED);
+    }
+    place_descriptors(plan);
+    // SAFETY: `cwd` points to a NUL-terminated string that the caller keeps alive.
+    if unsafe { libc::chdir(plan.cwd) } != 0 {
+        fail(STATUS_FD, STEP_WORK_DIR, EXIT_NOT_RELEASED);
+    }
+    // SAFETY: `open_files` is a valid rlimit that outlives the call.
+    if unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const plan.open_files) } != 0 {
+        fail(STATUS_FD, STEP_LIMITS, EXIT_NOT_RELEASED);
+    }
+    say(STATUS_FD, &[READY]);
+    wait_at_gate();
+    say(STATUS_FD, &[GOING]);
+    // SAFETY: the three pointers lead to NUL-terminated strings and NULL-terminated arrays that the caller keeps alive.
+    unsafe { libc::execve(plan.executable, plan.argv, plan.envp) };
+    fail(STATUS_FD, STEP_EXEC, EXIT_NOT_EXECUTED)
+}
+
+/// Every disposition to its default, nothing blocked: the command must not inherit what Kennel ignores.
+fn reset_signals() {
+    // All zeroes is the kernel's sigaction for SIG_DFL: no handler, no flags, no mask. libc's own signal(2) refuses the
+    // two numbers that it uses itself, which may be ignored all the same.
+    let default = [0u64; 4];
+    for signal in 1..=64 {
+        // SAFETY: `default` is as long as the kernel's sigaction is on any architecture; a null old action is allowed;
+        // KILL and STOP are refused and left as they are.
+        unsafe {
+            libc::syscall(
+                libc::SYS_rt_sigaction,
+                signal,
+                default.as_ptr(),
+                ptr::null::<u64>(),
+                size_of::<u64>(),
+            )
+        };
+    }
+    let none: u64 = 0;
+    // SAFETY: the kernel's sigset is 8 bytes, which `none` has; a null old set is allowed.
+    unsafe {
+        libc::syscall(
+            libc::SYS_rt_sigprocmask,
+            libc::SIG_SETMASK,
+            &raw const none,
+            ptr::null::<u64>(),
+            size_of::<u64>(),
+        )
+    };
+}
+
+/// stdin, stdout, stderr to 0 to 2; gate and status to 3 and 4, closed by exec; all else closed.
+fn place_descriptors(plan: &Plan) {
+    for (target, source) in (0..).zip(plan.fds) {
+        let flags = if target < GATE_FD { 0 } else { libc::O_CLOEXEC };
+        // SAFETY: dup3 takes integers; all sources are above all targets, so none is overwritten before its turn.
+        if unsafe { libc::dup3(source, target, flags) } < 0 {
+            fail(plan.fds[4], STEP_STDIO, EXIT_NOT_RELEASED);
+        }
+    }
+    let first = STATUS_FD + 1;
+    // SAFETY: close_range takes integers; nothing in this process uses a descriptor above `STATUS_FD` any more.
+    let closed = unsafe { libc::syscall(libc::SYS_close_range, first, c_int::MAX, 0) };
+    if closed != 0 {
+        for fd in first..plan.fds_end {
+            // SAFETY: as above.
+            unsafe { libc::close(fd) };
+        }
+    }
+}
+
+/// Returns when exactly [`OPEN`] was read. End of file: the keeper is gone or shut the gate, and nothing may run.
+fn wait_at_gate() {
+    let mut byte = 0u8;
+    loop {
+        // SAFETY: one byte of room at `byte`, a local that outlives the call.
+        let got = unsafe { libc::read(GATE_FD, (&raw mut byte).cast(), 1) };
+        if got == 1 && byte == OPEN {
+            return;
+        }
+        if got < 0 && errno() == libc::EINTR {
+            continue;
+        }
+        exit(EXIT_NOT_RELEASED);
+    }
+}
+
+fn fail(status: c_int, step: u8, code: c_int) -> ! {
+    let e = errno().to_le_bytes();
+    say(status, &[FAILED, step, e[0], e[1], e[2], e[3]]);
+    exit(code)
+}
+
+/// Tells the shim. A shim that is gone cannot account for this child, so it ends (SIGPIPE has its default action).
+fn say(status: c_int, words: &[u8]) {
+    // SAFETY: `words` is readable for its length.
+    let said = unsafe { libc::write(status, words.as_ptr().cast(), words.len()) };
+    if usize::try_from(said) != Ok(words.len()) {
+        exit(EXIT_NOT_RELEASED);
+    }
+}
+
+fn errno() -> c_int {
+    // SAFETY: the location is valid in every thread.
+    let location = unsafe { libc::__errno_location() };
+    // SAFETY: it points to this thread's errno.
+    unsafe { *location }
+}
+
+fn exit(code: c_int) -> ! {
+    // SAFETY: _exit runs no handlers and does not return.
+    unsafe { libc::_exit(code) }
+}

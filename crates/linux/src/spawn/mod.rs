@@ -1,0 +1,215 @@
+//! Makes the command's process: cloned into its control group, set up, waiting at the gate.
+
+pub(crate) mod child;
+
+use crate::{pidfd::PidFd, wire::WireChild};
+use child::Plan;
+use kennel_lifecycle::{StartFailure, StartStage};
+use nix::{
+    errno::Errno,
+    fcntl::{FcntlArg, OFlag, fcntl},
+    unistd::pipe2,
+};
+use std::{
+    ffi::CString,
+    io,
+    os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd},
+    ptr,
+};
+
+/// First number for descriptors on their way into the child: above the numbers that they get there.
+const STAGING_FD: RawFd = 10;
+/// Size of gate and status pipes: one page, since they carry a few bytes and count against the user's pipe budget.
+const SMALL_PIPE_BYTES: i32 = 4096;
+
+/// What the child gets.
+pub(crate) struct Ends {
+    pub(crate) stdin: OwnedFd,
+    pub(crate) stdout: OwnedFd,
+    pub(crate) stderr: OwnedFd,
+    /// Read end.
+    pub(crate) gate: OwnedFd,
+    /// The control group to be born in.
+    pub(crate) born_in: Option<OwnedFd>,
+}
+
+/// A child on its way to the gate.
+pub(crate) struct Gated {
+    pub(crate) pid: i32,
+    pub(crate) leader: PidFd,
+    /// Read end, non-blocking; the child holds the only other end.
+    pub(crate) status: OwnedFd,
+}
+
+/// A pipe for a few bytes, close-on-exec.
+pub(crate) fn small_pipe() -> io::Result<(OwnedFd, OwnedFd)> {
+    let (read, write) = pipe2(OFlag::O_CLOEXEC)?;
+    // Beyond the user's budget the kernel says EPERM; then the pipe stays as it is.
+    let _ = fcntl(&write, FcntlArg::F_SETPIPE_SZ(SMALL_PIPE_BYTES));
+    Ok((read, write))
+}
+
+/// Clones the child. The caller is single-threaded.
+pub(crate) fn fork_gated(
+    child: &WireChild,
+    ends: Ends,
+    open_files: (u64, u64),
+) -> Result<Gated, StartFailure> {
+    let prepare = |error: &io::Error| failure(StartStage::Prepare, error, None);
+    let executable = c_string(&child.executable).map_err(|e| prepare(&e))?;
+    let cwd = c_string(&child.cwd).map_err(|e| prepare(&e))?;
+    let argv = c_strings(child.argv.iter().cloned()).map_err(|e| prepare(&e))?;
+    let env = child
+        .env
+        .iter()
+        .map(|(name, value)| format!("{name}={value}"));
+    let env = c_strings(env).map_err(|e| prepare(&e))?;
+    let (status_read, status_write) = small_pipe().map_err(|e| prepare(&e))?;
+    crate::fdpass::set_nonblocking(&status_read).map_err(|e| prepare(&e))?;
+    let staged = [
+        stage(&ends.stdin),
+        stage(&ends.stdout),
+        stage(&ends.stderr),
+        stage(&ends.gate),
+        stage(&status_write),
+    ];
+    let mut fds = [0; 5];
+    let mut kept = Vec::with_capacity(staged.len());
+    for (slot, fd) in fds.iter_mut().zip(staged) {
+        let fd = fd.map_err(|e| prepare(&e))?;
+        *slot = fd.as_raw_fd();
+        kept.push(fd);
+    }
+    let (argv, env) = (pointers(&argv), pointers(&env));
+    let plan = Plan {
+        executable: executable.as_ptr(),
+        argv: argv.as_ptr(),
+        envp: env.as_ptr(),
+        cwd: cwd.as_ptr(),
+        fds,
+        open_files: libc::rlimit {
+            rlim_cur: open_files.0,
+            rlim_max: open_files.1,
+        },
+        fds_end: i32::try_from(open_files.1.min(1 << 20)).unwrap_or(1 << 20),
+    };
+    let cloned = match &ends.born_in {
+        Some(group) => clone_into(group),
+        None => clone_here(),
+    };
+    match cloned {
+        Ok(Cloned::Child) => child::run(&plan),
+        Ok(Cloned::Parent(pid, leader)) => {
+            // Only the child may hold its ends, above all the gate's.
+            drop(ends);
+            Ok(Gated {
+                pid,
+                leader,
+                status: status_read,
+            })
+        }
+        Err(error) => {
+            let stage = if ends.born_in.is_some() {
+                StartStage::Cgroup
+            } else {
+                StartStage::Fork
+            };
+            Err(failure(stage, &error, None))
+        }
+    }
+}
+
+/// A failure with its errno.
+pub(crate) fn failure(stage: StartStage, error: &io::Error, path: Option<&str>) -> StartFailure {
+    StartFailure {
+        stage,
+        errno: error.raw_os_error(),
+        path: path.map(str::to_owned),
+    }
+}
+
+fn c_string(text: &str) -> io::Result<CString> {
+    CString::new(text).map_err(|_| Errno::EINVAL.into())
+}
+
+fn c_strings(texts: impl Iterator<Item = String>) -> io::Result<Vec<CString>> {
+    texts
+        .map(|text| CString::new(text).map_err(|_| Errno::EINVAL.into()))
+        .collect()
+}
+
+/// The array that execve(2) wants; good as long as the strings are.
+fn pointers(strings: &[CString]) -> Vec<*const libc::c_char> {
+    let pointers = strings.iter().map(|s| s.as_ptr());
+    pointers.chain([ptr::null()]).collect()
+}
+
+fn stage(fd: &impl AsFd) -> io::Result<OwnedFd> {
+    let staged = fcntl(fd, FcntlArg::F_DUPFD_CLOEXEC(STAGING_FD))?;
+    // SAFETY: the kernel has just made this descriptor for us; nobody else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(staged) })
+}
+
+/// Which side of a clone this is.
+pub(crate) enum Cloned {
+    Child,
+    Parent(i32, PidFd),
+}
+
+/// clone3(2) into a control group. The child must do nothing but async-signal-safe work.
+pub(crate) fn clone_into(group: &OwnedFd) -> io::Result<Cloned> {
+    let mut pidfd: RawFd = -1;
+    let flags = libc::CLONE_PIDFD as u64 | CLONE_INTO_CGROUP;
+    let args = libc::clone_args {
+        flags,
+        pidfd: ptr::from_mut(&mut pidfd) as u64,
+        child_tid: 0,
+        parent_tid: 0,
+        exit_signal: libc::SIGCHLD as u64,
+        stack: 0,
+        stack_size: 0,
+        tls: 0,
+        set_tid: 0,
+        set_tid_size: 0,
+        cgroup: u64::try_from(group.as_raw_fd()).unwrap_or(u64::MAX),
+    };
+    // SAFETY: `args` is complete and outlives the call; without CLONE_VM and with a null stack the child goes on in a
+    // copy of this memory, as after fork(2).
+    let pid = unsafe { libc::syscall(libc::SYS_clone3, &raw const args, size_of_val(&args)) };
+    side(pid, pidfd)
+}
+
+/// `CLONE_INTO_CGROUP` (Linux 5.7).
+const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
+
+/// clone(2), which every seccomp profile allows. The same care is due.
+pub(crate) fn clone_here() -> io::Result<Cloned> {
+    let mut pidfd: RawFd = -1;
+    let flags = libc::CLONE_PIDFD | libc::SIGCHLD;
+    let none = 0usize;
+    // SAFETY: the third argument is the place for the pidfd on every architecture; a null stack means a copy of this
+    // one, as after fork(2); the rest is not used with these flags.
+    let pid = unsafe {
+        libc::syscall(
+            libc::SYS_clone,
+            flags,
+            none,
+            ptr::from_mut(&mut pidfd),
+            none,
+            none,
+        )
+    };
+    side(pid, pidfd)
+}
+
+fn side(pid: libc::c_long, pidfd: RawFd) -> io::Result<Cloned> {
+    match Errno::result(pid)? {
+        0 => Ok(Cloned::Child),
+        pid => {
+            // SAFETY: CLONE_PIDFD has made this descriptor for us; nobody else owns it.
+            let fd = unsafe { OwnedFd::from_raw_fd(pidfd) };
+            let pid = i32::try_from(pid).map_err(io::Error::other)?;
+            Ok(Cloned::Parent(pid, PidFd::from_fd(fd)))
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! All processes of one run, as its shim or its keeper can reach them.
+
+use crate::{
+    cgroup, marker,
+    pidfd::{PidFd, Sent},
+    procfs::{self, Stat},
+};
+use kennel_lifecycle::{CgroupIdentity, RunId, Signal};
+use nix::errno::Errno;
+use std::collections::HashMap;
+
+/// Where the tree hangs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Root {
+    /// Below this subreaper, which is not reaped while this stands.
+    Shim(i32),
+    /// The subreaper is gone: its orphans became children of this process.
+    Lost,
+}
+
+/// One run's tree.
+#[derive(Debug)]
+pub(crate) struct Tree {
+    /// Whose.
+    pub(crate) run: RunId,
+    /// The leader: its descriptor also addresses its group after it was reaped.
+    pub(crate) leader: PidFd,
+    /// Number of the leader, of its group and of its session: it called setsid(2).
+    pub(crate) leader_pid: i32,
+    /// Where the tree hangs.
+    pub(crate) root: Root,
+    /// Its control group, if it has one.
+    pub(crate) cgroup: Option<CgroupIdentity>,
+}
+
+/// A signal to a tree, as it went.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Volley {
+    /// How many were reached.
+    pub(crate) targets: u32,
+    /// The first failure.
+    pub(crate) errno: Option<i32>,
+}
+
+impl Volley {
+    fn count(&mut self, sent: Sent) {
+        match sent {
+            Sent::Done => self.targets += 1,
+            Sent::Gone => {}
+            Sent::Failed(errno) => {
+                self.errno.get_or_insert(errno);
+            }
+        }
+    }
+}
+
+impl Tree {
+    /// All living members.
+    pub(crate) fn members(&self) -> HashMap<i32, Stat> {
+        let mut pids = self
+            .cgroup
+            .as_ref()
+            .map(cgroup::members)
+            .unwrap_or_default();
+        match self.root {
+            Root::Shim(shim) => pids.extend(procfs::descendants(shim)),
+            Root::Lost => pids.extend(self.orphans()),
+        }
+        procfs::living(pids)
+    }
+
+    /// Children of this process that came from the lost shim, known by session or marker, and all below them.
+    fn orphans(&self) -> Vec<i32> {
+        let mut found = Vec::new();
+        for child in procfs::children(std::process::id().cast_signed()) {
+            let of_session = procfs::stat(child).is_ok_and(|s| s.sid == self.leader_pid);
+            if of_session || marker::of(child) == Some(self.run) {
+                found.push(child);
+                found.extend(procfs::descendants(child));
+            }
+        }
+        found
+    }
+
+    /// Sends a signal to every member: the leader's group at once, the others one by one, each checked after its
+    /// descriptor was opened. SIGKILL takes the control group where there is one.
+    pub(crate) fn signal(&self, signal: Signal) -> Volley {
+        let mut volley = Volley::default();
+        let mut members = self.members();
+        if signal == Signal::KILL
+            && let Some(group) = &self.cgroup
+            && cgroup::kill(group).is_ok()
+        {
+            volley.targets = u32::try_from(members.len()).unwrap_or(u32::MAX);
+            // Members that left the control group are still reached below.
+            let inside = cgroup::members(group);
+            members.retain(|pid, _| {
+                !inside.contains(pid) && procfs::stat(*pid).is_ok_and(|s| !s.is_dead())
+            });
+            for (pid, stat) in &members {
+                self.signal_member(*pid, stat, signal);
+            }
+            return volley;
+        }
+        match self.leader.signal_group(signal) {
+            Sent::Done => {
+                let before = members.len();
+                members.retain(|_, stat| stat.pgid != self.leader_pid);
+                volley.targets = u32::try_from(before - members.len()).unwrap_or(u32::MAX);
+            }
+            // Nobody of the group is left, or the kernel cannot address it: then one by one.
+            Sent::Gone | Sent::Failed(libc::EINVAL) => {}
+            Sent::Failed(errno) => volley.errno = Some(errno),
+        }
+        for (pid, stat) in &members {
+            volley.count(self.signal_member(*pid, stat, signal));
+        }
+        volley
+    }
+
+    /// Sends a signal to the leader's group alone.
+    pub(crate) fn signal_group(&self, signal: Signal) -> Sent {
+        match self.leader.signal_group(signal) {
+            // Before Linux 6.9 a group has no safe address: its members are signalled one by one.
+            Sent::Failed(libc::EINVAL) => {
+                let mut volley = Volley::default();
+                for (pid, stat) in self.members() {
+                    if stat.pgid == self.leader_pid {
+                        volley.count(self.signal_member(pid, &stat, signal));
+                    }
+                }
+                match volley {
+                    Volley { targets: 1.., .. } => Sent::Done,
+                    Volley {
+                        errno: Some(errno), ..
+                    } => Sent::Failed(errno),
+                    Volley { .. } => Sent::Gone,
+                }
+            }
+            sent => sent,
+        }
+    }
+
+    /// Thaws the control group and continues each member that is stopped, so that a pending signal can act.
+    pub(crate) fn wake(&self) -> Volley {
+        if let Some(group) = &self.cgroup
+            && cgroup::read_freeze(group)
+        {
+            let _ = cgroup::freeze(group, false);
+        }
+        let mut volley = Volley::default();
+        for (pid, stat) in self.members() {
+            if stat.is_stopped() {
+                volley.count(self.signal_member(pid, &stat, Signal::CONT));
+            }
+        }
+        volley
+    }
+
+    /// Sends a signal to one member, if the number still means that member.
+    pub(crate) fn signal_member(&self, pid: i32, before: &Stat, signal: Signal) -> Sent {
+        let fd = match PidFd::open(pid) {
+            Ok(fd) => fd,
+            Err(error) => return open_failure(&error),
+        };
+        // The descriptor came before this look: if the look shows the member, the descriptor is the member's.
+        match procfs::stat(pid) {
+            Ok(stat) if stat.start_ticks == before.start_ticks && self.holds(pid, &stat) => {
+                fd.signal(signal)
+            }
+            _ => Sent::Gone,
+        }
+    }
+
+    fn holds(&self, pid: i32, stat: &Stat) -> bool {
+        if let Some(group) = &self.cgroup
+            && cgroup::path_of(pid).is_some_and(|path| path.starts_with(&group.path))
+        {
+            return true;
+        }
+        match self.root {
+            Root::Shim(shim) => crate::peer::descends_from(pid, &[shim]),
+            Root::Lost => {
+                stat.sid == self.leader_pid
+                    || marker::of(pid) == Some(self.run)
+                    || crate::peer::descends_from(pid, &[std::process::id().cast_signed()])
+            }
+        }
+    }
+}
+
+fn open_failure(error: &std::io::Error) -> Sent {
+    match error.raw_os_error().map(Errno::from_raw) {
+        Some(Errno::ESRCH | Errno::EINVAL) => Sent::Gone,
+        Some(errno) => Sent::Failed(errno as i32),
+        None => Sent::Failed(libc::EIO),
+    }
+}

@@ -1,0 +1,392 @@
+//! The lifecycle's vocabulary in a form that can be encoded, with conversions both ways.
+
+use crate::client::{Fact, SignalResult};
+use kennel_lifecycle::{
+    CgroupIdentity, Exit, HostIdentity, ProcessIdentity, Proof, RunIdentity, Signal, StartFailure,
+    StartStage, TreeVerdict,
+    ladder::{Step, StopPlan},
+    recovery::{CgroupSeen, ExitRecord, Host, Observation, Seen},
+};
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+/// A struct and its mirror with the same fields.
+macro_rules! mirror_struct {
+    ($(#[$doc:meta])* $wire:ident = $real:ident { $($field:ident: $kind:ty),* $(,)? }) => {
+        $(#[$doc])*
+        #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+        pub(crate) struct $wire { $(pub(crate) $field: $kind),* }
+
+        impl From<$real> for $wire {
+            fn from(real: $real) -> Self {
+                Self { $($field: real.$field.into_wire()),* }
+            }
+        }
+
+        impl From<$wire> for $real {
+            fn from(wire: $wire) -> Self {
+                Self { $($field: IntoReal::into_real(wire.$field)),* }
+            }
+        }
+    };
+}
+
+/// A plain enum and its mirror with the same variants.
+macro_rules! mirror_enum {
+    ($(#[$doc:meta])* $wire:ident = $real:ident { $($variant:ident),* $(,)? }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+        pub(crate) enum $wire { $($variant),* }
+
+        impl From<$real> for $wire {
+            fn from(real: $real) -> Self {
+                match real { $($real::$variant => Self::$variant),* }
+            }
+        }
+
+        impl From<$wire> for $real {
+            fn from(wire: $wire) -> Self {
+                match wire { $($wire::$variant => Self::$variant),* }
+            }
+        }
+    };
+}
+
+/// `From` that also reaches through `Option`.
+trait IntoWire<W> {
+    fn into_wire(self) -> W;
+}
+
+trait IntoReal<R> {
+    fn into_real(self) -> R;
+}
+
+impl<W, R: Into<W>> IntoWire<W> for R {
+    fn into_wire(self) -> W {
+        self.into()
+    }
+}
+
+impl<R, W: Into<R>> IntoReal<R> for W {
+    fn into_real(self) -> R {
+        self.into()
+    }
+}
+
+mirror_struct!(
+    /// [`ProcessIdentity`].
+    WireProcess = ProcessIdentity { pid: i32, pgid: i32, sid: i32, start_ticks: u64, pidfs_handle: Option<u64> }
+);
+mirror_struct!(
+    /// [`CgroupIdentity`].
+    WireCgroup = CgroupIdentity { path: String, inode: u64 }
+);
+mirror_struct!(
+    /// [`HostIdentity`].
+    WireHost = HostIdentity { boot_id: String, pidns_inode: u64 }
+);
+mirror_enum!(
+    /// [`Proof`].
+    WireProof = Proof { CgroupAndEchild, Echild, Cgroup }
+);
+mirror_enum!(
+    /// [`Seen`].
+    WireSeen = Seen { Same, Gone, Unknown }
+);
+mirror_enum!(
+    /// [`Host`].
+    WireHostSeen = Host { Same, Other }
+);
+mirror_enum!(
+    /// [`CgroupSeen`].
+    WireCgroupSeen = CgroupSeen { None, Empty, Populated }
+);
+mirror_enum!(
+    /// [`StartStage`].
+    WireStage = StartStage { Prepare, Cgroup, Fork, Session, Stdio, WorkDir, Record, Gate, Exec }
+);
+mirror_struct!(
+    /// [`StartFailure`].
+    WireFailure = StartFailure { stage: WireStage, errno: Option<i32>, path: Option<String> }
+);
+
+/// [`RunIdentity`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct WireIdentity {
+    pub(crate) command: WireProcess,
+    pub(crate) shim: WireProcess,
+    pub(crate) cgroup: Option<WireCgroup>,
+    pub(crate) host: WireHost,
+}
+
+impl From<RunIdentity> for WireIdentity {
+    fn from(real: RunIdentity) -> Self {
+        Self {
+            command: real.command.into(),
+            shim: real.shim.into(),
+            cgroup: real.cgroup.map(Into::into),
+            host: real.host.into(),
+        }
+    }
+}
+
+impl From<WireIdentity> for RunIdentity {
+    fn from(wire: WireIdentity) -> Self {
+        Self {
+            command: wire.command.into(),
+            shim: wire.shim.into(),
+            cgroup: wire.cgroup.map(Into::into),
+            host: wire.host.into(),
+        }
+    }
+}
+
+/// [`Exit`]. A signal travels by number; one that is no signal becomes `Unknown`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum WireExit {
+    Code(i32),
+    Signal { number: i32, core_dumped: bool },
+    Unknown,
+}
+
+impl From<Exit> for WireExit {
+    fn from(real: Exit) -> Self {
+        match real {
+            Exit::Code(code) => Self::Code(code),
+            Exit::Signal {
+                signal,
+                core_dumped,
+            } => Self::Signal {
+                number: signal.number(),
+                core_dumped,
+            },
+            Exit::Unknown => Self::Unknown,
+        }
+    }
+}
+
+impl From<WireExit> for Exit {
+    fn from(wire: WireExit) -> Self {
+        match wire {
+            WireExit::Code(code) => Self::Code(code),
+            WireExit::Signal {
+                number,
+                core_dumped,
+            } => Signal::from_number(number).map_or(Self::Unknown, |signal| Self::Signal {
+                signal,
+                core_dumped,
+            }),
+            WireExit::Unknown => Self::Unknown,
+        }
+    }
+}
+
+/// [`TreeVerdict`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum WireVerdict {
+    Empty(WireProof),
+    Survivors(Vec<i32>),
+    Unverified(String),
+    NeverRan,
+}
+
+impl From<TreeVerdict> for WireVerdict {
+    fn from(real: TreeVerdict) -> Self {
+        match real {
+            TreeVerdict::Empty(proof) => Self::Empty(proof.into()),
+            TreeVerdict::Survivors(pids) => Self::Survivors(pids),
+            TreeVerdict::Unverified(why) => Self::Unverified(why),
+            TreeVerdict::NeverRan => Self::NeverRan,
+        }
+    }
+}
+
+impl From<WireVerdict> for TreeVerdict {
+    fn from(wire: WireVerdict) -> Self {
+        match wire {
+            WireVerdict::Empty(proof) => Self::Empty(proof.into()),
+            WireVerdict::Survivors(pids) => Self::Survivors(pids),
+            WireVerdict::Unverified(why) => Self::Unverified(why),
+            WireVerdict::NeverRan => Self::NeverRan,
+        }
+    }
+}
+
+/// [`StopPlan`], in milliseconds. A step whose number is no signal is left out.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct WirePlan {
+    pub(crate) steps: Vec<(i32, u64)>,
+    pub(crate) kill_after_ms: u64,
+}
+
+impl From<&StopPlan> for WirePlan {
+    fn from(real: &StopPlan) -> Self {
+        let ms = |wait: Duration| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
+        let steps = real.steps.iter();
+        Self {
+            steps: steps.map(|s| (s.signal.number(), ms(s.after))).collect(),
+            kill_after_ms: ms(real.kill_after),
+        }
+    }
+}
+
+impl From<WirePlan> for StopPlan {
+    fn from(wire: WirePlan) -> Self {
+        let steps = wire.steps.into_iter().filter_map(|(number, after_ms)| {
+            Some(Step {
+                signal: Signal::from_number(number)?,
+                after: Duration::from_millis(after_ms),
+            })
+        });
+        Self {
+            steps: steps.collect(),
+            kill_after: Duration::from_millis(wire.kill_after_ms),
+        }
+    }
+}
+
+/// [`ExitRecord`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct WireRecord {
+    pub(crate) exit: Option<WireExit>,
+    pub(crate) tree: Option<WireVerdict>,
+    pub(crate) never_ran: bool,
+}
+
+impl From<ExitRecord> for WireRecord {
+    fn from(real: ExitRecord) -> Self {
+        Self {
+            exit: real.exit.map(Into::into),
+            tree: real.tree.map(Into::into),
+            never_ran: real.never_ran,
+        }
+    }
+}
+
+impl From<WireRecord> for ExitRecord {
+    fn from(wire: WireRecord) -> Self {
+        Self {
+            exit: wire.exit.map(Into::into),
+            tree: wire.tree.map(Into::into),
+            never_ran: wire.never_ran,
+        }
+    }
+}
+
+/// [`Observation`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct WireObservation {
+    pub(crate) host: WireHostSeen,
+    pub(crate) exit_record: Option<WireRecord>,
+    pub(crate) shim: WireSeen,
+    pub(crate) command: WireSeen,
+    pub(crate) cgroup: WireCgroupSeen,
+    pub(crate) hints: Vec<i32>,
+}
+
+impl From<Observation> for WireObservation {
+    fn from(real: Observation) -> Self {
+        Self {
+            host: real.host.into(),
+            exit_record: real.exit_record.map(Into::into),
+            shim: real.shim.into(),
+            command: real.command.into(),
+            cgroup: real.cgroup.into(),
+            hints: real.hints,
+        }
+    }
+}
+
+impl From<WireObservation> for Observation {
+    fn from(wire: WireObservation) -> Self {
+        Self {
+            host: wire.host.into(),
+            exit_record: wire.exit_record.map(Into::into),
+            shim: wire.shim.into(),
+            command: wire.command.into(),
+            cgroup: wire.cgroup.into(),
+            hints: wire.hints,
+        }
+    }
+}
+
+/// [`Fact`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum WireFact {
+    NotReleased,
+    Executed,
+    ExecFailed(WireFailure),
+    SignalSent {
+        number: i32,
+        targets: Option<u32>,
+        errno: Option<i32>,
+    },
+    LeaderExited(WireExit),
+    TreeEnded(WireVerdict),
+}
+
+impl From<Fact> for WireFact {
+    fn from(real: Fact) -> Self {
+        match real {
+            Fact::NotReleased => Self::NotReleased,
+            Fact::Executed => Self::Executed,
+            Fact::ExecFailed(failure) => Self::ExecFailed(failure.into()),
+            Fact::SignalSent {
+                signal,
+                targets,
+                errno,
+            } => Self::SignalSent {
+                number: signal.number(),
+                targets,
+                errno,
+            },
+            Fact::LeaderExited(exit) => Self::LeaderExited(exit.into()),
+            Fact::TreeEnded(verdict) => Self::TreeEnded(verdict.into()),
+        }
+    }
+}
+
+impl TryFrom<WireFact> for Fact {
+    type Error = ();
+
+    fn try_from(wire: WireFact) -> Result<Self, ()> {
+        Ok(match wire {
+            WireFact::NotReleased => Self::NotReleased,
+            WireFact::Executed => Self::Executed,
+            WireFact::ExecFailed(failure) => Self::ExecFailed(failure.into()),
+            WireFact::SignalSent {
+                number,
+                targets,
+                errno,
+            } => Self::SignalSent {
+                signal: Signal::from_number(number).ok_or(())?,
+                targets,
+                errno,
+            },
+            WireFact::LeaderExited(exit) => Self::LeaderExited(exit.into()),
+            WireFact::TreeEnded(verdict) => Self::TreeEnded(verdict.into()),
+        })
+    }
+}
+
+/// [`SignalResult`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum WireSignalResult {
+    Done,
+    Gone,
+    Partial(Vec<i32>),
+    Failed(i32),
+    UnknownRun,
+}
+
+impl From<WireSignalResult> for SignalResult {
+    fn from(wire: WireSignalResult) -> Self {
+        match wire {
+            WireSignalResult::Done => Self::Done,
+            WireSignalResult::Gone => Self::Gone,
+            WireSignalResult::Partial(pids) => Self::Partial(pids),
+            WireSignalResult::Failed(errno) => Self::Failed(errno),
+            WireSignalResult::UnknownRun => Self::UnknownRun,
+        }
+    }
+}

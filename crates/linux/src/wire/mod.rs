@@ -1,0 +1,203 @@
+//! The messages between server, keeper and shim. All three are of one build, and still each message says its version.
+//!
+//! [`mirror`] has the vocabulary of the lifecycle in a form that can be encoded.
+
+pub(crate) mod mirror;
+
+use mirror::{
+    WireCgroup, WireFact, WireFailure, WireHost, WireIdentity, WireObservation, WirePlan,
+    WireProcess, WireSignalResult,
+};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use std::io;
+
+/// First byte of every message.
+pub(crate) const VERSION: u8 = 1;
+/// Longest list of process ids in a message.
+pub(crate) const PIDS_MAX: usize = 1024;
+/// Longest encoded child: argv and environment, with room for lengths and paths.
+pub(crate) const CHILD_BYTES_MAX: u64 = 8 * 1024 * 1024;
+
+/// Server to keeper.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum ToKeeper {
+    Ready,
+    /// With the child as a sealed file, and the input as another where there is one.
+    Prepare {
+        seq: u64,
+        run: u128,
+        run_dir: String,
+        plan: WirePlan,
+    },
+    Release {
+        run: u128,
+    },
+    ShutGate {
+        run: u128,
+    },
+    Stop {
+        run: u128,
+        plan: WirePlan,
+    },
+    Interrupt {
+        seq: u64,
+        run: u128,
+    },
+    Pause {
+        seq: u64,
+        run: u128,
+    },
+    Resume {
+        seq: u64,
+        run: u128,
+    },
+    Acknowledge {
+        run: u128,
+    },
+    Observe {
+        seq: u64,
+        recorded: WireRecorded,
+    },
+    EndOrphan {
+        seq: u64,
+        recorded: WireRecorded,
+        plan: WirePlan,
+    },
+    KeeperSeen {
+        seq: u64,
+        keeper: WireProcess,
+        host: WireHost,
+    },
+}
+
+/// Keeper to server.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum ToServer {
+    /// With the listening sockets.
+    Hello(WireHello),
+    /// With the read ends of both outputs where it is `Prepared`.
+    Answer {
+        seq: u64,
+        answer: Answer,
+    },
+    Report {
+        run: u128,
+        at_us: i64,
+        fact: WireFact,
+    },
+    Shutdown,
+    ShutdownNow,
+}
+
+/// What the keeper and its host are.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct WireHello {
+    pub(crate) epoch: String,
+    pub(crate) keeper: WireProcess,
+    pub(crate) host: WireHost,
+    pub(crate) cgroup_base: Result<String, String>,
+    pub(crate) pidfs: bool,
+    pub(crate) kernel: String,
+}
+
+/// Answer to a request with a `seq`.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Answer {
+    Prepared {
+        identity: WireIdentity,
+        cgroup_refused: Option<String>,
+    },
+    PrepareFailed(WireFailure),
+    Exhausted(String),
+    Signal(WireSignalResult),
+    Observed(WireObservation),
+    Seen(mirror::WireSeen),
+}
+
+/// A run as an earlier keeper recorded it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct WireRecorded {
+    pub(crate) run: u128,
+    pub(crate) identity: WireIdentity,
+    pub(crate) run_dir: String,
+}
+
+/// Keeper to shim. With child, stdin, stdout, stderr, gate, and the control group where there is one.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum ToShim {
+    Job(Box<Job>),
+    /// SIGKILL to all children until none is left.
+    KillAll,
+}
+
+/// What a shim is to do.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Job {
+    pub(crate) run: u128,
+    pub(crate) run_dir: String,
+    pub(crate) plan: WirePlan,
+    pub(crate) cgroup: Option<WireCgroup>,
+    pub(crate) placement: Placement,
+    /// Soft and hard `RLIMIT_NOFILE` of the command.
+    pub(crate) open_files: (u64, u64),
+}
+
+/// How a child gets into its control group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Placement {
+    /// Born in it: clone3(2) with `CLONE_INTO_CGROUP`.
+    ByClone,
+    /// Moved into it while it waits at the gate.
+    ByWrite,
+}
+
+/// Shim to keeper, in this order: `Prepared` (with a pidfd of the leader) or `PrepareFailed`; then one of `NotReleased`,
+/// `Executed`, `ExecFailed`; then `Exited`; then `Empty`.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum FromShim {
+    Prepared {
+        command: WireProcess,
+        shim: WireProcess,
+    },
+    PrepareFailed(WireFailure),
+    NotReleased,
+    Executed,
+    ExecFailed(WireFailure),
+    Exited {
+        at_us: i64,
+        exit: mirror::WireExit,
+        /// Whether the shim has children left.
+        rest: bool,
+    },
+    /// The shim has no child left; it ends after this.
+    Empty {
+        at_us: i64,
+    },
+}
+
+/// What is executed; travels as a sealed file.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct WireChild {
+    pub(crate) executable: String,
+    pub(crate) argv: Vec<String>,
+    pub(crate) env: Vec<(String, String)>,
+    pub(crate) cwd: String,
+}
+
+/// The bytes of a message.
+pub(crate) fn encode(message: &impl Serialize) -> io::Result<Vec<u8>> {
+    postcard::to_extend(message, vec![VERSION])
+        .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))
+}
+
+/// The message in these bytes.
+pub(crate) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> io::Result<T> {
+    match bytes.split_first() {
+        Some((&VERSION, rest)) => postcard::from_bytes(rest)
+            .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error)),
+        _ => Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            "a message of another version",
+        )),
+    }
+}

@@ -1,0 +1,126 @@
+//! The tests: each starts a keeper in a directory of its own, waits for its end, and looks for what is left.
+
+use crate::stage::{DEADLINE, leftovers};
+use std::{
+    fs,
+    path::Path,
+    process::{Child, Command, ExitStatus},
+    time::{Duration, Instant},
+};
+
+/// One test.
+pub(crate) struct Test {
+    pub(crate) name: String,
+    pub(crate) run: Box<dyn Fn()>,
+}
+
+/// Scenarios that play with and without control groups, with the code that the keeper ends with.
+const SCENARIOS: &[(&str, i32)] = &[
+    ("output_exit_and_tree_are_told_in_order", 0),
+    ("a_shut_gate_runs_nothing", 0),
+    ("input_and_long_arguments_arrive_whole", 0),
+    ("the_child_gets_nothing_that_was_not_given", 0),
+    ("start_failures_are_typed", 0),
+    ("a_tree_of_sessions_and_orphans_is_ended", 0),
+    ("a_tree_that_ignores_the_polite_signal_is_killed", 0),
+    ("a_stopped_child_dies_of_the_polite_signal", 0),
+    ("the_rest_of_a_tree_gets_its_grace_after_the_leader", 0),
+    ("a_grandchild_that_holds_the_pipe_does_not_hide_the_exit", 0),
+    ("a_leader_that_ends_in_a_stop_does_not_shorten_the_grace", 0),
+    ("an_interrupt_reaches_the_group_once", 0),
+    ("a_paused_tree_stands_still_until_it_is_resumed", 0),
+    ("a_paused_tree_can_be_ended", 0),
+    ("a_command_that_kills_its_shim_is_still_ended", 0),
+    ("a_run_left_by_a_server_in_order_is_ended", 0),
+    ("a_lost_server_ends_all_runs", 70),
+    ("termination_is_asked_of_the_server", 0),
+    ("many_runs_at_once_all_end", 0),
+];
+
+pub(crate) fn all() -> Vec<Test> {
+    let mut tests = Vec::new();
+    for &(scenario, code) in SCENARIOS {
+        for choice in ["auto", "off"] {
+            tests.push(Test {
+                name: format!("{scenario}::cgroup_{choice}"),
+                run: Box::new(move || {
+                    let dir = tempfile::tempdir().expect("a directory");
+                    let status = end(start(dir.path(), choice, scenario));
+                    assert_eq!(status.code(), Some(code), "{scenario}");
+                    nothing_is_left(dir.path());
+                }),
+            });
+        }
+    }
+    tests
+}
+
+/// A keeper on its own directory.
+fn start(dir: &Path, choice: &str, scenario: &str) -> Child {
+    Command::new(std::env::current_exe().expect("own path"))
+        .args(["keeper", &dir.display().to_string(), choice, scenario])
+        .env("KENNEL_TEST_DIR", dir)
+        .spawn()
+        .expect("a keeper")
+}
+
+/// Waits for the keeper's end.
+fn end(mut keeper: Child) -> ExitStatus {
+    let give_up = Instant::now() + DEADLINE * 2;
+    loop {
+        if let Some(status) = keeper.try_wait().expect("it can be waited for") {
+            return status;
+        }
+        if Instant::now() >= give_up {
+            keeper.kill().expect("it can be killed");
+            panic!("the keeper did not end");
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// No process, no socket, no control group.
+fn nothing_is_left(dir: &Path) {
+    no_process_is_left(dir);
+    assert!(
+        !dir.join("run/kennel.sock").exists(),
+        "the socket file is left"
+    );
+    let groups = groups_left(dir);
+    assert!(groups.is_empty(), "left: {groups:?}");
+}
+
+fn no_process_is_left(dir: &Path) {
+    let give_up = Instant::now() + DEADLINE;
+    loop {
+        let left = leftovers(dir);
+        if left.is_empty() {
+            return;
+        }
+        assert!(Instant::now() < give_up, "left: {left:?}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Control groups of the node of this directory.
+fn groups_left(dir: &Path) -> Vec<String> {
+    let Ok(node) = fs::read_to_string(dir.join("data/node")) else {
+        return Vec::new();
+    };
+    let mounts = fs::read_to_string("/proc/self/mountinfo").expect("mounts");
+    let mount = mounts.lines().find(|l| l.contains(" - cgroup2 "));
+    let Some(point) = mount.and_then(|l| l.split(' ').nth(4)) else {
+        return Vec::new();
+    };
+    let own = fs::read_to_string("/proc/self/cgroup").expect("own groups");
+    let own = own
+        .lines()
+        .find_map(|l| l.strip_prefix("0::"))
+        .unwrap_or("/");
+    let here = Path::new(point).join(own.trim_start_matches('/'));
+    let entries = fs::read_dir(here).into_iter().flatten().flatten();
+    entries
+        .map(|e| e.file_name().to_string_lossy().into_owned())
+        .filter(|name| name.contains(node.trim()))
+        .collect()
+}

@@ -1,0 +1,251 @@
+//! Keeper and server of a test, and what a scenario has at hand.
+
+use crate::scenarios;
+use kennel_lifecycle::{RunId, ladder::StopPlan};
+use kennel_linux::{
+    client::{
+        ChildSpec, ClientError, Fact, KeeperClient, KeeperEvent, KeeperEvents, KeeperHello,
+        Prepared,
+    },
+    keeper::{self, CgroupChoice, KeeperConfig},
+    rundir, server_socket,
+};
+use std::{
+    collections::HashMap,
+    io::Read,
+    os::fd::OwnedFd,
+    path::{Path, PathBuf},
+    process::ExitCode,
+    time::{Duration, Instant},
+};
+
+/// The longest that any single thing may take.
+pub(crate) const DEADLINE: Duration = Duration::from_secs(20);
+
+/// `keeper DIR CHOICE SCENARIO`
+pub(crate) fn keep(args: &[String]) -> ExitCode {
+    let dir = PathBuf::from(&args[0]);
+    let cgroup = match args[1].as_str() {
+        "auto" => CgroupChoice::Auto,
+        _ => CgroupChoice::Off,
+    };
+    let config = KeeperConfig {
+        data_dir: dir.join("data"),
+        listen: vec![dir.join("run/kennel.sock")],
+        server_argv: vec![
+            "server".into(),
+            args[0].clone().into(),
+            args[2].clone().into(),
+        ],
+        cgroup,
+    };
+    match keeper::run(&config) {
+        Ok(code) => ExitCode::from(u8::try_from(code).expect("a small code")),
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::from(u8::try_from(error.exit_code()).expect("a small code"))
+        }
+    }
+}
+
+/// `server DIR SCENARIO`
+pub(crate) fn serve(args: &[String]) -> ExitCode {
+    let socket = server_socket().expect("started by a keeper");
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    runtime.block_on(async {
+        let (client, events, hello) = KeeperClient::connect(socket).await.expect("a keeper");
+        let listeners = client.take_listeners();
+        assert_eq!(listeners.len(), 1, "one socket was asked for");
+        client.ready();
+        let mut stage = Stage {
+            client,
+            events,
+            hello,
+            dir: PathBuf::from(&args[0]),
+            facts: HashMap::new(),
+            asked: Vec::new(),
+            runs: 0,
+        };
+        scenarios::play(&args[1], &mut stage).await;
+    });
+    ExitCode::SUCCESS
+}
+
+/// What a scenario has at hand.
+pub(crate) struct Stage {
+    pub(crate) client: KeeperClient,
+    events: KeeperEvents,
+    pub(crate) hello: KeeperHello,
+    pub(crate) dir: PathBuf,
+    facts: HashMap<RunId, Vec<Fact>>,
+    /// What came that is not about a run.
+    pub(crate) asked: Vec<KeeperEvent>,
+    runs: u128,
+}
+
+impl Stage {
+    /// Whether runs have control groups.
+    pub(crate) fn has_cgroup(&self) -> bool {
+        self.hello.cgroup_base.is_ok()
+    }
+
+    /// Where a scenario leaves its files.
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
+        self.dir.join(name)
+    }
+
+    /// A run of this shell text. `$0` is the test's directory, by which leftovers are found.
+    pub(crate) fn shell(&mut self, text: &str) -> (RunId, ChildSpec) {
+        let dir = self.dir.display().to_string();
+        self.command("/bin/sh", &["sh", "-c", text, &dir])
+    }
+
+    /// A run of this command.
+    pub(crate) fn command(&mut self, executable: &str, argv: &[&str]) -> (RunId, ChildSpec) {
+        self.runs += 1;
+        let run = RunId::from_u128((u128::from(std::process::id()) << 64) | self.runs);
+        let spec = ChildSpec {
+            executable: executable.into(),
+            argv: argv.iter().map(|a| (*a).to_owned()).collect(),
+            env: vec![
+                ("PATH".into(), "/usr/bin:/bin".into()),
+                ("KENNEL_RUN_ID".into(), run.to_string()),
+                ("KENNEL_TEST_DIR".into(), self.dir.display().to_string()),
+            ],
+            cwd: "/".into(),
+            input: None,
+            run_dir: rundir::create(&self.dir.join("data"), run).expect("a run directory"),
+            plan: StopPlan::abort(Duration::from_secs(2)),
+        };
+        (run, spec)
+    }
+
+    pub(crate) async fn prepare(
+        &self,
+        run: RunId,
+        spec: &ChildSpec,
+    ) -> Result<Prepared, ClientError> {
+        within(self.client.prepare(run, spec)).await
+    }
+
+    /// Prepares and lets go, and waits for exec.
+    pub(crate) async fn start(&mut self, run: RunId, spec: &ChildSpec) -> Prepared {
+        let prepared = self.prepare(run, spec).await.expect("a child at its gate");
+        self.client.release(run);
+        self.wait(run, |facts| facts.contains(&Fact::Executed))
+            .await;
+        prepared
+    }
+
+    /// Takes events until this run's facts look so, and gives them.
+    pub(crate) async fn wait(&mut self, run: RunId, done: impl Fn(&[Fact]) -> bool) -> Vec<Fact> {
+        let until = Instant::now() + DEADLINE;
+        loop {
+            let facts = self.facts.entry(run).or_default();
+            if done(facts) {
+                return facts.clone();
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            match tokio::time::timeout(left, self.events.recv()).await {
+                Ok(KeeperEvent::Report(report)) => {
+                    self.facts.entry(report.run).or_default().push(report.fact);
+                }
+                Ok(KeeperEvent::Gone) => panic!("the keeper is gone; {run} has {facts:?}"),
+                Ok(other) => self.asked.push(other),
+                Err(late) => panic!("{late}; {run} has {facts:?}"),
+            }
+        }
+    }
+
+    /// Waits for the last word on the tree.
+    pub(crate) async fn end(&mut self, run: RunId) -> Vec<Fact> {
+        let ended = |facts: &[Fact]| matches!(facts.last(), Some(Fact::TreeEnded(_)));
+        let facts = self.wait(run, ended).await;
+        self.client.acknowledge(run);
+        facts
+    }
+
+    /// Waits for an event that is not about a run.
+    pub(crate) async fn event(&mut self) -> KeeperEvent {
+        loop {
+            match within(self.events.recv()).await {
+                KeeperEvent::Report(report) => {
+                    self.facts.entry(report.run).or_default().push(report.fact);
+                }
+                other => return other,
+            }
+        }
+    }
+
+    /// The child of a scenario has written this file.
+    pub(crate) async fn written(&self, name: &str) -> String {
+        let path = self.file(name);
+        until(|| {
+            std::fs::read_to_string(&path)
+                .ok()
+                .filter(|text| text.ends_with('\n'))
+        })
+        .await
+    }
+}
+
+/// The result, or a panic at the deadline.
+pub(crate) async fn within<T>(work: impl Future<Output = T>) -> T {
+    let done = tokio::time::timeout(DEADLINE, work).await;
+    done.expect("it takes less than the deadline")
+}
+
+/// Asks again and again until there is an answer, or panics at the deadline.
+pub(crate) async fn until<T>(mut ask: impl FnMut() -> Option<T>) -> T {
+    let give_up = Instant::now() + DEADLINE;
+    loop {
+        if let Some(answer) = ask() {
+            return answer;
+        }
+        assert!(Instant::now() < give_up, "no answer before the deadline");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
+
+/// All output of an ended run.
+pub(crate) fn drain(pipe: OwnedFd) -> String {
+    let mut text = String::new();
+    // WouldBlock at the end means that a foreign writer is left; what was there has been read.
+    let _ = std::fs::File::from(pipe).read_to_string(&mut text);
+    text
+}
+
+/// Whether a process is there and has not ended.
+pub(crate) fn is_alive(pid: i32) -> bool {
+    std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| {
+        let state = stat
+            .rsplit(')')
+            .next()
+            .and_then(|s| s.trim().chars().next());
+        !matches!(state, Some('Z' | 'X') | None)
+    })
+}
+
+/// Processes that carry the test's directory in their environment or arguments.
+pub(crate) fn leftovers(dir: &Path) -> Vec<String> {
+    let needle = dir.display().to_string();
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir("/proc").expect("/proc").flatten() {
+        let Ok(pid) = entry.file_name().to_string_lossy().parse::<i32>() else {
+            continue;
+        };
+        if pid == std::process::id().cast_signed() || !is_alive(pid) {
+            continue;
+        }
+        let read = |name: &str| std::fs::read(entry.path().join(name)).unwrap_or_default();
+        let text = [read("environ"), read("cmdline")].concat();
+        if String::from_utf8_lossy(&text).contains(&needle) {
+            let line = read("cmdline");
+            found.push(format!("{pid}: {}", String::from_utf8_lossy(&line)));
+        }
+    }
+    found
+}
