@@ -3,22 +3,22 @@
 //! Kernel reports before results of our own work, those before commands, output last. Every effect may be cut off
 //! before or after itself by a crash; [`kennel_lifecycle::Effect`] says what recovery does in both cases.
 
+mod perform;
+mod publish;
+
 use crate::{
-    CallError, LifecycleEvent, RunView, clock, event,
+    CallError, LifecycleEvent, clock,
     output::{Output, Ready},
     tracker::{Order, OrderError, Shared},
-    view::{Live, StartAnswer},
-    writes::{self, Write},
+    view::Live,
+    writes::Write,
 };
 use kennel_lifecycle::{
-    Announcement, Command, Effect, Exit, Input, Machine, NeverRan, Outcome, Phase, Refusal, Report,
-    RowState, RunId, StartFailure, StartStage, Timestamp, TreeVerdict,
+    Command, Effect, Input, Machine, Phase, Refusal, Report, RowState, RunId, StartFailure,
+    StartStage, Timestamp,
 };
-use kennel_linux::{
-    client::{ChildSpec, ClientError, Fact, KeeperReport, Prepared, SignalResult},
-    rundir,
-};
-use kennel_store::{Closure, Desired, NewRun, RunRow, Times};
+use kennel_linux::client::{ChildSpec, ClientError, Fact, KeeperReport, Prepared, SignalResult};
+use kennel_store::{Desired, NewRun, RunRow, Times};
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 use tokio::{
     sync::{mpsc, oneshot, watch},
@@ -33,8 +33,6 @@ const INTERRUPTS_REMEMBERED_MAX: usize = 1024;
 const INTERRUPTS_REMEMBERED_FOR: Duration = Duration::from_mins(10);
 /// Results that wait for the task.
 const DONE_QUEUED_MAX: usize = 16;
-/// Pause between two tries to continue a tree.
-const THAW_RETRY_AFTER: Duration = Duration::from_millis(200);
 
 /// A run's task.
 #[derive(Debug)]
@@ -361,90 +359,6 @@ impl RunTask {
         answer
     }
 
-    fn perform(&mut self, effect: Effect) {
-        match effect {
-            Effect::Prepare => self.prepare(),
-            Effect::Record(_) => self.write(Write::Insert(Box::new(self.new.clone()))),
-            Effect::Release => self.shared.kernel.release(self.run),
-            Effect::ShutGate => self.shared.kernel.shut_gate(self.run),
-            Effect::RecordStop { deadline } => self.write(Write::Stop(deadline)),
-            Effect::StopTree(plan) => self.shared.kernel.stop(self.run, &plan),
-            Effect::Interrupt => self.send_interrupt(),
-            Effect::RecordState(state) => {
-                self.running_due = None;
-                self.write(Write::State(state, self.times.started));
-            }
-            Effect::RecordRunning => {
-                self.running_due = Some(Instant::now() + RUNNING_RECORD_DELAY);
-            }
-            Effect::Freeze => self.op(|shared, run, done| async move {
-                let result = shared.kernel.pause(run).await.unwrap_or(SignalResult::Gone);
-                let _ = done.send(Done::Froze(result)).await;
-            }),
-            Effect::Thaw => self.op(thaw),
-            Effect::FinishOutput => {
-                let end = self.output.as_mut().map(Output::finish);
-                if let Some(end) = end {
-                    self.report(Report::StreamsClosed(end));
-                }
-            }
-            Effect::RecordOutcome(outcome) => {
-                self.running_due = None;
-                self.times.ended = Some(clock::now());
-                let closure = Closure {
-                    outcome,
-                    times: self.times,
-                };
-                self.write(Write::Close(Box::new(self.new.clone()), Box::new(closure)));
-            }
-            Effect::Forget => {
-                self.output = None;
-                self.remove(rundir::remove);
-            }
-            Effect::Acknowledge => {
-                self.shared.kernel.acknowledge(self.run);
-                self.remove(rundir::remove_tmp);
-            }
-            Effect::Announce(announcement) => self.announce(&announcement),
-        }
-    }
-
-    fn prepare(&mut self) {
-        let data_dir = &self.shared.config.data_dir;
-        let made = rundir::create(data_dir, self.run).and_then(|dir| {
-            let open = Arc::clone(&self.shared.pipes_open);
-            self.output = Some(Output::create(self.run, &dir, open)?);
-            Ok(dir)
-        });
-        match made {
-            Ok(dir) => self.child.run_dir = dir,
-            Err(error) => {
-                tracing::error!(run = %self.run, %error, "the run's directory cannot be made");
-                return self.report(Report::PrepareFailed(StartFailure {
-                    stage: StartStage::Prepare,
-                    errno: error.raw_os_error(),
-                    path: Some(rundir::path(data_dir, self.run).display().to_string()),
-                }));
-            }
-        }
-        self.preparing = true;
-        let child = self.child.clone();
-        self.op(move |shared, run, done| async move {
-            let prepared = shared.kernel.prepare(run, &child).await;
-            let _ = done.send(Done::Prepared(Box::new(prepared))).await;
-        });
-    }
-
-    fn send_interrupt(&mut self) {
-        let Some(reply) = self.interrupt.take() else {
-            return;
-        };
-        self.op(move |shared, run, _| async move {
-            let result = shared.kernel.interrupt(run).await;
-            let _ = reply.send(result.map_err(|_| OrderError::Call(CallError::Draining)));
-        });
-    }
-
     fn record_running(&mut self) {
         self.running_due = None;
         if matches!(self.machine.phase(), Phase::Running { .. }) {
@@ -452,75 +366,10 @@ impl RunTask {
         }
     }
 
-    fn announce(&mut self, announcement: &Announcement) {
-        match announcement {
-            Announcement::Started => {
-                self.times.started = Some(self.at);
-                self.live
-                    .send_modify(|live| live.start = Some(StartAnswer::Started));
-            }
-            Announcement::LeaderExited(_) => self.times.leader_exited = Some(self.at),
-            Announcement::StreamsClosed(_) => self.times.streams_closed = Some(self.at),
-            Announcement::TreeEnded(TreeVerdict::Empty(_)) => self.times.tree_empty = Some(self.at),
-            Announcement::TreeEnded(_)
-            | Announcement::Recorded
-            | Announcement::Paused
-            | Announcement::Resumed
-            | Announcement::Stopping { .. } => {}
-            Announcement::Ended(outcome) => self.say_ended(outcome),
-        }
-        let line = event::line(announcement, self.new.identity.as_ref());
-        self.line(&line);
-    }
-
-    fn say_ended(&self, outcome: &Outcome) {
-        let state = outcome.state();
-        tracing::info!(run = %self.run, ?state, reason = ?outcome.reason, exit = ?outcome.exit, tree = ?outcome.tree, "run ended");
-    }
-
     fn line(&mut self, line: &LifecycleEvent) {
         if let Some(output) = &mut self.output {
             output.line(line, self.at);
         }
-    }
-
-    fn write(&mut self, write: Write) {
-        self.writes.push_back(write);
-        self.next_write();
-    }
-
-    fn next_write(&mut self) {
-        if self.writing {
-            return;
-        }
-        let Some(write) = self.writes.pop_front() else {
-            return;
-        };
-        self.writing = true;
-        let generation = self.shared.generation;
-        self.op(move |shared, run, done| async move {
-            writes::perform(Arc::clone(&shared.store), run, generation, write, done).await;
-        });
-    }
-
-    /// Work beside the task; its end is awaited in [`Self::drive`].
-    fn op<Fut>(&mut self, work: impl FnOnce(Arc<Shared>, RunId, mpsc::Sender<Done>) -> Fut)
-    where
-        Fut: Future<Output = ()> + Send + 'static,
-    {
-        // What has ended is let go here, so that a long run does not collect it.
-        while self.ops.try_join_next().is_some() {}
-        let work = work(Arc::clone(&self.shared), self.run, self.done_sender.clone());
-        self.ops.spawn(work);
-    }
-
-    fn remove(&mut self, remove: fn(&std::path::Path, RunId) -> std::io::Result<()>) {
-        let (shared, run) = (Arc::clone(&self.shared), self.run);
-        self.ops.spawn_blocking(move || {
-            if let Err(error) = remove(&shared.config.data_dir, run) {
-                tracing::warn!(%run, %error, "the run's directory is not wholly removed");
-            }
-        });
     }
 
     fn answer_waiters(&mut self) {
@@ -542,116 +391,6 @@ impl RunTask {
             Phase::Resuming { .. } => {}
             Phase::Running { .. } => answer(&mut self.resuming, || Ok(SignalResult::Done)),
             _ => answer(&mut self.resuming, || Err(OrderError::Refused(refusal))),
-        }
-    }
-
-    fn publish(&self) {
-        let start = self.start_answer();
-        let view = self.view();
-        let hub = self.output.as_ref().map(Output::hub);
-        self.live.send_modify(|live| {
-            live.view = view;
-            live.hub = hub;
-            if live.start.is_none() {
-                live.start = start;
-            }
-        });
-    }
-
-    fn view(&self) -> RunView {
-        let phase = self.machine.phase();
-        let outcome = match phase {
-            Phase::Closed(outcome) => Some(outcome.clone()),
-            _ => None,
-        };
-        let exit = match &outcome {
-            Some(outcome) => outcome.exit,
-            None => self.times.leader_exited.and(self.machine.ends().leader),
-        };
-        RunView {
-            run: self.run,
-            owner: self.new.owner.clone(),
-            kind: self.new.kind,
-            node: self.new.node,
-            state: phase.public(),
-            desired: self.desired,
-            attempt: self.new.attempt,
-            identity: self.new.identity.clone(),
-            grace: self.new.grace,
-            stop_deadline: self.stop_deadline,
-            spec_document: self.new.spec.clone(),
-            labels: self.new.labels.clone(),
-            traceparent: self.new.traceparent.clone(),
-            created: self.new.created,
-            times: self.times,
-            exit,
-            outcome,
-        }
-    }
-
-    /// How the start went, where that is decided. A failure is told when nothing of it is left; only a store that
-    /// does not answer is told at once, because nobody knows when it will.
-    fn start_answer(&self) -> Option<StartAnswer> {
-        let why = match self.machine.phase() {
-            Phase::Forgotten(why) => why.clone(),
-            Phase::Leaving(leaving) => match &leaving.why {
-                why @ NeverRan::Failed(StartFailure {
-                    stage: StartStage::Record,
-                    ..
-                }) => why.clone(),
-                _ => return None,
-            },
-            Phase::Closed(outcome) if outcome.exit.is_none() => match &outcome.reason {
-                kennel_lifecycle::EndReason::StartFailed(failure) => {
-                    NeverRan::Failed(failure.clone())
-                }
-                _ => return Some(StartAnswer::Failed(CallError::StoppedFirst(self.run))),
-            },
-            // It may have run: the shim died before it could tell.
-            Phase::Draining { .. }
-            | Phase::Closing(Outcome {
-                exit: Some(Exit::Unknown),
-                ..
-            }) => {
-                return Some(StartAnswer::Started);
-            }
-            _ => return None,
-        };
-        if let Some(error) = &self.start_error {
-            return Some(StartAnswer::Failed(error.clone()));
-        }
-        Some(match why {
-            NeverRan::Failed(StartFailure {
-                stage: StartStage::Record,
-                ..
-            }) => StartAnswer::Failed(CallError::StoreUnavailable),
-            NeverRan::Failed(failure) => StartAnswer::Failed(CallError::SpawnFailed {
-                run: self.run,
-                failure,
-            }),
-            NeverRan::Stopped(_) => StartAnswer::Failed(CallError::StoppedFirst(self.run)),
-            NeverRan::Superseded => match &self.taken {
-                Some(row) => StartAnswer::Taken(row.clone()),
-                None => StartAnswer::Failed(CallError::StoreUnavailable),
-            },
-        })
-    }
-}
-
-async fn thaw(shared: Arc<Shared>, run: RunId, done: mpsc::Sender<Done>) {
-    loop {
-        match shared.kernel.resume(run).await {
-            Ok(SignalResult::Failed(errno)) => {
-                tracing::warn!(%run, errno, "the tree cannot be continued, trying again");
-                tokio::time::sleep(THAW_RETRY_AFTER).await;
-                // A run that has left meanwhile is nobody to continue.
-                if shared.find(run).is_none() {
-                    return;
-                }
-            }
-            // Gone: its end is on its way.
-            Ok(_) => return drop(done.send(Done::Report(Report::Thawed)).await),
-            Err(_) => return,
         }
     }
 }

@@ -1,0 +1,191 @@
+//! The effects of the machine, carried out.
+
+use super::{Done, RUNNING_RECORD_DELAY, RunTask};
+use crate::{
+    CallError, clock, event,
+    output::Output,
+    tracker::{OrderError, Shared},
+    view::StartAnswer,
+    writes::{self, Write},
+};
+use kennel_lifecycle::{
+    Announcement, Effect, Outcome, Report, RunId, StartFailure, StartStage, TreeVerdict,
+};
+use kennel_linux::{client::SignalResult, rundir};
+use kennel_store::Closure;
+use std::{io, path::Path, sync::Arc, time::Duration};
+use tokio::{sync::mpsc, time::Instant};
+
+/// Pause between two tries to continue a tree.
+const THAW_RETRY_AFTER: Duration = Duration::from_millis(200);
+
+impl RunTask {
+    pub(super) fn perform(&mut self, effect: Effect) {
+        match effect {
+            Effect::Prepare => self.prepare(),
+            Effect::Record(_) => self.write(Write::Insert(Box::new(self.new.clone()))),
+            Effect::Release => self.shared.kernel.release(self.run),
+            Effect::ShutGate => self.shared.kernel.shut_gate(self.run),
+            Effect::RecordStop { deadline } => self.write(Write::Stop(deadline)),
+            Effect::StopTree(plan) => self.shared.kernel.stop(self.run, &plan),
+            Effect::Interrupt => self.send_interrupt(),
+            Effect::RecordState(state) => {
+                self.running_due = None;
+                self.write(Write::State(state, self.times.started));
+            }
+            Effect::RecordRunning => {
+                self.running_due = Some(Instant::now() + RUNNING_RECORD_DELAY);
+            }
+            Effect::Freeze => self.op(|shared, run, done| async move {
+                let result = shared.kernel.pause(run).await.unwrap_or(SignalResult::Gone);
+                let _ = done.send(Done::Froze(result)).await;
+            }),
+            Effect::Thaw => self.op(thaw),
+            Effect::FinishOutput => {
+                let end = self.output.as_mut().map(Output::finish);
+                if let Some(end) = end {
+                    self.report(Report::StreamsClosed(end));
+                }
+            }
+            Effect::RecordOutcome(outcome) => {
+                self.running_due = None;
+                self.times.ended = Some(clock::now());
+                let closure = Closure {
+                    outcome,
+                    times: self.times,
+                };
+                self.write(Write::Close(Box::new(self.new.clone()), Box::new(closure)));
+            }
+            Effect::Forget => {
+                self.output = None;
+                self.remove(rundir::remove);
+            }
+            Effect::Acknowledge => {
+                self.shared.kernel.acknowledge(self.run);
+                self.remove(rundir::remove_tmp);
+            }
+            Effect::Announce(announcement) => self.announce(&announcement),
+        }
+    }
+
+    pub(super) fn prepare(&mut self) {
+        let data_dir = &self.shared.config.data_dir;
+        let made = rundir::create(data_dir, self.run).and_then(|dir| {
+            let open = Arc::clone(&self.shared.pipes_open);
+            self.output = Some(Output::create(self.run, &dir, open)?);
+            Ok(dir)
+        });
+        match made {
+            Ok(dir) => self.child.run_dir = dir,
+            Err(error) => {
+                tracing::error!(run = %self.run, %error, "the run's directory cannot be made");
+                return self.report(Report::PrepareFailed(StartFailure {
+                    stage: StartStage::Prepare,
+                    errno: error.raw_os_error(),
+                    path: Some(rundir::path(data_dir, self.run).display().to_string()),
+                }));
+            }
+        }
+        self.preparing = true;
+        let child = self.child.clone();
+        self.op(move |shared, run, done| async move {
+            let prepared = shared.kernel.prepare(run, &child).await;
+            let _ = done.send(Done::Prepared(Box::new(prepared))).await;
+        });
+    }
+
+    pub(super) fn send_interrupt(&mut self) {
+        let Some(reply) = self.interrupt.take() else {
+            return;
+        };
+        self.op(move |shared, run, _| async move {
+            let result = shared.kernel.interrupt(run).await;
+            let _ = reply.send(result.map_err(|_| OrderError::Call(CallError::Draining)));
+        });
+    }
+
+    pub(super) fn announce(&mut self, announcement: &Announcement) {
+        match announcement {
+            Announcement::Started => {
+                self.times.started = Some(self.at);
+                self.live
+                    .send_modify(|live| live.start = Some(StartAnswer::Started));
+            }
+            Announcement::LeaderExited(_) => self.times.leader_exited = Some(self.at),
+            Announcement::StreamsClosed(_) => self.times.streams_closed = Some(self.at),
+            Announcement::TreeEnded(TreeVerdict::Empty(_)) => self.times.tree_empty = Some(self.at),
+            Announcement::TreeEnded(_)
+            | Announcement::Recorded
+            | Announcement::Paused
+            | Announcement::Resumed
+            | Announcement::Stopping { .. } => {}
+            Announcement::Ended(outcome) => self.say_ended(outcome),
+        }
+        let line = event::line(announcement, self.new.identity.as_ref());
+        self.line(&line);
+    }
+
+    pub(super) fn say_ended(&self, outcome: &Outcome) {
+        let state = outcome.state();
+        tracing::info!(run = %self.run, ?state, reason = ?outcome.reason, exit = ?outcome.exit, tree = ?outcome.tree, "run ended");
+    }
+
+    pub(super) fn write(&mut self, write: Write) {
+        self.writes.push_back(write);
+        self.next_write();
+    }
+
+    pub(super) fn next_write(&mut self) {
+        if self.writing {
+            return;
+        }
+        let Some(write) = self.writes.pop_front() else {
+            return;
+        };
+        self.writing = true;
+        let generation = self.shared.generation;
+        self.op(move |shared, run, done| async move {
+            writes::perform(Arc::clone(&shared.store), run, generation, write, done).await;
+        });
+    }
+
+    /// Work beside the task; its end is awaited in [`Self::drive`].
+    pub(super) fn op<Fut>(
+        &mut self,
+        work: impl FnOnce(Arc<Shared>, RunId, mpsc::Sender<Done>) -> Fut,
+    ) where
+        Fut: Future<Output = ()> + Send + 'static,
+    {
+        // What has ended is let go here, so that a long run does not collect it.
+        while self.ops.try_join_next().is_some() {}
+        let work = work(Arc::clone(&self.shared), self.run, self.done_sender.clone());
+        self.ops.spawn(work);
+    }
+
+    pub(super) fn remove(&mut self, remove: fn(&Path, RunId) -> io::Result<()>) {
+        let (shared, run) = (Arc::clone(&self.shared), self.run);
+        self.ops.spawn_blocking(move || {
+            if let Err(error) = remove(&shared.config.data_dir, run) {
+                tracing::warn!(%run, %error, "the run's directory is not wholly removed");
+            }
+        });
+    }
+}
+
+async fn thaw(shared: Arc<Shared>, run: RunId, done: mpsc::Sender<Done>) {
+    loop {
+        match shared.kernel.resume(run).await {
+            Ok(SignalResult::Failed(errno)) => {
+                tracing::warn!(%run, errno, "the tree cannot be continued, trying again");
+                tokio::time::sleep(THAW_RETRY_AFTER).await;
+                // A run that has left meanwhile is nobody to continue.
+                if shared.find(run).is_none() {
+                    return;
+                }
+            }
+            // Gone: its end is on its way.
+            Ok(_) => return drop(done.send(Done::Report(Report::Thawed)).await),
+            Err(_) => return,
+        }
+    }
+}

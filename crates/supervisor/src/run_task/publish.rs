@@ -1,0 +1,97 @@
+//! What the rest of the server sees of a run.
+
+use super::RunTask;
+use crate::{CallError, RunView, output::Output, view::StartAnswer};
+use kennel_lifecycle::{EndReason, Exit, NeverRan, Outcome, Phase, StartFailure, StartStage};
+
+impl RunTask {
+    pub(super) fn publish(&self) {
+        let start = self.start_answer();
+        let view = self.view();
+        let hub = self.output.as_ref().map(Output::hub);
+        self.live.send_modify(|live| {
+            live.view = view;
+            live.hub = hub;
+            if live.start.is_none() {
+                live.start = start;
+            }
+        });
+    }
+
+    pub(super) fn view(&self) -> RunView {
+        let phase = self.machine.phase();
+        let outcome = match phase {
+            Phase::Closed(outcome) => Some(outcome.clone()),
+            _ => None,
+        };
+        let exit = match &outcome {
+            Some(outcome) => outcome.exit,
+            None => self.times.leader_exited.and(self.machine.ends().leader),
+        };
+        RunView {
+            run: self.run,
+            owner: self.new.owner.clone(),
+            kind: self.new.kind,
+            node: self.new.node,
+            state: phase.public(),
+            desired: self.desired,
+            attempt: self.new.attempt,
+            identity: self.new.identity.clone(),
+            grace: self.new.grace,
+            stop_deadline: self.stop_deadline,
+            spec_document: self.new.spec.clone(),
+            labels: self.new.labels.clone(),
+            traceparent: self.new.traceparent.clone(),
+            created: self.new.created,
+            times: self.times,
+            exit,
+            outcome,
+        }
+    }
+
+    /// How the start went, where that is decided. A failure is told when nothing of it is left; only a store that
+    /// does not answer is told at once, because nobody knows when it will.
+    pub(super) fn start_answer(&self) -> Option<StartAnswer> {
+        let why = match self.machine.phase() {
+            Phase::Forgotten(why) => why.clone(),
+            Phase::Leaving(leaving) => match &leaving.why {
+                why @ NeverRan::Failed(StartFailure {
+                    stage: StartStage::Record,
+                    ..
+                }) => why.clone(),
+                _ => return None,
+            },
+            Phase::Closed(outcome) if outcome.exit.is_none() => match &outcome.reason {
+                EndReason::StartFailed(failure) => NeverRan::Failed(failure.clone()),
+                _ => return Some(StartAnswer::Failed(CallError::StoppedFirst(self.run))),
+            },
+            // It may have run: the shim died before it could tell.
+            Phase::Draining { .. }
+            | Phase::Closing(Outcome {
+                exit: Some(Exit::Unknown),
+                ..
+            }) => {
+                return Some(StartAnswer::Started);
+            }
+            _ => return None,
+        };
+        if let Some(error) = &self.start_error {
+            return Some(StartAnswer::Failed(error.clone()));
+        }
+        Some(match why {
+            NeverRan::Failed(StartFailure {
+                stage: StartStage::Record,
+                ..
+            }) => StartAnswer::Failed(CallError::StoreUnavailable),
+            NeverRan::Failed(failure) => StartAnswer::Failed(CallError::SpawnFailed {
+                run: self.run,
+                failure,
+            }),
+            NeverRan::Stopped(_) => StartAnswer::Failed(CallError::StoppedFirst(self.run)),
+            NeverRan::Superseded => match &self.taken {
+                Some(row) => StartAnswer::Taken(row.clone()),
+                None => StartAnswer::Failed(CallError::StoreUnavailable),
+            },
+        })
+    }
+}
