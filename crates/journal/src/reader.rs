@@ -54,6 +54,12 @@ impl Reader {
         })
     }
 
+    /// Goes on after this seq, or after the head where that is less.
+    pub fn move_to(&mut self, after_seq: u64) {
+        self.after = after_seq.min(self.head());
+        self.was_at_head = false;
+    }
+
     /// Last seq that there is now.
     #[must_use]
     pub fn head(&self) -> u64 {

@@ -2,14 +2,12 @@
 
 use crate::{
     Supervisor, SupervisorConfig, clock,
-    ports::Kernel,
+    ports::{Kernel, KernelEvents},
     recover,
     tracker::{Order, Shared},
 };
 use kennel_lifecycle::{KeeperEpoch, StopOrder, StopReason, limits, recovery::Seen};
-use kennel_linux::client::{
-    ClientError, Fact, KeeperEvent, KeeperEvents, KeeperHello, KeeperReport,
-};
+use kennel_linux::client::{ClientError, Fact, KeeperEvent, KeeperHello, KeeperReport};
 use kennel_store::{Opening, Store, StoreError};
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -60,7 +58,7 @@ impl Supervisor {
     pub async fn boot(
         config: SupervisorConfig,
         kernel: Arc<dyn Kernel>,
-        events: KeeperEvents,
+        events: impl KernelEvents + 'static,
         hello: KeeperHello,
         store: Arc<dyn Store>,
     ) -> Result<(Self, JoinHandle<i32>), BootError> {
@@ -106,7 +104,7 @@ impl Supervisor {
     }
 
     /// Brings the keeper's events to the runs; gives the exit code.
-    async fn dispatch(self, mut events: KeeperEvents) -> i32 {
+    async fn dispatch(self, mut events: impl KernelEvents) -> i32 {
         let mut end: Option<JoinHandle<i32>> = None;
         let code = loop {
             let ended = async {

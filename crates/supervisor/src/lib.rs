@@ -21,7 +21,7 @@ mod writes;
 
 pub use api::*;
 pub use boot::{BootError, EXIT_CLEAN, EXIT_FORCED, EXIT_KEEPER_LOST};
-pub use ports::Kernel;
+pub use ports::{Kernel, KernelEvents};
 pub use reads::Events;
 pub use tracker::SupervisorConfig;
 

@@ -3,7 +3,8 @@
 use async_trait::async_trait;
 use kennel_lifecycle::{HostIdentity, ProcessIdentity, RunId, ladder::StopPlan, recovery};
 use kennel_linux::client::{
-    ChildSpec, ClientError, KeeperClient, Prepared, Recorded, SignalResult,
+    ChildSpec, ClientError, KeeperClient, KeeperEvent, KeeperEvents, Prepared, Recorded,
+    SignalResult,
 };
 
 /// The keeper, as far as runs need it. [`KeeperClient`] documents each call.
@@ -93,5 +94,19 @@ impl Kernel for KeeperClient {
         host: HostIdentity,
     ) -> Result<recovery::Seen, ClientError> {
         Self::keeper_seen(self, keeper, host).await
+    }
+}
+
+/// Where the keeper's events come out.
+#[async_trait]
+pub trait KernelEvents: Send {
+    /// The next event; after [`KeeperEvent::Gone`] only that. Cancel-safe.
+    async fn recv(&mut self) -> KeeperEvent;
+}
+
+#[async_trait]
+impl KernelEvents for KeeperEvents {
+    async fn recv(&mut self) -> KeeperEvent {
+        Self::recv(self).await
     }
 }

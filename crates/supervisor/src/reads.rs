@@ -159,7 +159,9 @@ impl Supervisor {
         }
         let view = RunView::from(self.row(run).await?);
         let dir = rundir::path(&self.shared.config.data_dir, run);
-        let reader = match Reader::open_ended(&dir, 0) {
+        // The whole index is looked through, which may be long.
+        let opened = tokio::task::spawn_blocking(move || Reader::open_ended(&dir, 0)).await;
+        let mut reader = match opened.unwrap_or_else(|e| Err(io::Error::other(e))) {
             Ok(reader) => reader,
             Err(error) if error.kind() == io::ErrorKind::NotFound && view.identity.is_none() => {
                 after(run, from, 0)?;
@@ -167,8 +169,7 @@ impl Supervisor {
             }
             Err(error) => return Err(unreadable(run, &error)),
         };
-        let after = after(run, from, reader.head())?;
-        let reader = Reader::open_ended(&dir, after).map_err(|e| unreadable(run, &e))?;
+        reader.move_to(after(run, from, reader.head())?);
         Ok((
             view,
             Events {

@@ -150,6 +150,16 @@ impl Recovery {
         }
     }
 
+    async fn journal(&self) -> io::Result<Journal> {
+        let (shared, run) = (Arc::clone(&self.shared), self.row.new.run);
+        let opened = tokio::task::spawn_blocking(move || {
+            Journal::open(&rundir::create(&shared.config.data_dir, run)?)
+        });
+        let mut journal = opened.await.unwrap_or_else(|e| Err(io::Error::other(e)))?;
+        journal.look_through().await?;
+        Ok(journal)
+    }
+
     /// Journal first, then the row, then whoever waits.
     async fn close(&mut self, outcome: Outcome) {
         let run = self.row.new.run;
@@ -161,8 +171,7 @@ impl Recovery {
         if matches!(outcome.tree, TreeVerdict::Empty(_)) {
             times.tree_empty.get_or_insert(now);
         }
-        let dir = rundir::path(&self.shared.config.data_dir, run);
-        let journal = match Journal::open(&dir).await {
+        let journal = match self.journal().await {
             Ok(journal) => Some(journal),
             Err(error) => {
                 tracing::error!(%run, %error, "the journal cannot be read, its end is not written");
@@ -221,22 +230,28 @@ fn unknown() -> Outcome {
 /// The journal of a run whose server died, and which of its ends it has told.
 struct Journal {
     writer: Writer,
+    reader: Reader,
     told: Vec<LifecycleEvent>,
 }
 
 impl Journal {
-    async fn open(dir: &Path) -> io::Result<Self> {
-        let writer = match Writer::recover(dir, clock::now()) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Writer::create(dir)?,
-            other => other?,
-        };
-        let mut told = Vec::new();
-        let mut reader = Reader::open_ended(dir, 0)?;
-        while let Some(entries) = reader.next(LOOK_BYTES).await? {
+    fn open(dir: &Path) -> io::Result<Self> {
+        let writer = Writer::recover(dir, clock::now())?;
+        let reader = Reader::open_ended(dir, 0)?;
+        Ok(Self {
+            writer,
+            reader,
+            told: Vec::new(),
+        })
+    }
+
+    async fn look_through(&mut self) -> io::Result<()> {
+        while let Some(entries) = self.reader.next(LOOK_BYTES).await? {
             let lines = entries.iter().filter(|entry| entry.kind == Kind::Lifecycle);
-            told.extend(lines.filter_map(|entry| serde_json::from_slice(&entry.data).ok()));
+            self.told
+                .extend(lines.filter_map(|entry| serde_json::from_slice(&entry.data).ok()));
         }
-        Ok(Self { writer, told })
+        Ok(())
     }
 
     fn hub(&self) -> Hub {

@@ -18,7 +18,7 @@ use kennel_lifecycle::{
     StartStage, Timestamp,
 };
 use kennel_linux::client::{ChildSpec, ClientError, Fact, KeeperReport, Prepared, SignalResult};
-use kennel_store::{Desired, NewRun, RunRow, Times};
+use kennel_store::{Desired, NewRun, RunRow, StoreError, Times};
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 use tokio::{
     sync::{mpsc, oneshot, watch},
@@ -74,6 +74,7 @@ pub(crate) enum Done {
     Prepared(Box<Result<Prepared, ClientError>>),
     Report(Report),
     Taken(Box<RunRow>),
+    LeftOver(Box<Result<Option<RunRow>, StoreError>>),
     StopDurable(Timestamp),
     Froze(SignalResult),
     Written,
@@ -209,6 +210,7 @@ impl RunTask {
         self.at = clock::now();
         match done {
             Done::Prepared(result) => self.prepared(*result),
+            Done::LeftOver(row) => self.left_over(*row),
             Done::Report(Report::StopRecorded) => self.report(Report::StopRecorded),
             Done::Report(report) => {
                 if let Report::StateRecorded(RowState::Paused) = report {

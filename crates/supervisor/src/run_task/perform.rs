@@ -1,9 +1,10 @@
 //! The effects of the machine, carried out.
 
-use super::{Done, RUNNING_RECORD_DELAY, RunTask};
+use super::{Done, RUNNING_RECORD_DELAY, RunTask, prepare_failure};
 use crate::{
     CallError, clock, event,
     output::Output,
+    store_fault,
     tracker::{OrderError, Shared},
     view::StartAnswer,
     writes::{self, Write},
@@ -12,7 +13,7 @@ use kennel_lifecycle::{
     Announcement, Effect, Outcome, Report, RunId, StartFailure, StartStage, TreeVerdict,
 };
 use kennel_linux::{client::SignalResult, rundir};
-use kennel_store::Closure;
+use kennel_store::{Closure, RunRow, StoreError};
 use std::{io, path::Path, sync::Arc, time::Duration};
 use tokio::{sync::mpsc, time::Instant};
 
@@ -22,7 +23,7 @@ const THAW_RETRY_AFTER: Duration = Duration::from_millis(200);
 impl RunTask {
     pub(super) fn perform(&mut self, effect: Effect) {
         match effect {
-            Effect::Prepare => self.prepare(),
+            Effect::Prepare => self.begin(),
             Effect::Record(_) => self.write(Write::Insert(Box::new(self.new.clone()))),
             Effect::Release => self.shared.kernel.release(self.run),
             Effect::ShutGate => self.shared.kernel.shut_gate(self.run),
@@ -57,8 +58,10 @@ impl RunTask {
                 self.write(Write::Close(Box::new(self.new.clone()), Box::new(closure)));
             }
             Effect::Forget => {
-                self.output = None;
-                self.remove(rundir::remove);
+                // Only what this task has made is its own to remove.
+                if self.output.take().is_some() {
+                    self.remove(rundir::remove);
+                }
             }
             Effect::Acknowledge => {
                 self.shared.kernel.acknowledge(self.run);
@@ -68,7 +71,33 @@ impl RunTask {
         }
     }
 
-    pub(super) fn prepare(&mut self) {
+    /// Makes room for the run and asks the keeper for its child. A directory that is there belongs to a run of this
+    /// id that has ended, or is what a crash before the record has left: the store knows which.
+    pub(super) fn begin(&mut self) {
+        if !rundir::path(&self.shared.config.data_dir, self.run).exists() {
+            return self.prepare();
+        }
+        self.op(|shared, run, done| async move {
+            let row = shared.store.get(run).await;
+            let _ = done.send(Done::LeftOver(Box::new(row))).await;
+        });
+    }
+
+    pub(super) fn left_over(&mut self, row: Result<Option<RunRow>, StoreError>) {
+        match row {
+            Ok(None) => match rundir::remove(&self.shared.config.data_dir, self.run) {
+                Ok(()) => return self.prepare(),
+                Err(error) => {
+                    tracing::error!(run = %self.run, %error, "what an earlier start has left cannot be removed");
+                }
+            },
+            Ok(Some(row)) => self.taken = Some(Box::new(row)),
+            Err(error) => self.start_error = Some(store_fault(&error)),
+        }
+        self.report(Report::PrepareFailed(prepare_failure()));
+    }
+
+    fn prepare(&mut self) {
         let data_dir = &self.shared.config.data_dir;
         let made = rundir::create(data_dir, self.run).and_then(|dir| {
             let open = Arc::clone(&self.shared.pipes_open);

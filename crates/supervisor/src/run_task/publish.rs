@@ -75,11 +75,15 @@ impl RunTask {
             }
             _ => return None,
         };
+        if let Some(row) = &self.taken {
+            return Some(StartAnswer::Taken(row.clone()));
+        }
         if let Some(error) = &self.start_error {
             return Some(StartAnswer::Failed(error.clone()));
         }
         Some(match why {
-            NeverRan::Failed(StartFailure {
+            NeverRan::Superseded
+            | NeverRan::Failed(StartFailure {
                 stage: StartStage::Record,
                 ..
             }) => StartAnswer::Failed(CallError::StoreUnavailable),
@@ -88,10 +92,6 @@ impl RunTask {
                 failure,
             }),
             NeverRan::Stopped(_) => StartAnswer::Failed(CallError::StoppedFirst(self.run)),
-            NeverRan::Superseded => match &self.taken {
-                Some(row) => StartAnswer::Taken(row.clone()),
-                None => StartAnswer::Failed(CallError::StoreUnavailable),
-            },
         })
     }
 }

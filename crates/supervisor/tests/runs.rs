@@ -1,0 +1,412 @@
+//! Runs from spawn to end, over a kernel and a store that answer only to what is done to them.
+
+mod world;
+
+use kennel_lifecycle::{
+    EndReason, Exit, RunId, RunState, StartFailure, StartStage,
+    recovery::{CgroupSeen, ExitRecord, Seen},
+};
+use kennel_linux::client::KeeperEvent;
+use kennel_supervisor::{
+    AbortCall, AbortWait, CallError, Condition, LifecycleEvent, Payload, Position,
+};
+use std::{collections::HashMap, time::Duration};
+use world::{Nature, Stage, Temper, Weather, call, new_run, open_row, seen};
+
+#[tokio::test]
+async fn a_run_is_recorded_runs_and_ends_with_its_own_exit_code() {
+    let stage = Stage::set(Nature {
+        output: b"hello".to_vec(),
+        ..Nature::default()
+    })
+    .await;
+    let spawned = stage.supervisor.spawn(call(None)).await.unwrap();
+    let run = spawned.run.run;
+    assert!(!spawned.existing);
+    assert_eq!(spawned.run.state, RunState::Running);
+    stage.exits(run, 3);
+    let waited = stage.supervisor.wait(run, Condition::Ended).await.unwrap();
+    assert!(waited.reached);
+    assert_eq!(waited.run.state, RunState::Failed);
+    assert_eq!(waited.run.exit, Some(Exit::Code(3)));
+    let row = stage.world.store.row(run).unwrap();
+    assert_eq!(row.outcome.unwrap().reason, EndReason::Exited);
+    assert!(row.times.leader_exited.is_some() && row.times.tree_empty.is_some());
+
+    let names = event_names(&stage, run).await;
+    assert_eq!(names[0], "recorded");
+    assert_eq!(names.last().map(String::as_str), Some("ended"));
+    let place = |name: &str| names.iter().position(|n| n == name).unwrap();
+    assert!(place("started") < place("leader_exited"));
+    assert!(place("leader_exited") < place("streams_closed"));
+    assert!(place("output") < place("streams_closed"));
+}
+
+#[tokio::test]
+async fn a_store_that_is_away_means_that_nothing_runs_and_the_id_is_free_again() {
+    let stage = Stage::set(Nature::default()).await;
+    let run = RunId::from_u128(7);
+    stage.world.store.set(Weather::Away);
+    let refused = stage.supervisor.spawn(call(Some(run))).await;
+    assert!(
+        matches!(refused, Err(CallError::StoreUnavailable)),
+        "{refused:?}"
+    );
+    assert!(stage.kernel().executed.is_empty());
+
+    stage.world.store.set(Weather::Fair);
+    while stage.world.state.lock().unwrap().acknowledged.is_empty() {
+        tokio::task::yield_now().await;
+    }
+    let run_dir = stage.data_dir.path().join("runs").join(run.to_string());
+    while run_dir.exists() {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    stage.supervisor.spawn(call(Some(run))).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_insert_of_unknown_fate_is_closed_as_never_run_whether_it_was_written_or_not() {
+    for written in [true, false] {
+        let stage = Stage::set(Nature::default()).await;
+        let run = RunId::from_u128(7);
+        stage.world.store.set(Weather::InsertUnknown { written });
+        let refused = stage.supervisor.spawn(call(Some(run))).await;
+        assert!(
+            matches!(refused, Err(CallError::StoreUnavailable)),
+            "{refused:?}"
+        );
+        // A get of that id waits until the store has the last word.
+        let view = stage.supervisor.get(run).await.unwrap();
+        assert_eq!(view.state, RunState::Failed);
+        assert!(stage.kernel().executed.is_empty());
+        let outcome = stage.world.store.row(run).unwrap().outcome.unwrap();
+        let stage_of = |reason| match reason {
+            EndReason::StartFailed(failure) => Some(failure.stage),
+            _ => None,
+        };
+        assert_eq!(stage_of(outcome.reason), Some(StartStage::Record));
+        assert_eq!(outcome.exit, None);
+    }
+}
+
+#[tokio::test]
+async fn a_concurrent_duplicate_waits_for_the_first_and_starts_nothing() {
+    let stage = Stage::set(Nature::default()).await;
+    let run = RunId::from_u128(7);
+    stage.world.store.hold_inserts();
+    let (one, two) = (stage.supervisor.clone(), stage.supervisor.clone());
+    let one = tokio::spawn(async move { one.spawn(call(Some(run))).await });
+    let two = tokio::spawn(async move { two.spawn(call(Some(run))).await });
+    tokio::task::yield_now().await;
+    stage.world.store.let_inserts_go();
+    let (one, two) = (one.await.unwrap().unwrap(), two.await.unwrap().unwrap());
+    assert_ne!(one.existing, two.existing);
+    assert_eq!(stage.kernel().executed, [run]);
+
+    let mut other = call(Some(run));
+    other.spec_digest = vec![2];
+    let refused = stage.supervisor.spawn(other).await;
+    assert!(
+        matches!(refused, Err(CallError::SpecMismatch(_))),
+        "{refused:?}"
+    );
+}
+
+#[tokio::test]
+async fn an_ended_run_answers_a_retry_of_its_spawn_from_its_row() {
+    let stage = Stage::set(Nature {
+        exits_at_once: Some(0),
+        ..Nature::default()
+    })
+    .await;
+    let run = RunId::from_u128(7);
+    stage.supervisor.spawn(call(Some(run))).await.unwrap();
+    stage.supervisor.wait(run, Condition::Ended).await.unwrap();
+    let again = stage.supervisor.spawn(call(Some(run))).await.unwrap();
+    assert!(again.existing);
+    assert_eq!(again.run.state, RunState::Succeeded);
+    assert_eq!(stage.kernel().executed, [run]);
+}
+
+#[tokio::test]
+async fn exec_failure_is_typed_and_never_an_exit_code_and_a_retry_gets_the_same_answer() {
+    let stage = Stage::set(Nature {
+        exec_fails: Some(2),
+        ..Nature::default()
+    })
+    .await;
+    let run = RunId::from_u128(7);
+    for _ in 0..2 {
+        match stage.supervisor.spawn(call(Some(run))).await {
+            Err(CallError::SpawnFailed { failure, .. }) => {
+                assert_eq!((failure.stage, failure.errno), (StartStage::Exec, Some(2)));
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    let row = stage.world.store.row(run).unwrap();
+    assert_eq!(row.outcome.unwrap().exit, None);
+}
+
+#[tokio::test]
+async fn a_start_that_fails_before_the_gate_leaves_nothing() {
+    let failure = StartFailure {
+        stage: StartStage::WorkDir,
+        errno: Some(20),
+        path: Some("/x".into()),
+    };
+    let stage = Stage::set(Nature {
+        prepare_fails: Some(failure.clone()),
+        ..Nature::default()
+    })
+    .await;
+    let run = RunId::from_u128(7);
+    match stage.supervisor.spawn(call(Some(run))).await {
+        Err(CallError::SpawnFailed { failure: told, .. }) => assert_eq!(told, failure),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(stage.world.store.row(run), None);
+    assert!(matches!(
+        stage.supervisor.get(run).await,
+        Err(CallError::RunNotFound(_))
+    ));
+}
+
+#[tokio::test]
+async fn an_abort_of_an_unknown_id_fences_it_for_good() {
+    let stage = Stage::set(Nature::default()).await;
+    let run = RunId::from_u128(7);
+    let view = stage.supervisor.abort(abort(run)).await.unwrap();
+    assert_eq!(view.state, RunState::Cancelled);
+    let refused = stage.supervisor.spawn(call(Some(run))).await;
+    assert!(
+        matches!(refused, Err(CallError::RunFenced(_))),
+        "{refused:?}"
+    );
+    assert!(stage.kernel().executed.is_empty());
+    // And again, with the same answer.
+    let view = stage.supervisor.abort(abort(run)).await.unwrap();
+    assert_eq!(view.state, RunState::Cancelled);
+}
+
+#[tokio::test]
+async fn an_abort_at_the_gate_means_that_the_command_never_runs() {
+    let stage = Stage::set(Nature::default()).await;
+    let run = RunId::from_u128(7);
+    stage.world.store.hold_inserts();
+    let spawn = tokio::spawn({
+        let supervisor = stage.supervisor.clone();
+        async move { supervisor.spawn(call(Some(run))).await }
+    });
+    while !stage.is_alive(run) {
+        tokio::task::yield_now().await;
+    }
+    let stop = tokio::spawn({
+        let supervisor = stage.supervisor.clone();
+        async move { supervisor.abort(abort(run)).await }
+    });
+    tokio::task::yield_now().await;
+    tokio::task::yield_now().await;
+    stage.world.store.let_inserts_go();
+    let view = stop.await.unwrap().unwrap();
+    assert_eq!(view.state, RunState::Cancelled);
+    assert_eq!(view.exit, None);
+    let refused = spawn.await.unwrap();
+    assert!(
+        matches!(refused, Err(CallError::StoppedFirst(_))),
+        "{refused:?}"
+    );
+    assert!(stage.kernel().executed.is_empty());
+}
+
+#[tokio::test]
+async fn abort_records_the_stop_before_the_first_signal_and_a_repeat_may_only_shorten() {
+    let stage = Stage::set(Nature {
+        temper: Temper::Ignores,
+        ..Nature::default()
+    })
+    .await;
+    let run = stage.supervisor.spawn(call(None)).await.unwrap().run.run;
+    let none = AbortCall {
+        wait: AbortWait::None,
+        ..abort(run)
+    };
+    let view = stage.supervisor.abort(none.clone()).await.unwrap();
+    assert_eq!(view.state, RunState::Stopping);
+    let first = view.stop_deadline.unwrap();
+    let longer = AbortCall {
+        grace: Some(Duration::from_secs(60)),
+        ..none
+    };
+    assert_eq!(
+        stage.supervisor.abort(longer).await.unwrap().stop_deadline,
+        Some(first)
+    );
+    let at_once = AbortCall {
+        grace: Some(Duration::ZERO),
+        ..abort(run)
+    };
+    let view = stage.supervisor.abort(at_once).await.unwrap();
+    assert!(view.stop_deadline.unwrap() < first);
+    assert_eq!(view.state, RunState::Cancelled);
+    assert_eq!(stage.plans(run).len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_goes_on_while_the_store_is_away_and_its_end_is_told_once_it_is_written() {
+    let stage = Stage::set(Nature::default()).await;
+    let run = stage.supervisor.spawn(call(None)).await.unwrap().run.run;
+    stage.world.store.set(Weather::Away);
+    let stop = tokio::spawn({
+        let supervisor = stage.supervisor.clone();
+        async move { supervisor.abort(abort(run)).await }
+    });
+    while stage.is_alive(run) {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert!(!stop.is_finished(), "told before it was written");
+    stage.world.store.set(Weather::Fair);
+    assert_eq!(stop.await.unwrap().unwrap().state, RunState::Cancelled);
+}
+
+#[tokio::test]
+async fn pause_and_resume_answer_when_done_and_an_interrupt_goes_out_once_per_request() {
+    let stage = Stage::set(Nature::default()).await;
+    let run = stage.supervisor.spawn(call(None)).await.unwrap().run.run;
+    assert_eq!(
+        stage.supervisor.pause(run).await.unwrap().state,
+        RunState::Paused
+    );
+    assert_eq!(
+        stage.supervisor.pause(run).await.unwrap().state,
+        RunState::Paused
+    );
+    let refused = stage.supervisor.interrupt(run, None).await;
+    assert!(
+        matches!(refused, Err(CallError::Refused { .. })),
+        "{refused:?}"
+    );
+    assert_eq!(
+        stage.supervisor.resume(run).await.unwrap().state,
+        RunState::Running
+    );
+    for _ in 0..3 {
+        stage
+            .supervisor
+            .interrupt(run, Some("a".into()))
+            .await
+            .unwrap();
+    }
+    assert_eq!(stage.kernel().interrupts, 1);
+    stage.supervisor.abort(abort(run)).await.unwrap();
+    let refused = stage.supervisor.pause(run).await;
+    assert!(
+        matches!(refused, Err(CallError::Refused { .. })),
+        "{refused:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_shutdown_stops_every_run_and_exits_clean() {
+    let stage = Stage::set(Nature::default()).await;
+    let mut runs = Vec::new();
+    for _ in 0..5 {
+        runs.push(stage.supervisor.spawn(call(None)).await.unwrap().run.run);
+    }
+    stage.tell(KeeperEvent::Shutdown);
+    assert_eq!(stage.exit.await.unwrap(), 0);
+    for run in runs {
+        let outcome = stage.world.store.row(run).unwrap().outcome.unwrap();
+        assert_eq!(outcome.reason, EndReason::ServerShutdown);
+    }
+    let refused = stage.supervisor.spawn(call(None)).await;
+    assert!(matches!(refused, Err(CallError::Draining)), "{refused:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_that_does_not_die_does_not_hold_the_shutdown() {
+    let stage = Stage::set(Nature {
+        temper: Temper::Ignores,
+        ..Nature::default()
+    })
+    .await;
+    stage.supervisor.spawn(call(None)).await.unwrap();
+    stage.tell(KeeperEvent::Shutdown);
+    assert_eq!(stage.exit.await.unwrap(), 1);
+}
+
+#[tokio::test]
+async fn a_start_closes_what_is_gone_and_ends_what_is_alive() {
+    let (gone, alive, recorded) = (
+        RunId::from_u128(1),
+        RunId::from_u128(2),
+        RunId::from_u128(3),
+    );
+    let record = ExitRecord {
+        exit: Some(Exit::Code(4)),
+        tree: None,
+        never_ran: false,
+    };
+    let orphans = HashMap::from([
+        (gone, seen(Seen::Gone, CgroupSeen::Empty, None)),
+        (alive, seen(Seen::Same, CgroupSeen::Populated, None)),
+        (recorded, seen(Seen::Gone, CgroupSeen::None, Some(record))),
+    ]);
+    let rows = [gone, alive, recorded].map(|run| open_row(new_run(run)));
+    let stage = Stage::with_rows(Nature::default(), rows.into(), orphans).await;
+    let end = async |run| {
+        let waited = stage.supervisor.wait(run, Condition::Ended).await.unwrap();
+        assert!(waited.reached);
+        waited.run
+    };
+    let view = end(gone).await;
+    assert_eq!(view.state, RunState::Lost);
+    assert_eq!(view.outcome.unwrap().reason, EndReason::ServiceLost);
+    assert_eq!(view.exit, Some(Exit::Unknown));
+    assert_eq!(
+        end(alive).await.outcome.unwrap().reason,
+        EndReason::OrphanTerminated
+    );
+    assert_eq!(end(recorded).await.exit, Some(Exit::Code(4)));
+    assert_eq!(stage.kernel().orphans_ended, [alive]);
+    let names = event_names(&stage, alive).await;
+    assert_eq!(names.last().map(String::as_str), Some("ended"));
+}
+
+async fn event_names(stage: &Stage, run: RunId) -> Vec<String> {
+    let (_, mut events) = stage
+        .supervisor
+        .events(run, Position::Beginning)
+        .await
+        .unwrap();
+    let mut names = Vec::new();
+    let mut last = 0;
+    while let Some(batch) = events.next(1 << 20).await.unwrap() {
+        for event in batch {
+            assert_eq!(event.seq, last + 1, "a hole or a repeat");
+            last = event.seq;
+            names.push(match event.payload {
+                Payload::Output { .. } => "output".to_owned(),
+                Payload::Lifecycle(line) => name(&line),
+            });
+        }
+    }
+    names
+}
+
+fn name(line: &LifecycleEvent) -> String {
+    let json = serde_json::to_value(line).unwrap();
+    json["event"].as_str().unwrap().to_owned()
+}
+
+fn abort(run: RunId) -> AbortCall {
+    AbortCall {
+        run,
+        grace: None,
+        wait: AbortWait::TreeEmpty,
+        by: "uid:0".into(),
+        request_id: None,
+    }
+}

@@ -1,0 +1,623 @@
+//! A kernel and a store that answer only to what the supervisor does, with faults on demand.
+#![expect(clippy::unwrap_used, unreachable_pub, reason = "a fixture of the tests beside it")]
+
+use async_trait::async_trait;
+use kennel_lifecycle::{
+    Exit, HostIdentity, KeeperEpoch, NodeId, Outcome, ProcessIdentity, Proof, RowState, RunId,
+    RunIdentity, RunKind, RunSpec, Signal, StartFailure, StartStage, Timestamp, TreeVerdict,
+    ladder::StopPlan,
+    recovery::{CgroupSeen, ExitRecord, Host, Observation, Seen},
+};
+use kennel_linux::client::{
+    ChildSpec, ClientError, Fact, KeeperEvent, KeeperHello, KeeperReport, Prepared, Recorded,
+    SignalResult,
+};
+use kennel_store::{
+    Closure, Desired, EpochRow, Inserted, ListFilter, NewRun, Opening, PageStart, RunRow, Store,
+    StoreError, StoredState, Times,
+};
+use kennel_supervisor::{Kernel, KernelEvents, SpawnCall, Supervisor, SupervisorConfig};
+use std::{
+    collections::{BTreeMap, HashMap},
+    io::{PipeWriter, Write},
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+use tokio::{
+    sync::{Notify, mpsc, watch},
+    task::JoinHandle,
+};
+
+/// How a child takes a polite signal.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Temper {
+    #[default]
+    Obeys,
+    Ignores,
+}
+
+/// What the kernel does with the next children.
+#[derive(Clone, Debug, Default)]
+pub struct Nature {
+    pub temper: Temper,
+    pub prepare_fails: Option<StartFailure>,
+    pub exec_fails: Option<i32>,
+    pub output: Vec<u8>,
+    /// The leader ends on its own as soon as it runs.
+    pub exits_at_once: Option<i32>,
+}
+
+#[derive(Debug)]
+struct Child {
+    nature: Nature,
+    released: bool,
+    alive: bool,
+    pipes: Option<(PipeWriter, PipeWriter)>,
+    stop_plans: Vec<StopPlan>,
+}
+
+#[derive(Debug, Default)]
+pub struct KernelState {
+    pub nature: Nature,
+    children: HashMap<RunId, Child>,
+    pub executed: Vec<RunId>,
+    pub acknowledged: Vec<RunId>,
+    pub interrupts: usize,
+    pub orphans: HashMap<RunId, Observation>,
+    pub orphans_ended: Vec<RunId>,
+}
+
+/// The kernel.
+#[derive(Debug)]
+pub struct World {
+    pub state: Mutex<KernelState>,
+    events: mpsc::UnboundedSender<KeeperEvent>,
+    pub store: Arc<MemoryStore>,
+}
+
+pub struct Tidings(mpsc::UnboundedReceiver<KeeperEvent>);
+
+#[async_trait]
+impl KernelEvents for Tidings {
+    async fn recv(&mut self) -> KeeperEvent {
+        self.0.recv().await.unwrap_or(KeeperEvent::Gone)
+    }
+}
+
+/// A supervisor over this world.
+pub struct Stage {
+    pub world: Arc<World>,
+    pub supervisor: Supervisor,
+    pub exit: JoinHandle<i32>,
+    pub data_dir: tempfile::TempDir,
+}
+
+impl Stage {
+    pub async fn set(nature: Nature) -> Self {
+        Self::with_rows(nature, Vec::new(), HashMap::new()).await
+    }
+
+    pub async fn with_rows(
+        nature: Nature,
+        rows: Vec<RunRow>,
+        orphans: HashMap<RunId, Observation>,
+    ) -> Self {
+        let (events, tidings) = mpsc::unbounded_channel();
+        let store = Arc::new(MemoryStore::default());
+        store
+            .rows
+            .lock()
+            .unwrap()
+            .extend(rows.into_iter().map(|row| (row.new.run, row)));
+        let state = KernelState {
+            nature,
+            orphans,
+            ..KernelState::default()
+        };
+        let world = Arc::new(World {
+            state: Mutex::new(state),
+            events,
+            store,
+        });
+        let data_dir = tempfile::tempdir().unwrap();
+        let config = SupervisorConfig {
+            node: node(),
+            node_name: "test".into(),
+            data_dir: data_dir.path().to_owned(),
+            server_env: vec![("PATH".into(), "/bin:/usr/bin".into())],
+            runs_max: 100,
+        };
+        let store = Arc::clone(&world.store);
+        let kernel = Arc::clone(&world);
+        let (supervisor, exit) = Supervisor::boot(config, kernel, Tidings(tidings), hello(), store)
+            .await
+            .unwrap();
+        Self {
+            world,
+            supervisor,
+            exit,
+            data_dir,
+        }
+    }
+
+    pub fn kernel(&self) -> std::sync::MutexGuard<'_, KernelState> {
+        self.world.state.lock().unwrap()
+    }
+
+    pub fn tell(&self, event: KeeperEvent) {
+        self.world.events.send(event).unwrap();
+    }
+
+    /// The leader ends on its own, and so does its tree.
+    pub fn exits(&self, run: RunId, code: i32) {
+        self.world.end(run, Exit::Code(code));
+    }
+
+    pub fn is_alive(&self, run: RunId) -> bool {
+        self.kernel()
+            .children
+            .get(&run)
+            .is_some_and(|child| child.alive)
+    }
+
+    pub fn plans(&self, run: RunId) -> Vec<StopPlan> {
+        self.kernel()
+            .children
+            .get(&run)
+            .map(|c| c.stop_plans.clone())
+            .unwrap_or_default()
+    }
+}
+
+impl World {
+    fn report(&self, run: RunId, fact: Fact) {
+        let report = KeeperReport {
+            run,
+            at: Timestamp(1),
+            fact,
+        };
+        let _ = self.events.send(KeeperEvent::Report(report));
+    }
+
+    fn end(&self, run: RunId, exit: Exit) {
+        let mut state = self.state.lock().unwrap();
+        let Some(child) = state.children.get_mut(&run).filter(|child| child.alive) else {
+            return;
+        };
+        child.alive = false;
+        child.pipes = None;
+        drop(state);
+        self.report(run, Fact::LeaderExited(exit));
+        self.report(
+            run,
+            Fact::TreeEnded(TreeVerdict::Empty(Proof::CgroupAndEchild)),
+        );
+    }
+}
+
+#[async_trait]
+impl Kernel for World {
+    async fn prepare(&self, run: RunId, _: &ChildSpec) -> Result<Prepared, ClientError> {
+        tokio::task::yield_now().await;
+        let mut state = self.state.lock().unwrap();
+        let nature = state.nature.clone();
+        if let Some(failure) = nature.prepare_fails {
+            return Err(ClientError::Start(failure));
+        }
+        assert!(
+            !state.children.contains_key(&run),
+            "two children for one run"
+        );
+        let (stdout, stdout_writer) = std::io::pipe().unwrap();
+        let (stderr, stderr_writer) = std::io::pipe().unwrap();
+        let child = Child {
+            nature,
+            released: false,
+            alive: true,
+            pipes: Some((stdout_writer, stderr_writer)),
+            stop_plans: Vec::new(),
+        };
+        state.children.insert(run, child);
+        Ok(Prepared {
+            identity: identity(100 + i32::try_from(state.children.len()).unwrap()),
+            stdout: stdout.into(),
+            stderr: stderr.into(),
+            cgroup_refused: None,
+        })
+    }
+
+    fn release(&self, run: RunId) {
+        let mut state = self.state.lock().unwrap();
+        let recorded = self.store.rows.lock().unwrap().contains_key(&run);
+        assert!(recorded, "the gate was opened before the run was recorded");
+        let child = state.children.get_mut(&run).unwrap();
+        assert!(!child.released, "the gate was opened twice");
+        child.released = true;
+        let nature = child.nature.clone();
+        if let Some(errno) = nature.exec_fails {
+            child.alive = false;
+            child.pipes = None;
+            drop(state);
+            let failure = StartFailure {
+                stage: StartStage::Exec,
+                errno: Some(errno),
+                path: None,
+            };
+            self.report(run, Fact::ExecFailed(failure));
+            self.report(run, Fact::LeaderExited(Exit::Code(127)));
+            self.report(run, Fact::TreeEnded(TreeVerdict::Empty(Proof::Echild)));
+            return;
+        }
+        if let Some((stdout, _)) = &mut child.pipes {
+            stdout.write_all(&nature.output).unwrap();
+        }
+        state.executed.push(run);
+        drop(state);
+        self.report(run, Fact::Executed);
+        if let Some(code) = nature.exits_at_once {
+            self.end(run, Exit::Code(code));
+        }
+    }
+
+    fn shut_gate(&self, run: RunId) {
+        let mut state = self.state.lock().unwrap();
+        let child = state.children.get_mut(&run).unwrap();
+        assert!(!child.released, "the gate was both opened and shut");
+        if std::mem::replace(&mut child.alive, false) {
+            child.pipes = None;
+            drop(state);
+            self.report(run, Fact::NotReleased);
+            self.report(run, Fact::TreeEnded(TreeVerdict::NeverRan));
+        }
+    }
+
+    fn stop(&self, run: RunId, plan: &StopPlan) {
+        let desired = self
+            .store
+            .rows
+            .lock()
+            .unwrap()
+            .get(&run)
+            .map(|row| row.desired);
+        let mut state = self.state.lock().unwrap();
+        let child = state.children.get_mut(&run).unwrap();
+        child.stop_plans.push(plan.clone());
+        let dies = child.nature.temper == Temper::Obeys || plan.kill_after.is_zero();
+        drop(state);
+        if self.store.is_answering() {
+            assert_eq!(
+                desired,
+                Some(Desired::Stop),
+                "signalled before the stop was recorded"
+            );
+        }
+        if dies {
+            self.end(
+                run,
+                Exit::Signal {
+                    signal: Signal::TERM,
+                    core_dumped: false,
+                },
+            );
+        }
+    }
+
+    async fn interrupt(&self, _: RunId) -> Result<SignalResult, ClientError> {
+        self.state.lock().unwrap().interrupts += 1;
+        Ok(SignalResult::Done)
+    }
+
+    async fn pause(&self, _: RunId) -> Result<SignalResult, ClientError> {
+        Ok(SignalResult::Done)
+    }
+
+    async fn resume(&self, _: RunId) -> Result<SignalResult, ClientError> {
+        Ok(SignalResult::Done)
+    }
+
+    fn acknowledge(&self, run: RunId) {
+        self.state.lock().unwrap().acknowledged.push(run);
+    }
+
+    async fn observe(&self, recorded: &Recorded) -> Result<Observation, ClientError> {
+        Ok(self.state.lock().unwrap().orphans[&recorded.run].clone())
+    }
+
+    async fn end_orphan(
+        &self,
+        recorded: &Recorded,
+        _: &StopPlan,
+    ) -> Result<Observation, ClientError> {
+        let mut state = self.state.lock().unwrap();
+        state.orphans_ended.push(recorded.run);
+        let seen = state.orphans.get_mut(&recorded.run).unwrap();
+        seen.command = Seen::Gone;
+        seen.cgroup = CgroupSeen::Empty;
+        seen.hints.clear();
+        Ok(seen.clone())
+    }
+
+    async fn keeper_seen(&self, _: ProcessIdentity, _: HostIdentity) -> Result<Seen, ClientError> {
+        Ok(Seen::Gone)
+    }
+}
+
+/// How the store behaves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Weather {
+    #[default]
+    Fair,
+    /// Nothing is written, and it says so.
+    Away,
+    /// The next INSERT is written or not, and nobody says which.
+    InsertUnknown { written: bool },
+}
+
+/// A store in memory that keeps the rules of the real ones.
+#[derive(Debug, Default)]
+pub struct MemoryStore {
+    pub rows: Mutex<BTreeMap<RunId, RunRow>>,
+    weather: Mutex<Weather>,
+    pub closed: Mutex<Vec<(RunId, Outcome)>>,
+    changed: Notify,
+    gate: watch::Sender<bool>,
+}
+
+impl MemoryStore {
+    pub fn set(&self, weather: Weather) {
+        *self.weather.lock().unwrap() = weather;
+    }
+
+    pub fn is_answering(&self) -> bool {
+        *self.weather.lock().unwrap() == Weather::Fair
+    }
+
+    /// Holds the next INSERTs until [`Self::let_inserts_go`].
+    pub fn hold_inserts(&self) {
+        self.gate.send_replace(true);
+    }
+
+    pub fn let_inserts_go(&self) {
+        self.gate.send_replace(false);
+    }
+
+    pub fn row(&self, run: RunId) -> Option<RunRow> {
+        self.rows.lock().unwrap().get(&run).cloned()
+    }
+
+    fn check(&self) -> Result<(), StoreError> {
+        match *self.weather.lock().unwrap() {
+            Weather::Away => Err(StoreError::Unavailable("away".into())),
+            Weather::Fair | Weather::InsertUnknown { .. } => Ok(()),
+        }
+    }
+
+    fn put(&self, new: &NewRun) -> Inserted {
+        let mut rows = self.rows.lock().unwrap();
+        if let Some(row) = rows.get(&new.run) {
+            return Inserted::Taken(Box::new(row.clone()));
+        }
+        rows.insert(new.run, open_row(new.clone()));
+        Inserted::New
+    }
+}
+
+#[async_trait]
+impl Store for MemoryStore {
+    async fn open_node(&self, _: &Opening) -> Result<i64, StoreError> {
+        Ok(1)
+    }
+
+    async fn open_epochs(&self, _: NodeId) -> Result<Vec<EpochRow>, StoreError> {
+        Ok(Vec::new())
+    }
+
+    async fn insert(&self, new: &NewRun) -> Result<Inserted, StoreError> {
+        let mut gate = self.gate.subscribe();
+        let _ = gate.wait_for(|held| !held).await;
+        self.check()?;
+        let weather = *self.weather.lock().unwrap();
+        if let Weather::InsertUnknown { written } = weather {
+            if written {
+                self.put(new);
+            }
+            return Err(StoreError::Unknown("the connection was lost".into()));
+        }
+        Ok(self.put(new))
+    }
+
+    async fn record_stop(&self, run: RunId, _: i64, deadline: Timestamp) -> Result<(), StoreError> {
+        self.check()?;
+        let mut rows = self.rows.lock().unwrap();
+        let row = rows.get_mut(&run).filter(|row| row.outcome.is_none());
+        let row = row.ok_or(StoreError::Fenced(run))?;
+        row.desired = Desired::Stop;
+        row.stop_deadline = Some(row.stop_deadline.map_or(deadline, |at| at.min(deadline)));
+        Ok(())
+    }
+
+    async fn fence(&self, new: &NewRun, closure: &Closure) -> Result<Inserted, StoreError> {
+        self.check()?;
+        let put = self.put(new);
+        if put == Inserted::New {
+            self.close(new, closure).await?;
+        }
+        Ok(put)
+    }
+
+    async fn record_state(
+        &self,
+        run: RunId,
+        _: i64,
+        state: RowState,
+        started: Option<Timestamp>,
+    ) -> Result<(), StoreError> {
+        self.check()?;
+        let mut rows = self.rows.lock().unwrap();
+        let row = rows.get_mut(&run).filter(|row| row.outcome.is_none());
+        let row = row.ok_or(StoreError::Fenced(run))?;
+        row.state = match state {
+            RowState::Running => StoredState::Running,
+            RowState::Pausing => StoredState::Pausing,
+            RowState::Paused => StoredState::Paused,
+        };
+        row.times.started = started.or(row.times.started);
+        Ok(())
+    }
+
+    async fn close(&self, new: &NewRun, closure: &Closure) -> Result<(), StoreError> {
+        self.check()?;
+        self.put(new);
+        let mut rows = self.rows.lock().unwrap();
+        let row = rows.get_mut(&new.run).unwrap();
+        if row.outcome.is_none() {
+            row.state = StoredState::Ended(closure.outcome.state());
+            row.times = closure.times;
+            row.outcome = Some(closure.outcome.clone());
+            self.closed
+                .lock()
+                .unwrap()
+                .push((new.run, closure.outcome.clone()));
+        }
+        self.changed.notify_waiters();
+        Ok(())
+    }
+
+    async fn get(&self, run: RunId) -> Result<Option<RunRow>, StoreError> {
+        self.check()?;
+        Ok(self.row(run))
+    }
+
+    async fn list(
+        &self,
+        _: &ListFilter,
+        _: Option<PageStart>,
+        _: u32,
+    ) -> Result<Vec<RunRow>, StoreError> {
+        self.check()?;
+        Ok(self.rows.lock().unwrap().values().rev().cloned().collect())
+    }
+
+    async fn open_runs(&self, _: NodeId) -> Result<Vec<RunRow>, StoreError> {
+        let rows = self.rows.lock().unwrap();
+        Ok(rows
+            .values()
+            .filter(|row| row.outcome.is_none())
+            .cloned()
+            .collect())
+    }
+
+    async fn ping(&self) -> Result<(), StoreError> {
+        self.check()
+    }
+
+    fn describe(&self) -> String {
+        "memory".into()
+    }
+}
+
+pub fn open_row(new: NewRun) -> RunRow {
+    RunRow {
+        new,
+        state: StoredState::Starting,
+        desired: Desired::Run,
+        stop_deadline: None,
+        times: Times::default(),
+        outcome: None,
+    }
+}
+
+pub fn new_run(run: RunId) -> NewRun {
+    NewRun {
+        run,
+        owner: "uid:0".into(),
+        attempt: 1,
+        kind: RunKind::Heartbeat,
+        node: node(),
+        generation: 1,
+        keeper_epoch: hello().epoch,
+        identity: Some(identity(77)),
+        grace: Duration::from_secs(1),
+        traceparent: None,
+        spec: "{}".into(),
+        spec_digest: vec![1],
+        spec_digest_version: 1,
+        labels: BTreeMap::new(),
+        created: Timestamp(1),
+    }
+}
+
+pub fn call(run: Option<RunId>) -> SpawnCall {
+    SpawnCall {
+        run,
+        validate_only: false,
+        spec: RunSpec {
+            kind: RunKind::Heartbeat,
+            argv: vec!["true".into()],
+            cwd: None,
+            env_mode: kennel_lifecycle::EnvMode::Minimal,
+            env: BTreeMap::new(),
+            initial_input: None,
+            labels: BTreeMap::new(),
+            grace: Some(Duration::from_secs(1)),
+        },
+        spec_document: "{}".into(),
+        spec_digest: vec![1],
+        spec_digest_version: 1,
+        owner: "uid:0".into(),
+        traceparent: None,
+        tracestate: None,
+    }
+}
+
+pub fn seen(command: Seen, cgroup: CgroupSeen, record: Option<ExitRecord>) -> Observation {
+    Observation {
+        host: Host::Same,
+        exit_record: record,
+        shim: Seen::Gone,
+        command,
+        cgroup,
+        hints: Vec::new(),
+    }
+}
+
+fn node() -> NodeId {
+    NodeId::from_u128(1)
+}
+
+fn hello() -> KeeperHello {
+    KeeperHello {
+        epoch: KeeperEpoch::from_u128(2),
+        keeper: process(10),
+        host: host(),
+        cgroup_base: Err("none here".into()),
+        pidfs: true,
+        kernel: "6.18".into(),
+    }
+}
+
+fn identity(pid: i32) -> RunIdentity {
+    RunIdentity {
+        command: process(pid),
+        shim: process(pid + 1000),
+        cgroup: None,
+        host: host(),
+    }
+}
+
+fn process(pid: i32) -> ProcessIdentity {
+    ProcessIdentity {
+        pid,
+        pgid: pid,
+        sid: pid,
+        start_ticks: 5,
+        pidfs_handle: Some(9),
+    }
+}
+
+fn host() -> HostIdentity {
+    HostIdentity {
+        boot_id: "boot".into(),
+        pidns_inode: 4,
+    }
+}
