@@ -1,5 +1,7 @@
 //! Runs from spawn to end, over a kernel and a store that answer only to what is done to them.
 
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail as the tests do")]
+
 mod world;
 
 use kennel_lifecycle::{
@@ -236,7 +238,7 @@ async fn abort_records_the_stop_before_the_first_signal_and_a_repeat_may_only_sh
     assert_eq!(view.state, RunState::Stopping);
     let first = view.stop_deadline.unwrap();
     let longer = AbortCall {
-        grace: Some(Duration::from_secs(60)),
+        grace: Some(Duration::from_mins(1)),
         ..none
     };
     assert_eq!(

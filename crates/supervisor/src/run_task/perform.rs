@@ -10,7 +10,7 @@ use crate::{
     writes::{self, Write},
 };
 use kennel_lifecycle::{
-    Announcement, Effect, Outcome, Report, RunId, StartFailure, StartStage, TreeVerdict,
+    Announcement, Effect, Outcome, Report, RunId, StartFailure, StartStage, StreamsEnd, TreeVerdict,
 };
 use kennel_linux::{client::SignalResult, rundir};
 use kennel_store::{Closure, RunRow, StoreError};
@@ -43,10 +43,12 @@ impl RunTask {
             }),
             Effect::Thaw => self.op(thaw),
             Effect::FinishOutput => {
-                let end = self.output.as_mut().map(Output::finish);
-                if let Some(end) = end {
-                    self.report(Report::StreamsClosed(end));
-                }
+                // Without a journal nothing was read.
+                let end = self
+                    .output
+                    .as_mut()
+                    .map_or(StreamsEnd::Lost, Output::finish);
+                self.report(Report::StreamsClosed(end));
             }
             Effect::RecordOutcome(outcome) => {
                 self.running_due = None;

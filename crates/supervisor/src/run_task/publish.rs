@@ -2,7 +2,7 @@
 
 use super::RunTask;
 use crate::{CallError, RunView, output::Output, view::StartAnswer};
-use kennel_lifecycle::{EndReason, Exit, NeverRan, Outcome, Phase, StartFailure, StartStage};
+use kennel_lifecycle::{EndReason, NeverRan, Outcome, Phase, StartFailure, StartStage};
 
 impl RunTask {
     pub(super) fn publish(&self) {
@@ -67,12 +67,8 @@ impl RunTask {
             },
             // It may have run: the shim died before it could tell.
             Phase::Draining { .. }
-            | Phase::Closing(Outcome {
-                exit: Some(Exit::Unknown),
-                ..
-            }) => {
-                return Some(StartAnswer::Started);
-            }
+            | Phase::Closing(Outcome { exit: Some(_), .. })
+            | Phase::Closed(Outcome { exit: Some(_), .. }) => return Some(StartAnswer::Started),
             _ => return None,
         };
         if let Some(row) = &self.taken {

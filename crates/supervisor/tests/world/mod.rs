@@ -1,5 +1,9 @@
 //! A kernel and a store that answer only to what the supervisor does, with faults on demand.
-#![expect(clippy::unwrap_used, unreachable_pub, reason = "a fixture of the tests beside it")]
+#![expect(
+    clippy::unwrap_used,
+    unreachable_pub,
+    reason = "a fixture of the tests beside it"
+)]
 
 use async_trait::async_trait;
 use kennel_lifecycle::{
