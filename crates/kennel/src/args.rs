@@ -25,7 +25,8 @@ Exit codes:
   125      kennel itself failed: no server, refused, stream lost, exit unknown
 
 Ctrl-C interrupts the command (SIGINT to its group); a second one ends it and its whole tree, a third one at once.
-SIGTERM ends it too. When nobody reads standard output any more, the run is ended and the exit code is 141.";
+SIGTERM ends it too. When nobody reads standard output any more, the run is ended and the exit code is 141.
+With --output json the run's events are printed, as by `kennel events`, and its output is in them.";
 
 const WAIT_CODES: &str = "\
 Exit codes:
