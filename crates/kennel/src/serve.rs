@@ -39,7 +39,7 @@ fn keep(
         );
     }
     let config = resolve(flags, here).map_err(|failure| failure.or_code(UNUSABLE))?;
-    keeper::run(KeeperConfig {
+    keeper::run(&KeeperConfig {
         data_dir: config.data_dir,
         listen: vec![config.listen.socket],
         server_argv: server_words(words),
