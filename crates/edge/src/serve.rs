@@ -13,7 +13,7 @@ use crate::{
 };
 use kennel_supervisor::Supervisor;
 use std::{io, os::fd::OwnedFd, os::unix::net::UnixListener as StdUnixListener};
-use tokio::net::UnixListener;
+use tokio::net::{UnixListener, unix::UCred};
 use tokio_util::task::TaskTracker;
 use tonic::{
     service::{InterceptorLayer, Routes},
@@ -63,30 +63,50 @@ pub async fn serve(
     let routes = routes(&supervisor, &config, &tasks, &reporter)?;
 
     let judging = supervisor.clone();
-    let judge = move |cred: tokio::net::unix::UCred| {
+    let judge = move |cred: UCred| {
         let of_a_run = |pid| judging.owns_process(pid);
         Peer::judge(cred.uid(), cred.pid(), config.server_uid, of_a_run)
     };
-    let serving = server().add_routes(routes).serve_with_incoming_shutdown(
-        accept::incoming(listeners, &ending, judge),
-        ending.begun.clone().cancelled_owned(),
-    );
-    tokio::select! {
-        served = serving => served.map_err(ServeError::Transport)?,
-        () = drain(&supervisor, reporter, &ending) => {}
-    }
+    let draining = drain(&supervisor, reporter, &ending);
+    run(routes, listeners, judge, &ending, draining).await?;
     tasks.close();
     // What is not done by now goes on in the supervisor; nobody is left to be told.
     let _ = tokio::time::timeout(limits::LAST_WORDS_MAX, tasks.wait()).await;
     Ok(())
 }
 
-/// Returns when the time of the connections is over.
+/// Serves until every connection has ended after `ending` has begun, or until `drained`.
+async fn run<J>(
+    routes: Routes,
+    listeners: Vec<UnixListener>,
+    judge: J,
+    ending: &Ending,
+    drained: impl Future<Output = ()>,
+) -> Result<(), ServeError>
+where
+    J: Fn(UCred) -> Peer + Clone + Send + 'static,
+{
+    let serving = server().add_routes(routes).serve_with_incoming_shutdown(
+        accept::incoming(listeners, ending, judge),
+        ending.begun.clone().cancelled_owned(),
+    );
+    tokio::select! {
+        served = serving => served.map_err(ServeError::Transport),
+        () = drained => Ok(()),
+    }
+}
+
+/// Follows the supervisor until it drains; returns when the time of the connections is over.
 async fn drain(supervisor: &Supervisor, reporter: HealthReporter, ending: &Ending) {
     tokio::join!(
         health::follow(&reporter, supervisor),
         supervisor.draining().cancelled_owned()
     );
+    end(reporter, ending).await;
+}
+
+/// Ends the connections in order; returns when their time is over.
+async fn end(reporter: HealthReporter, ending: &Ending) {
     ending.begun.cancel();
     tokio::time::sleep(limits::LAST_WORDS_MAX).await;
     health::end(reporter).await;
@@ -141,3 +161,6 @@ fn routes(
         .add_service(reflection);
     Ok(routes.routes())
 }
+
+#[cfg(test)]
+mod tests;

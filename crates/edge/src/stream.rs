@@ -14,11 +14,33 @@ use tokio::{sync::OwnedSemaphorePermit, time::Sleep};
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
+/// Where events come from: a run's, at a position.
+pub(crate) trait Source: Send {
+    /// Last seq that there is now.
+    fn head(&self) -> u64;
+
+    /// The next events; `None` after the run's last. Cancel-safe.
+    fn next(
+        &mut self,
+        bytes_max: usize,
+    ) -> impl Future<Output = Result<Option<Vec<Event>>, CallError>> + Send;
+}
+
+impl Source for Events {
+    fn head(&self) -> u64 {
+        Events::head(self)
+    }
+
+    async fn next(&mut self, bytes_max: usize) -> Result<Option<Vec<Event>>, CallError> {
+        Events::next(self, bytes_max).await
+    }
+}
+
 /// Owns a position in a run's events and, as long as it lives, a place among the streams.
-pub(crate) struct Reader {
+pub(crate) struct Reader<S> {
     run: RunId,
     attempt: u32,
-    events: Events,
+    events: S,
     /// Seq of the last event that was given.
     seq: u64,
     heartbeat: Duration,
@@ -45,10 +67,10 @@ enum Wake {
     Silence,
 }
 
-impl Reader {
+impl<S: Source> Reader<S> {
     pub(crate) fn new(
         view: RunView,
-        events: Events,
+        events: S,
         call: &EventsCall,
         draining: CancellationToken,
         place: OwnedSemaphorePermit,
@@ -187,3 +209,6 @@ impl Reader {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,6 +1,7 @@
 use super::*;
 use crate::auth::Standing;
 use futures_util::{FutureExt, StreamExt};
+use std::time::Duration;
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -8,7 +9,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 async fn a_client_that_stays_silent_is_let_go() {
     let met = meet().await;
     let mut accepted = met.accepted;
-    let error = accepted.read_u8().await.expect_err("nothing was sent");
+    let error = read(&mut accepted).await.expect_err("nothing was sent");
     assert_eq!(error.kind(), io::ErrorKind::TimedOut);
 }
 
@@ -17,7 +18,7 @@ async fn a_silent_client_does_not_hold_the_shutdown_up() {
     let met = meet().await;
     let mut accepted = met.accepted;
     met.ending.begun.cancel();
-    let error = accepted.read_u8().await.expect_err("nothing was sent");
+    let error = read(&mut accepted).await.expect_err("nothing was sent");
     assert_eq!(error.kind(), io::ErrorKind::TimedOut);
 }
 
@@ -31,7 +32,7 @@ async fn a_client_that_has_spoken_stays_until_the_time_is_over() {
     met.ending.begun.cancel();
     assert!(accepted.read_u8().now_or_never().is_none());
     met.ending.over.cancel();
-    let error = accepted.read_u8().await.expect_err("cut");
+    let error = read(&mut accepted).await.expect_err("cut");
     assert_eq!(error.kind(), io::ErrorKind::ConnectionAborted);
 }
 
@@ -61,6 +62,14 @@ async fn all_listeners_are_accepted_from() {
             .expect("never ends")
             .expect("accepted");
     }
+}
+
+/// Longer than anything here may take.
+const TOO_LONG: Duration = Duration::from_secs(10);
+
+async fn read(accepted: &mut Accepted) -> io::Result<u8> {
+    let read = tokio::time::timeout(TOO_LONG, accepted.read_u8()).await;
+    read.expect("in bounded time")
 }
 
 struct Met {

@@ -1,0 +1,121 @@
+use super::*;
+use crate::client::{self, Address, Connection};
+use std::{path::PathBuf, time::Duration};
+use tempfile::TempDir;
+use tokio::{net::UnixStream, task::JoinHandle};
+use tonic::Code;
+use tonic_health::{
+    ServingStatus,
+    pb::{HealthCheckRequest, health_check_response::ServingStatus as Shown},
+};
+
+/// Longer than any shutdown may take.
+const TOO_LONG: Duration = Duration::from_secs(10);
+
+#[tokio::test]
+async fn a_peer_that_may_call_is_answered() {
+    let house = House::open(false);
+    let connection = house.connect().await;
+    let answer = connection.health().check(whole()).await.expect("admitted");
+    assert_eq!(answer.into_inner().status(), Shown::Serving);
+}
+
+#[tokio::test]
+async fn a_process_of_a_run_is_told_that_it_may_not_call() {
+    let house = House::open(true);
+    let connection = house.connect().await;
+    let status = connection.health().check(whole()).await;
+    let failure = client::Failure::from(status.expect_err("refused"));
+    assert_eq!(failure.code, Code::PermissionDenied);
+    assert!(failure.is("PERMISSION_DENIED"));
+}
+
+#[tokio::test]
+async fn a_shutdown_without_clients_ends_at_once() {
+    let house = House::open(false);
+    drop(house.connect().await);
+    house.shut_down().await;
+}
+
+#[tokio::test]
+async fn neither_a_silent_client_nor_a_watch_nor_an_idle_one_holds_a_shutdown_up() {
+    let house = House::open(false);
+    let _silent = UnixStream::connect(&house.path).await.expect("connected");
+    let idle = house.connect().await;
+    idle.health().check(whole()).await.expect("admitted");
+    let watching = house.connect().await;
+    let watch = watching.health().watch(whole()).await.expect("admitted");
+    let mut watch = watch.into_inner();
+    let first = watch.message().await.expect("alive").expect("a status");
+    assert_eq!(first.status(), Shown::Serving);
+    house
+        .reporter
+        .set_service_status("", ServingStatus::NotServing)
+        .await;
+    let last = watch.message().await.expect("alive").expect("a status");
+    assert_eq!(last.status(), Shown::NotServing);
+
+    let over = house.ending.over.clone();
+    house.shut_down().await;
+    assert!(
+        !over.is_cancelled(),
+        "every connection ended before it was cut"
+    );
+}
+
+fn whole() -> HealthCheckRequest {
+    HealthCheckRequest::default()
+}
+
+/// A server with health alone, behind the real doors.
+struct House {
+    path: PathBuf,
+    ending: Ending,
+    reporter: HealthReporter,
+    serving: JoinHandle<Result<(), ServeError>>,
+    _dir: TempDir,
+}
+
+impl House {
+    /// `of_a_run`: every peer is taken for a process of a run.
+    fn open(of_a_run: bool) -> Self {
+        let dir = TempDir::new().expect("a directory");
+        let path = dir.path().join("socket");
+        let socket = StdUnixListener::bind(&path).expect("bound");
+        let listener = listen(socket.into()).expect("listening");
+        let reporter = HealthReporter::new();
+        let health = HealthService::from_health_reporter(reporter.clone());
+        let mut routes = Routes::builder();
+        routes.add_service(HealthServer::new(health));
+        let ending = Ending::default();
+        let (doors, told) = (ending.clone(), reporter.clone());
+        let serving = tokio::spawn(async move {
+            let judge =
+                move |cred: UCred| Peer::judge(cred.uid(), cred.pid(), cred.uid(), |_| of_a_run);
+            let drained = async {
+                doors.begun.cancelled().await;
+                end(told, &doors).await;
+            };
+            run(routes.routes(), vec![listener], judge, &doors, drained).await
+        });
+        Self {
+            path,
+            ending,
+            reporter,
+            serving,
+            _dir: dir,
+        }
+    }
+
+    async fn connect(&self) -> Connection {
+        let address = Address::Unix(self.path.clone());
+        client::connect(&address).await.expect("connected")
+    }
+
+    async fn shut_down(self) {
+        self.ending.begun.cancel();
+        let ended = tokio::time::timeout(TOO_LONG, self.serving).await;
+        let ended = ended.expect("in bounded time").expect("no panic");
+        ended.expect("served");
+    }
+}

@@ -1,0 +1,218 @@
+use super::*;
+use crate::convert::run::tests::of_size;
+use event::Payload as Shown;
+use futures_util::{FutureExt, StreamExt};
+use kennel_lifecycle::Timestamp;
+use kennel_supervisor::Payload;
+use std::sync::Arc;
+use tokio::sync::{Semaphore, mpsc};
+use tonic::Code;
+use tonic_types::StatusExt;
+
+#[tokio::test]
+async fn a_stream_is_one_snapshot_then_the_events_then_its_end() {
+    let mut house = House::new(Position::Beginning, 3);
+    let snapshot = house.message().await;
+    let Shown::Snapshot(shown) = only(&snapshot) else {
+        panic!("a snapshot: {snapshot:?}");
+    };
+    assert_eq!((shown.head_seq, shown.first_seq), (3, 1));
+    assert_eq!(cursor(&snapshot), 0);
+
+    house.write(&[1, 2, 3]).await;
+    let batch = house.message().await;
+    assert_eq!(seqs(&batch), [1, 2, 3]);
+    assert_eq!(cursor(&batch), 3);
+
+    house.end();
+    assert!(house.next().await.is_none());
+}
+
+#[tokio::test]
+async fn a_snapshot_stands_at_the_position_from_which_a_resume_goes_on() {
+    for (from, wanted) in [
+        (Position::Beginning, 0),
+        (Position::AfterSeq(2), 2),
+        (Position::LiveOnly, 5),
+    ] {
+        let mut house = House::new(from, 5);
+        let snapshot = house.message().await;
+        assert_eq!((seqs(&snapshot), cursor(&snapshot)), (vec![wanted], wanted));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn silence_is_broken_by_heartbeats_that_move_nothing() {
+    let mut house = House::new(Position::AfterSeq(4), 4);
+    house.message().await;
+    for _ in 0..2 {
+        let began = tokio::time::Instant::now();
+        let heartbeat = house.message().await;
+        assert_eq!(began.elapsed(), HEARTBEAT);
+        assert!(matches!(only(&heartbeat), Shown::Heartbeat(h) if h.head_seq == 4));
+        assert_eq!((seqs(&heartbeat), cursor(&heartbeat)), (vec![4], 4));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shutdown_gives_what_had_happened_and_then_says_why_it_ends() {
+    let mut house = House::new(Position::Beginning, 2);
+    house.message().await;
+    house.draining.cancel();
+    house.write(&[1]).await;
+    house.write(&[2]).await;
+    // Beyond the head that there was when the shutdown came.
+    house.write(&[3]).await;
+    assert_eq!(seqs(&house.message().await), [1]);
+    assert_eq!(seqs(&house.message().await), [2]);
+    house.assert_drained().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shutdown_does_not_wait_for_events_that_do_not_come() {
+    let mut house = House::new(Position::Beginning, 2);
+    house.message().await;
+    house.draining.cancel();
+    let began = tokio::time::Instant::now();
+    house.assert_drained().await;
+    assert_eq!(began.elapsed(), limits::LAST_WORDS_MAX);
+}
+
+#[tokio::test]
+async fn a_fault_of_the_source_ends_the_stream_with_its_status() {
+    let mut house = House::new(Position::Beginning, 2);
+    house.message().await;
+    let fault = CallError::JournalUnreadable {
+        run: RunId::from_u128(1),
+        why: "torn".to_owned(),
+    };
+    house.feed(Err(fault)).await;
+    let status = house.next().await.expect("an item").expect_err("a status");
+    assert_eq!(status.code(), Code::DataLoss);
+    assert!(house.next().await.is_none());
+}
+
+#[tokio::test]
+async fn a_stream_holds_its_place_until_it_is_dropped() {
+    let house = House::new(Position::Beginning, 0);
+    let places = house.places.clone();
+    assert_eq!(places.available_permits(), 0);
+    drop(house);
+    assert_eq!(places.available_permits(), 1);
+}
+
+/// Longer than anything here may take.
+const TOO_LONG: Duration = Duration::from_secs(10);
+
+const HEARTBEAT: Duration = Duration::from_secs(7);
+
+type Given = Result<Vec<Event>, CallError>;
+
+/// A source that gives what is written into it.
+struct Pipe {
+    head: u64,
+    given: mpsc::Receiver<Given>,
+}
+
+impl Source for Pipe {
+    fn head(&self) -> u64 {
+        self.head
+    }
+
+    async fn next(&mut self, _bytes_max: usize) -> Result<Option<Vec<Event>>, CallError> {
+        self.given.recv().await.transpose()
+    }
+}
+
+struct House {
+    stream: Pin<Box<dyn Stream<Item = Result<pb::StreamEventsResponse, Status>> + Send>>,
+    writer: Option<mpsc::Sender<Given>>,
+    draining: CancellationToken,
+    places: Arc<Semaphore>,
+}
+
+impl House {
+    fn new(from: Position, head: u64) -> Self {
+        let (writer, given) = mpsc::channel(8);
+        let draining = CancellationToken::new();
+        let places = Arc::new(Semaphore::new(1));
+        let place = places.clone().try_acquire_owned().expect("a free place");
+        let call = EventsCall {
+            run: RunId::from_u128(1),
+            from,
+            heartbeat: HEARTBEAT,
+        };
+        let source = Pipe { head, given };
+        let reader = Reader::new(of_size(1, 1), source, &call, draining.clone(), place);
+        Self {
+            stream: Box::pin(reader.into_stream()),
+            writer: Some(writer),
+            draining,
+            places,
+        }
+    }
+
+    async fn feed(&self, given: Given) {
+        let writer = self.writer.as_ref().expect("not ended");
+        writer.send(given).await.expect("somebody reads");
+    }
+
+    async fn write(&self, seqs: &[u64]) {
+        let events = seqs.iter().map(|seq| Event {
+            seq: *seq,
+            at: Timestamp(0),
+            payload: Payload::Output {
+                stream: 1,
+                offset: 0,
+                data: vec![b'x'],
+            },
+        });
+        self.feed(Ok(events.collect())).await;
+    }
+
+    fn end(&mut self) {
+        self.writer = None;
+    }
+
+    async fn next(&mut self) -> Option<Result<pb::StreamEventsResponse, Status>> {
+        let next = tokio::time::timeout(TOO_LONG, self.stream.next()).await;
+        next.expect("in bounded time")
+    }
+
+    async fn message(&mut self) -> pb::StreamEventsResponse {
+        self.next().await.expect("an item").expect("a message")
+    }
+
+    async fn assert_drained(&mut self) {
+        let status = self.next().await.expect("an item").expect_err("a status");
+        assert_eq!(status.code(), Code::Unavailable);
+        let details = status.get_error_details();
+        assert_eq!(
+            details.error_info().expect("ErrorInfo").reason,
+            "NODE_DRAINING"
+        );
+        assert!(self.next().now_or_never().expect("at once").is_none());
+    }
+}
+
+fn only(message: &pb::StreamEventsResponse) -> &Shown {
+    let [events] = &message.run_events[..] else {
+        panic!("one run: {message:?}");
+    };
+    let [event] = &events.events[..] else {
+        panic!("one event: {message:?}");
+    };
+    event.payload.as_ref().expect("a payload")
+}
+
+fn seqs(message: &pb::StreamEventsResponse) -> Vec<u64> {
+    let of = |events: &pb::RunEvents| -> Vec<u64> {
+        let base = events.base_seq;
+        events.events.iter().map(|e| base + e.seq_delta).collect()
+    };
+    message.run_events.iter().flat_map(of).collect()
+}
+
+fn cursor(message: &pb::StreamEventsResponse) -> u64 {
+    Cursor::decode(&message.cursor).expect("a cursor").seq
+}
