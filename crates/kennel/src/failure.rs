@@ -85,13 +85,47 @@ impl fmt::Display for Failure {
     }
 }
 
-/// An error with its causes.
+/// An error with its causes, each said once: some errors repeat their cause in their own text.
 pub(crate) fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(inner) = cause {
-        text = format!("{text}: {inner}");
+        let said = inner.to_string();
+        if !text.ends_with(&said) {
+            text = format!("{text}: {said}");
+        }
         cause = inner.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug)]
+    struct Told(&'static str, Option<Box<Told>>);
+
+    impl fmt::Display for Told {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str(self.0)
+        }
+    }
+
+    impl Error for Told {
+        fn source(&self) -> Option<&(dyn Error + 'static)> {
+            self.1.as_deref().map(|inner| inner as _)
+        }
+    }
+
+    #[test]
+    fn each_cause_is_told_once() {
+        let root = Box::new(Told("refused", None));
+        let middle = Box::new(Told("cannot connect: refused", Some(root)));
+        let top = Told("cannot open the store", Some(middle));
+        assert_eq!(
+            chain(&top),
+            "cannot open the store: cannot connect: refused"
+        );
+    }
 }

@@ -8,6 +8,9 @@ use crate::{
 use kennel_linux::keeper::{self, CgroupChoice, KeeperConfig, KeeperError};
 use std::{ffi::OsString, process::ExitCode};
 
+/// Exit code after the loss of a part.
+pub(crate) const LOST: u8 = 70;
+
 /// Exit code of a command line or a configuration that cannot be used.
 const UNUSABLE: u8 = 2;
 
@@ -39,7 +42,7 @@ fn keep(
         );
     }
     let config = resolve(flags, here).map_err(|failure| failure.or_code(UNUSABLE))?;
-    keeper::run(&KeeperConfig {
+    let code = keeper::run(&KeeperConfig {
         data_dir: config.data_dir,
         listen: vec![config.listen.socket],
         server_argv: server_words(words),
@@ -48,7 +51,12 @@ fn keep(
             CgroupUse::Off => CgroupChoice::Off,
         },
     })
-    .map_err(|error| not_kept(&error))
+    .map_err(|error| not_kept(&error))?;
+    if code == i32::from(LOST) {
+        // The server said nothing: it is the one that was lost.
+        return Err(Failure::new("a part of the service was lost, every run was ended").code(LOST));
+    }
+    Ok(code)
 }
 
 pub(crate) fn resolve(flags: &ServeArgs, here: &Surroundings) -> Result<ServeConfig, Failure> {

@@ -6,7 +6,9 @@ use crate::{
     args::{LogFormat, ServeArgs},
     config::{ServeConfig, Surroundings},
     failure::{Failure, chain},
-    secret, serve, telemetry,
+    secret,
+    serve::{self, LOST},
+    telemetry,
 };
 use kennel_edge::{EdgeConfig, digest::DigestKey};
 use kennel_linux::{client::KeeperClient, keeper, limits};
@@ -14,9 +16,6 @@ use kennel_supervisor::{Supervisor, SupervisorConfig};
 use std::{
     error::Error, os::fd::OwnedFd, path::Path, process::ExitCode, sync::Arc, time::Duration,
 };
-
-/// Exit code after the loss of a part.
-const LOST: u8 = 70;
 
 /// What may still be written after the supervisor has ended: answers on their way to clients.
 const LAST_WORDS_MAX: Duration = Duration::from_millis(500);

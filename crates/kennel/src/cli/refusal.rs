@@ -25,8 +25,11 @@ pub(crate) fn failure(refused: &client::Failure) -> Failure {
     }
 }
 
-/// One line for each thing that is wrong.
+/// One line for each thing that is wrong, where there are several: a single one is the message itself.
 fn listed(violations: &[Violation]) -> String {
+    if violations.len() < 2 {
+        return String::new();
+    }
     let line = |v: &Violation| format!("\n  {}: {}", v.field, v.description);
     violations.iter().map(line).collect()
 }
