@@ -208,10 +208,8 @@ impl Kernel for World {
         if let Some(failure) = nature.prepare_fails {
             return Err(ClientError::Start(failure));
         }
-        assert!(
-            !state.children.contains_key(&run),
-            "two children for one run"
-        );
+        let living = state.children.get(&run).is_some_and(|child| child.alive);
+        assert!(!living, "two children for one run");
         let (stdout, stdout_writer) = std::io::pipe().unwrap();
         let (stderr, stderr_writer) = std::io::pipe().unwrap();
         let child = Child {
