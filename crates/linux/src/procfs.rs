@@ -30,6 +30,19 @@ impl Stat {
     }
 }
 
+/// Whether a stop signal holds it, or waits for it where it cannot be interrupted: it takes the stop before it runs one
+/// more instruction of its own. A parent in vfork(2) whose child was stopped waits so for as long as the child is held.
+pub(crate) fn runs_no_more(pid: i32, stat: &Stat) -> bool {
+    stat.is_stopped() || (stat.state == b'D' && has_pending_stop(pid))
+}
+
+fn has_pending_stop(pid: i32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let pending = status.lines().find_map(|line| line.strip_prefix("ShdPnd:"));
+    let bits = pending.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok());
+    bits.is_some_and(|bits| bits & (1 << (libc::SIGSTOP - 1)) != 0)
+}
+
 /// Reads /proc/pid/stat; the error is `ENOENT` or `ESRCH` where there is no such process.
 pub(crate) fn stat(pid: i32) -> io::Result<Stat> {
     let text = fs::read(format!("/proc/{pid}/stat"))?;

@@ -150,7 +150,7 @@ impl Tree {
         }
         let mut volley = Volley::default();
         for (pid, stat) in self.members() {
-            if stat.is_stopped() {
+            if procfs::runs_no_more(pid, &stat) {
                 volley.count(self.signal_member(pid, &stat, Signal::CONT));
             }
         }

@@ -1,14 +1,20 @@
 //! The data directory: made, locked, and named once.
 
 use super::KeeperError;
+use crate::procfs;
 use kennel_lifecycle::{KeeperEpoch, NodeId};
 use std::{
     fs::{self, DirBuilder, File, OpenOptions, TryLockError},
-    io::{self, Read, Write},
+    io::{self, Read, Seek, Write},
     os::unix::fs::{DirBuilderExt, OpenOptionsExt},
     path::Path,
-    time::{SystemTime, UNIX_EPOCH},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
+
+/// How long a lock may outlive its holder.
+const DEAD_HOLDER_WAIT: Duration = Duration::from_secs(2);
+/// Between two tries.
+const DEAD_HOLDER_LOOK: Duration = Duration::from_millis(5);
 
 /// Makes the data directory, 0700, if it is missing.
 pub(super) fn create(dir: &Path) -> Result<(), KeeperError> {
@@ -25,26 +31,39 @@ pub(super) fn lock(dir: &Path) -> Result<File, KeeperError> {
     let mut file = options
         .open(&path)
         .map_err(|source| data_dir_error(&path, source))?;
-    match file.try_lock() {
-        Ok(()) => {}
-        Err(TryLockError::WouldBlock) => {
-            let mut text = String::new();
-            let holder = file
-                .read_to_string(&mut text)
-                .ok()
-                .and_then(|_| text.trim().parse().ok());
-            return Err(KeeperError::LockBusy {
-                dir: dir.to_owned(),
-                holder,
-            });
+    let give_up = Instant::now() + DEAD_HOLDER_WAIT;
+    loop {
+        match file.try_lock() {
+            Ok(()) => break,
+            Err(TryLockError::WouldBlock) => {
+                let holder = read_holder(&mut file);
+                // A keeper that was killed while it forked lives on in its newborn child for a moment, lock included.
+                if holder.is_none_or(is_alive) || Instant::now() >= give_up {
+                    let dir = dir.to_owned();
+                    return Err(KeeperError::LockBusy { dir, holder });
+                }
+                std::thread::sleep(DEAD_HOLDER_LOOK);
+            }
+            Err(TryLockError::Error(source)) => return Err(data_dir_error(&path, source)),
         }
-        Err(TryLockError::Error(source)) => return Err(data_dir_error(&path, source)),
     }
     let written = file
         .set_len(0)
+        .and_then(|()| file.rewind())
         .and_then(|()| writeln!(file, "{}", std::process::id()));
     written.map_err(|source| data_dir_error(&path, source))?;
     Ok(file)
+}
+
+fn read_holder(file: &mut File) -> Option<i32> {
+    let mut text = String::new();
+    file.rewind().ok()?;
+    file.read_to_string(&mut text).ok()?;
+    text.trim().parse().ok()
+}
+
+fn is_alive(pid: i32) -> bool {
+    procfs::stat(pid).is_ok_and(|stat| !stat.is_dead())
 }
 
 /// The node's name, which is in `<data-dir>/node`; made if there is none.

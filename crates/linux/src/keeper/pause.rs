@@ -3,7 +3,7 @@
 use crate::{
     cgroup,
     pidfd::Sent,
-    procfs::Stat,
+    procfs::{self, Stat},
     tree::Tree,
     wire::{PIDS_MAX, mirror::WireSignalResult},
 };
@@ -114,7 +114,7 @@ impl Held {
             Vec::new()
         };
         for (pid, stat) in members {
-            if inside.contains(&pid) || stat.is_stopped() {
+            if inside.contains(&pid) || procfs::runs_no_more(pid, &stat) {
                 continue;
             }
             if tree.signal_member(pid, &stat, Signal::STOP) == Sent::Gone {

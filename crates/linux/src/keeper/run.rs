@@ -448,6 +448,8 @@ impl Run {
             } else {
                 tree.wake()
             };
+            // Who has not taken our stop yet is not seen as stopped, and has to be let go as well.
+            self.pause.end(tree);
             self.tell_volley(signal, volley);
             if woken.targets > 0 {
                 self.tell_volley(Signal::CONT, woken);

@@ -2,6 +2,8 @@
 //!
 //! [`mirror`] has the vocabulary of the lifecycle in a form that can be encoded.
 
+#[cfg(test)]
+mod golden;
 pub(crate) mod mirror;
 
 use mirror::{

@@ -1,6 +1,9 @@
 //! The tests: each starts a keeper in a directory of its own, waits for its end, and looks for what is left.
 
-use crate::stage::{DEADLINE, leftovers};
+use crate::{
+    deaths,
+    stage::{DEADLINE, leftovers},
+};
 use std::{
     fs,
     path::Path,
@@ -47,6 +50,19 @@ pub(crate) fn all() -> Vec<Test> {
                     let dir = tempfile::tempdir().expect("a directory");
                     let status = end(start(dir.path(), choice, scenario));
                     assert_eq!(status.code(), Some(code), "{scenario}");
+                    assert!(!dir.path().join("run/kennel.sock").exists());
+                    nothing_is_left(dir.path());
+                }),
+            });
+        }
+    }
+    for (name, run) in deaths::ALL {
+        for choice in ["auto", "off"] {
+            tests.push(Test {
+                name: format!("{name}::cgroup_{choice}"),
+                run: Box::new(move || {
+                    let dir = tempfile::tempdir().expect("a directory");
+                    run(dir.path(), choice);
                     nothing_is_left(dir.path());
                 }),
             });
@@ -56,7 +72,7 @@ pub(crate) fn all() -> Vec<Test> {
 }
 
 /// A keeper on its own directory.
-fn start(dir: &Path, choice: &str, scenario: &str) -> Child {
+pub(crate) fn start(dir: &Path, choice: &str, scenario: &str) -> Child {
     Command::new(std::env::current_exe().expect("own path"))
         .args(["keeper", &dir.display().to_string(), choice, scenario])
         .env("KENNEL_TEST_DIR", dir)
@@ -65,7 +81,7 @@ fn start(dir: &Path, choice: &str, scenario: &str) -> Child {
 }
 
 /// Waits for the keeper's end.
-fn end(mut keeper: Child) -> ExitStatus {
+pub(crate) fn end(mut keeper: Child) -> ExitStatus {
     let give_up = Instant::now() + DEADLINE * 2;
     loop {
         if let Some(status) = keeper.try_wait().expect("it can be waited for") {
@@ -79,18 +95,14 @@ fn end(mut keeper: Child) -> ExitStatus {
     }
 }
 
-/// No process, no socket, no control group.
+/// No process, no control group.
 fn nothing_is_left(dir: &Path) {
     no_process_is_left(dir);
-    assert!(
-        !dir.join("run/kennel.sock").exists(),
-        "the socket file is left"
-    );
     let groups = groups_left(dir);
     assert!(groups.is_empty(), "left: {groups:?}");
 }
 
-fn no_process_is_left(dir: &Path) {
+pub(crate) fn no_process_is_left(dir: &Path) {
     let give_up = Instant::now() + DEADLINE;
     loop {
         let left = leftovers(dir);

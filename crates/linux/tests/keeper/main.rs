@@ -2,7 +2,9 @@
 //! it is the keeper of a test (`keeper`), and the server that this keeper executes (`server`), in which the scenario
 //! of the test plays. Each test ends with a look for anything that is left.
 
+mod deaths;
 mod fleet;
+mod recorded;
 mod scenarios;
 mod stage;
 

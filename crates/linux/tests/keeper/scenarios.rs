@@ -1,5 +1,6 @@
 //! What is played in the server, one function per promise.
 
+use crate::deaths;
 use crate::stage::{Stage, drain, is_alive, until};
 use kennel_lifecycle::{
     Exit, Proof, Signal, StartFailure, StartStage, TreeVerdict, ladder::StopPlan,
@@ -28,7 +29,7 @@ pub(crate) async fn play(name: &str, stage: &mut Stage) {
         "a_lost_server_ends_all_runs" => lost_server(stage).await,
         "termination_is_asked_of_the_server" => termination(stage).await,
         "many_runs_at_once_all_end" => many(stage).await,
-        other => panic!("no scenario {other}"),
+        other => deaths::play(other, stage).await,
     }
 }
 
@@ -186,19 +187,19 @@ async fn start_failures(stage: &mut Stage) {
     }
 }
 
-/// Children in sessions of their own, orphans without environment among them; writes `up` when all stand.
-const WIDE_TREE: &str = "
+/// Children in sessions of their own, orphans without environment among them.
+pub(crate) const WIDE_TREE: &str = "
     setsid sh -c 'sleep 1000; : '$0 &
     (setsid sh -c '(env -i sh -c \"sleep 1000; : '$0'\" &) ; exit 0' &)
     (env -i setsid sh -c 'sleep 1000; : '$0 &)
     sh -c 'sleep 1000; : '$0 &
-    sleep 0.1; echo up > $0/up
+    echo up > $0/up
     wait";
 
 async fn sessions(stage: &mut Stage) {
     let (run, spec) = stage.shell(WIDE_TREE);
     stage.start(run, &spec).await;
-    stage.written("up").await;
+    stage.wide_tree_stands().await;
     stage
         .client
         .stop(run, &StopPlan::abort(Duration::from_secs(10)));
@@ -427,7 +428,7 @@ async fn lost_server(stage: &mut Stage) {
 }
 
 /// SIGKILL to a process of this test.
-fn kill(pid: i32) {
+pub(crate) fn kill(pid: i32) {
     // SAFETY: kill takes integers.
     unsafe { libc::kill(pid, libc::SIGKILL) };
 }

@@ -192,6 +192,22 @@ impl Stage {
     }
 }
 
+impl Stage {
+    /// The four shells of [`scenarios::WIDE_TREE`] each wait for a sleep.
+    pub(crate) async fn wide_tree_stands(&self) {
+        self.written("up").await;
+        let sleeps = |line: &String| {
+            let pid = line.split(':').next().unwrap_or_default();
+            let child = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+            let child = child.unwrap_or_default();
+            let name = std::fs::read_to_string(format!("/proc/{}/comm", child.trim()));
+            line.contains("-c\0sleep 1000") && name.is_ok_and(|n| n == "sleep\n")
+        };
+        until(|| (leftovers(&self.dir).iter().filter(|l| sleeps(l)).count() == 4).then_some(()))
+            .await;
+    }
+}
+
 /// The result, or a panic at the deadline.
 pub(crate) async fn within<T>(work: impl Future<Output = T>) -> T {
     let done = tokio::time::timeout(DEADLINE, work).await;

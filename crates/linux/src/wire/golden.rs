@@ -1,0 +1,143 @@
+//! The bytes of messages, written down: a change of them is a change of version.
+
+use super::{
+    Answer, FromShim, ToKeeper, ToServer, ToShim, VERSION, WireChild, decode, encode,
+    mirror::{
+        WireCgroup, WireExit, WireFact, WireFailure, WireHost, WireIdentity, WirePlan, WireProcess,
+        WireProof, WireRecord, WireStage, WireVerdict,
+    },
+};
+use serde::{Serialize, de::DeserializeOwned};
+use std::fmt::{Debug, Write};
+
+fn check<T: Serialize + DeserializeOwned + PartialEq + Debug>(message: &T, golden: &str) {
+    let bytes = encode(message).expect("it can be encoded");
+    let hex = bytes.iter().fold(String::new(), |mut hex, byte| {
+        let _ = write!(hex, "{byte:02x}");
+        hex
+    });
+    assert_eq!(hex, golden, "{message:?}");
+    assert_eq!(&decode::<T>(&bytes).expect("it can be decoded"), message);
+}
+
+fn plan() -> WirePlan {
+    WirePlan {
+        steps: vec![(15, 0)],
+        kill_after_ms: 5000,
+    }
+}
+
+fn process(pid: i32) -> WireProcess {
+    WireProcess {
+        pid,
+        pgid: pid,
+        sid: pid,
+        start_ticks: 300,
+        pidfs_handle: Some(77),
+    }
+}
+
+#[test]
+fn requests_have_these_bytes() {
+    check(&ToKeeper::Ready, "0100");
+    let prepare = ToKeeper::Prepare {
+        seq: 1,
+        run: 0x0123_4567,
+        run_dir: "/r".into(),
+        plan: plan(),
+    };
+    check(&prepare, "010101e78a8d09022f72011e008827");
+    check(&ToKeeper::Release { run: 5 }, "010205");
+    check(&ToKeeper::ShutGate { run: 5 }, "010305");
+    let stop = ToKeeper::Stop {
+        run: 5,
+        plan: plan(),
+    };
+    check(&stop, "010405011e008827");
+    check(&ToKeeper::Interrupt { seq: 2, run: 5 }, "01050205");
+    check(&ToKeeper::Acknowledge { run: 5 }, "010805");
+}
+
+#[test]
+fn answers_and_reports_have_these_bytes() {
+    let identity = WireIdentity {
+        command: process(200),
+        shim: process(100),
+        cgroup: Some(WireCgroup {
+            path: "/g".into(),
+            inode: 9,
+        }),
+        host: WireHost {
+            boot_id: "b".into(),
+            pidns_inode: 4,
+        },
+    };
+    let prepared = ToServer::Answer {
+        seq: 1,
+        answer: Answer::Prepared {
+            identity,
+            cgroup_refused: None,
+        },
+    };
+    check(
+        &prepared,
+        "01010100900390039003ac02014dc801c801c801ac02014d01022f670901620400",
+    );
+    let failed = WireFact::ExecFailed(WireFailure {
+        stage: WireStage::Exec,
+        errno: Some(2),
+        path: Some("/x".into()),
+    });
+    let report = ToServer::Report {
+        run: 5,
+        at_us: 1000,
+        fact: failed,
+    };
+    check(&report, "010205d00f0208010401022f78");
+    let ended = ToServer::Report {
+        run: 5,
+        at_us: -1,
+        fact: WireFact::TreeEnded(WireVerdict::Empty(WireProof::Echild)),
+    };
+    check(&ended, "01020501050001");
+    check(&ToServer::ShutdownNow, "0104");
+}
+
+#[test]
+fn words_of_and_to_shims_have_these_bytes() {
+    check(&ToShim::KillAll, "0101");
+    check(&FromShim::NotReleased, "0102");
+    check(&FromShim::Executed, "0103");
+    let exited = FromShim::Exited {
+        at_us: 3,
+        exit: WireExit::Signal {
+            number: 9,
+            core_dumped: false,
+        },
+        rest: true,
+    };
+    check(&exited, "01050601120001");
+}
+
+#[test]
+fn files_have_these_bytes() {
+    let child = WireChild {
+        executable: "/bin/a".into(),
+        argv: vec!["a".into(), "b".into()],
+        env: vec![("K".into(), "v".into())],
+        cwd: "/".into(),
+    };
+    check(&child, "01062f62696e2f61020161016201014b0176012f");
+    let record = WireRecord {
+        exit: Some(WireExit::Code(7)),
+        tree: Some(WireVerdict::NeverRan),
+        never_ran: true,
+    };
+    check(&record, "0101000e010301");
+}
+
+#[test]
+fn another_version_is_refused() {
+    assert!(decode::<ToKeeper>(&[VERSION + 1, 0]).is_err());
+    assert!(decode::<ToKeeper>(&[]).is_err());
+}
