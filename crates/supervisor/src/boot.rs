@@ -13,7 +13,7 @@ use std::{
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
-use tokio::{sync::oneshot, task::JoinHandle, time::Instant};
+use tokio::{sync::oneshot, task::JoinHandle};
 
 /// Everything stopped inside the deadline.
 pub const EXIT_CLEAN: i32 = 0;
@@ -152,7 +152,7 @@ impl Supervisor {
     }
 
     async fn shut_down(self) -> i32 {
-        let deadline = Instant::now() + limits::SHUTDOWN_DEADLINE;
+        let deadline = clock::instant() + limits::SHUTDOWN_DEADLINE;
         let live = self.stop_all(None).await;
         tracing::info!(live, "shutting down");
         self.shared.tasks.close();
@@ -192,8 +192,8 @@ impl Supervisor {
     async fn keeper_lost(&self) -> i32 {
         tracing::error!("the keeper is gone: reading what is left of the output");
         self.shared.refusing.cancel();
-        let deadline = Instant::now() + limits::SHUTDOWN_DEADLINE;
-        while self.shared.pipes_open.load(Ordering::Relaxed) > 0 && Instant::now() < deadline {
+        let deadline = clock::instant() + limits::SHUTDOWN_DEADLINE;
+        while self.shared.pipes_open.load(Ordering::Relaxed) > 0 && clock::instant() < deadline {
             tokio::time::sleep(PIPES_POLL).await;
         }
         EXIT_KEEPER_LOST

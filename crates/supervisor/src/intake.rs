@@ -19,7 +19,11 @@ use kennel_linux::{
     rundir,
 };
 use kennel_store::{Desired, NewRun, RunRow, Times};
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 use tokio::sync::{mpsc, oneshot, watch};
 
 /// How far ahead of this host's clock the time in a client's run id may be.
@@ -221,14 +225,29 @@ fn child_env(
     compose_env(*env_mode, &shared.config.server_env, env, &ours)
 }
 
+/// The directories that were searched, or the one path that was named; each once.
+fn places(command: &str, looked_in: &[PathBuf]) -> Vec<String> {
+    let named = command.contains('/');
+    let mut places = Vec::new();
+    for path in looked_in {
+        let place = if named {
+            Some(path.as_path())
+        } else {
+            path.parent()
+        };
+        let place = place.unwrap_or(path).display().to_string();
+        if !places.contains(&place) {
+            places.push(place);
+        }
+    }
+    places
+}
+
 fn not_found(run: RunId, error: ResolveError) -> CallError {
     match error {
         ResolveError::NotFound { command, looked_in } => CallError::CommandNotFound {
+            looked_in: places(&command, &looked_in),
             command,
-            looked_in: looked_in
-                .iter()
-                .map(|path| path.display().to_string())
-                .collect(),
         },
         ResolveError::NotExecutable { path, errno } => CallError::SpawnFailed {
             run,

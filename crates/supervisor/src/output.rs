@@ -206,7 +206,7 @@ impl Output {
         if self.retry_at.is_none() {
             tracing::error!(run = %self.run, %error, "the journal cannot be written, trying again; the command waits");
         }
-        self.retry_at = Some(Instant::now() + RETRY_AFTER);
+        self.retry_at = Some(clock::instant() + RETRY_AFTER);
     }
 }
 

@@ -20,10 +20,7 @@ use kennel_linux::{
 };
 use kennel_store::{Closure, RunRow, Times};
 use std::{io, path::Path, sync::Arc, time::Duration};
-use tokio::{
-    sync::{mpsc, watch},
-    time::Instant,
-};
+use tokio::sync::{mpsc, watch};
 
 /// How often a shim that still works is looked at.
 const SHIM_POLL: Duration = Duration::from_millis(50);
@@ -125,7 +122,7 @@ impl Recovery {
             run_dir,
         };
         let grace = self.row.new.grace.min(ORPHAN_GRACE_MAX);
-        let shim_until = Instant::now() + grace + SHIM_MARGIN;
+        let shim_until = clock::instant() + grace + SHIM_MARGIN;
         let mut terminated = false;
         let mut seen = kernel.observe(&recorded).await?;
         loop {
@@ -134,7 +131,7 @@ impl Recovery {
                     tracing::info!(%run, ?seen, ?outcome, "recovered");
                     return Ok(outcome);
                 }
-                Decision::AwaitShim if Instant::now() < shim_until => {
+                Decision::AwaitShim if clock::instant() < shim_until => {
                     tokio::time::sleep(SHIM_POLL).await;
                     seen = kernel.observe(&recorded).await?;
                 }

@@ -1,10 +1,10 @@
 //! What one run owes the store: one write at a time, in the order in which they were asked for.
 
-use crate::run_task::Done;
+use crate::{clock, run_task::Done};
 use kennel_lifecycle::{Report, RowState, RunId, Timestamp};
 use kennel_store::{Closure, Inserted, NewRun, Store, StoreError};
 use std::{sync::Arc, time::Duration};
-use tokio::{sync::mpsc, time::Instant};
+use tokio::sync::mpsc;
 
 /// How long a stop waits for its record before the tree is signalled all the same: a stop is never refused.
 const STOP_RECORD_WAIT: Duration = Duration::from_secs(2);
@@ -120,7 +120,7 @@ where
     F: FnMut() -> Fut,
     Fut: Future<Output = Result<(), StoreError>>,
 {
-    let began = Instant::now();
+    let began = clock::instant();
     let mut pause = RETRY_FIRST;
     let mut said = false;
     loop {

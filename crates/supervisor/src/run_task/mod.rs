@@ -321,7 +321,7 @@ impl RunTask {
 
     /// Whether this request id has not been seen in the last ten minutes; remembers it.
     fn first_time(&mut self, id: String) -> bool {
-        let now = Instant::now();
+        let now = clock::instant();
         while self
             .interrupts
             .front()

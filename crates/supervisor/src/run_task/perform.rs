@@ -15,7 +15,7 @@ use kennel_lifecycle::{
 use kennel_linux::{client::SignalResult, rundir};
 use kennel_store::{Closure, RunRow, StoreError};
 use std::{io, path::Path, sync::Arc, time::Duration};
-use tokio::{sync::mpsc, time::Instant};
+use tokio::sync::mpsc;
 
 /// Pause between two tries to continue a tree.
 const THAW_RETRY_AFTER: Duration = Duration::from_millis(200);
@@ -35,7 +35,7 @@ impl RunTask {
                 self.write(Write::State(state, self.times.started));
             }
             Effect::RecordRunning => {
-                self.running_due = Some(Instant::now() + RUNNING_RECORD_DELAY);
+                self.running_due = Some(clock::instant() + RUNNING_RECORD_DELAY);
             }
             Effect::Freeze => self.op(|shared, run, done| async move {
                 let result = shared.kernel.pause(run).await.unwrap_or(SignalResult::Gone);

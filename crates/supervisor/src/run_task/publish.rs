@@ -3,6 +3,7 @@
 use super::RunTask;
 use crate::{CallError, RunView, output::Output, view::StartAnswer};
 use kennel_lifecycle::{EndReason, NeverRan, Outcome, Phase, StartFailure, StartStage};
+use kennel_store::Times;
 
 impl RunTask {
     pub(super) fn publish(&self) {
@@ -43,7 +44,11 @@ impl RunTask {
             labels: self.new.labels.clone(),
             traceparent: self.new.traceparent.clone(),
             created: self.new.created,
-            times: self.times,
+            // The end is told once it is written.
+            times: Times {
+                ended: self.times.ended.filter(|_| outcome.is_some()),
+                ..self.times
+            },
             exit,
             outcome,
         }
