@@ -7,7 +7,7 @@ use crate::{
 };
 use kennel_lifecycle::{CgroupIdentity, RunId, Signal};
 use nix::errno::Errno;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// Where the tree hangs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,6 +102,7 @@ impl Tree {
             }
             return volley;
         }
+        let known: HashSet<i32> = members.keys().copied().collect();
         match self.leader.signal_group(signal) {
             Sent::Done => {
                 let before = members.len();
@@ -115,7 +116,18 @@ impl Tree {
         for (pid, stat) in &members {
             volley.count(self.signal_member(*pid, stat, signal));
         }
+        for (pid, stat) in self.newcomers(&known) {
+            volley.count(self.signal_member(pid, &stat, signal));
+        }
         volley
+    }
+
+    /// Members that came to be while others were signalled, and whose parent has left them behind: a fork that was under
+    /// way. A child that a member makes in answer to the signal has that member as parent, and is left to it.
+    fn newcomers(&self, known: &HashSet<i32>) -> HashMap<i32, Stat> {
+        let mut members = self.members();
+        members.retain(|pid, stat| !known.contains(pid) && !known.contains(&stat.ppid));
+        members
     }
 
     /// Sends a signal to the leader's group alone.

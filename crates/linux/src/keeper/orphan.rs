@@ -14,7 +14,7 @@ use kennel_lifecycle::{
     ladder::{Ladder, StopPlan},
     recovery::Seen,
 };
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// After the plan's SIGKILL: how long to look on.
 const LOOK_ON_MS: u64 = 2_000;
@@ -108,12 +108,13 @@ impl Orphan {
         if let Some(group) = &self.recorded.identity.cgroup {
             candidates.extend(cgroup::members(group));
         }
-        candidates.extend(self.of_session(leader.sid));
+        let of_session = self.of_session(leader.sid);
+        candidates.extend(&of_session);
         for pid in candidates {
             if pid != shim_pid
                 && !self.members.contains_key(&pid)
                 && let Ok(fd) = PidFd::open(pid)
-                && self.is_member(pid, &roots)
+                && self.is_member(pid, &roots, &of_session)
                 && fd.is_unreaped()
                 && !fd.has_ended()
             {
@@ -124,7 +125,7 @@ impl Orphan {
 
     /// While a member of the session is known, its number is reserved, and all who have it are of the run. Without
     /// one the marker must agree.
-    fn of_session(&self, sid: i32) -> Vec<i32> {
+    fn of_session(&self, sid: i32) -> HashSet<i32> {
         let of_session = |pid: &i32| procfs::stat(*pid).is_ok_and(|s| s.sid == sid);
         let pids = procfs::all_pids().unwrap_or_default();
         let held = self.members.keys().any(of_session);
@@ -134,16 +135,15 @@ impl Orphan {
             .collect()
     }
 
-    fn is_member(&self, pid: i32, roots: &[i32]) -> bool {
+    /// Asked after the descriptor was opened.
+    fn is_member(&self, pid: i32, roots: &[i32], of_session: &HashSet<i32>) -> bool {
         let in_group = self.recorded.identity.cgroup.as_ref().is_some_and(|group| {
             matches!(cgroup::open(group), Ok(Some(_)))
                 && cgroup::path_of(pid).is_some_and(|path| path.starts_with(&group.path))
         });
-        in_group
-            || observe::is_below(pid, roots)
-            || self
-                .of_session(self.recorded.identity.command.sid)
-                .contains(&pid)
+        let sid = self.recorded.identity.command.sid;
+        let in_session = of_session.contains(&pid) && procfs::stat(pid).is_ok_and(|s| s.sid == sid);
+        in_group || in_session || observe::is_below(pid, roots)
     }
 
     fn send(&self, signal: Signal) {

@@ -244,8 +244,8 @@ impl Run {
             return;
         };
         self.stage = Stage::NotReleased;
-        let full = matches!(failure.stage, StartStage::Prepare | StartStage::Fork)
-            && failure.errno.is_some_and(is_exhaustion);
+        let ours = [StartStage::Prepare, StartStage::Cgroup, StartStage::Fork];
+        let full = ours.contains(&failure.stage) && failure.errno.is_some_and(is_exhaustion);
         let answer = if full {
             Answer::Exhausted(format!("{:?}: errno {:?}", failure.stage, failure.errno))
         } else {

@@ -26,9 +26,12 @@ pub(crate) const DEADLINE: Duration = Duration::from_secs(20);
 pub(crate) fn keep(args: &[String]) -> ExitCode {
     let dir = PathBuf::from(&args[0]);
     let cgroup = match args[1].as_str() {
-        "auto" => CgroupChoice::Auto,
+        "auto" | "no_clone3" => CgroupChoice::Auto,
         _ => CgroupChoice::Off,
     };
+    if args[1] == "no_clone3" {
+        refuse_clone3();
+    }
     let config = KeeperConfig {
         data_dir: dir.join("data"),
         listen: vec![dir.join("run/kennel.sock")],
@@ -46,6 +49,35 @@ pub(crate) fn keep(args: &[String]) -> ExitCode {
             ExitCode::from(u8::try_from(error.exit_code()).expect("a small code"))
         }
     }
+}
+
+/// As the filters of older container runtimes do: clone3(2) is ENOSYS, here and in all children.
+fn refuse_clone3() {
+    let step = |code: u32, jump: u8, k: u32| libc::sock_filter {
+        code: u16::try_from(code).expect("a short code"),
+        jt: 0,
+        jf: jump,
+        k,
+    };
+    let refuse = libc::SECCOMP_RET_ERRNO | libc::ENOSYS.cast_unsigned();
+    let clone3 = u32::try_from(libc::SYS_clone3).expect("a short number");
+    let mut steps = [
+        // The system call's number is the first word.
+        step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0),
+        step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 1, clone3),
+        step(libc::BPF_RET | libc::BPF_K, 0, refuse),
+        step(libc::BPF_RET | libc::BPF_K, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    let program = libc::sock_fprog {
+        len: 4,
+        filter: steps.as_mut_ptr(),
+    };
+    // SAFETY: prctl takes integers here.
+    let alone = unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
+    assert_eq!(alone, 0, "privileges can be given up");
+    // SAFETY: `program` and the steps that it points to outlive the call.
+    let set = unsafe { libc::prctl(libc::PR_SET_SECCOMP, 2, &raw const program) };
+    assert_eq!(set, 0, "a filter can be set");
 }
 
 /// `server DIR SCENARIO`
