@@ -2,7 +2,8 @@
 //! control group and ancestry.
 
 use crate::procfs::{self, Proc};
-use std::{collections::HashSet, fmt};
+use kennel_edge::pb;
+use std::{collections::HashMap, fmt};
 
 /// What is known of a run that a census looks for.
 #[derive(Clone, Debug, Default)]
@@ -16,7 +17,7 @@ pub struct Footprint {
     /// The command itself: tells its group from a later one of the same number.
     leader: Option<Proc>,
     /// Processes that were once seen below the run's shim.
-    seen: HashSet<Proc>,
+    seen: HashMap<(i32, u64), Proc>,
 }
 
 /// Who was found, by each of the five ways.
@@ -44,23 +45,35 @@ impl Footprint {
         }
     }
 
-    /// The run whose command is this live process: learns group, session and everything below its parent, the shim.
+    /// This run, while its command lives: learns group, session and everything below its shim.
+    #[must_use]
+    pub fn of_run(run: &pb::Run) -> Self {
+        let attempt = run.current_attempt.clone().unwrap_or_default();
+        let mut print = Self::of_leader(&run.run_id, attempt.pid);
+        print.learn(attempt.shim_pid);
+        print
+    }
+
+    /// The run whose command is this live process: learns group, session and everything below it.
     #[must_use]
     pub fn of_leader(run_id: &str, pid: i32) -> Self {
         let mut print = Self::of_id(run_id);
         if let Some(leader) = Proc::read(pid) {
             print.pgid = leader.pgid;
             print.sid = leader.sid;
-            print.learn(leader.ppid);
+            print.learn(pid);
+            print.seen.insert(key(&leader), leader.clone());
             print.leader = Some(leader);
         }
         print
     }
 
-    /// Remembers everything that is now below this process, the run's shim.
-    pub fn learn(&mut self, shim: i32) {
+    /// Remembers everything that is now below this process, such as the run's shim.
+    pub fn learn(&mut self, root: i32) {
         let all = procfs::all();
-        self.seen.extend(procfs::descendants(&all, shim));
+        let below = procfs::descendants(&all, root);
+        self.seen
+            .extend(below.into_iter().map(|proc| (key(&proc), proc)));
     }
 
     /// How many processes were ever seen below the shim.
@@ -100,11 +113,7 @@ impl Footprint {
             if proc.cgroup().is_some_and(|path| path.contains(&own_dir)) {
                 census.cgroup.push(proc.clone());
             }
-            if self
-                .seen
-                .iter()
-                .any(|seen| seen.pid == proc.pid && seen.start_ticks == proc.start_ticks)
-            {
+            if self.seen.contains_key(&key(&proc)) {
                 census.ancestry.push(proc);
             }
         }
@@ -150,6 +159,11 @@ impl fmt::Display for Census {
         }
         Ok(())
     }
+}
+
+/// A process and no other, for as long as the host is up.
+fn key(proc: &Proc) -> (i32, u64) {
+    (proc.pid, proc.start_ticks)
 }
 
 /// Every process whose environment says that it belongs to a run whose directory is below `data_dir`.

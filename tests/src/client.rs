@@ -1,5 +1,6 @@
 //! A client of the generated contract, straight on tonic: what a stranger's program would be.
 
+use crate::{PATIENCE, must, within};
 use kennel_edge::pb::{
     self, admin_service_client::AdminServiceClient, process_service_client::ProcessServiceClient,
 };
@@ -206,6 +207,21 @@ impl Client {
             heard.take(message);
         }
         Ok(heard)
+    }
+
+    /// Reads until the command has said that it is up.
+    pub async fn hear_up(&mut self, run_id: &str) {
+        self.hear_text(run_id, "up\n").await;
+    }
+
+    /// Reads until the command's standard output holds this text.
+    pub async fn hear_text(&mut self, run_id: &str, wanted: &str) {
+        let mut stream = must("stream", self.events_after(run_id, 0).await);
+        let mut heard = Heard::default();
+        while !heard.text().contains(wanted) {
+            let message = must("stream", within(wanted, PATIENCE, stream.message()).await);
+            heard.take(message.unwrap_or_else(|| panic!("it ended before {wanted:?}: {heard:?}")));
+        }
     }
 }
 

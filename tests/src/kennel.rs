@@ -33,8 +33,10 @@ pub enum Cgroup {
     /// As the host allows.
     #[default]
     Auto,
-    /// The control groups are mounted read-only for this server, as in an unprivileged container.
+    /// Turned off by its own switch.
     Off,
+    /// Mounted read-only for this server, as in an unprivileged container. Only root can make it so.
+    ReadOnly,
 }
 
 /// How a server is started.
@@ -200,6 +202,18 @@ impl Kennel {
         self.keeper.kill().expect("own child can be killed");
     }
 
+    /// SIGKILL to keeper and server, which cannot react to each other's death, nor to what was done before: they are
+    /// halted first.
+    pub fn kill_service_after(&mut self, while_halted: impl FnOnce()) {
+        let server = self.server().expect("a server runs");
+        let keeper = Proc::read(self.keeper_pid()).expect("own child");
+        kill_exactly(&keeper, Signal::SIGSTOP);
+        kill_exactly(&server, Signal::SIGSTOP);
+        while_halted();
+        kill_exactly(&server, Signal::SIGKILL);
+        self.kill_keeper();
+    }
+
     /// SIGKILL to the server.
     ///
     /// # Panics
@@ -229,17 +243,34 @@ impl Kennel {
         self.wait_for_exit(limit).await
     }
 
-    /// Waits until keeper, server and shims of the present start are gone, however they were told to go.
-    pub async fn wait_until_family_is_gone(&mut self, family: &[Proc], limit: Duration) {
+    /// Waits until keeper, server, shims, gated children and commands are gone, however they were told to go.
+    pub async fn wait_until_all_is_gone(&mut self, limit: Duration) {
         self.wait_for_exit(limit).await;
-        eventually("server and shims end after their keeper", limit, || {
+        let deadline = std::time::Instant::now() + limit;
+        loop {
             reap_orphans();
-            family
-                .iter()
-                .all(|proc| !proc.is_still_there())
-                .then_some(())
-        })
-        .await;
+            let left = self.traces();
+            if left.is_empty() {
+                return;
+            }
+            assert!(
+                std::time::Instant::now() < deadline,
+                "not gone within {limit:?}: {left:#?}"
+            );
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    /// Whoever bears this server's directory in arguments (keeper, server, shims, children at a gate) or environment
+    /// (commands).
+    #[must_use]
+    pub fn traces(&self) -> Vec<Proc> {
+        let mut found = census::of_data_dir(&self.data_dir().to_string_lossy());
+        let own = procfs::all()
+            .into_iter()
+            .filter(|proc| mentions(proc, self.dir.path()));
+        found.extend(own);
+        found
     }
 
     /// Server, shims, and everything below them, as of now.
@@ -248,10 +279,17 @@ impl Kennel {
         procfs::descendants(&procfs::all(), self.keeper_pid())
     }
 
-    /// Starts again on the same directory. The former keeper must have ended.
+    /// Starts again on the same directory, as a host's service does: when keeper and server have ended. Shims may still
+    /// be carrying out their last will.
     pub async fn restart(&mut self) {
         self.wait_for_exit(PATIENCE).await;
-        reap_orphans();
+        let dir = self.dir.path();
+        eventually("the former server ends after its keeper", PATIENCE, || {
+            reap_orphans();
+            let serves = |proc: &Proc| mentions(proc, dir) && is_server(proc);
+            (!procfs::all().iter().any(serves)).then_some(())
+        })
+        .await;
         self.starts += 1;
         self.keeper = launch(self.dir.path(), &self.options, self.starts);
         self.wait_until_it_serves().await;
@@ -280,13 +318,7 @@ impl Drop for Kennel {
             .retain(|pid| *pid != pid_of(&self.keeper));
         // A tree may grow while it is being killed: until a look finds nobody.
         for _ in 0..1000 {
-            let data_dir = self.data_dir();
-            doomed.extend(census::of_data_dir(&data_dir.to_string_lossy()));
-            doomed.extend(
-                procfs::all()
-                    .into_iter()
-                    .filter(|proc| mentions(proc, self.dir.path())),
-            );
+            doomed.extend(self.traces());
             let all = procfs::all();
             let below: Vec<Proc> = doomed
                 .iter()
@@ -310,14 +342,14 @@ impl Drop for Kennel {
     }
 }
 
-/// `kennel serve` may be told by its name alone: keeper, server and shims carry the directory in their arguments.
+/// Keeper, server, shims and children at a gate carry the directory in their arguments.
 fn mentions(proc: &Proc, dir: &Path) -> bool {
     let dir = dir.to_string_lossy();
-    proc.cmdline().iter().any(|word| word.contains(&*dir))
-        && proc
-            .cmdline()
-            .first()
-            .is_some_and(|name| name.ends_with("kennel"))
+    let words = proc.cmdline();
+    words
+        .get(1)
+        .is_some_and(|word| word == "serve" || word == "server")
+        && words.iter().any(|word| word.contains(&*dir))
 }
 
 /// Sends a signal to this very process, not to a later one of its number.
@@ -374,8 +406,8 @@ pub fn serve_words(dir: &Path, store: Option<&str>) -> Vec<String> {
 fn launch(dir: &Path, options: &Options, start: u32) -> Child {
     let kennel = programs::kennel();
     let mut command = match options.cgroup {
-        Cgroup::Auto => bare_command(&kennel),
-        Cgroup::Off => {
+        Cgroup::Auto | Cgroup::Off => bare_command(&kennel),
+        Cgroup::ReadOnly => {
             let mut command = bare_command(Path::new("unshare"));
             command
                 .args(["--mount", "sh", "-ec", READ_ONLY_CGROUPS])
@@ -386,6 +418,7 @@ fn launch(dir: &Path, options: &Options, start: u32) -> Child {
     let log = File::create(log_path(dir, start)).expect("a log can be made");
     command
         .args(serve_words(dir, options.store.as_deref()))
+        .args((options.cgroup == Cgroup::Off).then_some("--cgroup=off"))
         .envs(options.env.iter().map(|(name, value)| (name, value)))
         .stdin(Stdio::null())
         .stdout(Stdio::from(

@@ -20,6 +20,9 @@ pub use wait::{eventually, eventually_async, must, within};
 /// How long anything may take that is not itself under test, on a machine that is busy.
 pub const PATIENCE: std::time::Duration = std::time::Duration::from_secs(30);
 
+/// From the first signal to `kennel serve` until its exit, at most: ten seconds, and what a busy machine adds.
+pub const SHUTDOWN_LIMIT: std::time::Duration = std::time::Duration::from_secs(12);
+
 /// `len` bytes in which every value occurs, newlines and invalid UTF-8 among them; the same for the same length.
 #[must_use]
 pub fn pattern(len: usize) -> Vec<u8> {

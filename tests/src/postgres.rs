@@ -22,17 +22,55 @@ use tempfile::TempDir;
 /// Superuser and database of the cluster.
 const NAME: &str = "kennel";
 
+/// Follows children, stops at `fdatasync` alone, and adds a millisecond to it.
+const SLOW_FLUSH: [&str; 6] = [
+    "-f",
+    "--seccomp-bpf",
+    "-e",
+    "trace=fdatasync",
+    "-e",
+    "inject=fdatasync:delay_exit=1000",
+];
+
 /// A running cluster; stopped and removed when dropped.
 pub struct Postgres {
     dir: TempDir,
     binaries: PathBuf,
     user: Option<(Uid, Gid)>,
     server: Option<Child>,
+    flush: Flush,
+}
+
+/// How long a flush takes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Flush {
+    /// As long as the disk needs.
+    Plain,
+    /// A millisecond more: every `fdatasync` is delayed by strace(1), all other system calls run untraced.
+    Slow,
 }
 
 impl Postgres {
     /// Makes a cluster and waits until it answers.
     pub async fn start() -> Self {
+        Self::start_with(Flush::Plain).await
+    }
+
+    /// As [`Self::start`], with a millisecond added to every flush; or why that cannot be done here.
+    pub async fn start_with_slow_flush() -> Result<Self, String> {
+        let probe = Command::new("strace")
+            .args(SLOW_FLUSH)
+            .args(["-o", "/dev/null", "true"])
+            .stderr(Stdio::null())
+            .status();
+        match probe {
+            Ok(status) if status.success() => Ok(Self::start_with(Flush::Slow).await),
+            Ok(_) => Err("strace cannot delay system calls here".to_owned()),
+            Err(_) => Err("strace is not installed".to_owned()),
+        }
+    }
+
+    async fn start_with(flush: Flush) -> Self {
         let dir = tempfile::Builder::new()
             .prefix("kennel-pg-")
             .tempdir()
@@ -46,6 +84,7 @@ impl Postgres {
             binaries: binaries(),
             user,
             server: None,
+            flush,
         };
         let mut initdb = postgres.program("initdb");
         initdb
@@ -131,7 +170,17 @@ impl Postgres {
         // What a crash has left behind; no postmaster runs.
         let _ = fs::remove_file(self.data().join("postmaster.pid"));
         let log = File::create(self.dir.path().join("log")).expect("a log can be made");
-        let mut server = self.program("postgres");
+        let mut server = match self.flush {
+            Flush::Plain => self.program("postgres"),
+            Flush::Slow => {
+                let mut strace = self.unprivileged(Path::new("strace"));
+                strace
+                    .args(SLOW_FLUSH)
+                    .args(["-o", "/dev/null"])
+                    .arg(self.binaries.join("postgres"));
+                strace
+            }
+        };
         server
             .arg("-D")
             .arg(self.data())
@@ -183,7 +232,11 @@ impl Postgres {
     }
 
     fn program(&self, name: &str) -> Command {
-        let mut command = Command::new(self.binaries.join(name));
+        self.unprivileged(&self.binaries.join(name))
+    }
+
+    fn unprivileged(&self, program: &Path) -> Command {
+        let mut command = Command::new(program);
         command.current_dir(self.dir.path()).env("LC_ALL", "C");
         if let Some((uid, gid)) = self.user {
             command.uid(uid.as_raw()).gid(gid.as_raw());
@@ -239,5 +292,19 @@ mod tests {
         postgres.crash().await;
         postgres.run().await;
         assert_eq!(postgres.psql("SELECT n FROM t").await, "7");
+    }
+
+    #[tokio::test]
+    async fn a_slow_flush_costs_a_millisecond_where_it_can_be_had() {
+        let Ok(postgres) = Postgres::start_with_slow_flush().await else {
+            return;
+        };
+        postgres.psql("CREATE TABLE t (n int)").await;
+        let script = "INSERT INTO t VALUES (7);\n".repeat(100);
+        let file = postgres.dir.path().join("script.sql");
+        fs::write(&file, script).expect("written");
+        let began = std::time::Instant::now();
+        postgres.psql(&format!("\\i {}", file.display())).await;
+        assert!(began.elapsed() >= std::time::Duration::from_millis(100));
     }
 }

@@ -81,11 +81,12 @@ async fn serve(
     say_ready(config, &containment, log);
     let code = tokio::select! {
         code = &mut ended => code.map_err(|cause| failed("the supervisor failed", &cause).code(LOST))?,
-        served = &mut edge => return Err(match served {
-            Ok(Ok(())) => Failure::new("the edge ended before the supervisor did").code(LOST),
-            Ok(Err(cause)) => failed("cannot serve", &cause).code(LOST),
-            Err(cause) => failed("the edge failed", &cause).code(LOST),
-        }),
+        served = &mut edge => return match served {
+            // It drains with the supervisor and may be done first, where nobody is connected.
+            Ok(Ok(())) => ended.await.map_err(|cause| failed("the supervisor failed", &cause).code(LOST)),
+            Ok(Err(cause)) => Err(failed("cannot serve", &cause).code(LOST)),
+            Err(cause) => Err(failed("the edge failed", &cause).code(LOST)),
+        },
     };
     // It drains by itself, in bounded time; what it says now changes nothing any more.
     match edge.await {

@@ -1,0 +1,201 @@
+//! The floors: `posix_spawn` itself, and a tonic server on a unix socket that only spawns.
+
+use crate::table::Times;
+use kennel_edge::pb::{
+    self,
+    process_service_server::{ProcessService, ProcessServiceServer},
+};
+use kennel_tests::{Client, PATIENCE, eventually_async};
+use std::{
+    path::{Path, PathBuf},
+    pin::Pin,
+    process::{Child, Command, Stdio},
+    sync::mpsc,
+    thread,
+    time::Instant,
+};
+use tempfile::TempDir;
+use tokio::net::UnixListener;
+use tokio_stream::{Stream, wrappers::UnixListenerStream};
+use tonic::{Request, Response, Status, transport::Server};
+
+/// The argument that makes this program the bare spawner.
+pub(crate) const WORD: &str = "bare-spawner";
+/// Repetitions of `posix_spawn`.
+const RAW_SPAWNS: usize = 2000;
+
+fn quiet(words: &[String]) -> Command {
+    let mut command = Command::new(&words[0]);
+    command
+        .args(&words[1..])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    command
+}
+
+/// The standard library takes `posix_spawn` where nothing special is asked for.
+pub(crate) fn posix_spawn() -> Times {
+    let mut times = Times::default();
+    for _ in 0..RAW_SPAWNS {
+        let mut command = quiet(&["/bin/true".to_owned()]);
+        let began = Instant::now();
+        let mut child = command.spawn().expect("true starts");
+        times.push(began.elapsed());
+        child.wait().expect("own child");
+    }
+    times
+}
+
+/// A bare spawner in a process of its own.
+pub(crate) struct Bare {
+    _dir: TempDir,
+    socket: PathBuf,
+    server: Child,
+}
+
+impl Bare {
+    pub(crate) async fn start() -> Self {
+        let dir = tempfile::tempdir().expect("a directory can be made");
+        let socket = dir.path().join("bare.sock");
+        let server = Command::new(std::env::current_exe().expect("own executable"))
+            .arg(WORD)
+            .arg(&socket)
+            .spawn()
+            .expect("it starts");
+        eventually_async("the bare spawner listens", PATIENCE, || async {
+            Client::connect(&socket).await.ok()
+        })
+        .await;
+        Self {
+            _dir: dir,
+            socket,
+            server,
+        }
+    }
+
+    pub(crate) fn socket(&self) -> &Path {
+        &self.socket
+    }
+}
+
+impl Drop for Bare {
+    fn drop(&mut self) {
+        let _ = self.server.kill();
+        let _ = self.server.wait();
+    }
+}
+
+/// Serves until it is killed.
+pub(crate) async fn serve(socket: &Path) {
+    let (reaper, children) = mpsc::channel::<Child>();
+    thread::spawn(move || {
+        for mut child in children {
+            let _ = child.wait();
+        }
+    });
+    let listener = UnixListener::bind(socket).expect("the socket is free");
+    Server::builder()
+        .add_service(ProcessServiceServer::new(Spawner { reaper }))
+        .serve_with_incoming(UnixListenerStream::new(listener))
+        .await
+        .expect("it serves");
+}
+
+struct Spawner {
+    reaper: mpsc::Sender<Child>,
+}
+
+fn absent<T>() -> Result<Response<T>, Status> {
+    Err(Status::unimplemented("the floor only spawns"))
+}
+
+#[tonic::async_trait]
+impl ProcessService for Spawner {
+    type StreamEventsStream =
+        Pin<Box<dyn Stream<Item = Result<pb::StreamEventsResponse, Status>> + Send>>;
+
+    async fn spawn(
+        &self,
+        request: Request<pb::SpawnRequest>,
+    ) -> Result<Response<pb::SpawnResponse>, Status> {
+        let spec = request.into_inner().spec.unwrap_or_default();
+        let Some(pb::run_spec::Command::Argv(argv)) = spec.command else {
+            return absent();
+        };
+        let child = quiet(&argv.args)
+            .spawn()
+            .map_err(|error| Status::internal(error.to_string()))?;
+        let pid = i32::try_from(child.id()).unwrap_or_default();
+        // The reaper lives as long as the server.
+        let _ = self.reaper.send(child);
+        let attempt = pb::Attempt {
+            pid,
+            ..pb::Attempt::default()
+        };
+        let run = pb::Run {
+            current_attempt: Some(attempt),
+            ..pb::Run::default()
+        };
+        Ok(Response::new(pb::SpawnResponse {
+            run: Some(run),
+            existing: false,
+        }))
+    }
+
+    async fn abort(
+        &self,
+        _: Request<pb::AbortRequest>,
+    ) -> Result<Response<pb::AbortResponse>, Status> {
+        absent()
+    }
+
+    async fn interrupt(
+        &self,
+        _: Request<pb::InterruptRequest>,
+    ) -> Result<Response<pb::InterruptResponse>, Status> {
+        absent()
+    }
+
+    async fn pause(
+        &self,
+        _: Request<pb::PauseRequest>,
+    ) -> Result<Response<pb::PauseResponse>, Status> {
+        absent()
+    }
+
+    async fn resume(
+        &self,
+        _: Request<pb::ResumeRequest>,
+    ) -> Result<Response<pb::ResumeResponse>, Status> {
+        absent()
+    }
+
+    async fn get_run(
+        &self,
+        _: Request<pb::GetRunRequest>,
+    ) -> Result<Response<pb::GetRunResponse>, Status> {
+        absent()
+    }
+
+    async fn list_runs(
+        &self,
+        _: Request<pb::ListRunsRequest>,
+    ) -> Result<Response<pb::ListRunsResponse>, Status> {
+        absent()
+    }
+
+    async fn wait_run(
+        &self,
+        _: Request<pb::WaitRunRequest>,
+    ) -> Result<Response<pb::WaitRunResponse>, Status> {
+        absent()
+    }
+
+    async fn stream_events(
+        &self,
+        _: Request<pb::StreamEventsRequest>,
+    ) -> Result<Response<Self::StreamEventsStream>, Status> {
+        absent()
+    }
+}

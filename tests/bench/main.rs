@@ -1,0 +1,129 @@
+//! `make bench`: Kennel beside its floors, in one run on one machine, with the targets of PERFORMANCE.md.
+//!
+//! Ratios are the result; absolute values belong to the machine. What could not be measured and what is not reached is
+//! printed like the rest.
+
+mod floor;
+mod idle;
+mod spawn;
+mod table;
+mod tree;
+
+use kennel_tests::{Kennel, Options, Postgres};
+use std::path::Path;
+use table::{Goal, Table};
+
+#[tokio::main]
+async fn main() {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    if let [word, socket] = words.as_slice()
+        && word == floor::WORD
+    {
+        return floor::serve(Path::new(socket)).await;
+    }
+    let mut table = Table::default();
+    let bare = floors(&mut table).await;
+    spawns(&mut table, &bare).await;
+    trees(&mut table).await;
+    idle::measure(&mut table).await;
+    table.print();
+}
+
+/// What the same machine gives without gate, store, tree and journal.
+async fn floors(table: &mut Table) -> spawn::Rates {
+    let raw = floor::posix_spawn();
+    table.fact(
+        "raw posix_spawn, p50 / p99",
+        &format!("{} / {}", raw.p50(), raw.p99()),
+    );
+    let bare = floor::Bare::start().await;
+    let rates = spawn::measure(bare.socket()).await;
+    table.fact("bare tonic spawner, 1 client, p50 / p99", &rates.latency());
+    table.fact(
+        "bare tonic spawner, runs/s at 1 client",
+        &format!("{:.0}", rates.one),
+    );
+    table.fact(
+        "bare tonic spawner, runs/s at 16 clients",
+        &format!("{:.0}", rates.sixteen),
+    );
+    rates
+}
+
+async fn spawns(table: &mut Table, bare: &spawn::Rates) {
+    let kennel = Kennel::on_sqlite().await;
+    report(
+        table,
+        "SQLite",
+        &spawn::measure(&kennel.socket()).await,
+        bare,
+    );
+    drop(kennel);
+    let postgres = Postgres::start().await;
+    let kennel = Kennel::start(Options::on(&postgres.url())).await;
+    report(
+        table,
+        "Postgres",
+        &spawn::measure(&kennel.socket()).await,
+        bare,
+    );
+    drop((kennel, postgres));
+    match Postgres::start_with_slow_flush().await {
+        Ok(postgres) => {
+            let kennel = Kennel::start(Options::on(&postgres.url())).await;
+            let rates = spawn::measure(&kennel.socket()).await;
+            report(table, "Postgres, +1 ms a flush", &rates, bare);
+        }
+        Err(why) => table.not_measured("Postgres, +1 ms a flush", &why),
+    }
+    table.not_measured(
+        "SQLite, +1 ms a flush",
+        "nothing delays the flushes of a process that forbids to be traced",
+    );
+}
+
+fn report(table: &mut Table, store: &str, rates: &spawn::Rates, bare: &spawn::Rates) {
+    let ratio = rates.p50_us() / bare.p50_us();
+    table.goal(
+        &format!("{store}: spawn, 1 client, p50 / p99"),
+        &rates.latency(),
+        &format!("{ratio:.1} x bare"),
+        Goal::at_most("5 x bare", 5.0).met_by(ratio),
+    );
+    table.fact(
+        &format!("{store}: runs/s at 1 client"),
+        &format!("{:.0}", rates.one),
+    );
+    let ratio = rates.sixteen / bare.sixteen;
+    table.goal(
+        &format!("{store}: runs/s at 16 clients"),
+        &format!("{:.0}", rates.sixteen),
+        &format!("{ratio:.2} x bare"),
+        Goal::at_least("0.4 x bare", 0.4).met_by(ratio),
+    );
+}
+
+async fn trees(table: &mut Table) {
+    for (what, options, limit_ms) in [
+        ("control group", Options::default(), 2.5),
+        (
+            "no control group",
+            Options::default().without_cgroup(),
+            10.0,
+        ),
+    ] {
+        let found = tree::measure(options).await;
+        table.goal(
+            &format!("51-process tree, abort to ended, {what}, p50 / p99"),
+            &format!("{} / {}", found.took.p50(), found.took.p99()),
+            &format!("{} survive", found.survivors),
+            Goal::at_most(&format!("{limit_ms} ms, 0 survive"), limit_ms).met_by(
+                if found.survivors > 0 {
+                    f64::INFINITY
+                } else {
+                    found.took.p50_us() / 1000.0
+                },
+            ),
+        );
+    }
+}

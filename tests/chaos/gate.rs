@@ -1,0 +1,243 @@
+//! SIGKILL of server, keeper, or both while commands wait at their gates.
+//!
+//! Each command writes its run id as its first act. Afterwards: no id without a row that says that it ran, nothing
+//! that still waits, and every row closed.
+
+use kennel_edge::pb;
+use kennel_tests::{
+    Client, Kennel, Options, PATIENCE, Postgres, RunExt, SpecExt, complaint, eventually,
+    eventually_async, must, new_run_id, procfs, sh,
+};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+use tokio::task::JoinSet;
+use tonic::Code;
+
+/// SIGKILLs on SQLite and on Postgres: 200 in all.
+const KILLS_ON_SQLITE: u32 = 150;
+const KILLS_ON_POSTGRES: u32 = 50;
+/// Clients that spawn at the same time, each one run after another.
+const SPAWNERS: usize = 8;
+/// Children that wait at the same time.
+const GATED: usize = 16;
+/// Runs of one client in one round, at most; the kill comes much sooner.
+const RUNS_MAX: usize = 200;
+
+/// Who is killed in a round.
+#[derive(Clone, Copy, Debug)]
+enum Victim {
+    Server,
+    Keeper,
+    Both,
+}
+
+/// What one round has tried, and how each attempt was answered.
+type Answers = BTreeMap<String, Result<(), Code>>;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_command_runs_unrecorded_on_sqlite() {
+    kill_at_the_gate(Options::default(), KILLS_ON_SQLITE).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_command_runs_unrecorded_on_postgres() {
+    let postgres = Postgres::start().await;
+    kill_at_the_gate(Options::on(&postgres.url()), KILLS_ON_POSTGRES).await;
+}
+
+/// The store is halted, so that every child waits at its gate; one that held a sibling's gate open would wait for ever
+/// (hazard A: descriptors that a fork has copied).
+#[tokio::test(flavor = "multi_thread")]
+async fn children_at_their_gates_go_when_service_dies() {
+    for victim in [Victim::Server, Victim::Keeper, Victim::Both] {
+        let postgres = Postgres::start().await;
+        let mut kennel = Kennel::start(Options::on(&postgres.url())).await;
+        let ran_file = kennel.scratch().join("ran");
+        fs::write(&ran_file, "").expect("written");
+        postgres.halt();
+        let mut spawners = JoinSet::new();
+        for number in 0..GATED {
+            let client = kennel.client().await;
+            spawners.spawn(spawn_until_refused(client, number, ran_file.clone()));
+        }
+        eventually("all wait at their gates", PATIENCE, || {
+            (at_the_gate(&kennel) == GATED).then_some(())
+        })
+        .await;
+        kill(&mut kennel, victim);
+        kennel.wait_until_all_is_gone(PATIENCE).await;
+        postgres.go_on();
+        let answers: Answers = spawners.join_all().await.into_iter().flatten().collect();
+        assert_eq!(answers.len(), GATED);
+        kennel.restart().await;
+        let ran = ids_in(&ran_file);
+        assert_eq!(ran, BTreeSet::new(), "{victim:?}");
+        verify(&mut kennel.client().await, &answers, &ran).await;
+    }
+}
+
+/// Children of shims that are still ours by name: not yet executed.
+fn at_the_gate(kennel: &Kennel) -> usize {
+    let all = procfs::all();
+    kennel
+        .shims()
+        .iter()
+        .flat_map(|shim| procfs::descendants(&all, shim.pid))
+        .filter(|child| {
+            child
+                .cmdline()
+                .first()
+                .is_some_and(|name| name.ends_with("kennel"))
+        })
+        .count()
+}
+
+fn kill(kennel: &mut Kennel, victim: Victim) {
+    match victim {
+        Victim::Server => kennel.kill_server(),
+        Victim::Keeper => kennel.kill_keeper(),
+        Victim::Both => {
+            let server = kennel.server().expect("it runs");
+            kennel.kill_keeper();
+            kennel_tests::kennel::kill_exactly(&server, nix::sys::signal::Signal::SIGKILL);
+        }
+    }
+}
+
+async fn kill_at_the_gate(options: Options, kills: u32) {
+    let mut kennel = Kennel::start(options).await;
+    let ran_file = kennel.scratch().join("ran");
+    fs::write(&ran_file, "").expect("written");
+    let (mut ran_total, mut tried_total) = (0, 0);
+    for round in 0..kills {
+        let victim = [Victim::Server, Victim::Keeper, Victim::Both][round as usize % 3];
+        let answers = one_round(&mut kennel, victim, round, &ran_file).await;
+        kennel.restart().await;
+        let ran = ids_in(&ran_file);
+        verify(&mut kennel.client().await, &answers, &ran).await;
+        tried_total += answers.len();
+        ran_total += ran.len();
+        fs::write(&ran_file, "").expect("written");
+    }
+    verify_that_no_row_is_open(&mut kennel.client().await).await;
+    // The kills came neither before the first run nor after the last.
+    assert!(
+        ran_total > kills as usize,
+        "{ran_total} of {tried_total} ran"
+    );
+    println!("{kills} kills, {tried_total} spawns tried, {ran_total} commands ran");
+}
+
+async fn one_round(kennel: &mut Kennel, victim: Victim, round: u32, ran: &Path) -> Answers {
+    let mut spawners = JoinSet::new();
+    for number in 0..SPAWNERS {
+        let client = kennel.client().await;
+        let ran = ran.to_owned();
+        spawners.spawn(spawn_until_refused(client, number, ran));
+    }
+    // From 1 to 40 ms after the first spawn, another moment in each round.
+    let moment = Duration::from_micros(1000 + u64::from(round) * 7919 % 39_000);
+    tokio::time::sleep(moment).await;
+    kill(kennel, victim);
+    let answers = spawners.join_all().await.into_iter().flatten().collect();
+    kennel.wait_until_all_is_gone(PATIENCE).await;
+    answers
+}
+
+async fn spawn_until_refused(
+    mut client: Client,
+    number: usize,
+    ran: PathBuf,
+) -> Vec<(String, Result<(), Code>)> {
+    let mut answers = Vec::new();
+    for turn in 0..RUNS_MAX {
+        let run_id = new_run_id();
+        // Every other run stays, so that live trees are among the victims.
+        let then = if (number + turn).is_multiple_of(2) {
+            "; exec sleep 300"
+        } else {
+            ""
+        };
+        let script = format!("echo $KENNEL_RUN_ID >> {}{then}", ran.display());
+        let spec = sh(&script).grace(Duration::from_millis(300));
+        match client.spawn_as(&run_id, spec).await {
+            Ok(_) => answers.push((run_id, Ok(()))),
+            Err(status) => {
+                answers.push((run_id, Err(status.code())));
+                break;
+            }
+        }
+    }
+    answers
+}
+
+fn ids_in(file: &Path) -> BTreeSet<String> {
+    let text = fs::read_to_string(file).expect("it is there");
+    let ids: Vec<String> = text.lines().map(str::to_owned).collect();
+    let set: BTreeSet<String> = ids.iter().cloned().collect();
+    assert_eq!(ids.len(), set.len(), "a command ran twice");
+    assert!(set.iter().all(|id| id.len() == 26), "{set:?}");
+    set
+}
+
+async fn verify(client: &mut Client, answers: &Answers, ran: &BTreeSet<String>) {
+    for id in ran {
+        assert!(answers.contains_key(id), "{id} ran and was never asked for");
+    }
+    for (id, answer) in answers {
+        let run = match client.get(id).await {
+            Ok(run) => run,
+            Err(status) => {
+                assert_eq!(
+                    complaint(&status).reason,
+                    "RUN_NOT_FOUND",
+                    "{id}: {status:?}"
+                );
+                assert!(!ran.contains(id), "{id} ran unrecorded");
+                assert!(answer.is_err(), "{id} was answered and is not recorded");
+                continue;
+            }
+        };
+        let run = if run.end_time.is_some() {
+            run
+        } else {
+            must("wait", client.ended(id).await)
+        };
+        let never_ran = run.reason() == "start_failed"
+            || matches!(
+                run.tree_verdict
+                    .as_ref()
+                    .and_then(|tree| tree.verdict.as_ref()),
+                Some(pb::tree_verdict::Verdict::NeverRan(_))
+            );
+        assert!(
+            !(never_ran && ran.contains(id)),
+            "{id} ran, and its row denies it: {run:?}"
+        );
+        assert!(
+            !(never_ran && answer.is_ok()),
+            "{id} was answered, and its row denies it: {run:?}"
+        );
+        if run.code() == Some(0) {
+            assert!(ran.contains(id), "{id} cannot have succeeded: {run:?}");
+        }
+    }
+}
+
+async fn verify_that_no_row_is_open(client: &mut Client) {
+    let open = eventually_async("every row is closed", PATIENCE, || {
+        let mut client = client.clone();
+        async move {
+            let runs = client.list_all(pb::RunFilter::default(), 1000).await.ok()?;
+            runs.iter()
+                .all(|run| run.end_time.is_some())
+                .then_some(runs.len())
+        }
+    })
+    .await;
+    assert!(open > 0);
+}

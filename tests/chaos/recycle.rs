@@ -1,0 +1,147 @@
+//! Process ids that are given out again: recovery meets strangers under the very numbers that it has recorded.
+//!
+//! Runs in a private pid namespace, where the next number can be chosen. The test starts itself again inside.
+
+use kennel_edge::pb::RunState;
+use kennel_tests::{
+    Footprint, Kennel, PATIENCE, RunExt, eventually,
+    kennel::{kill_exactly, reap_orphans},
+    must, naughty,
+    procfs::{self, Proc},
+    programs,
+    shell::run_to_end,
+};
+use nix::sys::signal::Signal;
+use std::{
+    fs,
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
+
+/// Set in the inner process.
+const INSIDE: &str = "KENNEL_TESTS_INSIDE_PIDNS";
+/// Rounds: one keeper, one run, one set of strangers each.
+const ROUNDS: u32 = 3;
+/// Starts until the number has come round, where it cannot be chosen.
+const STARTS_MAX: u32 = 70_000;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stranger_under_a_recorded_number_is_not_touched() {
+    if std::env::var_os(INSIDE).is_none() {
+        return start_again_inside().await;
+    }
+    assert_eq!(std::process::id(), 1, "the first of its namespace");
+    // Both fail where the kernel does not have them; then the numbers come round the long way.
+    let _ = fs::write("/proc/sys/kernel/pid_max", "400");
+    let mut reused = 0;
+    for _ in 0..ROUNDS {
+        reused += one_round().await;
+    }
+    assert!(reused >= ROUNDS, "only {reused} numbers came again");
+    println!("{reused} numbers reused, no stranger touched");
+}
+
+async fn start_again_inside() {
+    let mut unshare = Command::new("unshare");
+    unshare
+        .args([
+            "--user",
+            "--map-root-user",
+            "--pid",
+            "--fork",
+            "--mount-proc",
+            "--kill-child",
+        ])
+        .arg(std::env::current_exe().expect("own executable"))
+        .args([
+            "recycle::a_stranger_under_a_recorded_number_is_not_touched",
+            "--exact",
+            "--nocapture",
+        ])
+        .env(INSIDE, "1");
+    let output = run_to_end(unshare, Duration::from_mins(4)).await;
+    let said = format!(
+        "{}\n{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    assert!(output.status.success(), "{said}");
+    assert!(said.contains("no stranger touched"), "{said}");
+}
+
+/// Gives how many of the recorded numbers were reused.
+async fn one_round() -> u32 {
+    let mut kennel = Kennel::on_sqlite().await;
+    let mut client = kennel.client().await;
+    let run = must("spawn", client.spawn(naughty(&["mixed-tree"])).await);
+    client.hear_up(&run.run_id).await;
+    let shim = Proc::read(run.attempt().shim_pid).expect("it runs");
+    let tree = procfs::descendants(&procfs::all(), shim.pid);
+    let recorded = [run.attempt().pid, run.attempt().shim_pid];
+
+    // Nobody is left who could write an exit record.
+    let server = kennel.server().expect("it runs");
+    let others = kennel.shims();
+    kennel.kill_service_after(|| {
+        for proc in others.iter().chain([&shim]).chain(&tree) {
+            kill_exactly(proc, Signal::SIGKILL);
+        }
+    });
+    kennel.wait_for_exit(PATIENCE).await;
+    eventually("all are gone", PATIENCE, || {
+        reap_orphans();
+        let gone = tree
+            .iter()
+            .chain(&others)
+            .chain([&shim, &server])
+            .all(|p| !p.is_still_there());
+        gone.then_some(())
+    })
+    .await;
+
+    let strangers: Vec<Child> = recorded
+        .iter()
+        .filter_map(|pid| stranger_with(*pid))
+        .collect();
+    kennel.restart().await;
+    let run = must("wait", kennel.client().await.ended(&run.run_id).await);
+    assert_eq!(run.state(), RunState::Lost, "{run:?}");
+    assert_eq!(
+        run.reason(),
+        "service_lost",
+        "nobody was there to end: {run:?}"
+    );
+    let reused = u32::try_from(strangers.len()).expect("two at most");
+    for mut stranger in strangers {
+        let pid = i32::try_from(stranger.id()).expect("small");
+        let proc = Proc::read(pid).expect("it is there");
+        assert!(
+            proc.is_alive() && proc.state != 'T',
+            "a stranger was signalled: {proc:?}"
+        );
+        stranger.kill().expect("own child");
+        stranger.wait().expect("own child");
+    }
+    Footprint::of_id(&run.run_id).assert_nothing_left();
+    reused
+}
+
+/// A process that leads group and session of this number, as the recorded one did.
+fn stranger_with(pid: i32) -> Option<Child> {
+    for _ in 0..STARTS_MAX {
+        let _ = fs::write("/proc/sys/kernel/ns_last_pid", (pid - 1).to_string());
+        let mut child = Command::new(programs::naughty())
+            .arg("in-own-session")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("it starts");
+        if i32::try_from(child.id()) == Ok(pid) {
+            return Some(child);
+        }
+        child.kill().expect("own child");
+        child.wait().expect("own child");
+    }
+    None
+}

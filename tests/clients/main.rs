@@ -1,0 +1,64 @@
+//! Clients in other languages, from stubs that their own tools generate from `proto/`, against the real binary.
+
+use kennel_edge::pb::{self, RunState};
+use kennel_tests::{
+    Footprint, Kennel, RunExt, must, programs,
+    shell::{run_to_end, text},
+};
+use std::{process::Command, time::Duration};
+
+/// Generating stubs and importing grpc takes seconds on a busy machine.
+const CLIENT_PATIENCE: Duration = Duration::from_mins(2);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_python_client_spawns_streams_resumes_and_aborts() {
+    let kennel = Kennel::on_sqlite().await;
+    let stubs = kennel.scratch().join("stubs");
+    std::fs::create_dir(&stubs).expect("a directory can be made");
+    let repository = programs::repository();
+    let mut generate = Command::new(programs::python());
+    generate
+        .args(["-m", "grpc_tools.protoc"])
+        .arg(format!("-I{}", repository.join("proto").display()))
+        .arg(format!("--python_out={}", stubs.display()))
+        .arg(format!("--grpc_python_out={}", stubs.display()));
+    for file in ["run", "event", "process_service", "admin_service"] {
+        generate.arg(format!("kennel/v1/{file}.proto"));
+    }
+    let generated = run_to_end(generate, CLIENT_PATIENCE).await;
+    assert!(
+        generated.status.success(),
+        "{}",
+        String::from_utf8_lossy(&generated.stderr)
+    );
+
+    let mut client = Command::new(programs::python());
+    client
+        .arg(repository.join("tests/clients/python/client.py"))
+        .arg(kennel.address())
+        .env("PYTHONPATH", &stubs);
+    let output = run_to_end(client, CLIENT_PATIENCE).await;
+    assert!(
+        output.status.success(),
+        "{}\n{}",
+        text(&output),
+        String::from_utf8_lossy(&output.stderr)
+    );
+
+    let run_id = text(&output)
+        .lines()
+        .last()
+        .expect("it prints the run's id")
+        .to_owned();
+    let mut client = kennel.client().await;
+    let run = must("get", client.get(&run_id).await);
+    assert_eq!(
+        (run.state(), run.reason()),
+        (RunState::Cancelled, "aborted")
+    );
+    assert_eq!(
+        must("list", client.list_all(pb::RunFilter::default(), 0).await).len(),
+        1
+    );
+    Footprint::of_id(&run_id).assert_nothing_left();
+}

@@ -1,0 +1,166 @@
+//! Nothing runs that is not recorded, and what a client was told is durable: with a store that goes away.
+
+use kennel_edge::pb::{RunState, WaitCondition};
+use kennel_tests::{
+    Footprint, Kennel, Options, PATIENCE, Postgres, RunExt, complaint, eventually_async, must,
+    new_run_id, sh, within,
+};
+use std::{fs, time::Duration};
+use tonic::Code;
+
+/// A client may have to wait for the store's own time limits.
+const STORE_PATIENCE: Duration = Duration::from_mins(1);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_store_nothing_starts_and_what_runs_goes_on() {
+    let mut postgres = Postgres::start().await;
+    let kennel = Kennel::start(Options::on(&postgres.url())).await;
+    let mut client = kennel.client().await;
+    let go = kennel.scratch().join("go");
+    let script = format!(
+        "while [ ! -e {} ]; do sleep 0.05; done; echo late; exit 3",
+        go.display()
+    );
+    let before = must("spawn", client.spawn(sh(&script)).await);
+    let print = Footprint::of_run(&before);
+
+    postgres.crash().await;
+    let ran = kennel.scratch().join("ran");
+    let refused_id = new_run_id();
+    let spec = sh(&format!("echo ran > {}", ran.display()));
+    let spawned = within(
+        "spawn answers",
+        STORE_PATIENCE,
+        client.spawn_as(&refused_id, spec.clone()),
+    )
+    .await;
+    let refused = spawned.expect_err("the store is away");
+    assert_eq!(
+        (
+            complaint(&refused).code,
+            complaint(&refused).reason.as_str()
+        ),
+        (Code::Unavailable, "STORE_UNAVAILABLE")
+    );
+    assert!(!ran.exists(), "the command never ran");
+    Footprint::of_id(&refused_id).assert_nothing_left();
+
+    fs::write(&go, "").expect("written");
+    let waited = client.wait(&before.run_id, WaitCondition::TreeEmpty);
+    let (run, reached) = must("wait", within("it ends meanwhile", PATIENCE, waited).await);
+    assert!(reached && run.code() == Some(3), "{run:?}");
+    assert!(
+        run.end_time.is_none(),
+        "ENDED is told only when it is durable: {run:?}"
+    );
+
+    postgres.run().await;
+    let ended = within(
+        "the row is written",
+        STORE_PATIENCE,
+        client.ended(&before.run_id),
+    )
+    .await;
+    assert_eq!(must("wait", ended).code(), Some(3));
+    let row = postgres
+        .psql(&format!(
+            "SELECT end_reason, exit_value FROM runs WHERE run_id = '{}'",
+            before.run_id
+        ))
+        .await;
+    assert_eq!(row, "exited|3");
+    let heard = must("stream", client.hear_all(&before.run_id, 0).await);
+    assert_eq!(heard.text(), "late\n");
+    print.assert_nothing_left();
+
+    eventually_async("spawn works again", STORE_PATIENCE, || {
+        let mut client = client.clone();
+        async move { client.spawn(sh("exit 0")).await.ok() }
+    })
+    .await;
+    assert!(!ran.exists(), "nor did it run later");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_insert_without_answer_is_a_run_that_never_started() {
+    let postgres = Postgres::start().await;
+    let kennel = Kennel::start(Options::on(&postgres.url())).await;
+    let mut client = kennel.client().await;
+    // A first run, so that a connection is open when the store stops answering.
+    let first = must("spawn", client.spawn(sh("exit 0")).await);
+    must("wait", client.ended(&first.run_id).await);
+    let ran = kennel.scratch().join("ran");
+    let run_id = new_run_id();
+
+    postgres.halt();
+    let spec = sh(&format!("echo ran > {}", ran.display()));
+    let spawned = within(
+        "spawn answers",
+        STORE_PATIENCE,
+        client.spawn_as(&run_id, spec.clone()),
+    )
+    .await;
+    postgres.go_on();
+    let refused = spawned.expect_err("the store does not answer");
+    assert_eq!(
+        (
+            complaint(&refused).code,
+            complaint(&refused).reason.as_str()
+        ),
+        (Code::Unavailable, "STORE_UNAVAILABLE")
+    );
+
+    // The id is spoken for by a row that says so, or by nothing at all; the command has not run in either case.
+    let got = within("get answers", STORE_PATIENCE, client.get(&run_id)).await;
+    match got {
+        Ok(run) => {
+            assert_eq!(run.reason(), "start_failed", "{run:?}");
+            assert_eq!(run.code(), None);
+        }
+        Err(status) => assert_eq!(complaint(&status).reason, "RUN_NOT_FOUND", "{status:?}"),
+    }
+    Footprint::of_id(&run_id).assert_nothing_left();
+    assert!(!ran.exists());
+    let open = postgres
+        .psql(&format!(
+            "SELECT count(*) FROM runs WHERE run_id = '{run_id}' AND ended_us IS NULL"
+        ))
+        .await;
+    assert_eq!(open, "0", "no row is left open");
+    let after = within(
+        "spawn works again",
+        STORE_PATIENCE,
+        client.spawn(sh("exit 0")),
+    )
+    .await;
+    let after = must("spawn", after);
+    assert_eq!(
+        must("wait", client.ended(&after.run_id).await).state(),
+        RunState::Succeeded
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stop_is_durable_before_it_is_answered() {
+    let postgres = Postgres::start().await;
+    let kennel = Kennel::start(Options::on(&postgres.url())).await;
+    let mut client = kennel.client().await;
+    let run = must(
+        "spawn",
+        client
+            .spawn(sh("trap '' TERM; while :; do sleep 1; done"))
+            .await,
+    );
+    let grace = Some(Duration::from_mins(1));
+    let aborted = client
+        .abort_with(&run.run_id, grace, kennel_edge::pb::AbortWait::None)
+        .await;
+    must("abort", aborted);
+    let desired = postgres
+        .psql(&format!(
+            "SELECT desired, stop_deadline IS NOT NULL FROM runs WHERE run_id = '{}'",
+            run.run_id
+        ))
+        .await;
+    assert_eq!(desired, "stop|t");
+}

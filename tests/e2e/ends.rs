@@ -1,0 +1,345 @@
+//! Children that do not end as one would like: each ends as the contract says, with three end times.
+
+use crate::with_and_without_cgroup;
+use kennel_edge::pb::{self, AbortWait, RunState, WaitCondition};
+use kennel_tests::{
+    Footprint, Kennel, Options, PATIENCE, RunExt, SpecExt, eventually, eventually_async, must,
+    naughty,
+    procfs::{self, Proc},
+    programs, sh, within,
+};
+use std::time::{Duration, Instant};
+
+with_and_without_cgroup!(
+    a_child_that_ignores_what_is_polite_is_killed_after_its_grace,
+    a_child_that_is_stopped_takes_its_term,
+    what_a_double_fork_leaves_ends_with_its_leader,
+    a_grandchild_that_holds_the_pipe_keeps_nobody_waiting,
+    a_worker_gets_its_second_after_the_shell_has_gone,
+    a_storm_of_sessions_is_ended_to_the_last,
+    daemons_without_environment_are_ended_too,
+    a_disguise_does_not_hide,
+    a_command_that_kills_its_shim_gets_away_with_nothing,
+);
+
+/// A grace that a polite child never needs.
+const LONG_GRACE: Duration = Duration::from_secs(20);
+
+async fn a_child_that_ignores_what_is_polite_is_killed_after_its_grace(options: Options) {
+    let kennel = Kennel::start(options).await;
+    let mut client = kennel.client().await;
+    let grace = Duration::from_millis(400);
+    let script = format!(
+        "trap '' TERM INT HUP; exec {} sleep",
+        programs::naughty().display()
+    );
+    let run = must("spawn", client.spawn(sh(&script).grace(grace)).await);
+    client.hear_up(&run.run_id).await;
+    let print = Footprint::of_run(&run);
+
+    let began = Instant::now();
+    let run = must("abort", client.abort(&run.run_id).await);
+    let took = began.elapsed();
+
+    assert_eq!(
+        (run.state(), run.reason()),
+        (RunState::Cancelled, "aborted")
+    );
+    assert_eq!(run.signal().as_deref(), Some("SIGKILL"));
+    assert!(took >= grace && took < grace + PATIENCE / 2, "{took:?}");
+    assert!(run.tree_is_empty(), "{:?}", run.tree_verdict);
+    run.three_ends();
+    print.assert_nothing_left();
+    let heard = must("stream", client.hear_all(&run.run_id, 0).await);
+    let signals = heard.signals();
+    assert_eq!(
+        signals.first().map(String::as_str),
+        Some("SIGTERM"),
+        "{signals:?}"
+    );
+    assert!(
+        signals.iter().any(|signal| signal == "SIGKILL"),
+        "{signals:?}"
+    );
+}
+
+async fn a_child_that_is_stopped_takes_its_term(options: Options) {
+    let kennel = Kennel::start(options).await;
+    let mut client = kennel.client().await;
+    let run = must(
+        "spawn",
+        client
+            .spawn(naughty(&["stop-self"]).grace(LONG_GRACE))
+            .await,
+    );
+    let pid = run.attempt().pid;
+    eventually("it has stopped itself", PATIENCE, || {
+        Proc::read(pid).filter(|proc| proc.state == 'T')
+    })
+    .await;
+    let print = Footprint::of_run(&run);
+
+    let began = Instant::now();
+    let run = must("abort", client.abort(&run.run_id).await);
+
+    assert_eq!(
+        run.signal().as_deref(),
+        Some("SIGTERM"),
+        "not by the last resort"
+    );
+    assert!(began.elapsed() < LONG_GRACE / 2, "{:?}", began.elapsed());
+    run.three_ends();
+    print.assert_nothing_left();
+}
+
+async fn what_a_double_fork_leaves_ends_with_its_leader(options: Options) {
+    let kennel = Kennel::start(options).await;
+    let mut client = kennel.client().await;
+    let run = must("spawn", client.spawn(naughty(&["double-fork"])).await);
+    let mut print = Footprint::of_run(&run);
+    print.learn(run.attempt().shim_pid);
+
+    let run = must(
+        "wait",
+        within("it ends by itself", PATIENCE, client.ended(&run.run_id)).await,
+    );
+
+    assert_eq!(
+        (run.state(), run.reason(), run.code()),
+        (RunState::Succeeded, "exited", Some(0))
+    );
+    assert!(run.tree_is_empty(), "{:?}", run.tree_verdict);
+    let [leader, _, tree] = run.three_ends();
+    assert!(leader <= tree);
+    print.assert_nothing_left();
+}
+
+async fn a_grandchild_that_holds_the_pipe_keeps_nobody_waiting(options: Options) {
+    let kennel = Kennel::start(options).await;
+    let mut client = kennel.client().await;
+    // The grandchild ignores TERM, so that leader's and tree's end are a grace apart.
+    let script = format!("trap '' TERM; {} hold-pipe", programs::naughty().display());
+    let run = must(
+        "spawn",
+        client
+            .spawn(sh(&script).grace(Duration::from_secs(2)))
+            .await,
+    );
+    let mut print = Footprint::of_run(&run);
+
+    let waited = client.wait(&run.run_id, WaitCondition::LeaderExited);
+    let (live, reached) = must(
+        "wait",
+        within("the leader's end is told", PATIENCE, waited).await,
+    );
+    assert!(reached);
+    assert_eq!(
+        live.code(),
+        Some(0),
+        "its exit is told before the tree is empty"
+    );
+    assert!(
+        live.end_time.is_none(),
+        "and the run has not ended: {live:?}"
+    );
+    print.learn(run.attempt().shim_pid);
+    assert!(!print.count().is_empty(), "the grandchild is still there");
+
+    let run = must("wait", client.ended(&run.run_id).await);
+    let [leader, streams, tree] = run.three_ends();
+    assert!(tree - leader >= 1_500_000, "{}", tree - leader);
+    assert!(streams >= leader);
+    assert_eq!((run.state(), run.reason()), (RunState::Succeeded, "exited"));
+    print.assert_nothing_left();
+}
+
+async fn a_worker_gets_its_second_after_the_shell_has_gone(options: Options) {
+    let kennel = Kennel::start(options).await;
+    let mut client = kennel.client().await;
+    let done = kennel.scratch().join("done");
+    let worker = format!(
+        "trap 'sleep 1; echo finished >> {}; exit 0' TERM; echo up; while :; do sleep 0.05; done",
+        done.display()
+    );
+    let spec = sh("sh -c \"$WORKER\"; echo")
+        .env("WORKER", &worker)
+        .grace(LONG_GRACE);
+    let run = must("spawn", client.spawn(spec).await);
+    client.hear_up(&run.run_id).await;
+    let print = Footprint::of_run(&run);
+
+    let run = must("abort", client.abort(&run.run_id).await);
+
+    assert_eq!(
+        std::fs::read_to_string(&done).unwrap_or_default(),
+        "finished\n"
+    );
+    let [leader, _, tree] = run.three_ends();
+    assert!(
+        tree - leader >= 900_000,
+        "the shell went {} us before",
+        tree - leader
+    );
+    assert_eq!(
+        (run.reason(), run.signal().as_deref()),
+        ("aborted", Some("SIGTERM"))
+    );
+    print.assert_nothing_left();
+}
+
+async fn a_storm_of_sessions_is_ended_to_the_last(options: Options) {
+    let kennel = Kennel::start(options).await;
+    let mut client = kennel.client().await;
+    let run = must("spawn", client.spawn(naughty(&["storm"])).await);
+    let shim = run.attempt().shim_pid;
+    eventually("the storm has grown", PATIENCE, || {
+        (procfs::descendants(&procfs::all(), shim).len() >= 255).then_some(())
+    })
+    .await;
+    let mut print = Footprint::of_run(&run);
+    print.learn(shim);
+
+    let aborted = client.abort_with(&run.run_id, Some(Duration::ZERO), AbortWait::TreeEmpty);
+    let run = must("abort", within("the storm ends", PATIENCE, aborted).await);
+
+    assert!(print.seen_len() >= 255, "{}", print.seen_len());
+    assert!(run.tree_is_empty(), "{:?}", run.tree_verdict);
+    run.three_ends();
+    print.assert_nothing_left();
+}
+
+async fn daemons_without_environment_are_ended_too(options: Options) {
+    let kennel = Kennel::start(options).await;
+    let mut client = kennel.client().await;
+    let run = must("spawn", client.spawn(naughty(&["mixed-tree"])).await);
+    client.hear_up(&run.run_id).await;
+    let shim = run.attempt().shim_pid;
+    // The leader, a plain child, and two orphans in sessions of their own.
+    let mut print = Footprint::of_run(&run);
+    eventually("all four are there", PATIENCE, || {
+        let all = procfs::descendants(&procfs::all(), shim);
+        let sessions: std::collections::BTreeSet<i32> = all.iter().map(|proc| proc.sid).collect();
+        (all.len() == 4 && sessions.len() == 3).then_some(())
+    })
+    .await;
+    print.learn(shim);
+
+    let run = must("abort", client.abort(&run.run_id).await);
+
+    assert!(run.tree_is_empty(), "{:?}", run.tree_verdict);
+    print.assert_nothing_left();
+}
+
+async fn a_disguise_does_not_hide(options: Options) {
+    let kennel = Kennel::start(options).await;
+    let mut client = kennel.client().await;
+    let run = must("spawn", client.spawn(naughty(&["disguise"])).await);
+    client.hear_text(&run.run_id, "up\n").await;
+    let pid = run.attempt().pid;
+    assert_eq!(
+        Proc::read(pid).expect("it runs").cmdline()[0],
+        "[kworker/0:1]"
+    );
+    let print = Footprint::of_run(&run);
+    let run = must("abort", client.abort(&run.run_id).await);
+    assert!(run.tree_is_empty(), "{:?}", run.tree_verdict);
+    print.assert_nothing_left();
+}
+
+async fn a_command_that_kills_its_shim_gets_away_with_nothing(options: Options) {
+    let kennel = Kennel::start(options).await;
+    let mut client = kennel.client().await;
+    let run = must("spawn", client.spawn(naughty(&["kill-parent"])).await);
+    let print = Footprint::of_run(&run);
+    let shim = run.attempt().shim_pid;
+    eventually("its shim is gone", PATIENCE, || {
+        Proc::read(shim)
+            .is_none_or(|proc| proc.is_zombie())
+            .then_some(())
+    })
+    .await;
+
+    let aborted = client.abort_with(
+        &run.run_id,
+        Some(Duration::from_millis(300)),
+        AbortWait::TreeEmpty,
+    );
+    let run = must("abort", within("the run ends", PATIENCE, aborted).await);
+
+    print.assert_nothing_left();
+    assert!(run.end_time.is_some(), "{run:?}");
+    // ECHILD cannot be said by a shim that is gone.
+    let verdict = run.tree_verdict.and_then(|tree| tree.verdict);
+    match verdict {
+        Some(pb::tree_verdict::Verdict::Unverified(_)) => {}
+        Some(pb::tree_verdict::Verdict::Empty(empty)) => {
+            assert_eq!(empty.proof(), pb::EmptyProof::Cgroup);
+        }
+        other => panic!("{other:?}"),
+    }
+    let after = must("spawn", client.spawn(sh("exit 0")).await);
+    assert_eq!(
+        must("wait", client.ended(&after.run_id).await).code(),
+        Some(0),
+        "the rest goes on"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_abort_may_only_shorten_the_grace() {
+    let kennel = Kennel::on_sqlite().await;
+    let mut client = kennel.client().await;
+    let run = must("spawn", client.spawn(naughty(&["storm-node", "1"])).await);
+    client.hear_up(&run.run_id).await;
+    let print = Footprint::of_run(&run);
+    let abort = |grace: u64| {
+        let mut client = client.clone();
+        let run_id = run.run_id.clone();
+        async move {
+            let grace = Some(Duration::from_secs(grace));
+            must(
+                "abort",
+                client.abort_with(&run_id, grace, AbortWait::None).await,
+            )
+        }
+    };
+    let deadline = |run: &pb::Run| {
+        run.stop_deadline_time
+            .expect("a stop has a deadline")
+            .seconds
+    };
+
+    let first = abort(60).await;
+    assert_eq!(first.state(), RunState::Stopping);
+    let longer = abort(600).await;
+    assert_eq!(
+        deadline(&longer),
+        deadline(&first),
+        "a longer grace changes nothing"
+    );
+    abort(20).await;
+    let before = deadline(&first);
+    let shortened = eventually_async("the deadline comes nearer", PATIENCE, || {
+        let mut client = client.clone();
+        let run_id = run.run_id.clone();
+        async move {
+            client
+                .get(&run_id)
+                .await
+                .ok()
+                .filter(|run| deadline(run) < before)
+        }
+    });
+    shortened.await;
+    let began = Instant::now();
+    must(
+        "abort",
+        client
+            .abort_with(&run.run_id, Some(Duration::ZERO), AbortWait::TreeEmpty)
+            .await,
+    );
+    assert!(began.elapsed() < Duration::from_secs(10));
+    print.assert_nothing_left();
+    let again = must("abort", client.abort(&run.run_id).await);
+    assert_eq!(again.reason(), "aborted", "Abort of an ended run is OK");
+}

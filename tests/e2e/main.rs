@@ -1,0 +1,32 @@
+//! The real binary over gRPC, end to end. Every test ends with a census.
+
+mod browser;
+mod cli;
+mod doors;
+mod durable;
+mod ends;
+mod keys;
+mod life;
+mod output;
+mod pause;
+mod refusals;
+mod restart;
+mod shutdown;
+
+/// Runs one test twice: with the control groups that the host allows, and without any.
+macro_rules! with_and_without_cgroup {
+    ($($name:ident),+ $(,)?) => {
+        $(mod $name {
+            #[tokio::test(flavor = "multi_thread")]
+            async fn with_cgroup() {
+                super::$name(kennel_tests::Options::default()).await;
+            }
+
+            #[tokio::test(flavor = "multi_thread")]
+            async fn without_cgroup() {
+                super::$name(kennel_tests::Options::default().without_cgroup()).await;
+            }
+        })+
+    };
+}
+pub(crate) use with_and_without_cgroup;

@@ -1,0 +1,135 @@
+//! The service dies and comes again: every row is closed truthfully, and nothing is left that nobody holds.
+
+use crate::with_and_without_cgroup;
+use kennel_edge::pb::RunState;
+use kennel_tests::{
+    Footprint, Kennel, Options, PATIENCE, RunExt, SpecExt, eventually,
+    kennel::{kill_exactly, reap_orphans},
+    must, naughty,
+    procfs::Proc,
+    sh,
+};
+use nix::sys::signal::Signal;
+use std::time::Duration;
+
+with_and_without_cgroup!(
+    a_dead_keeper_takes_its_runs_along_and_their_exits_are_kept,
+    a_dead_server_ends_the_service_with_code_70,
+);
+
+async fn a_dead_keeper_takes_its_runs_along_and_their_exits_are_kept(options: Options) {
+    let mut kennel = Kennel::start(options).await;
+    let mut client = kennel.client().await;
+    let polite = sh("trap 'exit 17' TERM; echo up; while :; do sleep 0.05; done");
+    let polite = must("spawn", client.spawn(polite).await);
+    let stubborn = naughty(&["storm-node", "1"]).grace(Duration::from_millis(300));
+    let stubborn = must("spawn", client.spawn(stubborn).await);
+    let done = must("spawn", client.spawn(sh("exit 5")).await);
+    must("wait", client.ended(&done.run_id).await);
+    for run in [&polite, &stubborn] {
+        client.hear_up(&run.run_id).await;
+    }
+    let prints = [&polite, &stubborn].map(Footprint::of_run);
+
+    kennel.kill_keeper();
+    kennel.wait_until_all_is_gone(PATIENCE).await;
+    for print in &prints {
+        print.assert_nothing_left();
+    }
+    kennel.restart().await;
+
+    let mut client = kennel.client().await;
+    let run = must("wait", client.ended(&polite.run_id).await);
+    assert_eq!(run.state(), RunState::Lost, "{run:?}");
+    assert_eq!(run.code(), Some(17), "the shim has written it down");
+    let run = must("wait", client.ended(&stubborn.run_id).await);
+    assert_eq!(run.signal().as_deref(), Some("SIGKILL"), "{run:?}");
+    let run = must("wait", client.ended(&done.run_id).await);
+    assert_eq!(
+        (run.state(), run.code()),
+        (RunState::Failed, Some(5)),
+        "what was over stays as it was"
+    );
+}
+
+async fn a_dead_server_ends_the_service_with_code_70(options: Options) {
+    let mut kennel = Kennel::start(options).await;
+    let mut client = kennel.client().await;
+    let run = must("spawn", client.spawn(naughty(&["mixed-tree"])).await);
+    client.hear_up(&run.run_id).await;
+    let print = Footprint::of_run(&run);
+
+    kennel.kill_server();
+    let status = kennel.wait_for_exit(PATIENCE).await;
+
+    assert_eq!(status.code(), Some(70), "{}", kennel.log());
+    print.assert_nothing_left();
+    kennel.restart().await;
+    let run = must("wait", kennel.client().await.ended(&run.run_id).await);
+    assert!(
+        ["service_lost", "orphan_terminated"].contains(&run.reason()),
+        "{run:?}"
+    );
+    assert_eq!(run.state(), RunState::Lost);
+    assert_eq!(
+        run.signal().as_deref(),
+        Some("SIGTERM"),
+        "the keeper ran its ladder: {run:?}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_that_outlives_keeper_server_and_shim_is_found_and_ended() {
+    let mut kennel = Kennel::on_sqlite().await;
+    let mut client = kennel.client().await;
+    let run = must("spawn", client.spawn(naughty(&["mixed-tree"])).await);
+    client.hear_up(&run.run_id).await;
+    let mut print = Footprint::of_run(&run);
+    print.learn(run.attempt().shim_pid);
+    let leader = Proc::read(run.attempt().pid).expect("it runs");
+
+    let shims = kennel.shims();
+    kennel.kill_service_after(|| {
+        for shim in shims {
+            kill_exactly(&shim, Signal::SIGKILL);
+        }
+    });
+    kennel.wait_for_exit(PATIENCE).await;
+    assert!(leader.is_alive(), "nobody is left who could end it");
+    kennel.restart().await;
+
+    let run = must("wait", kennel.client().await.ended(&run.run_id).await);
+    assert_eq!(run.state(), RunState::Lost, "{run:?}");
+    assert_eq!(run.reason(), "orphan_terminated", "{run:?}");
+    eventually("nothing is left", PATIENCE, || {
+        reap_orphans();
+        print.count().is_empty().then_some(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upgrade_of_generation_is_told_at_each_start() {
+    let mut kennel = Kennel::on_sqlite().await;
+    let first = kennel
+        .client()
+        .await
+        .server_info()
+        .await
+        .expect("it answers");
+    assert_eq!(
+        kennel.terminate(kennel_tests::SHUTDOWN_LIMIT).await.code(),
+        Some(0)
+    );
+    kennel.restart().await;
+    let second = kennel
+        .client()
+        .await
+        .server_info()
+        .await
+        .expect("it answers");
+    assert_eq!(second.generation, first.generation + 1);
+    assert_eq!(second.node_id, first.node_id);
+    let epochs = [first.keeper, second.keeper].map(|keeper| keeper.expect("a keeper").epoch);
+    assert_ne!(epochs[0], epochs[1]);
+}

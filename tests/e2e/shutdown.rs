@@ -1,0 +1,151 @@
+//! SIGTERM to `kennel serve`: every run is told politely, all are gone within ten seconds, and the rows say why.
+
+use kennel_edge::pb::RunState;
+use kennel_tests::{
+    Footprint, Kennel, Options, PATIENCE, RunExt, SHUTDOWN_LIMIT, SpecExt, eventually,
+    eventually_async, must, naughty, sh,
+};
+use nix::sys::signal::Signal;
+use std::time::{Duration, Instant};
+use tonic::Code;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_idle_server_ends_at_once() {
+    let mut kennel = Kennel::on_sqlite().await;
+    let family = kennel.descendants();
+    assert!(
+        family.len() >= 2,
+        "a server and a shim at least: {family:?}"
+    );
+    let began = Instant::now();
+    let status = kennel.terminate(SHUTDOWN_LIMIT).await;
+    assert_eq!(status.code(), Some(0), "{}", kennel.log());
+    assert!(
+        began.elapsed() < Duration::from_secs(5),
+        "{:?}",
+        began.elapsed()
+    );
+    assert!(family.iter().all(|proc| !proc.is_alive()), "{family:?}");
+    assert!(!kennel.socket().exists(), "the socket is gone");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_shutdown_says_int_then_term_then_kills() {
+    shutdown(Options::default()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_shutdown_without_control_groups_does_the_same() {
+    shutdown(Options::default().without_cgroup()).await;
+}
+
+async fn shutdown(options: Options) {
+    let mut kennel = Kennel::start(options).await;
+    let mut client = kennel.client().await;
+    let told = kennel.scratch().join("told");
+    let stubborn = naughty(&["tell-signals", told.to_str().expect("UTF-8")]);
+    let stubborn = must(
+        "spawn",
+        client.spawn(stubborn.grace(Duration::from_secs(3))).await,
+    );
+    let tree = must("spawn", client.spawn(naughty(&["mixed-tree"])).await);
+    let polite = must(
+        "spawn",
+        client
+            .spawn(sh(
+                "trap 'exit 9' INT; echo up; while :; do sleep 0.05; done",
+            ))
+            .await,
+    );
+    for run in [&stubborn, &tree, &polite] {
+        client.hear_up(&run.run_id).await;
+    }
+    let prints: Vec<_> = [&stubborn, &tree, &polite].map(Footprint::of_run).into();
+
+    let began = Instant::now();
+    let status = kennel.terminate(SHUTDOWN_LIMIT).await;
+
+    assert_eq!(status.code(), Some(0), "{}", kennel.log());
+    assert!(
+        began.elapsed() >= Duration::from_secs(2),
+        "the grace was kept"
+    );
+    for print in &prints {
+        print.assert_nothing_left();
+    }
+    assert_eq!(
+        std::fs::read_to_string(&told).expect("told"),
+        "SIGINT\nSIGTERM\n"
+    );
+
+    kennel.restart().await;
+    let mut client = kennel.client().await;
+    for run in [&stubborn, &tree, &polite] {
+        let run = must("get", client.get(&run.run_id).await);
+        assert_eq!(
+            (run.state(), run.reason()),
+            (RunState::Cancelled, "server_shutdown"),
+            "{run:?}"
+        );
+        assert!(run.tree_is_empty(), "{run:?}");
+        run.three_ends();
+    }
+    let run = must("get", client.get(&stubborn.run_id).await);
+    assert_eq!(run.signal().as_deref(), Some("SIGKILL"));
+    let run = must("get", client.get(&polite.run_id).await);
+    assert_eq!(run.code(), Some(9), "INT came first");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_signal_skips_the_graces_and_new_work_is_refused() {
+    let mut kennel = Kennel::on_sqlite().await;
+    let mut client = kennel.client().await;
+    let told = kennel.scratch().join("told");
+    let spec =
+        naughty(&["tell-signals", told.to_str().expect("UTF-8")]).grace(Duration::from_mins(1));
+    let run = must("spawn", client.spawn(spec).await);
+    client.hear_up(&run.run_id).await;
+    let print = Footprint::of_run(&run);
+    let mut other = kennel.client().await;
+
+    kennel.signal(Signal::SIGTERM);
+    eventually("the child is told", PATIENCE, || {
+        told.exists().then_some(())
+    })
+    .await;
+    let refused = eventually_async("new work is refused", PATIENCE, || {
+        let mut other = other.clone();
+        async move { other.spawn(sh("exit 0")).await.err() }
+    })
+    .await;
+    assert_eq!(refused.code(), Code::Unavailable, "{refused:?}");
+    let began = Instant::now();
+    kennel.signal(Signal::SIGTERM);
+    let status = kennel.wait_for_exit(SHUTDOWN_LIMIT).await;
+    assert_eq!(status.code(), Some(0), "{}", kennel.log());
+    assert!(
+        began.elapsed() < Duration::from_secs(3),
+        "{:?}",
+        began.elapsed()
+    );
+    print.assert_nothing_left();
+    assert!(other.server_info().await.is_none());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_silent_client_does_not_hold_the_shutdown_up() {
+    let mut kennel = Kennel::on_sqlite().await;
+    let silent = std::os::unix::net::UnixStream::connect(kennel.socket()).expect("it listens");
+    let mut client = kennel.client().await;
+    let run = must("spawn", client.spawn(naughty(&["sleep"])).await);
+    let stream = must("stream", client.events_after(&run.run_id, 0).await);
+    let began = Instant::now();
+    let status = kennel.terminate(SHUTDOWN_LIMIT).await;
+    assert_eq!(status.code(), Some(0), "{}", kennel.log());
+    assert!(
+        began.elapsed() < Duration::from_secs(8),
+        "{:?}",
+        began.elapsed()
+    );
+    drop((silent, stream));
+}
