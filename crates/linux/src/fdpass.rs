@@ -1,15 +1,13 @@
 //! Messages with descriptors, over `SOCK_SEQPACKET`: each arrives whole, in order, or not at all.
 
 use nix::{
-    cmsg_space,
     errno::Errno,
     sys::socket::{
-        AddressFamily, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType, recvmsg,
-        sendmsg, socketpair,
+        AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, recv, sendmsg, socketpair,
     },
 };
 use std::{
-    io::{self, IoSlice, IoSliceMut},
+    io::{self, IoSlice},
     os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd},
 };
 
@@ -70,43 +68,95 @@ pub(crate) fn send(socket: &impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> 
     }
 }
 
+/// A peer that closed with something unread: the kernel says ECONNRESET once, ahead of what the peer had sent before
+/// (unix(7)); that and the end of file come after it.
+fn retried<T>(mut call: impl FnMut() -> nix::Result<T>) -> nix::Result<T> {
+    loop {
+        match call() {
+            Err(Errno::EINTR | Errno::ECONNRESET) => {}
+            other => return other,
+        }
+    }
+}
+
 /// Receives one message.
 pub(crate) fn receive(socket: &impl AsFd) -> io::Result<Received> {
-    let mut bytes = vec![0; MESSAGE_BYTES_MAX];
-    let mut space = cmsg_space!([RawFd; MESSAGE_FDS_MAX]);
-    let mut parts = [IoSliceMut::new(&mut bytes)];
-    let message = loop {
-        let flags = MsgFlags::MSG_CMSG_CLOEXEC;
-        let socket = socket.as_fd().as_raw_fd();
-        match recvmsg::<()>(socket, &mut parts, Some(&mut space), flags) {
-            Ok(message) => break message,
-            // A peer that closed with something unread: the kernel says so once, ahead of what the peer had sent before
-            // (unix(7)); that and the end of file come after it.
-            Err(Errno::EINTR | Errno::ECONNRESET) => {}
-            Err(Errno::EAGAIN) => return Ok(Received::WouldBlock),
-            Err(errno) => return Err(errno.into()),
-        }
+    // Its length first: a buffer for the longest would be most of what a shim keeps in memory.
+    let look = MsgFlags::MSG_PEEK | MsgFlags::MSG_TRUNC;
+    let len = match retried(|| recv(socket.as_fd().as_raw_fd(), &mut [], look)) {
+        // No message of ours is empty.
+        Ok(0) => return Ok(Received::Eof),
+        Ok(len) => len.min(MESSAGE_BYTES_MAX),
+        Err(Errno::EAGAIN) => return Ok(Received::WouldBlock),
+        Err(errno) => return Err(errno.into()),
     };
+    let mut bytes = vec![0; len];
+    let (len, flags, fds) = receive_into(socket.as_fd(), &mut bytes)?;
+    // Descriptors that found no room here are missing from `fds`; the reader of the message counts them.
+    if flags & libc::MSG_TRUNC != 0 {
+        return Err(Errno::EMSGSIZE.into());
+    }
+    bytes.truncate(len);
+    Ok(Received::Message(bytes, fds))
+}
+
+/// recvmsg(2). That of nix refuses to look at the descriptors that did arrive where others found no room, and so leaks
+/// them.
+fn receive_into(
+    socket: BorrowedFd<'_>,
+    bytes: &mut [u8],
+) -> io::Result<(usize, i32, Vec<OwnedFd>)> {
+    // In words, since control messages are aligned to them; more than any message of ours carries.
+    let mut space = [0u64; CONTROL_WORDS];
+    let mut part = libc::iovec {
+        iov_base: bytes.as_mut_ptr().cast(),
+        iov_len: bytes.len(),
+    };
+    // SAFETY: a msghdr is integers and pointers, for which zeroes are valid.
+    let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+    header.msg_iov = &raw mut part;
+    header.msg_iovlen = 1;
+    header.msg_control = space.as_mut_ptr().cast();
+    header.msg_controllen = size_of_val(&space);
+    let len = retried(|| {
+        let fd = socket.as_raw_fd();
+        // SAFETY: `header` points to `part` and `space`, which outlive the call, with their true lengths.
+        let len = unsafe { libc::recvmsg(fd, &raw mut header, libc::MSG_CMSG_CLOEXEC) };
+        Errno::result(len)
+    })?;
+    Ok((len.cast_unsigned(), header.msg_flags, passed(&header)))
+}
+
+/// Words for control messages with up to [`MESSAGE_FDS_MAX`] descriptors and their headers.
+const CONTROL_WORDS: usize = 8 + MESSAGE_FDS_MAX / 2;
+
+/// The descriptors of a message that was just received.
+fn passed(header: &libc::msghdr) -> Vec<OwnedFd> {
     let mut fds = Vec::new();
-    for control in message.cmsgs()? {
-        if let ControlMessageOwned::ScmRights(raw) = control {
-            for fd in raw {
+    // SAFETY: the kernel has filled `header`, and its control buffer is alive.
+    let mut at = unsafe { libc::CMSG_FIRSTHDR(header) };
+    while !at.is_null() {
+        // SAFETY: a non-null `at` is a control message header inside the control buffer.
+        let control = unsafe { at.read_unaligned() };
+        if (control.cmsg_level, control.cmsg_type) == (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
+            // SAFETY: as above; the data follows the header.
+            let data = unsafe { libc::CMSG_DATA(at) }.cast::<[u8; size_of::<RawFd>()]>();
+            // SAFETY: CMSG_LEN is arithmetic.
+            let head = unsafe { libc::CMSG_LEN(0) } as usize;
+            let count = control.cmsg_len.saturating_sub(head) / size_of::<RawFd>();
+            for i in 0..count {
+                // SAFETY: the kernel says that so many numbers follow the header.
+                let fd = unsafe { data.add(i) };
+                // SAFETY: as above.
+                let fd = RawFd::from_ne_bytes(unsafe { *fd });
                 // SAFETY: the kernel has just installed this descriptor for us; nobody else owns it.
                 fds.push(unsafe { OwnedFd::from_raw_fd(fd) });
             }
         }
+        // SAFETY: `at` is a header of this buffer; the result is the next one or null.
+        at = unsafe { libc::CMSG_NXTHDR(header, at) };
     }
-    let (len, cut) = (message.bytes, message.flags);
-    // Descriptors that found no room here are missing from `fds`; the reader of the message counts them.
-    if cut.contains(MsgFlags::MSG_TRUNC) {
-        return Err(Errno::EMSGSIZE.into());
-    }
-    // No message of ours is empty.
-    if len == 0 {
-        return Ok(Received::Eof);
-    }
-    bytes.truncate(len);
-    Ok(Received::Message(bytes, fds))
+    fds
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use kennel_lifecycle::{
     ladder::StopPlan,
     recovery::{CgroupSeen, Host, Observation, Seen},
 };
-use kennel_linux::client::{ClientError, KeeperEvent, Recorded};
+use kennel_linux::client::{ClientError, Fact, KeeperEvent, Recorded};
 use std::{
     os::unix::process::{CommandExt, ExitStatusExt},
     path::Path,
@@ -118,6 +118,7 @@ fn second_keeper(dir: &Path, choice: &str) {
 pub(crate) async fn play(name: &str, stage: &mut Stage) {
     match name {
         "nothing" => {}
+        "exhaustion" => exhaustion(stage).await,
         "crowd_server" | "crowd_keeper" | "crowd_both" => crowd(stage, name).await,
         "four_at_once" => four_at_once(stage).await,
         "keeper_killed" => keeper_killed(stage).await,
@@ -129,6 +130,31 @@ pub(crate) async fn play(name: &str, stage: &mut Stage) {
             assert_eq!(stage.event().await, KeeperEvent::Shutdown);
         }
         other => panic!("no scenario {other}"),
+    }
+}
+
+async fn exhaustion(stage: &mut Stage) {
+    for _ in 0..3 {
+        let mut held = Vec::new();
+        loop {
+            let (run, spec) = stage.shell("exit 4");
+            match stage.prepare(run, &spec).await {
+                Ok(prepared) => held.push((run, prepared)),
+                Err(ClientError::Exhausted(_)) => break,
+                Err(other) => panic!("{other}"),
+            }
+        }
+        assert!(held.len() >= 4, "{} runs", held.len());
+        for (run, _) in &held {
+            stage.client.release(*run);
+        }
+        for (run, _) in held {
+            let facts = stage.end(run).await;
+            assert!(
+                facts.contains(&Fact::LeaderExited(Exit::Code(4))),
+                "{facts:?}"
+            );
+        }
     }
 }
 

@@ -57,6 +57,15 @@ pub(crate) fn all() -> Vec<Test> {
             });
         }
     }
+    tests.push(Test {
+        name: "a_keeper_without_descriptors_says_so_and_recovers".into(),
+        run: Box::new(|| {
+            let dir = tempfile::tempdir().expect("a directory");
+            let status = end(start(dir.path(), "few_files", "exhaustion"));
+            assert_eq!(status.code(), Some(0));
+            nothing_is_left(dir.path());
+        }),
+    });
     for (name, run) in deaths::ALL {
         for choice in ["auto", "off"] {
             tests.push(Test {

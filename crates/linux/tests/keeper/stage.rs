@@ -22,15 +22,27 @@ use std::{
 /// The longest that any single thing may take.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(20);
 
+/// Descriptors where there are few.
+const FEW_FILES: u64 = 64;
+
 /// `keeper DIR CHOICE SCENARIO`
 pub(crate) fn keep(args: &[String]) -> ExitCode {
     let dir = PathBuf::from(&args[0]);
     let cgroup = match args[1].as_str() {
-        "auto" | "no_clone3" => CgroupChoice::Auto,
+        "auto" | "no_clone3" | "few_files" => CgroupChoice::Auto,
         _ => CgroupChoice::Off,
     };
     if args[1] == "no_clone3" {
         refuse_clone3();
+    }
+    if args[1] == "few_files" {
+        let few = libc::rlimit {
+            rlim_cur: FEW_FILES,
+            rlim_max: FEW_FILES,
+        };
+        // SAFETY: `few` is a valid rlimit that outlives the call.
+        let set = unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const few) };
+        assert_eq!(set, 0, "a limit can be lowered");
     }
     let config = KeeperConfig {
         data_dir: dir.join("data"),

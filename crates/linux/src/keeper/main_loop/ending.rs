@@ -12,6 +12,8 @@ use kennel_lifecycle::{
 const SERVER_EXIT_MS: u64 = 5_000;
 /// After the deadline of a shutdown: time for the server's last commits before it is taken for hung.
 const LAST_COMMITS_MS: u64 = 5_000;
+/// Most batches of messages that a dead server can have left in the socket.
+const LAST_WORDS_MAX: usize = 1024;
 /// Exit code after the loss of the server.
 const CODE_LOST: i32 = 70;
 /// Exit code where something was still alive at the deadline.
@@ -96,11 +98,16 @@ impl Keeper {
 
     pub(super) fn finished(&mut self, now: u64) -> Option<i32> {
         let exit = self.server.exit?;
-        if self.server.socket.is_some() {
-            // It is dead, so what it has sent is all there: read it to its end.
-            while self.server.socket.is_some() {
-                self.hear_server();
+        // It is dead, so what it has sent is all there: read it to its end.
+        for _ in 0..LAST_WORDS_MAX {
+            if self.server.socket.is_none() {
+                break;
             }
+            self.hear_server();
+        }
+        // Somebody else holds its end; nobody but the server is obeyed.
+        if self.server.socket.is_some() {
+            self.server_gone();
         }
         let left = self.runs.values().any(|run| !run.has_ended());
         let drained_by = self.ending.drained_by.unwrap_or(now);
