@@ -44,6 +44,11 @@ impl OutputPipe {
             other => other,
         }
     }
+
+    /// Moves what is there without asking the runtime, which may not have heard of the latest bytes yet.
+    pub fn splice_rest_to_file(&self, file: &File, offset: u64, max: usize) -> io::Result<Spliced> {
+        splice_to_file(self.inner.get_ref(), file, offset, max)
+    }
 }
 
 impl AsFd for OutputPipe {

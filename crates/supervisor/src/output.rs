@@ -9,6 +9,7 @@ use kennel_lifecycle::{RunId, StreamsEnd, Timestamp};
 use kennel_linux::{OutputPipe, splice::Spliced};
 use std::{
     collections::VecDeque,
+    fs::File,
     io,
     os::fd::OwnedFd,
     path::Path,
@@ -28,6 +29,9 @@ const FINISH_BYTES_MAX: usize = 2 * 1024 * 1024;
 const RETRY_AFTER: Duration = Duration::from_millis(500);
 /// Lines that wait for a disk that refuses; beyond it the oldest are given up, and it is said.
 const LINES_OWED_MAX: usize = 256;
+
+/// A way to move bytes from a pipe to an offset of a file.
+type Splice = fn(&OutputPipe, &File, u64, usize) -> io::Result<Spliced>;
 
 const KINDS: [Kind; 2] = [Kind::Stdout, Kind::Stderr];
 
@@ -112,7 +116,7 @@ impl Output {
         for index in indexes {
             if let Err(error) = self
                 .settle()
-                .and_then(|()| self.drain(index, PUMP_BYTES_MAX))
+                .and_then(|()| self.drain(index, PUMP_BYTES_MAX, OutputPipe::splice_to_file))
             {
                 self.refused(&error);
                 break;
@@ -127,7 +131,7 @@ impl Output {
         for index in 0..2 {
             match self
                 .settle()
-                .and_then(|()| self.drain(index, FINISH_BYTES_MAX))
+                .and_then(|()| self.drain(index, FINISH_BYTES_MAX, OutputPipe::splice_rest_to_file))
             {
                 Ok(()) if self.pipes[index].is_none() => {}
                 // Somebody outside the tree still holds the stream.
@@ -177,11 +181,11 @@ impl Output {
     }
 
     /// Moves at most `bytes_max` of one stream, until nothing is left for now or it ends.
-    fn drain(&mut self, index: usize, bytes_max: usize) -> io::Result<()> {
+    fn drain(&mut self, index: usize, bytes_max: usize, splice: Splice) -> io::Result<()> {
         let kind = KINDS[index];
         let mut left = bytes_max;
         while let (Some(pipe), 1..) = (&self.pipes[index], left) {
-            match pipe.splice_to_file(self.writer.file(kind), self.writer.len(kind), left)? {
+            match splice(pipe, self.writer.file(kind), self.writer.len(kind), left)? {
                 Spliced::Bytes(bytes) => {
                     left = left.saturating_sub(bytes);
                     self.unindexed[index] = bytes as u64;

@@ -2,6 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail as the tests do")]
 
+#[path = "runs/faults.rs"]
+mod faults;
 mod world;
 
 use kennel_lifecycle::{

@@ -47,8 +47,16 @@ pub struct Nature {
     pub prepare_fails: Option<StartFailure>,
     pub exec_fails: Option<i32>,
     pub output: Vec<u8>,
+    /// Written just before the end.
+    pub last_words: Vec<u8>,
     /// The leader ends on its own as soon as it runs.
     pub exits_at_once: Option<i32>,
+    /// That it runs is told only when the test says so.
+    pub verdict_held: bool,
+    /// Why there is no control group.
+    pub cgroup_refused: Option<String>,
+    /// Its output is something that cannot be waited for.
+    pub unreadable: bool,
 }
 
 #[derive(Debug)]
@@ -157,6 +165,11 @@ impl Stage {
         self.world.end(run, Exit::Code(code));
     }
 
+    /// Tells what `verdict_held` has held back.
+    pub fn tells_verdict(&self, run: RunId) {
+        self.world.report(run, Fact::Executed);
+    }
+
     pub fn is_alive(&self, run: RunId) -> bool {
         self.kernel()
             .children
@@ -189,7 +202,9 @@ impl World {
             return;
         };
         child.alive = false;
-        child.pipes = None;
+        if let Some((mut stdout, _)) = child.pipes.take() {
+            stdout.write_all(&child.nature.last_words).unwrap();
+        }
         drop(state);
         self.report(run, Fact::LeaderExited(exit));
         self.report(
@@ -212,6 +227,12 @@ impl Kernel for World {
         assert!(!living, "two children for one run");
         let (stdout, stdout_writer) = std::io::pipe().unwrap();
         let (stderr, stderr_writer) = std::io::pipe().unwrap();
+        let stderr = if nature.unreadable {
+            tempfile::tempfile().unwrap().into()
+        } else {
+            stderr.into()
+        };
+        let cgroup_refused = nature.cgroup_refused.clone();
         let child = Child {
             nature,
             released: false,
@@ -223,8 +244,8 @@ impl Kernel for World {
         Ok(Prepared {
             identity: identity(100 + i32::try_from(state.children.len()).unwrap()),
             stdout: stdout.into(),
-            stderr: stderr.into(),
-            cgroup_refused: None,
+            stderr,
+            cgroup_refused,
         })
     }
 
@@ -255,6 +276,9 @@ impl Kernel for World {
         }
         state.executed.push(run);
         drop(state);
+        if nature.verdict_held {
+            return;
+        }
         self.report(run, Fact::Executed);
         if let Some(code) = nature.exits_at_once {
             self.end(run, Exit::Code(code));
@@ -263,7 +287,9 @@ impl Kernel for World {
 
     fn shut_gate(&self, run: RunId) {
         let mut state = self.state.lock().unwrap();
-        let child = state.children.get_mut(&run).unwrap();
+        let Some(child) = state.children.get_mut(&run) else {
+            return;
+        };
         assert!(!child.released, "the gate was both opened and shut");
         if std::mem::replace(&mut child.alive, false) {
             child.pipes = None;
@@ -353,6 +379,10 @@ pub enum Weather {
     Away,
     /// The next INSERT is written or not, and nobody says which.
     InsertUnknown { written: bool },
+    /// States are not answered at all.
+    StatesHang,
+    /// Another generation has the rows.
+    Superseded,
 }
 
 /// A store in memory that keeps the rules of the real ones.
@@ -390,7 +420,10 @@ impl MemoryStore {
     fn check(&self) -> Result<(), StoreError> {
         match *self.weather.lock().unwrap() {
             Weather::Away => Err(StoreError::Unavailable("away".into())),
-            Weather::Fair | Weather::InsertUnknown { .. } => Ok(()),
+            Weather::Fair
+            | Weather::InsertUnknown { .. }
+            | Weather::StatesHang
+            | Weather::Superseded => Ok(()),
         }
     }
 
@@ -455,6 +488,9 @@ impl Store for MemoryStore {
         started: Option<Timestamp>,
     ) -> Result<(), StoreError> {
         self.check()?;
+        if *self.weather.lock().unwrap() == Weather::StatesHang {
+            return std::future::pending().await;
+        }
         let mut rows = self.rows.lock().unwrap();
         let row = rows.get_mut(&run).filter(|row| row.outcome.is_none());
         let row = row.ok_or(StoreError::Fenced(run))?;
@@ -469,6 +505,9 @@ impl Store for MemoryStore {
 
     async fn close(&self, new: &NewRun, closure: &Closure) -> Result<(), StoreError> {
         self.check()?;
+        if *self.weather.lock().unwrap() == Weather::Superseded {
+            return Err(StoreError::Fenced(new.run));
+        }
         self.put(new);
         let mut rows = self.rows.lock().unwrap();
         let row = rows.get_mut(&new.run).unwrap();
