@@ -56,3 +56,38 @@ impl AsFd for OutputPipe {
         self.inner.get_ref().as_fd()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{io::Write, os::unix::fs::FileExt};
+
+    #[tokio::test]
+    async fn bytes_move_to_the_offset_and_the_end_is_seen_once_they_are_through() {
+        let (read, write) = nix::unistd::pipe().expect("a pipe");
+        crate::fdpass::set_nonblocking(&read).expect("flags");
+        let file = tempfile::tempfile().expect("a file");
+        let pipe = OutputPipe::new(read).expect("it is registered");
+        let mut write = File::from(write);
+        write.write_all(b"hello").expect("room in the pipe");
+
+        pipe.readable().await.expect("it can be waited for");
+        let moved = pipe.splice_to_file(&file, 3, 4).expect("it moves");
+        assert_eq!(moved, Spliced::Bytes(4));
+        let moved = pipe.splice_to_file(&file, 7, 4).expect("it moves");
+        assert_eq!(moved, Spliced::Bytes(1));
+        let moved = pipe.splice_to_file(&file, 8, 4).expect("it looks");
+        assert_eq!(moved, Spliced::WouldBlock);
+        let mut bytes = [0; 8];
+        file.read_exact_at(&mut bytes, 0).expect("it is there");
+        assert_eq!(&bytes, b"\0\0\0hello");
+
+        // Nothing to read, so it waits until the last writer is gone.
+        let waited = tokio::time::timeout(std::time::Duration::from_millis(20), pipe.readable());
+        assert!(waited.await.is_err());
+        drop(write);
+        pipe.readable().await.expect("it can be waited for");
+        let moved = pipe.splice_to_file(&file, 8, 4).expect("it looks");
+        assert_eq!(moved, Spliced::Eof);
+    }
+}

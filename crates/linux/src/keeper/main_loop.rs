@@ -52,6 +52,9 @@ const SERVER_MESSAGES_MAX: usize = 64;
 /// Between two tries at something that could not be done.
 const TRY_AGAIN_MS: u64 = 20;
 
+/// The wait doubles so many times at most.
+const TRIES_SLOWER_MAX: u32 = 6;
+
 /// A shim with a run.
 struct Shim {
     pid: i32,
@@ -92,6 +95,10 @@ pub(super) struct Keeper {
     markers: Markers,
     /// Groups of runs that are over, whose directories could not be removed yet.
     leftovers: Vec<CgroupIdentity>,
+    /// How often in a row none of them went.
+    leftovers_tried: u32,
+    /// Whether the loop waits for the server to read.
+    server_is_behind: bool,
     ending: Ending,
 }
 
@@ -137,6 +144,8 @@ impl Keeper {
             orphans: Vec::new(),
             markers: Markers::default(),
             leftovers: Vec::new(),
+            leftovers_tried: 0,
+            server_is_behind: false,
             ending: Ending::default(),
         })
     }
@@ -154,6 +163,7 @@ impl Keeper {
                 return Ok(code);
             }
             self.arm_timer(now)?;
+            self.watch_server()?;
             let timeout = if self.pool_is_short() {
                 EpollTimeout::ZERO
             } else {
@@ -175,7 +185,10 @@ impl Keeper {
             tokens.sort_unstable_by(|a, b| b.cmp(a));
             for token in tokens {
                 match token {
-                    SERVER => self.hear_server(),
+                    SERVER => {
+                        self.server.flush();
+                        self.hear_server();
+                    }
                     SIGNALS => self.hear_signals()?,
                     TIMER => {
                         let _ = self.timer.wait();
@@ -188,6 +201,21 @@ impl Keeper {
         }
     }
 
+    /// Waits for room in the socket only while something waits for it.
+    fn watch_server(&mut self) -> io::Result<()> {
+        let behind = self.server.is_behind();
+        if behind != self.server_is_behind
+            && let Some(socket) = &self.server.socket
+        {
+            let mut flags = EpollFlags::EPOLLIN;
+            flags.set(EpollFlags::EPOLLOUT, behind);
+            let mut event = EpollEvent::new(flags, SERVER);
+            self.epoll.modify(socket, &mut event)?;
+            self.server_is_behind = behind;
+        }
+        Ok(())
+    }
+
     fn pool_is_short(&self) -> bool {
         self.ending.drained_by.is_none() && self.pool.is_short()
     }
@@ -197,8 +225,8 @@ impl Keeper {
     fn arm_timer(&mut self, now: u64) -> io::Result<()> {
         let runs = self.wakes.first().map(|(at, _)| *at);
         let orphans = (!self.orphans.is_empty()).then(|| Orphan::wake_at(now));
-        let retry = !self.leftovers.is_empty() || self.server.is_behind();
-        let retry = retry.then_some(now + TRY_AGAIN_MS);
+        let patience = TRY_AGAIN_MS << self.leftovers_tried.min(TRIES_SLOWER_MAX);
+        let retry = (!self.leftovers.is_empty()).then_some(now + patience);
         let ends = [self.ending.shutdown, self.ending.drained_by];
         let ends = ends
             .into_iter()
@@ -229,8 +257,14 @@ impl Keeper {
             self.touch(run, now);
         }
         self.step_orphans(now);
+        let left = self.leftovers.len();
         self.leftovers.retain(|group| !cgroup::remove(group));
-        self.server.flush();
+        let none_went = left == self.leftovers.len();
+        self.leftovers_tried = if none_went {
+            self.leftovers_tried.saturating_add(1)
+        } else {
+            0
+        };
         if self.ending.shutdown.is_some_and(|at| now >= at) {
             self.kill_server(now);
         }
@@ -262,7 +296,7 @@ impl Keeper {
 
     /// After any event of a run: let it take its step, say what it has to say, and note when it wants to wake.
     fn touch(&mut self, id: RunId, now: u64) {
-        let shutting_down = self.ending.shutdown.is_some() || self.ending.drained_by.is_some();
+        let shutting_down = self.is_ending();
         let Some(run) = self.runs.get_mut(&id) else {
             return;
         };
@@ -295,13 +329,18 @@ impl Keeper {
         }
     }
 
+    fn is_ending(&self) -> bool {
+        self.ending.shutdown.is_some() || self.ending.drained_by.is_some()
+    }
+
     fn tell(&mut self, id: RunId, word: Told) {
         match word {
             Told::Answer(seq, answer, fds) => self.send(&ToServer::Answer { seq, answer }, fds),
             Told::Fact(at, fact) => {
                 use kennel_lifecycle::TreeVerdict::Survivors;
+                // What survived earlier has been told, and may be gone since.
                 if let crate::client::Fact::TreeEnded(Survivors(_)) = &fact {
-                    self.ending.survivors = true;
+                    self.ending.survivors |= self.is_ending();
                 }
                 let report = ToServer::Report {
                     run: id.as_u128(),
