@@ -1,4 +1,4 @@
-//! Finds the executable that an argv[0] means.
+//! Finds the executable that a command line means by its first word.
 
 use nix::errno::Errno;
 use std::{

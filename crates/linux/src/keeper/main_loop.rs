@@ -2,6 +2,7 @@
 
 mod ending;
 mod prepare;
+mod shims;
 
 use super::{
     KeeperError,
@@ -19,21 +20,20 @@ use crate::{
     clock,
     fdpass::{self, Received},
     limits::OpenFiles,
-    reap::{self, Waited},
-    wire::{self, Answer, FromShim, ToKeeper, ToServer},
+    wire::{self, Answer, ToKeeper, ToServer},
 };
 use ending::Ending;
-use kennel_lifecycle::{CgroupIdentity, Exit, HostIdentity, RunId, ladder::StopPlan};
+use kennel_lifecycle::{CgroupIdentity, HostIdentity, RunId, ladder::StopPlan};
 use nix::{
     errno::Errno,
     sys::{
         epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout},
-        signal::Signal as Caught,
         signalfd::SignalFd,
         time::{TimeSpec, TimeValLike},
         timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags},
     },
 };
+use shims::Shim;
 use std::{
     collections::{BTreeSet, HashMap},
     io,
@@ -54,13 +54,6 @@ const TRY_AGAIN_MS: u64 = 20;
 
 /// The wait doubles so many times at most.
 const TRIES_SLOWER_MAX: u32 = 6;
-
-/// A shim with a run.
-struct Shim {
-    pid: i32,
-    socket: OwnedFd,
-    run: RunId,
-}
 
 /// What the loop is made of.
 pub(super) struct Parts {
@@ -356,83 +349,6 @@ impl Keeper {
         if !self.server.send(message, fds) {
             // It has not read for so long that it is hung.
             self.server.kill();
-        }
-    }
-
-    // ---- shims -----------------------------------------------------------------------------------------------------
-
-    fn hear_shim(&mut self, token: u64) {
-        let now = clock::boot_ms();
-        let Some(shim) = self.shims.get(&token) else {
-            return;
-        };
-        let (id, pid) = (shim.run, shim.pid);
-        let gone = loop {
-            let Some(shim) = self.shims.get(&token) else {
-                return;
-            };
-            match fdpass::receive(&shim.socket) {
-                Ok(Received::Message(bytes, fds)) => {
-                    let Ok(word) = wire::decode::<FromShim>(&bytes) else {
-                        break true;
-                    };
-                    if let Some(run) = self.runs.get_mut(&id) {
-                        run.hear_shim(word, fds, &self.host, pid, now);
-                    }
-                }
-                Ok(Received::WouldBlock) => break false,
-                Ok(Received::Eof) | Err(_) => break true,
-            }
-        };
-        if gone && let Some(shim) = self.shims.remove(&token) {
-            let _ = self.epoll.delete(&shim.socket);
-            if let Some(run) = self.runs.get_mut(&id) {
-                run.shim_gone(now);
-            }
-        }
-        self.touch(id, now);
-    }
-
-    fn hear_signals(&mut self) -> io::Result<()> {
-        while let Some(info) = self.signals.read_signal()? {
-            match Caught::try_from(info.ssi_signo.cast_signed()) {
-                Ok(Caught::SIGCHLD) => self.reap(),
-                Ok(Caught::SIGTERM | Caught::SIGINT) => self.shut_down(),
-                // SIGHUP will mean an upgrade; until then it means nothing.
-                _ => {}
-            }
-        }
-        Ok(())
-    }
-
-    /// Takes every exit there is: the server's, those of shims, those of leaders whose shim is lost, those of
-    /// strangers that were orphaned to this process.
-    fn reap(&mut self) {
-        while let Ok(Waited::Ended { pid, exit }) = reap::peek_any() {
-            if pid == self.server.pid && self.server.exit.is_none() {
-                self.server.exit = Some(exit);
-            }
-            self.pool.forget(pid);
-            self.reap_leader(pid, exit);
-            let _ = reap::reap(pid);
-        }
-    }
-
-    /// A leader becomes a child of this process when its shim has died; the shim's socket is closed before that, so
-    /// reading it to its end tells a leader from a stranger with a number that was used before.
-    fn reap_leader(&mut self, pid: i32, exit: Exit) {
-        let of = |run: &&Run| run.leader_pid() == Some(pid);
-        let found = self.runs.values().find(of).map(|run| (run.id, run.shim));
-        let Some((id, shim)) = found else { return };
-        if let Some(token) = shim {
-            self.hear_shim(token);
-        }
-        let now = clock::boot_ms();
-        if let Some(run) = self.runs.get_mut(&id)
-            && run.orphaned_leader() == Some(pid)
-        {
-            run.leader_reaped(exit, now);
-            self.touch(id, now);
         }
     }
 

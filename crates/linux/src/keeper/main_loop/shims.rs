@@ -1,0 +1,97 @@
+//! What shims say, and every end that this process is told of by the kernel.
+
+use super::Keeper;
+use crate::{
+    clock,
+    fdpass::{self, Received},
+    keeper::run::Run,
+    reap::{self, Waited},
+    wire::{self, FromShim},
+};
+use kennel_lifecycle::{Exit, RunId};
+use nix::sys::signal::Signal as Caught;
+use std::{io, os::fd::OwnedFd};
+
+/// A shim with a run.
+pub(super) struct Shim {
+    pub(super) pid: i32,
+    pub(super) socket: OwnedFd,
+    pub(super) run: RunId,
+}
+
+impl Keeper {
+    pub(super) fn hear_shim(&mut self, token: u64) {
+        let now = clock::boot_ms();
+        let Some(shim) = self.shims.get(&token) else {
+            return;
+        };
+        let (id, pid) = (shim.run, shim.pid);
+        let gone = loop {
+            let Some(shim) = self.shims.get(&token) else {
+                return;
+            };
+            match fdpass::receive(&shim.socket) {
+                Ok(Received::Message(bytes, fds)) => {
+                    let Ok(word) = wire::decode::<FromShim>(&bytes) else {
+                        break true;
+                    };
+                    if let Some(run) = self.runs.get_mut(&id) {
+                        run.hear_shim(word, fds, &self.host, pid, now);
+                    }
+                }
+                Ok(Received::WouldBlock) => break false,
+                Ok(Received::Eof) | Err(_) => break true,
+            }
+        };
+        if gone && let Some(shim) = self.shims.remove(&token) {
+            let _ = self.epoll.delete(&shim.socket);
+            if let Some(run) = self.runs.get_mut(&id) {
+                run.shim_gone(now);
+            }
+        }
+        self.touch(id, now);
+    }
+
+    pub(super) fn hear_signals(&mut self) -> io::Result<()> {
+        while let Some(info) = self.signals.read_signal()? {
+            match Caught::try_from(info.ssi_signo.cast_signed()) {
+                Ok(Caught::SIGCHLD) => self.reap(),
+                Ok(Caught::SIGTERM | Caught::SIGINT) => self.shut_down(),
+                // SIGHUP will mean an upgrade; until then it means nothing.
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes every exit there is: the server's, those of shims, those of leaders whose shim is lost, those of
+    /// strangers that were orphaned to this process.
+    fn reap(&mut self) {
+        while let Ok(Waited::Ended { pid, exit }) = reap::peek_any() {
+            if pid == self.server.pid && self.server.exit.is_none() {
+                self.server.exit = Some(exit);
+            }
+            self.pool.forget(pid);
+            self.reap_leader(pid, exit);
+            let _ = reap::reap(pid);
+        }
+    }
+
+    /// A leader becomes a child of this process when its shim has died; the shim's socket is closed before that, so
+    /// reading it to its end tells a leader from a stranger with a number that was used before.
+    fn reap_leader(&mut self, pid: i32, exit: Exit) {
+        let of = |run: &&Run| run.leader_pid() == Some(pid);
+        let found = self.runs.values().find(of).map(|run| (run.id, run.shim));
+        let Some((id, shim)) = found else { return };
+        if let Some(token) = shim {
+            self.hear_shim(token);
+        }
+        let now = clock::boot_ms();
+        if let Some(run) = self.runs.get_mut(&id)
+            && run.orphaned_leader() == Some(pid)
+        {
+            run.leader_reaped(exit, now);
+            self.touch(id, now);
+        }
+    }
+}
