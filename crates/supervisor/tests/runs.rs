@@ -41,6 +41,7 @@ async fn a_run_is_recorded_runs_and_ends_with_its_own_exit_code() {
     assert_eq!(names[0], "recorded");
     assert_eq!(names.last().map(String::as_str), Some("ended"));
     let place = |name: &str| names.iter().position(|n| n == name).unwrap();
+    assert!(place("started") < place("output"));
     assert!(place("started") < place("leader_exited"));
     assert!(place("leader_exited") < place("streams_closed"));
     assert!(place("output") < place("streams_closed"));

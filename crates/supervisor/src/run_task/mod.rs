@@ -155,10 +155,12 @@ impl RunTask {
     }
 
     async fn wake(&mut self) -> Wake {
+        // A quick command may have written before the word of its exec has come: STARTED is told before its output.
+        let began = self.times.started.is_some() || self.times.leader_exited.is_some();
         let output = async {
             match &self.output {
-                Some(output) => output.ready().await,
-                None => std::future::pending().await,
+                Some(output) if began => output.ready().await,
+                _ => std::future::pending().await,
             }
         };
         let running_due = async {
