@@ -9,6 +9,7 @@ use std::{
     io,
     os::unix::fs::{FileExt, OpenOptionsExt},
     path::{Path, PathBuf},
+    sync::OnceLock,
 };
 
 /// Index entries read with one pread.
@@ -34,11 +35,15 @@ pub(crate) fn slot(kind: Kind) -> usize {
 }
 
 /// Open files of one journal. Shared by the writer and its readers, who all name the offset they mean.
+///
+/// A raw file is made with its first byte: many commands never write to one of their streams, and a file costs an
+/// inode and a descriptor. One that is not there is empty.
 #[derive(Debug)]
 pub(crate) struct Files {
     dir: PathBuf,
+    how: OpenOptions,
     pub(crate) index: File,
-    raw: [File; 3],
+    raw: [OnceLock<File>; 3],
 }
 
 /// What is intact in a journal that has no writer.
@@ -55,59 +60,75 @@ pub(crate) struct Intact {
 }
 
 impl Files {
-    /// Makes the files, none of which may exist.
+    /// Makes the index, which may not exist.
     pub(crate) fn create(dir: &Path) -> io::Result<Self> {
-        Self::open(
-            dir,
-            OpenOptions::new()
-                .read(true)
-                .write(true)
-                .create_new(true)
-                .mode(0o600),
-        )
+        let mut how = OpenOptions::new();
+        how.read(true).write(true).create_new(true).mode(0o600);
+        Self::open(dir, how)
     }
 
-    /// Opens the files for writing. A missing one is made: the writer may have died while it made them.
+    /// Opens the files for writing. A missing index is made: the writer may have died before it made it.
     pub(crate) fn open_or_create(dir: &Path) -> io::Result<Self> {
-        Self::open(
-            dir,
-            OpenOptions::new()
-                .read(true)
-                .write(true)
-                .create(true)
-                .truncate(false)
-                .mode(0o600),
-        )
+        let mut how = OpenOptions::new();
+        how.read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600);
+        Self::open(dir, how)?.with_raw()
     }
 
     /// Opens the files for reading.
     pub(crate) fn open_to_read(dir: &Path) -> io::Result<Self> {
-        Self::open(dir, OpenOptions::new().read(true))
+        let mut how = OpenOptions::new();
+        how.read(true);
+        Self::open(dir, how)?.with_raw()
     }
 
-    fn open(dir: &Path, how: &OpenOptions) -> io::Result<Self> {
-        let open = |name: &str| {
-            let path = dir.join(name);
-            how.open(&path).map_err(|e| failed("open", path, e))
-        };
+    fn open(dir: &Path, how: OpenOptions) -> io::Result<Self> {
+        let path = dir.join(INDEX);
         Ok(Self {
+            index: how.open(&path).map_err(|e| failed("open", path, e))?,
             dir: dir.to_owned(),
-            raw: [open(RAW[0].1)?, open(RAW[1].1)?, open(RAW[2].1)?],
-            // The index comes last: where it is, the files that it speaks of are too.
-            index: open(INDEX)?,
+            how,
+            raw: Default::default(),
         })
     }
 
-    pub(crate) fn raw(&self, kind: Kind) -> &File {
-        &self.raw[slot(kind)]
+    /// Opens the raw files that are there.
+    fn with_raw(self) -> io::Result<Self> {
+        for (kind, name) in RAW {
+            if self.dir.join(name).exists() {
+                self.raw(kind)?;
+            }
+        }
+        Ok(self)
+    }
+
+    /// The raw file of a stream; a writer makes it where it is missing.
+    pub(crate) fn raw(&self, kind: Kind) -> io::Result<&File> {
+        let place = &self.raw[slot(kind)];
+        if let Some(file) = place.get() {
+            return Ok(file);
+        }
+        let path = self.dir.join(RAW[slot(kind)].1);
+        let file = self.how.open(&path).map_err(|e| failed("open", path, e))?;
+        // Two readers may open it at once: the first one stays.
+        Ok(place.get_or_init(|| file))
+    }
+
+    /// The raw file of a stream that has come to have one.
+    pub(crate) fn made(&self, kind: Kind) -> Option<&File> {
+        self.raw[slot(kind)].get()
     }
 
     /// Makes content and names of all files survive a power loss; bytes before the entries that name them.
     pub(crate) fn sync(&self) -> io::Result<()> {
         for (kind, _) in RAW {
-            self.raw(kind)
-                .sync_data()
-                .map_err(|e| self.raw_failed("sync", kind, e))?;
+            if let Some(file) = self.made(kind) {
+                file.sync_data()
+                    .map_err(|e| self.raw_failed("sync", kind, e))?;
+            }
         }
         self.index
             .sync_data()
@@ -121,7 +142,9 @@ impl Files {
     pub(crate) fn intact(&self) -> io::Result<Intact> {
         let mut found = [0; 3];
         for (kind, _) in RAW {
-            found[slot(kind)] = length(self.raw(kind))
+            found[slot(kind)] = self
+                .made(kind)
+                .map_or(Ok(0), length)
                 .map_err(|e| self.raw_failed("find the length of", kind, e))?;
         }
         let index_len =
@@ -215,7 +238,7 @@ impl Files {
             if let Some((begin, end)) = spans[slot(kind)] {
                 // Bounded: ENTRIES_PER_READ_MAX entries of ENTRY_BYTES_MAX fit into 32 bits.
                 let mut read = vec![0; usize::try_from(end - begin).unwrap_or(usize::MAX)];
-                self.raw(kind)
+                self.raw(kind)?
                     .read_exact_at(&mut read, begin)
                     .map_err(|e| self.raw_failed("read", kind, e))?;
                 bytes[slot(kind)] = read;

@@ -67,16 +67,24 @@ impl Writer {
             .index
             .set_len(position(head + 1))
             .map_err(|e| self.files.index_failed("truncate", e))?;
-        self.files
-            .raw(Kind::Lifecycle)
+        let Some(facts) = self.files.made(Kind::Lifecycle) else {
+            return Ok(());
+        };
+        facts
             .set_len(self.len(Kind::Lifecycle))
             .map_err(|e| self.files.raw_failed("truncate", Kind::Lifecycle, e))
     }
 
     /// The raw file of a stream, for splicing at [`Writer::len`]. Not opened for appending (splice(2): EINVAL).
-    #[must_use]
-    pub fn file(&self, kind: Kind) -> &File {
+    /// The first call makes it.
+    pub fn file(&self, kind: Kind) -> io::Result<&File> {
         self.files.raw(kind)
+    }
+
+    /// Whether the raw file of a stream has been made.
+    #[must_use]
+    pub fn has_file(&self, kind: Kind) -> bool {
+        self.files.made(kind).is_some()
     }
 
     /// Length of a stream so far: where the next byte belongs.
@@ -111,7 +119,7 @@ impl Writer {
             ));
         }
         self.files
-            .raw(Kind::Lifecycle)
+            .raw(Kind::Lifecycle)?
             .write_all_at(payload, self.len(Kind::Lifecycle))
             .map_err(|e| self.files.raw_failed("write", Kind::Lifecycle, e))?;
         self.append(Kind::Lifecycle, payload.len() as u64, now)?;

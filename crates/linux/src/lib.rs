@@ -28,6 +28,6 @@ pub mod splice;
 mod tree;
 mod wire;
 
-pub use output_pipe::OutputPipe;
+pub use output_pipe::{Look, OutputPipe};
 pub use own_process::{effective_uid, harden_process};
 pub use server_socket::server_socket;

@@ -1,12 +1,24 @@
 //! The read end of a command's output, as a tokio task sees it.
 
 use crate::splice::{Spliced, splice_to_file};
+use nix::poll::{PollFd, PollFlags, PollTimeout};
 use std::{
     fs::File,
     io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
 };
 use tokio::io::{Interest, unix::AsyncFd};
+
+/// What a look at a pipe shows, without moving anything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Look {
+    /// There is something to move.
+    Bytes,
+    /// Nothing yet.
+    Empty,
+    /// Nothing, and nobody can write to it any more.
+    End,
+}
 
 /// A non-blocking pipe that is registered with the runtime.
 #[derive(Debug)]
@@ -29,6 +41,27 @@ impl OutputPipe {
     pub async fn readable(&self) -> io::Result<()> {
         self.inner.readable().await?.retain_ready();
         Ok(())
+    }
+
+    /// Looks without moving; after `Empty` the next [`Self::readable`] waits for more.
+    pub fn look(&self) -> io::Result<Look> {
+        let looked = self.inner.try_io(Interest::READABLE, |pipe| {
+            let mut poll = [PollFd::new(pipe.as_fd(), PollFlags::POLLIN)];
+            nix::poll::poll(&mut poll, PollTimeout::ZERO)?;
+            let seen = poll[0].revents().unwrap_or(PollFlags::empty());
+            if seen.contains(PollFlags::POLLIN) {
+                Ok(Look::Bytes)
+            } else if seen.is_empty() {
+                Err(io::ErrorKind::WouldBlock.into())
+            } else {
+                // POLLHUP without POLLIN (poll(2)): every writer has closed and all has been read.
+                Ok(Look::End)
+            }
+        });
+        match looked {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(Look::Empty),
+            other => other,
+        }
     }
 
     /// Moves what is there; after `WouldBlock` the next [`Self::readable`] waits for more.

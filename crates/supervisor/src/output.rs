@@ -6,7 +6,7 @@
 use crate::{LifecycleEvent, clock, event};
 use kennel_journal::{Hub, Kind, Writer};
 use kennel_lifecycle::{RunId, StreamsEnd, Timestamp};
-use kennel_linux::{OutputPipe, splice::Spliced};
+use kennel_linux::{Look, OutputPipe, splice::Spliced};
 use std::{
     collections::VecDeque,
     fs::File,
@@ -114,10 +114,7 @@ impl Output {
         self.retry_at = None;
         let was_open = self.is_open();
         for index in indexes {
-            if let Err(error) = self
-                .settle()
-                .and_then(|()| self.drain(index, PUMP_BYTES_MAX, OutputPipe::splice_to_file))
-            {
+            if let Err(error) = self.settle().and_then(|()| self.move_some(index)) {
                 self.refused(&error);
                 break;
             }
@@ -180,12 +177,27 @@ impl Output {
         Ok(())
     }
 
+    /// Moves what is there of one stream. One that stays silent never gets a file.
+    fn move_some(&mut self, index: usize) -> io::Result<()> {
+        if let (Some(pipe), false) = (&self.pipes[index], self.writer.has_file(KINDS[index])) {
+            match pipe.look()? {
+                Look::Bytes => {}
+                Look::Empty => return Ok(()),
+                Look::End => {
+                    self.close_pipe(index);
+                    return Ok(());
+                }
+            }
+        }
+        self.drain(index, PUMP_BYTES_MAX, OutputPipe::splice_to_file)
+    }
+
     /// Moves at most `bytes_max` of one stream, until nothing is left for now or it ends.
     fn drain(&mut self, index: usize, bytes_max: usize, splice: Splice) -> io::Result<()> {
         let kind = KINDS[index];
         let mut left = bytes_max;
         while let (Some(pipe), 1..) = (&self.pipes[index], left) {
-            match splice(pipe, self.writer.file(kind), self.writer.len(kind), left)? {
+            match splice(pipe, self.writer.file(kind)?, self.writer.len(kind), left)? {
                 Spliced::Bytes(bytes) => {
                     left = left.saturating_sub(bytes);
                     self.unindexed[index] = bytes as u64;

@@ -9,7 +9,7 @@ pub(crate) const DEADLINE: Duration = Duration::from_mins(1);
 
 /// Puts bytes where the pump would splice them, and tells the journal.
 pub(crate) fn output(writer: &mut Writer, kind: Kind, bytes: &[u8], at: i64) -> io::Result<u64> {
-    writer.file(kind).write_all_at(bytes, writer.len(kind))?;
+    writer.file(kind)?.write_all_at(bytes, writer.len(kind))?;
     writer.output_written(kind, bytes.len() as u64, Timestamp(at))
 }
 
