@@ -1,4 +1,5 @@
-//! Rules of the house that a machine can check: who may know whom, and who may do what.
+//! Rules of the house that a machine can check: who may know whom, who may do what, and which test holds which promise.
 
 mod graph;
 mod source;
+mod specification;

@@ -1,0 +1,218 @@
+//! Promises and their tests: each test that SPECIFICATION.md and ARCHITECTURE.md name is there, and each promise has one
+//! or stands among those that have none.
+
+use kennel_tests::programs;
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// Heading of the promises that no test holds yet.
+const WITHOUT_TEST: &str = "## Promises without a test";
+/// What a promise begins with, before its number.
+const PROMISE: &str = "- **";
+/// Attributes between a test's own and its name are few.
+const ATTRIBUTE_LINES_MAX: usize = 4;
+
+/// A source file, its path relative to the repository.
+struct Source {
+    path: String,
+    text: String,
+}
+
+fn page(name: &str) -> String {
+    fs::read_to_string(programs::repository().join(name)).expect("the page is there")
+}
+
+fn sources() -> Vec<Source> {
+    let root = programs::repository();
+    let mut files = Vec::new();
+    for dir in ["crates", "tests"] {
+        collect(&root.join(dir), &mut files);
+    }
+    assert!(!files.is_empty());
+    files
+        .into_iter()
+        .map(|file| Source {
+            path: file
+                .strip_prefix(&root)
+                .expect("below the repository")
+                .display()
+                .to_string(),
+            text: fs::read_to_string(&file).expect("a source file is UTF-8"),
+        })
+        .collect()
+}
+
+fn collect(dir: &Path, files: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(dir).expect("a folder of sources").flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            collect(&path, files);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            files.push(path);
+        }
+    }
+}
+
+/// What stands between backticks and reads `file.rs::test`.
+fn named(text: &str) -> Vec<(&str, &str)> {
+    text.split('`')
+        .skip(1)
+        .step_by(2)
+        .filter_map(|code| code.split_once("::"))
+        .filter(|(file, _)| Path::new(file).extension().is_some_and(|e| e == "rs"))
+        .collect()
+}
+
+/// Those of the named tests that are nowhere.
+fn missing(page: &str, sources: &[Source]) -> Vec<String> {
+    named(page)
+        .into_iter()
+        .filter(|(file, test)| {
+            let below = format!("/{file}");
+            let mut there = sources
+                .iter()
+                .filter(|s| s.path == *file || s.path.ends_with(&below));
+            !there.any(|source| is_test(source, test, sources))
+        })
+        .map(|(file, test)| format!("{file}::{test}"))
+        .collect()
+}
+
+/// A function that is marked as a test, or one that a table of tests lists.
+fn is_test(source: &Source, test: &str, sources: &[Source]) -> bool {
+    let lines: Vec<&str> = source.text.lines().map(str::trim).collect();
+    let function = format!("fn {test}(");
+    let at = lines.iter().position(|line| line.contains(&function));
+    let marked = at.is_some_and(|at| {
+        lines[at.saturating_sub(ATTRIBUTE_LINES_MAX)..at]
+            .iter()
+            .rev()
+            .take_while(|line| line.starts_with('#') || line.starts_with("//"))
+            .any(|line| line.contains("test]") || line.contains("test("))
+    });
+    // A list of names, as of the macro that runs a test with and without control groups.
+    let entry = format!("{test},");
+    let only = format!("!({test});");
+    let in_list = at.is_some()
+        && lines
+            .iter()
+            .any(|line| *line == entry || line.ends_with(&only));
+    // A table of names and functions, as of the tests of the keeper.
+    let in_table = source.text.contains(&format!("\"{test}\""));
+    marked || in_list || in_table || (at.is_some() && is_listed_beside(source, test, sources))
+}
+
+/// A suite lists its cases as `module::case` in the file above.
+fn is_listed_beside(source: &Source, test: &str, sources: &[Source]) -> bool {
+    let path = Path::new(&source.path);
+    let (Some(dir), Some(module)) = (path.parent(), path.file_stem()) else {
+        return false;
+    };
+    let above = dir.join("mod.rs").display().to_string();
+    let case = format!("{}::{test},", module.display());
+    sources
+        .iter()
+        .any(|s| s.path == above && s.text.lines().any(|line| line.trim() == case))
+}
+
+/// The promises of a page part, each with all of its lines.
+fn promises(part: &str) -> Vec<String> {
+    let mut found: Vec<String> = Vec::new();
+    let mut inside = false;
+    for line in part.lines() {
+        if line.starts_with(PROMISE) {
+            found.push(line.to_owned());
+            inside = true;
+        } else if line.trim().is_empty() || line.starts_with('#') {
+            inside = false;
+        } else if let (true, Some(last)) = (inside, found.last_mut()) {
+            last.push('\n');
+            last.push_str(line);
+        }
+    }
+    found
+}
+
+/// What is wrong with the promises themselves.
+fn faults(page: &str) -> Vec<String> {
+    let (held, bare) = page.split_once(WITHOUT_TEST).unwrap_or((page, ""));
+    let first_line = |promise: &String| promise.lines().next().unwrap_or_default().to_owned();
+    let untested = promises(held)
+        .into_iter()
+        .filter(|promise| named(promise).is_empty())
+        .map(|promise| format!("names no test: {}", first_line(&promise)));
+    let tested = promises(bare)
+        .into_iter()
+        .filter(|promise| !named(promise).is_empty())
+        .map(|promise| format!("has a test after all: {}", first_line(&promise)));
+    let mut numbers = BTreeSet::new();
+    let twice: Vec<String> = promises(page)
+        .into_iter()
+        .filter(|promise| {
+            let number = promise.split("**").nth(1).unwrap_or_default().to_owned();
+            !numbers.insert(number)
+        })
+        .map(|promise| format!("has a number twice: {}", first_line(&promise)))
+        .collect();
+    untested.chain(tested).chain(twice).collect()
+}
+
+#[test]
+fn each_test_that_a_page_names_is_there() {
+    let sources = sources();
+    for name in ["SPECIFICATION.md", "ARCHITECTURE.md"] {
+        let page = page(name);
+        assert!(!named(&page).is_empty(), "{name} names no test at all");
+        assert_eq!(missing(&page, &sources), Vec::<String>::new(), "{name}");
+    }
+}
+
+#[test]
+fn each_promise_has_a_number_of_its_own_and_a_test() {
+    let page = page("SPECIFICATION.md");
+    assert!(promises(&page).len() > 20, "promises are not recognised");
+    assert_eq!(faults(&page), Vec::<String>::new());
+}
+
+#[test]
+fn a_test_that_is_not_there_and_a_function_that_is_none_are_seen() {
+    let planted = [
+        Source {
+            path: "crates/x/tests/suite/held.rs".to_owned(),
+            text: "#[tokio::test(flavor = \"multi_thread\")]\nasync fn marked() {}\n\
+                   listed!(\n    in_list,\n);\nasync fn in_list(o: O) {}\n\
+                   listed!(alone);\nasync fn alone(o: O) {}\n\
+                   const T: T = &[(\"in_table\", f)];\nfn case() {}\nfn helper() {}\n"
+                .to_owned(),
+        },
+        Source {
+            path: "crates/x/tests/suite/mod.rs".to_owned(),
+            text: "cases![\n    held::case,\n]\n".to_owned(),
+        },
+    ];
+    let page = "`held.rs::marked` `suite/held.rs::in_list` `held.rs::alone` `held.rs::in_table` `held.rs::case` \
+                `held.rs::helper` `held.rs::nowhere` `other.rs::marked` `held.rs`";
+    assert_eq!(
+        missing(page, &planted),
+        ["held.rs::helper", "held.rs::nowhere", "other.rs::marked"]
+    );
+}
+
+#[test]
+fn a_promise_without_test_and_one_with_a_used_number_are_seen() {
+    let page = format!(
+        "## A\n- **A-1** Held.\n  `a.rs::b`\n- **A-2** Bare.\n\n- **A-1** Again. `a.rs::b`\n\
+         {WITHOUT_TEST}\n- **A-3** Bare.\n- **A-4** Held. `a.rs::b`\n"
+    );
+    assert_eq!(
+        faults(&page),
+        [
+            "names no test: - **A-2** Bare.",
+            "has a test after all: - **A-4** Held. `a.rs::b`",
+            "has a number twice: - **A-1** Again. `a.rs::b`",
+        ]
+    );
+}
