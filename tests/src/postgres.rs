@@ -187,6 +187,8 @@ impl Postgres {
             .arg("-k")
             .arg(self.dir.path())
             .args(["-c", "listen_addresses=", "-c", "max_connections=50"])
+            // In its own directory, not in /dev/shm: a crash leaves nothing behind that outlives the directory.
+            .args(["-c", "dynamic_shared_memory_type=mmap"])
             .stdin(Stdio::null())
             .stdout(log.try_clone().expect("a descriptor can be copied"))
             .stderr(log);

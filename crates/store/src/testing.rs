@@ -228,6 +228,8 @@ impl Cluster {
             .arg("-k")
             .arg(self.dir.path())
             .args(["-c", "listen_addresses="])
+            // In its own directory, not in /dev/shm: a crash leaves nothing behind that outlives the directory.
+            .args(["-c", "dynamic_shared_memory_type=mmap"])
             .current_dir(self.dir.path())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
