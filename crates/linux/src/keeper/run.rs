@@ -6,7 +6,7 @@ use super::pause::Pause;
 use crate::{
     cgroup,
     client::Fact,
-    clock,
+    clock, exit_record,
     pidfd::{PidFd, Sent},
     spawn::child::OPEN,
     tree::{Root, Tree, Volley},
@@ -20,7 +20,7 @@ use kennel_lifecycle::{
     TreeVerdict,
     ladder::{Ladder, StopPlan},
 };
-use std::os::fd::OwnedFd;
+use std::{os::fd::OwnedFd, path::PathBuf};
 
 /// Between two looks at a tree that should be empty, and between two rounds of SIGKILL.
 const LOOK_AGAIN_MS: u64 = 20;
@@ -67,6 +67,8 @@ pub(super) struct Run {
     /// Token of its shim, while the shim lives.
     pub(super) shim: Option<u64>,
     plan: StopPlan,
+    /// Its private directory, where the shim leaves its last will.
+    run_dir: PathBuf,
     cgroup: Option<CgroupIdentity>,
     cgroup_refused: Option<String>,
     gate: Option<OwnedFd>,
@@ -91,6 +93,7 @@ pub(super) struct Parts {
     pub(super) seq: u64,
     pub(super) shim: u64,
     pub(super) plan: StopPlan,
+    pub(super) run_dir: PathBuf,
     pub(super) cgroup: Result<CgroupIdentity, String>,
     pub(super) gate: OwnedFd,
     pub(super) outputs: (OwnedFd, OwnedFd),
@@ -106,6 +109,7 @@ impl Run {
             id: parts.id,
             shim: Some(parts.shim),
             plan: parts.plan,
+            run_dir: parts.run_dir,
             cgroup,
             cgroup_refused,
             gate: Some(parts.gate),
@@ -128,7 +132,7 @@ impl Run {
         self.ended
     }
 
-    /// Whether something of it may still be alive.
+    /// What is carried out when the leader ends or the server is gone.
     pub(super) fn plan(&self) -> &StopPlan {
         &self.plan
     }
@@ -172,6 +176,10 @@ impl Run {
         shim_pid: i32,
         now: u64,
     ) {
+        if self.ended {
+            // The last word on the tree has been told, and nothing follows it.
+            return;
+        }
         match word {
             FromShim::Prepared { command, shim } => {
                 let leader = fds.into_iter().next();
@@ -288,17 +296,24 @@ impl Run {
         if let Some(tree) = &mut self.tree {
             tree.root = Root::Lost;
         }
-        if self.stage == Stage::Released {
-            // Whether it was executed is not known, and it may have run.
-            self.stage = Stage::Ran;
-            self.tell(Fact::Executed);
-        }
-        if self.stage == Stage::Ran && self.ladder.is_none() {
+        // Whether a released child was executed is not known any more, so nothing is said of it: it may have run.
+        if matches!(self.stage, Stage::Released | Stage::Ran) && self.ladder.is_none() {
             self.ladder = Some(Ladder::start(&self.plan, now));
         }
     }
 
-    /// This process has reaped the leader itself.
+    /// A shim that reaped the leader and died before it said so has left the exit in its last will.
+    fn ask_last_will(&mut self, now: u64) {
+        let lost = self.tree.as_ref().filter(|t| t.root == Root::Lost);
+        let reaped = lost.is_some_and(|tree| !tree.leader.is_unreaped());
+        if self.heard.leader_exited || !reaped {
+            return;
+        }
+        let exit = exit_record::read(&self.run_dir).and_then(|record| record.exit);
+        self.leader_reaped(exit.unwrap_or(Exit::Unknown), now);
+    }
+
+    /// The leader was reaped, by this process or by a shim that is lost.
     pub(super) fn leader_reaped(&mut self, exit: Exit, now: u64) {
         if self.stage == Stage::AtGate {
             // Its gate was never opened.
@@ -426,6 +441,7 @@ impl Run {
         if self.ended {
             return;
         }
+        self.ask_last_will(now);
         self.climb(now);
         if self.ladder.is_none() {
             self.go_on_pausing(now);
@@ -473,7 +489,7 @@ impl Run {
     fn look(&mut self, now: u64, shutting_down: bool) {
         let Some(tree) = &self.tree else {
             // Answered with `Exhausted`: there is no tree to look at, only a child that leaves.
-            if self.heard.childless || (self.stage != Stage::AtGate && self.shim.is_none()) {
+            if self.heard.childless || self.shim.is_none() {
                 self.over();
                 self.acknowledged = true;
             }
@@ -547,3 +563,6 @@ fn is_exhaustion(errno: i32) -> bool {
         libc::EMFILE | libc::ENFILE | libc::EAGAIN | libc::ENOMEM | libc::ETOOMANYREFS
     )
 }
+
+#[cfg(test)]
+mod tests;

@@ -34,6 +34,7 @@ const SCENARIOS: &[(&str, i32)] = &[
     ("a_paused_tree_stands_still_until_it_is_resumed", 0),
     ("a_paused_tree_can_be_ended", 0),
     ("a_command_that_kills_its_shim_is_still_ended", 0),
+    ("a_verdict_that_dies_with_its_shim_is_not_invented", 0),
     ("a_child_whose_shim_dies_at_the_gate_never_runs", 0),
     ("a_run_left_by_a_server_in_order_is_ended", 0),
     ("a_lost_server_ends_all_runs", 70),

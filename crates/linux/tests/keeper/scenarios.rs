@@ -25,6 +25,7 @@ pub(crate) async fn play(name: &str, stage: &mut Stage) {
         "a_paused_tree_stands_still_until_it_is_resumed" => pause(stage).await,
         "a_paused_tree_can_be_ended" => stop_paused(stage).await,
         "a_command_that_kills_its_shim_is_still_ended" => shim_killed(stage).await,
+        "a_verdict_that_dies_with_its_shim_is_not_invented" => verdict_lost(stage).await,
         "a_child_whose_shim_dies_at_the_gate_never_runs" => shim_killed_at_gate(stage).await,
         "a_run_left_by_a_server_in_order_is_ended" => left_running(stage).await,
         "a_lost_server_ends_all_runs" => lost_server(stage).await,
@@ -405,6 +406,29 @@ async fn shim_killed(stage: &mut Stage) {
         "{facts:?}"
     );
     assert_eq!(signals(&facts), [Signal::TERM, Signal::KILL], "{facts:?}");
+    match facts.last() {
+        Some(Fact::TreeEnded(TreeVerdict::Empty(Proof::Cgroup))) if stage.has_cgroup() => {}
+        Some(Fact::TreeEnded(TreeVerdict::Unverified(_))) if !stage.has_cgroup() => {}
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn verdict_lost(stage: &mut Stage) {
+    let (run, spec) = stage.shell("echo up > $0/up; while :; do sleep 1000; done");
+    let prepared = stage
+        .prepare(run, &spec)
+        .await
+        .expect("a child at its gate");
+    let shim = prepared.identity.shim.pid;
+    // SAFETY: kill takes integers; the shim is of this test.
+    unsafe { libc::kill(shim, libc::SIGSTOP) };
+    stage.client.release(run);
+    stage.written("up").await;
+    kill(shim);
+    let facts = stage.end(run).await;
+    assert!(!facts.contains(&Fact::Executed), "{facts:?}");
+    assert_eq!(signals(&facts), [Signal::TERM], "{facts:?}");
+    assert!(facts.contains(&killed_by(Signal::TERM)), "{facts:?}");
     match facts.last() {
         Some(Fact::TreeEnded(TreeVerdict::Empty(Proof::Cgroup))) if stage.has_cgroup() => {}
         Some(Fact::TreeEnded(TreeVerdict::Unverified(_))) if !stage.has_cgroup() => {}

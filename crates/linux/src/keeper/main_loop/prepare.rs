@@ -74,7 +74,7 @@ impl Keeper {
         let group = self.groups.create(id);
         let given = self.give(
             id,
-            run_dir,
+            &run_dir,
             &plan,
             &group,
             &warm.socket,
@@ -105,6 +105,7 @@ impl Keeper {
             seq,
             shim: token,
             plan,
+            run_dir: run_dir.into(),
             cgroup: group,
             gate: pipes.gate.1,
             outputs: (pipes.stdout.0, pipes.stderr.0),
@@ -120,7 +121,7 @@ impl Keeper {
     fn give(
         &self,
         id: RunId,
-        run_dir: String,
+        run_dir: &str,
         plan: &StopPlan,
         group: &Result<CgroupIdentity, String>,
         shim: &OwnedFd,
@@ -129,7 +130,7 @@ impl Keeper {
     ) -> io::Result<()> {
         let job = ToShim::Job(Box::new(Job {
             run: id.as_u128(),
-            run_dir,
+            run_dir: run_dir.to_owned(),
             plan: plan.into(),
             cgroup: group.as_ref().ok().cloned().map(Into::into),
             placement: self.groups.placement(),

@@ -1,0 +1,184 @@
+//! What a run tells when its shim dies at a moment that no test can hit from outside.
+
+use super::*;
+use crate::wire::mirror::WireExit;
+use kennel_lifecycle::{ProcessIdentity, recovery::ExitRecord};
+use std::process::{Child, Command};
+
+const SHIM: i32 = i32::MAX;
+
+#[test]
+fn an_exit_that_the_shim_collected_and_did_not_tell_is_in_its_last_will() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let record = ExitRecord {
+        exit: Some(Exit::Code(6)),
+        tree: None,
+        never_ran: false,
+    };
+    exit_record::write(dir.path(), &record).expect("it is written");
+    let mut run = at_gate(dir.path(), reaped());
+    run.release();
+    hear(&mut run, FromShim::Executed);
+    run.shim_gone(0);
+    run.step(0, false);
+    assert_eq!(
+        facts(&run),
+        [
+            &Fact::Executed,
+            &Fact::LeaderExited(Exit::Code(6)),
+            &unverified()
+        ]
+    );
+}
+
+#[test]
+fn an_exit_that_nobody_has_seen_is_unknown() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut run = at_gate(dir.path(), reaped());
+    run.release();
+    run.shim_gone(0);
+    run.step(0, false);
+    let expected = [&Fact::LeaderExited(Exit::Unknown), &unverified()];
+    assert_eq!(facts(&run), expected);
+}
+
+#[test]
+fn a_child_that_was_collected_at_its_gate_by_a_shim_that_died_never_ran() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut run = at_gate(dir.path(), reaped());
+    run.shim_gone(0);
+    run.step(0, false);
+    let expected = [&Fact::NotReleased, &Fact::TreeEnded(TreeVerdict::NeverRan)];
+    assert_eq!(facts(&run), expected);
+}
+
+#[test]
+fn nothing_follows_the_last_word_on_the_tree() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut child = Living::new();
+    let mut run = at_gate(dir.path(), child.pidfd());
+    run.release();
+    hear(&mut run, FromShim::Executed);
+    run.stop(&StopPlan::abort(std::time::Duration::ZERO), 0);
+    // The shim is no parent of this child, so nothing reaches it, and it outlives all patience.
+    run.step(0, false);
+    run.step(SURVIVORS_AFTER_MS, false);
+    assert!(run.has_ended());
+    let told = run.told.len();
+    let exited = FromShim::Exited {
+        at_us: 0,
+        exit: WireExit::Code(0),
+        rest: false,
+    };
+    hear(&mut run, exited);
+    hear(&mut run, FromShim::Empty { at_us: 0 });
+    run.shim_gone(0);
+    run.step(SURVIVORS_AFTER_MS, false);
+    assert_eq!(run.told.len(), told, "{:?}", facts(&run));
+    child.end();
+}
+
+#[test]
+fn a_child_without_an_owner_is_over_when_its_shim_is_gone() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut run = new(dir.path());
+    // The descriptor of the leader found no room.
+    hear(&mut run, prepared());
+    run.shim_gone(0);
+    run.step(0, false);
+    assert!(run.has_ended() && run.acknowledged);
+    assert!(facts(&run).is_empty());
+}
+
+// ---- helpers -------------------------------------------------------------------------------------------------------
+
+/// A child of this test that waits for its end.
+struct Living(Child);
+
+impl Living {
+    fn new() -> Self {
+        let child = Command::new("sleep").arg("1000").spawn();
+        Self(child.expect("sleep starts"))
+    }
+
+    fn pidfd(&self) -> OwnedFd {
+        let fd = PidFd::open(self.0.id().cast_signed()).expect("a pidfd");
+        std::os::fd::AsFd::as_fd(&fd)
+            .try_clone_to_owned()
+            .expect("a copy")
+    }
+
+    fn end(&mut self) {
+        // A signal to its own group may have ended it already.
+        let _ = self.0.kill();
+        self.0.wait().expect("it can be reaped");
+    }
+}
+
+/// The pidfd of a process that somebody has reaped.
+fn reaped() -> OwnedFd {
+    let mut child = Living::new();
+    let fd = child.pidfd();
+    child.end();
+    fd
+}
+
+fn new(run_dir: &std::path::Path) -> Run {
+    let pipe = || nix::unistd::pipe().expect("a pipe");
+    Run::new(Parts {
+        id: RunId::from_u128(7),
+        seq: 1,
+        shim: 16,
+        plan: StopPlan::abort(std::time::Duration::ZERO),
+        run_dir: run_dir.to_owned(),
+        cgroup: Err("none".into()),
+        gate: std::fs::File::create("/dev/null").expect("a file").into(),
+        outputs: (pipe().0, pipe().0),
+    })
+}
+
+fn prepared() -> FromShim {
+    let process = ProcessIdentity {
+        pid: SHIM - 1,
+        pgid: SHIM - 1,
+        sid: SHIM - 1,
+        start_ticks: 0,
+        pidfs_handle: None,
+    };
+    FromShim::Prepared {
+        command: process.into(),
+        shim: process.into(),
+    }
+}
+
+fn at_gate(run_dir: &std::path::Path, leader: OwnedFd) -> Run {
+    let mut run = new(run_dir);
+    run.hear_shim(prepared(), vec![leader], &host(), SHIM, 0);
+    run
+}
+
+fn hear(run: &mut Run, word: FromShim) {
+    run.hear_shim(word, Vec::new(), &host(), SHIM, 0);
+}
+
+fn host() -> HostIdentity {
+    HostIdentity {
+        boot_id: "a boot".into(),
+        pidns_inode: 1,
+    }
+}
+
+/// What was told of the run, its signals left out.
+fn facts(run: &Run) -> Vec<&Fact> {
+    let fact = |told| match told {
+        &Told::Fact(_, Fact::SignalSent { .. }) | Told::Answer(..) => None,
+        Told::Fact(_, fact) => Some(fact),
+    };
+    run.told.iter().filter_map(fact).collect()
+}
+
+fn unverified() -> Fact {
+    Fact::TreeEnded(TreeVerdict::Unverified(
+        "the shim was lost and there is no control group to look into".into(),
+    ))
+}
