@@ -41,6 +41,8 @@ pub(crate) struct Output {
     run: RunId,
     writer: Writer,
     pipes: [Option<OutputPipe>; 2],
+    /// Whether they are read.
+    flows: bool,
     /// Bytes that are in the file of a stream and not yet in the index.
     unindexed: [u64; 2],
     owed: VecDeque<(Vec<u8>, Timestamp)>,
@@ -63,6 +65,7 @@ impl Output {
             run,
             writer: Writer::create(dir)?,
             pipes: [None, None],
+            flows: false,
             unindexed: [0, 0],
             owed: VecDeque::new(),
             retry_at: None,
@@ -85,6 +88,11 @@ impl Output {
         Ok(())
     }
 
+    /// From here on output is moved: the first thing that is told of a command is that it runs.
+    pub(crate) fn flow(&mut self) {
+        self.flows = true;
+    }
+
     /// Waits until there is something to move. Cancel-safe.
     pub(crate) async fn ready(&self) -> Ready {
         if let Some(at) = self.retry_at {
@@ -94,8 +102,8 @@ impl Output {
         let wait = |index: usize| async move {
             match &self.pipes[index] {
                 // An error of the poll is met again, and handled, by the read that follows.
-                Some(pipe) => drop(pipe.readable().await),
-                None => std::future::pending().await,
+                Some(pipe) if self.flows => drop(pipe.readable().await),
+                _ => std::future::pending().await,
             }
             Ready::Pipe(index)
         };
@@ -107,17 +115,18 @@ impl Output {
 
     /// Moves what is ready. Gives the end of the output when this has reached it.
     pub(crate) fn pump(&mut self, ready: Ready) -> Option<StreamsEnd> {
-        let indexes = match ready {
+        let mut indexes = match ready {
             Ready::Pipe(index) => index..index + 1,
-            Ready::Retry => 0..2,
+            Ready::Retry if self.flows => 0..2,
+            Ready::Retry => 0..0,
         };
         self.retry_at = None;
         let was_open = self.is_open();
-        for index in indexes {
-            if let Err(error) = self.settle().and_then(|()| self.move_some(index)) {
-                self.refused(&error);
-                break;
-            }
+        let moved = self
+            .settle()
+            .and_then(|()| indexes.try_for_each(|index| self.move_some(index)));
+        if let Err(error) = moved {
+            self.refused(&error);
         }
         (was_open && !self.is_open()).then_some(StreamsEnd::Eof)
     }

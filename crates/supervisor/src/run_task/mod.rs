@@ -58,6 +58,8 @@ pub(crate) struct RunTask {
     writing: bool,
     running_due: Option<Instant>,
     start_error: Option<CallError>,
+    /// To be told once the run is recorded.
+    warning: Option<String>,
     taken: Option<Box<RunRow>>,
     interrupt: Option<oneshot::Sender<Result<SignalResult, OrderError>>>,
     interrupts: VecDeque<(String, Instant)>,
@@ -119,6 +121,7 @@ impl RunTask {
             writing: false,
             running_due: None,
             start_error: None,
+            warning: None,
             taken: None,
             interrupt: None,
             interrupts: VecDeque::new(),
@@ -155,12 +158,10 @@ impl RunTask {
     }
 
     async fn wake(&mut self) -> Wake {
-        // A quick command may have written before the word of its exec has come: STARTED is told before its output.
-        let began = self.times.started.is_some() || self.times.leader_exited.is_some();
         let output = async {
             match &self.output {
-                Some(output) if began => output.ready().await,
-                _ => std::future::pending().await,
+                Some(output) => output.ready().await,
+                None => std::future::pending().await,
             }
         };
         let running_due = async {
@@ -278,8 +279,7 @@ impl RunTask {
             return self.report(Report::RecordFailed);
         }
         if let Some(why) = prepared.cgroup_refused {
-            let message = format!("this run has no control group: {why}");
-            self.line(&LifecycleEvent::Warning { message });
+            self.warning = Some(format!("this run has no control group: {why}"));
         }
         self.report(Report::Prepared(Box::new(prepared.identity)));
     }

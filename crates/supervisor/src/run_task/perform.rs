@@ -2,11 +2,10 @@
 
 use super::{Done, RUNNING_RECORD_DELAY, RunTask, prepare_failure};
 use crate::{
-    CallError, clock, event,
+    CallError, LifecycleEvent, clock, event,
     output::Output,
     store_fault,
     tracker::{OrderError, Shared},
-    view::StartAnswer,
     writes::{self, Write},
 };
 use kennel_lifecycle::{
@@ -139,8 +138,9 @@ impl RunTask {
         match announcement {
             Announcement::Started => {
                 self.times.started = Some(self.at);
-                self.live
-                    .send_modify(|live| live.start = Some(StartAnswer::Started));
+                if let Some(output) = &mut self.output {
+                    output.flow();
+                }
             }
             Announcement::LeaderExited(_) => self.times.leader_exited = Some(self.at),
             Announcement::StreamsClosed(_) => self.times.streams_closed = Some(self.at),
@@ -154,6 +154,9 @@ impl RunTask {
         }
         let line = event::line(announcement, self.new.identity.as_ref());
         self.line(&line);
+        if let (Announcement::Recorded, Some(message)) = (announcement, self.warning.take()) {
+            self.line(&LifecycleEvent::Warning { message });
+        }
     }
 
     pub(super) fn say_ended(&self, outcome: &Outcome) {

@@ -57,6 +57,9 @@ impl RunTask {
     /// How the start went, where that is decided. A failure is told when nothing of it is left; only a store that
     /// does not answer is told at once, because nobody knows when it will.
     pub(super) fn start_answer(&self) -> Option<StartAnswer> {
+        if self.times.started.is_some() {
+            return Some(StartAnswer::Started);
+        }
         let why = match self.machine.phase() {
             Phase::Forgotten(why) => why.clone(),
             Phase::Leaving(leaving) => match &leaving.why {

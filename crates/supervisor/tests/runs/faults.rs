@@ -5,7 +5,7 @@ use crate::{
     world::{Nature, Stage, call},
 };
 use kennel_lifecycle::RunId;
-use kennel_supervisor::{Events, Payload, Position};
+use kennel_supervisor::{Condition, Events, Payload, Position};
 use std::time::Duration;
 
 /// Longer than anything here takes, also on a busy machine.
@@ -27,6 +27,38 @@ async fn what_is_written_just_before_the_end_is_read_even_if_nobody_has_looked_a
     assert_eq!(output(&mut events, 9).await, b" and last");
     let names = event_names(&stage, run).await;
     assert_eq!(names.last().map(String::as_str), Some("ended"));
+}
+
+#[tokio::test]
+async fn nothing_is_told_before_recorded_and_no_output_before_started() {
+    let stage = Stage::set(Nature {
+        output: b"quick".to_vec(),
+        verdict_held: true,
+        cgroup_refused: Some("read-only".into()),
+        ..Nature::default()
+    })
+    .await;
+    let run = RunId::from_u128(7);
+    let spawn = tokio::spawn({
+        let supervisor = stage.supervisor.clone();
+        async move { supervisor.spawn(call(Some(run))).await }
+    });
+    while stage.kernel().executed.is_empty() {
+        tokio::task::yield_now().await;
+    }
+    // Time enough to see the pipe.
+    for _ in 0..1000 {
+        tokio::task::yield_now().await;
+    }
+    stage.tells_verdict(run);
+    let spawned = spawn.await.unwrap().unwrap();
+    assert!(spawned.run.times.started.is_some());
+    stage.exits(run, 0);
+    stage.supervisor.wait(run, Condition::Ended).await.unwrap();
+    let names = event_names(&stage, run).await;
+    assert_eq!(names[..2], ["recorded", "warning"]);
+    let place = |name: &str| names.iter().position(|n| n == name).unwrap();
+    assert!(place("started") < place("output"), "{names:?}");
 }
 
 async fn follow(stage: &Stage, run: RunId) -> Events {
