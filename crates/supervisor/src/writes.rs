@@ -6,8 +6,6 @@ use kennel_store::{Closure, Inserted, NewRun, Store, StoreError};
 use std::{sync::Arc, time::Duration};
 use tokio::sync::mpsc;
 
-/// How long a stop waits for its record before the tree is signalled all the same: a stop is never refused.
-const STOP_RECORD_WAIT: Duration = Duration::from_secs(2);
 /// First and longest pause between two tries.
 const RETRY_FIRST: Duration = Duration::from_millis(50);
 const RETRY_LONGEST: Duration = Duration::from_secs(2);
@@ -40,18 +38,10 @@ pub(crate) async fn perform(
     match write {
         Write::Insert(new) => tell(insert(&*store, &new).await).await,
         Write::Stop(deadline) => {
-            let stop = retry(run, "the stop", || {
+            retry(run, "the stop", || {
                 store.record_stop(run, generation, deadline)
-            });
-            tokio::pin!(stop);
-            if tokio::time::timeout(STOP_RECORD_WAIT, &mut stop)
-                .await
-                .is_err()
-            {
-                tracing::warn!(%run, "the stop is not recorded yet, going on with it");
-                tell(Done::Report(Report::StopRecorded)).await;
-                stop.await;
-            }
+            })
+            .await;
             tell(Done::StopDurable(deadline)).await;
         }
         Write::State(state, started) => {

@@ -28,6 +28,9 @@ use tokio::{
 
 /// How long `running` may wait to be recorded: most short runs end before and save the write.
 const RUNNING_RECORD_DELAY: Duration = Duration::from_millis(50);
+/// How long a stop waits for its record, and for the writes before it, until the tree is signalled all the same: a stop
+/// is never refused.
+const STOP_RECORD_WAIT: Duration = Duration::from_secs(2);
 /// Request ids of interrupts that are remembered, and for how long.
 const INTERRUPTS_REMEMBERED_MAX: usize = 1024;
 const INTERRUPTS_REMEMBERED_FOR: Duration = Duration::from_mins(10);
@@ -57,6 +60,7 @@ pub(crate) struct RunTask {
     writes: VecDeque<Write>,
     writing: bool,
     running_due: Option<Instant>,
+    stop_due: Option<Instant>,
     start_error: Option<CallError>,
     /// To be told once the run is recorded.
     warning: Option<String>,
@@ -87,6 +91,7 @@ enum Wake {
     Done(Done),
     Order(Order),
     RunningDue,
+    StopDue,
     Output(Ready),
 }
 
@@ -120,6 +125,7 @@ impl RunTask {
             writes: VecDeque::new(),
             writing: false,
             running_due: None,
+            stop_due: None,
             start_error: None,
             warning: None,
             taken: None,
@@ -142,6 +148,7 @@ impl RunTask {
                 Wake::Done(done) => self.take_in(done),
                 Wake::Order(order) => self.order(order),
                 Wake::RunningDue => self.record_running(),
+                Wake::StopDue => self.go_on_with_stop(),
                 Wake::Output(ready) => self.pump(ready),
             }
             self.answer_waiters();
@@ -164,17 +171,12 @@ impl RunTask {
                 None => std::future::pending().await,
             }
         };
-        let running_due = async {
-            match self.running_due {
-                Some(at) => tokio::time::sleep_until(at).await,
-                None => std::future::pending().await,
-            }
-        };
         tokio::select! { biased;
             Some(report) = self.reports.recv(), if !self.preparing => Wake::Kernel(report),
             Some(done) = self.done.recv() => Wake::Done(done),
             Some(order) = self.orders.recv() => Wake::Order(order),
-            () = running_due => Wake::RunningDue,
+            () = due(self.stop_due) => Wake::StopDue,
+            () = due(self.running_due) => Wake::RunningDue,
             ready = output => Wake::Output(ready),
         }
     }
@@ -214,7 +216,6 @@ impl RunTask {
         match done {
             Done::Prepared(result) => self.prepared(*result),
             Done::LeftOver(row) => self.left_over(*row),
-            Done::Report(Report::StopRecorded) => self.report(Report::StopRecorded),
             Done::Report(report) => {
                 if let Report::StateRecorded(RowState::Paused) = report {
                     answer(&mut self.pausing, || Ok(SignalResult::Done));
@@ -232,6 +233,7 @@ impl RunTask {
             Done::StopDurable(deadline) => {
                 self.desired = Desired::Stop;
                 self.stop_deadline = Some(deadline);
+                self.stop_due = None;
                 self.report(Report::StopRecorded);
             }
             Done::Froze(result) => {
@@ -370,6 +372,13 @@ impl RunTask {
         }
     }
 
+    fn go_on_with_stop(&mut self) {
+        self.stop_due = None;
+        self.at = clock::now();
+        tracing::warn!(run = %self.run, "the stop is not recorded yet, going on with it");
+        self.report(Report::StopRecorded);
+    }
+
     fn line(&mut self, line: &LifecycleEvent) {
         if let Some(output) = &mut self.output {
             output.line(line, self.at);
@@ -396,6 +405,13 @@ impl RunTask {
             Phase::Running { .. } => answer(&mut self.resuming, || Ok(SignalResult::Done)),
             _ => answer(&mut self.resuming, || Err(OrderError::Refused(refusal))),
         }
+    }
+}
+
+async fn due(at: Option<Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at).await,
+        None => std::future::pending().await,
     }
 }
 

@@ -1,6 +1,6 @@
 //! The effects of the machine, carried out.
 
-use super::{Done, RUNNING_RECORD_DELAY, RunTask, prepare_failure};
+use super::{Done, RUNNING_RECORD_DELAY, RunTask, STOP_RECORD_WAIT, prepare_failure};
 use crate::{
     CallError, LifecycleEvent, clock, event,
     output::Output,
@@ -26,7 +26,11 @@ impl RunTask {
             Effect::Record(_) => self.write(Write::Insert(Box::new(self.new.clone()))),
             Effect::Release => self.shared.kernel.release(self.run),
             Effect::ShutGate => self.shared.kernel.shut_gate(self.run),
-            Effect::RecordStop { deadline } => self.write(Write::Stop(deadline)),
+            Effect::RecordStop { deadline } => {
+                let due = clock::instant() + STOP_RECORD_WAIT;
+                self.stop_due.get_or_insert(due);
+                self.write(Write::Stop(deadline));
+            }
             Effect::StopTree(plan) => self.shared.kernel.stop(self.run, &plan),
             Effect::Interrupt => self.send_interrupt(),
             Effect::RecordState(state) => {

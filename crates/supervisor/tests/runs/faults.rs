@@ -1,8 +1,8 @@
 //! What goes wrong at the worst moment.
 
 use crate::{
-    event_names,
-    world::{Nature, Stage, call},
+    abort, event_names,
+    world::{Nature, Stage, Weather, call},
 };
 use kennel_lifecycle::RunId;
 use kennel_supervisor::{Condition, Events, Payload, Position};
@@ -59,6 +59,24 @@ async fn nothing_is_told_before_recorded_and_no_output_before_started() {
     assert_eq!(names[..2], ["recorded", "warning"]);
     let place = |name: &str| names.iter().position(|n| n == name).unwrap();
     assert!(place("started") < place("output"), "{names:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_does_not_wait_behind_a_write_that_hangs() {
+    let stage = Stage::set(Nature::default()).await;
+    let run = stage.supervisor.spawn(call(None)).await.unwrap().run.run;
+    stage.world.store.set(Weather::StatesHang);
+    // The move to `running` is on its way to a store that does not answer.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    tokio::spawn({
+        let supervisor = stage.supervisor.clone();
+        async move { supervisor.abort(abort(run)).await }
+    });
+    let began = tokio::time::Instant::now();
+    while stage.is_alive(run) && began.elapsed() < SOON {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert!(began.elapsed() < Duration::from_secs(3), "{began:?}");
 }
 
 async fn follow(stage: &Stage, run: RunId) -> Events {
