@@ -1,7 +1,9 @@
 //! The calls on a run that is there: abort, interrupt, pause, resume.
 
 use crate::{
-    AbortCall, AbortWait, CallError, RunView, Supervisor, clock, store_fault,
+    AbortCall, AbortWait, CallError, RunView, Supervisor, clock,
+    reads::OPEN_ROW_POLL,
+    store_fault,
     tracker::{Handle, Order, OrderError},
 };
 use kennel_lifecycle::{EndReason, Outcome, RunId, RunKind, StopOrder, StopReason, TreeVerdict};
@@ -32,7 +34,8 @@ impl Supervisor {
                 Some(row) if row.outcome.is_some() => return Ok(row.into()),
                 // Recovery has taken it in hand by now, or another node has it.
                 Some(row) if row.new.node != self.shared.config.node => return Ok(row.into()),
-                Some(_) => {}
+                Some(_) if self.shared.find(call.run).is_some() => {}
+                Some(_) => tokio::time::sleep(OPEN_ROW_POLL).await,
                 None => {
                     if let Some(view) = self.fence(&call).await? {
                         return Ok(view);

@@ -14,8 +14,8 @@ use std::{collections::BTreeMap, io, time::Duration};
 
 /// How long the store may take to say that it is there.
 const PING_MAX: Duration = Duration::from_secs(1);
-/// How often a run of another node is looked at while somebody waits for it.
-const FOREIGN_POLL: Duration = Duration::from_secs(1);
+/// How often an open row that no task here holds, such as one of another node, is looked at while somebody waits.
+pub(crate) const OPEN_ROW_POLL: Duration = Duration::from_secs(1);
 
 /// Events of one run, from a position on. Ends after `Ended`.
 #[derive(Debug)]
@@ -111,12 +111,11 @@ impl Supervisor {
             if let Some(handle) = self.shared.find(run) {
                 let mut live = handle.live.clone();
                 let met = live
-                    .wait_for(|live| live.over || live.view.meets(condition).is_some())
+                    .wait_for(|live| live.over || live.meets(condition).is_some())
                     .await
                     .map(|live| live.clone());
                 if let Ok(live) = met
-                    && let Some(reached) = live.view.meets(condition)
-                    && !(live.over && live.view.outcome.is_none())
+                    && let Some(reached) = live.meets(condition)
                 {
                     return Ok(Waited {
                         reached,
@@ -129,7 +128,7 @@ impl Supervisor {
                 return Ok(Waited { reached, run: view });
             }
             if self.shared.find(run).is_none() {
-                tokio::time::sleep(FOREIGN_POLL).await;
+                tokio::time::sleep(OPEN_ROW_POLL).await;
             }
         }
     }

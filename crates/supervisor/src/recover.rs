@@ -28,6 +28,8 @@ const SHIM_POLL: Duration = Duration::from_millis(50);
 const SHIM_MARGIN: Duration = Duration::from_secs(2);
 /// Longest grace that a start waits for: what has no server has no reader either.
 const ORPHAN_GRACE_MAX: Duration = Duration::from_secs(10);
+/// After what could not be recovered: whoever asks for the run begins it anew, and must not do so without a pause.
+const REST: Duration = Duration::from_secs(1);
 /// Bytes of a journal that are read at once while it is looked through.
 const LOOK_BYTES: usize = 1024 * 1024;
 
@@ -78,7 +80,7 @@ struct Recovery {
 
 impl Recovery {
     async fn drive(mut self, mut orders: mpsc::Receiver<Order>) {
-        let run = self.row.new.run;
+        let place = self.shared.place(self.row.new.run);
         {
             let work = self.work();
             tokio::pin!(work);
@@ -89,7 +91,7 @@ impl Recovery {
                 }
             }
         }
-        self.shared.leave(run);
+        drop(place);
         self.live.send_modify(|live| {
             live.hub = None;
             live.over = true;
@@ -102,6 +104,7 @@ impl Recovery {
                 Ok(outcome) => outcome,
                 Err(error) => {
                     tracing::error!(run = %self.row.new.run, %error, "recovery is given up, the row stays open");
+                    tokio::time::sleep(REST).await;
                     return;
                 }
             },
@@ -178,10 +181,13 @@ impl Recovery {
         self.live
             .send_modify(|live| live.hub = journal.as_ref().map(Journal::hub));
         let closure = Closure { outcome, times };
-        writes::retry(run, "the outcome", || {
+        let written = writes::retry(run, "the outcome", || {
             self.shared.store.close(&self.row.new, &closure)
-        })
-        .await;
+        });
+        if !written.await {
+            tokio::time::sleep(REST).await;
+            return;
+        }
         let Closure { outcome, times } = closure;
         self.live.send_modify(|live| {
             live.view.state = outcome.state();

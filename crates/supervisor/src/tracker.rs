@@ -133,9 +133,12 @@ impl Shared {
         Ok(Entered::New(handle))
     }
 
-    /// Takes a run out; its row is the truth from here on.
-    pub(crate) fn leave(&self, run: RunId) {
-        self.lock().remove(&run);
+    /// The place of a run that has entered, for its task to hold.
+    pub(crate) fn place(self: &Arc<Self>, run: RunId) -> Place {
+        Place {
+            shared: Arc::clone(self),
+            run,
+        }
     }
 
     /// All live runs.
@@ -157,6 +160,19 @@ impl Shared {
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<RunId, Handle>> {
         // A panic elsewhere leaves the map whole: each operation on it is one call.
         self.runs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A run's place among the live ones. Its drop takes the run out, however its task ends; the row is the truth from
+/// there on.
+pub(crate) struct Place {
+    shared: Arc<Shared>,
+    run: RunId,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.shared.lock().remove(&self.run);
     }
 }
 

@@ -18,6 +18,16 @@ pub(crate) struct Live {
     pub(crate) over: bool,
 }
 
+impl Live {
+    /// As [`RunView::meets`], where the view can be told: not that of a run that was given up without a trace, and not
+    /// that of a task which is over while the store says more.
+    pub(crate) fn meets(&self, condition: Condition) -> Option<bool> {
+        let view = &self.view;
+        let told = view.outcome.is_some() || !(self.over || view.state.is_terminal());
+        told.then(|| view.meets(condition)).flatten()
+    }
+}
+
 /// How a start went.
 #[derive(Clone, Debug)]
 pub(crate) enum StartAnswer {

@@ -58,8 +58,13 @@ pub(crate) async fn perform(
             tell(Done::Report(report)).await;
         }
         Write::Close(new, closure) => {
-            retry(run, "the outcome", || store.close(&new, &closure)).await;
-            tell(Done::Report(Report::OutcomeRecorded)).await;
+            let written = retry(run, "the outcome", || store.close(&new, &closure)).await;
+            tell(if written {
+                Done::Report(Report::OutcomeRecorded)
+            } else {
+                Done::Disowned
+            })
+            .await;
         }
     }
     tell(Done::Written).await;
@@ -104,8 +109,8 @@ async fn record_state(
     false
 }
 
-/// Tries until it is written, or until the store says that the row is not ours to write.
-pub(crate) async fn retry<F, Fut>(run: RunId, what: &str, mut write: F)
+/// Tries until it is written, or until the store says that the row is not ours to write: then `false`.
+pub(crate) async fn retry<F, Fut>(run: RunId, what: &str, mut write: F) -> bool
 where
     F: FnMut() -> Fut,
     Fut: Future<Output = Result<(), StoreError>>,
@@ -120,11 +125,11 @@ where
                     let waited = began.elapsed();
                     tracing::info!(%run, ?waited, "{what} is recorded now");
                 }
-                return;
+                return true;
             }
             Err(error @ (StoreError::Fenced(_) | StoreError::Corrupt(_))) => {
                 tracing::error!(%run, %error, "{what} cannot be recorded by this server");
-                return;
+                return false;
             }
             Err(error) => {
                 if !said {

@@ -57,15 +57,22 @@ pub(crate) struct RunTask {
     ops: JoinSet<()>,
     /// Reports wait until the answer to PREPARE has been taken in: they follow it.
     preparing: bool,
+    /// The run's directory is being removed; a next run of this id must not meet the removal.
+    removing: bool,
     writes: VecDeque<Write>,
     writing: bool,
+    /// The row is another server's to close: this one tells nothing more of the run.
+    disowned: bool,
     running_due: Option<Instant>,
     stop_due: Option<Instant>,
     start_error: Option<CallError>,
     /// To be told once the run is recorded.
     warning: Option<String>,
     taken: Option<Box<RunRow>>,
-    interrupt: Option<oneshot::Sender<Result<SignalResult, OrderError>>>,
+    interrupt: Option<(
+        Option<String>,
+        oneshot::Sender<Result<SignalResult, OrderError>>,
+    )>,
     interrupts: VecDeque<(String, Instant)>,
     pausing: Vec<oneshot::Sender<Result<SignalResult, OrderError>>>,
     resuming: Vec<oneshot::Sender<Result<SignalResult, OrderError>>>,
@@ -83,6 +90,12 @@ pub(crate) enum Done {
     LeftOver(Box<Result<Option<RunRow>, StoreError>>),
     StopDurable(Timestamp),
     Froze(SignalResult),
+    /// The interrupt of this request reached nobody's kernel: it may be asked for again.
+    NotInterrupted(String),
+    /// What was made for a run that left no trace is removed.
+    Removed,
+    /// The outcome is not this server's to write.
+    Disowned,
     Written,
 }
 
@@ -122,8 +135,10 @@ impl RunTask {
             done_sender,
             ops: JoinSet::new(),
             preparing: false,
+            removing: false,
             writes: VecDeque::new(),
             writing: false,
+            disowned: false,
             running_due: None,
             stop_due: None,
             start_error: None,
@@ -140,6 +155,7 @@ impl RunTask {
 
     /// Runs the run to its end.
     pub(crate) async fn drive(mut self) {
+        let place = self.shared.place(self.run);
         // Admit is refused only where it was given before.
         let _ = self.feed(Input::Command(Command::Admit));
         while !self.is_over() {
@@ -154,14 +170,25 @@ impl RunTask {
             self.answer_waiters();
         }
         self.answer_waiters();
+        self.let_go_of_reports();
         // The journal's writer goes first, so that a reader which finds no live run finds a whole journal.
         self.output = None;
-        self.shared.leave(self.run);
+        drop(place);
         self.live.send_modify(|live| {
             live.hub = None;
             live.over = true;
         });
         while self.ops.join_next().await.is_some() {}
+    }
+
+    /// A last word that comes after the end of this task is nobody's: the keeper need not keep it.
+    fn let_go_of_reports(&mut self) {
+        self.reports.close();
+        while let Ok(report) = self.reports.try_recv() {
+            if let Fact::TreeEnded(_) = report.fact {
+                self.shared.kernel.acknowledge(self.run);
+            }
+        }
     }
 
     async fn wake(&mut self) -> Wake {
@@ -183,7 +210,7 @@ impl RunTask {
 
     fn is_over(&self) -> bool {
         let ended = matches!(self.machine.phase(), Phase::Closed(_) | Phase::Forgotten(_));
-        ended && !self.writing && self.writes.is_empty()
+        (ended || self.disowned) && !self.writing && self.writes.is_empty() && !self.removing
     }
 
     fn kernel(&mut self, report: KeeperReport) {
@@ -245,6 +272,12 @@ impl RunTask {
                     Report::NotFrozen
                 });
             }
+            Done::NotInterrupted(id) => self.interrupts.retain(|(seen, _)| *seen != id),
+            Done::Removed => self.removing = false,
+            Done::Disowned => {
+                self.disowned = true;
+                self.shared.kernel.acknowledge(self.run);
+            }
             Done::Written => {
                 self.writing = false;
                 self.next_write();
@@ -260,12 +293,13 @@ impl RunTask {
                 let failure = match error {
                     ClientError::Start(failure) => failure,
                     ClientError::KeeperGone => {
+                        // Should it only have been slow, its child must not wait at the gate for ever.
+                        self.shared.kernel.shut_gate(self.run);
                         self.start_error = Some(CallError::Draining);
                         prepare_failure()
                     }
                     ClientError::Exhausted(what) => {
-                        let limit = u64::from(self.shared.config.runs_max);
-                        self.start_error = Some(CallError::QuotaExceeded { what, limit });
+                        self.start_error = Some(self.no_room(what));
                         prepare_failure()
                     }
                 };
@@ -273,17 +307,25 @@ impl RunTask {
             }
         };
         self.new.identity = Some(prepared.identity.clone());
-        if let Some(output) = &mut self.output
-            && let Err(error) = output.attach(prepared.stdout, prepared.stderr)
-        {
-            tracing::error!(run = %self.run, %error, "the output cannot be read, the command is not let go");
-            self.report(Report::Prepared(Box::new(prepared.identity)));
-            return self.report(Report::RecordFailed);
-        }
+        let attached = match &mut self.output {
+            Some(output) => output.attach(prepared.stdout, prepared.stderr),
+            None => Ok(()),
+        };
         if let Some(why) = prepared.cgroup_refused {
             self.warning = Some(format!("this run has no control group: {why}"));
         }
         self.report(Report::Prepared(Box::new(prepared.identity)));
+        if let Err(error) = attached {
+            tracing::error!(run = %self.run, %error, "the output cannot be read, the command is not let go");
+            self.start_error = Some(self.no_room("descriptors of the server".into()));
+            // The gate is shut, and the row that is on its way is closed.
+            self.report(Report::NotReleased);
+        }
+    }
+
+    fn no_room(&self, what: String) -> CallError {
+        let limit = u64::from(self.shared.config.runs_max);
+        CallError::QuotaExceeded { what, limit }
     }
 
     fn order(&mut self, order: Order) {
@@ -294,20 +336,28 @@ impl RunTask {
                 let _ = reply.send(answer);
             }
             Order::Interrupt(request_id, reply) => {
-                if request_id.is_some_and(|id| !self.first_time(id)) {
+                if let Some(id) = &request_id
+                    && self.has_interrupted(id)
+                {
                     let _ = reply.send(Ok(SignalResult::Done));
                     return;
                 }
-                self.interrupt = Some(reply);
-                if let Err(refusal) = self.feed(Input::Command(Command::Interrupt))
-                    && let Some(reply) = self.interrupt.take()
-                {
-                    let _ = reply.send(Err(OrderError::Refused(refusal)));
+                self.interrupt = Some((request_id.clone(), reply));
+                match self.feed(Input::Command(Command::Interrupt)) {
+                    Ok(()) => self.remember(request_id),
+                    Err(refusal) => {
+                        if let Some((_, reply)) = self.interrupt.take() {
+                            let _ = reply.send(Err(OrderError::Refused(refusal)));
+                        }
+                    }
                 }
             }
             Order::Pause(reply) => match self.machine.phase() {
-                Phase::Paused { .. } => drop(reply.send(Ok(SignalResult::Done))),
-                Phase::Pausing { .. } => self.pausing.push(reply),
+                // Where somebody still waits for the row, so does this one.
+                Phase::Paused { .. } if self.pausing.is_empty() => {
+                    drop(reply.send(Ok(SignalResult::Done)));
+                }
+                Phase::Paused { .. } | Phase::Pausing { .. } => self.pausing.push(reply),
                 _ => match self.feed(Input::Command(Command::Pause)) {
                     Ok(()) => self.pausing.push(reply),
                     Err(refusal) => drop(reply.send(Err(OrderError::Refused(refusal)))),
@@ -323,22 +373,25 @@ impl RunTask {
         }
     }
 
-    /// Whether this request id has not been seen in the last ten minutes; remembers it.
-    fn first_time(&mut self, id: String) -> bool {
+    /// Whether an interrupt with this request id went out in the last ten minutes.
+    fn has_interrupted(&mut self, id: &str) -> bool {
         let now = clock::instant();
         while self
             .interrupts
             .front()
             .is_some_and(|(_, at)| now - *at > INTERRUPTS_REMEMBERED_FOR)
-            || self.interrupts.len() >= INTERRUPTS_REMEMBERED_MAX
         {
             self.interrupts.pop_front();
         }
-        if self.interrupts.iter().any(|(seen, _)| *seen == id) {
-            return false;
+        self.interrupts.iter().any(|(seen, _)| seen == id)
+    }
+
+    fn remember(&mut self, request_id: Option<String>) {
+        let Some(id) = request_id else { return };
+        if self.interrupts.len() >= INTERRUPTS_REMEMBERED_MAX {
+            self.interrupts.pop_front();
         }
-        self.interrupts.push_back((id, now));
-        true
+        self.interrupts.push_back((id, clock::instant()));
     }
 
     fn pump(&mut self, ready: Ready) {

@@ -65,6 +65,7 @@ impl RunTask {
             Effect::Forget => {
                 // Only what this task has made is its own to remove.
                 if self.output.take().is_some() {
+                    self.removing = true;
                     self.remove(rundir::remove);
                 }
             }
@@ -129,11 +130,14 @@ impl RunTask {
     }
 
     pub(super) fn send_interrupt(&mut self) {
-        let Some(reply) = self.interrupt.take() else {
+        let Some((request_id, reply)) = self.interrupt.take() else {
             return;
         };
-        self.op(move |shared, run, _| async move {
+        self.op(move |shared, run, done| async move {
             let result = shared.kernel.interrupt(run).await;
+            if let (Ok(SignalResult::Failed(_)), Some(id)) = (&result, request_id) {
+                let _ = done.send(Done::NotInterrupted(id)).await;
+            }
             let _ = reply.send(result.map_err(|_| OrderError::Call(CallError::Draining)));
         });
     }
@@ -201,11 +205,13 @@ impl RunTask {
     }
 
     pub(super) fn remove(&mut self, remove: fn(&Path, RunId) -> io::Result<()>) {
-        let (shared, run) = (Arc::clone(&self.shared), self.run);
-        self.ops.spawn_blocking(move || {
-            if let Err(error) = remove(&shared.config.data_dir, run) {
+        self.op(move |shared, run, done| async move {
+            let removed =
+                tokio::task::spawn_blocking(move || remove(&shared.config.data_dir, run)).await;
+            if let Err(error) = removed.unwrap_or_else(|e| Err(io::Error::other(e))) {
                 tracing::warn!(%run, %error, "the run's directory is not wholly removed");
             }
+            let _ = done.send(Done::Removed).await;
         });
     }
 }

@@ -5,7 +5,7 @@ use crate::{
     world::{Nature, Stage, Weather, call},
 };
 use kennel_lifecycle::RunId;
-use kennel_supervisor::{Condition, Events, Payload, Position};
+use kennel_supervisor::{CallError, Condition, Events, Payload, Position};
 use std::time::Duration;
 
 /// Longer than anything here takes, also on a busy machine.
@@ -77,6 +77,79 @@ async fn a_stop_does_not_wait_behind_a_write_that_hangs() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     assert!(began.elapsed() < Duration::from_secs(3), "{began:?}");
+}
+
+#[tokio::test]
+async fn output_that_cannot_be_read_is_not_let_go_and_leaves_no_open_row() {
+    let stage = Stage::set(Nature {
+        unreadable: true,
+        ..Nature::default()
+    })
+    .await;
+    let run = RunId::from_u128(7);
+    let refused = stage.supervisor.spawn(call(Some(run))).await;
+    assert!(
+        matches!(refused, Err(CallError::QuotaExceeded { .. })),
+        "{refused:?}"
+    );
+    assert!(stage.kernel().executed.is_empty());
+    let row = stage.world.store.row(run);
+    assert!(row.is_none_or(|row| row.outcome.is_some()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_end_that_another_generation_has_to_write_is_not_told() {
+    let stage = Stage::set(Nature::default()).await;
+    let run = stage.supervisor.spawn(call(None)).await.unwrap().run.run;
+    stage.world.store.set(Weather::Superseded);
+    stage.exits(run, 0);
+    let ended = stage.supervisor.wait(run, Condition::Ended);
+    assert!(tokio::time::timeout(SOON, ended).await.is_err());
+    assert!(!event_names(&stage, run).await.contains(&"ended".to_owned()));
+}
+
+#[tokio::test]
+async fn a_wait_is_not_told_that_a_run_without_a_trace_has_ended() {
+    let stage = Stage::set(Nature::default()).await;
+    let run = RunId::from_u128(7);
+    stage.world.store.hold_inserts();
+    let spawn = tokio::spawn({
+        let supervisor = stage.supervisor.clone();
+        async move { supervisor.spawn(call(Some(run))).await }
+    });
+    while !stage.is_alive(run) {
+        tokio::task::yield_now().await;
+    }
+    let wait = tokio::spawn({
+        let supervisor = stage.supervisor.clone();
+        async move { supervisor.wait(run, Condition::Ended).await }
+    });
+    tokio::task::yield_now().await;
+    stage.world.store.set(Weather::Away);
+    stage.world.store.let_inserts_go();
+    spawn.await.unwrap().unwrap_err();
+    stage.world.store.set(Weather::Fair);
+    let waited = wait.await.unwrap();
+    assert!(
+        matches!(waited, Err(CallError::RunNotFound(_))),
+        "{waited:?}"
+    );
+}
+
+#[tokio::test]
+async fn an_interrupt_that_was_refused_goes_out_when_it_is_asked_for_again() {
+    let stage = Stage::set(Nature::default()).await;
+    let run = stage.supervisor.spawn(call(None)).await.unwrap().run.run;
+    stage.supervisor.pause(run).await.unwrap();
+    let request = || Some("a".to_owned());
+    stage
+        .supervisor
+        .interrupt(run, request())
+        .await
+        .unwrap_err();
+    stage.supervisor.resume(run).await.unwrap();
+    stage.supervisor.interrupt(run, request()).await.unwrap();
+    assert_eq!(stage.kernel().interrupts, 1);
 }
 
 async fn follow(stage: &Stage, run: RunId) -> Events {

@@ -348,7 +348,13 @@ impl Kernel for World {
     }
 
     async fn observe(&self, recorded: &Recorded) -> Result<Observation, ClientError> {
-        Ok(self.state.lock().unwrap().orphans[&recorded.run].clone())
+        let gone = || seen(Seen::Gone, CgroupSeen::Empty, None);
+        let state = self.state.lock().unwrap();
+        Ok(state
+            .orphans
+            .get(&recorded.run)
+            .cloned()
+            .unwrap_or_else(gone))
     }
 
     async fn end_orphan(
