@@ -391,7 +391,10 @@ impl Keeper {
                 self.prepare(seq, RunId::from_u128(run), run_dir, plan.into(), fds);
                 None
             }
-            ToKeeper::Ready => None,
+            ToKeeper::Ready => {
+                self.server_is_ready();
+                None
+            }
             ToKeeper::Release { run } => {
                 with(run, &mut Run::release);
                 None

@@ -68,7 +68,7 @@ pub(super) struct Run {
     pub(super) shim: Option<u64>,
     plan: StopPlan,
     /// Its private directory, where the shim leaves its last will.
-    run_dir: PathBuf,
+    private_dir: PathBuf,
     cgroup: Option<CgroupIdentity>,
     cgroup_refused: Option<String>,
     gate: Option<OwnedFd>,
@@ -109,7 +109,7 @@ impl Run {
             id: parts.id,
             shim: Some(parts.shim),
             plan: parts.plan,
-            run_dir: parts.run_dir,
+            private_dir: parts.run_dir,
             cgroup,
             cgroup_refused,
             gate: Some(parts.gate),
@@ -309,7 +309,7 @@ impl Run {
         if self.heard.leader_exited || !reaped {
             return;
         }
-        let exit = exit_record::read(&self.run_dir).and_then(|record| record.exit);
+        let exit = exit_record::read(&self.private_dir).and_then(|record| record.exit);
         self.leader_reaped(exit.unwrap_or(Exit::Unknown), now);
     }
 

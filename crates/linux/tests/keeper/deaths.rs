@@ -31,6 +31,18 @@ pub(crate) const ALL: &[(&str, Death)] = &[
     ),
     ("what_lost_its_shim_too_is_found_and_ended", orphans),
     ("a_second_keeper_is_refused", second_keeper),
+    (
+        "a_server_that_cannot_begin_gives_the_service_its_exit_code",
+        refusing_server,
+    ),
+    (
+        "a_termination_before_the_server_is_ready_ends_at_once",
+        early_termination,
+    ),
+    (
+        "a_termination_without_a_server_bounds_every_grace",
+        late_termination,
+    ),
 ];
 
 /// Children at their gates in one round, and rounds: 200 kills.
@@ -98,20 +110,51 @@ fn look_alike(run: RunId) -> Child {
     command.process_group(0).spawn().expect("a process")
 }
 
+fn await_file(dir: &Path, name: &str) {
+    let give_up = std::time::Instant::now() + crate::stage::DEADLINE;
+    while !dir.join(name).exists() {
+        assert!(std::time::Instant::now() < give_up, "no {name}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+fn terminate(keeper: &Child) {
+    // SAFETY: kill takes integers; the keeper is an unreaped child of this process.
+    unsafe { libc::kill(keeper.id().cast_signed(), libc::SIGTERM) };
+}
+
+fn refusing_server(dir: &Path, choice: &str) {
+    assert_eq!(end(start(dir, choice, "refuses_to_serve")).code(), Some(2));
+    assert!(!dir.join("run/kennel.sock").exists());
+}
+
+fn early_termination(dir: &Path, choice: &str) {
+    let keeper = start(dir, choice, "never_ready");
+    await_file(dir, "up");
+    terminate(&keeper);
+    let asked = std::time::Instant::now();
+    assert_eq!(end(keeper).code(), Some(0));
+    assert!(asked.elapsed() < Duration::from_secs(10));
+    assert!(!dir.join("run/kennel.sock").exists());
+}
+
+fn late_termination(dir: &Path, choice: &str) {
+    let keeper = start(dir, choice, "server_lost_beside_a_long_grace");
+    await_file(dir, "lost");
+    terminate(&keeper);
+    assert_eq!(end(keeper).code(), Some(70));
+    no_process_is_left(dir);
+}
+
 fn second_keeper(dir: &Path, choice: &str) {
     let mut first = start(dir, choice, "until_terminated");
     let lock = dir.join("data/lock");
-    let give_up = std::time::Instant::now() + crate::stage::DEADLINE;
-    while !dir.join("up").exists() {
-        assert!(std::time::Instant::now() < give_up, "no keeper");
-        std::thread::yield_now();
-    }
+    await_file(dir, "up");
     let holder = std::fs::read_to_string(lock).expect("a lock file");
     assert_eq!(holder.trim(), first.id().to_string());
     assert_eq!(end(start(dir, choice, "nothing")).code(), Some(2));
     assert!(first.try_wait().expect("it can be waited for").is_none());
-    // SAFETY: kill takes integers; the keeper is an unreaped child of this process.
-    unsafe { libc::kill(first.id().cast_signed(), libc::SIGTERM) };
+    terminate(&first);
     assert_eq!(end(first).code(), Some(0));
 }
 
@@ -125,12 +168,26 @@ pub(crate) async fn play(name: &str, stage: &mut Stage) {
         "read_last_wills" => read_last_wills(stage).await,
         "all_killed" => all_killed(stage).await,
         "end_orphans" => end_orphans(stage).await,
+        "server_lost_beside_a_long_grace" => {
+            stubborn(stage).await;
+            std::fs::write(stage.file("lost"), "lost\n").expect("a file");
+            kill(std::process::id().cast_signed());
+        }
         "until_terminated" => {
             std::fs::write(stage.file("up"), "up\n").expect("a file");
             assert_eq!(stage.event().await, KeeperEvent::Shutdown);
         }
         other => panic!("no scenario {other}"),
     }
+}
+
+/// A tree that ignores what is polite, with an hour of grace.
+pub(crate) async fn stubborn(stage: &mut Stage) {
+    let (run, mut spec) =
+        stage.shell("trap '' TERM INT; echo up > $0/up; while :; do sleep 1000; done");
+    spec.plan = StopPlan::abort(Duration::from_hours(1));
+    stage.start(run, &spec).await;
+    stage.written("up").await;
 }
 
 async fn exhaustion(stage: &mut Stage) {

@@ -37,6 +37,7 @@ const SCENARIOS: &[(&str, i32)] = &[
     ("a_verdict_that_dies_with_its_shim_is_not_invented", 0),
     ("a_child_whose_shim_dies_at_the_gate_never_runs", 0),
     ("a_run_left_by_a_server_in_order_is_ended", 0),
+    ("a_run_left_by_a_server_in_order_has_no_hour_of_grace", 0),
     ("a_lost_server_ends_all_runs", 70),
     ("termination_is_asked_of_the_server", 0),
     ("many_runs_at_once_all_end", 0),

@@ -28,6 +28,7 @@ pub(crate) async fn play(name: &str, stage: &mut Stage) {
         "a_verdict_that_dies_with_its_shim_is_not_invented" => verdict_lost(stage).await,
         "a_child_whose_shim_dies_at_the_gate_never_runs" => shim_killed_at_gate(stage).await,
         "a_run_left_by_a_server_in_order_is_ended" => left_running(stage).await,
+        "a_run_left_by_a_server_in_order_has_no_hour_of_grace" => deaths::stubborn(stage).await,
         "a_lost_server_ends_all_runs" => lost_server(stage).await,
         "termination_is_asked_of_the_server" => termination(stage).await,
         "many_runs_at_once_all_end" => many(stage).await,

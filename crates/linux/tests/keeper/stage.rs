@@ -103,19 +103,28 @@ pub(crate) fn serve(args: &[String]) -> ExitCode {
         let (client, events, hello) = KeeperClient::connect(socket).await.expect("a keeper");
         let listeners = client.take_listeners();
         assert_eq!(listeners.len(), 1, "one socket was asked for");
+        let dir = PathBuf::from(&args[0]);
+        match args[1].as_str() {
+            "refuses_to_serve" => return ExitCode::from(2),
+            "never_ready" => {
+                std::fs::write(dir.join("up"), "up\n").expect("a file");
+                std::future::pending::<()>().await;
+            }
+            _ => {}
+        }
         client.ready();
         let mut stage = Stage {
             client,
             events,
             hello,
-            dir: PathBuf::from(&args[0]),
+            dir,
             facts: HashMap::new(),
             asked: Vec::new(),
             runs: 0,
         };
         scenarios::play(&args[1], &mut stage).await;
-    });
-    ExitCode::SUCCESS
+        ExitCode::SUCCESS
+    })
 }
 
 /// What a scenario has at hand.

@@ -7,11 +7,14 @@ use kennel_lifecycle::{
     ladder::StopPlan,
     limits::{SHUTDOWN_DEADLINE, SHUTDOWN_GRACE_MAX},
 };
+use std::time::Duration;
 
 /// Between the end of the server's socket and SIGKILL to a server that does not exit.
 const SERVER_EXIT_MS: u64 = 5_000;
 /// After the deadline of a shutdown: time for the server's last commits before it is taken for hung.
 const LAST_COMMITS_MS: u64 = 5_000;
+/// How long a server that is not ready yet may take to become so after SIGTERM or SIGINT; it does not listen before.
+const START_UP_MS: u64 = 2_000;
 /// Most batches of messages that a dead server can have left in the socket.
 const LAST_WORDS_MAX: usize = 1024;
 /// Exit code after the loss of the server.
@@ -22,7 +25,11 @@ const CODE_ALIVE: i32 = 1;
 /// How far the end of the service has come.
 #[derive(Default)]
 pub(super) struct Ending {
-    /// SIGTERM or SIGINT came: then the server is killed at this time if it hangs.
+    /// SIGTERM or SIGINT came.
+    asked: bool,
+    /// The server says that it serves. Before that nothing was lost with it, and its exit code tells why it did not.
+    pub(super) server_was_ready: bool,
+    /// SIGTERM or SIGINT came, or its socket was closed: then the server is killed at this time if it hangs.
     pub(super) shutdown: Option<u64>,
     /// The server's socket was closed: then all is over at this time, ended or not.
     pub(super) drained_by: Option<u64>,
@@ -33,10 +40,18 @@ pub(super) struct Ending {
 impl Keeper {
     pub(super) fn shut_down(&mut self) {
         let now = clock::boot_ms();
-        let again = self.ending.shutdown.is_some();
+        let again = std::mem::replace(&mut self.ending.asked, true);
+        if self.server.socket.is_none() {
+            // There is no server to ask: what is left has its bound from here on.
+            let grace = if again {
+                Duration::ZERO
+            } else {
+                SHUTDOWN_GRACE_MAX
+            };
+            return self.hasten(grace, now);
+        }
         if !again {
-            let wait = u64::try_from(SHUTDOWN_DEADLINE.as_millis()).unwrap_or(u64::MAX);
-            self.ending.shutdown = Some(now + wait + LAST_COMMITS_MS);
+            self.ending.shutdown = Some(now + self.server_patience());
         }
         let word = if again {
             ToServer::ShutdownNow
@@ -44,6 +59,22 @@ impl Keeper {
             ToServer::Shutdown
         };
         self.send(&word, Vec::new());
+    }
+
+    pub(super) fn server_is_ready(&mut self) {
+        self.ending.server_was_ready = true;
+        if self.ending.asked && self.server.socket.is_some() {
+            self.ending.shutdown = Some(clock::boot_ms() + self.server_patience());
+        }
+    }
+
+    /// How long it may take to end after it was asked to.
+    fn server_patience(&self) -> u64 {
+        if self.ending.server_was_ready || !self.runs.is_empty() {
+            millis(SHUTDOWN_DEADLINE) + LAST_COMMITS_MS
+        } else {
+            START_UP_MS
+        }
     }
 
     pub(super) fn kill_server(&mut self, now: u64) {
@@ -64,25 +95,23 @@ impl Keeper {
         let mut longest = 0;
         for id in ids {
             if let Some(run) = self.runs.get_mut(&id) {
-                let grace = run.plan().kill_after.as_millis();
-                longest = longest.max(u64::try_from(grace).unwrap_or(u64::MAX));
+                longest = longest.max(millis(run.plan().kill_after));
                 run.server_gone(now);
             }
             self.touch(id, now);
         }
-        let patience = u64::try_from(SHUTDOWN_DEADLINE.as_millis()).unwrap_or(u64::MAX);
-        self.ending.drained_by = Some(now.saturating_add(longest).saturating_add(patience));
+        let by = now.saturating_add(longest);
+        self.ending.drained_by = Some(by.saturating_add(millis(SHUTDOWN_DEADLINE)));
         self.ending.shutdown.get_or_insert(now + SERVER_EXIT_MS);
-        self.hasten(now);
+        if self.ending.asked {
+            self.hasten(SHUTDOWN_GRACE_MAX, now);
+        }
     }
 
-    /// A server that has exited in order has left nothing running; if it has, that is ended within the bound of a
-    /// shutdown, whatever its own plan says.
-    fn hasten(&mut self, now: u64) {
-        if self.server.exit != Some(Exit::Code(0)) {
-            return;
-        }
-        let plan = StopPlan::abort(SHUTDOWN_GRACE_MAX);
+    /// A server that has exited in order has left nothing running. What it has left all the same, and what is left when
+    /// somebody waits for the end of the service, is ended within the bound of a shutdown, whatever its own plan says.
+    fn hasten(&mut self, grace: Duration, now: u64) {
+        let plan = StopPlan::abort(grace);
         let ids: Vec<RunId> = self.runs.keys().copied().collect();
         for id in ids {
             if let Some(run) = self.runs.get_mut(&id) {
@@ -90,14 +119,14 @@ impl Keeper {
             }
             self.touch(id, now);
         }
-        let patience = u64::try_from(SHUTDOWN_DEADLINE.as_millis()).unwrap_or(u64::MAX);
-        if let Some(by) = &mut self.ending.drained_by {
-            *by = (*by).min(now + patience);
-        }
+        let bound = now + millis(SHUTDOWN_DEADLINE);
+        let by = self.ending.drained_by.map_or(bound, |by| by.min(bound));
+        self.ending.drained_by = Some(by);
     }
 
-    pub(super) fn finished(&mut self, now: u64) -> Option<i32> {
-        let exit = self.server.exit?;
+    /// The server has been reaped.
+    pub(super) fn server_ended(&mut self, exit: Exit) {
+        self.server.exit = Some(exit);
         // It is dead, so what it has sent is all there: read it to its end.
         for _ in 0..LAST_WORDS_MAX {
             if self.server.socket.is_none() {
@@ -109,12 +138,24 @@ impl Keeper {
         if self.server.socket.is_some() {
             self.server_gone();
         }
+        if exit == Exit::Code(0) {
+            self.hasten(SHUTDOWN_GRACE_MAX, clock::boot_ms());
+        }
+    }
+
+    pub(super) fn finished(&mut self, now: u64) -> Option<i32> {
+        let exit = self.server.exit?;
         let left = self.runs.values().any(|run| !run.has_ended());
         let drained_by = self.ending.drained_by.unwrap_or(now);
         if left && now < drained_by {
             return None;
         }
+        if !self.ending.server_was_ready && self.ending.server_killed_at.is_some() {
+            // It was asked to end before it had begun.
+            return Some(if left { CODE_ALIVE } else { 0 });
+        }
         Some(match exit {
+            Exit::Code(code) if !self.ending.server_was_ready => code,
             Exit::Code(0) if left || self.ending.survivors => CODE_ALIVE,
             Exit::Code(0) => 0,
             Exit::Code(CODE_ALIVE) if self.ending.server_killed_at.is_none() => CODE_ALIVE,
@@ -132,4 +173,8 @@ impl Keeper {
         self.leftovers.retain(|group| !cgroup::remove(group));
         self.groups.remove();
     }
+}
+
+fn millis(wait: Duration) -> u64 {
+    u64::try_from(wait.as_millis()).unwrap_or(u64::MAX)
 }

@@ -69,7 +69,7 @@ impl Keeper {
     fn reap(&mut self) {
         while let Ok(Waited::Ended { pid, exit }) = reap::peek_any() {
             if pid == self.server.pid && self.server.exit.is_none() {
-                self.server.exit = Some(exit);
+                self.server_ended(exit);
             }
             self.pool.forget(pid);
             self.reap_leader(pid, exit);
