@@ -59,7 +59,8 @@ impl Supervisor {
                     existing: false,
                 });
             }
-            match shared.enter(run, || start(shared, new, child))? {
+            let runs_max = Some(shared.config.runs_max);
+            match shared.enter(run, runs_max, || start(shared, new, child))? {
                 Entered::New(handle) => return self.begun(handle, call).await,
                 Entered::Existing => {}
             }

@@ -234,19 +234,22 @@ impl Supervisor {
             return Ok(row);
         }
         let row = read().await?.ok_or(CallError::RunNotFound(run))?;
-        if row.outcome.is_none() {
+        // Of a later generation it is another server's, and so is everything about it.
+        if row.outcome.is_none() && row.new.generation <= self.shared.generation {
             recover::take_in_hand(&self.shared, row.clone());
         }
         Ok(row)
     }
 
     fn freshest(&self, row: RunRow) -> RunView {
-        match self.shared.find(row.new.run) {
-            Some(handle) => {
-                let live = handle.live.borrow().clone();
-                if live.over { row.into() } else { live.view }
-            }
-            None => row.into(),
+        // The live view of what has ended may not have heard of it yet.
+        let handle = match &row.outcome {
+            Some(_) => None,
+            None => self.shared.find(row.new.run),
+        };
+        match handle.map(|handle| handle.live.borrow().clone()) {
+            Some(live) if !live.over => live.view,
+            _ => row.into(),
         }
     }
 }

@@ -35,6 +35,10 @@ const LOOK_BYTES: usize = 1024 * 1024;
 
 /// Starts a task that ends and closes the run of this row, unless one is at it.
 pub(crate) fn take_in_hand(shared: &Arc<Shared>, row: RunRow) {
+    begin(shared, row, true);
+}
+
+fn begin(shared: &Arc<Shared>, row: RunRow, asked_for: bool) {
     let run = row.new.run;
     let make = || {
         let (orders_sender, orders) = mpsc::channel(ORDERS_QUEUED_MAX);
@@ -60,12 +64,13 @@ pub(crate) fn take_in_hand(shared: &Arc<Shared>, row: RunRow) {
         let task = Recovery {
             shared: Arc::clone(shared),
             row,
+            asked_for,
             live: live_sender,
         };
         shared.tasks.spawn(task.drive(orders));
         handle
     };
-    match shared.enter(run, make) {
+    match shared.enter(run, None, make) {
         Ok(Entered::New(_)) => tracing::info!(%run, "found open, recovering"),
         Ok(Entered::Existing) => {}
         Err(error) => tracing::error!(%run, %error, "cannot be recovered now"),
@@ -75,6 +80,8 @@ pub(crate) fn take_in_hand(shared: &Arc<Shared>, row: RunRow) {
 struct Recovery {
     shared: Arc<Shared>,
     row: RunRow,
+    /// By a call, while this server has been at work for a while.
+    asked_for: bool,
     live: watch::Sender<Live>,
 }
 
@@ -99,6 +106,9 @@ impl Recovery {
     }
 
     async fn work(&mut self) {
+        if self.asked_for && self.has_ended_since().await {
+            return;
+        }
         let outcome = match self.row.new.identity.clone() {
             Some(identity) => match self.settle(identity).await {
                 Ok(outcome) => outcome,
@@ -112,6 +122,19 @@ impl Recovery {
             None => unknown(),
         };
         self.close(outcome).await;
+    }
+
+    /// Between the read of its row and the entry into the tracker a run may have ended under its own task.
+    async fn has_ended_since(&self) -> bool {
+        let run = self.row.new.run;
+        match self.shared.store.get(run).await {
+            Ok(row) => row.is_none_or(|row| row.outcome.is_some()),
+            Err(error) => {
+                tracing::warn!(%run, %error, "the row cannot be read, recovery is left to the next who asks");
+                tokio::time::sleep(REST).await;
+                true
+            }
+        }
     }
 
     /// Looks and acts until the decision is to close.
@@ -292,7 +315,7 @@ impl Journal {
 pub(crate) fn take_all(shared: &Arc<Shared>, rows: Vec<RunRow>) -> usize {
     let count = rows.len();
     for row in rows {
-        take_in_hand(shared, row);
+        begin(shared, row, false);
     }
     count
 }

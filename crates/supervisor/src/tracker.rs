@@ -112,17 +112,19 @@ impl Shared {
         self.lock().get(&run).cloned()
     }
 
-    /// Puts a run in, unless one of this id is live or the cap is reached.
+    /// Puts a run in, unless one of this id is live or the cap is reached. `runs_max` absent: what has to be recovered
+    /// is there already and has to come in.
     pub(crate) fn enter(
         &self,
         run: RunId,
+        runs_max: Option<u32>,
         make: impl FnOnce() -> Handle,
     ) -> Result<Entered, CallError> {
         let mut runs = self.lock();
         if runs.contains_key(&run) {
             return Ok(Entered::Existing);
         }
-        if runs.len() >= self.config.runs_max as usize {
+        if runs_max.is_some_and(|most| runs.len() >= most as usize) {
             return Err(CallError::QuotaExceeded {
                 what: "live runs".into(),
                 limit: u64::from(self.config.runs_max),

@@ -2,11 +2,14 @@
 
 use crate::{
     abort, event_names,
-    world::{Nature, Stage, Weather, call},
+    world::{Nature, Stage, Weather, call, new_run, open_row, seen},
 };
-use kennel_lifecycle::RunId;
-use kennel_supervisor::{CallError, Condition, Events, Payload, Position};
-use std::time::Duration;
+use kennel_lifecycle::{
+    RunId, RunState,
+    recovery::{CgroupSeen, Seen},
+};
+use kennel_supervisor::{CallError, Condition, Events, ListFilter, Payload, Position};
+use std::{collections::HashMap, time::Duration};
 
 /// Longer than anything here takes, also on a busy machine.
 const SOON: Duration = Duration::from_secs(20);
@@ -150,6 +153,52 @@ async fn an_interrupt_that_was_refused_goes_out_when_it_is_asked_for_again() {
     stage.supervisor.resume(run).await.unwrap();
     stage.supervisor.interrupt(run, request()).await.unwrap();
     assert_eq!(stage.kernel().interrupts, 1);
+}
+
+#[tokio::test]
+async fn more_open_rows_than_there_is_room_for_are_recovered_all_the_same() {
+    let runs: Vec<RunId> = (1..=150).map(RunId::from_u128).collect();
+    let orphans = runs
+        .iter()
+        .map(|run| (*run, seen(Seen::Gone, CgroupSeen::Empty, None)));
+    let orphans = HashMap::from_iter(orphans);
+    let rows = runs.iter().map(|run| open_row(new_run(*run))).collect();
+    let stage = Stage::with_rows(Nature::default(), rows, orphans).await;
+    let until = tokio::time::Instant::now() + SOON;
+    // Nobody asks for them.
+    while stage.world.store.closed.lock().unwrap().len() < runs.len() {
+        assert!(tokio::time::Instant::now() < until, "rows are left open");
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+#[tokio::test]
+async fn pages_of_a_live_state_skip_nobody_and_come_to_an_end() {
+    let stage = Stage::set(Nature::default()).await;
+    let mut spawned = Vec::new();
+    for _ in 0..7 {
+        spawned.push(stage.supervisor.spawn(call(None)).await.unwrap().run.run);
+    }
+    let mut paused: Vec<RunId> = spawned.iter().step_by(2).copied().collect();
+    for run in &paused {
+        stage.supervisor.pause(*run).await.unwrap();
+    }
+    let mut listed = Vec::new();
+    let mut start = None;
+    for _ in 0..10 {
+        let filter = ListFilter {
+            states: vec![RunState::Paused],
+            ..ListFilter::default()
+        };
+        let (page, next) = stage.supervisor.list(filter, start, 2).await.unwrap();
+        listed.extend(page.iter().map(|view| view.run));
+        start = next;
+        if start.is_none() {
+            break;
+        }
+    }
+    paused.reverse();
+    assert_eq!((listed, start), (paused, None));
 }
 
 async fn follow(stage: &Stage, run: RunId) -> Events {

@@ -538,11 +538,16 @@ impl Store for MemoryStore {
     async fn list(
         &self,
         _: &ListFilter,
-        _: Option<PageStart>,
-        _: u32,
+        start: Option<PageStart>,
+        limit: u32,
     ) -> Result<Vec<RunRow>, StoreError> {
         self.check()?;
-        Ok(self.rows.lock().unwrap().values().rev().cloned().collect())
+        let mut rows: Vec<RunRow> = self.rows.lock().unwrap().values().cloned().collect();
+        let place = |row: &RunRow| (row.new.created, row.new.run);
+        rows.sort_unstable_by_key(|row| std::cmp::Reverse(place(row)));
+        rows.retain(|row| start.is_none_or(|start| place(row) < (start.created, start.run)));
+        rows.truncate(limit as usize);
+        Ok(rows)
     }
 
     async fn open_runs(&self, _: NodeId) -> Result<Vec<RunRow>, StoreError> {
