@@ -79,9 +79,8 @@ impl ProcessService for Processes {
         let call = request::spawn(request.into_inner(), owner, trace, &self.key)?;
         let validate_only = call.validate_only;
         let supervisor = self.supervisor.clone();
-        let spawned = self
-            .to_its_end(async move { supervisor.spawn(call).await })
-            .await?;
+        let started = self.to_its_end(async move { supervisor.spawn(call).await });
+        let spawned = self.unless_draining(started).await?;
         let is_there = spawned.existing || !validate_only;
         Ok(Response::new(pb::SpawnResponse {
             run: is_there.then(|| run::run(spawned.run)),
@@ -110,9 +109,8 @@ impl ProcessService for Processes {
     ) -> Result<Response<pb::InterruptResponse>, Status> {
         let (run, request_id) = request::interrupt(request.get_ref())?;
         let supervisor = self.supervisor.clone();
-        let view = self
-            .to_its_end(async move { supervisor.interrupt(run, request_id).await })
-            .await?;
+        let done = self.to_its_end(async move { supervisor.interrupt(run, request_id).await });
+        let view = self.unless_draining(done).await?;
         Ok(Response::new(pb::InterruptResponse {
             run: Some(run::run(view)),
         }))
@@ -124,9 +122,8 @@ impl ProcessService for Processes {
     ) -> Result<Response<pb::PauseResponse>, Status> {
         let run = request::run_id(&request.get_ref().run_id)?;
         let supervisor = self.supervisor.clone();
-        let view = self
-            .to_its_end(async move { supervisor.pause(run).await })
-            .await?;
+        let done = self.to_its_end(async move { supervisor.pause(run).await });
+        let view = self.unless_draining(done).await?;
         Ok(Response::new(pb::PauseResponse {
             run: Some(run::run(view)),
         }))
@@ -138,9 +135,8 @@ impl ProcessService for Processes {
     ) -> Result<Response<pb::ResumeResponse>, Status> {
         let run = request::run_id(&request.get_ref().run_id)?;
         let supervisor = self.supervisor.clone();
-        let view = self
-            .to_its_end(async move { supervisor.resume(run).await })
-            .await?;
+        let done = self.to_its_end(async move { supervisor.resume(run).await });
+        let view = self.unless_draining(done).await?;
         Ok(Response::new(pb::ResumeResponse {
             run: Some(run::run(view)),
         }))
@@ -196,8 +192,11 @@ impl ProcessService for Processes {
         let call = request::events(request.get_ref())?;
         let place = self.places.clone().try_acquire_owned();
         let place = place.map_err(|_| status::too_many_streams(limits::STREAMS_MAX))?;
-        let found = self.supervisor.events(call.run, call.from).await;
-        let (view, events) = found.map_err(|e| status::of(&e))?;
+        let finding = async {
+            let found = self.supervisor.events(call.run, call.from).await;
+            found.map_err(|e| status::of(&e))
+        };
+        let (view, events) = self.unless_draining(finding).await?;
         let reader = stream::Reader::new(view, events, &call, self.draining.clone(), place);
         Ok(Response::new(Box::pin(reader.into_stream())))
     }

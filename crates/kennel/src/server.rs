@@ -10,15 +10,19 @@ use crate::{
     serve::{self, LOST},
     telemetry,
 };
-use kennel_edge::{EdgeConfig, digest::DigestKey};
+use kennel_edge::{EdgeConfig, ServeError, digest::DigestKey};
 use kennel_linux::{client::KeeperClient, keeper, limits};
 use kennel_supervisor::{Supervisor, SupervisorConfig};
 use std::{
     error::Error, os::fd::OwnedFd, path::Path, process::ExitCode, sync::Arc, time::Duration,
 };
+use tokio::task::JoinHandle;
 
 /// What may still be written after the supervisor has ended: answers on their way to clients.
 const LAST_WORDS_MAX: Duration = Duration::from_millis(500);
+
+/// How long the store may take to carry out what is queued when the server goes.
+const STORE_FINISH_MAX: Duration = Duration::from_secs(1);
 
 /// Serves until the keeper says that it is enough.
 pub(crate) fn main(flags: &ServeArgs, here: &Surroundings) -> ExitCode {
@@ -72,13 +76,29 @@ async fn serve(
         failed(&what, &cause)
     })?;
     let kernel = Arc::new(keeper.clone());
-    let (supervisor, mut ended) = Supervisor::boot(own, kernel, events, hello, store)
+    let (supervisor, ended) = Supervisor::boot(own, kernel, events, hello, Arc::clone(&store))
         .await
         .map_err(|cause| failed("cannot take this node over", &cause))?;
     let listeners = keeper.take_listeners();
-    let mut edge = tokio::spawn(kennel_edge::serve(supervisor, listeners, edge));
+    let edge = tokio::spawn(kennel_edge::serve(supervisor, listeners, edge));
     keeper.ready();
     say_ready(config, &containment, log);
+    let code = to_the_end(ended, edge).await;
+    // What is queued is carried out, and the database is closed in good order.
+    if tokio::time::timeout(STORE_FINISH_MAX, store.finish())
+        .await
+        .is_err()
+    {
+        tracing::warn!("the store did not finish in time, what it still had to write is recovered");
+    }
+    code
+}
+
+/// Waits for the supervisor's exit code, and for the edge behind it.
+async fn to_the_end(
+    mut ended: JoinHandle<i32>,
+    mut edge: JoinHandle<Result<(), ServeError>>,
+) -> Result<i32, Failure> {
     let code = tokio::select! {
         code = &mut ended => code.map_err(|cause| failed("the supervisor failed", &cause).code(LOST))?,
         served = &mut edge => return match served {
@@ -110,7 +130,7 @@ fn supervisor_config(
         node_name: host_name(),
         data_dir: config.data_dir.clone(),
         server_env: here.env.clone().into_iter().collect(),
-        runs_max: u32::try_from(limits::runs_by_keeper_descriptors(open_files)).unwrap_or(u32::MAX),
+        runs_max: u32::try_from(limits::runs_by_descriptors(open_files)).unwrap_or(u32::MAX),
     })
 }
 

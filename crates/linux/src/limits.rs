@@ -9,6 +9,12 @@ pub const KEEPER_FDS_PER_RUN: u64 = 5;
 /// Descriptors that the keeper needs for itself: epoll, signals, timer, lock, server, listeners, warm shims.
 pub const KEEPER_FDS_RESERVED: u64 = 128;
 
+/// Descriptors that the server holds for one run: two outputs, index and three streams of its journal.
+pub const SERVER_FDS_PER_RUN: u64 = 6;
+
+/// Descriptors that the server needs for itself: runtime, store, keeper, some clients and readers of ended runs.
+pub const SERVER_FDS_RESERVED: u64 = 256;
+
 /// `RLIMIT_NOFILE` of this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpenFiles {
@@ -24,10 +30,12 @@ pub fn open_files() -> io::Result<OpenFiles> {
     Ok(OpenFiles { soft, hard })
 }
 
-/// Most runs that the keeper's descriptors allow, where it lives under the same limit.
+/// Most runs that the descriptors of keeper and server allow, where both live under the same limit.
 #[must_use]
-pub fn runs_by_keeper_descriptors(limit: OpenFiles) -> u64 {
-    limit.soft.saturating_sub(KEEPER_FDS_RESERVED) / KEEPER_FDS_PER_RUN
+pub fn runs_by_descriptors(limit: OpenFiles) -> u64 {
+    let keeper = limit.soft.saturating_sub(KEEPER_FDS_RESERVED) / KEEPER_FDS_PER_RUN;
+    let server = limit.soft.saturating_sub(SERVER_FDS_RESERVED) / SERVER_FDS_PER_RUN;
+    keeper.min(server)
 }
 
 /// Raises the soft limit to the hard one and gives back what it was.

@@ -171,6 +171,9 @@ impl<R: Reader> Store for Durable<R> {
     }
 
     async fn ping(&self) -> Result<(), StoreError> {
+        if self.writer.has_ended() {
+            return Err(StoreError::Unavailable("nothing can be written".into()));
+        }
         self.reader.ping().await
     }
 

@@ -159,6 +159,11 @@ impl Writer {
             .unwrap_or_else(|_| Err(Failure::Unknown("the writer is gone".into())))
     }
 
+    /// Whether nothing can be written any more: the task has ended, in order or not.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.urgent.is_closed()
+    }
+
     /// Takes no more, writes what is queued, and ends the task. A second call has nothing to do.
     pub(crate) async fn finish(&self) {
         let taken = self
