@@ -25,7 +25,7 @@ use listen::Listening;
 use main_loop::{Keeper, Parts};
 use nix::sys::{
     prctl,
-    signal::{SigSet, Signal},
+    signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction},
     signalfd::{SfdFlags, SignalFd},
 };
 use server::Server;
@@ -116,6 +116,7 @@ pub fn run(config: &KeeperConfig) -> Result<i32, KeeperError> {
     let host = |step| move |source: io::Error| KeeperError::Host { step, source };
     prctl::set_dumpable(false).map_err(|e| host("make this process undumpable")(e.into()))?;
     prctl::set_child_subreaper(true).map_err(|e| host("become a subreaper")(e.into()))?;
+    check_proc().map_err(host("use /proc, which is not of this pid namespace"))?;
     data_dir::create(&config.data_dir)?;
     let _lock = data_dir::lock(&config.data_dir)?;
     let node = data_dir::node_id(&config.data_dir)?;
@@ -153,8 +154,25 @@ pub fn run(config: &KeeperConfig) -> Result<i32, KeeperError> {
     keeper.run(&hello).map_err(host("wait for events"))
 }
 
+/// All checks here go by numbers in /proc: they must be the numbers that system calls use. In the /proc of another pid
+/// namespace they are those of strangers.
+fn check_proc() -> io::Result<()> {
+    let link = std::fs::read_link("/proc/self")?;
+    let own = std::process::id().to_string();
+    if link.as_os_str() == own.as_str() {
+        return Ok(());
+    }
+    let link = link.display();
+    let why = format!("it shows this process as {link}, and its number is {own}");
+    Err(io::Error::other(why))
+}
+
 /// Signals become messages to the loop.
 fn take_signals() -> nix::Result<SignalFd> {
+    // Who started this may have had it ignored, which is inherited: then the kernel would throw exits away.
+    let default = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
+    // SAFETY: no handler is set that could run unsafe code; the action that was replaced is not used.
+    unsafe { sigaction(Signal::SIGCHLD, &default) }?;
     let mut mask = SigSet::empty();
     for signal in [
         Signal::SIGCHLD,

@@ -43,6 +43,28 @@ const SCENARIOS: &[(&str, i32)] = &[
     ("many_runs_at_once_all_end", 0),
 ];
 
+/// Surroundings that a keeper may be started in: how, with which scenario, and the code that it ends with.
+const SURROUNDINGS: &[(&str, &str, &str, i32)] = &[
+    (
+        "a_keeper_without_descriptors_says_so_and_recovers",
+        "few_files",
+        "exhaustion",
+        0,
+    ),
+    (
+        "a_keeper_whose_parent_ignores_exits_still_sees_them",
+        "ignored_exits",
+        "output_exit_and_tree_are_told_in_order",
+        0,
+    ),
+    (
+        "a_keeper_with_the_proc_of_another_pid_namespace_refuses_to_start",
+        "foreign_proc",
+        "nothing",
+        1,
+    ),
+];
+
 pub(crate) fn all() -> Vec<Test> {
     let mut tests = Vec::new();
     for &(scenario, code) in SCENARIOS {
@@ -59,15 +81,17 @@ pub(crate) fn all() -> Vec<Test> {
             });
         }
     }
-    tests.push(Test {
-        name: "a_keeper_without_descriptors_says_so_and_recovers".into(),
-        run: Box::new(|| {
-            let dir = tempfile::tempdir().expect("a directory");
-            let status = end(start(dir.path(), "few_files", "exhaustion"));
-            assert_eq!(status.code(), Some(0));
-            nothing_is_left(dir.path());
-        }),
-    });
+    for &(name, choice, scenario, code) in SURROUNDINGS {
+        tests.push(Test {
+            name: name.into(),
+            run: Box::new(move || {
+                let dir = tempfile::tempdir().expect("a directory");
+                let status = end(start(dir.path(), choice, scenario));
+                assert_eq!(status.code(), Some(code));
+                nothing_is_left(dir.path());
+            }),
+        });
+    }
     for (name, run) in deaths::ALL {
         for choice in ["auto", "off"] {
             tests.push(Test {

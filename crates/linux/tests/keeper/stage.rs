@@ -29,9 +29,16 @@ const FEW_FILES: u64 = 64;
 pub(crate) fn keep(args: &[String]) -> ExitCode {
     let dir = PathBuf::from(&args[0]);
     let cgroup = match args[1].as_str() {
-        "auto" | "no_clone3" | "few_files" => CgroupChoice::Auto,
+        "auto" | "no_clone3" | "few_files" | "ignored_exits" => CgroupChoice::Auto,
         _ => CgroupChoice::Off,
     };
+    if args[1] == "foreign_proc" {
+        return keep_below_foreign_proc(args);
+    }
+    if args[1] == "ignored_exits" {
+        // SAFETY: no handler is set that could run unsafe code.
+        unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
+    }
     if args[1] == "no_clone3" {
         refuse_clone3();
     }
@@ -61,6 +68,19 @@ pub(crate) fn keep(args: &[String]) -> ExitCode {
             ExitCode::from(u8::try_from(error.exit_code()).expect("a small code"))
         }
     }
+}
+
+/// A keeper in a pid namespace of its own, which sees the /proc of this one.
+fn keep_below_foreign_proc(args: &[String]) -> ExitCode {
+    // SAFETY: unshare takes an integer, and this process has one thread.
+    let apart = unsafe { libc::unshare(libc::CLONE_NEWUSER | libc::CLONE_NEWPID) };
+    assert_eq!(apart, 0, "a namespace can be made");
+    let own = std::env::current_exe().expect("own path");
+    let keeper = std::process::Command::new(own)
+        .args(["keeper", &args[0], "off", &args[2]])
+        .status()
+        .expect("a keeper");
+    ExitCode::from(u8::try_from(keeper.code().expect("a code")).expect("a small code"))
 }
 
 /// As the filters of older container runtimes do: clone3(2) is ENOSYS, here and in all children.
