@@ -80,6 +80,8 @@ pub(super) struct Keeper {
     open_files: OpenFiles,
     pool: Pool,
     shims: HashMap<u64, Shim>,
+    /// By number, for as long as they are not reaped.
+    shim_of_pid: HashMap<i32, u64>,
     next_shim: u64,
     runs: HashMap<RunId, Run>,
     wakes: BTreeSet<(u64, RunId)>,
@@ -130,6 +132,7 @@ impl Keeper {
             open_files: parts.open_files,
             pool: Pool::new(),
             shims: HashMap::new(),
+            shim_of_pid: HashMap::new(),
             next_shim: SHIMS_FROM,
             runs: HashMap::new(),
             wakes: BTreeSet::new(),

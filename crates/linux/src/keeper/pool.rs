@@ -40,7 +40,7 @@ impl Pool {
         Ok(())
     }
 
-    /// Shrinks the wish, after a fork that failed: the host has no room.
+    /// Shrinks the wish: the host has no room, or no way.
     pub(super) fn stop_refilling(&mut self) {
         self.wanted = self.warm.len();
     }
@@ -54,9 +54,14 @@ impl Pool {
         fork_shim()
     }
 
-    /// A child of this number was reaped: if it was a warm shim, it is one no more.
+    /// A child of this number was reaped: if it was a warm shim, it is one no more. Where one could not live the next
+    /// could not either, so that none takes its place until there is work.
     pub(super) fn forget(&mut self, pid: i32) {
+        let before = self.warm.len();
         self.warm.retain(|warm| warm.pid != pid);
+        if self.warm.len() < before {
+            self.stop_refilling();
+        }
     }
 
     /// All of them, for the end.
@@ -75,5 +80,28 @@ fn fork_shim() -> io::Result<Warm> {
             pid: child.as_raw(),
             socket: ours,
         }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shims_that_cannot_live_are_not_forked_again_and_again() {
+        let (ours, theirs) = fdpass::pair().expect("a pair");
+        let mut child = std::process::Command::new("true")
+            .spawn()
+            .expect("true starts");
+        drop(theirs);
+        let mut pool = Pool::new();
+        pool.warm.push_back(Warm {
+            pid: child.id().cast_signed(),
+            socket: ours,
+        });
+        assert!(pool.is_short());
+        pool.forget(child.id().cast_signed());
+        assert!(!pool.is_short());
+        child.wait().expect("it can be reaped");
     }
 }

@@ -92,6 +92,7 @@ impl Keeper {
             return Err(error);
         }
         self.next_shim += 1;
+        self.shim_of_pid.insert(warm.pid, token);
         self.shims.insert(
             token,
             Shim {

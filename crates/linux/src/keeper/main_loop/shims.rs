@@ -43,13 +43,20 @@ impl Keeper {
                 Ok(Received::Eof) | Err(_) => break true,
             }
         };
-        if gone && let Some(shim) = self.shims.remove(&token) {
-            let _ = self.epoll.delete(&shim.socket);
-            if let Some(run) = self.runs.get_mut(&id) {
-                run.shim_gone(now);
-            }
+        if gone {
+            self.lose_shim(token, now);
         }
         self.touch(id, now);
+    }
+
+    fn lose_shim(&mut self, token: u64, now: u64) {
+        let Some(shim) = self.shims.remove(&token) else {
+            return;
+        };
+        let _ = self.epoll.delete(&shim.socket);
+        if let Some(run) = self.runs.get_mut(&shim.run) {
+            run.shim_gone(now);
+        }
     }
 
     pub(super) fn hear_signals(&mut self) -> io::Result<()> {
@@ -72,9 +79,24 @@ impl Keeper {
                 self.server_ended(exit);
             }
             self.pool.forget(pid);
-            self.reap_leader(pid, exit);
+            match self.shim_of_pid.remove(&pid) {
+                Some(token) => self.shim_ended(token),
+                None => self.reap_leader(pid, exit),
+            }
             let _ = reap::reap(pid);
         }
+    }
+
+    /// INVARIANT: a tree hangs below its shim only for as long as the shim's number cannot become another's. So the run
+    /// hears of the end before the shim is reaped, whoever may hold the other end of its socket.
+    fn shim_ended(&mut self, token: u64) {
+        let Some(run) = self.shims.get(&token).map(|shim| shim.run) else {
+            return;
+        };
+        self.hear_shim(token);
+        let now = clock::boot_ms();
+        self.lose_shim(token, now);
+        self.touch(run, now);
     }
 
     /// A leader becomes a child of this process when its shim has died; the shim's socket is closed before that, so
