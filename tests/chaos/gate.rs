@@ -20,7 +20,9 @@ use tonic::Code;
 /// SIGKILLs on SQLite and on Postgres: 200 in all.
 const KILLS_ON_SQLITE: u32 = 150;
 const KILLS_ON_POSTGRES: u32 = 50;
-/// Clients that spawn at the same time, each one run after another.
+/// Services on SQLite that are killed at the same time, each its own share: a round is mostly waiting.
+const SERVICES: u32 = 5;
+/// Clients of one service that spawn at the same time, each one run after another.
 const SPAWNERS: usize = 8;
 /// Children that wait at the same time.
 const GATED: usize = 16;
@@ -40,13 +42,23 @@ type Answers = BTreeMap<String, Result<(), Code>>;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_command_runs_unrecorded_on_sqlite() {
-    kill_at_the_gate(Options::default(), KILLS_ON_SQLITE).await;
+    let mut services = JoinSet::new();
+    for _ in 0..SERVICES {
+        services.spawn(kill_at_the_gate(
+            Options::default(),
+            KILLS_ON_SQLITE / SERVICES,
+        ));
+    }
+    services.join_all().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_command_runs_unrecorded_on_postgres() {
-    let postgres = Postgres::start().await;
-    kill_at_the_gate(Options::on(&postgres.url()), KILLS_ON_POSTGRES).await;
+    let (one, other) = (Postgres::start().await, Postgres::start().await);
+    tokio::join!(
+        kill_at_the_gate(Options::on(&one.url()), KILLS_ON_POSTGRES / 2),
+        kill_at_the_gate(Options::on(&other.url()), KILLS_ON_POSTGRES / 2),
+    );
 }
 
 /// The store is halted, so that every child waits at its gate; one that held a sibling's gate open would wait for ever
