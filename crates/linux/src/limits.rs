@@ -12,8 +12,9 @@ pub const KEEPER_FDS_RESERVED: u64 = 128;
 /// Descriptors that the server holds for one run: two outputs, index and three streams of its journal.
 pub const SERVER_FDS_PER_RUN: u64 = 6;
 
-/// Descriptors that the server needs for itself: runtime, store, keeper, some clients and readers of ended runs.
-pub const SERVER_FDS_RESERVED: u64 = 256;
+/// Descriptors that the server needs for itself: runtime, store, keeper, connections, readers of journals, spawns on
+/// their way.
+pub const SERVER_FDS_RESERVED: u64 = 512;
 
 /// `RLIMIT_NOFILE` of this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,11 +31,13 @@ pub fn open_files() -> io::Result<OpenFiles> {
     Ok(OpenFiles { soft, hard })
 }
 
-/// Most runs that the descriptors of keeper and server allow, where both live under the same limit.
+/// Most runs whose descriptors both keeper and server can hold: each has this limit for itself. Where the limit is
+/// small, runs get half of it.
 #[must_use]
 pub fn runs_by_descriptors(limit: OpenFiles) -> u64 {
-    let keeper = limit.soft.saturating_sub(KEEPER_FDS_RESERVED) / KEEPER_FDS_PER_RUN;
-    let server = limit.soft.saturating_sub(SERVER_FDS_RESERVED) / SERVER_FDS_PER_RUN;
+    let runs = |reserved: u64, per_run: u64| (limit.soft - reserved.min(limit.soft / 2)) / per_run;
+    let keeper = runs(KEEPER_FDS_RESERVED, KEEPER_FDS_PER_RUN);
+    let server = runs(SERVER_FDS_RESERVED, SERVER_FDS_PER_RUN);
     keeper.min(server)
 }
 
@@ -43,4 +46,19 @@ pub(crate) fn raise_open_files() -> io::Result<OpenFiles> {
     let before = open_files()?;
     setrlimit(Resource::RLIMIT_NOFILE, before.hard, before.hard)?;
     Ok(before)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn as_many_runs_as_both_processes_can_hold() {
+        let runs = |soft| runs_by_descriptors(OpenFiles { soft, hard: soft });
+        assert_eq!(runs(20_000), (20_000 - 512) / 6);
+        assert_eq!(runs(1024), 512 / 6);
+        assert_eq!(runs(256), 128 / 6);
+        assert_eq!(runs(0), 0);
+        assert_eq!(runs(u64::MAX), (u64::MAX - 512) / 6);
+    }
 }
