@@ -148,6 +148,11 @@ impl Machine {
                     Phase::Forgotten(NeverRan::Failed(failure))
                 }
             }),
+            // A stop means the run under the key, which is not this one.
+            Input::Report(Report::KeyTaken) => {
+                self.effects.push(Effect::Forget);
+                stay(Phase::Forgotten(NeverRan::Superseded))
+            }
             Input::Report(_) => stay(Phase::Preparing { stop }),
         }
     }

@@ -59,7 +59,7 @@ pub(crate) async fn perform(
         }
         Write::Close(new, closure) => {
             let written = retry(run, "the outcome", || store.close(&new, &closure)).await;
-            tell(if written {
+            tell(if written && is_told(&*store, run, &closure).await {
                 Done::Report(Report::OutcomeRecorded)
             } else {
                 Done::Disowned
@@ -68,6 +68,26 @@ pub(crate) async fn perform(
         }
     }
     tell(Done::Written).await;
+}
+
+/// Whether the row tells this very end. What never ran may have found another's closed row under its key.
+async fn is_told(store: &dyn Store, run: RunId, closure: &Closure) -> bool {
+    if closure.outcome.exit.is_some() {
+        return true;
+    }
+    let mut pause = RETRY_FIRST;
+    loop {
+        match store.get(run).await {
+            Ok(row) => {
+                return row.and_then(|row| row.outcome).as_ref() == Some(&closure.outcome);
+            }
+            Err(error) => {
+                tracing::warn!(%run, %error, "the outcome cannot be read back, trying again");
+            }
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(RETRY_LONGEST);
+    }
 }
 
 async fn insert(store: &dyn Store, new: &NewRun) -> Done {

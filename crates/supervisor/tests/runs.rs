@@ -4,6 +4,8 @@
 
 #[path = "runs/faults.rs"]
 mod faults;
+#[path = "runs/simulation.rs"]
+mod simulation;
 mod world;
 
 use kennel_lifecycle::{

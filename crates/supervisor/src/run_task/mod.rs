@@ -37,6 +37,8 @@ const INTERRUPTS_REMEMBERED_FOR: Duration = Duration::from_mins(10);
 /// Results that wait for the task.
 const DONE_QUEUED_MAX: usize = 16;
 
+type SignalReply = oneshot::Sender<Result<SignalResult, OrderError>>;
+
 /// A run's task.
 #[derive(Debug)]
 pub(crate) struct RunTask {
@@ -57,8 +59,7 @@ pub(crate) struct RunTask {
     ops: JoinSet<()>,
     /// Reports wait until the answer to PREPARE has been taken in: they follow it.
     preparing: bool,
-    /// The run's directory is being removed; a next run of this id must not meet the removal.
-    removing: bool,
+    room: Room,
     writes: VecDeque<Write>,
     writing: bool,
     /// The row is another server's to close: this one tells nothing more of the run.
@@ -69,16 +70,22 @@ pub(crate) struct RunTask {
     /// To be told once the run is recorded.
     warning: Option<String>,
     taken: Option<Box<RunRow>>,
-    interrupt: Option<(
-        Option<String>,
-        oneshot::Sender<Result<SignalResult, OrderError>>,
-    )>,
+    interrupt: Option<(Option<String>, SignalReply)>,
     interrupts: VecDeque<(String, Instant)>,
-    pausing: Vec<oneshot::Sender<Result<SignalResult, OrderError>>>,
-    resuming: Vec<oneshot::Sender<Result<SignalResult, OrderError>>>,
+    pausing: Vec<SignalReply>,
+    resuming: Vec<SignalReply>,
     pause_result: Option<SignalResult>,
     /// When the input that is being taken in happened.
     at: Timestamp,
+}
+
+/// The run's directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Room {
+    /// It is there or it is not.
+    Kept,
+    /// It is being removed; a next run of this id must not meet the removal.
+    Removing,
 }
 
 /// The result of work that the task has started.
@@ -135,7 +142,7 @@ impl RunTask {
             done_sender,
             ops: JoinSet::new(),
             preparing: false,
-            removing: false,
+            room: Room::Kept,
             writes: VecDeque::new(),
             writing: false,
             disowned: false,
@@ -210,7 +217,10 @@ impl RunTask {
 
     fn is_over(&self) -> bool {
         let ended = matches!(self.machine.phase(), Phase::Closed(_) | Phase::Forgotten(_));
-        (ended || self.disowned) && !self.writing && self.writes.is_empty() && !self.removing
+        (ended || self.disowned)
+            && !self.writing
+            && self.writes.is_empty()
+            && self.room == Room::Kept
     }
 
     fn kernel(&mut self, report: KeeperReport) {
@@ -273,7 +283,7 @@ impl RunTask {
                 });
             }
             Done::NotInterrupted(id) => self.interrupts.retain(|(seen, _)| *seen != id),
-            Done::Removed => self.removing = false,
+            Done::Removed => self.room = Room::Kept,
             Done::Disowned => {
                 self.disowned = true;
                 self.shared.kernel.acknowledge(self.run);
@@ -476,10 +486,7 @@ fn prepare_failure() -> StartFailure {
     }
 }
 
-fn answer(
-    waiters: &mut Vec<oneshot::Sender<Result<SignalResult, OrderError>>>,
-    with: impl Fn() -> Result<SignalResult, OrderError>,
-) {
+fn answer(waiters: &mut Vec<SignalReply>, with: impl Fn() -> Result<SignalResult, OrderError>) {
     for waiter in waiters.drain(..) {
         // A caller that has gone needs no answer.
         let _ = waiter.send(with());

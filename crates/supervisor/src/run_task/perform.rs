@@ -1,6 +1,6 @@
 //! The effects of the machine, carried out.
 
-use super::{Done, RUNNING_RECORD_DELAY, RunTask, STOP_RECORD_WAIT, prepare_failure};
+use super::{Done, RUNNING_RECORD_DELAY, Room, RunTask, STOP_RECORD_WAIT, prepare_failure};
 use crate::{
     CallError, LifecycleEvent, clock, event,
     output::Output,
@@ -65,7 +65,7 @@ impl RunTask {
             Effect::Forget => {
                 // Only what this task has made is its own to remove.
                 if self.output.take().is_some() {
-                    self.removing = true;
+                    self.room = Room::Removing;
                     self.remove(rundir::remove);
                 }
             }
@@ -97,8 +97,15 @@ impl RunTask {
                     tracing::error!(run = %self.run, %error, "what an earlier start has left cannot be removed");
                 }
             },
-            Ok(Some(row)) => self.taken = Some(Box::new(row)),
-            Err(error) => self.start_error = Some(store_fault(&error)),
+            Ok(Some(row)) => {
+                self.taken = Some(Box::new(row));
+                return self.report(Report::KeyTaken);
+            }
+            Err(error) => {
+                // There may be a row, and then a stop is not this run's.
+                self.start_error = Some(store_fault(&error));
+                return self.report(Report::KeyTaken);
+            }
         }
         self.report(Report::PrepareFailed(prepare_failure()));
     }

@@ -161,7 +161,7 @@ async fn more_open_rows_than_there_is_room_for_are_recovered_all_the_same() {
     let orphans = runs
         .iter()
         .map(|run| (*run, seen(Seen::Gone, CgroupSeen::Empty, None)));
-    let orphans = HashMap::from_iter(orphans);
+    let orphans: HashMap<_, _> = orphans.collect();
     let rows = runs.iter().map(|run| open_row(new_run(*run))).collect();
     let stage = Stage::with_rows(Nature::default(), rows, orphans).await;
     let until = tokio::time::Instant::now() + SOON;

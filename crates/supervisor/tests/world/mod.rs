@@ -60,10 +60,10 @@ pub struct Nature {
 }
 
 #[derive(Debug)]
-struct Child {
+pub struct Child {
     nature: Nature,
-    released: bool,
-    alive: bool,
+    pub released: bool,
+    pub alive: bool,
     pipes: Option<(PipeWriter, PipeWriter)>,
     stop_plans: Vec<StopPlan>,
 }
@@ -71,7 +71,9 @@ struct Child {
 #[derive(Debug, Default)]
 pub struct KernelState {
     pub nature: Nature,
-    children: HashMap<RunId, Child>,
+    /// Of single runs, where they differ.
+    pub natures: HashMap<RunId, Nature>,
+    pub children: HashMap<RunId, Child>,
     pub executed: Vec<RunId>,
     pub acknowledged: Vec<RunId>,
     pub interrupts: usize,
@@ -114,23 +116,18 @@ impl Stage {
         rows: Vec<RunRow>,
         orphans: HashMap<RunId, Observation>,
     ) -> Self {
-        let (events, tidings) = mpsc::unbounded_channel();
-        let store = Arc::new(MemoryStore::default());
-        store
-            .rows
-            .lock()
-            .unwrap()
-            .extend(rows.into_iter().map(|row| (row.new.run, row)));
-        let state = KernelState {
-            nature,
-            orphans,
-            ..KernelState::default()
-        };
-        let world = Arc::new(World {
-            state: Mutex::new(state),
-            events,
-            store,
-        });
+        let (world, tidings) = World::new(nature, rows, orphans);
+        let (kernel, store) = (Arc::clone(&world), Arc::clone(&world.store));
+        Self::over(world, kernel, tidings, store).await
+    }
+
+    /// A supervisor over this kernel and this store, with `world` behind them.
+    pub async fn over(
+        world: Arc<World>,
+        kernel: Arc<dyn Kernel>,
+        events: impl KernelEvents + 'static,
+        store: Arc<dyn Store>,
+    ) -> Self {
         let data_dir = tempfile::tempdir().unwrap();
         let config = SupervisorConfig {
             node: node(),
@@ -139,11 +136,8 @@ impl Stage {
             server_env: vec![("PATH".into(), "/bin:/usr/bin".into())],
             runs_max: 100,
         };
-        let store = Arc::clone(&world.store);
-        let kernel = Arc::clone(&world);
-        let (supervisor, exit) = Supervisor::boot(config, kernel, Tidings(tidings), hello(), store)
-            .await
-            .unwrap();
+        let booted = Supervisor::boot(config, kernel, events, hello(), store).await;
+        let (supervisor, exit) = booted.unwrap();
         Self {
             world,
             supervisor,
@@ -187,6 +181,28 @@ impl Stage {
 }
 
 impl World {
+    pub fn new(
+        nature: Nature,
+        rows: Vec<RunRow>,
+        orphans: HashMap<RunId, Observation>,
+    ) -> (Arc<Self>, Tidings) {
+        let (events, tidings) = mpsc::unbounded_channel();
+        let store = Arc::new(MemoryStore::default());
+        let rows = rows.into_iter().map(|row| (row.new.run, row));
+        store.rows.lock().unwrap().extend(rows);
+        let state = KernelState {
+            nature,
+            orphans,
+            ..KernelState::default()
+        };
+        let world = Self {
+            state: Mutex::new(state),
+            events,
+            store,
+        };
+        (Arc::new(world), Tidings(tidings))
+    }
+
     fn report(&self, run: RunId, fact: Fact) {
         let report = KeeperReport {
             run,
@@ -196,9 +212,40 @@ impl World {
         let _ = self.events.send(KeeperEvent::Report(report));
     }
 
-    fn end(&self, run: RunId, exit: Exit) {
+    /// Takes a plan, and dies where the child's nature is such.
+    pub fn climb(&self, run: RunId, plan: &StopPlan) {
         let mut state = self.state.lock().unwrap();
-        let Some(child) = state.children.get_mut(&run).filter(|child| child.alive) else {
+        let child = state.children.get_mut(&run).unwrap();
+        child.stop_plans.push(plan.clone());
+        let dies = child.nature.temper == Temper::Obeys || plan.kill_after.is_zero();
+        drop(state);
+        if dies {
+            let exit = Exit::Signal {
+                signal: Signal::TERM,
+                core_dumped: false,
+            };
+            self.end(run, exit);
+        }
+    }
+
+    /// The child at the gate ends by itself.
+    pub fn dies_at_gate(&self, run: RunId) {
+        let mut state = self.state.lock().unwrap();
+        let child = state.children.get_mut(&run);
+        let Some(child) = child.filter(|child| child.alive && !child.released) else {
+            return;
+        };
+        child.alive = false;
+        child.pipes = None;
+        drop(state);
+        self.report(run, Fact::NotReleased);
+        self.report(run, Fact::TreeEnded(TreeVerdict::NeverRan));
+    }
+
+    pub fn end(&self, run: RunId, exit: Exit) {
+        let mut state = self.state.lock().unwrap();
+        let child = state.children.get_mut(&run);
+        let Some(child) = child.filter(|child| child.alive && child.released) else {
             return;
         };
         child.alive = false;
@@ -219,7 +266,7 @@ impl Kernel for World {
     async fn prepare(&self, run: RunId, _: &ChildSpec) -> Result<Prepared, ClientError> {
         tokio::task::yield_now().await;
         let mut state = self.state.lock().unwrap();
-        let nature = state.nature.clone();
+        let nature = state.natures.get(&run).unwrap_or(&state.nature).clone();
         if let Some(failure) = nature.prepare_fails {
             return Err(ClientError::Start(failure));
         }
@@ -255,6 +302,9 @@ impl Kernel for World {
         assert!(recorded, "the gate was opened before the run was recorded");
         let child = state.children.get_mut(&run).unwrap();
         assert!(!child.released, "the gate was opened twice");
+        if !child.alive {
+            return;
+        }
         child.released = true;
         let nature = child.nature.clone();
         if let Some(errno) = nature.exec_fails {
@@ -307,11 +357,6 @@ impl Kernel for World {
             .unwrap()
             .get(&run)
             .map(|row| row.desired);
-        let mut state = self.state.lock().unwrap();
-        let child = state.children.get_mut(&run).unwrap();
-        child.stop_plans.push(plan.clone());
-        let dies = child.nature.temper == Temper::Obeys || plan.kill_after.is_zero();
-        drop(state);
         if self.store.is_answering() {
             assert_eq!(
                 desired,
@@ -319,15 +364,7 @@ impl Kernel for World {
                 "signalled before the stop was recorded"
             );
         }
-        if dies {
-            self.end(
-                run,
-                Exit::Signal {
-                    signal: Signal::TERM,
-                    core_dumped: false,
-                },
-            );
-        }
+        self.climb(run, plan);
     }
 
     async fn interrupt(&self, _: RunId) -> Result<SignalResult, ClientError> {

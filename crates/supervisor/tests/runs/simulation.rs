@@ -1,0 +1,522 @@
+//! Random calls, random faults, random delays, on a clock that the test owns: what must hold holds whatever happens.
+//!
+//! A failure names its seed; `KENNEL_SEED=<n>` runs that one alone.
+
+use crate::{
+    abort, event_names,
+    world::{MemoryStore, Nature, Stage, Temper, Tidings, World, call},
+};
+use async_trait::async_trait;
+use kennel_lifecycle::{
+    Exit, HostIdentity, NodeId, Outcome, ProcessIdentity, RowState, RunId, Signal, StartFailure,
+    StartStage, Timestamp,
+    ladder::StopPlan,
+    recovery::{Observation, Seen},
+};
+use kennel_linux::client::{ChildSpec, ClientError, KeeperEvent, Prepared, Recorded, SignalResult};
+use kennel_store::{
+    Closure, Desired, EpochRow, Inserted, ListFilter, NewRun, Opening, PageStart, RunRow, Store,
+    StoreError,
+};
+use kennel_supervisor::{
+    AbortCall, AbortWait, Condition, Kernel, KernelEvents, Payload, Position, RunView, Supervisor,
+};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+use tokio::time::{sleep, timeout};
+
+const SEEDS: u64 = 200;
+const RUNS: u64 = 6;
+const CALLS: u64 = 60;
+/// On the test's clock: longer than any retry, grace or delay here.
+const LONG: Duration = Duration::from_mins(10);
+
+/// The same numbers for the same seed.
+#[derive(Clone, Debug)]
+struct Dice(Arc<AtomicU64>);
+
+impl Dice {
+    fn new(seed: u64) -> Self {
+        Self(Arc::new(AtomicU64::new(seed)))
+    }
+
+    /// Less than `sides`; splitmix64.
+    fn roll(&self, sides: u64) -> u64 {
+        let step = 0x9e37_79b9_7f4a_7c15;
+        let mut z = self.0.fetch_add(step, Ordering::Relaxed).wrapping_add(step);
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % sides
+    }
+
+    fn percent(&self, chance: u64) -> bool {
+        self.roll(100) < chance
+    }
+
+    async fn rest(&self, most_ms: u64) {
+        sleep(Duration::from_millis(self.roll(most_ms + 1))).await;
+    }
+
+    fn run(&self) -> RunId {
+        RunId::from_u128(1 + u128::from(self.roll(RUNS)))
+    }
+
+    fn nature(&self) -> Nature {
+        let fails = StartFailure {
+            stage: StartStage::WorkDir,
+            errno: Some(2),
+            path: None,
+        };
+        Nature {
+            temper: if self.percent(30) {
+                Temper::Ignores
+            } else {
+                Temper::Obeys
+            },
+            prepare_fails: self.percent(10).then_some(fails),
+            exec_fails: self.percent(10).then_some(2),
+            output: vec![b'x'; usize::try_from(self.roll(2000)).unwrap()],
+            last_words: vec![b'y'; usize::try_from(self.roll(2000)).unwrap()],
+            exits_at_once: self.percent(20).then_some(0),
+            ..Nature::default()
+        }
+    }
+}
+
+/// Kernel and store of a world, both slow and unreliable.
+#[derive(Debug)]
+struct Shaky {
+    world: Arc<World>,
+    store: Arc<MemoryStore>,
+    dice: Dice,
+    /// Percent of the store's answers that are faults.
+    faults: AtomicU64,
+    /// It never fails.
+    calm: bool,
+    outcomes: Mutex<HashMap<(RunId, Timestamp), Outcome>>,
+}
+
+struct Late(Tidings, Dice, Option<KeeperEvent>);
+
+#[async_trait]
+impl KernelEvents for Late {
+    async fn recv(&mut self) -> KeeperEvent {
+        if self.2.is_none() {
+            self.2 = Some(self.0.recv().await);
+        }
+        self.1.rest(3).await;
+        self.2.take().unwrap()
+    }
+}
+
+impl Shaky {
+    async fn signal(&self) -> Result<SignalResult, ClientError> {
+        self.dice.rest(30).await;
+        Ok(match self.dice.roll(10) {
+            0 => SignalResult::Failed(1),
+            1 => SignalResult::Partial(vec![1]),
+            2 => SignalResult::Gone,
+            _ => SignalResult::Done,
+        })
+    }
+
+    async fn delay(&self) {
+        let slow = self.faults.load(Ordering::Relaxed) > 0 && self.dice.percent(5);
+        self.dice.rest(if slow { 6000 } else { 10 }).await;
+    }
+
+    fn fault(&self) -> bool {
+        self.dice.percent(self.faults.load(Ordering::Relaxed))
+    }
+
+    async fn read(&self) -> Result<(), StoreError> {
+        self.delay().await;
+        if self.fault() {
+            return Err(StoreError::Unavailable("away".into()));
+        }
+        Ok(())
+    }
+
+    /// A write that is done, or not, or done and not known, or not known and done later.
+    async fn write<T, F, Fut>(&self, write: F) -> Result<T, StoreError>
+    where
+        T: Send + 'static,
+        F: FnOnce(Arc<MemoryStore>) -> Fut,
+        Fut: Future<Output = Result<T, StoreError>> + Send + 'static,
+    {
+        self.delay().await;
+        let work = write(Arc::clone(&self.store));
+        if !self.fault() {
+            return work.await;
+        }
+        let unknown = || StoreError::Unknown("the connection was lost".into());
+        match self.dice.roll(4) {
+            0 => Err(StoreError::Unavailable("away".into())),
+            1 => Err(unknown()),
+            2 => {
+                let _ = work.await;
+                Err(unknown())
+            }
+            _ => {
+                let wait = self.dice.roll(3000);
+                tokio::spawn(async move {
+                    sleep(Duration::from_millis(wait)).await;
+                    let _ = work.await;
+                });
+                Err(unknown())
+            }
+        }
+    }
+}
+
+#[async_trait]
+impl Kernel for Shaky {
+    async fn prepare(&self, run: RunId, spec: &ChildSpec) -> Result<Prepared, ClientError> {
+        self.dice.rest(20).await;
+        if self.dice.percent(5) {
+            return Err(ClientError::Exhausted("descriptors".into()));
+        }
+        let nature = self.dice.nature();
+        self.world.state.lock().unwrap().natures.insert(run, nature);
+        let prepared = self.world.prepare(run, spec).await;
+        if prepared.is_ok() && self.dice.percent(10) {
+            let (world, dice) = (Arc::clone(&self.world), self.dice.clone());
+            tokio::spawn(async move {
+                dice.rest(15).await;
+                world.dies_at_gate(run);
+            });
+        }
+        prepared
+    }
+
+    fn release(&self, run: RunId) {
+        self.world.release(run);
+    }
+
+    fn shut_gate(&self, run: RunId) {
+        self.world.shut_gate(run);
+    }
+
+    fn stop(&self, run: RunId, plan: &StopPlan) {
+        let row = self.store.row(run).unwrap();
+        // A store that does not answer is not waited for.
+        assert!(
+            row.desired == Desired::Stop || !self.calm,
+            "signalled before the stop was recorded"
+        );
+        self.world.climb(run, plan);
+        let (world, wait) = (Arc::clone(&self.world), plan.kill_after);
+        tokio::spawn(async move {
+            sleep(wait).await;
+            let exit = Exit::Signal {
+                signal: Signal::KILL,
+                core_dumped: false,
+            };
+            world.end(run, exit);
+        });
+    }
+
+    async fn interrupt(&self, _: RunId) -> Result<SignalResult, ClientError> {
+        self.signal().await
+    }
+
+    async fn pause(&self, _: RunId) -> Result<SignalResult, ClientError> {
+        self.signal().await
+    }
+
+    async fn resume(&self, _: RunId) -> Result<SignalResult, ClientError> {
+        self.signal().await
+    }
+
+    fn acknowledge(&self, run: RunId) {
+        self.world.acknowledge(run);
+    }
+
+    async fn observe(&self, recorded: &Recorded) -> Result<Observation, ClientError> {
+        panic!("{:?} was live, and was recovered", recorded.run)
+    }
+
+    async fn end_orphan(&self, _: &Recorded, _: &StopPlan) -> Result<Observation, ClientError> {
+        Err(ClientError::KeeperGone)
+    }
+
+    async fn keeper_seen(&self, _: ProcessIdentity, _: HostIdentity) -> Result<Seen, ClientError> {
+        Ok(Seen::Gone)
+    }
+}
+
+#[async_trait]
+impl Store for Shaky {
+    async fn open_node(&self, opening: &Opening) -> Result<i64, StoreError> {
+        self.store.open_node(opening).await
+    }
+
+    async fn open_epochs(&self, node: NodeId) -> Result<Vec<EpochRow>, StoreError> {
+        self.store.open_epochs(node).await
+    }
+
+    async fn insert(&self, new: &NewRun) -> Result<Inserted, StoreError> {
+        let new = new.clone();
+        self.write(|store| async move { store.insert(&new).await })
+            .await
+    }
+
+    async fn record_stop(
+        &self,
+        run: RunId,
+        generation: i64,
+        deadline: Timestamp,
+    ) -> Result<(), StoreError> {
+        self.write(|store| async move { store.record_stop(run, generation, deadline).await })
+            .await
+    }
+
+    async fn fence(&self, new: &NewRun, closure: &Closure) -> Result<Inserted, StoreError> {
+        let (new, closure) = (new.clone(), closure.clone());
+        self.write(|store| async move { store.fence(&new, &closure).await })
+            .await
+    }
+
+    async fn record_state(
+        &self,
+        run: RunId,
+        generation: i64,
+        state: RowState,
+        started: Option<Timestamp>,
+    ) -> Result<(), StoreError> {
+        self.write(|store| async move { store.record_state(run, generation, state, started).await })
+            .await
+    }
+
+    async fn close(&self, new: &NewRun, closure: &Closure) -> Result<(), StoreError> {
+        let created = (new.run, new.created);
+        let outcome = closure.outcome.clone();
+        let before = self.outcomes.lock().unwrap().insert(created, outcome);
+        let before = before.unwrap_or_else(|| closure.outcome.clone());
+        assert_eq!(before, closure.outcome, "a run has two outcomes");
+        let (new, closure) = (new.clone(), closure.clone());
+        self.write(|store| async move { store.close(&new, &closure).await })
+            .await
+    }
+
+    async fn get(&self, run: RunId) -> Result<Option<RunRow>, StoreError> {
+        self.read().await?;
+        self.store.get(run).await
+    }
+
+    async fn list(
+        &self,
+        filter: &ListFilter,
+        start: Option<PageStart>,
+        limit: u32,
+    ) -> Result<Vec<RunRow>, StoreError> {
+        self.read().await?;
+        self.store.list(filter, start, limit).await
+    }
+
+    async fn open_runs(&self, node: NodeId) -> Result<Vec<RunRow>, StoreError> {
+        self.store.open_runs(node).await
+    }
+
+    async fn ping(&self) -> Result<(), StoreError> {
+        self.read().await
+    }
+
+    fn describe(&self) -> String {
+        "shaky".into()
+    }
+}
+
+#[test]
+fn whatever_happens_every_run_ends_once_and_none_runs_unrecorded() {
+    let only = std::env::var("KENNEL_SEED")
+        .ok()
+        .and_then(|s| s.parse().ok());
+    let seeds = only.map_or(1..=SEEDS, |seed| seed..=seed);
+    for seed in seeds {
+        let told = Told(seed);
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .start_paused(true)
+            .build()
+            .unwrap();
+        runtime.block_on(play(Dice::new(seed)));
+        std::mem::forget(told);
+    }
+}
+
+/// Says which seed it was when the test fails.
+struct Told(u64);
+
+impl Drop for Told {
+    fn drop(&mut self) {
+        eprintln!("KENNEL_SEED={}", self.0);
+    }
+}
+
+async fn play(dice: Dice) {
+    let (world, tidings) = World::new(Nature::default(), Vec::new(), HashMap::new());
+    let faults = [0, 5, 30][usize::try_from(dice.roll(3)).unwrap()];
+    let shaky = Arc::new(Shaky {
+        store: Arc::clone(&world.store),
+        world: Arc::clone(&world),
+        dice: dice.clone(),
+        faults: AtomicU64::new(faults),
+        calm: faults == 0,
+        outcomes: Mutex::default(),
+    });
+    let (kernel, store) = (Arc::clone(&shaky), Arc::clone(&shaky));
+    let late = Late(tidings, dice.clone(), None);
+    let stage = Stage::over(world, kernel, late, store).await;
+
+    let told = Ends::default();
+    let mut calls = Vec::new();
+    for _ in 0..CALLS {
+        dice.rest(40).await;
+        let (supervisor, dice, told) = (stage.supervisor.clone(), dice.clone(), told.clone());
+        calls.push(tokio::spawn(async move {
+            call_something(&supervisor, &dice, &told).await;
+        }));
+        if shaky.dice.percent(30) {
+            stage.exits(shaky.dice.run(), 7);
+        }
+    }
+    shaky.faults.store(0, Ordering::Relaxed);
+    let ended = timeout(LONG, end_all(&stage, dice.percent(50))).await;
+    assert!(ended.is_ok(), "runs are left");
+    for answered in calls {
+        let answered = timeout(LONG, answered).await;
+        answered.expect("every call is answered").unwrap();
+    }
+    check(&stage, &told).await;
+}
+
+/// The ends that clients were told.
+#[derive(Clone, Debug, Default)]
+struct Ends(Arc<Mutex<HashMap<RunId, Outcome>>>);
+
+impl Ends {
+    fn see(&self, view: Option<RunView>) {
+        if let Some((run, outcome)) = view.and_then(|view| Some((view.run, view.outcome?))) {
+            let mut ends = self.0.lock().unwrap();
+            let before = ends.entry(run).or_insert_with(|| outcome.clone());
+            assert_eq!(*before, outcome, "two ends were told");
+        }
+    }
+}
+
+/// One call of a client, who may not wait for its answer.
+async fn call_something(supervisor: &Supervisor, dice: &Dice, told: &Ends) {
+    let run = dice.run();
+    let patience = Duration::from_millis(dice.roll(5000));
+    let condition = [
+        Condition::Started,
+        Condition::Paused,
+        Condition::LeaderExited,
+        Condition::Ended,
+    ][usize::try_from(dice.roll(4)).unwrap()];
+    let call = async {
+        match dice.roll(12) {
+            0..=4 => told.see(supervisor.spawn(call(Some(run))).await.ok().map(|s| s.run)),
+            5 => {
+                let wait = [
+                    AbortWait::None,
+                    AbortWait::LeaderExited,
+                    AbortWait::TreeEmpty,
+                ];
+                let stop = AbortCall {
+                    grace: dice
+                        .percent(50)
+                        .then(|| Duration::from_millis(dice.roll(3000))),
+                    wait: wait[usize::try_from(dice.roll(3)).unwrap()],
+                    ..abort(run)
+                };
+                told.see(supervisor.abort(stop).await.ok());
+            }
+            6 => drop(supervisor.interrupt(run, Some("a".into())).await),
+            7 => drop(supervisor.pause(run).await),
+            8 => drop(supervisor.resume(run).await),
+            9 => told.see(supervisor.get(run).await.ok()),
+            10 => drop(supervisor.events(run, Position::Beginning).await),
+            _ => told.see(supervisor.wait(run, condition).await.ok().map(|w| w.run)),
+        }
+    };
+    if dice.percent(30) {
+        let _ = timeout(patience, call).await;
+    } else {
+        call.await;
+    }
+}
+
+async fn end_all(stage: &Stage, shutdown: bool) {
+    // What a fault has left is settled first.
+    sleep(Duration::from_mins(1)).await;
+    if shutdown {
+        stage.tell(KeeperEvent::Shutdown);
+    }
+    loop {
+        for run in (1..=RUNS).map(|n| RunId::from_u128(u128::from(n))) {
+            let open = |row: RunRow| row.outcome.is_none();
+            if !shutdown && stage.world.store.row(run).is_some_and(open) {
+                stage.supervisor.abort(abort(run)).await.unwrap();
+            }
+        }
+        if stage.supervisor.info().await.live.is_empty() {
+            return;
+        }
+        sleep(Duration::from_millis(100)).await;
+    }
+}
+
+async fn check(stage: &Stage, told: &Ends) {
+    let rows = stage.world.store.rows.lock().unwrap().clone();
+    let (executed, natures) = {
+        let kernel = stage.kernel();
+        for (run, child) in &kernel.children {
+            assert!(!child.alive, "{run} is alive");
+            assert!(kernel.acknowledged.contains(run), "{run} is held for ever");
+        }
+        (kernel.executed.clone(), kernel.natures.clone())
+    };
+    let once: HashSet<RunId> = executed.iter().copied().collect();
+    assert_eq!(once.len(), executed.len(), "a command was executed twice");
+    for run in &executed {
+        assert!(rows.contains_key(run), "{run} ran and has no row");
+    }
+    for (run, row) in rows {
+        let outcome = row.outcome.expect("no row is open");
+        let heard = told.0.lock().unwrap().get(&run).cloned();
+        assert_eq!(heard.unwrap_or_else(|| outcome.clone()), outcome);
+        assert_eq!(outcome.exit.is_some(), once.contains(&run), "{outcome:?}");
+        let names = event_names(stage, run).await;
+        let ended = names.iter().filter(|name| *name == "ended").count();
+        assert!(ended == 1 || names.is_empty(), "{names:?}");
+        assert!(names.last().is_none_or(|last| last == "ended"), "{names:?}");
+        if once.contains(&run) {
+            let nature = &natures[&run];
+            let written = nature.output.len() + nature.last_words.len();
+            assert_eq!(output(stage, run).await, written, "{names:?}");
+        }
+    }
+}
+
+/// Bytes of output that the journal has.
+async fn output(stage: &Stage, run: RunId) -> usize {
+    let events = stage.supervisor.events(run, Position::Beginning).await;
+    let mut events = events.unwrap().1;
+    let mut bytes = 0;
+    while let Some(batch) = events.next(1 << 20).await.unwrap() {
+        for event in batch {
+            if let Payload::Output { data, .. } = event.payload {
+                bytes += data.len();
+            }
+        }
+    }
+    bytes
+}
