@@ -66,15 +66,29 @@ impl Tree {
             Root::Shim(shim) => pids.extend(procfs::descendants(shim)),
             Root::Lost => pids.extend(self.orphans()),
         }
+        // Somebody with the right to do so may have moved keeper or shim into the control group.
+        pids.retain(|pid| !self.is_ours(*pid));
         procfs::living(pids)
+    }
+
+    /// Whether this is the keeper or the shim.
+    fn is_ours(&self, pid: i32) -> bool {
+        pid == std::process::id().cast_signed() || self.root == Root::Shim(pid)
+    }
+
+    /// Whether a child of this process came from the lost shim. A session that nobody is left in gives its number to
+    /// the next that asks: a new shim or another command, each the leader of its own.
+    fn is_orphan(&self, child: i32) -> bool {
+        let of_session = procfs::stat(child).is_ok_and(|s| s.sid == self.leader_pid);
+        let leads = child == self.leader_pid;
+        (of_session && (!leads || self.leader.is_unreaped())) || marker::of(child) == Some(self.run)
     }
 
     /// Children of this process that came from the lost shim, known by session or marker, and all below them.
     fn orphans(&self) -> Vec<i32> {
         let mut found = Vec::new();
         for child in procfs::children(std::process::id().cast_signed()) {
-            let of_session = procfs::stat(child).is_ok_and(|s| s.sid == self.leader_pid);
-            if of_session || marker::of(child) == Some(self.run) {
+            if self.is_orphan(child) {
                 found.push(child);
                 found.extend(procfs::descendants(child));
             }
@@ -177,14 +191,14 @@ impl Tree {
         };
         // The descriptor came before this look: if the look shows the member, the descriptor is the member's.
         match procfs::stat(pid) {
-            Ok(stat) if stat.start_ticks == before.start_ticks && self.holds(pid, &stat) => {
+            Ok(stat) if stat.start_ticks == before.start_ticks && self.holds(pid) => {
                 fd.signal(signal)
             }
             _ => Sent::Gone,
         }
     }
 
-    fn holds(&self, pid: i32, stat: &Stat) -> bool {
+    fn holds(&self, pid: i32) -> bool {
         if let Some(group) = &self.cgroup
             && cgroup::path_of(pid).is_some_and(|path| path.starts_with(&group.path))
         {
@@ -192,11 +206,8 @@ impl Tree {
         }
         match self.root {
             Root::Shim(shim) => crate::peer::descends_from(pid, &[shim]),
-            Root::Lost => {
-                stat.sid == self.leader_pid
-                    || marker::of(pid) == Some(self.run)
-                    || crate::peer::descends_from(pid, &[std::process::id().cast_signed()])
-            }
+            // Its parent may have been killed a moment ago, so that no more than this is left of its descent.
+            Root::Lost => crate::peer::descends_from(pid, &[std::process::id().cast_signed()]),
         }
     }
 }
@@ -206,5 +217,53 @@ fn open_failure(error: &std::io::Error) -> Sent {
         Some(Errno::ESRCH | Errno::EINVAL) => Sent::Gone,
         Some(errno) => Sent::Failed(errno as i32),
         None => Sent::Failed(libc::EIO),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{
+        os::unix::process::CommandExt,
+        process::{Child, Command},
+    };
+
+    /// A child of this test in a session of its own, as a new shim is.
+    fn session_leader() -> Child {
+        let mut command = Command::new("sleep");
+        command.arg("1000");
+        // SAFETY: setsid(2) is async-signal-safe.
+        unsafe { command.pre_exec(|| Ok(nix::unistd::setsid().map(|_| ())?)) };
+        command.spawn().expect("sleep starts")
+    }
+
+    fn pidfd(child: &Child) -> PidFd {
+        PidFd::open(child.id().cast_signed()).expect("a pidfd")
+    }
+
+    fn end(mut child: Child) {
+        child.kill().expect("it can be killed");
+        child.wait().expect("it can be reaped");
+    }
+
+    #[test]
+    fn a_number_that_was_given_to_another_session_names_no_orphan() {
+        let gone = session_leader();
+        let leader = pidfd(&gone);
+        end(gone);
+        // As if the number of the leader, which is reaped, had come round.
+        let stranger = session_leader();
+        let mut tree = Tree {
+            run: RunId::from_u128(7),
+            leader,
+            leader_pid: stranger.id().cast_signed(),
+            root: Root::Lost,
+            cgroup: None,
+        };
+        assert!(tree.members().is_empty());
+        // The very leader, however, is a member while it lives.
+        tree.leader = pidfd(&stranger);
+        assert_eq!(tree.members().len(), 1);
+        end(stranger);
     }
 }

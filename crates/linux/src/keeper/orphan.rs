@@ -111,7 +111,9 @@ impl Orphan {
         let of_session = self.of_session(leader.sid);
         candidates.extend(&of_session);
         for pid in candidates {
+            // This keeper may have been started by a command of the run, or been moved into its group.
             if pid != shim_pid
+                && pid != std::process::id().cast_signed()
                 && !self.members.contains_key(&pid)
                 && let Ok(fd) = PidFd::open(pid)
                 && self.is_member(pid, &roots, &of_session)
