@@ -9,7 +9,7 @@ use super::{
     groups::Groups,
     listen::Listening,
     observe::{self, Markers},
-    orphan::Orphan,
+    orphan::{Orphan, Sessions},
     pool::Pool,
     run::{Run, Told},
     server::Server,
@@ -87,6 +87,8 @@ pub(super) struct Keeper {
     wakes: BTreeSet<(u64, RunId)>,
     waking: HashMap<RunId, u64>,
     orphans: Vec<Orphan>,
+    /// When they take their next step.
+    orphans_due: u64,
     markers: Markers,
     /// Groups of runs that are over, whose directories could not be removed yet.
     leftovers: Vec<CgroupIdentity>,
@@ -138,6 +140,7 @@ impl Keeper {
             wakes: BTreeSet::new(),
             waking: HashMap::new(),
             orphans: Vec::new(),
+            orphans_due: 0,
             markers: Markers::default(),
             leftovers: Vec::new(),
             leftovers_tried: 0,
@@ -220,7 +223,7 @@ impl Keeper {
 
     fn arm_timer(&mut self, now: u64) -> io::Result<()> {
         let runs = self.wakes.first().map(|(at, _)| *at);
-        let orphans = (!self.orphans.is_empty()).then(|| Orphan::wake_at(now));
+        let orphans = (!self.orphans.is_empty()).then_some(self.orphans_due);
         let patience = TRY_AGAIN_MS << self.leftovers_tried.min(TRIES_SLOWER_MAX);
         let retry = (!self.leftovers.is_empty()).then_some(now + patience);
         let ends = [self.ending.shutdown, self.ending.drained_by];
@@ -267,25 +270,25 @@ impl Keeper {
     }
 
     fn step_orphans(&mut self, now: u64) {
-        let mut orphans = std::mem::take(&mut self.orphans);
-        orphans.retain_mut(|orphan| {
-            if !orphan.step(&self.host, now) {
-                return true;
-            }
+        if self.orphans.is_empty() || now < self.orphans_due {
+            return;
+        }
+        let sessions = Sessions::look_up();
+        let host = &self.host;
+        let over = self
+            .orphans
+            .extract_if(.., |o| o.step(host, &sessions, now));
+        let over: Vec<Orphan> = over.collect();
+        if !over.is_empty() {
             // What was just ended must not be remembered as alive.
             self.markers = Markers::default();
+        }
+        for orphan in over {
             let seen = observe::observe(&orphan.recorded, &self.host, &mut self.markers, now);
-            let answer = Answer::Observed(seen.into());
-            let seq = orphan.seq;
-            if !self
-                .server
-                .send(&ToServer::Answer { seq, answer }, Vec::new())
-            {
-                self.server.kill();
-            }
-            false
-        });
-        self.orphans.append(&mut orphans);
+            self.answer(orphan.seq, Answer::Observed(seen.into()));
+        }
+        // From here on, so that a long round leaves time for others.
+        self.orphans_due = Orphan::wake_at(clock::boot_ms());
     }
 
     // ---- runs ------------------------------------------------------------------------------------------------------

@@ -23,6 +23,28 @@ const LOOK_AGAIN_MS: u64 = 20;
 /// After SIGKILL to its tree: how long a shim may take to write its last will.
 const LAST_WILL_MS: u64 = 1_000;
 
+/// Most passes of SIGSTOP in one round: other runs wait meanwhile, and the next round goes on.
+const PASSES_MAX: usize = 16;
+
+/// All processes by their session, looked up once for all runs of one round.
+pub(super) struct Sessions(HashMap<i32, Vec<i32>>);
+
+impl Sessions {
+    pub(super) fn look_up() -> Self {
+        let mut by_session: HashMap<i32, Vec<i32>> = HashMap::new();
+        for pid in procfs::all_pids().unwrap_or_default() {
+            if let Ok(stat) = procfs::stat(pid) {
+                by_session.entry(stat.sid).or_default().push(pid);
+            }
+        }
+        Self(by_session)
+    }
+
+    fn of(&self, sid: i32) -> &[i32] {
+        self.0.get(&sid).map_or(&[], Vec::as_slice)
+    }
+}
+
 /// One run being ended.
 pub(super) struct Orphan {
     /// The request to answer.
@@ -52,12 +74,12 @@ impl Orphan {
     }
 
     /// One round; `true`: nothing certain is left, or the time is over.
-    pub(super) fn step(&mut self, host: &HostIdentity, now: u64) -> bool {
+    pub(super) fn step(&mut self, host: &HostIdentity, sessions: &Sessions, now: u64) -> bool {
         if self.recorded.identity.host != *host {
             return true;
         }
         let shim = identity::find(&self.recorded.identity.shim);
-        self.look(&shim);
+        self.look(&shim, sessions);
         let group = self.recorded.identity.cgroup.clone();
         let populated = group
             .as_ref()
@@ -76,7 +98,7 @@ impl Orphan {
             }
         }
         if let Some(killed_at) = self.killed_at {
-            self.kill(&shim);
+            self.kill(&shim, sessions);
             // With nothing left below it a shim ends by itself; one that hangs is ended.
             if let Found::Same(shim) = &shim
                 && self.members.is_empty()
@@ -90,7 +112,7 @@ impl Orphan {
 
     /// Finds members, and forgets those that ended. What was once found stays known by its descriptor when its parent
     /// is gone.
-    fn look(&mut self, shim: &Found) {
+    fn look(&mut self, shim: &Found, sessions: &Sessions) {
         self.members.retain(|_, fd| !fd.has_ended());
         let leader = self.recorded.identity.command;
         if let Found::Same(fd) = identity::find(&leader) {
@@ -108,7 +130,7 @@ impl Orphan {
         if let Some(group) = &self.recorded.identity.cgroup {
             candidates.extend(cgroup::members(group));
         }
-        let of_session = self.of_session(leader.sid);
+        let of_session = self.of_session(leader.sid, sessions);
         candidates.extend(&of_session);
         for pid in candidates {
             // This keeper may have been started by a command of the run, or been moved into its group.
@@ -127,12 +149,11 @@ impl Orphan {
 
     /// While a member of the session is known, its number is reserved, and all who have it are of the run. Without
     /// one the marker must agree.
-    fn of_session(&self, sid: i32) -> HashSet<i32> {
+    fn of_session(&self, sid: i32, sessions: &Sessions) -> HashSet<i32> {
         let of_session = |pid: &i32| procfs::stat(*pid).is_ok_and(|s| s.sid == sid);
-        let pids = procfs::all_pids().unwrap_or_default();
         let held = self.members.keys().any(of_session);
-        pids.into_iter()
-            .filter(of_session)
+        let pids = sessions.of(sid).iter().copied();
+        pids.filter(of_session)
             .filter(|pid| held || observe::is_marked_member(&self.recorded, *pid))
             .collect()
     }
@@ -167,14 +188,14 @@ impl Orphan {
     }
 
     /// SIGSTOP first, until a look finds nobody new: a stopped process cannot hide a child from the next look.
-    fn kill(&mut self, shim: &Found) {
+    fn kill(&mut self, shim: &Found, sessions: &Sessions) {
         if let Some(group) = &self.recorded.identity.cgroup {
             let _ = cgroup::kill(group);
         }
-        loop {
+        for _ in 0..PASSES_MAX {
             let known = self.members.len();
             self.send(Signal::STOP);
-            self.look(shim);
+            self.look(shim, sessions);
             if self.members.len() <= known {
                 break;
             }

@@ -30,6 +30,7 @@ pub(crate) const ALL: &[(&str, Death)] = &[
         last_will,
     ),
     ("what_lost_its_shim_too_is_found_and_ended", orphans),
+    ("many_orphans_are_ended_side_by_side", many_orphans),
     ("a_second_keeper_is_refused", second_keeper),
     (
         "a_server_that_cannot_begin_gives_the_service_its_exit_code",
@@ -110,6 +111,12 @@ fn look_alike(run: RunId) -> Child {
     command.process_group(0).spawn().expect("a process")
 }
 
+fn many_orphans(dir: &Path, choice: &str) {
+    let status = end(start(dir, choice, "many_killed"));
+    assert_eq!(status.signal(), Some(libc::SIGKILL));
+    assert_eq!(end(start(dir, choice, "end_many_orphans")).code(), Some(0));
+}
+
 fn await_file(dir: &Path, name: &str) {
     let give_up = std::time::Instant::now() + crate::stage::DEADLINE;
     while !dir.join(name).exists() {
@@ -168,6 +175,8 @@ pub(crate) async fn play(name: &str, stage: &mut Stage) {
         "read_last_wills" => read_last_wills(stage).await,
         "all_killed" => all_killed(stage).await,
         "end_orphans" => end_orphans(stage).await,
+        "many_killed" => many_killed(stage).await,
+        "end_many_orphans" => end_many_orphans(stage).await,
         "server_lost_beside_a_long_grace" => {
             stubborn(stage).await;
             std::fs::write(stage.file("lost"), "lost\n").expect("a file");
@@ -339,6 +348,10 @@ async fn all_killed(stage: &mut Stage) {
     stage.written("near").await;
     recorded::append(&stage.dir, near, &prepared.identity);
     shims.push(prepared.identity.shim.pid);
+    kill_all(stage, shims).await;
+}
+
+async fn kill_all(stage: &Stage, shims: Vec<i32>) {
     // Stopped, the keeper cannot take over from the shims.
     // SAFETY: kill takes integers; the keeper is this process's parent.
     unsafe { libc::kill(stage.hello.keeper.pid, libc::SIGSTOP) };
@@ -348,6 +361,38 @@ async fn all_killed(stage: &mut Stage) {
     kill(stage.hello.keeper.pid);
     kill(std::process::id().cast_signed());
     until(|| None::<()>).await;
+}
+
+/// Runs that lose their shims together.
+const ORPHANS: usize = 200;
+
+async fn many_killed(stage: &mut Stage) {
+    let mut shims = Vec::new();
+    for _ in 0..ORPHANS {
+        let (run, spec) = stage.shell("trap '' TERM; sleep 1000; : $0");
+        let prepared = stage.start(run, &spec).await;
+        recorded::append(&stage.dir, run, &prepared.identity);
+        shims.push(prepared.identity.shim.pid);
+    }
+    kill_all(stage, shims).await;
+}
+
+async fn end_many_orphans(stage: &mut Stage) {
+    let plan = StopPlan::abort(Duration::from_millis(200));
+    let begun = std::time::Instant::now();
+    let mut ends = tokio::task::JoinSet::new();
+    for recorded in recorded::read(&stage.dir) {
+        let (client, plan) = (stage.client.clone(), plan.clone());
+        ends.spawn(async move { client.end_orphan(&recorded, &plan).await });
+    }
+    while let Some(ended) = ends.join_next().await {
+        let seen = ended.expect("no panic").expect("a keeper");
+        assert_eq!((seen.shim, seen.command), (Seen::Gone, Seen::Gone));
+        assert!(seen.hints.is_empty(), "{seen:?}");
+    }
+    // The grace, and little more: they do not wait for each other.
+    let took = begun.elapsed();
+    assert!(took < Duration::from_secs(3), "{took:?}");
 }
 
 async fn end_orphans(stage: &mut Stage) {
