@@ -44,6 +44,20 @@ pub(crate) async fn measure(table: &mut Table) {
         ),
         Goal::at_most("140 kB", 140.0).met_by(per_run(user + in_kernel)),
     );
+    let members = [
+        (
+            "keeper",
+            vec![Proc::read(kennel.keeper_pid()).expect("it runs")],
+        ),
+        ("server", kennel.server().into_iter().collect()),
+        ("shims", kennel.shims()),
+    ];
+    for (member, processes) in members {
+        table.fact(
+            &format!("  of it {member}, PSS"),
+            &format!("{:.0} kB", per_run(user_bytes(&processes))),
+        );
+    }
     let ticks = |family: &[Proc]| -> u64 {
         family
             .iter()

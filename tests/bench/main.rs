@@ -1,7 +1,7 @@
 //! `make bench`: Kennel beside its floors, in one run on one machine, with the targets of PERFORMANCE.md.
 //!
 //! Ratios are the result; absolute values belong to the machine. What could not be measured and what is not reached is
-//! printed like the rest.
+//! printed like the rest. `bench spawn`, `bench tree` and `bench idle` measure a part.
 
 mod floor;
 mod idle;
@@ -21,11 +21,18 @@ async fn main() {
     {
         return floor::serve(Path::new(socket)).await;
     }
+    let wanted = |part: &str| words.is_empty() || words.iter().any(|word| word == part);
     let mut table = Table::default();
-    let bare = floors(&mut table).await;
-    spawns(&mut table, &bare).await;
-    trees(&mut table).await;
-    idle::measure(&mut table).await;
+    if wanted("spawn") {
+        let bare = floors(&mut table).await;
+        spawns(&mut table, &bare).await;
+    }
+    if wanted("tree") {
+        trees(&mut table).await;
+    }
+    if wanted("idle") {
+        idle::measure(&mut table).await;
+    }
     table.print();
 }
 

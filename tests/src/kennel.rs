@@ -75,6 +75,7 @@ pub struct Kennel {
     keeper: Child,
     starts: u32,
     cgroup_bases: Vec<PathBuf>,
+    former_server: Option<Proc>,
 }
 
 impl Kennel {
@@ -93,6 +94,7 @@ impl Kennel {
             keeper,
             starts: 1,
             cgroup_bases: Vec::new(),
+            former_server: None,
         };
         kennel.wait_until_it_serves().await;
         kennel
@@ -118,6 +120,7 @@ impl Kennel {
                     let base = info.host.map(|h| h.cgroup_base).unwrap_or_default();
                     self.cgroup_bases.push(PathBuf::from(base));
                 }
+                self.former_server = self.server();
                 return;
             }
             assert!(
@@ -283,11 +286,14 @@ impl Kennel {
     /// be carrying out their last will.
     pub async fn restart(&mut self) {
         self.wait_for_exit(PATIENCE).await;
-        let dir = self.dir.path();
+        let former = self.former_server.take();
         eventually("the former server ends after its keeper", PATIENCE, || {
             reap_orphans();
-            let serves = |proc: &Proc| mentions(proc, dir) && is_server(proc);
-            (!procfs::all().iter().any(serves)).then_some(())
+            // A process that is ending has lost its arguments before it closes its sockets: only its state tells.
+            former
+                .as_ref()
+                .is_none_or(|proc| !proc.is_alive())
+                .then_some(())
         })
         .await;
         self.starts += 1;
