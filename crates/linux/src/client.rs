@@ -195,7 +195,9 @@ impl KeeperClient {
             run_dir,
             plan: (&spec.plan).into(),
         };
-        let (answer, fds) = self.link.ask(asked, files).await?;
+        let answered = self.link.ask(asked, files).await;
+        // A child whose announcement nobody waits for must not wait at its gate for ever.
+        let (answer, fds) = answered.inspect_err(|_| self.shut_gate(run))?;
         match answer {
             Answer::Prepared {
                 identity,

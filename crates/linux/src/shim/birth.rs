@@ -9,7 +9,7 @@ use nix::{
         signalfd::{SfdFlags, SignalFd},
         stat::Mode,
     },
-    unistd::setsid,
+    unistd::{chdir, setsid},
 };
 use std::{
     io,
@@ -38,6 +38,8 @@ fn birth(socket: &OwnedFd) -> io::Result<Shim> {
     prctl::set_child_subreaper(true)?;
     prctl::set_dumpable(false)?;
     let _ = prctl::set_name(c"kennel-shim");
+    // A run may last for weeks; where the service was started must not be held that long. All paths are absolute.
+    chdir(c"/")?;
     let keeper = keep_only(socket)?;
     sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::all()), None)?;
     let mut mask = SigSet::empty();

@@ -27,6 +27,10 @@ use work::Work;
 /// Longest wait without a look at the clock: poll(2) does not count the time that the host sleeps.
 const WAIT_MS_MAX: u64 = 60_000;
 
+/// Between two tries to say something, and how many there are: two seconds.
+const SAY_AGAIN_MS: u16 = 10;
+const SAY_TRIES_MAX: u32 = 200;
+
 /// A shim's whole life.
 struct Shim {
     /// The keeper; `None` when it is gone.
@@ -122,9 +126,20 @@ impl Shim {
     fn say(&mut self, (word, fd): work::Word) {
         let Some(keeper) = &self.keeper else { return };
         let fds: Vec<_> = fd.iter().map(AsFd::as_fd).collect();
-        let sent = wire::encode(&word).and_then(|bytes| fdpass::send(keeper, &bytes, &fds));
-        if sent.is_err() {
+        let Ok(bytes) = wire::encode(&word) else {
             self.keeper = None;
+            return;
+        };
+        for _ in 0..SAY_TRIES_MAX {
+            match fdpass::send(keeper, &bytes, &fds) {
+                Ok(()) => return,
+                // The host is short of memory, or too many descriptors are on their way: no reason to end a run.
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    let _ = poll(&mut [], SAY_AGAIN_MS);
+                }
+                Err(_) => break,
+            }
         }
+        self.keeper = None;
     }
 }

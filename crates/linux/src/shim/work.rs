@@ -27,8 +27,13 @@ use std::{
 /// A message to the keeper, with the descriptor that goes along.
 pub(super) type Word = (FromShim, Option<OwnedFd>);
 
-/// Between two rounds of SIGKILL.
+/// Between two rounds of SIGKILL at first. Who does not die of them waits for a device or is another user's: then the
+/// rounds become rarer, since this can take days.
 const KILL_AGAIN_MS: u64 = 5;
+/// The same at last.
+const KILL_AGAIN_MS_MAX: u64 = 1_000;
+/// The wait is this part of the time since the first round.
+const KILL_SLOWER: u64 = 32;
 /// Between two looks at a control group that should be empty.
 const EMPTY_LOOK_MS: u64 = 20;
 /// Without a keeper: how long after SIGKILL what is left is called survivors.
@@ -290,9 +295,10 @@ impl Work {
             return self.finish(now, keeper_lives);
         }
         self.look_at = None;
-        if self.killing_since.is_some() {
+        if let Some(since) = self.killing_since {
             kill_children();
-            self.look_at = Some(now + KILL_AGAIN_MS);
+            let wait = now.saturating_sub(since) / KILL_SLOWER;
+            self.look_at = Some(now + wait.clamp(KILL_AGAIN_MS, KILL_AGAIN_MS_MAX));
         }
         if more {
             self.look_at = Some(now);

@@ -68,7 +68,7 @@ const SURROUNDINGS: &[(&str, &str, &str, i32)] = &[
 pub(crate) fn all() -> Vec<Test> {
     let mut tests = Vec::new();
     for &(scenario, code) in SCENARIOS {
-        for choice in ["auto", "off", "no_clone3"] {
+        for choice in ["auto", "off", "no_clone3", "old_kernel"] {
             tests.push(Test {
                 name: format!("{scenario}::cgroup_{choice}"),
                 run: Box::new(move || {
@@ -93,7 +93,7 @@ pub(crate) fn all() -> Vec<Test> {
         });
     }
     for (name, run) in deaths::ALL {
-        for choice in ["auto", "off"] {
+        for choice in ["auto", "off", "old_kernel"] {
             tests.push(Test {
                 name: format!("{name}::cgroup_{choice}"),
                 run: Box::new(move || {

@@ -443,7 +443,12 @@ async fn shim_killed_at_gate(stage: &mut Stage) {
         .prepare(run, &spec)
         .await
         .expect("a child at its gate");
-    kill(prepared.identity.shim.pid);
+    let shim = prepared.identity.shim.pid;
+    // It may not be allowed to be looked at; where it may, it holds no directory of whoever started the service.
+    if let Ok(cwd) = fs::read_link(format!("/proc/{shim}/cwd")) {
+        assert_eq!(cwd.to_str(), Some("/"));
+    }
+    kill(shim);
     let facts = stage.end(run).await;
     let expected = [Fact::NotReleased, Fact::TreeEnded(TreeVerdict::NeverRan)];
     assert_eq!(facts, expected);

@@ -29,7 +29,7 @@ const FEW_FILES: u64 = 64;
 pub(crate) fn keep(args: &[String]) -> ExitCode {
     let dir = PathBuf::from(&args[0]);
     let cgroup = match args[1].as_str() {
-        "auto" | "no_clone3" | "few_files" | "ignored_exits" => CgroupChoice::Auto,
+        "auto" | "no_clone3" | "few_files" | "ignored_exits" | "old_kernel" => CgroupChoice::Auto,
         _ => CgroupChoice::Off,
     };
     if args[1] == "foreign_proc" {
@@ -41,6 +41,9 @@ pub(crate) fn keep(args: &[String]) -> ExitCode {
     }
     if args[1] == "no_clone3" {
         refuse_clone3();
+    }
+    if args[1] == "old_kernel" {
+        refuse_pidfs();
     }
     if args[1] == "few_files" {
         let few = libc::rlimit {
@@ -83,25 +86,66 @@ fn keep_below_foreign_proc(args: &[String]) -> ExitCode {
     ExitCode::from(u8::try_from(keeper.code().expect("a code")).expect("a small code"))
 }
 
+const fn step(code: u32, jump_if: u8, jump_else: u8, k: u32) -> libc::sock_filter {
+    #[expect(clippy::cast_possible_truncation, reason = "codes of steps are short")]
+    libc::sock_filter {
+        code: code as u16,
+        jt: jump_if,
+        jf: jump_else,
+        k,
+    }
+}
+
+const LOAD: u32 = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
+const IF_EQUAL: u32 = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
+const RETURN: u32 = libc::BPF_RET | libc::BPF_K;
+const ALLOW: libc::sock_filter = step(RETURN, 0, 0, libc::SECCOMP_RET_ALLOW);
+
+fn refuse(errno: i32) -> libc::sock_filter {
+    step(
+        RETURN,
+        0,
+        0,
+        libc::SECCOMP_RET_ERRNO | errno.cast_unsigned(),
+    )
+}
+
+fn number(call: libc::c_long) -> u32 {
+    u32::try_from(call).expect("a short number")
+}
+
 /// As the filters of older container runtimes do: clone3(2) is ENOSYS, here and in all children.
 fn refuse_clone3() {
-    let step = |code: u32, jump: u8, k: u32| libc::sock_filter {
-        code: u16::try_from(code).expect("a short code"),
-        jt: 0,
-        jf: jump,
-        k,
-    };
-    let refuse = libc::SECCOMP_RET_ERRNO | libc::ENOSYS.cast_unsigned();
-    let clone3 = u32::try_from(libc::SYS_clone3).expect("a short number");
-    let mut steps = [
+    filter(&mut [
         // The system call's number is the first word.
-        step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0),
-        step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 1, clone3),
-        step(libc::BPF_RET | libc::BPF_K, 0, refuse),
-        step(libc::BPF_RET | libc::BPF_K, 0, libc::SECCOMP_RET_ALLOW),
-    ];
+        step(LOAD, 0, 0, 0),
+        step(IF_EQUAL, 0, 1, number(libc::SYS_clone3)),
+        refuse(libc::ENOSYS),
+        ALLOW,
+    ]);
+}
+
+/// As before Linux 6.9: processes have no handles, and groups cannot be addressed by descriptor.
+fn refuse_pidfs() {
+    /// `PIDFD_SIGNAL_PROCESS_GROUP`.
+    const PROCESS_GROUP: u32 = 1 << 2;
+    /// Where the low half of the fourth argument is.
+    const FLAGS_AT: u32 = 16 + 3 * 8;
+    filter(&mut [
+        step(LOAD, 0, 0, 0),
+        step(IF_EQUAL, 0, 1, number(libc::SYS_name_to_handle_at)),
+        refuse(libc::EOPNOTSUPP),
+        step(IF_EQUAL, 0, 3, number(libc::SYS_pidfd_send_signal)),
+        step(LOAD, 0, 0, FLAGS_AT),
+        step(IF_EQUAL, 0, 1, PROCESS_GROUP),
+        refuse(libc::EINVAL),
+        ALLOW,
+    ]);
+}
+
+fn filter(steps: &mut [libc::sock_filter]) {
     let program = libc::sock_fprog {
-        len: 4,
+        len: u16::try_from(steps.len()).expect("a short filter"),
         filter: steps.as_mut_ptr(),
     };
     // SAFETY: prctl takes integers here.
