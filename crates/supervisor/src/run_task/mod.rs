@@ -224,7 +224,12 @@ impl RunTask {
     }
 
     fn kernel(&mut self, report: KeeperReport) {
-        self.at = report.at;
+        // Reports come in the order in which things happened; shim and keeper each stamp their own, so that the time of
+        // a quick command's end may lie before that of its start.
+        self.at = self
+            .times
+            .started
+            .map_or(report.at, |started| started.max(report.at));
         let report = match report.fact {
             Fact::NotReleased => Report::NotReleased,
             Fact::Executed => Report::Executed,
