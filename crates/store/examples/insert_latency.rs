@@ -103,7 +103,7 @@ fn new_run(id: u128) -> NewRun {
         spec: "{\"argv\":{\"args\":[\"true\"]}}".into(),
         spec_digest: vec![7; 32],
         spec_digest_version: 1,
-        labels: BTreeMap::from([("team".into(), "blue".into())]),
+        labels: BTreeMap::from([("team".into(), "blue".into())]).into(),
         created: Timestamp(1),
     }
 }

@@ -23,7 +23,7 @@ use kennel_lifecycle::{
     HostIdentity, KeeperEpoch, NodeId, Outcome, ProcessIdentity, RowState, RunId, RunIdentity,
     RunKind, RunState, Timestamp,
 };
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 /// A row as it is written before the command may run.
 #[derive(Clone, Debug, PartialEq)]
@@ -49,13 +49,13 @@ pub struct NewRun {
     /// The caller's W3C trace context.
     pub traceparent: Option<String>,
     /// The client's spec as JSON, without environment values and input.
-    pub spec: String,
+    pub spec: Arc<str>,
     /// Keyed digest of the client's whole spec.
     pub spec_digest: Vec<u8>,
     /// Which way of making the digest.
     pub spec_digest_version: i32,
     /// The caller's own marks.
-    pub labels: BTreeMap<String, String>,
+    pub labels: Arc<BTreeMap<String, String>>,
     /// When the request was accepted.
     pub created: Timestamp,
 }

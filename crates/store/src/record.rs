@@ -202,7 +202,7 @@ impl Record {
             tree_detail: None,
             streams_end: None,
             traceparent: new.traceparent.clone(),
-            spec: new.spec.clone(),
+            spec: new.spec.to_string(),
             spec_digest: new.spec_digest.clone(),
             spec_digest_version: i64::from(new.spec_digest_version),
             labels: words::labels(&new.labels),
@@ -286,10 +286,10 @@ impl Record {
             identity,
             grace: Duration::from_millis(narrow("grace_period_ms", self.grace_period_ms)?),
             traceparent: self.traceparent,
-            spec: self.spec,
+            spec: self.spec.into(),
             spec_digest: self.spec_digest,
             spec_digest_version: narrow("spec_digest_version", self.spec_digest_version)?,
-            labels: words::read_labels(&self.labels)?,
+            labels: words::read_labels(&self.labels)?.into(),
             created: Timestamp(self.created_us),
         };
         Ok(RunRow {

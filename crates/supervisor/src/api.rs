@@ -5,7 +5,7 @@ use kennel_lifecycle::{
 };
 use kennel_store::Desired;
 use serde::{Deserialize, Serialize};
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 /// A request to run something, parsed and checked for form.
 #[derive(Clone, Debug)]
@@ -63,9 +63,9 @@ pub struct RunView {
     /// When SIGKILL is due, where a stop was asked for.
     pub stop_deadline: Option<Timestamp>,
     /// The client's spec as it was given as `spec_document`.
-    pub spec_document: String,
+    pub spec_document: Arc<str>,
     /// The caller's own marks.
-    pub labels: BTreeMap<String, String>,
+    pub labels: Arc<BTreeMap<String, String>>,
     /// The caller's W3C trace context.
     pub traceparent: Option<String>,
     /// When the request was accepted.

@@ -9,7 +9,7 @@ use crate::{
 use kennel_lifecycle::{EndReason, Outcome, RunId, RunKind, StopOrder, StopReason, TreeVerdict};
 use kennel_linux::client::SignalResult;
 use kennel_store::{Closure, Desired, Inserted, NewRun, Times};
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 use tokio::sync::oneshot;
 
 type Reply = oneshot::Sender<Result<SignalResult, OrderError>>;
@@ -126,7 +126,7 @@ impl Supervisor {
             spec: "{}".into(),
             spec_digest: Vec::new(),
             spec_digest_version: 0,
-            labels: std::collections::BTreeMap::new(),
+            labels: Arc::default(),
             created: now,
         };
         let outcome = Outcome {

@@ -273,10 +273,10 @@ fn new_run(shared: &Shared, run: RunId, call: &SpawnCall) -> NewRun {
         identity: None,
         grace: call.spec.grace(),
         traceparent: call.traceparent.clone(),
-        spec: call.spec_document.clone(),
+        spec: call.spec_document.as_str().into(),
         spec_digest: call.spec_digest.clone(),
         spec_digest_version: call.spec_digest_version,
-        labels: call.spec.labels.clone(),
+        labels: Arc::new(call.spec.labels.clone()),
         created: clock::now(),
     }
 }

@@ -7,6 +7,7 @@ use kennel_lifecycle::{
     TreeVerdict,
 };
 use kennel_supervisor::{Desired, RunView};
+use std::sync::Arc;
 
 pub(crate) fn run(view: RunView) -> pb::Run {
     let attempt = attempt(&view);
@@ -16,7 +17,7 @@ pub(crate) fn run(view: RunView) -> pb::Run {
         node_id: view.node.to_string(),
         spec: spec::from_document(&view.spec_document),
         kind: kind(view.kind).into(),
-        labels: view.labels,
+        labels: Arc::unwrap_or_clone(view.labels),
         state: state(view.state).into(),
         desired: desired(view.desired).into(),
         containment: containment(view.identity.as_ref()).into(),

@@ -53,7 +53,7 @@ pub(super) async fn filters_by_state_kind_and_labels(bed: Bed) {
     for (id, kind) in (1..=9).zip(kinds.into_iter().cycle()) {
         let mut new = new_run(id);
         new.kind = kind;
-        new.labels = BTreeMap::from([
+        *std::sync::Arc::make_mut(&mut new.labels) = BTreeMap::from([
             ("id".into(), id.to_string()),
             ("odd \"%_'".into(), (id % 2 == 1).to_string()),
         ]);

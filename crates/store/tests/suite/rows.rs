@@ -63,10 +63,10 @@ pub(crate) fn new_run(id: u128) -> NewRun {
         spec: "{\"argv\":{\"args\":[\"sh\",\"-c\",\"printf 'ä\\u0000\\n'\"]}}".into(),
         spec_digest: vec![0, 1, 254, 255],
         spec_digest_version: 1,
-        labels: BTreeMap::from([
+        labels: std::sync::Arc::new(BTreeMap::from([
             ("team".into(), "blue \"quoted\" ü".into()),
             ("a.b/c".into(), String::new()),
-        ]),
+        ])),
         created: Timestamp(1_700_000_000_000_000),
     }
 }

@@ -6,7 +6,7 @@ use super::{
 };
 use kennel_lifecycle::{EndReason, Outcome, RowState, RunState, Timestamp, TreeVerdict};
 use kennel_store::{Closure, Desired, Inserted, StoreError, StoredState, Times};
-use std::{collections::BTreeMap, future::ready, time::Duration};
+use std::{future::ready, sync::Arc, time::Duration};
 
 pub(super) async fn what_is_inserted_is_read_back_whole(bed: Bed) {
     bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
@@ -17,7 +17,7 @@ pub(super) async fn what_is_inserted_is_read_back_whole(bed: Bed) {
     identity.command.pidfs_handle = None;
     identity.shim.pidfs_handle = None;
     bare.traceparent = None;
-    bare.labels = BTreeMap::new();
+    bare.labels = Arc::default();
     bare.spec_digest = Vec::new();
     bare.grace = Duration::ZERO;
 

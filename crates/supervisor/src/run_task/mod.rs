@@ -46,7 +46,8 @@ pub(crate) struct RunTask {
     run: RunId,
     machine: Machine,
     new: NewRun,
-    child: ChildSpec,
+    /// Until the keeper has it: argv, environment and input may be large.
+    child: Option<ChildSpec>,
     times: Times,
     stop_deadline: Option<Timestamp>,
     desired: Desired,
@@ -130,7 +131,7 @@ impl RunTask {
             shared,
             machine: Machine::new(),
             new,
-            child,
+            child: Some(child),
             times: Times::default(),
             stop_deadline: None,
             desired: Desired::Run,

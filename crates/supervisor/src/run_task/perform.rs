@@ -115,21 +115,21 @@ impl RunTask {
         let made = rundir::create(data_dir, self.run).and_then(|dir| {
             let open = Arc::clone(&self.shared.pipes_open);
             self.output = Some(Output::create(self.run, &dir, open)?);
-            Ok(dir)
+            Ok(())
         });
-        match made {
-            Ok(dir) => self.child.run_dir = dir,
-            Err(error) => {
-                tracing::error!(run = %self.run, %error, "the run's directory cannot be made");
-                return self.report(Report::PrepareFailed(StartFailure {
-                    stage: StartStage::Prepare,
-                    errno: error.raw_os_error(),
-                    path: Some(rundir::path(data_dir, self.run).display().to_string()),
-                }));
-            }
+        if let Err(error) = made {
+            tracing::error!(run = %self.run, %error, "the run's directory cannot be made");
+            return self.report(Report::PrepareFailed(StartFailure {
+                stage: StartStage::Prepare,
+                errno: error.raw_os_error(),
+                path: Some(rundir::path(data_dir, self.run).display().to_string()),
+            }));
         }
+        // A run is prepared once.
+        let Some(child) = self.child.take() else {
+            return;
+        };
         self.preparing = true;
-        let child = self.child.clone();
         self.op(move |shared, run, done| async move {
             let prepared = shared.kernel.prepare(run, &child).await;
             let _ = done.send(Done::Prepared(Box::new(prepared))).await;

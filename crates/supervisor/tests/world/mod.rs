@@ -631,7 +631,7 @@ pub fn new_run(run: RunId) -> NewRun {
         spec: "{}".into(),
         spec_digest: vec![1],
         spec_digest_version: 1,
-        labels: BTreeMap::new(),
+        labels: Arc::default(),
         created: Timestamp(1),
     }
 }

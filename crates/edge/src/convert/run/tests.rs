@@ -85,7 +85,7 @@ fn an_ended_run_shows_why_and_what_proves_it() {
 fn a_fence_has_no_process_and_no_spec() {
     let mut view = live();
     view.identity = None;
-    view.spec_document = String::new();
+    view.spec_document = "".into();
     let shown = run(view);
     assert_eq!(shown.spec, None);
     assert_eq!(shown.containment(), pb::Containment::Unspecified);
@@ -152,8 +152,8 @@ fn live() -> RunView {
         }),
         grace: Duration::from_secs(5),
         stop_deadline: None,
-        spec_document: r#"{"cwd":"/tmp"}"#.to_owned(),
-        labels: std::collections::BTreeMap::new(),
+        spec_document: r#"{"cwd":"/tmp"}"#.into(),
+        labels: std::sync::Arc::default(),
         traceparent: Some("trace".to_owned()),
         created: Timestamp(1_000_000),
         times: Times {
@@ -169,7 +169,7 @@ fn live() -> RunView {
 pub(crate) fn of_size(number: u128, bytes: usize) -> RunView {
     RunView {
         run: RunId::from_u128(number),
-        labels: [("l".to_owned(), "x".repeat(bytes))].into(),
+        labels: std::sync::Arc::new([("l".to_owned(), "x".repeat(bytes))].into()),
         ..live()
     }
 }
