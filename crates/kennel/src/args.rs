@@ -205,7 +205,7 @@ pub(crate) struct RunRef {
 #[derive(Debug, Args)]
 pub(crate) struct PsArgs {
     /// Ended runs too
-    #[arg(short, long, conflicts_with = "states")]
+    #[arg(short, long)]
     pub(crate) all: bool,
     /// Only runs with this label; may be repeated, all must match
     #[arg(short, long = "label", value_name = "K=V", value_parser = values::pair)]
