@@ -47,8 +47,7 @@ pub(crate) fn set_nonblocking(fd: &impl AsFd) -> io::Result<()> {
     Ok(())
 }
 
-/// Sends one message. `WouldBlock` where the other end is slow, or where too many descriptors are on their way
-/// (`ETOOMANYREFS`): then nothing was sent.
+/// Sends one message. `WouldBlock` where the other end is slow; [`is_short`] where the host is: then nothing was sent.
 pub(crate) fn send(socket: &impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
     if bytes.len() > MESSAGE_BYTES_MAX {
         return Err(Errno::EMSGSIZE.into());
@@ -62,10 +61,19 @@ pub(crate) fn send(socket: &impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> 
         return match sendmsg::<()>(socket, &parts, control, MsgFlags::MSG_NOSIGNAL, None) {
             Ok(_) => Ok(()),
             Err(Errno::EINTR) => continue,
-            Err(Errno::ETOOMANYREFS | Errno::ENOBUFS) => Err(io::ErrorKind::WouldBlock.into()),
             Err(errno) => Err(errno.into()),
         };
     }
+}
+
+/// Whether a message found no room on this host: too many descriptors of this user are on their way, or memory is short.
+/// No event tells when there is room again.
+pub(crate) fn is_short(error: &io::Error) -> bool {
+    let errno = error.raw_os_error();
+    matches!(
+        errno,
+        Some(libc::ETOOMANYREFS | libc::ENOBUFS | libc::ENOMEM)
+    )
 }
 
 /// A peer that closed with something unread: the kernel says ECONNRESET once, ahead of what the peer had sent before

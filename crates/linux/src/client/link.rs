@@ -27,6 +27,9 @@ use tokio::{
 /// Most messages that wait for a keeper that does not read. Beyond it the keeper is taken for dead.
 const QUEUED_MAX: usize = 65_536;
 
+/// Between two tries to send where no event may tell that there is room.
+const SEND_AGAIN: Duration = Duration::from_millis(20);
+
 type Reply = (Answer, Vec<OwnedFd>);
 
 /// One end of the socket, shared by all clones of the client and by the task that reads.
@@ -145,7 +148,9 @@ impl Link {
         while let Some((bytes, fds)) = state.queue.front() {
             let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
             match fdpass::send(self.socket.get_ref(), bytes, &fds) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                Err(error)
+                    if error.kind() == io::ErrorKind::WouldBlock || fdpass::is_short(&error) =>
+                {
                     if state.queue.len() > QUEUED_MAX {
                         state.gone = true;
                     }
@@ -159,18 +164,20 @@ impl Link {
         true
     }
 
-    /// Sends what waits, whenever the socket takes more.
+    /// Sends what waits, whenever the socket takes more, and from time to time where the host is short.
     async fn write(&self) {
         loop {
             self.behind.notified().await;
             loop {
-                let Ok(mut ready) = self.socket.writable().await else {
-                    return;
-                };
+                let ready = tokio::time::timeout(SEND_AGAIN, self.socket.writable()).await;
                 if self.flush(&mut self.state()) {
                     break;
                 }
-                ready.clear_ready();
+                match ready {
+                    Ok(Ok(mut ready)) => ready.clear_ready(),
+                    Ok(Err(_)) => return,
+                    Err(_) => {}
+                }
             }
         }
     }

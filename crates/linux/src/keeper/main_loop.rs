@@ -231,7 +231,8 @@ impl Keeper {
             .into_iter()
             .flatten()
             .map(|at| at.max(now + TRY_AGAIN_MS));
-        let wake = [runs, orphans, retry]
+        let server = self.server.waits_for_host().then_some(now + TRY_AGAIN_MS);
+        let wake = [runs, orphans, retry, server]
             .into_iter()
             .flatten()
             .chain(ends)
@@ -254,6 +255,9 @@ impl Keeper {
             self.wakes.remove(&(at, run));
             self.waking.remove(&run);
             self.touch(run, now);
+        }
+        if self.server.waits_for_host() {
+            self.server.flush();
         }
         self.step_orphans(now);
         let left = self.leftovers.len();

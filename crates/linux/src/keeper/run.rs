@@ -560,7 +560,12 @@ impl Run {
 fn is_exhaustion(errno: i32) -> bool {
     matches!(
         errno,
-        libc::EMFILE | libc::ENFILE | libc::EAGAIN | libc::ENOMEM | libc::ETOOMANYREFS
+        libc::EMFILE
+            | libc::ENFILE
+            | libc::EAGAIN
+            | libc::ENOMEM
+            | libc::ENOBUFS
+            | libc::ETOOMANYREFS
     )
 }
 

@@ -35,6 +35,8 @@ pub(super) struct Server {
     /// `None` when it has closed its end.
     pub(super) socket: Option<OwnedFd>,
     queue: VecDeque<Frame>,
+    /// The first of the queue waits for the host, not for the server.
+    host_is_short: bool,
 }
 
 impl Server {
@@ -65,6 +67,7 @@ impl Server {
             exit: None,
             socket: Some(ours),
             queue: VecDeque::new(),
+            host_is_short: false,
         })
     }
 
@@ -88,6 +91,7 @@ impl Server {
             self.queue.clear();
             return;
         };
+        self.host_is_short = false;
         while let Some(frame) = self.queue.front() {
             let fds: Vec<_> = frame.fds.iter().map(AsFd::as_fd).collect();
             match fdpass::send(socket, &frame.bytes, &fds) {
@@ -98,15 +102,24 @@ impl Server {
                 Err(error) if error.raw_os_error() == Some(libc::EMSGSIZE) => {
                     self.queue.pop_front();
                 }
+                Err(error) if fdpass::is_short(&error) => {
+                    self.host_is_short = true;
+                    return;
+                }
                 // Slow, or closed: then the end of file is read next.
                 Err(_) => return,
             }
         }
     }
 
-    /// Whether something waits.
+    /// Whether something waits for the server to read.
     pub(super) fn is_behind(&self) -> bool {
-        !self.queue.is_empty()
+        !self.queue.is_empty() && !self.host_is_short
+    }
+
+    /// Whether something waits for the host, which tells nobody when it has room.
+    pub(super) fn waits_for_host(&self) -> bool {
+        !self.queue.is_empty() && self.host_is_short
     }
 
     /// SIGKILL, unless it has been reaped.

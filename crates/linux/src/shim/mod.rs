@@ -134,7 +134,7 @@ impl Shim {
             match fdpass::send(keeper, &bytes, &fds) {
                 Ok(()) => return,
                 // The host is short of memory, or too many descriptors are on their way: no reason to end a run.
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                Err(error) if fdpass::is_short(&error) => {
                     let _ = poll(&mut [], SAY_AGAIN_MS);
                 }
                 Err(_) => break,

@@ -44,7 +44,12 @@ impl Keeper {
         if let Err(error) = prepared {
             let answer = match error.raw_os_error() {
                 Some(
-                    libc::EMFILE | libc::ENFILE | libc::EAGAIN | libc::ENOMEM | libc::ETOOMANYREFS,
+                    libc::EMFILE
+                    | libc::ENFILE
+                    | libc::EAGAIN
+                    | libc::ENOMEM
+                    | libc::ENOBUFS
+                    | libc::ETOOMANYREFS,
                 )
                 | None => Answer::Exhausted(error.to_string()),
                 Some(_) => {
