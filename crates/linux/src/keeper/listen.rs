@@ -1,6 +1,7 @@
 //! The listening sockets. The keeper owns them, so that they outlive a server.
 
 use super::KeeperError;
+use crate::{peer, procfs};
 use nix::sys::stat::{Mode, umask};
 use std::{
     fs::{self, DirBuilder},
@@ -72,16 +73,36 @@ fn remove_stale(path: &Path) -> io::Result<()> {
         return Err(io::ErrorKind::AlreadyExists.into());
     }
     match UnixStream::connect(path) {
+        Ok(stream) if is_of_the_dead(&stream) => fs::remove_file(path),
         Ok(_) => Err(io::ErrorKind::AddrInUse.into()),
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => fs::remove_file(path),
         Err(error) => Err(error),
     }
 }
 
+/// Whether who began to listen there is gone: the server of a keeper that was killed holds its sockets while it drains.
+fn is_of_the_dead(stream: &UnixStream) -> bool {
+    // Of a socket that listens it is the credentials of who called listen(2) (unix(7)).
+    let Ok(listener) = peer::credentials(stream) else {
+        return false;
+    };
+    match procfs::stat(listener.pid) {
+        Ok(stat) => stat.is_dead(),
+        // 0 stands for a process of another pid namespace.
+        Err(error) => listener.pid != 0 && error.kind() == io::ErrorKind::NotFound,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::PermissionsExt;
+    use nix::sys::socket::{
+        AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, socket,
+    };
+    use std::os::{
+        fd::AsRawFd,
+        unix::{fs::PermissionsExt, process::CommandExt},
+    };
 
     #[test]
     fn a_stale_socket_is_replaced_and_a_live_one_is_not() {
@@ -102,5 +123,28 @@ mod tests {
         fs::write(&path, b"not a socket").expect("a file");
         assert!(Listening::new(&path).is_err());
         assert!(path.exists());
+    }
+
+    #[test]
+    fn a_socket_that_outlives_its_keeper_in_a_server_is_replaced() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("kennel.sock");
+        let socket = socket(
+            AddressFamily::Unix,
+            SockType::Stream,
+            SockFlag::SOCK_CLOEXEC,
+            None,
+        )
+        .expect("a socket");
+        let address = UnixAddr::new(&path).expect("an address");
+        bind(socket.as_raw_fd(), &address).expect("it is bound");
+        let same = socket.try_clone().expect("a descriptor");
+        let mut keeper = std::process::Command::new("true");
+        let listens = move || Ok(listen(&same, Backlog::new(1)?)?);
+        // SAFETY: `listens` makes one system call: no allocation, no lock.
+        unsafe { keeper.pre_exec(listens) };
+        keeper.status().expect("it starts and ends");
+        UnixStream::connect(&path).expect("somebody listens");
+        drop(Listening::new(&path).expect("it is replaced"));
     }
 }
