@@ -205,13 +205,18 @@ pub(crate) fn remove(group: &CgroupIdentity) -> bool {
 
 /// Removes a directory with all below it, as far as they are empty of processes.
 pub(crate) fn remove_empty(dir: &Path) -> bool {
+    let remove = || match fs::remove_dir(dir) {
+        Ok(()) => true,
+        Err(error) => error.kind() == io::ErrorKind::NotFound,
+    };
+    // Hardly any command makes directories of its own, so they are looked for only where something is in the way.
+    if remove() {
+        return true;
+    }
     for below in directories(dir) {
         remove_empty(&below);
     }
-    match fs::remove_dir(dir) {
-        Ok(()) => true,
-        Err(error) => error.kind() == io::ErrorKind::NotFound,
-    }
+    remove()
 }
 
 /// Whether a freeze has been asked for.

@@ -39,11 +39,10 @@ pub(crate) fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok((one, other))
 }
 
-/// Sets `O_NONBLOCK` on the description.
+/// Sets `O_NONBLOCK` on a description that was made by us and has no other flag.
 pub(crate) fn set_nonblocking(fd: &impl AsFd) -> io::Result<()> {
     use nix::fcntl::{FcntlArg, OFlag, fcntl};
-    let flags = OFlag::from_bits_retain(fcntl(fd, FcntlArg::F_GETFL)?);
-    fcntl(fd, FcntlArg::F_SETFL(flags | OFlag::O_NONBLOCK))?;
+    fcntl(fd, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
     Ok(())
 }
 
