@@ -14,7 +14,14 @@ use kennel_edge::{EdgeConfig, ServeError, digest::DigestKey};
 use kennel_linux::{client::KeeperClient, keeper, limits};
 use kennel_supervisor::{Supervisor, SupervisorConfig};
 use std::{
-    error::Error, os::fd::OwnedFd, path::Path, process::ExitCode, sync::Arc, time::Duration,
+    error::Error,
+    fs::{File, OpenOptions, TryLockError},
+    io,
+    os::{fd::OwnedFd, unix::fs::OpenOptionsExt},
+    path::Path,
+    process::ExitCode,
+    sync::Arc,
+    time::Duration,
 };
 use tokio::task::JoinHandle;
 
@@ -23,6 +30,10 @@ const LAST_WORDS_MAX: Duration = Duration::from_millis(500);
 
 /// How long the store may take to carry out what is queued when the server goes.
 const STORE_FINISH_MAX: Duration = Duration::from_secs(1);
+
+/// How long a server whose keeper was killed may take to go, and how often it is looked for.
+const FORMER_SERVER_MAX: Duration = Duration::from_secs(15);
+const FORMER_SERVER_POLL: Duration = Duration::from_millis(20);
 
 /// Serves until the keeper says that it is enough.
 pub(crate) fn main(flags: &ServeArgs, here: &Surroundings) -> ExitCode {
@@ -64,6 +75,12 @@ async fn serve(
         Ok(_) => "cgroup".to_owned(),
         Err(why) => format!("subreaper: {why}"),
     };
+    let former = tokio::time::timeout(FORMER_SERVER_MAX, take_over(&config.data_dir)).await;
+    let lock = former
+        .map_err(|_| Failure::new("the server of an earlier keeper does not go").code(LOST))?
+        .map_err(|cause| failed("cannot lock the journals", &cause))?;
+    // Held until this process is gone: its last task may write until then.
+    std::mem::forget(lock);
     let own = supervisor_config(config, here)?;
     let edge = EdgeConfig {
         digest_key: secret::digest_key(&config.data_dir)
@@ -115,6 +132,20 @@ async fn to_the_end(
         Err(cause) => tracing::warn!(%cause, "clients may not have had their last answers"),
     }
     Ok(code)
+}
+
+/// One server at a time writes the journals: one whose keeper was killed may still be reading the last output.
+async fn take_over(data_dir: &Path) -> io::Result<File> {
+    let mut how = OpenOptions::new();
+    how.write(true).create(true).truncate(false).mode(0o600);
+    let file = how.open(data_dir.join("server.lock"))?;
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(file),
+            Err(TryLockError::WouldBlock) => tokio::time::sleep(FORMER_SERVER_POLL).await,
+            Err(TryLockError::Error(cause)) => return Err(cause),
+        }
+    }
 }
 
 fn supervisor_config(

@@ -192,6 +192,9 @@ impl Supervisor {
     async fn keeper_lost(&self) -> i32 {
         tracing::error!("the keeper is gone: reading what is left of the output");
         self.shared.refusing.cancel();
+        // The sockets are free for the next service; readers go on there, after what they have.
+        self.shared.draining.cancel();
+        self.shared.keeper_lost.cancel();
         let deadline = clock::instant() + limits::SHUTDOWN_DEADLINE;
         while self.shared.pipes_open.load(Ordering::Relaxed) > 0 && clock::instant() < deadline {
             tokio::time::sleep(PIPES_POLL).await;

@@ -311,6 +311,7 @@ fn start(shared: &Arc<Shared>, new: NewRun, child: ChildSpec) -> Handle {
         view: unborn(&new),
         start: None,
         hub: None,
+        stop_owed: false,
         over: false,
     };
     let (live_sender, live) = watch::channel(first);

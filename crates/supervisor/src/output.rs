@@ -93,6 +93,11 @@ impl Output {
         self.flows = true;
     }
 
+    /// Whether it is.
+    pub(crate) fn flows(&self) -> bool {
+        self.flows
+    }
+
     /// Waits until there is something to move. Cancel-safe.
     pub(crate) async fn ready(&self) -> Ready {
         if let Some(at) = self.retry_at {

@@ -51,6 +51,7 @@ fn begin(shared: &Arc<Shared>, row: RunRow, asked_for: bool) {
             view,
             start,
             hub: None,
+            stop_owed: false,
             over: false,
         });
         let handle = Handle {

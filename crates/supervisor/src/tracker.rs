@@ -73,6 +73,8 @@ pub(crate) struct Shared {
     pub(crate) started: kennel_lifecycle::Timestamp,
     /// New work is refused.
     pub(crate) refusing: CancellationToken,
+    /// The keeper is gone: what is left of all output is read, and nothing more is done.
+    pub(crate) keeper_lost: CancellationToken,
     /// Streams end and listeners close.
     pub(crate) draining: CancellationToken,
     pub(crate) tasks: TaskTracker,
@@ -99,6 +101,7 @@ impl Shared {
             generation,
             started,
             refusing: CancellationToken::new(),
+            keeper_lost: CancellationToken::new(),
             draining: CancellationToken::new(),
             tasks: TaskTracker::new(),
             pipes_open: Arc::new(AtomicUsize::new(0)),

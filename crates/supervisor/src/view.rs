@@ -14,6 +14,8 @@ pub(crate) struct Live {
     pub(crate) start: Option<StartAnswer>,
     /// Where readers come from; absent: nothing has been journalled yet.
     pub(crate) hub: Option<Hub>,
+    /// A stop was asked for and is not on the row yet.
+    pub(crate) stop_owed: bool,
     /// The task is over: the store has the last word.
     pub(crate) over: bool,
 }

@@ -67,6 +67,8 @@ pub(crate) struct RunTask {
     disowned: bool,
     running_due: Option<Instant>,
     stop_due: Option<Instant>,
+    /// Stops that were asked for and are not on the row yet.
+    stops_owed: u32,
     start_error: Option<CallError>,
     /// To be told once the run is recorded.
     warning: Option<String>,
@@ -113,6 +115,7 @@ enum Wake {
     Order(Order),
     RunningDue,
     StopDue,
+    KeeperLost,
     Output(Ready),
 }
 
@@ -149,6 +152,7 @@ impl RunTask {
             disowned: false,
             running_due: None,
             stop_due: None,
+            stops_owed: 0,
             start_error: None,
             warning: None,
             taken: None,
@@ -173,6 +177,8 @@ impl RunTask {
                 Wake::Order(order) => self.order(order),
                 Wake::RunningDue => self.record_running(),
                 Wake::StopDue => self.go_on_with_stop(),
+                // No word of its start can come any more.
+                Wake::KeeperLost => self.flow(),
                 Wake::Output(ready) => self.pump(ready),
             }
             self.answer_waiters();
@@ -200,6 +206,7 @@ impl RunTask {
     }
 
     async fn wake(&mut self) -> Wake {
+        let flows = self.output.as_ref().is_none_or(Output::flows);
         let output = async {
             match &self.output {
                 Some(output) => output.ready().await,
@@ -212,7 +219,14 @@ impl RunTask {
             Some(order) = self.orders.recv() => Wake::Order(order),
             () = due(self.stop_due) => Wake::StopDue,
             () = due(self.running_due) => Wake::RunningDue,
+            () = self.shared.keeper_lost.cancelled(), if !flows => Wake::KeeperLost,
             ready = output => Wake::Output(ready),
+        }
+    }
+
+    pub(super) fn flow(&mut self) {
+        if let Some(output) = &mut self.output {
+            output.flow();
         }
     }
 
@@ -277,6 +291,7 @@ impl RunTask {
                 self.desired = Desired::Stop;
                 self.stop_deadline = Some(deadline);
                 self.stop_due = None;
+                self.stops_owed = self.stops_owed.saturating_sub(1);
                 self.report(Report::StopRecorded);
             }
             Done::Froze(result) => {

@@ -29,6 +29,7 @@ impl RunTask {
             Effect::RecordStop { deadline } => {
                 let due = clock::instant() + STOP_RECORD_WAIT;
                 self.stop_due.get_or_insert(due);
+                self.stops_owed += 1;
                 self.write(Write::Stop(deadline));
             }
             Effect::StopTree(plan) => self.shared.kernel.stop(self.run, &plan),
@@ -153,9 +154,7 @@ impl RunTask {
         match announcement {
             Announcement::Started => {
                 self.times.started = Some(self.at);
-                if let Some(output) = &mut self.output {
-                    output.flow();
-                }
+                self.flow();
             }
             Announcement::LeaderExited(_) => self.times.leader_exited = Some(self.at),
             Announcement::StreamsClosed(_) => self.times.streams_closed = Some(self.at),

@@ -9,10 +9,12 @@ impl RunTask {
     pub(super) fn publish(&self) {
         let start = self.start_answer();
         let view = self.view();
+        let stop_owed = self.stops_owed > 0;
         let hub = self.output.as_ref().map(Output::hub);
         self.live.send_modify(|live| {
             live.view = view;
             live.hub = hub;
+            live.stop_owed = stop_owed;
             if live.start.is_none() {
                 live.start = start;
             }
