@@ -14,8 +14,11 @@ use nix::{
 use std::{
     ffi::CStr,
     fs::File,
-    io::{self, Read, Write},
-    os::fd::OwnedFd,
+    io::{self, Read},
+    os::{
+        fd::OwnedFd,
+        unix::fs::{FileExt, MetadataExt},
+    },
     path::Path,
 };
 
@@ -26,9 +29,35 @@ const TEMPORARY: &CStr = c"exit.new";
 /// [`PIDS_MAX`](crate::wire::PIDS_MAX) process ids.
 const RECORD_BYTES_MAX: u64 = 16 * 1024;
 
-/// Writes the record, or replaces it.
-pub(crate) fn write(run_dir: &Path, record: &ExitRecord) -> io::Result<()> {
-    let bytes = wire::encode(&WireRecord::from(record.clone()))?;
+/// Longest record that is replaced in place: one write(2) within one page is not cut by a signal.
+const IN_PLACE_BYTES_MAX: usize = 1024;
+
+/// A record that is written and may be added to.
+#[derive(Default)]
+pub(crate) struct Will {
+    written: Option<File>,
+}
+
+impl Will {
+    /// Writes the record, or replaces it. The second time is in place: a new file each time, and the end of the old
+    /// one, is what a file system is slowest at.
+    pub(crate) fn write(&mut self, run_dir: &Path, record: &ExitRecord) -> io::Result<()> {
+        let bytes = wire::encode(&WireRecord::from(record.clone()))?;
+        if let Some(file) = &self.written
+            && bytes.len() <= IN_PLACE_BYTES_MAX
+        {
+            let found = file.metadata()?;
+            // Only what is still there by its name, and only by growing: whoever reads it sees one record or the other.
+            if found.nlink() == 1 && found.len() <= bytes.len() as u64 {
+                return file.write_all_at(&bytes, 0);
+            }
+        }
+        self.written = Some(replace(run_dir, &bytes)?);
+        Ok(())
+    }
+}
+
+fn replace(run_dir: &Path, bytes: &[u8]) -> io::Result<File> {
     let dir = open(run_dir)?;
     let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_CLOEXEC;
     let fresh = || openat(&dir, TEMPORARY, flags, Mode::S_IRUSR | Mode::S_IWUSR);
@@ -40,11 +69,13 @@ pub(crate) fn write(run_dir: &Path, record: &ExitRecord) -> io::Result<()> {
         }
         other => other?,
     };
-    let written = File::from(file).write_all(&bytes);
+    let file = File::from(file);
+    let written = file.write_all_at(bytes, 0);
     let placed = written.and_then(|()| Ok(renameat(&dir, TEMPORARY, &dir, NAME)?));
     placed.inspect_err(|_| {
         let _ = unlinkat(&dir, TEMPORARY, UnlinkatFlags::NoRemoveDir);
-    })
+    })?;
+    Ok(file)
 }
 
 /// The record; `None` where there is none, or none that can be read.
@@ -88,10 +119,29 @@ mod tests {
     fn what_was_written_last_is_read() {
         let dir = tempfile::tempdir().expect("a directory");
         assert_eq!(read(dir.path()), None);
-        let mut record = record();
-        write(dir.path(), &record).expect("it is written");
+        let (mut record, mut will) = (record(), Will::default());
+        will.write(dir.path(), &record).expect("it is written");
+        assert_eq!(read(dir.path()), Some(record.clone()));
         record.tree = Some(TreeVerdict::Empty(Proof::Echild));
-        write(dir.path(), &record).expect("it is replaced");
+        will.write(dir.path(), &record).expect("it is replaced");
+        assert_eq!(read(dir.path()), Some(record.clone()));
+        record.tree = Some(TreeVerdict::Survivors(vec![7; PIDS_MAX]));
+        will.write(dir.path(), &record).expect("it is replaced");
+        assert_eq!(read(dir.path()), Some(record.clone()));
+        record.tree = None;
+        will.write(dir.path(), &record)
+            .expect("a shorter one replaces it");
+        assert_eq!(read(dir.path()), Some(record));
+    }
+
+    #[test]
+    fn a_record_that_a_command_took_away_is_written_anew() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (mut record, mut will) = (record(), Will::default());
+        will.write(dir.path(), &record).expect("it is written");
+        fs::remove_file(dir.path().join("exit")).expect("it goes");
+        record.tree = Some(TreeVerdict::Empty(Proof::Echild));
+        will.write(dir.path(), &record).expect("it is written");
         assert_eq!(read(dir.path()), Some(record));
     }
 
@@ -100,7 +150,9 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let mut record = record();
         record.tree = Some(TreeVerdict::Survivors(vec![i32::MAX; PIDS_MAX]));
-        write(dir.path(), &record).expect("it is written");
+        Will::default()
+            .write(dir.path(), &record)
+            .expect("it is written");
         assert_eq!(read(dir.path()), Some(record));
     }
 
@@ -110,19 +162,25 @@ mod tests {
         let victim = dir.path().join("victim");
         fs::write(&victim, b"kept").expect("a file");
         std::os::unix::fs::symlink(&victim, dir.path().join("exit.new")).expect("a link");
-        write(dir.path(), &record()).expect("it is written");
+        Will::default()
+            .write(dir.path(), &record())
+            .expect("it is written");
         assert_eq!(fs::read(&victim).expect("it is there"), b"kept");
         assert_eq!(read(dir.path()), Some(record()));
 
         let fifo = dir.path().join("exit.new");
         nix::unistd::mkfifo(&fifo, Mode::S_IRWXU).expect("a fifo");
-        write(dir.path(), &record()).expect("it is written");
+        Will::default()
+            .write(dir.path(), &record())
+            .expect("it is written");
         assert!(!fifo.exists());
 
         fs::remove_file(dir.path().join("exit")).expect("it goes");
         nix::unistd::mkfifo(&dir.path().join("exit"), Mode::S_IRWXU).expect("a fifo");
         assert_eq!(read(dir.path()), None);
-        write(dir.path(), &record()).expect("it is replaced");
+        Will::default()
+            .write(dir.path(), &record())
+            .expect("it is replaced");
         assert_eq!(read(dir.path()), Some(record()));
     }
 }

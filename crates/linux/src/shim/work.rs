@@ -1,7 +1,9 @@
 //! A shim's run: from the clone to the last exit of its tree.
 
 use crate::{
-    cgroup, clock, exit_record, identity, memfd, procfs,
+    cgroup, clock,
+    exit_record::Will,
+    identity, memfd, procfs,
     reap::{self, Waited},
     spawn::{
         self, Ends,
@@ -71,6 +73,7 @@ pub(super) struct Work {
     leader_reaped: bool,
     childless: bool,
     record: ExitRecord,
+    will: Will,
     ladder: Option<Ladder>,
     killing_since: Option<u64>,
     look_at: Option<u64>,
@@ -125,6 +128,7 @@ impl Work {
                 tree: None,
                 never_ran: false,
             },
+            will: Will::default(),
             ladder: None,
             killing_since: None,
             look_at: None,
@@ -332,10 +336,10 @@ impl Work {
         (leader, true)
     }
 
-    fn write_record(&self) {
+    fn write_record(&mut self) {
         // A directory that is gone or full takes the last will with it; the keeper is told all the same.
         if !self.unannounced {
-            let _ = exit_record::write(&self.run_dir, &self.record);
+            let _ = self.will.write(&self.run_dir, &self.record);
         }
     }
 

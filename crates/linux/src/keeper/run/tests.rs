@@ -15,7 +15,9 @@ fn an_exit_that_the_shim_collected_and_did_not_tell_is_in_its_last_will() {
         tree: None,
         never_ran: false,
     };
-    exit_record::write(dir.path(), &record).expect("it is written");
+    exit_record::Will::default()
+        .write(dir.path(), &record)
+        .expect("it is written");
     let mut run = at_gate(dir.path(), reaped());
     run.release();
     hear(&mut run, FromShim::Executed);
