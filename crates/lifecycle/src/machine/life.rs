@@ -1,0 +1,114 @@
+//! While the command runs, is paused, or is resumed.
+
+use super::{Machine, Turn, stay};
+use crate::{
+    Announcement, Command, Effect, Input, Phase, Refusal, Report, RowState, RunIdentity, Timestamp,
+    phase::PauseStage,
+};
+
+impl Machine {
+    pub(super) fn running(&mut self, now: Timestamp, proc: Box<RunIdentity>, input: Input) -> Turn {
+        match input {
+            Input::Command(Command::Stop(order)) => stay(self.begin_stop(now, proc, order)),
+            Input::Command(Command::Interrupt) => {
+                self.effects.push(Effect::Interrupt);
+                stay(Phase::Running { proc })
+            }
+            Input::Command(Command::Pause) => {
+                self.effects.push(Effect::RecordState(RowState::Pausing));
+                stay(Phase::Pausing {
+                    proc,
+                    stage: PauseStage::Recording,
+                })
+            }
+            Input::Command(Command::Resume) => (Phase::Running { proc }, Err(Refusal::NotPaused)),
+            Input::Command(Command::Admit) => {
+                (Phase::Running { proc }, Err(Refusal::AlreadyAdmitted))
+            }
+            Input::Report(report) => stay(self.heard(Phase::Running { proc }, report)),
+        }
+    }
+
+    pub(super) fn pausing(
+        &mut self,
+        now: Timestamp,
+        proc: Box<RunIdentity>,
+        stage: PauseStage,
+        input: Input,
+    ) -> Turn {
+        match (input, stage) {
+            (Input::Command(Command::Stop(order)), _) => stay(self.begin_stop(now, proc, order)),
+            (Input::Command(Command::Admit), _) => (
+                Phase::Pausing { proc, stage },
+                Err(Refusal::AlreadyAdmitted),
+            ),
+            (Input::Command(_), _) => (Phase::Pausing { proc, stage }, Err(Refusal::Paused)),
+            (Input::Report(Report::StateRecorded(RowState::Pausing)), PauseStage::Recording) => {
+                self.effects.push(Effect::Freeze);
+                stay(Phase::Pausing {
+                    proc,
+                    stage: PauseStage::Freezing,
+                })
+            }
+            (Input::Report(Report::StateNotRecorded(RowState::Pausing)), PauseStage::Recording) => {
+                stay(Phase::Running { proc })
+            }
+            (Input::Report(Report::Frozen), PauseStage::Freezing) => {
+                self.effects.extend([
+                    Effect::Announce(Announcement::Paused),
+                    Effect::RecordState(RowState::Paused),
+                ]);
+                stay(Phase::Paused { proc })
+            }
+            (Input::Report(Report::NotFrozen), PauseStage::Freezing) => {
+                self.effects.push(Effect::RecordState(RowState::Running));
+                stay(Phase::Running { proc })
+            }
+            (Input::Report(report), _) => stay(self.heard(Phase::Pausing { proc, stage }, report)),
+        }
+    }
+
+    pub(super) fn paused(&mut self, now: Timestamp, proc: Box<RunIdentity>, input: Input) -> Turn {
+        match input {
+            Input::Command(Command::Stop(order)) => stay(self.begin_stop(now, proc, order)),
+            Input::Command(Command::Resume) => {
+                self.effects.push(Effect::Thaw);
+                stay(Phase::Resuming { proc })
+            }
+            Input::Command(Command::Interrupt | Command::Pause) => {
+                (Phase::Paused { proc }, Err(Refusal::Paused))
+            }
+            Input::Command(Command::Admit) => {
+                (Phase::Paused { proc }, Err(Refusal::AlreadyAdmitted))
+            }
+            Input::Report(report) => stay(self.heard(Phase::Paused { proc }, report)),
+        }
+    }
+
+    pub(super) fn resuming(
+        &mut self,
+        now: Timestamp,
+        proc: Box<RunIdentity>,
+        input: Input,
+    ) -> Turn {
+        match input {
+            Input::Command(Command::Stop(order)) => stay(self.begin_stop(now, proc, order)),
+            // The wish is being fulfilled.
+            Input::Command(Command::Resume) => stay(Phase::Resuming { proc }),
+            Input::Command(Command::Interrupt | Command::Pause) => {
+                (Phase::Resuming { proc }, Err(Refusal::Paused))
+            }
+            Input::Command(Command::Admit) => {
+                (Phase::Resuming { proc }, Err(Refusal::AlreadyAdmitted))
+            }
+            Input::Report(Report::Thawed) => {
+                self.effects.extend([
+                    Effect::Announce(Announcement::Resumed),
+                    Effect::RecordState(RowState::Running),
+                ]);
+                stay(Phase::Running { proc })
+            }
+            Input::Report(report) => stay(self.heard(Phase::Resuming { proc }, report)),
+        }
+    }
+}

@@ -1,0 +1,384 @@
+//! One attempt to run one command, as a machine: a phase and an input give a phase and effects.
+//!
+//! Commands are answered: obeyed, or refused without any change. Reports are tolerated: one that comes late or
+//! twice changes nothing. One function per phase, in `start`, `life` and `end`; what all living phases share is in
+//! [`Machine::heard`].
+
+mod end;
+mod life;
+mod start;
+
+use crate::{
+    Announcement, Command, Effect, EndReason, Ends, Exit, Input, Leaving, NeverRan, Outcome, Phase,
+    Refusal, Report, Row, RunIdentity, StartFailure, StartStage, StopOrder, StopReason, StopStage,
+    Timestamp, TreeVerdict, ladder::StopPlan, phase::Exec,
+};
+
+/// One attempt to run one command.
+#[derive(Debug)]
+pub struct Machine {
+    phase: Phase,
+    exec: Exec,
+    ends: Ends,
+    told: Told,
+    /// A plan that waits until its order is recorded: no signal before that.
+    unrecorded: Option<StopPlan>,
+    effects: Vec<Effect>,
+}
+
+/// Which ends have been announced. `LEADER_EXITED` is always told first.
+#[derive(Debug, Default)]
+struct Told {
+    leader: bool,
+    streams: bool,
+    tree: bool,
+}
+
+type Turn = (Phase, Result<(), Refusal>);
+
+impl Default for Machine {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Machine {
+    /// A run that has been accepted and not begun.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            phase: Phase::Accepted,
+            exec: Exec::Awaited,
+            ends: Ends::default(),
+            told: Told::default(),
+            unrecorded: None,
+            effects: Vec::new(),
+        }
+    }
+
+    /// Where the run stands.
+    #[must_use]
+    pub fn phase(&self) -> &Phase {
+        &self.phase
+    }
+
+    /// Which ends are known.
+    #[must_use]
+    pub fn ends(&self) -> &Ends {
+        &self.ends
+    }
+
+    /// Effects to perform, in order. Drain them all before the next `step`.
+    pub fn effects(&mut self) -> std::vec::Drain<'_, Effect> {
+        self.effects.drain(..)
+    }
+
+    /// Feeds one input.
+    ///
+    /// # Errors
+    ///
+    /// A command that does not apply now is refused with the reason, and nothing has changed.
+    pub fn step(&mut self, now: Timestamp, input: Input) -> Result<(), Refusal> {
+        let phase = std::mem::replace(&mut self.phase, Phase::Accepted);
+        let (phase, answer) = match phase {
+            Phase::Accepted => self.accepted(input),
+            Phase::Preparing { stop } => self.preparing(stop, input),
+            Phase::Gated { proc, stop } => self.gated(proc, stop, input),
+            Phase::Leaving(leaving) => self.leaving(leaving, input),
+            Phase::Released { proc } => self.released(now, proc, input),
+            Phase::Running { proc } => self.running(now, proc, input),
+            Phase::Pausing { proc, stage } => self.pausing(now, proc, stage, input),
+            Phase::Paused { proc } => self.paused(now, proc, input),
+            Phase::Resuming { proc } => self.resuming(now, proc, input),
+            Phase::Stopping {
+                proc,
+                order,
+                deadline,
+                stage,
+            } => self.stopping(now, proc, order, deadline, stage, input),
+            Phase::Draining {
+                proc,
+                stop,
+                deadline,
+            } => self.draining(now, proc, stop, deadline, input),
+            Phase::Closing(outcome) => self.closing(outcome, &input),
+            Phase::Closed(outcome) => Self::closed(outcome, &input),
+            Phase::Forgotten(why) => match input {
+                Input::Command(_) => (Phase::Forgotten(why), Err(Refusal::Ended)),
+                Input::Report(_) => stay(Phase::Forgotten(why)),
+            },
+        };
+        self.phase = phase;
+        answer
+    }
+
+    /// What every phase after the gate makes of a report: exec's verdict and the three ends.
+    fn heard(&mut self, phase: Phase, report: Report) -> Phase {
+        match report {
+            Report::Executed => {
+                if self.exec == Exec::Awaited {
+                    self.exec = Exec::Confirmed;
+                    self.effects.push(Effect::Announce(Announcement::Started));
+                    self.effects.push(Effect::RecordRunning);
+                    return self.advance(match phase {
+                        Phase::Released { proc } => Phase::Running { proc },
+                        other => other,
+                    });
+                }
+            }
+            Report::ExecFailed(failure) => {
+                if self.exec == Exec::Awaited {
+                    return self.leave(NeverRan::Failed(failure));
+                }
+            }
+            Report::NotReleased => {
+                if self.exec == Exec::Awaited {
+                    return self.leave(match phase {
+                        Phase::Stopping { order, .. } => NeverRan::Stopped(order),
+                        _ => failed_at(StartStage::Gate),
+                    });
+                }
+            }
+            Report::LeaderExited(exit) => {
+                self.ends.leader.get_or_insert(exit);
+            }
+            Report::TreeEnded(tree) => {
+                self.ends.tree.get_or_insert(tree);
+            }
+            Report::StreamsClosed(how) => {
+                self.ends.streams.get_or_insert(how);
+            }
+            Report::Prepared(_)
+            | Report::PrepareFailed(_)
+            | Report::Recorded
+            | Report::RecordFailed
+            | Report::RecordUnknown
+            | Report::KeyTaken
+            | Report::StopRecorded
+            | Report::StateRecorded(_)
+            | Report::StateNotRecorded(_)
+            | Report::Frozen
+            | Report::NotFrozen
+            | Report::Thawed
+            | Report::OutcomeRecorded => {}
+        }
+        self.advance(phase)
+    }
+
+    /// Announces the ends that are known, and goes on when they allow it.
+    fn advance(&mut self, phase: Phase) -> Phase {
+        if self.exec == Exec::Awaited {
+            // An exit code counts only once it is certain that the command, and not the child before exec,
+            // returned it. The keeper's last word on the tree ends that wait: no verdict can follow it.
+            if self.ends.tree.is_none() {
+                return phase;
+            }
+            self.exec = Exec::Assumed;
+            if let Some(Exit::Code(_)) = self.ends.leader {
+                self.ends.leader = Some(Exit::Unknown);
+            }
+        }
+        if self.ends.tree.is_some() {
+            self.ends.leader.get_or_insert(Exit::Unknown);
+        }
+        let Some(exit) = self.ends.leader else {
+            return phase;
+        };
+        if !self.told.leader {
+            self.told.leader = true;
+            self.announce(Announcement::LeaderExited(exit));
+        }
+        if let (Some(how), false) = (self.ends.streams, self.told.streams) {
+            self.told.streams = true;
+            self.announce(Announcement::StreamsClosed(how));
+        }
+        if let (Some(tree), false) = (self.ends.tree.clone(), self.told.tree) {
+            self.told.tree = true;
+            self.announce(Announcement::TreeEnded(tree));
+            if self.ends.streams.is_none() {
+                self.effects.push(Effect::FinishOutput);
+            }
+        }
+        let phase = drained(phase);
+        let Phase::Draining { stop, .. } = &phase else {
+            return phase;
+        };
+        let (Some(tree), Some(streams)) = (self.ends.tree.clone(), self.ends.streams) else {
+            return phase;
+        };
+        let reason = stop
+            .clone()
+            .map_or(EndReason::Exited, |order| order.reason.into());
+        self.close(Outcome {
+            reason,
+            exit: Some(exit),
+            tree,
+            streams: Some(streams),
+        })
+    }
+
+    fn begin_stop(&mut self, now: Timestamp, proc: Box<RunIdentity>, order: StopOrder) -> Phase {
+        let plan = plan(&order);
+        let deadline = now.plus(plan.kill_after);
+        self.unrecorded = Some(plan);
+        self.effects.push(Effect::RecordStop { deadline });
+        Phase::Stopping {
+            proc,
+            order,
+            deadline,
+            stage: StopStage::Recording,
+        }
+    }
+
+    /// A further order: counts only if there is a tree and it brings SIGKILL forward. Gives the new deadline.
+    fn shorten(
+        &mut self,
+        now: Timestamp,
+        deadline: Option<Timestamp>,
+        order: &StopOrder,
+    ) -> Option<Timestamp> {
+        let plan = plan(order);
+        let sooner = now.plus(plan.kill_after);
+        if self.ends.tree.is_some() || deadline.is_some_and(|deadline| deadline <= sooner) {
+            return None;
+        }
+        self.unrecorded = Some(plan);
+        self.effects.push(Effect::RecordStop { deadline: sooner });
+        Some(sooner)
+    }
+
+    fn order_stop(&mut self) {
+        if let Some(plan) = self.unrecorded.take()
+            && self.ends.tree.is_none()
+        {
+            self.effects.push(Effect::StopTree(plan));
+        }
+    }
+
+    fn shut_gate(&mut self, why: NeverRan, row: Row) -> Phase {
+        self.effects.push(Effect::ShutGate);
+        Phase::Leaving(Leaving {
+            why,
+            row,
+            tree: None,
+        })
+    }
+
+    /// The gate was opened and yet nothing ran. The row is there, so its end is owed.
+    ///
+    /// INVARIANT: the tree's end is not known yet; it would have ended the wait for the verdict.
+    fn leave(&mut self, why: NeverRan) -> Phase {
+        // What the child before exec returned is nobody's exit.
+        self.ends = Ends::default();
+        Phase::Leaving(Leaving {
+            why,
+            row: Row::Owed,
+            tree: None,
+        })
+    }
+
+    fn close_never_ran(&mut self, why: NeverRan, tree: TreeVerdict) -> Phase {
+        let reason = match why {
+            NeverRan::Failed(failure) => EndReason::StartFailed(failure),
+            NeverRan::Stopped(order) => order.reason.into(),
+            NeverRan::Superseded => EndReason::StartFailed(failure_at(StartStage::Record)),
+        };
+        let tree = match tree {
+            TreeVerdict::Empty(_) => TreeVerdict::NeverRan,
+            other => other,
+        };
+        self.close(Outcome {
+            reason,
+            exit: None,
+            tree,
+            streams: None,
+        })
+    }
+
+    fn close(&mut self, outcome: Outcome) -> Phase {
+        self.effects.push(Effect::RecordOutcome(outcome.clone()));
+        Phase::Closing(outcome)
+    }
+
+    fn announce(&mut self, announcement: Announcement) {
+        self.effects.push(Effect::Announce(announcement));
+    }
+}
+
+fn stay(phase: Phase) -> Turn {
+    (phase, Ok(()))
+}
+
+/// A stop before the command runs is kept and wins at the next safe point; the earlier order stands.
+fn latch(stop: Option<StopOrder>, command: Command) -> (Option<StopOrder>, Result<(), Refusal>) {
+    match command {
+        Command::Stop(order) => (stop.or(Some(order)), Ok(())),
+        Command::Admit => (stop, Err(Refusal::AlreadyAdmitted)),
+        Command::Interrupt | Command::Pause | Command::Resume => {
+            (stop, Err(Refusal::NotRunningYet))
+        }
+    }
+}
+
+/// The phase of a run whose leader is gone.
+fn drained(phase: Phase) -> Phase {
+    match phase {
+        Phase::Released { proc }
+        | Phase::Running { proc }
+        | Phase::Pausing { proc, .. }
+        | Phase::Paused { proc }
+        | Phase::Resuming { proc } => Phase::Draining {
+            proc,
+            stop: None,
+            deadline: None,
+        },
+        Phase::Stopping {
+            proc,
+            order,
+            deadline,
+            stage,
+        } => Phase::Draining {
+            proc,
+            // Nothing had been sent yet: the leader ended on its own.
+            stop: (stage == StopStage::Ordered).then_some(order),
+            deadline: Some(deadline),
+        },
+        other @ (Phase::Accepted
+        | Phase::Preparing { .. }
+        | Phase::Gated { .. }
+        | Phase::Leaving(_)
+        | Phase::Draining { .. }
+        | Phase::Closing(_)
+        | Phase::Closed(_)
+        | Phase::Forgotten(_)) => other,
+    }
+}
+
+fn with_tree(phase: Phase, tree: TreeVerdict) -> Phase {
+    match phase {
+        Phase::Leaving(leaving) => Phase::Leaving(Leaving {
+            tree: Some(tree),
+            ..leaving
+        }),
+        other => other,
+    }
+}
+
+fn plan(order: &StopOrder) -> StopPlan {
+    match order.reason {
+        StopReason::Abort { .. } => StopPlan::abort(order.grace),
+        StopReason::ServerShutdown => StopPlan::shutdown(order.grace),
+    }
+}
+
+fn failed_at(stage: StartStage) -> NeverRan {
+    NeverRan::Failed(failure_at(stage))
+}
+
+fn failure_at(stage: StartStage) -> StartFailure {
+    StartFailure {
+        stage,
+        errno: None,
+        path: None,
+    }
+}
