@@ -182,8 +182,10 @@ pub fn of_data_dir(data_dir: &str) -> Vec<Proc> {
 mod tests {
     use super::*;
     use std::{
+        fs,
         os::unix::process::CommandExt,
         process::{Child, Command},
+        time::{Duration, Instant},
     };
 
     /// A process as a run would leave it behind, ended with the guard.
@@ -197,7 +199,15 @@ mod tests {
                 Some(id) => command.env("KENNEL_RUN_ID", id),
                 None => command.env_clear(),
             };
-            Self(command.spawn().expect("sleep starts"))
+            let planted = Self(command.spawn().expect("sleep starts"));
+            // The parent goes on as soon as the new image is mapped; its arguments and environment come a moment later.
+            let until = Instant::now() + Duration::from_secs(10);
+            let cmdline = format!("/proc/{}/cmdline", planted.pid());
+            while !fs::read(&cmdline).is_ok_and(|words| words.starts_with(b"sleep\0")) {
+                assert!(Instant::now() < until, "sleep does not appear");
+                std::thread::yield_now();
+            }
+            planted
         }
 
         fn pid(&self) -> i32 {
