@@ -428,7 +428,8 @@ async fn verdict_lost(stage: &mut Stage) {
     kill(shim);
     let facts = stage.end(run).await;
     assert!(!facts.contains(&Fact::Executed), "{facts:?}");
-    assert_eq!(signals(&facts), [Signal::TERM], "{facts:?}");
+    // Without a shim and without group signals a `sleep` that was just being forked may take the second rung.
+    assert_eq!(signals(&facts)[0], Signal::TERM, "{facts:?}");
     assert!(facts.contains(&killed_by(Signal::TERM)), "{facts:?}");
     match facts.last() {
         Some(Fact::TreeEnded(TreeVerdict::Empty(Proof::Cgroup))) if stage.has_cgroup() => {}

@@ -56,21 +56,24 @@ impl RunTask {
         }
     }
 
-    /// How the start went, where that is decided. A failure is told when nothing of it is left; only a store that
-    /// does not answer is told at once, because nobody knows when it will.
+    /// How the start went, where that is decided. A failure is told when nothing of it is left and that is written;
+    /// only for a store that does not answer nobody waits, because nobody knows when it will.
     pub(super) fn start_answer(&self) -> Option<StartAnswer> {
         if self.times.started.is_some() {
             return Some(StartAnswer::Started);
         }
         let why = match self.machine.phase() {
             Phase::Forgotten(why) => why.clone(),
-            Phase::Leaving(leaving) => match &leaving.why {
-                why @ NeverRan::Failed(StartFailure {
-                    stage: StartStage::Record,
-                    ..
-                }) => why.clone(),
-                _ => return None,
-            },
+            Phase::Closing(Outcome {
+                reason:
+                    EndReason::StartFailed(
+                        failure @ StartFailure {
+                            stage: StartStage::Record,
+                            ..
+                        },
+                    ),
+                ..
+            }) => NeverRan::Failed(failure.clone()),
             Phase::Closed(outcome) if outcome.exit.is_none() => match &outcome.reason {
                 EndReason::StartFailed(failure) => NeverRan::Failed(failure.clone()),
                 _ => return Some(StartAnswer::Failed(CallError::StoppedFirst(self.run))),
