@@ -125,9 +125,14 @@ impl fmt::Display for Address {
 pub(crate) fn server_address(flag: Option<&str>, here: &Surroundings) -> Result<Address, Failure> {
     match flag.or_else(|| here.var("KENNEL_SERVER")) {
         Some(text) => Address::parse(text),
-        None => Ok(Address {
-            socket: here.default_socket()?,
-        }),
+        None => match here.default_socket() {
+            Ok(socket) => Ok(Address { socket }),
+            // The server's reason is its data directory, which is nothing that a client could name.
+            Err(_) => Err(Failure::new(
+                "there is no default socket: neither XDG_RUNTIME_DIR nor HOME is set",
+            )
+            .hint("name the server with --server unix:PATH or KENNEL_SERVER")),
+        },
     }
 }
 
@@ -205,7 +210,8 @@ fn store_in_file(file: &Path) -> Result<StoreUrl, Failure> {
         ))
     })?;
     match text.trim() {
-        "" => Err(Failure::new(format!("{} is empty", file.display()))),
+        "" => Err(Failure::new(format!("{} is empty", file.display()))
+            .hint("write the store's URL into it: sqlite:PATH or postgres://...")),
         url => parse_store(url),
     }
 }
@@ -292,6 +298,11 @@ mod tests {
     #[test]
     fn a_user_without_home_is_asked_for_a_directory() {
         assert!(refusal(&ServeFlags::default(), &user(&[])).contains("HOME is not set"));
+        let client = server_address(None, &user(&[])).map_err(|f| f.to_string());
+        assert!(
+            client.is_err_and(|said| said.contains("--server unix:PATH")),
+            "a client is told what a client can name"
+        );
     }
 
     #[test]

@@ -4,6 +4,7 @@ use crate::{
     args::{CgroupUse, ClientArgs, ServeArgs},
     config::{ServeConfig, ServeFlags, Surroundings},
     failure::{Failure, chain},
+    telemetry,
 };
 use kennel_linux::keeper::{self, CgroupChoice, KeeperConfig, KeeperError};
 use std::{ffi::OsString, process::ExitCode};
@@ -42,6 +43,9 @@ fn keep(
         );
     }
     let config = resolve(flags, here).map_err(|failure| failure.or_code(UNUSABLE))?;
+    // The server logs, but what it cannot use is the caller's to correct, before anything is started.
+    telemetry::filter(here.env.get("KENNEL_LOG").map(String::as_str))
+        .map_err(|failure| failure.or_code(UNUSABLE))?;
     let code = keeper::run(&KeeperConfig {
         data_dir: config.data_dir,
         listen: vec![config.listen.socket],

@@ -14,7 +14,10 @@ use sqlx::{
     AssertSqlSafe, ConnectOptions, Connection, QueryBuilder, Sqlite, SqliteConnection, SqlitePool,
     sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous},
 };
-use std::{collections::BTreeMap, path::Path, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap, fs::OpenOptions, os::unix::fs::OpenOptionsExt, path::Path, sync::Arc,
+    time::Duration,
+};
 use tokio::time::timeout;
 
 /// The first release whose WAL cannot be corrupted by a reset (<https://sqlite.org/wal.html#walresetbug>).
@@ -28,6 +31,7 @@ const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Opens the file, makes it where it is not there, and brings its schema up to date.
 pub(crate) async fn open(path: &Path) -> Result<Arc<dyn Store>, OpenError> {
+    make_private(path);
     let options = SqliteConnectOptions::new()
         .filename(path)
         .create_if_missing(true)
@@ -64,6 +68,15 @@ pub(crate) async fn open(path: &Path) -> Result<Arc<dyn Store>, OpenError> {
         reader: SqliteReader(readers),
         description: format!("sqlite {version}, schema {schema}"),
     }))
+}
+
+/// Makes a missing file readable by nobody else: specs hold what commands are given, secrets included. SQLite gives
+/// its side files the same mode.
+fn make_private(path: &Path) {
+    let mut how = OpenOptions::new();
+    how.write(true).create_new(true).mode(0o600);
+    // One that is there keeps its mode; one that cannot be made is told by SQLite, which tries next.
+    let _ = how.open(path);
 }
 
 fn check_version(version: &str) -> Result<(), OpenError> {

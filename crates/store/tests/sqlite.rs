@@ -4,6 +4,7 @@
 mod suite;
 
 use kennel_store::{Inserted, OpenError, StoreError, StoreUrl, open};
+use std::os::unix::fs::PermissionsExt as _;
 use suite::{
     Raw,
     rows::{EPOCH, NODE, new_run, opening},
@@ -36,6 +37,24 @@ async fn what_was_written_is_there_after_the_file_is_opened_again() {
     assert_eq!(second.open_node(&opening(NODE, EPOCH)).await.unwrap(), 2);
     assert!(second.get(new_run(1).run).await.unwrap().is_some());
     second.finish().await;
+}
+
+#[tokio::test]
+async fn a_new_file_and_its_side_files_are_readable_by_their_owner_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("kennel.db");
+    let store = store(&format!("sqlite:{}", path.display())).await;
+    store.open_node(&opening(NODE, EPOCH)).await.unwrap();
+
+    let mut seen = 0;
+    for entry in std::fs::read_dir(dir.path()).unwrap() {
+        let entry = entry.unwrap();
+        let mode = entry.metadata().unwrap().permissions().mode();
+        assert_eq!(mode & 0o077, 0, "{:?}", entry.file_name());
+        seen += 1;
+    }
+    assert_eq!(seen, 3, "database, write-ahead log, its index");
+    store.finish().await;
 }
 
 #[tokio::test]

@@ -70,7 +70,8 @@ fn remove_stale(path: &Path) -> io::Result<()> {
         Err(error) => return Err(error),
     };
     if !found.file_type().is_socket() {
-        return Err(io::ErrorKind::AlreadyExists.into());
+        let error = "something else than a socket is there";
+        return Err(io::Error::new(io::ErrorKind::AlreadyExists, error));
     }
     match UnixStream::connect(path) {
         Ok(stream) if is_of_the_dead(&stream) => fs::remove_file(path),
@@ -121,7 +122,11 @@ mod tests {
         drop(UnixListener::bind(&path).expect("a socket file that stays"));
         drop(Listening::new(&path).expect("it is replaced"));
         fs::write(&path, b"not a socket").expect("a file");
-        assert!(Listening::new(&path).is_err());
+        let refused = Listening::new(&path).err();
+        let Some(KeeperError::Listen { source, .. }) = refused else {
+            panic!("not refused as a socket");
+        };
+        assert!(source.to_string().contains("else than a socket"));
         assert!(path.exists());
     }
 

@@ -67,7 +67,7 @@ pub enum KeeperError {
         holder: Option<i32>,
     },
     /// The data directory cannot be used.
-    #[error("cannot use {} as data directory", path.display())]
+    #[error("cannot use the data directory: {}", path.display())]
     DataDir {
         /// What was tried.
         path: PathBuf,
