@@ -323,13 +323,15 @@ fn start_code(failure: &StartFailure) -> Code {
     const ENFILE: i32 = 23;
     const EMFILE: i32 = 24;
     const ETXTBSY: i32 = 26;
+    const ENOSPC: i32 = 28;
     const ENAMETOOLONG: i32 = 36;
     const ELOOP: i32 = 40;
+    const EDQUOT: i32 = 122;
     match failure.errno {
         Some(
             ENOENT | E2BIG | ENOEXEC | EACCES | ENOTDIR | EISDIR | ETXTBSY | ENAMETOOLONG | ELOOP,
         ) => Code::FailedPrecondition,
-        Some(EAGAIN | ENOMEM | ENFILE | EMFILE) => Code::ResourceExhausted,
+        Some(EAGAIN | ENOMEM | ENFILE | EMFILE | ENOSPC | EDQUOT) => Code::ResourceExhausted,
         _ => Code::Internal,
     }
 }

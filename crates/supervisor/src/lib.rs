@@ -7,6 +7,7 @@
 mod api;
 mod boot;
 mod calls;
+mod cause;
 mod clock;
 mod event;
 mod intake;

@@ -3,7 +3,7 @@
 //! Bytes go from pipe to file by splice and are indexed after; a server that dies between the two has lost neither.
 //! A disk that does not take a line or an entry makes the pump wait: the child is pushed back, nothing is dropped.
 
-use crate::{LifecycleEvent, clock, event};
+use crate::{LifecycleEvent, cause::Chain, clock, event};
 use kennel_journal::{Hub, Kind, Writer};
 use kennel_lifecycle::{RunId, StreamsEnd, Timestamp};
 use kennel_linux::{Look, OutputPipe, splice::Spliced};
@@ -47,6 +47,8 @@ pub(crate) struct Output {
     unindexed: [u64; 2],
     owed: VecDeque<(Vec<u8>, Timestamp)>,
     retry_at: Option<Instant>,
+    /// Whether it was said that the disk takes nothing: once, not at each try, for the log may lie on that disk.
+    stuck: bool,
     /// Streams still being read, in the whole server.
     pipes_open: Arc<AtomicUsize>,
 }
@@ -69,6 +71,7 @@ impl Output {
             unindexed: [0, 0],
             owed: VecDeque::new(),
             retry_at: None,
+            stuck: false,
             pipes_open: open,
         })
     }
@@ -130,8 +133,13 @@ impl Output {
         let moved = self
             .settle()
             .and_then(|()| indexes.try_for_each(|index| self.move_some(index)));
-        if let Err(error) = moved {
-            self.refused(&error);
+        match moved {
+            Err(error) => self.refused(&error),
+            Ok(()) if self.stuck => {
+                self.stuck = false;
+                tracing::info!(run = %self.run, "the journal is written again");
+            }
+            Ok(()) => {}
         }
         (was_open && !self.is_open()).then_some(StreamsEnd::Eof)
     }
@@ -233,9 +241,11 @@ impl Output {
     }
 
     fn refused(&mut self, error: &io::Error) {
-        if self.retry_at.is_none() {
-            tracing::error!(run = %self.run, %error, "the journal cannot be written, trying again; the command waits");
+        if !self.stuck {
+            let error = Chain(error);
+            tracing::error!(run = %self.run, %error, "the journal cannot be written, trying until it can; the command waits");
         }
+        self.stuck = true;
         self.retry_at = Some(clock::instant() + RETRY_AFTER);
     }
 }

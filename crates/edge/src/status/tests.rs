@@ -206,12 +206,12 @@ fn a_failed_start_is_coded_by_what_the_caller_can_do() {
             },
         })
     };
-    // ENOENT, E2BIG, ENOEXEC, EACCES, ENOTDIR; EAGAIN, ENOMEM, EMFILE; EIO and none.
+    // ENOENT, E2BIG, ENOEXEC, EACCES, ENOTDIR; EAGAIN, ENOMEM, EMFILE, ENOSPC; EIO and none.
     for errno in [2, 7, 8, 13, 20] {
         let status = start(StartStage::Exec, Some(errno));
         assert_eq!(status.code(), Code::FailedPrecondition, "{errno}");
     }
-    for errno in [11, 12, 24] {
+    for errno in [11, 12, 24, 28] {
         let status = start(StartStage::Fork, Some(errno));
         assert_eq!(status.code(), Code::ResourceExhausted, "{errno}");
         assert!(status.get_error_details().retry_info().is_some());

@@ -71,8 +71,12 @@ fn start_hint(stage: &str, errno: i32) -> Option<&'static str> {
     const ENOENT: i32 = 2;
     const ENOEXEC: i32 = 8;
     const EACCES: i32 = 13;
+    const ENOSPC: i32 = 28;
     match (stage, errno) {
         ("WORK_DIR", _) => Some("name another directory with --cwd DIR"),
+        ("PREPARE", ENOSPC) => Some(
+            "the server's data directory is full; what runs waits, and goes on when there is room",
+        ),
         ("EXEC", ENOENT) => Some("does the interpreter exist that its first line names?"),
         ("EXEC", ENOEXEC) => Some("it has no #! line; name its interpreter: -- sh FILE"),
         ("EXEC", EACCES) => Some("it must be a file that the server's user may execute"),
@@ -104,6 +108,7 @@ mod tests {
         };
         assert!(told("EXEC", "2").is_some_and(|hint| hint.contains("interpreter")));
         assert!(told("WORK_DIR", "2").is_some_and(|hint| hint.contains("--cwd")));
+        assert!(told("PREPARE", "28").is_some_and(|hint| hint.contains("full")));
         assert_eq!(told("FORK", "11"), None);
     }
 

@@ -72,8 +72,10 @@ pub fn node_id(dir: &Path) -> Result<NodeId, KeeperError> {
     let fail = |source| data_dir_error(&path, source);
     match fs::read_to_string(&path) {
         Ok(text) => {
+            let unreadable = "it does not hold this node's name, a ULID";
             let parsed = text.trim().parse();
-            return parsed.map_err(|error| fail(io::Error::new(io::ErrorKind::InvalidData, error)));
+            return parsed
+                .map_err(|_| fail(io::Error::new(io::ErrorKind::InvalidData, unreadable)));
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(source) => return Err(fail(source)),

@@ -2,7 +2,7 @@
 
 use super::{Done, RUNNING_RECORD_DELAY, Room, RunTask, STOP_RECORD_WAIT, prepare_failure};
 use crate::{
-    CallError, LifecycleEvent, clock, event,
+    CallError, LifecycleEvent, cause, clock, event,
     output::Output,
     store_fault,
     tracker::{OrderError, Shared},
@@ -119,10 +119,14 @@ impl RunTask {
             Ok(())
         });
         if let Err(error) = made {
-            tracing::error!(run = %self.run, %error, "the run's directory cannot be made");
+            tracing::error!(run = %self.run, error = %cause::Chain(&error), "the run's directory cannot be made");
+            // It was not there before: what was made of it on a full disk is this task's to remove.
+            if let Err(error) = rundir::remove(data_dir, self.run) {
+                tracing::warn!(run = %self.run, %error, "what was made of the run's directory stays");
+            }
             return self.report(Report::PrepareFailed(StartFailure {
                 stage: StartStage::Prepare,
-                errno: error.raw_os_error(),
+                errno: cause::errno(&error),
                 path: Some(rundir::path(data_dir, self.run).display().to_string()),
             }));
         }

@@ -1,0 +1,54 @@
+//! Why a file could not be written: the journal's errors name the file, and have the kernel's answer as their cause.
+
+use std::{error::Error, fmt, io};
+
+/// An error with its causes, for one line of the log.
+pub(crate) struct Chain<'a>(pub(crate) &'a io::Error);
+
+impl fmt::Display for Chain<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)?;
+        let mut cause = self.0.source();
+        while let Some(inner) = cause {
+            write!(f, ": {inner}")?;
+            cause = inner.source();
+        }
+        Ok(())
+    }
+}
+
+/// The errno(3) of the error, or of the nearest of its causes that has one.
+pub(crate) fn errno(error: &io::Error) -> Option<i32> {
+    let own = error.raw_os_error();
+    let mut cause = error.source();
+    let mut found = own;
+    while let (None, Some(inner)) = (found, cause) {
+        found = inner
+            .downcast_ref::<io::Error>()
+            .and_then(io::Error::raw_os_error);
+        cause = inner.source();
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_disk_is_seen_behind_the_name_of_the_file() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let error = kennel_journal::Writer::create(&dir.path().join("missing"))
+            .expect_err("no file can be made there");
+        assert_eq!(error.raw_os_error(), None, "the journal names the file");
+        // ENOENT; ENOSPC comes the same way.
+        assert_eq!(errno(&error), Some(2));
+        let told = Chain(&error).to_string();
+        assert!(
+            told.contains("missing") && told.contains("os error 2"),
+            "{told}"
+        );
+        assert_eq!(errno(&io::Error::from_raw_os_error(28)), Some(28));
+        assert_eq!(errno(&io::Error::other("no number")), None);
+    }
+}
