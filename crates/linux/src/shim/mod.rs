@@ -56,13 +56,28 @@ impl Shim {
             if keeper_ready {
                 self.hear_keeper();
             }
-            let Some(work) = &mut self.work else { continue };
-            let done = work.step(clock::boot_ms(), self.keeper.is_some());
+            if self.go_on() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Lets the run take a step and tells what it has to tell. `true`: all is done and told.
+    ///
+    /// A keeper that dies between the last look at its socket and a word to it is only found out by that word. Nothing
+    /// would wake this process again: the run takes its next step, which it takes alone, at once.
+    fn go_on(&mut self) -> bool {
+        loop {
+            let keeper_lives = self.keeper.is_some();
+            let Some(work) = &mut self.work else {
+                return false;
+            };
+            let done = work.step(clock::boot_ms(), keeper_lives);
             for word in work.take_words() {
                 self.say(word);
             }
-            if done {
-                return Ok(());
+            if keeper_lives == self.keeper.is_some() {
+                return done;
             }
         }
     }
