@@ -1,14 +1,16 @@
 //! The server's end of the socket to the keeper: requests, answers, reports.
 
 mod link;
+mod listing;
 
-use crate::wire::{Answer, ToKeeper, WireChild, WireRecorded};
+use crate::wire::{Answer, ToKeeper, WireChild, WireListing, WireRecorded, WireShots};
 use kennel_lifecycle::recovery::Seen;
 use kennel_lifecycle::{
     Exit, KeeperEpoch, ProcessIdentity, RunId, RunIdentity, Signal, StartFailure, Timestamp,
     TreeVerdict, ladder::StopPlan, recovery::Observation,
 };
 use link::Link;
+pub use listing::{Holds, Listing, Member, Shot, ShotResult, Shots, SignalTarget};
 use std::{os::fd::OwnedFd, path::PathBuf, sync::Arc, time::Duration};
 use tokio::sync::mpsc;
 
@@ -244,22 +246,61 @@ impl KeeperClient {
     /// SIGINT to the leader's process group, once.
     pub async fn interrupt(&self, run: RunId) -> Result<SignalResult, ClientError> {
         let run = run.as_u128();
-        self.signal(|seq| ToKeeper::Interrupt { seq, run }).await
+        self.ask_signal(|seq| ToKeeper::Interrupt { seq, run })
+            .await
     }
 
     /// Stops every task of the tree and looks: `Done` only when all were seen stopped.
     pub async fn pause(&self, run: RunId) -> Result<SignalResult, ClientError> {
         let run = run.as_u128();
-        self.signal(|seq| ToKeeper::Pause { seq, run }).await
+        self.ask_signal(|seq| ToKeeper::Pause { seq, run }).await
     }
 
     /// Continues what `pause` has stopped.
     pub async fn resume(&self, run: RunId) -> Result<SignalResult, ClientError> {
         let run = run.as_u128();
-        self.signal(|seq| ToKeeper::Resume { seq, run }).await
+        self.ask_signal(|seq| ToKeeper::Resume { seq, run }).await
     }
 
-    async fn signal(
+    /// Sends a signal to whom `target` names, one by one, each checked at that moment.
+    pub async fn signal(
+        &self,
+        run: RunId,
+        signal: Signal,
+        target: SignalTarget,
+    ) -> Result<Shots, ClientError> {
+        let (run, number, target) = (run.as_u128(), signal.number(), target.into());
+        let asked = |seq| ToKeeper::Signal {
+            seq,
+            run,
+            number,
+            target,
+        };
+        match self.link.ask(asked, Vec::new()).await? {
+            (Answer::Signalled, fds) => Ok(listing::read::<WireShots>(fds)?.into()),
+            // The keeper holds no such run: there is nobody to reach.
+            (Answer::Signal(_), _) => Ok(Shots::default()),
+            (Answer::Exhausted(what), _) => Err(ClientError::Exhausted(what)),
+            _ => Err(ClientError::KeeperGone),
+        }
+    }
+
+    /// Who is in the run's tree now. Changes nothing.
+    pub async fn tree(&self, run: RunId) -> Result<Listing, ClientError> {
+        let run = run.as_u128();
+        let asked = |seq| ToKeeper::Tree { seq, run };
+        let listed: WireListing = match self.link.ask(asked, Vec::new()).await? {
+            (Answer::Listed, fds) => listing::read(fds)?,
+            (Answer::Signal(_), _) => return Ok(Listing::default()),
+            (Answer::Exhausted(what), _) => return Err(ClientError::Exhausted(what)),
+            _ => return Err(ClientError::KeeperGone),
+        };
+        // The keeper has other runs to serve, so what takes long to read is read here.
+        let described = tokio::task::spawn_blocking(move || listing::describe(&listed)).await;
+        described.map_err(|_| ClientError::KeeperGone)
+    }
+
+    async fn ask_signal(
         &self,
         asked: impl FnOnce(u64) -> ToKeeper,
     ) -> Result<SignalResult, ClientError> {

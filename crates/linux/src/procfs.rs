@@ -49,6 +49,15 @@ pub(crate) fn stat(pid: i32) -> io::Result<Stat> {
     parse(&text).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))
 }
 
+/// Resident memory; 0 where there is none, or no such process.
+pub(crate) fn rss_bytes(pid: i32) -> u64 {
+    const KIB: u64 = 1024;
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kib = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+    kib.unwrap_or(0).saturating_mul(KIB)
+}
+
 fn parse(text: &[u8]) -> Option<Stat> {
     // The name in parentheses may hold anything, so count from the last parenthesis.
     let close = text.iter().rposition(|b| *b == b')')?;

@@ -1,7 +1,9 @@
 //! All processes of one run, as its shim or its keeper can reach them.
 
 use crate::{
-    cgroup, marker,
+    cgroup,
+    client::{Holds, Shot, ShotResult, SignalTarget},
+    marker,
     pidfd::{PidFd, Sent},
     procfs::{self, Stat},
 };
@@ -57,6 +59,11 @@ impl Volley {
 impl Tree {
     /// All living members.
     pub(crate) fn members(&self) -> HashMap<i32, Stat> {
+        procfs::living(self.pids())
+    }
+
+    /// The numbers of all members, zombies included.
+    fn pids(&self) -> HashSet<i32> {
         let mut pids = self
             .cgroup
             .as_ref()
@@ -68,7 +75,66 @@ impl Tree {
         }
         // Somebody with the right to do so may have moved keeper or shim into the control group.
         pids.retain(|pid| !self.is_ours(*pid));
-        procfs::living(pids)
+        pids.into_iter().collect()
+    }
+
+    /// All members with what holds them, zombies included; the first `most` by number, and how many more there are.
+    pub(crate) fn list(&self, most: usize) -> (Vec<(i32, Stat, Holds)>, usize) {
+        let mut pids: Vec<i32> = self.pids().into_iter().collect();
+        pids.sort_unstable();
+        let unlisted = pids.len().saturating_sub(most);
+        pids.truncate(most);
+        let listed = pids.into_iter().filter_map(|pid| {
+            let stat = procfs::stat(pid).ok()?;
+            let holds = self.holds(pid);
+            // The same before and after, so what holds it was looked up of this one and not of a stranger.
+            let same = procfs::stat(pid).is_ok_and(|after| after.start_ticks == stat.start_ticks);
+            (same && holds.any()).then_some((pid, stat, holds))
+        });
+        (listed.collect(), unlisted)
+    }
+
+    /// Sends a signal to those whom `target` names, one by one, and tells of each.
+    pub(crate) fn signal_each(&self, signal: Signal, target: SignalTarget) -> Vec<Shot> {
+        if target == SignalTarget::Leader {
+            return self.signal_leader(signal).into_iter().collect();
+        }
+        let named = |stat: &Stat| target == SignalTarget::Tree || stat.pgid == self.leader_pid;
+        let members = self.members();
+        let known: HashSet<i32> = members.keys().copied().collect();
+        let mut shots = Vec::new();
+        let mut shoot = |members: HashMap<i32, Stat>| {
+            for (pid, stat) in members.into_iter().filter(|(_, stat)| named(stat)) {
+                shots.push(Shot {
+                    pid,
+                    start_ticks: stat.start_ticks,
+                    result: self.signal_member(pid, &stat, signal).into(),
+                });
+            }
+        };
+        shoot(members);
+        shoot(self.newcomers(&known));
+        shots.sort_unstable_by_key(|shot| shot.pid);
+        shots
+    }
+
+    /// By its descriptor, which names nobody else. `None`: it was reaped, and nothing is known of it any more.
+    fn signal_leader(&self, signal: Signal) -> Option<Shot> {
+        let stat = procfs::stat(self.leader_pid).ok()?;
+        // Good after the look: so the look was at the leader.
+        if !self.leader.is_unreaped() {
+            return None;
+        }
+        let result = if self.leader.has_ended() {
+            Sent::Gone
+        } else {
+            self.leader.signal(signal)
+        };
+        Some(Shot {
+            pid: self.leader_pid,
+            start_ticks: stat.start_ticks,
+            result: result.into(),
+        })
     }
 
     /// Whether this is the keeper or the shim.
@@ -191,23 +257,41 @@ impl Tree {
         };
         // The descriptor came before this look: if the look shows the member, the descriptor is the member's.
         match procfs::stat(pid) {
-            Ok(stat) if stat.start_ticks == before.start_ticks && self.holds(pid) => {
+            Ok(stat) if stat.start_ticks == before.start_ticks && self.holds(pid).any() => {
                 fd.signal(signal)
             }
             _ => Sent::Gone,
         }
     }
 
-    fn holds(&self, pid: i32) -> bool {
-        if let Some(group) = &self.cgroup
-            && cgroup::path_of(pid).is_some_and(|path| path.starts_with(&group.path))
-        {
-            return true;
-        }
-        match self.root {
-            Root::Shim(shim) => crate::peer::descends_from(pid, &[shim]),
+    /// What holds a process now.
+    fn holds(&self, pid: i32) -> Holds {
+        let group = self.cgroup.as_ref();
+        let cgroup = group.is_some_and(|group| {
+            cgroup::path_of(pid).is_some_and(|path| path.starts_with(&group.path))
+        });
+        let (shim, keeper) = match self.root {
+            Root::Shim(shim) => (crate::peer::descends_from(pid, &[shim]), false),
             // Its parent may have been killed a moment ago, so that no more than this is left of its descent.
-            Root::Lost => crate::peer::descends_from(pid, &[std::process::id().cast_signed()]),
+            Root::Lost => {
+                let me = std::process::id().cast_signed();
+                (false, crate::peer::descends_from(pid, &[me]))
+            }
+        };
+        Holds {
+            cgroup,
+            shim,
+            keeper,
+        }
+    }
+}
+
+impl From<Sent> for ShotResult {
+    fn from(sent: Sent) -> Self {
+        match sent {
+            Sent::Done => Self::Delivered,
+            Sent::Gone => Self::Gone,
+            Sent::Failed(errno) => Self::Failed(errno),
         }
     }
 }

@@ -23,7 +23,7 @@ use crate::{
     wire::{self, Answer, ToKeeper, ToServer},
 };
 use ending::Ending;
-use kennel_lifecycle::{CgroupIdentity, HostIdentity, RunId, ladder::StopPlan};
+use kennel_lifecycle::{CgroupIdentity, HostIdentity, RunId, Signal, ladder::StopPlan};
 use nix::{
     errno::Errno,
     sys::{
@@ -427,6 +427,17 @@ impl Keeper {
             }
             ToKeeper::Pause { seq, run } => (!with(run, &mut |r| r.pause(seq, now))).then_some(seq),
             ToKeeper::Resume { seq, run } => (!with(run, &mut |r| r.resume(seq))).then_some(seq),
+            ToKeeper::Signal {
+                seq,
+                run,
+                number,
+                target,
+            } => {
+                let sent = Signal::from_number(number)
+                    .is_some_and(|signal| with(run, &mut |r| r.signal(seq, signal, target.into())));
+                (!sent).then_some(seq)
+            }
+            ToKeeper::Tree { seq, run } => (!with(run, &mut |r| r.list(seq))).then_some(seq),
             ToKeeper::Observe { seq, recorded } => {
                 let recorded = Recorded::from(recorded);
                 let seen = observe::observe(&recorded, &self.host, &mut self.markers, now);

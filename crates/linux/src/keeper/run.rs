@@ -2,6 +2,8 @@
 //!
 //! Nothing here waits. What is to be told is collected in [`Run::told`] and sent by the loop.
 
+mod members;
+
 use super::pause::Pause;
 use crate::{
     cgroup,

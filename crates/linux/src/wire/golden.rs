@@ -1,10 +1,12 @@
 //! The bytes of messages, written down: a change of them is a change of version.
 
 use super::{
-    Answer, FromShim, ToKeeper, ToServer, ToShim, VERSION, WireChild, decode, encode,
+    Answer, FromShim, ToKeeper, ToServer, ToShim, VERSION, WireChild, WireListing, WireMember,
+    WireShots, decode, encode,
     mirror::{
-        WireCgroup, WireExit, WireFact, WireFailure, WireHost, WireIdentity, WirePlan, WireProcess,
-        WireProof, WireRecord, WireStage, WireVerdict,
+        WireCgroup, WireExit, WireFact, WireFailure, WireHolds, WireHost, WireIdentity, WirePlan,
+        WireProcess, WireProof, WireRecord, WireShot, WireShotResult, WireStage, WireTarget,
+        WireVerdict,
     },
 };
 use serde::{Serialize, de::DeserializeOwned};
@@ -56,6 +58,14 @@ fn requests_have_these_bytes() {
     check(&stop, "010405011e008827");
     check(&ToKeeper::Interrupt { seq: 2, run: 5 }, "01050205");
     check(&ToKeeper::Acknowledge { run: 5 }, "010805");
+    let signal = ToKeeper::Signal {
+        seq: 2,
+        run: 5,
+        number: 10,
+        target: WireTarget::Leader,
+    };
+    check(&signal, "010c02051402");
+    check(&ToKeeper::Tree { seq: 2, run: 5 }, "010d0205");
 }
 
 #[test]
@@ -101,6 +111,9 @@ fn answers_and_reports_have_these_bytes() {
     };
     check(&ended, "01020501050001");
     check(&ToServer::ShutdownNow, "0104");
+    let answer = |answer| ToServer::Answer { seq: 1, answer };
+    check(&answer(Answer::Signalled), "01010106");
+    check(&answer(Answer::Listed), "01010107");
 }
 
 #[test]
@@ -134,6 +147,37 @@ fn files_have_these_bytes() {
         never_ran: true,
     };
     check(&record, "0101000e010301");
+    let shot = |pid, result| WireShot {
+        pid,
+        start_ticks: 300,
+        result,
+    };
+    let shots = WireShots {
+        shots: vec![
+            shot(1, WireShotResult::Delivered),
+            shot(2, WireShotResult::Gone),
+            shot(3, WireShotResult::Failed(1)),
+        ],
+        unlisted: 4,
+    };
+    check(&shots, "010302ac020004ac020106ac02020204");
+    let member = WireMember {
+        pid: 1,
+        ppid: 2,
+        pgid: 3,
+        sid: 4,
+        start_ticks: 300,
+        holds: WireHolds {
+            cgroup: true,
+            shim: false,
+            keeper: true,
+        },
+    };
+    let listing = WireListing {
+        members: vec![member],
+        unlisted: 0,
+    };
+    check(&listing, "010102040608ac0201000100");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! The lifecycle's vocabulary in a form that can be encoded, with conversions both ways.
 
-use crate::client::{Fact, SignalResult};
+use crate::client::{Fact, Holds, Shot, ShotResult, SignalResult, SignalTarget};
 use kennel_lifecycle::{
     CgroupIdentity, Exit, HostIdentity, ProcessIdentity, Proof, RunIdentity, Signal, StartFailure,
     StartStage, TreeVerdict,
@@ -366,6 +366,49 @@ impl TryFrom<WireFact> for Fact {
             WireFact::LeaderExited(exit) => Self::LeaderExited(exit.into()),
             WireFact::TreeEnded(verdict) => Self::TreeEnded(verdict.into()),
         })
+    }
+}
+
+mirror_enum!(
+    /// [`SignalTarget`].
+    WireTarget = SignalTarget { Tree, Group, Leader }
+);
+mirror_struct!(
+    /// [`Holds`].
+    #[derive(Copy)]
+    WireHolds = Holds { cgroup: bool, shim: bool, keeper: bool }
+);
+mirror_struct!(
+    /// [`Shot`].
+    #[derive(Copy)]
+    WireShot = Shot { pid: i32, start_ticks: u64, result: WireShotResult }
+);
+
+/// [`ShotResult`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum WireShotResult {
+    Delivered,
+    Gone,
+    Failed(i32),
+}
+
+impl From<ShotResult> for WireShotResult {
+    fn from(real: ShotResult) -> Self {
+        match real {
+            ShotResult::Delivered => Self::Delivered,
+            ShotResult::Gone => Self::Gone,
+            ShotResult::Failed(errno) => Self::Failed(errno),
+        }
+    }
+}
+
+impl From<WireShotResult> for ShotResult {
+    fn from(wire: WireShotResult) -> Self {
+        match wire {
+            WireShotResult::Delivered => Self::Delivered,
+            WireShotResult::Gone => Self::Gone,
+            WireShotResult::Failed(errno) => Self::Failed(errno),
+        }
     }
 }
 

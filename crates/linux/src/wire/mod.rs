@@ -8,7 +8,7 @@ pub(crate) mod mirror;
 
 use mirror::{
     WireCgroup, WireFact, WireFailure, WireHost, WireIdentity, WireObservation, WirePlan,
-    WireProcess, WireSignalResult,
+    WireProcess, WireSignalResult, WireTarget,
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::io;
@@ -17,6 +17,10 @@ use std::io;
 pub(crate) const VERSION: u8 = 1;
 /// Longest list of process ids in a message.
 pub(crate) const PIDS_MAX: usize = 1024;
+/// Most processes whose signal or whose place in a tree is told; the rest is counted.
+pub(crate) const MEMBERS_TOLD_MAX: usize = 4096;
+/// Longest encoded list of processes: no entry takes more than 64 bytes.
+pub(crate) const LIST_BYTES_MAX: u64 = 64 * MEMBERS_TOLD_MAX as u64 + 64;
 /// Longest encoded child: argv and environment, with room for lengths and paths.
 pub(crate) const CHILD_BYTES_MAX: u64 = 8 * 1024 * 1024;
 
@@ -70,6 +74,16 @@ pub(crate) enum ToKeeper {
         keeper: WireProcess,
         host: WireHost,
     },
+    Signal {
+        seq: u64,
+        run: u128,
+        number: i32,
+        target: WireTarget,
+    },
+    Tree {
+        seq: u64,
+        run: u128,
+    },
 }
 
 /// Keeper to server.
@@ -114,6 +128,37 @@ pub(crate) enum Answer {
     Signal(WireSignalResult),
     Observed(WireObservation),
     Seen(mirror::WireSeen),
+    /// With a [`WireShots`] as a sealed file.
+    Signalled,
+    /// With a [`WireListing`] as a sealed file.
+    Listed,
+}
+
+/// What came of a signal to each that was to get it.
+#[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct WireShots {
+    pub(crate) shots: Vec<mirror::WireShot>,
+    /// How many more there were.
+    pub(crate) unlisted: u32,
+}
+
+/// Who is in a tree.
+#[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct WireListing {
+    pub(crate) members: Vec<WireMember>,
+    /// How many more there were.
+    pub(crate) unlisted: u32,
+}
+
+/// One of a tree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct WireMember {
+    pub(crate) pid: i32,
+    pub(crate) ppid: i32,
+    pub(crate) pgid: i32,
+    pub(crate) sid: i32,
+    pub(crate) start_ticks: u64,
+    pub(crate) holds: mirror::WireHolds,
 }
 
 /// A run as an earlier keeper recorded it.

@@ -31,6 +31,8 @@ const SCENARIOS: &[(&str, i32)] = &[
     ("a_grandchild_that_holds_the_pipe_does_not_hide_the_exit", 0),
     ("a_leader_that_ends_in_a_stop_does_not_shorten_the_grace", 0),
     ("an_interrupt_reaches_the_group_once", 0),
+    ("a_signal_reaches_whom_its_target_names", 0),
+    ("a_tree_is_listed_with_what_holds_it", 0),
     ("a_paused_tree_stands_still_until_it_is_resumed", 0),
     ("a_paused_tree_can_be_ended", 0),
     ("a_command_that_kills_its_shim_is_still_ended", 0),

@@ -4,6 +4,7 @@
 
 mod deaths;
 mod fleet;
+mod members;
 mod recorded;
 mod scenarios;
 mod stage;

@@ -1,0 +1,66 @@
+//! What is told of single processes of a run: signals to some of them, and who is there.
+
+use super::{Run, Stage, Told};
+use crate::{
+    client::{Fact, Shot, ShotResult, SignalTarget},
+    memfd,
+    wire::{self, Answer, MEMBERS_TOLD_MAX, WireListing, WireMember, WireShots},
+};
+use kennel_lifecycle::Signal;
+
+impl Run {
+    /// A signal to those whom `target` names.
+    pub(in crate::keeper) fn signal(&mut self, seq: u64, signal: Signal, target: SignalTarget) {
+        let live = matches!(self.stage, Stage::Released | Stage::Ran) && !self.ended;
+        let tree = self.tree.as_ref().filter(|_| live);
+        let mut shots = tree.map_or_else(Vec::new, |tree| tree.signal_each(signal, target));
+        let reached = |shot: &&Shot| shot.result == ShotResult::Delivered;
+        let targets = u32::try_from(shots.iter().filter(reached).count()).ok();
+        let errno = shots.iter().find_map(|shot| match shot.result {
+            ShotResult::Failed(errno) => Some(errno),
+            ShotResult::Delivered | ShotResult::Gone => None,
+        });
+        if live {
+            self.tell(Fact::SignalSent {
+                signal,
+                targets,
+                errno,
+            });
+        }
+        let unlisted = shots.len().saturating_sub(MEMBERS_TOLD_MAX);
+        shots.truncate(MEMBERS_TOLD_MAX);
+        let told = WireShots {
+            shots: shots.into_iter().map(Into::into).collect(),
+            unlisted: u32::try_from(unlisted).unwrap_or(u32::MAX),
+        };
+        self.answer_with_file(seq, Answer::Signalled, &told);
+    }
+
+    /// Tells who is in the tree.
+    pub(in crate::keeper) fn list(&mut self, seq: u64) {
+        let tree = self.tree.as_ref().filter(|_| !self.ended);
+        let (members, unlisted) = tree.map_or_else(Default::default, |t| t.list(MEMBERS_TOLD_MAX));
+        let members = members.into_iter().map(|(pid, stat, holds)| WireMember {
+            pid,
+            ppid: stat.ppid,
+            pgid: stat.pgid,
+            sid: stat.sid,
+            start_ticks: stat.start_ticks,
+            holds: holds.into(),
+        });
+        let told = WireListing {
+            members: members.collect(),
+            unlisted: u32::try_from(unlisted).unwrap_or(u32::MAX),
+        };
+        self.answer_with_file(seq, Answer::Listed, &told);
+    }
+
+    /// Lists may be longer than a message.
+    fn answer_with_file(&mut self, seq: u64, answer: Answer, list: &impl serde::Serialize) {
+        let file = wire::encode(list).and_then(|bytes| memfd::sealed("kennel-list", &bytes));
+        self.told.push(match file {
+            Ok(file) => Told::Answer(seq, answer, vec![file]),
+            Err(error) => Told::Answer(seq, Answer::Exhausted(error.to_string()), Vec::new()),
+        });
+    }
+}
