@@ -157,6 +157,20 @@ impl ProcessService for Spawner {
         absent()
     }
 
+    async fn signal(
+        &self,
+        _: Request<pb::SignalRequest>,
+    ) -> Result<Response<pb::SignalResponse>, Status> {
+        absent()
+    }
+
+    async fn get_tree(
+        &self,
+        _: Request<pb::GetTreeRequest>,
+    ) -> Result<Response<pb::GetTreeResponse>, Status> {
+        absent()
+    }
+
     async fn pause(
         &self,
         _: Request<pb::PauseRequest>,

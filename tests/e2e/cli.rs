@@ -278,3 +278,42 @@ async fn status_says_what_the_server_is() {
     );
     assert!(!answer(&kennel, &["status"]).await.is_empty());
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn signal_and_tree_speak_of_single_processes() {
+    let kennel = Kennel::on_sqlite().await;
+    let script = "trap 'exit 5' USR1; echo up; while :; do sleep 0.02; done";
+    let run = answer(&kennel, &["spawn", "--", "sh", "-c", script]).await;
+    let mut client = kennel.client().await;
+    client.hear_up(&run).await;
+
+    let tree = answer(&kennel, &["tree", &run]).await;
+    let mut lines = tree.lines();
+    assert_eq!(
+        lines.next(),
+        Some(format!("{run} running").as_str()),
+        "{tree}"
+    );
+    let leader = lines.next().expect("the leader");
+    assert!(
+        leader.contains(" session ") && leader.contains("shim]"),
+        "{tree}"
+    );
+    assert!(leader.contains(" sh -c "), "{tree}");
+    let json = answer(&kennel, &["tree", "-o", "json", &run]).await;
+    let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+    let pid = json["processes"][0]["pid"].as_i64().expect("a pid");
+    assert!(leader.starts_with(&format!("{pid} ")), "{tree}");
+
+    let refused = kennel_cli(&kennel, &["signal", "STOP", &run]).await;
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(stderr(&refused).contains("Pause"), "{refused:?}");
+    let sent = answer(&kennel, &["signal", "usr1", &run]).await;
+    assert!(sent.ends_with(&format!("{pid} delivered")), "{sent}");
+    let ended = kennel_cli(&kennel, &["wait", &run]).await;
+    assert!(text(&ended).contains("failed"), "{ended:?}");
+    let tree = answer(&kennel, &["tree", &run]).await;
+    assert_eq!(tree.lines().count(), 1, "{tree}");
+    let over = kennel_cli(&kennel, &["signal", "--to", "tree", "SIGUSR1", &run]).await;
+    assert_eq!(over.status.code(), Some(1));
+}

@@ -7,6 +7,7 @@ mod durable;
 mod ends;
 mod keys;
 mod life;
+mod members;
 mod output;
 mod pause;
 mod refusals;

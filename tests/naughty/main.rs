@@ -44,6 +44,7 @@ fn main() -> ExitCode {
         ["kill-parent"] => kill_parent(),
         ["bytes", count] => bytes(number(count)),
         ["tell-signals", file] => tell_signals(file),
+        ["listen"] => listen(),
         other => {
             eprintln!("naughty: no trick {other:?}");
             return ExitCode::from(2);
@@ -205,4 +206,16 @@ fn tell_signals(file: &str) {
             .expect("the file can be written");
         writeln!(out, "{signal}").expect("the file can be written");
     }
+}
+
+/// Listens on a port of this host alone, and says which.
+fn listen() {
+    let Ok(socket) = std::net::TcpListener::bind("127.0.0.1:0") else {
+        exit(1)
+    };
+    match socket.local_addr() {
+        Ok(address) => println!("{}", address.port()),
+        Err(_) => exit(1),
+    }
+    stay();
 }

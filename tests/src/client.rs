@@ -101,6 +101,31 @@ impl Client {
         Ok(answer.run.expect("a run is given"))
     }
 
+    /// One signal, under this request id.
+    pub async fn signal(
+        &mut self,
+        run_id: &str,
+        signal: &str,
+        target: pb::SignalTarget,
+        request_id: &str,
+    ) -> Result<pb::SignalResponse, Status> {
+        let request = pb::SignalRequest {
+            run_id: run_id.to_owned(),
+            request_id: request_id.to_owned(),
+            signal: signal.to_owned(),
+            target: target.into(),
+        };
+        Ok(self.process.signal(request).await?.into_inner())
+    }
+
+    /// Who is in a run's tree.
+    pub async fn tree(&mut self, run_id: &str) -> Result<pb::GetTreeResponse, Status> {
+        let request = pb::GetTreeRequest {
+            run_id: run_id.to_owned(),
+        };
+        Ok(self.process.get_tree(request).await?.into_inner())
+    }
+
     /// Pauses.
     pub async fn pause(&mut self, run_id: &str) -> Result<pb::Run, Status> {
         let request = pb::PauseRequest {

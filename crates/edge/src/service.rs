@@ -2,7 +2,7 @@
 
 use crate::{
     auth,
-    convert::{info, request, run, token::PageToken},
+    convert::{info, request, run, token::PageToken, tree},
     deadline,
     digest::DigestKey,
     limits,
@@ -114,6 +114,30 @@ impl ProcessService for Processes {
         Ok(Response::new(pb::InterruptResponse {
             run: Some(run::run(view)),
         }))
+    }
+
+    async fn signal(
+        &self,
+        request: Request<pb::SignalRequest>,
+    ) -> Result<Response<pb::SignalResponse>, Status> {
+        let call = request::signal(request.get_ref())?;
+        let supervisor = self.supervisor.clone();
+        let done = self.to_its_end(async move { supervisor.signal(call).await });
+        let signalled = self.unless_draining(done).await?;
+        Ok(Response::new(tree::signalled(signalled)))
+    }
+
+    async fn get_tree(
+        &self,
+        request: Request<pb::GetTreeRequest>,
+    ) -> Result<Response<pb::GetTreeResponse>, Status> {
+        let run = request::run_id(&request.get_ref().run_id)?;
+        let looking = async {
+            let seen = self.supervisor.tree(run).await;
+            seen.map_err(|e| status::of(&e))
+        };
+        let (view, listing) = self.unless_draining(looking).await?;
+        Ok(Response::new(tree::tree(view, listing)))
     }
 
     async fn pause(

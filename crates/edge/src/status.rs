@@ -254,7 +254,7 @@ fn refused(run: RunId, refusal: Refusal, state: RunState, text: String) -> Statu
 fn allowed_verbs(state: RunState) -> &'static [&'static str] {
     match state {
         RunState::Starting | RunState::Stopping => &["Abort"],
-        RunState::Running => &["Abort", "Interrupt", "Pause"],
+        RunState::Running => &["Abort", "Interrupt", "Pause", "Signal"],
         RunState::Paused => &["Abort", "Resume"],
         RunState::Succeeded | RunState::Failed | RunState::Cancelled | RunState::Lost => &[],
     }

@@ -222,6 +222,20 @@ impl server::ProcessService for Breaking {
         Err(Status::unimplemented(""))
     }
 
+    async fn signal(
+        &self,
+        _: Request<pb::SignalRequest>,
+    ) -> Result<Response<pb::SignalResponse>, Status> {
+        Err(Status::unimplemented(""))
+    }
+
+    async fn get_tree(
+        &self,
+        _: Request<pb::GetTreeRequest>,
+    ) -> Result<Response<pb::GetTreeResponse>, Status> {
+        Err(Status::unimplemented(""))
+    }
+
     async fn pause(
         &self,
         _: Request<pb::PauseRequest>,

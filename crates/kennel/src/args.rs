@@ -97,6 +97,10 @@ pub(crate) enum Command {
     Abort(AbortArgs),
     /// Send SIGINT to the command's process group, once
     Interrupt(RunRef),
+    /// Send one signal to processes of a run, and say what came of it for each
+    Signal(SignalArgs),
+    /// Show the processes of a run: who holds them, what they take, where they listen
+    Tree(RunRef),
     /// Stop every process of a run until `resume`
     Pause(RunRef),
     /// Continue a paused run
@@ -249,6 +253,30 @@ pub(crate) enum AbortWaitArg {
     /// Until nothing of its tree is left
     #[default]
     TreeEmpty,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SignalArgs {
+    /// Who gets it
+    #[arg(long, value_enum, value_name = "WHO", default_value_t)]
+    pub(crate) to: SignalTargetArg,
+    /// Name of the signal, such as SIGUSR1, USR1 or SIGRTMIN+3; not SIGSTOP, for which there is `pause`
+    #[arg(value_name = "SIGNAL")]
+    pub(crate) signal: String,
+    /// Id of the run
+    #[arg(value_name = "RUN")]
+    pub(crate) run: String,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum SignalTargetArg {
+    /// Every process of the run
+    Tree,
+    /// The command's process group
+    Group,
+    /// The command itself
+    #[default]
+    Leader,
 }
 
 #[derive(Debug, Args)]

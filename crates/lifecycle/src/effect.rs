@@ -22,7 +22,7 @@ pub enum Effect {
     },
     /// Hand the plan to the keeper. A second plan may only shorten the first.
     StopTree(StopPlan),
-    /// Send SIGINT to the leader's process group, once.
+    /// Send the signal that was asked for, once.
     Interrupt,
     /// Write the state, and report when it is written.
     RecordState(RowState),

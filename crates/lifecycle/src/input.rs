@@ -18,7 +18,7 @@ pub enum Command {
     Admit,
     /// End. A repeated stop is obeyed too, but may only shorten the grace.
     Stop(StopOrder),
-    /// One polite signal; the run goes on.
+    /// One signal of the caller's choice; as far as this machine goes, the run goes on.
     Interrupt,
     /// Stop every task.
     Pause,

@@ -331,6 +331,25 @@ mod tests {
     }
 
     #[test]
+    fn a_list_that_is_cut_says_how_many_are_missing() {
+        let children = [session_leader(), session_leader(), session_leader()];
+        let tree = Tree {
+            run: RunId::from_u128(7),
+            leader: pidfd(&children[0]),
+            leader_pid: children[0].id().cast_signed(),
+            root: Root::Shim(std::process::id().cast_signed()),
+            cgroup: None,
+        };
+        let (all, none) = tree.list(usize::MAX);
+        assert!(all.len() >= children.len() && none == 0);
+        let (two, missing) = tree.list(2);
+        assert_eq!(two.len(), 2);
+        assert!(missing >= 1);
+        assert!(two[0].0 < two[1].0);
+        children.into_iter().for_each(end);
+    }
+
+    #[test]
     fn a_number_that_was_given_to_another_session_names_no_orphan() {
         let gone = session_leader();
         let leader = pidfd(&gone);

@@ -1,8 +1,10 @@
 //! What the edge may ask, and what it gets.
 
 use kennel_lifecycle::{
-    Exit, NodeId, Outcome, Refusal, RunId, RunKind, RunSpec, RunState, StartFailure, Timestamp,
+    Exit, NodeId, Outcome, Refusal, RunId, RunKind, RunSpec, RunState, Signal, StartFailure,
+    Timestamp,
 };
+use kennel_linux::client::{Shots, SignalTarget};
 use kennel_store::Desired;
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
@@ -102,6 +104,30 @@ pub struct AbortCall {
     pub by: String,
     /// The request's own id.
     pub request_id: Option<String>,
+}
+
+/// A wish for one signal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SignalCall {
+    /// Which run.
+    pub run: RunId,
+    /// Which signal.
+    pub signal: Signal,
+    /// Whom of the run it is for.
+    pub target: SignalTarget,
+    /// The request's own id.
+    pub request_id: Option<String>,
+}
+
+/// A signal that was sent.
+#[derive(Clone, Debug)]
+pub struct Signalled {
+    /// The run.
+    pub run: RunView,
+    /// What came of it for each process; empty where `repeated`.
+    pub shots: Shots,
+    /// A signal went out under this request id before, and none did now.
+    pub repeated: bool,
 }
 
 /// What to wait for.

@@ -1,18 +1,19 @@
 //! The calls on a run that is there: abort, interrupt, pause, resume.
 
 use crate::{
-    AbortCall, AbortWait, CallError, RunView, Supervisor, clock,
+    AbortCall, AbortWait, CallError, RunView, SignalCall, Signalled, Supervisor, clock,
+    keeper_fault,
     reads::OPEN_ROW_POLL,
     store_fault,
-    tracker::{Handle, Order, OrderError},
+    tracker::{Handle, Order, OrderError, Sent},
 };
 use kennel_lifecycle::{EndReason, Outcome, RunId, RunKind, StopOrder, StopReason, TreeVerdict};
-use kennel_linux::client::SignalResult;
+use kennel_linux::client::{Listing, Shots, SignalResult};
 use kennel_store::{Closure, Desired, Inserted, NewRun, Times};
 use std::{sync::Arc, time::Duration};
 use tokio::sync::oneshot;
 
-type Reply = oneshot::Sender<Result<SignalResult, OrderError>>;
+type Reply<T> = oneshot::Sender<Result<T, OrderError>>;
 
 impl Supervisor {
     /// Ends a run. May be repeated; a repeat may only shorten the grace. A key that nobody knows is fenced, and the
@@ -80,11 +81,46 @@ impl Supervisor {
         Ok(self.ask(run, Order::Resume).await?.0)
     }
 
-    async fn ask(
+    /// One signal, once per request id; the memory of ids is that of [`Self::interrupt`].
+    pub async fn signal(&self, call: SignalCall) -> Result<Signalled, CallError> {
+        let (run, sent) = self
+            .ask(call.run, |reply| Order::Signal(call, reply))
+            .await?;
+        let (shots, repeated) = match sent {
+            Sent::Now(shots) => (shots, false),
+            Sent::Before => (Shots::default(), true),
+        };
+        Ok(Signalled {
+            run,
+            shots,
+            repeated,
+        })
+    }
+
+    /// Who is in the run's tree now; nobody where the run has ended, or is another server's.
+    pub async fn tree(&self, run: RunId) -> Result<(RunView, Listing), CallError> {
+        let Some(handle) = self.shared.find(run) else {
+            return Ok((self.get(run).await?, Listing::default()));
+        };
+        let listing = self
+            .shared
+            .kernel
+            .tree(run)
+            .await
+            .map_err(|e| keeper_fault(&e))?;
+        let view = handle.live.borrow().view.clone();
+        // A run that left without a trace is not to be found.
+        if view.state.is_terminal() {
+            return Ok((self.get(run).await?, Listing::default()));
+        }
+        Ok((view, listing))
+    }
+
+    async fn ask<T>(
         &self,
         run: RunId,
-        order: impl FnOnce(Reply) -> Order,
-    ) -> Result<(RunView, SignalResult), CallError> {
+        order: impl FnOnce(Reply<T>) -> Order,
+    ) -> Result<(RunView, T), CallError> {
         let ended = |state| CallError::Refused {
             run,
             refusal: kennel_lifecycle::Refusal::Ended,

@@ -26,8 +26,10 @@ pub use ports::{Kernel, KernelEvents};
 pub use reads::Events;
 pub use tracker::SupervisorConfig;
 
+pub use kennel_linux::client::{Holds, Listing, Member, Shot, ShotResult, Shots, SignalTarget};
 pub use kennel_store::{Desired, ListFilter, PageStart, Times};
 
+use kennel_linux::client::ClientError;
 use kennel_store::StoreError;
 use std::sync::Arc;
 
@@ -35,6 +37,14 @@ use std::sync::Arc;
 #[derive(Clone, Debug)]
 pub struct Supervisor {
     shared: Arc<tracker::Shared>,
+}
+
+/// What a caller is told of a keeper that could not do it.
+fn keeper_fault(error: &ClientError) -> CallError {
+    match error {
+        ClientError::KeeperGone => CallError::Draining,
+        ClientError::Exhausted(_) | ClientError::Start(_) => CallError::Internal(error.to_string()),
+    }
 }
 
 /// What a caller is told of a store that did not answer.

@@ -1,10 +1,10 @@
 //! What the supervisor asks of the keeper, as a trait: the tests put a kernel of their own behind it.
 
 use async_trait::async_trait;
-use kennel_lifecycle::{HostIdentity, ProcessIdentity, RunId, ladder::StopPlan, recovery};
+use kennel_lifecycle::{HostIdentity, ProcessIdentity, RunId, Signal, ladder::StopPlan, recovery};
 use kennel_linux::client::{
-    ChildSpec, ClientError, KeeperClient, KeeperEvent, KeeperEvents, Prepared, Recorded,
-    SignalResult,
+    ChildSpec, ClientError, KeeperClient, KeeperEvent, KeeperEvents, Listing, Prepared, Recorded,
+    Shots, SignalResult, SignalTarget,
 };
 
 /// The keeper, as far as runs need it. [`KeeperClient`] documents each call.
@@ -20,6 +20,15 @@ pub trait Kernel: Send + Sync + std::fmt::Debug {
     fn stop(&self, run: RunId, plan: &StopPlan);
     /// SIGINT to the leader's group.
     async fn interrupt(&self, run: RunId) -> Result<SignalResult, ClientError>;
+    /// A signal to those whom `target` names, one by one.
+    async fn signal(
+        &self,
+        run: RunId,
+        signal: Signal,
+        target: SignalTarget,
+    ) -> Result<Shots, ClientError>;
+    /// Who is in the tree.
+    async fn tree(&self, run: RunId) -> Result<Listing, ClientError>;
     /// Stops every task and looks.
     async fn pause(&self, run: RunId) -> Result<SignalResult, ClientError>;
     /// Continues what was stopped.
@@ -62,6 +71,19 @@ impl Kernel for KeeperClient {
 
     async fn interrupt(&self, run: RunId) -> Result<SignalResult, ClientError> {
         Self::interrupt(self, run).await
+    }
+
+    async fn signal(
+        &self,
+        run: RunId,
+        signal: Signal,
+        target: SignalTarget,
+    ) -> Result<Shots, ClientError> {
+        Self::signal(self, run, signal, target).await
+    }
+
+    async fn tree(&self, run: RunId) -> Result<Listing, ClientError> {
+        Self::tree(self, run).await
     }
 
     async fn pause(&self, run: RunId) -> Result<SignalResult, ClientError> {

@@ -239,6 +239,9 @@ fn answer(order: Order) {
     // A caller that has gone needs no answer.
     match order {
         Order::Stop(_, reply) => drop(reply.send(Ok(()))),
+        Order::Signal(_, reply) => {
+            drop(reply.send(Err(OrderError::Refused(Refusal::Stopping))));
+        }
         Order::Interrupt(_, reply) | Order::Pause(reply) | Order::Resume(reply) => {
             drop(reply.send(Err(OrderError::Refused(Refusal::Stopping))));
         }

@@ -1,8 +1,8 @@
 //! Who is live: one handle per run, found by its id.
 
-use crate::{CallError, ports::Kernel, view::Live};
+use crate::{CallError, SignalCall, ports::Kernel, view::Live};
 use kennel_lifecycle::{NodeId, Refusal, RunId, StopOrder};
-use kennel_linux::client::{KeeperHello, KeeperReport, SignalResult};
+use kennel_linux::client::{KeeperHello, KeeperReport, Shots, SignalResult};
 use kennel_store::Store;
 use std::{
     collections::HashMap,
@@ -40,8 +40,17 @@ pub(crate) enum Order {
         Option<String>,
         oneshot::Sender<Result<SignalResult, OrderError>>,
     ),
+    Signal(SignalCall, oneshot::Sender<Result<Sent, OrderError>>),
     Pause(oneshot::Sender<Result<SignalResult, OrderError>>),
     Resume(oneshot::Sender<Result<SignalResult, OrderError>>),
+}
+
+/// What came of an [`Order::Signal`].
+#[derive(Debug)]
+pub(crate) enum Sent {
+    Now(Shots),
+    /// One went out under its request id before.
+    Before,
 }
 
 /// Why an order was not carried out.

@@ -4,6 +4,8 @@
 
 #[path = "runs/faults.rs"]
 mod faults;
+#[path = "runs/members.rs"]
+mod members;
 #[path = "runs/simulation.rs"]
 mod simulation;
 mod world;

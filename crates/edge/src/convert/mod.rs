@@ -8,3 +8,4 @@ pub(crate) mod run;
 pub(crate) mod spec;
 pub(crate) mod time;
 pub(crate) mod token;
+pub(crate) mod tree;

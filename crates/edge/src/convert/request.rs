@@ -12,9 +12,10 @@ use crate::{
     status,
     trace_context::TraceContext,
 };
-use kennel_lifecycle::{RunId, RunKind, RunState, Violation, limits as bounds};
+use kennel_lifecycle::{RunId, RunKind, RunState, Signal, Violation, limits as bounds};
 use kennel_supervisor::{
-    AbortCall, AbortWait, Condition, ListFilter, PageStart, Position, SpawnCall,
+    AbortCall, AbortWait, Condition, ListFilter, PageStart, Position, SignalCall, SignalTarget,
+    SpawnCall,
 };
 use std::time::Duration;
 use tonic::Status;
@@ -106,6 +107,37 @@ pub(crate) fn interrupt(request: &pb::InterruptRequest) -> Result<(RunId, Option
     let run = parse_run_id(&request.run_id, &mut found);
     let request_id = request_id(&request.request_id, &mut found);
     Ok((whole(run, &found)?, request_id))
+}
+
+pub(crate) fn signal(request: &pb::SignalRequest) -> Result<SignalCall, Status> {
+    let mut found = Vec::new();
+    let run = parse_run_id(&request.run_id, &mut found);
+    let request_id = request_id(&request.request_id, &mut found);
+    let signal = match request.signal.parse::<Signal>() {
+        // It would stand still, and the run would still be called running.
+        Ok(Signal::STOP) => Err("cannot be SIGSTOP: Pause stops a run and says so"),
+        Ok(signal) => Ok(signal),
+        Err(()) => Err("must be the name of a signal, such as SIGUSR1 or SIGRTMIN+3"),
+    };
+    let signal = signal.unwrap_or_else(|why| {
+        found.push(Violation::new("signal", why));
+        Signal::HUP
+    });
+    let target = match pb::SignalTarget::try_from(request.target) {
+        Ok(pb::SignalTarget::Tree) => SignalTarget::Tree,
+        Ok(pb::SignalTarget::Group) => SignalTarget::Group,
+        Ok(pb::SignalTarget::Unspecified | pb::SignalTarget::Leader) => SignalTarget::Leader,
+        Err(_) => {
+            found.push(unknown_number("target", request.target, "SignalTarget"));
+            SignalTarget::Leader
+        }
+    };
+    Ok(SignalCall {
+        run: whole(run, &found)?,
+        signal,
+        target,
+        request_id,
+    })
 }
 
 /// The run that a request names which says nothing else.

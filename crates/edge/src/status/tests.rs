@@ -77,7 +77,7 @@ fn of_a_state() -> Vec<Row> {
             vec![
                 id.clone(),
                 fact("state", "RUNNING"),
-                fact("allowed", "Abort,Interrupt,Pause"),
+                fact("allowed", "Abort,Interrupt,Pause,Signal"),
             ],
         ),
         (

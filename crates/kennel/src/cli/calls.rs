@@ -191,7 +191,7 @@ pub(crate) async fn status(link: &Link) -> Result<(), Failure> {
 }
 
 /// Where the run stands, on one line; the id first, so that a script can cut it off.
-fn standing(run: &pb::Run) -> String {
+pub(crate) fn standing(run: &pb::Run) -> String {
     let end = run.end_reason.as_ref().map(words::end_reason);
     let verdict = run.tree_verdict.as_ref().map(words::verdict);
     let mut line = format!("{} {}", run.run_id, words::state(run.state()));

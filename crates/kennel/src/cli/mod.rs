@@ -4,6 +4,7 @@ mod calls;
 mod event_line;
 mod follow;
 mod link;
+mod members;
 mod refusal;
 mod render;
 mod run;
@@ -66,6 +67,8 @@ async fn perform(
         Command::Get(args) => calls::get(&open().await?, args).await,
         Command::Abort(args) => calls::abort(&open().await?, args).await,
         Command::Interrupt(args) => calls::interrupt(&open().await?, args).await,
+        Command::Signal(args) => members::signal(&open().await?, args).await,
+        Command::Tree(args) => members::tree(&open().await?, args).await,
         Command::Pause(args) => calls::pause(&open().await?, args).await,
         Command::Resume(args) => calls::resume(&open().await?, args).await,
         Command::Wait(args) => calls::wait(&open().await?, args).await,

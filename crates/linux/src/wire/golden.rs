@@ -1,8 +1,8 @@
 //! The bytes of messages, written down: a change of them is a change of version.
 
 use super::{
-    Answer, FromShim, ToKeeper, ToServer, ToShim, VERSION, WireChild, WireListing, WireMember,
-    WireShots, decode, encode,
+    Answer, FromShim, LIST_BYTES_MAX, MEMBERS_TOLD_MAX, ToKeeper, ToServer, ToShim, VERSION,
+    WireChild, WireListing, WireMember, WireShots, decode, encode,
     mirror::{
         WireCgroup, WireExit, WireFact, WireFailure, WireHolds, WireHost, WireIdentity, WirePlan,
         WireProcess, WireProof, WireRecord, WireShot, WireShotResult, WireStage, WireTarget,
@@ -178,6 +178,39 @@ fn files_have_these_bytes() {
         unlisted: 0,
     };
     check(&listing, "010102040608ac0201000100");
+}
+
+#[test]
+fn the_longest_lists_fit_into_their_file() {
+    let shot = WireShot {
+        pid: i32::MIN,
+        start_ticks: u64::MAX,
+        result: WireShotResult::Failed(i32::MIN),
+    };
+    let shots = WireShots {
+        shots: vec![shot; MEMBERS_TOLD_MAX],
+        unlisted: u32::MAX,
+    };
+    let member = WireMember {
+        pid: i32::MIN,
+        ppid: i32::MIN,
+        pgid: i32::MIN,
+        sid: i32::MIN,
+        start_ticks: u64::MAX,
+        holds: WireHolds {
+            cgroup: true,
+            shim: true,
+            keeper: true,
+        },
+    };
+    let listing = WireListing {
+        members: vec![member; MEMBERS_TOLD_MAX],
+        unlisted: u32::MAX,
+    };
+    for bytes in [encode(&shots), encode(&listing)] {
+        let bytes = bytes.expect("it can be encoded").len() as u64;
+        assert!(bytes <= LIST_BYTES_MAX, "{bytes}");
+    }
 }
 
 #[test]

@@ -33,6 +33,7 @@ const SCENARIOS: &[(&str, i32)] = &[
     ("an_interrupt_reaches_the_group_once", 0),
     ("a_signal_reaches_whom_its_target_names", 0),
     ("a_tree_is_listed_with_what_holds_it", 0),
+    ("a_tree_that_lost_its_shim_is_listed_and_signalled", 0),
     ("a_paused_tree_stands_still_until_it_is_resumed", 0),
     ("a_paused_tree_can_be_ended", 0),
     ("a_command_that_kills_its_shim_is_still_ended", 0),

@@ -14,6 +14,7 @@ pub(crate) async fn play(name: &str, stage: &mut Stage) {
     match name {
         "a_signal_reaches_whom_its_target_names" => signal(stage).await,
         "a_tree_is_listed_with_what_holds_it" => list(stage).await,
+        "a_tree_that_lost_its_shim_is_listed_and_signalled" => shim_lost(stage).await,
         other => deaths::play(other, stage).await,
     }
 }
@@ -131,4 +132,44 @@ async fn list(stage: &mut Stage) {
     stage.end(run).await;
     let listing = stage.client.tree(run).await.expect("a keeper");
     assert!(listing.members.is_empty(), "{listing:?}");
+}
+
+async fn shim_lost(stage: &mut Stage) {
+    let (run, mut spec) = stage.shell(&format!("trap '' TERM; {THREE}"));
+    // What is left gets a grace that outlasts this look.
+    spec.plan = StopPlan::abort(Duration::from_mins(1));
+    let prepared = stage.start(run, &spec).await;
+    let pids = [
+        pid(stage, "leader").await,
+        pid(stage, "member").await,
+        pid(stage, "apart").await,
+    ];
+    // SAFETY: kill takes two integers; the shim is not reaped before its run has ended.
+    let killed = unsafe { libc::kill(prepared.identity.shim.pid, libc::SIGKILL) };
+    assert_eq!(killed, 0);
+    let term = |facts: &[Fact]| {
+        let is_term = |fact: &Fact| {
+            matches!(
+                fact,
+                Fact::SignalSent {
+                    signal: Signal::TERM,
+                    ..
+                }
+            )
+        };
+        facts.iter().any(is_term)
+    };
+    stage.wait(run, term).await;
+    let listing = stage.client.tree(run).await.expect("a keeper");
+    for pid in pids {
+        let found = listing.members.iter().find(|m| m.pid == pid);
+        let holds = found.map(|m| m.holds);
+        let holds = holds.unwrap_or_else(|| panic!("{pid} is not among {listing:?}"));
+        assert!(holds.keeper && !holds.shim, "{listing:?}");
+        assert_eq!(holds.cgroup, stage.has_cgroup(), "{listing:?}");
+    }
+    let reached = delivered(&shoot(stage, run, SignalTarget::Tree).await);
+    assert!(pids.iter().all(|pid| reached.contains(pid)), "{reached:?}");
+    stage.client.stop(run, &StopPlan::abort(Duration::ZERO));
+    stage.end(run).await;
 }

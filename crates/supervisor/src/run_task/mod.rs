@@ -5,6 +5,7 @@
 
 mod perform;
 mod publish;
+mod signalling;
 
 use crate::{
     CallError, LifecycleEvent, clock,
@@ -19,6 +20,7 @@ use kennel_lifecycle::{
 };
 use kennel_linux::client::{ChildSpec, ClientError, Fact, KeeperReport, Prepared, SignalResult};
 use kennel_store::{Desired, NewRun, RunRow, StoreError, Times};
+use signalling::Signalling;
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 use tokio::{
     sync::{mpsc, oneshot, watch},
@@ -31,9 +33,9 @@ const RUNNING_RECORD_DELAY: Duration = Duration::from_millis(50);
 /// How long a stop waits for its record, and for the writes before it, until the tree is signalled all the same: a stop
 /// is never refused.
 const STOP_RECORD_WAIT: Duration = Duration::from_secs(2);
-/// Request ids of interrupts that are remembered, and for how long.
-const INTERRUPTS_REMEMBERED_MAX: usize = 1024;
-const INTERRUPTS_REMEMBERED_FOR: Duration = Duration::from_mins(10);
+/// Request ids of signals that are remembered, and for how long.
+const SIGNALS_REMEMBERED_MAX: usize = 1024;
+const SIGNALS_REMEMBERED_FOR: Duration = Duration::from_mins(10);
 /// Results that wait for the task.
 const DONE_QUEUED_MAX: usize = 16;
 
@@ -73,8 +75,9 @@ pub(crate) struct RunTask {
     /// To be told once the run is recorded.
     warning: Option<String>,
     taken: Option<Box<RunRow>>,
-    interrupt: Option<(Option<String>, SignalReply)>,
-    interrupts: VecDeque<(String, Instant)>,
+    /// The signal that the machine is being asked for.
+    signal: Option<(Option<String>, Signalling)>,
+    signals: VecDeque<(String, Instant)>,
     pausing: Vec<SignalReply>,
     resuming: Vec<SignalReply>,
     pause_result: Option<SignalResult>,
@@ -100,8 +103,8 @@ pub(crate) enum Done {
     LeftOver(Box<Result<Option<RunRow>, StoreError>>),
     StopDurable(Timestamp),
     Froze(SignalResult),
-    /// The interrupt of this request reached nobody's kernel: it may be asked for again.
-    NotInterrupted(String),
+    /// The signal of this request reached nobody: it may be asked for again.
+    NotSignalled(String),
     /// What was made for a run that left no trace is removed.
     Removed,
     /// The outcome is not this server's to write.
@@ -156,8 +159,8 @@ impl RunTask {
             start_error: None,
             warning: None,
             taken: None,
-            interrupt: None,
-            interrupts: VecDeque::new(),
+            signal: None,
+            signals: VecDeque::new(),
             pausing: Vec::new(),
             resuming: Vec::new(),
             pause_result: None,
@@ -303,7 +306,7 @@ impl RunTask {
                     Report::NotFrozen
                 });
             }
-            Done::NotInterrupted(id) => self.interrupts.retain(|(seen, _)| *seen != id),
+            Done::NotSignalled(id) => self.signals.retain(|(seen, _)| *seen != id),
             Done::Removed => self.room = Room::Kept,
             Done::Disowned => {
                 self.disowned = true;
@@ -367,21 +370,11 @@ impl RunTask {
                 let _ = reply.send(answer);
             }
             Order::Interrupt(request_id, reply) => {
-                if let Some(id) = &request_id
-                    && self.has_interrupted(id)
-                {
-                    let _ = reply.send(Ok(SignalResult::Done));
-                    return;
-                }
-                self.interrupt = Some((request_id.clone(), reply));
-                match self.feed(Input::Command(Command::Interrupt)) {
-                    Ok(()) => self.remember(request_id),
-                    Err(refusal) => {
-                        if let Some((_, reply)) = self.interrupt.take() {
-                            let _ = reply.send(Err(OrderError::Refused(refusal)));
-                        }
-                    }
-                }
+                self.signal(request_id, Signalling::Interrupt(reply));
+            }
+            Order::Signal(call, reply) => {
+                let request_id = call.request_id.clone();
+                self.signal(request_id, Signalling::Named(call, reply));
             }
             Order::Pause(reply) => match self.machine.phase() {
                 // Where somebody still waits for the row, so does this one.
@@ -404,25 +397,41 @@ impl RunTask {
         }
     }
 
-    /// Whether an interrupt with this request id went out in the last ten minutes.
-    fn has_interrupted(&mut self, id: &str) -> bool {
+    /// Sends a signal if none went out under this request id, and if the machine lets it.
+    fn signal(&mut self, request_id: Option<String>, signal: Signalling) {
+        if request_id.as_ref().is_some_and(|id| self.has_signalled(id)) {
+            return signal.sent_before();
+        }
+        self.signal = Some((request_id.clone(), signal));
+        match self.feed(Input::Command(Command::Interrupt)) {
+            Ok(()) => self.remember(request_id),
+            Err(refusal) => {
+                if let Some((_, signal)) = self.signal.take() {
+                    signal.fail(OrderError::Refused(refusal));
+                }
+            }
+        }
+    }
+
+    /// Whether a signal with this request id went out in the last ten minutes.
+    fn has_signalled(&mut self, id: &str) -> bool {
         let now = clock::instant();
         while self
-            .interrupts
+            .signals
             .front()
-            .is_some_and(|(_, at)| now - *at > INTERRUPTS_REMEMBERED_FOR)
+            .is_some_and(|(_, at)| now - *at > SIGNALS_REMEMBERED_FOR)
         {
-            self.interrupts.pop_front();
+            self.signals.pop_front();
         }
-        self.interrupts.iter().any(|(seen, _)| seen == id)
+        self.signals.iter().any(|(seen, _)| seen == id)
     }
 
     fn remember(&mut self, request_id: Option<String>) {
         let Some(id) = request_id else { return };
-        if self.interrupts.len() >= INTERRUPTS_REMEMBERED_MAX {
-            self.interrupts.pop_front();
+        if self.signals.len() >= SIGNALS_REMEMBERED_MAX {
+            self.signals.pop_front();
         }
-        self.interrupts.push_back((id, clock::instant()));
+        self.signals.push_back((id, clock::instant()));
     }
 
     fn pump(&mut self, ready: Ready) {

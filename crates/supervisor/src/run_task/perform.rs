@@ -2,10 +2,10 @@
 
 use super::{Done, RUNNING_RECORD_DELAY, Room, RunTask, STOP_RECORD_WAIT, prepare_failure};
 use crate::{
-    CallError, LifecycleEvent, cause, clock, event,
+    LifecycleEvent, cause, clock, event,
     output::Output,
     store_fault,
-    tracker::{OrderError, Shared},
+    tracker::Shared,
     writes::{self, Write},
 };
 use kennel_lifecycle::{
@@ -33,7 +33,7 @@ impl RunTask {
                 self.write(Write::Stop(deadline));
             }
             Effect::StopTree(plan) => self.shared.kernel.stop(self.run, &plan),
-            Effect::Interrupt => self.send_interrupt(),
+            Effect::Interrupt => self.send_signal(),
             Effect::RecordState(state) => {
                 self.running_due = None;
                 self.write(Write::State(state, self.times.started));
@@ -138,19 +138,6 @@ impl RunTask {
         self.op(move |shared, run, done| async move {
             let prepared = shared.kernel.prepare(run, &child).await;
             let _ = done.send(Done::Prepared(Box::new(prepared))).await;
-        });
-    }
-
-    pub(super) fn send_interrupt(&mut self) {
-        let Some((request_id, reply)) = self.interrupt.take() else {
-            return;
-        };
-        self.op(move |shared, run, done| async move {
-            let result = shared.kernel.interrupt(run).await;
-            if let (Ok(SignalResult::Failed(_)), Some(id)) = (&result, request_id) {
-                let _ = done.send(Done::NotInterrupted(id)).await;
-            }
-            let _ = reply.send(result.map_err(|_| OrderError::Call(CallError::Draining)));
         });
     }
 

@@ -13,13 +13,17 @@ use kennel_lifecycle::{
     ladder::StopPlan,
     recovery::{Observation, Seen},
 };
-use kennel_linux::client::{ChildSpec, ClientError, KeeperEvent, Prepared, Recorded, SignalResult};
+use kennel_linux::client::{
+    ChildSpec, ClientError, KeeperEvent, Listing, Prepared, Recorded, Shots, SignalResult,
+    SignalTarget,
+};
 use kennel_store::{
     Closure, Desired, EpochRow, Inserted, ListFilter, NewRun, Opening, PageStart, RunRow, Store,
     StoreError,
 };
 use kennel_supervisor::{
-    AbortCall, AbortWait, Condition, Kernel, KernelEvents, Payload, Position, RunView, Supervisor,
+    AbortCall, AbortWait, Condition, Kernel, KernelEvents, Payload, Position, RunView, SignalCall,
+    Supervisor,
 };
 use std::{
     collections::{HashMap, HashSet},
@@ -222,6 +226,21 @@ impl Kernel for Shaky {
         });
     }
 
+    async fn signal(
+        &self,
+        run: RunId,
+        signal: Signal,
+        target: SignalTarget,
+    ) -> Result<Shots, ClientError> {
+        self.signal().await?;
+        self.world.signal(run, signal, target).await
+    }
+
+    async fn tree(&self, run: RunId) -> Result<Listing, ClientError> {
+        self.dice.rest(30).await;
+        self.world.tree(run).await
+    }
+
     async fn interrupt(&self, _: RunId) -> Result<SignalResult, ClientError> {
         self.signal().await
     }
@@ -422,7 +441,7 @@ async fn call_something(supervisor: &Supervisor, dice: &Dice, told: &Ends) {
         Condition::Ended,
     ][usize::try_from(dice.roll(4)).unwrap()];
     let call = async {
-        match dice.roll(12) {
+        match dice.roll(14) {
             0..=4 => told.see(supervisor.spawn(call(Some(run))).await.ok().map(|s| s.run)),
             5 => {
                 let wait = [
@@ -440,6 +459,16 @@ async fn call_something(supervisor: &Supervisor, dice: &Dice, told: &Ends) {
                 told.see(supervisor.abort(stop).await.ok());
             }
             6 => drop(supervisor.interrupt(run, Some("a".into())).await),
+            11 => {
+                let call = SignalCall {
+                    run,
+                    signal: Signal::HUP,
+                    target: SignalTarget::Tree,
+                    request_id: Some("a".into()),
+                };
+                drop(supervisor.signal(call).await);
+            }
+            12 => told.see(supervisor.tree(run).await.ok().map(|(run, _)| run)),
             7 => drop(supervisor.pause(run).await),
             8 => drop(supervisor.resume(run).await),
             9 => told.see(supervisor.get(run).await.ok()),

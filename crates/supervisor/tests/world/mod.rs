@@ -13,8 +13,8 @@ use kennel_lifecycle::{
     recovery::{CgroupSeen, ExitRecord, Host, Observation, Seen},
 };
 use kennel_linux::client::{
-    ChildSpec, ClientError, Fact, KeeperEvent, KeeperHello, KeeperReport, Prepared, Recorded,
-    SignalResult,
+    ChildSpec, ClientError, Fact, Holds, KeeperEvent, KeeperHello, KeeperReport, Listing, Member,
+    Prepared, Recorded, Shot, ShotResult, Shots, SignalResult, SignalTarget,
 };
 use kennel_store::{
     Closure, Desired, EpochRow, Inserted, ListFilter, NewRun, Opening, PageStart, RunRow, Store,
@@ -68,7 +68,7 @@ pub struct Child {
     stop_plans: Vec<StopPlan>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct KernelState {
     pub nature: Nature,
     /// Of single runs, where they differ.
@@ -77,6 +77,9 @@ pub struct KernelState {
     pub executed: Vec<RunId>,
     pub acknowledged: Vec<RunId>,
     pub interrupts: usize,
+    pub signals: Vec<(RunId, Signal, SignalTarget)>,
+    /// What comes of each signal.
+    pub signal_result: ShotResult,
     pub orphans: HashMap<RunId, Observation>,
     pub orphans_ended: Vec<RunId>,
 }
@@ -193,7 +196,14 @@ impl World {
         let state = KernelState {
             nature,
             orphans,
-            ..KernelState::default()
+            natures: HashMap::new(),
+            children: HashMap::new(),
+            executed: Vec::new(),
+            acknowledged: Vec::new(),
+            interrupts: 0,
+            signals: Vec::new(),
+            signal_result: ShotResult::Delivered,
+            orphans_ended: Vec::new(),
         };
         let world = Self {
             state: Mutex::new(state),
@@ -370,6 +380,34 @@ impl Kernel for World {
     async fn interrupt(&self, _: RunId) -> Result<SignalResult, ClientError> {
         self.state.lock().unwrap().interrupts += 1;
         Ok(SignalResult::Done)
+    }
+
+    async fn signal(
+        &self,
+        run: RunId,
+        signal: Signal,
+        target: SignalTarget,
+    ) -> Result<Shots, ClientError> {
+        let mut state = self.state.lock().unwrap();
+        state.signals.push((run, signal, target));
+        let shot = Shot {
+            pid: 100,
+            start_ticks: 1,
+            result: state.signal_result,
+        };
+        Ok(Shots {
+            shots: vec![shot],
+            unlisted: 0,
+        })
+    }
+
+    async fn tree(&self, run: RunId) -> Result<Listing, ClientError> {
+        let state = self.state.lock().unwrap();
+        let child = state.children.get(&run).filter(|child| child.alive);
+        Ok(Listing {
+            members: child.map(|_| member()).into_iter().collect(),
+            unlisted: 0,
+        })
     }
 
     async fn pause(&self, _: RunId) -> Result<SignalResult, ClientError> {
@@ -708,5 +746,28 @@ fn host() -> HostIdentity {
     HostIdentity {
         boot_id: "boot".into(),
         pidns_inode: 4,
+    }
+}
+
+/// The one process of a tree of this world.
+pub fn member() -> Member {
+    Member {
+        pid: 100,
+        ppid: 1,
+        pgid: 100,
+        sid: 100,
+        start_ticks: 1,
+        name: "sleep".into(),
+        args: vec!["sleep".into(), "1000".into()],
+        args_cut: false,
+        state: 'S',
+        rss_bytes: 4096,
+        listening_ports: vec![80],
+        ports_cut: false,
+        holds: Holds {
+            cgroup: true,
+            shim: true,
+            keeper: false,
+        },
     }
 }

@@ -84,6 +84,51 @@ fn all_that_is_wrong_with_a_spawn_is_said_together() {
 }
 
 #[test]
+fn a_signal_is_named_and_is_for_the_leader_where_nobody_is_named() {
+    let ask = |name: &str, target: i32| {
+        signal(&pb::SignalRequest {
+            run_id: RUN.to_owned(),
+            request_id: "a".to_owned(),
+            signal: name.to_owned(),
+            target,
+        })
+    };
+    let call = ask("SIGRTMIN+3", 0).expect("valid");
+    assert_eq!(
+        (call.signal.number(), call.target),
+        (37, SignalTarget::Leader)
+    );
+    assert_eq!(call.request_id.as_deref(), Some("a"));
+    let targets = [
+        (pb::SignalTarget::Tree, SignalTarget::Tree),
+        (pb::SignalTarget::Group, SignalTarget::Group),
+        (pb::SignalTarget::Leader, SignalTarget::Leader),
+    ];
+    for (asked, target) in targets {
+        let call = ask("SIGKILL", asked.into()).expect("valid");
+        assert_eq!((call.signal, call.target), (Signal::KILL, target));
+    }
+    for bad in [
+        "",
+        "USR1",
+        "sigusr1",
+        "10",
+        "SIGRTMIN+31",
+        "SIGRTMIN-1",
+        "SIGNAL",
+    ] {
+        assert_eq!(fields(&ask(bad, 1).expect_err(bad)), ["signal"]);
+    }
+    let stop = ask("SIGSTOP", 1).expect_err("refused");
+    assert_eq!(fields(&stop), ["signal"]);
+    assert!(stop.message().contains("Pause"), "{stop:?}");
+    assert_eq!(
+        fields(&ask("SIGFOO", 99).expect_err("refused")),
+        ["signal", "target"]
+    );
+}
+
+#[test]
 fn a_missing_command_and_a_missing_spec_are_violations() {
     let ask = |spec| {
         let request = pb::SpawnRequest {

@@ -1,0 +1,102 @@
+//! Single processes of a run, as the contract shows them.
+
+use super::run;
+use crate::pb;
+use kennel_supervisor::{Holds, Listing, Member, RunView, Shot, ShotResult, Signalled};
+
+pub(crate) fn signalled(signalled: Signalled) -> pb::SignalResponse {
+    pb::SignalResponse {
+        run: Some(run::run(signalled.run)),
+        targets: signalled.shots.shots.into_iter().map(shot).collect(),
+        unlisted_targets: signalled.shots.unlisted,
+        repeated_request: signalled.repeated,
+    }
+}
+
+fn shot(shot: Shot) -> pb::SignalledProcess {
+    let (outcome, errno) = match shot.result {
+        ShotResult::Delivered => (pb::SignalOutcome::Delivered, None),
+        ShotResult::Gone => (pb::SignalOutcome::Gone, None),
+        ShotResult::Failed(errno) => (pb::SignalOutcome::Failed, Some(errno)),
+    };
+    pb::SignalledProcess {
+        pid: shot.pid,
+        start_ticks: shot.start_ticks,
+        outcome: outcome.into(),
+        errno,
+    }
+}
+
+pub(crate) fn tree(view: RunView, listing: Listing) -> pb::GetTreeResponse {
+    pb::GetTreeResponse {
+        run: Some(run::run(view)),
+        processes: listing.members.into_iter().map(process).collect(),
+        unlisted_processes: listing.unlisted,
+    }
+}
+
+fn process(member: Member) -> pb::TreeProcess {
+    pb::TreeProcess {
+        pid: member.pid,
+        parent_pid: member.ppid,
+        process_group_id: member.pgid,
+        session_id: member.sid,
+        start_ticks: member.start_ticks,
+        name: member.name,
+        args: member.args,
+        args_truncated: member.args_cut,
+        state: member.state.to_string(),
+        rss_bytes: member.rss_bytes,
+        listening_tcp_ports: member.listening_ports.into_iter().map(u32::from).collect(),
+        listening_tcp_ports_truncated: member.ports_cut,
+        held_by: holds(member.holds),
+    }
+}
+
+fn holds(holds: Holds) -> Vec<i32> {
+    let all = [
+        (holds.cgroup, pb::ProcessHold::Cgroup),
+        (holds.shim, pb::ProcessHold::Shim),
+        (holds.keeper, pb::ProcessHold::Keeper),
+    ];
+    let those = all.into_iter().filter(|(holds, _)| *holds);
+    those.map(|(_, hold)| hold.into()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_outcome_and_each_hold_has_its_name() {
+        let results = [
+            (ShotResult::Delivered, pb::SignalOutcome::Delivered, None),
+            (ShotResult::Gone, pb::SignalOutcome::Gone, None),
+            (ShotResult::Failed(1), pb::SignalOutcome::Failed, Some(1)),
+        ];
+        for (result, outcome, errno) in results {
+            let told = shot(Shot {
+                pid: 7,
+                start_ticks: 8,
+                result,
+            });
+            assert_eq!((told.pid, told.start_ticks), (7, 8));
+            assert_eq!((told.outcome(), told.errno), (outcome, errno));
+        }
+        let held = |cgroup, shim, keeper| {
+            holds(Holds {
+                cgroup,
+                shim,
+                keeper,
+            })
+        };
+        let [cgroup, shim, keeper] = [
+            pb::ProcessHold::Cgroup,
+            pb::ProcessHold::Shim,
+            pb::ProcessHold::Keeper,
+        ]
+        .map(i32::from);
+        assert_eq!(held(true, true, false), [cgroup, shim]);
+        assert_eq!(held(false, false, true), [keeper]);
+    }
+}

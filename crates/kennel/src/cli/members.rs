@@ -1,0 +1,259 @@
+//! Single processes of a run: signals to them, and the tree that they are.
+
+use super::{
+    calls::{new_request_id, standing},
+    link::{Link, refused, run_of},
+    words,
+};
+use crate::{
+    args::{RunRef, SignalArgs, SignalTargetArg},
+    failure::Failure,
+    values,
+};
+use kennel_edge::{json, pb};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Write as _,
+};
+
+/// Deepest indentation; who is deeper stands below it.
+const DEPTH_SHOWN_MAX: usize = 32;
+
+pub(crate) async fn signal(link: &Link, args: SignalArgs) -> Result<(), Failure> {
+    let target = match args.to {
+        SignalTargetArg::Tree => pb::SignalTarget::Tree,
+        SignalTargetArg::Group => pb::SignalTarget::Group,
+        SignalTargetArg::Leader => pb::SignalTarget::Leader,
+    };
+    let request = pb::SignalRequest {
+        run_id: args.run,
+        request_id: new_request_id(),
+        signal: full_name(&args.signal),
+        target: target.into(),
+    };
+    let response = link.connection.processes().signal(request).await;
+    let response = response.map_err(refused)?.into_inner();
+    let run = run_of(response.run.clone())?;
+    link.print(
+        || json::to_string(&response),
+        || standing(&run) + &outcomes(&response),
+    )
+}
+
+/// As it is typed to kill(1): `usr1` is SIGUSR1.
+fn full_name(typed: &str) -> String {
+    let name = typed.to_uppercase();
+    if name.starts_with("SIG") {
+        name
+    } else {
+        format!("SIG{name}")
+    }
+}
+
+fn outcomes(response: &pb::SignalResponse) -> String {
+    let mut text = String::new();
+    for target in &response.targets {
+        let outcome = match target.outcome() {
+            pb::SignalOutcome::Delivered => "delivered".to_owned(),
+            pb::SignalOutcome::Gone => "gone".to_owned(),
+            pb::SignalOutcome::Failed => {
+                format!("failed: {}", words::errno(target.errno.unwrap_or_default()))
+            }
+            pb::SignalOutcome::Unspecified => "unknown to this version of kennel".to_owned(),
+        };
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "{} {outcome}", target.pid);
+    }
+    if response.unlisted_targets > 0 {
+        let _ = writeln!(text, "... and {} more", response.unlisted_targets);
+    }
+    if response.targets.is_empty() && !response.repeated_request {
+        text.push_str("nobody was there\n");
+    }
+    text
+}
+
+pub(crate) async fn tree(link: &Link, args: RunRef) -> Result<(), Failure> {
+    let request = pb::GetTreeRequest { run_id: args.run };
+    let response = link.connection.processes().get_tree(request).await;
+    let response = response.map_err(refused)?.into_inner();
+    let run = run_of(response.run.clone())?;
+    link.print(
+        || json::to_string(&response),
+        || standing(&run) + &render(&response),
+    )
+}
+
+/// One line per process below its parent, with two spaces more.
+fn render(response: &pb::GetTreeResponse) -> String {
+    let mut text = String::new();
+    let listed: BTreeSet<i32> = response.processes.iter().map(|p| p.pid).collect();
+    let mut below: BTreeMap<i32, Vec<&pb::TreeProcess>> = BTreeMap::new();
+    let mut open: Vec<(usize, &pb::TreeProcess)> = Vec::new();
+    for process in &response.processes {
+        if listed.contains(&process.parent_pid) {
+            below.entry(process.parent_pid).or_default().push(process);
+        } else {
+            open.push((0, process));
+        }
+    }
+    open.reverse();
+    while let Some((depth, process)) = open.pop() {
+        let indent = "  ".repeat(depth.min(DEPTH_SHOWN_MAX));
+        let _ = writeln!(text, "{indent}{}", line(process));
+        let children = below.remove(&process.pid).unwrap_or_default();
+        open.extend(children.into_iter().rev().map(|child| (depth + 1, child)));
+    }
+    // Parents changed while it was looked, so that some stand below each other.
+    for process in below.into_values().flatten() {
+        let _ = writeln!(text, "{}", line(process));
+    }
+    if response.unlisted_processes > 0 {
+        let _ = writeln!(text, "... and {} more", response.unlisted_processes);
+    }
+    text
+}
+
+fn line(process: &pb::TreeProcess) -> String {
+    let mut line = format!(
+        "{} {} {}",
+        process.pid,
+        process.state,
+        size(process.rss_bytes)
+    );
+    if process.pid == process.session_id {
+        line.push_str(" session");
+    } else if process.pid == process.process_group_id {
+        line.push_str(" group");
+    }
+    let ports = process.listening_tcp_ports.iter();
+    let ports: Vec<String> = ports.map(|port| format!(":{port}")).collect();
+    if !ports.is_empty() {
+        let more = if process.listening_tcp_ports_truncated {
+            ",..."
+        } else {
+            ""
+        };
+        let _ = write!(line, " listens {}{more}", ports.join(","));
+    }
+    let holds: Vec<&str> = process.held_by().map(hold).collect();
+    let _ = write!(line, " [{}] ", holds.join(","));
+    if process.args.is_empty() {
+        let _ = write!(line, "({})", process.name);
+    } else {
+        line.push_str(&values::command_line(
+            process.args.iter().map(String::as_str),
+        ));
+    }
+    if process.args_truncated {
+        line.push_str("...");
+    }
+    line
+}
+
+fn hold(hold: pb::ProcessHold) -> &'static str {
+    match hold {
+        pb::ProcessHold::Cgroup => "cgroup",
+        pb::ProcessHold::Shim => "shim",
+        pb::ProcessHold::Keeper => "keeper",
+        pb::ProcessHold::Unspecified => "unknown",
+    }
+}
+
+fn size(bytes: u64) -> String {
+    const KIB: u64 = 1024;
+    const MIB: u64 = 1024 * KIB;
+    if bytes >= MIB {
+        format!("{}M", bytes / MIB)
+    } else {
+        format!("{}K", bytes / KIB)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn process(pid: i32, parent_pid: i32) -> pb::TreeProcess {
+        pb::TreeProcess {
+            pid,
+            parent_pid,
+            process_group_id: 1,
+            session_id: 1,
+            state: "S".into(),
+            rss_bytes: 2 * 1024 * 1024,
+            args: vec!["a".into(), "b c".into()],
+            held_by: vec![pb::ProcessHold::Cgroup.into(), pb::ProcessHold::Shim.into()],
+            ..pb::TreeProcess::default()
+        }
+    }
+
+    #[test]
+    fn a_tree_is_indented_and_nobody_is_left_out() {
+        let apart = pb::TreeProcess {
+            session_id: 12,
+            listening_tcp_ports: vec![80, 443],
+            ..process(12, 5)
+        };
+        let zombie = pb::TreeProcess {
+            args: Vec::new(),
+            name: "z".into(),
+            state: "Z".into(),
+            rss_bytes: 0,
+            ..process(13, 11)
+        };
+        // Each was seen as the other's child.
+        let (one, other) = (process(20, 21), process(21, 20));
+        let response = pb::GetTreeResponse {
+            run: None,
+            processes: vec![process(10, 5), process(11, 10), apart, zombie, one, other],
+            unlisted_processes: 2,
+        };
+        let mut plain = String::new();
+        for part in [
+            "10 S 2M [cgroup,shim] a 'b c'\n",
+            "  11 S 2M [cgroup,shim] a 'b c'\n",
+            "    13 Z 0K [cgroup,shim] (z)\n",
+            "12 S 2M session listens :80,:443 [cgroup,shim] a 'b c'\n",
+            "21 S 2M [cgroup,shim] a 'b c'\n",
+            "20 S 2M [cgroup,shim] a 'b c'\n",
+            "... and 2 more\n",
+        ] {
+            plain.push_str(part);
+        }
+        assert_eq!(render(&response), plain);
+    }
+
+    #[test]
+    fn a_signal_is_typed_as_to_kill() {
+        for typed in ["SIGUSR1", "USR1", "usr1", "sigusr1"] {
+            assert_eq!(full_name(typed), "SIGUSR1");
+        }
+        assert_eq!(full_name("RTMIN+3"), "SIGRTMIN+3");
+    }
+
+    #[test]
+    fn each_outcome_is_told() {
+        let target = |pid, outcome: pb::SignalOutcome, errno| pb::SignalledProcess {
+            pid,
+            start_ticks: 1,
+            outcome: outcome.into(),
+            errno,
+        };
+        let mut response = pb::SignalResponse {
+            targets: vec![
+                target(1, pb::SignalOutcome::Delivered, None),
+                target(2, pb::SignalOutcome::Gone, None),
+                target(3, pb::SignalOutcome::Failed, Some(1)),
+            ],
+            ..pb::SignalResponse::default()
+        };
+        let text = outcomes(&response);
+        assert!(
+            text.starts_with("1 delivered\n2 gone\n3 failed: "),
+            "{text}"
+        );
+        response.targets.clear();
+        assert_eq!(outcomes(&response), "nobody was there\n");
+    }
+}

@@ -1,0 +1,114 @@
+//! Signals to a run's processes, and who they are.
+
+use crate::{
+    abort,
+    world::{Nature, Stage, call, member},
+};
+use kennel_lifecycle::{Refusal, RunId, RunState, Signal};
+use kennel_linux::client::{ShotResult, SignalTarget};
+use kennel_supervisor::{CallError, SignalCall};
+use std::time::Duration;
+
+fn hang_up(run: RunId, request_id: Option<&str>) -> SignalCall {
+    SignalCall {
+        run,
+        signal: Signal::HUP,
+        target: SignalTarget::Group,
+        request_id: request_id.map(str::to_owned),
+    }
+}
+
+async fn running() -> (Stage, RunId) {
+    let stage = Stage::set(Nature::default()).await;
+    let run = stage.supervisor.spawn(call(None)).await.unwrap().run.run;
+    (stage, run)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_signal_goes_out_once_per_request_and_says_what_came_of_it() {
+    let (stage, run) = running().await;
+    let first = stage.supervisor.signal(hang_up(run, Some("a"))).await;
+    let first = first.unwrap();
+    assert!(!first.repeated);
+    assert_eq!(first.run.state, RunState::Running);
+    assert_eq!(first.shots.shots[0].result, ShotResult::Delivered);
+    let again = stage.supervisor.signal(hang_up(run, Some("a"))).await;
+    let again = again.unwrap();
+    assert!(again.repeated && again.shots.shots.is_empty());
+    let expected = (run, Signal::HUP, SignalTarget::Group);
+    assert_eq!(stage.kernel().signals, [expected]);
+
+    // An interrupt shares its memory, in both directions.
+    let request = |id: &str| Some(id.to_owned());
+    stage.supervisor.interrupt(run, request("a")).await.unwrap();
+    assert_eq!(stage.kernel().interrupts, 0);
+    stage.supervisor.interrupt(run, request("b")).await.unwrap();
+    let told = stage.supervisor.signal(hang_up(run, Some("b"))).await;
+    assert!(told.unwrap().repeated);
+    assert_eq!(stage.kernel().signals.len(), 1);
+
+    tokio::time::advance(Duration::from_mins(10) + Duration::from_secs(1)).await;
+    let late = stage.supervisor.signal(hang_up(run, Some("a"))).await;
+    assert!(!late.unwrap().repeated);
+    for _ in 0..2 {
+        let unnamed = stage.supervisor.signal(hang_up(run, None)).await;
+        assert!(!unnamed.unwrap().repeated);
+    }
+    assert_eq!(stage.kernel().signals.len(), 4);
+}
+
+#[tokio::test]
+async fn a_signal_that_reached_nobody_goes_out_when_it_is_asked_for_again() {
+    let (stage, run) = running().await;
+    for result in [ShotResult::Failed(1), ShotResult::Gone] {
+        stage.kernel().signal_result = result;
+        let told = stage.supervisor.signal(hang_up(run, Some("a"))).await;
+        assert_eq!(told.unwrap().shots.shots[0].result, result);
+    }
+    stage.kernel().signal_result = ShotResult::Delivered;
+    for repeated in [false, true] {
+        let told = stage.supervisor.signal(hang_up(run, Some("a"))).await;
+        assert_eq!(told.unwrap().repeated, repeated);
+    }
+    assert_eq!(stage.kernel().signals.len(), 3);
+}
+
+#[tokio::test]
+async fn a_signal_to_a_run_that_is_paused_or_over_is_refused() {
+    let (stage, run) = running().await;
+    stage.supervisor.pause(run).await.unwrap();
+    let refused = stage.supervisor.signal(hang_up(run, Some("a"))).await;
+    let Err(CallError::Refused { refusal, .. }) = refused else {
+        panic!("{refused:?}")
+    };
+    assert_eq!(refusal, Refusal::Paused);
+    stage.supervisor.resume(run).await.unwrap();
+    // What was refused is not remembered.
+    let told = stage.supervisor.signal(hang_up(run, Some("a"))).await;
+    assert!(!told.unwrap().repeated);
+    stage.supervisor.abort(abort(run)).await.unwrap();
+    let refused = stage.supervisor.signal(hang_up(run, None)).await;
+    let Err(CallError::Refused { refusal, .. }) = refused else {
+        panic!("{refused:?}")
+    };
+    assert_eq!(refusal, Refusal::Ended);
+    assert_eq!(stage.kernel().signals.len(), 1);
+}
+
+#[tokio::test]
+async fn a_tree_is_listed_while_the_run_lives_and_is_empty_after_it() {
+    let (stage, run) = running().await;
+    let (view, tree) = stage.supervisor.tree(run).await.unwrap();
+    assert_eq!((view.run, view.state), (run, RunState::Running));
+    assert_eq!(tree.members, [member()]);
+    stage.supervisor.pause(run).await.unwrap();
+    assert_eq!(stage.supervisor.tree(run).await.unwrap().1.members.len(), 1);
+    stage.supervisor.abort(abort(run)).await.unwrap();
+    let (view, tree) = stage.supervisor.tree(run).await.unwrap();
+    assert!(view.state.is_terminal() && tree.members.is_empty());
+    let unknown = stage.supervisor.tree(RunId::from_u128(9)).await;
+    assert!(
+        matches!(unknown, Err(CallError::RunNotFound(_))),
+        "{unknown:?}"
+    );
+}
