@@ -27,6 +27,47 @@ pub(crate) trait Reader: Send + Sync + fmt::Debug {
     async fn close(&self);
 }
 
+/// Declares a reader of one of the two kinds of database: the same questions, with that module's own `failure`.
+macro_rules! reader {
+    ($name:ident, $pool:ty, $database:ty) => {
+        #[derive(Debug)]
+        struct $name($pool);
+
+        #[async_trait::async_trait]
+        impl $crate::durable::Reader for $name {
+            async fn runs(
+                &self,
+                select: $crate::select::Select<'_>,
+            ) -> Result<Vec<$crate::RunRow>, $crate::StoreError> {
+                let mut sql: sqlx::QueryBuilder<$database> = $crate::select::build(select);
+                let rows = $crate::durable::ask(failure, sql.build().fetch_all(&self.0)).await?;
+                rows.iter().map($crate::open::run_row).collect()
+            }
+
+            async fn open_epochs(
+                &self,
+                node: kennel_lifecycle::NodeId,
+            ) -> Result<Vec<$crate::EpochRow>, $crate::StoreError> {
+                let query = sqlx::query($crate::select::OPEN_EPOCHS).bind(node.to_string());
+                let rows = $crate::durable::ask(failure, query.fetch_all(&self.0)).await?;
+                rows.iter().map($crate::open::epoch_row).collect()
+            }
+
+            async fn ping(&self) -> Result<(), $crate::StoreError> {
+                let query = sqlx::query("SELECT 1 FROM nodes LIMIT 1");
+                $crate::durable::ask(failure, query.fetch_optional(&self.0))
+                    .await
+                    .map(|_| ())
+            }
+
+            async fn close(&self) {
+                self.0.close().await;
+            }
+        }
+    };
+}
+pub(crate) use reader;
+
 /// Longest time of one transaction or one question.
 pub(crate) const STATEMENT_TIMEOUT: Duration = Duration::from_secs(5);
 

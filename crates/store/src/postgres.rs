@@ -1,16 +1,15 @@
 //! Postgres: one connection that writes, a pool that reads.
 
 use crate::{
-    EpochRow, OpenError, RunRow, Store, StoreError,
-    durable::{Durable, Reader, STATEMENT_TIMEOUT, ask},
-    open::{self, epoch_row},
+    OpenError, Store,
+    durable::{self, Durable, STATEMENT_TIMEOUT},
+    open::{self},
     record::{CLOSING_SET, COLUMNS, Record, column_list, row_state},
-    select::{self, Dialect, Select},
+    select::Dialect,
     words,
     writer::{Answer, Committer, Failure, Write, Writer},
 };
 use async_trait::async_trait;
-use kennel_lifecycle::NodeId;
 use sqlx::{
     AssertSqlSafe, ConnectOptions, Connection, PgConnection, PgPool, Postgres, QueryBuilder,
     postgres::{PgConnectOptions, PgPoolOptions},
@@ -391,34 +390,7 @@ fn failure(error: &sqlx::Error) -> Failure {
     }
 }
 
-#[derive(Debug)]
-struct PostgresReader(PgPool);
-
-#[async_trait]
-impl Reader for PostgresReader {
-    async fn runs(&self, select: Select<'_>) -> Result<Vec<RunRow>, StoreError> {
-        let mut sql: QueryBuilder<Postgres> = select::build(select);
-        let rows = ask(failure, sql.build().fetch_all(&self.0)).await?;
-        rows.iter().map(open::run_row).collect()
-    }
-
-    async fn open_epochs(&self, node: NodeId) -> Result<Vec<EpochRow>, StoreError> {
-        let query = sqlx::query(select::OPEN_EPOCHS).bind(node.to_string());
-        let rows = ask(failure, query.fetch_all(&self.0)).await?;
-        rows.iter().map(epoch_row).collect()
-    }
-
-    async fn ping(&self) -> Result<(), StoreError> {
-        let query = sqlx::query("SELECT 1 FROM nodes LIMIT 1");
-        ask(failure, query.fetch_optional(&self.0))
-            .await
-            .map(|_| ())
-    }
-
-    async fn close(&self) {
-        self.0.close().await;
-    }
-}
+durable::reader!(PostgresReader, PgPool, Postgres);
 
 impl Dialect for Postgres {
     const LABELS_TEXT: &'static str = "labels::text AS labels";

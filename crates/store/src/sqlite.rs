@@ -1,15 +1,14 @@
 //! SQLite: one connection that writes, a few that read.
 
 use crate::{
-    EpochRow, OpenError, RunRow, Store, StoreError,
-    durable::{Durable, Reader, STATEMENT_TIMEOUT, ask},
-    open::{self, epoch_row},
+    OpenError, Store,
+    durable::{self, Durable, STATEMENT_TIMEOUT},
+    open::{self},
     record::{CLOSING_SET, COLUMNS, column_list, row_state},
-    select::{self, Dialect, Select},
+    select::Dialect,
     writer::{Answer, Committer, Failure, Write, Writer},
 };
 use async_trait::async_trait;
-use kennel_lifecycle::NodeId;
 use sqlx::{
     AssertSqlSafe, ConnectOptions, Connection, QueryBuilder, Sqlite, SqliteConnection, SqlitePool,
     sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous},
@@ -234,34 +233,7 @@ fn failure(error: &sqlx::Error) -> Failure {
     }
 }
 
-#[derive(Debug)]
-struct SqliteReader(SqlitePool);
-
-#[async_trait]
-impl Reader for SqliteReader {
-    async fn runs(&self, select: Select<'_>) -> Result<Vec<RunRow>, StoreError> {
-        let mut sql: QueryBuilder<Sqlite> = select::build(select);
-        let rows = ask(failure, sql.build().fetch_all(&self.0)).await?;
-        rows.iter().map(open::run_row).collect()
-    }
-
-    async fn open_epochs(&self, node: NodeId) -> Result<Vec<EpochRow>, StoreError> {
-        let query = sqlx::query(select::OPEN_EPOCHS).bind(node.to_string());
-        let rows = ask(failure, query.fetch_all(&self.0)).await?;
-        rows.iter().map(epoch_row).collect()
-    }
-
-    async fn ping(&self) -> Result<(), StoreError> {
-        let query = sqlx::query("SELECT 1 FROM nodes LIMIT 1");
-        ask(failure, query.fetch_optional(&self.0))
-            .await
-            .map(|_| ())
-    }
-
-    async fn close(&self) {
-        self.0.close().await;
-    }
-}
+durable::reader!(SqliteReader, SqlitePool, Sqlite);
 
 impl Dialect for Sqlite {
     const LABELS_TEXT: &'static str = "labels";

@@ -16,9 +16,10 @@ use kennel_lifecycle::{
 };
 use kennel_linux::client::KeeperEvent;
 use kennel_supervisor::{
-    AbortCall, AbortWait, CallError, Condition, LifecycleEvent, Payload, Position,
+    AbortCall, AbortWait, CallError, Condition, LifecycleEvent, Payload, Position, Spawned,
 };
 use std::{collections::HashMap, time::Duration};
+use tokio::task::JoinHandle;
 use world::{Nature, Stage, Temper, Weather, call, new_run, open_row, seen};
 
 #[tokio::test]
@@ -203,14 +204,7 @@ async fn an_abort_of_an_unknown_id_fences_it_for_good() {
 async fn an_abort_at_the_gate_means_that_the_command_never_runs() {
     let stage = Stage::set(Nature::default()).await;
     let run = RunId::from_u128(7);
-    stage.world.store.hold_inserts();
-    let spawn = tokio::spawn({
-        let supervisor = stage.supervisor.clone();
-        async move { supervisor.spawn(call(Some(run))).await }
-    });
-    while !stage.is_alive(run) {
-        tokio::task::yield_now().await;
-    }
+    let spawn = spawn_to_the_gate(&stage, run).await;
     let stop = tokio::spawn({
         let supervisor = stage.supervisor.clone();
         async move { supervisor.abort(abort(run)).await }
@@ -382,6 +376,19 @@ async fn a_start_closes_what_is_gone_and_ends_what_is_alive() {
     assert_eq!(stage.kernel().orphans_ended, [alive]);
     let names = event_names(&stage, alive).await;
     assert_eq!(names.last().map(String::as_str), Some("ended"));
+}
+
+/// A spawn whose child waits at its gate, because its record is held.
+async fn spawn_to_the_gate(stage: &Stage, run: RunId) -> JoinHandle<Result<Spawned, CallError>> {
+    stage.world.store.hold_inserts();
+    let spawn = tokio::spawn({
+        let supervisor = stage.supervisor.clone();
+        async move { supervisor.spawn(call(Some(run))).await }
+    });
+    while !stage.is_alive(run) {
+        tokio::task::yield_now().await;
+    }
+    spawn
 }
 
 async fn event_names(stage: &Stage, run: RunId) -> Vec<String> {

@@ -1,7 +1,7 @@
 //! What goes wrong at the worst moment.
 
 use crate::{
-    abort, event_names,
+    abort, event_names, spawn_to_the_gate,
     world::{Nature, Stage, Weather, call, new_run, open_row, seen},
 };
 use kennel_lifecycle::{
@@ -115,14 +115,7 @@ async fn an_end_that_another_generation_has_to_write_is_not_told() {
 async fn a_wait_is_not_told_that_a_run_without_a_trace_has_ended() {
     let stage = Stage::set(Nature::default()).await;
     let run = RunId::from_u128(7);
-    stage.world.store.hold_inserts();
-    let spawn = tokio::spawn({
-        let supervisor = stage.supervisor.clone();
-        async move { supervisor.spawn(call(Some(run))).await }
-    });
-    while !stage.is_alive(run) {
-        tokio::task::yield_now().await;
-    }
+    let spawn = spawn_to_the_gate(&stage, run).await;
     let wait = tokio::spawn({
         let supervisor = stage.supervisor.clone();
         async move { supervisor.wait(run, Condition::Ended).await }
