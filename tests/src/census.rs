@@ -183,7 +183,6 @@ mod tests {
     use super::*;
     use std::{
         fs,
-        os::unix::process::CommandExt,
         process::{Child, Command},
         time::{Duration, Instant},
     };
@@ -193,8 +192,9 @@ mod tests {
 
     impl Planted {
         fn new(marker: Option<&str>) -> Self {
-            let mut command = Command::new("sleep");
-            command.arg("600").process_group(0);
+            // A session of its own: that of the test may be one of another pid namespace, whose number is 0 here.
+            let mut command = Command::new("setsid");
+            command.args(["sleep", "600"]);
             match marker {
                 Some(id) => command.env("KENNEL_RUN_ID", id),
                 None => command.env_clear(),
