@@ -1,5 +1,6 @@
 //! The command line with the real binary: what it prints, and how it exits.
 
+use kennel_edge::pb::WaitCondition;
 use kennel_tests::{
     Footprint, Kennel, PATIENCE, eventually,
     kennel::bare_command,
@@ -126,6 +127,13 @@ async fn ctrl_c_interrupts_and_the_commands_answer_counts() {
     );
     let (child, run_id) = start_run(&kennel, &script);
     armed(&up).await;
+    // The script may be ahead of the word that it was executed; until then Ctrl-C means that it shall not begin.
+    let started = kennel
+        .client()
+        .await
+        .wait(&run_id, WaitCondition::Started)
+        .await;
+    assert!(started.expect("it is known").1, "it started");
     kill(
         Pid::from_raw(i32::try_from(child.id()).expect("small")),
         Signal::SIGINT,

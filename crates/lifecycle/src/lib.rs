@@ -13,6 +13,7 @@ pub mod limits;
 mod machine;
 mod outcome;
 mod phase;
+mod policy;
 pub mod recovery;
 mod refusal;
 mod signal;
@@ -29,6 +30,7 @@ pub use outcome::{
     TreeVerdict,
 };
 pub use phase::{Ends, Leaving, NeverRan, PauseStage, Phase, Row, RunState, StopStage};
+pub use policy::Policy;
 pub use refusal::Refusal;
 pub use signal::Signal;
 pub use spec::{EnvMode, RunKind, RunSpec, Violation, compose_env};

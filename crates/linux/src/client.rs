@@ -6,8 +6,8 @@ mod listing;
 use crate::wire::{Answer, ToKeeper, WireChild, WireListing, WireRecorded, WireShots};
 use kennel_lifecycle::recovery::Seen;
 use kennel_lifecycle::{
-    Exit, KeeperEpoch, ProcessIdentity, RunId, RunIdentity, Signal, StartFailure, Timestamp,
-    TreeVerdict, ladder::StopPlan, recovery::Observation,
+    Exit, KeeperEpoch, Policy, ProcessIdentity, RunId, RunIdentity, Signal, StartFailure,
+    Timestamp, TreeVerdict, ladder::StopPlan, recovery::Observation,
 };
 use link::Link;
 pub use listing::{Holds, Listing, Member, Shot, ShotResult, Shots, SignalTarget};
@@ -29,8 +29,8 @@ pub struct ChildSpec {
     pub input: Option<Vec<u8>>,
     /// The run's private directory, which exists; the shim writes the exit record there.
     pub run_dir: PathBuf,
-    /// Carried out on the rest of the tree when the leader ends, and on all of it when the keeper dies.
-    pub plan: StopPlan,
+    /// What keeper and shim do on their own.
+    pub policy: Policy,
 }
 
 /// A child that waits at its gate.
@@ -195,7 +195,7 @@ impl KeeperClient {
             seq,
             run: run.as_u128(),
             run_dir,
-            plan: (&spec.plan).into(),
+            policy: (&spec.policy).into(),
         };
         let answered = self.link.ask(asked, files).await;
         // A child whose announcement nobody waits for must not wait at its gate for ever.

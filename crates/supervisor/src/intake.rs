@@ -10,7 +10,7 @@ use crate::{
     view::{Live, StartAnswer},
 };
 use kennel_lifecycle::{
-    EndReason, RunId, RunSpec, RunState, StartFailure, StartStage, StopOrder, StopReason,
+    EndReason, Policy, RunId, RunSpec, RunState, StartFailure, StartStage, StopOrder, StopReason,
     Timestamp, compose_env, ladder::StopPlan,
 };
 use kennel_linux::{
@@ -195,7 +195,9 @@ fn child_spec(shared: &Shared, run: RunId, call: &SpawnCall) -> Result<ChildSpec
         cwd: cwd.to_owned(),
         input: spec.initial_input.clone(),
         run_dir,
-        plan: StopPlan::abort(spec.grace()),
+        policy: Policy {
+            stop: StopPlan::abort(spec.grace()),
+        },
     })
 }
 

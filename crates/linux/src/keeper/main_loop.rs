@@ -396,9 +396,9 @@ impl Keeper {
                 seq,
                 run,
                 run_dir,
-                plan,
+                policy,
             } => {
-                self.prepare(seq, RunId::from_u128(run), run_dir, plan.into(), fds);
+                self.prepare(seq, RunId::from_u128(run), run_dir, policy.into(), fds);
                 None
             }
             ToKeeper::Ready => {

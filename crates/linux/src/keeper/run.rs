@@ -18,8 +18,8 @@ use crate::{
     },
 };
 use kennel_lifecycle::{
-    CgroupIdentity, Exit, HostIdentity, Proof, RunId, Signal, StartFailure, StartStage, Timestamp,
-    TreeVerdict,
+    CgroupIdentity, Exit, HostIdentity, Policy, Proof, RunId, Signal, StartFailure, StartStage,
+    Timestamp, TreeVerdict,
     ladder::{Ladder, StopPlan},
 };
 use std::{os::fd::OwnedFd, path::PathBuf};
@@ -68,7 +68,7 @@ pub(super) struct Run {
     pub(super) id: RunId,
     /// Token of its shim, while the shim lives.
     pub(super) shim: Option<u64>,
-    plan: StopPlan,
+    policy: Policy,
     /// Its private directory, where the shim leaves its last will.
     private_dir: PathBuf,
     cgroup: Option<CgroupIdentity>,
@@ -94,7 +94,7 @@ pub(super) struct Parts {
     pub(super) id: RunId,
     pub(super) seq: u64,
     pub(super) shim: u64,
-    pub(super) plan: StopPlan,
+    pub(super) policy: Policy,
     pub(super) run_dir: PathBuf,
     pub(super) cgroup: Result<CgroupIdentity, String>,
     pub(super) gate: OwnedFd,
@@ -110,7 +110,7 @@ impl Run {
         Self {
             id: parts.id,
             shim: Some(parts.shim),
-            plan: parts.plan,
+            policy: parts.policy,
             private_dir: parts.run_dir,
             cgroup,
             cgroup_refused,
@@ -136,7 +136,7 @@ impl Run {
 
     /// What is carried out when the leader ends or the server is gone.
     pub(super) fn plan(&self) -> &StopPlan {
-        &self.plan
+        &self.policy.stop
     }
 
     /// The group to remove after the end.
@@ -276,7 +276,7 @@ impl Run {
         }
         self.told.push(Told::Fact(at, Fact::LeaderExited(exit)));
         if rest && self.ladder.is_none() {
-            self.ladder = Some(Ladder::start(&self.plan, now));
+            self.ladder = Some(Ladder::start(&self.policy.stop, now));
         }
     }
 
@@ -300,7 +300,7 @@ impl Run {
         }
         // Whether a released child was executed is not known any more, so nothing is said of it: it may have run.
         if matches!(self.stage, Stage::Released | Stage::Ran) && self.ladder.is_none() {
-            self.ladder = Some(Ladder::start(&self.plan, now));
+            self.ladder = Some(Ladder::start(&self.policy.stop, now));
         }
     }
 
@@ -413,7 +413,7 @@ impl Run {
 
     /// The server is gone: nothing more is let go, and what runs is ended by its own plan.
     pub(super) fn server_gone(&mut self, now: u64) {
-        let plan = self.plan.clone();
+        let plan = self.policy.stop.clone();
         if self.ladder.is_none() {
             self.stop(&plan, now);
         }
@@ -523,7 +523,7 @@ impl Run {
         }
         if self.heard.childless && self.ladder.is_none() {
             // Somebody in the group is not below the shim: it belongs to the run all the same.
-            self.ladder = Some(Ladder::start(&self.plan, now));
+            self.ladder = Some(Ladder::start(&self.policy.stop, now));
         }
         self.kill_again(now, shutting_down);
     }

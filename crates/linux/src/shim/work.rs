@@ -16,8 +16,7 @@ use crate::{
     wire::{self, CHILD_BYTES_MAX, FromShim, Job, PIDS_MAX, Placement, WireChild},
 };
 use kennel_lifecycle::{
-    Exit, Proof, RunId, Signal, StartFailure, StartStage, TreeVerdict,
-    ladder::{Ladder, StopPlan},
+    Exit, Policy, Proof, RunId, Signal, StartFailure, StartStage, TreeVerdict, ladder::Ladder,
     recovery::ExitRecord,
 };
 use std::{
@@ -61,7 +60,7 @@ enum Stage {
 /// One run.
 pub(super) struct Work {
     run_dir: PathBuf,
-    plan: StopPlan,
+    policy: Policy,
     placement: Placement,
     child: WireChild,
     tree: Tree,
@@ -107,7 +106,7 @@ impl Work {
         let shim = std::process::id().cast_signed();
         Ok(Self {
             run_dir: job.run_dir.into(),
-            plan: job.plan.into(),
+            policy: job.policy.into(),
             placement: job.placement,
             child,
             tree: Tree {
@@ -348,7 +347,7 @@ impl Work {
         if !matches!(self.stage, Stage::Going | Stage::Ran) {
             return;
         }
-        let plan = &self.plan;
+        let plan = &self.policy.stop;
         let ladder = self.ladder.get_or_insert_with(|| Ladder::start(plan, now));
         while let Some(signal) = ladder.due(now) {
             self.tree.signal(signal);

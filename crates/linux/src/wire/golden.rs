@@ -5,8 +5,8 @@ use super::{
     WireChild, WireListing, WireMember, WireShots, decode, encode,
     mirror::{
         WireCgroup, WireExit, WireFact, WireFailure, WireHolds, WireHost, WireIdentity, WirePlan,
-        WireProcess, WireProof, WireRecord, WireShot, WireShotResult, WireStage, WireTarget,
-        WireVerdict,
+        WirePolicy, WireProcess, WireProof, WireRecord, WireShot, WireShotResult, WireStage,
+        WireTarget, WireVerdict,
     },
 };
 use serde::{Serialize, de::DeserializeOwned};
@@ -29,6 +29,10 @@ fn plan() -> WirePlan {
     }
 }
 
+fn policy() -> WirePolicy {
+    WirePolicy { stop: plan() }
+}
+
 fn process(pid: i32) -> WireProcess {
     WireProcess {
         pid,
@@ -46,7 +50,7 @@ fn requests_have_these_bytes() {
         seq: 1,
         run: 0x0123_4567,
         run_dir: "/r".into(),
-        plan: plan(),
+        policy: policy(),
     };
     check(&prepare, "010101e78a8d09022f72011e008827");
     check(&ToKeeper::Release { run: 5 }, "010205");

@@ -2,8 +2,8 @@
 
 use crate::client::{Fact, Holds, Shot, ShotResult, SignalResult, SignalTarget};
 use kennel_lifecycle::{
-    CgroupIdentity, Exit, HostIdentity, ProcessIdentity, Proof, RunIdentity, Signal, StartFailure,
-    StartStage, TreeVerdict,
+    CgroupIdentity, Exit, HostIdentity, Policy, ProcessIdentity, Proof, RunIdentity, Signal,
+    StartFailure, StartStage, TreeVerdict,
     ladder::{Step, StopPlan},
     recovery::{CgroupSeen, ExitRecord, Host, Observation, Seen},
 };
@@ -241,6 +241,28 @@ impl From<WirePlan> for StopPlan {
         Self {
             steps: steps.collect(),
             kill_after: Duration::from_millis(wire.kill_after_ms),
+        }
+    }
+}
+
+/// [`Policy`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct WirePolicy {
+    pub(crate) stop: WirePlan,
+}
+
+impl From<&Policy> for WirePolicy {
+    fn from(real: &Policy) -> Self {
+        Self {
+            stop: (&real.stop).into(),
+        }
+    }
+}
+
+impl From<WirePolicy> for Policy {
+    fn from(wire: WirePolicy) -> Self {
+        Self {
+            stop: wire.stop.into(),
         }
     }
 }

@@ -8,7 +8,7 @@ pub(crate) mod mirror;
 
 use mirror::{
     WireCgroup, WireFact, WireFailure, WireHost, WireIdentity, WireObservation, WirePlan,
-    WireProcess, WireSignalResult, WireTarget,
+    WirePolicy, WireProcess, WireSignalResult, WireTarget,
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::io;
@@ -33,7 +33,7 @@ pub(crate) enum ToKeeper {
         seq: u64,
         run: u128,
         run_dir: String,
-        plan: WirePlan,
+        policy: WirePolicy,
     },
     Release {
         run: u128,
@@ -182,7 +182,7 @@ pub(crate) enum ToShim {
 pub(crate) struct Job {
     pub(crate) run: u128,
     pub(crate) run_dir: String,
-    pub(crate) plan: WirePlan,
+    pub(crate) policy: WirePolicy,
     pub(crate) cgroup: Option<WireCgroup>,
     pub(crate) placement: Placement,
     /// Soft and hard `RLIMIT_NOFILE` of the command.

@@ -289,7 +289,7 @@ fn quoted(text: &str) -> String {
 
 async fn held_pipe(stage: &mut Stage) {
     let (run, mut spec) = stage.shell("(setsid sh -c \"trap '' TERM; echo up > $0/up; while :; do sleep 1000; done\" $0 &); while ! test -e $0/up; do sleep 0.01; done; exit 3");
-    spec.plan = StopPlan::abort(Duration::from_mins(1));
+    spec.policy.stop = StopPlan::abort(Duration::from_mins(1));
     stage.start(run, &spec).await;
     let exited = Fact::LeaderExited(Exit::Code(3));
     let facts = stage.wait(run, |f| f.contains(&exited)).await;

@@ -1,7 +1,7 @@
 //! Keeper and server of a test, and what a scenario has at hand.
 
 use crate::scenarios;
-use kennel_lifecycle::{RunId, ladder::StopPlan};
+use kennel_lifecycle::{Policy, RunId, ladder::StopPlan};
 use kennel_linux::{
     client::{
         ChildSpec, ClientError, Fact, KeeperClient, KeeperEvent, KeeperEvents, KeeperHello,
@@ -235,7 +235,9 @@ impl Stage {
             cwd: "/".into(),
             input: None,
             run_dir: rundir::create(&self.dir.join("data"), run).expect("a run directory"),
-            plan: StopPlan::abort(Duration::from_secs(2)),
+            policy: Policy {
+                stop: StopPlan::abort(Duration::from_secs(2)),
+            },
         };
         (run, spec)
     }

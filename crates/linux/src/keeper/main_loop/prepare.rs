@@ -7,7 +7,7 @@ use crate::{
     spawn::{self, failure},
     wire::{self, Answer, Job, ToShim, mirror::WireFailure},
 };
-use kennel_lifecycle::{CgroupIdentity, RunId, StartStage, ladder::StopPlan};
+use kennel_lifecycle::{CgroupIdentity, Policy, RunId, StartStage};
 use nix::{
     fcntl::OFlag,
     sys::epoll::{EpollEvent, EpollFlags},
@@ -31,7 +31,7 @@ impl Keeper {
         seq: u64,
         id: RunId,
         run_dir: String,
-        plan: StopPlan,
+        policy: Policy,
         fds: Vec<OwnedFd>,
     ) {
         // The server makes run ids unique; a second child under one would have no owner.
@@ -39,7 +39,7 @@ impl Keeper {
         let prepared = if taken {
             Err(io::Error::from_raw_os_error(libc::EEXIST))
         } else {
-            self.hand_out(seq, id, run_dir, plan, fds)
+            self.hand_out(seq, id, run_dir, policy, fds)
         };
         if let Err(error) = prepared {
             let answer = match error.raw_os_error() {
@@ -66,7 +66,7 @@ impl Keeper {
         seq: u64,
         id: RunId,
         run_dir: String,
-        plan: StopPlan,
+        policy: Policy,
         fds: Vec<OwnedFd>,
     ) -> io::Result<()> {
         let mut fds = fds.into_iter();
@@ -80,7 +80,7 @@ impl Keeper {
         let given = self.give(
             id,
             &run_dir,
-            &plan,
+            &policy,
             &group,
             &warm.socket,
             [&child, &stdin],
@@ -110,7 +110,7 @@ impl Keeper {
             id,
             seq,
             shim: token,
-            plan,
+            policy,
             run_dir: run_dir.into(),
             cgroup: group,
             gate: pipes.gate.1,
@@ -128,7 +128,7 @@ impl Keeper {
         &self,
         id: RunId,
         run_dir: &str,
-        plan: &StopPlan,
+        policy: &Policy,
         group: &Result<CgroupIdentity, String>,
         shim: &OwnedFd,
         files: [&OwnedFd; 2],
@@ -137,7 +137,7 @@ impl Keeper {
         let job = ToShim::Job(Box::new(Job {
             run: id.as_u128(),
             run_dir: run_dir.to_owned(),
-            plan: plan.into(),
+            policy: policy.into(),
             cgroup: group.as_ref().ok().cloned().map(Into::into),
             placement: self.groups.placement(),
             open_files: (self.open_files.soft, self.open_files.hard),

@@ -131,7 +131,9 @@ fn new(run_dir: &std::path::Path) -> Run {
         id: RunId::from_u128(7),
         seq: 1,
         shim: 16,
-        plan: StopPlan::abort(std::time::Duration::ZERO),
+        policy: Policy {
+            stop: StopPlan::abort(std::time::Duration::ZERO),
+        },
         run_dir: run_dir.to_owned(),
         cgroup: Err("none".into()),
         gate: std::fs::File::create("/dev/null").expect("a file").into(),
