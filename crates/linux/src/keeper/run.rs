@@ -2,24 +2,21 @@
 //!
 //! Nothing here waits. What is to be told is collected in [`Run::told`] and sent by the loop.
 
+mod ending;
+mod hearing;
 mod members;
 
 use super::pause::Pause;
 use crate::{
-    cgroup,
     client::Fact,
-    clock, exit_record,
-    pidfd::{PidFd, Sent},
+    clock,
+    pidfd::Sent,
     spawn::child::OPEN,
-    tree::{Root, Tree, Volley},
-    wire::{
-        Answer, FromShim, PIDS_MAX, ToShim,
-        mirror::{WireIdentity, WireSignalResult},
-    },
+    tree::{Root, Tree},
+    wire::{Answer, ToShim, mirror::WireSignalResult},
 };
 use kennel_lifecycle::{
-    CgroupIdentity, Exit, HostIdentity, Policy, Proof, RunId, Signal, StartFailure, StartStage,
-    Timestamp, TreeVerdict,
+    CgroupIdentity, Policy, RunId, Signal, Timestamp,
     ladder::{Ladder, StopPlan},
 };
 use std::{os::fd::OwnedFd, path::PathBuf};
@@ -167,164 +164,6 @@ impl Run {
         self.answer(seq, Answer::Signal(result));
     }
 
-    // ---- the shim's word -------------------------------------------------------------------------------------------
-
-    /// A message of the shim.
-    pub(super) fn hear_shim(
-        &mut self,
-        word: FromShim,
-        fds: Vec<OwnedFd>,
-        host: &HostIdentity,
-        shim_pid: i32,
-        now: u64,
-    ) {
-        if self.ended {
-            // The last word on the tree has been told, and nothing follows it.
-            return;
-        }
-        match word {
-            FromShim::Prepared { command, shim } => {
-                let leader = fds.into_iter().next();
-                self.prepared(command.into(), shim.into(), leader, host, shim_pid);
-            }
-            FromShim::PrepareFailed(failure) => self.not_prepared(failure.into()),
-            FromShim::NotReleased => {
-                self.stage = Stage::NotReleased;
-                self.gate = None;
-                self.tell(Fact::NotReleased);
-            }
-            FromShim::Executed => {
-                self.stage = Stage::Ran;
-                self.tell(Fact::Executed);
-            }
-            FromShim::ExecFailed(failure) => {
-                self.stage = Stage::NotExecuted;
-                self.tell(Fact::ExecFailed(failure.into()));
-            }
-            FromShim::Exited { at_us, exit, rest } => {
-                self.leader_ended(Timestamp(at_us), exit.into(), rest, now);
-            }
-            FromShim::Empty { .. } => self.heard.childless = true,
-        }
-    }
-
-    fn prepared(
-        &mut self,
-        command: kennel_lifecycle::ProcessIdentity,
-        shim: kennel_lifecycle::ProcessIdentity,
-        leader: Option<OwnedFd>,
-        host: &HostIdentity,
-        shim_pid: i32,
-    ) {
-        let Stage::Preparing { seq } = self.stage else {
-            return;
-        };
-        self.stage = Stage::AtGate;
-        let copies = self
-            .outputs
-            .as_ref()
-            .map(|(out, err)| Ok::<_, std::io::Error>(vec![out.try_clone()?, err.try_clone()?]));
-        let (Some(leader), Some(Ok(fds))) = (leader, copies) else {
-            // No room for a descriptor here: the gate shuts, and the shim tells the rest.
-            self.gate = None;
-            self.answer(seq, Answer::Exhausted("descriptors of the keeper".into()));
-            return;
-        };
-        self.tree = Some(Tree {
-            run: self.id,
-            leader: PidFd::from_fd(leader),
-            leader_pid: command.pid,
-            root: Root::Shim(shim_pid),
-            cgroup: self.cgroup.clone(),
-        });
-        let answer = Answer::Prepared {
-            identity: WireIdentity {
-                command: command.into(),
-                shim: shim.into(),
-                cgroup: self.cgroup.clone().map(Into::into),
-                host: host.clone().into(),
-            },
-            cgroup_refused: self.cgroup_refused.clone(),
-        };
-        self.told.push(Told::Answer(seq, answer, fds));
-    }
-
-    fn not_prepared(&mut self, failure: StartFailure) {
-        let Stage::Preparing { seq } = self.stage else {
-            return;
-        };
-        self.stage = Stage::NotReleased;
-        let ours = [StartStage::Prepare, StartStage::Cgroup, StartStage::Fork];
-        let full = ours.contains(&failure.stage) && failure.errno.is_some_and(is_exhaustion);
-        let answer = if full {
-            Answer::Exhausted(format!("{:?}: errno {:?}", failure.stage, failure.errno))
-        } else {
-            Answer::PrepareFailed(failure.into())
-        };
-        self.answer(seq, answer);
-        self.over();
-        self.acknowledged = true;
-    }
-
-    /// The leader has ended. The rest of its tree, if there is one, is ended by the run's own plan.
-    fn leader_ended(&mut self, at: Timestamp, exit: Exit, rest: bool, now: u64) {
-        if std::mem::replace(&mut self.heard.leader_exited, true) {
-            return;
-        }
-        if self.stage == Stage::NotReleased {
-            return;
-        }
-        self.told.push(Told::Fact(at, Fact::LeaderExited(exit)));
-        if rest && self.ladder.is_none() {
-            self.ladder = Some(Ladder::start(&self.policy.stop, now));
-        }
-    }
-
-    /// The shim's end of the socket is closed: after its last word, or because it was killed.
-    pub(super) fn shim_gone(&mut self, now: u64) {
-        self.shim = None;
-        if self.ended || self.heard.childless {
-            return;
-        }
-        self.gate = None;
-        if let Stage::Preparing { .. } = self.stage {
-            self.not_prepared(StartFailure {
-                stage: StartStage::Prepare,
-                errno: None,
-                path: None,
-            });
-            return;
-        }
-        if let Some(tree) = &mut self.tree {
-            tree.root = Root::Lost;
-        }
-        // Whether a released child was executed is not known any more, so nothing is said of it: it may have run.
-        if matches!(self.stage, Stage::Released | Stage::Ran) && self.ladder.is_none() {
-            self.ladder = Some(Ladder::start(&self.policy.stop, now));
-        }
-    }
-
-    /// A shim that reaped the leader and died before it said so has left the exit in its last will.
-    fn ask_last_will(&mut self, now: u64) {
-        let lost = self.tree.as_ref().filter(|t| t.root == Root::Lost);
-        let reaped = lost.is_some_and(|tree| !tree.leader.is_unreaped());
-        if self.heard.leader_exited || !reaped {
-            return;
-        }
-        let exit = exit_record::read(&self.private_dir).and_then(|record| record.exit);
-        self.leader_reaped(exit.unwrap_or(Exit::Unknown), now);
-    }
-
-    /// The leader was reaped, by this process or by a shim that is lost.
-    pub(super) fn leader_reaped(&mut self, exit: Exit, now: u64) {
-        if self.stage == Stage::AtGate {
-            // Its gate was never opened.
-            self.stage = Stage::NotReleased;
-            self.tell(Fact::NotReleased);
-        }
-        self.leader_ended(clock::wall(), exit, false, now);
-    }
-
     // ---- what the server wants -------------------------------------------------------------------------------------
 
     /// Opens the gate.
@@ -342,18 +181,6 @@ impl Run {
     /// Shuts the gate, if it was not opened.
     pub(super) fn shut_gate(&mut self) {
         self.gate = None;
-    }
-
-    /// Starts the ladder, or shortens the one on its way.
-    pub(super) fn stop(&mut self, plan: &StopPlan, now: u64) {
-        self.shut_gate();
-        if matches!(self.stage, Stage::Preparing { .. } | Stage::AtGate) {
-            return;
-        }
-        match &mut self.ladder {
-            Some(ladder) => ladder.shorten(plan, now),
-            None => self.ladder = Some(Ladder::start(plan, now)),
-        }
     }
 
     /// SIGINT to the leader's group.
@@ -451,105 +278,6 @@ impl Run {
         self.look(now, shutting_down);
     }
 
-    fn climb(&mut self, now: u64) {
-        if self.heard.childless && self.cgroup.is_none() {
-            return;
-        }
-        while let Some(signal) = self.ladder.as_mut().and_then(|l| l.due(now)) {
-            let Some(tree) = &self.tree else { return };
-            let volley = tree.signal(signal);
-            // Signal first, then wake: a stopped tree can only die of it when it runs.
-            let woken = if signal == Signal::KILL {
-                self.killed_at = Some(now);
-                self.for_shim.push(ToShim::KillAll);
-                Volley::default()
-            } else {
-                tree.wake()
-            };
-            // Who has not taken our stop yet is not seen as stopped, and has to be let go as well.
-            self.pause.end(tree);
-            self.tell_volley(signal, volley);
-            if woken.targets > 0 {
-                self.tell_volley(Signal::CONT, woken);
-            }
-            if let Some(waiting) = self.pause.interrupted() {
-                self.answer_signal(waiting, WireSignalResult::Partial(Vec::new()));
-            }
-            self.pause = Pause::None;
-        }
-    }
-
-    fn tell_volley(&mut self, signal: Signal, volley: Volley) {
-        self.tell(Fact::SignalSent {
-            signal,
-            targets: Some(volley.targets),
-            errno: volley.errno,
-        });
-    }
-
-    /// Whether the tree is empty, and by what proof.
-    fn look(&mut self, now: u64, shutting_down: bool) {
-        let Some(tree) = &self.tree else {
-            // Answered with `Exhausted`: there is no tree to look at, only a child that leaves.
-            if self.heard.childless || self.shim.is_none() {
-                self.over();
-                self.acknowledged = true;
-            }
-            return;
-        };
-        let populated = |group: &CgroupIdentity| cgroup::is_populated(group).unwrap_or(true);
-        let never_ran = self.stage == Stage::NotReleased;
-        let lost = tree.root == Root::Lost;
-        let over = if lost {
-            self.heard.leader_exited
-                && !self.cgroup.as_ref().is_some_and(populated)
-                && tree.members().is_empty()
-        } else {
-            self.heard.childless && !self.cgroup.as_ref().is_some_and(populated)
-        };
-        if over {
-            let verdict = match (&self.cgroup, lost) {
-                _ if never_ran => TreeVerdict::NeverRan,
-                (Some(_), false) => TreeVerdict::Empty(Proof::CgroupAndEchild),
-                (None, false) => TreeVerdict::Empty(Proof::Echild),
-                (Some(_), true) => TreeVerdict::Empty(Proof::Cgroup),
-                (None, true) => TreeVerdict::Unverified(
-                    "the shim was lost and there is no control group to look into".into(),
-                ),
-            };
-            self.tell(Fact::TreeEnded(verdict));
-            self.over();
-            return;
-        }
-        if self.heard.childless && self.ladder.is_none() {
-            // Somebody in the group is not below the shim: it belongs to the run all the same.
-            self.ladder = Some(Ladder::start(&self.policy.stop, now));
-        }
-        self.kill_again(now, shutting_down);
-    }
-
-    fn kill_again(&mut self, now: u64, shutting_down: bool) {
-        let (Some(killed_at), Some(tree)) = (self.killed_at, &self.tree) else {
-            return;
-        };
-        let patience = if shutting_down {
-            SURVIVORS_AFTER_SHUTDOWN_MS
-        } else {
-            SURVIVORS_AFTER_MS
-        };
-        if now < killed_at + patience {
-            if tree.root == Root::Lost || self.heard.childless {
-                tree.signal(Signal::KILL);
-            }
-            return;
-        }
-        let mut left: Vec<i32> = tree.members().into_keys().collect();
-        left.sort_unstable();
-        left.truncate(PIDS_MAX);
-        self.tell(Fact::TreeEnded(TreeVerdict::Survivors(left)));
-        self.over();
-    }
-
     fn over(&mut self) {
         self.ended = true;
         self.gate = None;
@@ -557,18 +285,6 @@ impl Run {
         self.ladder = None;
         self.tree = None;
     }
-}
-
-fn is_exhaustion(errno: i32) -> bool {
-    matches!(
-        errno,
-        libc::EMFILE
-            | libc::ENFILE
-            | libc::EAGAIN
-            | libc::ENOMEM
-            | libc::ENOBUFS
-            | libc::ETOOMANYREFS
-    )
 }
 
 #[cfg(test)]

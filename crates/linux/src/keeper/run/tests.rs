@@ -1,8 +1,12 @@
 //! What a run tells when its shim dies at a moment that no test can hit from outside.
 
 use super::*;
-use crate::wire::mirror::WireExit;
-use kennel_lifecycle::{ProcessIdentity, recovery::ExitRecord};
+use crate::{
+    exit_record,
+    pidfd::PidFd,
+    wire::{FromShim, mirror::WireExit},
+};
+use kennel_lifecycle::{Exit, HostIdentity, ProcessIdentity, TreeVerdict, recovery::ExitRecord};
 use std::process::{Child, Command};
 
 const SHIM: i32 = i32::MAX;

@@ -1,0 +1,128 @@
+//! The end of one run: the stop ladder, the looks at what is left, and the verdict.
+
+use super::{Run, SURVIVORS_AFTER_MS, SURVIVORS_AFTER_SHUTDOWN_MS, Stage};
+use crate::{
+    cgroup,
+    client::Fact,
+    keeper::pause::Pause,
+    tree::{Root, Volley},
+    wire::{PIDS_MAX, ToShim, mirror::WireSignalResult},
+};
+use kennel_lifecycle::{
+    CgroupIdentity, Proof, Signal, TreeVerdict,
+    ladder::{Ladder, StopPlan},
+};
+
+impl Run {
+    /// Starts the ladder, or shortens the one on its way.
+    pub(in crate::keeper) fn stop(&mut self, plan: &StopPlan, now: u64) {
+        self.shut_gate();
+        if matches!(self.stage, Stage::Preparing { .. } | Stage::AtGate) {
+            return;
+        }
+        match &mut self.ladder {
+            Some(ladder) => ladder.shorten(plan, now),
+            None => self.ladder = Some(Ladder::start(plan, now)),
+        }
+    }
+
+    /// Sends every signal that is due.
+    pub(super) fn climb(&mut self, now: u64) {
+        if self.heard.childless && self.cgroup.is_none() {
+            return;
+        }
+        while let Some(signal) = self.ladder.as_mut().and_then(|l| l.due(now)) {
+            let Some(tree) = &self.tree else { return };
+            let volley = tree.signal(signal);
+            // Signal first, then wake: a stopped tree can only die of it when it runs.
+            let woken = if signal == Signal::KILL {
+                self.killed_at = Some(now);
+                self.for_shim.push(ToShim::KillAll);
+                Volley::default()
+            } else {
+                tree.wake()
+            };
+            // Who has not taken our stop yet is not seen as stopped, and has to be let go as well.
+            self.pause.end(tree);
+            self.tell_volley(signal, volley);
+            if woken.targets > 0 {
+                self.tell_volley(Signal::CONT, woken);
+            }
+            if let Some(waiting) = self.pause.interrupted() {
+                self.answer_signal(waiting, WireSignalResult::Partial(Vec::new()));
+            }
+            self.pause = Pause::None;
+        }
+    }
+
+    fn tell_volley(&mut self, signal: Signal, volley: Volley) {
+        self.tell(Fact::SignalSent {
+            signal,
+            targets: Some(volley.targets),
+            errno: volley.errno,
+        });
+    }
+
+    /// Whether the tree is empty, and by what proof.
+    pub(super) fn look(&mut self, now: u64, shutting_down: bool) {
+        let Some(tree) = &self.tree else {
+            // Answered with `Exhausted`: there is no tree to look at, only a child that leaves.
+            if self.heard.childless || self.shim.is_none() {
+                self.over();
+                self.acknowledged = true;
+            }
+            return;
+        };
+        let populated = |group: &CgroupIdentity| cgroup::is_populated(group).unwrap_or(true);
+        let never_ran = self.stage == Stage::NotReleased;
+        let lost = tree.root == Root::Lost;
+        let over = if lost {
+            self.heard.leader_exited
+                && !self.cgroup.as_ref().is_some_and(populated)
+                && tree.members().is_empty()
+        } else {
+            self.heard.childless && !self.cgroup.as_ref().is_some_and(populated)
+        };
+        if over {
+            let verdict = match (&self.cgroup, lost) {
+                _ if never_ran => TreeVerdict::NeverRan,
+                (Some(_), false) => TreeVerdict::Empty(Proof::CgroupAndEchild),
+                (None, false) => TreeVerdict::Empty(Proof::Echild),
+                (Some(_), true) => TreeVerdict::Empty(Proof::Cgroup),
+                (None, true) => TreeVerdict::Unverified(
+                    "the shim was lost and there is no control group to look into".into(),
+                ),
+            };
+            self.tell(Fact::TreeEnded(verdict));
+            self.over();
+            return;
+        }
+        if self.heard.childless && self.ladder.is_none() {
+            // Somebody in the group is not below the shim: it belongs to the run all the same.
+            self.ladder = Some(Ladder::start(&self.policy.stop, now));
+        }
+        self.kill_again(now, shutting_down);
+    }
+
+    fn kill_again(&mut self, now: u64, shutting_down: bool) {
+        let (Some(killed_at), Some(tree)) = (self.killed_at, &self.tree) else {
+            return;
+        };
+        let patience = if shutting_down {
+            SURVIVORS_AFTER_SHUTDOWN_MS
+        } else {
+            SURVIVORS_AFTER_MS
+        };
+        if now < killed_at + patience {
+            if tree.root == Root::Lost || self.heard.childless {
+                tree.signal(Signal::KILL);
+            }
+            return;
+        }
+        let mut left: Vec<i32> = tree.members().into_keys().collect();
+        left.sort_unstable();
+        left.truncate(PIDS_MAX);
+        self.tell(Fact::TreeEnded(TreeVerdict::Survivors(left)));
+        self.over();
+    }
+}

@@ -1,0 +1,182 @@
+//! What the shim of one run says, and what its silence means.
+
+use super::{Run, Stage, Told};
+use crate::{
+    client::Fact,
+    clock, exit_record,
+    pidfd::PidFd,
+    tree::{Root, Tree},
+    wire::{Answer, FromShim, mirror::WireIdentity},
+};
+use kennel_lifecycle::{Exit, HostIdentity, StartFailure, StartStage, Timestamp, ladder::Ladder};
+use std::os::fd::OwnedFd;
+
+impl Run {
+    /// A message of the shim.
+    pub(in crate::keeper) fn hear_shim(
+        &mut self,
+        word: FromShim,
+        fds: Vec<OwnedFd>,
+        host: &HostIdentity,
+        shim_pid: i32,
+        now: u64,
+    ) {
+        if self.ended {
+            // The last word on the tree has been told, and nothing follows it.
+            return;
+        }
+        match word {
+            FromShim::Prepared { command, shim } => {
+                let leader = fds.into_iter().next();
+                self.prepared(command.into(), shim.into(), leader, host, shim_pid);
+            }
+            FromShim::PrepareFailed(failure) => self.not_prepared(failure.into()),
+            FromShim::NotReleased => {
+                self.stage = Stage::NotReleased;
+                self.gate = None;
+                self.tell(Fact::NotReleased);
+            }
+            FromShim::Executed => {
+                self.stage = Stage::Ran;
+                self.tell(Fact::Executed);
+            }
+            FromShim::ExecFailed(failure) => {
+                self.stage = Stage::NotExecuted;
+                self.tell(Fact::ExecFailed(failure.into()));
+            }
+            FromShim::Exited { at_us, exit, rest } => {
+                self.leader_ended(Timestamp(at_us), exit.into(), rest, now);
+            }
+            FromShim::Empty { .. } => self.heard.childless = true,
+        }
+    }
+
+    fn prepared(
+        &mut self,
+        command: kennel_lifecycle::ProcessIdentity,
+        shim: kennel_lifecycle::ProcessIdentity,
+        leader: Option<OwnedFd>,
+        host: &HostIdentity,
+        shim_pid: i32,
+    ) {
+        let Stage::Preparing { seq } = self.stage else {
+            return;
+        };
+        self.stage = Stage::AtGate;
+        let copies = self
+            .outputs
+            .as_ref()
+            .map(|(out, err)| Ok::<_, std::io::Error>(vec![out.try_clone()?, err.try_clone()?]));
+        let (Some(leader), Some(Ok(fds))) = (leader, copies) else {
+            // No room for a descriptor here: the gate shuts, and the shim tells the rest.
+            self.gate = None;
+            self.answer(seq, Answer::Exhausted("descriptors of the keeper".into()));
+            return;
+        };
+        self.tree = Some(Tree {
+            run: self.id,
+            leader: PidFd::from_fd(leader),
+            leader_pid: command.pid,
+            root: Root::Shim(shim_pid),
+            cgroup: self.cgroup.clone(),
+        });
+        let answer = Answer::Prepared {
+            identity: WireIdentity {
+                command: command.into(),
+                shim: shim.into(),
+                cgroup: self.cgroup.clone().map(Into::into),
+                host: host.clone().into(),
+            },
+            cgroup_refused: self.cgroup_refused.clone(),
+        };
+        self.told.push(Told::Answer(seq, answer, fds));
+    }
+
+    fn not_prepared(&mut self, failure: StartFailure) {
+        let Stage::Preparing { seq } = self.stage else {
+            return;
+        };
+        self.stage = Stage::NotReleased;
+        let ours = [StartStage::Prepare, StartStage::Cgroup, StartStage::Fork];
+        let full = ours.contains(&failure.stage) && failure.errno.is_some_and(is_exhaustion);
+        let answer = if full {
+            Answer::Exhausted(format!("{:?}: errno {:?}", failure.stage, failure.errno))
+        } else {
+            Answer::PrepareFailed(failure.into())
+        };
+        self.answer(seq, answer);
+        self.over();
+        self.acknowledged = true;
+    }
+
+    /// The leader has ended. The rest of its tree, if there is one, is ended by the run's own plan.
+    fn leader_ended(&mut self, at: Timestamp, exit: Exit, rest: bool, now: u64) {
+        if std::mem::replace(&mut self.heard.leader_exited, true) {
+            return;
+        }
+        if self.stage == Stage::NotReleased {
+            return;
+        }
+        self.told.push(Told::Fact(at, Fact::LeaderExited(exit)));
+        if rest && self.ladder.is_none() {
+            self.ladder = Some(Ladder::start(&self.policy.stop, now));
+        }
+    }
+
+    /// The shim's end of the socket is closed: after its last word, or because it was killed.
+    pub(in crate::keeper) fn shim_gone(&mut self, now: u64) {
+        self.shim = None;
+        if self.ended || self.heard.childless {
+            return;
+        }
+        self.gate = None;
+        if let Stage::Preparing { .. } = self.stage {
+            self.not_prepared(StartFailure {
+                stage: StartStage::Prepare,
+                errno: None,
+                path: None,
+            });
+            return;
+        }
+        if let Some(tree) = &mut self.tree {
+            tree.root = Root::Lost;
+        }
+        // Whether a released child was executed is not known any more, so nothing is said of it: it may have run.
+        if matches!(self.stage, Stage::Released | Stage::Ran) && self.ladder.is_none() {
+            self.ladder = Some(Ladder::start(&self.policy.stop, now));
+        }
+    }
+
+    /// A shim that reaped the leader and died before it said so has left the exit in its last will.
+    pub(super) fn ask_last_will(&mut self, now: u64) {
+        let lost = self.tree.as_ref().filter(|t| t.root == Root::Lost);
+        let reaped = lost.is_some_and(|tree| !tree.leader.is_unreaped());
+        if self.heard.leader_exited || !reaped {
+            return;
+        }
+        let exit = exit_record::read(&self.private_dir).and_then(|record| record.exit);
+        self.leader_reaped(exit.unwrap_or(Exit::Unknown), now);
+    }
+
+    /// The leader was reaped, by this process or by a shim that is lost.
+    pub(in crate::keeper) fn leader_reaped(&mut self, exit: Exit, now: u64) {
+        if self.stage == Stage::AtGate {
+            // Its gate was never opened.
+            self.stage = Stage::NotReleased;
+            self.tell(Fact::NotReleased);
+        }
+        self.leader_ended(clock::wall(), exit, false, now);
+    }
+}
+
+fn is_exhaustion(errno: i32) -> bool {
+    matches!(
+        errno,
+        libc::EMFILE
+            | libc::ENFILE
+            | libc::EAGAIN
+            | libc::ENOMEM
+            | libc::ENOBUFS
+            | libc::ETOOMANYREFS
+    )
+}
