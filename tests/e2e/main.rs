@@ -13,6 +13,7 @@ mod pause;
 mod refusals;
 mod restart;
 mod shutdown;
+mod terminal;
 
 /// Runs one test twice: with the control groups that the host allows, and without any.
 macro_rules! with_and_without_cgroup {

@@ -61,6 +61,8 @@ reasons! {
     PausePartial = "PAUSE_PARTIAL",
     /// A signal could not be sent.
     SignalFailed = "SIGNAL_FAILED",
+    /// The leader has no controlling terminal.
+    NoTerminal = "NO_TERMINAL",
     /// The position is beyond the head.
     CursorAhead = "CURSOR_AHEAD",
     /// The journal cannot be read.

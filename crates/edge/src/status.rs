@@ -202,6 +202,7 @@ pub(crate) fn of(error: &CallError) -> Status {
         .retry(RETRY_SOON)
         .status(),
         CallError::Draining => draining(),
+        CallError::NoTerminal { run } => precondition(Reason::NoTerminal, *run, "RUN_TERMINAL"),
         CallError::NotPaused { run, pids } => not_paused(*run, pids, text),
         CallError::SignalFailed { run, errno } => Fault::new(
             Code::Internal,

@@ -274,6 +274,8 @@ pub(crate) enum SignalTargetArg {
     Tree,
     /// The command's process group
     Group,
+    /// The foreground process group of the command's terminal, whom Ctrl-C would reach
+    TerminalForeground,
     /// The command itself
     #[default]
     Leader,

@@ -15,6 +15,8 @@ pub(crate) struct Stat {
     pub(crate) ppid: i32,
     pub(crate) pgid: i32,
     pub(crate) sid: i32,
+    /// Foreground group of its controlling terminal; 0 or less: it has no terminal, or one without such a group.
+    pub(crate) tpgid: i32,
     pub(crate) start_ticks: u64,
 }
 
@@ -67,13 +69,16 @@ fn parse(text: &[u8]) -> Option<Stat> {
     let parent = fields.next()?.parse().ok()?;
     let group = fields.next()?.parse().ok()?;
     let session = fields.next()?.parse().ok()?;
-    // Field 22 is the start time; fields 3 to 6 are taken.
-    let start_ticks = fields.nth(15)?.parse().ok()?;
+    // Field 8; field 7 is the number of the terminal.
+    let foreground = fields.nth(1)?.parse().ok()?;
+    // Field 22 is the start time; fields 3 to 8 are taken.
+    let start_ticks = fields.nth(13)?.parse().ok()?;
     Some(Stat {
         state,
         ppid: parent,
         pgid: group,
         sid: session,
+        tpgid: foreground,
         start_ticks,
     })
 }
@@ -155,7 +160,7 @@ mod tests {
             (stat.state, stat.ppid, stat.pgid, stat.sid),
             (b'S', 3, 4, 5)
         );
-        assert_eq!(stat.start_ticks, 991);
+        assert_eq!((stat.tpgid, stat.start_ticks), (-1, 991));
     }
 
     #[test]

@@ -44,6 +44,10 @@ pub(crate) struct Volley {
     pub(crate) errno: Option<i32>,
 }
 
+/// The leader has no controlling terminal with a foreground group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NoTerminal;
+
 impl Volley {
     fn count(&mut self, sent: Sent) {
         match sent {
@@ -95,11 +99,41 @@ impl Tree {
     }
 
     /// Sends a signal to those whom `target` names, one by one, and tells of each.
-    pub(crate) fn signal_each(&self, signal: Signal, target: SignalTarget) -> Vec<Shot> {
-        if target == SignalTarget::Leader {
-            return self.signal_leader(signal).into_iter().collect();
+    pub(crate) fn signal_each(
+        &self,
+        signal: Signal,
+        target: SignalTarget,
+    ) -> Result<Vec<Shot>, NoTerminal> {
+        Ok(match target {
+            SignalTarget::Leader => self.signal_leader(signal).into_iter().collect(),
+            SignalTarget::Tree => self.signal_members(signal, |_| true),
+            SignalTarget::Group => self.signal_members(signal, |m| m.pgid == self.leader_pid),
+            SignalTarget::TerminalForeground => match self.foreground_group()? {
+                // Its members are of the terminal's session, which is the leader's.
+                Some(group) => {
+                    self.signal_members(signal, |m| m.pgid == group && m.sid == self.leader_pid)
+                }
+                None => Vec::new(),
+            },
+        })
+    }
+
+    /// The foreground process group of the leader's controlling terminal. `None`: the leader was reaped, and with it
+    /// went its hold on a terminal.
+    fn foreground_group(&self) -> Result<Option<i32>, NoTerminal> {
+        let Ok(stat) = procfs::stat(self.leader_pid) else {
+            return Ok(None);
+        };
+        if !self.leader.is_unreaped() {
+            return Ok(None);
         }
-        let named = |stat: &Stat| target == SignalTarget::Tree || stat.pgid == self.leader_pid;
+        if stat.tpgid > 0 {
+            return Ok(Some(stat.tpgid));
+        }
+        Err(NoTerminal)
+    }
+
+    fn signal_members(&self, signal: Signal, named: impl Fn(&Stat) -> bool) -> Vec<Shot> {
         let members = self.members();
         let known: HashSet<i32> = members.keys().copied().collect();
         let mut shots = Vec::new();

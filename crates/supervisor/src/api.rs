@@ -355,6 +355,12 @@ pub enum CallError {
         /// Who did not stop.
         pids: Vec<i32>,
     },
+    /// A signal was for the foreground group of a terminal that the leader does not have.
+    #[error("the leader of run {run} has no controlling terminal with a foreground process group")]
+    NoTerminal {
+        /// Which run.
+        run: RunId,
+    },
     /// A signal could not be sent.
     #[error("the signal could not be sent to run {run} (errno {errno})")]
     SignalFailed {

@@ -87,6 +87,9 @@ impl Supervisor {
             .ask(call.run, |reply| Order::Signal(call, reply))
             .await?;
         let (shots, repeated) = match sent {
+            Sent::Now(shots) if shots.no_terminal => {
+                return Err(CallError::NoTerminal { run: run.run });
+            }
             Sent::Now(shots) => (shots, false),
             Sent::Before => (Shots::default(), true),
         };

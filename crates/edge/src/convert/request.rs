@@ -126,6 +126,7 @@ pub(crate) fn signal(request: &pb::SignalRequest) -> Result<SignalCall, Status> 
     let target = match pb::SignalTarget::try_from(request.target) {
         Ok(pb::SignalTarget::Tree) => SignalTarget::Tree,
         Ok(pb::SignalTarget::Group) => SignalTarget::Group,
+        Ok(pb::SignalTarget::TerminalForeground) => SignalTarget::TerminalForeground,
         Ok(pb::SignalTarget::Unspecified | pb::SignalTarget::Leader) => SignalTarget::Leader,
         Err(_) => {
             found.push(unknown_number("target", request.target, "SignalTarget"));

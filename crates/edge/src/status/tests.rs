@@ -90,6 +90,12 @@ fn of_a_state() -> Vec<Row> {
             vec![id.clone(), fact("pids", "3,4")],
         ),
         (
+            CallError::NoTerminal { run },
+            Code::FailedPrecondition,
+            Reason::NoTerminal,
+            vec![id.clone()],
+        ),
+        (
             CallError::SignalFailed { run, errno: 1 },
             Code::Internal,
             Reason::SignalFailed,

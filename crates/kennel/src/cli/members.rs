@@ -23,6 +23,7 @@ pub(crate) async fn signal(link: &Link, args: SignalArgs) -> Result<(), Failure>
     let target = match args.to {
         SignalTargetArg::Tree => pb::SignalTarget::Tree,
         SignalTargetArg::Group => pb::SignalTarget::Group,
+        SignalTargetArg::TerminalForeground => pb::SignalTarget::TerminalForeground,
         SignalTargetArg::Leader => pb::SignalTarget::Leader,
     };
     let request = pb::SignalRequest {

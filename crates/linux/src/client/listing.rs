@@ -38,6 +38,8 @@ pub enum SignalTarget {
     Group,
     /// The leader alone.
     Leader,
+    /// The foreground process group of the leader's controlling terminal.
+    TerminalForeground,
 }
 
 /// What came of a signal to one process.
@@ -69,6 +71,8 @@ pub struct Shots {
     pub shots: Vec<Shot>,
     /// How many more it was sent to.
     pub unlisted: u32,
+    /// It was for a foreground group, and the leader has no terminal with one: nobody was signalled.
+    pub no_terminal: bool,
 }
 
 /// What holds a process to its run. More than one may be true.
@@ -134,6 +138,7 @@ impl From<WireShots> for Shots {
         Self {
             shots: wire.shots.into_iter().map(Into::into).collect(),
             unlisted: wire.unlisted,
+            no_terminal: wire.no_terminal,
         }
     }
 }

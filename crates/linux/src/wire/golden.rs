@@ -163,8 +163,9 @@ fn files_have_these_bytes() {
             shot(3, WireShotResult::Failed(1)),
         ],
         unlisted: 4,
+        no_terminal: true,
     };
-    check(&shots, "010302ac020004ac020106ac02020204");
+    check(&shots, "010302ac020004ac020106ac0202020401");
     let member = WireMember {
         pid: 1,
         ppid: 2,
@@ -194,6 +195,7 @@ fn the_longest_lists_fit_into_their_file() {
     let shots = WireShots {
         shots: vec![shot; MEMBERS_TOLD_MAX],
         unlisted: u32::MAX,
+        no_terminal: true,
     };
     let member = WireMember {
         pid: i32::MIN,

@@ -393,7 +393,7 @@ impl TryFrom<WireFact> for Fact {
 
 mirror_enum!(
     /// [`SignalTarget`].
-    WireTarget = SignalTarget { Tree, Group, Leader }
+    WireTarget = SignalTarget { Tree, Group, Leader, TerminalForeground }
 );
 mirror_struct!(
     /// [`Holds`].

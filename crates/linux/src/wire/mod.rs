@@ -140,6 +140,8 @@ pub(crate) struct WireShots {
     pub(crate) shots: Vec<mirror::WireShot>,
     /// How many more there were.
     pub(crate) unlisted: u32,
+    /// The leader has no terminal with a foreground group.
+    pub(crate) no_terminal: bool,
 }
 
 /// Who is in a tree.

@@ -74,6 +74,19 @@ async fn a_signal_that_reached_nobody_goes_out_when_it_is_asked_for_again() {
 }
 
 #[tokio::test]
+async fn a_signal_for_a_terminal_that_is_not_there_is_refused_and_not_remembered() {
+    let (stage, run) = running().await;
+    let to_terminal = SignalCall {
+        target: SignalTarget::TerminalForeground,
+        ..hang_up(run, Some("a"))
+    };
+    let refused = stage.supervisor.signal(to_terminal).await.unwrap_err();
+    assert!(matches!(refused, CallError::NoTerminal { run: of } if of == run));
+    let told = stage.supervisor.signal(hang_up(run, Some("a"))).await;
+    assert!(!told.unwrap().repeated);
+}
+
+#[tokio::test]
 async fn a_signal_to_a_run_that_is_paused_or_over_is_refused() {
     let (stage, run) = running().await;
     stage.supervisor.pause(run).await.unwrap();

@@ -389,6 +389,13 @@ impl Kernel for World {
         target: SignalTarget,
     ) -> Result<Shots, ClientError> {
         let mut state = self.state.lock().unwrap();
+        if target == SignalTarget::TerminalForeground {
+            // The commands of this world have no terminals.
+            return Ok(Shots {
+                no_terminal: true,
+                ..Shots::default()
+            });
+        }
         state.signals.push((run, signal, target));
         let shot = Shot {
             pid: 100,
@@ -398,6 +405,7 @@ impl Kernel for World {
         Ok(Shots {
             shots: vec![shot],
             unlisted: 0,
+            no_terminal: false,
         })
     }
 

@@ -103,6 +103,10 @@ fn a_signal_is_named_and_is_for_the_leader_where_nobody_is_named() {
         (pb::SignalTarget::Tree, SignalTarget::Tree),
         (pb::SignalTarget::Group, SignalTarget::Group),
         (pb::SignalTarget::Leader, SignalTarget::Leader),
+        (
+            pb::SignalTarget::TerminalForeground,
+            SignalTarget::TerminalForeground,
+        ),
     ];
     for (asked, target) in targets {
         let call = ask("SIGKILL", asked.into()).expect("valid");

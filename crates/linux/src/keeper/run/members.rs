@@ -13,14 +13,16 @@ impl Run {
     pub(in crate::keeper) fn signal(&mut self, seq: u64, signal: Signal, target: SignalTarget) {
         let live = matches!(self.stage, Stage::Released | Stage::Ran) && !self.ended;
         let tree = self.tree.as_ref().filter(|_| live);
-        let mut shots = tree.map_or_else(Vec::new, |tree| tree.signal_each(signal, target));
+        let signalled = tree.map_or(Ok(Vec::new()), |tree| tree.signal_each(signal, target));
+        let no_terminal = signalled.is_err();
+        let mut shots = signalled.unwrap_or_default();
         let reached = |shot: &&Shot| shot.result == ShotResult::Delivered;
         let targets = u32::try_from(shots.iter().filter(reached).count()).ok();
         let errno = shots.iter().find_map(|shot| match shot.result {
             ShotResult::Failed(errno) => Some(errno),
             ShotResult::Delivered | ShotResult::Gone => None,
         });
-        if live {
+        if live && !no_terminal {
             self.tell(Fact::SignalSent {
                 signal,
                 targets,
@@ -32,6 +34,7 @@ impl Run {
         let told = WireShots {
             shots: shots.into_iter().map(Into::into).collect(),
             unlisted: u32::try_from(unlisted).unwrap_or(u32::MAX),
+            no_terminal,
         };
         self.answer_with_file(seq, Answer::Signalled, &told);
     }
