@@ -112,7 +112,7 @@ CREATE TABLE runs (
         ELSE FALSE END),
     CONSTRAINT runs_tree CHECK (CASE
         WHEN tree_verdict IS NULL OR tree_verdict = 'never_ran' THEN tree_detail IS NULL
-        WHEN tree_verdict IN ('empty', 'survivors', 'unverified') THEN tree_detail IS NOT NULL
+        WHEN tree_verdict IN ('empty', 'survivors', 'unverified', 'kept') THEN tree_detail IS NOT NULL
         ELSE FALSE END),
     CONSTRAINT runs_streams CHECK (streams_end IS NULL OR streams_end IN ('eof', 'cut', 'lost')),
 

@@ -9,6 +9,7 @@ mod id;
 mod identity;
 mod input;
 pub mod ladder;
+mod leftover;
 pub mod limits;
 mod machine;
 mod outcome;
@@ -24,6 +25,7 @@ pub use effect::{Announcement, Effect, RowState};
 pub use id::{InvalidRunId, KeeperEpoch, NodeId, RunId};
 pub use identity::{CgroupIdentity, HostIdentity, ProcessIdentity, RunIdentity};
 pub use input::{Command, Input, Report};
+pub use leftover::{Leftover, Leftovers};
 pub use machine::Machine;
 pub use outcome::{
     EndReason, Exit, Outcome, Proof, StartFailure, StartStage, StopOrder, StopReason, StreamsEnd,

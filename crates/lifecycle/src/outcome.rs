@@ -1,6 +1,6 @@
 //! How a run was asked to end, how it ended, and how surely all of it is gone.
 
-use crate::Signal;
+use crate::{Leftovers, Signal};
 use std::time::Duration;
 
 /// What the kernel said of the leader: only ever from a wait status.
@@ -127,6 +127,8 @@ pub enum TreeVerdict {
     Unverified(String),
     /// Nothing was ever let go, so there is nothing to look for.
     NeverRan,
+    /// These were left alone when the leader had ended, as the run's policy says; they may be gone since.
+    Kept(Leftovers),
 }
 
 /// How the output ended.
@@ -134,7 +136,7 @@ pub enum TreeVerdict {
 pub enum StreamsEnd {
     /// Every writer closed: all that was written has been read.
     Eof,
-    /// The tree is empty and somebody else still holds a stream; all that was there has been read.
+    /// The tree is empty or kept, and somebody still holds a stream; all that was there has been read.
     Cut,
     /// Reading failed or the reader died; what is missing is not known.
     Lost,

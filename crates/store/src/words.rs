@@ -4,8 +4,8 @@
 
 use crate::{StoredState, record::Record};
 use kennel_lifecycle::{
-    EndReason, Exit, Outcome, Proof, RunKind, RunState, Signal, StartFailure, StartStage,
-    StreamsEnd, TreeVerdict,
+    EndReason, Exit, Leftover, Leftovers, Outcome, Proof, RunKind, RunState, Signal, StartFailure,
+    StartStage, StreamsEnd, TreeVerdict,
 };
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -122,7 +122,35 @@ pub(crate) fn tree(verdict: &TreeVerdict) -> (&'static str, Option<String>) {
         TreeVerdict::Survivors(pids) => ("survivors", Some(json!({"pids": pids}).to_string())),
         TreeVerdict::Unverified(why) => ("unverified", Some(json!({"why": why}).to_string())),
         TreeVerdict::NeverRan => ("never_ran", None),
+        TreeVerdict::Kept(left) => ("kept", Some(leftovers(left).to_string())),
     }
+}
+
+/// Processes with what names them.
+fn leftovers(left: &Leftovers) -> Value {
+    let processes = left
+        .processes
+        .iter()
+        .map(|p| json!({"pid": p.pid, "start_ticks": p.start_ticks, "name": p.name}));
+    json!({"processes": processes.collect::<Vec<_>>(), "unlisted": left.unlisted})
+}
+
+fn read_leftovers(detail: &Value) -> Option<Leftovers> {
+    let process = |value: &Value| {
+        Some(Leftover {
+            pid: i32::try_from(value["pid"].as_i64()?).ok()?,
+            start_ticks: value["start_ticks"].as_u64()?,
+            name: value["name"].as_str()?.to_owned(),
+        })
+    };
+    Some(Leftovers {
+        processes: detail["processes"]
+            .as_array()?
+            .iter()
+            .map(process)
+            .collect::<Option<_>>()?,
+        unlisted: u32::try_from(detail["unlisted"].as_u64()?).ok()?,
+    })
 }
 
 /// The labels as a JSON object.
@@ -220,6 +248,9 @@ fn read_tree(verdict: Option<&str>, detail: Option<&str>) -> Result<TreeVerdict,
         ),
         Some("unverified") => TreeVerdict::Unverified(detail.text("why")?),
         Some("never_ran") => TreeVerdict::NeverRan,
+        Some("kept") => TreeVerdict::Kept(
+            read_leftovers(&detail.0).ok_or_else(|| format!("tree_detail {}", detail.0))?,
+        ),
         other => return Err(format!("tree_verdict {other:?}")),
     })
 }

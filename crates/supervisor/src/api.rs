@@ -1,8 +1,8 @@
 //! What the edge may ask, and what it gets.
 
 use kennel_lifecycle::{
-    Exit, NodeId, Outcome, Refusal, RunId, RunKind, RunSpec, RunState, Signal, StartFailure,
-    Timestamp,
+    Exit, Leftover, Leftovers, NodeId, Outcome, Refusal, RunId, RunKind, RunSpec, RunState, Signal,
+    StartFailure, Timestamp,
 };
 use kennel_linux::client::{Shots, SignalTarget};
 use kennel_store::Desired;
@@ -245,12 +245,16 @@ pub enum LifecycleEvent {
     },
     /// Third end.
     TreeEmpty {
-        /// The verdict in words that clients may compare: `empty`, `survivors`, `unverified`, `never_ran`.
+        /// The verdict in words that clients may compare: `empty`, `survivors`, `unverified`, `never_ran`,
+        /// `kept`.
         verdict: String,
         /// Its proof or its reason.
         detail: String,
         /// Who is left.
         survivors: Vec<i32>,
+        /// Who was kept.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        kept: Option<LeftoversLine>,
     },
     /// All is known and written.
     Ended {
@@ -264,6 +268,41 @@ pub enum LifecycleEvent {
         /// One plain sentence.
         message: String,
     },
+}
+
+/// Processes in a line of the journal.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeftoversLine {
+    /// Process id, start time in clock ticks since boot, name.
+    pub processes: Vec<(i32, u64, String)>,
+    /// How many more there were.
+    pub unlisted: u32,
+}
+
+impl From<&Leftovers> for LeftoversLine {
+    fn from(left: &Leftovers) -> Self {
+        let line = |p: &Leftover| (p.pid, p.start_ticks, p.name.clone());
+        Self {
+            processes: left.processes.iter().map(line).collect(),
+            unlisted: left.unlisted,
+        }
+    }
+}
+
+impl From<LeftoversLine> for Leftovers {
+    fn from(line: LeftoversLine) -> Self {
+        let processes = line.processes.into_iter();
+        Self {
+            processes: processes
+                .map(|(pid, start_ticks, name)| Leftover {
+                    pid,
+                    start_ticks,
+                    name,
+                })
+                .collect(),
+            unlisted: line.unlisted,
+        }
+    }
 }
 
 /// What this server is and what its host can do.

@@ -64,16 +64,22 @@ pub(crate) fn streams_closed(how: StreamsEnd) -> LifecycleEvent {
 
 /// Third end.
 pub(crate) fn tree_empty(tree: &TreeVerdict) -> LifecycleEvent {
+    let mut kept = None;
     let (verdict, detail, survivors) = match tree {
         TreeVerdict::Empty(proof) => ("empty", proof_word(*proof).to_owned(), Vec::new()),
         TreeVerdict::Survivors(pids) => ("survivors", String::new(), pids.clone()),
         TreeVerdict::Unverified(why) => ("unverified", why.clone(), Vec::new()),
         TreeVerdict::NeverRan => ("never_ran", String::new(), Vec::new()),
+        TreeVerdict::Kept(left) => {
+            kept = Some(left.into());
+            ("kept", String::new(), Vec::new())
+        }
     };
     LifecycleEvent::TreeEmpty {
         verdict: verdict.into(),
         detail,
         survivors,
+        kept,
     }
 }
 

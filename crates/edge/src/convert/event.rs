@@ -6,7 +6,7 @@ use crate::pb::{
     lifecycle::{self, Station},
     tree_verdict,
 };
-use kennel_lifecycle::{Exit, RunId, Signal, StreamsEnd, Timestamp};
+use kennel_lifecycle::{Exit, RunId, Signal, StreamsEnd, Timestamp, TreeVerdict};
 use kennel_supervisor::{Event, LifecycleEvent, Payload};
 
 /// Events that follow each other in one run's order; absent: there are none.
@@ -108,8 +108,12 @@ fn lifecycle(event: LifecycleEvent) -> event::Payload {
             verdict,
             detail,
             survivors,
+            kept,
         } => Station::TreeEmpty(lifecycle::TreeEmpty {
-            verdict: Some(tree_verdict(&verdict, detail, survivors)),
+            verdict: Some(match kept {
+                Some(left) => run::tree_verdict(&TreeVerdict::Kept(left.into())),
+                None => tree_verdict(&verdict, detail, survivors),
+            }),
         }),
         LifecycleEvent::Ended { state, reason } => Station::Ended(lifecycle::Ended {
             state: run_state(&state).into(),
@@ -181,6 +185,7 @@ fn run_state(name: &str) -> pb::RunState {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use kennel_lifecycle::{Leftover, Leftovers};
 
     #[test]
     fn a_batch_says_run_seq_and_time_once() {
@@ -243,6 +248,7 @@ mod tests {
             verdict: "empty".to_owned(),
             detail: "cgroup_and_echild".to_owned(),
             survivors: Vec::new(),
+            kept: None,
         });
         let event::Payload::Lifecycle(pb::Lifecycle {
             station: Some(Station::TreeEmpty(tree)),
@@ -254,6 +260,30 @@ mod tests {
             panic!("empty");
         };
         assert_eq!(empty.proof(), pb::EmptyProof::CgroupAndEchild);
+
+        let left = Leftovers {
+            processes: vec![Leftover {
+                pid: 7,
+                start_ticks: 9,
+                name: "daemon".to_owned(),
+            }],
+            unlisted: 2,
+        };
+        let kept = lifecycle(LifecycleEvent::TreeEmpty {
+            verdict: "kept".to_owned(),
+            detail: String::new(),
+            survivors: Vec::new(),
+            kept: Some((&left).into()),
+        });
+        let wanted = lifecycle::TreeEmpty {
+            verdict: Some(run::tree_verdict(&TreeVerdict::Kept(left))),
+        };
+        assert_eq!(
+            kept,
+            event::Payload::Lifecycle(pb::Lifecycle {
+                station: Some(Station::TreeEmpty(wanted))
+            })
+        );
 
         let ended = lifecycle(LifecycleEvent::Ended {
             state: "lost".to_owned(),

@@ -3,8 +3,8 @@
 use super::{spec, time};
 use crate::pb::{self, end_reason, exit, tree_verdict};
 use kennel_lifecycle::{
-    EndReason, Exit, Proof, RunIdentity, RunKind, RunState, StartFailure, StartStage, StreamsEnd,
-    TreeVerdict,
+    EndReason, Exit, Leftover, Leftovers, Proof, RunIdentity, RunKind, RunState, StartFailure,
+    StartStage, StreamsEnd, TreeVerdict,
 };
 use kennel_supervisor::{Desired, RunView};
 use std::sync::Arc;
@@ -184,10 +184,23 @@ pub(crate) fn tree_verdict(verdict: &TreeVerdict) -> pb::TreeVerdict {
             Verdict::Unverified(tree_verdict::Unverified { why: why.clone() })
         }
         TreeVerdict::NeverRan => Verdict::NeverRan(tree_verdict::NeverRan {}),
+        TreeVerdict::Kept(left) => Verdict::Kept(tree_verdict::Kept {
+            processes: leftovers(left),
+            unlisted: left.unlisted,
+        }),
     };
     pb::TreeVerdict {
         verdict: Some(verdict),
     }
+}
+
+pub(crate) fn leftovers(left: &Leftovers) -> Vec<pb::Leftover> {
+    let one = |p: &Leftover| pb::Leftover {
+        pid: p.pid,
+        start_ticks: p.start_ticks,
+        name: p.name.clone(),
+    };
+    left.processes.iter().map(one).collect()
 }
 
 fn empty_proof(proof: Proof) -> pb::EmptyProof {

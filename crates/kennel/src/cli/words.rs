@@ -88,6 +88,18 @@ pub(crate) fn verdict(verdict: &pb::TreeVerdict) -> String {
         Some(Verdict::Survivors(survivors)) => format!("SURVIVORS: pids {:?}", survivors.pids),
         Some(Verdict::Unverified(unverified)) => format!("unverified: {}", unverified.why),
         Some(Verdict::NeverRan(_)) => "never ran".to_owned(),
+        Some(Verdict::Kept(kept)) => format!("KEPT: {}", leftovers(kept)),
         None => "unknown to this version of kennel".to_owned(),
     }
+}
+
+/// `sh (12), sleep (13) and 4 more`.
+fn leftovers(kept: &pb::tree_verdict::Kept) -> String {
+    let listed = kept.processes.iter();
+    let listed: Vec<_> = listed.map(|p| format!("{} ({})", p.name, p.pid)).collect();
+    let more = match kept.unlisted {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    format!("{}{more}", listed.join(", "))
 }

@@ -104,7 +104,7 @@ fn empty_is_said_only_with_a_proof() {
             TreeVerdict::Empty(Proof::Cgroup) => assert!(empty, "{seen:?}"),
             TreeVerdict::NeverRan => assert!(seen.exit_record.is_some_and(|r| r.never_ran)),
             TreeVerdict::Survivors(_) => assert!(!seen.hints.is_empty(), "{seen:?}"),
-            TreeVerdict::Unverified(_) => {}
+            TreeVerdict::Unverified(_) | TreeVerdict::Kept(_) => {}
         }
     }
 }

@@ -4,9 +4,9 @@ use super::{
     Answer, FromShim, LIST_BYTES_MAX, MEMBERS_TOLD_MAX, ToKeeper, ToServer, ToShim, VERSION,
     WireChild, WireListing, WireMember, WireShots, decode, encode,
     mirror::{
-        WireCgroup, WireExit, WireFact, WireFailure, WireHolds, WireHost, WireIdentity, WirePlan,
-        WirePolicy, WireProcess, WireProof, WireRecord, WireShot, WireShotResult, WireStage,
-        WireTarget, WireVerdict,
+        WireCgroup, WireExit, WireFact, WireFailure, WireHolds, WireHost, WireIdentity,
+        WireLeftover, WireLeftovers, WirePlan, WirePolicy, WireProcess, WireProof, WireRecord,
+        WireShot, WireShotResult, WireStage, WireTarget, WireVerdict,
     },
 };
 use serde::{Serialize, de::DeserializeOwned};
@@ -114,6 +114,15 @@ fn answers_and_reports_have_these_bytes() {
         fact: WireFact::TreeEnded(WireVerdict::Empty(WireProof::Echild)),
     };
     check(&ended, "01020501050001");
+    let left = WireLeftovers {
+        processes: vec![WireLeftover {
+            pid: 7,
+            start_ticks: 300,
+            name: "sh".into(),
+        }],
+        unlisted: 2,
+    };
+    check(&WireVerdict::Kept(left), "0104010eac0202736802");
     check(&ToServer::ShutdownNow, "0104");
     let answer = |answer| ToServer::Answer { seq: 1, answer };
     check(&answer(Answer::Signalled), "01010106");

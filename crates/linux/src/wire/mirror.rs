@@ -2,8 +2,8 @@
 
 use crate::client::{Fact, Holds, Shot, ShotResult, SignalResult, SignalTarget};
 use kennel_lifecycle::{
-    CgroupIdentity, Exit, HostIdentity, Policy, ProcessIdentity, Proof, RunIdentity, Signal,
-    StartFailure, StartStage, TreeVerdict,
+    CgroupIdentity, Exit, HostIdentity, Leftover, Leftovers, Policy, ProcessIdentity, Proof,
+    RunIdentity, Signal, StartFailure, StartStage, TreeVerdict,
     ladder::{Step, StopPlan},
     recovery::{CgroupSeen, ExitRecord, Host, Observation, Seen},
 };
@@ -181,6 +181,36 @@ impl From<WireExit> for Exit {
     }
 }
 
+mirror_struct!(
+    /// [`Leftover`].
+    WireLeftover = Leftover { pid: i32, start_ticks: u64, name: String }
+);
+
+/// [`Leftovers`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct WireLeftovers {
+    pub(crate) processes: Vec<WireLeftover>,
+    pub(crate) unlisted: u32,
+}
+
+impl From<Leftovers> for WireLeftovers {
+    fn from(real: Leftovers) -> Self {
+        Self {
+            processes: real.processes.into_iter().map(Into::into).collect(),
+            unlisted: real.unlisted,
+        }
+    }
+}
+
+impl From<WireLeftovers> for Leftovers {
+    fn from(wire: WireLeftovers) -> Self {
+        Self {
+            processes: wire.processes.into_iter().map(Into::into).collect(),
+            unlisted: wire.unlisted,
+        }
+    }
+}
+
 /// [`TreeVerdict`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum WireVerdict {
@@ -188,6 +218,7 @@ pub(crate) enum WireVerdict {
     Survivors(Vec<i32>),
     Unverified(String),
     NeverRan,
+    Kept(WireLeftovers),
 }
 
 impl From<TreeVerdict> for WireVerdict {
@@ -197,6 +228,7 @@ impl From<TreeVerdict> for WireVerdict {
             TreeVerdict::Survivors(pids) => Self::Survivors(pids),
             TreeVerdict::Unverified(why) => Self::Unverified(why),
             TreeVerdict::NeverRan => Self::NeverRan,
+            TreeVerdict::Kept(left) => Self::Kept(left.into()),
         }
     }
 }
@@ -208,6 +240,7 @@ impl From<WireVerdict> for TreeVerdict {
             WireVerdict::Survivors(pids) => Self::Survivors(pids),
             WireVerdict::Unverified(why) => Self::Unverified(why),
             WireVerdict::NeverRan => Self::NeverRan,
+            WireVerdict::Kept(left) => Self::Kept(left.into()),
         }
     }
 }

@@ -5,7 +5,8 @@ use super::{
     rows::{EPOCH, NODE, closure, new_run, opening},
 };
 use kennel_lifecycle::{
-    EndReason, Exit, Proof, Signal, StartFailure, StartStage, StreamsEnd, TreeVerdict,
+    EndReason, Exit, Leftover, Leftovers, Proof, Signal, StartFailure, StartStage, StreamsEnd,
+    TreeVerdict,
 };
 use kennel_store::StoredState;
 
@@ -119,5 +120,13 @@ fn verdicts() -> Vec<TreeVerdict> {
         TreeVerdict::Survivors(vec![1, i32::MAX]),
         TreeVerdict::Unverified("why 'not'".into()),
         TreeVerdict::NeverRan,
+        TreeVerdict::Kept(Leftovers {
+            processes: vec![Leftover {
+                pid: 7,
+                start_ticks: u64::MAX,
+                name: "a \"b\"".into(),
+            }],
+            unlisted: 3,
+        }),
     ]
 }
