@@ -2,6 +2,7 @@
 
 mod browser;
 mod cli;
+mod contain;
 mod doors;
 mod durable;
 mod ends;

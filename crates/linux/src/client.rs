@@ -3,6 +3,7 @@
 mod link;
 mod listing;
 
+pub use crate::capability::{Capability, CapabilityName};
 use crate::wire::{Answer, ToKeeper, WireChild, WireListing, WireRecorded, WireShots};
 use kennel_lifecycle::recovery::Seen;
 use kennel_lifecycle::{
@@ -124,6 +125,17 @@ pub struct KeeperHello {
     pub pidfs: bool,
     /// Version of the kernel, as uname(2) says it.
     pub kernel: String,
+    /// What the host can do, found out by trying it.
+    pub capabilities: Vec<Capability>,
+}
+
+impl KeeperHello {
+    /// Why this host cannot do that; absent: it can.
+    #[must_use]
+    pub fn lacks(&self, name: CapabilityName) -> Option<&str> {
+        let found = self.capabilities.iter().find(|c| c.name == name);
+        found.map_or(Some("it was not tried out"), |c| c.missing.as_deref())
+    }
 }
 
 /// The keeper could not be asked, or said no.

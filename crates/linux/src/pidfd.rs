@@ -1,6 +1,7 @@
 //! A process as a descriptor: what it names cannot become another process.
 
-use kennel_lifecycle::Signal;
+use crate::reap;
+use kennel_lifecycle::{Exit, Signal};
 use nix::{
     errno::Errno,
     poll::{PollFd, PollFlags, PollTimeout, poll},
@@ -18,6 +19,24 @@ const PIDFS_MAGIC: i64 = 0x5049_4446;
 const SIGNAL_PROCESS_GROUP: u32 = 1 << 2;
 /// Handle type of pidfs (`FILEID_KERNFS`).
 const HANDLE_TYPE: i32 = 0xfe;
+
+/// `PIDFD_INFO_EXIT` (Linux 6.15).
+const INFO_EXIT: u64 = 1 << 3;
+/// `PIDFD_GET_INFO`: `_IOWR(0xFF, 11, struct pidfd_info)` in its first published size.
+const GET_INFO: libc::Ioctl =
+    nix::request_code_readwrite!(0xff, 11, size_of::<Info>()) as libc::Ioctl;
+
+/// `struct pidfd_info`, first published size: 64 bytes.
+#[repr(C)]
+#[derive(Default)]
+struct Info {
+    mask: u64,
+    cgroup: u64,
+    /// pid, tgid, ppid, and four pairs of uid and gid.
+    ids: [u32; 11],
+    /// As wait(2) gives it.
+    exit_code: i32,
+}
 
 /// What came of a signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,6 +110,24 @@ impl PidFd {
     /// Whether its number cannot have been given to another: it is alive, or a zombie.
     pub(crate) fn is_unreaped(&self) -> bool {
         self.send(0, 0) != Sent::Gone
+    }
+
+    /// Whether the kernel addresses process groups by descriptor. Signals nobody.
+    pub(crate) fn addresses_groups(&self) -> bool {
+        self.send(0, SIGNAL_PROCESS_GROUP) != Sent::Failed(libc::EINVAL)
+    }
+
+    /// How the process ended, where it was reaped after this descriptor was opened (Linux 6.15), by whomever.
+    pub(crate) fn exit(&self) -> Option<Exit> {
+        let mut info = Info {
+            mask: INFO_EXIT,
+            ..Info::default()
+        };
+        let fd = self.0.as_raw_fd();
+        // SAFETY: `fd` is owned by self; `info` is a local of the size that the request's number says.
+        let asked = unsafe { libc::ioctl(fd, GET_INFO, &raw mut info) };
+        Errno::result(asked).ok()?;
+        (info.mask & INFO_EXIT != 0).then(|| reap::of_status(info.exit_code))
     }
 
     /// The pidfs inode: unique per boot. Absent before Linux 6.9.
@@ -184,5 +221,31 @@ mod tests {
                 .is_none()
         );
         assert_eq!(fd.signal(Signal::KILL), Sent::Gone);
+    }
+
+    #[test]
+    fn an_end_is_read_from_the_descriptor_after_the_reap_or_not_at_all() {
+        for (text, end) in [
+            ("exit 37", Exit::Code(37)),
+            (
+                "kill -TERM $$",
+                Exit::Signal {
+                    signal: Signal::TERM,
+                    core_dumped: false,
+                },
+            ),
+        ] {
+            let mut child = std::process::Command::new("sh")
+                .args(["-c", &format!("read line; {text}")])
+                .stdin(std::process::Stdio::piped())
+                .spawn()
+                .expect("sh starts");
+            let fd = PidFd::open(child.id().cast_signed()).expect("a pidfd");
+            assert_eq!(fd.exit(), None);
+            drop(child.stdin.take());
+            child.wait().expect("it can be reaped");
+            // Kernels before 6.15 do not say.
+            assert!([None, Some(end)].contains(&fd.exit()));
+        }
     }
 }

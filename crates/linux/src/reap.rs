@@ -53,6 +53,18 @@ fn wait(kind: libc::idtype_t, id: libc::id_t, extra: i32) -> io::Result<Waited> 
     }
 }
 
+/// A wait status as wait(2) gives it.
+pub(crate) fn of_status(status: i32) -> Exit {
+    if libc::WIFEXITED(status) {
+        return Exit::Code(libc::WEXITSTATUS(status));
+    }
+    let signal = Signal::from_number(libc::WTERMSIG(status));
+    signal.map_or(Exit::Unknown, |signal| Exit::Signal {
+        signal,
+        core_dumped: libc::WCOREDUMP(status),
+    })
+}
+
 fn decode(info: &libc::siginfo_t) -> Waited {
     // SAFETY: waitid fills the SIGCHLD fields, and zeroes are a valid pid.
     let pid = unsafe { info.si_pid() };

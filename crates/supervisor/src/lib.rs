@@ -26,7 +26,9 @@ pub use ports::{Kernel, KernelEvents};
 pub use reads::Events;
 pub use tracker::SupervisorConfig;
 
-pub use kennel_linux::client::{Holds, Listing, Member, Shot, ShotResult, Shots, SignalTarget};
+pub use kennel_linux::client::{
+    Capability, CapabilityName, Holds, Listing, Member, Shot, ShotResult, Shots, SignalTarget,
+};
 pub use kennel_store::{Desired, ListFilter, PageStart, Times};
 
 use kennel_linux::client::ClientError;

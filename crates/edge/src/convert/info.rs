@@ -3,7 +3,8 @@
 use super::{run, time};
 use crate::{limits, pb};
 use kennel_lifecycle::limits as bounds;
-use kennel_supervisor::ServerInfo;
+
+use kennel_supervisor::{Capability, ServerInfo};
 
 pub(crate) fn server(info: ServerInfo) -> pb::ServerInfo {
     let hello = info.keeper;
@@ -35,6 +36,7 @@ pub(crate) fn server(info: ServerInfo) -> pb::ServerInfo {
             pidfs: hello.pidfs,
             boot_id: hello.host.boot_id,
             pid_namespace_inode: hello.host.pidns_inode,
+            capabilities: hello.capabilities.into_iter().map(capability).collect(),
         }),
         store: Some(pb::StoreInfo {
             kind: info.store,
@@ -47,6 +49,19 @@ pub(crate) fn server(info: ServerInfo) -> pb::ServerInfo {
             })
             .collect(),
         limits: Some(limits_in_force(info.runs_max)),
+    }
+}
+
+fn capability(found: Capability) -> pb::Capability {
+    let instead = match &found.missing {
+        Some(_) => found.name.instead(),
+        None => "",
+    };
+    pb::Capability {
+        name: found.name.as_str().to_owned(),
+        available: found.missing.is_none(),
+        why: found.missing.unwrap_or_default(),
+        instead: instead.to_owned(),
     }
 }
 

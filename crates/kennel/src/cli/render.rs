@@ -160,6 +160,15 @@ pub(crate) fn server(info: &pb::ServerInfo, address: &str) -> String {
         };
         view.line("runs held by", held);
         view.line("kernel", &host.kernel);
+        let (can, cannot): (Vec<_>, Vec<_>) = host.capabilities.iter().partition(|c| c.available);
+        let can: Vec<&str> = can.iter().map(|c| c.name.as_str()).collect();
+        view.line("can", can.join(", "));
+        for missing in cannot {
+            let pb::Capability {
+                name, why, instead, ..
+            } = missing;
+            view.line("cannot", format!("{name}: {why}; instead: {instead}"));
+        }
     }
     let live = info.live_runs.iter();
     let live: Vec<_> = live

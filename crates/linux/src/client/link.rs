@@ -248,6 +248,7 @@ impl TryFrom<WireHello> for KeeperHello {
             cgroup_base: wire.cgroup_base.map(PathBuf::from),
             pidfs: wire.pidfs,
             kernel: wire.kernel,
+            capabilities: wire.capabilities.into_iter().map(Into::into).collect(),
         })
     }
 }

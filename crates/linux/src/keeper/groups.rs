@@ -2,6 +2,7 @@
 
 use super::CgroupChoice;
 use crate::{
+    capability::{Capability, CapabilityName},
     cgroup,
     reap::{self, Waited},
     spawn::{self, Cloned},
@@ -20,13 +21,35 @@ const PROBE_CODE: i32 = 42;
 pub(super) struct Groups {
     base: Result<PathBuf, String>,
     placement: Placement,
+    capabilities: Vec<Capability>,
     made: u64,
+}
+
+/// What a control group of a run can do; all are missing where there is none.
+const OF_GROUPS: &[CapabilityName] = &[
+    CapabilityName::Cgroup,
+    CapabilityName::CgroupSealed,
+    CapabilityName::CgroupClone,
+    CapabilityName::CgroupKill,
+    CapabilityName::CgroupFreeze,
+    CapabilityName::CgroupMemory,
+    CapabilityName::CgroupPids,
+    CapabilityName::CgroupCpu,
+];
+
+/// What a trial in a fresh group has shown.
+struct Probed {
+    /// Why a child cannot be born in a group.
+    not_by_clone: Option<String>,
+    has_kill: bool,
+    has_freeze: bool,
 }
 
 impl Groups {
     /// Makes the base directory and tries out how a child gets into a fresh group below it.
     pub(super) fn new(choice: CgroupChoice, node: NodeId, epoch: KeeperEpoch) -> Self {
         let without = |why: String| Self {
+            capabilities: none(&why),
             base: Err(why),
             placement: Placement::ByWrite,
             made: 0,
@@ -45,9 +68,13 @@ impl Groups {
             return without(format!("cannot make {}: {error}", base.display()));
         }
         match probe(&base) {
-            Ok(placement) => Self {
+            Ok(probed) => Self {
+                placement: match probed.not_by_clone {
+                    None => Placement::ByClone,
+                    Some(_) => Placement::ByWrite,
+                },
+                capabilities: found(&base, &probed),
                 base: Ok(base),
-                placement,
                 made: 0,
             },
             Err(error) => {
@@ -60,6 +87,11 @@ impl Groups {
     /// The base directory, or why there is none.
     pub(super) fn base(&self) -> &Result<PathBuf, String> {
         &self.base
+    }
+
+    /// What a control group of a run can do here.
+    pub(super) fn capabilities(&self) -> &[Capability] {
+        &self.capabilities
     }
 
     /// How children get in.
@@ -98,34 +130,104 @@ fn sweep(own: &Path, node: NodeId) {
     }
 }
 
+fn none(why: &str) -> Vec<Capability> {
+    let missing = |name: &CapabilityName| Capability {
+        name: *name,
+        missing: Some(format!("no control groups: {why}")),
+    };
+    OF_GROUPS.iter().map(missing).collect()
+}
+
+fn found(base: &Path, probed: &Probed) -> Vec<Capability> {
+    let controllers = fs::read_to_string(base.join("cgroup.controllers")).unwrap_or_default();
+    let tried = |name: &CapabilityName| match name {
+        CapabilityName::CgroupSealed => sealed(base),
+        CapabilityName::CgroupClone => probed.not_by_clone.clone().map_or(Ok(()), Err),
+        CapabilityName::CgroupKill => there(probed.has_kill, "cgroup.kill"),
+        CapabilityName::CgroupFreeze => there(probed.has_freeze, "cgroup.freeze"),
+        CapabilityName::CgroupMemory => delegated(&controllers, "memory", base),
+        CapabilityName::CgroupPids => delegated(&controllers, "pids", base),
+        CapabilityName::CgroupCpu => delegated(&controllers, "cpu", base),
+        _ => Ok(()),
+    };
+    let names = OF_GROUPS.iter();
+    names
+        .map(|name| Capability::tried(*name, tried(name)))
+        .collect()
+}
+
+/// Who may write to `cgroup.procs` above its group can move itself into another one.
+fn sealed(base: &Path) -> Result<(), String> {
+    let procs = base.join("cgroup.procs");
+    let flags = nix::fcntl::AtFlags::AT_EACCESS;
+    let here = nix::fcntl::AT_FDCWD;
+    match nix::unistd::faccessat(here, &procs, nix::unistd::AccessFlags::W_OK, flags) {
+        Ok(()) => Err(format!(
+            "commands run as uid {}, which may write to {}",
+            nix::unistd::geteuid(),
+            procs.display()
+        )),
+        Err(_) => Ok(()),
+    }
+}
+
+fn there(is_there: bool, file: &str) -> Result<(), String> {
+    if is_there {
+        return Ok(());
+    }
+    Err(format!("this kernel has no {file}"))
+}
+
+fn delegated(controllers: &str, name: &str, base: &Path) -> Result<(), String> {
+    if controllers.split_whitespace().any(|found| found == name) {
+        return Ok(());
+    }
+    let above = base.parent().unwrap_or(base).display();
+    Err(format!(
+        "the {name} controller is not enabled in {above}/cgroup.subtree_control"
+    ))
+}
+
 /// A child of ours must live in a fresh group. Where this keeper itself sits in a group that was killed once, the kernel
 /// kills what is cloned from here into another at birth (`cgroup_css_set_fork` compares kill counters); a filter may
 /// refuse clone3(2). Then children are moved in while they wait at their gates.
-fn probe(base: &Path) -> io::Result<Placement> {
+fn probe(base: &Path) -> io::Result<Probed> {
     let group = cgroup::create(&base.join("probe"))?;
-    let probed = probe_clone(&group).and_then(|lived| {
-        if lived {
-            return Ok(Placement::ByClone);
+    let probed = probe_clone(&group).and_then(|not_by_clone| {
+        if not_by_clone.is_some() {
+            probe_write(&group)?;
         }
-        probe_write(&group).map(|()| Placement::ByWrite)
+        let has = |file: &str| Path::new(&group.path).join(file).exists();
+        Ok(Probed {
+            not_by_clone,
+            has_kill: has("cgroup.kill"),
+            has_freeze: has("cgroup.freeze"),
+        })
     });
     cgroup::remove(&group);
     probed
 }
 
-fn probe_clone(group: &CgroupIdentity) -> io::Result<bool> {
+/// Why a child cannot be born in this group, where it cannot.
+fn probe_clone(group: &CgroupIdentity) -> io::Result<Option<String>> {
     let dir = cgroup::open(group)?.ok_or(io::ErrorKind::NotFound)?;
     match spawn::clone_into(&dir) {
         // SAFETY: _exit runs no handlers and does not return.
         Ok(Cloned::Child) => unsafe { libc::_exit(PROBE_CODE) },
-        Ok(Cloned::Parent(pid, _)) => Ok(matches!(
-            reap::await_end(pid)?,
+        Ok(Cloned::Parent(pid, _)) => Ok(match reap::await_end(pid)? {
             Waited::Ended {
                 exit: Exit::Code(PROBE_CODE),
                 ..
-            }
-        )),
-        Err(_) => Ok(false),
+            } => None,
+            Waited::Ended {
+                exit: Exit::Signal { signal, .. },
+                ..
+            } => Some(format!(
+                "{signal} at birth: this keeper is in a control group that was killed once"
+            )),
+            _ => Some("a child that was born in a control group did not run".into()),
+        }),
+        Err(error) => Ok(Some(format!("clone3: {error}"))),
     }
 }
 

@@ -11,6 +11,7 @@ mod observe;
 mod orphan;
 mod pause;
 mod pool;
+mod probe;
 mod run;
 mod server;
 
@@ -128,6 +129,8 @@ pub fn run(config: &KeeperConfig) -> Result<i32, KeeperError> {
     let here = identity::host().map_err(host("read the identity of this host"))?;
     let own = identity::own().map_err(host("read the identity of this process"))?;
     let groups = Groups::new(config.cgroup, node, epoch);
+    let mut capabilities = groups.capabilities().to_vec();
+    capabilities.extend(probe::processes().map_err(host("try out what this kernel can do"))?);
     let kernel =
         nix::sys::utsname::uname().map_err(|e| host("ask for the kernel's name")(e.into()))?;
     let hello = ToServer::Hello(WireHello {
@@ -141,6 +144,7 @@ pub fn run(config: &KeeperConfig) -> Result<i32, KeeperError> {
             .map(|base| base.display().to_string())
             .map_err(Clone::clone),
         kernel: kernel.release().to_string_lossy().into_owned(),
+        capabilities: capabilities.into_iter().map(Into::into).collect(),
     });
     let server = Server::start(&config.server_argv).map_err(KeeperError::Server)?;
     let keeper = Keeper::new(Parts {

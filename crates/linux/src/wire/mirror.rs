@@ -1,5 +1,6 @@
 //! The lifecycle's vocabulary in a form that can be encoded, with conversions both ways.
 
+use crate::capability::{Capability, CapabilityName};
 use crate::client::{Fact, Holds, Shot, ShotResult, SignalResult, SignalTarget};
 use kennel_lifecycle::{
     CgroupIdentity, Exit, HostIdentity, Leftover, Leftovers, Policy, ProcessIdentity, Proof,
@@ -84,6 +85,16 @@ mirror_struct!(
 mirror_struct!(
     /// [`HostIdentity`].
     WireHost = HostIdentity { boot_id: String, pidns_inode: u64 }
+);
+mirror_enum!(
+    /// [`CapabilityName`].
+    WireCapabilityName = CapabilityName {
+        Cgroup, CgroupSealed, CgroupClone, CgroupKill, CgroupFreeze, CgroupMemory, CgroupPids, CgroupCpu, Clone3, Pidfs, PidfdGroupSignal, PidfdExit
+    }
+);
+mirror_struct!(
+    /// [`Capability`].
+    WireCapability = Capability { name: WireCapabilityName, missing: Option<String> }
 );
 mirror_enum!(
     /// [`Proof`].

@@ -114,6 +114,7 @@ pub(crate) struct WireHello {
     pub(crate) cgroup_base: Result<String, String>,
     pub(crate) pidfs: bool,
     pub(crate) kernel: String,
+    pub(crate) capabilities: Vec<mirror::WireCapability>,
 }
 
 /// Answer to a request with a `seq`.

@@ -2,6 +2,7 @@
 //! it is the keeper of a test (`keeper`), and the server that this keeper executes (`server`), in which the scenario
 //! of the test plays. Each test ends with a look for anything that is left.
 
+mod containment;
 mod deaths;
 mod fleet;
 mod members;

@@ -1,7 +1,7 @@
 //! What is played in the server, one function per promise.
 
 use crate::stage::{Stage, drain, is_alive, until};
-use crate::{deaths, members};
+use crate::{containment, deaths, members};
 use kennel_lifecycle::{
     Exit, Proof, Signal, StartFailure, StartStage, TreeVerdict, ladder::StopPlan,
 };
@@ -32,6 +32,7 @@ pub(crate) async fn play(name: &str, stage: &mut Stage) {
         "a_lost_server_ends_all_runs" => lost_server(stage).await,
         "termination_is_asked_of_the_server" => termination(stage).await,
         "many_runs_at_once_all_end" => many(stage).await,
+        name if name.starts_with("capabilit") => containment::play(name, stage),
         other => members::play(other, stage).await,
     }
 }

@@ -28,6 +28,7 @@ const FEW_FILES: u64 = 64;
 /// `keeper DIR CHOICE SCENARIO`
 pub(crate) fn keep(args: &[String]) -> ExitCode {
     let dir = PathBuf::from(&args[0]);
+    std::fs::write(dir.join("choice"), &args[1]).expect("a file");
     let cgroup = match args[1].as_str() {
         "auto" | "no_clone3" | "few_files" | "ignored_exits" | "old_kernel" => CgroupChoice::Auto,
         _ => CgroupChoice::Off,
@@ -207,6 +208,11 @@ impl Stage {
     /// Whether runs have control groups.
     pub(crate) fn has_cgroup(&self) -> bool {
         self.hello.cgroup_base.is_ok()
+    }
+
+    /// What the test started the keeper in.
+    pub(crate) fn choice(&self) -> String {
+        std::fs::read_to_string(self.file("choice")).expect("the test's choice")
     }
 
     /// Where a scenario leaves its files.

@@ -728,6 +728,7 @@ fn hello() -> KeeperHello {
         cgroup_base: Err("none here".into()),
         pidfs: true,
         kernel: "6.18".into(),
+        capabilities: Vec::new(),
     }
 }
 

@@ -150,11 +150,13 @@ impl Run {
     /// A shim that reaped the leader and died before it said so has left the exit in its last will.
     pub(super) fn ask_last_will(&mut self, now: u64) {
         let lost = self.tree.as_ref().filter(|t| t.root == Root::Lost);
-        let reaped = lost.is_some_and(|tree| !tree.leader.is_unreaped());
-        if self.heard.leader_exited || !reaped {
+        let reaped = lost.filter(|tree| !tree.leader.is_unreaped());
+        let Some(tree) = reaped.filter(|_| !self.heard.leader_exited) else {
             return;
-        }
-        let exit = exit_record::read(&self.private_dir).and_then(|record| record.exit);
+        };
+        let written = exit_record::read(&self.private_dir).and_then(|record| record.exit);
+        // A full disk takes the will; the kernel may still say it.
+        let exit = written.or_else(|| tree.leader.exit());
         self.leader_reaped(exit.unwrap_or(Exit::Unknown), now);
     }
 

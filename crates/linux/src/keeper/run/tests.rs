@@ -38,14 +38,21 @@ fn an_exit_that_the_shim_collected_and_did_not_tell_is_in_its_last_will() {
 }
 
 #[test]
-fn an_exit_that_nobody_has_seen_is_unknown() {
+fn an_exit_that_nobody_has_written_down_is_told_by_the_kernel_or_unknown() {
     let dir = tempfile::tempdir().expect("a directory");
-    let mut run = at_gate(dir.path(), reaped());
+    let leader = reaped();
+    let copy = PidFd::from_fd(leader.try_clone().expect("a copy"));
+    let mut run = at_gate(dir.path(), leader);
     run.release();
     run.shim_gone(0);
     run.step(0, false);
-    let expected = [&Fact::LeaderExited(Exit::Unknown), &unverified()];
-    assert_eq!(facts(&run), expected);
+    let told = copy.exit().unwrap_or(Exit::Unknown);
+    let killed = Exit::Signal {
+        signal: Signal::KILL,
+        core_dumped: false,
+    };
+    assert!([killed, Exit::Unknown].contains(&told));
+    assert_eq!(facts(&run), [&Fact::LeaderExited(told), &unverified()]);
 }
 
 #[test]

@@ -1,0 +1,79 @@
+//! What a host can do for runs, found out by trying it, and what is used where it cannot.
+
+/// Declares the names with their words, and what is used where each is missing.
+macro_rules! capabilities {
+    ($($(#[$doc:meta])* $variant:ident = $word:literal, $instead:literal;)*) => {
+        /// One thing that a host can do or not.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum CapabilityName {
+            $($(#[$doc])* $variant,)*
+        }
+
+        impl CapabilityName {
+            /// All of them, in the order in which they are told.
+            pub const ALL: &[Self] = &[$(Self::$variant,)*];
+
+            /// Its name in the contract.
+            #[must_use]
+            pub fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $word,)*
+                }
+            }
+
+            /// What is used where it is missing.
+            #[must_use]
+            pub fn instead(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $instead,)*
+                }
+            }
+        }
+    };
+}
+
+capabilities! {
+    /// Every run gets a control group (v2) of its own.
+    Cgroup = "cgroup", "the shim alone holds a run together";
+    /// Commands cannot move themselves into another control group.
+    CgroupSealed = "cgroup_sealed", "the shim finds what has moved";
+    /// Commands are born in their control group: clone3(2) with `CLONE_INTO_CGROUP`.
+    CgroupClone = "cgroup_clone", "a command is moved into its control group while it waits at its gate";
+    /// A control group is killed as a whole: `cgroup.kill` (Linux 5.14).
+    CgroupKill = "cgroup_kill", "SIGKILL to every process, again until none is left";
+    /// A control group is frozen as a whole: `cgroup.freeze` (Linux 5.2).
+    CgroupFreeze = "cgroup_freeze", "SIGSTOP to every process, verified";
+    /// The memory controller is delegated.
+    CgroupMemory = "cgroup_memory", "no limit of a run's memory";
+    /// The pids controller is delegated.
+    CgroupPids = "cgroup_pids", "no limit of a run's processes";
+    /// The cpu controller is delegated.
+    CgroupCpu = "cgroup_cpu", "no limit of a run's processor time";
+    /// clone3(2) is there; filters of container runtimes may refuse it.
+    Clone3 = "clone3", "clone(2)";
+    /// Processes have an inode of their own (pidfs, Linux 6.9).
+    Pidfs = "pidfs", "pid, session and start time name a process";
+    /// A process group is signalled through a pidfd (Linux 6.9).
+    PidfdGroupSignal = "pidfd_group_signal", "the members of a group are signalled one by one";
+    /// The end of a process is read from its pidfd (Linux 6.15).
+    PidfdExit = "pidfd_exit", "an end that the shim could not write down is not known";
+}
+
+/// One thing, and whether it is there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Capability {
+    /// Which.
+    pub name: CapabilityName,
+    /// Why it is missing; absent: it is there.
+    pub missing: Option<String>,
+}
+
+impl Capability {
+    /// What a trial has shown.
+    pub(crate) fn tried(name: CapabilityName, tried: Result<(), String>) -> Self {
+        Self {
+            name,
+            missing: tried.err(),
+        }
+    }
+}
