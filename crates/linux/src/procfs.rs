@@ -2,9 +2,16 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    fs, io,
+    fs::{self, File},
+    io::{self, Read},
+    os::unix::fs::MetadataExt,
+    sync::OnceLock,
 };
 
+/// Room for the first read of a file: enough for most.
+const FIRST_READ_BYTES: usize = 1024;
+/// Links of /proc/pid/task while there is one thread: the directory's own two, and one for each thread.
+const LINKS_OF_ONE_THREAD: u64 = 3;
 /// Longest chain of parents that is followed.
 pub(crate) const ANCESTORS_MAX: usize = 4096;
 
@@ -47,7 +54,7 @@ fn has_pending_stop(pid: i32) -> bool {
 
 /// Reads /proc/pid/stat; the error is `ENOENT` or `ESRCH` where there is no such process.
 pub(crate) fn stat(pid: i32) -> io::Result<Stat> {
-    let text = fs::read(format!("/proc/{pid}/stat"))?;
+    let text = read(&format!("/proc/{pid}/stat"))?;
     parse(&text).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))
 }
 
@@ -58,6 +65,27 @@ pub(crate) fn rss_bytes(pid: i32) -> u64 {
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
     let kib = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse::<u64>().ok());
     kib.unwrap_or(0).saturating_mul(KIB)
+}
+
+/// Reads a file that says nothing of its size. The standard library would ask for it, and begin with 32 bytes; where all
+/// of a tree is read before it is killed, that is most of the time.
+fn read(path: &str) -> io::Result<Vec<u8>> {
+    let mut file = File::open(path)?;
+    let mut bytes = vec![0; FIRST_READ_BYTES];
+    let mut len = 0;
+    loop {
+        match file.read(&mut bytes[len..]) {
+            Ok(0) => break,
+            Ok(read) => len += read,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+        if len == bytes.len() {
+            bytes.resize(2 * len, 0);
+        }
+    }
+    bytes.truncate(len);
+    Ok(bytes)
 }
 
 fn parse(text: &[u8]) -> Option<Stat> {
@@ -93,24 +121,40 @@ pub(crate) fn all_pids() -> io::Result<Vec<i32>> {
 
 /// The direct children of all threads of `pid`, zombies included.
 pub(crate) fn children(pid: i32) -> Vec<i32> {
-    let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else {
-        return Vec::new();
-    };
-    let mut found = Vec::new();
-    for task in tasks.flatten() {
-        match fs::read_to_string(task.path().join("children")) {
-            Ok(list) => found.extend(
-                list.split_ascii_whitespace()
-                    .filter_map(|p| p.parse::<i32>().ok()),
-            ),
-            // A kernel without CONFIG_PROC_CHILDREN has no such file.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return children_by_scan(pid);
-            }
-            Err(_) => {}
-        }
+    if !lists_children() {
+        return children_by_scan(pid);
     }
-    found
+    // Nearly every process has one thread, which bears its number.
+    match fs::metadata(format!("/proc/{pid}/task")) {
+        Ok(tasks) if tasks.nlink() == LINKS_OF_ONE_THREAD => children_of_thread(pid, pid),
+        Ok(_) => threads(pid)
+            .into_iter()
+            .flat_map(|thread| children_of_thread(pid, thread))
+            .collect(),
+        Err(_) => Vec::new(),
+    }
+}
+
+/// Whether this kernel was built with `CONFIG_PROC_CHILDREN`. Asked of a thread that is certainly there: of another one
+/// a missing file may only mean that it has just gone.
+fn lists_children() -> bool {
+    static LISTS: OnceLock<bool> = OnceLock::new();
+    *LISTS.get_or_init(|| fs::exists("/proc/thread-self/children").unwrap_or(false))
+}
+
+fn threads(pid: i32) -> Vec<i32> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task"));
+    let tasks = tasks.into_iter().flatten().flatten();
+    tasks
+        .filter_map(|task| task.file_name().to_str()?.parse().ok())
+        .collect()
+}
+
+fn children_of_thread(pid: i32, thread: i32) -> Vec<i32> {
+    let list = read(&format!("/proc/{pid}/task/{thread}/children")).unwrap_or_default();
+    let list = String::from_utf8_lossy(&list);
+    let pids = list.split_ascii_whitespace();
+    pids.filter_map(|pid| pid.parse().ok()).collect()
 }
 
 fn children_by_scan(parent: i32) -> Vec<i32> {
@@ -122,12 +166,17 @@ fn children_by_scan(parent: i32) -> Vec<i32> {
 
 /// All descendants of `pid`, without itself, zombies included.
 pub(crate) fn descendants(pid: i32) -> Vec<i32> {
+    descendants_beside(pid, &HashSet::new())
+}
+
+/// All descendants of `pid`, without itself, without `known` and without what is below those.
+pub(crate) fn descendants_beside(pid: i32, known: &HashSet<i32>) -> Vec<i32> {
     let mut found = Vec::new();
     let mut seen = HashSet::from([pid]);
     let mut open = vec![pid];
     while let Some(parent) = open.pop() {
         for child in children(parent) {
-            if seen.insert(child) {
+            if !known.contains(&child) && seen.insert(child) {
                 found.push(child);
                 open.push(child);
             }
@@ -177,5 +226,31 @@ mod tests {
         child.wait().expect("it can be reaped");
         assert!(found.contains(&pid));
         assert!(scanned.contains(&pid));
+    }
+
+    #[test]
+    fn the_children_of_every_thread_are_found() {
+        let (tell, told) = std::sync::mpsc::channel();
+        let (leave, left) = std::sync::mpsc::channel();
+        let other = std::thread::spawn(move || {
+            let sleep = std::process::Command::new("sleep").arg("60").spawn();
+            tell.send(sleep.expect("sleep starts")).expect("heard");
+            left.recv().expect("told to leave");
+        });
+        let mut child = told.recv().expect("a child");
+        let me = std::process::id().cast_signed();
+        let found = children(me);
+        child.kill().expect("it can be killed");
+        child.wait().expect("it can be reaped");
+        leave.send(()).expect("it waits");
+        other.join().expect("it leaves");
+        assert!(found.contains(&child.id().cast_signed()));
+    }
+
+    #[test]
+    fn a_file_that_is_longer_than_the_first_read_is_read_whole() {
+        let long = read("/proc/self/smaps").expect("own mappings");
+        assert!(long.len() > FIRST_READ_BYTES);
+        assert!(long.ends_with(b"\n"));
     }
 }

@@ -199,23 +199,13 @@ impl Tree {
     /// Sends a signal to every member: the leader's group at once, the others one by one, each checked after its
     /// descriptor was opened. SIGKILL takes the control group where there is one.
     pub(crate) fn signal(&self, signal: Signal) -> Volley {
-        let mut volley = Volley::default();
-        let mut members = self.members();
         if signal == Signal::KILL
-            && let Some(group) = &self.cgroup
-            && cgroup::kill(group).is_ok()
+            && let Some(volley) = self.kill_group()
         {
-            volley.targets = u32::try_from(members.len()).unwrap_or(u32::MAX);
-            // Members that left the control group are still reached below.
-            let inside = cgroup::members(group);
-            members.retain(|pid, _| {
-                !inside.contains(pid) && procfs::stat(*pid).is_ok_and(|s| !s.is_dead())
-            });
-            for (pid, stat) in &members {
-                self.signal_member(*pid, stat, signal);
-            }
             return volley;
         }
+        let mut volley = Volley::default();
+        let mut members = self.members();
         let known: HashSet<i32> = members.keys().copied().collect();
         match self.leader.signal_group(signal) {
             Sent::Done => {
@@ -234,6 +224,30 @@ impl Tree {
             volley.count(self.signal_member(pid, &stat, signal));
         }
         volley
+    }
+
+    /// SIGKILL to all in the control group, before anything else is looked at. Who has left the group is then among those
+    /// who are found below the root and were not in it; who has a parent in it that is not gone yet is met in the next
+    /// round, or by the shim. `None`: there is no group, or it cannot be killed.
+    fn kill_group(&self) -> Option<Volley> {
+        let group = self.cgroup.as_ref()?;
+        let inside: HashSet<i32> = cgroup::members(group).into_iter().collect();
+        cgroup::kill(group).ok()?;
+        let mut volley = Volley {
+            targets: u32::try_from(inside.len()).unwrap_or(u32::MAX),
+            errno: None,
+        };
+        let outside = match self.root {
+            Root::Shim(shim) => procfs::descendants_beside(shim, &inside),
+            Root::Lost => self.orphans(),
+        };
+        let outside = outside
+            .into_iter()
+            .filter(|pid| !inside.contains(pid) && !self.is_ours(*pid));
+        for (pid, stat) in procfs::living(outside) {
+            volley.count(self.signal_member(pid, &stat, Signal::KILL));
+        }
+        Some(volley)
     }
 
     /// Members that came to be while others were signalled, and whose parent has left them behind: a fork that was under

@@ -1,6 +1,6 @@
 //! The end of one run: the stop ladder, the looks at what is left, and the verdict.
 
-use super::{Run, SURVIVORS_AFTER_MS, SURVIVORS_AFTER_SHUTDOWN_MS, Stage};
+use super::{LOOK_AGAIN_MS, Run, SURVIVORS_AFTER_MS, SURVIVORS_AFTER_SHUTDOWN_MS, Stage};
 use crate::{
     cgroup,
     client::Fact,
@@ -114,7 +114,9 @@ impl Run {
             SURVIVORS_AFTER_MS
         };
         if now < killed_at + patience {
-            if tree.root == Root::Lost || self.heard.childless {
+            // While the shim kills its children there is nothing to do here, unless it has not been able to.
+            let slow = now >= killed_at + LOOK_AGAIN_MS;
+            if tree.root == Root::Lost || self.heard.childless || slow {
                 tree.signal(Signal::KILL);
             }
             return;
