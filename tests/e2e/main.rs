@@ -4,6 +4,7 @@ mod browser;
 mod cli;
 mod contain;
 mod doors;
+mod drain;
 mod durable;
 mod ends;
 mod keys;

@@ -1,6 +1,5 @@
 //! Health by grpc.health.v1: `liveness` and `startup` as long as this server serves, `readiness` and the whole (`""`) while
-//! the store answers. At a shutdown these two go
-//! first, before the runs are ended.
+//! the store answers and the node is not being drained. At a shutdown these two go first, before the runs are ended.
 
 use crate::limits;
 use kennel_supervisor::Supervisor;
@@ -18,22 +17,24 @@ pub(crate) async fn begin(health: &HealthReporter, supervisor: &Supervisor) {
             .set_service_status(name, ServingStatus::Serving)
             .await;
     }
-    tell_readiness(health, supervisor.info().await.store_reachable).await;
+    tell_readiness(health, is_ready(supervisor).await).await;
 }
 
 /// Follows the store until new work is refused, and says so before it returns.
 pub(crate) async fn follow(health: &HealthReporter, supervisor: &Supervisor) {
     let refusing = supervisor.refusing();
-    let mut ready = supervisor.info().await.store_reachable;
+    let mut drains = supervisor.drains();
+    let mut ready = is_ready(supervisor).await;
     loop {
         tokio::select! {
             biased;
             () = refusing.cancelled() => break,
+            _ = drains.changed() => {}
             () = tokio::time::sleep(limits::HEALTH_INTERVAL) => {}
         }
-        let reachable = supervisor.info().await.store_reachable;
-        if reachable != ready {
-            ready = reachable;
+        let now = is_ready(supervisor).await;
+        if now != ready {
+            ready = now;
             tell_readiness(health, ready).await;
         }
     }
@@ -45,6 +46,12 @@ pub(crate) async fn end(mut health: HealthReporter) {
     for name in [WHOLE, LIVENESS, READINESS, STARTUP] {
         health.clear_service_status(name).await;
     }
+}
+
+/// Whether new runs are taken.
+async fn is_ready(supervisor: &Supervisor) -> bool {
+    let info = supervisor.info().await;
+    info.store_reachable && info.drain.drain.is_none()
 }
 
 async fn tell_readiness(health: &HealthReporter, ready: bool) {

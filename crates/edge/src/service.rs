@@ -2,7 +2,7 @@
 
 use crate::{
     auth,
-    convert::{info, request, run, token::PageToken, tree},
+    convert::{drain, info, request, run, token::PageToken, tree},
     deadline,
     digest::DigestKey,
     limits,
@@ -277,6 +277,33 @@ impl AdminService for Admin {
         let info = self.supervisor.info().await;
         Ok(Response::new(pb::GetServerInfoResponse {
             server: Some(info::server(info)),
+        }))
+    }
+
+    async fn drain(
+        &self,
+        request: Request<pb::DrainRequest>,
+    ) -> Result<Response<pb::DrainResponse>, Status> {
+        let by = auth::principal(&request)?;
+        let call = drain::call(request.get_ref(), by)?;
+        let supervisor = self.supervisor.clone();
+        // All are asked to end, whether the caller waits for it or not.
+        let asked = tokio::spawn(async move { supervisor.drain(call).await }).await;
+        let status = asked
+            .map_err(|broken| status::internal(&broken.to_string()))?
+            .map_err(|error| status::of(&error))?;
+        Ok(Response::new(pb::DrainResponse {
+            status: Some(drain::status(status)),
+        }))
+    }
+
+    async fn undrain(
+        &self,
+        _request: Request<pb::UndrainRequest>,
+    ) -> Result<Response<pb::UndrainResponse>, Status> {
+        let status = self.supervisor.undrain().map_err(|e| status::of(&e))?;
+        Ok(Response::new(pb::UndrainResponse {
+            status: Some(drain::status(status)),
         }))
     }
 }

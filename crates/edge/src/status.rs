@@ -201,6 +201,14 @@ pub(crate) fn of(error: &CallError) -> Status {
         )
         .retry(RETRY_SOON)
         .status(),
+        CallError::NodeDrained => Fault::new(
+            Code::Unavailable,
+            Reason::NodeDraining,
+            text,
+            Facts::default(),
+        )
+        .retry(RETRY_NEXT_SERVER)
+        .status(),
         CallError::Draining => draining(),
         CallError::NoTerminal { run } => precondition(Reason::NoTerminal, *run, "RUN_TERMINAL"),
         CallError::NotPaused { run, pids } => not_paused(*run, pids, text),

@@ -35,6 +35,12 @@ Exit codes:
   2    the command line was not understood
   3    the condition can no longer occur";
 
+const DRAIN_CODES: &str = "\
+Exit codes:
+  0    it is so; with --wait: and no run is left
+  1    the server refused, is not there, or the drain was undone while --wait waited
+  2    the command line was not understood";
+
 const SERVE_CODES: &str = "\
 Exit codes:
   0     every run has ended and all is recorded
@@ -114,6 +120,9 @@ pub(crate) enum Command {
     Events(EventsArgs),
     /// Show what the server is, and whether it serves
     Status,
+    /// Take the node out of service: no new runs; those that run may finish, or are ended
+    #[command(after_help = DRAIN_CODES)]
+    Drain(DrainArgs),
 }
 
 #[derive(Debug, Args)]
@@ -229,6 +238,22 @@ pub(crate) enum StateArg {
     Failed,
     Cancelled,
     Lost,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DrainArgs {
+    /// End all runs at once, each within its own grace
+    #[arg(long, conflicts_with_all = ["deadline", "undo"])]
+    pub(crate) abort: bool,
+    /// Let the runs finish for so long, then end what is left [default: for ever]
+    #[arg(long, value_name = "DURATION", value_parser = values::duration, conflicts_with = "undo")]
+    pub(crate) deadline: Option<Duration>,
+    /// Stay until no run is left
+    #[arg(long, conflicts_with = "undo")]
+    pub(crate) wait: bool,
+    /// Take new runs again
+    #[arg(long)]
+    pub(crate) undo: bool,
 }
 
 #[derive(Debug, Args)]

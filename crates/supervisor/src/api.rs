@@ -326,6 +326,8 @@ pub struct ServerInfo {
     pub started: Timestamp,
     /// Most live runs that this host's limits allow.
     pub runs_max: u32,
+    /// Whether the node is out of service.
+    pub drain: crate::DrainStatus,
 }
 
 /// Why a call failed. Each has a documented reason in the contract.
@@ -383,6 +385,9 @@ pub enum CallError {
     /// The store does not answer. Nothing was started.
     #[error("the store is not available")]
     StoreUnavailable,
+    /// An operator drains this node: it takes no new runs.
+    #[error("this node is being drained and takes no new runs")]
+    NodeDrained,
     /// The service is shutting down, or its keeper is gone.
     #[error("this server is shutting down")]
     Draining,

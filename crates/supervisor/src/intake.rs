@@ -3,7 +3,7 @@
 //! Nothing exists before a run has entered the tracker; from there on its task owns it, and the caller only watches.
 
 use crate::{
-    CallError, RunView, SpawnCall, Spawned, Supervisor, clock,
+    CallError, DrainAction, RunView, SpawnCall, Spawned, Supervisor, clock,
     run_task::RunTask,
     store_fault,
     tracker::{Entered, Handle, ORDERS_QUEUED_MAX, Order, REPORTS_QUEUED_MAX, Shared},
@@ -48,6 +48,9 @@ impl Supervisor {
                     None => continue,
                 }
             }
+            if self.drained().is_some() {
+                return self.not_startable(&call, CallError::NodeDrained).await;
+            }
             let child = match child_spec(shared, run, &call) {
                 Ok(child) => child,
                 Err(error) => return self.not_startable(&call, error).await,
@@ -69,12 +72,7 @@ impl Supervisor {
 
     /// Waits for the start of a run that this call has made.
     async fn begun(&self, handle: Handle, call: SpawnCall) -> Result<Spawned, CallError> {
-        if self.shared.refusing.is_cancelled() {
-            // It slipped in while the shutdown looked around.
-            let order = StopOrder {
-                reason: StopReason::ServerShutdown,
-                grace: Duration::ZERO,
-            };
+        if let Some(order) = self.late_order(&handle) {
             let (reply, _) = oneshot::channel();
             let _ = handle.orders.send(Order::Stop(order, reply)).await;
         }
@@ -93,7 +91,20 @@ impl Supervisor {
         }
     }
 
-    /// A command that cannot be resolved now may be one that has run before: the key decides.
+    /// The end of a run that slipped in while a shutdown or a drain looked around.
+    fn late_order(&self, handle: &Handle) -> Option<StopOrder> {
+        if self.shared.refusing.is_cancelled() {
+            return Some(StopOrder {
+                reason: StopReason::ServerShutdown,
+                grace: Duration::ZERO,
+            });
+        }
+        let drain = self.drained()?;
+        let grace = handle.live.borrow().view.grace;
+        (drain.action == DrainAction::Abort).then(|| drain.order(grace))
+    }
+
+    /// A command that cannot be started now may be one that has run before: the key decides.
     async fn not_startable(
         &self,
         call: &SpawnCall,

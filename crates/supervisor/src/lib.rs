@@ -9,6 +9,7 @@ mod boot;
 mod calls;
 mod cause;
 mod clock;
+mod drain;
 mod event;
 mod intake;
 mod output;
@@ -22,6 +23,7 @@ mod writes;
 
 pub use api::*;
 pub use boot::{BootError, EXIT_CLEAN, EXIT_FORCED, EXIT_KEEPER_LOST};
+pub use drain::{Drain, DrainAction, DrainCall, DrainStatus};
 pub use ports::{Kernel, KernelEvents};
 pub use reads::Events;
 pub use tracker::SupervisorConfig;

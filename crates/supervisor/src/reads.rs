@@ -196,6 +196,7 @@ impl Supervisor {
             live,
             started: shared.started,
             runs_max: shared.config.runs_max,
+            drain: self.drain_status(),
         }
     }
 

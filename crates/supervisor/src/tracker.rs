@@ -1,6 +1,6 @@
 //! Who is live: one handle per run, found by its id.
 
-use crate::{CallError, SignalCall, ports::Kernel, view::Live};
+use crate::{CallError, Drain, SignalCall, ports::Kernel, view::Live};
 use kennel_lifecycle::{NodeId, Refusal, RunId, StopOrder};
 use kennel_linux::client::{KeeperHello, KeeperReport, Shots, SignalResult};
 use kennel_store::Store;
@@ -82,6 +82,8 @@ pub(crate) struct Shared {
     pub(crate) started: kennel_lifecycle::Timestamp,
     /// New work is refused.
     pub(crate) refusing: CancellationToken,
+    /// An operator's drain, while one is in force.
+    pub(crate) drain: watch::Sender<Option<Drain>>,
     /// The keeper is gone: what is left of all output is read, and nothing more is done.
     pub(crate) keeper_lost: CancellationToken,
     /// Streams end and listeners close.
@@ -110,6 +112,7 @@ impl Shared {
             generation,
             started,
             refusing: CancellationToken::new(),
+            drain: watch::Sender::new(None),
             keeper_lost: CancellationToken::new(),
             draining: CancellationToken::new(),
             tasks: TaskTracker::new(),

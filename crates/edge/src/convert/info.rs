@@ -1,6 +1,6 @@
 //! What a server is, as the contract shows it.
 
-use super::{run, time};
+use super::{drain, run, time};
 use crate::{limits, pb};
 use kennel_lifecycle::limits as bounds;
 
@@ -49,6 +49,7 @@ pub(crate) fn server(info: ServerInfo) -> pb::ServerInfo {
             })
             .collect(),
         limits: Some(limits_in_force(info.runs_max)),
+        drain: Some(drain::status(info.drain)),
     }
 }
 

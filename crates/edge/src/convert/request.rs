@@ -304,7 +304,7 @@ fn state(number: i32) -> Option<RunState> {
     }
 }
 
-fn request_id(text: &str, found: &mut Vec<Violation>) -> Option<String> {
+pub(super) fn request_id(text: &str, found: &mut Vec<Violation>) -> Option<String> {
     if text.len() > bounds::REQUEST_ID_BYTES_MAX {
         found.push(Violation::new(
             "request_id",
@@ -327,7 +327,7 @@ fn parse_run_id(text: &str, found: &mut Vec<Violation>) -> Option<RunId> {
     }
 }
 
-fn no_violations(found: &[Violation]) -> Result<(), Status> {
+pub(super) fn no_violations(found: &[Violation]) -> Result<(), Status> {
     if found.is_empty() {
         return Ok(());
     }

@@ -150,6 +150,12 @@ fn of_the_server() -> Vec<Row> {
             vec![],
         ),
         (
+            CallError::NodeDrained,
+            Code::Unavailable,
+            Reason::NodeDraining,
+            vec![],
+        ),
+        (
             CallError::Draining,
             Code::Unavailable,
             Reason::NodeDraining,

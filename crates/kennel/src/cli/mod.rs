@@ -1,6 +1,7 @@
 //! The commands that ask a server. They use the Rust client alone, print, and never touch store or processes.
 
 mod calls;
+mod drain;
 mod event_line;
 mod follow;
 mod link;
@@ -75,6 +76,7 @@ async fn perform(
         Command::Logs(args) => follow::logs(&open().await?, args).await,
         Command::Events(args) => follow::events(&open().await?, args).await,
         Command::Status => calls::status(&open().await?).await,
+        Command::Drain(args) => drain::drain(&open().await?, args).await,
         Command::Serve(_) | Command::Server(_) => {
             unreachable!("main serves before it asks")
         }

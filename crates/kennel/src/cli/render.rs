@@ -181,7 +181,28 @@ pub(crate) fn server(info: &pb::ServerInfo, address: &str) -> String {
     };
     let room = info.limits.as_ref().map_or(0, |l| l.runs_max);
     view.line("live runs", format!("{live} (at most {room})"));
+    if let Some(status) = info.drain.as_ref().filter(|s| s.drain.is_some()) {
+        view.line("drain", drain(status));
+    }
     view.text
+}
+
+/// Whether a node is being drained, and what is left on it, on one line.
+pub(crate) fn drain(status: &pb::DrainStatus) -> String {
+    let left = match status.remaining {
+        0 => "no run is left".to_owned(),
+        1 => format!("1 run is left: {}", status.run_ids.join(" ")),
+        many => format!("{many} runs are left: {}", status.run_ids.join(" ")),
+    };
+    let Some(drain) = &status.drain else {
+        return format!("takes new runs; {left}");
+    };
+    let how = match (drain.action(), &drain.deadline_time) {
+        (pb::DrainAction::Abort, _) => "runs are being ended".to_owned(),
+        (_, Some(deadline)) => format!("runs may finish until {deadline}"),
+        (_, None) => "runs may finish".to_owned(),
+    };
+    format!("no new runs since {} said so; {how}; {left}", drain.by)
 }
 
 /// Lines of a name and a value, the values below each other.

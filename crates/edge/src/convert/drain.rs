@@ -1,0 +1,65 @@
+//! A drain, as the contract shows it.
+
+use super::{request, spec::unknown_number, time};
+use crate::pb;
+use kennel_lifecycle::Violation;
+use kennel_supervisor::{Drain, DrainAction, DrainCall, DrainStatus};
+use std::time::Duration;
+use tonic::Status;
+
+/// Longest time until what still runs is ended.
+const DEADLINE_MAX: Duration = Duration::from_hours(30 * 24);
+/// Most runs that are named; the rest is counted.
+const NAMED_MAX: usize = 1000;
+
+pub(crate) fn call(request: &pb::DrainRequest, by: String) -> Result<DrainCall, Status> {
+    let mut found = Vec::new();
+    let request_id = request::request_id(&request.request_id, &mut found);
+    let deadline = time::parse_duration("deadline", request.deadline.as_ref(), &mut found);
+    if deadline.is_some_and(|wait| wait > DEADLINE_MAX) {
+        found.push(Violation::new("deadline", "must be at most 30 days"));
+    }
+    let action = match pb::DrainAction::try_from(request.action) {
+        Ok(pb::DrainAction::Unspecified | pb::DrainAction::Finish) => DrainAction::Finish,
+        Ok(pb::DrainAction::Abort) => {
+            if deadline.is_some() {
+                let why = "runs that are ended at once need no deadline";
+                found.push(Violation::new("deadline", why));
+            }
+            DrainAction::Abort
+        }
+        Err(_) => {
+            found.push(unknown_number("action", request.action, "DrainAction"));
+            DrainAction::Finish
+        }
+    };
+    request::no_violations(&found)?;
+    Ok(DrainCall {
+        action,
+        deadline,
+        by,
+        request_id,
+    })
+}
+
+pub(crate) fn status(status: DrainStatus) -> pb::DrainStatus {
+    let named = status.remaining.iter().take(NAMED_MAX);
+    pb::DrainStatus {
+        remaining: u32::try_from(status.remaining.len()).unwrap_or(u32::MAX),
+        run_ids: named.map(ToString::to_string).collect(),
+        drain: status.drain.map(drain),
+    }
+}
+
+fn drain(drain: Drain) -> pb::Drain {
+    let action = match drain.action {
+        DrainAction::Finish => pb::DrainAction::Finish,
+        DrainAction::Abort => pb::DrainAction::Abort,
+    };
+    pb::Drain {
+        action: action.into(),
+        deadline_time: drain.deadline.map(time::timestamp),
+        start_time: Some(time::timestamp(drain.since)),
+        by: drain.by,
+    }
+}

@@ -1,0 +1,62 @@
+//! Taking a node out of service, and back.
+
+use super::{
+    calls::new_request_id,
+    link::{Link, refused},
+    render,
+};
+use crate::{args::DrainArgs, failure::Failure};
+use kennel_edge::{json, pb};
+use std::time::Duration;
+
+/// Between two looks at what is left.
+const LOOK_AGAIN: Duration = Duration::from_millis(500);
+
+pub(crate) async fn drain(link: &Link, args: DrainArgs) -> Result<(), Failure> {
+    let mut admin = link.connection.admin();
+    let status = if args.undo {
+        let response = admin.undrain(pb::UndrainRequest {}).await;
+        response.map_err(refused)?.into_inner().status
+    } else {
+        let response = admin.drain(request(&args)?).await;
+        response.map_err(refused)?.into_inner().status
+    };
+    let mut status = whole(status)?;
+    tell(link, &status)?;
+    while args.wait && status.remaining > 0 {
+        tokio::time::sleep(LOOK_AGAIN).await;
+        let response = admin.get_server_info(pb::GetServerInfoRequest {}).await;
+        let server = response.map_err(refused)?.into_inner().server;
+        let now = whole(server.and_then(|server| server.drain))?;
+        if now.drain.is_none() {
+            return Err(Failure::new("the drain was undone while runs were left"));
+        }
+        if now.remaining != status.remaining {
+            tell(link, &now)?;
+        }
+        status = now;
+    }
+    Ok(())
+}
+
+fn request(args: &DrainArgs) -> Result<pb::DrainRequest, Failure> {
+    let deadline = args.deadline.map(TryInto::try_into).transpose();
+    let action = if args.abort {
+        pb::DrainAction::Abort
+    } else {
+        pb::DrainAction::Finish
+    };
+    Ok(pb::DrainRequest {
+        action: action.into(),
+        deadline: deadline.map_err(|_| Failure::new("the deadline is too long"))?,
+        request_id: new_request_id(),
+    })
+}
+
+fn tell(link: &Link, status: &pb::DrainStatus) -> Result<(), Failure> {
+    link.print(|| json::to_string(status), || render::drain(status) + "\n")
+}
+
+fn whole(status: Option<pb::DrainStatus>) -> Result<pb::DrainStatus, Failure> {
+    status.ok_or_else(|| Failure::new("the server's answer says nothing about a drain"))
+}

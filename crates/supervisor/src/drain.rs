@@ -1,0 +1,171 @@
+//! Drain: an operator takes the node out of service, without taking anything from its runs, and may take it back.
+//!
+//! A drain lives as long as this server: the next one takes new runs.
+
+use crate::{CallError, Supervisor, clock, tracker::Order};
+use kennel_lifecycle::{RunId, StopOrder, StopReason, Timestamp};
+use std::time::Duration;
+use tokio::sync::{oneshot, watch};
+
+/// What becomes of the runs that are there when a drain begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DrainAction {
+    /// They go on to their own end, or to the drain's deadline.
+    Finish,
+    /// They are ended, each within its own grace.
+    Abort,
+}
+
+/// A request to drain this node.
+#[derive(Clone, Debug)]
+pub struct DrainCall {
+    /// What becomes of the runs.
+    pub action: DrainAction,
+    /// After this time what still runs is ended; absent: never.
+    pub deadline: Option<Duration>,
+    /// Who asks.
+    pub by: String,
+    /// The request's own id, where it has one; it is that of the aborts that follow.
+    pub request_id: Option<String>,
+}
+
+/// A drain in force.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Drain {
+    /// What becomes of the runs.
+    pub action: DrainAction,
+    /// Who asked for it.
+    pub by: String,
+    /// The request's own id, where it had one.
+    pub request_id: Option<String>,
+    /// Since when.
+    pub since: Timestamp,
+    /// When what still runs is ended; absent: never, or it has been.
+    pub deadline: Option<Timestamp>,
+}
+
+/// How far a node is out of service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DrainStatus {
+    /// The drain in force; absent: the node takes new runs.
+    pub drain: Option<Drain>,
+    /// Every live run, oldest first.
+    pub remaining: Vec<RunId>,
+}
+
+impl Supervisor {
+    /// Refuses new runs from now on, and ends those that are there at once, at the deadline, or never. Another drain
+    /// takes the place of the one before. Answers when every run that shall end has been asked to.
+    pub async fn drain(&self, call: DrainCall) -> Result<DrainStatus, CallError> {
+        if self.shared.refusing.is_cancelled() {
+            return Err(CallError::Draining);
+        }
+        let drain = Drain {
+            action: call.action,
+            by: call.by,
+            request_id: call.request_id,
+            since: clock::now(),
+            deadline: call
+                .deadline
+                .filter(|_| call.action == DrainAction::Finish)
+                .map(|wait| clock::now().plus(wait)),
+        };
+        tracing::info!(action = ?drain.action, by = drain.by, "draining this node");
+        self.shared.drain.send_replace(Some(drain.clone()));
+        match (call.action, call.deadline) {
+            (DrainAction::Abort, _) => self.abort_all(&drain).await,
+            (DrainAction::Finish, Some(wait)) => {
+                let watch = self.shared.drain.subscribe();
+                tokio::spawn(self.clone().abort_at_deadline(drain, wait, watch));
+            }
+            (DrainAction::Finish, None) => {}
+        }
+        Ok(self.drain_status())
+    }
+
+    /// Takes new runs again. What a drain has begun to end goes on to its end.
+    pub fn undrain(&self) -> Result<DrainStatus, CallError> {
+        if self.shared.refusing.is_cancelled() {
+            return Err(CallError::Draining);
+        }
+        if self.shared.drain.send_replace(None).is_some() {
+            tracing::info!("this node takes new runs again");
+        }
+        Ok(self.drain_status())
+    }
+
+    /// Whether this node is being drained, and who is still running.
+    #[must_use]
+    pub fn drain_status(&self) -> DrainStatus {
+        let mut remaining: Vec<_> = self.shared.all().into_iter().map(|(run, _)| run).collect();
+        remaining.sort_unstable();
+        DrainStatus {
+            drain: self.drained(),
+            remaining,
+        }
+    }
+
+    /// Tells each drain, and its end.
+    #[must_use]
+    pub fn drains(&self) -> watch::Receiver<Option<Drain>> {
+        self.shared.drain.subscribe()
+    }
+
+    /// The drain in force.
+    pub(crate) fn drained(&self) -> Option<Drain> {
+        self.shared.drain.borrow().clone()
+    }
+
+    async fn abort_at_deadline(
+        self,
+        drain: Drain,
+        wait: Duration,
+        mut watch: watch::Receiver<Option<Drain>>,
+    ) {
+        watch.mark_unchanged();
+        tokio::select! {
+            // Another drain, or none: this one's deadline is nobody's any more.
+            _ = watch.changed() => return,
+            () = self.shared.refusing.cancelled() => return,
+            () = tokio::time::sleep(wait) => {}
+        }
+        let due = Drain {
+            action: DrainAction::Abort,
+            deadline: None,
+            ..drain.clone()
+        };
+        let still = self.shared.drain.send_if_modified(|now| {
+            let same = now.as_ref() == Some(&drain);
+            if same {
+                *now = Some(due.clone());
+            }
+            same
+        });
+        if still {
+            tracing::warn!("the deadline of the drain has come: ending what still runs");
+            self.abort_all(&due).await;
+        }
+    }
+
+    async fn abort_all(&self, drain: &Drain) {
+        for (_, handle) in self.shared.all() {
+            let order = drain.order(handle.live.borrow().view.grace);
+            let (reply, _) = oneshot::channel();
+            // A task that is over has nothing to stop.
+            let _ = handle.orders.send(Order::Stop(order, reply)).await;
+        }
+    }
+}
+
+impl Drain {
+    /// The end of one run, as if its abort had been asked for.
+    pub(crate) fn order(&self, grace: Duration) -> StopOrder {
+        StopOrder {
+            reason: StopReason::Abort {
+                by: self.by.clone(),
+                request_id: self.request_id.clone(),
+            },
+            grace,
+        }
+    }
+}

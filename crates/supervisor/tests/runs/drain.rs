@@ -1,0 +1,98 @@
+//! A node that is taken out of service, and back.
+
+use crate::world::{Nature, Stage, Temper, call};
+use kennel_lifecycle::{EndReason, RunId, RunState};
+use kennel_supervisor::{CallError, Condition, DrainAction, DrainCall};
+use std::time::Duration;
+
+const DEADLINE: Duration = Duration::from_mins(5);
+
+fn finish(deadline: Option<Duration>) -> DrainCall {
+    DrainCall {
+        action: DrainAction::Finish,
+        deadline,
+        by: "uid:7".into(),
+        request_id: Some("r".into()),
+    }
+}
+
+async fn running() -> (Stage, RunId) {
+    let stage = Stage::set(Nature {
+        temper: Temper::Obeys,
+        ..Nature::default()
+    })
+    .await;
+    let run = RunId::from_u128(7);
+    stage.supervisor.spawn(call(Some(run))).await.unwrap();
+    (stage, run)
+}
+
+async fn state(stage: &Stage, run: RunId) -> RunState {
+    stage.supervisor.get(run).await.unwrap().state
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_drained_node_takes_no_new_run_and_leaves_the_others_alone() {
+    let (stage, run) = running().await;
+    let status = stage.supervisor.drain(finish(None)).await.unwrap();
+    assert_eq!(status.remaining, [run]);
+    let refused = stage.supervisor.spawn(call(None)).await;
+    assert!(matches!(refused, Err(CallError::NodeDrained)));
+    let again = stage.supervisor.spawn(call(Some(run))).await.unwrap();
+    assert!(again.existing, "a repeat is no new run");
+    tokio::time::advance(Duration::from_hours(24)).await;
+    assert_eq!(state(&stage, run).await, RunState::Running);
+    stage.exits(run, 0);
+    stage.supervisor.wait(run, Condition::Ended).await.unwrap();
+    let again = stage.supervisor.spawn(call(Some(run))).await.unwrap();
+    assert!(again.existing, "nor is the repeat of one that has ended");
+
+    stage.supervisor.undrain().unwrap();
+    assert!(stage.supervisor.spawn(call(None)).await.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_still_runs_at_the_deadline_of_a_drain_is_aborted_in_its_name() {
+    let (stage, run) = running().await;
+    let status = stage.supervisor.drain(finish(Some(DEADLINE))).await;
+    assert!(status.unwrap().drain.unwrap().deadline.is_some());
+    // A time that does not advance past the deadline ends nothing.
+    tokio::time::sleep(DEADLINE / 2).await;
+    assert_eq!(state(&stage, run).await, RunState::Running);
+    let ended = stage.supervisor.wait(run, Condition::Ended).await.unwrap();
+    let expected = EndReason::Aborted {
+        by: "uid:7".into(),
+        request_id: Some("r".into()),
+    };
+    assert_eq!(ended.run.outcome.unwrap().reason, expected);
+    let status = stage.supervisor.drain_status();
+    assert_eq!(status.drain.unwrap().action, DrainAction::Abort);
+    assert!(status.remaining.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_drain_that_was_replaced_or_undone_has_no_deadline_any_more() {
+    let (stage, run) = running().await;
+    let supervisor = &stage.supervisor;
+    supervisor.drain(finish(Some(DEADLINE))).await.unwrap();
+    supervisor.drain(finish(None)).await.unwrap();
+    tokio::time::sleep(DEADLINE * 2).await;
+    assert_eq!(state(&stage, run).await, RunState::Running);
+
+    supervisor.drain(finish(Some(DEADLINE))).await.unwrap();
+    supervisor.undrain().unwrap();
+    tokio::time::sleep(DEADLINE * 2).await;
+    assert_eq!(state(&stage, run).await, RunState::Running);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_drain_that_aborts_ends_every_run() {
+    let (stage, run) = running().await;
+    let call = DrainCall {
+        action: DrainAction::Abort,
+        ..finish(None)
+    };
+    stage.supervisor.drain(call).await.unwrap();
+    let ended = stage.supervisor.wait(run, Condition::Ended).await.unwrap();
+    assert_eq!(ended.run.state, RunState::Cancelled);
+}

@@ -1,0 +1,145 @@
+//! A node taken out of service, and back, with the real binary.
+
+use kennel_edge::{
+    client::{self, Address},
+    pb::{self, DrainAction, RunState},
+};
+use kennel_tests::{
+    Client, Footprint, Kennel, PATIENCE, RunExt, complaint, eventually_async, must, new_run_id, sh,
+    shell::{run_to_end, text},
+};
+use std::time::Duration;
+use tonic::{Code, Status};
+use tonic_health::pb::{HealthCheckRequest, health_check_response::ServingStatus};
+
+/// Lives until it is ended.
+const LONG: &str = "echo up; exec sleep 300";
+
+async fn drain(
+    client: &mut Client,
+    action: DrainAction,
+    deadline: Option<Duration>,
+) -> Result<pb::DrainStatus, Status> {
+    let request = pb::DrainRequest {
+        action: action.into(),
+        deadline: deadline.map(|wait| wait.try_into().expect("short")),
+        request_id: "maintenance".into(),
+    };
+    let response = client.admin.drain(request).await?.into_inner();
+    Ok(response.status.expect("a status is given"))
+}
+
+async fn serves(kennel: &Kennel, service: &str) -> bool {
+    let address = Address::Unix(kennel.socket());
+    let connection = must("connect", client::connect(&address).await);
+    let request = HealthCheckRequest {
+        service: service.into(),
+    };
+    let answer = must("health", connection.health().check(request).await);
+    answer.into_inner().status() == ServingStatus::Serving
+}
+
+async fn becomes_ready(kennel: &Kennel, ready: bool) {
+    eventually_async("readiness", PATIENCE, async || {
+        (serves(kennel, "readiness").await == ready).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_drained_node_refuses_new_runs_and_lets_the_others_finish() {
+    let kennel = Kennel::on_sqlite().await;
+    let mut client = kennel.client().await;
+    let run_id = new_run_id();
+    let go = kennel.scratch().join("go");
+    let script = format!(
+        "echo up; until [ -e {} ]; do sleep 0.05; done",
+        go.display()
+    );
+    let (run, _) = must("spawn", client.spawn_as(&run_id, sh(&script)).await);
+    client.hear_up(&run.run_id).await;
+    assert!(serves(&kennel, "readiness").await);
+
+    let status = must("drain", drain(&mut client, DrainAction::Finish, None).await);
+    assert_eq!(status.run_ids, [run_id.as_str()]);
+    let refused = client.spawn(sh("true")).await.expect_err("no new runs");
+    let told = complaint(&refused);
+    assert_eq!(
+        (told.code, told.reason.as_str()),
+        (Code::Unavailable, "NODE_DRAINING")
+    );
+    let (_, existing) = must("repeat", client.spawn_as(&run_id, sh(&script)).await);
+    assert!(existing, "a repeat is no new run");
+    becomes_ready(&kennel, false).await;
+    assert!(serves(&kennel, "liveness").await);
+
+    must("go", std::fs::write(&go, ""));
+    let ended = must("ended", client.ended(&run_id).await);
+    assert_eq!(ended.state(), RunState::Succeeded);
+    let server = client.server_info().await.expect("it answers");
+    let left = server.drain.expect("a status is given");
+    assert!(left.drain.is_some() && left.run_ids.is_empty(), "{left:?}");
+
+    must("undrain", client.admin.undrain(pb::UndrainRequest {}).await);
+    becomes_ready(&kennel, true).await;
+    must("spawn", client.spawn(sh("true")).await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_deadline_of_a_drain_ends_what_still_runs_in_its_name() {
+    let kennel = Kennel::on_sqlite().await;
+    let mut client = kennel.client().await;
+    let run = must("spawn", client.spawn(sh(LONG)).await);
+    client.hear_up(&run.run_id).await;
+    let print = Footprint::of_run(&run);
+    let wait = Duration::from_millis(300);
+    let status = drain(&mut client, DrainAction::Finish, Some(wait)).await;
+    assert!(
+        must("drain", status)
+            .drain
+            .is_some_and(|d| d.deadline_time.is_some())
+    );
+    let ended = must("ended", client.ended(&run.run_id).await);
+    assert_eq!(ended.reason(), "aborted");
+    let reason = ended.end_reason.and_then(|end| end.reason);
+    let Some(pb::end_reason::Reason::Aborted(aborted)) = reason else {
+        panic!("{reason:?}");
+    };
+    assert_eq!(aborted.request_id, "maintenance");
+    print.assert_nothing_left();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_makes_no_sense_of_a_drain_is_refused() {
+    let kennel = Kennel::on_sqlite().await;
+    let mut client = kennel.client().await;
+    let month = Duration::from_hours(24 * 31);
+    for (action, deadline) in [
+        (DrainAction::Abort, Duration::from_secs(1)),
+        (DrainAction::Finish, month),
+    ] {
+        let refused = drain(&mut client, action, Some(deadline)).await;
+        let told = complaint(&refused.expect_err("refused"));
+        assert_eq!(told.fields, ["deadline"]);
+    }
+    must("it was not drained", client.spawn(sh("true")).await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_drain_command_waits_until_nothing_is_left() {
+    let kennel = Kennel::on_sqlite().await;
+    let mut client = kennel.client().await;
+    let run = must("spawn", client.spawn(sh(LONG)).await);
+    client.hear_up(&run.run_id).await;
+    let cli = async |words: &[&str]| {
+        let output = run_to_end(kennel.cli(words), PATIENCE).await;
+        assert!(output.status.success(), "{output:?}");
+        text(&output)
+    };
+    assert!(cli(&["drain"]).await.contains(&run.run_id));
+    assert!(cli(&["status"]).await.contains("no new runs"));
+    let told = cli(&["drain", "--abort", "--wait"]).await;
+    assert!(told.ends_with("no run is left"), "{told}");
+    assert!(cli(&["drain", "--undo"]).await.contains("takes new runs"));
+    must("spawn", client.spawn(sh("true")).await);
+}
