@@ -54,6 +54,33 @@ async fn run_is_transparent_in_output_and_code() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn run_has_the_code_of_timeout_for_a_command_that_takes_too_long() {
+    let kennel = Kennel::on_sqlite().await;
+    let run_id = new_run_id();
+    // It ends in order when it is asked to, and all the same it was too late.
+    let words = [
+        "run",
+        "--run-id",
+        &run_id,
+        "--timeout",
+        "3s",
+        "--",
+        "sh",
+        "-c",
+        "trap 'echo bye; exit 0' TERM; while :; do sleep 0.01; done",
+    ];
+    let output = kennel_cli(&kennel, &words).await;
+    assert_eq!(output.status.code(), Some(124), "{output:?}");
+    assert_eq!(text(&output), "bye");
+    assert!(stderr(&output).contains("took longer than it may"));
+    let shown = answer(&kennel, &["get", &run_id]).await;
+    assert!(
+        shown.contains("max_runtime") && shown.contains("3s"),
+        "{shown}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn run_tells_start_failures_like_a_shell() {
     let kennel = Kennel::on_sqlite().await;
     let missing = kennel_cli(&kennel, &["run", "--", "no-such-command-of-ours"]).await;

@@ -16,6 +16,7 @@ mod refusals;
 mod restart;
 mod shutdown;
 mod terminal;
+mod time;
 
 /// Runs one test twice: with the control groups that the host allows, and without any.
 macro_rules! with_and_without_cgroup {

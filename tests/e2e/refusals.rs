@@ -6,7 +6,7 @@ use kennel_tests::{
     client::{Client, Complaint},
     complaint, must, new_run_id, sh,
 };
-use std::{fs, os::unix::fs::PermissionsExt, path::Path};
+use std::{fs, os::unix::fs::PermissionsExt, path::Path, time::Duration};
 use tonic::{Code, Status};
 
 async fn refused(client: &mut Client, run_id: &str, spec: pb::RunSpec) -> Status {
@@ -117,10 +117,12 @@ async fn each_wrong_field_is_named() {
             nanos: 0,
         }),
     });
+    let no_time = sh("exit 0").max_runtime(Duration::ZERO);
     let mut no_command = sh("exit 0");
     no_command.command = None;
     let too_long = "x".repeat(200 * 1024);
     for (what, spec, fields) in [
+        ("no time", no_time, &["spec.timeouts.max_runtime"][..]),
         (
             "NUL in argv",
             argv(&["/bin/echo", "a\0b"]),

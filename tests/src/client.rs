@@ -379,6 +379,7 @@ pub fn argv(words: &[&str]) -> pb::RunSpec {
         initial_input: None,
         labels: BTreeMap::new(),
         stop: None,
+        timeouts: None,
     }
 }
 
@@ -402,6 +403,9 @@ pub trait SpecExt {
     /// With this grace.
     #[must_use]
     fn grace(self, grace: Duration) -> Self;
+    /// With this time that it may run.
+    #[must_use]
+    fn max_runtime(self, time: Duration) -> Self;
     /// With this label.
     #[must_use]
     fn label(self, key: &str, value: &str) -> Self;
@@ -415,6 +419,11 @@ impl SpecExt for pb::RunSpec {
         self.stop = Some(pb::StopPolicy {
             grace: Some(duration(grace)),
         });
+        self
+    }
+
+    fn max_runtime(mut self, time: Duration) -> Self {
+        self.timeouts.get_or_insert_default().max_runtime = Some(duration(time));
         self
     }
 
@@ -481,6 +490,7 @@ impl RunExt for pb::Run {
             Reason::ServiceLost(_) => "service_lost",
             Reason::Rebooted(_) => "rebooted",
             Reason::OrphanTerminated(_) => "orphan_terminated",
+            Reason::DeadlineExceeded(_) => "deadline_exceeded",
         }
     }
 

@@ -172,6 +172,9 @@ pub(crate) struct SpecArgs {
     /// Time between SIGTERM and SIGKILL when the run is ended, such as 500ms or 5s
     #[arg(long, value_name = "DURATION", value_parser = values::duration)]
     pub(crate) grace: Option<Duration>,
+    /// How long the command may run, pauses not counted, until it is ended as by `abort`; exit code 124 of `run`
+    #[arg(long, value_name = "DURATION", value_parser = values::duration)]
+    pub(crate) timeout: Option<Duration>,
     /// Mark for selection; may be repeated
     #[arg(short, long = "label", value_name = "K=V", value_parser = values::pair)]
     pub(crate) labels: Vec<(String, String)>,

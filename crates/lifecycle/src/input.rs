@@ -1,6 +1,9 @@
 //! What comes into the machine.
 
-use crate::{Exit, RowState, RunIdentity, StartFailure, StopOrder, StreamsEnd, TreeVerdict};
+use crate::{
+    Deadline, Exit, RowState, RunIdentity, StartFailure, StopOrder, StreamsEnd, TreeVerdict,
+};
+use std::time::Duration;
 
 /// One thing that happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,6 +68,13 @@ pub enum Report {
     NotFrozen,
     /// The tree runs again.
     Thawed,
+    /// The keeper has begun to stop the tree, because the run took longer than it may.
+    DeadlineExceeded {
+        /// Than what.
+        which: Deadline,
+        /// Time between the first polite signal, which is out, and SIGKILL.
+        grace: Duration,
+    },
     /// The outcome is on the row.
     OutcomeRecorded,
 }

@@ -4,6 +4,7 @@
 //! never waits: time comes in as a value, work goes out as [`Effect`]s. Read [`Phase`] first, then
 //! [`Machine::step`], then [`recovery::decide`] for what a restart does with a row it finds.
 
+mod countdown;
 mod effect;
 mod id;
 mod identity;
@@ -21,6 +22,7 @@ mod signal;
 mod spec;
 mod time;
 
+pub use countdown::Countdown;
 pub use effect::{Announcement, Effect, RowState};
 pub use id::{InvalidRunId, KeeperEpoch, NodeId, RunId};
 pub use identity::{CgroupIdentity, HostIdentity, ProcessIdentity, RunIdentity};
@@ -28,12 +30,12 @@ pub use input::{Command, Input, Report};
 pub use leftover::{Leftover, Leftovers};
 pub use machine::Machine;
 pub use outcome::{
-    EndReason, Exit, Outcome, Proof, StartFailure, StartStage, StopOrder, StopReason, StreamsEnd,
-    TreeVerdict,
+    Deadline, EndReason, Exit, Outcome, Proof, StartFailure, StartStage, StopOrder, StopReason,
+    StreamsEnd, TreeVerdict,
 };
 pub use phase::{Ends, Leaving, NeverRan, PauseStage, Phase, Row, RunState, StopStage};
 pub use policy::Policy;
 pub use refusal::Refusal;
 pub use signal::Signal;
-pub use spec::{EnvMode, RunKind, RunSpec, Violation, compose_env};
+pub use spec::{EnvMode, RunKind, RunSpec, Timeouts, Violation, compose_env};
 pub use time::Timestamp;

@@ -24,6 +24,8 @@ pub const LABEL_VALUE_BYTES_MAX: usize = 1024;
 pub const GRACE_MAX: Duration = Duration::from_hours(24);
 /// Grace period of a run that names none.
 pub const GRACE_DEFAULT: Duration = Duration::from_secs(5);
+/// Longest time that a run can be given: ten years.
+pub const TIMEOUT_MAX: Duration = Duration::from_hours(10 * 365 * 24);
 /// Whole time from the first signal of a shutdown to its last.
 pub const SHUTDOWN_DEADLINE: Duration = Duration::from_secs(10);
 /// Longest grace inside a shutdown: leaves time for the census and the last commits.

@@ -40,6 +40,15 @@ pub enum StopReason {
     },
     /// The service is shutting down.
     ServerShutdown,
+    /// A deadline of the run's own was exceeded; the keeper has begun with the run's own plan.
+    DeadlineExceeded(Deadline),
+}
+
+/// A limit of time that a run was given with its spec.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Deadline {
+    /// Time from the confirmed start on, pauses not counted.
+    MaxRuntime,
 }
 
 /// The step of a start that failed.
@@ -103,6 +112,8 @@ pub enum EndReason {
     Rebooted,
     /// The service died; the next one found the run alive and ended it.
     OrphanTerminated,
+    /// It took longer than its spec allows.
+    DeadlineExceeded(Deadline),
 }
 
 /// What proves that a tree is empty.
@@ -160,6 +171,7 @@ impl From<StopReason> for EndReason {
         match reason {
             StopReason::Abort { by, request_id } => Self::Aborted { by, request_id },
             StopReason::ServerShutdown => Self::ServerShutdown,
+            StopReason::DeadlineExceeded(which) => Self::DeadlineExceeded(which),
         }
     }
 }

@@ -29,6 +29,13 @@ pub enum EnvMode {
     None,
 }
 
+/// How long a run may take.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Timeouts {
+    /// From the confirmed start on, pauses not counted; absent: for ever.
+    pub max_runtime: Option<Duration>,
+}
+
 /// What to run and how to end it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunSpec {
@@ -48,6 +55,8 @@ pub struct RunSpec {
     pub labels: BTreeMap<String, String>,
     /// Time between the first polite signal and SIGKILL; absent: [`limits::GRACE_DEFAULT`].
     pub grace: Option<Duration>,
+    /// How long it may take.
+    pub timeouts: Timeouts,
 }
 
 /// One thing that is wrong with a request.
@@ -101,6 +110,11 @@ impl RunSpec {
                 "must be at most 24 hours",
             ));
         }
+        check_timeout(
+            "spec.timeouts.max_runtime",
+            self.timeouts.max_runtime,
+            &mut found,
+        );
         found
     }
 
@@ -223,6 +237,15 @@ impl RunSpec {
             }
         }
     }
+}
+
+fn check_timeout(field: &str, time: Option<Duration>, found: &mut Vec<Violation>) {
+    let what = match time {
+        Some(Duration::ZERO) => "must be more than zero; leave it out for no limit",
+        Some(time) if time > limits::TIMEOUT_MAX => "must be at most 10 years (87,600 hours)",
+        _ => return,
+    };
+    found.push(Violation::new(field, what));
 }
 
 fn check_c_string(field: String, text: &str, found: &mut Vec<Violation>) {

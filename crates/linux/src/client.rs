@@ -7,7 +7,7 @@ pub use crate::capability::{Capability, CapabilityName};
 use crate::wire::{Answer, ToKeeper, WireChild, WireListing, WireRecorded, WireShots};
 use kennel_lifecycle::recovery::Seen;
 use kennel_lifecycle::{
-    Exit, KeeperEpoch, Policy, ProcessIdentity, RunId, RunIdentity, Signal, StartFailure,
+    Deadline, Exit, KeeperEpoch, Policy, ProcessIdentity, RunId, RunIdentity, Signal, StartFailure,
     Timestamp, TreeVerdict, ladder::StopPlan, recovery::Observation,
 };
 use link::Link;
@@ -80,6 +80,8 @@ pub enum Fact {
     LeaderExited(Exit),
     /// The last word on the tree; once per prepared child; nothing follows it.
     TreeEnded(TreeVerdict),
+    /// The run took longer than it may, and the keeper has begun with its plan.
+    DeadlineExceeded(Deadline),
 }
 
 /// What the keeper wants of the server as a whole.

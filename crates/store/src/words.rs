@@ -4,8 +4,8 @@
 
 use crate::{StoredState, record::Record};
 use kennel_lifecycle::{
-    EndReason, Exit, Leftover, Leftovers, Outcome, Proof, RunKind, RunState, Signal, StartFailure,
-    StartStage, StreamsEnd, TreeVerdict,
+    Deadline, EndReason, Exit, Leftover, Leftovers, Outcome, Proof, RunKind, RunState, Signal,
+    StartFailure, StartStage, StreamsEnd, TreeVerdict,
 };
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -93,6 +93,10 @@ pub(crate) fn reason(reason: &EndReason) -> (&'static str, Option<String>) {
         EndReason::ServiceLost => ("service_lost", None),
         EndReason::Rebooted => ("rebooted", None),
         EndReason::OrphanTerminated => ("orphan_terminated", None),
+        EndReason::DeadlineExceeded(which) => {
+            let detail = json!({"which": deadline_word(*which)});
+            ("deadline_exceeded", Some(detail.to_string()))
+        }
     }
 }
 
@@ -211,6 +215,12 @@ fn read_reason(word: &str, detail: Option<&str>) -> Result<EndReason, String> {
         "service_lost" => EndReason::ServiceLost,
         "rebooted" => EndReason::Rebooted,
         "orphan_terminated" => EndReason::OrphanTerminated,
+        "deadline_exceeded" => EndReason::DeadlineExceeded(find(
+            "which",
+            &[Deadline::MaxRuntime],
+            &detail.text("which")?,
+            deadline_word,
+        )?),
         other => return Err(format!("end_reason {other:?}")),
     })
 }
@@ -278,6 +288,12 @@ fn stage_word(stage: StartStage) -> &'static str {
         StartStage::Record => "record",
         StartStage::Gate => "gate",
         StartStage::Exec => "exec",
+    }
+}
+
+fn deadline_word(which: Deadline) -> &'static str {
+    match which {
+        Deadline::MaxRuntime => "max_runtime",
     }
 }
 

@@ -64,6 +64,8 @@ pub struct RunView {
     pub grace: Duration,
     /// When SIGKILL is due, where a stop was asked for.
     pub stop_deadline: Option<Timestamp>,
+    /// When it will have taken as long as it may, while that counts.
+    pub deadline: Option<Timestamp>,
     /// The client's spec as it was given as `spec_document`.
     pub spec_document: Arc<str>,
     /// The caller's own marks.

@@ -3,8 +3,8 @@
 use crate::{CallError, Event, LifecycleEvent, Payload};
 use kennel_journal::{Entry, Kind};
 use kennel_lifecycle::{
-    Announcement, EndReason, Exit, Proof, RunId, RunIdentity, RunState, StopReason, StreamsEnd,
-    TreeVerdict,
+    Announcement, Deadline, EndReason, Exit, Proof, RunId, RunIdentity, RunState, StopReason,
+    StreamsEnd, TreeVerdict,
 };
 
 /// The line for an announcement; `identity` is the run's, where it has one.
@@ -21,6 +21,7 @@ pub(crate) fn line(announcement: &Announcement, identity: Option<&RunIdentity>) 
             let (reason, by) = match &order.reason {
                 StopReason::Abort { by, .. } => ("abort", Some(by.clone())),
                 StopReason::ServerShutdown => ("server_shutdown", None),
+                StopReason::DeadlineExceeded(which) => (deadline_word(*which), None),
             };
             LifecycleEvent::Stopping {
                 reason: reason.into(),
@@ -101,10 +102,17 @@ pub(crate) fn ended(state: RunState, reason: &EndReason) -> LifecycleEvent {
         EndReason::ServiceLost => "service_lost",
         EndReason::Rebooted => "rebooted",
         EndReason::OrphanTerminated => "orphan_terminated",
+        EndReason::DeadlineExceeded(_) => "deadline_exceeded",
     };
     LifecycleEvent::Ended {
         state: state.into(),
         reason: reason.into(),
+    }
+}
+
+fn deadline_word(which: Deadline) -> &'static str {
+    match which {
+        Deadline::MaxRuntime => "max_runtime",
     }
 }
 

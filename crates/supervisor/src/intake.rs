@@ -208,6 +208,7 @@ fn child_spec(shared: &Shared, run: RunId, call: &SpawnCall) -> Result<ChildSpec
         run_dir,
         policy: Policy {
             stop: StopPlan::abort(spec.grace()),
+            max_runtime: spec.timeouts.max_runtime,
         },
     })
 }
@@ -307,6 +308,7 @@ pub(crate) fn unborn(new: &NewRun) -> RunView {
         identity: new.identity.clone(),
         grace: new.grace,
         stop_deadline: None::<Timestamp>,
+        deadline: None,
         spec_document: new.spec.clone(),
         labels: new.labels.clone(),
         traceparent: new.traceparent.clone(),

@@ -61,6 +61,8 @@ impl From<RunRow> for RunView {
             identity: row.new.identity,
             grace: row.new.grace,
             stop_deadline: row.stop_deadline,
+            // Only the run's task knows of its pauses.
+            deadline: None,
             spec_document: row.new.spec,
             labels: row.new.labels,
             traceparent: row.new.traceparent,

@@ -3,8 +3,8 @@
 use super::{spec, time};
 use crate::pb::{self, end_reason, exit, tree_verdict};
 use kennel_lifecycle::{
-    EndReason, Exit, Leftover, Leftovers, Proof, RunIdentity, RunKind, RunState, StartFailure,
-    StartStage, StreamsEnd, TreeVerdict,
+    Deadline, EndReason, Exit, Leftover, Leftovers, Proof, RunIdentity, RunKind, RunState,
+    StartFailure, StartStage, StreamsEnd, TreeVerdict,
 };
 use kennel_supervisor::{Desired, RunView};
 use std::sync::Arc;
@@ -29,6 +29,7 @@ pub(crate) fn run(view: RunView) -> pb::Run {
         create_time: Some(time::timestamp(view.created)),
         end_time: view.times.ended.map(time::timestamp),
         trace_parent: view.traceparent.unwrap_or_default(),
+        deadline_time: view.deadline.map(time::timestamp),
     }
 }
 
@@ -146,9 +147,20 @@ fn end_reason(reason: &EndReason) -> pb::EndReason {
         EndReason::ServiceLost => Reason::ServiceLost(end_reason::ServiceLost {}),
         EndReason::Rebooted => Reason::Rebooted(end_reason::Rebooted {}),
         EndReason::OrphanTerminated => Reason::OrphanTerminated(end_reason::OrphanTerminated {}),
+        EndReason::DeadlineExceeded(which) => {
+            Reason::DeadlineExceeded(end_reason::DeadlineExceeded {
+                which: deadline(*which).into(),
+            })
+        }
     };
     pb::EndReason {
         reason: Some(reason),
+    }
+}
+
+fn deadline(which: Deadline) -> pb::Deadline {
+    match which {
+        Deadline::MaxRuntime => pb::Deadline::MaxRuntime,
     }
 }
 

@@ -5,13 +5,18 @@ use crate::{
     json,
     pb::{self, run_spec::Command},
 };
-use kennel_lifecycle::{EnvMode, RunKind, RunSpec, Violation};
+use kennel_lifecycle::{EnvMode, RunKind, RunSpec, Timeouts, Violation};
 
 /// The spec in the lifecycle's words; all that is wrong with it is put into `found`.
 pub(crate) fn parse(spec: pb::RunSpec, found: &mut Vec<Violation>) -> RunSpec {
     let kind = kind("spec.kind", spec.kind, found);
     let grace = spec.stop.as_ref().and_then(|s| s.grace.as_ref());
     let grace = time::parse_duration("spec.stop.grace", grace, found);
+    let timeouts = spec.timeouts.unwrap_or_default();
+    let max_runtime = timeouts.max_runtime.as_ref();
+    let timeouts = Timeouts {
+        max_runtime: time::parse_duration("spec.timeouts.max_runtime", max_runtime, found),
+    };
     let env = spec.env.unwrap_or_default();
     let env_mode = env_mode(env.mode, found);
     let argv = match spec.command {
@@ -28,6 +33,7 @@ pub(crate) fn parse(spec: pb::RunSpec, found: &mut Vec<Violation>) -> RunSpec {
         initial_input: spec.initial_input.map(|input| input.to_vec()),
         labels: spec.labels,
         grace,
+        timeouts,
     };
     found.extend(parsed.violations());
     parsed
@@ -51,6 +57,7 @@ pub(crate) fn document(spec: &pb::RunSpec) -> String {
         initial_input: None,
         labels: spec.labels.clone(),
         stop: spec.stop,
+        timeouts: spec.timeouts,
     })
 }
 
@@ -124,6 +131,9 @@ mod tests {
                 initial_input: Some(b"in".to_vec()),
                 labels: [(text("team"), text("a"))].into(),
                 grace: Some(Duration::from_millis(500)),
+                timeouts: Timeouts {
+                    max_runtime: Some(Duration::from_mins(1)),
+                },
             }
         );
     }
@@ -163,6 +173,12 @@ mod tests {
                     nanos: 0,
                 }),
             }),
+            timeouts: Some(pb::Timeouts {
+                max_runtime: Some(prost_types::Duration {
+                    seconds: 0,
+                    nanos: -1,
+                }),
+            }),
             ..pb::RunSpec::default()
         };
         let mut found = Vec::new();
@@ -171,6 +187,7 @@ mod tests {
         for wanted in [
             "spec.kind",
             "spec.stop.grace",
+            "spec.timeouts.max_runtime",
             "spec.env.mode",
             "spec.argv.args",
             "spec.cwd",
@@ -198,6 +215,12 @@ mod tests {
                 grace: Some(prost_types::Duration {
                     seconds: 0,
                     nanos: 500_000_000,
+                }),
+            }),
+            timeouts: Some(pb::Timeouts {
+                max_runtime: Some(prost_types::Duration {
+                    seconds: 60,
+                    nanos: 0,
                 }),
             }),
         }

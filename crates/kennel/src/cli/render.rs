@@ -98,8 +98,12 @@ pub(crate) fn run(run: &pb::Run) -> String {
     process(&mut view, run, &attempt);
     let grace = run.grace.and_then(|g| Duration::try_from(g).ok());
     view.some("grace", grace.map(|g| format!("{g:?}")));
+    let timeouts = run.spec.as_ref().and_then(|s| s.timeouts);
+    let max_runtime = timeouts.and_then(|t| Duration::try_from(t.max_runtime?).ok());
+    view.some("timeout", max_runtime.map(|t| format!("{t:?}")));
     view.some("created", run.create_time);
     view.some("started", attempt.start_time);
+    view.some("timeout due", run.deadline_time);
     if run.end_time.is_none() {
         view.some("SIGKILL due", run.stop_deadline_time);
     }

@@ -16,6 +16,8 @@ use tokio::{
     task::JoinHandle,
 };
 
+/// What timeout(1) says of a command that took longer than it may.
+const TIMED_OUT: u8 = 124;
 /// Exit code of failures of our own.
 pub(crate) const OWN_FAILURE: u8 = 125;
 const NOT_EXECUTABLE: u8 = 126;
@@ -38,8 +40,8 @@ pub(crate) async fn run(link: &Link, request: pb::SpawnRequest) -> Result<u8, Fa
             _ => Err(not_started(&refusal)),
         };
     }
-    let exit = match stream(link, &run_id).await {
-        Ok(exit) => exit,
+    let ends = match stream(link, &run_id).await {
+        Ok(ends) => ends,
         Err(failure) if failure.is_quiet() => {
             // As a shell's pipeline does: a command that nobody reads is ended.
             end(&link.connection, &run_id, false).await;
@@ -52,17 +54,29 @@ pub(crate) async fn run(link: &Link, request: pb::SpawnRequest) -> Result<u8, Fa
         }
     };
     drop(forwarder);
-    match exit {
+    if ends.reason == "deadline_exceeded" {
+        return Err(timed_out(&run_id));
+    }
+    match ends.exit {
         Some(exit) => exit_code(&exit, &run_id),
         None => exit_of_ended(link, &run_id).await,
     }
 }
 
-/// Copies the run's output until it has ended; gives the leader's end, if an event told it.
-async fn stream(link: &Link, run_id: &str) -> Result<Option<pb::Exit>, Failure> {
+/// How a run ended, as far as events told it.
+#[derive(Default)]
+struct Ends {
+    /// The leader's end.
+    exit: Option<pb::Exit>,
+    /// The end reason by the name of its field.
+    reason: String,
+}
+
+/// Copies the run's output until it has ended.
+async fn stream(link: &Link, run_id: &str) -> Result<Ends, Failure> {
     let mut reader = EventReader::new(&link.connection, run_id, Start::Beginning);
     let mut sink = Sink::default();
-    let mut exit = None;
+    let mut ends = Ends::default();
     while let Some(message) = reader.next().await.map_err(refused)? {
         if link.format == Format::Json {
             print(&(json::to_string(&message) + "\n"))?;
@@ -74,12 +88,22 @@ async fn stream(link: &Link, run_id: &str) -> Result<Option<pb::Exit>, Failure> 
                 }
                 Some(Payload::Lifecycle(pb::Lifecycle {
                     station: Some(Station::LeaderExited(end)),
-                })) => exit = end.exit,
+                })) => ends.exit = end.exit,
+                Some(Payload::Lifecycle(pb::Lifecycle {
+                    station: Some(Station::Ended(ended)),
+                })) => ends.reason = ended.reason,
                 _ => {}
             }
         }
     }
-    Ok(exit)
+    Ok(ends)
+}
+
+fn timed_out(run_id: &str) -> Failure {
+    Failure::new(format!(
+        "run {run_id} took longer than it may, and was ended"
+    ))
+    .code(TIMED_OUT)
 }
 
 /// The exit code by the run itself, where no event told it.
@@ -90,6 +114,11 @@ async fn exit_of_ended(link: &Link, run_id: &str) -> Result<u8, Failure> {
     let mut processes = link.connection.processes();
     let response = processes.get_run(request).await.map_err(refused)?;
     let run = run_of(response.into_inner().run)?;
+    if let Some(pb::end_reason::Reason::DeadlineExceeded(_)) =
+        run.end_reason.as_ref().and_then(|end| end.reason.as_ref())
+    {
+        return Err(timed_out(run_id));
+    }
     if let Some(exit) = run.current_attempt.and_then(|a| a.exit) {
         return exit_code(&exit, run_id);
     }

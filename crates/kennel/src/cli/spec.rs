@@ -10,6 +10,7 @@ use std::{
     fs::File,
     io::{self, Read},
     path::Path,
+    time::Duration,
 };
 
 /// The request, with an id of its own: a start that is cut off can then be aborted or asked for again.
@@ -19,11 +20,6 @@ pub(crate) fn request(args: SpecArgs) -> Result<pb::SpawnRequest, Failure> {
         Some(file) => Some(input(file)?.into()),
         None => None,
     };
-    let grace = args.grace.map(|grace| {
-        grace
-            .try_into()
-            .map_err(|_| Failure::new("the grace is too long"))
-    });
     Ok(pb::SpawnRequest {
         run_id: args
             .run_id
@@ -40,10 +36,19 @@ pub(crate) fn request(args: SpecArgs) -> Result<pb::SpawnRequest, Failure> {
             initial_input,
             labels: args.labels.into_iter().collect(),
             stop: Some(pb::StopPolicy {
-                grace: grace.transpose()?,
+                grace: span(args.grace, "grace")?,
+            }),
+            timeouts: span(args.timeout, "timeout")?.map(|time| pb::Timeouts {
+                max_runtime: Some(time),
             }),
         }),
     })
+}
+
+fn span<T: TryFrom<Duration>>(time: Option<Duration>, name: &str) -> Result<Option<T>, Failure> {
+    let too_long = |_| Failure::new(format!("the {name} is too long"));
+    time.map(|time| time.try_into().map_err(too_long))
+        .transpose()
 }
 
 fn kind(kind: KindArg) -> pb::RunKind {

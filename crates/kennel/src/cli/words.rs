@@ -64,6 +64,10 @@ pub(crate) fn end_reason(reason: &pb::EndReason) -> String {
         Some(Reason::OrphanTerminated(_)) => {
             "the service had died, and its next start ended the run".to_owned()
         }
+        Some(Reason::DeadlineExceeded(d)) => match d.which() {
+            pb::Deadline::MaxRuntime => "it ran longer than it may (max_runtime)".to_owned(),
+            pb::Deadline::Unspecified => "it took longer than it may".to_owned(),
+        },
         None => "unknown to this version of kennel".to_owned(),
     }
 }

@@ -2,9 +2,10 @@
 
 use super::{Machine, Turn, stay};
 use crate::{
-    Announcement, Command, Effect, Input, Outcome, Phase, Refusal, Report, RunIdentity, StopOrder,
-    StopStage, Timestamp,
+    Announcement, Command, Deadline, Effect, Input, Outcome, Phase, Refusal, Report, RunIdentity,
+    StopOrder, StopReason, StopStage, Timestamp,
 };
+use std::time::Duration;
 
 impl Machine {
     pub(super) fn stopping(
@@ -61,6 +62,7 @@ impl Machine {
                 })
             }
             Input::Report(report) => stay(self.heard(
+                now,
                 Phase::Stopping {
                     proc,
                     order,
@@ -115,6 +117,7 @@ impl Machine {
                 })
             }
             Input::Report(report) => stay(self.heard(
+                now,
                 Phase::Draining {
                     proc,
                     stop,
@@ -122,6 +125,79 @@ impl Machine {
                 },
                 report,
             )),
+        }
+    }
+
+    /// The run took longer than it may, and the keeper has begun with the run's own plan. What began the end stays
+    /// its reason; a stop that is on its way can only have become shorter.
+    pub(super) fn exceeded(
+        &mut self,
+        now: Timestamp,
+        phase: Phase,
+        which: Deadline,
+        grace: Duration,
+    ) -> Phase {
+        let due = now.plus(grace);
+        let order = StopOrder {
+            reason: StopReason::DeadlineExceeded(which),
+            grace,
+        };
+        match phase {
+            Phase::Released { proc }
+            | Phase::Running { proc }
+            | Phase::Pausing { proc, .. }
+            | Phase::Paused { proc }
+            | Phase::Resuming { proc } => {
+                self.effects.push(Effect::RecordStop { deadline: due });
+                self.announce(Announcement::Stopping {
+                    order: order.clone(),
+                    deadline: due,
+                });
+                Phase::Stopping {
+                    proc,
+                    order,
+                    deadline: due,
+                    stage: StopStage::Ordered,
+                }
+            }
+            Phase::Stopping {
+                proc,
+                order,
+                deadline,
+                stage,
+            } => {
+                let due = due.min(deadline);
+                if stage == StopStage::Recording {
+                    self.announce(Announcement::Stopping {
+                        order: order.clone(),
+                        deadline: due,
+                    });
+                }
+                if due < deadline {
+                    self.effects.push(Effect::RecordStop { deadline: due });
+                }
+                Phase::Stopping {
+                    proc,
+                    order,
+                    deadline: due,
+                    // Signals are out, so an end that follows has followed the stop.
+                    stage: StopStage::Ordered,
+                }
+            }
+            // The leader has ended by itself, and the rest of its tree has taken too long.
+            Phase::Draining {
+                proc,
+                stop: None,
+                deadline: None,
+            } if self.ends.tree.is_none() => {
+                self.effects.push(Effect::RecordStop { deadline: due });
+                Phase::Draining {
+                    proc,
+                    stop: Some(order),
+                    deadline: Some(due),
+                }
+            }
+            other => other,
         }
     }
 

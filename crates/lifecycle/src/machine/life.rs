@@ -25,7 +25,7 @@ impl Machine {
             Input::Command(Command::Admit) => {
                 (Phase::Running { proc }, Err(Refusal::AlreadyAdmitted))
             }
-            Input::Report(report) => stay(self.heard(Phase::Running { proc }, report)),
+            Input::Report(report) => stay(self.heard(now, Phase::Running { proc }, report)),
         }
     }
 
@@ -64,7 +64,9 @@ impl Machine {
                 self.effects.push(Effect::RecordState(RowState::Running));
                 stay(Phase::Running { proc })
             }
-            (Input::Report(report), _) => stay(self.heard(Phase::Pausing { proc, stage }, report)),
+            (Input::Report(report), _) => {
+                stay(self.heard(now, Phase::Pausing { proc, stage }, report))
+            }
         }
     }
 
@@ -81,7 +83,7 @@ impl Machine {
             Input::Command(Command::Admit) => {
                 (Phase::Paused { proc }, Err(Refusal::AlreadyAdmitted))
             }
-            Input::Report(report) => stay(self.heard(Phase::Paused { proc }, report)),
+            Input::Report(report) => stay(self.heard(now, Phase::Paused { proc }, report)),
         }
     }
 
@@ -108,7 +110,7 @@ impl Machine {
                 ]);
                 stay(Phase::Running { proc })
             }
-            Input::Report(report) => stay(self.heard(Phase::Resuming { proc }, report)),
+            Input::Report(report) => stay(self.heard(now, Phase::Resuming { proc }, report)),
         }
     }
 }

@@ -113,7 +113,7 @@ impl Machine {
     }
 
     /// What every phase after the gate makes of a report: exec's verdict and the three ends.
-    fn heard(&mut self, phase: Phase, report: Report) -> Phase {
+    fn heard(&mut self, now: Timestamp, phase: Phase, report: Report) -> Phase {
         match report {
             Report::Executed => {
                 if self.exec == Exec::Awaited {
@@ -161,6 +161,9 @@ impl Machine {
             | Report::NotFrozen
             | Report::Thawed
             | Report::OutcomeRecorded => {}
+            Report::DeadlineExceeded { which, grace } => {
+                return self.exceeded(now, phase, which, grace);
+            }
         }
         self.advance(phase)
     }
@@ -366,7 +369,7 @@ fn with_tree(phase: Phase, tree: TreeVerdict) -> Phase {
 
 fn plan(order: &StopOrder) -> StopPlan {
     match order.reason {
-        StopReason::Abort { .. } => StopPlan::abort(order.grace),
+        StopReason::Abort { .. } | StopReason::DeadlineExceeded(_) => StopPlan::abort(order.grace),
         StopReason::ServerShutdown => StopPlan::shutdown(order.grace),
     }
 }

@@ -113,6 +113,7 @@ impl Machine {
             | Report::Frozen
             | Report::NotFrozen
             | Report::Thawed
+            | Report::DeadlineExceeded { .. }
             | Report::OutcomeRecorded => Phase::Gated { proc, stop },
         })
     }
@@ -180,7 +181,7 @@ impl Machine {
             Input::Command(Command::Interrupt | Command::Pause | Command::Resume) => {
                 (Phase::Released { proc }, Err(Refusal::NotRunningYet))
             }
-            Input::Report(report) => stay(self.heard(Phase::Released { proc }, report)),
+            Input::Report(report) => stay(self.heard(now, Phase::Released { proc }, report)),
         }
     }
 }

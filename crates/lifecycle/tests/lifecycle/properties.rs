@@ -2,8 +2,8 @@
 
 use crate::samples::{GRACE, abort, failure, identity, killed_by};
 use kennel_lifecycle::{
-    Announcement, Command, Effect, Exit, Input, Machine, Phase, Proof, Refusal, Report, RowState,
-    Signal, StartStage, StopOrder, StopReason, StreamsEnd, Timestamp, TreeVerdict,
+    Announcement, Command, Deadline, Effect, Exit, Input, Machine, Phase, Proof, Refusal, Report,
+    RowState, Signal, StartStage, StopOrder, StopReason, StreamsEnd, Timestamp, TreeVerdict,
 };
 use proptest::prelude::*;
 use std::{mem::discriminant, time::Duration};
@@ -305,6 +305,10 @@ fn report() -> impl Strategy<Value = Report> {
         Just(R::Frozen),
         Just(R::NotFrozen),
         Just(R::Thawed),
+        (0u64..100).prop_map(|ms| R::DeadlineExceeded {
+            which: Deadline::MaxRuntime,
+            grace: Duration::from_millis(ms),
+        }),
     ];
     let end = prop_oneof![
         Just(R::LeaderExited(Exit::Code(0))),

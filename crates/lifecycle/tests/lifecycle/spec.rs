@@ -1,6 +1,6 @@
 //! What may be asked, and what a command finds in its environment.
 
-use kennel_lifecycle::{EnvMode, RunKind, RunSpec, compose_env, limits};
+use kennel_lifecycle::{EnvMode, RunKind, RunSpec, Timeouts, compose_env, limits};
 use std::{collections::BTreeMap, time::Duration};
 
 #[test]
@@ -10,6 +10,9 @@ fn a_good_spec_is_not_found_fault_with() {
         cwd: Some(format!("/{}", "d".repeat(limits::CWD_BYTES_MAX - 1))),
         initial_input: Some(vec![0; limits::INITIAL_INPUT_BYTES_MAX]),
         grace: Some(limits::GRACE_MAX),
+        timeouts: Timeouts {
+            max_runtime: Some(limits::TIMEOUT_MAX),
+        },
         argv: vec!["a".repeat(limits::ARG_BYTES_MAX)],
         env: (0..limits::ENV_ENTRIES_MAX)
             .map(|n| (format!("V{n}"), String::new()))
@@ -52,6 +55,9 @@ fn all_that_is_wrong_is_told_together() {
             ("n", "\0"),
         ]),
         grace: Some(limits::GRACE_MAX + Duration::from_nanos(1)),
+        timeouts: Timeouts {
+            max_runtime: Some(Duration::ZERO),
+        },
     };
     let mut fields: Vec<_> = spec.violations().into_iter().map(|v| v.field).collect();
     fields.sort();
@@ -71,13 +77,25 @@ fn all_that_is_wrong_is_told_together() {
         r#"spec.labels["k"]"#,
         r#"spec.labels["n"]"#,
         "spec.stop.grace",
+        "spec.timeouts.max_runtime",
     ];
     assert_eq!(fields, expected);
 }
 
 #[test]
 fn each_bound_is_told_by_its_field() {
-    let cases: [(RunSpec, &str); 8] = [
+    let timeout = |max_runtime| RunSpec {
+        timeouts: Timeouts {
+            max_runtime: Some(max_runtime),
+        },
+        ..good()
+    };
+    let cases: [(RunSpec, &str); 10] = [
+        (timeout(Duration::ZERO), "spec.timeouts.max_runtime"),
+        (
+            timeout(limits::TIMEOUT_MAX + Duration::from_nanos(1)),
+            "spec.timeouts.max_runtime",
+        ),
         (
             RunSpec {
                 argv: vec![],
@@ -259,6 +277,7 @@ fn good() -> RunSpec {
         initial_input: None,
         labels: BTreeMap::new(),
         grace: None,
+        timeouts: Timeouts::default(),
     }
 }
 

@@ -5,7 +5,8 @@ use crate::{
     world::{Child, Fault, Row, Story, Temper},
 };
 use kennel_lifecycle::{
-    Announcement, Command, EndReason, Exit, Phase, Signal, StreamsEnd, TreeVerdict,
+    Announcement, Command, Deadline, EndReason, Exit, Phase, RunState, Signal, StreamsEnd,
+    TreeVerdict,
 };
 use proptest::prelude::*;
 use std::time::Duration;
@@ -77,6 +78,27 @@ proptest! {
         if outcome.reason == EndReason::Exited {
             prop_assert!(world.died_alone);
         }
+        if let EndReason::DeadlineExceeded(_) = outcome.reason {
+            prop_assert!(world.exceeded);
+        }
+    }
+
+    /// Whenever it is paused, and whatever it makes of the signals.
+    #[test]
+    fn a_run_is_stopped_when_it_has_run_for_as_long_as_it_may(story in story()) {
+        let limit = story.limit;
+        let stopped = story.wishes.iter().any(|(_, wish)| matches!(wish, Command::Stop(_)));
+        let world = story.told();
+        if world.exceeded {
+            prop_assert!(Some(world.ran) >= limit);
+        }
+        let Phase::Closed(outcome) = world.machine.phase() else {
+            return Ok(());
+        };
+        if world.exceeded && !stopped {
+            prop_assert_eq!(&outcome.reason, &EndReason::DeadlineExceeded(Deadline::MaxRuntime));
+            prop_assert_eq!(outcome.state(), RunState::Failed);
+        }
     }
 
     #[test]
@@ -99,6 +121,7 @@ proptest! {
             fault: Fault::None,
             worker: false,
             holder: false,
+            limit: None,
             wishes: vec![(4, Command::Pause), (turns, Command::Stop(abort(GRACE)))],
             order,
             echoes: vec![],
@@ -114,6 +137,7 @@ proptest! {
             fault: Fault::None,
             worker: true,
             holder: false,
+            limit: None,
             wishes: vec![(5, Command::Stop(abort(millis(grace)))), (5, Command::Stop(abort(millis(sooner))))],
             order,
             echoes: vec![],
@@ -131,6 +155,7 @@ fn a_leader_that_ends_in_a_stop_does_not_shorten_the_grace_of_its_workers() {
         fault: Fault::None,
         worker: true,
         holder: false,
+        limit: None,
         wishes: vec![(5, Command::Stop(abort(GRACE)))],
         order: vec![],
         echoes: vec![],
@@ -147,6 +172,7 @@ fn a_pipe_that_a_stranger_holds_is_cut() {
         fault: Fault::None,
         worker: false,
         holder: true,
+        limit: None,
         wishes: vec![],
         order: vec![],
         echoes: vec![],
@@ -188,16 +214,18 @@ fn story() -> impl Strategy<Value = Story> {
         ],
         any::<bool>(),
         any::<bool>(),
+        prop::option::of(0u64..2_000),
         prop::collection::vec(wish, 0..5),
         order(),
         prop::collection::vec((0usize..16, 0usize..16), 0..4),
     )
         .prop_map(
-            |(temper, fault, worker, holder, wishes, order, echoes)| Story {
+            |(temper, fault, worker, holder, limit, wishes, order, echoes)| Story {
                 temper,
                 fault,
                 worker,
                 holder,
+                limit,
                 wishes,
                 order,
                 echoes,

@@ -2,8 +2,8 @@
 
 use crate::samples::{GRACE, abort, assert_golden, failure, identity, killed_by};
 use kennel_lifecycle::{
-    Announcement, Command, Effect, Exit, Input, Machine, Phase, Proof, Report, RowState, Signal,
-    StartStage, StreamsEnd, Timestamp, TreeVerdict,
+    Announcement, Command, Deadline, Effect, Exit, Input, Machine, Phase, Proof, Report, RowState,
+    Signal, StartStage, StreamsEnd, Timestamp, TreeVerdict,
 };
 use std::{fmt::Write as _, time::Duration};
 
@@ -171,6 +171,10 @@ fn inputs() -> Vec<Input> {
         Report::Frozen,
         Report::NotFrozen,
         Report::Thawed,
+        Report::DeadlineExceeded {
+            which: Deadline::MaxRuntime,
+            grace: GRACE,
+        },
         Report::OutcomeRecorded,
     ];
     let commands = commands.into_iter().map(Input::Command);

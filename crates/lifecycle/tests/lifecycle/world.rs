@@ -5,11 +5,11 @@
 
 use crate::samples::{GRACE, abort, failure, identity, killed_by};
 use kennel_lifecycle::{
-    Announcement, Command, Effect, Exit, Input, Machine, Outcome, Phase, Proof, Report, RowState,
-    Signal, StartStage, StreamsEnd, Timestamp, TreeVerdict,
+    Announcement, Command, Countdown, Deadline, Effect, Exit, Input, Machine, Outcome, Phase,
+    Proof, Report, RowState, Signal, StartStage, StreamsEnd, Timestamp, TreeVerdict,
     ladder::{Ladder, StopPlan},
 };
-use std::collections::VecDeque;
+use std::{collections::VecDeque, time::Duration};
 
 #[derive(Clone, Debug)]
 pub(crate) struct Story {
@@ -19,6 +19,8 @@ pub(crate) struct Story {
     pub(crate) worker: bool,
     /// A process outside of the tree holds the output.
     pub(crate) holder: bool,
+    /// Milliseconds that the command may run, pauses not counted.
+    pub(crate) limit: Option<u64>,
     /// What is asked, each after so many reports.
     pub(crate) wishes: Vec<(usize, Command)>,
     /// Which source is heard next, when several have something to tell.
@@ -104,6 +106,11 @@ pub(crate) struct World {
     pub(crate) worker: bool,
     tree_told: bool,
     ladder: Option<Ladder>,
+    left: Option<Countdown>,
+    /// Milliseconds that the command has run unpaused.
+    pub(crate) ran: u64,
+    /// The time was up before anybody had stopped the tree.
+    pub(crate) exceeded: bool,
     pub(crate) frozen: bool,
     streams_told: bool,
     pub(crate) row: Row,
@@ -120,6 +127,9 @@ pub(crate) struct World {
 
 /// More reports than any story has; a machine that never comes to rest fails its test.
 const TURNS_MAX: usize = 1_000;
+
+/// How long nothing happens between two wishes, where time counts.
+const IDLE_MS: u64 = 100;
 
 impl Story {
     /// From the first wish to the last report. A run that goes on is ended by a last stop.
@@ -154,6 +164,9 @@ impl World {
             worker: false,
             tree_told: false,
             ladder: None,
+            left: None,
+            ran: 0,
+            exceeded: false,
             frozen: false,
             streams_told: false,
             row: Row::Absent,
@@ -189,7 +202,7 @@ impl World {
                 self.heard += 1;
                 self.tell(Input::Report(report));
             } else if let Some(at) = self.ladder.as_ref().and_then(Ladder::wake_at) {
-                self.now = self.now.max(at);
+                self.pass_to(at);
                 self.climb();
             } else if self.child == Child::Runs
                 && self.story.temper == Temper::EndsAlone
@@ -197,14 +210,45 @@ impl World {
             {
                 self.died_alone = true;
                 self.leader_dies(Exit::Code(0));
+            } else if let Some(at) = self.time_is_up_at() {
+                self.pass_to(at);
+                self.exceed();
             } else if self.story.wishes.is_empty() {
                 return;
             } else {
                 // Nothing happens until the next wish.
                 self.heard += 1;
+                let idle = self.story.limit.map_or(0, |_| IDLE_MS);
+                self.pass_to(self.now + idle);
             }
         }
         panic!("the run does not come to rest: {:?}", self.machine.phase());
+    }
+
+    fn pass_to(&mut self, now: u64) {
+        let passed = now.saturating_sub(self.now);
+        self.now += passed;
+        if self.child == Child::Runs && !self.frozen {
+            self.ran += passed;
+        }
+    }
+
+    /// When the keeper has to stop the tree, if that is what happens next.
+    fn time_is_up_at(&self) -> Option<u64> {
+        let left = self.left.filter(|_| self.ladder.is_none());
+        let at = left?.over_at()?;
+        (self.story.wishes.is_empty() || at <= self.now + IDLE_MS).then_some(at)
+    }
+
+    fn exceed(&mut self) {
+        self.exceeded = true;
+        self.left = None;
+        let exceeded = Report::DeadlineExceeded {
+            which: Deadline::MaxRuntime,
+            grace: GRACE,
+        };
+        self.report(Source::Keeper, exceeded);
+        self.stop_tree(&StopPlan::abort(GRACE));
     }
 
     fn next_report(&mut self) -> Option<Report> {
@@ -284,9 +328,15 @@ impl World {
                     Report::NotFrozen
                 };
                 self.report(Source::Keeper, seen);
+                if let Some(left) = self.left.as_mut().filter(|_| self.frozen) {
+                    left.stand(self.now);
+                }
             }
             Effect::Thaw => {
                 self.frozen = false;
+                if let Some(left) = &mut self.left {
+                    left.run(self.now);
+                }
                 self.report(Source::Keeper, Report::Thawed);
             }
             Effect::FinishOutput => self.streams_close(StreamsEnd::Cut),
@@ -372,6 +422,11 @@ impl World {
             return self.report(Source::Keeper, Report::TreeEnded(verdict));
         }
         self.report(Source::Keeper, Report::Executed);
+        self.left = self.story.limit.map(|limit| {
+            let mut left = Countdown::new(Duration::from_millis(limit));
+            left.run(self.now);
+            left
+        });
     }
 
     /// A second plan shortens the first; frozen and stopped tasks are continued after the signal.
@@ -430,6 +485,7 @@ impl World {
         }
         self.tree_told = true;
         self.ladder = None;
+        self.left = None;
         let verdict = TreeVerdict::Empty(Proof::CgroupAndEchild);
         self.report(Source::Keeper, Report::TreeEnded(verdict));
         if self.executed && !self.story.holder {

@@ -2,6 +2,7 @@
 //!
 //! Nothing here waits. What is to be told is collected in [`Run::told`] and sent by the loop.
 
+mod deadline;
 mod ending;
 mod hearing;
 mod members;
@@ -16,7 +17,7 @@ use crate::{
     wire::{Answer, ToShim, mirror::WireSignalResult},
 };
 use kennel_lifecycle::{
-    CgroupIdentity, Policy, RunId, Signal, Timestamp,
+    CgroupIdentity, Countdown, Policy, RunId, Signal, Timestamp,
     ladder::{Ladder, StopPlan},
 };
 use std::{os::fd::OwnedFd, path::PathBuf};
@@ -79,6 +80,8 @@ pub(super) struct Run {
     heard: Heard,
     ladder: Option<Ladder>,
     killed_at: Option<u64>,
+    /// What is left of the time that the command may run.
+    max_runtime: Option<Countdown>,
     pause: Pause,
     ended: bool,
     pub(super) acknowledged: bool,
@@ -105,6 +108,7 @@ impl Run {
             Err(why) => (None, Some(why)),
         };
         Self {
+            max_runtime: parts.policy.max_runtime.map(Countdown::new),
             id: parts.id,
             shim: Some(parts.shim),
             policy: parts.policy,
@@ -259,22 +263,24 @@ impl Run {
         let lost = self.tree.as_ref().is_some_and(|t| t.root == Root::Lost);
         let look = (self.heard.childless || lost || self.killed_at.is_some())
             .then_some(now + LOOK_AGAIN_MS);
-        [ladder, look, self.pause.wake_at(now)]
+        [ladder, look, self.deadline(), self.pause.wake_at(now)]
             .into_iter()
             .flatten()
             .min()
     }
 
-    /// One step after any event: climb, pause, look whether all is over.
+    /// One step after any event: climb, pause, count, look whether all is over.
     pub(super) fn step(&mut self, now: u64, shutting_down: bool) {
         if self.ended {
             return;
         }
         self.ask_last_will(now);
+        self.keep_deadline(now);
         self.climb(now);
         if self.ladder.is_none() {
             self.go_on_pausing(now);
         }
+        self.count(now);
         self.look(now, shutting_down);
     }
 

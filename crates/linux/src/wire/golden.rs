@@ -4,9 +4,9 @@ use super::{
     Answer, FromShim, LIST_BYTES_MAX, MEMBERS_TOLD_MAX, ToKeeper, ToServer, ToShim, VERSION,
     WireChild, WireListing, WireMember, WireShots, decode, encode,
     mirror::{
-        WireCgroup, WireExit, WireFact, WireFailure, WireHolds, WireHost, WireIdentity,
-        WireLeftover, WireLeftovers, WirePlan, WirePolicy, WireProcess, WireProof, WireRecord,
-        WireShot, WireShotResult, WireStage, WireTarget, WireVerdict,
+        WireCgroup, WireDeadline, WireExit, WireFact, WireFailure, WireHolds, WireHost,
+        WireIdentity, WireLeftover, WireLeftovers, WirePlan, WirePolicy, WireProcess, WireProof,
+        WireRecord, WireShot, WireShotResult, WireStage, WireTarget, WireVerdict,
     },
 };
 use serde::{Serialize, de::DeserializeOwned};
@@ -30,7 +30,10 @@ fn plan() -> WirePlan {
 }
 
 fn policy() -> WirePolicy {
-    WirePolicy { stop: plan() }
+    WirePolicy {
+        stop: plan(),
+        max_runtime_ms: Some(300),
+    }
 }
 
 fn process(pid: i32) -> WireProcess {
@@ -52,7 +55,7 @@ fn requests_have_these_bytes() {
         run_dir: "/r".into(),
         policy: policy(),
     };
-    check(&prepare, "010101e78a8d09022f72011e008827");
+    check(&prepare, "010101e78a8d09022f72011e00882701ac02");
     check(&ToKeeper::Release { run: 5 }, "010205");
     check(&ToKeeper::ShutGate { run: 5 }, "010305");
     let stop = ToKeeper::Stop {
@@ -123,6 +126,12 @@ fn answers_and_reports_have_these_bytes() {
         unlisted: 2,
     };
     check(&WireVerdict::Kept(left), "0104010eac0202736802");
+    let exceeded = ToServer::Report {
+        run: 5,
+        at_us: 1000,
+        fact: WireFact::DeadlineExceeded(WireDeadline::MaxRuntime),
+    };
+    check(&exceeded, "010205d00f0600");
     check(&ToServer::ShutdownNow, "0104");
     let answer = |answer| ToServer::Answer { seq: 1, answer };
     check(&answer(Answer::Signalled), "01010106");

@@ -3,8 +3,8 @@
 use crate::capability::{Capability, CapabilityName};
 use crate::client::{Fact, Holds, Shot, ShotResult, SignalResult, SignalTarget};
 use kennel_lifecycle::{
-    CgroupIdentity, Exit, HostIdentity, Leftover, Leftovers, Policy, ProcessIdentity, Proof,
-    RunIdentity, Signal, StartFailure, StartStage, TreeVerdict,
+    CgroupIdentity, Deadline, Exit, HostIdentity, Leftover, Leftovers, Policy, ProcessIdentity,
+    Proof, RunIdentity, Signal, StartFailure, StartStage, TreeVerdict,
     ladder::{Step, StopPlan},
     recovery::{CgroupSeen, ExitRecord, Host, Observation, Seen},
 };
@@ -115,6 +115,10 @@ mirror_enum!(
 mirror_enum!(
     /// [`StartStage`].
     WireStage = StartStage { Prepare, Cgroup, Fork, Session, Stdio, WorkDir, Record, Gate, Exec }
+);
+mirror_enum!(
+    /// [`Deadline`].
+    WireDeadline = Deadline { MaxRuntime }
 );
 mirror_struct!(
     /// [`StartFailure`].
@@ -265,11 +269,12 @@ pub(crate) struct WirePlan {
 
 impl From<&StopPlan> for WirePlan {
     fn from(real: &StopPlan) -> Self {
-        let ms = |wait: Duration| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
         let steps = real.steps.iter();
         Self {
-            steps: steps.map(|s| (s.signal.number(), ms(s.after))).collect(),
-            kill_after_ms: ms(real.kill_after),
+            steps: steps
+                .map(|s| (s.signal.number(), millis(s.after)))
+                .collect(),
+            kill_after_ms: millis(real.kill_after),
         }
     }
 }
@@ -289,16 +294,23 @@ impl From<WirePlan> for StopPlan {
     }
 }
 
+/// Rounded up: nobody gets less than was given.
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
+}
+
 /// [`Policy`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct WirePolicy {
     pub(crate) stop: WirePlan,
+    pub(crate) max_runtime_ms: Option<u64>,
 }
 
 impl From<&Policy> for WirePolicy {
     fn from(real: &Policy) -> Self {
         Self {
             stop: (&real.stop).into(),
+            max_runtime_ms: real.max_runtime.map(millis),
         }
     }
 }
@@ -307,6 +319,7 @@ impl From<WirePolicy> for Policy {
     fn from(wire: WirePolicy) -> Self {
         Self {
             stop: wire.stop.into(),
+            max_runtime: wire.max_runtime_ms.map(Duration::from_millis),
         }
     }
 }
@@ -389,6 +402,7 @@ pub(crate) enum WireFact {
     },
     LeaderExited(WireExit),
     TreeEnded(WireVerdict),
+    DeadlineExceeded(WireDeadline),
 }
 
 impl From<Fact> for WireFact {
@@ -408,6 +422,7 @@ impl From<Fact> for WireFact {
             },
             Fact::LeaderExited(exit) => Self::LeaderExited(exit.into()),
             Fact::TreeEnded(verdict) => Self::TreeEnded(verdict.into()),
+            Fact::DeadlineExceeded(which) => Self::DeadlineExceeded(which.into()),
         }
     }
 }
@@ -431,6 +446,7 @@ impl TryFrom<WireFact> for Fact {
             },
             WireFact::LeaderExited(exit) => Self::LeaderExited(exit.into()),
             WireFact::TreeEnded(verdict) => Self::TreeEnded(verdict.into()),
+            WireFact::DeadlineExceeded(which) => Self::DeadlineExceeded(which.into()),
         })
     }
 }

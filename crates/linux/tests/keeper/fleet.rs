@@ -45,6 +45,9 @@ const SCENARIOS: &[(&str, i32)] = &[
     ("termination_is_asked_of_the_server", 0),
     ("capabilities_are_told_as_they_were_tried_out", 0),
     ("many_runs_at_once_all_end", 0),
+    ("a_run_that_takes_too_long_is_ended_with_all_its_tree", 0),
+    ("time_that_a_run_is_paused_does_not_count", 0),
+    ("a_deadline_leaves_a_run_alone_that_is_being_stopped", 0),
 ];
 
 /// Surroundings that a keeper may be started in: how, with which scenario, and the code that it ends with.

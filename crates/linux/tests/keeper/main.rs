@@ -9,6 +9,7 @@ mod members;
 mod recorded;
 mod scenarios;
 mod stage;
+mod time;
 
 use std::process::ExitCode;
 

@@ -38,7 +38,7 @@ pub(crate) async fn play(name: &str, stage: &mut Stage) {
 }
 
 /// The best proof that this host can give.
-fn empty(stage: &Stage) -> Fact {
+pub(crate) fn empty(stage: &Stage) -> Fact {
     Fact::TreeEnded(TreeVerdict::Empty(if stage.has_cgroup() {
         Proof::CgroupAndEchild
     } else {
@@ -46,7 +46,7 @@ fn empty(stage: &Stage) -> Fact {
     }))
 }
 
-fn signals(facts: &[Fact]) -> Vec<Signal> {
+pub(crate) fn signals(facts: &[Fact]) -> Vec<Signal> {
     let sent = |fact: &Fact| match fact {
         Fact::SignalSent { signal, .. } => Some(*signal),
         _ => None,

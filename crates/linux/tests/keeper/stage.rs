@@ -243,6 +243,7 @@ impl Stage {
             run_dir: rundir::create(&self.dir.join("data"), run).expect("a run directory"),
             policy: Policy {
                 stop: StopPlan::abort(Duration::from_secs(2)),
+                max_runtime: None,
             },
         };
         (run, spec)

@@ -5,8 +5,8 @@ use super::{
     rows::{EPOCH, NODE, closure, new_run, opening},
 };
 use kennel_lifecycle::{
-    EndReason, Exit, Leftover, Leftovers, Proof, Signal, StartFailure, StartStage, StreamsEnd,
-    TreeVerdict,
+    Deadline, EndReason, Exit, Leftover, Leftovers, Proof, Signal, StartFailure, StartStage,
+    StreamsEnd, TreeVerdict,
 };
 use kennel_store::StoredState;
 
@@ -85,6 +85,7 @@ fn reasons() -> Vec<EndReason> {
         EndReason::ServiceLost,
         EndReason::Rebooted,
         EndReason::OrphanTerminated,
+        EndReason::DeadlineExceeded(Deadline::MaxRuntime),
     ];
     reasons.extend(stages.map(|stage| {
         EndReason::StartFailed(StartFailure {

@@ -5,6 +5,7 @@
 
 mod perform;
 mod publish;
+mod runtime;
 mod signalling;
 
 use crate::{
@@ -20,6 +21,7 @@ use kennel_lifecycle::{
 };
 use kennel_linux::client::{ChildSpec, ClientError, Fact, KeeperReport, Prepared, SignalResult};
 use kennel_store::{Desired, NewRun, RunRow, StoreError, Times};
+use runtime::Runtime;
 use signalling::Signalling;
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 use tokio::{
@@ -52,6 +54,7 @@ pub(crate) struct RunTask {
     child: Option<ChildSpec>,
     times: Times,
     stop_deadline: Option<Timestamp>,
+    runtime: Runtime,
     desired: Desired,
     output: Option<Output>,
     live: watch::Sender<Live>,
@@ -132,6 +135,7 @@ impl RunTask {
         reports: mpsc::Receiver<KeeperReport>,
     ) -> Self {
         let (done_sender, done) = mpsc::channel(DONE_QUEUED_MAX);
+        let runtime = Runtime::new(child.policy.max_runtime);
         Self {
             run: new.run,
             shared,
@@ -140,6 +144,7 @@ impl RunTask {
             child: Some(child),
             times: Times::default(),
             stop_deadline: None,
+            runtime,
             desired: Desired::Run,
             output: None,
             live,
@@ -254,6 +259,10 @@ impl RunTask {
             Fact::ExecFailed(failure) => Report::ExecFailed(failure),
             Fact::LeaderExited(exit) => Report::LeaderExited(exit),
             Fact::TreeEnded(tree) => Report::TreeEnded(tree),
+            Fact::DeadlineExceeded(which) => Report::DeadlineExceeded {
+                which,
+                grace: self.new.grace,
+            },
             Fact::SignalSent {
                 signal,
                 targets,

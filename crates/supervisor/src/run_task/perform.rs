@@ -150,11 +150,10 @@ impl RunTask {
             Announcement::LeaderExited(_) => self.times.leader_exited = Some(self.at),
             Announcement::StreamsClosed(_) => self.times.streams_closed = Some(self.at),
             Announcement::TreeEnded(TreeVerdict::Empty(_)) => self.times.tree_empty = Some(self.at),
-            Announcement::TreeEnded(_)
-            | Announcement::Recorded
-            | Announcement::Paused
-            | Announcement::Resumed
-            | Announcement::Stopping { .. } => {}
+            Announcement::Paused => self.runtime.pause(self.at),
+            Announcement::Resumed => self.runtime.resume(self.at),
+            Announcement::TreeEnded(_) | Announcement::Recorded | Announcement::Stopping { .. } => {
+            }
             Announcement::Ended(outcome) => self.say_ended(outcome),
         }
         let line = event::line(announcement, self.new.identity.as_ref());

@@ -42,6 +42,12 @@ impl RunTask {
             identity: self.new.identity.clone(),
             grace: self.new.grace,
             stop_deadline: self.stop_deadline,
+            deadline: match phase {
+                Phase::Running { .. } | Phase::Pausing { .. } => {
+                    self.runtime.over_at(self.times.started)
+                }
+                _ => None,
+            },
             spec_document: self.new.spec.clone(),
             labels: self.new.labels.clone(),
             traceparent: self.new.traceparent.clone(),

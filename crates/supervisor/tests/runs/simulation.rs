@@ -41,6 +41,15 @@ const CALLS: u64 = 60;
 /// On the test's clock: longer than any retry, grace or delay here.
 const LONG: Duration = Duration::from_mins(10);
 
+const GRACE: Duration = Duration::from_secs(1);
+
+fn killed() -> Exit {
+    Exit::Signal {
+        signal: Signal::KILL,
+        core_dumped: false,
+    }
+}
+
 /// The same numbers for the same seed.
 #[derive(Clone, Debug)]
 struct Dice(Arc<AtomicU64>);
@@ -201,6 +210,15 @@ impl Kernel for Shaky {
 
     fn release(&self, run: RunId) {
         self.world.release(run);
+        if self.dice.percent(20) {
+            let (world, dice) = (Arc::clone(&self.world), self.dice.clone());
+            tokio::spawn(async move {
+                dice.rest(200).await;
+                world.exceeds(run, &StopPlan::abort(GRACE));
+                sleep(GRACE).await;
+                world.end(run, killed());
+            });
+        }
     }
 
     fn shut_gate(&self, run: RunId) {
@@ -218,11 +236,7 @@ impl Kernel for Shaky {
         let (world, wait) = (Arc::clone(&self.world), plan.kill_after);
         tokio::spawn(async move {
             sleep(wait).await;
-            let exit = Exit::Signal {
-                signal: Signal::KILL,
-                core_dumped: false,
-            };
-            world.end(run, exit);
+            world.end(run, killed());
         });
     }
 

@@ -7,8 +7,9 @@
 
 use async_trait::async_trait;
 use kennel_lifecycle::{
-    Exit, HostIdentity, KeeperEpoch, NodeId, Outcome, ProcessIdentity, Proof, RowState, RunId,
-    RunIdentity, RunKind, RunSpec, Signal, StartFailure, StartStage, Timestamp, TreeVerdict,
+    Deadline, Exit, HostIdentity, KeeperEpoch, NodeId, Outcome, ProcessIdentity, Proof, RowState,
+    RunId, RunIdentity, RunKind, RunSpec, Signal, StartFailure, StartStage, Timeouts, Timestamp,
+    TreeVerdict,
     ladder::StopPlan,
     recovery::{CgroupSeen, ExitRecord, Host, Observation, Seen},
 };
@@ -220,6 +221,18 @@ impl World {
             fact,
         };
         let _ = self.events.send(KeeperEvent::Report(report));
+    }
+
+    /// The command has run for as long as it may, and nobody has stopped it yet: the keeper climbs by itself.
+    pub fn exceeds(&self, run: RunId, plan: &StopPlan) {
+        let mut state = self.state.lock().unwrap();
+        let child = state.children.get_mut(&run);
+        let runs = child.is_some_and(|c| c.alive && c.released && c.stop_plans.is_empty());
+        drop(state);
+        if runs {
+            self.report(run, Fact::DeadlineExceeded(Deadline::MaxRuntime));
+            self.climb(run, plan);
+        }
     }
 
     /// Takes a plan, and dies where the child's nature is such.
@@ -695,6 +708,7 @@ pub fn call(run: Option<RunId>) -> SpawnCall {
             initial_input: None,
             labels: BTreeMap::new(),
             grace: Some(Duration::from_secs(1)),
+            timeouts: Timeouts::default(),
         },
         spec_document: "{}".into(),
         spec_digest: vec![1],

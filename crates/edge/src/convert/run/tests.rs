@@ -1,6 +1,7 @@
 use super::*;
 use kennel_lifecycle::{
-    CgroupIdentity, HostIdentity, NodeId, Outcome, ProcessIdentity, RunId, Signal, Timestamp,
+    CgroupIdentity, Deadline, HostIdentity, NodeId, Outcome, ProcessIdentity, RunId, Signal,
+    Timestamp,
 };
 use kennel_supervisor::Times;
 use std::time::Duration;
@@ -116,6 +117,10 @@ fn an_end_reason_has_the_name_that_the_ended_event_gives_it() {
         (EndReason::ServiceLost, "serviceLost"),
         (EndReason::Rebooted, "rebooted"),
         (EndReason::OrphanTerminated, "orphanTerminated"),
+        (
+            EndReason::DeadlineExceeded(Deadline::MaxRuntime),
+            "deadlineExceeded",
+        ),
     ] {
         let json = crate::json::to_string(&end_reason(&reason));
         assert!(json.starts_with(&format!("{{\"{name}\":")), "{json}");
@@ -152,6 +157,7 @@ fn live() -> RunView {
         }),
         grace: Duration::from_secs(5),
         stop_deadline: None,
+        deadline: None,
         spec_document: r#"{"cwd":"/tmp"}"#.into(),
         labels: std::sync::Arc::default(),
         traceparent: Some("trace".to_owned()),

@@ -144,6 +144,7 @@ fn new(run_dir: &std::path::Path) -> Run {
         shim: 16,
         policy: Policy {
             stop: StopPlan::abort(std::time::Duration::ZERO),
+            max_runtime: None,
         },
         run_dir: run_dir.to_owned(),
         cgroup: Err("none".into()),

@@ -1,0 +1,55 @@
+//! A countdown counts what it is told to count, and nothing else.
+
+use kennel_lifecycle::Countdown;
+use proptest::prelude::*;
+use std::time::Duration;
+
+#[test]
+fn a_countdown_stands_still_until_it_is_run_and_while_it_is_stopped() {
+    let mut left = Countdown::new(Duration::from_millis(100));
+    assert_eq!(left.over_at(), None);
+    assert!(!left.is_over(u64::MAX));
+    left.run(1_000);
+    assert_eq!(left.over_at(), Some(1_100));
+    left.stand(1_060);
+    assert!(!left.is_over(9_000_000));
+    left.run(9_000_000);
+    assert!(!left.is_over(9_000_039) && left.is_over(9_000_040));
+}
+
+#[test]
+fn a_countdown_that_is_run_twice_does_not_begin_anew() {
+    let mut left = Countdown::new(Duration::from_millis(100));
+    left.run(0);
+    left.run(50);
+    assert_eq!(left.over_at(), Some(100));
+}
+
+#[test]
+fn the_longest_countdown_never_ends_early() {
+    let mut left = Countdown::new(Duration::MAX);
+    left.run(u64::MAX - 1);
+    assert_eq!(left.over_at(), Some(u64::MAX));
+}
+
+proptest! {
+    /// However a run is paused, it gets the time that it was given.
+    #[test]
+    fn only_time_that_was_not_paused_is_counted(
+        limit in 0u64..5_000,
+        spans in prop::collection::vec((0u64..1_000, 0u64..1_000), 0..12),
+    ) {
+        let mut left = Countdown::new(Duration::from_millis(limit));
+        let (mut now, mut counted) = (7u64, 0u64);
+        for (runs, stands) in spans {
+            left.run(now);
+            prop_assert_eq!(left.over_at(), Some(now + limit.saturating_sub(counted)));
+            now += runs;
+            counted += runs;
+            prop_assert_eq!(left.is_over(now), counted >= limit);
+            left.stand(now);
+            now += stands;
+            prop_assert_eq!(left.over_at(), None);
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! Runs that take longer than they may.
+
+use crate::{
+    abort,
+    world::{Nature, Stage, Temper, call},
+};
+use kennel_lifecycle::{Deadline, EndReason, RunId, RunState, ladder::StopPlan};
+use kennel_store::Desired;
+use kennel_supervisor::{
+    AbortCall, AbortWait, Condition, LifecycleEvent, Payload, Position, RunView, SpawnCall,
+};
+use std::time::Duration;
+
+const MAX: Duration = Duration::from_mins(1);
+const GRACE: Duration = Duration::from_secs(1);
+
+fn limited() -> SpawnCall {
+    let mut call = call(None);
+    call.spec.timeouts.max_runtime = Some(MAX);
+    call
+}
+
+async fn running(temper: Temper) -> (Stage, RunView) {
+    let nature = Nature {
+        temper,
+        ..Nature::default()
+    };
+    let stage = Stage::set(nature).await;
+    let spawned = stage.supervisor.spawn(limited()).await.unwrap();
+    (stage, spawned.run)
+}
+
+async fn ended(stage: &Stage, run: RunId) -> RunView {
+    let waited = stage.supervisor.wait(run, Condition::Ended).await.unwrap();
+    assert!(waited.reached);
+    waited.run
+}
+
+/// The reasons of the stations `stopping` and `ended`.
+async fn reasons(stage: &Stage, run: RunId) -> Vec<String> {
+    let events = stage.supervisor.events(run, Position::Beginning).await;
+    let (_, mut events) = events.unwrap();
+    let mut reasons = Vec::new();
+    while let Some(batch) = events.next(1 << 20).await.unwrap() {
+        for event in batch {
+            if let Payload::Lifecycle(
+                LifecycleEvent::Stopping { reason, .. } | LifecycleEvent::Ended { reason, .. },
+            ) = event.payload
+            {
+                reasons.push(reason);
+            }
+        }
+    }
+    reasons
+}
+
+#[tokio::test]
+async fn a_run_that_takes_too_long_fails_and_says_so() {
+    let (stage, run) = running(Temper::Obeys).await;
+    stage.world.exceeds(run.run, &StopPlan::abort(GRACE));
+    let view = ended(&stage, run.run).await;
+    let reason = EndReason::DeadlineExceeded(Deadline::MaxRuntime);
+    assert_eq!(view.outcome.unwrap().reason, reason);
+    assert_eq!(
+        (view.state, view.desired),
+        (RunState::Failed, Desired::Stop)
+    );
+    let row = stage.world.store.row(run.run).unwrap();
+    assert_eq!(row.outcome.unwrap().reason, reason);
+    assert_eq!(row.desired, Desired::Stop);
+    // The keeper has climbed by itself: no plan was sent to it after its own.
+    assert_eq!(stage.plans(run.run).len(), 1);
+    let reasons = reasons(&stage, run.run).await;
+    assert_eq!(reasons, ["max_runtime", "deadline_exceeded"]);
+}
+
+#[tokio::test]
+async fn a_stop_that_came_first_stays_the_reason() {
+    let (stage, run) = running(Temper::Ignores).await;
+    let call = AbortCall {
+        wait: AbortWait::None,
+        ..abort(run.run)
+    };
+    stage.supervisor.abort(call).await.unwrap();
+    stage.world.exceeds(run.run, &StopPlan::abort(GRACE));
+    let at_once = AbortCall {
+        grace: Some(Duration::ZERO),
+        ..abort(run.run)
+    };
+    let view = stage.supervisor.abort(at_once).await.unwrap();
+    let reason = view.outcome.unwrap().reason;
+    assert!(matches!(reason, EndReason::Aborted { .. }), "{reason:?}");
+}
+
+#[tokio::test]
+async fn an_abort_may_shorten_what_a_deadline_has_begun_and_is_not_its_reason() {
+    let (stage, run) = running(Temper::Ignores).await;
+    stage.world.exceeds(run.run, &StopPlan::abort(GRACE));
+    let at_once = AbortCall {
+        grace: Some(Duration::ZERO),
+        ..abort(run.run)
+    };
+    let view = stage.supervisor.abort(at_once).await.unwrap();
+    let reason = EndReason::DeadlineExceeded(Deadline::MaxRuntime);
+    assert_eq!(view.outcome.unwrap().reason, reason);
+    assert_eq!(stage.plans(run.run).len(), 2);
+}
+
+#[tokio::test]
+async fn a_run_shows_when_its_time_is_up_while_that_counts() {
+    let (stage, run) = running(Temper::Obeys).await;
+    let first = run.times.started.unwrap().plus(MAX);
+    assert_eq!(run.deadline, Some(first));
+    let paused = stage.supervisor.pause(run.run).await.unwrap();
+    assert_eq!((paused.state, paused.deadline), (RunState::Paused, None));
+    let resumed = stage.supervisor.resume(run.run).await.unwrap();
+    assert!(resumed.deadline.unwrap() > first);
+    stage.exits(run.run, 0);
+    assert_eq!(ended(&stage, run.run).await.deadline, None);
+
+    let unlimited = stage.supervisor.spawn(call(None)).await.unwrap().run;
+    assert_eq!(unlimited.deadline, None);
+    stage.exits(unlimited.run, 0);
+}

@@ -1,0 +1,86 @@
+//! Runs that take longer than they may.
+
+use crate::with_and_without_cgroup;
+use kennel_edge::pb::{DesiredState, RunState};
+use kennel_tests::{
+    Footprint, Kennel, Options, PATIENCE, RunExt, SpecExt, client::micros, eventually,
+    kennel::kill_exactly, must, naughty, sh,
+};
+use nix::sys::signal::Signal;
+use std::time::Duration;
+
+with_and_without_cgroup!(
+    a_run_that_takes_too_long_is_ended_to_the_last,
+    a_deadline_is_kept_while_the_server_hangs,
+    a_pause_moves_the_deadline,
+);
+
+/// Enough for a tree to stand, and not much more.
+const MAX: Duration = Duration::from_secs(3);
+
+async fn a_run_that_takes_too_long_is_ended_to_the_last(options: Options) {
+    let kennel = Kennel::start(options).await;
+    let mut client = kennel.client().await;
+    let spec = naughty(&["mixed-tree"]).max_runtime(MAX);
+    let run = must("spawn", client.spawn(spec).await);
+    let print = Footprint::of_run(&run);
+    let started = run.attempt().start_time.as_ref().map(micros);
+    let due = run.deadline_time.as_ref().map(micros);
+    let max = i64::try_from(MAX.as_micros()).expect("it is short");
+    assert_eq!(due, started.map(|at| at + max));
+
+    let run = must("wait", client.ended(&run.run_id).await);
+    assert_eq!(
+        (run.state(), run.reason()),
+        (RunState::Failed, "deadline_exceeded")
+    );
+    assert_eq!(run.desired(), DesiredState::Stop);
+    assert_eq!(run.deadline_time, None);
+    assert!(run.tree_is_empty(), "{:?}", run.tree_verdict);
+    let [leader_exited, ..] = run.three_ends();
+    assert!(leader_exited >= due.expect("a limit"), "{run:?}");
+    print.assert_nothing_left();
+}
+
+async fn a_deadline_is_kept_while_the_server_hangs(options: Options) {
+    let kennel = Kennel::start(options).await;
+    let mut client = kennel.client().await;
+    let run = must(
+        "spawn",
+        client
+            .spawn(naughty(&["mixed-tree"]).max_runtime(MAX))
+            .await,
+    );
+    client.hear_up(&run.run_id).await;
+    let print = Footprint::of_run(&run);
+    let server = kennel.server().expect("a server");
+    kill_exactly(&server, Signal::SIGSTOP);
+    eventually("the tree is gone", PATIENCE, || {
+        print.count().is_empty().then_some(())
+    })
+    .await;
+    kill_exactly(&server, Signal::SIGCONT);
+    let run = must("wait", client.ended(&run.run_id).await);
+    assert_eq!(run.reason(), "deadline_exceeded", "{run:?}");
+    assert!(run.tree_is_empty(), "{:?}", run.tree_verdict);
+}
+
+async fn a_pause_moves_the_deadline(options: Options) {
+    let kennel = Kennel::start(options).await;
+    let mut client = kennel.client().await;
+    let script = "while :; do sleep 1000; done";
+    let run = must("spawn", client.spawn(sh(script).max_runtime(MAX)).await);
+    let first = run.deadline_time.as_ref().map(micros).expect("a limit");
+    let paused = must("pause", client.pause(&run.run_id).await);
+    assert_eq!(paused.deadline_time, None);
+    // Another run's whole life goes by meanwhile.
+    let other = must("spawn", client.spawn(sh("sleep 1")).await);
+    must("wait", client.ended(&other.run_id).await);
+    let resumed = must("resume", client.resume(&run.run_id).await);
+    let second = resumed.deadline_time.as_ref().map(micros).expect("a limit");
+    assert!(second >= first + 1_000_000, "{first} {second}");
+    let run = must("wait", client.ended(&run.run_id).await);
+    assert_eq!(run.reason(), "deadline_exceeded", "{run:?}");
+    let [leader_exited, ..] = run.three_ends();
+    assert!(leader_exited >= first + 1_000_000, "{run:?}");
+}
