@@ -17,6 +17,7 @@ mod restart;
 mod shutdown;
 mod terminal;
 mod time;
+mod trees;
 
 /// Runs one test twice: with the control groups that the host allows, and without any.
 macro_rules! with_and_without_cgroup {

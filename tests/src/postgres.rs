@@ -260,8 +260,9 @@ impl Drop for Postgres {
     }
 }
 
-/// Postgres refuses to be root; Debian's package brings a user for it.
-fn unprivileged_user() -> Option<(Uid, Gid)> {
+/// Postgres refuses to be root; Debian's package brings a user for it. `None`: the test is not root.
+#[must_use]
+pub fn unprivileged_user() -> Option<(Uid, Gid)> {
     if !Uid::effective().is_root() {
         return None;
     }
@@ -271,7 +272,9 @@ fn unprivileged_user() -> Option<(Uid, Gid)> {
     Some((user.uid, user.gid))
 }
 
-fn binaries() -> PathBuf {
+/// Where the newest installed one has its programs.
+#[must_use]
+pub fn binaries() -> PathBuf {
     let versions = Path::new("/usr/lib/postgresql");
     let mut found: Vec<PathBuf> = fs::read_dir(versions)
         .unwrap_or_else(|error| panic!("{}: {error}; `make tools` installs it", versions.display()))

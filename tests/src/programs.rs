@@ -34,7 +34,22 @@ pub fn naughty() -> PathBuf {
 /// Python with grpcio, as `.ci/tools` has made it.
 #[must_use]
 pub fn python() -> PathBuf {
-    let tools = std::env::var_os("KENNEL_TOOLS").map_or_else(
+    existing(tools().join("python/bin/python"), "make tools")
+}
+
+/// Where npx finds a server of the Model Context Protocol, as `.ci/tools` has made it.
+#[must_use]
+pub fn mcp_dir() -> PathBuf {
+    let dir = tools().join("mcp");
+    existing(
+        dir.join("node_modules/.bin/mcp-server-everything"),
+        "make tools",
+    );
+    dir
+}
+
+fn tools() -> PathBuf {
+    std::env::var_os("KENNEL_TOOLS").map_or_else(
         || {
             let target = profile_dir();
             target
@@ -43,8 +58,7 @@ pub fn python() -> PathBuf {
                 .join("tools")
         },
         PathBuf::from,
-    );
-    existing(tools.join("python/bin/python"), "make tools")
+    )
 }
 
 /// The repository.

@@ -1,0 +1,66 @@
+//! cargo: a build script is a program of somebody else's, and may leave something running.
+
+use super::{Work, abort_leaves_nothing, end_leaves_nothing};
+use crate::with_and_without_cgroup;
+use kennel_edge::pb::RunSpec;
+use kennel_tests::{Options, SpecExt, argv};
+use std::{env, fs, path::Path};
+
+with_and_without_cgroup!(
+    nothing_of_an_aborted_build_is_left,
+    nothing_of_a_build_that_ends_is_left,
+);
+
+/// Where the tools are, if they are not where they usually are.
+const TOOLCHAIN: [&str; 3] = ["CARGO_HOME", "RUSTUP_HOME", "RUSTUP_TOOLCHAIN"];
+
+const MANIFEST: &str =
+    "[package]\nname = \"tiny\"\nversion = \"1.0.0\"\nedition = \"2024\"\n[workspace]\n";
+
+const BUILD_SCRIPT: &str = r#"
+use std::process::{Command, Stdio};
+
+fn main() {
+    let left = Command::new("setsid").args(["sleep", "600"])
+        .stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+    left.expect("sleep starts");
+    if std::env::var_os("STAYS").is_some() {
+        let _ = Command::new("sh").args(["-c", "sleep 600; true"]).status();
+    }
+}
+"#;
+
+async fn nothing_of_an_aborted_build_is_left(options: Options) {
+    // cargo, the build script, a shell, two sleeps.
+    abort_leaves_nothing(options, build, "Compiling", 5).await;
+}
+
+async fn nothing_of_a_build_that_ends_is_left(options: Options) {
+    end_leaves_nothing(options, build).await;
+}
+
+fn build(scratch: &Path, work: Work) -> RunSpec {
+    let dir = scratch.join("tiny");
+    fs::create_dir_all(dir.join("src")).expect("made");
+    for (file, text) in [
+        ("Cargo.toml", MANIFEST),
+        ("build.rs", BUILD_SCRIPT),
+        ("src/main.rs", "fn main() {}\n"),
+    ] {
+        fs::write(dir.join(file), text).expect("written");
+    }
+    let mut spec = argv(&["cargo", "build", "--offline"]).env(
+        "CARGO_TARGET_DIR",
+        &dir.join("target").display().to_string(),
+    );
+    if work == Work::Stays {
+        spec = spec.env("STAYS", "1");
+    }
+    for name in TOOLCHAIN {
+        if let Ok(value) = env::var(name) {
+            spec = spec.env(name, &value);
+        }
+    }
+    spec.cwd = Some(dir.display().to_string());
+    spec
+}

@@ -1,0 +1,42 @@
+//! A server of the Model Context Protocol under npx, as agents start them.
+
+use super::{Work, abort_leaves_nothing, end_leaves_nothing};
+use crate::with_and_without_cgroup;
+use kennel_edge::pb::RunSpec;
+use kennel_tests::{Options, SpecExt, programs, sh};
+use std::path::Path;
+
+with_and_without_cgroup!(
+    nothing_of_an_aborted_tool_server_is_left,
+    nothing_of_a_tool_server_that_ends_is_left,
+);
+
+/// The first message of a client.
+const INITIALIZE: &str = r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-03-26","capabilities":{},"clientInfo":{"name":"kennel","version":"0"}}}"#;
+
+async fn nothing_of_an_aborted_tool_server_is_left(options: Options) {
+    // The shell, the one that keeps the input open and its sleep, npx, and the server.
+    abort_leaves_nothing(options, tool_server, "\"serverInfo\"", 4).await;
+}
+
+async fn nothing_of_a_tool_server_that_ends_is_left(options: Options) {
+    end_leaves_nothing(options, tool_server).await;
+}
+
+/// The server answers `initialize` and ends with its input.
+fn tool_server(scratch: &Path, work: Work) -> RunSpec {
+    let server = "npx --no-install mcp-server-everything stdio";
+    let mut spec = sh(&match work {
+        Work::Stays => format!("{{ cat; sleep 600; }} | {server}"),
+        Work::Ends => format!("setsid sleep 600 </dev/null >/dev/null 2>&1 & exec {server}"),
+    });
+    spec = spec
+        .env(
+            "npm_config_cache",
+            &scratch.join("cache").display().to_string(),
+        )
+        .env("npm_config_update_notifier", "false");
+    spec.cwd = Some(programs::mcp_dir().display().to_string());
+    spec.initial_input = Some(format!("{INITIALIZE}\n").into_bytes().into());
+    spec
+}

@@ -1,0 +1,98 @@
+//! Trees of programs that people run: package managers, compilers, a server of tools, a database. Each is aborted in the
+//! middle of its work, and each ends by itself while something of it still runs; nothing is left either time.
+
+mod cargo;
+mod java;
+mod mcp;
+mod npm;
+mod postgres;
+
+use kennel_edge::pb::{RunSpec, RunState};
+use kennel_tests::{Footprint, Heard, Kennel, Options, RunExt, eventually, must, procfs, within};
+use std::{path::Path, time::Duration};
+
+/// A compiler's or a database's first start on a busy machine.
+const PROGRAM_PATIENCE: Duration = Duration::from_mins(2);
+/// Between two looks at a tree that ends by itself.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// Whether a program works until it is ended, or ends by itself and leaves a process behind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Work {
+    Stays,
+    Ends,
+}
+
+/// Aborts the run of this spec once it has said `up` and has so many processes.
+async fn abort_leaves_nothing(
+    options: Options,
+    spec: fn(&Path, Work) -> RunSpec,
+    up: &str,
+    grown: usize,
+) {
+    let kennel = Kennel::start(options).await;
+    let mut client = kennel.client().await;
+    let spec = spec(kennel.scratch(), Work::Stays);
+    let run = must("spawn", client.spawn(spec).await);
+    let mut stream = must("stream", client.events_after(&run.run_id, 0).await);
+    let mut heard = Heard::default();
+    while !says(&heard, up) {
+        let message = within(up, PROGRAM_PATIENCE, stream.message()).await;
+        let message = must("stream", message);
+        heard.take(message.unwrap_or_else(|| panic!("it ended before {up:?}: {}", told(&heard))));
+    }
+    let shim = run.attempt().shim_pid;
+    eventually("its tree has grown", PROGRAM_PATIENCE, || {
+        (procfs::descendants(&procfs::all(), shim).len() >= grown).then_some(())
+    })
+    .await;
+    let print = Footprint::of_run(&run);
+
+    let aborting = client.abort(&run.run_id);
+    let run = must("abort", within("it ends", PROGRAM_PATIENCE, aborting).await);
+
+    assert_eq!(run.reason(), "aborted");
+    assert!(run.tree_is_empty(), "{:?}", run.tree_verdict);
+    run.three_ends();
+    print.assert_nothing_left();
+}
+
+/// Lets the run of this spec come to its end, which is a success and leaves a process to its tree.
+async fn end_leaves_nothing(options: Options, spec: fn(&Path, Work) -> RunSpec) {
+    let kennel = Kennel::start(options).await;
+    let mut client = kennel.client().await;
+    let spec = spec(kennel.scratch(), Work::Ends);
+    let run = must("spawn", client.spawn(spec).await);
+    let mut print = Footprint::of_run(&run);
+    let mut asking = kennel.client().await;
+    let ended = asking.ended(&run.run_id);
+    tokio::pin!(ended);
+    let ended = async {
+        loop {
+            tokio::select! {
+                ended = &mut ended => break ended,
+                () = tokio::time::sleep(LOOK_EVERY) => print.learn(run.attempt().shim_pid),
+            }
+        }
+    };
+    let ended = must("wait", within("it ends", PROGRAM_PATIENCE, ended).await);
+
+    let heard = must("stream", client.hear_all(&run.run_id, 0).await);
+    assert_eq!(ended.state(), RunState::Succeeded, "{}", told(&heard));
+    assert!(ended.tree_is_empty(), "{:?}", ended.tree_verdict);
+    ended.three_ends();
+    assert!(!heard.signals().is_empty(), "nobody was left to end");
+    print.assert_nothing_left();
+}
+
+fn says(heard: &Heard, text: &str) -> bool {
+    [&heard.stdout, &heard.stderr]
+        .iter()
+        .any(|bytes| String::from_utf8_lossy(bytes).contains(text))
+}
+
+fn told(heard: &Heard) -> String {
+    [&heard.stdout, &heard.stderr]
+        .map(|bytes| String::from_utf8_lossy(bytes).into_owned())
+        .join("\n")
+}

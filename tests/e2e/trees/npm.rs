@@ -1,0 +1,109 @@
+//! npm: its scripts are shells in shells, and an install script may leave something running.
+
+use super::{Work, abort_leaves_nothing, end_leaves_nothing};
+use crate::with_and_without_cgroup;
+use kennel_edge::pb::RunSpec;
+use kennel_tests::{Options, SpecExt, argv};
+use std::{fs, path::Path};
+
+with_and_without_cgroup!(
+    nothing_of_an_aborted_install_is_left,
+    nothing_of_an_ended_install_is_left,
+    nothing_of_aborted_scripts_is_left,
+    nothing_of_ended_scripts_is_left,
+);
+
+/// Leaves a process in a session of its own.
+const LEAVE: &str = "setsid sleep 600 </dev/null >/dev/null 2>&1 &";
+
+async fn nothing_of_an_aborted_install_is_left(options: Options) {
+    // npm, and of its install script: the shell that npm starts, the one in it, two sleeps.
+    abort_leaves_nothing(options, install, "installing", 5).await;
+}
+
+async fn nothing_of_an_ended_install_is_left(options: Options) {
+    end_leaves_nothing(options, install).await;
+}
+
+async fn nothing_of_aborted_scripts_is_left(options: Options) {
+    // npm, npm in it, and the shells and sleeps of both.
+    abort_leaves_nothing(options, scripts, "working", 6).await;
+}
+
+async fn nothing_of_ended_scripts_is_left(options: Options) {
+    end_leaves_nothing(options, scripts).await;
+}
+
+/// `npm install` of a package that lies beside, with an install script.
+fn install(scratch: &Path, work: Work) -> RunSpec {
+    let script = match work {
+        Work::Stays => format!("{LEAVE} sh -c 'sh -c \"echo installing; sleep 600\"; true'"),
+        Work::Ends => format!("{LEAVE} sh -c 'sh -c \"echo installing\"; true'"),
+    };
+    package(
+        &scratch.join("part"),
+        "part",
+        &[("install", "sh ./install.sh")],
+        "{}",
+    );
+    fs::write(scratch.join("part/install.sh"), script).expect("written");
+    package(
+        &scratch.join("app"),
+        "app",
+        &[],
+        "{\"part\": \"file:../part\"}",
+    );
+    npm(
+        scratch,
+        &["install", "--install-links", "--foreground-scripts"],
+    )
+}
+
+/// `npm run` of a script that runs another one.
+fn scripts(scratch: &Path, work: Work) -> RunSpec {
+    let inner = match work {
+        Work::Stays => "sh -c 'sleep 600 & echo working; sleep 600'",
+        Work::Ends => "sh -c 'echo working'",
+    };
+    let outer = format!("{LEAVE} npm run inner");
+    package(
+        &scratch.join("app"),
+        "app",
+        &[("outer", &outer), ("inner", inner)],
+        "{}",
+    );
+    npm(scratch, &["run", "outer"])
+}
+
+fn package(dir: &Path, name: &str, scripts: &[(&str, &str)], dependencies: &str) {
+    fs::create_dir(dir).expect("made");
+    let scripts: serde_json::Map<_, _> = scripts
+        .iter()
+        .map(|(name, script)| ((*name).to_owned(), (*script).into()))
+        .collect();
+    let dependencies: serde_json::Value = serde_json::from_str(dependencies).expect("JSON");
+    let manifest = serde_json::json!({
+        "name": name,
+        "version": "1.0.0",
+        "scripts": scripts,
+        "dependencies": dependencies,
+    });
+    fs::write(dir.join("package.json"), manifest.to_string()).expect("written");
+}
+
+fn npm(scratch: &Path, words: &[&str]) -> RunSpec {
+    let mut all = vec![
+        "npm",
+        "--offline",
+        "--no-audit",
+        "--no-fund",
+        "--no-update-notifier",
+    ];
+    all.extend_from_slice(words);
+    let mut spec = argv(&all).env(
+        "npm_config_cache",
+        &scratch.join("cache").display().to_string(),
+    );
+    spec.cwd = Some(scratch.join("app").display().to_string());
+    spec
+}
