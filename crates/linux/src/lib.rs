@@ -30,5 +30,5 @@ mod tree;
 mod wire;
 
 pub use output_pipe::{Look, OutputPipe};
-pub use own_process::{effective_uid, harden_process};
+pub use own_process::{effective_uid, end_main_thread, harden_process};
 pub use server_socket::server_socket;

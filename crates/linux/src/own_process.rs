@@ -1,6 +1,7 @@
 //! What a process of Kennel's asks of the kernel about itself.
 
 use nix::{errno::Errno, sys::prctl, unistd};
+use std::{thread::sleep, time::Duration};
 
 /// Makes this process undumpable: a process of the same uid then cannot read its environment, take its descriptors
 /// with `pidfd_getfd` or trace it. exec(2) undoes it, so each process of ours calls it first thing.
@@ -12,6 +13,16 @@ pub fn harden_process() -> Result<(), Errno> {
 #[must_use]
 pub fn effective_uid() -> u32 {
     unistd::geteuid().as_raw()
+}
+
+/// Ends the calling thread, which must be the main one, and leaves the process to its other threads. Where the kernel
+/// does not do it, waits for `otherwise`.
+pub fn end_main_thread(otherwise: Duration) -> ! {
+    // SAFETY: exit(2) takes an integer and ends this thread alone, without running anything of ours. The main thread's
+    // stack stays mapped, so what other threads borrow from it stays valid.
+    unsafe { libc::syscall(libc::SYS_exit, 0) };
+    sleep(otherwise);
+    std::process::abort()
 }
 
 #[cfg(test)]

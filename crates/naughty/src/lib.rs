@@ -1,0 +1,227 @@
+//! The escape suite: programs that try to outlive their run, one trick each.
+//!
+//! A program has a *leader*, which is the command of the run. It starts its *actors*, waits until each of them is in
+//! position, says `up`, and stays until it gets SIGUSR1: then it exits with 0 and leaves the rest behind (the one that
+//! kills its shim does that first, and stays). Where a trick
+//! cannot be done here it says `cannot: <why>` and exits. Nobody outlives [`LIFE`], whatever becomes of a test.
+
+mod actor;
+mod leader;
+mod place;
+
+use nix::{
+    errno::Errno,
+    sys::{
+        signal::{SigEvent, SigevNotify, Signal},
+        timer::{Expiration, Timer, TimerSetTimeFlags},
+    },
+    time::ClockId,
+};
+use std::{
+    env, ffi::OsStr, io, path::PathBuf, process::Command, process::ExitCode, time::Duration,
+};
+
+/// The word after the binary's name that leads here.
+pub const WORD: &str = "naughty";
+/// What a leader says when all are in position.
+pub const UP: &str = "up";
+/// Begins what a leader says when its trick cannot be done here.
+pub const CANNOT: &str = "cannot: ";
+/// Most processes that one program makes.
+pub const STORM: u32 = 300;
+/// No process of a program lives longer.
+pub const LIFE: Duration = Duration::from_secs(150);
+
+/// What a program has to be given, or wants of its host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wants {
+    /// Nothing.
+    Nothing,
+    /// The number of a process that is the first of another pid namespace (see [`HOLD_NAMESPACE`]).
+    ForeignNamespace,
+    /// A control group that its command may write to.
+    WritableGroup,
+    /// A copy of the binary that belongs to root and has the setuid bit, and a service that is not root.
+    SetuidCopy,
+}
+
+/// One program.
+#[derive(Clone, Copy, Debug)]
+pub struct Program {
+    /// What it is called on the command line and in tables.
+    pub name: &'static str,
+    /// What it does, in a few words.
+    pub does: &'static str,
+    /// What it needs.
+    pub wants: Wants,
+}
+
+const fn program(name: &'static str, does: &'static str, wants: Wants) -> Program {
+    Program { name, does, wants }
+}
+
+/// All of them.
+pub const PROGRAMS: [Program; 20] = [
+    program("child", "leaves an ordinary child", Wants::Nothing),
+    program("setsid", "a child in a session of its own", Wants::Nothing),
+    program(
+        "double-fork",
+        "a grandchild whose parent is gone",
+        Wants::Nothing,
+    ),
+    program(
+        "daemon",
+        "daemon(3): forked twice, own session, no streams",
+        Wants::Nothing,
+    ),
+    program(
+        "no-environment",
+        "an orphan in its own session, executed with an empty environment",
+        Wants::Nothing,
+    ),
+    program(
+        "overwritten",
+        "an orphan in its own session that overwrites its argv and environ",
+        Wants::Nothing,
+    ),
+    program(
+        "own-pid-namespace",
+        "an orphan in a pid namespace that the run has made",
+        Wants::Nothing,
+    ),
+    program(
+        "foreign-pid-namespace",
+        "enters a pid namespace of somebody else, and is orphaned there",
+        Wants::ForeignNamespace,
+    ),
+    program(
+        "leaves-cgroup",
+        "moves itself out of the run's control group",
+        Wants::WritableGroup,
+    ),
+    program(
+        "own-cgroup",
+        "makes a control group below the run's and moves into it",
+        Wants::WritableGroup,
+    ),
+    program(
+        "ignores-signals",
+        "blocks every signal that can be blocked",
+        Wants::Nothing,
+    ),
+    program("stopped", "stops itself with SIGSTOP", Wants::Nothing),
+    program(
+        "ptraced",
+        "is held in a trace stop by its sibling",
+        Wants::Nothing,
+    ),
+    program(
+        "zombie-leader",
+        "the leader's main thread has ended, another goes on",
+        Wants::Nothing,
+    ),
+    program(
+        "closes-everything",
+        "closes every descriptor",
+        Wants::Nothing,
+    ),
+    program(
+        "keeps-pipe",
+        "an orphan that holds the run's output open",
+        Wants::Nothing,
+    ),
+    program(
+        "kills-shim",
+        "kills its own shim; a child of it is deaf to signals",
+        Wants::Nothing,
+    ),
+    program(
+        "respawns",
+        "starts each child anew that was ended",
+        Wants::Nothing,
+    ),
+    program(
+        "fork-storm",
+        "300 processes, each in its own session and deaf to signals",
+        Wants::Nothing,
+    ),
+    program(
+        "setuid-root",
+        "a child that becomes root by a setuid program",
+        Wants::SetuidCopy,
+    ),
+];
+
+/// The word that makes a process hold a pid namespace open for others; it says the number of the namespace's first
+/// process and stays.
+pub const HOLD_NAMESPACE: &str = "hold-namespace";
+
+/// Plays the part that the words name: a program's name or that of an actor.
+#[must_use]
+pub fn main(words: &[String]) -> ExitCode {
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    if let Err(errno) = end_after_life() {
+        eprint_line(&format!("no timer: {errno}"));
+        return ExitCode::FAILURE;
+    }
+    let done = match words.split_first() {
+        Some((&HOLD_NAMESPACE, [])) => actor::hold_namespace(),
+        Some((&"actor", part)) => actor::play(part),
+        Some((name, arguments)) => leader::lead(name, arguments),
+        None => Err(Failed("no program is named".to_owned())),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Failed(why)) => {
+            eprint_line(&why);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// What could not be done, in words.
+#[derive(Debug)]
+struct Failed(String);
+
+/// For `map_err` on a call.
+fn at<E: std::fmt::Display>(what: &'static str) -> impl Fn(E) -> Failed {
+    move |error| Failed(format!("{what}: {error}"))
+}
+
+/// SIGKILL from a timer of its own, which ends a process that is stopped or deaf, too. Neither fork nor exec hand it on.
+fn end_after_life() -> Result<(), Errno> {
+    let event = SigEvent::new(SigevNotify::SigevSignal {
+        signal: Signal::SIGKILL,
+        si_value: 0,
+    });
+    let mut timer = Timer::new(ClockId::CLOCK_MONOTONIC, event)?;
+    timer.set(Expiration::OneShot(LIFE.into()), TimerSetTimeFlags::empty())?;
+    std::mem::forget(timer);
+    Ok(())
+}
+
+/// This program again, in another part.
+fn again<'a>(words: impl IntoIterator<Item = &'a str>) -> Result<Command, Failed> {
+    let own = env::current_exe().map_err(at("own executable"))?;
+    Ok(as_actor(own, words))
+}
+
+fn as_actor<'a>(program: PathBuf, words: impl IntoIterator<Item = &'a str>) -> Command {
+    let mut command = Command::new(program);
+    command.arg(OsStr::new(WORD)).arg("actor").args(words);
+    command
+}
+
+fn print_line(text: &str) -> Result<(), Failed> {
+    use io::Write as _;
+    let mut out = io::stdout().lock();
+    writeln!(out, "{text}")
+        .and_then(|()| out.flush())
+        .map_err(at("standard output"))
+}
+
+fn eprint_line(text: &str) {
+    use io::Write as _;
+    // Nobody may be reading.
+    let _ = writeln!(io::stderr(), "naughty: {text}");
+}
