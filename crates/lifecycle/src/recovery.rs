@@ -122,7 +122,10 @@ fn tree_verdict(seen: &Observation) -> TreeVerdict {
         (Some(TreeVerdict::Empty(_)), CgroupSeen::Empty) => {
             TreeVerdict::Empty(Proof::CgroupAndEchild)
         }
-        (Some(verdict @ TreeVerdict::Empty(_)), CgroupSeen::None) => verdict,
+        (
+            Some(verdict @ (TreeVerdict::Empty(_) | TreeVerdict::Unverified(_))),
+            CgroupSeen::None,
+        ) => verdict,
         (_, CgroupSeen::Empty) => TreeVerdict::Empty(Proof::Cgroup),
         (_, CgroupSeen::Populated) if seen.hints.is_empty() => {
             TreeVerdict::Unverified("the control group is still populated".into())

@@ -1,11 +1,14 @@
 //! The marker in the environment: a hint at whose run a process is, never a proof.
 
 use crate::procfs;
-use kennel_lifecycle::RunId;
+use kennel_lifecycle::{Proof, RunId, TreeVerdict};
 use std::{collections::HashMap, fs};
 
 /// The variable whose value is the run's id.
 pub(crate) const RUN_ID_VAR: &str = "KENNEL_RUN_ID";
+
+/// Most processes that are named; one is enough to doubt.
+const ELSEWHERE_MAX: usize = 16;
 
 /// The run that a process says it belongs to.
 pub(crate) fn of(pid: i32) -> Option<RunId> {
@@ -25,4 +28,69 @@ pub(crate) fn scan() -> HashMap<RunId, Vec<i32>> {
         }
     }
     found
+}
+
+/// Living processes that carry this run's marker in a pid namespace below our own. A process that enters such a
+/// namespace and is orphaned there goes to that namespace's first process: no subreaper of ours hears of its end.
+pub(crate) fn elsewhere(run: RunId) -> Vec<i32> {
+    let own = procfs::namespace_depth(std::process::id().cast_signed());
+    let pids = procfs::all_pids().unwrap_or_default();
+    pids.into_iter()
+        .filter(|pid| of(*pid) == Some(run) && procfs::namespace_depth(*pid) > own)
+        .take(ELSEWHERE_MAX)
+        .collect()
+}
+
+/// The verdict of a shim that has no child left, where there is no control group: a marker is no proof, so nobody is
+/// signalled and nobody called a survivor, but the tree is not called empty either.
+pub(crate) fn without_group(elsewhere: &[i32]) -> TreeVerdict {
+    if elsewhere.is_empty() {
+        return TreeVerdict::Empty(Proof::Echild);
+    }
+    TreeVerdict::Unverified(format!(
+        "processes in another pid namespace bear this run's marker, out of the shim's sight: {elsewhere:?}"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::{Command, Stdio};
+
+    #[test]
+    fn who_is_marked_in_another_pid_namespace_is_found() {
+        let run = RunId::from_u128(0x00c0_ffee);
+        let marked = |program: &str| {
+            let mut command = Command::new(program);
+            command
+                .env(RUN_ID_VAR, run.to_string())
+                .stdout(Stdio::null());
+            command
+        };
+        let mut here = marked("sleep").arg("60").spawn().expect("sleep starts");
+        let mut there = marked("unshare")
+            .args(["--user", "--pid", "--fork", "--kill-child", "sleep", "60"])
+            .spawn()
+            .expect("unshare starts");
+        let mut found = Vec::new();
+        for _ in 0..10_000 {
+            found = elsewhere(run);
+            if !found.is_empty() {
+                break;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        let parents: Vec<i32> = found
+            .iter()
+            .filter_map(|pid| Some(procfs::stat(*pid).ok()?.ppid))
+            .collect();
+        for child in [&mut here, &mut there] {
+            child.kill().expect("own child");
+            child.wait().expect("own child");
+        }
+        assert_eq!(parents, [there.id().cast_signed()], "the other is here");
+        let verdict = without_group(&found);
+        assert!(matches!(verdict, TreeVerdict::Unverified(_)), "{verdict:?}");
+        assert_eq!(without_group(&[]), TreeVerdict::Empty(Proof::Echild));
+    }
 }

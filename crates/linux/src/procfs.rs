@@ -58,6 +58,13 @@ pub(crate) fn stat(pid: i32) -> io::Result<Stat> {
     parse(&text).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))
 }
 
+/// In how many pid namespaces, from that of /proc on, the process has a number; 0: there is no such process.
+pub(crate) fn namespace_depth(pid: i32) -> usize {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
+    line.map_or(0, |numbers| numbers.split_ascii_whitespace().count())
+}
+
 /// Resident memory; 0 where there is none, or no such process.
 pub(crate) fn rss_bytes(pid: i32) -> u64 {
     const KIB: u64 = 1024;

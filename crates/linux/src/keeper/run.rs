@@ -59,6 +59,8 @@ struct Heard {
     leader_exited: bool,
     /// The shim has no child left.
     childless: bool,
+    /// Who lives, by the shim's word, although it has no child left.
+    elsewhere: Vec<i32>,
 }
 
 /// One run.

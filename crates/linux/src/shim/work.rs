@@ -3,7 +3,7 @@
 use crate::{
     cgroup, clock,
     exit_record::Will,
-    identity, memfd, procfs,
+    identity, marker, memfd, procfs,
     reap::{self, Waited},
     spawn::{
         self, Ends,
@@ -365,14 +365,21 @@ impl Work {
             return true;
         }
         if self.record.tree.is_none() {
+            // A control group sees everybody; without one, some are seen by their marker alone.
+            let elsewhere = if self.record.never_ran || self.tree.cgroup.is_some() {
+                Vec::new()
+            } else {
+                marker::elsewhere(self.tree.run)
+            };
             self.record.tree = Some(if self.record.never_ran {
                 TreeVerdict::NeverRan
             } else {
-                TreeVerdict::Empty(Proof::Echild)
+                marker::without_group(&elsewhere)
             });
             self.write_record();
             let at_us = clock::wall().0;
-            self.words.push((FromShim::Empty { at_us }, None));
+            self.words
+                .push((FromShim::Empty { at_us, elsewhere }, None));
         }
         if keeper_lives {
             return true;

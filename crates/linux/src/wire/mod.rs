@@ -222,6 +222,8 @@ pub(crate) enum FromShim {
     /// The shim has no child left; it ends after this.
     Empty {
         at_us: i64,
+        /// Processes that a shim does not hear of although they live, where nothing else would tell.
+        elsewhere: Vec<i32>,
     },
 }
 

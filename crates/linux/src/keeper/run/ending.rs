@@ -5,6 +5,7 @@ use crate::{
     cgroup,
     client::Fact,
     keeper::pause::Pause,
+    marker,
     tree::{Root, Volley},
     wire::{PIDS_MAX, ToShim, mirror::WireSignalResult},
 };
@@ -87,7 +88,7 @@ impl Run {
             let verdict = match (&self.cgroup, lost) {
                 _ if never_ran => TreeVerdict::NeverRan,
                 (Some(_), false) => TreeVerdict::Empty(Proof::CgroupAndEchild),
-                (None, false) => TreeVerdict::Empty(Proof::Echild),
+                (None, false) => marker::without_group(&self.heard.elsewhere),
                 (Some(_), true) => TreeVerdict::Empty(Proof::Cgroup),
                 (None, true) => TreeVerdict::Unverified(
                     "the shim was lost and there is no control group to look into".into(),

@@ -47,7 +47,10 @@ impl Run {
             FromShim::Exited { at_us, exit, rest } => {
                 self.leader_ended(Timestamp(at_us), exit.into(), rest, now);
             }
-            FromShim::Empty { .. } => self.heard.childless = true,
+            FromShim::Empty { elsewhere, .. } => {
+                self.heard.childless = true;
+                self.heard.elsewhere = elsewhere;
+            }
         }
     }
 

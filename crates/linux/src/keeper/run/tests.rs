@@ -84,7 +84,13 @@ fn nothing_follows_the_last_word_on_the_tree() {
         rest: false,
     };
     hear(&mut run, exited);
-    hear(&mut run, FromShim::Empty { at_us: 0 });
+    hear(
+        &mut run,
+        FromShim::Empty {
+            at_us: 0,
+            elsewhere: Vec::new(),
+        },
+    );
     run.shim_gone(0);
     run.step(SURVIVORS_AFTER_MS, false);
     assert_eq!(run.told.len(), told, "{:?}", facts(&run));
