@@ -3,7 +3,10 @@
 
 use crate::procfs::{self, Proc};
 use kennel_edge::pb;
-use std::{collections::HashMap, fmt};
+use std::{
+    collections::{BTreeMap, HashMap},
+    fmt,
+};
 
 /// What is known of a run that a census looks for.
 #[derive(Clone, Debug, Default)]
@@ -132,6 +135,17 @@ impl Census {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.counts().iter().all(|(_, found)| found.is_empty())
+    }
+
+    /// Each who was found by any way and is not only a zombie.
+    #[must_use]
+    pub fn alive(&self) -> Vec<Proc> {
+        let found = self.counts().into_iter().flat_map(|(_, found)| found);
+        let by_key: BTreeMap<_, _> = found
+            .filter(|proc| !proc.is_zombie() || proc.has_living_thread())
+            .map(|proc| (key(proc), proc.clone()))
+            .collect();
+        by_key.into_values().collect()
     }
 
     fn counts(&self) -> [(&'static str, &Vec<Proc>); 5] {

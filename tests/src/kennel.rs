@@ -16,7 +16,9 @@ use nix::{
     unistd::Pid,
 };
 use std::{
+    ffi::OsString,
     fs::{self, File},
+    os::unix::fs::{PermissionsExt, chown},
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
     sync::Mutex,
@@ -39,6 +41,19 @@ pub enum Cgroup {
     ReadOnly,
 }
 
+/// Who the server runs as.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum User {
+    /// As the test does.
+    #[default]
+    Own,
+    /// As `nobody`, without any privilege. Only root can make it so.
+    Nobody,
+}
+
+/// Uid and gid of `nobody`.
+const NOBODY: u32 = 65534;
+
 /// How a server is started.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
@@ -46,6 +61,8 @@ pub struct Options {
     pub store: Option<String>,
     /// Whether runs get control groups.
     pub cgroup: Cgroup,
+    /// Who it runs as.
+    pub user: User,
     /// Variables on top of the test's own environment.
     pub env: Vec<(String, String)>,
 }
@@ -87,6 +104,9 @@ impl Kennel {
             .prefix("kennel-test-")
             .tempdir()
             .expect("a temporary directory can be made");
+        if options.user == User::Nobody {
+            give_to_nobody(dir.path());
+        }
         let keeper = launch(dir.path(), &options, 1);
         let mut kennel = Self {
             dir,
@@ -163,6 +183,22 @@ impl Kennel {
     #[must_use]
     pub fn scratch(&self) -> &Path {
         self.dir.path()
+    }
+
+    /// The binary that serves: where the server is somebody else, a copy that its user can execute.
+    #[must_use]
+    pub fn program(&self) -> PathBuf {
+        program(self.dir.path(), &self.options)
+    }
+
+    /// A program, run by the server's user in the test's own mount namespace.
+    #[must_use]
+    pub fn command_of_user(&self, program: &Path) -> Command {
+        let mut words = as_user(self.options.user);
+        words.push(program.as_os_str().to_owned());
+        let mut command = bare_command(Path::new(&words[0]));
+        command.args(&words[1..]);
+        command
     }
 
     /// The private directory of a run.
@@ -410,17 +446,15 @@ pub fn serve_words(dir: &Path, store: Option<&str>) -> Vec<String> {
 }
 
 fn launch(dir: &Path, options: &Options, start: u32) -> Child {
-    let kennel = programs::kennel();
-    let mut command = match options.cgroup {
-        Cgroup::Auto | Cgroup::Off => bare_command(&kennel),
-        Cgroup::ReadOnly => {
-            let mut command = bare_command(Path::new("unshare"));
-            command
-                .args(["--mount", "sh", "-ec", READ_ONLY_CGROUPS])
-                .arg(&kennel);
-            command
-        }
-    };
+    let kennel = program(dir, options);
+    let mut words: Vec<OsString> = Vec::new();
+    if options.cgroup == Cgroup::ReadOnly {
+        words.extend(["unshare", "--mount", "sh", "-ec", READ_ONLY_CGROUPS].map(OsString::from));
+    }
+    words.extend(as_user(options.user));
+    words.push(kennel.clone().into());
+    let mut command = bare_command(Path::new(&words[0]));
+    command.args(&words[1..]);
     let log = File::create(log_path(dir, start)).expect("a log can be made");
     command
         .args(serve_words(dir, options.store.as_deref()))
@@ -439,6 +473,42 @@ fn launch(dir: &Path, options: &Options, start: u32) -> Child {
         .expect("nobody panics while holding it")
         .push(pid_of(&child));
     child
+}
+
+/// The words before a program that make it run as this user.
+fn as_user(user: User) -> Vec<OsString> {
+    let id = NOBODY.to_string();
+    match user {
+        User::Own => Vec::new(),
+        User::Nobody => ["setpriv", "--reuid", &id, "--regid", &id, "--clear-groups"]
+            .map(OsString::from)
+            .into(),
+    }
+}
+
+fn program(dir: &Path, options: &Options) -> PathBuf {
+    match options.user {
+        User::Own => programs::kennel(),
+        User::Nobody => dir.join("kennel"),
+    }
+}
+
+/// The directory, and in it a copy of the binary: where it was built may be closed to others.
+fn give_to_nobody(dir: &Path) {
+    install(&programs::kennel(), &dir.join("kennel"), "0755");
+    fs::set_permissions(dir, fs::Permissions::from_mode(0o755)).expect("own directory");
+    chown(dir, Some(NOBODY), Some(NOBODY)).expect("root may give it away");
+}
+
+/// Copies a program. Another process does it: while this one had it open for writing, so would have whatever another
+/// thread forks meanwhile, and a file that is written to cannot be executed.
+pub fn install(from: &Path, to: &Path, mode: &str) {
+    let done = Command::new("install")
+        .args(["-m", mode])
+        .args([from, to])
+        .status()
+        .expect("install starts");
+    assert!(done.success(), "install: {done}");
 }
 
 /// Makes every mount of the control groups read-only in a mount namespace of its own, then becomes the server.

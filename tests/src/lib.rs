@@ -13,7 +13,7 @@ pub mod wait;
 
 pub use census::{Census, Footprint};
 pub use client::{Client, Heard, RunExt, SpecExt, argv, complaint, naughty, sh};
-pub use kennel::{Cgroup, Kennel, Options};
+pub use kennel::{Cgroup, Kennel, Options, User};
 pub use postgres::Postgres;
 pub use wait::{eventually, eventually_async, must, within};
 

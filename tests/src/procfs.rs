@@ -51,6 +51,18 @@ impl Proc {
         matches!(self.state, 'Z' | 'X')
     }
 
+    /// Whether a thread of it goes on: the main one may have ended before.
+    #[must_use]
+    pub fn has_living_thread(&self) -> bool {
+        let threads = fs::read_dir(format!("/proc/{}/task", self.pid));
+        threads.into_iter().flatten().flatten().any(|thread| {
+            fs::read_to_string(thread.path().join("stat"))
+                .ok()
+                .and_then(|stat| Self::parse(&stat))
+                .is_some_and(|thread| !thread.is_zombie())
+        })
+    }
+
     /// Whether this very process (not a later one of the same number) is still there.
     #[must_use]
     pub fn is_still_there(&self) -> bool {

@@ -1,0 +1,315 @@
+//! One column of the matrix: all programs in one service, ended in one way.
+
+use kennel_edge::pb::{self, AbortWait, tree_verdict::Verdict};
+use kennel_naughty::{CANNOT, HOLD_NAMESPACE, PROGRAMS, Program, UP, WORD, Wants};
+use kennel_tests::{
+    Cgroup, Client, Footprint, Heard, Kennel, Options, PATIENCE, RunExt, SpecExt, User, argv,
+    client::duration,
+    eventually, eventually_async,
+    kennel::{install, kill_exactly, reap_orphans},
+    must,
+    procfs::Proc,
+    within,
+};
+use nix::sys::signal::Signal;
+use std::{
+    io::{BufRead, BufReader},
+    path::{Path, PathBuf},
+    process::{Child, Stdio},
+    time::Duration,
+};
+
+/// What a run gets between the polite signal and SIGKILL.
+const GRACE: Duration = Duration::from_millis(300);
+
+/// What a run has until its time is up, at first.
+const MAX_RUNTIME: Duration = Duration::from_secs(3);
+
+/// The way in which runs end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum How {
+    /// The leader exits by itself.
+    NormalEnd,
+    /// An Abort.
+    Abort,
+    /// Its time is up.
+    Timeout,
+    /// SIGKILL to the server.
+    ServerKilled,
+    /// SIGKILL to the keeper, and the next start.
+    KeeperKilled,
+}
+
+impl How {
+    pub(crate) const ALL: [Self; 5] = [
+        Self::NormalEnd,
+        Self::Abort,
+        Self::Timeout,
+        Self::ServerKilled,
+        Self::KeeperKilled,
+    ];
+}
+
+/// What the service may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Privilege {
+    /// All, with a control group for each run.
+    Root,
+    /// Nothing, and the control groups are read-only.
+    Nobody,
+}
+
+impl Privilege {
+    fn options(self) -> Options {
+        match self {
+            Self::Root => Options::default(),
+            Self::Nobody => Options {
+                cgroup: Cgroup::ReadOnly,
+                user: User::Nobody,
+                ..Options::default()
+            },
+        }
+    }
+}
+
+/// What came of one program.
+#[derive(Clone, Debug)]
+pub(crate) struct Cell {
+    /// The verdict in the words of the page.
+    pub(crate) says: String,
+    /// What is wrong with it.
+    pub(crate) lie: Option<String>,
+}
+
+/// A program that runs.
+struct Running {
+    run_id: String,
+    leader: Proc,
+    shim: Proc,
+    print: Footprint,
+}
+
+/// Lets all programs run in one service of this privilege, ends them in this way, and judges each.
+pub(crate) async fn fill(how: How, privilege: Privilege) -> Vec<Cell> {
+    let mut kennel = Kennel::start(privilege.options()).await;
+    let client = kennel.client().await;
+    let namespace = Holder::start(&kennel);
+    let copy = kennel.scratch().join("setuid-kennel");
+    if privilege == Privilege::Nobody {
+        install(&kennel.program(), &copy, "4755");
+    }
+    let mut running = Vec::new();
+    for program in &PROGRAMS {
+        let needs = match program.wants {
+            Wants::Nothing => Ok(None),
+            Wants::ForeignNamespace => Ok(Some(namespace.first.to_string())),
+            Wants::WritableGroup if privilege == Privilege::Root => Ok(None),
+            Wants::WritableGroup => Err("not run: the control groups are read-only"),
+            Wants::SetuidCopy if privilege == Privilege::Root => {
+                Err("not run: the service is root")
+            }
+            Wants::SetuidCopy => Ok(Some(copy.display().to_string())),
+        };
+        running.push(match needs {
+            Ok(argument) => {
+                let spec = spec(&kennel.program(), program, argument.as_deref());
+                Ok(start(client.clone(), program, spec, how).await)
+            }
+            Err(why) => Err(why),
+        });
+    }
+    end_all(how, &mut kennel, &client, &running).await;
+    let client = kennel.client().await;
+    let mut cells = Vec::new();
+    for running in running {
+        cells.push(match running {
+            Ok(running) => judge(client.clone(), running).await,
+            Err(why) => Cell {
+                says: why.to_owned(),
+                lie: None,
+            },
+        });
+    }
+    cells
+}
+
+fn spec(binary: &Path, program: &Program, argument: Option<&str>) -> pb::RunSpec {
+    let binary = binary.to_str().expect("a test's path is UTF-8");
+    let mut words = vec![binary, WORD, program.name];
+    words.extend(argument);
+    argv(&words).grace(GRACE)
+}
+
+/// Starts a program until it is in position. Where its time is to end it, a busy machine may need more of it.
+async fn start(client: Client, program: &Program, spec: pb::RunSpec, how: How) -> Running {
+    if how != How::Timeout {
+        let running = in_position(client, program, spec).await;
+        return running.unwrap_or_else(|| panic!("{} ended by itself", program.name));
+    }
+    let mut max_runtime = MAX_RUNTIME;
+    loop {
+        let mut spec = spec.clone();
+        spec.timeouts = Some(pb::Timeouts {
+            max_runtime: Some(duration(max_runtime)),
+        });
+        if let Some(running) = in_position(client.clone(), program, spec).await {
+            return running;
+        }
+        max_runtime *= 2;
+        assert!(max_runtime < PATIENCE, "{} gets nowhere", program.name);
+    }
+}
+
+/// `None`: the run ended before its program was in position and seen.
+async fn in_position(mut client: Client, program: &Program, spec: pb::RunSpec) -> Option<Running> {
+    let run = must("spawn", client.spawn(spec).await);
+    let mut stream = must("stream", client.events_after(&run.run_id, 0).await);
+    let mut heard = Heard::default();
+    while !heard.text().ends_with('\n') {
+        let message = within(program.name, PATIENCE, stream.message()).await;
+        heard.take(must("stream", message)?);
+    }
+    let said = heard.text();
+    assert!(!said.starts_with(CANNOT), "{}: {said}", program.name);
+    assert_eq!(said.trim_end(), UP, "{}", program.name);
+    let attempt = run.attempt();
+    let (leader, shim) = (Proc::read(attempt.pid)?, Proc::read(attempt.shim_pid)?);
+    let print = Footprint::of_run(&run);
+    let still = must("get", client.get(&run.run_id).await);
+    (still.state() == pb::RunState::Running).then_some(Running {
+        leader,
+        shim,
+        print,
+        run_id: run.run_id,
+    })
+}
+
+async fn end_all(
+    how: How,
+    kennel: &mut Kennel,
+    client: &Client,
+    running: &[Result<Running, &'static str>],
+) {
+    for (run, program) in running.iter().zip(&PROGRAMS) {
+        if let Ok(run) = run
+            && program.name == "kills-shim"
+        {
+            kill_exactly(&run.leader, Signal::SIGUSR1);
+            eventually("its shim is gone", PATIENCE, || {
+                (!run.shim.is_alive()).then_some(())
+            })
+            .await;
+        }
+    }
+    match how {
+        How::NormalEnd => {
+            for run in running.iter().flatten() {
+                kill_exactly(&run.leader, Signal::SIGUSR1);
+            }
+        }
+        How::Abort => {
+            for run in running.iter().flatten() {
+                let mut client = client.clone();
+                let aborted = client.abort_with(&run.run_id, None, AbortWait::None);
+                must("abort", aborted.await);
+            }
+        }
+        // By itself, sooner or later.
+        How::Timeout => {}
+        How::ServerKilled => {
+            kennel.kill_server();
+            kennel.restart().await;
+        }
+        How::KeeperKilled => {
+            kennel.kill_keeper();
+            kennel.restart().await;
+        }
+    }
+}
+
+/// Waits for the verdict, then counts. What is left is ended here, after it was seen that the verdict had said it.
+async fn judge(client: Client, running: Running) -> Cell {
+    let run = eventually_async("the run ends", PATIENCE, || {
+        let mut client = client.clone();
+        let run_id = running.run_id.clone();
+        async move {
+            let run = client.get(&run_id).await.ok()?;
+            run.end_time.is_some().then_some(run)
+        }
+    })
+    .await;
+    let alive = running.print.count().alive();
+    let (says, covers) = read(&run, &alive);
+    let lie = (!covers).then(|| {
+        let census = running.print.count();
+        format!("{says} was said, and there are\n{census}")
+    });
+    for proc in &alive {
+        kill_exactly(proc, Signal::SIGKILL);
+    }
+    eventually("what was left is gone", PATIENCE, || {
+        reap_orphans();
+        running.print.count().is_empty().then_some(())
+    })
+    .await;
+    Cell { says, lie }
+}
+
+/// The verdict in words, and whether it admits those who are alive.
+fn read(run: &pb::Run, alive: &[Proc]) -> (String, bool) {
+    let named = |pids: &[i32]| alive.iter().all(|proc| pids.contains(&proc.pid));
+    let verdict = run
+        .tree_verdict
+        .as_ref()
+        .and_then(|tree| tree.verdict.as_ref());
+    match verdict {
+        Some(Verdict::Empty(empty)) => {
+            let proof = match empty.proof() {
+                pb::EmptyProof::CgroupAndEchild => "group, shim",
+                pb::EmptyProof::Echild => "shim",
+                pb::EmptyProof::Cgroup => "group",
+                pb::EmptyProof::Unspecified => "no proof",
+            };
+            (format!("empty ({proof})"), alive.is_empty())
+        }
+        Some(Verdict::Survivors(left)) => ("admitted".to_owned(), named(&left.pids)),
+        Some(Verdict::Unverified(_)) => ("admitted".to_owned(), true),
+        other => (format!("{other:?}"), false),
+    }
+}
+
+/// A pid namespace that is nobody's run, with its first process.
+struct Holder {
+    child: Child,
+    first: i32,
+}
+
+impl Holder {
+    fn start(kennel: &Kennel) -> Self {
+        let program: PathBuf = kennel.program();
+        let mut child = kennel
+            .command_of_user(&program)
+            .args([WORD, HOLD_NAMESPACE])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("it starts");
+        let mut line = String::new();
+        let said = child.stdout.take().expect("a pipe");
+        BufReader::new(said)
+            .read_line(&mut line)
+            .expect("it speaks");
+        let first = line.trim().parse().expect("the number of a process");
+        Self { child, first }
+    }
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        // All in the namespace end with its first process, and then the one that has started it.
+        if let Some(first) = Proc::read(self.first) {
+            kill_exactly(&first, Signal::SIGKILL);
+        }
+        let _ = self.child.wait();
+    }
+}

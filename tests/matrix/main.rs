@@ -1,0 +1,44 @@
+//! The matrix: every program of the escape suite, ended in every way, with every privilege. Either nothing is left, or
+//! the verdict says who or that nobody knows. `EMPTY` while somebody lives is a lie, and fails.
+
+mod bare;
+mod column;
+mod page;
+
+use column::{Cell, How, Privilege};
+use kennel_naughty::PROGRAMS;
+use std::collections::BTreeMap;
+
+/// Program, privilege, way: what came of it.
+type Matrix = BTreeMap<(usize, Privilege, How), Cell>;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_program_is_ended_or_told_to_be_there_in_every_way() {
+    let (root, nobody) = tokio::join!(
+        tokio::spawn(columns(Privilege::Root)),
+        tokio::spawn(columns(Privilege::Nobody))
+    );
+    let mut matrix = root.expect("the columns of root");
+    matrix.extend(nobody.expect("the columns of nobody"));
+    page::compare(&matrix);
+    let lies: Vec<String> = matrix
+        .iter()
+        .filter_map(|((program, privilege, how), cell)| {
+            let lie = cell.lie.as_ref()?;
+            let name = PROGRAMS[*program].name;
+            Some(format!("{name}, {how:?}, {privilege:?}: {lie}"))
+        })
+        .collect();
+    assert!(lies.is_empty(), "{}", lies.join("\n"));
+}
+
+async fn columns(privilege: Privilege) -> Matrix {
+    let mut matrix = Matrix::new();
+    for how in How::ALL {
+        let cells = column::fill(how, privilege).await;
+        for (program, cell) in cells.into_iter().enumerate() {
+            matrix.insert((program, privilege, how), cell);
+        }
+    }
+    matrix
+}

@@ -1,0 +1,90 @@
+//! The matrix as a page of the documentation: written by the test with `UPDATE=1`, compared by it otherwise.
+
+use crate::{
+    Matrix,
+    column::{How, Privilege},
+};
+use kennel_naughty::PROGRAMS;
+use kennel_tests::programs;
+use std::{env, fmt::Write as _, fs};
+
+const PAGE: &str = "docs/guide/matrix.md";
+
+const HEAD: &str = "\
+# The escape matrix
+
+Programs that try to outlive their run, each ended in each way, and what the verdict said. This page is written by
+`tests/matrix` (`UPDATE=1 cargo nextest run -p kennel-tests --test matrix`), which fails where a cell changes, and where
+*empty* was said of a run of which a census by marker, group, session, control group and ancestry finds anybody.
+
+*empty (...)* names the proof: the control group is unpopulated, the shim has no child left (`ECHILD`), or both.
+*admitted*: not empty, and said so. The verdict was `survivors` and named everybody whom the census found, or
+`unverified`, which claims nothing; which of the two, and whether anybody was left, can depend on the moment.
+
+What no way sees: a process that has entered a pid namespace of somebody else, was orphaned there, and bears the run's
+marker no more, where the run has no control group or where the process, as root, has left it.
+";
+
+pub(crate) fn compare(matrix: &Matrix) {
+    let page = render(matrix);
+    let path = programs::repository().join(PAGE);
+    if env::var_os("UPDATE").is_some() {
+        fs::write(&path, page).expect("the page can be written");
+        return;
+    }
+    let there = fs::read_to_string(&path).unwrap_or_default();
+    let changed: Vec<String> = page
+        .lines()
+        .filter(|line| !there.lines().any(|old| old == *line))
+        .map(str::to_owned)
+        .collect();
+    assert!(
+        there == page,
+        "{PAGE} is not what was found:\n{}",
+        changed.join("\n")
+    );
+}
+
+fn render(matrix: &Matrix) -> String {
+    let mut page = HEAD.to_owned();
+    for (privilege, heading) in [
+        (
+            Privilege::Root,
+            "The service is root, each run has a control group",
+        ),
+        (
+            Privilege::Nobody,
+            "The service is uid 65534, the control groups are read-only",
+        ),
+    ] {
+        let _ = write!(page, "\n## {heading}\n\n| program |");
+        for how in How::ALL {
+            let _ = write!(page, " {} |", heading_of(how));
+        }
+        page.push_str("\n|---|");
+        page.push_str(&"---|".repeat(How::ALL.len()));
+        page.push('\n');
+        for (index, program) in PROGRAMS.iter().enumerate() {
+            let _ = write!(page, "| {} |", program.name);
+            for how in How::ALL {
+                let _ = write!(page, " {} |", matrix[&(index, privilege, how)].says);
+            }
+            page.push('\n');
+        }
+    }
+    page.push_str("\n## The programs\n\n| program | does |\n|---|---|\n");
+    for program in &PROGRAMS {
+        let _ = writeln!(page, "| {} | {} |", program.name, program.does);
+    }
+    page
+}
+
+fn heading_of(how: How) -> &'static str {
+    match how {
+        How::NormalEnd => "the leader exits",
+        How::Abort => "Abort",
+        How::Timeout => "its time is up",
+        How::ServerKilled => "SIGKILL of the server",
+        How::KeeperKilled => "SIGKILL of the keeper",
+    }
+}
