@@ -9,6 +9,7 @@ mod durable;
 mod ends;
 mod keys;
 mod life;
+mod limits;
 mod members;
 mod output;
 mod pause;

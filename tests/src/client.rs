@@ -380,6 +380,7 @@ pub fn argv(words: &[&str]) -> pb::RunSpec {
         labels: BTreeMap::new(),
         stop: None,
         timeouts: None,
+        limits: None,
     }
 }
 
@@ -412,6 +413,9 @@ pub trait SpecExt {
     /// With this variable.
     #[must_use]
     fn env(self, name: &str, value: &str) -> Self;
+    /// With these limits.
+    #[must_use]
+    fn limits(self, limits: pb::RunLimits) -> Self;
 }
 
 impl SpecExt for pb::RunSpec {
@@ -437,6 +441,11 @@ impl SpecExt for pb::RunSpec {
             .get_or_insert_default()
             .vars
             .insert(name.to_owned(), value.to_owned());
+        self
+    }
+
+    fn limits(mut self, limits: pb::RunLimits) -> Self {
+        self.limits = Some(limits);
         self
     }
 }

@@ -1,7 +1,7 @@
 //! Maps what went wrong to a status code, a documented reason and its details. Nobody else makes a [`Status`].
 
 use crate::reason::{DOMAIN, Reason};
-use kennel_lifecycle::{Refusal, RunId, RunState, StartFailure, StartStage, Violation};
+use kennel_lifecycle::{Missing, Refusal, RunId, RunState, StartFailure, StartStage, Violation};
 use kennel_supervisor::CallError;
 use std::{collections::HashMap, io, time::Duration};
 use tonic::{Code, Status};
@@ -90,18 +90,33 @@ pub(crate) fn invalid(violations: &[Violation]) -> Status {
     fault.status()
 }
 
-/// The spec asks for what this server cannot do.
-pub(crate) fn capability_missing(field: &str, capability: &str) -> Status {
-    Fault::new(
+/// The spec asks for what this server cannot do. Must not be empty; the metadata has the first.
+pub(crate) fn capability_missing(missing: &[Missing]) -> Status {
+    let named: Vec<String> = missing
+        .iter()
+        .map(|m| format!("{} ({})", m.capability, m.field))
+        .collect();
+    let mut facts = Facts::default();
+    if let Some(first) = missing.first() {
+        facts = facts
+            .with("field", first.field.as_str())
+            .with("capability", first.capability.as_str());
+    }
+    let message = format!("this server cannot do this here: {}", named.join(", "));
+    let mut fault = Fault::new(
         Code::FailedPrecondition,
         Reason::CapabilityMissing,
-        format!("this server cannot run {capability}"),
-        Facts::default()
-            .with("field", field)
-            .with("capability", capability),
-    )
-    .precondition("CAPABILITY", field)
-    .status()
+        message,
+        facts,
+    );
+    let violations = missing.iter().map(|m| {
+        let description = format!("{} is missing here", m.capability);
+        PreconditionViolation::new("CAPABILITY", cut(m.field.clone()), cut(description))
+    });
+    fault
+        .details
+        .set_precondition_failure(violations.collect::<Vec<_>>());
+    fault.status()
 }
 
 /// The caller's own time ran out.
@@ -190,6 +205,7 @@ pub(crate) fn of(error: &CallError) -> Status {
             refusal,
             state,
         } => refused(*run, *refusal, *state, text),
+        CallError::CapabilityMissing(missing) => capability_missing(missing),
         CallError::CommandNotFound { command, looked_in } => not_found(command, looked_in),
         CallError::SpawnFailed { run, failure } => spawn_failed(*run, failure),
         CallError::QuotaExceeded { what, limit } => quota(what, *limit),
@@ -341,6 +357,8 @@ fn start_code(failure: &StartFailure) -> Code {
             ENOENT | E2BIG | ENOEXEC | EACCES | ENOTDIR | EISDIR | ETXTBSY | ENAMETOOLONG | ELOOP,
         ) => Code::FailedPrecondition,
         Some(EAGAIN | ENOMEM | ENFILE | EMFILE | ENOSPC | EDQUOT) => Code::ResourceExhausted,
+        // The host does not let the server set them; the rest of the start is the server's own affair.
+        _ if failure.stage == StartStage::Limits => Code::FailedPrecondition,
         _ => Code::Internal,
     }
 }
@@ -354,6 +372,7 @@ fn stage(stage: StartStage) -> (&'static str, &'static str) {
         StartStage::Session => ("making its session", "SESSION"),
         StartStage::Stdio => ("connecting its standard streams", "STDIO"),
         StartStage::WorkDir => ("entering its working directory", "WORK_DIR"),
+        StartStage::Limits => ("setting its limits", "LIMITS"),
         StartStage::Record => ("recording it", "RECORD"),
         StartStage::Gate => ("keeping it ready", "GATE"),
         StartStage::Exec => ("executing it", "EXEC"),

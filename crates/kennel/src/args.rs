@@ -193,9 +193,26 @@ pub(crate) struct SpecArgs {
     /// Standard input of the command, read to its end first; `-` is ours [default: /dev/null]
     #[arg(long, value_name = "FILE")]
     pub(crate) input: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) limits: LimitArgs,
     /// The command and its arguments
     #[arg(trailing_var_arg = true, required = true, value_name = "COMMAND")]
     pub(crate) argv: Vec<String>,
+}
+
+/// What the command may use.
+#[derive(Debug, Args)]
+pub(crate) struct LimitArgs {
+    /// Limit of each process, as of setrlimit(2), such as nofile=1024:4096 or core=unlimited; without HARD it is SOFT.
+    /// May be repeated
+    #[arg(long = "limit", value_name = "NAME=SOFT[:HARD]", value_parser = values::rlimit)]
+    pub(crate) rlimits: Vec<kennel_edge::pb::Rlimit>,
+    /// Nice value, -20 to 19
+    #[arg(long, value_name = "NUMBER", allow_hyphen_values = true)]
+    pub(crate) nice: Option<i32>,
+    /// How soon the kernel ends it where memory is short, -1000 to 1000
+    #[arg(long, value_name = "NUMBER", allow_hyphen_values = true)]
+    pub(crate) oom_score_adj: Option<i32>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]

@@ -1,5 +1,7 @@
-//! The small languages of the command line: durations and `key=value`.
+//! The small languages of the command line: durations, `key=value`, limits.
 
+use kennel_edge::pb;
+use kennel_lifecycle::UNLIMITED;
 use std::{fmt::Write as _, time::Duration};
 
 /// Reads `500ms`, `5s`, `2m`, `1h`, or `0`.
@@ -36,6 +38,31 @@ pub(crate) fn pair(text: &str) -> Result<(String, String), String> {
         Some((key, value)) => Ok((key.to_owned(), value.to_owned())),
         None => Err("write it as KEY=VALUE".to_owned()),
     }
+}
+
+/// Reads `nofile=1024:4096`, `core=0` or `cpu=unlimited`: names as in ulimit's `RLIMIT_` words, in lower case.
+pub(crate) fn rlimit(text: &str) -> Result<pb::Rlimit, String> {
+    const HINT: &str = "write it as NAME=SOFT or NAME=SOFT:HARD, such as nofile=1024:4096";
+    let (name, values) = text.split_once('=').ok_or(HINT)?;
+    let full_name = format!("RLIMIT_RESOURCE_{}", name.to_uppercase());
+    let resource = pb::RlimitResource::from_str_name(&full_name)
+        .filter(|known| *known != pb::RlimitResource::Unspecified)
+        .ok_or_else(|| format!("{name:?} is no limit: {HINT}"))?;
+    let value = |text: &str| match text {
+        "unlimited" => Ok(UNLIMITED),
+        number => number
+            .parse::<u64>()
+            .map_err(|_| format!("{number:?} is neither a number nor \"unlimited\": {HINT}")),
+    };
+    let (soft, hard) = match values.split_once(':') {
+        Some((soft, hard)) => (value(soft)?, Some(value(hard)?)),
+        None => (value(values)?, None),
+    };
+    Ok(pb::Rlimit {
+        resource: resource.into(),
+        soft: Some(soft),
+        hard,
+    })
 }
 
 /// How long something has lasted, in at most two units: `340ms`, `12s`, `3m04s`, `5h12m`, `3d04h`.
@@ -127,6 +154,36 @@ mod tests {
         assert_eq!(pair("a=b=c"), Ok(("a".to_owned(), "b=c".to_owned())));
         assert!(pair("a").is_err());
         assert!(pair("=b").is_err());
+    }
+
+    #[test]
+    fn limits_have_a_name_and_one_or_two_values() {
+        let limit = |resource: pb::RlimitResource, soft, hard| {
+            Ok(pb::Rlimit {
+                resource: resource.into(),
+                soft: Some(soft),
+                hard,
+            })
+        };
+        let files = pb::RlimitResource::Nofile;
+        assert_eq!(rlimit("nofile=10:20"), limit(files, 10, Some(20)));
+        assert_eq!(rlimit("NOFILE=10"), limit(files, 10, None));
+        let core = pb::RlimitResource::Core;
+        let unlimited = limit(core, UNLIMITED, Some(UNLIMITED));
+        assert_eq!(rlimit("core=unlimited:unlimited"), unlimited);
+        for text in [
+            "",
+            "nofile",
+            "nofile=",
+            "nofile=1:",
+            "nofile=-1",
+            "nofile=1:2:3",
+            "files=1",
+            "unspecified=1",
+            "as=1k",
+        ] {
+            assert!(rlimit(text).is_err(), "{text:?} was read as a limit");
+        }
     }
 
     #[test]

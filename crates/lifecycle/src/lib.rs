@@ -18,6 +18,7 @@ mod phase;
 mod policy;
 pub mod recovery;
 mod refusal;
+mod run_limits;
 mod signal;
 mod spec;
 mod time;
@@ -36,6 +37,7 @@ pub use outcome::{
 pub use phase::{Ends, Leaving, NeverRan, PauseStage, Phase, Row, RunState, StopStage};
 pub use policy::Policy;
 pub use refusal::Refusal;
+pub use run_limits::{LimitPowers, Missing, Resource, Rlimit, RunLimits, UNLIMITED};
 pub use signal::Signal;
 pub use spec::{EnvMode, RunKind, RunSpec, Timeouts, Violation, compose_env};
 pub use time::Timestamp;

@@ -1,6 +1,6 @@
 //! Bounds on what a caller may ask. Each has a name, and each is said in the contract.
 
-use std::time::Duration;
+use std::{ops::RangeInclusive, time::Duration};
 
 /// Longest single string of argv or environment (`MAX_ARG_STRLEN` of execve(2) is 128 KiB with its NUL).
 pub const ARG_BYTES_MAX: usize = 128 * 1024 - 1;
@@ -32,3 +32,7 @@ pub const SHUTDOWN_DEADLINE: Duration = Duration::from_secs(10);
 pub const SHUTDOWN_GRACE_MAX: Duration = Duration::from_secs(8);
 /// Longest request id.
 pub const REQUEST_ID_BYTES_MAX: usize = 128;
+/// Nice values that there are.
+pub const NICE: RangeInclusive<i32> = -20..=19;
+/// Values of `oom_score_adj` that there are.
+pub const OOM_SCORE_ADJ: RangeInclusive<i32> = -1000..=1000;

@@ -66,6 +66,8 @@ pub enum StartStage {
     Stdio,
     /// chdir.
     WorkDir,
+    /// A limit of the run could not be set.
+    Limits,
     /// The store did not take the record, so the gate was shut.
     Record,
     /// The child ended at the gate, before it was let go.

@@ -1,6 +1,6 @@
 //! What keeper and shim do with a run on their own, whoever else lives.
 
-use crate::ladder::StopPlan;
+use crate::{RunLimits, ladder::StopPlan};
 use std::time::Duration;
 
 /// The standing orders of one run, given with it at its start.
@@ -10,4 +10,6 @@ pub struct Policy {
     pub stop: StopPlan,
     /// How long the command may run, pauses not counted, until the keeper carries out `stop` on the whole tree.
     pub max_runtime: Option<Duration>,
+    /// What the run is held to.
+    pub limits: RunLimits,
 }

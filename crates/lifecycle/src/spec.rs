@@ -1,6 +1,6 @@
 //! What a caller wants to run, and whether that can be asked at all.
 
-use crate::limits;
+use crate::{RunLimits, limits};
 use std::{collections::BTreeMap, time::Duration};
 
 /// What kind of work a run is; decides the defaults of recovery.
@@ -57,6 +57,8 @@ pub struct RunSpec {
     pub grace: Option<Duration>,
     /// How long it may take.
     pub timeouts: Timeouts,
+    /// What it may use.
+    pub limits: RunLimits,
 }
 
 /// One thing that is wrong with a request.
@@ -115,6 +117,7 @@ impl RunSpec {
             self.timeouts.max_runtime,
             &mut found,
         );
+        self.limits.check(&mut found);
         found
     }
 

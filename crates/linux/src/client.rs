@@ -125,6 +125,8 @@ pub struct KeeperHello {
     pub cgroup_base: Result<PathBuf, String>,
     /// Whether pidfs inodes can be recorded.
     pub pidfs: bool,
+    /// To which limits runs can be held.
+    pub powers: kennel_lifecycle::LimitPowers,
     /// Version of the kernel, as uname(2) says it.
     pub kernel: String,
     /// What the host can do, found out by trying it.

@@ -3,6 +3,7 @@
 //! The server uses [`client::KeeperClient`]; the binary starts [`keeper`]. No policy lives here: what is to be
 //! done comes from `kennel-lifecycle`, and the only decisions taken are those of its pure ladder.
 
+mod attributes;
 mod capability;
 mod cgroup;
 pub mod client;

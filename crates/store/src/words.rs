@@ -265,13 +265,14 @@ fn read_tree(verdict: Option<&str>, detail: Option<&str>) -> Result<TreeVerdict,
     })
 }
 
-const STAGES: [StartStage; 9] = [
+const STAGES: [StartStage; 10] = [
     StartStage::Prepare,
     StartStage::Cgroup,
     StartStage::Fork,
     StartStage::Session,
     StartStage::Stdio,
     StartStage::WorkDir,
+    StartStage::Limits,
     StartStage::Record,
     StartStage::Gate,
     StartStage::Exec,
@@ -285,6 +286,7 @@ fn stage_word(stage: StartStage) -> &'static str {
         StartStage::Session => "session",
         StartStage::Stdio => "stdio",
         StartStage::WorkDir => "work_dir",
+        StartStage::Limits => "limits",
         StartStage::Record => "record",
         StartStage::Gate => "gate",
         StartStage::Exec => "exec",

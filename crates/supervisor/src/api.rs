@@ -1,8 +1,8 @@
 //! What the edge may ask, and what it gets.
 
 use kennel_lifecycle::{
-    Exit, Leftover, Leftovers, NodeId, Outcome, Refusal, RunId, RunKind, RunSpec, RunState, Signal,
-    StartFailure, Timestamp,
+    Exit, Leftover, Leftovers, Missing, NodeId, Outcome, Refusal, RunId, RunKind, RunSpec,
+    RunState, Signal, StartFailure, Timestamp,
 };
 use kennel_linux::client::{Shots, SignalTarget};
 use kennel_store::Desired;
@@ -401,6 +401,9 @@ pub enum CallError {
         /// Who did not stop.
         pids: Vec<i32>,
     },
+    /// The spec asks for what this host or this server's rights do not allow.
+    #[error("this server cannot do this here: {}", .0.first().map_or("", |m| m.capability.as_str()))]
+    CapabilityMissing(Vec<Missing>),
     /// A signal was for the foreground group of a terminal that the leader does not have.
     #[error("the leader of run {run} has no controlling terminal with a foreground process group")]
     NoTerminal {

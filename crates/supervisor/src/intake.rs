@@ -190,6 +190,10 @@ fn accept_id(run: RunId) -> Result<RunId, CallError> {
 
 fn child_spec(shared: &Shared, run: RunId, call: &SpawnCall) -> Result<ChildSpec, CallError> {
     let spec = &call.spec;
+    let missing = spec.limits.missing(&shared.hello.powers);
+    if !missing.is_empty() {
+        return Err(CallError::CapabilityMissing(missing));
+    }
     let run_dir = rundir::path(&shared.config.data_dir, run);
     let env = child_env(shared, run, &run_dir, call);
     let cwd = Path::new(spec.cwd.as_deref().unwrap_or("/"));
@@ -209,6 +213,7 @@ fn child_spec(shared: &Shared, run: RunId, call: &SpawnCall) -> Result<ChildSpec
         policy: Policy {
             stop: StopPlan::abort(spec.grace()),
             max_runtime: spec.timeouts.max_runtime,
+            limits: spec.limits.clone(),
         },
     })
 }

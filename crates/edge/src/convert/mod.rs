@@ -4,6 +4,7 @@
 pub(crate) mod drain;
 pub(crate) mod event;
 pub(crate) mod info;
+pub(crate) mod limits;
 pub(crate) mod request;
 pub(crate) mod run;
 pub(crate) mod spec;

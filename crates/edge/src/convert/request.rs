@@ -12,7 +12,7 @@ use crate::{
     status,
     trace_context::TraceContext,
 };
-use kennel_lifecycle::{RunId, RunKind, RunState, Signal, Violation, limits as bounds};
+use kennel_lifecycle::{Missing, RunId, RunKind, RunState, Signal, Violation, limits as bounds};
 use kennel_supervisor::{
     AbortCall, AbortWait, Condition, ListFilter, PageStart, Position, SignalCall, SignalTarget,
     SpawnCall,
@@ -54,14 +54,16 @@ pub(crate) fn spawn(
     let spec_digest = key.of_spec(&spec);
     let spec = spec::parse(spec, &mut found);
     no_violations(&found)?;
-    match spec.kind {
-        RunKind::Heartbeat | RunKind::Job => {}
-        RunKind::Service => {
-            return Err(status::capability_missing("spec.kind", "RUN_KIND_SERVICE"));
-        }
-        RunKind::Terminal => {
-            return Err(status::capability_missing("spec.kind", "RUN_KIND_TERMINAL"));
-        }
+    let kind = match spec.kind {
+        RunKind::Heartbeat | RunKind::Job => None,
+        RunKind::Service => Some("RUN_KIND_SERVICE"),
+        RunKind::Terminal => Some("RUN_KIND_TERMINAL"),
+    };
+    if let Some(kind) = kind {
+        return Err(status::capability_missing(&[Missing {
+            field: "spec.kind".into(),
+            capability: kind.into(),
+        }]));
     }
     Ok(SpawnCall {
         run,

@@ -172,6 +172,7 @@ fn start_failed(failure: &StartFailure) -> end_reason::StartFailed {
         StartStage::Session => pb::StartStage::Session,
         StartStage::Stdio => pb::StartStage::Stdio,
         StartStage::WorkDir => pb::StartStage::WorkDir,
+        StartStage::Limits => pb::StartStage::Limits,
         StartStage::Record => pb::StartStage::Record,
         StartStage::Gate => pb::StartStage::Gate,
         StartStage::Exec => pb::StartStage::Exec,

@@ -1,6 +1,6 @@
 //! What a client wants to run: parsed on the way in, kept as a document, given back without its secrets.
 
-use super::time;
+use super::{limits, time};
 use crate::{
     json,
     pb::{self, run_spec::Command},
@@ -34,6 +34,7 @@ pub(crate) fn parse(spec: pb::RunSpec, found: &mut Vec<Violation>) -> RunSpec {
         labels: spec.labels,
         grace,
         timeouts,
+        limits: limits::parse(spec.limits.as_ref(), found),
     };
     found.extend(parsed.violations());
     parsed
@@ -58,6 +59,7 @@ pub(crate) fn document(spec: &pb::RunSpec) -> String {
         labels: spec.labels.clone(),
         stop: spec.stop,
         timeouts: spec.timeouts,
+        limits: spec.limits.clone(),
     })
 }
 
@@ -112,6 +114,7 @@ pub(crate) fn unknown_number(field: &str, number: i32, name: &str) -> Violation 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use kennel_lifecycle::RunLimits;
     use std::time::Duration;
 
     #[test]
@@ -133,6 +136,10 @@ mod tests {
                 grace: Some(Duration::from_millis(500)),
                 timeouts: Timeouts {
                     max_runtime: Some(Duration::from_mins(1)),
+                },
+                limits: RunLimits {
+                    nice: Some(3),
+                    ..RunLimits::default()
                 },
             }
         );
@@ -222,6 +229,10 @@ mod tests {
                     seconds: 60,
                     nanos: 0,
                 }),
+            }),
+            limits: Some(pb::RunLimits {
+                nice: Some(3),
+                ..pb::RunLimits::default()
             }),
         }
     }

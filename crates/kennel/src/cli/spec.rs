@@ -1,7 +1,7 @@
 //! What was typed for `run` and `spawn`, as the contract says it.
 
 use crate::{
-    args::{KindArg, SpecArgs},
+    args::{KindArg, LimitArgs, SpecArgs},
     failure::Failure,
 };
 use kennel_edge::pb;
@@ -41,6 +41,7 @@ pub(crate) fn request(args: SpecArgs) -> Result<pb::SpawnRequest, Failure> {
             timeouts: span(args.timeout, "timeout")?.map(|time| pb::Timeouts {
                 max_runtime: Some(time),
             }),
+            limits: limits(args.limits),
         }),
     })
 }
@@ -49,6 +50,16 @@ fn span<T: TryFrom<Duration>>(time: Option<Duration>, name: &str) -> Result<Opti
     let too_long = |_| Failure::new(format!("the {name} is too long"));
     time.map(|time| time.try_into().map_err(too_long))
         .transpose()
+}
+
+/// Absent where no flag says anything.
+fn limits(args: LimitArgs) -> Option<pb::RunLimits> {
+    let limits = pb::RunLimits {
+        rlimits: args.rlimits,
+        nice: args.nice,
+        oom_score_adj: args.oom_score_adj,
+    };
+    (limits != pb::RunLimits::default()).then_some(limits)
 }
 
 fn kind(kind: KindArg) -> pb::RunKind {
@@ -148,6 +159,17 @@ mod tests {
             panic!("no argv");
         };
         assert_eq!(argv.args, ["ls", "-l"]);
+    }
+
+    #[test]
+    fn every_limit_reaches_the_request() {
+        let words = "--limit nofile=10:20 --limit core=0 --nice -5 --oom-score-adj 500 -- ls";
+        let words: Vec<&str> = words.split(' ').collect();
+        let limits = spec(&words).limits.expect("it is set");
+        assert_eq!(limits.rlimits.len(), 2);
+        assert_eq!(limits.rlimits[0].hard, Some(20));
+        assert_eq!((limits.nice, limits.oom_score_adj), (Some(-5), Some(500)));
+        assert_eq!(spec(&["ls"]).limits, None);
     }
 
     #[test]

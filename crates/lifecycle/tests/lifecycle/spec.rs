@@ -1,6 +1,9 @@
 //! What may be asked, and what a command finds in its environment.
 
-use kennel_lifecycle::{EnvMode, RunKind, RunSpec, Timeouts, compose_env, limits};
+use kennel_lifecycle::{
+    EnvMode, LimitPowers, Resource, Rlimit, RunKind, RunLimits, RunSpec, Timeouts, UNLIMITED,
+    compose_env, limits,
+};
 use std::{collections::BTreeMap, time::Duration};
 
 #[test]
@@ -58,6 +61,11 @@ fn all_that_is_wrong_is_told_together() {
         timeouts: Timeouts {
             max_runtime: Some(Duration::ZERO),
         },
+        limits: RunLimits {
+            rlimits: vec![limit(Resource::Core, 2, 1), limit(Resource::Core, 0, 0)],
+            nice: Some(20),
+            oom_score_adj: Some(-1001),
+        },
     };
     let mut fields: Vec<_> = spec.violations().into_iter().map(|v| v.field).collect();
     fields.sort();
@@ -76,6 +84,10 @@ fn all_that_is_wrong_is_told_together() {
         r#"spec.labels[""]"#,
         r#"spec.labels["k"]"#,
         r#"spec.labels["n"]"#,
+        "spec.limits.nice",
+        "spec.limits.oom_score_adj",
+        "spec.limits.rlimits[0]",
+        "spec.limits.rlimits[1]",
         "spec.stop.grace",
         "spec.timeouts.max_runtime",
     ];
@@ -267,6 +279,57 @@ fn the_caller_wins_over_the_server_and_we_win_over_the_caller() {
     );
 }
 
+#[test]
+fn a_limit_that_this_host_does_not_allow_is_missing() {
+    let powers = LimitPowers {
+        hard_max: vec![(Resource::OpenFiles, 4096), (Resource::Core, UNLIMITED)],
+        nice_min: 5,
+        oom_score_adj_min: Some(300),
+    };
+    let most = RunLimits {
+        rlimits: vec![
+            limit(Resource::OpenFiles, 0, 4096),
+            limit(Resource::Core, UNLIMITED, UNLIMITED),
+        ],
+        nice: Some(5),
+        oom_score_adj: Some(300),
+    };
+    assert_eq!(most.missing(&powers), []);
+    let more = RunLimits {
+        rlimits: vec![
+            limit(Resource::OpenFiles, 0, 4097),
+            // Nobody has said how far this one goes.
+            limit(Resource::Cpu, 1, 1),
+        ],
+        nice: Some(4),
+        oom_score_adj: Some(299),
+    };
+    let fields = |limits: &RunLimits, powers: &LimitPowers| {
+        let missing = limits.missing(powers).into_iter();
+        missing.map(|m| m.field).collect::<Vec<_>>()
+    };
+    let wanted = [
+        "spec.limits.rlimits[0]",
+        "spec.limits.rlimits[1]",
+        "spec.limits.nice",
+        "spec.limits.oom_score_adj",
+    ];
+    assert_eq!(fields(&more, &powers), wanted);
+    let none = LimitPowers {
+        oom_score_adj_min: None,
+        ..powers
+    };
+    assert_eq!(fields(&most, &none), ["spec.limits.oom_score_adj"]);
+}
+
+fn limit(resource: Resource, soft: u64, hard: u64) -> Rlimit {
+    Rlimit {
+        resource,
+        soft,
+        hard,
+    }
+}
+
 fn good() -> RunSpec {
     RunSpec {
         kind: RunKind::Job,
@@ -278,6 +341,7 @@ fn good() -> RunSpec {
         labels: BTreeMap::new(),
         grace: None,
         timeouts: Timeouts::default(),
+        limits: RunLimits::default(),
     }
 }
 

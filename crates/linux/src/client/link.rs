@@ -247,6 +247,7 @@ impl TryFrom<WireHello> for KeeperHello {
             host: wire.host.into(),
             cgroup_base: wire.cgroup_base.map(PathBuf::from),
             pidfs: wire.pidfs,
+            powers: wire.powers.into(),
             kernel: wire.kernel,
             capabilities: wire.capabilities.into_iter().map(Into::into).collect(),
         })

@@ -15,11 +15,11 @@ use super::{
     server::Server,
 };
 use crate::{
+    attributes::{Inherited, Protection},
     cgroup,
     client::Recorded,
     clock,
     fdpass::{self, Received},
-    limits::OpenFiles,
     wire::{self, Answer, ToKeeper, ToServer},
 };
 use ending::Ending;
@@ -62,8 +62,9 @@ pub(super) struct Parts {
     pub(super) listening: Vec<Listening>,
     pub(super) groups: Groups,
     pub(super) host: HostIdentity,
-    /// `RLIMIT_NOFILE` as it was before it was raised; commands get it back.
-    pub(super) open_files: OpenFiles,
+    /// What commands get, but for what is the keeper's own.
+    pub(super) inherited: Inherited,
+    pub(super) protection: Protection,
 }
 
 /// The keeper.
@@ -77,7 +78,7 @@ pub(super) struct Keeper {
     listening: Vec<Listening>,
     groups: Groups,
     host: HostIdentity,
-    open_files: OpenFiles,
+    inherited: Inherited,
     pool: Pool,
     shims: HashMap<u64, Shim>,
     /// By number, for as long as they are not reaped.
@@ -131,8 +132,8 @@ impl Keeper {
             listening: parts.listening,
             groups: parts.groups,
             host: parts.host,
-            open_files: parts.open_files,
-            pool: Pool::new(),
+            inherited: parts.inherited,
+            pool: Pool::new(parts.protection),
             shims: HashMap::new(),
             shim_of_pid: HashMap::new(),
             next_shim: SHIMS_FROM,

@@ -18,6 +18,7 @@ mod server;
 pub use data_dir::node_id;
 
 use crate::{
+    attributes::{self, Inherited, Protection},
     identity, limits,
     wire::{ToServer, WireHello},
 };
@@ -115,6 +116,7 @@ impl KeeperError {
 /// runtime or thread: it forks.
 pub fn run(config: &KeeperConfig) -> Result<i32, KeeperError> {
     let host = |step| move |source: io::Error| KeeperError::Host { step, source };
+    let protection = Protection::take().map_err(host("read oom_score_adj"))?;
     prctl::set_dumpable(false).map_err(|e| host("make this process undumpable")(e.into()))?;
     prctl::set_child_subreaper(true).map_err(|e| host("become a subreaper")(e.into()))?;
     check_proc().map_err(host("use /proc, which is not of this pid namespace"))?;
@@ -128,6 +130,8 @@ pub fn run(config: &KeeperConfig) -> Result<i32, KeeperError> {
     let signals = take_signals().map_err(|e| host("take signals over")(e.into()))?;
     let here = identity::host().map_err(host("read the identity of this host"))?;
     let own = identity::own().map_err(host("read the identity of this process"))?;
+    let inherited = Inherited::take(open_files).map_err(host("read its own limits"))?;
+    let powers = attributes::powers().map_err(host("try its own limits"))?;
     let groups = Groups::new(config.cgroup, node, epoch);
     let mut capabilities = groups.capabilities().to_vec();
     capabilities.extend(probe::processes().map_err(host("try out what this kernel can do"))?);
@@ -135,6 +139,7 @@ pub fn run(config: &KeeperConfig) -> Result<i32, KeeperError> {
         nix::sys::utsname::uname().map_err(|e| host("ask for the kernel's name")(e.into()))?;
     let hello = ToServer::Hello(WireHello {
         epoch: epoch.to_string(),
+        powers: powers.into(),
         pidfs: own.pidfs_handle.is_some(),
         keeper: own.into(),
         host: here.clone().into(),
@@ -153,7 +158,8 @@ pub fn run(config: &KeeperConfig) -> Result<i32, KeeperError> {
         listening,
         groups,
         host: here,
-        open_files,
+        inherited,
+        protection,
     })?;
     keeper.run(&hello).map_err(host("wait for events"))
 }

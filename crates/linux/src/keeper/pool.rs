@@ -1,6 +1,6 @@
 //! Shims that wait for work: forking ahead keeps the cost of a large descriptor table out of a spawn.
 
-use crate::{fdpass, shim};
+use crate::{attributes::Protection, fdpass, shim};
 use nix::unistd::{ForkResult, fork};
 use std::{collections::VecDeque, io, os::fd::OwnedFd};
 
@@ -19,11 +19,13 @@ pub(super) struct Warm {
 pub(super) struct Pool {
     warm: VecDeque<Warm>,
     wanted: usize,
+    protection: Protection,
 }
 
 impl Pool {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(protection: Protection) -> Self {
         Self {
+            protection,
             warm: VecDeque::new(),
             wanted: WARM_MIN,
         }
@@ -36,7 +38,8 @@ impl Pool {
 
     /// Forks one more.
     pub(super) fn refill(&mut self) -> io::Result<()> {
-        self.warm.push_back(fork_shim()?);
+        let warm = self.fork()?;
+        self.warm.push_back(warm);
         Ok(())
     }
 
@@ -51,7 +54,11 @@ impl Pool {
             return Ok(warm);
         }
         self.wanted = (self.wanted.max(1) * 2).min(WARM_MAX);
-        fork_shim()
+        self.fork()
+    }
+
+    fn fork(&self) -> io::Result<Warm> {
+        self.protection.without(fork_shim)?
     }
 
     /// A child of this number was reaped: if it was a warm shim, it is one no more. Where one could not live the next
@@ -94,7 +101,7 @@ mod tests {
             .spawn()
             .expect("true starts");
         drop(theirs);
-        let mut pool = Pool::new();
+        let mut pool = Pool::new(Protection::default());
         pool.warm.push_back(Warm {
             pid: child.id().cast_signed(),
             socket: ours,

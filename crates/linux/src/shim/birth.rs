@@ -1,13 +1,14 @@
 //! The first steps of a shim, just after fork.
 
 use super::Shim;
+use crate::attributes::UMASK;
 use nix::{
     fcntl::{FcntlArg, OFlag, fcntl},
     sys::{
         prctl,
         signal::{SigSet, SigmaskHow, Signal, sigprocmask},
         signalfd::{SfdFlags, SignalFd},
-        stat::Mode,
+        stat::{Mode, umask},
     },
     unistd::{chdir, setsid},
 };
@@ -40,6 +41,8 @@ fn birth(socket: &OwnedFd) -> io::Result<Shim> {
     let _ = prctl::set_name(c"kennel-shim");
     // A run may last for weeks; where the service was started must not be held that long. All paths are absolute.
     chdir(c"/")?;
+    // What commands inherit; the files of this process have modes of their own.
+    umask(Mode::from_bits_truncate(UMASK));
     let keeper = keep_only(socket)?;
     sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::all()), None)?;
     let mut mask = SigSet::empty();

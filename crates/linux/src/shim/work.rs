@@ -1,6 +1,7 @@
 //! A shim's run: from the clone to the last exit of its tree.
 
 use crate::{
+    attributes::OOM_SCORE_ADJ,
     cgroup, clock,
     exit_record::Will,
     identity, marker, memfd, procfs,
@@ -8,16 +9,19 @@ use crate::{
     spawn::{
         self, Ends,
         child::{
-            FAILED, GOING, READY, STEP_EXEC, STEP_LIMITS, STEP_SESSION, STEP_STDIO, STEP_WORK_DIR,
+            FAILED, GOING, READY, STEP_EXEC, STEP_NICE, STEP_OOM_SCORE, STEP_RLIMITS, STEP_SESSION,
+            STEP_STDIO, STEP_WORK_DIR,
         },
         failure,
     },
     tree::{Root, Tree},
-    wire::{self, CHILD_BYTES_MAX, FromShim, Job, PIDS_MAX, Placement, WireChild},
+    wire::{
+        self, CHILD_BYTES_MAX, FromShim, Job, PIDS_MAX, Placement, WireChild, mirror::WireRlimit,
+    },
 };
 use kennel_lifecycle::{
-    Exit, Policy, Proof, RunId, Signal, StartFailure, StartStage, TreeVerdict, ladder::Ladder,
-    recovery::ExitRecord,
+    Exit, Policy, Proof, Rlimit, RunId, Signal, StartFailure, StartStage, TreeVerdict,
+    ladder::Ladder, recovery::ExitRecord,
 };
 use std::{
     io,
@@ -63,6 +67,7 @@ pub(super) struct Work {
     policy: Policy,
     placement: Placement,
     child: WireChild,
+    rlimits: Vec<WireRlimit>,
     tree: Tree,
     status: Option<OwnedFd>,
     heard: Vec<u8>,
@@ -102,13 +107,14 @@ impl Work {
             gate,
             born_in,
         };
-        let gated = spawn::fork_gated(&child, ends, job.open_files)?;
+        let gated = spawn::fork_gated(&child, ends, &job.attributes)?;
         let shim = std::process::id().cast_signed();
         Ok(Self {
             run_dir: job.run_dir.into(),
             policy: job.policy.into(),
             placement: job.placement,
             child,
+            rlimits: job.attributes.rlimits,
             tree: Tree {
                 run: RunId::from_u128(job.run),
                 leader: gated.leader,
@@ -231,17 +237,25 @@ impl Work {
         let (stage, path) = match step {
             STEP_SESSION => (StartStage::Session, None),
             STEP_STDIO => (StartStage::Stdio, None),
-            STEP_WORK_DIR => (StartStage::WorkDir, Some(&self.child.cwd)),
-            STEP_EXEC => (StartStage::Exec, Some(&self.child.executable)),
-            STEP_LIMITS => (StartStage::Prepare, None),
+            STEP_WORK_DIR => (StartStage::WorkDir, Some(self.child.cwd.clone())),
+            STEP_EXEC => (StartStage::Exec, Some(self.child.executable.clone())),
+            STEP_NICE => (StartStage::Limits, Some("nice".to_owned())),
+            STEP_OOM_SCORE => (StartStage::Limits, Some(OOM_SCORE_ADJ.to_owned())),
+            STEP_RLIMITS.. => (StartStage::Limits, self.limit_of(step)),
             _ => (StartStage::Fork, None),
         };
-        let path = path.cloned();
         self.never_ran(StartFailure {
             stage,
             errno: Some(errno),
             path,
         });
+    }
+
+    /// The name of the limit that could not be set.
+    fn limit_of(&self, step: u8) -> Option<String> {
+        let limit = self.rlimits.get(usize::from(step - STEP_RLIMITS))?;
+        let Rlimit { resource, .. } = limit.clone().into();
+        Some(resource.name().to_owned())
     }
 
     fn never_ran(&mut self, failure: StartFailure) {

@@ -16,8 +16,11 @@ pub(crate) const OPEN: u8 = b'G';
 pub(crate) const STEP_SESSION: u8 = 1;
 pub(crate) const STEP_STDIO: u8 = 2;
 pub(crate) const STEP_WORK_DIR: u8 = 3;
-pub(crate) const STEP_LIMITS: u8 = 4;
-pub(crate) const STEP_EXEC: u8 = 5;
+pub(crate) const STEP_EXEC: u8 = 4;
+pub(crate) const STEP_NICE: u8 = 5;
+pub(crate) const STEP_OOM_SCORE: u8 = 6;
+/// The first of the limits, the others after it.
+pub(crate) const STEP_RLIMITS: u8 = 32;
 
 /// Where gate and status pipe are in the child.
 const GATE_FD: c_int = 3;
@@ -27,14 +30,19 @@ const EXIT_NOT_RELEASED: c_int = 125;
 const EXIT_NOT_EXECUTED: c_int = 127;
 
 /// What the child uses. The pointers stay good because the parent's copy of memory is the child's.
-pub(super) struct Plan {
+pub(super) struct Plan<'a> {
     pub(super) executable: *const c_char,
     pub(super) argv: *const *const c_char,
     pub(super) envp: *const *const c_char,
     pub(super) cwd: *const c_char,
     /// Descriptors of stdin, stdout, stderr, gate, status, all above 4.
     pub(super) fds: [c_int; 5],
-    pub(super) open_files: libc::rlimit,
+    /// Number, soft and hard limit of each.
+    pub(super) rlimits: &'a [[u64; 3]],
+    pub(super) nice: Option<c_int>,
+    /// Path of the file, and what goes into it; empty: it stays as it is.
+    pub(super) oom_score_file: *const c_char,
+    pub(super) oom_score_adj: &'a [u8],
     /// One more than the highest descriptor that may be open, where `close_range(2)` is missing.
     pub(super) fds_end: c_int,
 }
@@ -51,10 +59,7 @@ pub(super) fn run(plan: &Plan) -> ! {
     if unsafe { libc::chdir(plan.cwd) } != 0 {
         fail(STATUS_FD, STEP_WORK_DIR, EXIT_NOT_RELEASED);
     }
-    // SAFETY: `open_files` is a valid rlimit that outlives the call.
-    if unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const plan.open_files) } != 0 {
-        fail(STATUS_FD, STEP_LIMITS, EXIT_NOT_RELEASED);
-    }
+    hold_back(plan);
     say(STATUS_FD, &[READY]);
     wait_at_gate();
     say(STATUS_FD, &[GOING]);
@@ -112,6 +117,40 @@ fn place_descriptors(plan: &Plan) {
             unsafe { libc::close(fd) };
         }
     }
+}
+
+/// What it may use. Its limits come last: they could stand in the way of the rest.
+fn hold_back(plan: &Plan) {
+    if !plan.oom_score_adj.is_empty() && !write_oom_score(plan) {
+        fail(STATUS_FD, STEP_OOM_SCORE, EXIT_NOT_RELEASED);
+    }
+    if let Some(nice) = plan.nice {
+        // SAFETY: setpriority takes integers.
+        if unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, nice) } != 0 {
+            fail(STATUS_FD, STEP_NICE, EXIT_NOT_RELEASED);
+        }
+    }
+    for (step, &[number, soft, hard]) in (STEP_RLIMITS..).zip(plan.rlimits) {
+        let (limit, old) = ([soft, hard], ptr::null_mut::<u64>());
+        // SAFETY: `limit` has the two numbers of an rlimit64 and outlives the call; no old one is asked for.
+        let set = unsafe { libc::syscall(libc::SYS_prlimit64, 0, number, limit.as_ptr(), old) };
+        if set != 0 {
+            fail(STATUS_FD, step, EXIT_NOT_RELEASED);
+        }
+    }
+}
+
+fn write_oom_score(plan: &Plan) -> bool {
+    let flags = libc::O_WRONLY | libc::O_CLOEXEC;
+    // SAFETY: the path is a NUL-terminated string that the caller keeps alive.
+    let fd = unsafe { libc::open(plan.oom_score_file, flags) };
+    if fd < 0 {
+        return false;
+    }
+    let text = plan.oom_score_adj;
+    // SAFETY: `text` is readable for its length. exec closes the descriptor.
+    let written = unsafe { libc::write(fd, text.as_ptr().cast(), text.len()) };
+    usize::try_from(written) == Ok(text.len())
 }
 
 /// Returns when exactly [`OPEN`] was read. End of file: the keeper is gone or shut the gate, and nothing may run.

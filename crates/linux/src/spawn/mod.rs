@@ -2,9 +2,14 @@
 
 pub(crate) mod child;
 
-use crate::{pidfd::PidFd, wire::WireChild};
+use crate::{
+    attributes::{self, Attributes},
+    limits,
+    pidfd::PidFd,
+    wire::{WireChild, mirror::WireRlimit},
+};
 use child::Plan;
-use kennel_lifecycle::{StartFailure, StartStage};
+use kennel_lifecycle::{Rlimit, StartFailure, StartStage};
 use nix::{
     errno::Errno,
     fcntl::{FcntlArg, OFlag, fcntl},
@@ -53,7 +58,7 @@ pub(crate) fn small_pipe() -> io::Result<(OwnedFd, OwnedFd)> {
 pub(crate) fn fork_gated(
     child: &WireChild,
     ends: Ends,
-    open_files: (u64, u64),
+    attributes: &Attributes,
 ) -> Result<Gated, StartFailure> {
     let prepare = |error: &io::Error| failure(StartStage::Prepare, error, None);
     let executable = c_string(&child.executable).map_err(|e| prepare(&e))?;
@@ -81,17 +86,22 @@ pub(crate) fn fork_gated(
         kept.push(fd);
     }
     let (argv, env) = (pointers(&argv), pointers(&env));
+    let rlimits: Vec<[u64; 3]> = attributes.rlimits.iter().map(numbers).collect();
+    let oom_score_file = c_string(attributes::OOM_SCORE_ADJ).map_err(|e| prepare(&e))?;
+    let oom_score_adj = attributes.oom_score_adj.map(|adj| adj.to_string());
+    let oom_score_adj = oom_score_adj.unwrap_or_default();
+    let open_max = limits::open_files().map_err(|e| prepare(&e))?.hard;
     let plan = Plan {
         executable: executable.as_ptr(),
         argv: argv.as_ptr(),
         envp: env.as_ptr(),
         cwd: cwd.as_ptr(),
         fds,
-        open_files: libc::rlimit {
-            rlim_cur: open_files.0,
-            rlim_max: open_files.1,
-        },
-        fds_end: i32::try_from(open_files.1.min(1 << 20)).unwrap_or(1 << 20),
+        rlimits: &rlimits,
+        nice: attributes.nice,
+        oom_score_file: oom_score_file.as_ptr(),
+        oom_score_adj: oom_score_adj.as_bytes(),
+        fds_end: i32::try_from(open_max.min(1 << 20)).unwrap_or(1 << 20),
     };
     let cloned = match &ends.born_in {
         Some(group) => clone_into(group),
@@ -126,6 +136,15 @@ pub(crate) fn failure(stage: StartStage, error: &io::Error, path: Option<&str>) 
         errno: error.raw_os_error(),
         path: path.map(str::to_owned),
     }
+}
+
+fn numbers(limit: &WireRlimit) -> [u64; 3] {
+    let Rlimit {
+        resource,
+        soft,
+        hard,
+    } = limit.clone().into();
+    [attributes::number(resource).cast_unsigned(), soft, hard]
 }
 
 fn c_string(text: &str) -> io::Result<CString> {

@@ -5,8 +5,9 @@ use super::{
     WireChild, WireListing, WireMember, WireShots, decode, encode,
     mirror::{
         WireCgroup, WireDeadline, WireExit, WireFact, WireFailure, WireHolds, WireHost,
-        WireIdentity, WireLeftover, WireLeftovers, WirePlan, WirePolicy, WireProcess, WireProof,
-        WireRecord, WireShot, WireShotResult, WireStage, WireTarget, WireVerdict,
+        WireIdentity, WireLeftover, WireLeftovers, WireLimits, WirePlan, WirePolicy, WireProcess,
+        WireProof, WireRecord, WireResource, WireRlimit, WireShot, WireShotResult, WireStage,
+        WireTarget, WireVerdict,
     },
 };
 use serde::{Serialize, de::DeserializeOwned};
@@ -33,6 +34,7 @@ fn policy() -> WirePolicy {
     WirePolicy {
         stop: plan(),
         max_runtime_ms: Some(300),
+        limits: WireLimits::default(),
     }
 }
 
@@ -55,7 +57,18 @@ fn requests_have_these_bytes() {
         run_dir: "/r".into(),
         policy: policy(),
     };
-    check(&prepare, "010101e78a8d09022f72011e00882701ac02");
+    check(&prepare, "010101e78a8d09022f72011e00882701ac02000000");
+    let files = WireRlimit {
+        resource: WireResource::OpenFiles,
+        soft: 1,
+        hard: u64::MAX,
+    };
+    let limits = WireLimits {
+        rlimits: vec![files],
+        nice: Some(-5),
+        oom_score_adj: Some(300),
+    };
+    check(&limits, "01010601ffffffffffffffffff01010901d804");
     check(&ToKeeper::Release { run: 5 }, "010205");
     check(&ToKeeper::ShutGate { run: 5 }, "010305");
     let stop = ToKeeper::Stop {

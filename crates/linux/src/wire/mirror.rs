@@ -3,8 +3,9 @@
 use crate::capability::{Capability, CapabilityName};
 use crate::client::{Fact, Holds, Shot, ShotResult, SignalResult, SignalTarget};
 use kennel_lifecycle::{
-    CgroupIdentity, Deadline, Exit, HostIdentity, Leftover, Leftovers, Policy, ProcessIdentity,
-    Proof, RunIdentity, Signal, StartFailure, StartStage, TreeVerdict,
+    CgroupIdentity, Deadline, Exit, HostIdentity, Leftover, Leftovers, LimitPowers, Policy,
+    ProcessIdentity, Proof, Resource, Rlimit, RunIdentity, RunLimits, Signal, StartFailure,
+    StartStage, TreeVerdict,
     ladder::{Step, StopPlan},
     recovery::{CgroupSeen, ExitRecord, Host, Observation, Seen},
 };
@@ -114,7 +115,7 @@ mirror_enum!(
 );
 mirror_enum!(
     /// [`StartStage`].
-    WireStage = StartStage { Prepare, Cgroup, Fork, Session, Stdio, WorkDir, Record, Gate, Exec }
+    WireStage = StartStage { Prepare, Cgroup, Fork, Session, Stdio, WorkDir, Record, Gate, Exec, Limits }
 );
 mirror_enum!(
     /// [`Deadline`].
@@ -299,11 +300,82 @@ fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
 
+mirror_enum!(
+    /// [`Resource`].
+    WireResource = Resource {
+        Cpu, FileSize, Data, Stack, Core, Processes, OpenFiles, LockedMemory, AddressSpace, PendingSignals,
+        MessageQueues, Nice, RealTimePriority, RealTime,
+    }
+);
+mirror_struct!(
+    /// [`Rlimit`].
+    WireRlimit = Rlimit { resource: WireResource, soft: u64, hard: u64 }
+);
+
+/// [`RunLimits`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct WireLimits {
+    pub(crate) rlimits: Vec<WireRlimit>,
+    pub(crate) nice: Option<i32>,
+    pub(crate) oom_score_adj: Option<i32>,
+}
+
+impl From<&RunLimits> for WireLimits {
+    fn from(real: &RunLimits) -> Self {
+        Self {
+            rlimits: real.rlimits.iter().map(|l| (*l).into()).collect(),
+            nice: real.nice,
+            oom_score_adj: real.oom_score_adj,
+        }
+    }
+}
+
+impl From<WireLimits> for RunLimits {
+    fn from(wire: WireLimits) -> Self {
+        Self {
+            rlimits: wire.rlimits.into_iter().map(Into::into).collect(),
+            nice: wire.nice,
+            oom_score_adj: wire.oom_score_adj,
+        }
+    }
+}
+
+/// [`LimitPowers`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct WirePowers {
+    pub(crate) hard_max: Vec<(WireResource, u64)>,
+    pub(crate) nice_min: i32,
+    pub(crate) oom_score_adj_min: Option<i32>,
+}
+
+impl From<LimitPowers> for WirePowers {
+    fn from(real: LimitPowers) -> Self {
+        let hard_max = real.hard_max.into_iter();
+        Self {
+            hard_max: hard_max.map(|(r, most)| (r.into(), most)).collect(),
+            nice_min: real.nice_min,
+            oom_score_adj_min: real.oom_score_adj_min,
+        }
+    }
+}
+
+impl From<WirePowers> for LimitPowers {
+    fn from(wire: WirePowers) -> Self {
+        let hard_max = wire.hard_max.into_iter();
+        Self {
+            hard_max: hard_max.map(|(r, most)| (r.into(), most)).collect(),
+            nice_min: wire.nice_min,
+            oom_score_adj_min: wire.oom_score_adj_min,
+        }
+    }
+}
+
 /// [`Policy`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct WirePolicy {
     pub(crate) stop: WirePlan,
     pub(crate) max_runtime_ms: Option<u64>,
+    pub(crate) limits: WireLimits,
 }
 
 impl From<&Policy> for WirePolicy {
@@ -311,6 +383,7 @@ impl From<&Policy> for WirePolicy {
         Self {
             stop: (&real.stop).into(),
             max_runtime_ms: real.max_runtime.map(millis),
+            limits: (&real.limits).into(),
         }
     }
 }
@@ -320,6 +393,7 @@ impl From<WirePolicy> for Policy {
         Self {
             stop: wire.stop.into(),
             max_runtime: wire.max_runtime_ms.map(Duration::from_millis),
+            limits: wire.limits.into(),
         }
     }
 }

@@ -113,6 +113,7 @@ pub(crate) struct WireHello {
     pub(crate) host: WireHost,
     pub(crate) cgroup_base: Result<String, String>,
     pub(crate) pidfs: bool,
+    pub(crate) powers: mirror::WirePowers,
     pub(crate) kernel: String,
     pub(crate) capabilities: Vec<mirror::WireCapability>,
 }
@@ -188,8 +189,8 @@ pub(crate) struct Job {
     pub(crate) policy: WirePolicy,
     pub(crate) cgroup: Option<WireCgroup>,
     pub(crate) placement: Placement,
-    /// Soft and hard `RLIMIT_NOFILE` of the command.
-    pub(crate) open_files: (u64, u64),
+    /// Of the command.
+    pub(crate) attributes: crate::attributes::Attributes,
 }
 
 /// How a child gets into its control group.

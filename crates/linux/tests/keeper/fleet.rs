@@ -34,6 +34,11 @@ const SCENARIOS: &[(&str, i32)] = &[
     ("a_signal_reaches_whom_its_target_names", 0),
     ("a_tree_is_listed_with_what_holds_it", 0),
     ("a_tree_that_lost_its_shim_is_listed_and_signalled", 0),
+    ("a_command_is_held_to_its_limits", 0),
+    (
+        "a_limit_that_cannot_be_set_keeps_the_command_from_running",
+        0,
+    ),
     ("a_paused_tree_stands_still_until_it_is_resumed", 0),
     ("a_paused_tree_can_be_ended", 0),
     ("a_command_that_kills_its_shim_is_still_ended", 0),
@@ -62,6 +67,12 @@ const SURROUNDINGS: &[(&str, &str, &str, i32)] = &[
         "a_keeper_whose_parent_ignores_exits_still_sees_them",
         "ignored_exits",
         "output_exit_and_tree_are_told_in_order",
+        0,
+    ),
+    (
+        "a_burdened_keeper_passes_on_what_is_not_its_own_affair",
+        "burdened",
+        "burdens_are_passed_on",
         0,
     ),
     (

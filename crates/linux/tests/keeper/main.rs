@@ -5,6 +5,7 @@
 mod containment;
 mod deaths;
 mod fleet;
+mod limits;
 mod members;
 mod recorded;
 mod scenarios;

@@ -1,8 +1,8 @@
 //! Signals to some of a tree, and who is in it.
 
 use crate::{
+    limits,
     stage::{Stage, until},
-    time,
 };
 use kennel_lifecycle::{RunId, Signal, ladder::StopPlan};
 use kennel_linux::client::{Fact, Shot, ShotResult, SignalTarget};
@@ -15,7 +15,7 @@ pub(crate) async fn play(name: &str, stage: &mut Stage) {
         "a_signal_reaches_whom_its_target_names" => signal(stage).await,
         "a_tree_is_listed_with_what_holds_it" => list(stage).await,
         "a_tree_that_lost_its_shim_is_listed_and_signalled" => shim_lost(stage).await,
-        other => time::play(other, stage).await,
+        other => limits::play(other, stage).await,
     }
 }
 

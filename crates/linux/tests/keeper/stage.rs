@@ -25,12 +25,31 @@ pub(crate) const DEADLINE: Duration = Duration::from_secs(20);
 /// Descriptors where there are few.
 const FEW_FILES: u64 = 64;
 
+/// By how much nice value and `oom_score_adj` of a keeper with a burden are above the test's own.
+pub(crate) const BURDEN_NICE: i32 = 3;
+/// See [`BURDEN_NICE`].
+pub(crate) const BURDEN_OOM_SCORE_ADJ: i32 = 200;
+
+/// Of this process, as it was given.
+pub(crate) fn own_nice() -> i32 {
+    // SAFETY: getpriority takes integers.
+    unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) }
+}
+
+/// Of this process, as it was given.
+pub(crate) fn own_oom_score_adj() -> i32 {
+    let text = std::fs::read_to_string("/proc/self/oom_score_adj").expect("it can be read");
+    text.trim().parse().expect("a number")
+}
+
 /// `keeper DIR CHOICE SCENARIO`
 pub(crate) fn keep(args: &[String]) -> ExitCode {
     let dir = PathBuf::from(&args[0]);
     std::fs::write(dir.join("choice"), &args[1]).expect("a file");
     let cgroup = match args[1].as_str() {
-        "auto" | "no_clone3" | "few_files" | "ignored_exits" | "old_kernel" => CgroupChoice::Auto,
+        "auto" | "no_clone3" | "few_files" | "burdened" | "ignored_exits" | "old_kernel" => {
+            CgroupChoice::Auto
+        }
         _ => CgroupChoice::Off,
     };
     if args[1] == "foreign_proc" {
@@ -55,6 +74,9 @@ pub(crate) fn keep(args: &[String]) -> ExitCode {
         let set = unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const few) };
         assert_eq!(set, 0, "a limit can be lowered");
     }
+    if args[1] == "burdened" {
+        burden();
+    }
     let config = KeeperConfig {
         data_dir: dir.join("data"),
         listen: vec![dir.join("run/kennel.sock")],
@@ -72,6 +94,20 @@ pub(crate) fn keep(args: &[String]) -> ExitCode {
             ExitCode::from(u8::try_from(error.exit_code()).expect("a small code"))
         }
     }
+}
+
+/// What a keeper may have been started with: a mask for its own files, a low priority, the end first of all.
+fn burden() {
+    // SAFETY: both calls take integers.
+    unsafe { libc::umask(0o077) };
+    let (nice, adj) = (
+        own_nice() + BURDEN_NICE,
+        own_oom_score_adj() + BURDEN_OOM_SCORE_ADJ,
+    );
+    // SAFETY: as above.
+    let set = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, nice) };
+    assert_eq!(set, 0, "a priority can be lowered");
+    std::fs::write("/proc/self/oom_score_adj", adj.to_string()).expect("it can be raised");
 }
 
 /// A keeper in a pid namespace of its own, which sees the /proc of this one.
@@ -244,6 +280,7 @@ impl Stage {
             policy: Policy {
                 stop: StopPlan::abort(Duration::from_secs(2)),
                 max_runtime: None,
+                limits: kennel_lifecycle::RunLimits::default(),
             },
         };
         (run, spec)

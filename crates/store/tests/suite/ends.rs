@@ -61,6 +61,7 @@ fn reasons() -> Vec<EndReason> {
         StartStage::Session,
         StartStage::Stdio,
         StartStage::WorkDir,
+        StartStage::Limits,
         StartStage::Record,
         StartStage::Gate,
         StartStage::Exec,

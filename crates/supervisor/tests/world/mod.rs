@@ -7,9 +7,9 @@
 
 use async_trait::async_trait;
 use kennel_lifecycle::{
-    Deadline, Exit, HostIdentity, KeeperEpoch, NodeId, Outcome, ProcessIdentity, Proof, RowState,
-    RunId, RunIdentity, RunKind, RunSpec, Signal, StartFailure, StartStage, Timeouts, Timestamp,
-    TreeVerdict,
+    Deadline, Exit, HostIdentity, KeeperEpoch, LimitPowers, NodeId, Outcome, ProcessIdentity,
+    Proof, Resource, RowState, RunId, RunIdentity, RunKind, RunLimits, RunSpec, Signal,
+    StartFailure, StartStage, Timeouts, Timestamp, TreeVerdict,
     ladder::StopPlan,
     recovery::{CgroupSeen, ExitRecord, Host, Observation, Seen},
 };
@@ -709,6 +709,7 @@ pub fn call(run: Option<RunId>) -> SpawnCall {
             labels: BTreeMap::new(),
             grace: Some(Duration::from_secs(1)),
             timeouts: Timeouts::default(),
+            limits: RunLimits::default(),
         },
         spec_document: "{}".into(),
         spec_digest: vec![1],
@@ -741,6 +742,11 @@ fn hello() -> KeeperHello {
         host: host(),
         cgroup_base: Err("none here".into()),
         pidfs: true,
+        powers: LimitPowers {
+            hard_max: vec![(Resource::OpenFiles, 4096)],
+            nice_min: 0,
+            oom_score_adj_min: None,
+        },
         kernel: "6.18".into(),
         capabilities: Vec::new(),
     }

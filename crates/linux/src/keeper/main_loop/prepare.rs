@@ -140,7 +140,7 @@ impl Keeper {
             policy: policy.into(),
             cgroup: group.as_ref().ok().cloned().map(Into::into),
             placement: self.groups.placement(),
-            open_files: (self.open_files.soft, self.open_files.hard),
+            attributes: self.inherited.attributes(&policy.limits),
         }));
         let born_in = match group {
             Ok(group) => crate::cgroup::open(group)?,

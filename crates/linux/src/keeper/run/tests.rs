@@ -151,6 +151,7 @@ fn new(run_dir: &std::path::Path) -> Run {
         policy: Policy {
             stop: StopPlan::abort(std::time::Duration::ZERO),
             max_runtime: None,
+            limits: kennel_lifecycle::RunLimits::default(),
         },
         run_dir: run_dir.to_owned(),
         cgroup: Err("none".into()),

@@ -1,0 +1,126 @@
+//! What a run may use, as a client says it.
+
+use super::spec::unknown_number;
+use crate::pb;
+use kennel_lifecycle::{Resource, Rlimit, RunLimits, Violation};
+
+/// The limits in the lifecycle's words; what is wrong with their form is put into `found`.
+pub(crate) fn parse(limits: Option<&pb::RunLimits>, found: &mut Vec<Violation>) -> RunLimits {
+    let Some(limits) = limits else {
+        return RunLimits::default();
+    };
+    let rlimits = limits.rlimits.iter().enumerate();
+    RunLimits {
+        rlimits: rlimits.filter_map(|(i, l)| rlimit(i, *l, found)).collect(),
+        nice: limits.nice,
+        oom_score_adj: limits.oom_score_adj,
+    }
+}
+
+fn rlimit(i: usize, limit: pb::Rlimit, found: &mut Vec<Violation>) -> Option<Rlimit> {
+    let field = |name: &str| format!("spec.limits.rlimits[{i}].{name}");
+    let resource = resource(limit.resource);
+    if resource.is_none() {
+        let field = field("resource");
+        found.push(match pb::RlimitResource::try_from(limit.resource) {
+            Ok(_) => Violation::new(field, "must be given"),
+            Err(_) => unknown_number(&field, limit.resource, "RlimitResource"),
+        });
+    }
+    if limit.soft.is_none() {
+        found.push(Violation::new(field("soft"), "must be given"));
+    }
+    let (resource, soft) = (resource?, limit.soft?);
+    let hard = limit.hard.unwrap_or(soft);
+    Some(Rlimit {
+        resource,
+        soft,
+        hard,
+    })
+}
+
+fn resource(number: i32) -> Option<Resource> {
+    Some(match pb::RlimitResource::try_from(number).ok()? {
+        pb::RlimitResource::Unspecified => return None,
+        pb::RlimitResource::Cpu => Resource::Cpu,
+        pb::RlimitResource::Fsize => Resource::FileSize,
+        pb::RlimitResource::Data => Resource::Data,
+        pb::RlimitResource::Stack => Resource::Stack,
+        pb::RlimitResource::Core => Resource::Core,
+        pb::RlimitResource::Nproc => Resource::Processes,
+        pb::RlimitResource::Nofile => Resource::OpenFiles,
+        pb::RlimitResource::Memlock => Resource::LockedMemory,
+        pb::RlimitResource::As => Resource::AddressSpace,
+        pb::RlimitResource::Sigpending => Resource::PendingSignals,
+        pb::RlimitResource::Msgqueue => Resource::MessageQueues,
+        pb::RlimitResource::Nice => Resource::Nice,
+        pb::RlimitResource::Rtprio => Resource::RealTimePriority,
+        pb::RlimitResource::Rttime => Resource::RealTime,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn every_resource_is_meant_by_its_own_name() {
+        let number = |name: &str| {
+            let name = name.replace("RLIMIT_", "RLIMIT_RESOURCE_");
+            pb::RlimitResource::from_str_name(&name).expect("it is in the contract")
+        };
+        for known in Resource::ALL {
+            assert_eq!(resource(number(known.name()).into()), Some(*known));
+        }
+        let known: BTreeSet<_> = (0..100).filter_map(resource).collect();
+        assert_eq!(known.len(), Resource::ALL.len());
+    }
+
+    #[test]
+    fn a_hard_limit_that_is_not_given_is_the_soft_one() {
+        let mut found = Vec::new();
+        let limit = pb::Rlimit {
+            resource: pb::RlimitResource::Nofile.into(),
+            soft: Some(64),
+            hard: None,
+        };
+        let limits = pb::RunLimits {
+            rlimits: vec![limit],
+            nice: Some(5),
+            oom_score_adj: Some(-3),
+        };
+        let parsed = parse(Some(&limits), &mut found);
+        assert_eq!(found, []);
+        let files = Rlimit {
+            resource: Resource::OpenFiles,
+            soft: 64,
+            hard: 64,
+        };
+        assert_eq!(parsed.rlimits, [files]);
+        assert_eq!((parsed.nice, parsed.oom_score_adj), (Some(5), Some(-3)));
+        assert_eq!(parse(None, &mut found), RunLimits::default());
+    }
+
+    #[test]
+    fn what_is_missing_or_unknown_is_told_by_its_field() {
+        let mut found = Vec::new();
+        let unknown = |resource| pb::Rlimit {
+            resource,
+            ..pb::Rlimit::default()
+        };
+        let limits = pb::RunLimits {
+            rlimits: vec![unknown(0), unknown(99)],
+            ..pb::RunLimits::default()
+        };
+        parse(Some(&limits), &mut found);
+        let fields: Vec<&str> = found.iter().map(|v| v.field.as_str()).collect();
+        let wanted = [
+            "spec.limits.rlimits[0].resource",
+            "spec.limits.rlimits[0].soft",
+            "spec.limits.rlimits[1].resource",
+            "spec.limits.rlimits[1].soft",
+        ];
+        assert_eq!(fields, wanted);
+    }
+}

@@ -1,0 +1,187 @@
+//! What a run may use, and whether this host can hold it to that.
+
+use crate::{
+    Violation,
+    limits::{NICE, OOM_SCORE_ADJ},
+};
+
+/// No limit, as getrlimit(2) says it.
+pub const UNLIMITED: u64 = u64::MAX;
+
+macro_rules! resources {
+    ($($(#[$doc:meta])* $variant:ident = $name:literal,)*) => {
+        /// A resource of getrlimit(2), of those that Linux enforces.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum Resource {
+            $($(#[$doc])* $variant,)*
+        }
+
+        impl Resource {
+            /// All of them.
+            pub const ALL: &[Self] = &[$(Self::$variant,)*];
+
+            /// Its name in C.
+            #[must_use]
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $name,)*
+                }
+            }
+        }
+    };
+}
+
+resources! {
+    /// Seconds of processor time.
+    Cpu = "RLIMIT_CPU",
+    /// Bytes of a file that is written.
+    FileSize = "RLIMIT_FSIZE",
+    /// Bytes of data segment.
+    Data = "RLIMIT_DATA",
+    /// Bytes of stack.
+    Stack = "RLIMIT_STACK",
+    /// Bytes of a core dump.
+    Core = "RLIMIT_CORE",
+    /// Processes and threads of the user.
+    Processes = "RLIMIT_NPROC",
+    /// One more than the highest descriptor.
+    OpenFiles = "RLIMIT_NOFILE",
+    /// Bytes of locked memory.
+    LockedMemory = "RLIMIT_MEMLOCK",
+    /// Bytes of address space.
+    AddressSpace = "RLIMIT_AS",
+    /// Signals that are queued for the user.
+    PendingSignals = "RLIMIT_SIGPENDING",
+    /// Bytes of the user's message queues.
+    MessageQueues = "RLIMIT_MSGQUEUE",
+    /// 20 minus the lowest nice value that may be set.
+    Nice = "RLIMIT_NICE",
+    /// Highest real-time priority that may be set.
+    RealTimePriority = "RLIMIT_RTPRIO",
+    /// Microseconds of processor time without a blocking call, under a real-time policy.
+    RealTime = "RLIMIT_RTTIME",
+}
+
+/// A limit of each process of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rlimit {
+    /// Of what.
+    pub resource: Resource,
+    /// In force; a process may set it to anything up to `hard`.
+    pub soft: u64,
+    /// The most that `soft` may be set to.
+    pub hard: u64,
+}
+
+/// What a run may use. What is absent is not limited by it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RunLimits {
+    /// Each resource at most once.
+    pub rlimits: Vec<Rlimit>,
+    /// Nice value.
+    pub nice: Option<i32>,
+    /// How soon the kernel ends it where memory is short.
+    pub oom_score_adj: Option<i32>,
+}
+
+/// What the keeper can hold a run to, as it has tried at its start.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LimitPowers {
+    /// The highest hard limit that can be set, of each resource.
+    pub hard_max: Vec<(Resource, u64)>,
+    /// The lowest nice value that can be set.
+    pub nice_min: i32,
+    /// The lowest `oom_score_adj` that can be set; absent: none can be.
+    pub oom_score_adj_min: Option<i32>,
+}
+
+/// Something that was asked for and cannot be done on this host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Missing {
+    /// Path of the field that asks for it.
+    pub field: String,
+    /// What is missing.
+    pub capability: String,
+}
+
+impl RunLimits {
+    /// Whether nothing is limited.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// What is wrong with it.
+    pub(crate) fn check(&self, found: &mut Vec<Violation>) {
+        for (i, limit) in self.rlimits.iter().enumerate() {
+            let mut wrong = |what: String| {
+                found.push(Violation::new(format!("spec.limits.rlimits[{i}]"), what));
+            };
+            let name = limit.resource.name();
+            let before = &self.rlimits[..i];
+            if before.iter().any(|other| other.resource == limit.resource) {
+                wrong(format!("{name} is named twice"));
+            }
+            if limit.soft > limit.hard {
+                wrong(format!(
+                    "the soft limit of {name} must be at most the hard one"
+                ));
+            }
+        }
+        let bounds = [
+            ("spec.limits.nice", self.nice, NICE),
+            (
+                "spec.limits.oom_score_adj",
+                self.oom_score_adj,
+                OOM_SCORE_ADJ,
+            ),
+        ];
+        for (field, value, range) in bounds {
+            if value.is_some_and(|value| !range.contains(&value)) {
+                let (low, high) = range.into_inner();
+                found.push(Violation::new(field, format!("must be {low} to {high}")));
+            }
+        }
+    }
+
+    /// All of it that a keeper with these powers cannot do. Nothing of it is left out silently: a run whose limits
+    /// cannot all be set does not start.
+    #[must_use]
+    pub fn missing(&self, powers: &LimitPowers) -> Vec<Missing> {
+        let mut missing = Vec::new();
+        let mut lacks = |field: String, capability: String| {
+            missing.push(Missing { field, capability });
+        };
+        for (i, limit) in self.rlimits.iter().enumerate() {
+            let most = powers.hard_max.iter().find(|(r, _)| *r == limit.resource);
+            let most = most.map_or(0, |(_, most)| *most);
+            if limit.hard > most {
+                let name = limit.resource.name();
+                lacks(
+                    format!("spec.limits.rlimits[{i}]"),
+                    format!("a hard limit of {name} above {most}"),
+                );
+            }
+        }
+        if self.nice.is_some_and(|nice| nice < powers.nice_min) {
+            lacks(
+                "spec.limits.nice".into(),
+                format!("a nice value below {}", powers.nice_min),
+            );
+        }
+        if let Some(adj) = self.oom_score_adj {
+            match powers.oom_score_adj_min {
+                Some(min) if adj < min => lacks(
+                    "spec.limits.oom_score_adj".into(),
+                    format!("an oom_score_adj below {min}"),
+                ),
+                Some(_) => {}
+                None => lacks(
+                    "spec.limits.oom_score_adj".into(),
+                    "the right to set the oom_score_adj of others, which root has".into(),
+                ),
+            }
+        }
+        missing
+    }
+}

@@ -1,0 +1,309 @@
+//! What a command is given beside its descriptors: limits, nice value, `oom_score_adj`. What Kennel itself was started
+//! with is for Kennel: its protection does not pass on to commands.
+
+use crate::{limits::OpenFiles, wire::mirror::WireRlimit};
+use kennel_lifecycle::{LimitPowers, Resource, Rlimit, RunLimits, UNLIMITED, limits as bounds};
+use nix::errno::Errno;
+use serde::{Deserialize, Serialize};
+use std::{
+    fs::{self, File, OpenOptions},
+    io,
+    os::unix::fs::FileExt,
+    ptr,
+};
+
+/// Where a process says how soon it wants to be ended; see `proc_pid_oom_score_adj(5)`.
+pub(crate) const OOM_SCORE_ADJ: &str = "/proc/self/oom_score_adj";
+/// File mode creation mask of every command.
+pub(crate) const UMASK: u32 = 0o022;
+
+/// What this keeper was started with.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Inherited {
+    /// Before it was raised.
+    pub(crate) open_files: OpenFiles,
+    pub(crate) nice: i32,
+    /// What its shims have.
+    pub(crate) oom_score_adj: i32,
+}
+
+/// What one command gets. Absent: it has it already.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Attributes {
+    pub(crate) rlimits: Vec<WireRlimit>,
+    pub(crate) nice: Option<i32>,
+    pub(crate) oom_score_adj: Option<i32>,
+}
+
+impl Inherited {
+    /// What this process has now, but for the open files, which were raised.
+    pub(crate) fn take(open_files: OpenFiles) -> io::Result<Self> {
+        Ok(Self {
+            open_files,
+            nice: nice()?,
+            oom_score_adj: oom_score_adj()?.max(0),
+        })
+    }
+
+    /// What a command with these limits gets from a shim that has what this keeper has.
+    pub(crate) fn attributes(&self, limits: &RunLimits) -> Attributes {
+        let mut rlimits: Vec<WireRlimit> = limits.rlimits.iter().map(|l| (*l).into()).collect();
+        let named = |l: &Rlimit| l.resource == Resource::OpenFiles;
+        if !limits.rlimits.iter().any(named) {
+            let OpenFiles { soft, hard } = self.open_files;
+            let resource = Resource::OpenFiles;
+            rlimits.push(
+                Rlimit {
+                    resource,
+                    soft,
+                    hard,
+                }
+                .into(),
+            );
+        }
+        // Favours are the keeper's own; what slows it down or puts it at risk is the whole service's.
+        let other = |wanted: i32, has: i32| (wanted != has).then_some(wanted);
+        let nice = limits.nice.unwrap_or(self.nice.max(0));
+        let adj = limits.oom_score_adj.unwrap_or(self.oom_score_adj);
+        Attributes {
+            rlimits,
+            nice: other(nice, self.nice),
+            oom_score_adj: other(adj, self.oom_score_adj),
+        }
+    }
+}
+
+/// A keeper that the kernel is told to spare. Commands are not to be spared, and whoever is no root cannot say so in the
+/// child: files in /proc of a process that is not dumpable belong to root. So this one file is opened before the keeper
+/// becomes so, and the keeper gives its protection up for as long as a shim is forked.
+#[derive(Debug, Default)]
+pub(crate) struct Protection(Option<(File, i32)>);
+
+impl Protection {
+    /// Of this process, while it is still dumpable.
+    pub(crate) fn take() -> io::Result<Self> {
+        let value = oom_score_adj()?;
+        if value >= 0 {
+            return Ok(Self::default());
+        }
+        let file = OpenOptions::new().write(true).open(OOM_SCORE_ADJ)?;
+        Ok(Self(Some((file, value))))
+    }
+
+    /// Does something without it; a child that is forked meanwhile never gets it.
+    pub(crate) fn without<T>(&self, work: impl FnOnce() -> T) -> io::Result<T> {
+        let Some((file, value)) = &self.0 else {
+            return Ok(work());
+        };
+        file.write_all_at(b"0\n", 0)?;
+        let done = work();
+        // The kernel lets everybody go back to what was set by somebody who might.
+        file.write_all_at(format!("{value}\n").as_bytes(), 0)?;
+        Ok(done)
+    }
+}
+
+/// Tries what this process can set, and leaves all as it was. A capability that is there may be worth nothing, as in a
+/// user namespace, so none is looked at.
+pub(crate) fn powers() -> io::Result<LimitPowers> {
+    let hard_max = Resource::ALL.iter().map(|r| Ok((*r, hard_max(*r)?)));
+    let nice = nice()?;
+    let nice_min = lowest(*bounds::NICE.start(), nice, |nice| set_nice(nice).is_ok());
+    set_nice(nice)?;
+    let adj = oom_score_adj()?;
+    let settable = |adj| set_oom_score_adj(adj).is_ok();
+    let oom_score_adj_min =
+        settable(adj).then(|| lowest(*bounds::OOM_SCORE_ADJ.start(), adj, settable));
+    if oom_score_adj_min.is_some() {
+        set_oom_score_adj(adj)?;
+    }
+    Ok(LimitPowers {
+        hard_max: hard_max.collect::<io::Result<_>>()?,
+        nice_min,
+        oom_score_adj_min,
+    })
+}
+
+/// The lowest of these values that can be set, where each above one that can be set can be set too, and `high` can.
+fn lowest(low: i32, high: i32, mut settable: impl FnMut(i32) -> bool) -> i32 {
+    let (mut low, mut high) = (low, high);
+    while low < high {
+        let middle = low + (high - low).div_euclid(2);
+        if settable(middle) {
+            high = middle;
+        } else {
+            low = middle + 1;
+        }
+    }
+    high
+}
+
+/// The highest hard limit that can be set.
+fn hard_max(resource: Resource) -> io::Result<u64> {
+    let has = rlimit(resource)?;
+    let more = [has[0], has[1].saturating_add(1)];
+    if has[1] == UNLIMITED || set_rlimit(resource, &more).is_err() {
+        return Ok(has[1]);
+    }
+    // Lowering is always allowed.
+    set_rlimit(resource, &has)?;
+    if resource != Resource::OpenFiles {
+        return Ok(UNLIMITED);
+    }
+    // Above this nobody can go.
+    let text = fs::read_to_string("/proc/sys/fs/nr_open")?;
+    text.trim().parse().map_err(io::Error::other)
+}
+
+/// Soft and hard, as the kernel has them: glibc and musl disagree on the types of their own calls.
+fn rlimit(resource: Resource) -> io::Result<[u64; 2]> {
+    let mut limit = [0u64; 2];
+    let (keep, number) = (ptr::null::<u64>(), number(resource));
+    // SAFETY: prlimit64(2) of this process writes one rlimit64, two 64-bit numbers, to `limit`, and reads no new one.
+    let got = unsafe { libc::syscall(libc::SYS_prlimit64, 0, number, keep, limit.as_mut_ptr()) };
+    Errno::result(got)?;
+    Ok(limit)
+}
+
+fn set_rlimit(resource: Resource, limit: &[u64; 2]) -> io::Result<()> {
+    let (old, number) = (ptr::null_mut::<u64>(), number(resource));
+    // SAFETY: `limit` has the two numbers of an rlimit64; no old one is asked for.
+    let set = unsafe { libc::syscall(libc::SYS_prlimit64, 0, number, limit.as_ptr(), old) };
+    Errno::result(set)?;
+    Ok(())
+}
+
+fn nice() -> io::Result<i32> {
+    Errno::clear();
+    // SAFETY: getpriority takes integers.
+    let nice = unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) };
+    // -1 is a value like any other.
+    match Errno::last() {
+        errno if nice == -1 && errno != Errno::UnknownErrno => Err(errno.into()),
+        _ => Ok(nice),
+    }
+}
+
+fn set_nice(nice: i32) -> io::Result<()> {
+    // SAFETY: setpriority takes integers.
+    Errno::result(unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, nice) })?;
+    Ok(())
+}
+
+fn oom_score_adj() -> io::Result<i32> {
+    let text = fs::read_to_string(OOM_SCORE_ADJ)?;
+    text.trim().parse().map_err(io::Error::other)
+}
+
+fn set_oom_score_adj(value: i32) -> io::Result<()> {
+    fs::write(OOM_SCORE_ADJ, value.to_string())
+}
+
+/// The number by which the kernel knows it.
+pub(crate) fn number(resource: Resource) -> libc::c_long {
+    match resource {
+        Resource::Cpu => i64::from(libc::RLIMIT_CPU),
+        Resource::FileSize => i64::from(libc::RLIMIT_FSIZE),
+        Resource::Data => i64::from(libc::RLIMIT_DATA),
+        Resource::Stack => i64::from(libc::RLIMIT_STACK),
+        Resource::Core => i64::from(libc::RLIMIT_CORE),
+        Resource::Processes => i64::from(libc::RLIMIT_NPROC),
+        Resource::OpenFiles => i64::from(libc::RLIMIT_NOFILE),
+        Resource::LockedMemory => i64::from(libc::RLIMIT_MEMLOCK),
+        Resource::AddressSpace => i64::from(libc::RLIMIT_AS),
+        Resource::PendingSignals => i64::from(libc::RLIMIT_SIGPENDING),
+        Resource::MessageQueues => i64::from(libc::RLIMIT_MSGQUEUE),
+        Resource::Nice => i64::from(libc::RLIMIT_NICE),
+        Resource::RealTimePriority => i64::from(libc::RLIMIT_RTPRIO),
+        Resource::RealTime => i64::from(libc::RLIMIT_RTTIME),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn inherited(nice: i32, oom_score_adj: i32) -> Inherited {
+        Inherited {
+            open_files: OpenFiles {
+                soft: 1024,
+                hard: 4096,
+            },
+            nice,
+            oom_score_adj,
+        }
+    }
+
+    #[test]
+    fn favours_are_not_passed_on_and_burdens_are() {
+        let none = RunLimits::default();
+        let default = inherited(0, 0).attributes(&none);
+        let files = Rlimit {
+            resource: Resource::OpenFiles,
+            soft: 1024,
+            hard: 4096,
+        };
+        assert_eq!(default.rlimits, [files.into()]);
+        assert_eq!((default.nice, default.oom_score_adj), (None, None));
+        assert_eq!(inherited(-5, 0).attributes(&none).nice, Some(0));
+        let burdened = inherited(5, 300).attributes(&none);
+        assert_eq!((burdened.nice, burdened.oom_score_adj), (None, None));
+    }
+
+    #[test]
+    fn what_the_run_asks_for_wins() {
+        let files = Rlimit {
+            resource: Resource::OpenFiles,
+            soft: 10,
+            hard: 20,
+        };
+        let asked = RunLimits {
+            rlimits: vec![files],
+            nice: Some(7),
+            oom_score_adj: Some(300),
+        };
+        let given = inherited(-5, 300).attributes(&asked);
+        assert_eq!(given.rlimits, [files.into()]);
+        assert_eq!((given.nice, given.oom_score_adj), (Some(7), None));
+    }
+
+    #[test]
+    fn the_lowest_that_can_be_set_is_found() {
+        for wanted in -20..=3 {
+            assert_eq!(lowest(-20, 3, |value| value >= wanted), wanted);
+        }
+    }
+
+    #[test]
+    fn a_try_leaves_all_as_it_was() {
+        let before = |r: &Resource| rlimit(*r).expect("it can be read");
+        let limits: Vec<[u64; 2]> = Resource::ALL.iter().map(before).collect();
+        let (nice_before, adj) = (nice().expect("read"), oom_score_adj().expect("read"));
+        let powers = powers().expect("it can be tried");
+        assert_eq!(Resource::ALL.iter().map(before).collect::<Vec<_>>(), limits);
+        assert_eq!(nice().expect("read"), nice_before);
+        assert_eq!(oom_score_adj().expect("read"), adj);
+        assert!(powers.nice_min <= nice_before);
+        // A test is dumpable.
+        assert!(powers.oom_score_adj_min.is_some_and(|min| min <= adj));
+        for ((_, most), [_, hard]) in powers.hard_max.iter().zip(limits) {
+            assert!(*most >= hard);
+        }
+    }
+
+    #[test]
+    fn protection_is_given_up_for_a_while_alone() {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        let value = || {
+            let text = fs::read_to_string(file.path()).expect("it can be read");
+            text.lines().next().map(str::to_owned).unwrap_or_default()
+        };
+        let protection = Protection(Some((file.reopen().expect("it is there"), -900)));
+        assert_eq!(protection.without(value).expect("it can be written"), "0");
+        assert_eq!(value(), "-900");
+        assert_eq!(
+            Protection::default().without(|| 3).expect("nothing to do"),
+            3
+        );
+    }
+}

@@ -1,0 +1,144 @@
+//! What a run may use, and what cannot be had here.
+
+use kennel_edge::pb::{self, RlimitResource, RunLimits};
+use kennel_tests::{
+    Kennel, PATIENCE, RunExt, SpecExt, complaint, must, sh, shell::run_to_end, shell::text,
+};
+use tonic::Code;
+
+fn rlimit(resource: RlimitResource, soft: u64, hard: Option<u64>) -> pb::Rlimit {
+    pb::Rlimit {
+        resource: resource.into(),
+        soft: Some(soft),
+        hard,
+    }
+}
+
+fn own_nice() -> i32 {
+    let stat = std::fs::read_to_string("/proc/self/stat").expect("own stat");
+    let (_, rest) = stat.rsplit_once(')').expect("a name");
+    let nice = rest.split_whitespace().nth(16).expect("field 19");
+    nice.parse().expect("a number")
+}
+
+/// Soft and hard limit of files, core dumps, the nice value and the umask.
+const TELL: &str =
+    "echo $(ulimit -Sn) $(ulimit -Hn) $(ulimit -Sc) $(cut -d ' ' -f 19 /proc/self/stat) $(umask)";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_is_held_to_its_limits_and_tells_them() {
+    let kennel = Kennel::on_sqlite().await;
+    let mut client = kennel.client().await;
+    let nice = own_nice() + 4;
+    let limits = RunLimits {
+        rlimits: vec![
+            rlimit(RlimitResource::Nofile, 100, Some(200)),
+            rlimit(RlimitResource::Core, 0, None),
+        ],
+        nice: Some(nice),
+        ..RunLimits::default()
+    };
+    let spec = sh(TELL).limits(limits.clone());
+    let run = must("spawn", client.spawn(spec).await);
+    let run = must("wait", client.ended(&run.run_id).await);
+    let heard = must("stream", client.hear_all(&run.run_id, 0).await);
+    assert_eq!(heard.text().trim(), format!("100 200 0 {nice} 0022"));
+    assert_eq!(run.spec.expect("it is kept").limits, Some(limits));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_limit_ends_a_command_that_goes_beyond_it() {
+    let kennel = Kennel::on_sqlite().await;
+    let mut client = kennel.client().await;
+    let file = kennel.scratch().join("file");
+    let script = format!("head -c 100000 /dev/zero > {}", file.display());
+    let spec = sh(&format!("exec {script}")).limits(RunLimits {
+        rlimits: vec![rlimit(RlimitResource::Fsize, 5000, None)],
+        ..RunLimits::default()
+    });
+    let run = must("spawn", client.spawn(spec).await);
+    let run = must("wait", client.ended(&run.run_id).await);
+    assert_eq!(std::fs::metadata(file).expect("it is there").len(), 5000);
+    assert_eq!(
+        (run.reason(), run.signal().as_deref()),
+        ("exited", Some("SIGXFSZ"))
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_be_had_here_is_refused_by_its_field() {
+    let kennel = Kennel::on_sqlite().await;
+    let mut client = kennel.client().await;
+    let marker = kennel.scratch().join("ran");
+    let script = format!("touch {}", marker.display());
+    // Nobody may have so many open files.
+    let spec = sh(&script).limits(RunLimits {
+        rlimits: vec![
+            rlimit(RlimitResource::Core, 0, None),
+            rlimit(RlimitResource::Nofile, 64, Some(u64::MAX)),
+        ],
+        ..RunLimits::default()
+    });
+    let run_id = kennel_tests::new_run_id();
+    let refused = client.spawn_as(&run_id, spec).await.expect_err("refused");
+    let told = complaint(&refused);
+    assert_eq!(
+        (told.code, told.reason.as_str()),
+        (Code::FailedPrecondition, "CAPABILITY_MISSING")
+    );
+    assert!(
+        refused.message().contains("spec.limits.rlimits[1]"),
+        "{refused:?}"
+    );
+    assert!(refused.message().contains("RLIMIT_NOFILE"), "{refused:?}");
+    assert!(client.get(&run_id).await.is_err(), "there is no such run");
+    // The key is free, and all that is wrong in form is said together.
+    let spec = sh(&script).limits(RunLimits {
+        rlimits: vec![
+            rlimit(RlimitResource::Core, 2, Some(1)),
+            rlimit(RlimitResource::Unspecified, 0, None),
+        ],
+        nice: Some(20),
+        oom_score_adj: Some(1001),
+    });
+    let told = complaint(&client.spawn_as(&run_id, spec).await.expect_err("refused"));
+    assert_eq!(
+        (told.code, told.reason.as_str()),
+        (Code::InvalidArgument, "INVALID_FIELD")
+    );
+    let mut fields = told.fields;
+    fields.sort();
+    let wanted = [
+        "spec.limits.nice",
+        "spec.limits.oom_score_adj",
+        "spec.limits.rlimits[0]",
+        "spec.limits.rlimits[1].resource",
+    ];
+    assert_eq!(fields, wanted);
+    assert!(!marker.exists());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn limits_can_be_typed() {
+    let kennel = Kennel::on_sqlite().await;
+    let nice = (own_nice() + 2).to_string();
+    let words = [
+        "run",
+        "--limit",
+        "nofile=50:60",
+        "--limit",
+        "core=0",
+        "--nice",
+        &nice,
+    ];
+    let mut command = kennel.cli(&words);
+    command.args(["--", "/bin/sh", "-c", TELL]);
+    let output = run_to_end(command, PATIENCE).await;
+    assert_eq!(text(&output), format!("50 60 0 {nice} 0022"), "{output:?}");
+    let mut command = kennel.cli(&["run", "--limit", "nofile=50:unlimited"]);
+    command.args(["--", "true"]);
+    let output = run_to_end(command, PATIENCE).await;
+    assert_eq!(output.status.code(), Some(125), "{output:?}");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("RLIMIT_NOFILE"), "{said}");
+}
