@@ -64,6 +64,8 @@ CREATE TABLE runs (
     exit_value            INTEGER,
     tree_verdict          TEXT,
     tree_detail           TEXT,
+    -- What was done to end the run, and who was left when its leader ended.
+    certificate_detail    TEXT,
     streams_end           TEXT,
     traceparent           TEXT,
     -- The client's spec as JSON text, without environment values and input.
@@ -92,6 +94,8 @@ CREATE TABLE runs (
         (state IN ('succeeded', 'failed', 'cancelled', 'lost')) = (tree_verdict IS NOT NULL)),
     CONSTRAINT runs_open_has_no_end CHECK (end_reason IS NOT NULL OR (
         end_detail IS NULL AND exit_kind IS NULL AND tree_detail IS NULL AND streams_end IS NULL)),
+    CONSTRAINT runs_terminal_has_certificate CHECK (
+        (state IN ('succeeded', 'failed', 'cancelled', 'lost')) = (certificate_detail IS NOT NULL)),
     CONSTRAINT runs_open_has_identity CHECK (end_reason IS NOT NULL OR process_pid IS NOT NULL),
 
     -- The final state follows from the reason and the exit.

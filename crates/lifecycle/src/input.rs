@@ -1,7 +1,8 @@
 //! What comes into the machine.
 
 use crate::{
-    Deadline, Exit, RowState, RunIdentity, StartFailure, StopOrder, StreamsEnd, TreeVerdict,
+    Deadline, Exit, Leftovers, RowState, RunIdentity, StartFailure, StopOrder, StopStep,
+    StreamsEnd, Timestamp, TreeVerdict,
 };
 use std::time::Duration;
 
@@ -58,6 +59,12 @@ pub enum Report {
     ExecFailed(StartFailure),
     /// The leader ended.
     LeaderExited(Exit),
+    /// Who was alive when the leader ended, where anybody was.
+    LeftBehind(Leftovers),
+    /// A round of signals of the stop ladder went out.
+    Signalled(StopStep),
+    /// When the keeper took the look that its last word rests on. Comes right before that word.
+    Census(Timestamp),
     /// The keeper's last word on the tree. Comes exactly once for each prepared child.
     TreeEnded(TreeVerdict),
     /// The output has been read to its end.

@@ -4,6 +4,7 @@
 //! never waits: time comes in as a value, work goes out as [`Effect`]s. Read [`Phase`] first, then
 //! [`Machine::step`], then [`recovery::decide`] for what a restart does with a row it finds.
 
+mod certificate;
 mod countdown;
 mod effect;
 mod id;
@@ -23,6 +24,7 @@ mod signal;
 mod spec;
 mod time;
 
+pub use certificate::{SignalScope, SignalSender, StopCertificate, StopStep};
 pub use countdown::Countdown;
 pub use effect::{Announcement, Effect, RowState};
 pub use id::{InvalidRunId, KeeperEpoch, NodeId, RunId};

@@ -36,3 +36,7 @@ pub const REQUEST_ID_BYTES_MAX: usize = 128;
 pub const NICE: RangeInclusive<i32> = -20..=19;
 /// Values of `oom_score_adj` that there are.
 pub const OOM_SCORE_ADJ: RangeInclusive<i32> = -1000..=1000;
+/// Rounds of signals that a stop certificate tells one by one; more are counted.
+pub const STEPS_TOLD_MAX: usize = 64;
+/// Processes left behind by a leader that are told one by one; more are counted.
+pub const LEFTOVERS_TOLD_MAX: usize = 256;

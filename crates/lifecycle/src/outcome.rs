@@ -1,6 +1,6 @@
 //! How a run was asked to end, how it ended, and how surely all of it is gone.
 
-use crate::{Leftovers, Signal};
+use crate::{Leftovers, Signal, StopCertificate};
 use std::time::Duration;
 
 /// What the kernel said of the leader: only ever from a wait status.
@@ -166,6 +166,8 @@ pub struct Outcome {
     pub tree: TreeVerdict,
     /// How the output ended; absent: there was none to read.
     pub streams: Option<StreamsEnd>,
+    /// What was done to end it, and who was left.
+    pub certificate: StopCertificate,
 }
 
 impl From<StopReason> for EndReason {

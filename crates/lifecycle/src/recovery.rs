@@ -2,7 +2,9 @@
 //!
 //! Observation is three-valued: the same process, gone, or unknown. Unknown never leads to a signal.
 
-use crate::{EndReason, Exit, Outcome, Proof, StreamsEnd, TreeVerdict};
+use crate::{
+    EndReason, Exit, Outcome, Proof, StopCertificate, StopStep, StreamsEnd, Timestamp, TreeVerdict,
+};
 
 /// Whether the process that was recorded is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,6 +52,10 @@ pub struct Observation {
     pub cgroup: CgroupSeen,
     /// Living processes that carry the run's marker or descend from its leader: a hint, never a proof.
     pub hints: Vec<i32>,
+    /// The rounds of signals by which this start has ended living members, in order.
+    pub steps: Vec<StopStep>,
+    /// When this was seen.
+    pub at: Timestamp,
 }
 
 /// A shim's last will.
@@ -61,6 +67,10 @@ pub struct ExitRecord {
     pub tree: Option<TreeVerdict>,
     /// The command was never let go.
     pub never_ran: bool,
+    /// The first rounds of signals that the shim sent on its own, after its keeper had died.
+    pub steps: Vec<StopStep>,
+    /// When the shim took the look that its word on the tree rests on.
+    pub census: Option<Timestamp>,
 }
 
 /// What to do with the row.
@@ -83,14 +93,11 @@ pub fn decide(seen: &Observation, terminated: bool) -> Decision {
     let never_ran = record.is_some_and(|r| r.never_ran);
     if seen.host == Host::Other {
         if never_ran {
-            return close_never_ran(EndReason::Rebooted);
+            return close_never_ran(EndReason::Rebooted, certificate(seen));
         }
-        let tree = "another boot or pid namespace: there is nothing to look at";
-        return close(
-            EndReason::Rebooted,
-            exit,
-            TreeVerdict::Unverified(tree.into()),
-        );
+        let why = "another boot or pid namespace: there is nothing to look at";
+        let tree = TreeVerdict::Unverified(why.into());
+        return close(EndReason::Rebooted, exit, tree, certificate(seen));
     }
     if seen.shim == Seen::Same && !terminated {
         return Decision::AwaitShim;
@@ -105,9 +112,26 @@ pub fn decide(seen: &Observation, terminated: bool) -> Decision {
         EndReason::ServiceLost
     };
     if never_ran {
-        return close_never_ran(reason);
+        return close_never_ran(reason, certificate(seen));
     }
-    close(reason, exit, tree_verdict(seen))
+    close(reason, exit, tree_verdict(seen), certificate(seen))
+}
+
+/// What the shim did on its own, then what this start did. Only the shim can have looked on another boot.
+fn certificate(seen: &Observation) -> StopCertificate {
+    let record = seen.exit_record.as_ref();
+    let mut certificate = StopCertificate {
+        census: match seen.host {
+            Host::Same => Some(seen.at),
+            Host::Other => record.and_then(|r| r.census),
+        },
+        ..StopCertificate::default()
+    };
+    let willed = record.map_or(&[][..], |r| &r.steps);
+    for step in willed.iter().chain(&seen.steps) {
+        certificate.add(*step);
+    }
+    certificate
 }
 
 fn tree_verdict(seen: &Observation) -> TreeVerdict {
@@ -141,21 +165,28 @@ fn tree_verdict(seen: &Observation) -> TreeVerdict {
     }
 }
 
-fn close(reason: EndReason, exit: Exit, tree: TreeVerdict) -> Decision {
+fn close(
+    reason: EndReason,
+    exit: Exit,
+    tree: TreeVerdict,
+    certificate: StopCertificate,
+) -> Decision {
     Decision::Close(Outcome {
         reason,
         exit: Some(exit),
         tree,
         streams: Some(StreamsEnd::Lost),
+        certificate,
     })
 }
 
 /// The shim's word that the gate was never opened: there was no exit and no output.
-fn close_never_ran(reason: EndReason) -> Decision {
+fn close_never_ran(reason: EndReason, certificate: StopCertificate) -> Decision {
     Decision::Close(Outcome {
         reason,
         exit: None,
         tree: TreeVerdict::NeverRan,
         streams: None,
+        certificate,
     })
 }

@@ -7,8 +7,8 @@ pub use crate::capability::{Capability, CapabilityName};
 use crate::wire::{Answer, ToKeeper, WireChild, WireListing, WireRecorded, WireShots};
 use kennel_lifecycle::recovery::Seen;
 use kennel_lifecycle::{
-    Deadline, Exit, KeeperEpoch, Policy, ProcessIdentity, RunId, RunIdentity, Signal, StartFailure,
-    Timestamp, TreeVerdict, ladder::StopPlan, recovery::Observation,
+    Deadline, Exit, KeeperEpoch, Leftovers, Policy, ProcessIdentity, RunId, RunIdentity, Signal,
+    StartFailure, StopStep, Timestamp, TreeVerdict, ladder::StopPlan, recovery::Observation,
 };
 use link::Link;
 pub use listing::{Holds, Listing, Member, Shot, ShotResult, Shots, SignalTarget};
@@ -67,7 +67,7 @@ pub enum Fact {
     Executed,
     /// exec failed. The leader's exit that follows is not an exit of the command.
     ExecFailed(StartFailure),
-    /// A signal went out (or could not): the ladder as it went.
+    /// A signal that a client asked for went out, or could not.
     SignalSent {
         /// Which.
         signal: Signal,
@@ -78,6 +78,10 @@ pub enum Fact {
     },
     /// The leader ended.
     LeaderExited(Exit),
+    /// A round of signals of the stop ladder went out.
+    StopStep(StopStep),
+    /// Who was alive when the leader ended, where anybody was.
+    LeftBehind(Leftovers),
     /// The last word on the tree; once per prepared child; nothing follows it.
     TreeEnded(TreeVerdict),
     /// The run took longer than it may, and the keeper has begun with its plan.

@@ -112,6 +112,8 @@ mod tests {
             }),
             tree: None,
             never_ran: false,
+            steps: vec![],
+            census: None,
         }
     }
 

@@ -95,6 +95,17 @@ fn read(path: &str) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// The name of the process with this start time, as the kernel has it; empty where it is gone.
+pub(crate) fn name(pid: i32, start_ticks: u64) -> String {
+    let name = fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
+    // The same after the name was read, so the name is not a stranger's.
+    if stat(pid).is_ok_and(|after| after.start_ticks == start_ticks) {
+        String::from_utf8_lossy(name.trim_ascii_end()).into_owned()
+    } else {
+        String::new()
+    }
+}
+
 fn parse(text: &[u8]) -> Option<Stat> {
     // The name in parentheses may hold anything, so count from the last parenthesis.
     let close = text.iter().rposition(|b| *b == b')')?;

@@ -7,7 +7,10 @@ use crate::{
     pidfd::{PidFd, Sent},
     procfs::{self, Stat},
 };
-use kennel_lifecycle::{CgroupIdentity, RunId, Signal};
+use kennel_lifecycle::{
+    CgroupIdentity, Leftover, Leftovers, RunId, Signal, SignalScope, SignalSender, StopStep,
+    Timestamp, limits::LEFTOVERS_TOLD_MAX,
+};
 use nix::errno::Errno;
 use std::collections::{HashMap, HashSet};
 
@@ -35,12 +38,14 @@ pub(crate) struct Tree {
     pub(crate) cgroup: Option<CgroupIdentity>,
 }
 
-/// A signal to a tree, as it went.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// One round of a signal by one address, as it went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Volley {
-    /// How many were reached.
-    pub(crate) targets: u32,
-    /// The first failure.
+    pub(crate) scope: SignalScope,
+    pub(crate) delivered: u32,
+    pub(crate) gone: u32,
+    pub(crate) refused: u32,
+    /// Of the first refusal.
     pub(crate) errno: Option<i32>,
 }
 
@@ -49,13 +54,49 @@ pub(crate) struct Volley {
 pub(crate) struct NoTerminal;
 
 impl Volley {
-    fn count(&mut self, sent: Sent) {
-        match sent {
-            Sent::Done => self.targets += 1,
-            Sent::Gone => {}
+    pub(crate) fn new(scope: SignalScope) -> Self {
+        Self {
+            scope,
+            delivered: 0,
+            gone: 0,
+            refused: 0,
+            errno: None,
+        }
+    }
+
+    pub(crate) fn count(&mut self, sent: Sent) {
+        self.count_all(sent, 1);
+    }
+
+    pub(crate) fn count_all(&mut self, sent: Sent, processes: usize) {
+        let processes = u32::try_from(processes).unwrap_or(u32::MAX);
+        let of = match sent {
+            Sent::Done => &mut self.delivered,
+            Sent::Gone => &mut self.gone,
             Sent::Failed(errno) => {
                 self.errno.get_or_insert(errno);
+                &mut self.refused
             }
+        };
+        *of = of.saturating_add(processes);
+    }
+
+    /// Whether it was meant for nobody.
+    pub(crate) fn is_empty(&self) -> bool {
+        (self.delivered, self.gone, self.refused) == (0, 0, 0)
+    }
+
+    /// As the certificate has it.
+    pub(crate) fn step(&self, at: Timestamp, signal: Signal, sender: SignalSender) -> StopStep {
+        StopStep {
+            at,
+            signal,
+            scope: self.scope,
+            sender,
+            delivered: self.delivered,
+            gone: self.gone,
+            refused: self.refused,
+            errno: self.errno,
         }
     }
 }
@@ -96,6 +137,24 @@ impl Tree {
             (same && holds.any()).then_some((pid, stat, holds))
         });
         (listed.collect(), unlisted)
+    }
+
+    /// Who lives now, without the leader.
+    pub(crate) fn leftovers(&self) -> Leftovers {
+        let mut living: Vec<(i32, Stat)> = self.members().into_iter().collect();
+        living.retain(|(pid, _)| *pid != self.leader_pid);
+        living.sort_unstable_by_key(|(pid, _)| *pid);
+        let unlisted = living.len().saturating_sub(LEFTOVERS_TOLD_MAX);
+        let told = living.into_iter().take(LEFTOVERS_TOLD_MAX);
+        let processes = told.map(|(pid, stat)| Leftover {
+            pid,
+            start_ticks: stat.start_ticks,
+            name: procfs::name(pid, stat.start_ticks),
+        });
+        Leftovers {
+            processes: processes.collect(),
+            unlisted: u32::try_from(unlisted).unwrap_or(u32::MAX),
+        }
     }
 
     /// Sends a signal to those whom `target` names, one by one, and tells of each.
@@ -198,24 +257,25 @@ impl Tree {
 
     /// Sends a signal to every member: the leader's group at once, the others one by one, each checked after its
     /// descriptor was opened. SIGKILL takes the control group where there is one.
-    pub(crate) fn signal(&self, signal: Signal) -> Volley {
+    pub(crate) fn signal(&self, signal: Signal) -> Vec<Volley> {
         if signal == Signal::KILL
-            && let Some(volley) = self.kill_group()
+            && let Some(volleys) = self.kill_group()
         {
-            return volley;
+            return volleys;
         }
-        let mut volley = Volley::default();
+        let mut volley = Volley::new(SignalScope::Tree);
         let mut members = self.members();
         let known: HashSet<i32> = members.keys().copied().collect();
         match self.leader.signal_group(signal) {
             Sent::Done => {
-                let before = members.len();
-                members.retain(|_, stat| stat.pgid != self.leader_pid);
-                volley.targets = u32::try_from(before - members.len()).unwrap_or(u32::MAX);
+                let group = members.extract_if(|_, stat| stat.pgid == self.leader_pid);
+                for (pid, _) in group.collect::<Vec<_>>() {
+                    // The call succeeds where one of the group was reached; who was not is asked one by one.
+                    volley.count(may_signal(pid));
+                }
             }
-            // Nobody of the group is left, or the kernel cannot address it: then one by one.
-            Sent::Gone | Sent::Failed(libc::EINVAL) => {}
-            Sent::Failed(errno) => volley.errno = Some(errno),
+            // Nobody of the group is left, or the kernel cannot address it, or refuses all of it: then one by one.
+            Sent::Gone | Sent::Failed(_) => {}
         }
         for (pid, stat) in &members {
             volley.count(self.signal_member(*pid, stat, signal));
@@ -223,20 +283,19 @@ impl Tree {
         for (pid, stat) in self.newcomers(&known) {
             volley.count(self.signal_member(pid, &stat, signal));
         }
-        volley
+        vec![volley]
     }
 
     /// SIGKILL to all in the control group, before anything else is looked at. Who has left the group is then among those
     /// who are found below the root and were not in it; who has a parent in it that is not gone yet is met in the next
     /// round, or by the shim. `None`: there is no group, or it cannot be killed.
-    fn kill_group(&self) -> Option<Volley> {
+    fn kill_group(&self) -> Option<Vec<Volley>> {
         let group = self.cgroup.as_ref()?;
         let inside: HashSet<i32> = cgroup::members(group).into_iter().collect();
         cgroup::kill(group).ok()?;
-        let mut volley = Volley {
-            targets: u32::try_from(inside.len()).unwrap_or(u32::MAX),
-            errno: None,
-        };
+        let mut killed = Volley::new(SignalScope::ControlGroup);
+        killed.count_all(Sent::Done, inside.len());
+        let mut others = Volley::new(SignalScope::Tree);
         let outside = match self.root {
             Root::Shim(shim) => procfs::descendants_beside(shim, &inside),
             Root::Lost => self.orphans(),
@@ -245,9 +304,11 @@ impl Tree {
             .into_iter()
             .filter(|pid| !inside.contains(pid) && !self.is_ours(*pid));
         for (pid, stat) in procfs::living(outside) {
-            volley.count(self.signal_member(pid, &stat, Signal::KILL));
+            others.count(self.signal_member(pid, &stat, Signal::KILL));
         }
-        Some(volley)
+        let mut volleys = vec![killed, others];
+        volleys.retain(|volley| !volley.is_empty());
+        Some(volleys)
     }
 
     /// Members that came to be while others were signalled, and whose parent has left them behind: a fork that was under
@@ -263,14 +324,14 @@ impl Tree {
         match self.leader.signal_group(signal) {
             // Before Linux 6.9 a group has no safe address: its members are signalled one by one.
             Sent::Failed(libc::EINVAL) => {
-                let mut volley = Volley::default();
+                let mut volley = Volley::new(SignalScope::Tree);
                 for (pid, stat) in self.members() {
                     if stat.pgid == self.leader_pid {
                         volley.count(self.signal_member(pid, &stat, signal));
                     }
                 }
                 match volley {
-                    Volley { targets: 1.., .. } => Sent::Done,
+                    Volley { delivered: 1.., .. } => Sent::Done,
                     Volley {
                         errno: Some(errno), ..
                     } => Sent::Failed(errno),
@@ -288,7 +349,7 @@ impl Tree {
         {
             let _ = cgroup::freeze(group, false);
         }
-        let mut volley = Volley::default();
+        let mut volley = Volley::new(SignalScope::Tree);
         for (pid, stat) in self.members() {
             if procfs::runs_no_more(pid, &stat) {
                 volley.count(self.signal_member(pid, &stat, Signal::CONT));
@@ -341,6 +402,18 @@ impl From<Sent> for ShotResult {
             Sent::Gone => Self::Gone,
             Sent::Failed(errno) => Self::Failed(errno),
         }
+    }
+}
+
+/// Whether this process may signal the one with this number. It sends nothing.
+fn may_signal(pid: i32) -> Sent {
+    if nix::unistd::geteuid().is_root() {
+        return Sent::Done;
+    }
+    match nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), None) {
+        Err(Errno::EPERM) => Sent::Failed(libc::EPERM),
+        // It was there a moment ago, when the signal went out.
+        Ok(()) | Err(_) => Sent::Done,
     }
 }
 

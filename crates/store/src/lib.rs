@@ -3,6 +3,7 @@
 //! Owns all SQL. Never reads a clock (now is a parameter) and decides nothing: a caller says what a row must be,
 //! the database checks that it may be so.
 
+mod certificate;
 mod durable;
 mod open;
 mod postgres;

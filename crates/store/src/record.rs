@@ -1,6 +1,6 @@
 //! A run as the columns of table `runs`, the same in both databases.
 
-use crate::{Closure, Desired, NewRun, RunRow, StoredState, Times, words};
+use crate::{Closure, Desired, NewRun, RunRow, StoredState, Times, certificate, words};
 use kennel_lifecycle::{
     CgroupIdentity, HostIdentity, ProcessIdentity, RowState, RunIdentity, Timestamp,
 };
@@ -87,6 +87,7 @@ record! {
     exit_value: Option<i64>,
     tree_verdict: Option<String>,
     tree_detail: Option<String>,
+    certificate_detail: Option<String>,
     streams_end: Option<String>,
     traceparent: Option<String>,
     spec: String,
@@ -133,6 +134,7 @@ impl<T: ColumnType> ColumnType for Option<T> {
 pub(crate) const CLOSING_SET: &str = "state = excluded.state, end_reason = excluded.end_reason, \
     end_detail = excluded.end_detail, exit_kind = excluded.exit_kind, exit_value = excluded.exit_value, \
     tree_verdict = excluded.tree_verdict, tree_detail = excluded.tree_detail, \
+    certificate_detail = excluded.certificate_detail, \
     streams_end = excluded.streams_end, \
     started_us = COALESCE(excluded.started_us, runs.started_us), \
     leader_exited_us = COALESCE(excluded.leader_exited_us, runs.leader_exited_us), \
@@ -200,6 +202,7 @@ impl Record {
             exit_value: None,
             tree_verdict: None,
             tree_detail: None,
+            certificate_detail: None,
             streams_end: None,
             traceparent: new.traceparent.clone(),
             spec: new.spec.to_string(),
@@ -250,6 +253,7 @@ impl Record {
         let (verdict, detail) = words::tree(&outcome.tree);
         self.tree_verdict = Some(verdict.to_owned());
         self.tree_detail = detail;
+        self.certificate_detail = Some(certificate::write(&outcome.certificate));
         self.streams_end = outcome.streams.map(|s| words::streams(s).to_owned());
         self.started_us = times.started.map(|t| t.0);
         self.leader_exited_us = times.leader_exited.map(|t| t.0);

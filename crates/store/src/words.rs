@@ -2,10 +2,10 @@
 //!
 //! The same words stand in the CHECKs of the migrations.
 
-use crate::{StoredState, record::Record};
+use crate::{StoredState, certificate, record::Record};
 use kennel_lifecycle::{
     Deadline, EndReason, Exit, Leftover, Leftovers, Outcome, Proof, RunKind, RunState, Signal,
-    StartFailure, StartStage, StreamsEnd, TreeVerdict,
+    StartFailure, StartStage, StopCertificate, StreamsEnd, TreeVerdict,
 };
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -131,7 +131,7 @@ pub(crate) fn tree(verdict: &TreeVerdict) -> (&'static str, Option<String>) {
 }
 
 /// Processes with what names them.
-fn leftovers(left: &Leftovers) -> Value {
+pub(crate) fn leftovers(left: &Leftovers) -> Value {
     let processes = left
         .processes
         .iter()
@@ -139,7 +139,7 @@ fn leftovers(left: &Leftovers) -> Value {
     json!({"processes": processes.collect::<Vec<_>>(), "unlisted": left.unlisted})
 }
 
-fn read_leftovers(detail: &Value) -> Option<Leftovers> {
+pub(crate) fn read_leftovers(detail: &Value) -> Option<Leftovers> {
     let process = |value: &Value| {
         Some(Leftover {
             pid: i32::try_from(value["pid"].as_i64()?).ok()?,
@@ -190,7 +190,13 @@ pub(crate) fn read_outcome(record: &Record) -> Result<Option<Outcome>, String> {
             record.tree_detail.as_deref(),
         )?,
         streams: streams_end,
+        certificate: read_certificate(record.certificate_detail.as_deref())?,
     }))
+}
+
+fn read_certificate(detail: Option<&str>) -> Result<StopCertificate, String> {
+    let text = detail.ok_or("certificate_detail is missing")?;
+    certificate::read(text).map_err(|e| format!("certificate_detail: {e}"))
 }
 
 fn read_reason(word: &str, detail: Option<&str>) -> Result<EndReason, String> {

@@ -230,6 +230,9 @@ pub enum LifecycleEvent {
         targets: Option<u32>,
         /// errno(3) of a failure.
         errno: Option<i32>,
+        /// How it went, where it was a round of the stop ladder.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        went: Option<SignalWent>,
     },
     /// First end.
     LeaderExited {
@@ -305,6 +308,21 @@ impl From<LeftoversLine> for Leftovers {
             unlisted: line.unlisted,
         }
     }
+}
+
+/// How a round of the stop ladder went.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SignalWent {
+    /// By which address: `tree`, `cgroup_kill` or `shim_children`.
+    pub scope: String,
+    /// By whom: `keeper` or `shim`.
+    pub sender: String,
+    /// How many processes it reached.
+    pub delivered: u32,
+    /// How many had ended before.
+    pub gone: u32,
+    /// How many the kernel refused to signal.
+    pub refused: u32,
 }
 
 /// What this server is and what its host can do.

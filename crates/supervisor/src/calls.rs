@@ -7,7 +7,9 @@ use crate::{
     store_fault,
     tracker::{Handle, Order, OrderError, Sent},
 };
-use kennel_lifecycle::{EndReason, Outcome, RunId, RunKind, StopOrder, StopReason, TreeVerdict};
+use kennel_lifecycle::{
+    EndReason, Outcome, RunId, RunKind, StopCertificate, StopOrder, StopReason, TreeVerdict,
+};
 use kennel_linux::client::{Listing, Shots, SignalResult};
 use kennel_store::{Closure, Desired, Inserted, NewRun, Times};
 use std::{sync::Arc, time::Duration};
@@ -175,6 +177,7 @@ impl Supervisor {
             exit: None,
             tree: TreeVerdict::NeverRan,
             streams: None,
+            certificate: StopCertificate::default(),
         };
         let closure = Closure {
             outcome,

@@ -1,10 +1,10 @@
 //! From the machine's announcements to the lines of a journal, and back from a journal to events.
 
-use crate::{CallError, Event, LifecycleEvent, Payload};
+use crate::{CallError, Event, LifecycleEvent, Payload, SignalWent};
 use kennel_journal::{Entry, Kind};
 use kennel_lifecycle::{
-    Announcement, Deadline, EndReason, Exit, Proof, RunId, RunIdentity, RunState, StopReason,
-    StreamsEnd, TreeVerdict,
+    Announcement, Deadline, EndReason, Exit, Proof, RunId, RunIdentity, RunState, SignalScope,
+    SignalSender, StopReason, StopStep, StreamsEnd, TreeVerdict,
 };
 
 /// The line for an announcement; `identity` is the run's, where it has one.
@@ -33,6 +33,31 @@ pub(crate) fn line(announcement: &Announcement, identity: Option<&RunIdentity>) 
         Announcement::StreamsClosed(how) => streams_closed(*how),
         Announcement::TreeEnded(tree) => tree_empty(tree),
         Announcement::Ended(outcome) => ended(outcome.state(), &outcome.reason),
+    }
+}
+
+/// A round of the stop ladder.
+pub(crate) fn stop_step(step: &StopStep) -> LifecycleEvent {
+    let scope = match step.scope {
+        SignalScope::Tree => "tree",
+        SignalScope::ControlGroup => "cgroup_kill",
+        SignalScope::ShimChildren => "shim_children",
+    };
+    let sender = match step.sender {
+        SignalSender::Keeper => "keeper",
+        SignalSender::Shim => "shim",
+    };
+    LifecycleEvent::SignalSent {
+        signal: step.signal.to_string(),
+        targets: Some(step.targets()),
+        errno: step.errno,
+        went: Some(SignalWent {
+            scope: scope.into(),
+            sender: sender.into(),
+            delivered: step.delivered,
+            gone: step.gone,
+            refused: step.refused,
+        }),
     }
 }
 

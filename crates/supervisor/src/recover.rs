@@ -10,7 +10,7 @@ use crate::{
 };
 use kennel_journal::{Hub, Kind, Reader, Writer};
 use kennel_lifecycle::{
-    Exit, Outcome, Refusal, RunIdentity, RunState, StreamsEnd, TreeVerdict,
+    Exit, Outcome, Refusal, RunIdentity, RunState, StopCertificate, StreamsEnd, TreeVerdict,
     ladder::StopPlan,
     recovery::{self, Decision},
 };
@@ -254,6 +254,7 @@ fn unknown() -> Outcome {
         exit: Some(Exit::Unknown),
         tree: TreeVerdict::Unverified("nothing was recorded to look for".into()),
         streams: Some(StreamsEnd::Lost),
+        certificate: StopCertificate::default(),
     }
 }
 

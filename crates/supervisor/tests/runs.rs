@@ -355,6 +355,8 @@ async fn a_start_closes_what_is_gone_and_ends_what_is_alive() {
         exit: Some(Exit::Code(4)),
         tree: None,
         never_ran: false,
+        steps: vec![],
+        census: None,
     };
     let orphans = HashMap::from([
         (gone, seen(Seen::Gone, CgroupSeen::Empty, None)),

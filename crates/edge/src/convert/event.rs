@@ -1,13 +1,13 @@
 //! Events of a run, batched, as the contract shows them.
 
-use super::{run, time};
+use super::{certificate, run, time};
 use crate::pb::{
     self, event,
     lifecycle::{self, Station},
     tree_verdict,
 };
 use kennel_lifecycle::{Exit, RunId, Signal, StreamsEnd, Timestamp, TreeVerdict};
-use kennel_supervisor::{Event, LifecycleEvent, Payload};
+use kennel_supervisor::{Event, LifecycleEvent, Payload, SignalWent};
 
 /// Events that follow each other in one run's order; absent: there are none.
 pub(crate) fn batch(run: RunId, attempt: u32, events: Vec<Event>) -> Option<pb::RunEvents> {
@@ -87,11 +87,22 @@ fn lifecycle(event: LifecycleEvent) -> event::Payload {
             signal,
             targets,
             errno,
+            went,
         } => {
+            let of = |count: fn(&SignalWent) -> u32| went.as_ref().map(count);
+            let (scope, sender) = went.as_ref().map_or_else(Default::default, |went| {
+                let scope = certificate::scope_of(&went.scope);
+                (scope, certificate::sender_of(&went.sender))
+            });
             return event::Payload::SignalSent(pb::SignalSent {
                 signal,
                 targets,
                 errno,
+                scope: scope.into(),
+                sender: sender.into(),
+                delivered: of(|went| went.delivered),
+                gone: of(|went| went.gone),
+                refused: of(|went| went.refused),
             });
         }
         LifecycleEvent::LeaderExited {

@@ -1,6 +1,6 @@
 //! Runs and their ends, as the contract shows them.
 
-use super::{spec, time};
+use super::{certificate, spec, time};
 use crate::pb::{self, end_reason, exit, tree_verdict};
 use kennel_lifecycle::{
     Deadline, EndReason, Exit, Leftover, Leftovers, Proof, RunIdentity, RunKind, RunState,
@@ -53,6 +53,7 @@ fn attempt(view: &RunView) -> pb::Attempt {
         streams_end: streams_end
             .map_or(pb::StreamsEnd::Unspecified, streams)
             .into(),
+        certificate: outcome.map(|o| certificate::certificate(o, view.identity.as_ref())),
     }
 }
 
@@ -67,7 +68,7 @@ fn identity(identity: &RunIdentity) -> pb::ProcessIdentity {
     }
 }
 
-fn containment(identity: Option<&RunIdentity>) -> pb::Containment {
+pub(super) fn containment(identity: Option<&RunIdentity>) -> pb::Containment {
     match identity {
         None => pb::Containment::Unspecified,
         Some(identity) if identity.cgroup.is_some() => pb::Containment::Cgroup,

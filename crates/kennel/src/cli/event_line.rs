@@ -66,6 +66,12 @@ fn station(station: &Station) -> String {
 }
 
 fn signal(sent: &pb::SignalSent) -> String {
+    if let (Some(delivered), Some(gone), Some(refused)) = (sent.delivered, sent.gone, sent.refused)
+    {
+        let address = words::signal_address(sent.scope(), sent.sender());
+        let went = words::signal_went(delivered, gone, refused, sent.errno);
+        return format!("signal {} sent {address}: {went}", sent.signal);
+    }
     match (sent.errno, sent.targets) {
         (Some(errno), _) => {
             let why = words::errno(errno);

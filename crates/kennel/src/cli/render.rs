@@ -96,6 +96,9 @@ pub(crate) fn run(run: &pb::Run) -> String {
         view.line("label", format!("{key}={value}"));
     }
     process(&mut view, run, &attempt);
+    if let Some(certificate) = &attempt.certificate {
+        certified(&mut view, certificate);
+    }
     let grace = run.grace.and_then(|g| Duration::try_from(g).ok());
     view.some("grace", grace.map(|g| format!("{g:?}")));
     let timeouts = run.spec.as_ref().and_then(|s| s.timeouts);
@@ -135,6 +138,23 @@ fn process(view: &mut View, run: &pb::Run, attempt: &pb::Attempt) {
     view.line("held by", held);
     let identity = attempt.identity.as_ref();
     view.some("cgroup", identity.and_then(|i| i.cgroup_path.as_ref()));
+}
+
+/// What was done to end a run. What proves its end stands beside its state.
+fn certified(view: &mut View, certificate: &pb::StopCertificate) {
+    for step in &certificate.steps {
+        let at = step.time.map_or_else(String::new, |at| format!("{at} "));
+        view.line("signal", format!("{at}{}", words::stop_step(step)));
+    }
+    if certificate.steps_unlisted > 0 {
+        let more = format!("and {} more rounds", certificate.steps_unlisted);
+        view.line("signal", more);
+    }
+    if !certificate.leftovers.is_empty() {
+        let left = words::leftovers(&certificate.leftovers, certificate.leftovers_unlisted);
+        view.line("left by leader", left);
+    }
+    view.some("looked last", certificate.census_time);
 }
 
 /// What a server is, one fact per line.

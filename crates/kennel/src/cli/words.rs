@@ -72,6 +72,41 @@ pub(crate) fn end_reason(reason: &pb::EndReason) -> String {
     }
 }
 
+/// `SIGKILL by cgroup.kill: 3 reached, 1 gone`.
+pub(crate) fn stop_step(step: &pb::StopStep) -> String {
+    let address = signal_address(step.scope(), step.sender());
+    let went = signal_went(step.delivered, step.gone, step.refused, step.errno);
+    format!("{} {address}: {went}", step.signal)
+}
+
+/// Who signalled whom, in a few words.
+pub(crate) fn signal_address(scope: pb::SignalScope, sender: pb::SignalSender) -> String {
+    let to = match scope {
+        pb::SignalScope::Tree => "to the tree",
+        pb::SignalScope::CgroupKill => "by cgroup.kill",
+        pb::SignalScope::ShimChildren => "to the children of the shim",
+        pb::SignalScope::Unspecified => "by an address that this version of kennel does not know",
+    };
+    match sender {
+        pb::SignalSender::Shim if scope == pb::SignalScope::ShimChildren => to.to_owned(),
+        pb::SignalSender::Shim => format!("{to}, sent by the shim"),
+        pb::SignalSender::Keeper | pb::SignalSender::Unspecified => to.to_owned(),
+    }
+}
+
+/// What came of a round of a signal.
+pub(crate) fn signal_went(delivered: u32, gone: u32, refused: u32, error: Option<i32>) -> String {
+    let mut parts = vec![format!("{delivered} reached")];
+    if gone > 0 {
+        parts.push(format!("{gone} gone before"));
+    }
+    if refused > 0 {
+        let why = error.map(|e| format!(" ({})", errno(e)));
+        parts.push(format!("{refused} REFUSED{}", why.unwrap_or_default()));
+    }
+    parts.join(", ")
+}
+
 /// The text of an errno(3), such as `Permission denied (os error 13)`.
 pub(crate) fn errno(errno: i32) -> String {
     std::io::Error::from_raw_os_error(errno).to_string()
@@ -92,16 +127,18 @@ pub(crate) fn verdict(verdict: &pb::TreeVerdict) -> String {
         Some(Verdict::Survivors(survivors)) => format!("SURVIVORS: pids {:?}", survivors.pids),
         Some(Verdict::Unverified(unverified)) => format!("unverified: {}", unverified.why),
         Some(Verdict::NeverRan(_)) => "never ran".to_owned(),
-        Some(Verdict::Kept(kept)) => format!("KEPT: {}", leftovers(kept)),
+        Some(Verdict::Kept(kept)) => {
+            format!("KEPT: {}", leftovers(&kept.processes, kept.unlisted))
+        }
         None => "unknown to this version of kennel".to_owned(),
     }
 }
 
 /// `sh (12), sleep (13) and 4 more`.
-fn leftovers(kept: &pb::tree_verdict::Kept) -> String {
-    let listed = kept.processes.iter();
+pub(crate) fn leftovers(processes: &[pb::Leftover], unlisted: u32) -> String {
+    let listed = processes.iter();
     let listed: Vec<_> = listed.map(|p| format!("{} ({})", p.name, p.pid)).collect();
-    let more = match kept.unlisted {
+    let more = match unlisted {
         0 => String::new(),
         more => format!(" and {more} more"),
     };

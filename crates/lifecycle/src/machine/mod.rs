@@ -10,8 +10,8 @@ mod start;
 
 use crate::{
     Announcement, Command, Effect, EndReason, Ends, Exit, Input, Leaving, NeverRan, Outcome, Phase,
-    Refusal, Report, Row, RunIdentity, StartFailure, StartStage, StopOrder, StopReason, StopStage,
-    Timestamp, TreeVerdict, ladder::StopPlan, phase::Exec,
+    Refusal, Report, Row, RunIdentity, StartFailure, StartStage, StopCertificate, StopOrder,
+    StopReason, StopStage, Timestamp, TreeVerdict, ladder::StopPlan, phase::Exec,
 };
 
 /// One attempt to run one command.
@@ -20,6 +20,7 @@ pub struct Machine {
     phase: Phase,
     exec: Exec,
     ends: Ends,
+    certificate: StopCertificate,
     told: Told,
     /// A plan that waits until its order is recorded: no signal before that.
     unrecorded: Option<StopPlan>,
@@ -50,6 +51,7 @@ impl Machine {
             phase: Phase::Accepted,
             exec: Exec::Awaited,
             ends: Ends::default(),
+            certificate: StopCertificate::default(),
             told: Told::default(),
             unrecorded: None,
             effects: Vec::new(),
@@ -79,6 +81,9 @@ impl Machine {
     ///
     /// A command that does not apply now is refused with the reason, and nothing has changed.
     pub fn step(&mut self, now: Timestamp, input: Input) -> Result<(), Refusal> {
+        if let Input::Report(report) = &input {
+            self.note(report);
+        }
         let phase = std::mem::replace(&mut self.phase, Phase::Accepted);
         let (phase, answer) = match phase {
             Phase::Accepted => self.accepted(input),
@@ -110,6 +115,25 @@ impl Machine {
         };
         self.phase = phase;
         answer
+    }
+
+    /// Keeps what the certificate will say. Nothing follows the last word on the tree.
+    fn note(&mut self, report: &Report) {
+        let closed = matches!(
+            self.phase,
+            Phase::Closing(_) | Phase::Closed(_) | Phase::Forgotten(_)
+        );
+        if closed || self.ends.tree.is_some() {
+            return;
+        }
+        match report {
+            Report::Signalled(step) if !self.certificate.steps.contains(step) => {
+                self.certificate.add(*step);
+            }
+            Report::LeftBehind(left) => self.certificate.leftovers = left.clone(),
+            Report::Census(at) => self.certificate.census = Some(*at),
+            _ => {}
+        }
     }
 
     /// What every phase after the gate makes of a report: exec's verdict and the three ends.
@@ -157,6 +181,9 @@ impl Machine {
             | Report::StopRecorded
             | Report::StateRecorded(_)
             | Report::StateNotRecorded(_)
+            | Report::LeftBehind(_)
+            | Report::Signalled(_)
+            | Report::Census(_)
             | Report::Frozen
             | Report::NotFrozen
             | Report::Thawed
@@ -212,11 +239,13 @@ impl Machine {
         let reason = stop
             .clone()
             .map_or(EndReason::Exited, |order| order.reason.into());
+        let certificate = std::mem::take(&mut self.certificate);
         self.close(Outcome {
             reason,
             exit: Some(exit),
             tree,
             streams: Some(streams),
+            certificate,
         })
     }
 
@@ -290,11 +319,13 @@ impl Machine {
             TreeVerdict::Empty(_) => TreeVerdict::NeverRan,
             other => other,
         };
+        let certificate = std::mem::take(&mut self.certificate);
         self.close(Outcome {
             reason,
             exit: None,
             tree,
             streams: None,
+            certificate,
         })
     }
 

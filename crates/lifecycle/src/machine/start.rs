@@ -110,6 +110,9 @@ impl Machine {
             | Report::Executed
             | Report::ExecFailed(_)
             | Report::StreamsClosed(_)
+            | Report::LeftBehind(_)
+            | Report::Signalled(_)
+            | Report::Census(_)
             | Report::Frozen
             | Report::NotFrozen
             | Report::Thawed

@@ -1,6 +1,6 @@
 //! Properties over arbitrary inputs, sensible or not.
 
-use crate::samples::{GRACE, abort, failure, identity, killed_by};
+use crate::samples::{GRACE, abort, failure, identity, killed_by, left, step};
 use kennel_lifecycle::{
     Announcement, Command, Deadline, Effect, Exit, Input, Machine, Phase, Proof, Refusal, Report,
     RowState, Signal, StartStage, StopOrder, StopReason, StreamsEnd, Timestamp, TreeVerdict,
@@ -311,6 +311,10 @@ fn report() -> impl Strategy<Value = Report> {
         }),
     ];
     let end = prop_oneof![
+        Just(R::Signalled(step(1, Signal::TERM))),
+        Just(R::Signalled(step(2, Signal::KILL))),
+        Just(R::LeftBehind(left())),
+        Just(R::Census(Timestamp(3))),
         Just(R::LeaderExited(Exit::Code(0))),
         Just(R::LeaderExited(Exit::Code(3))),
         Just(R::LeaderExited(killed_by(Signal::KILL))),

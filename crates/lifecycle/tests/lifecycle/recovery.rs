@@ -2,7 +2,7 @@
 
 use crate::samples::assert_golden;
 use kennel_lifecycle::{
-    EndReason, Exit, Outcome, Proof, TreeVerdict,
+    EndReason, Exit, Outcome, Proof, Timestamp, TreeVerdict,
     recovery::{CgroupSeen, Decision, ExitRecord, Host, Observation, Seen, decide},
 };
 use std::fmt::Write as _;
@@ -140,12 +140,16 @@ fn combinations() -> impl Iterator<Item = (Observation, bool)> {
             exit: Some(Exit::Code(3)),
             tree,
             never_ran: false,
+            steps: vec![],
+            census: None,
         })
     };
     let never_ran = Some(ExitRecord {
         exit: None,
         tree: None,
         never_ran: true,
+        steps: vec![],
+        census: None,
     });
     let records = [
         None,
@@ -171,6 +175,8 @@ fn combinations() -> impl Iterator<Item = (Observation, bool)> {
                                         command,
                                         cgroup,
                                         hints,
+                                        steps: vec![],
+                                        at: Timestamp(9),
                                     },
                                     terminated,
                                 ));
@@ -193,6 +199,7 @@ fn show(decision: &Decision) -> String {
             exit,
             tree,
             streams,
+            ..
         }) => {
             let tree = match tree {
                 TreeVerdict::Unverified(_) => "Unverified".to_owned(),

@@ -1,8 +1,8 @@
 //! One sensible value of each kind, and golden files.
 
 use kennel_lifecycle::{
-    Exit, HostIdentity, ProcessIdentity, RunIdentity, StartFailure, StartStage, StopOrder,
-    StopReason,
+    Exit, HostIdentity, Leftover, Leftovers, ProcessIdentity, RunIdentity, Signal, SignalScope,
+    SignalSender, StartFailure, StartStage, StopOrder, StopReason, StopStep, Timestamp,
 };
 use std::{fs, path::Path, time::Duration};
 
@@ -49,6 +49,32 @@ pub(crate) fn killed_by(signal: kennel_lifecycle::Signal) -> Exit {
     Exit::Signal {
         signal,
         core_dumped: false,
+    }
+}
+
+/// A round of a signal that reached one and was refused by one.
+pub(crate) fn step(at: i64, signal: Signal) -> StopStep {
+    StopStep {
+        at: Timestamp(at),
+        signal,
+        scope: SignalScope::Tree,
+        sender: SignalSender::Keeper,
+        delivered: 1,
+        gone: 0,
+        refused: 1,
+        errno: Some(1),
+    }
+}
+
+/// One who outlived the leader.
+pub(crate) fn left() -> Leftovers {
+    Leftovers {
+        processes: vec![Leftover {
+            pid: 43,
+            start_ticks: 8,
+            name: "worker".into(),
+        }],
+        unlisted: 0,
     }
 }
 

@@ -1,6 +1,6 @@
 //! The whole machine as one table. A change of behaviour is a change of `tests/table.txt`.
 
-use crate::samples::{GRACE, abort, assert_golden, failure, identity, killed_by};
+use crate::samples::{GRACE, abort, assert_golden, failure, identity, killed_by, left, step};
 use kennel_lifecycle::{
     Announcement, Command, Deadline, Effect, Exit, Input, Machine, Phase, Proof, Report, RowState,
     Signal, StartStage, StreamsEnd, Timestamp, TreeVerdict,
@@ -168,6 +168,9 @@ fn inputs() -> Vec<Input> {
         Report::LeaderExited(killed_by(Signal::TERM)),
         Report::TreeEnded(TreeVerdict::Empty(Proof::Echild)),
         Report::StreamsClosed(StreamsEnd::Eof),
+        Report::Signalled(step(1, Signal::TERM)),
+        Report::LeftBehind(left()),
+        Report::Census(Timestamp(1)),
         Report::Frozen,
         Report::NotFrozen,
         Report::Thawed,

@@ -289,7 +289,8 @@ impl Keeper {
             self.markers = Markers::default();
         }
         for orphan in over {
-            let seen = observe::observe(&orphan.recorded, &self.host, &mut self.markers, now);
+            let mut seen = observe::observe(&orphan.recorded, &self.host, &mut self.markers, now);
+            seen.steps = orphan.steps;
             self.answer(orphan.seq, Answer::Observed(seen.into()));
         }
         // From here on, so that a long round leaves time for others.

@@ -3,7 +3,7 @@
 use crate::{
     cgroup,
     client::Recorded,
-    exit_record,
+    clock, exit_record,
     identity::{self, Found},
     marker, peer, procfs,
     wire::{PIDS_MAX, WireRecorded},
@@ -54,6 +54,8 @@ pub(super) fn observe(
             command: Seen::Gone,
             cgroup: CgroupSeen::None,
             hints: Vec::new(),
+            steps: Vec::new(),
+            at: clock::wall(),
         };
     }
     let shim = identity::find(&there.shim).seen();
@@ -69,6 +71,8 @@ pub(super) fn observe(
         command: command.seen(),
         cgroup,
         hints: hints(recorded, &command, markers.of(recorded.run, now)),
+        steps: Vec::new(),
+        at: clock::wall(),
     }
 }
 

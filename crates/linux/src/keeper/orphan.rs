@@ -5,13 +5,16 @@ use super::observe;
 use crate::{
     cgroup,
     client::Recorded,
+    clock,
     identity::{self, Found},
-    pidfd::PidFd,
+    pidfd::{PidFd, Sent},
     procfs,
+    tree::Volley,
 };
 use kennel_lifecycle::{
-    HostIdentity, Signal,
+    HostIdentity, Signal, SignalScope, SignalSender, StopStep,
     ladder::{Ladder, StopPlan},
+    limits::STEPS_TOLD_MAX,
     recovery::Seen,
 };
 use std::collections::{HashMap, HashSet};
@@ -54,6 +57,8 @@ pub(super) struct Orphan {
     give_up_at: u64,
     killed_at: Option<u64>,
     members: HashMap<i32, PidFd>,
+    /// What was sent, and what came of it; later rounds of SIGKILL only where they went otherwise than the one before.
+    pub(super) steps: Vec<StopStep>,
 }
 
 impl Orphan {
@@ -66,6 +71,7 @@ impl Orphan {
             give_up_at: now.saturating_add(kill_after).saturating_add(LOOK_ON_MS),
             killed_at: None,
             members: HashMap::new(),
+            steps: Vec::new(),
         }
     }
 
@@ -169,28 +175,50 @@ impl Orphan {
         in_group || in_session || observe::is_below(pid, roots)
     }
 
-    fn send(&self, signal: Signal) {
+    fn send(&mut self, signal: Signal) {
+        let mut volley = Volley::new(SignalScope::Tree);
         for fd in self.members.values() {
-            fd.signal(signal);
+            volley.count(fd.signal(signal));
+        }
+        self.note(signal, volley);
+    }
+
+    fn note(&mut self, signal: Signal, volley: Volley) {
+        let step = volley.step(clock::wall(), signal, SignalSender::Keeper);
+        let before = self.steps.iter().rev();
+        let mut before = before.filter(|s| (s.signal, s.scope) == (signal, step.scope));
+        let again = before.next().is_some_and(|before| {
+            let at = step.at;
+            StopStep { at, ..*before } == step
+        });
+        if !volley.is_empty() && !again && self.steps.len() < STEPS_TOLD_MAX {
+            self.steps.push(step);
         }
     }
 
     /// A frozen or stopped tree can only die of a polite signal when it runs.
-    fn wake(&self) {
+    fn wake(&mut self) {
         if let Some(group) = &self.recorded.identity.cgroup {
             let _ = cgroup::freeze(group, false);
         }
+        let mut volley = Volley::new(SignalScope::Tree);
         for (pid, fd) in &self.members {
             if procfs::stat(*pid).is_ok_and(|s| s.is_stopped()) {
-                fd.signal(Signal::CONT);
+                volley.count(fd.signal(Signal::CONT));
             }
         }
+        self.note(Signal::CONT, volley);
     }
 
     /// SIGSTOP first, until a look finds nobody new: a stopped process cannot hide a child from the next look.
     fn kill(&mut self, shim: &Found, sessions: &Sessions) {
-        if let Some(group) = &self.recorded.identity.cgroup {
-            let _ = cgroup::kill(group);
+        if let Some(group) = self.recorded.identity.cgroup.clone() {
+            let inside = cgroup::members(&group).len();
+            if cgroup::kill(&group).is_ok() {
+                let mut volley = Volley::new(SignalScope::ControlGroup);
+                volley.count_all(Sent::Done, inside);
+                self.note(Signal::KILL, volley);
+            }
         }
         for _ in 0..PASSES_MAX {
             let known = self.members.len();

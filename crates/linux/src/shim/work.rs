@@ -4,7 +4,9 @@ use crate::{
     attributes::OOM_SCORE_ADJ,
     cgroup, clock,
     exit_record::Will,
-    identity, marker, memfd, procfs,
+    identity, marker, memfd,
+    pidfd::Sent,
+    procfs,
     reap::{self, Waited},
     spawn::{
         self, Ends,
@@ -14,15 +16,16 @@ use crate::{
         },
         failure,
     },
-    tree::{Root, Tree},
+    tree::{Root, Tree, Volley},
     wire::{
         self, CHILD_BYTES_MAX, FromShim, Job, PIDS_MAX, Placement, WireChild, mirror::WireRlimit,
     },
 };
 use kennel_lifecycle::{
-    Exit, Policy, Proof, Rlimit, RunId, Signal, StartFailure, StartStage, TreeVerdict,
-    ladder::Ladder, recovery::ExitRecord,
+    Exit, Policy, Proof, Rlimit, RunId, Signal, SignalScope, SignalSender, StartFailure,
+    StartStage, StopStep, TreeVerdict, ladder::Ladder, recovery::ExitRecord,
 };
+use nix::errno::Errno;
 use std::{
     io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
@@ -43,6 +46,8 @@ const KILL_SLOWER: u64 = 32;
 const EMPTY_LOOK_MS: u64 = 20;
 /// Without a keeper: how long after SIGKILL what is left is called survivors.
 const SURVIVORS_AFTER_MS: u64 = 10_000;
+/// Most rounds of signals told in the last will.
+const STEPS_WILLED_MAX: usize = 16;
 /// Most exits collected before the keeper is listened to again.
 const REAPED_AT_ONCE_MAX: usize = 1024;
 
@@ -80,6 +85,8 @@ pub(super) struct Work {
     will: Will,
     ladder: Option<Ladder>,
     killing_since: Option<u64>,
+    /// How often SIGKILL went to the children.
+    kill_rounds: u64,
     look_at: Option<u64>,
     words: Vec<Word>,
 }
@@ -132,10 +139,13 @@ impl Work {
                 exit: None,
                 tree: None,
                 never_ran: false,
+                steps: Vec::new(),
+                census: None,
             },
             will: Will::default(),
             ladder: None,
             killing_since: None,
+            kill_rounds: 0,
             look_at: None,
             words: Vec::new(),
         })
@@ -313,7 +323,7 @@ impl Work {
         }
         self.look_at = None;
         if let Some(since) = self.killing_since {
-            kill_children();
+            self.kill_children(keeper_lives);
             let wait = now.saturating_sub(since) / KILL_SLOWER;
             self.look_at = Some(now + wait.clamp(KILL_AGAIN_MS, KILL_AGAIN_MS_MAX));
         }
@@ -349,6 +359,23 @@ impl Work {
         (leader, true)
     }
 
+    /// What the first round did is told: to the keeper, or in the last will.
+    fn kill_children(&mut self, keeper_lives: bool) {
+        let first = self.kill_rounds == 0;
+        self.kill_rounds += 1;
+        let volley = kill_children(first);
+        if volley.is_empty() {
+            return;
+        }
+        if keeper_lives {
+            let step = volley.step(clock::wall(), Signal::KILL, SignalSender::Shim);
+            self.words.push((FromShim::Killed(step.into()), None));
+        } else {
+            note(&mut self.record.steps, Signal::KILL, &[volley]);
+            self.write_record();
+        }
+    }
+
     fn write_record(&mut self) {
         // A directory that is gone or full takes the last will with it; the keeper is told all the same.
         if !self.unannounced {
@@ -363,13 +390,19 @@ impl Work {
         }
         let plan = &self.policy.stop;
         let ladder = self.ladder.get_or_insert_with(|| Ladder::start(plan, now));
+        let steps = self.record.steps.len();
         while let Some(signal) = ladder.due(now) {
-            self.tree.signal(signal);
+            let volleys = self.tree.signal(signal);
+            note(&mut self.record.steps, signal, &volleys);
             if signal == Signal::KILL {
                 self.killing_since.get_or_insert(now);
             } else {
-                self.tree.wake();
+                let woken = self.tree.wake();
+                note(&mut self.record.steps, Signal::CONT, &[woken]);
             }
+        }
+        if self.record.steps.len() > steps {
+            self.write_record();
         }
     }
 
@@ -385,6 +418,7 @@ impl Work {
             } else {
                 marker::elsewhere(self.tree.run)
             };
+            self.record.census = Some(clock::wall());
             self.record.tree = Some(if self.record.never_ran {
                 TreeVerdict::NeverRan
             } else {
@@ -412,10 +446,12 @@ impl Work {
                 self.look_at = Some(now + EMPTY_LOOK_MS);
                 return false;
             }
+            self.record.census = Some(clock::wall());
             let mut left = cgroup::members(&group);
             left.truncate(PIDS_MAX);
             self.record.tree = Some(TreeVerdict::Survivors(left));
         } else if !self.record.never_ran {
+            self.record.census = Some(clock::wall());
             self.record.tree = Some(TreeVerdict::Empty(Proof::CgroupAndEchild));
         }
         self.write_record();
@@ -428,10 +464,27 @@ impl Work {
     }
 }
 
-/// Their numbers cannot be reused: only this process reaps them.
-fn kill_children() {
+/// SIGKILL to the children of this process; counted where that is asked for. Their numbers cannot be reused: only this
+/// process reaps them.
+fn kill_children(count: bool) -> Volley {
+    let mut volley = Volley::new(SignalScope::ShimChildren);
     for child in procfs::children(std::process::id().cast_signed()) {
+        let living = count && procfs::stat(child).is_ok_and(|stat| !stat.is_dead());
         // SAFETY: kill takes integers; `child` is an unreaped child of this process.
-        unsafe { libc::kill(child, libc::SIGKILL) };
+        let sent = Errno::result(unsafe { libc::kill(child, libc::SIGKILL) });
+        // Who was dead before was not reached by this.
+        if living {
+            volley.count(sent.map_or_else(|errno| Sent::Failed(errno as i32), |_| Sent::Done));
+        }
     }
+    volley
+}
+
+/// Adds what was sent, as far as there is room for it.
+fn note(steps: &mut Vec<StopStep>, signal: Signal, volleys: &[Volley]) {
+    let at = clock::wall();
+    let told = volleys.iter().filter(|volley| !volley.is_empty());
+    let room = STEPS_WILLED_MAX.saturating_sub(steps.len());
+    let told = told.map(|volley| volley.step(at, signal, SignalSender::Shim));
+    steps.extend(told.take(room));
 }

@@ -8,6 +8,7 @@ use super::{
         WireIdentity, WireLeftover, WireLeftovers, WireLimits, WirePlan, WirePolicy, WireProcess,
         WireProof, WireRecord, WireResource, WireRlimit, WireShot, WireShotResult, WireStage,
         WireTarget, WireVerdict,
+        certificate::{WireScope, WireSender, WireStep},
     },
 };
 use serde::{Serialize, de::DeserializeOwned};
@@ -35,6 +36,19 @@ fn policy() -> WirePolicy {
         stop: plan(),
         max_runtime_ms: Some(300),
         limits: WireLimits::default(),
+    }
+}
+
+fn step() -> WireStep {
+    WireStep {
+        at_us: 1000,
+        number: 9,
+        scope: WireScope::ControlGroup,
+        sender: WireSender::Shim,
+        delivered: 300,
+        gone: 1,
+        refused: 2,
+        errno: Some(1),
     }
 }
 
@@ -138,13 +152,26 @@ fn answers_and_reports_have_these_bytes() {
         }],
         unlisted: 2,
     };
-    check(&WireVerdict::Kept(left), "0104010eac0202736802");
     let exceeded = ToServer::Report {
         run: 5,
         at_us: 1000,
         fact: WireFact::DeadlineExceeded(WireDeadline::MaxRuntime),
     };
     check(&exceeded, "010205d00f0600");
+    check(&WireVerdict::Kept(left.clone()), "0104010eac0202736802");
+    let fact = |fact| ToServer::Report {
+        run: 5,
+        at_us: 1,
+        fact,
+    };
+    check(
+        &fact(WireFact::StopStep(step())),
+        "0102050207d00f120101ac0201020102",
+    );
+    check(
+        &fact(WireFact::LeftBehind(left)),
+        "0102050208010eac0202736802",
+    );
     check(&ToServer::ShutdownNow, "0104");
     let answer = |answer| ToServer::Answer { seq: 1, answer };
     check(&answer(Answer::Signalled), "01010106");
@@ -165,6 +192,7 @@ fn words_of_and_to_shims_have_these_bytes() {
         rest: true,
     };
     check(&exited, "01050601120001");
+    check(&FromShim::Killed(step()), "0107d00f120101ac0201020102");
 }
 
 #[test]
@@ -180,8 +208,10 @@ fn files_have_these_bytes() {
         exit: Some(WireExit::Code(7)),
         tree: Some(WireVerdict::NeverRan),
         never_ran: true,
+        steps: vec![step()],
+        census_us: Some(3),
     };
-    check(&record, "0101000e010301");
+    check(&record, "0101000e01030101d00f120101ac02010201020106");
     let shot = |pid, result| WireShot {
         pid,
         start_ticks: 300,

@@ -2,10 +2,11 @@
 
 use crate::capability::{Capability, CapabilityName};
 use crate::client::{Fact, Holds, Shot, ShotResult, SignalResult, SignalTarget};
+use certificate::{WireStep, steps};
 use kennel_lifecycle::{
     CgroupIdentity, Deadline, Exit, HostIdentity, Leftover, Leftovers, LimitPowers, Policy,
     ProcessIdentity, Proof, Resource, Rlimit, RunIdentity, RunLimits, Signal, StartFailure,
-    StartStage, TreeVerdict,
+    StartStage, Timestamp, TreeVerdict,
     ladder::{Step, StopPlan},
     recovery::{CgroupSeen, ExitRecord, Host, Observation, Seen},
 };
@@ -125,6 +126,8 @@ mirror_struct!(
     /// [`StartFailure`].
     WireFailure = StartFailure { stage: WireStage, errno: Option<i32>, path: Option<String> }
 );
+
+pub(crate) mod certificate;
 
 /// [`RunIdentity`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -404,6 +407,8 @@ pub(crate) struct WireRecord {
     pub(crate) exit: Option<WireExit>,
     pub(crate) tree: Option<WireVerdict>,
     pub(crate) never_ran: bool,
+    pub(crate) steps: Vec<WireStep>,
+    pub(crate) census_us: Option<i64>,
 }
 
 impl From<ExitRecord> for WireRecord {
@@ -412,6 +417,8 @@ impl From<ExitRecord> for WireRecord {
             exit: real.exit.map(Into::into),
             tree: real.tree.map(Into::into),
             never_ran: real.never_ran,
+            steps: real.steps.into_iter().map(Into::into).collect(),
+            census_us: real.census.map(|at| at.0),
         }
     }
 }
@@ -422,6 +429,8 @@ impl From<WireRecord> for ExitRecord {
             exit: wire.exit.map(Into::into),
             tree: wire.tree.map(Into::into),
             never_ran: wire.never_ran,
+            steps: steps(wire.steps),
+            census: wire.census_us.map(Timestamp),
         }
     }
 }
@@ -435,6 +444,8 @@ pub(crate) struct WireObservation {
     pub(crate) command: WireSeen,
     pub(crate) cgroup: WireCgroupSeen,
     pub(crate) hints: Vec<i32>,
+    pub(crate) steps: Vec<WireStep>,
+    pub(crate) at_us: i64,
 }
 
 impl From<Observation> for WireObservation {
@@ -446,6 +457,8 @@ impl From<Observation> for WireObservation {
             command: real.command.into(),
             cgroup: real.cgroup.into(),
             hints: real.hints,
+            steps: real.steps.into_iter().map(Into::into).collect(),
+            at_us: real.at.0,
         }
     }
 }
@@ -459,6 +472,8 @@ impl From<WireObservation> for Observation {
             command: wire.command.into(),
             cgroup: wire.cgroup.into(),
             hints: wire.hints,
+            steps: steps(wire.steps),
+            at: Timestamp(wire.at_us),
         }
     }
 }
@@ -477,6 +492,8 @@ pub(crate) enum WireFact {
     LeaderExited(WireExit),
     TreeEnded(WireVerdict),
     DeadlineExceeded(WireDeadline),
+    StopStep(WireStep),
+    LeftBehind(WireLeftovers),
 }
 
 impl From<Fact> for WireFact {
@@ -497,6 +514,8 @@ impl From<Fact> for WireFact {
             Fact::LeaderExited(exit) => Self::LeaderExited(exit.into()),
             Fact::TreeEnded(verdict) => Self::TreeEnded(verdict.into()),
             Fact::DeadlineExceeded(which) => Self::DeadlineExceeded(which.into()),
+            Fact::StopStep(step) => Self::StopStep(step.into()),
+            Fact::LeftBehind(left) => Self::LeftBehind(left.into()),
         }
     }
 }
@@ -521,6 +540,8 @@ impl TryFrom<WireFact> for Fact {
             WireFact::LeaderExited(exit) => Self::LeaderExited(exit.into()),
             WireFact::TreeEnded(verdict) => Self::TreeEnded(verdict.into()),
             WireFact::DeadlineExceeded(which) => Self::DeadlineExceeded(which.into()),
+            WireFact::StopStep(step) => Self::StopStep(step.try_into()?),
+            WireFact::LeftBehind(left) => Self::LeftBehind(left.into()),
         })
     }
 }

@@ -226,6 +226,8 @@ pub(crate) enum FromShim {
         /// Processes that a shim does not hear of although they live, where nothing else would tell.
         elsewhere: Vec<i32>,
     },
+    /// What came of the first SIGKILL to its children.
+    Killed(mirror::certificate::WireStep),
 }
 
 /// What is executed; travels as a sealed file.

@@ -4,7 +4,7 @@ use crate::{
     limits,
     stage::{Stage, until},
 };
-use kennel_lifecycle::{RunId, Signal, ladder::StopPlan};
+use kennel_lifecycle::{RunId, Signal, StopStep, ladder::StopPlan};
 use kennel_linux::client::{Fact, Shot, ShotResult, SignalTarget};
 use std::{
     collections::BTreeSet, fs, os::unix::process::CommandExt, process::Command, time::Duration,
@@ -151,10 +151,10 @@ async fn shim_lost(stage: &mut Stage) {
         let is_term = |fact: &Fact| {
             matches!(
                 fact,
-                Fact::SignalSent {
+                Fact::StopStep(StopStep {
                     signal: Signal::TERM,
                     ..
-                }
+                })
             )
         };
         facts.iter().any(is_term)

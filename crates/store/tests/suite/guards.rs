@@ -108,7 +108,7 @@ pub(super) async fn a_keeper_of_another_node_raises_no_generation(bed: Bed) {
 }
 
 /// CHECK, and a change of an open row (first part) or a closed one (second) that it has to refuse.
-const REFUSED_OF_OPEN: [(&str, &str); 22] = [
+const REFUSED_OF_OPEN: [(&str, &str); 23] = [
     ("runs_state", "state = 'stopping'"),
     ("runs_desired", "desired = 'pause'"),
     ("runs_kind", "kind = 'cron'"),
@@ -118,6 +118,7 @@ const REFUSED_OF_OPEN: [(&str, &str); 22] = [
     ("runs_terminal_has_", "state = 'failed'"),
     ("runs_terminal_has_time", "ended_us = 1"),
     ("runs_terminal_has_verdict", "tree_verdict = 'never_ran'"),
+    ("runs_terminal_has_certificate", "certificate_detail = '{}'"),
     ("runs_open_has_no_end", "exit_kind = 'unknown'"),
     ("runs_open_has_no_end", "streams_end = 'eof'"),
     ("runs_stop", "desired = 'stop'"),
@@ -132,7 +133,7 @@ const REFUSED_OF_OPEN: [(&str, &str); 22] = [
     ("runs_labels", "labels = '[]'"),
     ("run_id", "run_id = 'short'"),
 ];
-const REFUSED_OF_CLOSED: [(&str, &str); 14] = [
+const REFUSED_OF_CLOSED: [(&str, &str); 15] = [
     (
         "runs_terminal_has_reason",
         "desired = 'run', end_reason = NULL, exit_kind = NULL, exit_value = NULL, tree_verdict = 'never_ran', tree_detail = NULL, streams_end = NULL",
@@ -142,6 +143,7 @@ const REFUSED_OF_CLOSED: [(&str, &str); 14] = [
         "runs_terminal_has_verdict",
         "tree_verdict = NULL, tree_detail = NULL",
     ),
+    ("runs_terminal_has_certificate", "certificate_detail = NULL"),
     ("runs_state_of_reason", "state = 'failed'"),
     ("runs_state_of_reason", "exit_value = 1"),
     ("runs_state_of_reason", "end_reason = 'boredom'"),

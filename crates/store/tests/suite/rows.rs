@@ -1,8 +1,9 @@
 //! Rows, openings and closings for the cases to write.
 
 use kennel_lifecycle::{
-    CgroupIdentity, EndReason, Exit, HostIdentity, KeeperEpoch, NodeId, Outcome, ProcessIdentity,
-    Proof, RunId, RunIdentity, RunKind, StreamsEnd, Timestamp, TreeVerdict,
+    CgroupIdentity, EndReason, Exit, HostIdentity, KeeperEpoch, Leftover, Leftovers, NodeId,
+    Outcome, ProcessIdentity, Proof, RunId, RunIdentity, RunKind, Signal, SignalScope,
+    SignalSender, StopCertificate, StopStep, StreamsEnd, Timestamp, TreeVerdict,
 };
 use kennel_store::{Closure, NewRun, Opening, Times};
 use std::{collections::BTreeMap, time::Duration};
@@ -71,6 +72,44 @@ pub(crate) fn new_run(id: u128) -> NewRun {
     }
 }
 
+/// With every field of a certificate, and numbers at the edge of what a column holds.
+fn certificate() -> StopCertificate {
+    let step = StopStep {
+        at: Timestamp(1_700_000_000_000_001),
+        signal: Signal::TERM,
+        scope: SignalScope::Tree,
+        sender: SignalSender::Keeper,
+        delivered: 2,
+        gone: 1,
+        refused: u32::MAX,
+        errno: Some(1),
+    };
+    let killed = StopStep {
+        signal: Signal::KILL,
+        scope: SignalScope::ControlGroup,
+        errno: None,
+        ..step
+    };
+    let by_shim = StopStep {
+        scope: SignalScope::ShimChildren,
+        sender: SignalSender::Shim,
+        ..killed
+    };
+    StopCertificate {
+        steps: vec![step, killed, by_shim],
+        steps_unlisted: 3,
+        leftovers: Leftovers {
+            processes: vec![Leftover {
+                pid: i32::MAX,
+                start_ticks: u64::MAX,
+                name: "sh \"ü\u{1}".into(),
+            }],
+            unlisted: 4,
+        },
+        census: Some(Timestamp(-5)),
+    }
+}
+
 /// A clean end with every time known.
 pub(crate) fn closure() -> Closure {
     Closure {
@@ -79,6 +118,7 @@ pub(crate) fn closure() -> Closure {
             exit: Some(Exit::Code(0)),
             tree: TreeVerdict::Empty(Proof::CgroupAndEchild),
             streams: Some(StreamsEnd::Eof),
+            certificate: certificate(),
         },
         times: Times {
             started: Some(Timestamp(2)),

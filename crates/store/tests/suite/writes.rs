@@ -4,7 +4,9 @@ use super::{
     Bed,
     rows::{EPOCH, NODE, closure, new_run, opening},
 };
-use kennel_lifecycle::{EndReason, Outcome, RowState, RunState, Timestamp, TreeVerdict};
+use kennel_lifecycle::{
+    EndReason, Outcome, RowState, RunState, StopCertificate, Timestamp, TreeVerdict,
+};
 use kennel_store::{Closure, Desired, Inserted, StoreError, StoredState, Times};
 use std::{future::ready, sync::Arc, time::Duration};
 
@@ -115,6 +117,7 @@ pub(super) async fn a_fence_takes_only_a_free_key(bed: Bed) {
             exit: None,
             tree: TreeVerdict::NeverRan,
             streams: None,
+            certificate: StopCertificate::default(),
         },
         times: Times {
             ended: Some(Timestamp(9)),

@@ -9,7 +9,7 @@ mod runtime;
 mod signalling;
 
 use crate::{
-    CallError, LifecycleEvent, clock,
+    CallError, LifecycleEvent, clock, event,
     output::{Output, Ready},
     tracker::{Order, OrderError, Shared},
     view::Live,
@@ -258,11 +258,19 @@ impl RunTask {
             Fact::Executed => Report::Executed,
             Fact::ExecFailed(failure) => Report::ExecFailed(failure),
             Fact::LeaderExited(exit) => Report::LeaderExited(exit),
-            Fact::TreeEnded(tree) => Report::TreeEnded(tree),
             Fact::DeadlineExceeded(which) => Report::DeadlineExceeded {
                 which,
                 grace: self.new.grace,
             },
+            Fact::TreeEnded(tree) => {
+                self.report(Report::Census(report.at));
+                Report::TreeEnded(tree)
+            }
+            Fact::LeftBehind(left) => Report::LeftBehind(left),
+            Fact::StopStep(step) => {
+                self.line(&event::stop_step(&step));
+                Report::Signalled(step)
+            }
             Fact::SignalSent {
                 signal,
                 targets,
@@ -273,6 +281,7 @@ impl RunTask {
                     signal,
                     targets,
                     errno,
+                    went: None,
                 });
                 return;
             }

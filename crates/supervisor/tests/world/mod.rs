@@ -728,6 +728,8 @@ pub fn seen(command: Seen, cgroup: CgroupSeen, record: Option<ExitRecord>) -> Ob
         command,
         cgroup,
         hints: Vec::new(),
+        steps: Vec::new(),
+        at: Timestamp(0),
     }
 }
 

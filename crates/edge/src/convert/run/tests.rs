@@ -1,7 +1,7 @@
 use super::*;
 use kennel_lifecycle::{
     CgroupIdentity, Deadline, HostIdentity, NodeId, Outcome, ProcessIdentity, RunId, Signal,
-    Timestamp,
+    SignalScope, SignalSender, StopCertificate, StopStep, Timestamp,
 };
 use kennel_supervisor::Times;
 use std::time::Duration;
@@ -40,6 +40,77 @@ fn a_live_run_shows_its_process_and_no_end() {
     );
 }
 
+fn certificate() -> StopCertificate {
+    let step = |signal, scope, sender| StopStep {
+        at: Timestamp(5_000_000),
+        signal,
+        scope,
+        sender,
+        delivered: 3,
+        gone: 2,
+        refused: 1,
+        errno: Some(1),
+    };
+    StopCertificate {
+        steps: vec![
+            step(Signal::TERM, SignalScope::Tree, SignalSender::Keeper),
+            step(
+                Signal::KILL,
+                SignalScope::ControlGroup,
+                SignalSender::Keeper,
+            ),
+            step(Signal::KILL, SignalScope::ShimChildren, SignalSender::Shim),
+        ],
+        steps_unlisted: 4,
+        leftovers: Leftovers {
+            processes: vec![Leftover {
+                pid: 77,
+                start_ticks: 8,
+                name: "worker".to_owned(),
+            }],
+            unlisted: 1,
+        },
+        census: Some(Timestamp(6_000_000)),
+    }
+}
+
+#[test]
+fn a_certificate_says_each_round_and_who_was_left() {
+    let mut view = live();
+    view.outcome = Some(Outcome {
+        reason: EndReason::Exited,
+        exit: Some(Exit::Code(0)),
+        tree: TreeVerdict::Empty(Proof::CgroupAndEchild),
+        streams: Some(StreamsEnd::Eof),
+        certificate: certificate(),
+    });
+    let shown = run(view);
+    let shown_verdict = shown.tree_verdict;
+    let certificate = shown
+        .current_attempt
+        .and_then(|a| a.certificate)
+        .expect("the run has ended");
+    let [term, killed, by_shim] = &certificate.steps[..] else {
+        panic!("three steps: {certificate:?}");
+    };
+    assert_eq!(term.signal, "SIGTERM");
+    assert_eq!(term.time.map(|t| t.seconds), Some(5));
+    assert_eq!((term.delivered, term.gone, term.refused), (3, 2, 1));
+    assert_eq!(term.errno, Some(1));
+    assert_eq!(term.scope(), pb::SignalScope::Tree);
+    assert_eq!(term.sender(), pb::SignalSender::Keeper);
+    assert_eq!(killed.scope(), pb::SignalScope::CgroupKill);
+    assert_eq!(by_shim.scope(), pb::SignalScope::ShimChildren);
+    assert_eq!(by_shim.sender(), pb::SignalSender::Shim);
+    assert_eq!(certificate.steps_unlisted, 4);
+    assert_eq!(certificate.containment(), pb::Containment::Cgroup);
+    assert_eq!(certificate.leftovers.len(), 1);
+    assert_eq!(certificate.leftovers[0].name, "worker");
+    assert_eq!(certificate.leftovers_unlisted, 1);
+    assert_eq!(certificate.census_time.map(|t| t.seconds), Some(6));
+    assert_eq!(certificate.verdict, shown_verdict);
+}
+
 #[test]
 fn an_ended_run_shows_why_and_what_proves_it() {
     let mut view = live();
@@ -56,6 +127,7 @@ fn an_ended_run_shows_why_and_what_proves_it() {
         }),
         tree: TreeVerdict::Empty(Proof::CgroupAndEchild),
         streams: Some(StreamsEnd::Cut),
+        certificate: StopCertificate::default(),
     });
     let shown = run(view);
     assert_eq!(shown.state(), pb::RunState::Cancelled);

@@ -1,16 +1,17 @@
 //! The end of one run: the stop ladder, the looks at what is left, and the verdict.
 
-use super::{LOOK_AGAIN_MS, Run, SURVIVORS_AFTER_MS, SURVIVORS_AFTER_SHUTDOWN_MS, Stage};
+use super::{LOOK_AGAIN_MS, Run, SURVIVORS_AFTER_MS, SURVIVORS_AFTER_SHUTDOWN_MS, Stage, Told};
 use crate::{
     cgroup,
     client::Fact,
+    clock,
     keeper::pause::Pause,
     marker,
     tree::{Root, Volley},
     wire::{PIDS_MAX, ToShim, mirror::WireSignalResult},
 };
 use kennel_lifecycle::{
-    CgroupIdentity, Proof, Signal, TreeVerdict,
+    CgroupIdentity, Proof, Signal, SignalSender, TreeVerdict,
     ladder::{Ladder, StopPlan},
 };
 
@@ -34,20 +35,20 @@ impl Run {
         }
         while let Some(signal) = self.ladder.as_mut().and_then(|l| l.due(now)) {
             let Some(tree) = &self.tree else { return };
-            let volley = tree.signal(signal);
+            let volleys = tree.signal(signal);
             // Signal first, then wake: a stopped tree can only die of it when it runs.
             let woken = if signal == Signal::KILL {
                 self.killed_at = Some(now);
                 self.for_shim.push(ToShim::KillAll);
-                Volley::default()
+                None
             } else {
-                tree.wake()
+                Some(tree.wake())
             };
             // Who has not taken our stop yet is not seen as stopped, and has to be let go as well.
             self.pause.end(tree);
-            self.tell_volley(signal, volley);
-            if woken.targets > 0 {
-                self.tell_volley(Signal::CONT, woken);
+            self.tell_volleys(signal, &volleys);
+            if let Some(woken) = woken.filter(|volley| !volley.is_empty()) {
+                self.tell_volleys(Signal::CONT, &[woken]);
             }
             if let Some(waiting) = self.pause.interrupted() {
                 self.answer_signal(waiting, WireSignalResult::Partial(Vec::new()));
@@ -56,12 +57,12 @@ impl Run {
         }
     }
 
-    fn tell_volley(&mut self, signal: Signal, volley: Volley) {
-        self.tell(Fact::SignalSent {
-            signal,
-            targets: Some(volley.targets),
-            errno: volley.errno,
-        });
+    fn tell_volleys(&mut self, signal: Signal, volleys: &[Volley]) {
+        let at = clock::wall();
+        for volley in volleys {
+            let step = volley.step(at, signal, SignalSender::Keeper);
+            self.told.push(Told::Fact(at, Fact::StopStep(step)));
+        }
     }
 
     /// Whether the tree is empty, and by what proof.

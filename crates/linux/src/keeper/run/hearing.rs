@@ -8,7 +8,9 @@ use crate::{
     tree::{Root, Tree},
     wire::{Answer, FromShim, mirror::WireIdentity},
 };
-use kennel_lifecycle::{Exit, HostIdentity, StartFailure, StartStage, Timestamp, ladder::Ladder};
+use kennel_lifecycle::{
+    Exit, HostIdentity, StartFailure, StartStage, StopStep, Timestamp, ladder::Ladder,
+};
 use std::os::fd::OwnedFd;
 
 impl Run {
@@ -50,6 +52,11 @@ impl Run {
             FromShim::Empty { elsewhere, .. } => {
                 self.heard.childless = true;
                 self.heard.elsewhere = elsewhere;
+            }
+            FromShim::Killed(step) => {
+                if let Ok(step) = StopStep::try_from(step) {
+                    self.told.push(Told::Fact(step.at, Fact::StopStep(step)));
+                }
             }
         }
     }
@@ -121,8 +128,22 @@ impl Run {
             return;
         }
         self.told.push(Told::Fact(at, Fact::LeaderExited(exit)));
+        if rest || self.shim.is_none() {
+            self.tell_leftovers();
+        }
         if rest && self.ladder.is_none() {
             self.ladder = Some(Ladder::start(&self.policy.stop, now));
+        }
+    }
+
+    /// Who is alive now that the leader has ended. After SIGKILL they are on their way out.
+    fn tell_leftovers(&mut self) {
+        let Some(tree) = self.tree.as_ref().filter(|_| self.killed_at.is_none()) else {
+            return;
+        };
+        let left = tree.leftovers();
+        if !left.is_empty() {
+            self.tell(Fact::LeftBehind(left));
         }
     }
 

@@ -18,6 +18,8 @@ fn an_exit_that_the_shim_collected_and_did_not_tell_is_in_its_last_will() {
         exit: Some(Exit::Code(6)),
         tree: None,
         never_ran: false,
+        steps: vec![],
+        census: None,
     };
     exit_record::Will::default()
         .write(dir.path(), &record)
@@ -194,7 +196,7 @@ fn host() -> HostIdentity {
 /// What was told of the run, its signals left out.
 fn facts(run: &Run) -> Vec<&Fact> {
     let fact = |told| match told {
-        &Told::Fact(_, Fact::SignalSent { .. }) | Told::Answer(..) => None,
+        &Told::Fact(_, Fact::SignalSent { .. } | Fact::StopStep(_)) | Told::Answer(..) => None,
         Told::Fact(_, fact) => Some(fact),
     };
     run.told.iter().filter_map(fact).collect()

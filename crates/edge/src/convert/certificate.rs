@@ -1,0 +1,64 @@
+//! Stop certificates, as the contract shows them.
+
+use super::{run, time};
+use crate::pb;
+use kennel_lifecycle::{Outcome, RunIdentity, SignalScope, SignalSender, StopStep};
+
+/// The certificate of a run that ended so, with what held it and with its verdict.
+pub(crate) fn certificate(
+    outcome: &Outcome,
+    identity: Option<&RunIdentity>,
+) -> pb::StopCertificate {
+    let certificate = &outcome.certificate;
+    let left = &certificate.leftovers;
+    pb::StopCertificate {
+        steps: certificate.steps.iter().map(step).collect(),
+        steps_unlisted: certificate.steps_unlisted,
+        containment: run::containment(identity).into(),
+        leftovers: run::leftovers(left),
+        leftovers_unlisted: left.unlisted,
+        census_time: certificate.census.map(time::timestamp),
+        verdict: Some(run::tree_verdict(&outcome.tree)),
+    }
+}
+
+fn step(step: &StopStep) -> pb::StopStep {
+    let scope = match step.scope {
+        SignalScope::Tree => pb::SignalScope::Tree,
+        SignalScope::ControlGroup => pb::SignalScope::CgroupKill,
+        SignalScope::ShimChildren => pb::SignalScope::ShimChildren,
+    };
+    let sender = match step.sender {
+        SignalSender::Keeper => pb::SignalSender::Keeper,
+        SignalSender::Shim => pb::SignalSender::Shim,
+    };
+    pb::StopStep {
+        time: Some(time::timestamp(step.at)),
+        signal: step.signal.to_string(),
+        scope: scope.into(),
+        sender: sender.into(),
+        delivered: step.delivered,
+        gone: step.gone,
+        refused: step.refused,
+        errno: step.errno,
+    }
+}
+
+/// The address by its word in a journal.
+pub(super) fn scope_of(word: &str) -> pb::SignalScope {
+    match word {
+        "tree" => pb::SignalScope::Tree,
+        "cgroup_kill" => pb::SignalScope::CgroupKill,
+        "shim_children" => pb::SignalScope::ShimChildren,
+        _ => pb::SignalScope::Unspecified,
+    }
+}
+
+/// The sender by its word in a journal.
+pub(super) fn sender_of(word: &str) -> pb::SignalSender {
+    match word {
+        "keeper" => pb::SignalSender::Keeper,
+        "shim" => pb::SignalSender::Shim,
+        _ => pb::SignalSender::Unspecified,
+    }
+}

@@ -1,0 +1,78 @@
+//! What was done to end a run and what was found when it ended: only ever what really happened.
+
+use crate::{Leftovers, Signal, Timestamp, limits};
+
+/// The record of a run's end beside its verdict. A run that ended by itself and left nothing has no steps.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StopCertificate {
+    /// Every round of signals that Kennel sent to end the run, in order; at most [`limits::STEPS_TOLD_MAX`].
+    pub steps: Vec<StopStep>,
+    /// How many more rounds there were.
+    pub steps_unlisted: u32,
+    /// Who was alive when the leader ended, where SIGKILL had not gone out before.
+    pub leftovers: Leftovers,
+    /// When the look was taken that the verdict rests on; absent: nobody could look.
+    pub census: Option<Timestamp>,
+}
+
+/// One round of one signal, and what came of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StopStep {
+    /// When.
+    pub at: Timestamp,
+    /// Which signal.
+    pub signal: Signal,
+    /// By which address.
+    pub scope: SignalScope,
+    /// By whom.
+    pub sender: SignalSender,
+    /// How many processes it reached.
+    pub delivered: u32,
+    /// How many had ended before it reached them.
+    pub gone: u32,
+    /// How many the kernel refused to signal.
+    pub refused: u32,
+    /// errno(3) of the first refusal.
+    pub errno: Option<i32>,
+}
+
+impl StopStep {
+    /// How many processes were meant.
+    #[must_use]
+    pub fn targets(&self) -> u32 {
+        self.delivered
+            .saturating_add(self.gone)
+            .saturating_add(self.refused)
+    }
+}
+
+/// By which address a signal went out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum SignalScope {
+    /// The leader's process group at once, every other member of the tree by its own descriptor.
+    Tree,
+    /// `cgroup.kill`: all who were in the run's control group.
+    ControlGroup,
+    /// The shim's children, by their numbers, which stay theirs until the shim reaps them.
+    ShimChildren,
+}
+
+/// Who sent a signal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum SignalSender {
+    /// The keeper: the run's own, or a later one that found the run alive.
+    Keeper,
+    /// The run's shim.
+    Shim,
+}
+
+impl StopCertificate {
+    /// Adds a round; one too many is counted.
+    pub fn add(&mut self, step: StopStep) {
+        if self.steps.len() < limits::STEPS_TOLD_MAX {
+            self.steps.push(step);
+        } else {
+            self.steps_unlisted = self.steps_unlisted.saturating_add(1);
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! What a stop certificate says, and what it never says.
+
+use crate::samples::{GRACE, abort, identity, left, step};
+use kennel_lifecycle::{
+    Command, Effect, EndReason, Exit, Input, Machine, Outcome, Proof, Report, Signal, SignalSender,
+    StopCertificate, StopStep, StreamsEnd, Timestamp, TreeVerdict,
+    limits::STEPS_TOLD_MAX,
+    recovery::{CgroupSeen, Decision, ExitRecord, Host, Observation, Seen, decide},
+};
+
+#[test]
+fn a_run_that_ended_by_itself_and_left_nothing_has_no_steps() {
+    let outcome = ended(&[]);
+    let wanted = StopCertificate {
+        census: Some(Timestamp(9)),
+        ..StopCertificate::default()
+    };
+    assert_eq!(outcome.certificate, wanted);
+}
+
+#[test]
+fn every_round_is_told_in_order_and_once() {
+    let (term, kill) = (step(1, Signal::TERM), step(2, Signal::KILL));
+    let told = [
+        Report::Signalled(term),
+        Report::Signalled(kill),
+        // Reports may come twice.
+        Report::Signalled(term),
+        Report::LeftBehind(left()),
+    ];
+    let certificate = ended(&told).certificate;
+    assert_eq!(certificate.steps, [term, kill]);
+    assert_eq!(certificate.leftovers, left());
+    assert_eq!(term.targets(), 2);
+}
+
+#[test]
+fn more_rounds_than_are_told_are_counted() {
+    let all = i64::try_from(STEPS_TOLD_MAX).unwrap() + 3;
+    let told: Vec<_> = (0..all)
+        .map(|at| Report::Signalled(step(at, Signal::KILL)))
+        .collect();
+    let certificate = ended(&told).certificate;
+    assert_eq!(certificate.steps.len(), STEPS_TOLD_MAX);
+    assert_eq!(certificate.steps_unlisted, 3);
+}
+
+#[test]
+fn a_run_that_was_never_let_go_has_an_empty_certificate() {
+    let mut machine = Machine::new();
+    let stop = Input::Command(Command::Stop(abort(GRACE)));
+    machine.step(Timestamp(0), stop).unwrap();
+    let outcome = outcome(&mut machine);
+    assert_eq!(outcome.tree, TreeVerdict::NeverRan);
+    assert_eq!(outcome.certificate, StopCertificate::default());
+}
+
+#[test]
+fn a_run_closed_by_recovery_says_what_shim_and_recovery_sent() {
+    let by_shim = StopStep {
+        sender: SignalSender::Shim,
+        ..step(1, Signal::TERM)
+    };
+    let by_us = step(2, Signal::KILL);
+    let mut seen = Observation {
+        host: Host::Same,
+        exit_record: Some(ExitRecord {
+            exit: None,
+            tree: None,
+            never_ran: false,
+            steps: vec![by_shim],
+            census: Some(Timestamp(3)),
+        }),
+        shim: Seen::Gone,
+        command: Seen::Gone,
+        cgroup: CgroupSeen::Empty,
+        hints: vec![],
+        steps: vec![by_us],
+        at: Timestamp(4),
+    };
+    let Decision::Close(outcome) = decide(&seen, true) else {
+        panic!("nobody is left")
+    };
+    assert_eq!(outcome.reason, EndReason::OrphanTerminated);
+    assert_eq!(outcome.certificate.steps, [by_shim, by_us]);
+    assert_eq!(outcome.certificate.census, Some(Timestamp(4)));
+    // On another boot nobody has looked but the shim.
+    seen.host = Host::Other;
+    let Decision::Close(outcome) = decide(&seen, false) else {
+        panic!("there is nothing to wait for")
+    };
+    assert_eq!(outcome.certificate.census, Some(Timestamp(3)));
+}
+
+/// A run that was stopped, told this meanwhile, and ended.
+fn ended(told: &[Report]) -> Outcome {
+    let mut machine = Machine::new();
+    let mut feed = |input| machine.step(Timestamp(0), input).unwrap();
+    feed(Input::Command(Command::Admit));
+    for report in [
+        Report::Prepared(identity()),
+        Report::Recorded,
+        Report::Executed,
+    ] {
+        feed(Input::Report(report));
+    }
+    for report in told {
+        feed(Input::Report(report.clone()));
+    }
+    for report in [
+        Report::LeaderExited(Exit::Code(0)),
+        Report::Census(Timestamp(9)),
+        Report::TreeEnded(TreeVerdict::Empty(Proof::Echild)),
+        // Nothing follows the last word on the tree.
+        Report::Signalled(step(10, Signal::KILL)),
+        Report::Census(Timestamp(10)),
+        Report::StreamsClosed(StreamsEnd::Eof),
+    ] {
+        feed(Input::Report(report));
+    }
+    outcome(&mut machine)
+}
+
+fn outcome(machine: &mut Machine) -> Outcome {
+    let mut outcomes = machine.effects().filter_map(|effect| match effect {
+        Effect::RecordOutcome(outcome) => Some(outcome),
+        _ => None,
+    });
+    outcomes.next().expect("it has ended")
+}
