@@ -1,9 +1,12 @@
 //! What a run may use, and what cannot be had here.
 
+use crate::with_and_without_cgroup;
 use kennel_edge::pb::{self, RlimitResource, RunLimits};
 use kennel_tests::{
-    Kennel, PATIENCE, RunExt, SpecExt, complaint, must, sh, shell::run_to_end, shell::text,
+    Kennel, Options, PATIENCE, RunExt, SpecExt, complaint, kennel::User, must, sh,
+    shell::run_to_end, shell::text,
 };
+use nix::unistd::Uid;
 use tonic::Code;
 
 fn rlimit(resource: RlimitResource, soft: u64, hard: Option<u64>) -> pb::Rlimit {
@@ -100,6 +103,8 @@ async fn what_cannot_be_had_here_is_refused_by_its_field() {
         ],
         nice: Some(20),
         oom_score_adj: Some(1001),
+        pids_max: Some(0),
+        ..RunLimits::default()
     });
     let told = complaint(&client.spawn_as(&run_id, spec).await.expect_err("refused"));
     assert_eq!(
@@ -111,11 +116,53 @@ async fn what_cannot_be_had_here_is_refused_by_its_field() {
     let wanted = [
         "spec.limits.nice",
         "spec.limits.oom_score_adj",
+        "spec.limits.pids_max",
         "spec.limits.rlimits[0]",
         "spec.limits.rlimits[1].resource",
     ];
     assert_eq!(fields, wanted);
     assert!(!marker.exists());
+}
+
+/// Without rights a server can make things worse for its commands, and never better.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_without_rights_says_what_it_cannot_set() {
+    let user = if Uid::effective().is_root() {
+        User::Nobody
+    } else {
+        User::Own
+    };
+    let options = Options {
+        user,
+        ..Options::default()
+    };
+    let kennel = Kennel::start(options).await;
+    let mut client = kennel.client().await;
+    let nice = own_nice() + 4;
+    let limits = RunLimits {
+        rlimits: vec![
+            rlimit(RlimitResource::Nofile, 100, Some(200)),
+            rlimit(RlimitResource::Core, 0, None),
+        ],
+        nice: Some(nice),
+        ..RunLimits::default()
+    };
+    let run = must("spawn", client.spawn(sh(TELL).limits(limits)).await);
+    let run = must("wait", client.ended(&run.run_id).await);
+    let heard = must("stream", client.hear_all(&run.run_id, 0).await);
+    assert_eq!(heard.text().trim(), format!("100 200 0 {nice} 0022"));
+
+    let limits = RunLimits {
+        nice: Some(-20),
+        oom_score_adj: Some(900),
+        ..RunLimits::default()
+    };
+    let refused = client.spawn(sh("exit 0").limits(limits)).await;
+    let refused = refused.expect_err("it may not");
+    assert_eq!(complaint(&refused).reason, "CAPABILITY_MISSING");
+    for field in ["spec.limits.nice", "spec.limits.oom_score_adj"] {
+        assert!(refused.message().contains(field), "{refused:?}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -141,4 +188,67 @@ async fn limits_can_be_typed() {
     assert_eq!(output.status.code(), Some(125), "{output:?}");
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(said.contains("RLIMIT_NOFILE"), "{said}");
+}
+
+with_and_without_cgroup!(a_run_without_a_controller_for_its_limits_does_not_start);
+
+/// Where the host has the controller, the limit is in force; where it has not, the run is refused.
+async fn a_run_without_a_controller_for_its_limits_does_not_start(options: Options) {
+    let kennel = Kennel::start(options).await;
+    let mut client = kennel.client().await;
+    let info = client.server_info().await.expect("it serves");
+    let host = info.host.expect("it says");
+    let has = |name: &str| {
+        let found = host.capabilities.iter().find(|c| c.name == name);
+        found.expect("it was tried").available
+    };
+    let marker = kennel.scratch().join("ran");
+    let script = format!("touch {}; exec sleep 300", marker.display());
+    let limits = RunLimits {
+        pids_max: Some(10),
+        ..RunLimits::default()
+    };
+    let asked = client.spawn(sh(&script).limits(limits)).await;
+    if has("cgroup_pids") {
+        let run = must("spawn", asked);
+        let identity = run.attempt().identity.clone().expect("it has one");
+        let group = identity.cgroup_path.expect("it has a group");
+        let set = std::fs::read_to_string(format!("{group}/pids.max"));
+        assert_eq!(set.expect("it can be read").trim(), "10");
+        must("abort", client.abort(&run.run_id).await);
+        return;
+    }
+    let refused = asked.expect_err("there is no controller");
+    let told = complaint(&refused);
+    assert_eq!(
+        (told.code, told.reason.as_str()),
+        (Code::FailedPrecondition, "CAPABILITY_MISSING")
+    );
+    assert!(
+        refused.message().contains("spec.limits.pids_max"),
+        "{refused:?}"
+    );
+    // All that is missing is said together.
+    let all = RunLimits {
+        memory: Some(pb::MemoryLimits {
+            max_bytes: Some(1 << 30),
+            ..pb::MemoryLimits::default()
+        }),
+        cpu: Some(pb::CpuLimits {
+            weight: Some(50),
+            ..pb::CpuLimits::default()
+        }),
+        pids_max: Some(10),
+        ..RunLimits::default()
+    };
+    let refused = client.spawn(sh(&script).limits(all)).await;
+    let refused = refused.expect_err("there are no controllers");
+    for (capability, field) in [
+        ("cgroup_memory", "spec.limits.memory.max_bytes"),
+        ("cgroup_cpu", "spec.limits.cpu.weight"),
+    ] {
+        let named = refused.message().contains(field);
+        assert_eq!(named, !has(capability), "{field}: {refused:?}");
+    }
+    assert!(!marker.exists());
 }

@@ -213,6 +213,24 @@ pub(crate) struct LimitArgs {
     /// How soon the kernel ends it where memory is short, -1000 to 1000
     #[arg(long, value_name = "NUMBER", allow_hyphen_values = true)]
     pub(crate) oom_score_adj: Option<i32>,
+    /// Memory of the run as a whole, such as 512M; needs the memory controller, as do the next two
+    #[arg(long, value_name = "BYTES", value_parser = values::bytes)]
+    pub(crate) memory_max: Option<u64>,
+    /// Memory above which the run is slowed down
+    #[arg(long, value_name = "BYTES", value_parser = values::bytes)]
+    pub(crate) memory_high: Option<u64>,
+    /// Swap of the run as a whole
+    #[arg(long, value_name = "BYTES", value_parser = values::bytes)]
+    pub(crate) swap_max: Option<u64>,
+    /// Processes and threads of the run as a whole; needs the pids controller
+    #[arg(long, value_name = "NUMBER")]
+    pub(crate) pids_max: Option<u64>,
+    /// Processors of the run as a whole, such as 1.5; needs the cpu controller, as does the next
+    #[arg(long, value_name = "NUMBER", value_parser = values::cpus)]
+    pub(crate) cpus: Option<Duration>,
+    /// Share where others want the processor too, 1 to 10000; a run without has 100
+    #[arg(long, value_name = "NUMBER")]
+    pub(crate) cpu_weight: Option<u32>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]

@@ -65,6 +65,37 @@ pub(crate) fn rlimit(text: &str) -> Result<pb::Rlimit, String> {
     })
 }
 
+/// Reads `4096`, `64K`, `512M`, `2G` or `1T`: powers of 1024.
+pub(crate) fn bytes(text: &str) -> Result<u64, String> {
+    const HINT: &str = "write a number of bytes, or one with K, M, G or T, such as 512M";
+    let units = [("K", 10), ("M", 20), ("G", 30), ("T", 40)];
+    let with_unit = |(unit, shift): &(&str, u32)| Some((text.strip_suffix(unit)?, *shift));
+    let (number, shift) = units.iter().find_map(with_unit).unwrap_or((text, 0));
+    if !number.bytes().all(|b| b.is_ascii_digit()) {
+        return Err(HINT.to_owned());
+    }
+    let number: u64 = number.parse().map_err(|_| HINT.to_owned())?;
+    number
+        .checked_mul(1 << shift)
+        .ok_or_else(|| "it is too large".to_owned())
+}
+
+/// Reads a number of processors, such as `2` or `1.5`, as their time in 100 ms; at most three decimals.
+pub(crate) fn cpus(text: &str) -> Result<Duration, String> {
+    const HINT: &str = "write a number of processors with at most three decimals, such as 1.5";
+    let (whole, part) = text.split_once('.').unwrap_or((text, "0"));
+    let digits = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    if !digits(whole) || !digits(part) || part.len() > 3 {
+        return Err(HINT.to_owned());
+    }
+    let thousandths = format!("{whole}{part:0<3}").parse::<u64>();
+    // A thousandth of a processor is 100 us in 100 ms.
+    let micros = thousandths.ok().and_then(|n| n.checked_mul(100));
+    micros
+        .map(Duration::from_micros)
+        .ok_or_else(|| HINT.to_owned())
+}
+
 /// How long something has lasted, in at most two units: `340ms`, `12s`, `3m04s`, `5h12m`, `3d04h`.
 pub(crate) fn age(age: Duration) -> String {
     let s = age.as_secs();
@@ -183,6 +214,32 @@ mod tests {
             "as=1k",
         ] {
             assert!(rlimit(text).is_err(), "{text:?} was read as a limit");
+        }
+    }
+
+    #[test]
+    fn sizes_and_processors_have_one_meaning() {
+        assert_eq!(bytes("4096"), Ok(4096));
+        assert_eq!(bytes("512M"), Ok(512 << 20));
+        assert_eq!(bytes("2T"), Ok(2 << 40));
+        for text in [
+            "",
+            "M",
+            "1.5G",
+            "-1",
+            "1k",
+            "1MB",
+            "1KM",
+            "1MM",
+            "99999999T",
+        ] {
+            assert!(bytes(text).is_err(), "{text:?} was read as a size");
+        }
+        assert_eq!(cpus("1.5"), Ok(Duration::from_millis(150)));
+        assert_eq!(cpus("2"), Ok(Duration::from_millis(200)));
+        assert_eq!(cpus("0.05"), Ok(Duration::from_millis(5)));
+        for text in ["", ".5", "1.", "1.2345", "-1", "1e3", "x"] {
+            assert!(cpus(text).is_err(), "{text:?} was read as processors");
         }
     }
 

@@ -39,7 +39,9 @@ pub use outcome::{
 pub use phase::{Ends, Leaving, NeverRan, PauseStage, Phase, Row, RunState, StopStage};
 pub use policy::Policy;
 pub use refusal::Refusal;
-pub use run_limits::{LimitPowers, Missing, Resource, Rlimit, RunLimits, UNLIMITED};
+pub use run_limits::{
+    CpuQuota, Knob, LimitPowers, Missing, Resource, Rlimit, RunLimits, UNLIMITED,
+};
 pub use signal::Signal;
 pub use spec::{EnvMode, RunKind, RunSpec, Timeouts, Violation, compose_env};
 pub use time::Timestamp;

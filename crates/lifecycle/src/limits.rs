@@ -40,3 +40,15 @@ pub const OOM_SCORE_ADJ: RangeInclusive<i32> = -1000..=1000;
 pub const STEPS_TOLD_MAX: usize = 64;
 /// Processes left behind by a leader that are told one by one; more are counted.
 pub const LEFTOVERS_TOLD_MAX: usize = 256;
+/// Bytes of memory that a run may be held to: from 1 MiB, below which no command starts, to 1 EiB.
+pub const MEMORY_BYTES: RangeInclusive<u64> = (1 << 20)..=(1 << 60);
+/// Processes and threads that a run may be held to; the kernel knows no more (`PID_MAX_LIMIT`).
+pub const PIDS: RangeInclusive<u64> = 1..=4_194_304;
+/// Bounds of the kernel on the time in a period.
+pub const CPU_QUOTA_MICROS: RangeInclusive<u64> = 1_000..=1_000_000_000;
+/// Bounds of the kernel on the period.
+pub const CPU_PERIOD_MICROS: RangeInclusive<u64> = 1_000..=1_000_000;
+/// Period where none is given: the kernel's.
+pub const CPU_PERIOD_DEFAULT: Duration = Duration::from_millis(100);
+/// Shares that there are.
+pub const CPU_WEIGHT: RangeInclusive<u64> = 1..=10_000;

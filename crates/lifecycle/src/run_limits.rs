@@ -2,8 +2,11 @@
 
 use crate::{
     Violation,
-    limits::{NICE, OOM_SCORE_ADJ},
+    limits::{
+        CPU_PERIOD_MICROS, CPU_QUOTA_MICROS, CPU_WEIGHT, MEMORY_BYTES, NICE, OOM_SCORE_ADJ, PIDS,
+    },
 };
+use std::{ops::RangeInclusive, time::Duration};
 
 /// No limit, as getrlimit(2) says it.
 pub const UNLIMITED: u64 = u64::MAX;
@@ -82,6 +85,68 @@ pub struct RunLimits {
     pub nice: Option<i32>,
     /// How soon the kernel ends it where memory is short.
     pub oom_score_adj: Option<i32>,
+    /// Bytes of memory of the whole run; beyond, the kernel ends processes of it.
+    pub memory_max: Option<u64>,
+    /// Bytes of memory of the whole run above which it is slowed down.
+    pub memory_high: Option<u64>,
+    /// Bytes of swap of the whole run.
+    pub swap_max: Option<u64>,
+    /// Processes and threads of the whole run.
+    pub pids_max: Option<u64>,
+    /// Processor time of the whole run.
+    pub cpu_quota: Option<CpuQuota>,
+    /// Its share where others want the processor too.
+    pub cpu_weight: Option<u32>,
+}
+
+/// Processor time in a period, of all processors together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CpuQuota {
+    /// So much of it.
+    pub quota: Duration,
+    /// In each of these.
+    pub period: Duration,
+}
+
+/// A limit that is set on the control group of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Knob {
+    /// [`RunLimits::memory_max`].
+    MemoryMax,
+    /// [`RunLimits::memory_high`].
+    MemoryHigh,
+    /// [`RunLimits::swap_max`].
+    SwapMax,
+    /// [`RunLimits::pids_max`].
+    PidsMax,
+    /// [`RunLimits::cpu_quota`].
+    CpuMax,
+    /// [`RunLimits::cpu_weight`].
+    CpuWeight,
+}
+
+impl Knob {
+    /// All of them.
+    pub const ALL: &[Self] = &[
+        Self::MemoryMax,
+        Self::MemoryHigh,
+        Self::SwapMax,
+        Self::PidsMax,
+        Self::CpuMax,
+        Self::CpuWeight,
+    ];
+
+    /// The field that asks for it, and the controller that has it.
+    fn field(self) -> (&'static str, &'static str) {
+        match self {
+            Self::MemoryMax => ("spec.limits.memory.max_bytes", "memory"),
+            Self::MemoryHigh => ("spec.limits.memory.high_bytes", "memory"),
+            Self::SwapMax => ("spec.limits.memory.swap_max_bytes", "memory (swap)"),
+            Self::PidsMax => ("spec.limits.pids_max", "pids"),
+            Self::CpuMax => ("spec.limits.cpu.quota", "cpu"),
+            Self::CpuWeight => ("spec.limits.cpu.weight", "cpu"),
+        }
+    }
 }
 
 /// What the keeper can hold a run to, as it has tried at its start.
@@ -93,6 +158,8 @@ pub struct LimitPowers {
     pub nice_min: i32,
     /// The lowest `oom_score_adj` that can be set; absent: none can be.
     pub oom_score_adj_min: Option<i32>,
+    /// What can be set on the control group of a run; an error: runs have none, and why.
+    pub knobs: Result<Vec<Knob>, String>,
 }
 
 /// Something that was asked for and cannot be done on this host.
@@ -109,6 +176,47 @@ impl RunLimits {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
+    }
+
+    /// What has to be set on the run's control group.
+    #[must_use]
+    pub fn knobs(&self) -> Vec<Knob> {
+        let asked = |knob: &&Knob| match knob {
+            Knob::MemoryMax => self.memory_max.is_some(),
+            Knob::MemoryHigh => self.memory_high.is_some(),
+            Knob::SwapMax => self.swap_max.is_some(),
+            Knob::PidsMax => self.pids_max.is_some(),
+            Knob::CpuMax => self.cpu_quota.is_some(),
+            Knob::CpuWeight => self.cpu_weight.is_some(),
+        };
+        Knob::ALL.iter().filter(asked).copied().collect()
+    }
+
+    fn check_group(&self, found: &mut Vec<Violation>) {
+        let mut within = |field: &str, value: Option<u64>, range: RangeInclusive<u64>| {
+            if value.is_some_and(|value| !range.contains(&value)) {
+                let (low, high) = range.into_inner();
+                found.push(Violation::new(field, format!("must be {low} to {high}")));
+            }
+        };
+        let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        within(
+            "spec.limits.memory.max_bytes",
+            self.memory_max,
+            MEMORY_BYTES,
+        );
+        // Above the maximum it would never be reached.
+        let high = *MEMORY_BYTES.start()..=self.memory_max.unwrap_or(*MEMORY_BYTES.end());
+        within("spec.limits.memory.high_bytes", self.memory_high, high);
+        let swap = 0..=*MEMORY_BYTES.end();
+        within("spec.limits.memory.swap_max_bytes", self.swap_max, swap);
+        within("spec.limits.pids_max", self.pids_max, PIDS);
+        let quota = self.cpu_quota.map(|q| micros(q.quota));
+        within("spec.limits.cpu.quota", quota, CPU_QUOTA_MICROS);
+        let period = self.cpu_quota.map(|q| micros(q.period));
+        within("spec.limits.cpu.period", period, CPU_PERIOD_MICROS);
+        let weight = self.cpu_weight.map(u64::from);
+        within("spec.limits.cpu.weight", weight, CPU_WEIGHT);
     }
 
     /// What is wrong with it.
@@ -128,6 +236,7 @@ impl RunLimits {
                 ));
             }
         }
+        self.check_group(found);
         let bounds = [
             ("spec.limits.nice", self.nice, NICE),
             (
@@ -180,6 +289,17 @@ impl RunLimits {
                     "spec.limits.oom_score_adj".into(),
                     "the right to set the oom_score_adj of others, which root has".into(),
                 ),
+            }
+        }
+        for knob in self.knobs() {
+            let (field, controller) = knob.field();
+            match &powers.knobs {
+                Ok(there) if there.contains(&knob) => {}
+                Ok(_) => lacks(
+                    field.into(),
+                    format!("the {controller} controller in the control groups of runs"),
+                ),
+                Err(why) => lacks(field.into(), format!("a control group for each run: {why}")),
             }
         }
         missing

@@ -2,7 +2,9 @@
 //! with is for Kennel: its protection does not pass on to commands.
 
 use crate::{limits::OpenFiles, wire::mirror::WireRlimit};
-use kennel_lifecycle::{LimitPowers, Resource, Rlimit, RunLimits, UNLIMITED, limits as bounds};
+use kennel_lifecycle::{
+    Knob, LimitPowers, Resource, Rlimit, RunLimits, UNLIMITED, limits as bounds,
+};
 use nix::errno::Errno;
 use serde::{Deserialize, Serialize};
 use std::{
@@ -105,7 +107,7 @@ impl Protection {
 
 /// Tries what this process can set, and leaves all as it was. A capability that is there may be worth nothing, as in a
 /// user namespace, so none is looked at.
-pub(crate) fn powers() -> io::Result<LimitPowers> {
+pub(crate) fn powers(knobs: Result<Vec<Knob>, String>) -> io::Result<LimitPowers> {
     let hard_max = Resource::ALL.iter().map(|r| Ok((*r, hard_max(*r)?)));
     let nice = nice()?;
     let nice_min = lowest(*bounds::NICE.start(), nice, |nice| set_nice(nice).is_ok());
@@ -121,6 +123,7 @@ pub(crate) fn powers() -> io::Result<LimitPowers> {
         hard_max: hard_max.collect::<io::Result<_>>()?,
         nice_min,
         oom_score_adj_min,
+        knobs,
     })
 }
 
@@ -261,6 +264,7 @@ mod tests {
             rlimits: vec![files],
             nice: Some(7),
             oom_score_adj: Some(300),
+            ..RunLimits::default()
         };
         let given = inherited(-5, 300).attributes(&asked);
         assert_eq!(given.rlimits, [files.into()]);
@@ -279,7 +283,7 @@ mod tests {
         let before = |r: &Resource| rlimit(*r).expect("it can be read");
         let limits: Vec<[u64; 2]> = Resource::ALL.iter().map(before).collect();
         let (nice_before, adj) = (nice().expect("read"), oom_score_adj().expect("read"));
-        let powers = powers().expect("it can be tried");
+        let powers = powers(Ok(Vec::new())).expect("it can be tried");
         assert_eq!(Resource::ALL.iter().map(before).collect::<Vec<_>>(), limits);
         assert_eq!(nice().expect("read"), nice_before);
         assert_eq!(oom_score_adj().expect("read"), adj);

@@ -6,6 +6,7 @@
 mod attributes;
 mod capability;
 mod cgroup;
+mod cgroup_limits;
 pub mod client;
 mod clock;
 mod exit_record;

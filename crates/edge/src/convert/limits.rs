@@ -1,8 +1,10 @@
 //! What a run may use, as a client says it.
 
-use super::spec::unknown_number;
+use super::{spec::unknown_number, time};
 use crate::pb;
-use kennel_lifecycle::{Resource, Rlimit, RunLimits, Violation};
+use kennel_lifecycle::{
+    CpuQuota, Resource, Rlimit, RunLimits, Violation, limits::CPU_PERIOD_DEFAULT,
+};
 
 /// The limits in the lifecycle's words; what is wrong with their form is put into `found`.
 pub(crate) fn parse(limits: Option<&pb::RunLimits>, found: &mut Vec<Violation>) -> RunLimits {
@@ -10,11 +12,30 @@ pub(crate) fn parse(limits: Option<&pb::RunLimits>, found: &mut Vec<Violation>) 
         return RunLimits::default();
     };
     let rlimits = limits.rlimits.iter().enumerate();
+    let memory = limits.memory.unwrap_or_default();
+    let cpu = limits.cpu.unwrap_or_default();
     RunLimits {
         rlimits: rlimits.filter_map(|(i, l)| rlimit(i, *l, found)).collect(),
         nice: limits.nice,
         oom_score_adj: limits.oom_score_adj,
+        memory_max: memory.max_bytes,
+        memory_high: memory.high_bytes,
+        swap_max: memory.swap_max_bytes,
+        pids_max: limits.pids_max,
+        cpu_quota: quota(&cpu, found),
+        cpu_weight: cpu.weight,
     }
+}
+
+fn quota(cpu: &pb::CpuLimits, found: &mut Vec<Violation>) -> Option<CpuQuota> {
+    let period = time::parse_duration("spec.limits.cpu.period", cpu.period.as_ref(), found);
+    if cpu.quota.is_none() && cpu.period.is_some() {
+        let alone = "has no meaning without a quota";
+        found.push(Violation::new("spec.limits.cpu.period", alone));
+    }
+    let quota = time::parse_duration("spec.limits.cpu.quota", cpu.quota.as_ref(), found)?;
+    let period = period.unwrap_or(CPU_PERIOD_DEFAULT);
+    Some(CpuQuota { quota, period })
 }
 
 fn rlimit(i: usize, limit: pb::Rlimit, found: &mut Vec<Violation>) -> Option<Rlimit> {
@@ -62,7 +83,7 @@ fn resource(number: i32) -> Option<Resource> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::collections::BTreeSet;
+    use std::{collections::BTreeSet, time::Duration};
 
     #[test]
     fn every_resource_is_meant_by_its_own_name() {
@@ -89,6 +110,17 @@ mod tests {
             rlimits: vec![limit],
             nice: Some(5),
             oom_score_adj: Some(-3),
+            memory: Some(pb::MemoryLimits {
+                max_bytes: Some(3),
+                high_bytes: Some(2),
+                swap_max_bytes: Some(1),
+            }),
+            pids_max: Some(4),
+            cpu: Some(pb::CpuLimits {
+                quota: Some(time::duration(Duration::from_millis(50))),
+                period: None,
+                weight: Some(7),
+            }),
         };
         let parsed = parse(Some(&limits), &mut found);
         assert_eq!(found, []);
@@ -99,6 +131,14 @@ mod tests {
         };
         assert_eq!(parsed.rlimits, [files]);
         assert_eq!((parsed.nice, parsed.oom_score_adj), (Some(5), Some(-3)));
+        let memory = [parsed.swap_max, parsed.memory_high, parsed.memory_max];
+        assert_eq!(memory, [Some(1), Some(2), Some(3)]);
+        assert_eq!((parsed.pids_max, parsed.cpu_weight), (Some(4), Some(7)));
+        let quota = CpuQuota {
+            quota: Duration::from_millis(50),
+            period: Duration::from_millis(100),
+        };
+        assert_eq!(parsed.cpu_quota, Some(quota));
         assert_eq!(parse(None, &mut found), RunLimits::default());
     }
 

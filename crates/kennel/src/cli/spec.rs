@@ -41,7 +41,7 @@ pub(crate) fn request(args: SpecArgs) -> Result<pb::SpawnRequest, Failure> {
             timeouts: span(args.timeout, "timeout")?.map(|time| pb::Timeouts {
                 max_runtime: Some(time),
             }),
-            limits: limits(args.limits),
+            limits: limits(args.limits)?,
         }),
     })
 }
@@ -53,13 +53,26 @@ fn span<T: TryFrom<Duration>>(time: Option<Duration>, name: &str) -> Result<Opti
 }
 
 /// Absent where no flag says anything.
-fn limits(args: LimitArgs) -> Option<pb::RunLimits> {
+fn limits(args: LimitArgs) -> Result<Option<pb::RunLimits>, Failure> {
+    let memory = pb::MemoryLimits {
+        max_bytes: args.memory_max,
+        high_bytes: args.memory_high,
+        swap_max_bytes: args.swap_max,
+    };
+    let cpu = pb::CpuLimits {
+        quota: span(args.cpus, "number of processors")?,
+        period: None,
+        weight: args.cpu_weight,
+    };
     let limits = pb::RunLimits {
         rlimits: args.rlimits,
         nice: args.nice,
         oom_score_adj: args.oom_score_adj,
+        memory: (memory != pb::MemoryLimits::default()).then_some(memory),
+        pids_max: args.pids_max,
+        cpu: (cpu != pb::CpuLimits::default()).then_some(cpu),
     };
-    (limits != pb::RunLimits::default()).then_some(limits)
+    Ok((limits != pb::RunLimits::default()).then_some(limits))
 }
 
 fn kind(kind: KindArg) -> pb::RunKind {
@@ -163,12 +176,21 @@ mod tests {
 
     #[test]
     fn every_limit_reaches_the_request() {
-        let words = "--limit nofile=10:20 --limit core=0 --nice -5 --oom-score-adj 500 -- ls";
-        let words: Vec<&str> = words.split(' ').collect();
+        let words = "--limit nofile=10:20 --limit core=0 --nice -5 --oom-score-adj 500 \
+            --memory-max 512M --memory-high 256M --swap-max 0 --pids-max 100 --cpus 1.5 --cpu-weight 50 -- ls";
+        let words: Vec<&str> = words.split_whitespace().collect();
         let limits = spec(&words).limits.expect("it is set");
         assert_eq!(limits.rlimits.len(), 2);
         assert_eq!(limits.rlimits[0].hard, Some(20));
         assert_eq!((limits.nice, limits.oom_score_adj), (Some(-5), Some(500)));
+        let memory = limits.memory.expect("it is set");
+        assert_eq!(memory.max_bytes, Some(512 << 20));
+        assert_eq!(memory.high_bytes, Some(256 << 20));
+        assert_eq!(memory.swap_max_bytes, Some(0));
+        assert_eq!(limits.pids_max, Some(100));
+        let cpu = limits.cpu.expect("it is set");
+        assert_eq!(cpu.quota.expect("it is set").nanos, 150_000_000);
+        assert_eq!(cpu.weight, Some(50));
         assert_eq!(spec(&["ls"]).limits, None);
     }
 

@@ -1,8 +1,8 @@
 //! What may be asked, and what a command finds in its environment.
 
 use kennel_lifecycle::{
-    EnvMode, LimitPowers, Resource, Rlimit, RunKind, RunLimits, RunSpec, Timeouts, UNLIMITED,
-    compose_env, limits,
+    CpuQuota, EnvMode, Knob, LimitPowers, Resource, Rlimit, RunKind, RunLimits, RunSpec, Timeouts,
+    UNLIMITED, compose_env, limits,
 };
 use std::{collections::BTreeMap, time::Duration};
 
@@ -65,6 +65,15 @@ fn all_that_is_wrong_is_told_together() {
             rlimits: vec![limit(Resource::Core, 2, 1), limit(Resource::Core, 0, 0)],
             nice: Some(20),
             oom_score_adj: Some(-1001),
+            memory_max: Some(1),
+            memory_high: Some(2),
+            swap_max: Some(u64::MAX),
+            pids_max: Some(0),
+            cpu_quota: Some(CpuQuota {
+                quota: Duration::ZERO,
+                period: Duration::from_secs(2),
+            }),
+            cpu_weight: Some(0),
         },
     };
     let mut fields: Vec<_> = spec.violations().into_iter().map(|v| v.field).collect();
@@ -84,8 +93,15 @@ fn all_that_is_wrong_is_told_together() {
         r#"spec.labels[""]"#,
         r#"spec.labels["k"]"#,
         r#"spec.labels["n"]"#,
+        "spec.limits.cpu.period",
+        "spec.limits.cpu.quota",
+        "spec.limits.cpu.weight",
+        "spec.limits.memory.high_bytes",
+        "spec.limits.memory.max_bytes",
+        "spec.limits.memory.swap_max_bytes",
         "spec.limits.nice",
         "spec.limits.oom_score_adj",
+        "spec.limits.pids_max",
         "spec.limits.rlimits[0]",
         "spec.limits.rlimits[1]",
         "spec.stop.grace",
@@ -285,6 +301,7 @@ fn a_limit_that_this_host_does_not_allow_is_missing() {
         hard_max: vec![(Resource::OpenFiles, 4096), (Resource::Core, UNLIMITED)],
         nice_min: 5,
         oom_score_adj_min: Some(300),
+        knobs: Ok(vec![Knob::PidsMax]),
     };
     let most = RunLimits {
         rlimits: vec![
@@ -293,6 +310,8 @@ fn a_limit_that_this_host_does_not_allow_is_missing() {
         ],
         nice: Some(5),
         oom_score_adj: Some(300),
+        pids_max: Some(10),
+        ..RunLimits::default()
     };
     assert_eq!(most.missing(&powers), []);
     let more = RunLimits {
@@ -303,6 +322,9 @@ fn a_limit_that_this_host_does_not_allow_is_missing() {
         ],
         nice: Some(4),
         oom_score_adj: Some(299),
+        pids_max: Some(10),
+        memory_max: Some(1 << 30),
+        ..RunLimits::default()
     };
     let fields = |limits: &RunLimits, powers: &LimitPowers| {
         let missing = limits.missing(powers).into_iter();
@@ -313,13 +335,16 @@ fn a_limit_that_this_host_does_not_allow_is_missing() {
         "spec.limits.rlimits[1]",
         "spec.limits.nice",
         "spec.limits.oom_score_adj",
+        "spec.limits.memory.max_bytes",
     ];
     assert_eq!(fields(&more, &powers), wanted);
     let none = LimitPowers {
         oom_score_adj_min: None,
+        knobs: Err("switched off".into()),
         ..powers
     };
-    assert_eq!(fields(&most, &none), ["spec.limits.oom_score_adj"]);
+    let wanted = ["spec.limits.oom_score_adj", "spec.limits.pids_max"];
+    assert_eq!(fields(&most, &none), wanted);
 }
 
 fn limit(resource: Resource, soft: u64, hard: u64) -> Rlimit {

@@ -3,12 +3,12 @@
 use super::CgroupChoice;
 use crate::{
     capability::{Capability, CapabilityName},
-    cgroup,
+    cgroup, cgroup_limits,
     reap::{self, Waited},
     spawn::{self, Cloned},
     wire::Placement,
 };
-use kennel_lifecycle::{CgroupIdentity, Exit, KeeperEpoch, NodeId, RunId};
+use kennel_lifecycle::{CgroupIdentity, Exit, KeeperEpoch, Knob, NodeId, RunId};
 use std::{
     fs, io,
     path::{Path, PathBuf},
@@ -22,6 +22,7 @@ pub(super) struct Groups {
     base: Result<PathBuf, String>,
     placement: Placement,
     capabilities: Vec<Capability>,
+    knobs: Vec<Knob>,
     made: u64,
 }
 
@@ -43,6 +44,7 @@ struct Probed {
     not_by_clone: Option<String>,
     has_kill: bool,
     has_freeze: bool,
+    knobs: Vec<Knob>,
 }
 
 impl Groups {
@@ -50,6 +52,7 @@ impl Groups {
     pub(super) fn new(choice: CgroupChoice, node: NodeId, epoch: KeeperEpoch) -> Self {
         let without = |why: String| Self {
             capabilities: none(&why),
+            knobs: Vec::new(),
             base: Err(why),
             placement: Placement::ByWrite,
             made: 0,
@@ -67,6 +70,7 @@ impl Groups {
         if let Err(error) = fs::create_dir(&base) {
             return without(format!("cannot make {}: {error}", base.display()));
         }
+        cgroup_limits::hand_on(&base);
         match probe(&base) {
             Ok(probed) => Self {
                 placement: match probed.not_by_clone {
@@ -74,6 +78,7 @@ impl Groups {
                     Some(_) => Placement::ByWrite,
                 },
                 capabilities: found(&base, &probed),
+                knobs: probed.knobs,
                 base: Ok(base),
                 made: 0,
             },
@@ -92,6 +97,11 @@ impl Groups {
     /// What a control group of a run can do here.
     pub(super) fn capabilities(&self) -> &[Capability] {
         &self.capabilities
+    }
+
+    /// What the control group of a run can be limited in, or why there is none.
+    pub(super) fn knobs(&self) -> Result<Vec<Knob>, String> {
+        self.base.clone().map(|_| self.knobs.clone())
     }
 
     /// How children get in.
@@ -202,6 +212,7 @@ fn probe(base: &Path) -> io::Result<Probed> {
             not_by_clone,
             has_kill: has("cgroup.kill"),
             has_freeze: has("cgroup.freeze"),
+            knobs: cgroup_limits::knobs(Path::new(&group.path)),
         })
     });
     cgroup::remove(&group);

@@ -131,8 +131,8 @@ pub fn run(config: &KeeperConfig) -> Result<i32, KeeperError> {
     let here = identity::host().map_err(host("read the identity of this host"))?;
     let own = identity::own().map_err(host("read the identity of this process"))?;
     let inherited = Inherited::take(open_files).map_err(host("read its own limits"))?;
-    let powers = attributes::powers().map_err(host("try its own limits"))?;
     let groups = Groups::new(config.cgroup, node, epoch);
+    let powers = attributes::powers(groups.knobs()).map_err(host("try its own limits"))?;
     let mut capabilities = groups.capabilities().to_vec();
     capabilities.extend(probe::processes().map_err(host("try out what this kernel can do"))?);
     let kernel =

@@ -71,7 +71,10 @@ fn requests_have_these_bytes() {
         run_dir: "/r".into(),
         policy: policy(),
     };
-    check(&prepare, "010101e78a8d09022f72011e00882701ac02000000");
+    check(
+        &prepare,
+        "010101e78a8d09022f72011e00882701ac02000000000000000000",
+    );
     let files = WireRlimit {
         resource: WireResource::OpenFiles,
         soft: 1,
@@ -81,8 +84,13 @@ fn requests_have_these_bytes() {
         rlimits: vec![files],
         nice: Some(-5),
         oom_score_adj: Some(300),
+        pids_max: Some(2),
+        ..WireLimits::default()
     };
-    check(&limits, "01010601ffffffffffffffffff01010901d804");
+    check(
+        &limits,
+        "01010601ffffffffffffffffff01010901d80400000001020000",
+    );
     check(&ToKeeper::Release { run: 5 }, "010205");
     check(&ToKeeper::ShutGate { run: 5 }, "010305");
     let stop = ToKeeper::Stop {

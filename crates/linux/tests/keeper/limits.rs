@@ -124,6 +124,29 @@ async fn refused(stage: &mut Stage) {
         path: Some("RLIMIT_NOFILE".to_owned()),
     };
     assert_eq!(failure, expected);
+
+    // Whoever asks for a controller that this host does not have, past the check that comes before.
+    let (run, mut spec) = stage.shell("touch $0/ran");
+    spec.policy.limits.pids_max = Some(10);
+    if spec.policy.limits.missing(&stage.hello.powers).is_empty() {
+        let prepared = stage.prepare(run, &spec).await.expect("a child");
+        let group = prepared.identity.cgroup.expect("a group");
+        let set = std::fs::read_to_string(format!("{}/pids.max", group.path));
+        assert_eq!(set.expect("it can be read").trim(), "10");
+        stage.client.shut_gate(run);
+        stage.end(run).await;
+        return;
+    }
+    let refused = stage.prepare(run, &spec).await;
+    let Err(ClientError::Start(failure)) = refused else {
+        panic!("{refused:?}")
+    };
+    let errno = stage.has_cgroup().then_some(libc::ENOENT);
+    assert_eq!((failure.stage, failure.errno), (StartStage::Limits, errno));
+    if stage.has_cgroup() {
+        let path = failure.path.expect("it was tried on a file");
+        assert!(path.ends_with("/pids.max"), "{path}");
+    }
     assert!(!stage.file("ran").exists());
 }
 

@@ -748,6 +748,7 @@ fn hello() -> KeeperHello {
             hard_max: vec![(Resource::OpenFiles, 4096)],
             nice_min: 0,
             oom_score_adj_min: None,
+            knobs: Err("none here".into()),
         },
         kernel: "6.18".into(),
         capabilities: Vec::new(),

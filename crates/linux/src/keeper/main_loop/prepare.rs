@@ -2,12 +2,12 @@
 
 use super::{Keeper, Shim};
 use crate::{
-    fdpass,
+    cgroup_limits, fdpass,
     keeper::run::{Parts, Run},
     spawn::{self, failure},
     wire::{self, Answer, Job, ToShim, mirror::WireFailure},
 };
-use kennel_lifecycle::{CgroupIdentity, Policy, RunId, StartStage};
+use kennel_lifecycle::{CgroupIdentity, Policy, RunId, StartFailure, StartStage};
 use nix::{
     fcntl::OFlag,
     sys::epoll::{EpollEvent, EpollFlags},
@@ -16,6 +16,7 @@ use nix::{
 use std::{
     io,
     os::fd::{AsFd, OwnedFd},
+    path::Path,
 };
 
 /// The ends of a run's pipes.
@@ -23,6 +24,36 @@ struct Pipes {
     gate: (OwnedFd, OwnedFd),
     stdout: (OwnedFd, OwnedFd),
     stderr: (OwnedFd, OwnedFd),
+}
+
+/// Why there is no child.
+enum Refused {
+    /// A call failed.
+    Host(io::Error),
+    /// It could not be held to its limits.
+    Limits(StartFailure),
+}
+
+impl From<io::Error> for Refused {
+    fn from(error: io::Error) -> Self {
+        Self::Host(error)
+    }
+}
+
+/// Sets the limits of a run on its group, before anybody is in it. A run that got no group at this moment is not let run
+/// without them.
+fn hold(group: &Result<CgroupIdentity, String>, policy: &Policy) -> Result<(), StartFailure> {
+    let limits = &policy.limits;
+    match group {
+        _ if limits.knobs().is_empty() => Ok(()),
+        Ok(group) => cgroup_limits::apply(Path::new(&group.path), limits)
+            .map_err(|not| failure(StartStage::Limits, &not.error, Some(&not.file))),
+        Err(why) => Err(StartFailure {
+            stage: StartStage::Limits,
+            errno: None,
+            path: Some(why.clone()),
+        }),
+    }
 }
 
 impl Keeper {
@@ -37,11 +68,17 @@ impl Keeper {
         // The server makes run ids unique; a second child under one would have no owner.
         let taken = self.runs.contains_key(&id);
         let prepared = if taken {
-            Err(io::Error::from_raw_os_error(libc::EEXIST))
+            Err(io::Error::from_raw_os_error(libc::EEXIST).into())
         } else {
             self.hand_out(seq, id, run_dir, policy, fds)
         };
-        if let Err(error) = prepared {
+        if let Err(refused) = prepared {
+            let error = match refused {
+                Refused::Limits(failure) => {
+                    return self.answer(seq, Answer::PrepareFailed(WireFailure::from(failure)));
+                }
+                Refused::Host(error) => error,
+            };
             let answer = match error.raw_os_error() {
                 Some(
                     libc::EMFILE
@@ -68,7 +105,7 @@ impl Keeper {
         run_dir: String,
         policy: Policy,
         fds: Vec<OwnedFd>,
-    ) -> io::Result<()> {
+    ) -> Result<(), Refused> {
         let mut fds = fds.into_iter();
         // A file that found no room in this process's table is missing here.
         let lost = || io::Error::from_raw_os_error(libc::EMFILE);
@@ -77,6 +114,10 @@ impl Keeper {
         let pipes = pipes()?;
         let warm = self.pool.take()?;
         let group = self.groups.create(id);
+        if let Err(failure) = hold(&group, &policy) {
+            self.leftovers.extend(group.ok());
+            return Err(Refused::Limits(failure));
+        }
         let given = self.give(
             id,
             &run_dir,
@@ -94,7 +135,7 @@ impl Keeper {
         if let Err(error) = watched {
             // The shim ends with its socket, which is dropped here.
             self.leftovers.extend(group.ok());
-            return Err(error);
+            return Err(error.into());
         }
         self.next_shim += 1;
         self.shim_of_pid.insert(warm.pid, token);

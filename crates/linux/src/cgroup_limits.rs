@@ -1,0 +1,146 @@
+//! Limits of a run as a whole: control files of its own control group. All here takes directories, so that it can be
+//! tried on files that were written down.
+
+use kennel_lifecycle::{CpuQuota, Knob, RunLimits, UNLIMITED};
+use std::{fs, io, path::Path};
+
+/// Controllers with limits of ours.
+const CONTROLLERS: [&str; 3] = ["memory", "pids", "cpu"];
+
+/// A limit that could not be set.
+#[derive(Debug)]
+pub(crate) struct NotSet {
+    pub(crate) file: String,
+    pub(crate) error: io::Error,
+}
+
+/// Hands the controllers that a directory has on to those below it, as far as the kernel lets it: each for itself, since
+/// a write of several takes all or none.
+pub(crate) fn hand_on(dir: &Path) {
+    let there = fs::read_to_string(dir.join("cgroup.controllers")).unwrap_or_default();
+    for controller in there.split_whitespace() {
+        if CONTROLLERS.contains(&controller) {
+            // Where it stays out, its files are missing below, and that is what is looked at.
+            let _ = set(dir, "cgroup.subtree_control", &format!("+{controller}"));
+        }
+    }
+}
+
+/// What can be limited in a directory: the files that it has.
+pub(crate) fn knobs(dir: &Path) -> Vec<Knob> {
+    let there = |knob: &&Knob| dir.join(file(**knob)).exists();
+    Knob::ALL.iter().filter(there).copied().collect()
+}
+
+/// Sets every limit of a run as a whole, in a directory that nobody is in yet.
+pub(crate) fn apply(dir: &Path, limits: &RunLimits) -> Result<(), NotSet> {
+    for (knob, value) in values(limits) {
+        let file = file(knob);
+        set(dir, file, &value).map_err(|error| NotSet {
+            file: dir.join(file).display().to_string(),
+            error,
+        })?;
+    }
+    Ok(())
+}
+
+fn set(dir: &Path, file: &str, value: &str) -> io::Result<()> {
+    // Never made: a file that is missing is a limit that this kernel does not have.
+    let mut file = fs::OpenOptions::new().write(true).open(dir.join(file))?;
+    io::Write::write_all(&mut file, value.as_bytes())
+}
+
+fn file(knob: Knob) -> &'static str {
+    match knob {
+        Knob::MemoryMax => "memory.max",
+        Knob::MemoryHigh => "memory.high",
+        Knob::SwapMax => "memory.swap.max",
+        Knob::PidsMax => "pids.max",
+        Knob::CpuMax => "cpu.max",
+        Knob::CpuWeight => "cpu.weight",
+    }
+}
+
+fn values(limits: &RunLimits) -> Vec<(Knob, String)> {
+    let number = |n: u64| {
+        if n == UNLIMITED {
+            "max".to_owned()
+        } else {
+            n.to_string()
+        }
+    };
+    let quota = |q: CpuQuota| format!("{} {}", q.quota.as_micros(), q.period.as_micros());
+    let values = [
+        (Knob::MemoryMax, limits.memory_max.map(number)),
+        (Knob::MemoryHigh, limits.memory_high.map(number)),
+        (Knob::SwapMax, limits.swap_max.map(number)),
+        (Knob::PidsMax, limits.pids_max.map(number)),
+        (Knob::CpuMax, limits.cpu_quota.map(quota)),
+        (Knob::CpuWeight, limits.cpu_weight.map(|w| w.to_string())),
+    ];
+    let values = values.into_iter();
+    values
+        .filter_map(|(knob, value)| Some((knob, value?)))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    fn all() -> RunLimits {
+        RunLimits {
+            memory_max: Some(512 << 20),
+            memory_high: Some(256 << 20),
+            swap_max: Some(0),
+            pids_max: Some(100),
+            cpu_quota: Some(CpuQuota {
+                quota: Duration::from_millis(150),
+                period: Duration::from_millis(100),
+            }),
+            cpu_weight: Some(50),
+            ..RunLimits::default()
+        }
+    }
+
+    #[test]
+    fn each_limit_is_written_as_the_kernel_reads_it() {
+        let dir = tempfile::tempdir().expect("a directory");
+        for knob in Knob::ALL {
+            fs::write(dir.path().join(file(*knob)), "").expect("a file");
+        }
+        apply(dir.path(), &all()).expect("they are set");
+        let text = |name: &str| fs::read_to_string(dir.path().join(name)).expect("it is there");
+        assert_eq!(text("memory.max"), "536870912");
+        assert_eq!(text("memory.high"), "268435456");
+        assert_eq!(text("memory.swap.max"), "0");
+        assert_eq!(text("pids.max"), "100");
+        assert_eq!(text("cpu.max"), "150000 100000");
+        assert_eq!(text("cpu.weight"), "50");
+    }
+
+    #[test]
+    fn a_limit_whose_file_is_missing_is_not_passed_over() {
+        let dir = tempfile::tempdir().expect("a directory");
+        fs::write(dir.path().join("memory.max"), "max\n").expect("a file");
+        assert_eq!(knobs(dir.path()), [Knob::MemoryMax]);
+        let refused = apply(dir.path(), &all()).expect_err("there is no memory.high");
+        assert!(refused.file.ends_with("/memory.high"), "{refused:?}");
+        assert_eq!(refused.error.kind(), io::ErrorKind::NotFound);
+        assert!(!dir.path().join("memory.high").exists(), "nothing is made");
+        apply(dir.path(), &RunLimits::default()).expect("nothing was asked for");
+    }
+
+    #[test]
+    fn controllers_that_are_there_are_handed_on() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let file = |name: &str| dir.path().join(name);
+        fs::write(file("cgroup.subtree_control"), "").expect("a file");
+        // As it is read on a host with systemd.
+        fs::write(file("cgroup.controllers"), "cpuset io pids\n").expect("a file");
+        hand_on(dir.path());
+        let written = fs::read_to_string(file("cgroup.subtree_control")).expect("it is there");
+        assert_eq!(written, "+pids");
+    }
+}
