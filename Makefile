@@ -10,7 +10,7 @@ export KENNEL_TOOLS := $(CARGO_TARGET_DIR)/tools
 BUF := $(KENNEL_TOOLS)/buf/node_modules/.bin/buf
 CARGO := cargo --locked
 
-.PHONY: help build serve test check lint fmt proto proto-image bench tools
+.PHONY: help build serve test check lint fmt proto proto-image bench soak tools
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -51,6 +51,10 @@ proto-image: tools ## accept the present contract as the one that must not break
 bench: ## measure beside the floors, and say which targets are not reached
 	$(CARGO) build --release -p kennel
 	$(CARGO) run --release -p kennel-tests --bin bench
+
+soak: ## what takes too long for every change: 100,000 aborts and recoveries where process ids come round
+	$(CARGO) build --release --workspace --bins
+	$(CARGO) nextest run --release -p kennel-tests --run-ignored only --no-capture -E 'binary(chaos)'
 
 tools: ## install what the checks need, where it is missing
 	.ci/tools

@@ -3,3 +3,4 @@
 mod gate;
 mod massacre;
 mod recycle;
+mod soak;

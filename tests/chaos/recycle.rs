@@ -25,23 +25,43 @@ const ROUNDS: u32 = 3;
 /// Starts until the number has come round, where it cannot be chosen.
 const STARTS_MAX: u32 = 70_000;
 
+/// What the inner test says at its end.
+pub(crate) const UNTOUCHED: &str = "no stranger touched";
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stranger_under_a_recorded_number_is_not_touched() {
-    if std::env::var_os(INSIDE).is_none() {
-        return start_again_inside().await;
+    if !is_inside() {
+        let name = "recycle::a_stranger_under_a_recorded_number_is_not_touched";
+        return start_again_inside(name, Duration::from_mins(4)).await;
     }
-    assert_eq!(std::process::id(), 1, "the first of its namespace");
-    // Both fail where the kernel does not have them; then the numbers come round the long way.
-    let _ = fs::write("/proc/sys/kernel/pid_max", "400");
+    shorten_numbers();
     let mut reused = 0;
     for _ in 0..ROUNDS {
         reused += one_round().await;
     }
     assert!(reused >= ROUNDS, "only {reused} numbers came again");
-    println!("{reused} numbers reused, no stranger touched");
+    println!("{reused} numbers reused, {UNTOUCHED}");
 }
 
-async fn start_again_inside() {
+/// Whether this is the inner process.
+pub(crate) fn is_inside() -> bool {
+    std::env::var_os(INSIDE).is_some()
+}
+
+/// Lets the numbers of this namespace end early, where the kernel can do that for one namespace.
+pub(crate) fn shorten_numbers() {
+    assert_eq!(std::process::id(), 1, "the first of its namespace");
+    // Where it fails, the next number can be chosen, or they come round the long way.
+    let _ = fs::write("/proc/sys/kernel/pid_max", "400");
+}
+
+/// Chooses the next number, where the kernel lets it.
+pub(crate) fn choose_next(pid: i32) {
+    let _ = fs::write("/proc/sys/kernel/ns_last_pid", (pid - 1).to_string());
+}
+
+/// Runs this test in a private pid namespace and prints what it says.
+pub(crate) async fn start_again_inside(name: &str, limit: Duration) {
     let mut unshare = Command::new("unshare");
     unshare
         .args([
@@ -53,20 +73,17 @@ async fn start_again_inside() {
             "--kill-child",
         ])
         .arg(std::env::current_exe().expect("own executable"))
-        .args([
-            "recycle::a_stranger_under_a_recorded_number_is_not_touched",
-            "--exact",
-            "--nocapture",
-        ])
+        .args([name, "--exact", "--nocapture", "--include-ignored"])
         .env(INSIDE, "1");
-    let output = run_to_end(unshare, Duration::from_mins(4)).await;
+    let output = run_to_end(unshare, limit).await;
     let said = format!(
         "{}\n{}",
         String::from_utf8_lossy(&output.stdout),
         String::from_utf8_lossy(&output.stderr)
     );
     assert!(output.status.success(), "{said}");
-    assert!(said.contains("no stranger touched"), "{said}");
+    assert!(said.contains(UNTOUCHED), "{said}");
+    println!("{said}");
 }
 
 /// Gives how many of the recorded numbers were reused.
@@ -128,15 +145,22 @@ async fn one_round() -> u32 {
 
 /// A process that leads group and session of this number, as the recorded one did.
 fn stranger_with(pid: i32) -> Option<Child> {
-    for _ in 0..STARTS_MAX {
-        let _ = fs::write("/proc/sys/kernel/ns_last_pid", (pid - 1).to_string());
-        let mut child = Command::new(programs::naughty())
+    with_number(pid, || {
+        Command::new(programs::naughty())
             .arg("in-own-session")
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
-            .expect("it starts");
+            .expect("it starts")
+    })
+}
+
+/// Starts processes until one has this number.
+pub(crate) fn with_number(pid: i32, start: impl Fn() -> Child) -> Option<Child> {
+    for _ in 0..STARTS_MAX {
+        choose_next(pid);
+        let mut child = start();
         if i32::try_from(child.id()) == Ok(pid) {
             return Some(child);
         }

@@ -45,6 +45,7 @@ fn main() -> ExitCode {
         ["bytes", count] => bytes(number(count)),
         ["tell-signals", file] => tell_signals(file),
         ["listen"] => listen(),
+        ["bystander", millis] => return bystander(number(millis)),
         other => {
             eprintln!("naughty: no trick {other:?}");
             return ExitCode::from(2);
@@ -218,4 +219,26 @@ fn listen() {
         Err(_) => exit(1),
     }
     stay();
+}
+
+/// A stranger that notices every signal: it blocks all that can be blocked, and says at its end whether one came.
+fn bystander(millis: u64) -> ExitCode {
+    let _ = setsid();
+    SigSet::all()
+        .thread_block()
+        .expect("signals can be blocked");
+    sleep(Duration::from_millis(millis));
+    let status = fs::read_to_string("/proc/self/status").expect("own status");
+    let pending = status
+        .lines()
+        .filter_map(|line| {
+            line.strip_prefix("SigPnd:")
+                .or_else(|| line.strip_prefix("ShdPnd:"))
+        })
+        .any(|mask| mask.trim().chars().any(|digit| digit != '0'));
+    if pending {
+        ExitCode::FAILURE
+    } else {
+        ExitCode::SUCCESS
+    }
 }

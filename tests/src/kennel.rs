@@ -270,10 +270,12 @@ impl Kennel {
     /// Waits until the keeper has ended by itself.
     pub async fn wait_for_exit(&mut self, limit: Duration) -> ExitStatus {
         let keeper = &mut self.keeper;
-        eventually("kennel serve ends", limit, || {
+        let status = eventually("kennel serve ends", limit, || {
             keeper.try_wait().expect("own child")
         })
-        .await
+        .await;
+        was_waited_for(pid_of(&self.keeper));
+        status
     }
 
     /// SIGTERM, and its exit status.
@@ -354,10 +356,7 @@ impl Drop for Kennel {
         let mut doomed = self.descendants();
         let _ = self.keeper.kill();
         let _ = self.keeper.wait();
-        WAITED_FOR
-            .lock()
-            .expect("nobody panics while holding it")
-            .retain(|pid| *pid != pid_of(&self.keeper));
+        was_waited_for(pid_of(&self.keeper));
         // A tree may grow while it is being killed: until a look finds nobody.
         for _ in 0..1000 {
             doomed.extend(self.traces());
@@ -400,6 +399,14 @@ pub fn kill_exactly(proc: &Proc, signal: Signal) {
         // It may have ended since the look; that is what was wanted.
         let _ = kill(Pid::from_raw(proc.pid), signal);
     }
+}
+
+/// The number may come again, and then as an orphan's.
+fn was_waited_for(child: i32) {
+    WAITED_FOR
+        .lock()
+        .expect("nobody panics while holding it")
+        .retain(|pid| *pid != child);
 }
 
 /// Reaps every zombie that came to the test as an orphan.
