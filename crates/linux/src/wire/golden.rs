@@ -6,8 +6,8 @@ use super::{
     mirror::{
         WireCgroup, WireDeadline, WireExit, WireFact, WireFailure, WireHolds, WireHost,
         WireIdentity, WireLeftover, WireLeftovers, WireLimits, WirePlan, WirePolicy, WireProcess,
-        WireProof, WireRecord, WireResource, WireRlimit, WireShot, WireShotResult, WireStage,
-        WireTarget, WireVerdict,
+        WireProof, WireRecord, WireRlimit, WireShot, WireShotResult, WireStage, WireTarget,
+        WireVerdict,
         certificate::{WireScope, WireSender, WireStep},
     },
 };
@@ -76,7 +76,7 @@ fn requests_have_these_bytes() {
         "010101e78a8d09022f72011e00882701ac02000000000000000000",
     );
     let files = WireRlimit {
-        resource: WireResource::OpenFiles,
+        resource: super::mirror::limits::WireResource::OpenFiles,
         soft: 1,
         hard: u64::MAX,
     };
