@@ -381,6 +381,7 @@ pub fn argv(words: &[&str]) -> pb::RunSpec {
         stop: None,
         timeouts: None,
         limits: None,
+        on_leader_exit: None,
     }
 }
 
@@ -407,6 +408,9 @@ pub trait SpecExt {
     /// With this time that it may run.
     #[must_use]
     fn max_runtime(self, time: Duration) -> Self;
+    /// With this policy for what the leader leaves.
+    #[must_use]
+    fn on_leader_exit(self, action: pb::LeaderExitAction, drain: Option<Duration>) -> Self;
     /// With this label.
     #[must_use]
     fn label(self, key: &str, value: &str) -> Self;
@@ -428,6 +432,14 @@ impl SpecExt for pb::RunSpec {
 
     fn max_runtime(mut self, time: Duration) -> Self {
         self.timeouts.get_or_insert_default().max_runtime = Some(duration(time));
+        self
+    }
+
+    fn on_leader_exit(mut self, action: pb::LeaderExitAction, drain: Option<Duration>) -> Self {
+        self.on_leader_exit = Some(pb::LeaderExitPolicy {
+            action: action.into(),
+            drain_timeout: drain.map(duration),
+        });
         self
     }
 

@@ -41,12 +41,6 @@ Exit codes:
   1    the server refused, is not there, or the drain was undone while --wait waited
   2    the command line was not understood";
 
-const DOCTOR_CODES: &str = "\
-Exit codes of --prove:
-  0      every verdict was true: nothing was left, or it was said
-  1      a verdict was not true, or the proof could not be made
-  130    interrupted";
-
 const SERVE_CODES: &str = "\
 Exit codes:
   0     every run has ended and all is recorded
@@ -126,20 +120,9 @@ pub(crate) enum Command {
     Events(EventsArgs),
     /// Show what the server is, and whether it serves
     Status,
-    /// Try out on this host what is promised
-    #[command(after_help = DOCTOR_CODES)]
-    Doctor(DoctorArgs),
     /// Take the node out of service: no new runs; those that run may finish, or are ended
     #[command(after_help = DRAIN_CODES)]
     Drain(DrainArgs),
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct DoctorArgs {
-    /// Let programs that try to outlive their run do so in a service of its own, with your privileges, and see whether
-    /// any does that the service calls ended. Asks no server, and leaves nothing
-    #[arg(long, required = true)]
-    pub(crate) prove: bool,
 }
 
 #[derive(Debug, Args)]
@@ -192,6 +175,12 @@ pub(crate) struct SpecArgs {
     /// How long the command may run, pauses not counted, until it is ended as by `abort`; exit code 124 of `run`
     #[arg(long, value_name = "DURATION", value_parser = values::duration)]
     pub(crate) timeout: Option<Duration>,
+    /// What becomes of the rest of the tree when the command itself has ended
+    #[arg(long, value_enum, default_value_t, value_name = "WHAT")]
+    pub(crate) on_leader_exit: LeaderExitArg,
+    /// With --on-leader-exit drain: when to stop what is left [default: never]
+    #[arg(long, value_name = "DURATION", value_parser = values::duration)]
+    pub(crate) drain_timeout: Option<Duration>,
     /// Mark for selection; may be repeated
     #[arg(short, long = "label", value_name = "K=V", value_parser = values::pair)]
     pub(crate) labels: Vec<(String, String)>,
@@ -248,6 +237,17 @@ pub(crate) struct LimitArgs {
     /// Share where others want the processor too, 1 to 10000; a run without has 100
     #[arg(long, value_name = "NUMBER")]
     pub(crate) cpu_weight: Option<u32>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LeaderExitArg {
+    /// It is stopped
+    #[default]
+    Stop,
+    /// It goes on, and the run ends with the last of it
+    Drain,
+    /// It goes on, and the run ends without it
+    Keep,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]

@@ -7,7 +7,6 @@ mod args;
 mod cli;
 mod config;
 mod failure;
-mod prove;
 mod secret;
 mod serve;
 mod server;

@@ -22,6 +22,9 @@ pub enum Effect {
     },
     /// Hand the plan to the keeper. A second plan may only shorten the first.
     StopTree(StopPlan),
+    /// Leave the rest of the tree alone: the leader has ended by itself. A crash before it: keeper and shim know the
+    /// policy and do the same.
+    KeepRest,
     /// Send the signal that was asked for, once.
     Interrupt,
     /// Write the state, and report when it is written.

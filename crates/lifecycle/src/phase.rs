@@ -66,7 +66,7 @@ pub enum Phase {
     Draining {
         /// Whose tree.
         proc: Box<RunIdentity>,
-        /// The stop that the leader's end followed, if it followed one.
+        /// The stop that the leader's end followed, if it followed one; or the one that ended a rest which went on.
         stop: Option<StopOrder>,
         /// When SIGKILL is due for the rest, where a stop has set it.
         deadline: Option<Timestamp>,

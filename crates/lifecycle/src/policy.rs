@@ -12,4 +12,22 @@ pub struct Policy {
     pub max_runtime: Option<Duration>,
     /// What the run is held to.
     pub limits: RunLimits,
+    /// What becomes of the rest when the leader ends by itself.
+    pub on_leader_exit: LeaderExit,
+}
+
+/// What becomes of the rest of a tree when its leader ends by itself: not while a stop is on its way, which always
+/// means the whole tree.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LeaderExit {
+    /// It is stopped.
+    #[default]
+    Stop,
+    /// It goes on, and the run ends with the last of it.
+    Drain {
+        /// After this it is stopped; absent: never.
+        timeout: Option<Duration>,
+    },
+    /// It goes on, and the run ends without it.
+    Keep,
 }

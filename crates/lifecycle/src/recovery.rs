@@ -3,7 +3,8 @@
 //! Observation is three-valued: the same process, gone, or unknown. Unknown never leads to a signal.
 
 use crate::{
-    EndReason, Exit, Outcome, Proof, StopCertificate, StopStep, StreamsEnd, Timestamp, TreeVerdict,
+    EndReason, Exit, Leftovers, Outcome, Proof, StopCertificate, StopStep, StreamsEnd, Timestamp,
+    TreeVerdict,
 };
 
 /// Whether the process that was recorded is there.
@@ -73,6 +74,15 @@ pub struct ExitRecord {
     pub census: Option<Timestamp>,
 }
 
+/// What the row says, and what this start has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Before {
+    /// A stop was accepted: whatever is left is to end.
+    pub stop_wanted: bool,
+    /// This start has ended living members of the run; what is found is judged as our own doing.
+    pub terminated: bool,
+}
+
 /// What to do with the row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
@@ -84,10 +94,10 @@ pub enum Decision {
     Close(Outcome),
 }
 
-/// Decides about one open row of this node whose keeper is gone. `terminated` says that this start has ended
-/// living members of the run before; then what is found is judged as our own doing.
+/// Decides about one open row of this node whose keeper is gone.
 #[must_use]
-pub fn decide(seen: &Observation, terminated: bool) -> Decision {
+pub fn decide(seen: &Observation, before: Before) -> Decision {
+    let terminated = before.terminated;
     let record = seen.exit_record.as_ref();
     let exit = record.and_then(|r| r.exit).unwrap_or(Exit::Unknown);
     let never_ran = record.is_some_and(|r| r.never_ran);
@@ -98,6 +108,17 @@ pub fn decide(seen: &Observation, terminated: bool) -> Decision {
         let why = "another boot or pid namespace: there is nothing to look at";
         let tree = TreeVerdict::Unverified(why.into());
         return close(EndReason::Rebooted, exit, tree, certificate(seen));
+    }
+    if let (
+        Some(left),
+        Before {
+            stop_wanted: false,
+            terminated: false,
+        },
+    ) = (kept(record), before)
+    {
+        let tree = TreeVerdict::Kept(left);
+        return close(EndReason::ServiceLost, exit, tree, certificate(seen));
     }
     if seen.shim == Seen::Same && !terminated {
         return Decision::AwaitShim;
@@ -132,6 +153,14 @@ fn certificate(seen: &Observation) -> StopCertificate {
         certificate.add(*step);
     }
     certificate
+}
+
+/// Whom the shim was to leave alone, by its word.
+fn kept(record: Option<&ExitRecord>) -> Option<Leftovers> {
+    match record?.tree.as_ref()? {
+        TreeVerdict::Kept(left) => Some(left.clone()),
+        _ => None,
+    }
 }
 
 fn tree_verdict(seen: &Observation) -> TreeVerdict {

@@ -1,6 +1,6 @@
 //! What a caller wants to run, and whether that can be asked at all.
 
-use crate::{RunLimits, limits};
+use crate::{LeaderExit, RunLimits, limits};
 use std::{collections::BTreeMap, time::Duration};
 
 /// What kind of work a run is; decides the defaults of recovery.
@@ -59,6 +59,8 @@ pub struct RunSpec {
     pub timeouts: Timeouts,
     /// What it may use.
     pub limits: RunLimits,
+    /// What becomes of the rest of the tree when the leader ends by itself.
+    pub on_leader_exit: LeaderExit,
 }
 
 /// One thing that is wrong with a request.
@@ -118,6 +120,9 @@ impl RunSpec {
             &mut found,
         );
         self.limits.check(&mut found);
+        if let LeaderExit::Drain { timeout } = self.on_leader_exit {
+            check_timeout("spec.on_leader_exit.drain_timeout", timeout, &mut found);
+        }
         found
     }
 

@@ -263,6 +263,12 @@ impl KeeperClient {
         self.link.tell(&ToKeeper::Stop { run, plan });
     }
 
+    /// The leader has ended by itself and no stop is on its way: the rest of the tree may be left alone.
+    pub fn keep_rest(&self, run: RunId) {
+        let run = run.as_u128();
+        self.link.tell(&ToKeeper::KeepRest { run });
+    }
+
     /// SIGINT to the leader's process group, once.
     pub async fn interrupt(&self, run: RunId) -> Result<SignalResult, ClientError> {
         let run = run.as_u128();

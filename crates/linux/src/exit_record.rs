@@ -26,8 +26,9 @@ const NAME: &CStr = c"exit";
 const TEMPORARY: &CStr = c"exit.new";
 
 /// Longest record that is read; a record is the bytes of a few numbers and at most
-/// [`PIDS_MAX`](crate::wire::PIDS_MAX) process ids.
-const RECORD_BYTES_MAX: u64 = 16 * 1024;
+/// [`PIDS_MAX`](crate::wire::PIDS_MAX) process ids, or [`LEFTOVERS_TOLD_MAX`](kennel_lifecycle::limits::LEFTOVERS_TOLD_MAX)
+/// processes, none of which takes more than 64 bytes.
+const RECORD_BYTES_MAX: u64 = 20 * 1024;
 
 /// Longest record that is replaced in place: one write(2) within one page is not cut by a signal.
 const IN_PLACE_BYTES_MAX: usize = 1024;
@@ -101,7 +102,9 @@ fn open(run_dir: &Path) -> io::Result<OwnedFd> {
 mod tests {
     use super::*;
     use crate::wire::PIDS_MAX;
-    use kennel_lifecycle::{Exit, Proof, Signal, TreeVerdict};
+    use kennel_lifecycle::{
+        Exit, Leftover, Leftovers, Proof, Signal, TreeVerdict, limits::LEFTOVERS_TOLD_MAX,
+    };
     use std::fs;
 
     fn record() -> ExitRecord {
@@ -152,6 +155,21 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let mut record = record();
         record.tree = Some(TreeVerdict::Survivors(vec![i32::MAX; PIDS_MAX]));
+        Will::default()
+            .write(dir.path(), &record)
+            .expect("it is written");
+        assert_eq!(read(dir.path()), Some(record.clone()));
+
+        let process = Leftover {
+            pid: i32::MAX,
+            start_ticks: u64::MAX,
+            // Fifteen bytes that are no UTF-8, as they are shown.
+            name: "\u{fffd}".repeat(15),
+        };
+        record.tree = Some(TreeVerdict::Kept(Leftovers {
+            processes: vec![process; LEFTOVERS_TOLD_MAX],
+            unlisted: u32::MAX,
+        }));
         Will::default()
             .write(dir.path(), &record)
             .expect("it is written");

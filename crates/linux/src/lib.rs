@@ -5,7 +5,6 @@
 
 mod attributes;
 mod capability;
-pub mod census;
 mod cgroup;
 mod cgroup_limits;
 pub mod client;

@@ -18,6 +18,8 @@ pub trait Kernel: Send + Sync + std::fmt::Debug {
     fn shut_gate(&self, run: RunId);
     /// Starts or shortens the ladder.
     fn stop(&self, run: RunId, plan: &StopPlan);
+    /// The rest of the tree may be left alone.
+    fn keep_rest(&self, run: RunId);
     /// SIGINT to the leader's group.
     async fn interrupt(&self, run: RunId) -> Result<SignalResult, ClientError>;
     /// A signal to those whom `target` names, one by one.
@@ -67,6 +69,10 @@ impl Kernel for KeeperClient {
 
     fn stop(&self, run: RunId, plan: &StopPlan) {
         Self::stop(self, run, plan);
+    }
+
+    fn keep_rest(&self, run: RunId) {
+        Self::keep_rest(self, run);
     }
 
     async fn interrupt(&self, run: RunId) -> Result<SignalResult, ClientError> {

@@ -12,13 +12,13 @@ use kennel_journal::{Hub, Kind, Reader, Writer};
 use kennel_lifecycle::{
     Exit, Outcome, Refusal, RunIdentity, RunState, StopCertificate, StreamsEnd, TreeVerdict,
     ladder::StopPlan,
-    recovery::{self, Decision},
+    recovery::{self, Before, Decision},
 };
 use kennel_linux::{
     client::{ClientError, Recorded},
     rundir,
 };
-use kennel_store::{Closure, RunRow, Times};
+use kennel_store::{Closure, Desired, RunRow, Times};
 use std::{io, path::Path, sync::Arc, time::Duration};
 use tokio::sync::{mpsc, watch};
 
@@ -150,10 +150,13 @@ impl Recovery {
         };
         let grace = self.row.new.grace.min(ORPHAN_GRACE_MAX);
         let shim_until = clock::instant() + grace + SHIM_MARGIN;
-        let mut terminated = false;
+        let mut before = Before {
+            stop_wanted: self.row.desired == Desired::Stop,
+            terminated: false,
+        };
         let mut seen = kernel.observe(&recorded).await?;
         loop {
-            match recovery::decide(&seen, terminated) {
+            match recovery::decide(&seen, before) {
                 Decision::Close(outcome) => {
                     tracing::info!(%run, ?seen, ?outcome, "recovered");
                     return Ok(outcome);
@@ -167,7 +170,7 @@ impl Recovery {
                     seen = kernel
                         .end_orphan(&recorded, &StopPlan::abort(grace))
                         .await?;
-                    terminated = true;
+                    before.terminated = true;
                     tracing::info!(%run, ?seen, "ended an orphan");
                 }
             }

@@ -10,6 +10,8 @@ mod drain;
 mod faults;
 #[path = "runs/members.rs"]
 mod members;
+#[path = "runs/rest.rs"]
+mod rest;
 #[path = "runs/simulation.rs"]
 mod simulation;
 mod world;

@@ -5,7 +5,7 @@ use crate::{
     json,
     pb::{self, run_spec::Command},
 };
-use kennel_lifecycle::{EnvMode, RunKind, RunSpec, Timeouts, Violation};
+use kennel_lifecycle::{EnvMode, LeaderExit, RunKind, RunSpec, Timeouts, Violation};
 
 /// The spec in the lifecycle's words; all that is wrong with it is put into `found`.
 pub(crate) fn parse(spec: pb::RunSpec, found: &mut Vec<Violation>) -> RunSpec {
@@ -35,6 +35,7 @@ pub(crate) fn parse(spec: pb::RunSpec, found: &mut Vec<Violation>) -> RunSpec {
         grace,
         timeouts,
         limits: limits::parse(spec.limits.as_ref(), found),
+        on_leader_exit: on_leader_exit(spec.on_leader_exit, found),
     };
     found.extend(parsed.violations());
     parsed
@@ -60,6 +61,7 @@ pub(crate) fn document(spec: &pb::RunSpec) -> String {
         stop: spec.stop,
         timeouts: spec.timeouts,
         limits: spec.limits.clone(),
+        on_leader_exit: spec.on_leader_exit,
     })
 }
 
@@ -103,6 +105,29 @@ fn env_mode(number: i32, found: &mut Vec<Violation>) -> EnvMode {
     }
 }
 
+fn on_leader_exit(policy: Option<pb::LeaderExitPolicy>, found: &mut Vec<Violation>) -> LeaderExit {
+    const TIMEOUT: &str = "spec.on_leader_exit.drain_timeout";
+    let policy = policy.unwrap_or_default();
+    let timeout = time::parse_duration(TIMEOUT, policy.drain_timeout.as_ref(), found);
+    let action = match pb::LeaderExitAction::try_from(policy.action) {
+        Ok(pb::LeaderExitAction::Drain) => return LeaderExit::Drain { timeout },
+        Ok(pb::LeaderExitAction::Unspecified | pb::LeaderExitAction::Stop) => LeaderExit::Stop,
+        Ok(pb::LeaderExitAction::Keep) => LeaderExit::Keep,
+        Err(_) => {
+            let field = "spec.on_leader_exit.action";
+            found.push(unknown_number(field, policy.action, "LeaderExitAction"));
+            return LeaderExit::Stop;
+        }
+    };
+    if policy.drain_timeout.is_some() {
+        found.push(Violation::new(
+            TIMEOUT,
+            "is for LEADER_EXIT_ACTION_DRAIN only",
+        ));
+    }
+    action
+}
+
 /// A number that this version has no value for.
 pub(crate) fn unknown_number(field: &str, number: i32, name: &str) -> Violation {
     Violation::new(
@@ -140,6 +165,9 @@ mod tests {
                 limits: RunLimits {
                     nice: Some(3),
                     ..RunLimits::default()
+                },
+                on_leader_exit: LeaderExit::Drain {
+                    timeout: Some(Duration::from_secs(90)),
                 },
             }
         );
@@ -204,6 +232,35 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_drain_timeout_is_for_a_drain_alone() {
+        let of = |action: i32, timeout: Option<i64>| {
+            let mut found = Vec::new();
+            let drain_timeout = timeout.map(|seconds| prost_types::Duration { seconds, nanos: 0 });
+            let policy = pb::LeaderExitPolicy {
+                action,
+                drain_timeout,
+            };
+            let parsed = on_leader_exit(Some(policy), &mut found);
+            let fields: Vec<_> = found.into_iter().map(|v| v.field).collect();
+            (parsed, fields)
+        };
+        let (stop, drain, keep) = (1, 2, 3);
+        let timeout = "spec.on_leader_exit.drain_timeout".to_owned();
+        assert_eq!(on_leader_exit(None, &mut Vec::new()), LeaderExit::Stop);
+        assert_eq!(of(0, None), (LeaderExit::Stop, vec![]));
+        assert_eq!(of(stop, Some(1)).1, std::slice::from_ref(&timeout));
+        assert_eq!(of(0, Some(1)).1, std::slice::from_ref(&timeout));
+        assert_eq!(of(keep, None), (LeaderExit::Keep, vec![]));
+        assert_eq!(of(keep, Some(1)).1, std::slice::from_ref(&timeout));
+        assert_eq!(
+            of(drain, None),
+            (LeaderExit::Drain { timeout: None }, vec![])
+        );
+        assert_eq!(of(drain, Some(-1)).1, [timeout]);
+        assert_eq!(of(9, None).1, ["spec.on_leader_exit.action"]);
+    }
+
     fn full() -> pb::RunSpec {
         let text = |s: &str| s.to_owned();
         pb::RunSpec {
@@ -233,6 +290,13 @@ mod tests {
             limits: Some(pb::RunLimits {
                 nice: Some(3),
                 ..pb::RunLimits::default()
+            }),
+            on_leader_exit: Some(pb::LeaderExitPolicy {
+                action: pb::LeaderExitAction::Drain.into(),
+                drain_timeout: Some(prost_types::Duration {
+                    seconds: 90,
+                    nanos: 0,
+                }),
             }),
         }
     }

@@ -1,7 +1,7 @@
 //! What was typed for `run` and `spawn`, as the contract says it.
 
 use crate::{
-    args::{KindArg, LimitArgs, SpecArgs},
+    args::{KindArg, LeaderExitArg, LimitArgs, SpecArgs},
     failure::Failure,
 };
 use kennel_edge::pb;
@@ -42,6 +42,10 @@ pub(crate) fn request(args: SpecArgs) -> Result<pb::SpawnRequest, Failure> {
                 max_runtime: Some(time),
             }),
             limits: limits(args.limits)?,
+            on_leader_exit: Some(pb::LeaderExitPolicy {
+                action: leader_exit(args.on_leader_exit).into(),
+                drain_timeout: span(args.drain_timeout, "drain timeout")?,
+            }),
         }),
     })
 }
@@ -73,6 +77,14 @@ fn limits(args: LimitArgs) -> Result<Option<pb::RunLimits>, Failure> {
         cpu: (cpu != pb::CpuLimits::default()).then_some(cpu),
     };
     Ok((limits != pb::RunLimits::default()).then_some(limits))
+}
+
+fn leader_exit(action: LeaderExitArg) -> pb::LeaderExitAction {
+    match action {
+        LeaderExitArg::Stop => pb::LeaderExitAction::Stop,
+        LeaderExitArg::Drain => pb::LeaderExitAction::Drain,
+        LeaderExitArg::Keep => pb::LeaderExitAction::Keep,
+    }
 }
 
 fn kind(kind: KindArg) -> pb::RunKind {
@@ -158,8 +170,25 @@ mod tests {
     #[test]
     fn every_flag_reaches_the_request() {
         let spec = spec(&[
-            "--grace", "500ms", "-l", "a=1", "-l", "b=2", "--env", "X=y=z", "--cwd", "/tmp",
-            "--kind", "job", "--", "ls", "-l",
+            "--grace",
+            "500ms",
+            "-l",
+            "a=1",
+            "-l",
+            "b=2",
+            "--env",
+            "X=y=z",
+            "--cwd",
+            "/tmp",
+            "--kind",
+            "job",
+            "--on-leader-exit",
+            "drain",
+            "--drain-timeout",
+            "2m",
+            "--",
+            "ls",
+            "-l",
         ]);
         assert_eq!(spec.kind(), pb::RunKind::Job);
         assert_eq!(spec.cwd.as_deref(), Some("/tmp"));
@@ -168,6 +197,9 @@ mod tests {
         assert_eq!(env.vars.get("X").map(String::as_str), Some("y=z"));
         let grace = spec.stop.and_then(|s| s.grace).expect("it is set");
         assert_eq!((grace.seconds, grace.nanos), (0, 500_000_000));
+        let policy = spec.on_leader_exit.expect("it is set");
+        assert_eq!(policy.action(), pb::LeaderExitAction::Drain);
+        assert_eq!(policy.drain_timeout.map(|t| t.seconds), Some(120));
         let Some(pb::run_spec::Command::Argv(argv)) = spec.command else {
             panic!("no argv");
         };

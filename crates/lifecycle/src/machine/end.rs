@@ -83,9 +83,18 @@ impl Machine {
         input: Input,
     ) -> Turn {
         match input {
-            // The rest of the tree is being stopped already; this can only be made quicker.
+            // Where the rest is being stopped already, this can only be made quicker.
             Input::Command(Command::Stop(order)) => {
                 let deadline = self.shorten(now, deadline, &order).or(deadline);
+                stay(Phase::Draining {
+                    proc,
+                    stop,
+                    deadline,
+                })
+            }
+            // The rest lives, and is told what it is to be told.
+            Input::Command(Command::Interrupt) if self.rest_goes_on(stop.as_ref()) => {
+                self.effects.push(Effect::Interrupt);
                 stay(Phase::Draining {
                     proc,
                     stop,
@@ -109,7 +118,7 @@ impl Machine {
                 Err(Refusal::Stopping),
             ),
             Input::Report(Report::StopRecorded) => {
-                self.order_stop();
+                let stop = self.stop_rest(stop, deadline);
                 stay(Phase::Draining {
                     proc,
                     stop,

@@ -6,12 +6,13 @@
 
 mod end;
 mod life;
+mod rest;
 mod start;
 
 use crate::{
-    Announcement, Command, Effect, EndReason, Ends, Exit, Input, Leaving, NeverRan, Outcome, Phase,
-    Refusal, Report, Row, RunIdentity, StartFailure, StartStage, StopCertificate, StopOrder,
-    StopReason, StopStage, Timestamp, TreeVerdict, ladder::StopPlan, phase::Exec,
+    Announcement, Command, Effect, EndReason, Ends, Exit, Input, LeaderExit, Leaving, NeverRan,
+    Outcome, Phase, Refusal, Report, Row, RunIdentity, StartFailure, StartStage, StopCertificate,
+    StopOrder, StopReason, StopStage, Timestamp, TreeVerdict, ladder::StopPlan, phase::Exec,
 };
 
 /// One attempt to run one command.
@@ -22,8 +23,9 @@ pub struct Machine {
     ends: Ends,
     certificate: StopCertificate,
     told: Told,
-    /// A plan that waits until its order is recorded: no signal before that.
-    unrecorded: Option<StopPlan>,
+    on_leader_exit: LeaderExit,
+    /// An order and its plan, which wait until it is recorded: no signal before that.
+    unrecorded: Option<(StopOrder, StopPlan)>,
     effects: Vec<Effect>,
 }
 
@@ -44,10 +46,17 @@ impl Default for Machine {
 }
 
 impl Machine {
-    /// A run that has been accepted and not begun.
+    /// A run that has been accepted and not begun, and whose rest is stopped when its leader ends.
     #[must_use]
     pub fn new() -> Self {
+        Self::with(LeaderExit::default())
+    }
+
+    /// The same with another policy for the rest.
+    #[must_use]
+    pub fn with(on_leader_exit: LeaderExit) -> Self {
         Self {
+            on_leader_exit,
             phase: Phase::Accepted,
             exec: Exec::Awaited,
             ends: Ends::default(),
@@ -217,6 +226,7 @@ impl Machine {
         if !self.told.leader {
             self.told.leader = true;
             self.announce(Announcement::LeaderExited(exit));
+            self.decide_on_rest(&phase);
         }
         if let (Some(how), false) = (self.ends.streams, self.told.streams) {
             self.told.streams = true;
@@ -236,9 +246,11 @@ impl Machine {
         let (Some(tree), Some(streams)) = (self.ends.tree.clone(), self.ends.streams) else {
             return phase;
         };
-        let reason = stop
-            .clone()
-            .map_or(EndReason::Exited, |order| order.reason.into());
+        let reason = match (stop, &tree) {
+            // Who was kept was not stopped, whatever was asked for since.
+            (None, _) | (_, TreeVerdict::Kept(_)) => EndReason::Exited,
+            (Some(order), _) => order.reason.clone().into(),
+        };
         let certificate = std::mem::take(&mut self.certificate);
         self.close(Outcome {
             reason,
@@ -252,7 +264,7 @@ impl Machine {
     fn begin_stop(&mut self, now: Timestamp, proc: Box<RunIdentity>, order: StopOrder) -> Phase {
         let plan = plan(&order);
         let deadline = now.plus(plan.kill_after);
-        self.unrecorded = Some(plan);
+        self.unrecorded = Some((order.clone(), plan));
         self.effects.push(Effect::RecordStop { deadline });
         Phase::Stopping {
             proc,
@@ -274,17 +286,19 @@ impl Machine {
         if self.ends.tree.is_some() || deadline.is_some_and(|deadline| deadline <= sooner) {
             return None;
         }
-        self.unrecorded = Some(plan);
+        self.unrecorded = Some((order.clone(), plan));
         self.effects.push(Effect::RecordStop { deadline: sooner });
         Some(sooner)
     }
 
-    fn order_stop(&mut self) {
-        if let Some(plan) = self.unrecorded.take()
-            && self.ends.tree.is_none()
-        {
-            self.effects.push(Effect::StopTree(plan));
+    /// Hands over the plan that has waited, and gives its order; not where there is nothing to stop any more.
+    fn order_stop(&mut self) -> Option<StopOrder> {
+        let (order, plan) = self.unrecorded.take()?;
+        if self.ends.tree.is_some() {
+            return None;
         }
+        self.effects.push(Effect::StopTree(plan));
+        Some(order)
     }
 
     fn shut_gate(&mut self, why: NeverRan, row: Row) -> Phase {

@@ -5,7 +5,7 @@ use kennel_lifecycle::{
     Command, Effect, EndReason, Exit, Input, Machine, Outcome, Proof, Report, Signal, SignalSender,
     StopCertificate, StopStep, StreamsEnd, Timestamp, TreeVerdict,
     limits::STEPS_TOLD_MAX,
-    recovery::{CgroupSeen, Decision, ExitRecord, Host, Observation, Seen, decide},
+    recovery::{Before, CgroupSeen, Decision, ExitRecord, Host, Observation, Seen, decide},
 };
 
 #[test]
@@ -78,7 +78,11 @@ fn a_run_closed_by_recovery_says_what_shim_and_recovery_sent() {
         steps: vec![by_us],
         at: Timestamp(4),
     };
-    let Decision::Close(outcome) = decide(&seen, true) else {
+    let terminated = Before {
+        terminated: true,
+        ..Before::default()
+    };
+    let Decision::Close(outcome) = decide(&seen, terminated) else {
         panic!("nobody is left")
     };
     assert_eq!(outcome.reason, EndReason::OrphanTerminated);
@@ -86,7 +90,7 @@ fn a_run_closed_by_recovery_says_what_shim_and_recovery_sent() {
     assert_eq!(outcome.certificate.census, Some(Timestamp(4)));
     // On another boot nobody has looked but the shim.
     seen.host = Host::Other;
-    let Decision::Close(outcome) = decide(&seen, false) else {
+    let Decision::Close(outcome) = decide(&seen, Before::default()) else {
         panic!("there is nothing to wait for")
     };
     assert_eq!(outcome.certificate.census, Some(Timestamp(3)));

@@ -1,9 +1,13 @@
 //! Properties over arbitrary inputs, sensible or not.
 
-use crate::samples::{GRACE, abort, failure, identity, killed_by, left, step};
+use crate::{
+    samples::{GRACE, abort, failure, identity, killed_by, left, step},
+    stories::policy,
+};
 use kennel_lifecycle::{
-    Announcement, Command, Deadline, Effect, Exit, Input, Machine, Phase, Proof, Refusal, Report,
-    RowState, Signal, StartStage, StopOrder, StopReason, StreamsEnd, Timestamp, TreeVerdict,
+    Announcement, Command, Deadline, Effect, Exit, Input, LeaderExit, Leftovers, Machine, Phase,
+    Proof, Refusal, Report, RowState, Signal, StartStage, StopOrder, StopReason, StreamsEnd,
+    Timestamp, TreeVerdict,
 };
 use proptest::prelude::*;
 use std::{mem::discriminant, time::Duration};
@@ -13,8 +17,8 @@ proptest! {
 
     /// Nothing runs unrecorded.
     #[test]
-    fn the_gate_opens_once_and_only_after_the_row_is_written(inputs in inputs()) {
-        let told = tell(&inputs);
+    fn the_gate_opens_once_and_only_after_the_row_is_written(inputs in inputs(), policy in policy()) {
+        let told = tell(policy, &inputs);
         prop_assert!(told.count(|e| *e == Effect::Release) <= 1);
         if let Some(at) = told.when(|e| *e == Effect::Release) {
             prop_assert!(inputs[at] == Input::Report(Report::Recorded));
@@ -23,29 +27,29 @@ proptest! {
     }
 
     #[test]
-    fn the_gate_is_never_both_opened_and_shut(inputs in inputs()) {
-        let told = tell(&inputs);
+    fn the_gate_is_never_both_opened_and_shut(inputs in inputs(), policy in policy()) {
+        let told = tell(policy, &inputs);
         prop_assert!(told.count(|e| matches!(e, Effect::Release | Effect::ShutGate)) <= 1);
     }
 
     #[test]
-    fn a_child_is_asked_for_once_and_gets_one_row(inputs in inputs()) {
-        let told = tell(&inputs);
+    fn a_child_is_asked_for_once_and_gets_one_row(inputs in inputs(), policy in policy()) {
+        let told = tell(policy, &inputs);
         prop_assert!(told.count(|e| *e == Effect::Prepare) <= 1);
         prop_assert!(told.count(|e| matches!(e, Effect::Record(_))) <= 1);
     }
 
     #[test]
-    fn a_stop_that_was_accepted_before_the_gate_keeps_it_shut(inputs in inputs()) {
-        let told = tell(&inputs);
+    fn a_stop_that_was_accepted_before_the_gate_keeps_it_shut(inputs in inputs(), policy in policy()) {
+        let told = tell(policy, &inputs);
         if let (Some(stop), Some(release)) = (told.first_stop_obeyed, told.when(|e| *e == Effect::Release)) {
             prop_assert!(release < stop);
         }
     }
 
     #[test]
-    fn the_outcome_is_written_once_and_told_only_when_it_is_written(inputs in inputs()) {
-        let told = tell(&inputs);
+    fn the_outcome_is_written_once_and_told_only_when_it_is_written(inputs in inputs(), policy in policy()) {
+        let told = tell(policy, &inputs);
         prop_assert!(told.count(|e| matches!(e, Effect::RecordOutcome(_))) <= 1);
         let Some(ended) = told.when(|e| matches!(e, Effect::Announce(Announcement::Ended(_)))) else {
             return Ok(());
@@ -55,26 +59,26 @@ proptest! {
     }
 
     #[test]
-    fn a_child_is_acknowledged_once_and_only_at_the_end(inputs in inputs()) {
-        let told = tell(&inputs);
+    fn a_child_is_acknowledged_once_and_only_at_the_end(inputs in inputs(), policy in policy()) {
+        let told = tell(policy, &inputs);
         let over = matches!(told.machine.phase(), Phase::Closed(_) | Phase::Forgotten(_));
         prop_assert!(told.count(|e| *e == Effect::Acknowledge) <= usize::from(over));
         prop_assert_eq!(told.count(|e| *e == Effect::Forget), usize::from(matches!(told.machine.phase(), Phase::Forgotten(_))));
     }
 
     #[test]
-    fn a_refused_command_changes_nothing(inputs in inputs()) {
-        prop_assert_eq!(tell(&inputs).refusal_with_consequence, None);
+    fn a_refused_command_changes_nothing(inputs in inputs(), policy in policy()) {
+        prop_assert_eq!(tell(policy, &inputs).refusal_with_consequence, None);
     }
 
     #[test]
-    fn nothing_follows_the_end(inputs in inputs()) {
-        prop_assert_eq!(tell(&inputs).effect_after_end, None);
+    fn nothing_follows_the_end(inputs in inputs(), policy in policy()) {
+        prop_assert_eq!(tell(policy, &inputs).effect_after_end, None);
     }
 
     #[test]
-    fn no_signal_goes_out_before_the_stop_is_recorded(inputs in inputs()) {
-        let told = tell(&inputs);
+    fn no_signal_goes_out_before_the_stop_is_recorded(inputs in inputs(), policy in policy()) {
+        let told = tell(policy, &inputs);
         let mut orders = 0;
         for (at, effect) in &told.effects {
             match effect {
@@ -89,17 +93,28 @@ proptest! {
         }
     }
 
+    /// The rest is left alone at most once, by that policy only, and never by a machine that has ordered its end.
     #[test]
-    fn a_tree_that_has_ended_is_not_signalled(inputs in inputs()) {
-        let told = tell(&inputs);
+    fn the_rest_is_kept_once_and_only_before_any_stop(inputs in inputs(), policy in policy()) {
+        let told = tell(policy, &inputs);
+        let kept = told.count(|e| *e == Effect::KeepRest);
+        prop_assert!(kept <= usize::from(policy == LeaderExit::Keep));
+        if let (Some(kept), Some(stop)) = (told.when(|e| *e == Effect::KeepRest), told.when(|e| matches!(e, Effect::RecordStop { .. }))) {
+            prop_assert!(kept < stop);
+        }
+    }
+
+    #[test]
+    fn a_tree_that_has_ended_is_not_signalled(inputs in inputs(), policy in policy()) {
+        let told = tell(policy, &inputs);
         if let Some(gone) = told.when(|e| matches!(e, Effect::Announce(Announcement::TreeEnded(_)))) {
             prop_assert!(told.effects.iter().all(|(at, e)| *at <= gone || !matches!(e, Effect::StopTree(_) | Effect::Interrupt)));
         }
     }
 
     #[test]
-    fn a_deadline_only_comes_nearer(inputs in inputs()) {
-        let told = tell(&inputs);
+    fn a_deadline_only_comes_nearer(inputs in inputs(), policy in policy()) {
+        let told = tell(policy, &inputs);
         let deadlines: Vec<_> = told.effects.iter().filter_map(|(_, e)| match e {
             Effect::RecordStop { deadline } => Some(*deadline),
             _ => None,
@@ -108,8 +123,8 @@ proptest! {
     }
 
     #[test]
-    fn a_tree_is_frozen_only_after_that_is_written_and_called_paused_only_after_it_was_seen(inputs in inputs()) {
-        let told = tell(&inputs);
+    fn a_tree_is_frozen_only_after_that_is_written_and_called_paused_only_after_it_was_seen(inputs in inputs(), policy in policy()) {
+        let told = tell(policy, &inputs);
         for (at, effect) in &told.effects {
             let cause = match effect {
                 Effect::Freeze => Report::StateRecorded(RowState::Pausing),
@@ -122,8 +137,8 @@ proptest! {
     }
 
     #[test]
-    fn each_end_is_told_once_the_leaders_first_and_the_outcome_last(inputs in inputs()) {
-        let told = tell(&inputs);
+    fn each_end_is_told_once_the_leaders_first_and_the_outcome_last(inputs in inputs(), policy in policy()) {
+        let told = tell(policy, &inputs);
         let announced = told.announced();
         for once in [
             Announcement::Recorded,
@@ -148,8 +163,8 @@ proptest! {
     }
 
     #[test]
-    fn the_outcome_repeats_what_was_told(inputs in inputs()) {
-        let told = tell(&inputs);
+    fn the_outcome_repeats_what_was_told(inputs in inputs(), policy in policy()) {
+        let told = tell(policy, &inputs);
         let announced = told.announced();
         for outcome in announced.iter().filter_map(|a| match a {
             Announcement::Ended(outcome) => Some(outcome),
@@ -171,8 +186,8 @@ proptest! {
     }
 
     #[test]
-    fn an_end_once_known_does_not_change(inputs in inputs()) {
-        let mut machine = Machine::new();
+    fn an_end_once_known_does_not_change(inputs in inputs(), policy in policy()) {
+        let mut machine = Machine::with(policy);
         for (at, input) in inputs.into_iter().enumerate() {
             let before = machine.ends().clone();
             let awaited = matches!(machine.phase(), Phase::Released { .. } | Phase::Stopping { .. });
@@ -216,9 +231,9 @@ impl Told {
     }
 }
 
-fn tell(inputs: &[Input]) -> Told {
+fn tell(policy: LeaderExit, inputs: &[Input]) -> Told {
     let mut told = Told {
-        machine: Machine::new(),
+        machine: Machine::with(policy),
         effects: Vec::new(),
         refusal_with_consequence: None,
         effect_after_end: None,
@@ -320,6 +335,7 @@ fn report() -> impl Strategy<Value = Report> {
         Just(R::LeaderExited(killed_by(Signal::KILL))),
         Just(R::TreeEnded(TreeVerdict::Empty(Proof::Echild))),
         Just(R::TreeEnded(TreeVerdict::Survivors(vec![7]))),
+        Just(R::TreeEnded(TreeVerdict::Kept(Leftovers::default()))),
         Just(R::StreamsClosed(StreamsEnd::Eof)),
         Just(R::StreamsClosed(StreamsEnd::Cut)),
         Just(R::OutcomeRecorded),

@@ -2,8 +2,8 @@
 
 use crate::samples::assert_golden;
 use kennel_lifecycle::{
-    EndReason, Exit, Outcome, Proof, Timestamp, TreeVerdict,
-    recovery::{CgroupSeen, Decision, ExitRecord, Host, Observation, Seen, decide},
+    EndReason, Exit, Leftover, Leftovers, Outcome, Proof, Timestamp, TreeVerdict,
+    recovery::{Before, CgroupSeen, Decision, ExitRecord, Host, Observation, Seen, decide},
 };
 use std::fmt::Write as _;
 
@@ -14,27 +14,28 @@ const HOSTS: [Host; 2] = [Host::Same, Host::Other];
 #[test]
 fn every_combination_is_decided_as_agreed() {
     let mut text = String::new();
-    for (seen, terminated) in combinations() {
+    for (seen, before) in combinations() {
         let record = match &seen.exit_record {
             None => "no-record",
             Some(r) if r.never_ran => "never-ran",
+            Some(r) if matches!(r.tree, Some(TreeVerdict::Kept(_))) => "kept",
             Some(r) if r.tree.is_some() => "exit+tree",
             Some(_) => "exit",
         };
-        let after = if terminated {
-            "terminated"
-        } else {
-            "first-look"
+        let after = match (before.terminated, before.stop_wanted) {
+            (true, _) => "terminated",
+            (false, true) => "stop-wanted",
+            (false, false) => "first-look",
         };
         let hints = if seen.hints.is_empty() { "-" } else { "hints" };
         writeln!(
             text,
-            "host={:5} shim={:7} command={:7} cgroup={:9} {record:9} {hints:5} {after:10}  {}",
+            "host={:5} shim={:7} command={:7} cgroup={:9} {record:9} {hints:5} {after:11} {}",
             format!("{:?}", seen.host),
             format!("{:?}", seen.shim),
             format!("{:?}", seen.command),
             format!("{:?}", seen.cgroup),
-            show(&decide(&seen, terminated)),
+            show(&decide(&seen, before)),
         )
         .unwrap();
     }
@@ -43,8 +44,8 @@ fn every_combination_is_decided_as_agreed() {
 
 #[test]
 fn another_boot_or_namespace_is_never_waited_for_nor_signalled() {
-    for (seen, terminated) in combinations().filter(|(s, _)| s.host == Host::Other) {
-        let decision = decide(&seen, terminated);
+    for (seen, before) in combinations().filter(|(s, _)| s.host == Host::Other) {
+        let decision = decide(&seen, before);
         assert!(
             matches!(&decision, Decision::Close(o) if o.reason == EndReason::Rebooted),
             "{seen:?}: {decision:?}"
@@ -54,9 +55,9 @@ fn another_boot_or_namespace_is_never_waited_for_nor_signalled() {
 
 #[test]
 fn only_a_certain_member_of_the_run_leads_to_a_signal() {
-    for (seen, terminated) in combinations() {
+    for (seen, before) in combinations() {
         let certain = seen.command == Seen::Same || seen.cgroup == CgroupSeen::Populated;
-        if decide(&seen, terminated) == Decision::Terminate {
+        if decide(&seen, before) == Decision::Terminate {
             assert!(certain && seen.host == Host::Same, "{seen:?}");
         }
     }
@@ -64,11 +65,11 @@ fn only_a_certain_member_of_the_run_leads_to_a_signal() {
 
 #[test]
 fn a_process_that_may_be_a_stranger_and_hints_alone_lead_to_no_signal() {
-    for (seen, terminated) in combinations() {
+    for (seen, before) in combinations() {
         let vague = seen.command != Seen::Same && seen.cgroup != CgroupSeen::Populated;
         if vague && !seen.hints.is_empty() && seen.shim != Seen::Same {
             assert!(
-                matches!(decide(&seen, terminated), Decision::Close(_)),
+                matches!(decide(&seen, before), Decision::Close(_)),
                 "{seen:?}"
             );
         }
@@ -77,9 +78,9 @@ fn a_process_that_may_be_a_stranger_and_hints_alone_lead_to_no_signal() {
 
 #[test]
 fn after_our_own_termination_a_row_is_always_closed() {
-    for (seen, _) in combinations().filter(|(_, terminated)| *terminated) {
+    for (seen, before) in combinations().filter(|(_, before)| before.terminated) {
         assert!(
-            matches!(decide(&seen, true), Decision::Close(_)),
+            matches!(decide(&seen, before), Decision::Close(_)),
             "{seen:?}"
         );
     }
@@ -87,8 +88,8 @@ fn after_our_own_termination_a_row_is_always_closed() {
 
 #[test]
 fn empty_is_said_only_with_a_proof() {
-    for (seen, terminated) in combinations() {
-        let Decision::Close(outcome) = decide(&seen, terminated) else {
+    for (seen, before) in combinations() {
+        let Decision::Close(outcome) = decide(&seen, before) else {
             continue;
         };
         let echild = seen
@@ -104,24 +105,50 @@ fn empty_is_said_only_with_a_proof() {
             TreeVerdict::Empty(Proof::Cgroup) => assert!(empty, "{seen:?}"),
             TreeVerdict::NeverRan => assert!(seen.exit_record.is_some_and(|r| r.never_ran)),
             TreeVerdict::Survivors(_) => assert!(!seen.hints.is_empty(), "{seen:?}"),
-            TreeVerdict::Unverified(_) | TreeVerdict::Kept(_) => {}
+            TreeVerdict::Kept(_) => assert_eq!(before, Before::default(), "{seen:?}"),
+            TreeVerdict::Unverified(_) => {}
         }
     }
 }
 
 #[test]
 fn a_run_whose_leader_is_still_there_is_not_called_empty() {
-    for (seen, terminated) in combinations().filter(|(s, _)| s.command == Seen::Same) {
-        if let Decision::Close(outcome) = decide(&seen, terminated) {
+    for (seen, before) in combinations().filter(|(s, _)| s.command == Seen::Same) {
+        if let Decision::Close(outcome) = decide(&seen, before) {
             assert!(!matches!(outcome.tree, TreeVerdict::Empty(_)), "{seen:?}");
         }
     }
 }
 
 #[test]
+fn who_was_kept_is_neither_waited_for_nor_ended_unless_a_stop_is_wanted() {
+    let was_kept = |seen: &Observation| {
+        let record = seen.exit_record.as_ref();
+        record.is_some_and(|r| matches!(r.tree, Some(TreeVerdict::Kept(_))))
+    };
+    for (seen, before) in combinations().filter(|(s, _)| was_kept(s) && s.host == Host::Same) {
+        let alive = seen.command == Seen::Same || seen.cgroup == CgroupSeen::Populated;
+        match decide(&seen, before) {
+            Decision::Close(outcome) if before == Before::default() => {
+                assert!(matches!(outcome.tree, TreeVerdict::Kept(_)), "{seen:?}");
+                assert_eq!(outcome.exit, Some(Exit::Code(3)));
+            }
+            Decision::AwaitShim => assert!(before.stop_wanted && seen.shim == Seen::Same),
+            Decision::Terminate => assert!(before.stop_wanted && alive),
+            Decision::Close(_) => {
+                assert!(
+                    before.terminated || before.stop_wanted && !alive,
+                    "{seen:?}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
 fn an_exit_is_known_from_the_record_or_not_at_all() {
-    for (seen, terminated) in combinations() {
-        let Decision::Close(outcome) = decide(&seen, terminated) else {
+    for (seen, before) in combinations() {
+        let Decision::Close(outcome) = decide(&seen, before) else {
             continue;
         };
         let expected = match &seen.exit_record {
@@ -134,7 +161,7 @@ fn an_exit_is_known_from_the_record_or_not_at_all() {
     }
 }
 
-fn combinations() -> impl Iterator<Item = (Observation, bool)> {
+fn combinations() -> impl Iterator<Item = (Observation, Before)> {
     let exit = |tree| {
         Some(ExitRecord {
             exit: Some(Exit::Code(3)),
@@ -156,7 +183,32 @@ fn combinations() -> impl Iterator<Item = (Observation, bool)> {
         exit(None),
         exit(Some(TreeVerdict::Empty(Proof::Echild))),
         never_ran,
+        exit(Some(TreeVerdict::Kept(Leftovers {
+            processes: vec![Leftover {
+                pid: 77,
+                start_ticks: 9,
+                name: "kept".into(),
+            }],
+            unlisted: 0,
+        }))),
     ];
+    let looks = |record: &Option<ExitRecord>| {
+        let mut looks = vec![
+            Before::default(),
+            Before {
+                terminated: true,
+                ..Before::default()
+            },
+        ];
+        let tree = record.as_ref().and_then(|r| r.tree.as_ref());
+        if let Some(TreeVerdict::Kept(_)) = tree {
+            looks.push(Before {
+                stop_wanted: true,
+                ..Before::default()
+            });
+        }
+        looks
+    };
     let mut all = Vec::new();
     for host in HOSTS {
         for shim in SEEN {
@@ -164,7 +216,7 @@ fn combinations() -> impl Iterator<Item = (Observation, bool)> {
                 for cgroup in CGROUPS {
                     for exit_record in &records {
                         for hints in [vec![], vec![77]] {
-                            for terminated in [false, true] {
+                            for before in looks(exit_record) {
                                 let exit_record = exit_record.clone();
                                 let hints = hints.clone();
                                 all.push((
@@ -178,7 +230,7 @@ fn combinations() -> impl Iterator<Item = (Observation, bool)> {
                                         steps: vec![],
                                         at: Timestamp(9),
                                     },
-                                    terminated,
+                                    before,
                                 ));
                             }
                         }
@@ -203,6 +255,7 @@ fn show(decision: &Decision) -> String {
         }) => {
             let tree = match tree {
                 TreeVerdict::Unverified(_) => "Unverified".to_owned(),
+                TreeVerdict::Kept(_) => "Kept".to_owned(),
                 told => format!("{told:?}"),
             };
             let streams = streams.map_or("-".to_owned(), |s| format!("{s:?}"));

@@ -1,8 +1,8 @@
 //! What may be asked, and what a command finds in its environment.
 
 use kennel_lifecycle::{
-    CpuQuota, EnvMode, Knob, LimitPowers, Resource, Rlimit, RunKind, RunLimits, RunSpec, Timeouts,
-    UNLIMITED, compose_env, limits,
+    CpuQuota, EnvMode, Knob, LeaderExit, LimitPowers, Resource, Rlimit, RunKind, RunLimits,
+    RunSpec, Timeouts, UNLIMITED, compose_env, limits,
 };
 use std::{collections::BTreeMap, time::Duration};
 
@@ -75,6 +75,9 @@ fn all_that_is_wrong_is_told_together() {
             }),
             cpu_weight: Some(0),
         },
+        on_leader_exit: LeaderExit::Drain {
+            timeout: Some(Duration::ZERO),
+        },
     };
     let mut fields: Vec<_> = spec.violations().into_iter().map(|v| v.field).collect();
     fields.sort();
@@ -104,6 +107,7 @@ fn all_that_is_wrong_is_told_together() {
         "spec.limits.pids_max",
         "spec.limits.rlimits[0]",
         "spec.limits.rlimits[1]",
+        "spec.on_leader_exit.drain_timeout",
         "spec.stop.grace",
         "spec.timeouts.max_runtime",
     ];
@@ -118,7 +122,17 @@ fn each_bound_is_told_by_its_field() {
         },
         ..good()
     };
-    let cases: [(RunSpec, &str); 10] = [
+    let drain = |timeout| RunSpec {
+        on_leader_exit: LeaderExit::Drain {
+            timeout: Some(timeout),
+        },
+        ..good()
+    };
+    let cases: [(RunSpec, &str); 11] = [
+        (
+            drain(limits::TIMEOUT_MAX + Duration::from_nanos(1)),
+            "spec.on_leader_exit.drain_timeout",
+        ),
         (timeout(Duration::ZERO), "spec.timeouts.max_runtime"),
         (
             timeout(limits::TIMEOUT_MAX + Duration::from_nanos(1)),
@@ -367,6 +381,7 @@ fn good() -> RunSpec {
         grace: None,
         timeouts: Timeouts::default(),
         limits: RunLimits::default(),
+        on_leader_exit: LeaderExit::Stop,
     }
 }
 

@@ -2,11 +2,11 @@
 
 use crate::{
     samples::{GRACE, abort, killed_by},
-    world::{Child, Fault, Row, Story, Temper},
+    world::{Child, Fault, Row, Story, Temper, World},
 };
 use kennel_lifecycle::{
-    Announcement, Command, Deadline, EndReason, Exit, Phase, RunState, Signal, StreamsEnd,
-    TreeVerdict,
+    Announcement, Command, Deadline, EndReason, Exit, LeaderExit, Outcome, Phase, RunState, Signal,
+    StreamsEnd, TreeVerdict,
 };
 use proptest::prelude::*;
 use std::time::Duration;
@@ -20,7 +20,7 @@ proptest! {
         let world = story.told();
         let phase = world.machine.phase();
         prop_assert!(matches!(phase, Phase::Closed(_) | Phase::Forgotten(_)), "{phase:?}");
-        prop_assert!(!world.leader_lives() && !world.worker, "{phase:?}");
+        prop_assert!(!world.leader_lives() && (!world.worker || world.kept), "{phase:?}");
         prop_assert!(!world.frozen || !world.executed);
     }
 
@@ -75,6 +75,7 @@ proptest! {
         if let TreeVerdict::Empty(_) | TreeVerdict::NeverRan = outcome.tree {
             prop_assert!(!world.worker);
         }
+        prop_assert_eq!(matches!(outcome.tree, TreeVerdict::Kept(_)), world.kept);
         if outcome.reason == EndReason::Exited {
             prop_assert!(world.died_alone);
         }
@@ -114,6 +115,18 @@ proptest! {
         }
     }
 
+    /// Only who was asked to leave somebody alone does so, and a stop that was accepted while the leader lived is for all.
+    #[test]
+    fn nobody_is_kept_against_the_policy(story in story()) {
+        let (policy, temper) = (story.policy, story.temper);
+        let world = story.told();
+        if world.kept {
+            prop_assert_eq!(policy, LeaderExit::Keep);
+            prop_assert!(world.died_alone, "{temper:?}");
+            prop_assert!(!world.stopped_while_leader_lived);
+        }
+    }
+
     #[test]
     fn an_obedient_child_is_never_killed_for_being_paused(turns in 4usize..12, order in order()) {
         let story = Story {
@@ -122,6 +135,7 @@ proptest! {
             worker: false,
             holder: false,
             limit: None,
+            policy: LeaderExit::Stop,
             wishes: vec![(4, Command::Pause), (turns, Command::Stop(abort(GRACE)))],
             order,
             echoes: vec![],
@@ -138,6 +152,7 @@ proptest! {
             worker: true,
             holder: false,
             limit: None,
+            policy: LeaderExit::Stop,
             wishes: vec![(5, Command::Stop(abort(millis(grace)))), (5, Command::Stop(abort(millis(sooner))))],
             order,
             echoes: vec![],
@@ -156,6 +171,7 @@ fn a_leader_that_ends_in_a_stop_does_not_shorten_the_grace_of_its_workers() {
         worker: true,
         holder: false,
         limit: None,
+        policy: LeaderExit::Stop,
         wishes: vec![(5, Command::Stop(abort(GRACE)))],
         order: vec![],
         echoes: vec![],
@@ -163,6 +179,75 @@ fn a_leader_that_ends_in_a_stop_does_not_shorten_the_grace_of_its_workers() {
     .told();
     assert_eq!(world.died_of, Some(killed_by(Signal::TERM)));
     assert_eq!(u128::from(world.now), GRACE.as_millis());
+}
+
+/// A leader that ends by itself and leaves somebody behind who hears nothing but SIGKILL.
+fn left_behind(policy: LeaderExit, wishes: Vec<(usize, Command)>) -> (World, Outcome) {
+    let world = Story {
+        temper: Temper::EndsAlone,
+        fault: Fault::None,
+        worker: true,
+        limit: None,
+        policy,
+        holder: false,
+        wishes,
+        order: vec![],
+        echoes: vec![],
+    }
+    .told();
+    let Phase::Closed(outcome) = world.machine.phase().clone() else {
+        panic!("{:?}", world.machine.phase());
+    };
+    (world, outcome)
+}
+
+const SECOND: Duration = Duration::from_secs(1);
+
+#[test]
+fn by_default_the_rest_is_stopped_with_the_leaders_end() {
+    let (world, outcome) = left_behind(LeaderExit::Stop, vec![]);
+    assert_eq!(outcome.reason, EndReason::Exited);
+    assert!(matches!(outcome.tree, TreeVerdict::Empty(_)));
+    assert_eq!(u128::from(world.now), GRACE.as_millis());
+}
+
+#[test]
+fn a_drain_goes_on_until_its_timeout_and_the_rest_then_has_its_grace() {
+    let timeout = Some(3 * SECOND);
+    let (world, outcome) = left_behind(LeaderExit::Drain { timeout }, vec![]);
+    assert_eq!(outcome.reason, EndReason::Exited);
+    assert!(matches!(outcome.tree, TreeVerdict::Empty(_)));
+    assert_eq!(u128::from(world.now), (3 * SECOND + GRACE).as_millis());
+    assert!(!world.told_stopping(), "it was nobody's order");
+}
+
+#[test]
+fn an_abort_ends_a_drain_and_is_its_end_reason() {
+    // After the leader's end was heard of.
+    let stop = Command::Stop(abort(SECOND));
+    let (world, outcome) = left_behind(LeaderExit::Drain { timeout: None }, vec![(9, stop)]);
+    assert!(matches!(outcome.reason, EndReason::Aborted { .. }));
+    assert_eq!(outcome.exit, Some(Exit::Code(0)));
+    assert!(!world.worker && world.told_stopping());
+    assert_eq!(u128::from(world.now), SECOND.as_millis());
+}
+
+#[test]
+fn who_is_kept_lives_and_the_run_has_ended_with_its_leader() {
+    let (world, outcome) = left_behind(LeaderExit::Keep, vec![]);
+    assert_eq!(outcome.reason, EndReason::Exited);
+    assert!(matches!(outcome.tree, TreeVerdict::Kept(_)));
+    assert_eq!(outcome.exit, Some(Exit::Code(0)));
+    assert_eq!(outcome.streams, Some(StreamsEnd::Cut));
+    assert!(world.worker && world.now == 0);
+}
+
+#[test]
+fn a_stop_of_a_run_that_has_kept_somebody_signals_nobody() {
+    let stop = Command::Stop(abort(Duration::ZERO));
+    let (world, outcome) = left_behind(LeaderExit::Keep, vec![(40, stop)]);
+    assert!(matches!(outcome.tree, TreeVerdict::Kept(_)));
+    assert!(world.worker);
 }
 
 #[test]
@@ -173,6 +258,7 @@ fn a_pipe_that_a_stranger_holds_is_cut() {
         worker: false,
         holder: true,
         limit: None,
+        policy: LeaderExit::Stop,
         wishes: vec![],
         order: vec![],
         echoes: vec![],
@@ -218,12 +304,14 @@ fn story() -> impl Strategy<Value = Story> {
         prop::collection::vec(wish, 0..5),
         order(),
         prop::collection::vec((0usize..16, 0usize..16), 0..4),
+        policy(),
     )
         .prop_map(
-            |(temper, fault, worker, holder, limit, wishes, order, echoes)| Story {
+            |(temper, fault, worker, holder, limit, wishes, order, echoes, policy)| Story {
                 temper,
                 fault,
                 worker,
+                policy,
                 holder,
                 limit,
                 wishes,
@@ -231,6 +319,15 @@ fn story() -> impl Strategy<Value = Story> {
                 echoes,
             },
         )
+}
+
+pub(crate) fn policy() -> impl Strategy<Value = LeaderExit> {
+    prop_oneof![
+        Just(LeaderExit::Stop),
+        Just(LeaderExit::Keep),
+        prop::option::of((0u64..8_000).prop_map(Duration::from_millis))
+            .prop_map(|timeout| LeaderExit::Drain { timeout }),
+    ]
 }
 
 fn order() -> impl Strategy<Value = Vec<u8>> {

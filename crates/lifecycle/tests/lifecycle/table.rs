@@ -2,17 +2,20 @@
 
 use crate::samples::{GRACE, abort, assert_golden, failure, identity, killed_by, left, step};
 use kennel_lifecycle::{
-    Announcement, Command, Deadline, Effect, Exit, Input, Machine, Phase, Proof, Report, RowState,
-    Signal, StartStage, StreamsEnd, Timestamp, TreeVerdict,
+    Announcement, Command, Deadline, Effect, Exit, Input, LeaderExit, Machine, Phase, Proof,
+    Report, RowState, Signal, StartStage, StreamsEnd, Timestamp, TreeVerdict,
 };
 use std::{fmt::Write as _, time::Duration};
 
 #[test]
 fn every_phase_answers_every_input_as_agreed() {
     let mut table = String::new();
-    for (from, path) in paths() {
+    let stopped = paths()
+        .into_iter()
+        .map(|(from, path)| (from, LeaderExit::Stop, path));
+    for (from, policy, path) in stopped.chain(paths_of_policies()) {
         for input in inputs() {
-            let mut machine = reached(&path);
+            let mut machine = reached(policy, &path);
             let before = name_of_phase(machine.phase());
             let answer = machine.step(Timestamp(0), input.clone());
             let effects: Vec<_> = machine.effects().map(|e| name_of_effect(&e)).collect();
@@ -33,7 +36,7 @@ fn every_phase_answers_every_input_as_agreed() {
 fn the_table_begins_in_every_phase() {
     let mut phases: Vec<_> = paths()
         .iter()
-        .map(|(_, path)| first_word(reached(path).phase()))
+        .map(|(_, path)| first_word(reached(LeaderExit::Stop, path).phase()))
         .collect();
     phases.sort();
     phases.dedup();
@@ -135,6 +138,35 @@ fn paths() -> Vec<(&'static str, Vec<Input>)> {
     ]
 }
 
+/// What differs where the rest of a tree is not stopped with its leader's end.
+fn paths_of_policies() -> Vec<(&'static str, LeaderExit, Vec<Input>)> {
+    let of = |name: &str| {
+        let path = paths().into_iter().find(|(from, _)| *from == name);
+        path.expect("a path of that name").1
+    };
+    let drain = LeaderExit::Drain { timeout: None };
+    let keep = LeaderExit::Keep;
+    let stop = Input::Command(Command::Stop(abort(GRACE)));
+    let stopping = with(
+        &of("Draining"),
+        &[stop, Input::Report(Report::StopRecorded)],
+    );
+    vec![
+        ("Running, drain", drain, of("Running")),
+        ("Draining, drain", drain, of("Draining")),
+        (
+            "Draining, drain, unsent",
+            drain,
+            of("Draining, unsent stop"),
+        ),
+        ("Draining, drain, stop", drain, stopping),
+        ("Running, keep", keep, of("Running")),
+        ("Stopping, keep, recording", keep, of("Stopping, recording")),
+        ("Draining, keep", keep, of("Draining")),
+        ("Draining, keep, unsent", keep, of("Draining, unsent stop")),
+    ]
+}
+
 fn with(path: &[Input], more: &[Input]) -> Vec<Input> {
     [path, more].concat()
 }
@@ -186,8 +218,8 @@ fn inputs() -> Vec<Input> {
         .collect()
 }
 
-fn reached(path: &[Input]) -> Machine {
-    let mut machine = Machine::new();
+fn reached(policy: LeaderExit, path: &[Input]) -> Machine {
+    let mut machine = Machine::with(policy);
     for input in path {
         machine.step(Timestamp(0), input.clone()).unwrap();
         machine.effects().for_each(drop);

@@ -5,8 +5,9 @@
 
 use crate::samples::{GRACE, abort, failure, identity, killed_by};
 use kennel_lifecycle::{
-    Announcement, Command, Countdown, Deadline, Effect, Exit, Input, Machine, Outcome, Phase,
-    Proof, Report, RowState, Signal, StartStage, StreamsEnd, Timestamp, TreeVerdict,
+    Announcement, Command, Countdown, Deadline, Effect, Exit, Input, LeaderExit, Leftovers,
+    Machine, Outcome, Phase, Proof, Report, RowState, Signal, StartStage, StreamsEnd, Timestamp,
+    TreeVerdict,
     ladder::{Ladder, StopPlan},
 };
 use std::{collections::VecDeque, time::Duration};
@@ -17,6 +18,8 @@ pub(crate) struct Story {
     pub(crate) fault: Fault,
     /// The leader has a descendant, which outlives it.
     pub(crate) worker: bool,
+    /// What becomes of that descendant when the leader ends by itself.
+    pub(crate) policy: LeaderExit,
     /// A process outside of the tree holds the output.
     pub(crate) holder: bool,
     /// Milliseconds that the command may run, pauses not counted.
@@ -111,6 +114,10 @@ pub(crate) struct World {
     pub(crate) ran: u64,
     /// The time was up before anybody had stopped the tree.
     pub(crate) exceeded: bool,
+    /// When the drain is over.
+    drained_by: Option<u64>,
+    /// The descendant was left alone for good.
+    pub(crate) kept: bool,
     pub(crate) frozen: bool,
     streams_told: bool,
     pub(crate) row: Row,
@@ -118,6 +125,7 @@ pub(crate) struct World {
     pub(crate) row_before_exec: bool,
     pub(crate) executed: bool,
     pub(crate) stopped_in_time: bool,
+    pub(crate) stopped_while_leader_lived: bool,
     pub(crate) died_of: Option<Exit>,
     pub(crate) died_alone: bool,
     pub(crate) outcomes: usize,
@@ -154,8 +162,8 @@ impl Story {
 impl World {
     fn new(story: Story) -> Self {
         World {
+            machine: Machine::with(story.policy),
             story,
-            machine: Machine::new(),
             now: 0,
             reports: Default::default(),
             echoes: Vec::new(),
@@ -167,6 +175,8 @@ impl World {
             left: None,
             ran: 0,
             exceeded: false,
+            drained_by: None,
+            kept: false,
             frozen: false,
             streams_told: false,
             row: Row::Absent,
@@ -174,12 +184,18 @@ impl World {
             row_before_exec: false,
             executed: false,
             stopped_in_time: false,
+            stopped_while_leader_lived: false,
             died_of: None,
             died_alone: false,
             outcomes: 0,
             acknowledged: 0,
             announced: Vec::new(),
         }
+    }
+
+    pub(crate) fn told_stopping(&self) -> bool {
+        let stopping = |a: &Announcement| matches!(a, Announcement::Stopping { .. });
+        self.announced.iter().any(stopping)
     }
 
     pub(crate) fn leader_lives(&self) -> bool {
@@ -204,6 +220,9 @@ impl World {
             } else if let Some(at) = self.ladder.as_ref().and_then(Ladder::wake_at) {
                 self.pass_to(at);
                 self.climb();
+            } else if let Some(at) = self.drain_is_over_at() {
+                self.pass_to(at);
+                self.stop_tree(&StopPlan::abort(GRACE));
             } else if self.child == Child::Runs
                 && self.story.temper == Temper::EndsAlone
                 && !self.frozen
@@ -228,9 +247,17 @@ impl World {
     fn pass_to(&mut self, now: u64) {
         let passed = now.saturating_sub(self.now);
         self.now += passed;
-        if self.child == Child::Runs && !self.frozen {
+        if (self.child == Child::Runs || self.worker) && !self.frozen {
             self.ran += passed;
         }
+    }
+
+    /// When a drain is stopped, if that is what happens next.
+    fn drain_is_over_at(&self) -> Option<u64> {
+        let at = self.drained_by?;
+        let other = self.left.and_then(|left| left.over_at());
+        let next = self.ladder.is_none() && !self.tree_told && other.is_none_or(|other| at < other);
+        next.then_some(at)
     }
 
     /// When the keeper has to stop the tree, if that is what happens next.
@@ -275,6 +302,11 @@ impl World {
         if is_stop && obeyed && !self.gate_opened {
             self.stopped_in_time = true;
         }
+        // As far as the machine can know: what it has not heard of yet may have happened.
+        let unheard = self.machine.ends().leader.is_none();
+        if is_stop && obeyed && unheard {
+            self.stopped_while_leader_lived = true;
+        }
     }
 
     fn tell(&mut self, input: Input) -> bool {
@@ -308,6 +340,7 @@ impl World {
             Effect::RecordStop { .. } => self.report(Source::Store, Report::StopRecorded),
             Effect::StopTree(plan) => self.stop_tree(&plan),
             Effect::Interrupt => self.signal(Signal::INT),
+            Effect::KeepRest => self.keep_rest(),
             Effect::RecordState(state) => {
                 let failed =
                     self.story.fault == Fault::PauseNotRecorded && state == RowState::Pausing;
@@ -467,14 +500,33 @@ impl World {
         }
     }
 
-    /// The rest of the tree is stopped by the run's own plan, unless a stop is on its way already.
+    /// As the keeper: not while a stop is on its way, and not where nobody is left to keep.
+    fn keep_rest(&mut self) {
+        if self.worker && self.ladder.is_none() && !self.leader_lives() && !self.tree_told {
+            self.kept = true;
+            self.tree_told = true;
+            self.left = None;
+            let verdict = TreeVerdict::Kept(Leftovers::default());
+            self.report(Source::Keeper, Report::TreeEnded(verdict));
+        }
+    }
+
+    /// What becomes of the rest is said by the policy, unless a stop is on its way already.
     fn leader_dies(&mut self, exit: Exit) {
         self.child = Child::Dead;
         self.died_of = Some(exit);
         self.died_alone |= self.ladder.is_none();
         self.report(Source::Keeper, Report::LeaderExited(exit));
         if self.worker && self.ladder.is_none() {
-            self.stop_tree(&StopPlan::abort(GRACE));
+            match self.story.policy {
+                LeaderExit::Stop => self.stop_tree(&StopPlan::abort(GRACE)),
+                LeaderExit::Drain { timeout } => {
+                    let millis = |t: Duration| u64::try_from(t.as_millis()).unwrap();
+                    self.drained_by = timeout.map(|t| self.now + millis(t));
+                }
+                // Nothing is done before the machine says so.
+                LeaderExit::Keep => {}
+            }
         }
         self.tree_ends();
     }

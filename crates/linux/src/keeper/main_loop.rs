@@ -315,7 +315,9 @@ impl Keeper {
                 let _ = wire::encode(&word).and_then(|w| fdpass::send(&shim.socket, &w, &[]));
             }
         }
-        let (ended, forget) = (run.has_ended(), run.has_ended() && run.acknowledged);
+        // A run that has kept somebody stays known for as long as its shim lives.
+        let ended = run.has_ended() && !run.keeps();
+        let forget = ended && run.acknowledged;
         let group = if ended { run.take_cgroup() } else { None };
         let wake = run.wake_at(now);
         if let Some(before) = self.waking.remove(&id) {
@@ -421,7 +423,11 @@ impl Keeper {
                 None
             }
             ToKeeper::Acknowledge { run } => {
-                with(run, &mut |r| r.acknowledged = true);
+                with(run, &mut Run::acknowledge);
+                None
+            }
+            ToKeeper::KeepRest { run } => {
+                with(run, &mut Run::keep_rest);
                 None
             }
             ToKeeper::Interrupt { seq, run } => {

@@ -6,6 +6,7 @@ mod deadline;
 mod ending;
 mod hearing;
 mod members;
+mod rest;
 
 use super::pause::Pause;
 use crate::{
@@ -20,6 +21,7 @@ use kennel_lifecycle::{
     CgroupIdentity, Countdown, Policy, RunId, Signal, Timestamp,
     ladder::{Ladder, StopPlan},
 };
+use rest::Rest;
 use std::{os::fd::OwnedFd, path::PathBuf};
 
 /// Between two looks at a tree that should be empty, and between two rounds of SIGKILL.
@@ -84,6 +86,10 @@ pub(super) struct Run {
     killed_at: Option<u64>,
     /// What is left of the time that the command may run.
     max_runtime: Option<Countdown>,
+    /// A shim that was lost, with its start time, while it may still have children.
+    leaving_shim: Option<(i32, u64)>,
+    rest: Rest,
+    shim_knows_of_stop: bool,
     pause: Pause,
     ended: bool,
     pub(super) acknowledged: bool,
@@ -124,6 +130,9 @@ impl Run {
             heard: Heard::default(),
             ladder: None,
             killed_at: None,
+            leaving_shim: None,
+            rest: Rest::default(),
+            shim_knows_of_stop: false,
             pause: Pause::None,
             ended: false,
             acknowledged: false,
@@ -244,14 +253,15 @@ impl Run {
         }
     }
 
-    /// The server is gone: nothing more is let go, and what runs is ended by its own plan.
+    /// The server is gone: nothing more is let go, and what runs is ended by its own plan. So is a drain, since nobody
+    /// reads its output any more.
     pub(super) fn server_gone(&mut self, now: u64) {
         let plan = self.policy.stop.clone();
-        if self.ladder.is_none() {
+        if self.ladder.is_none() && !self.keeps_without_server() {
             self.stop(&plan, now);
         }
         self.shut_gate();
-        self.acknowledged = true;
+        self.acknowledge();
     }
 
     // ---- time ------------------------------------------------------------------------------------------------------
@@ -265,7 +275,9 @@ impl Run {
         let lost = self.tree.as_ref().is_some_and(|t| t.root == Root::Lost);
         let look = (self.heard.childless || lost || self.killed_at.is_some())
             .then_some(now + LOOK_AGAIN_MS);
-        [ladder, look, self.deadline(), self.pause.wake_at(now)]
+        let rest = self.rest_wakes_at(now + LOOK_AGAIN_MS);
+        let deadline = self.deadline();
+        [ladder, look, rest, deadline, self.pause.wake_at(now)]
             .into_iter()
             .flatten()
             .min()
@@ -278,6 +290,7 @@ impl Run {
         }
         self.ask_last_will(now);
         self.keep_deadline(now);
+        self.look_after_rest(now);
         self.climb(now);
         if self.ladder.is_none() {
             self.go_on_pausing(now);

@@ -5,6 +5,8 @@
 //! except SIGKILL to its own children when told so. It is not in the run's control group: it must outlive a kill.
 
 mod birth;
+mod discard;
+mod keep;
 mod work;
 
 pub(crate) use birth::be_born;
@@ -99,6 +101,8 @@ impl Shim {
                 .map(|k| PollFd::new(k.as_fd(), PollFlags::POLLIN)),
         );
         fds.extend(status.map(|s| PollFd::new(s, PollFlags::POLLIN)));
+        let unread = self.work.iter().flat_map(|work| work.unread(now));
+        fds.extend(unread.map(|end| PollFd::new(end, PollFlags::POLLIN)));
         match poll(&mut fds, timeout) {
             Ok(_) | Err(nix::errno::Errno::EINTR) => {}
             Err(errno) => return Err(errno.into()),
@@ -125,16 +129,21 @@ impl Shim {
                         self.keeper = None;
                     }
                 },
-                Ok(ToShim::KillAll) => {
-                    if let Some(work) = &mut self.work {
-                        work.kill_all();
-                    }
-                }
+                Ok(ToShim::KillAll) => self.tell_work(Work::kill_all),
+                Ok(ToShim::Stopping) => self.tell_work(Work::stopping),
+                Ok(ToShim::Keep(left)) => self.tell_work(|work| work.keep(left.into())),
+                Ok(ToShim::Discard) => self.tell_work(|work| work.discard_from(0)),
                 // Neither a second job nor an unknown word is ever sent; a keeper that sends one is not ours.
                 Ok(ToShim::Job(_)) | Err(_) => self.keeper = None,
             },
             Ok(Received::WouldBlock) => {}
             Ok(Received::Eof) | Err(_) => self.keeper = None,
+        }
+    }
+
+    fn tell_work(&mut self, word: impl FnOnce(&mut Work)) {
+        if let Some(work) = &mut self.work {
+            word(work);
         }
     }
 

@@ -1,5 +1,6 @@
 //! A shim's run: from the clone to the last exit of its tree.
 
+use super::{discard::Discard, keep::Rest};
 use crate::{
     attributes::OOM_SCORE_ADJ,
     cgroup, clock,
@@ -22,8 +23,8 @@ use crate::{
     },
 };
 use kennel_lifecycle::{
-    Exit, Policy, Proof, Rlimit, RunId, Signal, SignalScope, SignalSender, StartFailure,
-    StartStage, StopStep, TreeVerdict, ladder::Ladder, recovery::ExitRecord,
+    Exit, LeaderExit, Policy, Proof, Rlimit, RunId, Signal, SignalScope, SignalSender,
+    StartFailure, StartStage, StopStep, TreeVerdict, ladder::Ladder, recovery::ExitRecord,
 };
 use nix::errno::Errno;
 use std::{
@@ -51,9 +52,12 @@ const STEPS_WILLED_MAX: usize = 16;
 /// Most exits collected before the keeper is listened to again.
 const REAPED_AT_ONCE_MAX: usize = 1024;
 
+/// Between two looks at the control group of a run that has kept somebody.
+const KEPT_LOOK_MS: u64 = 1_000;
+
 /// How far the child has come, by what it wrote into the status pipe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
+pub(super) enum Stage {
     /// It sets itself up.
     SettingUp,
     /// It waits.
@@ -69,22 +73,24 @@ enum Stage {
 /// One run.
 pub(super) struct Work {
     run_dir: PathBuf,
-    policy: Policy,
+    pub(super) policy: Policy,
     placement: Placement,
     child: WireChild,
     rlimits: Vec<WireRlimit>,
-    tree: Tree,
+    pub(super) tree: Tree,
     status: Option<OwnedFd>,
     heard: Vec<u8>,
-    stage: Stage,
+    pub(super) stage: Stage,
     /// No command was promised to the keeper: it never heard `Prepared`.
     unannounced: bool,
-    leader_reaped: bool,
+    pub(super) leader_reaped: bool,
     childless: bool,
-    record: ExitRecord,
+    pub(super) record: ExitRecord,
     will: Will,
-    ladder: Option<Ladder>,
-    killing_since: Option<u64>,
+    pub(super) ladder: Option<Ladder>,
+    pub(super) killing_since: Option<u64>,
+    pub(super) rest: Rest,
+    pub(super) discard: Discard,
     /// How often SIGKILL went to the children.
     kill_rounds: u64,
     look_at: Option<u64>,
@@ -103,6 +109,11 @@ impl Work {
         let spec = memfd::read(next()?, CHILD_BYTES_MAX).map_err(|e| prepare(&e))?;
         let child: WireChild = wire::decode(&spec).map_err(|e| prepare(&e))?;
         let (stdin, stdout, stderr, gate) = (next()?, next()?, next()?, next()?);
+        let policy = Policy::from(job.policy);
+        let unread = match policy.on_leader_exit {
+            LeaderExit::Keep => vec![next()?, next()?],
+            LeaderExit::Stop | LeaderExit::Drain { .. } => Vec::new(),
+        };
         let born_in = match (&job.cgroup, job.placement) {
             (Some(_), Placement::ByClone) => Some(next()?),
             _ => None,
@@ -118,7 +129,7 @@ impl Work {
         let shim = std::process::id().cast_signed();
         Ok(Self {
             run_dir: job.run_dir.into(),
-            policy: job.policy.into(),
+            policy,
             placement: job.placement,
             child,
             rlimits: job.attributes.rlimits,
@@ -146,6 +157,8 @@ impl Work {
             ladder: None,
             killing_since: None,
             kill_rounds: 0,
+            rest: Rest::Undecided,
+            discard: Discard::new(unread),
             look_at: None,
             words: Vec::new(),
         })
@@ -162,7 +175,13 @@ impl Work {
     /// When to take the next step without any event.
     pub(super) fn wake_at(&self) -> Option<u64> {
         let ladder = self.ladder.as_ref().and_then(Ladder::wake_at);
-        [ladder, self.look_at].into_iter().flatten().min()
+        let discard = self.discard.begins_at(clock::boot_ms());
+        [ladder, self.look_at, discard].into_iter().flatten().min()
+    }
+
+    /// What may be thrown away when there is some of it.
+    pub(super) fn unread(&self, now: u64) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.discard.waits_for(now)
     }
 
     /// From here on SIGKILL to all children, until none is left.
@@ -315,9 +334,10 @@ impl Work {
             self.words
                 .push((FromShim::Exited { at_us, exit, rest }, None));
         }
-        if !keeper_lives {
+        if !keeper_lives && !self.keeps_alone(now) {
             self.climb(now);
         }
+        self.discard.read_away(now);
         if self.childless {
             return self.finish(now, keeper_lives);
         }
@@ -376,7 +396,7 @@ impl Work {
         }
     }
 
-    fn write_record(&mut self) {
+    pub(super) fn write_record(&mut self) {
         // A directory that is gone or full takes the last will with it; the keeper is told all the same.
         if !self.unannounced {
             let _ = self.will.write(&self.run_dir, &self.record);
@@ -411,7 +431,7 @@ impl Work {
         if self.unannounced {
             return true;
         }
-        if self.record.tree.is_none() {
+        if matches!(self.record.tree, None | Some(TreeVerdict::Kept(_))) {
             // A control group sees everybody; without one, some are seen by their marker alone.
             let elsewhere = if self.record.never_ran || self.tree.cgroup.is_some() {
                 Vec::new()
@@ -443,7 +463,12 @@ impl Work {
                 if self.killing_since.is_some() {
                     let _ = cgroup::kill(&group);
                 }
-                self.look_at = Some(now + EMPTY_LOOK_MS);
+                let wait = if self.rest == Rest::Kept {
+                    KEPT_LOOK_MS
+                } else {
+                    EMPTY_LOOK_MS
+                };
+                self.look_at = Some(now + wait);
                 return false;
             }
             self.record.census = Some(clock::wall());

@@ -5,9 +5,9 @@ use super::{
     WireChild, WireListing, WireMember, WireShots, decode, encode,
     mirror::{
         WireCgroup, WireDeadline, WireExit, WireFact, WireFailure, WireHolds, WireHost,
-        WireIdentity, WireLeftover, WireLeftovers, WireLimits, WirePlan, WirePolicy, WireProcess,
-        WireProof, WireRecord, WireRlimit, WireShot, WireShotResult, WireStage, WireTarget,
-        WireVerdict,
+        WireIdentity, WireLeaderExit, WireLeftover, WireLeftovers, WireLimits, WirePlan,
+        WirePolicy, WireProcess, WireProof, WireRecord, WireResource, WireRlimit, WireShot,
+        WireShotResult, WireStage, WireTarget, WireVerdict,
         certificate::{WireScope, WireSender, WireStep},
     },
 };
@@ -36,6 +36,9 @@ fn policy() -> WirePolicy {
         stop: plan(),
         max_runtime_ms: Some(300),
         limits: WireLimits::default(),
+        on_leader_exit: WireLeaderExit::Drain {
+            timeout_ms: Some(300),
+        },
     }
 }
 
@@ -73,10 +76,10 @@ fn requests_have_these_bytes() {
     };
     check(
         &prepare,
-        "010101e78a8d09022f72011e00882701ac02000000000000000000",
+        "010101e78a8d09022f72011e00882701ac020000000000000000000101ac02",
     );
     let files = WireRlimit {
-        resource: super::mirror::limits::WireResource::OpenFiles,
+        resource: WireResource::OpenFiles,
         soft: 1,
         hard: u64::MAX,
     };
@@ -100,6 +103,9 @@ fn requests_have_these_bytes() {
     check(&stop, "010405011e008827");
     check(&ToKeeper::Interrupt { seq: 2, run: 5 }, "01050205");
     check(&ToKeeper::Acknowledge { run: 5 }, "010805");
+    check(&ToKeeper::KeepRest { run: 5 }, "010e05");
+    check(&WireLeaderExit::Stop, "0100");
+    check(&WireLeaderExit::Keep, "0102");
     let signal = ToKeeper::Signal {
         seq: 2,
         run: 5,
@@ -189,6 +195,13 @@ fn answers_and_reports_have_these_bytes() {
 #[test]
 fn words_of_and_to_shims_have_these_bytes() {
     check(&ToShim::KillAll, "0101");
+    check(&ToShim::Stopping, "0102");
+    let left = WireLeftovers {
+        processes: Vec::new(),
+        unlisted: 2,
+    };
+    check(&ToShim::Keep(left), "01030002");
+    check(&ToShim::Discard, "0104");
     check(&FromShim::NotReleased, "0102");
     check(&FromShim::Executed, "0103");
     let exited = FromShim::Exited {

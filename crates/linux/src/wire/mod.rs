@@ -7,8 +7,8 @@ mod golden;
 pub(crate) mod mirror;
 
 use mirror::{
-    WireCgroup, WireFact, WireFailure, WireHost, WireIdentity, WireObservation, WirePlan,
-    WirePolicy, WireProcess, WireSignalResult, WireTarget,
+    WireCgroup, WireFact, WireFailure, WireHost, WireIdentity, WireLeftovers, WireObservation,
+    WirePlan, WirePolicy, WireProcess, WireSignalResult, WireTarget,
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::io;
@@ -82,6 +82,9 @@ pub(crate) enum ToKeeper {
     },
     Tree {
         seq: u64,
+        run: u128,
+    },
+    KeepRest {
         run: u128,
     },
 }
@@ -173,12 +176,19 @@ pub(crate) struct WireRecorded {
     pub(crate) run_dir: String,
 }
 
-/// Keeper to shim. With child, stdin, stdout, stderr, gate, and the control group where there is one.
+/// Keeper to shim. With child, stdin, stdout, stderr, gate, the read ends of both outputs where the rest may be left
+/// alone, and the control group where there is one.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum ToShim {
     Job(Box<Job>),
     /// SIGKILL to all children until none is left.
     KillAll,
+    /// A stop is on its way: what ends from here on has not ended by itself.
+    Stopping,
+    /// The leader has ended by itself, and these are left alone.
+    Keep(WireLeftovers),
+    /// Nobody reads the outputs any more: what is written is to be thrown away.
+    Discard,
 }
 
 /// What a shim is to do.

@@ -1,7 +1,7 @@
 //! Keeper and server of a test, and what a scenario has at hand.
 
 use crate::scenarios;
-use kennel_lifecycle::{Policy, RunId, ladder::StopPlan};
+use kennel_lifecycle::{LeaderExit, Policy, RunId, ladder::StopPlan};
 use kennel_linux::{
     client::{
         ChildSpec, ClientError, Fact, KeeperClient, KeeperEvent, KeeperEvents, KeeperHello,
@@ -281,6 +281,7 @@ impl Stage {
                 stop: StopPlan::abort(Duration::from_secs(2)),
                 max_runtime: None,
                 limits: kennel_lifecycle::RunLimits::default(),
+                on_leader_exit: LeaderExit::Stop,
             },
         };
         (run, spec)

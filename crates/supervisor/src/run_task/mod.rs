@@ -139,7 +139,7 @@ impl RunTask {
         Self {
             run: new.run,
             shared,
-            machine: Machine::new(),
+            machine: Machine::with(child.policy.on_leader_exit),
             new,
             child: Some(child),
             times: Times::default(),

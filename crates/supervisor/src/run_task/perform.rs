@@ -33,6 +33,7 @@ impl RunTask {
                 self.write(Write::Stop(deadline));
             }
             Effect::StopTree(plan) => self.shared.kernel.stop(self.run, &plan),
+            Effect::KeepRest => self.shared.kernel.keep_rest(self.run),
             Effect::Interrupt => self.send_signal(),
             Effect::RecordState(state) => {
                 self.running_due = None;

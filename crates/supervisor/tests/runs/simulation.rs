@@ -8,8 +8,8 @@ use crate::{
 };
 use async_trait::async_trait;
 use kennel_lifecycle::{
-    Exit, HostIdentity, NodeId, Outcome, ProcessIdentity, RowState, RunId, Signal, StartFailure,
-    StartStage, Timestamp,
+    Exit, HostIdentity, LeaderExit, NodeId, Outcome, ProcessIdentity, RowState, RunId, Signal,
+    StartFailure, StartStage, Timestamp,
     ladder::StopPlan,
     recovery::{Observation, Seen},
 };
@@ -97,6 +97,7 @@ impl Dice {
             output: vec![b'x'; usize::try_from(self.roll(2000)).unwrap()],
             last_words: vec![b'y'; usize::try_from(self.roll(2000)).unwrap()],
             exits_at_once: self.percent(20).then_some(0),
+            leaves_rest: self.percent(40),
             ..Nature::default()
         }
     }
@@ -237,7 +238,12 @@ impl Kernel for Shaky {
         tokio::spawn(async move {
             sleep(wait).await;
             world.end(run, killed());
+            world.end_rest(run);
         });
+    }
+
+    fn keep_rest(&self, run: RunId) {
+        self.world.keep_rest(run);
     }
 
     async fn signal(
@@ -456,7 +462,15 @@ async fn call_something(supervisor: &Supervisor, dice: &Dice, told: &Ends) {
     ][usize::try_from(dice.roll(4)).unwrap()];
     let call = async {
         match dice.roll(14) {
-            0..=4 => told.see(supervisor.spawn(call(Some(run))).await.ok().map(|s| s.run)),
+            0..=4 => {
+                let mut call = call(Some(run));
+                call.spec.on_leader_exit = match dice.roll(4) {
+                    0 => LeaderExit::Keep,
+                    1 => LeaderExit::Drain { timeout: None },
+                    _ => LeaderExit::Stop,
+                };
+                told.see(supervisor.spawn(call).await.ok().map(|s| s.run));
+            }
             5 => {
                 let wait = [
                     AbortWait::None,

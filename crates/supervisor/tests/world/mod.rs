@@ -7,9 +7,9 @@
 
 use async_trait::async_trait;
 use kennel_lifecycle::{
-    Deadline, Exit, HostIdentity, KeeperEpoch, LimitPowers, NodeId, Outcome, ProcessIdentity,
-    Proof, Resource, RowState, RunId, RunIdentity, RunKind, RunLimits, RunSpec, Signal,
-    StartFailure, StartStage, Timeouts, Timestamp, TreeVerdict,
+    Deadline, Exit, HostIdentity, KeeperEpoch, LeaderExit, Leftover, Leftovers, LimitPowers,
+    NodeId, Outcome, ProcessIdentity, Proof, Resource, RowState, RunId, RunIdentity, RunKind,
+    RunLimits, RunSpec, Signal, StartFailure, StartStage, Timeouts, Timestamp, TreeVerdict,
     ladder::StopPlan,
     recovery::{CgroupSeen, ExitRecord, Host, Observation, Seen},
 };
@@ -58,6 +58,8 @@ pub struct Nature {
     pub cgroup_refused: Option<String>,
     /// Its output is something that cannot be waited for.
     pub unreadable: bool,
+    /// Somebody outlives the leader, and holds the output.
+    pub leaves_rest: bool,
 }
 
 #[derive(Debug)]
@@ -65,6 +67,9 @@ pub struct Child {
     nature: Nature,
     pub released: bool,
     pub alive: bool,
+    /// The leader has ended, and somebody is left.
+    pub rest: bool,
+    on_leader_exit: LeaderExit,
     pipes: Option<(PipeWriter, PipeWriter)>,
     stop_plans: Vec<StopPlan>,
 }
@@ -243,11 +248,23 @@ impl World {
         let dies = child.nature.temper == Temper::Obeys || plan.kill_after.is_zero();
         drop(state);
         if dies {
+            self.end_rest(run);
             let exit = Exit::Signal {
                 signal: Signal::TERM,
                 core_dumped: false,
             };
             self.end(run, exit);
+        }
+    }
+
+    /// Whom the leader has left behind ends, if there is anybody.
+    pub fn end_rest(&self, run: RunId) {
+        let mut state = self.state.lock().unwrap();
+        let child = state.children.get_mut(&run).unwrap();
+        if std::mem::take(&mut child.rest) {
+            child.pipes = None;
+            drop(state);
+            self.report(run, Fact::TreeEnded(TreeVerdict::Empty(Proof::Echild)));
         }
     }
 
@@ -272,6 +289,15 @@ impl World {
             return;
         };
         child.alive = false;
+        let by_itself = child.stop_plans.is_empty();
+        if child.nature.leaves_rest && by_itself && child.on_leader_exit != LeaderExit::Stop {
+            child.rest = true;
+            if let Some((stdout, _)) = &mut child.pipes {
+                stdout.write_all(&child.nature.last_words).unwrap();
+            }
+            drop(state);
+            return self.report(run, Fact::LeaderExited(exit));
+        }
         if let Some((mut stdout, _)) = child.pipes.take() {
             stdout.write_all(&child.nature.last_words).unwrap();
         }
@@ -284,9 +310,21 @@ impl World {
     }
 }
 
+/// Who is left where somebody is.
+pub fn daemon() -> Leftovers {
+    Leftovers {
+        processes: vec![Leftover {
+            pid: 77,
+            start_ticks: 9,
+            name: "daemon".into(),
+        }],
+        unlisted: 0,
+    }
+}
+
 #[async_trait]
 impl Kernel for World {
-    async fn prepare(&self, run: RunId, _: &ChildSpec) -> Result<Prepared, ClientError> {
+    async fn prepare(&self, run: RunId, spec: &ChildSpec) -> Result<Prepared, ClientError> {
         tokio::task::yield_now().await;
         let mut state = self.state.lock().unwrap();
         let nature = state.natures.get(&run).unwrap_or(&state.nature).clone();
@@ -307,6 +345,8 @@ impl Kernel for World {
             nature,
             released: false,
             alive: true,
+            rest: false,
+            on_leader_exit: spec.policy.on_leader_exit,
             pipes: Some((stdout_writer, stderr_writer)),
             stop_plans: Vec::new(),
         };
@@ -388,6 +428,20 @@ impl Kernel for World {
             );
         }
         self.climb(run, plan);
+    }
+
+    fn keep_rest(&self, run: RunId) {
+        let state = self.state.lock().unwrap();
+        let child = state.children.get(&run).unwrap();
+        assert!(
+            child.stop_plans.is_empty(),
+            "kept while a stop is on its way"
+        );
+        let kept = child.rest;
+        drop(state);
+        if kept {
+            self.report(run, Fact::TreeEnded(TreeVerdict::Kept(daemon())));
+        }
     }
 
     async fn interrupt(&self, _: RunId) -> Result<SignalResult, ClientError> {
@@ -710,6 +764,7 @@ pub fn call(run: Option<RunId>) -> SpawnCall {
             grace: Some(Duration::from_secs(1)),
             timeouts: Timeouts::default(),
             limits: RunLimits::default(),
+            on_leader_exit: LeaderExit::Stop,
         },
         spec_document: "{}".into(),
         spec_digest: vec![1],

@@ -7,7 +7,7 @@ use crate::{
     spawn::{self, failure},
     wire::{self, Answer, Job, ToShim, mirror::WireFailure},
 };
-use kennel_lifecycle::{CgroupIdentity, Policy, RunId, StartFailure, StartStage};
+use kennel_lifecycle::{CgroupIdentity, LeaderExit, Policy, RunId, StartFailure, StartStage};
 use nix::{
     fcntl::OFlag,
     sys::epoll::{EpollEvent, EpollFlags},
@@ -195,6 +195,10 @@ impl Keeper {
             pipes.stderr.1.as_fd(),
             pipes.gate.0.as_fd(),
         ];
+        if policy.on_leader_exit == LeaderExit::Keep {
+            // Whoever is kept may go on writing when nobody reads any more.
+            fds.extend([pipes.stdout.0.as_fd(), pipes.stderr.0.as_fd()]);
+        }
         fds.extend(born_in.as_ref().map(AsFd::as_fd));
         fdpass::send(shim, &wire::encode(&job)?, &fds)
     }

@@ -6,7 +6,7 @@ use crate::{
     client::Fact,
     clock,
     keeper::pause::Pause,
-    marker,
+    marker, procfs,
     tree::{Root, Volley},
     wire::{PIDS_MAX, ToShim, mirror::WireSignalResult},
 };
@@ -19,6 +19,10 @@ impl Run {
     /// Starts the ladder, or shortens the one on its way.
     pub(in crate::keeper) fn stop(&mut self, plan: &StopPlan, now: u64) {
         self.shut_gate();
+        if self.ended {
+            // Who was kept is not the run's to stop any more.
+            return;
+        }
         if matches!(self.stage, Stage::Preparing { .. } | Stage::AtGate) {
             return;
         }
@@ -80,6 +84,7 @@ impl Run {
         let lost = tree.root == Root::Lost;
         let over = if lost {
             self.heard.leader_exited
+                && !self.shim_is_leaving()
                 && !self.cgroup.as_ref().is_some_and(populated)
                 && tree.members().is_empty()
         } else {
@@ -99,11 +104,18 @@ impl Run {
             self.over();
             return;
         }
-        if self.heard.childless && self.ladder.is_none() {
+        if self.heard.childless && self.ladder.is_none() && !self.drains() {
             // Somebody in the group is not below the shim: it belongs to the run all the same.
             self.ladder = Some(Ladder::start(&self.policy.stop, now));
         }
         self.kill_again(now, shutting_down);
+    }
+
+    /// A process that ends closes its files before it gives its children away: until then they are not found here.
+    fn shim_is_leaving(&self) -> bool {
+        self.leaving_shim.is_some_and(|(pid, start_ticks)| {
+            procfs::stat(pid).is_ok_and(|s| s.start_ticks == start_ticks && !s.is_dead())
+        })
     }
 
     fn kill_again(&mut self, now: u64, shutting_down: bool) {

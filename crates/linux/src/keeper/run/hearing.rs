@@ -5,6 +5,7 @@ use crate::{
     client::Fact,
     clock, exit_record,
     pidfd::PidFd,
+    procfs,
     tree::{Root, Tree},
     wire::{Answer, FromShim, mirror::WireIdentity},
 };
@@ -119,7 +120,7 @@ impl Run {
         self.acknowledged = true;
     }
 
-    /// The leader has ended. The rest of its tree, if there is one, is ended by the run's own plan.
+    /// The leader has ended. What becomes of the rest of its tree is said by the run's policy.
     fn leader_ended(&mut self, at: Timestamp, exit: Exit, rest: bool, now: u64) {
         if std::mem::replace(&mut self.heard.leader_exited, true) {
             return;
@@ -131,8 +132,8 @@ impl Run {
         if rest || self.shim.is_none() {
             self.tell_leftovers();
         }
-        if rest && self.ladder.is_none() {
-            self.ladder = Some(Ladder::start(&self.policy.stop, now));
+        if self.ladder.is_none() {
+            self.leader_left(rest, now);
         }
     }
 
@@ -163,6 +164,10 @@ impl Run {
             return;
         }
         if let Some(tree) = &mut self.tree {
+            if let Root::Shim(pid) = tree.root {
+                let stat = procfs::stat(pid).ok().filter(|stat| !stat.is_dead());
+                self.leaving_shim = stat.map(|stat| (pid, stat.start_ticks));
+            }
             tree.root = Root::Lost;
         }
         // Whether a released child was executed is not known any more, so nothing is said of it: it may have run.

@@ -154,6 +154,7 @@ fn new(run_dir: &std::path::Path) -> Run {
             stop: StopPlan::abort(std::time::Duration::ZERO),
             max_runtime: None,
             limits: kennel_lifecycle::RunLimits::default(),
+            on_leader_exit: kennel_lifecycle::LeaderExit::Stop,
         },
         run_dir: run_dir.to_owned(),
         cgroup: Err("none".into()),

@@ -1,0 +1,39 @@
+//! The rest of a tree whose leader has ended by itself, where it is not stopped for that.
+
+use super::Machine;
+use crate::{Announcement, Effect, LeaderExit, Phase, StopOrder, Timestamp};
+
+impl Machine {
+    /// The leader's end was told for the first time. A stop that has been accepted means the whole tree.
+    pub(super) fn decide_on_rest(&mut self, phase: &Phase) {
+        let stopping = matches!(phase, Phase::Stopping { .. });
+        if self.on_leader_exit == LeaderExit::Keep && !stopping && self.ends.tree.is_none() {
+            self.effects.push(Effect::KeepRest);
+        }
+    }
+
+    /// Whether somebody may still be there who is not being stopped.
+    pub(super) fn rest_goes_on(&self, stop: Option<&StopOrder>) -> bool {
+        matches!(self.on_leader_exit, LeaderExit::Drain { .. })
+            && stop.is_none()
+            && self.unrecorded.is_none()
+            && self.ends.tree.is_none()
+    }
+
+    /// A stop goes out after the leader's end. Where the rest would have gone on, it is what ends the run.
+    pub(super) fn stop_rest(
+        &mut self,
+        stop: Option<StopOrder>,
+        deadline: Option<Timestamp>,
+    ) -> Option<StopOrder> {
+        let ordered = self.order_stop();
+        if self.on_leader_exit == LeaderExit::Stop || stop.is_some() {
+            return stop;
+        }
+        if let (Some(order), Some(deadline)) = (&ordered, deadline) {
+            let order = order.clone();
+            self.announce(Announcement::Stopping { order, deadline });
+        }
+        ordered
+    }
+}

@@ -1,0 +1,144 @@
+//! The rest of a tree whose leader has ended by itself: stopped, drained, or left alone, as the run's policy says.
+//!
+//! A stop that is on its way, from whomever, means the whole tree, and then nothing here applies.
+
+use super::{Run, Stage};
+use crate::{
+    client::Fact,
+    keeper::pause::Pause,
+    tree::{Root, Tree},
+    wire::{ToShim, mirror::WireSignalResult},
+};
+use kennel_lifecycle::{LeaderExit, TreeVerdict, ladder::Ladder};
+
+/// How the rest of the tree stands.
+#[derive(Default)]
+pub(super) enum Rest {
+    /// The leader lives, or whatever is left is being stopped.
+    #[default]
+    Followed,
+    /// It goes on until the last of it has ended; at this time it is stopped.
+    Drains { until: Option<u64> },
+    /// It is to be left alone, once the server has said that no stop is on its way.
+    ToKeep { confirmed: bool },
+    /// It was left alone: the run has ended without it.
+    Kept,
+}
+
+impl Run {
+    /// The leader has ended while no stop was on its way; `alive` says whether the shim has other children.
+    pub(super) fn leader_left(&mut self, alive: bool, now: u64) {
+        let policy = if self.stage == Stage::Ran {
+            self.policy.on_leader_exit
+        } else {
+            LeaderExit::Stop
+        };
+        match policy {
+            LeaderExit::Stop => {
+                if alive {
+                    self.ladder = Some(Ladder::start(&self.policy.stop, now));
+                }
+            }
+            LeaderExit::Drain { timeout } => {
+                self.let_go();
+                let millis = |t: std::time::Duration| u64::try_from(t.as_millis());
+                let until = timeout.map(|t| now.saturating_add(millis(t).unwrap_or(u64::MAX)));
+                self.rest = Rest::Drains { until };
+            }
+            LeaderExit::Keep => {
+                self.let_go();
+                self.rest = Rest::ToKeep { confirmed: false };
+            }
+        }
+    }
+
+    /// Nobody could ask for a paused rest to be resumed: the pause ends with the leader.
+    fn let_go(&mut self) {
+        let Some(tree) = &self.tree else { return };
+        self.pause.end(tree);
+        if let Some(waiting) = self.pause.interrupted() {
+            self.answer_signal(waiting, WireSignalResult::Partial(Vec::new()));
+        }
+        self.pause = Pause::None;
+    }
+
+    /// No stop is on its way: the rest may be left alone.
+    pub(in crate::keeper) fn keep_rest(&mut self) {
+        if let Rest::ToKeep { confirmed } = &mut self.rest {
+            *confirmed = true;
+        }
+    }
+
+    /// Whether the end of the leader was enough for the server that is gone now: nobody else can say any more
+    /// whether a stop was on its way, and none has reached this process.
+    pub(super) fn keeps_without_server(&mut self) -> bool {
+        self.keep_rest();
+        self.ladder.is_none() && matches!(self.rest, Rest::ToKeep { .. } | Rest::Kept)
+    }
+
+    /// Whether the rest lives on although nobody is below the shim, or may.
+    pub(super) fn drains(&self) -> bool {
+        matches!(self.rest, Rest::Drains { .. })
+    }
+
+    /// Whether somebody was left alone, and the shim is there to reap them.
+    pub(in crate::keeper) fn keeps(&self) -> bool {
+        matches!(self.rest, Rest::Kept) && self.shim.is_some()
+    }
+
+    /// When to look after the rest without any event.
+    pub(super) fn rest_wakes_at(&self, again: u64) -> Option<u64> {
+        match &self.rest {
+            Rest::Drains { until } if self.ladder.is_none() => *until,
+            Rest::ToKeep { confirmed: true } if self.ladder.is_none() => Some(again),
+            _ => None,
+        }
+    }
+
+    /// Ends a drain whose time is over, and keeps whom it was said to keep.
+    pub(super) fn look_after_rest(&mut self, now: u64) {
+        if self.ladder.is_some() {
+            return self.tell_shim_of_stop();
+        }
+        match self.rest {
+            Rest::Drains { until: Some(at) } if now >= at => {
+                self.ladder = Some(Ladder::start(&self.policy.stop, now));
+            }
+            // A shim that has no child left, or is gone itself, keeps nobody.
+            Rest::ToKeep { confirmed: true } if !self.heard.childless => self.keep(),
+            Rest::Followed | Rest::Drains { .. } | Rest::ToKeep { .. } | Rest::Kept => {}
+        }
+    }
+
+    /// Should this process die before the leader does, the shim must not take what follows for the leader's own end.
+    fn tell_shim_of_stop(&mut self) {
+        let keeps = self.policy.on_leader_exit == LeaderExit::Keep;
+        if keeps && !std::mem::replace(&mut self.shim_knows_of_stop, true) {
+            self.for_shim.push(ToShim::Stopping);
+        }
+    }
+
+    fn keep(&mut self) {
+        let of_shim = |tree: &&Tree| matches!(tree.root, Root::Shim(_));
+        let Some(left) = self.tree.as_ref().filter(of_shim).map(Tree::leftovers) else {
+            return;
+        };
+        if left.is_empty() {
+            // The shim is about to say that nobody is left.
+            return;
+        }
+        self.for_shim.push(ToShim::Keep(left.clone().into()));
+        self.tell(Fact::TreeEnded(TreeVerdict::Kept(left)));
+        self.over();
+        self.rest = Rest::Kept;
+    }
+
+    /// The outcome is durable, or nobody is there any more to make it so.
+    pub(in crate::keeper) fn acknowledge(&mut self) {
+        let first = !std::mem::replace(&mut self.acknowledged, true);
+        if first && self.keeps() {
+            // The server has read what there was to read.
+            self.for_shim.push(ToShim::Discard);
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! The outputs of a run that has ended and has kept somebody: read and thrown away, so that whoever goes on writing
+//! neither waits for ever nor dies of SIGPIPE.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// Bytes that are read at once.
+const READ_BYTES: usize = 64 * 1024;
+/// Most reads of one stream before the shim looks at its children again.
+const READS_MAX: usize = 16;
+
+/// Read ends of both outputs; nothing is read before it is time.
+pub(super) struct Discard {
+    ends: Vec<OwnedFd>,
+    from: Option<u64>,
+}
+
+impl Discard {
+    pub(super) fn new(ends: Vec<OwnedFd>) -> Self {
+        Self { ends, from: None }
+    }
+
+    /// Begins at this time, or earlier if that was said before.
+    pub(super) fn begin(&mut self, at: u64) {
+        self.from = Some(self.from.map_or(at, |from| from.min(at)));
+    }
+
+    /// When it begins, if it has not.
+    pub(super) fn begins_at(&self, now: u64) -> Option<u64> {
+        self.from.filter(|at| *at > now && !self.ends.is_empty())
+    }
+
+    /// What to wait for.
+    pub(super) fn waits_for(&self, now: u64) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let begun = self.from.is_some_and(|at| now >= at);
+        self.ends.iter().filter(move |_| begun).map(AsFd::as_fd)
+    }
+
+    /// Reads what is there; a stream that has ended is let go.
+    pub(super) fn read_away(&mut self, now: u64) {
+        if self.from.is_none_or(|at| now < at) {
+            return;
+        }
+        let mut buffer = vec![0; READ_BYTES];
+        self.ends.retain(|end| {
+            for _ in 0..READS_MAX {
+                match nix::unistd::read(end, &mut buffer) {
+                    Ok(0) => return false,
+                    Ok(_) | Err(nix::errno::Errno::EINTR) => {}
+                    Err(_) => return true,
+                }
+            }
+            true
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nix::{fcntl::OFlag, unistd::pipe2};
+
+    #[test]
+    fn what_is_written_is_read_away_once_it_is_time_and_the_end_is_noticed() {
+        let (read, write) = pipe2(OFlag::O_NONBLOCK).expect("a pipe");
+        let mut discard = Discard::new(vec![read]);
+        discard.begin(20);
+        discard.begin(10);
+        while nix::unistd::write(&write, &[0; 4096]).is_ok() {}
+        discard.read_away(9);
+        assert!(nix::unistd::write(&write, b"x").is_err(), "it is full");
+        assert_eq!(discard.begins_at(9), Some(10));
+        assert_eq!(discard.waits_for(9).count(), 0);
+
+        assert_eq!(discard.waits_for(10).count(), 1);
+        discard.read_away(10);
+        assert!(nix::unistd::write(&write, b"x").is_ok(), "there is room");
+        drop(write);
+        discard.read_away(11);
+        assert_eq!(discard.waits_for(11).count(), 0);
+    }
+}

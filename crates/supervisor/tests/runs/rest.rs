@@ -1,0 +1,140 @@
+//! What becomes of the rest of a tree when its leader has ended by itself.
+
+use crate::{
+    abort,
+    world::{Nature, Stage, call, daemon, new_run, open_row, seen},
+};
+use kennel_lifecycle::{
+    EndReason, Exit, LeaderExit, Refusal, RunId, RunState, Signal, StreamsEnd, TreeVerdict,
+    recovery::{CgroupSeen, ExitRecord, Seen},
+};
+use kennel_linux::client::{KeeperEvent, SignalTarget};
+use kennel_store::Desired;
+use kennel_supervisor::{CallError, Condition, SignalCall};
+use std::collections::HashMap;
+
+const DRAIN: LeaderExit = LeaderExit::Drain { timeout: None };
+
+/// A run whose leader leaves somebody behind who holds the output.
+async fn leaving_one(policy: LeaderExit) -> (Stage, RunId) {
+    let stage = Stage::set(Nature {
+        output: b"said".to_vec(),
+        leaves_rest: true,
+        ..Nature::default()
+    })
+    .await;
+    let mut call = call(None);
+    call.spec.on_leader_exit = policy;
+    let run = stage.supervisor.spawn(call).await.unwrap().run.run;
+    (stage, run)
+}
+
+async fn leader_exited(stage: &Stage, run: RunId) {
+    stage.exits(run, 0);
+    let waited = stage.supervisor.wait(run, Condition::LeaderExited).await;
+    assert!(waited.unwrap().reached);
+}
+
+fn hang_up(run: RunId) -> SignalCall {
+    SignalCall {
+        run,
+        signal: Signal::HUP,
+        target: SignalTarget::Tree,
+        request_id: None,
+    }
+}
+
+#[tokio::test]
+async fn a_drain_may_be_signalled_and_is_ended_by_an_abort() {
+    let (stage, run) = leaving_one(DRAIN).await;
+    leader_exited(&stage, run).await;
+    let view = stage.supervisor.get(run).await.unwrap();
+    assert_eq!(
+        (view.state, view.exit),
+        (RunState::Stopping, Some(Exit::Code(0)))
+    );
+    stage.supervisor.signal(hang_up(run)).await.unwrap();
+    assert_eq!(stage.kernel().signals.len(), 1);
+    let refused = stage.supervisor.pause(run).await;
+    assert!(matches!(refused, Err(CallError::Refused { .. })));
+
+    let view = stage.supervisor.abort(abort(run)).await.unwrap();
+    let outcome = view.outcome.unwrap();
+    assert!(matches!(outcome.reason, EndReason::Aborted { .. }));
+    assert_eq!(outcome.exit, Some(Exit::Code(0)));
+    assert!(matches!(outcome.tree, TreeVerdict::Empty(_)));
+    assert_eq!(view.state, RunState::Cancelled);
+}
+
+#[tokio::test]
+async fn a_shutdown_ends_a_drain() {
+    let (stage, run) = leaving_one(DRAIN).await;
+    leader_exited(&stage, run).await;
+    stage.tell(KeeperEvent::Shutdown);
+    assert_eq!(stage.exit.await.unwrap(), 0);
+    let outcome = stage.world.store.row(run).unwrap().outcome.unwrap();
+    assert_eq!(outcome.reason, EndReason::ServerShutdown);
+    assert!(matches!(outcome.tree, TreeVerdict::Empty(_)));
+}
+
+#[tokio::test]
+async fn a_run_that_keeps_somebody_ends_at_once_and_is_not_signalled_afterwards() {
+    let (stage, run) = leaving_one(LeaderExit::Keep).await;
+    stage.exits(run, 3);
+    let waited = stage.supervisor.wait(run, Condition::Ended).await.unwrap();
+    let outcome = waited.run.outcome.unwrap();
+    assert_eq!(outcome.reason, EndReason::Exited);
+    assert_eq!(outcome.exit, Some(Exit::Code(3)));
+    assert_eq!(outcome.tree, TreeVerdict::Kept(daemon()));
+    // Whoever was kept holds it still.
+    assert_eq!(outcome.streams, Some(StreamsEnd::Cut));
+    assert_eq!(waited.run.times.tree_empty, None);
+    let row = stage.world.store.row(run).unwrap();
+    assert_eq!(row.outcome.unwrap(), outcome);
+
+    let again = stage.supervisor.abort(abort(run)).await.unwrap();
+    assert_eq!(again.outcome, Some(outcome));
+    let refused = stage.supervisor.signal(hang_up(run)).await;
+    let Err(CallError::Refused { refusal, .. }) = refused else {
+        panic!("{refused:?}")
+    };
+    assert_eq!(refusal, Refusal::Ended);
+    assert!(stage.kernel().children[&run].rest, "it was left alone");
+}
+
+#[tokio::test]
+async fn an_abort_means_the_whole_tree_whatever_the_policy_is() {
+    for policy in [DRAIN, LeaderExit::Keep] {
+        let (stage, run) = leaving_one(policy).await;
+        let view = stage.supervisor.abort(abort(run)).await.unwrap();
+        let outcome = view.outcome.unwrap();
+        assert!(matches!(outcome.reason, EndReason::Aborted { .. }));
+        assert!(matches!(outcome.tree, TreeVerdict::Empty(_)), "{outcome:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_start_closes_a_run_that_kept_somebody_and_ends_whom_an_abort_was_for() {
+    let (kept, stopped) = (RunId::from_u128(1), RunId::from_u128(2));
+    let record = ExitRecord {
+        exit: Some(Exit::Code(0)),
+        tree: Some(TreeVerdict::Kept(daemon())),
+        never_ran: false,
+        steps: Vec::new(),
+        census: None,
+    };
+    let look = || seen(Seen::Gone, CgroupSeen::Populated, Some(record.clone()));
+    let mut rows = [kept, stopped].map(|run| open_row(new_run(run)));
+    rows[1].desired = Desired::Stop;
+    let orphans = HashMap::from([(kept, look()), (stopped, look())]);
+    let stage = Stage::with_rows(Nature::default(), rows.into(), orphans).await;
+    let end = async |run| {
+        let waited = stage.supervisor.wait(run, Condition::Ended).await.unwrap();
+        waited.run.outcome.unwrap()
+    };
+    let outcome = end(kept).await;
+    assert_eq!(outcome.tree, TreeVerdict::Kept(daemon()));
+    assert_eq!(outcome.exit, Some(Exit::Code(0)));
+    assert_eq!(end(stopped).await.reason, EndReason::OrphanTerminated);
+    assert_eq!(stage.kernel().orphans_ended, [stopped]);
+}

@@ -1,0 +1,572 @@
+//! What becomes of the rest of a tree when its leader ends by itself, on every way on which it may.
+
+use crate::with_and_without_cgroup;
+use kennel_edge::pb::{
+    self, AbortWait, LeaderExitAction, RunState, StreamsEnd, WaitCondition, tree_verdict::Verdict,
+};
+use kennel_tests::{
+    Footprint, Kennel, Options, PATIENCE, RunExt, SpecExt, eventually,
+    kennel::{kill_exactly, reap_orphans},
+    must,
+    procfs::Proc,
+    programs, sh,
+};
+use nix::sys::signal::Signal;
+use std::{fs, path::Path, time::Duration};
+
+with_and_without_cgroup!(
+    a_drain_goes_on_is_read_and_ends_with_the_last_of_the_tree,
+    a_drain_is_stopped_when_its_time_is_over,
+    an_abort_ends_a_drain,
+    a_shutdown_ends_a_drain,
+    who_is_kept_lives_on_and_is_named_and_the_run_ends,
+    a_leader_that_crashes_leaves_whom_it_kept,
+    a_run_that_could_keep_somebody_and_has_nobody_is_empty,
+    what_is_written_by_one_who_was_kept_harms_nobody,
+    an_abort_ends_all_of_a_tree_that_would_be_kept,
+    the_service_ends_without_those_who_were_kept,
+    a_dead_server_keeps_whom_the_leader_has_left,
+    a_dead_server_ends_a_tree_whose_leader_lives,
+    a_dead_server_ends_a_drain,
+    a_dead_keeper_keeps_whom_the_leader_has_left,
+    a_dead_keeper_ends_a_tree_whose_leader_lives,
+    a_dead_keeper_ends_a_drain,
+    a_keeper_that_dies_in_a_stop_keeps_nobody,
+    a_next_start_removes_what_one_who_was_kept_has_left,
+    a_killed_shim_keeps_nobody,
+    a_killed_shim_ends_a_drain,
+    a_pause_ends_with_its_leader_and_who_is_kept_runs,
+    a_pause_ends_with_its_leader_and_the_drain_goes_on,
+);
+
+/// A grace that a polite child never needs.
+const LONG_GRACE: Duration = Duration::from_secs(20);
+
+/// A leader that starts two more, one of them in a session of its own and without our marker, and ends as it is told
+/// to when the file is there.
+fn family(go: &Path, end: &str) -> pb::RunSpec {
+    let naughty = programs::naughty();
+    let naughty = naughty.display();
+    sh(&format!(
+        "{naughty} double-fork; {naughty} sleep & echo family; \
+         while [ ! -e '{}' ]; do sleep 0.02; done; {end}",
+        go.display()
+    ))
+    .grace(LONG_GRACE)
+}
+
+const DRAIN: (LeaderExitAction, Option<Duration>) = (LeaderExitAction::Drain, None);
+const KEEP: (LeaderExitAction, Option<Duration>) = (LeaderExitAction::Keep, None);
+
+/// A family under a policy.
+struct Scene {
+    kennel: Kennel,
+    run: pb::Run,
+    print: Footprint,
+    /// Those who are not the leader.
+    rest: Vec<Proc>,
+}
+
+impl Scene {
+    async fn set(options: Options, policy: (LeaderExitAction, Option<Duration>)) -> Self {
+        Self::with_end(options, policy, "exit 3").await
+    }
+
+    async fn with_end(
+        options: Options,
+        (action, timeout): (LeaderExitAction, Option<Duration>),
+        end: &str,
+    ) -> Self {
+        let kennel = Kennel::start(options).await;
+        let mut client = kennel.client().await;
+        let spec = family(&kennel.scratch().join("go"), end).on_leader_exit(action, timeout);
+        let run = must("spawn", client.spawn(spec).await);
+        client.hear_text(&run.run_id, "family").await;
+        let attempt = run.attempt();
+        let (leader, shim) = (attempt.pid, attempt.shim_pid);
+        let is_rest = |proc: &Proc| {
+            let words = proc.cmdline();
+            let is = |word: &str| words.iter().any(|w| w == word);
+            proc.pid != leader && (is("sleep") || is("in-own-session")) && !is("0.02")
+        };
+        let rest = eventually("both have begun", PATIENCE, || {
+            let all = kennel_tests::procfs::all();
+            let below = kennel_tests::procfs::descendants(&all, shim);
+            let rest: Vec<Proc> = below.into_iter().filter(is_rest).collect();
+            (rest.len() == 2).then_some(rest)
+        })
+        .await;
+        let print = Footprint::of_run(&run);
+        Self {
+            kennel,
+            run,
+            print,
+            rest,
+        }
+    }
+
+    fn leader_ends(&self) {
+        fs::write(self.kennel.scratch().join("go"), b"").expect("a file");
+    }
+
+    /// The leader's end, where the server is halted: shim and keeper have taken it in.
+    async fn leader_ends_unheard(&self) {
+        let keeper = self.kennel.keeper_pid();
+        let (leader, shim) = (self.run.attempt().pid, self.run.attempt().shim_pid);
+        self.leader_ends();
+        eventually("the leader is reaped", PATIENCE, || {
+            Proc::read(leader).is_none().then_some(())
+        })
+        .await;
+        // Who sleeps after that has said, or heard, what there was.
+        for pid in [shim, keeper] {
+            eventually("it rests", PATIENCE, || {
+                Proc::read(pid).filter(|proc| proc.state == 'S')
+            })
+            .await;
+        }
+    }
+
+    async fn leader_exited(&self) -> pb::Run {
+        let mut client = self.kennel.client().await;
+        let waited = client.wait(&self.run.run_id, WaitCondition::LeaderExited);
+        let (run, reached) = must("wait", waited.await);
+        assert!(reached);
+        run
+    }
+
+    async fn ended(&self) -> pb::Run {
+        let mut client = self.kennel.client().await;
+        must("wait", client.ended(&self.run.run_id).await)
+    }
+
+    fn halt_server(&self) -> Proc {
+        let server = self.kennel.server().expect("a server");
+        kill_exactly(&server, Signal::SIGSTOP);
+        server
+    }
+
+    fn all_live(&self) -> bool {
+        self.rest.iter().all(Proc::is_alive)
+    }
+
+    /// Ends those who were kept, and then nothing of the run is there any more, nor of what held it.
+    async fn clear(self) {
+        assert!(self.all_live());
+        let shim = Proc::read(self.run.attempt().shim_pid).expect("it reaps them");
+        for proc in &self.rest {
+            kill_exactly(proc, Signal::SIGKILL);
+        }
+        eventually("shim and group have gone", PATIENCE, || {
+            reap_orphans();
+            (!shim.is_alive() && !self.group_exists() && self.print.count().is_empty())
+                .then_some(())
+        })
+        .await;
+    }
+
+    fn group_exists(&self) -> bool {
+        let identity = self.run.attempt().identity.as_ref();
+        let path = identity.and_then(|i| i.cgroup_path.as_ref());
+        path.is_some_and(|path| Path::new(path).exists())
+    }
+
+    /// That the verdict names those who are there, and nobody else.
+    fn assert_kept(&self, run: &pb::Run) {
+        let verdict = run.tree_verdict.as_ref().and_then(|v| v.verdict.as_ref());
+        let Some(Verdict::Kept(kept)) = verdict else {
+            panic!("{run:?}");
+        };
+        assert_eq!(kept.unlisted, 0);
+        let mut named: Vec<_> = kept
+            .processes
+            .iter()
+            .map(|p| (p.pid, p.start_ticks, p.name.as_str()))
+            // The shell may have left a last sleep of its own.
+            .filter(|(_, _, name)| *name != "sleep")
+            .collect();
+        named.sort_unstable();
+        let mut there: Vec<_> = self
+            .rest
+            .iter()
+            .map(|p| (p.pid, p.start_ticks, "naughty"))
+            .collect();
+        there.sort_unstable();
+        assert_eq!(named, there);
+    }
+}
+
+async fn a_drain_goes_on_is_read_and_ends_with_the_last_of_the_tree(options: Options) {
+    let kennel = Kennel::start(options).await;
+    let mut client = kennel.client().await;
+    let go = kennel.scratch().join("go");
+    let script = format!(
+        "(while [ ! -e '{}' ]; do sleep 0.02; done; echo late) & echo early",
+        go.display()
+    );
+    let spec = sh(&script).on_leader_exit(DRAIN.0, DRAIN.1);
+    let run = must("spawn", client.spawn(spec).await);
+    let mut print = Footprint::of_run(&run);
+    print.learn(run.attempt().shim_pid);
+    let waited = client.wait(&run.run_id, WaitCondition::LeaderExited).await;
+    let (live, reached) = must("wait", waited);
+    assert!(reached);
+    assert_eq!((live.state(), live.code()), (RunState::Stopping, Some(0)));
+    assert!(live.end_time.is_none(), "{live:?}");
+
+    fs::write(go, b"").expect("a file");
+    let run = must("wait", client.ended(&run.run_id).await);
+
+    assert_eq!((run.state(), run.reason()), (RunState::Succeeded, "exited"));
+    assert!(run.tree_is_empty(), "{:?}", run.tree_verdict);
+    assert_eq!(run.attempt().streams_end(), StreamsEnd::Eof);
+    run.three_ends();
+    let heard = must("stream", client.hear_all(&run.run_id, 0).await);
+    assert_eq!(heard.text(), "early\nlate\n");
+    assert!(heard.signals().is_empty(), "{:?}", heard.signals());
+    print.assert_nothing_left();
+}
+
+async fn a_drain_is_stopped_when_its_time_is_over(options: Options) {
+    let timeout = Duration::from_millis(300);
+    let scene = Scene::set(options, (DRAIN.0, Some(timeout))).await;
+    scene.leader_ends();
+    let run = scene.ended().await;
+
+    assert_eq!(
+        (run.state(), run.reason(), run.code()),
+        (RunState::Failed, "exited", Some(3))
+    );
+    assert!(run.tree_is_empty(), "{:?}", run.tree_verdict);
+    let [leader, _, tree] = run.three_ends();
+    assert!(tree - leader >= 300_000, "{}", tree - leader);
+    let mut client = scene.kennel.client().await;
+    let heard = must("stream", client.hear_all(&run.run_id, 0).await);
+    assert_eq!(heard.signals()[0], "SIGTERM", "with the run's grace");
+    scene.print.assert_nothing_left();
+}
+
+async fn an_abort_ends_a_drain(options: Options) {
+    let scene = Scene::set(options, DRAIN).await;
+    scene.leader_ends();
+    scene.leader_exited().await;
+    assert!(scene.all_live());
+
+    let mut client = scene.kennel.client().await;
+    let run = must("abort", client.abort(&scene.run.run_id).await);
+
+    assert_eq!(
+        (run.state(), run.reason(), run.code()),
+        (RunState::Cancelled, "aborted", Some(3))
+    );
+    assert!(run.tree_is_empty(), "{:?}", run.tree_verdict);
+    let heard = must("stream", client.hear_all(&run.run_id, 0).await);
+    assert!(heard.stations().contains(&"stopping"));
+    scene.print.assert_nothing_left();
+}
+
+async fn a_shutdown_ends_a_drain(options: Options) {
+    let mut scene = Scene::set(options, DRAIN).await;
+    scene.leader_ends();
+    scene.leader_exited().await;
+
+    let status = scene.kennel.terminate(PATIENCE).await;
+
+    assert_eq!(status.code(), Some(0), "{}", scene.kennel.log());
+    scene.print.assert_nothing_left();
+    scene.kennel.restart().await;
+    let run = scene.ended().await;
+    assert_eq!(
+        (run.state(), run.reason(), run.code()),
+        (RunState::Cancelled, "server_shutdown", Some(3))
+    );
+}
+
+async fn who_is_kept_lives_on_and_is_named_and_the_run_ends(options: Options) {
+    let scene = Scene::set(options, KEEP).await;
+    scene.leader_ends();
+    let run = scene.ended().await;
+
+    assert_eq!(
+        (run.state(), run.reason(), run.code()),
+        (RunState::Failed, "exited", Some(3))
+    );
+    scene.assert_kept(&run);
+    // One of them holds it still.
+    assert_eq!(run.attempt().streams_end(), StreamsEnd::Cut);
+    assert!(run.attempt().tree_empty_time.is_none());
+
+    let mut client = scene.kennel.client().await;
+    let heard = must("stream", client.hear_all(&run.run_id, 0).await);
+    assert_eq!(heard.text(), "left one behind\nfamily\nup\n");
+    assert!(heard.signals().is_empty(), "{:?}", heard.signals());
+    // An Abort of what has ended is no error, and signals nobody.
+    let again = must("abort", client.abort(&run.run_id).await);
+    assert_eq!(again, run);
+    let listed = must("tree", client.tree(&run.run_id).await);
+    assert!(listed.processes.is_empty(), "it is nobody's run any more");
+    scene.clear().await;
+}
+
+async fn a_leader_that_crashes_leaves_whom_it_kept(options: Options) {
+    let scene = Scene::with_end(options, KEEP, "kill -SEGV $$").await;
+    scene.leader_ends();
+    let run = scene.ended().await;
+    assert_eq!(run.signal().as_deref(), Some("SIGSEGV"));
+    scene.assert_kept(&run);
+    scene.clear().await;
+}
+
+async fn a_run_that_could_keep_somebody_and_has_nobody_is_empty(options: Options) {
+    let kennel = Kennel::start(options).await;
+    let mut client = kennel.client().await;
+    let spec = sh("sleep 0 & wait; echo done").on_leader_exit(KEEP.0, KEEP.1);
+    let run = must("spawn", client.spawn(spec).await);
+    let run = must("wait", client.ended(&run.run_id).await);
+    assert_eq!((run.state(), run.reason()), (RunState::Succeeded, "exited"));
+    assert!(run.tree_is_empty(), "{:?}", run.tree_verdict);
+    assert_eq!(run.attempt().streams_end(), StreamsEnd::Eof);
+    run.three_ends();
+}
+
+async fn what_is_written_by_one_who_was_kept_harms_nobody(options: Options) {
+    let kennel = Kennel::start(options).await;
+    let mut client = kennel.client().await;
+    let (go, done) = (kennel.scratch().join("go"), kennel.scratch().join("done"));
+    // More than a pipe takes, on both streams; a writer that dies of it leaves no file.
+    let script = format!(
+        "(while [ ! -e '{go}' ]; do sleep 0.02; done; \
+         head -c 1000000 /dev/zero && head -c 1000000 /dev/zero >&2 && : > '{done}') & echo said",
+        go = go.display(),
+        done = done.display()
+    );
+    let spec = sh(&script).on_leader_exit(KEEP.0, KEEP.1);
+    let run = must("spawn", client.spawn(spec).await);
+    let shim = Proc::read(run.attempt().shim_pid).expect("a shim");
+    let run = must("wait", client.ended(&run.run_id).await);
+    assert_eq!(run.attempt().streams_end(), StreamsEnd::Cut);
+
+    fs::write(go, b"").expect("a file");
+    eventually("all was written", PATIENCE, || done.exists().then_some(())).await;
+    eventually("its shim ends with the last", PATIENCE, || {
+        (!shim.is_alive()).then_some(())
+    })
+    .await;
+    let heard = must("stream", client.hear_all(&run.run_id, 0).await);
+    assert_eq!(heard.text(), "said\n", "an ended run has no more output");
+    Footprint::of_id(&run.run_id).assert_nothing_left();
+}
+
+async fn an_abort_ends_all_of_a_tree_that_would_be_kept(options: Options) {
+    let scene = Scene::set(options, KEEP).await;
+    let mut client = scene.kennel.client().await;
+    let run = must("abort", client.abort(&scene.run.run_id).await);
+    assert_eq!(
+        (run.state(), run.reason()),
+        (RunState::Cancelled, "aborted")
+    );
+    assert!(run.tree_is_empty(), "{:?}", run.tree_verdict);
+    scene.print.assert_nothing_left();
+}
+
+async fn the_service_ends_without_those_who_were_kept(options: Options) {
+    let mut scene = Scene::set(options, KEEP).await;
+    scene.leader_ends();
+    scene.ended().await;
+
+    let status = scene.kennel.terminate(PATIENCE).await;
+
+    assert_eq!(status.code(), Some(0), "{}", scene.kennel.log());
+    assert!(scene.all_live());
+    scene.clear().await;
+}
+
+async fn a_dead_server_keeps_whom_the_leader_has_left(options: Options) {
+    let mut scene = Scene::set(options, KEEP).await;
+    scene.halt_server();
+    scene.leader_ends_unheard().await;
+
+    scene.kennel.kill_server();
+    let status = scene.kennel.wait_for_exit(PATIENCE).await;
+
+    assert_eq!(status.code(), Some(70), "{}", scene.kennel.log());
+    assert!(scene.all_live());
+    lost_and_kept(scene).await;
+}
+
+/// After the next start the row says what the shim has written down.
+async fn lost_and_kept(mut scene: Scene) {
+    scene.kennel.restart().await;
+    let run = scene.ended().await;
+    assert_eq!(
+        (run.state(), run.reason(), run.code()),
+        (RunState::Lost, "service_lost", Some(3))
+    );
+    scene.assert_kept(&run);
+    scene.clear().await;
+}
+
+async fn a_dead_server_ends_a_tree_whose_leader_lives(options: Options) {
+    let mut scene = Scene::set(options, KEEP).await;
+    scene.kennel.kill_server();
+    scene.kennel.wait_for_exit(PATIENCE).await;
+    scene.print.assert_nothing_left();
+}
+
+async fn a_dead_server_ends_a_drain(options: Options) {
+    let mut scene = Scene::set(options, DRAIN).await;
+    scene.leader_ends();
+    scene.leader_exited().await;
+    scene.kennel.kill_server();
+    scene.kennel.wait_for_exit(PATIENCE).await;
+    scene.print.assert_nothing_left();
+    scene.kennel.restart().await;
+    let run = scene.ended().await;
+    assert_eq!((run.state(), run.code()), (RunState::Lost, Some(3)));
+    assert!(run.tree_is_empty(), "{:?}", run.tree_verdict);
+}
+
+async fn a_dead_keeper_keeps_whom_the_leader_has_left(options: Options) {
+    let mut scene = Scene::set(options, KEEP).await;
+    let server = scene.halt_server();
+    scene.leader_ends_unheard().await;
+
+    scene.kennel.kill_keeper();
+    kill_exactly(&server, Signal::SIGKILL);
+    scene.kennel.wait_for_exit(PATIENCE).await;
+
+    assert!(scene.all_live());
+    lost_and_kept(scene).await;
+}
+
+async fn a_dead_keeper_ends_a_tree_whose_leader_lives(options: Options) {
+    let mut scene = Scene::set(options, KEEP).await;
+    scene.kennel.kill_keeper();
+    scene.kennel.wait_until_all_is_gone(PATIENCE).await;
+    scene.print.assert_nothing_left();
+}
+
+async fn a_dead_keeper_ends_a_drain(options: Options) {
+    let mut scene = Scene::set(options, DRAIN).await;
+    scene.leader_ends();
+    scene.leader_exited().await;
+    scene.kennel.kill_keeper();
+    scene.kennel.wait_until_all_is_gone(PATIENCE).await;
+    scene.print.assert_nothing_left();
+}
+
+async fn a_keeper_that_dies_in_a_stop_keeps_nobody(options: Options) {
+    let mut kennel = Kennel::start(options).await;
+    let mut client = kennel.client().await;
+    let stubborn = programs::naughty();
+    let script = format!(
+        "trap 'exit 4' TERM; {} storm-node 1 & while :; do sleep 0.02; done",
+        stubborn.display()
+    );
+    let spec = sh(&script)
+        .grace(Duration::from_secs(5))
+        .on_leader_exit(KEEP.0, KEEP.1);
+    let run = must("spawn", client.spawn(spec).await);
+    client.hear_up(&run.run_id).await;
+    let print = Footprint::of_run(&run);
+    let stop = client.abort_with(&run.run_id, None, AbortWait::LeaderExited);
+    let stopping = must("abort", stop.await);
+    assert_eq!(stopping.code(), Some(4), "it has ended, but not by itself");
+    assert!(!print.count().is_empty(), "and not all of its tree");
+
+    // A new plan of the shim's own begins with its keeper's end.
+    kennel.kill_keeper();
+    kennel.wait_until_all_is_gone(PATIENCE).await;
+    print.assert_nothing_left();
+}
+
+async fn a_next_start_removes_what_one_who_was_kept_has_left(options: Options) {
+    let mut scene = Scene::set(options, KEEP).await;
+    scene.leader_ends();
+    scene.ended().await;
+    let shim = Proc::read(scene.run.attempt().shim_pid).expect("it reaps them");
+    let with_group = scene.group_exists();
+    scene.kennel.kill_service_after(|| {
+        kill_exactly(&shim, Signal::SIGKILL);
+    });
+    scene.kennel.wait_for_exit(PATIENCE).await;
+    assert!(scene.all_live());
+    for proc in &scene.rest {
+        kill_exactly(proc, Signal::SIGKILL);
+    }
+    eventually("nobody is left", PATIENCE, || {
+        reap_orphans();
+        scene.print.count().is_empty().then_some(())
+    })
+    .await;
+    assert_eq!(
+        scene.group_exists(),
+        with_group,
+        "nobody was there to do it"
+    );
+
+    scene.kennel.restart().await;
+    assert!(!scene.group_exists());
+}
+
+fn kill_shim(scene: &Scene) {
+    let shim = Proc::read(scene.run.attempt().shim_pid).expect("a shim");
+    kill_exactly(&shim, Signal::SIGKILL);
+}
+
+async fn a_killed_shim_keeps_nobody(options: Options) {
+    let scene = Scene::set(options, KEEP).await;
+    kill_shim(&scene);
+    scene.ended().await;
+    scene.print.assert_nothing_left();
+}
+
+async fn a_killed_shim_ends_a_drain(options: Options) {
+    let scene = Scene::set(options, DRAIN).await;
+    scene.leader_ends();
+    scene.leader_exited().await;
+    kill_shim(&scene);
+    let run = scene.ended().await;
+    assert_eq!((run.reason(), run.code()), ("exited", Some(3)));
+    scene.print.assert_nothing_left();
+}
+
+/// Pauses, and has a stranger kill the leader.
+async fn leader_is_killed_in_a_pause(scene: &Scene) {
+    let mut client = scene.kennel.client().await;
+    let run = must("pause", client.pause(&scene.run.run_id).await);
+    assert_eq!(run.state(), RunState::Paused);
+    let leader = Proc::read(run.attempt().pid).expect("it is paused");
+    kill_exactly(&leader, Signal::SIGKILL);
+    scene.leader_exited().await;
+}
+
+/// Who is not frozen nor stopped dies of a signal that it may handle.
+async fn rest_runs(scene: &Scene) {
+    for proc in &scene.rest {
+        kill_exactly(proc, Signal::SIGTERM);
+        eventually("it hears", PATIENCE, || {
+            reap_orphans();
+            (!proc.is_alive()).then_some(())
+        })
+        .await;
+    }
+}
+
+async fn a_pause_ends_with_its_leader_and_who_is_kept_runs(options: Options) {
+    let scene = Scene::set(options, KEEP).await;
+    leader_is_killed_in_a_pause(&scene).await;
+    let run = scene.ended().await;
+    assert_eq!(run.signal().as_deref(), Some("SIGKILL"));
+    scene.assert_kept(&run);
+    rest_runs(&scene).await;
+}
+
+async fn a_pause_ends_with_its_leader_and_the_drain_goes_on(options: Options) {
+    let scene = Scene::set(options, DRAIN).await;
+    leader_is_killed_in_a_pause(&scene).await;
+    assert!(scene.all_live());
+    rest_runs(&scene).await;
+    let run = scene.ended().await;
+    assert_eq!((run.reason(), run.tree_is_empty()), ("exited", true));
+}
