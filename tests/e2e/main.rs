@@ -18,6 +18,7 @@ mod pause;
 mod refusals;
 mod restart;
 mod shutdown;
+mod stuck;
 mod terminal;
 mod time;
 mod trees;

@@ -361,6 +361,7 @@ fn station_name(station: &pb::lifecycle::Station) -> &'static str {
         Station::Stopping(_) => "stopping",
         Station::LeaderExited(_) => "leader_exited",
         Station::StreamsClosed(_) => "streams_closed",
+        Station::Stuck(_) => "stuck",
         Station::TreeEmpty(_) => "tree_empty",
         Station::Ended(_) => "ended",
     }

@@ -1,7 +1,8 @@
 //! What goes out of the machine: work for the driver, in order.
 
 use crate::{
-    Exit, Outcome, RunIdentity, StopOrder, StreamsEnd, Timestamp, TreeVerdict, ladder::StopPlan,
+    Exit, Outcome, RunIdentity, StopOrder, StreamsEnd, Stuck, Timestamp, TreeVerdict,
+    ladder::StopPlan,
 };
 
 /// One thing to do. The comment says what a crash before or after it means.
@@ -80,6 +81,8 @@ pub enum Announcement {
     LeaderExited(Exit),
     /// The second end.
     StreamsClosed(StreamsEnd),
+    /// SIGKILL does not end these; the run goes on until they are gone.
+    Stuck(Stuck),
     /// The third end.
     TreeEnded(TreeVerdict),
     /// All is known and written.

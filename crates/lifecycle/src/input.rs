@@ -2,7 +2,7 @@
 
 use crate::{
     Deadline, Exit, Leftovers, RowState, RunIdentity, StartFailure, StopOrder, StopStep,
-    StreamsEnd, Timestamp, TreeVerdict,
+    StreamsEnd, Stuck, Timestamp, TreeVerdict,
 };
 use std::time::Duration;
 
@@ -63,6 +63,8 @@ pub enum Report {
     LeftBehind(Leftovers),
     /// A round of signals of the stop ladder went out.
     Signalled(StopStep),
+    /// SIGKILL does not end these. The keeper goes on watching and killing.
+    TreeStuck(Stuck),
     /// When the keeper took the look that its last word rests on. Comes right before that word.
     Census(Timestamp),
     /// The keeper's last word on the tree. Comes exactly once for each prepared child.

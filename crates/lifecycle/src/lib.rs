@@ -22,6 +22,7 @@ mod refusal;
 mod run_limits;
 mod signal;
 mod spec;
+mod stuck;
 mod time;
 
 pub use certificate::{SignalScope, SignalSender, StopCertificate, StopStep};
@@ -44,4 +45,5 @@ pub use run_limits::{
 };
 pub use signal::Signal;
 pub use spec::{EnvMode, RunKind, RunSpec, Timeouts, Violation, compose_env};
+pub use stuck::{Stuck, StuckProcess};
 pub use time::Timestamp;

@@ -52,3 +52,5 @@ pub const CPU_PERIOD_MICROS: RangeInclusive<u64> = 1_000..=1_000_000;
 pub const CPU_PERIOD_DEFAULT: Duration = Duration::from_millis(100);
 /// Shares that there are.
 pub const CPU_WEIGHT: RangeInclusive<u64> = 1..=10_000;
+/// Processes that SIGKILL does not end that are told one by one; more are counted.
+pub const STUCK_TOLD_MAX: usize = 64;

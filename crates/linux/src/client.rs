@@ -8,7 +8,7 @@ use crate::wire::{Answer, ToKeeper, WireChild, WireListing, WireRecorded, WireSh
 use kennel_lifecycle::recovery::Seen;
 use kennel_lifecycle::{
     Deadline, Exit, KeeperEpoch, Leftovers, Policy, ProcessIdentity, RunId, RunIdentity, Signal,
-    StartFailure, StopStep, Timestamp, TreeVerdict, ladder::StopPlan, recovery::Observation,
+    StartFailure, StopStep, Stuck, Timestamp, TreeVerdict, ladder::StopPlan, recovery::Observation,
 };
 use link::Link;
 pub use listing::{Holds, Listing, Member, Shot, ShotResult, Shots, SignalTarget};
@@ -82,6 +82,8 @@ pub enum Fact {
     StopStep(StopStep),
     /// Who was alive when the leader ended, where anybody was.
     LeftBehind(Leftovers),
+    /// SIGKILL does not end these. Told again when they are others; the keeper goes on watching and killing.
+    TreeStuck(Stuck),
     /// The last word on the tree; once per prepared child; nothing follows it.
     TreeEnded(TreeVerdict),
     /// The run took longer than it may, and the keeper has begun with its plan.

@@ -28,6 +28,7 @@ mod server_socket;
 mod shim;
 mod spawn;
 pub mod splice;
+mod stuck;
 mod tree;
 mod wire;
 

@@ -106,6 +106,13 @@ pub(crate) fn name(pid: i32, start_ticks: u64) -> String {
     }
 }
 
+/// A field of /proc/pid/status by its name with the colon.
+pub(crate) fn status(pid: i32, field: &str) -> Option<String> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let value = status.lines().find_map(|line| line.strip_prefix(field))?;
+    Some(value.trim().to_owned())
+}
+
 fn parse(text: &[u8]) -> Option<Stat> {
     // The name in parentheses may hold anything, so count from the last parenthesis.
     let close = text.iter().rposition(|b| *b == b')')?;

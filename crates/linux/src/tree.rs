@@ -108,7 +108,7 @@ impl Tree {
     }
 
     /// The numbers of all members, zombies included.
-    fn pids(&self) -> HashSet<i32> {
+    pub(crate) fn pids(&self) -> HashSet<i32> {
         let mut pids = self
             .cgroup
             .as_ref()

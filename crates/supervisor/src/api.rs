@@ -2,7 +2,7 @@
 
 use kennel_lifecycle::{
     Exit, Leftover, Leftovers, Missing, NodeId, Outcome, Refusal, RunId, RunKind, RunSpec,
-    RunState, Signal, StartFailure, Timestamp,
+    RunState, Signal, StartFailure, Stuck, Timestamp,
 };
 use kennel_linux::client::{Shots, SignalTarget};
 use kennel_store::Desired;
@@ -80,6 +80,8 @@ pub struct RunView {
     pub exit: Option<Exit>,
     /// The end; present exactly where `state` is terminal.
     pub outcome: Option<Outcome>,
+    /// Whom SIGKILL does not end, while that is so and the run has not ended.
+    pub stuck: Option<Stuck>,
 }
 
 /// How long an Abort waits.
@@ -247,6 +249,13 @@ pub enum LifecycleEvent {
     StreamsClosed {
         /// `eof`, `cut` or `lost`.
         how: String,
+    },
+    /// SIGKILL does not end these; the run goes on until they are gone.
+    Stuck {
+        /// Process id, start time in clock ticks since boot, state, why.
+        processes: Vec<(i32, u64, char, String)>,
+        /// How many more there were.
+        unlisted: u32,
     },
     /// Third end.
     TreeEmpty {

@@ -4,7 +4,7 @@ use crate::{CallError, Event, LifecycleEvent, Payload, SignalWent};
 use kennel_journal::{Entry, Kind};
 use kennel_lifecycle::{
     Announcement, Deadline, EndReason, Exit, Proof, RunId, RunIdentity, RunState, SignalScope,
-    SignalSender, StopReason, StopStep, StreamsEnd, TreeVerdict,
+    SignalSender, StopReason, StopStep, StreamsEnd, Stuck, TreeVerdict,
 };
 
 /// The line for an announcement; `identity` is the run's, where it has one.
@@ -31,8 +31,19 @@ pub(crate) fn line(announcement: &Announcement, identity: Option<&RunIdentity>) 
         }
         Announcement::LeaderExited(exit) => leader_exited(*exit),
         Announcement::StreamsClosed(how) => streams_closed(*how),
+        Announcement::Stuck(stuck) => stuck_line(stuck),
         Announcement::TreeEnded(tree) => tree_empty(tree),
         Announcement::Ended(outcome) => ended(outcome.state(), &outcome.reason),
+    }
+}
+
+fn stuck_line(stuck: &Stuck) -> LifecycleEvent {
+    let processes = stuck.processes.iter();
+    LifecycleEvent::Stuck {
+        processes: processes
+            .map(|p| (p.pid, p.start_ticks, p.state, p.why.clone()))
+            .collect(),
+        unlisted: stuck.unlisted,
     }
 }
 

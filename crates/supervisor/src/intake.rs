@@ -322,6 +322,7 @@ pub(crate) fn unborn(new: &NewRun) -> RunView {
         times: Times::default(),
         exit: None,
         outcome: None,
+        stuck: None,
     }
 }
 

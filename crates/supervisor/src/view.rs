@@ -70,6 +70,7 @@ impl From<RunRow> for RunView {
             times: row.times,
             exit: row.outcome.as_ref().and_then(|o| o.exit),
             outcome: row.outcome,
+            stuck: None,
         }
     }
 }

@@ -1,8 +1,10 @@
 //! Stop certificates, as the contract shows them.
 
 use super::{run, time};
-use crate::pb;
-use kennel_lifecycle::{Outcome, RunIdentity, SignalScope, SignalSender, StopStep};
+use crate::pb::{self, tree_verdict};
+use kennel_lifecycle::{
+    Outcome, RunIdentity, SignalScope, SignalSender, StopStep, Stuck, StuckProcess,
+};
 
 /// The certificate of a run that ended so, with what held it and with its verdict.
 pub(crate) fn certificate(
@@ -41,6 +43,23 @@ fn step(step: &StopStep) -> pb::StopStep {
         gone: step.gone,
         refused: step.refused,
         errno: step.errno,
+    }
+}
+
+/// Whom SIGKILL does not end, as a verdict on a run that has not ended.
+pub(super) fn stuck(stuck: &Stuck) -> pb::TreeVerdict {
+    let process = |p: &StuckProcess| pb::StuckProcess {
+        pid: p.pid,
+        start_ticks: p.start_ticks,
+        state: p.state.to_string(),
+        why: p.why.clone(),
+    };
+    let stuck = tree_verdict::Stuck {
+        processes: stuck.processes.iter().map(process).collect(),
+        unlisted: stuck.unlisted,
+    };
+    pb::TreeVerdict {
+        verdict: Some(tree_verdict::Verdict::Stuck(stuck)),
     }
 }
 

@@ -6,7 +6,9 @@ use crate::pb::{
     lifecycle::{self, Station},
     tree_verdict,
 };
-use kennel_lifecycle::{Exit, RunId, Signal, StreamsEnd, Timestamp, TreeVerdict};
+use kennel_lifecycle::{
+    Exit, RunId, Signal, StreamsEnd, Stuck, StuckProcess, Timestamp, TreeVerdict,
+};
 use kennel_supervisor::{Event, LifecycleEvent, Payload, SignalWent};
 
 /// Events that follow each other in one run's order; absent: there are none.
@@ -126,6 +128,26 @@ fn lifecycle(event: LifecycleEvent) -> event::Payload {
                 None => tree_verdict(&verdict, detail, survivors),
             }),
         }),
+        LifecycleEvent::Stuck {
+            processes,
+            unlisted,
+        } => {
+            let processes = processes.into_iter();
+            let stuck = Stuck {
+                processes: processes
+                    .map(|(pid, start_ticks, state, why)| StuckProcess {
+                        pid,
+                        start_ticks,
+                        state,
+                        why,
+                    })
+                    .collect(),
+                unlisted,
+            };
+            Station::Stuck(lifecycle::Stuck {
+                verdict: Some(certificate::stuck(&stuck)),
+            })
+        }
         LifecycleEvent::Ended { state, reason } => Station::Ended(lifecycle::Ended {
             state: run_state(&state).into(),
             reason,

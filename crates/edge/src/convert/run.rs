@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 pub(crate) fn run(view: RunView) -> pb::Run {
     let attempt = attempt(&view);
+    let tree_verdict = verdict(&view);
     pb::Run {
         run_id: view.run.to_string(),
         owner: view.owner,
@@ -23,7 +24,7 @@ pub(crate) fn run(view: RunView) -> pb::Run {
         containment: containment(view.identity.as_ref()).into(),
         current_attempt: Some(attempt),
         end_reason: view.outcome.as_ref().map(|o| end_reason(&o.reason)),
-        tree_verdict: view.outcome.as_ref().map(|o| tree_verdict(&o.tree)),
+        tree_verdict,
         grace: Some(time::duration(view.grace)),
         stop_deadline_time: view.stop_deadline.map(time::timestamp),
         create_time: Some(time::timestamp(view.created)),
@@ -31,6 +32,11 @@ pub(crate) fn run(view: RunView) -> pb::Run {
         trace_parent: view.traceparent.unwrap_or_default(),
         deadline_time: view.deadline.map(time::timestamp),
     }
+}
+
+fn verdict(view: &RunView) -> Option<pb::TreeVerdict> {
+    let ended = view.outcome.as_ref().map(|o| tree_verdict(&o.tree));
+    ended.or_else(|| view.stuck.as_ref().map(certificate::stuck))
 }
 
 fn attempt(view: &RunView) -> pb::Attempt {

@@ -57,6 +57,10 @@ fn station(station: &Station) -> String {
             format!("leader exited: {}", how.unwrap_or("unknown".to_owned()))
         }
         Station::StreamsClosed(s) => format!("streams closed: {}", words::streams_end(s.how())),
+        Station::Stuck(s) => {
+            let verdict = s.verdict.as_ref().map(words::verdict);
+            verdict.unwrap_or("stuck".to_owned())
+        }
         Station::TreeEmpty(t) => {
             let verdict = t.verdict.as_ref().map(words::verdict);
             format!("tree: {}", verdict.unwrap_or("unknown".to_owned()))

@@ -126,12 +126,25 @@ pub(crate) fn verdict(verdict: &pb::TreeVerdict) -> String {
         }
         Some(Verdict::Survivors(survivors)) => format!("SURVIVORS: pids {:?}", survivors.pids),
         Some(Verdict::Unverified(unverified)) => format!("unverified: {}", unverified.why),
+        Some(Verdict::Stuck(stuck)) => format!("STUCK: {}", stuck_processes(stuck)),
         Some(Verdict::NeverRan(_)) => "never ran".to_owned(),
         Some(Verdict::Kept(kept)) => {
             format!("KEPT: {}", leftovers(&kept.processes, kept.unlisted))
         }
         None => "unknown to this version of kennel".to_owned(),
     }
+}
+
+/// `12 (state D): why`, for each.
+fn stuck_processes(stuck: &pb::tree_verdict::Stuck) -> String {
+    let told = stuck.processes.iter();
+    let mut told: Vec<_> = told
+        .map(|p| format!("{} (state {}): {}", p.pid, p.state, p.why))
+        .collect();
+    if stuck.unlisted > 0 {
+        told.push(format!("{} more", stuck.unlisted));
+    }
+    told.join("; ")
 }
 
 /// `sh (12), sleep (13) and 4 more`.

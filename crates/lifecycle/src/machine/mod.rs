@@ -12,7 +12,7 @@ mod start;
 use crate::{
     Announcement, Command, Effect, EndReason, Ends, Exit, Input, LeaderExit, Leaving, NeverRan,
     Outcome, Phase, Refusal, Report, Row, RunIdentity, StartFailure, StartStage, StopCertificate,
-    StopOrder, StopReason, StopStage, Timestamp, TreeVerdict, ladder::StopPlan, phase::Exec,
+    StopOrder, StopReason, StopStage, Stuck, Timestamp, TreeVerdict, ladder::StopPlan, phase::Exec,
 };
 
 /// One attempt to run one command.
@@ -22,6 +22,7 @@ pub struct Machine {
     exec: Exec,
     ends: Ends,
     certificate: StopCertificate,
+    stuck: Option<Stuck>,
     told: Told,
     on_leader_exit: LeaderExit,
     /// An order and its plan, which wait until it is recorded: no signal before that.
@@ -61,6 +62,7 @@ impl Machine {
             exec: Exec::Awaited,
             ends: Ends::default(),
             certificate: StopCertificate::default(),
+            stuck: None,
             told: Told::default(),
             unrecorded: None,
             effects: Vec::new(),
@@ -77,6 +79,12 @@ impl Machine {
     #[must_use]
     pub fn ends(&self) -> &Ends {
         &self.ends
+    }
+
+    /// Whom SIGKILL has not ended, while that is so.
+    #[must_use]
+    pub fn stuck(&self) -> Option<&Stuck> {
+        self.stuck.as_ref().filter(|_| self.ends.tree.is_none())
     }
 
     /// Effects to perform, in order. Drain them all before the next `step`.
@@ -174,6 +182,17 @@ impl Machine {
             }
             Report::LeaderExited(exit) => {
                 self.ends.leader.get_or_insert(exit);
+            }
+            Report::TreeStuck(stuck) => {
+                if self.ends.tree.is_none() && self.stuck.as_ref() != Some(&stuck) {
+                    self.announce(Announcement::Stuck(stuck.clone()));
+                    self.stuck = Some(stuck);
+                    // SIGKILL has gone out, whoever asked for it: the run is on its way to its end.
+                    return self.advance(match phase {
+                        Phase::Stopping { .. } | Phase::Released { .. } => phase,
+                        other => drained(other),
+                    });
+                }
             }
             Report::TreeEnded(tree) => {
                 self.ends.tree.get_or_insert(tree);

@@ -113,6 +113,7 @@ impl Machine {
             | Report::LeftBehind(_)
             | Report::Signalled(_)
             | Report::Census(_)
+            | Report::TreeStuck(_)
             | Report::Frozen
             | Report::NotFrozen
             | Report::Thawed

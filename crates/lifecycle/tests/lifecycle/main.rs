@@ -13,5 +13,6 @@ mod samples;
 mod signal;
 mod spec;
 mod stories;
+mod stuck;
 mod table;
 mod world;

@@ -1,7 +1,7 @@
 //! Properties over arbitrary inputs, sensible or not.
 
 use crate::{
-    samples::{GRACE, abort, failure, identity, killed_by, left, step},
+    samples::{GRACE, abort, failure, identity, killed_by, left, step, stuck},
     stories::policy,
 };
 use kennel_lifecycle::{
@@ -330,6 +330,7 @@ fn report() -> impl Strategy<Value = Report> {
         Just(R::Signalled(step(2, Signal::KILL))),
         Just(R::LeftBehind(left())),
         Just(R::Census(Timestamp(3))),
+        Just(R::TreeStuck(stuck())),
         Just(R::LeaderExited(Exit::Code(0))),
         Just(R::LeaderExited(Exit::Code(3))),
         Just(R::LeaderExited(killed_by(Signal::KILL))),

@@ -2,7 +2,8 @@
 
 use kennel_lifecycle::{
     Exit, HostIdentity, Leftover, Leftovers, ProcessIdentity, RunIdentity, Signal, SignalScope,
-    SignalSender, StartFailure, StartStage, StopOrder, StopReason, StopStep, Timestamp,
+    SignalSender, StartFailure, StartStage, StopOrder, StopReason, StopStep, Stuck, StuckProcess,
+    Timestamp,
 };
 use std::{fs, path::Path, time::Duration};
 
@@ -73,6 +74,19 @@ pub(crate) fn left() -> Leftovers {
             pid: 43,
             start_ticks: 8,
             name: "worker".into(),
+        }],
+        unlisted: 0,
+    }
+}
+
+/// One whom SIGKILL does not end.
+pub(crate) fn stuck() -> Stuck {
+    Stuck {
+        processes: vec![StuckProcess {
+            pid: 43,
+            start_ticks: 8,
+            state: 'D',
+            why: "it waits".into(),
         }],
         unlisted: 0,
     }

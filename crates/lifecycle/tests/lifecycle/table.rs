@@ -1,6 +1,8 @@
 //! The whole machine as one table. A change of behaviour is a change of `tests/table.txt`.
 
-use crate::samples::{GRACE, abort, assert_golden, failure, identity, killed_by, left, step};
+use crate::samples::{
+    GRACE, abort, assert_golden, failure, identity, killed_by, left, step, stuck,
+};
 use kennel_lifecycle::{
     Announcement, Command, Deadline, Effect, Exit, Input, LeaderExit, Machine, Phase, Proof,
     Report, RowState, Signal, StartStage, StreamsEnd, Timestamp, TreeVerdict,
@@ -203,6 +205,7 @@ fn inputs() -> Vec<Input> {
         Report::Signalled(step(1, Signal::TERM)),
         Report::LeftBehind(left()),
         Report::Census(Timestamp(1)),
+        Report::TreeStuck(stuck()),
         Report::Frozen,
         Report::NotFrozen,
         Report::Thawed,

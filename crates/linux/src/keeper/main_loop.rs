@@ -301,11 +301,10 @@ impl Keeper {
 
     /// After any event of a run: let it take its step, say what it has to say, and note when it wants to wake.
     fn touch(&mut self, id: RunId, now: u64) {
-        let shutting_down = self.is_ending();
         let Some(run) = self.runs.get_mut(&id) else {
             return;
         };
-        run.step(now, shutting_down);
+        run.step(now);
         let told = std::mem::take(&mut run.told);
         let for_shim = std::mem::take(&mut run.for_shim);
         let shim = run.shim.and_then(|token| self.shims.get(&token));
@@ -336,19 +335,10 @@ impl Keeper {
         }
     }
 
-    fn is_ending(&self) -> bool {
-        self.ending.shutdown.is_some() || self.ending.drained_by.is_some()
-    }
-
     fn tell(&mut self, id: RunId, word: Told) {
         match word {
             Told::Answer(seq, answer, fds) => self.send(&ToServer::Answer { seq, answer }, fds),
             Told::Fact(at, fact) => {
-                use kennel_lifecycle::TreeVerdict::Survivors;
-                // What survived earlier has been told, and may be gone since.
-                if let crate::client::Fact::TreeEnded(Survivors(_)) = &fact {
-                    self.ending.survivors |= self.is_ending();
-                }
                 let report = ToServer::Report {
                     run: id.as_u128(),
                     at_us: at.0,

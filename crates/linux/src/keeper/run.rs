@@ -7,6 +7,7 @@ mod ending;
 mod hearing;
 mod members;
 mod rest;
+mod stuck;
 
 use super::pause::Pause;
 use crate::{
@@ -26,10 +27,6 @@ use std::{os::fd::OwnedFd, path::PathBuf};
 
 /// Between two looks at a tree that should be empty, and between two rounds of SIGKILL.
 const LOOK_AGAIN_MS: u64 = 20;
-/// How long after SIGKILL what is left is called survivors.
-const SURVIVORS_AFTER_MS: u64 = 5_000;
-/// The same while the service shuts down: its whole time is bounded.
-const SURVIVORS_AFTER_SHUTDOWN_MS: u64 = 1_500;
 
 /// How far the command has come, by the word of the shim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,6 +81,8 @@ pub(super) struct Run {
     heard: Heard,
     ladder: Option<Ladder>,
     killed_at: Option<u64>,
+    /// What was told of members whom SIGKILL does not end.
+    stuck: Option<stuck::Told>,
     /// What is left of the time that the command may run.
     max_runtime: Option<Countdown>,
     /// A shim that was lost, with its start time, while it may still have children.
@@ -133,6 +132,7 @@ impl Run {
             leaving_shim: None,
             rest: Rest::default(),
             shim_knows_of_stop: false,
+            stuck: None,
             pause: Pause::None,
             ended: false,
             acknowledged: false,
@@ -274,7 +274,7 @@ impl Run {
         let ladder = self.ladder.as_ref().and_then(Ladder::wake_at);
         let lost = self.tree.as_ref().is_some_and(|t| t.root == Root::Lost);
         let look = (self.heard.childless || lost || self.killed_at.is_some())
-            .then_some(now + LOOK_AGAIN_MS);
+            .then_some(now + self.look_every(now));
         let rest = self.rest_wakes_at(now + LOOK_AGAIN_MS);
         let deadline = self.deadline();
         [ladder, look, rest, deadline, self.pause.wake_at(now)]
@@ -284,7 +284,7 @@ impl Run {
     }
 
     /// One step after any event: climb, pause, count, look whether all is over.
-    pub(super) fn step(&mut self, now: u64, shutting_down: bool) {
+    pub(super) fn step(&mut self, now: u64) {
         if self.ended {
             return;
         }
@@ -296,7 +296,7 @@ impl Run {
             self.go_on_pausing(now);
         }
         self.count(now);
-        self.look(now, shutting_down);
+        self.look(now);
     }
 
     fn over(&mut self) {

@@ -8,7 +8,7 @@ use super::{
         WireIdentity, WireLeaderExit, WireLeftover, WireLeftovers, WireLimits, WirePlan,
         WirePolicy, WireProcess, WireProof, WireRecord, WireResource, WireRlimit, WireShot,
         WireShotResult, WireStage, WireTarget, WireVerdict,
-        certificate::{WireScope, WireSender, WireStep},
+        certificate::{WireScope, WireSender, WireStep, WireStuck, WireStuckProcess},
     },
 };
 use serde::{Serialize, de::DeserializeOwned};
@@ -185,6 +185,19 @@ fn answers_and_reports_have_these_bytes() {
     check(
         &fact(WireFact::LeftBehind(left)),
         "0102050208010eac0202736802",
+    );
+    let stuck = WireStuck {
+        processes: vec![WireStuckProcess {
+            pid: 7,
+            start_ticks: 300,
+            state: 'D',
+            why: "w".into(),
+        }],
+        unlisted: 2,
+    };
+    check(
+        &fact(WireFact::TreeStuck(stuck)),
+        "0102050209010eac020144017702",
     );
     check(&ToServer::ShutdownNow, "0104");
     let answer = |answer| ToServer::Answer { seq: 1, answer };

@@ -2,7 +2,7 @@
 
 use crate::capability::{Capability, CapabilityName};
 use crate::client::{Fact, Holds, Shot, ShotResult, SignalResult, SignalTarget};
-use certificate::{WireStep, steps};
+use certificate::{WireStep, WireStuck, steps};
 use kennel_lifecycle::{
     CgroupIdentity, CpuQuota, Deadline, Exit, HostIdentity, Knob, LeaderExit, Leftover, Leftovers,
     LimitPowers, Policy, ProcessIdentity, Proof, Resource, Rlimit, RunIdentity, RunLimits, Signal,
@@ -564,6 +564,7 @@ pub(crate) enum WireFact {
     DeadlineExceeded(WireDeadline),
     StopStep(WireStep),
     LeftBehind(WireLeftovers),
+    TreeStuck(WireStuck),
 }
 
 impl From<Fact> for WireFact {
@@ -586,6 +587,7 @@ impl From<Fact> for WireFact {
             Fact::DeadlineExceeded(which) => Self::DeadlineExceeded(which.into()),
             Fact::StopStep(step) => Self::StopStep(step.into()),
             Fact::LeftBehind(left) => Self::LeftBehind(left.into()),
+            Fact::TreeStuck(stuck) => Self::TreeStuck(stuck.into()),
         }
     }
 }
@@ -612,6 +614,7 @@ impl TryFrom<WireFact> for Fact {
             WireFact::DeadlineExceeded(which) => Self::DeadlineExceeded(which.into()),
             WireFact::StopStep(step) => Self::StopStep(step.try_into()?),
             WireFact::LeftBehind(left) => Self::LeftBehind(left.into()),
+            WireFact::TreeStuck(stuck) => Self::TreeStuck(stuck.into()),
         })
     }
 }

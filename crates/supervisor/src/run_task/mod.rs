@@ -267,6 +267,7 @@ impl RunTask {
                 Report::TreeEnded(tree)
             }
             Fact::LeftBehind(left) => Report::LeftBehind(left),
+            Fact::TreeStuck(stuck) => Report::TreeStuck(stuck),
             Fact::StopStep(step) => {
                 self.line(&event::stop_step(&step));
                 Report::Signalled(step)

@@ -153,6 +153,9 @@ impl RunTask {
             Announcement::TreeEnded(TreeVerdict::Empty(_)) => self.times.tree_empty = Some(self.at),
             Announcement::Paused => self.runtime.pause(self.at),
             Announcement::Resumed => self.runtime.resume(self.at),
+            Announcement::Stuck(stuck) => {
+                tracing::warn!(run = %self.run, ?stuck, "SIGKILL does not end them");
+            }
             Announcement::TreeEnded(_) | Announcement::Recorded | Announcement::Stopping { .. } => {
             }
             Announcement::Ended(outcome) => self.say_ended(outcome),

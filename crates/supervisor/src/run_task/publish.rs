@@ -59,6 +59,7 @@ impl RunTask {
             },
             exit,
             outcome,
+            stuck: self.machine.stuck().cloned(),
         }
     }
 

@@ -240,6 +240,7 @@ fn live() -> RunView {
         },
         exit: None,
         outcome: None,
+        stuck: None,
     }
 }
 

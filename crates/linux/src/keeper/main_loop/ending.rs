@@ -34,7 +34,6 @@ pub(super) struct Ending {
     /// The server's socket was closed: then all is over at this time, ended or not.
     pub(super) drained_by: Option<u64>,
     server_killed_at: Option<u64>,
-    pub(super) survivors: bool,
 }
 
 impl Keeper {
@@ -147,7 +146,12 @@ impl Keeper {
         let exit = self.server.exit?;
         let left = self.runs.values().any(|run| !run.has_ended());
         let drained_by = self.ending.drained_by.unwrap_or(now);
-        if left && now < drained_by {
+        // What SIGKILL does not end is left to the next start; nobody waits for it here.
+        let waits = self
+            .runs
+            .values()
+            .any(|run| !run.has_ended() && !run.is_stuck());
+        if waits && now < drained_by {
             return None;
         }
         if !self.ending.server_was_ready && self.ending.server_killed_at.is_some() {
@@ -156,7 +160,7 @@ impl Keeper {
         }
         Some(match exit {
             Exit::Code(code) if !self.ending.server_was_ready => code,
-            Exit::Code(0) if left || self.ending.survivors => CODE_ALIVE,
+            Exit::Code(0) if left => CODE_ALIVE,
             Exit::Code(0) => 0,
             Exit::Code(CODE_ALIVE) if self.ending.server_killed_at.is_none() => CODE_ALIVE,
             _ => CODE_LOST,

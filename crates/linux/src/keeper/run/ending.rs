@@ -1,6 +1,6 @@
 //! The end of one run: the stop ladder, the looks at what is left, and the verdict.
 
-use super::{LOOK_AGAIN_MS, Run, SURVIVORS_AFTER_MS, SURVIVORS_AFTER_SHUTDOWN_MS, Stage, Told};
+use super::{Run, Stage, Told};
 use crate::{
     cgroup,
     client::Fact,
@@ -8,7 +8,7 @@ use crate::{
     keeper::pause::Pause,
     marker, procfs,
     tree::{Root, Volley},
-    wire::{PIDS_MAX, ToShim, mirror::WireSignalResult},
+    wire::{ToShim, mirror::WireSignalResult},
 };
 use kennel_lifecycle::{
     CgroupIdentity, Proof, Signal, SignalSender, TreeVerdict,
@@ -70,7 +70,7 @@ impl Run {
     }
 
     /// Whether the tree is empty, and by what proof.
-    pub(super) fn look(&mut self, now: u64, shutting_down: bool) {
+    pub(super) fn look(&mut self, now: u64) {
         let Some(tree) = &self.tree else {
             // Answered with `Exhausted`: there is no tree to look at, only a child that leaves.
             if self.heard.childless || self.shim.is_none() {
@@ -108,7 +108,7 @@ impl Run {
             // Somebody in the group is not below the shim: it belongs to the run all the same.
             self.ladder = Some(Ladder::start(&self.policy.stop, now));
         }
-        self.kill_again(now, shutting_down);
+        self.kill_again(now);
     }
 
     /// A process that ends closes its files before it gives its children away: until then they are not found here.
@@ -116,29 +116,5 @@ impl Run {
         self.leaving_shim.is_some_and(|(pid, start_ticks)| {
             procfs::stat(pid).is_ok_and(|s| s.start_ticks == start_ticks && !s.is_dead())
         })
-    }
-
-    fn kill_again(&mut self, now: u64, shutting_down: bool) {
-        let (Some(killed_at), Some(tree)) = (self.killed_at, &self.tree) else {
-            return;
-        };
-        let patience = if shutting_down {
-            SURVIVORS_AFTER_SHUTDOWN_MS
-        } else {
-            SURVIVORS_AFTER_MS
-        };
-        if now < killed_at + patience {
-            // While the shim kills its children there is nothing to do here, unless it has not been able to.
-            let slow = now >= killed_at + LOOK_AGAIN_MS;
-            if tree.root == Root::Lost || self.heard.childless || slow {
-                tree.signal(Signal::KILL);
-            }
-            return;
-        }
-        let mut left: Vec<i32> = tree.members().into_keys().collect();
-        left.sort_unstable();
-        left.truncate(PIDS_MAX);
-        self.tell(Fact::TreeEnded(TreeVerdict::Survivors(left)));
-        self.over();
     }
 }

@@ -28,7 +28,7 @@ fn an_exit_that_the_shim_collected_and_did_not_tell_is_in_its_last_will() {
     run.release();
     hear(&mut run, FromShim::Executed);
     run.shim_gone(0);
-    run.step(0, false);
+    run.step(0);
     assert_eq!(
         facts(&run),
         [
@@ -47,7 +47,7 @@ fn an_exit_that_nobody_has_written_down_is_told_by_the_kernel_or_unknown() {
     let mut run = at_gate(dir.path(), leader);
     run.release();
     run.shim_gone(0);
-    run.step(0, false);
+    run.step(0);
     let told = copy.exit().unwrap_or(Exit::Unknown);
     let killed = Exit::Signal {
         signal: Signal::KILL,
@@ -62,9 +62,36 @@ fn a_child_that_was_collected_at_its_gate_by_a_shim_that_died_never_ran() {
     let dir = tempfile::tempdir().expect("a directory");
     let mut run = at_gate(dir.path(), reaped());
     run.shim_gone(0);
-    run.step(0, false);
+    run.step(0);
     let expected = [&Fact::NotReleased, &Fact::TreeEnded(TreeVerdict::NeverRan)];
     assert_eq!(facts(&run), expected);
+}
+
+fn childless() -> FromShim {
+    FromShim::Empty {
+        at_us: 0,
+        elsewhere: Vec::new(),
+    }
+}
+
+#[test]
+fn what_sigkill_does_not_end_is_no_end() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut child = Living::new();
+    let mut run = at_gate(dir.path(), child.pidfd());
+    run.release();
+    hear(&mut run, FromShim::Executed);
+    run.stop(&StopPlan::abort(std::time::Duration::ZERO), 0);
+    // The shim is no parent of this child, so nobody is seen, and no word comes of the tree.
+    for now in [0, 1_000, 10_000, 1_000_000_000] {
+        run.step(now);
+        assert!(!run.has_ended(), "{:?}", facts(&run));
+    }
+    // The later, the rarer are the looks, and never rarer than one a second.
+    assert_eq!(run.look_every(0), 20);
+    assert_eq!(run.look_every(10_000), 312);
+    assert_eq!(run.look_every(1_000_000_000), 1_000);
+    child.end();
 }
 
 #[test]
@@ -74,10 +101,8 @@ fn nothing_follows_the_last_word_on_the_tree() {
     let mut run = at_gate(dir.path(), child.pidfd());
     run.release();
     hear(&mut run, FromShim::Executed);
-    run.stop(&StopPlan::abort(std::time::Duration::ZERO), 0);
-    // The shim is no parent of this child, so nothing reaches it, and it outlives all patience.
-    run.step(0, false);
-    run.step(SURVIVORS_AFTER_MS, false);
+    hear(&mut run, childless());
+    run.step(0);
     assert!(run.has_ended());
     let told = run.told.len();
     let exited = FromShim::Exited {
@@ -86,15 +111,9 @@ fn nothing_follows_the_last_word_on_the_tree() {
         rest: false,
     };
     hear(&mut run, exited);
-    hear(
-        &mut run,
-        FromShim::Empty {
-            at_us: 0,
-            elsewhere: Vec::new(),
-        },
-    );
+    hear(&mut run, childless());
     run.shim_gone(0);
-    run.step(SURVIVORS_AFTER_MS, false);
+    run.step(10_000);
     assert_eq!(run.told.len(), told, "{:?}", facts(&run));
     child.end();
 }
@@ -106,7 +125,7 @@ fn a_child_without_an_owner_is_over_when_its_shim_is_gone() {
     // The descriptor of the leader found no room.
     hear(&mut run, prepared());
     run.shim_gone(0);
-    run.step(0, false);
+    run.step(0);
     assert!(run.has_ended() && run.acknowledged);
     assert!(facts(&run).is_empty());
 }

@@ -1,6 +1,9 @@
 //! What a stop certificate is made of, in a form that can be encoded.
 
-use kennel_lifecycle::{Signal, SignalScope, SignalSender, StopStep, Timestamp};
+use super::{IntoReal, IntoWire};
+use kennel_lifecycle::{
+    Signal, SignalScope, SignalSender, StopStep, Stuck, StuckProcess, Timestamp,
+};
 use serde::{Deserialize, Serialize};
 
 mirror_enum!(
@@ -61,4 +64,34 @@ impl TryFrom<WireStep> for StopStep {
 /// Steps out of a message; one whose number is no signal is left out.
 pub(crate) fn steps(wire: Vec<WireStep>) -> Vec<StopStep> {
     wire.into_iter().filter_map(|s| s.try_into().ok()).collect()
+}
+
+/// [`Stuck`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct WireStuck {
+    pub(crate) processes: Vec<WireStuckProcess>,
+    pub(crate) unlisted: u32,
+}
+
+mirror_struct!(
+    /// [`StuckProcess`].
+    WireStuckProcess = StuckProcess { pid: i32, start_ticks: u64, state: char, why: String }
+);
+
+impl From<Stuck> for WireStuck {
+    fn from(real: Stuck) -> Self {
+        Self {
+            processes: real.processes.into_iter().map(Into::into).collect(),
+            unlisted: real.unlisted,
+        }
+    }
+}
+
+impl From<WireStuck> for Stuck {
+    fn from(wire: WireStuck) -> Self {
+        Self {
+            processes: wire.processes.into_iter().map(Into::into).collect(),
+            unlisted: wire.unlisted,
+        }
+    }
 }

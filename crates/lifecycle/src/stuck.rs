@@ -1,0 +1,37 @@
+//! Processes of a run that SIGKILL does not end.
+
+/// Who is still there after SIGKILL. The run does not end while anybody is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Stuck {
+    /// The first by number; at most [`crate::limits::STUCK_TOLD_MAX`].
+    pub processes: Vec<StuckProcess>,
+    /// How many more there were.
+    pub unlisted: u32,
+}
+
+/// One of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StuckProcess {
+    /// Process id.
+    pub pid: i32,
+    /// Start time in clock ticks since boot: with it the number names one process.
+    pub start_ticks: u64,
+    /// Its state, as `proc_pid_stat(5)` has it.
+    pub state: char,
+    /// Why it does not end, in one plain sentence.
+    pub why: String,
+}
+
+impl Stuck {
+    /// Whether both name the same processes, whatever is said of them.
+    #[must_use]
+    pub fn names_the_same(&self, other: &Self) -> bool {
+        let name = |p: &StuckProcess| (p.pid, p.start_ticks);
+        self.unlisted == other.unlisted
+            && self
+                .processes
+                .iter()
+                .map(name)
+                .eq(other.processes.iter().map(name))
+    }
+}

@@ -1,0 +1,72 @@
+//! A tree that SIGKILL does not end, and that goes later.
+
+use crate::samples::{GRACE, abort, identity, stuck};
+use kennel_lifecycle::{
+    Announcement, Command, Effect, Exit, Input, Machine, Proof, Report, RunState, StreamsEnd,
+    Timestamp, TreeVerdict,
+};
+
+#[test]
+fn a_stuck_tree_is_told_once_and_never_ended() {
+    let mut run = Run::up_to_stop();
+    let told = Effect::Announce(Announcement::Stuck(stuck()));
+    assert_eq!(run.report(Report::TreeStuck(stuck())), [told]);
+    assert_eq!(run.report(Report::TreeStuck(stuck())), []);
+    run.report(Report::LeaderExited(Exit::Unknown));
+    let effects = run.report(Report::StreamsClosed(StreamsEnd::Eof));
+    let closes = |effect: &Effect| matches!(effect, Effect::RecordOutcome(_));
+    assert!(!effects.iter().any(closes), "{effects:?}");
+    assert_eq!(run.0.phase().public(), RunState::Stopping);
+    assert_eq!(run.0.stuck(), Some(&stuck()));
+
+    let effects = run.report(Report::TreeEnded(TreeVerdict::Empty(Proof::Echild)));
+    assert!(effects.iter().any(closes), "{effects:?}");
+    assert_eq!(run.0.stuck(), None);
+}
+
+#[test]
+fn a_list_of_others_is_told_again() {
+    let mut run = Run::up_to_stop();
+    run.report(Report::TreeStuck(stuck()));
+    let mut others = stuck();
+    others.processes[0].pid = 44;
+    assert!(!others.names_the_same(&stuck()));
+    let told = Effect::Announce(Announcement::Stuck(others.clone()));
+    assert_eq!(run.report(Report::TreeStuck(others)), [told]);
+}
+
+#[test]
+fn a_run_that_nobody_has_stopped_is_on_its_way_to_its_end_when_it_is_stuck() {
+    let mut run = Run::running();
+    run.report(Report::TreeStuck(stuck()));
+    assert_eq!(run.0.phase().public(), RunState::Stopping);
+}
+
+struct Run(Machine);
+
+impl Run {
+    fn running() -> Self {
+        let mut run = Self(Machine::new());
+        run.feed(Input::Command(Command::Admit));
+        run.report(Report::Prepared(identity()));
+        run.report(Report::Recorded);
+        run.report(Report::Executed);
+        run
+    }
+
+    fn up_to_stop() -> Self {
+        let mut run = Self::running();
+        run.feed(Input::Command(Command::Stop(abort(GRACE))));
+        run.report(Report::StopRecorded);
+        run
+    }
+
+    fn report(&mut self, report: Report) -> Vec<Effect> {
+        self.feed(Input::Report(report))
+    }
+
+    fn feed(&mut self, input: Input) -> Vec<Effect> {
+        self.0.step(Timestamp(0), input).unwrap();
+        self.0.effects().collect()
+    }
+}

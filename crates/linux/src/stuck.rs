@@ -1,0 +1,72 @@
+//! Who of a tree does not end of SIGKILL, and why, as far as the kernel shows it.
+
+use crate::{pidfd::Sent, procfs, tree::Tree};
+use kennel_lifecycle::{Signal, Stuck, StuckProcess, limits::STUCK_TOLD_MAX};
+use nix::errno::Errno;
+use std::fs;
+
+/// SIGKILL to each member once more; those whom it does not end, by rising number.
+pub(crate) fn kill(tree: &Tree) -> Stuck {
+    tree.signal(Signal::KILL);
+    let mut pids: Vec<i32> = tree.pids().into_iter().collect();
+    pids.sort_unstable();
+    let mut stuck = Stuck::default();
+    for process in pids.into_iter().filter_map(|pid| kill_one(tree, pid)) {
+        if stuck.processes.len() < STUCK_TOLD_MAX {
+            stuck.processes.push(process);
+        } else {
+            stuck.unlisted = stuck.unlisted.saturating_add(1);
+        }
+    }
+    stuck
+}
+
+fn kill_one(tree: &Tree, pid: i32) -> Option<StuckProcess> {
+    let before = procfs::stat(pid).ok()?;
+    let sent = tree.signal_member(pid, &before, Signal::KILL);
+    let after = procfs::stat(pid).ok()?;
+    if after.start_ticks != before.start_ticks {
+        return None;
+    }
+    let why = match sent {
+        Sent::Failed(errno) => {
+            let uid = procfs::status(pid, "Uid:").unwrap_or_default();
+            let uid = uid
+                .split_ascii_whitespace()
+                .next()
+                .unwrap_or("?")
+                .to_owned();
+            let desc = Errno::from_raw(errno).desc();
+            format!("SIGKILL is refused ({desc}): it runs as uid {uid}")
+        }
+        Sent::Done | Sent::Gone if after.is_dead() => held_when_dead(pid)?,
+        Sent::Done | Sent::Gone if after.state == b'D' => {
+            let at = fs::read_to_string(format!("/proc/{pid}/wchan")).unwrap_or_default();
+            let at = match at.trim() {
+                "" | "0" => String::new(),
+                at => format!(", in {at}"),
+            };
+            format!("it waits in the kernel where no signal reaches it{at}")
+        }
+        Sent::Done => "SIGKILL was delivered, and it has not ended yet".to_owned(),
+        Sent::Gone => return None,
+    };
+    Some(StuckProcess {
+        pid,
+        start_ticks: after.start_ticks,
+        state: char::from(after.state),
+        why,
+    })
+}
+
+/// What keeps a dead process from being reaped; `None`: nothing that can be seen.
+fn held_when_dead(pid: i32) -> Option<String> {
+    let tracer = procfs::status(pid, "TracerPid:").filter(|tracer| tracer != "0");
+    if let Some(tracer) = tracer {
+        return Some(format!(
+            "it has ended, and process {tracer}, which traces it, has not let go of it"
+        ));
+    }
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).ok()?.count();
+    (threads > 1).then(|| "its first thread has ended, and others have not".to_owned())
+}
