@@ -49,7 +49,8 @@ proto-image: tools ## accept the present contract as the one that must not break
 	$(BUF) build -o proto/kennel.v1.binpb
 
 bench: ## measure beside the floors, and say which targets are not reached
-	$(CARGO) build --release -p kennel
+	.ci/tools bench
+	$(CARGO) build --release --workspace --bins
 	$(CARGO) run --release -p kennel-tests --bin bench
 
 soak: ## what takes too long for every change: 100,000 aborts and recoveries where process ids come round

@@ -1,10 +1,16 @@
 //! `make bench`: Kennel beside its floors, in one run on one machine, with the targets of PERFORMANCE.md.
 //!
 //! Ratios are the result; absolute values belong to the machine. What could not be measured and what is not reached is
-//! printed like the rest. `bench spawn`, `bench tree` and `bench idle` measure a part.
+//! printed like the rest. `bench spawn`, `bench tree`, `bench fleet` and `bench idle` measure
+//! a part; `bench fleet 100` takes a hundred trees.
+//!
+//! All of it runs in a pid namespace, so that nothing is left even when it is killed.
 
+mod fleet;
 mod floor;
 mod idle;
+mod inside;
+mod peers;
 mod spawn;
 mod table;
 mod tree;
@@ -13,10 +19,22 @@ use kennel_tests::{Kennel, Options, Postgres};
 use std::path::Path;
 use table::{Goal, Table};
 
-#[tokio::main]
-async fn main() {
+/// Trees that are aborted at once where no number is named.
+const FLEET: usize = 1000;
+
+fn main() {
     let words: Vec<String> = std::env::args().skip(1).collect();
-    if let [word, socket] = words.as_slice()
+    let serves = words.first().is_some_and(|word| word == floor::WORD);
+    // Before the runtime has threads, so that all of them leave the signals alone.
+    if !serves && inside::start_again(&words) {
+        return;
+    }
+    measure(&words);
+}
+
+#[tokio::main]
+async fn measure(words: &[String]) {
+    if let [word, socket] = words
         && word == floor::WORD
     {
         return floor::serve(Path::new(socket)).await;
@@ -29,6 +47,10 @@ async fn main() {
     }
     if wanted("tree") {
         trees(&mut table).await;
+    }
+    if wanted("fleet") {
+        let trees = words.iter().find_map(|word| word.parse().ok());
+        fleet::measure(&mut table, trees.unwrap_or(FLEET)).await;
     }
     if wanted("idle") {
         idle::measure(&mut table).await;
@@ -111,6 +133,17 @@ fn report(table: &mut Table, store: &str, rates: &spawn::Rates, bare: &spawn::Ra
 }
 
 async fn trees(table: &mut Table) {
+    for (what, found) in [
+        ("cgroup.kill alone", peers::cgroup_kill().await),
+        ("a loop of killpg", Ok(peers::killpg_loop().await)),
+        ("supervisord", peers::supervisord().await),
+    ] {
+        let what = format!("51-process tree, {what}, p50 / p99");
+        match found {
+            Ok(found) => table.compared(&what, &latency(&found), &survivors(&found)),
+            Err(why) => table.not_measured(&what, &why),
+        }
+    }
     for (what, options, limit_ms) in [
         ("control group", Options::default(), 2.5),
         (
@@ -122,8 +155,8 @@ async fn trees(table: &mut Table) {
         let found = tree::measure(options).await;
         table.goal(
             &format!("51-process tree, abort to ended, {what}, p50 / p99"),
-            &format!("{} / {}", found.took.p50(), found.took.p99()),
-            &format!("{} survive", found.survivors),
+            &latency(&found),
+            &survivors(&found),
             Goal::at_most(&format!("{limit_ms} ms, 0 survive"), limit_ms).met_by(
                 if found.survivors > 0 {
                     f64::INFINITY
@@ -133,4 +166,17 @@ async fn trees(table: &mut Table) {
             ),
         );
     }
+}
+
+fn latency(found: &tree::Found) -> String {
+    format!("{} / {}", found.took.p50(), found.took.p99())
+}
+
+/// Of all its trees.
+fn survivors(found: &tree::Found) -> String {
+    format!(
+        "{} of {} survive",
+        found.survivors,
+        tree::TREES * tree::TREE_LEN
+    )
 }

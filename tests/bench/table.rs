@@ -49,6 +49,11 @@ impl Table {
         self.push([what, value, "", "", ""]);
     }
 
+    /// A figure of somebody else's, and what it leaves.
+    pub(crate) fn compared(&mut self, what: &str, value: &str, leaves: &str) {
+        self.push([what, value, leaves, "", ""]);
+    }
+
     /// A figure with one.
     pub(crate) fn goal(
         &mut self,

@@ -1,4 +1,5 @@
-//! From Abort to the answer that nothing is left, for a leader with fifty children.
+//! From the order to the answer that nothing is left, for a leader with fifty children, five of them in sessions of
+//! their own.
 
 use crate::table::Times;
 use kennel_edge::pb::AbortWait;
@@ -8,9 +9,12 @@ use kennel_tests::{
 use std::time::{Duration, Instant};
 
 /// Trees, one after another.
-const TREES: usize = 30;
-const TREE_LEN: usize = 51;
+pub(crate) const TREES: usize = 30;
+pub(crate) const TREE_LEN: usize = 51;
+/// The trick that makes such a tree.
+pub(crate) const TRICK: [&str; 3] = ["tree", "45", "5"];
 
+#[derive(Default)]
 pub(crate) struct Found {
     pub(crate) took: Times,
     pub(crate) survivors: usize,
@@ -19,18 +23,12 @@ pub(crate) struct Found {
 pub(crate) async fn measure(options: Options) -> Found {
     let kennel = Kennel::start(options).await;
     let mut client = kennel.client().await;
-    let mut found = Found {
-        took: Times::default(),
-        survivors: 0,
-    };
+    let mut found = Found::default();
     for _ in 0..TREES {
-        let run = must("spawn", client.spawn(naughty(&["tree", "50"])).await);
+        let run = must("spawn", client.spawn(naughty(&TRICK)).await);
         let shim = run.attempt().shim_pid;
         client.hear_up(&run.run_id).await;
-        eventually("the tree has grown", PATIENCE, || {
-            (procfs::descendants(&procfs::all(), shim).len() == TREE_LEN).then_some(())
-        })
-        .await;
+        grown(shim, TREE_LEN).await;
         let print = Footprint::of_run(&run);
         let began = Instant::now();
         let aborted = client.abort_with(&run.run_id, Some(Duration::ZERO), AbortWait::TreeEmpty);
@@ -39,4 +37,12 @@ pub(crate) async fn measure(options: Options) -> Found {
         found.survivors += print.count().ancestry.len();
     }
     found
+}
+
+/// Waits until so many are below this process.
+pub(crate) async fn grown(root: i32, len: usize) {
+    eventually("the tree has grown", PATIENCE, || {
+        (procfs::descendants(&procfs::all(), root).len() == len).then_some(())
+    })
+    .await;
 }

@@ -35,7 +35,8 @@ fn main() -> ExitCode {
         ["in-own-session"] => in_own_session(),
         ["mixed-tree"] => mixed_tree(),
         ["double-fork"] => double_fork(),
-        ["tree", count] => tree(number(count)),
+        ["tree", count] => tree(number(count), 0),
+        ["tree", count, apart] => tree(number(count), number(apart)),
         ["storm"] => storm(8),
         ["storm-node", depth] => storm(number(depth)),
         ["stop-self"] => stop_self(),
@@ -122,10 +123,16 @@ fn double_fork() {
     say("left one behind");
 }
 
-/// `count` children, the leader not counted.
-fn tree(count: u32) {
-    for _ in 0..count.min(STORM_MAX) {
-        again(&["sleep"])
+/// `count` children, and `apart` in sessions of their own; the leader not counted.
+fn tree(count: u32, apart: u32) {
+    let count = count.min(STORM_MAX);
+    for number in 0..count + apart.min(STORM_MAX - count) {
+        let word = if number < count {
+            "sleep"
+        } else {
+            "in-own-session"
+        };
+        again(&[word])
             .stdout(Stdio::null())
             .spawn()
             .expect("child starts");

@@ -48,7 +48,9 @@ pub fn mcp_dir() -> PathBuf {
     dir
 }
 
-fn tools() -> PathBuf {
+/// Where `.ci/tools` puts what it makes.
+#[must_use]
+pub fn tools() -> PathBuf {
     std::env::var_os("KENNEL_TOOLS").map_or_else(
         || {
             let target = profile_dir();

@@ -1,0 +1,56 @@
+//! A pid namespace of the bench's own: when it is killed, the kernel ends all that it has started.
+
+use nix::sys::signal::{SigSet, Signal};
+use std::{
+    os::unix::process::CommandExt,
+    process::{Command, Stdio},
+    thread,
+};
+
+/// Set in the inner process.
+const INSIDE: &str = "KENNEL_BENCH_INSIDE";
+/// As a shell says that SIGINT ended it.
+const INTERRUPTED: i32 = 130;
+
+/// Becomes the outer process of such a namespace. `false`: this is the inner one, or there can be none.
+pub(crate) fn start_again(words: &[String]) -> bool {
+    if std::env::var_os(INSIDE).is_some() {
+        end_when_told();
+        return false;
+    }
+    let possible = unshare()
+        .arg("true")
+        .stderr(Stdio::null())
+        .status()
+        .is_ok_and(|status| status.success());
+    if !possible {
+        eprintln!("no pid namespace can be made here: if this is killed, something may be left");
+        return false;
+    }
+    let own = std::env::current_exe().expect("own executable");
+    let error = unshare().arg(own).args(words).env(INSIDE, "1").exec();
+    panic!("unshare: {error}")
+}
+
+/// The first of a pid namespace is not ended by a signal that it does not take.
+fn end_when_told() {
+    let mut told = SigSet::empty();
+    told.add(Signal::SIGINT);
+    told.add(Signal::SIGTERM);
+    // What the standard library starts begins with no signal blocked.
+    told.thread_block().expect("signals can be blocked");
+    thread::spawn(move || {
+        if told.wait().is_ok() {
+            std::process::exit(INTERRUPTED);
+        }
+    });
+}
+
+fn unshare() -> Command {
+    let mut unshare = Command::new("unshare");
+    if !nix::unistd::Uid::effective().is_root() {
+        unshare.args(["--user", "--map-root-user"]);
+    }
+    unshare.args(["--pid", "--fork", "--mount-proc", "--kill-child"]);
+    unshare
+}
