@@ -179,7 +179,8 @@ fn tree_verdict(seen: &Observation) -> TreeVerdict {
             Some(verdict @ (TreeVerdict::Empty(_) | TreeVerdict::Unverified(_))),
             CgroupSeen::None,
         ) => verdict,
-        (_, CgroupSeen::Empty) => TreeVerdict::Empty(Proof::Cgroup),
+        // An empty group does not see who, as root, has left it; without a shim's word a hint is reason enough to doubt.
+        (_, CgroupSeen::Empty) if seen.hints.is_empty() => TreeVerdict::Empty(Proof::Cgroup),
         (_, CgroupSeen::Populated) if seen.hints.is_empty() => {
             TreeVerdict::Unverified("the control group is still populated".into())
         }

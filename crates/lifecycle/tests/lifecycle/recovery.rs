@@ -102,7 +102,10 @@ fn empty_is_said_only_with_a_proof() {
             TreeVerdict::Empty(Proof::Echild) => {
                 assert!(echild && seen.cgroup == CgroupSeen::None, "{seen:?}");
             }
-            TreeVerdict::Empty(Proof::Cgroup) => assert!(empty, "{seen:?}"),
+            // Who has left the group, and bears the marker, is not passed over.
+            TreeVerdict::Empty(Proof::Cgroup) => {
+                assert!(empty && seen.hints.is_empty(), "{seen:?}");
+            }
             TreeVerdict::NeverRan => assert!(seen.exit_record.is_some_and(|r| r.never_ran)),
             TreeVerdict::Survivors(_) => assert!(!seen.hints.is_empty(), "{seen:?}"),
             TreeVerdict::Kept(_) => assert_eq!(before, Before::default(), "{seen:?}"),
