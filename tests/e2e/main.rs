@@ -4,6 +4,7 @@ mod browser;
 mod certificate;
 mod cli;
 mod contain;
+mod doctor;
 mod doors;
 mod drain;
 mod durable;

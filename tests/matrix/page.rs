@@ -23,6 +23,8 @@ Programs that try to outlive their run, each ended in each way, and what the ver
 
 What no way sees: a process that has entered a pid namespace of somebody else, was orphaned there, and bears the run's
 marker no more, where the run has no control group or where the process, as root, has left it.
+
+The same programs run on your own host with `kennel doctor --prove`: see [prove.md](prove.md).
 ";
 
 pub(crate) fn compare(matrix: &Matrix) {

@@ -41,6 +41,12 @@ Exit codes:
   1    the server refused, is not there, or the drain was undone while --wait waited
   2    the command line was not understood";
 
+const DOCTOR_CODES: &str = "\
+Exit codes of --prove:
+  0      every verdict was true: nothing was left, or it was said
+  1      a verdict was not true, or the proof could not be made
+  130    interrupted";
+
 const SERVE_CODES: &str = "\
 Exit codes:
   0     every run has ended and all is recorded
@@ -120,9 +126,20 @@ pub(crate) enum Command {
     Events(EventsArgs),
     /// Show what the server is, and whether it serves
     Status,
+    /// Try out on this host what is promised
+    #[command(after_help = DOCTOR_CODES)]
+    Doctor(DoctorArgs),
     /// Take the node out of service: no new runs; those that run may finish, or are ended
     #[command(after_help = DRAIN_CODES)]
     Drain(DrainArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DoctorArgs {
+    /// Let programs that try to outlive their run do so in a service of its own, with your privileges, and see whether
+    /// any does that the service calls ended. Asks no server, and leaves nothing
+    #[arg(long, required = true)]
+    pub(crate) prove: bool,
 }
 
 #[derive(Debug, Args)]

@@ -7,6 +7,7 @@ mod args;
 mod cli;
 mod config;
 mod failure;
+mod prove;
 mod secret;
 mod serve;
 mod server;

@@ -51,6 +51,8 @@ impl Signal {
     pub const INT: Self = Self(2);
     /// Kill; cannot be caught.
     pub const KILL: Self = Self(9);
+    /// User-defined.
+    pub const USR1: Self = Self(10);
     /// Polite request to end.
     pub const TERM: Self = Self(15);
     /// Continue if stopped.

@@ -5,6 +5,7 @@
 
 mod attributes;
 mod capability;
+pub mod census;
 mod cgroup;
 mod cgroup_limits;
 pub mod client;

@@ -11,16 +11,18 @@ mod render;
 mod run;
 mod sink;
 mod spec;
-mod words;
+pub(crate) mod words;
 
 use crate::{
     args::{ClientArgs, Command},
     config::Surroundings,
     failure::Failure,
+    prove,
 };
 use link::Link;
 use std::process::ExitCode;
 
+pub(crate) use link::{print, refused, run_of};
 pub(crate) use run::OWN_FAILURE;
 
 /// Carries one command out; `command` is none of those that serve.
@@ -77,6 +79,8 @@ async fn perform(
         Command::Events(args) => follow::events(&open().await?, args).await,
         Command::Status => calls::status(&open().await?).await,
         Command::Drain(args) => drain::drain(&open().await?, args).await,
+        // Asks no server: it has its own.
+        Command::Doctor(_) => return Box::pin(prove::prove(format)).await,
         Command::Serve(_) | Command::Server(_) => {
             unreachable!("main serves before it asks")
         }

@@ -130,12 +130,7 @@ fn process(view: &mut View, run: &pb::Run, attempt: &pb::Attempt) {
         attempt.pid, attempt.process_group_id, attempt.session_id, attempt.shim_pid
     );
     view.line("process", process);
-    let held = match run.containment() {
-        pb::Containment::Cgroup => "control group and shim",
-        pb::Containment::Subreaper => "shim",
-        pb::Containment::Unspecified => "nothing",
-    };
-    view.line("held by", held);
+    view.line("held by", words::containment(run.containment()));
     let identity = attempt.identity.as_ref();
     view.some("cgroup", identity.and_then(|i| i.cgroup_path.as_ref()));
 }

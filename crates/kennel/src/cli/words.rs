@@ -20,6 +20,15 @@ pub(crate) fn streams_end(end: pb::StreamsEnd) -> &'static str {
     }
 }
 
+/// What holds a run's processes.
+pub(crate) fn containment(containment: pb::Containment) -> &'static str {
+    match containment {
+        pb::Containment::Cgroup => "control group and shim",
+        pb::Containment::Subreaper => "shim",
+        pb::Containment::Unspecified => "nothing",
+    }
+}
+
 fn bare(name: &str, prefix: &str) -> String {
     name.strip_prefix(prefix)
         .unwrap_or(name)

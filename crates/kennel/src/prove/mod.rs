@@ -1,0 +1,89 @@
+//! `kennel doctor --prove`: lets the escape suite run in a service of its own, with the user's own privileges, and says
+//! what holds on this host. Nobody but this process knows of that service, and nothing of it stays.
+
+mod report;
+mod service;
+mod suite;
+
+use crate::{args::Format, cli::print, failure::Failure};
+use report::Report;
+use service::Service;
+use std::time::{Duration, Instant};
+use suite::Way;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+/// Most that the whole takes; what has no answer by then is called so.
+const TIME: Duration = Duration::from_mins(1);
+/// Exit code where a verdict was a lie.
+const LIE: u8 = 1;
+/// Exit code after SIGINT, as a shell has it.
+const INTERRUPTED: u8 = 130;
+
+pub(crate) async fn prove(format: Format) -> Result<u8, Failure> {
+    let mut stop = Stop::listen()?;
+    let began = Instant::now();
+    // Whatever ends this future drops the services in it, and a service that is dropped leaves nothing.
+    let report = tokio::select! {
+        report = tokio::time::timeout(TIME, all()) => match report {
+            Ok(report) => report?,
+            Err(_) => return Err(Failure::new(format!("not done within {TIME:?}"))),
+        },
+        () = stop.came() => return Err(Failure::new("interrupted").code(INTERRUPTED)),
+    };
+    match format {
+        Format::Json => print(&(report.json() + "\n"))?,
+        Format::Text => print(&report.text(began.elapsed()))?,
+    }
+    Ok(if report.holds() { 0 } else { LIE })
+}
+
+/// Three services at once: each death takes one along.
+async fn all() -> Result<Report, Failure> {
+    let (calm, server, keeper) = tokio::join!(
+        ways(&[Way::NormalEnd, Way::Abort, Way::Timeout]),
+        ways(&[Way::ServerKilled]),
+        ways(&[Way::KeeperKilled]),
+    );
+    let mut report = calm?;
+    report.columns.extend(server?.columns);
+    report.columns.extend(keeper?.columns);
+    Ok(report)
+}
+
+async fn ways(ways: &[Way]) -> Result<Report, Failure> {
+    let mut service = Service::start().await?;
+    let mut columns = Vec::new();
+    for way in ways {
+        columns.push((*way, suite::run(&mut service, *way).await?));
+    }
+    let containment = service.containment;
+    service.end().await;
+    Ok(Report {
+        containment,
+        columns,
+    })
+}
+
+/// The signals that end this command.
+struct Stop {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl Stop {
+    fn listen() -> Result<Self, Failure> {
+        let listen =
+            |kind| signal(kind).map_err(|cause| Failure::new(format!("no signals: {cause}")));
+        Ok(Self {
+            interrupt: listen(SignalKind::interrupt())?,
+            terminate: listen(SignalKind::terminate())?,
+        })
+    }
+
+    async fn came(&mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! What the proof has found, for people and as JSON.
+
+use super::suite::{Outcome, Way};
+use kennel_naughty::PROGRAMS;
+use serde_json::{Value, json};
+use std::{fmt::Write as _, time::Duration};
+
+/// Width of the column of names and of each other.
+const NAME_WIDTH: usize = 23;
+const CELL_WIDTH: usize = 21;
+
+pub(super) struct Report {
+    /// What runs are held by here.
+    pub(super) containment: &'static str,
+    /// Each way with what came of every program, in the order of the suite.
+    pub(super) columns: Vec<(Way, Vec<Outcome>)>,
+}
+
+/// How many programs of one way came to what.
+#[derive(Default)]
+struct Tally {
+    empty: usize,
+    admitted: usize,
+    lies: usize,
+    not_run: usize,
+}
+
+impl Report {
+    /// Whether no verdict was a lie.
+    pub(super) fn holds(&self) -> bool {
+        self.columns.iter().all(|(_, cells)| tally(cells).lies == 0)
+    }
+
+    pub(super) fn text(&self, took: Duration) -> String {
+        let mut text = format!(
+            "Runs are held by: {}\n\n{:NAME_WIDTH$}",
+            self.containment, "program"
+        );
+        for (way, _) in &self.columns {
+            let _ = write!(text, "{:CELL_WIDTH$}", name(*way));
+        }
+        trim_end(&mut text);
+        for (index, program) in PROGRAMS.iter().enumerate() {
+            let _ = write!(text, "{:NAME_WIDTH$}", program.name);
+            for (_, cells) in &self.columns {
+                let _ = write!(text, "{:CELL_WIDTH$}", cell(&cells[index]));
+            }
+            trim_end(&mut text);
+        }
+        text.push('\n');
+        for (way, cells) in &self.columns {
+            let _ = writeln!(text, "{}", guarantee(*way, &tally(cells)));
+        }
+        text.push('\n');
+        self.notes(&mut text);
+        let _ = writeln!(text, "took {} s", took.as_secs());
+        text
+    }
+
+    /// What the cells have no room for, each once.
+    fn notes(&self, text: &mut String) {
+        let mut notes = Vec::new();
+        for (way, cells) in &self.columns {
+            for (program, outcome) in PROGRAMS.iter().zip(cells) {
+                let note = match outcome {
+                    Outcome::Empty(_) => continue,
+                    Outcome::NotRun(why) => format!("{}: not run: {why}", program.name),
+                    Outcome::Admitted { verdict, left } => format!(
+                        "{}, {}: {verdict}; found and ended: {left:?}",
+                        program.name,
+                        name(*way)
+                    ),
+                    Outcome::Lie { verdict, left } => format!(
+                        "{}, {}: {verdict}, BUT THERE WERE {left:?}",
+                        program.name,
+                        name(*way)
+                    ),
+                };
+                if !notes.contains(&note) {
+                    notes.push(note);
+                }
+            }
+        }
+        for note in &notes {
+            let _ = writeln!(text, "{note}");
+        }
+        if !notes.is_empty() {
+            text.push('\n');
+        }
+    }
+
+    pub(super) fn json(&self) -> String {
+        let ways: Vec<Value> = self
+            .columns
+            .iter()
+            .map(|(way, cells)| {
+                let programs = PROGRAMS.iter().zip(cells);
+                let tally = tally(cells);
+                json!({
+                    "way": name(*way),
+                    "holds": tally.lies == 0,
+                    "empty": tally.empty,
+                    "admitted": tally.admitted,
+                    "lies": tally.lies,
+                    "notRun": tally.not_run,
+                    "programs": programs
+                        .map(|(program, outcome)| as_json(program.name, outcome))
+                        .collect::<Vec<_>>(),
+                })
+            })
+            .collect();
+        json!({
+            "holds": self.holds(),
+            "containment": self.containment,
+            "ways": ways,
+        })
+        .to_string()
+    }
+}
+
+fn as_json(program: &str, outcome: &Outcome) -> Value {
+    match outcome {
+        Outcome::NotRun(why) => json!({"program": program, "outcome": "notRun", "why": why}),
+        Outcome::Empty(proof) => json!({"program": program, "outcome": "empty", "proof": proof}),
+        Outcome::Admitted { verdict, left } => {
+            json!({"program": program, "outcome": "admitted", "verdict": verdict, "left": left})
+        }
+        Outcome::Lie { verdict, left } => {
+            json!({"program": program, "outcome": "lie", "verdict": verdict, "left": left})
+        }
+    }
+}
+
+fn tally(cells: &[Outcome]) -> Tally {
+    let mut tally = Tally::default();
+    for cell in cells {
+        match cell {
+            Outcome::NotRun(_) => tally.not_run += 1,
+            Outcome::Empty(_) => tally.empty += 1,
+            Outcome::Admitted { .. } => tally.admitted += 1,
+            Outcome::Lie { .. } => tally.lies += 1,
+        }
+    }
+    tally
+}
+
+fn guarantee(way: Way, tally: &Tally) -> String {
+    let what = match way {
+        Way::NormalEnd => "When its command exits, the rest of a run's tree is ended",
+        Way::Abort => "Abort ends the whole tree",
+        Way::Timeout => "At its deadline the whole tree is ended",
+        Way::ServerKilled => "A SIGKILL of the server leaves no tree behind",
+        Way::KeeperKilled => "A SIGKILL of the keeper leaves no tree behind",
+    };
+    let holds = match (tally.lies, tally.empty) {
+        (0, 0) => "not run",
+        (0, _) => "holds",
+        _ => "BROKEN",
+    };
+    format!(
+        "{holds:8}{what}, or the verdict says so: {} empty, {} admitted, {} not run, {} untrue",
+        tally.empty, tally.admitted, tally.not_run, tally.lies
+    )
+}
+
+fn name(way: Way) -> &'static str {
+    match way {
+        Way::NormalEnd => "command exits",
+        Way::Abort => "abort",
+        Way::Timeout => "deadline",
+        Way::ServerKilled => "server killed",
+        Way::KeeperKilled => "keeper killed",
+    }
+}
+
+fn cell(outcome: &Outcome) -> String {
+    match outcome {
+        Outcome::NotRun(_) => "not run".to_owned(),
+        Outcome::Empty(proof) => format!("empty ({proof})"),
+        Outcome::Admitted { left, .. } => format!("admitted, {} left", left.len()),
+        Outcome::Lie { left, .. } => format!("UNTRUE: {} left", left.len()),
+    }
+}
+
+fn trim_end(text: &mut String) {
+    text.truncate(text.trim_end().len());
+    text.push('\n');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(last: Outcome) -> Report {
+        let mut cells = vec![Outcome::Empty("shim"); PROGRAMS.len() - 1];
+        cells.push(last);
+        Report {
+            containment: "shim",
+            columns: vec![(Way::Abort, cells)],
+        }
+    }
+
+    #[test]
+    fn one_lie_breaks_the_guarantee() {
+        let lie = Outcome::Lie {
+            verdict: "empty".to_owned(),
+            left: vec![7],
+        };
+        let report = report(lie);
+        assert!(!report.holds());
+        let text = report.text(Duration::ZERO);
+        assert!(
+            text.contains("BROKEN") && text.contains("BUT THERE WERE [7]"),
+            "{text}"
+        );
+        assert!(report.json().contains("\"holds\":false"));
+    }
+
+    #[test]
+    fn what_was_not_run_says_why_and_breaks_nothing() {
+        let report = report(Outcome::NotRun("no such thing here".to_owned()));
+        assert!(report.holds());
+        let text = report.text(Duration::ZERO);
+        assert!(text.contains("not run: no such thing here"), "{text}");
+        assert!(report.json().contains("\"notRun\":1"));
+    }
+}

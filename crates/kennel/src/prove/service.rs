@@ -1,0 +1,258 @@
+//! A service on a directory of its own, which is gone with all that it has started when this is dropped.
+
+use crate::failure::{Failure, chain};
+use kennel_edge::{
+    client::{self, Address, Connection},
+    pb,
+};
+use kennel_lifecycle::Signal;
+use kennel_linux::census::{self, Process};
+use std::{
+    env,
+    fs::{self, DirBuilder, File},
+    io,
+    os::unix::{fs::DirBuilderExt, process::CommandExt},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+/// Between two looks.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+/// For a service to answer, or to end.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Rounds of SIGKILL to what is left.
+const ROUNDS_MAX: u32 = 500;
+
+pub(super) struct Service {
+    directory: PathBuf,
+    keeper: Child,
+    connection: Connection,
+    /// What its runs are held by, in the words of the contract.
+    pub(super) containment: &'static str,
+    /// Whether they have control groups.
+    pub(super) grouped: bool,
+    groups: PathBuf,
+}
+
+impl Service {
+    /// Starts one in the directory for temporary files.
+    pub(super) async fn start() -> Result<Self, Failure> {
+        let directory = env::temp_dir().join(format!("kennel-prove-{}", ulid::Ulid::generate()));
+        DirBuilder::new()
+            .mode(0o700)
+            .create(&directory)
+            .map_err(|cause| {
+                Failure::new(format!("cannot make {}: {cause}", directory.display()))
+            })?;
+        let guard = Unfinished(&directory);
+        let mut keeper = launch(&directory)?;
+        let connection = match answer(&directory, &mut keeper).await {
+            Ok(connection) => connection,
+            Err(failure) => {
+                let _ = keeper.kill();
+                let _ = keeper.wait();
+                return Err(failure);
+            }
+        };
+        std::mem::forget(guard);
+        let mut service = Self {
+            directory,
+            keeper,
+            connection,
+            containment: "",
+            grouped: false,
+            groups: PathBuf::new(),
+        };
+        service.look().await?;
+        Ok(service)
+    }
+
+    async fn look(&mut self) -> Result<(), Failure> {
+        let request = pb::GetServerInfoRequest {};
+        let answer = self.connection.admin().get_server_info(request).await;
+        let answer = answer.map_err(crate::cli::refused)?.into_inner();
+        let host = answer
+            .server
+            .and_then(|server| server.host)
+            .unwrap_or_default();
+        self.grouped = host.containment() == pb::Containment::Cgroup;
+        self.containment = crate::cli::words::containment(host.containment());
+        self.groups = PathBuf::from(host.cgroup_base);
+        Ok(())
+    }
+
+    pub(super) fn connection(&self) -> &Connection {
+        &self.connection
+    }
+
+    /// A command of this binary, without what its surroundings say about Kennel.
+    pub(super) fn own_binary() -> Result<Command, Failure> {
+        own_binary()
+    }
+
+    /// SIGKILL to the server; the keeper ends every run, and the next start says so.
+    pub(super) async fn kill_server(&mut self) -> Result<(), Failure> {
+        let keeper = self.keeper.id().cast_signed();
+        let server = census::children(keeper)
+            .into_iter()
+            .find(|process| is_server(process.pid))
+            .ok_or_else(|| Failure::new("the service has no server"))?;
+        server.signal(Signal::KILL);
+        self.again(None).await
+    }
+
+    /// SIGKILL to the keeper; shims end their runs, and the next start says so.
+    pub(super) async fn kill_keeper(&mut self) -> Result<(), Failure> {
+        let keeper = self.keeper.id().cast_signed();
+        let server = census::children(keeper)
+            .into_iter()
+            .find(|process| is_server(process.pid));
+        let _ = self.keeper.kill();
+        self.again(server).await
+    }
+
+    async fn again(&mut self, server: Option<Process>) -> Result<(), Failure> {
+        let until = Instant::now() + PATIENCE;
+        while self.keeper.try_wait().is_ok_and(|status| status.is_none())
+            || server.is_some_and(|server| server.is_alive())
+        {
+            if Instant::now() > until {
+                return Err(Failure::new("a service that was hit does not end"));
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+        self.keeper = launch(&self.directory)?;
+        self.connection = answer(&self.directory, &mut self.keeper).await?;
+        self.look().await
+    }
+
+    /// Ends it in order; what then is left is ended when it is dropped.
+    pub(super) async fn end(mut self) {
+        if let Some(keeper) = Process::now(self.keeper.id().cast_signed()) {
+            keeper.signal(Signal::TERM);
+        }
+        let until = Instant::now() + PATIENCE;
+        while self.keeper.try_wait().is_ok_and(|status| status.is_none()) && Instant::now() < until
+        {
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        let _ = self.keeper.kill();
+        let _ = self.keeper.wait();
+        clear(&self.directory);
+        remove_groups(&self.groups);
+    }
+}
+
+/// A directory whose service did not come up.
+struct Unfinished<'a>(&'a Path);
+
+impl Drop for Unfinished<'_> {
+    fn drop(&mut self) {
+        clear(self.0);
+    }
+}
+
+/// Nobody who names the directory stays, nor the directory.
+fn clear(directory: &Path) {
+    for _ in 0..ROUNDS_MAX {
+        let left = census::of_directory(directory);
+        if left.is_empty() {
+            break;
+        }
+        for process in left {
+            process.signal(Signal::KILL);
+        }
+        thread::sleep(LOOK_EVERY);
+    }
+    let _ = fs::remove_dir_all(directory);
+}
+
+/// Directories alone, and only those that nobody is in.
+fn remove_groups(base: &Path) {
+    if base.as_os_str().is_empty() {
+        return;
+    }
+    for below in fs::read_dir(base).into_iter().flatten().flatten() {
+        if below.file_type().is_ok_and(|kind| kind.is_dir()) {
+            remove_groups(&below.path());
+        }
+    }
+    let _ = fs::remove_dir(base);
+}
+
+fn is_server(pid: i32) -> bool {
+    fs::read(format!("/proc/{pid}/cmdline"))
+        .is_ok_and(|words| words.split(|byte| *byte == 0).nth(1) == Some(b"server".as_slice()))
+}
+
+fn own_binary() -> Result<Command, Failure> {
+    let own = env::current_exe()
+        .map_err(|cause| Failure::new(format!("cannot find the own executable: {cause}")))?;
+    let mut command = Command::new(own);
+    for (name, _) in env::vars_os() {
+        if name.to_string_lossy().starts_with("KENNEL_") {
+            command.env_remove(name);
+        }
+    }
+    Ok(command)
+}
+
+fn socket(directory: &Path) -> PathBuf {
+    directory.join("s/kennel.sock")
+}
+
+fn launch(directory: &Path) -> Result<Child, Failure> {
+    let cannot = |cause: io::Error| Failure::new(format!("cannot start a service: {cause}"));
+    let log = File::options()
+        .create(true)
+        .append(true)
+        .open(directory.join("log"))
+        .map_err(cannot)?;
+    let mut command = own_binary()?;
+    command
+        .arg("serve")
+        .arg("--listen")
+        .arg(format!("unix:{}", socket(directory).display()))
+        .arg("--data-dir")
+        .arg(directory.join("data"))
+        .stdin(Stdio::null())
+        .stdout(log.try_clone().map_err(cannot)?)
+        .stderr(log)
+        // Ctrl-C is for this command, which then ends the service itself.
+        .process_group(0);
+    census::end_with_this_thread(&mut command);
+    command.spawn().map_err(cannot)
+}
+
+async fn answer(directory: &Path, keeper: &mut Child) -> Result<Connection, Failure> {
+    let address = Address::Unix(socket(directory));
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let ended = keeper.try_wait().is_ok_and(|status| status.is_some());
+        let why = match client::connect(&address).await {
+            Ok(connection) => {
+                let request = pb::GetServerInfoRequest {};
+                match connection.admin().get_server_info(request).await {
+                    Ok(_) => return Ok(connection),
+                    Err(status) => status.message().to_owned(),
+                }
+            }
+            Err(error) => chain(&error),
+        };
+        if ended || Instant::now() > until {
+            let log = fs::read_to_string(directory.join("log")).unwrap_or_default();
+            let last = log.lines().last().unwrap_or(&why).to_owned();
+            return Err(Failure::new(format!(
+                "no service can be started here: {last}"
+            )));
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+}

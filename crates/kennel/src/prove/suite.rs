@@ -1,0 +1,376 @@
+//! The programs in one service, ended in one way, and each judged by a census that asks nobody.
+
+use super::service::Service;
+use crate::{cli::refused, failure::Failure};
+use kennel_edge::pb::{self, stream_events_request::Position, tree_verdict::Verdict};
+use kennel_lifecycle::Signal;
+use kennel_linux::census::{Footprint, Process};
+use kennel_naughty::{CANNOT, HOLD_NAMESPACE, PROGRAMS, Program, UP, WORD, Wants};
+use std::{
+    env,
+    io::{BufRead as _, BufReader},
+    process::{Child, Stdio},
+    time::{Duration, Instant},
+};
+
+/// What a run gets between the polite signal and SIGKILL.
+const GRACE: Duration = Duration::from_millis(300);
+/// What a run has until its time is up, at first and at most: a slow host needs more until all are in position.
+const MAX_RUNTIME: Duration = Duration::from_secs(2);
+const MAX_RUNTIME_MOST: Duration = Duration::from_secs(16);
+/// Until a run's program says that it is in position, and until its run has ended.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Between two looks.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+
+/// The way in which runs end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    NormalEnd,
+    Abort,
+    Timeout,
+    ServerKilled,
+    KeeperKilled,
+}
+
+/// What came of one program.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// It cannot be done here.
+    NotRun(String),
+    /// Called empty, by this proof, and nobody was found.
+    Empty(&'static str),
+    /// Not called empty; those who were found are named, or nothing was claimed.
+    Admitted { verdict: String, left: Vec<i32> },
+    /// Somebody was found who is not in the verdict, or there was none.
+    Lie { verdict: String, left: Vec<i32> },
+}
+
+/// A program in position.
+struct Running {
+    run_id: String,
+    print: Footprint,
+}
+
+/// All programs in one way, in the order of the suite.
+pub(super) async fn run(service: &mut Service, way: Way) -> Result<Vec<Outcome>, Failure> {
+    let holder = Holder::start();
+    let mut started = Vec::new();
+    for program in &PROGRAMS {
+        started.push(match words(program, service, &holder) {
+            Ok(words) => start(service, &words, way).await?,
+            Err(why) => Err(why),
+        });
+    }
+    end_all(service, way, &started).await?;
+    let mut outcomes = Vec::new();
+    for running in started {
+        outcomes.push(match running {
+            Ok(running) => judge(service, &running).await?,
+            Err(why) => Outcome::NotRun(why),
+        });
+    }
+    Ok(outcomes)
+}
+
+/// The command line of a program, or why it cannot run here.
+fn words(
+    program: &Program,
+    service: &Service,
+    holder: &Result<Holder, String>,
+) -> Result<Vec<String>, String> {
+    let own = env::current_exe().map_err(|cause| cause.to_string())?;
+    let mut words = vec![
+        own.display().to_string(),
+        WORD.to_owned(),
+        program.name.to_owned(),
+    ];
+    match program.wants {
+        Wants::Nothing => {}
+        Wants::WritableGroup if service.grouped => {}
+        Wants::WritableGroup => return Err("runs have no control groups here".to_owned()),
+        Wants::ForeignNamespace => match holder {
+            Ok(holder) => words.push(holder.first.pid.to_string()),
+            Err(why) => return Err(why.clone()),
+        },
+        Wants::SetuidCopy => {
+            return Err("needs a setuid-root copy of this program, which is not made".to_owned());
+        }
+    }
+    Ok(words)
+}
+
+/// Starts a program until it is in position; the inner error says why it cannot be.
+async fn start(
+    service: &Service,
+    words: &[String],
+    way: Way,
+) -> Result<Result<Running, String>, Failure> {
+    let mut max_runtime = (way == Way::Timeout).then_some(MAX_RUNTIME);
+    loop {
+        let started = in_position(service, words, max_runtime).await?;
+        match (&started, max_runtime) {
+            (Err(None), Some(time)) if time < MAX_RUNTIME_MOST => max_runtime = Some(time * 2),
+            _ => {
+                return Ok(started.map_err(|why| {
+                    why.unwrap_or_else(|| "it ended before it was in position".to_owned())
+                }));
+            }
+        }
+    }
+}
+
+/// `Err(None)`: the run was over before.
+async fn in_position(
+    service: &Service,
+    words: &[String],
+    max_runtime: Option<Duration>,
+) -> Result<Result<Running, Option<String>>, Failure> {
+    let request = pb::SpawnRequest {
+        spec: Some(spec(words, max_runtime)),
+        ..pb::SpawnRequest::default()
+    };
+    let spawned = service.connection().processes().spawn(request).await;
+    let run = match spawned {
+        Ok(answer) => crate::cli::run_of(answer.into_inner().run)?,
+        Err(status) => return Ok(Err(Some(status.message().to_owned()))),
+    };
+    let said = tokio::time::timeout(PATIENCE, first_line(service, &run.run_id)).await;
+    let said = match said {
+        Ok(said) => said?,
+        Err(_) => return Ok(Err(Some("it does not get into position".to_owned()))),
+    };
+    match said.as_deref() {
+        Some(UP) => {}
+        Some(line) => {
+            let why = line.strip_prefix(CANNOT).unwrap_or(line);
+            return Ok(Err(Some(why.to_owned())));
+        }
+        None => return Ok(Err(None)),
+    }
+    let attempt = run.current_attempt.unwrap_or_default();
+    let id = run.run_id.parse().ok();
+    let print = id.and_then(|id| Footprint::of(id, attempt.pid, attempt.shim_pid));
+    let still = get(service, &run.run_id).await?.state() == pb::RunState::Running;
+    Ok(print.filter(|_| still).ok_or(None).map(|print| Running {
+        run_id: run.run_id,
+        print,
+    }))
+}
+
+fn spec(words: &[String], max_runtime: Option<Duration>) -> pb::RunSpec {
+    pb::RunSpec {
+        command: Some(pb::run_spec::Command::Argv(pb::Argv {
+            args: words.to_vec(),
+        })),
+        cwd: Some("/".to_owned()),
+        stop: Some(pb::StopPolicy {
+            grace: GRACE.try_into().ok(),
+        }),
+        timeouts: max_runtime.map(|time| pb::Timeouts {
+            max_runtime: time.try_into().ok(),
+        }),
+        ..pb::RunSpec::default()
+    }
+}
+
+/// The first line of standard output; `None`: the run has ended without one.
+async fn first_line(service: &Service, run_id: &str) -> Result<Option<String>, Failure> {
+    let request = pb::StreamEventsRequest {
+        run_id: run_id.to_owned(),
+        position: Some(Position::AfterSeq(0)),
+        heartbeat_interval: None,
+    };
+    let stream = service
+        .connection()
+        .processes()
+        .stream_events(request)
+        .await;
+    let mut stream = stream.map_err(refused)?.into_inner();
+    let mut text = Vec::new();
+    while let Some(message) = stream.message().await.map_err(refused)? {
+        for event in message.run_events.into_iter().flat_map(|run| run.events) {
+            if let Some(pb::event::Payload::Output(output)) = event.payload
+                && output.stream() == pb::OutputStream::Stdout
+            {
+                text.extend_from_slice(&output.data);
+            }
+        }
+        if let Some(end) = text.iter().position(|byte| *byte == b'\n') {
+            return Ok(Some(String::from_utf8_lossy(&text[..end]).into_owned()));
+        }
+    }
+    Ok(None)
+}
+
+async fn get(service: &Service, run_id: &str) -> Result<pb::Run, Failure> {
+    let request = pb::GetRunRequest {
+        run_id: run_id.to_owned(),
+    };
+    let answer = service.connection().processes().get_run(request).await;
+    crate::cli::run_of(answer.map_err(refused)?.into_inner().run)
+}
+
+async fn end_all(
+    service: &mut Service,
+    way: Way,
+    started: &[Result<Running, String>],
+) -> Result<(), Failure> {
+    for (run, program) in started.iter().zip(&PROGRAMS) {
+        // It kills its shim when it is told to leave, and is then ended in this way, too.
+        if let Ok(run) = run
+            && (way == Way::NormalEnd || program.name == "kills-shim")
+        {
+            run.print.leader().signal(Signal::USR1);
+        }
+    }
+    match way {
+        Way::NormalEnd | Way::Timeout => Ok(()),
+        Way::Abort => {
+            for run in started.iter().flatten() {
+                let request = pb::AbortRequest {
+                    run_id: run.run_id.clone(),
+                    wait: pb::AbortWait::None.into(),
+                    ..pb::AbortRequest::default()
+                };
+                let aborted = service.connection().processes().abort(request).await;
+                aborted.map_err(refused)?;
+            }
+            Ok(())
+        }
+        Way::ServerKilled => service.kill_server().await,
+        Way::KeeperKilled => service.kill_keeper().await,
+    }
+}
+
+/// Waits for the verdict, counts at once, and ends what is left by its exact identity.
+async fn judge(service: &Service, running: &Running) -> Result<Outcome, Failure> {
+    let until = Instant::now() + PATIENCE;
+    let run = loop {
+        let run = get(service, &running.run_id).await?;
+        if run.end_time.is_some() || run.tree_verdict.is_some() || Instant::now() > until {
+            break run;
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+    };
+    let left = running.print.alive();
+    let outcome = compare(run.tree_verdict.as_ref(), &left);
+    for process in &left {
+        process.signal(Signal::KILL);
+    }
+    Ok(outcome)
+}
+
+fn compare(verdict: Option<&pb::TreeVerdict>, left: &[Process]) -> Outcome {
+    let left: Vec<i32> = left.iter().map(|process| process.pid).collect();
+    let said = verdict.map_or_else(|| "no verdict".to_owned(), crate::cli::words::verdict);
+    let admits = match verdict.and_then(|verdict| verdict.verdict.as_ref()) {
+        Some(Verdict::Empty(empty)) if left.is_empty() => {
+            return Outcome::Empty(match empty.proof() {
+                pb::EmptyProof::CgroupAndEchild => "group, shim",
+                pb::EmptyProof::Echild => "shim",
+                pb::EmptyProof::Cgroup => "group",
+                pb::EmptyProof::Unspecified => "unknown",
+            });
+        }
+        Some(Verdict::Survivors(named)) => left.iter().all(|pid| named.pids.contains(pid)),
+        Some(Verdict::Unverified(_)) => true,
+        _ => false,
+    };
+    if admits {
+        Outcome::Admitted {
+            verdict: said,
+            left,
+        }
+    } else {
+        Outcome::Lie {
+            verdict: said,
+            left,
+        }
+    }
+}
+
+/// A pid namespace that is nobody's run.
+struct Holder {
+    child: Child,
+    first: Process,
+}
+
+impl Holder {
+    fn start() -> Result<Self, String> {
+        let mut command = Service::own_binary().map_err(|failure| failure.to_string())?;
+        let mut child = command
+            .args([WORD, HOLD_NAMESPACE])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .map_err(|cause| cause.to_string())?;
+        let mut line = String::new();
+        if let Some(said) = child.stdout.take() {
+            // An empty line is told below.
+            let _ = BufReader::new(said).read_line(&mut line);
+        }
+        let first = line.trim().parse().ok().and_then(Process::now);
+        match first {
+            Some(first) => Ok(Self { child, first }),
+            None => {
+                let output = child
+                    .wait_with_output()
+                    .map_err(|cause| cause.to_string())?;
+                let why = String::from_utf8_lossy(&output.stderr);
+                Err(why.trim().trim_start_matches("naughty: ").to_owned())
+            }
+        }
+    }
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        // All in the namespace end with its first process, and then the one that has started it.
+        self.first.signal(Signal::KILL);
+        let _ = self.child.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn me() -> Vec<Process> {
+        vec![Process::now(std::process::id().cast_signed()).expect("it runs")]
+    }
+
+    fn verdict(verdict: Verdict) -> pb::TreeVerdict {
+        pb::TreeVerdict {
+            verdict: Some(verdict),
+        }
+    }
+
+    #[test]
+    fn empty_with_somebody_alive_is_a_lie() {
+        let empty = verdict(Verdict::Empty(pb::tree_verdict::Empty {
+            proof: pb::EmptyProof::Echild.into(),
+        }));
+        assert_eq!(compare(Some(&empty), &[]), Outcome::Empty("shim"));
+        let found = compare(Some(&empty), &me());
+        assert!(matches!(found, Outcome::Lie { .. }), "{found:?}");
+        let silent = compare(None, &[]);
+        assert!(matches!(silent, Outcome::Lie { .. }), "{silent:?}");
+    }
+
+    #[test]
+    fn survivors_must_be_named() {
+        let pid = std::process::id().cast_signed();
+        let named = verdict(Verdict::Survivors(pb::tree_verdict::Survivors {
+            pids: vec![pid],
+        }));
+        let found = compare(Some(&named), &me());
+        assert!(matches!(found, Outcome::Admitted { .. }), "{found:?}");
+        let others = verdict(Verdict::Survivors(pb::tree_verdict::Survivors {
+            pids: vec![1],
+        }));
+        let found = compare(Some(&others), &me());
+        assert!(matches!(found, Outcome::Lie { .. }), "{found:?}");
+    }
+}

@@ -1,0 +1,227 @@
+//! Who is left of a run, counted over /proc by five ways that share no assumption: by marker, process group, session,
+//! control group and descent. For a proof of what the service says, so nothing here asks the service.
+
+use crate::{
+    cgroup, marker,
+    pidfd::PidFd,
+    procfs::{self, Stat},
+};
+use kennel_lifecycle::{RunId, Signal};
+use std::{
+    collections::{BTreeMap, HashSet},
+    fs, io,
+    os::unix::process::CommandExt,
+    path::Path,
+    process::Command,
+};
+
+/// A process and no other, for as long as the host is up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Process {
+    /// Its number.
+    pub pid: i32,
+    start_ticks: u64,
+}
+
+impl Process {
+    /// The one that has this number now.
+    #[must_use]
+    pub fn now(pid: i32) -> Option<Self> {
+        procfs::stat(pid).ok().map(|stat| Self::of(pid, &stat))
+    }
+
+    fn of(pid: i32, stat: &Stat) -> Self {
+        Self {
+            pid,
+            start_ticks: stat.start_ticks,
+        }
+    }
+
+    /// Sends a signal to this very process; one that is gone gets none.
+    pub fn signal(&self, signal: Signal) {
+        // The descriptor comes first: if the look after it shows the process, it is the process's.
+        if let Ok(fd) = PidFd::open(self.pid)
+            && Self::now(self.pid) == Some(*self)
+        {
+            fd.signal(signal);
+        }
+    }
+
+    /// Whether it is there and goes on, be it in another thread than its first.
+    #[must_use]
+    pub fn is_alive(&self) -> bool {
+        PidFd::open(self.pid).is_ok_and(|fd| Self::now(self.pid) == Some(*self) && !fd.has_ended())
+    }
+}
+
+/// What is known of a run that a count looks for.
+#[derive(Clone, Debug)]
+pub struct Footprint {
+    run: RunId,
+    leader: Process,
+    group: i32,
+    session: i32,
+    seen: HashSet<Process>,
+}
+
+impl Footprint {
+    /// A run while its leader lives; learns all that is below leader and shim.
+    #[must_use]
+    pub fn of(run: RunId, leader: i32, shim: i32) -> Option<Self> {
+        let stat = procfs::stat(leader).ok()?;
+        let below = [leader, shim].into_iter().flat_map(procfs::descendants);
+        let leader = Process::of(leader, &stat);
+        let mut seen: HashSet<Process> = below.filter_map(Process::now).collect();
+        seen.insert(leader);
+        Some(Self {
+            run,
+            leader,
+            group: stat.pgid,
+            session: stat.sid,
+            seen,
+        })
+    }
+
+    /// The run's command.
+    #[must_use]
+    pub fn leader(&self) -> Process {
+        self.leader
+    }
+
+    /// All that are alive, by any of the ways.
+    #[must_use]
+    pub fn alive(&self) -> Vec<Process> {
+        let directory = format!("run-{}", self.run);
+        let all: BTreeMap<i32, Stat> = everybody();
+        // The number of a group or session is not given out again while a member lives: another process that bears the
+        // leader's proves that both are gone.
+        let taken = all
+            .get(&self.leader.pid)
+            .is_some_and(|stat| stat.start_ticks != self.leader.start_ticks);
+        let found = all.into_iter().filter(|(pid, stat)| {
+            let of_group = !taken && (stat.pgid == self.group || stat.sid == self.session);
+            let in_cgroup = || {
+                cgroup::path_of(*pid)
+                    .is_some_and(|path| path.to_string_lossy().contains(&directory))
+            };
+            of_group
+                || self.seen.contains(&Process::of(*pid, stat))
+                || marker::of(*pid) == Some(self.run)
+                || in_cgroup()
+        });
+        found
+            .map(|(pid, stat)| Process::of(pid, &stat))
+            .filter(Process::is_alive)
+            .collect()
+    }
+}
+
+/// Those whose arguments or environment name this directory: a service on it, its shims, and the commands of its runs.
+#[must_use]
+pub fn of_directory(directory: &Path) -> Vec<Process> {
+    let own = std::process::id().cast_signed();
+    let name = directory.as_os_str().as_encoded_bytes();
+    let names = |pid: i32, file: &str| {
+        fs::read(format!("/proc/{pid}/{file}"))
+            .is_ok_and(|text| text.windows(name.len()).any(|part| part == name))
+    };
+    everybody()
+        .into_iter()
+        .filter(|(pid, _)| *pid != own && (names(*pid, "cmdline") || names(*pid, "environ")))
+        .map(|(pid, stat)| Process::of(pid, &stat))
+        .filter(Process::is_alive)
+        .collect()
+}
+
+/// The children of a process that go on.
+#[must_use]
+pub fn children(parent: i32) -> Vec<Process> {
+    let children = procfs::children(parent).into_iter();
+    children
+        .filter_map(Process::now)
+        .filter(Process::is_alive)
+        .collect()
+}
+
+fn everybody() -> BTreeMap<i32, Stat> {
+    let pids = procfs::all_pids().unwrap_or_default();
+    pids.into_iter()
+        .filter_map(|pid| Some((pid, procfs::stat(pid).ok()?)))
+        .collect()
+}
+
+/// Lets the program that a command starts get SIGTERM when the thread ends that has started it: a service that was
+/// started for a while then does not outlive the one who wanted it.
+pub fn end_with_this_thread(command: &mut Command) {
+    let request = || {
+        nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGTERM).map_err(io::Error::from)
+    };
+    // SAFETY: between fork and exec this makes one system call (prctl(2)) and touches no memory.
+    unsafe { command.pre_exec(request) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Child;
+
+    fn in_own_session(marker: Option<RunId>) -> Child {
+        let mut command = Command::new("setsid");
+        command.args(["sleep", "600"]).env_clear();
+        if let Some(run) = marker {
+            command.env(marker::RUN_ID_VAR, run.to_string());
+        }
+        command.spawn().expect("setsid starts")
+    }
+
+    fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
+        for _ in 0..10_000 {
+            if holds() {
+                return;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        panic!("{what}");
+    }
+
+    #[test]
+    fn who_lives_is_counted_and_can_be_ended() {
+        let run = RunId::from_u128(0xbead);
+        let mut leader = in_own_session(None);
+        let mut marked = in_own_session(Some(run));
+        let pids = [&leader, &marked].map(|child| child.id().cast_signed());
+        let count = || {
+            let print = Footprint::of(run, pids[0], pids[0]).expect("it lives");
+            let mut found: Vec<i32> = print.alive().iter().map(|process| process.pid).collect();
+            found.sort_unstable();
+            found
+        };
+        let mut both = pids.to_vec();
+        both.sort_unstable();
+        wait_until("both are found", || count() == both);
+        let print = Footprint::of(run, pids[0], pids[0]).expect("it lives");
+        for process in print.alive() {
+            process.signal(Signal::KILL);
+        }
+        wait_until("none is alive", || print.alive().is_empty());
+        leader.wait().expect("own child");
+        marked.wait().expect("own child");
+    }
+
+    #[test]
+    fn a_service_is_found_by_its_directory() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let mut child = Command::new("sleep")
+            .arg("600")
+            .env("KENNEL_RUN_DIR", directory.path().join("runs/1"))
+            .spawn()
+            .expect("sleep starts");
+        let pid = child.id().cast_signed();
+        wait_until("it is found", || {
+            let found = of_directory(directory.path());
+            found.iter().map(|process| process.pid).eq([pid])
+        });
+        child.kill().expect("own child");
+        child.wait().expect("own child");
+    }
+}

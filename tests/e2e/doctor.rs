@@ -1,0 +1,150 @@
+//! `kennel doctor --prove`: the escape suite on the host of the one who asks.
+
+use kennel_tests::{
+    PATIENCE, eventually,
+    kennel::{bare_command, install},
+    procfs, programs, shell,
+};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use serde_json::Value;
+use std::{
+    fs,
+    os::unix::fs::PermissionsExt,
+    path::Path,
+    process::{Command, Output, Stdio},
+};
+use tempfile::TempDir;
+
+/// Longer than the proof may take on a busy machine.
+const PROOF: std::time::Duration = std::time::Duration::from_secs(90);
+
+/// A directory for temporary files in which everybody may make some.
+fn temporary() -> TempDir {
+    let directory = tempfile::tempdir().expect("a directory");
+    let all = fs::Permissions::from_mode(0o1777);
+    fs::set_permissions(directory.path(), all).expect("own directory");
+    directory
+}
+
+fn doctor(mut command: Command, temporary: &Path) -> Command {
+    command
+        .args(["-o", "json", "doctor", "--prove"])
+        .env("TMPDIR", temporary)
+        .current_dir("/");
+    command
+}
+
+async fn proof(command: Command, temporary: &Path) -> Value {
+    let output: Output = shell::run_to_end(doctor(command, temporary), PROOF).await;
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(
+        output.status.code(),
+        Some(0),
+        "{said}{}",
+        shell::text(&output)
+    );
+    assert_nothing_is_left(temporary);
+    serde_json::from_slice(&output.stdout).expect("one JSON document")
+}
+
+fn assert_nothing_is_left(temporary: &Path) {
+    let name = temporary.to_string_lossy().into_owned();
+    let left: Vec<_> = procfs::all()
+        .into_iter()
+        .filter(|proc| proc.cmdline().iter().any(|word| word.contains(&name)))
+        .collect();
+    assert!(left.is_empty(), "{left:#?}");
+    let files: Vec<_> = fs::read_dir(temporary)
+        .expect("it is there")
+        .flatten()
+        .filter(|entry| entry.file_name() != "kennel")
+        .collect();
+    assert!(files.is_empty(), "{files:?}");
+}
+
+/// The outcome of each program, way by way.
+fn outcomes(proof: &Value) -> Vec<(String, String, String)> {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let ways = proof["ways"].as_array().expect("ways");
+    ways.iter()
+        .flat_map(|way| {
+            let programs = way["programs"].as_array().expect("programs");
+            programs.iter().map(move |program| {
+                let name = text(&program["program"]);
+                (text(&way["way"]), name, text(&program["outcome"]))
+            })
+        })
+        .collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_proof_as_root_finds_every_program_ended_and_leaves_nothing() {
+    let temporary = temporary();
+    let proof = proof(bare_command(&programs::kennel()), temporary.path()).await;
+    assert_eq!(proof["holds"], true, "{proof}");
+    let outcomes = outcomes(&proof);
+    assert_eq!(outcomes.len(), 5 * kennel_naughty::PROGRAMS.len());
+    for (way, program, outcome) in outcomes {
+        let expected = match program.as_str() {
+            "setuid-root" => "notRun",
+            _ => "empty",
+        };
+        assert_eq!(outcome, expected, "{program}, {way}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_proof_without_privileges_says_what_was_not_run_and_what_is_admitted() {
+    let temporary = temporary();
+    let copy = temporary.path().join("kennel");
+    install(&programs::kennel(), &copy, "0755");
+    let mut command = bare_command(Path::new("setpriv"));
+    command
+        .args(["--reuid", "65534", "--regid", "65534", "--clear-groups"])
+        .arg(copy);
+    let proof = proof(command, temporary.path()).await;
+    assert_eq!(proof["holds"], true, "{proof}");
+    for (way, program, outcome) in outcomes(&proof) {
+        let allowed: &[&str] = match program.as_str() {
+            "setuid-root" | "leaves-cgroup" | "own-cgroup" => &["notRun"],
+            "foreign-pid-namespace" => &["admitted"],
+            // Which of the two dies first, shim or keeper, is a race that it may lose.
+            "kills-shim" => &["admitted", "empty"],
+            _ => &["empty"],
+        };
+        assert!(
+            allowed.contains(&outcome.as_str()),
+            "{program}, {way}: {outcome}"
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_proof_that_is_interrupted_leaves_nothing() {
+    let temporary = temporary();
+    let mut command = doctor(bare_command(&programs::kennel()), temporary.path());
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let child = command.spawn().expect("it starts");
+    eventually("programs run", PATIENCE, || {
+        procfs::all()
+            .iter()
+            .any(|proc| {
+                proc.env("KENNEL_RUN_DIR")
+                    .is_some_and(|dir| Path::new(&dir).starts_with(temporary.path()))
+            })
+            .then_some(())
+    })
+    .await;
+    let pid = i32::try_from(child.id()).expect("pids are small");
+    kill(Pid::from_raw(pid), Signal::SIGINT).expect("own child");
+    let output = shell::finish(child, "the proof ends", PROOF).await;
+    assert_eq!(output.status.code(), Some(130));
+    assert!(output.stdout.is_empty());
+    assert_nothing_is_left(temporary.path());
+}
