@@ -234,7 +234,9 @@ async fn judge(client: Client, running: Running) -> Cell {
         let run_id = running.run_id.clone();
         async move {
             let run = client.get(&run_id).await.ok()?;
-            run.end_time.is_some().then_some(run)
+            // A run that does not die does not end either: its verdict is there all the same.
+            let stuck = matches!(verdict(&run), Some(Verdict::Stuck(_)));
+            (stuck || run.end_time.is_some()).then_some(run)
         }
     })
     .await;
@@ -258,11 +260,7 @@ async fn judge(client: Client, running: Running) -> Cell {
 /// The verdict in words, and whether it admits those who are alive.
 fn read(run: &pb::Run, alive: &[Proc]) -> (String, bool) {
     let named = |pids: &[i32]| alive.iter().all(|proc| pids.contains(&proc.pid));
-    let verdict = run
-        .tree_verdict
-        .as_ref()
-        .and_then(|tree| tree.verdict.as_ref());
-    match verdict {
+    match verdict(run) {
         Some(Verdict::Empty(empty)) => {
             let proof = match empty.proof() {
                 pb::EmptyProof::CgroupAndEchild => "group, shim",
@@ -273,9 +271,17 @@ fn read(run: &pb::Run, alive: &[Proc]) -> (String, bool) {
             (format!("empty ({proof})"), alive.is_empty())
         }
         Some(Verdict::Survivors(left)) => ("admitted".to_owned(), named(&left.pids)),
+        Some(Verdict::Stuck(stuck)) => {
+            let pids: Vec<i32> = stuck.processes.iter().map(|process| process.pid).collect();
+            ("admitted".to_owned(), named(&pids))
+        }
         Some(Verdict::Unverified(_)) => ("admitted".to_owned(), true),
         other => (format!("{other:?}"), false),
     }
+}
+
+fn verdict(run: &pb::Run) -> Option<&Verdict> {
+    run.tree_verdict.as_ref()?.verdict.as_ref()
 }
 
 /// A pid namespace that is nobody's run, with its first process.

@@ -18,8 +18,8 @@ Programs that try to outlive their run, each ended in each way, and what the ver
 *empty* was said of a run of which a census by marker, group, session, control group and ancestry finds anybody.
 
 *empty (...)* names the proof: the control group is unpopulated, the shim has no child left (`ECHILD`), or both.
-*admitted*: not empty, and said so. The verdict was `survivors` and named everybody whom the census found, or
-`unverified`, which claims nothing; which of the two, and whether anybody was left, can depend on the moment.
+*admitted*: not empty, and said so. The verdict was `survivors` or `stuck` and named everybody whom the census found, or
+`unverified`, which claims nothing; which of them, and whether anybody was left, can depend on the moment.
 
 What no way sees: a process that has entered a pid namespace of somebody else, was orphaned there, and bears the run's
 marker no more, where the run has no control group or where the process, as root, has left it.

@@ -274,6 +274,9 @@ fn compare(verdict: Option<&pb::TreeVerdict>, left: &[Process]) -> Outcome {
             });
         }
         Some(Verdict::Survivors(named)) => left.iter().all(|pid| named.pids.contains(pid)),
+        Some(Verdict::Stuck(stuck)) => left
+            .iter()
+            .all(|pid| stuck.processes.iter().any(|process| process.pid == *pid)),
         Some(Verdict::Unverified(_)) => true,
         _ => false,
     };
