@@ -6,8 +6,8 @@ use super::{
     mirror::{
         WireCgroup, WireDeadline, WireExit, WireFact, WireFailure, WireHolds, WireHost,
         WireIdentity, WireLeaderExit, WireLeftover, WireLeftovers, WireLimits, WirePlan,
-        WirePolicy, WireProcess, WireProof, WireRecord, WireResource, WireRlimit, WireShot,
-        WireShotResult, WireStage, WireTarget, WireVerdict,
+        WirePolicy, WireProcess, WireProof, WireRecord, WireRlimit, WireShot, WireShotResult,
+        WireStage, WireTarget, WireVerdict,
         certificate::{WireScope, WireSender, WireStep, WireStuck, WireStuckProcess},
     },
 };
@@ -79,7 +79,7 @@ fn requests_have_these_bytes() {
         "010101e78a8d09022f72011e00882701ac020000000000000000000101ac02",
     );
     let files = WireRlimit {
-        resource: WireResource::OpenFiles,
+        resource: super::mirror::limits::WireResource::OpenFiles,
         soft: 1,
         hard: u64::MAX,
     };

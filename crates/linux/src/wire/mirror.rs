@@ -4,12 +4,12 @@ use crate::capability::{Capability, CapabilityName};
 use crate::client::{Fact, Holds, Shot, ShotResult, SignalResult, SignalTarget};
 use certificate::{WireStep, WireStuck, steps};
 use kennel_lifecycle::{
-    CgroupIdentity, CpuQuota, Deadline, Exit, HostIdentity, Knob, LeaderExit, Leftover, Leftovers,
-    LimitPowers, Policy, ProcessIdentity, Proof, Resource, Rlimit, RunIdentity, RunLimits, Signal,
-    StartFailure, StartStage, Timestamp, TreeVerdict,
+    CgroupIdentity, Deadline, Exit, HostIdentity, LeaderExit, Leftover, Leftovers, Policy,
+    ProcessIdentity, Proof, RunIdentity, Signal, StartFailure, StartStage, Timestamp, TreeVerdict,
     ladder::{Step, StopPlan},
     recovery::{CgroupSeen, ExitRecord, Host, Observation, Seen},
 };
+pub(crate) use limits::{WireLimits, WirePowers, WireRlimit};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -128,6 +128,7 @@ mirror_struct!(
 );
 
 pub(crate) mod certificate;
+pub(crate) mod limits;
 
 /// [`RunIdentity`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -301,111 +302,6 @@ impl From<WirePlan> for StopPlan {
 /// Rounded up: nobody gets less than was given.
 fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
-}
-
-mirror_enum!(
-    /// [`Resource`].
-    WireResource = Resource {
-        Cpu, FileSize, Data, Stack, Core, Processes, OpenFiles, LockedMemory, AddressSpace, PendingSignals,
-        MessageQueues, Nice, RealTimePriority, RealTime,
-    }
-);
-mirror_struct!(
-    /// [`Rlimit`].
-    WireRlimit = Rlimit { resource: WireResource, soft: u64, hard: u64 }
-);
-
-mirror_struct!(
-    /// [`CpuQuota`].
-    #[derive(Copy)]
-    WireQuota = CpuQuota { quota: Duration, period: Duration }
-);
-mirror_enum!(
-    /// [`Knob`].
-    WireKnob = Knob { MemoryMax, MemoryHigh, SwapMax, PidsMax, CpuMax, CpuWeight }
-);
-
-/// [`RunLimits`].
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct WireLimits {
-    pub(crate) rlimits: Vec<WireRlimit>,
-    pub(crate) nice: Option<i32>,
-    pub(crate) oom_score_adj: Option<i32>,
-    pub(crate) memory_max: Option<u64>,
-    pub(crate) memory_high: Option<u64>,
-    pub(crate) swap_max: Option<u64>,
-    pub(crate) pids_max: Option<u64>,
-    pub(crate) cpu_quota: Option<WireQuota>,
-    pub(crate) cpu_weight: Option<u32>,
-}
-
-impl From<&RunLimits> for WireLimits {
-    fn from(real: &RunLimits) -> Self {
-        Self {
-            rlimits: real.rlimits.iter().map(|l| (*l).into()).collect(),
-            nice: real.nice,
-            oom_score_adj: real.oom_score_adj,
-            memory_max: real.memory_max,
-            memory_high: real.memory_high,
-            swap_max: real.swap_max,
-            pids_max: real.pids_max,
-            cpu_quota: real.cpu_quota.map(Into::into),
-            cpu_weight: real.cpu_weight,
-        }
-    }
-}
-
-impl From<WireLimits> for RunLimits {
-    fn from(wire: WireLimits) -> Self {
-        Self {
-            rlimits: wire.rlimits.into_iter().map(Into::into).collect(),
-            nice: wire.nice,
-            oom_score_adj: wire.oom_score_adj,
-            memory_max: wire.memory_max,
-            memory_high: wire.memory_high,
-            swap_max: wire.swap_max,
-            pids_max: wire.pids_max,
-            cpu_quota: wire.cpu_quota.map(Into::into),
-            cpu_weight: wire.cpu_weight,
-        }
-    }
-}
-
-/// [`LimitPowers`].
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct WirePowers {
-    pub(crate) hard_max: Vec<(WireResource, u64)>,
-    pub(crate) nice_min: i32,
-    pub(crate) oom_score_adj_min: Option<i32>,
-    pub(crate) knobs: Result<Vec<WireKnob>, String>,
-}
-
-impl From<LimitPowers> for WirePowers {
-    fn from(real: LimitPowers) -> Self {
-        let hard_max = real.hard_max.into_iter();
-        Self {
-            hard_max: hard_max.map(|(r, most)| (r.into(), most)).collect(),
-            nice_min: real.nice_min,
-            oom_score_adj_min: real.oom_score_adj_min,
-            knobs: real
-                .knobs
-                .map(|knobs| knobs.into_iter().map(Into::into).collect()),
-        }
-    }
-}
-
-impl From<WirePowers> for LimitPowers {
-    fn from(wire: WirePowers) -> Self {
-        let hard_max = wire.hard_max.into_iter();
-        Self {
-            hard_max: hard_max.map(|(r, most)| (r.into(), most)).collect(),
-            nice_min: wire.nice_min,
-            oom_score_adj_min: wire.oom_score_adj_min,
-            knobs: wire
-                .knobs
-                .map(|knobs| knobs.into_iter().map(Into::into).collect()),
-        }
-    }
 }
 
 /// [`Policy`].
