@@ -2,7 +2,8 @@
 
 use std::{env, error::Error, fs, path::PathBuf};
 
-const FILES: [&str; 4] = [
+const FILES: [&str; 5] = [
+    "kennel/v1/audit.proto",
     "kennel/v1/run.proto",
     "kennel/v1/event.proto",
     "kennel/v1/process_service.proto",

@@ -2,9 +2,9 @@
 //!
 //! Runs in a private pid namespace, where the next number can be chosen. The test starts itself again inside.
 
-use kennel_edge::pb::RunState;
+use kennel_edge::pb::{self, RunState};
 use kennel_tests::{
-    Footprint, Kennel, PATIENCE, RunExt, eventually,
+    Client, Footprint, Kennel, PATIENCE, RunExt, eventually,
     kennel::{kill_exactly, reap_orphans},
     must, naughty,
     procfs::{self, Proc},
@@ -129,6 +129,7 @@ async fn one_round() -> u32 {
         "nobody was there to end: {run:?}"
     );
     let reused = u32::try_from(strangers.len()).expect("two at most");
+    leave_alone(&mut kennel.client().await, &strangers).await;
     for mut stranger in strangers {
         let pid = i32::try_from(stranger.id()).expect("small");
         let proc = Proc::read(pid).expect("it is there");
@@ -141,6 +142,26 @@ async fn one_round() -> u32 {
     }
     Footprint::of_id(&run.run_id).assert_nothing_left();
     reused
+}
+
+/// Nor does an audit take them for the run's, and a reap on whatever evidence leaves them alone.
+async fn leave_alone(client: &mut Client, strangers: &[Child]) {
+    let pids: Vec<i32> = strangers.iter().map(|s| s.id().cast_signed()).collect();
+    let is_stranger = |process: &Option<pb::ProcessRef>| {
+        let process = process.as_ref();
+        process.is_some_and(|process| pids.contains(&process.pid))
+    };
+    let seen = must("audit", client.audit().await);
+    let taken = seen.processes.iter().find(|p| is_stranger(&p.process));
+    assert_eq!(taken, None);
+    let everything = pb::ReapLeaksRequest {
+        mode: pb::ReapMode::Execute.into(),
+        evidence: (1..=8).collect(),
+        ..pb::ReapLeaksRequest::default()
+    };
+    let reaped = must("reap", client.reap(everything).await);
+    let taken = reaped.processes.iter().find(|p| is_stranger(&p.process));
+    assert_eq!(taken, None);
 }
 
 /// A process that leads group and session of this number, as the recorded one did.

@@ -1,5 +1,6 @@
 //! The real binary over gRPC, end to end. Every test ends with a census.
 
+mod audit;
 mod browser;
 mod certificate;
 mod cli;

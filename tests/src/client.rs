@@ -126,6 +126,20 @@ impl Client {
         Ok(self.process.get_tree(request).await?.into_inner())
     }
 
+    /// What runs have left behind.
+    pub async fn audit(&mut self) -> Result<pb::LeakAudit, Status> {
+        let answer = self.admin.audit_leaks(pb::AuditLeaksRequest {}).await?;
+        Ok(answer.into_inner().audit.expect("an audit"))
+    }
+
+    /// Ends what runs have left behind, or says what would be.
+    pub async fn reap(
+        &mut self,
+        request: pb::ReapLeaksRequest,
+    ) -> Result<pb::ReapLeaksResponse, Status> {
+        Ok(self.admin.reap_leaks(request).await?.into_inner())
+    }
+
     /// Pauses.
     pub async fn pause(&mut self, run_id: &str) -> Result<pb::Run, Status> {
         let request = pb::PauseRequest {

@@ -153,7 +153,7 @@ fn routes(
                 .max_encoding_message_size(limits::RESPONSE_BYTES_MAX),
         )
         .add_service(
-            AdminServiceServer::new(Admin::new(supervisor.clone()))
+            AdminServiceServer::new(Admin::new(supervisor.clone(), tasks.clone()))
                 .max_decoding_message_size(limits::REQUEST_BYTES_MAX)
                 .max_encoding_message_size(limits::RESPONSE_BYTES_MAX),
         )

@@ -1,12 +1,16 @@
 //! The rpcs: each parses, asks the supervisor once, and converts the answer.
 
+mod admin;
+
+pub(crate) use admin::Admin;
+
 use crate::{
     auth,
-    convert::{drain, info, request, run, token::PageToken, tree},
+    convert::{request, run, token::PageToken, tree},
     deadline,
     digest::DigestKey,
     limits,
-    pb::{self, admin_service_server::AdminService, process_service_server::ProcessService},
+    pb::{self, process_service_server::ProcessService},
     status, stream,
     trace_context::TraceContext,
 };
@@ -40,15 +44,12 @@ impl Processes {
         }
     }
 
-    /// Does something that must not stop half-way: the transport drops a handler when its caller goes away.
+    /// Does something that must not stop half-way.
     async fn to_its_end<T: Send + 'static>(
         &self,
         work: impl Future<Output = Result<T, CallError>> + Send + 'static,
     ) -> Result<T, Status> {
-        match self.tasks.spawn(work).await {
-            Ok(done) => done.map_err(|e| status::of(&e)),
-            Err(broken) => Err(status::internal(&broken.to_string())),
-        }
+        to_its_end(&self.tasks, work).await
     }
 
     /// Waits for an answer that may take long, but not through a shutdown.
@@ -226,6 +227,17 @@ impl ProcessService for Processes {
     }
 }
 
+/// In a task of its own: the transport drops a handler when its caller goes away.
+async fn to_its_end<T: Send + 'static>(
+    tasks: &TaskTracker,
+    work: impl Future<Output = Result<T, CallError>> + Send + 'static,
+) -> Result<T, Status> {
+    match tasks.spawn(work).await {
+        Ok(done) => done.map_err(|e| status::of(&e)),
+        Err(broken) => Err(status::internal(&broken.to_string())),
+    }
+}
+
 /// The runs that fit on a page, and where the next page begins.
 fn page(
     views: Vec<RunView>,
@@ -255,57 +267,6 @@ fn page(
         response.next_page_token = PageToken(start).encode(filter, key);
     }
     response
-}
-
-/// What an operator needs.
-pub(crate) struct Admin {
-    supervisor: Supervisor,
-}
-
-impl Admin {
-    pub(crate) fn new(supervisor: Supervisor) -> Self {
-        Self { supervisor }
-    }
-}
-
-#[tonic::async_trait]
-impl AdminService for Admin {
-    async fn get_server_info(
-        &self,
-        _request: Request<pb::GetServerInfoRequest>,
-    ) -> Result<Response<pb::GetServerInfoResponse>, Status> {
-        let info = self.supervisor.info().await;
-        Ok(Response::new(pb::GetServerInfoResponse {
-            server: Some(info::server(info)),
-        }))
-    }
-
-    async fn drain(
-        &self,
-        request: Request<pb::DrainRequest>,
-    ) -> Result<Response<pb::DrainResponse>, Status> {
-        let by = auth::principal(&request)?;
-        let call = drain::call(request.get_ref(), by)?;
-        let supervisor = self.supervisor.clone();
-        // All are asked to end, whether the caller waits for it or not.
-        let asked = tokio::spawn(async move { supervisor.drain(call).await }).await;
-        let status = asked
-            .map_err(|broken| status::internal(&broken.to_string()))?
-            .map_err(|error| status::of(&error))?;
-        Ok(Response::new(pb::DrainResponse {
-            status: Some(drain::status(status)),
-        }))
-    }
-
-    async fn undrain(
-        &self,
-        _request: Request<pb::UndrainRequest>,
-    ) -> Result<Response<pb::UndrainResponse>, Status> {
-        let status = self.supervisor.undrain().map_err(|e| status::of(&e))?;
-        Ok(Response::new(pb::UndrainResponse {
-            status: Some(drain::status(status)),
-        }))
-    }
 }
 
 #[cfg(test)]

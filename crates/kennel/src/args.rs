@@ -14,7 +14,7 @@ Exit codes:
   0    done
   1    the server refused, could not do it, or is not there
   2    the command line was not understood
-Others are told by the commands that have them: run, wait, serve.";
+Others are told by the commands that have them: run, wait, doctor, reap, serve.";
 
 const RUN_CODES: &str = "\
 Exit codes:
@@ -41,12 +41,6 @@ Exit codes:
   1    the server refused, is not there, or the drain was undone while --wait waited
   2    the command line was not understood";
 
-const DOCTOR_CODES: &str = "\
-Exit codes of --prove:
-  0      every verdict was true: nothing was left, or it was said
-  1      a verdict was not true, or the proof could not be made
-  130    interrupted";
-
 const SERVE_CODES: &str = "\
 Exit codes:
   0     every run has ended and all is recorded
@@ -57,6 +51,31 @@ Exit codes:
 SIGTERM or SIGINT stops every run and then the server; a second one skips the graces.
 
 Flags win over variables. A store's URL that holds a password belongs into --store-file.";
+
+const DOCTOR_CODES: &str = "\
+Exit codes:
+  0    everything was looked at, and nothing was left behind
+  1    no server answers, or it could not look; then only markers are looked for, and they are hints
+  2    the command line was not understood
+  3    something was left behind, or the service itself is not as it should be
+  4    nothing is proven to be left behind, but there are hints, or something could not be looked at
+
+Signals nobody and changes nothing.
+
+Exit codes of --prove:
+  0      every verdict was true: nothing was left, or it was said
+  1      a verdict was not true, or the proof could not be made
+  130    interrupted";
+
+const REAP_CODES: &str = "\
+Exit codes:
+  0    all that was asked for has ended, or would be ended; also where nothing was found
+  1    the server refused, could not do it, or is not there
+  2    the command line was not understood
+  3    something that was asked for is left: it was left alone, or has survived
+
+Without --yes nobody is signalled: what would be ended is listed, and what would be left alone, and why.
+Only what is proved to be of a run that is over is ended. Each signal is preceded by another look.";
 
 /// Owns processes and never loses one.
 #[derive(Debug, Parser)]
@@ -126,19 +145,22 @@ pub(crate) enum Command {
     Events(EventsArgs),
     /// Show what the server is, and whether it serves
     Status,
-    /// Try out on this host what is promised
+    /// Look for what runs have left behind, and say what could not be looked at
     #[command(after_help = DOCTOR_CODES)]
     Doctor(DoctorArgs),
     /// Take the node out of service: no new runs; those that run may finish, or are ended
     #[command(after_help = DRAIN_CODES)]
     Drain(DrainArgs),
+    /// End what runs have left behind; without --yes, say what would be ended
+    #[command(after_help = REAP_CODES)]
+    Reap(ReapArgs),
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct DoctorArgs {
     /// Let programs that try to outlive their run do so in a service of its own, with your privileges, and see whether
     /// any does that the service calls ended. Asks no server, and leaves nothing
-    #[arg(long, required = true)]
+    #[arg(long)]
     pub(crate) prove: bool,
 }
 
@@ -426,6 +448,45 @@ pub(crate) struct EventsArgs {
     /// Begin after this sequence number
     #[arg(long, value_name = "SEQ", default_value_t = 0)]
     pub(crate) after_seq: u64,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ReapArgs {
+    /// Signal: SIGTERM, the grace, SIGKILL [default: a dry run]
+    #[arg(long)]
+    pub(crate) yes: bool,
+    /// Only what belongs to this run; may be repeated
+    #[arg(long = "run", value_name = "RUN")]
+    pub(crate) runs: Vec<String>,
+    /// Only what belongs to runs with this label; may be repeated, all must match
+    #[arg(short, long = "label", value_name = "K=V", value_parser = values::pair)]
+    pub(crate) labels: Vec<(String, String)>,
+    /// Only processes that have lived for so long, such as 10m
+    #[arg(long, value_name = "DURATION", value_parser = values::duration)]
+    pub(crate) older: Option<Duration>,
+    /// Only on this evidence; may be repeated [default: whatever proves]
+    #[arg(long, value_enum, value_name = "EVIDENCE")]
+    pub(crate) evidence: Vec<EvidenceArg>,
+    /// Exactly this process, as a dry run has named it; may be repeated
+    #[arg(long = "process", value_name = "PID:START[:INODE]", value_parser = values::process)]
+    pub(crate) processes: Vec<kennel_edge::pb::ProcessRef>,
+    /// Time between SIGTERM and SIGKILL, at most 60s [default: 5s]
+    #[arg(long, value_name = "DURATION", value_parser = values::duration)]
+    pub(crate) grace: Option<Duration>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum EvidenceArg {
+    /// In a control group of a run that is over
+    LeakedCgroup,
+    /// Below the shim of a run that is over
+    ShimChild,
+    /// In the recorded process group or session of a run that is over
+    RecordedGroup,
+    /// With a run's marker in its environment: no proof, anybody can copy it
+    Marker,
+    /// Left running by a run that was to leave it running
+    Kept,
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
-//! The small languages of the command line: durations, `key=value`, limits.
+//! The small languages of the command line: durations, `key=value`, limits, processes.
 
-use kennel_edge::pb;
+use kennel_edge::pb::{self, ProcessRef};
 use kennel_lifecycle::UNLIMITED;
 use std::{fmt::Write as _, time::Duration};
 
@@ -94,6 +94,27 @@ pub(crate) fn cpus(text: &str) -> Result<Duration, String> {
     micros
         .map(Duration::from_micros)
         .ok_or_else(|| HINT.to_owned())
+}
+
+/// Reads `pid:start_ticks` or `pid:start_ticks:pidfs_inode`.
+pub(crate) fn process(text: &str) -> Result<ProcessRef, String> {
+    const HINT: &str = "write it as PID:START or PID:START:INODE, as a dry run has named it";
+    let mut parts = text.split(':');
+    let mut next = || parts.next().map(str::parse::<u64>);
+    let (pid, start, inode) = (next(), next(), next());
+    let (Some(Ok(pid)), Some(Ok(start_ticks))) = (pid, start) else {
+        return Err(HINT.to_owned());
+    };
+    let pid = i32::try_from(pid).map_err(|_| HINT.to_owned())?;
+    let pidfs_inode = inode.transpose().map_err(|_| HINT.to_owned())?;
+    if parts.next().is_some() {
+        return Err(HINT.to_owned());
+    }
+    Ok(ProcessRef {
+        pid,
+        start_ticks,
+        pidfs_inode,
+    })
 }
 
 /// How long something has lasted, in at most two units: `340ms`, `12s`, `3m04s`, `5h12m`, `3d04h`.
@@ -240,6 +261,26 @@ mod tests {
         assert_eq!(cpus("0.05"), Ok(Duration::from_millis(5)));
         for text in ["", ".5", "1.", "1.2345", "-1", "1e3", "x"] {
             assert!(cpus(text).is_err(), "{text:?} was read as processors");
+        }
+    }
+
+    #[test]
+    fn a_process_is_named_by_more_than_its_number() {
+        let full = process("7:8:9").expect("well formed");
+        let named = (full.pid, full.start_ticks, full.pidfs_inode);
+        assert_eq!(named, (7, 8, Some(9)));
+        assert_eq!(process("7:8").expect("well formed").pidfs_inode, None);
+        for bad in [
+            "",
+            "7",
+            "7:",
+            "x:8",
+            "-7:8",
+            "7:8:",
+            "7:8:9:",
+            "9999999999:8",
+        ] {
+            assert!(process(bad).is_err(), "{bad:?}");
         }
     }
 

@@ -4,6 +4,7 @@
 //! never waits: time comes in as a value, work goes out as [`Effect`]s. Read [`Phase`] first, then
 //! [`Machine::step`], then [`recovery::decide`] for what a restart does with a row it finds.
 
+pub mod audit;
 mod certificate;
 mod countdown;
 mod effect;

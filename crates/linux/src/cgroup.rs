@@ -1,6 +1,6 @@
 //! Control groups (v2): where ours are, one fresh directory per run, freeze and kill.
 
-use kennel_lifecycle::CgroupIdentity;
+use kennel_lifecycle::{CgroupIdentity, NodeId};
 use nix::{
     errno::Errno,
     fcntl::{OFlag, openat},
@@ -70,7 +70,7 @@ pub(crate) fn path_of(pid: i32) -> Option<PathBuf> {
 }
 
 /// The identity of a directory, if it is one.
-fn identify(path: &Path) -> io::Result<CgroupIdentity> {
+pub(crate) fn identify(path: &Path) -> io::Result<CgroupIdentity> {
     Ok(CgroupIdentity {
         path: path
             .to_str()
@@ -78,6 +78,11 @@ fn identify(path: &Path) -> io::Result<CgroupIdentity> {
             .to_owned(),
         inode: fs::metadata(path)?.ino(),
     })
+}
+
+/// How the directories of a node's keepers are called, before the keeper's own name.
+pub(crate) fn base_prefix(node: NodeId) -> String {
+    format!("kennel-{node}-")
 }
 
 /// Makes a fresh directory: one that exists is never used again (a killed one kills what is cloned into it).
@@ -186,7 +191,8 @@ pub(crate) fn members(group: &CgroupIdentity) -> Vec<i32> {
     found
 }
 
-fn directories(dir: &Path) -> Vec<PathBuf> {
+/// The directories in one.
+pub(crate) fn directories(dir: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
     entries
         .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))

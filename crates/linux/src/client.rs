@@ -1,10 +1,12 @@
 //! The server's end of the socket to the keeper: requests, answers, reports.
 
+mod audit;
 mod link;
 mod listing;
 
 pub use crate::capability::{Capability, CapabilityName};
 use crate::wire::{Answer, ToKeeper, WireChild, WireListing, WireRecorded, WireShots};
+pub use audit::{Books, Fate, Holding, Look, REAPED_MAX, Reaped, SecondLook, SocketSeen, Victim};
 use kennel_lifecycle::recovery::Seen;
 use kennel_lifecycle::{
     Deadline, Exit, KeeperEpoch, Leftovers, Policy, ProcessIdentity, RunId, RunIdentity, Signal,

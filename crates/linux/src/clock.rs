@@ -1,8 +1,11 @@
 //! The two clocks: one for deadlines, one for people.
 
 use kennel_lifecycle::Timestamp;
-use nix::time::{ClockId, clock_gettime};
-use std::time::{SystemTime, UNIX_EPOCH};
+use nix::{
+    time::{ClockId, clock_gettime},
+    unistd::{SysconfVar, sysconf},
+};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Milliseconds of `CLOCK_BOOTTIME`: it does not jump, and goes on while the host sleeps.
 pub(crate) fn boot_ms() -> u64 {
@@ -11,6 +14,20 @@ pub(crate) fn boot_ms() -> u64 {
     let seconds = u64::try_from(now.tv_sec()).unwrap_or(0);
     let nanos = u64::try_from(now.tv_nsec()).unwrap_or(0);
     seconds * 1000 + nanos / 1_000_000
+}
+
+/// Time since boot, on the clock in which processes have their start.
+pub(crate) fn since_boot() -> Duration {
+    Duration::from_millis(boot_ms())
+}
+
+/// A start time of /proc/pid/stat, from boot.
+pub(crate) fn of_ticks(ticks: u64) -> Duration {
+    let per_second = sysconf(SysconfVar::CLK_TCK).ok().flatten();
+    let per_second = per_second
+        .and_then(|n| u64::try_from(n).ok())
+        .filter(|n| *n > 0);
+    Duration::from_millis(ticks.saturating_mul(1000) / per_second.unwrap_or(100))
 }
 
 /// The wall clock.

@@ -4,6 +4,7 @@
 //! done comes from `kennel-lifecycle`, and the only decisions taken are those of its pure ladder.
 
 mod attributes;
+pub mod audit;
 mod capability;
 pub mod census;
 mod cgroup;

@@ -12,7 +12,11 @@ const ELSEWHERE_MAX: usize = 16;
 
 /// The run that a process says it belongs to.
 pub(crate) fn of(pid: i32) -> Option<RunId> {
-    let environ = fs::read(format!("/proc/{pid}/environ")).ok()?;
+    in_environ(&fs::read(format!("/proc/{pid}/environ")).ok()?)
+}
+
+/// The run that an environment names.
+pub(crate) fn in_environ(environ: &[u8]) -> Option<RunId> {
     environ.split(|byte| *byte == 0).find_map(|entry| {
         let value = std::str::from_utf8(entry).ok()?.strip_prefix(RUN_ID_VAR)?;
         value.strip_prefix('=')?.parse().ok()

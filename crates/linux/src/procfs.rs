@@ -15,6 +15,9 @@ const LINKS_OF_ONE_THREAD: u64 = 3;
 /// Longest chain of parents that is followed.
 pub(crate) const ANCESTORS_MAX: usize = 4096;
 
+/// The flag of a kernel thread (`include/linux/sched.h`).
+const PF_KTHREAD: u32 = 0x0020_0000;
+
 /// The fields of /proc/pid/stat that are used here (`proc_pid_stat(5)`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stat {
@@ -25,6 +28,7 @@ pub(crate) struct Stat {
     /// Foreground group of its controlling terminal; 0 or less: it has no terminal, or one without such a group.
     pub(crate) tpgid: i32,
     pub(crate) start_ticks: u64,
+    pub(crate) is_kernel_thread: bool,
 }
 
 impl Stat {
@@ -113,6 +117,13 @@ pub(crate) fn status(pid: i32, field: &str) -> Option<String> {
     Some(value.trim().to_owned())
 }
 
+/// The real user; absent where there is no such process.
+pub(crate) fn uid(pid: i32) -> Option<u32> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+    line.split_ascii_whitespace().next()?.parse().ok()
+}
+
 fn parse(text: &[u8]) -> Option<Stat> {
     // The name in parentheses may hold anything, so count from the last parenthesis.
     let close = text.iter().rposition(|b| *b == b')')?;
@@ -122,10 +133,11 @@ fn parse(text: &[u8]) -> Option<Stat> {
     let parent = fields.next()?.parse().ok()?;
     let group = fields.next()?.parse().ok()?;
     let session = fields.next()?.parse().ok()?;
-    // Field 8; field 7 is the number of the terminal.
+    // Field 8; field 7 is the number of the terminal. Field 9 holds the kernel's flags.
     let foreground = fields.nth(1)?.parse().ok()?;
-    // Field 22 is the start time; fields 3 to 8 are taken.
-    let start_ticks = fields.nth(13)?.parse().ok()?;
+    let flags: u32 = fields.next()?.parse().ok()?;
+    // Field 22 is the start time; fields 3 to 9 are taken.
+    let start_ticks = fields.nth(12)?.parse().ok()?;
     Some(Stat {
         state,
         ppid: parent,
@@ -133,6 +145,7 @@ fn parse(text: &[u8]) -> Option<Stat> {
         sid: session,
         tpgid: foreground,
         start_ticks,
+        is_kernel_thread: flags & PF_KTHREAD != 0,
     })
 }
 
@@ -235,6 +248,9 @@ mod tests {
             (b'S', 3, 4, 5)
         );
         assert_eq!((stat.tpgid, stat.start_ticks), (-1, 991));
+        assert!(!stat.is_kernel_thread);
+        let thread = b"2 (kthreadd) S 0 0 0 0 -1 2129984 0 0 0 0 0 0 0 0 20 0 1 0 5 0 0\n";
+        assert!(parse(thread).is_some_and(|stat| stat.is_kernel_thread));
     }
 
     #[test]

@@ -30,6 +30,14 @@ pub fn path(data_dir: &Path, run: RunId) -> PathBuf {
     data_dir.join("runs").join(run.to_string())
 }
 
+/// All runs that have a directory.
+#[must_use]
+pub fn all(data_dir: &Path) -> Vec<RunId> {
+    let entries = fs::read_dir(data_dir.join("runs")).into_iter().flatten();
+    let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    names.filter_map(|name| name.parse().ok()).collect()
+}
+
 /// Makes `runs/<id>` and `runs/<id>/tmp`, both 0700, and gives the path of the first. A directory that is there
 /// already stays as it is.
 pub fn create(data_dir: &Path, run: RunId) -> io::Result<PathBuf> {

@@ -7,7 +7,7 @@ use crate::{
     writer::{Answer, Failure, Write, Writer},
 };
 use async_trait::async_trait;
-use kennel_lifecycle::{NodeId, RowState, RunId, Timestamp};
+use kennel_lifecycle::{HostIdentity, NodeId, RowState, RunId, Timestamp};
 use std::{fmt, time::Duration};
 use tokio::time::timeout;
 
@@ -209,6 +209,26 @@ impl<R: Reader> Store for Durable<R> {
 
     async fn open_runs(&self, node: NodeId) -> Result<Vec<RunRow>, StoreError> {
         self.reader.runs(Select::OpenOf(node)).await
+    }
+
+    async fn get_all(&self, runs: &[RunId]) -> Result<Vec<RunRow>, StoreError> {
+        self.reader.runs(Select::These(runs)).await
+    }
+
+    async fn ended_with_pids(
+        &self,
+        node: NodeId,
+        host: &HostIdentity,
+        pids: &[i32],
+        limit: u32,
+    ) -> Result<Vec<RunRow>, StoreError> {
+        let numbered = Select::Numbered {
+            node,
+            host,
+            numbers: pids,
+            limit,
+        };
+        self.reader.runs(numbered).await
     }
 
     async fn ping(&self) -> Result<(), StoreError> {

@@ -254,6 +254,19 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// All open rows of the node.
     async fn open_runs(&self, node: NodeId) -> Result<Vec<RunRow>, StoreError>;
 
+    /// Those of these runs that there are.
+    async fn get_all(&self, runs: &[RunId]) -> Result<Vec<RunRow>, StoreError>;
+
+    /// Ended rows of the node whose leader or shim had one of these process ids on this host; at most `limit`, newest
+    /// first.
+    async fn ended_with_pids(
+        &self,
+        node: NodeId,
+        host: &HostIdentity,
+        pids: &[i32],
+        limit: u32,
+    ) -> Result<Vec<RunRow>, StoreError>;
+
     /// Whether the store answers.
     async fn ping(&self) -> Result<(), StoreError>;
 

@@ -1,7 +1,7 @@
 //! The questions that are asked of table `runs`, in SQL that both databases understand.
 
 use crate::{ListFilter, PageStart, record, words};
-use kennel_lifecycle::{NodeId, RunId, RunState};
+use kennel_lifecycle::{HostIdentity, NodeId, RunId, RunState};
 use sqlx::{Database, Encode, QueryBuilder, Type};
 use std::collections::BTreeMap;
 
@@ -18,6 +18,15 @@ pub(crate) enum Select<'a> {
     },
     /// The open rows of a node.
     OpenOf(NodeId),
+    /// Those of these that there are.
+    These(&'a [RunId]),
+    /// Ended rows of a node whose leader or shim had one of these numbers on this host, newest first.
+    Numbered {
+        node: NodeId,
+        host: &'a HostIdentity,
+        numbers: &'a [i32],
+        limit: u32,
+    },
 }
 
 /// Keepers of node `$1` that have open rows.
@@ -64,8 +73,52 @@ where
             start,
             limit,
         } => push_page(&mut sql, filter, start, limit),
+        Select::These(runs) => {
+            // An empty list is no SQL; the empty key is nobody's.
+            sql.push("run_id IN (").push_bind(String::new());
+            for run in runs {
+                sql.push(", ").push_bind(run.to_string());
+            }
+            sql.push(")");
+        }
+        Select::Numbered {
+            node,
+            host,
+            numbers,
+            limit,
+        } => push_numbered(&mut sql, node, host, numbers, limit),
     }
     sql
+}
+
+fn push_numbered<DB>(
+    sql: &mut QueryBuilder<DB>,
+    node: NodeId,
+    host: &HostIdentity,
+    numbers: &[i32],
+    limit: u32,
+) where
+    DB: Dialect,
+    for<'t> String: Encode<'t, DB> + Type<DB>,
+    for<'t> i64: Encode<'t, DB> + Type<DB>,
+{
+    // No process has the number 0.
+    let list: Vec<String> = std::iter::once(&0)
+        .chain(numbers)
+        .map(i32::to_string)
+        .collect();
+    let list = list.join(", ");
+    sql.push("end_reason IS NOT NULL AND node = ")
+        .push_bind(node.to_string())
+        .push(" AND boot_id = ")
+        .push_bind(host.boot_id.clone())
+        .push(" AND pidns_inode = ")
+        .push_bind(host.pidns_inode.cast_signed())
+        .push(format!(
+            " AND (process_pid IN ({list}) OR shim_pid IN ({list}))"
+        ))
+        .push(" ORDER BY created_us DESC, run_id DESC LIMIT ")
+        .push_bind(i64::from(limit));
 }
 
 fn push_page<DB>(

@@ -5,6 +5,7 @@
 //! begins, `boot` and `recover` for what a start does with what an earlier one has left.
 
 mod api;
+mod audit;
 mod boot;
 mod calls;
 mod cause;
@@ -22,14 +23,19 @@ mod view;
 mod writes;
 
 pub use api::*;
+pub use audit::{
+    Audit, AuditFinding, Judged, ReapCall, ReapReport, ReapResult, ServiceSeen, Unverified,
+};
 pub use boot::{BootError, EXIT_CLEAN, EXIT_FORCED, EXIT_KEEPER_LOST};
 pub use drain::{Drain, DrainAction, DrainCall, DrainStatus};
 pub use ports::{Kernel, KernelEvents};
 pub use reads::Events;
 pub use tracker::SupervisorConfig;
 
+pub use kennel_linux::audit::Described;
 pub use kennel_linux::client::{
-    Capability, CapabilityName, Holds, Listing, Member, Shot, ShotResult, Shots, SignalTarget,
+    Capability, CapabilityName, Fate, Holds, Listing, Member, Shot, ShotResult, Shots,
+    SignalTarget, SocketSeen,
 };
 pub use kennel_store::{Desired, ListFilter, PageStart, Times};
 

@@ -1,11 +1,17 @@
 //! What the supervisor asks of the keeper, as a trait: the tests put a kernel of their own behind it.
 
 use async_trait::async_trait;
-use kennel_lifecycle::{HostIdentity, ProcessIdentity, RunId, Signal, ladder::StopPlan, recovery};
-use kennel_linux::client::{
-    ChildSpec, ClientError, KeeperClient, KeeperEvent, KeeperEvents, Listing, Prepared, Recorded,
-    Shots, SignalResult, SignalTarget,
+use kennel_lifecycle::{
+    CgroupIdentity, HostIdentity, ProcessIdentity, RunId, Signal, ladder::StopPlan, recovery,
 };
+use kennel_linux::{
+    audit::Whose,
+    client::{
+        ChildSpec, ClientError, KeeperClient, KeeperEvent, KeeperEvents, Listing, Look, Prepared,
+        Reaped, Recorded, SecondLook, Shots, SignalResult, SignalTarget, Victim,
+    },
+};
+use std::path::PathBuf;
 
 /// The keeper, as far as runs need it. [`KeeperClient`] documents each call.
 #[async_trait]
@@ -51,6 +57,21 @@ pub trait Kernel: Send + Sync + std::fmt::Debug {
         keeper: ProcessIdentity,
         host: HostIdentity,
     ) -> Result<recovery::Seen, ClientError>;
+    /// Looks at all processes of the host.
+    async fn audit(&self, whose: Whose, data_dir: PathBuf) -> Result<Look, ClientError>;
+    /// Looks again at what an audit has found.
+    async fn look_again(
+        &self,
+        processes: Vec<ProcessIdentity>,
+        directories: Vec<(RunId, CgroupIdentity)>,
+    ) -> Result<SecondLook, ClientError>;
+    /// Ends what an audit has found.
+    async fn reap(
+        &self,
+        victims: &[Victim],
+        directories: &[CgroupIdentity],
+        plan: &StopPlan,
+    ) -> Result<Reaped, ClientError>;
 }
 
 #[async_trait]
@@ -122,6 +143,27 @@ impl Kernel for KeeperClient {
         host: HostIdentity,
     ) -> Result<recovery::Seen, ClientError> {
         Self::keeper_seen(self, keeper, host).await
+    }
+
+    async fn audit(&self, whose: Whose, data_dir: PathBuf) -> Result<Look, ClientError> {
+        Self::audit(self, whose, data_dir).await
+    }
+
+    async fn look_again(
+        &self,
+        processes: Vec<ProcessIdentity>,
+        directories: Vec<(RunId, CgroupIdentity)>,
+    ) -> Result<SecondLook, ClientError> {
+        Self::look_again(self, processes, directories).await
+    }
+
+    async fn reap(
+        &self,
+        victims: &[Victim],
+        directories: &[CgroupIdentity],
+        plan: &StopPlan,
+    ) -> Result<Reaped, ClientError> {
+        Self::reap(self, victims, directories, plan).await
     }
 }
 

@@ -1,6 +1,7 @@
 //! The commands that ask a server. They use the Rust client alone, print, and never touch store or processes.
 
 mod calls;
+mod doctor;
 mod drain;
 mod event_line;
 mod follow;
@@ -80,7 +81,14 @@ async fn perform(
         Command::Status => calls::status(&open().await?).await,
         Command::Drain(args) => drain::drain(&open().await?, args).await,
         // Asks no server: it has its own.
-        Command::Doctor(_) => return Box::pin(prove::prove(format)).await,
+        Command::Doctor(args) if args.prove => return Box::pin(prove::prove(format)).await,
+        Command::Doctor(_) => {
+            return match open().await {
+                Ok(link) => doctor::doctor(&link).await,
+                Err(no_server) => Err(doctor::doctor_alone(no_server, format)),
+            };
+        }
+        Command::Reap(args) => return doctor::reap(&open().await?, args).await,
         Command::Serve(_) | Command::Server(_) => {
             unreachable!("main serves before it asks")
         }

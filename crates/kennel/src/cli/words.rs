@@ -29,6 +29,10 @@ pub(crate) fn containment(containment: pb::Containment) -> &'static str {
     }
 }
 
+pub(crate) fn evidence(evidence: pb::LeakEvidence) -> String {
+    bare(evidence.as_str_name(), "LEAK_EVIDENCE_")
+}
+
 fn bare(name: &str, prefix: &str) -> String {
     name.strip_prefix(prefix)
         .unwrap_or(name)

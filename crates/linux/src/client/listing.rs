@@ -145,9 +145,17 @@ impl From<WireShots> for Shots {
 
 /// A list that came as a file.
 pub(super) fn read<T: DeserializeOwned>(fds: Vec<OwnedFd>) -> Result<T, ClientError> {
+    read_up_to(fds, LIST_BYTES_MAX)
+}
+
+/// The same with another bound.
+pub(super) fn read_up_to<T: DeserializeOwned>(
+    fds: Vec<OwnedFd>,
+    bytes_max: u64,
+) -> Result<T, ClientError> {
     let no_room = || ClientError::Exhausted("descriptors of the server".into());
     let file = fds.into_iter().next().ok_or_else(no_room)?;
-    let bytes = memfd::read(file, LIST_BYTES_MAX).and_then(|bytes| wire::decode(&bytes));
+    let bytes = memfd::read(file, bytes_max).and_then(|bytes| wire::decode(&bytes));
     bytes.map_err(|_| ClientError::KeeperGone)
 }
 

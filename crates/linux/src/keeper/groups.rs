@@ -66,7 +66,7 @@ impl Groups {
             );
         };
         sweep(&own, node);
-        let base = own.join(format!("{}{epoch}", base_prefix(node)));
+        let base = own.join(format!("{}{epoch}", cgroup::base_prefix(node)));
         if let Err(error) = fs::create_dir(&base) {
             return without(format!("cannot make {}: {error}", base.display()));
         }
@@ -125,14 +125,10 @@ impl Groups {
     }
 }
 
-fn base_prefix(node: NodeId) -> String {
-    format!("kennel-{node}-")
-}
-
 /// Removes what earlier keepers of this node have left empty. The lock says that none of them is alive; a directory
 /// with somebody in it is left alone.
 fn sweep(own: &Path, node: NodeId) {
-    let prefix = base_prefix(node);
+    let prefix = cgroup::base_prefix(node);
     for entry in fs::read_dir(own).into_iter().flatten().flatten() {
         if entry.file_name().to_string_lossy().starts_with(&prefix) {
             cgroup::remove_empty(&entry.path());

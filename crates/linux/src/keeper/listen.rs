@@ -1,7 +1,7 @@
 //! The listening sockets. The keeper owns them, so that they outlive a server.
 
 use super::KeeperError;
-use crate::{peer, procfs};
+use crate::{client::SocketSeen, peer, procfs};
 use nix::sys::stat::{Mode, umask};
 use std::{
     fs::{self, DirBuilder},
@@ -31,6 +31,22 @@ impl Listening {
             path: path.to_owned(),
             source,
         })
+    }
+}
+
+impl Listening {
+    /// Where its file is.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What stands there now.
+    pub(super) fn seen(&self) -> SocketSeen {
+        match fs::symlink_metadata(&self.path) {
+            Ok(found) if (found.dev(), found.ino()) == self.file => SocketSeen::InPlace,
+            Ok(_) => SocketSeen::Replaced,
+            Err(_) => SocketSeen::Missing,
+        }
     }
 }
 

@@ -1,5 +1,6 @@
 //! The keeper's one loop: what shims say, what the server wants, signals, time.
 
+mod auditing;
 mod ending;
 mod prepare;
 mod shims;
@@ -11,6 +12,7 @@ use super::{
     observe::{self, Markers},
     orphan::{Orphan, Sessions},
     pool::Pool,
+    reaping::Reaping,
     run::{Run, Told},
     server::Server,
 };
@@ -90,6 +92,9 @@ pub(super) struct Keeper {
     orphans: Vec<Orphan>,
     /// When they take their next step.
     orphans_due: u64,
+    reapings: Vec<Reaping>,
+    /// When they take their next step.
+    reapings_due: u64,
     markers: Markers,
     /// Groups of runs that are over, whose directories could not be removed yet.
     leftovers: Vec<CgroupIdentity>,
@@ -142,6 +147,8 @@ impl Keeper {
             waking: HashMap::new(),
             orphans: Vec::new(),
             orphans_due: 0,
+            reapings: Vec::new(),
+            reapings_due: 0,
             markers: Markers::default(),
             leftovers: Vec::new(),
             leftovers_tried: 0,
@@ -225,6 +232,7 @@ impl Keeper {
     fn arm_timer(&mut self, now: u64) -> io::Result<()> {
         let runs = self.wakes.first().map(|(at, _)| *at);
         let orphans = (!self.orphans.is_empty()).then_some(self.orphans_due);
+        let reapings = (!self.reapings.is_empty()).then_some(self.reapings_due);
         let patience = TRY_AGAIN_MS << self.leftovers_tried.min(TRIES_SLOWER_MAX);
         let retry = (!self.leftovers.is_empty()).then_some(now + patience);
         let ends = [self.ending.shutdown, self.ending.drained_by];
@@ -233,7 +241,7 @@ impl Keeper {
             .flatten()
             .map(|at| at.max(now + TRY_AGAIN_MS));
         let server = self.server.waits_for_host().then_some(now + TRY_AGAIN_MS);
-        let wake = [runs, orphans, retry, server]
+        let wake = [runs, orphans, reapings, retry, server]
             .into_iter()
             .flatten()
             .chain(ends)
@@ -261,6 +269,7 @@ impl Keeper {
             self.server.flush();
         }
         self.step_orphans(now);
+        self.step_reapings(now);
         let left = self.leftovers.len();
         self.leftovers.retain(|group| !cgroup::remove(group));
         let none_went = left == self.leftovers.len();
@@ -436,6 +445,14 @@ impl Keeper {
                 (!sent).then_some(seq)
             }
             ToKeeper::Tree { seq, run } => (!with(run, &mut |r| r.list(seq))).then_some(seq),
+            ToKeeper::Books { seq } => {
+                self.tell_books(seq);
+                None
+            }
+            ToKeeper::Reap { seq, plan } => {
+                self.begin_reaping(seq, &plan.into(), fds);
+                None
+            }
             ToKeeper::Observe { seq, recorded } => {
                 let recorded = Recorded::from(recorded);
                 let seen = observe::observe(&recorded, &self.host, &mut self.markers, now);

@@ -12,6 +12,7 @@ mod orphan;
 mod pause;
 mod pool;
 mod probe;
+mod reaping;
 mod run;
 mod server;
 

@@ -71,6 +71,11 @@ impl Pool {
         }
     }
 
+    /// Their numbers.
+    pub(super) fn pids(&self) -> impl Iterator<Item = i32> + '_ {
+        self.warm.iter().map(|warm| warm.pid)
+    }
+
     /// All of them, for the end.
     pub(super) fn drain(&mut self) -> impl Iterator<Item = Warm> + '_ {
         self.wanted = 0;

@@ -156,6 +156,11 @@ impl Run {
         self.cgroup.take()
     }
 
+    /// Where its control group is, if it has one.
+    pub(super) fn cgroup_path(&self) -> Option<PathBuf> {
+        self.cgroup.as_ref().map(|group| PathBuf::from(&group.path))
+    }
+
     /// The leader's number, while this process would be the one to reap it.
     pub(super) fn orphaned_leader(&self) -> Option<i32> {
         let tree = self.tree.as_ref()?;

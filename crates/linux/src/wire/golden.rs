@@ -114,6 +114,12 @@ fn requests_have_these_bytes() {
     };
     check(&signal, "010c02051402");
     check(&ToKeeper::Tree { seq: 2, run: 5 }, "010d0205");
+    check(&ToKeeper::Books { seq: 2 }, "010f02");
+    let reap = ToKeeper::Reap {
+        seq: 2,
+        plan: plan(),
+    };
+    check(&reap, "011002011e008827");
 }
 
 #[test]
@@ -203,6 +209,8 @@ fn answers_and_reports_have_these_bytes() {
     let answer = |answer| ToServer::Answer { seq: 1, answer };
     check(&answer(Answer::Signalled), "01010106");
     check(&answer(Answer::Listed), "01010107");
+    check(&answer(Answer::Books), "01010108");
+    check(&answer(Answer::Reaped), "01010109");
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //!
 //! [`mirror`] has the vocabulary of the lifecycle in a form that can be encoded.
 
+pub(crate) mod audit;
 #[cfg(test)]
 mod golden;
 pub(crate) mod mirror;
@@ -87,6 +88,14 @@ pub(crate) enum ToKeeper {
     KeepRest {
         run: u128,
     },
+    Books {
+        seq: u64,
+    },
+    /// With a [`audit::WireVictims`] as a sealed file.
+    Reap {
+        seq: u64,
+        plan: WirePlan,
+    },
 }
 
 /// Keeper to server.
@@ -137,6 +146,10 @@ pub(crate) enum Answer {
     Signalled,
     /// With a [`WireListing`] as a sealed file.
     Listed,
+    /// With a [`audit::WireBooks`] as a sealed file.
+    Books,
+    /// With a [`audit::WireReaped`] as a sealed file.
+    Reaped,
 }
 
 /// What came of a signal to each that was to get it.

@@ -143,3 +143,50 @@ pub(super) async fn open_runs_are_those_of_the_node(bed: Bed) {
     let found: Vec<RunId> = open.iter().map(|row| row.new.run).collect();
     assert_eq!(found, [new_run(2).run]);
 }
+
+pub(super) async fn an_audit_finds_rows_by_key_and_ended_ones_by_number(bed: Bed) {
+    bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
+    let node = NodeId::from_u128(NODE);
+    let with = |id: u128, command: i32, shim: i32| {
+        let mut new = new_run(id);
+        new.created = Timestamp(i64::try_from(id).unwrap());
+        let identity = new.identity.as_mut().unwrap();
+        identity.command.pid = command;
+        identity.shim.pid = shim;
+        new
+    };
+    let mut elsewhere = with(4, 100, 200);
+    elsewhere.identity.as_mut().unwrap().host.boot_id = "another".into();
+    for new in [
+        with(1, 100, 200),
+        with(2, 100, 201),
+        with(3, 101, 200),
+        elsewhere,
+    ] {
+        bed.store.insert(&new).await.unwrap();
+        // One stays open.
+        if new.run != RunId::from_u128(2) {
+            bed.store.close(&new, &closure()).await.unwrap();
+        }
+    }
+    let ids = |rows: Vec<kennel_store::RunRow>| -> Vec<u128> {
+        rows.iter().map(|row| row.new.run.as_u128()).collect()
+    };
+
+    let asked = [1, 2, 99].map(RunId::from_u128);
+    let mut found = ids(bed.store.get_all(&asked).await.unwrap());
+    found.sort_unstable();
+    assert_eq!(found, [1, 2]);
+    assert!(bed.store.get_all(&[]).await.unwrap().is_empty());
+
+    let host = super::rows::host();
+    let numbered = async |pids: &[i32], limit| {
+        let rows = bed.store.ended_with_pids(node, &host, pids, limit).await;
+        ids(rows.unwrap())
+    };
+    assert_eq!(numbered(&[100], 9).await, [1]);
+    assert_eq!(numbered(&[200, 300], 9).await, [3, 1]);
+    assert_eq!(numbered(&[200], 1).await, [3]);
+    assert_eq!(numbered(&[201], 9).await, [0_u128; 0]);
+    assert_eq!(numbered(&[], 9).await, [0_u128; 0]);
+}

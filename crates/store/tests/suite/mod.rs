@@ -53,6 +53,7 @@ const CASES: &[Case] = cases![
     lists::pages_neither_repeat_nor_skip_while_rows_are_added,
     lists::filters_by_state_kind_and_labels,
     lists::open_runs_are_those_of_the_node,
+    lists::an_audit_finds_rows_by_key_and_ended_ones_by_number,
 ];
 
 /// Runs all cases, each on a store of its own, and tells at the end which of them failed.

@@ -8,14 +8,17 @@ use crate::{
 };
 use async_trait::async_trait;
 use kennel_lifecycle::{
-    Exit, HostIdentity, LeaderExit, NodeId, Outcome, ProcessIdentity, RowState, RunId, Signal,
-    StartFailure, StartStage, Timestamp,
+    CgroupIdentity, Exit, HostIdentity, LeaderExit, NodeId, Outcome, ProcessIdentity, RowState,
+    RunId, Signal, StartFailure, StartStage, Timestamp,
     ladder::StopPlan,
     recovery::{Observation, Seen},
 };
-use kennel_linux::client::{
-    ChildSpec, ClientError, KeeperEvent, Listing, Prepared, Recorded, Shots, SignalResult,
-    SignalTarget,
+use kennel_linux::{
+    audit::Whose,
+    client::{
+        ChildSpec, ClientError, KeeperEvent, Listing, Look, Prepared, Reaped, Recorded, SecondLook,
+        Shots, SignalResult, SignalTarget, Victim,
+    },
 };
 use kennel_store::{
     Closure, Desired, EpochRow, Inserted, ListFilter, NewRun, Opening, PageStart, RunRow, Store,
@@ -27,6 +30,7 @@ use kennel_supervisor::{
 };
 use std::{
     collections::{HashMap, HashSet},
+    path::PathBuf,
     sync::{
         Arc, Mutex,
         atomic::{AtomicU64, Ordering},
@@ -288,6 +292,27 @@ impl Kernel for Shaky {
     async fn keeper_seen(&self, _: ProcessIdentity, _: HostIdentity) -> Result<Seen, ClientError> {
         Ok(Seen::Gone)
     }
+
+    async fn audit(&self, whose: Whose, data_dir: PathBuf) -> Result<Look, ClientError> {
+        self.world.audit(whose, data_dir).await
+    }
+
+    async fn look_again(
+        &self,
+        processes: Vec<ProcessIdentity>,
+        directories: Vec<(RunId, CgroupIdentity)>,
+    ) -> Result<SecondLook, ClientError> {
+        self.world.look_again(processes, directories).await
+    }
+
+    async fn reap(
+        &self,
+        victims: &[Victim],
+        directories: &[CgroupIdentity],
+        plan: &StopPlan,
+    ) -> Result<Reaped, ClientError> {
+        self.world.reap(victims, directories, plan).await
+    }
 }
 
 #[async_trait]
@@ -361,6 +386,22 @@ impl Store for Shaky {
 
     async fn open_runs(&self, node: NodeId) -> Result<Vec<RunRow>, StoreError> {
         self.store.open_runs(node).await
+    }
+
+    async fn get_all(&self, runs: &[RunId]) -> Result<Vec<RunRow>, StoreError> {
+        self.read().await?;
+        self.store.get_all(runs).await
+    }
+
+    async fn ended_with_pids(
+        &self,
+        node: NodeId,
+        host: &HostIdentity,
+        pids: &[i32],
+        limit: u32,
+    ) -> Result<Vec<RunRow>, StoreError> {
+        self.read().await?;
+        self.store.ended_with_pids(node, host, pids, limit).await
     }
 
     async fn ping(&self) -> Result<(), StoreError> {

@@ -7,15 +7,20 @@
 
 use async_trait::async_trait;
 use kennel_lifecycle::{
-    Deadline, Exit, HostIdentity, KeeperEpoch, LeaderExit, Leftover, Leftovers, LimitPowers,
-    NodeId, Outcome, ProcessIdentity, Proof, Resource, RowState, RunId, RunIdentity, RunKind,
-    RunLimits, RunSpec, Signal, StartFailure, StartStage, Timeouts, Timestamp, TreeVerdict,
+    CgroupIdentity, Deadline, Exit, HostIdentity, KeeperEpoch, LeaderExit, Leftover, Leftovers,
+    LimitPowers, NodeId, Outcome, ProcessIdentity, Proof, Resource, RowState, RunId, RunIdentity,
+    RunKind, RunLimits, RunSpec, Signal, StartFailure, StartStage, Timeouts, Timestamp,
+    TreeVerdict,
     ladder::StopPlan,
     recovery::{CgroupSeen, ExitRecord, Host, Observation, Seen},
 };
-use kennel_linux::client::{
-    ChildSpec, ClientError, Fact, Holds, KeeperEvent, KeeperHello, KeeperReport, Listing, Member,
-    Prepared, Recorded, Shot, ShotResult, Shots, SignalResult, SignalTarget,
+use kennel_linux::{
+    audit::{Described, Whose},
+    client::{
+        ChildSpec, ClientError, Fact, Fate, Holds, KeeperEvent, KeeperHello, KeeperReport, Listing,
+        Look, Member, Prepared, Reaped, Recorded, SecondLook, Shot, ShotResult, Shots,
+        SignalResult, SignalTarget, Victim,
+    },
 };
 use kennel_store::{
     Closure, Desired, EpochRow, Inserted, ListFilter, NewRun, Opening, PageStart, RunRow, Store,
@@ -25,6 +30,7 @@ use kennel_supervisor::{Kernel, KernelEvents, SpawnCall, Supervisor, SupervisorC
 use std::{
     collections::{BTreeMap, HashMap},
     io::{PipeWriter, Write},
+    path::PathBuf,
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -88,6 +94,9 @@ pub struct KernelState {
     pub signal_result: ShotResult,
     pub orphans: HashMap<RunId, Observation>,
     pub orphans_ended: Vec<RunId>,
+    /// What an audit sees.
+    pub look: Option<Look>,
+    pub reaped: Vec<Victim>,
 }
 
 /// The kernel.
@@ -210,6 +219,8 @@ impl World {
             signals: Vec::new(),
             signal_result: ShotResult::Delivered,
             orphans_ended: Vec::new(),
+            look: None,
+            reaped: Vec::new(),
         };
         let world = Self {
             state: Mutex::new(state),
@@ -524,6 +535,45 @@ impl Kernel for World {
     async fn keeper_seen(&self, _: ProcessIdentity, _: HostIdentity) -> Result<Seen, ClientError> {
         Ok(Seen::Gone)
     }
+
+    async fn audit(&self, _: Whose, _: PathBuf) -> Result<Look, ClientError> {
+        let look = self.state.lock().unwrap().look.clone();
+        look.ok_or(ClientError::KeeperGone)
+    }
+
+    async fn look_again(
+        &self,
+        processes: Vec<ProcessIdentity>,
+        directories: Vec<(RunId, CgroupIdentity)>,
+    ) -> Result<SecondLook, ClientError> {
+        let described = |_| {
+            Some(Described {
+                name: "left".into(),
+                argv0: "left".into(),
+                uid: kennel_linux::effective_uid(),
+                state: 'S',
+                age: Duration::from_mins(1),
+                cgroup: None,
+            })
+        };
+        Ok(SecondLook {
+            processes: processes.iter().map(described).collect(),
+            directories,
+        })
+    }
+
+    async fn reap(
+        &self,
+        victims: &[Victim],
+        directories: &[CgroupIdentity],
+        _: &StopPlan,
+    ) -> Result<Reaped, ClientError> {
+        self.state.lock().unwrap().reaped.extend_from_slice(victims);
+        Ok(Reaped {
+            fates: victims.iter().map(|_| Fate::Ended(Signal::TERM)).collect(),
+            directories_removed: u32::try_from(directories.len()).unwrap(),
+        })
+    }
 }
 
 /// How the store behaves.
@@ -709,6 +759,33 @@ impl Store for MemoryStore {
             .collect())
     }
 
+    async fn get_all(&self, runs: &[RunId]) -> Result<Vec<RunRow>, StoreError> {
+        self.check()?;
+        let rows = self.rows.lock().unwrap();
+        Ok(runs
+            .iter()
+            .filter_map(|run| rows.get(run).cloned())
+            .collect())
+    }
+
+    async fn ended_with_pids(
+        &self,
+        _: NodeId,
+        _: &HostIdentity,
+        pids: &[i32],
+        _: u32,
+    ) -> Result<Vec<RunRow>, StoreError> {
+        self.check()?;
+        let rows = self.rows.lock().unwrap();
+        let numbered = rows.values().filter(|row| {
+            let identity = row.new.identity.as_ref();
+            let with =
+                |i: &RunIdentity| pids.contains(&i.command.pid) || pids.contains(&i.shim.pid);
+            row.outcome.is_some() && identity.is_some_and(with)
+        });
+        Ok(numbered.cloned().collect())
+    }
+
     async fn ping(&self) -> Result<(), StoreError> {
         self.check()
     }
@@ -810,7 +887,7 @@ fn hello() -> KeeperHello {
     }
 }
 
-fn identity(pid: i32) -> RunIdentity {
+pub fn identity(pid: i32) -> RunIdentity {
     RunIdentity {
         command: process(pid),
         shim: process(pid + 1000),

@@ -90,6 +90,7 @@ impl Keeper {
             let _ = self.epoll.delete(&socket);
         }
         self.orphans.clear();
+        self.reapings.clear();
         let ids: Vec<RunId> = self.runs.keys().copied().collect();
         let mut longest = 0;
         for id in ids {

@@ -1,0 +1,86 @@
+//! The rpcs of an operator.
+
+use super::to_its_end;
+use crate::{
+    auth,
+    convert::{audit, drain, info},
+    pb::{self, admin_service_server::AdminService},
+    status,
+};
+use kennel_supervisor::Supervisor;
+use tokio_util::task::TaskTracker;
+use tonic::{Request, Response, Status};
+
+/// What an operator needs.
+pub(crate) struct Admin {
+    supervisor: Supervisor,
+    /// What goes on when its caller goes away.
+    tasks: TaskTracker,
+}
+
+impl Admin {
+    pub(crate) fn new(supervisor: Supervisor, tasks: TaskTracker) -> Self {
+        Self { supervisor, tasks }
+    }
+}
+
+#[tonic::async_trait]
+impl AdminService for Admin {
+    async fn get_server_info(
+        &self,
+        _request: Request<pb::GetServerInfoRequest>,
+    ) -> Result<Response<pb::GetServerInfoResponse>, Status> {
+        let info = self.supervisor.info().await;
+        Ok(Response::new(pb::GetServerInfoResponse {
+            server: Some(info::server(info)),
+        }))
+    }
+
+    async fn drain(
+        &self,
+        request: Request<pb::DrainRequest>,
+    ) -> Result<Response<pb::DrainResponse>, Status> {
+        let by = auth::principal(&request)?;
+        let call = drain::call(request.get_ref(), by)?;
+        let supervisor = self.supervisor.clone();
+        // All are asked to end, whether the caller waits for it or not.
+        let asked = tokio::spawn(async move { supervisor.drain(call).await }).await;
+        let status = asked
+            .map_err(|broken| status::internal(&broken.to_string()))?
+            .map_err(|error| status::of(&error))?;
+        Ok(Response::new(pb::DrainResponse {
+            status: Some(drain::status(status)),
+        }))
+    }
+
+    async fn undrain(
+        &self,
+        _request: Request<pb::UndrainRequest>,
+    ) -> Result<Response<pb::UndrainResponse>, Status> {
+        let status = self.supervisor.undrain().map_err(|e| status::of(&e))?;
+        Ok(Response::new(pb::UndrainResponse {
+            status: Some(drain::status(status)),
+        }))
+    }
+
+    async fn audit_leaks(
+        &self,
+        _request: Request<pb::AuditLeaksRequest>,
+    ) -> Result<Response<pb::AuditLeaksResponse>, Status> {
+        let audited = self.supervisor.audit().await;
+        Ok(Response::new(pb::AuditLeaksResponse {
+            audit: Some(audit::audit(audited.map_err(|e| status::of(&e))?)),
+        }))
+    }
+
+    async fn reap_leaks(
+        &self,
+        request: Request<pb::ReapLeaksRequest>,
+    ) -> Result<Response<pb::ReapLeaksResponse>, Status> {
+        let by = auth::principal(&request)?;
+        let call = audit::reap(request.get_ref(), by)?;
+        let supervisor = self.supervisor.clone();
+        let reaped = to_its_end(&self.tasks, async move { supervisor.reap(call).await }).await?;
+        Ok(Response::new(audit::reaped(reaped)))
+    }
+}

@@ -1,0 +1,491 @@
+//! What an audit makes of what was seen: one row for each way in which a process may lead to a run, and each way in which
+//! it may only seem to.
+
+use kennel_lifecycle::{
+    CgroupIdentity, HostIdentity, ProcessIdentity, RunId, RunIdentity,
+    audit::{
+        Books, Certainty, Compared, Evidence, Finding, GroupSeen, Known, Seen, Standing, compare,
+        reap::{Candidate, Judgement, Scope, Spared, judge},
+    },
+};
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    time::Duration,
+};
+
+const KEEPER: i32 = 10;
+const SERVER: i32 = 11;
+/// When recorded leaders began.
+const BEGAN: u64 = 1000;
+
+/// A run that is over: leader 100, shim 99.
+fn over() -> RunId {
+    RunId::from_u128(1)
+}
+
+/// A run that lives: leader 200, shim 199.
+fn live() -> RunId {
+    RunId::from_u128(2)
+}
+
+/// A run that nobody knows.
+fn unknown() -> RunId {
+    RunId::from_u128(3)
+}
+
+fn identity(pid: i32, start_ticks: u64) -> ProcessIdentity {
+    ProcessIdentity {
+        pid,
+        pgid: pid,
+        sid: pid,
+        start_ticks,
+        pidfs_handle: Some(start_ticks * 1_000_000 + u64::from(pid.unsigned_abs())),
+    }
+}
+
+fn group(id: u64) -> CgroupIdentity {
+    CgroupIdentity {
+        path: format!("/g/{id}"),
+        inode: id,
+    }
+}
+
+fn recorded(leader: i32, cgroup: Option<CgroupIdentity>) -> RunIdentity {
+    RunIdentity {
+        command: identity(leader, BEGAN),
+        shim: identity(leader - 1, BEGAN - 1),
+        cgroup,
+        host: HostIdentity {
+            boot_id: "boot".into(),
+            pidns_inode: 4,
+        },
+    }
+}
+
+fn books() -> Books {
+    let known = |standing, leader, cgroup| Known {
+        standing,
+        identity: Some(recorded(leader, cgroup)),
+    };
+    Books {
+        keeper: KEEPER,
+        service: vec![SERVER],
+        shims: HashMap::from([(199, live())]),
+        runs: HashMap::from([
+            (over(), known(Standing::Ended, 100, Some(group(1)))),
+            (live(), known(Standing::Live, 200, Some(group(2)))),
+        ]),
+        rows_compared: true,
+    }
+}
+
+/// A process that began after the recorded ones, alone in a session, whose parent is not seen.
+fn alone(pid: i32) -> Seen {
+    Seen {
+        identity: identity(pid, BEGAN + 5),
+        ppid: 1,
+        has_ended: false,
+        cgroup: None,
+        marker: None,
+    }
+}
+
+fn below(parent: i32, pid: i32) -> Seen {
+    Seen {
+        ppid: parent,
+        ..alone(pid)
+    }
+}
+
+fn in_group(pid: i32, run: RunId, identity: CgroupIdentity, of_this_keeper: bool) -> Seen {
+    Seen {
+        cgroup: Some(GroupSeen {
+            run,
+            identity,
+            of_this_keeper,
+        }),
+        ..alone(pid)
+    }
+}
+
+fn of_session(sid: i32, pid: i32) -> Seen {
+    let mut seen = alone(pid);
+    seen.identity.pgid = sid;
+    seen.identity.sid = sid;
+    seen
+}
+
+fn marked(mut seen: Seen, run: RunId) -> Seen {
+    seen.marker = Some(run);
+    seen
+}
+
+fn is(process: ProcessIdentity) -> Seen {
+    Seen {
+        identity: process,
+        ..alone(process.pid)
+    }
+}
+
+/// What is said of one process: run, evidence, certainty.
+type Said = (Option<RunId>, Evidence, Certainty);
+
+fn found(seen: &[Seen], books: &Books, pid: i32) -> Option<Said> {
+    let compared = compare(seen, books);
+    let found = compared.findings.iter().find(|f| f.process.pid == pid);
+    found.map(|f| (f.run, f.evidence, f.certainty))
+}
+
+fn told(seen: &[Seen], books: &Books, pid: i32) -> Said {
+    found(seen, books, pid).unwrap_or_else(|| panic!("nothing is said of {pid}"))
+}
+
+fn proven(run: RunId, evidence: Evidence) -> Said {
+    (Some(run), evidence, Certainty::Proven)
+}
+
+fn hint(run: RunId, evidence: Evidence) -> Said {
+    (Some(run), evidence, Certainty::Hint)
+}
+
+#[test]
+fn keeper_server_and_their_shims_are_no_findings() {
+    let seen = [alone(KEEPER), below(KEEPER, SERVER), below(KEEPER, 199)];
+    let compared = compare(&seen, &books());
+    assert_eq!(compared.findings, []);
+    assert_eq!(compared.held, 1, "the shim of a live run is part of it");
+}
+
+#[test]
+fn a_member_of_the_recorded_group_is_proven_and_one_of_another_directory_in_its_place_is_not() {
+    let books = books();
+    let at = |identity, ours| told(&[in_group(300, over(), identity, ours)], &books, 300);
+    assert_eq!(at(group(1), false), proven(over(), Evidence::LeakedCgroup));
+    let remade = CgroupIdentity {
+        inode: 77,
+        ..group(1)
+    };
+    assert_eq!(at(remade, true), hint(over(), Evidence::LeakedCgroup));
+    // Another directory of the run: this keeper's own, or one of which nothing is recorded.
+    assert_eq!(at(group(9), true), proven(over(), Evidence::LeakedCgroup));
+    assert_eq!(at(group(9), false), hint(over(), Evidence::LeakedCgroup));
+    let unrecorded = [in_group(300, unknown(), group(9), true)];
+    assert_eq!(
+        told(&unrecorded, &books, 300),
+        proven(unknown(), Evidence::LeakedCgroup)
+    );
+}
+
+#[test]
+fn what_descends_from_a_shim_is_of_its_run_however_far() {
+    let shim = is(identity(99, BEGAN - 1));
+    let seen = [shim, below(99, 300), below(300, 301), below(301, 302)];
+    let books = books();
+    assert_eq!(told(&seen, &books, 99), proven(over(), Evidence::Shim));
+    for pid in [300, 301, 302] {
+        assert_eq!(
+            told(&seen, &books, pid),
+            proven(over(), Evidence::ShimChild)
+        );
+    }
+    // The number of the shim, and another process: it is nobody's.
+    let seen = [is(identity(99, BEGAN + 1)), below(99, 300)];
+    assert_eq!(compare(&seen, &books).findings, []);
+}
+
+#[test]
+fn a_group_is_the_runs_while_its_leader_or_a_certain_member_holds_the_number() {
+    let books = books();
+    let member = || of_session(100, 300);
+    let leader = is(identity(100, BEGAN));
+    let seen = [leader.clone(), member()];
+    assert_eq!(
+        told(&seen, &books, 100),
+        proven(over(), Evidence::RecordedGroup)
+    );
+    assert_eq!(
+        told(&seen, &books, 300),
+        proven(over(), Evidence::RecordedGroup)
+    );
+    // A leader that has ended and is not reaped holds its number too.
+    let zombie = Seen {
+        has_ended: true,
+        ..leader
+    };
+    assert_eq!(
+        told(&[zombie, member()], &books, 300),
+        proven(over(), Evidence::RecordedGroup)
+    );
+    let mut held = in_group(301, over(), group(1), false);
+    held.identity.sid = 100;
+    assert_eq!(
+        told(&[held, member()], &books, 300),
+        proven(over(), Evidence::RecordedGroup)
+    );
+    // Marker and session agree.
+    let agreed = [marked(member(), over())];
+    assert_eq!(
+        told(&agreed, &books, 300),
+        proven(over(), Evidence::RecordedGroup)
+    );
+}
+
+#[test]
+fn a_number_that_was_given_out_again_proves_nothing() {
+    let books = books();
+    let stranger = is(identity(100, BEGAN + 1));
+    let seen = [stranger, of_session(100, 300)];
+    assert_eq!(compare(&seen, &books), Compared::default());
+    // Nobody with the number itself is left: it may be one or the other.
+    assert_eq!(
+        told(&[of_session(100, 300)], &books, 300),
+        hint(over(), Evidence::RecordedGroup)
+    );
+    let mut older = of_session(100, 300);
+    older.identity.start_ticks = BEGAN - 1;
+    assert_eq!(compare(&[older], &books), Compared::default());
+}
+
+#[test]
+fn a_marker_alone_is_a_hint_and_only_where_it_can_come_from_the_run() {
+    let mut books = books();
+    let at = |run, books: &Books| told(&[marked(alone(300), run)], books, 300);
+    assert_eq!(at(over(), &books), hint(over(), Evidence::Marker));
+    assert_eq!(at(live(), &books), hint(live(), Evidence::Marker));
+    let foreign = compare(&[marked(alone(300), unknown())], &books);
+    assert_eq!((foreign.findings.len(), foreign.foreign), (0, 1));
+    let mut older = marked(alone(300), over());
+    older.identity.start_ticks = BEGAN - 1;
+    assert_eq!(compare(&[older], &books).foreign, 1);
+    books.rows_compared = false;
+    assert_eq!(at(unknown(), &books), hint(unknown(), Evidence::Marker));
+}
+
+#[test]
+fn who_is_part_of_a_live_run_is_never_a_finding_whatever_else_leads_to_it() {
+    let books = books();
+    let seen = [
+        below(KEEPER, 199),
+        marked(below(199, 300), over()),
+        in_group(301, live(), group(2), true),
+        marked(of_session(100, 302), over()),
+        // The shim is lost: the keeper holds what carries the run's marker.
+        marked(below(KEEPER, 303), live()),
+    ];
+    let mut with_both = seen[3].clone();
+    with_both.identity.pid = 304;
+    with_both.cgroup.clone_from(&seen[2].cgroup);
+    let mut seen = seen.to_vec();
+    seen.push(with_both);
+    let compared = compare(&seen, &books);
+    let pids: Vec<i32> = compared.findings.iter().map(|f| f.process.pid).collect();
+    assert_eq!(pids, [302], "a control: it is of the run that is over");
+    assert_eq!(compared.held, 5);
+}
+
+#[test]
+fn a_child_of_the_keeper_without_any_run_is_a_stray_and_so_is_its_child() {
+    let seen = [
+        below(KEEPER, 300),
+        below(300, 301),
+        marked(below(KEEPER, 302), unknown()),
+    ];
+    let books = books();
+    for pid in [300, 301, 302] {
+        assert_eq!(
+            told(&seen, &books, pid),
+            (None, Evidence::Stray, Certainty::Hint)
+        );
+    }
+    assert_eq!(compare(&[alone(300)], &books), Compared::default());
+}
+
+#[test]
+fn only_those_are_unreaped_whom_we_should_have_reaped() {
+    let dead = |parent, pid| Seen {
+        has_ended: true,
+        ..below(parent, pid)
+    };
+    let shim = is(identity(99, BEGAN - 1));
+    let seen = [
+        shim,
+        dead(99, 300),
+        dead(KEEPER, 301),
+        dead(199, 302),
+        dead(1, 303),
+    ];
+    let books = books();
+    assert_eq!(told(&seen, &books, 300), proven(over(), Evidence::Zombie));
+    let of_keeper = told(&seen, &books, 301);
+    assert_eq!(of_keeper, (None, Evidence::Zombie, Certainty::Hint));
+    assert_eq!(found(&seen, &books, 302), None);
+    assert_eq!(found(&seen, &books, 303), None);
+}
+
+/// Every kind of evidence, both certainties, every standing: what a default scope, and one that names the evidence, make
+/// of it.
+#[test]
+fn only_what_is_proved_or_is_a_named_marker_of_a_run_that_is_over_may_be_ended() {
+    use Evidence::{Kept, LeakedCgroup, Marker, RecordedGroup, Shim, ShimChild, Stray, Zombie};
+    let all = [
+        Kept,
+        LeakedCgroup,
+        Shim,
+        ShimChild,
+        RecordedGroup,
+        Marker,
+        Stray,
+        Zombie,
+    ];
+    let standings = [
+        None,
+        Some(Standing::Live),
+        Some(Standing::Open),
+        Some(Standing::Ended),
+    ];
+    let mut reaped = Vec::new();
+    for evidence in all {
+        for certainty in [Certainty::Proven, Certainty::Hint] {
+            for standing in standings {
+                for named in [false, true] {
+                    let finding = finding(evidence, certainty, standing);
+                    let scope = Scope {
+                        evidence: named.then_some(evidence).into_iter().collect(),
+                        ..Scope::default()
+                    };
+                    match judge(&candidate(&finding), &scope) {
+                        Judgement::Reap => reaped.push((evidence, certainty, standing, named)),
+                        Judgement::Spared(_) => {}
+                        Judgement::OutOfScope => panic!("it was asked for"),
+                    }
+                }
+            }
+        }
+    }
+    let mut expected = Vec::new();
+    for standing in [None, Some(Standing::Ended)] {
+        expected.push((Kept, Certainty::Proven, standing, true));
+    }
+    for evidence in [LeakedCgroup, ShimChild, RecordedGroup] {
+        for standing in [None, Some(Standing::Ended)] {
+            for named in [false, true] {
+                expected.push((evidence, Certainty::Proven, standing, named));
+            }
+        }
+    }
+    for certainty in [Certainty::Proven, Certainty::Hint] {
+        expected.push((Marker, certainty, Some(Standing::Ended), true));
+    }
+    assert_eq!(reaped, expected);
+}
+
+#[test]
+fn what_a_run_was_to_leave_running_is_no_leak_and_ends_only_by_its_name() {
+    let mut books = books();
+    books.runs.get_mut(&over()).unwrap().standing = Standing::Kept;
+    let seen = [
+        in_group(300, over(), group(1), false),
+        marked(alone(301), over()),
+    ];
+    assert_eq!(told(&seen, &books, 300), proven(over(), Evidence::Kept));
+    assert_eq!(told(&seen, &books, 301), hint(over(), Evidence::Marker));
+    let finding = compare(&seen, &books).findings.remove(0);
+    let unnamed = judge(&candidate(&finding), &Scope::default());
+    assert_eq!(unnamed, Judgement::Spared(Spared::Kept));
+    let by_run = Scope {
+        runs: BTreeSet::from([over()]),
+        ..Scope::default()
+    };
+    assert_eq!(judge(&candidate(&finding), &by_run), Judgement::Reap);
+}
+
+#[test]
+fn a_named_marker_of_another_user_is_spared() {
+    let finding = finding(Evidence::Marker, Certainty::Hint, Some(Standing::Ended));
+    let scope = Scope {
+        evidence: BTreeSet::from([Evidence::Marker]),
+        ..Scope::default()
+    };
+    let others = Candidate {
+        own_user: false,
+        ..candidate(&finding)
+    };
+    assert_eq!(judge(&others, &scope), Judgement::Spared(Spared::OtherUser));
+    let unnamed = judge(&candidate(&finding), &Scope::default());
+    assert_eq!(unnamed, Judgement::Spared(Spared::MarkerNotNamed));
+}
+
+#[test]
+fn every_part_of_a_scope_narrows_it() {
+    let finding = finding(
+        Evidence::ShimChild,
+        Certainty::Proven,
+        Some(Standing::Ended),
+    );
+    let labels = BTreeMap::from([("team".to_owned(), "blue".to_owned())]);
+    let labelled = Candidate {
+        labels: Some(&labels),
+        ..candidate(&finding)
+    };
+    let judged = |scope: &Scope| judge(&labelled, scope);
+    let of = |key: &str, value: &str| Scope {
+        labels: BTreeMap::from([(key.to_owned(), value.to_owned())]),
+        ..Scope::default()
+    };
+    assert_eq!(judged(&of("team", "blue")), Judgement::Reap);
+    assert_eq!(judged(&of("team", "red")), Judgement::OutOfScope);
+    assert_eq!(
+        judge(&candidate(&finding), &of("team", "blue")),
+        Judgement::Spared(Spared::RunUnknown)
+    );
+    let scopes = [
+        Scope {
+            runs: BTreeSet::from([unknown()]),
+            ..Scope::default()
+        },
+        Scope {
+            older: Duration::from_secs(61),
+            ..Scope::default()
+        },
+        Scope {
+            evidence: BTreeSet::from([Evidence::LeakedCgroup]),
+            ..Scope::default()
+        },
+        Scope {
+            processes: vec![identity(300, BEGAN + 6)],
+            ..Scope::default()
+        },
+    ];
+    for scope in scopes {
+        assert_eq!(judged(&scope), Judgement::OutOfScope, "{scope:?}");
+    }
+    let all = Scope {
+        runs: BTreeSet::from([over()]),
+        older: Duration::from_mins(1),
+        evidence: BTreeSet::from([Evidence::ShimChild]),
+        processes: vec![identity(300, BEGAN + 5)],
+        ..of("team", "blue")
+    };
+    assert_eq!(judged(&all), Judgement::Reap);
+}
+
+fn finding(evidence: Evidence, certainty: Certainty, standing: Option<Standing>) -> Finding {
+    Finding {
+        process: identity(300, BEGAN + 5),
+        ppid: 1,
+        run: Some(over()),
+        standing,
+        evidence,
+        certainty,
+        cgroup: None,
+    }
+}
+
+fn candidate(finding: &Finding) -> Candidate<'_> {
+    Candidate {
+        finding,
+        labels: None,
+        age: Duration::from_mins(1),
+        own_user: true,
+    }
+}

@@ -1,0 +1,74 @@
+//! A second look at what was found: who is still there, and what only /proc can say of it.
+
+use crate::{cgroup, clock, procfs};
+use kennel_lifecycle::{CgroupIdentity, ProcessIdentity, RunId};
+use std::{
+    fs::{self, File},
+    io::Read,
+    time::Duration,
+};
+
+/// Most of the command's name that is told.
+const ARGV0_BYTES_MAX: u64 = 256;
+
+/// A process in words for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Described {
+    /// The kernel's name for it, at most 15 bytes.
+    pub name: String,
+    /// The first word of its command line as it is now, which it may have overwritten. The others may hold secrets.
+    pub argv0: String,
+    /// Its real user.
+    pub uid: u32,
+    /// Letter of proc(5), such as `S`.
+    pub state: char,
+    /// For how long it has lived.
+    pub age: Duration,
+    /// Its control group; absent: none that can be seen from here.
+    pub cgroup: Option<String>,
+}
+
+/// Each process in words; absent: it is not there any more, or its number is another's.
+#[must_use]
+pub fn describe(processes: &[ProcessIdentity]) -> Vec<Option<Described>> {
+    let up = clock::since_boot();
+    processes.iter().map(|process| one(process, up)).collect()
+}
+
+fn one(process: &ProcessIdentity, up: Duration) -> Option<Described> {
+    let pid = process.pid;
+    let name = fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
+    let argv0 = argv0(pid);
+    let uid = procfs::uid(pid)?;
+    let cgroup = cgroup::path_of(pid).map(|path| path.display().to_string());
+    // The same after all was read as before, so nothing of it is another's.
+    let stat = procfs::stat(pid).ok()?;
+    (stat.start_ticks == process.start_ticks).then(|| Described {
+        name: String::from_utf8_lossy(name.trim_ascii_end()).into_owned(),
+        argv0,
+        uid,
+        state: char::from(stat.state),
+        age: up.saturating_sub(clock::of_ticks(stat.start_ticks)),
+        cgroup,
+    })
+}
+
+fn argv0(pid: i32) -> String {
+    let mut bytes = Vec::new();
+    if let Ok(file) = File::open(format!("/proc/{pid}/cmdline")) {
+        let _ = file.take(ARGV0_BYTES_MAX).read_to_end(&mut bytes);
+    }
+    let first = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
+    String::from_utf8_lossy(first).into_owned()
+}
+
+/// Those of the directories that are still there and still empty.
+#[must_use]
+pub fn still_empty(directories: Vec<(RunId, CgroupIdentity)>) -> Vec<(RunId, CgroupIdentity)> {
+    let is_empty = |group: &CgroupIdentity| {
+        matches!(cgroup::open(group), Ok(Some(_)))
+            && matches!(cgroup::is_populated(group), Ok(false))
+    };
+    let there = directories.into_iter();
+    there.filter(|(_, group)| is_empty(group)).collect()
+}

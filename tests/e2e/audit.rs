@@ -1,0 +1,478 @@
+//! Audits of real leaks, planted by hand: what was left behind is found with whose it is and why, a reap ends that alone,
+//! and no stranger is ever signalled.
+
+use kennel_edge::pb::{
+    self, LeakCertainty, LeakEvidence, LeakedRunStanding, ReapMode, ReapOutcome, SpareReason,
+    UnverifiedKind,
+};
+use kennel_tests::{
+    Client, Kennel, Options, PATIENCE, Postgres, RunExt, SpecExt, argv, complaint, eventually,
+    eventually_async,
+    kennel::{bare_command, kill_exactly, reap_orphans, serve_words},
+    must, new_run_id,
+    procfs::{self, Proc},
+    programs, sh,
+    shell::run_to_end,
+};
+use nix::{sys::signal::Signal, unistd::Uid};
+use std::{
+    fs,
+    os::unix::process::CommandExt,
+    path::{Path, PathBuf},
+    process::{Child, Command, Output, Stdio},
+    time::Instant,
+};
+
+/// A process of the test's own; ended with it.
+struct Planted(Child);
+
+impl Planted {
+    /// Sleeps in a session of its own, with this marker.
+    fn marked(run_id: &str) -> Self {
+        Self::with(|command| {
+            command.env("KENNEL_RUN_ID", run_id);
+        })
+    }
+
+    fn with(prepare: impl FnOnce(&mut Command)) -> Self {
+        let mut command = Command::new(programs::naughty());
+        command
+            .arg("in-own-session")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null());
+        prepare(&mut command);
+        Self(command.spawn().expect("it starts"))
+    }
+
+    fn pid(&self) -> i32 {
+        self.0.id().cast_signed()
+    }
+
+    fn lives(&mut self) -> bool {
+        self.0.try_wait().expect("own child").is_none()
+    }
+}
+
+impl Drop for Planted {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A run that has ended.
+async fn over(client: &mut Client) -> String {
+    let spec = argv(&["true"]).label("team", "blue");
+    let run = must("spawn", client.spawn(spec).await);
+    must("wait", client.ended(&run.run_id).await).run_id
+}
+
+/// Puts a process into a control group that is called as those of this run are. `None`: this host lets no server make
+/// control groups.
+async fn plant_in_group(client: &mut Client, run_id: &str, child: &Planted) -> Option<PathBuf> {
+    let host = client.server_info().await?.host?;
+    if host.cgroup_base.is_empty() {
+        println!("no control group can be made here: {}", host.cgroup_refused);
+        return None;
+    }
+    let dir = PathBuf::from(host.cgroup_base).join(format!("run-{run_id}-999999"));
+    fs::create_dir(&dir).expect("a control group");
+    fs::write(dir.join("cgroup.procs"), child.pid().to_string()).expect("it moves");
+    Some(dir)
+}
+
+async fn audit(client: &mut Client) -> pb::LeakAudit {
+    must("audit", client.audit().await)
+}
+
+fn found(audit: &pb::LeakAudit, pid: i32) -> Option<&pb::LeakedProcess> {
+    let of_pid = |p: &&pb::LeakedProcess| p.process.as_ref().is_some_and(|p| p.pid == pid);
+    audit.processes.iter().find(of_pid)
+}
+
+fn outcome(reaped: &pb::ReapLeaksResponse, pid: i32) -> Option<(ReapOutcome, SpareReason)> {
+    let of_pid = |p: &&pb::ReapedProcess| p.process.as_ref().is_some_and(|p| p.pid == pid);
+    let one = reaped.processes.iter().find(of_pid)?;
+    Some((one.outcome(), one.spare_reason()))
+}
+
+/// An order to end all that these runs have left behind.
+fn order(run_ids: &[&String]) -> pb::ReapLeaksRequest {
+    pb::ReapLeaksRequest {
+        mode: ReapMode::Execute.into(),
+        run_ids: run_ids.iter().map(ToString::to_string).collect(),
+        ..pb::ReapLeaksRequest::default()
+    }
+}
+
+async fn cli(kennel: &Kennel, words: &[&str]) -> (Output, String) {
+    let output = run_to_end(kennel.cli(words), PATIENCE).await;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    (output, text)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_process_in_the_control_group_of_an_ended_run_is_found_and_ended() {
+    let kennel = Kennel::on_sqlite().await;
+    let mut client = kennel.client().await;
+    let run_id = over(&mut client).await;
+    let mut left = Planted::with(|_| {});
+    let Some(dir) = plant_in_group(&mut client, &run_id, &left).await else {
+        return;
+    };
+
+    let seen = audit(&mut client).await;
+    let leak = found(&seen, left.pid()).expect("it is found");
+    assert_eq!(leak.evidence(), LeakEvidence::LeakedCgroup);
+    assert_eq!(leak.certainty(), LeakCertainty::Proven);
+    assert_eq!(leak.run_standing(), LeakedRunStanding::Ended);
+    assert_eq!(
+        (leak.run_id.as_str(), leak.labels["team"].as_str()),
+        (run_id.as_str(), "blue")
+    );
+    assert_eq!(leak.cgroup, dir.display().to_string());
+    let (doctor, text) = cli(&kennel, &["doctor"]).await;
+    assert_eq!(doctor.status.code(), Some(3), "{text}");
+    assert!(
+        text.contains(&format!("LEFT     {}:", left.pid())),
+        "{text}"
+    );
+
+    // By default nobody is signalled.
+    let (reap, text) = cli(&kennel, &["reap", "--run", &run_id]).await;
+    assert_eq!(reap.status.code(), Some(0), "{text}");
+    assert!(
+        text.contains("would end") && text.contains("nobody was signalled"),
+        "{text}"
+    );
+    assert!(left.lives());
+    // Another label, another age, another start: somebody else.
+    let named = format!("{}:1", left.pid());
+    for words in [
+        &["-l", "team=red"][..],
+        &["--older", "1h"][..],
+        &["--process", &named][..],
+        &["--evidence", "shim-child"][..],
+    ] {
+        let words = [&["reap", "--yes", "--run", &run_id], words].concat();
+        let (_, text) = cli(&kennel, &words).await;
+        assert!(!text.contains("ended SIG"), "{words:?}: {text}");
+    }
+    assert!(left.lives());
+
+    let (reap, text) = cli(
+        &kennel,
+        &["reap", "--yes", "-l", "team=blue", "--run", &run_id],
+    )
+    .await;
+    assert_eq!(reap.status.code(), Some(0), "{text}");
+    assert!(text.contains("ended SIGTERM"), "{text}");
+    assert!(!left.lives());
+    // What it has left is an empty directory, which the next reap removes.
+    let seen = audit(&mut client).await;
+    assert!(
+        seen.empty_cgroups
+            .iter()
+            .any(|group| group.run_id == run_id)
+    );
+    let (_, text) = cli(&kennel, &["reap", "--yes", "--run", &run_id]).await;
+    assert!(text.contains("1 empty control groups removed"), "{text}");
+    assert!(!dir.exists());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_marker_is_a_hint_and_strangers_who_carry_one_live_on() {
+    let kennel = Kennel::on_sqlite().await;
+    let mut client = kennel.client().await;
+    let run_id = over(&mut client).await;
+    let live = must("spawn", client.spawn(argv(&["sleep", "1000"])).await).run_id;
+    let mut orphan = Planted::marked(&run_id);
+    let mut of_live = Planted::marked(&live);
+    let mut elsewhere = Planted::marked(&new_run_id());
+    let mut plain = Planted::with(|_| {});
+
+    let seen = audit(&mut client).await;
+    let hint = found(&seen, orphan.pid()).expect("it is found");
+    assert_eq!(hint.evidence(), LeakEvidence::Marker);
+    assert_eq!(hint.certainty(), LeakCertainty::Hint);
+    let hint = found(&seen, of_live.pid()).expect("it is found");
+    assert_eq!(hint.run_standing(), LeakedRunStanding::Live);
+    assert_eq!(found(&seen, elsewhere.pid()), None);
+    assert_eq!(found(&seen, plain.pid()), None);
+    assert!(seen.foreign_processes >= 1);
+
+    // A marker that is not named is left alone; one that is named counts for runs that are over.
+    let ids = [&run_id, &live];
+    let spared = must("reap", client.reap(order(&ids)).await);
+    let why = |pid| outcome(&spared, pid);
+    assert_eq!(
+        why(orphan.pid()),
+        Some((ReapOutcome::Spared, SpareReason::MarkerNotNamed))
+    );
+    assert_eq!(
+        why(of_live.pid()),
+        Some((ReapOutcome::Spared, SpareReason::RunIsLive))
+    );
+    assert!(orphan.lives());
+    let named = pb::ReapLeaksRequest {
+        evidence: vec![LeakEvidence::Marker.into()],
+        ..order(&ids)
+    };
+    let reaped = must("reap", client.reap(named).await);
+    assert_eq!(
+        outcome(&reaped, orphan.pid()).map(|o| o.0),
+        Some(ReapOutcome::Ended)
+    );
+    assert!(!orphan.lives());
+    for stranger in [&mut of_live, &mut elsewhere, &mut plain] {
+        assert!(stranger.lives(), "a stranger was signalled");
+    }
+    let run = must("get", client.get(&live).await);
+    assert_eq!(run.state(), pb::RunState::Running);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_member_of_a_recorded_session_that_cannot_be_proved_is_told_and_left_alone() {
+    let mut kennel = Kennel::start(Options::default().without_cgroup()).await;
+    let mut client = kennel.client().await;
+    // One in the leader's own session, without an environment, whose parent is gone.
+    let script = "(env -i sh -c 'echo member $$; exec sleep 1000' &); echo up; sleep 1000";
+    let run = must("spawn", client.spawn(sh(script)).await);
+    client.hear_text(&run.run_id, "member ").await;
+    let shim = run.attempt().shim_pid;
+    let tree = procfs::descendants(&procfs::all(), shim);
+    let member = tree
+        .iter()
+        .find(|p| p.env("KENNEL_RUN_ID").is_none() && p.pid != shim);
+    let member = member.expect("it runs").clone();
+    let leader = Proc::read(run.attempt().pid).expect("it runs");
+    let shims = kennel.shims();
+    kennel.kill_service_after(|| {
+        for proc in shims.iter().chain([&leader]) {
+            kill_exactly(proc, Signal::SIGKILL);
+        }
+    });
+    kennel.wait_for_exit(PATIENCE).await;
+    eventually("the leader is reaped", PATIENCE, || {
+        reap_orphans();
+        (!leader.is_still_there()).then_some(())
+    })
+    .await;
+    kennel.restart().await;
+    let mut client = kennel.client().await;
+    must("wait", client.ended(&run.run_id).await);
+    assert!(member.is_alive(), "nothing proves that it is of the run");
+
+    let seen = audit(&mut client).await;
+    let hint = found(&seen, member.pid).expect("it is found");
+    assert_eq!(hint.evidence(), LeakEvidence::RecordedGroup);
+    assert_eq!(
+        (hint.certainty(), hint.run_id.as_str()),
+        (LeakCertainty::Hint, run.run_id.as_str())
+    );
+    let reaped = must("reap", client.reap(order(&[&run.run_id])).await);
+    let why = outcome(&reaped, member.pid);
+    assert_eq!(why, Some((ReapOutcome::Spared, SpareReason::NotProven)));
+    assert!(member.is_alive());
+    kill_exactly(&member, Signal::SIGKILL);
+    reap_orphans();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_audit_of_two_hundred_live_runs_calls_none_of_their_processes_a_leak() {
+    let kennel = Kennel::on_sqlite().await;
+    let mut client = kennel.client().await;
+    let mut ids = Vec::new();
+    for _ in 0..200 {
+        let run = must("spawn", client.spawn(argv(&["sleep", "1000"])).await);
+        ids.push(run.run_id);
+    }
+    // While runs come and go.
+    let mut others = kennel.client().await;
+    let busy = tokio::spawn(async move {
+        for _ in 0..30 {
+            over(&mut others).await;
+        }
+    });
+    for _ in 0..5 {
+        let began = Instant::now();
+        let seen = audit(&mut client).await;
+        println!(
+            "{} live runs, {} processes held: {:?}",
+            seen.live_runs,
+            seen.held_processes,
+            began.elapsed()
+        );
+        assert!(
+            seen.live_runs >= 200 && seen.held_processes >= 400,
+            "{seen:?}"
+        );
+        assert_eq!(seen.processes, []);
+        assert_eq!(seen.empty_cgroups, []);
+        assert!(seen.unattended_run_ids.is_empty(), "{seen:?}");
+        assert_eq!(seen.unknown_run_directories, 0);
+    }
+    busy.await.expect("no panic");
+    let seen = audit(&mut client).await;
+    let (doctor, text) = cli(&kennel, &["doctor"]).await;
+    let expected = if seen.unverified.is_empty() { 0 } else { 4 };
+    assert_eq!(doctor.status.code(), Some(expected), "{text}");
+    let service = seen.service.expect("it is told");
+    assert!(service.lock_in_place && service.host_unchanged && service.clock_behind.is_none());
+    assert_eq!(service.sockets.len(), 1);
+    assert_eq!(service.sockets[0].state(), pb::SocketState::InPlace);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lost_socket_and_a_replaced_lock_are_told() {
+    let kennel = Kennel::on_sqlite().await;
+    let mut client = kennel.client().await;
+    fs::remove_file(kennel.socket()).expect("it was there");
+    let lock = kennel.data_dir().join("lock");
+    fs::remove_file(&lock).expect("it was there");
+    let service = audit(&mut client).await.service.expect("it is told");
+    assert_eq!(service.sockets[0].state(), pb::SocketState::Missing);
+    assert!(!service.lock_in_place);
+    fs::write(kennel.socket(), "").expect("another file");
+    let service = audit(&mut client).await.service.expect("it is told");
+    assert_eq!(service.sockets[0].state(), pb::SocketState::Replaced);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn with_the_store_away_an_audit_says_so_and_still_finds_what_the_keeper_knows() {
+    let mut postgres = Postgres::start().await;
+    let kennel = Kennel::start(Options::on(&postgres.url())).await;
+    let mut client = kennel.client().await;
+    let run_id = over(&mut client).await;
+    let mut left = Planted::with(|_| {});
+    let dir = plant_in_group(&mut client, &run_id, &left).await;
+    let mut marked = Planted::marked(&run_id);
+    postgres.crash().await;
+
+    let seen = audit(&mut client).await;
+    let away = |area: &&pb::UnverifiedArea| area.kind() == UnverifiedKind::StoreAway;
+    assert!(
+        seen.unverified.iter().any(|area| away(&area)),
+        "{:?}",
+        seen.unverified
+    );
+    let hint = found(&seen, marked.pid()).expect("it is found");
+    assert_eq!(hint.run_standing(), LeakedRunStanding::Unspecified);
+    let (doctor, text) = cli(&kennel, &["doctor"]).await;
+    assert!(
+        text.contains("nothing was compared with the store"),
+        "{text}"
+    );
+    assert!(matches!(doctor.status.code(), Some(3 | 4)), "{text}");
+    let named = pb::ReapLeaksRequest {
+        evidence: vec![
+            LeakEvidence::Marker.into(),
+            LeakEvidence::LeakedCgroup.into(),
+        ],
+        ..order(&[&run_id])
+    };
+    let reaped = must("reap", client.reap(named).await);
+    let why = outcome(&reaped, marked.pid());
+    assert_eq!(why, Some((ReapOutcome::Spared, SpareReason::RunUnknown)));
+    assert!(marked.lives());
+    // Nobody but this keeper makes directories there, so no row is needed for it.
+    if dir.is_some() {
+        assert_eq!(
+            found(&seen, left.pid()).expect("found").certainty(),
+            LeakCertainty::Proven
+        );
+        assert_eq!(
+            outcome(&reaped, left.pid()).map(|o| o.0),
+            Some(ReapOutcome::Ended)
+        );
+        assert!(!left.lives());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_may_not_read_the_environments_of_others_says_so() {
+    if !Uid::effective().is_root() {
+        // It is one already: whoever is not root is not allowed to read those of root.
+        let kennel = Kennel::on_sqlite().await;
+        let seen = audit(&mut kennel.client().await).await;
+        assert!(
+            seen.unverified
+                .iter()
+                .any(|a| a.kind() == UnverifiedKind::Environments)
+        );
+        return;
+    }
+    let dir = tempfile::tempdir().expect("a directory");
+    let uid = 65_534;
+    std::os::unix::fs::chown(dir.path(), Some(uid), Some(uid)).expect("root may");
+    let mut command = bare_command(&programs::kennel());
+    command
+        .args(serve_words(dir.path(), None))
+        .uid(uid)
+        .gid(uid);
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+    let mut server = Planted(command.spawn().expect("it starts"));
+    let socket = socket_of(dir.path());
+    let mut client = eventually_async("it serves", PATIENCE, || async {
+        Client::connect(&socket).await.ok()
+    })
+    .await;
+    let seen = audit(&mut client).await;
+    let unread = seen
+        .unverified
+        .iter()
+        .find(|a| a.kind() == UnverifiedKind::Environments);
+    assert!(
+        unread.is_some_and(|area| area.count > 0),
+        "{:?}",
+        seen.unverified
+    );
+    assert_eq!(seen.processes, []);
+    kill_exactly(&Proc::read(server.pid()).expect("it runs"), Signal::SIGTERM);
+    eventually("it ends", PATIENCE, || (!server.lives()).then_some(())).await;
+}
+
+fn socket_of(dir: &Path) -> PathBuf {
+    let words = serve_words(dir, None);
+    let listen = words.iter().find_map(|word| word.strip_prefix("unix:"));
+    PathBuf::from(listen.expect("it listens on a unix socket"))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_server_a_doctor_gives_hints_and_fails() {
+    let run_id = new_run_id();
+    let mut marked = Planted::marked(&run_id);
+    let mut command = bare_command(&programs::kennel());
+    command.args(["doctor", "--server", "unix:/nonexistent/kennel.sock"]);
+    // Until it has executed, it has the environment of its parent.
+    let expected = format!("hint     {} ", marked.pid());
+    eventually("it carries its marker", PATIENCE, || {
+        let proc = Proc::read(marked.pid())?;
+        proc.env("KENNEL_RUN_ID").map(|_| ())
+    })
+    .await;
+    let output = run_to_end(command, PATIENCE).await;
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(
+        text.starts_with("no server: only markers were looked for"),
+        "{text}"
+    );
+    assert!(text.contains(&expected) && text.contains(&run_id), "{text}");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("no server answers"), "{said}");
+    assert!(marked.lives());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_scope_that_is_not_well_formed_is_refused_whole() {
+    let kennel = Kennel::on_sqlite().await;
+    let mut client = kennel.client().await;
+    let bad = "x".to_owned();
+    let refused = client.reap(order(&[&bad])).await.expect_err("refused");
+    let told = complaint(&refused);
+    assert_eq!(
+        (told.code, told.reason.as_str()),
+        (tonic::Code::InvalidArgument, "INVALID_FIELD")
+    );
+}
