@@ -4,10 +4,19 @@ use super::Machine;
 use crate::{Announcement, Effect, LeaderExit, Phase, StopOrder, Timestamp};
 
 impl Machine {
-    /// The leader's end was told for the first time. A stop that has been accepted means the whole tree.
+    /// The leader's end was told for the first time. A stop that has been accepted means the whole tree, and so does a
+    /// SIGKILL that has gone out.
     pub(super) fn decide_on_rest(&mut self, phase: &Phase) {
-        let stopping = matches!(phase, Phase::Stopping { .. });
-        if self.on_leader_exit == LeaderExit::Keep && !stopping && self.ends.tree.is_none() {
+        let stopping = matches!(
+            phase,
+            Phase::Stopping { .. }
+                | Phase::Draining {
+                    deadline: Some(_),
+                    ..
+                }
+        );
+        let ending = stopping || self.stuck.is_some() || self.ends.tree.is_some();
+        if self.on_leader_exit == LeaderExit::Keep && !ending {
             self.effects.push(Effect::KeepRest);
         }
     }

@@ -2,8 +2,8 @@
 
 use crate::samples::{GRACE, abort, identity, stuck};
 use kennel_lifecycle::{
-    Announcement, Command, Effect, Exit, Input, Machine, Proof, Report, RunState, StreamsEnd,
-    Timestamp, TreeVerdict,
+    Announcement, Command, Effect, Exit, Input, LeaderExit, Machine, Proof, Report, RunState,
+    StreamsEnd, Timestamp, TreeVerdict,
 };
 
 #[test]
@@ -42,11 +42,27 @@ fn a_run_that_nobody_has_stopped_is_on_its_way_to_its_end_when_it_is_stuck() {
     assert_eq!(run.0.phase().public(), RunState::Stopping);
 }
 
+#[test]
+fn what_sigkill_has_gone_out_to_is_not_kept() {
+    let kept = |effects: &[Effect]| effects.contains(&Effect::KeepRest);
+    let exited = Report::LeaderExited(Exit::Code(0));
+    let mut run = Run::under(LeaderExit::Keep);
+    assert!(kept(&run.report(exited.clone())), "without a stop it is");
+
+    let mut run = Run::under(LeaderExit::Keep);
+    run.report(Report::TreeStuck(stuck()));
+    assert!(!kept(&run.report(exited)));
+}
+
 struct Run(Machine);
 
 impl Run {
     fn running() -> Self {
-        let mut run = Self(Machine::new());
+        Self::under(LeaderExit::default())
+    }
+
+    fn under(policy: LeaderExit) -> Self {
+        let mut run = Self(Machine::with(policy));
         run.feed(Input::Command(Command::Admit));
         run.report(Report::Prepared(identity()));
         run.report(Report::Recorded);
