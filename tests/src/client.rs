@@ -527,6 +527,7 @@ impl RunExt for pb::Run {
             Reason::Rebooted(_) => "rebooted",
             Reason::OrphanTerminated(_) => "orphan_terminated",
             Reason::DeadlineExceeded(_) => "deadline_exceeded",
+            Reason::OomKilled(_) => "oom_killed",
         }
     }
 

@@ -19,7 +19,7 @@ Others are told by the commands that have them: run, wait, doctor, reap, serve."
 const RUN_CODES: &str = "\
 Exit codes:
   0-255    the command's own
-  128+N    signal N ended the command
+  128+N    signal N ended the command; 137 also where the kernel killed it for want of memory, which is then said
   126      the command was found and could not be executed
   127      the command was not found
   125      kennel itself failed: no server, refused, stream lost, exit unknown

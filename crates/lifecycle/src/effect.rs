@@ -1,7 +1,7 @@
 //! What goes out of the machine: work for the driver, in order.
 
 use crate::{
-    Exit, Outcome, RunIdentity, StopOrder, StreamsEnd, Stuck, Timestamp, TreeVerdict,
+    Exit, MemoryKills, Outcome, RunIdentity, StopOrder, StreamsEnd, Stuck, Timestamp, TreeVerdict,
     ladder::StopPlan,
 };
 
@@ -85,6 +85,8 @@ pub enum Announcement {
     Stuck(Stuck),
     /// The third end.
     TreeEnded(TreeVerdict),
+    /// The kernel has killed processes of the run for want of memory, and that is not why the run is over.
+    MemoryKills(MemoryKills),
     /// All is known and written.
     Ended(Outcome),
 }

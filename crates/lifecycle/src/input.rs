@@ -1,8 +1,8 @@
 //! What comes into the machine.
 
 use crate::{
-    Deadline, Exit, Leftovers, RowState, RunIdentity, StartFailure, StopOrder, StopStep,
-    StreamsEnd, Stuck, Timestamp, TreeVerdict,
+    Deadline, Exit, Leftovers, MemoryKills, RowState, RunIdentity, StartFailure, StopOrder,
+    StopStep, StreamsEnd, Stuck, Timestamp, TreeVerdict,
 };
 use std::time::Duration;
 
@@ -65,6 +65,11 @@ pub enum Report {
     Signalled(StopStep),
     /// SIGKILL does not end these. The keeper goes on watching and killing.
     TreeStuck(Stuck),
+    /// A SIGKILL that a caller asked for went out; it is no stop.
+    KillSent,
+    /// How many processes of the run the kernel has killed for want of memory, where it has. Comes before the last word
+    /// on the tree.
+    MemoryKills(MemoryKills),
     /// When the keeper took the look that its last word rests on. Comes right before that word.
     Census(Timestamp),
     /// The keeper's last word on the tree. Comes exactly once for each prepared child.

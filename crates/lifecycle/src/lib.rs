@@ -15,6 +15,7 @@ pub mod ladder;
 mod leftover;
 pub mod limits;
 mod machine;
+mod memory;
 mod outcome;
 mod phase;
 mod policy;
@@ -34,6 +35,7 @@ pub use identity::{CgroupIdentity, HostIdentity, ProcessIdentity, RunIdentity};
 pub use input::{Command, Input, Report};
 pub use leftover::{Leftover, Leftovers};
 pub use machine::Machine;
+pub use memory::MemoryKills;
 pub use outcome::{
     Deadline, EndReason, Exit, Outcome, Proof, StartFailure, StartStage, StopOrder, StopReason,
     StreamsEnd, TreeVerdict,

@@ -1,6 +1,6 @@
 //! How a run was asked to end, how it ended, and how surely all of it is gone.
 
-use crate::{Leftovers, Signal, StopCertificate};
+use crate::{Leftovers, MemoryKills, Signal, StopCertificate};
 use std::time::Duration;
 
 /// What the kernel said of the leader: only ever from a wait status.
@@ -116,6 +116,8 @@ pub enum EndReason {
     OrphanTerminated,
     /// It took longer than its spec allows.
     DeadlineExceeded(Deadline),
+    /// The leader was killed while the kernel killed processes of the run for want of memory.
+    OomKilled(MemoryKills),
 }
 
 /// What proves that a tree is empty.

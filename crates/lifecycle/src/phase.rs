@@ -210,9 +210,10 @@ impl Outcome {
     pub fn state(&self) -> RunState {
         match self.reason {
             EndReason::Exited if self.exit == Some(Exit::Code(0)) => RunState::Succeeded,
-            EndReason::Exited | EndReason::StartFailed(_) | EndReason::DeadlineExceeded(_) => {
-                RunState::Failed
-            }
+            EndReason::Exited
+            | EndReason::StartFailed(_)
+            | EndReason::DeadlineExceeded(_)
+            | EndReason::OomKilled(_) => RunState::Failed,
             EndReason::Aborted { .. } | EndReason::Fenced { .. } | EndReason::ServerShutdown => {
                 RunState::Cancelled
             }

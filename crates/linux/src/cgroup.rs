@@ -103,8 +103,8 @@ pub(crate) fn open(group: &CgroupIdentity) -> io::Result<Option<OwnedFd>> {
     }
 }
 
-/// Reads a control file of the very directory; `Ok(None)` when the directory is gone.
-fn read(group: &CgroupIdentity, file: &str) -> io::Result<Option<String>> {
+/// Reads a control file of the very directory; `Ok(None)` when that or the file is not there.
+pub(crate) fn read(group: &CgroupIdentity, file: &str) -> io::Result<Option<String>> {
     let Some(dir) = open(group)? else {
         return Ok(None);
     };

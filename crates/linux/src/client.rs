@@ -9,8 +9,9 @@ use crate::wire::{Answer, ToKeeper, WireChild, WireListing, WireRecorded, WireSh
 pub use audit::{Books, Fate, Holding, Look, REAPED_MAX, Reaped, SecondLook, SocketSeen, Victim};
 use kennel_lifecycle::recovery::Seen;
 use kennel_lifecycle::{
-    Deadline, Exit, KeeperEpoch, Leftovers, Policy, ProcessIdentity, RunId, RunIdentity, Signal,
-    StartFailure, StopStep, Stuck, Timestamp, TreeVerdict, ladder::StopPlan, recovery::Observation,
+    Deadline, Exit, KeeperEpoch, Leftovers, MemoryKills, Policy, ProcessIdentity, RunId,
+    RunIdentity, Signal, StartFailure, StopStep, Stuck, Timestamp, TreeVerdict, ladder::StopPlan,
+    recovery::Observation,
 };
 use link::Link;
 pub use listing::{Holds, Listing, Member, Shot, ShotResult, Shots, SignalTarget};
@@ -86,6 +87,8 @@ pub enum Fact {
     LeftBehind(Leftovers),
     /// SIGKILL does not end these. Told again when they are others; the keeper goes on watching and killing.
     TreeStuck(Stuck),
+    /// How many processes of the run the kernel has killed for want of memory, where it has; before the last word.
+    MemoryKills(MemoryKills),
     /// The last word on the tree; once per prepared child; nothing follows it.
     TreeEnded(TreeVerdict),
     /// The run took longer than it may, and the keeper has begun with its plan.

@@ -18,6 +18,7 @@ pub mod keeper;
 pub mod limits;
 mod marker;
 mod memfd;
+mod memory_events;
 mod output_pipe;
 mod own_process;
 pub mod peer;

@@ -4,8 +4,8 @@
 
 use crate::{StoredState, certificate, record::Record};
 use kennel_lifecycle::{
-    Deadline, EndReason, Exit, Leftover, Leftovers, Outcome, Proof, RunKind, RunState, Signal,
-    StartFailure, StartStage, StopCertificate, StreamsEnd, TreeVerdict,
+    Deadline, EndReason, Exit, Leftover, Leftovers, MemoryKills, Outcome, Proof, RunKind, RunState,
+    Signal, StartFailure, StartStage, StopCertificate, StreamsEnd, TreeVerdict,
 };
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -96,6 +96,10 @@ pub(crate) fn reason(reason: &EndReason) -> (&'static str, Option<String>) {
         EndReason::DeadlineExceeded(which) => {
             let detail = json!({"which": deadline_word(*which)});
             ("deadline_exceeded", Some(detail.to_string()))
+        }
+        EndReason::OomKilled(killed) => {
+            let detail = json!({"kills": killed.kills, "memory_max": killed.memory_max});
+            ("oom_killed", Some(detail.to_string()))
         }
     }
 }
@@ -227,6 +231,10 @@ fn read_reason(word: &str, detail: Option<&str>) -> Result<EndReason, String> {
             &detail.text("which")?,
             deadline_word,
         )?),
+        "oom_killed" => EndReason::OomKilled(MemoryKills {
+            kills: detail.0["kills"].as_u64().ok_or("kills is missing")?,
+            memory_max: detail.0["memory_max"].as_u64(),
+        }),
         other => return Err(format!("end_reason {other:?}")),
     })
 }

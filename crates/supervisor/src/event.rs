@@ -3,8 +3,8 @@
 use crate::{CallError, Event, LifecycleEvent, Payload, SignalWent};
 use kennel_journal::{Entry, Kind};
 use kennel_lifecycle::{
-    Announcement, Deadline, EndReason, Exit, Proof, RunId, RunIdentity, RunState, SignalScope,
-    SignalSender, StopReason, StopStep, StreamsEnd, Stuck, TreeVerdict,
+    Announcement, Deadline, EndReason, Exit, MemoryKills, Proof, RunId, RunIdentity, RunState,
+    SignalScope, SignalSender, StopReason, StopStep, StreamsEnd, Stuck, TreeVerdict,
 };
 
 /// The line for an announcement; `identity` is the run's, where it has one.
@@ -33,6 +33,7 @@ pub(crate) fn line(announcement: &Announcement, identity: Option<&RunIdentity>) 
         Announcement::StreamsClosed(how) => streams_closed(*how),
         Announcement::Stuck(stuck) => stuck_line(stuck),
         Announcement::TreeEnded(tree) => tree_empty(tree),
+        Announcement::MemoryKills(kills) => memory_kills(kills),
         Announcement::Ended(outcome) => ended(outcome.state(), &outcome.reason),
     }
 }
@@ -120,6 +121,20 @@ pub(crate) fn tree_empty(tree: &TreeVerdict) -> LifecycleEvent {
     }
 }
 
+fn memory_kills(killed: &MemoryKills) -> LifecycleEvent {
+    let whom = match killed.kills {
+        1 => "a process of this run".to_owned(),
+        more => format!("{more} processes of this run"),
+    };
+    let limit = killed.memory_max.map(|bytes| format!(" of {bytes} bytes"));
+    let limit = limit.map_or_else(String::new, |limit| {
+        format!("; the run has a memory limit{limit}")
+    });
+    LifecycleEvent::Warning {
+        message: format!("the kernel killed {whom} for want of memory{limit}"),
+    }
+}
+
 /// The last line.
 pub(crate) fn ended(state: RunState, reason: &EndReason) -> LifecycleEvent {
     let state = match state {
@@ -139,6 +154,7 @@ pub(crate) fn ended(state: RunState, reason: &EndReason) -> LifecycleEvent {
         EndReason::Rebooted => "rebooted",
         EndReason::OrphanTerminated => "orphan_terminated",
         EndReason::DeadlineExceeded(_) => "deadline_exceeded",
+        EndReason::OomKilled(_) => "oom_killed",
     };
     LifecycleEvent::Ended {
         state: state.into(),

@@ -12,6 +12,8 @@ mod drain;
 mod faults;
 #[path = "runs/members.rs"]
 mod members;
+#[path = "runs/memory.rs"]
+mod memory;
 #[path = "runs/rest.rs"]
 mod rest;
 #[path = "runs/simulation.rs"]

@@ -159,6 +159,10 @@ fn end_reason(reason: &EndReason) -> pb::EndReason {
                 which: deadline(*which).into(),
             })
         }
+        EndReason::OomKilled(killed) => Reason::OomKilled(end_reason::OomKilled {
+            kills: killed.kills,
+            memory_max_bytes: killed.memory_max,
+        }),
     };
     pb::EndReason {
         reason: Some(reason),

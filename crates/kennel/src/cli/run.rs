@@ -18,6 +18,8 @@ use tokio::{
 
 /// What timeout(1) says of a command that took longer than it may.
 const TIMED_OUT: u8 = 124;
+/// What a shell says of a command that SIGKILL ended.
+const KILLED: u8 = 137;
 /// Exit code of failures of our own.
 pub(crate) const OWN_FAILURE: u8 = 125;
 const NOT_EXECUTABLE: u8 = 126;
@@ -54,8 +56,8 @@ pub(crate) async fn run(link: &Link, request: pb::SpawnRequest) -> Result<u8, Fa
         }
     };
     drop(forwarder);
-    if ends.reason == "deadline_exceeded" {
-        return Err(timed_out(&run_id));
+    if let Some(failure) = told_by_reason(&ends.reason, &run_id) {
+        return Err(failure);
     }
     match ends.exit {
         Some(exit) => exit_code(&exit, &run_id),
@@ -99,11 +101,18 @@ async fn stream(link: &Link, run_id: &str) -> Result<Ends, Failure> {
     Ok(ends)
 }
 
-fn timed_out(run_id: &str) -> Failure {
-    Failure::new(format!(
-        "run {run_id} took longer than it may, and was ended"
-    ))
-    .code(TIMED_OUT)
+/// What the reason of an end says that the command's exit does not.
+fn told_by_reason(reason: &str, run_id: &str) -> Option<Failure> {
+    let (code, what) = code_of_reason(reason)?;
+    Some(Failure::new(format!("run {run_id} {what}")).code(code))
+}
+
+fn code_of_reason(reason: &str) -> Option<(u8, &'static str)> {
+    match reason {
+        "deadline_exceeded" => Some((TIMED_OUT, "took longer than it may, and was ended")),
+        "oom_killed" => Some((KILLED, "was killed by the kernel for want of memory")),
+        _ => None,
+    }
 }
 
 /// The exit code by the run itself, where no event told it.
@@ -114,10 +123,14 @@ async fn exit_of_ended(link: &Link, run_id: &str) -> Result<u8, Failure> {
     let mut processes = link.connection.processes();
     let response = processes.get_run(request).await.map_err(refused)?;
     let run = run_of(response.into_inner().run)?;
-    if let Some(pb::end_reason::Reason::DeadlineExceeded(_)) =
-        run.end_reason.as_ref().and_then(|end| end.reason.as_ref())
-    {
-        return Err(timed_out(run_id));
+    let reason = run.end_reason.as_ref().and_then(|end| end.reason.as_ref());
+    let reason = match reason {
+        Some(pb::end_reason::Reason::DeadlineExceeded(_)) => "deadline_exceeded",
+        Some(pb::end_reason::Reason::OomKilled(_)) => "oom_killed",
+        _ => "",
+    };
+    if let Some(failure) = told_by_reason(reason, run_id) {
+        return Err(failure);
     }
     if let Some(exit) = run.current_attempt.and_then(|a| a.exit) {
         return exit_code(&exit, run_id);
@@ -283,6 +296,14 @@ mod tests {
         assert_eq!(code(signal(64)), Some(192));
         let unknown = pb::exit::Result::Unknown(pb::exit::Unknown {});
         assert_eq!(code(unknown), None, "an exit code is never invented");
+    }
+
+    #[test]
+    fn a_reason_that_says_more_than_the_exit_is_told() {
+        let code = |reason| code_of_reason(reason).map(|(code, _)| code);
+        assert_eq!(code("deadline_exceeded"), Some(124));
+        assert_eq!(code("oom_killed"), Some(137));
+        assert_eq!(code("exited"), None);
     }
 
     #[test]

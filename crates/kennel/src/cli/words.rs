@@ -81,8 +81,23 @@ pub(crate) fn end_reason(reason: &pb::EndReason) -> String {
             pb::Deadline::MaxRuntime => "it ran longer than it may (max_runtime)".to_owned(),
             pb::Deadline::Unspecified => "it took longer than it may".to_owned(),
         },
+        Some(Reason::OomKilled(killed)) => oom_killed(killed),
         None => "unknown to this version of kennel".to_owned(),
     }
+}
+
+/// `the kernel killed it for want of memory (2 processes; limit 64 MiB)`.
+pub(crate) fn oom_killed(killed: &pb::end_reason::OomKilled) -> String {
+    let processes = match killed.kills {
+        1 => "1 process".to_owned(),
+        more => format!("{more} processes"),
+    };
+    let limit = killed.memory_max_bytes;
+    let limit = limit.map(|bytes| format!("; memory limit {bytes} bytes"));
+    format!(
+        "the kernel killed it for want of memory ({processes}{})",
+        limit.unwrap_or_default()
+    )
 }
 
 /// `SIGKILL by cgroup.kill: 3 reached, 1 gone`.

@@ -6,6 +6,7 @@
 
 mod end;
 mod life;
+mod memory;
 mod rest;
 mod start;
 
@@ -14,6 +15,7 @@ use crate::{
     Outcome, Phase, Refusal, Report, Row, RunIdentity, StartFailure, StartStage, StopCertificate,
     StopOrder, StopReason, StopStage, Stuck, Timestamp, TreeVerdict, ladder::StopPlan, phase::Exec,
 };
+use memory::Memory;
 
 /// One attempt to run one command.
 #[derive(Debug)]
@@ -23,6 +25,7 @@ pub struct Machine {
     ends: Ends,
     certificate: StopCertificate,
     stuck: Option<Stuck>,
+    memory: Memory,
     told: Told,
     on_leader_exit: LeaderExit,
     /// An order and its plan, which wait until it is recorded: no signal before that.
@@ -63,6 +66,7 @@ impl Machine {
             ends: Ends::default(),
             certificate: StopCertificate::default(),
             stuck: None,
+            memory: Memory::default(),
             told: Told::default(),
             unrecorded: None,
             effects: Vec::new(),
@@ -134,7 +138,8 @@ impl Machine {
         answer
     }
 
-    /// Keeps what the certificate will say. Nothing follows the last word on the tree.
+    /// Keeps what the certificate will say, and what tells a kill for want of memory. Nothing follows the last word on
+    /// the tree.
     fn note(&mut self, report: &Report) {
         let closed = matches!(
             self.phase,
@@ -143,6 +148,7 @@ impl Machine {
         if closed || self.ends.tree.is_some() {
             return;
         }
+        self.memory.note(report, self.ends.leader.is_some());
         match report {
             Report::Signalled(step) if !self.certificate.steps.contains(step) => {
                 self.certificate.add(*step);
@@ -211,6 +217,8 @@ impl Machine {
             | Report::StateNotRecorded(_)
             | Report::LeftBehind(_)
             | Report::Signalled(_)
+            | Report::KillSent
+            | Report::MemoryKills(_)
             | Report::Census(_)
             | Report::Frozen
             | Report::NotFrozen
@@ -267,9 +275,12 @@ impl Machine {
         };
         let reason = match (stop, &tree) {
             // Who was kept was not stopped, whatever was asked for since.
-            (None, _) | (_, TreeVerdict::Kept(_)) => EndReason::Exited,
+            (None, _) | (_, TreeVerdict::Kept(_)) => self.memory.reason_without_stop(),
             (Some(order), _) => order.reason.clone().into(),
         };
+        if let Some(kills) = self.memory.beside(&reason) {
+            self.announce(Announcement::MemoryKills(kills));
+        }
         let certificate = std::mem::take(&mut self.certificate);
         self.close(Outcome {
             reason,

@@ -112,6 +112,8 @@ impl Machine {
             | Report::StreamsClosed(_)
             | Report::LeftBehind(_)
             | Report::Signalled(_)
+            | Report::KillSent
+            | Report::MemoryKills(_)
             | Report::Census(_)
             | Report::TreeStuck(_)
             | Report::Frozen

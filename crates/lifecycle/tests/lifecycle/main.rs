@@ -8,6 +8,7 @@ mod countdown;
 mod holes;
 mod id;
 mod ladder;
+mod memory;
 mod properties;
 mod recovery;
 mod samples;

@@ -1,13 +1,13 @@
 //! Properties over arbitrary inputs, sensible or not.
 
 use crate::{
-    samples::{GRACE, abort, failure, identity, killed_by, left, step, stuck},
+    samples::{GRACE, MEMORY_KILLS, abort, failure, identity, killed_by, left, step, stuck},
     stories::policy,
 };
 use kennel_lifecycle::{
-    Announcement, Command, Deadline, Effect, Exit, Input, LeaderExit, Leftovers, Machine, Phase,
-    Proof, Refusal, Report, RowState, Signal, StartStage, StopOrder, StopReason, StreamsEnd,
-    Timestamp, TreeVerdict,
+    Announcement, Command, Deadline, Effect, EndReason, Exit, Input, LeaderExit, Leftovers,
+    Machine, Phase, Proof, Refusal, Report, RowState, Signal, StartStage, StopOrder, StopReason,
+    StreamsEnd, Timestamp, TreeVerdict,
 };
 use proptest::prelude::*;
 use std::{mem::discriminant, time::Duration};
@@ -185,6 +185,24 @@ proptest! {
         }
     }
 
+    /// Kills for want of memory are the reason or told besides, never both, and the reason only of a leader that was
+    /// killed, and by nobody here.
+    #[test]
+    fn a_kill_for_memory_is_told_once(inputs in inputs(), policy in policy()) {
+        let told = tell(policy, &inputs);
+        let beside = told.count(|e| matches!(e, Effect::Announce(Announcement::MemoryKills(_))));
+        let reason = told.count(|e| matches!(e, Effect::RecordOutcome(o) if matches!(o.reason, EndReason::OomKilled(_))));
+        prop_assert!(beside + reason <= 1);
+        if reason == 0 {
+            return Ok(());
+        }
+        let killed = Input::Report(Report::LeaderExited(killed_by(Signal::KILL)));
+        let leader = inputs.iter().position(|i| *i == killed);
+        prop_assert!(inputs.contains(&Input::Report(Report::MemoryKills(MEMORY_KILLS))));
+        let by_us = |i: &Input| *i == Input::Report(Report::KillSent) || *i == Input::Report(Report::Signalled(step(2, Signal::KILL)));
+        prop_assert!(!inputs[..leader.expect("the leader was killed")].iter().any(by_us));
+    }
+
     #[test]
     fn an_end_once_known_does_not_change(inputs in inputs(), policy in policy()) {
         let mut machine = Machine::with(policy);
@@ -329,6 +347,8 @@ fn report() -> impl Strategy<Value = Report> {
         Just(R::Signalled(step(1, Signal::TERM))),
         Just(R::Signalled(step(2, Signal::KILL))),
         Just(R::LeftBehind(left())),
+        Just(R::KillSent),
+        Just(R::MemoryKills(MEMORY_KILLS)),
         Just(R::Census(Timestamp(3))),
         Just(R::TreeStuck(stuck())),
         Just(R::LeaderExited(Exit::Code(0))),

@@ -1,13 +1,18 @@
 //! One sensible value of each kind, and golden files.
 
 use kennel_lifecycle::{
-    Exit, HostIdentity, Leftover, Leftovers, ProcessIdentity, RunIdentity, Signal, SignalScope,
-    SignalSender, StartFailure, StartStage, StopOrder, StopReason, StopStep, Stuck, StuckProcess,
-    Timestamp,
+    Exit, HostIdentity, Leftover, Leftovers, MemoryKills, ProcessIdentity, RunIdentity, Signal,
+    SignalScope, SignalSender, StartFailure, StartStage, StopOrder, StopReason, StopStep, Stuck,
+    StuckProcess, Timestamp,
 };
 use std::{fs, path::Path, time::Duration};
 
 pub(crate) const GRACE: Duration = Duration::from_secs(5);
+
+pub(crate) const MEMORY_KILLS: MemoryKills = MemoryKills {
+    kills: 2,
+    memory_max: Some(64 << 20),
+};
 
 pub(crate) fn identity() -> Box<RunIdentity> {
     let process = |pid| ProcessIdentity {

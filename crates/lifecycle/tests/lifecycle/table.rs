@@ -1,7 +1,7 @@
 //! The whole machine as one table. A change of behaviour is a change of `tests/table.txt`.
 
 use crate::samples::{
-    GRACE, abort, assert_golden, failure, identity, killed_by, left, step, stuck,
+    GRACE, MEMORY_KILLS, abort, assert_golden, failure, identity, killed_by, left, step, stuck,
 };
 use kennel_lifecycle::{
     Announcement, Command, Deadline, Effect, Exit, Input, LeaderExit, Machine, Phase, Proof,
@@ -82,6 +82,8 @@ fn paths() -> Vec<(&'static str, Vec<Input>)> {
     let stopping = with(&recording_stop, &[r(Report::StopRecorded)]);
     let draining = with(&running, std::slice::from_ref(&exit));
     let closing = with(&draining, &[tree.clone(), streams]);
+    let killed = r(Report::LeaderExited(killed_by(Signal::KILL)));
+    let for_memory = r(Report::MemoryKills(MEMORY_KILLS));
     vec![
         ("Accepted", accepted),
         ("Preparing", preparing.clone()),
@@ -117,7 +119,7 @@ fn paths() -> Vec<(&'static str, Vec<Input>)> {
             "Released, stop",
             with(&released, &[stop.clone(), r(Report::StopRecorded)]),
         ),
-        ("Running", running),
+        ("Running", running.clone()),
         ("Pausing, recording", recording_pause),
         ("Pausing, freezing", freezing),
         ("Paused", paused.clone()),
@@ -128,6 +130,21 @@ fn paths() -> Vec<(&'static str, Vec<Input>)> {
         (
             "Draining, tree gone",
             with(&draining, std::slice::from_ref(&tree)),
+        ),
+        (
+            "Draining, memory, gone",
+            with(&draining, &[for_memory.clone(), tree.clone()]),
+        ),
+        (
+            "Draining, oom, gone",
+            with(
+                &running,
+                &[killed.clone(), for_memory.clone(), tree.clone()],
+            ),
+        ),
+        (
+            "Draining, oom, stop",
+            with(&stopping, &[killed, for_memory, tree.clone()]),
         ),
         (
             "Draining, unsent stop",
@@ -204,6 +221,8 @@ fn inputs() -> Vec<Input> {
         Report::StreamsClosed(StreamsEnd::Eof),
         Report::Signalled(step(1, Signal::TERM)),
         Report::LeftBehind(left()),
+        Report::KillSent,
+        Report::MemoryKills(MEMORY_KILLS),
         Report::Census(Timestamp(1)),
         Report::TreeStuck(stuck()),
         Report::Frozen,

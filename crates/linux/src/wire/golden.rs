@@ -5,9 +5,9 @@ use super::{
     WireChild, WireListing, WireMember, WireShots, decode, encode,
     mirror::{
         WireCgroup, WireDeadline, WireExit, WireFact, WireFailure, WireHolds, WireHost,
-        WireIdentity, WireLeaderExit, WireLeftover, WireLeftovers, WireLimits, WirePlan,
-        WirePolicy, WireProcess, WireProof, WireRecord, WireRlimit, WireShot, WireShotResult,
-        WireStage, WireTarget, WireVerdict,
+        WireIdentity, WireLeaderExit, WireLeftover, WireLeftovers, WireLimits, WireMemoryKills,
+        WirePlan, WirePolicy, WireProcess, WireProof, WireRecord, WireRlimit, WireShot,
+        WireShotResult, WireStage, WireTarget, WireVerdict,
         certificate::{WireScope, WireSender, WireStep, WireStuck, WireStuckProcess},
     },
 };
@@ -205,6 +205,11 @@ fn answers_and_reports_have_these_bytes() {
         &fact(WireFact::TreeStuck(stuck)),
         "0102050209010eac020144017702",
     );
+    let kills = WireMemoryKills {
+        kills: 2,
+        memory_max: Some(300),
+    };
+    check(&fact(WireFact::MemoryKills(kills)), "010205020a0201ac02");
     check(&ToServer::ShutdownNow, "0104");
     let answer = |answer| ToServer::Answer { seq: 1, answer };
     check(&answer(Answer::Signalled), "01010106");

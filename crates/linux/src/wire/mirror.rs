@@ -4,8 +4,9 @@ use crate::capability::{Capability, CapabilityName};
 use crate::client::{Fact, Holds, Shot, ShotResult, SignalResult, SignalTarget};
 use certificate::{WireStep, WireStuck, steps};
 use kennel_lifecycle::{
-    CgroupIdentity, Deadline, Exit, HostIdentity, LeaderExit, Leftover, Leftovers, Policy,
-    ProcessIdentity, Proof, RunIdentity, Signal, StartFailure, StartStage, Timestamp, TreeVerdict,
+    CgroupIdentity, Deadline, Exit, HostIdentity, LeaderExit, Leftover, Leftovers, MemoryKills,
+    Policy, ProcessIdentity, Proof, RunIdentity, Signal, StartFailure, StartStage, Timestamp,
+    TreeVerdict,
     ladder::{Step, StopPlan},
     recovery::{CgroupSeen, ExitRecord, Host, Observation, Seen},
 };
@@ -121,6 +122,10 @@ mirror_enum!(
 mirror_enum!(
     /// [`Deadline`].
     WireDeadline = Deadline { MaxRuntime }
+);
+mirror_struct!(
+    /// [`MemoryKills`].
+    WireMemoryKills = MemoryKills { kills: u64, memory_max: Option<u64> }
 );
 mirror_struct!(
     /// [`StartFailure`].
@@ -461,6 +466,7 @@ pub(crate) enum WireFact {
     StopStep(WireStep),
     LeftBehind(WireLeftovers),
     TreeStuck(WireStuck),
+    MemoryKills(WireMemoryKills),
 }
 
 impl From<Fact> for WireFact {
@@ -484,6 +490,7 @@ impl From<Fact> for WireFact {
             Fact::StopStep(step) => Self::StopStep(step.into()),
             Fact::LeftBehind(left) => Self::LeftBehind(left.into()),
             Fact::TreeStuck(stuck) => Self::TreeStuck(stuck.into()),
+            Fact::MemoryKills(kills) => Self::MemoryKills(kills.into()),
         }
     }
 }
@@ -511,6 +518,7 @@ impl TryFrom<WireFact> for Fact {
             WireFact::StopStep(step) => Self::StopStep(step.try_into()?),
             WireFact::LeftBehind(left) => Self::LeftBehind(left.into()),
             WireFact::TreeStuck(stuck) => Self::TreeStuck(stuck.into()),
+            WireFact::MemoryKills(kills) => Self::MemoryKills(kills.into()),
         })
     }
 }

@@ -5,8 +5,8 @@ use super::{
     rows::{EPOCH, NODE, closure, new_run, opening},
 };
 use kennel_lifecycle::{
-    Deadline, EndReason, Exit, Leftover, Leftovers, Proof, Signal, StartFailure, StartStage,
-    StreamsEnd, TreeVerdict,
+    Deadline, EndReason, Exit, Leftover, Leftovers, MemoryKills, Proof, Signal, StartFailure,
+    StartStage, StreamsEnd, TreeVerdict,
 };
 use kennel_store::StoredState;
 
@@ -87,6 +87,14 @@ fn reasons() -> Vec<EndReason> {
         EndReason::Rebooted,
         EndReason::OrphanTerminated,
         EndReason::DeadlineExceeded(Deadline::MaxRuntime),
+        EndReason::OomKilled(MemoryKills {
+            kills: u64::MAX,
+            memory_max: None,
+        }),
+        EndReason::OomKilled(MemoryKills {
+            kills: 1,
+            memory_max: Some(u64::MAX),
+        }),
     ];
     reasons.extend(stages.map(|stage| {
         EndReason::StartFailed(StartFailure {

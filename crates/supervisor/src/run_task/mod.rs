@@ -16,7 +16,7 @@ use crate::{
     writes::Write,
 };
 use kennel_lifecycle::{
-    Command, Effect, Input, Machine, Phase, Refusal, Report, RowState, RunId, StartFailure,
+    Command, Effect, Input, Machine, Phase, Refusal, Report, RowState, RunId, Signal, StartFailure,
     StartStage, Timestamp,
 };
 use kennel_linux::client::{ChildSpec, ClientError, Fact, KeeperReport, Prepared, SignalResult};
@@ -267,6 +267,7 @@ impl RunTask {
                 Report::TreeEnded(tree)
             }
             Fact::LeftBehind(left) => Report::LeftBehind(left),
+            Fact::MemoryKills(kills) => Report::MemoryKills(kills),
             Fact::TreeStuck(stuck) => Report::TreeStuck(stuck),
             Fact::StopStep(step) => {
                 self.line(&event::stop_step(&step));
@@ -277,6 +278,7 @@ impl RunTask {
                 targets,
                 errno,
             } => {
+                let kills = signal == Signal::KILL && targets != Some(0);
                 let signal = signal.to_string();
                 self.line(&LifecycleEvent::SignalSent {
                     signal,
@@ -284,7 +286,10 @@ impl RunTask {
                     errno,
                     went: None,
                 });
-                return;
+                if !kills {
+                    return;
+                }
+                Report::KillSent
             }
         };
         self.report(report);

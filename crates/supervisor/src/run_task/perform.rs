@@ -156,8 +156,10 @@ impl RunTask {
             Announcement::Stuck(stuck) => {
                 tracing::warn!(run = %self.run, ?stuck, "SIGKILL does not end them");
             }
-            Announcement::TreeEnded(_) | Announcement::Recorded | Announcement::Stopping { .. } => {
-            }
+            Announcement::TreeEnded(_)
+            | Announcement::MemoryKills(_)
+            | Announcement::Recorded
+            | Announcement::Stopping { .. } => {}
             Announcement::Ended(outcome) => self.say_ended(outcome),
         }
         let line = event::line(announcement, self.new.identity.as_ref());

@@ -66,6 +66,8 @@ pub struct Nature {
     pub unreadable: bool,
     /// Somebody outlives the leader, and holds the output.
     pub leaves_rest: bool,
+    /// Of these the keeper finds that the kernel killed them for want of memory.
+    pub memory_kills: Option<MemoryKills>,
 }
 
 #[derive(Debug)]
@@ -312,8 +314,12 @@ impl World {
         if let Some((mut stdout, _)) = child.pipes.take() {
             stdout.write_all(&child.nature.last_words).unwrap();
         }
+        let kills = child.nature.memory_kills;
         drop(state);
         self.report(run, Fact::LeaderExited(exit));
+        if let Some(kills) = kills {
+            self.report(run, Fact::MemoryKills(kills));
+        }
         self.report(
             run,
             Fact::TreeEnded(TreeVerdict::Empty(Proof::CgroupAndEchild)),

@@ -1,7 +1,7 @@
 use super::*;
 use kennel_lifecycle::{
-    CgroupIdentity, Deadline, HostIdentity, NodeId, Outcome, ProcessIdentity, RunId, Signal,
-    SignalScope, SignalSender, StopCertificate, StopStep, Timestamp,
+    CgroupIdentity, Deadline, HostIdentity, MemoryKills, NodeId, Outcome, ProcessIdentity, RunId,
+    Signal, SignalScope, SignalSender, StopCertificate, StopStep, Timestamp,
 };
 use kennel_supervisor::Times;
 use std::time::Duration;
@@ -192,6 +192,13 @@ fn an_end_reason_has_the_name_that_the_ended_event_gives_it() {
         (
             EndReason::DeadlineExceeded(Deadline::MaxRuntime),
             "deadlineExceeded",
+        ),
+        (
+            EndReason::OomKilled(MemoryKills {
+                kills: 1,
+                memory_max: None,
+            }),
+            "oomKilled",
         ),
     ] {
         let json = crate::json::to_string(&end_reason(&reason));

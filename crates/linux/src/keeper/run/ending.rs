@@ -6,7 +6,7 @@ use crate::{
     client::Fact,
     clock,
     keeper::pause::Pause,
-    marker, procfs,
+    marker, memory_events, procfs,
     tree::{Root, Volley},
     wire::{ToShim, mirror::WireSignalResult},
 };
@@ -100,8 +100,7 @@ impl Run {
                     "the shim was lost and there is no control group to look into".into(),
                 ),
             };
-            self.tell(Fact::TreeEnded(verdict));
-            self.over();
+            self.last_word(verdict);
             return;
         }
         if self.heard.childless && self.ladder.is_none() && !self.drains() {
@@ -116,5 +115,14 @@ impl Run {
         self.leaving_shim.is_some_and(|(pid, start_ticks)| {
             procfs::stat(pid).is_ok_and(|s| s.start_ticks == start_ticks && !s.is_dead())
         })
+    }
+
+    /// The end of the run. Its control group is removed only after this, and counts until then.
+    pub(super) fn last_word(&mut self, verdict: TreeVerdict) {
+        if let Some(kills) = self.cgroup.as_ref().and_then(memory_events::kills) {
+            self.tell(Fact::MemoryKills(kills));
+        }
+        self.tell(Fact::TreeEnded(verdict));
+        self.over();
     }
 }

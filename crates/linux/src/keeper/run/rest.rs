@@ -4,7 +4,6 @@
 
 use super::{Run, Stage};
 use crate::{
-    client::Fact,
     keeper::pause::Pause,
     tree::{Root, Tree},
     wire::{ToShim, mirror::WireSignalResult},
@@ -128,8 +127,7 @@ impl Run {
             return;
         }
         self.for_shim.push(ToShim::Keep(left.clone().into()));
-        self.tell(Fact::TreeEnded(TreeVerdict::Kept(left)));
-        self.over();
+        self.last_word(TreeVerdict::Kept(left));
         self.rest = Rest::Kept;
     }
 

@@ -78,8 +78,7 @@ impl Run {
             _ => {
                 let why = "SIGKILL was sent and no process of the run is to be seen, but the control group is not \
                      known to be empty";
-                self.tell(Fact::TreeEnded(TreeVerdict::Unverified(why.into())));
-                self.over();
+                self.last_word(TreeVerdict::Unverified(why.into()));
             }
         }
     }

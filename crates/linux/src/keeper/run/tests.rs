@@ -6,7 +6,9 @@ use crate::{
     pidfd::PidFd,
     wire::{FromShim, mirror::WireExit},
 };
-use kennel_lifecycle::{Exit, HostIdentity, ProcessIdentity, TreeVerdict, recovery::ExitRecord};
+use kennel_lifecycle::{
+    Exit, HostIdentity, MemoryKills, ProcessIdentity, Proof, TreeVerdict, recovery::ExitRecord,
+};
 use std::process::{Child, Command};
 
 const SHIM: i32 = i32::MAX;
@@ -130,6 +132,32 @@ fn a_child_without_an_owner_is_over_when_its_shim_is_gone() {
     assert!(facts(&run).is_empty());
 }
 
+#[test]
+fn kills_for_memory_are_told_right_before_the_last_word() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let files = [
+        ("memory.events", "oom 1\noom_kill 2\n"),
+        ("memory.max", "4096\n"),
+    ];
+    let killed = with_files(dir.path(), &files);
+    let kills = MemoryKills {
+        kills: 2,
+        memory_max: Some(4096),
+    };
+    assert_eq!(
+        facts(&killed),
+        [
+            &Fact::Executed,
+            &Fact::LeaderExited(Exit::Code(0)),
+            &Fact::MemoryKills(kills),
+            &Fact::TreeEnded(TreeVerdict::Empty(Proof::CgroupAndEchild)),
+        ]
+    );
+    let dir = tempfile::tempdir().expect("a directory");
+    let spared = with_files(dir.path(), &[("memory.max", "4096\n")]);
+    assert_eq!(facts(&spared).len(), 3, "{:?}", facts(&spared));
+}
+
 // ---- helpers -------------------------------------------------------------------------------------------------------
 
 /// A child of this test that waits for its end.
@@ -180,6 +208,36 @@ fn new(run_dir: &std::path::Path) -> Run {
         gate: std::fs::File::create("/dev/null").expect("a file").into(),
         outputs: (pipe().0, pipe().0),
     })
+}
+
+/// What is told of a run that ended by itself, when its control group had these files at its end.
+fn with_files(dir: &std::path::Path, files: &[(&str, &str)]) -> Run {
+    let mut run = new(dir);
+    run.cgroup = Some(CgroupIdentity {
+        path: dir.to_str().expect("UTF-8").to_owned(),
+        inode: std::os::unix::fs::MetadataExt::ino(&dir.metadata().expect("it is there")),
+    });
+    run.hear_shim(prepared(), vec![reaped()], &host(), SHIM, 0);
+    run.release();
+    hear(&mut run, FromShim::Executed);
+    for (name, text) in files {
+        std::fs::write(dir.join(name), text).expect("a file");
+    }
+    let exited = FromShim::Exited {
+        at_us: 0,
+        exit: WireExit::Code(0),
+        rest: false,
+    };
+    hear(&mut run, exited);
+    hear(
+        &mut run,
+        FromShim::Empty {
+            at_us: 0,
+            elsewhere: Vec::new(),
+        },
+    );
+    run.step(0);
+    run
 }
 
 fn prepared() -> FromShim {

@@ -1,0 +1,114 @@
+//! What is made of kills for want of memory: the reason of the end, or a word besides.
+
+use crate::samples::{GRACE, MEMORY_KILLS, abort, identity, killed_by, step};
+use kennel_lifecycle::{
+    Announcement, Command, Effect, EndReason, Exit, Input, Machine, MemoryKills, Outcome, Proof,
+    Report, RunState, Signal, StreamsEnd, Timestamp, TreeVerdict,
+};
+
+const KILLED: Report = Report::MemoryKills(MEMORY_KILLS);
+
+#[test]
+fn a_leader_that_was_killed_for_memory_failed_for_that() {
+    let (outcome, beside) = ended(&reports(&[killed(), KILLED]));
+    assert_eq!(outcome.reason, EndReason::OomKilled(MEMORY_KILLS));
+    assert_eq!(outcome.exit, Some(killed_by(Signal::KILL)));
+    assert_eq!(outcome.state(), RunState::Failed);
+    assert_eq!(beside, None);
+}
+
+#[test]
+fn the_ladder_that_follows_the_leaders_end_is_not_what_killed_it() {
+    let after = Report::Signalled(step(1, Signal::KILL));
+    let (outcome, beside) = ended(&reports(&[killed(), after, KILLED]));
+    assert_eq!(outcome.reason, EndReason::OomKilled(MEMORY_KILLS));
+    assert_eq!(beside, None);
+}
+
+#[test]
+fn a_leader_that_outlived_it_or_died_otherwise_ended_by_itself() {
+    let by_itself = [Exit::Code(0), Exit::Code(137), killed_by(Signal::TERM)];
+    for exit in by_itself {
+        let (outcome, beside) = ended(&reports(&[Report::LeaderExited(exit), KILLED]));
+        assert_eq!(outcome.reason, EndReason::Exited);
+        assert_eq!(beside, Some(MEMORY_KILLS));
+    }
+}
+
+#[test]
+fn a_leader_that_may_have_died_by_our_signal_is_not_called_killed_for_memory() {
+    let of_ladder = Report::Signalled(step(1, Signal::KILL));
+    for ours in [of_ladder, Report::KillSent] {
+        let (outcome, beside) = ended(&reports(&[ours, killed(), KILLED]));
+        assert_eq!(outcome.reason, EndReason::Exited);
+        assert_eq!(beside, Some(MEMORY_KILLS));
+    }
+    let polite = Report::Signalled(step(1, Signal::TERM));
+    let (outcome, _) = ended(&reports(&[polite, killed(), KILLED]));
+    assert_eq!(outcome.reason, EndReason::OomKilled(MEMORY_KILLS));
+}
+
+#[test]
+fn a_stop_stays_the_reason() {
+    let stop = Input::Command(Command::Stop(abort(GRACE)));
+    let rest = reports(&[Report::StopRecorded, killed(), KILLED]);
+    let (outcome, beside) = ended(&[vec![stop], rest].concat());
+    assert!(matches!(outcome.reason, EndReason::Aborted { .. }));
+    assert_eq!(beside, Some(MEMORY_KILLS));
+}
+
+#[test]
+fn without_kills_a_leader_that_was_killed_was_just_killed() {
+    let none = Report::MemoryKills(MemoryKills {
+        kills: 0,
+        memory_max: None,
+    });
+    for nothing in [&reports(&[killed()]), &reports(&[killed(), none])] {
+        let (outcome, beside) = ended(nothing);
+        assert_eq!(outcome.reason, EndReason::Exited);
+        assert_eq!(beside, None);
+    }
+}
+
+fn killed() -> Report {
+    Report::LeaderExited(killed_by(Signal::KILL))
+}
+
+fn reports(told: &[Report]) -> Vec<Input> {
+    told.iter().cloned().map(Input::Report).collect()
+}
+
+/// A run that got this and whose tree and output then ended: its outcome, and what was told besides.
+fn ended(got: &[Input]) -> (Outcome, Option<MemoryKills>) {
+    let mut machine = Machine::new();
+    let start = [
+        vec![Input::Command(Command::Admit)],
+        reports(&[
+            Report::Prepared(identity()),
+            Report::Recorded,
+            Report::Executed,
+        ]),
+    ]
+    .concat();
+    let end = reports(&[
+        Report::TreeEnded(TreeVerdict::Empty(Proof::Echild)),
+        // Nothing follows the last word on the tree.
+        Report::MemoryKills(MemoryKills {
+            kills: 99,
+            memory_max: None,
+        }),
+        Report::StreamsClosed(StreamsEnd::Eof),
+    ]);
+    for input in start.iter().chain(got).chain(&end) {
+        machine.step(Timestamp(0), input.clone()).unwrap();
+    }
+    let (mut outcome, mut beside) = (None, None);
+    for effect in machine.effects() {
+        match effect {
+            Effect::RecordOutcome(written) => outcome = Some(written),
+            Effect::Announce(Announcement::MemoryKills(kills)) => beside = Some(kills),
+            _ => {}
+        }
+    }
+    (outcome.expect("it has ended"), beside)
+}

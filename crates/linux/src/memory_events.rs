@@ -1,0 +1,94 @@
+//! What the memory controller says of a control group at its end.
+
+use crate::cgroup;
+use kennel_lifecycle::{CgroupIdentity, MemoryKills};
+
+/// How many processes in the group and below it the kernel has killed for want of memory; `None`: none, or without the
+/// controller there is nobody to say.
+pub(crate) fn kills(group: &CgroupIdentity) -> Option<MemoryKills> {
+    let events = cgroup::read(group, "memory.events").ok()??;
+    let kills = count(&events, "oom_kill").filter(|kills| *kills > 0)?;
+    let limit = cgroup::read(group, "memory.max").ok().flatten();
+    Some(MemoryKills {
+        kills,
+        // "max" is no limit.
+        memory_max: limit.and_then(|text| text.trim().parse().ok()),
+    })
+}
+
+/// One line for each kind of event. Later kernels add kinds, and earlier ones have fewer.
+fn count(events: &str, kind: &str) -> Option<u64> {
+    let mut lines = events.lines().filter_map(|line| line.split_once(' '));
+    let (_, count) = lines.find(|(key, _)| *key == kind)?;
+    count.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{fs, os::unix::fs::MetadataExt, path::Path};
+
+    /// As it is read after one process met a limit.
+    const KILLED: &str = "low 0\nhigh 0\nmax 35\noom 1\noom_kill 1\noom_group_kill 0\n";
+
+    /// As it is read with `memory.oom.group`, where two processes were killed as one, on a kernel with one more kind.
+    const KILLED_AS_ONE: &str =
+        "low 0\nhigh 0\nmax 37\noom 1\noom_kill 2\noom_group_kill 1\nsock_throttled 0\n";
+
+    fn group(dir: &Path, files: &[(&str, &str)]) -> CgroupIdentity {
+        for (name, text) in files {
+            fs::write(dir.join(name), text).expect("a file");
+        }
+        CgroupIdentity {
+            path: dir.to_str().expect("UTF-8").to_owned(),
+            inode: fs::metadata(dir).expect("it is there").ino(),
+        }
+    }
+
+    fn read(files: &[(&str, &str)]) -> Option<MemoryKills> {
+        let dir = tempfile::tempdir().expect("a directory");
+        kills(&group(dir.path(), files))
+    }
+
+    #[test]
+    fn kills_are_told_with_the_limit_in_force() {
+        let killed = |kills, memory_max| Some(MemoryKills { kills, memory_max });
+        let limit = ("memory.max", "536870912\n");
+        let limited = read(&[("memory.events", KILLED), limit]);
+        assert_eq!(limited, killed(1, Some(512 << 20)));
+        let unlimited = read(&[("memory.events", KILLED_AS_ONE), ("memory.max", "max\n")]);
+        assert_eq!(unlimited, killed(2, None));
+        assert_eq!(read(&[("memory.events", KILLED)]), killed(1, None));
+    }
+
+    #[test]
+    fn where_nobody_was_killed_or_nobody_counts_nothing_is_said() {
+        let limit = ("memory.max", "402653184\n");
+        let met = "low 0\nhigh 0\nmax 13693\noom 0\noom_kill 0\noom_group_kill 0\n";
+        assert_eq!(read(&[("memory.events", met), limit]), None);
+        assert_eq!(read(&[limit]), None, "no memory controller");
+        let dir = tempfile::tempdir().expect("a directory");
+        let mut other = group(dir.path(), &[("memory.events", KILLED)]);
+        other.inode += 1;
+        assert_eq!(kills(&other), None, "the directory of another");
+    }
+
+    #[test]
+    fn kinds_may_be_missing_added_moved_or_unreadable() {
+        let count = |events| count(events, "oom_kill");
+        assert_eq!(count("low 0\nhigh 0\nmax 0\noom 0\noom_kill 7\n"), Some(7));
+        assert_eq!(count(KILLED_AS_ONE), Some(2));
+        assert_eq!(count("oom_group_kill 5\noom 4\noom_kill 3"), Some(3));
+        let nothing = [
+            "",
+            "oom 4",
+            "oom_kill",
+            "oom_kill many",
+            "oom_kill -1",
+            "xoom_kill 3",
+        ];
+        for events in nothing {
+            assert_eq!(count(events), None, "{events:?}");
+        }
+    }
+}

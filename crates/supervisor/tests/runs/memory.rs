@@ -1,0 +1,79 @@
+//! Runs of which the kernel killed somebody for want of memory.
+
+use crate::world::{Nature, Stage, call};
+use kennel_lifecycle::{EndReason, Exit, MemoryKills, RunState, Signal, Timestamp};
+use kennel_linux::client::{Fact, KeeperEvent, KeeperReport};
+use kennel_supervisor::{Condition, LifecycleEvent, Payload, Position, RunView};
+
+const KILLS: MemoryKills = MemoryKills {
+    kills: 2,
+    memory_max: Some(4096),
+};
+
+const KILLED: Exit = Exit::Signal {
+    signal: Signal::KILL,
+    core_dumped: false,
+};
+
+#[tokio::test]
+async fn a_leader_that_was_killed_for_memory_failed_for_that() {
+    let (run, told) = ended(KILLED, false).await;
+    assert_eq!(run.outcome.unwrap().reason, EndReason::OomKilled(KILLS));
+    assert_eq!(run.state, RunState::Failed);
+    assert_eq!(told, ["oom_killed"]);
+}
+
+#[tokio::test]
+async fn kills_that_the_leader_outlived_are_a_warning() {
+    let (run, told) = ended(Exit::Code(0), false).await;
+    assert_eq!(run.outcome.unwrap().reason, EndReason::Exited);
+    assert_eq!(run.state, RunState::Succeeded);
+    let warning = "the kernel killed 2 processes of this run for want of memory; the run has a memory limit of 4096 bytes";
+    assert_eq!(told, [warning, "exited"]);
+}
+
+#[tokio::test]
+async fn a_leader_that_a_caller_killed_is_not_called_killed_for_memory() {
+    let (run, told) = ended(KILLED, true).await;
+    assert_eq!(run.outcome.unwrap().reason, EndReason::Exited);
+    assert_eq!(told.len(), 2, "{told:?}");
+}
+
+/// A run with kills that ended so, maybe after a caller's SIGKILL; its warnings, and the reason that it ended with.
+async fn ended(exit: Exit, kill_sent: bool) -> (RunView, Vec<String>) {
+    let nature = Nature {
+        memory_kills: Some(KILLS),
+        ..Nature::default()
+    };
+    let stage = Stage::set(nature).await;
+    let run = stage.supervisor.spawn(call(None)).await.unwrap().run.run;
+    if kill_sent {
+        let fact = Fact::SignalSent {
+            signal: Signal::KILL,
+            targets: Some(1),
+            errno: None,
+        };
+        let at = Timestamp(1);
+        stage.tell(KeeperEvent::Report(KeeperReport { run, at, fact }));
+    }
+    stage.world.end(run, exit);
+    let waited = stage.supervisor.wait(run, Condition::Ended).await.unwrap();
+    let row = stage.world.store.row(run).unwrap();
+    assert_eq!(row.outcome, waited.run.outcome);
+
+    let events = stage.supervisor.events(run, Position::Beginning).await;
+    let (_, mut events) = events.unwrap();
+    let mut told = Vec::new();
+    while let Some(batch) = events.next(1 << 20).await.unwrap() {
+        for event in batch {
+            if let Payload::Lifecycle(
+                LifecycleEvent::Warning { message: text }
+                | LifecycleEvent::Ended { reason: text, .. },
+            ) = event.payload
+            {
+                told.push(text);
+            }
+        }
+    }
+    (waited.run, told)
+}
