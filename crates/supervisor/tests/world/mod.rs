@@ -8,9 +8,9 @@
 use async_trait::async_trait;
 use kennel_lifecycle::{
     CgroupIdentity, Deadline, Exit, HostIdentity, KeeperEpoch, LeaderExit, Leftover, Leftovers,
-    LimitPowers, NodeId, Outcome, ProcessIdentity, Proof, Resource, RowState, RunId, RunIdentity,
-    RunKind, RunLimits, RunSpec, Signal, StartFailure, StartStage, Timeouts, Timestamp,
-    TreeVerdict,
+    LimitPowers, MemoryKills, NodeId, Outcome, ProcessIdentity, Proof, Resource, RowState, RunId,
+    RunIdentity, RunKind, RunLimits, RunSpec, Signal, StartFailure, StartStage, Timeouts,
+    Timestamp, TreeVerdict,
     ladder::StopPlan,
     recovery::{CgroupSeen, ExitRecord, Host, Observation, Seen},
 };
