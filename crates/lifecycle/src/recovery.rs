@@ -51,6 +51,9 @@ pub struct Observation {
     pub command: Seen,
     /// The control group.
     pub cgroup: CgroupSeen,
+    /// Living processes that a pause had stopped and nobody has let go since, named by their identity when that was
+    /// done: certainly of the run.
+    pub held: Vec<i32>,
     /// Living processes that carry the run's marker or descend from its leader: a hint, never a proof.
     pub hints: Vec<i32>,
     /// The rounds of signals by which this start has ended living members, in order.
@@ -116,6 +119,7 @@ pub fn decide(seen: &Observation, before: Before) -> Decision {
             terminated: false,
         },
     ) = (kept(record), before)
+        && seen.held.is_empty()
     {
         let tree = TreeVerdict::Kept(left);
         return close(EndReason::ServiceLost, exit, tree, certificate(seen));
@@ -123,7 +127,8 @@ pub fn decide(seen: &Observation, before: Before) -> Decision {
     if seen.shim == Seen::Same && !terminated {
         return Decision::AwaitShim;
     }
-    let alive = seen.command == Seen::Same || seen.cgroup == CgroupSeen::Populated;
+    let alive =
+        seen.command == Seen::Same || seen.cgroup == CgroupSeen::Populated || !seen.held.is_empty();
     if alive && !terminated {
         return Decision::Terminate;
     }
@@ -169,6 +174,11 @@ fn tree_verdict(seen: &Observation) -> TreeVerdict {
     }
     if seen.command == Seen::Same {
         return TreeVerdict::Survivors(seen.hints.clone());
+    }
+    if !seen.held.is_empty() {
+        let mut left = seen.held.clone();
+        left.extend(seen.hints.iter().filter(|pid| !seen.held.contains(pid)));
+        return TreeVerdict::Survivors(left);
     }
     let proven = seen.exit_record.as_ref().and_then(|r| r.tree.clone());
     match (proven, seen.cgroup) {

@@ -1,24 +1,17 @@
 //! A shim's last will in the run's private directory: whole or not there, since it is renamed into place.
 //!
-//! It must outlive processes, not the host: after another boot nobody asks for it, so it is not synced. Commands of the
-//! same uid can reach the directory: what they put there must neither stop a shim or a keeper nor lead it elsewhere.
+//! It must outlive processes, not the host: after another boot nobody asks for it, so it is not synced.
 
-use crate::wire::{self, mirror::WireRecord};
-use kennel_lifecycle::recovery::ExitRecord;
-use nix::{
-    errno::Errno,
-    fcntl::{OFlag, openat, renameat},
-    sys::stat::Mode,
-    unistd::{UnlinkatFlags, unlinkat},
+use crate::{
+    private_file,
+    wire::{self, mirror::WireRecord},
 };
+use kennel_lifecycle::recovery::ExitRecord;
 use std::{
     ffi::CStr,
     fs::File,
-    io::{self, Read},
-    os::{
-        fd::OwnedFd,
-        unix::fs::{FileExt, MetadataExt},
-    },
+    io,
+    os::unix::fs::{FileExt, MetadataExt},
     path::Path,
 };
 
@@ -53,49 +46,15 @@ impl Will {
                 return file.write_all_at(&bytes, 0);
             }
         }
-        self.written = Some(replace(run_dir, &bytes)?);
+        self.written = Some(private_file::replace(run_dir, NAME, TEMPORARY, &bytes)?);
         Ok(())
     }
 }
 
-fn replace(run_dir: &Path, bytes: &[u8]) -> io::Result<File> {
-    let dir = open(run_dir)?;
-    let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_CLOEXEC;
-    let fresh = || openat(&dir, TEMPORARY, flags, Mode::S_IRUSR | Mode::S_IWUSR);
-    let file = match fresh() {
-        // Of a shim that was killed, or somebody's.
-        Err(Errno::EEXIST) => {
-            unlinkat(&dir, TEMPORARY, UnlinkatFlags::NoRemoveDir)?;
-            fresh()?
-        }
-        other => other?,
-    };
-    let file = File::from(file);
-    let written = file.write_all_at(bytes, 0);
-    let placed = written.and_then(|()| Ok(renameat(&dir, TEMPORARY, &dir, NAME)?));
-    placed.inspect_err(|_| {
-        let _ = unlinkat(&dir, TEMPORARY, UnlinkatFlags::NoRemoveDir);
-    })?;
-    Ok(file)
-}
-
 /// The record; `None` where there is none, or none that can be read.
 pub(crate) fn read(run_dir: &Path) -> Option<ExitRecord> {
-    let dir = open(run_dir).ok()?;
-    // Without O_NONBLOCK a fifo would hold the reader for ever.
-    let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
-    let file = File::from(openat(&dir, NAME, flags, Mode::empty()).ok()?);
-    if !file.metadata().ok()?.is_file() {
-        return None;
-    }
-    let mut bytes = Vec::new();
-    file.take(RECORD_BYTES_MAX).read_to_end(&mut bytes).ok()?;
+    let bytes = private_file::read(run_dir, NAME, RECORD_BYTES_MAX)?;
     wire::decode::<WireRecord>(&bytes).ok().map(Into::into)
-}
-
-fn open(run_dir: &Path) -> io::Result<OwnedFd> {
-    let flags = OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-    Ok(nix::fcntl::open(run_dir, flags, Mode::empty())?)
 }
 
 #[cfg(test)]
@@ -105,6 +64,7 @@ mod tests {
     use kennel_lifecycle::{
         Exit, Leftover, Leftovers, Proof, Signal, TreeVerdict, limits::LEFTOVERS_TOLD_MAX,
     };
+    use nix::sys::stat::Mode;
     use std::fs;
 
     fn record() -> ExitRecord {

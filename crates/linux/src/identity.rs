@@ -61,8 +61,20 @@ impl Found {
 pub(crate) fn find(recorded: &ProcessIdentity) -> Found {
     let found = match recorded.pidfs_handle {
         Some(handle) => PidFd::open_handle(handle),
-        None => find_by_start(recorded),
+        None => find_by_start(recorded.pid, recorded.start_ticks, Some(recorded.sid)),
     };
+    found_or_not(found)
+}
+
+/// The same for a process that may have left its session since.
+pub(crate) fn find_started(pid: i32, start_ticks: u64, pidfs_handle: Option<u64>) -> Found {
+    found_or_not(match pidfs_handle {
+        Some(handle) => PidFd::open_handle(handle),
+        None => find_by_start(pid, start_ticks, None),
+    })
+}
+
+fn found_or_not(found: io::Result<Option<PidFd>>) -> Found {
     match found {
         Ok(Some(fd)) if fd.has_ended() => Found::Gone,
         Ok(Some(fd)) => Found::Same(fd),
@@ -72,22 +84,22 @@ pub(crate) fn find(recorded: &ProcessIdentity) -> Found {
 }
 
 /// By number, session and start time: the best that there is before pidfs.
-fn find_by_start(recorded: &ProcessIdentity) -> io::Result<Option<PidFd>> {
+fn find_by_start(pid: i32, start_ticks: u64, sid: Option<i32>) -> io::Result<Option<PidFd>> {
     let gone = |error: &io::Error| {
         matches!(
             error.raw_os_error().map(Errno::from_raw),
             Some(Errno::ENOENT | Errno::ESRCH)
         )
     };
-    let fd = match PidFd::open(recorded.pid) {
+    let fd = match PidFd::open(pid) {
         Ok(fd) => fd,
         Err(error) if gone(&error) => return Ok(None),
         Err(error) => return Err(error),
     };
-    match procfs::stat(recorded.pid) {
+    match procfs::stat(pid) {
         // The descriptor came first and is still good after the look, so the look was at its process.
         Ok(stat) if fd.is_unreaped() => {
-            let same = stat.start_ticks == recorded.start_ticks && stat.sid == recorded.sid;
+            let same = stat.start_ticks == start_ticks && sid.is_none_or(|sid| stat.sid == sid);
             Ok(same.then_some(fd))
         }
         Ok(_) => Ok(None),

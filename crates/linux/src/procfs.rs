@@ -1,5 +1,6 @@
 //! What /proc says of processes: parents, states, children.
 
+use crate::tasks;
 use std::{
     collections::{HashMap, HashSet},
     fs::{self, File},
@@ -43,19 +44,6 @@ impl Stat {
     }
 }
 
-/// Whether a stop signal holds it, or waits for it where it cannot be interrupted: it takes the stop before it runs one
-/// more instruction of its own. A parent in vfork(2) whose child was stopped waits so for as long as the child is held.
-pub(crate) fn runs_no_more(pid: i32, stat: &Stat) -> bool {
-    stat.is_stopped() || (stat.state == b'D' && has_pending_stop(pid))
-}
-
-fn has_pending_stop(pid: i32) -> bool {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let pending = status.lines().find_map(|line| line.strip_prefix("ShdPnd:"));
-    let bits = pending.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok());
-    bits.is_some_and(|bits| bits & (1 << (libc::SIGSTOP - 1)) != 0)
-}
-
 /// Reads /proc/pid/stat; the error is `ENOENT` or `ESRCH` where there is no such process.
 pub(crate) fn stat(pid: i32) -> io::Result<Stat> {
     let text = read(&format!("/proc/{pid}/stat"))?;
@@ -67,6 +55,12 @@ pub(crate) fn namespace_depth(pid: i32) -> usize {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
     line.map_or(0, |numbers| numbers.split_ascii_whitespace().count())
+}
+
+/// The same of one of its tasks.
+pub(crate) fn stat_of_task(pid: i32, tid: i32) -> io::Result<Stat> {
+    let text = read(&format!("/proc/{pid}/task/{tid}/stat"))?;
+    parse(&text).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))
 }
 
 /// Resident memory; 0 where there is none, or no such process.
@@ -223,13 +217,14 @@ pub(crate) fn descendants_beside(pid: i32, known: &HashSet<i32>) -> Vec<i32> {
     found
 }
 
-/// A process with its stat, of those that are neither dead nor gone.
+/// A process with its stat, of those that are neither dead nor gone. One whose leader has ended before its other threads
+/// looks dead, and is not.
 pub(crate) fn living(pids: impl IntoIterator<Item = i32>) -> HashMap<i32, Stat> {
     pids.into_iter()
         .filter_map(|pid| {
             stat(pid)
                 .ok()
-                .filter(|s| !s.is_dead())
+                .filter(|s| !s.is_dead() || tasks::live(pid))
                 .map(|stat| (pid, stat))
         })
         .collect()

@@ -6,6 +6,7 @@ use crate::{
     marker,
     pidfd::{PidFd, Sent},
     procfs::{self, Stat},
+    tasks,
 };
 use kennel_lifecycle::{
     CgroupIdentity, Leftover, Leftovers, RunId, Signal, SignalScope, SignalSender, StopStep,
@@ -351,7 +352,7 @@ impl Tree {
         }
         let mut volley = Volley::new(SignalScope::Tree);
         for (pid, stat) in self.members() {
-            if procfs::runs_no_more(pid, &stat) {
+            if tasks::are_held(pid) {
                 volley.count(self.signal_member(pid, &stat, Signal::CONT));
             }
         }

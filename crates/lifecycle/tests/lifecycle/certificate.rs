@@ -74,6 +74,7 @@ fn a_run_closed_by_recovery_says_what_shim_and_recovery_sent() {
         shim: Seen::Gone,
         command: Seen::Gone,
         cgroup: CgroupSeen::Empty,
+        held: Vec::new(),
         hints: vec![],
         steps: vec![by_us],
         at: Timestamp(4),

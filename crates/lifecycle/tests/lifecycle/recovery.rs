@@ -63,6 +63,26 @@ fn only_a_certain_member_of_the_run_leads_to_a_signal() {
     }
 }
 
+/// Whatever else is seen: nobody is left standing whom we have stopped.
+#[test]
+fn what_a_pause_has_stopped_is_ended() {
+    for (mut seen, before) in combinations().filter(|(seen, _)| seen.host == Host::Same) {
+        seen.held = vec![78];
+        match decide(&seen, before) {
+            Decision::AwaitShim => assert_eq!(seen.shim, Seen::Same),
+            Decision::Terminate => assert!(!before.terminated),
+            Decision::Close(outcome) => {
+                assert!(before.terminated, "{seen:?}");
+                let never_ran = outcome.tree == TreeVerdict::NeverRan;
+                assert!(
+                    never_ran || !matches!(outcome.tree, TreeVerdict::Empty(_)),
+                    "{seen:?}"
+                );
+            }
+        }
+    }
+}
+
 #[test]
 fn a_process_that_may_be_a_stranger_and_hints_alone_lead_to_no_signal() {
     for (seen, before) in combinations() {
@@ -229,6 +249,7 @@ fn combinations() -> impl Iterator<Item = (Observation, Before)> {
                                         shim,
                                         command,
                                         cgroup,
+                                        held: Vec::new(),
                                         hints,
                                         steps: vec![],
                                         at: Timestamp(9),

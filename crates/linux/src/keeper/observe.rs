@@ -3,9 +3,11 @@
 use crate::{
     cgroup,
     client::Recorded,
-    clock, exit_record,
+    clock, exit_record, held,
     identity::{self, Found},
-    marker, peer, procfs,
+    marker, peer,
+    pidfd::PidFd,
+    procfs,
     wire::{PIDS_MAX, WireRecorded},
 };
 use kennel_lifecycle::{
@@ -53,6 +55,7 @@ pub(super) fn observe(
             shim: Seen::Gone,
             command: Seen::Gone,
             cgroup: CgroupSeen::None,
+            held: Vec::new(),
             hints: Vec::new(),
             steps: Vec::new(),
             at: clock::wall(),
@@ -70,6 +73,7 @@ pub(super) fn observe(
         shim,
         command: command.seen(),
         cgroup,
+        held: held(recorded).into_iter().map(|(pid, _)| pid).collect(),
         hints: hints(recorded, &command, markers.of(recorded.run, now)),
         steps: Vec::new(),
         at: clock::wall(),
@@ -87,6 +91,18 @@ pub(super) fn see(
     } else {
         Seen::Gone
     }
+}
+
+/// Those whom a pause has stopped and written down, as far as they live. Nobody stopped one that began before the leader.
+pub(super) fn held(recorded: &Recorded) -> Vec<(i32, PidFd)> {
+    let first = recorded.identity.command.start_ticks;
+    let held = held::read(&recorded.run_dir).processes.into_iter();
+    let living = held.filter(|one| one.start_ticks >= first);
+    let found = living.filter_map(|one| match one.find() {
+        Found::Same(fd) => Some((one.pid, fd)),
+        Found::Gone | Found::Unknown => None,
+    });
+    found.take(PIDS_MAX).collect()
 }
 
 fn see_cgroup(recorded: &Recorded) -> CgroupSeen {

@@ -5,10 +5,10 @@ use super::observe;
 use crate::{
     cgroup,
     client::Recorded,
-    clock,
+    clock, held,
     identity::{self, Found},
     pidfd::{PidFd, Sent},
-    procfs,
+    procfs, tasks,
     tree::Volley,
 };
 use kennel_lifecycle::{
@@ -93,6 +93,8 @@ impl Orphan {
         let left = !self.members.is_empty() || populated || shim.seen() == Seen::Same;
         if !left || now >= self.give_up_at {
             observe::remove_group(&self.recorded);
+            let group = self.recorded.identity.cgroup.as_ref();
+            held::let_go(&self.recorded.run_dir, group);
             return true;
         }
         while let Some(signal) = self.ladder.due(now) {
@@ -123,6 +125,9 @@ impl Orphan {
         let leader = self.recorded.identity.command;
         if let Found::Same(fd) = identity::find(&leader) {
             self.members.insert(leader.pid, fd);
+        }
+        for (pid, fd) in observe::held(&self.recorded) {
+            self.members.insert(pid, fd);
         }
         let mut roots: Vec<i32> = self.members.keys().copied().collect();
         let shim_pid = self.recorded.identity.shim.pid;
@@ -203,7 +208,7 @@ impl Orphan {
         }
         let mut volley = Volley::new(SignalScope::Tree);
         for (pid, fd) in &self.members {
-            if procfs::stat(*pid).is_ok_and(|s| s.is_stopped()) {
+            if tasks::are_held(*pid) {
                 volley.count(fd.signal(Signal::CONT));
             }
         }

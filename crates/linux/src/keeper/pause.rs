@@ -2,18 +2,22 @@
 
 use crate::{
     cgroup,
+    held::{self, HELD_MAX, Held, HeldProcess},
     pidfd::Sent,
-    procfs::{self, Stat},
+    procfs::Stat,
+    tasks,
     tree::Tree,
     wire::{PIDS_MAX, mirror::WireSignalResult},
 };
 use kennel_lifecycle::Signal;
-use std::collections::HashMap;
+use std::{collections::HashSet, io, path::Path};
 
 /// How long every task has to be seen stopped.
 const STOP_WAIT_MS: u64 = 2_000;
 /// Between two looks.
 const LOOK_AGAIN_MS: u64 = 2;
+/// Between two tries to continue what could not be continued.
+const LET_GO_AGAIN_MS: u64 = 200;
 
 /// Whether a tree is held by us.
 pub(super) enum Pause {
@@ -27,49 +31,62 @@ pub(super) enum Pause {
     },
     /// Every task was seen stopped.
     Stopped(Held),
-}
-
-/// Whom we have stopped, and nobody else.
-#[derive(Default)]
-pub(super) struct Held {
-    frozen: bool,
-    stopped: HashMap<i32, Stat>,
+    /// Somebody could not be continued, and is tried again.
+    LettingGo(Held),
 }
 
 impl Pause {
     /// Asks every task to stop.
-    pub(super) fn begin(&mut self, tree: &Tree, seq: u64, now: u64) {
-        let mut held = match std::mem::replace(self, Self::None) {
-            Self::Stopped(held) => held,
-            _ => Held::default(),
+    pub(super) fn begin(
+        &mut self,
+        tree: &Tree,
+        run_dir: &Path,
+        seq: u64,
+        now: u64,
+    ) -> io::Result<()> {
+        let mut held = match self {
+            Self::Stopped(held) | Self::LettingGo(held) | Self::Stopping { held, .. } => {
+                held.clone()
+            }
+            Self::None => Held::default(),
         };
-        if let Some(group) = &tree.cgroup
-            && cgroup::freeze(group, true).is_ok()
-        {
-            held.frozen = true;
+        held.frozen = tree.cgroup.is_some();
+        held::write(run_dir, &held)?;
+        if let Some(group) = &tree.cgroup {
+            held.frozen = cgroup::freeze(group, true).is_ok();
         }
         *self = Self::Stopping {
             seq,
             give_up_at: now + STOP_WAIT_MS,
             held,
         };
+        Ok(())
     }
 
     /// When to look again.
     pub(super) fn wake_at(&self, now: u64) -> Option<u64> {
-        matches!(self, Self::Stopping { .. }).then_some(now + LOOK_AGAIN_MS)
+        match self {
+            Self::Stopping { .. } => Some(now + LOOK_AGAIN_MS),
+            Self::LettingGo(_) => Some(now + LET_GO_AGAIN_MS),
+            Self::None | Self::Stopped(_) => None,
+        }
     }
 
     /// The request that waits for an answer that will not come.
-    pub(super) fn interrupted(&self) -> Option<u64> {
+    fn interrupted(&self) -> Option<u64> {
         match self {
             Self::Stopping { seq, .. } => Some(*seq),
             _ => None,
         }
     }
 
-    /// Looks again; gives the answer when there is one. After `Partial` everybody goes on.
-    pub(super) fn go_on(&mut self, tree: &Tree, now: u64) -> Option<(u64, WireSignalResult)> {
+    /// Looks again; gives the answer when there is one. Unless it is `Done`, everybody goes on.
+    pub(super) fn go_on(
+        &mut self,
+        tree: &Tree,
+        run_dir: &Path,
+        now: u64,
+    ) -> Option<(u64, WireSignalResult)> {
         let Self::Stopping {
             seq,
             give_up_at,
@@ -79,52 +96,106 @@ impl Pause {
             return None;
         };
         let (seq, give_up_at) = (*seq, *give_up_at);
-        let moving = held.pass(tree);
-        if moving.is_empty() {
-            let held = std::mem::take(held);
-            *self = Self::Stopped(held);
-            return Some((seq, WireSignalResult::Done));
-        }
-        if now < give_up_at {
-            return None;
-        }
-        self.end(tree);
-        Some((seq, WireSignalResult::Partial(moving)))
+        let result = match held.pass(tree, run_dir) {
+            Ok(moving) if moving.is_empty() => {
+                let held = std::mem::take(held);
+                *self = Self::Stopped(held);
+                return Some((seq, WireSignalResult::Done));
+            }
+            Ok(_) if now < give_up_at => return None,
+            Ok(moving) => WireSignalResult::Partial(moving),
+            Err(error) => failed(&error),
+        };
+        self.end(tree, run_dir);
+        Some((seq, result))
     }
 
-    /// Continues whom we have stopped.
-    pub(super) fn end(&self, tree: &Tree) -> WireSignalResult {
-        match self {
-            Self::None => WireSignalResult::Done,
-            Self::Stopping { held, .. } | Self::Stopped(held) => held.let_go(tree),
+    /// Continues whom we have stopped. What fails may be tried again. Gives the request that waited for the pause, too.
+    pub(super) fn end(&mut self, tree: &Tree, run_dir: &Path) -> (WireSignalResult, Option<u64>) {
+        let waiting = self.interrupted();
+        let held = match std::mem::replace(self, Self::None) {
+            Self::None => return (WireSignalResult::Done, None),
+            Self::Stopping { held, .. } | Self::Stopped(held) | Self::LettingGo(held) => held,
+        };
+        let result = held.let_go(tree);
+        if result == WireSignalResult::Done {
+            held::remove(run_dir);
+        } else {
+            *self = Self::LettingGo(held);
+        }
+        (result, waiting)
+    }
+
+    /// Tries again to continue whoever could not be continued.
+    pub(super) fn try_again(&mut self, tree: &Tree, run_dir: &Path) {
+        if let Self::LettingGo(_) = self {
+            self.end(tree, run_dir);
         }
     }
 }
 
+pub(super) fn failed(error: &io::Error) -> WireSignalResult {
+    WireSignalResult::Failed(error.raw_os_error().unwrap_or(libc::EIO))
+}
+
 impl Held {
-    /// One pass: who was not seen stopped. Those whom the freeze does not reach get SIGSTOP.
-    fn pass(&mut self, tree: &Tree) -> Vec<i32> {
+    /// One pass: who was not seen standing still. Those whom the freeze does not reach get SIGSTOP, after they were
+    /// written down.
+    fn pass(&mut self, tree: &Tree, run_dir: &Path) -> io::Result<Vec<i32>> {
         let group = tree.cgroup.as_ref().filter(|_| self.frozen);
-        let members = tree.members();
-        let inside = group.map(cgroup::members).unwrap_or_default();
+        // In this order: nobody leaves a group that is frozen.
         let frozen = group.is_some_and(|g| cgroup::is_frozen(g).unwrap_or(false));
-        let mut moving: Vec<i32> = if group.is_some() && !frozen {
-            inside.clone()
-        } else {
+        let inside: HashSet<i32> = group.map(cgroup::members).into_iter().flatten().collect();
+        let members = tree.members();
+        let mut moving: Vec<i32> = if frozen {
             Vec::new()
+        } else {
+            inside.iter().copied().collect()
         };
-        for (pid, stat) in members {
-            if inside.contains(&pid) || procfs::runs_no_more(pid, &stat) {
-                continue;
+        let outside = members.iter().filter(|(pid, _)| !inside.contains(pid));
+        let at_large: Vec<(i32, Stat)> = outside
+            .filter(|(pid, _)| !tasks::stand_still(**pid))
+            .map(|(pid, stat)| (*pid, *stat))
+            .collect();
+        self.note(&at_large, run_dir)?;
+        for (pid, stat) in at_large {
+            // Beyond what can be written down nobody is stopped, and the pause is not complete.
+            if !self.has(pid, stat.start_ticks)
+                || tree.signal_member(pid, &stat, Signal::STOP) != Sent::Gone
+            {
+                moving.push(pid);
             }
-            if tree.signal_member(pid, &stat, Signal::STOP) == Sent::Gone {
-                continue;
-            }
-            self.stopped.insert(pid, stat);
-            moving.push(pid);
         }
+        if moving.is_empty() {
+            // Who was made by one that was stopped in the meantime was not looked at.
+            let now = tree.members().into_keys();
+            moving.extend(now.filter(|pid| !members.contains_key(pid) && !inside.contains(pid)));
+        }
+        moving.sort_unstable();
         moving.truncate(PIDS_MAX);
-        moving
+        Ok(moving)
+    }
+
+    /// Writes down who is about to be stopped, as far as there is room.
+    fn note(&mut self, found: &[(i32, Stat)], run_dir: &Path) -> io::Result<()> {
+        let known = self.processes.len();
+        for (pid, stat) in found {
+            if self.processes.len() < HELD_MAX
+                && !self.has(*pid, stat.start_ticks)
+                && let Some(one) = HeldProcess::of(*pid, stat.start_ticks)
+            {
+                self.processes.push(one);
+            }
+        }
+        if self.processes.len() > known {
+            held::write(run_dir, self)?;
+        }
+        Ok(())
+    }
+
+    fn has(&self, pid: i32, start_ticks: u64) -> bool {
+        let same = |one: &HeldProcess| one.pid == pid && one.start_ticks == start_ticks;
+        self.processes.iter().any(same)
     }
 
     fn let_go(&self, tree: &Tree) -> WireSignalResult {
@@ -132,11 +203,12 @@ impl Held {
         if self.frozen
             && let Some(group) = &tree.cgroup
             && let Err(error) = cgroup::freeze(group, false)
+            && error.kind() != io::ErrorKind::NotFound
         {
             failed = error.raw_os_error();
         }
-        for (pid, stat) in &self.stopped {
-            if let Sent::Failed(errno) = tree.signal_member(*pid, stat, Signal::CONT) {
+        for one in &self.processes {
+            if let Sent::Failed(errno) = one.let_go() {
                 failed.get_or_insert(errno);
             }
         }

@@ -9,7 +9,7 @@ mod members;
 mod rest;
 mod stuck;
 
-use super::pause::Pause;
+use super::pause::{self, Pause};
 use crate::{
     client::Fact,
     clock,
@@ -230,8 +230,11 @@ impl Run {
             self.answer_signal(seq, WireSignalResult::Gone);
             return;
         };
-        self.pause.begin(tree, seq, now);
-        self.go_on_pausing(now);
+        match self.pause.begin(tree, &self.private_dir, seq, now) {
+            Ok(()) => self.go_on_pausing(now),
+            // Nobody is stopped whom a crash would forget.
+            Err(error) => self.answer_signal(seq, pause::failed(&error)),
+        }
     }
 
     /// Continues what was stopped.
@@ -240,20 +243,16 @@ impl Run {
             self.answer_signal(seq, WireSignalResult::Gone);
             return;
         };
-        let result = self.pause.end(tree);
-        if let Some(waiting) = self.pause.interrupted() {
+        let (result, waiting) = self.pause.end(tree, &self.private_dir);
+        if let Some(waiting) = waiting {
             self.answer_signal(waiting, WireSignalResult::Partial(Vec::new()));
         }
-        self.pause = Pause::None;
         self.answer_signal(seq, result);
     }
 
     fn go_on_pausing(&mut self, now: u64) {
         let Some(tree) = &self.tree else { return };
-        if let Some((seq, result)) = self.pause.go_on(tree, now) {
-            if result != WireSignalResult::Done {
-                self.pause = Pause::None;
-            }
+        if let Some((seq, result)) = self.pause.go_on(tree, &self.private_dir, now) {
             self.answer_signal(seq, result);
         }
     }
@@ -297,6 +296,9 @@ impl Run {
         self.keep_deadline(now);
         self.look_after_rest(now);
         self.climb(now);
+        if let Some(tree) = &self.tree {
+            self.pause.try_again(tree, &self.private_dir);
+        }
         if self.ladder.is_none() {
             self.go_on_pausing(now);
         }

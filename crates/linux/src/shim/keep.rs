@@ -1,6 +1,7 @@
 //! A run that keeps the rest of its tree: the shim lives on as the reaper of those who were left alone.
 
 use super::work::{Stage, Work};
+use crate::held;
 use kennel_lifecycle::{LeaderExit, Leftovers, TreeVerdict};
 
 /// After the keeper's death its server still reads what there is for about as long as a shutdown may take.
@@ -26,6 +27,8 @@ impl Work {
     /// The keeper has left these alone.
     pub(super) fn keep(&mut self, left: Leftovers) {
         self.rest = Rest::Kept;
+        // Before this is written down: nobody comes to continue those who are left alone.
+        held::let_go(&self.run_dir, self.tree.cgroup.as_ref());
         self.record.tree = Some(TreeVerdict::Kept(left));
         self.write_record();
     }

@@ -5,7 +5,7 @@ use crate::{
     attributes::OOM_SCORE_ADJ,
     cgroup, clock,
     exit_record::Will,
-    identity, marker, memfd,
+    held, identity, marker, memfd,
     pidfd::Sent,
     procfs,
     reap::{self, Waited},
@@ -72,7 +72,7 @@ pub(super) enum Stage {
 
 /// One run.
 pub(super) struct Work {
-    run_dir: PathBuf,
+    pub(super) run_dir: PathBuf,
     pub(super) policy: Policy,
     placement: Placement,
     child: WireChild,
@@ -419,6 +419,8 @@ impl Work {
             } else {
                 let woken = self.tree.wake();
                 note(&mut self.record.steps, Signal::CONT, &[woken]);
+                // Whom the keeper has stopped goes on, wherever it is.
+                held::let_go(&self.run_dir, self.tree.cgroup.as_ref());
             }
         }
         if self.record.steps.len() > steps {

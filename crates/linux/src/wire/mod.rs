@@ -181,6 +181,21 @@ pub(crate) struct WireMember {
     pub(crate) holds: mirror::WireHolds,
 }
 
+/// Whom a pause has stopped; kept as a file.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct WireHeld {
+    pub(crate) frozen: bool,
+    pub(crate) processes: Vec<WireHeldProcess>,
+}
+
+/// One of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct WireHeldProcess {
+    pub(crate) pid: i32,
+    pub(crate) start_ticks: u64,
+    pub(crate) pidfs_handle: Option<u64>,
+}
+
 /// A run as an earlier keeper recorded it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct WireRecorded {

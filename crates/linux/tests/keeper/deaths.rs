@@ -2,7 +2,7 @@
 
 use crate::{
     fleet::{end, no_process_is_left, start},
-    recorded,
+    pauses, recorded,
     scenarios::{WIDE_TREE, kill},
     stage::{Stage, until},
 };
@@ -31,6 +31,18 @@ pub(crate) const ALL: &[(&str, Death)] = &[
     ),
     ("what_lost_its_shim_too_is_found_and_ended", orphans),
     ("many_orphans_are_ended_side_by_side", many_orphans),
+    (
+        "nobody_stays_stopped_when_a_keeper_dies_in_a_pause",
+        pauses::keeper_dies,
+    ),
+    (
+        "what_was_stopped_is_found_after_its_leader_and_shim",
+        pauses::all_die,
+    ),
+    (
+        "who_is_kept_goes_on_when_leader_and_keeper_die_in_a_pause",
+        pauses::kept,
+    ),
     ("a_second_keeper_is_refused", second_keeper),
     (
         "a_server_that_cannot_begin_gives_the_service_its_exit_code",
@@ -320,7 +332,7 @@ async fn read_last_wills(stage: &mut Stage) {
     assert!(!stage.file("ran").exists());
 }
 
-async fn observe(stage: &Stage, recorded: &Recorded) -> Observation {
+pub(crate) async fn observe(stage: &Stage, recorded: &Recorded) -> Observation {
     let seen = stage.client.observe(recorded).await.expect("a keeper");
     assert_eq!(seen.host, Host::Same);
     seen
@@ -351,7 +363,7 @@ async fn all_killed(stage: &mut Stage) {
     kill_all(stage, shims).await;
 }
 
-async fn kill_all(stage: &Stage, shims: Vec<i32>) {
+pub(crate) async fn kill_all(stage: &Stage, shims: Vec<i32>) {
     // Stopped, the keeper cannot take over from the shims.
     // SAFETY: kill takes integers; the keeper is this process's parent.
     unsafe { libc::kill(stage.hello.keeper.pid, libc::SIGSTOP) };

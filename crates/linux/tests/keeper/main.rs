@@ -7,6 +7,7 @@ mod deaths;
 mod fleet;
 mod limits;
 mod members;
+mod pauses;
 mod recorded;
 mod scenarios;
 mod stage;
@@ -19,6 +20,7 @@ fn main() -> ExitCode {
     match args.first().map(String::as_str) {
         Some("keeper") => stage::keep(&args[1..]),
         Some("server") => stage::serve(&args[1..]),
+        Some("leaderless") => pauses::leaderless(&args[1..]),
         _ => harness(&args),
     }
 }

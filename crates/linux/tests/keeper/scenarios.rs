@@ -257,7 +257,7 @@ async fn stopped(stage: &mut Stage) {
     assert!(!stage.file("on").exists());
 }
 
-fn state(pid: i32) -> Option<char> {
+pub(crate) fn state(pid: i32) -> Option<char> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.rsplit(')').next()?.trim().chars().next()
 }
@@ -338,16 +338,16 @@ async fn interrupt(stage: &mut Stage) {
 }
 
 /// A leader and a child in another session that both count.
-const COUNTERS: &str = "
+pub(crate) const COUNTERS: &str = "
     setsid sh -c 'while :; do echo x >> $0/b; sleep 0.002; done' $0 &
     while :; do echo x >> $0/a; sleep 0.002; done";
 
-fn counts(stage: &Stage) -> (u64, u64) {
+pub(crate) fn counts(stage: &Stage) -> (u64, u64) {
     let size = |name| fs::metadata(stage.file(name)).map_or(0, |m| m.len());
     (size("a"), size("b"))
 }
 
-async fn counting(stage: &Stage) {
+pub(crate) async fn counting(stage: &Stage) {
     let (a, b) = counts(stage);
     until(|| {
         let (c, d) = counts(stage);

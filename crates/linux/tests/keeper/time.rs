@@ -1,7 +1,7 @@
 //! How long a run may take.
 
 use crate::{
-    deaths,
+    pauses,
     scenarios::{empty, signals},
     stage::Stage,
 };
@@ -14,7 +14,7 @@ pub(crate) async fn play(name: &str, stage: &mut Stage) {
         "a_run_that_takes_too_long_is_ended_with_all_its_tree" => exceed(stage).await,
         "time_that_a_run_is_paused_does_not_count" => pause(stage).await,
         "a_deadline_leaves_a_run_alone_that_is_being_stopped" => stopped_first(stage).await,
-        other => deaths::play(other, stage).await,
+        other => pauses::play(other, stage).await,
     }
 }
 

@@ -865,6 +865,7 @@ pub fn seen(command: Seen, cgroup: CgroupSeen, record: Option<ExitRecord>) -> Ob
         shim: Seen::Gone,
         command,
         cgroup,
+        held: Vec::new(),
         hints: Vec::new(),
         steps: Vec::new(),
         at: Timestamp(0),

@@ -40,7 +40,12 @@ impl Keeper {
                     }
                 }
                 Ok(Received::WouldBlock) => break false,
-                Ok(Received::Eof) | Err(_) => break true,
+                // Its children become ours after its socket is closed: the run hears of the loss when it has ended.
+                Ok(Received::Eof) => {
+                    let _ = self.epoll.delete(&shim.socket);
+                    break false;
+                }
+                Err(_) => break true,
             }
         };
         if gone {

@@ -12,7 +12,7 @@ impl Run {
         {
             match self.pause {
                 Pause::Stopped(_) => left.stand(now),
-                Pause::None | Pause::Stopping { .. } => left.run(now),
+                Pause::None | Pause::Stopping { .. } | Pause::LettingGo(_) => left.run(now),
             }
         }
     }

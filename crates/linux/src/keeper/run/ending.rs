@@ -4,9 +4,7 @@ use super::{Run, Stage, Told};
 use crate::{
     cgroup,
     client::Fact,
-    clock,
-    keeper::pause::Pause,
-    marker, memory_events, procfs,
+    clock, marker, memory_events, procfs,
     tree::{Root, Volley},
     wire::{ToShim, mirror::WireSignalResult},
 };
@@ -49,15 +47,14 @@ impl Run {
                 Some(tree.wake())
             };
             // Who has not taken our stop yet is not seen as stopped, and has to be let go as well.
-            self.pause.end(tree);
+            let (_, waiting) = self.pause.end(tree, &self.private_dir);
             self.tell_volleys(signal, &volleys);
             if let Some(woken) = woken.filter(|volley| !volley.is_empty()) {
                 self.tell_volleys(Signal::CONT, &[woken]);
             }
-            if let Some(waiting) = self.pause.interrupted() {
+            if let Some(waiting) = waiting {
                 self.answer_signal(waiting, WireSignalResult::Partial(Vec::new()));
             }
-            self.pause = Pause::None;
         }
     }
 

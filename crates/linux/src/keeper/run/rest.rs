@@ -4,7 +4,6 @@
 
 use super::{Run, Stage};
 use crate::{
-    keeper::pause::Pause,
     tree::{Root, Tree},
     wire::{ToShim, mirror::WireSignalResult},
 };
@@ -54,11 +53,10 @@ impl Run {
     /// Nobody could ask for a paused rest to be resumed: the pause ends with the leader.
     fn let_go(&mut self) {
         let Some(tree) = &self.tree else { return };
-        self.pause.end(tree);
-        if let Some(waiting) = self.pause.interrupted() {
+        let (_, waiting) = self.pause.end(tree, &self.private_dir);
+        if let Some(waiting) = waiting {
             self.answer_signal(waiting, WireSignalResult::Partial(Vec::new()));
         }
-        self.pause = Pause::None;
     }
 
     /// No stop is on its way: the rest may be left alone.
@@ -118,6 +116,8 @@ impl Run {
     }
 
     fn keep(&mut self) {
+        // A pause that was asked for before the leader's end was known.
+        self.let_go();
         let of_shim = |tree: &&Tree| matches!(tree.root, Root::Shim(_));
         let Some(left) = self.tree.as_ref().filter(of_shim).map(Tree::leftovers) else {
             return;

@@ -1,0 +1,72 @@
+//! Small files in a run's private directory, by which processes of ours tell what a crash must not take along.
+//!
+//! Commands of the same uid can reach the directory: what they put there must neither stop a shim or a keeper nor lead
+//! it elsewhere.
+
+use nix::{
+    errno::Errno,
+    fcntl::{OFlag, openat, renameat},
+    sys::stat::Mode,
+    unistd::{UnlinkatFlags, unlinkat},
+};
+use std::{
+    ffi::CStr,
+    fs::File,
+    io::{self, Read},
+    os::{fd::OwnedFd, unix::fs::FileExt},
+    path::Path,
+};
+
+/// Puts a file of these bytes there, whole or not at all. It is not synced.
+pub(crate) fn replace(
+    run_dir: &Path,
+    name: &CStr,
+    temporary: &CStr,
+    bytes: &[u8],
+) -> io::Result<File> {
+    let dir = open(run_dir)?;
+    let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_CLOEXEC;
+    let fresh = || openat(&dir, temporary, flags, Mode::S_IRUSR | Mode::S_IWUSR);
+    let file = match fresh() {
+        // Of a shim that was killed, or somebody's.
+        Err(Errno::EEXIST) => {
+            unlinkat(&dir, temporary, UnlinkatFlags::NoRemoveDir)?;
+            fresh()?
+        }
+        other => other?,
+    };
+    let file = File::from(file);
+    let written = file.write_all_at(bytes, 0);
+    let placed = written.and_then(|()| Ok(renameat(&dir, temporary, &dir, name)?));
+    placed.inspect_err(|_| {
+        let _ = unlinkat(&dir, temporary, UnlinkatFlags::NoRemoveDir);
+    })?;
+    Ok(file)
+}
+
+/// The first `bytes_max` bytes; `None` where there is no such file, or none that can be read.
+pub(crate) fn read(run_dir: &Path, name: &CStr, bytes_max: u64) -> Option<Vec<u8>> {
+    let dir = open(run_dir).ok()?;
+    // Without O_NONBLOCK a fifo would hold the reader for ever.
+    let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
+    let file = File::from(openat(&dir, name, flags, Mode::empty()).ok()?);
+    if !file.metadata().ok()?.is_file() {
+        return None;
+    }
+    let mut bytes = Vec::new();
+    file.take(bytes_max).read_to_end(&mut bytes).ok()?;
+    Some(bytes)
+}
+
+/// Removes the file, if it is there.
+pub(crate) fn remove(run_dir: &Path, name: &CStr) -> io::Result<()> {
+    match unlinkat(open(run_dir)?, name, UnlinkatFlags::NoRemoveDir) {
+        Ok(()) | Err(Errno::ENOENT) => Ok(()),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+fn open(run_dir: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    Ok(nix::fcntl::open(run_dir, flags, Mode::empty())?)
+}

@@ -1,0 +1,54 @@
+//! The tasks (threads) of one process, and whether they stand still.
+
+use crate::procfs::{self, Stat};
+use std::fs;
+
+fn numbers(pid: i32) -> Vec<i32> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task"));
+    let tasks = tasks.into_iter().flatten().flatten();
+    let mut numbers: Vec<i32> = tasks
+        .filter_map(|task| task.file_name().to_str()?.parse().ok())
+        .collect();
+    numbers.sort_unstable();
+    numbers
+}
+
+/// Those that have not ended.
+fn of(pid: i32, numbers: &[i32]) -> Vec<Stat> {
+    let stats = numbers
+        .iter()
+        .filter_map(|tid| procfs::stat_of_task(pid, *tid).ok());
+    stats.filter(|stat| !stat.is_dead()).collect()
+}
+
+/// Whether a process has a task that lives, also where its leader has ended.
+pub(crate) fn live(pid: i32) -> bool {
+    !of(pid, &numbers(pid)).is_empty()
+}
+
+/// Whether every task is held, or is about to be before it runs one more instruction of its own: it waits where it
+/// cannot be interrupted, and the stop waits for it. A parent in vfork(2) whose child was stopped waits so for as long
+/// as the child is held.
+pub(crate) fn stand_still(pid: i32) -> bool {
+    let numbers_before = numbers(pid);
+    let tasks = of(pid, &numbers_before);
+    // One that is stopped says that the stop is on its way to all of them.
+    let stopping = || tasks.iter().any(|t| t.state == b'T') || has_pending_stop(pid);
+    let held = |task: &Stat| task.is_stopped() || (task.state == b'D' && stopping());
+    // One that was made meanwhile was not looked at.
+    tasks.iter().all(held) && numbers(pid) == numbers_before
+}
+
+/// Whether SIGCONT would make a difference to any task.
+pub(crate) fn are_held(pid: i32) -> bool {
+    let tasks = of(pid, &numbers(pid));
+    let waits = |task: &Stat| task.state == b'D' && has_pending_stop(pid);
+    tasks.iter().any(|task| task.is_stopped() || waits(task))
+}
+
+fn has_pending_stop(pid: i32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let pending = status.lines().find_map(|line| line.strip_prefix("ShdPnd:"));
+    let bits = pending.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok());
+    bits.is_some_and(|bits| bits & (1 << (libc::SIGSTOP - 1)) != 0)
+}
