@@ -105,6 +105,18 @@ fn what_was_not_understood_has_a_code_of_its_own() {
 }
 
 #[test]
+fn an_address_that_is_none_is_no_server_that_is_away() {
+    for address in ["tcp://127.0.0.1:1", "unix:", "nonsense"] {
+        let ask = |words: &[&str]| run(&[&["--server", address], words].concat());
+        assert_eq!(ask(&["ps"]).0, Some(2), "{address}");
+        assert_eq!(ask(&["run", "--", "true"]).0, Some(125), "{address}");
+        let by_variable = kennel(&["ps"]).env("KENNEL_SERVER", address).output();
+        let (status, _, err) = said(&by_variable.expect("the binary runs"));
+        assert_eq!(status, Some(2), "{err}");
+    }
+}
+
+#[test]
 fn the_hidden_part_does_not_start_by_hand() {
     let (status, _, err) = run(&["server"]);
     assert_eq!(status, Some(2));

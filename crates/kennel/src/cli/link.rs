@@ -27,7 +27,7 @@ impl Link {
         format: Format,
         here: &Surroundings,
     ) -> Result<Self, Failure> {
-        let address = config::server_address(server, here)?;
+        let address = config::server_address(server, here).map_err(|f| f.or_code(crate::USAGE))?;
         let dialled = client::Address::Unix(address.socket.clone());
         let connection = client::connect(&dialled).await.map_err(not_connected)?;
         Ok(Self {

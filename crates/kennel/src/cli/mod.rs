@@ -61,7 +61,8 @@ async fn perform(
         // What is wrong with a spec is told whether a server is there or not.
         Command::Run(args) => {
             let request = spec::request(args)?;
-            return run::run(&open().await?, request).await;
+            let link = open().await.map_err(|f| f.code(OWN_FAILURE))?;
+            return run::run(&link, request).await;
         }
         Command::Spawn(args) => {
             let request = spec::request(args)?;
