@@ -186,6 +186,25 @@ pub(crate) struct ServeArgs {
     /// Form of the log on standard error; KENNEL_LOG filters it, as in KENNEL_LOG=debug
     #[arg(long, value_enum, value_name = "FORM", default_value_t)]
     pub(crate) log_format: LogFormat,
+    #[command(flatten)]
+    pub(crate) of_clients: OfClients,
+}
+
+/// Flags of every command that asks a server. `serve` takes them in their place, refuses them, and keeps them out of
+/// its help.
+#[derive(Debug, Args)]
+pub(crate) struct OfClients {
+    #[arg(long, hide = true)]
+    server: Option<String>,
+    #[arg(short, long, hide = true, value_enum)]
+    output: Option<Format>,
+}
+
+impl OfClients {
+    /// Whether one of them was given.
+    pub(crate) fn any(&self) -> bool {
+        self.server.is_some() || self.output.is_some()
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]

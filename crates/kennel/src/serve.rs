@@ -35,7 +35,7 @@ fn keep(
     here: &Surroundings,
     words: &[OsString],
 ) -> Result<i32, Failure> {
-    if client.server.is_some() || client.output.is_some() {
+    if client.server.is_some() || client.output.is_some() || flags.of_clients.any() {
         return Err(
             Failure::new("--server and --output are for commands that ask a server")
                 .code(UNUSABLE)

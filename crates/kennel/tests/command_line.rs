@@ -127,6 +127,24 @@ fn the_hidden_part_does_not_start_by_hand() {
 }
 
 #[test]
+fn the_help_of_serve_names_nothing_that_serve_refuses() {
+    let (_, help, _) = run(&["serve", "--help"]);
+    assert!(help.contains("--listen"), "{help}");
+    for (flag, value) in [
+        ("--server", "unix:/s"),
+        ("--output", "json"),
+        ("-o", "json"),
+    ] {
+        assert!(!help.contains(flag), "{help}");
+        for words in [["serve", flag, value], [flag, value, "serve"]] {
+            let (status, _, err) = run(&words);
+            assert_eq!(status, Some(2), "{words:?}: {err}");
+            assert!(err.contains("for commands that ask a server"), "{err}");
+        }
+    }
+}
+
+#[test]
 fn help_tells_the_exit_codes_and_nothing_hidden() {
     let (status, out, _) = run(&["--help"]);
     assert_eq!(status, Some(0));
