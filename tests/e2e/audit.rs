@@ -72,7 +72,7 @@ async fn over(client: &mut Client) -> String {
 async fn plant_in_group(client: &mut Client, run_id: &str, child: &Planted) -> Option<PathBuf> {
     let host = client.server_info().await?.host?;
     if host.cgroup_base.is_empty() {
-        println!("no control group can be made here: {}", host.cgroup_refused);
+        assert!(!host.cgroup_refused.is_empty(), "it is not said why");
         return None;
     }
     let dir = PathBuf::from(host.cgroup_base).join(format!("run-{run_id}-999999"));
@@ -111,6 +111,34 @@ async fn cli(kennel: &Kennel, words: &[&str]) -> (Output, String) {
     (output, text)
 }
 
+/// That an order which is not for it leaves it alone, and one that is for it ends it.
+async fn assert_scope(kennel: &Kennel, run_id: &str, left: &mut Planted, named: &[&str]) {
+    // By default nobody is signalled.
+    let (reap, text) = cli(kennel, &[&["reap", "--run", run_id], named].concat()).await;
+    assert_eq!(reap.status.code(), Some(0), "{text}");
+    assert!(
+        text.contains("would end") && text.contains("nobody was signalled"),
+        "{text}"
+    );
+    assert!(left.lives());
+    // Another label, another age, another start: somebody else.
+    let other = format!("{}:1", left.pid());
+    let narrowed = [["-l", "team=red"], ["--older", "1h"], ["--process", &other]];
+    let narrowed = narrowed.map(|words| [&words, named].concat());
+    for words in [&narrowed[..], &[vec!["--evidence", "shim-child"]]].concat() {
+        let words = [&["reap", "--yes", "--run", run_id][..], &words].concat();
+        let (_, text) = cli(kennel, &words).await;
+        assert!(!text.contains("ended SIG"), "{words:?}: {text}");
+    }
+    assert!(left.lives());
+
+    let words = ["reap", "--yes", "-l", "team=blue", "--run", run_id];
+    let (reap, text) = cli(kennel, &[&words, named].concat()).await;
+    assert_eq!(reap.status.code(), Some(0), "{text}");
+    assert!(text.contains("ended SIGTERM"), "{text}");
+    assert!(!left.lives());
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_process_in_the_control_group_of_an_ended_run_is_found_and_ended() {
     let kennel = Kennel::on_sqlite().await;
@@ -118,6 +146,11 @@ async fn a_process_in_the_control_group_of_an_ended_run_is_found_and_ended() {
     let run_id = over(&mut client).await;
     let mut left = Planted::with(|_| {});
     let Some(dir) = plant_in_group(&mut client, &run_id, &left).await else {
+        // Without a control group nothing leads to it; the scope is shown with a marker elsewhere.
+        assert_eq!(found(&audit(&mut client).await, left.pid()), None);
+        let named = order(&[&run_id]);
+        assert_eq!(must("reap", client.reap(named).await).processes, []);
+        assert!(left.lives());
         return;
     };
 
@@ -138,36 +171,7 @@ async fn a_process_in_the_control_group_of_an_ended_run_is_found_and_ended() {
         "{text}"
     );
 
-    // By default nobody is signalled.
-    let (reap, text) = cli(&kennel, &["reap", "--run", &run_id]).await;
-    assert_eq!(reap.status.code(), Some(0), "{text}");
-    assert!(
-        text.contains("would end") && text.contains("nobody was signalled"),
-        "{text}"
-    );
-    assert!(left.lives());
-    // Another label, another age, another start: somebody else.
-    let named = format!("{}:1", left.pid());
-    for words in [
-        &["-l", "team=red"][..],
-        &["--older", "1h"][..],
-        &["--process", &named][..],
-        &["--evidence", "shim-child"][..],
-    ] {
-        let words = [&["reap", "--yes", "--run", &run_id], words].concat();
-        let (_, text) = cli(&kennel, &words).await;
-        assert!(!text.contains("ended SIG"), "{words:?}: {text}");
-    }
-    assert!(left.lives());
-
-    let (reap, text) = cli(
-        &kennel,
-        &["reap", "--yes", "-l", "team=blue", "--run", &run_id],
-    )
-    .await;
-    assert_eq!(reap.status.code(), Some(0), "{text}");
-    assert!(text.contains("ended SIGTERM"), "{text}");
-    assert!(!left.lives());
+    assert_scope(&kennel, &run_id, &mut left, &[]).await;
     // What it has left is an empty directory, which the next reap removes.
     let seen = audit(&mut client).await;
     assert!(
@@ -178,6 +182,15 @@ async fn a_process_in_the_control_group_of_an_ended_run_is_found_and_ended() {
     let (_, text) = cli(&kennel, &["reap", "--yes", "--run", &run_id]).await;
     assert!(text.contains("1 empty control groups removed"), "{text}");
     assert!(!dir.exists());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_process_with_a_marker_that_is_named_ends_within_its_scope_alone() {
+    let kennel = Kennel::on_sqlite().await;
+    let mut client = kennel.client().await;
+    let run_id = over(&mut client).await;
+    let mut left = Planted::marked(&run_id);
+    assert_scope(&kennel, &run_id, &mut left, &["--evidence", "marker"]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -386,6 +399,9 @@ async fn with_the_store_away_an_audit_says_so_and_still_finds_what_the_keeper_kn
             Some(ReapOutcome::Ended)
         );
         assert!(!left.lives());
+    } else {
+        assert_eq!(found(&seen, left.pid()), None);
+        assert!(left.lives());
     }
 }
 

@@ -144,6 +144,13 @@ async fn armed(file: &std::path::Path) {
     .await;
 }
 
+/// The script may be ahead of the word that it was executed; until then Ctrl-C means that it shall not begin.
+async fn started(kennel: &Kennel, run_id: &str) {
+    let mut client = kennel.client().await;
+    let started = client.wait(run_id, WaitCondition::Started).await;
+    assert!(started.expect("it is known").1, "it started");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn ctrl_c_interrupts_and_the_commands_answer_counts() {
     let kennel = Kennel::on_sqlite().await;
@@ -154,13 +161,7 @@ async fn ctrl_c_interrupts_and_the_commands_answer_counts() {
     );
     let (child, run_id) = start_run(&kennel, &script);
     armed(&up).await;
-    // The script may be ahead of the word that it was executed; until then Ctrl-C means that it shall not begin.
-    let started = kennel
-        .client()
-        .await
-        .wait(&run_id, WaitCondition::Started)
-        .await;
-    assert!(started.expect("it is known").1, "it started");
+    started(&kennel, &run_id).await;
     kill(
         Pid::from_raw(i32::try_from(child.id()).expect("small")),
         Signal::SIGINT,
@@ -183,6 +184,7 @@ async fn a_second_ctrl_c_ends_the_whole_tree() {
     );
     let (child, run_id) = start_run(&kennel, &script);
     armed(&up).await;
+    started(&kennel, &run_id).await;
     let pid = Pid::from_raw(i32::try_from(child.id()).expect("small"));
     kill(pid, Signal::SIGINT).expect("own child");
     armed(&ints).await;

@@ -17,6 +17,7 @@ mod limits;
 mod members;
 mod output;
 mod pause;
+mod reap_kept;
 mod refusals;
 mod restart;
 mod shutdown;

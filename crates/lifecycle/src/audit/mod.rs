@@ -280,6 +280,9 @@ fn judge(process: &Seen, census: &Census, books: &Books, ties: &Ties, compared: 
     let strongest = proven()
         .chain(all.iter())
         .min_by_key(|tie| (tie.certainty, tie.evidence));
+    if strongest.is_some_and(|tie| reaps_the_kept(process, tie, census, books)) {
+        return;
+    }
     let finding = match strongest {
         Some(tie) => Some(*tie),
         None => process.marker.and_then(|run| marked(process, run, books)),
@@ -290,6 +293,15 @@ fn judge(process: &Seen, census: &Census, books: &Books, ties: &Ties, compared: 
         None if process.marker.is_some() => compared.foreign += 1,
         None => {}
     }
+}
+
+/// The shim of a run that keeps somebody is there to reap them, and ends after the last.
+fn reaps_the_kept(process: &Seen, tie: &Tie, census: &Census, books: &Books) -> bool {
+    tie.evidence == Evidence::Shim
+        && books.standing(tie.run) == Some(Standing::Kept)
+        && census
+            .living()
+            .any(|child| child.ppid == process.identity.pid)
 }
 
 /// A marker alone. Nobody who is older than the run's leader can have it from there.
@@ -348,8 +360,10 @@ fn about(process: &Seen, tie: Option<Tie>, books: &Books) -> Finding {
     let in_group = tie.is_some_and(|tie| tie.evidence == Evidence::LeakedCgroup);
     let group = process.cgroup.as_ref().filter(|_| in_group);
     let standing = tie.and_then(|tie| books.standing(tie.run));
-    let kept = standing == Some(Standing::Kept) && tie.is_some_and(|tie| tie.is_proven());
     let evidence = tie.map_or(Evidence::Stray, |tie| tie.evidence);
+    let kept = standing == Some(Standing::Kept)
+        && evidence != Evidence::Shim
+        && tie.is_some_and(|tie| tie.is_proven());
     Finding {
         cgroup: group.map(|group| group.identity.clone()),
         process: process.identity,

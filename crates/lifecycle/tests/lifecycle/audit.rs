@@ -400,6 +400,20 @@ fn what_a_run_was_to_leave_running_is_no_leak_and_ends_only_by_its_name() {
 }
 
 #[test]
+fn the_shim_of_a_run_that_keeps_somebody_is_no_finding_until_nobody_is_below_it() {
+    let mut books = books();
+    books.runs.get_mut(&over()).unwrap().standing = Standing::Kept;
+    books.shims.insert(99, over());
+    let mut shim = below(KEEPER, 99);
+    shim.identity = identity(99, BEGAN - 1);
+    let kept = below(99, 300);
+    let found = compare(&[shim.clone(), kept], &books).findings;
+    let named: Vec<_> = found.iter().map(|f| (f.process.pid, f.evidence)).collect();
+    assert_eq!(named, [(300, Evidence::Kept)]);
+    assert_eq!(told(&[shim], &books, 99), proven(over(), Evidence::Shim));
+}
+
+#[test]
 fn a_named_marker_of_another_user_is_spared() {
     let finding = finding(Evidence::Marker, Certainty::Hint, Some(Standing::Ended));
     let scope = Scope {
