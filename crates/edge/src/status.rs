@@ -209,6 +209,7 @@ pub(crate) fn of(error: &CallError) -> Status {
         CallError::CommandNotFound { command, looked_in } => not_found(command, looked_in),
         CallError::SpawnFailed { run, failure } => spawn_failed(*run, failure),
         CallError::QuotaExceeded { what, limit } => quota(what, *limit),
+        CallError::HostFull(_) => host_full(text),
         CallError::StoreUnavailable => Fault::new(
             Code::Unavailable,
             Reason::StoreUnavailable,
@@ -381,14 +382,21 @@ fn stage(stage: StartStage) -> (&'static str, &'static str) {
 
 fn quota(what: &str, limit: u64) -> Status {
     let message = format!("no room: {what} (limit {limit})");
-    let facts = Facts::default()
-        .with("quota", what)
-        .with("limit", limit.to_string());
+    let facts = Facts::default().with("limit", limit.to_string());
+    used_up(what, message, facts)
+}
+
+/// The limit is the host's, and not known here.
+fn host_full(message: String) -> Status {
+    used_up("room of the host", message, Facts::default())
+}
+
+fn used_up(what: &str, message: String, facts: Facts) -> Status {
     let mut fault = Fault::new(
         Code::ResourceExhausted,
         Reason::QuotaExceeded,
         message.as_str(),
-        facts,
+        facts.with("quota", what),
     )
     .retry(RETRY_SOON);
     fault

@@ -411,6 +411,9 @@ pub enum CallError {
         /// Its value.
         limit: u64,
     },
+    /// The host has no descriptor or no memory left for the keeper's answer. What was asked for may have been done.
+    #[error("this host has no room for the answer: {0}")]
+    HostFull(String),
     /// The store does not answer. Nothing was started.
     #[error("the store is not available")]
     StoreUnavailable,

@@ -53,7 +53,8 @@ pub struct Supervisor {
 fn keeper_fault(error: &ClientError) -> CallError {
     match error {
         ClientError::KeeperGone => CallError::Draining,
-        ClientError::Exhausted(_) | ClientError::Start(_) => CallError::Internal(error.to_string()),
+        ClientError::Exhausted(what) => CallError::HostFull(what.clone()),
+        ClientError::Start(_) => CallError::Internal(error.to_string()),
     }
 }
 

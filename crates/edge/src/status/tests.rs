@@ -144,6 +144,12 @@ fn of_the_server() -> Vec<Row> {
             vec![fact("quota", "live runs"), fact("limit", "7")],
         ),
         (
+            CallError::HostFull("EMFILE".to_owned()),
+            Code::ResourceExhausted,
+            Reason::QuotaExceeded,
+            vec![fact("quota", "room of the host")],
+        ),
+        (
             CallError::StoreUnavailable,
             Code::Unavailable,
             Reason::StoreUnavailable,

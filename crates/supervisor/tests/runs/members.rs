@@ -125,3 +125,17 @@ async fn a_tree_is_listed_while_the_run_lives_and_is_empty_after_it() {
         "{unknown:?}"
     );
 }
+
+#[tokio::test]
+async fn an_answer_for_which_there_is_no_room_is_told_as_that_and_no_signal_goes_out_twice() {
+    let (stage, run) = running().await;
+    stage.kernel().full = true;
+    let listed = stage.supervisor.tree(run).await;
+    assert!(matches!(listed, Err(CallError::HostFull(_))), "{listed:?}");
+    let sent = stage.supervisor.signal(hang_up(run, Some("a"))).await;
+    assert!(matches!(sent, Err(CallError::HostFull(_))), "{sent:?}");
+    stage.kernel().full = false;
+    let again = stage.supervisor.signal(hang_up(run, Some("a"))).await;
+    assert!(again.unwrap().repeated);
+    assert_eq!(stage.kernel().signals.len(), 1);
+}

@@ -94,6 +94,8 @@ pub struct KernelState {
     pub signals: Vec<(RunId, Signal, SignalTarget)>,
     /// What comes of each signal.
     pub signal_result: ShotResult,
+    /// There is no room for the list that an answer takes.
+    pub full: bool,
     pub orphans: HashMap<RunId, Observation>,
     pub orphans_ended: Vec<RunId>,
     /// What an audit sees.
@@ -220,6 +222,7 @@ impl World {
             interrupts: 0,
             signals: Vec::new(),
             signal_result: ShotResult::Delivered,
+            full: false,
             orphans_ended: Vec::new(),
             look: None,
             reaped: Vec::new(),
@@ -481,6 +484,9 @@ impl Kernel for World {
             });
         }
         state.signals.push((run, signal, target));
+        if state.full {
+            return Err(ClientError::Exhausted("EMFILE".into()));
+        }
         let shot = Shot {
             pid: 100,
             start_ticks: 1,
@@ -495,6 +501,9 @@ impl Kernel for World {
 
     async fn tree(&self, run: RunId) -> Result<Listing, ClientError> {
         let state = self.state.lock().unwrap();
+        if state.full {
+            return Err(ClientError::Exhausted("EMFILE".into()));
+        }
         let child = state.children.get(&run).filter(|child| child.alive);
         Ok(Listing {
             members: child.map(|_| member()).into_iter().collect(),
