@@ -22,6 +22,8 @@ pub(crate) enum Root {
     Shim(i32),
     /// The subreaper is gone: its orphans became children of this process.
     Lost,
+    /// The subreaper is gone and had no child left. Its number may be another's: only the control group holds anybody.
+    Nowhere,
 }
 
 /// One run's tree.
@@ -118,6 +120,7 @@ impl Tree {
         match self.root {
             Root::Shim(shim) => pids.extend(procfs::descendants(shim)),
             Root::Lost => pids.extend(self.orphans()),
+            Root::Nowhere => {}
         }
         // Somebody with the right to do so may have moved keeper or shim into the control group.
         pids.retain(|pid| !self.is_ours(*pid));
@@ -300,6 +303,7 @@ impl Tree {
         let outside = match self.root {
             Root::Shim(shim) => procfs::descendants_beside(shim, &inside),
             Root::Lost => self.orphans(),
+            Root::Nowhere => Vec::new(),
         };
         let outside = outside
             .into_iter()
@@ -387,6 +391,7 @@ impl Tree {
                 let me = std::process::id().cast_signed();
                 (false, crate::peer::descends_from(pid, &[me]))
             }
+            Root::Nowhere => (false, false),
         };
         Holds {
             cgroup,

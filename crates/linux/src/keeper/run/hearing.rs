@@ -151,7 +151,14 @@ impl Run {
     /// The shim's end of the socket is closed: after its last word, or because it was killed.
     pub(in crate::keeper) fn shim_gone(&mut self, now: u64) {
         self.shim = None;
-        if self.ended || self.heard.childless {
+        if self.ended {
+            return;
+        }
+        if self.heard.childless {
+            // From here on its number can become another's, while somebody in the control group is still being ended.
+            if let Some(tree) = &mut self.tree {
+                tree.root = Root::Nowhere;
+            }
             return;
         }
         self.gate = None;

@@ -4,6 +4,7 @@ use super::*;
 use crate::{
     exit_record,
     pidfd::PidFd,
+    procfs,
     wire::{FromShim, mirror::WireExit},
 };
 use kennel_lifecycle::{
@@ -94,6 +95,49 @@ fn what_sigkill_does_not_end_is_no_end() {
     assert_eq!(run.look_every(10_000), 312);
     assert_eq!(run.look_every(1_000_000_000), 1_000);
     child.end();
+}
+
+#[test]
+fn a_number_that_a_shim_without_children_has_given_back_leads_to_nobody() {
+    let dir = tempfile::tempdir().expect("a directory");
+    // As if the number of the shim, which is reaped, had come round: here to a stranger with a child.
+    let mut stranger = Command::new("sh")
+        .args(["-c", "sleep 1000; :"])
+        .spawn()
+        .expect("sh starts");
+    let number = stranger.id().cast_signed();
+    while procfs::children(number).is_empty() {
+        std::thread::yield_now();
+    }
+    let mut run = new(dir.path());
+    run.cgroup = Some(group_of(dir.path()));
+    run.hear_shim(prepared(), vec![reaped()], &host(), number, 0);
+    run.release();
+    hear(&mut run, FromShim::Executed);
+    // Nobody is below the shim, and somebody is in the control group all the same.
+    std::fs::write(dir.path().join("cgroup.events"), "populated 1\n").expect("a file");
+    hear(&mut run, childless());
+    run.shim_gone(0);
+    for now in [0, 500, 2_000, 3_000] {
+        run.step(now);
+    }
+    let steps = run.told.iter().filter_map(|told| match told {
+        Told::Fact(_, Fact::StopStep(step)) => Some(step.delivered + step.refused),
+        _ => None,
+    });
+    let (rounds, hit) = (steps.clone().count(), steps.sum::<u32>());
+    let lives = procfs::children(number)
+        .iter()
+        .any(|pid| procfs::stat(*pid).is_ok_and(|stat| !stat.is_dead()));
+    for pid in procfs::children(number) {
+        nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::SIGKILL)
+            .expect("the stranger's child, which it has not reaped");
+    }
+    stranger.wait().expect("own child");
+    assert!(rounds > 0, "the group is being ended");
+    assert_eq!(hit, 0, "a stranger was signalled");
+    assert!(lives, "a stranger was ended");
+    assert!(!run.has_ended());
 }
 
 #[test]
@@ -210,13 +254,18 @@ fn new(run_dir: &std::path::Path) -> Run {
     })
 }
 
+/// A directory as if it were a control group.
+fn group_of(dir: &std::path::Path) -> CgroupIdentity {
+    CgroupIdentity {
+        path: dir.to_str().expect("UTF-8").to_owned(),
+        inode: std::os::unix::fs::MetadataExt::ino(&dir.metadata().expect("it is there")),
+    }
+}
+
 /// What is told of a run that ended by itself, when its control group had these files at its end.
 fn with_files(dir: &std::path::Path, files: &[(&str, &str)]) -> Run {
     let mut run = new(dir);
-    run.cgroup = Some(CgroupIdentity {
-        path: dir.to_str().expect("UTF-8").to_owned(),
-        inode: std::os::unix::fs::MetadataExt::ino(&dir.metadata().expect("it is there")),
-    });
+    run.cgroup = Some(group_of(dir));
     run.hear_shim(prepared(), vec![reaped()], &host(), SHIM, 0);
     run.release();
     hear(&mut run, FromShim::Executed);
