@@ -296,6 +296,31 @@ mod tests {
     }
 
     #[test]
+    fn whoever_is_not_in_the_very_control_group_that_it_was_found_in_lives_on() {
+        let (mut sleeper, process) = child(RunId::from_u128(7));
+        let reap_in = |path: &std::path::Path, inode| {
+            let path = path.display().to_string();
+            let holding = Holding::Cgroup(CgroupIdentity { path, inode });
+            let victim = Victim { process, holding };
+            reap(victim, &nobody(), Duration::from_mins(1))
+        };
+        assert_eq!(reap_in("/nonexistent/group".as_ref(), 1), Fate::Changed);
+        // One that is there, and that it is not in.
+        let other = std::env::temp_dir();
+        let inode = std::os::unix::fs::MetadataExt::ino(&other.metadata().expect("it is there"));
+        assert_eq!(reap_in(&other, inode), Fate::Changed);
+        // Another directory in the place of its own; and its own.
+        if let Some(own) = cgroup::path_of(process.pid) {
+            let inode = cgroup::identify(&own).expect("it is there").inode;
+            assert_eq!(reap_in(&own, inode + 1), Fate::Changed);
+            assert!(sleeper.try_wait().expect("own child").is_none());
+            assert_eq!(reap_in(&own, inode), Fate::Ended(Signal::TERM));
+        }
+        let _ = sleeper.kill();
+        sleeper.wait().expect("own child");
+    }
+
+    #[test]
     fn a_stopped_one_takes_the_polite_signal_and_a_deaf_one_the_other() {
         let run = RunId::from_u128(7);
         let (mut stopped, process) = child(run);
