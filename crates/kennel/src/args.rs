@@ -14,15 +14,16 @@ Exit codes:
   0    done
   1    the server refused, could not do it, or is not there
   2    the command line was not understood
-Others are told by the commands that have them: run, wait, doctor, reap, serve.";
+Others are told by the commands that have them: run, wait, drain, doctor, reap, serve.";
 
 const RUN_CODES: &str = "\
 Exit codes:
   0-255    the command's own
   128+N    signal N ended the command; 137 also where the kernel killed it for want of memory, which is then said
+  124      it took longer than --timeout and was ended
+  125      kennel itself failed: no server, refused, stream lost, exit unknown
   126      the command was found and could not be executed
   127      the command was not found
-  125      kennel itself failed: no server, refused, stream lost, exit unknown
 
 Ctrl-C interrupts the command (SIGINT to its group); a second one ends it and its whole tree, a third one at once.
 SIGTERM ends it too. When nobody reads standard output any more, the run is ended and the exit code is 141.

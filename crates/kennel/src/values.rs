@@ -129,6 +129,14 @@ pub(crate) fn age(age: Duration) -> String {
     }
 }
 
+/// How many of something, in words.
+pub(crate) fn counted(count: impl TryInto<u64>, one: &str, many: &str) -> String {
+    match count.try_into().unwrap_or(u64::MAX) {
+        1 => format!("1 {one}"),
+        count => format!("{count} {many}"),
+    }
+}
+
 /// A command as a person would type it into a shell, one line: what a shell would take apart is quoted.
 pub(crate) fn command_line<'a>(argv: impl IntoIterator<Item = &'a str>) -> String {
     let mut line = String::new();
@@ -295,6 +303,12 @@ mod tests {
         ] {
             assert_eq!(age(Duration::from_millis(ms)), text);
         }
+    }
+
+    #[test]
+    fn one_is_no_plural() {
+        let told = [0, 1, 2].map(|count: u32| counted(count, "run", "runs"));
+        assert_eq!(told, ["0 runs", "1 run", "2 runs"]);
     }
 
     #[test]

@@ -59,7 +59,7 @@ fn hints(marked: &[Marked]) -> String {
             described.uid
         );
     }
-    let _ = writeln!(text, "{} processes carry a marker", marked.len());
+    let _ = writeln!(text, "{} with a marker", processes(marked.len()));
     text
 }
 
@@ -93,8 +93,9 @@ fn report(audit: &pb::LeakAudit) -> String {
     // Writing to a String cannot fail.
     let _ = writeln!(
         text,
-        "live     {} runs, {} processes of theirs",
-        audit.live_runs, audit.held_processes
+        "live     {}, {} of theirs",
+        values::counted(audit.live_runs, "run", "runs"),
+        processes(audit.held_processes)
     );
     for process in &audit.processes {
         let word = match (process.evidence(), process.certainty()) {
@@ -118,8 +119,8 @@ fn report(audit: &pb::LeakAudit) -> String {
     if audit.foreign_processes > 0 {
         let _ = writeln!(
             text,
-            "others   {} processes carry the marker of another installation",
-            audit.foreign_processes
+            "others   {} with the marker of another installation",
+            processes(audit.foreign_processes)
         );
     }
     if audit.unknown_run_directories > 0 {
@@ -141,6 +142,10 @@ fn report(audit: &pb::LeakAudit) -> String {
     };
     let _ = writeln!(text, "{verdict}");
     text
+}
+
+fn processes(count: impl TryInto<u64>) -> String {
+    values::counted(count, "process", "processes")
 }
 
 fn more(text: &mut String, count: u32) {
@@ -252,10 +257,10 @@ fn unseen(area: &pb::UnverifiedArea) -> String {
         Kind::StoreAway => format!("nothing was compared with the store: {}", area.detail),
         Kind::RecordsCut => "not all records of ended runs were compared".to_owned(),
         Kind::Environments => {
-            format!("{count} processes of other users: their environment cannot be read")
+            format!("{}: the environment cannot be read", processes(count))
         }
-        Kind::LongEnvironments => format!("{count} processes: their environment is too long"),
-        Kind::Processes => format!("{count} processes: there are too many"),
+        Kind::LongEnvironments => format!("{}: the environment is too long", processes(count)),
+        Kind::Processes => format!("{}: there are too many", processes(count)),
         Kind::ProcHidden => format!("processes of other users: /proc is mounted {}", area.detail),
         Kind::Cgroups => format!("{count} directories of control groups cannot be read"),
         Kind::RunDirectories => format!("{count} directories of runs: there are too many"),
@@ -338,13 +343,11 @@ fn reaped(answer: &pb::ReapLeaksResponse, executed: bool) -> String {
     let planned = |p: &&pb::ReapedProcess| p.outcome() == pb::ReapOutcome::Planned;
     let planned = answer.processes.iter().filter(planned).count();
     if executed {
-        let ended = answer.processes.len();
-        let _ = writeln!(text, "{ended} processes were asked for");
+        let _ = writeln!(text, "asked for: {}", processes(answer.processes.len()));
     } else {
-        let _ = writeln!(
-            text,
-            "{planned} processes would be ended; nobody was signalled. End them with --yes"
-        );
+        let how = if planned > 0 { "; --yes does it" } else { "" };
+        let planned = processes(planned);
+        let _ = writeln!(text, "nobody was signalled; would be ended: {planned}{how}");
     }
     text
 }
@@ -487,7 +490,7 @@ mod tests {
         assert!(text.starts_with("would end    7:8:9 sleep "), "{text}");
         assert!(text.contains("because a marker is no proof"), "{text}");
         assert!(
-            text.contains("1 processes would be ended; nobody was signalled"),
+            text.contains("nobody was signalled; would be ended: 1 process; --yes does it"),
             "{text}"
         );
     }

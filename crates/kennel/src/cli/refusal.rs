@@ -57,7 +57,10 @@ fn hint(reason: &str, facts: &BTreeMap<String, String>) -> Option<String> {
         "STORE_UNAVAILABLE" => {
             "the server's database does not answer; what runs goes on: kennel status".to_owned()
         }
-        "NODE_DRAINING" => "the server is shutting down; try again when it is back".to_owned(),
+        "NODE_DRAINING" => {
+            "kennel status tells who drains it, and kennel drain --undo ends that; or it is shutting down"
+                .to_owned()
+        }
         "QUOTA_EXCEEDED" => {
             "end some runs, or raise the server's limits (kennel status shows them)".to_owned()
         }
@@ -98,6 +101,12 @@ mod tests {
         let told = |command| hint("COMMAND_NOT_FOUND", &facts(&[("command", command)]));
         assert!(told("ls").is_some_and(|hint| hint.contains("--env PATH")));
         assert_eq!(told("/bin/ls"), None);
+    }
+
+    #[test]
+    fn a_node_that_takes_no_runs_may_be_drained_or_end() {
+        let told = hint("NODE_DRAINING", &facts(&[])).expect("there is something to do");
+        assert!(told.contains("drain --undo") && told.contains("shutting down"));
     }
 
     #[test]

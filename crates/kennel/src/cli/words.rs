@@ -14,7 +14,7 @@ pub(crate) fn kind(kind: pb::RunKind) -> String {
 pub(crate) fn streams_end(end: pb::StreamsEnd) -> &'static str {
     match end {
         pb::StreamsEnd::Eof => "complete",
-        pb::StreamsEnd::Cut => "cut: a stranger still held a stream",
+        pb::StreamsEnd::Cut => "cut: somebody outside the run, or kept by it, still held a stream",
         pb::StreamsEnd::Lost => "lost: what is missing is not known",
         pb::StreamsEnd::Unspecified => "unknown",
     }
