@@ -33,6 +33,8 @@ pub struct Candidate<'a> {
     pub age: Duration,
     /// Whether its user is the one as whom commands run.
     pub own_user: bool,
+    /// Whether the store was asked for its run.
+    pub rows_compared: bool,
 }
 
 /// What is to be done with a finding.
@@ -105,11 +107,11 @@ fn spared(candidate: &Candidate<'_>, scope: &Scope) -> Option<Spared> {
     if matches!(finding.standing, Some(Standing::Live | Standing::Open)) {
         return Some(Spared::RunIsLive);
     }
+    let run_named = finding.run.is_some_and(|run| scope.runs.contains(&run));
     match finding.evidence {
         Evidence::Kept if finding.certainty == Certainty::Hint => Some(Spared::NotProven),
         Evidence::Kept => {
-            let named = finding.run.is_some_and(|run| scope.runs.contains(&run))
-                || scope.evidence.contains(&Evidence::Kept);
+            let named = run_named || scope.evidence.contains(&Evidence::Kept);
             (!named).then_some(Spared::Kept)
         }
         Evidence::Stray => Some(Spared::Stray),
@@ -122,7 +124,12 @@ fn spared(candidate: &Candidate<'_>, scope: &Scope) -> Option<Spared> {
         Evidence::Marker if !candidate.own_user => Some(Spared::OtherUser),
         Evidence::Marker => None,
         Evidence::LeakedCgroup | Evidence::ShimChild | Evidence::RecordedGroup => {
-            (finding.certainty == Certainty::Hint).then_some(Spared::NotProven)
+            if finding.certainty == Certainty::Hint {
+                return Some(Spared::NotProven);
+            }
+            // Its run may have been told to leave it running.
+            let unknown = finding.standing.is_none() && !candidate.rows_compared;
+            (unknown && !run_named).then_some(Spared::RunUnknown)
         }
     }
 }

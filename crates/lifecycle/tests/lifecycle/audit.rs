@@ -400,6 +400,30 @@ fn what_a_run_was_to_leave_running_is_no_leak_and_ends_only_by_its_name() {
 }
 
 #[test]
+fn what_may_have_been_kept_ends_without_the_store_only_where_its_run_is_named() {
+    for evidence in [Evidence::LeakedCgroup, Evidence::ShimChild] {
+        let finding = finding(evidence, Certainty::Proven, None);
+        let away = Candidate {
+            rows_compared: false,
+            ..candidate(&finding)
+        };
+        let any = Scope {
+            evidence: BTreeSet::from([evidence]),
+            ..Scope::default()
+        };
+        for unnamed in [&Scope::default(), &any] {
+            let unknown = Judgement::Spared(Spared::RunUnknown);
+            assert_eq!(judge(&away, unnamed), unknown);
+        }
+        let by_run = Scope {
+            runs: BTreeSet::from([over()]),
+            ..Scope::default()
+        };
+        assert_eq!(judge(&away, &by_run), Judgement::Reap);
+    }
+}
+
+#[test]
 fn the_shim_of_a_run_that_keeps_somebody_is_no_finding_until_nobody_is_below_it() {
     let mut books = books();
     books.runs.get_mut(&over()).unwrap().standing = Standing::Kept;
@@ -501,5 +525,6 @@ fn candidate(finding: &Finding) -> Candidate<'_> {
         labels: None,
         age: Duration::from_mins(1),
         own_user: true,
+        rows_compared: true,
     }
 }

@@ -1,6 +1,6 @@
 //! Ends what an audit has found, as far as the rules allow it; without the order to, says whom it would end.
 
-use super::{Audit, AuditFinding};
+use super::{Audit, AuditFinding, Unverified};
 use crate::{CallError, Supervisor, keeper_fault};
 use kennel_lifecycle::{
     CgroupIdentity, ProcessIdentity,
@@ -131,6 +131,8 @@ impl Supervisor {
 
 fn judge_all(audit: &Audit, scope: &Scope) -> Vec<Judged> {
     let own_uid = effective_uid();
+    let away = |area: &Unverified| matches!(area, Unverified::StoreAway(_));
+    let rows_compared = !audit.unverified.iter().any(away);
     let mut judged = Vec::new();
     for found in &audit.findings {
         let candidate = Candidate {
@@ -138,6 +140,7 @@ fn judge_all(audit: &Audit, scope: &Scope) -> Vec<Judged> {
             labels: found.labels.as_deref(),
             age: found.described.age,
             own_user: found.described.uid == own_uid,
+            rows_compared,
         };
         let result = match judge(&candidate, scope) {
             Judgement::OutOfScope => continue,
