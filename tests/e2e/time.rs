@@ -1,10 +1,13 @@
 //! Runs that take longer than they may.
 
 use crate::with_and_without_cgroup;
-use kennel_edge::pb::{DesiredState, RunState};
+use kennel_edge::pb::{DesiredState, OnMaxPause, Run, RunState};
 use kennel_tests::{
-    Footprint, Kennel, Options, PATIENCE, RunExt, SpecExt, client::micros, eventually,
-    kennel::kill_exactly, must, naughty, sh,
+    Footprint, Kennel, Options, PATIENCE, RunExt, SpecExt,
+    client::{Client, micros},
+    eventually,
+    kennel::kill_exactly,
+    must, naughty, procfs, sh,
 };
 use nix::sys::signal::Signal;
 use std::time::Duration;
@@ -13,6 +16,8 @@ with_and_without_cgroup!(
     a_run_that_takes_too_long_is_ended_to_the_last,
     a_deadline_is_kept_while_the_server_hangs,
     a_pause_moves_the_deadline,
+    a_pause_that_lasts_too_long_ends_by_itself,
+    a_run_that_is_paused_for_too_long_is_ended_to_the_last,
 );
 
 /// Enough for a tree to stand, and not much more.
@@ -83,4 +88,54 @@ async fn a_pause_moves_the_deadline(options: Options) {
     assert_eq!(run.reason(), "deadline_exceeded", "{run:?}");
     let [leader_exited, ..] = run.three_ends();
     assert!(leader_exited >= first + 1_000_000, "{run:?}");
+}
+
+/// At 20 ms each, far more than it takes.
+const LOOKS_MAX: u32 = 3_000;
+/// Long enough to be seen.
+const MAX_PAUSE: Duration = Duration::from_secs(1);
+
+async fn paused(options: Options, then: OnMaxPause) -> (Kennel, Client, Run) {
+    let kennel = Kennel::start(options).await;
+    let mut client = kennel.client().await;
+    let spec = naughty(&["mixed-tree"]).max_pause(MAX_PAUSE, then);
+    let run = must("spawn", client.spawn(spec).await);
+    client.hear_up(&run.run_id).await;
+    let run = must("pause", client.pause(&run.run_id).await);
+    assert_eq!(run.state(), RunState::Paused);
+    (kennel, client, run)
+}
+
+async fn goes_on(client: &mut Client, run: &Run) {
+    let id = run.run_id.as_str();
+    let mut looks = 0;
+    while must("get", client.get(id).await).state() != RunState::Running {
+        looks += 1;
+        assert!(looks < LOOKS_MAX, "it does not go on");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let tree = procfs::descendants(&procfs::all(), run.attempt().shim_pid);
+    assert!(tree.iter().all(|proc| proc.state != 'T'), "{tree:?}");
+}
+
+async fn a_pause_that_lasts_too_long_ends_by_itself(options: Options) {
+    let (_kennel, mut client, run) = paused(options, OnMaxPause::Resume).await;
+    goes_on(&mut client, &run).await;
+    let print = Footprint::of_run(&run);
+    must("abort", client.abort(&run.run_id).await);
+    print.assert_nothing_left();
+    let heard = must("stream", client.hear_all(&run.run_id, 0).await);
+    assert!(heard.stations().contains(&"resumed"));
+}
+
+async fn a_run_that_is_paused_for_too_long_is_ended_to_the_last(options: Options) {
+    let (_kennel, mut client, run) = paused(options, OnMaxPause::Abort).await;
+    let print = Footprint::of_run(&run);
+    let run = must("wait", client.ended(&run.run_id).await);
+    assert_eq!(
+        (run.state(), run.reason()),
+        (RunState::Failed, "deadline_exceeded")
+    );
+    assert!(run.tree_is_empty(), "{:?}", run.tree_verdict);
+    print.assert_nothing_left();
 }

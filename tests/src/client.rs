@@ -396,6 +396,7 @@ pub fn argv(words: &[&str]) -> pb::RunSpec {
         stop: None,
         timeouts: None,
         limits: None,
+        pause: None,
         on_leader_exit: None,
     }
 }
@@ -423,6 +424,9 @@ pub trait SpecExt {
     /// With this time that it may run.
     #[must_use]
     fn max_runtime(self, time: Duration) -> Self;
+    /// With pauses that last so long, and what then.
+    #[must_use]
+    fn max_pause(self, time: Duration, then: pb::OnMaxPause) -> Self;
     /// With this policy for what the leader leaves.
     #[must_use]
     fn on_leader_exit(self, action: pb::LeaderExitAction, drain: Option<Duration>) -> Self;
@@ -447,6 +451,14 @@ impl SpecExt for pb::RunSpec {
 
     fn max_runtime(mut self, time: Duration) -> Self {
         self.timeouts.get_or_insert_default().max_runtime = Some(duration(time));
+        self
+    }
+
+    fn max_pause(mut self, time: Duration, then: pb::OnMaxPause) -> Self {
+        self.pause = Some(pb::PausePolicy {
+            max_pause: Some(duration(time)),
+            on_max_pause: then.into(),
+        });
         self
     }
 

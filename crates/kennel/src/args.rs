@@ -234,6 +234,12 @@ pub(crate) struct SpecArgs {
     /// How long the command may run, pauses not counted, until it is ended as by `abort`; exit code 124 of `run`
     #[arg(long, value_name = "DURATION", value_parser = values::duration)]
     pub(crate) timeout: Option<Duration>,
+    /// How long a pause may last; what then is said by --on-max-pause
+    #[arg(long, value_name = "DURATION", value_parser = values::duration)]
+    pub(crate) max_pause: Option<Duration>,
+    /// What is done when a pause has lasted that long [default: resume]
+    #[arg(long, value_enum, value_name = "WHAT", requires = "max_pause")]
+    pub(crate) on_max_pause: Option<OnMaxPauseArg>,
     /// What becomes of the rest of the tree when the command itself has ended
     #[arg(long, value_enum, default_value_t, value_name = "WHAT")]
     pub(crate) on_leader_exit: LeaderExitArg,
@@ -296,6 +302,14 @@ pub(crate) struct LimitArgs {
     /// Share where others want the processor too, 1 to 10000; a run without has 100
     #[arg(long, value_name = "NUMBER")]
     pub(crate) cpu_weight: Option<u32>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum OnMaxPauseArg {
+    /// The run goes on
+    Resume,
+    /// The run is ended as by `abort`
+    Abort,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]

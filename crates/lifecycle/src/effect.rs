@@ -59,6 +59,15 @@ pub enum RowState {
     Paused,
 }
 
+/// Why a paused tree runs again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ResumeReason {
+    /// Somebody asked for it.
+    Asked,
+    /// The pause has lasted for as long as it may.
+    MaxPause,
+}
+
 /// A line in the run's journal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Announcement {
@@ -69,7 +78,7 @@ pub enum Announcement {
     /// Every task is stopped.
     Paused,
     /// The tree runs again.
-    Resumed,
+    Resumed(ResumeReason),
     /// A stop is in force.
     Stopping {
         /// Why and how fast.

@@ -82,6 +82,8 @@ pub enum Report {
     NotFrozen,
     /// The tree runs again.
     Thawed,
+    /// The keeper has continued the tree by itself: the pause has lasted for as long as it may.
+    PauseExpired,
     /// The keeper has begun to stop the tree, because the run took longer than it may.
     DeadlineExceeded {
         /// Than what.

@@ -29,7 +29,7 @@ mod time;
 
 pub use certificate::{SignalScope, SignalSender, StopCertificate, StopStep};
 pub use countdown::Countdown;
-pub use effect::{Announcement, Effect, RowState};
+pub use effect::{Announcement, Effect, ResumeReason, RowState};
 pub use id::{InvalidRunId, KeeperEpoch, NodeId, RunId};
 pub use identity::{CgroupIdentity, HostIdentity, ProcessIdentity, RunIdentity};
 pub use input::{Command, Input, Report};
@@ -41,7 +41,7 @@ pub use outcome::{
     StreamsEnd, TreeVerdict,
 };
 pub use phase::{Ends, Leaving, NeverRan, PauseStage, Phase, Row, RunState, StopStage};
-pub use policy::{LeaderExit, Policy};
+pub use policy::{LeaderExit, OnMaxPause, PausePolicy, Policy};
 pub use refusal::Refusal;
 pub use run_limits::{
     CpuQuota, Knob, LimitPowers, Missing, Resource, Rlimit, RunLimits, UNLIMITED,

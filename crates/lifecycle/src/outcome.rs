@@ -49,6 +49,8 @@ pub enum StopReason {
 pub enum Deadline {
     /// Time from the confirmed start on, pauses not counted.
     MaxRuntime,
+    /// Time of one pause.
+    MaxPause,
 }
 
 /// The step of a start that failed.

@@ -95,6 +95,8 @@ pub enum PauseStage {
     Recording,
     /// The keeper stops the tasks and looks.
     Freezing,
+    /// The keeper has said that the pause is over, which can be heard before its word that there was one.
+    Expired,
 }
 
 /// What is known of exec after the gate was opened.

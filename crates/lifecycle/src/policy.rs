@@ -14,6 +14,27 @@ pub struct Policy {
     pub limits: RunLimits,
     /// What becomes of the rest when the leader ends by itself.
     pub on_leader_exit: LeaderExit,
+    /// How long a pause may last.
+    pub pause: PausePolicy,
+}
+
+/// How long a pause may last, and what the keeper does then.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PausePolicy {
+    /// From the time when every task was seen stopped; absent: until it is resumed.
+    pub max_pause: Option<Duration>,
+    /// What then.
+    pub on_max_pause: OnMaxPause,
+}
+
+/// What is done when a pause has lasted for as long as it may.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnMaxPause {
+    /// Those whom it has stopped go on.
+    #[default]
+    Resume,
+    /// The whole tree is stopped.
+    Abort,
 }
 
 /// What becomes of the rest of a tree when its leader ends by itself: not while a stop is on its way, which always

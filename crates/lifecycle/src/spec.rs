@@ -1,6 +1,6 @@
 //! What a caller wants to run, and whether that can be asked at all.
 
-use crate::{LeaderExit, RunLimits, limits};
+use crate::{LeaderExit, PausePolicy, RunLimits, limits};
 use std::{collections::BTreeMap, time::Duration};
 
 /// What kind of work a run is; decides the defaults of recovery.
@@ -61,6 +61,8 @@ pub struct RunSpec {
     pub limits: RunLimits,
     /// What becomes of the rest of the tree when the leader ends by itself.
     pub on_leader_exit: LeaderExit,
+    /// How long a pause may last.
+    pub pause: PausePolicy,
 }
 
 /// One thing that is wrong with a request.
@@ -120,6 +122,7 @@ impl RunSpec {
             &mut found,
         );
         self.limits.check(&mut found);
+        check_timeout("spec.pause.max_pause", self.pause.max_pause, &mut found);
         if let LeaderExit::Drain { timeout } = self.on_leader_exit {
             check_timeout("spec.on_leader_exit.drain_timeout", timeout, &mut found);
         }

@@ -93,6 +93,8 @@ pub enum Fact {
     TreeEnded(TreeVerdict),
     /// The run took longer than it may, and the keeper has begun with its plan.
     DeadlineExceeded(Deadline),
+    /// The pause has lasted for as long as it may, and all whom it had stopped were continued.
+    PauseExpired,
 }
 
 /// What the keeper wants of the server as a whole.

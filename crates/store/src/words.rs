@@ -227,7 +227,7 @@ fn read_reason(word: &str, detail: Option<&str>) -> Result<EndReason, String> {
         "orphan_terminated" => EndReason::OrphanTerminated,
         "deadline_exceeded" => EndReason::DeadlineExceeded(find(
             "which",
-            &[Deadline::MaxRuntime],
+            &[Deadline::MaxRuntime, Deadline::MaxPause],
             &detail.text("which")?,
             deadline_word,
         )?),
@@ -310,6 +310,7 @@ fn stage_word(stage: StartStage) -> &'static str {
 fn deadline_word(which: Deadline) -> &'static str {
     match which {
         Deadline::MaxRuntime => "max_runtime",
+        Deadline::MaxPause => "max_pause",
     }
 }
 

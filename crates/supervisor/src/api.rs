@@ -214,7 +214,11 @@ pub enum LifecycleEvent {
     /// Every task is stopped.
     Paused,
     /// The tree runs again.
-    Resumed,
+    Resumed {
+        /// `resume` or `max_pause`; empty in events of earlier versions.
+        #[serde(default)]
+        reason: String,
+    },
     /// A stop is in force.
     Stopping {
         /// `abort` or `server_shutdown`.

@@ -3,8 +3,8 @@
 use crate::{CallError, Event, LifecycleEvent, Payload, SignalWent};
 use kennel_journal::{Entry, Kind};
 use kennel_lifecycle::{
-    Announcement, Deadline, EndReason, Exit, MemoryKills, Proof, RunId, RunIdentity, RunState,
-    SignalScope, SignalSender, StopReason, StopStep, StreamsEnd, Stuck, TreeVerdict,
+    Announcement, Deadline, EndReason, Exit, MemoryKills, Proof, ResumeReason, RunId, RunIdentity,
+    RunState, SignalScope, SignalSender, StopReason, StopStep, StreamsEnd, Stuck, TreeVerdict,
 };
 
 /// The line for an announcement; `identity` is the run's, where it has one.
@@ -16,7 +16,12 @@ pub(crate) fn line(announcement: &Announcement, identity: Option<&RunIdentity>) 
         },
         Announcement::Started => LifecycleEvent::Started,
         Announcement::Paused => LifecycleEvent::Paused,
-        Announcement::Resumed => LifecycleEvent::Resumed,
+        Announcement::Resumed(why) => LifecycleEvent::Resumed {
+            reason: match why {
+                ResumeReason::Asked => "resume".into(),
+                ResumeReason::MaxPause => "max_pause".into(),
+            },
+        },
         Announcement::Stopping { order, deadline } => {
             let (reason, by) = match &order.reason {
                 StopReason::Abort { by, .. } => ("abort", Some(by.clone())),
@@ -165,6 +170,7 @@ pub(crate) fn ended(state: RunState, reason: &EndReason) -> LifecycleEvent {
 fn deadline_word(which: Deadline) -> &'static str {
     match which {
         Deadline::MaxRuntime => "max_runtime",
+        Deadline::MaxPause => "max_pause",
     }
 }
 

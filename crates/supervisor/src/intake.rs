@@ -215,6 +215,7 @@ fn child_spec(shared: &Shared, run: RunId, call: &SpawnCall) -> Result<ChildSpec
             max_runtime: spec.timeouts.max_runtime,
             limits: spec.limits.clone(),
             on_leader_exit: spec.on_leader_exit,
+            pause: spec.pause,
         },
     })
 }

@@ -75,7 +75,7 @@ fn lifecycle(event: LifecycleEvent) -> event::Payload {
         }),
         LifecycleEvent::Started => Station::Started(lifecycle::Started {}),
         LifecycleEvent::Paused => Station::Paused(lifecycle::Paused {}),
-        LifecycleEvent::Resumed => Station::Resumed(lifecycle::Resumed {}),
+        LifecycleEvent::Resumed { reason } => Station::Resumed(lifecycle::Resumed { reason }),
         LifecycleEvent::Stopping {
             reason,
             by,

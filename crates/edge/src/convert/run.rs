@@ -172,6 +172,7 @@ fn end_reason(reason: &EndReason) -> pb::EndReason {
 fn deadline(which: Deadline) -> pb::Deadline {
     match which {
         Deadline::MaxRuntime => pb::Deadline::MaxRuntime,
+        Deadline::MaxPause => pb::Deadline::MaxPause,
     }
 }
 

@@ -5,7 +5,9 @@ use crate::{
     json,
     pb::{self, run_spec::Command},
 };
-use kennel_lifecycle::{EnvMode, LeaderExit, RunKind, RunSpec, Timeouts, Violation};
+use kennel_lifecycle::{
+    EnvMode, LeaderExit, OnMaxPause, PausePolicy, RunKind, RunSpec, Timeouts, Violation,
+};
 
 /// The spec in the lifecycle's words; all that is wrong with it is put into `found`.
 pub(crate) fn parse(spec: pb::RunSpec, found: &mut Vec<Violation>) -> RunSpec {
@@ -36,6 +38,7 @@ pub(crate) fn parse(spec: pb::RunSpec, found: &mut Vec<Violation>) -> RunSpec {
         timeouts,
         limits: limits::parse(spec.limits.as_ref(), found),
         on_leader_exit: on_leader_exit(spec.on_leader_exit, found),
+        pause: pause(spec.pause, found),
     };
     found.extend(parsed.violations());
     parsed
@@ -62,6 +65,7 @@ pub(crate) fn document(spec: &pb::RunSpec) -> String {
         timeouts: spec.timeouts,
         limits: spec.limits.clone(),
         on_leader_exit: spec.on_leader_exit,
+        pause: spec.pause,
     })
 }
 
@@ -102,6 +106,27 @@ fn env_mode(number: i32, found: &mut Vec<Violation>) -> EnvMode {
             found.push(unknown_number("spec.env.mode", number, "EnvMode"));
             EnvMode::Minimal
         }
+    }
+}
+
+fn pause(policy: Option<pb::PausePolicy>, found: &mut Vec<Violation>) -> PausePolicy {
+    const ACTION: &str = "spec.pause.on_max_pause";
+    let policy = policy.unwrap_or_default();
+    let max_pause = policy.max_pause.as_ref();
+    let action = pb::OnMaxPause::try_from(policy.on_max_pause);
+    if max_pause.is_none() && policy.on_max_pause != 0 {
+        found.push(Violation::new(ACTION, "is for a pause with max_pause only"));
+    }
+    PausePolicy {
+        max_pause: time::parse_duration("spec.pause.max_pause", max_pause, found),
+        on_max_pause: match action {
+            Ok(pb::OnMaxPause::Unspecified | pb::OnMaxPause::Resume) => OnMaxPause::Resume,
+            Ok(pb::OnMaxPause::Abort) => OnMaxPause::Abort,
+            Err(_) => {
+                found.push(unknown_number(ACTION, policy.on_max_pause, "OnMaxPause"));
+                OnMaxPause::Resume
+            }
+        },
     }
 }
 
@@ -166,11 +191,30 @@ mod tests {
                     nice: Some(3),
                     ..RunLimits::default()
                 },
+                pause: PausePolicy {
+                    max_pause: Some(Duration::from_secs(30)),
+                    on_max_pause: OnMaxPause::Abort,
+                },
                 on_leader_exit: LeaderExit::Drain {
                     timeout: Some(Duration::from_secs(90)),
                 },
             }
         );
+    }
+
+    #[test]
+    fn what_is_done_after_a_pause_needs_a_longest_pause() {
+        let of = |action: i32| {
+            let mut found = Vec::new();
+            let policy = pb::PausePolicy {
+                max_pause: None,
+                on_max_pause: action,
+            };
+            pause(Some(policy), &mut found);
+            found.into_iter().map(|v| v.field).collect::<Vec<_>>()
+        };
+        assert!(of(0).is_empty());
+        assert_eq!(of(2), ["spec.pause.on_max_pause"]);
     }
 
     #[test]
@@ -290,6 +334,13 @@ mod tests {
             limits: Some(pb::RunLimits {
                 nice: Some(3),
                 ..pb::RunLimits::default()
+            }),
+            pause: Some(pb::PausePolicy {
+                max_pause: Some(prost_types::Duration {
+                    seconds: 30,
+                    nanos: 0,
+                }),
+                on_max_pause: pb::OnMaxPause::Abort.into(),
             }),
             on_leader_exit: Some(pb::LeaderExitPolicy {
                 action: pb::LeaderExitAction::Drain.into(),

@@ -104,6 +104,8 @@ pub(crate) fn run(run: &pb::Run) -> String {
     let timeouts = run.spec.as_ref().and_then(|s| s.timeouts);
     let max_runtime = timeouts.and_then(|t| Duration::try_from(t.max_runtime?).ok());
     view.some("timeout", max_runtime.map(|t| format!("{t:?}")));
+    let pause = run.spec.as_ref().and_then(|s| s.pause);
+    view.some("max pause", pause.and_then(words::max_pause));
     view.some("created", run.create_time);
     view.some("started", attempt.start_time);
     view.some("timeout due", run.deadline_time);

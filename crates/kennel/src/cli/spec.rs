@@ -1,7 +1,7 @@
 //! What was typed for `run` and `spawn`, as the contract says it.
 
 use crate::{
-    args::{KindArg, LeaderExitArg, LimitArgs, SpecArgs},
+    args::{KindArg, LeaderExitArg, LimitArgs, OnMaxPauseArg, SpecArgs},
     failure::Failure,
 };
 use kennel_edge::pb;
@@ -42,6 +42,10 @@ pub(crate) fn request(args: SpecArgs) -> Result<pb::SpawnRequest, Failure> {
                 max_runtime: Some(time),
             }),
             limits: limits(args.limits)?,
+            pause: span(args.max_pause, "max pause")?.map(|time| pb::PausePolicy {
+                max_pause: Some(time),
+                on_max_pause: on_max_pause(args.on_max_pause).into(),
+            }),
             on_leader_exit: Some(pb::LeaderExitPolicy {
                 action: leader_exit(args.on_leader_exit).into(),
                 drain_timeout: span(args.drain_timeout, "drain timeout")?,
@@ -84,6 +88,14 @@ fn leader_exit(action: LeaderExitArg) -> pb::LeaderExitAction {
         LeaderExitArg::Stop => pb::LeaderExitAction::Stop,
         LeaderExitArg::Drain => pb::LeaderExitAction::Drain,
         LeaderExitArg::Keep => pb::LeaderExitAction::Keep,
+    }
+}
+
+fn on_max_pause(action: Option<OnMaxPauseArg>) -> pb::OnMaxPause {
+    match action {
+        None => pb::OnMaxPause::Unspecified,
+        Some(OnMaxPauseArg::Resume) => pb::OnMaxPause::Resume,
+        Some(OnMaxPauseArg::Abort) => pb::OnMaxPause::Abort,
     }
 }
 
@@ -186,6 +198,10 @@ mod tests {
             "drain",
             "--drain-timeout",
             "2m",
+            "--max-pause",
+            "3m",
+            "--on-max-pause",
+            "abort",
             "--",
             "ls",
             "-l",
@@ -200,6 +216,9 @@ mod tests {
         let policy = spec.on_leader_exit.expect("it is set");
         assert_eq!(policy.action(), pb::LeaderExitAction::Drain);
         assert_eq!(policy.drain_timeout.map(|t| t.seconds), Some(120));
+        let pause = spec.pause.expect("it is set");
+        assert_eq!(pause.max_pause.map(|t| t.seconds), Some(180));
+        assert_eq!(pause.on_max_pause(), pb::OnMaxPause::Abort);
         let Some(pb::run_spec::Command::Argv(argv)) = spec.command else {
             panic!("no argv");
         };

@@ -1,6 +1,7 @@
 //! What the contract's enums and unions are called in text for people.
 
 use kennel_edge::pb;
+use std::time::Duration;
 
 /// The state as it is typed and shown: `running`.
 pub(crate) fn state(state: pb::RunState) -> String {
@@ -55,6 +56,16 @@ pub(crate) fn exit(exit: &pb::Exit) -> String {
     }
 }
 
+/// How long a pause may last, and what then.
+pub(crate) fn max_pause(policy: pb::PausePolicy) -> Option<String> {
+    let max = Duration::try_from(policy.max_pause?).ok()?;
+    let then = match policy.on_max_pause() {
+        pb::OnMaxPause::Abort => "it is ended",
+        pb::OnMaxPause::Resume | pb::OnMaxPause::Unspecified => "it goes on",
+    };
+    Some(format!("{max:?}, then {then}"))
+}
+
 pub(crate) fn end_reason(reason: &pb::EndReason) -> String {
     use pb::end_reason::Reason;
     match &reason.reason {
@@ -79,6 +90,7 @@ pub(crate) fn end_reason(reason: &pb::EndReason) -> String {
         }
         Some(Reason::DeadlineExceeded(d)) => match d.which() {
             pb::Deadline::MaxRuntime => "it ran longer than it may (max_runtime)".to_owned(),
+            pb::Deadline::MaxPause => "it was paused for longer than it may (max_pause)".to_owned(),
             pb::Deadline::Unspecified => "it took longer than it may".to_owned(),
         },
         Some(Reason::OomKilled(killed)) => oom_killed(killed),

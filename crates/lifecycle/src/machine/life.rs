@@ -2,8 +2,8 @@
 
 use super::{Machine, Turn, stay};
 use crate::{
-    Announcement, Command, Effect, Input, Phase, Refusal, Report, RowState, RunIdentity, Timestamp,
-    phase::PauseStage,
+    Announcement, Command, Effect, Input, Phase, Refusal, Report, ResumeReason, RowState,
+    RunIdentity, Timestamp, phase::PauseStage,
 };
 
 impl Machine {
@@ -60,7 +60,15 @@ impl Machine {
                 ]);
                 stay(Phase::Paused { proc })
             }
-            (Input::Report(Report::NotFrozen), PauseStage::Freezing) => {
+            (Input::Report(Report::PauseExpired), PauseStage::Freezing) => stay(Phase::Pausing {
+                proc,
+                stage: PauseStage::Expired,
+            }),
+            (Input::Report(Report::Frozen), PauseStage::Expired) => {
+                self.effects.push(Effect::Announce(Announcement::Paused));
+                stay(self.resumed(proc, ResumeReason::MaxPause))
+            }
+            (Input::Report(Report::NotFrozen), PauseStage::Freezing | PauseStage::Expired) => {
                 self.effects.push(Effect::RecordState(RowState::Running));
                 stay(Phase::Running { proc })
             }
@@ -83,8 +91,17 @@ impl Machine {
             Input::Command(Command::Admit) => {
                 (Phase::Paused { proc }, Err(Refusal::AlreadyAdmitted))
             }
+            Input::Report(Report::PauseExpired) => stay(self.resumed(proc, ResumeReason::MaxPause)),
             Input::Report(report) => stay(self.heard(now, Phase::Paused { proc }, report)),
         }
+    }
+
+    fn resumed(&mut self, proc: Box<RunIdentity>, why: ResumeReason) -> Phase {
+        self.effects.extend([
+            Effect::Announce(Announcement::Resumed(why)),
+            Effect::RecordState(RowState::Running),
+        ]);
+        Phase::Running { proc }
     }
 
     pub(super) fn resuming(
@@ -103,13 +120,7 @@ impl Machine {
             Input::Command(Command::Admit) => {
                 (Phase::Resuming { proc }, Err(Refusal::AlreadyAdmitted))
             }
-            Input::Report(Report::Thawed) => {
-                self.effects.extend([
-                    Effect::Announce(Announcement::Resumed),
-                    Effect::RecordState(RowState::Running),
-                ]);
-                stay(Phase::Running { proc })
-            }
+            Input::Report(Report::Thawed) => stay(self.resumed(proc, ResumeReason::Asked)),
             Input::Report(report) => stay(self.heard(now, Phase::Resuming { proc }, report)),
         }
     }

@@ -223,6 +223,7 @@ impl Machine {
             | Report::Frozen
             | Report::NotFrozen
             | Report::Thawed
+            | Report::PauseExpired
             | Report::OutcomeRecorded => {}
             Report::DeadlineExceeded { which, grace } => {
                 return self.exceeded(now, phase, which, grace);

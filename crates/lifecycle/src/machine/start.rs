@@ -119,6 +119,7 @@ impl Machine {
             | Report::Frozen
             | Report::NotFrozen
             | Report::Thawed
+            | Report::PauseExpired
             | Report::DeadlineExceeded { .. }
             | Report::OutcomeRecorded => Phase::Gated { proc, stop },
         })

@@ -3,8 +3,8 @@
 use crate::samples::{GRACE, abort, failure, identity, killed_by};
 use kennel_lifecycle::{
     Announcement, Command, Effect, EndReason, Exit, Input, Machine, NeverRan, Outcome, Phase,
-    Proof, Refusal, Report, Row, Signal, StartStage, StopStage, StreamsEnd, Timestamp, TreeVerdict,
-    ladder::StopPlan,
+    Proof, Refusal, Report, ResumeReason, Row, RowState, Signal, StartStage, StopStage, StreamsEnd,
+    Timestamp, TreeVerdict, ladder::StopPlan,
 };
 use std::time::Duration;
 
@@ -317,6 +317,34 @@ fn a_stop_in_the_middle_of_a_pause_does_not_freeze_the_tree_afterwards() {
     assert_eq!(run.report(recorded), []);
     assert_eq!(run.report(Report::Frozen), []);
     assert!(matches!(run.machine.phase(), Phase::Stopping { .. }));
+}
+
+#[test]
+fn a_pause_whose_end_is_heard_before_its_beginning_is_told_in_order() {
+    let mut run = Run::pausing();
+    assert_eq!(run.report(Report::PauseExpired), []);
+    let expected = [
+        Effect::Announce(Announcement::Paused),
+        Effect::Announce(Announcement::Resumed(ResumeReason::MaxPause)),
+        Effect::RecordState(RowState::Running),
+    ];
+    assert_eq!(run.report(Report::Frozen), expected);
+    assert!(matches!(run.machine.phase(), Phase::Running { .. }));
+}
+
+#[test]
+fn a_pause_that_was_ended_by_request_and_by_its_time_is_ended_once() {
+    let mut run = Run::paused();
+    run.command(Command::Resume).unwrap();
+    assert_eq!(run.report(Report::PauseExpired), []);
+    let resumed = Effect::Announce(Announcement::Resumed(ResumeReason::Asked));
+    assert_eq!(run.report(Report::Thawed)[0], resumed);
+    assert_eq!(run.report(Report::PauseExpired), []);
+
+    let mut run = Run::paused();
+    let resumed = Effect::Announce(Announcement::Resumed(ResumeReason::MaxPause));
+    assert_eq!(run.report(Report::PauseExpired)[0], resumed);
+    assert_eq!(run.report(Report::PauseExpired), []);
 }
 
 /// A machine and short words for its inputs; time stands still.

@@ -6,8 +6,8 @@ use crate::{
 };
 use kennel_lifecycle::{
     Announcement, Command, Deadline, Effect, EndReason, Exit, Input, LeaderExit, Leftovers,
-    Machine, Phase, Proof, Refusal, Report, RowState, Signal, StartStage, StopOrder, StopReason,
-    StreamsEnd, Timestamp, TreeVerdict,
+    Machine, Phase, Proof, Refusal, Report, ResumeReason, RowState, Signal, StartStage, StopOrder,
+    StopReason, StreamsEnd, Timestamp, TreeVerdict,
 };
 use proptest::prelude::*;
 use std::{mem::discriminant, time::Duration};
@@ -129,7 +129,14 @@ proptest! {
             let cause = match effect {
                 Effect::Freeze => Report::StateRecorded(RowState::Pausing),
                 Effect::Announce(Announcement::Paused) => Report::Frozen,
-                Effect::Announce(Announcement::Resumed) => Report::Thawed,
+                Effect::Announce(Announcement::Resumed(ResumeReason::Asked)) => Report::Thawed,
+                // Heard before the keeper's word that there was a pause, it waits for that.
+                Effect::Announce(Announcement::Resumed(ResumeReason::MaxPause)) => {
+                    let expired = Input::Report(Report::PauseExpired);
+                    let frozen = inputs[*at] == Input::Report(Report::Frozen);
+                    prop_assert!(inputs[*at] == expired || frozen && inputs[..*at].contains(&expired));
+                    continue;
+                }
                 _ => continue,
             };
             prop_assert_eq!(&inputs[*at], &Input::Report(cause));
@@ -338,6 +345,7 @@ fn report() -> impl Strategy<Value = Report> {
         Just(R::Frozen),
         Just(R::NotFrozen),
         Just(R::Thawed),
+        Just(R::PauseExpired),
         (0u64..100).prop_map(|ms| R::DeadlineExceeded {
             which: Deadline::MaxRuntime,
             grace: Duration::from_millis(ms),

@@ -1,8 +1,8 @@
 //! What may be asked, and what a command finds in its environment.
 
 use kennel_lifecycle::{
-    CpuQuota, EnvMode, Knob, LeaderExit, LimitPowers, Resource, Rlimit, RunKind, RunLimits,
-    RunSpec, Timeouts, UNLIMITED, compose_env, limits,
+    CpuQuota, EnvMode, Knob, LeaderExit, LimitPowers, OnMaxPause, PausePolicy, Resource, Rlimit,
+    RunKind, RunLimits, RunSpec, Timeouts, UNLIMITED, compose_env, limits,
 };
 use std::{collections::BTreeMap, time::Duration};
 
@@ -78,6 +78,10 @@ fn all_that_is_wrong_is_told_together() {
         on_leader_exit: LeaderExit::Drain {
             timeout: Some(Duration::ZERO),
         },
+        pause: PausePolicy {
+            max_pause: Some(Duration::ZERO),
+            on_max_pause: OnMaxPause::Resume,
+        },
     };
     let mut fields: Vec<_> = spec.violations().into_iter().map(|v| v.field).collect();
     fields.sort();
@@ -108,6 +112,7 @@ fn all_that_is_wrong_is_told_together() {
         "spec.limits.rlimits[0]",
         "spec.limits.rlimits[1]",
         "spec.on_leader_exit.drain_timeout",
+        "spec.pause.max_pause",
         "spec.stop.grace",
         "spec.timeouts.max_runtime",
     ];
@@ -382,6 +387,7 @@ fn good() -> RunSpec {
         timeouts: Timeouts::default(),
         limits: RunLimits::default(),
         on_leader_exit: LeaderExit::Stop,
+        pause: PausePolicy::default(),
     }
 }
 

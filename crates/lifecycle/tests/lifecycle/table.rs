@@ -78,6 +78,7 @@ fn paths() -> Vec<(&'static str, Vec<Input>)> {
     let recording_pause = with(&running, &[c(Command::Pause)]);
     let freezing = with(&recording_pause, &[pausing]);
     let paused = with(&freezing, &[r(Report::Frozen)]);
+    let expired = with(&freezing, &[r(Report::PauseExpired)]);
     let recording_stop = with(&running, std::slice::from_ref(&stop));
     let stopping = with(&recording_stop, &[r(Report::StopRecorded)]);
     let draining = with(&running, std::slice::from_ref(&exit));
@@ -122,6 +123,7 @@ fn paths() -> Vec<(&'static str, Vec<Input>)> {
         ("Running", running.clone()),
         ("Pausing, recording", recording_pause),
         ("Pausing, freezing", freezing),
+        ("Pausing, expired", expired),
         ("Paused", paused.clone()),
         ("Resuming", with(&paused, &[c(Command::Resume)])),
         ("Stopping, recording", recording_stop.clone()),
@@ -228,6 +230,7 @@ fn inputs() -> Vec<Input> {
         Report::Frozen,
         Report::NotFrozen,
         Report::Thawed,
+        Report::PauseExpired,
         Report::DeadlineExceeded {
             which: Deadline::MaxRuntime,
             grace: GRACE,

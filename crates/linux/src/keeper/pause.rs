@@ -29,10 +29,10 @@ pub(super) enum Pause {
         give_up_at: u64,
         held: Held,
     },
-    /// Every task was seen stopped.
-    Stopped(Held),
-    /// Somebody could not be continued, and is tried again.
-    LettingGo(Held),
+    /// Every task was seen stopped, for the first time then.
+    Stopped { held: Held, since: u64 },
+    /// Somebody could not be continued, and is tried again; `expired`: since the pause has lasted for as long as it may.
+    LettingGo { held: Held, expired: bool },
 }
 
 impl Pause {
@@ -45,9 +45,9 @@ impl Pause {
         now: u64,
     ) -> io::Result<()> {
         let mut held = match self {
-            Self::Stopped(held) | Self::LettingGo(held) | Self::Stopping { held, .. } => {
-                held.clone()
-            }
+            Self::Stopped { held, .. }
+            | Self::LettingGo { held, .. }
+            | Self::Stopping { held, .. } => held.clone(),
             Self::None => Held::default(),
         };
         held.frozen = tree.cgroup.is_some();
@@ -67,8 +67,16 @@ impl Pause {
     pub(super) fn wake_at(&self, now: u64) -> Option<u64> {
         match self {
             Self::Stopping { .. } => Some(now + LOOK_AGAIN_MS),
-            Self::LettingGo(_) => Some(now + LET_GO_AGAIN_MS),
-            Self::None | Self::Stopped(_) => None,
+            Self::LettingGo { .. } => Some(now + LET_GO_AGAIN_MS),
+            Self::None | Self::Stopped { .. } => None,
+        }
+    }
+
+    /// Since when every task is known to stand still.
+    pub(super) fn stopped_since(&self) -> Option<u64> {
+        match self {
+            Self::Stopped { since, .. } => Some(*since),
+            Self::None | Self::Stopping { .. } | Self::LettingGo { .. } => None,
         }
     }
 
@@ -99,7 +107,7 @@ impl Pause {
         let result = match held.pass(tree, run_dir) {
             Ok(moving) if moving.is_empty() => {
                 let held = std::mem::take(held);
-                *self = Self::Stopped(held);
+                *self = Self::Stopped { held, since: now };
                 return Some((seq, WireSignalResult::Done));
             }
             Ok(_) if now < give_up_at => return None,
@@ -115,21 +123,43 @@ impl Pause {
         let waiting = self.interrupted();
         let held = match std::mem::replace(self, Self::None) {
             Self::None => return (WireSignalResult::Done, None),
-            Self::Stopping { held, .. } | Self::Stopped(held) | Self::LettingGo(held) => held,
+            Self::Stopping { held, .. }
+            | Self::Stopped { held, .. }
+            | Self::LettingGo { held, .. } => held,
         };
         let result = held.let_go(tree);
         if result == WireSignalResult::Done {
             held::remove(run_dir);
         } else {
-            *self = Self::LettingGo(held);
+            *self = Self::LettingGo {
+                held,
+                expired: false,
+            };
         }
         (result, waiting)
     }
 
-    /// Tries again to continue whoever could not be continued.
-    pub(super) fn try_again(&mut self, tree: &Tree, run_dir: &Path) {
-        if let Self::LettingGo(_) = self {
-            self.end(tree, run_dir);
+    /// Ends a pause that has lasted for as long as it may. Gives whether all go on; those who do not are tried again.
+    pub(super) fn expire(&mut self, tree: &Tree, run_dir: &Path) -> bool {
+        self.end(tree, run_dir);
+        match self {
+            Self::LettingGo { expired, .. } => {
+                *expired = true;
+                false
+            }
+            Self::None | Self::Stopping { .. } | Self::Stopped { .. } => true,
+        }
+    }
+
+    /// Tries again to continue whoever could not be continued. Gives whether a pause that has expired is over now.
+    pub(super) fn try_again(&mut self, tree: &Tree, run_dir: &Path) -> bool {
+        match self {
+            Self::LettingGo { expired: true, .. } => self.expire(tree, run_dir),
+            Self::LettingGo { .. } => {
+                self.end(tree, run_dir);
+                false
+            }
+            Self::None | Self::Stopping { .. } | Self::Stopped { .. } => false,
         }
     }
 }

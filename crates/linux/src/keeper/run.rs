@@ -294,11 +294,9 @@ impl Run {
         }
         self.ask_last_will(now);
         self.keep_deadline(now);
+        self.keep_max_pause(now);
         self.look_after_rest(now);
         self.climb(now);
-        if let Some(tree) = &self.tree {
-            self.pause.try_again(tree, &self.private_dir);
-        }
         if self.ladder.is_none() {
             self.go_on_pausing(now);
         }

@@ -6,8 +6,8 @@ use super::{
     mirror::{
         WireCgroup, WireDeadline, WireExit, WireFact, WireFailure, WireHolds, WireHost,
         WireIdentity, WireLeaderExit, WireLeftover, WireLeftovers, WireLimits, WireMemoryKills,
-        WirePlan, WirePolicy, WireProcess, WireProof, WireRecord, WireRlimit, WireShot,
-        WireShotResult, WireStage, WireTarget, WireVerdict,
+        WireOnMaxPause, WirePlan, WirePolicy, WireProcess, WireProof, WireRecord, WireRlimit,
+        WireShot, WireShotResult, WireStage, WireTarget, WireVerdict,
         certificate::{WireScope, WireSender, WireStep, WireStuck, WireStuckProcess},
     },
 };
@@ -39,6 +39,8 @@ fn policy() -> WirePolicy {
         on_leader_exit: WireLeaderExit::Drain {
             timeout_ms: Some(300),
         },
+        max_pause_ms: Some(300),
+        on_max_pause: WireOnMaxPause::Abort,
     }
 }
 
@@ -76,7 +78,7 @@ fn requests_have_these_bytes() {
     };
     check(
         &prepare,
-        "010101e78a8d09022f72011e00882701ac020000000000000000000101ac02",
+        "010101e78a8d09022f72011e00882701ac020000000000000000000101ac0201ac0201",
     );
     let files = WireRlimit {
         resource: super::mirror::limits::WireResource::OpenFiles,

@@ -5,8 +5,8 @@ use crate::client::{Fact, Holds, Shot, ShotResult, SignalResult, SignalTarget};
 use certificate::{WireStep, WireStuck, steps};
 use kennel_lifecycle::{
     CgroupIdentity, Deadline, Exit, HostIdentity, LeaderExit, Leftover, Leftovers, MemoryKills,
-    Policy, ProcessIdentity, Proof, RunIdentity, Signal, StartFailure, StartStage, Timestamp,
-    TreeVerdict,
+    OnMaxPause, PausePolicy, Policy, ProcessIdentity, Proof, RunIdentity, Signal, StartFailure,
+    StartStage, Timestamp, TreeVerdict,
     ladder::{Step, StopPlan},
     recovery::{CgroupSeen, ExitRecord, Host, Observation, Seen},
 };
@@ -121,7 +121,11 @@ mirror_enum!(
 );
 mirror_enum!(
     /// [`Deadline`].
-    WireDeadline = Deadline { MaxRuntime }
+    WireDeadline = Deadline { MaxRuntime, MaxPause }
+);
+mirror_enum!(
+    /// [`OnMaxPause`].
+    WireOnMaxPause = OnMaxPause { Resume, Abort }
 );
 mirror_struct!(
     /// [`MemoryKills`].
@@ -316,6 +320,8 @@ pub(crate) struct WirePolicy {
     pub(crate) max_runtime_ms: Option<u64>,
     pub(crate) limits: WireLimits,
     pub(crate) on_leader_exit: WireLeaderExit,
+    pub(crate) max_pause_ms: Option<u64>,
+    pub(crate) on_max_pause: WireOnMaxPause,
 }
 
 /// [`LeaderExit`], in milliseconds.
@@ -357,6 +363,8 @@ impl From<&Policy> for WirePolicy {
             max_runtime_ms: real.max_runtime.map(millis),
             limits: (&real.limits).into(),
             on_leader_exit: real.on_leader_exit.into(),
+            max_pause_ms: real.pause.max_pause.map(millis),
+            on_max_pause: real.pause.on_max_pause.into(),
         }
     }
 }
@@ -368,6 +376,10 @@ impl From<WirePolicy> for Policy {
             max_runtime: wire.max_runtime_ms.map(Duration::from_millis),
             limits: wire.limits.into(),
             on_leader_exit: wire.on_leader_exit.into(),
+            pause: PausePolicy {
+                max_pause: wire.max_pause_ms.map(Duration::from_millis),
+                on_max_pause: wire.on_max_pause.into(),
+            },
         }
     }
 }
@@ -470,6 +482,7 @@ pub(crate) enum WireFact {
     LeftBehind(WireLeftovers),
     TreeStuck(WireStuck),
     MemoryKills(WireMemoryKills),
+    PauseExpired,
 }
 
 impl From<Fact> for WireFact {
@@ -490,6 +503,7 @@ impl From<Fact> for WireFact {
             Fact::LeaderExited(exit) => Self::LeaderExited(exit.into()),
             Fact::TreeEnded(verdict) => Self::TreeEnded(verdict.into()),
             Fact::DeadlineExceeded(which) => Self::DeadlineExceeded(which.into()),
+            Fact::PauseExpired => Self::PauseExpired,
             Fact::StopStep(step) => Self::StopStep(step.into()),
             Fact::LeftBehind(left) => Self::LeftBehind(left.into()),
             Fact::TreeStuck(stuck) => Self::TreeStuck(stuck.into()),
@@ -518,6 +532,7 @@ impl TryFrom<WireFact> for Fact {
             WireFact::LeaderExited(exit) => Self::LeaderExited(exit.into()),
             WireFact::TreeEnded(verdict) => Self::TreeEnded(verdict.into()),
             WireFact::DeadlineExceeded(which) => Self::DeadlineExceeded(which.into()),
+            WireFact::PauseExpired => Self::PauseExpired,
             WireFact::StopStep(step) => Self::StopStep(step.try_into()?),
             WireFact::LeftBehind(left) => Self::LeftBehind(left.into()),
             WireFact::TreeStuck(stuck) => Self::TreeStuck(stuck.into()),

@@ -53,6 +53,8 @@ const SCENARIOS: &[(&str, i32)] = &[
     ("what_had_stopped_itself_stays_stopped_after_a_pause", 0),
     ("threads_without_their_leader_are_paused_and_signalled", 0),
     ("a_pause_is_written_down_while_it_lasts", 0),
+    ("a_pause_that_lasts_too_long_ends_by_itself", 0),
+    ("a_run_that_is_paused_for_too_long_is_ended", 0),
     ("a_run_that_takes_too_long_is_ended_with_all_its_tree", 0),
     ("time_that_a_run_is_paused_does_not_count", 0),
     ("a_deadline_leaves_a_run_alone_that_is_being_stopped", 0),

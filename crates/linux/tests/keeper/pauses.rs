@@ -4,15 +4,15 @@ use crate::{
     deaths::{self, kill_all, observe},
     fleet::{end, no_process_is_left, start},
     recorded,
-    scenarios::{COUNTERS, counting, counts, kill, state},
+    scenarios::{COUNTERS, counting, counts, empty, kill, state},
     stage::{DEADLINE, Stage, until},
 };
 use kennel_lifecycle::{
-    LeaderExit, RunId, Signal,
+    Deadline, LeaderExit, OnMaxPause, PausePolicy, RunId, Signal,
     ladder::StopPlan,
     recovery::{CgroupSeen, Seen},
 };
-use kennel_linux::client::{KeeperEvent, ShotResult, SignalResult, SignalTarget};
+use kennel_linux::client::{Fact, KeeperEvent, ShotResult, SignalResult, SignalTarget};
 use std::{
     fs,
     io::Write,
@@ -27,6 +27,8 @@ pub(crate) async fn play(name: &str, stage: &mut Stage) {
         "what_had_stopped_itself_stays_stopped_after_a_pause" => stopped_itself(stage).await,
         "threads_without_their_leader_are_paused_and_signalled" => threads(stage).await,
         "a_pause_is_written_down_while_it_lasts" => written_down(stage).await,
+        "a_pause_that_lasts_too_long_ends_by_itself" => expires(stage).await,
+        "a_run_that_is_paused_for_too_long_is_ended" => aborts(stage).await,
         "killed_when_paused" => killed(stage, Moment::Paused).await,
         "killed_while_pausing" => killed(stage, Moment::Pausing).await,
         "killed_while_resuming" => killed(stage, Moment::Resuming).await,
@@ -142,6 +144,50 @@ async fn written_down(stage: &mut Stage) {
     assert_eq!(refused, SignalResult::Failed(libc::ENOENT));
     counting(stage).await;
     stop(stage, run).await;
+}
+
+const MAX_PAUSE: Duration = Duration::from_millis(500);
+
+/// Twice: each pause has the time for itself.
+async fn expires(stage: &mut Stage) {
+    let (run, mut spec) = stage.shell(COUNTERS);
+    spec.policy.pause.max_pause = Some(MAX_PAUSE);
+    stage.start(run, &spec).await;
+    counting(stage).await;
+    for nth in 1..=2 {
+        let began = Instant::now();
+        pause(stage, run).await;
+        let expired = |facts: &[Fact]| facts.iter().filter(|f| **f == Fact::PauseExpired).count();
+        stage.wait(run, |facts| expired(facts) == nth).await;
+        assert!(began.elapsed() >= MAX_PAUSE);
+        assert!(!spec.run_dir.join("held").exists());
+        counting(stage).await;
+    }
+    // One that was resumed in time does not expire later.
+    pause(stage, run).await;
+    resume(stage, run).await;
+    let (other, spec) = stage.shell("sleep 1");
+    stage.start(other, &spec).await;
+    stage.end(other).await;
+    stage.client.stop(run, &StopPlan::abort(Duration::ZERO));
+    let facts = stage.end(run).await;
+    let expired = facts.iter().filter(|f| **f == Fact::PauseExpired);
+    assert_eq!(expired.count(), 2, "{facts:?}");
+}
+
+async fn aborts(stage: &mut Stage) {
+    let (run, mut spec) = stage.shell(COUNTERS);
+    spec.policy.pause = PausePolicy {
+        max_pause: Some(MAX_PAUSE),
+        on_max_pause: OnMaxPause::Abort,
+    };
+    stage.start(run, &spec).await;
+    counting(stage).await;
+    pause(stage, run).await;
+    let facts = stage.end(run).await;
+    let exceeded = Fact::DeadlineExceeded(Deadline::MaxPause);
+    assert_eq!(facts[..2], [Fact::Executed, exceeded], "{facts:?}");
+    assert_eq!(facts.last(), Some(&empty(stage)));
 }
 
 /// When the keeper dies.

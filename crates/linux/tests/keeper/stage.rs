@@ -1,7 +1,7 @@
 //! Keeper and server of a test, and what a scenario has at hand.
 
 use crate::scenarios;
-use kennel_lifecycle::{LeaderExit, Policy, RunId, ladder::StopPlan};
+use kennel_lifecycle::{LeaderExit, PausePolicy, Policy, RunId, ladder::StopPlan};
 use kennel_linux::{
     client::{
         ChildSpec, ClientError, Fact, KeeperClient, KeeperEvent, KeeperEvents, KeeperHello,
@@ -282,6 +282,7 @@ impl Stage {
                 max_runtime: None,
                 limits: kennel_lifecycle::RunLimits::default(),
                 on_leader_exit: LeaderExit::Stop,
+                pause: PausePolicy::default(),
             },
         };
         (run, spec)

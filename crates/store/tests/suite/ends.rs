@@ -87,6 +87,7 @@ fn reasons() -> Vec<EndReason> {
         EndReason::Rebooted,
         EndReason::OrphanTerminated,
         EndReason::DeadlineExceeded(Deadline::MaxRuntime),
+        EndReason::DeadlineExceeded(Deadline::MaxPause),
         EndReason::OomKilled(MemoryKills {
             kills: u64::MAX,
             memory_max: None,

@@ -258,6 +258,7 @@ impl RunTask {
             Fact::Executed => Report::Executed,
             Fact::ExecFailed(failure) => Report::ExecFailed(failure),
             Fact::LeaderExited(exit) => Report::LeaderExited(exit),
+            Fact::PauseExpired => Report::PauseExpired,
             Fact::DeadlineExceeded(which) => Report::DeadlineExceeded {
                 which,
                 grace: self.new.grace,

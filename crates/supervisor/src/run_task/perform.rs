@@ -152,7 +152,7 @@ impl RunTask {
             Announcement::StreamsClosed(_) => self.times.streams_closed = Some(self.at),
             Announcement::TreeEnded(TreeVerdict::Empty(_)) => self.times.tree_empty = Some(self.at),
             Announcement::Paused => self.runtime.pause(self.at),
-            Announcement::Resumed => self.runtime.resume(self.at),
+            Announcement::Resumed(_) => self.runtime.resume(self.at),
             Announcement::Stuck(stuck) => {
                 tracing::warn!(run = %self.run, ?stuck, "SIGKILL does not end them");
             }

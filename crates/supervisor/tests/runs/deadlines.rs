@@ -5,6 +5,7 @@ use crate::{
     world::{Nature, Stage, Temper, call},
 };
 use kennel_lifecycle::{Deadline, EndReason, RunId, RunState, ladder::StopPlan};
+use kennel_linux::client::Fact;
 use kennel_store::Desired;
 use kennel_supervisor::{
     AbortCall, AbortWait, Condition, LifecycleEvent, Payload, Position, RunView, SpawnCall,
@@ -36,7 +37,7 @@ async fn ended(stage: &Stage, run: RunId) -> RunView {
     waited.run
 }
 
-/// The reasons of the stations `stopping` and `ended`.
+/// The reasons of the stations `resumed`, `stopping` and `ended`.
 async fn reasons(stage: &Stage, run: RunId) -> Vec<String> {
     let events = stage.supervisor.events(run, Position::Beginning).await;
     let (_, mut events) = events.unwrap();
@@ -44,7 +45,9 @@ async fn reasons(stage: &Stage, run: RunId) -> Vec<String> {
     while let Some(batch) = events.next(1 << 20).await.unwrap() {
         for event in batch {
             if let Payload::Lifecycle(
-                LifecycleEvent::Stopping { reason, .. } | LifecycleEvent::Ended { reason, .. },
+                LifecycleEvent::Resumed { reason }
+                | LifecycleEvent::Stopping { reason, .. }
+                | LifecycleEvent::Ended { reason, .. },
             ) = event.payload
             {
                 reasons.push(reason);
@@ -104,6 +107,20 @@ async fn an_abort_may_shorten_what_a_deadline_has_begun_and_is_not_its_reason() 
     let reason = EndReason::DeadlineExceeded(Deadline::MaxRuntime);
     assert_eq!(view.outcome.unwrap().reason, reason);
     assert_eq!(stage.plans(run.run).len(), 2);
+}
+
+#[tokio::test]
+async fn a_pause_that_has_expired_is_over_and_says_why() {
+    let (stage, run) = running(Temper::Obeys).await;
+    let paused = stage.supervisor.pause(run.run).await.unwrap();
+    assert_eq!(paused.state, RunState::Paused);
+    stage.world.report(run.run, Fact::PauseExpired);
+    while stage.supervisor.get(run.run).await.unwrap().state != RunState::Running {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    stage.exits(run.run, 0);
+    assert_eq!(ended(&stage, run.run).await.state, RunState::Succeeded);
+    assert_eq!(reasons(&stage, run.run).await, ["max_pause", "exited"]);
 }
 
 #[tokio::test]

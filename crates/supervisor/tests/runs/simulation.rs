@@ -16,8 +16,8 @@ use kennel_lifecycle::{
 use kennel_linux::{
     audit::Whose,
     client::{
-        ChildSpec, ClientError, KeeperEvent, Listing, Look, Prepared, Reaped, Recorded, SecondLook,
-        Shots, SignalResult, SignalTarget, Victim,
+        ChildSpec, ClientError, Fact, KeeperEvent, Listing, Look, Prepared, Reaped, Recorded,
+        SecondLook, Shots, SignalResult, SignalTarget, Victim,
     },
 };
 use kennel_store::{
@@ -269,8 +269,22 @@ impl Kernel for Shaky {
         self.signal().await
     }
 
-    async fn pause(&self, _: RunId) -> Result<SignalResult, ClientError> {
-        self.signal().await
+    async fn pause(&self, run: RunId) -> Result<SignalResult, ClientError> {
+        let result = self.signal().await?;
+        if result == SignalResult::Done && self.dice.percent(30) {
+            let (world, dice) = (Arc::clone(&self.world), self.dice.clone());
+            let expires = async move { world.report(run, Fact::PauseExpired) };
+            // It may be heard before the answer.
+            if dice.percent(50) {
+                expires.await;
+            } else {
+                tokio::spawn(async move {
+                    dice.rest(50).await;
+                    expires.await;
+                });
+            }
+        }
+        Ok(result)
     }
 
     async fn resume(&self, _: RunId) -> Result<SignalResult, ClientError> {

@@ -8,9 +8,9 @@
 use async_trait::async_trait;
 use kennel_lifecycle::{
     CgroupIdentity, Deadline, Exit, HostIdentity, KeeperEpoch, LeaderExit, Leftover, Leftovers,
-    LimitPowers, MemoryKills, NodeId, Outcome, ProcessIdentity, Proof, Resource, RowState, RunId,
-    RunIdentity, RunKind, RunLimits, RunSpec, Signal, StartFailure, StartStage, Timeouts,
-    Timestamp, TreeVerdict,
+    LimitPowers, MemoryKills, NodeId, Outcome, PausePolicy, ProcessIdentity, Proof, Resource,
+    RowState, RunId, RunIdentity, RunKind, RunLimits, RunSpec, Signal, StartFailure, StartStage,
+    Timeouts, Timestamp, TreeVerdict,
     ladder::StopPlan,
     recovery::{CgroupSeen, ExitRecord, Host, Observation, Seen},
 };
@@ -235,7 +235,8 @@ impl World {
         (Arc::new(world), Tidings(tidings))
     }
 
-    fn report(&self, run: RunId, fact: Fact) {
+    /// As the keeper tells it.
+    pub fn report(&self, run: RunId, fact: Fact) {
         let report = KeeperReport {
             run,
             at: Timestamp(1),
@@ -857,6 +858,7 @@ pub fn call(run: Option<RunId>) -> SpawnCall {
             timeouts: Timeouts::default(),
             limits: RunLimits::default(),
             on_leader_exit: LeaderExit::Stop,
+            pause: PausePolicy::default(),
         },
         spec_document: "{}".into(),
         spec_digest: vec![1],

@@ -1,8 +1,8 @@
 //! How long one run may take.
 
 use super::{Run, Stage};
-use crate::{client::Fact, keeper::pause::Pause};
-use kennel_lifecycle::{Countdown, Deadline, ladder::Ladder};
+use crate::client::Fact;
+use kennel_lifecycle::{Countdown, Deadline, OnMaxPause, PausePolicy, ladder::Ladder};
 
 impl Run {
     /// Counts from here on, or goes on counting, unless the run is paused.
@@ -10,9 +10,10 @@ impl Run {
         if self.stage == Stage::Ran
             && let Some(left) = &mut self.max_runtime
         {
-            match self.pause {
-                Pause::Stopped(_) => left.stand(now),
-                Pause::None | Pause::Stopping { .. } | Pause::LettingGo(_) => left.run(now),
+            if self.pause.stopped_since().is_some() {
+                left.stand(now);
+            } else {
+                left.run(now);
             }
         }
     }
@@ -28,7 +29,38 @@ impl Run {
 
     /// When that will be, as things stand.
     pub(super) fn deadline(&self) -> Option<u64> {
-        let left = self.max_runtime.filter(|_| self.ladder.is_none());
-        left.as_ref().and_then(Countdown::over_at)
+        if self.ladder.is_some() {
+            return None;
+        }
+        let runtime = self.max_runtime.as_ref().and_then(Countdown::over_at);
+        [runtime, self.pause_over_at()].into_iter().flatten().min()
+    }
+
+    /// When a pause has lasted for as long as it may, while there is one.
+    fn pause_over_at(&self) -> Option<u64> {
+        let PausePolicy { max_pause, .. } = self.policy.pause;
+        let (since, max) = (self.pause.stopped_since()?, max_pause?);
+        // Nobody is given less than was said.
+        let millis = u64::try_from(max.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX);
+        Some(since.saturating_add(millis))
+    }
+
+    /// Does with a pause that is over what the run's policy says. That all go on is told when they do.
+    pub(super) fn keep_max_pause(&mut self, now: u64) {
+        let Some(tree) = &self.tree else { return };
+        let mut expired = self.pause.try_again(tree, &self.private_dir);
+        let over = self.pause_over_at().is_some_and(|at| now >= at);
+        if over && self.ladder.is_none() {
+            match self.policy.pause.on_max_pause {
+                OnMaxPause::Resume => expired = self.pause.expire(tree, &self.private_dir),
+                OnMaxPause::Abort => {
+                    self.tell(Fact::DeadlineExceeded(Deadline::MaxPause));
+                    self.ladder = Some(Ladder::start(&self.policy.stop, now));
+                }
+            }
+        }
+        if expired {
+            self.tell(Fact::PauseExpired);
+        }
     }
 }

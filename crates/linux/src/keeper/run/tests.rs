@@ -246,6 +246,7 @@ fn new(run_dir: &std::path::Path) -> Run {
             max_runtime: None,
             limits: kennel_lifecycle::RunLimits::default(),
             on_leader_exit: kennel_lifecycle::LeaderExit::Stop,
+            pause: kennel_lifecycle::PausePolicy::default(),
         },
         run_dir: run_dir.to_owned(),
         cgroup: Err("none".into()),
