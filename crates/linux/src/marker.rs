@@ -2,7 +2,7 @@
 
 use crate::procfs;
 use kennel_lifecycle::{Proof, RunId, TreeVerdict};
-use std::{collections::HashMap, fs};
+use std::{collections::HashMap, fs, os::unix::fs::MetadataExt};
 
 /// The variable whose value is the run's id.
 pub(crate) const RUN_ID_VAR: &str = "KENNEL_RUN_ID";
@@ -38,8 +38,16 @@ pub(crate) fn scan() -> HashMap<RunId, Vec<i32>> {
 /// namespace and is orphaned there goes to that namespace's first process: no subreaper of ours hears of its end.
 pub(crate) fn elsewhere(run: RunId) -> Vec<i32> {
     let own = procfs::namespace_depth(std::process::id().cast_signed());
+    let namespace = |pid: &dyn std::fmt::Display| {
+        fs::metadata(format!("/proc/{pid}/ns/pid")).map(|meta| meta.ino())
+    };
+    let here = namespace(&"self").ok();
+    // Each run asks this at its end, so the quick question comes first: an environment is read from the memory of its
+    // process, and whoever changes that memory has to be waited for.
+    let may_be_below = |pid: &i32| namespace(pid).ok().is_none_or(|there| Some(there) != here);
     let pids = procfs::all_pids().unwrap_or_default();
     pids.into_iter()
+        .filter(may_be_below)
         .filter(|pid| of(*pid) == Some(run) && procfs::namespace_depth(*pid) > own)
         .take(ELSEWHERE_MAX)
         .collect()
