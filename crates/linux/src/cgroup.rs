@@ -1,6 +1,6 @@
 //! Control groups (v2): where ours are, one fresh directory per run, freeze and kill.
 
-use kennel_lifecycle::{CgroupIdentity, NodeId};
+use kennel_lifecycle::{CgroupIdentity, NodeId, Proof, TreeVerdict};
 use nix::{
     errno::Errno,
     fcntl::{OFlag, openat},
@@ -152,6 +152,17 @@ pub(crate) fn is_populated(group: &CgroupIdentity) -> io::Result<bool> {
     Ok(event(group, "populated")?.unwrap_or(false))
 }
 
+/// What it says of a tree below whose shim nobody is left; `None`: somebody is in it. One that cannot be read says nothing.
+pub(crate) fn verdict(group: &CgroupIdentity) -> Option<TreeVerdict> {
+    match is_populated(group) {
+        Ok(true) => None,
+        Ok(false) => Some(TreeVerdict::Empty(Proof::CgroupAndEchild)),
+        Err(error) => Some(TreeVerdict::Unverified(format!(
+            "nobody is left below the shim, and the control group cannot be read: {error}"
+        ))),
+    }
+}
+
 /// Whether every task in it is seen frozen.
 pub(crate) fn is_frozen(group: &CgroupIdentity) -> io::Result<bool> {
     Ok(event(group, "frozen")?.unwrap_or(false))
@@ -228,4 +239,29 @@ pub(crate) fn remove_empty(dir: &Path) -> bool {
 /// Whether a freeze has been asked for.
 pub(crate) fn read_freeze(group: &CgroupIdentity) -> bool {
     matches!(read(group, "cgroup.freeze"), Ok(Some(text)) if text.trim() == "1")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_group_that_cannot_be_read_is_not_called_empty() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let group = identify(dir.path()).expect("it is there");
+        let events = dir.path().join("cgroup.events");
+        fs::write(&events, "populated 1\nfrozen 0\n").expect("a file");
+        assert_eq!(verdict(&group), None);
+        fs::write(&events, "populated 0\nfrozen 0\n").expect("a file");
+        let empty = Some(TreeVerdict::Empty(Proof::CgroupAndEchild));
+        assert_eq!(verdict(&group), empty);
+        // Any error but that of a directory that is gone.
+        fs::remove_file(&events).expect("it goes");
+        fs::create_dir(&events).expect("a directory");
+        let unread = verdict(&group);
+        assert!(
+            matches!(unread, Some(TreeVerdict::Unverified(_))),
+            "{unread:?}"
+        );
+    }
 }

@@ -23,8 +23,8 @@ use crate::{
     },
 };
 use kennel_lifecycle::{
-    Exit, LeaderExit, Policy, Proof, Rlimit, RunId, Signal, SignalScope, SignalSender,
-    StartFailure, StartStage, StopStep, TreeVerdict, ladder::Ladder, recovery::ExitRecord,
+    Exit, LeaderExit, Policy, Rlimit, RunId, Signal, SignalScope, SignalSender, StartFailure,
+    StartStage, StopStep, TreeVerdict, ladder::Ladder, recovery::ExitRecord,
 };
 use nix::errno::Errno;
 use std::{
@@ -457,7 +457,12 @@ impl Work {
         let Some(group) = self.tree.cgroup.clone() else {
             return true;
         };
-        if cgroup::is_populated(&group).unwrap_or(false) {
+        if let Some(verdict) = cgroup::verdict(&group) {
+            if !self.record.never_ran {
+                self.record.census = Some(clock::wall());
+                self.record.tree = Some(verdict);
+            }
+        } else {
             let survived = self
                 .killing_since
                 .is_some_and(|since| now >= since + SURVIVORS_AFTER_MS);
@@ -477,9 +482,6 @@ impl Work {
             let mut left = cgroup::members(&group);
             left.truncate(PIDS_MAX);
             self.record.tree = Some(TreeVerdict::Survivors(left));
-        } else if !self.record.never_ran {
-            self.record.census = Some(clock::wall());
-            self.record.tree = Some(TreeVerdict::Empty(Proof::CgroupAndEchild));
         }
         self.write_record();
         if cgroup::remove(&group) {
