@@ -9,7 +9,11 @@ mod host;
 pub use describe::{Described, describe, still_empty};
 pub use host::{Belongings, belongings};
 
-use crate::{cgroup, marker, pidfd::PidFd, procfs};
+use crate::{
+    cgroup, marker,
+    pidfd::PidFd,
+    procfs::{self, Stat},
+};
 use groups::Groups;
 use kennel_lifecycle::{
     CgroupIdentity, NodeId, ProcessIdentity, RunId,
@@ -51,11 +55,11 @@ pub struct Scan {
 /// What could not be looked at.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Unseen {
-    /// Processes whose environment this user may not read. The keeper, the server and their shims are not counted.
+    /// Processes whose environment could not be read, as a rule since this user may not. The keeper, the server and their shims are not counted.
     pub environs: u32,
     /// Environments that are longer than what is searched.
     pub long_environs: u32,
-    /// Processes beyond [`PROCESSES_MAX`].
+    /// Processes beyond [`PROCESSES_MAX`], and those of which nothing could be read.
     pub processes: u32,
     /// Why the processes of other users are not shown.
     pub proc_hidden: Option<String>,
@@ -80,14 +84,20 @@ pub fn scan(whose: &Whose) -> io::Result<Scan> {
     };
     pids.truncate(PROCESSES_MAX);
     for pid in pids {
-        if let Some((seen, environ)) = look_at(pid, &groups) {
-            match environ {
-                Environ::Read(_) => {}
-                Environ::Long => scan.unseen.long_environs += 1,
-                Environ::Refused => scan.unseen.environs += 1,
+        let (seen, environ) = match look_at(pid, &groups) {
+            Ok(Some(found)) => found,
+            Ok(None) => continue,
+            Err(_) => {
+                scan.unseen.processes = scan.unseen.processes.saturating_add(1);
+                continue;
             }
-            scan.processes.push(seen);
+        };
+        match environ {
+            Environ::Read(_) => {}
+            Environ::Long => scan.unseen.long_environs += 1,
+            Environ::Refused => scan.unseen.environs += 1,
         }
+        scan.processes.push(seen);
     }
     Ok(scan)
 }
@@ -114,7 +124,7 @@ pub fn marked() -> Vec<Marked> {
     let pids = procfs::all_pids().unwrap_or_default().into_iter();
     let looked = pids
         .take(PROCESSES_MAX)
-        .filter_map(|pid| look_at(pid, &groups));
+        .filter_map(|pid| look_at(pid, &groups).ok().flatten());
     let marked = looked.filter_map(|(seen, _)| {
         let described = describe(&[seen.identity]).pop().flatten()?;
         Some(Marked {
@@ -134,9 +144,25 @@ enum Environ {
     Refused,
 }
 
+/// Whether an error says that the process is not there any more. Any other says nothing of it.
+fn is_gone(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH))
+}
+
+/// What /proc says of it; `None` where it is gone.
+fn stat(pid: i32) -> io::Result<Option<Stat>> {
+    match procfs::stat(pid) {
+        Ok(stat) => Ok(Some(stat)),
+        Err(error) if is_gone(&error) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
 /// Everything about one process; `None` where it has gone meanwhile or is a thread of the kernel.
-fn look_at(pid: i32, groups: &Groups) -> Option<(Seen, Environ)> {
-    let before = procfs::stat(pid).ok().filter(|s| !s.is_kernel_thread)?;
+fn look_at(pid: i32, groups: &Groups) -> io::Result<Option<(Seen, Environ)>> {
+    let Some(before) = stat(pid)?.filter(|stat| !stat.is_kernel_thread) else {
+        return Ok(None);
+    };
     let cgroup = groups.of(pid).and_then(|group| in_group(pid, group));
     let environ = if before.is_dead() {
         Environ::Read(None)
@@ -145,10 +171,9 @@ fn look_at(pid: i32, groups: &Groups) -> Option<(Seen, Environ)> {
     };
     let handle = PidFd::open(pid).ok().and_then(|fd| fd.handle());
     // The same after all was read as before, so nothing of it is another's.
-    let after = procfs::stat(pid).ok()?;
-    if after.start_ticks != before.start_ticks {
-        return None;
-    }
+    let Some(after) = stat(pid)?.filter(|after| after.start_ticks == before.start_ticks) else {
+        return Ok(None);
+    };
     let marker = match environ {
         Environ::Read(marker) => marker,
         Environ::Long | Environ::Refused => None,
@@ -166,7 +191,7 @@ fn look_at(pid: i32, groups: &Groups) -> Option<(Seen, Environ)> {
         cgroup,
         marker,
     };
-    Some((seen, environ))
+    Ok(Some((seen, environ)))
 }
 
 /// Who was read as a member may have ended since, and its number be another's.
@@ -184,15 +209,25 @@ fn environ(pid: i32) -> Environ {
             None if bytes.len() as u64 == ENVIRON_BYTES_MAX => Environ::Long,
             found => Environ::Read(found),
         },
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Environ::Refused,
         // It has ended.
-        Err(_) => Environ::Read(None),
+        Err(error) if is_gone(&error) => Environ::Read(None),
+        Err(_) => Environ::Refused,
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_who_is_not_there_is_gone() {
+        let error = io::Error::from_raw_os_error;
+        assert!([libc::ENOENT, libc::ESRCH].map(error).iter().all(is_gone));
+        let unread = [libc::EMFILE, libc::ENFILE, libc::ENOMEM, libc::EACCES];
+        assert!(!unread.map(error).iter().any(is_gone));
+        // Nobody has such a number.
+        assert!(matches!(look_at(i32::MAX, &Groups::default()), Ok(None)));
+    }
 
     #[test]
     fn a_child_with_a_marker_is_seen_with_it_and_nothing_else_is_made_of_it() {

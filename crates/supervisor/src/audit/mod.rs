@@ -85,11 +85,11 @@ pub enum Unverified {
     StoreAway(String),
     /// There are more rows than are compared.
     RowsCut,
-    /// Environments of so many processes may not be read by this server's user.
+    /// Environments of so many processes could not be read, as a rule since this server's user may not.
     Environs(u32),
     /// So many environments are longer than what is searched.
     LongEnvirons(u32),
-    /// So many processes more than are looked at.
+    /// So many processes were not looked at: more than there is room for, or nothing could be read of them.
     Processes(u32),
     /// /proc hides the processes of other users: its mount option.
     ProcHidden(String),
