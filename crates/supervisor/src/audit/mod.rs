@@ -18,10 +18,13 @@ use kennel_linux::{
     client::{Look, SocketSeen},
 };
 use std::{collections::HashMap, time::Duration};
+use tokio::time::{self, Instant};
 
-/// Between two looks at what may only be on its way out: a child that is about to be reaped, a directory that is about
-/// to be removed.
-const SETTLE: Duration = Duration::from_millis(200);
+/// How long what may only be on its way out is looked at again: a child that is about to be reaped, a directory that is
+/// about to be removed.
+const SETTLE: Duration = Duration::from_secs(1);
+/// Between two such looks.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 /// What an audit gives.
 #[derive(Clone, Debug)]
@@ -132,35 +135,34 @@ impl Supervisor {
         })
     }
 
-    /// Looks again, and keeps what is still there.
+    /// Looks again, until nothing is there that may only be on its way out or the time for that is over; keeps what is
+    /// still there.
     async fn settle(
         &self,
-        mut findings: Vec<Finding>,
-        directories: Vec<(RunId, CgroupIdentity)>,
+        findings: Vec<Finding>,
+        mut directories: Vec<(RunId, CgroupIdentity)>,
         labels: &HashMap<RunId, Labels>,
     ) -> Result<(Vec<AuditFinding>, Vec<(RunId, CgroupIdentity)>), CallError> {
-        if findings.is_empty() && directories.is_empty() {
-            return Ok(Default::default());
+        let mut found: Vec<AuditFinding> = Vec::new();
+        let mut open = findings;
+        let until = Instant::now() + SETTLE;
+        while !open.is_empty() || !directories.is_empty() {
+            let processes = open.iter().map(|f| f.process).collect();
+            let looking = self.shared.kernel.look_again(processes, directories);
+            let again = looking.await.map_err(|e| keeper_fault(&e))?;
+            let both = open.drain(..).zip(again.processes);
+            found = both
+                .filter_map(|(finding, described)| still_there(finding, described?, labels))
+                .collect();
+            directories = again.directories;
+            let passing = found.iter().any(|found| is_passing(&found.finding));
+            if (!passing && directories.is_empty()) || Instant::now() >= until {
+                break;
+            }
+            open = found.drain(..).map(|found| found.finding).collect();
+            time::sleep(LOOK_AGAIN).await;
         }
-        let passing = |f: &Finding| matches!(f.evidence, Evidence::Zombie | Evidence::Shim);
-        if findings.iter().any(passing) || !directories.is_empty() {
-            tokio::time::sleep(SETTLE).await;
-        }
-        let processes = findings.iter().map(|f| f.process).collect();
-        let looking = self.shared.kernel.look_again(processes, directories);
-        let again = looking.await.map_err(|e| keeper_fault(&e))?;
-        let both = findings.drain(..).zip(again.processes);
-        let there = both.filter_map(|(finding, described)| {
-            let described = described?;
-            // Who has ended since takes no more than its parent's wait.
-            let ended = matches!(described.state, 'Z' | 'X');
-            (!ended || finding.evidence == Evidence::Zombie).then(|| AuditFinding {
-                labels: finding.run.and_then(|run| labels.get(&run).cloned()),
-                finding,
-                described,
-            })
-        });
-        Ok((there.collect(), again.directories))
+        Ok((found, directories))
     }
 
     fn service_seen(&self, look: &Look, compiled: &Compiled) -> ServiceSeen {
@@ -206,4 +208,22 @@ impl Audit {
     fn labels_of(&self, run: RunId) -> Option<&Labels> {
         self.labels.get(&run)
     }
+}
+
+fn is_passing(finding: &Finding) -> bool {
+    matches!(finding.evidence, Evidence::Zombie | Evidence::Shim)
+}
+
+/// Who has ended since takes no more than its parent's wait.
+fn still_there(
+    finding: Finding,
+    described: Described,
+    labels: &HashMap<RunId, Labels>,
+) -> Option<AuditFinding> {
+    let ended = matches!(described.state, 'Z' | 'X');
+    (!ended || finding.evidence == Evidence::Zombie).then(|| AuditFinding {
+        labels: finding.run.and_then(|run| labels.get(&run).cloned()),
+        finding,
+        described,
+    })
 }
