@@ -1,17 +1,35 @@
-//! What SIGKILL does not end: a process whose tracer does not let go of it stays in the process table.
+//! What SIGKILL does not end: a process whose tracer does not let go of it, one that became root under a server without
+//! privilege, one that is frozen where no signal reaches it.
 
 use crate::with_and_without_cgroup;
 use kennel_edge::pb::{self, AbortWait, RunState, tree_verdict::Verdict};
 use kennel_tests::{
-    Client, Footprint, Kennel, Options, PATIENCE, RunExt, SHUTDOWN_LIMIT, SpecExt,
-    eventually_async, must, programs, sh,
+    Client, Footprint, Kennel, Options, PATIENCE, RunExt, SHUTDOWN_LIMIT, SpecExt, eventually,
+    eventually_async,
+    kennel::{User, kill_exactly, reap_orphans},
+    must,
+    procfs::Proc,
+    programs, sh,
 };
-use nix::{sys::ptrace, unistd::Pid};
-use std::{sync::mpsc, thread, time::Duration};
+use nix::{
+    mount::{MsFlags, mount, umount},
+    sys::{ptrace, signal::Signal},
+    unistd::Pid,
+};
+use std::{
+    fs,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+    sync::mpsc,
+    thread,
+    time::Duration,
+};
 
 with_and_without_cgroup!(
     a_run_that_sigkill_does_not_end_is_not_over,
     a_stuck_run_does_not_hold_up_the_end_of_the_service,
+    starts_go_on_watching_what_is_stuck_and_close_it_when_it_is_gone,
+    a_process_that_no_signal_reaches_is_watched_over_a_crash,
 );
 
 async fn a_run_that_sigkill_does_not_end_is_not_over(options: Options) {
@@ -66,6 +84,129 @@ async fn a_stuck_run_does_not_hold_up_the_end_of_the_service(options: Options) {
     assert!(run.tree_is_empty(), "{run:?}");
 }
 
+async fn starts_go_on_watching_what_is_stuck_and_close_it_when_it_is_gone(options: Options) {
+    let mut kennel = Kennel::start(options).await;
+    let (run, tracer) = stuck(&mut kennel.client().await).await;
+    let print = Footprint::of_run(&run);
+
+    kennel.kill_service_after(|| {});
+    // It serves although the run is stuck.
+    kennel.restart().await;
+    let again = told_stuck(&mut kennel.client().await, &run.run_id).await;
+    assert_eq!(pids(&again), [run.attempt().pid]);
+    assert_eq!(again.state(), RunState::Stopping, "{again:?}");
+    assert_eq!((&again.end_reason, &again.end_time), (&None, &None));
+
+    let status = kennel.terminate(SHUTDOWN_LIMIT).await;
+    assert_eq!(status.code(), Some(1), "{}", kennel.log());
+    kennel.restart().await;
+    let mut client = kennel.client().await;
+    told_stuck(&mut client, &run.run_id).await;
+    tracer.let_go();
+    let run = must("wait", client.ended(&run.run_id).await);
+    assert_eq!(run.state(), RunState::Lost, "{run:?}");
+    assert_eq!(run.signal().as_deref(), Some("SIGKILL"), "{run:?}");
+    assert!(run.tree_is_empty(), "{run:?}");
+    print.assert_nothing_left();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_process_that_the_kernel_does_not_let_us_kill_is_watched_over_a_crash() {
+    let options = Options {
+        user: User::Nobody,
+        ..Options::default()
+    };
+    let mut kennel = Kennel::start(options).await;
+    let mut client = kennel.client().await;
+    let setpriv = kennel.scratch().join("setpriv");
+    fs::copy("/usr/bin/setpriv", &setpriv).expect("util-linux is installed");
+    fs::set_permissions(&setpriv, fs::Permissions::from_mode(0o4755)).expect("own file");
+    let script = format!(
+        "trap '' TERM; exec {} --reuid 0 --regid 0 --clear-groups sleep 300",
+        setpriv.display()
+    );
+    let spec = sh(&script).grace(Duration::from_millis(100));
+    let run = must("spawn", client.spawn(spec).await);
+    let leader = eventually("it has become root", PATIENCE, || {
+        let proc = Proc::read(run.attempt().pid)?;
+        let status = fs::read_to_string(format!("/proc/{}/status", proc.pid)).ok()?;
+        let is_root = status.contains("\nUid:\t0\t0\t0\t0\n");
+        (is_root && proc.cmdline().contains(&"300".to_owned())).then_some(proc)
+    })
+    .await;
+    let asked = client.abort_with(&run.run_id, None, AbortWait::None).await;
+    must("abort", asked);
+    let told = told_stuck(&mut client, &run.run_id).await;
+    assert_eq!(pids(&told), [leader.pid]);
+    assert!(whys(&told)[0].contains("refused"), "{told:?}");
+    assert!(whys(&told)[0].contains("uid 0"), "{told:?}");
+
+    kennel.kill_service_after(|| {});
+    kennel.restart().await;
+    let mut client = kennel.client().await;
+    let told = told_stuck(&mut client, &run.run_id).await;
+    assert_eq!(pids(&told), [leader.pid]);
+    assert!(whys(&told)[0].contains("refused"), "{told:?}");
+    assert_eq!(told.state(), RunState::Stopping, "{told:?}");
+
+    assert!(leader.is_alive());
+    kill_exactly(&leader, Signal::SIGKILL);
+    let run = must("wait", client.ended(&run.run_id).await);
+    assert_eq!(run.state(), RunState::Lost, "{run:?}");
+    assert!(run.tree_is_empty(), "by its shim's word: {run:?}");
+}
+
+async fn a_process_that_no_signal_reaches_is_watched_over_a_crash(options: Options) {
+    let mut kennel = Kennel::start(options).await;
+    let freezer = match Freezer::make(kennel.scratch()) {
+        Ok(freezer) => freezer,
+        Err(why) => {
+            eprintln!(
+                "this host has no cgroup v1 freezer ({why}): state D is proven by \
+                 stuck.rs::each_reason_is_told_as_the_kernel_shows_it alone"
+            );
+            return;
+        }
+    };
+    let mut client = kennel.client().await;
+    let script = format!("trap '' TERM; exec {} sleep", programs::naughty().display());
+    let spec = sh(&script).grace(Duration::from_millis(100));
+    let run = must("spawn", client.spawn(spec).await);
+    client.hear_up(&run.run_id).await;
+    let print = Footprint::of_run(&run);
+    let pid = run.attempt().pid;
+    freezer.freeze(pid);
+    let asked = client.abort_with(&run.run_id, None, AbortWait::None).await;
+    must("abort", asked);
+    let told = told_stuck(&mut client, &run.run_id).await;
+    assert_eq!(pids(&told), [pid]);
+    assert!(whys(&told)[0].contains("no signal reaches it"), "{told:?}");
+
+    let shims = kennel.shims();
+    kennel.kill_service_after(|| {
+        for shim in &shims {
+            kill_exactly(shim, Signal::SIGKILL);
+        }
+    });
+    kennel.restart().await;
+    let mut client = kennel.client().await;
+    let told = told_stuck(&mut client, &run.run_id).await;
+    assert_eq!(pids(&told), [pid]);
+    assert!(whys(&told)[0].contains("no signal reaches it"), "{told:?}");
+
+    freezer.thaw();
+    let run = must("wait", client.ended(&run.run_id).await);
+    assert_eq!(run.state(), RunState::Lost, "{run:?}");
+    let identity = run.attempt().identity.as_ref();
+    let has_cgroup = identity.is_some_and(|i| i.cgroup_path.is_some());
+    assert_eq!(run.tree_is_empty(), has_cgroup, "{run:?}");
+    eventually("nothing is left", PATIENCE, || {
+        reap_orphans();
+        print.count().is_empty().then_some(())
+    })
+    .await;
+}
+
 /// A run that was aborted and does not end, as long as its tracer lives.
 async fn stuck(client: &mut Client) -> (pb::Run, Tracer) {
     let script = format!(
@@ -78,17 +219,91 @@ async fn stuck(client: &mut Client) -> (pb::Run, Tracer) {
     let tracer = Tracer::of(run.attempt().pid);
     let asked = client.abort_with(&run.run_id, None, AbortWait::None).await;
     must("abort", asked);
-    let id = run.run_id.clone();
-    let client = client.clone();
-    let run = eventually_async("it is told to be stuck", PATIENCE, || {
-        let (mut client, id) = (client.clone(), id.clone());
+    (told_stuck(client, &run.run_id).await, tracer)
+}
+
+async fn told_stuck(client: &mut Client, run_id: &str) -> pb::Run {
+    eventually_async("it is told to be stuck", PATIENCE, || {
+        let (mut client, id) = (client.clone(), run_id.to_owned());
         async move {
             let run = must("get", client.get(&id).await);
-            run.tree_verdict.is_some().then_some(run)
+            (!processes(&run).is_empty()).then_some(run)
         }
     })
-    .await;
-    (run, tracer)
+    .await
+}
+
+fn processes(run: &pb::Run) -> Vec<pb::StuckProcess> {
+    match run.tree_verdict.clone().and_then(|v| v.verdict) {
+        Some(Verdict::Stuck(stuck)) => stuck.processes,
+        None => Vec::new(),
+        other => panic!("{other:?}: {run:?}"),
+    }
+}
+
+fn pids(run: &pb::Run) -> Vec<i32> {
+    processes(run).iter().map(|p| p.pid).collect()
+}
+
+fn whys(run: &pb::Run) -> Vec<String> {
+    processes(run).into_iter().map(|p| p.why).collect()
+}
+
+/// A directory of a cgroup v1 freezer. Who is frozen there is in state D, and SIGKILL waits until it is thawed.
+struct Freezer {
+    dir: PathBuf,
+    mounted: Option<PathBuf>,
+}
+
+impl Freezer {
+    /// Where the host has mounted one, or mounted for this test.
+    fn make(scratch: &Path) -> Result<Self, String> {
+        let mounts = fs::read_to_string("/proc/self/mounts").map_err(|e| e.to_string())?;
+        let is_freezer = |words: &Vec<&str>| {
+            words.get(2) == Some(&"cgroup") && words[3].split(',').any(|option| option == "freezer")
+        };
+        let mut mounts = mounts.lines().map(|line| line.split(' ').collect());
+        let (base, mounted) = if let Some(words) = mounts.find(is_freezer) {
+            (PathBuf::from(words[1]), None)
+        } else {
+            let base = scratch.join("freezer");
+            fs::create_dir(&base).map_err(|e| e.to_string())?;
+            let (kind, none) = (Some("cgroup"), MsFlags::empty());
+            mount(Some("none"), &base, kind, none, Some("freezer"))
+                .map_err(|e| format!("mount: {e}"))?;
+            (base.clone(), Some(base))
+        };
+        let dir = base.join(format!("kennel-test-{}", std::process::id()));
+        let this = Self { dir, mounted };
+        fs::create_dir(&this.dir).map_err(|e| format!("{}: {e}", this.dir.display()))?;
+        Ok(this)
+    }
+
+    fn freeze(&self, pid: i32) {
+        fs::write(self.dir.join("cgroup.procs"), pid.to_string())
+            .expect("root moves whom it likes");
+        fs::write(self.dir.join("freezer.state"), "FROZEN").expect("own directory");
+    }
+
+    fn thaw(&self) {
+        fs::write(self.dir.join("freezer.state"), "THAWED").expect("own directory");
+    }
+}
+
+impl Drop for Freezer {
+    fn drop(&mut self) {
+        let _ = fs::write(self.dir.join("freezer.state"), "THAWED");
+        // A dead task leaves its directory a moment after its end.
+        for _ in 0..1000 {
+            if fs::remove_dir(&self.dir).is_ok() || !self.dir.exists() {
+                break;
+            }
+            thread::sleep(Duration::from_millis(2));
+        }
+        if let Some(base) = &self.mounted {
+            let _ = umount(base);
+        }
+    }
 }
 
 /// A thread that traces a process. The process can end, but not go, until the thread ends.

@@ -3,8 +3,8 @@
 //! Observation is three-valued: the same process, gone, or unknown. Unknown never leads to a signal.
 
 use crate::{
-    EndReason, Exit, Leftovers, Outcome, Proof, StopCertificate, StopStep, StreamsEnd, Timestamp,
-    TreeVerdict,
+    EndReason, Exit, Leftovers, Outcome, Proof, StopCertificate, StopStep, StreamsEnd, Stuck,
+    Timestamp, TreeVerdict,
 };
 
 /// Whether the process that was recorded is there.
@@ -58,8 +58,22 @@ pub struct Observation {
     pub hints: Vec<i32>,
     /// The rounds of signals by which this start has ended living members, in order.
     pub steps: Vec<StopStep>,
+    /// Certain members of the run, and its shim, that SIGKILL of this start has not ended.
+    pub stuck: Stuck,
     /// When this was seen.
     pub at: Timestamp,
+}
+
+impl Observation {
+    /// Whether somebody is there who is certainly of the run, or its shim.
+    #[must_use]
+    pub fn somebody_is_left(&self) -> bool {
+        self.shim == Seen::Same
+            || self.command == Seen::Same
+            || self.cgroup == CgroupSeen::Populated
+            || !self.held.is_empty()
+            || !self.stuck.is_empty()
+    }
 }
 
 /// A shim's last will.
@@ -93,6 +107,9 @@ pub enum Decision {
     AwaitShim,
     /// Somebody of the run is alive, and is certainly of the run: end it, then look again.
     Terminate,
+    /// SIGKILL of this start has not ended somebody who is certainly of the run: look and kill again later, for as long as
+    /// that takes.
+    Watch(Stuck),
     /// Nobody is left, or nobody can be named: write this.
     Close(Outcome),
 }
@@ -127,10 +144,13 @@ pub fn decide(seen: &Observation, before: Before) -> Decision {
     if seen.shim == Seen::Same && !terminated {
         return Decision::AwaitShim;
     }
-    let alive =
-        seen.command == Seen::Same || seen.cgroup == CgroupSeen::Populated || !seen.held.is_empty();
-    if alive && !terminated {
-        return Decision::Terminate;
+    // INVARIANT: no run is called ended while somebody lives who is certainly of it, or its shim.
+    if seen.somebody_is_left() {
+        return if terminated {
+            Decision::Watch(seen.stuck.clone())
+        } else {
+            Decision::Terminate
+        };
     }
     let reason = if terminated {
         EndReason::OrphanTerminated
@@ -169,17 +189,6 @@ fn kept(record: Option<&ExitRecord>) -> Option<Leftovers> {
 }
 
 fn tree_verdict(seen: &Observation) -> TreeVerdict {
-    if seen.command == Seen::Same && seen.hints.is_empty() {
-        return TreeVerdict::Unverified("the recorded process is still alive".into());
-    }
-    if seen.command == Seen::Same {
-        return TreeVerdict::Survivors(seen.hints.clone());
-    }
-    if !seen.held.is_empty() {
-        let mut left = seen.held.clone();
-        left.extend(seen.hints.iter().filter(|pid| !seen.held.contains(pid)));
-        return TreeVerdict::Survivors(left);
-    }
     let proven = seen.exit_record.as_ref().and_then(|r| r.tree.clone());
     match (proven, seen.cgroup) {
         (Some(TreeVerdict::Empty(_)), CgroupSeen::Empty) => {
@@ -191,9 +200,6 @@ fn tree_verdict(seen: &Observation) -> TreeVerdict {
         ) => verdict,
         // An empty group does not see who, as root, has left it; without a shim's word a hint is reason enough to doubt.
         (_, CgroupSeen::Empty) if seen.hints.is_empty() => TreeVerdict::Empty(Proof::Cgroup),
-        (_, CgroupSeen::Populated) if seen.hints.is_empty() => {
-            TreeVerdict::Unverified("the control group is still populated".into())
-        }
         (_, _) if !seen.hints.is_empty() => TreeVerdict::Survivors(seen.hints.clone()),
         (_, _) if seen.command == Seen::Unknown => TreeVerdict::Unverified(
             "the recorded process could not be told from a stranger, so nothing was signalled"

@@ -23,6 +23,12 @@ pub struct StuckProcess {
 }
 
 impl Stuck {
+    /// Whether there is nobody.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.processes.is_empty() && self.unlisted == 0
+    }
+
     /// Whether both name the same processes, whatever is said of them.
     #[must_use]
     pub fn names_the_same(&self, other: &Self) -> bool {

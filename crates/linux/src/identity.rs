@@ -59,11 +59,7 @@ impl Found {
 
 /// Looks for a process that was recorded on this host.
 pub(crate) fn find(recorded: &ProcessIdentity) -> Found {
-    let found = match recorded.pidfs_handle {
-        Some(handle) => PidFd::open_handle(handle),
-        None => find_by_start(recorded.pid, recorded.start_ticks, Some(recorded.sid)),
-    };
-    found_or_not(found)
+    found_or_not(look_up(recorded))
 }
 
 /// The same for a process that may have left its session since.
@@ -80,6 +76,18 @@ fn found_or_not(found: io::Result<Option<PidFd>>) -> Found {
         Ok(Some(fd)) => Found::Same(fd),
         Ok(None) => Found::Gone,
         Err(_) => Found::Unknown,
+    }
+}
+
+/// The same, whether it has ended or not, until it is reaped.
+pub(crate) fn find_unreaped(recorded: &ProcessIdentity) -> Option<PidFd> {
+    look_up(recorded).ok()?.filter(PidFd::is_unreaped)
+}
+
+fn look_up(recorded: &ProcessIdentity) -> io::Result<Option<PidFd>> {
+    match recorded.pidfs_handle {
+        Some(handle) => PidFd::open_handle(handle),
+        None => find_by_start(recorded.pid, recorded.start_ticks, Some(recorded.sid)),
     }
 }
 

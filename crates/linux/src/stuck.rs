@@ -1,6 +1,10 @@
 //! Who of a tree does not end of SIGKILL, and why, as far as the kernel shows it.
 
-use crate::{pidfd::Sent, procfs, tree::Tree};
+use crate::{
+    pidfd::Sent,
+    procfs::{self, Stat},
+    tree::Tree,
+};
 use kennel_lifecycle::{Signal, Stuck, StuckProcess, limits::STUCK_TOLD_MAX};
 use nix::errno::Errno;
 use std::fs;
@@ -10,8 +14,13 @@ pub(crate) fn kill(tree: &Tree) -> Stuck {
     tree.signal(Signal::KILL);
     let mut pids: Vec<i32> = tree.pids().into_iter().collect();
     pids.sort_unstable();
+    list(pids.into_iter().filter_map(|pid| kill_one(tree, pid)))
+}
+
+/// As many as are told, and how many more there are.
+pub(crate) fn list(processes: impl Iterator<Item = StuckProcess>) -> Stuck {
     let mut stuck = Stuck::default();
-    for process in pids.into_iter().filter_map(|pid| kill_one(tree, pid)) {
+    for process in processes {
         if stuck.processes.len() < STUCK_TOLD_MAX {
             stuck.processes.push(process);
         } else {
@@ -24,11 +33,26 @@ pub(crate) fn kill(tree: &Tree) -> Stuck {
 fn kill_one(tree: &Tree, pid: i32) -> Option<StuckProcess> {
     let before = procfs::stat(pid).ok()?;
     let sent = tree.signal_member(pid, &before, Signal::KILL);
+    judge(pid, &before, sent)
+}
+
+/// One to whom SIGKILL was `sent` after `before` was seen of it: why it is still there, where it is.
+pub(crate) fn judge(pid: i32, before: &Stat, sent: Sent) -> Option<StuckProcess> {
     let after = procfs::stat(pid).ok()?;
     if after.start_ticks != before.start_ticks {
         return None;
     }
-    let why = match sent {
+    let why = why(pid, &after, sent)?;
+    Some(StuckProcess {
+        pid,
+        start_ticks: after.start_ticks,
+        state: char::from(after.state),
+        why,
+    })
+}
+
+fn why(pid: i32, after: &Stat, sent: Sent) -> Option<String> {
+    Some(match sent {
         Sent::Failed(errno) => {
             let uid = procfs::status(pid, "Uid:").unwrap_or_default();
             let uid = uid
@@ -50,17 +74,11 @@ fn kill_one(tree: &Tree, pid: i32) -> Option<StuckProcess> {
         }
         Sent::Done => "SIGKILL was delivered, and it has not ended yet".to_owned(),
         Sent::Gone => return None,
-    };
-    Some(StuckProcess {
-        pid,
-        start_ticks: after.start_ticks,
-        state: char::from(after.state),
-        why,
     })
 }
 
 /// What keeps a dead process from being reaped; `None`: nothing that can be seen.
-fn held_when_dead(pid: i32) -> Option<String> {
+pub(crate) fn held_when_dead(pid: i32) -> Option<String> {
     let tracer = procfs::status(pid, "TracerPid:").filter(|tracer| tracer != "0");
     if let Some(tracer) = tracer {
         return Some(format!(
@@ -69,4 +87,28 @@ fn held_when_dead(pid: i32) -> Option<String> {
     }
     let threads = fs::read_dir(format!("/proc/{pid}/task")).ok()?.count();
     (threads > 1).then(|| "its first thread has ended, and others have not".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_reason_is_told_as_the_kernel_shows_it() {
+        let me = std::process::id().cast_signed();
+        let in_state = |state| Stat {
+            state,
+            ..procfs::stat(me).expect("own process")
+        };
+        let told = |state, sent| why(me, &in_state(state), sent);
+        let waits = told(b'D', Sent::Done).expect("it is there");
+        assert!(waits.contains("no signal reaches it"), "{waits}");
+        let refused = told(b'S', Sent::Failed(libc::EPERM)).expect("it is there");
+        let uid = nix::unistd::getuid();
+        assert!(refused.contains("refused"), "{refused}");
+        assert!(refused.ends_with(&format!("uid {uid}")), "{refused}");
+        let slow = told(b'R', Sent::Done).expect("it is there");
+        assert!(slow.contains("has not ended yet"), "{slow}");
+        assert_eq!(told(b'S', Sent::Gone), None);
+    }
 }

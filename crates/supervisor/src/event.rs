@@ -43,7 +43,8 @@ pub(crate) fn line(announcement: &Announcement, identity: Option<&RunIdentity>) 
     }
 }
 
-fn stuck_line(stuck: &Stuck) -> LifecycleEvent {
+/// Whom SIGKILL does not end.
+pub(crate) fn stuck_line(stuck: &Stuck) -> LifecycleEvent {
     let processes = stuck.processes.iter();
     LifecycleEvent::Stuck {
         processes: processes

@@ -10,7 +10,7 @@ use crate::{
 };
 use kennel_journal::{Hub, Kind, Reader, Writer};
 use kennel_lifecycle::{
-    Exit, Outcome, Refusal, RunIdentity, RunState, StopCertificate, StreamsEnd, TreeVerdict,
+    Exit, Outcome, Refusal, RunIdentity, RunState, StopCertificate, StreamsEnd, Stuck, TreeVerdict,
     ladder::StopPlan,
     recovery::{self, Before, Decision},
 };
@@ -30,6 +30,12 @@ const SHIM_MARGIN: Duration = Duration::from_secs(2);
 const ORPHAN_GRACE_MAX: Duration = Duration::from_secs(10);
 /// After what could not be recovered: whoever asks for the run begins it anew, and must not do so without a pause.
 const REST: Duration = Duration::from_secs(1);
+/// Shortest wait before another look at what SIGKILL does not end.
+const WATCH_MIN: Duration = Duration::from_millis(50);
+/// Longest one.
+const WATCH_MAX: Duration = Duration::from_secs(1);
+/// A wait is this part of the time since the first look.
+const WATCH_SLOWER: u32 = 32;
 /// Bytes of a journal that are read at once while it is looked through.
 const LOOK_BYTES: usize = 1024 * 1024;
 
@@ -67,6 +73,7 @@ fn begin(shared: &Arc<Shared>, row: RunRow, asked_for: bool) {
             row,
             asked_for,
             live: live_sender,
+            journal: None,
         };
         shared.tasks.spawn(task.drive(orders));
         handle
@@ -84,6 +91,8 @@ struct Recovery {
     /// By a call, while this server has been at work for a while.
     asked_for: bool,
     live: watch::Sender<Live>,
+    /// Opened when there is something to write.
+    journal: Option<Journal>,
 }
 
 impl Recovery {
@@ -139,9 +148,9 @@ impl Recovery {
     }
 
     /// Looks and acts until the decision is to close.
-    async fn settle(&self, identity: RunIdentity) -> Result<Outcome, ClientError> {
+    async fn settle(&mut self, identity: RunIdentity) -> Result<Outcome, ClientError> {
         let run = self.row.new.run;
-        let kernel = &self.shared.kernel;
+        let kernel = Arc::clone(&self.shared.kernel);
         let run_dir = rundir::path(&self.shared.config.data_dir, run);
         let recorded = Recorded {
             run,
@@ -154,6 +163,7 @@ impl Recovery {
             stop_wanted: self.row.desired == Desired::Stop,
             terminated: false,
         };
+        let mut watched_since = None;
         let mut seen = kernel.observe(&recorded).await?;
         loop {
             match recovery::decide(&seen, before) {
@@ -171,8 +181,54 @@ impl Recovery {
                         .end_orphan(&recorded, &StopPlan::abort(grace))
                         .await?;
                     before.terminated = true;
-                    tracing::info!(%run, ?seen, "ended an orphan");
+                    tracing::info!(%run, ?seen, "an orphan was ended, as far as it goes");
                 }
+                Decision::Watch(stuck) => {
+                    self.show_stuck(stuck).await;
+                    let since = *watched_since.get_or_insert_with(clock::instant);
+                    let pause = since.elapsed() / WATCH_SLOWER;
+                    tokio::time::sleep(pause.clamp(WATCH_MIN, WATCH_MAX)).await;
+                    let at_once = StopPlan::abort(Duration::ZERO);
+                    seen = kernel.end_orphan(&recorded, &at_once).await?;
+                }
+            }
+        }
+    }
+
+    /// Tells whom SIGKILL does not end, and again when they are others. From here on readers are served: the end may be
+    /// far away.
+    async fn show_stuck(&mut self, stuck: Stuck) {
+        let run = self.row.new.run;
+        let told = self.live.borrow().view.stuck.clone();
+        let again = |told: &Stuck| stuck.is_empty() || told.names_the_same(&stuck);
+        if told.as_ref().is_some_and(again) {
+            return;
+        }
+        tracing::warn!(%run, ?stuck, "SIGKILL does not end them; the row stays open");
+        self.serve_readers().await;
+        if let Some(journal) = &mut self.journal
+            && !stuck.is_empty()
+            && let Err(error) = journal.write(&event::stuck_line(&stuck))
+        {
+            tracing::error!(%run, %error, "whom SIGKILL does not end is not in the journal");
+        }
+        self.live
+            .send_modify(|live| live.view.stuck = Some(stuck.clone()));
+    }
+
+    async fn serve_readers(&mut self) {
+        if self.journal.is_some() {
+            return;
+        }
+        match self.journal().await {
+            Ok(journal) => {
+                let hub = journal.hub();
+                self.live.send_modify(|live| live.hub = Some(hub.clone()));
+                self.journal = Some(journal);
+            }
+            Err(error) => {
+                let run = self.row.new.run;
+                tracing::error!(%run, %error, "the journal cannot be read, nothing is written to it");
             }
         }
     }
@@ -198,15 +254,7 @@ impl Recovery {
         if matches!(outcome.tree, TreeVerdict::Empty(_)) {
             times.tree_empty.get_or_insert(now);
         }
-        let journal = match self.journal().await {
-            Ok(journal) => Some(journal),
-            Err(error) => {
-                tracing::error!(%run, %error, "the journal cannot be read, its end is not written");
-                None
-            }
-        };
-        self.live
-            .send_modify(|live| live.hub = journal.as_ref().map(Journal::hub));
+        self.serve_readers().await;
         let closure = Closure { outcome, times };
         let written = writes::retry(run, "the outcome", || {
             self.shared.store.close(&self.row.new, &closure)
@@ -222,8 +270,9 @@ impl Recovery {
             live.view.times = times;
             live.view.exit = outcome.exit;
             live.view.outcome = Some(outcome.clone());
+            live.view.stuck = None;
         });
-        if let Some(mut journal) = journal
+        if let Some(mut journal) = self.journal.take()
             && let Err(error) = journal.end(&outcome)
         {
             tracing::error!(%run, %error, "the end is not in the journal");
@@ -292,6 +341,11 @@ impl Journal {
         self.writer.hub()
     }
 
+    fn write(&mut self, line: &LifecycleEvent) -> io::Result<()> {
+        self.writer.lifecycle(&event::encode(line), clock::now())?;
+        Ok(())
+    }
+
     /// The ends that were not told, in their order.
     fn end(&mut self, outcome: &Outcome) -> io::Result<()> {
         let told = |like: fn(&LifecycleEvent) -> bool| self.told.iter().any(like);
@@ -312,10 +366,7 @@ impl Journal {
         if !told(|line| matches!(line, LifecycleEvent::Ended { .. })) {
             lines.push(event::ended(outcome.state(), &outcome.reason));
         }
-        for line in lines {
-            self.writer.lifecycle(&event::encode(&line), clock::now())?;
-        }
-        Ok(())
+        lines.iter().try_for_each(|line| self.write(line))
     }
 }
 

@@ -18,6 +18,8 @@ mod memory;
 mod rest;
 #[path = "runs/simulation.rs"]
 mod simulation;
+#[path = "runs/stuck.rs"]
+mod stuck;
 mod world;
 
 use kennel_lifecycle::{

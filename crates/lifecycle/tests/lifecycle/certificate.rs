@@ -3,7 +3,7 @@
 use crate::samples::{GRACE, abort, identity, left, step};
 use kennel_lifecycle::{
     Command, Effect, EndReason, Exit, Input, Machine, Outcome, Proof, Report, Signal, SignalSender,
-    StopCertificate, StopStep, StreamsEnd, Timestamp, TreeVerdict,
+    StopCertificate, StopStep, StreamsEnd, Stuck, Timestamp, TreeVerdict,
     limits::STEPS_TOLD_MAX,
     recovery::{Before, CgroupSeen, Decision, ExitRecord, Host, Observation, Seen, decide},
 };
@@ -77,6 +77,7 @@ fn a_run_closed_by_recovery_says_what_shim_and_recovery_sent() {
         held: Vec::new(),
         hints: vec![],
         steps: vec![by_us],
+        stuck: Stuck::default(),
         at: Timestamp(4),
     };
     let terminated = Before {

@@ -1,8 +1,8 @@
 //! What a restart does with each row it may find: all combinations, in a golden file.
 
-use crate::samples::assert_golden;
+use crate::samples::{assert_golden, stuck};
 use kennel_lifecycle::{
-    EndReason, Exit, Leftover, Leftovers, Outcome, Proof, Timestamp, TreeVerdict,
+    EndReason, Exit, Leftover, Leftovers, Outcome, Proof, Stuck, Timestamp, TreeVerdict,
     recovery::{Before, CgroupSeen, Decision, ExitRecord, Host, Observation, Seen, decide},
 };
 use std::fmt::Write as _;
@@ -27,7 +27,11 @@ fn every_combination_is_decided_as_agreed() {
             (false, true) => "stop-wanted",
             (false, false) => "first-look",
         };
-        let hints = if seen.hints.is_empty() { "-" } else { "hints" };
+        let hints = match (seen.stuck.is_empty(), seen.hints.is_empty()) {
+            (false, _) => "stuck",
+            (true, false) => "hints",
+            (true, true) => "-",
+        };
         writeln!(
             text,
             "host={:5} shim={:7} command={:7} cgroup={:9} {record:9} {hints:5} {after:11} {}",
@@ -71,14 +75,8 @@ fn what_a_pause_has_stopped_is_ended() {
         match decide(&seen, before) {
             Decision::AwaitShim => assert_eq!(seen.shim, Seen::Same),
             Decision::Terminate => assert!(!before.terminated),
-            Decision::Close(outcome) => {
-                assert!(before.terminated, "{seen:?}");
-                let never_ran = outcome.tree == TreeVerdict::NeverRan;
-                assert!(
-                    never_ran || !matches!(outcome.tree, TreeVerdict::Empty(_)),
-                    "{seen:?}"
-                );
-            }
+            Decision::Watch(_) => assert!(before.terminated),
+            Decision::Close(outcome) => panic!("{seen:?}: {outcome:?}"),
         }
     }
 }
@@ -97,12 +95,30 @@ fn a_process_that_may_be_a_stranger_and_hints_alone_lead_to_no_signal() {
 }
 
 #[test]
-fn after_our_own_termination_a_row_is_always_closed() {
+fn a_row_is_not_closed_while_somebody_is_there_who_is_certainly_of_the_run() {
+    let here = |(seen, _): &(Observation, Before)| seen.host == Host::Same;
+    for (seen, before) in combinations().filter(here) {
+        let kept = before == Before::default() && was_kept(&seen);
+        if let Decision::Close(_) = decide(&seen, before) {
+            assert!(kept || !seen.somebody_is_left(), "{seen:?}");
+        }
+    }
+}
+
+#[test]
+fn after_our_own_termination_a_row_is_closed_or_whom_it_did_not_end_is_watched() {
     for (seen, before) in combinations().filter(|(_, before)| before.terminated) {
-        assert!(
-            matches!(decide(&seen, before), Decision::Close(_)),
-            "{seen:?}"
-        );
+        match decide(&seen, before) {
+            Decision::Close(_) => {}
+            Decision::Watch(stuck) => {
+                assert!(
+                    seen.somebody_is_left() && seen.host == Host::Same,
+                    "{seen:?}"
+                );
+                assert_eq!(stuck, seen.stuck);
+            }
+            other => panic!("{seen:?}: {other:?}"),
+        }
     }
 }
 
@@ -145,10 +161,6 @@ fn a_run_whose_leader_is_still_there_is_not_called_empty() {
 
 #[test]
 fn who_was_kept_is_neither_waited_for_nor_ended_unless_a_stop_is_wanted() {
-    let was_kept = |seen: &Observation| {
-        let record = seen.exit_record.as_ref();
-        record.is_some_and(|r| matches!(r.tree, Some(TreeVerdict::Kept(_))))
-    };
     for (seen, before) in combinations().filter(|(s, _)| was_kept(s) && s.host == Host::Same) {
         let alive = seen.command == Seen::Same || seen.cgroup == CgroupSeen::Populated;
         match decide(&seen, before) {
@@ -158,6 +170,7 @@ fn who_was_kept_is_neither_waited_for_nor_ended_unless_a_stop_is_wanted() {
             }
             Decision::AwaitShim => assert!(before.stop_wanted && seen.shim == Seen::Same),
             Decision::Terminate => assert!(before.stop_wanted && alive),
+            Decision::Watch(_) => assert!(before.terminated),
             Decision::Close(_) => {
                 assert!(
                     before.terminated || before.stop_wanted && !alive,
@@ -182,6 +195,11 @@ fn an_exit_is_known_from_the_record_or_not_at_all() {
         assert_eq!(outcome.exit, expected, "{seen:?}");
         assert_eq!(outcome.streams.is_none(), expected.is_none(), "{seen:?}");
     }
+}
+
+fn was_kept(seen: &Observation) -> bool {
+    let record = seen.exit_record.as_ref();
+    record.is_some_and(|r| matches!(r.tree, Some(TreeVerdict::Kept(_))))
 }
 
 fn combinations() -> impl Iterator<Item = (Observation, Before)> {
@@ -238,25 +256,40 @@ fn combinations() -> impl Iterator<Item = (Observation, Before)> {
             for command in SEEN {
                 for cgroup in CGROUPS {
                     for exit_record in &records {
+                        let seen = Observation {
+                            host,
+                            exit_record: exit_record.clone(),
+                            shim,
+                            command,
+                            cgroup,
+                            held: Vec::new(),
+                            hints: vec![],
+                            steps: vec![],
+                            stuck: Stuck::default(),
+                            at: Timestamp(9),
+                        };
                         for hints in [vec![], vec![77]] {
                             for before in looks(exit_record) {
-                                let exit_record = exit_record.clone();
                                 let hints = hints.clone();
                                 all.push((
                                     Observation {
-                                        host,
-                                        exit_record,
-                                        shim,
-                                        command,
-                                        cgroup,
-                                        held: Vec::new(),
                                         hints,
-                                        steps: vec![],
-                                        at: Timestamp(9),
+                                        ..seen.clone()
                                     },
                                     before,
                                 ));
                             }
+                        }
+                        // Only this start's SIGKILL tells who is stuck.
+                        for before in looks(exit_record).into_iter().filter(|b| b.terminated) {
+                            let stuck = stuck();
+                            all.push((
+                                Observation {
+                                    stuck,
+                                    ..seen.clone()
+                                },
+                                before,
+                            ));
                         }
                     }
                 }
@@ -270,6 +303,7 @@ fn show(decision: &Decision) -> String {
     match decision {
         Decision::AwaitShim => "await shim".into(),
         Decision::Terminate => "TERMINATE".into(),
+        Decision::Watch(stuck) => format!("watch {}", stuck.processes.len()),
         Decision::Close(Outcome {
             reason,
             exit,

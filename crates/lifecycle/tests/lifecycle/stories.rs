@@ -22,6 +22,7 @@ proptest! {
         prop_assert!(matches!(phase, Phase::Closed(_) | Phase::Forgotten(_)), "{phase:?}");
         prop_assert!(!world.leader_lives() && (!world.worker || world.kept), "{phase:?}");
         prop_assert!(!world.frozen || !world.executed);
+        prop_assert!(!world.ended_while_stuck, "{phase:?}");
     }
 
     #[test]
@@ -251,6 +252,33 @@ fn a_stop_of_a_run_that_has_kept_somebody_signals_nobody() {
 }
 
 #[test]
+fn a_tree_that_is_stuck_for_a_day_is_not_over_before_that_whatever_is_asked() {
+    // Before and after the keeper has told that it is stuck.
+    let wishes = [3, 8, 9, 20].map(|at| (at, Command::Stop(abort(SECOND))));
+    let world = Story {
+        temper: Temper::IsStuck,
+        fault: Fault::None,
+        worker: true,
+        holder: false,
+        limit: None,
+        policy: LeaderExit::Stop,
+        wishes: wishes.into(),
+        order: vec![],
+        echoes: vec![(7, 3), (8, 9)],
+    }
+    .told();
+    let Phase::Closed(outcome) = world.machine.phase() else {
+        panic!("{:?}", world.machine.phase());
+    };
+    let told = |a: &&Announcement| matches!(a, Announcement::Stuck(_));
+    assert_eq!(world.announced.iter().filter(told).count(), 1);
+    assert!(!world.ended_while_stuck && world.outcomes == 1);
+    assert!(world.now > 86_400_000, "{}", world.now);
+    assert!(matches!(outcome.tree, TreeVerdict::Empty(_)));
+    assert_eq!(outcome.exit, Some(killed_by(Signal::KILL)));
+}
+
+#[test]
 fn a_pipe_that_a_stranger_holds_is_cut() {
     let world = Story {
         temper: Temper::EndsAlone,
@@ -281,6 +309,7 @@ fn story() -> impl Strategy<Value = Story> {
             Temper::IsStopped,
             Temper::HangsInExec,
             Temper::LeavesAStubbornWorker,
+            Temper::IsStuck,
         ]),
         prop_oneof![
             1 => Just(Fault::None),

@@ -3,7 +3,7 @@
 //! Each source tells its reports in order; between the sources any order may happen, and any report may come again
 //! later.
 
-use crate::samples::{GRACE, abort, failure, identity, killed_by};
+use crate::samples::{GRACE, abort, failure, identity, killed_by, stuck};
 use kennel_lifecycle::{
     Announcement, Command, Countdown, Deadline, Effect, Exit, Input, LeaderExit, Leftovers,
     Machine, Outcome, Phase, Proof, Report, RowState, Signal, StartStage, StreamsEnd, Timestamp,
@@ -46,6 +46,8 @@ pub(crate) enum Temper {
     HangsInExec,
     /// Obeys, but its descendant does not.
     LeavesAStubbornWorker,
+    /// Waits in the kernel: SIGKILL ends it [`STUCK_MS`] later.
+    IsStuck,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -114,6 +116,10 @@ pub(crate) struct World {
     pub(crate) ran: u64,
     /// The time was up before anybody had stopped the tree.
     pub(crate) exceeded: bool,
+    /// When what is stuck goes.
+    pub(crate) goes_at: Option<u64>,
+    /// An outcome was recorded before that.
+    pub(crate) ended_while_stuck: bool,
     /// When the drain is over.
     drained_by: Option<u64>,
     /// The descendant was left alone for good.
@@ -135,6 +141,9 @@ pub(crate) struct World {
 
 /// More reports than any story has; a machine that never comes to rest fails its test.
 const TURNS_MAX: usize = 1_000;
+
+/// How long SIGKILL has no effect on what is stuck.
+const STUCK_MS: u64 = 86_400_000;
 
 /// How long nothing happens between two wishes, where time counts.
 const IDLE_MS: u64 = 100;
@@ -175,6 +184,8 @@ impl World {
             left: None,
             ran: 0,
             exceeded: false,
+            goes_at: None,
+            ended_while_stuck: false,
             drained_by: None,
             kept: false,
             frozen: false,
@@ -233,7 +244,11 @@ impl World {
                 self.pass_to(at);
                 self.exceed();
             } else if self.story.wishes.is_empty() {
-                return;
+                let Some(at) = self.goes_at.take() else {
+                    return;
+                };
+                self.pass_to(at);
+                self.leader_dies(killed_by(Signal::KILL));
             } else {
                 // Nothing happens until the next wish.
                 self.heard += 1;
@@ -375,6 +390,7 @@ impl World {
             Effect::FinishOutput => self.streams_close(StreamsEnd::Cut),
             Effect::RecordOutcome(outcome) => {
                 self.outcomes += 1;
+                self.ended_while_stuck |= self.goes_at.is_some();
                 // An upsert, of an open row or of none.
                 self.row = Row::Closed(outcome);
                 self.report(Source::Store, Report::OutcomeRecorded);
@@ -492,6 +508,10 @@ impl World {
         let hears = self.child == Child::Runs && !self.frozen;
         if kills || (obeys && temper != Temper::LeavesAStubbornWorker && hears) {
             self.worker = false;
+        }
+        if kills && temper == Temper::IsStuck && self.child == Child::Runs {
+            self.goes_at = Some(self.now + STUCK_MS);
+            return self.report(Source::Keeper, Report::TreeStuck(stuck()));
         }
         if self.leader_lives() && (kills || (obeys && hears)) {
             self.leader_dies(killed_by(signal));

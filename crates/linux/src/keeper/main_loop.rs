@@ -2,6 +2,7 @@
 
 mod auditing;
 mod ending;
+mod orphans;
 mod prepare;
 mod shims;
 
@@ -10,7 +11,7 @@ use super::{
     groups::Groups,
     listen::Listening,
     observe::{self, Markers},
-    orphan::{Orphan, Sessions},
+    orphan::Orphan,
     pool::Pool,
     reaping::Reaping,
     run::{Run, Told},
@@ -90,7 +91,7 @@ pub(super) struct Keeper {
     wakes: BTreeSet<(u64, RunId)>,
     waking: HashMap<RunId, u64>,
     orphans: Vec<Orphan>,
-    /// When they take their next step.
+    /// When those that somebody waits for take their next step.
     orphans_due: u64,
     reapings: Vec<Reaping>,
     /// When they take their next step.
@@ -231,7 +232,8 @@ impl Keeper {
 
     fn arm_timer(&mut self, now: u64) -> io::Result<()> {
         let runs = self.wakes.first().map(|(at, _)| *at);
-        let orphans = (!self.orphans.is_empty()).then_some(self.orphans_due);
+        let asked_for = self.orphans.iter().any(|orphan| orphan.seq.is_some());
+        let orphans = asked_for.then_some(self.orphans_due);
         let reapings = (!self.reapings.is_empty()).then_some(self.reapings_due);
         let patience = TRY_AGAIN_MS << self.leftovers_tried.min(TRIES_SLOWER_MAX);
         let retry = (!self.leftovers.is_empty()).then_some(now + patience);
@@ -281,29 +283,6 @@ impl Keeper {
         if self.ending.shutdown.is_some_and(|at| now >= at) {
             self.kill_server(now);
         }
-    }
-
-    fn step_orphans(&mut self, now: u64) {
-        if self.orphans.is_empty() || now < self.orphans_due {
-            return;
-        }
-        let sessions = Sessions::look_up();
-        let host = &self.host;
-        let over = self
-            .orphans
-            .extract_if(.., |o| o.step(host, &sessions, now));
-        let over: Vec<Orphan> = over.collect();
-        if !over.is_empty() {
-            // What was just ended must not be remembered as alive.
-            self.markers = Markers::default();
-        }
-        for orphan in over {
-            let mut seen = observe::observe(&orphan.recorded, &self.host, &mut self.markers, now);
-            seen.steps = orphan.steps;
-            self.answer(orphan.seq, Answer::Observed(seen.into()));
-        }
-        // From here on, so that a long round leaves time for others.
-        self.orphans_due = Orphan::wake_at(clock::boot_ms());
     }
 
     // ---- runs ------------------------------------------------------------------------------------------------------
@@ -464,8 +443,7 @@ impl Keeper {
                 recorded,
                 plan,
             } => {
-                let orphan = Orphan::new(seq, recorded.into(), &plan.into(), now);
-                self.orphans.push(orphan);
+                self.end_orphan(seq, recorded.into(), &plan.into(), now);
                 None
             }
             ToKeeper::KeeperSeen { seq, keeper, host } => {

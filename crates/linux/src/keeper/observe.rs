@@ -11,7 +11,7 @@ use crate::{
     wire::{PIDS_MAX, WireRecorded},
 };
 use kennel_lifecycle::{
-    HostIdentity, ProcessIdentity, RunId,
+    HostIdentity, ProcessIdentity, RunId, Stuck,
     recovery::{CgroupSeen, Host, Observation, Seen},
 };
 use std::{
@@ -58,6 +58,7 @@ pub(super) fn observe(
             held: Vec::new(),
             hints: Vec::new(),
             steps: Vec::new(),
+            stuck: Stuck::default(),
             at: clock::wall(),
         };
     }
@@ -76,6 +77,7 @@ pub(super) fn observe(
         held: held(recorded).into_iter().map(|(pid, _)| pid).collect(),
         hints: hints(recorded, &command, markers.of(recorded.run, now)),
         steps: Vec::new(),
+        stuck: Stuck::default(),
         at: clock::wall(),
     }
 }

@@ -1,5 +1,7 @@
 //! Ends what is certainly left of a run that an earlier keeper has recorded. Each signal goes through a descriptor whose
 //! process was found to be of the run after it was opened; hints are never signalled.
+//!
+//! Whom SIGKILL does not end is answered as stuck, and kept in mind: the next request for the same run goes on from there.
 
 use super::observe;
 use crate::{
@@ -8,22 +10,22 @@ use crate::{
     clock, held,
     identity::{self, Found},
     pidfd::{PidFd, Sent},
-    procfs, tasks,
+    procfs, stuck, tasks,
     tree::Volley,
 };
 use kennel_lifecycle::{
-    HostIdentity, Signal, SignalScope, SignalSender, StopStep,
+    HostIdentity, Signal, SignalScope, SignalSender, StopStep, Stuck, StuckProcess,
     ladder::{Ladder, StopPlan},
     limits::STEPS_TOLD_MAX,
     recovery::Seen,
 };
 use std::collections::{HashMap, HashSet};
 
-/// After the plan's SIGKILL: how long to look on.
+/// After the plan's SIGKILL: how long to look on before what is left is called stuck.
 const LOOK_ON_MS: u64 = 2_000;
 /// Between two looks.
 const LOOK_AGAIN_MS: u64 = 20;
-/// After SIGKILL to its tree: how long a shim may take to write its last will.
+/// After the end of its tree: how long a shim may take to write its last will.
 const LAST_WILL_MS: u64 = 1_000;
 
 /// Most passes of SIGSTOP in one round: other runs wait meanwhile, and the next round goes on.
@@ -50,36 +52,48 @@ impl Sessions {
 
 /// One run being ended.
 pub(super) struct Orphan {
-    /// The request to answer.
-    pub(super) seq: u64,
+    /// The request to answer; absent: what is stuck waits for the next one.
+    pub(super) seq: Option<u64>,
     pub(super) recorded: Recorded,
     ladder: Ladder,
     give_up_at: u64,
-    killed_at: Option<u64>,
+    killed: bool,
+    /// Since when no member was to be seen, after SIGKILL.
+    alone_since: Option<u64>,
     members: HashMap<i32, PidFd>,
     /// What was sent, and what came of it; later rounds of SIGKILL only where they went otherwise than the one before.
     pub(super) steps: Vec<StopStep>,
+    /// Who was left when the time was over.
+    pub(super) stuck: Stuck,
 }
 
 impl Orphan {
     pub(super) fn new(seq: u64, recorded: Recorded, plan: &StopPlan, now: u64) -> Self {
         let kill_after = u64::try_from(plan.kill_after.as_millis()).unwrap_or(u64::MAX);
         Self {
-            seq,
+            seq: Some(seq),
             recorded,
             ladder: Ladder::start(plan, now),
             give_up_at: now.saturating_add(kill_after).saturating_add(LOOK_ON_MS),
-            killed_at: None,
+            killed: false,
+            alone_since: None,
             members: HashMap::new(),
             steps: Vec::new(),
+            stuck: Stuck::default(),
         }
+    }
+
+    /// Another request for the run that was stuck: one more round, and one more look after it.
+    pub(super) fn resume(&mut self, seq: u64, now: u64) {
+        self.seq = Some(seq);
+        self.give_up_at = Self::wake_at(now);
     }
 
     pub(super) fn wake_at(now: u64) -> u64 {
         now + LOOK_AGAIN_MS
     }
 
-    /// One round; `true`: nothing certain is left, or the time is over.
+    /// One round; `true`: nothing certain is left, or the time is over, and who is left is stuck.
     pub(super) fn step(&mut self, host: &HostIdentity, sessions: &Sessions, now: u64) -> bool {
         if self.recorded.identity.host != *host {
             return true;
@@ -91,39 +105,53 @@ impl Orphan {
             .as_ref()
             .is_some_and(|g| cgroup::is_populated(g).unwrap_or(false));
         let left = !self.members.is_empty() || populated || shim.seen() == Seen::Same;
-        if !left || now >= self.give_up_at {
+        self.stuck = Stuck::default();
+        if !left {
             observe::remove_group(&self.recorded);
             let group = self.recorded.identity.cgroup.as_ref();
             held::let_go(&self.recorded.run_dir, group);
             return true;
         }
+        self.wake_shim(&shim);
         while let Some(signal) = self.ladder.due(now) {
             if signal == Signal::KILL {
-                self.killed_at = Some(now);
+                self.killed = true;
             } else {
                 self.send(signal);
                 self.wake();
             }
         }
-        if let Some(killed_at) = self.killed_at {
+        if self.killed {
             self.kill(&shim, sessions);
-            // With nothing left below it a shim ends by itself; one that hangs is ended.
-            if let Found::Same(shim) = &shim
-                && self.members.is_empty()
-                && now >= killed_at + LAST_WILL_MS
-            {
-                shim.signal(Signal::KILL);
-            }
+            self.alone_since = self
+                .members
+                .is_empty()
+                .then(|| self.alone_since.unwrap_or(now));
         }
-        false
+        // With nothing left below it a shim ends by itself; one that hangs is ended.
+        let patience = self.alone_since.map(|since| since + LAST_WILL_MS);
+        let hanging = match &shim {
+            Found::Same(fd) if patience.is_some_and(|until| now >= until) => Some(fd),
+            _ => None,
+        };
+        if let Some(shim) = hanging {
+            shim.signal(Signal::KILL);
+        }
+        let over = now >= self.give_up_at;
+        if over {
+            self.stuck = self.kill_stuck(hanging);
+        }
+        over
     }
 
     /// Finds members, and forgets those that ended. What was once found stays known by its descriptor when its parent
     /// is gone.
     fn look(&mut self, shim: &Found, sessions: &Sessions) {
-        self.members.retain(|_, fd| !fd.has_ended());
+        self.members.retain(|pid, fd| is_there(*pid, fd));
         let leader = self.recorded.identity.command;
-        if let Found::Same(fd) = identity::find(&leader) {
+        if let Some(fd) = identity::find_unreaped(&leader)
+            && is_there(leader.pid, &fd)
+        {
             self.members.insert(leader.pid, fd);
         }
         for (pid, fd) in observe::held(&self.recorded) {
@@ -150,8 +178,7 @@ impl Orphan {
                 && !self.members.contains_key(&pid)
                 && let Ok(fd) = PidFd::open(pid)
                 && self.is_member(pid, &roots, &of_session)
-                && fd.is_unreaped()
-                && !fd.has_ended()
+                && is_there(pid, &fd)
             {
                 self.members.insert(pid, fd);
             }
@@ -215,6 +242,26 @@ impl Orphan {
         self.note(Signal::CONT, volley);
     }
 
+    /// A shim that a command has stopped cannot reap, and says no last word.
+    fn wake_shim(&self, shim: &Found) {
+        if let Found::Same(fd) = shim
+            && procfs::stat(self.recorded.identity.shim.pid).is_ok_and(|s| s.is_stopped())
+        {
+            fd.signal(Signal::CONT);
+        }
+    }
+
+    /// SIGKILL once more to each who is left; those whom it does not end, and the shim where it hangs.
+    fn kill_stuck(&self, hanging_shim: Option<&PidFd>) -> Stuck {
+        let shim_pid = self.recorded.identity.shim.pid;
+        let members = self.members.iter().map(|(pid, fd)| (*pid, fd));
+        let mut left: Vec<(i32, &PidFd)> = members
+            .chain(hanging_shim.map(|fd| (shim_pid, fd)))
+            .collect();
+        left.sort_unstable_by_key(|(pid, _)| *pid);
+        stuck::list(left.into_iter().filter_map(|(pid, fd)| kill_one(pid, fd)))
+    }
+
     /// SIGSTOP first, until a look finds nobody new: a stopped process cannot hide a child from the next look.
     fn kill(&mut self, shim: &Found, sessions: &Sessions) {
         if let Some(group) = self.recorded.identity.cgroup.clone() {
@@ -235,4 +282,18 @@ impl Orphan {
         }
         self.send(Signal::KILL);
     }
+}
+
+/// Whether it lives, or has ended and cannot be reaped. The descriptor names the process that the number means then.
+fn is_there(pid: i32, fd: &PidFd) -> bool {
+    (!fd.has_ended() || stuck::held_when_dead(pid).is_some()) && fd.is_unreaped()
+}
+
+fn kill_one(pid: i32, fd: &PidFd) -> Option<StuckProcess> {
+    let before = procfs::stat(pid).ok()?;
+    // Good after the look: so the look was at its process.
+    if !fd.is_unreaped() {
+        return None;
+    }
+    stuck::judge(pid, &before, fd.signal(Signal::KILL))
 }

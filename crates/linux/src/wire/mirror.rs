@@ -429,6 +429,7 @@ pub(crate) struct WireObservation {
     pub(crate) held: Vec<i32>,
     pub(crate) hints: Vec<i32>,
     pub(crate) steps: Vec<WireStep>,
+    pub(crate) stuck: WireStuck,
     pub(crate) at_us: i64,
 }
 
@@ -443,6 +444,7 @@ impl From<Observation> for WireObservation {
             held: real.held,
             hints: real.hints,
             steps: real.steps.into_iter().map(Into::into).collect(),
+            stuck: real.stuck.into(),
             at_us: real.at.0,
         }
     }
@@ -459,6 +461,7 @@ impl From<WireObservation> for Observation {
             held: wire.held,
             hints: wire.hints,
             steps: steps(wire.steps),
+            stuck: wire.stuck.into(),
             at: Timestamp(wire.at_us),
         }
     }

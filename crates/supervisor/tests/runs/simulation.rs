@@ -56,15 +56,15 @@ fn killed() -> Exit {
 
 /// The same numbers for the same seed.
 #[derive(Clone, Debug)]
-struct Dice(Arc<AtomicU64>);
+pub(crate) struct Dice(Arc<AtomicU64>);
 
 impl Dice {
-    fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         Self(Arc::new(AtomicU64::new(seed)))
     }
 
     /// Less than `sides`; splitmix64.
-    fn roll(&self, sides: u64) -> u64 {
+    pub(crate) fn roll(&self, sides: u64) -> u64 {
         let step = 0x9e37_79b9_7f4a_7c15;
         let mut z = self.0.fetch_add(step, Ordering::Relaxed).wrapping_add(step);
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -72,11 +72,11 @@ impl Dice {
         (z ^ (z >> 31)) % sides
     }
 
-    fn percent(&self, chance: u64) -> bool {
+    pub(crate) fn percent(&self, chance: u64) -> bool {
         self.roll(100) < chance
     }
 
-    async fn rest(&self, most_ms: u64) {
+    pub(crate) async fn rest(&self, most_ms: u64) {
         sleep(Duration::from_millis(self.roll(most_ms + 1))).await;
     }
 

@@ -10,7 +10,7 @@ use kennel_lifecycle::{
     CgroupIdentity, Deadline, Exit, HostIdentity, KeeperEpoch, LeaderExit, Leftover, Leftovers,
     LimitPowers, MemoryKills, NodeId, Outcome, PausePolicy, ProcessIdentity, Proof, Resource,
     RowState, RunId, RunIdentity, RunKind, RunLimits, RunSpec, Signal, StartFailure, StartStage,
-    Timeouts, Timestamp, TreeVerdict,
+    Stuck, StuckProcess, Timeouts, Timestamp, TreeVerdict,
     ladder::StopPlan,
     recovery::{CgroupSeen, ExitRecord, Host, Observation, Seen},
 };
@@ -186,6 +186,11 @@ impl Stage {
         self.world.report(run, Fact::Executed);
     }
 
+    /// What SIGKILL has not ended goes at the next.
+    pub fn comes_loose(&self, run: RunId) {
+        self.kernel().orphans.get_mut(&run).unwrap().stuck = Stuck::default();
+    }
+
     pub fn is_alive(&self, run: RunId) -> bool {
         self.kernel()
             .children
@@ -328,6 +333,19 @@ impl World {
             run,
             Fact::TreeEnded(TreeVerdict::Empty(Proof::CgroupAndEchild)),
         );
+    }
+}
+
+/// Whom SIGKILL does not end.
+pub fn held() -> Stuck {
+    Stuck {
+        processes: vec![StuckProcess {
+            pid: 78,
+            start_ticks: 9,
+            state: 'D',
+            why: "it waits in the kernel".into(),
+        }],
+        unlisted: 0,
     }
 }
 
@@ -542,6 +560,9 @@ impl Kernel for World {
         let mut state = self.state.lock().unwrap();
         state.orphans_ended.push(recorded.run);
         let seen = state.orphans.get_mut(&recorded.run).unwrap();
+        if !seen.stuck.is_empty() {
+            return Ok(seen.clone());
+        }
         seen.command = Seen::Gone;
         seen.cgroup = CgroupSeen::Empty;
         seen.hints.clear();
@@ -879,6 +900,7 @@ pub fn seen(command: Seen, cgroup: CgroupSeen, record: Option<ExitRecord>) -> Ob
         held: Vec::new(),
         hints: Vec::new(),
         steps: Vec::new(),
+        stuck: Stuck::default(),
         at: Timestamp(0),
     }
 }

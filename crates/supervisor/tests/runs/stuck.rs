@@ -1,0 +1,164 @@
+//! What SIGKILL of a start does not end: watched, shown, and closed when it is gone, over any number of crashes.
+
+use crate::{
+    event_names,
+    simulation::Dice,
+    world::{Nature, Stage, held, new_run, open_row, seen},
+};
+use kennel_lifecycle::{
+    EndReason, Exit, Proof, RunId, RunState, TreeVerdict,
+    recovery::{CgroupSeen, Observation, Seen},
+};
+use kennel_linux::client::KeeperEvent;
+use kennel_store::RunRow;
+use kennel_supervisor::{Condition, Position, RunView};
+use std::{collections::HashMap, time::Duration};
+use tokio::time::{sleep, timeout};
+
+const LONG: Duration = Duration::from_mins(10);
+
+#[tokio::test(start_paused = true)]
+async fn a_start_watches_whom_its_sigkill_does_not_end_and_closes_the_row_when_they_are_gone() {
+    let (stage, run) = one_that_is_stuck().await;
+    let view = stuck_view(&stage, run).await;
+    assert_eq!((view.state, view.outcome), (RunState::Stopping, None));
+    assert_eq!(view.stuck, Some(held()));
+    // Readers are served meanwhile.
+    let events = stage.supervisor.events(run, Position::Beginning).await;
+    let told = events.unwrap().1.next(1 << 20).await.unwrap().unwrap();
+    assert_eq!(told.len(), 1, "{told:?}");
+
+    sleep(LONG).await;
+    let asked = stage.kernel().orphans_ended.len();
+    assert!((600..2_000).contains(&asked), "{asked}");
+    assert!(stage.world.store.row(run).unwrap().outcome.is_none());
+    stage.comes_loose(run);
+    let waited = stage.supervisor.wait(run, Condition::Ended).await.unwrap();
+    let outcome = waited.run.outcome.unwrap();
+    assert_eq!(outcome.reason, EndReason::OrphanTerminated);
+    assert_eq!(outcome.tree, TreeVerdict::Empty(Proof::Cgroup));
+    assert_eq!(waited.run.stuck, None);
+    let names = event_names(&stage, run).await;
+    let stuck = names.iter().filter(|name| *name == "stuck").count();
+    assert_eq!((stuck, names.last().unwrap().as_str()), (1, "ended"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shutdown_does_not_wait_for_what_a_start_watches() {
+    let (stage, run) = one_that_is_stuck().await;
+    stuck_view(&stage, run).await;
+    stage.tell(KeeperEvent::Shutdown);
+    let ended = timeout(LONG, stage.exit).await;
+    assert_eq!(ended.expect("it is bounded").unwrap(), 1);
+    let row = stage.world.store.row(run).unwrap();
+    assert!(row.outcome.is_none(), "{row:?}");
+}
+
+/// Each life is a runtime of its own: what a crash cuts off is cut off anywhere.
+#[test]
+fn over_any_crashes_no_row_is_closed_before_its_tree_is_gone_and_each_is_closed_once() {
+    for seed in 1..=60 {
+        let dice = Dice::new(seed);
+        let runs: Vec<RunId> = (1..=6).map(RunId::from_u128).collect();
+        let mut rows: Vec<RunRow> = runs.iter().map(|run| open_row(new_run(*run))).collect();
+        let mut orphans: HashMap<RunId, Observation> = HashMap::new();
+        for run in &runs {
+            let mut look = seen(Seen::Same, CgroupSeen::Populated, None);
+            if dice.percent(70) {
+                look.stuck = held();
+            }
+            orphans.insert(*run, look);
+        }
+        let lives = 1 + dice.roll(5);
+        for life in 1..=lives {
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .start_paused(true)
+                .build()
+                .unwrap();
+            let last = life == lives;
+            (rows, orphans) = runtime.block_on(live(&dice, rows, orphans, last));
+        }
+        for row in rows {
+            let outcome = row.outcome.expect("no row is open");
+            assert_eq!(outcome.reason, EndReason::OrphanTerminated, "seed {seed}");
+            assert_eq!(outcome.exit, Some(Exit::Unknown), "seed {seed}");
+        }
+    }
+}
+
+async fn live(
+    dice: &Dice,
+    rows: Vec<RunRow>,
+    orphans: HashMap<RunId, Observation>,
+    last: bool,
+) -> (Vec<RunRow>, HashMap<RunId, Observation>) {
+    let before = rows.clone();
+    let stage = Stage::with_rows(Nature::default(), rows, orphans).await;
+    let mut runs: Vec<RunId> = before.iter().map(|row| row.new.run).collect();
+    runs.sort_unstable();
+    for _ in 0..dice.roll(6) {
+        dice.rest(5_000).await;
+        check(&stage, &runs);
+        let run = runs[usize::try_from(dice.roll(6)).unwrap()];
+        if dice.percent(40) {
+            stage.comes_loose(run);
+        }
+    }
+    if last {
+        for run in &runs {
+            stage.comes_loose(*run);
+        }
+        for run in &runs {
+            let ended = stage.supervisor.wait(*run, Condition::Ended);
+            timeout(LONG, ended).await.expect("it ends").unwrap();
+        }
+    } else if dice.percent(50) {
+        let stuck = check(&stage, &runs);
+        stage.tell(KeeperEvent::Shutdown);
+        let code = timeout(LONG, stage.exit).await.expect("it is bounded");
+        assert!(code.unwrap() == 1 || stuck == 0);
+    }
+    let closed = stage.world.store.closed.lock().unwrap().clone();
+    for row in before.iter().filter(|row| row.outcome.is_some()) {
+        assert!(closed.iter().all(|(run, _)| *run != row.new.run), "{row:?}");
+    }
+    for run in &runs {
+        assert!(closed.iter().filter(|(of, _)| of == run).count() <= 1);
+    }
+    let rows = stage.world.store.rows.lock().unwrap();
+    let orphans = stage.world.state.lock().unwrap();
+    (rows.values().cloned().collect(), orphans.orphans.clone())
+}
+
+/// Gives how many are stuck.
+fn check(stage: &Stage, runs: &[RunId]) -> usize {
+    let kernel = stage.kernel();
+    let stuck = |run: &&RunId| !kernel.orphans[*run].stuck.is_empty();
+    let stuck = runs.iter().filter(stuck);
+    let open = |run: &RunId| stage.world.store.row(*run).unwrap().outcome.is_none();
+    stuck.inspect(|run| assert!(open(run), "{run}")).count()
+}
+
+async fn one_that_is_stuck() -> (Stage, RunId) {
+    let run = RunId::from_u128(1);
+    let mut look = seen(Seen::Same, CgroupSeen::Populated, None);
+    look.stuck = held();
+    let rows = vec![open_row(new_run(run))];
+    let stage = Stage::with_rows(Nature::default(), rows, HashMap::from([(run, look)])).await;
+    (stage, run)
+}
+
+async fn stuck_view(stage: &Stage, run: RunId) -> RunView {
+    timeout(LONG, async {
+        loop {
+            let view = stage.supervisor.get(run).await.unwrap();
+            if view.stuck.is_some() {
+                return view;
+            }
+            sleep(Duration::from_millis(10)).await;
+        }
+    })
+    .await
+    .expect("it is told")
+}
