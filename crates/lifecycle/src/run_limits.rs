@@ -196,7 +196,12 @@ impl RunLimits {
         let mut within = |field: &str, value: Option<u64>, range: RangeInclusive<u64>| {
             if value.is_some_and(|value| !range.contains(&value)) {
                 let (low, high) = range.into_inner();
-                found.push(Violation::new(field, format!("must be {low} to {high}")));
+                let is_time = matches!(field, "spec.limits.cpu.quota" | "spec.limits.cpu.period");
+                let unit = if is_time { " microseconds" } else { "" };
+                found.push(Violation::new(
+                    field,
+                    format!("must be {low} to {high}{unit}"),
+                ));
             }
         };
         let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);

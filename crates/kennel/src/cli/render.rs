@@ -106,6 +106,8 @@ pub(crate) fn run(run: &pb::Run) -> String {
     view.some("timeout", max_runtime.map(|t| format!("{t:?}")));
     let pause = run.spec.as_ref().and_then(|s| s.pause);
     view.some("max pause", pause.and_then(words::max_pause));
+    let policy = run.spec.as_ref().and_then(|s| s.on_leader_exit);
+    view.some("on leader exit", policy.and_then(words::on_leader_exit));
     view.some("created", run.create_time);
     view.some("started", attempt.start_time);
     view.some("timeout due", run.deadline_time);
@@ -280,6 +282,32 @@ mod tests {
                 "RUN                         STATE    KIND  AGE    PID   COMMAND",
                 "01JD0000000000000000000000  running  job   1m30s  4242  sh -c 'sleep 60'",
             ]
+        );
+    }
+
+    #[test]
+    fn what_becomes_of_the_rest_is_told_unless_it_is_stopped() {
+        let told = |action: pb::LeaderExitAction, secs: Option<u64>| {
+            let mut run = sample();
+            let spec = run.spec.as_mut().expect("it has one");
+            spec.on_leader_exit = Some(pb::LeaderExitPolicy {
+                action: action.into(),
+                drain_timeout: secs
+                    .map(Duration::from_secs)
+                    .and_then(|span| span.try_into().ok()),
+            });
+            super::run(&run)
+        };
+        assert!(!told(pb::LeaderExitAction::Stop, None).contains("on leader exit"));
+        let keep = told(pb::LeaderExitAction::Keep, None);
+        assert!(
+            keep.contains("on leader exit  the rest is kept\n"),
+            "{keep}"
+        );
+        let drain = told(pb::LeaderExitAction::Drain, Some(90));
+        assert!(
+            drain.contains("the rest may finish, for at most 90s\n"),
+            "{drain}"
         );
     }
 

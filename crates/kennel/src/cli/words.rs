@@ -30,6 +30,21 @@ pub(crate) fn containment(containment: pb::Containment) -> &'static str {
     }
 }
 
+/// What becomes of the rest where a leader ends by itself, unless it is the default.
+pub(crate) fn on_leader_exit(policy: pb::LeaderExitPolicy) -> Option<String> {
+    use pb::LeaderExitAction::{Drain, Keep, Stop, Unspecified};
+    let word = match policy.action() {
+        Stop | Unspecified => return None,
+        Drain => "the rest may finish",
+        Keep => "the rest is kept",
+    };
+    let most = policy
+        .drain_timeout
+        .and_then(|t| Duration::try_from(t).ok());
+    let most = most.map_or_else(String::new, |t| format!(", for at most {t:?}"));
+    Some(format!("{word}{most}"))
+}
+
 pub(crate) fn evidence(evidence: pb::LeakEvidence) -> String {
     bare(evidence.as_str_name(), "LEAK_EVIDENCE_")
 }

@@ -83,7 +83,13 @@ fn all_that_is_wrong_is_told_together() {
             on_max_pause: OnMaxPause::Resume,
         },
     };
-    let mut fields: Vec<_> = spec.violations().into_iter().map(|v| v.field).collect();
+    let violations = spec.violations();
+    let quota = violations
+        .iter()
+        .find(|v| v.field == "spec.limits.cpu.quota")
+        .expect("it is one");
+    assert!(quota.description.ends_with(" microseconds"), "{quota:?}");
+    let mut fields: Vec<_> = violations.into_iter().map(|v| v.field).collect();
     fields.sort();
     let expected = [
         "spec.argv.args[0]",
