@@ -140,7 +140,8 @@ fn line(process: &pb::TreeProcess) -> String {
     let holds: Vec<&str> = process.held_by().map(hold).collect();
     let _ = write!(line, " [{}] ", holds.join(","));
     if process.args.is_empty() {
-        let _ = write!(line, "({})", process.name);
+        // A process gives itself its name, line feeds and escapes included.
+        let _ = write!(line, "({})", values::command_line([process.name.as_str()]));
     } else {
         line.push_str(&values::command_line(
             process.args.iter().map(String::as_str),
@@ -223,6 +224,12 @@ mod tests {
             plain.push_str(part);
         }
         assert_eq!(render(&response), plain);
+        let forged = pb::TreeProcess {
+            args: Vec::new(),
+            name: "\u{1b}[2J\n".into(),
+            ..process(14, 5)
+        };
+        assert!(line(&forged).ends_with(r"($'\u001b[2J\n')"), "{forged:?}");
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! What the contract's enums and unions are called in text for people.
 
+use crate::values;
 use kennel_edge::pb;
 use std::time::Duration;
 
@@ -205,7 +206,9 @@ fn stuck_processes(stuck: &pb::tree_verdict::Stuck) -> String {
 /// `sh (12), sleep (13) and 4 more`.
 pub(crate) fn leftovers(processes: &[pb::Leftover], unlisted: u32) -> String {
     let listed = processes.iter();
-    let listed: Vec<_> = listed.map(|p| format!("{} ({})", p.name, p.pid)).collect();
+    // A process gives itself its name, line feeds and escapes included.
+    let name = |p: &pb::Leftover| values::command_line([p.name.as_str()]);
+    let listed: Vec<_> = listed.map(|p| format!("{} ({})", name(p), p.pid)).collect();
     let more = match unlisted {
         0 => String::new(),
         more => format!(" and {more} more"),
