@@ -51,6 +51,7 @@ CREATE TABLE runs (
     pidns_inode           INTEGER,
     cgroup_path           TEXT,
     cgroup_inode          INTEGER,
+    containment_detail    TEXT,
     shim_pid              INTEGER,
     shim_process_group_id INTEGER,
     shim_session_id       INTEGER,
@@ -137,7 +138,8 @@ CREATE TABLE runs (
         AND (process_pid IS NULL) = (shim_session_id IS NULL)
         AND (process_pid IS NULL) = (shim_start_ticks IS NULL)),
     CONSTRAINT runs_identity_extras CHECK (process_pid IS NOT NULL OR (
-        pidfs_handle IS NULL AND shim_pidfs_handle IS NULL AND cgroup_path IS NULL)),
+        pidfs_handle IS NULL AND shim_pidfs_handle IS NULL AND cgroup_path IS NULL
+        AND containment_detail IS NULL)),
     CONSTRAINT runs_pids CHECK ((process_pid IS NULL OR process_pid > 0) AND (shim_pid IS NULL OR shim_pid > 0)),
     CONSTRAINT runs_cgroup_whole CHECK ((cgroup_path IS NULL) = (cgroup_inode IS NULL))
 ) STRICT;

@@ -1,7 +1,8 @@
 //! What holds a run together: what the host can do, and what a run is told to have.
 
+use kennel_edge::pb;
 use kennel_tests::{
-    Kennel, Options, PATIENCE,
+    Footprint, Kennel, Options, PATIENCE, complaint, must, new_run_id, sh,
     shell::{run_to_end, text},
 };
 
@@ -29,4 +30,66 @@ async fn a_status_names_what_the_host_cannot_do() {
         "cannot", cgroup.why, cgroup.instead
     );
     assert!(told.contains(&line), "{told}");
+}
+
+/// The kinds of gaps that a run's coverage names.
+fn gaps(run: &pb::Run) -> Vec<pb::CoverageGapKind> {
+    let coverage = run.coverage.as_ref().expect("it has processes");
+    coverage.gaps.iter().map(pb::CoverageGap::kind).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_says_what_holds_it_and_what_that_leaves_open() {
+    for options in [Options::default(), Options::default().without_cgroup()] {
+        let kennel = Kennel::start(options).await;
+        let mut client = kennel.client().await;
+        let spawned = must("spawn", client.spawn(sh("sleep 1000")).await);
+        let print = Footprint::of_run(&spawned);
+        let run = must("get", client.get(&spawned.run_id).await);
+        let gaps = gaps(&run);
+        assert!(gaps.contains(&pb::CoverageGapKind::WorkHandedToDaemons));
+        let root = nix::unistd::geteuid().is_root();
+        let in_group = run.containment() == pb::Containment::Cgroup;
+        assert_eq!(!in_group, gaps.contains(&pb::CoverageGapKind::NoCgroup));
+        let may_leave = gaps.contains(&pb::CoverageGapKind::RootMayLeaveCgroup);
+        assert_eq!(may_leave, in_group && root);
+        // Root signals everybody; who is not root cannot follow a setuid program without cgroup.kill.
+        assert!(!root || !gaps.contains(&pb::CoverageGapKind::SetuidChildUnkillable));
+        let ended = must("abort", client.abort(&run.run_id).await);
+        assert_eq!(ended.coverage, run.coverage, "it is kept with the row");
+        assert_eq!(ended.containment(), run.containment());
+        print.assert_nothing_left();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_that_would_be_held_too_weakly_is_refused() {
+    let kennel = Kennel::start(Options::default().without_cgroup()).await;
+    let mut client = kennel.client().await;
+    let id = new_run_id();
+    let mark = kennel.scratch().join("ran");
+    let mut spec = sh(&format!("echo ran > {}", mark.display()));
+    spec.set_min_containment(pb::Containment::Cgroup);
+    let refused = client.spawn_as(&id, spec.clone()).await;
+    let status = refused.expect_err("there are no control groups");
+    let told = complaint(&status);
+    assert_eq!(told.reason, "CONTAINMENT_UNAVAILABLE");
+    assert_eq!(told.code, tonic::Code::FailedPrecondition);
+    assert_eq!(
+        must("list", client.list_all(pb::RunFilter::default(), 0).await),
+        []
+    );
+    assert!(!mark.exists());
+    // The id is free: the same command runs where less will do.
+    spec.set_min_containment(pb::Containment::Subreaper);
+    let (run, existing) = must("spawn", client.spawn_as(&id, spec).await);
+    assert!(!existing);
+    let run = must("end", client.ended(&run.run_id).await);
+    assert_eq!(run.containment(), pb::Containment::Subreaper);
+    assert!(mark.exists());
+    let words = ["run", "--min-containment", "cgroup", "--", "true"];
+    let output = run_to_end(kennel.cli(&words), PATIENCE).await;
+    assert_eq!(output.status.code(), Some(125));
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("control group"), "{said}");
 }

@@ -398,6 +398,7 @@ pub fn argv(words: &[&str]) -> pb::RunSpec {
         limits: None,
         pause: None,
         on_leader_exit: None,
+        min_containment: pb::Containment::Unspecified.into(),
     }
 }
 

@@ -33,6 +33,8 @@ reasons! {
     InvalidField = "INVALID_FIELD",
     /// The spec asks for what this server cannot do.
     CapabilityMissing = "CAPABILITY_MISSING",
+    /// What would hold the run is weaker than its spec allows.
+    ContainmentUnavailable = "CONTAINMENT_UNAVAILABLE",
     /// There is no such command.
     CommandNotFound = "COMMAND_NOT_FOUND",
     /// A step of the start failed.

@@ -1,6 +1,9 @@
 //! Maps what went wrong to a status code, a documented reason and its details. Nobody else makes a [`Status`].
 
-use crate::reason::{DOMAIN, Reason};
+use crate::{
+    convert::containment,
+    reason::{DOMAIN, Reason},
+};
 use kennel_lifecycle::{Missing, Refusal, RunId, RunState, StartFailure, StartStage, Violation};
 use kennel_supervisor::CallError;
 use std::{collections::HashMap, io, time::Duration};
@@ -210,6 +213,22 @@ pub(crate) fn of(error: &CallError) -> Status {
         CallError::SpawnFailed { run, failure } => spawn_failed(*run, failure),
         CallError::QuotaExceeded { what, limit } => quota(what, *limit),
         CallError::HostFull(_) => host_full(text),
+        CallError::ContainmentUnavailable {
+            run,
+            wanted,
+            reached,
+            why,
+        } => {
+            let word = |by| containment::word(by).as_str_name();
+            let facts = Facts::run(*run)
+                .with("wanted", word(*wanted))
+                .with("reached", word(*reached))
+                .with("why", why.as_deref().unwrap_or_default());
+            let reason = Reason::ContainmentUnavailable;
+            Fault::new(Code::FailedPrecondition, reason, text, facts)
+                .precondition("CONTAINMENT", "spec.min_containment")
+                .status()
+        }
         CallError::StoreUnavailable => Fault::new(
             Code::Unavailable,
             Reason::StoreUnavailable,

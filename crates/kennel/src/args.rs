@@ -226,6 +226,14 @@ pub(crate) enum LogFormat {
     Json,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ContainmentArg {
+    /// A shim
+    Subreaper,
+    /// A control group and a shim
+    Cgroup,
+}
+
 #[derive(Debug, Args)]
 pub(crate) struct SpecArgs {
     /// Time between SIGTERM and SIGKILL when the run is ended, such as 500ms or 5s
@@ -255,6 +263,9 @@ pub(crate) struct SpecArgs {
     /// Working directory [default: this one]
     #[arg(long, value_name = "DIR")]
     pub(crate) cwd: Option<PathBuf>,
+    /// Refuse to run where less than this holds the run together
+    #[arg(long, value_enum, value_name = "RUNG")]
+    pub(crate) min_containment: Option<ContainmentArg>,
     /// Kind of work
     #[arg(long, value_enum, default_value_t)]
     pub(crate) kind: KindArg,

@@ -6,6 +6,7 @@
 
 pub mod audit;
 mod certificate;
+mod containment;
 mod countdown;
 mod effect;
 mod id;
@@ -28,6 +29,7 @@ mod stuck;
 mod time;
 
 pub use certificate::{SignalScope, SignalSender, StopCertificate, StopStep};
+pub use containment::{Containment, Gap, Held, HostFacts};
 pub use countdown::Countdown;
 pub use effect::{Announcement, Effect, ResumeReason, RowState};
 pub use id::{InvalidRunId, KeeperEpoch, NodeId, RunId};

@@ -1,6 +1,6 @@
 //! What a caller wants to run, and whether that can be asked at all.
 
-use crate::{LeaderExit, PausePolicy, RunLimits, limits};
+use crate::{Containment, LeaderExit, PausePolicy, RunLimits, limits};
 use std::{collections::BTreeMap, time::Duration};
 
 /// What kind of work a run is; decides the defaults of recovery.
@@ -63,6 +63,8 @@ pub struct RunSpec {
     pub on_leader_exit: LeaderExit,
     /// How long a pause may last.
     pub pause: PausePolicy,
+    /// The weakest containment that will do; absent: any.
+    pub min_containment: Option<Containment>,
 }
 
 /// One thing that is wrong with a request.

@@ -9,9 +9,9 @@ use crate::wire::{Answer, ToKeeper, WireChild, WireListing, WireRecorded, WireSh
 pub use audit::{Books, Fate, Holding, Look, REAPED_MAX, Reaped, SecondLook, SocketSeen, Victim};
 use kennel_lifecycle::recovery::Seen;
 use kennel_lifecycle::{
-    Deadline, Exit, KeeperEpoch, Leftovers, MemoryKills, Policy, ProcessIdentity, RunId,
-    RunIdentity, Signal, StartFailure, StopStep, Stuck, Timestamp, TreeVerdict, ladder::StopPlan,
-    recovery::Observation,
+    Containment, Deadline, Exit, Held, KeeperEpoch, Leftovers, MemoryKills, Policy,
+    ProcessIdentity, RunId, RunIdentity, Signal, StartFailure, StopStep, Stuck, Timestamp,
+    TreeVerdict, ladder::StopPlan, recovery::Observation,
 };
 use link::Link;
 pub use listing::{Holds, Listing, Member, Shot, ShotResult, Shots, SignalTarget};
@@ -35,6 +35,8 @@ pub struct ChildSpec {
     pub run_dir: PathBuf,
     /// What keeper and shim do on their own.
     pub policy: Policy,
+    /// The weakest containment that will do; absent: any.
+    pub min_containment: Option<Containment>,
 }
 
 /// A child that waits at its gate.
@@ -46,8 +48,8 @@ pub struct Prepared {
     pub stdout: OwnedFd,
     /// Read end of the command's standard error; non-blocking.
     pub stderr: OwnedFd,
-    /// Why this run has no control group, where it has none.
-    pub cgroup_refused: Option<String>,
+    /// What holds the run, and what that leaves open.
+    pub held: Held,
 }
 
 /// One thing the keeper tells on its own. Reports of one run come in the order in which things happened.
@@ -164,6 +166,14 @@ pub enum ClientError {
     /// The step that failed.
     #[error("cannot prepare the command: {0:?}")]
     Start(StartFailure),
+    /// What would hold the run here and now is weaker than the spec allows. Nothing was made.
+    #[error("this run would be held by {:?} and wants {wanted:?}", held.by)]
+    TooWeak {
+        /// The weakest that will do.
+        wanted: Containment,
+        /// What there is.
+        held: Held,
+    },
     /// The descriptors or processes of this host are used up.
     #[error("this host has no room for another run: {0}")]
     Exhausted(String),
@@ -225,15 +235,13 @@ impl KeeperClient {
             run: run.as_u128(),
             run_dir,
             policy: (&spec.policy).into(),
+            min_containment: spec.min_containment.map(Into::into),
         };
         let answered = self.link.ask(asked, files).await;
         // A child whose announcement nobody waits for must not wait at its gate for ever.
         let (answer, fds) = answered.inspect_err(|_| self.shut_gate(run))?;
         match answer {
-            Answer::Prepared {
-                identity,
-                cgroup_refused,
-            } => {
+            Answer::Prepared { identity, held } => {
                 let mut fds = fds.into_iter();
                 let (Some(stdout), Some(stderr)) = (fds.next(), fds.next()) else {
                     // They found no room in this process's table: nothing can be read, so nothing may run.
@@ -244,8 +252,13 @@ impl KeeperClient {
                     identity: identity.into(),
                     stdout,
                     stderr,
-                    cgroup_refused,
+                    held: held.into(),
                 })
+            }
+            Answer::TooWeak(held) => {
+                let held = Held::from(held);
+                let wanted = spec.min_containment.unwrap_or(held.by);
+                Err(ClientError::TooWeak { wanted, held })
             }
             Answer::PrepareFailed(failure) => Err(ClientError::Start(failure.into())),
             Answer::Exhausted(what) => Err(ClientError::Exhausted(what)),

@@ -98,6 +98,7 @@ fn new_run(id: u128) -> NewRun {
             cgroup: None,
             host: host(),
         }),
+        held: None,
         grace: Duration::from_secs(5),
         traceparent: None,
         spec: "{\"argv\":{\"args\":[\"true\"]}}".into(),

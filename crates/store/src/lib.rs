@@ -5,6 +5,7 @@
 
 mod certificate;
 mod durable;
+mod held;
 mod open;
 mod postgres;
 mod record;
@@ -21,8 +22,8 @@ pub use url::{InvalidStoreUrl, StoreUrl};
 
 use async_trait::async_trait;
 use kennel_lifecycle::{
-    HostIdentity, KeeperEpoch, NodeId, Outcome, ProcessIdentity, RowState, RunId, RunIdentity,
-    RunKind, RunState, Timestamp,
+    Held, HostIdentity, KeeperEpoch, NodeId, Outcome, ProcessIdentity, RowState, RunId,
+    RunIdentity, RunKind, RunState, Timestamp,
 };
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -45,6 +46,8 @@ pub struct NewRun {
     pub keeper_epoch: KeeperEpoch,
     /// Command, shim, control group, host; absent only for a row that is born closed.
     pub identity: Option<RunIdentity>,
+    /// What holds the run, and what that leaves open; absent where there is no identity.
+    pub held: Option<Held>,
     /// Grace in force; kept in whole milliseconds, rounded up.
     pub grace: Duration,
     /// The caller's W3C trace context.

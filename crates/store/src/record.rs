@@ -1,6 +1,6 @@
 //! A run as the columns of table `runs`, the same in both databases.
 
-use crate::{Closure, Desired, NewRun, RunRow, StoredState, Times, certificate, words};
+use crate::{Closure, Desired, NewRun, RunRow, StoredState, Times, certificate, held, words};
 use kennel_lifecycle::{
     CgroupIdentity, HostIdentity, ProcessIdentity, RowState, RunIdentity, Timestamp,
 };
@@ -74,6 +74,7 @@ record! {
     pidns_inode: Option<i64>,
     cgroup_path: Option<String>,
     cgroup_inode: Option<i64>,
+    containment_detail: Option<String>,
     shim_pid: Option<i64>,
     shim_process_group_id: Option<i64>,
     shim_session_id: Option<i64>,
@@ -157,6 +158,7 @@ impl Record {
         let mut record = Self::of_new(new);
         if let Some(identity) = &new.identity {
             record.put_identity(identity);
+            record.containment_detail = new.held.as_ref().map(held::detail);
         }
         record
     }
@@ -189,6 +191,7 @@ impl Record {
             pidns_inode: None,
             cgroup_path: None,
             cgroup_inode: None,
+            containment_detail: None,
             shim_pid: None,
             shim_process_group_id: None,
             shim_session_id: None,
@@ -288,6 +291,7 @@ impl Record {
             generation: self.generation,
             keeper_epoch: read_id("keeper_epoch", &self.keeper_epoch)?,
             identity,
+            held: held::read(self.containment_detail.as_deref())?,
             grace: Duration::from_millis(narrow("grace_period_ms", self.grace_period_ms)?),
             traceparent: self.traceparent,
             spec: self.spec.into(),

@@ -1,8 +1,8 @@
 //! What the edge may ask, and what it gets.
 
 use kennel_lifecycle::{
-    Exit, Leftover, Leftovers, Missing, NodeId, Outcome, Refusal, RunId, RunKind, RunSpec,
-    RunState, Signal, StartFailure, Stuck, Timestamp,
+    Containment, Exit, Held, Leftover, Leftovers, Missing, NodeId, Outcome, Refusal, RunId,
+    RunKind, RunSpec, RunState, Signal, StartFailure, Stuck, Timestamp,
 };
 use kennel_linux::client::{Shots, SignalTarget};
 use kennel_store::Desired;
@@ -60,6 +60,8 @@ pub struct RunView {
     pub attempt: u32,
     /// Command, shim, control group, host; absent: never prepared.
     pub identity: Option<kennel_lifecycle::RunIdentity>,
+    /// What holds the run, and what that leaves open; absent: never prepared.
+    pub held: Option<Held>,
     /// Grace in force.
     pub grace: Duration,
     /// When SIGKILL is due, where a stop was asked for.
@@ -404,6 +406,18 @@ pub enum CallError {
         /// Which step, which errno, which path.
         failure: StartFailure,
     },
+    /// What would hold the run is weaker than its spec allows. Nothing was started.
+    #[error("run {run} would be held by {} alone, and its spec wants {}", held_by(*.reached), held_by(*.wanted))]
+    ContainmentUnavailable {
+        /// Which run.
+        run: RunId,
+        /// The weakest that will do.
+        wanted: Containment,
+        /// What there is here and now.
+        reached: Containment,
+        /// Why there is no more, where that is known.
+        why: Option<String>,
+    },
     /// The run was stopped before it had started.
     #[error("run {0} was stopped before it started")]
     StoppedFirst(RunId),
@@ -473,4 +487,11 @@ pub enum CallError {
     /// A fault of ours.
     #[error("internal fault: {0}")]
     Internal(String),
+}
+
+fn held_by(containment: Containment) -> &'static str {
+    match containment {
+        Containment::Subreaper => "its shim",
+        Containment::Cgroup => "a control group",
+    }
 }

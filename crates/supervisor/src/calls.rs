@@ -162,6 +162,7 @@ impl Supervisor {
             generation: self.shared.generation,
             keeper_epoch: self.shared.hello.epoch,
             identity: None,
+            held: None,
             grace: Duration::ZERO,
             traceparent: None,
             spec: "{}".into(),

@@ -10,8 +10,8 @@ use crate::{
     view::{Live, StartAnswer},
 };
 use kennel_lifecycle::{
-    EndReason, Policy, RunId, RunSpec, RunState, StartFailure, StartStage, StopOrder, StopReason,
-    Timestamp, compose_env, ladder::StopPlan,
+    Containment, EndReason, Policy, RunId, RunSpec, RunState, StartFailure, StartStage, StopOrder,
+    StopReason, Timestamp, compose_env, ladder::StopPlan,
 };
 use kennel_linux::{
     client::ChildSpec,
@@ -194,6 +194,7 @@ fn child_spec(shared: &Shared, run: RunId, call: &SpawnCall) -> Result<ChildSpec
     if !missing.is_empty() {
         return Err(CallError::CapabilityMissing(missing));
     }
+    check_containment(shared, run, spec)?;
     let run_dir = rundir::path(&shared.config.data_dir, run);
     let env = child_env(shared, run, &run_dir, call);
     let cwd = Path::new(spec.cwd.as_deref().unwrap_or("/"));
@@ -217,7 +218,25 @@ fn child_spec(shared: &Shared, run: RunId, call: &SpawnCall) -> Result<ChildSpec
             on_leader_exit: spec.on_leader_exit,
             pause: spec.pause,
         },
+        min_containment: spec.min_containment,
     })
+}
+
+/// Whether what holds runs on this host is strong enough. The keeper looks again when it makes the run.
+fn check_containment(shared: &Shared, run: RunId, spec: &RunSpec) -> Result<(), CallError> {
+    let (reached, why) = match &shared.hello.cgroup_base {
+        Ok(_) => (Containment::Cgroup, None),
+        Err(why) => (Containment::Subreaper, Some(why.clone())),
+    };
+    match spec.min_containment {
+        Some(wanted) if reached < wanted => Err(CallError::ContainmentUnavailable {
+            run,
+            wanted,
+            reached,
+            why,
+        }),
+        _ => Ok(()),
+    }
 }
 
 fn child_env(
@@ -292,6 +311,7 @@ fn new_run(shared: &Shared, run: RunId, call: &SpawnCall) -> NewRun {
         generation: shared.generation,
         keeper_epoch: shared.hello.epoch,
         identity: None,
+        held: None,
         grace: call.spec.grace(),
         traceparent: call.traceparent.clone(),
         spec: call.spec_document.as_str().into(),
@@ -313,6 +333,7 @@ pub(crate) fn unborn(new: &NewRun) -> RunView {
         desired: Desired::Run,
         attempt: new.attempt,
         identity: new.identity.clone(),
+        held: new.held.clone(),
         grace: new.grace,
         stop_deadline: None::<Timestamp>,
         deadline: None,

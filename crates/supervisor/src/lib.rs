@@ -54,7 +54,9 @@ fn keeper_fault(error: &ClientError) -> CallError {
     match error {
         ClientError::KeeperGone => CallError::Draining,
         ClientError::Exhausted(what) => CallError::HostFull(what.clone()),
-        ClientError::Start(_) => CallError::Internal(error.to_string()),
+        ClientError::Start(_) | ClientError::TooWeak { .. } => {
+            CallError::Internal(error.to_string())
+        }
     }
 }
 

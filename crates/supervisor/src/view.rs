@@ -59,6 +59,7 @@ impl From<RunRow> for RunView {
             desired: row.desired,
             attempt: row.new.attempt,
             identity: row.new.identity,
+            held: row.new.held,
             grace: row.new.grace,
             stop_deadline: row.stop_deadline,
             // Only the run's task knows of its pauses.

@@ -2,21 +2,16 @@
 
 use super::{run, time};
 use crate::pb::{self, tree_verdict};
-use kennel_lifecycle::{
-    Outcome, RunIdentity, SignalScope, SignalSender, StopStep, Stuck, StuckProcess,
-};
+use kennel_lifecycle::{Outcome, SignalScope, SignalSender, StopStep, Stuck, StuckProcess};
 
 /// The certificate of a run that ended so, with what held it and with its verdict.
-pub(crate) fn certificate(
-    outcome: &Outcome,
-    identity: Option<&RunIdentity>,
-) -> pb::StopCertificate {
+pub(crate) fn certificate(outcome: &Outcome, held_by: pb::Containment) -> pb::StopCertificate {
     let certificate = &outcome.certificate;
     let left = &certificate.leftovers;
     pb::StopCertificate {
         steps: certificate.steps.iter().map(step).collect(),
         steps_unlisted: certificate.steps_unlisted,
-        containment: run::containment(identity).into(),
+        containment: held_by.into(),
         leftovers: run::leftovers(left),
         leftovers_unlisted: left.unlisted,
         census_time: certificate.census.map(time::timestamp),

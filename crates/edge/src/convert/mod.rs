@@ -3,6 +3,7 @@
 
 pub(crate) mod audit;
 mod certificate;
+pub(crate) mod containment;
 pub(crate) mod drain;
 pub(crate) mod event;
 pub(crate) mod info;

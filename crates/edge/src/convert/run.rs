@@ -1,10 +1,10 @@
 //! Runs and their ends, as the contract shows them.
 
-use super::{certificate, spec, time};
+use super::{certificate, containment, spec, time};
 use crate::pb::{self, end_reason, exit, tree_verdict};
 use kennel_lifecycle::{
-    Deadline, EndReason, Exit, Leftover, Leftovers, Proof, RunIdentity, RunKind, RunState,
-    StartFailure, StartStage, StreamsEnd, TreeVerdict,
+    Containment, Deadline, EndReason, Exit, Leftover, Leftovers, Proof, RunIdentity, RunKind,
+    RunState, StartFailure, StartStage, StreamsEnd, TreeVerdict,
 };
 use kennel_supervisor::{Desired, RunView};
 use std::sync::Arc;
@@ -12,6 +12,7 @@ use std::sync::Arc;
 pub(crate) fn run(view: RunView) -> pb::Run {
     let attempt = attempt(&view);
     let tree_verdict = verdict(&view);
+    let held_by = held_by(&view);
     pb::Run {
         run_id: view.run.to_string(),
         owner: view.owner,
@@ -21,7 +22,7 @@ pub(crate) fn run(view: RunView) -> pb::Run {
         labels: Arc::unwrap_or_clone(view.labels),
         state: state(view.state).into(),
         desired: desired(view.desired).into(),
-        containment: containment(view.identity.as_ref()).into(),
+        containment: held_by.into(),
         current_attempt: Some(attempt),
         end_reason: view.outcome.as_ref().map(|o| end_reason(&o.reason)),
         tree_verdict,
@@ -29,6 +30,7 @@ pub(crate) fn run(view: RunView) -> pb::Run {
         stop_deadline_time: view.stop_deadline.map(time::timestamp),
         create_time: Some(time::timestamp(view.created)),
         end_time: view.times.ended.map(time::timestamp),
+        coverage: view.held.as_ref().map(containment::coverage),
         trace_parent: view.traceparent.unwrap_or_default(),
         deadline_time: view.deadline.map(time::timestamp),
     }
@@ -59,7 +61,7 @@ fn attempt(view: &RunView) -> pb::Attempt {
         streams_end: streams_end
             .map_or(pb::StreamsEnd::Unspecified, streams)
             .into(),
-        certificate: outcome.map(|o| certificate::certificate(o, view.identity.as_ref())),
+        certificate: outcome.map(|o| certificate::certificate(o, held_by(view))),
     }
 }
 
@@ -74,12 +76,16 @@ fn identity(identity: &RunIdentity) -> pb::ProcessIdentity {
     }
 }
 
-pub(super) fn containment(identity: Option<&RunIdentity>) -> pb::Containment {
-    match identity {
-        None => pb::Containment::Unspecified,
-        Some(identity) if identity.cgroup.is_some() => pb::Containment::Cgroup,
-        Some(_) => pb::Containment::Subreaper,
-    }
+/// A row of which no more is known has what its identity shows.
+fn held_by(view: &RunView) -> pb::Containment {
+    let Some(identity) = &view.identity else {
+        return pb::Containment::Unspecified;
+    };
+    let shown = match identity.cgroup {
+        Some(_) => Containment::Cgroup,
+        None => Containment::Subreaper,
+    };
+    containment::word(view.held.as_ref().map_or(shown, |held| held.by))
 }
 
 fn kind(kind: RunKind) -> pb::RunKind {

@@ -1,6 +1,6 @@
 //! What a client wants to run: parsed on the way in, kept as a document, given back without its secrets.
 
-use super::{limits, time};
+use super::{containment, limits, time};
 use crate::{
     json,
     pb::{self, run_spec::Command},
@@ -39,6 +39,7 @@ pub(crate) fn parse(spec: pb::RunSpec, found: &mut Vec<Violation>) -> RunSpec {
         limits: limits::parse(spec.limits.as_ref(), found),
         on_leader_exit: on_leader_exit(spec.on_leader_exit, found),
         pause: pause(spec.pause, found),
+        min_containment: containment::least(spec.min_containment, found),
     };
     found.extend(parsed.violations());
     parsed
@@ -66,6 +67,7 @@ pub(crate) fn document(spec: &pb::RunSpec) -> String {
         limits: spec.limits.clone(),
         on_leader_exit: spec.on_leader_exit,
         pause: spec.pause,
+        min_containment: spec.min_containment,
     })
 }
 
@@ -164,7 +166,7 @@ pub(crate) fn unknown_number(field: &str, number: i32, name: &str) -> Violation 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kennel_lifecycle::RunLimits;
+    use kennel_lifecycle::{Containment, RunLimits};
     use std::time::Duration;
 
     #[test]
@@ -198,6 +200,7 @@ mod tests {
                 on_leader_exit: LeaderExit::Drain {
                     timeout: Some(Duration::from_secs(90)),
                 },
+                min_containment: Some(Containment::Cgroup),
             }
         );
     }
@@ -349,6 +352,7 @@ mod tests {
                     nanos: 0,
                 }),
             }),
+            min_containment: pb::Containment::Cgroup.into(),
         }
     }
 }

@@ -1,4 +1,5 @@
 use super::*;
+use kennel_lifecycle::Containment;
 use std::collections::BTreeMap;
 
 /// A kind of failure, with the code, the reason and the facts that the contract gives it.
@@ -148,6 +149,22 @@ fn of_the_server() -> Vec<Row> {
             Code::ResourceExhausted,
             Reason::QuotaExceeded,
             vec![fact("quota", "room of the host")],
+        ),
+        (
+            CallError::ContainmentUnavailable {
+                run: RunId::from_u128(9),
+                wanted: Containment::Cgroup,
+                reached: Containment::Subreaper,
+                why: Some("read-only".into()),
+            },
+            Code::FailedPrecondition,
+            Reason::ContainmentUnavailable,
+            vec![
+                fact("run_id", &RunId::from_u128(9).to_string()),
+                fact("wanted", "CONTAINMENT_CGROUP"),
+                fact("reached", "CONTAINMENT_SUBREAPER"),
+                fact("why", "read-only"),
+            ],
         ),
         (
             CallError::StoreUnavailable,

@@ -137,6 +137,9 @@ fn process(view: &mut View, run: &pb::Run, attempt: &pb::Attempt) {
     view.line("held by", words::containment(run.containment()));
     let identity = attempt.identity.as_ref();
     view.some("cgroup", identity.and_then(|i| i.cgroup_path.as_ref()));
+    for gap in run.coverage.iter().flat_map(|c| &c.gaps) {
+        view.line("not covered", &gap.text);
+    }
 }
 
 /// What was done to end a run. What proves its end stands beside its state.

@@ -1,7 +1,7 @@
 //! What was typed for `run` and `spawn`, as the contract says it.
 
 use crate::{
-    args::{KindArg, LeaderExitArg, LimitArgs, OnMaxPauseArg, SpecArgs},
+    args::{ContainmentArg, KindArg, LeaderExitArg, LimitArgs, OnMaxPauseArg, SpecArgs},
     failure::Failure,
 };
 use kennel_edge::pb;
@@ -50,6 +50,7 @@ pub(crate) fn request(args: SpecArgs) -> Result<pb::SpawnRequest, Failure> {
                 action: leader_exit(args.on_leader_exit).into(),
                 drain_timeout: span(args.drain_timeout, "drain timeout")?,
             }),
+            min_containment: least(args.min_containment).into(),
         }),
     })
 }
@@ -96,6 +97,14 @@ fn on_max_pause(action: Option<OnMaxPauseArg>) -> pb::OnMaxPause {
         None => pb::OnMaxPause::Unspecified,
         Some(OnMaxPauseArg::Resume) => pb::OnMaxPause::Resume,
         Some(OnMaxPauseArg::Abort) => pb::OnMaxPause::Abort,
+    }
+}
+
+fn least(containment: Option<ContainmentArg>) -> pb::Containment {
+    match containment {
+        None => pb::Containment::Unspecified,
+        Some(ContainmentArg::Subreaper) => pb::Containment::Subreaper,
+        Some(ContainmentArg::Cgroup) => pb::Containment::Cgroup,
     }
 }
 
@@ -202,11 +211,14 @@ mod tests {
             "3m",
             "--on-max-pause",
             "abort",
+            "--min-containment",
+            "cgroup",
             "--",
             "ls",
             "-l",
         ]);
         assert_eq!(spec.kind(), pb::RunKind::Job);
+        assert_eq!(spec.min_containment(), pb::Containment::Cgroup);
         assert_eq!(spec.cwd.as_deref(), Some("/tmp"));
         assert_eq!(spec.labels.len(), 2);
         let env = spec.env.expect("it is set");

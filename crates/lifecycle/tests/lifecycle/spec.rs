@@ -82,6 +82,7 @@ fn all_that_is_wrong_is_told_together() {
             max_pause: Some(Duration::ZERO),
             on_max_pause: OnMaxPause::Resume,
         },
+        min_containment: None,
     };
     let violations = spec.violations();
     let quota = violations
@@ -394,6 +395,7 @@ fn good() -> RunSpec {
         limits: RunLimits::default(),
         on_leader_exit: LeaderExit::Stop,
         pause: PausePolicy::default(),
+        min_containment: None,
     }
 }
 

@@ -1,6 +1,6 @@
 //! The keeper's own control group directory, and a fresh one in it for each run.
 
-use super::CgroupChoice;
+use super::{CgroupChoice, group_record::GroupRecord};
 use crate::{
     capability::{Capability, CapabilityName},
     cgroup, cgroup_limits,
@@ -11,6 +11,7 @@ use crate::{
 use kennel_lifecycle::{CgroupIdentity, Exit, KeeperEpoch, Knob, NodeId, RunId};
 use std::{
     fs, io,
+    os::fd::OwnedFd,
     path::{Path, PathBuf},
 };
 
@@ -24,6 +25,12 @@ pub(super) struct Groups {
     capabilities: Vec<Capability>,
     knobs: Vec<Knob>,
     made: u64,
+}
+
+/// A run's own group.
+pub(super) struct Group {
+    pub(super) identity: CgroupIdentity,
+    pub(super) dir: OwnedFd,
 }
 
 /// What a control group of a run can do; all are missing where there is none.
@@ -49,7 +56,15 @@ struct Probed {
 
 impl Groups {
     /// Makes the base directory and tries out how a child gets into a fresh group below it.
-    pub(super) fn new(choice: CgroupChoice, node: NodeId, epoch: KeeperEpoch) -> Self {
+    pub(super) fn new(
+        choice: CgroupChoice,
+        node: NodeId,
+        epoch: KeeperEpoch,
+        data_dir: &Path,
+    ) -> Self {
+        let prefix = cgroup::base_prefix(node);
+        let mut record = GroupRecord::read(data_dir);
+        record.sweep(&prefix);
         let without = |why: String| Self {
             capabilities: none(&why),
             knobs: Vec::new(),
@@ -65,10 +80,11 @@ impl Groups {
                 "cgroup v2 is not mounted, or this process is outside of what is".into(),
             );
         };
-        sweep(&own, node);
-        let base = own.join(format!("{}{epoch}", cgroup::base_prefix(node)));
-        if let Err(error) = fs::create_dir(&base) {
-            return without(format!("cannot make {}: {error}", base.display()));
+        sweep(&own, &prefix);
+        let base = own.join(format!("{prefix}{epoch}"));
+        match cgroup::create(&base) {
+            Ok(made) => record.add(made),
+            Err(error) => return without(format!("cannot make {}: {error}", base.display())),
         }
         cgroup_limits::hand_on(&base);
         match probe(&base) {
@@ -109,12 +125,35 @@ impl Groups {
         self.placement
     }
 
-    /// A fresh directory for a run; a name is never used twice.
-    pub(super) fn create(&mut self, run: RunId) -> Result<CgroupIdentity, String> {
+    /// Whether commands may write to `cgroup.procs` above the groups of runs.
+    pub(super) fn are_open(&self) -> bool {
+        self.lacks(CapabilityName::CgroupSealed)
+    }
+
+    pub(super) fn have_kill(&self) -> bool {
+        !self.lacks(CapabilityName::CgroupKill)
+    }
+
+    fn lacks(&self, name: CapabilityName) -> bool {
+        let found = self.capabilities.iter().find(|c| c.name == name);
+        found.is_none_or(|c| c.missing.is_some())
+    }
+
+    /// A fresh directory for a run; a name is never used twice. The host may allow no more of them
+    /// (`cgroup.max.descendants`: EAGAIN), or no longer any.
+    pub(super) fn create(&mut self, run: RunId) -> Result<Group, String> {
         let base = self.base.as_ref().map_err(Clone::clone)?;
         self.made += 1;
         let path = base.join(format!("run-{run}-{}", self.made));
-        cgroup::create(&path).map_err(|error| format!("cannot make {}: {error}", path.display()))
+        let refused = |error: io::Error| format!("cannot make {}: {error}", path.display());
+        let identity = cgroup::create(&path).map_err(refused)?;
+        let opened = cgroup::open(&identity)
+            .and_then(|dir| dir.ok_or_else(|| io::ErrorKind::NotFound.into()));
+        let dir = opened.map_err(|error| {
+            cgroup::remove(&identity);
+            refused(error)
+        })?;
+        Ok(Group { identity, dir })
     }
 
     /// Removes the base directory if nobody is left below it.
@@ -127,10 +166,9 @@ impl Groups {
 
 /// Removes what earlier keepers of this node have left empty. The lock says that none of them is alive; a directory
 /// with somebody in it is left alone.
-fn sweep(own: &Path, node: NodeId) {
-    let prefix = cgroup::base_prefix(node);
+fn sweep(own: &Path, prefix: &str) {
     for entry in fs::read_dir(own).into_iter().flatten().flatten() {
-        if entry.file_name().to_string_lossy().starts_with(&prefix) {
+        if entry.file_name().to_string_lossy().starts_with(prefix) {
             cgroup::remove_empty(&entry.path());
         }
     }

@@ -4,13 +4,14 @@ mod auditing;
 mod ending;
 mod orphans;
 mod prepare;
+mod recorded;
 mod shims;
 
 use super::{
     KeeperError,
     groups::Groups,
     listen::Listening,
-    observe::{self, Markers},
+    observe::Markers,
     orphan::Orphan,
     pool::Pool,
     reaping::Reaping,
@@ -19,14 +20,12 @@ use super::{
 };
 use crate::{
     attributes::{Inherited, Protection},
-    cgroup,
-    client::Recorded,
-    clock,
+    cgroup, clock,
     fdpass::{self, Received},
     wire::{self, Answer, ToKeeper, ToServer},
 };
 use ending::Ending;
-use kennel_lifecycle::{CgroupIdentity, HostIdentity, RunId, Signal, ladder::StopPlan};
+use kennel_lifecycle::{CgroupIdentity, HostFacts, HostIdentity, RunId, Signal, ladder::StopPlan};
 use nix::{
     errno::Errno,
     sys::{
@@ -36,6 +35,7 @@ use nix::{
         timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags},
     },
 };
+use prepare::Wish;
 use shims::Shim;
 use std::{
     collections::{BTreeSet, HashMap},
@@ -64,6 +64,7 @@ pub(super) struct Parts {
     pub(super) signals: SignalFd,
     pub(super) listening: Vec<Listening>,
     pub(super) groups: Groups,
+    pub(super) facts: HostFacts,
     pub(super) host: HostIdentity,
     /// What commands get, but for what is the keeper's own.
     pub(super) inherited: Inherited,
@@ -80,6 +81,7 @@ pub(super) struct Keeper {
     /// Only held: the server accepts.
     listening: Vec<Listening>,
     groups: Groups,
+    facts: HostFacts,
     host: HostIdentity,
     inherited: Inherited,
     pool: Pool,
@@ -129,6 +131,7 @@ impl Keeper {
         if let Some(socket) = &parts.server.socket {
             watch(socket, SERVER)?;
         }
+        let base = parts.groups.base().as_ref().ok().cloned();
         Ok(Self {
             epoll,
             timer,
@@ -137,9 +140,10 @@ impl Keeper {
             signals: parts.signals,
             listening: parts.listening,
             groups: parts.groups,
+            facts: parts.facts,
             host: parts.host,
             inherited: parts.inherited,
-            pool: Pool::new(parts.protection),
+            pool: Pool::new(parts.protection, base),
             shims: HashMap::new(),
             shim_of_pid: HashMap::new(),
             next_shim: SHIMS_FROM,
@@ -379,8 +383,16 @@ impl Keeper {
                 run,
                 run_dir,
                 policy,
+                min_containment,
             } => {
-                self.prepare(seq, RunId::from_u128(run), run_dir, policy.into(), fds);
+                let wanted = Wish {
+                    seq,
+                    run: RunId::from_u128(run),
+                    run_dir,
+                    policy: policy.into(),
+                    min_containment: min_containment.map(Into::into),
+                };
+                self.prepare(wanted, fds);
                 None
             }
             ToKeeper::Ready => {
@@ -433,9 +445,7 @@ impl Keeper {
                 None
             }
             ToKeeper::Observe { seq, recorded } => {
-                let recorded = Recorded::from(recorded);
-                let seen = observe::observe(&recorded, &self.host, &mut self.markers, now);
-                self.answer(seq, Answer::Observed(seen.into()));
+                self.observe(seq, recorded, now);
                 None
             }
             ToKeeper::EndOrphan {
@@ -447,8 +457,7 @@ impl Keeper {
                 None
             }
             ToKeeper::KeeperSeen { seq, keeper, host } => {
-                let seen = observe::see(&keeper.into(), &host.into(), &self.host);
-                self.answer(seq, Answer::Seen(seen.into()));
+                self.look_for_keeper(seq, keeper, host);
                 None
             }
         };

@@ -4,6 +4,7 @@
 //! directory. Never reads output, never decides: the server says what is to be done.
 
 mod data_dir;
+mod group_record;
 mod groups;
 mod listen;
 mod main_loop;
@@ -132,7 +133,7 @@ pub fn run(config: &KeeperConfig) -> Result<i32, KeeperError> {
     let here = identity::host().map_err(host("read the identity of this host"))?;
     let own = identity::own().map_err(host("read the identity of this process"))?;
     let inherited = Inherited::take(open_files).map_err(host("read its own limits"))?;
-    let groups = Groups::new(config.cgroup, node, epoch);
+    let groups = Groups::new(config.cgroup, node, epoch, &config.data_dir);
     let powers = attributes::powers(groups.knobs()).map_err(host("try its own limits"))?;
     let mut capabilities = groups.capabilities().to_vec();
     capabilities.extend(probe::processes().map_err(host("try out what this kernel can do"))?);
@@ -157,6 +158,7 @@ pub fn run(config: &KeeperConfig) -> Result<i32, KeeperError> {
         server,
         signals,
         listening,
+        facts: probe::facts(&groups).map_err(host("find out what commands may do"))?,
         groups,
         host: here,
         inherited,

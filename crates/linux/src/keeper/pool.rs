@@ -2,7 +2,7 @@
 
 use crate::{attributes::Protection, fdpass, shim};
 use nix::unistd::{ForkResult, fork};
-use std::{collections::VecDeque, io, os::fd::OwnedFd};
+use std::{collections::VecDeque, io, os::fd::OwnedFd, path::PathBuf};
 
 /// Warm shims on a quiet host.
 const WARM_MIN: usize = 2;
@@ -20,12 +20,15 @@ pub(super) struct Pool {
     warm: VecDeque<Warm>,
     wanted: usize,
     protection: Protection,
+    /// The directory of the keeper's control groups, where there is one.
+    base: Option<PathBuf>,
 }
 
 impl Pool {
-    pub(super) fn new(protection: Protection) -> Self {
+    pub(super) fn new(protection: Protection, base: Option<PathBuf>) -> Self {
         Self {
             protection,
+            base,
             warm: VecDeque::new(),
             wanted: WARM_MIN,
         }
@@ -58,7 +61,7 @@ impl Pool {
     }
 
     fn fork(&self) -> io::Result<Warm> {
-        self.protection.without(fork_shim)?
+        self.protection.without(|| self.fork_shim())?
     }
 
     /// A child of this number was reaped: if it was a warm shim, it is one no more. Where one could not live the next
@@ -81,17 +84,17 @@ impl Pool {
         self.wanted = 0;
         self.warm.drain(..)
     }
-}
 
-fn fork_shim() -> io::Result<Warm> {
-    let (ours, theirs) = fdpass::pair()?;
-    // SAFETY: the keeper has one thread, so no lock is held by another one; the child never returns.
-    match unsafe { fork() }? {
-        ForkResult::Child => shim::be_born(&theirs),
-        ForkResult::Parent { child } => Ok(Warm {
-            pid: child.as_raw(),
-            socket: ours,
-        }),
+    fn fork_shim(&self) -> io::Result<Warm> {
+        let (ours, theirs) = fdpass::pair()?;
+        // SAFETY: the keeper has one thread, so no lock is held by another one; the child never returns.
+        match unsafe { fork() }? {
+            ForkResult::Child => shim::be_born(&theirs, self.base.clone()),
+            ForkResult::Parent { child } => Ok(Warm {
+                pid: child.as_raw(),
+                socket: ours,
+            }),
+        }
     }
 }
 
@@ -106,7 +109,7 @@ mod tests {
             .spawn()
             .expect("true starts");
         drop(theirs);
-        let mut pool = Pool::new(Protection::default());
+        let mut pool = Pool::new(Protection::default(), None);
         pool.warm.push_back(Warm {
             pid: child.id().cast_signed(),
             socket: ours,

@@ -1,14 +1,19 @@
 //! What this kernel can do for processes, tried out at the start. Control groups are tried in [`super::groups`].
 
+use super::groups::Groups;
 use crate::{
     capability::{Capability, CapabilityName},
     pidfd::PidFd,
-    reap,
+    reap::{self, Waited},
     spawn::{self, Cloned},
 };
-use kennel_lifecycle::Exit;
+use kennel_lifecycle::{Exit, HostFacts};
 use nix::errno::Errno;
-use std::{io, ptr};
+use std::{fs, io, ptr};
+
+/// Numbers of capabilities(7).
+const CAP_KILL: u32 = 5;
+const CAP_SYS_ADMIN: u32 = 21;
 
 /// What the probe's child ends with.
 const PROBE_CODE: i32 = 42;
@@ -28,6 +33,44 @@ pub(super) fn processes() -> io::Result<Vec<Capability>> {
         Capability::tried(CapabilityName::PidfdGroupSignal, group),
         Capability::tried(CapabilityName::PidfdExit, exit_by_pidfd()?),
     ])
+}
+
+/// What decides on the gaps in what holds a run. The caller is single-threaded.
+pub(super) fn facts(groups: &Groups) -> io::Result<HostFacts> {
+    let status = fs::read_to_string("/proc/self/status")?;
+    let field = |name: &str| {
+        let lines = &mut status.lines();
+        lines.find_map(|line| Some(line.strip_prefix(name)?.trim()))
+    };
+    let effective = field("CapEff:").and_then(|text| u64::from_str_radix(text, 16).ok());
+    let has = |capability: u32| effective.is_some_and(|set| set >> capability & 1 == 1);
+    Ok(HostFacts {
+        commands_are_root: nix::unistd::geteuid().is_root(),
+        groups_are_open: groups.are_open(),
+        has_cgroup_kill: groups.have_kill(),
+        namespaces_are_open: has(CAP_SYS_ADMIN) || makes_user_namespaces()?,
+        may_signal_everybody: has(CAP_KILL),
+        no_new_privileges: field("NoNewPrivs:") == Some("1"),
+    })
+}
+
+/// Who can make a user namespace may enter those that others of its user have made, and the pid namespaces in them.
+fn makes_user_namespaces() -> io::Result<bool> {
+    match spawn::clone_here()? {
+        Cloned::Child => {
+            // SAFETY: unshare takes an integer, and this process has one thread.
+            let apart = unsafe { libc::unshare(libc::CLONE_NEWUSER) };
+            // SAFETY: _exit runs no handlers and does not return.
+            unsafe { libc::_exit(if apart == 0 { PROBE_CODE } else { 1 }) }
+        }
+        Cloned::Parent(pid, _) => Ok(matches!(
+            reap::await_end(pid)?,
+            Waited::Ended {
+                exit: Exit::Code(PROBE_CODE),
+                ..
+            }
+        )),
+    }
 }
 
 /// Without arguments clone3(2) is EINVAL; where a filter refuses it, it is something else.

@@ -19,7 +19,7 @@ use crate::{
     wire::{Answer, ToShim, mirror::WireSignalResult},
 };
 use kennel_lifecycle::{
-    CgroupIdentity, Countdown, Policy, RunId, Signal, Timestamp,
+    CgroupIdentity, Countdown, Held, Policy, RunId, Signal, Timestamp,
     ladder::{Ladder, StopPlan},
 };
 use rest::Rest;
@@ -71,7 +71,7 @@ pub(super) struct Run {
     /// Its private directory, where the shim leaves its last will.
     private_dir: PathBuf,
     cgroup: Option<CgroupIdentity>,
-    cgroup_refused: Option<String>,
+    held: Held,
     gate: Option<OwnedFd>,
     /// Read ends of both outputs. The server has its own copies; these keep a command that writes alive while no server
     /// reads, so that it ends by its ladder and not by SIGPIPE.
@@ -103,25 +103,22 @@ pub(super) struct Parts {
     pub(super) shim: u64,
     pub(super) policy: Policy,
     pub(super) run_dir: PathBuf,
-    pub(super) cgroup: Result<CgroupIdentity, String>,
+    pub(super) cgroup: Option<CgroupIdentity>,
+    pub(super) held: Held,
     pub(super) gate: OwnedFd,
     pub(super) outputs: (OwnedFd, OwnedFd),
 }
 
 impl Run {
     pub(super) fn new(parts: Parts) -> Self {
-        let (cgroup, cgroup_refused) = match parts.cgroup {
-            Ok(cgroup) => (Some(cgroup), None),
-            Err(why) => (None, Some(why)),
-        };
         Self {
             max_runtime: parts.policy.max_runtime.map(Countdown::new),
             id: parts.id,
             shim: Some(parts.shim),
             policy: parts.policy,
             private_dir: parts.run_dir,
-            cgroup,
-            cgroup_refused,
+            cgroup: parts.cgroup,
+            held: parts.held,
             gate: Some(parts.gate),
             outputs: Some(parts.outputs),
             stage: Stage::Preparing { seq: parts.seq },

@@ -16,6 +16,7 @@ use std::{
     io,
     os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd},
     panic::{AssertUnwindSafe, catch_unwind},
+    path::PathBuf,
 };
 
 /// Where the socket to the keeper is.
@@ -23,8 +24,8 @@ const KEEPER_FD: RawFd = 3;
 
 /// Becomes a shim, in a process that the single-threaded keeper has just forked. Never returns: what the keeper had in
 /// memory is not this process's to drop.
-pub(crate) fn be_born(socket: &OwnedFd) -> ! {
-    let lived = catch_unwind(AssertUnwindSafe(|| birth(socket).and_then(Shim::live)));
+pub(crate) fn be_born(socket: &OwnedFd, base: Option<PathBuf>) -> ! {
+    let lived = catch_unwind(AssertUnwindSafe(|| birth(socket, base)?.live()));
     let code = match lived {
         Ok(Ok(())) => 0,
         _ => 1,
@@ -33,7 +34,7 @@ pub(crate) fn be_born(socket: &OwnedFd) -> ! {
     unsafe { libc::_exit(code) }
 }
 
-fn birth(socket: &OwnedFd) -> io::Result<Shim> {
+fn birth(socket: &OwnedFd, base: Option<PathBuf>) -> io::Result<Shim> {
     // A session of its own: no terminal and no group signal meant for the keeper reaches it.
     setsid()?;
     prctl::set_child_subreaper(true)?;
@@ -52,6 +53,7 @@ fn birth(socket: &OwnedFd) -> io::Result<Shim> {
         keeper: Some(keeper),
         signals: SignalFd::with_flags(&mask, flags)?,
         work: None,
+        base,
     })
 }
 

@@ -23,6 +23,7 @@ use nix::{
 use std::{
     io,
     os::fd::{AsFd, OwnedFd},
+    path::PathBuf,
 };
 use work::Work;
 
@@ -42,12 +43,16 @@ struct Shim {
     signals: SignalFd,
     /// The run, once there is one.
     work: Option<Work>,
+    /// The directory of the keeper's control groups: a shim without a run that outlives its keeper removes it.
+    base: Option<PathBuf>,
 }
 
 impl Shim {
     fn live(mut self) -> io::Result<()> {
         loop {
             if self.keeper.is_none() && self.work.is_none() {
+                // While there are runs below it, this fails, and the last of their shims does it.
+                let _ = self.base.map(std::fs::remove_dir);
                 return Ok(());
             }
             let [keeper_ready, status_ready] = self.wait()?;

@@ -4,11 +4,12 @@ use super::{
     Answer, FromShim, LIST_BYTES_MAX, MEMBERS_TOLD_MAX, ToKeeper, ToServer, ToShim, VERSION,
     WireChild, WireListing, WireMember, WireShots, decode, encode,
     mirror::{
-        WireCgroup, WireDeadline, WireExit, WireFact, WireFailure, WireHolds, WireHost,
-        WireIdentity, WireLeaderExit, WireLeftover, WireLeftovers, WireLimits, WireMemoryKills,
-        WireOnMaxPause, WirePlan, WirePolicy, WireProcess, WireProof, WireRecord, WireRlimit,
-        WireShot, WireShotResult, WireStage, WireTarget, WireVerdict,
+        WireCgroup, WireContainment, WireDeadline, WireExit, WireFact, WireFailure, WireHeld,
+        WireHolds, WireHost, WireIdentity, WireLeaderExit, WireLeftover, WireLeftovers, WireLimits,
+        WireMemoryKills, WireOnMaxPause, WirePlan, WirePolicy, WireProcess, WireProof, WireRecord,
+        WireRlimit, WireShot, WireShotResult, WireStage, WireTarget, WireVerdict,
         certificate::{WireScope, WireSender, WireStep, WireStuck, WireStuckProcess},
+        held::WireGap,
     },
 };
 use serde::{Serialize, de::DeserializeOwned};
@@ -75,10 +76,11 @@ fn requests_have_these_bytes() {
         run: 0x0123_4567,
         run_dir: "/r".into(),
         policy: policy(),
+        min_containment: Some(WireContainment::Cgroup),
     };
     check(
         &prepare,
-        "010101e78a8d09022f72011e00882701ac020000000000000000000101ac0201ac0201",
+        "010101e78a8d09022f72011e00882701ac020000000000000000000101ac0201ac02010101",
     );
     let files = WireRlimit {
         resource: super::mirror::limits::WireResource::OpenFiles,
@@ -142,12 +144,15 @@ fn answers_and_reports_have_these_bytes() {
         seq: 1,
         answer: Answer::Prepared {
             identity,
-            cgroup_refused: None,
+            held: WireHeld {
+                by: WireContainment::Cgroup,
+                gaps: vec![WireGap::NoCgroup("n".into())],
+            },
         },
     };
     check(
         &prepared,
-        "01010100900390039003ac02014dc801c801c801ac02014d01022f670901620400",
+        "01010100900390039003ac02014dc801c801c801ac02014d01022f6709016204010100016e",
     );
     let failed = WireFact::ExecFailed(WireFailure {
         stage: WireStage::Exec,

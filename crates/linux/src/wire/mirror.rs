@@ -3,6 +3,7 @@
 use crate::capability::{Capability, CapabilityName};
 use crate::client::{Fact, Holds, Shot, ShotResult, SignalResult, SignalTarget};
 use certificate::{WireStep, WireStuck, steps};
+pub(crate) use held::{WireContainment, WireHeld};
 use kennel_lifecycle::{
     CgroupIdentity, Deadline, Exit, HostIdentity, LeaderExit, Leftover, Leftovers, MemoryKills,
     OnMaxPause, PausePolicy, Policy, ProcessIdentity, Proof, RunIdentity, Signal, StartFailure,
@@ -137,6 +138,7 @@ mirror_struct!(
 );
 
 pub(crate) mod certificate;
+pub(crate) mod held;
 pub(crate) mod limits;
 
 /// [`RunIdentity`].

@@ -35,6 +35,8 @@ pub(crate) enum ToKeeper {
         run: u128,
         run_dir: String,
         policy: WirePolicy,
+        /// The weakest containment that will do.
+        min_containment: Option<mirror::WireContainment>,
     },
     Release {
         run: u128,
@@ -135,7 +137,7 @@ pub(crate) struct WireHello {
 pub(crate) enum Answer {
     Prepared {
         identity: WireIdentity,
-        cgroup_refused: Option<String>,
+        held: mirror::WireHeld,
     },
     PrepareFailed(WireFailure),
     Exhausted(String),
@@ -150,6 +152,8 @@ pub(crate) enum Answer {
     Books,
     /// With a [`audit::WireReaped`] as a sealed file.
     Reaped,
+    /// What would hold the run is weaker than asked; nothing was made.
+    TooWeak(mirror::WireHeld),
 }
 
 /// What came of a signal to each that was to get it.

@@ -1,12 +1,12 @@
 //! The tests: each starts a keeper in a directory of its own, waits for its end, and looks for what is left.
 
 use crate::{
-    deaths,
+    containment, deaths,
     stage::{DEADLINE, leftovers},
 };
 use std::{
     fs,
-    path::Path,
+    path::{Path, PathBuf},
     process::{Child, Command, ExitStatus},
     time::{Duration, Instant},
 };
@@ -49,6 +49,7 @@ const SCENARIOS: &[(&str, i32)] = &[
     ("a_lost_server_ends_all_runs", 70),
     ("termination_is_asked_of_the_server", 0),
     ("capabilities_are_told_as_they_were_tried_out", 0),
+    ("a_run_that_would_be_held_too_weakly_is_refused", 0),
     ("many_runs_at_once_all_end", 0),
     ("what_had_stopped_itself_stays_stopped_after_a_pause", 0),
     ("threads_without_their_leader_are_paused_and_signalled", 0),
@@ -115,7 +116,7 @@ pub(crate) fn all() -> Vec<Test> {
             }),
         });
     }
-    for (name, run) in deaths::ALL {
+    for (name, run) in deaths::ALL.iter().chain(containment::ALL) {
         for choice in ["auto", "off", "old_kernel"] {
             tests.push(Test {
                 name: format!("{name}::cgroup_{choice}"),
@@ -132,11 +133,16 @@ pub(crate) fn all() -> Vec<Test> {
 
 /// A keeper on its own directory.
 pub(crate) fn start(dir: &Path, choice: &str, scenario: &str) -> Child {
-    Command::new(std::env::current_exe().expect("own path"))
+    let keeper = keeper_command(dir, choice, scenario).spawn();
+    keeper.expect("a keeper")
+}
+
+pub(crate) fn keeper_command(dir: &Path, choice: &str, scenario: &str) -> Command {
+    let mut command = Command::new(std::env::current_exe().expect("own path"));
+    command
         .args(["keeper", &dir.display().to_string(), choice, scenario])
-        .env("KENNEL_TEST_DIR", dir)
-        .spawn()
-        .expect("a keeper")
+        .env("KENNEL_TEST_DIR", dir);
+    command
 }
 
 /// Waits for the keeper's end.
@@ -178,20 +184,25 @@ fn groups_left(dir: &Path) -> Vec<String> {
     let Ok(node) = fs::read_to_string(dir.join("data/node")) else {
         return Vec::new();
     };
-    let mounts = fs::read_to_string("/proc/self/mountinfo").expect("mounts");
-    let mount = mounts.lines().find(|l| l.contains(" - cgroup2 "));
-    let Some(point) = mount.and_then(|l| l.split(' ').nth(4)) else {
+    let Some(here) = groups_of_this_process() else {
         return Vec::new();
     };
-    let own = fs::read_to_string("/proc/self/cgroup").expect("own groups");
-    let own = own
-        .lines()
-        .find_map(|l| l.strip_prefix("0::"))
-        .unwrap_or("/");
-    let here = Path::new(point).join(own.trim_start_matches('/'));
     let entries = fs::read_dir(here).into_iter().flatten().flatten();
     entries
         .map(|e| e.file_name().to_string_lossy().into_owned())
         .filter(|name| name.contains(node.trim()))
         .collect()
+}
+
+/// The cgroup v2 directory of this process, where it is mounted.
+pub(crate) fn groups_of_this_process() -> Option<PathBuf> {
+    let mounts = fs::read_to_string("/proc/self/mountinfo").expect("mounts");
+    let mount = mounts.lines().find(|l| l.contains(" - cgroup2 "));
+    let point = mount.and_then(|l| l.split(' ').nth(4))?;
+    let own = fs::read_to_string("/proc/self/cgroup").expect("own groups");
+    let own = own
+        .lines()
+        .find_map(|l| l.strip_prefix("0::"))
+        .unwrap_or("/");
+    Some(Path::new(point).join(own.trim_start_matches('/')))
 }

@@ -33,7 +33,7 @@ pub(crate) async fn play(name: &str, stage: &mut Stage) {
         "a_lost_server_ends_all_runs" => lost_server(stage).await,
         "termination_is_asked_of_the_server" => termination(stage).await,
         "many_runs_at_once_all_end" => many(stage).await,
-        name if name.starts_with("capabilit") => containment::play(name, stage),
+        name if containment::plays(name) => containment::play(name, stage).await,
         other => members::play(other, stage).await,
     }
 }
@@ -71,7 +71,7 @@ async fn told_in_order(stage: &mut Stage) {
     assert_eq!(identity.command.pid, identity.command.pgid);
     assert_eq!(identity.command.pid, identity.command.sid);
     assert_eq!(identity.cgroup.is_some(), stage.has_cgroup());
-    assert_eq!(prepared.cgroup_refused.is_none(), stage.has_cgroup());
+    assert_eq!(prepared.held.cgroup_refused().is_none(), stage.has_cgroup());
     let facts = stage.end(run).await;
     let expected = [
         Fact::Executed,

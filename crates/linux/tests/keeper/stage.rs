@@ -284,6 +284,7 @@ impl Stage {
                 on_leader_exit: LeaderExit::Stop,
                 pause: PausePolicy::default(),
             },
+            min_containment: None,
         };
         (run, spec)
     }

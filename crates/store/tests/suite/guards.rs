@@ -172,6 +172,7 @@ pub(super) async fn every_check_refuses_what_no_run_can_be(bed: Bed) {
     bed.store.close(&new_run(2), &closure()).await.unwrap();
     let mut bare = new_run(3);
     bare.identity = None;
+    bare.held = None;
     bed.store.close(&bare, &closure()).await.unwrap();
     let mut raw = Raw::to(&bed.url).await;
     let all = (REFUSED_OF_OPEN.iter().map(|case| (1, case)))
@@ -189,6 +190,7 @@ pub(super) async fn every_check_refuses_what_no_run_can_be(bed: Bed) {
 
     let others = [
         "UPDATE runs SET pidfs_handle = 1 WHERE process_pid IS NULL",
+        "UPDATE runs SET containment_detail = '{}' WHERE process_pid IS NULL",
         "UPDATE runs SET cgroup_path = '/', cgroup_inode = 1 WHERE process_pid IS NULL",
         "UPDATE nodes SET generation = 0",
         "UPDATE keeper_epochs SET process_pid = 0",

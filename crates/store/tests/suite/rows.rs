@@ -1,9 +1,9 @@
 //! Rows, openings and closings for the cases to write.
 
 use kennel_lifecycle::{
-    CgroupIdentity, EndReason, Exit, HostIdentity, KeeperEpoch, Leftover, Leftovers, NodeId,
-    Outcome, ProcessIdentity, Proof, RunId, RunIdentity, RunKind, Signal, SignalScope,
-    SignalSender, StopCertificate, StopStep, StreamsEnd, Timestamp, TreeVerdict,
+    CgroupIdentity, Containment, EndReason, Exit, Gap, Held, HostIdentity, KeeperEpoch, Leftover,
+    Leftovers, NodeId, Outcome, ProcessIdentity, Proof, RunId, RunIdentity, RunKind, Signal,
+    SignalScope, SignalSender, StopCertificate, StopStep, StreamsEnd, Timestamp, TreeVerdict,
 };
 use kennel_store::{Closure, NewRun, Opening, Times};
 use std::{collections::BTreeMap, time::Duration};
@@ -58,6 +58,10 @@ pub(crate) fn new_run(id: u128) -> NewRun {
                 inode: u64::MAX,
             }),
             host: host(),
+        }),
+        held: Some(Held {
+            by: Containment::Cgroup,
+            gaps: vec![Gap::NoCgroup("why \"so\"".into()), Gap::OwnerMayMove],
         }),
         grace: Duration::from_millis(2_500),
         traceparent: Some("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01".into()),

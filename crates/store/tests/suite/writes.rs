@@ -111,6 +111,7 @@ pub(super) async fn a_fence_takes_only_a_free_key(bed: Bed) {
     bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
     let mut unknown = new_run(1);
     unknown.identity = None;
+    unknown.held = None;
     let fenced = Closure {
         outcome: Outcome {
             reason: EndReason::Fenced { by: "uid:0".into() },
@@ -213,6 +214,7 @@ pub(super) async fn one_bad_row_among_a_thousand_spoils_no_other(bed: Bed) {
             if id == BAD {
                 // An open row without an identity is what a CHECK is for.
                 new.identity = None;
+                new.held = None;
             }
             store.insert(&new).await
         })

@@ -361,6 +361,15 @@ impl RunTask {
                         self.start_error = Some(self.no_room(what));
                         prepare_failure()
                     }
+                    ClientError::TooWeak { wanted, held } => {
+                        self.start_error = Some(CallError::ContainmentUnavailable {
+                            run: self.run,
+                            wanted,
+                            reached: held.by,
+                            why: held.cgroup_refused().map(str::to_owned),
+                        });
+                        prepare_failure()
+                    }
                 };
                 return self.report(Report::PrepareFailed(failure));
             }
@@ -370,9 +379,10 @@ impl RunTask {
             Some(output) => output.attach(prepared.stdout, prepared.stderr),
             None => Ok(()),
         };
-        if let Some(why) = prepared.cgroup_refused {
+        if let Some(why) = prepared.held.cgroup_refused() {
             self.warning = Some(format!("this run has no control group: {why}"));
         }
+        self.new.held = Some(prepared.held);
         self.report(Report::Prepared(Box::new(prepared.identity)));
         if let Err(error) = attached {
             tracing::error!(run = %self.run, %error, "the output cannot be read, the command is not let go");

@@ -40,6 +40,7 @@ impl RunTask {
             desired: self.desired,
             attempt: self.new.attempt,
             identity: self.new.identity.clone(),
+            held: self.new.held.clone(),
             grace: self.new.grace,
             stop_deadline: self.stop_deadline,
             deadline: match phase {

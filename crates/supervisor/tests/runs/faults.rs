@@ -5,7 +5,7 @@ use crate::{
     world::{Nature, Stage, Weather, call, new_run, open_row, seen},
 };
 use kennel_lifecycle::{
-    RunId, RunState,
+    Containment, RunId, RunState,
     recovery::{CgroupSeen, Seen},
 };
 use kennel_supervisor::{CallError, Condition, Events, ListFilter, Payload, Position};
@@ -214,4 +214,44 @@ async fn output(events: &mut Events, len: usize) -> Vec<u8> {
         }
     }
     bytes
+}
+
+#[tokio::test]
+async fn a_run_that_would_be_held_too_weakly_leaves_no_trace() {
+    // The host has control groups, and refuses one at the moment of the spawn.
+    let stage = Stage::set(Nature {
+        cgroup_refused: Some("budget".into()),
+        ..Nature::default()
+    })
+    .await;
+    let run = RunId::from_u128(7);
+    let mut strict = call(Some(run));
+    strict.spec.min_containment = Some(Containment::Cgroup);
+    let refused = stage.supervisor.spawn(strict.clone()).await;
+    match refused {
+        Err(CallError::ContainmentUnavailable {
+            wanted,
+            reached,
+            why,
+            ..
+        }) => {
+            assert_eq!(
+                (wanted, reached),
+                (Containment::Cgroup, Containment::Subreaper)
+            );
+            assert_eq!(why.as_deref(), Some("budget"));
+        }
+        other => panic!("{other:?}"),
+    }
+    assert!(matches!(
+        stage.supervisor.get(run).await,
+        Err(CallError::RunNotFound(_))
+    ));
+    // The same call again is the first again.
+    stage.kernel().nature.cgroup_refused = None;
+    let spawned = stage.supervisor.spawn(strict).await.unwrap();
+    assert!(!spawned.existing);
+    assert_eq!(spawned.run.held.unwrap().by, Containment::Cgroup);
+    stage.exits(run, 0);
+    stage.supervisor.wait(run, Condition::Ended).await.unwrap();
 }

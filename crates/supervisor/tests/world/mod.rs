@@ -7,10 +7,10 @@
 
 use async_trait::async_trait;
 use kennel_lifecycle::{
-    CgroupIdentity, Deadline, Exit, HostIdentity, KeeperEpoch, LeaderExit, Leftover, Leftovers,
-    LimitPowers, MemoryKills, NodeId, Outcome, PausePolicy, ProcessIdentity, Proof, Resource,
-    RowState, RunId, RunIdentity, RunKind, RunLimits, RunSpec, Signal, StartFailure, StartStage,
-    Stuck, StuckProcess, Timeouts, Timestamp, TreeVerdict,
+    CgroupIdentity, Deadline, Exit, Held, HostFacts, HostIdentity, KeeperEpoch, LeaderExit,
+    Leftover, Leftovers, LimitPowers, MemoryKills, NodeId, Outcome, PausePolicy, ProcessIdentity,
+    Proof, Resource, RowState, RunId, RunIdentity, RunKind, RunLimits, RunSpec, Signal,
+    StartFailure, StartStage, Stuck, StuckProcess, Timeouts, Timestamp, TreeVerdict,
     ladder::StopPlan,
     recovery::{CgroupSeen, ExitRecord, Host, Observation, Seen},
 };
@@ -379,7 +379,11 @@ impl Kernel for World {
         } else {
             stderr.into()
         };
-        let cgroup_refused = nature.cgroup_refused.clone();
+        let cgroup = nature.cgroup_refused.clone().map_or(Ok(()), Err);
+        let held = Held::on(&facts(), cgroup);
+        if let Some(wanted) = spec.min_containment.filter(|least| held.by < *least) {
+            return Err(ClientError::TooWeak { wanted, held });
+        }
         let child = Child {
             nature,
             released: false,
@@ -394,7 +398,7 @@ impl Kernel for World {
             identity: identity(100 + i32::try_from(state.children.len()).unwrap()),
             stdout: stdout.into(),
             stderr,
-            cgroup_refused,
+            held,
         })
     }
 
@@ -852,6 +856,7 @@ pub fn new_run(run: RunId) -> NewRun {
         node: node(),
         generation: 1,
         keeper_epoch: hello().epoch,
+        held: None,
         identity: Some(identity(77)),
         grace: Duration::from_secs(1),
         traceparent: None,
@@ -875,6 +880,7 @@ pub fn call(run: Option<RunId>) -> SpawnCall {
             env: BTreeMap::new(),
             initial_input: None,
             labels: BTreeMap::new(),
+            min_containment: None,
             grace: Some(Duration::from_secs(1)),
             timeouts: Timeouts::default(),
             limits: RunLimits::default(),
@@ -914,7 +920,7 @@ fn hello() -> KeeperHello {
         epoch: KeeperEpoch::from_u128(2),
         keeper: process(10),
         host: host(),
-        cgroup_base: Err("none here".into()),
+        cgroup_base: Ok("/nowhere/kennel".into()),
         pidfs: true,
         powers: LimitPowers {
             hard_max: vec![(Resource::OpenFiles, 4096)],
@@ -924,6 +930,17 @@ fn hello() -> KeeperHello {
         },
         kernel: "6.18".into(),
         capabilities: Vec::new(),
+    }
+}
+
+fn facts() -> HostFacts {
+    HostFacts {
+        commands_are_root: true,
+        groups_are_open: true,
+        has_cgroup_kill: true,
+        namespaces_are_open: true,
+        may_signal_everybody: true,
+        no_new_privileges: false,
     }
 }
 

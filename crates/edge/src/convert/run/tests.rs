@@ -1,7 +1,8 @@
 use super::*;
 use kennel_lifecycle::{
-    CgroupIdentity, Deadline, HostIdentity, MemoryKills, NodeId, Outcome, ProcessIdentity, RunId,
-    Signal, SignalScope, SignalSender, StopCertificate, StopStep, Timestamp,
+    CgroupIdentity, Deadline, Gap, Held, HostIdentity, MemoryKills, NodeId, Outcome,
+    ProcessIdentity, RunId, Signal, SignalScope, SignalSender, StopCertificate, StopStep,
+    Timestamp,
 };
 use kennel_supervisor::Times;
 use std::time::Duration;
@@ -14,6 +15,8 @@ fn a_live_run_shows_its_process_and_no_end() {
     assert_eq!(shown.state(), pb::RunState::Running);
     assert_eq!(shown.desired(), pb::DesiredState::Run);
     assert_eq!(shown.containment(), pb::Containment::Cgroup);
+    let coverage = shown.coverage.as_ref().expect("it was prepared");
+    assert_eq!(coverage.gaps.len(), 1);
     assert_eq!(
         shown.spec.as_ref().and_then(|s| s.cwd.as_deref()),
         Some("/tmp")
@@ -233,6 +236,10 @@ fn live() -> RunView {
                 boot_id: "boot".to_owned(),
                 pidns_inode: 4,
             },
+        }),
+        held: Some(Held {
+            by: Containment::Cgroup,
+            gaps: vec![Gap::WorkHandedToDaemons],
         }),
         grace: Duration::from_secs(5),
         stop_deadline: None,

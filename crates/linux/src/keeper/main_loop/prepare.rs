@@ -3,11 +3,14 @@
 use super::{Keeper, Shim};
 use crate::{
     cgroup_limits, fdpass,
-    keeper::run::{Parts, Run},
+    keeper::{
+        groups::Group,
+        run::{Parts, Run},
+    },
     spawn::{self, failure},
     wire::{self, Answer, Job, ToShim, mirror::WireFailure},
 };
-use kennel_lifecycle::{CgroupIdentity, LeaderExit, Policy, RunId, StartFailure, StartStage};
+use kennel_lifecycle::{Containment, Held, LeaderExit, Policy, RunId, StartFailure, StartStage};
 use nix::{
     fcntl::OFlag,
     sys::epoll::{EpollEvent, EpollFlags},
@@ -26,27 +29,38 @@ struct Pipes {
     stderr: (OwnedFd, OwnedFd),
 }
 
-/// Why there is no child.
-enum Refused {
-    /// A call failed.
-    Host(io::Error),
-    /// It could not be held to its limits.
-    Limits(StartFailure),
+/// What the server wants made.
+pub(super) struct Wish {
+    pub(super) seq: u64,
+    pub(super) run: RunId,
+    pub(super) run_dir: String,
+    pub(super) policy: Policy,
+    pub(super) min_containment: Option<Containment>,
 }
 
-impl From<io::Error> for Refused {
+/// Why nothing was made.
+enum Unmade {
+    /// A call failed.
+    Failed(io::Error),
+    /// It could not be held to its limits.
+    Limits(StartFailure),
+    /// What would hold the run is weaker than it may be.
+    TooWeak(Held),
+}
+
+impl From<io::Error> for Unmade {
     fn from(error: io::Error) -> Self {
-        Self::Host(error)
+        Self::Failed(error)
     }
 }
 
 /// Sets the limits of a run on its group, before anybody is in it. A run that got no group at this moment is not let run
 /// without them.
-fn hold(group: &Result<CgroupIdentity, String>, policy: &Policy) -> Result<(), StartFailure> {
+fn hold(group: &Result<Group, String>, policy: &Policy) -> Result<(), StartFailure> {
     let limits = &policy.limits;
     match group {
         _ if limits.knobs().is_empty() => Ok(()),
-        Ok(group) => cgroup_limits::apply(Path::new(&group.path), limits)
+        Ok(group) => cgroup_limits::apply(Path::new(&group.identity.path), limits)
             .map_err(|not| failure(StartStage::Limits, &not.error, Some(&not.file))),
         Err(why) => Err(StartFailure {
             stage: StartStage::Limits,
@@ -57,86 +71,66 @@ fn hold(group: &Result<CgroupIdentity, String>, policy: &Policy) -> Result<(), S
 }
 
 impl Keeper {
-    pub(super) fn prepare(
-        &mut self,
-        seq: u64,
-        id: RunId,
-        run_dir: String,
-        policy: Policy,
-        fds: Vec<OwnedFd>,
-    ) {
+    pub(super) fn prepare(&mut self, wish: Wish, fds: Vec<OwnedFd>) {
+        let seq = wish.seq;
         // The server makes run ids unique; a second child under one would have no owner.
-        let taken = self.runs.contains_key(&id);
-        let prepared = if taken {
+        let prepared = if self.runs.contains_key(&wish.run) {
             Err(io::Error::from_raw_os_error(libc::EEXIST).into())
         } else {
-            self.hand_out(seq, id, run_dir, policy, fds)
+            self.hand_out(wish, fds)
         };
-        if let Err(refused) = prepared {
-            let error = match refused {
-                Refused::Limits(failure) => {
-                    return self.answer(seq, Answer::PrepareFailed(WireFailure::from(failure)));
-                }
-                Refused::Host(error) => error,
-            };
-            let answer = match error.raw_os_error() {
-                Some(
-                    libc::EMFILE
-                    | libc::ENFILE
-                    | libc::EAGAIN
-                    | libc::ENOMEM
-                    | libc::ENOBUFS
-                    | libc::ETOOMANYREFS,
-                )
-                | None => Answer::Exhausted(error.to_string()),
-                Some(_) => {
-                    let failure = failure(StartStage::Prepare, &error, None);
-                    Answer::PrepareFailed(WireFailure::from(failure))
-                }
-            };
-            self.answer(seq, answer);
+        match prepared {
+            Ok(()) => {}
+            Err(Unmade::TooWeak(held)) => self.answer(seq, Answer::TooWeak(held.into())),
+            Err(Unmade::Limits(failure)) => {
+                self.answer(seq, Answer::PrepareFailed(WireFailure::from(failure)));
+            }
+            Err(Unmade::Failed(error)) => self.answer(seq, unmade(&error)),
         }
     }
 
-    fn hand_out(
-        &mut self,
-        seq: u64,
-        id: RunId,
-        run_dir: String,
-        policy: Policy,
-        fds: Vec<OwnedFd>,
-    ) -> Result<(), Refused> {
+    fn hand_out(&mut self, wish: Wish, fds: Vec<OwnedFd>) -> Result<(), Unmade> {
         let mut fds = fds.into_iter();
         // A file that found no room in this process's table is missing here.
         let lost = || io::Error::from_raw_os_error(libc::EMFILE);
         let child = fds.next().ok_or_else(lost)?;
         let stdin = fds.next().ok_or_else(lost)?;
         let pipes = pipes()?;
-        let warm = self.pool.take()?;
-        let group = self.groups.create(id);
-        if let Err(failure) = hold(&group, &policy) {
-            self.leftovers.extend(group.ok());
-            return Err(Refused::Limits(failure));
-        }
-        let given = self.give(
-            id,
-            &run_dir,
-            &policy,
-            &group,
-            &warm.socket,
-            [&child, &stdin],
-            &pipes,
+        let group = self.groups.create(wish.run);
+        let limited = hold(&group, &wish.policy);
+        let held = Held::on(
+            &self.facts,
+            group.as_ref().map(|_| ()).map_err(Clone::clone),
         );
-        let token = self.next_shim;
-        let watched = given.and_then(|()| {
-            let event = EpollEvent::new(EpollFlags::EPOLLIN, token);
-            Ok(self.epoll.add(&warm.socket, event)?)
-        });
-        if let Err(error) = watched {
-            // The shim ends with its socket, which is dropped here.
-            self.leftovers.extend(group.ok());
-            return Err(error.into());
+        let group = group.ok();
+        let refused = match limited {
+            _ if wish.min_containment.is_some_and(|least| held.by < least) => {
+                Some(Unmade::TooWeak(held.clone()))
+            }
+            Ok(()) => None,
+            Err(failure) => Some(Unmade::Limits(failure)),
+        };
+        if let Some(refused) = refused {
+            self.leftovers.extend(group.map(|group| group.identity));
+            return Err(refused);
         }
+        let given = self.pool.take().and_then(|warm| {
+            let files = [&child, &stdin];
+            self.give(&wish, group.as_ref(), &warm.socket, files, &pipes)?;
+            let event = EpollEvent::new(EpollFlags::EPOLLIN, self.next_shim);
+            self.epoll.add(&warm.socket, event)?;
+            Ok(warm)
+        });
+        let group = group.map(|group| group.identity);
+        let warm = match given {
+            Ok(warm) => warm,
+            Err(error) => {
+                // The shim has ended with its socket.
+                self.leftovers.extend(group);
+                return Err(error.into());
+            }
+        };
+        let token = self.next_shim;
         self.next_shim += 1;
         self.shim_of_pid.insert(warm.pid, token);
         self.shims.insert(
@@ -144,49 +138,40 @@ impl Keeper {
             Shim {
                 pid: warm.pid,
                 socket: warm.socket,
-                run: id,
+                run: wish.run,
             },
         );
         let run = Run::new(Parts {
-            id,
-            seq,
+            id: wish.run,
+            seq: wish.seq,
             shim: token,
-            policy,
-            run_dir: run_dir.into(),
+            policy: wish.policy,
+            run_dir: wish.run_dir.into(),
             cgroup: group,
+            held,
             gate: pipes.gate.1,
             outputs: (pipes.stdout.0, pipes.stderr.0),
         });
-        self.runs.insert(id, run);
+        self.runs.insert(wish.run, run);
         Ok(())
     }
 
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "one message is put together here"
-    )]
     fn give(
         &self,
-        id: RunId,
-        run_dir: &str,
-        policy: &Policy,
-        group: &Result<CgroupIdentity, String>,
+        wish: &Wish,
+        group: Option<&Group>,
         shim: &OwnedFd,
         files: [&OwnedFd; 2],
         pipes: &Pipes,
     ) -> io::Result<()> {
         let job = ToShim::Job(Box::new(Job {
-            run: id.as_u128(),
-            run_dir: run_dir.to_owned(),
-            policy: policy.into(),
-            cgroup: group.as_ref().ok().cloned().map(Into::into),
+            run: wish.run.as_u128(),
+            run_dir: wish.run_dir.clone(),
+            policy: (&wish.policy).into(),
+            cgroup: group.map(|group| group.identity.clone().into()),
             placement: self.groups.placement(),
-            attributes: self.inherited.attributes(&policy.limits),
+            attributes: self.inherited.attributes(&wish.policy.limits),
         }));
-        let born_in = match group {
-            Ok(group) => crate::cgroup::open(group)?,
-            Err(_) => None,
-        };
         let [child, stdin] = files;
         let mut fds = vec![
             child.as_fd(),
@@ -195,12 +180,30 @@ impl Keeper {
             pipes.stderr.1.as_fd(),
             pipes.gate.0.as_fd(),
         ];
-        if policy.on_leader_exit == LeaderExit::Keep {
+        if wish.policy.on_leader_exit == LeaderExit::Keep {
             // Whoever is kept may go on writing when nobody reads any more.
             fds.extend([pipes.stdout.0.as_fd(), pipes.stderr.0.as_fd()]);
         }
-        fds.extend(born_in.as_ref().map(AsFd::as_fd));
+        fds.extend(group.map(|group| group.dir.as_fd()));
         fdpass::send(shim, &wire::encode(&job)?, &fds)
+    }
+}
+
+fn unmade(error: &io::Error) -> Answer {
+    match error.raw_os_error() {
+        Some(
+            libc::EMFILE
+            | libc::ENFILE
+            | libc::EAGAIN
+            | libc::ENOMEM
+            | libc::ENOBUFS
+            | libc::ETOOMANYREFS,
+        )
+        | None => Answer::Exhausted(error.to_string()),
+        Some(_) => {
+            let failure = failure(StartStage::Prepare, error, None);
+            Answer::PrepareFailed(WireFailure::from(failure))
+        }
     }
 }
 

@@ -98,7 +98,7 @@ impl Run {
                 cgroup: self.cgroup.clone().map(Into::into),
                 host: host.clone().into(),
             },
-            cgroup_refused: self.cgroup_refused.clone(),
+            held: self.held.clone().into(),
         };
         self.told.push(Told::Answer(seq, answer, fds));
     }

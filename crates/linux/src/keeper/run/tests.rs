@@ -8,7 +8,8 @@ use crate::{
     wire::{FromShim, mirror::WireExit},
 };
 use kennel_lifecycle::{
-    Exit, HostIdentity, MemoryKills, ProcessIdentity, Proof, TreeVerdict, recovery::ExitRecord,
+    Containment, Exit, Gap, HostIdentity, MemoryKills, ProcessIdentity, Proof, TreeVerdict,
+    recovery::ExitRecord,
 };
 use std::process::{Child, Command};
 
@@ -249,7 +250,11 @@ fn new(run_dir: &std::path::Path) -> Run {
             pause: kennel_lifecycle::PausePolicy::default(),
         },
         run_dir: run_dir.to_owned(),
-        cgroup: Err("none".into()),
+        cgroup: None,
+        held: Held {
+            by: Containment::Subreaper,
+            gaps: vec![Gap::NoCgroup("none".into())],
+        },
         gate: std::fs::File::create("/dev/null").expect("a file").into(),
         outputs: (pipe().0, pipe().0),
     })

@@ -1,0 +1,107 @@
+//! What holds a run, and what that leaves open, as the contract shows it.
+
+use super::spec::unknown_number;
+use crate::pb;
+use kennel_lifecycle::{Containment, Gap, Held, Violation};
+
+/// The weakest containment that a client accepts, or what is wrong with it.
+pub(crate) fn least(number: i32, found: &mut Vec<Violation>) -> Option<Containment> {
+    const FIELD: &str = "spec.min_containment";
+    match pb::Containment::try_from(number) {
+        Ok(pb::Containment::Unspecified) => None,
+        Ok(pb::Containment::Subreaper) => Some(Containment::Subreaper),
+        Ok(pb::Containment::Cgroup) => Some(Containment::Cgroup),
+        Err(_) => {
+            found.push(unknown_number(FIELD, number, "Containment"));
+            None
+        }
+    }
+}
+
+pub(crate) fn word(by: Containment) -> pb::Containment {
+    match by {
+        Containment::Subreaper => pb::Containment::Subreaper,
+        Containment::Cgroup => pb::Containment::Cgroup,
+    }
+}
+
+pub(crate) fn coverage(held: &Held) -> pb::Coverage {
+    let gap = |gap: &Gap| {
+        let (kind, text) = shown(gap);
+        pb::CoverageGap {
+            kind: kind.into(),
+            text,
+        }
+    };
+    pb::Coverage {
+        gaps: held.gaps.iter().map(gap).collect(),
+    }
+}
+
+fn shown(gap: &Gap) -> (pb::CoverageGapKind, String) {
+    use pb::CoverageGapKind as Kind;
+    let (kind, text) = match gap {
+        Gap::NoCgroup(why) => {
+            return (
+                Kind::NoCgroup,
+                format!("the run has no control group: {why}"),
+            );
+        }
+        Gap::RootMayLeaveCgroup => (
+            Kind::RootMayLeaveCgroup,
+            "the command is root and may move itself out of its control group; the shim still finds it, unless it also \
+             enters a foreign pid namespace",
+        ),
+        Gap::OwnerMayMove => (
+            Kind::OwnerMayMove,
+            "the command's user owns the control groups above the run's and may move processes between them; the shim \
+             still finds them",
+        ),
+        Gap::ForeignPidNamespace => (
+            Kind::ForeignPidNamespace,
+            "a process that enters a foreign pid namespace before it is orphaned is not seen",
+        ),
+        Gap::SetuidChildUnkillable => (
+            Kind::SetuidChildUnkillable,
+            "a child that becomes another user by a setuid program cannot be signalled by this server",
+        ),
+        Gap::WorkHandedToDaemons => (
+            Kind::WorkHandedToDaemons,
+            "what a daemon outside of the run does at the command's request (containers, units, jobs) is not part of \
+             the run",
+        ),
+    };
+    (kind, text.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_containment_comes_back_as_it_was_asked_for() {
+        let mut found = Vec::new();
+        for by in [Containment::Subreaper, Containment::Cgroup] {
+            assert_eq!(least(word(by).into(), &mut found), Some(by));
+        }
+        assert_eq!(least(0, &mut found), None);
+        assert_eq!(found, []);
+        assert_eq!(least(99, &mut found), None);
+        assert_eq!(found[0].field, "spec.min_containment");
+    }
+
+    #[test]
+    fn a_gap_has_its_kind_and_its_reason() {
+        let held = Held {
+            by: Containment::Subreaper,
+            gaps: vec![Gap::NoCgroup("read-only".into()), Gap::WorkHandedToDaemons],
+        };
+        let shown = coverage(&held);
+        assert_eq!(shown.gaps[0].kind(), pb::CoverageGapKind::NoCgroup);
+        assert!(shown.gaps[0].text.contains("read-only"));
+        assert_eq!(
+            shown.gaps[1].kind(),
+            pb::CoverageGapKind::WorkHandedToDaemons
+        );
+    }
+}

@@ -1,0 +1,186 @@
+//! What holds a run's processes together, and what that cannot see or hold.
+
+/// What holds a run's processes together, from the weakest to the strongest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Containment {
+    /// A shim that is the tree's subreaper.
+    Subreaper,
+    /// A control group (v2) of its own beside the shim.
+    Cgroup,
+}
+
+/// One thing that the containment of a run cannot see or hold.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Gap {
+    /// The run has no control group, and why.
+    NoCgroup(String),
+    /// The command is root and may move itself out of its control group.
+    RootMayLeaveCgroup,
+    /// The command's user owns the control groups above the run's and may move processes between them.
+    OwnerMayMove,
+    /// A process that enters a foreign pid namespace before it is orphaned is not seen.
+    ForeignPidNamespace,
+    /// A child that becomes another user by a setuid program cannot be signalled.
+    SetuidChildUnkillable,
+    /// What a daemon outside of the run does at the command's request is not part of the run.
+    WorkHandedToDaemons,
+}
+
+/// What holds one run, and what it leaves open.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// What holds it.
+    pub by: Containment,
+    /// What that leaves open, on this host and for this command.
+    pub gaps: Vec<Gap>,
+}
+
+/// What was found out about the host that decides on gaps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "independent facts, each looked up by itself"
+)]
+pub struct HostFacts {
+    /// Commands run as root.
+    pub commands_are_root: bool,
+    /// Commands may write to `cgroup.procs` above the control groups of runs.
+    pub groups_are_open: bool,
+    /// A control group is killed as a whole, whoever is in it.
+    pub has_cgroup_kill: bool,
+    /// Commands may enter pid namespaces that others have made.
+    pub namespaces_are_open: bool,
+    /// Keeper and shim may signal processes of every user.
+    pub may_signal_everybody: bool,
+    /// A program that a command executes gains no privileges.
+    pub no_new_privileges: bool,
+}
+
+impl Held {
+    /// What holds a run with this control group (or without one, and why).
+    #[must_use]
+    pub fn on(host: &HostFacts, cgroup: Result<(), String>) -> Self {
+        let has_cgroup = cgroup.is_ok();
+        let by = if has_cgroup {
+            Containment::Cgroup
+        } else {
+            Containment::Subreaper
+        };
+        let mut gaps: Vec<Gap> = cgroup.err().map(Gap::NoCgroup).into_iter().collect();
+        if has_cgroup && host.groups_are_open {
+            gaps.push(if host.commands_are_root {
+                Gap::RootMayLeaveCgroup
+            } else {
+                Gap::OwnerMayMove
+            });
+        }
+        if by == Containment::Subreaper && host.namespaces_are_open {
+            gaps.push(Gap::ForeignPidNamespace);
+        }
+        let killed_whole = has_cgroup && host.has_cgroup_kill;
+        if !killed_whole && !host.may_signal_everybody && !host.no_new_privileges {
+            gaps.push(Gap::SetuidChildUnkillable);
+        }
+        gaps.push(Gap::WorkHandedToDaemons);
+        Self { by, gaps }
+    }
+
+    /// Why there is no control group, where there is none.
+    #[must_use]
+    pub fn cgroup_refused(&self) -> Option<&str> {
+        self.gaps.iter().find_map(|gap| match gap {
+            Gap::NoCgroup(why) => Some(why.as_str()),
+            _ => None,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ROOT: HostFacts = HostFacts {
+        commands_are_root: true,
+        groups_are_open: true,
+        has_cgroup_kill: true,
+        namespaces_are_open: true,
+        may_signal_everybody: true,
+        no_new_privileges: false,
+    };
+    const USER: HostFacts = HostFacts {
+        commands_are_root: false,
+        may_signal_everybody: false,
+        ..ROOT
+    };
+
+    fn without() -> Result<(), String> {
+        Err("read-only".into())
+    }
+
+    fn no_cgroup() -> Gap {
+        Gap::NoCgroup("read-only".into())
+    }
+
+    #[test]
+    fn each_rung_names_what_it_leaves_open() {
+        use Gap::{
+            ForeignPidNamespace, OwnerMayMove, RootMayLeaveCgroup, SetuidChildUnkillable,
+            WorkHandedToDaemons,
+        };
+        let cases = [
+            (ROOT, Ok(()), vec![RootMayLeaveCgroup, WorkHandedToDaemons]),
+            (USER, Ok(()), vec![OwnerMayMove, WorkHandedToDaemons]),
+            (
+                ROOT,
+                without(),
+                vec![no_cgroup(), ForeignPidNamespace, WorkHandedToDaemons],
+            ),
+            (
+                USER,
+                without(),
+                vec![
+                    no_cgroup(),
+                    ForeignPidNamespace,
+                    SetuidChildUnkillable,
+                    WorkHandedToDaemons,
+                ],
+            ),
+        ];
+        for (host, cgroup, gaps) in cases {
+            assert_eq!(
+                Held::on(&host, cgroup.clone()).gaps,
+                gaps,
+                "{host:?} {cgroup:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_the_host_closes_is_no_gap() {
+        let closed = HostFacts {
+            groups_are_open: false,
+            namespaces_are_open: false,
+            no_new_privileges: true,
+            ..USER
+        };
+        assert_eq!(Held::on(&closed, Ok(())).gaps, [Gap::WorkHandedToDaemons]);
+        let held = Held::on(&closed, without());
+        assert_eq!(held.gaps, [no_cgroup(), Gap::WorkHandedToDaemons]);
+        let old = HostFacts {
+            has_cgroup_kill: false,
+            ..USER
+        };
+        let held = Held::on(&old, Ok(()));
+        assert!(held.gaps.contains(&Gap::SetuidChildUnkillable));
+    }
+
+    #[test]
+    fn rungs_are_ordered_and_the_reached_one_is_told() {
+        assert!(Containment::Subreaper < Containment::Cgroup);
+        assert_eq!(Held::on(&ROOT, Ok(())).by, Containment::Cgroup);
+        assert_eq!(Held::on(&ROOT, Ok(())).cgroup_refused(), None);
+        let weaker = Held::on(&ROOT, without());
+        assert_eq!(weaker.by, Containment::Subreaper);
+        assert_eq!(weaker.cgroup_refused(), Some("read-only"));
+    }
+}
