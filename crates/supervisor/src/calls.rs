@@ -134,19 +134,17 @@ impl Supervisor {
         let Some(handle) = self.shared.find(run) else {
             return Err(ended(self.get(run).await?.state));
         };
-        let (reply, answer) = oneshot::channel();
-        // A task that is over drops the order, and with it the reply.
-        let _ = handle.orders.send(order(reply)).await;
-        let view = |handle: &Handle| handle.live.borrow().view.clone();
-        match answer.await {
-            Ok(Ok(result)) => Ok((view(&handle), result)),
-            Ok(Err(OrderError::Refused(refusal))) => Err(CallError::Refused {
+        let answer = handle.ask(order).await;
+        let view = handle.live.borrow().view.clone();
+        match answer {
+            Some(Ok(result)) => Ok((view, result)),
+            Some(Err(OrderError::Refused(refusal))) => Err(CallError::Refused {
                 run,
                 refusal,
-                state: view(&handle).state,
+                state: view.state,
             }),
-            Ok(Err(OrderError::Call(error))) => Err(error),
-            Err(_) => Err(ended(view(&handle).state)),
+            Some(Err(OrderError::Call(error))) => Err(error),
+            None => Err(ended(view.state)),
         }
     }
 
@@ -211,13 +209,10 @@ async fn stop(handle: &Handle, call: &AbortCall) -> Option<RunView> {
         by: call.by.clone(),
         request_id: call.request_id.clone(),
     };
-    let (reply, answer) = oneshot::channel();
-    let sent = handle
-        .orders
-        .send(Order::Stop(StopOrder { reason, grace }, reply))
-        .await;
+    let order = StopOrder { reason, grace };
+    let answer = handle.ask(|reply| Order::Stop(order, reply)).await;
     let mut live = handle.live.clone();
-    if sent.is_err() || !matches!(answer.await, Ok(Ok(()))) {
+    if !matches!(answer, Some(Ok(()))) {
         let _ = live.wait_for(|live| live.over).await;
         return None;
     }

@@ -71,6 +71,26 @@ pub(crate) struct Handle {
     pub(crate) live: watch::Receiver<Live>,
 }
 
+impl Handle {
+    /// Gives the run's task an order and waits for the answer; `None` where the task ends without one.
+    ///
+    /// The end of the task is waited for beside the answer. That its queue is dropped with it is not enough: an order
+    /// that gets into the queue at that very moment stays there for as long as there is a sender, and here is one.
+    pub(crate) async fn ask<T>(
+        &self,
+        order: impl FnOnce(oneshot::Sender<T>) -> Order,
+    ) -> Option<T> {
+        let (reply, mut answer) = oneshot::channel();
+        self.orders.send(order(reply)).await.ok()?;
+        let mut live = self.live.clone();
+        tokio::select! { biased;
+            answered = &mut answer => answered.ok(),
+            // Closed only when nothing that belongs to the task can answer any more.
+            _ = live.wait_for(|_| false) => answer.try_recv().ok(),
+        }
+    }
+}
+
 /// What all calls and all runs share.
 #[derive(Debug)]
 pub(crate) struct Shared {
@@ -199,4 +219,91 @@ pub(crate) enum Entered {
     New(Handle),
     /// It was there.
     Existing,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{intake, view::Live};
+    use kennel_store::NewRun;
+    use std::time::Duration;
+
+    /// A run's task, as far as its callers see it.
+    struct Task {
+        orders: mpsc::Receiver<Order>,
+        live: watch::Sender<Live>,
+    }
+
+    fn entered() -> (Handle, Task) {
+        let run = RunId::from_u128(7);
+        let new = NewRun {
+            run,
+            owner: "uid:0".into(),
+            attempt: 1,
+            kind: kennel_lifecycle::RunKind::default(),
+            node: NodeId::from_u128(1),
+            generation: 1,
+            keeper_epoch: kennel_lifecycle::KeeperEpoch::from_u128(1),
+            identity: None,
+            held: None,
+            grace: Duration::ZERO,
+            traceparent: None,
+            spec: "{}".into(),
+            spec_digest: Vec::new(),
+            spec_digest_version: 0,
+            labels: Arc::default(),
+            created: kennel_lifecycle::Timestamp(0),
+        };
+        let (orders_sender, orders) = mpsc::channel(ORDERS_QUEUED_MAX);
+        let (live_sender, live) = watch::channel(Live {
+            view: intake::unborn(&new),
+            start: None,
+            hub: None,
+            stop_owed: false,
+            over: false,
+        });
+        let handle = Handle {
+            spec_digest: Arc::default(),
+            spec_digest_version: 0,
+            owner: "uid:0".into(),
+            orders: orders_sender,
+            reports: mpsc::channel(1).0,
+            live,
+        };
+        let task = Task {
+            orders,
+            live: live_sender,
+        };
+        (handle, task)
+    }
+
+    /// The longest that a call waits for a task that is over; on a clock that runs ahead when nobody has work.
+    const LONG: Duration = Duration::from_hours(1);
+
+    #[tokio::test(start_paused = true)]
+    async fn an_order_that_its_task_never_sees_is_answered_by_the_end_of_the_task() {
+        let (handle, task) = entered();
+        let asked = tokio::spawn(async move { handle.ask(Order::Pause).await.is_none() });
+        // It stays in the queue, as one does that came into it while the queue was being let go.
+        while task.orders.is_empty() {
+            tokio::task::yield_now().await;
+        }
+        drop(task.live);
+        let unanswered = tokio::time::timeout(LONG, asked).await;
+        assert!(unanswered.expect("it waits for ever").expect("no panic"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_counts_that_was_given_before_the_task_ended() {
+        let (handle, mut task) = entered();
+        let asked = tokio::spawn(async move { handle.ask(Order::Resume).await });
+        let Some(Order::Resume(reply)) = task.orders.recv().await else {
+            panic!("another order");
+        };
+        reply.send(Ok(SignalResult::Done)).expect("it waits");
+        drop(task);
+        let answer = tokio::time::timeout(LONG, asked).await;
+        let answer = answer.expect("it waits for ever").expect("no panic");
+        assert!(matches!(answer, Some(Ok(SignalResult::Done))), "{answer:?}");
+    }
 }

@@ -192,7 +192,7 @@ impl RunTask {
             self.answer_waiters();
         }
         self.answer_waiters();
-        self.let_go_of_reports();
+        self.let_go_of_reports().await;
         // The journal's writer goes first, so that a reader which finds no live run finds a whole journal.
         self.output = None;
         drop(place);
@@ -200,13 +200,16 @@ impl RunTask {
             live.hub = None;
             live.over = true;
         });
+        // Nobody takes in any more what is still being done; who would tell must not wait for a place to do so.
+        self.done.close();
         while self.ops.join_next().await.is_some() {}
     }
 
     /// A last word that comes after the end of this task is nobody's: the keeper need not keep it.
-    fn let_go_of_reports(&mut self) {
+    async fn let_go_of_reports(&mut self) {
         self.reports.close();
-        while let Ok(report) = self.reports.try_recv() {
+        // To the end of the queue, which is after whatever was being put into it.
+        while let Some(report) = self.reports.recv().await {
             if let Fact::TreeEnded(_) = report.fact {
                 self.shared.kernel.acknowledge(self.run);
             }

@@ -109,6 +109,36 @@ async fn a_signal_to_a_run_that_is_paused_or_over_is_refused() {
 }
 
 #[tokio::test]
+async fn signals_that_find_their_run_ended_are_answered_however_many_there_are() {
+    const MANY: usize = 40;
+    let (stage, run) = running().await;
+    stage.kernel().signal_result = ShotResult::Gone;
+    stage.world.signals_held.send_replace(true);
+    let mut calls = tokio::task::JoinSet::new();
+    for number in 0..MANY {
+        let supervisor = stage.supervisor.clone();
+        let id = number.to_string();
+        calls.spawn(async move { supervisor.signal(hang_up(run, Some(&id))).await });
+    }
+    while stage.world.signals_held.receiver_count() < MANY {
+        tokio::task::yield_now().await;
+    }
+    stage.supervisor.abort(abort(run)).await.unwrap();
+    // Its task takes in nothing more, and waits for what it has begun.
+    while !stage.supervisor.drain_status().remaining.is_empty() {
+        tokio::task::yield_now().await;
+    }
+    stage.world.signals_held.send_replace(false);
+    let told = tokio::time::timeout(Duration::from_mins(1), calls.join_all()).await;
+    let told = told.expect("somebody waits for ever");
+    let gone = |told: &Result<kennel_supervisor::Signalled, CallError>| {
+        let told = told.as_ref().map(|told| told.shots.shots[0].result);
+        matches!(told, Ok(ShotResult::Gone))
+    };
+    assert!(told.iter().all(gone), "{told:?}");
+}
+
+#[tokio::test]
 async fn a_tree_is_listed_while_the_run_lives_and_is_empty_after_it() {
     let (stage, run) = running().await;
     let (view, tree) = stage.supervisor.tree(run).await.unwrap();

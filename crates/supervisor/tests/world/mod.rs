@@ -109,6 +109,8 @@ pub struct World {
     pub state: Mutex<KernelState>,
     events: mpsc::UnboundedSender<KeeperEvent>,
     pub store: Arc<MemoryStore>,
+    /// Signals by name are not answered.
+    pub signals_held: watch::Sender<bool>,
 }
 
 pub struct Tidings(mpsc::UnboundedReceiver<KeeperEvent>);
@@ -236,6 +238,7 @@ impl World {
             state: Mutex::new(state),
             events,
             store,
+            signals_held: watch::Sender::new(false),
         };
         (Arc::new(world), Tidings(tidings))
     }
@@ -498,6 +501,9 @@ impl Kernel for World {
         signal: Signal,
         target: SignalTarget,
     ) -> Result<Shots, ClientError> {
+        let mut held = self.signals_held.subscribe();
+        // The world holds the other end for as long as anybody asks it.
+        let _ = held.wait_for(|held| !held).await;
         let mut state = self.state.lock().unwrap();
         if target == SignalTarget::TerminalForeground {
             // The commands of this world have no terminals.
