@@ -68,7 +68,7 @@ async fn serve(
     here: &Surroundings,
     log: LogFormat,
 ) -> Result<i32, Failure> {
-    let (keeper, events, hello) = KeeperClient::connect(socket)
+    let (keeper, events, hello, _held) = KeeperClient::connect(socket)
         .await
         .map_err(|cause| failed("cannot reach the keeper", &cause))?;
     let containment = match &hello.cgroup_base {

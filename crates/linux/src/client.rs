@@ -1,12 +1,14 @@
 //! The server's end of the socket to the keeper: requests, answers, reports.
 
 mod audit;
+mod handover;
 mod link;
 mod listing;
 
 pub use crate::capability::{Capability, CapabilityName};
 use crate::wire::{Answer, ToKeeper, WireChild, WireListing, WireRecorded, WireShots};
 pub use audit::{Books, Fate, Holding, Look, REAPED_MAX, Reaped, SecondLook, SocketSeen, Victim};
+pub use handover::{HeldPause, HeldRun};
 use kennel_lifecycle::recovery::Seen;
 use kennel_lifecycle::{
     Containment, Deadline, Exit, Held, KeeperEpoch, Leftovers, MemoryKills, Policy,
@@ -146,6 +148,8 @@ pub struct KeeperHello {
     pub kernel: String,
     /// What the host can do, found out by trying it.
     pub capabilities: Vec<Capability>,
+    /// How many servers this keeper has had before this one.
+    pub restarts: u32,
 }
 
 impl KeeperHello {
@@ -206,13 +210,14 @@ pub struct KeeperEvents {
 }
 
 impl KeeperClient {
-    /// Takes the server's end of the socket over and waits for the keeper's hello.
+    /// Takes the server's end of the socket over and waits for the keeper's hello, and for the runs that it holds from
+    /// an earlier server: what has happened to them and was not acknowledged is told again, as the first events.
     /// Must be called inside a tokio runtime.
     pub async fn connect(
         socket: OwnedFd,
-    ) -> Result<(Self, KeeperEvents, KeeperHello), ClientError> {
-        let (link, queue, hello) = Link::open(socket).await?;
-        Ok((Self { link }, KeeperEvents { queue }, hello))
+    ) -> Result<(Self, KeeperEvents, KeeperHello, Vec<HeldRun>), ClientError> {
+        let (link, queue, hello, held) = Link::open(socket).await?;
+        Ok((Self { link }, KeeperEvents { queue }, hello, held))
     }
 
     /// The listening sockets that the keeper owns were handed over with the hello: takes them, once.

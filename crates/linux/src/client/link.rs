@@ -1,7 +1,8 @@
 //! The socket to the keeper: numbers requests, hands answers to those who wait, keeps events in order.
 
 use super::{
-    ChildSpec, ClientError, Fact, KEEPER_ANSWER_MAX, KeeperEvent, KeeperHello, KeeperReport,
+    ChildSpec, ClientError, Fact, HeldRun, KEEPER_ANSWER_MAX, KeeperEvent, KeeperHello,
+    KeeperReport,
 };
 use crate::{
     fdpass::{self, Received},
@@ -32,6 +33,14 @@ const SEND_AGAIN: Duration = Duration::from_millis(20);
 
 type Reply = (Answer, Vec<OwnedFd>);
 
+/// The link, its events, and what the keeper says first.
+type Opened = (
+    Arc<Link>,
+    mpsc::UnboundedReceiver<KeeperEvent>,
+    KeeperHello,
+    Vec<HeldRun>,
+);
+
 /// One end of the socket, shared by all clones of the client and by the task that reads.
 #[derive(Debug)]
 pub(super) struct Link {
@@ -51,10 +60,9 @@ struct State {
 }
 
 impl Link {
-    /// Waits for the hello, then leaves a task behind that reads until the keeper is gone.
-    pub(super) async fn open(
-        socket: OwnedFd,
-    ) -> Result<(Arc<Self>, mpsc::UnboundedReceiver<KeeperEvent>, KeeperHello), ClientError> {
+    /// Waits for the hello and what is handed over with it, then leaves a task behind that reads until the keeper is
+    /// gone.
+    pub(super) async fn open(socket: OwnedFd) -> Result<Opened, ClientError> {
         fdpass::set_nonblocking(&socket).map_err(|_| ClientError::KeeperGone)?;
         // SAFETY: an OwnedFd gives the same open descriptor for as long as it lives, `socket` owns it, and it is
         // dropped only together with the registration.
@@ -73,10 +81,19 @@ impl Link {
             return Err(ClientError::KeeperGone);
         };
         link.state().listeners = listeners;
+        let mut held = Vec::new();
+        for _ in 0..hello.held {
+            let (ToServer::Held(run), outputs) =
+                link.receive().await.ok_or(ClientError::KeeperGone)?
+            else {
+                return Err(ClientError::KeeperGone);
+            };
+            held.push(run.with_outputs(outputs));
+        }
         // Bounded by what a run can report (its verdict, its rungs, its two ends) times the runs that descriptors allow.
         let (events, queue) = mpsc::unbounded_channel();
         tokio::spawn(Arc::clone(&link).read(events));
-        Ok((link, queue, hello.try_into()?))
+        Ok((link, queue, hello.try_into()?, held))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -204,7 +221,12 @@ impl Link {
                     },
                     ToServer::Shutdown => KeeperEvent::Shutdown,
                     ToServer::ShutdownNow => KeeperEvent::ShutdownNow,
-                    ToServer::Hello(_) => continue,
+                    // Here and nowhere else, so that the answer says that messages of the keeper are taken.
+                    ToServer::Ping => {
+                        self.tell(&ToKeeper::Pong);
+                        continue;
+                    }
+                    ToServer::Hello(_) | ToServer::Held(_) => continue,
                 };
                 if events.send(event).is_err() {
                     break;
@@ -250,6 +272,7 @@ impl TryFrom<WireHello> for KeeperHello {
             powers: wire.powers.into(),
             kernel: wire.kernel,
             capabilities: wire.capabilities.into_iter().map(Into::into).collect(),
+            restarts: wire.restarts,
         })
     }
 }

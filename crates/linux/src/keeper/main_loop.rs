@@ -392,13 +392,9 @@ impl Keeper {
                     policy: policy.into(),
                     min_containment: min_containment.map(Into::into),
                 };
-                self.prepare(wanted, fds);
-                None
+                return self.prepare(wanted, fds);
             }
-            ToKeeper::Ready => {
-                self.server_is_ready();
-                None
-            }
+            ToKeeper::Ready => return self.server_is_ready(),
             ToKeeper::Release { run } => {
                 with(run, &mut Run::release);
                 None
@@ -436,30 +432,18 @@ impl Keeper {
                 (!sent).then_some(seq)
             }
             ToKeeper::Tree { seq, run } => (!with(run, &mut |r| r.list(seq))).then_some(seq),
-            ToKeeper::Books { seq } => {
-                self.tell_books(seq);
-                None
-            }
-            ToKeeper::Reap { seq, plan } => {
-                self.begin_reaping(seq, &plan.into(), fds);
-                None
-            }
-            ToKeeper::Observe { seq, recorded } => {
-                self.observe(seq, recorded, now);
-                None
-            }
+            ToKeeper::Books { seq } => return self.tell_books(seq),
+            ToKeeper::Reap { seq, plan } => return self.begin_reaping(seq, &plan.into(), fds),
+            ToKeeper::Observe { seq, recorded } => return self.observe(seq, recorded, now),
             ToKeeper::EndOrphan {
                 seq,
                 recorded,
                 plan,
-            } => {
-                self.end_orphan(seq, recorded.into(), &plan.into(), now);
-                None
-            }
+            } => return self.end_orphan(seq, recorded.into(), &plan.into(), now),
             ToKeeper::KeeperSeen { seq, keeper, host } => {
-                self.look_for_keeper(seq, keeper, host);
-                None
+                return self.look_for_keeper(seq, keeper, host);
             }
+            ToKeeper::Pong => return,
         };
         if let Some(seq) = unknown {
             self.answer(

@@ -152,6 +152,8 @@ pub fn run(config: &KeeperConfig) -> Result<i32, KeeperError> {
             .map_err(Clone::clone),
         kernel: kernel.release().to_string_lossy().into_owned(),
         capabilities: capabilities.into_iter().map(Into::into).collect(),
+        held: 0,
+        restarts: 0,
     });
     let server = Server::start(&config.server_argv).map_err(KeeperError::Server)?;
     let keeper = Keeper::new(Parts {

@@ -9,6 +9,7 @@ use super::{
         WireMemoryKills, WireOnMaxPause, WirePlan, WirePolicy, WireProcess, WireProof, WireRecord,
         WireRlimit, WireShot, WireShotResult, WireStage, WireTarget, WireVerdict,
         certificate::{WireScope, WireSender, WireStep, WireStuck, WireStuckProcess},
+        handover::{WireHeldPause, WireHeldRun},
         held::WireGap,
     },
 };
@@ -223,6 +224,35 @@ fn answers_and_reports_have_these_bytes() {
     check(&answer(Answer::Listed), "01010107");
     check(&answer(Answer::Books), "01010108");
     check(&answer(Answer::Reaped), "01010109");
+}
+
+#[test]
+fn what_is_handed_over_has_these_bytes() {
+    let run = WireHeldRun {
+        run: 5,
+        identity: WireIdentity {
+            command: process(200),
+            shim: process(100),
+            cgroup: None,
+            host: WireHost {
+                boot_id: "b".into(),
+                pidns_inode: 4,
+            },
+        },
+        held: WireHeld {
+            by: WireContainment::Subreaper,
+            gaps: Vec::new(),
+        },
+        released: true,
+        pause: WireHeldPause::Expired,
+        stopping: true,
+    };
+    check(
+        &ToServer::Held(run),
+        "010505900390039003ac02014dc801c801c801ac02014d000162040000010301",
+    );
+    check(&ToServer::Ping, "0106");
+    check(&ToKeeper::Pong, "0111");
 }
 
 #[test]

@@ -138,6 +138,7 @@ mirror_struct!(
 );
 
 pub(crate) mod certificate;
+pub(crate) mod handover;
 pub(crate) mod held;
 pub(crate) mod limits;
 

@@ -98,6 +98,8 @@ pub(crate) enum ToKeeper {
         seq: u64,
         plan: WirePlan,
     },
+    /// The answer to a `Ping`.
+    Pong,
 }
 
 /// Keeper to server.
@@ -117,6 +119,10 @@ pub(crate) enum ToServer {
     },
     Shutdown,
     ShutdownNow,
+    /// With the read ends of both outputs. So many of these as the hello says follow it at once.
+    Held(mirror::handover::WireHeldRun),
+    /// Asks whether the server still takes messages.
+    Ping,
 }
 
 /// What the keeper and its host are.
@@ -130,6 +136,9 @@ pub(crate) struct WireHello {
     pub(crate) powers: mirror::WirePowers,
     pub(crate) kernel: String,
     pub(crate) capabilities: Vec<mirror::WireCapability>,
+    /// How many runs are handed over right after this.
+    pub(crate) held: u32,
+    pub(crate) restarts: u32,
 }
 
 /// Answer to a request with a `seq`.

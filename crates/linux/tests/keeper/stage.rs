@@ -201,7 +201,7 @@ pub(crate) fn serve(args: &[String]) -> ExitCode {
         .build()
         .expect("a runtime");
     runtime.block_on(async {
-        let (client, events, hello) = KeeperClient::connect(socket).await.expect("a keeper");
+        let (client, events, hello, _held) = KeeperClient::connect(socket).await.expect("a keeper");
         let listeners = client.take_listeners();
         assert_eq!(listeners.len(), 1, "one socket was asked for");
         let dir = PathBuf::from(&args[0]);

@@ -936,6 +936,7 @@ fn hello() -> KeeperHello {
         },
         kernel: "6.18".into(),
         capabilities: Vec::new(),
+        restarts: 0,
     }
 }
 

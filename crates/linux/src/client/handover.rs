@@ -1,0 +1,167 @@
+//! What a server takes over from the one before it.
+
+use kennel_lifecycle::{Held, RunId, RunIdentity};
+use std::os::fd::OwnedFd;
+
+/// A run that the keeper holds from an earlier server of its own, and whose outcome nobody has acknowledged.
+#[derive(Debug)]
+pub struct HeldRun {
+    /// Which run.
+    pub run: RunId,
+    /// Command, shim, control group, host.
+    pub identity: RunIdentity,
+    /// What holds the run, and what that leaves open.
+    pub held: Held,
+    /// Whether the gate was opened; if not, nothing ran and nothing will.
+    pub released: bool,
+    /// Whether its tasks stand still.
+    pub pause: HeldPause,
+    /// Whether a stop ladder is on its way, begun by whomever.
+    pub stopping: bool,
+    /// Read ends of the command's standard output and error, non-blocking; absent where this process's table had no
+    /// room for them.
+    pub outputs: Option<(OwnedFd, OwnedFd)>,
+}
+
+/// How the pause of a run stands that was handed over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HeldPause {
+    /// It is not paused.
+    None,
+    /// Its tasks are being stopped. Nobody is told when they are; a pause that is asked for again says it.
+    Stopping,
+    /// Every task was seen stopped.
+    Stopped,
+    /// It is not paused: its last pause lasted for as long as it may, and the keeper has ended it.
+    Expired,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        client::{Fact, KeeperClient, KeeperEvent},
+        fdpass::{self, Received},
+        wire::{
+            self, ToKeeper, ToServer, WireHello,
+            mirror::{
+                WireContainment, WireFact, WireHeld, WireHost, WireIdentity, WirePowers,
+                WireProcess,
+                handover::{WireHeldPause, WireHeldRun},
+            },
+        },
+    };
+    use kennel_lifecycle::KeeperEpoch;
+    use std::os::fd::{AsFd, BorrowedFd};
+
+    #[tokio::test]
+    async fn a_server_gets_all_that_is_handed_over_before_its_first_event() {
+        let (keeper, server) = fdpass::pair().expect("a pair");
+        let (out, err) = nix::unistd::pipe().expect("a pipe");
+        say(&keeper, &ToServer::Hello(hello(2)), &[]);
+        say(
+            &keeper,
+            &ToServer::Held(run(1)),
+            &[out.as_fd(), err.as_fd()],
+        );
+        // As where there was no room for the second descriptor.
+        say(&keeper, &ToServer::Held(run(2)), &[out.as_fd()]);
+        let told = ToServer::Report {
+            run: 2,
+            at_us: 5,
+            fact: WireFact::Executed,
+        };
+        say(&keeper, &told, &[]);
+        let connected = KeeperClient::connect(server).await.expect("a keeper");
+        let (_client, mut events, hello, held) = connected;
+        assert_eq!(hello.restarts, 3);
+        let seen: Vec<_> = held
+            .iter()
+            .map(|h| (h.run.as_u128(), h.outputs.is_some()))
+            .collect();
+        assert_eq!(seen, [(1, true), (2, false)]);
+        assert_eq!(held[0].pause, HeldPause::Stopped);
+        assert!(held[0].released && !held[0].stopping);
+        let KeeperEvent::Report(report) = events.recv().await else {
+            panic!("no report")
+        };
+        assert_eq!((report.run, report.fact), (held[1].run, Fact::Executed));
+    }
+
+    #[tokio::test]
+    async fn a_server_that_takes_messages_answers_when_it_is_asked_whether_it_does() {
+        let (keeper, server) = fdpass::pair().expect("a pair");
+        say(&keeper, &ToServer::Hello(hello(0)), &[]);
+        let _connected = KeeperClient::connect(server).await.expect("a keeper");
+        say(&keeper, &ToServer::Ping, &[]);
+        let answer = loop {
+            match fdpass::receive(&keeper).expect("it can be read") {
+                Received::Message(bytes, _) => break wire::decode::<ToKeeper>(&bytes),
+                Received::WouldBlock => tokio::task::yield_now().await,
+                Received::Eof => panic!("the server is gone"),
+            }
+        };
+        assert_eq!(answer.expect("our own"), ToKeeper::Pong);
+    }
+
+    fn say(keeper: &OwnedFd, message: &ToServer, fds: &[BorrowedFd<'_>]) {
+        let bytes = wire::encode(message).expect("it can be encoded");
+        fdpass::send(keeper, &bytes, fds).expect("it is sent");
+    }
+
+    fn process() -> WireProcess {
+        WireProcess {
+            pid: 1,
+            pgid: 1,
+            sid: 1,
+            start_ticks: 1,
+            pidfs_handle: None,
+        }
+    }
+
+    fn host() -> WireHost {
+        WireHost {
+            boot_id: "b".into(),
+            pidns_inode: 1,
+        }
+    }
+
+    fn hello(held: u32) -> WireHello {
+        WireHello {
+            epoch: KeeperEpoch::from_u128(1).to_string(),
+            keeper: process(),
+            host: host(),
+            cgroup_base: Err("none".into()),
+            pidfs: false,
+            powers: WirePowers {
+                hard_max: Vec::new(),
+                nice_min: 0,
+                oom_score_adj_min: None,
+                knobs: Err("none".into()),
+            },
+            kernel: "k".into(),
+            capabilities: Vec::new(),
+            held,
+            restarts: 3,
+        }
+    }
+
+    fn run(number: u128) -> WireHeldRun {
+        WireHeldRun {
+            run: number,
+            identity: WireIdentity {
+                command: process(),
+                shim: process(),
+                cgroup: None,
+                host: host(),
+            },
+            held: WireHeld {
+                by: WireContainment::Subreaper,
+                gaps: Vec::new(),
+            },
+            released: true,
+            pause: WireHeldPause::Stopped,
+            stopping: false,
+        }
+    }
+}
