@@ -12,7 +12,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
     path::{Path, PathBuf},
-    time::Duration,
+    time::{Duration, Instant},
 };
 use tokio::task::JoinSet;
 use tonic::Code;
@@ -28,6 +28,9 @@ const SPAWNERS: usize = 8;
 const GATED: usize = 16;
 /// Runs of one client in one round, at most; the kill comes much sooner.
 const RUNS_MAX: usize = 200;
+
+/// Longest time of a spawn that rounds are planned with.
+const SPAWN_MAX: Duration = Duration::from_millis(150);
 
 /// Who is killed in a round.
 #[derive(Clone, Copy, Debug)]
@@ -124,10 +127,13 @@ async fn kill_at_the_gate(options: Options, kills: u32) {
     let mut kennel = Kennel::start(options).await;
     let ran_file = kennel.scratch().join("ran");
     fs::write(&ran_file, "").expect("written");
+    let unit = time_of_a_spawn(&mut kennel.client().await).await;
     let (mut ran_total, mut tried_total) = (0, 0);
     for round in 0..kills {
         let victim = [Victim::Server, Victim::Keeper, Victim::Both][round as usize % 3];
-        let answers = one_round(&mut kennel, victim, round, &ran_file).await;
+        // From a part of a spawn to several, another moment in each round.
+        let moment = unit / 10 * (1 + round * 7919 % 40);
+        let answers = one_round(&mut kennel, victim, moment, &ran_file).await;
         kennel.restart().await;
         let ran = ids_in(&ran_file);
         verify(&mut kennel.client().await, &answers, &ran).await;
@@ -144,15 +150,25 @@ async fn kill_at_the_gate(options: Options, kills: u32) {
     println!("{kills} kills, {tried_total} spawns tried, {ran_total} commands ran");
 }
 
-async fn one_round(kennel: &mut Kennel, victim: Victim, round: u32, ran: &Path) -> Answers {
+/// How long one takes here and now, next to as many others as in a round: machines differ.
+async fn time_of_a_spawn(client: &mut Client) -> Duration {
+    let began = Instant::now();
+    let mut spawns = JoinSet::new();
+    for _ in 0..SPAWNERS {
+        let mut client = client.clone();
+        spawns.spawn(async move { must("spawn", client.spawn(sh(":")).await) });
+    }
+    spawns.join_all().await;
+    began.elapsed().min(SPAWN_MAX)
+}
+
+async fn one_round(kennel: &mut Kennel, victim: Victim, moment: Duration, ran: &Path) -> Answers {
     let mut spawners = JoinSet::new();
     for number in 0..SPAWNERS {
         let client = kennel.client().await;
         let ran = ran.to_owned();
         spawners.spawn(spawn_until_refused(client, number, ran));
     }
-    // From 1 to 40 ms after the first spawn, another moment in each round.
-    let moment = Duration::from_micros(1000 + u64::from(round) * 7919 % 39_000);
     tokio::time::sleep(moment).await;
     kill(kennel, victim);
     let answers = spawners.join_all().await.into_iter().flatten().collect();

@@ -17,6 +17,9 @@ const LAST_COMMITS_MS: u64 = 5_000;
 const START_UP_MS: u64 = 2_000;
 /// Most batches of messages that a dead server can have left in the socket.
 const LAST_WORDS_MAX: usize = 1024;
+/// How long a directory of a run that is over may stay in use when all else is done, and how often it is tried.
+const LEFTOVERS_MAX: u64 = 1_000;
+const LEFTOVERS_POLL: Duration = Duration::from_millis(2);
 /// Exit code after the loss of the server.
 const CODE_LOST: i32 = 70;
 /// Exit code where something was still alive at the deadline.
@@ -175,8 +178,20 @@ impl Keeper {
             unsafe { libc::kill(warm.pid, libc::SIGKILL) };
             let _ = reap::await_end(warm.pid);
         }
-        self.leftovers.retain(|group| !cgroup::remove(group));
+        self.remove_leftovers();
         self.groups.remove();
+    }
+
+    /// A child that was refused is told of before it has wholly left its group.
+    fn remove_leftovers(&mut self) {
+        let by = clock::boot_ms() + LEFTOVERS_MAX;
+        loop {
+            self.leftovers.retain(|group| !cgroup::remove(group));
+            if self.leftovers.is_empty() || clock::boot_ms() >= by {
+                return;
+            }
+            std::thread::sleep(LEFTOVERS_POLL);
+        }
     }
 }
 
