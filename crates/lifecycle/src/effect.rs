@@ -16,8 +16,11 @@ pub enum Effect {
     Release,
     /// Shut the gate: the child ends without exec.
     ShutGate,
-    /// Write `desired = STOP` and the deadline. A crash after it: recovery goes on with the stop.
+    /// Write `desired = STOP`, who wants it, and the deadline; the first who wanted it stays. A crash after it: whoever
+    /// comes next goes on with the stop.
     RecordStop {
+        /// Why and how fast.
+        order: StopOrder,
         /// When SIGKILL is due.
         deadline: Timestamp,
     },

@@ -36,7 +36,7 @@ pub use id::{InvalidRunId, KeeperEpoch, NodeId, RunId};
 pub use identity::{CgroupIdentity, HostIdentity, ProcessIdentity, RunIdentity};
 pub use input::{Command, Input, Report};
 pub use leftover::{Leftover, Leftovers};
-pub use machine::Machine;
+pub use machine::{Announced, HeldPause, Machine, PauseWord, RowSays, Standing};
 pub use memory::MemoryKills;
 pub use outcome::{
     Deadline, EndReason, Exit, Outcome, Proof, StartFailure, StartStage, StopOrder, StopReason,

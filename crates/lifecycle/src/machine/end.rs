@@ -52,7 +52,9 @@ impl Machine {
                     let order = order.clone();
                     self.announce(Announcement::Stopping { order, deadline });
                 }
-                self.order_stop();
+                if let Some((_, plan)) = self.recorded_stop() {
+                    self.effects.push(Effect::StopTree(plan));
+                }
                 let stage = StopStage::Ordered;
                 stay(Phase::Stopping {
                     proc,
@@ -157,7 +159,7 @@ impl Machine {
             | Phase::Pausing { proc, .. }
             | Phase::Paused { proc }
             | Phase::Resuming { proc } => {
-                self.effects.push(Effect::RecordStop { deadline: due });
+                self.record_stop(&order, due);
                 self.announce(Announcement::Stopping {
                     order: order.clone(),
                     deadline: due,
@@ -183,7 +185,7 @@ impl Machine {
                     });
                 }
                 if due < deadline {
-                    self.effects.push(Effect::RecordStop { deadline: due });
+                    self.record_stop(&order, due);
                 }
                 Phase::Stopping {
                     proc,
@@ -199,7 +201,7 @@ impl Machine {
                 stop: None,
                 deadline: None,
             } if self.ends.tree.is_none() => {
-                self.effects.push(Effect::RecordStop { deadline: due });
+                self.record_stop(&order, due);
                 Phase::Draining {
                     proc,
                     stop: Some(order),
@@ -219,10 +221,10 @@ impl Machine {
             }
             Input::Command(_) => (Phase::Closing(outcome), Err(Refusal::Stopping)),
             Input::Report(Report::OutcomeRecorded) => {
-                self.effects.extend([
-                    Effect::Announce(Announcement::Ended(outcome.clone())),
-                    Effect::Acknowledge,
-                ]);
+                if !self.told.ended {
+                    self.announce(Announcement::Ended(outcome.clone()));
+                }
+                self.effects.push(Effect::Acknowledge);
                 stay(Phase::Closed(outcome))
             }
             Input::Report(_) => stay(Phase::Closing(outcome)),

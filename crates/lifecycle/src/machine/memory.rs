@@ -11,17 +11,18 @@ pub(super) struct Memory {
     kills: Option<MemoryKills>,
     /// A SIGKILL has gone out to somebody of the run.
     kill_sent: bool,
-    /// The leader died by SIGKILL before one had gone out.
-    leader_killed: bool,
+    /// Whether the leader died by SIGKILL before one had gone out; absent: it has not been heard of.
+    leader_killed: Option<bool>,
 }
 
 impl Memory {
-    pub(super) fn note(&mut self, report: &Report, leader_gone: bool) {
+    pub(super) fn note(&mut self, report: &Report) {
         match report {
             Report::Signalled(step) if step.signal == Signal::KILL => self.kill_sent = true,
             Report::KillSent => self.kill_sent = true,
-            Report::LeaderExited(Exit::Signal { signal, .. }) if !leader_gone => {
-                self.leader_killed = *signal == Signal::KILL && !self.kill_sent;
+            Report::LeaderExited(exit) => {
+                let by = matches!(exit, Exit::Signal { signal, .. } if *signal == Signal::KILL);
+                self.leader_killed.get_or_insert(by && !self.kill_sent);
             }
             Report::MemoryKills(kills) if kills.kills > 0 => self.kills = Some(*kills),
             _ => {}
@@ -31,7 +32,7 @@ impl Memory {
     /// Why a run is over that nobody has stopped.
     pub(super) fn reason_without_stop(&self) -> EndReason {
         match self.kills {
-            Some(kills) if self.leader_killed => EndReason::OomKilled(kills),
+            Some(kills) if self.leader_killed == Some(true) => EndReason::OomKilled(kills),
             _ => EndReason::Exited,
         }
     }

@@ -4,6 +4,7 @@
 //! twice changes nothing. One function per phase, in `start`, `life` and `end`; what all living phases share is in
 //! [`Machine::heard`].
 
+mod adopted;
 mod end;
 mod life;
 mod memory;
@@ -15,6 +16,7 @@ use crate::{
     Outcome, Phase, Refusal, Report, Row, RunIdentity, StartFailure, StartStage, StopCertificate,
     StopOrder, StopReason, StopStage, Stuck, Timestamp, TreeVerdict, ladder::StopPlan, phase::Exec,
 };
+pub use adopted::{Announced, HeldPause, PauseWord, RowSays, Standing};
 use memory::Memory;
 
 /// One attempt to run one command.
@@ -27,6 +29,8 @@ pub struct Machine {
     stuck: Option<Stuck>,
     memory: Memory,
     told: Told,
+    /// The rest of the output has been asked for.
+    finishing: bool,
     on_leader_exit: LeaderExit,
     /// An order and its plan, which wait until it is recorded: no signal before that.
     unrecorded: Option<(StopOrder, StopPlan)>,
@@ -35,10 +39,16 @@ pub struct Machine {
 
 /// Which ends have been announced. `LEADER_EXITED` is always told first.
 #[derive(Debug, Default)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is one line of the journal, and any of them may be missing in it"
+)]
 struct Told {
     leader: bool,
     streams: bool,
     tree: bool,
+    memory: bool,
+    ended: bool,
 }
 
 type Turn = (Phase, Result<(), Refusal>);
@@ -68,6 +78,7 @@ impl Machine {
             stuck: None,
             memory: Memory::default(),
             told: Told::default(),
+            finishing: false,
             unrecorded: None,
             effects: Vec::new(),
         }
@@ -148,7 +159,7 @@ impl Machine {
         if closed || self.ends.tree.is_some() {
             return;
         }
-        self.memory.note(report, self.ends.leader.is_some());
+        self.memory.note(report);
         match report {
             Report::Signalled(step) if !self.certificate.steps.contains(step) => {
                 self.certificate.add(*step);
@@ -263,9 +274,10 @@ impl Machine {
         if let (Some(tree), false) = (self.ends.tree.clone(), self.told.tree) {
             self.told.tree = true;
             self.announce(Announcement::TreeEnded(tree));
-            if self.ends.streams.is_none() {
-                self.effects.push(Effect::FinishOutput);
-            }
+        }
+        let gone = self.ends.tree.is_some() && self.ends.streams.is_none();
+        if gone && !std::mem::replace(&mut self.finishing, true) {
+            self.effects.push(Effect::FinishOutput);
         }
         let phase = drained(phase);
         let Phase::Draining { stop, .. } = &phase else {
@@ -279,7 +291,7 @@ impl Machine {
             (None, _) | (_, TreeVerdict::Kept(_)) => self.memory.reason_without_stop(),
             (Some(order), _) => order.reason.clone().into(),
         };
-        if let Some(kills) = self.memory.beside(&reason) {
+        if let (Some(kills), false) = (self.memory.beside(&reason), self.told.memory) {
             self.announce(Announcement::MemoryKills(kills));
         }
         let certificate = std::mem::take(&mut self.certificate);
@@ -296,7 +308,7 @@ impl Machine {
         let plan = plan(&order);
         let deadline = now.plus(plan.kill_after);
         self.unrecorded = Some((order.clone(), plan));
-        self.effects.push(Effect::RecordStop { deadline });
+        self.record_stop(&order, deadline);
         Phase::Stopping {
             proc,
             order,
@@ -318,18 +330,19 @@ impl Machine {
             return None;
         }
         self.unrecorded = Some((order.clone(), plan));
-        self.effects.push(Effect::RecordStop { deadline: sooner });
+        self.record_stop(order, sooner);
         Some(sooner)
     }
 
-    /// Hands over the plan that has waited, and gives its order; not where there is nothing to stop any more.
-    fn order_stop(&mut self) -> Option<StopOrder> {
-        let (order, plan) = self.unrecorded.take()?;
-        if self.ends.tree.is_some() {
-            return None;
-        }
-        self.effects.push(Effect::StopTree(plan));
-        Some(order)
+    fn record_stop(&mut self, order: &StopOrder, deadline: Timestamp) {
+        let order = order.clone();
+        self.effects.push(Effect::RecordStop { order, deadline });
+    }
+
+    /// Takes the plan that has waited, and its order; not where there is nothing to stop any more.
+    fn recorded_stop(&mut self) -> Option<(StopOrder, StopPlan)> {
+        let recorded = self.unrecorded.take();
+        recorded.filter(|_| self.ends.tree.is_none())
     }
 
     fn shut_gate(&mut self, why: NeverRan, row: Row) -> Phase {

@@ -35,14 +35,16 @@ impl Machine {
         stop: Option<StopOrder>,
         deadline: Option<Timestamp>,
     ) -> Option<StopOrder> {
-        let ordered = self.order_stop();
-        if self.on_leader_exit == LeaderExit::Stop || stop.is_some() {
+        let Some((order, plan)) = self.recorded_stop() else {
             return stop;
-        }
-        if let (Some(order), Some(deadline)) = (&ordered, deadline) {
+        };
+        let ends_it = self.on_leader_exit != LeaderExit::Stop && stop.is_none();
+        // Told first: who finds the tree being stopped finds in the journal by whom.
+        if let (true, Some(deadline)) = (ends_it, deadline) {
             let order = order.clone();
             self.announce(Announcement::Stopping { order, deadline });
         }
-        ordered
+        self.effects.push(Effect::StopTree(plan));
+        if ends_it { Some(order) } else { stop }
     }
 }

@@ -83,8 +83,7 @@ fn a_leaders_end_is_told_while_a_grandchild_holds_the_pipe() {
 #[test]
 fn a_stop_while_exec_hangs_has_a_deadline_and_a_plan() {
     let mut run = Run::released();
-    let deadline = NOW.plus(GRACE);
-    assert_eq!(run.stop(GRACE), Ok(vec![Effect::RecordStop { deadline }]));
+    assert_eq!(run.stop(GRACE), Ok(vec![recorded(GRACE)]));
     let effects = run.report(Report::StopRecorded);
     assert_eq!(
         effects.last(),
@@ -209,12 +208,7 @@ fn nothing_is_signalled_before_the_stop_is_recorded() {
         Run::paused(),
     ] {
         let effects = run.stop(GRACE).unwrap();
-        assert_eq!(
-            effects,
-            [Effect::RecordStop {
-                deadline: NOW.plus(GRACE)
-            }]
-        );
+        assert_eq!(effects, [recorded(GRACE)]);
     }
 }
 
@@ -224,10 +218,7 @@ fn a_repeated_stop_is_obeyed_and_only_shortens() {
     assert_eq!(run.stop(GRACE), Ok(vec![]));
     assert_eq!(run.stop(GRACE * 2), Ok(vec![]));
     let deadline = NOW.plus(GRACE / 2);
-    assert_eq!(
-        run.stop(GRACE / 2),
-        Ok(vec![Effect::RecordStop { deadline }])
-    );
+    assert_eq!(run.stop(GRACE / 2), Ok(vec![recorded(GRACE / 2)]));
     assert_eq!(
         run.report(Report::StopRecorded),
         [Effect::StopTree(StopPlan::abort(GRACE / 2))]
@@ -249,11 +240,7 @@ fn a_repeated_stop_is_obeyed_and_only_shortens() {
 fn a_stop_of_a_drain_brings_a_deadline_to_what_is_left() {
     let mut run = Run::running();
     run.report(Report::LeaderExited(Exit::Code(0)));
-    let deadline = NOW.plus(Duration::ZERO);
-    assert_eq!(
-        run.stop(Duration::ZERO),
-        Ok(vec![Effect::RecordStop { deadline }])
-    );
+    assert_eq!(run.stop(Duration::ZERO), Ok(vec![recorded(Duration::ZERO)]));
     assert_eq!(
         run.report(Report::StopRecorded),
         [Effect::StopTree(StopPlan::abort(Duration::ZERO))]
@@ -415,6 +402,14 @@ impl Run {
     fn report(&mut self, report: Report) -> Vec<Effect> {
         self.machine.step(NOW, Input::Report(report)).unwrap();
         self.machine.effects().collect()
+    }
+}
+
+/// That a stop with this grace is accepted.
+fn recorded(grace: Duration) -> Effect {
+    Effect::RecordStop {
+        order: abort(grace),
+        deadline: NOW.plus(grace),
     }
 }
 

@@ -3,11 +3,12 @@
 use crate::{
     samples::{GRACE, MEMORY_KILLS, abort, failure, identity, killed_by, left, step, stuck},
     stories::policy,
+    world::announced,
 };
 use kennel_lifecycle::{
-    Announcement, Command, Deadline, Effect, EndReason, Exit, Input, LeaderExit, Leftovers,
-    Machine, Phase, Proof, Refusal, Report, ResumeReason, RowState, Signal, StartStage, StopOrder,
-    StopReason, StreamsEnd, Timestamp, TreeVerdict,
+    Announcement, Command, Deadline, Effect, EndReason, Exit, HeldPause, Input, LeaderExit,
+    Leftovers, Machine, Phase, Proof, Refusal, Report, ResumeReason, RowSays, RowState, Signal,
+    Standing, StartStage, StopOrder, StopReason, StreamsEnd, Timestamp, TreeVerdict,
 };
 use proptest::prelude::*;
 use std::{mem::discriminant, time::Duration};
@@ -116,7 +117,7 @@ proptest! {
     fn a_deadline_only_comes_nearer(inputs in inputs(), policy in policy()) {
         let told = tell(policy, &inputs);
         let deadlines: Vec<_> = told.effects.iter().filter_map(|(_, e)| match e {
-            Effect::RecordStop { deadline } => Some(*deadline),
+            Effect::RecordStop { deadline, .. } => Some(*deadline),
             _ => None,
         }).collect();
         prop_assert!(deadlines.is_sorted_by(|a, b| a > b), "{deadlines:?}");
@@ -145,51 +146,25 @@ proptest! {
 
     #[test]
     fn each_end_is_told_once_the_leaders_first_and_the_outcome_last(inputs in inputs(), policy in policy()) {
-        let told = tell(policy, &inputs);
-        let announced = told.announced();
-        for once in [
-            Announcement::Recorded,
-            Announcement::Started,
-            Announcement::LeaderExited(Exit::Unknown),
-            Announcement::StreamsClosed(StreamsEnd::Eof),
-            Announcement::TreeEnded(TreeVerdict::NeverRan),
-        ] {
-            let kind = discriminant(&once);
-            prop_assert!(announced.iter().filter(|a| discriminant(**a) == kind).count() <= 1, "{once:?}");
-        }
-        let place = |wanted: fn(&Announcement) -> bool| announced.iter().position(|a| wanted(a));
-        let leader = place(|a| matches!(a, Announcement::LeaderExited(_)));
-        for end in [
-            place(|a| matches!(a, Announcement::StreamsClosed(_))),
-            place(|a| matches!(a, Announcement::TreeEnded(_))),
-        ] {
-            prop_assert!(end.is_none() || leader.is_some_and(|leader| Some(leader) < end));
-        }
-        let ended = place(|a| matches!(a, Announcement::Ended(_)));
-        prop_assert!(ended.is_none_or(|at| at + 1 == announced.len()));
+        check_ends(&tell(policy, &inputs).announced())?;
     }
 
     #[test]
     fn the_outcome_repeats_what_was_told(inputs in inputs(), policy in policy()) {
-        let told = tell(policy, &inputs);
+        check_outcome(&tell(policy, &inputs).announced())?;
+    }
+
+    /// Wherever a server has died, and whatever was sensible of what it had heard: the next one opens no gate, tells
+    /// nothing twice, ends with the same word, and with one outcome that repeats what was told.
+    #[test]
+    fn what_a_dead_server_has_told_is_not_told_again(inputs in inputs(), policy in policy(), cut in 1usize..60, pause in pause()) {
+        let told = adopt(policy, &inputs, cut, pause);
+        prop_assert!(told.count(|e| matches!(e, Effect::Prepare | Effect::Record(_) | Effect::Release | Effect::ShutGate)) <= 3);
+        prop_assert!(told.count(|e| matches!(e, Effect::Release | Effect::ShutGate)) <= 1);
+        prop_assert!(told.count(|e| *e == Effect::Acknowledge) <= 1);
         let announced = told.announced();
-        for outcome in announced.iter().filter_map(|a| match a {
-            Announcement::Ended(outcome) => Some(outcome),
-            _ => None,
-        }) {
-            let ran = announced.iter().any(|a| matches!(a, Announcement::LeaderExited(_)));
-            prop_assert_eq!(outcome.exit.is_some(), ran);
-            prop_assert_eq!(outcome.streams.is_some(), ran);
-            for announcement in &announced {
-                match announcement {
-                    Announcement::LeaderExited(exit) => prop_assert_eq!(outcome.exit, Some(*exit)),
-                    Announcement::StreamsClosed(how) => prop_assert_eq!(outcome.streams, Some(*how)),
-                    Announcement::TreeEnded(tree) => prop_assert_eq!(&outcome.tree, tree),
-                    Announcement::Started => prop_assert!(ran, "a command that started has an exit"),
-                    _ => {}
-                }
-            }
-        }
+        check_ends(&announced)?;
+        check_outcome(&announced)?;
     }
 
     /// Kills for want of memory are the reason or told besides, never both, and the reason only of a leader that was
@@ -224,6 +199,60 @@ proptest! {
             prop_assert!(before.leader.is_none() || before.leader == after.leader || awaited);
         }
     }
+}
+
+fn check_ends(announced: &[&Announcement]) -> Result<(), TestCaseError> {
+    for once in [
+        Announcement::Recorded,
+        Announcement::Started,
+        Announcement::LeaderExited(Exit::Unknown),
+        Announcement::StreamsClosed(StreamsEnd::Eof),
+        Announcement::TreeEnded(TreeVerdict::NeverRan),
+    ] {
+        let kind = discriminant(&once);
+        prop_assert!(
+            announced
+                .iter()
+                .filter(|a| discriminant(**a) == kind)
+                .count()
+                <= 1,
+            "{once:?}"
+        );
+    }
+    let place = |wanted: fn(&Announcement) -> bool| announced.iter().position(|a| wanted(a));
+    let leader = place(|a| matches!(a, Announcement::LeaderExited(_)));
+    for end in [
+        place(|a| matches!(a, Announcement::StreamsClosed(_))),
+        place(|a| matches!(a, Announcement::TreeEnded(_))),
+    ] {
+        prop_assert!(end.is_none() || leader.is_some_and(|leader| Some(leader) < end));
+    }
+    let ended = place(|a| matches!(a, Announcement::Ended(_)));
+    prop_assert!(ended.is_none_or(|at| at + 1 == announced.len()));
+    Ok(())
+}
+
+fn check_outcome(announced: &[&Announcement]) -> Result<(), TestCaseError> {
+    for outcome in announced.iter().filter_map(|a| match a {
+        Announcement::Ended(outcome) => Some(outcome),
+        _ => None,
+    }) {
+        let ran = announced
+            .iter()
+            .any(|a| matches!(a, Announcement::LeaderExited(_)));
+        prop_assert_eq!(outcome.exit.is_some(), ran);
+        prop_assert_eq!(outcome.streams.is_some(), ran);
+        for announcement in announced {
+            match announcement {
+                Announcement::LeaderExited(exit) => prop_assert_eq!(outcome.exit, Some(*exit)),
+                Announcement::StreamsClosed(how) => prop_assert_eq!(outcome.streams, Some(*how)),
+                Announcement::TreeEnded(tree) => prop_assert_eq!(&outcome.tree, tree),
+                Announcement::Started => prop_assert!(ran, "a command that started has an exit"),
+                _ => {}
+            }
+        }
+    }
+    Ok(())
 }
 
 struct Told {
@@ -285,6 +314,99 @@ fn tell(policy: LeaderExit, inputs: &[Input]) -> Told {
         told.effects.extend(effects.into_iter().map(|e| (at, e)));
     }
     told
+}
+
+/// The same where the server dies after the effect `cut`, and the next one hears all that is left.
+fn adopt(policy: LeaderExit, inputs: &[Input], cut: usize, pause: HeldPause) -> Told {
+    let mut told = tell(policy, inputs);
+    let Some((died, _)) = told.effects.get(cut - 1).cloned() else {
+        return told;
+    };
+    told.effects.truncate(cut);
+    let acknowledged = told.count(|e| *e == Effect::Acknowledge) > 0;
+    let recorded = told.count(|e| matches!(e, Effect::Record(_))) > 0;
+    let outcome = told.effects.iter().find_map(|(_, e)| match e {
+        Effect::RecordOutcome(outcome) => Some(outcome.clone()),
+        _ => None,
+    });
+    // Nothing was there yet, or nothing is any more.
+    if acknowledged || (!recorded && outcome.is_none()) {
+        return told;
+    }
+    let journal: Vec<Announcement> = told.announced().into_iter().cloned().collect();
+    let announced = announced(&journal);
+    told.machine = match outcome {
+        Some(outcome) => Machine::ended(outcome, &announced),
+        None => Machine::adopted(
+            time(died),
+            Standing {
+                identity: identity(),
+                on_leader_exit: policy,
+                released: told.count(|e| *e == Effect::Release) > 0,
+                pause,
+                row: Some(says(&told.effects)),
+                announced,
+            },
+        ),
+    };
+    let effects: Vec<_> = told.machine.effects().collect();
+    told.effects.extend(effects.into_iter().map(|e| (died, e)));
+    // All that the keeper had told comes again; what was asked for is asked again by nobody.
+    let facts = inputs[..=died].iter().filter(|input| match input {
+        Input::Command(_) => false,
+        Input::Report(report) => is_fact(report),
+    });
+    for input in facts.chain(&inputs[died + 1..]) {
+        let _ = told.machine.step(time(died), input.clone());
+        let effects: Vec<_> = told.machine.effects().collect();
+        told.effects.extend(effects.into_iter().map(|e| (died, e)));
+    }
+    told
+}
+
+/// What the row says after these.
+fn says(effects: &[(usize, Effect)]) -> RowSays {
+    let mut says = RowSays::default();
+    for (_, effect) in effects {
+        match effect {
+            Effect::RecordState(state) => says.state = Some(*state),
+            Effect::RecordStop { order, deadline } => {
+                let before = says.stop.take();
+                let (order, at) = before.unwrap_or((order.clone(), *deadline));
+                says.stop = Some((order, at.min(*deadline)));
+            }
+            _ => {}
+        }
+    }
+    says
+}
+
+/// Whether it is kept by the keeper, and not the answer to a question.
+fn is_fact(report: &Report) -> bool {
+    matches!(
+        report,
+        Report::NotReleased
+            | Report::Executed
+            | Report::ExecFailed(_)
+            | Report::LeaderExited(_)
+            | Report::LeftBehind(_)
+            | Report::Signalled(_)
+            | Report::TreeStuck(_)
+            | Report::KillSent
+            | Report::MemoryKills(_)
+            | Report::Census(_)
+            | Report::TreeEnded(_)
+            | Report::DeadlineExceeded { .. }
+    )
+}
+
+fn pause() -> impl Strategy<Value = HeldPause> {
+    prop_oneof![
+        Just(HeldPause::None),
+        Just(HeldPause::Stopping),
+        Just(HeldPause::Stopped),
+        Just(HeldPause::Expired),
+    ]
 }
 
 fn time(at: usize) -> Timestamp {

@@ -128,6 +128,22 @@ proptest! {
         }
     }
 
+    /// Where nobody wants anything, the same things are told in the same number, and the outcome is the same.
+    #[test]
+    fn the_death_of_a_server_changes_nothing_that_is_told(story in story(), deaths in prop::collection::vec(1usize..24, 1..4)) {
+        let undisturbed = Story { wishes: vec![], deaths: vec![], ..story };
+        let disturbed = Story { deaths, ..undisturbed.clone() };
+        let (one, other) = (undisturbed.told(), disturbed.told());
+        if !other.gate_opened {
+            // One that died before it had opened the gate has not opened it.
+            prop_assert!(!other.executed);
+            return Ok(());
+        }
+        prop_assert_eq!(one.machine.phase(), other.machine.phase());
+        prop_assert_eq!(sorted(&one.announced), sorted(&other.announced));
+        prop_assert_eq!(one.announced.last(), other.announced.last());
+    }
+
     #[test]
     fn an_obedient_child_is_never_killed_for_being_paused(turns in 4usize..12, order in order()) {
         let story = Story {
@@ -140,6 +156,7 @@ proptest! {
             wishes: vec![(4, Command::Pause), (turns, Command::Stop(abort(GRACE)))],
             order,
             echoes: vec![],
+            deaths: vec![],
         };
         prop_assert_eq!(story.told().died_of, Some(killed_by(Signal::TERM)));
     }
@@ -157,6 +174,7 @@ proptest! {
             wishes: vec![(5, Command::Stop(abort(millis(grace)))), (5, Command::Stop(abort(millis(sooner))))],
             order,
             echoes: vec![],
+            deaths: vec![],
         };
         let world = story.told();
         prop_assert_eq!(world.died_of, Some(killed_by(Signal::KILL)));
@@ -176,6 +194,7 @@ fn a_leader_that_ends_in_a_stop_does_not_shorten_the_grace_of_its_workers() {
         wishes: vec![(5, Command::Stop(abort(GRACE)))],
         order: vec![],
         echoes: vec![],
+        deaths: vec![],
     }
     .told();
     assert_eq!(world.died_of, Some(killed_by(Signal::TERM)));
@@ -194,6 +213,7 @@ fn left_behind(policy: LeaderExit, wishes: Vec<(usize, Command)>) -> (World, Out
         wishes,
         order: vec![],
         echoes: vec![],
+        deaths: vec![],
     }
     .told();
     let Phase::Closed(outcome) = world.machine.phase().clone() else {
@@ -265,6 +285,7 @@ fn a_tree_that_is_stuck_for_a_day_is_not_over_before_that_whatever_is_asked() {
         wishes: wishes.into(),
         order: vec![],
         echoes: vec![(7, 3), (8, 9)],
+        deaths: vec![],
     }
     .told();
     let Phase::Closed(outcome) = world.machine.phase() else {
@@ -290,6 +311,7 @@ fn a_pipe_that_a_stranger_holds_is_cut() {
         wishes: vec![],
         order: vec![],
         echoes: vec![],
+        deaths: vec![],
     }
     .told();
     let Phase::Closed(outcome) = world.machine.phase() else {
@@ -297,6 +319,12 @@ fn a_pipe_that_a_stranger_holds_is_cut() {
     };
     assert_eq!(outcome.streams, Some(StreamsEnd::Cut));
     assert_eq!(outcome.exit, Some(Exit::Code(0)));
+}
+
+fn sorted(announced: &[Announcement]) -> Vec<String> {
+    let mut lines: Vec<String> = announced.iter().map(|a| format!("{a:?}")).collect();
+    lines.sort();
+    lines
 }
 
 fn story() -> impl Strategy<Value = Story> {
@@ -334,9 +362,10 @@ fn story() -> impl Strategy<Value = Story> {
         order(),
         prop::collection::vec((0usize..16, 0usize..16), 0..4),
         policy(),
+        deaths(),
     )
         .prop_map(
-            |(temper, fault, worker, holder, limit, wishes, order, echoes, policy)| Story {
+            |(temper, fault, worker, holder, limit, wishes, order, echoes, policy, deaths)| Story {
                 temper,
                 fault,
                 worker,
@@ -346,6 +375,7 @@ fn story() -> impl Strategy<Value = Story> {
                 wishes,
                 order,
                 echoes,
+                deaths,
             },
         )
 }
@@ -356,6 +386,14 @@ pub(crate) fn policy() -> impl Strategy<Value = LeaderExit> {
         Just(LeaderExit::Keep),
         prop::option::of((0u64..8_000).prop_map(Duration::from_millis))
             .prop_map(|timeout| LeaderExit::Drain { timeout }),
+    ]
+}
+
+/// Mostly none; a few deaths of the server otherwise.
+fn deaths() -> impl Strategy<Value = Vec<usize>> {
+    prop_oneof![
+        1 => Just(vec![]),
+        2 => prop::collection::vec(1usize..24, 1..4),
     ]
 }
 

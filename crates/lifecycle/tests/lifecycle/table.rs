@@ -252,7 +252,7 @@ fn reached(policy: LeaderExit, path: &[Input]) -> Machine {
     machine
 }
 
-fn name_of_phase(phase: &Phase) -> String {
+pub(crate) fn name_of_phase(phase: &Phase) -> String {
     let name = first_word(phase);
     match phase {
         Phase::Preparing { stop } | Phase::Gated { stop, .. } | Phase::Draining { stop, .. } => {
@@ -284,7 +284,7 @@ fn name_of_phase(phase: &Phase) -> String {
     }
 }
 
-fn name_of_effect(effect: &Effect) -> String {
+pub(crate) fn name_of_effect(effect: &Effect) -> String {
     match effect {
         Effect::Announce(Announcement::Ended(_)) => "tell:Ended".to_owned(),
         Effect::Announce(announcement) => format!("tell:{}", first_word(announcement)),

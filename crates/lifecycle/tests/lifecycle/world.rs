@@ -1,13 +1,13 @@
 //! A fake kernel, store and output that answer only to effects.
 //!
 //! Each source tells its reports in order; between the sources any order may happen, and any report may come again
-//! later.
+//! later. The server may die after any effect: what it knew is lost, and the next one is told by row, journal and keeper.
 
 use crate::samples::{GRACE, abort, failure, identity, killed_by, stuck};
 use kennel_lifecycle::{
-    Announcement, Command, Countdown, Deadline, Effect, Exit, Input, LeaderExit, Leftovers,
-    Machine, Outcome, Phase, Proof, Report, RowState, Signal, StartStage, StreamsEnd, Timestamp,
-    TreeVerdict,
+    Announced, Announcement, Command, Countdown, Deadline, Effect, Exit, HeldPause, Input,
+    LeaderExit, Leftovers, Machine, Outcome, PauseWord, Phase, Proof, Report, RowSays, RowState,
+    Signal, Standing, StartStage, StopOrder, StreamsEnd, Timestamp, TreeVerdict,
     ladder::{Ladder, StopPlan},
 };
 use std::{collections::VecDeque, time::Duration};
@@ -30,6 +30,8 @@ pub(crate) struct Story {
     pub(crate) order: Vec<u8>,
     /// Reports that are heard a second time: which, and how many reports later.
     pub(crate) echoes: Vec<(usize, usize)>,
+    /// After which effects the server dies.
+    pub(crate) deaths: Vec<usize>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -104,8 +106,16 @@ pub(crate) struct World {
     pub(crate) machine: Machine,
     /// Milliseconds.
     pub(crate) now: u64,
-    reports: [VecDeque<Report>; 3],
-    echoes: Vec<(usize, Report)>,
+    reports: [VecDeque<(u64, Report)>; 3],
+    /// What the keeper tells each server, until the outcome is acknowledged.
+    facts: Vec<(u64, Report)>,
+    /// Effects that were carried out.
+    done: usize,
+    /// The row's own words.
+    says: RowSays,
+    /// What an earlier server has written does not come later any more.
+    fenced: bool,
+    echoes: Vec<(usize, (u64, Report))>,
     heard: usize,
     pub(crate) child: Child,
     pub(crate) worker: bool,
@@ -127,7 +137,7 @@ pub(crate) struct World {
     pub(crate) frozen: bool,
     streams_told: bool,
     pub(crate) row: Row,
-    gate_opened: bool,
+    pub(crate) gate_opened: bool,
     pub(crate) row_before_exec: bool,
     pub(crate) executed: bool,
     pub(crate) stopped_in_time: bool,
@@ -152,16 +162,17 @@ impl Story {
     /// From the first wish to the last report. A run that goes on is ended by a last stop.
     pub(crate) fn told(self) -> World {
         let mut world = World::new(self);
-        world.tell(Input::Command(Command::Admit));
+        world.tell(0, Input::Command(Command::Admit));
         world.turns();
-        if !matches!(
-            world.machine.phase(),
-            Phase::Closed(_) | Phase::Forgotten(_)
-        ) {
-            world.wish(Command::Stop(abort(GRACE)));
-            world.turns();
+        // A server that dies with the last wish has not answered it.
+        for _ in 0..=world.story.deaths.len() {
+            if !world.is_over() {
+                world.wish(Command::Stop(abort(GRACE)));
+                world.turns();
+            }
         }
-        if world.story.fault == Fault::RecordUnknownLate && world.row == Row::Absent {
+        let late = world.story.fault == Fault::RecordUnknownLate && !world.fenced;
+        if late && world.row == Row::Absent {
             world.row = Row::Open;
         }
         world
@@ -175,6 +186,10 @@ impl World {
             story,
             now: 0,
             reports: Default::default(),
+            facts: Vec::new(),
+            done: 0,
+            says: RowSays::default(),
+            fenced: false,
             echoes: Vec::new(),
             heard: 0,
             child: Child::None,
@@ -204,6 +219,11 @@ impl World {
         }
     }
 
+    fn is_over(&self) -> bool {
+        let phase = self.machine.phase();
+        matches!(phase, Phase::Closed(_) | Phase::Forgotten(_))
+    }
+
     pub(crate) fn told_stopping(&self) -> bool {
         let stopping = |a: &Announcement| matches!(a, Announcement::Stopping { .. });
         self.announced.iter().any(stopping)
@@ -225,9 +245,9 @@ impl World {
                 let (_, command) = self.story.wishes.remove(at);
                 self.wish(command);
             }
-            if let Some(report) = self.next_report() {
+            if let Some((at, report)) = self.next_report() {
                 self.heard += 1;
-                self.tell(Input::Report(report));
+                self.tell(at, Input::Report(report));
             } else if let Some(at) = self.ladder.as_ref().and_then(Ladder::wake_at) {
                 self.pass_to(at);
                 self.climb();
@@ -293,7 +313,7 @@ impl World {
         self.stop_tree(&StopPlan::abort(GRACE));
     }
 
-    fn next_report(&mut self) -> Option<Report> {
+    fn next_report(&mut self) -> Option<(u64, Report)> {
         if let Some(at) = self.echoes.iter().position(|(at, _)| *at <= self.heard) {
             return Some(self.echoes.remove(at).1);
         }
@@ -313,7 +333,7 @@ impl World {
 
     fn wish(&mut self, command: Command) {
         let is_stop = matches!(command, Command::Stop(_));
-        let obeyed = self.tell(Input::Command(command));
+        let obeyed = self.tell(self.now, Input::Command(command));
         if is_stop && obeyed && !self.gate_opened {
             self.stopped_in_time = true;
         }
@@ -324,19 +344,93 @@ impl World {
         }
     }
 
-    fn tell(&mut self, input: Input) -> bool {
-        let now = Timestamp(i64::try_from(self.now).unwrap() * 1_000);
+    fn tell(&mut self, at: u64, input: Input) -> bool {
         // A refusal is a legal answer here; what matters is how the world looks at the end.
-        let obeyed = self.machine.step(now, input).is_ok();
-        let effects: Vec<_> = self.machine.effects().collect();
-        for effect in effects {
-            self.perform(effect);
-        }
+        let obeyed = self.machine.step(time(at), input).is_ok();
+        self.perform_all();
         obeyed
     }
 
+    fn perform_all(&mut self) {
+        let effects: Vec<_> = self.machine.effects().collect();
+        for effect in effects {
+            self.perform(effect);
+            self.done += 1;
+            if self.story.deaths.contains(&self.done) {
+                return self.server_dies();
+            }
+        }
+    }
+
     fn report(&mut self, source: Source, report: Report) {
-        self.reports[source as usize].push_back(report);
+        let answer = matches!(
+            report,
+            Report::Prepared(_)
+                | Report::PrepareFailed(_)
+                | Report::Frozen
+                | Report::NotFrozen
+                | Report::Thawed
+        );
+        if let (Source::Keeper, false) = (source, answer) {
+            self.facts.push((self.now, report.clone()));
+        }
+        self.reports[source as usize].push_back((self.now, report));
+    }
+
+    /// Whatever it knew, had asked for and was about to be told is lost; then the next one begins.
+    fn server_dies(&mut self) {
+        self.reports = Default::default();
+        self.echoes.clear();
+        if self.acknowledged > 0 {
+            return;
+        }
+        if let Row::Closed(outcome) = self.row.clone() {
+            self.machine = Machine::ended(outcome, &self.announced());
+            return self.perform_all();
+        }
+        if self.child == Child::None {
+            if !self.is_over() {
+                // Nothing was told of it, and whoever had asked for it asks again.
+                self.stopped_in_time = false;
+                self.machine = Machine::with(self.story.policy);
+                self.tell(self.now, Input::Command(Command::Admit));
+            }
+            return;
+        }
+        self.fenced = true;
+        if self.child == Child::AtGate && !self.gate_opened {
+            self.shut_gate();
+        }
+        let announced = self.announced();
+        if announced.streams.is_none() && std::mem::take(&mut self.streams_told) {
+            // The pipes are there, and are read to their end again.
+            self.reports[Source::Output as usize].clear();
+            let closed = self.tree_told && !self.story.holder && !self.kept;
+            // Of a shim that dies this world tells no end of file.
+            if self.executed && closed && self.story.fault != Fault::ShimDies {
+                self.streams_close(StreamsEnd::Eof);
+            }
+        }
+        let standing = Standing {
+            identity: identity(),
+            on_leader_exit: self.story.policy,
+            released: self.gate_opened,
+            pause: if self.frozen {
+                HeldPause::Stopped
+            } else {
+                HeldPause::None
+            },
+            row: (self.row == Row::Open).then(|| self.says.clone()),
+            announced,
+        };
+        self.machine = Machine::adopted(time(self.now), standing);
+        self.reports[Source::Keeper as usize] = self.facts.clone().into();
+        self.perform_all();
+    }
+
+    /// What the journal says.
+    fn announced(&self) -> Announced {
+        announced(&self.announced)
     }
 
     fn perform(&mut self, effect: Effect) {
@@ -346,19 +440,19 @@ impl World {
             Effect::Release => self.release(),
             Effect::ShutGate => {
                 if self.child == Child::AtGate {
-                    self.child = Child::Dead;
-                    self.report(Source::Keeper, Report::NotReleased);
-                    self.report(Source::Keeper, Report::LeaderExited(Exit::Code(125)));
-                    self.tree_ends();
+                    self.shut_gate();
                 }
             }
-            Effect::RecordStop { .. } => self.report(Source::Store, Report::StopRecorded),
+            Effect::RecordStop { order, deadline } => self.record_stop(order, deadline),
             Effect::StopTree(plan) => self.stop_tree(&plan),
             Effect::Interrupt => self.signal(Signal::INT),
             Effect::KeepRest => self.keep_rest(),
             Effect::RecordState(state) => {
                 let failed =
                     self.story.fault == Fault::PauseNotRecorded && state == RowState::Pausing;
+                if !failed {
+                    self.says.state = Some(state);
+                }
                 self.report(
                     Source::Store,
                     if failed {
@@ -399,6 +493,23 @@ impl World {
             Effect::Acknowledge => self.acknowledged += 1,
             Effect::Announce(announcement) => self.announced.push(announcement),
         }
+    }
+
+    fn shut_gate(&mut self) {
+        self.child = Child::Dead;
+        self.report(Source::Keeper, Report::NotReleased);
+        self.report(Source::Keeper, Report::LeaderExited(Exit::Code(125)));
+        self.tree_ends();
+    }
+
+    /// The first order stays, and the nearest deadline.
+    fn record_stop(&mut self, order: StopOrder, deadline: Timestamp) {
+        let before = self.says.stop.take();
+        self.says.stop = Some(match before {
+            Some((first, at)) => (first, at.min(deadline)),
+            None => (order, deadline),
+        });
+        self.report(Source::Store, Report::StopRecorded);
     }
 
     fn prepare(&mut self) {
@@ -571,4 +682,31 @@ impl World {
             self.report(Source::Output, Report::StreamsClosed(how));
         }
     }
+}
+
+fn time(millis: u64) -> Timestamp {
+    Timestamp(i64::try_from(millis).unwrap() * 1_000)
+}
+
+/// What a journal with these lines says.
+pub(crate) fn announced(lines: &[Announcement]) -> Announced {
+    let mut says = Announced::default();
+    for line in lines {
+        match line {
+            Announcement::Recorded => says.recorded = true,
+            Announcement::Started => says.started = true,
+            Announcement::Paused => says.pause = PauseWord::Paused,
+            Announcement::Resumed(why) => says.pause = PauseWord::Resumed(*why),
+            Announcement::Stopping { order, deadline } => {
+                says.stopping.get_or_insert((order.clone(), *deadline));
+            }
+            Announcement::LeaderExited(exit) => says.leader = Some(*exit),
+            Announcement::StreamsClosed(how) => says.streams = Some(*how),
+            Announcement::Stuck(stuck) => says.stuck = Some(stuck.clone()),
+            Announcement::TreeEnded(_) => says.tree = true,
+            Announcement::MemoryKills(_) => says.memory_kills = true,
+            Announcement::Ended(_) => says.ended = true,
+        }
+    }
+    says
 }

@@ -1,0 +1,297 @@
+//! A run that another server goes on with. Where it begins is one table; a change of it is a change of
+//! `tests/adopted.txt`.
+
+use crate::{
+    samples::{GRACE, MEMORY_KILLS, abort, assert_golden, identity, killed_by, step, stuck},
+    table::{name_of_effect, name_of_phase},
+};
+use kennel_lifecycle::{
+    Announced, Announcement, Deadline, Effect, EndReason, Exit, HeldPause, Input, LeaderExit,
+    Machine, Outcome, PauseWord, Phase, Proof, Report, ResumeReason, RowSays, RowState, Signal,
+    Standing, StopCertificate, StopOrder, StopReason, StreamsEnd, Timestamp, TreeVerdict,
+    ladder::StopPlan, limits,
+};
+use std::{fmt::Write as _, time::Duration};
+
+const NOW: Timestamp = Timestamp(1_000_000_000);
+const EMPTY: TreeVerdict = TreeVerdict::Empty(Proof::Echild);
+
+#[test]
+fn every_standing_is_taken_up_as_agreed() {
+    let mut table = String::new();
+    for (name, standing) in standings() {
+        let mut machine = Machine::adopted(NOW, standing);
+        let effects: Vec<_> = machine.effects().map(|e| name_of_effect(&e)).collect();
+        let phase = name_of_phase(machine.phase());
+        writeln!(table, "{name:54} {phase} {}", effects.join(" ").trim_end()).unwrap();
+    }
+    assert_golden("adopted.txt", &table);
+}
+
+fn standings() -> Vec<(String, Standing)> {
+    let mut all = Vec::new();
+    let stops = [
+        ("", None, None),
+        ("stop on the row", Some(order()), None),
+        ("stop on the row and told", Some(order()), Some(order())),
+        ("stop told only", None, Some(order())),
+        ("deadline on the row", Some(late()), None),
+        ("deadline told only", None, Some(late())),
+    ];
+    for (stop, recorded, told) in &stops[..2] {
+        for row in [false, true] {
+            let mut standing = standing(LeaderExit::Stop);
+            standing.released = false;
+            standing.announced.stopping.clone_from(told);
+            standing.row = row.then(|| RowSays {
+                stop: recorded.clone(),
+                ..RowSays::default()
+            });
+            let row = if row { "row" } else { "no row" };
+            all.push((format!("at its gate, {row}, {stop}"), standing));
+        }
+    }
+    for state in [
+        None,
+        Some(RowState::Running),
+        Some(RowState::Pausing),
+        Some(RowState::Paused),
+    ] {
+        for pause in [
+            HeldPause::None,
+            HeldPause::Stopping,
+            HeldPause::Stopped,
+            HeldPause::Expired,
+        ] {
+            for told in [
+                PauseWord::Never,
+                PauseWord::Paused,
+                PauseWord::Resumed(ResumeReason::MaxPause),
+            ] {
+                let mut standing = standing(LeaderExit::Stop);
+                standing.pause = pause;
+                standing.row = Some(RowSays { state, stop: None });
+                standing.announced.pause = told;
+                let state = state.map_or("Starting".to_owned(), |s| format!("{s:?}"));
+                let told = match told {
+                    PauseWord::Resumed(_) => "Resumed".to_owned(),
+                    other => format!("{other:?}"),
+                };
+                all.push((
+                    format!("row {state}, pause {pause:?}, told {told}"),
+                    standing,
+                ));
+            }
+        }
+    }
+    for policy in [
+        LeaderExit::Stop,
+        LeaderExit::Drain { timeout: None },
+        LeaderExit::Keep,
+    ] {
+        for (stop, recorded, told) in &stops {
+            for end in ["", "leader", "tree"] {
+                let mut standing = standing(policy);
+                standing.row = Some(RowSays {
+                    state: Some(RowState::Running),
+                    stop: recorded.clone(),
+                });
+                standing.announced.stopping.clone_from(told);
+                standing.announced.leader = (!end.is_empty()).then_some(Exit::Code(0));
+                standing.announced.tree = end == "tree";
+                let policy = format!("{policy:?}");
+                let policy = policy.split(' ').next().unwrap();
+                all.push((format!("{policy}, {end} told, {stop}"), standing));
+            }
+        }
+    }
+    all
+}
+
+#[test]
+fn what_is_missing_in_the_journal_is_told_first() {
+    let mut silent = standing(LeaderExit::Stop);
+    silent.announced = Announced::default();
+    let mut machine = Machine::adopted(NOW, silent.clone());
+    assert_eq!(
+        effects(&mut machine),
+        [Effect::Announce(Announcement::Recorded)]
+    );
+    assert!(matches!(machine.phase(), Phase::Released { .. }));
+
+    silent.row = Some(RowSays {
+        state: Some(RowState::Running),
+        stop: None,
+    });
+    let mut machine = Machine::adopted(NOW, silent);
+    let told = [Announcement::Recorded, Announcement::Started];
+    assert_eq!(effects(&mut machine), told.map(Effect::Announce));
+    assert!(matches!(machine.phase(), Phase::Running { .. }));
+    assert_eq!(report(&mut machine, Report::Executed), []);
+}
+
+#[test]
+fn a_stop_goes_on_with_what_is_left_of_its_grace() {
+    for (gone, left) in [(0, 5), (2, 3), (5, 0), (3600, 0)] {
+        let mut standing = standing(LeaderExit::Stop);
+        standing.row = Some(RowSays {
+            state: Some(RowState::Running),
+            stop: Some(order()),
+        });
+        let now = NOW.plus(Duration::from_secs(gone));
+        let mut machine = Machine::adopted(now, standing);
+        let (order, deadline) = order();
+        let again = order.clone();
+        let recorded = Effect::RecordStop {
+            order: again,
+            deadline,
+        };
+        assert_eq!(effects(&mut machine), [recorded], "recorded again first");
+        let left = StopPlan::abort(Duration::from_secs(left));
+        assert_eq!(
+            report(&mut machine, Report::StopRecorded),
+            [
+                Effect::Announce(Announcement::Stopping { order, deadline }),
+                Effect::StopTree(left)
+            ]
+        );
+    }
+}
+
+#[test]
+fn a_deadline_that_is_told_again_changes_nothing() {
+    let mut standing = standing(LeaderExit::Stop);
+    let (order, deadline) = late();
+    standing.row = Some(RowSays {
+        state: Some(RowState::Running),
+        stop: Some((order.clone(), deadline)),
+    });
+    standing.announced.stopping = Some((order, deadline));
+    let mut machine = Machine::adopted(NOW.plus(GRACE / 2), standing);
+    assert_eq!(effects(&mut machine), []);
+    let exceeded = Report::DeadlineExceeded {
+        which: Deadline::MaxRuntime,
+        grace: GRACE,
+    };
+    machine.step(NOW, Input::Report(exceeded)).unwrap();
+    assert_eq!(effects(&mut machine), []);
+}
+
+#[test]
+fn rounds_of_signals_are_counted_once_however_often_they_are_told() {
+    let listed = u32::try_from(limits::STEPS_TOLD_MAX).unwrap();
+    let mut standing = standing(LeaderExit::Stop);
+    standing.announced.leader = Some(killed_by(Signal::KILL));
+    standing.announced.streams = Some(StreamsEnd::Eof);
+    standing.announced.steps = listed + 3;
+    let mut machine = Machine::adopted(NOW, standing);
+    for _ in 0..2 {
+        for at in 0..i64::from(listed) {
+            report(&mut machine, Report::Signalled(step(at, Signal::TERM)));
+        }
+    }
+    let outcome = closed(&mut machine);
+    assert_eq!(outcome.certificate.steps.len(), limits::STEPS_TOLD_MAX);
+    assert_eq!(outcome.certificate.steps_unlisted, 3);
+}
+
+#[test]
+fn a_kill_for_memory_stays_the_reason_though_the_leaders_end_was_told_before() {
+    for (sent, oom) in [(false, true), (true, false)] {
+        let mut standing = standing(LeaderExit::Stop);
+        standing.announced.leader = Some(killed_by(Signal::KILL));
+        standing.announced.streams = Some(StreamsEnd::Eof);
+        let mut machine = Machine::adopted(NOW, standing);
+        if sent {
+            report(&mut machine, Report::KillSent);
+        }
+        report(&mut machine, Report::LeaderExited(killed_by(Signal::KILL)));
+        report(&mut machine, Report::MemoryKills(MEMORY_KILLS));
+        let reason = closed(&mut machine).reason;
+        assert_eq!(matches!(reason, EndReason::OomKilled(_)), oom, "{reason:?}");
+    }
+}
+
+#[test]
+fn whom_sigkill_does_not_end_is_not_told_twice() {
+    let mut standing = standing(LeaderExit::Stop);
+    standing.announced.stuck = Some(stuck());
+    let mut machine = Machine::adopted(NOW, standing);
+    assert!(matches!(machine.phase(), Phase::Draining { .. }));
+    assert_eq!(report(&mut machine, Report::TreeStuck(stuck())), []);
+    assert_eq!(machine.stuck(), Some(&stuck()));
+}
+
+#[test]
+fn an_outcome_that_is_written_is_told_as_far_as_it_was_not() {
+    let outcome = Outcome {
+        reason: EndReason::Exited,
+        exit: Some(Exit::Code(3)),
+        tree: EMPTY,
+        streams: Some(StreamsEnd::Cut),
+        certificate: StopCertificate::default(),
+    };
+    let lines = [
+        Announcement::LeaderExited(Exit::Code(3)),
+        Announcement::StreamsClosed(StreamsEnd::Cut),
+        Announcement::TreeEnded(EMPTY),
+        Announcement::Ended(outcome.clone()),
+    ];
+    for told in 0..=lines.len() {
+        let announced = crate::world::announced(&lines[..told]);
+        let mut machine = Machine::ended(outcome.clone(), &announced);
+        let mut rest: Vec<_> = lines[told..]
+            .iter()
+            .cloned()
+            .map(Effect::Announce)
+            .collect();
+        rest.push(Effect::Acknowledge);
+        assert_eq!(effects(&mut machine), rest);
+        assert_eq!(machine.phase(), &Phase::Closed(outcome.clone()));
+    }
+}
+
+/// One that runs, and of which nobody wants anything.
+fn standing(on_leader_exit: LeaderExit) -> Standing {
+    Standing {
+        identity: identity(),
+        on_leader_exit,
+        released: true,
+        pause: HeldPause::None,
+        row: Some(RowSays::default()),
+        announced: Announced {
+            recorded: true,
+            started: true,
+            ..Announced::default()
+        },
+    }
+}
+
+fn order() -> (StopOrder, Timestamp) {
+    (abort(GRACE), NOW.plus(GRACE))
+}
+
+fn late() -> (StopOrder, Timestamp) {
+    let order = StopOrder {
+        reason: StopReason::DeadlineExceeded(Deadline::MaxRuntime),
+        grace: GRACE,
+    };
+    (order, NOW.plus(GRACE))
+}
+
+fn effects(machine: &mut Machine) -> Vec<Effect> {
+    machine.effects().collect()
+}
+
+fn report(machine: &mut Machine, report: Report) -> Vec<Effect> {
+    machine.step(NOW, Input::Report(report)).unwrap();
+    effects(machine)
+}
+
+fn closed(machine: &mut Machine) -> Outcome {
+    report(machine, Report::TreeEnded(EMPTY));
+    match machine.phase() {
+        Phase::Closing(outcome) => outcome.clone(),
+        other => panic!("{other:?}"),
+    }
+}
