@@ -59,6 +59,8 @@ CREATE TABLE runs (
     shim_pidfs_handle     BIGINT,
     grace_period_ms       BIGINT NOT NULL,
     stop_deadline         BIGINT,
+    -- Who has asked for the stop first, and how.
+    stop_detail           TEXT,
     end_reason            TEXT,
     end_detail            TEXT,
     exit_kind             TEXT,
@@ -121,9 +123,10 @@ CREATE TABLE runs (
         ELSE FALSE END),
     CONSTRAINT runs_streams CHECK (streams_end IS NULL OR streams_end IN ('eof', 'cut', 'lost')),
 
-    -- A stop has a deadline; a row that was never open is wanted by nobody and has none.
+    -- A stop has a deadline and somebody who asked; a row that was never open is wanted by nobody and has neither.
     CONSTRAINT runs_stop CHECK (
         (stop_deadline IS NULL OR desired = 'stop')
+        AND (stop_deadline IS NULL) = (stop_detail IS NULL)
         AND (desired = 'run' OR stop_deadline IS NOT NULL OR end_reason IS NOT NULL)),
 
     -- An identity is there as a whole or not at all: half of one could name a stranger.

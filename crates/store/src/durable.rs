@@ -4,10 +4,11 @@ use crate::{
     Closure, EpochRow, Inserted, ListFilter, NewRun, Opening, PageStart, RunRow, Store, StoreError,
     record::Record,
     select::Select,
+    stop,
     writer::{Answer, Failure, Write, Writer},
 };
 use async_trait::async_trait;
-use kennel_lifecycle::{HostIdentity, NodeId, RowState, RunId, Timestamp};
+use kennel_lifecycle::{HostIdentity, NodeId, RowState, RunId, StopOrder, Timestamp};
 use std::{fmt, time::Duration};
 use tokio::time::timeout;
 
@@ -147,11 +148,13 @@ impl<R: Reader> Store for Durable<R> {
         &self,
         run: RunId,
         generation: i64,
+        order: &StopOrder,
         deadline: Timestamp,
     ) -> Result<(), StoreError> {
         let write = Write::Stop {
             run,
             generation,
+            detail: stop::write(order),
             deadline,
         };
         self.update(run, write).await

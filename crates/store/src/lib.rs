@@ -10,7 +10,9 @@ mod open;
 mod postgres;
 mod record;
 mod select;
+mod spare;
 mod sqlite;
+mod stop;
 #[cfg(feature = "testing")]
 pub mod testing;
 mod url;
@@ -23,7 +25,7 @@ pub use url::{InvalidStoreUrl, StoreUrl};
 use async_trait::async_trait;
 use kennel_lifecycle::{
     Held, HostIdentity, KeeperEpoch, NodeId, Outcome, ProcessIdentity, RowState, RunId,
-    RunIdentity, RunKind, RunState, Timestamp,
+    RunIdentity, RunKind, RunState, StopOrder, Timestamp,
 };
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -123,6 +125,8 @@ pub struct RunRow {
     pub desired: Desired,
     /// When SIGKILL is due, where a stop was asked for.
     pub stop_deadline: Option<Timestamp>,
+    /// The first stop that was asked for; present exactly where the deadline is.
+    pub stop: Option<StopOrder>,
     /// Stations.
     pub times: Times,
     /// The end; present exactly where `state` is `Ended`.
@@ -218,11 +222,12 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// tried again row by row. Fenced where the generation is not the node's present one.
     async fn insert(&self, new: &NewRun) -> Result<Inserted, StoreError>;
 
-    /// `desired = STOP` and the deadline; a second call may only bring the deadline forward.
+    /// `desired = STOP`, the order and the deadline; a second call may only bring the deadline forward.
     async fn record_stop(
         &self,
         run: RunId,
         generation: i64,
+        order: &StopOrder,
         deadline: Timestamp,
     ) -> Result<(), StoreError>;
 

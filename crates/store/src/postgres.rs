@@ -99,8 +99,9 @@ struct Statements {
 }
 
 const STOP: &str = "UPDATE runs SET desired = 'stop', \
-    stop_deadline = LEAST(COALESCE(runs.stop_deadline, w.deadline), w.deadline) \
-    FROM unnest($1::text[], $2::bigint[], $3::bigint[]) AS w (run_id, generation, deadline) \
+    stop_deadline = LEAST(COALESCE(runs.stop_deadline, w.deadline), w.deadline), \
+    stop_detail = COALESCE(runs.stop_detail, w.detail) \
+    FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::text[]) AS w (run_id, generation, deadline, detail) \
     WHERE runs.run_id = w.run_id AND runs.generation = w.generation AND runs.end_reason IS NULL \
     RETURNING runs.run_id";
 
@@ -160,6 +161,7 @@ struct Stops {
     runs: Vec<String>,
     generations: Vec<i64>,
     deadlines: Vec<i64>,
+    details: Vec<String>,
 }
 
 #[derive(Default)]
@@ -180,11 +182,13 @@ impl<'a> Sorted<'a> {
                 Write::Stop {
                     run,
                     generation,
+                    detail,
                     deadline,
                 } => {
                     sorted.stops.runs.push(run.to_string());
                     sorted.stops.generations.push(*generation);
                     sorted.stops.deadlines.push(deadline.0);
+                    sorted.stops.details.push(detail.clone());
                 }
                 Write::State {
                     run,
@@ -232,12 +236,14 @@ impl<'a> Sorted<'a> {
                 runs,
                 generations,
                 deadlines,
+                details,
             } = self.stops;
             queries.push(
                 sqlx::query(STOP)
                     .bind(runs)
                     .bind(generations)
-                    .bind(deadlines),
+                    .bind(deadlines)
+                    .bind(details),
             );
         }
         if !self.states.runs.is_empty() {

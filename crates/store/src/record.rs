@@ -1,6 +1,6 @@
 //! A run as the columns of table `runs`, the same in both databases.
 
-use crate::{Closure, Desired, NewRun, RunRow, StoredState, Times, certificate, held, words};
+use crate::{Closure, Desired, NewRun, RunRow, StoredState, Times, certificate, held, stop, words};
 use kennel_lifecycle::{
     CgroupIdentity, HostIdentity, ProcessIdentity, RowState, RunIdentity, Timestamp,
 };
@@ -82,6 +82,7 @@ record! {
     shim_pidfs_handle: Option<i64>,
     grace_period_ms: i64,
     stop_deadline: Option<i64>,
+    stop_detail: Option<String>,
     end_reason: Option<String>,
     end_detail: Option<String>,
     exit_kind: Option<String>,
@@ -199,6 +200,7 @@ impl Record {
             shim_pidfs_handle: None,
             grace_period_ms: millis_up(new.grace),
             stop_deadline: None,
+            stop_detail: None,
             end_reason: None,
             end_detail: None,
             exit_kind: None,
@@ -281,6 +283,7 @@ impl Record {
             tree_empty: self.tree_empty_us.map(Timestamp),
             ended: self.ended_us.map(Timestamp),
         };
+        let stop = self.stop_detail.as_deref().map(stop::read).transpose()?;
         let identity = self.identity()?;
         let new = NewRun {
             run: read_id("run_id", &self.run_id)?,
@@ -305,6 +308,7 @@ impl Record {
             state,
             desired,
             stop_deadline: self.stop_deadline.map(Timestamp),
+            stop,
             times,
             outcome,
         })

@@ -177,14 +177,17 @@ async fn execute(
         Write::Stop {
             run,
             generation,
+            detail,
             deadline,
         } => sqlx::query(
-            "UPDATE runs SET desired = 'stop', stop_deadline = MIN(COALESCE(stop_deadline, ?3), ?3) \
+            "UPDATE runs SET desired = 'stop', stop_deadline = MIN(COALESCE(stop_deadline, ?3), ?3), \
+             stop_detail = COALESCE(stop_detail, ?4) \
              WHERE run_id = ?1 AND generation = ?2 AND end_reason IS NULL",
         )
         .bind(run.to_string())
         .bind(generation)
-        .bind(deadline.0),
+        .bind(deadline.0)
+        .bind(detail),
         Write::State {
             run,
             generation,

@@ -227,7 +227,7 @@ fn read_reason(word: &str, detail: Option<&str>) -> Result<EndReason, String> {
         "orphan_terminated" => EndReason::OrphanTerminated,
         "deadline_exceeded" => EndReason::DeadlineExceeded(find(
             "which",
-            &[Deadline::MaxRuntime, Deadline::MaxPause],
+            &DEADLINES,
             &detail.text("which")?,
             deadline_word,
         )?),
@@ -279,6 +279,8 @@ fn read_tree(verdict: Option<&str>, detail: Option<&str>) -> Result<TreeVerdict,
     })
 }
 
+pub(crate) const DEADLINES: [Deadline; 2] = [Deadline::MaxRuntime, Deadline::MaxPause];
+
 const STAGES: [StartStage; 10] = [
     StartStage::Prepare,
     StartStage::Cgroup,
@@ -307,7 +309,7 @@ fn stage_word(stage: StartStage) -> &'static str {
     }
 }
 
-fn deadline_word(which: Deadline) -> &'static str {
+pub(crate) fn deadline_word(which: Deadline) -> &'static str {
     match which {
         Deadline::MaxRuntime => "max_runtime",
         Deadline::MaxPause => "max_pause",
@@ -345,7 +347,7 @@ impl Detail {
     }
 }
 
-fn find<T: Copy>(
+pub(crate) fn find<T: Copy>(
     column: &str,
     all: &[T],
     text: &str,

@@ -42,6 +42,8 @@ pub(crate) enum Write {
     Stop {
         run: RunId,
         generation: i64,
+        /// Who asked and how; the first stays.
+        detail: String,
         deadline: Timestamp,
     },
     /// The state of an open row.
@@ -376,6 +378,7 @@ mod tests {
         Write::Stop {
             run: RunId::from_u128(run),
             generation: mark,
+            detail: "{}".into(),
             deadline: Timestamp(0),
         }
     }

@@ -1,7 +1,7 @@
 //! What one run owes the store: one write at a time, in the order in which they were asked for.
 
 use crate::{clock, run_task::Done};
-use kennel_lifecycle::{Report, RowState, RunId, Timestamp};
+use kennel_lifecycle::{Report, RowState, RunId, StopOrder, Timestamp};
 use kennel_store::{Closure, Inserted, NewRun, Store, StoreError};
 use std::{sync::Arc, time::Duration};
 use tokio::sync::mpsc;
@@ -18,7 +18,7 @@ pub(crate) enum Write {
     /// The row before exec. Tried once: its result decides about the gate.
     Insert(Box<NewRun>),
     /// `desired = STOP`. Tried until it is there.
-    Stop(Timestamp),
+    Stop(StopOrder, Timestamp),
     /// A state. `Pausing` is tried once, the others a few times.
     State(RowState, Option<Timestamp>),
     /// The outcome. Tried until it is there.
@@ -37,9 +37,9 @@ pub(crate) async fn perform(
     let tell = async |what: Done| drop(done.send(what).await);
     match write {
         Write::Insert(new) => tell(insert(&*store, &new).await).await,
-        Write::Stop(deadline) => {
+        Write::Stop(order, deadline) => {
             retry(run, "the stop", || {
-                store.record_stop(run, generation, deadline)
+                store.record_stop(run, generation, &order, deadline)
             })
             .await;
             tell(Done::StopDurable(deadline)).await;

@@ -2,7 +2,7 @@
 
 use super::{
     Bed, Raw,
-    rows::{EPOCH, NODE, closure, host, new_run, opening, process},
+    rows::{EPOCH, NODE, closure, host, new_run, opening, order, process},
     store,
 };
 use kennel_lifecycle::{KeeperEpoch, NodeId, RowState, Timestamp};
@@ -20,7 +20,7 @@ pub(super) async fn an_older_generation_writes_nothing(bed: Bed) {
     let refused = [
         old.insert(&new_run(2)).await.map(|_| ()),
         old.fence(&new_run(3), &closure()).await.map(|_| ()),
-        old.record_stop(run, 1, Timestamp(5)).await,
+        old.record_stop(run, 1, &order(), Timestamp(5)).await,
         old.record_state(run, 1, RowState::Running, None).await,
         old.close(&new_run(1), &closure()).await,
         old.close(&new_run(4), &closure()).await,
@@ -108,7 +108,7 @@ pub(super) async fn a_keeper_of_another_node_raises_no_generation(bed: Bed) {
 }
 
 /// CHECK, and a change of an open row (first part) or a closed one (second) that it has to refuse.
-const REFUSED_OF_OPEN: [(&str, &str); 23] = [
+const REFUSED_OF_OPEN: [(&str, &str); 25] = [
     ("runs_state", "state = 'stopping'"),
     ("runs_desired", "desired = 'pause'"),
     ("runs_kind", "kind = 'cron'"),
@@ -123,6 +123,8 @@ const REFUSED_OF_OPEN: [(&str, &str); 23] = [
     ("runs_open_has_no_end", "streams_end = 'eof'"),
     ("runs_stop", "desired = 'stop'"),
     ("runs_stop", "stop_deadline = 1"),
+    ("runs_stop", "desired = 'stop', stop_deadline = 1"),
+    ("runs_stop", "desired = 'stop', stop_detail = '{}'"),
     ("runs_identity_whole", "shim_pid = NULL"),
     ("runs_identity_whole", "start_ticks = NULL"),
     ("runs_identity_whole", "boot_id = NULL"),

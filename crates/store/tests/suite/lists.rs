@@ -2,7 +2,7 @@
 
 use super::{
     Bed,
-    rows::{EPOCH, NODE, closure, new_run, opening},
+    rows::{EPOCH, NODE, closure, new_run, opening, order},
 };
 use kennel_lifecycle::{EndReason, Exit, NodeId, RowState, RunId, RunKind, RunState, Timestamp};
 use kennel_store::{ListFilter, PageStart};
@@ -73,7 +73,7 @@ pub(super) async fn filters_by_state_kind_and_labels(bed: Bed) {
             .unwrap();
     }
     bed.store
-        .record_stop(run(5), 1, Timestamp(1))
+        .record_stop(run(5), 1, &order(), Timestamp(1))
         .await
         .unwrap();
     for (id, reason, code) in [

@@ -3,7 +3,8 @@
 use kennel_lifecycle::{
     CgroupIdentity, Containment, EndReason, Exit, Gap, Held, HostIdentity, KeeperEpoch, Leftover,
     Leftovers, NodeId, Outcome, ProcessIdentity, Proof, RunId, RunIdentity, RunKind, Signal,
-    SignalScope, SignalSender, StopCertificate, StopStep, StreamsEnd, Timestamp, TreeVerdict,
+    SignalScope, SignalSender, StopCertificate, StopOrder, StopReason, StopStep, StreamsEnd,
+    Timestamp, TreeVerdict,
 };
 use kennel_store::{Closure, NewRun, Opening, Times};
 use std::{collections::BTreeMap, time::Duration};
@@ -131,5 +132,16 @@ pub(crate) fn closure() -> Closure {
             tree_empty: Some(Timestamp(5)),
             ended: Some(Timestamp(6)),
         },
+    }
+}
+
+/// A stop that somebody asked for.
+pub(super) fn order() -> StopOrder {
+    StopOrder {
+        reason: StopReason::Abort {
+            by: "uid:7".into(),
+            request_id: Some("r".into()),
+        },
+        grace: Duration::from_millis(1500),
     }
 }

@@ -2,12 +2,13 @@
 
 use super::{
     Bed,
-    rows::{EPOCH, NODE, closure, new_run, opening},
+    rows::{EPOCH, NODE, closure, new_run, opening, order},
 };
 use kennel_lifecycle::{
-    EndReason, Outcome, RowState, RunState, StopCertificate, Timestamp, TreeVerdict,
+    Deadline, EndReason, Outcome, RowState, RunState, StopCertificate, StopOrder, StopReason,
+    Timestamp, TreeVerdict,
 };
-use kennel_store::{Closure, Desired, Inserted, StoreError, StoredState, Times};
+use kennel_store::{Closure, Desired, Inserted, NewRun, StoreError, StoredState, Times};
 use std::{future::ready, sync::Arc, time::Duration};
 
 pub(super) async fn what_is_inserted_is_read_back_whole(bed: Bed) {
@@ -153,24 +154,73 @@ pub(super) async fn a_stop_only_brings_the_deadline_forward(bed: Bed) {
     let run = new_run(1).run;
 
     for (asked, kept) in [(500, 500), (900, 500), (300, 300)] {
+        let mut asked_for = order();
+        asked_for.grace = Duration::from_micros(asked);
+        let asked = Timestamp(i64::try_from(asked).unwrap());
         bed.store
-            .record_stop(run, 1, Timestamp(asked))
+            .record_stop(run, 1, &asked_for, asked)
             .await
             .unwrap();
         let row = bed.store.get(run).await.unwrap().unwrap();
         assert_eq!(row.desired, Desired::Stop);
         assert_eq!(row.stop_deadline, Some(Timestamp(kept)));
+        let first = row.stop.map(|stop| stop.grace);
+        assert_eq!(first, Some(Duration::from_micros(500)), "the first stays");
         assert_eq!(row.state, StoredState::Starting);
     }
 
     bed.store.close(&new_run(1), &closure()).await.unwrap();
-    let late = bed.store.record_stop(run, 1, Timestamp(1)).await;
+    let late = bed.store.record_stop(run, 1, &order(), Timestamp(1)).await;
     assert!(
         matches!(late, Err(StoreError::Fenced(r)) if r == run),
         "{late:?}"
     );
     let row = bed.store.get(run).await.unwrap().unwrap();
     assert_eq!(row.stop_deadline, Some(Timestamp(300)));
+}
+
+pub(super) async fn whoever_asked_for_a_stop_is_not_forgotten(bed: Bed) {
+    bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
+    let by = |request_id: Option<&str>| StopReason::Abort {
+        by: "uid:7".into(),
+        request_id: request_id.map(str::to_owned),
+    };
+    let reasons = [
+        by(None),
+        by(Some("again")),
+        StopReason::ServerShutdown,
+        StopReason::DeadlineExceeded(Deadline::MaxRuntime),
+        StopReason::DeadlineExceeded(Deadline::MaxPause),
+    ];
+    for (id, reason) in (1..).zip(reasons) {
+        let new = new_run(id);
+        bed.store.insert(&new).await.unwrap();
+        let grace = Duration::from_millis(1500);
+        let asked = StopOrder { reason, grace };
+        let at = Timestamp(9);
+        bed.store.record_stop(new.run, 1, &asked, at).await.unwrap();
+        let row = bed.store.get(new.run).await.unwrap().unwrap();
+        assert_eq!(row.stop, Some(asked));
+    }
+}
+
+pub(super) async fn a_spare_copy_of_a_row_gives_the_same_row(bed: Bed) {
+    bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
+    let mut bare = new_run(2);
+    bare.traceparent = None;
+    bare.labels = Arc::default();
+    for new in [new_run(1), bare] {
+        let mut again = NewRun::from_spare(&new.spare()).unwrap();
+        again.identity.clone_from(&new.identity);
+        again.held.clone_from(&new.held);
+        assert_eq!(again, new);
+        bed.store.insert(&again).await.unwrap();
+        let row = bed.store.get(new.run).await.unwrap().unwrap();
+        assert_eq!(row.new, new);
+    }
+    for torn in [&b""[..], b"{", b"{}", b"null"] {
+        assert!(NewRun::from_spare(torn).is_err());
+    }
 }
 
 pub(super) async fn a_state_is_written_on_an_open_row_only(bed: Bed) {

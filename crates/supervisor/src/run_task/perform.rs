@@ -26,11 +26,11 @@ impl RunTask {
             Effect::Record(_) => self.write(Write::Insert(Box::new(self.new.clone()))),
             Effect::Release => self.shared.kernel.release(self.run),
             Effect::ShutGate => self.shared.kernel.shut_gate(self.run),
-            Effect::RecordStop { deadline } => {
+            Effect::RecordStop { order, deadline } => {
                 let due = clock::instant() + STOP_RECORD_WAIT;
                 self.stop_due.get_or_insert(due);
                 self.stops_owed += 1;
-                self.write(Write::Stop(deadline));
+                self.write(Write::Stop(order, deadline));
             }
             Effect::StopTree(plan) => self.shared.kernel.stop(self.run, &plan),
             Effect::KeepRest => self.shared.kernel.keep_rest(self.run),

@@ -9,7 +9,7 @@ use crate::{
 use async_trait::async_trait;
 use kennel_lifecycle::{
     CgroupIdentity, Exit, HostIdentity, LeaderExit, NodeId, Outcome, ProcessIdentity, RowState,
-    RunId, Signal, StartFailure, StartStage, Timestamp,
+    RunId, Signal, StartFailure, StartStage, StopOrder, Timestamp,
     ladder::StopPlan,
     recovery::{Observation, Seen},
 };
@@ -349,10 +349,14 @@ impl Store for Shaky {
         &self,
         run: RunId,
         generation: i64,
+        order: &StopOrder,
         deadline: Timestamp,
     ) -> Result<(), StoreError> {
-        self.write(|store| async move { store.record_stop(run, generation, deadline).await })
-            .await
+        let order = order.clone();
+        self.write(
+            |store| async move { store.record_stop(run, generation, &order, deadline).await },
+        )
+        .await
     }
 
     async fn fence(&self, new: &NewRun, closure: &Closure) -> Result<Inserted, StoreError> {

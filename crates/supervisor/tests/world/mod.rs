@@ -10,7 +10,7 @@ use kennel_lifecycle::{
     CgroupIdentity, Deadline, Exit, Held, HostFacts, HostIdentity, KeeperEpoch, LeaderExit,
     Leftover, Leftovers, LimitPowers, MemoryKills, NodeId, Outcome, PausePolicy, ProcessIdentity,
     Proof, Resource, RowState, RunId, RunIdentity, RunKind, RunLimits, RunSpec, Signal,
-    StartFailure, StartStage, Stuck, StuckProcess, Timeouts, Timestamp, TreeVerdict,
+    StartFailure, StartStage, StopOrder, Stuck, StuckProcess, Timeouts, Timestamp, TreeVerdict,
     ladder::StopPlan,
     recovery::{CgroupSeen, ExitRecord, Host, Observation, Seen},
 };
@@ -714,13 +714,20 @@ impl Store for MemoryStore {
         Ok(self.put(new))
     }
 
-    async fn record_stop(&self, run: RunId, _: i64, deadline: Timestamp) -> Result<(), StoreError> {
+    async fn record_stop(
+        &self,
+        run: RunId,
+        _: i64,
+        order: &StopOrder,
+        deadline: Timestamp,
+    ) -> Result<(), StoreError> {
         self.check()?;
         let mut rows = self.rows.lock().unwrap();
         let row = rows.get_mut(&run).filter(|row| row.outcome.is_none());
         let row = row.ok_or(StoreError::Fenced(run))?;
         row.desired = Desired::Stop;
         row.stop_deadline = Some(row.stop_deadline.map_or(deadline, |at| at.min(deadline)));
+        row.stop.get_or_insert_with(|| order.clone());
         Ok(())
     }
 
@@ -848,6 +855,7 @@ pub fn open_row(new: NewRun) -> RunRow {
         state: StoredState::Starting,
         desired: Desired::Run,
         stop_deadline: None,
+        stop: None,
         times: Times::default(),
         outcome: None,
     }
