@@ -1,6 +1,7 @@
 //! What a server takes over from the one before it.
 
-use kennel_lifecycle::{Held, RunId, RunIdentity};
+pub use kennel_lifecycle::HeldPause;
+use kennel_lifecycle::{Held, Policy, RunId, RunIdentity};
 use std::os::fd::OwnedFd;
 
 /// A run that the keeper holds from an earlier server of its own, and whose outcome nobody has acknowledged.
@@ -12,6 +13,8 @@ pub struct HeldRun {
     pub identity: RunIdentity,
     /// What holds the run, and what that leaves open.
     pub held: Held,
+    /// What keeper and shim do with the run on their own.
+    pub policy: Policy,
     /// Whether the gate was opened; if not, nothing ran and nothing will.
     pub released: bool,
     /// Whether its tasks stand still.
@@ -21,19 +24,6 @@ pub struct HeldRun {
     /// Read ends of the command's standard output and error, non-blocking; absent where this process's table had no
     /// room for them.
     pub outputs: Option<(OwnedFd, OwnedFd)>,
-}
-
-/// How the pause of a run stands that was handed over.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum HeldPause {
-    /// It is not paused.
-    None,
-    /// Its tasks are being stopped. Nobody is told when they are; a pause that is asked for again says it.
-    Stopping,
-    /// Every task was seen stopped.
-    Stopped,
-    /// It is not paused: its last pause lasted for as long as it may, and the keeper has ended it.
-    Expired,
 }
 
 #[cfg(test)]
@@ -51,8 +41,11 @@ mod tests {
             },
         },
     };
-    use kennel_lifecycle::KeeperEpoch;
-    use std::os::fd::{AsFd, BorrowedFd};
+    use kennel_lifecycle::{KeeperEpoch, LeaderExit, PausePolicy, RunLimits, ladder::StopPlan};
+    use std::{
+        os::fd::{AsFd, BorrowedFd},
+        time::Duration,
+    };
 
     #[tokio::test]
     async fn a_server_gets_all_that_is_handed_over_before_its_first_event() {
@@ -82,6 +75,7 @@ mod tests {
         assert_eq!(seen, [(1, true), (2, false)]);
         assert_eq!(held[0].pause, HeldPause::Stopped);
         assert!(held[0].released && !held[0].stopping);
+        assert_eq!(held[0].policy, policy());
         let KeeperEvent::Report(report) = events.recv().await else {
             panic!("no report")
         };
@@ -107,6 +101,16 @@ mod tests {
     fn say(keeper: &OwnedFd, message: &ToServer, fds: &[BorrowedFd<'_>]) {
         let bytes = wire::encode(message).expect("it can be encoded");
         fdpass::send(keeper, &bytes, fds).expect("it is sent");
+    }
+
+    fn policy() -> Policy {
+        Policy {
+            stop: StopPlan::abort(Duration::from_secs(5)),
+            max_runtime: None,
+            limits: RunLimits::default(),
+            on_leader_exit: LeaderExit::Keep,
+            pause: PausePolicy::default(),
+        }
     }
 
     fn process() -> WireProcess {
@@ -159,6 +163,7 @@ mod tests {
                 by: WireContainment::Subreaper,
                 gaps: Vec::new(),
             },
+            policy: (&policy()).into(),
             released: true,
             pause: WireHeldPause::Stopped,
             stopping: false,

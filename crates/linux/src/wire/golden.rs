@@ -243,13 +243,14 @@ fn what_is_handed_over_has_these_bytes() {
             by: WireContainment::Subreaper,
             gaps: Vec::new(),
         },
+        policy: policy(),
         released: true,
         pause: WireHeldPause::Expired,
         stopping: true,
     };
     check(
         &ToServer::Held(run),
-        "010505900390039003ac02014dc801c801c801ac02014d000162040000010301",
+        "010505900390039003ac02014dc801c801c801ac02014d000162040000011e00882701ac020000000000000000000101ac0201ac0201010301",
     );
     check(&ToServer::Ping, "0106");
     check(&ToKeeper::Pong, "0111");

@@ -1,6 +1,6 @@
 //! Runs that are handed over to the next server.
 
-use super::{WireHeld, WireIdentity};
+use super::{WireHeld, WireIdentity, WirePolicy};
 use crate::client::{HeldPause, HeldRun};
 use kennel_lifecycle::RunId;
 use serde::{Deserialize, Serialize};
@@ -17,6 +17,7 @@ pub(crate) struct WireHeldRun {
     pub(crate) run: u128,
     pub(crate) identity: WireIdentity,
     pub(crate) held: WireHeld,
+    pub(crate) policy: WirePolicy,
     pub(crate) released: bool,
     pub(crate) pause: WireHeldPause,
     pub(crate) stopping: bool,
@@ -30,6 +31,7 @@ impl WireHeldRun {
             run: RunId::from_u128(self.run),
             identity: self.identity.into(),
             held: self.held.into(),
+            policy: self.policy.into(),
             released: self.released,
             pause: self.pause.into(),
             stopping: self.stopping,
