@@ -20,6 +20,7 @@ with_and_without_cgroup!(
     daemons_without_environment_are_ended_too,
     a_disguise_does_not_hide,
     a_command_that_kills_its_shim_gets_away_with_nothing,
+    a_command_that_stops_its_shim_is_ended_with_proof,
 );
 
 /// A grace that a polite child never needs.
@@ -283,6 +284,37 @@ async fn a_command_that_kills_its_shim_gets_away_with_nothing(options: Options) 
         Some(0),
         "the rest goes on"
     );
+}
+
+async fn a_command_that_stops_its_shim_is_ended_with_proof(options: Options) {
+    let kennel = Kennel::start(options).await;
+    let mut client = kennel.client().await;
+    // Once, and as often as it can.
+    for script in [
+        "kill -STOP $PPID; echo up; exec sleep 600",
+        "trap '' TERM; echo up; while :; do kill -STOP $PPID; done",
+    ] {
+        let run = must("spawn", client.spawn(sh(script)).await);
+        client.hear_up(&run.run_id).await;
+        let print = Footprint::of_run(&run);
+
+        let grace = Some(Duration::from_millis(100));
+        let aborted = client.abort_with(&run.run_id, grace, AbortWait::TreeEmpty);
+        let run = must("abort", within("the run ends", PATIENCE, aborted).await);
+
+        print.assert_nothing_left();
+        let verdict = run.tree_verdict.clone().and_then(|tree| tree.verdict);
+        let Some(pb::tree_verdict::Verdict::Empty(empty)) = verdict else {
+            panic!("{run:?}")
+        };
+        let identity = run.attempt().identity.as_ref().expect("it was recorded");
+        let full = match identity.cgroup_path {
+            Some(_) => pb::EmptyProof::CgroupAndEchild,
+            None => pb::EmptyProof::Echild,
+        };
+        assert_eq!(empty.proof(), full, "{run:?}");
+        run.three_ends();
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

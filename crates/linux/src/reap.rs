@@ -25,6 +25,24 @@ pub(crate) fn peek_any() -> io::Result<Waited> {
     wait(libc::P_ALL, 0, libc::WNOWAIT | libc::WNOHANG)
 }
 
+/// A child that was stopped by a signal, this one or any; each stop is told once, and only while it lasts.
+pub(crate) fn stopped(child: Option<i32>) -> Option<i32> {
+    let (kind, id) = match child {
+        Some(pid) => (libc::P_PID, pid.cast_unsigned()),
+        None => (libc::P_ALL, 0),
+    };
+    let flags = libc::WSTOPPED | libc::__WALL | libc::WNOHANG;
+    let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
+    // SAFETY: `info` is a local of the right type that outlives the call; the other arguments are integers.
+    let waited = unsafe { libc::waitid(kind, id, info.as_mut_ptr(), flags) };
+    Errno::result(waited).ok()?;
+    // SAFETY: all zeroes is a valid siginfo_t, and waitid has written over it if a child was stopped.
+    let info = unsafe { info.assume_init() };
+    // SAFETY: waitid fills the SIGCHLD fields, and zeroes are a valid pid.
+    let pid = unsafe { info.si_pid() };
+    (pid != 0).then_some(pid)
+}
+
 /// Reaps this child if it has ended.
 pub(crate) fn reap(pid: i32) -> io::Result<Waited> {
     wait(libc::P_PID, pid.cast_unsigned(), libc::WNOHANG)

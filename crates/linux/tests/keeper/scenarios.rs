@@ -7,6 +7,13 @@ use kennel_lifecycle::{
     TreeVerdict, ladder::StopPlan,
 };
 use kennel_linux::client::{ClientError, Fact, KeeperEvent, SignalResult};
+use nix::{
+    sys::{
+        ptrace,
+        wait::{WaitPidFlag, WaitStatus, waitpid},
+    },
+    unistd::Pid,
+};
 use std::{fs, os::unix::fs::PermissionsExt, time::Duration};
 
 pub(crate) async fn play(name: &str, stage: &mut Stage) {
@@ -428,12 +435,10 @@ async fn verdict_lost(stage: &mut Stage) {
         .prepare(run, &spec)
         .await
         .expect("a child at its gate");
-    let shim = prepared.identity.shim.pid;
-    // SAFETY: kill takes integers; the shim is of this test.
-    unsafe { libc::kill(shim, libc::SIGSTOP) };
+    let shim = Held::at(prepared.identity.shim.pid);
     stage.client.release(run);
     stage.written("up").await;
-    kill(shim);
+    shim.kill();
     let facts = stage.end(run).await;
     assert!(!facts.contains(&Fact::Executed), "{facts:?}");
     // Without a shim and without group signals a `sleep` that was just being forked may take the second rung.
@@ -443,6 +448,30 @@ async fn verdict_lost(stage: &mut Stage) {
         Some(Fact::TreeEnded(TreeVerdict::Empty(Proof::Cgroup))) if stage.has_cgroup() => {}
         Some(Fact::TreeEnded(TreeVerdict::Unverified(_))) if !stage.has_cgroup() => {}
         other => panic!("{other:?}"),
+    }
+}
+
+/// A process that this one traces, so that no SIGCONT lets it go.
+struct Held(Pid);
+
+impl Held {
+    fn at(pid: i32) -> Self {
+        let pid = Pid::from_raw(pid);
+        ptrace::seize(pid, ptrace::Options::empty()).expect("it may be traced");
+        ptrace::interrupt(pid).expect("it is traced");
+        let stopped = waitpid(pid, Some(WaitPidFlag::__WALL)).expect("it is traced");
+        assert!(
+            matches!(stopped, WaitStatus::PtraceEvent(..)),
+            "{stopped:?}"
+        );
+        Self(pid)
+    }
+
+    /// Its parent hears of its end after its tracer.
+    fn kill(self) {
+        kill(self.0.as_raw());
+        let ended = waitpid(self.0, Some(WaitPidFlag::__WALL)).expect("it is traced");
+        assert!(matches!(ended, WaitStatus::Signaled(..)), "{ended:?}");
     }
 }
 

@@ -12,6 +12,9 @@ use kennel_lifecycle::{Exit, RunId};
 use nix::sys::signal::Signal as Caught;
 use std::{io, os::fd::OwnedFd};
 
+/// Most stops that are taken one after the other before each shim is looked at by itself.
+const STOPS_MAX: usize = 64;
+
 /// A shim with a run.
 pub(super) struct Shim {
     pub(super) pid: i32,
@@ -67,7 +70,10 @@ impl Keeper {
     pub(super) fn hear_signals(&mut self) -> io::Result<()> {
         while let Some(info) = self.signals.read_signal()? {
             match Caught::try_from(info.ssi_signo.cast_signed()) {
-                Ok(Caught::SIGCHLD) => self.reap(),
+                Ok(Caught::SIGCHLD) => {
+                    self.reap();
+                    self.continue_shims();
+                }
                 Ok(Caught::SIGTERM | Caught::SIGINT) => self.shut_down(),
                 // SIGHUP will mean an upgrade; until then it means nothing.
                 _ => {}
@@ -89,6 +95,30 @@ impl Keeper {
                 None => self.reap_leader(pid, exit),
             }
             let _ = reap::reap(pid);
+        }
+    }
+
+    /// Continues each shim that somebody has stopped: a command may signal its own, which then neither reaps nor speaks.
+    fn continue_shims(&self) {
+        for _ in 0..STOPS_MAX {
+            match reap::stopped(None) {
+                Some(pid) => self.continue_shim(pid),
+                None => return,
+            }
+        }
+        // One that is stopped again and again is found first each time, and hides those behind it.
+        for pid in self.shim_of_pid.keys().copied().chain(self.pool.pids()) {
+            if reap::stopped(Some(pid)).is_some() {
+                self.continue_shim(pid);
+            }
+        }
+    }
+
+    /// Other children that are stopped are of runs, and may be paused.
+    fn continue_shim(&self, pid: i32) {
+        if self.shim_of_pid.contains_key(&pid) || self.pool.pids().any(|warm| warm == pid) {
+            // SAFETY: kill takes integers; the pid is that of a child of this process that is not reaped.
+            unsafe { libc::kill(pid, libc::SIGCONT) };
         }
     }
 
