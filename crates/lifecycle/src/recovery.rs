@@ -30,12 +30,14 @@ pub enum Host {
 /// The recorded control group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CgroupSeen {
-    /// None was recorded, or it cannot be read.
+    /// None was recorded.
     None,
     /// The very directory, with nobody in it, or removed since.
     Empty,
     /// The very directory, with somebody in it.
     Populated,
+    /// It cannot be read, so nobody knows who is in it.
+    Unknown,
 }
 
 /// All that can be seen of a recorded run, in the order in which it counts.
@@ -194,9 +196,16 @@ fn tree_verdict(seen: &Observation) -> TreeVerdict {
         (Some(TreeVerdict::Empty(_)), CgroupSeen::Empty) => {
             TreeVerdict::Empty(Proof::CgroupAndEchild)
         }
+        // The shim's look into the group is as good as one of this start; its other word leaves the group out.
         (
             Some(verdict @ (TreeVerdict::Empty(_) | TreeVerdict::Unverified(_))),
             CgroupSeen::None,
+        )
+        | (
+            Some(
+                verdict @ (TreeVerdict::Empty(Proof::CgroupAndEchild) | TreeVerdict::Unverified(_)),
+            ),
+            CgroupSeen::Unknown,
         ) => verdict,
         // An empty group does not see who, as root, has left it; without a shim's word a hint is reason enough to doubt.
         (_, CgroupSeen::Empty) if seen.hints.is_empty() => TreeVerdict::Empty(Proof::Cgroup),
@@ -204,6 +213,9 @@ fn tree_verdict(seen: &Observation) -> TreeVerdict {
         (_, _) if seen.command == Seen::Unknown => TreeVerdict::Unverified(
             "the recorded process could not be told from a stranger, so nothing was signalled"
                 .into(),
+        ),
+        (_, CgroupSeen::Unknown) => TreeVerdict::Unverified(
+            "the control group cannot be read, so it is not known whether anybody is in it".into(),
         ),
         (_, _) => TreeVerdict::Unverified(
             "the shim died without its last word and there is no control group to look into".into(),

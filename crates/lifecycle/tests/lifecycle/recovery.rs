@@ -8,7 +8,12 @@ use kennel_lifecycle::{
 use std::fmt::Write as _;
 
 const SEEN: [Seen; 3] = [Seen::Same, Seen::Gone, Seen::Unknown];
-const CGROUPS: [CgroupSeen; 3] = [CgroupSeen::None, CgroupSeen::Empty, CgroupSeen::Populated];
+const CGROUPS: [CgroupSeen; 4] = [
+    CgroupSeen::None,
+    CgroupSeen::Empty,
+    CgroupSeen::Populated,
+    CgroupSeen::Unknown,
+];
 const HOSTS: [Host; 2] = [Host::Same, Host::Other];
 
 #[test]
@@ -146,6 +151,27 @@ fn empty_is_said_only_with_a_proof() {
             TreeVerdict::Survivors(_) => assert!(!seen.hints.is_empty(), "{seen:?}"),
             TreeVerdict::Kept(_) => assert_eq!(before, Before::default(), "{seen:?}"),
             TreeVerdict::Unverified(_) => {}
+        }
+    }
+}
+
+/// Neither is it killed; what the shim has found out by its own look into the group still counts.
+#[test]
+fn a_group_that_cannot_be_read_is_not_called_empty() {
+    let unread = |(seen, _): &(Observation, Before)| seen.cgroup == CgroupSeen::Unknown;
+    for (mut seen, before) in combinations().filter(unread) {
+        if let Decision::Close(outcome) = decide(&seen, before) {
+            assert!(!matches!(outcome.tree, TreeVerdict::Empty(_)), "{seen:?}");
+        }
+        let word = TreeVerdict::Empty(Proof::CgroupAndEchild);
+        if seen.host == Host::Other || was_kept(&seen) {
+            continue;
+        }
+        if let Some(record) = seen.exit_record.as_mut().filter(|r| !r.never_ran) {
+            record.tree = Some(word.clone());
+            if let Decision::Close(outcome) = decide(&seen, before) {
+                assert_eq!(outcome.tree, word, "{seen:?}");
+            }
         }
     }
 }

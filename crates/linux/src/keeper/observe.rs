@@ -109,7 +109,8 @@ pub(super) fn held(recorded: &Recorded) -> Vec<(i32, PidFd)> {
 
 fn see_cgroup(recorded: &Recorded) -> CgroupSeen {
     match recorded.identity.cgroup.as_ref().map(cgroup::is_populated) {
-        None | Some(Err(_)) => CgroupSeen::None,
+        None => CgroupSeen::None,
+        Some(Err(_)) => CgroupSeen::Unknown,
         Some(Ok(false)) => CgroupSeen::Empty,
         Some(Ok(true)) => CgroupSeen::Populated,
     }

@@ -101,9 +101,10 @@ impl Orphan {
         let shim = identity::find(&self.recorded.identity.shim);
         self.look(&shim, sessions);
         let group = self.recorded.identity.cgroup.clone();
+        // One that cannot be read now may be read in the next round.
         let populated = group
             .as_ref()
-            .is_some_and(|g| cgroup::is_populated(g).unwrap_or(false));
+            .is_some_and(|g| cgroup::is_populated(g).unwrap_or(true));
         let left = !self.members.is_empty() || populated || shim.seen() == Seen::Same;
         self.stuck = Stuck::default();
         if !left {
@@ -297,3 +298,6 @@ fn kill_one(pid: i32, fd: &PidFd) -> Option<StuckProcess> {
     }
     stuck::judge(pid, &before, fd.signal(Signal::KILL))
 }
+
+#[cfg(test)]
+mod tests;

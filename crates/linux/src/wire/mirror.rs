@@ -114,7 +114,7 @@ mirror_enum!(
 );
 mirror_enum!(
     /// [`CgroupSeen`].
-    WireCgroupSeen = CgroupSeen { None, Empty, Populated }
+    WireCgroupSeen = CgroupSeen { None, Empty, Populated, Unknown }
 );
 mirror_enum!(
     /// [`StartStage`].
