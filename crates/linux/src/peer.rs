@@ -34,17 +34,22 @@ pub fn pidfd(socket: &impl AsFd) -> io::Result<OwnedFd> {
 /// Whether one of `ancestors` is among the ancestors of `pid`, or is `pid`.
 #[must_use]
 pub fn descends_from(pid: i32, ancestors: &[i32]) -> bool {
+    nearest_of(pid, ancestors).is_some()
+}
+
+/// The first of `ancestors` among `pid` and its ancestors.
+pub(crate) fn nearest_of(pid: i32, ancestors: &[i32]) -> Option<i32> {
     let mut at = pid;
     for _ in 0..procfs::ANCESTORS_MAX {
         if ancestors.contains(&at) {
-            return true;
+            return Some(at);
         }
         match procfs::stat(at) {
             Ok(stat) if stat.ppid > 0 => at = stat.ppid,
-            _ => return false,
+            _ => return None,
         }
     }
-    false
+    None
 }
 
 /// Whether `pid` is in the cgroup v2 directory `base` or below it.

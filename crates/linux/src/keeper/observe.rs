@@ -5,7 +5,7 @@ use crate::{
     client::Recorded,
     clock, exit_record, held,
     identity::{self, Found},
-    marker, peer,
+    marker,
     pidfd::PidFd,
     procfs,
     wire::{PIDS_MAX, WireRecorded},
@@ -175,11 +175,6 @@ pub(super) fn is_marked_member(recorded: &Recorded, pid: i32) -> bool {
         stat.sid == recorded.identity.command.sid
             && stat.start_ticks >= recorded.identity.command.start_ticks
     }) && marker::of(pid) == Some(recorded.run)
-}
-
-/// Whether `pid` is one of these or below one of them.
-pub(super) fn is_below(pid: i32, roots: &[i32]) -> bool {
-    peer::descends_from(pid, roots)
 }
 
 impl From<WireRecorded> for Recorded {

@@ -9,6 +9,7 @@ use crate::{
     client::Recorded,
     clock, held,
     identity::{self, Found},
+    peer,
     pidfd::{PidFd, Sent},
     procfs, stuck, tasks,
     tree::Volley,
@@ -178,7 +179,7 @@ impl Orphan {
                 && pid != std::process::id().cast_signed()
                 && !self.members.contains_key(&pid)
                 && let Ok(fd) = PidFd::open(pid)
-                && self.is_member(pid, &roots, &of_session)
+                && self.is_member(pid, &roots, shim, &of_session)
                 && is_there(pid, &fd)
             {
                 self.members.insert(pid, fd);
@@ -198,14 +199,28 @@ impl Orphan {
     }
 
     /// Asked after the descriptor was opened.
-    fn is_member(&self, pid: i32, roots: &[i32], of_session: &HashSet<i32>) -> bool {
+    fn is_member(&self, pid: i32, roots: &[i32], shim: &Found, of_session: &HashSet<i32>) -> bool {
         let in_group = self.recorded.identity.cgroup.as_ref().is_some_and(|group| {
             matches!(cgroup::open(group), Ok(Some(_)))
                 && cgroup::path_of(pid).is_some_and(|path| path.starts_with(&group.path))
         });
         let sid = self.recorded.identity.command.sid;
         let in_session = of_session.contains(&pid) && procfs::stat(pid).is_ok_and(|s| s.sid == sid);
-        in_group || in_session || observe::is_below(pid, roots)
+        in_group || in_session || self.is_below(pid, roots, shim)
+    }
+
+    /// Whether it is below one of the roots, which still has its number after the look: so the look was at that one, and
+    /// not at a stranger who got the number during it.
+    fn is_below(&self, pid: i32, roots: &[i32], shim: &Found) -> bool {
+        let Some(root) = peer::nearest_of(pid, roots) else {
+            return false;
+        };
+        let fd = match (self.members.get(&root), shim) {
+            (Some(fd), _) => Some(fd),
+            (None, Found::Same(fd)) if root == self.recorded.identity.shim.pid => Some(fd),
+            (None, _) => None,
+        };
+        fd.is_some_and(PidFd::is_unreaped)
     }
 
     fn send(&mut self, signal: Signal) {

@@ -70,3 +70,45 @@ fn a_group_that_cannot_be_read_may_hold_somebody() {
     assert!(over(&mut orphan, now));
     assert_eq!(look(), CgroupSeen::Empty);
 }
+
+#[test]
+fn below_a_number_that_has_come_round_during_the_look_nobody_is_a_member() {
+    let root = child_with_child();
+    let pid = root.id().cast_signed();
+    let below = procfs::descendants(pid);
+    let [below] = below[..] else {
+        panic!("{below:?}")
+    };
+    let mut orphan = Orphan::new(1, recorded(None), &StopPlan::abort(Duration::ZERO), 0);
+    let is_member =
+        |orphan: &Orphan, shim: &Found| orphan.is_member(below, &[pid], shim, &HashSet::new());
+    let end_of = |child: Child| {
+        let fd = PidFd::open(child.id().cast_signed()).expect("a pidfd");
+        end(child);
+        fd
+    };
+    // As if the number of a member, and that of the shim, were a stranger's by now.
+    orphan.members.insert(pid, end_of(child()));
+    assert!(!is_member(&orphan, &Found::Gone));
+    orphan.members.clear();
+    orphan.recorded.identity.shim.pid = pid;
+    assert!(!is_member(&orphan, &Found::Same(end_of(child()))));
+
+    let same = || PidFd::open(pid).expect("a pidfd");
+    assert!(is_member(&orphan, &Found::Same(same())));
+    orphan.members.insert(pid, same());
+    assert!(is_member(&orphan, &Found::Gone));
+    PidFd::open(below).expect("a pidfd").signal(Signal::KILL);
+    end(root);
+}
+
+/// One that has exactly one child.
+fn child_with_child() -> Child {
+    let mut command = Command::new("sh");
+    command.args(["-c", "sleep 1000 & wait"]);
+    let child = command.spawn().expect("sh starts");
+    while procfs::descendants(child.id().cast_signed()).is_empty() {
+        std::thread::yield_now();
+    }
+    child
+}
