@@ -1,5 +1,7 @@
 //! All processes of one run, as its shim or its keeper can reach them.
 
+mod session;
+
 use crate::{
     cgroup,
     client::{Holds, Shot, ShotResult, SignalTarget},
@@ -13,6 +15,7 @@ use kennel_lifecycle::{
     Timestamp, limits::LEFTOVERS_TOLD_MAX,
 };
 use nix::errno::Errno;
+pub(crate) use session::Session;
 use std::collections::{HashMap, HashSet};
 
 /// Where the tree hangs.
@@ -35,6 +38,8 @@ pub(crate) struct Tree {
     pub(crate) leader: PidFd,
     /// Number of the leader, of its group and of its session: it called setsid(2).
     pub(crate) leader_pid: i32,
+    /// Who is known of the leader's session.
+    pub(crate) session: Session,
     /// Where the tree hangs.
     pub(crate) root: Root,
     /// Its control group, if it has one.
@@ -239,19 +244,28 @@ impl Tree {
         pid == std::process::id().cast_signed() || self.root == Root::Shim(pid)
     }
 
-    /// Whether a child of this process came from the lost shim. A session that nobody is left in gives its number to
-    /// the next that asks: a new shim or another command, each the leader of its own.
-    fn is_orphan(&self, child: i32) -> bool {
-        let of_session = procfs::stat(child).is_ok_and(|s| s.sid == self.leader_pid);
-        let leads = child == self.leader_pid;
-        (of_session && (!leads || self.leader.is_unreaped())) || marker::of(child) == Some(self.run)
+    /// Learns who is of the leader's session, while that is certain: a session that nobody is left in gives its number to
+    /// the next that asks.
+    pub(crate) fn learn_session(&self) {
+        match self.root {
+            Root::Shim(shim) => {
+                let below = procfs::descendants(shim);
+                self.session.learn(self.leader_pid, below);
+            }
+            Root::Lost => drop(self.orphans()),
+            Root::Nowhere => {}
+        }
     }
 
     /// Children of this process that came from the lost shim, known by session or marker, and all below them.
     fn orphans(&self) -> Vec<i32> {
+        let children = procfs::children(std::process::id().cast_signed());
+        let of_session =
+            self.session
+                .among(self.leader_pid, &self.leader, children.iter().copied());
         let mut found = Vec::new();
-        for child in procfs::children(std::process::id().cast_signed()) {
-            if self.is_orphan(child) {
+        for child in children {
+            if of_session.contains(&child) || marker::of(child) == Some(self.run) {
                 found.push(child);
                 found.extend(procfs::descendants(child));
             }
@@ -432,68 +446,4 @@ fn open_failure(error: &std::io::Error) -> Sent {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::{
-        os::unix::process::CommandExt,
-        process::{Child, Command},
-    };
-
-    /// A child of this test in a session of its own, as a new shim is.
-    fn session_leader() -> Child {
-        let mut command = Command::new("sleep");
-        command.arg("1000");
-        // SAFETY: setsid(2) is async-signal-safe.
-        unsafe { command.pre_exec(|| Ok(nix::unistd::setsid().map(|_| ())?)) };
-        command.spawn().expect("sleep starts")
-    }
-
-    fn pidfd(child: &Child) -> PidFd {
-        PidFd::open(child.id().cast_signed()).expect("a pidfd")
-    }
-
-    fn end(mut child: Child) {
-        child.kill().expect("it can be killed");
-        child.wait().expect("it can be reaped");
-    }
-
-    #[test]
-    fn a_list_that_is_cut_says_how_many_are_missing() {
-        let children = [session_leader(), session_leader(), session_leader()];
-        let tree = Tree {
-            run: RunId::from_u128(7),
-            leader: pidfd(&children[0]),
-            leader_pid: children[0].id().cast_signed(),
-            root: Root::Shim(std::process::id().cast_signed()),
-            cgroup: None,
-        };
-        let (all, none) = tree.list(usize::MAX);
-        assert!(all.len() >= children.len() && none == 0);
-        let (two, missing) = tree.list(2);
-        assert_eq!(two.len(), 2);
-        assert!(missing >= 1);
-        assert!(two[0].0 < two[1].0);
-        children.into_iter().for_each(end);
-    }
-
-    #[test]
-    fn a_number_that_was_given_to_another_session_names_no_orphan() {
-        let gone = session_leader();
-        let leader = pidfd(&gone);
-        end(gone);
-        // As if the number of the leader, which is reaped, had come round.
-        let stranger = session_leader();
-        let mut tree = Tree {
-            run: RunId::from_u128(7),
-            leader,
-            leader_pid: stranger.id().cast_signed(),
-            root: Root::Lost,
-            cgroup: None,
-        };
-        assert!(tree.members().is_empty());
-        // The very leader, however, is a member while it lives.
-        tree.leader = pidfd(&stranger);
-        assert_eq!(tree.members().len(), 1);
-        end(stranger);
-    }
-}
+mod tests;

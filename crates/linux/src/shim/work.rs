@@ -17,7 +17,7 @@ use crate::{
         },
         failure,
     },
-    tree::{Root, Tree, Volley},
+    tree::{Root, Session, Tree, Volley},
     wire::{
         self, CHILD_BYTES_MAX, FromShim, Job, PIDS_MAX, Placement, WireChild, mirror::WireRlimit,
     },
@@ -137,6 +137,7 @@ impl Work {
                 run: RunId::from_u128(job.run),
                 leader: gated.leader,
                 leader_pid: gated.pid,
+                session: Session::default(),
                 root: Root::Shim(shim),
                 cgroup: job.cgroup.map(Into::into),
             },

@@ -6,7 +6,7 @@ use crate::{
     clock, exit_record,
     pidfd::PidFd,
     procfs,
-    tree::{Root, Tree},
+    tree::{Root, Session, Tree},
     wire::{Answer, FromShim, mirror::WireIdentity},
 };
 use kennel_lifecycle::{
@@ -88,6 +88,7 @@ impl Run {
             run: self.id,
             leader: PidFd::from_fd(leader),
             leader_pid: command.pid,
+            session: Session::default(),
             root: Root::Shim(shim_pid),
             cgroup: self.cgroup.clone(),
         });
@@ -130,6 +131,9 @@ impl Run {
         }
         self.told.push(Told::Fact(at, Fact::LeaderExited(exit)));
         if rest || self.shim.is_none() {
+            if let Some(tree) = &self.tree {
+                tree.learn_session();
+            }
             self.tell_leftovers();
         }
         if self.ladder.is_none() {

@@ -1,0 +1,125 @@
+//! Trees over real processes.
+
+use super::*;
+use std::{
+    os::unix::process::CommandExt,
+    process::{Child, Command},
+};
+
+/// A child of this test in a session of its own, as a new shim is.
+fn session_leader() -> Child {
+    let mut command = Command::new("sleep");
+    command.arg("1000");
+    // SAFETY: setsid(2) is async-signal-safe.
+    unsafe { command.pre_exec(|| Ok(nix::unistd::setsid().map(|_| ())?)) };
+    command.spawn().expect("sleep starts")
+}
+
+fn pidfd(child: &Child) -> PidFd {
+    PidFd::open(child.id().cast_signed()).expect("a pidfd")
+}
+
+fn end(mut child: Child) {
+    child.kill().expect("it can be killed");
+    child.wait().expect("it can be reaped");
+}
+
+#[test]
+fn a_list_that_is_cut_says_how_many_are_missing() {
+    let children = [session_leader(), session_leader(), session_leader()];
+    let tree = Tree {
+        run: RunId::from_u128(7),
+        leader: pidfd(&children[0]),
+        leader_pid: children[0].id().cast_signed(),
+        session: Session::default(),
+        root: Root::Shim(std::process::id().cast_signed()),
+        cgroup: None,
+    };
+    let (all, none) = tree.list(usize::MAX);
+    assert!(all.len() >= children.len() && none == 0);
+    let (two, missing) = tree.list(2);
+    assert_eq!(two.len(), 2);
+    assert!(missing >= 1);
+    assert!(two[0].0 < two[1].0);
+    children.into_iter().for_each(end);
+}
+
+#[test]
+fn a_number_that_was_given_to_another_session_names_no_orphan() {
+    let gone = session_leader();
+    let leader = pidfd(&gone);
+    end(gone);
+    // As if the number of the leader, which is reaped, had come round.
+    let stranger = session_leader();
+    let mut tree = Tree {
+        run: RunId::from_u128(7),
+        leader,
+        leader_pid: stranger.id().cast_signed(),
+        session: Session::default(),
+        root: Root::Lost,
+        cgroup: None,
+    };
+    assert!(tree.members().is_empty());
+    // The very leader, however, is a member while it lives.
+    tree.leader = pidfd(&stranger);
+    assert_eq!(tree.members().len(), 1);
+    end(stranger);
+}
+
+/// The number of one that leads a session, whose child in it becomes a child of this test when it ends.
+fn session_with_child() -> (Child, i32) {
+    // SAFETY: prctl with these arguments takes integers.
+    unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) };
+    let mut command = Command::new("sh");
+    command.args(["-c", "sleep 1000 & read line"]);
+    command.stdin(std::process::Stdio::piped());
+    // SAFETY: setsid(2) is async-signal-safe.
+    unsafe { command.pre_exec(|| Ok(nix::unistd::setsid().map(|_| ())?)) };
+    let leader = command.spawn().expect("sh starts");
+    let child = loop {
+        if let [child] = procfs::descendants(leader.id().cast_signed())[..] {
+            break child;
+        }
+        std::thread::yield_now();
+    };
+    (leader, child)
+}
+
+fn end_orphan(pid: i32) {
+    PidFd::open(pid).expect("a pidfd").signal(Signal::KILL);
+    crate::reap::await_end(pid).expect("it is a child by now");
+}
+
+#[test]
+fn the_rest_of_a_session_is_known_after_its_leader_and_a_stranger_of_its_number_is_not() {
+    let (leader, child) = session_with_child();
+    let tree = |fd| Tree {
+        run: RunId::from_u128(7),
+        leader: fd,
+        leader_pid: leader.id().cast_signed(),
+        session: Session::default(),
+        root: Root::Lost,
+        cgroup: None,
+    };
+    let own = tree(pidfd(&leader));
+    own.learn_session();
+    let late = tree(pidfd(&leader));
+    // As if the number had been another leader's, who was reaped before.
+    let gone = session_leader();
+    let strange = tree(pidfd(&gone));
+    end(gone);
+    let pid = leader.id().cast_signed();
+    PidFd::open(pid).expect("a pidfd").signal(Signal::KILL);
+    let ended = || procfs::stat(pid).is_ok_and(|stat| stat.is_dead());
+    while !ended() || procfs::stat(child).expect("it lives").ppid == pid {
+        std::thread::yield_now();
+    }
+    // While the leader is there its number is its own, reaped or not.
+    assert!(own.members().contains_key(&child));
+    end(leader);
+    assert!(own.members().contains_key(&child));
+    assert!(late.members().is_empty(), "it has not looked in time");
+    assert!(strange.members().is_empty());
+    end_orphan(child);
+    assert!(own.members().is_empty());
+}
