@@ -296,16 +296,21 @@ impl Keeper {
         let Some(run) = self.runs.get_mut(&id) else {
             return;
         };
-        run.step(now);
-        let told = std::mem::take(&mut run.told);
-        let for_shim = std::mem::take(&mut run.for_shim);
-        let shim = run.shim.and_then(|token| self.shims.get(&token));
-        if let Some(shim) = shim {
-            for word in for_shim {
-                // A shim that cannot be told is gone or will be: its end of file comes next.
-                let _ = wire::encode(&word).and_then(|w| fdpass::send(&shim.socket, &w, &[]));
+        loop {
+            run.step(now);
+            let once_more = run.tells_shim_first();
+            let for_shim = std::mem::take(&mut run.for_shim);
+            if let Some(shim) = run.shim.and_then(|token| self.shims.get(&token)) {
+                for word in for_shim {
+                    // A shim that cannot be told is gone or will be: its end of file comes next.
+                    let _ = wire::encode(&word).and_then(|w| fdpass::send(&shim.socket, &w, &[]));
+                }
+            }
+            if !once_more {
+                break;
             }
         }
+        let told = std::mem::take(&mut run.told);
         // A run that has kept somebody stays known for as long as its shim lives.
         let ended = run.has_ended() && !run.keeps();
         let forget = ended && run.acknowledged;

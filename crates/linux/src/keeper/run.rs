@@ -293,6 +293,9 @@ impl Run {
         self.keep_deadline(now);
         self.keep_max_pause(now);
         self.look_after_rest(now);
+        if self.tells_shim_first() {
+            return;
+        }
         self.climb(now);
         if self.ladder.is_none() {
             self.go_on_pausing(now);

@@ -115,6 +115,13 @@ impl Run {
         }
     }
 
+    /// Whether the shim is to be told of the stop now, before the next step sends its first signal: a keeper that dies
+    /// between the two leaves a shim that ends the rest.
+    pub(in crate::keeper) fn tells_shim_first(&self) -> bool {
+        let stopping = |word: &ToShim| matches!(word, ToShim::Stopping);
+        self.for_shim.iter().any(stopping)
+    }
+
     fn keep(&mut self) {
         // A pause that was asked for before the leader's end was known.
         self.let_go();

@@ -71,6 +71,34 @@ fn a_child_that_was_collected_at_its_gate_by_a_shim_that_died_never_ran() {
     assert_eq!(facts(&run), expected);
 }
 
+/// A keeper that is killed after its first signal must not leave a shim that takes the leader's end for its own.
+#[test]
+fn a_shim_that_may_keep_somebody_hears_of_a_deadline_before_the_first_signal() {
+    use kennel_lifecycle::{Countdown, LeaderExit};
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut child = Living::new();
+    let mut run = at_gate(dir.path(), child.pidfd());
+    run.policy.on_leader_exit = LeaderExit::Keep;
+    run.max_runtime = Some(Countdown::new(std::time::Duration::from_secs(1)));
+    run.release();
+    hear(&mut run, FromShim::Executed);
+    run.step(0);
+    run.step(1_000);
+    assert!(matches!(run.for_shim[..], [ToShim::Stopping]));
+    assert!(!has_signalled(&run), "before the shim has heard of it");
+    assert!(run.tells_shim_first());
+    run.for_shim.clear();
+    run.step(1_000);
+    assert!(has_signalled(&run));
+    assert!(!run.tells_shim_first());
+    child.end();
+}
+
+fn has_signalled(run: &Run) -> bool {
+    let step = |told: &Told| matches!(told, Told::Fact(_, Fact::StopStep(_)));
+    run.told.iter().any(step)
+}
+
 fn childless() -> FromShim {
     FromShim::Empty {
         at_us: 0,
