@@ -10,6 +10,7 @@ mod shims;
 use super::{
     KeeperError,
     groups::Groups,
+    leftovers::Leftovers,
     listen::Listening,
     observe::Markers,
     orphan::Orphan,
@@ -25,7 +26,7 @@ use crate::{
     wire::{self, Answer, ToKeeper, ToServer},
 };
 use ending::Ending;
-use kennel_lifecycle::{CgroupIdentity, HostFacts, HostIdentity, RunId, Signal, ladder::StopPlan};
+use kennel_lifecycle::{HostFacts, HostIdentity, RunId, Signal, ladder::StopPlan};
 use nix::{
     errno::Errno,
     sys::{
@@ -54,9 +55,6 @@ const EVENTS_MAX: usize = 64;
 const SERVER_MESSAGES_MAX: usize = 64;
 /// Between two tries at something that could not be done.
 const TRY_AGAIN_MS: u64 = 20;
-
-/// The wait doubles so many times at most.
-const TRIES_SLOWER_MAX: u32 = 6;
 
 /// What the loop is made of.
 pub(super) struct Parts {
@@ -99,10 +97,7 @@ pub(super) struct Keeper {
     /// When they take their next step.
     reapings_due: u64,
     markers: Markers,
-    /// Groups of runs that are over, whose directories could not be removed yet.
-    leftovers: Vec<CgroupIdentity>,
-    /// How often in a row none of them went.
-    leftovers_tried: u32,
+    leftovers: Leftovers,
     /// Whether the loop waits for the server to read.
     server_is_behind: bool,
     ending: Ending,
@@ -155,8 +150,7 @@ impl Keeper {
             reapings: Vec::new(),
             reapings_due: 0,
             markers: Markers::default(),
-            leftovers: Vec::new(),
-            leftovers_tried: 0,
+            leftovers: Leftovers::default(),
             server_is_behind: false,
             ending: Ending::default(),
         })
@@ -239,8 +233,7 @@ impl Keeper {
         let asked_for = self.orphans.iter().any(|orphan| orphan.seq.is_some());
         let orphans = asked_for.then_some(self.orphans_due);
         let reapings = (!self.reapings.is_empty()).then_some(self.reapings_due);
-        let patience = TRY_AGAIN_MS << self.leftovers_tried.min(TRIES_SLOWER_MAX);
-        let retry = (!self.leftovers.is_empty()).then_some(now + patience);
+        let retry = self.leftovers.wake_at();
         let ends = [self.ending.shutdown, self.ending.drained_by];
         let ends = ends
             .into_iter()
@@ -276,14 +269,7 @@ impl Keeper {
         }
         self.step_orphans(now);
         self.step_reapings(now);
-        let left = self.leftovers.len();
-        self.leftovers.retain(|group| !cgroup::remove(group));
-        let none_went = left == self.leftovers.len();
-        self.leftovers_tried = if none_went {
-            self.leftovers_tried.saturating_add(1)
-        } else {
-            0
-        };
+        self.leftovers.step(now);
         if self.ending.shutdown.is_some_and(|at| now >= at) {
             self.kill_server(now);
         }
@@ -326,7 +312,8 @@ impl Keeper {
         if forget {
             self.runs.remove(&id);
         }
-        self.leftovers.extend(group.filter(|g| !cgroup::remove(g)));
+        let left = group.filter(|group| !cgroup::remove(group));
+        self.leftovers.add(left, now);
         for word in told {
             self.tell(id, word);
         }

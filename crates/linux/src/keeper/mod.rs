@@ -6,6 +6,7 @@
 mod data_dir;
 mod group_record;
 mod groups;
+mod leftovers;
 mod listen;
 mod main_loop;
 mod observe;

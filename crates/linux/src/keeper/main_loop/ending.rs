@@ -1,7 +1,7 @@
 //! How the service ends: asked to, or because the server is gone.
 
 use super::Keeper;
-use crate::{cgroup, clock, reap, wire::ToServer};
+use crate::{clock, reap, wire::ToServer};
 use kennel_lifecycle::{
     Exit, RunId,
     ladder::StopPlan,
@@ -186,8 +186,7 @@ impl Keeper {
     fn remove_leftovers(&mut self) {
         let by = clock::boot_ms() + LEFTOVERS_MAX;
         loop {
-            self.leftovers.retain(|group| !cgroup::remove(group));
-            if self.leftovers.is_empty() || clock::boot_ms() >= by {
+            if self.leftovers.remove() || clock::boot_ms() >= by {
                 return;
             }
             std::thread::sleep(LEFTOVERS_POLL);

@@ -2,7 +2,7 @@
 
 use super::{Keeper, Shim};
 use crate::{
-    cgroup_limits, fdpass,
+    cgroup_limits, clock, fdpass,
     keeper::{
         groups::Group,
         run::{Parts, Run},
@@ -111,7 +111,8 @@ impl Keeper {
             Err(failure) => Some(Unmade::Limits(failure)),
         };
         if let Some(refused) = refused {
-            self.leftovers.extend(group.map(|group| group.identity));
+            let group = group.map(|group| group.identity);
+            self.leftovers.add(group, clock::boot_ms());
             return Err(refused);
         }
         let given = self.pool.take().and_then(|warm| {
@@ -126,7 +127,7 @@ impl Keeper {
             Ok(warm) => warm,
             Err(error) => {
                 // The shim has ended with its socket.
-                self.leftovers.extend(group);
+                self.leftovers.add(group, clock::boot_ms());
                 return Err(error.into());
             }
         };
