@@ -16,7 +16,8 @@ const ARGV0_BYTES_MAX: u64 = 256;
 pub struct Described {
     /// The kernel's name for it, at most 15 bytes.
     pub name: String,
-    /// The first word of its command line as it is now, which it may have overwritten. The others may hold secrets.
+    /// The first word of its command line as it is now, which it may have overwritten, up to the first blank in it. What
+    /// follows may hold secrets.
     pub argv0: String,
     /// Its real user.
     pub uid: u32,
@@ -58,7 +59,9 @@ fn argv0(pid: i32) -> String {
     if let Ok(file) = File::open(format!("/proc/{pid}/cmdline")) {
         let _ = file.take(ARGV0_BYTES_MAX).read_to_end(&mut bytes);
     }
-    let first = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
+    // Who overwrites its title may join the whole command line into the first word.
+    let ends = |byte: &u8| *byte == 0 || byte.is_ascii_whitespace();
+    let first = bytes.split(ends).next().unwrap_or_default();
     String::from_utf8_lossy(first).into_owned()
 }
 
@@ -71,4 +74,40 @@ pub fn still_empty(directories: Vec<(RunId, CgroupIdentity)>) -> Vec<(RunId, Cgr
     };
     let there = directories.into_iter();
     there.filter(|(_, group)| is_empty(group)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{identity, pidfd::PidFd};
+    use std::{os::unix::process::CommandExt, process::Command};
+
+    #[test]
+    fn of_a_command_line_that_was_joined_into_one_word_the_first_is_told() {
+        for (own, told) in [
+            ("/opt/browser --type=page --token=secret", "/opt/browser"),
+            ("worker:\tpassword", "worker:"),
+            ("/bin/sleep", "/bin/sleep"),
+        ] {
+            let mut child = Command::new("sleep")
+                .arg0(own)
+                .arg("1000")
+                .spawn()
+                .expect("sleep starts");
+            let pid = child.id().cast_signed();
+            let fd = PidFd::open(pid).expect("a pidfd");
+            let process = identity::of(pid, &fd).expect("it is there");
+            let described = loop {
+                let described = describe(&[process]).remove(0).expect("it is there");
+                // The kernel lets the parent go on before it has put the command line in place.
+                if !described.argv0.is_empty() {
+                    break described;
+                }
+                std::thread::yield_now();
+            };
+            child.kill().expect("it can be killed");
+            child.wait().expect("it can be reaped");
+            assert_eq!(described.argv0, told);
+        }
+    }
 }
