@@ -54,6 +54,7 @@ fn keep(
             CgroupUse::Auto => CgroupChoice::Auto,
             CgroupUse::Off => CgroupChoice::Off,
         },
+        orphan_ttl: None,
     })
     .map_err(|error| not_kept(&error))?;
     if code == i32::from(LOST) {

@@ -14,11 +14,12 @@ use std::{
         },
     },
     path::{Path, PathBuf},
+    rc::Rc,
 };
 
 /// A socket and the file that stands for it.
 pub(super) struct Listening {
-    pub(super) socket: OwnedFd,
+    pub(super) socket: Rc<OwnedFd>,
     path: PathBuf,
     /// Device and inode, so that no other file is removed in its place.
     file: (u64, u64),
@@ -72,7 +73,7 @@ fn open(path: &Path) -> io::Result<Listening> {
     listener.set_nonblocking(true)?;
     let file = fs::symlink_metadata(path)?;
     Ok(Listening {
-        socket: listener.into(),
+        socket: Rc::new(listener.into()),
         path: path.to_owned(),
         file: (file.dev(), file.ino()),
     })

@@ -5,6 +5,7 @@ mod ending;
 mod orphans;
 mod prepare;
 mod recorded;
+mod restart;
 mod shims;
 
 use super::{
@@ -21,12 +22,14 @@ use super::{
 };
 use crate::{
     attributes::{Inherited, Protection},
-    cgroup, clock,
+    cgroup,
+    client::Fact,
+    clock,
     fdpass::{self, Received},
     wire::{self, Answer, ToKeeper, ToServer},
 };
 use ending::Ending;
-use kennel_lifecycle::{HostFacts, HostIdentity, RunId, Signal, ladder::StopPlan};
+use kennel_lifecycle::{HostFacts, HostIdentity, RunId, Signal, Timestamp, ladder::StopPlan};
 use nix::{
     errno::Errno,
     sys::{
@@ -37,11 +40,13 @@ use nix::{
     },
 };
 use prepare::Wish;
+pub(super) use restart::Restarts;
 use shims::Shim;
 use std::{
     collections::{BTreeSet, HashMap},
     io,
     os::fd::{AsFd, OwnedFd},
+    rc::Rc,
 };
 
 const SERVER: u64 = 0;
@@ -59,6 +64,7 @@ const TRY_AGAIN_MS: u64 = 20;
 /// What the loop is made of.
 pub(super) struct Parts {
     pub(super) server: Server,
+    pub(super) restarts: Restarts,
     pub(super) signals: SignalFd,
     pub(super) listening: Vec<Listening>,
     pub(super) groups: Groups,
@@ -75,6 +81,7 @@ pub(super) struct Keeper {
     timer: TimerFd,
     timer_at: Option<u64>,
     server: Server,
+    restarts: Restarts,
     signals: SignalFd,
     /// Only held: the server accepts.
     listening: Vec<Listening>,
@@ -132,6 +139,7 @@ impl Keeper {
             timer,
             timer_at: None,
             server: parts.server,
+            restarts: parts.restarts,
             signals: parts.signals,
             listening: parts.listening,
             groups: parts.groups,
@@ -156,11 +164,9 @@ impl Keeper {
         })
     }
 
-    /// Runs until the server has exited and every run is over, and gives the exit code.
-    pub(super) fn run(mut self, hello: &ToServer) -> io::Result<i32> {
-        let sockets = self.listening.iter().map(|l| l.socket.try_clone());
-        let sockets = sockets.collect::<io::Result<Vec<_>>>()?;
-        self.send(hello, sockets);
+    /// Runs until the service has ended and every run is over, and gives the exit code.
+    pub(super) fn run(mut self) -> io::Result<i32> {
+        self.hand_over();
         let mut events = [EpollEvent::empty(); EVENTS_MAX];
         loop {
             let now = clock::boot_ms();
@@ -234,13 +240,16 @@ impl Keeper {
         let orphans = asked_for.then_some(self.orphans_due);
         let reapings = (!self.reapings.is_empty()).then_some(self.reapings_due);
         let retry = self.leftovers.wake_at();
-        let ends = [self.ending.shutdown, self.ending.drained_by];
+        let is_up = self.server.exit.is_none() && !self.server.killed;
+        let kill = self.server.kill_at.filter(|_| is_up);
+        let ends = [kill, self.ending.drained_by];
         let ends = ends
             .into_iter()
             .flatten()
             .map(|at| at.max(now + TRY_AGAIN_MS));
-        let server = self.server.waits_for_host().then_some(now + TRY_AGAIN_MS);
-        let wake = [runs, orphans, reapings, retry, server]
+        let host = self.server.waits_for_host().then_some(now + TRY_AGAIN_MS);
+        let server = self.server_wakes_at();
+        let wake = [runs, orphans, reapings, retry, host, server]
             .into_iter()
             .flatten()
             .chain(ends)
@@ -270,9 +279,7 @@ impl Keeper {
         self.step_orphans(now);
         self.step_reapings(now);
         self.leftovers.step(now);
-        if self.ending.shutdown.is_some_and(|at| now >= at) {
-            self.kill_server(now);
-        }
+        self.look_after_server(now);
     }
 
     // ---- runs ------------------------------------------------------------------------------------------------------
@@ -322,18 +329,11 @@ impl Keeper {
     fn tell(&mut self, id: RunId, word: Told) {
         match word {
             Told::Answer(seq, answer, fds) => self.send(&ToServer::Answer { seq, answer }, fds),
-            Told::Fact(at, fact) => {
-                let report = ToServer::Report {
-                    run: id.as_u128(),
-                    at_us: at.0,
-                    fact: fact.into(),
-                };
-                self.send(&report, Vec::new());
-            }
+            Told::Fact(at, fact) => self.send(&report(id, at, fact), Vec::new()),
         }
     }
 
-    fn send(&mut self, message: &ToServer, fds: Vec<OwnedFd>) {
+    fn send(&mut self, message: &ToServer, fds: Vec<Rc<OwnedFd>>) {
         if !self.server.send(message, fds) {
             // It has not read for so long that it is hung.
             self.server.kill();
@@ -435,7 +435,7 @@ impl Keeper {
             ToKeeper::KeeperSeen { seq, keeper, host } => {
                 return self.look_for_keeper(seq, keeper, host);
             }
-            ToKeeper::Pong => return,
+            ToKeeper::Pong => return self.server.answered(),
         };
         if let Some(seq) = unknown {
             self.answer(
@@ -447,5 +447,13 @@ impl Keeper {
 
     fn answer(&mut self, seq: u64, answer: Answer) {
         self.send(&ToServer::Answer { seq, answer }, Vec::new());
+    }
+}
+
+fn report(run: RunId, at: Timestamp, fact: Fact) -> ToServer {
+    ToServer::Report {
+        run: run.as_u128(),
+        at_us: at.0,
+        fact: fact.into(),
     }
 }

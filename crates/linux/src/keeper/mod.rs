@@ -23,18 +23,18 @@ pub use data_dir::node_id;
 use crate::{
     attributes::{self, Inherited, Protection},
     identity, limits,
-    wire::{ToServer, WireHello},
+    wire::WireHello,
 };
 use groups::Groups;
 use listen::Listening;
-use main_loop::{Keeper, Parts};
+use main_loop::{Keeper, Parts, Restarts};
 use nix::sys::{
     prctl,
     signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction},
     signalfd::{SfdFlags, SignalFd},
 };
 use server::Server;
-use std::{ffi::OsString, io, path::PathBuf};
+use std::{ffi::OsString, io, path::PathBuf, time::Duration};
 
 /// What the keeper is told by the command line.
 #[derive(Clone, Debug)]
@@ -48,6 +48,9 @@ pub struct KeeperConfig {
     pub server_argv: Vec<OsString>,
     /// Whether runs get control groups.
     pub cgroup: CgroupChoice,
+    /// How long runs go on while the server is lost and none takes its place; absent: the loss of the server ends them
+    /// and the service.
+    pub orphan_ttl: Option<Duration>,
 }
 
 /// Whether runs get control groups.
@@ -140,7 +143,7 @@ pub fn run(config: &KeeperConfig) -> Result<i32, KeeperError> {
     capabilities.extend(probe::processes().map_err(host("try out what this kernel can do"))?);
     let kernel =
         nix::sys::utsname::uname().map_err(|e| host("ask for the kernel's name")(e.into()))?;
-    let hello = ToServer::Hello(WireHello {
+    let hello = WireHello {
         epoch: epoch.to_string(),
         powers: powers.into(),
         pidfs: own.pidfs_handle.is_some(),
@@ -155,10 +158,11 @@ pub fn run(config: &KeeperConfig) -> Result<i32, KeeperError> {
         capabilities: capabilities.into_iter().map(Into::into).collect(),
         held: 0,
         restarts: 0,
-    });
+    };
     let server = Server::start(&config.server_argv).map_err(KeeperError::Server)?;
     let keeper = Keeper::new(Parts {
         server,
+        restarts: Restarts::new(config.server_argv.clone(), hello, config.orphan_ttl),
         signals,
         listening,
         facts: probe::facts(&groups).map_err(host("find out what commands may do"))?,
@@ -167,7 +171,7 @@ pub fn run(config: &KeeperConfig) -> Result<i32, KeeperError> {
         inherited,
         protection,
     })?;
-    keeper.run(&hello).map_err(host("wait for events"))
+    keeper.run().map_err(host("wait for events"))
 }
 
 /// All checks here go by numbers in /proc: they must be the numbers that system calls use. In the /proc of another pid

@@ -2,6 +2,7 @@
 
 use crate::{
     cgroup,
+    client::HeldPause,
     held::{self, HELD_MAX, Held, HeldProcess},
     pidfd::Sent,
     procfs::Stat,
@@ -23,9 +24,11 @@ const LET_GO_AGAIN_MS: u64 = 200;
 pub(super) enum Pause {
     /// It is not.
     None,
-    /// It is being stopped, and somebody waits for the answer.
+    /// It is not, since the last pause had lasted for as long as it may.
+    Expired,
+    /// It is being stopped, and whoever asked for it waits for the answer, unless that server is gone.
     Stopping {
-        seq: u64,
+        seq: Option<u64>,
         give_up_at: u64,
         held: Held,
     },
@@ -48,7 +51,7 @@ impl Pause {
             Self::Stopped { held, .. }
             | Self::LettingGo { held, .. }
             | Self::Stopping { held, .. } => held.clone(),
-            Self::None => Held::default(),
+            Self::None | Self::Expired => Held::default(),
         };
         held.frozen = tree.cgroup.is_some();
         held::write(run_dir, &held)?;
@@ -56,7 +59,7 @@ impl Pause {
             held.frozen = cgroup::freeze(group, true).is_ok();
         }
         *self = Self::Stopping {
-            seq,
+            seq: Some(seq),
             give_up_at: now + STOP_WAIT_MS,
             held,
         };
@@ -68,7 +71,7 @@ impl Pause {
         match self {
             Self::Stopping { .. } => Some(now + LOOK_AGAIN_MS),
             Self::LettingGo { .. } => Some(now + LET_GO_AGAIN_MS),
-            Self::None | Self::Stopped { .. } => None,
+            Self::None | Self::Expired | Self::Stopped { .. } => None,
         }
     }
 
@@ -76,19 +79,36 @@ impl Pause {
     pub(super) fn stopped_since(&self) -> Option<u64> {
         match self {
             Self::Stopped { since, .. } => Some(*since),
-            Self::None | Self::Stopping { .. } | Self::LettingGo { .. } => None,
+            Self::None | Self::Expired | Self::Stopping { .. } | Self::LettingGo { .. } => None,
         }
     }
 
     /// The request that waits for an answer that will not come.
     fn interrupted(&self) -> Option<u64> {
         match self {
-            Self::Stopping { seq, .. } => Some(*seq),
+            Self::Stopping { seq, .. } => *seq,
             _ => None,
         }
     }
 
-    /// Looks again; gives the answer when there is one. Unless it is `Done`, everybody goes on.
+    /// Who asked for it is gone. The pause goes on.
+    pub(super) fn nobody_waits(&mut self) {
+        if let Self::Stopping { seq, .. } = self {
+            *seq = None;
+        }
+    }
+
+    /// How it stands, for the next server. Whoever could not be continued yet stands still.
+    pub(super) fn held(&self) -> HeldPause {
+        match self {
+            Self::None => HeldPause::None,
+            Self::Expired => HeldPause::Expired,
+            Self::Stopping { .. } => HeldPause::Stopping,
+            Self::Stopped { .. } | Self::LettingGo { .. } => HeldPause::Stopped,
+        }
+    }
+
+    /// Looks again; gives the answer when there is one that somebody waits for. Unless it is `Done`, everybody goes on.
     pub(super) fn go_on(
         &mut self,
         tree: &Tree,
@@ -108,21 +128,21 @@ impl Pause {
             Ok(moving) if moving.is_empty() => {
                 let held = std::mem::take(held);
                 *self = Self::Stopped { held, since: now };
-                return Some((seq, WireSignalResult::Done));
+                return seq.map(|seq| (seq, WireSignalResult::Done));
             }
             Ok(_) if now < give_up_at => return None,
             Ok(moving) => WireSignalResult::Partial(moving),
             Err(error) => failed(&error),
         };
         self.end(tree, run_dir);
-        Some((seq, result))
+        seq.map(|seq| (seq, result))
     }
 
     /// Continues whom we have stopped. What fails may be tried again. Gives the request that waited for the pause, too.
     pub(super) fn end(&mut self, tree: &Tree, run_dir: &Path) -> (WireSignalResult, Option<u64>) {
         let waiting = self.interrupted();
         let held = match std::mem::replace(self, Self::None) {
-            Self::None => return (WireSignalResult::Done, None),
+            Self::None | Self::Expired => return (WireSignalResult::Done, None),
             Self::Stopping { held, .. }
             | Self::Stopped { held, .. }
             | Self::LettingGo { held, .. } => held,
@@ -147,7 +167,10 @@ impl Pause {
                 *expired = true;
                 false
             }
-            Self::None | Self::Stopping { .. } | Self::Stopped { .. } => true,
+            Self::None | Self::Expired | Self::Stopping { .. } | Self::Stopped { .. } => {
+                *self = Self::Expired;
+                true
+            }
         }
     }
 
@@ -159,7 +182,7 @@ impl Pause {
                 self.end(tree, run_dir);
                 false
             }
-            Self::None | Self::Stopping { .. } | Self::Stopped { .. } => false,
+            Self::None | Self::Expired | Self::Stopping { .. } | Self::Stopped { .. } => false,
         }
     }
 }

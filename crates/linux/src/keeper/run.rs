@@ -4,7 +4,9 @@
 
 mod deadline;
 mod ending;
+mod handover;
 mod hearing;
+mod kept;
 mod members;
 mod rest;
 mod stuck;
@@ -19,11 +21,12 @@ use crate::{
     wire::{Answer, ToShim, mirror::WireSignalResult},
 };
 use kennel_lifecycle::{
-    CgroupIdentity, Countdown, Held, Policy, RunId, Signal, Timestamp,
+    CgroupIdentity, Countdown, Held, Policy, RunId, RunIdentity, Signal, Timestamp,
     ladder::{Ladder, StopPlan},
 };
+use kept::Kept;
 use rest::Rest;
-use std::{os::fd::OwnedFd, path::PathBuf};
+use std::{os::fd::OwnedFd, path::PathBuf, rc::Rc};
 
 /// Between two looks at a tree that should be empty, and between two rounds of SIGKILL.
 const LOOK_AGAIN_MS: u64 = 20;
@@ -31,8 +34,8 @@ const LOOK_AGAIN_MS: u64 = 20;
 /// How far the command has come, by the word of the shim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// Somebody waits for the answer to this request.
-    Preparing { seq: u64 },
+    /// Somebody waits for the answer to this request, unless that server is gone.
+    Preparing { seq: Option<u64> },
     /// The child waits at its gate.
     AtGate,
     /// The gate was opened; the shim's verdict is not there yet.
@@ -48,7 +51,7 @@ enum Stage {
 /// One thing to say to the server.
 pub(super) enum Told {
     Fact(Timestamp, Fact),
-    Answer(u64, Answer, Vec<OwnedFd>),
+    Answer(u64, Answer, Vec<Rc<OwnedFd>>),
 }
 
 /// Which ends of the tree are known.
@@ -72,10 +75,12 @@ pub(super) struct Run {
     private_dir: PathBuf,
     cgroup: Option<CgroupIdentity>,
     held: Held,
+    /// Of a child that was announced.
+    identity: Option<RunIdentity>,
     gate: Option<OwnedFd>,
     /// Read ends of both outputs. The server has its own copies; these keep a command that writes alive while no server
-    /// reads, so that it ends by its ladder and not by SIGPIPE.
-    outputs: Option<(OwnedFd, OwnedFd)>,
+    /// reads, and what it has written until a server has acknowledged the run.
+    outputs: Option<(Rc<OwnedFd>, Rc<OwnedFd>)>,
     stage: Stage,
     tree: Option<Tree>,
     heard: Heard,
@@ -92,6 +97,8 @@ pub(super) struct Run {
     pause: Pause,
     ended: bool,
     pub(super) acknowledged: bool,
+    /// What the next server is told again.
+    kept: Kept,
     pub(super) told: Vec<Told>,
     pub(super) for_shim: Vec<ToShim>,
 }
@@ -119,9 +126,12 @@ impl Run {
             private_dir: parts.run_dir,
             cgroup: parts.cgroup,
             held: parts.held,
+            identity: None,
             gate: Some(parts.gate),
-            outputs: Some(parts.outputs),
-            stage: Stage::Preparing { seq: parts.seq },
+            outputs: Some((Rc::new(parts.outputs.0), Rc::new(parts.outputs.1))),
+            stage: Stage::Preparing {
+                seq: Some(parts.seq),
+            },
             tree: None,
             heard: Heard::default(),
             ladder: None,
@@ -133,6 +143,7 @@ impl Run {
             pause: Pause::None,
             ended: false,
             acknowledged: false,
+            kept: Kept::default(),
             told: Vec::new(),
             for_shim: Vec::new(),
         }
@@ -170,7 +181,15 @@ impl Run {
     }
 
     fn tell(&mut self, fact: Fact) {
-        self.told.push(Told::Fact(clock::wall(), fact));
+        self.tell_at(clock::wall(), fact);
+    }
+
+    /// Nobody asks any more after a run that was acknowledged.
+    fn tell_at(&mut self, at: Timestamp, fact: Fact) {
+        if !self.acknowledged {
+            self.kept.keep(at, &fact);
+            self.told.push(Told::Fact(at, fact));
+        }
     }
 
     fn answer(&mut self, seq: u64, answer: Answer) {
@@ -254,17 +273,6 @@ impl Run {
         }
     }
 
-    /// The server is gone: nothing more is let go, and what runs is ended by its own plan. So is a drain, since nobody
-    /// reads its output any more.
-    pub(super) fn server_gone(&mut self, now: u64) {
-        let plan = self.policy.stop.clone();
-        if self.ladder.is_none() && !self.keeps_without_server() {
-            self.stop(&plan, now);
-        }
-        self.shut_gate();
-        self.acknowledge();
-    }
-
     // ---- time ------------------------------------------------------------------------------------------------------
 
     /// When to call [`Self::step`] without any event.
@@ -307,7 +315,6 @@ impl Run {
     fn over(&mut self) {
         self.ended = true;
         self.gate = None;
-        self.outputs = None;
         self.ladder = None;
         self.tree = None;
     }

@@ -126,7 +126,7 @@ pub(crate) enum ToServer {
 }
 
 /// What the keeper and its host are.
-#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct WireHello {
     pub(crate) epoch: String,
     pub(crate) keeper: WireProcess,

@@ -2,7 +2,7 @@
 
 use crate::{
     fleet::{end, no_process_is_left, start},
-    pauses, recorded,
+    handover, pauses, recorded,
     scenarios::{WIDE_TREE, kill},
     stage::{Stage, until},
 };
@@ -55,6 +55,10 @@ pub(crate) const ALL: &[(&str, Death)] = &[
     (
         "a_termination_without_a_server_bounds_every_grace",
         late_termination,
+    ),
+    (
+        "a_termination_while_no_server_comes_back_bounds_every_grace",
+        endless_loss,
     ),
 ];
 
@@ -165,6 +169,13 @@ fn late_termination(dir: &Path, choice: &str) {
     no_process_is_left(dir);
 }
 
+/// What runs has the bound of a shutdown, the code says that there was no server, and none is started.
+fn endless_loss(dir: &Path, choice: &str) {
+    assert_eq!(end(start(dir, choice, "lost_for_good")).code(), Some(70));
+    no_process_is_left(dir);
+    assert!(!dir.join("started_again").exists());
+}
+
 fn second_keeper(dir: &Path, choice: &str) {
     let mut first = start(dir, choice, "until_terminated");
     let lock = dir.join("data/lock");
@@ -198,7 +209,7 @@ pub(crate) async fn play(name: &str, stage: &mut Stage) {
             std::fs::write(stage.file("up"), "up\n").expect("a file");
             assert_eq!(stage.event().await, KeeperEvent::Shutdown);
         }
-        other => panic!("no scenario {other}"),
+        other => handover::play(other, stage).await,
     }
 }
 

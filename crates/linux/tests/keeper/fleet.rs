@@ -1,7 +1,7 @@
 //! The tests: each starts a keeper in a directory of its own, waits for its end, and looks for what is left.
 
 use crate::{
-    containment, deaths,
+    containment, deaths, handover,
     stage::{DEADLINE, leftovers},
 };
 use std::{
@@ -82,6 +82,12 @@ const SURROUNDINGS: &[(&str, &str, &str, i32)] = &[
         0,
     ),
     (
+        "a_hung_server_is_replaced",
+        "auto",
+        "a_hung_server_is_replaced",
+        0,
+    ),
+    (
         "a_keeper_with_the_proc_of_another_pid_namespace_refuses_to_start",
         "foreign_proc",
         "nothing",
@@ -95,13 +101,15 @@ pub(crate) fn all() -> Vec<Test> {
         for choice in ["auto", "off", "no_clone3", "old_kernel"] {
             tests.push(Test {
                 name: format!("{scenario}::cgroup_{choice}"),
-                run: Box::new(move || {
-                    let dir = tempfile::tempdir().expect("a directory");
-                    let status = end(start(dir.path(), choice, scenario));
-                    assert_eq!(status.code(), Some(code), "{scenario}");
-                    assert!(!dir.path().join("run/kennel.sock").exists());
-                    nothing_is_left(dir.path());
-                }),
+                run: Box::new(move || play(choice, scenario, code)),
+            });
+        }
+    }
+    for &scenario in handover::SCENARIOS {
+        for choice in ["auto", "off", "old_kernel"] {
+            tests.push(Test {
+                name: format!("{scenario}::cgroup_{choice}"),
+                run: Box::new(move || play(choice, scenario, 0)),
             });
         }
     }
@@ -129,6 +137,19 @@ pub(crate) fn all() -> Vec<Test> {
         }
     }
     tests
+}
+
+fn play(choice: &str, scenario: &str, code: i32) {
+    let dir = tempfile::tempdir().expect("a directory");
+    let status = end(start(dir.path(), choice, scenario));
+    let failed = std::fs::read_to_string(dir.path().join("failed")).unwrap_or_default();
+    assert_eq!(
+        (status.code(), failed.as_str()),
+        (Some(code), ""),
+        "{scenario}"
+    );
+    assert!(!dir.path().join("run/kennel.sock").exists());
+    nothing_is_left(dir.path());
 }
 
 /// A keeper on its own directory.

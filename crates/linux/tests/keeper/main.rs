@@ -5,6 +5,7 @@
 mod containment;
 mod deaths;
 mod fleet;
+mod handover;
 mod limits;
 mod members;
 mod pauses;
@@ -20,6 +21,7 @@ fn main() -> ExitCode {
     match args.first().map(String::as_str) {
         Some("keeper") => stage::keep(&args[1..]),
         Some("server") => stage::serve(&args[1..]),
+        Some("hold") => handover::hold(&args[1..]),
         Some("leaderless") => pauses::leaderless(&args[1..]),
         _ => harness(&args),
     }

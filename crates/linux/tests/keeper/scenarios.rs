@@ -452,10 +452,10 @@ async fn verdict_lost(stage: &mut Stage) {
 }
 
 /// A process that this one traces, so that no SIGCONT lets it go.
-struct Held(Pid);
+pub(crate) struct Held(Pid);
 
 impl Held {
-    fn at(pid: i32) -> Self {
+    pub(crate) fn at(pid: i32) -> Self {
         let pid = Pid::from_raw(pid);
         ptrace::seize(pid, ptrace::Options::empty()).expect("it may be traced");
         ptrace::interrupt(pid).expect("it is traced");
@@ -465,6 +465,10 @@ impl Held {
             "{stopped:?}"
         );
         Self(pid)
+    }
+
+    pub(crate) fn let_go(self) {
+        ptrace::detach(self.0, None).expect("it is traced");
     }
 
     /// Its parent hears of its end after its tracer.

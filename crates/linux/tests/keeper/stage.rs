@@ -1,11 +1,11 @@
 //! Keeper and server of a test, and what a scenario has at hand.
 
-use crate::scenarios;
+use crate::{handover, scenarios};
 use kennel_lifecycle::{LeaderExit, PausePolicy, Policy, RunId, ladder::StopPlan};
 use kennel_linux::{
     client::{
-        ChildSpec, ClientError, Fact, KeeperClient, KeeperEvent, KeeperEvents, KeeperHello,
-        Prepared,
+        ChildSpec, ClientError, Fact, HeldRun, KeeperClient, KeeperEvent, KeeperEvents,
+        KeeperHello, Prepared,
     },
     keeper::{self, CgroupChoice, KeeperConfig},
     rundir, server_socket,
@@ -86,6 +86,7 @@ pub(crate) fn keep(args: &[String]) -> ExitCode {
             args[2].clone().into(),
         ],
         cgroup,
+        orphan_ttl: handover::orphan_ttl(&args[2]),
     };
     match keeper::run(&config) {
         Ok(code) => ExitCode::from(u8::try_from(code).expect("a small code")),
@@ -196,12 +197,13 @@ fn filter(steps: &mut [libc::sock_filter]) {
 /// `server DIR SCENARIO`
 pub(crate) fn serve(args: &[String]) -> ExitCode {
     let socket = server_socket().expect("started by a keeper");
+    handover::fail_for_good(Path::new(&args[0]));
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .expect("a runtime");
     runtime.block_on(async {
-        let (client, events, hello, _held) = KeeperClient::connect(socket).await.expect("a keeper");
+        let (client, events, hello, held) = KeeperClient::connect(socket).await.expect("a keeper");
         let listeners = client.take_listeners();
         assert_eq!(listeners.len(), 1, "one socket was asked for");
         let dir = PathBuf::from(&args[0]);
@@ -213,16 +215,25 @@ pub(crate) fn serve(args: &[String]) -> ExitCode {
             }
             _ => {}
         }
-        client.ready();
         let mut stage = Stage {
             client,
             events,
             hello,
+            held,
             dir,
             facts: HashMap::new(),
             asked: Vec::new(),
             runs: 0,
         };
+        if stage.file("failed").exists() {
+            stage.client.ready();
+            handover::give_up(&mut stage).await;
+            return ExitCode::FAILURE;
+        }
+        if let Some(code) = handover::before_ready(&args[1], &mut stage).await {
+            return ExitCode::from(code);
+        }
+        stage.client.ready();
         scenarios::play(&args[1], &mut stage).await;
         ExitCode::SUCCESS
     })
@@ -233,6 +244,8 @@ pub(crate) struct Stage {
     pub(crate) client: KeeperClient,
     events: KeeperEvents,
     pub(crate) hello: KeeperHello,
+    /// What earlier servers of this keeper have left.
+    pub(crate) held: Vec<HeldRun>,
     pub(crate) dir: PathBuf,
     facts: HashMap<RunId, Vec<Fact>>,
     /// What came that is not about a run.
@@ -324,6 +337,27 @@ impl Stage {
                 Err(late) => panic!("{late}; {run} has {facts:?}"),
             }
         }
+    }
+
+    /// What was told of this run up to now.
+    pub(crate) async fn told(&mut self, run: RunId) -> Vec<Fact> {
+        self.all_told().await.get(&run).cloned().unwrap_or_default()
+    }
+
+    /// What was told up to now. What the keeper says comes in order, so that its answer comes after all of it.
+    pub(crate) async fn all_told(&mut self) -> &HashMap<RunId, Vec<Fact>> {
+        let nobody = RunId::from_u128(1);
+        within(self.client.tree(nobody)).await.expect("a keeper");
+        while let Ok(event) = tokio::time::timeout(Duration::ZERO, self.events.recv()).await {
+            match event {
+                KeeperEvent::Report(report) => {
+                    self.facts.entry(report.run).or_default().push(report.fact);
+                }
+                other => self.asked.push(other),
+            }
+        }
+        self.facts.retain(|_, facts| !facts.is_empty());
+        &self.facts
     }
 
     /// Waits for the last word on the tree.

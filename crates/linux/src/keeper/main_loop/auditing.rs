@@ -15,7 +15,7 @@ use crate::{
     },
 };
 use kennel_lifecycle::ladder::StopPlan;
-use std::os::fd::OwnedFd;
+use std::{os::fd::OwnedFd, rc::Rc};
 
 impl Keeper {
     /// Tells what nobody else knows.
@@ -96,7 +96,7 @@ impl Keeper {
     fn answer_with_file(&mut self, seq: u64, answer: Answer, list: &impl serde::Serialize) {
         let file = wire::encode(list).and_then(|bytes| memfd::sealed("kennel-audit", &bytes));
         match file {
-            Ok(file) => self.send(&ToServer::Answer { seq, answer }, vec![file]),
+            Ok(file) => self.send(&ToServer::Answer { seq, answer }, vec![Rc::new(file)]),
             Err(error) => self.answer(seq, Answer::Exhausted(error.to_string())),
         }
     }

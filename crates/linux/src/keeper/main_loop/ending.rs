@@ -1,4 +1,4 @@
-//! How the service ends: asked to, or because the server is gone.
+//! How the service ends: asked to, or because its server has ended and none takes its place.
 
 use super::Keeper;
 use crate::{clock, reap, wire::ToServer};
@@ -20,7 +20,7 @@ const LAST_WORDS_MAX: usize = 1024;
 /// How long a directory of a run that is over may stay in use when all else is done, and how often it is tried.
 const LEFTOVERS_MAX: u64 = 1_000;
 const LEFTOVERS_POLL: Duration = Duration::from_millis(2);
-/// Exit code after the loss of the server.
+/// Exit code where the service ended without a server.
 const CODE_LOST: i32 = 70;
 /// Exit code where something was still alive at the deadline.
 const CODE_ALIVE: i32 = 1;
@@ -29,22 +29,21 @@ const CODE_ALIVE: i32 = 1;
 #[derive(Default)]
 pub(super) struct Ending {
     /// SIGTERM or SIGINT came.
-    asked: bool,
-    /// The server says that it serves. Before that nothing was lost with it, and its exit code tells why it did not.
-    pub(super) server_was_ready: bool,
-    /// SIGTERM or SIGINT came, or its socket was closed: then the server is killed at this time if it hangs.
-    pub(super) shutdown: Option<u64>,
-    /// The server's socket was closed: then all is over at this time, ended or not.
+    pub(super) asked: bool,
+    /// No server will be started any more: then all is over at this time, ended or not.
     pub(super) drained_by: Option<u64>,
-    server_killed_at: Option<u64>,
 }
 
 impl Keeper {
     pub(super) fn shut_down(&mut self) {
         let now = clock::boot_ms();
         let again = std::mem::replace(&mut self.ending.asked, true);
+        self.restarts.give_up();
         if self.server.socket.is_none() {
             // There is no server to ask: what is left has its bound from here on.
+            if self.ending.drained_by.is_none() {
+                return self.end_all(now);
+            }
             let grace = if again {
                 Duration::ZERO
             } else {
@@ -53,7 +52,7 @@ impl Keeper {
             return self.hasten(grace, now);
         }
         if !again {
-            self.ending.shutdown = Some(now + self.server_patience());
+            self.server.kill_at = Some(now + self.server_patience());
         }
         let word = if again {
             ToServer::ShutdownNow
@@ -64,36 +63,43 @@ impl Keeper {
     }
 
     pub(super) fn server_is_ready(&mut self) {
-        self.ending.server_was_ready = true;
+        let now = clock::boot_ms();
+        self.server.is_ready(now);
+        self.restarts.served();
         if self.ending.asked && self.server.socket.is_some() {
-            self.ending.shutdown = Some(clock::boot_ms() + self.server_patience());
+            self.server.kill_at = Some(now + self.server_patience());
         }
     }
 
     /// How long it may take to end after it was asked to.
     fn server_patience(&self) -> u64 {
-        if self.ending.server_was_ready || !self.runs.is_empty() {
+        if self.restarts.has_served() || !self.runs.is_empty() {
             millis(SHUTDOWN_DEADLINE) + LAST_COMMITS_MS
         } else {
             START_UP_MS
         }
     }
 
-    pub(super) fn kill_server(&mut self, now: u64) {
-        if self.ending.server_killed_at.is_none() && self.server.exit.is_none() {
-            self.ending.server_killed_at = Some(now);
-            self.server.kill();
-        }
-    }
-
-    /// Its socket is closed, and all it wanted before that is done: gates shut, what runs is ended.
+    /// Its socket is closed, and all it wanted before that is done. Gates shut at once; whether another server takes the
+    /// rest over is known when this one has ended.
     pub(super) fn server_gone(&mut self) {
         let now = clock::boot_ms();
         if let Some(socket) = self.server.socket.take() {
             let _ = self.epoll.delete(&socket);
         }
+        self.server_is_behind = false;
         self.orphans.clear();
         self.reapings.clear();
+        self.server.kill_at.get_or_insert(now + SERVER_EXIT_MS);
+        if self.will_restart() {
+            self.lose_server(now);
+        } else {
+            self.end_all(now);
+        }
+    }
+
+    /// No server will come: gates shut, what runs is ended by its own plan.
+    fn end_all(&mut self, now: u64) {
         let ids: Vec<RunId> = self.runs.keys().copied().collect();
         let mut longest = 0;
         for id in ids {
@@ -105,7 +111,6 @@ impl Keeper {
         }
         let by = now.saturating_add(longest);
         self.ending.drained_by = Some(by.saturating_add(millis(SHUTDOWN_DEADLINE)));
-        self.ending.shutdown.get_or_insert(now + SERVER_EXIT_MS);
         if self.ending.asked {
             self.hasten(SHUTDOWN_GRACE_MAX, now);
         }
@@ -141,13 +146,22 @@ impl Keeper {
         if self.server.socket.is_some() {
             self.server_gone();
         }
+        let now = clock::boot_ms();
         if exit == Exit::Code(0) {
-            self.hasten(SHUTDOWN_GRACE_MAX, clock::boot_ms());
+            if self.ending.drained_by.is_none() {
+                self.end_all(now);
+            }
+            self.hasten(SHUTDOWN_GRACE_MAX, now);
+        } else if self.will_restart() {
+            self.restarts.plan(self.server.ready_at, now);
         }
     }
 
     pub(super) fn finished(&mut self, now: u64) -> Option<i32> {
         let exit = self.server.exit?;
+        if self.restarts.is_planned() {
+            return None;
+        }
         let left = self.runs.values().any(|run| !run.has_ended());
         let drained_by = self.ending.drained_by.unwrap_or(now);
         // What SIGKILL does not end is left to the next start; nobody waits for it here.
@@ -158,15 +172,15 @@ impl Keeper {
         if waits && now < drained_by {
             return None;
         }
-        if !self.ending.server_was_ready && self.ending.server_killed_at.is_some() {
+        if !self.restarts.has_served() && self.server.killed {
             // It was asked to end before it had begun.
             return Some(if left { CODE_ALIVE } else { 0 });
         }
         Some(match exit {
-            Exit::Code(code) if !self.ending.server_was_ready => code,
+            Exit::Code(code) if !self.restarts.has_served() => code,
             Exit::Code(0) if left => CODE_ALIVE,
             Exit::Code(0) => 0,
-            Exit::Code(CODE_ALIVE) if self.ending.server_killed_at.is_none() => CODE_ALIVE,
+            Exit::Code(CODE_ALIVE) if !self.server.killed && !self.restarts.is_lost() => CODE_ALIVE,
             _ => CODE_LOST,
         })
     }
@@ -194,6 +208,6 @@ impl Keeper {
     }
 }
 
-fn millis(wait: Duration) -> u64 {
+pub(super) fn millis(wait: Duration) -> u64 {
     u64::try_from(wait.as_millis()).unwrap_or(u64::MAX)
 }

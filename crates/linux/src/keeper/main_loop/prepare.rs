@@ -73,11 +73,12 @@ fn hold(group: &Result<Group, String>, policy: &Policy) -> Result<(), StartFailu
 impl Keeper {
     pub(super) fn prepare(&mut self, wish: Wish, fds: Vec<OwnedFd>) {
         let seq = wish.seq;
-        // The server makes run ids unique; a second child under one would have no owner.
-        let prepared = if self.runs.contains_key(&wish.run) {
-            Err(io::Error::from_raw_os_error(libc::EEXIST).into())
-        } else {
-            self.hand_out(wish, fds)
+        let prepared = match self.runs.get(&wish.run) {
+            None => self.hand_out(wish, fds),
+            // A child that a lost server asked for and nobody took over is on its way out.
+            Some(run) if run.acknowledged => Err(io::Error::from_raw_os_error(libc::EAGAIN).into()),
+            // The server makes run ids unique; a second child under one would have no owner.
+            Some(_) => Err(io::Error::from_raw_os_error(libc::EEXIST).into()),
         };
         match prepared {
             Ok(()) => {}

@@ -1,6 +1,6 @@
 //! The end of one run: the stop ladder, the looks at what is left, and the verdict.
 
-use super::{Run, Stage, Told};
+use super::{Run, Stage};
 use crate::{
     cgroup,
     client::Fact,
@@ -62,7 +62,7 @@ impl Run {
         let at = clock::wall();
         for volley in volleys {
             let step = volley.step(at, signal, SignalSender::Keeper);
-            self.told.push(Told::Fact(at, Fact::StopStep(step)));
+            self.tell_at(at, Fact::StopStep(step));
         }
     }
 
@@ -72,7 +72,7 @@ impl Run {
             // Answered with `Exhausted`: there is no tree to look at, only a child that leaves.
             if self.heard.childless || self.shim.is_none() {
                 self.over();
-                self.acknowledged = true;
+                self.acknowledge();
             }
             return;
         };

@@ -7,12 +7,12 @@ use crate::{
     pidfd::PidFd,
     procfs,
     tree::{Root, Session, Tree},
-    wire::{Answer, FromShim, mirror::WireIdentity},
+    wire::{Answer, FromShim},
 };
 use kennel_lifecycle::{
-    Exit, HostIdentity, StartFailure, StartStage, StopStep, Timestamp, ladder::Ladder,
+    Exit, HostIdentity, RunIdentity, StartFailure, StartStage, StopStep, Timestamp, ladder::Ladder,
 };
-use std::os::fd::OwnedFd;
+use std::{os::fd::OwnedFd, rc::Rc};
 
 impl Run {
     /// A message of the shim.
@@ -56,7 +56,7 @@ impl Run {
             }
             FromShim::Killed(step) => {
                 if let Ok(step) = StopStep::try_from(step) {
-                    self.told.push(Told::Fact(step.at, Fact::StopStep(step)));
+                    self.tell_at(step.at, Fact::StopStep(step));
                 }
             }
         }
@@ -74,16 +74,17 @@ impl Run {
             return;
         };
         self.stage = Stage::AtGate;
-        let copies = self
-            .outputs
-            .as_ref()
-            .map(|(out, err)| Ok::<_, std::io::Error>(vec![out.try_clone()?, err.try_clone()?]));
-        let (Some(leader), Some(Ok(fds))) = (leader, copies) else {
+        let Some(seq) = seq else {
+            // Its server is gone, and its gate is shut.
+            return;
+        };
+        let (Some(leader), Some((out, err))) = (leader, &self.outputs) else {
             // No room for a descriptor here: the gate shuts, and the shim tells the rest.
             self.gate = None;
             self.answer(seq, Answer::Exhausted("descriptors of the keeper".into()));
             return;
         };
+        let fds = vec![Rc::clone(out), Rc::clone(err)];
         self.tree = Some(Tree {
             run: self.id,
             leader: PidFd::from_fd(leader),
@@ -92,15 +93,17 @@ impl Run {
             root: Root::Shim(shim_pid),
             cgroup: self.cgroup.clone(),
         });
+        let identity = RunIdentity {
+            command,
+            shim,
+            cgroup: self.cgroup.clone(),
+            host: host.clone(),
+        };
         let answer = Answer::Prepared {
-            identity: WireIdentity {
-                command: command.into(),
-                shim: shim.into(),
-                cgroup: self.cgroup.clone().map(Into::into),
-                host: host.clone().into(),
-            },
+            identity: identity.clone().into(),
             held: self.held.clone().into(),
         };
+        self.identity = Some(identity);
         self.told.push(Told::Answer(seq, answer, fds));
     }
 
@@ -116,9 +119,11 @@ impl Run {
         } else {
             Answer::PrepareFailed(failure.into())
         };
-        self.answer(seq, answer);
+        if let Some(seq) = seq {
+            self.answer(seq, answer);
+        }
         self.over();
-        self.acknowledged = true;
+        self.acknowledge();
     }
 
     /// The leader has ended. What becomes of the rest of its tree is said by the run's policy.
@@ -129,7 +134,7 @@ impl Run {
         if self.stage == Stage::NotReleased {
             return;
         }
-        self.told.push(Told::Fact(at, Fact::LeaderExited(exit)));
+        self.tell_at(at, Fact::LeaderExited(exit));
         if rest || self.shim.is_none() {
             if let Some(tree) = &self.tree {
                 tree.learn_session();

@@ -7,6 +7,7 @@ use crate::{
     wire::{self, Answer, MEMBERS_TOLD_MAX, WireListing, WireMember, WireShots},
 };
 use kennel_lifecycle::Signal;
+use std::rc::Rc;
 
 impl Run {
     /// A signal to those whom `target` names.
@@ -62,7 +63,7 @@ impl Run {
     fn answer_with_file(&mut self, seq: u64, answer: Answer, list: &impl serde::Serialize) {
         let file = wire::encode(list).and_then(|bytes| memfd::sealed("kennel-list", &bytes));
         self.told.push(match file {
-            Ok(file) => Told::Answer(seq, answer, vec![file]),
+            Ok(file) => Told::Answer(seq, answer, vec![Rc::new(file)]),
             Err(error) => Told::Answer(seq, Answer::Exhausted(error.to_string()), Vec::new()),
         });
     }

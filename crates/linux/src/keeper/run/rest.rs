@@ -2,7 +2,7 @@
 //!
 //! A stop that is on its way, from whomever, means the whole tree, and then nothing here applies.
 
-use super::{Run, Stage};
+use super::{Kept, Run, Stage};
 use crate::{
     tree::{Root, Tree},
     wire::{ToShim, mirror::WireSignalResult},
@@ -66,8 +66,8 @@ impl Run {
         }
     }
 
-    /// Whether the end of the leader was enough for the server that is gone now: nobody else can say any more
-    /// whether a stop was on its way, and none has reached this process.
+    /// Whether the end of the leader was enough where no server will say any more whether a stop was on its way: none
+    /// has reached this process.
     pub(super) fn keeps_without_server(&mut self) -> bool {
         self.keep_rest();
         self.ladder.is_none() && matches!(self.rest, Rest::ToKeep { .. } | Rest::Kept)
@@ -141,6 +141,8 @@ impl Run {
     /// The outcome is durable, or nobody is there any more to make it so.
     pub(in crate::keeper) fn acknowledge(&mut self) {
         let first = !std::mem::replace(&mut self.acknowledged, true);
+        self.outputs = None;
+        self.kept = Kept::default();
         if first && self.keeps() {
             // The server has read what there was to read.
             self.for_shim.push(ToShim::Discard);

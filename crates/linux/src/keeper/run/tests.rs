@@ -5,7 +5,10 @@ use crate::{
     exit_record,
     pidfd::PidFd,
     procfs,
-    wire::{FromShim, mirror::WireExit},
+    wire::{
+        FromShim,
+        mirror::{WireExit, handover::WireHeldPause},
+    },
 };
 use kennel_lifecycle::{
     Containment, Exit, Gap, HostIdentity, MemoryKills, ProcessIdentity, Proof, TreeVerdict,
@@ -203,6 +206,43 @@ fn a_child_without_an_owner_is_over_when_its_shim_is_gone() {
     run.step(0);
     assert!(run.has_ended() && run.acknowledged);
     assert!(facts(&run).is_empty());
+}
+
+#[test]
+fn a_child_that_only_a_lost_server_waited_for_is_announced_to_nobody() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut run = new(dir.path());
+    run.server_lost();
+    run.hear_shim(prepared(), vec![reaped()], &host(), SHIM, 0);
+    assert!(run.held().is_none());
+    // Its gate is shut, so the shim tells that nothing ran.
+    hear(&mut run, FromShim::NotReleased);
+    hear(&mut run, childless());
+    run.step(0);
+    assert!(run.has_ended() && run.acknowledged);
+    assert!(run.told.is_empty(), "{:?}", facts(&run));
+}
+
+#[test]
+fn a_pause_that_only_a_lost_server_waited_for_goes_on_without_an_answer() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut run = at_gate(dir.path(), reaped());
+    run.release();
+    hear(&mut run, FromShim::Executed);
+    run.told.clear();
+    run.pause = Pause::Stopping {
+        seq: Some(9),
+        give_up_at: 1,
+        held: crate::held::Held::default(),
+    };
+    run.server_lost();
+    let (held, outputs) = run.held().expect("it is handed over");
+    assert_eq!(held.pause, WireHeldPause::Stopping);
+    assert_eq!(outputs.len(), 2);
+    run.step(0);
+    let (held, _) = run.held().expect("it is handed over");
+    assert_eq!(held.pause, WireHeldPause::Stopped);
+    assert!(run.told.is_empty(), "{:?}", facts(&run));
 }
 
 #[test]

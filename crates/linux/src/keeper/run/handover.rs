@@ -1,0 +1,67 @@
+//! A run without a server: what the loss of one changes, what the next one is told, and what is done when none comes.
+
+use super::{Run, Stage};
+use crate::{
+    client::Fact,
+    wire::mirror::handover::{WireHeldPause, WireHeldRun},
+};
+use kennel_lifecycle::Timestamp;
+use std::{os::fd::OwnedFd, rc::Rc};
+
+impl Run {
+    /// The server is gone, and another one will come. Nothing more is let go; all the rest goes on, and nobody waits for
+    /// an answer any more.
+    pub(in crate::keeper) fn server_lost(&mut self) {
+        self.shut_gate();
+        self.pause.nobody_waits();
+        if let Stage::Preparing { seq } = &mut self.stage {
+            *seq = None;
+        }
+        if self.identity.is_none() {
+            // Nobody can have recorded it.
+            self.acknowledge();
+        }
+    }
+
+    /// No server has come for too long: what runs is ended by its own plan. So is a drain, since nobody reads its output.
+    /// What becomes of it is kept for whichever server comes after all.
+    pub(in crate::keeper) fn abandon(&mut self, now: u64) {
+        if self.ladder.is_none() && !self.keeps_without_server() {
+            let plan = self.policy.stop.clone();
+            self.stop(&plan, now);
+        }
+        self.shut_gate();
+    }
+
+    /// The server is gone, and this process ends with what runs.
+    pub(in crate::keeper) fn server_gone(&mut self, now: u64) {
+        self.abandon(now);
+        self.acknowledge();
+    }
+
+    /// What the next server takes over; absent where it has nothing to do with it.
+    pub(in crate::keeper) fn held(&self) -> Option<(WireHeldRun, Vec<Rc<OwnedFd>>)> {
+        let identity = self.identity.as_ref().filter(|_| !self.acknowledged)?;
+        let outputs = self.outputs.iter();
+        let outputs = outputs.flat_map(|(out, err)| [Rc::clone(out), Rc::clone(err)]);
+        let never_let_go = matches!(
+            self.stage,
+            Stage::Preparing { .. } | Stage::AtGate | Stage::NotReleased
+        );
+        let held = WireHeldRun {
+            run: self.id.as_u128(),
+            identity: identity.clone().into(),
+            held: self.held.clone().into(),
+            policy: (&self.policy).into(),
+            released: !never_let_go,
+            pause: WireHeldPause::from(self.pause.held()),
+            stopping: self.ladder.is_some(),
+        };
+        Some((held, outputs.collect()))
+    }
+
+    /// What has happened to it, in order.
+    pub(in crate::keeper) fn kept(&self) -> impl Iterator<Item = &(Timestamp, Fact)> {
+        self.kept.iter()
+    }
+}

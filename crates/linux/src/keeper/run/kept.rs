@@ -1,0 +1,131 @@
+//! What was told of one run and is told again to the next server, until one has acknowledged the run.
+
+use crate::client::Fact;
+use kennel_lifecycle::{Signal, Timestamp, limits::STEPS_TOLD_MAX};
+
+/// Facts in the order in which they were told. Of each kind that can come any number of times there is a bounded number.
+#[derive(Default)]
+pub(super) struct Kept {
+    facts: Vec<(Timestamp, Fact)>,
+}
+
+impl Kept {
+    /// Remembers a fact, in the place of one that it makes superfluous.
+    pub(super) fn keep(&mut self, at: Timestamp, fact: &Fact) {
+        match fact {
+            // A signal was answered; only that a SIGKILL went out explains an end that comes later.
+            Fact::SignalSent { signal, .. } if *signal == Signal::KILL => self.forget(is_shot),
+            // How the pause stands is handed over with the run.
+            Fact::SignalSent { .. } | Fact::PauseExpired => return,
+            Fact::TreeStuck(_) => self.forget(is_stuck),
+            Fact::StopStep(_) if self.count(is_step) > STEPS_TOLD_MAX => self.forget(is_step),
+            Fact::StopStep(_)
+            | Fact::NotReleased
+            | Fact::Executed
+            | Fact::ExecFailed(_)
+            | Fact::LeaderExited(_)
+            | Fact::LeftBehind(_)
+            | Fact::MemoryKills(_)
+            | Fact::TreeEnded(_)
+            | Fact::DeadlineExceeded(_) => {}
+        }
+        self.facts.push((at, fact.clone()));
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &(Timestamp, Fact)> {
+        self.facts.iter()
+    }
+
+    fn count(&self, kind: fn(&Fact) -> bool) -> usize {
+        self.facts.iter().filter(|(_, fact)| kind(fact)).count()
+    }
+
+    /// Forgets the newest of this kind.
+    fn forget(&mut self, kind: fn(&Fact) -> bool) {
+        if let Some(newest) = self.facts.iter().rposition(|(_, fact)| kind(fact)) {
+            self.facts.remove(newest);
+        }
+    }
+}
+
+fn is_shot(fact: &Fact) -> bool {
+    matches!(fact, Fact::SignalSent { .. })
+}
+
+fn is_stuck(fact: &Fact) -> bool {
+    matches!(fact, Fact::TreeStuck(_))
+}
+
+fn is_step(fact: &Fact) -> bool {
+    matches!(fact, Fact::StopStep(_))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kennel_lifecycle::{Exit, SignalScope, SignalSender, StopStep, Stuck};
+
+    #[test]
+    fn what_can_come_any_number_of_times_is_kept_within_bounds_and_in_order() {
+        let mut kept = Kept::default();
+        let shot = |signal| Fact::SignalSent {
+            signal,
+            targets: Some(1),
+            errno: None,
+        };
+        let step = |at| {
+            Fact::StopStep(StopStep {
+                at: Timestamp(at),
+                signal: Signal::TERM,
+                scope: SignalScope::Tree,
+                sender: SignalSender::Keeper,
+                delivered: 1,
+                gone: 0,
+                refused: 0,
+                errno: None,
+            })
+        };
+        let stuck = |unlisted| {
+            Fact::TreeStuck(Stuck {
+                processes: Vec::new(),
+                unlisted,
+            })
+        };
+        let mut now = 0;
+        let mut keep = |fact: &Fact| {
+            now += 1;
+            kept.keep(Timestamp(now), fact);
+        };
+        keep(&Fact::Executed);
+        for _ in 0..1_000 {
+            keep(&shot(Signal::HUP));
+            keep(&shot(Signal::KILL));
+            keep(&Fact::PauseExpired);
+        }
+        let steps = i64::try_from(STEPS_TOLD_MAX).expect("few") + 10;
+        for at in 0..steps {
+            keep(&step(at));
+            keep(&stuck(1));
+        }
+        keep(&stuck(2));
+        keep(&Fact::LeaderExited(Exit::Unknown));
+
+        let times: Vec<i64> = kept.iter().map(|(at, _)| at.0).collect();
+        assert!(times.is_sorted(), "{times:?}");
+        let facts: Vec<&Fact> = kept.iter().map(|(_, fact)| fact).collect();
+        let first = i64::try_from(STEPS_TOLD_MAX).expect("few");
+        let told: Vec<Fact> = (0..first).chain([steps - 1]).map(step).collect();
+        let others = [
+            Fact::Executed,
+            shot(Signal::KILL),
+            stuck(2),
+            Fact::LeaderExited(Exit::Unknown),
+        ];
+        let expected: Vec<&Fact> = others[..2]
+            .iter()
+            .chain(&told)
+            .chain(&others[2..])
+            .collect();
+        assert_eq!(facts, expected);
+    }
+}
