@@ -120,7 +120,11 @@ async fn goes_on(client: &mut Client, run: &Run) {
 
 async fn a_pause_that_lasts_too_long_ends_by_itself(options: Options) {
     let (_kennel, mut client, run) = paused(options, OnMaxPause::Resume).await;
+    let until = run.pause_expires_at.as_ref().map(micros);
+    assert!(until > run.create_time.as_ref().map(micros), "{run:?}");
     goes_on(&mut client, &run).await;
+    let resumed = must("get", client.get(&run.run_id).await);
+    assert_eq!(resumed.pause_expires_at, None);
     let print = Footprint::of_run(&run);
     must("abort", client.abort(&run.run_id).await);
     print.assert_nothing_left();

@@ -68,6 +68,8 @@ pub struct RunView {
     pub stop_deadline: Option<Timestamp>,
     /// When it will have taken as long as it may, while that counts.
     pub deadline: Option<Timestamp>,
+    /// When its pause will have lasted as long as it may, while it is paused.
+    pub pause_expires: Option<Timestamp>,
     /// The client's spec as it was given as `spec_document`.
     pub spec_document: Arc<str>,
     /// The caller's own marks.

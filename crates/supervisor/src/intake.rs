@@ -337,6 +337,7 @@ pub(crate) fn unborn(new: &NewRun) -> RunView {
         grace: new.grace,
         stop_deadline: None::<Timestamp>,
         deadline: None,
+        pause_expires: None,
         spec_document: new.spec.clone(),
         labels: new.labels.clone(),
         traceparent: new.traceparent.clone(),

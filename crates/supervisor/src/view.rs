@@ -64,6 +64,7 @@ impl From<RunRow> for RunView {
             stop_deadline: row.stop_deadline,
             // Only the run's task knows of its pauses.
             deadline: None,
+            pause_expires: None,
             spec_document: row.new.spec,
             labels: row.new.labels,
             traceparent: row.new.traceparent,

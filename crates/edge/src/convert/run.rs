@@ -33,6 +33,7 @@ pub(crate) fn run(view: RunView) -> pb::Run {
         coverage: view.held.as_ref().map(containment::coverage),
         trace_parent: view.traceparent.unwrap_or_default(),
         deadline_time: view.deadline.map(time::timestamp),
+        pause_expires_at: view.pause_expires.map(time::timestamp),
     }
 }
 

@@ -5,6 +5,7 @@ mod doctor;
 mod drain;
 mod event_line;
 mod follow;
+mod limits;
 mod link;
 mod members;
 mod refusal;

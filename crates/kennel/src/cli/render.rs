@@ -1,6 +1,6 @@
 //! Runs and servers as text for people. Pure: takes messages and the time, gives text.
 
-use super::words;
+use super::{limits, words};
 use crate::values;
 use kennel_edge::pb;
 use std::{
@@ -104,6 +104,10 @@ pub(crate) fn run(run: &pb::Run) -> String {
     let timeouts = run.spec.as_ref().and_then(|s| s.timeouts);
     let max_runtime = timeouts.and_then(|t| Duration::try_from(t.max_runtime?).ok());
     view.some("timeout", max_runtime.map(|t| format!("{t:?}")));
+    let limits = run.spec.as_ref().and_then(|s| s.limits.as_ref());
+    for limit in limits.iter().flat_map(|limits| limits::words(limits)) {
+        view.line("limit", limit);
+    }
     let pause = run.spec.as_ref().and_then(|s| s.pause);
     view.some("max pause", pause.and_then(words::max_pause));
     let policy = run.spec.as_ref().and_then(|s| s.on_leader_exit);
@@ -111,6 +115,7 @@ pub(crate) fn run(run: &pb::Run) -> String {
     view.some("created", run.create_time);
     view.some("started", attempt.start_time);
     view.some("timeout due", run.deadline_time);
+    view.some("pause over", run.pause_expires_at);
     if run.end_time.is_none() {
         view.some("SIGKILL due", run.stop_deadline_time);
     }
@@ -286,6 +291,25 @@ mod tests {
                 "01JD0000000000000000000000  running  job   1m30s  4242  sh -c 'sleep 60'",
             ]
         );
+    }
+
+    #[test]
+    fn limits_are_told_one_per_line_and_when_a_pause_is_over() {
+        let mut run = sample();
+        run.spec.as_mut().expect("it has one").limits = Some(pb::RunLimits {
+            nice: Some(5),
+            pids_max: Some(100),
+            ..pb::RunLimits::default()
+        });
+        run.pause_expires_at = Some(SystemTime::UNIX_EPOCH.into());
+        let told = super::run(&run);
+        for line in [
+            "limit           nice 5\n",
+            "limit           pids-max 100\n",
+            "pause over      1970-01-01T00:00:00Z\n",
+        ] {
+            assert!(told.contains(line), "{told}");
+        }
     }
 
     #[test]

@@ -135,7 +135,7 @@ impl RunTask {
         reports: mpsc::Receiver<KeeperReport>,
     ) -> Self {
         let (done_sender, done) = mpsc::channel(DONE_QUEUED_MAX);
-        let runtime = Runtime::new(child.policy.max_runtime);
+        let runtime = Runtime::new(&child.policy);
         Self {
             run: new.run,
             shared,

@@ -49,6 +49,10 @@ impl RunTask {
                 }
                 _ => None,
             },
+            pause_expires: match phase {
+                Phase::Paused { .. } => self.runtime.pause_over_at(),
+                _ => None,
+            },
             spec_document: self.new.spec.clone(),
             labels: self.new.labels.clone(),
             traceparent: self.new.traceparent.clone(),

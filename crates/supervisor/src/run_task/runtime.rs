@@ -1,20 +1,23 @@
-//! When a run will have taken as long as it may, for who asks. The limit itself is the keeper's to keep.
+//! When a run, and a pause of it, will have taken as long as it may, for who asks. The limits themselves are the keeper's
+//! to keep.
 
-use kennel_lifecycle::Timestamp;
+use kennel_lifecycle::{Policy, Timestamp};
 use std::time::Duration;
 
 /// The time that a run may take, and what of it was spent paused.
 #[derive(Debug)]
 pub(super) struct Runtime {
     max: Option<Duration>,
+    max_pause: Option<Duration>,
     paused_since: Option<Timestamp>,
     paused: Duration,
 }
 
 impl Runtime {
-    pub(super) fn new(max: Option<Duration>) -> Self {
+    pub(super) fn new(policy: &Policy) -> Self {
         Self {
-            max,
+            max: policy.max_runtime,
+            max_pause: policy.pause.max_pause,
             paused_since: None,
             paused: Duration::ZERO,
         }
@@ -37,5 +40,10 @@ impl Runtime {
             (Some(max), Some(started), None) => Some(started.plus(max).plus(self.paused)),
             _ => None,
         }
+    }
+
+    /// Absent: it is not paused, or a pause has no limit.
+    pub(super) fn pause_over_at(&self) -> Option<Timestamp> {
+        Some(self.paused_since?.plus(self.max_pause?))
     }
 }

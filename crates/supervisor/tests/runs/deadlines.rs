@@ -124,6 +124,27 @@ async fn a_pause_that_has_expired_is_over_and_says_why() {
 }
 
 #[tokio::test]
+async fn a_paused_run_shows_when_its_pause_will_be_over() {
+    let stage = Stage::set(Nature::default()).await;
+    let mut wanted = call(None);
+    wanted.spec.pause.max_pause = Some(MAX);
+    let run = stage.supervisor.spawn(wanted).await.unwrap().run;
+    assert_eq!(run.pause_expires, None);
+    let mut last = run.created.plus(MAX);
+    for _ in 0..2 {
+        let paused = stage.supervisor.pause(run.run).await.unwrap();
+        // Each pause has its own time.
+        let expires = paused.pause_expires.expect("it has a limit");
+        assert!(expires > last);
+        last = expires;
+        let resumed = stage.supervisor.resume(run.run).await.unwrap();
+        assert_eq!(resumed.pause_expires, None);
+    }
+    stage.exits(run.run, 0);
+    assert_eq!(ended(&stage, run.run).await.pause_expires, None);
+}
+
+#[tokio::test]
 async fn a_run_shows_when_its_time_is_up_while_that_counts() {
     let (stage, run) = running(Temper::Obeys).await;
     let first = run.times.started.unwrap().plus(MAX);
@@ -135,6 +156,8 @@ async fn a_run_shows_when_its_time_is_up_while_that_counts() {
     stage.exits(run.run, 0);
     assert_eq!(ended(&stage, run.run).await.deadline, None);
 
+    // Nor has a pause a limit where none was set.
+    assert_eq!(paused.pause_expires, None);
     let unlimited = stage.supervisor.spawn(call(None)).await.unwrap().run;
     assert_eq!(unlimited.deadline, None);
     stage.exits(unlimited.run, 0);

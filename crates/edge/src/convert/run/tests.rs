@@ -22,6 +22,8 @@ fn a_live_run_shows_its_process_and_no_end() {
         Some("/tmp")
     );
     assert_eq!(shown.trace_parent, "trace");
+    let expires = shown.pause_expires_at.as_ref().map(|at| at.seconds);
+    assert_eq!(expires, Some(4));
     assert_eq!(
         (shown.end_reason, shown.tree_verdict, shown.end_time),
         (None, None, None)
@@ -244,6 +246,7 @@ fn live() -> RunView {
         grace: Duration::from_secs(5),
         stop_deadline: None,
         deadline: None,
+        pause_expires: Some(Timestamp(4_000_000)),
         spec_document: r#"{"cwd":"/tmp"}"#.into(),
         labels: std::sync::Arc::default(),
         traceparent: Some("trace".to_owned()),

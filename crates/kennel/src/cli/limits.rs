@@ -1,0 +1,104 @@
+//! The limits of a run in words, as the flags of `kennel run` take them.
+
+use kennel_edge::pb;
+use std::time::Duration;
+
+/// One limit each, by the name of its flag.
+pub(crate) fn words(limits: &pb::RunLimits) -> Vec<String> {
+    let mut words: Vec<String> = limits.rlimits.iter().map(rlimit).collect();
+    let mut number = |name: &str, value: Option<String>| {
+        words.extend(value.map(|value| format!("{name} {value}")));
+    };
+    number("nice", limits.nice.map(|n| n.to_string()));
+    number("oom-score-adj", limits.oom_score_adj.map(|n| n.to_string()));
+    let memory = limits.memory.unwrap_or_default();
+    let bytes = |bytes: Option<u64>| bytes.map(|bytes| format!("{bytes} bytes"));
+    number("memory-max", bytes(memory.max_bytes));
+    number("memory-high", bytes(memory.high_bytes));
+    number("swap-max", bytes(memory.swap_max_bytes));
+    number("pids-max", limits.pids_max.map(|n| n.to_string()));
+    let cpu = limits.cpu.unwrap_or_default();
+    number("cpus", processors(&cpu));
+    number("cpu-weight", cpu.weight.map(|n| n.to_string()));
+    words
+}
+
+fn rlimit(limit: &pb::Rlimit) -> String {
+    let name = limit.resource().as_str_name().to_lowercase();
+    let name = name.strip_prefix("rlimit_resource_").unwrap_or(&name);
+    let number = |number: u64| match number {
+        u64::MAX => "unlimited".to_owned(),
+        number => number.to_string(),
+    };
+    let soft = number(limit.soft.unwrap_or_default());
+    let hard = limit.hard.map(|hard| format!(":{}", number(hard)));
+    format!("{name}={soft}{}", hard.unwrap_or_default())
+}
+
+/// The period of a quota for which none is named, in seconds.
+const PERIOD: f64 = 0.1;
+
+/// Processors, to a thousandth.
+fn processors(cpu: &pb::CpuLimits) -> Option<String> {
+    let quota = Duration::try_from(cpu.quota?).ok()?.as_secs_f64();
+    let period = cpu.period.and_then(|time| Duration::try_from(time).ok());
+    let period = period.map_or(PERIOD, |period| period.as_secs_f64());
+    Some(format!("{}", (quota / period * 1000.0).round() / 1000.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_limit_is_told_as_its_flag_takes_it() {
+        assert_eq!(words(&pb::RunLimits::default()), Vec::<String>::new());
+        let span = |millis| Duration::from_millis(millis).try_into().ok();
+        let limits = pb::RunLimits {
+            rlimits: vec![
+                pb::Rlimit {
+                    resource: pb::RlimitResource::Nofile.into(),
+                    soft: Some(1024),
+                    hard: Some(4096),
+                },
+                pb::Rlimit {
+                    resource: pb::RlimitResource::Core.into(),
+                    soft: Some(u64::MAX),
+                    hard: None,
+                },
+            ],
+            nice: Some(5),
+            oom_score_adj: Some(-500),
+            memory: Some(pb::MemoryLimits {
+                max_bytes: Some(1 << 29),
+                high_bytes: Some(1 << 28),
+                swap_max_bytes: Some(0),
+            }),
+            pids_max: Some(100),
+            cpu: Some(pb::CpuLimits {
+                quota: span(150),
+                period: None,
+                weight: Some(50),
+            }),
+        };
+        let told = [
+            "nofile=1024:4096",
+            "core=unlimited",
+            "nice 5",
+            "oom-score-adj -500",
+            "memory-max 536870912 bytes",
+            "memory-high 268435456 bytes",
+            "swap-max 0 bytes",
+            "pids-max 100",
+            "cpus 1.5",
+            "cpu-weight 50",
+        ];
+        assert_eq!(words(&limits), told);
+        let third = pb::CpuLimits {
+            quota: span(10),
+            period: span(30),
+            weight: None,
+        };
+        assert_eq!(processors(&third).as_deref(), Some("0.333"));
+    }
+}
