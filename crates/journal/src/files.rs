@@ -222,6 +222,27 @@ impl Files {
         self.with_bytes(&chosen)
     }
 
+    /// All facts up to `head`, without the output between them.
+    ///
+    /// INVARIANT: all entries up to `head` are written.
+    pub(crate) fn facts(&self, head: u64) -> io::Result<Vec<Entry>> {
+        let mut facts = Vec::new();
+        let mut after = 0;
+        while after < head {
+            let mut chosen = Vec::new();
+            for entry in self.index_chunk(after, head)? {
+                after += 1;
+                let entry =
+                    entry.ok_or_else(|| self.damaged(format!("entry {after} is broken")))?;
+                if entry.kind == Kind::Lifecycle {
+                    chosen.push(entry);
+                }
+            }
+            facts.extend(self.with_bytes(&chosen)?);
+        }
+        Ok(facts)
+    }
+
     /// One pread per stream: the entries of a stream lie side by side in its raw file.
     fn with_bytes(&self, chosen: &[IndexEntry]) -> io::Result<Vec<Entry>> {
         let mut spans: [Option<(u64, u64)>; 3] = [None; 3];

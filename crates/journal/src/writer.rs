@@ -1,7 +1,7 @@
 //! The writer: appends entries, tells readers, and mends what a dead writer left.
 
 use crate::{
-    ENTRY_BYTES_MAX, Hub, Kind, LIFECYCLE_BYTES_MAX,
+    ENTRY_BYTES_MAX, Entry, Hub, Kind, LIFECYCLE_BYTES_MAX,
     files::{Files, slot},
     format::{Header, IndexEntry, position},
 };
@@ -168,6 +168,13 @@ impl Writer {
 
     fn last_seq(&self) -> u64 {
         *self.head.borrow()
+    }
+
+    /// All facts so far, in order.
+    ///
+    /// Reads the whole index (36 bytes an entry): call it where blocking is allowed.
+    pub fn facts(&self) -> io::Result<Vec<Entry>> {
+        self.files.facts(self.last_seq())
     }
 
     /// Makes all that was written survive a power loss (fdatasync).

@@ -68,7 +68,7 @@ async fn serve(
     here: &Surroundings,
     log: LogFormat,
 ) -> Result<i32, Failure> {
-    let (keeper, events, hello, _held) = KeeperClient::connect(socket)
+    let (keeper, events, hello, held) = KeeperClient::connect(socket)
         .await
         .map_err(|cause| failed("cannot reach the keeper", &cause))?;
     let containment = match &hello.cgroup_base {
@@ -93,9 +93,9 @@ async fn serve(
         failed(&what, &cause)
     })?;
     let kernel = Arc::new(keeper.clone());
-    let (supervisor, ended) = Supervisor::boot(own, kernel, events, hello, Arc::clone(&store))
-        .await
-        .map_err(|cause| failed("cannot take this node over", &cause))?;
+    let booted = Supervisor::boot(own, kernel, events, hello, held, Arc::clone(&store)).await;
+    let (supervisor, ended) =
+        booted.map_err(|cause| failed("cannot take this node over", &cause))?;
     let listeners = keeper.take_listeners();
     let edge = tokio::spawn(kennel_edge::serve(supervisor, listeners, edge));
     keeper.ready();

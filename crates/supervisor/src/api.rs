@@ -225,10 +225,16 @@ pub enum LifecycleEvent {
     },
     /// A stop is in force.
     Stopping {
-        /// `abort` or `server_shutdown`.
+        /// `abort`, `server_shutdown`, `max_runtime` or `max_pause`.
         reason: String,
         /// Who asked.
         by: Option<String>,
+        /// With which request id.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        request_id: Option<String>,
+        /// Time that was given, in microseconds.
+        #[serde(default)]
+        grace_us: u64,
         /// When SIGKILL is due, microseconds since 1970.
         deadline_us: i64,
     },

@@ -1,15 +1,17 @@
 //! How a server begins and how it ends.
 
 use crate::{
-    Supervisor, SupervisorConfig, clock,
+    Supervisor, SupervisorConfig, adopt, clock,
     ports::{Kernel, KernelEvents},
     recover,
     tracker::{Order, Shared},
 };
-use kennel_lifecycle::{KeeperEpoch, StopOrder, StopReason, limits, recovery::Seen};
-use kennel_linux::client::{ClientError, Fact, KeeperEvent, KeeperHello, KeeperReport};
+use kennel_lifecycle::{KeeperEpoch, RunId, StopOrder, StopReason, limits, recovery::Seen};
+use kennel_linux::client::{ClientError, Fact, HeldRun, KeeperEvent, KeeperHello, KeeperReport};
 use kennel_store::{Opening, Store, StoreError};
 use std::{
+    collections::HashSet,
+    io,
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
@@ -34,6 +36,9 @@ pub enum BootError {
     /// The keeper cannot be asked.
     #[error("the keeper cannot be asked")]
     Keeper(#[source] ClientError),
+    /// The runs of an earlier server cannot be taken in hand.
+    #[error("the runs of an earlier server cannot be taken in hand")]
+    Adoption(#[source] io::Error),
     /// Another keeper holds runs of this node.
     #[error("keeper {epoch} of this node is still alive as process {pid}")]
     KeeperAlive {
@@ -53,13 +58,15 @@ pub enum BootError {
 }
 
 impl Supervisor {
-    /// Takes the node over: makes sure that no other keeper of it lives, raises the generation, takes every open row
-    /// in hand. The second value ends with the exit code when the server is to go.
+    /// Takes the node over: makes sure that no other keeper of it lives, raises the generation, goes on with the runs
+    /// that the keeper holds, takes every other open row in hand. The second value ends with the exit code when the
+    /// server is to go.
     pub async fn boot(
         config: SupervisorConfig,
         kernel: Arc<dyn Kernel>,
         events: impl KernelEvents + 'static,
         hello: KeeperHello,
+        held: Vec<HeldRun>,
         store: Arc<dyn Store>,
     ) -> Result<(Self, JoinHandle<i32>), BootError> {
         refuse_beside_another(&*store, &*kernel, &config, &hello).await?;
@@ -72,7 +79,7 @@ impl Supervisor {
             now: clock::now(),
         };
         let generation = store.open_node(&opening).await.map_err(BootError::Store)?;
-        let rows = store
+        let mut rows = store
             .open_runs(config.node)
             .await
             .map_err(BootError::Store)?;
@@ -84,10 +91,13 @@ impl Supervisor {
             generation,
             clock::now(),
         ));
+        let adopted = adopt::all(&shared, held, &mut rows).await?;
         let found = recover::take_all(&shared, rows);
-        tracing::info!(generation, found, "node taken over");
+        let held = adopted.count;
+        tracing::info!(generation, held, found, "node taken over");
         let supervisor = Self { shared };
-        let ended = tokio::spawn(supervisor.clone().dispatch(events));
+        let task = supervisor.clone().dispatch(events, adopted.left_alone);
+        let ended = tokio::spawn(task);
         Ok((supervisor, ended))
     }
 
@@ -104,7 +114,7 @@ impl Supervisor {
     }
 
     /// Brings the keeper's events to the runs; gives the exit code.
-    async fn dispatch(self, mut events: impl KernelEvents) -> i32 {
+    async fn dispatch(self, mut events: impl KernelEvents, left_alone: HashSet<RunId>) -> i32 {
         let mut end: Option<JoinHandle<i32>> = None;
         let code = loop {
             let ended = async {
@@ -118,6 +128,7 @@ impl Supervisor {
                 code = ended => break code.unwrap_or(EXIT_FORCED),
             };
             match event {
+                KeeperEvent::Report(report) if left_alone.contains(&report.run) => {}
                 KeeperEvent::Report(report) => self.report(report).await,
                 KeeperEvent::Shutdown => {
                     if end.is_none() {

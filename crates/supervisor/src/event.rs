@@ -23,14 +23,18 @@ pub(crate) fn line(announcement: &Announcement, identity: Option<&RunIdentity>) 
             },
         },
         Announcement::Stopping { order, deadline } => {
-            let (reason, by) = match &order.reason {
-                StopReason::Abort { by, .. } => ("abort", Some(by.clone())),
-                StopReason::ServerShutdown => ("server_shutdown", None),
-                StopReason::DeadlineExceeded(which) => (deadline_word(*which), None),
+            let (reason, by, request_id) = match &order.reason {
+                StopReason::Abort { by, request_id } => {
+                    ("abort", Some(by.clone()), request_id.clone())
+                }
+                StopReason::ServerShutdown => ("server_shutdown", None, None),
+                StopReason::DeadlineExceeded(which) => (deadline_word(*which), None, None),
             };
             LifecycleEvent::Stopping {
                 reason: reason.into(),
                 by,
+                request_id,
+                grace_us: u64::try_from(order.grace.as_micros()).unwrap_or(u64::MAX),
                 deadline_us: deadline.0,
             }
         }
@@ -127,6 +131,9 @@ pub(crate) fn tree_empty(tree: &TreeVerdict) -> LifecycleEvent {
     }
 }
 
+/// How a line about kills for want of memory begins.
+pub(crate) const KERNEL_KILLED: &str = "the kernel killed ";
+
 fn memory_kills(killed: &MemoryKills) -> LifecycleEvent {
     let whom = match killed.kills {
         1 => "a process of this run".to_owned(),
@@ -137,7 +144,7 @@ fn memory_kills(killed: &MemoryKills) -> LifecycleEvent {
         format!("; the run has a memory limit{limit}")
     });
     LifecycleEvent::Warning {
-        message: format!("the kernel killed {whom} for want of memory{limit}"),
+        message: format!("{KERNEL_KILLED}{whom} for want of memory{limit}"),
     }
 }
 

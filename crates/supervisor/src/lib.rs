@@ -4,6 +4,7 @@
 //! it asks the keeper, the store and the journal. Read `run_task` for the life of one run, `intake` for how it
 //! begins, `boot` and `recover` for what a start does with what an earlier one has left.
 
+mod adopt;
 mod api;
 mod audit;
 mod boot;
@@ -14,6 +15,7 @@ mod drain;
 mod event;
 mod intake;
 mod output;
+mod past;
 mod ports;
 mod reads;
 mod recover;

@@ -63,9 +63,14 @@ pub(crate) enum Ready {
 impl Output {
     /// A new journal in `dir`.
     pub(crate) fn create(run: RunId, dir: &Path, open: Arc<AtomicUsize>) -> io::Result<Self> {
-        Ok(Self {
+        Ok(Self::over(run, Writer::create(dir)?, open))
+    }
+
+    /// On a journal that is there.
+    pub(crate) fn over(run: RunId, writer: Writer, open: Arc<AtomicUsize>) -> Self {
+        Self {
             run,
-            writer: Writer::create(dir)?,
+            writer,
             pipes: [None, None],
             flows: false,
             unindexed: [0, 0],
@@ -73,7 +78,7 @@ impl Output {
             retry_at: None,
             stuck: false,
             pipes_open: open,
-        })
+        }
     }
 
     /// Where readers come from.

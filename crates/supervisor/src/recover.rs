@@ -3,14 +3,16 @@
 //! The order of evidence and the decision are in [`kennel_lifecycle::recovery`]; here it is asked and carried out.
 
 use crate::{
-    LifecycleEvent, RunView, clock, event,
+    LifecycleEvent, RunView, adopt, clock, event,
+    past::Past,
     tracker::{Entered, Handle, ORDERS_QUEUED_MAX, Order, OrderError, REPORTS_QUEUED_MAX, Shared},
     view::{Live, StartAnswer},
     writes,
 };
-use kennel_journal::{Hub, Kind, Reader, Writer};
+use kennel_journal::{Hub, Writer};
 use kennel_lifecycle::{
-    Exit, Outcome, Refusal, RunIdentity, RunState, StopCertificate, StreamsEnd, Stuck, TreeVerdict,
+    Announced, Exit, Outcome, Refusal, RunIdentity, RunState, StopCertificate, StreamsEnd, Stuck,
+    TreeVerdict,
     ladder::StopPlan,
     recovery::{self, Before, Decision},
 };
@@ -36,8 +38,6 @@ const WATCH_MIN: Duration = Duration::from_millis(50);
 const WATCH_MAX: Duration = Duration::from_secs(1);
 /// A wait is this part of the time since the first look.
 const WATCH_SLOWER: u32 = 32;
-/// Bytes of a journal that are read at once while it is looked through.
-const LOOK_BYTES: usize = 1024 * 1024;
 
 /// Starts a task that ends and closes the run of this row, unless one is at it.
 pub(crate) fn take_in_hand(shared: &Arc<Shared>, row: RunRow) {
@@ -238,9 +238,7 @@ impl Recovery {
         let opened = tokio::task::spawn_blocking(move || {
             Journal::open(&rundir::create(&shared.config.data_dir, run)?)
         });
-        let mut journal = opened.await.unwrap_or_else(|e| Err(io::Error::other(e)))?;
-        journal.look_through().await?;
-        Ok(journal)
+        opened.await.unwrap_or_else(|e| Err(io::Error::other(e)))
     }
 
     /// Journal first, then the row, then whoever waits.
@@ -279,7 +277,7 @@ impl Recovery {
         }
         let shared = Arc::clone(&self.shared);
         let removed =
-            tokio::task::spawn_blocking(move || rundir::remove_tmp(&shared.config.data_dir, run));
+            tokio::task::spawn_blocking(move || adopt::tidy(&shared.config.data_dir, run));
         if let Ok(Err(error)) = removed.await {
             tracing::warn!(%run, %error, "the run's directory is not wholly removed");
         }
@@ -313,28 +311,14 @@ fn unknown() -> Outcome {
 /// The journal of a run whose server died, and which of its ends it has told.
 struct Journal {
     writer: Writer,
-    reader: Reader,
-    told: Vec<LifecycleEvent>,
+    told: Announced,
 }
 
 impl Journal {
     fn open(dir: &Path) -> io::Result<Self> {
         let writer = Writer::recover(dir, clock::now())?;
-        let reader = Reader::open_ended(dir, 0)?;
-        Ok(Self {
-            writer,
-            reader,
-            told: Vec::new(),
-        })
-    }
-
-    async fn look_through(&mut self) -> io::Result<()> {
-        while let Some(entries) = self.reader.next(LOOK_BYTES).await? {
-            let lines = entries.iter().filter(|entry| entry.kind == Kind::Lifecycle);
-            self.told
-                .extend(lines.filter_map(|entry| serde_json::from_slice(&entry.data).ok()));
-        }
-        Ok(())
+        let told = Past::of(&writer.facts()?).announced;
+        Ok(Self { writer, told })
     }
 
     fn hub(&self) -> Hub {
@@ -348,22 +332,21 @@ impl Journal {
 
     /// The ends that were not told, in their order.
     fn end(&mut self, outcome: &Outcome) -> io::Result<()> {
-        let told = |like: fn(&LifecycleEvent) -> bool| self.told.iter().any(like);
         let mut lines = Vec::new();
         if let Some(exit) = outcome.exit
-            && !told(|line| matches!(line, LifecycleEvent::LeaderExited { .. }))
+            && self.told.leader.is_none()
         {
             lines.push(event::leader_exited(exit));
         }
         if let Some(how) = outcome.streams
-            && !told(|line| matches!(line, LifecycleEvent::StreamsClosed { .. }))
+            && self.told.streams.is_none()
         {
             lines.push(event::streams_closed(how));
         }
-        if !told(|line| matches!(line, LifecycleEvent::TreeEmpty { .. })) {
+        if !self.told.tree {
             lines.push(event::tree_empty(&outcome.tree));
         }
-        if !told(|line| matches!(line, LifecycleEvent::Ended { .. })) {
+        if !self.told.ended {
             lines.push(event::ended(outcome.state(), &outcome.reason));
         }
         lines.iter().try_for_each(|line| self.write(line))

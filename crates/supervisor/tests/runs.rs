@@ -2,6 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail as the tests do")]
 
+#[path = "runs/adoption.rs"]
+mod adoption;
 #[path = "runs/audit.rs"]
 mod audit;
 #[path = "runs/deadlines.rs"]

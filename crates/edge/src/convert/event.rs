@@ -80,6 +80,7 @@ fn lifecycle(event: LifecycleEvent) -> event::Payload {
             reason,
             by,
             deadline_us,
+            ..
         } => Station::Stopping(lifecycle::Stopping {
             reason,
             by: by.unwrap_or_default(),

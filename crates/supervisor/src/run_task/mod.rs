@@ -3,6 +3,7 @@
 //! Kernel reports before results of our own work, those before commands, output last. Every effect may be cut off
 //! before or after itself by a crash; [`kennel_lifecycle::Effect`] says what recovery does in both cases.
 
+mod adopted;
 mod perform;
 mod publish;
 mod runtime;
@@ -11,13 +12,15 @@ mod signalling;
 use crate::{
     CallError, LifecycleEvent, clock, event,
     output::{Output, Ready},
-    tracker::{Order, OrderError, Shared},
+    tracker::{Order, OrderError, Place, Shared},
     view::Live,
     writes::Write,
 };
+use adopted::Legacy;
+pub(crate) use adopted::Standing;
 use kennel_lifecycle::{
     Command, Effect, Input, Machine, Phase, Refusal, Report, RowState, RunId, Signal, StartFailure,
-    StartStage, Timestamp,
+    StartStage, Timestamp, limits,
 };
 use kennel_linux::client::{ChildSpec, ClientError, Fact, KeeperReport, Prepared, SignalResult};
 use kennel_store::{Desired, NewRun, RunRow, StoreError, Times};
@@ -86,6 +89,7 @@ pub(crate) struct RunTask {
     pause_result: Option<SignalResult>,
     /// When the input that is being taken in happened.
     at: Timestamp,
+    legacy: Legacy,
 }
 
 /// The run's directory.
@@ -134,14 +138,29 @@ impl RunTask {
         orders: mpsc::Receiver<Order>,
         reports: mpsc::Receiver<KeeperReport>,
     ) -> Self {
-        let (done_sender, done) = mpsc::channel(DONE_QUEUED_MAX);
         let runtime = Runtime::new(&child.policy);
+        let machine = Machine::with(child.policy.on_leader_exit);
+        let mut task = Self::with(shared, new, machine, runtime, live, orders, reports);
+        task.child = Some(child);
+        task
+    }
+
+    fn with(
+        shared: Arc<Shared>,
+        new: NewRun,
+        machine: Machine,
+        runtime: Runtime,
+        live: watch::Sender<Live>,
+        orders: mpsc::Receiver<Order>,
+        reports: mpsc::Receiver<KeeperReport>,
+    ) -> Self {
+        let (done_sender, done) = mpsc::channel(DONE_QUEUED_MAX);
         Self {
             run: new.run,
             shared,
-            machine: Machine::with(child.policy.on_leader_exit),
+            machine,
             new,
-            child: Some(child),
+            child: None,
             times: Times::default(),
             stop_deadline: None,
             runtime,
@@ -170,6 +189,7 @@ impl RunTask {
             resuming: Vec::new(),
             pause_result: None,
             at: clock::now(),
+            legacy: Legacy::default(),
         }
     }
 
@@ -178,6 +198,17 @@ impl RunTask {
         let place = self.shared.place(self.run);
         // Admit is refused only where it was given before.
         let _ = self.feed(Input::Command(Command::Admit));
+        self.go_to_the_end(place).await;
+    }
+
+    /// Goes on with a run that an earlier server has begun.
+    pub(crate) async fn go_on(mut self) {
+        let place = self.shared.place(self.run);
+        self.perform_all();
+        self.go_to_the_end(place).await;
+    }
+
+    async fn go_to_the_end(mut self, place: Place) {
         while !self.is_over() {
             match self.wake().await {
                 Wake::Kernel(report) => self.kernel(report),
@@ -274,7 +305,12 @@ impl RunTask {
             Fact::MemoryKills(kills) => Report::MemoryKills(kills),
             Fact::TreeStuck(stuck) => Report::TreeStuck(stuck),
             Fact::StopStep(step) => {
-                self.line(&event::stop_step(&step));
+                let again = self.signal_line(&event::stop_step(&step));
+                self.legacy.steps_again += usize::from(again);
+                // The certificate has counted those that it does not list.
+                if again && self.legacy.steps_again > limits::STEPS_TOLD_MAX {
+                    return;
+                }
                 Report::Signalled(step)
             }
             Fact::SignalSent {
@@ -284,7 +320,7 @@ impl RunTask {
             } => {
                 let kills = signal == Signal::KILL && targets != Some(0);
                 let signal = signal.to_string();
-                self.line(&LifecycleEvent::SignalSent {
+                self.signal_line(&LifecycleEvent::SignalSent {
                     signal,
                     targets,
                     errno,
@@ -479,21 +515,34 @@ impl RunTask {
         }
     }
 
+    /// Puts a line about a signal into the journal, unless the journal has it. Gives whether it has.
+    fn signal_line(&mut self, line: &LifecycleEvent) -> bool {
+        let again = self.legacy.past.has_signal(self.at, &event::encode(line));
+        if !again {
+            self.line(line);
+        }
+        again
+    }
+
     fn report(&mut self, report: Report) {
-        // Reports are never refused.
+        // Reports are never refused. What the keeper tells is as old as it says: told again, it comes out the same.
         let _ = self.feed(Input::Report(report));
     }
 
     fn feed(&mut self, input: Input) -> Result<(), Refusal> {
-        let answer = self.machine.step(clock::now(), input);
+        let answer = self.machine.step(self.at, input);
         // What is told next must be found by whoever reads after having been told.
         self.publish();
+        self.perform_all();
+        answer
+    }
+
+    fn perform_all(&mut self) {
         let effects: Vec<Effect> = self.machine.effects().collect();
         for effect in effects {
             self.perform(effect);
         }
         self.publish();
-        answer
     }
 
     fn record_running(&mut self) {

@@ -2,7 +2,7 @@
 
 use super::{Done, RUNNING_RECORD_DELAY, Room, RunTask, STOP_RECORD_WAIT, prepare_failure};
 use crate::{
-    LifecycleEvent, cause, clock, event,
+    LifecycleEvent, adopt, cause, clock, event,
     output::Output,
     store_fault,
     tracker::Shared,
@@ -66,14 +66,14 @@ impl RunTask {
             }
             Effect::Forget => {
                 // Only what this task has made is its own to remove.
-                if self.output.take().is_some() {
+                if self.output.take().is_some() || self.legacy.unrecorded {
                     self.room = Room::Removing;
                     self.remove(rundir::remove);
                 }
             }
             Effect::Acknowledge => {
                 self.shared.kernel.acknowledge(self.run);
-                self.remove(rundir::remove_tmp);
+                self.remove(adopt::tidy);
             }
             Effect::Announce(announcement) => self.announce(&announcement),
         }
@@ -117,7 +117,7 @@ impl RunTask {
         let made = rundir::create(data_dir, self.run).and_then(|dir| {
             let open = Arc::clone(&self.shared.pipes_open);
             self.output = Some(Output::create(self.run, &dir, open)?);
-            Ok(())
+            adopt::leave_spare(&dir, &self.new)
         });
         if let Err(error) = made {
             tracing::error!(run = %self.run, error = %cause::Chain(&error), "the run's directory cannot be made");

@@ -1,5 +1,8 @@
 //! Random calls, random faults, random delays, on a clock that the test owns: what must hold holds whatever happens.
 //!
+//! The server dies up to three times, at any step that it takes towards its keeper or its store: each life of it is a
+//! runtime of its own, and with that goes all that it knew. Keeper, store and journals stay.
+//!
 //! A failure names its seed; `KENNEL_SEED=<n>` runs that one alone.
 
 use crate::{
@@ -8,36 +11,41 @@ use crate::{
 };
 use async_trait::async_trait;
 use kennel_lifecycle::{
-    CgroupIdentity, Exit, HostIdentity, LeaderExit, NodeId, Outcome, ProcessIdentity, RowState,
-    RunId, Signal, StartFailure, StartStage, StopOrder, Timestamp,
+    CgroupIdentity, Exit, HeldPause, HostIdentity, LeaderExit, NodeId, Outcome, ProcessIdentity,
+    RowState, RunId, Signal, SignalScope, SignalSender, StartFailure, StartStage, StopOrder,
+    StopStep, Timestamp,
     ladder::StopPlan,
     recovery::{Observation, Seen},
 };
 use kennel_linux::{
     audit::Whose,
     client::{
-        ChildSpec, ClientError, Fact, KeeperEvent, Listing, Look, Prepared, Reaped, Recorded,
-        SecondLook, Shots, SignalResult, SignalTarget, Victim,
+        ChildSpec, ClientError, Fact, HeldRun, KeeperEvent, Listing, Look, Prepared, Reaped,
+        Recorded, SecondLook, Shots, SignalResult, SignalTarget, Victim,
     },
 };
 use kennel_store::{
     Closure, Desired, EpochRow, Inserted, ListFilter, NewRun, Opening, PageStart, RunRow, Store,
-    StoreError,
+    StoreError, StoredState,
 };
 use kennel_supervisor::{
-    AbortCall, AbortWait, Condition, Kernel, KernelEvents, Payload, Position, RunView, SignalCall,
-    Supervisor,
+    AbortCall, AbortWait, BootError, Condition, Kernel, KernelEvents, Payload, Position, RunView,
+    SignalCall, Supervisor,
 };
 use std::{
     collections::{HashMap, HashSet},
     path::PathBuf,
+    pin::Pin,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicI64, AtomicU64, Ordering},
     },
     time::Duration,
 };
-use tokio::time::{sleep, timeout};
+use tokio::{
+    sync::watch,
+    time::{sleep, timeout},
+};
 
 const SEEDS: u64 = 200;
 const RUNS: u64 = 6;
@@ -51,6 +59,20 @@ fn killed() -> Exit {
     Exit::Signal {
         signal: Signal::KILL,
         core_dumped: false,
+    }
+}
+
+/// One of many rounds, each of its own time.
+fn round(number: i64) -> StopStep {
+    StopStep {
+        at: Timestamp(number),
+        signal: Signal::TERM,
+        scope: SignalScope::Tree,
+        sender: SignalSender::Keeper,
+        delivered: 1,
+        gone: 0,
+        refused: 0,
+        errno: None,
     }
 }
 
@@ -117,8 +139,31 @@ struct Shaky {
     faults: AtomicU64,
     /// It never fails.
     calm: bool,
+    /// The server does not die.
+    is_undisturbed: bool,
     outcomes: Mutex<HashMap<(RunId, Timestamp), Outcome>>,
+    /// Rounds of signals that went out.
+    rounds: AtomicI64,
+    /// Steps until the server dies.
+    steps_left: AtomicU64,
+    died: watch::Sender<bool>,
+    /// Writes that have gone out and are not carried out yet.
+    on_their_way: OnTheirWay,
 }
+
+type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+#[derive(Clone, Default)]
+struct OnTheirWay(Arc<Mutex<Vec<Option<Work>>>>);
+
+impl std::fmt::Debug for OnTheirWay {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("OnTheirWay").finish_non_exhaustive()
+    }
+}
+
+/// Steps of a server that does not die.
+const IMMORTAL: u64 = u64::MAX / 2;
 
 struct Late(Tidings, Dice, Option<KeeperEvent>);
 
@@ -134,8 +179,81 @@ impl KernelEvents for Late {
 }
 
 impl Shaky {
+    /// One step nearer to the server's death. Whether it is dead.
+    fn ages(&self) -> bool {
+        let less = |left: u64| Some(left.saturating_sub(1));
+        let order = Ordering::Relaxed;
+        let left = self.steps_left.fetch_update(order, order, less);
+        let dead = left.is_ok_and(|left| left <= 1);
+        if dead {
+            self.died.send_replace(true);
+        }
+        dead
+    }
+
+    /// What a dead server does is done no more.
+    async fn step(&self) {
+        if self.ages() {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    fn step_now(&self) {
+        if self.ages() {
+            // Ends the task, without a word.
+            std::panic::resume_unwind(Box::new("dead"));
+        }
+    }
+
+    /// What a server has left that died: ladders go on, and its writes come through or do not.
+    async fn outlives_a_server(&self) {
+        let left: Vec<_> = self.on_their_way.0.lock().unwrap().drain(..).collect();
+        for write in left.into_iter().flatten() {
+            if self.dice.percent(50) {
+                write.await;
+            }
+        }
+        let climbed: Vec<(RunId, Duration)> = {
+            let state = self.world.state.lock().unwrap();
+            let least = |plans: &[StopPlan]| plans.iter().map(|plan| plan.kill_after).min();
+            let children = state.children.iter();
+            children
+                .filter_map(|(run, child)| Some((*run, least(&child.stop_plans)?)))
+                .collect()
+        };
+        for (run, wait) in climbed {
+            self.kills_after(run, wait);
+        }
+    }
+
+    fn kills_after(&self, run: RunId, wait: Duration) {
+        let world = Arc::clone(&self.world);
+        tokio::spawn(async move {
+            sleep(wait).await;
+            world.end(run, killed());
+            world.end_rest(run);
+        });
+    }
+
+    /// The database loses the row of a run that goes on, now and then; and a pause may be seen while it is on its way.
+    fn mishaps(&self, held: &mut [HeldRun]) {
+        for held in held.iter_mut().filter(|held| held.released) {
+            let mut rows = self.store.rows.lock().unwrap();
+            let row = rows.get(&held.run).filter(|row| row.outcome.is_none());
+            let pausing = row.is_some_and(|row| row.state == StoredState::Pausing);
+            if pausing && held.pause == HeldPause::None && self.dice.percent(50) {
+                held.pause = HeldPause::Stopping;
+            }
+            if row.is_some() && self.dice.percent(10) {
+                rows.remove(&held.run);
+            }
+        }
+    }
+
     async fn signal(&self) -> Result<SignalResult, ClientError> {
+        self.step().await;
         self.dice.rest(30).await;
+        self.step().await;
         Ok(match self.dice.roll(10) {
             0 => SignalResult::Failed(1),
             1 => SignalResult::Partial(vec![1]),
@@ -154,7 +272,9 @@ impl Shaky {
     }
 
     async fn read(&self) -> Result<(), StoreError> {
+        self.step().await;
         self.delay().await;
+        self.step().await;
         if self.fault() {
             return Err(StoreError::Unavailable("away".into()));
         }
@@ -168,10 +288,14 @@ impl Shaky {
         F: FnOnce(Arc<MemoryStore>) -> Fut,
         Fut: Future<Output = Result<T, StoreError>> + Send + 'static,
     {
+        self.step().await;
         self.delay().await;
+        self.step().await;
         let work = write(Arc::clone(&self.store));
         if !self.fault() {
-            return work.await;
+            let written = work.await;
+            self.step().await;
+            return written;
         }
         let unknown = || StoreError::Unknown("the connection was lost".into());
         match self.dice.roll(4) {
@@ -183,9 +307,18 @@ impl Shaky {
             }
             _ => {
                 let wait = self.dice.roll(3000);
+                let slot = {
+                    let mut slots = self.on_their_way.0.lock().unwrap();
+                    slots.push(Some(Box::pin(async move { drop(work.await) })));
+                    slots.len() - 1
+                };
+                let on_their_way = self.on_their_way.clone();
                 tokio::spawn(async move {
                     sleep(Duration::from_millis(wait)).await;
-                    let _ = work.await;
+                    let work = on_their_way.0.lock().unwrap()[slot].take();
+                    if let Some(work) = work {
+                        work.await;
+                    }
                 });
                 Err(unknown())
             }
@@ -196,7 +329,9 @@ impl Shaky {
 #[async_trait]
 impl Kernel for Shaky {
     async fn prepare(&self, run: RunId, spec: &ChildSpec) -> Result<Prepared, ClientError> {
+        self.step().await;
         self.dice.rest(20).await;
+        self.step().await;
         if self.dice.percent(5) {
             return Err(ClientError::Exhausted("descriptors".into()));
         }
@@ -210,11 +345,14 @@ impl Kernel for Shaky {
                 world.dies_at_gate(run);
             });
         }
+        self.step().await;
         prepared
     }
 
     fn release(&self, run: RunId) {
+        self.step_now();
         self.world.release(run);
+        self.step_now();
         if self.dice.percent(20) {
             let (world, dice) = (Arc::clone(&self.world), self.dice.clone());
             tokio::spawn(async move {
@@ -227,27 +365,33 @@ impl Kernel for Shaky {
     }
 
     fn shut_gate(&self, run: RunId) {
+        self.step_now();
         self.world.shut_gate(run);
+        self.step_now();
     }
 
     fn stop(&self, run: RunId, plan: &StopPlan) {
+        self.step_now();
         let row = self.store.row(run).unwrap();
         // A store that does not answer is not waited for.
         assert!(
             row.desired == Desired::Stop || !self.calm,
             "signalled before the stop was recorded"
         );
+        let rounds = self.rounds.fetch_add(1, Ordering::Relaxed);
+        // Nothing is told after the last word.
+        if self.world.has_members(run) {
+            self.world.report(run, Fact::StopStep(round(rounds)));
+        }
         self.world.climb(run, plan);
-        let (world, wait) = (Arc::clone(&self.world), plan.kill_after);
-        tokio::spawn(async move {
-            sleep(wait).await;
-            world.end(run, killed());
-            world.end_rest(run);
-        });
+        self.kills_after(run, plan.kill_after);
+        self.step_now();
     }
 
     fn keep_rest(&self, run: RunId) {
+        self.step_now();
         self.world.keep_rest(run);
+        self.step_now();
     }
 
     async fn signal(
@@ -271,6 +415,9 @@ impl Kernel for Shaky {
 
     async fn pause(&self, run: RunId) -> Result<SignalResult, ClientError> {
         let result = self.signal().await?;
+        if result == SignalResult::Done {
+            self.world.pauses(run, HeldPause::Stopped);
+        }
         if result == SignalResult::Done && self.dice.percent(30) {
             let (world, dice) = (Arc::clone(&self.world), self.dice.clone());
             let expires = async move { world.report(run, Fact::PauseExpired) };
@@ -284,15 +431,23 @@ impl Kernel for Shaky {
                 });
             }
         }
+        self.step().await;
         Ok(result)
     }
 
-    async fn resume(&self, _: RunId) -> Result<SignalResult, ClientError> {
-        self.signal().await
+    async fn resume(&self, run: RunId) -> Result<SignalResult, ClientError> {
+        let result = self.signal().await?;
+        if !matches!(result, SignalResult::Failed(_)) {
+            self.world.pauses(run, HeldPause::None);
+        }
+        self.step().await;
+        Ok(result)
     }
 
     fn acknowledge(&self, run: RunId) {
+        self.step_now();
         self.world.acknowledge(run);
+        self.step_now();
     }
 
     async fn observe(&self, recorded: &Recorded) -> Result<Observation, ClientError> {
@@ -379,9 +534,12 @@ impl Store for Shaky {
     async fn close(&self, new: &NewRun, closure: &Closure) -> Result<(), StoreError> {
         let created = (new.run, new.created);
         let outcome = closure.outcome.clone();
-        let before = self.outcomes.lock().unwrap().insert(created, outcome);
-        let before = before.unwrap_or_else(|| closure.outcome.clone());
-        assert_eq!(before, closure.outcome, "a run has two outcomes");
+        // What never ran may have failed for another reason when the server that gave it died before it was written.
+        if outcome.exit.is_some() || self.is_undisturbed {
+            let before = self.outcomes.lock().unwrap().insert(created, outcome);
+            let before = before.unwrap_or_else(|| closure.outcome.clone());
+            assert_eq!(before, closure.outcome, "a run has two outcomes");
+        }
         let (new, closure) = (new.clone(), closure.clone());
         self.write(|store| async move { store.close(&new, &closure).await })
             .await
@@ -439,12 +597,7 @@ fn whatever_happens_every_run_ends_once_and_none_runs_unrecorded() {
     let seeds = only.map_or(1..=SEEDS, |seed| seed..=seed);
     for seed in seeds {
         let told = Told(seed);
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .start_paused(true)
-            .build()
-            .unwrap();
-        runtime.block_on(play(Dice::new(seed)));
+        play(&Dice::new(seed));
         std::mem::forget(told);
     }
 }
@@ -458,22 +611,66 @@ impl Drop for Told {
     }
 }
 
-async fn play(dice: Dice) {
-    let (world, tidings) = World::new(Nature::default(), Vec::new(), HashMap::new());
+fn play(dice: &Dice) {
+    let (world, _) = World::new(Nature::default(), Vec::new(), HashMap::new());
     let faults = [0, 5, 30][usize::try_from(dice.roll(3)).unwrap()];
+    let deaths = [0, 1, 1, 3][usize::try_from(dice.roll(4)).unwrap()];
     let shaky = Arc::new(Shaky {
         store: Arc::clone(&world.store),
         world: Arc::clone(&world),
         dice: dice.clone(),
         faults: AtomicU64::new(faults),
         calm: faults == 0,
+        is_undisturbed: deaths == 0,
         outcomes: Mutex::default(),
+        rounds: AtomicI64::new(0),
+        steps_left: AtomicU64::new(IMMORTAL),
+        died: watch::Sender::new(false),
+        on_their_way: OnTheirWay::default(),
     });
-    let (kernel, store) = (Arc::clone(&shaky), Arc::clone(&shaky));
-    let late = Late(tidings, dice.clone(), None);
-    let stage = Stage::over(world, kernel, late, store).await;
-
+    let data_dir = Arc::new(tempfile::tempdir().unwrap());
     let told = Ends::default();
+    let mut lives = 0;
+    while lives <= deaths {
+        let last = lives == deaths;
+        let steps = if last { IMMORTAL } else { 1 + dice.roll(200) };
+        shaky.steps_left.store(steps, Ordering::Relaxed);
+        shaky.died.send_replace(false);
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .start_paused(true)
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            let (mut held, tidings) = world.hand_over();
+            shaky.outlives_a_server().await;
+            shaky.mishaps(&mut held);
+            let late = Late(tidings, dice.clone(), None);
+            let (kernel, store) = (Arc::clone(&shaky), Arc::clone(&shaky));
+            let data_dir = Arc::clone(&data_dir);
+            let stage = Stage::after(Arc::clone(&world), kernel, late, store, held, data_dir);
+            let live = live(stage, &shaky, &told, last);
+            let mut died = shaky.died.subscribe();
+            tokio::select! { biased;
+                _ = died.wait_for(|died| *died) => lives += 1,
+                // One that cannot begin is tried again.
+                booted = live => lives += u64::from(booted),
+            }
+        });
+    }
+}
+
+/// One life of the server, if it begins; the last one sees everything to its end.
+async fn live(
+    stage: impl Future<Output = Result<Stage, BootError>>,
+    shaky: &Shaky,
+    told: &Ends,
+    last: bool,
+) -> bool {
+    let Ok(stage) = stage.await else {
+        return false;
+    };
+    let dice = &shaky.dice;
     let mut calls = Vec::new();
     for _ in 0..CALLS {
         dice.rest(40).await;
@@ -485,6 +682,9 @@ async fn play(dice: Dice) {
             stage.exits(shaky.dice.run(), 7);
         }
     }
+    if !last {
+        return true;
+    }
     shaky.faults.store(0, Ordering::Relaxed);
     let ended = timeout(LONG, end_all(&stage, dice.percent(50))).await;
     assert!(ended.is_ok(), "runs are left");
@@ -492,7 +692,8 @@ async fn play(dice: Dice) {
         let answered = timeout(LONG, answered).await;
         answered.expect("every call is answered").unwrap();
     }
-    check(&stage, &told).await;
+    check(&stage, told).await;
+    true
 }
 
 /// The ends that clients were told.
@@ -611,6 +812,19 @@ async fn check(stage: &Stage, told: &Ends) {
         assert_eq!(heard.unwrap_or_else(|| outcome.clone()), outcome);
         assert_eq!(outcome.exit.is_some(), once.contains(&run), "{outcome:?}");
         let names = event_names(stage, run).await;
+        for once in [
+            "recorded",
+            "started",
+            "leader_exited",
+            "streams_closed",
+            "tree_empty",
+        ] {
+            let told = names.iter().filter(|name| *name == once).count();
+            assert!(told <= 1, "{once}: {names:?}");
+        }
+        let listed = outcome.certificate.steps.len();
+        let rounds = names.iter().filter(|name| *name == "signal_sent").count();
+        assert!(names.is_empty() || rounds == listed, "{names:?}");
         let ended = names.iter().filter(|name| *name == "ended").count();
         assert!(ended == 1 || names.is_empty(), "{names:?}");
         assert!(names.last().is_none_or(|last| last == "ended"), "{names:?}");

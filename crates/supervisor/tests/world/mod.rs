@@ -7,18 +7,19 @@
 
 use async_trait::async_trait;
 use kennel_lifecycle::{
-    CgroupIdentity, Deadline, Exit, Held, HostFacts, HostIdentity, KeeperEpoch, LeaderExit,
-    Leftover, Leftovers, LimitPowers, MemoryKills, NodeId, Outcome, PausePolicy, ProcessIdentity,
-    Proof, Resource, RowState, RunId, RunIdentity, RunKind, RunLimits, RunSpec, Signal,
-    StartFailure, StartStage, StopOrder, Stuck, StuckProcess, Timeouts, Timestamp, TreeVerdict,
+    CgroupIdentity, Deadline, Exit, Held, HeldPause, HostFacts, HostIdentity, KeeperEpoch,
+    LeaderExit, Leftover, Leftovers, LimitPowers, MemoryKills, NodeId, Outcome, PausePolicy,
+    Policy, ProcessIdentity, Proof, Resource, RowState, RunId, RunIdentity, RunKind, RunLimits,
+    RunSpec, Signal, StartFailure, StartStage, StopOrder, Stuck, StuckProcess, Timeouts, Timestamp,
+    TreeVerdict,
     ladder::StopPlan,
     recovery::{CgroupSeen, ExitRecord, Host, Observation, Seen},
 };
 use kennel_linux::{
     audit::{Described, Whose},
     client::{
-        ChildSpec, ClientError, Fact, Fate, Holds, KeeperEvent, KeeperHello, KeeperReport, Listing,
-        Look, Member, Prepared, Reaped, Recorded, SecondLook, Shot, ShotResult, Shots,
+        ChildSpec, ClientError, Fact, Fate, HeldRun, Holds, KeeperEvent, KeeperHello, KeeperReport,
+        Listing, Look, Member, Prepared, Reaped, Recorded, SecondLook, Shot, ShotResult, Shots,
         SignalResult, SignalTarget, Victim,
     },
 };
@@ -26,13 +27,17 @@ use kennel_store::{
     Closure, Desired, EpochRow, Inserted, ListFilter, NewRun, Opening, PageStart, RunRow, Store,
     StoreError, StoredState, Times,
 };
-use kennel_supervisor::{Kernel, KernelEvents, SpawnCall, Supervisor, SupervisorConfig};
+use kennel_supervisor::{BootError, Kernel, KernelEvents, SpawnCall, Supervisor, SupervisorConfig};
 use std::{
     collections::{BTreeMap, HashMap},
     io::{PipeWriter, Write},
+    os::fd::OwnedFd,
     path::PathBuf,
-    sync::{Arc, Mutex},
-    time::Duration,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicI64, Ordering},
+    },
+    time::{Duration, SystemTime, UNIX_EPOCH},
 };
 use tokio::{
     sync::{Notify, mpsc, watch},
@@ -71,15 +76,28 @@ pub struct Nature {
 }
 
 #[derive(Debug)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is one thing that the keeper knows"
+)]
 pub struct Child {
     nature: Nature,
     pub released: bool,
     pub alive: bool,
     /// The leader has ended, and somebody is left.
     pub rest: bool,
-    on_leader_exit: LeaderExit,
+    /// It is left alone for good.
+    kept: bool,
+    policy: Policy,
+    identity: RunIdentity,
+    held: Held,
+    pub pause: HeldPause,
     pipes: Option<(PipeWriter, PipeWriter)>,
-    stop_plans: Vec<StopPlan>,
+    /// The keeper's copies of what the server reads.
+    outputs: (OwnedFd, OwnedFd),
+    pub stop_plans: Vec<StopPlan>,
+    /// The server has acknowledged its outcome.
+    pub acknowledged: bool,
 }
 
 #[derive(Debug)]
@@ -101,13 +119,15 @@ pub struct KernelState {
     /// What an audit sees.
     pub look: Option<Look>,
     pub reaped: Vec<Victim>,
+    /// What has happened to runs that nobody has acknowledged.
+    facts: Vec<KeeperReport>,
 }
 
 /// The kernel.
 #[derive(Debug)]
 pub struct World {
     pub state: Mutex<KernelState>,
-    events: mpsc::UnboundedSender<KeeperEvent>,
+    events: Mutex<mpsc::UnboundedSender<KeeperEvent>>,
     pub store: Arc<MemoryStore>,
     /// Signals by name are not answered.
     pub signals_held: watch::Sender<bool>,
@@ -127,7 +147,7 @@ pub struct Stage {
     pub world: Arc<World>,
     pub supervisor: Supervisor,
     pub exit: JoinHandle<i32>,
-    pub data_dir: tempfile::TempDir,
+    pub data_dir: Arc<tempfile::TempDir>,
 }
 
 impl Stage {
@@ -152,7 +172,20 @@ impl Stage {
         events: impl KernelEvents + 'static,
         store: Arc<dyn Store>,
     ) -> Self {
-        let data_dir = tempfile::tempdir().unwrap();
+        let data_dir = Arc::new(tempfile::tempdir().unwrap());
+        let booted = Self::after(world, kernel, events, store, Vec::new(), data_dir).await;
+        booted.unwrap()
+    }
+
+    /// The same, with what an earlier one has left.
+    pub async fn after(
+        world: Arc<World>,
+        kernel: Arc<dyn Kernel>,
+        events: impl KernelEvents + 'static,
+        store: Arc<dyn Store>,
+        held: Vec<HeldRun>,
+        data_dir: Arc<tempfile::TempDir>,
+    ) -> Result<Self, BootError> {
         let config = SupervisorConfig {
             node: node(),
             node_name: "test".into(),
@@ -160,14 +193,14 @@ impl Stage {
             server_env: vec![("PATH".into(), "/bin:/usr/bin".into())],
             runs_max: 100,
         };
-        let booted = Supervisor::boot(config, kernel, events, hello(), store).await;
-        let (supervisor, exit) = booted.unwrap();
-        Self {
+        let booted = Supervisor::boot(config, kernel, events, hello(), held, store).await;
+        let (supervisor, exit) = booted?;
+        Ok(Self {
             world,
             supervisor,
             exit,
             data_dir,
-        }
+        })
     }
 
     pub fn kernel(&self) -> std::sync::MutexGuard<'_, KernelState> {
@@ -175,7 +208,8 @@ impl Stage {
     }
 
     pub fn tell(&self, event: KeeperEvent) {
-        self.world.events.send(event).unwrap();
+        let events = self.world.events.lock().unwrap();
+        events.send(event).unwrap();
     }
 
     /// The leader ends on its own, and so does its tree.
@@ -233,10 +267,11 @@ impl World {
             orphans_ended: Vec::new(),
             look: None,
             reaped: Vec::new(),
+            facts: Vec::new(),
         };
         let world = Self {
             state: Mutex::new(state),
-            events,
+            events: Mutex::new(events),
             store,
             signals_held: watch::Sender::new(false),
         };
@@ -247,10 +282,71 @@ impl World {
     pub fn report(&self, run: RunId, fact: Fact) {
         let report = KeeperReport {
             run,
-            at: Timestamp(1),
+            at: now(),
             fact,
         };
-        let _ = self.events.send(KeeperEvent::Report(report));
+        let told_again = match &report.fact {
+            Fact::PauseExpired => false,
+            Fact::SignalSent { signal, .. } => *signal == Signal::KILL,
+            _ => true,
+        };
+        if told_again {
+            self.state.lock().unwrap().facts.push(report.clone());
+        }
+        if report.fact == Fact::PauseExpired {
+            self.pauses(run, HeldPause::Expired);
+        }
+        let events = self.events.lock().unwrap();
+        let _ = events.send(KeeperEvent::Report(report));
+    }
+
+    pub fn has_members(&self, run: RunId) -> bool {
+        let state = self.state.lock().unwrap();
+        let child = state.children.get(&run);
+        child.is_some_and(|child| child.alive || child.rest)
+    }
+
+    pub fn pauses(&self, run: RunId, pause: HeldPause) {
+        if let Some(child) = self.state.lock().unwrap().children.get_mut(&run) {
+            child.pause = pause;
+        }
+    }
+
+    /// The server is dead: what is told from here on is told to the next one, and so is all that has happened and was
+    /// not acknowledged.
+    pub fn hand_over(&self) -> (Vec<HeldRun>, Tidings) {
+        let gated = |child: &Child| child.alive && !child.released;
+        let at_gates: Vec<RunId> = {
+            let state = self.state.lock().unwrap();
+            let children = state.children.iter();
+            let gated = children.filter(|(_, child)| gated(child));
+            gated.map(|(run, _)| *run).collect()
+        };
+        for run in at_gates {
+            self.dies_at_gate(run);
+        }
+        let (events, tidings) = mpsc::unbounded_channel();
+        let state = self.state.lock().unwrap();
+        for report in &state.facts {
+            events.send(KeeperEvent::Report(report.clone())).unwrap();
+        }
+        *self.events.lock().unwrap() = events;
+        let children = state.children.iter();
+        let held = children.filter(|(_, child)| !child.acknowledged);
+        let held = held.map(|(run, child)| HeldRun {
+            run: *run,
+            identity: child.identity.clone(),
+            held: child.held.clone(),
+            policy: child.policy.clone(),
+            released: child.released,
+            pause: child.pause,
+            stopping: !child.stop_plans.is_empty(),
+            outputs: Some((
+                child.outputs.0.try_clone().unwrap(),
+                child.outputs.1.try_clone().unwrap(),
+            )),
+        });
+        (held.collect(), Tidings(tidings))
     }
 
     /// The command has run for as long as it may, and nobody has stopped it yet: the keeper climbs by itself.
@@ -315,7 +411,8 @@ impl World {
         };
         child.alive = false;
         let by_itself = child.stop_plans.is_empty();
-        if child.nature.leaves_rest && by_itself && child.on_leader_exit != LeaderExit::Stop {
+        if child.nature.leaves_rest && by_itself && child.policy.on_leader_exit != LeaderExit::Stop
+        {
             child.rest = true;
             if let Some((stdout, _)) = &mut child.pipes {
                 stdout.write_all(&child.nature.last_words).unwrap();
@@ -377,7 +474,7 @@ impl Kernel for World {
         assert!(!living, "two children for one run");
         let (stdout, stdout_writer) = std::io::pipe().unwrap();
         let (stderr, stderr_writer) = std::io::pipe().unwrap();
-        let stderr = if nature.unreadable {
+        let stderr: OwnedFd = if nature.unreadable {
             tempfile::tempfile().unwrap().into()
         } else {
             stderr.into()
@@ -387,19 +484,30 @@ impl Kernel for World {
         if let Some(wanted) = spec.min_containment.filter(|least| held.by < *least) {
             return Err(ClientError::TooWeak { wanted, held });
         }
+        let stdout = OwnedFd::from(stdout);
+        let number = 101 + i32::try_from(state.children.len()).unwrap();
+        let identity = identity(number);
         let child = Child {
             nature,
             released: false,
             alive: true,
             rest: false,
-            on_leader_exit: spec.policy.on_leader_exit,
+            kept: false,
+            policy: spec.policy.clone(),
+            identity: identity.clone(),
+            held: held.clone(),
+            pause: HeldPause::None,
             pipes: Some((stdout_writer, stderr_writer)),
+            outputs: (stdout.try_clone().unwrap(), stderr.try_clone().unwrap()),
             stop_plans: Vec::new(),
+            acknowledged: false,
         };
+        // What the one before of this id was is nobody's business any more.
+        state.facts.retain(|report| report.run != run);
         state.children.insert(run, child);
         Ok(Prepared {
-            identity: identity(100 + i32::try_from(state.children.len()).unwrap()),
-            stdout: stdout.into(),
+            identity,
+            stdout,
             stderr,
             held,
         })
@@ -477,13 +585,13 @@ impl Kernel for World {
     }
 
     fn keep_rest(&self, run: RunId) {
-        let state = self.state.lock().unwrap();
-        let child = state.children.get(&run).unwrap();
+        let mut state = self.state.lock().unwrap();
+        let child = state.children.get_mut(&run).unwrap();
         assert!(
             child.stop_plans.is_empty(),
             "kept while a stop is on its way"
         );
-        let kept = child.rest;
+        let kept = child.rest && !std::mem::replace(&mut child.kept, true);
         drop(state);
         if kept {
             self.report(run, Fact::TreeEnded(TreeVerdict::Kept(daemon())));
@@ -540,16 +648,23 @@ impl Kernel for World {
         })
     }
 
-    async fn pause(&self, _: RunId) -> Result<SignalResult, ClientError> {
+    async fn pause(&self, run: RunId) -> Result<SignalResult, ClientError> {
+        self.pauses(run, HeldPause::Stopped);
         Ok(SignalResult::Done)
     }
 
-    async fn resume(&self, _: RunId) -> Result<SignalResult, ClientError> {
+    async fn resume(&self, run: RunId) -> Result<SignalResult, ClientError> {
+        self.pauses(run, HeldPause::None);
         Ok(SignalResult::Done)
     }
 
     fn acknowledge(&self, run: RunId) {
-        self.state.lock().unwrap().acknowledged.push(run);
+        let mut state = self.state.lock().unwrap();
+        state.acknowledged.push(run);
+        state.facts.retain(|report| report.run != run);
+        if let Some(child) = state.children.get_mut(&run) {
+            child.acknowledged = true;
+        }
     }
 
     async fn observe(&self, recorded: &Recorded) -> Result<Observation, ClientError> {
@@ -645,6 +760,7 @@ pub struct MemoryStore {
     weather: Mutex<Weather>,
     pub closed: Mutex<Vec<(RunId, Outcome)>>,
     changed: Notify,
+    generation: AtomicI64,
     gate: watch::Sender<bool>,
 }
 
@@ -680,6 +796,14 @@ impl MemoryStore {
         }
     }
 
+    /// Only what names the present generation is written.
+    fn present(&self, run: RunId, generation: i64) -> Result<(), StoreError> {
+        if generation == self.generation.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        Err(StoreError::Fenced(run))
+    }
+
     fn put(&self, new: &NewRun) -> Inserted {
         let mut rows = self.rows.lock().unwrap();
         if let Some(row) = rows.get(&new.run) {
@@ -693,7 +817,12 @@ impl MemoryStore {
 #[async_trait]
 impl Store for MemoryStore {
     async fn open_node(&self, _: &Opening) -> Result<i64, StoreError> {
-        Ok(1)
+        let generation = self.generation.fetch_add(1, Ordering::Relaxed) + 1;
+        let mut rows = self.rows.lock().unwrap();
+        for row in rows.values_mut().filter(|row| row.outcome.is_none()) {
+            row.new.generation = generation;
+        }
+        Ok(generation)
     }
 
     async fn open_epochs(&self, _: NodeId) -> Result<Vec<EpochRow>, StoreError> {
@@ -704,6 +833,7 @@ impl Store for MemoryStore {
         let mut gate = self.gate.subscribe();
         let _ = gate.wait_for(|held| !held).await;
         self.check()?;
+        self.present(new.run, new.generation)?;
         let weather = *self.weather.lock().unwrap();
         if let Weather::InsertUnknown { written } = weather {
             if written {
@@ -717,11 +847,12 @@ impl Store for MemoryStore {
     async fn record_stop(
         &self,
         run: RunId,
-        _: i64,
+        generation: i64,
         order: &StopOrder,
         deadline: Timestamp,
     ) -> Result<(), StoreError> {
         self.check()?;
+        self.present(run, generation)?;
         let mut rows = self.rows.lock().unwrap();
         let row = rows.get_mut(&run).filter(|row| row.outcome.is_none());
         let row = row.ok_or(StoreError::Fenced(run))?;
@@ -743,11 +874,12 @@ impl Store for MemoryStore {
     async fn record_state(
         &self,
         run: RunId,
-        _: i64,
+        generation: i64,
         state: RowState,
         started: Option<Timestamp>,
     ) -> Result<(), StoreError> {
         self.check()?;
+        self.present(run, generation)?;
         if *self.weather.lock().unwrap() == Weather::StatesHang {
             return std::future::pending().await;
         }
@@ -768,6 +900,7 @@ impl Store for MemoryStore {
         if *self.weather.lock().unwrap() == Weather::Superseded {
             return Err(StoreError::Fenced(new.run));
         }
+        self.present(new.run, new.generation)?;
         self.put(new);
         let mut rows = self.rows.lock().unwrap();
         let row = rows.get_mut(&new.run).unwrap();
@@ -847,6 +980,11 @@ impl Store for MemoryStore {
     fn describe(&self) -> String {
         "memory".into()
     }
+}
+
+fn now() -> Timestamp {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    Timestamp(i64::try_from(since.as_micros()).unwrap())
 }
 
 pub fn open_row(new: NewRun) -> RunRow {

@@ -1,0 +1,162 @@
+//! What a run's journal tells of it, for whoever goes on with the run.
+
+use crate::{LifecycleEvent, event::KERNEL_KILLED};
+use kennel_journal::{Entry, Kind};
+use kennel_lifecycle::{
+    Announced, Deadline, Exit, PauseWord, ResumeReason, Signal, StopOrder, StopReason, StreamsEnd,
+    Stuck, StuckProcess, Timestamp, limits,
+};
+use kennel_store::Times;
+use std::time::Duration;
+
+/// A journal, looked through.
+#[derive(Debug, Default)]
+pub(crate) struct Past {
+    pub(crate) announced: Announced,
+    /// Stations that were told.
+    pub(crate) times: Times,
+    /// When pauses began (`true`) and ended.
+    pub(crate) pauses: Vec<(Timestamp, bool)>,
+    /// Lines about signals, as far as the keeper tells of them again: the first rounds and the last one, and the last
+    /// SIGKILL that was asked for.
+    steps: Vec<Line>,
+    last_step: Option<Line>,
+    last_kill: Option<Line>,
+}
+
+/// A line with its time.
+type Line = (Timestamp, Vec<u8>);
+
+impl Past {
+    /// Looks through the facts of a journal.
+    pub(crate) fn of(facts: &[Entry]) -> Self {
+        let mut past = Self::default();
+        for entry in facts.iter().filter(|entry| entry.kind == Kind::Lifecycle) {
+            // A line that cannot be read says nothing; readers are told so when they come to it.
+            if let Ok(line) = serde_json::from_slice(&entry.data) {
+                past.note(line, entry);
+            }
+        }
+        past
+    }
+
+    fn note(&mut self, line: LifecycleEvent, entry: &Entry) {
+        let told = &mut self.announced;
+        match line {
+            LifecycleEvent::Recorded { .. } => told.recorded = true,
+            LifecycleEvent::Started => {
+                told.started = true;
+                self.times.started = Some(entry.at);
+            }
+            LifecycleEvent::Paused => {
+                told.pause = PauseWord::Paused;
+                self.pauses.push((entry.at, true));
+            }
+            LifecycleEvent::Resumed { reason } => {
+                told.pause = PauseWord::Resumed(match reason.as_str() {
+                    "max_pause" => ResumeReason::MaxPause,
+                    _ => ResumeReason::Asked,
+                });
+                self.pauses.push((entry.at, false));
+            }
+            LifecycleEvent::Stopping {
+                reason,
+                by,
+                request_id,
+                grace_us,
+                deadline_us,
+            } => {
+                let reason = stop_reason(&reason, by, request_id);
+                let grace = Duration::from_micros(grace_us);
+                let order = StopOrder { reason, grace };
+                told.stopping.get_or_insert((order, Timestamp(deadline_us)));
+            }
+            LifecycleEvent::SignalSent { went, signal, .. } => {
+                let line = (entry.at, entry.data.clone());
+                if went.is_none() {
+                    if signal == Signal::KILL.to_string() {
+                        self.last_kill = Some(line);
+                    }
+                    return;
+                }
+                told.steps = told.steps.saturating_add(1);
+                if self.steps.len() < limits::STEPS_TOLD_MAX {
+                    self.steps.push(line);
+                } else {
+                    self.last_step = Some(line);
+                }
+            }
+            LifecycleEvent::LeaderExited {
+                code,
+                signal,
+                core_dumped,
+            } => {
+                told.leader = Some(exit(code, signal, core_dumped));
+                self.times.leader_exited = Some(entry.at);
+            }
+            LifecycleEvent::StreamsClosed { how } => {
+                told.streams = Some(match how.as_str() {
+                    "eof" => StreamsEnd::Eof,
+                    "cut" => StreamsEnd::Cut,
+                    _ => StreamsEnd::Lost,
+                });
+                self.times.streams_closed = Some(entry.at);
+            }
+            LifecycleEvent::Stuck {
+                processes,
+                unlisted,
+            } => {
+                let process = |(pid, start_ticks, state, why)| StuckProcess {
+                    pid,
+                    start_ticks,
+                    state,
+                    why,
+                };
+                told.stuck = Some(Stuck {
+                    processes: processes.into_iter().map(process).collect(),
+                    unlisted,
+                });
+            }
+            LifecycleEvent::TreeEmpty { verdict, .. } => {
+                told.tree = true;
+                if verdict == "empty" {
+                    self.times.tree_empty = Some(entry.at);
+                }
+            }
+            LifecycleEvent::Warning { message } => {
+                told.memory_kills |= message.starts_with(KERNEL_KILLED);
+            }
+            LifecycleEvent::Ended { .. } => told.ended = true,
+        }
+    }
+
+    /// Whether a line about a signal is there already.
+    pub(crate) fn has_signal(&self, at: Timestamp, line: &[u8]) -> bool {
+        let last = self.last_step.iter().chain(&self.last_kill);
+        let mut lines = self.steps.iter().chain(last);
+        lines.any(|(seen, told)| *seen == at && told == line)
+    }
+}
+
+fn stop_reason(reason: &str, by: Option<String>, request_id: Option<String>) -> StopReason {
+    match reason {
+        "max_runtime" => StopReason::DeadlineExceeded(Deadline::MaxRuntime),
+        "max_pause" => StopReason::DeadlineExceeded(Deadline::MaxPause),
+        "server_shutdown" => StopReason::ServerShutdown,
+        _ => StopReason::Abort {
+            by: by.unwrap_or_default(),
+            request_id,
+        },
+    }
+}
+
+fn exit(code: Option<i32>, signal: Option<i32>, core_dumped: bool) -> Exit {
+    match (code, signal.and_then(Signal::from_number)) {
+        (Some(code), _) => Exit::Code(code),
+        (None, Some(signal)) => Exit::Signal {
+            signal,
+            core_dumped,
+        },
+        (None, None) => Exit::Unknown,
+    }
+}

@@ -1,0 +1,377 @@
+//! A server dies, and the next one goes on with what the keeper holds. Each life of it is a runtime of its own.
+
+use crate::{
+    abort, event_names,
+    world::{Nature, Stage, Temper, Weather, World, call},
+};
+use kennel_lifecycle::{EndReason, Exit, RunId, RunState};
+use kennel_linux::client::KeeperEvent;
+use kennel_store::Desired;
+use kennel_supervisor::{AbortCall, AbortWait, CallError, Condition, Payload, Position};
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+fn run_id() -> RunId {
+    RunId::from_u128(7)
+}
+
+/// What outlives a server.
+struct Lives {
+    world: Arc<World>,
+    data_dir: Arc<tempfile::TempDir>,
+}
+
+impl Lives {
+    fn of(nature: Nature) -> Self {
+        let (world, _) = World::new(nature, Vec::new(), HashMap::new());
+        let data_dir = Arc::new(tempfile::tempdir().unwrap());
+        Self { world, data_dir }
+    }
+
+    /// A server from its first breath until `life` is over; then it is gone in the middle of whatever it does.
+    fn live<T>(&self, life: impl AsyncFnOnce(&Stage) -> T) -> T {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            let (held, tidings) = self.world.hand_over();
+            let (kernel, store) = (Arc::clone(&self.world), Arc::clone(&self.world.store));
+            let (world, data_dir) = (Arc::clone(&self.world), Arc::clone(&self.data_dir));
+            let stage = Stage::after(world, kernel, tidings, store, held, data_dir).await;
+            life(&stage.unwrap()).await
+        })
+    }
+
+    fn begin(&self) {
+        self.live(async |stage| {
+            stage.supervisor.spawn(call(Some(run_id()))).await.unwrap();
+        });
+    }
+}
+
+#[test]
+fn a_run_goes_on_and_ends_with_its_own_code_and_all_its_output() {
+    let lives = Lives::of(Nature {
+        output: b"before ".to_vec(),
+        last_words: b"after".to_vec(),
+        ..Nature::default()
+    });
+    lives.begin();
+    lives.live(async |stage| {
+        let view = stage.supervisor.get(run_id()).await.unwrap();
+        assert_eq!(view.state, RunState::Running);
+        assert!(view.times.started.is_some());
+        // The same call again is the same run.
+        let again = stage.supervisor.spawn(call(Some(run_id()))).await.unwrap();
+        assert!(again.existing);
+        stage.exits(run_id(), 3);
+        let waited = stage
+            .supervisor
+            .wait(run_id(), Condition::Ended)
+            .await
+            .unwrap();
+        assert_eq!(waited.run.exit, Some(Exit::Code(3)));
+        let outcome = waited.run.outcome.unwrap();
+        assert_eq!(outcome.reason, EndReason::Exited);
+        let names = event_names(stage, run_id()).await;
+        let lifecycle: Vec<_> = names.iter().filter(|name| *name != "output").collect();
+        let all = [
+            "recorded",
+            "started",
+            "leader_exited",
+            "streams_closed",
+            "tree_empty",
+            "ended",
+        ];
+        assert_eq!(lifecycle.len(), all.len(), "{names:?}");
+        assert!(all.iter().all(|name| names.iter().any(|n| n == name)));
+        assert_eq!(output(stage).await, b"before after");
+    });
+    assert_eq!(lives.world.state.lock().unwrap().executed, [run_id()]);
+}
+
+#[test]
+fn a_run_that_ended_while_there_was_no_server_has_its_exit_code() {
+    let lives = Lives::of(Nature::default());
+    lives.begin();
+    lives.world.end(run_id(), Exit::Code(9));
+    lives.live(async |stage| {
+        let waited = stage
+            .supervisor
+            .wait(run_id(), Condition::Ended)
+            .await
+            .unwrap();
+        assert_eq!(waited.run.exit, Some(Exit::Code(9)));
+        assert_eq!(waited.run.state, RunState::Failed);
+    });
+}
+
+#[test]
+fn a_pause_holds_and_is_resumed_by_the_next_server() {
+    let lives = Lives::of(Nature::default());
+    lives.live(async |stage| {
+        stage.supervisor.spawn(call(Some(run_id()))).await.unwrap();
+        stage.supervisor.pause(run_id()).await.unwrap();
+    });
+    lives.live(async |stage| {
+        let view = stage.supervisor.get(run_id()).await.unwrap();
+        assert_eq!(view.state, RunState::Paused);
+        let view = stage.supervisor.resume(run_id()).await.unwrap();
+        assert_eq!(view.state, RunState::Running);
+        stage.exits(run_id(), 0);
+        stage
+            .supervisor
+            .wait(run_id(), Condition::Ended)
+            .await
+            .unwrap();
+        let names = event_names(stage, run_id()).await;
+        for once in ["paused", "resumed"] {
+            assert_eq!(names.iter().filter(|name| *name == once).count(), 1);
+        }
+    });
+}
+
+#[test]
+fn who_asked_for_a_stop_is_not_forgotten_and_its_deadline_stands() {
+    let lives = Lives::of(Nature {
+        temper: Temper::Ignores,
+        ..Nature::default()
+    });
+    let deadline = lives.live(async |stage| {
+        stage.supervisor.spawn(call(Some(run_id()))).await.unwrap();
+        let stop = AbortCall {
+            wait: AbortWait::None,
+            grace: Some(Duration::from_mins(1)),
+            by: "uid:7".into(),
+            request_id: Some("r".into()),
+            ..abort(run_id())
+        };
+        let view = stage.supervisor.abort(stop).await.unwrap();
+        view.stop_deadline.unwrap()
+    });
+    lives.live(async |stage| {
+        let view = stage.supervisor.get(run_id()).await.unwrap();
+        assert_eq!(view.state, RunState::Stopping);
+        assert_eq!(view.stop_deadline, Some(deadline));
+        let at_once = AbortCall {
+            grace: Some(Duration::ZERO),
+            ..abort(run_id())
+        };
+        let view = stage.supervisor.abort(at_once).await.unwrap();
+        let by = EndReason::Aborted {
+            by: "uid:7".into(),
+            request_id: Some("r".into()),
+        };
+        assert_eq!(view.outcome.unwrap().reason, by);
+        let names = event_names(stage, run_id()).await;
+        assert_eq!(names.iter().filter(|n| *n == "stopping").count(), 1);
+    });
+}
+
+#[test]
+fn a_row_that_the_store_has_lost_is_written_again_and_the_run_goes_on() {
+    let lives = Lives::of(Nature::default());
+    lives.begin();
+    let row = lives
+        .world
+        .store
+        .rows
+        .lock()
+        .unwrap()
+        .remove(&run_id())
+        .unwrap();
+    lives.live(async |stage| {
+        let mut again = stage.world.store.row(run_id()).unwrap().new;
+        again.generation = row.new.generation;
+        assert_eq!(again, row.new);
+        stage.exits(run_id(), 3);
+        let waited = stage
+            .supervisor
+            .wait(run_id(), Condition::Ended)
+            .await
+            .unwrap();
+        assert_eq!(waited.run.exit, Some(Exit::Code(3)));
+    });
+    let copy = lives
+        .data_dir
+        .path()
+        .join("runs")
+        .join(run_id().to_string());
+    assert!(!copy.join("record").exists(), "it is needed no more");
+}
+
+#[test]
+fn a_run_of_which_nothing_is_known_is_left_alone() {
+    let lives = Lives::of(Nature::default());
+    lives.begin();
+    lives.world.store.rows.lock().unwrap().remove(&run_id());
+    let dir = lives
+        .data_dir
+        .path()
+        .join("runs")
+        .join(run_id().to_string());
+    std::fs::remove_file(dir.join("record")).unwrap();
+    lives.live(async |stage| {
+        let unknown = stage.supervisor.get(run_id()).await;
+        assert!(matches!(unknown, Err(CallError::RunNotFound(_))));
+        assert!(stage.is_alive(run_id()) && stage.plans(run_id()).is_empty());
+        stage.exits(run_id(), 0);
+        // Whatever is told of it has been heard when a later run has ended.
+        let other = stage.supervisor.spawn(call(None)).await.unwrap().run.run;
+        stage.exits(other, 0);
+        stage
+            .supervisor
+            .wait(other, Condition::Ended)
+            .await
+            .unwrap();
+        assert!(!stage.kernel().acknowledged.contains(&run_id()));
+    });
+}
+
+#[test]
+fn a_child_at_its_gate_has_never_run_and_its_spawn_may_be_made_again() {
+    for recorded in [false, true] {
+        let lives = Lives::of(Nature::default());
+        lives.live(async |stage| {
+            stage.world.store.hold_inserts();
+            let supervisor = stage.supervisor.clone();
+            tokio::spawn(async move { supervisor.spawn(call(Some(run_id()))).await });
+            while !stage.is_alive(run_id()) {
+                tokio::task::yield_now().await;
+            }
+        });
+        lives.world.store.let_inserts_go();
+        if recorded {
+            let (held, _) = lives.world.hand_over();
+            let mut new = crate::world::new_run(run_id());
+            new.identity = Some(held[0].identity.clone());
+            let row = crate::world::open_row(new);
+            lives.world.store.rows.lock().unwrap().insert(run_id(), row);
+        }
+        lives.live(async |stage| {
+            let again = stage.supervisor.spawn(call(Some(run_id()))).await;
+            let executed = stage.kernel().executed.clone();
+            if recorded {
+                assert!(
+                    matches!(again, Err(CallError::SpawnFailed { .. })),
+                    "{again:?}"
+                );
+                assert!(executed.is_empty());
+                let row = stage.world.store.row(run_id()).unwrap();
+                assert_eq!(row.outcome.unwrap().exit, None);
+            } else {
+                assert!(!again.unwrap().existing);
+                assert_eq!(executed, [run_id()]);
+            }
+        });
+    }
+}
+
+#[test]
+fn an_outcome_that_was_written_and_not_acknowledged_is_told_and_acknowledged() {
+    let lives = Lives::of(Nature::default());
+    lives.begin();
+    lives.live(async |stage| {
+        stage.exits(run_id(), 4);
+        stage
+            .supervisor
+            .wait(run_id(), Condition::Ended)
+            .await
+            .unwrap();
+    });
+    // As if the server had died between the row and its last words.
+    {
+        let mut state = lives.world.state.lock().unwrap();
+        state.acknowledged.clear();
+        state.children.get_mut(&run_id()).unwrap().acknowledged = false;
+    }
+    let dir = lives
+        .data_dir
+        .path()
+        .join("runs")
+        .join(run_id().to_string());
+    let index = std::fs::OpenOptions::new()
+        .write(true)
+        .open(dir.join("index"))
+        .unwrap();
+    let len = index.metadata().unwrap().len();
+    index.set_len(len - 36).unwrap();
+    lives.live(async |stage| {
+        while stage.kernel().acknowledged.is_empty() {
+            tokio::task::yield_now().await;
+        }
+        let names = event_names(stage, run_id()).await;
+        assert_eq!(names.iter().filter(|n| *n == "ended").count(), 1);
+        assert_eq!(names.last().map(String::as_str), Some("ended"));
+    });
+}
+
+#[test]
+fn a_stop_whose_record_the_store_never_took_is_gone_on_with() {
+    let lives = Lives::of(Nature {
+        temper: Temper::Ignores,
+        ..Nature::default()
+    });
+    lives.live(async |stage| {
+        stage.supervisor.spawn(call(Some(run_id()))).await.unwrap();
+        stage.world.store.set(Weather::Away);
+        let supervisor = stage.supervisor.clone();
+        tokio::spawn(async move { supervisor.abort(abort(run_id())).await });
+        while stage.plans(run_id()).is_empty() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    });
+    lives.world.store.set(Weather::Fair);
+    lives.live(async |stage| {
+        while stage.plans(run_id()).len() < 2 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        let row = stage.world.store.row(run_id()).unwrap();
+        assert_eq!(row.desired, Desired::Stop);
+        stage.world.end(run_id(), Exit::Code(0));
+        let waited = stage
+            .supervisor
+            .wait(run_id(), Condition::Ended)
+            .await
+            .unwrap();
+        assert_eq!(waited.run.state, RunState::Cancelled);
+    });
+}
+
+#[test]
+fn a_shutdown_after_a_restart_ends_all_in_order() {
+    let lives = Lives::of(Nature::default());
+    let runs = [1, 2, 3].map(RunId::from_u128);
+    lives.live(async |stage| {
+        for run in runs {
+            stage.supervisor.spawn(call(Some(run))).await.unwrap();
+        }
+    });
+    lives.live(async |stage| {
+        stage.tell(KeeperEvent::Shutdown);
+        while runs.iter().any(|run| {
+            let row = stage.world.store.row(*run).unwrap();
+            row.outcome.is_none()
+        }) {
+            tokio::task::yield_now().await;
+        }
+        for run in runs {
+            let outcome = stage.world.store.row(run).unwrap().outcome.unwrap();
+            assert_eq!(outcome.reason, EndReason::ServerShutdown);
+        }
+    });
+}
+
+async fn output(stage: &Stage) -> Vec<u8> {
+    let events = stage.supervisor.events(run_id(), Position::Beginning).await;
+    let mut events = events.unwrap().1;
+    let mut bytes = Vec::new();
+    while let Some(batch) = events.next(1 << 20).await.unwrap() {
+        for event in batch {
+            if let Payload::Output { data, .. } = event.payload {
+                bytes.extend(data);
+            }
+        }
+    }
+    bytes
+}
