@@ -24,6 +24,7 @@ use std::{
     thread,
     time::Duration,
 };
+use tonic_types::StatusExt as _;
 
 with_and_without_cgroup!(
     a_run_that_sigkill_does_not_end_is_not_over,
@@ -134,6 +135,14 @@ async fn a_process_that_the_kernel_does_not_let_us_kill_is_watched_over_a_crash(
         (is_root && proc.cmdline().contains(&"300".to_owned())).then_some(proc)
     })
     .await;
+    // Nor are we let stop it.
+    let refused = client.pause(&run.run_id).await;
+    let details = refused.expect_err("it goes on").get_error_details();
+    let metadata = &details.error_info().expect("an ErrorInfo").metadata;
+    assert_eq!(metadata["pids"], leader.pid.to_string());
+    let why = format!("{}: SIGSTOP is refused", leader.pid);
+    assert!(metadata["why"].starts_with(&why), "{metadata:?}");
+    assert!(metadata["why"].ends_with("uid 0"), "{metadata:?}");
     let asked = client.abort_with(&run.run_id, None, AbortWait::None).await;
     must("abort", asked);
     let told = told_stuck(&mut client, &run.run_id).await;

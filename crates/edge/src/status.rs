@@ -5,7 +5,7 @@ use crate::{
     reason::{DOMAIN, Reason},
 };
 use kennel_lifecycle::{Missing, Refusal, RunId, RunState, StartFailure, StartStage, Violation};
-use kennel_supervisor::CallError;
+use kennel_supervisor::{CallError, Unstopped};
 use std::{collections::HashMap, io, time::Duration};
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, FieldViolation, PreconditionViolation, QuotaViolation, StatusExt};
@@ -247,7 +247,7 @@ pub(crate) fn of(error: &CallError) -> Status {
         .status(),
         CallError::Draining => draining(),
         CallError::NoTerminal { run } => precondition(Reason::NoTerminal, *run, "RUN_TERMINAL"),
-        CallError::NotPaused { run, pids } => not_paused(*run, pids, text),
+        CallError::NotPaused { run, moving } => not_paused(*run, moving, text),
         CallError::SignalFailed { run, errno } => Fault::new(
             Code::Internal,
             Reason::SignalFailed,
@@ -424,9 +424,14 @@ fn used_up(what: &str, message: String, facts: Facts) -> Status {
     fault.status()
 }
 
-fn not_paused(run: RunId, pids: &[i32], text: String) -> Status {
-    let pids: Vec<String> = pids.iter().map(ToString::to_string).collect();
+fn not_paused(run: RunId, moving: &[Unstopped], text: String) -> Status {
+    let pids: Vec<String> = moving.iter().map(|one| one.pid.to_string()).collect();
+    let known = moving.iter().filter(|one| !one.why.is_empty());
+    let why: Vec<String> = known
+        .map(|Unstopped { pid, why }| format!("{pid}: {why}"))
+        .collect();
     let facts = Facts::run(run).with("pids", pids.join(","));
+    let facts = facts.with("why", why.join("; "));
     Fault::new(Code::FailedPrecondition, Reason::PausePartial, text, facts)
         .precondition("TASKS_STOPPED", run.to_string())
         .status()

@@ -122,11 +122,20 @@ pub enum SignalResult {
     /// Nobody is left to signal.
     Gone,
     /// Not every task was seen stopped in time; what had been stopped goes on.
-    Partial(Vec<i32>),
+    Partial(Vec<Unstopped>),
     /// The call failed with this errno(3).
     Failed(i32),
     /// The keeper holds no such run.
     UnknownRun,
+}
+
+/// A process that a pause did not stop.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unstopped {
+    /// Process id.
+    pub pid: i32,
+    /// Why not, in one plain sentence; empty where there are too many to look at each.
+    pub why: String,
 }
 
 /// What the keeper and its host are; sent once, at the start.

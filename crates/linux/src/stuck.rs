@@ -53,28 +53,30 @@ pub(crate) fn judge(pid: i32, before: &Stat, sent: Sent) -> Option<StuckProcess>
 
 fn why(pid: i32, after: &Stat, sent: Sent) -> Option<String> {
     Some(match sent {
-        Sent::Failed(errno) => {
-            let uid = procfs::status(pid, "Uid:").unwrap_or_default();
-            let uid = uid
-                .split_ascii_whitespace()
-                .next()
-                .unwrap_or("?")
-                .to_owned();
-            let desc = Errno::from_raw(errno).desc();
-            format!("SIGKILL is refused ({desc}): it runs as uid {uid}")
-        }
+        Sent::Failed(errno) => refused(pid, Signal::KILL, errno),
         Sent::Done | Sent::Gone if after.is_dead() => held_when_dead(pid)?,
-        Sent::Done | Sent::Gone if after.state == b'D' => {
-            let at = fs::read_to_string(format!("/proc/{pid}/wchan")).unwrap_or_default();
-            let at = match at.trim() {
-                "" | "0" => String::new(),
-                at => format!(", in {at}"),
-            };
-            format!("it waits in the kernel where no signal reaches it{at}")
-        }
+        Sent::Done | Sent::Gone if after.state == b'D' => out_of_reach(pid),
         Sent::Done => "SIGKILL was delivered, and it has not ended yet".to_owned(),
         Sent::Gone => return None,
     })
+}
+
+/// Of one to whom a signal may not be sent.
+pub(crate) fn refused(pid: i32, signal: Signal, errno: i32) -> String {
+    let uid = procfs::status(pid, "Uid:").unwrap_or_default();
+    let uid = uid.split_ascii_whitespace().next().unwrap_or("?");
+    let desc = Errno::from_raw(errno).desc();
+    format!("{signal} is refused ({desc}): it runs as uid {uid}")
+}
+
+/// Of one in state `D`.
+pub(crate) fn out_of_reach(pid: i32) -> String {
+    let at = fs::read_to_string(format!("/proc/{pid}/wchan")).unwrap_or_default();
+    let at = match at.trim() {
+        "" | "0" => String::new(),
+        at => format!(", in {at}"),
+    };
+    format!("it waits in the kernel where no signal reaches it{at}")
 }
 
 /// What keeps a dead process from being reaped; `None`: nothing that can be seen.

@@ -4,7 +4,7 @@ use kennel_lifecycle::{
     Containment, Exit, Held, Leftover, Leftovers, Missing, NodeId, Outcome, Refusal, RunId,
     RunKind, RunSpec, RunState, Signal, StartFailure, Stuck, Timestamp,
 };
-use kennel_linux::client::{Shots, SignalTarget};
+use kennel_linux::client::{Shots, SignalTarget, Unstopped};
 use kennel_store::Desired;
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
@@ -454,8 +454,8 @@ pub enum CallError {
     NotPaused {
         /// Which run.
         run: RunId,
-        /// Who did not stop.
-        pids: Vec<i32>,
+        /// Who did not stop, and why.
+        moving: Vec<Unstopped>,
     },
     /// The spec asks for what this host or this server's rights do not allow.
     #[error("this server cannot do this here: {}", .0.first().map_or("", |m| m.capability.as_str()))]

@@ -69,11 +69,11 @@ impl Supervisor {
         let (view, result) = self.ask(run, Order::Pause).await?;
         match result {
             SignalResult::Done => Ok(view),
-            SignalResult::Partial(pids) => Err(CallError::NotPaused { run, pids }),
+            SignalResult::Partial(moving) => Err(CallError::NotPaused { run, moving }),
             SignalResult::Failed(errno) => Err(CallError::SignalFailed { run, errno }),
             SignalResult::Gone | SignalResult::UnknownRun => Err(CallError::NotPaused {
                 run,
-                pids: Vec::new(),
+                moving: Vec::new(),
             }),
         }
     }

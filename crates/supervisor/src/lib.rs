@@ -37,7 +37,7 @@ pub use tracker::SupervisorConfig;
 pub use kennel_linux::audit::Described;
 pub use kennel_linux::client::{
     Capability, CapabilityName, Fate, Holds, Listing, Member, Shot, ShotResult, Shots,
-    SignalTarget, SocketSeen,
+    SignalTarget, SocketSeen, Unstopped,
 };
 pub use kennel_store::{Desired, ListFilter, PageStart, Times};
 

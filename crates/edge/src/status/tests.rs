@@ -84,11 +84,20 @@ fn of_a_state() -> Vec<Row> {
         (
             CallError::NotPaused {
                 run,
-                pids: vec![3, 4],
+                moving: [(3, "it waits"), (4, "it is refused"), (5, "")]
+                    .map(|(pid, why)| Unstopped {
+                        pid,
+                        why: why.to_owned(),
+                    })
+                    .to_vec(),
             },
             Code::FailedPrecondition,
             Reason::PausePartial,
-            vec![id.clone(), fact("pids", "3,4")],
+            vec![
+                id.clone(),
+                fact("pids", "3,4,5"),
+                fact("why", "3: it waits; 4: it is refused"),
+            ],
         ),
         (
             CallError::NoTerminal { run },

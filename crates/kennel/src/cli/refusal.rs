@@ -64,7 +64,11 @@ fn hint(reason: &str, facts: &BTreeMap<String, String>) -> Option<String> {
         "QUOTA_EXCEEDED" => {
             "end some runs, or raise the server's limits (kennel status shows them)".to_owned()
         }
-        "PAUSE_PARTIAL" => format!("these processes did not stop: {}", fact("pids")?),
+        "PAUSE_PARTIAL" => {
+            let why = fact("why").filter(|why| !why.is_empty());
+            let why = why.map(|why| format!(" ({why})")).unwrap_or_default();
+            format!("these processes did not stop: {}{why}", fact("pids")?)
+        }
         _ => return None,
     };
     Some(hint)

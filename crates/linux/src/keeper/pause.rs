@@ -5,8 +5,8 @@ use crate::{
     client::HeldPause,
     held::{self, HELD_MAX, Held, HeldProcess},
     pidfd::Sent,
-    procfs::Stat,
-    tasks,
+    procfs::{self, Stat},
+    stuck, tasks,
     tree::Tree,
     wire::{PIDS_MAX, mirror::WireSignalResult},
 };
@@ -131,7 +131,7 @@ impl Pause {
                 return seq.map(|seq| (seq, WireSignalResult::Done));
             }
             Ok(_) if now < give_up_at => return None,
-            Ok(moving) => WireSignalResult::Partial(moving),
+            Ok(moving) => WireSignalResult::Partial(told(&moving)),
             Err(error) => failed(&error),
         };
         self.end(tree, run_dir);
@@ -187,6 +187,45 @@ impl Pause {
     }
 }
 
+/// Most of those who did not stop of whom it is told why: each takes a look at it.
+const REASONS_MAX: usize = 16;
+
+/// One that was not seen standing still.
+struct Moving {
+    pid: i32,
+    met: Met,
+}
+
+/// What it met with.
+enum Met {
+    /// A stop is on its way to it.
+    Asked,
+    /// It may not be signalled.
+    Refused(i32),
+    /// There is no room to write it down.
+    OneTooMany,
+}
+
+impl Moving {
+    fn why(&self) -> String {
+        let waits = || procfs::stat(self.pid).is_ok_and(|stat| stat.state == b'D');
+        match self.met {
+            Met::Refused(errno) => stuck::refused(self.pid, Signal::STOP, errno),
+            Met::OneTooMany => format!("more than {HELD_MAX} would have to be remembered"),
+            Met::Asked if waits() => stuck::out_of_reach(self.pid),
+            Met::Asked => "it was asked to stop, and has not been seen to".to_owned(),
+        }
+    }
+}
+
+fn told(moving: &[Moving]) -> Vec<(i32, String)> {
+    let told = moving.iter().enumerate().map(|(place, one)| {
+        let why = (place < REASONS_MAX).then(|| one.why());
+        (one.pid, why.unwrap_or_default())
+    });
+    told.collect()
+}
+
 pub(super) fn failed(error: &io::Error) -> WireSignalResult {
     WireSignalResult::Failed(error.raw_os_error().unwrap_or(libc::EIO))
 }
@@ -194,16 +233,20 @@ pub(super) fn failed(error: &io::Error) -> WireSignalResult {
 impl Held {
     /// One pass: who was not seen standing still. Those whom the freeze does not reach get SIGSTOP, after they were
     /// written down.
-    fn pass(&mut self, tree: &Tree, run_dir: &Path) -> io::Result<Vec<i32>> {
+    fn pass(&mut self, tree: &Tree, run_dir: &Path) -> io::Result<Vec<Moving>> {
         let group = tree.cgroup.as_ref().filter(|_| self.frozen);
         // In this order: nobody leaves a group that is frozen.
         let frozen = group.is_some_and(|g| cgroup::is_frozen(g).unwrap_or(false));
         let inside: HashSet<i32> = group.map(cgroup::members).into_iter().flatten().collect();
         let members = tree.members();
-        let mut moving: Vec<i32> = if frozen {
+        let asked = |pid| Moving {
+            pid,
+            met: Met::Asked,
+        };
+        let mut moving: Vec<Moving> = if frozen {
             Vec::new()
         } else {
-            inside.iter().copied().collect()
+            inside.iter().copied().map(asked).collect()
         };
         let outside = members.iter().filter(|(pid, _)| !inside.contains(pid));
         let at_large: Vec<(i32, Stat)> = outside
@@ -213,18 +256,24 @@ impl Held {
         self.note(&at_large, run_dir)?;
         for (pid, stat) in at_large {
             // Beyond what can be written down nobody is stopped, and the pause is not complete.
-            if !self.has(pid, stat.start_ticks)
-                || tree.signal_member(pid, &stat, Signal::STOP) != Sent::Gone
-            {
-                moving.push(pid);
-            }
+            let met = if self.has(pid, stat.start_ticks) {
+                match tree.signal_member(pid, &stat, Signal::STOP) {
+                    Sent::Gone => continue,
+                    Sent::Done => Met::Asked,
+                    Sent::Failed(errno) => Met::Refused(errno),
+                }
+            } else {
+                Met::OneTooMany
+            };
+            moving.push(Moving { pid, met });
         }
         if moving.is_empty() {
             // Who was made by one that was stopped in the meantime was not looked at.
             let now = tree.members().into_keys();
-            moving.extend(now.filter(|pid| !members.contains_key(pid) && !inside.contains(pid)));
+            let new = now.filter(|pid| !members.contains_key(pid) && !inside.contains(pid));
+            moving.extend(new.map(asked));
         }
-        moving.sort_unstable();
+        moving.sort_unstable_by_key(|one| one.pid);
         moving.truncate(PIDS_MAX);
         Ok(moving)
     }
@@ -266,5 +315,30 @@ impl Held {
             }
         }
         failed.map_or(WireSignalResult::Done, WireSignalResult::Failed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_the_first_who_did_not_stop_it_is_told_why() {
+        let me = std::process::id().cast_signed();
+        let one = |met| told(&[Moving { pid: me, met }]).remove(0);
+        let (pid, why) = one(Met::Refused(libc::EPERM));
+        assert_eq!(pid, me);
+        assert!(why.starts_with("SIGSTOP is refused"), "{why}");
+        assert!(one(Met::OneTooMany).1.contains("remembered"));
+        assert!(one(Met::Asked).1.contains("has not been seen to"));
+        let asked = |pid| Moving {
+            pid,
+            met: Met::Asked,
+        };
+        let many: Vec<Moving> = (1..=100).map(asked).collect();
+        let many = told(&many);
+        assert_eq!(many.len(), 100);
+        let known = many.iter().filter(|(_, why)| !why.is_empty());
+        assert_eq!(known.count(), REASONS_MAX);
     }
 }

@@ -1,7 +1,7 @@
 //! The lifecycle's vocabulary in a form that can be encoded, with conversions both ways.
 
 use crate::capability::{Capability, CapabilityName};
-use crate::client::{Fact, Holds, Shot, ShotResult, SignalResult, SignalTarget};
+use crate::client::{Fact, Holds, Shot, ShotResult, SignalResult, SignalTarget, Unstopped};
 use certificate::{WireStep, WireStuck, steps};
 pub(crate) use held::{WireContainment, WireHeld};
 use kennel_lifecycle::{
@@ -595,7 +595,8 @@ impl From<WireShotResult> for ShotResult {
 pub(crate) enum WireSignalResult {
     Done,
     Gone,
-    Partial(Vec<i32>),
+    /// [`Unstopped`]: process id, and why.
+    Partial(Vec<(i32, String)>),
     Failed(i32),
     UnknownRun,
 }
@@ -605,7 +606,10 @@ impl From<WireSignalResult> for SignalResult {
         match wire {
             WireSignalResult::Done => Self::Done,
             WireSignalResult::Gone => Self::Gone,
-            WireSignalResult::Partial(pids) => Self::Partial(pids),
+            WireSignalResult::Partial(moving) => {
+                let moving = moving.into_iter();
+                Self::Partial(moving.map(|(pid, why)| Unstopped { pid, why }).collect())
+            }
             WireSignalResult::Failed(errno) => Self::Failed(errno),
             WireSignalResult::UnknownRun => Self::UnknownRun,
         }

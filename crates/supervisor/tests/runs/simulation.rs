@@ -256,7 +256,7 @@ impl Shaky {
         self.step().await;
         Ok(match self.dice.roll(10) {
             0 => SignalResult::Failed(1),
-            1 => SignalResult::Partial(vec![1]),
+            1 => SignalResult::Partial(vec![]),
             2 => SignalResult::Gone,
             _ => SignalResult::Done,
         })
