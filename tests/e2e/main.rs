@@ -15,6 +15,7 @@ mod leader_exit;
 mod life;
 mod limits;
 mod members;
+mod orphan_ttl;
 mod output;
 mod pause;
 mod reap_kept;

@@ -34,7 +34,7 @@ pub(crate) enum How {
     Abort,
     /// Its time is up.
     Timeout,
-    /// SIGKILL to the server.
+    /// SIGKILL to the server, and an Abort of what the next one has taken over.
     ServerKilled,
     /// SIGKILL to the keeper, and the next start.
     KeeperKilled,
@@ -207,23 +207,25 @@ async fn end_all(
                 kill_exactly(&run.leader, Signal::SIGUSR1);
             }
         }
-        How::Abort => {
-            for run in running.iter().flatten() {
-                let mut client = client.clone();
-                let aborted = client.abort_with(&run.run_id, None, AbortWait::None);
-                must("abort", aborted.await);
-            }
-        }
+        How::Abort => abort_all(client, running).await,
         // By itself, sooner or later.
         How::Timeout => {}
         How::ServerKilled => {
-            kennel.kill_server();
-            kennel.restart().await;
+            kennel.replace_server().await;
+            abort_all(&kennel.client().await, running).await;
         }
         How::KeeperKilled => {
             kennel.kill_keeper();
             kennel.restart().await;
         }
+    }
+}
+
+async fn abort_all(client: &Client, running: &[Result<Running, &'static str>]) {
+    for run in running.iter().flatten() {
+        let mut client = client.clone();
+        let aborted = client.abort_with(&run.run_id, None, AbortWait::None);
+        must("abort", aborted.await);
     }
 }
 

@@ -86,7 +86,7 @@ fn heading_of(how: How) -> &'static str {
         How::NormalEnd => "the leader exits",
         How::Abort => "Abort",
         How::Timeout => "its time is up",
-        How::ServerKilled => "SIGKILL of the server",
+        How::ServerKilled => "SIGKILL of the server, then Abort",
         How::KeeperKilled => "SIGKILL of the keeper",
     }
 }

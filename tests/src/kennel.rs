@@ -65,6 +65,8 @@ pub struct Options {
     pub user: User,
     /// Variables on top of the test's own environment.
     pub env: Vec<(String, String)>,
+    /// Further words for `kennel serve`.
+    pub words: Vec<&'static str>,
 }
 
 impl Options {
@@ -260,6 +262,17 @@ impl Kennel {
     pub fn kill_server(&self) {
         let server = self.server().expect("a server runs");
         kill_exactly(&server, Signal::SIGKILL);
+    }
+
+    /// SIGKILL to the server, and waits until the one that the keeper starts in its place serves.
+    pub async fn replace_server(&mut self) {
+        let former = self.server().expect("a server runs");
+        kill_exactly(&former, Signal::SIGKILL);
+        eventually("the server has ended", PATIENCE, || {
+            (!former.is_alive()).then_some(())
+        })
+        .await;
+        self.wait_until_it_serves().await;
     }
 
     /// A signal to the keeper.
@@ -466,6 +479,7 @@ fn launch(dir: &Path, options: &Options, start: u32) -> Child {
     command
         .args(serve_words(dir, options.store.as_deref()))
         .args((options.cgroup == Cgroup::Off).then_some("--cgroup=off"))
+        .args(&options.words)
         .envs(options.env.iter().map(|(name, value)| (name, value)))
         .stdin(Stdio::null())
         .stdout(Stdio::from(

@@ -54,12 +54,15 @@ fn keep(
             CgroupUse::Auto => CgroupChoice::Auto,
             CgroupUse::Off => CgroupChoice::Off,
         },
-        orphan_ttl: None,
+        orphan_ttl: flags.orphan_ttl,
     })
     .map_err(|error| not_kept(&error))?;
     if code == i32::from(LOST) {
         // The server said nothing: it is the one that was lost.
-        return Err(Failure::new("a part of the service was lost, every run was ended").code(LOST));
+        let failure = Failure::new("the service has ended without its server, every run was ended");
+        return Err(failure
+            .code(LOST)
+            .hint("the next start records how they ended"));
     }
     Ok(code)
 }

@@ -149,7 +149,7 @@ fn guarantee(way: Way, tally: &Tally) -> String {
         Way::NormalEnd => "When its command exits, the rest of a run's tree is ended",
         Way::Abort => "Abort ends the whole tree",
         Way::Timeout => "At its deadline the whole tree is ended",
-        Way::ServerKilled => "A SIGKILL of the server leaves no tree behind",
+        Way::ServerKilled => "After a SIGKILL of the server Abort ends the whole tree",
         Way::KeeperKilled => "A SIGKILL of the keeper leaves no tree behind",
     };
     let holds = match (tally.lies, tally.empty) {

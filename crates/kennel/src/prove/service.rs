@@ -92,7 +92,7 @@ impl Service {
         own_binary()
     }
 
-    /// SIGKILL to the server; the keeper ends every run, and the next start says so.
+    /// SIGKILL to the server; the keeper starts another one, which takes the runs over.
     pub(super) async fn kill_server(&mut self) -> Result<(), Failure> {
         let keeper = self.keeper.id().cast_signed();
         let server = census::children(keeper)
@@ -100,7 +100,15 @@ impl Service {
             .find(|process| is_server(process.pid))
             .ok_or_else(|| Failure::new("the service has no server"))?;
         server.signal(Signal::KILL);
-        self.again(None).await
+        let until = Instant::now() + PATIENCE;
+        while server.is_alive() {
+            if Instant::now() > until {
+                return Err(Failure::new("a server that was hit does not end"));
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+        self.connection = answer(&self.directory, &mut self.keeper).await?;
+        self.look().await
     }
 
     /// SIGKILL to the keeper; shims end their runs, and the next start says so.

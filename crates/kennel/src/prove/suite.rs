@@ -226,21 +226,26 @@ async fn end_all(
     }
     match way {
         Way::NormalEnd | Way::Timeout => Ok(()),
-        Way::Abort => {
-            for run in started.iter().flatten() {
-                let request = pb::AbortRequest {
-                    run_id: run.run_id.clone(),
-                    wait: pb::AbortWait::None.into(),
-                    ..pb::AbortRequest::default()
-                };
-                let aborted = service.connection().processes().abort(request).await;
-                aborted.map_err(refused)?;
-            }
-            Ok(())
+        Way::Abort => abort_all(service, started).await,
+        Way::ServerKilled => {
+            service.kill_server().await?;
+            abort_all(service, started).await
         }
-        Way::ServerKilled => service.kill_server().await,
         Way::KeeperKilled => service.kill_keeper().await,
     }
+}
+
+async fn abort_all(service: &Service, started: &[Result<Running, String>]) -> Result<(), Failure> {
+    for run in started.iter().flatten() {
+        let request = pb::AbortRequest {
+            run_id: run.run_id.clone(),
+            wait: pb::AbortWait::None.into(),
+            ..pb::AbortRequest::default()
+        };
+        let aborted = service.connection().processes().abort(request).await;
+        aborted.map_err(refused)?;
+    }
+    Ok(())
 }
 
 /// Waits for the verdict, counts at once, and ends what is left by its exact identity.

@@ -48,9 +48,8 @@ pub struct KeeperConfig {
     pub server_argv: Vec<OsString>,
     /// Whether runs get control groups.
     pub cgroup: CgroupChoice,
-    /// How long runs go on while the server is lost and none takes its place; absent: the loss of the server ends them
-    /// and the service.
-    pub orphan_ttl: Option<Duration>,
+    /// How long runs go on while the server is lost and none takes its place; then each is ended by its own plan.
+    pub orphan_ttl: Duration,
 }
 
 /// Whether runs get control groups.
@@ -118,7 +117,7 @@ impl KeeperError {
 }
 
 /// Runs the keeper until the server has ended and every run with it, and gives the code to exit with: 0; 1 where
-/// something was still alive at the deadline of the shutdown; 70 after the loss of the server. Call it before any
+/// something was still alive at the deadline of the shutdown; 70 where it ended without a server. Call it before any
 /// runtime or thread: it forks.
 pub fn run(config: &KeeperConfig) -> Result<i32, KeeperError> {
     let host = |step| move |source: io::Error| KeeperError::Host { step, source };

@@ -46,7 +46,6 @@ const SCENARIOS: &[(&str, i32)] = &[
     ("a_child_whose_shim_dies_at_the_gate_never_runs", 0),
     ("a_run_left_by_a_server_in_order_is_ended", 0),
     ("a_run_left_by_a_server_in_order_has_no_hour_of_grace", 0),
-    ("a_lost_server_ends_all_runs", 70),
     ("termination_is_asked_of_the_server", 0),
     ("capabilities_are_told_as_they_were_tried_out", 0),
     ("a_run_that_would_be_held_too_weakly_is_refused", 0),

@@ -27,14 +27,14 @@ pub(crate) const SCENARIOS: &[&str] = &[
     "a_rest_is_kept_only_by_the_word_of_a_server",
     "many_runs_are_handed_over_at_once",
     "without_a_server_for_too_long_a_run_ends_by_its_own_plan",
+    "without_a_server_for_too_long_a_rest_is_kept_or_ended",
 ];
 
 /// How long runs go on without a server.
-pub(crate) fn orphan_ttl(scenario: &str) -> Option<Duration> {
+pub(crate) fn orphan_ttl(scenario: &str) -> Duration {
     match scenario {
-        "without_a_server_for_too_long_a_run_ends_by_its_own_plan" => Some(Duration::ZERO),
-        "a_hung_server_is_replaced" | "lost_for_good" => Some(Duration::from_mins(10)),
-        name => SCENARIOS.contains(&name).then_some(Duration::from_mins(10)),
+        name if name.starts_with("without_a_server_for_too_long") => Duration::ZERO,
+        _ => Duration::from_mins(10),
     }
 }
 
@@ -85,6 +85,7 @@ pub(crate) async fn play(name: &str, stage: &mut Stage) {
         "a_rest_is_kept_only_by_the_word_of_a_server" => kept(stage).await,
         "many_runs_are_handed_over_at_once" => many(stage).await,
         "without_a_server_for_too_long_a_run_ends_by_its_own_plan" => abandoned(stage).await,
+        "without_a_server_for_too_long_a_rest_is_kept_or_ended" => abandoned_rest(stage).await,
         "a_hung_server_is_replaced" => hung(stage).await,
         "lost_for_good" => lost_for_good(stage).await,
         other => panic!("no scenario {other}"),
@@ -399,12 +400,12 @@ async fn leave(stage: &mut Stage, policy: LeaderExit) {
     stage.start(run, &spec).await;
     let left = |facts: &[Fact]| matches!(facts.last(), Some(Fact::LeftBehind(_)));
     stage.wait(run, left).await;
-    die().await;
 }
 
 async fn drained(stage: &mut Stage) {
     if stage.hello.restarts == 0 {
         leave(stage, LeaderExit::Drain { timeout: None }).await;
+        die().await;
     }
     let held = held(stage);
     assert!(held.released && !held.stopping);
@@ -422,6 +423,7 @@ async fn drained(stage: &mut Stage) {
 async fn kept(stage: &mut Stage) {
     if stage.hello.restarts == 0 {
         leave(stage, LeaderExit::Keep).await;
+        die().await;
     }
     let held = held(stage);
     let told = stage.told(held.run).await;
@@ -491,6 +493,29 @@ async fn abandoned(stage: &mut Stage) {
         facts.contains(&Fact::LeaderExited(Exit::Code(6))),
         "{facts:?}"
     );
+}
+
+async fn abandoned_rest(stage: &mut Stage) {
+    if stage.hello.restarts == 0 {
+        leave(stage, LeaderExit::Keep).await;
+        leave(stage, LeaderExit::Drain { timeout: None }).await;
+        die().await;
+    }
+    let runs = std::mem::take(&mut stage.held);
+    assert_eq!(runs.len(), 2, "{runs:?}");
+    for held in runs {
+        let facts = stage.end(held.run).await;
+        assert_eq!(facts[1], Fact::LeaderExited(Exit::Code(4)), "{facts:?}");
+        let last = facts.last();
+        if held.policy.on_leader_exit == LeaderExit::Keep {
+            let kept = matches!(last, Some(Fact::TreeEnded(TreeVerdict::Kept(_))));
+            assert!(kept && signals(&facts).is_empty(), "{facts:?}");
+        } else {
+            assert_eq!(last, Some(&empty(stage)));
+            assert_eq!(signals(&facts), [Signal::TERM], "{facts:?}");
+        }
+    }
+    make(stage, "go");
 }
 
 async fn hung(stage: &mut Stage) {

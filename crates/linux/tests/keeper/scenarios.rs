@@ -37,7 +37,6 @@ pub(crate) async fn play(name: &str, stage: &mut Stage) {
         "a_child_whose_shim_dies_at_the_gate_never_runs" => shim_killed_at_gate(stage).await,
         "a_run_left_by_a_server_in_order_is_ended" => left_running(stage).await,
         "a_run_left_by_a_server_in_order_has_no_hour_of_grace" => deaths::stubborn(stage).await,
-        "a_lost_server_ends_all_runs" => lost_server(stage).await,
         "termination_is_asked_of_the_server" => termination(stage).await,
         "many_runs_at_once_all_end" => many(stage).await,
         name if containment::plays(name) => containment::play(name, stage).await,
@@ -504,18 +503,6 @@ async fn left_running(stage: &mut Stage) {
     let (run, spec) = stage.shell(WIDE_TREE);
     stage.start(run, &spec).await;
     stage.written("up").await;
-}
-
-async fn lost_server(stage: &mut Stage) {
-    let (run, spec) = stage.shell(WIDE_TREE);
-    stage.start(run, &spec).await;
-    stage.written("up").await;
-    let (gated, spec) = stage.shell("echo ran > $0/ran");
-    stage
-        .prepare(gated, &spec)
-        .await
-        .expect("a child at its gate");
-    kill(std::process::id().cast_signed());
 }
 
 /// SIGKILL to a process of this test.

@@ -22,8 +22,8 @@ const STEADY_MS: u64 = 2_000;
 pub(in crate::keeper) struct Restarts {
     argv: Vec<OsString>,
     hello: WireHello,
-    /// How long runs go on without a server; absent: the loss of the server ends them, and the service.
-    orphan_ttl: Option<Duration>,
+    /// How long runs go on without a server.
+    orphan_ttl: Duration,
     /// Servers before this one.
     count: u32,
     /// Starts since one has served for long enough.
@@ -50,7 +50,7 @@ impl Restarts {
     pub(in crate::keeper) fn new(
         argv: Vec<OsString>,
         hello: WireHello,
-        orphan_ttl: Option<Duration>,
+        orphan_ttl: Duration,
     ) -> Self {
         Self {
             argv,
@@ -105,7 +105,7 @@ impl Restarts {
     /// When runs without a server are ended.
     fn abandon_at(&self) -> Option<u64> {
         match self.serving {
-            Serving::Lost { at } => Some(at.saturating_add(millis(self.orphan_ttl?))),
+            Serving::Lost { at } => Some(at.saturating_add(millis(self.orphan_ttl))),
             Serving::NotYet | Serving::Ready | Serving::Abandoned => None,
         }
     }
@@ -130,7 +130,7 @@ fn back_off(tries: u32) -> u64 {
 impl Keeper {
     /// Whether another server takes over when this one has ended otherwise than in order.
     pub(super) fn will_restart(&self) -> bool {
-        self.restarts.orphan_ttl.is_some() && self.restarts.has_served() && !self.ending.asked
+        self.restarts.has_served() && !self.ending.asked
     }
 
     /// When to look after the server without any event. One that was asked to end has its own bound.
