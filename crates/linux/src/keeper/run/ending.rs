@@ -70,7 +70,7 @@ impl Run {
     pub(super) fn look(&mut self, now: u64) {
         let Some(tree) = &self.tree else {
             // Answered with `Exhausted`: there is no tree to look at, only a child that leaves.
-            if self.heard.childless || self.shim.is_none() {
+            if (self.heard.childless || self.shim.is_none()) && !self.fails_unprepared() {
                 self.over();
                 self.acknowledge();
             }

@@ -107,6 +107,19 @@ impl Run {
         self.told.push(Told::Answer(seq, answer, fds));
     }
 
+    /// Whether there never was a child: who waits for one is told that there will be none.
+    pub(super) fn fails_unprepared(&mut self) -> bool {
+        let waits = matches!(self.stage, Stage::Preparing { .. });
+        if waits {
+            self.not_prepared(StartFailure {
+                stage: StartStage::Prepare,
+                errno: None,
+                path: None,
+            });
+        }
+        waits
+    }
+
     fn not_prepared(&mut self, failure: StartFailure) {
         let Stage::Preparing { seq } = self.stage else {
             return;
@@ -160,7 +173,7 @@ impl Run {
     /// The shim's end of the socket is closed: after its last word, or because it was killed.
     pub(in crate::keeper) fn shim_gone(&mut self, now: u64) {
         self.shim = None;
-        if self.ended {
+        if self.ended || self.fails_unprepared() {
             return;
         }
         if self.heard.childless {
@@ -171,14 +184,6 @@ impl Run {
             return;
         }
         self.gate = None;
-        if let Stage::Preparing { .. } = self.stage {
-            self.not_prepared(StartFailure {
-                stage: StartStage::Prepare,
-                errno: None,
-                path: None,
-            });
-            return;
-        }
         if let Some(tree) = &mut self.tree {
             if let Root::Shim(pid) = tree.root {
                 let stat = procfs::stat(pid).ok().filter(|stat| !stat.is_dead());

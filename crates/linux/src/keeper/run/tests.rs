@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::{
+    client::SignalTarget,
     exit_record,
     pidfd::PidFd,
     procfs,
@@ -11,8 +12,8 @@ use crate::{
     },
 };
 use kennel_lifecycle::{
-    Containment, Exit, Gap, HostIdentity, MemoryKills, ProcessIdentity, Proof, TreeVerdict,
-    recovery::ExitRecord,
+    Containment, Exit, Gap, HostIdentity, MemoryKills, ProcessIdentity, Proof, StartFailure,
+    StartStage, TreeVerdict, recovery::ExitRecord,
 };
 use std::process::{Child, Command};
 
@@ -95,6 +96,70 @@ fn a_shim_that_may_keep_somebody_hears_of_a_deadline_before_the_first_signal() {
     assert!(has_signalled(&run));
     assert!(!run.tells_shim_first());
     child.end();
+}
+
+/// Whoever asks is answered, and once: whatever ends the run, and whatever was asked for at whatever time.
+#[test]
+fn every_request_is_answered_once_however_the_run_ends() {
+    type Act = fn(&mut Run);
+    let prepare: Act = |run| run.hear_shim(prepared(), vec![reaped()], &host(), SHIM, 0);
+    let prepare_without_file: Act = |run| hear(run, prepared());
+    let execute: Act = |run| {
+        run.release();
+        hear(run, FromShim::Executed);
+    };
+    let fail: Act = |run| {
+        let failure = StartFailure {
+            stage: StartStage::Fork,
+            errno: Some(libc::EAGAIN),
+            path: None,
+        };
+        hear(run, FromShim::PrepareFailed(failure.into()));
+    };
+    let stop: Act = |run| run.stop(&StopPlan::abort(std::time::Duration::ZERO), 0);
+    let empty: Act = |run| hear(run, childless());
+    let lose: Act = |run| run.shim_gone(0);
+    let shut: Act = Run::shut_gate;
+    let lives: [&[Act]; 11] = [
+        &[fail, empty, lose],
+        &[lose],
+        &[empty, lose],
+        &[stop, lose],
+        &[shut, empty],
+        &[prepare_without_file, empty, lose],
+        &[prepare_without_file, lose],
+        &[prepare, lose],
+        &[prepare, execute, stop, empty, lose],
+        &[prepare, execute, lose],
+        &[prepare, execute, empty],
+    ];
+    for (number, life) in lives.iter().enumerate() {
+        for asks_at in 0..=life.len() {
+            let dir = tempfile::tempdir().expect("a directory");
+            let mut run = new(dir.path());
+            for place in 0..=life.len() {
+                if place == asks_at {
+                    run.interrupt(2);
+                    run.pause(3, 0);
+                    run.signal(4, Signal::HUP, SignalTarget::Tree);
+                    run.list(5);
+                    run.resume(6);
+                }
+                if let Some(act) = life.get(place) {
+                    act(&mut run);
+                }
+                run.step(0);
+            }
+            assert!(run.has_ended(), "{number}: {:?}", facts(&run));
+            let seq = |told: &Told| match told {
+                Told::Answer(seq, ..) => Some(*seq),
+                Told::Fact(..) => None,
+            };
+            let mut answered: Vec<u64> = run.told.iter().filter_map(seq).collect();
+            answered.sort_unstable();
+            assert_eq!(answered, [1, 2, 3, 4, 5, 6], "{number}, asked at {asks_at}");
+        }
+    }
 }
 
 fn has_signalled(run: &Run) -> bool {
