@@ -1,8 +1,8 @@
 //! `make bench`: Kennel beside its floors, in one run on one machine, with the targets of PERFORMANCE.md.
 //!
 //! Ratios are the result; absolute values belong to the machine. What could not be measured and what is not reached is
-//! printed like the rest. `bench spawn`, `bench tree`, `bench fleet` and `bench idle` measure
-//! a part; `bench fleet 100` takes a hundred trees.
+//! printed like the rest. `bench spawn`, `bench tree`, `bench fleet`, `bench restart` and
+//! `bench idle` measure a part; `bench fleet 100` takes a hundred trees.
 //!
 //! All of it runs in a pid namespace, so that nothing is left even when it is killed.
 
@@ -11,6 +11,7 @@ mod floor;
 mod idle;
 mod inside;
 mod peers;
+mod restart;
 mod spawn;
 mod table;
 mod tree;
@@ -51,6 +52,9 @@ async fn measure(words: &[String]) {
     if wanted("fleet") {
         let trees = words.iter().find_map(|word| word.parse().ok());
         fleet::measure(&mut table, trees.unwrap_or(FLEET)).await;
+    }
+    if wanted("restart") {
+        restart::measure(&mut table).await;
     }
     if wanted("idle") {
         idle::measure(&mut table).await;

@@ -32,6 +32,7 @@ async fn without_a_server_for_too_long_a_run_is_ended_and_the_next_one_records_i
     let mut client = kennel.client().await;
     let run = must("wait", client.ended(&run.run_id).await);
     assert_eq!(run.code(), Some(9), "{run:?}");
+    assert_eq!(run.reason(), "orphan_terminated", "{run:?}");
     assert!(run.tree_is_empty(), "{run:?}");
     let heard = must("stream", client.hear_all(&run.run_id, 0).await);
     assert_eq!(heard.text(), "up\nasked\n");

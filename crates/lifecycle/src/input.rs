@@ -91,6 +91,11 @@ pub enum Report {
         /// Time between the first polite signal, which is out, and SIGKILL.
         grace: Duration,
     },
+    /// The keeper has begun to stop the tree, because no server came back for too long.
+    Orphaned {
+        /// Time between the first polite signal, which is out, and SIGKILL.
+        grace: Duration,
+    },
     /// The outcome is on the row.
     OutcomeRecorded,
 }

@@ -42,6 +42,8 @@ pub enum StopReason {
     ServerShutdown,
     /// A deadline of the run's own was exceeded; the keeper has begun with the run's own plan.
     DeadlineExceeded(Deadline),
+    /// No server came back for too long; the keeper has begun with the run's own plan.
+    Orphaned,
 }
 
 /// A limit of time that a run was given with its spec.
@@ -114,7 +116,8 @@ pub enum EndReason {
     ServiceLost,
     /// The host started anew, or the pid namespace is another one.
     Rebooted,
-    /// The service died; the next one found the run alive and ended it.
+    /// The service died, and the next one found the run alive and ended it; or its keeper ended it, because no server
+    /// came back for too long.
     OrphanTerminated,
     /// It took longer than its spec allows.
     DeadlineExceeded(Deadline),
@@ -180,6 +183,7 @@ impl From<StopReason> for EndReason {
             StopReason::Abort { by, request_id } => Self::Aborted { by, request_id },
             StopReason::ServerShutdown => Self::ServerShutdown,
             StopReason::DeadlineExceeded(which) => Self::DeadlineExceeded(which),
+            StopReason::Orphaned => Self::OrphanTerminated,
         }
     }
 }

@@ -99,6 +99,8 @@ pub enum Fact {
     DeadlineExceeded(Deadline),
     /// The pause has lasted for as long as it may, and all whom it had stopped were continued.
     PauseExpired,
+    /// No server came back for too long, and the keeper has begun with the run's plan.
+    Orphaned,
 }
 
 /// What the keeper wants of the server as a whole.

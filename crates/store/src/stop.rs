@@ -13,6 +13,7 @@ pub(crate) fn write(order: &StopOrder) -> String {
             json!({"reason": "abort", "by": by, "request_id": request_id, "grace_us": grace_us})
         }
         StopReason::ServerShutdown => json!({"reason": "server_shutdown", "grace_us": grace_us}),
+        StopReason::Orphaned => json!({"reason": "orphaned", "grace_us": grace_us}),
         StopReason::DeadlineExceeded(which) => {
             let which = words::deadline_word(*which);
             json!({"reason": "deadline_exceeded", "which": which, "grace_us": grace_us})
@@ -34,6 +35,7 @@ fn read_value(value: &Value) -> Option<StopOrder> {
             request_id: value["request_id"].as_str().map(str::to_owned),
         },
         "server_shutdown" => StopReason::ServerShutdown,
+        "orphaned" => StopReason::Orphaned,
         "deadline_exceeded" => {
             let which = value["which"].as_str()?;
             let which = words::find("which", &DEADLINES, which, words::deadline_word);

@@ -29,6 +29,7 @@ pub(crate) fn line(announcement: &Announcement, identity: Option<&RunIdentity>) 
                 }
                 StopReason::ServerShutdown => ("server_shutdown", None, None),
                 StopReason::DeadlineExceeded(which) => (deadline_word(*which), None, None),
+                StopReason::Orphaned => ("orphaned", None, None),
             };
             LifecycleEvent::Stopping {
                 reason: reason.into(),

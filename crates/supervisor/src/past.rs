@@ -143,6 +143,7 @@ fn stop_reason(reason: &str, by: Option<String>, request_id: Option<String>) -> 
         "max_runtime" => StopReason::DeadlineExceeded(Deadline::MaxRuntime),
         "max_pause" => StopReason::DeadlineExceeded(Deadline::MaxPause),
         "server_shutdown" => StopReason::ServerShutdown,
+        "orphaned" => StopReason::Orphaned,
         _ => StopReason::Abort {
             by: by.unwrap_or_default(),
             request_id,

@@ -102,7 +102,7 @@ pub(crate) fn end_reason(reason: &pb::EndReason) -> String {
         Some(Reason::ServiceLost(_)) => "it ended while the service was down".to_owned(),
         Some(Reason::Rebooted(_)) => "the host started anew".to_owned(),
         Some(Reason::OrphanTerminated(_)) => {
-            "the service had died, and its next start ended the run".to_owned()
+            "the service had died, and nobody was there to go on with the run".to_owned()
         }
         Some(Reason::DeadlineExceeded(d)) => match d.which() {
             pb::Deadline::MaxRuntime => "it ran longer than it may (max_runtime)".to_owned(),

@@ -213,7 +213,10 @@ impl Machine {
         row: &RowSays,
     ) -> Phase {
         // The keeper began with that one by itself.
-        let own = matches!(order.reason, StopReason::DeadlineExceeded(_));
+        let own = matches!(
+            order.reason,
+            StopReason::DeadlineExceeded(_) | StopReason::Orphaned
+        );
         let in_force = own || announced.stopping.is_some();
         if !(announced.tree || own && row.stop.is_some()) {
             self.record_stop(&order, deadline);

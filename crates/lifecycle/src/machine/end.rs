@@ -2,8 +2,8 @@
 
 use super::{Machine, Turn, stay};
 use crate::{
-    Announcement, Command, Deadline, Effect, Input, Outcome, Phase, Refusal, Report, RunIdentity,
-    StopOrder, StopReason, StopStage, Timestamp,
+    Announcement, Command, Effect, Input, Outcome, Phase, Refusal, Report, RunIdentity, StopOrder,
+    StopReason, StopStage, Timestamp,
 };
 use std::time::Duration;
 
@@ -141,18 +141,15 @@ impl Machine {
 
     /// The run took longer than it may, and the keeper has begun with the run's own plan. What began the end stays
     /// its reason; a stop that is on its way can only have become shorter.
-    pub(super) fn exceeded(
+    pub(super) fn keeper_stops(
         &mut self,
         now: Timestamp,
         phase: Phase,
-        which: Deadline,
+        reason: StopReason,
         grace: Duration,
     ) -> Phase {
         let due = now.plus(grace);
-        let order = StopOrder {
-            reason: StopReason::DeadlineExceeded(which),
-            grace,
-        };
+        let order = StopOrder { reason, grace };
         match phase {
             Phase::Released { proc }
             | Phase::Running { proc }

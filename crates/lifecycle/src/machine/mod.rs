@@ -237,7 +237,10 @@ impl Machine {
             | Report::PauseExpired
             | Report::OutcomeRecorded => {}
             Report::DeadlineExceeded { which, grace } => {
-                return self.exceeded(now, phase, which, grace);
+                return self.keeper_stops(now, phase, StopReason::DeadlineExceeded(which), grace);
+            }
+            Report::Orphaned { grace } => {
+                return self.keeper_stops(now, phase, StopReason::Orphaned, grace);
             }
         }
         self.advance(phase)
@@ -458,7 +461,9 @@ fn with_tree(phase: Phase, tree: TreeVerdict) -> Phase {
 
 fn plan(order: &StopOrder) -> StopPlan {
     match order.reason {
-        StopReason::Abort { .. } | StopReason::DeadlineExceeded(_) => StopPlan::abort(order.grace),
+        StopReason::Abort { .. } | StopReason::DeadlineExceeded(_) | StopReason::Orphaned => {
+            StopPlan::abort(order.grace)
+        }
         StopReason::ServerShutdown => StopPlan::shutdown(order.grace),
     }
 }

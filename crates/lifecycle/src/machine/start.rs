@@ -121,6 +121,7 @@ impl Machine {
             | Report::Thawed
             | Report::PauseExpired
             | Report::DeadlineExceeded { .. }
+            | Report::Orphaned { .. }
             | Report::OutcomeRecorded => Phase::Gated { proc, stop },
         })
     }

@@ -178,6 +178,33 @@ fn a_deadline_that_is_told_again_changes_nothing() {
 }
 
 #[test]
+fn a_run_that_was_ended_for_want_of_a_server_says_so() {
+    for told in [false, true] {
+        let mut standing = standing(LeaderExit::Stop);
+        let order = StopOrder {
+            reason: StopReason::Orphaned,
+            grace: GRACE,
+        };
+        standing.announced.stopping = told.then(|| (order.clone(), NOW.plus(GRACE)));
+        let mut machine = Machine::adopted(NOW.plus(GRACE / 2), standing);
+        let orphaned = Report::Orphaned { grace: GRACE };
+        machine.step(NOW, Input::Report(orphaned)).unwrap();
+        let effects = effects(&mut machine);
+        let says = |effect: &Effect| matches!(effect, Effect::Announce(Announcement::Stopping { order: said, deadline }) if *said == order && *deadline == NOW.plus(GRACE));
+        assert_eq!(effects.iter().any(says), !told, "{effects:?}");
+        assert!(
+            !effects.iter().any(|e| matches!(e, Effect::StopTree(_))),
+            "{effects:?}"
+        );
+        report(&mut machine, Report::LeaderExited(killed_by(Signal::TERM)));
+        report(&mut machine, Report::StreamsClosed(StreamsEnd::Eof));
+        let outcome = closed(&mut machine);
+        assert_eq!(outcome.reason, EndReason::OrphanTerminated);
+        assert_eq!(outcome.exit, Some(killed_by(Signal::TERM)));
+    }
+}
+
+#[test]
 fn rounds_of_signals_are_counted_once_however_often_they_are_told() {
     let listed = u32::try_from(limits::STEPS_TOLD_MAX).unwrap();
     let mut standing = standing(LeaderExit::Stop);

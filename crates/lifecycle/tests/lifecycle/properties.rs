@@ -397,6 +397,7 @@ fn is_fact(report: &Report) -> bool {
             | Report::Census(_)
             | Report::TreeEnded(_)
             | Report::DeadlineExceeded { .. }
+            | Report::Orphaned { .. }
     )
 }
 

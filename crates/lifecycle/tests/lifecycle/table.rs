@@ -235,6 +235,7 @@ fn inputs() -> Vec<Input> {
             which: Deadline::MaxRuntime,
             grace: GRACE,
         },
+        Report::Orphaned { grace: GRACE },
         Report::OutcomeRecorded,
     ];
     let commands = commands.into_iter().map(Input::Command);

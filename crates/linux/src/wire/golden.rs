@@ -218,6 +218,7 @@ fn answers_and_reports_have_these_bytes() {
         memory_max: Some(300),
     };
     check(&fact(WireFact::MemoryKills(kills)), "010205020a0201ac02");
+    check(&fact(WireFact::Orphaned), "010205020c");
     check(&ToServer::ShutdownNow, "0104");
     let answer = |answer| ToServer::Answer { seq: 1, answer };
     check(&answer(Answer::Signalled), "01010106");

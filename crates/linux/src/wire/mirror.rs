@@ -489,6 +489,7 @@ pub(crate) enum WireFact {
     TreeStuck(WireStuck),
     MemoryKills(WireMemoryKills),
     PauseExpired,
+    Orphaned,
 }
 
 impl From<Fact> for WireFact {
@@ -510,6 +511,7 @@ impl From<Fact> for WireFact {
             Fact::TreeEnded(verdict) => Self::TreeEnded(verdict.into()),
             Fact::DeadlineExceeded(which) => Self::DeadlineExceeded(which.into()),
             Fact::PauseExpired => Self::PauseExpired,
+            Fact::Orphaned => Self::Orphaned,
             Fact::StopStep(step) => Self::StopStep(step.into()),
             Fact::LeftBehind(left) => Self::LeftBehind(left.into()),
             Fact::TreeStuck(stuck) => Self::TreeStuck(stuck.into()),
@@ -539,6 +541,7 @@ impl TryFrom<WireFact> for Fact {
             WireFact::TreeEnded(verdict) => Self::TreeEnded(verdict.into()),
             WireFact::DeadlineExceeded(which) => Self::DeadlineExceeded(which.into()),
             WireFact::PauseExpired => Self::PauseExpired,
+            WireFact::Orphaned => Self::Orphaned,
             WireFact::StopStep(step) => Self::StopStep(step.try_into()?),
             WireFact::LeftBehind(left) => Self::LeftBehind(left.into()),
             WireFact::TreeStuck(stuck) => Self::TreeStuck(stuck.into()),

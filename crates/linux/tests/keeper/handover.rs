@@ -479,6 +479,12 @@ async fn abandoned(stage: &mut Stage) {
     assert_eq!(stage.hello.restarts, 2);
     let held = held(stage);
     let facts = stage.end(held.run).await;
+    let told = |fact: &Fact| facts.iter().position(|told| told == fact);
+    assert!(
+        told(&Fact::Orphaned) < told(&Fact::LeaderExited(Exit::Code(5))),
+        "{facts:?}"
+    );
+    assert!(told(&Fact::Orphaned).is_some(), "{facts:?}");
     assert_eq!(signals(&facts), [Signal::TERM], "{facts:?}");
     assert!(
         facts.contains(&Fact::LeaderExited(Exit::Code(5))),

@@ -297,6 +297,9 @@ impl RunTask {
                 which,
                 grace: self.new.grace,
             },
+            Fact::Orphaned => Report::Orphaned {
+                grace: self.new.grace,
+            },
             Fact::TreeEnded(tree) => {
                 self.report(Report::Census(report.at));
                 Report::TreeEnded(tree)

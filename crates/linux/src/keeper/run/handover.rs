@@ -29,6 +29,9 @@ impl Run {
         if self.ladder.is_none() && !self.keeps_without_server() {
             let plan = self.policy.stop.clone();
             self.stop(&plan, now);
+            if self.ladder.is_some() {
+                self.tell(Fact::Orphaned);
+            }
         }
         self.shut_gate();
     }

@@ -27,6 +27,7 @@ impl Kept {
             | Fact::LeftBehind(_)
             | Fact::MemoryKills(_)
             | Fact::TreeEnded(_)
+            | Fact::Orphaned
             | Fact::DeadlineExceeded(_) => {}
         }
         self.facts.push((at, fact.clone()));

@@ -1,0 +1,81 @@
+//! What SIGKILL of the server costs: how long nobody answers, and whether a run was lost.
+
+use crate::table::{Goal, Table, Times};
+use kennel_edge::pb;
+use kennel_tests::{
+    Client, Kennel, PATIENCE, RunExt, argv,
+    kennel::kill_exactly,
+    must,
+    procfs::Proc,
+    wait::{eventually, eventually_async},
+};
+use nix::sys::signal::Signal;
+use std::time::{Duration, Instant};
+
+/// Kills in a row.
+const KILLS: usize = 10;
+/// Live runs of the second measurement.
+const RUNS: usize = 1000;
+/// Longer than a server has to serve for the next to be started at once.
+const CALM: Duration = Duration::from_secs(3);
+
+pub(crate) async fn measure(table: &mut Table) {
+    for runs in [0, RUNS] {
+        let what =
+            format!("SIGKILL of the server with {runs} live runs, to the first answer, p50 / p99");
+        match kill_under(runs).await {
+            Ok((took, lost)) => table.goal(
+                &what,
+                &format!("{} / {}", took.p50(), took.p99()),
+                &format!("{lost} runs lost"),
+                Goal::at_most("300 ms, none lost", 300.0).met_by(if lost > 0 {
+                    f64::INFINITY
+                } else {
+                    took.p50_us() / 1000.0
+                }),
+            ),
+            Err(why) => table.not_measured(&what, &why),
+        }
+    }
+}
+
+/// The times from each kill to the first answer, by which all runs are adopted, and how many runs are not what they were.
+async fn kill_under(runs: usize) -> Result<(Times, usize), String> {
+    let kennel = Kennel::on_sqlite().await;
+    let mut client = kennel.client().await;
+    let mut before = Vec::new();
+    for number in 0..runs {
+        let spawned = client.spawn(argv(&["/bin/sleep", "600"])).await;
+        before.push(
+            spawned.map_err(|status| format!("run {number} was refused: {}", status.message()))?,
+        );
+    }
+    let mut took = Times::default();
+    for _ in 0..KILLS {
+        tokio::time::sleep(CALM).await;
+        let server = eventually("a server", PATIENCE, || kennel.server()).await;
+        let began = Instant::now();
+        kill_exactly(&server, Signal::SIGKILL);
+        // A connection that was waiting in the socket's queue is taken by the next server.
+        let answered = eventually_async("an answer", PATIENCE, || async {
+            Client::connect(&kennel.socket())
+                .await
+                .ok()?
+                .server_info()
+                .await
+        });
+        answered.await;
+        took.push(began.elapsed());
+    }
+    let mut client = kennel.client().await;
+    let now = must(
+        "list",
+        client.list_all(pb::RunFilter::default(), 1000).await,
+    );
+    let same = |run: &&pb::Run| {
+        now.iter().any(|now| {
+            now.run_id == run.run_id && now.state == run.state && now.attempt() == run.attempt()
+        }) && Proc::read(run.attempt().pid).is_some()
+    };
+    Ok((took, before.len() - before.iter().filter(same).count()))
+}
