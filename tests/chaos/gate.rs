@@ -84,11 +84,11 @@ async fn children_at_their_gates_go_when_service_dies() {
         })
         .await;
         kill(&mut kennel, victim);
-        kennel.wait_until_all_is_gone(PATIENCE).await;
-        postgres.go_on();
+        goes(&mut kennel, victim).await;
         let answers: Answers = spawners.join_all().await.into_iter().flatten().collect();
         assert_eq!(answers.len(), GATED);
-        kennel.restart().await;
+        postgres.go_on();
+        comes_back(&mut kennel, victim).await;
         let ran = ids_in(&ran_file);
         assert_eq!(ran, BTreeSet::new(), "{victim:?}");
         verify(&mut kennel.client().await, &answers, &ran).await;
@@ -123,6 +123,39 @@ fn kill(kennel: &mut Kennel, victim: Victim) {
     }
 }
 
+/// The death of the server alone ends nobody but those at their gates.
+async fn goes(kennel: &mut Kennel, victim: Victim) {
+    match victim {
+        Victim::Server => {
+            eventually("nobody waits at a gate", PATIENCE, || {
+                (at_the_gate(kennel) == 0).then_some(())
+            })
+            .await;
+        }
+        Victim::Keeper | Victim::Both => kennel.wait_until_all_is_gone(PATIENCE).await,
+    }
+}
+
+/// The keeper starts its server again by itself.
+async fn comes_back(kennel: &mut Kennel, victim: Victim) {
+    match victim {
+        Victim::Server => {
+            let info = kennel.client().await.server_info().await;
+            assert!(info.is_some(), "{}", kennel.log());
+        }
+        Victim::Keeper | Victim::Both => kennel.restart().await,
+    }
+}
+
+/// What has not ended with its service is ended, so that nobody says any more that he has run.
+async fn end_what_goes_on(client: &mut Client, answers: &Answers) {
+    for id in answers.keys() {
+        if client.get(id).await.is_ok_and(|run| run.end_time.is_none()) {
+            must("abort", client.abort(id).await);
+        }
+    }
+}
+
 async fn kill_at_the_gate(options: Options, kills: u32) {
     let mut kennel = Kennel::start(options).await;
     let ran_file = kennel.scratch().join("ran");
@@ -134,7 +167,8 @@ async fn kill_at_the_gate(options: Options, kills: u32) {
         // From a part of a spawn to several, another moment in each round.
         let moment = unit / 10 * (1 + round * 7919 % 40);
         let answers = one_round(&mut kennel, victim, moment, &ran_file).await;
-        kennel.restart().await;
+        comes_back(&mut kennel, victim).await;
+        end_what_goes_on(&mut kennel.client().await, &answers).await;
         let ran = ids_in(&ran_file);
         verify(&mut kennel.client().await, &answers, &ran).await;
         tried_total += answers.len();
@@ -172,7 +206,7 @@ async fn one_round(kennel: &mut Kennel, victim: Victim, moment: Duration, ran: &
     tokio::time::sleep(moment).await;
     kill(kennel, victim);
     let answers = spawners.join_all().await.into_iter().flatten().collect();
-    kennel.wait_until_all_is_gone(PATIENCE).await;
+    goes(kennel, victim).await;
     answers
 }
 

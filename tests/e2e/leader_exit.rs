@@ -26,8 +26,8 @@ with_and_without_cgroup!(
     an_abort_ends_all_of_a_tree_that_would_be_kept,
     the_service_ends_without_those_who_were_kept,
     a_dead_server_keeps_whom_the_leader_has_left,
-    a_dead_server_ends_a_tree_whose_leader_lives,
-    a_dead_server_ends_a_drain,
+    a_dead_server_ends_no_tree_whose_leader_lives,
+    a_dead_server_ends_no_drain,
     a_dead_keeper_keeps_whom_the_leader_has_left,
     a_dead_keeper_ends_a_tree_whose_leader_lives,
     a_dead_keeper_ends_a_drain,
@@ -382,16 +382,19 @@ async fn the_service_ends_without_those_who_were_kept(options: Options) {
 }
 
 async fn a_dead_server_keeps_whom_the_leader_has_left(options: Options) {
-    let mut scene = Scene::set(options, KEEP).await;
+    let scene = Scene::set(options, KEEP).await;
     scene.halt_server();
     scene.leader_ends_unheard().await;
 
     scene.kennel.kill_server();
-    let status = scene.kennel.wait_for_exit(PATIENCE).await;
+    let run = scene.ended().await;
 
-    assert_eq!(status.code(), Some(70), "{}", scene.kennel.log());
-    assert!(scene.all_live());
-    lost_and_kept(scene).await;
+    assert_eq!(
+        (run.state(), run.reason(), run.code()),
+        (RunState::Failed, "exited", Some(3))
+    );
+    scene.assert_kept(&run);
+    scene.clear().await;
 }
 
 /// After the next start the row says what the shim has written down.
@@ -406,24 +409,30 @@ async fn lost_and_kept(mut scene: Scene) {
     scene.clear().await;
 }
 
-async fn a_dead_server_ends_a_tree_whose_leader_lives(options: Options) {
-    let mut scene = Scene::set(options, KEEP).await;
+async fn a_dead_server_ends_no_tree_whose_leader_lives(options: Options) {
+    let scene = Scene::set(options, KEEP).await;
     scene.kennel.kill_server();
-    scene.kennel.wait_for_exit(PATIENCE).await;
+    let mut client = scene.kennel.client().await;
+    let run = must("get", client.get(&scene.run.run_id).await);
+    assert_eq!(run.state(), RunState::Running);
+    assert!(scene.all_live());
+    must("abort", client.abort(&scene.run.run_id).await);
     scene.print.assert_nothing_left();
 }
 
-async fn a_dead_server_ends_a_drain(options: Options) {
-    let mut scene = Scene::set(options, DRAIN).await;
+async fn a_dead_server_ends_no_drain(options: Options) {
+    let scene = Scene::set(options, DRAIN).await;
     scene.leader_ends();
     scene.leader_exited().await;
     scene.kennel.kill_server();
-    scene.kennel.wait_for_exit(PATIENCE).await;
-    scene.print.assert_nothing_left();
-    scene.kennel.restart().await;
-    let run = scene.ended().await;
-    assert_eq!((run.state(), run.code()), (RunState::Lost, Some(3)));
+    let mut client = scene.kennel.client().await;
+    let run = must("get", client.get(&scene.run.run_id).await);
+    assert_eq!((run.state(), run.code()), (RunState::Stopping, Some(3)));
+    assert!(scene.all_live());
+    let run = must("abort", client.abort(&scene.run.run_id).await);
+    assert_eq!((run.reason(), run.code()), ("aborted", Some(3)));
     assert!(run.tree_is_empty(), "{:?}", run.tree_verdict);
+    scene.print.assert_nothing_left();
 }
 
 async fn a_dead_keeper_keeps_whom_the_leader_has_left(options: Options) {

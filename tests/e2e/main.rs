@@ -21,6 +21,7 @@ mod pause;
 mod reap_kept;
 mod refusals;
 mod restart;
+mod server_restart;
 mod shutdown;
 mod stuck;
 mod terminal;

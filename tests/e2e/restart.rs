@@ -12,10 +12,7 @@ use kennel_tests::{
 use nix::sys::signal::Signal;
 use std::time::Duration;
 
-with_and_without_cgroup!(
-    a_dead_keeper_takes_its_runs_along_and_their_exits_are_kept,
-    a_dead_server_ends_the_service_with_code_70,
-);
+with_and_without_cgroup!(a_dead_keeper_takes_its_runs_along_and_their_exits_are_kept);
 
 async fn a_dead_keeper_takes_its_runs_along_and_their_exits_are_kept(options: Options) {
     let mut kennel = Kennel::start(options).await;
@@ -49,32 +46,6 @@ async fn a_dead_keeper_takes_its_runs_along_and_their_exits_are_kept(options: Op
         (run.state(), run.code()),
         (RunState::Failed, Some(5)),
         "what was over stays as it was"
-    );
-}
-
-async fn a_dead_server_ends_the_service_with_code_70(options: Options) {
-    let mut kennel = Kennel::start(options).await;
-    let mut client = kennel.client().await;
-    let run = must("spawn", client.spawn(naughty(&["mixed-tree"])).await);
-    client.hear_up(&run.run_id).await;
-    let print = Footprint::of_run(&run);
-
-    kennel.kill_server();
-    let status = kennel.wait_for_exit(PATIENCE).await;
-
-    assert_eq!(status.code(), Some(70), "{}", kennel.log());
-    print.assert_nothing_left();
-    kennel.restart().await;
-    let run = must("wait", kennel.client().await.ended(&run.run_id).await);
-    assert!(
-        ["service_lost", "orphan_terminated"].contains(&run.reason()),
-        "{run:?}"
-    );
-    assert_eq!(run.state(), RunState::Lost);
-    assert_eq!(
-        run.signal().as_deref(),
-        Some("SIGTERM"),
-        "the keeper ran its ladder: {run:?}"
     );
 }
 

@@ -1,0 +1,364 @@
+//! The server dies and the keeper starts another: runs, ladders, deadlines and pauses go on, clients wait.
+
+use crate::with_and_without_cgroup;
+use kennel_edge::pb::{self, AbortWait, LeaderExitAction, RunState, WaitCondition};
+use kennel_tests::{
+    Footprint, Kennel, Options, PATIENCE, Postgres, RunExt, SpecExt,
+    client::Heard,
+    eventually,
+    kennel::kill_exactly,
+    must, naughty,
+    procfs::{self, Proc},
+    sh,
+};
+use nix::sys::signal::Signal;
+use std::{fs, io::Write as _, path::Path, time::Duration};
+
+with_and_without_cgroup!(
+    a_run_does_not_notice_the_death_of_its_server,
+    a_grace_goes_on_without_a_server,
+    a_pause_outlives_the_server,
+    a_drain_outlives_the_server,
+    what_nobody_has_recorded_is_told_by_the_next_server,
+    a_shutdown_after_a_restart_ends_all_in_order,
+);
+
+/// Until another server runs; whether it serves yet is not said.
+async fn another_server(kennel: &Kennel, before: &Proc) -> Proc {
+    eventually("another server is started", PATIENCE, || {
+        kennel.server().filter(|server| server.pid != before.pid)
+    })
+    .await
+}
+
+async fn lose_server(kennel: &Kennel) -> Proc {
+    let server = kennel.server().expect("a server runs");
+    kill_exactly(&server, Signal::SIGKILL);
+    another_server(kennel, &server).await
+}
+
+async fn a_run_does_not_notice_the_death_of_its_server(options: Options) {
+    let kennel = Kennel::start(options).await;
+    let mut client = kennel.client().await;
+    let before = client.server_info().await.expect("it answers");
+    let run = must("spawn", client.spawn(naughty(&["mixed-tree"])).await);
+    client.hear_up(&run.run_id).await;
+    let print = Footprint::of_run(&run);
+    let leader = Proc::read(run.attempt().pid).expect("it runs");
+
+    kennel.kill_server();
+    // Asked in the gap: answered late, and not refused.
+    let mut client = kennel.client().await;
+    let again = must("get", client.get(&run.run_id).await);
+
+    assert_eq!(again.state(), RunState::Running);
+    assert_eq!(again.attempt(), run.attempt());
+    assert!(leader.is_alive());
+    let after = client.server_info().await.expect("it answers");
+    assert_eq!(after.generation, before.generation + 1);
+    assert_eq!(after.keeper, before.keeper);
+    let (same, existing) = must(
+        "again",
+        client.spawn_as(&run.run_id, naughty(&["mixed-tree"])).await,
+    );
+    assert!(existing && same.run_id == run.run_id);
+    let run = must("abort", client.abort(&run.run_id).await);
+    assert_eq!(
+        (run.state(), run.reason()),
+        (RunState::Cancelled, "aborted")
+    );
+    assert!(run.tree_is_empty(), "{:?}", run.tree_verdict);
+    print.assert_nothing_left();
+    let heard = must("stream", client.hear_all(&run.run_id, 0).await);
+    let once = [
+        "recorded",
+        "started",
+        "stopping",
+        "leader_exited",
+        "tree_empty",
+        "ended",
+    ];
+    for station in once {
+        let told = heard.stations().iter().filter(|s| **s == station).count();
+        assert_eq!(told, 1, "{station}: {:?}", heard.stations());
+    }
+}
+
+/// Lines of the writer, and after how many of their bytes the server dies.
+const LINES: usize = 1_000_000;
+const DEATHS: [usize; 3] = [1_000_000, 2_500_000, 4_500_000];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reader_that_resumes_has_every_byte_once_and_in_order() {
+    let kennel = Kennel::on_sqlite().await;
+    let mut client = kennel.client().await;
+    let script = "i=0; while [ $i -lt 100 ]; do seq $((i * 10000 + 1)) $((i * 10000 + 10000)); i=$((i + 1)); sleep 0.02; done; exit 4";
+    let run = must("spawn", client.spawn(sh(script)).await);
+    let mut heard = Heard::default();
+    let mut deaths = DEATHS.iter().peekable();
+    while !heard.has_ended() {
+        let Ok(mut stream) = client.events_after(&run.run_id, heard.last_seq()).await else {
+            client = kennel.client().await;
+            continue;
+        };
+        // A stream that breaks is taken up where it broke.
+        while let Ok(Some(message)) = stream.message().await {
+            heard.take(message);
+            let bytes = heard.stdout.len();
+            if deaths.next_if(|at| bytes >= **at).is_some() {
+                kennel.kill_server();
+            }
+        }
+    }
+    assert!(deaths.next().is_none(), "it died as often as it should");
+    let mut wanted = Vec::new();
+    for line in 1..=LINES {
+        writeln!(wanted, "{line}").expect("memory takes it");
+    }
+    assert!(heard.stdout == wanted, "{} bytes", heard.stdout.len());
+    let run = must("wait", kennel.client().await.ended(&run.run_id).await);
+    assert_eq!(run.code(), Some(4));
+}
+
+async fn a_grace_goes_on_without_a_server(options: Options) {
+    let kennel = Kennel::start(options).await;
+    let mut client = kennel.client().await;
+    let script = "trap '' TERM; echo up; while :; do sleep 0.05; done";
+    let spec = sh(script).grace(Duration::from_secs(2));
+    let run = must("spawn", client.spawn(spec).await);
+    client.hear_up(&run.run_id).await;
+    let stopping = client.abort_with(&run.run_id, None, AbortWait::None).await;
+    let stopping = must("abort", stopping);
+    lose_server(&kennel).await;
+
+    let mut client = kennel.client().await;
+    let again = must("get", client.get(&run.run_id).await);
+    assert_eq!(again.stop_deadline_time, stopping.stop_deadline_time);
+    let run = must("wait", client.ended(&run.run_id).await);
+
+    assert_eq!(
+        (run.state(), run.reason()),
+        (RunState::Cancelled, "aborted")
+    );
+    assert_eq!(run.signal().as_deref(), Some("SIGKILL"));
+    assert!(run.tree_is_empty(), "{:?}", run.tree_verdict);
+    let heard = must("stream", client.hear_all(&run.run_id, 0).await);
+    let terms = heard
+        .signals()
+        .iter()
+        .filter(|s| s.contains("TERM"))
+        .count();
+    assert_eq!(terms, 1, "{:?}", heard.signals());
+}
+
+async fn a_pause_outlives_the_server(options: Options) {
+    let kennel = Kennel::start(options).await;
+    let mut client = kennel.client().await;
+    let run = must("spawn", client.spawn(naughty(&["mixed-tree"])).await);
+    client.hear_up(&run.run_id).await;
+    must("pause", client.pause(&run.run_id).await);
+    lose_server(&kennel).await;
+
+    let mut client = kennel.client().await;
+    let paused = must("get", client.get(&run.run_id).await);
+    assert_eq!(paused.state(), RunState::Paused);
+    assert!(leader_stands_still(&run));
+    let resumed = must("resume", client.resume(&run.run_id).await);
+    assert_eq!(resumed.state(), RunState::Running);
+    assert!(!leader_stands_still(&run));
+    must("abort", client.abort(&run.run_id).await);
+    let heard = must("stream", client.hear_all(&run.run_id, 0).await);
+    let of_pause: Vec<_> = heard
+        .stations()
+        .into_iter()
+        .filter(|station| ["paused", "resumed"].contains(station))
+        .collect();
+    assert_eq!(of_pause, ["paused", "resumed"]);
+}
+
+fn leader_stands_still(run: &pb::Run) -> bool {
+    let identity = run.attempt().identity.as_ref().expect("an identity");
+    if let Some(cgroup) = &identity.cgroup_path {
+        let events = fs::read_to_string(Path::new(cgroup).join("cgroup.events"));
+        return events
+            .expect("it lives")
+            .lines()
+            .any(|line| line == "frozen 1");
+    }
+    Proc::read(run.attempt().pid).expect("it lives").state == 'T'
+}
+
+async fn a_drain_outlives_the_server(options: Options) {
+    let kennel = Kennel::start(options).await;
+    let mut client = kennel.client().await;
+    let go = kennel.scratch().join("go");
+    let script = format!(
+        "(while [ ! -e {} ]; do sleep 0.02; done; echo rest) & echo up; exit 6",
+        go.display()
+    );
+    let spec = sh(&script).on_leader_exit(LeaderExitAction::Drain, None);
+    let run = must("spawn", client.spawn(spec).await);
+    let exited = client.wait(&run.run_id, WaitCondition::LeaderExited).await;
+    assert!(must("wait", exited).1);
+    lose_server(&kennel).await;
+
+    let mut client = kennel.client().await;
+    let draining = must("get", client.get(&run.run_id).await);
+    assert_eq!(draining.state(), RunState::Stopping);
+    assert_eq!(draining.code(), Some(6));
+    fs::write(&go, "").expect("written");
+    let run = must("wait", client.ended(&run.run_id).await);
+    assert_eq!((run.reason(), run.code()), ("exited", Some(6)));
+    let heard = must("stream", client.hear_all(&run.run_id, 0).await);
+    assert_eq!(heard.stdout, b"up\nrest\n");
+    assert!(heard.signals().is_empty(), "{:?}", heard.signals());
+}
+
+async fn what_nobody_has_recorded_is_told_by_the_next_server(options: Options) {
+    let kennel = Kennel::start(options).await;
+    let mut client = kennel.client().await;
+    let go = kennel.scratch().join("go");
+    let script = format!(
+        "echo up; while [ ! -e {} ]; do sleep 0.02; done; echo last; exit 9",
+        go.display()
+    );
+    let run = must("spawn", client.spawn(sh(&script)).await);
+    client.hear_up(&run.run_id).await;
+    let leader = Proc::read(run.attempt().pid).expect("it runs");
+    let server = kennel.server().expect("a server runs");
+    kill_exactly(&server, Signal::SIGSTOP);
+    fs::write(&go, "").expect("written");
+    eventually("the leader has ended", PATIENCE, || {
+        (!leader.is_alive()).then_some(())
+    })
+    .await;
+    kill_exactly(&server, Signal::SIGKILL);
+    another_server(&kennel, &server).await;
+
+    let mut client = kennel.client().await;
+    let run = must("wait", client.ended(&run.run_id).await);
+    assert_eq!((run.state(), run.code()), (RunState::Failed, Some(9)));
+    assert_eq!(run.reason(), "exited");
+    let heard = must("stream", client.hear_all(&run.run_id, 0).await);
+    assert_eq!(heard.stdout, b"up\nlast\n");
+}
+
+async fn a_shutdown_after_a_restart_ends_all_in_order(options: Options) {
+    let mut kennel = Kennel::start(options).await;
+    let mut client = kennel.client().await;
+    let mut prints = Vec::new();
+    for _ in 0..3 {
+        let run = must("spawn", client.spawn(naughty(&["mixed-tree"])).await);
+        client.hear_up(&run.run_id).await;
+        prints.push(Footprint::of_run(&run));
+    }
+    lose_server(&kennel).await;
+    kennel
+        .client()
+        .await
+        .server_info()
+        .await
+        .expect("it serves");
+    let status = kennel.terminate(kennel_tests::SHUTDOWN_LIMIT).await;
+    assert_eq!(status.code(), Some(0), "{}", kennel.log());
+    for print in &prints {
+        print.assert_nothing_left();
+    }
+}
+
+/// How often in a row.
+const IN_A_ROW: usize = 20;
+/// A server that has served for so long is replaced at once.
+const STEADY: Duration = Duration::from_millis(2_100);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_outlives_many_servers() {
+    let kennel = Kennel::on_sqlite().await;
+    let mut client = kennel.client().await;
+    let script = "trap 'exit 12' TERM; echo up; while :; do sleep 0.05; done";
+    let run = must("spawn", client.spawn(sh(script)).await);
+    client.hear_up(&run.run_id).await;
+    for _ in 0..IN_A_ROW {
+        kennel
+            .client()
+            .await
+            .server_info()
+            .await
+            .expect("it serves");
+        // What is waited for is time itself: the keeper counts it.
+        tokio::time::sleep(STEADY).await;
+        lose_server(&kennel).await;
+    }
+    let run = must("abort", kennel.client().await.abort(&run.run_id).await);
+    assert_eq!((run.reason(), run.code()), ("aborted", Some(12)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_hangs_is_replaced() {
+    let kennel = Kennel::on_sqlite().await;
+    let mut client = kennel.client().await;
+    let run = must("spawn", client.spawn(naughty(&["mixed-tree"])).await);
+    client.hear_up(&run.run_id).await;
+    let server = kennel.server().expect("a server runs");
+    kill_exactly(&server, Signal::SIGSTOP);
+    let next = another_server(&kennel, &server).await;
+    assert!(next.is_alive() && !server.is_alive());
+    let run = must("abort", kennel.client().await.abort(&run.run_id).await);
+    assert_eq!(run.reason(), "aborted");
+}
+
+/// Children that wait at their gates because the store is halted.
+const GATED: usize = 4;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_child_at_its_gate_never_runs_and_its_retry_runs_once() {
+    let postgres = Postgres::start().await;
+    let kennel = Kennel::start(Options::on(&postgres.url())).await;
+    let ran = kennel.scratch().join("ran");
+    fs::write(&ran, "").expect("written");
+    let spec = || sh(&format!("echo $KENNEL_RUN_ID >> {}", ran.display()));
+    postgres.halt();
+    let ids: Vec<String> = (0..GATED).map(|_| kennel_tests::new_run_id()).collect();
+    let mut spawns = tokio::task::JoinSet::new();
+    for id in ids.clone() {
+        let (mut client, spec) = (kennel.client().await, spec());
+        spawns.spawn(async move { client.spawn_as(&id, spec).await.map(|_| ()) });
+    }
+    eventually("all wait at their gates", PATIENCE, || {
+        let all = procfs::all();
+        let at_gates = kennel
+            .shims()
+            .iter()
+            .flat_map(|shim| procfs::descendants(&all, shim.pid))
+            .count();
+        (at_gates == GATED).then_some(())
+    })
+    .await;
+    let server = kennel.server().expect("a server runs");
+    kennel.kill_server();
+    for answer in spawns.join_all().await {
+        answer.expect_err("nothing was recorded");
+    }
+    another_server(&kennel, &server).await;
+    postgres.go_on();
+    let mut client = kennel.client().await;
+    assert!(client.server_info().await.is_some());
+    assert_eq!(fs::read_to_string(&ran).expect("it is there"), "");
+    for id in &ids {
+        // What came of the first call is not known to who made it: it is made again. A row that was written after all
+        // says that it never ran.
+        match client.spawn_as(id, spec()).await {
+            Ok(_) => drop(must("wait", client.ended(id).await)),
+            Err(status) => {
+                let run = must("get", client.get(id).await);
+                assert_eq!(run.reason(), "start_failed", "{status:?}");
+            }
+        }
+    }
+    let text = fs::read_to_string(&ran).expect("it is there");
+    let mut lines: Vec<&str> = text.lines().collect();
+    let all = lines.len();
+    lines.sort_unstable();
+    lines.dedup();
+    assert_eq!(lines.len(), all, "a command ran twice");
+}
