@@ -295,13 +295,21 @@ impl Tree {
             // Nobody of the group is left, or the kernel cannot address it, or refuses all of it: then one by one.
             Sent::Gone | Sent::Failed(_) => {}
         }
-        for (pid, stat) in &members {
-            volley.count(self.signal_member(*pid, stat, signal));
+        for (pid, stat) in self.in_order(members) {
+            volley.count(self.signal_member(pid, &stat, signal));
         }
         for (pid, stat) in self.newcomers(&known) {
             volley.count(self.signal_member(pid, &stat, signal));
         }
         vec![volley]
+    }
+
+    /// The leader, then by age: who hears of the end of a child has had the signal itself.
+    fn in_order(&self, members: HashMap<i32, Stat>) -> Vec<(i32, Stat)> {
+        let mut members: Vec<(i32, Stat)> = members.into_iter().collect();
+        members
+            .sort_unstable_by_key(|(pid, stat)| (*pid != self.leader_pid, stat.start_ticks, *pid));
+        members
     }
 
     /// SIGKILL to all in the control group, before anything else is looked at. Who has left the group is then among those

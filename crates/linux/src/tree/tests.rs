@@ -123,3 +123,24 @@ fn the_rest_of_a_session_is_known_after_its_leader_and_a_stranger_of_its_number_
     end_orphan(child);
     assert!(own.members().is_empty());
 }
+
+#[test]
+fn the_leader_is_signalled_first_and_the_others_by_age() {
+    let child = session_leader();
+    let tree = Tree {
+        run: RunId::from_u128(7),
+        leader: pidfd(&child),
+        leader_pid: 50,
+        session: Session::default(),
+        root: Root::Nowhere,
+        cgroup: None,
+    };
+    let own = procfs::stat(std::process::id().cast_signed()).expect("it runs");
+    // A number that came round is no sign of youth.
+    let members = [(50, 7), (9, 9), (60, 8), (61, 8), (70, 5)];
+    let members = members.map(|(pid, start_ticks)| (pid, Stat { start_ticks, ..own }));
+    let order = tree.in_order(members.into_iter().collect());
+    let order: Vec<i32> = order.into_iter().map(|(pid, _)| pid).collect();
+    assert_eq!(order, [50, 70, 60, 61, 9]);
+    end(child);
+}
