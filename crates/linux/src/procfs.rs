@@ -95,13 +95,29 @@ fn read(path: &str) -> io::Result<Vec<u8>> {
 
 /// The name of the process with this start time, as the kernel has it; empty where it is gone.
 pub(crate) fn name(pid: i32, start_ticks: u64) -> String {
-    let name = fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
+    let name = comm(pid);
     // The same after the name was read, so the name is not a stranger's.
     if stat(pid).is_ok_and(|after| after.start_ticks == start_ticks) {
-        String::from_utf8_lossy(name.trim_ascii_end()).into_owned()
+        name
     } else {
         String::new()
     }
+}
+
+/// The kernel's name for whatever process has this number now; empty where there is none.
+pub(crate) fn comm(pid: i32) -> String {
+    let name = fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
+    String::from_utf8_lossy(name.trim_ascii_end()).into_owned()
+}
+
+/// The first `bytes_max` bytes of the command line as it is now, which the process may have overwritten. Empty where
+/// there is none, or it cannot be read.
+pub(crate) fn cmdline(pid: i32, bytes_max: usize) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    if let Ok(file) = File::open(format!("/proc/{pid}/cmdline")) {
+        let _ = file.take(bytes_max as u64).read_to_end(&mut bytes);
+    }
+    bytes
 }
 
 /// A field of /proc/pid/status by its name with the colon.

@@ -2,14 +2,10 @@
 
 use crate::{cgroup, clock, procfs};
 use kennel_lifecycle::{CgroupIdentity, ProcessIdentity, RunId};
-use std::{
-    fs::{self, File},
-    io::Read,
-    time::Duration,
-};
+use std::time::Duration;
 
 /// Most of the command's name that is told.
-const ARGV0_BYTES_MAX: u64 = 256;
+const ARGV0_BYTES_MAX: usize = 256;
 
 /// A process in words for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,14 +34,14 @@ pub fn describe(processes: &[ProcessIdentity]) -> Vec<Option<Described>> {
 
 fn one(process: &ProcessIdentity, up: Duration) -> Option<Described> {
     let pid = process.pid;
-    let name = fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
+    let name = procfs::comm(pid);
     let argv0 = argv0(pid);
     let uid = procfs::uid(pid)?;
     let cgroup = cgroup::path_of(pid).map(|path| path.display().to_string());
     // The same after all was read as before, so nothing of it is another's.
     let stat = procfs::stat(pid).ok()?;
     (stat.start_ticks == process.start_ticks).then(|| Described {
-        name: String::from_utf8_lossy(name.trim_ascii_end()).into_owned(),
+        name,
         argv0,
         uid,
         state: char::from(stat.state),
@@ -55,10 +51,7 @@ fn one(process: &ProcessIdentity, up: Duration) -> Option<Described> {
 }
 
 fn argv0(pid: i32) -> String {
-    let mut bytes = Vec::new();
-    if let Ok(file) = File::open(format!("/proc/{pid}/cmdline")) {
-        let _ = file.take(ARGV0_BYTES_MAX).read_to_end(&mut bytes);
-    }
+    let bytes = procfs::cmdline(pid, ARGV0_BYTES_MAX);
     // Who overwrites its title may join the whole command line into the first word.
     let ends = |byte: &u8| *byte == 0 || byte.is_ascii_whitespace();
     let first = bytes.split(ends).next().unwrap_or_default();

@@ -181,7 +181,7 @@ struct Look {
 impl Look {
     fn describe(&mut self, member: &WireMember) -> Option<Member> {
         let pid = member.pid;
-        let name = fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
+        let name = procfs::comm(pid);
         let (args, args_cut) = self.args(pid);
         let rss_bytes = procfs::rss_bytes(pid);
         let (listening_ports, ports_cut) = self.ports(pid);
@@ -193,7 +193,7 @@ impl Look {
             pgid: stat.pgid,
             sid: stat.sid,
             start_ticks: stat.start_ticks,
-            name: String::from_utf8_lossy(name.trim_ascii_end()).into_owned(),
+            name,
             args,
             args_cut,
             state: char::from(stat.state),
@@ -206,11 +206,8 @@ impl Look {
 
     fn args(&mut self, pid: i32) -> (Vec<String>, bool) {
         let most = ARGS_BYTES_MAX.min(ARGS_BYTES_TOTAL_MAX - self.args_bytes);
-        let mut bytes = Vec::new();
-        if let Ok(file) = File::open(format!("/proc/{pid}/cmdline")) {
-            // One more than is told, to see whether there is more.
-            let _ = file.take(most as u64 + 1).read_to_end(&mut bytes);
-        }
+        // One more than is told, to see whether there is more.
+        let mut bytes = procfs::cmdline(pid, most + 1);
         let cut = bytes.len() > most;
         bytes.truncate(most);
         self.args_bytes += bytes.len();
