@@ -184,6 +184,11 @@ impl Server {
     /// It serves: from here on it is asked whether it still does.
     pub(super) fn is_ready(&mut self, now: u64) {
         self.ready_at.get_or_insert(now);
+        self.must_answer(now);
+    }
+
+    /// From here on one that does not take messages is taken for hung.
+    pub(super) fn must_answer(&mut self, now: u64) {
         self.pings.at.get_or_insert(now + PING_EVERY_MS);
     }
 

@@ -50,6 +50,7 @@ pub(crate) async fn before_ready(name: &str, stage: &mut Stage) -> Option<u8> {
             make(stage, "started_again");
             Some(3)
         }
+        ("a_hung_server_is_replaced", 1) => hang(),
         // A try that fails.
         ("without_a_server_for_too_long_a_run_ends_by_its_own_plan", 1) => Some(3),
         ("without_a_server_for_too_long_a_run_ends_by_its_own_plan", _) => {
@@ -524,14 +525,22 @@ async fn abandoned_rest(stage: &mut Stage) {
     make(stage, "go");
 }
 
+fn hang() -> ! {
+    // SAFETY: raise takes an integer.
+    unsafe { libc::raise(libc::SIGSTOP) };
+    panic!("a stopped server was continued");
+}
+
 async fn hung(stage: &mut Stage) {
     if stage.hello.restarts == 0 {
         let (run, spec) = stage.shell(WAITS);
         stage.start(run, &spec).await;
-        // SAFETY: raise takes an integer.
-        unsafe { libc::raise(libc::SIGSTOP) };
-        panic!("a stopped server was continued");
+        hang();
     }
+    assert_eq!(
+        stage.hello.restarts, 2,
+        "the second one hung before it served"
+    );
     make(stage, "go");
     let held = held(stage);
     let facts = stage.end(held.run).await;

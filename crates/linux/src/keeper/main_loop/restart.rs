@@ -178,6 +178,8 @@ impl Keeper {
         });
         if watched {
             self.hand_over();
+            // Runs wait for this one: it must not hang before it serves either.
+            self.server.must_answer(now);
         } else {
             // One that is not heard is none. Its end is told by the kernel.
             self.server.socket = None;
