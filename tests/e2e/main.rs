@@ -18,6 +18,7 @@ mod members;
 mod orphan_ttl;
 mod output;
 mod pause;
+mod pidns;
 mod reap_kept;
 mod refusals;
 mod restart;

@@ -57,12 +57,14 @@ pub(crate) enum Privilege {
     Root,
     /// Nothing, and the control groups are read-only.
     Nobody,
+    /// All, with a control group and a private pid namespace for each run.
+    Private,
 }
 
 impl Privilege {
     fn options(self) -> Options {
         match self {
-            Self::Root => Options::default(),
+            Self::Root | Self::Private => Options::default(),
             Self::Nobody => Options {
                 cgroup: Cgroup::ReadOnly,
                 user: User::Nobody,
@@ -95,24 +97,29 @@ pub(crate) async fn fill(how: How, privilege: Privilege) -> Vec<Cell> {
     let client = kennel.client().await;
     let namespace = Holder::start(&kennel);
     let copy = kennel.scratch().join("setuid-kennel");
-    if privilege == Privilege::Nobody {
+    let root = privilege != Privilege::Nobody;
+    if !root {
         install(&kennel.program(), &copy, "4755");
     }
     let mut running = Vec::new();
     for program in &PROGRAMS {
         let needs = match program.wants {
             Wants::Nothing => Ok(None),
-            Wants::ForeignNamespace => Ok(Some(namespace.first.to_string())),
-            Wants::WritableGroup if privilege == Privilege::Root => Ok(None),
-            Wants::WritableGroup => Err("not run: the control groups are read-only"),
-            Wants::SetuidCopy if privilege == Privilege::Root => {
-                Err("not run: the service is root")
+            Wants::ForeignNamespace if privilege == Privilege::Private => {
+                Err("not run: it sees nobody of another one")
             }
+            Wants::ForeignNamespace => Ok(Some(namespace.first.to_string())),
+            Wants::WritableGroup if root => Ok(None),
+            Wants::WritableGroup => Err("not run: the control groups are read-only"),
+            Wants::SetuidCopy if root => Err("not run: the service is root"),
             Wants::SetuidCopy => Ok(Some(copy.display().to_string())),
         };
         running.push(match needs {
             Ok(argument) => {
-                let spec = spec(&kennel.program(), program, argument.as_deref());
+                let mut spec = spec(&kennel.program(), program, argument.as_deref());
+                if privilege == Privilege::Private {
+                    spec.set_pid_namespace(pb::PidNamespace::Private);
+                }
                 Ok(start(client.clone(), program, spec, how).await)
             }
             Err(why) => Err(why),
@@ -268,6 +275,7 @@ fn read(run: &pb::Run, alive: &[Proc]) -> (String, bool) {
                 pb::EmptyProof::CgroupAndEchild => "group, shim",
                 pb::EmptyProof::Echild => "shim",
                 pb::EmptyProof::Cgroup => "group",
+                pb::EmptyProof::PrivatePidns => "pid namespace",
                 pb::EmptyProof::Unspecified => "no proof",
             };
             (format!("empty ({proof})"), alive.is_empty())

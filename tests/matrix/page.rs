@@ -17,7 +17,9 @@ Programs that try to outlive their run, each ended in each way, and what the ver
 `tests/matrix` (`UPDATE=1 cargo nextest run -p kennel-tests --test matrix`), which fails where a cell changes, and where
 *empty* was said of a run of which a census by marker, group, session, control group and ancestry finds anybody.
 
-*empty (...)* names the proof: the control group is unpopulated, the shim has no child left (`ECHILD`), or both.
+*empty (...)* names the proof: the control group is unpopulated, the shim has no child left (`ECHILD`), or both; or the first
+process of the run's private pid namespace has ended, which the kernel lets it do as the last of all in it. In such a namespace the
+parent of a command has the number 0, so what kills its parent by number ends its own process group instead.
 *admitted*: not empty, and said so. The verdict was `survivors` or `stuck` and named everybody whom the census found, or
 `unverified`, which claims nothing; which of them, and whether anybody was left, can depend on the moment.
 
@@ -57,6 +59,10 @@ fn render(matrix: &Matrix) -> String {
         (
             Privilege::Nobody,
             "The service is uid 65534, the control groups are read-only",
+        ),
+        (
+            Privilege::Private,
+            "The service is root, each run has a private pid namespace and a control group",
         ),
     ] {
         let _ = write!(page, "\n## {heading}\n\n| program |");

@@ -399,6 +399,7 @@ pub fn argv(words: &[&str]) -> pb::RunSpec {
         pause: None,
         on_leader_exit: None,
         min_containment: pb::Containment::Unspecified.into(),
+        pid_namespace: pb::PidNamespace::Unspecified.into(),
     }
 }
 

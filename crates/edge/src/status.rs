@@ -378,7 +378,9 @@ fn start_code(failure: &StartFailure) -> Code {
         ) => Code::FailedPrecondition,
         Some(EAGAIN | ENOMEM | ENFILE | EMFILE | ENOSPC | EDQUOT) => Code::ResourceExhausted,
         // The host does not let the server set them; the rest of the start is the server's own affair.
-        _ if failure.stage == StartStage::Limits => Code::FailedPrecondition,
+        _ if matches!(failure.stage, StartStage::Limits | StartStage::Namespace) => {
+            Code::FailedPrecondition
+        }
         _ => Code::Internal,
     }
 }
@@ -396,6 +398,7 @@ fn stage(stage: StartStage) -> (&'static str, &'static str) {
         StartStage::Record => ("recording it", "RECORD"),
         StartStage::Gate => ("keeping it ready", "GATE"),
         StartStage::Exec => ("executing it", "EXEC"),
+        StartStage::Namespace => ("making its pid namespace", "NAMESPACE"),
     }
 }
 

@@ -235,6 +235,16 @@ pub(crate) enum ContainmentArg {
     Subreaper,
     /// A control group and a shim
     Cgroup,
+    /// A private pid namespace; needs --pid-namespace private
+    PrivatePidns,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum PidNamespaceArg {
+    /// That of the service
+    Shared,
+    /// One of its own: the command sees its own processes alone, and none of them outlives the run; needs root
+    Private,
 }
 
 #[derive(Debug, Args)]
@@ -269,6 +279,9 @@ pub(crate) struct SpecArgs {
     /// Refuse to run where less than this holds the run together
     #[arg(long, value_enum, value_name = "RUNG")]
     pub(crate) min_containment: Option<ContainmentArg>,
+    /// The pid namespace that the command runs in [default: shared]
+    #[arg(long, value_enum, value_name = "WHICH")]
+    pub(crate) pid_namespace: Option<PidNamespaceArg>,
     /// Kind of work
     #[arg(long, value_enum, default_value_t)]
     pub(crate) kind: KindArg,

@@ -55,6 +55,8 @@ pub enum SignalScope {
     ControlGroup,
     /// The shim's children, by their numbers, which stay theirs until the shim reaps them.
     ShimChildren,
+    /// The first process of the run's private pid namespace: the kernel ends all in it with that process.
+    PidNamespace,
 }
 
 /// Who sent a signal.

@@ -1,5 +1,7 @@
 //! What holds a run's processes together, and what that cannot see or hold.
 
+use crate::PidNamespace;
+
 /// What holds a run's processes together, from the weakest to the strongest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Containment {
@@ -7,6 +9,8 @@ pub enum Containment {
     Subreaper,
     /// A control group (v2) of its own beside the shim.
     Cgroup,
+    /// A private pid namespace below the shim, and a control group where there is one.
+    PrivatePidns,
 }
 
 /// One thing that the containment of a run cannot see or hold.
@@ -56,17 +60,31 @@ pub struct HostFacts {
     pub no_new_privileges: bool,
 }
 
-impl Held {
-    /// What holds a run with this control group (or without one, and why).
+impl Containment {
+    /// What holds a run of this kind.
     #[must_use]
-    pub fn on(host: &HostFacts, cgroup: Result<(), String>) -> Self {
+    pub fn reached(has_cgroup: bool, pid_namespace: PidNamespace) -> Self {
+        match (pid_namespace, has_cgroup) {
+            (PidNamespace::Private, _) => Self::PrivatePidns,
+            (PidNamespace::Shared, true) => Self::Cgroup,
+            (PidNamespace::Shared, false) => Self::Subreaper,
+        }
+    }
+}
+
+impl Held {
+    /// What holds a run in this pid namespace and with this control group (or without one, and why).
+    #[must_use]
+    pub fn on(host: &HostFacts, cgroup: Result<(), String>, pid_namespace: PidNamespace) -> Self {
         let has_cgroup = cgroup.is_ok();
-        let by = if has_cgroup {
-            Containment::Cgroup
-        } else {
-            Containment::Subreaper
-        };
+        let by = Containment::reached(has_cgroup, pid_namespace);
         let mut gaps: Vec<Gap> = cgroup.err().map(Gap::NoCgroup).into_iter().collect();
+        if by == Containment::PrivatePidns {
+            // Whoever leaves the control group, becomes another user or makes namespaces below is in this one still:
+            // setns(2) leads into pid namespaces below the own one only.
+            gaps.push(Gap::WorkHandedToDaemons);
+            return Self { by, gaps };
+        }
         if has_cgroup && host.groups_are_open {
             gaps.push(if host.commands_are_root {
                 Gap::RootMayLeaveCgroup
@@ -148,7 +166,7 @@ mod tests {
         ];
         for (host, cgroup, gaps) in cases {
             assert_eq!(
-                Held::on(&host, cgroup.clone()).gaps,
+                Held::on(&host, cgroup.clone(), PidNamespace::Shared).gaps,
                 gaps,
                 "{host:?} {cgroup:?}"
             );
@@ -163,24 +181,47 @@ mod tests {
             no_new_privileges: true,
             ..USER
         };
-        assert_eq!(Held::on(&closed, Ok(())).gaps, [Gap::WorkHandedToDaemons]);
-        let held = Held::on(&closed, without());
+        assert_eq!(
+            Held::on(&closed, Ok(()), PidNamespace::Shared).gaps,
+            [Gap::WorkHandedToDaemons]
+        );
+        let held = Held::on(&closed, without(), PidNamespace::Shared);
         assert_eq!(held.gaps, [no_cgroup(), Gap::WorkHandedToDaemons]);
         let old = HostFacts {
             has_cgroup_kill: false,
             ..USER
         };
-        let held = Held::on(&old, Ok(()));
+        let held = Held::on(&old, Ok(()), PidNamespace::Shared);
         assert!(held.gaps.contains(&Gap::SetuidChildUnkillable));
     }
 
     #[test]
     fn rungs_are_ordered_and_the_reached_one_is_told() {
         assert!(Containment::Subreaper < Containment::Cgroup);
-        assert_eq!(Held::on(&ROOT, Ok(())).by, Containment::Cgroup);
-        assert_eq!(Held::on(&ROOT, Ok(())).cgroup_refused(), None);
-        let weaker = Held::on(&ROOT, without());
+        assert!(Containment::Cgroup < Containment::PrivatePidns);
+        assert_eq!(
+            Held::on(&ROOT, Ok(()), PidNamespace::Shared).by,
+            Containment::Cgroup
+        );
+        assert_eq!(
+            Held::on(&ROOT, Ok(()), PidNamespace::Shared).cgroup_refused(),
+            None
+        );
+        let weaker = Held::on(&ROOT, without(), PidNamespace::Shared);
         assert_eq!(weaker.by, Containment::Subreaper);
         assert_eq!(weaker.cgroup_refused(), Some("read-only"));
+    }
+
+    #[test]
+    fn a_private_pid_namespace_closes_what_the_other_rungs_leave_open() {
+        let private = |host: &HostFacts, cgroup| Held::on(host, cgroup, PidNamespace::Private);
+        for host in [ROOT, USER] {
+            let held = private(&host, Ok(()));
+            assert_eq!(held.by, Containment::PrivatePidns);
+            assert_eq!(held.gaps, [Gap::WorkHandedToDaemons]);
+            let held = private(&host, without());
+            assert_eq!(held.by, Containment::PrivatePidns);
+            assert_eq!(held.gaps, [no_cgroup(), Gap::WorkHandedToDaemons]);
+        }
     }
 }

@@ -43,7 +43,7 @@ pub use outcome::{
     StreamsEnd, TreeVerdict,
 };
 pub use phase::{Ends, Leaving, NeverRan, PauseStage, Phase, Row, RunState, StopStage};
-pub use policy::{LeaderExit, OnMaxPause, PausePolicy, Policy};
+pub use policy::{LeaderExit, OnMaxPause, PausePolicy, PidNamespace, Policy};
 pub use refusal::Refusal;
 pub use run_limits::{
     CpuQuota, Knob, LimitPowers, Missing, Resource, Rlimit, RunLimits, UNLIMITED,

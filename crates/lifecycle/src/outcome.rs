@@ -78,6 +78,8 @@ pub enum StartStage {
     Gate,
     /// execve.
     Exec,
+    /// The private pid namespace, or its own /proc, could not be made.
+    Namespace,
 }
 
 /// Why a command did not start.
@@ -134,6 +136,8 @@ pub enum Proof {
     Echild,
     /// The control group was unpopulated; the shim was gone. Does not see a process that moved itself out.
     Cgroup,
+    /// The first process of the run's private pid namespace has ended, and the kernel lets it end as the last of all in it.
+    PrivatePidns,
 }
 
 /// Whether anything of a run is left.

@@ -16,6 +16,18 @@ pub struct Policy {
     pub on_leader_exit: LeaderExit,
     /// How long a pause may last.
     pub pause: PausePolicy,
+    /// In which pid namespace the command runs.
+    pub pid_namespace: PidNamespace,
+}
+
+/// In which pid namespace a command runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum PidNamespace {
+    /// In that of the keeper.
+    #[default]
+    Shared,
+    /// In one of its own, whose first process is ours: nobody in it outlives that process.
+    Private,
 }
 
 /// How long a pause may last, and what the keeper does then.

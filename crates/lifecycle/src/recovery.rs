@@ -193,6 +193,8 @@ fn kept(record: Option<&ExitRecord>) -> Option<Leftovers> {
 fn tree_verdict(seen: &Observation) -> TreeVerdict {
     let proven = seen.exit_record.as_ref().and_then(|r| r.tree.clone());
     match (proven, seen.cgroup) {
+        // Nothing that is seen later can add to it, or take from it: nobody leaves such a namespace.
+        (Some(proof @ TreeVerdict::Empty(Proof::PrivatePidns)), _) => proof,
         (Some(TreeVerdict::Empty(_)), CgroupSeen::Empty) => {
             TreeVerdict::Empty(Proof::CgroupAndEchild)
         }

@@ -1,6 +1,6 @@
 //! What a caller wants to run, and whether that can be asked at all.
 
-use crate::{Containment, LeaderExit, PausePolicy, RunLimits, limits};
+use crate::{Containment, LeaderExit, PausePolicy, PidNamespace, RunLimits, limits};
 use std::{collections::BTreeMap, time::Duration};
 
 /// What kind of work a run is; decides the defaults of recovery.
@@ -65,6 +65,8 @@ pub struct RunSpec {
     pub pause: PausePolicy,
     /// The weakest containment that will do; absent: any.
     pub min_containment: Option<Containment>,
+    /// In which pid namespace the command runs.
+    pub pid_namespace: PidNamespace,
 }
 
 /// One thing that is wrong with a request.
@@ -127,6 +129,12 @@ impl RunSpec {
         check_timeout("spec.pause.max_pause", self.pause.max_pause, &mut found);
         if let LeaderExit::Drain { timeout } = self.on_leader_exit {
             check_timeout("spec.on_leader_exit.drain_timeout", timeout, &mut found);
+        }
+        if (self.pid_namespace, self.on_leader_exit) == (PidNamespace::Private, LeaderExit::Keep) {
+            found.push(Violation::new(
+                "spec.on_leader_exit.action",
+                "nobody can be kept in a private pid namespace: it ends with the run",
+            ));
         }
         found
     }

@@ -57,6 +57,8 @@ capabilities! {
     PidfdGroupSignal = "pidfd_group_signal", "the members of a group are signalled one by one";
     /// The end of a process is read from its pidfd (Linux 6.15).
     PidfdExit = "pidfd_exit", "an end that the shim could not write down is not known";
+    /// A run can have a pid namespace of its own, with its own /proc.
+    PidNamespace = "pid_namespace", "no private pid namespace for a run: one that asks for it is refused";
 }
 
 /// One thing, and whether it is there.

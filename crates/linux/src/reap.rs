@@ -43,6 +43,11 @@ pub(crate) fn stopped(child: Option<i32>) -> Option<i32> {
     (pid != 0).then_some(pid)
 }
 
+/// Reaps a child that has ended, whichever.
+pub(crate) fn reap_any() -> io::Result<Waited> {
+    wait(libc::P_ALL, 0, libc::WNOHANG)
+}
+
 /// Reaps this child if it has ended.
 pub(crate) fn reap(pid: i32) -> io::Result<Waited> {
     wait(libc::P_PID, pid.cast_unsigned(), libc::WNOHANG)

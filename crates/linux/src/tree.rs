@@ -44,6 +44,16 @@ pub(crate) struct Tree {
     pub(crate) root: Root,
     /// Its control group, if it has one.
     pub(crate) cgroup: Option<CgroupIdentity>,
+    /// Its private pid namespace, if it has one.
+    pub(crate) init: Option<Init>,
+}
+
+/// The first process of a run's private pid namespace: ours, and no member. The kernel ends all in the namespace with it,
+/// and lets it end as the last.
+#[derive(Debug)]
+pub(crate) struct Init {
+    pub(crate) pid: i32,
+    pub(crate) fd: PidFd,
 }
 
 /// One round of a signal by one address, as it went.
@@ -239,9 +249,12 @@ impl Tree {
         })
     }
 
-    /// Whether this is the keeper or the shim.
+    /// Whether this is the keeper, the shim or the first process of the private pid namespace.
     fn is_ours(&self, pid: i32) -> bool {
-        pid == std::process::id().cast_signed() || self.root == Root::Shim(pid)
+        let init = self.init.as_ref().filter(|init| init.pid == pid);
+        pid == std::process::id().cast_signed()
+            || self.root == Root::Shim(pid)
+            || init.is_some_and(|init| init.fd.is_unreaped())
     }
 
     /// Learns who is of the leader's session, while that is certain: a session that nobody is left in gives its number to
@@ -274,10 +287,10 @@ impl Tree {
     }
 
     /// Sends a signal to every member: the leader's group at once, the others one by one, each checked after its
-    /// descriptor was opened. SIGKILL takes the control group where there is one.
+    /// descriptor was opened. SIGKILL takes the private pid namespace where there is one, else the control group.
     pub(crate) fn signal(&self, signal: Signal) -> Vec<Volley> {
         if signal == Signal::KILL
-            && let Some(volleys) = self.kill_group()
+            && let Some(volleys) = self.kill_namespace().or_else(|| self.kill_group())
         {
             return volleys;
         }
@@ -310,6 +323,30 @@ impl Tree {
         members
             .sort_unstable_by_key(|(pid, stat)| (*pid != self.leader_pid, stat.start_ticks, *pid));
         members
+    }
+
+    /// SIGKILL to the first process of the private pid namespace, and so to all in it; then to those who were put into the
+    /// control group from elsewhere. `None`: there is no such namespace.
+    fn kill_namespace(&self) -> Option<Vec<Volley>> {
+        let init = self.init.as_ref()?;
+        let mut below = match self.root {
+            Root::Shim(shim) => procfs::descendants(shim),
+            Root::Lost => [self.orphans(), procfs::descendants(init.pid)].concat(),
+            Root::Nowhere => Vec::new(),
+        };
+        below.retain(|pid| !self.is_ours(*pid));
+        let inside = procfs::living(below);
+        let mut killed = Volley::new(SignalScope::PidNamespace);
+        killed.count_all(init.fd.signal(Signal::KILL), inside.len());
+        let mut beside = self.members();
+        beside.retain(|pid, _| !inside.contains_key(pid));
+        let mut others = Volley::new(SignalScope::Tree);
+        for (pid, stat) in beside {
+            others.count(self.signal_member(pid, &stat, Signal::KILL));
+        }
+        let mut volleys = vec![killed, others];
+        volleys.retain(|volley| !volley.is_empty());
+        Some(volleys)
     }
 
     /// SIGKILL to all in the control group, before anything else is looked at. Who has left the group is then among those

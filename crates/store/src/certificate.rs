@@ -52,10 +52,11 @@ fn read_value(value: &Value) -> Option<StopCertificate> {
 }
 
 fn read_step(value: &Value) -> Option<StopStep> {
-    const SCOPES: [SignalScope; 3] = [
+    const SCOPES: [SignalScope; 4] = [
         SignalScope::Tree,
         SignalScope::ControlGroup,
         SignalScope::ShimChildren,
+        SignalScope::PidNamespace,
     ];
     const SENDERS: [SignalSender; 2] = [SignalSender::Keeper, SignalSender::Shim];
     let (scope, sender) = (value["scope"].as_str()?, value["sender"].as_str()?);
@@ -80,6 +81,7 @@ fn scope_word(scope: SignalScope) -> &'static str {
         SignalScope::Tree => "tree",
         SignalScope::ControlGroup => "cgroup_kill",
         SignalScope::ShimChildren => "shim_children",
+        SignalScope::PidNamespace => "pid_namespace",
     }
 }
 

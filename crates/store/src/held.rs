@@ -16,7 +16,11 @@ pub(crate) fn read(text: Option<&str>) -> Result<Option<Held>, String> {
     };
     let wrong = || format!("containment_detail {text:?}");
     let value: Value = serde_json::from_str(text).map_err(|_| wrong())?;
-    let all = [Containment::Subreaper, Containment::Cgroup];
+    let all = [
+        Containment::Subreaper,
+        Containment::Cgroup,
+        Containment::PrivatePidns,
+    ];
     let by = all.into_iter().find(|by| value["by"] == word(*by));
     let gaps = value["gaps"]
         .as_array()
@@ -31,6 +35,7 @@ fn word(by: Containment) -> &'static str {
     match by {
         Containment::Subreaper => "subreaper",
         Containment::Cgroup => "cgroup",
+        Containment::PrivatePidns => "private_pidns",
     }
 }
 
@@ -74,7 +79,14 @@ mod tests {
                 Gap::WorkHandedToDaemons,
             ],
         };
-        assert_eq!(read(Some(&detail(&held))), Ok(Some(held)));
+        for by in [
+            Containment::Subreaper,
+            Containment::Cgroup,
+            Containment::PrivatePidns,
+        ] {
+            let held = Held { by, ..held.clone() };
+            assert_eq!(read(Some(&detail(&held))), Ok(Some(held)));
+        }
         assert_eq!(read(None), Ok(None));
         for wrong in [
             "",

@@ -263,7 +263,12 @@ fn read_tree(verdict: Option<&str>, detail: Option<&str>) -> Result<TreeVerdict,
     let detail = Detail::parse("tree_detail", detail)?;
     Ok(match verdict {
         Some("empty") => {
-            const ALL: [Proof; 3] = [Proof::CgroupAndEchild, Proof::Echild, Proof::Cgroup];
+            const ALL: [Proof; 4] = [
+                Proof::CgroupAndEchild,
+                Proof::Echild,
+                Proof::Cgroup,
+                Proof::PrivatePidns,
+            ];
             TreeVerdict::Empty(find("proof", &ALL, &detail.text("proof")?, proof_word)?)
         }
         Some("survivors") => TreeVerdict::Survivors(
@@ -281,7 +286,7 @@ fn read_tree(verdict: Option<&str>, detail: Option<&str>) -> Result<TreeVerdict,
 
 pub(crate) const DEADLINES: [Deadline; 2] = [Deadline::MaxRuntime, Deadline::MaxPause];
 
-const STAGES: [StartStage; 10] = [
+const STAGES: [StartStage; 11] = [
     StartStage::Prepare,
     StartStage::Cgroup,
     StartStage::Fork,
@@ -292,6 +297,7 @@ const STAGES: [StartStage; 10] = [
     StartStage::Record,
     StartStage::Gate,
     StartStage::Exec,
+    StartStage::Namespace,
 ];
 
 fn stage_word(stage: StartStage) -> &'static str {
@@ -306,6 +312,7 @@ fn stage_word(stage: StartStage) -> &'static str {
         StartStage::Record => "record",
         StartStage::Gate => "gate",
         StartStage::Exec => "exec",
+        StartStage::Namespace => "namespace",
     }
 }
 
@@ -321,6 +328,7 @@ fn proof_word(proof: Proof) -> &'static str {
         Proof::CgroupAndEchild => "cgroup_and_echild",
         Proof::Echild => "echild",
         Proof::Cgroup => "cgroup",
+        Proof::PrivatePidns => "private_pidns",
     }
 }
 

@@ -501,5 +501,6 @@ fn held_by(containment: Containment) -> &'static str {
     match containment {
         Containment::Subreaper => "its shim",
         Containment::Cgroup => "a control group",
+        Containment::PrivatePidns => "a private pid namespace",
     }
 }

@@ -65,6 +65,7 @@ pub(crate) fn stop_step(step: &StopStep) -> LifecycleEvent {
         SignalScope::Tree => "tree",
         SignalScope::ControlGroup => "cgroup_kill",
         SignalScope::ShimChildren => "shim_children",
+        SignalScope::PidNamespace => "pid_namespace",
     };
     let sender = match step.sender {
         SignalSender::Keeper => "keeper",
@@ -188,6 +189,7 @@ fn proof_word(proof: Proof) -> &'static str {
         Proof::CgroupAndEchild => "cgroup_and_echild",
         Proof::Echild => "echild",
         Proof::Cgroup => "cgroup",
+        Proof::PrivatePidns => "private_pidns",
     }
 }
 

@@ -10,11 +10,11 @@ use crate::{
     view::{Live, StartAnswer},
 };
 use kennel_lifecycle::{
-    Containment, EndReason, Policy, RunId, RunSpec, RunState, StartFailure, StartStage, StopOrder,
-    StopReason, Timestamp, compose_env, ladder::StopPlan,
+    Containment, EndReason, Missing, PidNamespace, Policy, RunId, RunSpec, RunState, StartFailure,
+    StartStage, StopOrder, StopReason, Timestamp, compose_env, ladder::StopPlan,
 };
 use kennel_linux::{
-    client::ChildSpec,
+    client::{CapabilityName, ChildSpec},
     resolve::{self, ResolveError},
     rundir,
 };
@@ -190,7 +190,8 @@ fn accept_id(run: RunId) -> Result<RunId, CallError> {
 
 fn child_spec(shared: &Shared, run: RunId, call: &SpawnCall) -> Result<ChildSpec, CallError> {
     let spec = &call.spec;
-    let missing = spec.limits.missing(&shared.hello.powers);
+    let mut missing = spec.limits.missing(&shared.hello.powers);
+    missing.extend(no_pid_namespace(shared, spec));
     if !missing.is_empty() {
         return Err(CallError::CapabilityMissing(missing));
     }
@@ -217,6 +218,7 @@ fn child_spec(shared: &Shared, run: RunId, call: &SpawnCall) -> Result<ChildSpec
             limits: spec.limits.clone(),
             on_leader_exit: spec.on_leader_exit,
             pause: spec.pause,
+            pid_namespace: spec.pid_namespace,
         },
         min_containment: spec.min_containment,
     })
@@ -224,19 +226,33 @@ fn child_spec(shared: &Shared, run: RunId, call: &SpawnCall) -> Result<ChildSpec
 
 /// Whether what holds runs on this host is strong enough. The keeper looks again when it makes the run.
 fn check_containment(shared: &Shared, run: RunId, spec: &RunSpec) -> Result<(), CallError> {
-    let (reached, why) = match &shared.hello.cgroup_base {
-        Ok(_) => (Containment::Cgroup, None),
-        Err(why) => (Containment::Subreaper, Some(why.clone())),
+    let base = &shared.hello.cgroup_base;
+    let reached = Containment::reached(base.is_ok(), spec.pid_namespace);
+    let Some(wanted) = spec.min_containment.filter(|wanted| reached < *wanted) else {
+        return Ok(());
     };
-    match spec.min_containment {
-        Some(wanted) if reached < wanted => Err(CallError::ContainmentUnavailable {
-            run,
-            wanted,
-            reached,
-            why,
-        }),
-        _ => Ok(()),
-    }
+    let why = match wanted {
+        Containment::PrivatePidns => Some("the spec asks for no private pid namespace".to_owned()),
+        Containment::Cgroup | Containment::Subreaper => base.clone().err(),
+    };
+    Err(CallError::ContainmentUnavailable {
+        run,
+        wanted,
+        reached,
+        why,
+    })
+}
+
+/// What a private pid namespace lacks here, where one is asked for.
+fn no_pid_namespace(shared: &Shared, spec: &RunSpec) -> Option<Missing> {
+    let why = match spec.pid_namespace {
+        PidNamespace::Private => shared.hello.lacks(CapabilityName::PidNamespace)?,
+        PidNamespace::Shared => return None,
+    };
+    Some(Missing {
+        field: "spec.pid_namespace".into(),
+        capability: format!("a private pid namespace for each run: {why}"),
+    })
 }
 
 fn child_env(

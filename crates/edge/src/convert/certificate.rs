@@ -24,6 +24,7 @@ fn step(step: &StopStep) -> pb::StopStep {
         SignalScope::Tree => pb::SignalScope::Tree,
         SignalScope::ControlGroup => pb::SignalScope::CgroupKill,
         SignalScope::ShimChildren => pb::SignalScope::ShimChildren,
+        SignalScope::PidNamespace => pb::SignalScope::PidNamespace,
     };
     let sender = match step.sender {
         SignalSender::Keeper => pb::SignalSender::Keeper,
@@ -64,6 +65,7 @@ pub(super) fn scope_of(word: &str) -> pb::SignalScope {
         "tree" => pb::SignalScope::Tree,
         "cgroup_kill" => pb::SignalScope::CgroupKill,
         "shim_children" => pb::SignalScope::ShimChildren,
+        "pid_namespace" => pb::SignalScope::PidNamespace,
         _ => pb::SignalScope::Unspecified,
     }
 }

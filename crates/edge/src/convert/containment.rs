@@ -11,6 +11,7 @@ pub(crate) fn least(number: i32, found: &mut Vec<Violation>) -> Option<Containme
         Ok(pb::Containment::Unspecified) => None,
         Ok(pb::Containment::Subreaper) => Some(Containment::Subreaper),
         Ok(pb::Containment::Cgroup) => Some(Containment::Cgroup),
+        Ok(pb::Containment::PrivatePidns) => Some(Containment::PrivatePidns),
         Err(_) => {
             found.push(unknown_number(FIELD, number, "Containment"));
             None
@@ -22,6 +23,7 @@ pub(crate) fn word(by: Containment) -> pb::Containment {
     match by {
         Containment::Subreaper => pb::Containment::Subreaper,
         Containment::Cgroup => pb::Containment::Cgroup,
+        Containment::PrivatePidns => pb::Containment::PrivatePidns,
     }
 }
 
@@ -81,7 +83,11 @@ mod tests {
     #[test]
     fn each_containment_comes_back_as_it_was_asked_for() {
         let mut found = Vec::new();
-        for by in [Containment::Subreaper, Containment::Cgroup] {
+        for by in [
+            Containment::Subreaper,
+            Containment::Cgroup,
+            Containment::PrivatePidns,
+        ] {
             assert_eq!(least(word(by).into(), &mut found), Some(by));
         }
         assert_eq!(least(0, &mut found), None);

@@ -202,6 +202,7 @@ fn empty_proof(detail: &str) -> pb::EmptyProof {
         "cgroup_and_echild" => pb::EmptyProof::CgroupAndEchild,
         "echild" => pb::EmptyProof::Echild,
         "cgroup" => pb::EmptyProof::Cgroup,
+        "private_pidns" => pb::EmptyProof::PrivatePidns,
         _ => pb::EmptyProof::Unspecified,
     }
 }

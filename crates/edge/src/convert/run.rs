@@ -195,6 +195,7 @@ fn start_failed(failure: &StartFailure) -> end_reason::StartFailed {
         StartStage::Record => pb::StartStage::Record,
         StartStage::Gate => pb::StartStage::Gate,
         StartStage::Exec => pb::StartStage::Exec,
+        StartStage::Namespace => pb::StartStage::Namespace,
     };
     end_reason::StartFailed {
         stage: stage.into(),
@@ -240,6 +241,7 @@ fn empty_proof(proof: Proof) -> pb::EmptyProof {
         Proof::CgroupAndEchild => pb::EmptyProof::CgroupAndEchild,
         Proof::Echild => pb::EmptyProof::Echild,
         Proof::Cgroup => pb::EmptyProof::Cgroup,
+        Proof::PrivatePidns => pb::EmptyProof::PrivatePidns,
     }
 }
 

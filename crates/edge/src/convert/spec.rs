@@ -6,7 +6,8 @@ use crate::{
     pb::{self, run_spec::Command},
 };
 use kennel_lifecycle::{
-    EnvMode, LeaderExit, OnMaxPause, PausePolicy, RunKind, RunSpec, Timeouts, Violation,
+    EnvMode, LeaderExit, OnMaxPause, PausePolicy, PidNamespace, RunKind, RunSpec, Timeouts,
+    Violation,
 };
 
 /// The spec in the lifecycle's words; all that is wrong with it is put into `found`.
@@ -40,6 +41,7 @@ pub(crate) fn parse(spec: pb::RunSpec, found: &mut Vec<Violation>) -> RunSpec {
         on_leader_exit: on_leader_exit(spec.on_leader_exit, found),
         pause: pause(spec.pause, found),
         min_containment: containment::least(spec.min_containment, found),
+        pid_namespace: pid_namespace(spec.pid_namespace, found),
     };
     found.extend(parsed.violations());
     parsed
@@ -68,6 +70,7 @@ pub(crate) fn document(spec: &pb::RunSpec) -> String {
         on_leader_exit: spec.on_leader_exit,
         pause: spec.pause,
         min_containment: spec.min_containment,
+        pid_namespace: spec.pid_namespace,
     })
 }
 
@@ -107,6 +110,17 @@ fn env_mode(number: i32, found: &mut Vec<Violation>) -> EnvMode {
         Err(_) => {
             found.push(unknown_number("spec.env.mode", number, "EnvMode"));
             EnvMode::Minimal
+        }
+    }
+}
+
+fn pid_namespace(number: i32, found: &mut Vec<Violation>) -> PidNamespace {
+    match pb::PidNamespace::try_from(number) {
+        Ok(pb::PidNamespace::Unspecified | pb::PidNamespace::Shared) => PidNamespace::Shared,
+        Ok(pb::PidNamespace::Private) => PidNamespace::Private,
+        Err(_) => {
+            found.push(unknown_number("spec.pid_namespace", number, "PidNamespace"));
+            PidNamespace::Shared
         }
     }
 }
@@ -201,6 +215,7 @@ mod tests {
                     timeout: Some(Duration::from_secs(90)),
                 },
                 min_containment: Some(Containment::Cgroup),
+                pid_namespace: PidNamespace::Private,
             }
         );
     }
@@ -353,6 +368,7 @@ mod tests {
                 }),
             }),
             min_containment: pb::Containment::Cgroup.into(),
+            pid_namespace: pb::PidNamespace::Private.into(),
         }
     }
 }

@@ -1,7 +1,9 @@
 //! What was typed for `run` and `spawn`, as the contract says it.
 
 use crate::{
-    args::{ContainmentArg, KindArg, LeaderExitArg, LimitArgs, OnMaxPauseArg, SpecArgs},
+    args::{
+        ContainmentArg, KindArg, LeaderExitArg, LimitArgs, OnMaxPauseArg, PidNamespaceArg, SpecArgs,
+    },
     failure::Failure,
 };
 use kennel_edge::pb;
@@ -51,6 +53,7 @@ pub(crate) fn request(args: SpecArgs) -> Result<pb::SpawnRequest, Failure> {
                 drain_timeout: span(args.drain_timeout, "drain timeout")?,
             }),
             min_containment: least(args.min_containment).into(),
+            pid_namespace: pid_namespace(args.pid_namespace).into(),
         }),
     })
 }
@@ -105,6 +108,15 @@ fn least(containment: Option<ContainmentArg>) -> pb::Containment {
         None => pb::Containment::Unspecified,
         Some(ContainmentArg::Subreaper) => pb::Containment::Subreaper,
         Some(ContainmentArg::Cgroup) => pb::Containment::Cgroup,
+        Some(ContainmentArg::PrivatePidns) => pb::Containment::PrivatePidns,
+    }
+}
+
+fn pid_namespace(which: Option<PidNamespaceArg>) -> pb::PidNamespace {
+    match which {
+        None => pb::PidNamespace::Unspecified,
+        Some(PidNamespaceArg::Shared) => pb::PidNamespace::Shared,
+        Some(PidNamespaceArg::Private) => pb::PidNamespace::Private,
     }
 }
 
@@ -213,12 +225,15 @@ mod tests {
             "abort",
             "--min-containment",
             "cgroup",
+            "--pid-namespace",
+            "private",
             "--",
             "ls",
             "-l",
         ]);
         assert_eq!(spec.kind(), pb::RunKind::Job);
         assert_eq!(spec.min_containment(), pb::Containment::Cgroup);
+        assert_eq!(spec.pid_namespace(), pb::PidNamespace::Private);
         assert_eq!(spec.cwd.as_deref(), Some("/tmp"));
         assert_eq!(spec.labels.len(), 2);
         let env = spec.env.expect("it is set");

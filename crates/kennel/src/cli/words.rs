@@ -27,6 +27,7 @@ pub(crate) fn containment(containment: pb::Containment) -> &'static str {
     match containment {
         pb::Containment::Cgroup => "control group and shim",
         pb::Containment::Subreaper => "shim",
+        pb::Containment::PrivatePidns => "private pid namespace and shim",
         pb::Containment::Unspecified => "nothing",
     }
 }
@@ -141,6 +142,7 @@ pub(crate) fn signal_address(scope: pb::SignalScope, sender: pb::SignalSender) -
         pb::SignalScope::Tree => "to the tree",
         pb::SignalScope::CgroupKill => "by cgroup.kill",
         pb::SignalScope::ShimChildren => "to the children of the shim",
+        pb::SignalScope::PidNamespace => "to the pid namespace",
         pb::SignalScope::Unspecified => "by an address that this version of kennel does not know",
     };
     match sender {
@@ -176,6 +178,7 @@ pub(crate) fn verdict(verdict: &pb::TreeVerdict) -> String {
                 pb::EmptyProof::CgroupAndEchild => "control group and shim",
                 pb::EmptyProof::Echild => "shim",
                 pb::EmptyProof::Cgroup => "control group",
+                pb::EmptyProof::PrivatePidns => "the end of its private pid namespace",
                 pb::EmptyProof::Unspecified => "what this version of kennel does not know",
             };
             format!("empty, proved by {proof}")

@@ -275,6 +275,7 @@ fn compare(verdict: Option<&pb::TreeVerdict>, left: &[Process]) -> Outcome {
                 pb::EmptyProof::CgroupAndEchild => "group, shim",
                 pb::EmptyProof::Echild => "shim",
                 pb::EmptyProof::Cgroup => "group",
+                pb::EmptyProof::PrivatePidns => "pid namespace",
                 pb::EmptyProof::Unspecified => "unknown",
             });
         }

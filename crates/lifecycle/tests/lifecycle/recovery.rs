@@ -24,6 +24,7 @@ fn every_combination_is_decided_as_agreed() {
             None => "no-record",
             Some(r) if r.never_ran => "never-ran",
             Some(r) if matches!(r.tree, Some(TreeVerdict::Kept(_))) => "kept",
+            Some(r) if r.tree == Some(TreeVerdict::Empty(Proof::PrivatePidns)) => "exit+ns",
             Some(r) if r.tree.is_some() => "exit+tree",
             Some(_) => "exit",
         };
@@ -133,16 +134,22 @@ fn empty_is_said_only_with_a_proof() {
         let Decision::Close(outcome) = decide(&seen, before) else {
             continue;
         };
-        let echild = seen
-            .exit_record
-            .as_ref()
-            .is_some_and(|r| matches!(r.tree, Some(TreeVerdict::Empty(_))));
+        let said = seen.exit_record.as_ref().and_then(|r| r.tree.as_ref());
+        let echild = said == Some(&TreeVerdict::Empty(Proof::Echild));
+        // Nothing that is seen later is laid over it, but for somebody who is certainly of the run.
+        let private = said == Some(&TreeVerdict::Empty(Proof::PrivatePidns));
+        let empty_now = matches!(outcome.tree, TreeVerdict::Empty(Proof::PrivatePidns));
+        assert!(
+            !private || seen.host == Host::Other || empty_now,
+            "{seen:?}"
+        );
         let empty = seen.cgroup == CgroupSeen::Empty;
         match outcome.tree {
             TreeVerdict::Empty(Proof::CgroupAndEchild) => assert!(echild && empty, "{seen:?}"),
             TreeVerdict::Empty(Proof::Echild) => {
                 assert!(echild && seen.cgroup == CgroupSeen::None, "{seen:?}");
             }
+            TreeVerdict::Empty(Proof::PrivatePidns) => assert!(private, "{seen:?}"),
             // Who has left the group, and bears the marker, is not passed over.
             TreeVerdict::Empty(Proof::Cgroup) => {
                 assert!(empty && seen.hints.is_empty(), "{seen:?}");
@@ -161,7 +168,10 @@ fn a_group_that_cannot_be_read_is_not_called_empty() {
     let unread = |(seen, _): &(Observation, Before)| seen.cgroup == CgroupSeen::Unknown;
     for (mut seen, before) in combinations().filter(unread) {
         if let Decision::Close(outcome) = decide(&seen, before) {
-            assert!(!matches!(outcome.tree, TreeVerdict::Empty(_)), "{seen:?}");
+            // A pid namespace that has ended needs no look at a group.
+            let proof = TreeVerdict::Empty(Proof::PrivatePidns);
+            let empty = matches!(outcome.tree, TreeVerdict::Empty(_));
+            assert!(!empty || outcome.tree == proof, "{seen:?}");
         }
         let word = TreeVerdict::Empty(Proof::CgroupAndEchild);
         if seen.host == Host::Other || was_kept(&seen) {
@@ -249,6 +259,7 @@ fn combinations() -> impl Iterator<Item = (Observation, Before)> {
         None,
         exit(None),
         exit(Some(TreeVerdict::Empty(Proof::Echild))),
+        exit(Some(TreeVerdict::Empty(Proof::PrivatePidns))),
         never_ran,
         exit(Some(TreeVerdict::Kept(Leftovers {
             processes: vec![Leftover {

@@ -1,8 +1,8 @@
 //! What may be asked, and what a command finds in its environment.
 
 use kennel_lifecycle::{
-    CpuQuota, EnvMode, Knob, LeaderExit, LimitPowers, OnMaxPause, PausePolicy, Resource, Rlimit,
-    RunKind, RunLimits, RunSpec, Timeouts, UNLIMITED, compose_env, limits,
+    CpuQuota, EnvMode, Knob, LeaderExit, LimitPowers, OnMaxPause, PausePolicy, PidNamespace,
+    Resource, Rlimit, RunKind, RunLimits, RunSpec, Timeouts, UNLIMITED, compose_env, limits,
 };
 use std::{collections::BTreeMap, time::Duration};
 
@@ -83,6 +83,7 @@ fn all_that_is_wrong_is_told_together() {
             on_max_pause: OnMaxPause::Resume,
         },
         min_containment: None,
+        pid_namespace: PidNamespace::Shared,
     };
     let violations = spec.violations();
     let quota = violations
@@ -396,6 +397,7 @@ fn good() -> RunSpec {
         on_leader_exit: LeaderExit::Stop,
         pause: PausePolicy::default(),
         min_containment: None,
+        pid_namespace: PidNamespace::Shared,
     }
 }
 
@@ -405,4 +407,26 @@ fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
 
 fn pair(name: &str, value: &str) -> (String, String) {
     (name.to_owned(), value.to_owned())
+}
+
+#[test]
+fn nobody_can_be_kept_in_a_private_pid_namespace() {
+    let refused = |pid_namespace, on_leader_exit| {
+        let spec = RunSpec {
+            pid_namespace,
+            on_leader_exit,
+            ..good()
+        };
+        let found = spec.violations().into_iter().map(|v| v.field);
+        found.collect::<Vec<_>>()
+    };
+    let drain = LeaderExit::Drain { timeout: None };
+    for policy in [LeaderExit::Stop, drain] {
+        assert!(refused(PidNamespace::Private, policy).is_empty());
+    }
+    assert!(refused(PidNamespace::Shared, LeaderExit::Keep).is_empty());
+    assert_eq!(
+        refused(PidNamespace::Private, LeaderExit::Keep),
+        ["spec.on_leader_exit.action"]
+    );
 }

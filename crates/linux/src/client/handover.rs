@@ -110,6 +110,7 @@ mod tests {
             limits: RunLimits::default(),
             on_leader_exit: LeaderExit::Keep,
             pause: PausePolicy::default(),
+            pid_namespace: kennel_lifecycle::PidNamespace::Shared,
         }
     }
 

@@ -5,6 +5,7 @@ use crate::{
     capability::{Capability, CapabilityName},
     pidfd::PidFd,
     reap::{self, Waited},
+    shim,
     spawn::{self, Cloned},
 };
 use kennel_lifecycle::{Exit, HostFacts};
@@ -32,6 +33,7 @@ pub(super) fn processes() -> io::Result<Vec<Capability>> {
         Capability::tried(CapabilityName::Pidfs, pidfs),
         Capability::tried(CapabilityName::PidfdGroupSignal, group),
         Capability::tried(CapabilityName::PidfdExit, exit_by_pidfd()?),
+        Capability::tried(CapabilityName::PidNamespace, shim::try_pid_namespace()?),
     ])
 }
 

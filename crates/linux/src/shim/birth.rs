@@ -57,9 +57,9 @@ fn birth(socket: &OwnedFd, base: Option<PathBuf>) -> io::Result<Shim> {
     })
 }
 
-/// Closes everything but the socket. What the keeper holds for other runs (the write ends of their gates above all)
+/// Closes everything but the socket. What the parent holds, the keeper for other runs (the write ends of their gates above all)
 /// must not live on here: a gate that is held by a sibling never shuts.
-fn keep_only(socket: &OwnedFd) -> io::Result<OwnedFd> {
+pub(super) fn keep_only(socket: &OwnedFd) -> io::Result<OwnedFd> {
     let staged = fcntl(socket, FcntlArg::F_DUPFD_CLOEXEC(KEEPER_FD + 1))?;
     place(staged, KEEPER_FD, libc::O_CLOEXEC)?;
     let null = nix::fcntl::open(

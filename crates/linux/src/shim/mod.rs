@@ -7,9 +7,11 @@
 mod birth;
 mod discard;
 mod keep;
+mod namespace;
 mod work;
 
 pub(crate) use birth::be_born;
+pub(crate) use namespace::try_out as try_pid_namespace;
 
 use crate::{
     clock,
@@ -107,7 +109,9 @@ impl Shim {
         );
         fds.extend(status.map(|s| PollFd::new(s, PollFlags::POLLIN)));
         let unread = self.work.iter().flat_map(|work| work.unread(now));
-        fds.extend(unread.map(|end| PollFd::new(end, PollFlags::POLLIN)));
+        let init = self.work.as_ref().and_then(Work::init);
+        let rest = unread.chain(init);
+        fds.extend(rest.map(|end| PollFd::new(end, PollFlags::POLLIN)));
         match poll(&mut fds, timeout) {
             Ok(_) | Err(nix::errno::Errno::EINTR) => {}
             Err(errno) => return Err(errno.into()),
@@ -130,7 +134,7 @@ impl Shim {
                 Ok(ToShim::Job(job)) if self.work.is_none() => match Work::begin(*job, fds) {
                     Ok(work) => self.work = Some(work),
                     Err(failure) => {
-                        self.say((FromShim::PrepareFailed(failure.into()), None));
+                        self.say((FromShim::PrepareFailed(failure.into()), Vec::new()));
                         self.keeper = None;
                     }
                 },
@@ -152,9 +156,9 @@ impl Shim {
         }
     }
 
-    fn say(&mut self, (word, fd): work::Word) {
+    fn say(&mut self, (word, fds): work::Word) {
         let Some(keeper) = &self.keeper else { return };
-        let fds: Vec<_> = fd.iter().map(AsFd::as_fd).collect();
+        let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
         let Ok(bytes) = wire::encode(&word) else {
             self.keeper = None;
             return;

@@ -1,6 +1,10 @@
 //! A shim's run: from the clone to the last exit of its tree.
 
-use super::{discard::Discard, keep::Rest};
+use super::{
+    discard::Discard,
+    keep::Rest,
+    namespace::{self, Init},
+};
 use crate::{
     attributes::OOM_SCORE_ADJ,
     cgroup, clock,
@@ -12,8 +16,8 @@ use crate::{
     spawn::{
         self, Ends,
         child::{
-            FAILED, GOING, READY, STEP_EXEC, STEP_NICE, STEP_OOM_SCORE, STEP_RLIMITS, STEP_SESSION,
-            STEP_STDIO, STEP_WORK_DIR,
+            FAILED, GOING, READY, STEP_EXEC, STEP_NAMESPACE, STEP_NICE, STEP_OOM_SCORE, STEP_PROC,
+            STEP_RLIMITS, STEP_SESSION, STEP_STDIO, STEP_WORK_DIR,
         },
         failure,
     },
@@ -23,8 +27,8 @@ use crate::{
     },
 };
 use kennel_lifecycle::{
-    Exit, LeaderExit, Policy, Rlimit, RunId, Signal, SignalScope, SignalSender, StartFailure,
-    StartStage, StopStep, TreeVerdict, ladder::Ladder, recovery::ExitRecord,
+    Exit, LeaderExit, Policy, Proof, Rlimit, RunId, Signal, SignalScope, SignalSender,
+    StartFailure, StartStage, StopStep, TreeVerdict, ladder::Ladder, recovery::ExitRecord,
 };
 use nix::errno::Errno;
 use std::{
@@ -33,8 +37,8 @@ use std::{
     path::PathBuf,
 };
 
-/// A message to the keeper, with the descriptor that goes along.
-pub(super) type Word = (FromShim, Option<OwnedFd>);
+/// A message to the keeper, with the descriptors that go along.
+pub(super) type Word = (FromShim, Vec<OwnedFd>);
 
 /// Between two rounds of SIGKILL at first. Who does not die of them waits for a device or is another user's: then the
 /// rounds become rarer, since this can take days.
@@ -78,6 +82,8 @@ pub(super) struct Work {
     child: WireChild,
     rlimits: Vec<WireRlimit>,
     pub(super) tree: Tree,
+    /// The first process of its private pid namespace.
+    init: Option<Init>,
     status: Option<OwnedFd>,
     heard: Vec<u8>,
     pub(super) stage: Stage,
@@ -125,7 +131,12 @@ impl Work {
             gate,
             born_in,
         };
-        let gated = spawn::fork_gated(&child, ends, &job.attributes)?;
+        let namespace = policy.pid_namespace;
+        let made = namespace::within(namespace, || {
+            spawn::fork_gated(&child, ends, &job.attributes, namespace)
+        });
+        let (gated, init) = made?;
+        let (init, of_tree) = init.unzip();
         let shim = std::process::id().cast_signed();
         Ok(Self {
             run_dir: job.run_dir.into(),
@@ -140,7 +151,9 @@ impl Work {
                 session: Session::default(),
                 root: Root::Shim(shim),
                 cgroup: job.cgroup.map(Into::into),
+                init: of_tree,
             },
+            init,
             status: Some(gated.status),
             heard: Vec::new(),
             stage: Stage::SettingUp,
@@ -167,6 +180,11 @@ impl Work {
 
     pub(super) fn status(&self) -> Option<BorrowedFd<'_>> {
         self.status.as_ref().map(AsFd::as_fd)
+    }
+
+    /// What to wait for of the first process of its pid namespace.
+    pub(super) fn init(&self) -> Option<BorrowedFd<'_>> {
+        self.init.as_ref().and_then(Init::socket)
     }
 
     pub(super) fn take_words(&mut self) -> Vec<Word> {
@@ -236,18 +254,22 @@ impl Work {
     fn announce(&mut self) {
         let announced = self.place().and_then(|()| {
             let command = identity::of(self.tree.leader_pid, &self.tree.leader)?;
-            let leader = self.tree.leader.as_fd().try_clone_to_owned()?;
-            Ok((command, identity::own()?, leader))
+            let mut fds = vec![self.tree.leader.as_fd().try_clone_to_owned()?];
+            if let Some(init) = &self.tree.init {
+                fds.push(init.fd.as_fd().try_clone_to_owned()?);
+            }
+            Ok((command, identity::own()?, fds))
         });
         match announced {
-            Ok((command, shim, leader)) => {
+            Ok((command, shim, fds)) => {
                 self.stage = Stage::AtGate;
                 self.unannounced = false;
                 let word = FromShim::Prepared {
                     command: command.into(),
                     shim: shim.into(),
+                    init: self.init.as_ref().map(Init::pid),
                 };
-                self.words.push((word, Some(leader)));
+                self.words.push((word, fds));
             }
             Err(error) => {
                 self.kill_all();
@@ -270,6 +292,8 @@ impl Work {
             STEP_WORK_DIR => (StartStage::WorkDir, Some(self.child.cwd.clone())),
             STEP_EXEC => (StartStage::Exec, Some(self.child.executable.clone())),
             STEP_NICE => (StartStage::Limits, Some("nice".to_owned())),
+            STEP_NAMESPACE => (StartStage::Namespace, None),
+            STEP_PROC => (StartStage::Namespace, Some("/proc".to_owned())),
             STEP_OOM_SCORE => (StartStage::Limits, Some(OOM_SCORE_ADJ.to_owned())),
             STEP_RLIMITS.. => (StartStage::Limits, self.limit_of(step)),
             _ => (StartStage::Fork, None),
@@ -299,7 +323,7 @@ impl Work {
         } else {
             FromShim::ExecFailed(failure.into())
         };
-        self.words.push((word, None));
+        self.words.push((word, Vec::new()));
     }
 
     /// The status pipe is closed: by exec, or by the child's end.
@@ -313,11 +337,11 @@ impl Work {
             Stage::AtGate => {
                 self.stage = Stage::NeverRan;
                 self.record.never_ran = true;
-                self.words.push((FromShim::NotReleased, None));
+                self.words.push((FromShim::NotReleased, Vec::new()));
             }
             Stage::Going => {
                 self.stage = Stage::Ran;
-                self.words.push((FromShim::Executed, None));
+                self.words.push((FromShim::Executed, Vec::new()));
             }
             Stage::Ran | Stage::NeverRan => {}
         }
@@ -330,10 +354,19 @@ impl Work {
             && !self.unannounced
         {
             let at_us = clock::wall().0;
-            let rest = !self.childless;
+            let rest = match &mut self.init {
+                Some(init) => init.has_others(),
+                None => !self.childless,
+            };
             let exit = exit.into();
             self.words
-                .push((FromShim::Exited { at_us, exit, rest }, None));
+                .push((FromShim::Exited { at_us, exit, rest }, Vec::new()));
+        }
+        if self.leader_reaped
+            && let Some(init) = &mut self.init
+            && init.is_alone()
+        {
+            init.end();
         }
         if !keeper_lives && !self.keeps_alone(now) {
             self.climb(now);
@@ -384,13 +417,13 @@ impl Work {
     fn kill_children(&mut self, keeper_lives: bool) {
         let first = self.kill_rounds == 0;
         self.kill_rounds += 1;
-        let volley = kill_children(first);
+        let volley = kill_children(first, self.init.as_ref().map(Init::pid));
         if volley.is_empty() {
             return;
         }
         if keeper_lives {
             let step = volley.step(clock::wall(), Signal::KILL, SignalSender::Shim);
-            self.words.push((FromShim::Killed(step.into()), None));
+            self.words.push((FromShim::Killed(step.into()), Vec::new()));
         } else {
             note(&mut self.record.steps, Signal::KILL, &[volley]);
             self.write_record();
@@ -435,8 +468,10 @@ impl Work {
             return true;
         }
         if matches!(self.record.tree, None | Some(TreeVerdict::Kept(_))) {
-            // A control group sees everybody; without one, some are seen by their marker alone.
-            let elsewhere = if self.record.never_ran || self.tree.cgroup.is_some() {
+            // A control group sees everybody, and so does a private pid namespace; without, some are seen by their marker
+            // alone.
+            let sees_all = self.tree.cgroup.is_some() || self.init.is_some();
+            let elsewhere = if self.record.never_ran || sees_all {
                 Vec::new()
             } else {
                 marker::elsewhere(self.tree.run)
@@ -444,13 +479,16 @@ impl Work {
             self.record.census = Some(clock::wall());
             self.record.tree = Some(if self.record.never_ran {
                 TreeVerdict::NeverRan
+            } else if self.init.is_some() {
+                // Init was among the children, and is reaped.
+                TreeVerdict::Empty(Proof::PrivatePidns)
             } else {
                 marker::without_group(&elsewhere)
             });
             self.write_record();
             let at_us = clock::wall().0;
             self.words
-                .push((FromShim::Empty { at_us, elsewhere }, None));
+                .push((FromShim::Empty { at_us, elsewhere }, Vec::new()));
         }
         if keeper_lives {
             return true;
@@ -461,7 +499,9 @@ impl Work {
         if let Some(verdict) = cgroup::verdict(&group) {
             if !self.record.never_ran {
                 self.record.census = Some(clock::wall());
-                self.record.tree = Some(verdict);
+                if self.init.is_none() {
+                    self.record.tree = Some(verdict);
+                }
             }
         } else {
             let survived = self
@@ -494,12 +534,13 @@ impl Work {
     }
 }
 
-/// SIGKILL to the children of this process; counted where that is asked for. Their numbers cannot be reused: only this
-/// process reaps them.
-fn kill_children(count: bool) -> Volley {
+/// SIGKILL to the children of this process; counted where that is asked for, but for `init`, which is no member. Their
+/// numbers cannot be reused: only this process reaps them.
+fn kill_children(count: bool, init: Option<i32>) -> Volley {
     let mut volley = Volley::new(SignalScope::ShimChildren);
     for child in procfs::children(std::process::id().cast_signed()) {
-        let living = count && procfs::stat(child).is_ok_and(|stat| !stat.is_dead());
+        let counts = count && init != Some(child);
+        let living = counts && procfs::stat(child).is_ok_and(|stat| !stat.is_dead());
         // SAFETY: kill takes integers; `child` is an unreaped child of this process.
         let sent = Errno::result(unsafe { libc::kill(child, libc::SIGKILL) });
         // Who was dead before was not reached by this.

@@ -19,6 +19,8 @@ pub(crate) const STEP_WORK_DIR: u8 = 3;
 pub(crate) const STEP_EXEC: u8 = 4;
 pub(crate) const STEP_NICE: u8 = 5;
 pub(crate) const STEP_OOM_SCORE: u8 = 6;
+pub(crate) const STEP_NAMESPACE: u8 = 7;
+pub(crate) const STEP_PROC: u8 = 8;
 /// The first of the limits, the others after it.
 pub(crate) const STEP_RLIMITS: u8 = 32;
 
@@ -45,6 +47,8 @@ pub(super) struct Plan<'a> {
     pub(super) oom_score_adj: &'a [u8],
     /// One more than the highest descriptor that may be open, where `close_range(2)` is missing.
     pub(super) fds_end: c_int,
+    /// Whether it was born into a pid namespace of its own, and so needs the /proc of that.
+    pub(super) own_proc: bool,
 }
 
 /// Sets the child up, waits at the gate, executes. Its caller has just been cloned.
@@ -55,6 +59,11 @@ pub(super) fn run(plan: &Plan) -> ! {
         fail(plan.fds[4], STEP_SESSION, EXIT_NOT_RELEASED);
     }
     place_descriptors(plan);
+    if plan.own_proc
+        && let Err(step) = mount_own_proc()
+    {
+        fail(STATUS_FD, step, EXIT_NOT_RELEASED);
+    }
     // SAFETY: `cwd` points to a NUL-terminated string that the caller keeps alive.
     if unsafe { libc::chdir(plan.cwd) } != 0 {
         fail(STATUS_FD, STEP_WORK_DIR, EXIT_NOT_RELEASED);
@@ -117,6 +126,28 @@ fn place_descriptors(plan: &Plan) {
             unsafe { libc::close(fd) };
         }
     }
+}
+
+/// Mounts of its own, with the /proc of this process's pid namespace. What the host mounts and unmounts from here on is
+/// followed, so that a run holds no file system that the host has let go; nothing goes back. `Err`: the step, with errno.
+pub(crate) fn mount_own_proc() -> Result<(), u8> {
+    // SAFETY: unshare takes an integer, and this process has one thread.
+    if unsafe { libc::unshare(libc::CLONE_NEWNS) } != 0 {
+        return Err(STEP_NAMESPACE);
+    }
+    let none = ptr::null();
+    let follow = libc::MS_REC | libc::MS_SLAVE;
+    // SAFETY: the target is a NUL-terminated string; a change of propagation uses no other argument.
+    if unsafe { libc::mount(none, c"/".as_ptr(), none, follow, none.cast()) } != 0 {
+        return Err(STEP_NAMESPACE);
+    }
+    let (proc, at) = (c"proc".as_ptr(), c"/proc".as_ptr());
+    let flags = libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
+    // SAFETY: source, target and type are NUL-terminated strings; proc(5) needs no data.
+    if unsafe { libc::mount(proc, at, proc, flags, ptr::null()) } != 0 {
+        return Err(STEP_PROC);
+    }
+    Ok(())
 }
 
 /// What it may use. Its limits come last: they could stand in the way of the rest.

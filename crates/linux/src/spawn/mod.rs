@@ -9,7 +9,7 @@ use crate::{
     wire::{WireChild, mirror::WireRlimit},
 };
 use child::Plan;
-use kennel_lifecycle::{Rlimit, StartFailure, StartStage};
+use kennel_lifecycle::{PidNamespace, Rlimit, StartFailure, StartStage};
 use nix::{
     errno::Errno,
     fcntl::{FcntlArg, OFlag, fcntl},
@@ -54,11 +54,13 @@ pub(crate) fn small_pipe() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok((read, write))
 }
 
-/// Clones the child. The caller is single-threaded.
+/// Clones the child, into the pid namespace that this process has made for its children if it has made one. The caller is
+/// single-threaded.
 pub(crate) fn fork_gated(
     child: &WireChild,
     ends: Ends,
     attributes: &Attributes,
+    pid_namespace: PidNamespace,
 ) -> Result<Gated, StartFailure> {
     let prepare = |error: &io::Error| failure(StartStage::Prepare, error, None);
     let executable = c_string(&child.executable).map_err(|e| prepare(&e))?;
@@ -102,6 +104,7 @@ pub(crate) fn fork_gated(
         oom_score_file: oom_score_file.as_ptr(),
         oom_score_adj: oom_score_adj.as_bytes(),
         fds_end: i32::try_from(open_max.min(1 << 20)).unwrap_or(1 << 20),
+        own_proc: pid_namespace == PidNamespace::Private,
     };
     let cloned = match &ends.born_in {
         Some(group) => clone_into(group),

@@ -34,6 +34,7 @@ fn a_list_that_is_cut_says_how_many_are_missing() {
         session: Session::default(),
         root: Root::Shim(std::process::id().cast_signed()),
         cgroup: None,
+        init: None,
     };
     let (all, none) = tree.list(usize::MAX);
     assert!(all.len() >= children.len() && none == 0);
@@ -58,6 +59,7 @@ fn a_number_that_was_given_to_another_session_names_no_orphan() {
         session: Session::default(),
         root: Root::Lost,
         cgroup: None,
+        init: None,
     };
     assert!(tree.members().is_empty());
     // The very leader, however, is a member while it lives.
@@ -100,6 +102,7 @@ fn the_rest_of_a_session_is_known_after_its_leader_and_a_stranger_of_its_number_
         session: Session::default(),
         root: Root::Lost,
         cgroup: None,
+        init: None,
     };
     let own = tree(pidfd(&leader));
     own.learn_session();
@@ -134,6 +137,7 @@ fn the_leader_is_signalled_first_and_the_others_by_age() {
         session: Session::default(),
         root: Root::Nowhere,
         cgroup: None,
+        init: None,
     };
     let own = procfs::stat(std::process::id().cast_signed()).expect("it runs");
     // A number that came round is no sign of youth.

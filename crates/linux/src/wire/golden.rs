@@ -6,8 +6,9 @@ use super::{
     mirror::{
         WireCgroup, WireContainment, WireDeadline, WireExit, WireFact, WireFailure, WireHeld,
         WireHolds, WireHost, WireIdentity, WireLeaderExit, WireLeftover, WireLeftovers, WireLimits,
-        WireMemoryKills, WireOnMaxPause, WirePlan, WirePolicy, WireProcess, WireProof, WireRecord,
-        WireRlimit, WireShot, WireShotResult, WireStage, WireTarget, WireVerdict,
+        WireMemoryKills, WireOnMaxPause, WirePidNamespace, WirePlan, WirePolicy, WireProcess,
+        WireProof, WireRecord, WireRlimit, WireShot, WireShotResult, WireStage, WireTarget,
+        WireVerdict,
         certificate::{WireScope, WireSender, WireStep, WireStuck, WireStuckProcess},
         handover::{WireHeldPause, WireHeldRun},
         held::WireGap,
@@ -43,6 +44,7 @@ fn policy() -> WirePolicy {
         },
         max_pause_ms: Some(300),
         on_max_pause: WireOnMaxPause::Abort,
+        pid_namespace: WirePidNamespace::Private,
     }
 }
 
@@ -81,7 +83,7 @@ fn requests_have_these_bytes() {
     };
     check(
         &prepare,
-        "010101e78a8d09022f72011e00882701ac020000000000000000000101ac0201ac02010101",
+        "010101e78a8d09022f72011e00882701ac020000000000000000000101ac0201ac0201010101",
     );
     let files = WireRlimit {
         resource: super::mirror::limits::WireResource::OpenFiles,
@@ -251,7 +253,7 @@ fn what_is_handed_over_has_these_bytes() {
     };
     check(
         &ToServer::Held(run),
-        "010505900390039003ac02014dc801c801c801ac02014d000162040000011e00882701ac020000000000000000000101ac0201ac0201010301",
+        "010505900390039003ac02014dc801c801c801ac02014d000162040000011e00882701ac020000000000000000000101ac0201ac020101010301",
     );
     check(&ToServer::Ping, "0106");
     check(&ToKeeper::Pong, "0111");

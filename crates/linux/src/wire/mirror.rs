@@ -6,8 +6,8 @@ use certificate::{WireStep, WireStuck, steps};
 pub(crate) use held::{WireContainment, WireHeld};
 use kennel_lifecycle::{
     CgroupIdentity, Deadline, Exit, HostIdentity, LeaderExit, Leftover, Leftovers, MemoryKills,
-    OnMaxPause, PausePolicy, Policy, ProcessIdentity, Proof, RunIdentity, Signal, StartFailure,
-    StartStage, Timestamp, TreeVerdict,
+    OnMaxPause, PausePolicy, PidNamespace, Policy, ProcessIdentity, Proof, RunIdentity, Signal,
+    StartFailure, StartStage, Timestamp, TreeVerdict,
     ladder::{Step, StopPlan},
     recovery::{CgroupSeen, ExitRecord, Host, Observation, Seen},
 };
@@ -93,7 +93,7 @@ mirror_struct!(
 mirror_enum!(
     /// [`CapabilityName`].
     WireCapabilityName = CapabilityName {
-        Cgroup, CgroupSealed, CgroupClone, CgroupKill, CgroupFreeze, CgroupMemory, CgroupPids, CgroupCpu, Clone3, Pidfs, PidfdGroupSignal, PidfdExit
+        Cgroup, CgroupSealed, CgroupClone, CgroupKill, CgroupFreeze, CgroupMemory, CgroupPids, CgroupCpu, Clone3, Pidfs, PidfdGroupSignal, PidfdExit, PidNamespace
     }
 );
 mirror_struct!(
@@ -102,7 +102,7 @@ mirror_struct!(
 );
 mirror_enum!(
     /// [`Proof`].
-    WireProof = Proof { CgroupAndEchild, Echild, Cgroup }
+    WireProof = Proof { CgroupAndEchild, Echild, Cgroup, PrivatePidns }
 );
 mirror_enum!(
     /// [`Seen`].
@@ -118,7 +118,7 @@ mirror_enum!(
 );
 mirror_enum!(
     /// [`StartStage`].
-    WireStage = StartStage { Prepare, Cgroup, Fork, Session, Stdio, WorkDir, Record, Gate, Exec, Limits }
+    WireStage = StartStage { Prepare, Cgroup, Fork, Session, Stdio, WorkDir, Record, Gate, Exec, Limits, Namespace }
 );
 mirror_enum!(
     /// [`Deadline`].
@@ -127,6 +127,10 @@ mirror_enum!(
 mirror_enum!(
     /// [`OnMaxPause`].
     WireOnMaxPause = OnMaxPause { Resume, Abort }
+);
+mirror_enum!(
+    /// [`PidNamespace`].
+    WirePidNamespace = PidNamespace { Shared, Private }
 );
 mirror_struct!(
     /// [`MemoryKills`].
@@ -325,6 +329,7 @@ pub(crate) struct WirePolicy {
     pub(crate) on_leader_exit: WireLeaderExit,
     pub(crate) max_pause_ms: Option<u64>,
     pub(crate) on_max_pause: WireOnMaxPause,
+    pub(crate) pid_namespace: WirePidNamespace,
 }
 
 /// [`LeaderExit`], in milliseconds.
@@ -368,6 +373,7 @@ impl From<&Policy> for WirePolicy {
             on_leader_exit: real.on_leader_exit.into(),
             max_pause_ms: real.pause.max_pause.map(millis),
             on_max_pause: real.pause.on_max_pause.into(),
+            pid_namespace: real.pid_namespace.into(),
         }
     }
 }
@@ -383,6 +389,7 @@ impl From<WirePolicy> for Policy {
                 max_pause: wire.max_pause_ms.map(Duration::from_millis),
                 on_max_pause: wire.on_max_pause.into(),
             },
+            pid_namespace: wire.pid_namespace.into(),
         }
     }
 }

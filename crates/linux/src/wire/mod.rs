@@ -253,13 +253,16 @@ pub(crate) enum Placement {
     ByWrite,
 }
 
-/// Shim to keeper, in this order: `Prepared` (with a pidfd of the leader) or `PrepareFailed`; then one of `NotReleased`,
+/// Shim to keeper, in this order: `Prepared` (with a pidfd of the leader, and one of the first process of a private pid
+/// namespace) or `PrepareFailed`; then one of `NotReleased`,
 /// `Executed`, `ExecFailed`; then `Exited`; then `Empty`.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum FromShim {
     Prepared {
         command: WireProcess,
         shim: WireProcess,
+        /// The first process of the run's private pid namespace.
+        init: Option<i32>,
     },
     PrepareFailed(WireFailure),
     NotReleased,

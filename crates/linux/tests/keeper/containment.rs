@@ -106,12 +106,12 @@ fn end_at_once() -> StopPlan {
 
 /// Each rung up to the reached one is granted; the next one is refused, and nothing was made.
 async fn too_weak(stage: &mut Stage) {
-    let reached = if stage.has_cgroup() {
-        Containment::Cgroup
-    } else {
-        Containment::Subreaper
-    };
-    for least in [Containment::Subreaper, Containment::Cgroup] {
+    let reached = Containment::reached(stage.has_cgroup(), stage.pid_namespace());
+    for least in [
+        Containment::Subreaper,
+        Containment::Cgroup,
+        Containment::PrivatePidns,
+    ] {
         let (run, mut spec) = stage.shell("echo ran > $0/ran; sleep 1000");
         spec.min_containment = Some(least);
         match stage.prepare(run, &spec).await {

@@ -30,6 +30,7 @@ pub(crate) const ALL: &[(&str, Death)] = &[
         last_will,
     ),
     ("what_lost_its_shim_too_is_found_and_ended", orphans),
+    (PRIVATE_ONLY, all_at_once),
     ("many_orphans_are_ended_side_by_side", many_orphans),
     (
         "nobody_stays_stopped_when_a_keeper_dies_in_a_pause",
@@ -57,6 +58,20 @@ pub(crate) const ALL: &[(&str, Death)] = &[
         endless_loss,
     ),
 ];
+
+/// Those that also mean a private pid namespace; in the others somebody outlives a shim, or is kept.
+pub(crate) const PRIVATE: &[&str] = &[
+    "no_gate_opens_when_server_or_keeper_is_killed",
+    "no_child_is_stuck_at_a_gate_that_a_sibling_holds",
+    "shims_carry_out_the_plan_when_the_keeper_is_killed",
+    "nobody_stays_stopped_when_a_keeper_dies_in_a_pause",
+    PRIVATE_ONLY,
+    "a_termination_without_a_server_bounds_every_grace",
+];
+
+/// The one that means nothing else.
+pub(crate) const PRIVATE_ONLY: &str =
+    "nobody_of_a_private_pid_namespace_outlives_all_of_the_service";
 
 /// Children at their gates in one round, and rounds: 200 kills.
 const CROWD: usize = 40;
@@ -114,6 +129,14 @@ fn orphans(dir: &Path, choice: &str) {
         assert!(alive, "a stranger was signalled");
     }
     assert_eq!(recovered.code(), Some(0));
+}
+
+/// Keeper, server and shims are killed together.
+fn all_at_once(dir: &Path, choice: &str) {
+    let status = end(start(dir, choice, "all_killed"));
+    assert_eq!(status.signal(), Some(libc::SIGKILL));
+    no_process_is_left(dir);
+    assert_eq!(end(start(dir, choice, "find_nobody")).code(), Some(0));
 }
 
 /// Somebody else's process that says it is of the run.
@@ -186,6 +209,7 @@ pub(crate) async fn play(name: &str, stage: &mut Stage) {
         "read_last_wills" => read_last_wills(stage).await,
         "all_killed" => all_killed(stage).await,
         "end_orphans" => end_orphans(stage).await,
+        "find_nobody" => find_nobody(stage).await,
         "many_killed" => many_killed(stage).await,
         "end_many_orphans" => end_many_orphans(stage).await,
         "until_terminated" => {
@@ -308,7 +332,9 @@ async fn keeper_killed(stage: &mut Stage) {
 }
 
 async fn read_last_wills(stage: &mut Stage) {
-    let proof = if stage.has_cgroup() {
+    let proof = if stage.is_private() {
+        Proof::PrivatePidns
+    } else if stage.has_cgroup() {
         Proof::CgroupAndEchild
     } else {
         Proof::Echild
@@ -412,6 +438,16 @@ async fn end_many_orphans(stage: &mut Stage) {
     // They do not wait for each other's grace.
     let took = begun.elapsed();
     assert!(took < one_by_one / 2, "{took:?}");
+}
+
+async fn find_nobody(stage: &mut Stage) {
+    for recorded in &recorded::read(&stage.dir) {
+        let seen = observe(stage, recorded).await;
+        assert_eq!((seen.shim, seen.command), (Seen::Gone, Seen::Gone));
+        assert_ne!(seen.cgroup, CgroupSeen::Populated);
+        assert!(seen.hints.is_empty(), "{seen:?}");
+        assert_eq!(seen.exit_record, None);
+    }
 }
 
 async fn end_orphans(stage: &mut Stage) {

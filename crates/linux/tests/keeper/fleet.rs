@@ -97,7 +97,8 @@ const SURROUNDINGS: &[(&str, &str, &str, i32)] = &[
 pub(crate) fn all() -> Vec<Test> {
     let mut tests = Vec::new();
     for &(scenario, code) in SCENARIOS {
-        for choice in ["auto", "off", "no_clone3", "old_kernel"] {
+        let shared = ["auto", "off", "no_clone3", "old_kernel"].into_iter();
+        for choice in shared.chain(private_choices()) {
             tests.push(Test {
                 name: format!("{scenario}::cgroup_{choice}"),
                 run: Box::new(move || play(choice, scenario, code)),
@@ -124,7 +125,12 @@ pub(crate) fn all() -> Vec<Test> {
         });
     }
     for (name, run) in deaths::ALL.iter().chain(containment::ALL) {
-        for choice in ["auto", "off", "old_kernel"] {
+        let private = private_choices().filter(|_| deaths::PRIVATE.contains(name));
+        let shared = ["auto", "off", "old_kernel"].into_iter();
+        for choice in shared
+            .filter(|_| *name != deaths::PRIVATE_ONLY)
+            .chain(private)
+        {
             tests.push(Test {
                 name: format!("{name}::cgroup_{choice}"),
                 run: Box::new(move || {
@@ -149,6 +155,16 @@ fn play(choice: &str, scenario: &str, code: i32) {
     );
     assert!(!dir.path().join("run/kennel.sock").exists());
     nothing_is_left(dir.path());
+}
+
+/// With a private pid namespace for each run, beside a control group and without one; only where such can be made.
+fn private_choices() -> impl Iterator<Item = &'static str> {
+    const CAP_SYS_ADMIN: u32 = 21;
+    let status = fs::read_to_string("/proc/self/status").expect("own status");
+    let effective = status.lines().find_map(|l| l.strip_prefix("CapEff:"));
+    let set = effective.and_then(|text| u64::from_str_radix(text.trim(), 16).ok());
+    let may = set.is_some_and(|set| set >> CAP_SYS_ADMIN & 1 == 1);
+    ["private", "private_off"].into_iter().filter(move |_| may)
 }
 
 /// A keeper on its own directory.

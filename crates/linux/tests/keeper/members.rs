@@ -27,11 +27,6 @@ const THREE: &str = "
     (setsid sh -c 'trap \"echo usr1 >> $0/apart.got\" USR1; echo $$ > $0/apart; while :; do sleep 0.01; done' $0 &)
     each leader $$";
 
-async fn pid(stage: &Stage, name: &str) -> i32 {
-    let text = stage.written(name).await;
-    text.trim().parse().expect("a pid")
-}
-
 /// How often it has got the signal.
 fn got(stage: &Stage, name: &str) -> usize {
     let text = fs::read_to_string(stage.file(&format!("{name}.got"))).unwrap_or_default();
@@ -61,9 +56,9 @@ async fn signal(stage: &mut Stage) {
         .spawn()
         .expect("a stranger");
     stage.start(run, &spec).await;
-    let leader = pid(stage, "leader").await;
-    let member = pid(stage, "member").await;
-    let apart = pid(stage, "apart").await;
+    let leader = stage.pid("leader").await;
+    let member = stage.pid("member").await;
+    let apart = stage.pid("apart").await;
     let counts = |stage: &Stage| ["leader", "member", "apart"].map(|name| got(stage, name));
 
     let shots = shoot(stage, run, SignalTarget::Leader).await;
@@ -97,12 +92,17 @@ async fn signal(stage: &mut Stage) {
     assert!(shoot(stage, run, SignalTarget::Tree).await.is_empty());
 }
 
+fn procfs_name(pid: i32) -> String {
+    let name = fs::read_to_string(format!("/proc/{pid}/comm")).expect("it is there");
+    name.trim().to_owned()
+}
+
 async fn list(stage: &mut Stage) {
     let (run, spec) = stage.shell(THREE);
     let prepared = stage.start(run, &spec).await;
-    let leader = pid(stage, "leader").await;
-    let member = pid(stage, "member").await;
-    let apart = pid(stage, "apart").await;
+    let leader = stage.pid("leader").await;
+    let member = stage.pid("member").await;
+    let apart = stage.pid("apart").await;
     let listing = stage.client.tree(run).await.expect("a keeper");
     assert_eq!(listing.unlisted, 0);
     let find = |pid| {
@@ -115,8 +115,13 @@ async fn list(stage: &mut Stage) {
     assert_eq!(find(member).ppid, leader);
     assert_eq!((find(member).pgid, find(member).sid), (leader, leader));
     assert_eq!((find(apart).pgid, find(apart).sid), (apart, apart));
-    // Its parent has left it, and the shim has it.
-    assert_eq!(find(apart).ppid, identity.shim.pid);
+    // Its parent has left it, and the shim has it, or the first process of the namespace.
+    if stage.is_private() {
+        let heir = procfs_name(find(apart).ppid);
+        assert_eq!(heir, "kennel-init");
+    } else {
+        assert_eq!(find(apart).ppid, identity.shim.pid);
+    }
     assert_eq!(find(leader).args.get(1).map(String::as_str), Some("-c"));
     assert!(find(leader).rss_bytes > 0);
     for m in &listing.members {
@@ -127,6 +132,7 @@ async fn list(stage: &mut Stage) {
             "{m:?}"
         );
         assert_ne!(m.pid, identity.shim.pid);
+        assert_ne!(m.name, "kennel-init");
     }
     stage.client.stop(run, &StopPlan::abort(Duration::ZERO));
     stage.end(run).await;
@@ -140,10 +146,13 @@ async fn shim_lost(stage: &mut Stage) {
     spec.policy.stop = StopPlan::abort(Duration::from_mins(1));
     let prepared = stage.start(run, &spec).await;
     let pids = [
-        pid(stage, "leader").await,
-        pid(stage, "member").await,
-        pid(stage, "apart").await,
+        stage.pid("leader").await,
+        stage.pid("member").await,
+        stage.pid("apart").await,
     ];
+    if stage.is_private() {
+        return stage.ends_with_its_shim(run, &prepared).await;
+    }
     // SAFETY: kill takes two integers; the shim is not reaped before its run has ended.
     let killed = unsafe { libc::kill(prepared.identity.shim.pid, libc::SIGKILL) };
     assert_eq!(killed, 0);

@@ -59,7 +59,7 @@ async fn stopped_itself(stage: &mut Stage) {
         "sh -c 'echo $$ > $0/self; kill -STOP $$; echo on > $0/on' $0 & {COUNTERS}"
     ));
     stage.start(run, &spec).await;
-    let pid: i32 = stage.written("self").await.trim().parse().expect("a pid");
+    let pid = stage.pid("self").await;
     until(|| (state(pid) == Some('T')).then_some(())).await;
     counting(stage).await;
     pause(stage, run).await;

@@ -46,7 +46,9 @@ pub(crate) async fn play(name: &str, stage: &mut Stage) {
 
 /// The best proof that this host can give.
 pub(crate) fn empty(stage: &Stage) -> Fact {
-    Fact::TreeEnded(TreeVerdict::Empty(if stage.has_cgroup() {
+    Fact::TreeEnded(TreeVerdict::Empty(if stage.is_private() {
+        Proof::PrivatePidns
+    } else if stage.has_cgroup() {
         Proof::CgroupAndEchild
     } else {
         Proof::Echild
@@ -63,7 +65,7 @@ pub(crate) fn signals(facts: &[Fact]) -> Vec<Signal> {
     facts.iter().filter_map(sent).collect()
 }
 
-fn killed_by(signal: Signal) -> Fact {
+pub(crate) fn killed_by(signal: Signal) -> Fact {
     Fact::LeaderExited(Exit::Signal {
         signal,
         core_dumped: false,
@@ -413,6 +415,17 @@ async fn shim_killed(stage: &mut Stage) {
         "setsid sh -c \"trap '' TERM; echo up > $0/up; while :; do sleep 1000; done\" $0 & while ! test -e $0/up; do sleep 0.01; done; kill -9 $PPID; trap 'exit 5' TERM; while :; do sleep 0.01; done",
     );
     let prepared = stage.start(run, &spec).await;
+    if stage.is_private() {
+        // Its parent has no number that it could name: with 0 it has killed its own group.
+        let facts = stage.end(run).await;
+        assert!(facts.contains(&killed_by(Signal::KILL)), "{facts:?}");
+        assert_eq!(signals(&facts), [Signal::TERM, Signal::KILL], "{facts:?}");
+        assert_eq!(facts.last(), Some(&empty(stage)));
+        let (run, spec) = stage.shell(WIDE_TREE);
+        let prepared = stage.start(run, &spec).await;
+        stage.wide_tree_stands().await;
+        return stage.ends_with_its_shim(run, &prepared).await;
+    }
     let facts = stage.end(run).await;
     assert!(!is_alive(prepared.identity.shim.pid));
     assert!(
@@ -438,6 +451,9 @@ async fn verdict_lost(stage: &mut Stage) {
     stage.client.release(run);
     stage.written("up").await;
     shim.kill();
+    if stage.is_private() {
+        return stage.ended_with_its_shim(run, &prepared).await;
+    }
     let facts = stage.end(run).await;
     assert!(!facts.contains(&Fact::Executed), "{facts:?}");
     // Without a shim and without group signals a `sleep` that was just being forked may take the second rung.

@@ -1,7 +1,9 @@
 //! Keeper and server of a test, and what a scenario has at hand.
 
 use crate::{handover, scenarios};
-use kennel_lifecycle::{LeaderExit, PausePolicy, Policy, RunId, ladder::StopPlan};
+use kennel_lifecycle::{
+    LeaderExit, PausePolicy, PidNamespace, Policy, RunId, Signal, ladder::StopPlan,
+};
 use kennel_linux::{
     client::{
         ChildSpec, ClientError, Fact, HeldRun, KeeperClient, KeeperEvent, KeeperEvents,
@@ -47,9 +49,8 @@ pub(crate) fn keep(args: &[String]) -> ExitCode {
     let dir = PathBuf::from(&args[0]);
     std::fs::write(dir.join("choice"), &args[1]).expect("a file");
     let cgroup = match args[1].as_str() {
-        "auto" | "no_clone3" | "few_files" | "burdened" | "ignored_exits" | "old_kernel" => {
-            CgroupChoice::Auto
-        }
+        "auto" | "no_clone3" | "few_files" | "burdened" | "ignored_exits" | "old_kernel"
+        | "private" => CgroupChoice::Auto,
         _ => CgroupChoice::Off,
     };
     if args[1] == "foreign_proc" {
@@ -259,6 +260,20 @@ impl Stage {
         self.hello.cgroup_base.is_ok()
     }
 
+    /// In which pid namespace commands run.
+    pub(crate) fn pid_namespace(&self) -> PidNamespace {
+        if self.choice().starts_with("private") {
+            PidNamespace::Private
+        } else {
+            PidNamespace::Shared
+        }
+    }
+
+    /// Whether commands run in a private one.
+    pub(crate) fn is_private(&self) -> bool {
+        self.pid_namespace() == PidNamespace::Private
+    }
+
     /// What the test started the keeper in.
     pub(crate) fn choice(&self) -> String {
         std::fs::read_to_string(self.file("choice")).expect("the test's choice")
@@ -296,6 +311,7 @@ impl Stage {
                 limits: kennel_lifecycle::RunLimits::default(),
                 on_leader_exit: LeaderExit::Stop,
                 pause: PausePolicy::default(),
+                pid_namespace: self.pid_namespace(),
             },
             min_containment: None,
         };
@@ -380,6 +396,24 @@ impl Stage {
         }
     }
 
+    /// The number by which the keeper knows a process of a run, of which a child of a scenario has written its own.
+    pub(crate) async fn pid(&self, name: &str) -> i32 {
+        let own: i32 = self.written(name).await.trim().parse().expect("a pid");
+        if !self.is_private() {
+            return own;
+        }
+        let inner = |pid: &i32| {
+            let status = std::fs::read_to_string(format!("/proc/{pid}/status"));
+            let status = status.unwrap_or_default();
+            let numbers = status.lines().find_map(|l| l.strip_prefix("NSpid:"));
+            let numbers = numbers.unwrap_or_default().split_whitespace();
+            numbers.collect::<Vec<_>>() == [pid.to_string(), own.to_string()]
+        };
+        let ours = leftovers(&self.dir).into_iter();
+        let mut pids = ours.filter_map(|line| line.split(':').next()?.parse::<i32>().ok());
+        pids.find(inner).expect("it is in a namespace of its own")
+    }
+
     /// The child of a scenario has written this file.
     pub(crate) async fn written(&self, name: &str) -> String {
         let path = self.file(name);
@@ -393,6 +427,30 @@ impl Stage {
 }
 
 impl Stage {
+    /// A private pid namespace is gone at once when its shim is killed, and that is proven.
+    pub(crate) async fn ends_with_its_shim(&mut self, run: RunId, prepared: &Prepared) {
+        scenarios::kill(prepared.identity.shim.pid);
+        self.ended_with_its_shim(run, prepared).await;
+    }
+
+    /// The same once the shim was killed.
+    pub(crate) async fn ended_with_its_shim(&mut self, run: RunId, prepared: &Prepared) {
+        let facts = self.end(run).await;
+        assert!(
+            facts.contains(&scenarios::killed_by(Signal::KILL)),
+            "{facts:?}"
+        );
+        assert!(
+            !scenarios::signals(&facts).contains(&Signal::TERM),
+            "{facts:?}"
+        );
+        assert_eq!(facts.last(), Some(&scenarios::empty(self)));
+        assert!(!is_alive(prepared.identity.command.pid));
+        // Nobody of the run is there: what is left is the service.
+        let left = leftovers(&self.dir);
+        assert!(!left.iter().any(|line| line.contains("-c\0")), "{left:?}");
+    }
+
     /// The four shells of [`scenarios::WIDE_TREE`] each wait for a sleep.
     pub(crate) async fn wide_tree_stands(&self) {
         self.written("up").await;

@@ -65,6 +65,7 @@ fn reasons() -> Vec<EndReason> {
         StartStage::Record,
         StartStage::Gate,
         StartStage::Exec,
+        StartStage::Namespace,
     ];
     let mut reasons = vec![
         EndReason::Exited,
@@ -127,6 +128,7 @@ fn verdicts() -> Vec<TreeVerdict> {
         TreeVerdict::Empty(Proof::CgroupAndEchild),
         TreeVerdict::Empty(Proof::Echild),
         TreeVerdict::Empty(Proof::Cgroup),
+        TreeVerdict::Empty(Proof::PrivatePidns),
         TreeVerdict::Survivors(vec![]),
         TreeVerdict::Survivors(vec![1, i32::MAX]),
         TreeVerdict::Unverified("why 'not'".into()),

@@ -100,8 +100,12 @@ fn certificate() -> StopCertificate {
         sender: SignalSender::Shim,
         ..killed
     };
+    let with_init = StopStep {
+        scope: SignalScope::PidNamespace,
+        ..killed
+    };
     StopCertificate {
-        steps: vec![step, killed, by_shim],
+        steps: vec![step, killed, by_shim, with_init],
         steps_unlisted: 3,
         leftovers: Leftovers {
             processes: vec![Leftover {

@@ -9,9 +9,9 @@ use async_trait::async_trait;
 use kennel_lifecycle::{
     CgroupIdentity, Deadline, Exit, Held, HeldPause, HostFacts, HostIdentity, KeeperEpoch,
     LeaderExit, Leftover, Leftovers, LimitPowers, MemoryKills, NodeId, Outcome, PausePolicy,
-    Policy, ProcessIdentity, Proof, Resource, RowState, RunId, RunIdentity, RunKind, RunLimits,
-    RunSpec, Signal, StartFailure, StartStage, StopOrder, Stuck, StuckProcess, Timeouts, Timestamp,
-    TreeVerdict,
+    PidNamespace, Policy, ProcessIdentity, Proof, Resource, RowState, RunId, RunIdentity, RunKind,
+    RunLimits, RunSpec, Signal, StartFailure, StartStage, StopOrder, Stuck, StuckProcess, Timeouts,
+    Timestamp, TreeVerdict,
     ladder::StopPlan,
     recovery::{CgroupSeen, ExitRecord, Host, Observation, Seen},
 };
@@ -480,7 +480,7 @@ impl Kernel for World {
             stderr.into()
         };
         let cgroup = nature.cgroup_refused.clone().map_or(Ok(()), Err);
-        let held = Held::on(&facts(), cgroup);
+        let held = Held::on(&facts(), cgroup, spec.policy.pid_namespace);
         if let Some(wanted) = spec.min_containment.filter(|least| held.by < *least) {
             return Err(ClientError::TooWeak { wanted, held });
         }
@@ -1033,6 +1033,7 @@ pub fn call(run: Option<RunId>) -> SpawnCall {
             initial_input: None,
             labels: BTreeMap::new(),
             min_containment: None,
+            pid_namespace: PidNamespace::Shared,
             grace: Some(Duration::from_secs(1)),
             timeouts: Timeouts::default(),
             limits: RunLimits::default(),

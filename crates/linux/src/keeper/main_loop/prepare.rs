@@ -102,6 +102,7 @@ impl Keeper {
         let held = Held::on(
             &self.facts,
             group.as_ref().map(|_| ()).map_err(Clone::clone),
+            wish.policy.pid_namespace,
         );
         let group = group.ok();
         let refused = match limited {

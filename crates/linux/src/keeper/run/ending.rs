@@ -58,7 +58,7 @@ impl Run {
         }
     }
 
-    fn tell_volleys(&mut self, signal: Signal, volleys: &[Volley]) {
+    pub(super) fn tell_volleys(&mut self, signal: Signal, volleys: &[Volley]) {
         let at = clock::wall();
         for volley in volleys {
             let step = volley.step(at, signal, SignalSender::Keeper);
@@ -79,17 +79,22 @@ impl Run {
         let populated = |group: &CgroupIdentity| cgroup::is_populated(group).unwrap_or(true);
         let never_ran = self.stage == Stage::NotReleased;
         let lost = tree.root == Root::Lost;
+        let private = tree.init.as_ref().is_some_and(|init| init.fd.has_ended());
         let over = if lost {
             self.heard.leader_exited
                 && !self.shim_is_leaving()
                 && !self.cgroup.as_ref().is_some_and(populated)
-                && tree.members().is_empty()
+                && match &tree.init {
+                    Some(init) => init.fd.has_ended(),
+                    None => tree.members().is_empty(),
+                }
         } else {
             self.heard.childless && !self.cgroup.as_ref().is_some_and(populated)
         };
         if over {
             let verdict = match (&self.cgroup, lost) {
                 _ if never_ran => TreeVerdict::NeverRan,
+                _ if private => TreeVerdict::Empty(Proof::PrivatePidns),
                 (Some(_), false) => TreeVerdict::Empty(Proof::CgroupAndEchild),
                 (None, false) => marker::without_group(&self.heard.elsewhere),
                 (Some(_), true) => TreeVerdict::Empty(Proof::Cgroup),

@@ -6,11 +6,12 @@ use crate::{
     clock, exit_record,
     pidfd::PidFd,
     procfs,
-    tree::{Root, Session, Tree},
+    tree::{Init, Root, Session, Tree},
     wire::{Answer, FromShim},
 };
 use kennel_lifecycle::{
-    Exit, HostIdentity, RunIdentity, StartFailure, StartStage, StopStep, Timestamp, ladder::Ladder,
+    Exit, HostIdentity, RunIdentity, Signal, StartFailure, StartStage, StopStep, Timestamp,
+    ladder::Ladder,
 };
 use std::{os::fd::OwnedFd, rc::Rc};
 
@@ -29,9 +30,23 @@ impl Run {
             return;
         }
         match word {
-            FromShim::Prepared { command, shim } => {
-                let leader = fds.into_iter().next();
-                self.prepared(command.into(), shim.into(), leader, host, shim_pid);
+            FromShim::Prepared {
+                command,
+                shim,
+                init,
+            } => {
+                let mut fds = fds.into_iter();
+                let leader = fds.next();
+                let init = init.map(|pid| fds.next().map(|fd| (pid, fd)));
+                let identity = RunIdentity {
+                    command: command.into(),
+                    shim: shim.into(),
+                    cgroup: self.cgroup.clone(),
+                    host: host.clone(),
+                };
+                // One that found no room in this process's table is missing here.
+                let fds = leader.zip(init.map_or(Some(None), |init| init.map(Some)));
+                self.prepared(identity, fds, shim_pid);
             }
             FromShim::PrepareFailed(failure) => self.not_prepared(failure.into()),
             FromShim::NotReleased => {
@@ -62,12 +77,11 @@ impl Run {
         }
     }
 
+    /// `fds`: the leader's, and number and descriptor of the first process of the private pid namespace.
     fn prepared(
         &mut self,
-        command: kennel_lifecycle::ProcessIdentity,
-        shim: kennel_lifecycle::ProcessIdentity,
-        leader: Option<OwnedFd>,
-        host: &HostIdentity,
+        identity: RunIdentity,
+        fds: Option<(OwnedFd, Option<(i32, OwnedFd)>)>,
         shim_pid: i32,
     ) {
         let Stage::Preparing { seq } = self.stage else {
@@ -78,7 +92,7 @@ impl Run {
             // Its server is gone, and its gate is shut.
             return;
         };
-        let (Some(leader), Some((out, err))) = (leader, &self.outputs) else {
+        let (Some((leader, init)), Some((out, err))) = (fds, &self.outputs) else {
             // No room for a descriptor here: the gate shuts, and the shim tells the rest.
             self.gate = None;
             self.answer(seq, Answer::Exhausted("descriptors of the keeper".into()));
@@ -88,17 +102,15 @@ impl Run {
         self.tree = Some(Tree {
             run: self.id,
             leader: PidFd::from_fd(leader),
-            leader_pid: command.pid,
+            leader_pid: identity.command.pid,
             session: Session::default(),
             root: Root::Shim(shim_pid),
             cgroup: self.cgroup.clone(),
+            init: init.map(|(pid, fd)| Init {
+                pid,
+                fd: PidFd::from_fd(fd),
+            }),
         });
-        let identity = RunIdentity {
-            command,
-            shim,
-            cgroup: self.cgroup.clone(),
-            host: host.clone(),
-        };
         let answer = Answer::Prepared {
             identity: identity.clone().into(),
             held: self.held.clone().into(),
@@ -125,7 +137,12 @@ impl Run {
             return;
         };
         self.stage = Stage::NotReleased;
-        let ours = [StartStage::Prepare, StartStage::Cgroup, StartStage::Fork];
+        let ours = [
+            StartStage::Prepare,
+            StartStage::Cgroup,
+            StartStage::Fork,
+            StartStage::Namespace,
+        ];
         let full = ours.contains(&failure.stage) && failure.errno.is_some_and(is_exhaustion);
         let answer = if full {
             Answer::Exhausted(format!("{:?}: errno {:?}", failure.stage, failure.errno))
@@ -191,10 +208,27 @@ impl Run {
             }
             tree.root = Root::Lost;
         }
+        if self.kill_namespace(now) {
+            return;
+        }
         // Whether a released child was executed is not known any more, so nothing is said of it: it may have run.
         if matches!(self.stage, Stage::Released | Stage::Ran) && self.ladder.is_none() {
             self.ladder = Some(Ladder::start(&self.policy.stop, now));
         }
+    }
+
+    /// A private pid namespace ends with its shim: its first process hears of the shim's end, and is not waited for.
+    /// `true`: there is one.
+    fn kill_namespace(&mut self, now: u64) -> bool {
+        let Some(tree) = self.tree.as_ref().filter(|tree| tree.init.is_some()) else {
+            return false;
+        };
+        let volleys = tree.signal(Signal::KILL);
+        self.killed_at.get_or_insert(now);
+        if matches!(self.stage, Stage::Released | Stage::Ran) {
+            self.tell_volleys(Signal::KILL, &volleys);
+        }
+        true
     }
 
     /// A shim that reaped the leader and died before it said so has left the exit in its last will.

@@ -381,6 +381,7 @@ fn new(run_dir: &std::path::Path) -> Run {
             limits: kennel_lifecycle::RunLimits::default(),
             on_leader_exit: kennel_lifecycle::LeaderExit::Stop,
             pause: kennel_lifecycle::PausePolicy::default(),
+            pid_namespace: kennel_lifecycle::PidNamespace::Shared,
         },
         run_dir: run_dir.to_owned(),
         cgroup: None,
@@ -439,6 +440,7 @@ fn prepared() -> FromShim {
     FromShim::Prepared {
         command: process.into(),
         shim: process.into(),
+        init: None,
     }
 }
 

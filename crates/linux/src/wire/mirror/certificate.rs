@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 mirror_enum!(
     /// [`SignalScope`].
-    WireScope = SignalScope { Tree, ControlGroup, ShimChildren }
+    WireScope = SignalScope { Tree, ControlGroup, ShimChildren, PidNamespace }
 );
 mirror_enum!(
     /// [`SignalSender`].

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 mirror_enum!(
     /// [`Containment`].
-    WireContainment = Containment { Subreaper, Cgroup }
+    WireContainment = Containment { Subreaper, Cgroup, PrivatePidns }
 );
 
 /// [`Held`].

@@ -1,0 +1,435 @@
+//! Runs in a pid namespace of their own: nobody in it outlives the run, and the kernel proves it.
+
+use crate::with_and_without_cgroup;
+use kennel_edge::pb::{self, EmptyProof, SignalScope, tree_verdict::Verdict};
+use kennel_tests::{
+    Footprint, Kennel, Options, PATIENCE, RunExt, SpecExt, complaint, eventually,
+    kennel::{User, kill_exactly},
+    must, naughty, new_run_id,
+    procfs::{self, Proc},
+    programs, sh,
+    shell::{run_to_end, text},
+};
+use nix::{
+    mount::{MntFlags, MsFlags, mount, umount2},
+    sys::signal::Signal,
+};
+use std::{
+    fs::{self, File},
+    path::{Path, PathBuf},
+    time::Duration,
+};
+use tonic::{Code, Status};
+use tonic_types::StatusExt;
+
+with_and_without_cgroup!(
+    a_command_sees_itself_alone_and_is_heard_as_any_other,
+    what_leaves_session_and_parent_ends_with_its_namespace,
+    a_namespace_ends_at_once_with_its_shim,
+    a_next_server_goes_on_with_it_and_nobody_outlives_its_keeper,
+    the_rest_of_a_tree_may_finish_in_its_namespace,
+);
+
+/// Where the test may not make such namespaces, the service may not either; then there is nothing to see but a refusal,
+/// which has a test of its own.
+fn may_make_namespaces() -> bool {
+    const CAP_SYS_ADMIN: u32 = 21;
+    let status = fs::read_to_string("/proc/self/status").expect("own status");
+    let effective = status.lines().find_map(|l| l.strip_prefix("CapEff:"));
+    let set = effective.and_then(|text| u64::from_str_radix(text.trim(), 16).ok());
+    set.is_some_and(|set| set >> CAP_SYS_ADMIN & 1 == 1)
+}
+
+fn private(mut spec: pb::RunSpec) -> pb::RunSpec {
+    spec.set_pid_namespace(pb::PidNamespace::Private);
+    spec.set_min_containment(pb::Containment::PrivatePidns);
+    spec
+}
+
+/// The first process of the run's namespace, by the number that it has outside.
+fn init_of(run: &pb::Run) -> Proc {
+    let all = procfs::all();
+    let of_shim = all
+        .into_iter()
+        .find(|p| p.ppid == run.attempt().shim_pid && p.pid != run.attempt().pid);
+    let init = of_shim.expect("a child of the shim");
+    let name = fs::read_to_string(format!("/proc/{}/comm", init.pid));
+    assert_eq!(name.expect("it is there").trim(), "kennel-init");
+    init
+}
+
+#[track_caller]
+fn assert_proven(run: &pb::Run) {
+    let verdict = run.tree_verdict.as_ref().and_then(|t| t.verdict.as_ref());
+    let Some(Verdict::Empty(empty)) = verdict else {
+        panic!("{run:?}")
+    };
+    assert_eq!(empty.proof(), EmptyProof::PrivatePidns, "{run:?}");
+    assert_eq!(run.containment(), pb::Containment::PrivatePidns);
+}
+
+async fn a_command_sees_itself_alone_and_is_heard_as_any_other(options: Options) {
+    if !may_make_namespaces() {
+        return;
+    }
+    let kennel = Kennel::start(options).await;
+    let mut client = kennel.client().await;
+    let script = "sleep 1000 & echo $$ $PPID; cd /proc; echo [0-9]*; echo up; read line; exit 7";
+    let spec = sh(&format!("exec < {}; {script}", fifo(&kennel).display()));
+    let run = must("spawn", client.spawn(private(spec)).await);
+    let go_on = File::create(kennel.scratch().join("go")).expect("the fifo's other end");
+    client.hear_up(&run.run_id).await;
+    let print = Footprint::of_run(&run);
+
+    // Outside it has another number, and what is told of it is told by that.
+    let tree = must("tree", client.tree(&run.run_id).await);
+    let pids: Vec<i32> = tree.processes.iter().map(|p| p.pid).collect();
+    assert!(pids.contains(&run.attempt().pid), "{tree:?}");
+    assert!(!pids.contains(&init_of(&run).pid), "{tree:?}");
+    assert_eq!(pids.len(), 2, "{tree:?}");
+    let gaps = run.coverage.as_ref().expect("it has processes");
+    let open: Vec<_> = gaps.gaps.iter().map(pb::CoverageGap::kind).collect();
+    assert!(!open.contains(&pb::CoverageGapKind::ForeignPidNamespace));
+    assert!(!open.contains(&pb::CoverageGapKind::RootMayLeaveCgroup));
+    assert!(open.contains(&pb::CoverageGapKind::WorkHandedToDaemons));
+    // Nobody is taken for left behind.
+    let audit = must("audit", client.audit().await);
+    assert_eq!(audit.processes, [], "{audit:?}");
+    let shown = text(&run_to_end(kennel.cli(&["get", &run.run_id]), PATIENCE).await);
+    assert!(shown.contains("private pid namespace"), "{shown}");
+
+    drop(go_on);
+    let run = must("wait", client.ended(&run.run_id).await);
+    assert_eq!(run.code(), Some(7));
+    assert_proven(&run);
+    print.assert_nothing_left();
+    let heard = must("stream", client.hear_all(&run.run_id, 0).await);
+    let said = heard.text();
+    let lines: Vec<&str> = said.lines().collect();
+    // The shell, its sleep, and the first process, which is ours.
+    assert_eq!(lines[0], "2 0", "{said}");
+    assert_eq!(lines[1], "1 2 3", "{said}");
+}
+
+fn fifo(kennel: &Kennel) -> PathBuf {
+    let path = kennel.scratch().join("go");
+    nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).expect("a fifo");
+    path
+}
+
+async fn what_leaves_session_and_parent_ends_with_its_namespace(options: Options) {
+    if !may_make_namespaces() {
+        return;
+    }
+    let kennel = Kennel::start(options).await;
+    let mut client = kennel.client().await;
+    // One of each: a child, an orphan in its own session, one without environment; and all are deaf.
+    let script = format!(
+        "trap '' TERM; {} mixed-tree & exec {0} sleep",
+        programs::naughty().display()
+    );
+    let spec = private(sh(&script)).grace(Duration::from_millis(300));
+    let run = must("spawn", client.spawn(spec).await);
+    client.hear_up(&run.run_id).await;
+    let tree = || {
+        let mut client = client.clone();
+        let run_id = run.run_id.clone();
+        async move {
+            let tree = must("tree", client.tree(&run_id).await);
+            (tree.processes.len() >= 5).then_some(())
+        }
+    };
+    kennel_tests::eventually_async("all are there", PATIENCE, tree).await;
+    let print = Footprint::of_run(&run);
+    let init = init_of(&run);
+    let run = must("abort", client.abort(&run.run_id).await);
+    assert_proven(&run);
+    print.assert_nothing_left();
+    assert!(!init.is_still_there());
+    let certificate = run.attempt().certificate.clone().expect("it has ended");
+    let killed = certificate.steps.iter().find(|s| s.signal == "SIGKILL");
+    let killed = killed.unwrap_or_else(|| panic!("{certificate:?}"));
+    assert_eq!(killed.scope(), SignalScope::PidNamespace);
+    assert!(killed.delivered >= 4, "{certificate:?}");
+    assert_eq!(killed.refused, 0, "{certificate:?}");
+}
+
+async fn a_namespace_ends_at_once_with_its_shim(options: Options) {
+    if !may_make_namespaces() {
+        return;
+    }
+    let kennel = Kennel::start(options).await;
+    let mut client = kennel.client().await;
+    let spec = private(naughty(&["mixed-tree"])).grace(Duration::from_mins(10));
+    let run = must("spawn", client.spawn(spec).await);
+    client.hear_up(&run.run_id).await;
+    let print = Footprint::of_run(&run);
+    let shim = Proc::read(run.attempt().shim_pid).expect("it lives");
+    kill_exactly(&shim, Signal::SIGKILL);
+    let run = must("wait", client.ended(&run.run_id).await);
+    assert_proven(&run);
+    print.assert_nothing_left();
+    assert_eq!(run.signal().as_deref(), Some("SIGKILL"), "{run:?}");
+    let after = must("spawn", client.spawn(sh("exit 0")).await);
+    let after = must("wait", client.ended(&after.run_id).await);
+    assert_eq!(after.code(), Some(0), "the rest goes on");
+}
+
+async fn a_next_server_goes_on_with_it_and_nobody_outlives_its_keeper(options: Options) {
+    if !may_make_namespaces() {
+        return;
+    }
+    let mut kennel = Kennel::start(options).await;
+    for of_keeper in [false, true] {
+        let mut client = kennel.client().await;
+        let spec = private(naughty(&["mixed-tree"])).grace(Duration::from_millis(300));
+        let run = must("spawn", client.spawn(spec).await);
+        client.hear_up(&run.run_id).await;
+        let print = Footprint::of_run(&run);
+        if of_keeper {
+            kennel.kill_keeper();
+            kennel.wait_until_all_is_gone(PATIENCE).await;
+            print.assert_nothing_left();
+            kennel.restart().await;
+        } else {
+            kennel.replace_server().await;
+            let mut client = kennel.client().await;
+            let on = must("get", client.get(&run.run_id).await);
+            assert_eq!(on.state(), pb::RunState::Running, "{on:?}");
+            must("abort", client.abort(&run.run_id).await);
+        }
+        let run = must("wait", kennel.client().await.ended(&run.run_id).await);
+        assert_proven(&run);
+        print.assert_nothing_left();
+    }
+}
+
+async fn the_rest_of_a_tree_may_finish_in_its_namespace(options: Options) {
+    if !may_make_namespaces() {
+        return;
+    }
+    let kennel = Kennel::start(options).await;
+    let mut client = kennel.client().await;
+    let go = fifo(&kennel);
+    let script = format!(
+        "(setsid sh -c 'read line < {}; echo last' &) ; echo first; exit 5",
+        go.display()
+    );
+    let spec = private(sh(&script)).on_leader_exit(pb::LeaderExitAction::Drain, None);
+    let run = must("spawn", client.spawn(spec).await);
+    let condition = pb::WaitCondition::LeaderExited;
+    let (draining, reached) = must("wait", client.wait(&run.run_id, condition).await);
+    assert!(reached);
+    assert_eq!(draining.end_time, None, "the rest goes on");
+    File::create(&go).expect("the fifo's other end");
+    let run = must("wait", client.ended(&run.run_id).await);
+    assert_eq!(run.code(), Some(5));
+    assert_proven(&run);
+    let certificate = run.attempt().certificate.clone().expect("it has ended");
+    assert_eq!(certificate.steps, [], "nobody was signalled");
+    let heard = must("stream", client.hear_all(&run.run_id, 0).await);
+    assert_eq!(heard.text(), "first\nlast\n");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_first_process_is_deaf_to_its_namespace_and_to_polite_signals() {
+    if !may_make_namespaces() {
+        return;
+    }
+    let kennel = Kennel::on_sqlite().await;
+    let mut client = kennel.client().await;
+    let script = "for s in KILL TERM STOP INT HUP USR1 CHLD; do kill -$s 1; done; echo up; while :; do (: &); sleep 0.01; done";
+    let run = must("spawn", client.spawn(private(sh(script))).await);
+    client.hear_up(&run.run_id).await;
+    let init = init_of(&run);
+    for signal in [Signal::SIGTERM, Signal::SIGHUP, Signal::SIGINT] {
+        kill_exactly(&init, signal);
+    }
+    assert!(init.is_alive());
+    // It goes on with its work: who is orphaned and ends is reaped.
+    let reaped = || {
+        let all = procfs::all();
+        let zombie = |p: &Proc| p.ppid == init.pid && p.is_zombie();
+        (!all.iter().any(zombie)).then_some(())
+    };
+    eventually("no zombie is left to it", PATIENCE, reaped).await;
+    let run = must("abort", client.abort(&run.run_id).await);
+    assert_proven(&run);
+}
+
+/// A file that another's pid namespace can be entered by, for as long as this lives.
+struct Door(PathBuf);
+
+impl Door {
+    fn to(pid: u32, at: &Path) -> Self {
+        File::create(at).expect("a file");
+        let namespace = PathBuf::from(format!("/proc/{pid}/ns/pid"));
+        let none = None::<&str>;
+        mount(Some(&namespace), at, none, MsFlags::MS_BIND, none).expect("it can be mounted");
+        Self(at.to_owned())
+    }
+}
+
+impl Drop for Door {
+    fn drop(&mut self) {
+        let _ = umount2(&self.0, MntFlags::MNT_DETACH);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_leaves_a_private_pid_namespace_for_a_foreign_one() {
+    if !may_make_namespaces() {
+        return;
+    }
+    let kennel = Kennel::start(Options::default().without_cgroup()).await;
+    let mut client = kennel.client().await;
+    let mut stranger = std::process::Command::new("unshare")
+        .args(["--pid", "--fork", "--kill-child", "sleep", "1000"])
+        .spawn()
+        .expect("unshare starts");
+    let child = || {
+        let all = procfs::all();
+        let mut all = all.into_iter();
+        all.find(|p| p.ppid == stranger.id().cast_signed())
+    };
+    let first = eventually("it has a child", PATIENCE, child).await;
+    let door = Door::to(
+        first.pid.cast_unsigned(),
+        &kennel.scratch().join("namespace"),
+    );
+    let script = format!("nsenter --pid={} setsid sleep 1000 2>&1", door.0.display());
+    // Without a namespace of its own it gets there.
+    let shared = must("spawn", client.spawn(sh(&script)).await);
+    let print = eventually("it is there", PATIENCE, || {
+        let print = Footprint::of_run(&shared);
+        (print.seen_len() >= 2).then_some(print)
+    });
+    let print = print.await;
+    must("abort", client.abort(&shared.run_id).await);
+    for left in print.count().alive() {
+        kill_exactly(&left, Signal::SIGKILL);
+    }
+
+    let run = must("spawn", client.spawn(private(sh(&script))).await);
+    let run = must("wait", client.ended(&run.run_id).await);
+    assert_proven(&run);
+    let heard = must("stream", client.hear_all(&run.run_id, 0).await);
+    assert!(
+        heard.text().contains("Invalid argument"),
+        "{}",
+        heard.text()
+    );
+    drop(door);
+    stranger.kill().expect("own child");
+    stranger.wait().expect("own child");
+}
+
+/// Of the error's metadata.
+fn fact(status: &Status, name: &str) -> String {
+    let details = status.get_error_details();
+    let info = details.error_info().expect("an error has a reason");
+    info.metadata[name].clone()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_this_host_or_this_spec_does_not_give_is_refused() {
+    let kennel = Kennel::on_sqlite().await;
+    let mut client = kennel.client().await;
+    let mark = kennel.scratch().join("ran");
+    let touch = sh(&format!("echo ran > {}", mark.display()));
+    // The strongest is wanted, and not asked for.
+    let mut spec = touch.clone();
+    spec.set_min_containment(pb::Containment::PrivatePidns);
+    let refused = client.spawn(spec).await.expect_err("it is not asked for");
+    let told = complaint(&refused);
+    assert_eq!(told.reason, "CONTAINMENT_UNAVAILABLE");
+    assert!(fact(&refused, "why").contains("private pid namespace"));
+    assert_eq!(fact(&refused, "wanted"), "CONTAINMENT_PRIVATE_PIDNS");
+    // Nobody can be kept in what ends with the run.
+    let spec = private(touch).on_leader_exit(pb::LeaderExitAction::Keep, None);
+    let refused = client.spawn(spec).await.expect_err("it contradicts itself");
+    let told = complaint(&refused);
+    assert_eq!(
+        (told.code, told.reason.as_str()),
+        (Code::InvalidArgument, "INVALID_FIELD")
+    );
+    assert_eq!(told.fields, ["spec.on_leader_exit.action"]);
+    assert!(!mark.exists());
+    // A weaker one is enough for less.
+    let mut spec = private(sh("exit 0"));
+    spec.set_min_containment(pb::Containment::Cgroup);
+    if may_make_namespaces() {
+        let run = must("spawn", client.spawn(spec).await);
+        assert_proven(&must("wait", client.ended(&run.run_id).await));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_privilege_a_private_pid_namespace_is_refused() {
+    if !nix::unistd::geteuid().is_root() {
+        return;
+    }
+    let kennel = Kennel::start(Options {
+        user: User::Nobody,
+        ..Options::default()
+    })
+    .await;
+    let mut client = kennel.client().await;
+    let host = client.server_info().await.and_then(|info| info.host);
+    let host = host.expect("a host");
+    let found = host.capabilities.iter().find(|c| c.name == "pid_namespace");
+    let found = found.expect("it was tried out");
+    assert!(
+        !found.available && found.why.contains("unshare"),
+        "{found:?}"
+    );
+    let id = new_run_id();
+    let refused = client.spawn_as(&id, private(sh("exit 0"))).await;
+    let refused = refused.expect_err("it has no privilege");
+    let told = complaint(&refused);
+    assert_eq!(
+        (told.code, told.reason.as_str()),
+        (Code::FailedPrecondition, "CAPABILITY_MISSING")
+    );
+    assert_eq!(fact(&refused, "field"), "spec.pid_namespace");
+    let all = must("list", client.list_all(pb::RunFilter::default(), 0).await);
+    assert_eq!(all, []);
+    let (run, existing) = must("spawn", client.spawn_as(&id, sh("exit 0")).await);
+    assert!(!existing, "the key is free");
+    must("wait", client.ended(&run.run_id).await);
+
+    let words = ["run", "--pid-namespace", "private"];
+    let mut command = kennel.command_of_user(&kennel.program());
+    command
+        .args(words)
+        .args(["--server", &kennel.address(), "--", "true"]);
+    let output = run_to_end(command, PATIENCE).await;
+    assert_eq!(output.status.code(), Some(125));
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("spec.pid_namespace"), "{said}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_is_run_in_a_private_pid_namespace_from_the_command_line() {
+    if !may_make_namespaces() {
+        return;
+    }
+    let kennel = Kennel::on_sqlite().await;
+    let words = [
+        "run",
+        "--pid-namespace",
+        "private",
+        "--min-containment",
+        "private-pidns",
+        "--",
+        "sh",
+        "-c",
+        "echo $$; exit 3",
+    ];
+    let output = run_to_end(kennel.cli(&words), PATIENCE).await;
+    assert_eq!(text(&output), "2");
+    assert_eq!(output.status.code(), Some(3));
+    let mut client = kennel.client().await;
+    let all = must("list", client.list_all(pb::RunFilter::default(), 0).await);
+    assert_proven(&must("wait", client.ended(&all[0].run_id).await));
+}
