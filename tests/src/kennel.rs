@@ -425,10 +425,8 @@ fn was_waited_for(child: i32) {
 /// Reaps every zombie that came to the test as an orphan.
 pub fn reap_orphans() {
     let own = i32::try_from(std::process::id()).expect("pids are small");
-    let waited_for = WAITED_FOR
-        .lock()
-        .expect("nobody panics while holding it")
-        .clone();
+    // Held for as long as this looks: who holds it has a child that is not in the list.
+    let waited_for = WAITED_FOR.lock().expect("nobody panics while holding it");
     for proc in procfs::all() {
         if proc.ppid == own && proc.is_zombie() && !waited_for.contains(&proc.pid) {
             // Somebody else may have been faster.
@@ -524,11 +522,13 @@ fn give_to_nobody(dir: &Path) {
 /// Copies a program. Another process does it: while this one had it open for writing, so would have whatever another
 /// thread forks meanwhile, and a file that is written to cannot be executed.
 pub fn install(from: &Path, to: &Path, mode: &str) {
+    let reaps_nobody = WAITED_FOR.lock().expect("nobody panics while holding it");
     let done = Command::new("install")
         .args(["-m", mode])
         .args([from, to])
-        .status()
-        .expect("install starts");
+        .status();
+    drop(reaps_nobody);
+    let done = done.expect("install starts");
     assert!(done.success(), "install: {done}");
 }
 
