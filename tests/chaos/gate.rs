@@ -27,10 +27,10 @@ const SPAWNERS: usize = 8;
 /// Children that wait at the same time.
 const GATED: usize = 16;
 /// Runs of one client in one round, at most; the kill comes much sooner.
-const RUNS_MAX: usize = 200;
+const RUNS_MAX: usize = 12;
 
 /// Longest time of a spawn that rounds are planned with.
-const SPAWN_MAX: Duration = Duration::from_millis(150);
+const SPAWN_MAX: Duration = Duration::from_millis(40);
 
 /// Who is killed in a round.
 #[derive(Clone, Copy, Debug)]
@@ -148,12 +148,21 @@ async fn comes_back(kennel: &mut Kennel, victim: Victim) {
 }
 
 /// What has not ended with its service is ended, so that nobody says any more that he has run.
-async fn end_what_goes_on(client: &mut Client, answers: &Answers) {
+async fn end_what_goes_on(client: &Client, answers: &Answers) {
+    let mut aborts = JoinSet::new();
     for id in answers.keys() {
-        if client.get(id).await.is_ok_and(|run| run.end_time.is_none()) {
-            must("abort", client.abort(id).await);
-        }
+        let (mut client, id) = (client.clone(), id.clone());
+        aborts.spawn(async move {
+            if client
+                .get(&id)
+                .await
+                .is_ok_and(|run| run.end_time.is_none())
+            {
+                must("abort", client.abort(&id).await);
+            }
+        });
     }
+    aborts.join_all().await;
 }
 
 async fn kill_at_the_gate(options: Options, kills: u32) {
@@ -168,7 +177,7 @@ async fn kill_at_the_gate(options: Options, kills: u32) {
         let moment = unit / 10 * (1 + round * 7919 % 40);
         let answers = one_round(&mut kennel, victim, moment, &ran_file).await;
         comes_back(&mut kennel, victim).await;
-        end_what_goes_on(&mut kennel.client().await, &answers).await;
+        end_what_goes_on(&kennel.client().await, &answers).await;
         let ran = ids_in(&ran_file);
         verify(&mut kennel.client().await, &answers, &ran).await;
         tried_total += answers.len();
