@@ -46,13 +46,19 @@ fn spare(dir: &Path) -> Result<NewRun, String> {
     NewRun::from_spare(&bytes)
 }
 
-/// Removes what a run that has ended needs no more: what its command was told of, and the spare copy.
+/// Whether it is there: then this run is not done with.
+pub(crate) fn has_spare(data_dir: &Path, run: RunId) -> bool {
+    rundir::path(data_dir, run).join(SPARE).exists()
+}
+
+/// Removes what a run that has ended needs no more: what its command was told of, and the spare copy. That goes last, so
+/// that whoever comes after a crash finds what is left to do.
 pub(crate) fn tidy(data_dir: &Path, run: RunId) -> io::Result<()> {
+    rundir::remove_tmp(data_dir, run)?;
     match fs::remove_file(rundir::path(data_dir, run).join(SPARE)) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        Ok(()) | Err(_) => {}
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        Ok(()) | Err(_) => Ok(()),
     }
-    rundir::remove_tmp(data_dir, run)
 }
 
 /// What came of the runs that were handed over.

@@ -5,6 +5,7 @@ use crate::{
     ports::{Kernel, KernelEvents},
     recover,
     tracker::{Order, Shared},
+    unfinished,
 };
 use kennel_lifecycle::{KeeperEpoch, RunId, StopOrder, StopReason, limits, recovery::Seen};
 use kennel_linux::client::{ClientError, Fact, HeldRun, KeeperEvent, KeeperHello, KeeperReport};
@@ -91,6 +92,9 @@ impl Supervisor {
             generation,
             clock::now(),
         ));
+        let others = held.iter().map(|held| held.run);
+        let others = others.chain(rows.iter().map(|row| row.new.run)).collect();
+        unfinished::finish_all(&shared, others).await?;
         let adopted = adopt::all(&shared, held, &mut rows).await?;
         let found = recover::take_all(&shared, rows);
         let held = adopted.count;

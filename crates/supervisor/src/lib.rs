@@ -21,6 +21,7 @@ mod reads;
 mod recover;
 mod run_task;
 mod tracker;
+mod unfinished;
 mod view;
 mod writes;
 

@@ -309,13 +309,13 @@ fn unknown() -> Outcome {
 }
 
 /// The journal of a run whose server died, and which of its ends it has told.
-struct Journal {
+pub(crate) struct Journal {
     writer: Writer,
     told: Announced,
 }
 
 impl Journal {
-    fn open(dir: &Path) -> io::Result<Self> {
+    pub(crate) fn open(dir: &Path) -> io::Result<Self> {
         let writer = Writer::recover(dir, clock::now())?;
         let told = Past::of(&writer.facts()?).announced;
         Ok(Self { writer, told })
@@ -331,7 +331,7 @@ impl Journal {
     }
 
     /// The ends that were not told, in their order.
-    fn end(&mut self, outcome: &Outcome) -> io::Result<()> {
+    pub(crate) fn end(&mut self, outcome: &Outcome) -> io::Result<()> {
         let mut lines = Vec::new();
         if let Some(exit) = outcome.exit
             && self.told.leader.is_none()
