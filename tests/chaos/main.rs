@@ -1,5 +1,7 @@
 //! SIGKILL at bad moments. Whatever happens, every outcome is explained and nothing is left.
 
+#[cfg(debug_assertions)]
+mod crash_points;
 mod gate;
 mod massacre;
 mod recycle;

@@ -336,6 +336,12 @@ impl Kennel {
     /// Starts again on the same directory, as a host's service does: when keeper and server have ended. Shims may still
     /// be carrying out their last will.
     pub async fn restart(&mut self) {
+        self.launch_again().await;
+        self.wait_until_it_serves().await;
+    }
+
+    /// As [`Self::restart`], without waiting until it serves: it may not come so far.
+    pub async fn launch_again(&mut self) {
         self.wait_for_exit(PATIENCE).await;
         let former = self.former_server.take();
         eventually("the former server ends after its keeper", PATIENCE, || {
@@ -349,7 +355,34 @@ impl Kennel {
         .await;
         self.starts += 1;
         self.keeper = launch(self.dir.path(), &self.options, self.starts);
-        self.wait_until_it_serves().await;
+    }
+
+    /// Waits until somebody serves: under this keeper, or where that has ended, after another start.
+    pub async fn serve_again(&mut self) {
+        let socket = self.socket();
+        let deadline = std::time::Instant::now() + PATIENCE;
+        loop {
+            if self.keeper.try_wait().expect("own child").is_some() {
+                return self.restart().await;
+            }
+            if let Ok(mut client) = Client::connect(&socket).await
+                && client.server_info().await.is_some()
+            {
+                return self.wait_until_it_serves().await;
+            }
+            assert!(
+                std::time::Instant::now() < deadline,
+                "nobody serves:\n{}",
+                self.log()
+            );
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    /// The directories of control groups of all keepers that were seen serving.
+    #[must_use]
+    pub fn cgroup_bases(&self) -> &[PathBuf] {
+        &self.cgroup_bases
     }
 
     /// The command line of this server's clients: `kennel --server ADDRESS ...`.

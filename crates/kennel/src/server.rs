@@ -11,7 +11,7 @@ use crate::{
     telemetry,
 };
 use kennel_edge::{EdgeConfig, ServeError, digest::DigestKey};
-use kennel_linux::{client::KeeperClient, keeper, limits};
+use kennel_linux::{client::KeeperClient, crash_point, keeper, limits};
 use kennel_supervisor::{Supervisor, SupervisorConfig};
 use std::{
     error::Error,
@@ -98,7 +98,9 @@ async fn serve(
         booted.map_err(|cause| failed("cannot take this node over", &cause))?;
     let listeners = keeper.take_listeners();
     let edge = tokio::spawn(kennel_edge::serve(supervisor, listeners, edge));
+    crash_point!("boot.serving");
     keeper.ready();
+    crash_point!("boot.ready");
     say_ready(config, &containment, log);
     let code = to_the_end(ended, edge).await;
     // What is queued is carried out, and the database is closed in good order.

@@ -11,6 +11,7 @@ mod cgroup;
 mod cgroup_limits;
 pub mod client;
 mod clock;
+pub mod crash_point;
 mod exit_record;
 mod fdpass;
 mod held;

@@ -29,6 +29,8 @@ pub fn server_socket() -> io::Result<OwnedFd> {
         return Err(io::ErrorKind::NotConnected.into());
     }
     nix::sys::prctl::set_dumpable(false)?;
+    #[cfg(debug_assertions)]
+    crate::crash_point::i_am_server();
     // SAFETY: the keeper, which is our parent and named us in the environment, has put the socket at this number
     // before exec, and `TAKEN` lets only one owner be made of it.
     let socket = unsafe { OwnedFd::from_raw_fd(SERVER_SOCKET_FD) };

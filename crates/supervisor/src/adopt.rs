@@ -15,7 +15,7 @@ use crate::{
 };
 use kennel_journal::Writer;
 use kennel_lifecycle::{RunId, RunKind};
-use kennel_linux::{client::HeldRun, rundir};
+use kennel_linux::{client::HeldRun, crash_point, rundir};
 use kennel_store::{Desired, Inserted, NewRun, RunRow, StoredState, Times};
 use std::{
     collections::{HashMap, HashSet},
@@ -137,6 +137,7 @@ impl Found {
             let past = Past::of(&writer.facts()?);
             Ok((writer, past))
         });
+        crash_point!("adopt.journal_mended");
         Self {
             spare: spare(&dir),
             held,
@@ -233,6 +234,7 @@ fn enter(shared: &Arc<Shared>, standing: Standing) {
             live,
         };
         let task = RunTask::adopt(Arc::clone(shared), standing, live_sender, orders, reports);
+        crash_point!("adopt.task_made");
         shared.tasks.spawn(task.go_on());
         handle
     };

@@ -8,7 +8,10 @@ use crate::{
     unfinished,
 };
 use kennel_lifecycle::{KeeperEpoch, RunId, StopOrder, StopReason, limits, recovery::Seen};
-use kennel_linux::client::{ClientError, Fact, HeldRun, KeeperEvent, KeeperHello, KeeperReport};
+use kennel_linux::{
+    client::{ClientError, Fact, HeldRun, KeeperEvent, KeeperHello, KeeperReport},
+    crash_point,
+};
 use kennel_store::{Opening, Store, StoreError};
 use std::{
     collections::HashSet,
@@ -70,6 +73,7 @@ impl Supervisor {
         held: Vec<HeldRun>,
         store: Arc<dyn Store>,
     ) -> Result<(Self, JoinHandle<i32>), BootError> {
+        crash_point!("boot.begun");
         refuse_beside_another(&*store, &*kernel, &config, &hello).await?;
         let opening = Opening {
             node: config.node,
@@ -80,6 +84,7 @@ impl Supervisor {
             now: clock::now(),
         };
         let generation = store.open_node(&opening).await.map_err(BootError::Store)?;
+        crash_point!("boot.node_opened");
         let mut rows = store
             .open_runs(config.node)
             .await
@@ -96,6 +101,7 @@ impl Supervisor {
         let others = others.chain(rows.iter().map(|row| row.new.run)).collect();
         unfinished::finish_all(&shared, others).await?;
         let adopted = adopt::all(&shared, held, &mut rows).await?;
+        crash_point!("boot.adopted");
         let found = recover::take_all(&shared, rows);
         let held = adopted.count;
         tracing::info!(generation, held, found, "node taken over");

@@ -6,7 +6,7 @@
 use crate::{LifecycleEvent, cause::Chain, clock, event};
 use kennel_journal::{Hub, Kind, Writer};
 use kennel_lifecycle::{RunId, StreamsEnd, Timestamp};
-use kennel_linux::{Look, OutputPipe, splice::Spliced};
+use kennel_linux::{Look, OutputPipe, crash_point, splice::Spliced};
 use std::{
     collections::VecDeque,
     fs::File,
@@ -228,8 +228,10 @@ impl Output {
                 Spliced::Bytes(bytes) => {
                     left = left.saturating_sub(bytes);
                     self.unindexed[index] = bytes as u64;
+                    crash_point!("output.moved");
                     self.writer
                         .output_written(kind, bytes as u64, clock::now())?;
+                    crash_point!("output.indexed");
                     self.unindexed[index] = 0;
                 }
                 Spliced::WouldBlock => break,

@@ -18,7 +18,7 @@ use kennel_lifecycle::{
 };
 use kennel_linux::{
     client::{ClientError, Recorded},
-    rundir,
+    crash_point, rundir,
 };
 use kennel_store::{Closure, Desired, RunRow, Times};
 use std::{io, path::Path, sync::Arc, time::Duration};
@@ -165,6 +165,7 @@ impl Recovery {
         };
         let mut watched_since = None;
         let mut seen = kernel.observe(&recorded).await?;
+        crash_point!("recover.observed");
         loop {
             match recovery::decide(&seen, before) {
                 Decision::Close(outcome) => {
@@ -253,11 +254,14 @@ impl Recovery {
             times.tree_empty.get_or_insert(now);
         }
         self.serve_readers().await;
+        crash_point!("recover.close");
         let closure = Closure { outcome, times };
         let written = writes::retry(run, "the outcome", || {
             self.shared.store.close(&self.row.new, &closure)
         });
-        if !written.await {
+        let written = written.await;
+        crash_point!("recover.closed");
+        if !written {
             tokio::time::sleep(REST).await;
             return;
         }
@@ -275,6 +279,7 @@ impl Recovery {
         {
             tracing::error!(%run, %error, "the end is not in the journal");
         }
+        crash_point!("recover.told");
         let shared = Arc::clone(&self.shared);
         let removed =
             tokio::task::spawn_blocking(move || adopt::tidy(&shared.config.data_dir, run));

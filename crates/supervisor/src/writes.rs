@@ -2,6 +2,7 @@
 
 use crate::{clock, run_task::Done};
 use kennel_lifecycle::{Report, RowState, RunId, StopOrder, Timestamp};
+use kennel_linux::crash_point;
 use kennel_store::{Closure, Inserted, NewRun, Store, StoreError};
 use std::{sync::Arc, time::Duration};
 use tokio::sync::mpsc;
@@ -38,10 +39,12 @@ pub(crate) async fn perform(
     match write {
         Write::Insert(new) => tell(insert(&*store, &new).await).await,
         Write::Stop(order, deadline) => {
+            crash_point!("stop.record");
             retry(run, "the stop", || {
                 store.record_stop(run, generation, &order, deadline)
             })
             .await;
+            crash_point!("stop.recorded");
             tell(Done::StopDurable(deadline)).await;
         }
         Write::State(state, started) => {
@@ -58,7 +61,9 @@ pub(crate) async fn perform(
             tell(Done::Report(report)).await;
         }
         Write::Close(new, closure) => {
+            crash_point!("exit.close");
             let written = retry(run, "the outcome", || store.close(&new, &closure)).await;
+            crash_point!("exit.closed");
             tell(if written && is_told(&*store, run, &closure).await {
                 Done::Report(Report::OutcomeRecorded)
             } else {
@@ -91,7 +96,10 @@ async fn is_told(store: &dyn Store, run: RunId, closure: &Closure) -> bool {
 }
 
 async fn insert(store: &dyn Store, new: &NewRun) -> Done {
-    match store.insert(new).await {
+    crash_point!("spawn.record");
+    let inserted = store.insert(new).await;
+    crash_point!("spawn.recorded");
+    match inserted {
         Ok(Inserted::New) => Done::Report(Report::Recorded),
         Ok(Inserted::Taken(row)) => Done::Taken(row),
         Err(error @ StoreError::Unknown(_)) => {
@@ -116,7 +124,12 @@ async fn record_state(
     let mut pause = RETRY_FIRST;
     for attempt in 1..=tries {
         match store.record_state(run, generation, state, started).await {
-            Ok(()) => return true,
+            Ok(()) => {
+                crash_point!("spawn.running_recorded", state == RowState::Running);
+                crash_point!("pause.pausing_recorded", state == RowState::Pausing);
+                crash_point!("pause.paused_recorded", state == RowState::Paused);
+                return true;
+            }
             Err(error) => {
                 tracing::warn!(%run, ?state, attempt, %error, "the state is not recorded");
             }

@@ -24,7 +24,7 @@ use crate::{
     attributes::{Inherited, Protection},
     cgroup,
     client::Fact,
-    clock,
+    clock, crash_point,
     fdpass::{self, Received},
     wire::{self, Answer, ToKeeper, ToServer},
 };
@@ -401,7 +401,9 @@ impl Keeper {
                 None
             }
             ToKeeper::Acknowledge { run } => {
+                crash_point!("keeper.acknowledge");
                 with(run, &mut Run::acknowledge);
+                crash_point!("keeper.acknowledged");
                 None
             }
             ToKeeper::KeepRest { run } => {

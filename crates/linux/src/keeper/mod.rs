@@ -121,6 +121,8 @@ impl KeeperError {
 /// runtime or thread: it forks.
 pub fn run(config: &KeeperConfig) -> Result<i32, KeeperError> {
     let host = |step| move |source: io::Error| KeeperError::Host { step, source };
+    #[cfg(debug_assertions)]
+    crate::crash_point::i_am_keeper();
     let protection = Protection::take().map_err(host("read oom_score_adj"))?;
     prctl::set_dumpable(false).map_err(|e| host("make this process undumpable")(e.into()))?;
     prctl::set_child_subreaper(true).map_err(|e| host("become a subreaper")(e.into()))?;

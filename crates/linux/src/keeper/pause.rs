@@ -3,6 +3,7 @@
 use crate::{
     cgroup,
     client::HeldPause,
+    crash_point,
     held::{self, HELD_MAX, Held, HeldProcess},
     pidfd::Sent,
     procfs::{self, Stat},
@@ -55,6 +56,7 @@ impl Pause {
         };
         held.frozen = tree.cgroup.is_some();
         held::write(run_dir, &held)?;
+        crash_point!("keeper.pause_noted");
         if let Some(group) = &tree.cgroup {
             held.frozen = cgroup::freeze(group, true).is_ok();
         }
@@ -126,6 +128,7 @@ impl Pause {
         let (seq, give_up_at) = (*seq, *give_up_at);
         let result = match held.pass(tree, run_dir) {
             Ok(moving) if moving.is_empty() => {
+                crash_point!("keeper.pause_complete");
                 let held = std::mem::take(held);
                 *self = Self::Stopped { held, since: now };
                 return seq.map(|seq| (seq, WireSignalResult::Done));
@@ -147,7 +150,9 @@ impl Pause {
             | Self::Stopped { held, .. }
             | Self::LettingGo { held, .. } => held,
         };
+        crash_point!("keeper.let_go");
         let result = held.let_go(tree);
+        crash_point!("keeper.gone_on");
         if result == WireSignalResult::Done {
             held::remove(run_dir);
         } else {

@@ -14,7 +14,7 @@ mod stuck;
 use super::pause::{self, Pause};
 use crate::{
     client::Fact,
-    clock,
+    clock, crash_point,
     pidfd::Sent,
     spawn::child::OPEN,
     tree::{Root, Tree},
@@ -208,9 +208,11 @@ impl Run {
         if self.stage != Stage::AtGate {
             return;
         }
+        crash_point!("keeper.release");
         // One byte always fits; EPIPE means that the child is gone, which the shim tells.
         if nix::unistd::write(&gate, &[OPEN]).is_ok() {
             self.stage = Stage::Released;
+            crash_point!("keeper.released");
         }
     }
 

@@ -112,6 +112,8 @@ impl Server {
         // SAFETY: `place` makes system calls only: no allocation, no lock.
         unsafe { command.pre_exec(place) };
         let child = command.spawn()?;
+        #[cfg(debug_assertions)]
+        crate::crash_point::server_is(Some(child.id().cast_signed()));
         Ok(Self {
             pid: child.id().cast_signed(),
             exit: None,

@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{
     attributes::OOM_SCORE_ADJ,
-    cgroup, clock,
+    cgroup, clock, crash_point,
     exit_record::Will,
     held, identity, marker, memfd,
     pidfd::Sent,
@@ -262,6 +262,7 @@ impl Work {
         });
         match announced {
             Ok((command, shim, fds)) => {
+                crash_point!("shim.at_gate");
                 self.stage = Stage::AtGate;
                 self.unannounced = false;
                 let word = FromShim::Prepared {
@@ -340,6 +341,7 @@ impl Work {
                 self.words.push((FromShim::NotReleased, Vec::new()));
             }
             Stage::Going => {
+                crash_point!("shim.executed");
                 self.stage = Stage::Ran;
                 self.words.push((FromShim::Executed, Vec::new()));
             }
@@ -398,7 +400,9 @@ impl Work {
                         self.read_status();
                         self.leader_reaped = true;
                         self.record.exit = Some(exit);
+                        crash_point!("shim.exit");
                         self.write_record();
+                        crash_point!("shim.exit_written");
                         leader = Some(exit);
                     }
                     let _ = reap::reap(pid);
@@ -467,6 +471,7 @@ impl Work {
         if self.unannounced {
             return true;
         }
+        crash_point!("shim.childless");
         if matches!(self.record.tree, None | Some(TreeVerdict::Kept(_))) {
             // A control group sees everybody, and so does a private pid namespace; without, some are seen by their marker
             // alone.

@@ -22,7 +22,10 @@ use kennel_lifecycle::{
     Command, Effect, Input, Machine, Phase, Refusal, Report, RowState, RunId, Signal, StartFailure,
     StartStage, Timestamp, limits,
 };
-use kennel_linux::client::{ChildSpec, ClientError, Fact, KeeperReport, Prepared, SignalResult};
+use kennel_linux::{
+    client::{ChildSpec, ClientError, Fact, KeeperReport, Prepared, SignalResult},
+    crash_point,
+};
 use kennel_store::{Desired, NewRun, RunRow, StoreError, Times};
 use runtime::Runtime;
 use signalling::Signalling;
@@ -287,6 +290,9 @@ impl RunTask {
             .times
             .started
             .map_or(report.at, |started| started.max(report.at));
+        crash_point!("spawn.executed", matches!(report.fact, Fact::Executed));
+        crash_point!("exit.leader", matches!(report.fact, Fact::LeaderExited(_)));
+        crash_point!("exit.tree", matches!(report.fact, Fact::TreeEnded(_)));
         let report = match report.fact {
             Fact::NotReleased => Report::NotReleased,
             Fact::Executed => Report::Executed,
@@ -387,6 +393,7 @@ impl RunTask {
     }
 
     fn prepared(&mut self, result: Result<Prepared, ClientError>) {
+        crash_point!("spawn.prepared");
         self.preparing = false;
         let prepared = match result {
             Ok(prepared) => prepared,

@@ -11,7 +11,7 @@ use crate::{
 use kennel_lifecycle::{
     Announcement, Effect, Outcome, Report, RunId, StartFailure, StartStage, StreamsEnd, TreeVerdict,
 };
-use kennel_linux::{client::SignalResult, rundir};
+use kennel_linux::{client::SignalResult, crash_point, rundir};
 use kennel_store::{Closure, RunRow, StoreError};
 use std::{io, path::Path, sync::Arc, time::Duration};
 use tokio::sync::mpsc;
@@ -24,7 +24,11 @@ impl RunTask {
         match effect {
             Effect::Prepare => self.begin(),
             Effect::Record(_) => self.write(Write::Insert(Box::new(self.new.clone()))),
-            Effect::Release => self.shared.kernel.release(self.run),
+            Effect::Release => {
+                crash_point!("spawn.release");
+                self.shared.kernel.release(self.run);
+                crash_point!("spawn.released");
+            }
             Effect::ShutGate => self.shared.kernel.shut_gate(self.run),
             Effect::RecordStop { order, deadline } => {
                 let due = clock::instant() + STOP_RECORD_WAIT;
@@ -32,7 +36,10 @@ impl RunTask {
                 self.stops_owed += 1;
                 self.write(Write::Stop(order, deadline));
             }
-            Effect::StopTree(plan) => self.shared.kernel.stop(self.run, &plan),
+            Effect::StopTree(plan) => {
+                self.shared.kernel.stop(self.run, &plan);
+                crash_point!("stop.sent");
+            }
             Effect::KeepRest => self.shared.kernel.keep_rest(self.run),
             Effect::Interrupt => self.send_signal(),
             Effect::RecordState(state) => {
@@ -44,6 +51,7 @@ impl RunTask {
             }
             Effect::Freeze => self.op(|shared, run, done| async move {
                 let result = shared.kernel.pause(run).await.unwrap_or(SignalResult::Gone);
+                crash_point!("pause.frozen");
                 let _ = done.send(Done::Froze(result)).await;
             }),
             Effect::Thaw => self.op(thaw),
@@ -72,7 +80,9 @@ impl RunTask {
                 }
             }
             Effect::Acknowledge => {
+                crash_point!("exit.acknowledge");
                 self.shared.kernel.acknowledge(self.run);
+                crash_point!("exit.acknowledged");
                 self.remove(adopt::tidy);
             }
             Effect::Announce(announcement) => self.announce(&announcement),
@@ -113,6 +123,7 @@ impl RunTask {
     }
 
     fn prepare(&mut self) {
+        crash_point!("spawn.begun");
         let data_dir = &self.shared.config.data_dir;
         let made = rundir::create(data_dir, self.run).and_then(|dir| {
             let open = Arc::clone(&self.shared.pipes_open);
@@ -131,6 +142,7 @@ impl RunTask {
                 path: Some(rundir::path(data_dir, self.run).display().to_string()),
             }));
         }
+        crash_point!("spawn.room_made");
         // A run is prepared once.
         let Some(child) = self.child.take() else {
             return;
@@ -162,8 +174,10 @@ impl RunTask {
             | Announcement::Stopping { .. } => {}
             Announcement::Ended(outcome) => self.say_ended(outcome),
         }
+        crash_point!("exit.end", matches!(announcement, Announcement::Ended(_)));
         let line = event::line(announcement, self.new.identity.as_ref());
         self.line(&line);
+        announced(announcement);
         if let (Announcement::Recorded, Some(message)) = (announcement, self.warning.take()) {
             self.line(&LifecycleEvent::Warning { message });
         }
@@ -218,7 +232,24 @@ impl RunTask {
     }
 }
 
+/// Where a test may let this process die after it has told something.
+fn announced(announcement: &Announcement) {
+    match announcement {
+        Announcement::Recorded => crash_point!("spawn.recorded_told"),
+        Announcement::Started => crash_point!("spawn.started_told"),
+        Announcement::Stopping { .. } => crash_point!("stop.told"),
+        Announcement::LeaderExited(_) => crash_point!("exit.leader_told"),
+        Announcement::StreamsClosed(_) => crash_point!("exit.streams_told"),
+        Announcement::TreeEnded(_) => crash_point!("exit.tree_told"),
+        Announcement::Ended(_) => crash_point!("exit.end_told"),
+        Announcement::Paused => crash_point!("pause.told"),
+        Announcement::Resumed(_) => crash_point!("resume.told"),
+        Announcement::Stuck(_) | Announcement::MemoryKills(_) => {}
+    }
+}
+
 async fn thaw(shared: Arc<Shared>, run: RunId, done: mpsc::Sender<Done>) {
+    crash_point!("resume.thaw");
     loop {
         match shared.kernel.resume(run).await {
             Ok(SignalResult::Failed(errno)) => {
@@ -230,7 +261,10 @@ async fn thaw(shared: Arc<Shared>, run: RunId, done: mpsc::Sender<Done>) {
                 }
             }
             // Gone: its end is on its way.
-            Ok(_) => return drop(done.send(Done::Report(Report::Thawed)).await),
+            Ok(_) => {
+                crash_point!("resume.thawed");
+                return drop(done.send(Done::Report(Report::Thawed)).await);
+            }
             Err(_) => return,
         }
     }

@@ -1,7 +1,7 @@
 //! How the service ends: asked to, or because its server has ended and none takes its place.
 
 use super::Keeper;
-use crate::{clock, reap, wire::ToServer};
+use crate::{clock, crash_point, reap, wire::ToServer};
 use kennel_lifecycle::{
     Exit, RunId,
     ladder::StopPlan,
@@ -83,6 +83,7 @@ impl Keeper {
     /// Its socket is closed, and all it wanted before that is done. Gates shut at once; whether another server takes the
     /// rest over is known when this one has ended.
     pub(super) fn server_gone(&mut self) {
+        crash_point!("keeper.server_lost");
         let now = clock::boot_ms();
         if let Some(socket) = self.server.socket.take() {
             let _ = self.epoll.delete(&socket);
@@ -135,6 +136,8 @@ impl Keeper {
     /// The server has been reaped.
     pub(super) fn server_ended(&mut self, exit: Exit) {
         self.server.exit = Some(exit);
+        #[cfg(debug_assertions)]
+        crate::crash_point::server_is(None);
         // It is dead, so what it has sent is all there: read it to its end.
         for _ in 0..LAST_WORDS_MAX {
             if self.server.socket.is_none() {
@@ -153,6 +156,7 @@ impl Keeper {
             }
             self.hasten(SHUTDOWN_GRACE_MAX, now);
         } else if self.will_restart() {
+            crash_point!("keeper.server_reaped");
             self.restarts.plan(self.server.ready_at, now);
         }
     }

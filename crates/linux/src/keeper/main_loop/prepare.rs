@@ -2,7 +2,7 @@
 
 use super::{Keeper, Shim};
 use crate::{
-    cgroup_limits, clock, fdpass,
+    cgroup_limits, clock, crash_point, fdpass,
     keeper::{
         groups::Group,
         run::{Parts, Run},
@@ -72,6 +72,7 @@ fn hold(group: &Result<Group, String>, policy: &Policy) -> Result<(), StartFailu
 
 impl Keeper {
     pub(super) fn prepare(&mut self, wish: Wish, fds: Vec<OwnedFd>) {
+        crash_point!("keeper.prepare");
         let seq = wish.seq;
         let prepared = match self.runs.get(&wish.run) {
             None => self.hand_out(wish, fds),
@@ -98,6 +99,7 @@ impl Keeper {
         let stdin = fds.next().ok_or_else(lost)?;
         let pipes = pipes()?;
         let group = self.groups.create(wish.run);
+        crash_point!("keeper.group_made");
         let limited = hold(&group, &wish.policy);
         let held = Held::on(
             &self.facts,
@@ -156,6 +158,7 @@ impl Keeper {
             outputs: (pipes.stdout.0, pipes.stderr.0),
         });
         self.runs.insert(wish.run, run);
+        crash_point!("keeper.job_given");
         Ok(())
     }
 

@@ -4,6 +4,7 @@
 
 use super::{Keeper, SERVER, ending::millis, report};
 use crate::{
+    crash_point,
     keeper::{run::Run, server::Server},
     wire::{ToServer, WireHello},
 };
@@ -171,6 +172,7 @@ impl Keeper {
             return self.restarts.plan(None, now);
         };
         self.server = server;
+        crash_point!("keeper.server_started");
         self.restarts.count = self.restarts.count.saturating_add(1);
         let watched = self.server.socket.as_ref().is_some_and(|socket| {
             let event = EpollEvent::new(EpollFlags::EPOLLIN, SERVER);
@@ -180,6 +182,7 @@ impl Keeper {
             self.hand_over();
             // Runs wait for this one: it must not hang before it serves either.
             self.server.must_answer(now);
+            crash_point!("keeper.handed_over");
         } else {
             // One that is not heard is none. Its end is told by the kernel.
             self.server.socket = None;

@@ -4,7 +4,7 @@ use super::{Run, Stage};
 use crate::{
     cgroup,
     client::Fact,
-    clock, marker, memory_events, procfs,
+    clock, crash_point, marker, memory_events, procfs,
     tree::{Root, Volley},
     wire::{ToShim, mirror::WireSignalResult},
 };
@@ -16,6 +16,7 @@ use kennel_lifecycle::{
 impl Run {
     /// Starts the ladder, or shortens the one on its way.
     pub(in crate::keeper) fn stop(&mut self, plan: &StopPlan, now: u64) {
+        crash_point!("keeper.stop");
         self.shut_gate();
         if self.ended {
             // Who was kept is not the run's to stop any more.
@@ -38,6 +39,8 @@ impl Run {
         while let Some(signal) = self.ladder.as_mut().and_then(|l| l.due(now)) {
             let Some(tree) = &self.tree else { return };
             let volleys = tree.signal(signal);
+            crash_point!("keeper.termed", signal != Signal::KILL);
+            crash_point!("keeper.killed", signal == Signal::KILL);
             // Signal first, then wake: a stopped tree can only die of it when it runs.
             let woken = if signal == Signal::KILL {
                 self.killed_at = Some(now);
@@ -121,6 +124,7 @@ impl Run {
 
     /// The end of the run. Its control group is removed only after this, and counts until then.
     pub(super) fn last_word(&mut self, verdict: TreeVerdict) {
+        crash_point!("keeper.tree_ended");
         if let Some(kills) = self.cgroup.as_ref().and_then(memory_events::kills) {
             self.tell(Fact::MemoryKills(kills));
         }

@@ -3,7 +3,7 @@
 use super::{Run, Stage, Told};
 use crate::{
     client::Fact,
-    clock, exit_record,
+    clock, crash_point, exit_record,
     pidfd::PidFd,
     procfs,
     tree::{Init, Root, Session, Tree},
@@ -55,6 +55,7 @@ impl Run {
                 self.tell(Fact::NotReleased);
             }
             FromShim::Executed => {
+                crash_point!("keeper.executed");
                 self.stage = Stage::Ran;
                 self.tell(Fact::Executed);
             }
@@ -87,6 +88,7 @@ impl Run {
         let Stage::Preparing { seq } = self.stage else {
             return;
         };
+        crash_point!("keeper.prepared");
         self.stage = Stage::AtGate;
         let Some(seq) = seq else {
             // Its server is gone, and its gate is shut.
@@ -164,6 +166,7 @@ impl Run {
         if self.stage == Stage::NotReleased {
             return;
         }
+        crash_point!("keeper.leader_exited");
         self.tell_at(at, Fact::LeaderExited(exit));
         if rest || self.shim.is_none() {
             if let Some(tree) = &self.tree {

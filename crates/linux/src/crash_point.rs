@@ -1,0 +1,128 @@
+//! Points at which a test lets a part of the service die. Debug builds have them, a release build has none of it.
+//!
+//! `KENNEL_TEST_CRASH` names a directory. A point fires when there is a file of its name in it, which says who is hit:
+//! `server`, `keeper` or `both`. The file is renamed first, so that whoever starts again does not die at the same point.
+//! It tells the numbers of those who are hit then. They are hit by SIGKILL.
+
+/// A named point. With a condition it is one only where that holds; a release build does not look.
+#[cfg(debug_assertions)]
+#[macro_export]
+macro_rules! crash_point {
+    ($name:literal) => {
+        $crate::crash_point::reach($name)
+    };
+    ($name:literal, $at:expr) => {
+        if $at {
+            $crate::crash_point::reach($name)
+        }
+    };
+}
+
+/// Nothing: this build is for use.
+#[cfg(not(debug_assertions))]
+#[macro_export]
+macro_rules! crash_point {
+    ($name:literal $(, $at:expr)?) => {{}};
+}
+
+#[cfg(debug_assertions)]
+pub use armed::reach;
+#[cfg(debug_assertions)]
+pub(crate) use armed::{i_am_keeper, i_am_server, server_is};
+
+#[cfg(debug_assertions)]
+mod armed {
+    use crate::pidfd::PidFd;
+    use kennel_lifecycle::Signal;
+    use std::{
+        fs,
+        os::unix::process::parent_id,
+        path::PathBuf,
+        sync::{
+            OnceLock,
+            atomic::{AtomicI32, Ordering},
+        },
+    };
+
+    const VARIABLE: &str = "KENNEL_TEST_CRASH";
+
+    static DIRECTORY: OnceLock<Option<PathBuf>> = OnceLock::new();
+    /// 0: not known, or gone.
+    static KEEPER: AtomicI32 = AtomicI32::new(0);
+    static SERVER: AtomicI32 = AtomicI32::new(0);
+
+    /// This process is the keeper. Its shims are forks of it.
+    pub(crate) fn i_am_keeper() {
+        KEEPER.store(own_pid(), Ordering::Relaxed);
+        let _ = directory();
+    }
+
+    /// This process is the server, and its parent the keeper.
+    pub(crate) fn i_am_server() {
+        KEEPER.store(parent_id().cast_signed(), Ordering::Relaxed);
+        SERVER.store(own_pid(), Ordering::Relaxed);
+    }
+
+    /// The keeper's server, while it is not reaped.
+    pub(crate) fn server_is(pid: Option<i32>) {
+        SERVER.store(pid.unwrap_or(0), Ordering::Relaxed);
+    }
+
+    /// This process is at the point.
+    pub fn reach(point: &str) {
+        let Some(directory) = directory() else { return };
+        let file = directory.join(point);
+        let fired = directory.join(format!("{point}.fired"));
+        let Ok(who) = fs::read_to_string(&file) else {
+            return;
+        };
+        // One process and one thread of it alone comes by this.
+        if fs::rename(&file, &fired).is_err() {
+            return;
+        }
+        let (keeper, server) = match who.trim() {
+            "keeper" => (true, false),
+            "server" => (false, true),
+            _ => (true, true),
+        };
+        let (its_keeper, its_server) = (
+            KEEPER.load(Ordering::Relaxed),
+            SERVER.load(Ordering::Relaxed),
+        );
+        let own = own_pid();
+        let hit = [(keeper, its_keeper), (server, its_server)];
+        let hit = hit.iter().filter(|(hit, _)| *hit);
+        let pids: Vec<String> = hit.map(|(_, pid)| pid.to_string()).collect();
+        let _ = fs::write(&fired, pids.join(" ") + "\n");
+        if keeper && own != its_keeper {
+            kill(its_keeper, || parent_id().cast_signed() == its_keeper);
+        }
+        // A shim does not know whether the server that it was forked beside is still there.
+        if server && own == its_keeper {
+            // Not reaped: its number is nobody else's.
+            kill(its_server, || its_server > 0);
+        }
+        if (keeper && own == its_keeper) || (server && own == its_server) {
+            loop {
+                kill(own, || true);
+            }
+        }
+    }
+
+    fn kill(pid: i32, is_it: impl Fn() -> bool) {
+        if let Ok(process) = PidFd::open(pid)
+            && is_it()
+        {
+            process.signal(Signal::KILL);
+        }
+    }
+
+    fn directory() -> Option<&'static PathBuf> {
+        let read = || std::env::var_os(VARIABLE).map(PathBuf::from);
+        DIRECTORY.get_or_init(read).as_ref()
+    }
+
+    fn own_pid() -> i32 {
+        std::process::id().cast_signed()
+    }
+}

@@ -1,0 +1,137 @@
+//! SIGKILL of server, keeper or both at named points of the code, each once before and once after an effect.
+//!
+//! A row is a point, what is being done when it is reached, and who is hit there. Each has a service of its own, a bystander
+//! that writes numbered lines to a reader that resumes, and a subject to which something is done. What must hold afterwards
+//! is in `aftermath`.
+
+mod aftermath;
+mod row;
+mod table;
+
+use kennel_tests::programs;
+use row::Row;
+use std::{
+    any::Any,
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+use table::{Act, POINTS};
+use tokio::{sync::Semaphore, task::JoinSet};
+
+/// Services at the same time: a row is mostly waiting.
+const ROWS_AT_ONCE: usize = 4;
+/// Longest time of one row.
+const ROW_MAX: Duration = Duration::from_mins(1);
+/// Names one row, as in `spawn.recorded:both`: the others are left out.
+const ONLY: &str = "CRASH_ROW";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_dies_in_a_spawn_it_ran_once_or_never_as_is_told() {
+    play(&[Act::Spawn]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_dies_at_an_exit_it_is_told_once_with_its_code() {
+    play(&[Act::Exit]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_dies_in_a_stop_it_is_carried_out() {
+    play(&[Act::Abort, Act::Kill]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_dies_in_a_pause_nobody_stays_stopped() {
+    play(&[Act::Pause, Act::Resume]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_dies_while_output_is_moved_no_byte_is_lost_or_doubled() {
+    play(&[Act::Write]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_dies_while_a_server_takes_over_the_next_one_does() {
+    play(&[Act::Restart, Act::Recover]).await;
+}
+
+/// The table is the code's: no point without a row, no row without a point.
+#[test]
+fn every_point_of_the_code_is_in_the_table() {
+    let mut files = Vec::new();
+    sources(&programs::repository().join("crates"), &mut files);
+    let mut named = BTreeSet::new();
+    for file in files {
+        let text = fs::read_to_string(&file).expect("a source file is UTF-8");
+        for rest in text.split("crash_point!(\"").skip(1) {
+            let name = rest.split('"').next().unwrap_or_default().to_owned();
+            assert!(named.insert(name.clone()), "{name} stands in two places");
+        }
+    }
+    let rows: BTreeSet<String> = POINTS.iter().map(|point| point.name.to_owned()).collect();
+    assert_eq!(named, rows);
+}
+
+fn sources(dir: &Path, files: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(dir).expect("a directory").flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            sources(&path, files);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            files.push(path);
+        }
+    }
+}
+
+async fn play(acts: &[Act]) {
+    let only = std::env::var(ONLY).ok();
+    let rows = POINTS.iter().filter(|point| acts.contains(&point.act));
+    let rows = rows.flat_map(|point| {
+        let row = |victim: &_| Row {
+            point: point.name,
+            act: point.act,
+            victim: *victim,
+        };
+        point.victims.iter().map(row)
+    });
+    let at_once = Arc::new(Semaphore::new(ROWS_AT_ONCE));
+    let mut playing = JoinSet::new();
+    for row in rows.filter(|row| only.as_ref().is_none_or(|only| *only == row.name())) {
+        let at_once = Arc::clone(&at_once);
+        playing.spawn(async move {
+            let _place = at_once.acquire_owned().await;
+            let told = tokio::spawn(tokio::time::timeout(ROW_MAX, row::play(row))).await;
+            let what = match told {
+                Ok(Ok(())) => return None,
+                Ok(Err(_)) => format!("not over within {ROW_MAX:?}"),
+                Err(error) => error
+                    .try_into_panic()
+                    .map_or_else(|error| error.to_string(), |panic| words(&*panic)),
+            };
+            let name = row.name();
+            Some(format!(
+                "{name} ({:?}): {what}\n  alone: {ONLY}={name} cargo nextest run -p kennel-tests --test chaos crash_points",
+                row.act
+            ))
+        });
+    }
+    let played = playing.len();
+    let mut failed: Vec<String> = playing.join_all().await.into_iter().flatten().collect();
+    failed.sort_unstable();
+    assert!(
+        failed.is_empty(),
+        "{} of {played} rows:\n{}",
+        failed.len(),
+        failed.join("\n")
+    );
+    println!("{played} rows");
+}
+
+fn words(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().cloned();
+    text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()))
+        .unwrap_or_default()
+}

@@ -1,0 +1,280 @@
+//! What must hold when somebody serves again.
+
+use super::{
+    row::{Files, Scene},
+    table::{Act, Victim},
+};
+use kennel_edge::pb::{self, AbortWait, RunState};
+use kennel_tests::{
+    Client, Footprint, Heard, PATIENCE, RunExt, SHUTDOWN_LIMIT, complaint, eventually,
+    kennel::reap_orphans, must, within,
+};
+use std::{collections::BTreeSet, fs, path::Path};
+
+/// The call that a client was told to be OK before the crash, if it was.
+#[derive(Debug, Default)]
+pub(crate) struct Told(pub(crate) Option<Act>);
+
+impl Told {
+    fn is(&self, acts: &[Act]) -> bool {
+        self.0.is_some_and(|told| acts.contains(&told))
+    }
+}
+
+pub(crate) async fn look(mut scene: Scene, told: Told, survives: bool) {
+    let mut client = scene.kennel.client().await;
+    let again = if scene.row.act == Act::Spawn {
+        look_at_spawn(&scene, &told, &mut client, survives).await
+    } else {
+        false
+    };
+    if survives {
+        look_at_the_living(&scene, &told, &mut client).await;
+        for id in [&scene.bystander, &scene.subject] {
+            abort(&mut client, id).await;
+        }
+    } else if again {
+        abort(&mut client, &scene.subject).await;
+    }
+    for id in [&scene.bystander, &scene.subject] {
+        let ended = within("every run ends", PATIENCE, client.ended(id)).await;
+        if scene.row.act != Act::Spawn || id == &scene.bystander {
+            must("wait", ended);
+        }
+    }
+    verify(&mut scene, &told, &mut client, survives).await;
+}
+
+/// Gives whether the subject runs by the second call.
+async fn look_at_spawn(scene: &Scene, told: &Told, client: &mut Client, survives: bool) -> bool {
+    let before = match client.get(&scene.subject).await {
+        Ok(run) => Some(run),
+        Err(status) => {
+            assert_eq!(complaint(&status).reason, "RUN_NOT_FOUND", "{status:?}");
+            assert!(!told.is(&[Act::Spawn]), "an OK Spawn is not there any more");
+            assert_eq!(times_ran(scene), 0, "it ran and there is no row");
+            let dir = scene.kennel.run_dir(&scene.subject);
+            eventually("what was never recorded has no directory", PATIENCE, || {
+                (!dir.exists()).then_some(())
+            })
+            .await;
+            None
+        }
+    };
+    let answer = scene.spawn_again().await;
+    let run = client.get(&scene.subject).await;
+    if told.is(&[Act::Spawn]) {
+        must("an OK Spawn, asked again", answer.as_ref());
+    }
+    if let Ok(run) = &answer
+        && (before.is_none() || survives)
+        && run.end_time.is_none()
+    {
+        eventually("what was spawned runs", PATIENCE, || {
+            (times_ran(scene) == 1).then_some(())
+        })
+        .await;
+    }
+    let run = must("get", run);
+    before.is_none() && run.end_time.is_none()
+}
+
+/// The keeper has lived on, so nothing has happened to runs.
+async fn look_at_the_living(scene: &Scene, told: &Told, client: &mut Client) {
+    let run = must("get", client.get(&scene.bystander).await);
+    assert_eq!(run.state(), RunState::Running, "{run:?}");
+    let before = scene.lines_read();
+    eventually("the reader hears on", PATIENCE, || {
+        (scene.lines_read() > before + 2).then_some(())
+    })
+    .await;
+    if let Act::Pause | Act::Resume = scene.row.act {
+        let run = must("get", client.get(&scene.subject).await);
+        let state = run.state();
+        assert!(
+            !told.is(&[Act::Pause]) || state == RunState::Paused,
+            "an OK Pause is not in force: {run:?}"
+        );
+        assert!(
+            !told.is(&[Act::Resume]) || state == RunState::Running,
+            "an OK Resume is not in force: {run:?}"
+        );
+        must("resume", client.resume(&scene.subject).await);
+        let beat = || fs::read_to_string(scene.files.beat()).unwrap_or_default();
+        let stood = beat();
+        eventually("the subject goes on", PATIENCE, || {
+            (beat() != stood).then_some(())
+        })
+        .await;
+    }
+    if scene.row.act == Act::Exit {
+        let run = must("wait", client.ended(&scene.subject).await);
+        assert_eq!((run.code(), run.reason()), (Some(5), "exited"), "{run:?}");
+    }
+}
+
+async fn abort(client: &mut Client, id: &str) {
+    let Ok(run) = client.get(id).await else {
+        return;
+    };
+    if run.end_time.is_none() {
+        must("abort", client.abort_with(id, None, AbortWait::None).await);
+    }
+}
+
+async fn verify(scene: &mut Scene, told: &Told, client: &mut Client, survives: bool) {
+    let rows = must("list", client.list_all(pb::RunFilter::default(), 100).await);
+    for run in &rows {
+        assert!(run.end_time.is_some(), "an open row: {run:?}");
+        let heard = must("stream", client.hear_all(&run.run_id, 0).await);
+        verify_stations(run, &heard);
+        let print = Footprint::of_id(&run.run_id);
+        eventually("nothing is left of an ended run", PATIENCE, || {
+            reap_orphans();
+            print.count().is_empty().then_some(())
+        })
+        .await;
+    }
+    // Where a server lives on, it reads all that is in the pipes.
+    let had_server = !matches!(scene.row.act, Act::Restart | Act::Recover);
+    let whole = survives || (scene.row.victim == Victim::Keeper && had_server);
+    let heard = must("stream", client.hear_all(&scene.bystander, 0).await);
+    verify_lines(&heard, &scene.files, whole);
+    if let Some(run) = rows.iter().find(|run| run.run_id == scene.subject) {
+        let heard = must("stream", client.hear_all(&scene.subject, 0).await);
+        verify_subject(scene, told, run, &heard, survives, whole);
+    } else {
+        assert_eq!(scene.row.act, Act::Spawn, "a row is gone");
+    }
+    verify_readers(scene, client).await;
+    verify_that_nothing_is_left(scene, &rows).await;
+}
+
+fn verify_stations(run: &pb::Run, heard: &Heard) {
+    let stations = heard.stations();
+    let last = stations.iter().filter(|station| **station == "ended");
+    assert_eq!(last.count(), 1, "one end: {stations:?} of {run:?}");
+    for once in [
+        "recorded",
+        "started",
+        "leader_exited",
+        "streams_closed",
+        "tree_empty",
+    ] {
+        let count = stations.iter().filter(|station| **station == once).count();
+        assert!(count <= 1, "{once} twice: {stations:?} of {run:?}");
+    }
+}
+
+fn verify_lines(heard: &Heard, files: &Files, whole: bool) {
+    let text = heard.text();
+    for (index, line) in text.lines().enumerate() {
+        assert_eq!(line, format!("line {}", index + 1), "lines in their order");
+    }
+    let count = text.lines().count();
+    let written: usize = fs::read_to_string(files.tally())
+        .ok()
+        .and_then(|text| text.trim().parse().ok())
+        .unwrap_or(0);
+    // It may have been ended between a line and its tally.
+    assert!(count <= written + 1, "{count} of {written} lines");
+    assert!(!whole || count >= written, "{count} of {written} lines");
+}
+
+fn verify_subject(
+    scene: &Scene,
+    told: &Told,
+    run: &pb::Run,
+    heard: &Heard,
+    survives: bool,
+    whole: bool,
+) {
+    let ran = times_ran(scene);
+    assert!(ran <= 1, "it ran {ran} times: {run:?}");
+    let verdict = run
+        .tree_verdict
+        .as_ref()
+        .and_then(|tree| tree.verdict.as_ref());
+    let never_ran = run.reason() == "start_failed"
+        || matches!(verdict, Some(pb::tree_verdict::Verdict::NeverRan(_)));
+    assert!(
+        !never_ran || ran == 0,
+        "it ran, and its row denies it: {run:?}"
+    );
+    assert!(
+        !never_ran || !told.is(&[Act::Spawn]),
+        "an OK Spawn never ran: {run:?}"
+    );
+    if told.is(&[Act::Abort, Act::Kill]) && survives {
+        assert_eq!(run.reason(), "aborted", "an OK Abort: {run:?}");
+    }
+    if never_ran {
+        return;
+    }
+    let text = heard.text();
+    let texts: &[&str] = match (run.code(), run.signal().as_deref()) {
+        (Some(5), _) => &["up\nbye\n"],
+        (Some(7), _) => &["up\nasked\n", "up\nbye\nasked\n", "asked\n"],
+        // Before it had set itself up, or because it does not obey.
+        (None, Some("SIGTERM")) => &["", "up\n"],
+        // Nobody was left who would read what it says.
+        (None, Some("SIGPIPE")) if !whole => &["up\n"],
+        (None, Some("SIGKILL")) if scene.row.act == Act::Kill => &["up\n"],
+        end => panic!("{end:?}: {run:?}"),
+    };
+    let fits = |full: &&str| full == &text || (!whole && full.starts_with(&text));
+    assert!(texts.iter().any(fits), "{text:?} of {run:?}");
+}
+
+/// Those who have read on over the crash have heard what is there now.
+async fn verify_readers(scene: &mut Scene, client: &mut Client) {
+    let taken = scene.take_readers();
+    for (run_id, reader) in taken {
+        let resumed = within("a reader comes to the end", PATIENCE, reader.finish()).await;
+        let fresh = must("stream", client.hear_all(&run_id, 0).await);
+        assert_eq!(
+            resumed.stdout, fresh.stdout,
+            "what was read is what is there"
+        );
+        assert_eq!(resumed.stations(), fresh.stations());
+        assert_eq!(resumed.last_seq(), fresh.last_seq());
+    }
+}
+
+async fn verify_that_nothing_is_left(scene: &mut Scene, rows: &[pb::Run]) {
+    let status = scene.kennel.terminate(SHUTDOWN_LIMIT).await;
+    assert_eq!(status.code(), Some(0), "{}", scene.kennel.log());
+    eventually("no process is left", PATIENCE, || {
+        reap_orphans();
+        scene.kennel.traces().is_empty().then_some(())
+    })
+    .await;
+    assert!(!scene.kennel.socket().exists(), "a socket is left");
+    for base in scene.kennel.cgroup_bases() {
+        assert!(!base.exists(), "{} is left", base.display());
+    }
+    let known: BTreeSet<&str> = rows.iter().map(|run| run.run_id.as_str()).collect();
+    for dir in fs::read_dir(scene.kennel.data_dir().join("runs")).expect("a directory") {
+        let dir = dir.expect("an entry").path();
+        let id = dir.file_name().and_then(|name| name.to_str());
+        assert!(
+            id.is_some_and(|id| known.contains(id)),
+            "{} belongs to no row",
+            dir.display()
+        );
+        for name in ["tmp", "record"] {
+            assert!(!dir.join(name).exists(), "{name} is left in {}", list(&dir));
+        }
+    }
+}
+
+fn list(dir: &Path) -> String {
+    let names = fs::read_dir(dir).expect("a directory").flatten();
+    let names: Vec<_> = names.map(|entry| entry.file_name()).collect();
+    format!("{}: {names:?}", dir.display())
+}
+
+fn times_ran(scene: &Scene) -> usize {
+    let text = fs::read_to_string(scene.files.ran()).expect("a file");
+    text.lines().filter(|id| *id == scene.subject).count()
+}

@@ -1,0 +1,310 @@
+//! One row: a service, a bystander, a subject; the point is armed, the act is done, and somebody dies.
+
+use super::{
+    aftermath::{self, Told},
+    table::{Act, Victim},
+};
+use kennel_edge::pb::{self, AbortWait};
+use kennel_tests::{
+    Client, Heard, Kennel, Options, PATIENCE, SpecExt, complaint, eventually, must, new_run_id,
+    procfs::Proc, sh,
+};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    sync::Arc,
+    sync::Mutex,
+    time::Duration,
+};
+use tempfile::TempDir;
+use tokio::task::JoinHandle;
+use tonic::{Code, Status};
+
+/// Between two tries of a call that was not answered.
+const AGAIN: Duration = Duration::from_millis(10);
+
+/// One row of the table.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Row {
+    pub(crate) point: &'static str,
+    pub(crate) act: Act,
+    pub(crate) victim: Victim,
+}
+
+impl Row {
+    pub(crate) fn name(&self) -> String {
+        format!(
+            "{}:{}",
+            self.point,
+            format!("{:?}", self.victim).to_lowercase()
+        )
+    }
+}
+
+/// The files by which a test and its commands know of each other.
+pub(crate) struct Files {
+    dir: PathBuf,
+}
+
+impl Files {
+    /// The ids of those who have run.
+    pub(crate) fn ran(&self) -> PathBuf {
+        self.dir.join("ran")
+    }
+
+    /// The last line that the bystander has written.
+    pub(crate) fn tally(&self) -> PathBuf {
+        self.dir.join("tally")
+    }
+
+    /// A number that rises while the subject goes on.
+    pub(crate) fn beat(&self) -> PathBuf {
+        self.dir.join("beat")
+    }
+
+    /// The subject exits when it is there.
+    fn go(&self) -> PathBuf {
+        self.dir.join("go")
+    }
+
+    fn bystander(&self) -> pb::RunSpec {
+        let tally = self.tally();
+        sh(&format!(
+            "trap 'exit 0' TERM; n=0; while :; do n=$((n + 1)); echo line $n; echo $n > {}; sleep 0.03; done",
+            tally.display()
+        ))
+    }
+
+    fn subject(&self, stubborn: bool) -> pb::RunSpec {
+        let trap = if stubborn { "" } else { "echo asked; exit 7" };
+        let grace = Duration::from_millis(if stubborn { 200 } else { 5_000 });
+        let (ran, beat, go) = (self.ran(), self.beat(), self.go());
+        let script = format!(
+            "trap '{trap}' TERM; echo $KENNEL_RUN_ID >> {}; echo up; n=0; \
+             while [ ! -e {} ]; do n=$((n + 1)); echo $n > {}; sleep 0.02; done; echo bye; exit 5",
+            ran.display(),
+            go.display(),
+            beat.display()
+        );
+        sh(&script).grace(grace)
+    }
+}
+
+/// A reader that goes on after each loss of its server.
+pub(crate) struct Reader {
+    heard: Arc<Mutex<Heard>>,
+    task: JoinHandle<()>,
+}
+
+impl Reader {
+    fn start(socket: PathBuf, run_id: String) -> Self {
+        let heard = Arc::new(Mutex::new(Heard::default()));
+        let task = tokio::spawn(read(socket, run_id, Arc::clone(&heard)));
+        Self { heard, task }
+    }
+
+    fn lines(&self) -> usize {
+        self.so_far().text().lines().count()
+    }
+
+    fn so_far(&self) -> Heard {
+        self.heard
+            .lock()
+            .expect("nobody panics while holding it")
+            .clone()
+    }
+
+    /// All of it, when the run has ended.
+    pub(crate) async fn finish(self) -> Heard {
+        // A seq that does not rise or a hole in the output has made it panic.
+        must("a reader", self.task.await);
+        let heard = self.heard.lock().expect("nobody panics while holding it");
+        heard.clone()
+    }
+}
+
+async fn read(socket: PathBuf, run_id: String, heard: Arc<Mutex<Heard>>) {
+    loop {
+        let after = heard
+            .lock()
+            .expect("nobody panics while holding it")
+            .last_seq();
+        if let Ok(mut client) = Client::connect(&socket).await
+            && let Ok(mut stream) = client.events_after(&run_id, after).await
+        {
+            while let Ok(Some(message)) = stream.message().await {
+                let mut heard = heard.lock().expect("nobody panics while holding it");
+                heard.take(message);
+                if heard.has_ended() {
+                    return;
+                }
+            }
+        }
+        tokio::time::sleep(AGAIN).await;
+    }
+}
+
+/// All that a row is made of.
+pub(crate) struct Scene {
+    pub(crate) row: Row,
+    pub(crate) kennel: Kennel,
+    pub(crate) files: Files,
+    pub(crate) bystander: String,
+    pub(crate) subject: String,
+    of_bystander: Option<Reader>,
+    of_subject: Option<Reader>,
+    points: TempDir,
+}
+
+pub(crate) async fn play(row: Row) {
+    let mut scene = Scene::set(row).await;
+    let keeper = scene.kennel.keeper_pid();
+    let told = scene.crash().await;
+    // A run goes on for as long as its keeper lives.
+    let survives = scene.kennel.keeper_pid() == keeper;
+    aftermath::look(scene, told, survives).await;
+}
+
+impl Scene {
+    async fn set(row: Row) -> Self {
+        let points = tempfile::tempdir().expect("a directory");
+        let path = points.path().display().to_string();
+        let kennel = Kennel::start(Options {
+            env: vec![("KENNEL_TEST_CRASH".into(), path)],
+            ..Options::default()
+        })
+        .await;
+        let files = Files {
+            dir: kennel.scratch().to_owned(),
+        };
+        fs::write(files.ran(), "").expect("a file");
+        let mut client = kennel.client().await;
+        let bystander = must("spawn", client.spawn(files.bystander()).await).run_id;
+        let of_bystander = Reader::start(kennel.socket(), bystander.clone());
+        let subject = new_run_id();
+        let of_subject = if row.act == Act::Spawn {
+            None
+        } else {
+            let spec = files.subject(row.act == Act::Kill);
+            must("spawn", client.spawn_as(&subject, spec).await);
+            client.hear_text(&subject, "up\n").await;
+            Some(Reader::start(kennel.socket(), subject.clone()))
+        };
+        if row.act == Act::Resume {
+            must("pause", client.pause(&subject).await);
+        }
+        eventually("the bystander is read", PATIENCE, || {
+            (of_bystander.lines() > 0).then_some(())
+        })
+        .await;
+        Self {
+            row,
+            kennel,
+            files,
+            bystander,
+            subject,
+            of_bystander: Some(of_bystander),
+            of_subject,
+            points,
+        }
+    }
+
+    /// Does the act, and comes back when the point has fired and somebody serves again.
+    async fn crash(&mut self) -> Told {
+        // Before it is armed: the bystander may be the first at the point.
+        let client = self.kennel.client().await;
+        let word = format!("{:?}", self.row.victim).to_lowercase();
+        fs::write(self.points.path().join("armed"), word).expect("a file");
+        let place = self.points.path().join(self.row.point);
+        fs::rename(self.points.path().join("armed"), place).expect("own directory");
+        let mut told = Told::default();
+        let mut calls = self.act(client).await;
+        let fired = self.points.path().join(format!("{}.fired", self.row.point));
+        let hit = eventually("the point is reached", PATIENCE / 2, || hit(&fired)).await;
+        eventually("who is hit dies", PATIENCE, || {
+            hit.iter().all(|pid| is_dead(*pid)).then_some(())
+        })
+        .await;
+        if let Some(call) = calls.take() {
+            // It is answered, or its connection is lost.
+            let answer = must("a call", call.await);
+            told.0 = answer.is_ok().then_some(self.row.act);
+        }
+        self.kennel.serve_again().await;
+        told
+    }
+
+    async fn act(&mut self, mut client: Client) -> Option<JoinHandle<Result<pb::Run, Status>>> {
+        let id = self.subject.clone();
+        match self.row.act {
+            Act::Spawn => {
+                let spec = self.files.subject(false);
+                Some(tokio::spawn(async move {
+                    client.spawn_as(&id, spec).await.map(|(run, _)| run)
+                }))
+            }
+            Act::Exit => {
+                fs::write(self.files.go(), "").expect("a file");
+                None
+            }
+            Act::Abort | Act::Kill => Some(tokio::spawn(async move {
+                client.abort_with(&id, None, AbortWait::None).await
+            })),
+            Act::Pause => Some(tokio::spawn(async move { client.pause(&id).await })),
+            Act::Resume => Some(tokio::spawn(async move { client.resume(&id).await })),
+            Act::Write => None,
+            Act::Restart => {
+                self.kennel.kill_server();
+                None
+            }
+            Act::Recover => {
+                self.kennel.kill_service_after(|| {});
+                self.kennel.launch_again().await;
+                None
+            }
+        }
+    }
+
+    /// The readers, with the runs that they read.
+    pub(crate) fn take_readers(&mut self) -> Vec<(String, Reader)> {
+        let of_subject = self.of_subject.take();
+        let of_subject = of_subject.map(|reader| (self.subject.clone(), reader));
+        let of_bystander = self.of_bystander.take();
+        let of_bystander = of_bystander.map(|reader| (self.bystander.clone(), reader));
+        of_bystander.into_iter().chain(of_subject).collect()
+    }
+
+    /// How many lines of the bystander were read.
+    pub(crate) fn lines_read(&self) -> usize {
+        self.of_bystander.as_ref().map_or(0, Reader::lines)
+    }
+
+    /// The subject's own call again, under the same key, until somebody answers it.
+    pub(crate) async fn spawn_again(&self) -> Result<pb::Run, Status> {
+        loop {
+            let mut client = self.kennel.client().await;
+            let spec = self.files.subject(false);
+            match client.spawn_as(&self.subject, spec).await {
+                Ok((run, _)) => return Ok(run),
+                Err(status) if is_loss(&status) => tokio::time::sleep(AGAIN).await,
+                Err(status) => return Err(status),
+            }
+        }
+    }
+}
+
+/// Whether it says nothing but that nobody has answered.
+fn is_loss(status: &Status) -> bool {
+    status.code() == Code::Unavailable || complaint(status).reason.is_empty()
+}
+
+/// Who was hit, when all of it is written.
+fn hit(fired: &Path) -> Option<Vec<i32>> {
+    let text = fs::read_to_string(fired).ok()?;
+    let line = text.strip_suffix('\n')?;
+    line.split(' ').map(|pid| pid.parse().ok()).collect()
+}
+
+fn is_dead(pid: i32) -> bool {
+    Proc::read(pid).is_none_or(|proc| proc.is_zombie() && !proc.has_living_thread())
+}

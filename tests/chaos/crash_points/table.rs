@@ -1,0 +1,124 @@
+//! Every point, what is done when it is reached, and who is hit there.
+
+use Victim::{Both, Keeper, Server};
+
+/// Who is hit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Victim {
+    Server,
+    Keeper,
+    Both,
+}
+
+/// What is being done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Act {
+    /// The subject is spawned.
+    Spawn,
+    /// It exits by itself.
+    Exit,
+    /// It is aborted, and obeys.
+    Abort,
+    /// It is aborted, and does not.
+    Kill,
+    Pause,
+    Resume,
+    /// Nothing: the bystander writes.
+    Write,
+    /// The server was killed, and another one takes over.
+    Restart,
+    /// Keeper and server were killed, and the service starts again.
+    Recover,
+}
+
+/// A point.
+pub(crate) struct Point {
+    pub(crate) name: &'static str,
+    pub(crate) act: Act,
+    pub(crate) victims: &'static [Victim],
+}
+
+const fn of(name: &'static str, act: Act, victims: &'static [Victim]) -> Point {
+    Point { name, act, victims }
+}
+
+/// The point is in the server or the keeper.
+const ALL: &[Victim] = &[Server, Keeper, Both];
+/// It is in a shim, which knows its keeper alone.
+const OF_SHIM: &[Victim] = &[Keeper];
+
+pub(crate) const POINTS: &[Point] = &[
+    of("spawn.begun", Act::Spawn, ALL),
+    of("spawn.room_made", Act::Spawn, ALL),
+    of("keeper.prepare", Act::Spawn, ALL),
+    of("keeper.group_made", Act::Spawn, ALL),
+    of("keeper.job_given", Act::Spawn, ALL),
+    of("shim.at_gate", Act::Spawn, OF_SHIM),
+    of("keeper.prepared", Act::Spawn, ALL),
+    of("spawn.prepared", Act::Spawn, ALL),
+    of("spawn.record", Act::Spawn, ALL),
+    of("spawn.recorded", Act::Spawn, ALL),
+    of("spawn.recorded_told", Act::Spawn, ALL),
+    of("spawn.release", Act::Spawn, ALL),
+    of("spawn.released", Act::Spawn, ALL),
+    of("keeper.release", Act::Spawn, ALL),
+    of("keeper.released", Act::Spawn, ALL),
+    of("shim.executed", Act::Spawn, OF_SHIM),
+    of("keeper.executed", Act::Spawn, ALL),
+    of("spawn.executed", Act::Spawn, ALL),
+    of("spawn.started_told", Act::Spawn, ALL),
+    of("spawn.running_recorded", Act::Spawn, ALL),
+    of("output.moved", Act::Write, ALL),
+    of("output.indexed", Act::Write, ALL),
+    of("shim.exit", Act::Exit, OF_SHIM),
+    of("shim.exit_written", Act::Exit, OF_SHIM),
+    of("shim.childless", Act::Exit, OF_SHIM),
+    of("keeper.leader_exited", Act::Exit, ALL),
+    of("keeper.tree_ended", Act::Exit, ALL),
+    of("exit.leader", Act::Exit, ALL),
+    of("exit.leader_told", Act::Exit, ALL),
+    of("exit.streams_told", Act::Exit, ALL),
+    of("exit.tree", Act::Exit, ALL),
+    of("exit.tree_told", Act::Exit, ALL),
+    of("exit.close", Act::Exit, ALL),
+    of("exit.closed", Act::Exit, ALL),
+    of("exit.end", Act::Exit, ALL),
+    of("exit.end_told", Act::Exit, ALL),
+    of("exit.acknowledge", Act::Exit, ALL),
+    of("exit.acknowledged", Act::Exit, ALL),
+    of("keeper.acknowledge", Act::Exit, ALL),
+    of("keeper.acknowledged", Act::Exit, ALL),
+    of("stop.record", Act::Abort, ALL),
+    of("stop.recorded", Act::Abort, ALL),
+    of("stop.told", Act::Abort, ALL),
+    of("stop.sent", Act::Abort, ALL),
+    of("keeper.stop", Act::Abort, ALL),
+    of("keeper.termed", Act::Abort, ALL),
+    of("keeper.killed", Act::Kill, ALL),
+    of("pause.pausing_recorded", Act::Pause, ALL),
+    of("keeper.pause_noted", Act::Pause, ALL),
+    of("keeper.pause_complete", Act::Pause, ALL),
+    of("pause.frozen", Act::Pause, ALL),
+    of("pause.paused_recorded", Act::Pause, ALL),
+    of("pause.told", Act::Pause, ALL),
+    of("resume.thaw", Act::Resume, ALL),
+    of("keeper.let_go", Act::Resume, ALL),
+    of("keeper.gone_on", Act::Resume, ALL),
+    of("resume.thawed", Act::Resume, ALL),
+    of("resume.told", Act::Resume, ALL),
+    of("keeper.server_lost", Act::Restart, &[Keeper]),
+    of("keeper.server_reaped", Act::Restart, &[Keeper]),
+    of("keeper.server_started", Act::Restart, ALL),
+    of("keeper.handed_over", Act::Restart, ALL),
+    of("boot.begun", Act::Restart, ALL),
+    of("boot.node_opened", Act::Restart, ALL),
+    of("adopt.journal_mended", Act::Restart, ALL),
+    of("adopt.task_made", Act::Restart, ALL),
+    of("boot.adopted", Act::Restart, ALL),
+    of("boot.serving", Act::Restart, ALL),
+    of("boot.ready", Act::Restart, ALL),
+    of("recover.observed", Act::Recover, ALL),
+    of("recover.close", Act::Recover, ALL),
+    of("recover.closed", Act::Recover, ALL),
+    of("recover.told", Act::Recover, ALL),
+];
