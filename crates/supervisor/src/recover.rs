@@ -335,8 +335,11 @@ impl Journal {
         Ok(())
     }
 
-    /// The ends that were not told, in their order.
+    /// The ends that were not told, in their order. Nothing follows the last one: of what never ran it is the only one.
     pub(crate) fn end(&mut self, outcome: &Outcome) -> io::Result<()> {
+        if self.told.ended {
+            return Ok(());
+        }
         let mut lines = Vec::new();
         if let Some(exit) = outcome.exit
             && self.told.leader.is_none()
@@ -351,9 +354,7 @@ impl Journal {
         if !self.told.tree {
             lines.push(event::tree_empty(&outcome.tree));
         }
-        if !self.told.ended {
-            lines.push(event::ended(outcome.state(), &outcome.reason));
-        }
+        lines.push(event::ended(outcome.state(), &outcome.reason));
         lines.iter().try_for_each(|line| self.write(line))
     }
 }
