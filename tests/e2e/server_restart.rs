@@ -1,7 +1,7 @@
 //! The server dies and the keeper starts another: runs, ladders, deadlines and pauses go on, clients wait.
 
 use crate::with_and_without_cgroup;
-use kennel_edge::pb::{self, AbortWait, LeaderExitAction, RunState, WaitCondition};
+use kennel_edge::pb::{self, AbortWait, LeaderExitAction, RunState, SignalTarget, WaitCondition};
 use kennel_tests::{
     Footprint, Kennel, Options, PATIENCE, Postgres, RunExt, SpecExt,
     client::Heard,
@@ -19,6 +19,7 @@ with_and_without_cgroup!(
     a_grace_goes_on_without_a_server,
     a_pause_outlives_the_server,
     a_drain_outlives_the_server,
+    a_signal_is_not_repeated_by_the_next_server,
     what_nobody_has_recorded_is_told_by_the_next_server,
     a_shutdown_after_a_restart_ends_all_in_order,
 );
@@ -212,6 +213,46 @@ async fn a_drain_outlives_the_server(options: Options) {
     let heard = must("stream", client.hear_all(&run.run_id, 0).await);
     assert_eq!(heard.stdout, b"up\nrest\n");
     assert!(heard.signals().is_empty(), "{:?}", heard.signals());
+}
+
+async fn a_signal_is_not_repeated_by_the_next_server(options: Options) {
+    let kennel = Kennel::start(options).await;
+    let mut client = kennel.client().await;
+    let told = kennel.scratch().join("told");
+    let script = format!(
+        "trap 'echo usr1 >> {}' USR1; echo up; while :; do sleep 0.01; done",
+        told.display()
+    );
+    let run = must("spawn", client.spawn(sh(&script)).await);
+    client.hear_up(&run.run_id).await;
+    let read = || fs::read_to_string(&told).unwrap_or_default();
+    let (usr1, leader) = ("SIGUSR1", SignalTarget::Leader);
+    let sent = client.signal(&run.run_id, usr1, leader, "a").await;
+    assert!(!must("signal", sent).repeated_request);
+    eventually("it was told", PATIENCE, || {
+        (read() == "usr1\n").then_some(())
+    })
+    .await;
+    lose_server(&kennel).await;
+
+    let mut client = kennel.client().await;
+    let again = must("again", client.signal(&run.run_id, usr1, leader, "a").await);
+    assert!(again.repeated_request && again.targets.is_empty());
+    must("interrupt", client.interrupt(&run.run_id, "a").await);
+    // What was sent is taken before what is sent next.
+    let next = must("next", client.signal(&run.run_id, usr1, leader, "b").await);
+    assert!(!next.repeated_request);
+    eventually("the next was told", PATIENCE, || {
+        (read().len() > "usr1\n".len()).then_some(())
+    })
+    .await;
+    must("abort", client.abort(&run.run_id).await);
+    assert_eq!(read(), "usr1\nusr1\n");
+    let heard = must("stream", client.hear_all(&run.run_id, 0).await);
+    let signals = heard.signals();
+    let sent = signals.iter().filter(|s| s.contains("USR1")).count();
+    assert_eq!(sent, 2, "{signals:?}");
+    assert!(!signals.iter().any(|s| s.contains("INT")), "{signals:?}");
 }
 
 async fn what_nobody_has_recorded_is_told_by_the_next_server(options: Options) {

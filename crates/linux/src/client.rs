@@ -16,7 +16,7 @@ use kennel_lifecycle::{
     TreeVerdict, ladder::StopPlan, recovery::Observation,
 };
 use link::Link;
-pub use listing::{Holds, Listing, Member, Shot, ShotResult, Shots, SignalTarget};
+pub use listing::{Holds, Listing, Member, Sent, Shot, ShotResult, Shots, SignalTarget};
 use std::{os::fd::OwnedFd, path::PathBuf, sync::Arc, time::Duration};
 use tokio::sync::mpsc;
 
@@ -307,10 +307,14 @@ impl KeeperClient {
         self.link.tell(&ToKeeper::KeepRest { run });
     }
 
-    /// SIGINT to the leader's process group, once.
-    pub async fn interrupt(&self, run: RunId) -> Result<SignalResult, ClientError> {
-        let run = run.as_u128();
-        self.ask_signal(|seq| ToKeeper::Interrupt { seq, run })
+    /// SIGINT to the leader's process group, once; `Done` also where a signal went out under this request id before.
+    pub async fn interrupt(
+        &self,
+        run: RunId,
+        request_id: Option<&str>,
+    ) -> Result<SignalResult, ClientError> {
+        let (run, request) = (run.as_u128(), request_id.map(str::to_owned));
+        self.ask_signal(|seq| ToKeeper::Interrupt { seq, run, request })
             .await
     }
 
@@ -326,25 +330,41 @@ impl KeeperClient {
         self.ask_signal(|seq| ToKeeper::Resume { seq, run }).await
     }
 
-    /// Sends a signal to whom `target` names, one by one, each checked at that moment.
+    /// Sends a signal to whom `target` names, one by one, each checked at that moment. None goes out twice under one
+    /// request id, whichever server of this keeper asks.
     pub async fn signal(
         &self,
         run: RunId,
         signal: Signal,
         target: SignalTarget,
-    ) -> Result<Shots, ClientError> {
+        request_id: Option<&str>,
+    ) -> Result<Sent, ClientError> {
         let (run, number, target) = (run.as_u128(), signal.number(), target.into());
+        let request = request_id.map(str::to_owned);
         let asked = |seq| ToKeeper::Signal {
             seq,
             run,
             number,
             target,
+            request,
         };
         match self.link.ask(asked, Vec::new()).await? {
-            (Answer::Signalled, fds) => Ok(listing::read::<WireShots>(fds)?.into()),
+            (Answer::Signalled, fds) => Ok(Sent::Now(listing::read::<WireShots>(fds)?.into())),
+            (Answer::SentBefore, _) => Ok(Sent::Before),
             // The keeper holds no such run: there is nobody to reach.
-            (Answer::Signal(_), _) => Ok(Shots::default()),
+            (Answer::Signal(_), _) => Ok(Sent::Now(Shots::default())),
             (Answer::Exhausted(what), _) => Err(ClientError::Exhausted(what)),
+            _ => Err(ClientError::KeeperGone),
+        }
+    }
+
+    /// Whether a signal went out under this request id. Sends none.
+    pub async fn was_sent(&self, run: RunId, request_id: &str) -> Result<bool, ClientError> {
+        let (run, request) = (run.as_u128(), request_id.to_owned());
+        let asked = |seq| ToKeeper::WasSent { seq, run, request };
+        match self.link.ask(asked, Vec::new()).await? {
+            (Answer::SentBefore, _) => Ok(true),
+            (Answer::NotSent | Answer::Signal(_), _) => Ok(false),
             _ => Err(ClientError::KeeperGone),
         }
     }
@@ -370,6 +390,7 @@ impl KeeperClient {
     ) -> Result<SignalResult, ClientError> {
         match self.link.ask(asked, Vec::new()).await? {
             (Answer::Signal(result), _) => Ok(result.into()),
+            (Answer::SentBefore, _) => Ok(SignalResult::Done),
             _ => Err(ClientError::KeeperGone),
         }
     }

@@ -5,12 +5,12 @@ use crate::{
     keeper_fault,
     reads::OPEN_ROW_POLL,
     store_fault,
-    tracker::{Handle, Order, OrderError, Sent},
+    tracker::{Handle, Order, OrderError},
 };
 use kennel_lifecycle::{
     EndReason, Outcome, RunId, RunKind, StopCertificate, StopOrder, StopReason, TreeVerdict,
 };
-use kennel_linux::client::{Listing, Shots, SignalResult};
+use kennel_linux::client::{Listing, Sent, Shots, SignalResult};
 use kennel_store::{Closure, Desired, Inserted, NewRun, Times};
 use std::{sync::Arc, time::Duration};
 use tokio::sync::oneshot;
@@ -83,7 +83,7 @@ impl Supervisor {
         Ok(self.ask(run, Order::Resume).await?.0)
     }
 
-    /// One signal, once per request id; the memory of ids is that of [`Self::interrupt`].
+    /// One signal, once per request id; the memory of ids is that of [`Self::interrupt`], and the keeper's.
     pub async fn signal(&self, call: SignalCall) -> Result<Signalled, CallError> {
         let (run, sent) = self
             .ask(call.run, |reply| Order::Signal(call, reply))

@@ -8,7 +8,7 @@ use kennel_linux::{
     audit::Whose,
     client::{
         ChildSpec, ClientError, KeeperClient, KeeperEvent, KeeperEvents, Listing, Look, Prepared,
-        Reaped, Recorded, SecondLook, Shots, SignalResult, SignalTarget, Victim,
+        Reaped, Recorded, SecondLook, Sent, SignalResult, SignalTarget, Victim,
     },
 };
 use std::path::PathBuf;
@@ -26,15 +26,22 @@ pub trait Kernel: Send + Sync + std::fmt::Debug {
     fn stop(&self, run: RunId, plan: &StopPlan);
     /// The rest of the tree may be left alone.
     fn keep_rest(&self, run: RunId);
-    /// SIGINT to the leader's group.
-    async fn interrupt(&self, run: RunId) -> Result<SignalResult, ClientError>;
-    /// A signal to those whom `target` names, one by one.
+    /// SIGINT to the leader's group, unless a signal went out under this request id.
+    async fn interrupt(
+        &self,
+        run: RunId,
+        request_id: Option<&str>,
+    ) -> Result<SignalResult, ClientError>;
+    /// A signal to those whom `target` names, one by one, unless one went out under this request id.
     async fn signal(
         &self,
         run: RunId,
         signal: Signal,
         target: SignalTarget,
-    ) -> Result<Shots, ClientError>;
+        request_id: Option<&str>,
+    ) -> Result<Sent, ClientError>;
+    /// Whether a signal went out under this request id.
+    async fn was_sent(&self, run: RunId, request_id: &str) -> Result<bool, ClientError>;
     /// Who is in the tree.
     async fn tree(&self, run: RunId) -> Result<Listing, ClientError>;
     /// Stops every task and looks.
@@ -96,8 +103,12 @@ impl Kernel for KeeperClient {
         Self::keep_rest(self, run);
     }
 
-    async fn interrupt(&self, run: RunId) -> Result<SignalResult, ClientError> {
-        Self::interrupt(self, run).await
+    async fn interrupt(
+        &self,
+        run: RunId,
+        request_id: Option<&str>,
+    ) -> Result<SignalResult, ClientError> {
+        Self::interrupt(self, run, request_id).await
     }
 
     async fn signal(
@@ -105,8 +116,13 @@ impl Kernel for KeeperClient {
         run: RunId,
         signal: Signal,
         target: SignalTarget,
-    ) -> Result<Shots, ClientError> {
-        Self::signal(self, run, signal, target).await
+        request_id: Option<&str>,
+    ) -> Result<Sent, ClientError> {
+        Self::signal(self, run, signal, target, request_id).await
+    }
+
+    async fn was_sent(&self, run: RunId, request_id: &str) -> Result<bool, ClientError> {
+        Self::was_sent(self, run, request_id).await
     }
 
     async fn tree(&self, run: RunId) -> Result<Listing, ClientError> {

@@ -2,7 +2,7 @@
 
 use crate::{CallError, Drain, SignalCall, ports::Kernel, view::Live};
 use kennel_lifecycle::{NodeId, Refusal, RunId, StopOrder};
-use kennel_linux::client::{KeeperHello, KeeperReport, Shots, SignalResult};
+use kennel_linux::client::{KeeperHello, KeeperReport, Sent, SignalResult};
 use kennel_store::Store;
 use std::{
     collections::HashMap,
@@ -43,14 +43,6 @@ pub(crate) enum Order {
     Signal(SignalCall, oneshot::Sender<Result<Sent, OrderError>>),
     Pause(oneshot::Sender<Result<SignalResult, OrderError>>),
     Resume(oneshot::Sender<Result<SignalResult, OrderError>>),
-}
-
-/// What came of an [`Order::Signal`].
-#[derive(Debug)]
-pub(crate) enum Sent {
-    Now(Shots),
-    /// One went out under its request id before.
-    Before,
 }
 
 /// Why an order was not carried out.

@@ -75,6 +75,15 @@ pub struct Shots {
     pub no_terminal: bool,
 }
 
+/// What came of a signal that was asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Sent {
+    /// It went out.
+    Now(Shots),
+    /// One went out under its request id before; this one did not.
+    Before,
+}
+
 /// What holds a process to its run. More than one may be true.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Holds {

@@ -26,7 +26,7 @@ use crate::{
     client::Fact,
     clock, crash_point,
     fdpass::{self, Received},
-    wire::{self, Answer, ToKeeper, ToServer},
+    wire::{self, Answer, ToKeeper, ToServer, mirror::WireSignalResult},
 };
 use ending::Ending;
 use kennel_lifecycle::{HostFacts, HostIdentity, RunId, Signal, Timestamp, ladder::StopPlan};
@@ -410,8 +410,13 @@ impl Keeper {
                 with(run, &mut Run::keep_rest);
                 None
             }
-            ToKeeper::Interrupt { seq, run } => {
-                (!with(run, &mut |r| r.interrupt(seq))).then_some(seq)
+            ToKeeper::Interrupt { seq, run, request } => {
+                let id = request.as_deref();
+                (!with(run, &mut |r| r.interrupt(seq, id, now))).then_some(seq)
+            }
+            ToKeeper::WasSent { seq, run, request } => {
+                let mut tell = |r: &mut Run| r.tell_whether_sent(seq, &request, now);
+                (!with(run, &mut tell)).then_some(seq)
             }
             ToKeeper::Pause { seq, run } => (!with(run, &mut |r| r.pause(seq, now))).then_some(seq),
             ToKeeper::Resume { seq, run } => (!with(run, &mut |r| r.resume(seq))).then_some(seq),
@@ -420,9 +425,14 @@ impl Keeper {
                 run,
                 number,
                 target,
+                request,
             } => {
-                let sent = Signal::from_number(number)
-                    .is_some_and(|signal| with(run, &mut |r| r.signal(seq, signal, target.into())));
+                let id = request.as_deref();
+                let sent = Signal::from_number(number).is_some_and(|signal| {
+                    with(run, &mut |r| {
+                        r.signal(seq, signal, target.into(), id, now);
+                    })
+                });
                 (!sent).then_some(seq)
             }
             ToKeeper::Tree { seq, run } => (!with(run, &mut |r| r.list(seq))).then_some(seq),
@@ -440,10 +450,7 @@ impl Keeper {
             ToKeeper::Pong => return self.server.answered(),
         };
         if let Some(seq) = unknown {
-            self.answer(
-                seq,
-                Answer::Signal(wire::mirror::WireSignalResult::UnknownRun),
-            );
+            self.answer(seq, Answer::Signal(WireSignalResult::UnknownRun));
         }
     }
 

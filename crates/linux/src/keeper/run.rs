@@ -8,6 +8,7 @@ mod handover;
 mod hearing;
 mod kept;
 mod members;
+mod requests;
 mod rest;
 mod stuck;
 
@@ -25,6 +26,7 @@ use kennel_lifecycle::{
     ladder::{Ladder, StopPlan},
 };
 use kept::Kept;
+use requests::Requests;
 use rest::Rest;
 use std::{os::fd::OwnedFd, path::PathBuf, rc::Rc};
 
@@ -99,6 +101,7 @@ pub(super) struct Run {
     pub(super) acknowledged: bool,
     /// What the next server is told again.
     kept: Kept,
+    requests: Requests,
     pub(super) told: Vec<Told>,
     pub(super) for_shim: Vec<ToShim>,
 }
@@ -144,6 +147,7 @@ impl Run {
             ended: false,
             acknowledged: false,
             kept: Kept::default(),
+            requests: Requests::default(),
             told: Vec::new(),
             for_shim: Vec::new(),
         }
@@ -221,8 +225,11 @@ impl Run {
         self.gate = None;
     }
 
-    /// SIGINT to the leader's group.
-    pub(super) fn interrupt(&mut self, seq: u64) {
+    /// SIGINT to the leader's group, unless a signal went out under this request id.
+    pub(super) fn interrupt(&mut self, seq: u64, request_id: Option<&str>, now: u64) {
+        if self.sent_before(seq, request_id, now) {
+            return;
+        }
         let live = matches!(self.stage, Stage::Released | Stage::Ran) && !self.ended;
         let Some(tree) = self.tree.as_ref().filter(|_| live) else {
             self.answer_signal(seq, WireSignalResult::Gone);
@@ -238,6 +245,9 @@ impl Run {
             targets: None,
             errno,
         });
+        if errno.is_none() {
+            self.requests.remember(request_id, now);
+        }
         self.answer_signal(seq, result);
     }
 

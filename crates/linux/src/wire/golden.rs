@@ -108,18 +108,32 @@ fn requests_have_these_bytes() {
         plan: plan(),
     };
     check(&stop, "010405011e008827");
-    check(&ToKeeper::Interrupt { seq: 2, run: 5 }, "01050205");
+    let interrupt = |request| ToKeeper::Interrupt {
+        seq: 2,
+        run: 5,
+        request,
+    };
+    check(&interrupt(None), "0105020500");
+    check(&interrupt(Some("a".into())), "01050205010161");
     check(&ToKeeper::Acknowledge { run: 5 }, "010805");
     check(&ToKeeper::KeepRest { run: 5 }, "010e05");
     check(&WireLeaderExit::Stop, "0100");
     check(&WireLeaderExit::Keep, "0102");
-    let signal = ToKeeper::Signal {
+    let signal = |request| ToKeeper::Signal {
         seq: 2,
         run: 5,
         number: 10,
         target: WireTarget::Leader,
+        request,
     };
-    check(&signal, "010c02051402");
+    check(&signal(None), "010c0205140200");
+    check(&signal(Some("a".into())), "010c02051402010161");
+    let asked = ToKeeper::WasSent {
+        seq: 2,
+        run: 5,
+        request: "a".into(),
+    };
+    check(&asked, "011202050161");
     check(&ToKeeper::Tree { seq: 2, run: 5 }, "010d0205");
     check(&ToKeeper::Books { seq: 2 }, "010f02");
     let reap = ToKeeper::Reap {
@@ -227,6 +241,8 @@ fn answers_and_reports_have_these_bytes() {
     check(&answer(Answer::Listed), "01010107");
     check(&answer(Answer::Books), "01010108");
     check(&answer(Answer::Reaped), "01010109");
+    check(&answer(Answer::SentBefore), "0101010b");
+    check(&answer(Answer::NotSent), "0101010c");
 }
 
 #[test]

@@ -48,9 +48,11 @@ pub(crate) enum ToKeeper {
         run: u128,
         plan: WirePlan,
     },
+    /// Under this request id none goes out twice.
     Interrupt {
         seq: u64,
         run: u128,
+        request: Option<String>,
     },
     Pause {
         seq: u64,
@@ -82,6 +84,7 @@ pub(crate) enum ToKeeper {
         run: u128,
         number: i32,
         target: WireTarget,
+        request: Option<String>,
     },
     Tree {
         seq: u64,
@@ -100,6 +103,12 @@ pub(crate) enum ToKeeper {
     },
     /// The answer to a `Ping`.
     Pong,
+    /// Asks whether a signal went out under this request id.
+    WasSent {
+        seq: u64,
+        run: u128,
+        request: String,
+    },
 }
 
 /// Keeper to server.
@@ -163,6 +172,10 @@ pub(crate) enum Answer {
     Reaped,
     /// What would hold the run is weaker than asked; nothing was made.
     TooWeak(mirror::WireHeld),
+    /// A signal went out under this request id before; none went out now.
+    SentBefore,
+    /// None did.
+    NotSent,
 }
 
 /// What came of a signal to each that was to get it.

@@ -9,7 +9,9 @@ use crate::{
 use kennel_lifecycle::{
     Exit, LeaderExit, OnMaxPause, PausePolicy, RunId, Signal, TreeVerdict, ladder::StopPlan,
 };
-use kennel_linux::client::{Fact, HeldPause, HeldRun, KeeperEvent, SignalResult};
+use kennel_linux::client::{
+    Fact, HeldPause, HeldRun, KeeperEvent, Sent, SignalResult, SignalTarget,
+};
 use std::{io::Write, path::Path, process::ExitCode, time::Duration};
 
 /// Scenarios that end with 0: the last server ends in order.
@@ -25,6 +27,7 @@ pub(crate) const SCENARIOS: &[&str] = &[
     "a_stop_in_its_grace_goes_on_without_its_server",
     "a_drained_rest_is_drained_for_the_next_server",
     "a_rest_is_kept_only_by_the_word_of_a_server",
+    "a_signal_goes_out_once_per_request_whichever_server_asks",
     "many_runs_are_handed_over_at_once",
     "without_a_server_for_too_long_a_run_ends_by_its_own_plan",
     "without_a_server_for_too_long_a_rest_is_kept_or_ended",
@@ -84,6 +87,7 @@ pub(crate) async fn play(name: &str, stage: &mut Stage) {
         "a_stop_in_its_grace_goes_on_without_its_server" => stopping(stage).await,
         "a_drained_rest_is_drained_for_the_next_server" => drained(stage).await,
         "a_rest_is_kept_only_by_the_word_of_a_server" => kept(stage).await,
+        "a_signal_goes_out_once_per_request_whichever_server_asks" => signalled(stage).await,
         "many_runs_are_handed_over_at_once" => many(stage).await,
         "without_a_server_for_too_long_a_run_ends_by_its_own_plan" => abandoned(stage).await,
         "without_a_server_for_too_long_a_rest_is_kept_or_ended" => abandoned_rest(stage).await,
@@ -299,6 +303,62 @@ async fn paused(stage: &mut Stage) {
     let (a, b) = counts(stage);
     assert_eq!(stage.written("counts").await, format!("{a} {b}\n"));
     resume_and_end(stage, held.run).await;
+}
+
+/// Writes down each signal that it gets.
+const LISTENS: &str = "trap 'echo usr1 >> $0/got' USR1; trap 'echo int >> $0/got' INT
+    echo up > $0/up; while :; do sleep 0.01; done";
+
+async fn signalled(stage: &mut Stage) {
+    let usr1 = "SIGUSR1".parse::<Signal>().expect("a signal");
+    let shoot = async |stage: &Stage, run, target, id| {
+        let sent = stage.client.signal(run, usr1, target, Some(id)).await;
+        sent.expect("a keeper")
+    };
+    let reached = |sent: &Sent| matches!(sent, Sent::Now(shots) if shots.shots.len() == 1);
+    let got = async |stage: &Stage, count| {
+        let read = || std::fs::read_to_string(stage.file("got")).unwrap_or_default();
+        until(|| (read().lines().count() >= count).then(read)).await
+    };
+    if stage.hello.restarts == 0 {
+        let (run, spec) = stage.shell(LISTENS);
+        stage.start(run, &spec).await;
+        stage.written("up").await;
+        let sent = shoot(stage, run, SignalTarget::Leader, "a").await;
+        assert!(reached(&sent), "{sent:?}");
+        got(stage, 1).await;
+        let sent = stage.client.interrupt(run, Some("b")).await;
+        assert_eq!(sent.expect("a keeper"), SignalResult::Done);
+        got(stage, 2).await;
+        // It has no terminal: nobody is reached.
+        let sent = shoot(stage, run, SignalTarget::TerminalForeground, "c").await;
+        assert!(matches!(&sent, Sent::Now(shots) if shots.no_terminal));
+        die().await;
+    }
+    let run = held(stage).run;
+    for (id, was_sent) in [("a", true), ("b", true), ("c", false), ("d", false)] {
+        let answer = stage.client.was_sent(run, id).await;
+        assert_eq!(answer.expect("a keeper"), was_sent, "{id}");
+    }
+    for id in ["a", "b"] {
+        let sent = shoot(stage, run, SignalTarget::Leader, id).await;
+        assert_eq!(sent, Sent::Before, "{id}");
+        let sent = stage.client.interrupt(run, Some(id)).await;
+        assert_eq!(sent.expect("a keeper"), SignalResult::Done);
+    }
+    for (id, count) in [("c", 3), ("d", 4)] {
+        let sent = shoot(stage, run, SignalTarget::Leader, id).await;
+        assert!(reached(&sent), "{id}: {sent:?}");
+        let signals = got(stage, count).await;
+        let signals: Vec<&str> = signals.lines().collect();
+        assert_eq!(signals, ["usr1", "int", "usr1", "usr1"][..count]);
+    }
+    let again = shoot(stage, run, SignalTarget::Leader, "d").await;
+    assert_eq!(again, Sent::Before);
+    stage.client.stop(run, &StopPlan::abort(Duration::ZERO));
+    let facts = stage.end(run).await;
+    let sent = |fact: &&Fact| matches!(fact, Fact::SignalSent { .. });
+    assert_eq!(facts.iter().filter(sent).count(), 2, "{facts:?}");
 }
 
 async fn resume_and_end(stage: &mut Stage, run: RunId) {

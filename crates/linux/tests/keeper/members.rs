@@ -5,7 +5,7 @@ use crate::{
     stage::{Stage, until},
 };
 use kennel_lifecycle::{RunId, Signal, StopStep, ladder::StopPlan};
-use kennel_linux::client::{Fact, Shot, ShotResult, SignalTarget};
+use kennel_linux::client::{Fact, Sent, Shot, ShotResult, SignalTarget};
 use std::{
     collections::BTreeSet, fs, os::unix::process::CommandExt, process::Command, time::Duration,
 };
@@ -35,8 +35,10 @@ fn got(stage: &Stage, name: &str) -> usize {
 
 async fn shoot(stage: &Stage, run: RunId, target: SignalTarget) -> Vec<Shot> {
     let usr1 = "SIGUSR1".parse::<Signal>().expect("a signal");
-    let shots = stage.client.signal(run, usr1, target).await;
-    let shots = shots.expect("a keeper");
+    let shots = stage.client.signal(run, usr1, target, None).await;
+    let Sent::Now(shots) = shots.expect("a keeper") else {
+        panic!("it had no request id");
+    };
     assert_eq!(shots.unlisted, 0);
     shots.shots
 }

@@ -12,7 +12,7 @@ use kennel_lifecycle::{
     ladder::StopPlan,
     recovery::{CgroupSeen, Seen},
 };
-use kennel_linux::client::{Fact, KeeperEvent, ShotResult, SignalResult, SignalTarget};
+use kennel_linux::client::{Fact, KeeperEvent, Sent, ShotResult, SignalResult, SignalTarget};
 use std::{
     fs,
     io::Write,
@@ -100,8 +100,11 @@ async fn threads(stage: &mut Stage) {
 
     let winch = "SIGWINCH".parse::<Signal>().expect("a signal");
     for target in [SignalTarget::Tree, SignalTarget::Group] {
-        let sent = stage.client.signal(run, winch, target).await;
-        let shots = sent.expect("a keeper").shots;
+        let sent = stage.client.signal(run, winch, target, None).await;
+        let Sent::Now(shots) = sent.expect("a keeper") else {
+            panic!("it had no request id");
+        };
+        let shots = shots.shots;
         let [shot] = &shots[..] else {
             panic!("{shots:?}");
         };

@@ -336,12 +336,12 @@ async fn interrupt(stage: &mut Stage) {
     );
     stage.start(run, &spec).await;
     stage.written("up").await;
-    let result = stage.client.interrupt(run).await.expect("a keeper");
+    let result = stage.client.interrupt(run, None).await.expect("a keeper");
     assert_eq!(result, SignalResult::Done);
     let facts = stage.end(run).await;
     assert_eq!(signals(&facts), [Signal::INT], "{facts:?}");
     assert_eq!(stage.written("ints").await, "int\n");
-    let result = stage.client.interrupt(run).await.expect("a keeper");
+    let result = stage.client.interrupt(run, None).await.expect("a keeper");
     assert_eq!(result, SignalResult::UnknownRun);
 }
 

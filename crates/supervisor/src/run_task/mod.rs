@@ -41,9 +41,6 @@ const RUNNING_RECORD_DELAY: Duration = Duration::from_millis(50);
 /// How long a stop waits for its record, and for the writes before it, until the tree is signalled all the same: a stop
 /// is never refused.
 const STOP_RECORD_WAIT: Duration = Duration::from_secs(2);
-/// Request ids of signals that are remembered, and for how long.
-const SIGNALS_REMEMBERED_MAX: usize = 1024;
-const SIGNALS_REMEMBERED_FOR: Duration = Duration::from_mins(10);
 /// Results that wait for the task.
 const DONE_QUEUED_MAX: usize = 16;
 
@@ -85,8 +82,7 @@ pub(crate) struct RunTask {
     warning: Option<String>,
     taken: Option<Box<RunRow>>,
     /// The signal that the machine is being asked for.
-    signal: Option<(Option<String>, Signalling)>,
-    signals: VecDeque<(String, Instant)>,
+    signal: Option<Signalling>,
     pausing: Vec<SignalReply>,
     resuming: Vec<SignalReply>,
     pause_result: Option<SignalResult>,
@@ -113,8 +109,6 @@ pub(crate) enum Done {
     LeftOver(Box<Result<Option<RunRow>, StoreError>>),
     StopDurable(Timestamp),
     Froze(SignalResult),
-    /// The signal of this request reached nobody: it may be asked for again.
-    NotSignalled(String),
     /// What was made for a run that left no trace is removed.
     Removed,
     /// The outcome is not this server's to write.
@@ -187,7 +181,6 @@ impl RunTask {
             warning: None,
             taken: None,
             signal: None,
-            signals: VecDeque::new(),
             pausing: Vec::new(),
             resuming: Vec::new(),
             pause_result: None,
@@ -379,7 +372,6 @@ impl RunTask {
                     Report::NotFrozen
                 });
             }
-            Done::NotSignalled(id) => self.signals.retain(|(seen, _)| *seen != id),
             Done::Removed => self.room = Room::Kept,
             Done::Disowned => {
                 self.disowned = true;
@@ -454,12 +446,9 @@ impl RunTask {
                 let _ = reply.send(answer);
             }
             Order::Interrupt(request_id, reply) => {
-                self.signal(request_id, Signalling::Interrupt(reply));
+                self.signal(Signalling::Interrupt(request_id, reply));
             }
-            Order::Signal(call, reply) => {
-                let request_id = call.request_id.clone();
-                self.signal(request_id, Signalling::Named(call, reply));
-            }
+            Order::Signal(call, reply) => self.signal(Signalling::Named(call, reply)),
             Order::Pause(reply) => match self.machine.phase() {
                 // Where somebody still waits for the row, so does this one.
                 Phase::Paused { .. } if self.pausing.is_empty() => {
@@ -479,43 +468,6 @@ impl RunTask {
                 },
             },
         }
-    }
-
-    /// Sends a signal if none went out under this request id, and if the machine lets it.
-    fn signal(&mut self, request_id: Option<String>, signal: Signalling) {
-        if request_id.as_ref().is_some_and(|id| self.has_signalled(id)) {
-            return signal.sent_before();
-        }
-        self.signal = Some((request_id.clone(), signal));
-        match self.feed(Input::Command(Command::Interrupt)) {
-            Ok(()) => self.remember(request_id),
-            Err(refusal) => {
-                if let Some((_, signal)) = self.signal.take() {
-                    signal.fail(OrderError::Refused(refusal));
-                }
-            }
-        }
-    }
-
-    /// Whether a signal with this request id went out in the last ten minutes.
-    fn has_signalled(&mut self, id: &str) -> bool {
-        let now = clock::instant();
-        while self
-            .signals
-            .front()
-            .is_some_and(|(_, at)| now - *at > SIGNALS_REMEMBERED_FOR)
-        {
-            self.signals.pop_front();
-        }
-        self.signals.iter().any(|(seen, _)| seen == id)
-    }
-
-    fn remember(&mut self, request_id: Option<String>) {
-        let Some(id) = request_id else { return };
-        if self.signals.len() >= SIGNALS_REMEMBERED_MAX {
-            self.signals.pop_front();
-        }
-        self.signals.push_back((id, clock::instant()));
     }
 
     fn pump(&mut self, ready: Ready) {

@@ -1,83 +1,90 @@
-//! Signals that callers ask for: an Interrupt, or one by name.
+//! Signals that callers ask for: an Interrupt, or one by name. The keeper, which outlives this process, remembers under
+//! which request ids they went out.
 
-use super::{Done, RunTask, SignalReply};
-use crate::{
-    SignalCall, keeper_fault,
-    ports::Kernel,
-    tracker::{OrderError, Sent},
-};
-use kennel_lifecycle::RunId;
-use kennel_linux::client::{ShotResult, SignalResult};
+use super::{RunTask, SignalReply};
+use crate::{SignalCall, keeper_fault, ports::Kernel, tracker::OrderError};
+use kennel_lifecycle::{Command, Input, Refusal, RunId};
+use kennel_linux::client::{ClientError, Sent, SignalResult};
 use tokio::sync::oneshot;
 
 /// A signal that is on its way, with where its answer goes.
 #[derive(Debug)]
 pub(super) enum Signalling {
-    Interrupt(SignalReply),
+    Interrupt(Option<String>, SignalReply),
     Named(SignalCall, oneshot::Sender<Result<Sent, OrderError>>),
 }
 
 impl Signalling {
-    /// Says that one went out under its request id before.
-    pub(super) fn sent_before(self) {
+    fn request_id(&self) -> Option<&str> {
+        match self {
+            Self::Interrupt(id, _) => id.as_deref(),
+            Self::Named(call, _) => call.request_id.as_deref(),
+        }
+    }
+
+    async fn send(self, kernel: &dyn Kernel, run: RunId) {
+        let fault = |error: ClientError| OrderError::Call(keeper_fault(&error));
         // A caller that has gone needs no answer.
         match self {
-            Self::Interrupt(reply) => drop(reply.send(Ok(SignalResult::Done))),
+            Self::Interrupt(id, reply) => {
+                let result = kernel.interrupt(run, id.as_deref()).await;
+                drop(reply.send(result.map_err(fault)));
+            }
+            Self::Named(call, reply) => {
+                let id = call.request_id.as_deref();
+                let result = kernel.signal(run, call.signal, call.target, id).await;
+                drop(reply.send(result.map_err(fault)));
+            }
+        }
+    }
+
+    /// Says that one went out under its request id before.
+    fn sent_before(self) {
+        match self {
+            Self::Interrupt(_, reply) => drop(reply.send(Ok(SignalResult::Done))),
             Self::Named(_, reply) => drop(reply.send(Ok(Sent::Before))),
         }
     }
 
-    pub(super) fn fail(self, error: OrderError) {
+    fn refuse(self, refusal: Refusal) {
+        let error = OrderError::Refused(refusal);
         match self {
-            Self::Interrupt(reply) => drop(reply.send(Err(error))),
+            Self::Interrupt(_, reply) => drop(reply.send(Err(error))),
             Self::Named(_, reply) => drop(reply.send(Err(error))),
         }
     }
 }
 
 impl RunTask {
-    /// Sends what the machine was asked for. Both kinds are one wish to it: a signal after which the run goes on.
-    pub(super) fn send_signal(&mut self) {
-        let Some((request_id, signal)) = self.signal.take() else {
-            return;
+    /// Sends a signal if the machine lets it.
+    pub(super) fn signal(&mut self, signal: Signalling) {
+        self.signal = Some(signal);
+        let answer = self.feed(Input::Command(Command::Interrupt));
+        if let (Err(refusal), Some(signal)) = (answer, self.signal.take()) {
+            self.refuse_signal(signal, refusal);
+        }
+    }
+
+    /// Who asks again for what was done is told so, however the run stands by now.
+    fn refuse_signal(&mut self, signal: Signalling, refusal: Refusal) {
+        let Some(id) = signal.request_id().map(str::to_owned) else {
+            return signal.refuse(refusal);
         };
-        self.op(move |shared, run, done| async move {
-            let kernel = shared.kernel.as_ref();
-            let (in_vain, tell) = match signal {
-                Signalling::Interrupt(reply) => interrupt(kernel, run, reply).await,
-                Signalling::Named(call, reply) => named(kernel, call, reply).await,
-            };
-            // Forgotten before it is told, so that who asks again is not met by the memory.
-            if let (true, Some(id)) = (in_vain, request_id) {
-                let _ = done.send(Done::NotSignalled(id)).await;
+        self.op(|shared, run, _| async move {
+            match shared.kernel.was_sent(run, &id).await {
+                Ok(true) => signal.sent_before(),
+                Ok(false) | Err(_) => signal.refuse(refusal),
             }
-            tell();
         });
     }
-}
 
-/// Whether the signal may be asked for again, and how to tell what came of it.
-type Told = (bool, Box<dyn FnOnce() + Send>);
-
-async fn interrupt(kernel: &dyn Kernel, run: RunId, reply: SignalReply) -> Told {
-    let result = kernel.interrupt(run).await;
-    let in_vain = matches!(result, Ok(SignalResult::Failed(_)));
-    let result = result.map_err(|error| OrderError::Call(keeper_fault(&error)));
-    (in_vain, Box::new(move || drop(reply.send(result))))
-}
-
-async fn named(
-    kernel: &dyn Kernel,
-    call: SignalCall,
-    reply: oneshot::Sender<Result<Sent, OrderError>>,
-) -> Told {
-    let result = kernel.signal(call.run, call.signal, call.target).await;
-    // An answer that was lost does not say that nobody was reached.
-    let in_vain = result.as_ref().is_ok_and(|sent| {
-        let reached = |shot: &kennel_linux::client::Shot| shot.result == ShotResult::Delivered;
-        sent.unlisted == 0 && !sent.shots.iter().any(reached)
-    });
-    let result = result.map(Sent::Now);
-    let result = result.map_err(|error| OrderError::Call(keeper_fault(&error)));
-    (in_vain, Box::new(move || drop(reply.send(result))))
+    /// Sends what the machine was asked for. Both kinds are one wish to it: a signal after which the run goes on.
+    pub(super) fn send_signal(&mut self) {
+        let Some(signal) = self.signal.take() else {
+            return;
+        };
+        self.op(|shared, run, _| async move {
+            signal.send(shared.kernel.as_ref(), run).await;
+        });
+    }
 }

@@ -4,10 +4,12 @@ use crate::{
     abort, event_names,
     world::{Nature, Stage, Temper, Weather, World, call},
 };
-use kennel_lifecycle::{EndReason, Exit, RunId, RunState};
-use kennel_linux::client::KeeperEvent;
+use kennel_lifecycle::{EndReason, Exit, RunId, RunState, Signal};
+use kennel_linux::client::{KeeperEvent, SignalTarget};
 use kennel_store::Desired;
-use kennel_supervisor::{AbortCall, AbortWait, CallError, Condition, Payload, Position};
+use kennel_supervisor::{
+    AbortCall, AbortWait, CallError, Condition, Payload, Position, SignalCall,
+};
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 fn run_id() -> RunId {
@@ -47,6 +49,28 @@ impl Lives {
             stage.supervisor.spawn(call(Some(run_id()))).await.unwrap();
         });
     }
+}
+
+#[test]
+fn a_signal_goes_out_once_per_request_whichever_server_is_asked() {
+    let lives = Lives::of(Nature::default());
+    let hang_up = || SignalCall {
+        run: run_id(),
+        signal: Signal::HUP,
+        target: SignalTarget::Leader,
+        request_id: Some("a".into()),
+    };
+    lives.begin();
+    for repeated in [false, true] {
+        lives.live(async |stage| {
+            let told = stage.supervisor.signal(hang_up()).await.unwrap();
+            assert_eq!(told.repeated, repeated);
+            let id = Some("a".into());
+            stage.supervisor.interrupt(run_id(), id).await.unwrap();
+        });
+    }
+    let state = lives.world.state.lock().unwrap();
+    assert_eq!((state.signals.len(), state.interrupts), (1, 0));
 }
 
 #[test]

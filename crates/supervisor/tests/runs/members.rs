@@ -24,7 +24,7 @@ async fn running() -> (Stage, RunId) {
     (stage, run)
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test]
 async fn a_signal_goes_out_once_per_request_and_says_what_came_of_it() {
     let (stage, run) = running().await;
     let first = stage.supervisor.signal(hang_up(run, Some("a"))).await;
@@ -46,15 +46,11 @@ async fn a_signal_goes_out_once_per_request_and_says_what_came_of_it() {
     let told = stage.supervisor.signal(hang_up(run, Some("b"))).await;
     assert!(told.unwrap().repeated);
     assert_eq!(stage.kernel().signals.len(), 1);
-
-    tokio::time::advance(Duration::from_mins(10) + Duration::from_secs(1)).await;
-    let late = stage.supervisor.signal(hang_up(run, Some("a"))).await;
-    assert!(!late.unwrap().repeated);
     for _ in 0..2 {
         let unnamed = stage.supervisor.signal(hang_up(run, None)).await;
         assert!(!unnamed.unwrap().repeated);
     }
-    assert_eq!(stage.kernel().signals.len(), 4);
+    assert_eq!(stage.kernel().signals.len(), 3);
 }
 
 #[tokio::test]
@@ -106,6 +102,24 @@ async fn a_signal_to_a_run_that_is_paused_or_over_is_refused() {
     };
     assert_eq!(refusal, Refusal::Ended);
     assert_eq!(stage.kernel().signals.len(), 1);
+}
+
+#[tokio::test]
+async fn a_signal_that_went_out_is_told_as_that_also_when_none_may_go_out_any_more() {
+    let (stage, run) = running().await;
+    let request = || Some("a".to_owned());
+    stage.supervisor.interrupt(run, request()).await.unwrap();
+    stage.supervisor.pause(run).await.unwrap();
+    let again = stage.supervisor.signal(hang_up(run, Some("a"))).await;
+    assert!(again.unwrap().repeated);
+    stage.supervisor.interrupt(run, request()).await.unwrap();
+    let refused = stage.supervisor.signal(hang_up(run, Some("b"))).await;
+    assert!(
+        matches!(refused, Err(CallError::Refused { .. })),
+        "{refused:?}"
+    );
+    assert_eq!(stage.kernel().interrupts, 1);
+    assert!(stage.kernel().signals.is_empty());
 }
 
 #[tokio::test]

@@ -21,7 +21,7 @@ use kennel_linux::{
     audit::Whose,
     client::{
         ChildSpec, ClientError, Fact, HeldRun, KeeperEvent, Listing, Look, Prepared, Reaped,
-        Recorded, SecondLook, Shots, SignalResult, SignalTarget, Victim,
+        Recorded, SecondLook, Sent, SignalResult, SignalTarget, Victim,
     },
 };
 use kennel_store::{
@@ -399,9 +399,15 @@ impl Kernel for Shaky {
         run: RunId,
         signal: Signal,
         target: SignalTarget,
-    ) -> Result<Shots, ClientError> {
+        request_id: Option<&str>,
+    ) -> Result<Sent, ClientError> {
         self.signal().await?;
-        self.world.signal(run, signal, target).await
+        self.world.signal(run, signal, target, request_id).await
+    }
+
+    async fn was_sent(&self, run: RunId, request_id: &str) -> Result<bool, ClientError> {
+        self.dice.rest(30).await;
+        self.world.was_sent(run, request_id).await
     }
 
     async fn tree(&self, run: RunId) -> Result<Listing, ClientError> {
@@ -409,7 +415,7 @@ impl Kernel for Shaky {
         self.world.tree(run).await
     }
 
-    async fn interrupt(&self, _: RunId) -> Result<SignalResult, ClientError> {
+    async fn interrupt(&self, _: RunId, _: Option<&str>) -> Result<SignalResult, ClientError> {
         self.signal().await
     }
 

@@ -19,8 +19,8 @@ use kennel_linux::{
     audit::{Described, Whose},
     client::{
         ChildSpec, ClientError, Fact, Fate, HeldRun, Holds, KeeperEvent, KeeperHello, KeeperReport,
-        Listing, Look, Member, Prepared, Reaped, Recorded, SecondLook, Shot, ShotResult, Shots,
-        SignalResult, SignalTarget, Victim,
+        Listing, Look, Member, Prepared, Reaped, Recorded, SecondLook, Sent, Shot, ShotResult,
+        Shots, SignalResult, SignalTarget, Victim,
     },
 };
 use kennel_store::{
@@ -29,7 +29,7 @@ use kennel_store::{
 };
 use kennel_supervisor::{BootError, Kernel, KernelEvents, SpawnCall, Supervisor, SupervisorConfig};
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, HashSet},
     io::{PipeWriter, Write},
     os::fd::OwnedFd,
     path::PathBuf,
@@ -112,6 +112,8 @@ pub struct KernelState {
     pub signals: Vec<(RunId, Signal, SignalTarget)>,
     /// What comes of each signal.
     pub signal_result: ShotResult,
+    /// Under which request ids signals went out.
+    sent: HashSet<(RunId, String)>,
     /// There is no room for the list that an answer takes.
     pub full: bool,
     pub orphans: HashMap<RunId, Observation>,
@@ -121,6 +123,16 @@ pub struct KernelState {
     pub reaped: Vec<Victim>,
     /// What has happened to runs that nobody has acknowledged.
     facts: Vec<KeeperReport>,
+}
+
+impl KernelState {
+    fn was_sent(&self, run: RunId, id: Option<&str>) -> bool {
+        id.is_some_and(|id| self.sent.contains(&(run, id.to_owned())))
+    }
+
+    fn remember(&mut self, run: RunId, id: Option<&str>) {
+        self.sent.extend(id.map(|id| (run, id.to_owned())));
+    }
 }
 
 /// The kernel.
@@ -263,6 +275,7 @@ impl World {
             interrupts: 0,
             signals: Vec::new(),
             signal_result: ShotResult::Delivered,
+            sent: HashSet::new(),
             full: false,
             orphans_ended: Vec::new(),
             look: None,
@@ -598,8 +611,16 @@ impl Kernel for World {
         }
     }
 
-    async fn interrupt(&self, _: RunId) -> Result<SignalResult, ClientError> {
-        self.state.lock().unwrap().interrupts += 1;
+    async fn interrupt(
+        &self,
+        run: RunId,
+        request_id: Option<&str>,
+    ) -> Result<SignalResult, ClientError> {
+        let mut state = self.state.lock().unwrap();
+        if !state.was_sent(run, request_id) {
+            state.interrupts += 1;
+            state.remember(run, request_id);
+        }
         Ok(SignalResult::Done)
     }
 
@@ -608,19 +629,26 @@ impl Kernel for World {
         run: RunId,
         signal: Signal,
         target: SignalTarget,
-    ) -> Result<Shots, ClientError> {
+        request_id: Option<&str>,
+    ) -> Result<Sent, ClientError> {
         let mut held = self.signals_held.subscribe();
         // The world holds the other end for as long as anybody asks it.
         let _ = held.wait_for(|held| !held).await;
         let mut state = self.state.lock().unwrap();
+        if state.was_sent(run, request_id) {
+            return Ok(Sent::Before);
+        }
         if target == SignalTarget::TerminalForeground {
             // The commands of this world have no terminals.
-            return Ok(Shots {
+            return Ok(Sent::Now(Shots {
                 no_terminal: true,
                 ..Shots::default()
-            });
+            }));
         }
         state.signals.push((run, signal, target));
+        if state.signal_result == ShotResult::Delivered {
+            state.remember(run, request_id);
+        }
         if state.full {
             return Err(ClientError::Exhausted("EMFILE".into()));
         }
@@ -629,11 +657,15 @@ impl Kernel for World {
             start_ticks: 1,
             result: state.signal_result,
         };
-        Ok(Shots {
+        Ok(Sent::Now(Shots {
             shots: vec![shot],
             unlisted: 0,
             no_terminal: false,
-        })
+        }))
+    }
+
+    async fn was_sent(&self, run: RunId, request_id: &str) -> Result<bool, ClientError> {
+        Ok(self.state.lock().unwrap().was_sent(run, Some(request_id)))
     }
 
     async fn tree(&self, run: RunId) -> Result<Listing, ClientError> {

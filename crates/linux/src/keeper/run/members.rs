@@ -10,8 +10,18 @@ use kennel_lifecycle::Signal;
 use std::rc::Rc;
 
 impl Run {
-    /// A signal to those whom `target` names.
-    pub(in crate::keeper) fn signal(&mut self, seq: u64, signal: Signal, target: SignalTarget) {
+    /// A signal to those whom `target` names, unless one went out under this request id.
+    pub(in crate::keeper) fn signal(
+        &mut self,
+        seq: u64,
+        signal: Signal,
+        target: SignalTarget,
+        request_id: Option<&str>,
+        now: u64,
+    ) {
+        if self.sent_before(seq, request_id, now) {
+            return;
+        }
         let live = matches!(self.stage, Stage::Released | Stage::Ran) && !self.ended;
         let tree = self.tree.as_ref().filter(|_| live);
         let signalled = tree.map_or(Ok(Vec::new()), |tree| tree.signal_each(signal, target));
@@ -29,6 +39,10 @@ impl Run {
                 targets,
                 errno,
             });
+        }
+        // Also where there is no room for the answer: it went out.
+        if targets != Some(0) {
+            self.requests.remember(request_id, now);
         }
         let unlisted = shots.len().saturating_sub(MEMBERS_TOLD_MAX);
         shots.truncate(MEMBERS_TOLD_MAX);

@@ -2,7 +2,7 @@
 //!
 //! A stop that is on its way, from whomever, means the whole tree, and then nothing here applies.
 
-use super::{Kept, Run, Stage};
+use super::{Kept, Requests, Run, Stage};
 use crate::{
     tree::{Root, Tree},
     wire::{ToShim, mirror::WireSignalResult},
@@ -143,6 +143,7 @@ impl Run {
         let first = !std::mem::replace(&mut self.acknowledged, true);
         self.outputs = None;
         self.kept = Kept::default();
+        self.requests = Requests::default();
         if first && self.keeps() {
             // The server has read what there was to read.
             self.for_shim.push(ToShim::Discard);

@@ -139,11 +139,12 @@ fn every_request_is_answered_once_however_the_run_ends() {
             let mut run = new(dir.path());
             for place in 0..=life.len() {
                 if place == asks_at {
-                    run.interrupt(2);
+                    run.interrupt(2, Some("a"), 0);
                     run.pause(3, 0);
-                    run.signal(4, Signal::HUP, SignalTarget::Tree);
+                    run.signal(4, Signal::HUP, SignalTarget::Tree, Some("b"), 0);
                     run.list(5);
                     run.resume(6);
+                    run.tell_whether_sent(7, "a", 0);
                 }
                 if let Some(act) = life.get(place) {
                     act(&mut run);
@@ -157,7 +158,11 @@ fn every_request_is_answered_once_however_the_run_ends() {
             };
             let mut answered: Vec<u64> = run.told.iter().filter_map(seq).collect();
             answered.sort_unstable();
-            assert_eq!(answered, [1, 2, 3, 4, 5, 6], "{number}, asked at {asks_at}");
+            assert_eq!(
+                answered,
+                [1, 2, 3, 4, 5, 6, 7],
+                "{number}, asked at {asks_at}"
+            );
         }
     }
 }

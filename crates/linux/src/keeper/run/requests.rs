@@ -1,0 +1,81 @@
+//! Under which request ids signals went out: none goes out twice, whichever server asks.
+
+use super::Run;
+use crate::wire::Answer;
+use std::{collections::VecDeque, time::Duration};
+
+/// How many ids are remembered, the newest; none is longer than `REQUEST_ID_BYTES_MAX`.
+const REMEMBERED_MAX: usize = 1024;
+/// And for how long, on the clock that goes on while the host sleeps.
+const REMEMBERED_FOR: Duration = Duration::from_mins(10);
+
+/// The ids with their times, oldest first.
+#[derive(Default)]
+pub(super) struct Requests {
+    sent: VecDeque<(Box<str>, u64)>,
+}
+
+impl Requests {
+    fn has(&mut self, id: &str, now: u64) -> bool {
+        let age = |at| Duration::from_millis(now.saturating_sub(at));
+        while self
+            .sent
+            .front()
+            .is_some_and(|(_, at)| age(*at) > REMEMBERED_FOR)
+        {
+            self.sent.pop_front();
+        }
+        self.sent.iter().any(|(seen, _)| **seen == *id)
+    }
+
+    /// Of a signal that somebody got.
+    pub(super) fn remember(&mut self, id: Option<&str>, now: u64) {
+        let Some(id) = id else { return };
+        if self.sent.len() >= REMEMBERED_MAX {
+            self.sent.pop_front();
+        }
+        self.sent.push_back((id.into(), now));
+    }
+}
+
+impl Run {
+    /// Whether a signal went out under this id before; then that is the answer.
+    pub(super) fn sent_before(&mut self, seq: u64, id: Option<&str>, now: u64) -> bool {
+        let before = id.is_some_and(|id| self.requests.has(id, now));
+        if before {
+            self.answer(seq, Answer::SentBefore);
+        }
+        before
+    }
+
+    /// Tells whether a signal went out under this id.
+    pub(in crate::keeper) fn tell_whether_sent(&mut self, seq: u64, id: &str, now: u64) {
+        if !self.sent_before(seq, Some(id), now) {
+            self.answer(seq, Answer::NotSent);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_ids_are_remembered_for_ten_minutes() {
+        let mut requests = Requests::default();
+        requests.remember(None, 0);
+        requests.remember(Some("a"), 0);
+        requests.remember(Some("b"), 1);
+        assert!(requests.has("a", 600_000));
+        assert!(!requests.has("a", 600_001));
+        assert!(requests.has("b", 600_001));
+        for number in 0..1023 {
+            requests.remember(Some(&number.to_string()), 600_001);
+        }
+        assert!(requests.has("b", 600_001));
+        requests.remember(Some("c"), 600_001);
+        assert!(!requests.has("b", 600_001));
+        assert!(requests.has("0", 600_001) && requests.has("c", 600_001));
+        assert_eq!(requests.sent.len(), 1024);
+    }
+}
