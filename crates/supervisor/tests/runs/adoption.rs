@@ -196,6 +196,9 @@ fn who_asked_for_a_stop_is_not_forgotten_and_its_deadline_stands() {
 fn a_row_that_the_store_has_lost_is_written_again_and_the_run_goes_on() {
     let lives = Lives::of(Nature::default());
     lives.begin();
+    let dir = lives.data_dir.path().join("runs");
+    let copy = dir.join(run_id().to_string()).join("record");
+    assert!(copy.exists());
     let row = lives
         .world
         .store
@@ -215,13 +218,16 @@ fn a_row_that_the_store_has_lost_is_written_again_and_the_run_goes_on() {
             .await
             .unwrap();
         assert_eq!(waited.run.exit, Some(Exit::Code(3)));
+        // It is needed no more: the run's task removes it after the end was told.
+        let gone = async {
+            while copy.exists() {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(Duration::from_mins(1), gone)
+            .await
+            .unwrap();
     });
-    let copy = lives
-        .data_dir
-        .path()
-        .join("runs")
-        .join(run_id().to_string());
-    assert!(!copy.join("record").exists(), "it is needed no more");
 }
 
 #[test]
