@@ -87,7 +87,8 @@ impl Scene {
         let is_rest = |proc: &Proc| {
             let words = proc.cmdline();
             let is = |word: &str| words.iter().any(|w| w == word);
-            proc.pid != leader && (is("sleep") || is("in-own-session")) && !is("0.02")
+            // A shell on its way to exec has the words, and not the name yet.
+            proc.comm == "naughty" && proc.pid != leader && (is("sleep") || is("in-own-session"))
         };
         let rest = eventually("both have begun", PATIENCE, || {
             let all = kennel_tests::procfs::all();

@@ -3,7 +3,7 @@
 use crate::with_and_without_cgroup;
 use kennel_edge::pb::{self, EmptyProof, SignalScope, tree_verdict::Verdict};
 use kennel_tests::{
-    Footprint, Kennel, Options, PATIENCE, RunExt, SpecExt, complaint, eventually,
+    Footprint, Kennel, Options, PATIENCE, RunExt, SpecExt, argv, complaint, eventually,
     kennel::{User, kill_exactly},
     must, naughty, new_run_id,
     procfs::{self, Proc},
@@ -28,6 +28,7 @@ with_and_without_cgroup!(
     a_namespace_ends_at_once_with_its_shim,
     a_next_server_goes_on_with_it_and_nobody_outlives_its_keeper,
     the_rest_of_a_tree_may_finish_in_its_namespace,
+    a_sibling_that_the_leader_has_made_is_of_its_tree,
 );
 
 /// Where the test may not make such namespaces, the service may not either; then there is nothing to see but a refusal,
@@ -229,6 +230,36 @@ async fn the_rest_of_a_tree_may_finish_in_its_namespace(options: Options) {
     assert_eq!(certificate.steps, [], "nobody was signalled");
     let heard = must("stream", client.hear_all(&run.run_id, 0).await);
     assert_eq!(heard.text(), "first\nlast\n");
+}
+
+/// clone(2) with `CLONE_PARENT`: the new process is no child of the leader, and not of the first process either.
+async fn a_sibling_that_the_leader_has_made_is_of_its_tree(options: Options) {
+    if !may_make_namespaces() {
+        return;
+    }
+    let kennel = Kennel::start(options).await;
+    let mut client = kennel.client().await;
+    let flags = nix::libc::CLONE_PARENT | nix::libc::SIGCHLD;
+    let script = format!(
+        "$| = 1; $SIG{{TERM}} = sub {{ print \"asked\\n\"; exit 0 }}; \
+         my $pid = syscall({}, {flags}, 0, 0, 0, 0); exit 3 if $pid; \
+         for (1..50) {{ select(undef, undef, undef, 0.02) }} print \"done\\n\"; exit 0",
+        nix::libc::SYS_clone
+    );
+    for (action, said) in [
+        (pb::LeaderExitAction::Stop, "asked\n"),
+        (pb::LeaderExitAction::Drain, "done\n"),
+    ] {
+        let spec = private(argv(&["/usr/bin/perl", "-e", &script]).on_leader_exit(action, None));
+        let run = must("spawn", client.spawn(spec).await);
+        let run = must("wait", client.ended(&run.run_id).await);
+        assert_eq!(run.code(), Some(3), "{run:?}");
+        assert_proven(&run);
+        let heard = must("stream", client.hear_all(&run.run_id, 0).await);
+        assert_eq!(heard.text(), said, "{action:?}");
+        let certificate = run.attempt().certificate.clone().expect("it has ended");
+        assert_eq!(certificate.leftovers.len(), 1, "{certificate:?}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

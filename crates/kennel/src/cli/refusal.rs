@@ -58,7 +58,7 @@ fn hint(reason: &str, facts: &BTreeMap<String, String>) -> Option<String> {
             "the server's database does not answer; what runs goes on: kennel status".to_owned()
         }
         "NODE_DRAINING" => {
-            "kennel status tells who drains it, and kennel drain --undo ends that; or it is shutting down"
+            "it is shutting down, or somebody drains it: then kennel status tells who, and kennel drain --undo ends that"
                 .to_owned()
         }
         "QUOTA_EXCEEDED" => {

@@ -357,7 +357,7 @@ impl Work {
         {
             let at_us = clock::wall().0;
             let rest = match &mut self.init {
-                Some(init) => init.has_others(),
+                Some(init) => is_parent_beside(init.pid()) || init.has_others(),
                 None => !self.childless,
             };
             let exit = exit.into();
@@ -366,6 +366,7 @@ impl Work {
         }
         if self.leader_reaped
             && let Some(init) = &mut self.init
+            && !is_parent_beside(init.pid())
             && init.is_alone()
         {
             init.end();
@@ -563,4 +564,11 @@ fn note(steps: &mut Vec<StopStep>, signal: Signal, volleys: &[Volley]) {
     let room = STEPS_WILLED_MAX.saturating_sub(steps.len());
     let told = told.map(|volley| volley.step(at, signal, SignalSender::Shim));
     steps.extend(told.take(room));
+}
+
+/// Whether this shim has children beside init and a leader that was reaped: whom the leader has made with `CLONE_PARENT`
+/// (clone(2)). Init does not know of them.
+fn is_parent_beside(init: i32) -> bool {
+    let own = std::process::id().cast_signed();
+    procfs::children(own).iter().any(|pid| *pid != init)
 }
