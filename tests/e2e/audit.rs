@@ -41,7 +41,13 @@ impl Planted {
             .stdin(Stdio::null())
             .stdout(Stdio::null());
         prepare(&mut command);
-        Self(command.spawn().expect("it starts"))
+        let planted = Self(command.spawn().expect("it starts"));
+        // The environment of one that has just been executed can be read a moment later.
+        let environ = format!("/proc/{}/environ", planted.pid());
+        while std::fs::read(&environ).is_ok_and(|bytes| bytes.is_empty()) {
+            std::thread::yield_now();
+        }
+        planted
     }
 
     fn pid(&self) -> i32 {

@@ -56,7 +56,12 @@ async fn blocking<T: Send + 'static>(
 fn finish(data_dir: &Path, run: RunId, row: Option<RunRow>) -> io::Result<()> {
     let dir = rundir::path(data_dir, run);
     match row {
-        // Another's row stands under its key, and says that nothing ran: it has no journal.
+        // A row without an identity says that nothing ran, and the journal that something did: its own row was lost.
+        Some(row) if row.new.identity.is_none() && was_recorded(&dir)? => {
+            tracing::warn!(%run, "the row of this run says that it never ran, and its journal that it did; its output stays");
+            Ok(())
+        }
+        // Another's row stands under its key.
         Some(row) if row.new.identity.is_none() => rundir::remove(data_dir, run),
         Some(RunRow {
             outcome: Some(outcome),

@@ -24,9 +24,10 @@ impl Run {
     }
 
     /// No server has come for too long: what runs is ended by its own plan. So is a drain, since nobody reads its output.
-    /// What becomes of it is kept for whichever server comes after all.
+    /// What becomes of it is kept for whichever server comes after all. A rest that is to be left alone waits for that
+    /// one's word: a stop may be on record that never came here.
     pub(in crate::keeper) fn abandon(&mut self, now: u64) {
-        if self.ladder.is_none() && !self.keeps_without_server() {
+        if self.ladder.is_none() && !self.is_to_keep() {
             let plan = self.policy.stop.clone();
             self.stop(&plan, now);
             if self.ladder.is_some() {
@@ -38,6 +39,8 @@ impl Run {
 
     /// The server is gone, and this process ends with what runs.
     pub(in crate::keeper) fn server_gone(&mut self, now: u64) {
+        // Nobody else can say any more whether a stop was on its way, and none has reached this process.
+        self.keep_rest();
         self.abandon(now);
         self.acknowledge();
     }

@@ -66,10 +66,8 @@ impl Run {
         }
     }
 
-    /// Whether the end of the leader was enough where no server will say any more whether a stop was on its way: none
-    /// has reached this process.
-    pub(super) fn keeps_without_server(&mut self) -> bool {
-        self.keep_rest();
+    /// Whether the leader has ended by itself and the rest is to be left alone, unless a server knows of a stop.
+    pub(super) fn is_to_keep(&self) -> bool {
         self.ladder.is_none() && matches!(self.rest, Rest::ToKeep { .. } | Rest::Kept)
     }
 
