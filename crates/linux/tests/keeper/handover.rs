@@ -91,7 +91,7 @@ pub(crate) async fn play(name: &str, stage: &mut Stage) {
         "many_runs_are_handed_over_at_once" => many(stage).await,
         "without_a_server_for_too_long_a_run_ends_by_its_own_plan" => abandoned(stage).await,
         "without_a_server_for_too_long_a_drain_ends_and_whom_to_keep_is_left_to_the_next" => {
-            abandoned_rest(stage).await
+            abandoned_rest(stage).await;
         }
         "a_hung_server_is_replaced" => hung(stage).await,
         "lost_for_good" => lost_for_good(stage).await,
