@@ -53,9 +53,9 @@ bench: ## measure beside the floors, and say which targets are not reached
 	$(CARGO) build --release --workspace --bins
 	$(CARGO) run --release -p kennel-tests --bin bench
 
-soak: ## what takes too long for every change: 100,000 aborts and recoveries where process ids come round
+soak: ## what takes too long for every change: 100,000 runs under faults, as many where process ids come round, 10,000 simulated lives, twenty upgrades
 	$(CARGO) build --release --workspace --bins
-	$(CARGO) nextest run --release -p kennel-tests --run-ignored only --no-capture -E 'binary(chaos)'
+	$(CARGO) nextest run --release -p kennel-tests -p kennel-supervisor --run-ignored only --no-capture -E 'binary(chaos) or binary(runs)'
 
 tools: ## install what the checks need, where it is missing
 	.ci/tools

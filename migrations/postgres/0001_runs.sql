@@ -82,13 +82,22 @@ CREATE TABLE runs (
     streams_closed_us     BIGINT,
     tree_empty_us         BIGINT,
     ended_us              BIGINT,
+    -- When the command is started again; NULL: never.
+    restart_detail        TEXT,
+    -- Restarts in a row, with the one that is due.
+    restarts              BIGINT NOT NULL,
+    -- When the next attempt is due.
+    next_restart_us       BIGINT,
+    -- Attempts that have ended before the present one, or up to it while another is due; the newest ones, in order.
+    attempts_detail       TEXT NOT NULL CONSTRAINT runs_attempts CHECK (jsonb_typeof(attempts_detail::jsonb) = 'array'),
 
     -- The states of a row. A terminal one has an end, and only a terminal one has.
-    CONSTRAINT runs_state CHECK (state IN ('starting', 'running', 'pausing', 'paused',
+    CONSTRAINT runs_state CHECK (state IN ('starting', 'running', 'pausing', 'paused', 'backoff',
         'succeeded', 'failed', 'cancelled', 'lost')),
     CONSTRAINT runs_desired CHECK (desired IN ('run', 'stop')),
     CONSTRAINT runs_kind CHECK (kind IN ('heartbeat', 'service', 'terminal', 'job')),
-    CONSTRAINT runs_counters CHECK (attempt >= 1 AND generation >= 1 AND grace_period_ms >= 0),
+    CONSTRAINT runs_counters CHECK (attempt >= 1 AND generation >= 1 AND grace_period_ms >= 0 AND restarts >= 0),
+    CONSTRAINT runs_backoff CHECK ((state = 'backoff') = (next_restart_us IS NOT NULL)),
     CONSTRAINT runs_terminal_has_reason CHECK (
         (state IN ('succeeded', 'failed', 'cancelled', 'lost')) = (end_reason IS NOT NULL)),
     CONSTRAINT runs_terminal_has_time CHECK (
@@ -106,12 +115,14 @@ CREATE TABLE runs (
         WHEN end_reason IS NULL THEN TRUE
         WHEN end_reason = 'exited' THEN state =
             CASE WHEN COALESCE(exit_kind, '') = 'code' AND exit_value = 0 THEN 'succeeded' ELSE 'failed' END
-        WHEN end_reason IN ('start_failed', 'deadline_exceeded', 'oom_killed') THEN state = 'failed'
+        WHEN end_reason IN ('start_failed', 'deadline_exceeded', 'oom_killed', 'restarted', 'restarts_exhausted')
+            THEN state = 'failed'
         WHEN end_reason IN ('aborted', 'fenced', 'server_shutdown') THEN state = 'cancelled'
         WHEN end_reason IN ('service_lost', 'rebooted', 'orphan_terminated') THEN state = 'lost'
         ELSE FALSE END),
     CONSTRAINT runs_reason_has_detail CHECK (
-        (COALESCE(end_reason, '') IN ('aborted', 'start_failed', 'fenced', 'deadline_exceeded', 'oom_killed')) = (end_detail IS NOT NULL)),
+        (COALESCE(end_reason, '') IN ('aborted', 'start_failed', 'fenced', 'deadline_exceeded', 'oom_killed',
+            'restarted', 'restarts_exhausted')) = (end_detail IS NOT NULL)),
     CONSTRAINT runs_exit CHECK (CASE
         WHEN exit_kind IS NULL OR exit_kind = 'unknown' THEN exit_value IS NULL
         WHEN exit_kind = 'code' THEN COALESCE(exit_value, -1) BETWEEN 0 AND 255

@@ -185,6 +185,13 @@ impl ProcessService for Spawner {
         absent()
     }
 
+    async fn restart(
+        &self,
+        _: Request<pb::RestartRequest>,
+    ) -> Result<Response<pb::RestartResponse>, Status> {
+        absent()
+    }
+
     async fn get_run(
         &self,
         _: Request<pb::GetRunRequest>,

@@ -5,9 +5,11 @@
 //! is in `aftermath`.
 
 mod aftermath;
+mod again;
 mod row;
 mod table;
 
+use kennel_edge::pb::RecoveryPolicy as Recovery;
 use kennel_tests::programs;
 use row::Row;
 use std::{
@@ -18,7 +20,7 @@ use std::{
     sync::Arc,
     time::Duration,
 };
-use table::{Act, POINTS};
+use table::{Act, POINTS, Victim};
 use tokio::{sync::Semaphore, task::JoinSet};
 
 /// Services at the same time: a row is mostly waiting.
@@ -39,6 +41,11 @@ async fn whoever_dies_at_an_exit_it_is_told_once_with_its_code() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn whoever_dies_while_the_store_is_owed_an_end_it_is_told_once_with_its_code() {
+    play(&[Act::Owe]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn whoever_dies_in_a_stop_it_is_carried_out() {
     play(&[Act::Abort, Act::Kill]).await;
 }
@@ -54,8 +61,38 @@ async fn whoever_dies_while_output_is_moved_no_byte_is_lost_or_doubled() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn whoever_dies_in_a_drain_of_the_node_it_is_in_force_or_was_never_told() {
+    play(&[Act::Drain]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn whoever_dies_while_a_server_takes_over_the_next_one_does() {
     play(&[Act::Restart, Act::Recover]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_dies_in_an_upgrade_it_costs_what_a_death_costs() {
+    play(&[Act::Upgrade]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_dies_runs_that_are_to_be_adopted_go_on() {
+    let acts = [
+        Act::Exit,
+        Act::Abort,
+        Act::Kill,
+        Act::Pause,
+        Act::Resume,
+        Act::Write,
+        Act::Restart,
+        Act::Adopt,
+    ];
+    play_with(&acts, Recovery::Adopt).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_dies_while_a_command_is_started_again_each_attempt_runs_once_or_never() {
+    play(&[Act::Again, Act::ComeBack]).await;
 }
 
 /// The table is the code's: no point without a row, no row without a point.
@@ -87,6 +124,10 @@ fn sources(dir: &Path, files: &mut Vec<PathBuf>) {
 }
 
 async fn play(acts: &[Act]) {
+    play_with(acts, Recovery::Terminate).await;
+}
+
+async fn play_with(acts: &[Act], recovery: Recovery) {
     let only = std::env::var(ONLY).ok();
     let rows = POINTS.iter().filter(|point| acts.contains(&point.act));
     let rows = rows.flat_map(|point| {
@@ -94,12 +135,18 @@ async fn play(acts: &[Act]) {
             point: point.name,
             act: point.act,
             victim: *victim,
+            recovery,
         };
         point.victims.iter().map(row)
     });
     let at_once = Arc::new(Semaphore::new(ROWS_AT_ONCE));
     let mut playing = JoinSet::new();
-    for row in rows.filter(|row| only.as_ref().is_none_or(|only| *only == row.name())) {
+    // What becomes of a run with its keeper does not show while that lives.
+    let tells = |row: &Row| !row.adopts() || row.victim != Victim::Server || row.act == Act::Adopt;
+    for row in rows
+        .filter(tells)
+        .filter(|row| only.as_ref().is_none_or(|only| *only == row.name()))
+    {
         let at_once = Arc::clone(&at_once);
         playing.spawn(async move {
             let _place = at_once.acquire_owned().await;

@@ -2,7 +2,9 @@
 
 #[cfg(debug_assertions)]
 mod crash_points;
+mod endurance;
 mod gate;
 mod massacre;
 mod recycle;
 mod soak;
+mod upgrades;

@@ -1,16 +1,12 @@
 //! A node taken out of service, and back, with the real binary.
 
-use kennel_edge::{
-    client::{self, Address},
-    pb::{self, DrainAction, RunState},
-};
+use kennel_edge::pb::{self, DrainAction, RunState};
 use kennel_tests::{
     Client, Footprint, Kennel, PATIENCE, RunExt, complaint, eventually_async, must, new_run_id, sh,
     shell::{run_to_end, text},
 };
 use std::time::Duration;
 use tonic::{Code, Status};
-use tonic_health::pb::{HealthCheckRequest, health_check_response::ServingStatus};
 
 /// Lives until it is ended.
 const LONG: &str = "echo up; exec sleep 300";
@@ -29,19 +25,9 @@ async fn drain(
     Ok(response.status.expect("a status is given"))
 }
 
-async fn serves(kennel: &Kennel, service: &str) -> bool {
-    let address = Address::Unix(kennel.socket());
-    let connection = must("connect", client::connect(&address).await);
-    let request = HealthCheckRequest {
-        service: service.into(),
-    };
-    let answer = must("health", connection.health().check(request).await);
-    answer.into_inner().status() == ServingStatus::Serving
-}
-
 async fn becomes_ready(kennel: &Kennel, ready: bool) {
     eventually_async("readiness", PATIENCE, async || {
-        (serves(kennel, "readiness").await == ready).then_some(())
+        (kennel.is_serving("readiness").await == ready).then_some(())
     })
     .await;
 }
@@ -58,7 +44,7 @@ async fn a_drained_node_refuses_new_runs_and_lets_the_others_finish() {
     );
     let (run, _) = must("spawn", client.spawn_as(&run_id, sh(&script)).await);
     client.hear_up(&run.run_id).await;
-    assert!(serves(&kennel, "readiness").await);
+    assert!(kennel.is_serving("readiness").await);
 
     let status = must("drain", drain(&mut client, DrainAction::Finish, None).await);
     assert_eq!(status.run_ids, [run_id.as_str()]);
@@ -71,7 +57,7 @@ async fn a_drained_node_refuses_new_runs_and_lets_the_others_finish() {
     let (_, existing) = must("repeat", client.spawn_as(&run_id, sh(&script)).await);
     assert!(existing, "a repeat is no new run");
     becomes_ready(&kennel, false).await;
-    assert!(serves(&kennel, "liveness").await);
+    assert!(kennel.is_serving("liveness").await);
 
     must("go", std::fs::write(&go, ""));
     let ended = must("ended", client.ended(&run_id).await);
@@ -142,4 +128,32 @@ async fn the_drain_command_waits_until_nothing_is_left() {
     assert!(told.ends_with("no run is left"), "{told}");
     assert!(cli(&["drain", "--undo"]).await.contains("takes new runs"));
     must("spawn", client.spawn(sh("true")).await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_drain_outlives_the_server_and_ends_with_the_service() {
+    let mut kennel = Kennel::on_sqlite().await;
+    let mut client = kennel.client().await;
+    let run = must("spawn", client.spawn(sh(LONG)).await);
+    client.hear_up(&run.run_id).await;
+    let wait = Some(Duration::from_hours(1));
+    let drained = must("drain", drain(&mut client, DrainAction::Finish, wait).await);
+    kennel.replace_server().await;
+
+    let mut client = kennel.client().await;
+    let server = client.server_info().await.expect("it answers");
+    assert_eq!(server.drain, Some(drained));
+    let refused = client.spawn(sh("true")).await.expect_err("no new runs");
+    assert_eq!(complaint(&refused).reason, "NODE_DRAINING");
+    assert!(!kennel.is_serving("readiness").await);
+    must("abort", client.abort(&run.run_id).await);
+
+    kennel.signal(nix::sys::signal::Signal::SIGTERM);
+    kennel.restart().await;
+    let mut client = kennel.client().await;
+    must(
+        "the next service takes runs",
+        client.spawn(sh("true")).await,
+    );
+    assert!(!kennel.data_dir().join("drain").exists());
 }

@@ -1,6 +1,6 @@
 //! Nothing runs that is not recorded, and what a client was told is durable: with a store that goes away.
 
-use kennel_edge::pb::{RunState, WaitCondition};
+use kennel_edge::pb::RunState;
 use kennel_tests::{
     Footprint, Kennel, Options, PATIENCE, Postgres, RunExt, complaint, eventually_async, must,
     new_run_id, sh, within,
@@ -46,29 +46,17 @@ async fn without_a_store_nothing_starts_and_what_runs_goes_on() {
     Footprint::of_id(&refused_id).assert_nothing_left();
 
     fs::write(&go, "").expect("written");
-    let waited = client.wait(&before.run_id, WaitCondition::TreeEmpty);
-    let (run, reached) = must("wait", within("it ends meanwhile", PATIENCE, waited).await);
-    assert!(reached && run.code() == Some(3), "{run:?}");
-    assert!(
-        run.end_time.is_none(),
-        "ENDED is told only when it is durable: {run:?}"
-    );
+    let ended = within("it ends meanwhile", PATIENCE, client.ended(&before.run_id)).await;
+    let run = must("wait", ended);
+    assert!(run.code() == Some(3) && run.end_time.is_some(), "{run:?}");
+    let kept = fs::metadata(kennel.data_dir().join("facts")).expect("a file");
+    assert!(kept.len() > 100, "ENDED is told only when it is durable");
 
     postgres.run().await;
-    let ended = within(
-        "the row is written",
-        STORE_PATIENCE,
-        client.ended(&before.run_id),
-    )
-    .await;
-    assert_eq!(must("wait", ended).code(), Some(3));
-    let row = postgres
-        .psql(&format!(
-            "SELECT end_reason, exit_value FROM runs WHERE run_id = '{}'",
-            before.run_id
-        ))
-        .await;
-    assert_eq!(row, "exited|3");
+    let id = &before.run_id;
+    let sql = format!("SELECT end_reason, exit_value FROM runs WHERE run_id = '{id}'");
+    let written = async || (postgres.psql(&sql).await == "exited|3").then_some(());
+    eventually_async("the row is written", STORE_PATIENCE, written).await;
     let heard = must("stream", client.hear_all(&before.run_id, 0).await);
     assert_eq!(heard.text(), "late\n");
     print.assert_nothing_left();

@@ -1,5 +1,7 @@
 //! The real binary over gRPC, end to end. Every test ends with a census.
 
+mod adopt;
+mod attempts;
 mod audit;
 mod browser;
 mod certificate;
@@ -24,10 +26,12 @@ mod refusals;
 mod restart;
 mod server_restart;
 mod shutdown;
+mod store_away;
 mod stuck;
 mod terminal;
 mod time;
 mod trees;
+mod upgrade;
 
 /// Runs one test twice: with the control groups that the host allows, and without any.
 macro_rules! with_and_without_cgroup {

@@ -1,16 +1,13 @@
-//! A server that dies and does not come back, for its store is away.
+//! A server that dies and does not come back.
 
 use kennel_tests::{Kennel, Options, PATIENCE, RunExt, eventually, must, procfs::Proc, sh};
 use std::fs;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn without_a_server_for_too_long_a_run_is_ended_and_the_next_one_records_it() {
-    let place = tempfile::tempdir().expect("a directory");
-    let (store, away) = (place.path().join("store"), place.path().join("away"));
-    fs::create_dir(&store).expect("a directory");
     let kennel = Kennel::start(Options {
         words: vec!["--orphan-ttl", "100ms"],
-        ..Options::on(&format!("sqlite:{}/kennel.db", store.display()))
+        ..Options::default()
     })
     .await;
     let mut client = kennel.client().await;
@@ -19,15 +16,15 @@ async fn without_a_server_for_too_long_a_run_is_ended_and_the_next_one_records_i
     client.hear_up(&run.run_id).await;
     let leader = Proc::read(run.attempt().pid).expect("it runs");
 
-    fs::rename(&store, &away).expect("it can be moved");
-    fs::write(&store, "not a directory").expect("a file");
+    let lock = kennel.data_dir().join("server.lock");
+    fs::remove_file(&lock).expect("it is there");
+    fs::create_dir(&lock).expect("no server can lock a directory");
     kennel.kill_server();
     eventually("the run is ended", PATIENCE, || {
         (!leader.is_alive()).then_some(())
     })
     .await;
-    fs::remove_file(&store).expect("own file");
-    fs::rename(&away, &store).expect("it can be moved back");
+    fs::remove_dir(&lock).expect("own directory");
 
     let mut client = kennel.client().await;
     let run = must("wait", client.ended(&run.run_id).await);

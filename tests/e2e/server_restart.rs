@@ -1,18 +1,21 @@
 //! The server dies and the keeper starts another: runs, ladders, deadlines and pauses go on, clients wait.
 
 use crate::with_and_without_cgroup;
-use kennel_edge::pb::{self, AbortWait, LeaderExitAction, RunState, SignalTarget, WaitCondition};
+use kennel_edge::pb::{
+    self, AbortWait, LeaderExitAction, RunState, ServerEndCause, SignalTarget, WaitCondition,
+};
 use kennel_tests::{
     Footprint, Kennel, Options, PATIENCE, Postgres, RunExt, SpecExt,
     client::Heard,
-    eventually,
+    eventually, eventually_async,
     kennel::kill_exactly,
     must, naughty,
     procfs::{self, Proc},
     sh,
+    shell::{finish, run_to_end, text},
 };
 use nix::sys::signal::Signal;
-use std::{fs, io::Write as _, path::Path, time::Duration};
+use std::{fs, io::Write as _, path::Path, process::Stdio, time::Duration};
 
 with_and_without_cgroup!(
     a_run_does_not_notice_the_death_of_its_server,
@@ -344,8 +347,83 @@ async fn a_server_that_hangs_is_replaced() {
     kill_exactly(&server, Signal::SIGSTOP);
     let next = another_server(&kennel, &server).await;
     assert!(next.is_alive() && !server.is_alive());
+    let info = kennel.client().await.server_info().await;
+    let former = info
+        .expect("it serves")
+        .former_server
+        .expect("there was one");
+    assert_eq!(former.cause(), ServerEndCause::Hung);
     let run = must("abort", kennel.client().await.abort(&run.run_id).await);
     assert_eq!(run.reason(), "aborted");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_next_server_says_once_how_the_one_before_it_ended() {
+    let mut kennel = Kennel::on_sqlite().await;
+    let first = kennel.client().await.server_info().await;
+    assert_eq!(first.expect("it serves").former_server, None);
+    kennel.replace_server().await;
+    let info = kennel.client().await.server_info().await;
+    let former = info
+        .expect("it serves")
+        .former_server
+        .expect("there was one");
+    assert!(former.served && former.end_time.is_some(), "{former:?}");
+    assert_eq!(former.cause(), ServerEndCause::ByItself);
+    let exit = former.exit.expect("it was waited for").result;
+    let Some(pb::exit::Result::Signal(signal)) = exit else {
+        panic!("{exit:?}");
+    };
+    assert_eq!(signal.name, "SIGKILL");
+    let log = kennel.log();
+    let told = log.matches("the server before this one was killed by SIGKILL");
+    assert_eq!(told.count(), 1, "{log}");
+    let status = text(&run_to_end(kennel.cli(&["status"]), PATIENCE).await);
+    assert!(status.contains("killed by SIGKILL"), "{status}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_waits_at_the_command_line_goes_on_when_the_server_dies() {
+    let kennel = Kennel::on_sqlite().await;
+    let mut client = kennel.client().await;
+    let spec = sh("trap '' TERM; echo up; while :; do sleep 0.05; done");
+    let run = must(
+        "spawn",
+        client.spawn(spec.grace(Duration::from_secs(2))).await,
+    );
+    client.hear_up(&run.run_id).await;
+    let start = |words: &[&str]| {
+        let mut command = kennel.cli(words);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.spawn().expect("it starts")
+    };
+    let waits = start(&["wait", &run.run_id]);
+    eventually("it is connected", PATIENCE, || {
+        has_a_socket(waits.id()).then_some(())
+    })
+    .await;
+    let aborts = start(&["abort", &run.run_id]);
+    let stopping = || {
+        let (mut client, id) = (client.clone(), run.run_id.clone());
+        async move {
+            let run = client.get(&id).await.ok()?;
+            (run.state() == RunState::Stopping).then_some(())
+        }
+    };
+    eventually_async("the stop is recorded", PATIENCE, stopping).await;
+    kennel.kill_server();
+    for (child, what) in [(waits, "wait"), (aborts, "abort")] {
+        let output = finish(child, what, PATIENCE).await;
+        assert!(output.status.success(), "{what}: {output:?}");
+        assert!(text(&output).contains("cancelled"), "{what}: {output:?}");
+    }
+}
+
+fn has_a_socket(pid: u32) -> bool {
+    let fds = fs::read_dir(format!("/proc/{pid}/fd")).expect("own child");
+    fds.flatten()
+        .filter_map(|fd| fs::read_link(fd.path()).ok())
+        .any(|target| target.to_string_lossy().starts_with("socket:"))
 }
 
 /// Children that wait at their gates because the store is halted.

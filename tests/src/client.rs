@@ -150,6 +150,21 @@ impl Client {
     }
 
     /// Resumes.
+    pub async fn restart(
+        &mut self,
+        run_id: &str,
+        expected_attempt: Option<u32>,
+    ) -> Result<pb::Run, Status> {
+        let request = pb::RestartRequest {
+            run_id: run_id.to_owned(),
+            expected_attempt,
+            ..pb::RestartRequest::default()
+        };
+        let answer = self.process.restart(request).await?.into_inner();
+        Ok(answer.run.expect("an answer has the run"))
+    }
+
+    /// Continues it.
     pub async fn resume(&mut self, run_id: &str) -> Result<pb::Run, Status> {
         let request = pb::ResumeRequest {
             run_id: run_id.to_owned(),
@@ -377,6 +392,7 @@ fn station_name(station: &pb::lifecycle::Station) -> &'static str {
         Station::StreamsClosed(_) => "streams_closed",
         Station::Stuck(_) => "stuck",
         Station::TreeEmpty(_) => "tree_empty",
+        Station::AttemptEnded(_) => "attempt_ended",
         Station::Ended(_) => "ended",
     }
 }
@@ -400,6 +416,8 @@ pub fn argv(words: &[&str]) -> pb::RunSpec {
         on_leader_exit: None,
         min_containment: pb::Containment::Unspecified.into(),
         pid_namespace: pb::PidNamespace::Unspecified.into(),
+        recovery: pb::RecoveryPolicy::Unspecified.into(),
+        restart: None,
     }
 }
 
@@ -432,6 +450,12 @@ pub trait SpecExt {
     /// With this policy for what the leader leaves.
     #[must_use]
     fn on_leader_exit(self, action: pb::LeaderExitAction, drain: Option<Duration>) -> Self;
+    /// Started again by this policy.
+    #[must_use]
+    fn restart(self, policy: pb::RestartPolicy) -> Self;
+    /// Of this kind.
+    #[must_use]
+    fn kind_of(self, kind: pb::RunKind) -> Self;
     /// With this label.
     #[must_use]
     fn label(self, key: &str, value: &str) -> Self;
@@ -469,6 +493,16 @@ impl SpecExt for pb::RunSpec {
             action: action.into(),
             drain_timeout: drain.map(duration),
         });
+        self
+    }
+
+    fn restart(mut self, policy: pb::RestartPolicy) -> Self {
+        self.restart = Some(policy);
+        self
+    }
+
+    fn kind_of(mut self, kind: pb::RunKind) -> Self {
+        self.kind = kind.into();
         self
     }
 
@@ -542,6 +576,8 @@ impl RunExt for pb::Run {
             Reason::OrphanTerminated(_) => "orphan_terminated",
             Reason::DeadlineExceeded(_) => "deadline_exceeded",
             Reason::OomKilled(_) => "oom_killed",
+            Reason::RestartsExhausted(_) => "restarts_exhausted",
+            Reason::Restarted(_) => "restarted",
         }
     }
 
@@ -589,6 +625,13 @@ pub struct Complaint {
     pub reason: String,
     /// The fields of its `BadRequest`, in order.
     pub fields: Vec<String>,
+}
+
+/// When the server wants to be asked again.
+#[must_use]
+pub fn retry_after(status: &Status) -> Option<Duration> {
+    let details = status.get_error_details();
+    details.retry_info().and_then(|info| info.retry_delay)
 }
 
 /// What the server complains about.

@@ -5,8 +5,9 @@ use crate::{
     client::Client,
     procfs::{self, Proc},
     programs,
-    wait::{eventually, eventually_async},
+    wait::{eventually, eventually_async, must},
 };
+use kennel_edge::client::{self, Address};
 use nix::{
     sys::{
         prctl,
@@ -25,6 +26,7 @@ use std::{
     time::Duration,
 };
 use tempfile::TempDir;
+use tonic_health::pb::{HealthCheckRequest, health_check_response::ServingStatus};
 
 /// Children that somebody waits for by `Child`: reaping orphans leaves them alone.
 static WAITED_FOR: Mutex<Vec<i32>> = Mutex::new(Vec::new());
@@ -67,6 +69,8 @@ pub struct Options {
     pub env: Vec<(String, String)>,
     /// Further words for `kennel serve`.
     pub words: Vec<&'static str>,
+    /// Whether it is started from a copy of the binary of its own, which may be replaced.
+    pub own_binary: bool,
 }
 
 impl Options {
@@ -108,6 +112,8 @@ impl Kennel {
             .expect("a temporary directory can be made");
         if options.user == User::Nobody {
             give_to_nobody(dir.path());
+        } else if options.own_binary {
+            install(&programs::kennel(), &dir.path().join("kennel"), "0755");
         }
         let keeper = launch(dir.path(), &options, 1);
         let mut kennel = Self {
@@ -137,6 +143,8 @@ impl Kennel {
             if socket.exists()
                 && let Ok(mut client) = Client::connect(&socket).await
                 && let Some(info) = client.server_info().await
+                // A server whose keeper was killed may answer for a moment more, at the same path.
+                && info.keeper.as_ref().is_some_and(|keeper| keeper.pid == self.keeper_pid())
             {
                 if !info.host.as_ref().is_none_or(|h| h.cgroup_base.is_empty()) {
                     let base = info.host.map(|h| h.cgroup_base).unwrap_or_default();
@@ -161,6 +169,20 @@ impl Kennel {
             Client::connect(&socket).await.ok()
         })
         .await
+    }
+
+    /// Whether the health service calls this part of it serving: `liveness`, `readiness` and the like.
+    ///
+    /// # Panics
+    /// If it does not answer.
+    pub async fn is_serving(&self, part: &str) -> bool {
+        let address = Address::Unix(self.socket());
+        let connection = must("connect", client::connect(&address).await);
+        let request = HealthCheckRequest {
+            service: part.into(),
+        };
+        let answer = must("health", connection.health().check(request).await);
+        answer.into_inner().status() == ServingStatus::Serving
     }
 
     /// The socket it listens on.
@@ -191,6 +213,21 @@ impl Kennel {
     #[must_use]
     pub fn program(&self) -> PathBuf {
         program(self.dir.path(), &self.options)
+    }
+
+    /// Puts another file in the place of the binary that it was started from, as a package manager does: by a name that is
+    /// changed.
+    pub fn install(&self, from: &Path) {
+        let fresh = self.dir.path().join("kennel.new");
+        install(from, &fresh, "0755");
+        fs::rename(&fresh, self.program()).expect("own directory");
+    }
+
+    /// As [`Self::install`], a script.
+    pub fn install_script(&self, script: &str) {
+        let written = self.dir.path().join("kennel.script");
+        fs::write(&written, script).expect("own directory");
+        self.install(&written);
     }
 
     /// A program, run by the server's user in the test's own mount namespace.
@@ -540,8 +577,8 @@ fn as_user(user: User) -> Vec<OsString> {
 
 fn program(dir: &Path, options: &Options) -> PathBuf {
     match options.user {
-        User::Own => programs::kennel(),
-        User::Nobody => dir.join("kennel"),
+        User::Own if !options.own_binary => programs::kennel(),
+        User::Own | User::Nobody => dir.join("kennel"),
     }
 }
 

@@ -9,6 +9,7 @@ pub mod postgres;
 pub mod procfs;
 pub mod programs;
 pub mod shell;
+pub mod sqlite;
 pub mod wait;
 
 pub use census::{Census, Footprint};

@@ -15,23 +15,35 @@ use tokio::{
     net::{UnixListener, UnixStream, unix::UCred},
     sync::{OwnedSemaphorePermit, Semaphore},
 };
-use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
+use tokio_util::{
+    sync::{CancellationToken, WaitForCancellationFutureOwned},
+    task::{TaskTracker, task_tracker::TaskTrackerToken},
+};
 
 /// When connections have to end.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Ending {
+    /// Fires when nobody is accepted any more; who connects then waits for the next server.
+    pub(crate) shut: CancellationToken,
+    /// Who was accepted and has not sent a byte.
+    pub(crate) silent: TaskTracker,
+    /// Calls that are not answered yet.
+    pub(crate) calls: TaskTracker,
     /// Fires when the shutdown begins: who has not sent a byte is let go.
     pub(crate) begun: CancellationToken,
     /// Fires when its time is over: everybody is let go.
     pub(crate) over: CancellationToken,
 }
 
+/// Ends after its time; and is counted.
+type Silence = (Pin<Box<dyn Future<Output = ()> + Send>>, TaskTrackerToken);
+
 /// A connection, as long as it may last.
 pub(crate) struct Accepted {
     io: UnixStream,
     peer: Peer,
     /// Ends a connection that has not sent a byte yet; absent: it has.
-    silence: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
+    silence: Option<Silence>,
     over: Pin<Box<WaitForCancellationFutureOwned>>,
     _place: OwnedSemaphorePermit,
 }
@@ -79,7 +91,11 @@ impl<J: Fn(UCred) -> Peer> Door<J> {
         let place = self.places.clone().acquire_owned();
         let place = place.await.expect("the semaphore is never closed");
         loop {
-            let met = match self.listener.accept().await {
+            let accepted = tokio::select! { biased;
+                () = self.ending.shut.cancelled() => return std::future::pending().await,
+                accepted = self.listener.accept() => accepted,
+            };
+            let met = match accepted {
                 Ok((io, _)) => io.peer_cred().map(|cred| (io, cred)),
                 Err(error) => Err(error),
             };
@@ -102,7 +118,7 @@ impl<J: Fn(UCred) -> Peer> Door<J> {
         Accepted {
             io,
             peer: (self.judge)(cred),
-            silence: Some(Box::pin(silence)),
+            silence: Some((Box::pin(silence), self.ending.silent.token())),
             over: Box::pin(self.ending.over.clone().cancelled_owned()),
             _place: place,
         }
@@ -125,7 +141,7 @@ impl AsyncRead for Accepted {
             }
             return Poll::Ready(read);
         }
-        if let Some(silence) = &mut self.silence
+        if let Some((silence, _)) = &mut self.silence
             && silence.as_mut().poll(cx).is_ready()
         {
             self.silence = None;

@@ -40,3 +40,9 @@ pub const HEALTH_INTERVAL: Duration = Duration::from_secs(2);
 pub const LAST_WORDS_MAX: Duration = Duration::from_millis(300);
 /// How long connections may take to end when the server is about to go. The runs have been ended by then.
 pub const DRAIN_MAX: Duration = Duration::from_secs(1);
+/// How long a call that is on its way may take when another server is to take the place of this one.
+pub const LEAVE_CALLS_MAX: Duration = Duration::from_secs(2);
+/// How long a client that has just been accepted then has for its first byte.
+pub const LEAVE_FIRST_BYTE_MAX: Duration = Duration::from_millis(50);
+/// How long answers may be on their way when no call is left.
+pub const LEAVE_FLUSH: Duration = Duration::from_millis(100);

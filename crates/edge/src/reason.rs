@@ -59,6 +59,12 @@ reasons! {
     StoreUnavailable = "STORE_UNAVAILABLE",
     /// The server is shutting down.
     NodeDraining = "NODE_DRAINING",
+    /// Another server takes the place of this one.
+    ServerReplaced = "SERVER_REPLACED",
+    /// The installed binary will not do.
+    UpgradeRefused = "UPGRADE_REFUSED",
+    /// Another upgrade is on its way.
+    UpgradeUnderWay = "UPGRADE_UNDER_WAY",
     /// Some tasks did not stop.
     PausePartial = "PAUSE_PARTIAL",
     /// A signal could not be sent.

@@ -12,15 +12,26 @@ use crate::{
     service::{Admin, Processes},
 };
 use kennel_supervisor::Supervisor;
-use std::{io, os::fd::OwnedFd, os::unix::net::UnixListener as StdUnixListener};
+use std::{
+    io,
+    os::{fd::OwnedFd, unix::net::UnixListener as StdUnixListener},
+    task::{Context, Poll},
+};
 use tokio::net::{UnixListener, unix::UCred};
-use tokio_util::task::TaskTracker;
+use tokio_util::{
+    sync::CancellationToken,
+    task::{TaskTracker, task_tracker::TrackedFuture},
+};
 use tonic::{
     service::{InterceptorLayer, Routes},
     transport::Server,
 };
 use tonic_health::pb::health_server::HealthServer;
 use tonic_health::server::{HealthReporter, HealthService};
+use tower::{
+    Layer, Service,
+    layer::util::{Identity, Stack},
+};
 
 /// What the edge must be told.
 #[derive(Clone, Debug)]
@@ -47,6 +58,8 @@ pub enum ServeError {
 
 /// Serves on these listening unix sockets until the supervisor drains, then ends every stream and connection and
 /// returns, at most [`limits::DRAIN_MAX`] and [`limits::LAST_WORDS_MAX`] later. A connection that is left then is cut.
+/// Where another server is to take its place, it returns when every call is answered, at most [`limits::LEAVE_CALLS_MAX`]
+/// later and a little more.
 pub async fn serve(
     supervisor: Supervisor,
     listeners: Vec<OwnedFd>,
@@ -67,8 +80,17 @@ pub async fn serve(
         let of_a_run = |pid| judging.owns_process(pid);
         Peer::judge(cred.uid(), cred.pid(), config.server_uid, of_a_run)
     };
-    let draining = drain(&supervisor, reporter, &ending);
-    run(routes, listeners, judge, &ending, draining).await?;
+    let leaving = supervisor.leaving();
+    let ended = async {
+        tokio::select! {
+            () = drain(&supervisor, reporter.clone(), &ending) => {}
+            () = leave(&leaving, reporter.clone(), &ending) => {}
+        }
+    };
+    run(routes, listeners, judge, &ending, ended).await?;
+    if leaving.is_cancelled() {
+        return Ok(());
+    }
     tasks.close();
     // What is not done by now goes on in the supervisor; nobody is left to be told.
     let _ = tokio::time::timeout(limits::LAST_WORDS_MAX, tasks.wait()).await;
@@ -86,10 +108,12 @@ async fn run<J>(
 where
     J: Fn(UCred) -> Peer + Clone + Send + 'static,
 {
-    let serving = server().add_routes(routes).serve_with_incoming_shutdown(
-        accept::incoming(listeners, ending, judge),
-        ending.begun.clone().cancelled_owned(),
-    );
+    let serving = server(&ending.calls)
+        .add_routes(routes)
+        .serve_with_incoming_shutdown(
+            accept::incoming(listeners, ending, judge),
+            ending.begun.clone().cancelled_owned(),
+        );
     tokio::select! {
         served = serving => served.map_err(ServeError::Transport),
         () = drained => Ok(()),
@@ -115,19 +139,85 @@ async fn end(reporter: HealthReporter, ending: &Ending) {
     ending.over.cancel();
 }
 
+/// Makes room for another server, from the moment it is told to: nobody is accepted, and when all calls are answered
+/// that were begun, the connections end. What waits or streams ends by itself. Returns when the time of the connections is
+/// over.
+async fn leave(leaving: &CancellationToken, reporter: HealthReporter, ending: &Ending) {
+    leaving.cancelled().await;
+    ending.shut.cancel();
+    // Who has connected shall ask and be answered, not be turned away.
+    ending.silent.close();
+    let _ = tokio::time::timeout(limits::LEAVE_FIRST_BYTE_MAX, ending.silent.wait()).await;
+    ending.begun.cancel();
+    health::end(reporter).await;
+    ending.calls.close();
+    let answered = async {
+        loop {
+            ending.calls.wait().await;
+            tokio::time::sleep(limits::LEAVE_FLUSH).await;
+            // Until the transport has told them, clients ask on their connections.
+            if ending.calls.is_empty() {
+                return;
+            }
+        }
+    };
+    let answered = tokio::time::timeout(limits::LEAVE_CALLS_MAX, answered).await;
+    if answered.is_err() {
+        tracing::warn!("calls are not answered in time, the next server is asked for them again");
+    }
+    ending.over.cancel();
+}
+
 fn listen(socket: OwnedFd) -> io::Result<UnixListener> {
     let listener = StdUnixListener::from(socket);
     listener.set_nonblocking(true)?;
     UnixListener::from_std(listener)
 }
 
-fn server()
--> Server<tower::layer::util::Stack<InterceptorLayer<Admit>, tower::layer::util::Identity>> {
+type Layers = Stack<Counting, Stack<InterceptorLayer<Admit>, Identity>>;
+
+fn server(calls: &TaskTracker) -> Server<Layers> {
     let admit: Admit = auth::admit;
     Server::builder()
         .max_concurrent_streams(limits::CALLS_PER_CONNECTION_MAX)
         .http2_max_header_list_size(limits::METADATA_BYTES_MAX)
         .layer(InterceptorLayer::new(admit))
+        .layer(Counting(calls.clone()))
+}
+
+/// Counts the calls that are not answered yet.
+#[derive(Clone)]
+struct Counting(TaskTracker);
+
+#[derive(Clone)]
+struct Counted<S> {
+    inner: S,
+    calls: TaskTracker,
+}
+
+impl<S> Layer<S> for Counting {
+    type Service = Counted<S>;
+
+    fn layer(&self, inner: S) -> Counted<S> {
+        Counted {
+            inner,
+            calls: self.0.clone(),
+        }
+    }
+}
+
+impl<S: Service<R>, R> Service<R> for Counted<S> {
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = TrackedFuture<S::Future>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: R) -> Self::Future {
+        self.calls.track_future(self.inner.call(request))
+    }
 }
 
 type Admit = fn(tonic::Request<()>) -> Result<tonic::Request<()>, tonic::Status>;

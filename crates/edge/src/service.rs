@@ -11,10 +11,11 @@ use crate::{
     digest::DigestKey,
     limits,
     pb::{self, process_service_server::ProcessService},
-    status, stream,
+    status,
+    stream::{self, Going},
     trace_context::TraceContext,
 };
-use kennel_supervisor::{CallError, ListFilter, PageStart, RunView, Supervisor};
+use kennel_supervisor::{AbortWait, CallError, ListFilter, PageStart, RunView, Supervisor};
 use prost::Message;
 use std::{future::Future, sync::Arc};
 use tokio::sync::Semaphore;
@@ -29,18 +30,21 @@ pub(crate) struct Processes {
     tasks: TaskTracker,
     /// Places for streams of events.
     places: Arc<Semaphore>,
-    draining: CancellationToken,
+    going: Going,
 }
 
 impl Processes {
     pub(crate) fn new(supervisor: Supervisor, key: DigestKey, tasks: TaskTracker) -> Self {
-        let draining = supervisor.draining();
+        let going = Going {
+            draining: supervisor.draining(),
+            leaving: supervisor.leaving(),
+        };
         Self {
             supervisor,
             key,
             tasks,
             places: Arc::new(Semaphore::new(limits::STREAMS_MAX)),
-            draining,
+            going,
         }
     }
 
@@ -58,14 +62,27 @@ impl Processes {
         answer: impl Future<Output = Result<T, Status>>,
     ) -> Result<T, Status> {
         let too_late = async {
-            self.draining.cancelled().await;
+            self.going.draining.cancelled().await;
             tokio::time::sleep(limits::LAST_WORDS_MAX).await;
+        };
+        let ask_the_next = async {
+            self.going.leaving.cancelled().await;
+            tokio::time::sleep(limits::LEAVE_CALLS_MAX).await;
         };
         tokio::select! {
             biased;
             answer = answer => answer,
             () = too_late => Err(status::draining()),
+            () = ask_the_next => Err(status::leaving()),
         }
+    }
+
+    /// Waits for an answer that may come in days: not when another server takes the place of this one.
+    async fn unless_going<T>(
+        &self,
+        answer: impl Future<Output = Result<T, Status>>,
+    ) -> Result<T, Status> {
+        unless_leaving(&self.going.leaving, self.unless_draining(answer)).await
     }
 }
 
@@ -96,9 +113,15 @@ impl ProcessService for Processes {
         let by = auth::principal(&request)?;
         let budget = deadline::of(request.metadata());
         let call = request::abort(request.get_ref(), by)?;
+        let waits = call.wait != AbortWait::None;
         let supervisor = self.supervisor.clone();
-        let ending = self.to_its_end(async move { supervisor.abort(call).await });
-        let view = deadline::within(budget, self.unless_draining(ending)).await?;
+        let ending = Box::pin(async move { supervisor.abort(call).await });
+        let ending = self.to_its_end(ending);
+        let view = if waits {
+            Box::pin(deadline::within(budget, self.unless_going(ending))).await?
+        } else {
+            deadline::within(budget, self.unless_draining(ending)).await?
+        };
         Ok(Response::new(pb::AbortResponse {
             run: Some(run::run(view)),
         }))
@@ -167,6 +190,22 @@ impl ProcessService for Processes {
         }))
     }
 
+    async fn restart(
+        &self,
+        request: Request<pb::RestartRequest>,
+    ) -> Result<Response<pb::RestartResponse>, Status> {
+        let by = auth::principal(&request)?;
+        let budget = deadline::of(request.metadata());
+        let call = request::restart(request.get_ref(), by)?;
+        let supervisor = self.supervisor.clone();
+        let done = self.to_its_end(async move { supervisor.restart(call).await });
+        let done = Box::pin(self.unless_draining(done));
+        let view = deadline::within(budget, done).await?;
+        Ok(Response::new(pb::RestartResponse {
+            run: Some(run::run(view)),
+        }))
+    }
+
     async fn get_run(
         &self,
         request: Request<pb::GetRunRequest>,
@@ -201,7 +240,7 @@ impl ProcessService for Processes {
             let waited = self.supervisor.wait(run, condition).await;
             waited.map_err(|e| status::of(&e))
         };
-        let waited = deadline::within(budget, self.unless_draining(waiting)).await?;
+        let waited = deadline::within(budget, self.unless_going(waiting)).await?;
         Ok(Response::new(pb::WaitRunResponse {
             run: Some(run::run(waited.run)),
             reached: waited.reached,
@@ -221,9 +260,21 @@ impl ProcessService for Processes {
             let found = self.supervisor.events(call.run, call.from).await;
             found.map_err(|e| status::of(&e))
         };
-        let (view, events) = self.unless_draining(finding).await?;
-        let reader = stream::Reader::new(view, events, &call, self.draining.clone(), place);
+        let (view, events) = self.unless_going(finding).await?;
+        let reader = stream::Reader::new(view, events, &call, self.going.clone(), place);
         Ok(Response::new(Box::pin(reader.into_stream())))
+    }
+}
+
+/// Waits for an answer that the next server can give as well.
+async fn unless_leaving<T>(
+    leaving: &CancellationToken,
+    answer: impl Future<Output = Result<T, Status>>,
+) -> Result<T, Status> {
+    tokio::select! {
+        biased;
+        answer = answer => answer,
+        () = leaving.cancelled() => Err(status::leaving()),
     }
 }
 

@@ -1,5 +1,9 @@
 //! Maps what went wrong to a status code, a documented reason and its details. Nobody else makes a [`Status`].
 
+mod upgrade;
+
+pub(crate) use upgrade::leaving;
+
 use crate::{
     convert::containment,
     reason::{DOMAIN, Reason},
@@ -19,6 +23,9 @@ const TEXT_BYTES_MAX: usize = 512;
 const RETRY_SOON: Duration = Duration::from_secs(1);
 /// When to ask again where a server is shutting down: the next one needs a moment.
 const RETRY_NEXT_SERVER: Duration = Duration::from_secs(2);
+
+/// When to ask again where a server makes room for another: who connects waits until that one serves.
+const RETRY_AT_ONCE: Duration = Duration::from_millis(20);
 
 /// An error on its way to a status.
 struct Fault {
@@ -246,6 +253,7 @@ pub(crate) fn of(error: &CallError) -> Status {
         .retry(RETRY_NEXT_SERVER)
         .status(),
         CallError::Draining => draining(),
+        CallError::NotUpgraded(refusal) => upgrade::refused(refusal, text),
         CallError::NoTerminal { run } => precondition(Reason::NoTerminal, *run, "RUN_TERMINAL"),
         CallError::NotPaused { run, moving } => not_paused(*run, moving, text),
         CallError::SignalFailed { run, errno } => Fault::new(
@@ -284,6 +292,7 @@ fn refused(run: RunId, refusal: Refusal, state: RunState, text: String) -> Statu
         Refusal::AlreadyAdmitted
         | Refusal::NotRunningYet
         | Refusal::NotPaused
+        | Refusal::NotRestartable
         | Refusal::Paused
         | Refusal::Stopping => Reason::InvalidState,
     };
@@ -299,8 +308,9 @@ fn refused(run: RunId, refusal: Refusal, state: RunState, text: String) -> Statu
 fn allowed_verbs(state: RunState) -> &'static [&'static str] {
     match state {
         RunState::Starting | RunState::Stopping => &["Abort"],
-        RunState::Running => &["Abort", "Interrupt", "Pause", "Signal"],
-        RunState::Paused => &["Abort", "Resume"],
+        RunState::Backoff => &["Abort", "Restart"],
+        RunState::Running => &["Abort", "Interrupt", "Pause", "Restart", "Signal"],
+        RunState::Paused => &["Abort", "Restart", "Resume"],
         RunState::Succeeded | RunState::Failed | RunState::Cancelled | RunState::Lost => &[],
     }
 }
@@ -311,6 +321,7 @@ fn state_name(state: RunState) -> &'static str {
         RunState::Running => "RUNNING",
         RunState::Paused => "PAUSED",
         RunState::Stopping => "STOPPING",
+        RunState::Backoff => "BACKOFF",
         RunState::Succeeded => "SUCCEEDED",
         RunState::Failed => "FAILED",
         RunState::Cancelled => "CANCELLED",

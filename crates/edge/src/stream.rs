@@ -39,14 +39,24 @@ impl Source for Events {
 /// Owns a position in a run's events and, as long as it lives, a place among the streams.
 pub(crate) struct Reader<S> {
     run: RunId,
+    /// Of the last event that was given.
     attempt: u32,
     events: S,
     /// Seq of the last event that was given.
     seq: u64,
     heartbeat: Duration,
-    draining: CancellationToken,
+    going: Going,
     stage: Stage,
     _place: OwnedSemaphorePermit,
+}
+
+/// When streams end although their runs go on.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Going {
+    /// Fires when the server shuts down.
+    pub(crate) draining: CancellationToken,
+    /// Fires when another server is to take its place: whoever reads goes on there, so that there are no last words.
+    pub(crate) leaving: CancellationToken,
 }
 
 enum Stage {
@@ -64,6 +74,7 @@ enum Stage {
 enum Wake {
     Events(Result<Option<Vec<Event>>, CallError>),
     Draining,
+    Leaving,
     Silence,
 }
 
@@ -72,7 +83,7 @@ impl<S: Source> Reader<S> {
         view: RunView,
         events: S,
         call: &EventsCall,
-        draining: CancellationToken,
+        going: Going,
         place: OwnedSemaphorePermit,
     ) -> Self {
         let seq = match call.from {
@@ -86,7 +97,7 @@ impl<S: Source> Reader<S> {
             events,
             seq,
             heartbeat: call.heartbeat,
-            draining,
+            going,
             stage: Stage::Opening(Box::new(run::run(view))),
             _place: place,
         }
@@ -107,6 +118,10 @@ impl<S: Source> Reader<S> {
                 Stage::Opening(run) => return Some(Ok(self.snapshot(*run))),
                 Stage::Following => match self.wake().await {
                     Wake::Events(events) => return self.give(events),
+                    Wake::Leaving => {
+                        self.stage = Stage::Told;
+                        return Some(Err(status::leaving()));
+                    }
                     Wake::Silence => return Some(Ok(self.heartbeat())),
                     Wake::Draining => {
                         self.stage = Stage::LastWords {
@@ -141,7 +156,8 @@ impl<S: Source> Reader<S> {
     async fn wake(&mut self) -> Wake {
         tokio::select! {
             biased;
-            () = self.draining.cancelled() => Wake::Draining,
+            () = self.going.leaving.cancelled() => Wake::Leaving,
+            () = self.going.draining.cancelled() => Wake::Draining,
             events = self.events.next(limits::BATCH_BYTES_MAX) => Wake::Events(events),
             () = tokio::time::sleep(self.heartbeat) => Wake::Silence,
         }
@@ -154,8 +170,9 @@ impl<S: Source> Reader<S> {
         match events {
             Ok(Some(events)) => {
                 self.seq = events.last().map_or(self.seq, |e| e.seq);
-                let batch = convert::batch(self.run, self.attempt, events);
-                Some(Ok(self.message(batch)))
+                self.attempt = events.last().map_or(self.attempt, |e| e.attempt);
+                let batches = convert::batches(self.run, events);
+                Some(Ok(self.message(batches)))
             }
             Ok(None) => {
                 self.stage = Stage::Told;
@@ -190,21 +207,21 @@ impl<S: Source> Reader<S> {
     }
 
     fn aside(&self, payload: event::Payload) -> pb::StreamEventsResponse {
-        self.message(Some(convert::aside(
+        self.message(vec![convert::aside(
             self.run,
             self.attempt,
             self.seq,
             payload,
-        )))
+        )])
     }
 
-    fn message(&self, events: Option<pb::RunEvents>) -> pb::StreamEventsResponse {
+    fn message(&self, run_events: Vec<pb::RunEvents>) -> pb::StreamEventsResponse {
         let cursor = Cursor {
             run: self.run,
             seq: self.seq,
         };
         pb::StreamEventsResponse {
-            run_events: events.into_iter().collect(),
+            run_events,
             cursor: cursor.encode(),
         }
     }

@@ -250,6 +250,13 @@ impl server::ProcessService for Breaking {
         Err(Status::unimplemented(""))
     }
 
+    async fn restart(
+        &self,
+        _: Request<pb::RestartRequest>,
+    ) -> Result<Response<pb::RestartResponse>, Status> {
+        Err(Status::unimplemented(""))
+    }
+
     async fn get_run(
         &self,
         _: Request<pb::GetRunRequest>,

@@ -55,6 +55,8 @@ pub(crate) struct Intact {
     pub(crate) head: u64,
     /// Length of each stream up to that entry.
     pub(crate) lens: [u64; 3],
+    /// The attempt that it is of.
+    pub(crate) attempt: u32,
     /// Length of each raw file.
     pub(crate) found: [u64; 3],
 }
@@ -153,6 +155,7 @@ impl Files {
             header: self.check_header(index_len)?,
             head: 0,
             lens: [0; 3],
+            attempt: 1,
             found,
         };
         if !intact.header {
@@ -167,6 +170,7 @@ impl Files {
                 };
                 intact.head = entry.seq;
                 intact.lens[slot(entry.kind)] = entry.end();
+                intact.attempt = entry.attempt;
             }
         }
         Ok(intact)
@@ -281,6 +285,7 @@ impl Files {
                 Entry {
                     seq: entry.seq,
                     at: entry.at,
+                    attempt: entry.attempt,
                     kind: entry.kind,
                     offset: entry.offset,
                     data,

@@ -7,10 +7,10 @@
 //! | offset | 16-23 | of the first byte in the stream's raw file  |
 //! | len    | 24-27 | number of bytes there                       |
 //! | kind   | 28    | 1 lifecycle, 2 stdout, 3 stderr             |
-//! | rest   | 29-31 | zero                                        |
+//! | before | 29-31 | attempts of the run before this one         |
 //! | crc    | 32-35 | CRC-32 (IEEE) of the bytes before           |
 
-use crate::{ENTRY_BYTES_MAX, Kind, LIFECYCLE_BYTES_MAX};
+use crate::{ATTEMPT_MAX, ENTRY_BYTES_MAX, Kind, LIFECYCLE_BYTES_MAX};
 use kennel_lifecycle::Timestamp;
 
 pub(crate) const HEADER_LEN: usize = 16;
@@ -66,6 +66,8 @@ pub(crate) struct IndexEntry {
     pub(crate) kind: Kind,
     pub(crate) offset: u64,
     pub(crate) len: u32,
+    /// Of which attempt, from 1 to [`ATTEMPT_MAX`](crate::ATTEMPT_MAX).
+    pub(crate) attempt: u32,
 }
 
 impl IndexEntry {
@@ -76,6 +78,8 @@ impl IndexEntry {
         bytes[16..24].copy_from_slice(&self.offset.to_le_bytes());
         bytes[24..28].copy_from_slice(&self.len.to_le_bytes());
         bytes[28] = code(self.kind);
+        let before = self.attempt.clamp(1, ATTEMPT_MAX) - 1;
+        bytes[29..CRC_AT].copy_from_slice(&before.to_le_bytes()[..3]);
         let crc = crc32fast::hash(&bytes[..CRC_AT]);
         bytes[CRC_AT..].copy_from_slice(&crc.to_le_bytes());
         bytes
@@ -94,6 +98,7 @@ impl IndexEntry {
             offset: u64::from_le_bytes(take(bytes, 16)),
             len: u32::from_le_bytes(take(bytes, 24)),
             kind: kind(bytes[28])?,
+            attempt: 1 + u32::from_le_bytes([bytes[29], bytes[30], bytes[31], 0]),
         };
         let lawful = match entry.kind {
             Kind::Lifecycle => entry.len as usize <= LIFECYCLE_BYTES_MAX,
@@ -146,6 +151,7 @@ mod tests {
         kind: Kind::Stderr,
         offset: 0x1112_1314_1516_1718,
         len: 0x1000,
+        attempt: 0x0003_0201,
     };
 
     #[test]
@@ -159,7 +165,7 @@ mod tests {
             0xfe, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, // time
             0x18, 0x17, 0x16, 0x15, 0x14, 0x13, 0x12, 0x11, // offset
             0, 0x10, 0, 0, // len
-            3, 0, 0, 0, // kind and rest
+            3, 0, 2, 3, // kind and attempts before
         ];
         assert_eq!(ENTRY.encode()[..CRC_AT], fields);
     }

@@ -10,12 +10,14 @@
 
 use kennel_lifecycle::Timestamp;
 
+mod facts;
 mod files;
 mod format;
 mod hub;
 mod reader;
 mod writer;
 
+pub use facts::{FACTS_BYTES_MAX, FactFile, FactsFound, set_aside};
 pub use hub::Hub;
 pub use reader::Reader;
 pub use writer::Writer;
@@ -38,14 +40,18 @@ pub struct Entry {
     pub seq: u64,
     /// When it was recorded.
     pub at: Timestamp,
+    /// Of which attempt of the run.
+    pub attempt: u32,
     /// What it is about.
     pub kind: Kind,
-    /// Offset of the first byte in the whole of its stream.
+    /// Offset of the first byte in the whole of its stream, over all attempts.
     pub offset: u64,
     /// The bytes.
     pub data: Vec<u8>,
 }
 
+/// Last attempt that is told apart; all after it bear its number.
+pub const ATTEMPT_MAX: u32 = 1 << 24;
 /// Largest number of bytes in one output entry.
 pub const ENTRY_BYTES_MAX: u32 = 64 * 1024;
 /// Largest lifecycle payload.

@@ -12,6 +12,8 @@ use tokio::sync::watch;
 /// Entries of one index write; more output than that takes several.
 const ENTRIES_PER_WRITE_MAX: u64 = 256;
 
+const OUTPUTS: [Kind; 2] = [Kind::Stdout, Kind::Stderr];
+
 /// The one writer of a run's journal.
 ///
 /// A failed call has changed nothing that a reader sees; it may be made again.
@@ -19,37 +21,48 @@ const ENTRIES_PER_WRITE_MAX: u64 = 256;
 pub struct Writer {
     files: Arc<Files>,
     lens: [u64; 3],
+    attempt: u32,
     head: watch::Sender<u64>,
 }
 
 impl Writer {
     /// Makes the journal of a new run in `dir`, which exists and is empty of a journal.
     pub fn create(dir: &Path) -> io::Result<Self> {
-        let writer = Self::new(Files::create(dir)?, 0, [0; 3]);
+        let writer = Self::new(Files::create(dir)?, 0, [0; 3], 1);
         writer.write_header()?;
         Ok(writer)
     }
 
-    /// Opens the journal of a run whose writer died: cuts a torn tail, and indexes output that had been written
-    /// after the last entry, with `now` as its time. A crash within is mended by the next call.
+    /// Opens the journal of a run whose writer died, as [`Writer::reopen`] does, and indexes the output that no entry
+    /// names, with `now` as its time. A crash within is mended by the next call.
     pub fn recover(dir: &Path, now: Timestamp) -> io::Result<Self> {
-        let files = Files::open_or_create(dir)?;
-        let intact = files.intact()?;
-        let mut writer = Self::new(files, intact.head, intact.lens);
-        writer.cut(intact.head)?;
-        if !intact.header {
-            writer.write_header()?;
-        }
-        for kind in [Kind::Stdout, Kind::Stderr] {
-            writer.output_written(kind, intact.found[slot(kind)] - writer.len(kind), now)?;
+        let (mut writer, unnamed) = Self::reopen(dir)?;
+        for (kind, bytes) in OUTPUTS.into_iter().zip(unnamed) {
+            writer.output_written(kind, bytes, now)?;
         }
         Ok(writer)
     }
 
-    fn new(files: Files, head: u64, lens: [u64; 3]) -> Self {
+    /// Opens the journal of a run whose writer died and cuts a torn tail, which needs no room on the disk. Gives also
+    /// how many bytes of stdout and of stderr are in their files and named by no entry: they are to be told with
+    /// [`Writer::output_written`] before anything else is.
+    pub fn reopen(dir: &Path) -> io::Result<(Self, [u64; 2])> {
+        let files = Files::open_or_create(dir)?;
+        let intact = files.intact()?;
+        let writer = Self::new(files, intact.head, intact.lens, intact.attempt);
+        writer.cut(intact.head)?;
+        if !intact.header {
+            writer.write_header()?;
+        }
+        let unnamed = OUTPUTS.map(|kind| intact.found[slot(kind)] - writer.len(kind));
+        Ok((writer, unnamed))
+    }
+
+    fn new(files: Files, head: u64, lens: [u64; 3], attempt: u32) -> Self {
         Self {
             files: Arc::new(files),
             lens,
+            attempt,
             head: watch::Sender::new(head),
         }
     }
@@ -85,6 +98,18 @@ impl Writer {
     #[must_use]
     pub fn has_file(&self, kind: Kind) -> bool {
         self.files.made(kind).is_some()
+    }
+
+    /// Of which attempt what is written is.
+    #[must_use]
+    pub fn attempt(&self) -> u32 {
+        self.attempt
+    }
+
+    /// What is written from here on is of this attempt. Bytes that a dead writer has left unnamed are of the attempt that
+    /// its last entry was of.
+    pub fn begin_attempt(&mut self, attempt: u32) {
+        self.attempt = attempt;
     }
 
     /// Length of a stream so far: where the next byte belongs.
@@ -139,6 +164,7 @@ impl Writer {
             kind,
             offset: begin,
             len: piece(begin, end),
+            attempt: self.attempt,
         };
         if entry.end() == end {
             self.write_entries(first, &entry.encode())?;

@@ -14,7 +14,7 @@ Exit codes:
   0    done
   1    the server refused, could not do it, or is not there
   2    the command line was not understood
-Others are told by the commands that have them: run, wait, drain, doctor, reap, serve.";
+Others are told by the commands that have them: run, wait, drain, upgrade, doctor, reap, serve.";
 
 const RUN_CODES: &str = "\
 Exit codes:
@@ -42,6 +42,15 @@ Exit codes:
   1    the server refused, is not there, or the drain was undone while --wait waited
   2    the command line was not understood";
 
+const UPGRADE_CODES: &str = "\
+Exit codes:
+  0    a server of the installed binary serves
+  1    the binary will not do, and the server is untouched; or the new server did not come to serve, and one of the
+       former binary does; or no server is there
+  2    the command line was not understood
+
+Installed is what is at the path that `kennel serve` was started from. The keeper is not replaced.";
+
 const SERVE_CODES: &str = "\
 Exit codes:
   0     every run has ended and all is recorded
@@ -49,7 +58,8 @@ Exit codes:
   2     the data directory is in use by another server, or the command line was not understood
   70    a part of the service was lost
 
-SIGTERM or SIGINT stops every run and then the server; a second one skips the graces.
+SIGTERM or SIGINT stops every run and then the server; a second one skips the graces. SIGHUP does what `kennel upgrade`
+does, and logs what comes of it.
 
 Flags win over variables. A store's URL that holds a password belongs into --store-file.";
 
@@ -137,6 +147,8 @@ pub(crate) enum Command {
     Pause(RunRef),
     /// Continue a paused run
     Resume(RunRef),
+    /// Begin another attempt of a run that is started again: stops the present one, or waits no longer
+    Restart(RestartRunArgs),
     /// Wait for a condition of a run
     #[command(after_help = WAIT_CODES)]
     Wait(WaitArgs),
@@ -146,6 +158,9 @@ pub(crate) enum Command {
     Events(EventsArgs),
     /// Show what the server is, and whether it serves
     Status,
+    /// Put a server of the binary that is installed by now in the place of the one that serves; no run notices
+    #[command(after_help = UPGRADE_CODES)]
+    Upgrade,
     /// Look for what runs have left behind, and say what could not be looked at
     #[command(after_help = DOCTOR_CODES)]
     Doctor(DoctorArgs),
@@ -247,6 +262,14 @@ pub(crate) enum PidNamespaceArg {
     Private,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum RecoveryArg {
+    /// It is ended by its own stop policy
+    Terminate,
+    /// It goes on, and the next service on the same data directory goes on with it
+    Adopt,
+}
+
 #[derive(Debug, Args)]
 pub(crate) struct SpecArgs {
     /// Time between SIGTERM and SIGKILL when the run is ended, such as 500ms or 5s
@@ -282,6 +305,9 @@ pub(crate) struct SpecArgs {
     /// The pid namespace that the command runs in [default: shared]
     #[arg(long, value_enum, value_name = "WHICH")]
     pub(crate) pid_namespace: Option<PidNamespaceArg>,
+    /// What becomes of it when the whole service dies [default: terminate]
+    #[arg(long, value_enum, value_name = "WHAT")]
+    pub(crate) recovery: Option<RecoveryArg>,
     /// Kind of work
     #[arg(long, value_enum, default_value_t)]
     pub(crate) kind: KindArg,
@@ -292,10 +318,32 @@ pub(crate) struct SpecArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) input: Option<PathBuf>,
     #[command(flatten)]
+    pub(crate) restart: RestartArgs,
+    #[command(flatten)]
     pub(crate) limits: LimitArgs,
     /// The command and its arguments
     #[arg(trailing_var_arg = true, required = true, value_name = "COMMAND")]
     pub(crate) argv: Vec<String>,
+}
+
+/// When the command is started again.
+#[derive(Debug, Args)]
+pub(crate) struct RestartArgs {
+    /// When the command is started again after it has ended [default: never]
+    #[arg(long, value_enum, value_name = "WHEN")]
+    pub(crate) restart: Option<RestartArg>,
+    /// Most restarts in a row [default: no bound; agent 3]
+    #[arg(long, value_name = "NUMBER", requires = "restart")]
+    pub(crate) restart_max: Option<u32>,
+    /// Pause before the first restart in a row; each further one is twice as long [default: 1s; keepalive 2s]
+    #[arg(long, value_name = "DURATION", value_parser = values::duration, requires = "restart")]
+    pub(crate) restart_delay: Option<Duration>,
+    /// Longest pause before a restart [default: 60s]
+    #[arg(long, value_name = "DURATION", value_parser = values::duration, requires = "restart")]
+    pub(crate) restart_max_delay: Option<Duration>,
+    /// After having run for so long a restart is the first in a row again [default: 10s]
+    #[arg(long, value_name = "DURATION", value_parser = values::duration, requires = "restart")]
+    pub(crate) restart_min_uptime: Option<Duration>,
 }
 
 /// What the command may use.
@@ -329,6 +377,20 @@ pub(crate) struct LimitArgs {
     /// Share where others want the processor too, 1 to 10000; a run without has 100
     #[arg(long, value_name = "NUMBER")]
     pub(crate) cpu_weight: Option<u32>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum RestartArg {
+    /// Not at all
+    Never,
+    /// After all but exit code 0
+    OnFailure,
+    /// After all
+    Always,
+    /// After all, 1, 2 and 4 s later, then no more
+    Agent,
+    /// After all, 2 s later, twice as long each time, at most 60 s, for ever
+    Keepalive,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -389,6 +451,8 @@ pub(crate) enum StateArg {
     Running,
     Paused,
     Stopping,
+    /// Between two attempts
+    Backoff,
     Succeeded,
     Failed,
     Cancelled,
@@ -409,6 +473,16 @@ pub(crate) struct DrainArgs {
     /// Take new runs again
     #[arg(long)]
     pub(crate) undo: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RestartRunArgs {
+    /// Id of the run
+    #[arg(value_name = "RUN")]
+    pub(crate) run: String,
+    /// Time between SIGTERM and SIGKILL [default: the run's own]; 0 kills at once
+    #[arg(long, value_name = "DURATION", value_parser = values::duration)]
+    pub(crate) grace: Option<Duration>,
 }
 
 #[derive(Debug, Args)]

@@ -27,6 +27,9 @@ fn main() -> ExitCode {
     if let Some(part) = naughty_part(&words) {
         return kennel_naughty::main(&part);
     }
+    if is_preflight(&words) {
+        return preflight();
+    }
     let cli = match Cli::try_parse_from(&words) {
         Ok(cli) => cli,
         Err(error) => return not_understood(&error, &words),
@@ -47,6 +50,18 @@ fn naughty_part(words: &[OsString]) -> Option<Vec<String>> {
     };
     let text = |word: &OsString| word.to_string_lossy().into_owned();
     (first == kennel_naughty::WORD).then(|| part.iter().map(text).collect())
+}
+
+/// What a keeper asks a binary before it starts a server from it. No command of the command line, whose form may change.
+fn is_preflight(words: &[OsString]) -> bool {
+    matches!(words, [_, word] if word == kennel_linux::preflight::WORD)
+}
+
+fn preflight() -> ExitCode {
+    match cli::print(&kennel_linux::preflight::answer()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.report(),
+    }
 }
 
 /// Prints what clap has to say, which includes help and version.

@@ -15,6 +15,9 @@ pub(crate) const LOST: u8 = 70;
 /// Exit code of a command line or a configuration that cannot be used.
 const UNUSABLE: u8 = 2;
 
+/// What a binary that is to say what it is gets of the environment.
+const PREFLIGHT_VARIABLES: [&str; 2] = ["PATH", "LD_LIBRARY_PATH"];
+
 /// Becomes the keeper. `words` is the command line, which the server is given again: it finds the store by itself,
 /// and a password in the environment does not get into argv.
 pub(crate) fn keeper(
@@ -54,6 +57,10 @@ fn keep(
             CgroupUse::Auto => CgroupChoice::Auto,
             CgroupUse::Off => CgroupChoice::Off,
         },
+        preflight_env: PREFLIGHT_VARIABLES
+            .iter()
+            .filter_map(|name| Some(((*name).to_owned(), here.env.get(*name)?.clone())))
+            .collect(),
         orphan_ttl: flags.orphan_ttl,
     })
     .map_err(|error| not_kept(&error))?;

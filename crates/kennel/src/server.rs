@@ -11,8 +11,12 @@ use crate::{
     telemetry,
 };
 use kennel_edge::{EdgeConfig, ServeError, digest::DigestKey};
-use kennel_linux::{client::KeeperClient, crash_point, keeper, limits};
-use kennel_supervisor::{Supervisor, SupervisorConfig};
+use kennel_linux::{
+    client::{EndCause, FormerServer, KeeperClient, KeeperHello},
+    crash_point, keeper, limits,
+};
+use kennel_store::Store;
+use kennel_supervisor::{EXIT_LEFT, Supervisor, SupervisorConfig};
 use std::{
     error::Error,
     fs::{File, OpenOptions, TryLockError},
@@ -23,7 +27,7 @@ use std::{
     sync::Arc,
     time::Duration,
 };
-use tokio::task::JoinHandle;
+use tokio::task::{JoinError, JoinHandle};
 
 /// What may still be written after the supervisor has ended: answers on their way to clients.
 const LAST_WORDS_MAX: Duration = Duration::from_millis(500);
@@ -33,6 +37,8 @@ const STORE_FINISH_MAX: Duration = Duration::from_secs(1);
 
 /// How long a server whose keeper was killed may take to go, and how often it is looked for.
 const FORMER_SERVER_MAX: Duration = Duration::from_secs(15);
+/// How long the store may take to say that it goes with this program.
+const STORE_TRIAL_MAX: Duration = Duration::from_secs(2);
 const FORMER_SERVER_POLL: Duration = Duration::from_millis(20);
 
 /// Serves until the keeper says that it is enough.
@@ -58,7 +64,12 @@ fn start(flags: &ServeArgs, here: &Surroundings) -> Result<i32, Failure> {
         .build()
         .map_err(|cause| Failure::new(format!("cannot start the server: {cause}")))?;
     let code = runtime.block_on(serve(socket, &config, here, flags.log_format));
-    runtime.shutdown_timeout(LAST_WORDS_MAX);
+    if matches!(code, Ok(EXIT_LEFT)) {
+        // The next server waits for this one's end, and everybody has been answered.
+        runtime.shutdown_background();
+    } else {
+        runtime.shutdown_timeout(LAST_WORDS_MAX);
+    }
     code
 }
 
@@ -71,6 +82,9 @@ async fn serve(
     let (keeper, events, hello, held) = KeeperClient::connect(socket)
         .await
         .map_err(|cause| failed("cannot reach the keeper", &cause))?;
+    if let Some(former) = &hello.former {
+        say_former(former);
+    }
     let containment = match &hello.cgroup_base {
         Ok(_) => "cgroup".to_owned(),
         Err(why) => format!("subreaper: {why}"),
@@ -88,21 +102,18 @@ async fn serve(
             .map_err(|cause| failed("cannot read this installation's key", &cause))?,
         server_uid: kennel_linux::effective_uid(),
     };
-    let store = kennel_store::open(&config.store).await.map_err(|cause| {
-        let what = format!("cannot open the store {}", config.store);
-        failed(&what, &cause)
-    })?;
+    let store = open_store(config, &hello, held.is_empty()).await?;
     let kernel = Arc::new(keeper.clone());
     let booted = Supervisor::boot(own, kernel, events, hello, held, Arc::clone(&store)).await;
     let (supervisor, ended) =
         booted.map_err(|cause| failed("cannot take this node over", &cause))?;
     let listeners = keeper.take_listeners();
-    let edge = tokio::spawn(kennel_edge::serve(supervisor, listeners, edge));
+    let edge = tokio::spawn(kennel_edge::serve(supervisor.clone(), listeners, edge));
     crash_point!("boot.serving");
     keeper.ready();
     crash_point!("boot.ready");
     say_ready(config, &containment, log);
-    let code = to_the_end(ended, edge).await;
+    let code = to_the_end(&supervisor, ended, edge).await;
     // What is queued is carried out, and the database is closed in good order.
     if tokio::time::timeout(STORE_FINISH_MAX, store.finish())
         .await
@@ -110,19 +121,48 @@ async fn serve(
     {
         tracing::warn!("the store did not finish in time, what it still had to write is recovered");
     }
+    crash_point!("leave.done", matches!(code, Ok(EXIT_LEFT)));
     code
+}
+
+/// What is wrong with the store ends the first server of a keeper, for whoever starts the service to correct. Where runs
+/// wait to be gone on with, the server begins, and the store is opened when that can be done; but one that an upgrade has
+/// started makes way for the former binary where the store has a schema that it cannot use.
+async fn open_store(
+    config: &ServeConfig,
+    hello: &KeeperHello,
+    nothing_held: bool,
+) -> Result<Arc<dyn Store>, Failure> {
+    let former = hello.former.as_ref().map(|former| former.cause);
+    let opened = if hello.restarts == 0 && nothing_held {
+        kennel_store::open(&config.store).await
+    } else if former == Some(EndCause::Upgrade) {
+        let opened = kennel_store::open(&config.store);
+        match tokio::time::timeout(STORE_TRIAL_MAX, opened).await {
+            Ok(Err(cause)) if cause.is_of_schema() => Err(cause),
+            Ok(Ok(store)) => Ok(store),
+            Ok(Err(_)) | Err(_) => Ok(kennel_store::open_later(&config.store)),
+        }
+    } else {
+        Ok(kennel_store::open_later(&config.store))
+    };
+    opened.map_err(|cause| {
+        let what = format!("cannot open the store {}", config.store);
+        failed(&what, &cause)
+    })
 }
 
 /// Waits for the supervisor's exit code, and for the edge behind it.
 async fn to_the_end(
+    supervisor: &Supervisor,
     mut ended: JoinHandle<i32>,
     mut edge: JoinHandle<Result<(), ServeError>>,
 ) -> Result<i32, Failure> {
     let code = tokio::select! {
         code = &mut ended => code.map_err(|cause| failed("the supervisor failed", &cause).code(LOST))?,
         served = &mut edge => return match served {
-            // It drains with the supervisor and may be done first, where nobody is connected.
-            Ok(Ok(())) => ended.await.map_err(|cause| failed("the supervisor failed", &cause).code(LOST)),
+            // It ends before the supervisor where another server takes over, or where nobody is connected.
+            Ok(Ok(())) => answered(supervisor, ended).await.map_err(|cause| failed("the supervisor failed", &cause).code(LOST)),
             Ok(Err(cause)) => Err(failed("cannot serve", &cause).code(LOST)),
             Err(cause) => Err(failed("the edge failed", &cause).code(LOST)),
         },
@@ -134,6 +174,23 @@ async fn to_the_end(
         Err(cause) => tracing::warn!(%cause, "clients may not have had their last answers"),
     }
     Ok(code)
+}
+
+/// Nobody waits for an answer any more.
+async fn answered(supervisor: &Supervisor, ended: JoinHandle<i32>) -> Result<i32, JoinError> {
+    crash_point!("leave.answered", supervisor.leaving().is_cancelled());
+    supervisor.has_answered();
+    ended.await
+}
+
+/// How the server before this one has ended. One line.
+fn say_former(former: &FormerServer) {
+    let version = &former.version;
+    if former.cause == EndCause::Upgrade {
+        tracing::info!(version, "the server before this one {former}");
+    } else {
+        tracing::warn!(version, "the server before this one {former}, taking over");
+    }
 }
 
 /// One server at a time writes the journals: one whose keeper was killed may still be reading the last output.

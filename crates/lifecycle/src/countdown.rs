@@ -24,6 +24,18 @@ impl Countdown {
         }
     }
 
+    /// As it was at another time: what was left when it last began to run, and since when it runs.
+    #[must_use]
+    pub fn resumed(left: u64, since: Option<u64>) -> Self {
+        Self { left, since }
+    }
+
+    /// What [`Self::resumed`] takes.
+    #[must_use]
+    pub fn parts(&self) -> (u64, Option<u64>) {
+        (self.left, self.since)
+    }
+
     /// Runs from here on; one that runs already goes on.
     pub fn run(&mut self, now: u64) {
         self.since.get_or_insert(now);

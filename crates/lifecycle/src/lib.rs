@@ -22,6 +22,7 @@ mod phase;
 mod policy;
 pub mod recovery;
 mod refusal;
+pub mod restart;
 mod run_limits;
 mod signal;
 mod spec;
@@ -43,8 +44,9 @@ pub use outcome::{
     StreamsEnd, TreeVerdict,
 };
 pub use phase::{Ends, Leaving, NeverRan, PauseStage, Phase, Row, RunState, StopStage};
-pub use policy::{LeaderExit, OnMaxPause, PausePolicy, PidNamespace, Policy};
+pub use policy::{LeaderExit, OnMaxPause, PausePolicy, PidNamespace, Policy, Recovery};
 pub use refusal::Refusal;
+pub use restart::{RestartMode, RestartPolicy};
 pub use run_limits::{
     CpuQuota, Knob, LimitPowers, Missing, Resource, Rlimit, RunLimits, UNLIMITED,
 };

@@ -19,6 +19,21 @@ pub enum Exit {
     Unknown,
 }
 
+impl Exit {
+    /// From its parts, as they are written down: a code, or a signal by its number, or neither.
+    #[must_use]
+    pub fn from_parts(code: Option<i32>, signal: Option<i32>, core_dumped: bool) -> Self {
+        match (code, signal.and_then(Signal::from_number)) {
+            (Some(code), _) => Self::Code(code),
+            (None, Some(signal)) => Self::Signal {
+                signal,
+                core_dumped,
+            },
+            (None, None) => Self::Unknown,
+        }
+    }
+}
+
 /// Someone's wish that a run end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StopOrder {
@@ -33,6 +48,13 @@ pub struct StopOrder {
 pub enum StopReason {
     /// A client asked.
     Abort {
+        /// Who, as a principal such as `uid:0`.
+        by: String,
+        /// The request's own id, where it had one.
+        request_id: Option<String>,
+    },
+    /// A client asked for another attempt.
+    Restart {
         /// Who, as a principal such as `uid:0`.
         by: String,
         /// The request's own id, where it had one.
@@ -125,6 +147,18 @@ pub enum EndReason {
     DeadlineExceeded(Deadline),
     /// The leader was killed while the kernel killed processes of the run for want of memory.
     OomKilled(MemoryKills),
+    /// A client asked for another attempt; of a run, that none could follow.
+    Restarted {
+        /// Who.
+        by: String,
+        /// The request's own id, where it had one.
+        request_id: Option<String>,
+    },
+    /// It was started again as often in a row as its policy allows, and the last attempt has failed too.
+    RestartsExhausted {
+        /// How often.
+        restarts: u32,
+    },
 }
 
 /// What proves that a tree is empty.
@@ -185,6 +219,7 @@ impl From<StopReason> for EndReason {
     fn from(reason: StopReason) -> Self {
         match reason {
             StopReason::Abort { by, request_id } => Self::Aborted { by, request_id },
+            StopReason::Restart { by, request_id } => Self::Restarted { by, request_id },
             StopReason::ServerShutdown => Self::ServerShutdown,
             StopReason::DeadlineExceeded(which) => Self::DeadlineExceeded(which),
             StopReason::Orphaned => Self::OrphanTerminated,

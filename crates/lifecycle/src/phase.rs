@@ -165,6 +165,8 @@ pub enum RunState {
     Paused,
     /// On its way to the end.
     Stopping,
+    /// An attempt has ended, and the next one has its time.
+    Backoff,
     /// The leader exited with code 0.
     Succeeded,
     /// It exited otherwise, or never started.
@@ -215,7 +217,9 @@ impl Outcome {
             EndReason::Exited
             | EndReason::StartFailed(_)
             | EndReason::DeadlineExceeded(_)
-            | EndReason::OomKilled(_) => RunState::Failed,
+            | EndReason::OomKilled(_)
+            | EndReason::Restarted { .. }
+            | EndReason::RestartsExhausted { .. } => RunState::Failed,
             EndReason::Aborted { .. } | EndReason::Fenced { .. } | EndReason::ServerShutdown => {
                 RunState::Cancelled
             }

@@ -6,7 +6,8 @@ use std::time::Duration;
 /// The standing orders of one run, given with it at its start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
-    /// Carried out on the rest of the tree when the leader ends, and on all of it when keeper or server die.
+    /// Carried out on the rest of the tree when the leader ends, and on all of it when the
+    /// service dies, unless `recovery` says otherwise.
     pub stop: StopPlan,
     /// How long the command may run, pauses not counted, until the keeper carries out `stop` on the whole tree.
     pub max_runtime: Option<Duration>,
@@ -18,6 +19,18 @@ pub struct Policy {
     pub pause: PausePolicy,
     /// In which pid namespace the command runs.
     pub pid_namespace: PidNamespace,
+    /// What becomes of it when the keeper dies.
+    pub recovery: Recovery,
+}
+
+/// What becomes of a run when the whole service dies, its keeper included.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Recovery {
+    /// It is ended by its own plan.
+    #[default]
+    Terminate,
+    /// It goes on, and the next keeper on the same data directory takes it over.
+    Adopt,
 }
 
 /// In which pid namespace a command runs.

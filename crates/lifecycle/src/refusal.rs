@@ -18,6 +18,9 @@ pub enum Refusal {
     /// The run is on its way to the end.
     #[error("the run is stopping")]
     Stopping,
+    /// Nothing is kept of which another attempt could be made.
+    #[error("the run was spawned without a policy that restarts it")]
+    NotRestartable,
     /// The run is over.
     #[error("the run has ended")]
     Ended,

@@ -1,6 +1,8 @@
 //! What a caller wants to run, and whether that can be asked at all.
 
-use crate::{Containment, LeaderExit, PausePolicy, PidNamespace, RunLimits, limits};
+use crate::{
+    Containment, LeaderExit, PausePolicy, PidNamespace, Recovery, RestartPolicy, RunLimits, limits,
+};
 use std::{collections::BTreeMap, time::Duration};
 
 /// What kind of work a run is; decides the defaults of recovery.
@@ -67,6 +69,10 @@ pub struct RunSpec {
     pub min_containment: Option<Containment>,
     /// In which pid namespace the command runs.
     pub pid_namespace: PidNamespace,
+    /// What becomes of it when the whole service dies; absent: what its kind says.
+    pub recovery: Option<Recovery>,
+    /// When it is started again.
+    pub restart: RestartPolicy,
 }
 
 /// One thing that is wrong with a request.
@@ -93,6 +99,12 @@ impl RunSpec {
     #[must_use]
     pub fn grace(&self) -> Duration {
         self.grace.unwrap_or(limits::GRACE_DEFAULT)
+    }
+
+    /// What becomes of the run when the whole service dies. No kind of run is adopted unasked.
+    #[must_use]
+    pub fn recovery(&self) -> Recovery {
+        self.recovery.unwrap_or_default()
     }
 
     /// All that is wrong with this spec; empty means that it may be tried.
@@ -134,6 +146,13 @@ impl RunSpec {
             found.push(Violation::new(
                 "spec.on_leader_exit.action",
                 "nobody can be kept in a private pid namespace: it ends with the run",
+            ));
+        }
+        self.restart.check(&mut found);
+        if self.restart.restarts() && self.on_leader_exit == LeaderExit::Keep {
+            found.push(Violation::new(
+                "spec.on_leader_exit.action",
+                "whoever is kept would be there beside the next attempt: restart must be RESTART_MODE_NEVER",
             ));
         }
         found

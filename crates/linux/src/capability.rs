@@ -59,6 +59,8 @@ capabilities! {
     PidfdExit = "pidfd_exit", "an end that the shim could not write down is not known";
     /// A run can have a pid namespace of its own, with its own /proc.
     PidNamespace = "pid_namespace", "no private pid namespace for a run: one that asks for it is refused";
+    /// A run can outlive the whole service and be gone on with by the next one.
+    Adoption = "adoption", "every run ends with the service: one that is to outlive it is refused";
 }
 
 /// One thing, and whether it is there.

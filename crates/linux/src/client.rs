@@ -1,13 +1,17 @@
 //! The server's end of the socket to the keeper: requests, answers, reports.
 
 mod audit;
+mod former;
 mod handover;
+mod kept;
 mod link;
 mod listing;
+mod upgrade;
 
 pub use crate::capability::{Capability, CapabilityName};
 use crate::wire::{Answer, ToKeeper, WireChild, WireListing, WireRecorded, WireShots};
 pub use audit::{Books, Fate, Holding, Look, REAPED_MAX, Reaped, SecondLook, SocketSeen, Victim};
+pub use former::{EndCause, FormerServer};
 pub use handover::{HeldPause, HeldRun};
 use kennel_lifecycle::recovery::Seen;
 use kennel_lifecycle::{
@@ -15,10 +19,12 @@ use kennel_lifecycle::{
     ProcessIdentity, RunId, RunIdentity, Signal, StartFailure, StopStep, Stuck, Timestamp,
     TreeVerdict, ladder::StopPlan, recovery::Observation,
 };
+pub use kept::KeptChild;
 use link::Link;
 pub use listing::{Holds, Listing, Member, Sent, Shot, ShotResult, Shots, SignalTarget};
 use std::{os::fd::OwnedFd, path::PathBuf, sync::Arc, time::Duration};
 use tokio::sync::mpsc;
+pub use upgrade::{Upgrade, UpgradeRefusal, UpgradeState};
 
 /// What the keeper needs to make a child behind a gate.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -112,6 +118,10 @@ pub enum KeeperEvent {
     Shutdown,
     /// It came again: skip the graces.
     ShutdownNow,
+    /// Another server is to take the place of this one: finish what there is, end with exit code 75.
+    Leave,
+    /// A signal asked for an upgrade, and there is none.
+    NotUpgraded(UpgradeRefusal),
     /// The keeper is gone (end of file): drain, commit, end with exit code 70.
     Gone,
 }
@@ -145,6 +155,8 @@ pub struct Unstopped {
 pub struct KeeperHello {
     /// This keeper's name.
     pub epoch: KeeperEpoch,
+    /// Version of the keeper, which is that of the binary it was started from.
+    pub version: String,
     /// This keeper as a process.
     pub keeper: ProcessIdentity,
     /// Boot and pid namespace.
@@ -161,6 +173,10 @@ pub struct KeeperHello {
     pub capabilities: Vec<Capability>,
     /// How many servers this keeper has had before this one.
     pub restarts: u32,
+    /// How the last of them ended.
+    pub former: Option<FormerServer>,
+    /// The last upgrade for which a server has left: what has come of it, if this server serves.
+    pub upgrade: Option<Upgrade>,
 }
 
 impl KeeperHello {
@@ -365,6 +381,21 @@ impl KeeperClient {
         match self.link.ask(asked, Vec::new()).await? {
             (Answer::SentBefore, _) => Ok(true),
             (Answer::NotSent | Answer::Signal(_), _) => Ok(false),
+            _ => Err(ClientError::KeeperGone),
+        }
+    }
+
+    /// Asks for a server of the binary that is installed by now, in the place of this one. Where it will do,
+    /// [`KeeperEvent::Leave`] follows. One that was asked for before under the same request id is not begun again.
+    pub async fn upgrade(
+        &self,
+        request_id: Option<&str>,
+    ) -> Result<Result<Upgrade, UpgradeRefusal>, ClientError> {
+        let request = request_id.map(str::to_owned);
+        let asked = |seq| ToKeeper::Upgrade { seq, request };
+        match self.link.ask(asked, Vec::new()).await? {
+            (Answer::Upgrade(Ok(upgrade)), _) => Ok(Ok(upgrade.into())),
+            (Answer::Upgrade(Err(refusal)), _) => Ok(Err(refusal.into())),
             _ => Err(ClientError::KeeperGone),
         }
     }

@@ -57,6 +57,12 @@ pub(crate) fn read(run_dir: &Path) -> Option<ExitRecord> {
     wire::decode::<WireRecord>(&bytes).ok().map(Into::into)
 }
 
+/// Removes the record of an attempt that is over, so that it is not taken for that of the next.
+pub(crate) fn remove(run_dir: &Path) -> io::Result<()> {
+    private_file::remove(run_dir, TEMPORARY)?;
+    private_file::remove(run_dir, NAME)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -25,6 +25,7 @@ mod output_pipe;
 mod own_process;
 pub mod peer;
 mod pidfd;
+pub mod preflight;
 mod private_file;
 mod procfs;
 mod reap;

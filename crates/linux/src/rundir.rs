@@ -52,6 +52,13 @@ pub fn create(data_dir: &Path, run: RunId) -> io::Result<PathBuf> {
     }
 }
 
+/// Removes what the processes of one attempt have left there for each other. Nothing of that attempt is alive.
+pub fn forget_attempt(data_dir: &Path, run: RunId) -> io::Result<()> {
+    let dir = path(data_dir, run);
+    crate::held::remove(&dir);
+    crate::exit_record::remove(&dir)
+}
+
 /// Removes `runs/<id>/tmp` and all in it, without following a link or crossing into another mount.
 pub fn remove_tmp(data_dir: &Path, run: RunId) -> io::Result<()> {
     match open_dir_at(&path(data_dir, run)) {

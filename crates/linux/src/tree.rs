@@ -23,7 +23,7 @@ use std::collections::{HashMap, HashSet};
 pub(crate) enum Root {
     /// Below this subreaper, which is not reaped while this stands.
     Shim(i32),
-    /// The subreaper is gone: its orphans became children of this process.
+    /// The subreaper is gone: its orphans became children of this process, if it was one itself.
     Lost,
     /// The subreaper is gone and had no child left. Its number may be another's: only the control group holds anybody.
     Nowhere,
@@ -42,6 +42,8 @@ pub(crate) struct Tree {
     pub(crate) session: Session,
     /// Where the tree hangs.
     pub(crate) root: Root,
+    /// The shim, where that is no child of this process: it is reaped without this one, and so is whoever it leaves.
+    pub(crate) foreign: Option<PidFd>,
     /// Its control group, if it has one.
     pub(crate) cgroup: Option<CgroupIdentity>,
     /// Its private pid namespace, if it has one.
@@ -133,7 +135,7 @@ impl Tree {
             .map(cgroup::members)
             .unwrap_or_default();
         match self.root {
-            Root::Shim(shim) => pids.extend(procfs::descendants(shim)),
+            Root::Shim(shim) => pids.extend(self.below(shim)),
             Root::Lost => pids.extend(self.orphans()),
             Root::Nowhere => {}
         }
@@ -262,7 +264,7 @@ impl Tree {
     pub(crate) fn learn_session(&self) {
         match self.root {
             Root::Shim(shim) => {
-                let below = procfs::descendants(shim);
+                let below = self.below(shim);
                 self.session.learn(self.leader_pid, below);
             }
             Root::Lost => drop(self.orphans()),
@@ -270,8 +272,30 @@ impl Tree {
         }
     }
 
+    /// All below the shim.
+    fn below(&self, shim: i32) -> Vec<i32> {
+        self.if_shim_is_there(procfs::descendants(shim))
+    }
+
+    /// What was found by the shim's number, if that was the shim's all the time.
+    fn if_shim_is_there(&self, found: Vec<i32>) -> Vec<i32> {
+        if self.shim_is_there() {
+            found
+        } else {
+            Vec::new()
+        }
+    }
+
+    /// Whether the shim's number is still its own. Of a child of this process it is until that is told of its end.
+    fn shim_is_there(&self) -> bool {
+        self.foreign.as_ref().is_none_or(PidFd::is_unreaped)
+    }
+
     /// Children of this process that came from the lost shim, known by session or marker, and all below them.
     fn orphans(&self) -> Vec<i32> {
+        if self.foreign.is_some() {
+            return self.strays();
+        }
         let children = procfs::children(std::process::id().cast_signed());
         let of_session =
             self.session
@@ -284,6 +308,15 @@ impl Tree {
             }
         }
         found
+    }
+
+    /// The same where the shim was no child of this process, so that its orphans are others' children: those of the leader's
+    /// session, as far as that is certain, and all below them.
+    fn strays(&self) -> Vec<i32> {
+        let all = procfs::all_pids().unwrap_or_default();
+        let found = self.session.among(self.leader_pid, &self.leader, all);
+        let below = found.iter().flat_map(|pid| procfs::descendants(*pid));
+        found.iter().copied().chain(below).collect()
     }
 
     /// Sends a signal to every member: the leader's group at once, the others one by one, each checked after its
@@ -330,7 +363,7 @@ impl Tree {
     fn kill_namespace(&self) -> Option<Vec<Volley>> {
         let init = self.init.as_ref()?;
         let mut below = match self.root {
-            Root::Shim(shim) => procfs::descendants(shim),
+            Root::Shim(shim) => self.below(shim),
             Root::Lost => [self.orphans(), procfs::descendants(init.pid)].concat(),
             Root::Nowhere => Vec::new(),
         };
@@ -360,7 +393,10 @@ impl Tree {
         killed.count_all(Sent::Done, inside.len());
         let mut others = Volley::new(SignalScope::Tree);
         let outside = match self.root {
-            Root::Shim(shim) => procfs::descendants_beside(shim, &inside),
+            Root::Shim(shim) => {
+                let found = procfs::descendants_beside(shim, &inside);
+                self.if_shim_is_there(found)
+            }
             Root::Lost => self.orphans(),
             Root::Nowhere => Vec::new(),
         };
@@ -444,7 +480,11 @@ impl Tree {
             cgroup::path_of(pid).is_some_and(|path| path.starts_with(&group.path))
         });
         let (shim, keeper) = match self.root {
-            Root::Shim(shim) => (crate::peer::descends_from(pid, &[shim]), false),
+            Root::Shim(shim) => {
+                let below = crate::peer::descends_from(pid, &[shim]);
+                (below && self.shim_is_there(), false)
+            }
+            Root::Lost if self.foreign.is_some() => (false, self.strays().contains(&pid)),
             // Its parent may have been killed a moment ago, so that no more than this is left of its descent.
             Root::Lost => {
                 let me = std::process::id().cast_signed();

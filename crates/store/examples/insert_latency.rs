@@ -79,6 +79,7 @@ fn opening() -> Opening {
         keeper_epoch: KeeperEpoch::from_u128(1),
         keeper: process(1),
         host: host(),
+        held: Vec::new(),
         now: Timestamp(1),
     }
 }
@@ -100,6 +101,7 @@ fn new_run(id: u128) -> NewRun {
         }),
         held: None,
         grace: Duration::from_secs(5),
+        restart: kennel_lifecycle::RestartPolicy::default(),
         traceparent: None,
         spec: "{\"argv\":{\"args\":[\"true\"]}}".into(),
         spec_digest: vec![7; 32],

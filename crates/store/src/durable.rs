@@ -1,7 +1,8 @@
 //! The trait over any database that has a writer and a reader.
 
 use crate::{
-    Closure, EpochRow, Inserted, ListFilter, NewRun, Opening, PageStart, RunRow, Store, StoreError,
+    Closure, EpochRow, Inserted, ListFilter, NewRun, Opening, PageStart, Rest, RunRow, Store,
+    StoreError,
     record::Record,
     select::Select,
     stop,
@@ -179,6 +180,16 @@ impl<R: Reader> Store for Durable<R> {
             started,
         };
         self.update(run, write).await
+    }
+
+    async fn rest(&self, new: &NewRun, rest: &Rest) -> Result<(), StoreError> {
+        let record = Record::resting(new, rest);
+        self.update(new.run, Write::Rest(Box::new(record))).await
+    }
+
+    async fn begin(&self, new: &NewRun) -> Result<(), StoreError> {
+        let record = Record::starting(new);
+        self.update(new.run, Write::Begin(Box::new(record))).await
     }
 
     async fn close(&self, new: &NewRun, closure: &Closure) -> Result<(), StoreError> {

@@ -5,10 +5,14 @@
 
 mod certificate;
 mod durable;
+mod fact;
 mod held;
+mod later;
 mod open;
+mod past;
 mod postgres;
 mod record;
+mod restart;
 mod select;
 mod spare;
 mod sqlite;
@@ -19,13 +23,15 @@ mod url;
 mod words;
 mod writer;
 
+pub use fact::Fact;
+pub use later::open_later;
 pub use open::{OpenError, open};
 pub use url::{InvalidStoreUrl, StoreUrl};
 
 use async_trait::async_trait;
 use kennel_lifecycle::{
-    Held, HostIdentity, KeeperEpoch, NodeId, Outcome, ProcessIdentity, RowState, RunId,
-    RunIdentity, RunKind, RunState, StopOrder, Timestamp,
+    Held, HostIdentity, KeeperEpoch, NodeId, Outcome, ProcessIdentity, RestartPolicy, RowState,
+    RunId, RunIdentity, RunKind, RunState, StopOrder, Timestamp,
 };
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -62,9 +68,38 @@ pub struct NewRun {
     pub spec_digest_version: i32,
     /// The caller's own marks.
     pub labels: Arc<BTreeMap<String, String>>,
+    /// When its command is started again.
+    pub restart: RestartPolicy,
     /// When the request was accepted.
     pub created: Timestamp,
 }
+
+/// An attempt that has ended, and that is not the run's last one.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PastAttempt {
+    /// 1 for the first.
+    pub number: u32,
+    /// Its leader; absent: no process was made.
+    pub leader: Option<ProcessIdentity>,
+    /// How it ended. Only the newest of a run has its certificate.
+    pub outcome: Outcome,
+    /// Its stations; `ended` is set.
+    pub times: Times,
+}
+
+/// The end of an attempt that another one follows.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Rest {
+    /// Attempts that have ended, the one that ends now last; at most [`PAST_ATTEMPTS_MAX`].
+    pub past: Vec<PastAttempt>,
+    /// Restarts in a row, with the one that follows.
+    pub restarts: u32,
+    /// When that is due.
+    pub next: Timestamp,
+}
+
+/// Most ended attempts that are kept of a run beside the present one.
+pub const PAST_ATTEMPTS_MAX: usize = 10;
 
 /// Times of the stations of a run; absent: not reached, or not known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -110,6 +145,8 @@ pub enum StoredState {
     Pausing,
     /// Stopped by us.
     Paused,
+    /// An attempt has ended, and another one is due.
+    Backoff,
     /// Over, as this public terminal state.
     Ended(RunState),
 }
@@ -131,6 +168,31 @@ pub struct RunRow {
     pub times: Times,
     /// The end; present exactly where `state` is `Ended`.
     pub outcome: Option<Outcome>,
+    /// Attempts before the present one, the newest of them; in `Backoff` the last is the present one.
+    pub past: Vec<PastAttempt>,
+    /// Restarts in a row.
+    pub restarts: u32,
+    /// When the next attempt is due; present exactly where `state` is `Backoff`.
+    pub next_restart: Option<Timestamp>,
+}
+
+impl RunRow {
+    /// The row of a run that was just written.
+    #[must_use]
+    pub fn open(new: NewRun) -> Self {
+        Self {
+            new,
+            state: StoredState::Starting,
+            desired: Desired::Run,
+            stop_deadline: None,
+            stop: None,
+            times: Times::default(),
+            outcome: None,
+            past: Vec::new(),
+            restarts: 0,
+            next_restart: None,
+        }
+    }
 }
 
 /// How an INSERT went.
@@ -155,6 +217,8 @@ pub struct Opening {
     pub keeper: ProcessIdentity,
     /// Boot and pid namespace.
     pub host: HostIdentity,
+    /// Runs of earlier keepers that this one holds.
+    pub held: Vec<RunId>,
     /// Now.
     pub now: Timestamp,
 }
@@ -211,8 +275,8 @@ pub enum StoreError {
 /// and database. All but the reads name the generation.
 #[async_trait]
 pub trait Store: Send + Sync + std::fmt::Debug {
-    /// Writes node and keeper, raises the node's generation by one and restamps the node's open rows with it, in
-    /// one transaction. Gives the new generation.
+    /// Writes node and keeper, raises the node's generation by one and restamps the node's open rows with it, those of
+    /// the runs that are held with the keeper too, in one transaction. Gives the new generation.
     async fn open_node(&self, opening: &Opening) -> Result<i64, StoreError>;
 
     /// Keepers of the node that have open rows.
@@ -242,6 +306,15 @@ pub trait Store: Send + Sync + std::fmt::Debug {
         state: RowState,
         started: Option<Timestamp>,
     ) -> Result<(), StoreError>;
+
+    /// The end of an attempt and the time of the next, as one: the run waits for it from here on, and is wanted to run.
+    /// `new` is that attempt. It may not have been begun: then its number is used up. Fenced where no open row of this
+    /// generation waits for it or runs it.
+    async fn rest(&self, new: &NewRun, rest: &Rest) -> Result<(), StoreError>;
+
+    /// The next attempt, before exec: its number, identity and keeper, state `starting`. Fenced where no open row of this
+    /// generation waits for just that attempt and is wanted to run.
+    async fn begin(&self, new: &NewRun) -> Result<(), StoreError>;
 
     /// The end, as an upsert: writes the whole row where none is, closes the open one where one is, so that a late
     /// INSERT meets the key. Closing a row that is closed already changes nothing and is Ok. Concurrent calls share

@@ -114,6 +114,17 @@ pub enum OpenError {
     },
 }
 
+impl OpenError {
+    /// Whether it is this program that does not go with the schema; another one may.
+    #[must_use]
+    pub fn is_of_schema(&self) -> bool {
+        matches!(
+            self,
+            Self::Migration(_) | Self::SchemaDiffers { .. } | Self::SchemaNewer { .. }
+        )
+    }
+}
+
 /// Connects, checks, and brings the schema up to date.
 pub async fn open(url: &StoreUrl) -> Result<Arc<dyn Store>, OpenError> {
     match url.place() {
@@ -163,7 +174,11 @@ pub(crate) const RECORD_KEEPER: &str = "INSERT INTO keeper_epochs (keeper_epoch,
 pub(crate) const RESTAMP: &str =
     "UPDATE runs SET generation = $2 WHERE node = $1 AND end_reason IS NULL";
 
-/// Declares `open_node` for a connection of one of the two kinds: the same three statements.
+/// `$1` node, `$2` run, `$3` its present keeper.
+pub(crate) const HAND_OVER: &str =
+    "UPDATE runs SET keeper_epoch = $3 WHERE node = $1 AND run_id = $2 AND end_reason IS NULL";
+
+/// Declares `open_node` for a connection of one of the two kinds: the same statements.
 macro_rules! open_node {
     ($connection:ty) => {
         async fn open_node(
@@ -205,6 +220,14 @@ macro_rules! open_node {
                 .bind(generation)
                 .execute(&mut *conn)
                 .await?;
+            for run in &opening.held {
+                sqlx::query($crate::open::HAND_OVER)
+                    .bind(&node)
+                    .bind(run.to_string())
+                    .bind(&epoch)
+                    .execute(&mut *conn)
+                    .await?;
+            }
             Ok($crate::writer::Answer::Generation(generation))
         }
     };

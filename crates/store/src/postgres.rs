@@ -4,7 +4,10 @@ use crate::{
     OpenError, Store,
     durable::{self, Durable, STATEMENT_TIMEOUT},
     open::{self},
-    record::{CLOSING_SET, COLUMNS, Record, column_list, row_state},
+    record::{
+        BEGINNING_SET, BEGINNING_WHERE, CLOSING_SET, COLUMNS, RESTING_SET, RESTING_WHERE, Record,
+        column_list, row_state,
+    },
     select::Dialect,
     words,
     writer::{Answer, Committer, Failure, Write, Writer},
@@ -96,6 +99,8 @@ struct PostgresCommitter {
 struct Statements {
     insert: Arc<str>,
     close: Arc<str>,
+    rest: Arc<str>,
+    begin: Arc<str>,
 }
 
 const STOP: &str = "UPDATE runs SET desired = 'stop', \
@@ -108,7 +113,7 @@ const STOP: &str = "UPDATE runs SET desired = 'stop', \
 const STATE: &str = "UPDATE runs SET state = w.state, started_us = COALESCE(w.started_us, runs.started_us) \
     FROM unnest($1::text[], $2::bigint[], $3::text[], $4::bigint[]) AS w (run_id, generation, state, started_us) \
     WHERE runs.run_id = w.run_id AND runs.generation = w.generation AND runs.end_reason IS NULL \
-    RETURNING runs.run_id";
+    AND runs.state <> 'backoff' RETURNING runs.run_id";
 
 impl Statements {
     fn new() -> Self {
@@ -135,7 +140,17 @@ impl Statements {
             values.join(", "),
             arrays.join(", "),
         );
+        let over = |set: &str, which: &str| {
+            let rows = arrays.join(", ");
+            format!(
+                "UPDATE runs SET {set} FROM unnest({rows}) AS w ({names}) WHERE {which} \
+                 RETURNING runs.run_id"
+            )
+            .into()
+        };
         Self {
+            rest: over(RESTING_SET, RESTING_WHERE),
+            begin: over(BEGINNING_SET, BEGINNING_WHERE),
             insert: format!("{insert} NOTHING RETURNING run_id").into(),
             close: format!(
                 "{insert} UPDATE SET {CLOSING_SET} WHERE runs.end_reason IS NULL \
@@ -152,6 +167,8 @@ impl Statements {
 struct Sorted<'a> {
     inserts: Vec<&'a Record>,
     closes: Vec<&'a Record>,
+    rests: Vec<&'a Record>,
+    begins: Vec<&'a Record>,
     stops: Stops,
     states: States,
 }
@@ -179,6 +196,8 @@ impl<'a> Sorted<'a> {
             match write {
                 Write::Insert(record) => sorted.inserts.push(record),
                 Write::Close(record) => sorted.closes.push(record),
+                Write::Rest(record) => sorted.rests.push(record),
+                Write::Begin(record) => sorted.begins.push(record),
                 Write::Stop {
                     run,
                     generation,
@@ -211,6 +230,8 @@ impl<'a> Sorted<'a> {
     fn statements(&self) -> usize {
         usize::from(!self.inserts.is_empty())
             + usize::from(!self.closes.is_empty())
+            + usize::from(!self.rests.is_empty())
+            + usize::from(!self.begins.is_empty())
             + usize::from(!self.stops.runs.is_empty())
             + usize::from(!self.states.runs.is_empty())
     }
@@ -222,14 +243,18 @@ impl<'a> Sorted<'a> {
         sql: &Statements,
     ) -> Result<HashSet<String>, sqlx::Error> {
         let mut written = HashSet::new();
-        let mut queries = Vec::with_capacity(4);
-        if !self.inserts.is_empty() {
-            let query = sqlx::query(AssertSqlSafe(sql.insert.clone()));
-            queries.push(Record::bind_postgres(&self.inserts, query));
-        }
-        if !self.closes.is_empty() {
-            let query = sqlx::query(AssertSqlSafe(sql.close.clone()));
-            queries.push(Record::bind_postgres(&self.closes, query));
+        let mut queries = Vec::with_capacity(6);
+        let whole = [
+            (&self.inserts, &sql.insert),
+            (&self.closes, &sql.close),
+            (&self.rests, &sql.rest),
+            (&self.begins, &sql.begin),
+        ];
+        for (records, sql) in whole {
+            if !records.is_empty() {
+                let query = sqlx::query(AssertSqlSafe(sql.clone()));
+                queries.push(Record::bind_postgres(records, query));
+            }
         }
         if !self.stops.runs.is_empty() {
             let Stops {
@@ -388,6 +413,8 @@ fn failure(error: &sqlx::Error) -> Failure {
         "57P01" | "57P02" | "57P05" => Failure::Unknown(text),
         // Connection exceptions.
         code if code.starts_with("08") => Failure::Unknown(text),
+        // No right to it, no such table, no such column: of a database that is being restored, or was restored wrongly.
+        "42501" | "42P01" | "42703" => Failure::Unavailable(text),
         // Data exception, integrity, syntax and access, program limit.
         code if ["22", "23", "42", "54"].iter().any(|c| code.starts_with(c)) => {
             Failure::Refused(text)

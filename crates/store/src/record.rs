@@ -1,6 +1,9 @@
 //! A run as the columns of table `runs`, the same in both databases.
 
-use crate::{Closure, Desired, NewRun, RunRow, StoredState, Times, certificate, held, stop, words};
+use crate::{
+    Closure, Desired, NewRun, Rest, RunRow, StoredState, Times, certificate, held, past, restart,
+    stop, words,
+};
 use kennel_lifecycle::{
     CgroupIdentity, HostIdentity, ProcessIdentity, RowState, RunIdentity, Timestamp,
 };
@@ -34,6 +37,20 @@ macro_rules! record {
                 R::Database: Database,
             {
                 Ok(Self { $($column: row.try_get(stringify!($column))?,)+ })
+            }
+
+            /// Every column under its name.
+            pub(crate) fn to_json(&self) -> serde_json::Value {
+                let mut columns = serde_json::Map::new();
+                $(columns.insert(stringify!($column).into(), serde_json::json!(self.$column));)+
+                columns.into()
+            }
+
+            /// The row of [`Self::to_json`]; the text says which column cannot be read.
+            pub(crate) fn from_json(columns: &serde_json::Value) -> Result<Self, String> {
+                $(let $column = serde_json::from_value(columns[stringify!($column)].clone())
+                    .map_err(|e| format!("{}: {e}", stringify!($column)))?;)+
+                Ok(Self { $($column,)+ })
             }
 
             /// Binds every column of one row, in order.
@@ -102,6 +119,10 @@ record! {
     streams_closed_us: Option<i64>,
     tree_empty_us: Option<i64>,
     ended_us: Option<i64>,
+    restart_detail: Option<String>,
+    restarts: i64,
+    next_restart_us: Option<i64>,
+    attempts_detail: String,
 }
 
 /// A column by name and Postgres type.
@@ -132,17 +153,49 @@ impl<T: ColumnType> ColumnType for Option<T> {
     const SQL: &'static str = T::SQL;
 }
 
-/// What a closing writes over an open row. Times that were known before stay where the closing knows none.
-pub(crate) const CLOSING_SET: &str = "state = excluded.state, end_reason = excluded.end_reason, \
+/// What a closing writes over an open row. Times that were known before stay where the closing knows none; those of an
+/// attempt before it do not.
+pub(crate) const CLOSING_SET: &str = "state = excluded.state, attempt = excluded.attempt, end_reason = excluded.end_reason, \
     end_detail = excluded.end_detail, exit_kind = excluded.exit_kind, exit_value = excluded.exit_value, \
     tree_verdict = excluded.tree_verdict, tree_detail = excluded.tree_detail, \
     certificate_detail = excluded.certificate_detail, \
     streams_end = excluded.streams_end, \
-    started_us = COALESCE(excluded.started_us, runs.started_us), \
-    leader_exited_us = COALESCE(excluded.leader_exited_us, runs.leader_exited_us), \
-    streams_closed_us = COALESCE(excluded.streams_closed_us, runs.streams_closed_us), \
-    tree_empty_us = COALESCE(excluded.tree_empty_us, runs.tree_empty_us), \
-    ended_us = excluded.ended_us";
+    started_us = CASE WHEN excluded.attempt = runs.attempt \
+        THEN COALESCE(excluded.started_us, runs.started_us) ELSE excluded.started_us END, \
+    leader_exited_us = CASE WHEN excluded.attempt = runs.attempt \
+        THEN COALESCE(excluded.leader_exited_us, runs.leader_exited_us) ELSE excluded.leader_exited_us END, \
+    streams_closed_us = CASE WHEN excluded.attempt = runs.attempt \
+        THEN COALESCE(excluded.streams_closed_us, runs.streams_closed_us) ELSE excluded.streams_closed_us END, \
+    tree_empty_us = CASE WHEN excluded.attempt = runs.attempt \
+        THEN COALESCE(excluded.tree_empty_us, runs.tree_empty_us) ELSE excluded.tree_empty_us END, \
+    ended_us = excluded.ended_us, next_restart_us = NULL";
+
+/// What the begin of an attempt writes over a row that waits for it; `w` is the row of the attempt.
+pub(crate) const BEGINNING_SET: &str = "state = 'starting', attempt = w.attempt, keeper_epoch = w.keeper_epoch, \
+    process_pid = w.process_pid, process_group_id = w.process_group_id, session_id = w.session_id, \
+    start_ticks = w.start_ticks, pidfs_handle = w.pidfs_handle, boot_id = w.boot_id, pidns_inode = w.pidns_inode, \
+    cgroup_path = w.cgroup_path, cgroup_inode = w.cgroup_inode, containment_detail = w.containment_detail, \
+    shim_pid = w.shim_pid, shim_process_group_id = w.shim_process_group_id, shim_session_id = w.shim_session_id, \
+    shim_start_ticks = w.shim_start_ticks, shim_pidfs_handle = w.shim_pidfs_handle, \
+    started_us = NULL, leader_exited_us = NULL, streams_closed_us = NULL, tree_empty_us = NULL, \
+    next_restart_us = NULL";
+
+/// Which row it is.
+pub(crate) const BEGINNING_WHERE: &str = "runs.run_id = w.run_id AND runs.generation = w.generation \
+    AND runs.end_reason IS NULL AND runs.state = 'backoff' AND runs.desired = 'run' \
+    AND runs.attempt = w.attempt - 1";
+
+/// What the end of an attempt writes; `w` is the row as it is then.
+pub(crate) const RESTING_SET: &str = "state = 'backoff', attempt = w.attempt, \
+    started_us = w.started_us, leader_exited_us = w.leader_exited_us, \
+    streams_closed_us = w.streams_closed_us, tree_empty_us = w.tree_empty_us, \
+    restarts = w.restarts, next_restart_us = w.next_restart_us, attempts_detail = w.attempts_detail";
+
+/// Which row it is: the one of the attempt, or the one that waited for an attempt which was not begun. An order to stop
+/// that is on the row stays.
+pub(crate) const RESTING_WHERE: &str = "runs.run_id = w.run_id AND runs.generation = w.generation \
+    AND runs.end_reason IS NULL \
+    AND (runs.attempt = w.attempt OR (runs.attempt = w.attempt - 1 AND runs.state = 'backoff'))";
 
 /// The names of all columns, with what is put before each.
 pub(crate) fn column_list(prefix: &str) -> String {
@@ -169,6 +222,19 @@ impl Record {
         let mut record = Self::starting(new);
         words::Desired::STOP.clone_into(&mut record.desired);
         record.put_closure(closure);
+        record
+    }
+
+    /// The row between two attempts.
+    pub(crate) fn resting(new: &NewRun, rest: &Rest) -> Self {
+        let mut record = Self::starting(new);
+        words::state(StoredState::Backoff).clone_into(&mut record.state);
+        if let Some(ended) = rest.past.last() {
+            record.put_times(&ended.times);
+        }
+        record.restarts = i64::from(rest.restarts);
+        record.next_restart_us = Some(rest.next.0);
+        record.attempts_detail = past::write(&rest.past);
         record
     }
 
@@ -220,6 +286,10 @@ impl Record {
             streams_closed_us: None,
             tree_empty_us: None,
             ended_us: None,
+            restart_detail: restart::write(&new.restart),
+            restarts: 0,
+            next_restart_us: None,
+            attempts_detail: past::write(&[]),
         }
     }
 
@@ -260,11 +330,15 @@ impl Record {
         self.tree_detail = detail;
         self.certificate_detail = Some(certificate::write(&outcome.certificate));
         self.streams_end = outcome.streams.map(|s| words::streams(s).to_owned());
+        self.put_times(times);
+        self.ended_us = times.ended.map(|t| t.0);
+    }
+
+    fn put_times(&mut self, times: &Times) {
         self.started_us = times.started.map(|t| t.0);
         self.leader_exited_us = times.leader_exited.map(|t| t.0);
         self.streams_closed_us = times.streams_closed.map(|t| t.0);
         self.tree_empty_us = times.tree_empty.map(|t| t.0);
-        self.ended_us = times.ended.map(|t| t.0);
     }
 
     /// The row in the words of the trait; the text says which column cannot be read.
@@ -285,6 +359,8 @@ impl Record {
         };
         let stop = self.stop_detail.as_deref().map(stop::read).transpose()?;
         let identity = self.identity()?;
+        let past = past::read(&self.attempts_detail)?;
+        let (restarts, next_restart) = (self.restarts, self.next_restart_us);
         let new = NewRun {
             run: read_id("run_id", &self.run_id)?,
             owner: self.owner,
@@ -301,6 +377,7 @@ impl Record {
             spec_digest: self.spec_digest,
             spec_digest_version: narrow("spec_digest_version", self.spec_digest_version)?,
             labels: words::read_labels(&self.labels)?.into(),
+            restart: restart::read(self.restart_detail.as_deref())?,
             created: Timestamp(self.created_us),
         };
         Ok(RunRow {
@@ -311,6 +388,9 @@ impl Record {
             stop,
             times,
             outcome,
+            past,
+            restarts: narrow("restarts", restarts)?,
+            next_restart: next_restart.map(Timestamp),
         })
     }
 

@@ -164,6 +164,7 @@ fn condition(state: RunState) -> &'static str {
         RunState::Starting => "(state = 'starting' AND desired = 'run')",
         RunState::Running => "(state IN ('running', 'pausing') AND desired = 'run')",
         RunState::Paused => "(state = 'paused' AND desired = 'run')",
+        RunState::Backoff => "(state = 'backoff' AND desired = 'run')",
         RunState::Stopping => "(end_reason IS NULL AND desired = 'stop')",
         RunState::Succeeded => "state = 'succeeded'",
         RunState::Failed => "state = 'failed'",

@@ -1,7 +1,7 @@
 //! A second copy of what a row says before its command runs, outside of the database: from it a row that the database
 //! has lost is written again while the run goes on. The keeper knows the rest: identity and what holds the run.
 
-use crate::{NewRun, record::read_id, words};
+use crate::{NewRun, record::read_id, restart, words};
 use serde_json::{Value, json};
 use std::time::Duration;
 
@@ -25,6 +25,7 @@ impl NewRun {
             spec_digest,
             spec_digest_version,
             labels,
+            restart,
             created,
         } = self;
         json!({
@@ -41,6 +42,7 @@ impl NewRun {
             "spec_digest": spec_digest,
             "spec_digest_version": spec_digest_version,
             "labels": words::labels(labels),
+            "restart": restart::write(restart),
             "created_us": created.0,
         })
         .to_string()
@@ -80,6 +82,7 @@ impl NewRun {
             spec_digest_version: i32::try_from(version)
                 .map_err(|_| narrow("spec_digest_version", version))?,
             labels: words::read_labels(&text("labels")?)?.into(),
+            restart: restart::read(parsed["restart"].as_str())?,
             created: kennel_lifecycle::Timestamp(number("created_us")?),
         })
     }

@@ -4,7 +4,10 @@ use crate::{
     OpenError, Store,
     durable::{self, Durable, STATEMENT_TIMEOUT},
     open::{self},
-    record::{CLOSING_SET, COLUMNS, column_list, row_state},
+    record::{
+        BEGINNING_SET, BEGINNING_WHERE, CLOSING_SET, COLUMNS, RESTING_SET, RESTING_WHERE, Record,
+        column_list, row_state,
+    },
     select::Dialect,
     writer::{Answer, Committer, Failure, Write, Writer},
 };
@@ -91,8 +94,16 @@ fn check_version(version: &str) -> Result<(), OpenError> {
 
 struct SqliteCommitter {
     conn: SqliteConnection,
+    sql: Statements,
+}
+
+/// What writes whole rows.
+#[derive(Clone)]
+struct Statements {
     insert: Arc<str>,
     close: Arc<str>,
+    rest: Arc<str>,
+    begin: Arc<str>,
 }
 
 impl SqliteCommitter {
@@ -109,15 +120,25 @@ impl SqliteCommitter {
             place("node"),
             place("generation"),
         );
-        Self {
-            conn,
+        let aliased: Vec<String> = (1..)
+            .zip(COLUMNS)
+            .map(|(n, column)| format!("?{n} AS {}", column.name))
+            .collect();
+        let over = |set: &str, which: &str| {
+            let row = aliased.join(", ");
+            format!("UPDATE runs SET {set} FROM (SELECT {row}) AS w WHERE {which}").into()
+        };
+        let sql = Statements {
             insert: format!("{insert} NOTHING").into(),
             close: format!(
                 "{insert} UPDATE SET {CLOSING_SET} WHERE runs.end_reason IS NULL \
                  AND runs.node = excluded.node AND runs.generation = excluded.generation"
             )
             .into(),
-        }
+            rest: over(RESTING_SET, RESTING_WHERE),
+            begin: over(BEGINNING_SET, BEGINNING_WHERE),
+        };
+        Self { conn, sql }
     }
 
     async fn transact(&mut self, batch: &[Write]) -> Result<Vec<Answer>, Failure> {
@@ -125,11 +146,11 @@ impl SqliteCommitter {
         if let [write] = batch
             && !matches!(write, Write::Open(_))
         {
-            let sql = (self.insert.clone(), self.close.clone());
+            let sql = self.sql.clone();
             let answer = execute(&mut self.conn, write, &sql).await;
             return Ok(vec![answer.map_err(|e| failure(&e))?]);
         }
-        let sql = (self.insert.clone(), self.close.clone());
+        let sql = self.sql.clone();
         let mut tx = self
             .conn
             .begin_with("BEGIN IMMEDIATE")
@@ -169,11 +190,13 @@ impl Committer for SqliteCommitter {
 async fn execute(
     conn: &mut SqliteConnection,
     write: &Write,
-    (insert, close): &(Arc<str>, Arc<str>),
+    sql: &Statements,
 ) -> Result<Answer, sqlx::Error> {
     let query = match write {
-        Write::Insert(record) => record.bind_sqlite(sqlx::query(AssertSqlSafe(insert.clone()))),
-        Write::Close(record) => record.bind_sqlite(sqlx::query(AssertSqlSafe(close.clone()))),
+        Write::Insert(record) => whole(record, &sql.insert),
+        Write::Close(record) => whole(record, &sql.close),
+        Write::Rest(record) => whole(record, &sql.rest),
+        Write::Begin(record) => whole(record, &sql.begin),
         Write::Stop {
             run,
             generation,
@@ -195,7 +218,7 @@ async fn execute(
             started,
         } => sqlx::query(
             "UPDATE runs SET state = ?3, started_us = COALESCE(?4, started_us) \
-             WHERE run_id = ?1 AND generation = ?2 AND end_reason IS NULL",
+             WHERE run_id = ?1 AND generation = ?2 AND end_reason IS NULL AND state <> 'backoff'",
         )
         .bind(run.to_string())
         .bind(generation)
@@ -207,6 +230,14 @@ async fn execute(
         0 => Answer::NotWritten,
         _ => Answer::Written,
     })
+}
+
+/// A statement over all columns of one row.
+fn whole<'q>(
+    record: &Record,
+    sql: &Arc<str>,
+) -> sqlx::query::Query<'q, Sqlite, sqlx::sqlite::SqliteArguments> {
+    record.bind_sqlite(sqlx::query(AssertSqlSafe(sql.clone())))
 }
 
 open::open_node!(SqliteConnection);
@@ -227,10 +258,11 @@ fn failure(error: &sqlx::Error) -> Failure {
         .and_then(sqlx::error::DatabaseError::code)
         .and_then(|code| code.parse::<u32>().ok());
     match (error, code.map(|code| code & 0xff)) {
-        // BUSY, LOCKED, NOMEM, READONLY, FULL, CANTOPEN: the statement or COMMIT did nothing.
-        (_, Some(5..=8 | 13 | 14)) => Failure::Unavailable(text),
-        // ERROR, CORRUPT, TOOBIG, CONSTRAINT, MISMATCH, NOTADB.
-        (_, Some(1 | 11 | 18..=20 | 26)) | (sqlx::Error::Encode(_), _) => Failure::Refused(text),
+        // ERROR (no such table), BUSY, LOCKED, NOMEM, READONLY, CORRUPT, FULL, CANTOPEN, NOTADB: the statement or COMMIT did
+        // nothing, and the file may be put right.
+        (_, Some(1 | 5..=8 | 11 | 13 | 14 | 26)) => Failure::Unavailable(text),
+        // TOOBIG, CONSTRAINT, MISMATCH.
+        (_, Some(18..=20)) | (sqlx::Error::Encode(_), _) => Failure::Refused(text),
         // IOERR at COMMIT may have come after the write to the disk; the rest is not expected.
         _ => Failure::Unknown(text),
     }

@@ -12,6 +12,9 @@ pub(crate) fn write(order: &StopOrder) -> String {
         StopReason::Abort { by, request_id } => {
             json!({"reason": "abort", "by": by, "request_id": request_id, "grace_us": grace_us})
         }
+        StopReason::Restart { by, request_id } => {
+            json!({"reason": "restart", "by": by, "request_id": request_id, "grace_us": grace_us})
+        }
         StopReason::ServerShutdown => json!({"reason": "server_shutdown", "grace_us": grace_us}),
         StopReason::Orphaned => json!({"reason": "orphaned", "grace_us": grace_us}),
         StopReason::DeadlineExceeded(which) => {
@@ -31,6 +34,10 @@ pub(crate) fn read(text: &str) -> Result<StopOrder, String> {
 fn read_value(value: &Value) -> Option<StopOrder> {
     let reason = match value["reason"].as_str()? {
         "abort" => StopReason::Abort {
+            by: value["by"].as_str()?.to_owned(),
+            request_id: value["request_id"].as_str().map(str::to_owned),
+        },
+        "restart" => StopReason::Restart {
             by: value["by"].as_str()?.to_owned(),
             request_id: value["request_id"].as_str().map(str::to_owned),
         },

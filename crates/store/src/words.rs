@@ -43,23 +43,29 @@ pub(crate) fn state(state: StoredState) -> &'static str {
         StoredState::Running => "running",
         StoredState::Pausing => "pausing",
         StoredState::Paused => "paused",
+        StoredState::Backoff => "backoff",
         StoredState::Ended(RunState::Succeeded) => "succeeded",
         StoredState::Ended(RunState::Failed) => "failed",
         StoredState::Ended(RunState::Cancelled) => "cancelled",
         StoredState::Ended(RunState::Lost) => "lost",
         // Not a terminal state: no CHECK lets it through.
         StoredState::Ended(
-            RunState::Starting | RunState::Running | RunState::Paused | RunState::Stopping,
+            RunState::Starting
+            | RunState::Running
+            | RunState::Paused
+            | RunState::Stopping
+            | RunState::Backoff,
         ) => "not terminal",
     }
 }
 
 pub(crate) fn read_state(text: &str) -> Result<StoredState, String> {
-    const ALL: [StoredState; 8] = [
+    const ALL: [StoredState; 9] = [
         StoredState::Starting,
         StoredState::Running,
         StoredState::Pausing,
         StoredState::Paused,
+        StoredState::Backoff,
         StoredState::Ended(RunState::Succeeded),
         StoredState::Ended(RunState::Failed),
         StoredState::Ended(RunState::Cancelled),
@@ -101,6 +107,14 @@ pub(crate) fn reason(reason: &EndReason) -> (&'static str, Option<String>) {
             let detail = json!({"kills": killed.kills, "memory_max": killed.memory_max});
             ("oom_killed", Some(detail.to_string()))
         }
+        EndReason::Restarted { by, request_id } => (
+            "restarted",
+            Some(json!({"by": by, "request_id": request_id}).to_string()),
+        ),
+        EndReason::RestartsExhausted { restarts } => (
+            "restarts_exhausted",
+            Some(json!({"restarts": restarts}).to_string()),
+        ),
     }
 }
 
@@ -203,7 +217,7 @@ fn read_certificate(detail: Option<&str>) -> Result<StopCertificate, String> {
     certificate::read(text).map_err(|e| format!("certificate_detail: {e}"))
 }
 
-fn read_reason(word: &str, detail: Option<&str>) -> Result<EndReason, String> {
+pub(crate) fn read_reason(word: &str, detail: Option<&str>) -> Result<EndReason, String> {
     let detail = Detail::parse("end_detail", detail)?;
     Ok(match word {
         "exited" => EndReason::Exited,
@@ -235,11 +249,21 @@ fn read_reason(word: &str, detail: Option<&str>) -> Result<EndReason, String> {
             kills: detail.0["kills"].as_u64().ok_or("kills is missing")?,
             memory_max: detail.0["memory_max"].as_u64(),
         }),
+        "restarted" => EndReason::Restarted {
+            by: detail.text("by")?,
+            request_id: detail.optional_text("request_id"),
+        },
+        "restarts_exhausted" => EndReason::RestartsExhausted {
+            restarts: detail.0["restarts"]
+                .as_u64()
+                .and_then(|n| u32::try_from(n).ok())
+                .ok_or("restarts is missing")?,
+        },
         other => return Err(format!("end_reason {other:?}")),
     })
 }
 
-fn read_exit(kind: Option<&str>, value: Option<i64>) -> Result<Option<Exit>, String> {
+pub(crate) fn read_exit(kind: Option<&str>, value: Option<i64>) -> Result<Option<Exit>, String> {
     let number = value.and_then(|v| i32::try_from(v).ok());
     let exit = match (kind, number) {
         (None, _) => return Ok(None),
@@ -259,7 +283,10 @@ fn read_exit(kind: Option<&str>, value: Option<i64>) -> Result<Option<Exit>, Str
     }
 }
 
-fn read_tree(verdict: Option<&str>, detail: Option<&str>) -> Result<TreeVerdict, String> {
+pub(crate) fn read_tree(
+    verdict: Option<&str>,
+    detail: Option<&str>,
+) -> Result<TreeVerdict, String> {
     let detail = Detail::parse("tree_detail", detail)?;
     Ok(match verdict {
         Some("empty") => {

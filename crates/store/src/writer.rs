@@ -38,6 +38,10 @@ pub(crate) enum Write {
     Insert(Box<Record>),
     /// A closed row: where an open one stands, its end.
     Close(Box<Record>),
+    /// The end of an attempt that another one follows.
+    Rest(Box<Record>),
+    /// The next attempt of a row that waits for it.
+    Begin(Box<Record>),
     /// That a run is to stop.
     Stop {
         run: RunId,
@@ -143,8 +147,10 @@ impl Writer {
     /// Queues one write and waits until it is durable.
     pub(crate) async fn write(&self, write: Write) -> Result<Answer, Failure> {
         let queue = match write {
-            Write::Insert(_) | Write::Stop { .. } | Write::Open(_) => &self.urgent,
-            Write::Close(_) | Write::State { .. } => &self.later,
+            Write::Insert(_) | Write::Begin(_) | Write::Stop { .. } | Write::Open(_) => {
+                &self.urgent
+            }
+            Write::Close(_) | Write::Rest(_) | Write::State { .. } => &self.later,
         };
         let place = match timeout(QUEUE_WAIT_MAX, queue.reserve()).await {
             Ok(Ok(place)) => place,
@@ -231,7 +237,10 @@ impl Write {
     /// The run that is written.
     pub(crate) fn key(&self) -> Option<String> {
         match self {
-            Self::Insert(record) | Self::Close(record) => Some(record.run_id.clone()),
+            Self::Insert(record)
+            | Self::Close(record)
+            | Self::Rest(record)
+            | Self::Begin(record) => Some(record.run_id.clone()),
             Self::Stop { run, .. } | Self::State { run, .. } => Some(run.to_string()),
             Self::Open(_) => None,
         }
@@ -240,7 +249,10 @@ impl Write {
     /// Bytes that a caller decides over.
     fn size(&self) -> usize {
         match self {
-            Self::Insert(record) | Self::Close(record) => record.spec.len() + record.labels.len(),
+            Self::Insert(record)
+            | Self::Close(record)
+            | Self::Rest(record)
+            | Self::Begin(record) => record.spec.len() + record.labels.len(),
             Self::Stop { .. } | Self::State { .. } | Self::Open(_) => 0,
         }
     }
@@ -370,7 +382,11 @@ mod tests {
     fn mark(write: &Write) -> i64 {
         match write {
             Write::Stop { generation, .. } | Write::State { generation, .. } => *generation,
-            Write::Insert(_) | Write::Close(_) | Write::Open(_) => -1,
+            Write::Insert(_)
+            | Write::Close(_)
+            | Write::Rest(_)
+            | Write::Begin(_)
+            | Write::Open(_) => -1,
         }
     }
 

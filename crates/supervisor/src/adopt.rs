@@ -1,72 +1,40 @@
 //! Runs that this server's keeper holds from an earlier server: each is gone on with where it stands.
 //!
-//! What a run is comes from its row; where the database has lost the row, from a spare copy in the run's directory,
-//! which was left there before the keeper was asked for the child. A run of which neither is there is left alone.
+//! What a run is comes from its row; where the database has lost the row, from its spare copy; where neither is
+//! there, it is what the keeper knows.
 
 use crate::{
     BootError, RunView,
     cause::Chain,
-    clock,
+    intake,
     output::Output,
     past::Past,
+    recover,
     run_task::{RunTask, Standing},
-    tracker::{Entered, Handle, ORDERS_QUEUED_MAX, REPORTS_QUEUED_MAX, Shared},
-    view::Live,
+    spare,
+    tracker::{Entered, Handle, Shared},
+    writes,
 };
 use kennel_journal::Writer;
-use kennel_lifecycle::{RunId, RunKind};
+use kennel_lifecycle::{NodeId, RunId};
 use kennel_linux::{client::HeldRun, crash_point, rundir};
-use kennel_store::{Desired, Inserted, NewRun, RunRow, StoredState, Times};
+use kennel_store::{Inserted, NewRun, RunRow, StoreError, StoredState};
 use std::{
     collections::{HashMap, HashSet},
-    fs::{self, OpenOptions},
-    io::{self, Write},
-    os::unix::fs::OpenOptionsExt,
-    path::Path,
+    io,
     sync::Arc,
-    time::Duration,
 };
-use tokio::{
-    sync::{mpsc, watch},
-    task::JoinSet,
-};
+use tokio::task::JoinSet;
 
-/// The spare copy of a row, in the run's directory.
-const SPARE: &str = "record";
-
-/// Leaves the copy, readable by nobody else. A host that goes down takes the run with it, so it need not be synced.
-pub(crate) fn leave_spare(dir: &Path, new: &NewRun) -> io::Result<()> {
-    let mut how = OpenOptions::new();
-    how.write(true).create(true).truncate(true).mode(0o600);
-    how.open(dir.join(SPARE))?.write_all(&new.spare())
-}
-
-fn spare(dir: &Path) -> Result<NewRun, String> {
-    let bytes = fs::read(dir.join(SPARE)).map_err(|e| e.to_string())?;
-    NewRun::from_spare(&bytes)
-}
-
-/// Whether it is there: then this run is not done with.
-pub(crate) fn has_spare(data_dir: &Path, run: RunId) -> bool {
-    rundir::path(data_dir, run).join(SPARE).exists()
-}
-
-/// Removes what a run that has ended needs no more: what its command was told of, and the spare copy. That goes last, so
-/// that whoever comes after a crash finds what is left to do.
-pub(crate) fn tidy(data_dir: &Path, run: RunId) -> io::Result<()> {
-    rundir::remove_tmp(data_dir, run)?;
-    match fs::remove_file(rundir::path(data_dir, run).join(SPARE)) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        Ok(()) | Err(_) => Ok(()),
-    }
-}
+/// Most rows that are asked for at once.
+const ROWS_MAX: usize = 500;
 
 /// What came of the runs that were handed over.
 #[derive(Debug, Default)]
 pub(crate) struct Adopted {
     /// How many are gone on with.
     pub(crate) count: usize,
-    /// Of these nothing is known: they are neither signalled nor acknowledged.
+    /// Another row stands under their keys: they are neither signalled nor acknowledged.
     pub(crate) left_alone: HashSet<RunId>,
 }
 
@@ -96,6 +64,29 @@ pub(crate) async fn all(
     Ok(adopted)
 }
 
+/// Goes on with all of them while the store is away: what a run is comes from the spare copy of its row, and what the row
+/// says beyond that is met when the store is there. Gives how many.
+pub(crate) async fn without_store(
+    shared: &Arc<Shared>,
+    held: Vec<HeldRun>,
+) -> Result<usize, BootError> {
+    let count = held.len();
+    let mut opened = JoinSet::new();
+    for held in held {
+        let shared = Arc::clone(shared);
+        opened.spawn_blocking(move || Found::open(&shared, held, None));
+    }
+    while let Some(found) = opened.join_next().await {
+        let found = found.map_err(|e| BootError::Adoption(io::Error::other(e)))?;
+        if found.held.released {
+            found.go_on_without_row(shared);
+        } else {
+            found.await_row(shared);
+        }
+    }
+    Ok(count)
+}
+
 /// The rows of the runs that are held, open or closed.
 async fn take_rows(
     shared: &Shared,
@@ -110,14 +101,26 @@ async fn take_rows(
     let known: Vec<RunRow> = known;
     let mut known: HashMap<RunId, RunRow> =
         known.into_iter().map(|row| (row.new.run, row)).collect();
-    let closed: Vec<RunId> = wanted
-        .into_iter()
-        .filter(|run| !known.contains_key(run))
-        .collect();
-    if !closed.is_empty() {
-        let closed = shared.store.get_all(&closed).await;
-        let closed = closed.map_err(BootError::Store)?;
-        known.extend(closed.into_iter().map(|row| (row.new.run, row)));
+    let closed = wanted.into_iter().filter(|run| !known.contains_key(run));
+    let closed: Vec<RunId> = closed.collect();
+    known.extend(self::rows(shared, &closed).await?);
+    Ok(known)
+}
+
+/// The rows of these runs, so far as there are any.
+pub(crate) async fn rows(
+    shared: &Shared,
+    runs: &[RunId],
+) -> Result<HashMap<RunId, RunRow>, BootError> {
+    let mut known = HashMap::new();
+    for runs in runs.chunks(ROWS_MAX) {
+        let rows = shared
+            .store
+            .raw()
+            .get_all(runs)
+            .await
+            .map_err(BootError::Store)?;
+        known.extend(rows.into_iter().map(|row| (row.new.run, row)));
     }
     Ok(known)
 }
@@ -127,27 +130,101 @@ struct Found {
     held: HeldRun,
     row: Option<RunRow>,
     spare: Result<NewRun, String>,
-    journal: io::Result<(Writer, Past)>,
+    /// The journal with what its index does not name, and what it has told.
+    journal: io::Result<Reopened>,
 }
+
+type Reopened = ((Writer, [u64; 2]), Past);
 
 impl Found {
     fn open(shared: &Shared, held: HeldRun, row: Option<RunRow>) -> Self {
         let dir = rundir::path(&shared.config.data_dir, held.run);
-        let journal = Writer::recover(&dir, clock::now()).and_then(|writer| {
-            let past = Past::of(&writer.facts()?);
-            Ok((writer, past))
+        let spare = spare::read(&shared.config.data_dir, held.run);
+        let attempt = match &row {
+            Some(row) => {
+                row.new.attempt + u32::from(whose(shared.config.node, row, &held) == Whose::Next)
+            }
+            None => spare.as_ref().map_or(1, |new| new.attempt),
+        };
+        let journal = Writer::reopen(&dir).and_then(|reopened| {
+            let past = Past::of(&reopened.0.facts()?, attempt);
+            Ok((reopened, past))
         });
         crash_point!("adopt.journal_mended");
         Self {
-            spare: spare(&dir),
             held,
             row,
+            spare,
             journal,
         }
     }
 
-    /// Starts the run's task. `false`: nothing is known of the run.
+    /// Starts the run's task. `false`: its key is another run's.
     async fn go_on(self, shared: &Arc<Shared>) -> Result<bool, BootError> {
+        let standing = self.standing(shared).await.map_err(BootError::Store)?;
+        let standing = standing.map(|standing| enter(shared, standing, None));
+        Ok(standing.is_some())
+    }
+
+    /// Starts the task of a run whose row is not known: it is there, for the gate was opened.
+    fn go_on_without_row(self, shared: &Arc<Shared>) {
+        if let Err(why) = &self.spare {
+            tracing::error!(run = %self.held.run, %why, "there is no copy of the row of this run, what it is comes with the store");
+        }
+        let row = shared.facts.upon(RunRow::open(self.described(shared)));
+        let (output, past) = opened(shared, self.held.run, self.journal);
+        let meet = Some(Box::new(row.new.clone()));
+        let standing = Standing {
+            row,
+            recorded: true,
+            held: self.held,
+            output,
+            past,
+        };
+        enter(shared, standing, meet);
+    }
+
+    /// A child whose gate was shut never ran. Whether that is to be written only the store can say; nothing is done before.
+    fn await_row(mut self, shared: &Arc<Shared>) {
+        let run = self.held.run;
+        let new = self.described(shared);
+        let waiting = Arc::clone(shared);
+        let make = || {
+            let (handle, mut seat) = Handle::new(&new, intake::unborn(&new), None);
+            shared.tasks.spawn(async move {
+                let row = loop {
+                    tokio::select! {
+                        row = writes::row_of(&waiting.store, run) => break row,
+                        Some(order) = seat.orders.recv() => recover::answer(order),
+                        // The next server is told of it again.
+                        () = waiting.refusing.cancelled() => return drop(waiting.place(run)),
+                    }
+                };
+                self.row = row;
+                match self.standing(&waiting).await {
+                    Ok(Some(standing)) => {
+                        RunTask::adopt(waiting, standing, seat).go_on().await;
+                    }
+                    // As well.
+                    Ok(None) | Err(_) => drop(waiting.place(run)),
+                }
+            });
+            handle
+        };
+        // Nothing else has entered at a start, and nothing is refused.
+        let _ = shared.enter(run, None, make);
+    }
+
+    /// What is known of the run without the store.
+    fn described(&self, shared: &Shared) -> NewRun {
+        match &self.spare {
+            Ok(new) => as_held(shared, &self.held, new.clone()),
+            Err(_) => placeholder(shared, &self.held),
+        }
+    }
+
+    /// Where the run stands by its row; absent where its key is another run's.
+    async fn standing(self, shared: &Arc<Shared>) -> Result<Option<Standing>, StoreError> {
         let Self {
             held,
             row,
@@ -156,50 +233,41 @@ impl Found {
         } = self;
         let run = held.run;
         let spare_new = spare.as_ref().ok().cloned();
-        let its_own = |row: &RunRow| row.new.identity.as_ref() == Some(&held.identity);
+        let node = shared.config.node;
         let row = match (row, spare) {
-            (Some(row), _) if its_own(&row) => Some(row),
+            (Some(row), _) if whose(node, &row, &held) == Whose::Present => Some(row),
+            (Some(row), _) if whose(node, &row, &held) == Whose::Next => {
+                Some(not_begun(shared, &held, row))
+            }
             (Some(row), _) if held.released => {
                 tracing::error!(%run, recorded = ?row.new.identity, held = ?held.identity, "the keeper holds another run than the row says, it is left alone");
-                return Ok(false);
+                return Ok(None);
             }
-            (None, Ok(new)) if held.released => {
-                tracing::error!(%run, "the store has lost the row of a run, writing it again");
-                let new = NewRun {
-                    generation: shared.generation,
-                    keeper_epoch: shared.hello.epoch,
-                    identity: Some(held.identity.clone()),
-                    held: Some(held.held.clone()),
-                    ..new
+            (None, spare) if held.released => {
+                let new = match spare {
+                    Ok(new) => {
+                        tracing::error!(%run, "the store has lost the row of a run, writing it again");
+                        as_held(shared, &held, new)
+                    }
+                    Err(why) => {
+                        tracing::error!(%run, %why, "the store has lost the row of a run and there is no copy of it: one is written that says what the keeper knows, without owner, spec and labels");
+                        placeholder(shared, &held)
+                    }
                 };
-                match shared.store.insert(&new).await.map_err(BootError::Store)? {
-                    Inserted::New => Some(open_row(new)),
+                match shared.store.insert(&new).await? {
+                    Inserted::New => Some(RunRow::open(new)),
                     Inserted::Taken(row) => {
                         tracing::error!(%run, ?row, "another row has come under the key of a run, it is left alone");
-                        return Ok(false);
+                        return Ok(None);
                     }
                 }
-            }
-            (None, Err(why)) if held.released => {
-                tracing::error!(%run, %why, "nothing is known of a run that the keeper holds: there is no row and no copy of one; it is left alone");
-                return Ok(false);
             }
             // Its gate was shut before it was recorded, or another row stands under its key.
             (_, Ok(_) | Err(_)) => None,
         };
-        let (output, past) = match journal {
-            Ok((writer, past)) => {
-                let open = Arc::clone(&shared.pipes_open);
-                (Some(Output::over(run, writer, open)), past)
-            }
-            Err(error) => {
-                let error = Chain(&error);
-                tracing::error!(%run, %error, "the journal cannot be read, nothing is written to it");
-                (None, Past::default())
-            }
-        };
+        let (output, past) = opened(shared, run, journal);
         let recorded = row.is_some();
-        let unrecorded = || open_row(spare_new.unwrap_or_else(|| placeholder(shared, &held)));
+        let unrecorded = || RunRow::open(spare_new.unwrap_or_else(|| placeholder(shared, &held)));
         let standing = Standing {
             row: row.unwrap_or_else(unrecorded),
             recorded,
@@ -207,33 +275,32 @@ impl Found {
             output,
             past,
         };
-        enter(shared, standing);
-        Ok(true)
+        Ok(Some(standing))
     }
 }
 
-fn enter(shared: &Arc<Shared>, standing: Standing) {
+/// The journal to go on with, where it can be written, and what it tells.
+fn opened(shared: &Shared, run: RunId, journal: io::Result<Reopened>) -> (Option<Output>, Past) {
+    match journal {
+        Ok((reopened, past)) => {
+            let open = Arc::clone(&shared.pipes_open);
+            (Some(Output::over(run, reopened, open)), past)
+        }
+        Err(error) => {
+            let error = Chain(&error);
+            tracing::error!(%run, %error, "the journal cannot be opened: the run goes on, a command that writes will wait, and the next server of this node tries again");
+            (None, Past::default())
+        }
+    }
+}
+
+/// Starts the run's task; it meets the row that is given here.
+fn enter(shared: &Arc<Shared>, standing: Standing, meet: Option<Box<NewRun>>) {
     let run = standing.row.new.run;
     let make = || {
-        let (orders_sender, orders) = mpsc::channel(ORDERS_QUEUED_MAX);
-        let (reports_sender, reports) = mpsc::channel(REPORTS_QUEUED_MAX);
-        let new = &standing.row.new;
-        let (live_sender, live) = watch::channel(Live {
-            view: RunView::from(standing.row.clone()),
-            start: None,
-            hub: None,
-            stop_owed: false,
-            over: false,
-        });
-        let handle = Handle {
-            spec_digest: new.spec_digest.clone().into(),
-            spec_digest_version: new.spec_digest_version,
-            owner: new.owner.clone().into(),
-            orders: orders_sender,
-            reports: reports_sender,
-            live,
-        };
-        let task = RunTask::adopt(Arc::clone(shared), standing, live_sender, orders, reports);
+        let view = RunView::from(standing.row.clone());
+        let (handle, seat) = Handle::new(&standing.row.new, view, None);
+        let task = RunTask::adopt(Arc::clone(shared), standing, seat).meeting(meet);
         crash_point!("adopt.task_made");
         shared.tasks.spawn(task.go_on());
         handle
@@ -245,36 +312,145 @@ fn enter(shared: &Arc<Shared>, standing: Standing) {
     }
 }
 
-fn open_row(new: NewRun) -> RunRow {
-    RunRow {
-        new,
-        state: StoredState::Starting,
-        desired: Desired::Run,
-        stop_deadline: None,
-        stop: None,
-        times: Times::default(),
-        outcome: None,
+/// Of which attempt the child is that the keeper holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Whose {
+    /// Of the one that the row tells of.
+    Present,
+    /// Of the one that follows it: its server died before it was recorded, so its gate was shut.
+    Next,
+    /// Of none that the row knows.
+    Other,
+}
+
+fn whose(node: NodeId, row: &RunRow, held: &HeldRun) -> Whose {
+    let present = match row.past.last() {
+        Some(last) if row.state == StoredState::Backoff => {
+            last.leader == Some(held.identity.command)
+        }
+        _ => row.new.identity.as_ref() == Some(&held.identity),
+    };
+    // Its run was ended before it was recorded: the row is of the attempt before.
+    let ended = row.outcome.is_some() && !held.released && row.new.restart.restarts();
+    let ours = ended && row.new.identity.is_some() && row.new.node == node;
+    match row.state {
+        _ if present || ours => Whose::Present,
+        StoredState::Backoff if !held.released => Whose::Next,
+        _ => Whose::Other,
     }
 }
 
-/// In the place of the row of a run that was never recorded and leaves no trace.
-fn placeholder(shared: &Shared, held: &HeldRun) -> NewRun {
+/// The row as it would be of an attempt that was not begun.
+fn not_begun(shared: &Shared, held: &HeldRun, row: RunRow) -> RunRow {
+    let attempt = row.new.attempt + 1;
+    let new = NewRun {
+        attempt,
+        ..as_held(shared, held, row.new)
+    };
+    RunRow {
+        past: row.past,
+        restarts: row.restarts,
+        desired: row.desired,
+        stop: row.stop,
+        stop_deadline: row.stop_deadline,
+        ..RunRow::open(new)
+    }
+}
+
+/// The row of a run that has lived on under this keeper.
+fn as_held(shared: &Shared, held: &HeldRun, new: NewRun) -> NewRun {
     NewRun {
-        run: held.run,
-        owner: String::new(),
-        attempt: 1,
-        kind: RunKind::default(),
-        node: shared.config.node,
-        generation: shared.generation,
         keeper_epoch: shared.hello.epoch,
         identity: Some(held.identity.clone()),
         held: Some(held.held.clone()),
-        grace: Duration::ZERO,
-        traceparent: None,
-        spec: "{}".into(),
-        spec_digest: Vec::new(),
-        spec_digest_version: 0,
-        labels: Arc::default(),
-        created: clock::now(),
+        ..new
+    }
+}
+
+/// In the place of a row of which nothing is left: what the keeper knows.
+fn placeholder(shared: &Shared, held: &HeldRun) -> NewRun {
+    NewRun {
+        grace: held.policy.stop.kill_after,
+        identity: Some(held.identity.clone()),
+        held: Some(held.held.clone()),
+        ..intake::undescribed(shared, held.run, String::new())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kennel_lifecycle::{
+        Containment, EndReason, Held, HostIdentity, LeaderExit, Outcome, PausePolicy, PidNamespace,
+        Policy, ProcessIdentity, Recovery, RestartPolicy, RunIdentity, RunLimits, StopCertificate,
+        TreeVerdict, ladder::StopPlan,
+    };
+
+    fn identity(pid: i32) -> RunIdentity {
+        let process = |pid| ProcessIdentity {
+            pid,
+            pgid: pid,
+            sid: pid,
+            start_ticks: 1,
+            pidfs_handle: None,
+        };
+        RunIdentity {
+            command: process(pid),
+            shim: process(pid + 1),
+            cgroup: None,
+            host: HostIdentity {
+                boot_id: "b".into(),
+                pidns_inode: 1,
+            },
+        }
+    }
+
+    /// An attempt was aborted before its gate was opened, and the row says so with the identity of the one before.
+    #[test]
+    fn a_child_that_never_began_is_of_the_run_that_was_ended_for_it() {
+        let mut new = crate::tracker::tests::new_run();
+        new.identity = Some(identity(10));
+        new.restart = RestartPolicy::agent();
+        let node = new.node;
+        let mut row = RunRow::open(new);
+        row.outcome = Some(Outcome {
+            reason: EndReason::Aborted {
+                by: "uid:0".into(),
+                request_id: None,
+            },
+            exit: None,
+            tree: TreeVerdict::NeverRan,
+            streams: None,
+            certificate: StopCertificate::default(),
+        });
+        let held = |released| HeldRun {
+            run: row.new.run,
+            identity: identity(20),
+            held: Held {
+                by: Containment::Subreaper,
+                gaps: Vec::new(),
+            },
+            policy: Policy {
+                stop: StopPlan::abort(std::time::Duration::ZERO),
+                max_runtime: None,
+                limits: RunLimits::default(),
+                on_leader_exit: LeaderExit::Stop,
+                pause: PausePolicy::default(),
+                pid_namespace: PidNamespace::Shared,
+                recovery: Recovery::Terminate,
+            },
+            released,
+            pause: kennel_linux::client::HeldPause::None,
+            stopping: false,
+            outputs: None,
+        };
+        assert_eq!(whose(node, &row, &held(false)), Whose::Present);
+        // What runs is another one's, and so is what another node has ended or what has one attempt only.
+        assert_eq!(whose(node, &row, &held(true)), Whose::Other);
+        let elsewhere = NodeId::from_u128(2);
+        assert_eq!(whose(elsewhere, &row, &held(false)), Whose::Other);
+        let mut once = row.clone();
+        once.new.restart = RestartPolicy::default();
+        assert_eq!(whose(node, &once, &held(false)), Whose::Other);
     }
 }

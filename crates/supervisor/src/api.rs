@@ -4,8 +4,8 @@ use kennel_lifecycle::{
     Containment, Exit, Held, Leftover, Leftovers, Missing, NodeId, Outcome, Refusal, RunId,
     RunKind, RunSpec, RunState, Signal, StartFailure, Stuck, Timestamp,
 };
-use kennel_linux::client::{Shots, SignalTarget, Unstopped};
-use kennel_store::Desired;
+use kennel_linux::client::{Shots, SignalTarget, Unstopped, UpgradeRefusal};
+use kennel_store::{Desired, PastAttempt};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -86,6 +86,13 @@ pub struct RunView {
     pub outcome: Option<Outcome>,
     /// Whom SIGKILL does not end, while that is so and the run has not ended.
     pub stuck: Option<Stuck>,
+    /// Attempts that have ended, the newest of them, in order. While the run waits for another one, the last of them is
+    /// the present one.
+    pub past: Vec<PastAttempt>,
+    /// Restarts in a row.
+    pub restarts: u32,
+    /// When the next attempt is due; present exactly where `state` is `Backoff`.
+    pub next_restart: Option<Timestamp>,
 }
 
 /// How long an Abort waits.
@@ -108,6 +115,21 @@ pub struct AbortCall {
     pub grace: Option<Duration>,
     /// How long to wait.
     pub wait: AbortWait,
+    /// Who asks.
+    pub by: String,
+    /// The request's own id.
+    pub request_id: Option<String>,
+}
+
+/// A wish for another attempt of a run.
+#[derive(Clone, Debug)]
+pub struct RestartCall {
+    /// Which.
+    pub run: RunId,
+    /// Absent: the run's own grace.
+    pub grace: Option<Duration>,
+    /// The attempt that is meant; absent: the present one.
+    pub expected_attempt: Option<u32>,
     /// Who asks.
     pub by: String,
     /// The request's own id.
@@ -180,6 +202,8 @@ pub enum Position {
 pub struct Event {
     /// Position in the run's order, from 1.
     pub seq: u64,
+    /// Of which attempt.
+    pub attempt: u32,
     /// When it was recorded.
     pub at: Timestamp,
     /// What.
@@ -195,7 +219,7 @@ pub enum Payload {
     Output {
         /// 1: standard output, 2: standard error.
         stream: u8,
-        /// Offset of the first byte in the whole of the stream.
+        /// Offset of the first byte in the whole of the stream, over all attempts.
         offset: u64,
         /// The bytes.
         data: Vec<u8>,
@@ -212,6 +236,12 @@ pub enum LifecycleEvent {
         pid: i32,
         /// Leader's process group.
         pgid: i32,
+        /// Where in the whole of standard output this attempt's begins.
+        #[serde(default)]
+        stdout_offset: u64,
+        /// The same of standard error.
+        #[serde(default)]
+        stderr_offset: u64,
     },
     /// The command runs.
     Started,
@@ -225,7 +255,7 @@ pub enum LifecycleEvent {
     },
     /// A stop is in force.
     Stopping {
-        /// `abort`, `server_shutdown`, `max_runtime` or `max_pause`.
+        /// `abort`, `restart`, `server_shutdown`, `orphaned`, `max_runtime` or `max_pause`.
         reason: String,
         /// Who asked.
         by: Option<String>,
@@ -283,6 +313,15 @@ pub enum LifecycleEvent {
         /// Who was kept.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         kept: Option<LeftoversLine>,
+    },
+    /// All is known and written of an attempt, and another one follows.
+    AttemptEnded {
+        /// End reason in snake case.
+        reason: String,
+        /// Restarts in a row, with the one that follows.
+        restarts: u32,
+        /// When that is due, microseconds since 1970.
+        next_us: i64,
     },
     /// All is known and written.
     Ended {
@@ -355,7 +394,7 @@ pub struct ServerInfo {
     pub node: NodeId,
     /// Its name for people.
     pub node_name: String,
-    /// Generation of this server.
+    /// Generation of this server; 0 while the store has not given it one.
     pub generation: i64,
     /// The keeper, and what the host can do.
     pub keeper: kennel_linux::client::KeeperHello,
@@ -449,6 +488,9 @@ pub enum CallError {
     /// The service is shutting down, or its keeper is gone.
     #[error("this server is shutting down")]
     Draining,
+    /// This server goes on.
+    #[error("{0}")]
+    NotUpgraded(UpgradeRefusal),
     /// A pause did not reach every task; what had been stopped goes on.
     #[error("run {run} could not be paused: some tasks did not stop")]
     NotPaused {

@@ -1,18 +1,18 @@
 //! How a server begins and how it ends.
 
 use crate::{
-    Supervisor, SupervisorConfig, adopt, clock,
+    Supervisor, SupervisorConfig, clock,
+    facts::Facts,
     ports::{Kernel, KernelEvents},
-    recover,
+    recover, takeover,
     tracker::{Order, Shared},
-    unfinished,
 };
-use kennel_lifecycle::{KeeperEpoch, RunId, StopOrder, StopReason, limits, recovery::Seen};
+use kennel_lifecycle::{KeeperEpoch, RunId, StopOrder, StopReason, limits};
 use kennel_linux::{
     client::{ClientError, Fact, HeldRun, KeeperEvent, KeeperHello, KeeperReport},
     crash_point,
 };
-use kennel_store::{Opening, Store, StoreError};
+use kennel_store::{Store, StoreError};
 use std::{
     collections::HashSet,
     io,
@@ -28,6 +28,9 @@ pub const EXIT_FORCED: i32 = 1;
 /// The keeper is gone.
 pub const EXIT_KEEPER_LOST: i32 = 70;
 
+/// Another server takes the place of this one.
+pub const EXIT_LEFT: i32 = 75;
+
 /// How often the end of all output is looked for after the keeper's death.
 const PIPES_POLL: Duration = Duration::from_millis(20);
 
@@ -40,6 +43,9 @@ pub enum BootError {
     /// The keeper cannot be asked.
     #[error("the keeper cannot be asked")]
     Keeper(#[source] ClientError),
+    /// What is owed to the store cannot be read.
+    #[error("what the store is still to be told cannot be read")]
+    Facts(#[source] io::Error),
     /// The runs of an earlier server cannot be taken in hand.
     #[error("the runs of an earlier server cannot be taken in hand")]
     Adoption(#[source] io::Error),
@@ -63,8 +69,9 @@ pub enum BootError {
 
 impl Supervisor {
     /// Takes the node over: makes sure that no other keeper of it lives, raises the generation, goes on with the runs
-    /// that the keeper holds, takes every other open row in hand. The second value ends with the exit code when the
-    /// server is to go.
+    /// that the keeper holds, takes every other open row in hand. A server that comes after another one of its keeper goes
+    /// on with the runs whether the store is there or not, and takes the node over when it is. The second value ends with
+    /// the exit code when the server is to go.
     pub async fn boot(
         config: SupervisorConfig,
         kernel: Arc<dyn Kernel>,
@@ -74,39 +81,20 @@ impl Supervisor {
         store: Arc<dyn Store>,
     ) -> Result<(Self, JoinHandle<i32>), BootError> {
         crash_point!("boot.begun");
-        refuse_beside_another(&*store, &*kernel, &config, &hello).await?;
-        let opening = Opening {
-            node: config.node,
-            node_name: config.node_name.clone(),
-            keeper_epoch: hello.epoch,
-            keeper: hello.keeper,
-            host: hello.host.clone(),
-            now: clock::now(),
+        let facts = Facts::open(&config.data_dir).await?;
+        let shared = Shared::new(config, kernel, store, facts, hello, clock::now());
+        let shared = Arc::new(shared);
+        let begun = match takeover::first(&shared, &held).await? {
+            Some(taken) => takeover::with_rows(&shared, held, taken).await?,
+            None => takeover::without_rows(&shared, held).await?,
         };
-        let generation = store.open_node(&opening).await.map_err(BootError::Store)?;
-        crash_point!("boot.node_opened");
-        let mut rows = store
-            .open_runs(config.node)
-            .await
-            .map_err(BootError::Store)?;
-        let shared = Arc::new(Shared::new(
-            config,
-            kernel,
-            store,
-            hello,
-            generation,
-            clock::now(),
-        ));
-        let others = held.iter().map(|held| held.run);
-        let others = others.chain(rows.iter().map(|row| row.new.run)).collect();
-        unfinished::finish_all(&shared, others).await?;
-        let adopted = adopt::all(&shared, held, &mut rows).await?;
         crash_point!("boot.adopted");
-        let found = recover::take_all(&shared, rows);
-        let held = adopted.count;
-        tracing::info!(generation, held, found, "node taken over");
+        let telling = Arc::clone(&shared);
+        tokio::spawn(async move { telling.facts.tell_for_ever(&telling.store).await });
         let supervisor = Self { shared };
-        let task = supervisor.clone().dispatch(events, adopted.left_alone);
+        supervisor.go_on_with_drain().await;
+        recover::take_all(&supervisor.shared, begun.others);
+        let task = supervisor.clone().dispatch(events, begun.left_alone);
         let ended = tokio::spawn(task);
         Ok((supervisor, ended))
     }
@@ -127,6 +115,8 @@ impl Supervisor {
     async fn dispatch(self, mut events: impl KernelEvents, left_alone: HashSet<RunId>) -> i32 {
         let mut end: Option<JoinHandle<i32>> = None;
         let code = loop {
+            // A shutdown wins.
+            let leaves = end.is_none() && self.shared.leaving.is_cancelled();
             let ended = async {
                 match &mut end {
                     Some(end) => end.await,
@@ -136,6 +126,7 @@ impl Supervisor {
             let event = tokio::select! { biased;
                 event = events.recv() => event,
                 code = ended => break code.unwrap_or(EXIT_FORCED),
+                () = self.shared.answered.cancelled(), if leaves => break EXIT_LEFT,
             };
             match event {
                 KeeperEvent::Report(report) if left_alone.contains(&report.run) => {}
@@ -147,11 +138,17 @@ impl Supervisor {
                 }
                 KeeperEvent::ShutdownNow => {
                     tracing::warn!("asked again to shut down: skipping the graces");
-                    self.stop_all(Some(Duration::ZERO)).await;
+                    self.stop_all(Some(Duration::ZERO));
                     if end.is_none() {
                         end = Some(tokio::spawn(self.clone().shut_down()));
                     }
                 }
+                KeeperEvent::Leave => {
+                    tracing::info!("making room for another server");
+                    self.shared.leaving.cancel();
+                    crash_point!("leave.begun");
+                }
+                KeeperEvent::NotUpgraded(refusal) => Self::tell_not_upgraded(&refusal),
                 KeeperEvent::Gone => break self.keeper_lost().await,
             }
         };
@@ -174,7 +171,7 @@ impl Supervisor {
 
     async fn shut_down(self) -> i32 {
         let deadline = clock::instant() + limits::SHUTDOWN_DEADLINE;
-        let live = self.stop_all(None).await;
+        let live = self.stop_all(None);
         tracing::info!(live, "shutting down");
         self.shared.tasks.close();
         match tokio::time::timeout_at(deadline, self.shared.tasks.wait()).await {
@@ -193,7 +190,7 @@ impl Supervisor {
     }
 
     /// Refuses new work and stops what is live, each within its own grace or within `grace`.
-    async fn stop_all(&self, grace: Option<Duration>) -> usize {
+    fn stop_all(&self, grace: Option<Duration>) -> usize {
         self.shared.refusing.cancel();
         let live = self.shared.all();
         for (_, handle) in &live {
@@ -203,8 +200,7 @@ impl Supervisor {
                 grace,
             };
             let (reply, _) = oneshot::channel();
-            // A task that is over has nothing to stop.
-            let _ = handle.orders.send(Order::Stop(order, reply)).await;
+            handle.tell(Order::Stop(order, reply));
         }
         live.len()
     }
@@ -222,33 +218,4 @@ impl Supervisor {
         }
         EXIT_KEEPER_LOST
     }
-}
-
-/// Rows of a living keeper are not ours: starting beside it would end its runs.
-async fn refuse_beside_another(
-    store: &dyn Store,
-    kernel: &dyn Kernel,
-    config: &SupervisorConfig,
-    hello: &KeeperHello,
-) -> Result<(), BootError> {
-    let epochs = store
-        .open_epochs(config.node)
-        .await
-        .map_err(BootError::Store)?;
-    for row in epochs
-        .into_iter()
-        .filter(|row| row.keeper_epoch != hello.epoch)
-    {
-        let (epoch, pid) = (row.keeper_epoch, row.keeper.pid);
-        let seen = kernel
-            .keeper_seen(row.keeper, row.host)
-            .await
-            .map_err(BootError::Keeper)?;
-        match seen {
-            Seen::Gone => {}
-            Seen::Same => return Err(BootError::KeeperAlive { epoch, pid }),
-            Seen::Unknown => return Err(BootError::KeeperUnknown { epoch, pid }),
-        }
-    }
-    Ok(())
 }

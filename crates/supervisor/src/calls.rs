@@ -1,18 +1,17 @@
 //! The calls on a run that is there: abort, interrupt, pause, resume.
 
 use crate::{
-    AbortCall, AbortWait, CallError, RunView, SignalCall, Signalled, Supervisor, clock,
-    keeper_fault,
+    AbortCall, AbortWait, CallError, RestartCall, RunView, SignalCall, Signalled, Supervisor,
+    intake, keeper_fault,
     reads::OPEN_ROW_POLL,
     store_fault,
     tracker::{Handle, Order, OrderError},
 };
 use kennel_lifecycle::{
-    EndReason, Outcome, RunId, RunKind, StopCertificate, StopOrder, StopReason, TreeVerdict,
+    EndReason, Outcome, RunId, RunState, StopCertificate, StopOrder, StopReason, TreeVerdict,
 };
 use kennel_linux::client::{Listing, Sent, Shots, SignalResult};
-use kennel_store::{Closure, Desired, Inserted, NewRun, Times};
-use std::{sync::Arc, time::Duration};
+use kennel_store::{Closure, Desired, Fact, Inserted, NewRun, Times};
 use tokio::sync::oneshot;
 
 type Reply<T> = oneshot::Sender<Result<T, OrderError>>;
@@ -31,6 +30,12 @@ impl Supervisor {
             let row = match self.row(call.run).await {
                 Ok(row) => Some(row),
                 Err(CallError::RunNotFound(_)) => None,
+                Err(CallError::StoreUnavailable) => {
+                    if let Some(view) = Box::pin(self.fence_later(&call)).await? {
+                        return Ok(view);
+                    }
+                    continue;
+                }
                 Err(error) => return Err(error),
             };
             match row {
@@ -40,7 +45,7 @@ impl Supervisor {
                 Some(_) if self.shared.find(call.run).is_some() => {}
                 Some(_) => tokio::time::sleep(OPEN_ROW_POLL).await,
                 None => {
-                    if let Some(view) = self.fence(&call).await? {
+                    if let Some(view) = Box::pin(self.fence(&call)).await? {
                         return Ok(view);
                     }
                 }
@@ -81,6 +86,26 @@ impl Supervisor {
     /// Continues; OK when it runs already.
     pub async fn resume(&self, run: RunId) -> Result<RunView, CallError> {
         Ok(self.ask(run, Order::Resume).await?.0)
+    }
+
+    /// Begins another attempt; answers when that runs or could not be started, or the run is over.
+    pub async fn restart(&self, call: RestartCall) -> Result<RunView, CallError> {
+        let run = call.run;
+        let order = |reply| Order::Restart(call, reply);
+        let (view, before) = self.ask(run, order).await?;
+        let Some(handle) = self.shared.find(run) else {
+            return Ok(view);
+        };
+        let mut live = handle.live.clone();
+        let another = live.wait_for(|live| {
+            let view = &live.view;
+            let runs = view.times.started.is_some() || view.state == RunState::Backoff;
+            live.over || view.state.is_terminal() || view.attempt > before && runs
+        });
+        match another.await.map(|live| live.clone()) {
+            Ok(live) if live.view.state.is_terminal() || !live.over => Ok(live.view),
+            Ok(_) | Err(_) => self.get(run).await,
+        }
     }
 
     /// One signal, once per request id; the memory of ids is that of [`Self::interrupt`], and the keeper's.
@@ -148,27 +173,53 @@ impl Supervisor {
         }
     }
 
+    /// A stop is accepted for a key that only the store could know: nobody lives under it here, and the fence that is owed
+    /// to the store is met by a later spawn. How the run of this key stands is not told. `None`: the store may know now.
+    async fn fence_later(&self, call: &AbortCall) -> Result<Option<RunView>, CallError> {
+        let (new, closure) = self.fenced(call);
+        let mut view = intake::unborn(&new);
+        view.state = RunState::Stopping;
+        view.desired = Desired::Stop;
+        let facts = &self.shared.facts;
+        if !facts.owes_fence(call.run) {
+            let fact = Fact::Fence(Box::new(new), Box::new(closure));
+            let appended = facts.append(fact).await;
+            appended.map_err(|_| CallError::StoreUnavailable)?;
+        }
+        // One that was spawned meanwhile is there to be stopped; a later one meets what is owed.
+        if self.shared.find(call.run).is_some() {
+            return Ok(None);
+        }
+        if call.wait == AbortWait::None {
+            return Ok(Some(view));
+        }
+        facts.told(call.run).await;
+        Ok(None)
+    }
+
     /// Puts a closed row under a key that nobody knows, so that a later spawn meets it. `None`: somebody was quicker.
     async fn fence(&self, call: &AbortCall) -> Result<Option<RunView>, CallError> {
-        let now = clock::now();
-        let new = NewRun {
-            run: call.run,
-            owner: call.by.clone(),
-            attempt: 1,
-            kind: RunKind::default(),
-            node: self.shared.config.node,
-            generation: self.shared.generation,
-            keeper_epoch: self.shared.hello.epoch,
-            identity: None,
-            held: None,
-            grace: Duration::ZERO,
-            traceparent: None,
-            spec: "{}".into(),
-            spec_digest: Vec::new(),
-            spec_digest_version: 0,
-            labels: Arc::default(),
-            created: now,
-        };
+        let (new, closure) = self.fenced(call);
+        match self.shared.store.fence(&new, &closure).await {
+            Ok(Inserted::New) => {
+                let mut view = intake::unborn(&new);
+                view.state = closure.outcome.state();
+                view.desired = Desired::Stop;
+                view.times = closure.times;
+                view.outcome = Some(closure.outcome);
+                Ok(Some(view))
+            }
+            Ok(Inserted::Taken(row)) => Ok(row.outcome.is_some().then(|| (*row).into())),
+            Err(error) => match store_fault(&error) {
+                CallError::StoreUnavailable => self.fence_later(call).await,
+                fault => Err(fault),
+            },
+        }
+    }
+
+    /// The row that stands for a fence.
+    fn fenced(&self, call: &AbortCall) -> (NewRun, Closure) {
+        let new = intake::undescribed(&self.shared, call.run, call.by.clone());
         let outcome = Outcome {
             reason: EndReason::Fenced {
                 by: call.by.clone(),
@@ -181,22 +232,11 @@ impl Supervisor {
         let closure = Closure {
             outcome,
             times: Times {
-                ended: Some(now),
+                ended: Some(new.created),
                 ..Times::default()
             },
         };
-        match self.shared.store.fence(&new, &closure).await {
-            Ok(Inserted::New) => {
-                let mut view = crate::intake::unborn(&new);
-                view.state = closure.outcome.state();
-                view.desired = Desired::Stop;
-                view.times = closure.times;
-                view.outcome = Some(closure.outcome);
-                Ok(Some(view))
-            }
-            Ok(Inserted::Taken(row)) => Ok(row.outcome.is_some().then(|| (*row).into())),
-            Err(error) => Err(store_fault(&error)),
-        }
+        (new, closure)
     }
 }
 

@@ -3,11 +3,11 @@
 use std::{error::Error, fmt, io};
 
 /// An error with its causes, for one line of the log.
-pub(crate) struct Chain<'a>(pub(crate) &'a io::Error);
+pub(crate) struct Chain<'a>(pub(crate) &'a dyn Error);
 
 impl fmt::Display for Chain<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)?;
+        write!(f, "{}", self.0)?;
         let mut cause = self.0.source();
         while let Some(inner) = cause {
             write!(f, ": {inner}")?;

@@ -1,10 +1,13 @@
 //! Drain: an operator takes the node out of service, without taking anything from its runs, and may take it back.
 //!
-//! A drain lives as long as this server: the next one takes new runs.
+//! A drain lives as long as the service: the next server of this keeper goes on with it (`kept`).
 
-use crate::{CallError, Supervisor, clock, tracker::Order};
+mod kept;
+
+use crate::{CallError, Supervisor, cause::Chain, clock, tracker::Order};
 use kennel_lifecycle::{RunId, StopOrder, StopReason, Timestamp};
-use std::time::Duration;
+use kennel_linux::crash_point;
+use std::{io, time::Duration};
 use tokio::sync::{oneshot, watch};
 
 /// What becomes of the runs that are there when a drain begins.
@@ -71,9 +74,9 @@ impl Supervisor {
                 .map(|wait| clock::now().plus(wait)),
         };
         tracing::info!(action = ?drain.action, by = drain.by, "draining this node");
-        self.shared.drain.send_replace(Some(drain.clone()));
+        self.keep(Some(drain.clone())).await?;
         match (call.action, call.deadline) {
-            (DrainAction::Abort, _) => self.abort_all(&drain).await,
+            (DrainAction::Abort, _) => self.abort_all(&drain),
             (DrainAction::Finish, Some(wait)) => {
                 let watch = self.shared.drain.subscribe();
                 tokio::spawn(self.clone().abort_at_deadline(drain, wait, watch));
@@ -84,14 +87,58 @@ impl Supervisor {
     }
 
     /// Takes new runs again. What a drain has begun to end goes on to its end.
-    pub fn undrain(&self) -> Result<DrainStatus, CallError> {
+    pub async fn undrain(&self) -> Result<DrainStatus, CallError> {
         if self.shared.refusing.is_cancelled() {
             return Err(CallError::Draining);
         }
-        if self.shared.drain.send_replace(None).is_some() {
+        if self.keep(None).await?.is_some() {
             tracing::info!("this node takes new runs again");
         }
         Ok(self.drain_status())
+    }
+
+    /// Goes on with the drain that an earlier server of this keeper has begun. Before anybody is answered.
+    pub(crate) async fn go_on_with_drain(&self) {
+        let (dir, epoch) = (self.shared.config.data_dir.clone(), self.shared.hello.epoch);
+        let found = tokio::task::spawn_blocking(move || kept::find(&dir, epoch)).await;
+        let drain = match found.map_err(io::Error::other).flatten() {
+            Ok(Some(drain)) => drain,
+            Ok(None) => return,
+            Err(error) => {
+                let error = Chain(&error);
+                return tracing::error!(%error, "whether this node is being drained cannot be read, it takes new runs");
+            }
+        };
+        tracing::info!(action = ?drain.action, by = drain.by, "this node is still being drained");
+        self.shared.drain.send_replace(Some(drain.clone()));
+        match (drain.action, drain.deadline) {
+            (DrainAction::Abort, _) => self.abort_all(&drain),
+            (DrainAction::Finish, Some(at)) => {
+                let watch = self.shared.drain.subscribe();
+                let wait = Duration::from_micros(
+                    at.0.saturating_sub(clock::now().0).try_into().unwrap_or(0),
+                );
+                tokio::spawn(self.clone().abort_at_deadline(drain, wait, watch));
+            }
+            (DrainAction::Finish, None) => {}
+        }
+    }
+
+    /// Puts a drain in force, or none; on disk first. Gives the one before it.
+    async fn keep(&self, drain: Option<Drain>) -> Result<Option<Drain>, CallError> {
+        let _one_at_a_time = self.shared.drain_on_disk.lock().await;
+        let (dir, epoch) = (self.shared.config.data_dir.clone(), self.shared.hello.epoch);
+        let to_disk = drain.clone();
+        let written = tokio::task::spawn_blocking(move || match &to_disk {
+            Some(drain) => kept::keep(&dir, epoch, drain),
+            None => kept::forget(&dir),
+        });
+        let written = written.await.map_err(io::Error::other).flatten();
+        written.map_err(|error| {
+            CallError::Internal(format!("the drain cannot be written down: {error}"))
+        })?;
+        crash_point!("drain.kept");
+        Ok(self.shared.drain.send_replace(drain))
     }
 
     /// Whether this node is being drained, and who is still running.
@@ -143,16 +190,15 @@ impl Supervisor {
         });
         if still {
             tracing::warn!("the deadline of the drain has come: ending what still runs");
-            self.abort_all(&due).await;
+            self.abort_all(&due);
         }
     }
 
-    async fn abort_all(&self, drain: &Drain) {
+    fn abort_all(&self, drain: &Drain) {
         for (_, handle) in self.shared.all() {
             let order = drain.order(handle.live.borrow().view.grace);
             let (reply, _) = oneshot::channel();
-            // A task that is over has nothing to stop.
-            let _ = handle.orders.send(Order::Stop(order, reply)).await;
+            handle.tell(Order::Stop(order, reply));
         }
     }
 }

@@ -4,15 +4,22 @@ use crate::{CallError, Event, LifecycleEvent, Payload, SignalWent};
 use kennel_journal::{Entry, Kind};
 use kennel_lifecycle::{
     Announcement, Deadline, EndReason, Exit, MemoryKills, Proof, ResumeReason, RunId, RunIdentity,
-    RunState, SignalScope, SignalSender, StopReason, StopStep, StreamsEnd, Stuck, TreeVerdict,
+    RunState, SignalScope, SignalSender, StopReason, StopStep, StreamsEnd, Stuck, Timestamp,
+    TreeVerdict,
 };
 
-/// The line for an announcement; `identity` is the run's, where it has one.
-pub(crate) fn line(announcement: &Announcement, identity: Option<&RunIdentity>) -> LifecycleEvent {
+/// The line for an announcement; `identity` is the attempt's, where it has one, and its output begins at `outputs`.
+pub(crate) fn line(
+    announcement: &Announcement,
+    identity: Option<&RunIdentity>,
+    outputs: [u64; 2],
+) -> LifecycleEvent {
     match announcement {
         Announcement::Recorded => LifecycleEvent::Recorded {
             pid: identity.map_or(0, |i| i.command.pid),
             pgid: identity.map_or(0, |i| i.command.pgid),
+            stdout_offset: outputs[0],
+            stderr_offset: outputs[1],
         },
         Announcement::Started => LifecycleEvent::Started,
         Announcement::Paused => LifecycleEvent::Paused,
@@ -26,6 +33,9 @@ pub(crate) fn line(announcement: &Announcement, identity: Option<&RunIdentity>) 
             let (reason, by, request_id) = match &order.reason {
                 StopReason::Abort { by, request_id } => {
                     ("abort", Some(by.clone()), request_id.clone())
+                }
+                StopReason::Restart { by, request_id } => {
+                    ("restart", Some(by.clone()), request_id.clone())
                 }
                 StopReason::ServerShutdown => ("server_shutdown", None, None),
                 StopReason::DeadlineExceeded(which) => (deadline_word(*which), None, None),
@@ -157,9 +167,29 @@ pub(crate) fn ended(state: RunState, reason: &EndReason) -> LifecycleEvent {
         RunState::Failed => "failed",
         RunState::Cancelled => "cancelled",
         RunState::Lost => "lost",
-        RunState::Starting | RunState::Running | RunState::Paused | RunState::Stopping => "open",
+        RunState::Starting
+        | RunState::Running
+        | RunState::Paused
+        | RunState::Stopping
+        | RunState::Backoff => "open",
     };
-    let reason = match reason {
+    LifecycleEvent::Ended {
+        state: state.into(),
+        reason: reason_word(reason).into(),
+    }
+}
+
+/// The line that ends an attempt which another follows.
+pub(crate) fn attempt_ended(reason: &EndReason, restarts: u32, next: Timestamp) -> LifecycleEvent {
+    LifecycleEvent::AttemptEnded {
+        reason: reason_word(reason).into(),
+        restarts,
+        next_us: next.0,
+    }
+}
+
+fn reason_word(reason: &EndReason) -> &'static str {
+    match reason {
         EndReason::Exited => "exited",
         EndReason::Aborted { .. } => "aborted",
         EndReason::StartFailed(_) => "start_failed",
@@ -170,10 +200,8 @@ pub(crate) fn ended(state: RunState, reason: &EndReason) -> LifecycleEvent {
         EndReason::OrphanTerminated => "orphan_terminated",
         EndReason::DeadlineExceeded(_) => "deadline_exceeded",
         EndReason::OomKilled(_) => "oom_killed",
-    };
-    LifecycleEvent::Ended {
-        state: state.into(),
-        reason: reason.into(),
+        EndReason::Restarted { .. } => "restarted",
+        EndReason::RestartsExhausted { .. } => "restarts_exhausted",
     }
 }
 
@@ -223,6 +251,7 @@ pub(crate) fn decode(run: RunId, entry: Entry) -> Result<Event, CallError> {
     };
     Ok(Event {
         seq: entry.seq,
+        attempt: entry.attempt,
         at: entry.at,
         payload,
     })

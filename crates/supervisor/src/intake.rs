@@ -6,25 +6,25 @@ use crate::{
     CallError, DrainAction, RunView, SpawnCall, Spawned, Supervisor, clock,
     run_task::RunTask,
     store_fault,
-    tracker::{Entered, Handle, ORDERS_QUEUED_MAX, Order, REPORTS_QUEUED_MAX, Shared},
+    tracker::{Entered, Handle, Order, Shared},
     view::{Live, StartAnswer},
 };
 use kennel_lifecycle::{
-    Containment, EndReason, Missing, PidNamespace, Policy, RunId, RunSpec, RunState, StartFailure,
-    StartStage, StopOrder, StopReason, Timestamp, compose_env, ladder::StopPlan,
+    Containment, EndReason, Missing, PidNamespace, Policy, Recovery, RestartPolicy, RunId, RunKind,
+    RunSpec, StartFailure, StartStage, StopOrder, StopReason, compose_env, ladder::StopPlan,
 };
 use kennel_linux::{
     client::{CapabilityName, ChildSpec},
     resolve::{self, ResolveError},
     rundir,
 };
-use kennel_store::{Desired, NewRun, RunRow, Times};
+use kennel_store::{NewRun, RunRow};
 use std::{
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
 };
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{oneshot, watch};
 
 /// How far ahead of this host's clock the time in a client's run id may be.
 const RUN_ID_AHEAD_MAX: Duration = Duration::from_mins(5);
@@ -192,6 +192,7 @@ fn child_spec(shared: &Shared, run: RunId, call: &SpawnCall) -> Result<ChildSpec
     let spec = &call.spec;
     let mut missing = spec.limits.missing(&shared.hello.powers);
     missing.extend(no_pid_namespace(shared, spec));
+    missing.extend(no_adoption(shared, spec));
     if !missing.is_empty() {
         return Err(CallError::CapabilityMissing(missing));
     }
@@ -219,6 +220,7 @@ fn child_spec(shared: &Shared, run: RunId, call: &SpawnCall) -> Result<ChildSpec
             on_leader_exit: spec.on_leader_exit,
             pause: spec.pause,
             pid_namespace: spec.pid_namespace,
+            recovery: spec.recovery(),
         },
         min_containment: spec.min_containment,
     })
@@ -252,6 +254,18 @@ fn no_pid_namespace(shared: &Shared, spec: &RunSpec) -> Option<Missing> {
     Some(Missing {
         field: "spec.pid_namespace".into(),
         capability: format!("a private pid namespace for each run: {why}"),
+    })
+}
+
+/// What a run that is to outlive the service lacks here.
+fn no_adoption(shared: &Shared, spec: &RunSpec) -> Option<Missing> {
+    let why = match spec.recovery() {
+        Recovery::Adopt => shared.hello.lacks(CapabilityName::Adoption)?,
+        Recovery::Terminate => return None,
+    };
+    Some(Missing {
+        field: "spec.recovery".into(),
+        capability: format!("a run that outlives the service: {why}"),
     })
 }
 
@@ -324,7 +338,8 @@ fn new_run(shared: &Shared, run: RunId, call: &SpawnCall) -> NewRun {
         attempt: 1,
         kind: call.spec.kind,
         node: shared.config.node,
-        generation: shared.generation,
+        // Whoever writes it puts the present one here.
+        generation: 0,
         keeper_epoch: shared.hello.epoch,
         identity: None,
         held: None,
@@ -334,57 +349,43 @@ fn new_run(shared: &Shared, run: RunId, call: &SpawnCall) -> NewRun {
         spec_digest: call.spec_digest.clone(),
         spec_digest_version: call.spec_digest_version,
         labels: Arc::new(call.spec.labels.clone()),
+        restart: call.spec.restart.clone(),
+        created: clock::now(),
+    }
+}
+
+/// What is written of a run that nobody has described: that it never ran.
+pub(crate) fn undescribed(shared: &Shared, run: RunId, owner: String) -> NewRun {
+    NewRun {
+        run,
+        owner,
+        attempt: 1,
+        kind: RunKind::default(),
+        node: shared.config.node,
+        // Whoever writes it puts the present one here.
+        generation: 0,
+        keeper_epoch: shared.hello.epoch,
+        identity: None,
+        held: None,
+        grace: Duration::ZERO,
+        traceparent: None,
+        spec: "{}".into(),
+        spec_digest: Vec::new(),
+        spec_digest_version: 0,
+        labels: Arc::default(),
+        restart: RestartPolicy::default(),
         created: clock::now(),
     }
 }
 
 /// The view of a run of which nothing exists yet.
 pub(crate) fn unborn(new: &NewRun) -> RunView {
-    RunView {
-        run: new.run,
-        owner: new.owner.clone(),
-        kind: new.kind,
-        node: new.node,
-        state: RunState::Starting,
-        desired: Desired::Run,
-        attempt: new.attempt,
-        identity: new.identity.clone(),
-        held: new.held.clone(),
-        grace: new.grace,
-        stop_deadline: None::<Timestamp>,
-        deadline: None,
-        pause_expires: None,
-        spec_document: new.spec.clone(),
-        labels: new.labels.clone(),
-        traceparent: new.traceparent.clone(),
-        created: new.created,
-        times: Times::default(),
-        exit: None,
-        outcome: None,
-        stuck: None,
-    }
+    RunRow::open(new.clone()).into()
 }
 
 fn start(shared: &Arc<Shared>, new: NewRun, child: ChildSpec) -> Handle {
-    let (orders_sender, orders) = mpsc::channel(ORDERS_QUEUED_MAX);
-    let (reports_sender, reports) = mpsc::channel(REPORTS_QUEUED_MAX);
-    let first = Live {
-        view: unborn(&new),
-        start: None,
-        hub: None,
-        stop_owed: false,
-        over: false,
-    };
-    let (live_sender, live) = watch::channel(first);
-    let handle = Handle {
-        spec_digest: new.spec_digest.clone().into(),
-        spec_digest_version: new.spec_digest_version,
-        owner: new.owner.clone().into(),
-        orders: orders_sender,
-        reports: reports_sender,
-        live,
-    };
-    let task = RunTask::new(Arc::clone(shared), new, child, live_sender, orders, reports);
+    let (handle, seat) = Handle::new(&new, unborn(&new), None);
+    let task = RunTask::new(Arc::clone(shared), new, child, seat);
     shared.tasks.spawn(task.drive());
     handle
 }

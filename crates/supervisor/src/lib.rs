@@ -13,15 +13,21 @@ mod cause;
 mod clock;
 mod drain;
 mod event;
+mod facts;
 mod intake;
+mod kept_spec;
+mod node_store;
 mod output;
 mod past;
 mod ports;
 mod reads;
 mod recover;
 mod run_task;
+mod spare;
+mod takeover;
 mod tracker;
 mod unfinished;
+mod upgrade;
 mod view;
 mod writes;
 
@@ -29,7 +35,7 @@ pub use api::*;
 pub use audit::{
     Audit, AuditFinding, Judged, ReapCall, ReapReport, ReapResult, ServiceSeen, Unverified,
 };
-pub use boot::{BootError, EXIT_CLEAN, EXIT_FORCED, EXIT_KEEPER_LOST};
+pub use boot::{BootError, EXIT_CLEAN, EXIT_FORCED, EXIT_KEEPER_LOST, EXIT_LEFT};
 pub use drain::{Drain, DrainAction, DrainCall, DrainStatus};
 pub use ports::{Kernel, KernelEvents};
 pub use reads::Events;
@@ -37,10 +43,10 @@ pub use tracker::SupervisorConfig;
 
 pub use kennel_linux::audit::Described;
 pub use kennel_linux::client::{
-    Capability, CapabilityName, Fate, Holds, Listing, Member, Shot, ShotResult, Shots,
-    SignalTarget, SocketSeen, Unstopped,
+    Capability, CapabilityName, EndCause, Fate, FormerServer, Holds, Listing, Member, Shot,
+    ShotResult, Shots, SignalTarget, SocketSeen, Unstopped, Upgrade, UpgradeRefusal, UpgradeState,
 };
-pub use kennel_store::{Desired, ListFilter, PageStart, Times};
+pub use kennel_store::{Desired, ListFilter, PageStart, PastAttempt, Times};
 
 use kennel_linux::client::ClientError;
 use kennel_store::StoreError;

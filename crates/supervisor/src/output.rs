@@ -45,12 +45,22 @@ pub(crate) struct Output {
     flows: bool,
     /// Bytes that are in the file of a stream and not yet in the index.
     unindexed: [u64; 2],
-    owed: VecDeque<(Vec<u8>, Timestamp)>,
+    owed: VecDeque<Owed>,
+    /// Of which attempt what comes is.
+    attempt: u32,
     retry_at: Option<Instant>,
     /// Whether it was said that the disk takes nothing: once, not at each try, for the log may lie on that disk.
     stuck: bool,
     /// Streams still being read, in the whole server.
     pipes_open: Arc<AtomicUsize>,
+}
+
+/// A line that the disk has not taken yet.
+#[derive(Debug)]
+struct Owed {
+    payload: Vec<u8>,
+    at: Timestamp,
+    attempt: u32,
 }
 
 /// What the pump should look at.
@@ -63,19 +73,21 @@ pub(crate) enum Ready {
 impl Output {
     /// A new journal in `dir`.
     pub(crate) fn create(run: RunId, dir: &Path, open: Arc<AtomicUsize>) -> io::Result<Self> {
-        Ok(Self::over(run, Writer::create(dir)?, open))
+        Ok(Self::over(run, (Writer::create(dir)?, [0, 0]), open))
     }
 
-    /// On a journal that is there.
-    pub(crate) fn over(run: RunId, writer: Writer, open: Arc<AtomicUsize>) -> Self {
+    /// On a journal that is there, with the bytes that its index does not name ([`Writer::reopen`]).
+    pub(crate) fn over(run: RunId, reopened: (Writer, [u64; 2]), open: Arc<AtomicUsize>) -> Self {
+        let (writer, unindexed) = reopened;
         Self {
             run,
+            attempt: writer.attempt(),
             writer,
             pipes: [None, None],
             flows: false,
-            unindexed: [0, 0],
+            unindexed,
             owed: VecDeque::new(),
-            retry_at: None,
+            retry_at: (unindexed != [0, 0]).then(clock::instant),
             stuck: false,
             pipes_open: open,
         }
@@ -84,6 +96,17 @@ impl Output {
     /// Where readers come from.
     pub(crate) fn hub(&self) -> Hub {
         self.writer.hub()
+    }
+
+    /// What is written from here on is of this attempt, and its output is not moved before it runs.
+    pub(crate) fn begin_attempt(&mut self, attempt: u32) {
+        self.attempt = attempt;
+        self.flows = false;
+    }
+
+    /// How long standard output and error are by now.
+    pub(crate) fn lens(&self) -> [u64; 2] {
+        KINDS.map(|kind| self.writer.len(kind))
     }
 
     /// Begins to read the command's output.
@@ -171,14 +194,40 @@ impl Output {
         end
     }
 
+    /// The run outlives this service: what is there is kept, and what comes is left to the next one.
+    pub(crate) fn let_go(&mut self) {
+        for index in 0..2 {
+            if self.flows
+                && let Err(error) = self.keep_rest_of(index)
+            {
+                tracing::warn!(run = %self.run, %error, "the disk takes no more, the rest of the output is left to the next service");
+            }
+            self.close_pipe(index);
+        }
+    }
+
+    fn keep_rest_of(&mut self, index: usize) -> io::Result<()> {
+        self.settle()?;
+        self.drain(index, FINISH_BYTES_MAX, OutputPipe::splice_to_file)
+    }
+
     /// Whether a stream is still being read.
     pub(crate) fn is_open(&self) -> bool {
         self.pipes.iter().any(Option::is_some)
     }
 
+    /// Whether the disk has not taken all that was told.
+    pub(crate) fn owes(&self) -> bool {
+        self.unindexed != [0, 0] || !self.owed.is_empty()
+    }
+
     /// Puts a line into the journal, or keeps it until the disk takes it.
     pub(crate) fn line(&mut self, line: &LifecycleEvent, at: Timestamp) {
-        self.owed.push_back((event::encode(line), at));
+        self.owed.push_back(Owed {
+            payload: event::encode(line),
+            at,
+            attempt: self.attempt,
+        });
         if let Err(error) = self.settle() {
             self.refused(&error);
         }
@@ -197,10 +246,12 @@ impl Output {
                 self.unindexed[index] = 0;
             }
         }
-        while let Some((payload, at)) = self.owed.front() {
-            self.writer.lifecycle(payload, *at)?;
+        while let Some(line) = self.owed.front() {
+            self.writer.begin_attempt(line.attempt);
+            self.writer.lifecycle(&line.payload, line.at)?;
             self.owed.pop_front();
         }
+        self.writer.begin_attempt(self.attempt);
         Ok(())
     }
 

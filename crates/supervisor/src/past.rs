@@ -15,6 +15,8 @@ pub(crate) struct Past {
     pub(crate) announced: Announced,
     /// Stations that were told.
     pub(crate) times: Times,
+    /// That the attempt has ended, and another follows.
+    attempt_ended: bool,
     /// When pauses began (`true`) and ended.
     pub(crate) pauses: Vec<(Timestamp, bool)>,
     /// Lines about signals, as far as the keeper tells of them again: the first rounds and the last one, and the last
@@ -28,16 +30,27 @@ pub(crate) struct Past {
 type Line = (Timestamp, Vec<u8>);
 
 impl Past {
-    /// Looks through the facts of a journal.
-    pub(crate) fn of(facts: &[Entry]) -> Self {
+    /// Looks through the facts of a journal, those of one attempt.
+    pub(crate) fn of(facts: &[Entry], attempt: u32) -> Self {
         let mut past = Self::default();
         for entry in facts.iter().filter(|entry| entry.kind == Kind::Lifecycle) {
             // A line that cannot be read says nothing; readers are told so when they come to it.
-            if let Ok(line) = serde_json::from_slice(&entry.data) {
-                past.note(line, entry);
+            match serde_json::from_slice(&entry.data) {
+                // The run's, of whichever attempt.
+                Ok(LifecycleEvent::Ended { .. }) => past.announced.ended = true,
+                Ok(line) if entry.attempt == attempt => past.note(line, entry),
+                Ok(_) | Err(_) => {}
             }
         }
         past
+    }
+
+    /// What was told, for one that waits for another attempt: its end is that of the attempt.
+    pub(crate) fn of_attempt(&self) -> Announced {
+        Announced {
+            ended: self.attempt_ended,
+            ..self.announced.clone()
+        }
     }
 
     fn note(&mut self, line: LifecycleEvent, entry: &Entry) {
@@ -91,7 +104,7 @@ impl Past {
                 signal,
                 core_dumped,
             } => {
-                told.leader = Some(exit(code, signal, core_dumped));
+                told.leader = Some(Exit::from_parts(code, signal, core_dumped));
                 self.times.leader_exited = Some(entry.at);
             }
             LifecycleEvent::StreamsClosed { how } => {
@@ -126,6 +139,7 @@ impl Past {
             LifecycleEvent::Warning { message } => {
                 told.memory_kills |= message.starts_with(KERNEL_KILLED);
             }
+            LifecycleEvent::AttemptEnded { .. } => self.attempt_ended = true,
             LifecycleEvent::Ended { .. } => told.ended = true,
         }
     }
@@ -142,22 +156,15 @@ fn stop_reason(reason: &str, by: Option<String>, request_id: Option<String>) -> 
     match reason {
         "max_runtime" => StopReason::DeadlineExceeded(Deadline::MaxRuntime),
         "max_pause" => StopReason::DeadlineExceeded(Deadline::MaxPause),
+        "restart" => StopReason::Restart {
+            by: by.unwrap_or_default(),
+            request_id,
+        },
         "server_shutdown" => StopReason::ServerShutdown,
         "orphaned" => StopReason::Orphaned,
         _ => StopReason::Abort {
             by: by.unwrap_or_default(),
             request_id,
         },
-    }
-}
-
-fn exit(code: Option<i32>, signal: Option<i32>, core_dumped: bool) -> Exit {
-    match (code, signal.and_then(Signal::from_number)) {
-        (Some(code), _) => Exit::Code(code),
-        (None, Some(signal)) => Exit::Signal {
-            signal,
-            core_dumped,
-        },
-        (None, None) => Exit::Unknown,
     }
 }

@@ -8,7 +8,8 @@ use kennel_linux::{
     audit::Whose,
     client::{
         ChildSpec, ClientError, KeeperClient, KeeperEvent, KeeperEvents, Listing, Look, Prepared,
-        Reaped, Recorded, SecondLook, Sent, SignalResult, SignalTarget, Victim,
+        Reaped, Recorded, SecondLook, Sent, SignalResult, SignalTarget, Upgrade, UpgradeRefusal,
+        Victim,
     },
 };
 use std::path::PathBuf;
@@ -44,6 +45,11 @@ pub trait Kernel: Send + Sync + std::fmt::Debug {
     async fn was_sent(&self, run: RunId, request_id: &str) -> Result<bool, ClientError>;
     /// Who is in the tree.
     async fn tree(&self, run: RunId) -> Result<Listing, ClientError>;
+    /// Asks for a server of the binary that is installed by now.
+    async fn upgrade(
+        &self,
+        request_id: Option<&str>,
+    ) -> Result<Result<Upgrade, UpgradeRefusal>, ClientError>;
     /// Stops every task and looks.
     async fn pause(&self, run: RunId) -> Result<SignalResult, ClientError>;
     /// Continues what was stopped.
@@ -127,6 +133,13 @@ impl Kernel for KeeperClient {
 
     async fn tree(&self, run: RunId) -> Result<Listing, ClientError> {
         Self::tree(self, run).await
+    }
+
+    async fn upgrade(
+        &self,
+        request_id: Option<&str>,
+    ) -> Result<Result<Upgrade, UpgradeRefusal>, ClientError> {
+        Self::upgrade(self, request_id).await
     }
 
     async fn pause(&self, run: RunId) -> Result<SignalResult, ClientError> {

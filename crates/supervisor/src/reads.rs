@@ -7,10 +7,10 @@ use crate::{
     view::{Live, StartAnswer},
 };
 use kennel_journal::Reader;
-use kennel_lifecycle::{RunId, RunState};
+use kennel_lifecycle::{RunId, RunIdentity, RunState};
 use kennel_linux::{peer, rundir};
 use kennel_store::{ListFilter, PageStart, RunRow};
-use std::{collections::BTreeMap, io, time::Duration};
+use std::{collections::BTreeMap, io, path::Path, time::Duration};
 
 /// How long the store may take to say that it is there.
 const PING_MAX: Duration = Duration::from_secs(1);
@@ -135,10 +135,27 @@ impl Supervisor {
 
     /// The run as it is, and its events from a position on. The last seq at this moment is [`Events::head`].
     pub async fn events(&self, run: RunId, from: Position) -> Result<(RunView, Events), CallError> {
+        let mut ended = None;
         if let Some(handle) = self.shared.find(run) {
             let mut live = handle.live.clone();
-            let live = live.wait_for(|live| live.hub.is_some() || live.over).await;
+            let has_ended = |live: &Live| live.hub.is_none() && live.view.outcome.is_some();
+            let live = live
+                .wait_for(|live| {
+                    live.hub.is_some() || live.no_journal || live.over || has_ended(live)
+                })
+                .await;
             let live = live.map(|live| live.clone()).ok();
+            if let Some(live) = live.as_ref().filter(|live| has_ended(live) && !live.over) {
+                // The store may be away, and know less.
+                ended = Some(live.view.clone());
+            } else if live
+                .as_ref()
+                .is_some_and(|live| live.no_journal && !live.over)
+            {
+                let why =
+                    io::Error::other("it could not be opened when this server took the run over");
+                return Err(unreadable(run, &why));
+            }
             if let Some(Live {
                 view,
                 hub: Some(hub),
@@ -156,7 +173,10 @@ impl Supervisor {
                 ));
             }
         }
-        let view = RunView::from(self.row(run).await?);
+        let view = match ended {
+            Some(view) => view,
+            None => RunView::from(self.row(run).await?),
+        };
         let dir = rundir::path(&self.shared.config.data_dir, run);
         // The whole index is looked through, which may be long.
         let opened = tokio::task::spawn_blocking(move || Reader::open_ended(&dir, 0)).await;
@@ -189,7 +209,7 @@ impl Supervisor {
         ServerInfo {
             node: shared.config.node,
             node_name: shared.config.node_name.clone(),
-            generation: shared.generation,
+            generation: shared.store.generation().unwrap_or_default(),
             keeper: shared.hello.clone(),
             store: shared.store.describe(),
             store_reachable: matches!(ping, Ok(Ok(()))),
@@ -203,23 +223,30 @@ impl Supervisor {
     /// Whether a process (by its pid) is a run's own: then it has no rights here.
     #[must_use]
     pub fn owns_process(&self, pid: i32) -> bool {
-        if let Ok(base) = &self.shared.hello.cgroup_base
-            && peer::in_cgroup(pid, base)
-        {
+        let base = self.shared.hello.cgroup_base.as_ref().ok();
+        if base.is_some_and(|base| peer::in_cgroup(pid, base)) {
             return true;
         }
-        let shims: Vec<i32> = self
-            .shared
-            .all()
-            .iter()
-            .filter_map(|(_, handle)| Some(handle.live.borrow().view.identity.as_ref()?.shim.pid))
-            .collect();
+        let live = self.shared.all().into_iter();
+        let live = live.filter_map(|(_, handle)| handle.live.borrow().view.identity.clone());
+        let live: Vec<RunIdentity> = live.collect();
+        // The group of a run that an earlier keeper has begun is not below this one's.
+        let groups = live.iter().filter_map(|run| run.cgroup.as_ref());
+        let mut groups = groups.map(|group| Path::new(&group.path));
+        let elsewhere = |group: &&Path| base.is_none_or(|base| !group.starts_with(base));
+        if groups.any(|group| elsewhere(&group) && peer::in_cgroup(pid, group)) {
+            return true;
+        }
+        let shims: Vec<i32> = live.iter().map(|run| run.shim.pid).collect();
         peer::descends_from(pid, &shims)
     }
 
     /// The row of a run that is not live. An open one of this node that no task holds is taken in hand by recovery.
     pub(crate) async fn row(&self, run: RunId) -> Result<RunRow, CallError> {
         let read = async || {
+            if self.shared.facts.owes(run) {
+                return Err(CallError::StoreUnavailable);
+            }
             self.shared
                 .store
                 .get(run)
@@ -236,7 +263,8 @@ impl Supervisor {
         }
         let row = read().await?.ok_or(CallError::RunNotFound(run))?;
         // Of a later generation it is another server's, and so is everything about it.
-        if row.outcome.is_none() && row.new.generation <= self.shared.generation {
+        let ours = self.shared.store.generation().unwrap_or_default();
+        if row.outcome.is_none() && row.new.generation <= ours {
             recover::take_in_hand(&self.shared, row.clone());
         }
         Ok(row)
@@ -274,11 +302,12 @@ async fn settled(handle: &Handle) -> Option<Live> {
 
 /// An open state in the store may be another one by now: all open rows are looked at where one is asked for.
 fn stored_states(wanted: &[RunState]) -> Vec<RunState> {
-    const OPEN: [RunState; 4] = [
+    const OPEN: [RunState; 5] = [
         RunState::Starting,
         RunState::Running,
         RunState::Paused,
         RunState::Stopping,
+        RunState::Backoff,
     ];
     let mut states: Vec<RunState> = wanted.iter().copied().filter(|s| s.is_terminal()).collect();
     if states.len() < wanted.len() {

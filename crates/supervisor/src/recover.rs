@@ -3,24 +3,28 @@
 //! The order of evidence and the decision are in [`kennel_lifecycle::recovery`]; here it is asked and carried out.
 
 use crate::{
-    LifecycleEvent, RunView, adopt, clock, event,
+    LifecycleEvent, RunView, clock, event, kept_spec,
+    output::Output,
     past::Past,
-    tracker::{Entered, Handle, ORDERS_QUEUED_MAX, Order, OrderError, REPORTS_QUEUED_MAX, Shared},
+    run_task::{RunTask, Waiting, add, next, outlives_service, start_failure},
+    spare,
+    tracker::{Entered, Handle, Order, OrderError, Place, Seat, Shared},
     view::{Live, StartAnswer},
     writes,
 };
 use kennel_journal::{Hub, Writer};
 use kennel_lifecycle::{
-    Announced, Exit, Outcome, Refusal, RunIdentity, RunState, StopCertificate, StreamsEnd, Stuck,
-    TreeVerdict,
+    Announced, EndReason, Exit, Outcome, Policy, Refusal, RunIdentity, RunState, StopCertificate,
+    StreamsEnd, Stuck, TreeVerdict,
     ladder::StopPlan,
     recovery::{self, Before, Decision},
+    restart::{Next, Wish},
 };
 use kennel_linux::{
-    client::{ClientError, Recorded},
+    client::{ClientError, KeeperReport, Recorded},
     crash_point, rundir,
 };
-use kennel_store::{Closure, Desired, RunRow, Times};
+use kennel_store::{Closure, Desired, Rest, RunRow, StoredState, Times};
 use std::{io, path::Path, sync::Arc, time::Duration};
 use tokio::sync::{mpsc, watch};
 
@@ -47,35 +51,25 @@ pub(crate) fn take_in_hand(shared: &Arc<Shared>, row: RunRow) {
 fn begin(shared: &Arc<Shared>, row: RunRow, asked_for: bool) {
     let run = row.new.run;
     let make = || {
-        let (orders_sender, orders) = mpsc::channel(ORDERS_QUEUED_MAX);
-        // Nothing of an earlier keeper's is reported.
-        let (reports, _) = mpsc::channel(REPORTS_QUEUED_MAX);
         let mut view = RunView::from(row.clone());
-        view.state = RunState::Stopping;
-        let start = Some(StartAnswer::Started);
-        let (live_sender, live) = watch::channel(Live {
-            view,
-            start,
-            hub: None,
-            stop_owed: false,
-            over: false,
-        });
-        let handle = Handle {
-            spec_digest: row.new.spec_digest.clone().into(),
-            spec_digest_version: row.new.spec_digest_version,
-            owner: row.new.owner.clone().into(),
-            orders: orders_sender,
-            reports,
+        if row.state != StoredState::Backoff {
+            view.state = RunState::Stopping;
+        }
+        let (handle, seat) = Handle::new(&row.new, view, Some(StartAnswer::Started));
+        let Seat {
+            orders,
             live,
-        };
+            reports,
+        } = seat;
         let task = Recovery {
             shared: Arc::clone(shared),
             row,
             asked_for,
-            live: live_sender,
+            live,
             journal: None,
+            policy: None,
         };
-        shared.tasks.spawn(task.drive(orders));
+        shared.tasks.spawn(task.drive(orders, reports));
         handle
     };
     match shared.enter(run, None, make) {
@@ -93,20 +87,31 @@ struct Recovery {
     live: watch::Sender<Live>,
     /// Opened when there is something to write.
     journal: Option<Journal>,
+    /// Read when another attempt follows.
+    policy: Option<Policy>,
 }
 
 impl Recovery {
-    async fn drive(mut self, mut orders: mpsc::Receiver<Order>) {
+    async fn drive(
+        mut self,
+        mut orders: mpsc::Receiver<Order>,
+        reports: mpsc::Receiver<KeeperReport>,
+    ) {
         let place = self.shared.place(self.row.new.run);
-        {
+        // Where another attempt may follow, whoever wants something is answered by what follows.
+        let waits = self.row.state == StoredState::Backoff || outlives_service(&self.row.new);
+        let follows = {
             let work = self.work();
             tokio::pin!(work);
             loop {
                 tokio::select! {
-                    () = &mut work => break,
-                    Some(order) = orders.recv() => answer(order),
+                    follows = &mut work => break follows,
+                    Some(order) = orders.recv(), if !waits => answer(order),
                 }
             }
+        };
+        if let Some(policy) = self.policy.take().filter(|_| follows) {
+            return Box::pin(self.hand_on(policy, orders, reports, place)).await;
         }
         drop(place);
         self.live.send_modify(|live| {
@@ -115,9 +120,47 @@ impl Recovery {
         });
     }
 
-    async fn work(&mut self) {
+    /// The run goes on with its next attempt.
+    async fn hand_on(
+        mut self,
+        policy: Policy,
+        orders: mpsc::Receiver<Order>,
+        reports: mpsc::Receiver<KeeperReport>,
+        place: Place,
+    ) {
+        self.serve_readers().await;
+        let run = self.row.new.run;
+        let open = Arc::clone(&self.shared.pipes_open);
+        let (output, told) = match self.journal {
+            Some(journal) => {
+                let output = Output::over(run, (journal.writer, [0, 0]), open);
+                (Some(output), journal.of_attempt)
+            }
+            None => (None, Announced::default()),
+        };
+        let seat = Seat {
+            orders,
+            reports,
+            live: self.live,
+        };
+        let waiting = Waiting {
+            row: self.row,
+            output,
+            told,
+            policy,
+        };
+        if let Some(task) = RunTask::waiting(self.shared, waiting, seat) {
+            task.go_on_in(place).await;
+        }
+    }
+
+    /// Gives whether another attempt follows.
+    async fn work(&mut self) -> bool {
         if self.asked_for && self.has_ended_since().await {
-            return;
+            return false;
+        }
+        if self.row.state == StoredState::Backoff {
+            return self.may_follow().await;
         }
         let outcome = match self.row.new.identity.clone() {
             Some(identity) => match self.settle(identity).await {
@@ -125,20 +168,129 @@ impl Recovery {
                 Err(error) => {
                     tracing::error!(run = %self.row.new.run, %error, "recovery is given up, the row stays open");
                     tokio::time::sleep(REST).await;
-                    return;
+                    return false;
                 }
             },
             // No row without identity is ever open; should one be, nothing is known of it.
             None => unknown(),
         };
+        let wish = match self.row.desired {
+            Desired::Run => Wish::None,
+            Desired::Stop => Wish::Stop,
+        };
+        let RunRow {
+            new,
+            times,
+            restarts,
+            ..
+        } = &self.row;
+        match next(&self.shared, new, &outcome, times, *restarts, wish) {
+            Next::Again { delay, restarts } => {
+                self.rest(outcome, delay, restarts).await && self.may_follow().await
+            }
+            Next::NotProven => {
+                tracing::warn!(run = %new.run, tree = ?outcome.tree, "not started again: that nothing is left of it is not proved");
+                self.close(outcome).await;
+                false
+            }
+            Next::End | Next::Exhausted { .. } => {
+                self.close(outcome).await;
+                false
+            }
+        }
+    }
+
+    /// Writes that the attempt has ended so, and when the next is due.
+    async fn rest(&mut self, outcome: Outcome, delay: Duration, restarts: u32) -> bool {
+        let now = clock::now();
+        let mut times = Times {
+            ended: Some(now),
+            ..self.row.times
+        };
+        if matches!(outcome.tree, TreeVerdict::Empty(_)) {
+            times.tree_empty.get_or_insert(now);
+        }
+        let mut past = self.row.past.clone();
+        add(&mut past, &self.row.new, outcome, times);
+        let rest = Rest {
+            past,
+            restarts,
+            next: now.plus(delay),
+        };
+        crash_point!("recover.rest");
+        let written = writes::retry(
+            &self.shared.store,
+            self.row.new.run,
+            "the end of the attempt",
+            || self.shared.store.rest(&self.row.new, &rest),
+        );
+        let written = written.await;
+        crash_point!("recover.rested");
+        if !written {
+            tokio::time::sleep(REST).await;
+            return false;
+        }
+        self.row = RunRow {
+            state: StoredState::Backoff,
+            past: rest.past,
+            restarts: rest.restarts,
+            next_restart: Some(rest.next),
+            times: Times {
+                ended: None,
+                ..times
+            },
+            ..self.row.clone()
+        };
+        true
+    }
+
+    /// Whether the attempt that is due may be begun here; if not, the run is closed.
+    async fn may_follow(&mut self) -> bool {
+        let here = self.row.new.keeper_epoch == self.shared.hello.epoch;
+        if !here && !outlives_service(&self.row.new) {
+            // Its service has ended while it waited.
+            self.close_between(EndReason::ServiceLost).await;
+            return false;
+        }
+        let dir = rundir::path(&self.shared.config.data_dir, self.row.new.run);
+        let at = dir.clone();
+        let kept = tokio::task::spawn_blocking(move || kept_spec::read(&at)).await;
+        match kept.unwrap_or_else(|e| Err(io::Error::other(e))) {
+            Ok(child) => {
+                self.policy = Some(child.policy);
+                true
+            }
+            Err(error) => {
+                tracing::error!(run = %self.row.new.run, %error, "what the next attempt is made of cannot be read");
+                let failure = start_failure(&error, &dir);
+                self.close_between(EndReason::StartFailed(failure)).await;
+                false
+            }
+        }
+    }
+
+    /// Nothing of the run is there, and nothing will be.
+    async fn close_between(&mut self, reason: EndReason) {
+        let Some(last) = self.row.past.last().cloned() else {
+            return;
+        };
+        self.row.times = last.times;
+        let outcome = Outcome {
+            reason,
+            ..last.outcome
+        };
         self.close(outcome).await;
     }
 
     /// Between the read of its row and the entry into the tracker a run may have ended under its own task.
-    async fn has_ended_since(&self) -> bool {
+    async fn has_ended_since(&mut self) -> bool {
         let run = self.row.new.run;
         match self.shared.store.get(run).await {
-            Ok(row) => row.is_none_or(|row| row.outcome.is_some()),
+            Ok(Some(row)) if row.outcome.is_none() => {
+                self.row = row;
+                false
+            }
+            Ok(_) => true,
             Err(error) => {
                 tracing::warn!(%run, %error, "the row cannot be read, recovery is left to the next who asks");
                 tokio::time::sleep(REST).await;
@@ -229,15 +381,17 @@ impl Recovery {
             }
             Err(error) => {
                 let run = self.row.new.run;
-                tracing::error!(%run, %error, "the journal cannot be read, nothing is written to it");
+                tracing::error!(%run, %error, "the journal cannot be opened, nothing is written to it");
+                self.live.send_modify(|live| live.no_journal = true);
             }
         }
     }
 
     async fn journal(&self) -> io::Result<Journal> {
         let (shared, run) = (Arc::clone(&self.shared), self.row.new.run);
+        let attempt = self.row.new.attempt;
         let opened = tokio::task::spawn_blocking(move || {
-            Journal::open(&rundir::create(&shared.config.data_dir, run)?)
+            Journal::open(&rundir::create(&shared.config.data_dir, run)?, attempt)
         });
         opened.await.unwrap_or_else(|e| Err(io::Error::other(e)))
     }
@@ -256,8 +410,9 @@ impl Recovery {
         self.serve_readers().await;
         crash_point!("recover.close");
         let closure = Closure { outcome, times };
-        let written = writes::retry(run, "the outcome", || {
-            self.shared.store.close(&self.row.new, &closure)
+        let store = &self.shared.store;
+        let written = writes::retry(store, run, "the outcome", || {
+            store.close(&self.row.new, &closure)
         });
         let written = written.await;
         crash_point!("recover.closed");
@@ -274,26 +429,33 @@ impl Recovery {
             live.view.outcome = Some(outcome.clone());
             live.view.stuck = None;
         });
-        if let Some(mut journal) = self.journal.take()
-            && let Err(error) = journal.end(&outcome)
-        {
-            tracing::error!(%run, %error, "the end is not in the journal");
-        }
+        let told = match self.journal.take().map(|mut journal| journal.end(&outcome)) {
+            Some(Ok(())) => true,
+            Some(Err(error)) => {
+                tracing::error!(%run, %error, "the end is not in the journal, the next server tries again");
+                false
+            }
+            None => false,
+        };
         crash_point!("recover.told");
         let shared = Arc::clone(&self.shared);
-        let removed =
-            tokio::task::spawn_blocking(move || adopt::tidy(&shared.config.data_dir, run));
+        let removed = tokio::task::spawn_blocking(move || {
+            spare::after_end(told)(&shared.config.data_dir, run)
+        });
         if let Ok(Err(error)) = removed.await {
             tracing::warn!(%run, %error, "the run's directory is not wholly removed");
         }
     }
 }
 
-/// What a stop in recovery means: it is being ended already.
-fn answer(order: Order) {
+/// What an order means to a run that nobody can do anything to any more: it is being ended already.
+pub(crate) fn answer(order: Order) {
     // A caller that has gone needs no answer.
     match order {
         Order::Stop(_, reply) => drop(reply.send(Ok(()))),
+        Order::Restart(_, reply) => {
+            drop(reply.send(Err(OrderError::Refused(Refusal::Stopping))));
+        }
         Order::Signal(_, reply) => {
             drop(reply.send(Err(OrderError::Refused(Refusal::Stopping))));
         }
@@ -317,13 +479,20 @@ fn unknown() -> Outcome {
 pub(crate) struct Journal {
     writer: Writer,
     told: Announced,
+    /// The same for a run that waits for its next attempt.
+    of_attempt: Announced,
 }
 
 impl Journal {
-    pub(crate) fn open(dir: &Path) -> io::Result<Self> {
-        let writer = Writer::recover(dir, clock::now())?;
-        let told = Past::of(&writer.facts()?).announced;
-        Ok(Self { writer, told })
+    pub(crate) fn open(dir: &Path, attempt: u32) -> io::Result<Self> {
+        let mut writer = Writer::recover(dir, clock::now())?;
+        let past = Past::of(&writer.facts()?, attempt);
+        writer.begin_attempt(attempt);
+        Ok(Self {
+            writer,
+            of_attempt: past.of_attempt(),
+            told: past.announced,
+        })
     }
 
     fn hub(&self) -> Hub {

@@ -1,9 +1,15 @@
 //! Who is live: one handle per run, found by its id.
 
-use crate::{CallError, Drain, SignalCall, ports::Kernel, view::Live};
+use crate::{
+    CallError, Drain, RestartCall, RunView, SignalCall,
+    facts::Facts,
+    node_store::NodeStore,
+    ports::Kernel,
+    view::{Live, StartAnswer},
+};
 use kennel_lifecycle::{NodeId, Refusal, RunId, StopOrder};
 use kennel_linux::client::{KeeperHello, KeeperReport, Sent, SignalResult};
-use kennel_store::Store;
+use kennel_store::{NewRun, Store};
 use std::{
     collections::HashMap,
     path::PathBuf,
@@ -13,9 +19,9 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 /// Commands that wait for one run's task.
-pub(crate) const ORDERS_QUEUED_MAX: usize = 64;
+const ORDERS_QUEUED_MAX: usize = 64;
 /// Reports that wait for one run's task; the dispatcher waits when it is full.
-pub(crate) const REPORTS_QUEUED_MAX: usize = 64;
+const REPORTS_QUEUED_MAX: usize = 64;
 
 /// What the binary tells the supervisor.
 #[derive(Clone, Debug)]
@@ -41,6 +47,8 @@ pub(crate) enum Order {
         oneshot::Sender<Result<SignalResult, OrderError>>,
     ),
     Signal(SignalCall, oneshot::Sender<Result<Sent, OrderError>>),
+    /// Answered with the number of the attempt before the one that is wanted.
+    Restart(RestartCall, oneshot::Sender<Result<u32, OrderError>>),
     Pause(oneshot::Sender<Result<SignalResult, OrderError>>),
     Resume(oneshot::Sender<Result<SignalResult, OrderError>>),
 }
@@ -63,7 +71,52 @@ pub(crate) struct Handle {
     pub(crate) live: watch::Receiver<Live>,
 }
 
+/// The other ends of a handle: what the run's task has.
+#[derive(Debug)]
+pub(crate) struct Seat {
+    pub(crate) orders: mpsc::Receiver<Order>,
+    pub(crate) reports: mpsc::Receiver<KeeperReport>,
+    pub(crate) live: watch::Sender<Live>,
+}
+
 impl Handle {
+    /// A handle to a run that is seen like this until its task says more.
+    pub(crate) fn new(new: &NewRun, view: RunView, start: Option<StartAnswer>) -> (Self, Seat) {
+        let (orders, orders_queue) = mpsc::channel(ORDERS_QUEUED_MAX);
+        let (reports, reports_queue) = mpsc::channel(REPORTS_QUEUED_MAX);
+        let (live_sender, live) = watch::channel(Live {
+            view,
+            start,
+            hub: None,
+            no_journal: false,
+            stop_owed: false,
+            over: false,
+        });
+        let handle = Self {
+            spec_digest: new.spec_digest.clone().into(),
+            spec_digest_version: new.spec_digest_version,
+            owner: new.owner.clone().into(),
+            orders,
+            reports,
+            live,
+        };
+        let seat = Seat {
+            orders: orders_queue,
+            reports: reports_queue,
+            live: live_sender,
+        };
+        (handle, seat)
+    }
+
+    /// Gives the run's task an order, and waits for no answer and for no place in its queue.
+    pub(crate) fn tell(&self, order: Order) {
+        if let Err(mpsc::error::TrySendError::Full(order)) = self.orders.try_send(order) {
+            let orders = self.orders.clone();
+            // A task that is over has nothing to do.
+            tokio::spawn(async move { drop(orders.send(order).await) });
+        }
+    }
+
     /// Gives the run's task an order and waits for the answer; `None` where the task ends without one.
     ///
     /// The end of the task is waited for beside the answer. That its queue is dropped with it is not enough: an order
@@ -88,16 +141,22 @@ impl Handle {
 pub(crate) struct Shared {
     pub(crate) config: SupervisorConfig,
     pub(crate) kernel: Arc<dyn Kernel>,
-    pub(crate) store: Arc<dyn Store>,
+    pub(crate) store: NodeStore,
+    pub(crate) facts: Facts,
     pub(crate) hello: KeeperHello,
-    pub(crate) generation: i64,
     pub(crate) started: kennel_lifecycle::Timestamp,
     /// New work is refused.
     pub(crate) refusing: CancellationToken,
     /// An operator's drain, while one is in force.
     pub(crate) drain: watch::Sender<Option<Drain>>,
+    /// One change of it at a time.
+    pub(crate) drain_on_disk: tokio::sync::Mutex<()>,
     /// The keeper is gone: what is left of all output is read, and nothing more is done.
     pub(crate) keeper_lost: CancellationToken,
+    /// Another server is to take the place of this one.
+    pub(crate) leaving: CancellationToken,
+    /// Nobody waits for an answer of this server any more.
+    pub(crate) answered: CancellationToken,
     /// Streams end and listeners close.
     pub(crate) draining: CancellationToken,
     pub(crate) tasks: TaskTracker,
@@ -112,20 +171,23 @@ impl Shared {
         config: SupervisorConfig,
         kernel: Arc<dyn Kernel>,
         store: Arc<dyn Store>,
+        facts: Facts,
         hello: KeeperHello,
-        generation: i64,
         started: kennel_lifecycle::Timestamp,
     ) -> Self {
         Self {
             config,
             kernel,
-            store,
+            store: NodeStore::new(store),
+            facts,
             hello,
-            generation,
             started,
             refusing: CancellationToken::new(),
             drain: watch::Sender::new(None),
+            drain_on_disk: tokio::sync::Mutex::new(()),
             keeper_lost: CancellationToken::new(),
+            leaving: CancellationToken::new(),
+            answered: CancellationToken::new(),
             draining: CancellationToken::new(),
             tasks: TaskTracker::new(),
             pipes_open: Arc::new(AtomicUsize::new(0)),
@@ -150,6 +212,10 @@ impl Shared {
         let mut runs = self.lock();
         if runs.contains_key(&run) {
             return Ok(Entered::Existing);
+        }
+        // Looked at while nobody else enters: whoever owes a fence to this key looks for a run of it afterwards.
+        if runs_max.is_some() && (self.store.generation().is_none() || self.facts.any_owed()) {
+            return Err(CallError::StoreUnavailable);
         }
         if runs_max.is_some_and(|most| runs.len() >= most as usize) {
             return Err(CallError::QuotaExceeded {
@@ -214,22 +280,14 @@ pub(crate) enum Entered {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
-    use crate::{intake, view::Live};
-    use kennel_store::NewRun;
+    use crate::intake;
     use std::time::Duration;
 
-    /// A run's task, as far as its callers see it.
-    struct Task {
-        orders: mpsc::Receiver<Order>,
-        live: watch::Sender<Live>,
-    }
-
-    fn entered() -> (Handle, Task) {
-        let run = RunId::from_u128(7);
-        let new = NewRun {
-            run,
+    pub(crate) fn new_run() -> NewRun {
+        NewRun {
+            run: RunId::from_u128(7),
             owner: "uid:0".into(),
             attempt: 1,
             kind: kennel_lifecycle::RunKind::default(),
@@ -244,29 +302,14 @@ mod tests {
             spec_digest: Vec::new(),
             spec_digest_version: 0,
             labels: Arc::default(),
+            restart: kennel_lifecycle::RestartPolicy::default(),
             created: kennel_lifecycle::Timestamp(0),
-        };
-        let (orders_sender, orders) = mpsc::channel(ORDERS_QUEUED_MAX);
-        let (live_sender, live) = watch::channel(Live {
-            view: intake::unborn(&new),
-            start: None,
-            hub: None,
-            stop_owed: false,
-            over: false,
-        });
-        let handle = Handle {
-            spec_digest: Arc::default(),
-            spec_digest_version: 0,
-            owner: "uid:0".into(),
-            orders: orders_sender,
-            reports: mpsc::channel(1).0,
-            live,
-        };
-        let task = Task {
-            orders,
-            live: live_sender,
-        };
-        (handle, task)
+        }
+    }
+
+    fn entered() -> (Handle, Seat) {
+        let new = new_run();
+        Handle::new(&new, intake::unborn(&new), None)
     }
 
     /// The longest that a call waits for a task that is over; on a clock that runs ahead when nobody has work.

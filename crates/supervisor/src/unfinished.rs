@@ -1,21 +1,13 @@
 //! Runs that no keeper holds and whose rows are closed, but whose end is not wholly told: who told it has died meanwhile.
 //!
-//! The spare copy of the row is the last thing of a run that is removed, so wherever one is, something is left to do.
+//! Wherever a spare copy of a row is, something is left to do.
 
-use crate::{BootError, adopt, past::Past, recover::Journal, tracker::Shared};
+use crate::{BootError, adopt, past::Past, recover::Journal, spare, tracker::Shared};
 use kennel_journal::Writer;
 use kennel_lifecycle::RunId;
 use kennel_linux::rundir;
 use kennel_store::RunRow;
-use std::{
-    collections::{HashMap, HashSet},
-    io,
-    path::Path,
-    sync::Arc,
-};
-
-/// Most rows that are asked for at once.
-const ROWS_MAX: usize = 500;
+use std::{collections::HashSet, io, path::Path, sync::Arc};
 
 /// Finishes all but those that somebody else goes on with. Nobody reads yet.
 pub(crate) async fn finish_all(
@@ -23,27 +15,19 @@ pub(crate) async fn finish_all(
     others: HashSet<RunId>,
 ) -> Result<(), BootError> {
     let data_dir = shared.config.data_dir.clone();
-    let left = blocking(move || {
-        let runs = rundir::all(&data_dir).into_iter();
-        let unfinished = |run: &RunId| !others.contains(run) && adopt::has_spare(&data_dir, *run);
-        runs.filter(unfinished).collect::<Vec<RunId>>()
-    });
-    for runs in left.await?.chunks(ROWS_MAX) {
-        let rows = shared.store.get_all(runs).await.map_err(BootError::Store)?;
-        let mut rows: HashMap<RunId, RunRow> =
-            rows.into_iter().map(|row| (row.new.run, row)).collect();
-        let runs = runs.to_vec();
-        let data_dir = shared.config.data_dir.clone();
-        blocking(move || {
-            for run in runs {
-                if let Err(error) = finish(&data_dir, run, rows.remove(&run)) {
-                    tracing::warn!(%run, %error, "what a crash has left of this run stays as it is");
-                }
+    let all = blocking(move || spare::all(&data_dir)).await?;
+    let mut left = all.map_err(BootError::Adoption)?;
+    left.retain(|run| !others.contains(run));
+    let mut rows = adopt::rows(shared, &left).await?;
+    let data_dir = shared.config.data_dir.clone();
+    blocking(move || {
+        for run in left {
+            if let Err(error) = finish(&data_dir, run, rows.remove(&run)) {
+                tracing::warn!(%run, %error, "what a crash has left of this run stays as it is");
             }
-        })
-        .await?;
-    }
-    Ok(())
+        }
+    })
+    .await
 }
 
 async fn blocking<T: Send + 'static>(
@@ -55,21 +39,16 @@ async fn blocking<T: Send + 'static>(
 
 fn finish(data_dir: &Path, run: RunId, row: Option<RunRow>) -> io::Result<()> {
     let dir = rundir::path(data_dir, run);
-    match row {
-        // A row without an identity says that nothing ran, and the journal that something did: its own row was lost.
-        Some(row) if row.new.identity.is_none() && was_recorded(&dir)? => {
-            tracing::warn!(%run, "the row of this run says that it never ran, and its journal that it did; its output stays");
-            Ok(())
-        }
-        // Another's row stands under its key.
-        Some(row) if row.new.identity.is_none() => rundir::remove(data_dir, run),
+    // A row without an identity says that nothing ran: it is another's, which stands under this run's key.
+    match row.filter(|row| row.new.identity.is_some()) {
         Some(RunRow {
+            new,
             outcome: Some(outcome),
             ..
         }) => {
-            Journal::open(&dir)?.end(&outcome)?;
+            Journal::open(&dir, new.attempt)?.end(&outcome)?;
             tracing::info!(%run, "its end is told in full");
-            adopt::tidy(data_dir, run)
+            spare::after_end(true)(data_dir, run)
         }
         // It is another node's to close.
         Some(_) => Ok(()),
@@ -77,7 +56,7 @@ fn finish(data_dir: &Path, run: RunId, row: Option<RunRow>) -> io::Result<()> {
             tracing::warn!(%run, "the store has lost the row of a run that nobody holds any more; its output stays");
             Ok(())
         }
-        None => rundir::remove(data_dir, run),
+        None => spare::forget(data_dir, run),
     }
 }
 
@@ -89,5 +68,5 @@ fn was_recorded(dir: &Path) -> io::Result<bool> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
         Err(error) => return Err(error),
     };
-    Ok(Past::of(&writer.facts()?).announced.recorded)
+    Ok(Past::of(&writer.facts()?, 1).announced.recorded)
 }

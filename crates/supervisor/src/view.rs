@@ -2,7 +2,7 @@
 
 use crate::{CallError, Condition, RunView};
 use kennel_journal::Hub;
-use kennel_lifecycle::RunState;
+use kennel_lifecycle::{RunIdentity, RunState};
 use kennel_store::{Desired, RunRow, StoredState};
 
 /// What a run's task publishes after each step.
@@ -14,6 +14,8 @@ pub(crate) struct Live {
     pub(crate) start: Option<StartAnswer>,
     /// Where readers come from; absent: nothing has been journalled yet.
     pub(crate) hub: Option<Hub>,
+    /// There will be none: the journal cannot be opened.
+    pub(crate) no_journal: bool,
     /// A stop was asked for and is not on the row yet.
     pub(crate) stop_owed: bool,
     /// The task is over: the store has the last word.
@@ -49,7 +51,20 @@ impl From<RunRow> for RunView {
             StoredState::Starting => RunState::Starting,
             StoredState::Running | StoredState::Pausing => RunState::Running,
             StoredState::Paused => RunState::Paused,
+            StoredState::Backoff => RunState::Backoff,
         };
+        let waits = matches!(row.state, StoredState::Backoff);
+        let last = row.past.last().filter(|_| waits);
+        // An attempt that was not begun has left the process of one before it on the row.
+        let own = last.map(|last| last.leader);
+        let past = row.past.iter().filter(|_| !waits).map(|past| past.leader);
+        let past: Vec<_> = past.collect();
+        let its_own = |seen: &RunIdentity| {
+            own.is_none_or(|leader| leader == Some(seen.command))
+                && !past.contains(&Some(seen.command))
+        };
+        let exit = last.map_or(row.outcome.as_ref(), |last| Some(&last.outcome));
+        let exit = exit.and_then(|outcome| outcome.exit);
         Self {
             run: row.new.run,
             owner: row.new.owner,
@@ -58,7 +73,7 @@ impl From<RunRow> for RunView {
             state,
             desired: row.desired,
             attempt: row.new.attempt,
-            identity: row.new.identity,
+            identity: row.new.identity.filter(its_own),
             held: row.new.held,
             grace: row.new.grace,
             stop_deadline: row.stop_deadline,
@@ -70,9 +85,12 @@ impl From<RunRow> for RunView {
             traceparent: row.new.traceparent,
             created: row.new.created,
             times: row.times,
-            exit: row.outcome.as_ref().and_then(|o| o.exit),
+            exit,
             outcome: row.outcome,
             stuck: None,
+            past: row.past,
+            restarts: row.restarts,
+            next_restart: row.next_restart,
         }
     }
 }

@@ -1,26 +1,30 @@
 //! What one run owes the store: one write at a time, in the order in which they were asked for.
 
-use crate::{clock, run_task::Done};
+use crate::{clock, node_store::NodeStore, run_task::Done, tracker::Shared};
 use kennel_lifecycle::{Report, RowState, RunId, StopOrder, Timestamp};
 use kennel_linux::crash_point;
-use kennel_store::{Closure, Inserted, NewRun, Store, StoreError};
-use std::{sync::Arc, time::Duration};
+use kennel_store::{Closure, Fact, Inserted, NewRun, Rest, RunRow, StoreError};
+use std::{io, sync::Arc, time::Duration};
 use tokio::sync::mpsc;
 
 /// First and longest pause between two tries.
 const RETRY_FIRST: Duration = Duration::from_millis(50);
 const RETRY_LONGEST: Duration = Duration::from_secs(2);
-/// Tries of a write that can be done without.
-const TRIES_MAX: u32 = 3;
+/// How long the store may take over a fact that can be kept here.
+const STORE_SLOW: Duration = Duration::from_secs(1);
 
 /// One write.
 #[derive(Debug)]
 pub(crate) enum Write {
     /// The row before exec. Tried once: its result decides about the gate.
     Insert(Box<NewRun>),
+    /// The next attempt before exec. Tried once, as the first is.
+    Begin(Box<NewRun>),
+    /// The end of an attempt and the time of the next. Tried until it is there.
+    Rest(Box<NewRun>, Box<Rest>),
     /// `desired = STOP`. Tried until it is there.
     Stop(StopOrder, Timestamp),
-    /// A state. `Pausing` is tried once, the others a few times.
+    /// A state. Tried once.
     State(RowState, Option<Timestamp>),
     /// The outcome. Tried until it is there.
     Close(Box<NewRun>, Box<Closure>),
@@ -28,32 +32,51 @@ pub(crate) enum Write {
 
 /// Performs the write and tells how it went; the last thing told is [`Done::Written`].
 pub(crate) async fn perform(
-    store: Arc<dyn Store>,
+    shared: Arc<Shared>,
     run: RunId,
-    generation: i64,
     write: Write,
     done: mpsc::Sender<Done>,
 ) {
+    let store = &shared.store;
     // The receiver is the run's task, which ends only after the last `Written`.
     let tell = async |what: Done| drop(done.send(what).await);
     match write {
-        Write::Insert(new) => tell(insert(&*store, &new).await).await,
+        Write::Insert(new) => tell(insert(store, &new).await).await,
+        Write::Begin(new) => tell(begin(store, &new).await).await,
+        Write::Rest(new, rest) => {
+            crash_point!("attempt.rest");
+            // What it is owed of this attempt goes before.
+            while shared.facts.owes(run) {
+                shared.facts.told(run).await;
+            }
+            let written = retry(store, run, "the end of the attempt", || {
+                store.rest(&new, &rest)
+            })
+            .await;
+            crash_point!("attempt.rested");
+            tell(if written {
+                Done::Report(Report::OutcomeRecorded)
+            } else {
+                Done::Disowned
+            })
+            .await;
+        }
         Write::Stop(order, deadline) => {
             crash_point!("stop.record");
-            retry(run, "the stop", || {
-                store.record_stop(run, generation, &order, deadline)
+            let fact = Fact::Stop {
+                run,
+                order: order.clone(),
+                deadline,
+            };
+            keep(&shared, "the stop", fact, || {
+                store.record_stop(run, &order, deadline)
             })
             .await;
             crash_point!("stop.recorded");
             tell(Done::StopDurable(deadline)).await;
         }
         Write::State(state, started) => {
-            let tries = if state == RowState::Pausing {
-                1
-            } else {
-                TRIES_MAX
-            };
-            let report = if record_state(&*store, run, generation, state, started, tries).await {
+            let report = if record_state(&shared, run, state, started).await {
                 Report::StateRecorded(state)
             } else {
                 Report::StateNotRecorded(state)
@@ -62,9 +85,16 @@ pub(crate) async fn perform(
         }
         Write::Close(new, closure) => {
             crash_point!("exit.close");
-            let written = retry(run, "the outcome", || store.close(&new, &closure)).await;
+            let write = || store.close(&new, &closure);
+            let written = if closure.outcome.exit.is_some() {
+                let fact = Fact::Close(new.clone(), closure.clone());
+                keep(&shared, "the outcome", fact, write).await
+            } else {
+                // Another's row may stand under the key of what never ran: only the store can say.
+                retry(store, run, "the outcome", write).await
+            };
             crash_point!("exit.closed");
-            tell(if written && is_told(&*store, run, &closure).await {
+            tell(if written && is_told(store, run, &closure).await {
                 Done::Report(Report::OutcomeRecorded)
             } else {
                 Done::Disowned
@@ -76,7 +106,7 @@ pub(crate) async fn perform(
 }
 
 /// Whether the row tells this very end. What never ran may have found another's closed row under its key.
-async fn is_told(store: &dyn Store, run: RunId, closure: &Closure) -> bool {
+async fn is_told(store: &NodeStore, run: RunId, closure: &Closure) -> bool {
     if closure.outcome.exit.is_some() {
         return true;
     }
@@ -90,12 +120,70 @@ async fn is_told(store: &dyn Store, run: RunId, closure: &Closure) -> bool {
                 tracing::warn!(%run, %error, "the outcome cannot be read back, trying again");
             }
         }
-        tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(RETRY_LONGEST);
+        rest(store, &mut pause).await;
     }
 }
 
-async fn insert(store: &dyn Store, new: &NewRun) -> Done {
+/// The row of a run, once the store can say.
+pub(crate) async fn row_of(store: &NodeStore, run: RunId) -> Option<RunRow> {
+    let mut pause = RETRY_FIRST;
+    loop {
+        match store.get(run).await {
+            Ok(row) => return row,
+            Err(error) => tracing::debug!(%run, %error, "what the row says is not known yet"),
+        }
+        rest(store, &mut pause).await;
+    }
+}
+
+/// What the row of a run says that was gone on with without it; a row that the store has lost is written again. Tried
+/// until it is known, or nobody waits for it any more.
+pub(crate) async fn meet(shared: Arc<Shared>, new: Box<NewRun>, done: mpsc::Sender<Done>) {
+    let met = tokio::select! {
+        met = meet_row(&shared.store, &new) => met,
+        () = done.closed() => return,
+    };
+    // The receiver has gone or takes it.
+    let _ = done.send(met).await;
+}
+
+async fn meet_row(store: &NodeStore, new: &NewRun) -> Done {
+    let run = new.run;
+    let mut pause = RETRY_FIRST;
+    loop {
+        let row = match row_of(store, run).await {
+            Some(row) => row,
+            None => {
+                tracing::error!(%run, "the store has lost the row of a run, writing it again");
+                match store.insert(new).await {
+                    Ok(Inserted::New) => RunRow::open(new.clone()),
+                    Ok(Inserted::Taken(row)) => *row,
+                    Err(error) => {
+                        tracing::warn!(%run, %error, "the row is not written again yet");
+                        rest(store, &mut pause).await;
+                        continue;
+                    }
+                }
+            }
+        };
+        if row.new.identity == new.identity {
+            return Done::Met(Box::new(row));
+        }
+        tracing::error!(%run, recorded = ?row.new.identity, held = ?new.identity, "the keeper holds another run than the row says, it is left alone");
+        return Done::Strange;
+    }
+}
+
+/// Waits before the next try; less where the store has just come.
+async fn rest(store: &NodeStore, pause: &mut Duration) {
+    tokio::select! {
+        () = tokio::time::sleep(*pause) => {}
+        () = store.opened() => {}
+    }
+    *pause = (*pause * 2).min(RETRY_LONGEST);
+}
+
+async fn insert(store: &NodeStore, new: &NewRun) -> Done {
     crash_point!("spawn.record");
     let inserted = store.insert(new).await;
     crash_point!("spawn.recorded");
@@ -113,37 +201,106 @@ async fn insert(store: &dyn Store, new: &NewRun) -> Done {
     }
 }
 
+async fn begin(store: &NodeStore, new: &NewRun) -> Done {
+    crash_point!("attempt.record");
+    let begun = store.begin(new).await;
+    crash_point!("attempt.recorded");
+    Done::Report(match begun {
+        Ok(()) => Report::Recorded,
+        Err(error @ StoreError::Unknown(_)) => {
+            tracing::warn!(run = %new.run, %error, "whether the attempt is recorded is not known, the gate stays shut");
+            Report::RecordUnknown
+        }
+        Err(error) => {
+            tracing::warn!(run = %new.run, %error, "the attempt is not recorded, the gate stays shut");
+            Report::RecordFailed
+        }
+    })
+}
+
+/// Whether a state is durable. It can be done without, so it waits for nobody.
 async fn record_state(
-    store: &dyn Store,
+    shared: &Shared,
     run: RunId,
-    generation: i64,
     state: RowState,
     started: Option<Timestamp>,
-    tries: u32,
 ) -> bool {
-    let mut pause = RETRY_FIRST;
-    for attempt in 1..=tries {
-        match store.record_state(run, generation, state, started).await {
-            Ok(()) => {
-                crash_point!("spawn.running_recorded", state == RowState::Running);
-                crash_point!("pause.pausing_recorded", state == RowState::Pausing);
-                crash_point!("pause.paused_recorded", state == RowState::Paused);
-                return true;
-            }
-            Err(error) => {
-                tracing::warn!(%run, ?state, attempt, %error, "the state is not recorded");
-            }
+    let fact = Fact::State {
+        run,
+        state,
+        started,
+    };
+    let write = || shared.store.record_state(run, state, started);
+    let recorded = match at_once(shared, fact, write).await {
+        Ok(recorded) => recorded,
+        Err((error, _)) => {
+            tracing::warn!(%run, ?state, %error, "the state is not recorded");
+            false
         }
-        if attempt < tries {
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(RETRY_LONGEST);
+    };
+    if recorded {
+        crash_point!("spawn.running_recorded", state == RowState::Running);
+        crash_point!("pause.pausing_recorded", state == RowState::Pausing);
+        crash_point!("pause.paused_recorded", state == RowState::Paused);
+    }
+    recorded
+}
+
+/// Makes a fact durable: in the store, or where that does not take it, beside it. `false`: it is not this server's to
+/// write.
+async fn keep<F, Fut>(shared: &Shared, what: &str, fact: Fact, mut write: F) -> bool
+where
+    F: FnMut() -> Fut,
+    Fut: Future<Output = Result<(), StoreError>>,
+{
+    let mut fact = fact;
+    let mut pause = RETRY_FIRST;
+    let mut said = false;
+    loop {
+        let run = fact.run();
+        let error;
+        (error, fact) = match at_once(shared, fact, &mut write).await {
+            Ok(kept) => return kept,
+            Err(failed) => failed,
+        };
+        if !std::mem::replace(&mut said, true) {
+            tracing::warn!(%run, %error, "{what} is not recorded yet, trying until it is");
+        }
+        rest(&shared.store, &mut pause).await;
+    }
+}
+
+/// One try at the store, unless that is owed something already; then at the file.
+async fn at_once<F, Fut>(
+    shared: &Shared,
+    fact: Fact,
+    mut write: F,
+) -> Result<bool, (io::Error, Fact)>
+where
+    F: FnMut() -> Fut,
+    Fut: Future<Output = Result<(), StoreError>>,
+{
+    let run = fact.run();
+    if shared.store.generation().is_some() && !shared.facts.any_owed() {
+        match tokio::time::timeout(STORE_SLOW, write()).await {
+            Ok(Ok(())) => return Ok(true),
+            Ok(Err(error @ (StoreError::Fenced(_) | StoreError::Corrupt(_)))) => {
+                tracing::error!(%run, %error, ?fact, "this cannot be recorded by this server");
+                return Ok(false);
+            }
+            Ok(Err(error)) => {
+                tracing::warn!(%run, %error, "the store does not take a fact, it is kept here");
+            }
+            // What is queued there may still be written, and is told again all the same.
+            Err(_) => tracing::warn!(%run, "the store is slow to take a fact, it is kept here"),
         }
     }
-    false
+    let appended = shared.facts.append(fact.clone()).await;
+    appended.map(|()| true).map_err(|error| (error, fact))
 }
 
 /// Tries until it is written, or until the store says that the row is not ours to write: then `false`.
-pub(crate) async fn retry<F, Fut>(run: RunId, what: &str, mut write: F) -> bool
+pub(crate) async fn retry<F, Fut>(store: &NodeStore, run: RunId, what: &str, mut write: F) -> bool
 where
     F: FnMut() -> Fut,
     Fut: Future<Output = Result<(), StoreError>>,
@@ -171,7 +328,6 @@ where
                 }
             }
         }
-        tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(RETRY_LONGEST);
+        rest(store, &mut pause).await;
     }
 }

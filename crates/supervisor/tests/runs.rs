@@ -16,8 +16,12 @@ mod faults;
 mod members;
 #[path = "runs/memory.rs"]
 mod memory;
+#[path = "runs/outage.rs"]
+mod outage;
 #[path = "runs/rest.rs"]
 mod rest;
+#[path = "runs/restarts.rs"]
+mod restarts;
 #[path = "runs/simulation.rs"]
 mod simulation;
 #[path = "runs/stuck.rs"]
@@ -29,12 +33,13 @@ use kennel_lifecycle::{
     recovery::{CgroupSeen, ExitRecord, Seen},
 };
 use kennel_linux::client::KeeperEvent;
+use kennel_store::RunRow;
 use kennel_supervisor::{
     AbortCall, AbortWait, CallError, Condition, LifecycleEvent, Payload, Position, Spawned,
 };
 use std::{collections::HashMap, time::Duration};
 use tokio::task::JoinHandle;
-use world::{Nature, Stage, Temper, Weather, call, new_run, open_row, seen};
+use world::{Nature, Stage, Temper, Weather, call, new_run, seen};
 
 #[tokio::test]
 async fn a_run_is_recorded_runs_and_ends_with_its_own_exit_code() {
@@ -126,7 +131,7 @@ async fn a_concurrent_duplicate_waits_for_the_first_and_starts_nothing() {
     stage.world.store.let_inserts_go();
     let (one, two) = (one.await.unwrap().unwrap(), two.await.unwrap().unwrap());
     assert_ne!(one.existing, two.existing);
-    assert_eq!(stage.kernel().executed, [run]);
+    assert_eq!(stage.kernel().executed, [(run, 1)]);
 
     let mut other = call(Some(run));
     other.spec_digest = vec![2];
@@ -150,7 +155,7 @@ async fn an_ended_run_answers_a_retry_of_its_spawn_from_its_row() {
     let again = stage.supervisor.spawn(call(Some(run))).await.unwrap();
     assert!(again.existing);
     assert_eq!(again.run.state, RunState::Succeeded);
-    assert_eq!(stage.kernel().executed, [run]);
+    assert_eq!(stage.kernel().executed, [(run, 1)]);
 }
 
 #[tokio::test]
@@ -270,24 +275,6 @@ async fn abort_records_the_stop_before_the_first_signal_and_a_repeat_may_only_sh
     assert_eq!(stage.plans(run).len(), 2);
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_stop_goes_on_while_the_store_is_away_and_its_end_is_told_once_it_is_written() {
-    let stage = Stage::set(Nature::default()).await;
-    let run = stage.supervisor.spawn(call(None)).await.unwrap().run.run;
-    stage.world.store.set(Weather::Away);
-    let stop = tokio::spawn({
-        let supervisor = stage.supervisor.clone();
-        async move { supervisor.abort(abort(run)).await }
-    });
-    while stage.is_alive(run) {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    tokio::time::sleep(Duration::from_secs(5)).await;
-    assert!(!stop.is_finished(), "told before it was written");
-    stage.world.store.set(Weather::Fair);
-    assert_eq!(stop.await.unwrap().unwrap().state, RunState::Cancelled);
-}
-
 #[tokio::test]
 async fn pause_and_resume_answer_when_done_and_an_interrupt_goes_out_once_per_request() {
     let stage = Stage::set(Nature::default()).await;
@@ -373,7 +360,7 @@ async fn a_start_closes_what_is_gone_and_ends_what_is_alive() {
         (alive, seen(Seen::Same, CgroupSeen::Populated, None)),
         (recorded, seen(Seen::Gone, CgroupSeen::None, Some(record))),
     ]);
-    let rows = [gone, alive, recorded].map(|run| open_row(new_run(run)));
+    let rows = [gone, alive, recorded].map(|run| RunRow::open(new_run(run)));
     let stage = Stage::with_rows(Nature::default(), rows.into(), orphans).await;
     let end = async |run| {
         let waited = stage.supervisor.wait(run, Condition::Ended).await.unwrap();

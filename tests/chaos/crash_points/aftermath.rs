@@ -107,7 +107,18 @@ async fn look_at_the_living(scene: &Scene, told: &Told, client: &mut Client) {
         })
         .await;
     }
-    if scene.row.act == Act::Exit {
+    if scene.row.act == Act::Upgrade {
+        let server = client.server_info().await.expect("it answers");
+        let upgrade = server.last_upgrade.expect("a keeper goes on with it");
+        assert_eq!(upgrade.state(), pb::UpgradeState::Done, "{upgrade:?}");
+    }
+    if scene.row.act == Act::Drain {
+        let server = client.server_info().await.expect("it answers");
+        let drain = server.drain.and_then(|status| status.drain);
+        // It was on disk when its server died.
+        assert!(drain.is_some(), "a drain is not in force");
+    }
+    if let Act::Exit | Act::Owe = scene.row.act {
         let run = must("wait", client.ended(&scene.subject).await);
         assert_eq!((run.code(), run.reason()), (Some(5), "exited"), "{run:?}");
     }
@@ -136,7 +147,7 @@ async fn verify(scene: &mut Scene, told: &Told, client: &mut Client, survives: b
         .await;
     }
     // Where a server lives on, it reads all that is in the pipes.
-    let had_server = !matches!(scene.row.act, Act::Restart | Act::Recover);
+    let had_server = !matches!(scene.row.act, Act::Restart | Act::Recover | Act::Upgrade);
     let whole = survives || (scene.row.victim == Victim::Keeper && had_server);
     let heard = must("stream", client.hear_all(&scene.bystander, 0).await);
     verify_lines(&heard, &scene.files, whole);
@@ -262,10 +273,10 @@ async fn verify_that_nothing_is_left(scene: &mut Scene, rows: &[pb::Run]) {
             "{} belongs to no row",
             dir.display()
         );
-        for name in ["tmp", "record"] {
-            assert!(!dir.join(name).exists(), "{name} is left in {}", list(&dir));
-        }
+        assert!(!dir.join("tmp").exists(), "tmp is left in {}", list(&dir));
     }
+    let unfinished = list(&scene.kennel.data_dir().join("unfinished"));
+    assert!(unfinished.ends_with(": []"), "left in {unfinished}");
 }
 
 fn list(dir: &Path) -> String {

@@ -2,12 +2,13 @@
 
 use super::{
     aftermath::{self, Told},
+    again,
     table::{Act, Victim},
 };
 use kennel_edge::pb::{self, AbortWait};
 use kennel_tests::{
     Client, Heard, Kennel, Options, PATIENCE, SpecExt, complaint, eventually, must, new_run_id,
-    procfs::Proc, sh,
+    procfs::Proc, sh, sqlite::lock_writes,
 };
 use std::{
     fs,
@@ -29,9 +30,15 @@ pub(crate) struct Row {
     pub(crate) point: &'static str,
     pub(crate) act: Act,
     pub(crate) victim: Victim,
+    pub(crate) recovery: pb::RecoveryPolicy,
 }
 
 impl Row {
+    /// Whether its runs outlive the whole service.
+    pub(crate) fn adopts(&self) -> bool {
+        self.recovery == pb::RecoveryPolicy::Adopt
+    }
+
     pub(crate) fn name(&self) -> String {
         format!(
             "{}:{}",
@@ -44,6 +51,7 @@ impl Row {
 /// The files by which a test and its commands know of each other.
 pub(crate) struct Files {
     dir: PathBuf,
+    recovery: pb::RecoveryPolicy,
 }
 
 impl Files {
@@ -69,10 +77,15 @@ impl Files {
 
     fn bystander(&self) -> pb::RunSpec {
         let tally = self.tally();
-        sh(&format!(
+        self.recovered(sh(&format!(
             "trap 'exit 0' TERM; n=0; while :; do n=$((n + 1)); echo line $n; echo $n > {}; sleep 0.03; done",
             tally.display()
-        ))
+        )))
+    }
+
+    fn recovered(&self, mut spec: pb::RunSpec) -> pb::RunSpec {
+        spec.set_recovery(self.recovery);
+        spec
     }
 
     fn subject(&self, stubborn: bool) -> pb::RunSpec {
@@ -86,7 +99,7 @@ impl Files {
             go.display(),
             beat.display()
         );
-        sh(&script).grace(grace)
+        self.recovered(sh(&script).grace(grace))
     }
 }
 
@@ -157,11 +170,14 @@ pub(crate) struct Scene {
 }
 
 pub(crate) async fn play(row: Row) {
+    if matches!(row.act, Act::Again | Act::ComeBack) {
+        return Box::pin(again::play(row)).await;
+    }
     let mut scene = Scene::set(row).await;
     let keeper = scene.kennel.keeper_pid();
     let told = scene.crash().await;
     // A run goes on for as long as its keeper lives.
-    let survives = scene.kennel.keeper_pid() == keeper;
+    let survives = row.adopts() || scene.kennel.keeper_pid() == keeper;
     aftermath::look(scene, told, survives).await;
 }
 
@@ -176,6 +192,7 @@ impl Scene {
         .await;
         let files = Files {
             dir: kennel.scratch().to_owned(),
+            recovery: row.recovery,
         };
         fs::write(files.ran(), "").expect("a file");
         let mut client = kennel.client().await;
@@ -213,18 +230,10 @@ impl Scene {
     async fn crash(&mut self) -> Told {
         // Before it is armed: the bystander may be the first at the point.
         let client = self.kennel.client().await;
-        let word = format!("{:?}", self.row.victim).to_lowercase();
-        fs::write(self.points.path().join("armed"), word).expect("a file");
-        let place = self.points.path().join(self.row.point);
-        fs::rename(self.points.path().join("armed"), place).expect("own directory");
+        arm(self.points.path(), &self.row);
         let mut told = Told::default();
         let mut calls = self.act(client).await;
-        let fired = self.points.path().join(format!("{}.fired", self.row.point));
-        let hit = eventually("the point is reached", PATIENCE / 2, || hit(&fired)).await;
-        eventually("who is hit dies", PATIENCE, || {
-            hit.iter().all(|pid| is_dead(*pid)).then_some(())
-        })
-        .await;
+        who_died(self.points.path(), &self.row).await;
         if let Some(call) = calls.take() {
             // It is answered, or its connection is lost.
             let answer = must("a call", call.await);
@@ -247,17 +256,39 @@ impl Scene {
                 fs::write(self.files.go(), "").expect("a file");
                 None
             }
+            Act::Owe => {
+                let data_dir = self.kennel.data_dir();
+                let lock = lock_writes(&data_dir.join("kennel.db"));
+                let kept = || fs::metadata(data_dir.join("facts")).map_or(0, |file| file.len());
+                let before = kept();
+                let fired = self.points.path().join(format!("{}.fired", self.row.point));
+                fs::write(self.files.go(), "").expect("a file");
+                eventually("the end is kept", PATIENCE, || {
+                    (kept() > before || fired.exists()).then_some(())
+                })
+                .await;
+                drop(lock);
+                None
+            }
             Act::Abort | Act::Kill => Some(tokio::spawn(async move {
                 client.abort_with(&id, None, AbortWait::None).await
             })),
             Act::Pause => Some(tokio::spawn(async move { client.pause(&id).await })),
             Act::Resume => Some(tokio::spawn(async move { client.resume(&id).await })),
-            Act::Write => None,
+            Act::Write | Act::Again | Act::ComeBack => None,
+            Act::Drain => Some(tokio::spawn(async move {
+                let drained = client.admin.drain(pb::DrainRequest::default()).await;
+                drained.map(|_| pb::Run::default())
+            })),
+            Act::Upgrade => Some(tokio::spawn(async move {
+                let upgraded = client.admin.upgrade(pb::UpgradeRequest::default()).await;
+                upgraded.map(|_| pb::Run::default())
+            })),
             Act::Restart => {
                 self.kennel.kill_server();
                 None
             }
-            Act::Recover => {
+            Act::Recover | Act::Adopt => {
                 self.kennel.kill_service_after(|| {});
                 self.kennel.launch_again().await;
                 None
@@ -296,6 +327,23 @@ impl Scene {
 /// Whether it says nothing but that nobody has answered.
 fn is_loss(status: &Status) -> bool {
     status.code() == Code::Unavailable || complaint(status).reason.is_empty()
+}
+
+/// From here on the point kills whom the row says.
+pub(crate) fn arm(points: &Path, row: &Row) {
+    let word = format!("{:?}", row.victim).to_lowercase();
+    fs::write(points.join("armed"), word).expect("a file");
+    fs::rename(points.join("armed"), points.join(row.point)).expect("own directory");
+}
+
+/// Until it has.
+pub(crate) async fn who_died(points: &Path, row: &Row) {
+    let fired = points.join(format!("{}.fired", row.point));
+    let hit = eventually("the point is reached", PATIENCE / 2, || hit(&fired)).await;
+    eventually("who is hit dies", PATIENCE, || {
+        hit.iter().all(|pid| is_dead(*pid)).then_some(())
+    })
+    .await;
 }
 
 /// Who was hit, when all of it is written.

@@ -25,10 +25,22 @@ pub(crate) enum Act {
     Resume,
     /// Nothing: the bystander writes.
     Write,
+    /// The node is taken out of service.
+    Drain,
+    /// It exits by itself while nobody can write to the store, which is let go of when its end is kept.
+    Owe,
     /// The server was killed, and another one takes over.
     Restart,
+    /// The server makes room for one of the binary that is installed.
+    Upgrade,
     /// Keeper and server were killed, and the service starts again.
     Recover,
+    /// The same with runs that outlive it.
+    Adopt,
+    /// A command that is started again exits by itself.
+    Again,
+    /// Keeper and server were killed, and the service starts again what comes back with it.
+    ComeBack,
 }
 
 /// A point.
@@ -88,6 +100,11 @@ pub(crate) const POINTS: &[Point] = &[
     of("exit.acknowledged", Act::Exit, ALL),
     of("keeper.acknowledge", Act::Exit, ALL),
     of("keeper.acknowledged", Act::Exit, ALL),
+    of("facts.append", Act::Owe, ALL),
+    of("facts.appended", Act::Owe, ALL),
+    of("facts.tell", Act::Owe, ALL),
+    of("facts.told", Act::Owe, ALL),
+    of("facts.cleared", Act::Owe, ALL),
     of("stop.record", Act::Abort, ALL),
     of("stop.recorded", Act::Abort, ALL),
     of("stop.told", Act::Abort, ALL),
@@ -106,6 +123,7 @@ pub(crate) const POINTS: &[Point] = &[
     of("keeper.gone_on", Act::Resume, ALL),
     of("resume.thawed", Act::Resume, ALL),
     of("resume.told", Act::Resume, ALL),
+    of("drain.kept", Act::Drain, ALL),
     of("keeper.server_lost", Act::Restart, &[Keeper]),
     of("keeper.server_reaped", Act::Restart, &[Keeper]),
     of("keeper.server_started", Act::Restart, ALL),
@@ -117,8 +135,26 @@ pub(crate) const POINTS: &[Point] = &[
     of("boot.adopted", Act::Restart, ALL),
     of("boot.serving", Act::Restart, ALL),
     of("boot.ready", Act::Restart, ALL),
+    of("keeper.upgrade_checked", Act::Upgrade, ALL),
+    of("keeper.leave_sent", Act::Upgrade, ALL),
+    of("leave.begun", Act::Upgrade, ALL),
+    of("leave.answered", Act::Upgrade, ALL),
+    of("leave.done", Act::Upgrade, ALL),
+    of("keeper.left", Act::Upgrade, &[Keeper]),
+    of("keeper.upgraded", Act::Upgrade, ALL),
+    of("keeper.doors_asked", Act::Adopt, &[Keeper]),
+    of("keeper.adopted", Act::Adopt, ALL),
     of("recover.observed", Act::Recover, ALL),
     of("recover.close", Act::Recover, ALL),
     of("recover.closed", Act::Recover, ALL),
     of("recover.told", Act::Recover, ALL),
+    of("attempt.rest", Act::Again, ALL),
+    of("attempt.rested", Act::Again, ALL),
+    of("attempt.end_told", Act::Again, ALL),
+    of("attempt.over", Act::Again, ALL),
+    of("attempt.begin", Act::Again, ALL),
+    of("attempt.record", Act::Again, ALL),
+    of("attempt.recorded", Act::Again, ALL),
+    of("recover.rest", Act::ComeBack, ALL),
+    of("recover.rested", Act::ComeBack, ALL),
 ];

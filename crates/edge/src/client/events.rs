@@ -1,17 +1,11 @@
 //! Reads a run's events, across lost connections and restarts of the server.
 
-use super::{Connection, Failure};
+use super::{Connection, Failure, resumes::Resumes};
 use crate::pb::{
     self, RunState, StreamEventsRequest, StreamEventsResponse, event::Payload, lifecycle::Station,
     stream_events_request::Position,
 };
-use std::time::Duration;
-use tonic::{Code, Streaming};
-
-/// Lost connections in a row, without one event in between, after which the reader gives up.
-pub const RESUMES_MAX: u32 = 10;
-const RESUME_DELAY_FIRST: Duration = Duration::from_millis(100);
-const RESUME_DELAY_MAX: Duration = Duration::from_secs(2);
+use tonic::Streaming;
 
 /// From where on to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +25,7 @@ pub struct EventReader {
     run_id: String,
     position: Position,
     stream: Option<Streaming<StreamEventsResponse>>,
-    resumed: u32,
+    resumes: Resumes,
     snapshot_given: bool,
     complete: bool,
 }
@@ -50,7 +44,7 @@ impl EventReader {
             run_id: run_id.to_owned(),
             position,
             stream: None,
-            resumed: 0,
+            resumes: Resumes::default(),
             snapshot_given: false,
             complete: false,
         }
@@ -58,7 +52,7 @@ impl EventReader {
 
     /// The next message; `None` after the run's last event. The first one is the Snapshot; the Snapshots of resumed
     /// streams are left out. A lost connection and a server that shuts down are met by asking again from the position
-    /// that was reached, at most [`RESUMES_MAX`] times in a row.
+    /// that was reached, at most [`super::RESUMES_MAX`] times in a row.
     pub async fn next(&mut self) -> Result<Option<StreamEventsResponse>, Failure> {
         loop {
             match self.receive().await {
@@ -109,11 +103,11 @@ impl EventReader {
                         self.complete = ended && reached >= snapshot.head_seq;
                     }
                     Some(Payload::Lifecycle(station)) => {
-                        self.resumed = 0;
+                        self.resumes.begin_anew();
                         self.complete |= matches!(station.station, Some(Station::Ended(_)));
                     }
                     Some(Payload::Heartbeat(_)) | None => {}
-                    Some(_) => self.resumed = 0,
+                    Some(_) => self.resumes.begin_anew(),
                 }
             }
             if self.snapshot_given {
@@ -128,14 +122,7 @@ impl EventReader {
     /// Waits before the next attempt, or gives up.
     async fn rest(&mut self, failure: Failure) -> Result<(), Failure> {
         self.stream = None;
-        let may_pass = failure.connection_lost || failure.code == Code::Unavailable;
-        if !may_pass || self.resumed >= RESUMES_MAX {
-            return Err(failure);
-        }
-        let delay = RESUME_DELAY_FIRST * 2_u32.pow(self.resumed);
-        self.resumed += 1;
-        tokio::time::sleep(failure.retry_after.unwrap_or(delay).min(RESUME_DELAY_MAX)).await;
-        Ok(())
+        self.resumes.rest(failure).await
     }
 }
 

@@ -1,15 +1,17 @@
 //! The Rust client: connects over a unix socket, types what failed, and reads events across restarts.
 //!
-//! Never prints, reads no environment, and never retries a call that is not a read.
+//! Never prints, reads no environment, and repeats nothing by itself but a read of events.
 
 mod events;
 mod failure;
+mod resumes;
 
 pub use crate::pb::{
     admin_service_client::AdminServiceClient, process_service_client::ProcessServiceClient,
 };
-pub use events::{EventReader, RESUMES_MAX, Start};
+pub use events::{EventReader, Start};
 pub use failure::Failure;
+pub use resumes::{RESUMES_MAX, outlast};
 pub use tonic_health::pb::health_client::HealthClient;
 
 use crate::limits;

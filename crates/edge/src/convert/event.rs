@@ -6,27 +6,36 @@ use crate::pb::{
     lifecycle::{self, Station},
     tree_verdict,
 };
-use kennel_lifecycle::{
-    Exit, RunId, Signal, StreamsEnd, Stuck, StuckProcess, Timestamp, TreeVerdict,
-};
+use kennel_lifecycle::{Exit, RunId, StreamsEnd, Stuck, StuckProcess, Timestamp, TreeVerdict};
 use kennel_supervisor::{Event, LifecycleEvent, Payload, SignalWent};
 
-/// Events that follow each other in one run's order; absent: there are none.
-pub(crate) fn batch(run: RunId, attempt: u32, events: Vec<Event>) -> Option<pb::RunEvents> {
-    let first = events.first()?;
-    let (base_seq, base_time) = (first.seq, first.at);
-    let events = events.into_iter().map(|event| pb::Event {
-        seq_delta: event.seq - base_seq,
-        time_delta: (event.at != base_time).then(|| time::between(base_time, event.at)),
-        payload: Some(payload(event.payload)),
-    });
-    Some(pb::RunEvents {
-        run_id: run.to_string(),
-        attempt,
-        base_seq,
-        base_time: Some(time::timestamp(base_time)),
-        events: events.collect(),
-    })
+/// Events that follow each other in one run's order, one batch for each attempt that they are of.
+pub(crate) fn batches(run: RunId, events: Vec<Event>) -> Vec<pb::RunEvents> {
+    let mut batches: Vec<(Timestamp, pb::RunEvents)> = Vec::new();
+    for event in events {
+        if batches
+            .last()
+            .is_none_or(|(_, batch)| batch.attempt != event.attempt)
+        {
+            let batch = pb::RunEvents {
+                run_id: run.to_string(),
+                attempt: event.attempt,
+                base_seq: event.seq,
+                base_time: Some(time::timestamp(event.at)),
+                events: Vec::new(),
+            };
+            batches.push((event.at, batch));
+        }
+        let Some((base_time, batch)) = batches.last_mut() else {
+            continue;
+        };
+        batch.events.push(pb::Event {
+            seq_delta: event.seq - batch.base_seq,
+            time_delta: (event.at != *base_time).then(|| time::between(*base_time, event.at)),
+            payload: Some(payload(event.payload)),
+        });
+    }
+    batches.into_iter().map(|(_, batch)| batch).collect()
 }
 
 /// What is not an event of the run, at the position that was reached.
@@ -69,9 +78,16 @@ fn output_stream(number: u8) -> pb::OutputStream {
 
 fn lifecycle(event: LifecycleEvent) -> event::Payload {
     let station = match event {
-        LifecycleEvent::Recorded { pid, pgid } => Station::Recorded(lifecycle::Recorded {
+        LifecycleEvent::Recorded {
+            pid,
+            pgid,
+            stdout_offset,
+            stderr_offset,
+        } => Station::Recorded(lifecycle::Recorded {
             pid,
             process_group_id: pgid,
+            stdout_offset,
+            stderr_offset,
         }),
         LifecycleEvent::Started => Station::Started(lifecycle::Started {}),
         LifecycleEvent::Paused => Station::Paused(lifecycle::Paused {}),
@@ -113,7 +129,7 @@ fn lifecycle(event: LifecycleEvent) -> event::Payload {
             signal,
             core_dumped,
         } => Station::LeaderExited(lifecycle::LeaderExited {
-            exit: Some(run::exit(exit(code, signal, core_dumped))),
+            exit: Some(run::exit(Exit::from_parts(code, signal, core_dumped))),
         }),
         LifecycleEvent::StreamsClosed { how } => Station::StreamsClosed(lifecycle::StreamsClosed {
             how: streams_end(&how).into(),
@@ -132,23 +148,16 @@ fn lifecycle(event: LifecycleEvent) -> event::Payload {
         LifecycleEvent::Stuck {
             processes,
             unlisted,
-        } => {
-            let processes = processes.into_iter();
-            let stuck = Stuck {
-                processes: processes
-                    .map(|(pid, start_ticks, state, why)| StuckProcess {
-                        pid,
-                        start_ticks,
-                        state,
-                        why,
-                    })
-                    .collect(),
-                unlisted,
-            };
-            Station::Stuck(lifecycle::Stuck {
-                verdict: Some(certificate::stuck(&stuck)),
-            })
-        }
+        } => Station::Stuck(stuck(processes, unlisted)),
+        LifecycleEvent::AttemptEnded {
+            reason,
+            restarts,
+            next_us,
+        } => Station::AttemptEnded(lifecycle::AttemptEnded {
+            reason,
+            consecutive_restarts: restarts,
+            next_restart_time: Some(time::timestamp(Timestamp(next_us))),
+        }),
         LifecycleEvent::Ended { state, reason } => Station::Ended(lifecycle::Ended {
             state: run_state(&state).into(),
             reason,
@@ -162,14 +171,19 @@ fn lifecycle(event: LifecycleEvent) -> event::Payload {
     })
 }
 
-fn exit(code: Option<i32>, signal: Option<i32>, core_dumped: bool) -> Exit {
-    match (code, signal.and_then(Signal::from_number)) {
-        (Some(code), _) => Exit::Code(code),
-        (None, Some(signal)) => Exit::Signal {
-            signal,
-            core_dumped,
-        },
-        (None, None) => Exit::Unknown,
+fn stuck(processes: Vec<(i32, u64, char, String)>, unlisted: u32) -> lifecycle::Stuck {
+    let process = |(pid, start_ticks, state, why)| StuckProcess {
+        pid,
+        start_ticks,
+        state,
+        why,
+    };
+    let stuck = Stuck {
+        processes: processes.into_iter().map(process).collect(),
+        unlisted,
+    };
+    lifecycle::Stuck {
+        verdict: Some(certificate::stuck(&stuck)),
     }
 }
 
@@ -228,11 +242,13 @@ mod tests {
         let events = vec![
             Event {
                 seq: 41,
+                attempt: 1,
                 at: Timestamp(2_000_000),
                 payload: Payload::Lifecycle(LifecycleEvent::Started),
             },
             Event {
                 seq: 43,
+                attempt: 1,
                 at: Timestamp(1_500_000),
                 payload: Payload::Output {
                     stream: 2,
@@ -241,7 +257,9 @@ mod tests {
                 },
             },
         ];
-        let batch = batch(run, 1, events).expect("two events");
+        let mut batches = batches(run, events);
+        let batch = batches.pop().expect("two events");
+        assert_eq!(batches, []);
         assert_eq!(batch.run_id, run.to_string());
         assert_eq!((batch.attempt, batch.base_seq), (1, 41));
         let [started, output] = &batch.events[..] else {
@@ -263,12 +281,29 @@ mod tests {
 
     #[test]
     fn no_events_make_no_batch() {
-        assert_eq!(batch(RunId::from_u128(9), 1, Vec::new()), None);
+        assert_eq!(batches(RunId::from_u128(9), Vec::new()), []);
+    }
+
+    #[test]
+    fn events_of_two_attempts_are_in_two_batches() {
+        let event = |seq: u64, attempt: u32| Event {
+            seq,
+            attempt,
+            at: Timestamp(i64::try_from(seq).expect("small")),
+            payload: Payload::Lifecycle(LifecycleEvent::Started),
+        };
+        let events = vec![event(1, 1), event(2, 1), event(3, 2)];
+        let batches = batches(RunId::from_u128(9), events);
+        let told: Vec<_> = batches
+            .iter()
+            .map(|batch| (batch.attempt, batch.base_seq, batch.events.len()))
+            .collect();
+        assert_eq!(told, [(1, 1, 2), (2, 3, 1)]);
     }
 
     #[test]
     fn an_exit_is_never_invented() {
-        let of = |code, signal| run::exit(exit(code, signal, true));
+        let of = |code, signal| run::exit(Exit::from_parts(code, signal, true));
         assert_eq!(of(Some(3), None).result, Some(pb::exit::Result::Code(3)));
         assert!(!of(Some(3), None).core_dumped);
         assert!(of(None, Some(11)).core_dumped);

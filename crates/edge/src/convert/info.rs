@@ -4,7 +4,7 @@ use super::{drain, run, time};
 use crate::{limits, pb};
 use kennel_lifecycle::limits as bounds;
 
-use kennel_supervisor::{Capability, ServerInfo};
+use kennel_supervisor::{Capability, EndCause, FormerServer, ServerInfo, Upgrade, UpgradeState};
 
 pub(crate) fn server(info: ServerInfo) -> pb::ServerInfo {
     let hello = info.keeper;
@@ -27,6 +27,7 @@ pub(crate) fn server(info: ServerInfo) -> pb::ServerInfo {
         keeper: Some(pb::Keeper {
             epoch: hello.epoch.to_string(),
             pid: hello.keeper.pid,
+            version: hello.version,
         }),
         host: Some(pb::HostCapabilities {
             kernel: hello.kernel,
@@ -50,6 +51,40 @@ pub(crate) fn server(info: ServerInfo) -> pb::ServerInfo {
             .collect(),
         limits: Some(limits_in_force(info.runs_max)),
         drain: Some(drain::status(info.drain)),
+        former_server: hello.former.map(former),
+        last_upgrade: hello.upgrade.map(upgrade),
+    }
+}
+
+pub(crate) fn upgrade(upgrade: Upgrade) -> pb::Upgrade {
+    let (state, why) = match upgrade.state {
+        UpgradeState::Leaving => (pb::UpgradeState::Leaving, String::new()),
+        UpgradeState::Done => (pb::UpgradeState::Done, String::new()),
+        UpgradeState::FellBack(why) => (pb::UpgradeState::FellBack, why),
+    };
+    pb::Upgrade {
+        request_id: upgrade.request_id.unwrap_or_default(),
+        state: state.into(),
+        start_time: Some(time::timestamp(upgrade.at)),
+        from_version: upgrade.from_version,
+        to_version: upgrade.to_version,
+        why,
+    }
+}
+
+fn former(former: FormerServer) -> pb::FormerServer {
+    let cause = match former.cause {
+        EndCause::ByItself => pb::ServerEndCause::ByItself,
+        EndCause::Hung => pb::ServerEndCause::Hung,
+        EndCause::Late => pb::ServerEndCause::Late,
+        EndCause::Upgrade => pb::ServerEndCause::Upgrade,
+    };
+    pb::FormerServer {
+        version: former.version,
+        end_time: Some(time::timestamp(former.at)),
+        served: former.served,
+        cause: cause.into(),
+        exit: Some(run::exit(former.exit)),
     }
 }
 

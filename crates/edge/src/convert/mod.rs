@@ -9,6 +9,7 @@ pub(crate) mod event;
 pub(crate) mod info;
 pub(crate) mod limits;
 pub(crate) mod request;
+mod restart;
 pub(crate) mod run;
 pub(crate) mod spec;
 pub(crate) mod time;

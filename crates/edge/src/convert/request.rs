@@ -14,8 +14,8 @@ use crate::{
 };
 use kennel_lifecycle::{Missing, RunId, RunKind, RunState, Signal, Violation, limits as bounds};
 use kennel_supervisor::{
-    AbortCall, AbortWait, Condition, ListFilter, PageStart, Position, SignalCall, SignalTarget,
-    SpawnCall,
+    AbortCall, AbortWait, Condition, ListFilter, PageStart, Position, RestartCall, SignalCall,
+    SignalTarget, SpawnCall,
 };
 use std::time::Duration;
 use tonic::Status;
@@ -55,8 +55,7 @@ pub(crate) fn spawn(
     let spec = spec::parse(spec, &mut found);
     no_violations(&found)?;
     let kind = match spec.kind {
-        RunKind::Heartbeat | RunKind::Job => None,
-        RunKind::Service => Some("RUN_KIND_SERVICE"),
+        RunKind::Heartbeat | RunKind::Job | RunKind::Service => None,
         RunKind::Terminal => Some("RUN_KIND_TERMINAL"),
     };
     if let Some(kind) = kind {
@@ -104,11 +103,38 @@ pub(crate) fn abort(request: &pb::AbortRequest, by: String) -> Result<AbortCall,
     })
 }
 
+pub(crate) fn restart(request: &pb::RestartRequest, by: String) -> Result<RestartCall, Status> {
+    let mut found = Vec::new();
+    let run = parse_run_id(&request.run_id, &mut found);
+    let request_id = request_id(&request.request_id, &mut found);
+    let grace = time::parse_duration("grace", request.grace.as_ref(), &mut found);
+    if grace.is_some_and(|g| g > bounds::GRACE_MAX) {
+        found.push(Violation::new("grace", "must be at most 24 hours"));
+    }
+    if request.expected_attempt == Some(0) {
+        found.push(Violation::new("expected_attempt", "must be at least 1"));
+    }
+    Ok(RestartCall {
+        run: whole(run, &found)?,
+        grace,
+        expected_attempt: request.expected_attempt,
+        by,
+        request_id,
+    })
+}
+
 pub(crate) fn interrupt(request: &pb::InterruptRequest) -> Result<(RunId, Option<String>), Status> {
     let mut found = Vec::new();
     let run = parse_run_id(&request.run_id, &mut found);
     let request_id = request_id(&request.request_id, &mut found);
     Ok((whole(run, &found)?, request_id))
+}
+
+pub(crate) fn upgrade(request: &pb::UpgradeRequest) -> Result<Option<String>, Status> {
+    let mut found = Vec::new();
+    let request_id = request_id(&request.request_id, &mut found);
+    no_violations(&found)?;
+    Ok(request_id)
 }
 
 pub(crate) fn signal(request: &pb::SignalRequest) -> Result<SignalCall, Status> {
@@ -299,6 +325,7 @@ fn state(number: i32) -> Option<RunState> {
         pb::RunState::Running => Some(RunState::Running),
         pb::RunState::Paused => Some(RunState::Paused),
         pb::RunState::Stopping => Some(RunState::Stopping),
+        pb::RunState::Backoff => Some(RunState::Backoff),
         pb::RunState::Succeeded => Some(RunState::Succeeded),
         pb::RunState::Failed => Some(RunState::Failed),
         pb::RunState::Cancelled => Some(RunState::Cancelled),

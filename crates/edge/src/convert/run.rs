@@ -6,11 +6,14 @@ use kennel_lifecycle::{
     Containment, Deadline, EndReason, Exit, Leftover, Leftovers, Proof, RunIdentity, RunKind,
     RunState, StartFailure, StartStage, StreamsEnd, TreeVerdict,
 };
-use kennel_supervisor::{Desired, RunView};
+use kennel_supervisor::{Desired, PastAttempt, RunView};
 use std::sync::Arc;
 
 pub(crate) fn run(view: RunView) -> pb::Run {
     let attempt = attempt(&view);
+    let waits = view.state == RunState::Backoff;
+    let before = view.past.len() - usize::from(waits && !view.past.is_empty());
+    let previous = view.past[..before].iter().map(past_attempt).collect();
     let tree_verdict = verdict(&view);
     let held_by = held_by(&view);
     pb::Run {
@@ -34,6 +37,38 @@ pub(crate) fn run(view: RunView) -> pb::Run {
         trace_parent: view.traceparent.unwrap_or_default(),
         deadline_time: view.deadline.map(time::timestamp),
         pause_expires_at: view.pause_expires.map(time::timestamp),
+        next_restart_time: view.next_restart.map(time::timestamp),
+        consecutive_restarts: view.restarts,
+        previous_attempts: previous,
+    }
+}
+
+/// One that is not the present one.
+fn past_attempt(past: &PastAttempt) -> pb::Attempt {
+    let PastAttempt {
+        number,
+        leader,
+        outcome,
+        times,
+    } = past;
+    pb::Attempt {
+        number: *number,
+        pid: leader.map_or(0, |leader| leader.pid),
+        process_group_id: leader.map_or(0, |leader| leader.pgid),
+        session_id: leader.map_or(0, |leader| leader.sid),
+        exit: outcome.exit.map(exit),
+        start_time: times.started.map(time::timestamp),
+        leader_exited_time: times.leader_exited.map(time::timestamp),
+        streams_closed_time: times.streams_closed.map(time::timestamp),
+        tree_empty_time: times.tree_empty.map(time::timestamp),
+        streams_end: outcome
+            .streams
+            .map_or(pb::StreamsEnd::Unspecified, streams)
+            .into(),
+        end_reason: Some(end_reason(&outcome.reason)),
+        tree_verdict: Some(tree_verdict(&outcome.tree)),
+        end_time: times.ended.map(time::timestamp),
+        ..pb::Attempt::default()
     }
 }
 
@@ -44,7 +79,10 @@ fn verdict(view: &RunView) -> Option<pb::TreeVerdict> {
 
 fn attempt(view: &RunView) -> pb::Attempt {
     let command = view.identity.as_ref().map(|i| i.command);
-    let outcome = view.outcome.as_ref();
+    let waits = view.state == RunState::Backoff;
+    let last = view.past.last().filter(|_| waits);
+    let outcome = view.outcome.as_ref().or(last.map(|last| &last.outcome));
+    let ended = view.times.ended.or(last.and_then(|last| last.times.ended));
     let exit_known = view.exit.or_else(|| outcome.and_then(|o| o.exit));
     let streams_end = outcome.and_then(|o| o.streams);
     pb::Attempt {
@@ -63,6 +101,9 @@ fn attempt(view: &RunView) -> pb::Attempt {
             .map_or(pb::StreamsEnd::Unspecified, streams)
             .into(),
         certificate: outcome.map(|o| certificate::certificate(o, held_by(view))),
+        end_reason: outcome.map(|o| end_reason(&o.reason)),
+        tree_verdict: outcome.map(|o| tree_verdict(&o.tree)),
+        end_time: ended.filter(|_| outcome.is_some()).map(time::timestamp),
     }
 }
 
@@ -104,6 +145,7 @@ pub(crate) fn state(state: RunState) -> pb::RunState {
         RunState::Running => pb::RunState::Running,
         RunState::Paused => pb::RunState::Paused,
         RunState::Stopping => pb::RunState::Stopping,
+        RunState::Backoff => pb::RunState::Backoff,
         RunState::Succeeded => pb::RunState::Succeeded,
         RunState::Failed => pb::RunState::Failed,
         RunState::Cancelled => pb::RunState::Cancelled,
@@ -164,6 +206,15 @@ fn end_reason(reason: &EndReason) -> pb::EndReason {
         EndReason::DeadlineExceeded(which) => {
             Reason::DeadlineExceeded(end_reason::DeadlineExceeded {
                 which: deadline(*which).into(),
+            })
+        }
+        EndReason::Restarted { by, request_id } => Reason::Restarted(end_reason::Restarted {
+            by: by.clone(),
+            request_id: request_id.clone().unwrap_or_default(),
+        }),
+        EndReason::RestartsExhausted { restarts } => {
+            Reason::RestartsExhausted(end_reason::RestartsExhausted {
+                restarts: *restarts,
             })
         }
         EndReason::OomKilled(killed) => Reason::OomKilled(end_reason::OomKilled {

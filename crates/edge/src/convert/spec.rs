@@ -1,13 +1,13 @@
 //! What a client wants to run: parsed on the way in, kept as a document, given back without its secrets.
 
-use super::{containment, limits, time};
+use super::{containment, limits, restart, time};
 use crate::{
     json,
     pb::{self, run_spec::Command},
 };
 use kennel_lifecycle::{
-    EnvMode, LeaderExit, OnMaxPause, PausePolicy, PidNamespace, RunKind, RunSpec, Timeouts,
-    Violation,
+    EnvMode, LeaderExit, OnMaxPause, PausePolicy, PidNamespace, Recovery, RunKind, RunSpec,
+    Timeouts, Violation,
 };
 
 /// The spec in the lifecycle's words; all that is wrong with it is put into `found`.
@@ -42,6 +42,8 @@ pub(crate) fn parse(spec: pb::RunSpec, found: &mut Vec<Violation>) -> RunSpec {
         pause: pause(spec.pause, found),
         min_containment: containment::least(spec.min_containment, found),
         pid_namespace: pid_namespace(spec.pid_namespace, found),
+        recovery: recovery(spec.recovery, found),
+        restart: restart::parse(spec.restart.as_ref(), found),
     };
     found.extend(parsed.violations());
     parsed
@@ -71,6 +73,8 @@ pub(crate) fn document(spec: &pb::RunSpec) -> String {
         pause: spec.pause,
         min_containment: spec.min_containment,
         pid_namespace: spec.pid_namespace,
+        recovery: spec.recovery,
+        restart: spec.restart.clone(),
     })
 }
 
@@ -121,6 +125,18 @@ fn pid_namespace(number: i32, found: &mut Vec<Violation>) -> PidNamespace {
         Err(_) => {
             found.push(unknown_number("spec.pid_namespace", number, "PidNamespace"));
             PidNamespace::Shared
+        }
+    }
+}
+
+fn recovery(number: i32, found: &mut Vec<Violation>) -> Option<Recovery> {
+    match pb::RecoveryPolicy::try_from(number) {
+        Ok(pb::RecoveryPolicy::Unspecified) => None,
+        Ok(pb::RecoveryPolicy::Terminate) => Some(Recovery::Terminate),
+        Ok(pb::RecoveryPolicy::Adopt) => Some(Recovery::Adopt),
+        Err(_) => {
+            found.push(unknown_number("spec.recovery", number, "RecoveryPolicy"));
+            None
         }
     }
 }
@@ -180,7 +196,7 @@ pub(crate) fn unknown_number(field: &str, number: i32, name: &str) -> Violation 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kennel_lifecycle::{Containment, RunLimits};
+    use kennel_lifecycle::{Containment, RestartPolicy, RunLimits};
     use std::time::Duration;
 
     #[test]
@@ -216,6 +232,11 @@ mod tests {
                 },
                 min_containment: Some(Containment::Cgroup),
                 pid_namespace: PidNamespace::Private,
+                recovery: Some(Recovery::Adopt),
+                restart: RestartPolicy {
+                    max_restarts: Some(9),
+                    ..RestartPolicy::agent()
+                },
             }
         );
     }
@@ -369,6 +390,12 @@ mod tests {
             }),
             min_containment: pb::Containment::Cgroup.into(),
             pid_namespace: pb::PidNamespace::Private.into(),
+            recovery: pb::RecoveryPolicy::Adopt.into(),
+            restart: Some(pb::RestartPolicy {
+                preset: pb::RestartPreset::Agent.into(),
+                max_restarts: Some(9),
+                ..pb::RestartPolicy::default()
+            }),
         }
     }
 }

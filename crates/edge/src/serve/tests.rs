@@ -63,6 +63,37 @@ async fn neither_a_silent_client_nor_a_watch_nor_an_idle_one_holds_a_shutdown_up
     );
 }
 
+#[tokio::test]
+async fn who_comes_to_a_server_that_makes_room_waits_for_the_next_one() {
+    let house = House::open(false);
+    // For its first byte the server waits a little: that is when others must not be accepted any more.
+    let _silent = UnixStream::connect(&house.path).await.expect("connected");
+    let idle = house.connect().await;
+    idle.health().check(whole()).await.expect("admitted");
+
+    house.leaving.cancel();
+    house.ending.shut.cancelled().await;
+    let mut later = UnixStream::connect(&house.path)
+        .await
+        .expect("in the backlog");
+    let over = house.ending.over.clone();
+    let served = tokio::time::timeout(TOO_LONG, house.serving).await;
+    served
+        .expect("in bounded time")
+        .expect("no panic")
+        .expect("served");
+    assert!(
+        !over.is_cancelled(),
+        "every connection ended before it was cut"
+    );
+    // Nobody has met it, and nobody has turned it away.
+    let met = later.try_read(&mut [0]);
+    assert_eq!(met.expect_err("nothing").kind(), io::ErrorKind::WouldBlock);
+    tokio::io::AsyncWriteExt::write_all(&mut later, b"P")
+        .await
+        .expect("it waits");
+}
+
 fn whole() -> HealthCheckRequest {
     HealthCheckRequest::default()
 }
@@ -71,6 +102,9 @@ fn whole() -> HealthCheckRequest {
 struct House {
     path: PathBuf,
     ending: Ending,
+    leaving: CancellationToken,
+    /// As the keeper holds it.
+    _held: StdUnixListener,
     reporter: HealthReporter,
     serving: JoinHandle<Result<(), ServeError>>,
     _dir: TempDir,
@@ -82,6 +116,7 @@ impl House {
         let dir = TempDir::new().expect("a directory");
         let path = dir.path().join("socket");
         let socket = StdUnixListener::bind(&path).expect("bound");
+        let held = socket.try_clone().expect("a descriptor");
         let listener = listen(socket.into()).expect("listening");
         let reporter = HealthReporter::new();
         let health = HealthService::from_health_reporter(reporter.clone());
@@ -89,18 +124,31 @@ impl House {
         routes.add_service(HealthServer::new(health));
         let ending = Ending::default();
         let (doors, told) = (ending.clone(), reporter.clone());
+        let leaving = CancellationToken::new();
+        let leaves = leaving.clone();
         let serving = tokio::spawn(async move {
             let judge =
                 move |cred: UCred| Peer::judge(cred.uid(), cred.pid(), cred.uid(), |_| of_a_run);
-            let drained = async {
+            let shut_down = async {
                 doors.begun.cancelled().await;
-                end(told, &doors).await;
+                if leaves.is_cancelled() {
+                    return std::future::pending().await;
+                }
+                end(told.clone(), &doors).await;
+            };
+            let drained = async {
+                tokio::select! { biased;
+                    () = leave(&leaves, told.clone(), &doors) => {}
+                    () = shut_down => {}
+                }
             };
             run(routes.routes(), vec![listener], judge, &doors, drained).await
         });
         Self {
             path,
             ending,
+            leaving,
+            _held: held,
             reporter,
             serving,
             _dir: dir,

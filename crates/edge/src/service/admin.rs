@@ -1,9 +1,9 @@
 //! The rpcs of an operator.
 
-use super::to_its_end;
+use super::{to_its_end, unless_leaving};
 use crate::{
     auth,
-    convert::{audit, drain, info},
+    convert::{audit, drain, info, request},
     pb::{self, admin_service_server::AdminService},
     status,
 };
@@ -44,10 +44,7 @@ impl AdminService for Admin {
         let call = drain::call(request.get_ref(), by)?;
         let supervisor = self.supervisor.clone();
         // All are asked to end, whether the caller waits for it or not.
-        let asked = tokio::spawn(async move { supervisor.drain(call).await }).await;
-        let status = asked
-            .map_err(|broken| status::internal(&broken.to_string()))?
-            .map_err(|error| status::of(&error))?;
+        let status = to_its_end(&self.tasks, async move { supervisor.drain(call).await }).await?;
         Ok(Response::new(pb::DrainResponse {
             status: Some(drain::status(status)),
         }))
@@ -57,9 +54,22 @@ impl AdminService for Admin {
         &self,
         _request: Request<pb::UndrainRequest>,
     ) -> Result<Response<pb::UndrainResponse>, Status> {
-        let status = self.supervisor.undrain().map_err(|e| status::of(&e))?;
+        let supervisor = self.supervisor.clone();
+        let status = to_its_end(&self.tasks, async move { supervisor.undrain().await }).await?;
         Ok(Response::new(pb::UndrainResponse {
             status: Some(drain::status(status)),
+        }))
+    }
+
+    async fn upgrade(
+        &self,
+        request: Request<pb::UpgradeRequest>,
+    ) -> Result<Response<pb::UpgradeResponse>, Status> {
+        let request_id = request::upgrade(request.get_ref())?;
+        let upgrade = self.supervisor.upgrade(request_id).await;
+        let upgrade = upgrade.map_err(|e| status::of(&e))?;
+        Ok(Response::new(pb::UpgradeResponse {
+            upgrade: Some(info::upgrade(upgrade)),
         }))
     }
 
@@ -80,7 +90,8 @@ impl AdminService for Admin {
         let by = auth::principal(&request)?;
         let call = audit::reap(request.get_ref(), by)?;
         let supervisor = self.supervisor.clone();
-        let reaped = to_its_end(&self.tasks, async move { supervisor.reap(call).await }).await?;
+        let reaping = to_its_end(&self.tasks, async move { supervisor.reap(call).await });
+        let reaped = unless_leaving(&self.supervisor.leaving(), reaping).await?;
         Ok(Response::new(audit::reaped(reaped)))
     }
 }

@@ -1,5 +1,6 @@
 use super::*;
 use kennel_lifecycle::Containment;
+use kennel_supervisor::UpgradeRefusal;
 use std::collections::BTreeMap;
 
 /// A kind of failure, with the code, the reason and the facts that the contract gives it.
@@ -78,7 +79,7 @@ fn of_a_state() -> Vec<Row> {
             vec![
                 id.clone(),
                 fact("state", "RUNNING"),
-                fact("allowed", "Abort,Interrupt,Pause,Signal"),
+                fact("allowed", "Abort,Interrupt,Pause,Restart,Signal"),
             ],
         ),
         (
@@ -173,6 +174,26 @@ fn of_the_server() -> Vec<Row> {
                 fact("wanted", "CONTAINMENT_CGROUP"),
                 fact("reached", "CONTAINMENT_SUBREAPER"),
                 fact("why", "read-only"),
+            ],
+        ),
+        (
+            CallError::NotUpgraded(UpgradeRefusal::UnderWay),
+            Code::FailedPrecondition,
+            Reason::UpgradeUnderWay,
+            vec![],
+        ),
+        (
+            CallError::NotUpgraded(UpgradeRefusal::Unfit {
+                binary: "/usr/bin/kennel".to_owned(),
+                why: "it exited with code 1".to_owned(),
+                speaks: Some(2),
+            }),
+            Code::FailedPrecondition,
+            Reason::UpgradeRefused,
+            vec![
+                fact("binary", "/usr/bin/kennel"),
+                fact("why", "it exited with code 1"),
+                fact("protocol", "2"),
             ],
         ),
         (

@@ -58,7 +58,7 @@ async fn silence_is_broken_by_heartbeats_that_move_nothing() {
 async fn a_shutdown_gives_what_had_happened_and_then_says_why_it_ends() {
     let mut house = House::new(Position::Beginning, 2);
     house.message().await;
-    house.draining.cancel();
+    house.going.draining.cancel();
     house.write(&[1]).await;
     house.write(&[2]).await;
     // Beyond the head that there was when the shutdown came.
@@ -69,10 +69,27 @@ async fn a_shutdown_gives_what_had_happened_and_then_says_why_it_ends() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_stream_ends_at_once_where_another_server_goes_on_with_it() {
+    let mut house = House::new(Position::Beginning, 2);
+    house.message().await;
+    house.write(&[1]).await;
+    house.going.leaving.cancel();
+    let began = tokio::time::Instant::now();
+    let last = house.next().await.expect("an end").expect_err("it is told");
+    assert_eq!(last.code(), Code::Unavailable);
+    let details = last.get_error_details();
+    let reason = details.error_info().map(|info| info.reason.as_str());
+    assert_eq!(reason, Some("SERVER_REPLACED"));
+    assert!(details.retry_info().is_some());
+    assert!(house.next().await.is_none());
+    assert_eq!(began.elapsed(), Duration::ZERO);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_shutdown_does_not_wait_for_events_that_do_not_come() {
     let mut house = House::new(Position::Beginning, 2);
     house.message().await;
-    house.draining.cancel();
+    house.going.draining.cancel();
     let began = tokio::time::Instant::now();
     house.assert_drained().await;
     assert_eq!(began.elapsed(), limits::LAST_WORDS_MAX);
@@ -127,14 +144,14 @@ impl Source for Pipe {
 struct House {
     stream: Pin<Box<dyn Stream<Item = Result<pb::StreamEventsResponse, Status>> + Send>>,
     writer: Option<mpsc::Sender<Given>>,
-    draining: CancellationToken,
+    going: Going,
     places: Arc<Semaphore>,
 }
 
 impl House {
     fn new(from: Position, head: u64) -> Self {
         let (writer, given) = mpsc::channel(8);
-        let draining = CancellationToken::new();
+        let going = Going::default();
         let places = Arc::new(Semaphore::new(1));
         let place = places.clone().try_acquire_owned().expect("a free place");
         let call = EventsCall {
@@ -143,11 +160,11 @@ impl House {
             heartbeat: HEARTBEAT,
         };
         let source = Pipe { head, given };
-        let reader = Reader::new(of_size(1, 1), source, &call, draining.clone(), place);
+        let reader = Reader::new(of_size(1, 1), source, &call, going.clone(), place);
         Self {
             stream: Box::pin(reader.into_stream()),
             writer: Some(writer),
-            draining,
+            going,
             places,
         }
     }
@@ -160,6 +177,7 @@ impl House {
     async fn write(&self, seqs: &[u64]) {
         let events = seqs.iter().map(|seq| Event {
             seq: *seq,
+            attempt: 1,
             at: Timestamp(0),
             payload: Payload::Output {
                 stream: 1,

@@ -22,6 +22,7 @@ fn entries_come_back_with_their_order_time_and_place() {
     drop(writer);
 
     let entry = |seq, at, kind, offset, data: &[u8]| Entry {
+        attempt: 1,
         seq,
         at: Timestamp(at),
         kind,

@@ -152,6 +152,27 @@ fn a_file_that_is_no_journal_is_left_alone() {
     assert_eq!(found, "somebody's own list of things");
 }
 
+#[test]
+fn an_entry_says_of_which_attempt_it_is_also_after_a_crash() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut writer = Writer::create(dir.path()).expect("a journal");
+    output(&mut writer, Kind::Stdout, b"one", 1).expect("it is written");
+    writer.begin_attempt(2);
+    writer.lifecycle(b"again", Timestamp(2)).expect("a fact");
+    drop(writer);
+    // Bytes that nobody has named.
+    append(&dir.path().join("stdout"), b"two");
+
+    let mut writer = Writer::recover(dir.path(), Timestamp(3)).expect("it is mended");
+    writer.begin_attempt(3);
+    output(&mut writer, Kind::Stdout, b"three", 4).expect("it is written");
+    drop(writer);
+    let entries = entries_on_disk(dir.path());
+    let attempts: Vec<u32> = entries.iter().map(|entry| entry.attempt).collect();
+    assert_eq!(attempts, [1, 2, 2, 3]);
+    assert_eq!(stream(&entries, Kind::Stdout), b"onetwothree");
+}
+
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let size = prop_oneof![6 => 1usize..200, 1 => 60_000usize..200_000];
     let bytes = (size, any::<u8>()).prop_map(|(len, first)| {

@@ -5,10 +5,13 @@ use super::{
     render, words,
 };
 use crate::{
-    args::{AbortArgs, AbortWaitArg, ConditionArg, Format, PsArgs, RunRef, StateArg, WaitArgs},
+    args::{
+        AbortArgs, AbortWaitArg, ConditionArg, Format, PsArgs, RestartRunArgs, RunRef, StateArg,
+        WaitArgs,
+    },
     failure::Failure,
 };
-use kennel_edge::{json, pb};
+use kennel_edge::{client, json, pb};
 use std::time::SystemTime;
 
 /// Most that a server gives at once.
@@ -36,6 +39,7 @@ pub(crate) async fn ps(link: &Link, args: PsArgs) -> Result<(), Failure> {
             pb::RunState::Running,
             pb::RunState::Paused,
             pb::RunState::Stopping,
+            pb::RunState::Backoff,
         ]
     };
     let asked = args.states.iter().map(|s| state(*s));
@@ -80,6 +84,7 @@ fn state(state: StateArg) -> pb::RunState {
         StateArg::Running => pb::RunState::Running,
         StateArg::Paused => pb::RunState::Paused,
         StateArg::Stopping => pb::RunState::Stopping,
+        StateArg::Backoff => pb::RunState::Backoff,
         StateArg::Succeeded => pb::RunState::Succeeded,
         StateArg::Failed => pb::RunState::Failed,
         StateArg::Cancelled => pb::RunState::Cancelled,
@@ -115,8 +120,41 @@ pub(crate) async fn abort(link: &Link, args: AbortArgs) -> Result<(), Failure> {
         grace,
         wait: wait.into(),
     };
-    let response = link.connection.processes().abort(request).await;
-    let response = response.map_err(refused)?.into_inner();
+    let processes = link.connection.processes();
+    // The stop goes on without a server, and under its request id it is the same one for the next.
+    let answered = client::outlast(|| {
+        let (mut processes, request) = (processes.clone(), request.clone());
+        async move { processes.abort(request).await }
+    });
+    let response = answered.await.map_err(refused)?;
+    let run = run_of(response.run)?;
+    link.print(|| json::to_string(&run), || standing(&run))
+}
+
+pub(crate) async fn restart(link: &Link, args: RestartRunArgs) -> Result<(), Failure> {
+    let too_long = |_| Failure::new("the grace is too long");
+    let request = pb::GetRunRequest {
+        run_id: args.run.clone(),
+    };
+    let mut processes = link.connection.processes();
+    let seen = processes.get_run(request).await.map_err(refused)?;
+    let seen = run_of(seen.into_inner().run)?;
+    let request = pb::RestartRequest {
+        run_id: args.run,
+        request_id: new_request_id(),
+        grace: args
+            .grace
+            .map(TryInto::try_into)
+            .transpose()
+            .map_err(too_long)?,
+        // So that it is one restart, whichever server answers.
+        expected_attempt: seen.current_attempt.map(|attempt| attempt.number),
+    };
+    let answered = client::outlast(|| {
+        let (mut processes, request) = (processes.clone(), request.clone());
+        async move { processes.restart(request).await }
+    });
+    let response = answered.await.map_err(refused)?;
     let run = run_of(response.run)?;
     link.print(|| json::to_string(&run), || standing(&run))
 }
@@ -161,8 +199,12 @@ pub(crate) async fn wait(link: &Link, args: WaitArgs) -> Result<(), Failure> {
         run_id: args.run,
         condition: condition.into(),
     };
-    let response = link.connection.processes().wait_run(request).await;
-    let response = response.map_err(refused)?.into_inner();
+    let processes = link.connection.processes();
+    let answered = client::outlast(|| {
+        let (mut processes, request) = (processes.clone(), request.clone());
+        async move { processes.wait_run(request).await }
+    });
+    let response = answered.await.map_err(refused)?;
     let run = run_of(response.run)?;
     link.print(|| json::to_string(&run), || standing(&run))?;
     if response.reached {

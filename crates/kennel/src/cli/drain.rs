@@ -6,7 +6,7 @@ use super::{
     render,
 };
 use crate::{args::DrainArgs, failure::Failure};
-use kennel_edge::{json, pb};
+use kennel_edge::{client, json, pb};
 use std::time::Duration;
 
 /// Between two looks at what is left.
@@ -25,8 +25,11 @@ pub(crate) async fn drain(link: &Link, args: DrainArgs) -> Result<(), Failure> {
     tell(link, &status)?;
     while args.wait && status.remaining > 0 {
         tokio::time::sleep(LOOK_AGAIN).await;
-        let response = admin.get_server_info(pb::GetServerInfoRequest {}).await;
-        let server = response.map_err(refused)?.into_inner().server;
+        let answered = client::outlast(|| {
+            let mut admin = admin.clone();
+            async move { admin.get_server_info(pb::GetServerInfoRequest {}).await }
+        });
+        let server = answered.await.map_err(refused)?.server;
         let now = whole(server.and_then(|server| server.drain))?;
         if now.drain.is_none() {
             return Err(Failure::new("the drain was undone while runs were left"));

@@ -66,6 +66,15 @@ fn station(station: &Station) -> String {
             let verdict = t.verdict.as_ref().map(words::verdict);
             format!("tree: {}", verdict.unwrap_or("unknown".to_owned()))
         }
+        Station::AttemptEnded(a) => {
+            let due = a.next_restart_time.as_ref().map(|t| format!(" at {t}"));
+            let due = due.unwrap_or_default();
+            let restart = a.consecutive_restarts;
+            format!(
+                "attempt ended: {}, restart {restart} in a row{due}",
+                a.reason
+            )
+        }
         Station::Ended(e) => format!("ended: {}, {}", words::state(e.state()), e.reason),
     }
 }

@@ -13,6 +13,7 @@ mod render;
 mod run;
 mod sink;
 mod spec;
+mod upgrade;
 pub(crate) mod words;
 
 use crate::{
@@ -77,10 +78,12 @@ async fn perform(
         Command::Tree(args) => members::tree(&open().await?, args).await,
         Command::Pause(args) => calls::pause(&open().await?, args).await,
         Command::Resume(args) => calls::resume(&open().await?, args).await,
+        Command::Restart(args) => calls::restart(&open().await?, args).await,
         Command::Wait(args) => calls::wait(&open().await?, args).await,
         Command::Logs(args) => follow::logs(&open().await?, args).await,
         Command::Events(args) => follow::events(&open().await?, args).await,
         Command::Status => calls::status(&open().await?).await,
+        Command::Upgrade => upgrade::upgrade(&open().await?).await,
         Command::Drain(args) => drain::drain(&open().await?, args).await,
         // Asks no server: it has its own.
         Command::Doctor(args) if args.prove => return Box::pin(prove::prove(format)).await,

@@ -61,6 +61,11 @@ fn hint(reason: &str, facts: &BTreeMap<String, String>) -> Option<String> {
             "it is shutting down, or somebody drains it: then kennel status tells who, and kennel drain --undo ends that"
                 .to_owned()
         }
+        "UPGRADE_REFUSED" if fact("protocol").is_some() => {
+            "only a new start of the whole service can use it: kennel drain --wait, then start it again".to_owned()
+        }
+        "UPGRADE_REFUSED" => "install a binary that works; the server is untouched".to_owned(),
+        "UPGRADE_UNDER_WAY" => "kennel status shows what became of the last one".to_owned(),
         "QUOTA_EXCEEDED" => {
             "end some runs, or raise the server's limits (kennel status shows them)".to_owned()
         }

@@ -42,7 +42,7 @@ fn row(run: &pb::Run, now: SystemTime) -> [String; 6] {
     let pid = run.current_attempt.as_ref().map_or(0, |a| a.pid);
     [
         run.run_id.clone(),
-        words::state(run.state()),
+        state(run, now),
         words::kind(run.kind()),
         age.unwrap_or("-".to_owned()),
         if pid == 0 {
@@ -52,6 +52,21 @@ fn row(run: &pb::Run, now: SystemTime) -> [String; 6] {
         },
         cut(&command(run)),
     ]
+}
+
+/// With when the next attempt begins, where one is waited for.
+fn state(run: &pb::Run, now: SystemTime) -> String {
+    let word = words::state(run.state());
+    let due = run
+        .next_restart_time
+        .and_then(|t| SystemTime::try_from(t).ok());
+    match due {
+        Some(due) => {
+            let wait = values::age(due.duration_since(now).unwrap_or_default());
+            format!("{word} ({wait})")
+        }
+        None => word,
+    }
 }
 
 fn cut(command: &str) -> String {
@@ -77,6 +92,11 @@ pub(crate) fn run(run: &pb::Run) -> String {
     let mut view = View::default();
     view.line("run", &run.run_id);
     view.line("state", words::state(run.state()));
+    view.some("next attempt", run.next_restart_time);
+    if attempt.number > 1 || run.consecutive_restarts > 0 {
+        view.line("attempt", attempt.number);
+        view.line("restarts in a row", run.consecutive_restarts);
+    }
     if run.desired() == pb::DesiredState::Stop && run.end_reason.is_none() {
         view.line("wanted", "that it end");
     }
@@ -172,9 +192,24 @@ pub(crate) fn server(info: &pb::ServerInfo, address: &str) -> String {
     view.line("node", format!("{} ({})", info.node_name, info.node_id));
     view.line("generation", info.generation);
     if let Some(keeper) = &info.keeper {
-        let keeper = format!("pid {}, epoch {}", keeper.pid, keeper.epoch);
-        view.line("keeper", keeper);
+        let pb::Keeper {
+            epoch,
+            pid,
+            version,
+        } = keeper;
+        view.line(
+            "keeper",
+            format!("pid {pid}, epoch {epoch}, kennel {version}"),
+        );
     }
+    view.some(
+        "former server",
+        info.former_server.as_ref().map(words::former),
+    );
+    view.some(
+        "last upgrade",
+        info.last_upgrade.as_ref().map(words::upgrade),
+    );
     if let Some(store) = &info.store {
         let answers = if store.reachable {
             "answers"

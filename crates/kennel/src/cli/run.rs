@@ -246,7 +246,9 @@ async fn forward(
 
 fn has_not_begun(refusal: &client::Failure) -> bool {
     let state = refusal.metadata.get("state").map(String::as_str);
-    refusal.is("RUN_NOT_FOUND") || (refusal.is("INVALID_STATE") && state == Some("STARTING"))
+    // Nor is there anybody between two attempts.
+    let nobody = matches!(state, Some("STARTING" | "BACKOFF"));
+    refusal.is("RUN_NOT_FOUND") || (refusal.is("INVALID_STATE") && nobody)
 }
 
 async fn interrupt(connection: &Connection, run_id: &str) -> Result<(), client::Failure> {

@@ -2,7 +2,8 @@
 
 use crate::{
     args::{
-        ContainmentArg, KindArg, LeaderExitArg, LimitArgs, OnMaxPauseArg, PidNamespaceArg, SpecArgs,
+        ContainmentArg, KindArg, LeaderExitArg, LimitArgs, OnMaxPauseArg, PidNamespaceArg,
+        RecoveryArg, RestartArg, RestartArgs, SpecArgs,
     },
     failure::Failure,
 };
@@ -54,6 +55,8 @@ pub(crate) fn request(args: SpecArgs) -> Result<pb::SpawnRequest, Failure> {
             }),
             min_containment: least(args.min_containment).into(),
             pid_namespace: pid_namespace(args.pid_namespace).into(),
+            recovery: recovery(args.recovery).into(),
+            restart: restart(&args.restart)?,
         }),
     })
 }
@@ -87,6 +90,30 @@ fn limits(args: LimitArgs) -> Result<Option<pb::RunLimits>, Failure> {
     Ok((limits != pb::RunLimits::default()).then_some(limits))
 }
 
+/// Absent where no flag says anything.
+fn restart(args: &RestartArgs) -> Result<Option<pb::RestartPolicy>, Failure> {
+    use pb::{RestartMode, RestartPreset};
+    let Some(when) = args.restart else {
+        return Ok(None);
+    };
+    let (preset, mode) = match when {
+        RestartArg::Never => (RestartPreset::Unspecified, RestartMode::Never),
+        RestartArg::OnFailure => (RestartPreset::Unspecified, RestartMode::OnFailure),
+        RestartArg::Always => (RestartPreset::Unspecified, RestartMode::Always),
+        RestartArg::Agent => (RestartPreset::Agent, RestartMode::Unspecified),
+        RestartArg::Keepalive => (RestartPreset::Keepalive, RestartMode::Unspecified),
+    };
+    Ok(Some(pb::RestartPolicy {
+        preset: preset.into(),
+        mode: mode.into(),
+        delay: span(args.restart_delay, "delay of a restart")?,
+        max_delay: span(args.restart_max_delay, "longest delay of a restart")?,
+        max_restarts: args.restart_max,
+        min_uptime: span(args.restart_min_uptime, "shortest time of success")?,
+        ..pb::RestartPolicy::default()
+    }))
+}
+
 fn leader_exit(action: LeaderExitArg) -> pb::LeaderExitAction {
     match action {
         LeaderExitArg::Stop => pb::LeaderExitAction::Stop,
@@ -117,6 +144,14 @@ fn pid_namespace(which: Option<PidNamespaceArg>) -> pb::PidNamespace {
         None => pb::PidNamespace::Unspecified,
         Some(PidNamespaceArg::Shared) => pb::PidNamespace::Shared,
         Some(PidNamespaceArg::Private) => pb::PidNamespace::Private,
+    }
+}
+
+fn recovery(what: Option<RecoveryArg>) -> pb::RecoveryPolicy {
+    match what {
+        None => pb::RecoveryPolicy::Unspecified,
+        Some(RecoveryArg::Terminate) => pb::RecoveryPolicy::Terminate,
+        Some(RecoveryArg::Adopt) => pb::RecoveryPolicy::Adopt,
     }
 }
 
@@ -227,6 +262,8 @@ mod tests {
             "cgroup",
             "--pid-namespace",
             "private",
+            "--recovery",
+            "adopt",
             "--",
             "ls",
             "-l",
@@ -234,6 +271,7 @@ mod tests {
         assert_eq!(spec.kind(), pb::RunKind::Job);
         assert_eq!(spec.min_containment(), pb::Containment::Cgroup);
         assert_eq!(spec.pid_namespace(), pb::PidNamespace::Private);
+        assert_eq!(spec.recovery(), pb::RecoveryPolicy::Adopt);
         assert_eq!(spec.cwd.as_deref(), Some("/tmp"));
         assert_eq!(spec.labels.len(), 2);
         let env = spec.env.expect("it is set");
@@ -250,6 +288,28 @@ mod tests {
             panic!("no argv");
         };
         assert_eq!(argv.args, ["ls", "-l"]);
+    }
+
+    #[test]
+    fn every_flag_of_a_restart_reaches_the_request() {
+        let words = "--restart on-failure --restart-delay 500ms --restart-max-delay 9s --restart-max 4 \
+            --restart-min-uptime 30s -- ls";
+        let words: Vec<&str> = words.split_whitespace().collect();
+        let policy = spec(&words).restart.expect("it is set");
+        assert_eq!(policy.mode(), pb::RestartMode::OnFailure);
+        assert_eq!(policy.delay.expect("it is set").nanos, 500_000_000);
+        assert_eq!(policy.max_delay.map(|t| t.seconds), Some(9));
+        assert_eq!(policy.min_uptime.map(|t| t.seconds), Some(30));
+        assert_eq!(policy.max_restarts, Some(4));
+        let presets = [
+            ("agent", pb::RestartPreset::Agent),
+            ("keepalive", pb::RestartPreset::Keepalive),
+        ];
+        for (word, preset) in presets {
+            let policy = spec(&["--restart", word, "ls"]).restart.expect("it is set");
+            assert_eq!((policy.preset(), policy.mode), (preset, 0));
+        }
+        assert_eq!(spec(&["ls"]).restart, None);
     }
 
     #[test]

@@ -73,6 +73,54 @@ pub(crate) fn exit(exit: &pb::Exit) -> String {
     }
 }
 
+/// How the server before this one ended.
+pub(crate) fn former(former: &pb::FormerServer) -> String {
+    let how = former.exit.as_ref().map(|exit| match &exit.result {
+        Some(pb::exit::Result::Code(code)) => format!("exited with code {code}"),
+        Some(pb::exit::Result::Signal(signal)) => format!("killed by {}", signal.name),
+        Some(pb::exit::Result::Unknown(_)) | None => "ended, how is not known".to_owned(),
+    });
+    let how = match former.cause() {
+        pb::ServerEndCause::Hung => "hung, and was killed by the keeper".to_owned(),
+        pb::ServerEndCause::Late => "did not end in time, and was killed by the keeper".to_owned(),
+        pb::ServerEndCause::Upgrade => {
+            let when = former
+                .end_time
+                .map(|at| format!(" at {at}"))
+                .unwrap_or_default();
+            return format!("kennel {}, made room for an upgrade{when}", former.version);
+        }
+        pb::ServerEndCause::ByItself | pb::ServerEndCause::Unspecified => how.unwrap_or_default(),
+    };
+    let when = former.end_time.map(|at| format!(" at {at}"));
+    let served = if former.served {
+        ""
+    } else {
+        " before it served"
+    };
+    format!(
+        "kennel {}, {how}{served}{}",
+        former.version,
+        when.unwrap_or_default()
+    )
+}
+
+/// What came of an upgrade.
+pub(crate) fn upgrade(upgrade: &pb::Upgrade) -> String {
+    let how = match upgrade.state() {
+        pb::UpgradeState::Done => "done".to_owned(),
+        pb::UpgradeState::FellBack => format!("FELL BACK: {}", upgrade.why),
+        pb::UpgradeState::Leaving | pb::UpgradeState::Unspecified => "under way".to_owned(),
+    };
+    let when = upgrade.start_time.map(|at| format!(" at {at}"));
+    format!(
+        "from kennel {} to {}{}, {how}",
+        upgrade.from_version,
+        upgrade.to_version,
+        when.unwrap_or_default()
+    )
+}
+
 /// How long a pause may last, and what then.
 pub(crate) fn max_pause(policy: pb::PausePolicy) -> Option<String> {
     let max = Duration::try_from(policy.max_pause?).ok()?;
@@ -87,6 +135,10 @@ pub(crate) fn end_reason(reason: &pb::EndReason) -> String {
     use pb::end_reason::Reason;
     match &reason.reason {
         Some(Reason::Exited(_)) => "exited".to_owned(),
+        Some(Reason::Restarted(r)) => format!("to be started again, asked by {}", r.by),
+        Some(Reason::RestartsExhausted(e)) => {
+            format!("ended again after {} restarts in a row", e.restarts)
+        }
         Some(Reason::Aborted(a)) => format!("aborted by {}", a.by),
         Some(Reason::StartFailed(f)) => {
             let stage = bare(f.stage().as_str_name(), "START_STAGE_");

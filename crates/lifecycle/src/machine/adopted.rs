@@ -42,6 +42,8 @@ pub enum HeldPause {
     Stopped,
     /// It is not paused: its last pause lasted for as long as it may, and the keeper has ended it.
     Expired,
+    /// It was asked to go on, and somebody could not be continued yet: the keeper goes on trying.
+    LettingGo,
 }
 
 /// What an open row says.
@@ -82,6 +84,24 @@ pub struct Announced {
     pub memory_kills: bool,
     /// That all is written.
     pub ended: bool,
+}
+
+impl Announced {
+    /// A stop that was accepted, with the grace to hand over again when its server is gone.
+    ///
+    /// A plan brings the SIGKILL of one that is on its way forward and never puts it off, so the whole grace may be
+    /// named: what is left of it is the keeper's to know, whose clock does not jump. Only of a later and shorter stop
+    /// nothing but the time of its SIGKILL is known.
+    #[must_use]
+    pub fn stop_again(&self, now: Timestamp, order: StopOrder, deadline: Timestamp) -> StopOrder {
+        let told = self.stopping.as_ref().map(|(_, told)| *told);
+        if told.is_none_or(|told| told <= deadline) {
+            return order;
+        }
+        let left = u64::try_from(deadline.0.saturating_sub(now.0)).unwrap_or(0);
+        let grace = order.grace.min(Duration::from_micros(left));
+        StopOrder { grace, ..order }
+    }
 }
 
 /// The last word of a journal on pauses.
@@ -222,11 +242,7 @@ impl Machine {
             self.record_stop(&order, deadline);
         }
         if !announced.tree && !own {
-            let left = deadline.0.saturating_sub(now.0);
-            let again = StopOrder {
-                grace: Duration::from_micros(u64::try_from(left).unwrap_or(0)),
-                reason: order.reason.clone(),
-            };
+            let again = announced.stop_again(now, order.clone(), deadline);
             self.unrecorded = Some((order.clone(), plan(&again)));
         }
         if announced.leader.is_some() {
@@ -283,7 +299,15 @@ impl Machine {
                 self.effects.push(effect);
                 return Phase::Pausing { proc, stage };
             }
-            HeldPause::None => ResumeReason::Asked,
+            HeldPause::LettingGo if told == PauseWord::Paused || row == Some(RowState::Paused) => {
+                if told != PauseWord::Paused {
+                    self.announce(Announcement::Paused);
+                }
+                self.effects.push(Effect::Thaw);
+                return Phase::Resuming { proc };
+            }
+            // A pause that did not reach everybody was none.
+            HeldPause::None | HeldPause::LettingGo => ResumeReason::Asked,
             HeldPause::Expired => ResumeReason::MaxPause,
         };
         // A pause that was seen, and of which the journal has not heard.

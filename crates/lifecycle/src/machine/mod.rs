@@ -32,6 +32,8 @@ pub struct Machine {
     /// The rest of the output has been asked for.
     finishing: bool,
     on_leader_exit: LeaderExit,
+    /// The run has a row before this attempt begins: whatever becomes of the attempt is owed to it.
+    follows: bool,
     /// An order and its plan, which wait until it is recorded: no signal before that.
     unrecorded: Option<(StopOrder, StopPlan)>,
     effects: Vec<Effect>,
@@ -71,6 +73,7 @@ impl Machine {
     pub fn with(on_leader_exit: LeaderExit) -> Self {
         Self {
             on_leader_exit,
+            follows: false,
             phase: Phase::Accepted,
             exec: Exec::Awaited,
             ends: Ends::default(),
@@ -81,6 +84,31 @@ impl Machine {
             finishing: false,
             unrecorded: None,
             effects: Vec::new(),
+        }
+    }
+
+    /// A further attempt of a run that has a row.
+    #[must_use]
+    pub fn following(on_leader_exit: LeaderExit) -> Self {
+        Self {
+            follows: true,
+            ..Self::with(on_leader_exit)
+        }
+    }
+
+    /// A run that ends between two attempts.
+    #[must_use]
+    pub fn ending(outcome: Outcome) -> Self {
+        let mut machine = Self::new();
+        machine.told.leader = true;
+        machine.phase = machine.close(outcome);
+        machine
+    }
+
+    /// Gives an outcome that is being written another reason: that of the run, where the attempt has its own.
+    pub fn conclude(&mut self, reason: EndReason) {
+        if let Phase::Closing(outcome) = &mut self.phase {
+            outcome.reason = reason;
         }
     }
 
@@ -348,6 +376,15 @@ impl Machine {
         recorded.filter(|_| self.ends.tree.is_none())
     }
 
+    /// What is owed where nothing was recorded of this attempt.
+    fn unrecorded_row(&self, stopped: bool) -> Row {
+        if stopped || self.follows {
+            Row::Owed
+        } else {
+            Row::Absent
+        }
+    }
+
     fn shut_gate(&mut self, why: NeverRan, row: Row) -> Phase {
         self.effects.push(Effect::ShutGate);
         Phase::Leaving(Leaving {
@@ -461,9 +498,10 @@ fn with_tree(phase: Phase, tree: TreeVerdict) -> Phase {
 
 fn plan(order: &StopOrder) -> StopPlan {
     match order.reason {
-        StopReason::Abort { .. } | StopReason::DeadlineExceeded(_) | StopReason::Orphaned => {
-            StopPlan::abort(order.grace)
-        }
+        StopReason::Abort { .. }
+        | StopReason::Restart { .. }
+        | StopReason::DeadlineExceeded(_)
+        | StopReason::Orphaned => StopPlan::abort(order.grace),
         StopReason::ServerShutdown => StopPlan::shutdown(order.grace),
     }
 }

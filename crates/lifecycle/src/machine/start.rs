@@ -41,6 +41,9 @@ impl Machine {
                 Some(order) => {
                     self.close_never_ran(NeverRan::Stopped(order), TreeVerdict::NeverRan)
                 }
+                None if self.follows => {
+                    self.close_never_ran(NeverRan::Failed(failure), TreeVerdict::NeverRan)
+                }
                 None => {
                     self.effects.push(Effect::Forget);
                     Phase::Forgotten(NeverRan::Failed(failure))
@@ -79,11 +82,7 @@ impl Machine {
                 }
             },
             Report::RecordFailed => {
-                let row = if stop.is_some() {
-                    Row::Owed
-                } else {
-                    Row::Absent
-                };
+                let row = self.unrecorded_row(stop.is_some());
                 let why = why(failed_at(StartStage::Record));
                 self.shut_gate(why, row)
             }
@@ -154,7 +153,7 @@ impl Machine {
             Input::Report(Report::RecordFailed) => {
                 if leaving.row == Row::InFlight {
                     let stopped = matches!(leaving.why, NeverRan::Stopped(_));
-                    leaving.row = if stopped { Row::Owed } else { Row::Absent };
+                    leaving.row = self.unrecorded_row(stopped);
                 }
             }
             Input::Report(Report::KeyTaken) => {

@@ -62,6 +62,7 @@ fn standings() -> Vec<(String, Standing)> {
             HeldPause::Stopping,
             HeldPause::Stopped,
             HeldPause::Expired,
+            HeldPause::LettingGo,
         ] {
             for told in [
                 PauseWord::Never,
@@ -131,8 +132,8 @@ fn what_is_missing_in_the_journal_is_told_first() {
 }
 
 #[test]
-fn a_stop_goes_on_with_what_is_left_of_its_grace() {
-    for (gone, left) in [(0, 5), (2, 3), (5, 0), (3600, 0)] {
+fn a_stop_keeps_its_grace_whatever_the_clock_says() {
+    for gone in [0, 2, 5, 3600] {
         let mut standing = standing(LeaderExit::Stop);
         standing.row = Some(RowSays {
             state: Some(RowState::Running),
@@ -147,14 +148,35 @@ fn a_stop_goes_on_with_what_is_left_of_its_grace() {
             deadline,
         };
         assert_eq!(effects(&mut machine), [recorded], "recorded again first");
-        let left = StopPlan::abort(Duration::from_secs(left));
         assert_eq!(
             report(&mut machine, Report::StopRecorded),
             [
                 Effect::Announce(Announcement::Stopping { order, deadline }),
-                Effect::StopTree(left)
+                Effect::StopTree(StopPlan::abort(GRACE))
             ]
         );
+    }
+}
+
+#[test]
+fn a_stop_that_was_shortened_goes_on_with_what_is_left() {
+    // A clock that was set back puts nothing off.
+    for (gone, left) in [(0, 2), (1, 1), (3600, 0), (-3600, 5)] {
+        let mut standing = standing(LeaderExit::Stop);
+        let (first, told) = order();
+        let sooner = NOW.plus(Duration::from_secs(2));
+        assert!(sooner < told);
+        standing.row = Some(RowSays {
+            state: Some(RowState::Running),
+            stop: Some((first.clone(), sooner)),
+        });
+        standing.announced.stopping = Some((first, told));
+        let now = Timestamp(NOW.0 + gone * 1_000_000);
+        let mut machine = Machine::adopted(now, standing);
+        assert_eq!(effects(&mut machine).len(), 1, "recorded again first");
+        let left = StopPlan::abort(Duration::from_secs(left));
+        let stopped = report(&mut machine, Report::StopRecorded);
+        assert_eq!(stopped, [Effect::StopTree(left)]);
     }
 }
 

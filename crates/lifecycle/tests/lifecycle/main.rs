@@ -12,6 +12,7 @@ mod ladder;
 mod memory;
 mod properties;
 mod recovery;
+mod restart;
 mod samples;
 mod signal;
 mod spec;

@@ -84,6 +84,8 @@ fn all_that_is_wrong_is_told_together() {
         },
         min_containment: None,
         pid_namespace: PidNamespace::Shared,
+        recovery: None,
+        restart: kennel_lifecycle::RestartPolicy::default(),
     };
     let violations = spec.violations();
     let quota = violations
@@ -382,7 +384,7 @@ fn limit(resource: Resource, soft: u64, hard: u64) -> Rlimit {
     }
 }
 
-fn good() -> RunSpec {
+pub(crate) fn good() -> RunSpec {
     RunSpec {
         kind: RunKind::Job,
         argv: vec!["true".into()],
@@ -398,6 +400,8 @@ fn good() -> RunSpec {
         pause: PausePolicy::default(),
         min_containment: None,
         pid_namespace: PidNamespace::Shared,
+        recovery: None,
+        restart: kennel_lifecycle::RestartPolicy::default(),
     }
 }
 

@@ -111,6 +111,7 @@ mod tests {
             on_leader_exit: LeaderExit::Keep,
             pause: PausePolicy::default(),
             pid_namespace: kennel_lifecycle::PidNamespace::Shared,
+            recovery: kennel_lifecycle::Recovery::Terminate,
         }
     }
 
@@ -148,6 +149,9 @@ mod tests {
             capabilities: Vec::new(),
             held,
             restarts: 3,
+            version: "0".into(),
+            former: None,
+            upgrade: None,
         }
     }
 

@@ -226,6 +226,8 @@ impl Link {
                         self.tell(&ToKeeper::Pong);
                         continue;
                     }
+                    ToServer::Leave => KeeperEvent::Leave,
+                    ToServer::NotUpgraded(refusal) => KeeperEvent::NotUpgraded(refusal.into()),
                     ToServer::Hello(_) | ToServer::Held(_) => continue,
                 };
                 if events.send(event).is_err() {
@@ -273,6 +275,9 @@ impl TryFrom<WireHello> for KeeperHello {
             kernel: wire.kernel,
             capabilities: wire.capabilities.into_iter().map(Into::into).collect(),
             restarts: wire.restarts,
+            version: wire.version,
+            former: wire.former.map(Into::into),
+            upgrade: wire.upgrade.map(Into::into),
         })
     }
 }

@@ -156,6 +156,18 @@ impl Groups {
         Ok(Group { identity, dir })
     }
 
+    /// Removes the group of a run that is over, and the base directory of an earlier keeper with the last one in it.
+    pub(super) fn clear(&self, group: &CgroupIdentity) -> bool {
+        let removed = cgroup::remove(group);
+        if removed
+            && let Some(base) = Path::new(&group.path).parent()
+            && self.base.as_ref().is_ok_and(|own| own != base)
+        {
+            let _ = fs::remove_dir(base);
+        }
+        removed
+    }
+
     /// Removes the base directory if nobody is left below it.
     pub(super) fn remove(&self) {
         if let Ok(base) = &self.base {

@@ -1,5 +1,6 @@
 //! The keeper's one loop: what shims say, what the server wants, signals, time.
 
+mod adopting;
 mod auditing;
 mod ending;
 mod orphans;
@@ -7,9 +8,11 @@ mod prepare;
 mod recorded;
 mod restart;
 mod shims;
+mod upgrade;
 
 use super::{
     KeeperError,
+    doors::Doors,
     groups::Groups,
     leftovers::Leftovers,
     listen::Listening,
@@ -22,7 +25,6 @@ use super::{
 };
 use crate::{
     attributes::{Inherited, Protection},
-    cgroup,
     client::Fact,
     clock, crash_point,
     fdpass::{self, Received},
@@ -48,6 +50,7 @@ use std::{
     os::fd::{AsFd, OwnedFd},
     rc::Rc,
 };
+pub(super) use upgrade::Upgrades;
 
 const SERVER: u64 = 0;
 const SIGNALS: u64 = 1;
@@ -65,6 +68,7 @@ const TRY_AGAIN_MS: u64 = 20;
 pub(super) struct Parts {
     pub(super) server: Server,
     pub(super) restarts: Restarts,
+    pub(super) upgrades: Upgrades,
     pub(super) signals: SignalFd,
     pub(super) listening: Vec<Listening>,
     pub(super) groups: Groups,
@@ -73,6 +77,7 @@ pub(super) struct Parts {
     /// What commands get, but for what is the keeper's own.
     pub(super) inherited: Inherited,
     pub(super) protection: Protection,
+    pub(super) doors: Doors,
 }
 
 /// The keeper.
@@ -82,10 +87,12 @@ pub(super) struct Keeper {
     timer_at: Option<u64>,
     server: Server,
     restarts: Restarts,
+    upgrades: Upgrades,
     signals: SignalFd,
     /// Only held: the server accepts.
     listening: Vec<Listening>,
     groups: Groups,
+    doors: Doors,
     facts: HostFacts,
     host: HostIdentity,
     inherited: Inherited,
@@ -140,9 +147,11 @@ impl Keeper {
             timer_at: None,
             server: parts.server,
             restarts: parts.restarts,
+            upgrades: parts.upgrades,
             signals: parts.signals,
             listening: parts.listening,
             groups: parts.groups,
+            doors: parts.doors,
             facts: parts.facts,
             host: parts.host,
             inherited: parts.inherited,
@@ -249,7 +258,8 @@ impl Keeper {
             .map(|at| at.max(now + TRY_AGAIN_MS));
         let host = self.server.waits_for_host().then_some(now + TRY_AGAIN_MS);
         let server = self.server_wakes_at();
-        let wake = [runs, orphans, reapings, retry, host, server]
+        let check = self.upgrades.wakes_at();
+        let wake = [runs, orphans, reapings, retry, host, server, check]
             .into_iter()
             .flatten()
             .chain(ends)
@@ -279,6 +289,7 @@ impl Keeper {
         self.step_orphans(now);
         self.step_reapings(now);
         self.leftovers.step(now);
+        self.look_after_upgrade(now);
         self.look_after_server(now);
     }
 
@@ -319,7 +330,10 @@ impl Keeper {
         if forget {
             self.runs.remove(&id);
         }
-        let left = group.filter(|group| !cgroup::remove(group));
+        if forget {
+            self.doors.remove(id);
+        }
+        let left = group.filter(|group| !self.groups.clear(group));
         self.leftovers.add(left, now);
         for word in told {
             self.tell(id, word);
@@ -336,7 +350,7 @@ impl Keeper {
     fn send(&mut self, message: &ToServer, fds: Vec<Rc<OwnedFd>>) {
         if !self.server.send(message, fds) {
             // It has not read for so long that it is hung.
-            self.server.kill();
+            self.server.kill_hung();
         }
     }
 
@@ -447,6 +461,7 @@ impl Keeper {
             ToKeeper::KeeperSeen { seq, keeper, host } => {
                 return self.look_for_keeper(seq, keeper, host);
             }
+            ToKeeper::Upgrade { seq, request } => return self.begin_upgrade(Some(seq), request),
             ToKeeper::Pong => return self.server.answered(),
         };
         if let Some(seq) = unknown {

@@ -3,7 +3,11 @@
 //! Owns every run's shim, gate, signals, stop ladder and control group, the listening sockets and the lock of the data
 //! directory. Never reads output, never decides: the server says what is to be done.
 
+mod adoption;
+mod binary;
+mod check;
 mod data_dir;
+mod doors;
 mod group_record;
 mod groups;
 mod leftovers;
@@ -17,24 +21,30 @@ mod probe;
 mod reaping;
 mod run;
 mod server;
+mod serving;
 
 pub use data_dir::node_id;
 
 use crate::{
     attributes::{self, Inherited, Protection},
-    identity, limits,
+    crash_point, identity, limits,
     wire::WireHello,
 };
+use doors::Doors;
 use groups::Groups;
 use listen::Listening;
-use main_loop::{Keeper, Parts, Restarts};
+use main_loop::{Keeper, Parts, Restarts, Upgrades};
 use nix::sys::{
     prctl,
     signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction},
     signalfd::{SfdFlags, SignalFd},
 };
 use server::Server;
+use serving::Serving;
 use std::{ffi::OsString, io, path::PathBuf, time::Duration};
+
+/// Version of this very binary.
+pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// What the keeper is told by the command line.
 #[derive(Clone, Debug)]
@@ -48,6 +58,8 @@ pub struct KeeperConfig {
     pub server_argv: Vec<OsString>,
     /// Whether runs get control groups.
     pub cgroup: CgroupChoice,
+    /// The whole environment of a binary that is asked what it is before a server is started from it.
+    pub preflight_env: Vec<(String, String)>,
     /// How long runs go on while the server is lost and none takes its place; then each is ended by its own plan.
     pub orphan_ttl: Duration,
 }
@@ -123,6 +135,8 @@ pub fn run(config: &KeeperConfig) -> Result<i32, KeeperError> {
     let host = |step| move |source: io::Error| KeeperError::Host { step, source };
     #[cfg(debug_assertions)]
     crate::crash_point::i_am_keeper();
+    // While its file is still there: what takes its place there is what an upgrade starts.
+    let own_path = std::fs::read_link("/proc/self/exe");
     let protection = Protection::take().map_err(host("read oom_score_adj"))?;
     prctl::set_dumpable(false).map_err(|e| host("make this process undumpable")(e.into()))?;
     prctl::set_child_subreaper(true).map_err(|e| host("become a subreaper")(e.into()))?;
@@ -140,8 +154,11 @@ pub fn run(config: &KeeperConfig) -> Result<i32, KeeperError> {
     let inherited = Inherited::take(open_files).map_err(host("read its own limits"))?;
     let groups = Groups::new(config.cgroup, node, epoch, &config.data_dir);
     let powers = attributes::powers(groups.knobs()).map_err(host("try its own limits"))?;
+    let doors = Doors::open(&config.data_dir);
+    let serving = Serving::take(&config.data_dir, epoch)?;
     let mut capabilities = groups.capabilities().to_vec();
     capabilities.extend(probe::processes().map_err(host("try out what this kernel can do"))?);
+    capabilities.push(doors.capability());
     let kernel =
         nix::sys::utsname::uname().map_err(|e| host("ask for the kernel's name")(e.into()))?;
     let hello = WireHello {
@@ -159,11 +176,25 @@ pub fn run(config: &KeeperConfig) -> Result<i32, KeeperError> {
         capabilities: capabilities.into_iter().map(Into::into).collect(),
         held: 0,
         restarts: 0,
+        version: VERSION.to_owned(),
+        former: None,
+        upgrade: None,
     };
-    let server = Server::start(&config.server_argv).map_err(KeeperError::Server)?;
-    let keeper = Keeper::new(Parts {
+    if doors.all().is_empty() {
+        serving.has_others();
+    } else {
+        serving.await_others()?;
+    }
+    let found = adoption::collect(&doors, &config.data_dir, &here);
+    crash_point!("keeper.doors_asked");
+    let argv = &config.server_argv;
+    let upgrades = Upgrades::new(own_path, config.preflight_env.clone());
+    let server = Server::start(upgrades.binary(), argv, serving.lock());
+    let server = server.map_err(KeeperError::Server)?;
+    let mut keeper = Keeper::new(Parts {
         server,
-        restarts: Restarts::new(config.server_argv.clone(), hello, config.orphan_ttl),
+        restarts: Restarts::new(argv.clone(), serving, hello, config.orphan_ttl),
+        upgrades,
         signals,
         listening,
         facts: probe::facts(&groups).map_err(host("find out what commands may do"))?,
@@ -171,7 +202,12 @@ pub fn run(config: &KeeperConfig) -> Result<i32, KeeperError> {
         host: here,
         inherited,
         protection,
+        doors,
     })?;
+    for run in found {
+        keeper.adopt(run);
+    }
+    crash_point!("keeper.adopted");
     keeper.run().map_err(host("wait for events"))
 }
 

@@ -9,7 +9,10 @@ use crate::{
     procfs::{self, Stat},
     stuck, tasks,
     tree::Tree,
-    wire::{PIDS_MAX, mirror::WireSignalResult},
+    wire::{
+        PIDS_MAX,
+        mirror::{WireSignalResult, adoption::WireMemory},
+    },
 };
 use kennel_lifecycle::Signal;
 use std::{collections::HashSet, io, path::Path};
@@ -40,6 +43,29 @@ pub(super) enum Pause {
 }
 
 impl Pause {
+    /// One that an earlier keeper has begun, as it is found now.
+    pub(super) fn taken_over(tree: &Tree, run_dir: &Path, memory: &WireMemory, now: u64) -> Self {
+        let mut held = held::read(run_dir);
+        if held == Held::default() {
+            return if memory.pause_expired {
+                Self::Expired
+            } else {
+                Self::None
+            };
+        }
+        match held.pass(tree, run_dir) {
+            Ok(moving) if moving.is_empty() => Self::Stopped {
+                held,
+                since: memory.paused_since.unwrap_or(now),
+            },
+            Ok(_) | Err(_) => Self::Stopping {
+                seq: None,
+                give_up_at: now + STOP_WAIT_MS,
+                held,
+            },
+        }
+    }
+
     /// Asks every task to stop.
     pub(super) fn begin(
         &mut self,
@@ -100,12 +126,13 @@ impl Pause {
         }
     }
 
-    /// How it stands, for the next server. Whoever could not be continued yet stands still.
+    /// How it stands, for the next server. The end of a pause that has expired is told when everybody goes on.
     pub(super) fn held(&self) -> HeldPause {
         match self {
             Self::None => HeldPause::None,
             Self::Expired => HeldPause::Expired,
             Self::Stopping { .. } => HeldPause::Stopping,
+            Self::LettingGo { expired: false, .. } => HeldPause::LettingGo,
             Self::Stopped { .. } | Self::LettingGo { .. } => HeldPause::Stopped,
         }
     }

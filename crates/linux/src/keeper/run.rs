@@ -2,6 +2,7 @@
 //!
 //! Nothing here waits. What is to be told is collected in [`Run::told`] and sent by the loop.
 
+mod adoption;
 mod deadline;
 mod ending;
 mod handover;
@@ -19,7 +20,10 @@ use crate::{
     pidfd::Sent,
     spawn::child::OPEN,
     tree::{Root, Tree},
-    wire::{Answer, ToShim, mirror::WireSignalResult},
+    wire::{
+        Answer, ToShim,
+        mirror::{WireSignalResult, adoption::WireMemory},
+    },
 };
 use kennel_lifecycle::{
     CgroupIdentity, Countdown, Held, Policy, RunId, RunIdentity, Signal, Timestamp,
@@ -95,7 +99,11 @@ pub(super) struct Run {
     /// A shim that was lost, with its start time, while it may still have children.
     leaving_shim: Option<(i32, u64)>,
     rest: Rest,
+    /// When the leader ended, where that was before this keeper's time.
+    leader_left_at: Option<u64>,
     shim_knows_of_stop: bool,
+    /// What it was told for the next keeper.
+    shim_remembers: Option<WireMemory>,
     pause: Pause,
     ended: bool,
     pub(super) acknowledged: bool,
@@ -109,18 +117,25 @@ pub(super) struct Run {
 /// What a run is made of.
 pub(super) struct Parts {
     pub(super) id: RunId,
-    pub(super) seq: u64,
     pub(super) shim: u64,
     pub(super) policy: Policy,
     pub(super) run_dir: PathBuf,
     pub(super) cgroup: Option<CgroupIdentity>,
     pub(super) held: Held,
-    pub(super) gate: OwnedFd,
     pub(super) outputs: (OwnedFd, OwnedFd),
 }
 
 impl Run {
-    pub(super) fn new(parts: Parts) -> Self {
+    /// One that somebody waits for, with the gate that its child is to wait at.
+    pub(super) fn wanted(parts: Parts, seq: u64, gate: OwnedFd) -> Self {
+        Self {
+            stage: Stage::Preparing { seq: Some(seq) },
+            gate: Some(gate),
+            ..Self::new(parts)
+        }
+    }
+
+    fn new(parts: Parts) -> Self {
         Self {
             max_runtime: parts.policy.max_runtime.map(Countdown::new),
             id: parts.id,
@@ -130,18 +145,18 @@ impl Run {
             cgroup: parts.cgroup,
             held: parts.held,
             identity: None,
-            gate: Some(parts.gate),
+            gate: None,
             outputs: Some((Rc::new(parts.outputs.0), Rc::new(parts.outputs.1))),
-            stage: Stage::Preparing {
-                seq: Some(parts.seq),
-            },
+            stage: Stage::Preparing { seq: None },
             tree: None,
             heard: Heard::default(),
             ladder: None,
             killed_at: None,
             leaving_shim: None,
             rest: Rest::default(),
+            leader_left_at: None,
             shim_knows_of_stop: false,
+            shim_remembers: None,
             stuck: None,
             pause: Pause::None,
             ended: false,
@@ -321,6 +336,7 @@ impl Run {
             self.go_on_pausing(now);
         }
         self.count(now);
+        self.tell_memory();
         self.look(now);
     }
 

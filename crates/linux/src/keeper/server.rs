@@ -1,7 +1,9 @@
 //! The server process, and the keeper's end of the socket to it.
 
+use super::binary::Binary;
 use crate::{
-    fdpass,
+    client::{EndCause, FormerServer},
+    clock, fdpass,
     server_socket::{KEEPER_PID_VAR, SERVER_SOCKET_FD},
     wire::{self, ToServer},
 };
@@ -12,10 +14,9 @@ use std::{
     ffi::OsString,
     io,
     os::{
-        fd::{AsFd, AsRawFd, OwnedFd},
+        fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
         unix::process::CommandExt,
     },
-    process::Command,
     rc::Rc,
 };
 
@@ -39,6 +40,7 @@ struct Frame {
 /// The server.
 pub(super) struct Server {
     pub(super) pid: i32,
+    version: String,
     /// Its end, once it has been reaped.
     pub(super) exit: Option<Exit>,
     /// `None` when it has closed its end.
@@ -54,6 +56,8 @@ pub(super) struct Server {
     pub(super) kill_at: Option<u64>,
     /// The keeper has killed it.
     pub(super) killed: bool,
+    /// That was because it took no messages.
+    hung: bool,
     pings: Pings,
 }
 
@@ -90,15 +94,22 @@ impl Pings {
 }
 
 impl Server {
-    /// Executes this very binary again, in a session of its own, with its end of the socket.
-    pub(super) fn start(argv: &[OsString]) -> io::Result<Self> {
+    /// Executes the binary, in a session of its own, with its end of the socket and a lock that it holds for
+    /// as long as it is there.
+    pub(super) fn start(
+        binary: &Binary,
+        argv: &[OsString],
+        lock: BorrowedFd<'_>,
+    ) -> io::Result<Self> {
         let (ours, theirs) = fdpass::pair()?;
-        let end = theirs.as_raw_fd();
-        let mut command = Command::new("/proc/self/exe");
+        let (end, lock) = (theirs.as_raw_fd(), lock.as_raw_fd());
+        let mut command = binary.command();
         command.args(argv);
         command.env(KEEPER_PID_VAR, std::process::id().to_string());
         let place = move || {
             nix::unistd::setsid()?;
+            // SAFETY: fcntl takes integers; the keeper has `lock` open, and so has this child.
+            Errno::result(unsafe { libc::fcntl(lock, libc::F_SETFD, 0) })?;
             if end == SERVER_SOCKET_FD {
                 // SAFETY: fcntl takes integers; `end` is open in the child. dup3 onto itself would be EINVAL.
                 Errno::result(unsafe { libc::fcntl(end, libc::F_SETFD, 0) })?;
@@ -116,6 +127,7 @@ impl Server {
         crate::crash_point::server_is(Some(child.id().cast_signed()));
         Ok(Self {
             pid: child.id().cast_signed(),
+            version: binary.version.clone(),
             exit: None,
             socket: Some(ours),
             queue: VecDeque::new(),
@@ -124,6 +136,7 @@ impl Server {
             ready_at: None,
             kill_at: None,
             killed: false,
+            hung: false,
             pings: Pings::default(),
         })
     }
@@ -224,6 +237,29 @@ impl Server {
     /// Whether something waits for the host, which tells nobody when it has room.
     pub(super) fn waits_for_host(&self) -> bool {
         !self.queue.is_empty() && self.host_is_short
+    }
+
+    /// It takes no messages: SIGKILL.
+    pub(super) fn kill_hung(&mut self) {
+        self.hung |= self.exit.is_none() && !self.killed;
+        self.kill();
+    }
+
+    /// How it ended, once it has been reaped; `has_left`: as it was asked to, for another one.
+    pub(super) fn former(&self, has_left: bool) -> Option<FormerServer> {
+        let cause = match (self.hung, self.killed) {
+            (true, _) => EndCause::Hung,
+            (false, true) => EndCause::Late,
+            (false, false) if has_left => EndCause::Upgrade,
+            (false, false) => EndCause::ByItself,
+        };
+        Some(FormerServer {
+            version: self.version.clone(),
+            at: clock::wall(),
+            served: self.ready_at.is_some(),
+            exit: self.exit?,
+            cause,
+        })
     }
 
     /// SIGKILL, once, unless it has been reaped.

@@ -38,14 +38,16 @@ impl Work {
         self.discard.begin(at);
     }
 
+    /// Whether a stop is on its way, or the run was ended without its rest.
+    pub(super) fn is_stopped(&self) -> bool {
+        self.rest != Rest::Undecided || self.ladder.is_some() || self.killing_since.is_some()
+    }
+
     /// Without a keeper: whether the rest is left alone. It is where the leader ended by itself before that, and no stop
     /// was on its way.
     pub(super) fn keeps_alone(&mut self, now: u64) -> bool {
         if self.rest != Rest::Kept {
-            let stopped = self.rest == Rest::Stopping
-                || self.ladder.is_some()
-                || self.killing_since.is_some();
-            let by_itself = self.leader_reaped && self.stage == Stage::Ran && !stopped;
+            let by_itself = self.leader_reaped && self.stage == Stage::Ran && !self.is_stopped();
             if self.policy.on_leader_exit != LeaderExit::Keep || !by_itself {
                 return false;
             }

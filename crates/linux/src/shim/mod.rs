@@ -4,6 +4,7 @@
 //! exit of the tree; and says, when wait(2) says so, that nobody is left. It sends no signal while the keeper lives,
 //! except SIGKILL to its own children when told so. It is not in the run's control group: it must outlive a kill.
 
+mod alone;
 mod birth;
 mod discard;
 mod keep;
@@ -57,13 +58,16 @@ impl Shim {
                 let _ = self.base.map(std::fs::remove_dir);
                 return Ok(());
             }
-            let [keeper_ready, status_ready] = self.wait()?;
+            let [keeper_ready, status_ready, door_ready] = self.wait()?;
             while let Ok(Some(_)) = self.signals.read_signal() {}
             if status_ready && let Some(work) = &mut self.work {
                 work.read_status();
             }
             if keeper_ready {
                 self.hear_keeper();
+            }
+            if door_ready {
+                self.let_keeper_in();
             }
             if self.go_on() {
                 return Ok(());
@@ -91,8 +95,8 @@ impl Shim {
         }
     }
 
-    /// Whether keeper and status pipe have something to say.
-    fn wait(&self) -> io::Result<[bool; 2]> {
+    /// Whether keeper and status pipe have something to say, and whether somebody is at the door.
+    fn wait(&self) -> io::Result<[bool; 3]> {
         let now = clock::boot_ms();
         let wake = self.work.as_ref().and_then(Work::wake_at);
         let timeout = wake.map_or(PollTimeout::NONE, |at| {
@@ -108,6 +112,9 @@ impl Shim {
                 .map(|k| PollFd::new(k.as_fd(), PollFlags::POLLIN)),
         );
         fds.extend(status.map(|s| PollFd::new(s, PollFlags::POLLIN)));
+        let work = self.work.as_ref().filter(|_| self.keeper.is_none());
+        let door = work.and_then(Work::door);
+        fds.extend(door.map(|d| PollFd::new(d, PollFlags::POLLIN)));
         let unread = self.work.iter().flat_map(|work| work.unread(now));
         let init = self.work.as_ref().and_then(Work::init);
         let rest = unread.chain(init);
@@ -121,9 +128,11 @@ impl Shim {
             events.is_some_and(|e| !e.is_empty())
         };
         let after_keeper = 1 + usize::from(self.keeper.is_some());
+        let after_status = after_keeper + usize::from(status.is_some());
         Ok([
             self.keeper.is_some() && ready(1),
             status.is_some() && ready(after_keeper),
+            door.is_some() && ready(after_status),
         ])
     }
 
@@ -142,11 +151,27 @@ impl Shim {
                 Ok(ToShim::Stopping) => self.tell_work(Work::stopping),
                 Ok(ToShim::Keep(left)) => self.tell_work(|work| work.keep(left.into())),
                 Ok(ToShim::Discard) => self.tell_work(|work| work.discard_from(0)),
+                Ok(ToShim::Leave) => self.tell_work(Work::leave),
+                Ok(ToShim::Remember(memory)) => self.tell_work(|work| work.remember(memory)),
                 // Neither a second job nor an unknown word is ever sent; a keeper that sends one is not ours.
                 Ok(ToShim::Job(_)) | Err(_) => self.keeper = None,
             },
             Ok(Received::WouldBlock) => {}
             Ok(Received::Eof) | Err(_) => self.keeper = None,
+        }
+    }
+
+    /// Somebody has come where a keeper would.
+    fn let_keeper_in(&mut self) {
+        let Some(work) = &mut self.work else { return };
+        let Some(keeper) = work.meet() else { return };
+        // Without room for the descriptors the next who comes is told.
+        let Ok(words) = work.introduction() else {
+            return;
+        };
+        self.keeper = Some(keeper);
+        for word in words {
+            self.say(word);
         }
     }
 

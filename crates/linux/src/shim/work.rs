@@ -1,6 +1,7 @@
 //! A shim's run: from the clone to the last exit of its tree.
 
 use super::{
+    alone::Waiting,
     discard::Discard,
     keep::Rest,
     namespace::{self, Init},
@@ -90,13 +91,15 @@ pub(super) struct Work {
     /// No command was promised to the keeper: it never heard `Prepared`.
     unannounced: bool,
     pub(super) leader_reaped: bool,
-    childless: bool,
+    pub(super) childless: bool,
     pub(super) record: ExitRecord,
     will: Will,
     pub(super) ladder: Option<Ladder>,
     pub(super) killing_since: Option<u64>,
     pub(super) rest: Rest,
     pub(super) discard: Discard,
+    /// Where the run outlives its keeper, for as long as it would.
+    pub(super) waiting: Option<Waiting>,
     /// How often SIGKILL went to the children.
     kill_rounds: u64,
     look_at: Option<u64>,
@@ -116,10 +119,20 @@ impl Work {
         let child: WireChild = wire::decode(&spec).map_err(|e| prepare(&e))?;
         let (stdin, stdout, stderr, gate) = (next()?, next()?, next()?, next()?);
         let policy = Policy::from(job.policy);
-        let unread = match policy.on_leader_exit {
-            LeaderExit::Keep => vec![next()?, next()?],
-            LeaderExit::Stop | LeaderExit::Drain { .. } => Vec::new(),
+        let keeps = policy.on_leader_exit == LeaderExit::Keep;
+        let outputs = if keeps || job.keepsake.is_some() {
+            vec![next()?, next()?]
+        } else {
+            Vec::new()
         };
+        let copies = outputs.iter().filter(|_| keeps).map(OwnedFd::try_clone);
+        let unread = copies.collect::<io::Result<Vec<_>>>();
+        let unread = unread.map_err(|e| prepare(&e))?;
+        let waiting = match job.keepsake {
+            Some(keepsake) => Some(Waiting::new(next()?, keepsake, outputs)),
+            None => None,
+        };
+        let waiting = waiting.transpose().map_err(|e| prepare(&e))?;
         let born_in = match (&job.cgroup, job.placement) {
             (Some(_), Placement::ByClone) => Some(next()?),
             _ => None,
@@ -150,6 +163,7 @@ impl Work {
                 leader_pid: gated.pid,
                 session: Session::default(),
                 root: Root::Shim(shim),
+                foreign: None,
                 cgroup: job.cgroup.map(Into::into),
                 init: of_tree,
             },
@@ -173,6 +187,7 @@ impl Work {
             kill_rounds: 0,
             rest: Rest::Undecided,
             discard: Discard::new(unread),
+            waiting,
             look_at: None,
             words: Vec::new(),
         })
@@ -195,7 +210,9 @@ impl Work {
     pub(super) fn wake_at(&self) -> Option<u64> {
         let ladder = self.ladder.as_ref().and_then(Ladder::wake_at);
         let discard = self.discard.begins_at(clock::boot_ms());
-        [ladder, self.look_at, discard].into_iter().flatten().min()
+        let waiting = self.waiting_wakes_at();
+        let times = [ladder, self.look_at, discard, waiting];
+        times.into_iter().flatten().min()
     }
 
     /// What may be thrown away when there is some of it.
@@ -265,10 +282,13 @@ impl Work {
                 crash_point!("shim.at_gate");
                 self.stage = Stage::AtGate;
                 self.unannounced = false;
+                let (command, shim) = (command.into(), shim.into());
+                self.remember_announced(&command, &shim);
+                let init = self.init.as_ref().map(Init::pid);
                 let word = FromShim::Prepared {
-                    command: command.into(),
-                    shim: shim.into(),
-                    init: self.init.as_ref().map(Init::pid),
+                    command,
+                    shim,
+                    init,
                 };
                 self.words.push((word, fds));
             }
@@ -343,6 +363,7 @@ impl Work {
             Stage::Going => {
                 crash_point!("shim.executed");
                 self.stage = Stage::Ran;
+                self.remember_start();
                 self.words.push((FromShim::Executed, Vec::new()));
             }
             Stage::Ran | Stage::NeverRan => {}
@@ -361,6 +382,7 @@ impl Work {
                 None => !self.childless,
             };
             let exit = exit.into();
+            self.remember_exit(at_us, rest);
             self.words
                 .push((FromShim::Exited { at_us, exit, rest }, Vec::new()));
         }
@@ -371,7 +393,7 @@ impl Work {
         {
             init.end();
         }
-        if !keeper_lives && !self.keeps_alone(now) {
+        if !keeper_lives && !self.waits(now) && !self.keeps_alone(now) {
             self.climb(now);
         }
         self.discard.read_away(now);
@@ -492,12 +514,17 @@ impl Work {
                 marker::without_group(&elsewhere)
             });
             self.write_record();
+            self.remember_empty(&elsewhere);
             let at_us = clock::wall().0;
             self.words
                 .push((FromShim::Empty { at_us, elsewhere }, Vec::new()));
         }
+        self.look_at = None;
         if keeper_lives {
-            return true;
+            return !self.stays();
+        }
+        if self.lingers(now) {
+            return false;
         }
         let Some(group) = self.tree.cgroup.clone() else {
             return true;

@@ -33,6 +33,7 @@ fn a_list_that_is_cut_says_how_many_are_missing() {
         leader_pid: children[0].id().cast_signed(),
         session: Session::default(),
         root: Root::Shim(std::process::id().cast_signed()),
+        foreign: None,
         cgroup: None,
         init: None,
     };
@@ -58,6 +59,7 @@ fn a_number_that_was_given_to_another_session_names_no_orphan() {
         leader_pid: stranger.id().cast_signed(),
         session: Session::default(),
         root: Root::Lost,
+        foreign: None,
         cgroup: None,
         init: None,
     };
@@ -101,6 +103,7 @@ fn the_rest_of_a_session_is_known_after_its_leader_and_a_stranger_of_its_number_
         leader_pid: leader.id().cast_signed(),
         session: Session::default(),
         root: Root::Lost,
+        foreign: None,
         cgroup: None,
         init: None,
     };
@@ -136,6 +139,7 @@ fn the_leader_is_signalled_first_and_the_others_by_age() {
         leader_pid: 50,
         session: Session::default(),
         root: Root::Nowhere,
+        foreign: None,
         cgroup: None,
         init: None,
     };

@@ -2,16 +2,19 @@
 
 use super::{
     Answer, FromShim, LIST_BYTES_MAX, MEMBERS_TOLD_MAX, ToKeeper, ToServer, ToShim, VERSION,
-    WireChild, WireListing, WireMember, WireShots, decode, encode,
+    WireChild, WireHello, WireListing, WireMember, WireShots, decode, encode,
     mirror::{
         WireCgroup, WireContainment, WireDeadline, WireExit, WireFact, WireFailure, WireHeld,
         WireHolds, WireHost, WireIdentity, WireLeaderExit, WireLeftover, WireLeftovers, WireLimits,
-        WireMemoryKills, WireOnMaxPause, WirePidNamespace, WirePlan, WirePolicy, WireProcess,
-        WireProof, WireRecord, WireRlimit, WireShot, WireShotResult, WireStage, WireTarget,
-        WireVerdict,
+        WireMemoryKills, WireOnMaxPause, WirePidNamespace, WirePlan, WirePolicy, WirePowers,
+        WireProcess, WireProof, WireRecord, WireRecovery, WireRlimit, WireShot, WireShotResult,
+        WireStage, WireTarget, WireVerdict,
+        adoption::{WireAdoptable, WireKeepsake, WireMemory},
         certificate::{WireScope, WireSender, WireStep, WireStuck, WireStuckProcess},
+        former::{WireEndCause, WireFormer},
         handover::{WireHeldPause, WireHeldRun},
         held::WireGap,
+        upgrade::{WireUpgrade, WireUpgradeRefusal, WireUpgradeState},
     },
 };
 use serde::{Serialize, de::DeserializeOwned};
@@ -45,6 +48,7 @@ fn policy() -> WirePolicy {
         max_pause_ms: Some(300),
         on_max_pause: WireOnMaxPause::Abort,
         pid_namespace: WirePidNamespace::Private,
+        recovery: WireRecovery::Adopt,
     }
 }
 
@@ -83,7 +87,7 @@ fn requests_have_these_bytes() {
     };
     check(
         &prepare,
-        "010101e78a8d09022f72011e00882701ac020000000000000000000101ac0201ac0201010101",
+        "010101e78a8d09022f72011e00882701ac020000000000000000000101ac0201ac020101010101",
     );
     let files = WireRlimit {
         resource: super::mirror::limits::WireResource::OpenFiles,
@@ -141,6 +145,79 @@ fn requests_have_these_bytes() {
         plan: plan(),
     };
     check(&reap, "011002011e008827");
+}
+
+fn upgrade() -> WireUpgrade {
+    WireUpgrade {
+        request: Some("r".into()),
+        at_us: 300,
+        from_version: "1".into(),
+        to_version: "2".into(),
+        state: WireUpgradeState::FellBack("w".into()),
+    }
+}
+
+#[test]
+fn words_of_an_upgrade_have_these_bytes() {
+    let asked = ToKeeper::Upgrade {
+        seq: 2,
+        request: Some("r".into()),
+    };
+    check(&asked, "011302010172");
+    let answer = |answer| ToServer::Answer {
+        seq: 2,
+        answer: Answer::Upgrade(answer),
+    };
+    check(&answer(Ok(upgrade())), "0101020d00010172d80401310132020177");
+    let unfit = WireUpgradeRefusal::Unfit {
+        binary: "b".into(),
+        why: "w".into(),
+        speaks: Some(300),
+    };
+    check(&answer(Err(unfit)), "0101020d01020162017701ac02");
+    check(&ToServer::Leave, "0107");
+    let refused = ToServer::NotUpgraded(WireUpgradeRefusal::ShuttingDown);
+    check(&refused, "010801");
+}
+
+#[test]
+fn the_hello_has_these_bytes() {
+    let hello = WireHello {
+        epoch: "E".into(),
+        version: "V".into(),
+        keeper: process(100),
+        host: WireHost {
+            boot_id: "b".into(),
+            pidns_inode: 300,
+        },
+        cgroup_base: Ok("/c".into()),
+        pidfs: true,
+        powers: WirePowers {
+            hard_max: Vec::new(),
+            nice_min: -20,
+            oom_score_adj_min: Some(-1000),
+            knobs: Err("none".into()),
+        },
+        kernel: "k".into(),
+        capabilities: Vec::new(),
+        held: 300,
+        restarts: 2,
+        former: Some(WireFormer {
+            version: "V".into(),
+            at_us: 300,
+            served: true,
+            exit: WireExit::Signal {
+                number: 9,
+                core_dumped: false,
+            },
+            cause: WireEndCause::Hung,
+        }),
+        upgrade: Some(upgrade()),
+    };
+    check(
+        &ToServer::Hello(hello),
+        "010001450156c801c801c801ac02014d0162ac0200022f6301002701cf0f01046e6f6e65016b00ac0202010156d804010112000101010172d80401310132020177",
+    );
 }
 
 #[test]
@@ -269,7 +346,7 @@ fn what_is_handed_over_has_these_bytes() {
     };
     check(
         &ToServer::Held(run),
-        "010505900390039003ac02014dc801c801c801ac02014d000162040000011e00882701ac020000000000000000000101ac0201ac020101010301",
+        "010505900390039003ac02014dc801c801c801ac02014d000162040000011e00882701ac020000000000000000000101ac0201ac02010101010301",
     );
     check(&ToServer::Ping, "0106");
     check(&ToKeeper::Pong, "0111");
@@ -285,6 +362,13 @@ fn words_of_and_to_shims_have_these_bytes() {
     };
     check(&ToShim::Keep(left), "01030002");
     check(&ToShim::Discard, "0104");
+    let memory = WireMemory {
+        max_runtime: Some((300, Some(1))),
+        paused_since: Some(2),
+        pause_expired: true,
+    };
+    check(&ToShim::Remember(memory), "010501ac020101010201");
+    check(&ToShim::Leave, "0106");
     check(&FromShim::NotReleased, "0102");
     check(&FromShim::Executed, "0103");
     let exited = FromShim::Exited {
@@ -297,6 +381,31 @@ fn words_of_and_to_shims_have_these_bytes() {
     };
     check(&exited, "01050601120001");
     check(&FromShim::Killed(step()), "0107d00f120101ac0201020102");
+    let adoptable = WireAdoptable {
+        run: 1,
+        command: process(300),
+        shim: process(2),
+        init: Some(3),
+        cgroup: None,
+        policy: policy(),
+        keepsake: WireKeepsake {
+            held: WireHeld {
+                by: WireContainment::Subreaper,
+                gaps: Vec::new(),
+            },
+            host: WireHost {
+                boot_id: "b".into(),
+                pidns_inode: 1,
+            },
+        },
+        memory: WireMemory::default(),
+        leader_left_at: Some(300),
+        stopping_since: Some(1),
+    };
+    check(
+        &FromShim::Adoptable(Box::new(adoptable)),
+        "010801d804d804d804ac02014d040404ac02014d010600011e00882701ac020000000000000000000101ac0201ac02010101000001620100000001ac020101",
+    );
 }
 
 #[test]

@@ -6,8 +6,8 @@ use certificate::{WireStep, WireStuck, steps};
 pub(crate) use held::{WireContainment, WireHeld};
 use kennel_lifecycle::{
     CgroupIdentity, Deadline, Exit, HostIdentity, LeaderExit, Leftover, Leftovers, MemoryKills,
-    OnMaxPause, PausePolicy, PidNamespace, Policy, ProcessIdentity, Proof, RunIdentity, Signal,
-    StartFailure, StartStage, Timestamp, TreeVerdict,
+    OnMaxPause, PausePolicy, PidNamespace, Policy, ProcessIdentity, Proof, Recovery, RunIdentity,
+    Signal, StartFailure, StartStage, Timestamp, TreeVerdict,
     ladder::{Step, StopPlan},
     recovery::{CgroupSeen, ExitRecord, Host, Observation, Seen},
 };
@@ -93,7 +93,7 @@ mirror_struct!(
 mirror_enum!(
     /// [`CapabilityName`].
     WireCapabilityName = CapabilityName {
-        Cgroup, CgroupSealed, CgroupClone, CgroupKill, CgroupFreeze, CgroupMemory, CgroupPids, CgroupCpu, Clone3, Pidfs, PidfdGroupSignal, PidfdExit, PidNamespace
+        Cgroup, CgroupSealed, CgroupClone, CgroupKill, CgroupFreeze, CgroupMemory, CgroupPids, CgroupCpu, Clone3, Pidfs, PidfdGroupSignal, PidfdExit, PidNamespace, Adoption
     }
 );
 mirror_struct!(
@@ -132,6 +132,10 @@ mirror_enum!(
     /// [`PidNamespace`].
     WirePidNamespace = PidNamespace { Shared, Private }
 );
+mirror_enum!(
+    /// [`Recovery`].
+    WireRecovery = Recovery { Terminate, Adopt }
+);
 mirror_struct!(
     /// [`MemoryKills`].
     WireMemoryKills = MemoryKills { kills: u64, memory_max: Option<u64> }
@@ -141,10 +145,13 @@ mirror_struct!(
     WireFailure = StartFailure { stage: WireStage, errno: Option<i32>, path: Option<String> }
 );
 
+pub(crate) mod adoption;
 pub(crate) mod certificate;
+pub(crate) mod former;
 pub(crate) mod handover;
 pub(crate) mod held;
 pub(crate) mod limits;
+pub(crate) mod upgrade;
 
 /// [`RunIdentity`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -330,6 +337,7 @@ pub(crate) struct WirePolicy {
     pub(crate) max_pause_ms: Option<u64>,
     pub(crate) on_max_pause: WireOnMaxPause,
     pub(crate) pid_namespace: WirePidNamespace,
+    pub(crate) recovery: WireRecovery,
 }
 
 /// [`LeaderExit`], in milliseconds.
@@ -374,6 +382,7 @@ impl From<&Policy> for WirePolicy {
             max_pause_ms: real.pause.max_pause.map(millis),
             on_max_pause: real.pause.on_max_pause.into(),
             pid_namespace: real.pid_namespace.into(),
+            recovery: real.recovery.into(),
         }
     }
 }
@@ -390,6 +399,7 @@ impl From<WirePolicy> for Policy {
                 on_max_pause: wire.on_max_pause.into(),
             },
             pid_namespace: wire.pid_namespace.into(),
+            recovery: wire.recovery.into(),
         }
     }
 }

@@ -109,6 +109,11 @@ pub(crate) enum ToKeeper {
         run: u128,
         request: String,
     },
+    /// Asks for a server of the binary that is installed by now.
+    Upgrade {
+        seq: u64,
+        request: Option<String>,
+    },
 }
 
 /// Keeper to server.
@@ -132,12 +137,18 @@ pub(crate) enum ToServer {
     Held(mirror::handover::WireHeldRun),
     /// Asks whether the server still takes messages.
     Ping,
+    /// Another server is to take its place: it finishes what it has, and exits.
+    Leave,
+    /// What a signal asked for is not done.
+    NotUpgraded(mirror::upgrade::WireUpgradeRefusal),
 }
 
 /// What the keeper and its host are.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct WireHello {
     pub(crate) epoch: String,
+    /// Of the keeper's own binary.
+    pub(crate) version: String,
     pub(crate) keeper: WireProcess,
     pub(crate) host: WireHost,
     pub(crate) cgroup_base: Result<String, String>,
@@ -148,6 +159,9 @@ pub(crate) struct WireHello {
     /// How many runs are handed over right after this.
     pub(crate) held: u32,
     pub(crate) restarts: u32,
+    pub(crate) former: Option<mirror::former::WireFormer>,
+    /// The last for which a server has left.
+    pub(crate) upgrade: Option<mirror::upgrade::WireUpgrade>,
 }
 
 /// Answer to a request with a `seq`.
@@ -176,6 +190,8 @@ pub(crate) enum Answer {
     SentBefore,
     /// None did.
     NotSent,
+    /// The new binary will do, and `Leave` comes next; or it was asked for before, and this has come of it.
+    Upgrade(Result<mirror::upgrade::WireUpgrade, mirror::upgrade::WireUpgradeRefusal>),
 }
 
 /// What came of a signal to each that was to get it.
@@ -231,7 +247,7 @@ pub(crate) struct WireRecorded {
 }
 
 /// Keeper to shim. With child, stdin, stdout, stderr, gate, the read ends of both outputs where the rest may be left
-/// alone, and the control group where there is one.
+/// alone or the run is to be adopted, the door for the next keeper in that case, and the control group where there is one.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum ToShim {
     Job(Box<Job>),
@@ -243,6 +259,10 @@ pub(crate) enum ToShim {
     Keep(WireLeftovers),
     /// Nobody reads the outputs any more: what is written is to be thrown away.
     Discard,
+    /// For the next keeper.
+    Remember(mirror::adoption::WireMemory),
+    /// The end is on record, and no keeper will ask for it.
+    Leave,
 }
 
 /// What a shim is to do.
@@ -255,6 +275,8 @@ pub(crate) struct Job {
     pub(crate) placement: Placement,
     /// Of the command.
     pub(crate) attributes: crate::attributes::Attributes,
+    /// Where the run is to be adopted.
+    pub(crate) keepsake: Option<mirror::adoption::WireKeepsake>,
 }
 
 /// How a child gets into its control group.
@@ -293,8 +315,11 @@ pub(crate) enum FromShim {
         /// Processes that a shim does not hear of although they live, where nothing else would tell.
         elsewhere: Vec<i32>,
     },
-    /// What came of the first SIGKILL to its children.
+    /// What came of the first SIGKILL to its children, or of a round of signals that it has sent without a keeper.
     Killed(mirror::certificate::WireStep),
+    /// The first word to a keeper that has come for the run. With a pidfd of the leader, one of the first process of a
+    /// private pid namespace, and the read ends of both outputs.
+    Adoptable(Box<mirror::adoption::WireAdoptable>),
 }
 
 /// What is executed; travels as a sealed file.

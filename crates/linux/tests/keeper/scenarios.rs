@@ -39,6 +39,7 @@ pub(crate) async fn play(name: &str, stage: &mut Stage) {
         "a_run_left_by_a_server_in_order_has_no_hour_of_grace" => deaths::stubborn(stage).await,
         "termination_is_asked_of_the_server" => termination(stage).await,
         "many_runs_at_once_all_end" => many(stage).await,
+        "a_run_is_made_again_while_its_last_shim_ends" => again(stage).await,
         name if containment::plays(name) => containment::play(name, stage).await,
         other => members::play(other, stage).await,
     }
@@ -553,5 +554,25 @@ async fn many(stage: &mut Stage) {
             facts.contains(&Fact::LeaderExited(Exit::Code(i))),
             "{facts:?}"
         );
+    }
+}
+
+/// What is heard of a shim that ends is not heard of the next one of the same run.
+async fn again(stage: &mut Stage) {
+    let (run, spec) = stage.shell("exit 3");
+    for _ in 0..50 {
+        stage
+            .prepare(run, &spec)
+            .await
+            .expect("a child at its gate");
+        stage.client.release(run);
+        let facts = stage.end(run).await;
+        let expected = [
+            Fact::Executed,
+            Fact::LeaderExited(Exit::Code(3)),
+            empty(stage),
+        ];
+        assert_eq!(facts, expected);
+        stage.forget(run);
     }
 }

@@ -87,6 +87,7 @@ pub(crate) fn keep(args: &[String]) -> ExitCode {
             args[2].clone().into(),
         ],
         cgroup,
+        preflight_env: Vec::new(),
         orphan_ttl: handover::orphan_ttl(&args[2]),
     };
     match keeper::run(&config) {
@@ -312,6 +313,7 @@ impl Stage {
                 on_leader_exit: LeaderExit::Stop,
                 pause: PausePolicy::default(),
                 pid_namespace: self.pid_namespace(),
+                recovery: kennel_lifecycle::Recovery::Terminate,
             },
             min_containment: None,
         };
@@ -382,6 +384,11 @@ impl Stage {
         let facts = self.wait(run, ended).await;
         self.client.acknowledge(run);
         facts
+    }
+
+    /// What is told of it from here on is of its next attempt.
+    pub(crate) fn forget(&mut self, run: RunId) {
+        self.facts.remove(&run);
     }
 
     /// Waits for an event that is not about a run.

@@ -83,6 +83,11 @@ fn reasons() -> Vec<EndReason> {
             path: None,
         }),
         EndReason::Fenced { by: "uid:0".into() },
+        EndReason::Restarted {
+            by: "uid:0".into(),
+            request_id: Some("r".into()),
+        },
+        EndReason::RestartsExhausted { restarts: u32::MAX },
         EndReason::ServerShutdown,
         EndReason::ServiceLost,
         EndReason::Rebooted,

@@ -91,6 +91,32 @@ pub(super) async fn only_keepers_with_open_rows_are_listed(bed: Bed) {
     assert_eq!(elsewhere.unwrap(), []);
 }
 
+pub(super) async fn a_run_that_a_later_keeper_holds_is_its_own(bed: Bed) {
+    let next = EPOCH + 1;
+    bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
+    for id in [1, 2] {
+        bed.store.insert(&new_run(id)).await.unwrap();
+    }
+    bed.store.insert(&new_run(3)).await.unwrap();
+    bed.store.close(&new_run(3), &closure()).await.unwrap();
+
+    let mut taken = opening(NODE, next);
+    taken.held = vec![new_run(1).run, new_run(3).run, new_run(9).run];
+    bed.store.open_node(&taken).await.unwrap();
+
+    for (id, expected) in [(1, next), (2, EPOCH), (3, EPOCH)] {
+        let row = bed.store.get(new_run(id).run).await.unwrap().unwrap();
+        let expected = KeeperEpoch::from_u128(expected);
+        assert_eq!(row.new.keeper_epoch, expected, "row {id}");
+    }
+    let epochs = bed
+        .store
+        .open_epochs(NodeId::from_u128(NODE))
+        .await
+        .unwrap();
+    assert_eq!(epochs.len(), 2, "{epochs:?}");
+}
+
 pub(super) async fn a_keeper_of_another_node_raises_no_generation(bed: Bed) {
     bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
     bed.store
@@ -108,13 +134,17 @@ pub(super) async fn a_keeper_of_another_node_raises_no_generation(bed: Bed) {
 }
 
 /// CHECK, and a change of an open row (first part) or a closed one (second) that it has to refuse.
-const REFUSED_OF_OPEN: [(&str, &str); 25] = [
+const REFUSED_OF_OPEN: [(&str, &str); 29] = [
     ("runs_state", "state = 'stopping'"),
     ("runs_desired", "desired = 'pause'"),
     ("runs_kind", "kind = 'cron'"),
     ("runs_counters", "attempt = 0"),
     ("runs_counters", "generation = 0"),
     ("runs_counters", "grace_period_ms = -1"),
+    ("runs_counters", "restarts = -1"),
+    ("runs_backoff", "state = 'backoff'"),
+    ("runs_backoff", "next_restart_us = 1"),
+    ("runs_attempts", "attempts_detail = '{}'"),
     ("runs_terminal_has_", "state = 'failed'"),
     ("runs_terminal_has_time", "ended_us = 1"),
     ("runs_terminal_has_verdict", "tree_verdict = 'never_ran'"),

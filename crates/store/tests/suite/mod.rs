@@ -2,6 +2,7 @@
 
 pub(crate) mod rows;
 
+mod attempts;
 mod ends;
 mod guards;
 mod lists;
@@ -45,12 +46,20 @@ const CASES: &[Case] = cases![
     writes::a_finished_store_is_not_available,
     guards::an_older_generation_writes_nothing,
     guards::a_new_generation_restamps_open_rows_alone,
+    guards::a_run_that_a_later_keeper_holds_is_its_own,
     guards::only_keepers_with_open_rows_are_listed,
     guards::a_keeper_of_another_node_raises_no_generation,
     guards::every_check_refuses_what_no_run_can_be,
     guards::a_newer_schema_is_refused,
     guards::a_changed_migration_is_refused,
     guards::a_row_that_cannot_be_read_is_corrupt,
+    attempts::an_attempt_that_another_follows_is_read_back_whole,
+    attempts::the_next_attempt_takes_the_place_of_the_one_before,
+    attempts::an_attempt_begins_only_where_just_that_one_is_waited_for,
+    attempts::an_attempt_that_was_not_begun_uses_its_number_up,
+    attempts::a_run_may_end_with_an_attempt_that_was_not_begun,
+    attempts::a_run_that_waits_can_be_stopped_and_begins_no_more,
+    attempts::of_many_attempts_the_newest_are_kept,
     ends::every_end_is_read_back_as_it_was,
     lists::pages_neither_repeat_nor_skip_while_rows_are_added,
     lists::filters_by_state_kind_and_labels,

@@ -19,6 +19,7 @@ pub(crate) fn opening(node: u128, epoch: u128) -> Opening {
         keeper_epoch: KeeperEpoch::from_u128(epoch),
         keeper: process(4000),
         host: host(),
+        held: Vec::new(),
         now: Timestamp(1_000),
     }
 }
@@ -73,6 +74,7 @@ pub(crate) fn new_run(id: u128) -> NewRun {
             ("team".into(), "blue \"quoted\" ü".into()),
             ("a.b/c".into(), String::new()),
         ])),
+        restart: kennel_lifecycle::RestartPolicy::default(),
         created: Timestamp(1_700_000_000_000_000),
     }
 }

@@ -5,10 +5,10 @@ use super::{
     rows::{EPOCH, NODE, closure, new_run, opening, order},
 };
 use kennel_lifecycle::{
-    Deadline, EndReason, Outcome, RowState, RunState, StopCertificate, StopOrder, StopReason,
-    Timestamp, TreeVerdict,
+    Deadline, EndReason, NodeId, Outcome, RowState, RunState, StopCertificate, StopOrder,
+    StopReason, Timestamp, TreeVerdict,
 };
-use kennel_store::{Closure, Desired, Inserted, NewRun, StoreError, StoredState, Times};
+use kennel_store::{Closure, Desired, Fact, Inserted, NewRun, StoreError, StoredState, Times};
 use std::{future::ready, sync::Arc, time::Duration};
 
 pub(super) async fn what_is_inserted_is_read_back_whole(bed: Bed) {
@@ -145,7 +145,26 @@ pub(super) async fn a_fence_takes_only_a_free_key(bed: Bed) {
     assert_eq!(open.outcome, None);
     assert_eq!(closed.new, unknown);
     assert_eq!(closed.state, StoredState::Ended(RunState::Cancelled));
-    assert_eq!(closed.outcome, Some(fenced.outcome));
+    assert_eq!(closed.outcome, Some(fenced.outcome.clone()));
+
+    // One that was promised while nobody could look means whoever is there; not the run of another node.
+    let elsewhere = NewRun {
+        node: NodeId::from_u128(77),
+        ..known.clone()
+    };
+    let fence = |new: NewRun| Fact::Fence(Box::new(new), Box::new(fenced.clone()));
+    let refused = fence(elsewhere).tell(&*bed.store, 1).await;
+    assert!(matches!(refused, Err(StoreError::Fenced(_))), "{refused:?}");
+    let row = bed.store.get(known.run).await.unwrap().unwrap();
+    assert_eq!((row.desired, row.stop), (Desired::Run, None));
+    fence(known.clone()).tell(&*bed.store, 1).await.unwrap();
+    let row = bed.store.get(known.run).await.unwrap().unwrap();
+    assert_eq!(row.desired, Desired::Stop);
+    let by = StopReason::Abort {
+        by: known.owner,
+        request_id: None,
+    };
+    assert_eq!(row.stop.unwrap().reason, by);
 }
 
 pub(super) async fn a_stop_only_brings_the_deadline_forward(bed: Bed) {

@@ -1,12 +1,18 @@
 //! A task that goes on with a run of an earlier server.
 
-use super::{RunTask, Runtime};
-use crate::{output::Output, past::Past, tracker::Order, tracker::Shared, view::Live};
-use kennel_lifecycle::{Input, Machine, Report, RowSays, RowState, StreamsEnd};
-use kennel_linux::client::{HeldRun, KeeperReport};
-use kennel_store::{RunRow, StoredState, Times};
+use super::{Attempts, RunTask, Runtime};
+use crate::{
+    output::Output,
+    past::Past,
+    tracker::{Seat, Shared},
+    writes,
+};
+use kennel_lifecycle::{
+    Announced, Command, Input, Machine, Policy, Report, RowSays, RowState, StreamsEnd,
+};
+use kennel_linux::client::HeldRun;
+use kennel_store::{Desired, NewRun, RunRow, StoredState, Times};
 use std::sync::Arc;
-use tokio::sync::{mpsc, watch};
 
 /// Where the run stands.
 #[derive(Debug)]
@@ -17,8 +23,21 @@ pub(crate) struct Standing {
     pub(crate) recorded: bool,
     /// Its journal, where that can be written.
     pub(crate) output: Option<Output>,
-    /// What the journal has told.
+    /// What the journal has told of the attempt.
     pub(crate) past: Past,
+}
+
+/// A run that waits for its next attempt.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    /// Its row.
+    pub(crate) row: RunRow,
+    /// Its journal, where that can be written.
+    pub(crate) output: Option<Output>,
+    /// What that has told of the last attempt.
+    pub(crate) told: Announced,
+    /// What keeper and shim do with it on their own.
+    pub(crate) policy: Policy,
 }
 
 /// What an earlier server has left.
@@ -34,13 +53,7 @@ pub(super) struct Legacy {
 
 impl RunTask {
     /// Goes on with a run. What is to be done at once is done by [`Self::go_on`].
-    pub(crate) fn adopt(
-        shared: Arc<Shared>,
-        standing: Standing,
-        live: watch::Sender<Live>,
-        orders: mpsc::Receiver<Order>,
-        reports: mpsc::Receiver<KeeperReport>,
-    ) -> Self {
+    pub(crate) fn adopt(shared: Arc<Shared>, standing: Standing, seat: Seat) -> Self {
         let Standing {
             held,
             row,
@@ -61,18 +74,24 @@ impl RunTask {
             row.new.clone(),
             machine(&held, &row, recorded, &past),
             runtime,
-            live,
-            orders,
-            reports,
+            seat,
         );
+        task.recovery = held.policy.recovery;
+        task.on_leader_exit = held.policy.on_leader_exit;
+        task.attempts = Attempts::of(&row);
         task.times = known_times(row.times, past.times);
         task.desired = row.desired;
         task.stop_deadline = row.stop_deadline;
+        if output.is_none() {
+            task.live.send_modify(|live| live.no_journal = true);
+        }
         task.output = output;
+        task.keep_writing();
         if let (Some(why), false) = (held.held.cgroup_refused(), past.announced.recorded) {
             task.warning = Some(format!("this run has no control group: {why}"));
         }
-        if past.announced.streams.is_none() && row.outcome.is_none() {
+        let ended = row.outcome.is_some() || row.state == StoredState::Backoff;
+        if past.announced.streams.is_none() && !ended {
             task.attach(held);
         }
         if past.announced.started {
@@ -85,6 +104,78 @@ impl RunTask {
         };
         task.publish();
         task
+    }
+
+    /// Asks for the row of a run that is gone on with without it.
+    pub(crate) fn meeting(mut self, new: Option<Box<NewRun>>) -> Self {
+        if let Some(new) = new {
+            self.attempts.await_row();
+            self.op(|shared, _, done| writes::meet(shared, new, done));
+        }
+        self
+    }
+
+    /// The row of a run that was gone on with without it: what it says that nobody else has told.
+    pub(super) fn met(&mut self, row: RunRow) {
+        let undecided = self.attempts.meet(Attempts::of(&row));
+        self.take_over(row);
+        if let Some(outcome) = undecided {
+            self.record_outcome(outcome);
+        }
+    }
+
+    fn take_over(&mut self, row: RunRow) {
+        self.times = known_times(row.times, self.times);
+        self.new = NewRun {
+            held: row.new.held.clone().or(self.new.held.take()),
+            ..row.new
+        };
+        if row.outcome.is_some() {
+            tracing::warn!(run = %self.run, "the row of this run was closed before");
+        }
+        // A stop that was accepted, and that its server did not live to carry out.
+        let (Some(order), Some(deadline)) = (row.stop, row.stop_deadline) else {
+            return;
+        };
+        self.desired = Desired::Stop;
+        self.stop_deadline = self
+            .stop_deadline
+            .map_or(Some(deadline), |at| Some(at.min(deadline)));
+        let announced = &self.legacy.past.announced;
+        let again = announced.stop_again(self.at, order, deadline);
+        // Refused only where there is nothing to stop any more.
+        let _ = self.feed(Input::Command(Command::Stop(again)));
+    }
+
+    /// Goes on with a run of which nothing is there but that another attempt is due. What is to be done at once is done
+    /// by [`Self::go_on_in`].
+    pub(crate) fn waiting(shared: Arc<Shared>, waiting: Waiting, seat: Seat) -> Option<Self> {
+        let Waiting {
+            row,
+            output,
+            told,
+            policy,
+        } = waiting;
+        let last = row.past.last()?;
+        let machine = Machine::ended(last.outcome.clone(), &told);
+        let runtime = Runtime::new(&policy);
+        let mut task = Self::with(shared, row.new.clone(), machine, runtime, seat);
+        task.on_leader_exit = policy.on_leader_exit;
+        task.recovery = policy.recovery;
+        task.attempts = Attempts::of(&row);
+        task.times = last.times;
+        task.desired = row.desired;
+        task.stop_deadline = row.stop_deadline;
+        task.output = output;
+        task.keep_writing();
+        Some(task)
+    }
+
+    /// What is written from here on is of the present attempt.
+    fn keep_writing(&mut self) {
+        if let Some(output) = &mut self.output {
+            output.begin_attempt(self.new.attempt);
+        }
     }
 
     /// The pipes are read where the server before has stopped reading them.
@@ -107,16 +198,21 @@ impl RunTask {
 }
 
 fn machine(held: &HeldRun, row: &RunRow, recorded: bool, past: &Past) -> Machine {
-    let announced = past.announced.clone();
+    let mut announced = past.announced.clone();
     if let Some(outcome) = &row.outcome {
         return Machine::ended(outcome.clone(), &announced);
     }
+    if let (StoredState::Backoff, Some(last)) = (row.state, row.past.last()) {
+        return Machine::ended(last.outcome.clone(), &past.of_attempt());
+    }
+    // Where the database has lost the row of an attempt that had ended, its end is written again and not told again.
+    announced.ended |= past.of_attempt().ended;
     let says = RowSays {
         state: match row.state {
             StoredState::Running => Some(RowState::Running),
             StoredState::Pausing => Some(RowState::Pausing),
             StoredState::Paused => Some(RowState::Paused),
-            StoredState::Starting | StoredState::Ended(_) => None,
+            StoredState::Starting | StoredState::Backoff | StoredState::Ended(_) => None,
         },
         stop: row.stop.clone().zip(row.stop_deadline),
     };

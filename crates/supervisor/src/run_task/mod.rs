@@ -4,6 +4,7 @@
 //! before or after itself by a crash; [`kennel_lifecycle::Effect`] says what recovery does in both cases.
 
 mod adopted;
+mod attempts;
 mod perform;
 mod publish;
 mod runtime;
@@ -12,15 +13,15 @@ mod signalling;
 use crate::{
     CallError, LifecycleEvent, clock, event,
     output::{Output, Ready},
-    tracker::{Order, OrderError, Place, Shared},
+    tracker::{Order, OrderError, Place, Seat, Shared},
     view::Live,
     writes::Write,
 };
 use adopted::Legacy;
-pub(crate) use adopted::Standing;
+use attempts::Attempts;
 use kennel_lifecycle::{
-    Command, Effect, Input, Machine, Phase, Refusal, Report, RowState, RunId, Signal, StartFailure,
-    StartStage, Timestamp, limits,
+    Command, Effect, Input, LeaderExit, Machine, Phase, Recovery, Refusal, Report, RowState, RunId,
+    Signal, StartFailure, StartStage, Timestamp, limits,
 };
 use kennel_linux::{
     client::{ChildSpec, ClientError, Fact, KeeperReport, Prepared, SignalResult},
@@ -34,6 +35,10 @@ use tokio::{
     sync::{mpsc, oneshot, watch},
     task::JoinSet,
     time::Instant,
+};
+pub(crate) use {
+    adopted::{Standing, Waiting},
+    attempts::{add, next, outlives_service, start_failure},
 };
 
 /// How long `running` may wait to be recorded: most short runs end before and save the write.
@@ -58,6 +63,8 @@ pub(crate) struct RunTask {
     times: Times,
     stop_deadline: Option<Timestamp>,
     runtime: Runtime,
+    on_leader_exit: LeaderExit,
+    attempts: Attempts,
     desired: Desired,
     output: Option<Output>,
     live: watch::Sender<Live>,
@@ -88,6 +95,8 @@ pub(crate) struct RunTask {
     pause_result: Option<SignalResult>,
     /// When the input that is being taken in happened.
     at: Timestamp,
+    /// What becomes of it when the whole service dies.
+    recovery: Recovery,
     legacy: Legacy,
 }
 
@@ -106,6 +115,10 @@ pub(crate) enum Done {
     Prepared(Box<Result<Prepared, ClientError>>),
     Report(Report),
     Taken(Box<RunRow>),
+    /// What the row says of a run that was gone on with without it.
+    Met(Box<RunRow>),
+    /// Nothing says what this run is, or another one's row stands under its key.
+    Strange,
     LeftOver(Box<Result<Option<RunRow>, StoreError>>),
     StopDurable(Timestamp),
     Froze(SignalResult),
@@ -122,22 +135,21 @@ enum Wake {
     Order(Order),
     RunningDue,
     StopDue,
+    AttemptDue,
     KeeperLost,
     Output(Ready),
+    /// The store may have been told all that it was owed of the run.
+    Told,
 }
 
 impl RunTask {
-    pub(crate) fn new(
-        shared: Arc<Shared>,
-        new: NewRun,
-        child: ChildSpec,
-        live: watch::Sender<Live>,
-        orders: mpsc::Receiver<Order>,
-        reports: mpsc::Receiver<KeeperReport>,
-    ) -> Self {
+    pub(crate) fn new(shared: Arc<Shared>, new: NewRun, child: ChildSpec, seat: Seat) -> Self {
         let runtime = Runtime::new(&child.policy);
-        let machine = Machine::with(child.policy.on_leader_exit);
-        let mut task = Self::with(shared, new, machine, runtime, live, orders, reports);
+        let on_leader_exit = child.policy.on_leader_exit;
+        let machine = Machine::with(on_leader_exit);
+        let mut task = Self::with(shared, new, machine, runtime, seat);
+        task.recovery = child.policy.recovery;
+        task.on_leader_exit = on_leader_exit;
         task.child = Some(child);
         task
     }
@@ -147,10 +159,13 @@ impl RunTask {
         new: NewRun,
         machine: Machine,
         runtime: Runtime,
-        live: watch::Sender<Live>,
-        orders: mpsc::Receiver<Order>,
-        reports: mpsc::Receiver<KeeperReport>,
+        seat: Seat,
     ) -> Self {
+        let Seat {
+            orders,
+            reports,
+            live,
+        } = seat;
         let (done_sender, done) = mpsc::channel(DONE_QUEUED_MAX);
         Self {
             run: new.run,
@@ -161,6 +176,8 @@ impl RunTask {
             times: Times::default(),
             stop_deadline: None,
             runtime,
+            on_leader_exit: LeaderExit::default(),
+            attempts: Attempts::default(),
             desired: Desired::Run,
             output: None,
             live,
@@ -185,6 +202,7 @@ impl RunTask {
             resuming: Vec::new(),
             pause_result: None,
             at: clock::now(),
+            recovery: Recovery::default(),
             legacy: Legacy::default(),
         }
     }
@@ -204,6 +222,12 @@ impl RunTask {
         self.go_to_the_end(place).await;
     }
 
+    /// The same, for a run whose place is held already.
+    pub(crate) async fn go_on_in(mut self, place: Place) {
+        self.perform_all();
+        self.go_to_the_end(place).await;
+    }
+
     async fn go_to_the_end(mut self, place: Place) {
         while !self.is_over() {
             match self.wake().await {
@@ -212,11 +236,16 @@ impl RunTask {
                 Wake::Order(order) => self.order(order),
                 Wake::RunningDue => self.record_running(),
                 Wake::StopDue => self.go_on_with_stop(),
-                // No word of its start can come any more.
-                Wake::KeeperLost => self.flow(),
+                Wake::AttemptDue => self.begin_next(),
+                Wake::KeeperLost => self.keeper_lost(),
                 Wake::Output(ready) => self.pump(ready),
+                Wake::Told => {}
             }
             self.answer_waiters();
+            if self.waits_for_store() && self.output.take().is_some() {
+                // Readers come to their end.
+                self.publish();
+            }
         }
         self.answer_waiters();
         self.let_go_of_reports().await;
@@ -251,15 +280,43 @@ impl RunTask {
                 None => std::future::pending().await,
             }
         };
+        let has_ended = self.waits_for_store();
         tokio::select! { biased;
             Some(report) = self.reports.recv(), if !self.preparing => Wake::Kernel(report),
             Some(done) = self.done.recv() => Wake::Done(done),
             Some(order) = self.orders.recv() => Wake::Order(order),
             () = due(self.stop_due) => Wake::StopDue,
             () = due(self.running_due) => Wake::RunningDue,
-            () = self.shared.keeper_lost.cancelled(), if !flows => Wake::KeeperLost,
+            () = due(self.attempts.due()) => Wake::AttemptDue,
+            () = self.shared.keeper_lost.cancelled(), if !flows || self.is_left() => Wake::KeeperLost,
             ready = output => Wake::Output(ready),
+            () = self.shared.facts.told(self.run), if has_ended => Wake::Told,
+            () = self.shared.refusing.cancelled(), if has_ended => Wake::Told,
         }
+    }
+
+    /// Whether the run goes on without this service once its keeper is gone, so that its output is another's to read. Of one
+    /// that is being stopped, or whose leader has ended, all is read as of any other.
+    fn is_left(&self) -> bool {
+        let goes_on = matches!(
+            self.machine.phase(),
+            Phase::Released { .. }
+                | Phase::Running { .. }
+                | Phase::Pausing { .. }
+                | Phase::Paused { .. }
+                | Phase::Resuming { .. }
+        );
+        self.recovery == Recovery::Adopt
+            && goes_on
+            && self.output.as_ref().is_some_and(Output::is_open)
+    }
+
+    fn keeper_lost(&mut self) {
+        if self.is_left() {
+            self.output.iter_mut().for_each(Output::let_go);
+        }
+        // No word of its start can come any more.
+        self.flow();
     }
 
     pub(super) fn flow(&mut self) {
@@ -270,10 +327,24 @@ impl RunTask {
 
     fn is_over(&self) -> bool {
         let ended = matches!(self.machine.phase(), Phase::Closed(_) | Phase::Forgotten(_));
-        (ended || self.disowned)
-            && !self.writing
-            && self.writes.is_empty()
-            && self.room == Room::Kept
+        (ended && !self.attempts.goes_on() || self.disowned || self.has_left())
+            && !self.is_busy()
+            && !self.waits_for_store()
+    }
+
+    /// All is told, but to the store: until then whoever asks is answered here.
+    fn waits_for_store(&self) -> bool {
+        let has_ended = matches!(self.machine.phase(), Phase::Closed(_));
+        has_ended
+            && !self.disowned
+            && !self.attempts.goes_on()
+            && !self.is_busy()
+            && self.shared.facts.owes(self.run)
+            && !self.shared.refusing.is_cancelled()
+    }
+
+    fn is_busy(&self) -> bool {
+        self.writing || !self.writes.is_empty() || self.room != Room::Kept
     }
 
     fn kernel(&mut self, report: KeeperReport) {
@@ -355,6 +426,11 @@ impl RunTask {
             Done::Taken(row) => {
                 self.taken = Some(row);
                 self.report(Report::KeyTaken);
+            }
+            Done::Met(row) => self.met(*row),
+            Done::Strange => {
+                self.disowned = true;
+                self.writes.clear();
             }
             Done::StopDurable(deadline) => {
                 self.desired = Desired::Stop;
@@ -440,10 +516,21 @@ impl RunTask {
 
     fn order(&mut self, order: Order) {
         self.at = clock::now();
+        if self.attempts.due().is_some() {
+            return self.order_between(order);
+        }
         match order {
             Order::Stop(order, reply) => {
-                let answer = self.feed(Input::Command(Command::Stop(order)));
+                let wanted = self.stays_wanted(&order);
+                let answer = self.feed(Input::Command(Command::Stop(order.clone())));
+                if answer.is_ok() && !wanted {
+                    self.attempts.wants_end(order);
+                }
                 let _ = reply.send(answer);
+            }
+            Order::Restart(call, reply) => {
+                let answer = self.restart(call).map_err(OrderError::Refused);
+                drop(reply.send(answer));
             }
             Order::Interrupt(request_id, reply) => {
                 self.signal(Signalling::Interrupt(request_id, reply));

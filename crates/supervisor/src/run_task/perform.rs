@@ -1,18 +1,24 @@
 //! The effects of the machine, carried out.
 
-use super::{Done, RUNNING_RECORD_DELAY, Room, RunTask, STOP_RECORD_WAIT, prepare_failure};
+use super::{
+    Done, RUNNING_RECORD_DELAY, Room, RunTask, STOP_RECORD_WAIT, attempts::start_failure,
+    prepare_failure,
+};
 use crate::{
-    LifecycleEvent, adopt, cause, clock, event,
+    LifecycleEvent, cause, clock, event, kept_spec,
     output::Output,
-    store_fault,
+    spare, store_fault,
     tracker::Shared,
     writes::{self, Write},
 };
 use kennel_lifecycle::{
     Announcement, Effect, Outcome, Report, RunId, StartFailure, StartStage, StreamsEnd, TreeVerdict,
 };
-use kennel_linux::{client::SignalResult, crash_point, rundir};
-use kennel_store::{Closure, RunRow, StoreError};
+use kennel_linux::{
+    client::{ChildSpec, ClientError, SignalResult},
+    crash_point, rundir,
+};
+use kennel_store::{RunRow, StoreError};
 use std::{io, path::Path, sync::Arc, time::Duration};
 use tokio::sync::mpsc;
 
@@ -22,7 +28,11 @@ const THAW_RETRY_AFTER: Duration = Duration::from_millis(200);
 impl RunTask {
     pub(super) fn perform(&mut self, effect: Effect) {
         match effect {
+            Effect::Prepare if self.new.attempt > 1 => self.prepare_again(),
             Effect::Prepare => self.begin(),
+            Effect::Record(_) if self.new.attempt > 1 => {
+                self.write(Write::Begin(Box::new(self.new.clone())));
+            }
             Effect::Record(_) => self.write(Write::Insert(Box::new(self.new.clone()))),
             Effect::Release => {
                 crash_point!("spawn.release");
@@ -30,6 +40,9 @@ impl RunTask {
                 crash_point!("spawn.released");
             }
             Effect::ShutGate => self.shared.kernel.shut_gate(self.run),
+            Effect::RecordStop { order, .. } if self.stays_wanted(&order) => {
+                self.report(Report::StopRecorded);
+            }
             Effect::RecordStop { order, deadline } => {
                 let due = clock::instant() + STOP_RECORD_WAIT;
                 self.stop_due.get_or_insert(due);
@@ -63,27 +76,19 @@ impl RunTask {
                     .map_or(StreamsEnd::Lost, Output::finish);
                 self.report(Report::StreamsClosed(end));
             }
-            Effect::RecordOutcome(outcome) => {
-                self.running_due = None;
-                self.times.ended = Some(clock::now());
-                let closure = Closure {
-                    outcome,
-                    times: self.times,
-                };
-                self.write(Write::Close(Box::new(self.new.clone()), Box::new(closure)));
-            }
+            Effect::RecordOutcome(outcome) => self.record_outcome(outcome),
             Effect::Forget => {
                 // Only what this task has made is its own to remove.
                 if self.output.take().is_some() || self.legacy.unrecorded {
                     self.room = Room::Removing;
-                    self.remove(rundir::remove);
+                    self.remove(spare::forget);
                 }
             }
             Effect::Acknowledge => {
                 crash_point!("exit.acknowledge");
                 self.shared.kernel.acknowledge(self.run);
                 crash_point!("exit.acknowledged");
-                self.remove(adopt::tidy);
+                self.attempt_over();
             }
             Effect::Announce(announcement) => self.announce(&announcement),
         }
@@ -125,15 +130,16 @@ impl RunTask {
     fn prepare(&mut self) {
         crash_point!("spawn.begun");
         let data_dir = &self.shared.config.data_dir;
-        let made = rundir::create(data_dir, self.run).and_then(|dir| {
+        let made = spare::leave(data_dir, &self.new).and_then(|()| {
+            let dir = rundir::create(data_dir, self.run)?;
             let open = Arc::clone(&self.shared.pipes_open);
             self.output = Some(Output::create(self.run, &dir, open)?);
-            adopt::leave_spare(&dir, &self.new)
+            Ok(())
         });
         if let Err(error) = made {
             tracing::error!(run = %self.run, error = %cause::Chain(&error), "the run's directory cannot be made");
             // It was not there before: what was made of it on a full disk is this task's to remove.
-            if let Err(error) = rundir::remove(data_dir, self.run) {
+            if let Err(error) = spare::forget(data_dir, self.run) {
                 tracing::warn!(run = %self.run, %error, "what was made of the run's directory stays");
             }
             return self.report(Report::PrepareFailed(StartFailure {
@@ -143,18 +149,29 @@ impl RunTask {
             }));
         }
         crash_point!("spawn.room_made");
-        // A run is prepared once.
+        // A first attempt is prepared once.
         let Some(child) = self.child.take() else {
             return;
         };
         self.preparing = true;
+        let kept = self.new.restart.restarts();
         self.op(move |shared, run, done| async move {
-            let prepared = shared.kernel.prepare(run, &child).await;
+            let prepared = match keep(kept, &child).await {
+                Ok(()) => shared.kernel.prepare(run, &child).await,
+                Err(error) => Err(ClientError::Start(start_failure(&error, &child.run_dir))),
+            };
             let _ = done.send(Done::Prepared(Box::new(prepared))).await;
         });
     }
 
     pub(super) fn announce(&mut self, announcement: &Announcement) {
+        if let Announcement::Ended(outcome) = announcement
+            && let Some(line) = self.attempt_ended(outcome)
+        {
+            self.line(&line);
+            crash_point!("attempt.end_told");
+            return;
+        }
         match announcement {
             Announcement::Started => {
                 self.times.started = Some(self.at);
@@ -175,7 +192,8 @@ impl RunTask {
             Announcement::Ended(outcome) => self.say_ended(outcome),
         }
         crash_point!("exit.end", matches!(announcement, Announcement::Ended(_)));
-        let line = event::line(announcement, self.new.identity.as_ref());
+        let begun_at = self.output.as_ref().map(Output::lens).unwrap_or_default();
+        let line = event::line(announcement, self.new.identity.as_ref(), begun_at);
         self.line(&line);
         announced(announcement);
         if let (Announcement::Recorded, Some(message)) = (announcement, self.warning.take()) {
@@ -201,10 +219,7 @@ impl RunTask {
             return;
         };
         self.writing = true;
-        let generation = self.shared.generation;
-        self.op(move |shared, run, done| async move {
-            writes::perform(Arc::clone(&shared.store), run, generation, write, done).await;
-        });
+        self.op(move |shared, run, done| writes::perform(shared, run, write, done));
     }
 
     /// Work beside the task; its end is awaited in [`Self::drive`].
@@ -230,6 +245,16 @@ impl RunTask {
             let _ = done.send(Done::Removed).await;
         });
     }
+}
+
+/// Keeps what further attempts are made of, where there may be some.
+async fn keep(kept: bool, child: &ChildSpec) -> io::Result<()> {
+    if !kept {
+        return Ok(());
+    }
+    let child = child.clone();
+    let kept = tokio::task::spawn_blocking(move || kept_spec::keep(&child.run_dir, &child)).await;
+    kept.unwrap_or_else(|e| Err(io::Error::other(e)))
 }
 
 /// Where a test may let this process die after it has told something.

@@ -2,7 +2,7 @@
 
 use super::RunTask;
 use crate::{CallError, RunView, output::Output, view::StartAnswer};
-use kennel_lifecycle::{EndReason, NeverRan, Outcome, Phase, StartFailure, StartStage};
+use kennel_lifecycle::{EndReason, NeverRan, Outcome, Phase, RunState, StartFailure, StartStage};
 use kennel_store::Times;
 
 impl RunTask {
@@ -23,11 +23,13 @@ impl RunTask {
 
     pub(super) fn view(&self) -> RunView {
         let phase = self.machine.phase();
-        let outcome = match phase {
-            Phase::Closed(outcome) => Some(outcome.clone()),
+        let closed = match phase {
+            Phase::Closed(outcome) => Some(outcome),
             _ => None,
         };
-        let exit = match &outcome {
+        let waits = closed.is_some() && self.attempts.goes_on();
+        let outcome = closed.filter(|_| !waits).cloned();
+        let exit = match closed {
             Some(outcome) => outcome.exit,
             None => self.times.leader_exited.and(self.machine.ends().leader),
         };
@@ -36,7 +38,11 @@ impl RunTask {
             owner: self.new.owner.clone(),
             kind: self.new.kind,
             node: self.new.node,
-            state: phase.public(),
+            state: if waits {
+                RunState::Backoff
+            } else {
+                phase.public()
+            },
             desired: self.desired,
             attempt: self.new.attempt,
             identity: self.new.identity.clone(),
@@ -65,13 +71,16 @@ impl RunTask {
             exit,
             outcome,
             stuck: self.machine.stuck().cloned(),
+            past: self.attempts.past.clone(),
+            restarts: self.attempts.restarts,
+            next_restart: self.attempts.next().filter(|_| waits),
         }
     }
 
     /// How the start went, where that is decided. A failure is told when nothing of it is left and that is written;
     /// only for a store that does not answer nobody waits, because nobody knows when it will.
     pub(super) fn start_answer(&self) -> Option<StartAnswer> {
-        if self.times.started.is_some() {
+        if self.times.started.is_some() || self.new.attempt > 1 {
             return Some(StartAnswer::Started);
         }
         let why = match self.machine.phase() {

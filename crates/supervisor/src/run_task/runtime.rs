@@ -23,6 +23,12 @@ impl Runtime {
         }
     }
 
+    /// For the next attempt.
+    pub(super) fn begin_anew(&mut self) {
+        self.paused_since = None;
+        self.paused = Duration::ZERO;
+    }
+
     pub(super) fn pause(&mut self, now: Timestamp) {
         self.paused_since = Some(now);
     }

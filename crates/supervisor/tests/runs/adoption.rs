@@ -6,31 +6,35 @@ use crate::{
 };
 use kennel_lifecycle::{EndReason, Exit, RunId, RunState, Signal};
 use kennel_linux::client::{KeeperEvent, SignalTarget};
-use kennel_store::Desired;
+use kennel_store::{Desired, RunRow};
 use kennel_supervisor::{
     AbortCall, AbortWait, CallError, Condition, Payload, Position, SignalCall,
 };
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use nix::sys::{
+    resource::{Resource, getrlimit, setrlimit},
+    signal::SigSet,
+};
+use std::{collections::HashMap, io::Write as _, sync::Arc, time::Duration};
 
-fn run_id() -> RunId {
+pub(crate) fn run_id() -> RunId {
     RunId::from_u128(7)
 }
 
 /// What outlives a server.
-struct Lives {
-    world: Arc<World>,
+pub(crate) struct Lives {
+    pub(crate) world: Arc<World>,
     data_dir: Arc<tempfile::TempDir>,
 }
 
 impl Lives {
-    fn of(nature: Nature) -> Self {
+    pub(crate) fn of(nature: Nature) -> Self {
         let (world, _) = World::new(nature, Vec::new(), HashMap::new());
         let data_dir = Arc::new(tempfile::tempdir().unwrap());
         Self { world, data_dir }
     }
 
     /// A server from its first breath until `life` is over; then it is gone in the middle of whatever it does.
-    fn live<T>(&self, life: impl AsyncFnOnce(&Stage) -> T) -> T {
+    pub(crate) fn live<T>(&self, life: impl AsyncFnOnce(&Stage) -> T) -> T {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
@@ -44,7 +48,7 @@ impl Lives {
         })
     }
 
-    fn begin(&self) {
+    pub(crate) fn begin(&self) {
         self.live(async |stage| {
             stage.supervisor.spawn(call(Some(run_id()))).await.unwrap();
         });
@@ -111,7 +115,7 @@ fn a_run_goes_on_and_ends_with_its_own_code_and_all_its_output() {
         assert!(all.iter().all(|name| names.iter().any(|n| n == name)));
         assert_eq!(output(stage).await, b"before after");
     });
-    assert_eq!(lives.world.state.lock().unwrap().executed, [run_id()]);
+    assert_eq!(lives.world.state.lock().unwrap().executed, [(run_id(), 1)]);
 }
 
 #[test]
@@ -196,8 +200,8 @@ fn who_asked_for_a_stop_is_not_forgotten_and_its_deadline_stands() {
 fn a_row_that_the_store_has_lost_is_written_again_and_the_run_goes_on() {
     let lives = Lives::of(Nature::default());
     lives.begin();
-    let dir = lives.data_dir.path().join("runs");
-    let copy = dir.join(run_id().to_string()).join("record");
+    let copies = lives.data_dir.path().join("unfinished");
+    let copy = copies.join(run_id().to_string());
     assert!(copy.exists());
     let row = lives
         .world
@@ -231,30 +235,28 @@ fn a_row_that_the_store_has_lost_is_written_again_and_the_run_goes_on() {
 }
 
 #[test]
-fn a_run_of_which_nothing_is_known_is_left_alone() {
+fn a_run_of_which_nothing_is_left_is_what_the_keeper_knows_and_can_be_aborted() {
     let lives = Lives::of(Nature::default());
     lives.begin();
-    lives.world.store.rows.lock().unwrap().remove(&run_id());
-    let dir = lives
-        .data_dir
-        .path()
-        .join("runs")
-        .join(run_id().to_string());
-    std::fs::remove_file(dir.join("record")).unwrap();
+    let row = lives.world.store.rows.lock().unwrap().remove(&run_id());
+    let row = row.unwrap().new;
+    let copies = lives.data_dir.path().join("unfinished");
+    std::fs::remove_file(copies.join(run_id().to_string())).unwrap();
     lives.live(async |stage| {
-        let unknown = stage.supervisor.get(run_id()).await;
-        assert!(matches!(unknown, Err(CallError::RunNotFound(_))));
+        let view = stage.supervisor.get(run_id()).await.unwrap();
+        assert_eq!(view.state, RunState::Running);
+        assert_eq!((view.identity, view.grace), (row.identity, row.grace));
+        assert_eq!((&*view.owner, &*view.spec_document), ("", "{}"));
         assert!(stage.is_alive(run_id()) && stage.plans(run_id()).is_empty());
-        stage.exits(run_id(), 0);
-        // Whatever is told of it has been heard when a later run has ended.
-        let other = stage.supervisor.spawn(call(None)).await.unwrap().run.run;
-        stage.exits(other, 0);
-        stage
-            .supervisor
-            .wait(other, Condition::Ended)
-            .await
-            .unwrap();
-        assert!(!stage.kernel().acknowledged.contains(&run_id()));
+        // It is another run than the one that is asked for, for all that is known.
+        let again = stage.supervisor.spawn(call(Some(run_id()))).await;
+        assert!(
+            matches!(again, Err(CallError::SpecMismatch(_))),
+            "{again:?}"
+        );
+        let ended = stage.supervisor.abort(abort(run_id())).await.unwrap();
+        assert_eq!(ended.state, RunState::Cancelled);
+        assert!(!stage.is_alive(run_id()));
     });
 }
 
@@ -275,7 +277,7 @@ fn a_child_at_its_gate_has_never_run_and_its_spawn_may_be_made_again() {
             let (held, _) = lives.world.hand_over();
             let mut new = crate::world::new_run(run_id());
             new.identity = Some(held[0].identity.clone());
-            let row = crate::world::open_row(new);
+            let row = RunRow::open(new);
             lives.world.store.rows.lock().unwrap().insert(run_id(), row);
         }
         lives.live(async |stage| {
@@ -291,7 +293,7 @@ fn a_child_at_its_gate_has_never_run_and_its_spawn_may_be_made_again() {
                 assert_eq!(row.outcome.unwrap().exit, None);
             } else {
                 assert!(!again.unwrap().existing);
-                assert_eq!(executed, [run_id()]);
+                assert_eq!(executed, [(run_id(), 1)]);
             }
         });
     }
@@ -393,6 +395,11 @@ fn a_shutdown_after_a_restart_ends_all_in_order() {
 }
 
 async fn output(stage: &Stage) -> Vec<u8> {
+    first_output(stage, usize::MAX).await
+}
+
+/// At least so many bytes of it, unless it ends before.
+async fn first_output(stage: &Stage, bytes_min: usize) -> Vec<u8> {
     let events = stage.supervisor.events(run_id(), Position::Beginning).await;
     let mut events = events.unwrap().1;
     let mut bytes = Vec::new();
@@ -402,6 +409,87 @@ async fn output(stage: &Stage) -> Vec<u8> {
                 bytes.extend(data);
             }
         }
+        if bytes.len() >= bytes_min {
+            break;
+        }
     }
     bytes
+}
+
+/// No file grows beyond this until the soft limit is raised again: to whoever writes, a disk that is full.
+fn fill_disk(at: u64) {
+    let (_, most) = getrlimit(Resource::RLIMIT_FSIZE).unwrap();
+    // Of the kernel's two ways to refuse, the error (setrlimit(2): EFBIG).
+    let mut signals = SigSet::empty();
+    signals.add(nix::sys::signal::Signal::SIGXFSZ);
+    signals.thread_block().unwrap();
+    setrlimit(Resource::RLIMIT_FSIZE, at, most).unwrap();
+}
+
+fn make_room_on_disk() {
+    let (_, most) = getrlimit(Resource::RLIMIT_FSIZE).unwrap();
+    setrlimit(Resource::RLIMIT_FSIZE, most, most).unwrap();
+}
+
+#[test]
+fn a_server_that_died_on_a_full_disk_is_followed_by_one_that_reads_on_when_there_is_room() {
+    let lives = Lives::of(Nature {
+        output: b"before ".to_vec(),
+        last_words: b"after".to_vec(),
+        ..Nature::default()
+    });
+    lives.live(async |stage| {
+        stage.supervisor.spawn(call(Some(run_id()))).await.unwrap();
+        assert_eq!(first_output(stage, 7).await, b"before ");
+    });
+    let runs = lives.data_dir.path().join("runs");
+    let journal = runs.join(run_id().to_string());
+    // The server before had moved more into the file than it came to name.
+    let mut stdout = std::fs::OpenOptions::new();
+    let mut stdout = stdout.append(true).open(journal.join("stdout")).unwrap();
+    stdout.write_all(b"unnamed ").unwrap();
+    fill_disk(std::fs::metadata(journal.join("index")).unwrap().len());
+    lives.live(async |stage| {
+        // It can be read as far as there is anything.
+        assert_eq!(first_output(stage, 7).await, b"before ");
+        let view = stage.supervisor.get(run_id()).await.unwrap();
+        assert_eq!(view.state, RunState::Running);
+    });
+    lives.live(async |stage| {
+        assert_eq!(first_output(stage, 7).await, b"before ");
+        make_room_on_disk();
+        stage.exits(run_id(), 0);
+        let condition = Condition::Ended;
+        stage.supervisor.wait(run_id(), condition).await.unwrap();
+        assert_eq!(output(stage).await, b"before unnamed after");
+        assert_eq!(event_names(stage, run_id()).await.last().unwrap(), "ended");
+    });
+}
+
+#[test]
+fn readers_of_a_run_whose_journal_cannot_be_opened_are_told_so() {
+    let lives = Lives::of(Nature::default());
+    lives.begin();
+    let runs = lives.data_dir.path().join("runs");
+    let index = runs.join(run_id().to_string()).join("index");
+    let whole = std::fs::read(&index).unwrap();
+    std::fs::write(&index, "somebody's own list of things").unwrap();
+    let copy = lives.data_dir.path().join("unfinished");
+    let copy = copy.join(run_id().to_string());
+    lives.live(async |stage| {
+        let told = stage.supervisor.events(run_id(), Position::AfterSeq(0));
+        let told = told.await.map(|_| ());
+        assert!(
+            matches!(told, Err(CallError::JournalUnreadable { .. })),
+            "{told:?}"
+        );
+        let aborted = stage.supervisor.abort(abort(run_id())).await.unwrap();
+        assert_eq!(aborted.state, RunState::Cancelled);
+        assert!(copy.exists());
+    });
+    std::fs::write(&index, whole).unwrap();
+    lives.live(async |stage| {
+        assert_eq!(event_names(stage, run_id()).await.last().unwrap(), "ended");
+        assert!(!copy.exists());
+    });
 }

@@ -1,6 +1,9 @@
 //! A node that is taken out of service, and back.
 
-use crate::world::{Nature, Stage, Temper, call};
+use crate::{
+    adoption::{Lives, run_id},
+    world::{Nature, Stage, Temper, call},
+};
 use kennel_lifecycle::{EndReason, RunId, RunState};
 use kennel_supervisor::{CallError, Condition, DrainAction, DrainCall};
 use std::time::Duration;
@@ -47,7 +50,7 @@ async fn a_drained_node_takes_no_new_run_and_leaves_the_others_alone() {
     let again = stage.supervisor.spawn(call(Some(run))).await.unwrap();
     assert!(again.existing, "nor is the repeat of one that has ended");
 
-    stage.supervisor.undrain().unwrap();
+    stage.supervisor.undrain().await.unwrap();
     assert!(stage.supervisor.spawn(call(None)).await.is_ok());
 }
 
@@ -80,7 +83,7 @@ async fn a_drain_that_was_replaced_or_undone_has_no_deadline_any_more() {
     assert_eq!(state(&stage, run).await, RunState::Running);
 
     supervisor.drain(finish(Some(DEADLINE))).await.unwrap();
-    supervisor.undrain().unwrap();
+    supervisor.undrain().await.unwrap();
     tokio::time::sleep(DEADLINE * 2).await;
     assert_eq!(state(&stage, run).await, RunState::Running);
 }
@@ -95,4 +98,49 @@ async fn a_drain_that_aborts_ends_every_run() {
     stage.supervisor.drain(call).await.unwrap();
     let ended = stage.supervisor.wait(run, Condition::Ended).await.unwrap();
     assert_eq!(ended.run.state, RunState::Cancelled);
+}
+
+fn lives() -> Lives {
+    let lives = Lives::of(Nature {
+        temper: Temper::Obeys,
+        ..Nature::default()
+    });
+    lives.begin();
+    lives
+}
+
+#[test]
+fn a_drain_is_in_force_for_the_next_server_until_it_is_undone() {
+    let lives = lives();
+    let before = lives.live(async |stage| stage.supervisor.drain(finish(None)).await.unwrap());
+    lives.live(async |stage| {
+        assert_eq!(stage.supervisor.drain_status(), before);
+        let refused = stage.supervisor.spawn(call(None)).await;
+        assert!(matches!(refused, Err(CallError::NodeDrained)));
+        assert_eq!(state(stage, run_id()).await, RunState::Running);
+        stage.supervisor.undrain().await.unwrap();
+    });
+    lives.live(async |stage| {
+        assert_eq!(stage.supervisor.drain_status().drain, None);
+        assert!(stage.supervisor.spawn(call(None)).await.is_ok());
+    });
+}
+
+#[test]
+fn a_deadline_of_a_drain_that_passes_without_a_server_is_kept_by_the_next_one() {
+    let lives = lives();
+    lives.live(async |stage| {
+        let soon = Duration::from_millis(1);
+        // Its server is gone before it comes to that.
+        drop(stage.supervisor.drain(finish(Some(soon))).await.unwrap());
+    });
+    lives.live(async |stage| {
+        let ended = stage.supervisor.wait(run_id(), Condition::Ended).await;
+        let expected = EndReason::Aborted {
+            by: "uid:7".into(),
+            request_id: Some("r".into()),
+        };
+        assert_eq!(ended.unwrap().run.outcome.unwrap().reason, expected);
+        assert!(stage.supervisor.drain_status().drain.is_some());
+    });
 }

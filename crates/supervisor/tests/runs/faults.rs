@@ -2,12 +2,13 @@
 
 use crate::{
     abort, event_names, spawn_to_the_gate,
-    world::{Nature, Stage, Weather, call, new_run, open_row, seen},
+    world::{Nature, Stage, Weather, call, new_run, seen},
 };
 use kennel_lifecycle::{
     Containment, RunId, RunState,
     recovery::{CgroupSeen, Seen},
 };
+use kennel_store::RunRow;
 use kennel_supervisor::{CallError, Condition, Events, ListFilter, Payload, Position};
 use std::{collections::HashMap, time::Duration};
 
@@ -159,7 +160,7 @@ async fn more_open_rows_than_there_is_room_for_are_recovered_all_the_same() {
         .iter()
         .map(|run| (*run, seen(Seen::Gone, CgroupSeen::Empty, None)));
     let orphans: HashMap<_, _> = orphans.collect();
-    let rows = runs.iter().map(|run| open_row(new_run(*run))).collect();
+    let rows = runs.iter().map(|run| RunRow::open(new_run(*run))).collect();
     let stage = Stage::with_rows(Nature::default(), rows, orphans).await;
     let until = tokio::time::Instant::now() + SOON;
     // Nobody asks for them.

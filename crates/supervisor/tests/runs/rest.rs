@@ -2,14 +2,14 @@
 
 use crate::{
     abort,
-    world::{Nature, Stage, call, daemon, new_run, open_row, seen},
+    world::{Nature, Stage, call, daemon, new_run, seen},
 };
 use kennel_lifecycle::{
     EndReason, Exit, LeaderExit, Refusal, RunId, RunState, Signal, StreamsEnd, TreeVerdict,
     recovery::{CgroupSeen, ExitRecord, Seen},
 };
 use kennel_linux::client::{KeeperEvent, SignalTarget};
-use kennel_store::Desired;
+use kennel_store::{Desired, RunRow};
 use kennel_supervisor::{CallError, Condition, SignalCall};
 use std::collections::HashMap;
 
@@ -124,7 +124,7 @@ async fn a_start_closes_a_run_that_kept_somebody_and_ends_whom_an_abort_was_for(
         census: None,
     };
     let look = || seen(Seen::Gone, CgroupSeen::Populated, Some(record.clone()));
-    let mut rows = [kept, stopped].map(|run| open_row(new_run(run)));
+    let mut rows = [kept, stopped].map(|run| RunRow::open(new_run(run)));
     rows[1].desired = Desired::Stop;
     let orphans = HashMap::from([(kept, look()), (stopped, look())]);
     let stage = Stage::with_rows(Nature::default(), rows.into(), orphans).await;

@@ -3,7 +3,7 @@
 use crate::{
     event_names,
     simulation::Dice,
-    world::{Nature, Stage, held, new_run, open_row, seen},
+    world::{Nature, Stage, held, new_run, seen},
 };
 use kennel_lifecycle::{
     EndReason, Exit, Proof, RunId, RunState, TreeVerdict,
@@ -60,7 +60,7 @@ fn over_any_crashes_no_row_is_closed_before_its_tree_is_gone_and_each_is_closed_
     for seed in 1..=60 {
         let dice = Dice::new(seed);
         let runs: Vec<RunId> = (1..=6).map(RunId::from_u128).collect();
-        let mut rows: Vec<RunRow> = runs.iter().map(|run| open_row(new_run(*run))).collect();
+        let mut rows: Vec<RunRow> = runs.iter().map(|run| RunRow::open(new_run(*run))).collect();
         let mut orphans: HashMap<RunId, Observation> = HashMap::new();
         for run in &runs {
             let mut look = seen(Seen::Same, CgroupSeen::Populated, None);
@@ -144,7 +144,7 @@ async fn one_that_is_stuck() -> (Stage, RunId) {
     let run = RunId::from_u128(1);
     let mut look = seen(Seen::Same, CgroupSeen::Populated, None);
     look.stuck = held();
-    let rows = vec![open_row(new_run(run))];
+    let rows = vec![RunRow::open(new_run(run))];
     let stage = Stage::with_rows(Nature::default(), rows, HashMap::from([(run, look)])).await;
     (stage, run)
 }

@@ -9,9 +9,9 @@ use async_trait::async_trait;
 use kennel_lifecycle::{
     CgroupIdentity, Deadline, Exit, Held, HeldPause, HostFacts, HostIdentity, KeeperEpoch,
     LeaderExit, Leftover, Leftovers, LimitPowers, MemoryKills, NodeId, Outcome, PausePolicy,
-    PidNamespace, Policy, ProcessIdentity, Proof, Resource, RowState, RunId, RunIdentity, RunKind,
-    RunLimits, RunSpec, Signal, StartFailure, StartStage, StopOrder, Stuck, StuckProcess, Timeouts,
-    Timestamp, TreeVerdict,
+    PidNamespace, Policy, ProcessIdentity, Proof, Resource, RestartPolicy, RowState, RunId,
+    RunIdentity, RunKind, RunLimits, RunSpec, Signal, StartFailure, StartStage, StopOrder, Stuck,
+    StuckProcess, Timeouts, Timestamp, TreeVerdict,
     ladder::StopPlan,
     recovery::{CgroupSeen, ExitRecord, Host, Observation, Seen},
 };
@@ -20,12 +20,12 @@ use kennel_linux::{
     client::{
         ChildSpec, ClientError, Fact, Fate, HeldRun, Holds, KeeperEvent, KeeperHello, KeeperReport,
         Listing, Look, Member, Prepared, Reaped, Recorded, SecondLook, Sent, Shot, ShotResult,
-        Shots, SignalResult, SignalTarget, Victim,
+        Shots, SignalResult, SignalTarget, Upgrade, UpgradeRefusal, Victim,
     },
 };
 use kennel_store::{
-    Closure, Desired, EpochRow, Inserted, ListFilter, NewRun, Opening, PageStart, RunRow, Store,
-    StoreError, StoredState, Times,
+    Closure, Desired, EpochRow, Inserted, ListFilter, NewRun, Opening, PageStart, Rest, RunRow,
+    Store, StoreError, StoredState, Times,
 };
 use kennel_supervisor::{BootError, Kernel, KernelEvents, SpawnCall, Supervisor, SupervisorConfig};
 use std::{
@@ -106,7 +106,9 @@ pub struct KernelState {
     /// Of single runs, where they differ.
     pub natures: HashMap<RunId, Nature>,
     pub children: HashMap<RunId, Child>,
-    pub executed: Vec<RunId>,
+    pub executed: Vec<(RunId, u32)>,
+    /// What each of these was like.
+    pub ran: HashMap<(RunId, u32), Nature>,
     pub acknowledged: Vec<RunId>,
     pub interrupts: usize,
     pub signals: Vec<(RunId, Signal, SignalTarget)>,
@@ -205,7 +207,12 @@ impl Stage {
             server_env: vec![("PATH".into(), "/bin:/usr/bin".into())],
             runs_max: 100,
         };
-        let booted = Supervisor::boot(config, kernel, events, hello(), held, store).await;
+        // A keeper that holds runs has had a server.
+        let hello = KeeperHello {
+            restarts: u32::from(!held.is_empty()),
+            ..hello()
+        };
+        let booted = Supervisor::boot(config, kernel, events, hello, held, store).await;
         let (supervisor, exit) = booted?;
         Ok(Self {
             world,
@@ -271,6 +278,7 @@ impl World {
             natures: HashMap::new(),
             children: HashMap::new(),
             executed: Vec::new(),
+            ran: HashMap::new(),
             acknowledged: Vec::new(),
             interrupts: 0,
             signals: Vec::new(),
@@ -483,8 +491,13 @@ impl Kernel for World {
         if let Some(failure) = nature.prepare_fails {
             return Err(ClientError::Start(failure));
         }
-        let living = state.children.get(&run).is_some_and(|child| child.alive);
-        assert!(!living, "two children for one run");
+        if let Some(before) = state.children.get(&run) {
+            assert!(!before.alive && !before.rest, "two children for one run");
+            assert!(
+                before.acknowledged,
+                "a child beside one that the keeper holds"
+            );
+        }
         let (stdout, stdout_writer) = std::io::pipe().unwrap();
         let (stderr, stderr_writer) = std::io::pipe().unwrap();
         let stderr: OwnedFd = if nature.unreadable {
@@ -528,9 +541,14 @@ impl Kernel for World {
 
     fn release(&self, run: RunId) {
         let mut state = self.state.lock().unwrap();
-        let recorded = self.store.rows.lock().unwrap().contains_key(&run);
-        assert!(recorded, "the gate was opened before the run was recorded");
+        let row = self.store.row(run);
+        let row = row.expect("the gate was opened before the run was recorded");
         let child = state.children.get_mut(&run).unwrap();
+        assert_eq!(
+            row.new.identity.as_ref(),
+            Some(&child.identity),
+            "the gate was opened before the attempt was recorded"
+        );
         assert!(!child.released, "the gate was opened twice");
         if !child.alive {
             return;
@@ -554,7 +572,8 @@ impl Kernel for World {
         if let Some((stdout, _)) = &mut child.pipes {
             stdout.write_all(&nature.output).unwrap();
         }
-        state.executed.push(run);
+        state.executed.push((run, row.new.attempt));
+        state.ran.insert((run, row.new.attempt), nature.clone());
         drop(state);
         if nature.verdict_held {
             return;
@@ -587,7 +606,12 @@ impl Kernel for World {
             .unwrap()
             .get(&run)
             .map(|row| row.desired);
-        if self.store.is_answering() {
+        // What comes back with the next service, or is started again, is still wanted.
+        let wanted = self
+            .store
+            .row(run)
+            .is_some_and(|row| row.new.restart.restarts());
+        if self.store.is_answering() && !wanted {
             assert_eq!(
                 desired,
                 Some(Desired::Stop),
@@ -678,6 +702,13 @@ impl Kernel for World {
             members: child.map(|_| member()).into_iter().collect(),
             unlisted: 0,
         })
+    }
+
+    async fn upgrade(
+        &self,
+        _request_id: Option<&str>,
+    ) -> Result<Result<Upgrade, UpgradeRefusal>, ClientError> {
+        Ok(Err(UpgradeRefusal::UnderWay))
     }
 
     async fn pause(&self, run: RunId) -> Result<SignalResult, ClientError> {
@@ -841,7 +872,7 @@ impl MemoryStore {
         if let Some(row) = rows.get(&new.run) {
             return Inserted::Taken(Box::new(row.clone()));
         }
-        rows.insert(new.run, open_row(new.clone()));
+        rows.insert(new.run, RunRow::open(new.clone()));
         Inserted::New
     }
 }
@@ -849,6 +880,7 @@ impl MemoryStore {
 #[async_trait]
 impl Store for MemoryStore {
     async fn open_node(&self, _: &Opening) -> Result<i64, StoreError> {
+        self.check()?;
         let generation = self.generation.fetch_add(1, Ordering::Relaxed) + 1;
         let mut rows = self.rows.lock().unwrap();
         for row in rows.values_mut().filter(|row| row.outcome.is_none()) {
@@ -917,6 +949,7 @@ impl Store for MemoryStore {
         }
         let mut rows = self.rows.lock().unwrap();
         let row = rows.get_mut(&run).filter(|row| row.outcome.is_none());
+        let row = row.filter(|row| row.state != StoredState::Backoff);
         let row = row.ok_or(StoreError::Fenced(run))?;
         row.state = match state {
             RowState::Running => StoredState::Running,
@@ -924,6 +957,56 @@ impl Store for MemoryStore {
             RowState::Paused => StoredState::Paused,
         };
         row.times.started = started.or(row.times.started);
+        Ok(())
+    }
+
+    async fn rest(&self, new: &NewRun, rest: &Rest) -> Result<(), StoreError> {
+        self.check()?;
+        self.present(new.run, new.generation)?;
+        let mut rows = self.rows.lock().unwrap();
+        let row = rows.get_mut(&new.run).filter(|row| {
+            let waits = row.state == StoredState::Backoff;
+            let attempt = row.new.attempt;
+            row.outcome.is_none() && (attempt == new.attempt || waits && attempt + 1 == new.attempt)
+        });
+        let row = row.ok_or(StoreError::Fenced(new.run))?;
+        let ended = rest.past.last().unwrap();
+        assert_eq!(ended.number, new.attempt, "another attempt has ended");
+        row.new.attempt = new.attempt;
+        row.state = StoredState::Backoff;
+        row.times = Times {
+            ended: None,
+            ..ended.times
+        };
+        row.past.clone_from(&rest.past);
+        row.restarts = rest.restarts;
+        row.next_restart = Some(rest.next);
+        Ok(())
+    }
+
+    async fn begin(&self, new: &NewRun) -> Result<(), StoreError> {
+        self.check()?;
+        self.present(new.run, new.generation)?;
+        let weather = *self.weather.lock().unwrap();
+        let written = match weather {
+            Weather::InsertUnknown { written } => written,
+            _ => true,
+        };
+        let mut rows = self.rows.lock().unwrap();
+        let row = rows.get_mut(&new.run).filter(|row| {
+            let waits = row.state == StoredState::Backoff && row.desired == Desired::Run;
+            row.outcome.is_none() && waits && row.new.attempt + 1 == new.attempt
+        });
+        let row = row.ok_or(StoreError::Fenced(new.run))?;
+        if written {
+            row.new = new.clone();
+            row.state = StoredState::Starting;
+            row.times = Times::default();
+            row.next_restart = None;
+        }
+        if let Weather::InsertUnknown { .. } = weather {
+            return Err(StoreError::Unknown("the connection was lost".into()));
+        }
         Ok(())
     }
 
@@ -939,7 +1022,9 @@ impl Store for MemoryStore {
         if row.outcome.is_none() {
             row.state = StoredState::Ended(closure.outcome.state());
             row.times = closure.times;
+            row.new.attempt = new.attempt;
             row.outcome = Some(closure.outcome.clone());
+            row.next_restart = None;
             self.closed
                 .lock()
                 .unwrap()
@@ -1019,18 +1104,6 @@ fn now() -> Timestamp {
     Timestamp(i64::try_from(since.as_micros()).unwrap())
 }
 
-pub fn open_row(new: NewRun) -> RunRow {
-    RunRow {
-        new,
-        state: StoredState::Starting,
-        desired: Desired::Run,
-        stop_deadline: None,
-        stop: None,
-        times: Times::default(),
-        outcome: None,
-    }
-}
-
 pub fn new_run(run: RunId) -> NewRun {
     NewRun {
         run,
@@ -1048,6 +1121,7 @@ pub fn new_run(run: RunId) -> NewRun {
         spec_digest: vec![1],
         spec_digest_version: 1,
         labels: Arc::default(),
+        restart: RestartPolicy::default(),
         created: Timestamp(1),
     }
 }
@@ -1066,11 +1140,13 @@ pub fn call(run: Option<RunId>) -> SpawnCall {
             labels: BTreeMap::new(),
             min_containment: None,
             pid_namespace: PidNamespace::Shared,
+            recovery: None,
             grace: Some(Duration::from_secs(1)),
             timeouts: Timeouts::default(),
             limits: RunLimits::default(),
             on_leader_exit: LeaderExit::Stop,
             pause: PausePolicy::default(),
+            restart: RestartPolicy::default(),
         },
         spec_document: "{}".into(),
         spec_digest: vec![1],
@@ -1103,6 +1179,7 @@ fn node() -> NodeId {
 fn hello() -> KeeperHello {
     KeeperHello {
         epoch: KeeperEpoch::from_u128(2),
+        version: "0.1.0".into(),
         keeper: process(10),
         host: host(),
         cgroup_base: Ok("/nowhere/kennel".into()),
@@ -1116,6 +1193,8 @@ fn hello() -> KeeperHello {
         kernel: "6.18".into(),
         capabilities: Vec::new(),
         restarts: 0,
+        former: None,
+        upgrade: None,
     }
 }
 

@@ -258,6 +258,9 @@ fn live() -> RunView {
         exit: None,
         outcome: None,
         stuck: None,
+        past: Vec::new(),
+        restarts: 0,
+        next_restart: None,
     }
 }
 

@@ -30,6 +30,8 @@ const CODE_ALIVE: i32 = 1;
 pub(super) struct Ending {
     /// SIGTERM or SIGINT came.
     pub(super) asked: bool,
+    /// It came again.
+    again: bool,
     /// No server will be started any more: then all is over at this time, ended or not.
     pub(super) drained_by: Option<u64>,
 }
@@ -38,6 +40,12 @@ impl Keeper {
     pub(super) fn shut_down(&mut self) {
         let now = clock::boot_ms();
         let again = std::mem::replace(&mut self.ending.asked, true);
+        self.ending.again |= again;
+        self.cancel_check();
+        if self.server.socket.is_none() && self.upgrades.is_between_servers() {
+            // The one that comes is told.
+            return;
+        }
         self.restarts.give_up();
         if self.server.socket.is_none() {
             // There is no server to ask: what is left has its bound from here on.
@@ -51,12 +59,14 @@ impl Keeper {
             };
             return self.hasten(grace, now);
         }
-        if !again {
-            self.server.kill_at = Some(now + self.server_patience());
-        }
-        let word = if again {
+        self.tell_shutdown(now);
+    }
+
+    pub(super) fn tell_shutdown(&mut self, now: u64) {
+        let word = if self.ending.again {
             ToServer::ShutdownNow
         } else {
+            self.server.kill_at = Some(now + self.server_patience());
             ToServer::Shutdown
         };
         self.send(&word, Vec::new());
@@ -66,6 +76,10 @@ impl Keeper {
         let now = clock::boot_ms();
         self.server.is_ready(now);
         self.restarts.served();
+        if self.upgrades.has_come_to_serve() {
+            crash_point!("keeper.upgraded");
+            self.server.kill_at = None;
+        }
         if self.ending.asked && self.server.socket.is_some() {
             self.server.kill_at = Some(now + self.server_patience());
         }
@@ -91,6 +105,7 @@ impl Keeper {
         self.server_is_behind = false;
         self.orphans.clear();
         self.reapings.clear();
+        self.cancel_check();
         self.server.kill_at.get_or_insert(now + SERVER_EXIT_MS);
         if self.will_restart() {
             self.lose_server(now);
@@ -101,6 +116,9 @@ impl Keeper {
 
     /// No server will come: gates shut, what runs is ended by its own plan.
     fn end_all(&mut self, now: u64) {
+        if !self.restarts.has_served() && !self.ending.asked {
+            self.give_back();
+        }
         let ids: Vec<RunId> = self.runs.keys().copied().collect();
         let mut longest = 0;
         for id in ids {
@@ -150,14 +168,30 @@ impl Keeper {
             self.server_gone();
         }
         let now = clock::boot_ms();
-        if exit == Exit::Code(0) {
+        // One that is to begin, or to make room, does not end the service.
+        let is_the_end = self.ending.asked || !self.upgrades.is_between_servers();
+        if exit == Exit::Code(0) && is_the_end {
             if self.ending.drained_by.is_none() {
                 self.end_all(now);
             }
             self.hasten(SHUTDOWN_GRACE_MAX, now);
         } else if self.will_restart() {
             crash_point!("keeper.server_reaped");
+            self.server_lost_or_left(now);
+        }
+    }
+
+    fn server_lost_or_left(&mut self, now: u64) {
+        let former = self.server.former(self.has_left());
+        let how = former.as_ref().map(ToString::to_string);
+        self.restarts.remember(former);
+        if self.go_on_with_upgrade(&how.unwrap_or_default(), now) {
+            return;
+        }
+        if self.will_restart() {
             self.restarts.plan(self.server.ready_at, now);
+        } else if self.ending.drained_by.is_none() {
+            self.end_all(now);
         }
     }
 

@@ -8,9 +8,14 @@ use crate::{
         run::{Parts, Run},
     },
     spawn::{self, failure},
-    wire::{self, Answer, Job, ToShim, mirror::WireFailure},
+    wire::{
+        self, Answer, Job, ToShim,
+        mirror::{WireFailure, adoption::WireKeepsake},
+    },
 };
-use kennel_lifecycle::{Containment, Held, LeaderExit, Policy, RunId, StartFailure, StartStage};
+use kennel_lifecycle::{
+    Containment, Held, LeaderExit, Policy, Recovery, RunId, StartFailure, StartStage,
+};
 use nix::{
     fcntl::OFlag,
     sys::epoll::{EpollEvent, EpollFlags},
@@ -121,7 +126,7 @@ impl Keeper {
         }
         let given = self.pool.take().and_then(|warm| {
             let files = [&child, &stdin];
-            self.give(&wish, group.as_ref(), &warm.socket, files, &pipes)?;
+            self.give(&wish, &held, group.as_ref(), &warm.socket, files, &pipes)?;
             let event = EpollEvent::new(EpollFlags::EPOLLIN, self.next_shim);
             self.epoll.add(&warm.socket, event)?;
             Ok(warm)
@@ -132,6 +137,7 @@ impl Keeper {
             Err(error) => {
                 // The shim has ended with its socket.
                 self.leftovers.add(group, clock::boot_ms());
+                self.doors.remove(wish.run);
                 return Err(error.into());
             }
         };
@@ -144,19 +150,19 @@ impl Keeper {
                 pid: warm.pid,
                 socket: warm.socket,
                 run: wish.run,
+                foreign: None,
             },
         );
-        let run = Run::new(Parts {
+        let parts = Parts {
             id: wish.run,
-            seq: wish.seq,
             shim: token,
             policy: wish.policy,
             run_dir: wish.run_dir.into(),
             cgroup: group,
             held,
-            gate: pipes.gate.1,
             outputs: (pipes.stdout.0, pipes.stderr.0),
-        });
+        };
+        let run = Run::wanted(parts, wish.seq, pipes.gate.1);
         self.runs.insert(wish.run, run);
         crash_point!("keeper.job_given");
         Ok(())
@@ -165,11 +171,18 @@ impl Keeper {
     fn give(
         &self,
         wish: &Wish,
+        held: &Held,
         group: Option<&Group>,
         shim: &OwnedFd,
         files: [&OwnedFd; 2],
         pipes: &Pipes,
     ) -> io::Result<()> {
+        let outlives = wish.policy.recovery == Recovery::Adopt;
+        let door = outlives.then(|| self.doors.make(wish.run)).transpose()?;
+        let keepsake = outlives.then(|| WireKeepsake {
+            held: held.clone().into(),
+            host: self.host.clone().into(),
+        });
         let job = ToShim::Job(Box::new(Job {
             run: wish.run.as_u128(),
             run_dir: wish.run_dir.clone(),
@@ -177,6 +190,7 @@ impl Keeper {
             cgroup: group.map(|group| group.identity.clone().into()),
             placement: self.groups.placement(),
             attributes: self.inherited.attributes(&wish.policy.limits),
+            keepsake,
         }));
         let [child, stdin] = files;
         let mut fds = vec![
@@ -186,10 +200,11 @@ impl Keeper {
             pipes.stderr.1.as_fd(),
             pipes.gate.0.as_fd(),
         ];
-        if wish.policy.on_leader_exit == LeaderExit::Keep {
-            // Whoever is kept may go on writing when nobody reads any more.
+        if wish.policy.on_leader_exit == LeaderExit::Keep || outlives {
+            // Whoever is kept, or outlives this process, may go on writing when nobody reads any more.
             fds.extend([pipes.stdout.0.as_fd(), pipes.stderr.0.as_fd()]);
         }
+        fds.extend(door.iter().map(AsFd::as_fd));
         fds.extend(group.map(|group| group.dir.as_fd()));
         fdpass::send(shim, &wire::encode(&job)?, &fds)
     }

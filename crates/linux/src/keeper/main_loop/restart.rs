@@ -4,8 +4,9 @@
 
 use super::{Keeper, SERVER, ending::millis, report};
 use crate::{
+    client::FormerServer,
     crash_point,
-    keeper::{run::Run, server::Server},
+    keeper::{run::Run, server::Server, serving::Serving as ServingLock},
     wire::{ToServer, WireHello},
 };
 use kennel_lifecycle::RunId;
@@ -22,11 +23,15 @@ const STEADY_MS: u64 = 2_000;
 /// What is known of the servers of this keeper, and when the next one is started.
 pub(in crate::keeper) struct Restarts {
     argv: Vec<OsString>,
+    /// Each server holds it too.
+    serving_lock: ServingLock,
     hello: WireHello,
     /// How long runs go on without a server.
     orphan_ttl: Duration,
     /// Servers before this one.
     count: u32,
+    /// How the last of them ended.
+    former: Option<FormerServer>,
     /// Starts since one has served for long enough.
     tries: u32,
     /// There is no server, and the next one is started then.
@@ -50,14 +55,17 @@ enum Serving {
 impl Restarts {
     pub(in crate::keeper) fn new(
         argv: Vec<OsString>,
+        serving_lock: ServingLock,
         hello: WireHello,
         orphan_ttl: Duration,
     ) -> Self {
         Self {
             argv,
+            serving_lock,
             hello,
             orphan_ttl,
             count: 0,
+            former: None,
             tries: 0,
             next_at: None,
             serving: Serving::NotYet,
@@ -85,6 +93,18 @@ impl Restarts {
         }
     }
 
+    /// Until now it was on its way to be replaced.
+    pub(super) fn lost_only_now(&mut self, now: u64) {
+        if let Serving::Lost { .. } = self.serving {
+            self.serving = Serving::Lost { at: now };
+        }
+    }
+
+    /// The next one is started without any wait.
+    pub(super) fn at_once(&mut self, now: u64) {
+        self.next_at = Some(now);
+    }
+
     /// The next one is started at once where the last one had served, and ever later where none does.
     pub(super) fn plan(&mut self, ready_at: Option<u64>, now: u64) {
         if ready_at.is_some_and(|at| now.saturating_sub(at) >= STEADY_MS) {
@@ -92,6 +112,11 @@ impl Restarts {
         }
         self.next_at = Some(now.saturating_add(back_off(self.tries)));
         self.tries = self.tries.saturating_add(1);
+    }
+
+    /// For the one that comes next.
+    pub(super) fn remember(&mut self, former: Option<FormerServer>) {
+        self.former = former;
     }
 
     /// None will be started any more.
@@ -110,13 +135,6 @@ impl Restarts {
             Serving::NotYet | Serving::Ready | Serving::Abandoned => None,
         }
     }
-
-    pub(super) fn wake_at(&self) -> Option<u64> {
-        [self.next_at, self.abandon_at()]
-            .into_iter()
-            .flatten()
-            .min()
-    }
 }
 
 fn back_off(tries: u32) -> u64 {
@@ -131,14 +149,25 @@ fn back_off(tries: u32) -> u64 {
 impl Keeper {
     /// Whether another server takes over when this one has ended otherwise than in order.
     pub(super) fn will_restart(&self) -> bool {
-        self.restarts.has_served() && !self.ending.asked
+        let goes_on = !self.ending.asked || self.upgrades.is_between_servers();
+        self.restarts.has_served() && goes_on
     }
 
     /// When to look after the server without any event. One that was asked to end has its own bound.
     pub(super) fn server_wakes_at(&self) -> Option<u64> {
-        let times = [self.server.ping_at(), self.restarts.wake_at()];
+        let times = [
+            self.server.ping_at(),
+            self.restarts.next_at,
+            self.abandon_at(),
+        ];
         let next = times.into_iter().flatten().min();
         next.filter(|_| self.will_restart())
+    }
+
+    /// When runs without a server are ended. One that is being replaced is not lost.
+    fn abandon_at(&self) -> Option<u64> {
+        let between = self.upgrades.is_between_servers();
+        self.restarts.abandon_at().filter(|_| !between)
     }
 
     pub(super) fn look_after_server(&mut self, now: u64) {
@@ -149,11 +178,15 @@ impl Keeper {
             return;
         }
         if !self.server.ping(now) {
-            self.server.kill();
+            self.server.kill_hung();
         }
-        if self.restarts.abandon_at().is_some_and(|at| now >= at) {
+        if self.abandon_at().is_some_and(|at| now >= at) {
             self.restarts.serving = Serving::Abandoned;
-            self.each_run(now, |run| run.abandon(now));
+            self.each_run(now, |run| {
+                if !run.outlives_keeper() {
+                    run.abandon(now);
+                }
+            });
         }
         if self.restarts.next_at.is_some_and(|at| now >= at) {
             self.start_server(now);
@@ -168,10 +201,17 @@ impl Keeper {
 
     fn start_server(&mut self, now: u64) {
         self.restarts.next_at = None;
-        let Ok(server) = Server::start(&self.restarts.argv) else {
-            return self.restarts.plan(None, now);
-        };
-        self.server = server;
+        let (binary, argv) = (self.upgrades.binary(), &self.restarts.argv);
+        match Server::start(binary, argv, self.restarts.serving_lock.lock()) {
+            Ok(server) => self.server = server,
+            Err(error) => {
+                let how = format!("could not be started: {error}");
+                if !self.go_on_with_upgrade(&how, now) {
+                    self.restarts.plan(None, now);
+                }
+                return;
+            }
+        }
         crash_point!("keeper.server_started");
         self.restarts.count = self.restarts.count.saturating_add(1);
         let watched = self.server.socket.as_ref().is_some_and(|socket| {
@@ -182,7 +222,11 @@ impl Keeper {
             self.hand_over();
             // Runs wait for this one: it must not hang before it serves either.
             self.server.must_answer(now);
+            self.bound_new_server(now);
             crash_point!("keeper.handed_over");
+            if self.ending.asked {
+                self.tell_shutdown(now);
+            }
         } else {
             // One that is not heard is none. Its end is told by the kernel.
             self.server.socket = None;
@@ -200,6 +244,8 @@ impl Keeper {
         let hello = ToServer::Hello(WireHello {
             held: u32::try_from(held.len()).unwrap_or(u32::MAX),
             restarts: self.restarts.count,
+            former: self.restarts.former.clone().map(Into::into),
+            upgrade: self.upgrades.told().map(Into::into),
             ..self.restarts.hello.clone()
         });
         let sockets = self.listening.iter().map(|l| Rc::clone(&l.socket));

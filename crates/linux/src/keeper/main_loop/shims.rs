@@ -5,12 +5,16 @@ use crate::{
     clock,
     fdpass::{self, Received},
     keeper::run::Run,
+    pidfd::PidFd,
     reap::{self, Waited},
     wire::{self, FromShim},
 };
 use kennel_lifecycle::{Exit, RunId};
 use nix::sys::signal::Signal as Caught;
-use std::{io, os::fd::OwnedFd};
+use std::{
+    io,
+    os::fd::{AsFd, OwnedFd},
+};
 
 /// Most stops that are taken one after the other before each shim is looked at by itself.
 const STOPS_MAX: usize = 64;
@@ -20,6 +24,14 @@ pub(super) struct Shim {
     pub(super) pid: i32,
     pub(super) socket: OwnedFd,
     pub(super) run: RunId,
+    /// Of one that an earlier keeper has made, and that is no child of this process.
+    pub(super) foreign: Option<PidFd>,
+}
+
+/// Whether this is a run's shim. That of an attempt which is forgotten may end while the next attempt of the same run has one
+/// of its own.
+fn has(shim: u64) -> impl Fn(&&mut Run) -> bool {
+    move |run| run.shim == Some(shim)
 }
 
 impl Keeper {
@@ -29,6 +41,8 @@ impl Keeper {
             return;
         };
         let (id, pid) = (shim.run, shim.pid);
+        // Before the last look at its socket: whatever it has said is there.
+        let ended = shim.foreign.as_ref().is_some_and(PidFd::has_ended);
         let gone = loop {
             let Some(shim) = self.shims.get(&token) else {
                 return;
@@ -38,15 +52,15 @@ impl Keeper {
                     let Ok(word) = wire::decode::<FromShim>(&bytes) else {
                         break true;
                     };
-                    if let Some(run) = self.runs.get_mut(&id) {
+                    if let Some(run) = self.runs.get_mut(&id).filter(has(token)) {
                         run.hear_shim(word, fds, &self.host, pid, now);
                     }
                 }
-                Ok(Received::WouldBlock) => break false,
-                // Its children become ours after its socket is closed: the run hears of the loss when it has ended.
+                Ok(Received::WouldBlock) => break ended,
+                // Its children become others' after its socket is closed: the run hears of the loss when it has ended.
                 Ok(Received::Eof) => {
                     let _ = self.epoll.delete(&shim.socket);
-                    break false;
+                    break ended;
                 }
                 Err(_) => break true,
             }
@@ -58,13 +72,22 @@ impl Keeper {
     }
 
     fn lose_shim(&mut self, token: u64, now: u64) {
-        let Some(shim) = self.shims.remove(&token) else {
+        let Some(run) = self.forget_shim(token) else {
             return;
         };
-        let _ = self.epoll.delete(&shim.socket);
-        if let Some(run) = self.runs.get_mut(&shim.run) {
+        if let Some(run) = self.runs.get_mut(&run).filter(has(token)) {
             run.shim_gone(now);
         }
+    }
+
+    /// Nothing of it is heard any more. Gives whose it was.
+    pub(super) fn forget_shim(&mut self, token: u64) -> Option<RunId> {
+        let shim = self.shims.remove(&token)?;
+        let _ = self.epoll.delete(&shim.socket);
+        if let Some(process) = &shim.foreign {
+            let _ = self.epoll.delete(process.as_fd());
+        }
+        Some(shim.run)
     }
 
     pub(super) fn hear_signals(&mut self) -> io::Result<()> {
@@ -75,7 +98,7 @@ impl Keeper {
                     self.continue_shims();
                 }
                 Ok(Caught::SIGTERM | Caught::SIGINT) => self.shut_down(),
-                // SIGHUP will mean an upgrade; until then it means nothing.
+                Ok(Caught::SIGHUP) => self.begin_upgrade(None, None),
                 _ => {}
             }
         }
@@ -88,6 +111,9 @@ impl Keeper {
         while let Ok(Waited::Ended { pid, exit }) = reap::peek_any() {
             if pid == self.server.pid && self.server.exit.is_none() {
                 self.server_ended(exit);
+            }
+            if self.upgrades.is_checking(pid) {
+                self.checked(exit);
             }
             self.pool.forget(pid);
             match self.shim_of_pid.remove(&pid) {

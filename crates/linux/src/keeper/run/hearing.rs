@@ -70,6 +70,8 @@ impl Run {
                 self.heard.childless = true;
                 self.heard.elsewhere = elsewhere;
             }
+            // It has been heard at the door.
+            FromShim::Adoptable(_) => {}
             FromShim::Killed(step) => {
                 if let Ok(step) = StopStep::try_from(step) {
                     self.tell_at(step.at, Fact::StopStep(step));
@@ -107,6 +109,7 @@ impl Run {
             leader_pid: identity.command.pid,
             session: Session::default(),
             root: Root::Shim(shim_pid),
+            foreign: None,
             cgroup: self.cgroup.clone(),
             init: init.map(|(pid, fd)| Init {
                 pid,

@@ -40,7 +40,8 @@ impl Run {
             LeaderExit::Drain { timeout } => {
                 self.let_go();
                 let millis = |t: std::time::Duration| u64::try_from(t.as_millis());
-                let until = timeout.map(|t| now.saturating_add(millis(t).unwrap_or(u64::MAX)));
+                let from = self.leader_left_at.unwrap_or(now);
+                let until = timeout.map(|t| from.saturating_add(millis(t).unwrap_or(u64::MAX)));
                 self.rest = Rest::Drains { until };
             }
             LeaderExit::Keep => {
@@ -105,10 +106,13 @@ impl Run {
         }
     }
 
-    /// Should this process die before the leader does, the shim must not take what follows for the leader's own end.
+    /// Should this process die before the leader does, the shim must not take what follows for the leader's own end, nor
+    /// leave a tree that is to end to the next keeper.
     fn tell_shim_of_stop(&mut self) {
         let keeps = self.policy.on_leader_exit == LeaderExit::Keep;
-        if keeps && !std::mem::replace(&mut self.shim_knows_of_stop, true) {
+        if (keeps || self.outlives_keeper())
+            && !std::mem::replace(&mut self.shim_knows_of_stop, true)
+        {
             self.for_shim.push(ToShim::Stopping);
         }
     }
@@ -145,6 +149,8 @@ impl Run {
         if first && self.keeps() {
             // The server has read what there was to read.
             self.for_shim.push(ToShim::Discard);
+        } else if first && self.outlives_keeper() {
+            self.for_shim.push(ToShim::Leave);
         }
     }
 }

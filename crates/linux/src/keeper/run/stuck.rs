@@ -1,7 +1,7 @@
 //! After SIGKILL: what does not end is watched, at growing intervals, until it has ended.
 
 use super::{LOOK_AGAIN_MS, Run};
-use crate::{client::Fact, stuck, tree::Root};
+use crate::{client::Fact, pidfd::PidFd, stuck, tree::Root};
 use kennel_lifecycle::{Signal, Stuck, TreeVerdict};
 
 /// How long after SIGKILL what is left is called stuck.
@@ -67,10 +67,19 @@ impl Run {
         self.stuck = Some(Told { stuck, at: now });
     }
 
+    /// The shim, where it is no child of this process.
+    fn foreign_shim(&self) -> Option<&PidFd> {
+        self.tree.as_ref()?.foreign.as_ref()
+    }
+
     /// No member is to be seen, and yet the end is not proven.
     fn nobody_seen(&mut self) {
         match self.tree.as_ref().map(|tree| tree.root) {
             // A shim that was stopped, or hangs: what it leaves comes to this process.
+            Some(Root::Shim(_)) if self.foreign_shim().is_some() && !self.heard.childless => {
+                // Of a foreign one too: its end is told by its descriptor.
+                let _ = self.foreign_shim().map(|shim| shim.signal(Signal::KILL));
+            }
             Some(Root::Shim(shim)) if !self.heard.childless => {
                 // SAFETY: kill takes integers; while this root stands the shim is not reaped, so the number is its own.
                 unsafe { libc::kill(shim, libc::SIGKILL) };

@@ -316,6 +316,26 @@ fn a_pause_that_only_a_lost_server_waited_for_goes_on_without_an_answer() {
 }
 
 #[test]
+fn a_pause_that_was_asked_to_end_is_handed_over_as_one_that_ends() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut run = at_gate(dir.path(), reaped());
+    run.release();
+    hear(&mut run, FromShim::Executed);
+    for (expired, wanted) in [
+        (false, WireHeldPause::LettingGo),
+        // It ends by itself, and that is told when it has.
+        (true, WireHeldPause::Stopped),
+    ] {
+        run.pause = Pause::LettingGo {
+            held: crate::held::Held::default(),
+            expired,
+        };
+        let (held, _) = run.held().expect("it is handed over");
+        assert_eq!(held.pause, wanted);
+    }
+}
+
+#[test]
 fn kills_for_memory_are_told_right_before_the_last_word() {
     let dir = tempfile::tempdir().expect("a directory");
     let files = [
@@ -376,9 +396,8 @@ fn reaped() -> OwnedFd {
 
 fn new(run_dir: &std::path::Path) -> Run {
     let pipe = || nix::unistd::pipe().expect("a pipe");
-    Run::new(Parts {
+    let parts = Parts {
         id: RunId::from_u128(7),
-        seq: 1,
         shim: 16,
         policy: Policy {
             stop: StopPlan::abort(std::time::Duration::ZERO),
@@ -387,6 +406,7 @@ fn new(run_dir: &std::path::Path) -> Run {
             on_leader_exit: kennel_lifecycle::LeaderExit::Stop,
             pause: kennel_lifecycle::PausePolicy::default(),
             pid_namespace: kennel_lifecycle::PidNamespace::Shared,
+            recovery: kennel_lifecycle::Recovery::Terminate,
         },
         run_dir: run_dir.to_owned(),
         cgroup: None,
@@ -394,9 +414,10 @@ fn new(run_dir: &std::path::Path) -> Run {
             by: Containment::Subreaper,
             gaps: vec![Gap::NoCgroup("none".into())],
         },
-        gate: std::fs::File::create("/dev/null").expect("a file").into(),
         outputs: (pipe().0, pipe().0),
-    })
+    };
+    let gate = std::fs::File::create("/dev/null").expect("a file");
+    Run::wanted(parts, 1, gate.into())
 }
 
 /// A directory as if it were a control group.

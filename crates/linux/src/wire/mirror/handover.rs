@@ -8,7 +8,7 @@ use std::os::fd::OwnedFd;
 
 mirror_enum!(
     /// [`HeldPause`].
-    WireHeldPause = HeldPause { None, Stopping, Stopped, Expired }
+    WireHeldPause = HeldPause { None, Stopping, Stopped, Expired, LettingGo }
 );
 
 /// [`HeldRun`], but for its outputs, which travel beside it.

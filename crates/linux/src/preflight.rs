@@ -1,0 +1,70 @@
+//! What a binary says of itself before a keeper starts a server from it: which protocol it speaks, and its version.
+//!
+//! One line on standard output. Its form must never change: keepers of other versions read it.
+
+use crate::wire;
+
+/// The hidden word of the command line that asks for it.
+pub const WORD: &str = "preflight";
+
+/// Longest answer that is read; the rest is not looked at.
+pub(crate) const ANSWER_BYTES_MAX: usize = 4096;
+
+const BEGINS: &str = "kennel wire ";
+const MIDDLE: &str = " version ";
+
+/// What this binary answers.
+#[must_use]
+pub fn answer() -> String {
+    let version = env!("CARGO_PKG_VERSION");
+    format!("{BEGINS}{}{MIDDLE}{version}\n", wire::VERSION)
+}
+
+/// What a binary has answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Spoken {
+    pub(crate) wire: u32,
+    pub(crate) version: String,
+}
+
+/// The answer in what a binary has written, wherever it is in it.
+pub(crate) fn read(written: &str) -> Option<Spoken> {
+    written.lines().find_map(|line| {
+        let (wire, version) = line.strip_prefix(BEGINS)?.split_once(MIDDLE)?;
+        let is_plain = |c: char| c.is_ascii_graphic();
+        let plain = !version.is_empty() && version.len() <= 64 && version.chars().all(is_plain);
+        let wire = wire.parse().ok().filter(|_| plain)?;
+        Some(Spoken {
+            wire,
+            version: version.to_owned(),
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_answer_has_this_form_for_ever() {
+        let version = env!("CARGO_PKG_VERSION");
+        assert_eq!(answer(), format!("kennel wire 1 version {version}\n"));
+        let spoken = read("warning: old libc\nkennel wire 77 version 2.0.0-rc.1\n");
+        let spoken = spoken.expect("an answer");
+        assert_eq!((spoken.wire, spoken.version.as_str()), (77, "2.0.0-rc.1"));
+    }
+
+    #[test]
+    fn what_is_no_answer_is_none() {
+        for bad in [
+            "",
+            "kennel 0.1.0",
+            "kennel wire x version 1",
+            "kennel wire 1 version ",
+            "kennel wire 1 version a b",
+            "kennel wire -1 version 1",
+        ] {
+            assert_eq!(read(bad), None, "{bad:?}");
+        }
+    }
+}

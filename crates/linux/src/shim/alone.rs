@@ -1,0 +1,328 @@
+//! A run that outlives its keeper: it goes on as it is, and its shim waits at a door for the next keeper.
+//!
+//! A stop that is on its way is carried out meanwhile, and so is the end of whom a leader leaves. A run that is over waits as
+//! well, with what it has written and not been asked for, until its end is on record.
+
+use super::{
+    keep::Rest,
+    work::{Stage, Word, Work},
+};
+use crate::{
+    cgroup, clock, peer,
+    wire::{
+        FromShim,
+        mirror::WireProcess,
+        mirror::adoption::{WireAdoptable, WireKeepsake, WireMemory},
+    },
+};
+use kennel_lifecycle::{LeaderExit, StopStep, Timestamp};
+use nix::sys::socket::{Backlog, SockFlag, accept4, listen};
+use std::{
+    io,
+    os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
+    path::Path,
+};
+
+/// Most keepers that wait at a door. There is one keeper.
+const CALLERS_MAX: i32 = 4;
+/// How long a shim whose run has ended waits for a keeper; after that its exit record has to do.
+const LINGER_MS: u64 = 60 * 60 * 1_000;
+/// Between two looks at a control group with somebody in it who is not below the shim.
+const GROUP_LOOK_MS: u64 = 1_000;
+
+/// What is kept for the next keeper.
+pub(super) struct Waiting {
+    door: OwnedFd,
+    keepsake: WireKeepsake,
+    /// Of stdout and stderr: what is in them is not lost, and whoever writes is not ended by SIGPIPE.
+    outputs: Vec<OwnedFd>,
+    /// Command and shim as they were announced.
+    announced: Option<(WireProcess, WireProcess)>,
+    memory: Option<WireMemory>,
+    /// When the command was seen to run.
+    ran_at: Option<u64>,
+    leader: Option<Left>,
+    /// Of the last word on the tree.
+    elsewhere: Vec<i32>,
+    /// Since when it is known that the tree is to end.
+    stopping_since: Option<u64>,
+    /// Since when nobody is left, without a keeper.
+    over_since: Option<u64>,
+    /// When the shim looks at it again without any event.
+    wake_at: Option<u64>,
+}
+
+/// The leader's end.
+struct Left {
+    at: u64,
+    at_us: i64,
+    rest: bool,
+}
+
+impl Waiting {
+    /// Opens the door, at which nobody is answered while there is a keeper.
+    pub(super) fn new(
+        door: OwnedFd,
+        keepsake: WireKeepsake,
+        outputs: Vec<OwnedFd>,
+    ) -> io::Result<Self> {
+        listen(&door, Backlog::new(CALLERS_MAX)?)?;
+        Ok(Self {
+            door,
+            keepsake,
+            outputs,
+            announced: None,
+            memory: None,
+            ran_at: None,
+            leader: None,
+            elsewhere: Vec::new(),
+            stopping_since: None,
+            over_since: None,
+            wake_at: None,
+        })
+    }
+
+    /// Whoever is at the door, if it may be a keeper: of this uid, and nobody of the run.
+    fn answer(&self, shim: i32, group: Option<&str>) -> Option<OwnedFd> {
+        let caller = accept4(self.door.as_raw_fd(), SockFlag::SOCK_CLOEXEC).ok()?;
+        // SAFETY: the kernel has just made this descriptor for us; nobody else owns it.
+        let caller = unsafe { OwnedFd::from_raw_fd(caller) };
+        let who = peer::credentials(&caller).ok()?;
+        let ours = who.uid == nix::unistd::geteuid().as_raw();
+        let of_the_run = peer::descends_from(who.pid, &[shim])
+            || group.is_some_and(|group| peer::in_cgroup(who.pid, Path::new(group)));
+        (ours && who.pid > 0 && !of_the_run).then_some(caller)
+    }
+}
+
+impl Work {
+    /// The child was announced as these.
+    pub(super) fn remember_announced(&mut self, command: &WireProcess, shim: &WireProcess) {
+        if let Some(waiting) = &mut self.waiting {
+            waiting.announced = Some((command.clone(), shim.clone()));
+        }
+    }
+
+    /// The command runs.
+    pub(super) fn remember_start(&mut self) {
+        if let Some(waiting) = &mut self.waiting {
+            waiting.ran_at = Some(clock::boot_ms());
+        }
+    }
+
+    /// The leader has ended.
+    pub(super) fn remember_exit(&mut self, at_us: i64, rest: bool) {
+        if let Some(waiting) = &mut self.waiting {
+            let at = clock::boot_ms();
+            waiting.leader = Some(Left { at, at_us, rest });
+        }
+    }
+
+    /// Nobody is left below the shim.
+    pub(super) fn remember_empty(&mut self, elsewhere: &[i32]) {
+        if let Some(waiting) = &mut self.waiting {
+            waiting.elsewhere = elsewhere.to_vec();
+        }
+    }
+
+    /// What the keeper has counted.
+    pub(super) fn remember(&mut self, memory: WireMemory) {
+        if let Some(waiting) = &mut self.waiting {
+            waiting.memory = Some(memory);
+        }
+    }
+
+    /// No keeper will come for the run.
+    pub(super) fn leave(&mut self) {
+        self.waiting = None;
+    }
+
+    /// With a keeper, and nobody left: whether the run is kept all the same until its end is on record. Until then both
+    /// the keeper and whoever reads its output may die.
+    pub(super) fn stays(&self) -> bool {
+        self.waiting.is_some() && self.stage == Stage::Ran
+    }
+
+    /// Without a keeper: whether the run goes on as it is, and is not ended here.
+    pub(super) fn waits(&mut self, now: u64) -> bool {
+        if self.stage == Stage::NeverRan || self.rest == Rest::Kept {
+            self.waiting = None;
+        }
+        let stopped = self.is_stopped();
+        let Some(waiting) = &mut self.waiting else {
+            return false;
+        };
+        waiting.wake_at = None;
+        if stopped {
+            waiting.stopping_since.get_or_insert(now);
+        }
+        match self.stage {
+            Stage::SettingUp | Stage::AtGate | Stage::Going => true,
+            Stage::NeverRan => false,
+            Stage::Ran => !stopped && self.rest_waits(now),
+        }
+    }
+
+    /// Whether what the leader has left behind is neither to be ended nor to be left alone.
+    fn rest_waits(&mut self, now: u64) -> bool {
+        let Some(waiting) = &mut self.waiting else {
+            return false;
+        };
+        let left = waiting.leader.as_ref().filter(|left| left.rest);
+        let Some(left) = left.filter(|_| !self.childless) else {
+            return true;
+        };
+        match self.policy.on_leader_exit {
+            LeaderExit::Stop => false,
+            LeaderExit::Drain { timeout: None } => true,
+            LeaderExit::Drain {
+                timeout: Some(timeout),
+            } => {
+                let millis = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
+                let until = left.at.saturating_add(millis);
+                waiting.wake_at = Some(until);
+                now < until
+            }
+            LeaderExit::Keep => self.tree.leftovers().is_empty(),
+        }
+    }
+
+    /// Without a keeper, and nobody left: whether the run waits for one all the same.
+    pub(super) fn lingers(&mut self, now: u64) -> bool {
+        let stopped = self.is_stopped();
+        let Some(waiting) = &mut self.waiting else {
+            return false;
+        };
+        let verdict = self.tree.cgroup.as_ref().map(cgroup::verdict);
+        if verdict == Some(None) {
+            if stopped {
+                return false;
+            }
+            // Somebody who is not below the shim: the next keeper's to end.
+            waiting.wake_at = Some(now + GROUP_LOOK_MS);
+            return true;
+        }
+        let since = *waiting.over_since.get_or_insert(now);
+        waiting.wake_at = Some(since.saturating_add(LINGER_MS));
+        if now.saturating_sub(since) < LINGER_MS {
+            return true;
+        }
+        self.waiting = None;
+        false
+    }
+
+    /// When to take the next step without any event, for the sake of this.
+    pub(super) fn waiting_wakes_at(&self) -> Option<u64> {
+        self.waiting.as_ref()?.wake_at
+    }
+
+    /// Where the next keeper comes, when there is none.
+    pub(super) fn door(&self) -> Option<BorrowedFd<'_>> {
+        let waiting = self.waiting.as_ref()?;
+        let is_known = self.stage == Stage::Ran && waiting.announced.is_some();
+        is_known.then(|| waiting.door.as_fd())
+    }
+
+    /// Lets the next keeper in, if that is who has come.
+    pub(super) fn meet(&mut self) -> Option<OwnedFd> {
+        let group = self.tree.cgroup.as_ref().map(|group| group.path.as_str());
+        let own = std::process::id().cast_signed();
+        let waiting = self.waiting.as_mut()?;
+        let keeper = waiting.answer(own, group)?;
+        waiting.wake_at = None;
+        // From here on that one climbs.
+        self.ladder = None;
+        Some(keeper)
+    }
+
+    /// What the next keeper is told, in order: what the run is, and what has happened to it.
+    pub(super) fn introduction(&self) -> io::Result<Vec<Word>> {
+        let gone = || io::Error::from(io::ErrorKind::NotFound);
+        let waiting = self.waiting.as_ref().ok_or_else(gone)?;
+        let (command, shim) = waiting.announced.clone().ok_or_else(gone)?;
+        let mut fds = vec![self.tree.leader.as_fd().try_clone_to_owned()?];
+        if let Some(init) = &self.tree.init {
+            fds.push(init.fd.as_fd().try_clone_to_owned()?);
+        }
+        for output in &waiting.outputs {
+            fds.push(output.try_clone()?);
+        }
+        let counted = WireMemory {
+            max_runtime: self.policy.max_runtime.map(|time| {
+                let (left, _) = kennel_lifecycle::Countdown::new(time).parts();
+                (left, waiting.ran_at)
+            }),
+            ..WireMemory::default()
+        };
+        let adoptable = WireAdoptable {
+            run: self.tree.run.as_u128(),
+            command,
+            shim,
+            init: self.tree.init.as_ref().map(|init| init.pid),
+            cgroup: self.tree.cgroup.clone().map(Into::into),
+            policy: (&self.policy).into(),
+            keepsake: waiting.keepsake.clone(),
+            memory: waiting.memory.unwrap_or(counted),
+            leader_left_at: waiting.leader.as_ref().map(|left| left.at),
+            stopping_since: waiting.stopping_since,
+        };
+        let mut words = vec![
+            (FromShim::Adoptable(Box::new(adoptable)), fds),
+            (FromShim::Executed, Vec::new()),
+        ];
+        let left_at = waiting.leader.as_ref().map(|left| Timestamp(left.at_us));
+        let steps = self.record.steps.iter();
+        let (before, after): (Vec<&StopStep>, Vec<&StopStep>) =
+            steps.partition(|step| left_at.is_none_or(|at| step.at < at));
+        let told = |step: &&StopStep| (FromShim::Killed((**step).into()), Vec::new());
+        words.extend(before.iter().map(told));
+        if let (Some(left), Some(exit)) = (&waiting.leader, self.record.exit) {
+            let (at_us, exit, rest) = (left.at_us, exit.into(), left.rest);
+            words.push((FromShim::Exited { at_us, exit, rest }, Vec::new()));
+        }
+        words.extend(after.iter().map(told));
+        if self.childless && self.record.tree.is_some() {
+            let (at_us, elsewhere) = (clock::wall().0, waiting.elsewhere.clone());
+            words.push((FromShim::Empty { at_us, elsewhere }, Vec::new()));
+        }
+        Ok(words)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::mirror::{WireContainment, WireHeld, WireHost};
+    use nix::sys::socket::{AddressFamily, SockType, UnixAddr, bind, connect, socket};
+
+    #[test]
+    fn nobody_of_the_run_is_let_in() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("door");
+        let address = UnixAddr::new(&path).expect("a short path");
+        let new = || {
+            let kind = SockType::SeqPacket;
+            socket(AddressFamily::Unix, kind, SockFlag::SOCK_CLOEXEC, None).expect("a socket")
+        };
+        let door = new();
+        bind(door.as_raw_fd(), &address).expect("it is free");
+        let keepsake = WireKeepsake {
+            held: WireHeld {
+                by: WireContainment::Subreaper,
+                gaps: Vec::new(),
+            },
+            host: WireHost {
+                boot_id: "b".into(),
+                pidns_inode: 1,
+            },
+        };
+        let waiting = Waiting::new(door, keepsake, Vec::new()).expect("it listens");
+        let callers: Vec<OwnedFd> = (0..2).map(|_| new()).collect();
+        for caller in &callers {
+            connect(caller.as_raw_fd(), &address).expect("it listens");
+        }
+        let own = std::process::id().cast_signed();
+        assert!(waiting.answer(own, None).is_none(), "below the shim");
+        assert!(waiting.answer(i32::MAX, None).is_some());
+    }
+}

@@ -1,0 +1,40 @@
+//! What a shim keeps of a run for the next keeper, and tells it.
+
+use super::{WireCgroup, WireHeld, WireHost, WirePolicy, WireProcess};
+use serde::{Deserialize, Serialize};
+
+/// What a shim cannot know by itself: given to it with the job.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct WireKeepsake {
+    pub(crate) held: WireHeld,
+    pub(crate) host: WireHost,
+}
+
+/// What a keeper has counted, told to the shim each time it changes. Times are of `CLOCK_BOOTTIME`, in milliseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct WireMemory {
+    /// What was left of the time that the run may take when it last began to be counted, and since when it is.
+    pub(crate) max_runtime: Option<(u64, Option<u64>)>,
+    /// Since when every task stands still.
+    pub(crate) paused_since: Option<u64>,
+    /// The last pause has lasted for as long as it may.
+    pub(crate) pause_expired: bool,
+}
+
+/// A run without a keeper, for the next one. What has happened to it follows, as it would have been told.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct WireAdoptable {
+    pub(crate) run: u128,
+    pub(crate) command: WireProcess,
+    pub(crate) shim: WireProcess,
+    /// The first process of its private pid namespace.
+    pub(crate) init: Option<i32>,
+    pub(crate) cgroup: Option<WireCgroup>,
+    pub(crate) policy: WirePolicy,
+    pub(crate) keepsake: WireKeepsake,
+    pub(crate) memory: WireMemory,
+    /// When the leader ended, on `CLOCK_BOOTTIME`.
+    pub(crate) leader_left_at: Option<u64>,
+    /// Since when the shim knows that the tree is to end, on `CLOCK_BOOTTIME`.
+    pub(crate) stopping_since: Option<u64>,
+}

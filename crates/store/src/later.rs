@@ -1,0 +1,200 @@
+//! A store for a server that cannot wait for it: opened beside, and not available until then.
+
+use crate::{
+    Closure, EpochRow, Inserted, ListFilter, NewRun, Opening, PageStart, Rest, RunRow, Store,
+    StoreError, StoreUrl, open,
+};
+use async_trait::async_trait;
+use kennel_lifecycle::{HostIdentity, NodeId, RowState, RunId, StopOrder, Timestamp};
+use std::{error::Error, sync::Arc, time::Duration};
+use tokio::{sync::watch, task::JoinSet};
+
+/// First and longest pause between two tries.
+const RETRY_FIRST: Duration = Duration::from_millis(100);
+const RETRY_LONGEST: Duration = Duration::from_secs(2);
+
+/// Opens the store beside the caller and goes on trying, whatever stands in the way. Calls wait for the first try alone.
+#[must_use]
+pub fn open_later(url: &StoreUrl) -> Arc<dyn Store> {
+    let (tell, state) = watch::channel(State::Unasked);
+    let mut tries = JoinSet::new();
+    tries.spawn(open_at_last(url.clone(), tell));
+    Arc::new(Later {
+        shown: url.to_string(),
+        state,
+        _tries: tries,
+    })
+}
+
+#[derive(Clone, Debug)]
+enum State {
+    /// The first try is on its way.
+    Unasked,
+    /// The last try did not succeed.
+    Away(String),
+    Open(Arc<dyn Store>),
+}
+
+#[derive(Debug)]
+struct Later {
+    /// The address, without its password.
+    shown: String,
+    state: watch::Receiver<State>,
+    /// They end with the store.
+    _tries: JoinSet<()>,
+}
+
+async fn open_at_last(url: StoreUrl, tell: watch::Sender<State>) {
+    let mut pause = RETRY_FIRST;
+    let mut said = String::new();
+    loop {
+        let error = match open(&url).await {
+            Ok(store) => {
+                if !said.is_empty() {
+                    tracing::info!(store = %url, "the store is open");
+                }
+                tell.send_replace(State::Open(store));
+                return;
+            }
+            Err(error) => error,
+        };
+        let why = chain(&error);
+        if why != said {
+            tracing::error!(store = %url, %why, "the store cannot be opened, trying until it can");
+            said.clone_from(&why);
+        }
+        tell.send_replace(State::Away(why));
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(RETRY_LONGEST);
+    }
+}
+
+fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(inner) = cause {
+        text = format!("{text}: {inner}");
+        cause = inner.source();
+    }
+    text
+}
+
+impl Later {
+    async fn inner(&self) -> Result<Arc<dyn Store>, StoreError> {
+        let mut state = self.state.clone();
+        let state = state.wait_for(|state| !matches!(state, State::Unasked));
+        match state.await.as_deref() {
+            Ok(State::Open(store)) => Ok(Arc::clone(store)),
+            Ok(State::Away(why)) => Err(StoreError::Unavailable(why.clone())),
+            Ok(State::Unasked) | Err(_) => {
+                Err(StoreError::Unavailable("nobody opens the store".into()))
+            }
+        }
+    }
+}
+
+#[async_trait]
+impl Store for Later {
+    async fn open_node(&self, opening: &Opening) -> Result<i64, StoreError> {
+        self.inner().await?.open_node(opening).await
+    }
+
+    async fn open_epochs(&self, node: NodeId) -> Result<Vec<EpochRow>, StoreError> {
+        self.inner().await?.open_epochs(node).await
+    }
+
+    async fn insert(&self, new: &NewRun) -> Result<Inserted, StoreError> {
+        self.inner().await?.insert(new).await
+    }
+
+    async fn record_stop(
+        &self,
+        run: RunId,
+        generation: i64,
+        order: &StopOrder,
+        deadline: Timestamp,
+    ) -> Result<(), StoreError> {
+        let inner = self.inner().await?;
+        inner.record_stop(run, generation, order, deadline).await
+    }
+
+    async fn fence(&self, new: &NewRun, closure: &Closure) -> Result<Inserted, StoreError> {
+        self.inner().await?.fence(new, closure).await
+    }
+
+    async fn record_state(
+        &self,
+        run: RunId,
+        generation: i64,
+        state: RowState,
+        started: Option<Timestamp>,
+    ) -> Result<(), StoreError> {
+        let inner = self.inner().await?;
+        inner.record_state(run, generation, state, started).await
+    }
+
+    async fn rest(&self, new: &NewRun, rest: &Rest) -> Result<(), StoreError> {
+        self.inner().await?.rest(new, rest).await
+    }
+
+    async fn begin(&self, new: &NewRun) -> Result<(), StoreError> {
+        self.inner().await?.begin(new).await
+    }
+
+    async fn close(&self, new: &NewRun, closure: &Closure) -> Result<(), StoreError> {
+        self.inner().await?.close(new, closure).await
+    }
+
+    async fn get(&self, run: RunId) -> Result<Option<RunRow>, StoreError> {
+        self.inner().await?.get(run).await
+    }
+
+    async fn list(
+        &self,
+        filter: &ListFilter,
+        start: Option<PageStart>,
+        limit: u32,
+    ) -> Result<Vec<RunRow>, StoreError> {
+        self.inner().await?.list(filter, start, limit).await
+    }
+
+    async fn open_runs(&self, node: NodeId) -> Result<Vec<RunRow>, StoreError> {
+        self.inner().await?.open_runs(node).await
+    }
+
+    async fn get_all(&self, runs: &[RunId]) -> Result<Vec<RunRow>, StoreError> {
+        self.inner().await?.get_all(runs).await
+    }
+
+    async fn ended_with_pids(
+        &self,
+        node: NodeId,
+        host: &HostIdentity,
+        pids: &[i32],
+        limit: u32,
+    ) -> Result<Vec<RunRow>, StoreError> {
+        let inner = self.inner().await?;
+        inner.ended_with_pids(node, host, pids, limit).await
+    }
+
+    async fn ping(&self) -> Result<(), StoreError> {
+        self.inner().await?.ping().await
+    }
+
+    fn describe(&self) -> String {
+        match &*self.state.borrow() {
+            State::Open(store) => store.describe(),
+            State::Unasked | State::Away(_) => format!("{}, not reached yet", self.shown),
+        }
+    }
+
+    async fn finish(&self) {
+        let open = match &*self.state.borrow() {
+            State::Open(store) => Some(Arc::clone(store)),
+            State::Unasked | State::Away(_) => None,
+        };
+        if let Some(store) = open {
+            store.finish().await;
+        }
+    }
+}

@@ -1,0 +1,331 @@
+//! What the store is still to be told: facts that were durable here first, because it did not take them.
+//!
+//! While any is owed, all that can be owed is appended behind it, so that the store is told in order. One task writes the
+//! file; whatever queues while it syncs shares the next sync. Told and told again is the same, so the file is emptied
+//! only when nothing is owed.
+
+use crate::{BootError, cause::Chain, node_store::NodeStore};
+use kennel_journal::{FactFile, FactsFound};
+use kennel_lifecycle::RunId;
+use kennel_linux::crash_point;
+use kennel_store::{Fact, RunRow, Store, StoreError};
+use std::{
+    collections::{HashMap, HashSet, VecDeque},
+    io,
+    path::Path,
+    sync::Arc,
+    time::Duration,
+};
+use tokio::{
+    sync::{Mutex, mpsc, oneshot, watch},
+    task::JoinSet,
+};
+
+/// The file, in the data directory.
+const FILE: &str = "facts";
+/// Appends that wait for the file; more have to wait outside.
+const APPENDS_QUEUED_MAX: usize = 1024;
+/// Facts that are told at once.
+const TOLD_AT_ONCE_MAX: usize = 256;
+/// First and longest pause between two tries to tell.
+const RETRY_FIRST: Duration = Duration::from_millis(100);
+const RETRY_LONGEST: Duration = Duration::from_secs(2);
+
+/// What is owed to the store.
+#[derive(Debug)]
+pub(crate) struct Facts {
+    jobs: mpsc::Sender<Job>,
+    owed: Arc<watch::Sender<Owed>>,
+    /// Held by whoever tells.
+    telling: Mutex<()>,
+}
+
+#[derive(Debug)]
+enum Job {
+    Append(Box<Fact>, oneshot::Sender<io::Result<()>>),
+    /// All has been told.
+    Clear,
+}
+
+#[derive(Debug, Default)]
+struct Owed {
+    facts: VecDeque<Arc<Fact>>,
+    runs: HashMap<RunId, usize>,
+}
+
+impl Owed {
+    fn push(&mut self, fact: Fact) {
+        *self.runs.entry(fact.run()).or_insert(0) += 1;
+        self.facts.push_back(Arc::new(fact));
+    }
+
+    fn pop(&mut self) {
+        let Some(fact) = self.facts.pop_front() else {
+            return;
+        };
+        if let Some(count) = self.runs.get_mut(&fact.run()) {
+            *count -= 1;
+            if *count == 0 {
+                self.runs.remove(&fact.run());
+            }
+        }
+    }
+
+    /// The first ones, none of them of the same run: they may be told in any order.
+    fn first(&self) -> Vec<Arc<Fact>> {
+        let mut runs = HashSet::new();
+        let facts = self.facts.iter().take(TOLD_AT_ONCE_MAX);
+        let facts = facts.take_while(|fact| runs.insert(fact.run()));
+        facts.cloned().collect()
+    }
+}
+
+impl Facts {
+    /// What an earlier server has left, to be told first.
+    pub(crate) async fn open(data_dir: &Path) -> Result<Self, BootError> {
+        let path = data_dir.join(FILE);
+        let opened = tokio::task::spawn_blocking(move || open(&path)).await;
+        let opened = opened.map_err(io::Error::other).flatten();
+        let (file, found, facts) = opened.map_err(BootError::Facts)?;
+        if let Some(aside) = &found.aside {
+            let aside = aside.display();
+            tracing::error!(%aside, bytes = found.torn, "facts that the store was to be told are damaged, they are kept there");
+        } else if found.torn > 0 {
+            tracing::info!(
+                bytes = found.torn,
+                "a fact that nobody was told of was not wholly written"
+            );
+        }
+        let mut owed = Owed::default();
+        for fact in facts {
+            owed.push(fact);
+        }
+        if !owed.facts.is_empty() {
+            tracing::info!(count = owed.facts.len(), "facts are owed to the store");
+        }
+        let owed = Arc::new(watch::Sender::new(owed));
+        let (jobs, queue) = mpsc::channel(APPENDS_QUEUED_MAX);
+        tokio::spawn(write_all(file, queue, Arc::clone(&owed)));
+        Ok(Self {
+            jobs,
+            owed,
+            telling: Mutex::new(()),
+        })
+    }
+
+    /// Makes a fact durable here; the store is told when it is there.
+    pub(crate) async fn append(&self, fact: Fact) -> io::Result<()> {
+        let (reply, answer) = oneshot::channel();
+        let job = Job::Append(Box::new(fact), reply);
+        let gone = |_| io::Error::other("nobody writes the facts");
+        self.jobs
+            .send(job)
+            .await
+            .map_err(|_| io::Error::other("nobody writes the facts"))?;
+        answer.await.map_err(gone)?
+    }
+
+    /// Whether anything is.
+    pub(crate) fn any_owed(&self) -> bool {
+        !self.owed.borrow().facts.is_empty()
+    }
+
+    /// Whether anything of this run is.
+    pub(crate) fn owes(&self, run: RunId) -> bool {
+        self.owed.borrow().runs.contains_key(&run)
+    }
+
+    /// Whether a fence under this key is.
+    pub(crate) fn owes_fence(&self, run: RunId) -> bool {
+        let owed = self.owed.borrow();
+        let fences = |fact: &Arc<Fact>| fact.run() == run && matches!(**fact, Fact::Fence(..));
+        owed.runs.contains_key(&run) && owed.facts.iter().any(fences)
+    }
+
+    /// Ends when nothing of this run is owed.
+    pub(crate) async fn told(&self, run: RunId) {
+        let mut owed = self.owed.subscribe();
+        // The sender is this very value.
+        let _ = owed.wait_for(|owed| !owed.runs.contains_key(&run)).await;
+    }
+
+    /// The row of a run with what is owed of it.
+    pub(crate) fn upon(&self, row: RunRow) -> RunRow {
+        let owed = self.owed.borrow();
+        let run = row.new.run;
+        let of_run = owed.facts.iter().filter(|fact| fact.run() == run);
+        of_run.fold(row, |row, fact| fact.upon(row))
+    }
+
+    /// Tells the store all that is owed, in order.
+    pub(crate) async fn tell_all(
+        &self,
+        store: &Arc<dyn Store>,
+        generation: i64,
+    ) -> Result<(), StoreError> {
+        let _one_at_a_time = self.telling.lock().await;
+        let mut count = 0;
+        loop {
+            let facts = self.owed.borrow().first();
+            if facts.is_empty() {
+                break;
+            }
+            crash_point!("facts.tell");
+            tell(store, generation, &facts).await?;
+            crash_point!("facts.told");
+            count += facts.len();
+            self.owed
+                .send_modify(|owed| facts.iter().for_each(|_| owed.pop()));
+        }
+        if count > 0 {
+            tracing::info!(count, "the store has been told what it was owed");
+            // Nobody writes any more where it is refused.
+            let _ = self.jobs.send(Job::Clear).await;
+        }
+        Ok(())
+    }
+
+    /// Tells the store whatever comes to be owed, for as long as this server lives.
+    pub(crate) async fn tell_for_ever(&self, store: &NodeStore) {
+        let mut owed = self.owed.subscribe();
+        let mut pause = RETRY_FIRST;
+        loop {
+            // The sender is this very value.
+            let _ = owed.wait_for(|owed| !owed.facts.is_empty()).await;
+            let generation = store.taken_over().await;
+            match self.tell_all(store.raw(), generation).await {
+                Ok(()) => pause = RETRY_FIRST,
+                Err(error) => {
+                    tracing::debug!(%error, "the store is not told yet");
+                    tokio::time::sleep(pause).await;
+                    pause = (pause * 2).min(RETRY_LONGEST);
+                }
+            }
+        }
+    }
+}
+
+/// The file with what it holds. What cannot be read is copied beside it first: it goes when all else has been told.
+fn open(path: &Path) -> io::Result<(FactFile, FactsFound, Vec<Fact>)> {
+    let (file, found) = match FactFile::open(path) {
+        Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+            let aside = kennel_journal::set_aside(path)?;
+            std::fs::remove_file(path)?;
+            tracing::error!(%error, aside = %aside.display(), "facts that the store was to be told cannot be read, they are kept there");
+            FactFile::open(path)?
+        }
+        opened => opened?,
+    };
+    let mut facts = Vec::new();
+    let mut unread = false;
+    for bytes in &found.facts {
+        match Fact::decode(bytes) {
+            Ok(fact) => facts.push(fact),
+            Err(why) => {
+                let fact = String::from_utf8_lossy(bytes);
+                tracing::error!(%why, %fact, "a fact that the store was to be told cannot be read");
+                unread = true;
+            }
+        }
+    }
+    if unread {
+        let aside = kennel_journal::set_aside(path)?;
+        tracing::error!(aside = %aside.display(), "it is kept there");
+    }
+    Ok((file, found, facts))
+}
+
+/// Tells facts of as many runs. None is done with while one is not.
+async fn tell(
+    store: &Arc<dyn Store>,
+    generation: i64,
+    facts: &[Arc<Fact>],
+) -> Result<(), StoreError> {
+    let mut telling = JoinSet::new();
+    for fact in facts {
+        let (store, fact) = (Arc::clone(store), Arc::clone(fact));
+        telling.spawn(async move {
+            match fact.tell(&*store, generation).await {
+                Err(error @ (StoreError::Fenced(_) | StoreError::Corrupt(_))) => {
+                    refused(&fact, &error);
+                    Ok(())
+                }
+                told => told,
+            }
+        });
+    }
+    let mut all = Ok(());
+    while let Some(told) = telling.join_next().await {
+        let told = told.map_err(|error| StoreError::Unavailable(error.to_string()));
+        all = all.and(told.flatten());
+    }
+    all
+}
+
+/// The row is closed, or another server's: what is not its end is of no interest any more.
+fn refused(fact: &Fact, error: &StoreError) {
+    let run = fact.run();
+    match fact {
+        Fact::State { .. } | Fact::Stop { .. } => {
+            tracing::debug!(%run, %error, ?fact, "the store does not take this fact any more");
+        }
+        Fact::Fence(..) | Fact::Close(..) => {
+            tracing::error!(%run, %error, ?fact, "this fact cannot be recorded by this server");
+        }
+    }
+}
+
+async fn write_all(
+    mut file: FactFile,
+    mut jobs: mpsc::Receiver<Job>,
+    owed: Arc<watch::Sender<Owed>>,
+) {
+    let mut queued = Vec::new();
+    while jobs.recv_many(&mut queued, APPENDS_QUEUED_MAX).await > 0 {
+        let mut facts = Vec::new();
+        for job in queued.drain(..) {
+            match job {
+                Job::Append(fact, reply) => facts.push((*fact, reply)),
+                Job::Clear => {}
+            }
+        }
+        // Nothing comes to be owed but here.
+        let clear = facts.is_empty() && owed.borrow().facts.is_empty();
+        let bytes: Vec<Vec<u8>> = facts.iter().map(|(fact, _)| fact.encode()).collect();
+        let work = move || {
+            let done = if clear {
+                file.clear()
+            } else {
+                crash_point!("facts.append");
+                file.append(&bytes)
+            };
+            (file, done)
+        };
+        let Ok((again, done)) = tokio::task::spawn_blocking(work).await else {
+            return tracing::error!("the facts cannot be written any more");
+        };
+        file = again;
+        match done {
+            Ok(()) if clear => crash_point!("facts.cleared"),
+            Ok(()) => {
+                owed.send_modify(|owed| {
+                    for (fact, _) in &facts {
+                        owed.push(fact.clone());
+                    }
+                });
+                crash_point!("facts.appended");
+                // Who has gone needs no answer.
+                for (_, reply) in facts {
+                    let _ = reply.send(Ok(()));
+                }
+            }
+            Err(error) => {
+                let why = Chain(&error).to_string();
+                tracing::error!(%why, "facts cannot be written down, they wait for the store");
+                for (_, reply) in facts {
+                    let _ = reply.send(Err(io::Error::new(error.kind(), why.clone())));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,314 @@
+//! The store is away: what it is to be told is durable before anybody hears of it, and is told in order, whichever server
+//! lives then.
+
+use crate::{
+    abort,
+    adoption::Lives,
+    event_names,
+    world::{Nature, Stage, Temper, Weather, call},
+};
+use kennel_lifecycle::{EndReason, Exit, RunId, RunState};
+use kennel_linux::client::KeeperEvent;
+use kennel_store::{Desired, StoredState};
+use kennel_supervisor::{AbortCall, AbortWait, CallError, Condition};
+use std::time::Duration;
+
+/// Longer than anything here takes, also on a busy machine.
+const SOON: Duration = Duration::from_secs(20);
+
+fn run_id() -> RunId {
+    RunId::from_u128(7)
+}
+
+fn at_once(run: RunId) -> AbortCall {
+    AbortCall {
+        wait: AbortWait::None,
+        ..abort(run)
+    }
+}
+
+/// Waits until the store has been told all.
+async fn told(stage: &Stage, run: RunId) {
+    let until = tokio::time::Instant::now() + SOON;
+    while stage
+        .world
+        .store
+        .row(run)
+        .is_none_or(|row| row.outcome.is_none())
+    {
+        assert!(tokio::time::Instant::now() < until, "the store is not told");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+fn facts(stage: &Stage) -> u64 {
+    std::fs::metadata(stage.data_dir.path().join("facts"))
+        .unwrap()
+        .len()
+}
+
+#[tokio::test]
+async fn an_abort_and_an_end_are_answered_while_the_store_is_away_and_written_when_it_is_back() {
+    let stage = Stage::set(Nature::default()).await;
+    let run = stage
+        .supervisor
+        .spawn(call(Some(run_id())))
+        .await
+        .unwrap()
+        .run
+        .run;
+    let empty = facts(&stage);
+    stage.world.store.set(Weather::Away);
+    let ended = tokio::time::timeout(SOON, stage.supervisor.abort(abort(run))).await;
+    let ended = ended.expect("it is answered").unwrap();
+    assert_eq!(ended.state, RunState::Cancelled);
+    assert!(ended.times.ended.is_some());
+    assert_eq!(event_names(&stage, run).await.last().unwrap(), "ended");
+    // Whoever asks again is answered here.
+    assert_eq!(
+        stage.supervisor.get(run).await.unwrap().state,
+        RunState::Cancelled
+    );
+    assert!(
+        stage
+            .supervisor
+            .wait(run, Condition::Ended)
+            .await
+            .unwrap()
+            .reached
+    );
+    let row = stage.world.store.row(run).unwrap();
+    assert_eq!((row.desired, row.outcome), (Desired::Run, None));
+    assert!(matches!(
+        stage.supervisor.spawn(call(None)).await,
+        Err(CallError::StoreUnavailable)
+    ));
+    stage.world.store.set(Weather::Fair);
+    told(&stage, run).await;
+    let row = stage.world.store.row(run).unwrap();
+    assert_eq!((row.desired, row.stop.is_some()), (Desired::Stop, true));
+    assert!(matches!(
+        row.outcome.unwrap().reason,
+        EndReason::Aborted { .. }
+    ));
+    let until = tokio::time::Instant::now() + SOON;
+    while facts(&stage) > empty {
+        assert!(
+            tokio::time::Instant::now() < until,
+            "the file is not emptied"
+        );
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    stage.supervisor.spawn(call(None)).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_pause_is_durable_while_the_store_is_away() {
+    let stage = Stage::set(Nature::default()).await;
+    let run = stage.supervisor.spawn(call(None)).await.unwrap().run.run;
+    stage.world.store.set(Weather::Away);
+    assert_eq!(
+        stage.supervisor.pause(run).await.unwrap().state,
+        RunState::Paused
+    );
+    stage.world.store.set(Weather::Fair);
+    let until = tokio::time::Instant::now() + SOON;
+    while stage.world.store.row(run).unwrap().state != StoredState::Paused {
+        assert!(tokio::time::Instant::now() < until, "the store is not told");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_store_that_hangs_is_not_waited_for() {
+    let stage = Stage::set(Nature::default()).await;
+    let run = stage.supervisor.spawn(call(None)).await.unwrap().run.run;
+    stage.world.store.set(Weather::StatesHang);
+    let paused = tokio::time::timeout(SOON, stage.supervisor.pause(run)).await;
+    assert_eq!(
+        paused.expect("it is answered").unwrap().state,
+        RunState::Paused
+    );
+}
+
+/// The servers die with the store away; only the last one sees it again.
+#[test]
+fn what_was_promised_without_the_store_is_written_by_a_later_server() {
+    let lives = Lives::of(Nature {
+        temper: Temper::Ignores,
+        ..Nature::default()
+    });
+    lives.begin();
+    lives.live(async |stage| {
+        stage.world.store.set(Weather::Away);
+        let call = AbortCall {
+            grace: Some(Duration::from_mins(1)),
+            ..at_once(run_id())
+        };
+        let view = stage.supervisor.abort(call).await.unwrap();
+        assert_eq!(view.state, RunState::Stopping);
+    });
+    let asked = lives.live(async |stage| {
+        let view = stage.supervisor.get(run_id()).await.unwrap();
+        assert_eq!(
+            (view.state, view.desired),
+            (RunState::Stopping, Desired::Stop)
+        );
+        let shorter = AbortCall {
+            grace: Some(Duration::ZERO),
+            ..abort(run_id())
+        };
+        let view = stage.supervisor.abort(shorter).await.unwrap();
+        assert!(matches!(
+            view.outcome.unwrap().reason,
+            EndReason::Aborted { .. }
+        ));
+        view.stop_deadline
+    });
+    assert!(lives.world.store.row(run_id()).unwrap().outcome.is_none());
+    lives.world.store.set(Weather::Fair);
+    lives.live(async |stage| {
+        let row = stage.world.store.row(run_id()).unwrap();
+        assert!(matches!(
+            row.outcome.unwrap().reason,
+            EndReason::Aborted { .. }
+        ));
+        assert_eq!(row.stop_deadline, asked);
+        let names = event_names(stage, run_id()).await;
+        let ends = names.iter().filter(|name| *name == "ended").count();
+        assert_eq!(ends, 1, "{names:?}");
+    });
+    assert_eq!(lives.world.store.closed.lock().unwrap().len(), 1);
+}
+
+#[test]
+fn an_end_that_was_told_without_the_store_is_not_another_one_later() {
+    let lives = Lives::of(Nature::default());
+    lives.begin();
+    lives.live(async |stage| {
+        stage.world.store.set(Weather::Away);
+        stage.exits(run_id(), 3);
+        let waited = stage.supervisor.wait(run_id(), Condition::Ended).await;
+        assert_eq!(waited.unwrap().run.exit, Some(Exit::Code(3)));
+    });
+    lives.world.store.set(Weather::Fair);
+    lives.live(async |stage| {
+        let view = stage.supervisor.get(run_id()).await.unwrap();
+        assert_eq!(
+            (view.state, view.exit),
+            (RunState::Failed, Some(Exit::Code(3)))
+        );
+    });
+    assert_eq!(lives.world.store.closed.lock().unwrap().len(), 1);
+}
+
+#[test]
+fn an_abort_of_a_key_that_nobody_knows_fences_it_though_the_store_is_away() {
+    let lives = Lives::of(Nature::default());
+    lives.live(async |stage| {
+        stage.world.store.set(Weather::Away);
+        for _ in 0..2 {
+            let view = stage.supervisor.abort(at_once(run_id())).await.unwrap();
+            assert_eq!(
+                (view.state, view.desired),
+                (RunState::Stopping, Desired::Stop)
+            );
+        }
+        // One that has to know how it stands waits for the store.
+        let waiting = tokio::spawn({
+            let supervisor = stage.supervisor.clone();
+            async move { supervisor.abort(abort(RunId::from_u128(8))).await }
+        });
+        tokio::task::yield_now().await;
+        stage.world.store.set(Weather::Fair);
+        let fenced = tokio::time::timeout(SOON, waiting).await;
+        let fenced = fenced.expect("it is answered").unwrap().unwrap();
+        assert!(matches!(
+            fenced.outcome.unwrap().reason,
+            EndReason::Fenced { .. }
+        ));
+        stage.world.store.set(Weather::Away);
+        stage
+            .supervisor
+            .abort(at_once(RunId::from_u128(9)))
+            .await
+            .unwrap();
+    });
+    lives.world.store.set(Weather::Fair);
+    lives.live(async |stage| {
+        for run in [7, 8, 9].map(RunId::from_u128) {
+            let refused = stage.supervisor.spawn(call(Some(run))).await;
+            assert!(
+                matches!(refused, Err(CallError::RunFenced(_))),
+                "{refused:?}"
+            );
+        }
+    });
+    assert!(lives.world.state.lock().unwrap().executed.is_empty());
+}
+
+fn lose_server_and_store_with_a_child_at_its_gate(lives: &Lives) {
+    lives.live(async |stage| {
+        stage.world.store.hold_inserts();
+        let supervisor = stage.supervisor.clone();
+        tokio::spawn(async move { supervisor.spawn(call(Some(run_id()))).await });
+        while !stage.world.has_members(run_id()) {
+            tokio::task::yield_now().await;
+        }
+    });
+    lives.world.store.let_inserts_go();
+    lives.world.store.set(Weather::Away);
+}
+
+#[test]
+fn a_child_at_its_gate_waits_for_the_word_of_the_store() {
+    let lives = Lives::of(Nature::default());
+    lose_server_and_store_with_a_child_at_its_gate(&lives);
+    lives.live(async |stage| {
+        let refused = stage
+            .supervisor
+            .spawn(call(Some(RunId::from_u128(8))))
+            .await;
+        assert!(
+            matches!(refused, Err(CallError::StoreUnavailable)),
+            "{refused:?}"
+        );
+        stage.world.store.set(Weather::Fair);
+        // There is no row, so the same call is the first again.
+        let until = tokio::time::Instant::now() + SOON;
+        loop {
+            match stage.supervisor.spawn(call(Some(run_id()))).await {
+                Ok(spawned) => break assert!(!spawned.existing),
+                Err(CallError::StoreUnavailable) => {}
+                other => panic!("{other:?}"),
+            }
+            assert!(tokio::time::Instant::now() < until, "it cannot be spawned");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    });
+    assert_eq!(lives.world.state.lock().unwrap().executed, [(run_id(), 1)]);
+}
+
+#[test]
+fn a_shutdown_does_not_wait_for_a_child_that_waits_at_its_gate_for_the_store() {
+    let lives = Lives::of(Nature::default());
+    lose_server_and_store_with_a_child_at_its_gate(&lives);
+    lives.live(async |stage| {
+        // More than its queue takes, and nobody stays to hear the answer.
+        for _ in 0..100 {
+            let abort = stage.supervisor.abort(at_once(run_id()));
+            let soon = Duration::from_millis(1);
+            drop(tokio::time::timeout(soon, abort).await);
+        }
+        stage.tell(KeeperEvent::Shutdown);
+        let refusing = stage.supervisor.refusing();
+        tokio::time::timeout(SOON, refusing.cancelled())
+            .await
+            .expect("it hears of the shutdown");
+        let drained = stage.supervisor.draining();
+        tokio::time::timeout(SOON / 4, drained.cancelled())
+            .await
+            .expect("nothing that never ran is waited for");
+    });
+    assert!(lives.world.state.lock().unwrap().executed.is_empty());
+}

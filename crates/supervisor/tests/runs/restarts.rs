@@ -1,0 +1,534 @@
+//! Attempts of a run: which follow, when, and what becomes of the pause between them.
+
+use crate::{
+    abort, event_names, name,
+    world::{Nature, Stage, Temper, Weather, World, call, seen},
+};
+use kennel_lifecycle::{
+    EndReason, Exit, Refusal, RestartMode, RestartPolicy, RunId, RunKind, RunState, Signal,
+    StartStage, TreeVerdict,
+    ladder::StopPlan,
+    recovery::{CgroupSeen, Host, Seen},
+};
+use kennel_linux::client::{Fact, KeeperEvent};
+use kennel_store::{Desired, StoredState};
+use kennel_supervisor::{CallError, Condition, Payload, Position, RestartCall, RunView, SpawnCall};
+use std::{collections::HashMap, sync::Arc, time::Duration};
+use tokio::time::Instant;
+
+const SHORT: Duration = Duration::from_millis(20);
+
+fn run_id() -> RunId {
+    RunId::from_u128(7)
+}
+
+fn restarting(policy: RestartPolicy) -> SpawnCall {
+    let mut call = call(Some(run_id()));
+    call.spec.restart = policy;
+    call
+}
+
+fn service() -> SpawnCall {
+    let mut call = restarting(quick());
+    call.spec.kind = RunKind::Service;
+    call
+}
+
+fn again(expected_attempt: Option<u32>) -> RestartCall {
+    RestartCall {
+        run: run_id(),
+        grace: None,
+        expected_attempt,
+        by: "uid:0".into(),
+        request_id: Some("r".into()),
+    }
+}
+
+fn quick() -> RestartPolicy {
+    RestartPolicy {
+        mode: RestartMode::Always,
+        delay: SHORT,
+        max_delay: SHORT,
+        ..RestartPolicy::default()
+    }
+}
+
+fn crashing() -> Nature {
+    Nature {
+        exits_at_once: Some(1),
+        output: b"out".to_vec(),
+        ..Nature::default()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_agent_that_crashes_is_started_four_times_and_has_then_failed() {
+    let stage = Stage::set(crashing()).await;
+    let began = Instant::now();
+    let spawned = stage.supervisor.spawn(restarting(RestartPolicy::agent()));
+    spawned.await.unwrap();
+    let ended = wait_for(&stage, Condition::Ended).await;
+    let waited = began.elapsed();
+    let seven = Duration::from_secs(7);
+    assert!(waited >= seven && waited < seven * 2, "{waited:?}");
+    assert_eq!(ended.state, RunState::Failed);
+    assert_eq!(ended.exit, Some(Exit::Code(1)));
+    let reason = ended.outcome.unwrap().reason;
+    assert_eq!(reason, EndReason::RestartsExhausted { restarts: 3 });
+    let before: Vec<u32> = ended.past.iter().map(|past| past.number).collect();
+    assert_eq!((ended.attempt, before), (4, vec![1, 2, 3]));
+
+    let told = told(&stage).await;
+    for attempt in 1..=4 {
+        let of_it: Vec<&str> = told
+            .iter()
+            .filter(|(of, name)| *of == attempt && name != "output")
+            .map(|(_, name)| name.as_str())
+            .collect();
+        let last = if attempt < 4 {
+            "attempt_ended"
+        } else {
+            "ended"
+        };
+        assert_eq!(of_it.first(), Some(&"recorded"));
+        assert_eq!((of_it.len(), of_it.last()), (6, Some(&last)), "{of_it:?}");
+    }
+    assert_eq!(stage.kernel().executed.len(), 4);
+    let kept = stage
+        .data_dir
+        .path()
+        .join("runs")
+        .join(run_id().to_string());
+    while kept.join("child").exists() {
+        tokio::time::sleep(SHORT).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_abort_ends_a_run_that_waits_at_once_and_signals_nobody() {
+    let stage = Stage::set(crashing()).await;
+    let policy = RestartPolicy {
+        delay: Duration::from_hours(1),
+        max_delay: Duration::from_hours(1),
+        ..RestartPolicy::keepalive()
+    };
+    stage.supervisor.spawn(restarting(policy)).await.unwrap();
+    let waiting = state(&stage, RunState::Backoff).await;
+    assert!(waiting.next_restart.is_some() && waiting.outcome.is_none());
+    assert_eq!((waiting.attempt, waiting.restarts), (1, 1));
+    assert_eq!(waiting.exit, Some(Exit::Code(1)));
+    let refused = stage.supervisor.interrupt(run_id(), None).await;
+    assert!(
+        matches!(refused, Err(CallError::Refused { .. })),
+        "{refused:?}"
+    );
+
+    let began = Instant::now();
+    let ended = stage.supervisor.abort(abort(run_id())).await.unwrap();
+    assert!(began.elapsed() < Duration::from_secs(1));
+    assert_eq!(ended.state, RunState::Cancelled);
+    assert_eq!(ended.exit, Some(Exit::Code(1)));
+    assert_eq!((ended.attempt, ended.past.len()), (1, 0));
+    assert_eq!(stage.kernel().executed, [(run_id(), 1)]);
+    assert_eq!(stage.plans(run_id()), []);
+    let names = event_names(&stage, run_id()).await;
+    assert_eq!(names.last().map(String::as_str), Some("ended"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_follows_what_may_not_be_gone() {
+    let stage = Stage::set(Nature::default()).await;
+    stage.supervisor.spawn(restarting(quick())).await.unwrap();
+    stage.kernel().children.get_mut(&run_id()).unwrap().alive = false;
+    let left = TreeVerdict::Survivors(vec![99]);
+    stage
+        .world
+        .report(run_id(), Fact::LeaderExited(Exit::Code(1)));
+    stage.world.report(run_id(), Fact::TreeEnded(left.clone()));
+    let ended = wait_for(&stage, Condition::Ended).await;
+    let outcome = ended.outcome.unwrap();
+    assert_eq!((outcome.reason, outcome.tree), (EndReason::Exited, left));
+    assert_eq!(ended.attempt, 1);
+    let names = event_names(&stage, run_id()).await;
+    assert!(names.iter().any(|name| name == "warning"), "{names:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_attempt_whose_record_is_not_known_never_runs_and_the_next_one_does() {
+    for written in [true, false] {
+        let stage = Stage::set(Nature::default()).await;
+        stage.supervisor.spawn(restarting(quick())).await.unwrap();
+        stage.world.store.set(Weather::InsertUnknown { written });
+        stage.exits(run_id(), 1);
+        let store = &stage.world.store;
+        while store.row(run_id()).unwrap().past.len() < 2 {
+            tokio::time::sleep(SHORT).await;
+        }
+        store.set(Weather::Fair);
+        let running = state(&stage, RunState::Running).await;
+        assert!(running.attempt >= 3, "{running:?}");
+        let failed = &running.past[1].outcome;
+        assert_eq!((failed.exit, &failed.tree), (None, &TreeVerdict::NeverRan));
+        let EndReason::StartFailed(failure) = &failed.reason else {
+            panic!("{failed:?}");
+        };
+        assert_eq!(failure.stage, StartStage::Record);
+        let executed = stage.kernel().executed.clone();
+        assert_eq!(executed, [(run_id(), 1), (run_id(), running.attempt)]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_later_start_that_fails_is_tried_again_and_a_first_one_is_told() {
+    let mut nature = Nature {
+        exec_fails: Some(2),
+        ..Nature::default()
+    };
+    let stage = Stage::set(nature.clone()).await;
+    let refused = stage.supervisor.spawn(restarting(RestartPolicy::agent()));
+    assert!(matches!(refused.await, Err(CallError::SpawnFailed { .. })));
+    assert_eq!(stage.world.store.row(run_id()).unwrap().new.attempt, 1);
+
+    let stage = Stage::set(crashing()).await;
+    let spawned = stage.supervisor.spawn(restarting(RestartPolicy::agent()));
+    spawned.await.unwrap();
+    nature.exits_at_once = None;
+    stage.kernel().nature = nature;
+    let ended = wait_for(&stage, Condition::Ended).await;
+    let outcome = ended.outcome.unwrap();
+    assert_eq!(outcome.reason, EndReason::RestartsExhausted { restarts: 3 });
+    assert_eq!((ended.attempt, outcome.exit), (4, None));
+    assert_eq!(ended.past[0].outcome.exit, Some(Exit::Code(1)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shutdown_leaves_a_service_to_the_next_and_ends_what_is_none() {
+    for (spec, comes_back) in [(service(), true), (restarting(quick()), false)] {
+        let stage = Stage::set(Nature::default()).await;
+        stage.supervisor.spawn(spec).await.unwrap();
+        stage.tell(KeeperEvent::Shutdown);
+        let Stage { world, exit, .. } = stage;
+        assert_eq!(exit.await.unwrap(), 0);
+        let row = world.store.row(run_id()).unwrap();
+        if comes_back {
+            assert_eq!(
+                (row.state, row.desired),
+                (StoredState::Backoff, Desired::Run)
+            );
+            let last = row.past.last().unwrap();
+            assert_eq!(last.outcome.reason, EndReason::ServerShutdown);
+            assert_eq!(row.restarts, 0);
+        } else {
+            let outcome = row.outcome.unwrap();
+            assert_eq!(outcome.reason, EndReason::ServerShutdown);
+        }
+        assert_eq!(world.state.lock().unwrap().executed, [(run_id(), 1)]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_attempt_that_is_asked_for_begins_when_the_old_tree_is_gone() {
+    let stage = Stage::set(Nature::default()).await;
+    let policy = RestartPolicy {
+        delay: Duration::from_hours(1),
+        max_delay: Duration::from_hours(1),
+        ..RestartPolicy::agent()
+    };
+    stage.supervisor.spawn(restarting(policy)).await.unwrap();
+    // One that runs is stopped first.
+    let second = stage.supervisor.restart(again(Some(1))).await.unwrap();
+    assert_eq!((second.attempt, second.state), (2, RunState::Running));
+    let EndReason::Restarted { by, request_id } = &second.past[0].outcome.reason else {
+        panic!("{:?}", second.past);
+    };
+    assert_eq!((by.as_str(), request_id.as_deref()), ("uid:0", Some("r")));
+    assert_eq!(
+        stage.world.store.row(run_id()).unwrap().desired,
+        Desired::Run
+    );
+    // The same wish again is granted already.
+    let same = stage.supervisor.restart(again(Some(1))).await.unwrap();
+    assert_eq!(same.attempt, 2);
+    // One that waits does so no longer, and its restarts are counted anew.
+    stage.exits(run_id(), 1);
+    let waiting = state(&stage, RunState::Backoff).await;
+    assert_eq!(waiting.restarts, 1);
+    let third = stage.supervisor.restart(again(None)).await.unwrap();
+    assert_eq!((third.attempt, third.restarts), (3, 0));
+    let executed = stage.kernel().executed.clone();
+    assert_eq!(executed, [1, 2, 3].map(|attempt| (run_id(), attempt)));
+
+    stage.supervisor.abort(abort(run_id())).await.unwrap();
+    let over = stage.supervisor.restart(again(None)).await;
+    let Err(CallError::Refused { refusal, .. }) = over else {
+        panic!("{over:?}");
+    };
+    assert_eq!(refusal, Refusal::Ended);
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_other_attempt_is_begun_of_what_is_being_aborted_or_of_which_nothing_is_kept() {
+    let stage = Stage::set(Nature {
+        temper: Temper::Ignores,
+        ..Nature::default()
+    })
+    .await;
+    stage.supervisor.spawn(restarting(quick())).await.unwrap();
+    let aborted = kennel_supervisor::AbortCall {
+        wait: kennel_supervisor::AbortWait::None,
+        ..abort(run_id())
+    };
+    stage.supervisor.abort(aborted).await.unwrap();
+    let refused = stage.supervisor.restart(again(None)).await;
+    let refusal = |refused| match refused {
+        Err(CallError::Refused { refusal, .. }) => refusal,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(refusal(refused), Refusal::Stopping);
+
+    let stage = Stage::set(Nature::default()).await;
+    stage.supervisor.spawn(call(Some(run_id()))).await.unwrap();
+    let refused = stage.supervisor.restart(again(None)).await;
+    assert_eq!(refusal(refused), Refusal::NotRestartable);
+    assert!(stage.is_alive(run_id()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_other_attempt_is_begun_of_what_has_run_for_too_long() {
+    let stage = Stage::set(Nature {
+        temper: Temper::Ignores,
+        ..Nature::default()
+    })
+    .await;
+    stage.supervisor.spawn(restarting(quick())).await.unwrap();
+    stage.world.exceeds(run_id(), &StopPlan::abort(SHORT * 100));
+    state(&stage, RunState::Stopping).await;
+    let refused = stage.supervisor.restart(again(None)).await;
+    assert!(
+        matches!(
+            refused,
+            Err(CallError::Refused {
+                refusal: Refusal::Stopping,
+                ..
+            })
+        ),
+        "{refused:?}"
+    );
+    stage.exits(run_id(), 0);
+    let ended = wait_for(&stage, Condition::Ended).await;
+    assert_eq!((ended.attempt, ended.state), (1, RunState::Failed));
+}
+
+#[test]
+fn an_attempt_that_was_to_be_replaced_is_replaced_by_the_next_server() {
+    let lives = Lives::of(Nature {
+        temper: Temper::Ignores,
+        ..Nature::default()
+    });
+    lives.live(async |stage| {
+        stage.supervisor.spawn(restarting(quick())).await.unwrap();
+        let (supervisor, call) = (stage.supervisor.clone(), again(None));
+        tokio::spawn(async move { drop(supervisor.restart(call).await) });
+        while stage.plans(run_id()).is_empty() {
+            tokio::time::sleep(SHORT).await;
+        }
+    });
+    lives.world.state.lock().unwrap().nature = Nature::default();
+    let killed = Exit::Signal {
+        signal: Signal::KILL,
+        core_dumped: false,
+    };
+    lives.live(async |stage| {
+        stage.world.end(run_id(), killed);
+        let running = state(stage, RunState::Running).await;
+        assert_eq!((running.attempt, running.restarts), (2, 0));
+        let reason = &running.past[0].outcome.reason;
+        assert!(matches!(reason, EndReason::Restarted { .. }), "{reason:?}");
+        stage.supervisor.abort(abort(run_id())).await.unwrap();
+    });
+}
+
+#[test]
+fn a_run_that_waits_is_gone_on_with_by_the_next_server() {
+    let lives = Lives::of(crashing());
+    let policy = RestartPolicy {
+        delay: Duration::from_millis(300),
+        ..RestartPolicy::keepalive()
+    };
+    lives.live(async |stage| {
+        let spawned = stage.supervisor.spawn(restarting(policy));
+        spawned.await.unwrap();
+        state(stage, RunState::Backoff).await;
+    });
+    lives.world.state.lock().unwrap().nature = Nature::default();
+    lives.live(async |stage| {
+        let waiting = stage.supervisor.get(run_id()).await.unwrap();
+        assert_eq!(waiting.state, RunState::Backoff);
+        let running = state(stage, RunState::Running).await;
+        assert_eq!((running.attempt, running.past.len()), (2, 1));
+        stage.supervisor.abort(abort(run_id())).await.unwrap();
+        let told = told(stage).await;
+        let ends = told.iter().filter(|(_, name)| name == "attempt_ended");
+        assert_eq!(ends.count(), 1, "{told:?}");
+        assert_eq!(told.last().unwrap(), &(2, "ended".to_owned()));
+    });
+    let executed = lives.world.state.lock().unwrap().executed.clone();
+    assert_eq!(executed, [(run_id(), 1), (run_id(), 2)]);
+}
+
+#[test]
+fn a_service_comes_back_with_the_next_service_and_a_heartbeat_does_not() {
+    for (spec, comes_back) in [(service(), true), (restarting(quick()), false)] {
+        let lives = Lives::of(Nature::default());
+        lives.live(async |stage| {
+            stage.supervisor.spawn(spec).await.unwrap();
+        });
+        lives.keeper_dies();
+        lives.live(async |stage| {
+            if comes_back {
+                let running = state(stage, RunState::Running).await;
+                assert_eq!((running.attempt, running.restarts), (2, 0));
+                let last = &running.past[0].outcome;
+                assert_eq!(last.reason, EndReason::ServiceLost);
+                stage.supervisor.abort(abort(run_id())).await.unwrap();
+            } else {
+                let ended = wait_for(stage, Condition::Ended).await;
+                assert_eq!((ended.attempt, ended.state), (1, RunState::Lost));
+            }
+        });
+    }
+}
+
+#[test]
+fn a_service_comes_back_after_another_boot_and_not_where_its_tree_may_be_left() {
+    let other_boot = |mut seen: kennel_lifecycle::recovery::Observation| {
+        seen.host = Host::Other;
+        seen
+    };
+    let unproven = seen(Seen::Gone, CgroupSeen::None, None);
+    for (seen, boot, comes_back) in [
+        (other_boot(unproven.clone()), "an earlier one", true),
+        (other_boot(unproven.clone()), "boot", false),
+        (unproven, "boot", false),
+    ] {
+        let lives = Lives::of(Nature::default());
+        lives.live(async |stage| {
+            stage.supervisor.spawn(service()).await.unwrap();
+        });
+        lives.keeper_dies();
+        lives
+            .world
+            .state
+            .lock()
+            .unwrap()
+            .orphans
+            .insert(run_id(), seen);
+        {
+            let mut rows = lives.world.store.rows.lock().unwrap();
+            let identity = rows.get_mut(&run_id()).unwrap().new.identity.as_mut();
+            identity.unwrap().host.boot_id = boot.into();
+        }
+        lives.live(async |stage| {
+            if comes_back {
+                let running = state(stage, RunState::Running).await;
+                assert_eq!(running.attempt, 2);
+                stage.supervisor.abort(abort(run_id())).await.unwrap();
+            } else {
+                let ended = wait_for(stage, Condition::Ended).await;
+                assert_eq!((ended.attempt, ended.state), (1, RunState::Lost));
+            }
+        });
+    }
+}
+
+#[test]
+fn a_run_of_which_nothing_is_kept_to_start_it_again_ends() {
+    let lives = Lives::of(Nature::default());
+    lives.live(async |stage| {
+        stage.supervisor.spawn(service()).await.unwrap();
+    });
+    lives.keeper_dies();
+    let runs = lives.data_dir.path().join("runs");
+    std::fs::remove_file(runs.join(run_id().to_string()).join("child")).unwrap();
+    lives.live(async |stage| {
+        let ended = wait_for(stage, Condition::Ended).await;
+        let EndReason::StartFailed(failure) = ended.outcome.unwrap().reason else {
+            panic!("another reason");
+        };
+        assert_eq!(
+            (failure.stage, failure.errno),
+            (StartStage::Prepare, Some(2))
+        );
+        assert_eq!(ended.attempt, 1);
+    });
+}
+
+/// What outlives a server.
+struct Lives {
+    world: Arc<World>,
+    data_dir: Arc<tempfile::TempDir>,
+}
+
+impl Lives {
+    fn of(nature: Nature) -> Self {
+        let (world, _) = World::new(nature, Vec::new(), HashMap::new());
+        let data_dir = Arc::new(tempfile::tempdir().unwrap());
+        Self { world, data_dir }
+    }
+
+    /// And everybody with it.
+    fn keeper_dies(&self) {
+        for child in self.world.state.lock().unwrap().children.values_mut() {
+            child.alive = false;
+            child.acknowledged = true;
+        }
+    }
+
+    fn live<T>(&self, life: impl AsyncFnOnce(&Stage) -> T) -> T {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            let (held, tidings) = self.world.hand_over();
+            let (kernel, store) = (Arc::clone(&self.world), Arc::clone(&self.world.store));
+            let (world, data_dir) = (Arc::clone(&self.world), Arc::clone(&self.data_dir));
+            let stage = Stage::after(world, kernel, tidings, store, held, data_dir).await;
+            life(&stage.unwrap()).await
+        })
+    }
+}
+
+async fn wait_for(stage: &Stage, condition: Condition) -> RunView {
+    let waited = stage.supervisor.wait(run_id(), condition).await.unwrap();
+    assert!(waited.reached, "{waited:?}");
+    waited.run
+}
+
+async fn state(stage: &Stage, wanted: RunState) -> RunView {
+    loop {
+        let view = stage.supervisor.get(run_id()).await.unwrap();
+        if view.state == wanted {
+            return view;
+        }
+        assert!(!view.state.is_terminal(), "{view:?}");
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+/// What the journal tells, and of which attempt.
+async fn told(stage: &Stage) -> Vec<(u32, String)> {
+    let events = stage.supervisor.events(run_id(), Position::Beginning).await;
+    let mut events = events.unwrap().1;
+    let mut told = Vec::new();
+    while let Some(batch) = events.next(1 << 20).await.unwrap() {
+        for event in batch {
+            let name = match &event.payload {
+                Payload::Output { .. } => "output".to_owned(),
+                Payload::Lifecycle(line) => name(line),
+            };
+            told.push((event.attempt, name));
+        }
+    }
+    told
+}

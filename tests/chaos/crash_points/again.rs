@@ -1,0 +1,100 @@
+//! Rows in which a service is started again: after its own end, or after that of Kennel.
+
+use super::{
+    row::{Row, arm, who_died},
+    table::Act,
+};
+use kennel_edge::pb::{self, RestartMode, RunKind, RunState};
+use kennel_tests::{
+    Footprint, Kennel, Options, PATIENCE, RunExt, SpecExt, client::duration, must, sh, within,
+};
+use std::{fs, time::Duration};
+
+const DELAY: Duration = Duration::from_millis(50);
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+
+pub(crate) async fn play(row: Row) {
+    let points = tempfile::tempdir().expect("a directory");
+    let mut kennel = Kennel::start(Options {
+        env: vec![(
+            "KENNEL_TEST_CRASH".into(),
+            points.path().display().to_string(),
+        )],
+        ..Options::default()
+    })
+    .await;
+    let (ran, go) = (kennel.scratch().join("ran"), kennel.scratch().join("go"));
+    let script = format!(
+        "echo $KENNEL_RUN_ID >> {}; echo up; while [ ! -e {1} ]; do sleep 0.02; done; rm -f {1}; exit 5",
+        ran.display(),
+        go.display()
+    );
+    let spec = sh(&script)
+        .kind_of(RunKind::Service)
+        .restart(pb::RestartPolicy {
+            mode: RestartMode::Always.into(),
+            delay: Some(duration(DELAY)),
+            factor: Some(1),
+            ..pb::RestartPolicy::default()
+        });
+    let mut client = kennel.client().await;
+    let run = must("spawn", client.spawn(spec).await);
+    client.hear_up(&run.run_id).await;
+
+    arm(points.path(), &row);
+    if row.act == Act::ComeBack {
+        kennel.kill_service_after(|| {});
+        kennel.launch_again().await;
+    } else {
+        fs::write(&go, "").expect("a file");
+    }
+    who_died(points.path(), &row).await;
+    kennel.serve_again().await;
+
+    let run = within("it runs again", PATIENCE, runs_again(&kennel, &run.run_id)).await;
+    let print = Footprint::of_run(&run);
+    let mut client = kennel.client().await;
+    let run = must("abort", client.abort(&run.run_id).await);
+    assert_eq!(
+        (run.state(), run.reason()),
+        (RunState::Cancelled, "aborted")
+    );
+    print.assert_nothing_left();
+    let attempts = run.attempt().number as usize;
+    let heard = must("stream", client.hear_all(&run.run_id, 0).await);
+    let told = |station: &str| heard.stations().iter().filter(|s| **s == station).count();
+    assert_eq!(
+        told("attempt_ended"),
+        attempts - 1,
+        "{:?}",
+        heard.stations()
+    );
+    assert_eq!(told("ended"), 1);
+    assert!(told("recorded") <= attempts, "{:?}", heard.stations());
+    // User code ran once or never for each attempt.
+    let lines = fs::read_to_string(&ran).expect("it ran").lines().count();
+    let could = told("started")..=told("recorded");
+    assert!(
+        could.contains(&lines),
+        "{lines} of {could:?}: {:?}",
+        heard.stations()
+    );
+    assert_eq!(
+        heard.text().lines().count(),
+        lines,
+        "what was written is told"
+    );
+}
+
+async fn runs_again(kennel: &Kennel, run_id: &str) -> pb::Run {
+    loop {
+        let run = kennel.client().await.get(run_id).await;
+        if let Ok(run) = run
+            && run.state() == RunState::Running
+            && run.attempt().number > 1
+        {
+            return run;
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+}

@@ -1,0 +1,508 @@
+//! Keeper and server die, and a run goes on: the next service on the same data directory goes on with it.
+
+use crate::with_and_without_cgroup;
+use kennel_edge::pb::{self, LeaderExitAction, RunState};
+use kennel_tests::{
+    Client, Footprint, Kennel, Options, PATIENCE, RunExt, SpecExt,
+    client::Heard,
+    eventually,
+    kennel::{kill_exactly, reap_orphans},
+    must, naughty,
+    procfs::{self, Proc},
+    sh,
+    wait::eventually_async,
+};
+use nix::sys::signal::Signal;
+use std::{fs, io::Write as _, path::Path, time::Duration};
+
+with_and_without_cgroup!(
+    a_run_outlives_the_service_and_is_ended_by_the_next,
+    what_is_written_and_how_it_ends_meanwhile_is_not_lost,
+    the_death_of_the_keeper_alone_is_outlived_too,
+    a_run_beside_one_that_is_adopted_ends_as_ever,
+    a_pause_outlives_the_service,
+    a_limit_of_time_that_is_over_meanwhile_acts_at_once,
+    what_a_leader_leaves_is_stopped_or_drained_without_a_service,
+    a_stop_that_was_on_its_way_is_carried_out,
+    a_shutdown_in_order_ends_it,
+    a_shim_that_dies_after_the_adoption_is_noticed,
+);
+
+fn adopted(mut spec: pb::RunSpec) -> pb::RunSpec {
+    spec.set_recovery(pb::RecoveryPolicy::Adopt);
+    spec
+}
+
+/// Until nobody of keeper and server is there.
+async fn lose_service(kennel: &mut Kennel) {
+    kennel.kill_service_after(|| {});
+    kennel.wait_for_exit(PATIENCE).await;
+}
+
+/// The shim of a run whose keeper is gone.
+fn shim_of(run: &pb::Run) -> Proc {
+    Proc::read(run.attempt().shim_pid).expect("it waits")
+}
+
+/// Until nobody is below the shim.
+async fn alone(what: &str, shim: &Proc) {
+    eventually(what, PATIENCE, || {
+        let left = procfs::descendants(&procfs::all(), shim.pid);
+        left.is_empty().then_some(())
+    })
+    .await;
+    assert!(shim.is_alive(), "it waits");
+}
+
+async fn gone(what: &str, proc: &Proc) {
+    eventually(what, PATIENCE, || {
+        reap_orphans();
+        (!proc.is_alive()).then_some(())
+    })
+    .await;
+}
+
+async fn a_run_outlives_the_service_and_is_ended_by_the_next(options: Options) {
+    let mut kennel = Kennel::start(options).await;
+    let mut client = kennel.client().await;
+    let run = client.spawn(adopted(naughty(&["mixed-tree"]))).await;
+    let run = must("spawn", run);
+    client.hear_up(&run.run_id).await;
+    let mut print = Footprint::of_run(&run);
+    print.learn(run.attempt().shim_pid);
+    let leader = Proc::read(run.attempt().pid).expect("it runs");
+
+    // Twice: by the second keeper nothing is its child.
+    for _ in 0..2 {
+        lose_service(&mut kennel).await;
+        assert!(leader.is_alive());
+        kennel.restart().await;
+        let again = must("get", kennel.client().await.get(&run.run_id).await);
+        assert_eq!(again.state(), RunState::Running, "{again:?}");
+        assert_eq!(again.attempt(), run.attempt());
+        assert!(leader.is_alive());
+    }
+    let doors = kennel.data_dir().join("adoptable");
+    assert_eq!(fs::read_dir(&doors).expect("a directory").count(), 1);
+
+    let mut client = kennel.client().await;
+    let run = must("abort", client.abort(&run.run_id).await);
+    assert_eq!(
+        (run.state(), run.reason()),
+        (RunState::Cancelled, "aborted")
+    );
+    assert!(run.tree_is_empty(), "{:?}", run.tree_verdict);
+    eventually("nothing is left", PATIENCE, || {
+        reap_orphans();
+        print.count().is_empty().then_some(())
+    })
+    .await;
+    let heard = must("stream", client.hear_all(&run.run_id, 0).await);
+    for station in [
+        "recorded",
+        "started",
+        "stopping",
+        "leader_exited",
+        "tree_empty",
+        "ended",
+    ] {
+        let told = heard.stations().iter().filter(|s| **s == station).count();
+        assert_eq!(told, 1, "{station}: {:?}", heard.stations());
+    }
+    assert_eq!(fs::read_dir(&doors).expect("a directory").count(), 0);
+}
+
+/// More than a pipe holds: then the command waits, and goes on.
+const LINES: usize = 100_000;
+
+async fn what_is_written_and_how_it_ends_meanwhile_is_not_lost(options: Options) {
+    let mut kennel = Kennel::start(options).await;
+    let mut client = kennel.client().await;
+    let gate = kennel.scratch().join("go");
+    let script = format!(
+        "echo up; until [ -e {} ]; do sleep 0.02; done; seq 1 {LINES}; echo err >&2; exit 7",
+        gate.display()
+    );
+    let long = must("spawn", client.spawn(adopted(sh(&script))).await);
+    let script = format!(
+        "echo up; until [ -e {} ]; do sleep 0.02; done; echo last words; exit 5",
+        gate.display()
+    );
+    let short = must("spawn", client.spawn(adopted(sh(&script))).await);
+    for run in [&long, &short] {
+        client.hear_up(&run.run_id).await;
+    }
+    let leader = Proc::read(short.attempt().pid).expect("it runs");
+    lose_service(&mut kennel).await;
+    fs::write(&gate, "").expect("a file");
+    // It ends, and is reaped by its shim, while nobody is there.
+    gone("the short one has ended", &leader).await;
+    kennel.restart().await;
+
+    let mut client = kennel.client().await;
+    let mut wanted = b"up\n".to_vec();
+    for line in 1..=LINES {
+        writeln!(wanted, "{line}").expect("memory takes it");
+    }
+    let heard: Heard = must("stream", client.hear_all(&long.run_id, 0).await);
+    assert!(heard.stdout == wanted, "{} bytes", heard.stdout.len());
+    assert_eq!(heard.stderr, b"err\n");
+    let run = must("wait", client.ended(&long.run_id).await);
+    assert_eq!((run.state(), run.code()), (RunState::Failed, Some(7)));
+    assert!(run.tree_is_empty(), "{:?}", run.tree_verdict);
+
+    let heard = must("stream", client.hear_all(&short.run_id, 0).await);
+    assert_eq!(heard.text(), "up\nlast words\n");
+    let run = must("wait", client.ended(&short.run_id).await);
+    assert_eq!((run.state(), run.code()), (RunState::Failed, Some(5)));
+    assert_eq!(run.reason(), "exited", "{run:?}");
+    assert!(run.tree_is_empty(), "{:?}", run.tree_verdict);
+}
+
+async fn the_death_of_the_keeper_alone_is_outlived_too(options: Options) {
+    let mut kennel = Kennel::start(options).await;
+    let mut client = kennel.client().await;
+    let script = "i=0; while [ $i -lt 300 ]; do echo $i; i=$((i + 1)); sleep 0.01; done; exit 3";
+    let run = must("spawn", client.spawn(adopted(sh(script))).await);
+    let server = kennel.server().expect("a server");
+    kennel.kill_keeper();
+    gone("the server ends after its keeper", &server).await;
+    kennel.restart().await;
+
+    let mut client = kennel.client().await;
+    let run = must("wait", client.ended(&run.run_id).await);
+    assert_eq!(
+        (run.state(), run.code()),
+        (RunState::Failed, Some(3)),
+        "{run:?}"
+    );
+    let heard = must("stream", client.hear_all(&run.run_id, 0).await);
+    let heard = heard.text();
+    assert!(heard.lines().eq((0..300).map(|i| i.to_string())), "{heard}");
+}
+
+async fn a_run_beside_one_that_is_adopted_ends_as_ever(options: Options) {
+    let mut kennel = Kennel::start(options).await;
+    let mut client = kennel.client().await;
+    let script = "trap 'exit 17' TERM; echo up; while :; do sleep 0.05; done";
+    let ends = must("spawn", client.spawn(sh(script)).await);
+    let stays = must("spawn", client.spawn(adopted(sh(script))).await);
+    for run in [&ends, &stays] {
+        client.hear_up(&run.run_id).await;
+    }
+    let leader = Proc::read(ends.attempt().pid).expect("it runs");
+    lose_service(&mut kennel).await;
+    gone("its shim has ended it", &leader).await;
+    kennel.restart().await;
+    let mut client = kennel.client().await;
+    let ends = must("wait", client.ended(&ends.run_id).await);
+    assert_eq!(
+        (ends.state(), ends.reason()),
+        (RunState::Lost, "service_lost")
+    );
+    assert!(ends.tree_is_empty(), "{:?}", ends.tree_verdict);
+    let stays = must("get", client.get(&stays.run_id).await);
+    assert_eq!(stays.state(), RunState::Running);
+    let stays = must("abort", client.abort(&stays.run_id).await);
+    assert_eq!(
+        (stays.state(), stays.code()),
+        (RunState::Cancelled, Some(17))
+    );
+}
+
+async fn a_pause_outlives_the_service(options: Options) {
+    let mut kennel = Kennel::start(options).await;
+    let mut client = kennel.client().await;
+    let script = "echo up; while :; do date +%N > $KENNEL_RUN_DIR/tick; sleep 0.01; done";
+    let run = must("spawn", client.spawn(adopted(sh(script))).await);
+    client.hear_up(&run.run_id).await;
+    must("pause", client.pause(&run.run_id).await);
+    let tick = kennel.run_dir(&run.run_id).join("tmp/tick");
+    let before = fs::read(&tick).unwrap_or_default();
+    lose_service(&mut kennel).await;
+    kennel.restart().await;
+
+    let mut client = kennel.client().await;
+    let paused = must("get", client.get(&run.run_id).await);
+    assert_eq!(paused.state(), RunState::Paused, "{paused:?}");
+    assert_eq!(fs::read(&tick).unwrap_or_default(), before);
+    must("resume", client.resume(&run.run_id).await);
+    eventually("it runs again", PATIENCE, || {
+        (fs::read(&tick).unwrap_or_default() != before).then_some(())
+    })
+    .await;
+    let run = must("abort", client.abort(&run.run_id).await);
+    assert!(run.tree_is_empty(), "{:?}", run.tree_verdict);
+}
+
+async fn a_limit_of_time_that_is_over_meanwhile_acts_at_once(options: Options) {
+    let mut kennel = Kennel::start(options).await;
+    let mut client = kennel.client().await;
+    let spec = adopted(sh("echo up; while :; do sleep 0.05; done"));
+    let spec = spec.max_runtime(Duration::from_millis(700));
+    let run = must("spawn", client.spawn(spec).await);
+    client.hear_up(&run.run_id).await;
+    lose_service(&mut kennel).await;
+    tokio::time::sleep(Duration::from_millis(700)).await;
+    let leader = Proc::read(run.attempt().pid).expect("nobody has ended it");
+    assert!(leader.is_alive());
+    kennel.restart().await;
+    let run = must("wait", kennel.client().await.ended(&run.run_id).await);
+    assert_eq!(run.reason(), "deadline_exceeded", "{run:?}");
+    assert!(run.tree_is_empty(), "{:?}", run.tree_verdict);
+}
+
+async fn what_a_leader_leaves_is_stopped_or_drained_without_a_service(options: Options) {
+    let mut kennel = Kennel::start(options).await;
+    let mut client = kennel.client().await;
+    let go = kennel.scratch().join("go");
+    let done = kennel.scratch().join("done");
+    let wait =
+        |file: &std::path::Path| format!("until [ -e {} ]; do sleep 0.02; done", file.display());
+    let script = format!(
+        "(echo up; {}; echo rest) & echo up; {}; exit 6",
+        wait(&done),
+        wait(&go)
+    );
+    let mut drained = adopted(sh(&script));
+    drained.on_leader_exit = Some(pb::LeaderExitPolicy {
+        action: LeaderExitAction::Drain.into(),
+        drain_timeout: None,
+    });
+    let drained = must("spawn", client.spawn(drained).await);
+    let stopped = must("spawn", client.spawn(adopted(sh(&script))).await);
+    for run in [&drained, &stopped] {
+        client.hear_up(&run.run_id).await;
+    }
+    let leaders = [&drained, &stopped].map(|run| Proc::read(run.attempt().pid).expect("it runs"));
+    let shim = shim_of(&stopped);
+    lose_service(&mut kennel).await;
+    fs::write(&go, "").expect("a file");
+    for leader in &leaders {
+        gone("the leader has ended", leader).await;
+    }
+    alone("the shim has ended what was left", &shim).await;
+    kennel.restart().await;
+    let mut client = kennel.client().await;
+    let stopped = must("wait", client.ended(&stopped.run_id).await);
+    assert_eq!((stopped.reason(), stopped.code()), ("exited", Some(6)));
+    let certificate = stopped.attempt().certificate.as_ref();
+    let rounds = certificate.map_or(0, |certificate| certificate.steps.len());
+    assert!(rounds > 0, "the shim's rounds are told: {stopped:?}");
+    assert!(stopped.tree_is_empty(), "{:?}", stopped.tree_verdict);
+    let still = must("get", client.get(&drained.run_id).await);
+    assert_eq!(still.reason(), "none", "{still:?}");
+    fs::write(&done, "").expect("a file");
+    let run = must("wait", client.ended(&drained.run_id).await);
+    assert_eq!(
+        (run.state(), run.code()),
+        (RunState::Failed, Some(6)),
+        "{run:?}"
+    );
+    let heard = must("stream", client.hear_all(&drained.run_id, 0).await);
+    assert!(heard.text().ends_with("rest\n"), "{}", heard.text());
+}
+
+async fn a_stop_that_was_on_its_way_is_carried_out(options: Options) {
+    let mut kennel = Kennel::start(options).await;
+    let mut client = kennel.client().await;
+    let script = "trap '' TERM; echo up; while :; do sleep 0.05; done";
+    let spec = adopted(sh(script)).grace(Duration::from_secs(1));
+    let run = must("spawn", client.spawn(spec).await);
+    client.hear_up(&run.run_id).await;
+    let order = client
+        .abort_with(&run.run_id, None, pb::AbortWait::None)
+        .await;
+    must("abort", order);
+    let shim = shim_of(&run);
+    let leader = Proc::read(run.attempt().pid).expect("it runs");
+    lose_service(&mut kennel).await;
+    gone("its own plan is carried out", &leader).await;
+    alone("nobody is left", &shim).await;
+    kennel.restart().await;
+    let run = must("wait", kennel.client().await.ended(&run.run_id).await);
+    assert_eq!(
+        (run.state(), run.reason()),
+        (RunState::Cancelled, "aborted")
+    );
+    assert_eq!(run.signal().as_deref(), Some("SIGKILL"), "{run:?}");
+    assert!(run.tree_is_empty(), "{:?}", run.tree_verdict);
+}
+
+async fn a_shutdown_in_order_ends_it(options: Options) {
+    let mut kennel = Kennel::start(options).await;
+    let mut client = kennel.client().await;
+    let run = client.spawn(adopted(naughty(&["mixed-tree"]))).await;
+    let run = must("spawn", run);
+    client.hear_up(&run.run_id).await;
+    let print = Footprint::of_run(&run);
+    lose_service(&mut kennel).await;
+    kennel.restart().await;
+    let status = kennel.terminate(kennel_tests::SHUTDOWN_LIMIT).await;
+    assert_eq!(status.code(), Some(0));
+    eventually("nothing is left", PATIENCE, || {
+        reap_orphans();
+        print.count().is_empty().then_some(())
+    })
+    .await;
+    kennel.restart().await;
+    let run = must("wait", kennel.client().await.ended(&run.run_id).await);
+    assert_eq!(run.reason(), "server_shutdown", "{run:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_shim_that_dies_alone_leaves_its_run_to_recovery() {
+    let mut kennel = Kennel::on_sqlite().await;
+    let mut client = kennel.client().await;
+    let run = client.spawn(adopted(naughty(&["mixed-tree"]))).await;
+    let run = must("spawn", run);
+    client.hear_up(&run.run_id).await;
+    let mut print = Footprint::of_run(&run);
+    print.learn(run.attempt().shim_pid);
+    let shim = shim_of(&run);
+    lose_service(&mut kennel).await;
+    kill_exactly(&shim, Signal::SIGKILL);
+    gone("the shim is gone", &shim).await;
+    kennel.restart().await;
+    let run = must("wait", kennel.client().await.ended(&run.run_id).await);
+    assert_eq!(run.state(), RunState::Lost, "{run:?}");
+    assert_eq!(run.reason(), "orphan_terminated", "{run:?}");
+    eventually("nothing is left", PATIENCE, || {
+        reap_orphans();
+        print.count().is_empty().then_some(())
+    })
+    .await;
+}
+
+async fn a_shim_that_dies_after_the_adoption_is_noticed(options: Options) {
+    let has_cgroup = options.cgroup != kennel_tests::kennel::Cgroup::Off;
+    let mut kennel = Kennel::start(options).await;
+    let has_cgroup = has_cgroup && !kennel.cgroup_bases().is_empty();
+    let mut client = kennel.client().await;
+    let run = client.spawn(adopted(naughty(&["mixed-tree"]))).await;
+    let run = must("spawn", run);
+    client.hear_up(&run.run_id).await;
+    let mut print = Footprint::of_run(&run);
+    print.learn(run.attempt().shim_pid);
+    let shim = shim_of(&run);
+    lose_service(&mut kennel).await;
+    kennel.restart().await;
+    kill_exactly(&shim, Signal::SIGKILL);
+    let reaping = async {
+        loop {
+            reap_orphans();
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let mut client = kennel.client().await;
+    let run = tokio::select! {
+        run = client.ended(&run.run_id) => must("wait", run),
+        () = reaping => unreachable!("it goes on for ever"),
+    };
+    assert_eq!(run.tree_is_empty(), has_cgroup, "{:?}", run.tree_verdict);
+    if has_cgroup {
+        eventually("nothing is left", PATIENCE, || {
+            reap_orphans();
+            print.count().is_empty().then_some(())
+        })
+        .await;
+    }
+}
+
+async fn one_that_is_up(client: &mut Client) -> pb::Run {
+    let spec = adopted(sh("echo up; sleep 1000"));
+    let run = must("spawn", client.spawn(spec).await);
+    client.hear_up(&run.run_id).await;
+    run
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_service_whose_server_cannot_begin_leaves_the_run_to_the_next() {
+    let mut kennel = Kennel::on_sqlite().await;
+    let mut client = kennel.client().await;
+    let run = one_that_is_up(&mut client).await;
+    let leader = Proc::read(run.attempt().pid).expect("it runs");
+    lose_service(&mut kennel).await;
+    let key = kennel.data_dir().join("digest-key");
+    let put_back = take_away(&kennel, &key);
+    kennel.launch_again().await;
+    let status = kennel.wait_for_exit(PATIENCE).await;
+    assert_ne!(status.code(), Some(0));
+    assert!(leader.is_alive());
+    put_back();
+    kennel.restart().await;
+    let mut client = kennel.client().await;
+    let again = must("get", client.get(&run.run_id).await);
+    assert_eq!(again.state(), RunState::Running, "{again:?}");
+    must("abort", client.abort(&run.run_id).await);
+    assert!(!leader.is_alive());
+}
+
+/// A directory stands in the place of the file, until the result is called.
+fn take_away(kennel: &Kennel, file: &Path) -> impl FnOnce() + use<> {
+    let (file, aside) = (file.to_owned(), kennel.scratch().join("aside"));
+    fs::rename(&file, &aside).expect("it is there");
+    fs::create_dir(&file).expect("something else takes its place");
+    move || {
+        fs::remove_dir(&file).expect("own directory");
+        fs::rename(&aside, &file).expect("own file");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn runs_are_gone_on_with_also_where_the_store_is_away() {
+    let mut kennel = Kennel::on_sqlite().await;
+    let mut client = kennel.client().await;
+    let mut runs = Vec::new();
+    for _ in 0..2 {
+        runs.push(one_that_is_up(&mut client).await);
+    }
+    lose_service(&mut kennel).await;
+    let put_back = take_away(&kennel, &kennel.data_dir().join("kennel.db"));
+    kennel.restart().await;
+    let mut client = kennel.client().await;
+    let info = client.server_info().await.expect("it answers");
+    assert_eq!(info.generation, 0);
+    for run in &runs {
+        let again = must("get", client.get(&run.run_id).await);
+        assert_eq!(again.attempt().pid, run.attempt().pid, "{again:?}");
+    }
+    let ended = must("abort", client.abort(&runs[0].run_id).await);
+    assert_eq!(ended.reason(), "aborted");
+    put_back();
+    eventually_async("the node is taken over", PATIENCE, || {
+        let mut client = client.clone();
+        async move {
+            let info = client.server_info().await?;
+            (info.generation > 0).then_some(())
+        }
+    })
+    .await;
+    // By a keeper of a later start, they are in the store as they were told.
+    kennel.terminate(PATIENCE).await;
+    kennel.restart().await;
+    let mut client = kennel.client().await;
+    let first = must("get", client.get(&runs[0].run_id).await);
+    assert_eq!(first.reason(), "aborted", "{first:?}");
+    let second = must("get", client.get(&runs[1].run_id).await);
+    assert_eq!(second.reason(), "server_shutdown", "{second:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_strangers_socket_is_not_trusted() {
+    let mut kennel = Kennel::on_sqlite().await;
+    let mut client = kennel.client().await;
+    let run = one_that_is_up(&mut client).await;
+    lose_service(&mut kennel).await;
+    let doors = kennel.data_dir().join("adoptable");
+    // One that says nothing, and one that is no socket.
+    let mute = doors.join("01ARZ3NDEKTSV4RRFFQ69G5FAV");
+    let listener = std::os::unix::net::UnixListener::bind(&mute).expect("a socket");
+    fs::write(doors.join("01ARZ3NDEKTSV4RRFFQ69G5FAW"), "").expect("a file");
+    kennel.restart().await;
+    let mut client = kennel.client().await;
+    let again = must("get", client.get(&run.run_id).await);
+    assert_eq!(again.state(), RunState::Running, "{again:?}");
+    must("abort", client.abort(&run.run_id).await);
+    drop(listener);
+}

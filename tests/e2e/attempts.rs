@@ -1,0 +1,357 @@
+//! Commands that are started again: over their own ends, and over those of server, keeper and service.
+
+use crate::with_and_without_cgroup;
+use kennel_edge::pb::{self, RestartMode, RestartPreset, RunKind, RunState};
+use kennel_tests::{
+    Client, Footprint, Kennel, Options, PATIENCE, Postgres, RunExt, SHUTDOWN_LIMIT, SpecExt,
+    client::duration,
+    complaint, eventually,
+    kennel::kill_exactly,
+    must,
+    procfs::Proc,
+    sh,
+    shell::{run_to_end, text},
+    within,
+};
+use nix::sys::signal::Signal;
+use std::{fs, path::Path, time::Duration};
+use tonic::Code;
+
+const SHORT: Duration = Duration::from_millis(50);
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+const LONG: Duration = Duration::from_hours(1);
+
+with_and_without_cgroup!(
+    a_command_that_crashes_is_started_as_often_as_its_policy_says,
+    a_service_goes_on_over_every_death,
+    an_abort_while_a_run_waits_ends_it_at_once,
+    a_restart_replaces_the_tree_once,
+);
+
+async fn a_command_that_crashes_is_started_as_often_as_its_policy_says(options: Options) {
+    let kennel = Kennel::start(options).await;
+    crash_loop(&kennel).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_that_crashes_is_started_again_on_postgres_too() {
+    let postgres = Postgres::start().await;
+    let mut kennel = Kennel::start(Options::on(&postgres.url())).await;
+    crash_loop(&kennel).await;
+    Box::pin(comes_back(&mut kennel)).await;
+}
+
+/// Secret and input are there each time; the database never sees them.
+async fn crash_loop(kennel: &Kennel) {
+    let mut client = kennel.client().await;
+    let ran = kennel.scratch().join("ran");
+    let script = format!(
+        "cat >> {0}; echo \" $SECRET\" >> {0}; echo out; exit 3",
+        ran.display()
+    );
+    let mut spec = sh(&script).env("SECRET", "hush-hush").restart(agent());
+    spec.initial_input = Some(b"input".to_vec().into());
+    let run = must("spawn", client.spawn(spec).await);
+    let kept = kennel.run_dir(&run.run_id).join("child");
+    let run = must("wait", client.ended(&run.run_id).await);
+
+    assert_eq!(
+        (run.state(), run.reason()),
+        (RunState::Failed, "restarts_exhausted")
+    );
+    assert_eq!((run.attempt().number, run.code()), (4, Some(3)));
+    assert_eq!(run.consecutive_restarts, 3);
+    let before: Vec<u32> = run.previous_attempts.iter().map(|a| a.number).collect();
+    assert_eq!(before, [1, 2, 3]);
+    let mut pids: Vec<i32> = run.previous_attempts.iter().map(|a| a.pid).collect();
+    pids.push(run.attempt().pid);
+    pids.sort_unstable();
+    pids.dedup();
+    assert_eq!(pids.len(), 4, "each attempt is a process of its own");
+    let lines = fs::read_to_string(&ran).expect("it ran");
+    assert_eq!(lines, "input hush-hush\n".repeat(4));
+    eventually("what attempts were made of is gone", PATIENCE, || {
+        (!kept.exists()).then_some(())
+    })
+    .await;
+    for file in fs::read_dir(kennel.data_dir())
+        .expect("a directory")
+        .flatten()
+    {
+        if file.path().is_file() {
+            let bytes = fs::read(file.path()).expect("it is read");
+            let found = bytes.windows(9).any(|part| part == b"hush-hush");
+            assert!(!found, "{} has the secret", file.path().display());
+        }
+    }
+    let heard = must("stream", client.hear_all(&run.run_id, 0).await);
+    assert_eq!(heard.text(), "out\n".repeat(4));
+    let ends = heard
+        .stations()
+        .iter()
+        .filter(|s| **s == "attempt_ended")
+        .count();
+    assert_eq!(ends, 3, "{:?}", heard.stations());
+    Footprint::of_run(&run).assert_nothing_left();
+}
+
+async fn an_abort_while_a_run_waits_ends_it_at_once(options: Options) {
+    let kennel = Kennel::start(options).await;
+    let mut client = kennel.client().await;
+    let policy = pb::RestartPolicy {
+        delay: Some(duration(LONG)),
+        ..always()
+    };
+    let run = must("spawn", client.spawn(sh("exit 1").restart(policy)).await);
+    let waiting = in_state(&mut client, &run.run_id, RunState::Backoff).await;
+    assert!(waiting.next_restart_time.is_some());
+    assert_eq!(waiting.attempt().number, 1);
+    assert_eq!(waiting.code(), Some(1));
+    assert!(waiting.attempt().certificate.is_some());
+    let refused = client.pause(&run.run_id).await.expect_err("nothing runs");
+    let told = complaint(&refused);
+    assert_eq!(
+        (refused.code(), told.reason.as_str()),
+        (Code::FailedPrecondition, "INVALID_STATE")
+    );
+
+    // The next server knows it too.
+    kennel.kill_server();
+    let mut client = kennel.client().await;
+    let waiting = must("get", client.get(&run.run_id).await);
+    assert_eq!(waiting.state(), RunState::Backoff);
+    let ended = must("abort", client.abort(&run.run_id).await);
+    assert_eq!(
+        (ended.state(), ended.reason()),
+        (RunState::Cancelled, "aborted")
+    );
+    assert_eq!((ended.attempt().number, ended.code()), (1, Some(1)));
+    let heard = must("stream", client.hear_all(&run.run_id, 0).await);
+    assert_eq!(heard.signals(), [""; 0], "nobody was signalled");
+}
+
+async fn a_restart_replaces_the_tree_once(options: Options) {
+    let kennel = Kennel::start(options).await;
+    let mut client = kennel.client().await;
+    let policy = pb::RestartPolicy {
+        delay: Some(duration(LONG)),
+        max_delay: Some(duration(LONG)),
+        ..always()
+    };
+    let stubborn = "trap '' TERM; echo up; while :; do sleep 0.05; done";
+    let spec = sh(stubborn).grace(SHORT).restart(policy);
+    let run = must("spawn", client.spawn(spec).await);
+    client.hear_up(&run.run_id).await;
+    let first = Proc::read(run.attempt().pid).expect("it runs");
+
+    let second = must("restart", client.restart(&run.run_id, Some(1)).await);
+    assert!(!first.is_alive(), "two trees at once");
+    assert_eq!(
+        (second.state(), second.attempt().number),
+        (RunState::Running, 2)
+    );
+    let ended = &second.previous_attempts[0];
+    assert!(matches!(
+        ended
+            .end_reason
+            .as_ref()
+            .and_then(|end| end.reason.as_ref()),
+        Some(pb::end_reason::Reason::Restarted(_))
+    ));
+    assert_eq!(ended.exit_signal(), Some("SIGKILL"));
+    let same = must("restart", client.restart(&run.run_id, Some(1)).await);
+    assert_eq!(same.attempt().pid, second.attempt().pid);
+    // From the command line, of one that waits.
+    let leader = Proc::read(second.attempt().pid).expect("it runs");
+    kill_exactly(&leader, Signal::SIGKILL);
+    in_state(&mut client, &run.run_id, RunState::Backoff).await;
+    let listed = text(&run_to_end(kennel.cli(&["ps"]), PATIENCE).await);
+    assert!(listed.contains("backoff ("), "{listed}");
+    let said = run_to_end(kennel.cli(&["restart", &run.run_id]), PATIENCE).await;
+    assert!(said.status.success(), "{said:?}");
+    let third = runs(&mut client, &run.run_id, 3).await;
+    assert_eq!(third.consecutive_restarts, 0);
+
+    let ended = must("abort", client.abort(&run.run_id).await);
+    assert_eq!(ended.state(), RunState::Cancelled);
+    let refused = client
+        .restart(&run.run_id, None)
+        .await
+        .expect_err("it is over");
+    assert_eq!(complaint(&refused).reason, "RUN_ENDED");
+    let never = must("spawn", client.spawn(sh("echo up; sleep 1000")).await);
+    let refused = client
+        .restart(&never.run_id, None)
+        .await
+        .expect_err("nothing is kept");
+    assert_eq!(complaint(&refused).reason, "INVALID_STATE");
+    must("abort", client.abort(&never.run_id).await);
+}
+
+async fn a_service_goes_on_over_every_death(options: Options) {
+    let mut kennel = Kennel::start(options).await;
+    Box::pin(comes_back(&mut kennel)).await;
+}
+
+async fn comes_back(kennel: &mut Kennel) {
+    let mut client = kennel.client().await;
+    let ran = kennel.scratch().join("starts");
+    let script = format!(
+        "echo $KENNEL_RUN_ID >> {}; echo up; while :; do sleep 0.05; done",
+        ran.display()
+    );
+    let spec = sh(&script).kind_of(RunKind::Service).restart(always());
+    let run = must("spawn", client.spawn(spec).await);
+    client.hear_up(&run.run_id).await;
+
+    // Its own death.
+    let leader = Proc::read(run.attempt().pid).expect("it runs");
+    kill_exactly(&leader, Signal::SIGKILL);
+    let second = runs(&mut client, &run.run_id, 2).await;
+    assert_eq!(second.previous_attempts[0].exit_signal(), Some("SIGKILL"));
+    // The server's: nothing happens to it.
+    kennel.kill_server();
+    let mut client = kennel.client().await;
+    let same = must("get", client.get(&run.run_id).await);
+    assert_eq!(same.attempt().pid, second.attempt().pid);
+    // The keeper's.
+    kennel.kill_keeper();
+    kennel.wait_until_all_is_gone(PATIENCE).await;
+    kennel.restart().await;
+    let mut client = kennel.client().await;
+    let third = runs(&mut client, &run.run_id, 3).await;
+    let lost = third.previous_attempts.last().expect("one before");
+    assert!(matches!(
+        lost.end_reason.as_ref().and_then(|end| end.reason.as_ref()),
+        Some(pb::end_reason::Reason::ServiceLost(_))
+    ));
+    // An orderly end of the service.
+    let code = kennel.terminate(SHUTDOWN_LIMIT).await.code();
+    assert_eq!(code, Some(0));
+    kennel.restart().await;
+    let mut client = kennel.client().await;
+    let fourth = runs(&mut client, &run.run_id, 4).await;
+    assert_eq!(fourth.previous_attempts.len(), 3);
+    assert_eq!(starts(&ran), 4, "each attempt ran once");
+
+    let ended = must("abort", client.abort(&run.run_id).await);
+    assert_eq!(
+        (ended.state(), ended.attempt().number),
+        (RunState::Cancelled, 4)
+    );
+    kennel.kill_keeper();
+    kennel.wait_until_all_is_gone(PATIENCE).await;
+    kennel.restart().await;
+    let mut client = kennel.client().await;
+    let over = must("get", client.get(&run.run_id).await);
+    assert_eq!(over.state(), RunState::Cancelled);
+    let heard = must("stream", client.hear_all(&run.run_id, 0).await);
+    let ends = heard
+        .stations()
+        .iter()
+        .filter(|s| **s == "attempt_ended")
+        .count();
+    assert_eq!(ends, 3, "{:?}", heard.stations());
+    assert_eq!(starts(&ran), 4);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_started_beside_what_may_be_left() {
+    let kennel = Kennel::start(Options::default().without_cgroup()).await;
+    let mut client = kennel.client().await;
+    let run = must(
+        "spawn",
+        client
+            .spawn(sh("echo up; sleep 1000").restart(always()))
+            .await,
+    );
+    client.hear_up(&run.run_id).await;
+    let shim = Proc::read(run.attempt().shim_pid).expect("it runs");
+    kill_exactly(&shim, Signal::SIGKILL);
+    let run = must("wait", client.ended(&run.run_id).await);
+    assert_eq!(run.attempt().number, 1, "{run:?}");
+    assert!(!run.tree_is_empty(), "{:?}", run.tree_verdict);
+    let heard = must("stream", client.hear_all(&run.run_id, 0).await);
+    assert!(!heard.stations().contains(&"attempt_ended"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_policy_that_makes_no_sense_is_refused() {
+    let kennel = Kennel::on_sqlite().await;
+    let mut client = kennel.client().await;
+    let policy = pb::RestartPolicy {
+        factor: Some(11),
+        max_restarts: Some(0),
+        ..always()
+    };
+    let spec = sh("true")
+        .restart(policy)
+        .on_leader_exit(pb::LeaderExitAction::Keep, None);
+    let refused = client.spawn(spec).await.expect_err("refused");
+    assert_eq!(refused.code(), Code::InvalidArgument);
+    let told = complaint(&refused);
+    assert_eq!(told.reason, "INVALID_FIELD");
+    for field in [
+        "spec.restart.factor",
+        "spec.restart.max_restarts",
+        "spec.on_leader_exit.action",
+    ] {
+        assert!(told.fields.iter().any(|f| f == field), "{field}: {told:?}");
+    }
+}
+
+fn agent() -> pb::RestartPolicy {
+    pb::RestartPolicy {
+        preset: RestartPreset::Agent.into(),
+        delay: Some(duration(SHORT)),
+        ..pb::RestartPolicy::default()
+    }
+}
+
+fn always() -> pb::RestartPolicy {
+    pb::RestartPolicy {
+        mode: RestartMode::Always.into(),
+        delay: Some(duration(SHORT)),
+        factor: Some(1),
+        ..pb::RestartPolicy::default()
+    }
+}
+
+fn starts(file: &Path) -> usize {
+    fs::read_to_string(file).expect("it ran").lines().count()
+}
+
+async fn runs(client: &mut Client, run_id: &str, attempt: u32) -> pb::Run {
+    let runs = |run: &pb::Run| run.state() == RunState::Running && run.attempt().number == attempt;
+    look(client, run_id, runs).await
+}
+
+async fn in_state(client: &mut Client, run_id: &str, state: RunState) -> pb::Run {
+    look(client, run_id, |run| run.state() == state).await
+}
+
+async fn look(client: &mut Client, run_id: &str, is_it: impl Fn(&pb::Run) -> bool) -> pb::Run {
+    let looking = async {
+        loop {
+            let run = must("get", client.get(run_id).await);
+            if is_it(&run) {
+                return run;
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    };
+    within("the run is there", PATIENCE, looking).await
+}
+
+trait AttemptExt {
+    fn exit_signal(&self) -> Option<&str>;
+}
+
+impl AttemptExt for pb::Attempt {
+    fn exit_signal(&self) -> Option<&str> {
+        match self.exit.as_ref()?.result.as_ref()? {
+            pb::exit::Result::Signal(signal) => Some(&signal.name),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,242 @@
+//! A server that comes while its store is away: what runs goes on, and is told when the store is back.
+
+use kennel_edge::pb::{AbortWait, RunState};
+use kennel_tests::{
+    Client, Footprint, Kennel, Options, PATIENCE, Postgres, RunExt, client::retry_after, complaint,
+    eventually_async, must, new_run_id, procfs::Proc, sh, shell::run_to_end, sqlite::lock_writes,
+    within,
+};
+use std::{fs, path::Path, time::Duration};
+use tonic::Code;
+
+/// A client may have to wait for the store's own time limits.
+const STORE_PATIENCE: Duration = Duration::from_mins(1);
+
+/// A later Kennel has been at the schema, and has not.
+const NEWER: &str = "INSERT INTO _sqlx_migrations (version, description, success, checksum, execution_time) \
+    VALUES (999, 'later', true, '', 0)";
+const NOT_NEWER: &str = "DELETE FROM _sqlx_migrations WHERE version = 999";
+
+/// Counts until the file is there, then ends with 3.
+fn count_until(go: &Path) -> String {
+    let go = go.display();
+    format!(
+        "trap 'echo interrupted' INT; echo up; i=0; until [ -e {go} ]; do i=$((i+1)); echo $i; sleep 0.05; done; exit 3"
+    )
+}
+
+async fn kennel_on(postgres: &Postgres) -> Kennel {
+    // Long enough for a server that comes at once, and short enough that nobody would forgive its absence.
+    Kennel::start(Options {
+        words: vec!["--orphan-ttl", "5s"],
+        ..Options::on(&postgres.url())
+    })
+    .await
+}
+
+/// Kills the server and waits for one that serves without its store.
+async fn replace_without_store(kennel: &mut Kennel) -> Client {
+    kennel.replace_server().await;
+    let mut client = kennel.client().await;
+    let info = client.server_info().await.expect("it answers");
+    assert_eq!(info.generation, 0, "the store has given none: {info:?}");
+    assert!(info.store.is_some_and(|store| !store.reachable));
+    client
+}
+
+async fn becomes_ready(kennel: &Kennel) {
+    eventually_async("readiness", STORE_PATIENCE, async || {
+        kennel.is_serving("readiness").await.then_some(())
+    })
+    .await;
+}
+
+async fn refuses_a_spawn(client: &mut Client) {
+    let refused = client.spawn_as(&new_run_id(), sh("exit 0")).await;
+    let refused = refused.expect_err("the store is away");
+    assert!(retry_after(&refused).is_some());
+    let refused = complaint(&refused);
+    assert_eq!(
+        (refused.code, refused.reason.as_str()),
+        (Code::Unavailable, "STORE_UNAVAILABLE")
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_comes_while_the_store_is_away_goes_on_with_what_runs() {
+    let mut postgres = Postgres::start().await;
+    let mut kennel = kennel_on(&postgres).await;
+    let mut client = kennel.client().await;
+    let go = kennel.scratch().join("go");
+    let run_id = new_run_id();
+    let spec = sh(&count_until(&go));
+    let (run, _) = must("spawn", client.spawn_as(&run_id, spec.clone()).await);
+    let victim = must("spawn", client.spawn(sh("echo up; exec sleep 300")).await);
+    client.hear_up(&victim.run_id).await;
+    let before = client.server_info().await.expect("it answers").generation;
+    let print = Footprint::of_run(&run);
+    let leader = Proc::read(run.attempt().pid).expect("it runs");
+
+    postgres.crash().await;
+    let mut client = replace_without_store(&mut kennel).await;
+
+    assert!(kennel.is_serving("liveness").await && kennel.is_serving("startup").await);
+    assert!(!kennel.is_serving("readiness").await && !kennel.is_serving("").await);
+    refuses_a_spawn(&mut client).await;
+    let seen = must("get", client.get(&run_id).await);
+    assert_eq!(seen.state(), RunState::Running);
+    assert_eq!(seen.attempt(), run.attempt());
+    // A repeated call still finds its run.
+    let (_, existing) = must("again", client.spawn_as(&run_id, spec).await);
+    assert!(existing);
+    must("interrupt", client.interrupt(&run_id, "a").await);
+    client.hear_text(&run_id, "interrupted").await;
+    let stranger = complaint(&client.get(&new_run_id()).await.expect_err("nobody knows"));
+    assert_eq!(stranger.reason, "STORE_UNAVAILABLE");
+    let aborted = within("abort", PATIENCE, client.abort(&victim.run_id)).await;
+    assert_eq!(must("abort", aborted).reason(), "aborted");
+    let fenced = new_run_id();
+    let stopping = client.abort_with(&fenced, None, AbortWait::None).await;
+    assert_eq!(must("abort", stopping).state(), RunState::Stopping);
+    fs::write(&go, "").expect("written");
+    let ended = within("it ends", PATIENCE, client.ended(&run_id)).await;
+    assert_eq!(must("wait", ended).code(), Some(3));
+    assert!(!leader.is_alive());
+
+    // What was told outlives whoever told it.
+    let mut client = replace_without_store(&mut kennel).await;
+    postgres.run().await;
+    becomes_ready(&kennel).await;
+    let info = client.server_info().await.expect("it answers");
+    assert_eq!(info.generation, before + 1);
+    assert_eq!(must("get", client.get(&run_id).await).reason(), "exited");
+    let late = client.spawn_as(&fenced, sh("exit 0")).await;
+    assert_eq!(complaint(&late.expect_err("fenced")).reason, "RUN_FENCED");
+    let row = postgres
+        .psql("SELECT end_reason, exit_value FROM runs ORDER BY created_us")
+        .await;
+    assert_eq!(row, "exited|3\naborted|15\nfenced|");
+    assert_eq!(tellings(&mut client, &run_id, "ended").await, 1);
+    print.assert_nothing_left();
+    must("spawn", client.spawn(sh("exit 0")).await);
+}
+
+async fn tellings(client: &mut Client, run_id: &str, station: &str) -> usize {
+    let heard = must("stream", client.hear_all(run_id, 0).await);
+    heard.stations().iter().filter(|s| **s == station).count()
+}
+
+/// A stop that was accepted before the server died is on the row alone, if nobody lived to tell more of it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stop_that_only_the_row_knows_is_carried_out_when_the_store_is_back() {
+    let mut postgres = Postgres::start().await;
+    let mut kennel = kennel_on(&postgres).await;
+    let mut client = kennel.client().await;
+    let run = must("spawn", client.spawn(sh("echo up; exec sleep 300")).await);
+    client.hear_up(&run.run_id).await;
+    let (run_id, stop) = (
+        &run.run_id,
+        r#"{"reason":"abort","by":"uid:7","request_id":"r","grace_us":1000000}"#,
+    );
+    postgres
+        .psql(&format!(
+            "UPDATE runs SET desired = 'stop', stop_deadline = 1, stop_detail = '{stop}' WHERE run_id = '{run_id}'"
+        ))
+        .await;
+    postgres.crash().await;
+    let mut client = replace_without_store(&mut kennel).await;
+    assert_eq!(
+        must("get", client.get(run_id).await).state(),
+        RunState::Running
+    );
+    postgres.run().await;
+    let ended = within("it ends", STORE_PATIENCE, client.ended(run_id)).await;
+    let ended = must("wait", ended);
+    assert_eq!(ended.reason(), "aborted");
+    let aborted_by = postgres
+        .psql(&format!(
+            "SELECT end_detail FROM runs WHERE run_id = '{run_id}'"
+        ))
+        .await;
+    assert!(aborted_by.contains("uid:7"), "{aborted_by}");
+}
+
+/// Whatever is wrong with the store: runs wait, and the log says what it is.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_of_a_newer_kennel_does_not_end_what_runs() {
+    let postgres = Postgres::start().await;
+    let mut kennel = kennel_on(&postgres).await;
+    let mut client = kennel.client().await;
+    let run = must("spawn", client.spawn(sh("echo up; exec sleep 300")).await);
+    client.hear_up(&run.run_id).await;
+    postgres.psql(NEWER).await;
+    let mut client = replace_without_store(&mut kennel).await;
+    refuses_a_spawn(&mut client).await;
+    assert!(kennel.is_serving("liveness").await && !kennel.is_serving("readiness").await);
+    assert_eq!(
+        must("get", client.get(&run.run_id).await).state(),
+        RunState::Running
+    );
+    assert!(kennel.log().contains("schema 999"), "{}", kennel.log());
+    postgres.psql(NOT_NEWER).await;
+    becomes_ready(&kennel).await;
+    must("abort", client.abort(&run.run_id).await);
+}
+
+/// The new binary is of no use with this schema; the former one may be.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upgrade_falls_back_where_the_new_server_cannot_use_the_schema() {
+    let mut postgres = Postgres::start().await;
+    let kennel = Kennel::start(Options::on(&postgres.url())).await;
+    let mut client = kennel.client().await;
+    let run = must("spawn", client.spawn(sh("echo up; exec sleep 300")).await);
+    client.hear_up(&run.run_id).await;
+    let upgrade = || run_to_end(kennel.cli(&["upgrade"]), PATIENCE);
+
+    postgres.psql(NEWER).await;
+    let output = upgrade().await;
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(told.contains("fell back to kennel"), "{told}");
+    assert!(kennel.log().contains("schema 999"), "{}", kennel.log());
+    let mut client = kennel.client().await;
+    let again = must("get", client.get(&run.run_id).await);
+    assert_eq!(again.state(), RunState::Running);
+
+    postgres.psql(NOT_NEWER).await;
+    becomes_ready(&kennel).await;
+    // Where it is only away, the new server waits for it like any other.
+    postgres.crash().await;
+    let output = upgrade().await;
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let told = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(told.contains("(generation 0)"), "{told}");
+    postgres.run().await;
+    becomes_ready(&kennel).await;
+    must("abort", kennel.client().await.abort(&run.run_id).await);
+}
+
+/// Another program has the database file, and does not let go of it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sqlite_file_that_somebody_has_locked_takes_no_run_and_loses_no_end() {
+    let kennel = Kennel::on_sqlite().await;
+    let mut client = kennel.client().await;
+    let run = must("spawn", client.spawn(sh("echo up; exec sleep 300")).await);
+    let victim = must("spawn", client.spawn(sh("echo up; exec sleep 300")).await);
+    client.hear_up(&victim.run_id).await;
+    let lock = lock_writes(&kennel.data_dir().join("kennel.db"));
+    refuses_a_spawn(&mut client).await;
+    let aborted = within("abort", PATIENCE, client.abort(&victim.run_id)).await;
+    assert_eq!(must("abort", aborted).reason(), "aborted");
+    must("abort", client.abort(&run.run_id).await);
+    drop(lock);
+    becomes_ready(&kennel).await;
+    eventually_async("spawn works again", STORE_PATIENCE, async || {
+        client.clone().spawn(sh("exit 0")).await.ok()
+    })
+    .await;
+    assert_eq!(
+        must("get", client.get(&victim.run_id).await).reason(),
+        "aborted"
+    );
+}

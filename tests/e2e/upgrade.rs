@@ -1,0 +1,360 @@
+//! Another binary in the place of the server's, while runs, streams and calls go on.
+
+use kennel_edge::pb::{self, RunState, ServerEndCause, UpgradeState, WaitCondition};
+use kennel_tests::{
+    Client, Kennel, Options, PATIENCE, RunExt, SHUTDOWN_LIMIT, complaint, eventually,
+    eventually_async, must, naughty,
+    procfs::{self, Proc},
+    programs, sh,
+    shell::{finish, run_to_end, text},
+};
+use nix::sys::signal::Signal;
+use std::{fs, os::unix::fs::MetadataExt, process::Stdio};
+use tonic::{Code, Status};
+use tonic_types::StatusExt;
+
+async fn start() -> Kennel {
+    Kennel::start(Options {
+        own_binary: true,
+        ..Options::default()
+    })
+    .await
+}
+
+async fn ask(client: &mut Client, request_id: &str) -> Result<pb::Upgrade, Status> {
+    let request = pb::UpgradeRequest {
+        request_id: request_id.to_owned(),
+    };
+    let answer = client.admin.upgrade(request).await?.into_inner();
+    Ok(answer.upgrade.expect("an upgrade is given"))
+}
+
+/// Waits until a server of a later generation serves.
+async fn replaced(kennel: &Kennel, generation: i64) -> pb::ServerInfo {
+    eventually_async("another server serves", PATIENCE, async || {
+        let info = kennel.client().await.server_info().await?;
+        (info.generation > generation).then_some(info)
+    })
+    .await
+}
+
+async fn info(kennel: &Kennel) -> pb::ServerInfo {
+    kennel
+        .client()
+        .await
+        .server_info()
+        .await
+        .expect("it serves")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_does_not_notice_an_upgrade() {
+    let kennel = start().await;
+    let mut client = kennel.client().await;
+    let run = must("spawn", client.spawn(naughty(&["mixed-tree"])).await);
+    client.hear_up(&run.run_id).await;
+    let leader = Proc::read(run.attempt().pid).expect("it runs");
+    let before = info(&kennel).await;
+    let mut waits = kennel.cli(&["wait", &run.run_id]);
+    let waits = waits.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let waits = waits.expect("it starts");
+
+    kennel.install(&programs::kennel());
+    let output = run_to_end(kennel.cli(&["upgrade"]), PATIENCE).await;
+    assert!(output.status.success(), "{output:?}\n{}", kennel.log());
+    let told = text(&output);
+    assert!(told.contains("(generation 1) -> "), "{told}");
+    assert!(
+        told.contains("(generation 2); no server answered for 0."),
+        "{told}"
+    );
+
+    let after = info(&kennel).await;
+    assert_eq!(after.generation, before.generation + 1);
+    assert_eq!(after.keeper, before.keeper);
+    let former = after.former_server.expect("there was one");
+    assert_eq!(former.cause(), ServerEndCause::Upgrade);
+    assert_eq!(after.last_upgrade.expect("one").state(), UpgradeState::Done);
+    let server = kennel.server().expect("a server runs");
+    let runs = fs::metadata(format!("/proc/{}/exe", server.pid)).expect("own child");
+    let installed = fs::metadata(kennel.program()).expect("it is installed");
+    assert_eq!((runs.dev(), runs.ino()), (installed.dev(), installed.ino()));
+    assert!(!kennel.log().contains("WARN"), "{}", kennel.log());
+
+    let mut client = kennel.client().await;
+    let again = must("get", client.get(&run.run_id).await);
+    assert_eq!(
+        (again.state(), again.attempt()),
+        (RunState::Running, run.attempt())
+    );
+    assert!(leader.is_alive());
+    let run = must("abort", client.abort(&run.run_id).await);
+    assert!(run.tree_is_empty(), "{:?}", run.tree_verdict);
+    let waited = finish(waits, "wait", PATIENCE).await;
+    assert!(waited.status.success(), "{waited:?}");
+    let status = text(&run_to_end(kennel.cli(&["status"]), PATIENCE).await);
+    assert!(status.contains("made room for an upgrade"), "{status}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sighup_upgrades_and_a_server_that_dies_later_is_started_from_the_new_binary() {
+    let kennel = start().await;
+    let before = info(&kennel).await;
+    kennel.install(&programs::kennel());
+    let new = fs::metadata(kennel.program())
+        .expect("it is installed")
+        .ino();
+    kennel.signal(Signal::SIGHUP);
+    let after = replaced(&kennel, before.generation).await;
+    assert_eq!(after.last_upgrade.expect("one").state(), UpgradeState::Done);
+
+    // What is installed meanwhile is not started before it is asked for.
+    kennel.install_script("#!/bin/sh\nexit 3\n");
+    kennel.kill_server();
+    replaced(&kennel, after.generation).await;
+    let server = kennel.server().expect("a server runs");
+    let runs = fs::metadata(format!("/proc/{}/exe", server.pid)).expect("own child");
+    assert_eq!(runs.ino(), new);
+    kennel.signal(Signal::SIGHUP);
+    eventually("the refusal is logged", PATIENCE, || {
+        let log = kennel.log();
+        log.contains("not upgraded: no server can be started from")
+            .then_some(())
+    })
+    .await;
+    assert_eq!(kennel.server().expect("a server runs").pid, server.pid);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_binary_that_will_not_do_is_refused_and_the_server_is_untouched() {
+    let kennel = start().await;
+    let before = info(&kennel).await;
+    let server = kennel.server().expect("a server runs");
+    let real = programs::kennel().display().to_string();
+    let cases = [
+        (
+            "#!/bin/sh\necho no such thing >&2; exit 1\n".to_owned(),
+            "exited with code 1: no such thing",
+            None,
+        ),
+        (
+            "#!/bin/sh\nexit 0\n".to_owned(),
+            "did not say what it speaks",
+            None,
+        ),
+        (
+            "#!/bin/sh\nkill -SEGV $$\n".to_owned(),
+            "was killed by SIGSEGV",
+            None,
+        ),
+        (
+            format!(
+                "#!/bin/sh\n[ \"$1\" = preflight ] || exec {real} \"$@\"\necho kennel wire 77 version 9.9.9\n"
+            ),
+            "is kennel 9.9.9 and speaks protocol 77",
+            Some("77"),
+        ),
+        ("not a program".to_owned(), "exited with code 127", None),
+    ];
+    for (script, why, protocol) in cases {
+        kennel.install_script(&script);
+        let refused = ask(&mut kennel.client().await, "").await.expect_err(why);
+        let told = complaint(&refused);
+        assert_eq!(told.code, Code::FailedPrecondition, "{refused:?}");
+        assert_eq!(told.reason, "UPGRADE_REFUSED");
+        assert!(refused.message().contains(why), "{}", refused.message());
+        let details = refused.get_error_details();
+        let facts = &details.error_info().expect("a reason").metadata;
+        assert_eq!(facts.get("protocol").map(String::as_str), protocol);
+    }
+    fs::remove_file(kennel.program()).expect("own directory");
+    let output = run_to_end(kennel.cli(&["upgrade"]), PATIENCE).await;
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(told.contains("No such file"), "{told}");
+    let after = info(&kennel).await;
+    assert_eq!(
+        (after.generation, after.last_upgrade),
+        (before.generation, None)
+    );
+    assert_eq!(kennel.server().expect("it runs on").pid, server.pid);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_binary_that_does_not_answer_is_given_up_with_all_that_it_has_started() {
+    let kennel = start().await;
+    let pids = kennel.scratch().join("pids");
+    kennel.install_script(&format!(
+        "#!/bin/sh\nsleep 300 & echo $! > {}; wait\n",
+        pids.display()
+    ));
+    let (mut first, mut second) = (kennel.client().await, kennel.client().await);
+    let asked = tokio::spawn(async move { ask(&mut first, "a").await });
+    eventually("it is looked at", PATIENCE, || pids.exists().then_some(())).await;
+    // The keeper has its hands free meanwhile, and does one thing at a time.
+    must("spawn", second.spawn(sh("true")).await);
+    let refused = ask(&mut second, "b").await.expect_err("one at a time");
+    assert_eq!(complaint(&refused).reason, "UPGRADE_UNDER_WAY");
+
+    let refused = must("no panic", asked.await).expect_err("it never answers");
+    assert_eq!(complaint(&refused).reason, "UPGRADE_REFUSED");
+    assert!(
+        refused.message().contains("did not say within 5 s"),
+        "{refused:?}"
+    );
+    let text = fs::read_to_string(&pids).expect("it was written");
+    let sleeper: i32 = text.trim().parse().expect("a number");
+    eventually("nothing of it is left", PATIENCE, || {
+        Proc::read(sleeper)
+            .is_none_or(|proc| !proc.is_alive())
+            .then_some(())
+    })
+    .await;
+    must("it serves on", second.spawn(sh("true")).await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_server_that_does_not_come_to_serve_gives_way_to_the_former_binary() {
+    let kennel = start().await;
+    let mut client = kennel.client().await;
+    let run = must("spawn", client.spawn(naughty(&["mixed-tree"])).await);
+    client.hear_up(&run.run_id).await;
+    let real = programs::kennel().display().to_string();
+    // It dies at once; it ends as if all were well; it never comes so far and is taken for hung.
+    for (dies, how) in [
+        ("exit 9", "exited with code 9 before it served"),
+        ("exit 0", "exited with code 0 before it served"),
+        (
+            "exec sleep 300",
+            "hung and was killed by the keeper before it served",
+        ),
+    ] {
+        let before = info(&kennel).await;
+        kennel.install_script(&format!(
+            "#!/bin/sh\n[ \"$1\" = preflight ] && exec {real} \"$@\"\n{dies}\n"
+        ));
+        let output = run_to_end(kennel.cli(&["upgrade"]), PATIENCE).await;
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(told.contains("fell back to kennel"), "{told}");
+        assert!(told.contains(how), "{told}");
+        let after = info(&kennel).await;
+        assert_eq!(after.generation, before.generation + 1);
+        let last = after.last_upgrade.expect("one");
+        assert_eq!(last.state(), UpgradeState::FellBack);
+        assert!(last.why.contains(how), "{last:?}");
+        let former = after.former_server.expect("there was one");
+        assert!(!former.served, "{former:?}");
+        assert_eq!(kennel.log().matches(how).count(), 1, "{}", kennel.log());
+    }
+    let mut client = kennel.client().await;
+    let again = must("get", client.get(&run.run_id).await);
+    assert_eq!(
+        (again.state(), again.attempt()),
+        (RunState::Running, run.attempt())
+    );
+    kennel.install(&programs::kennel());
+    let output = run_to_end(kennel.cli(&["upgrade"]), PATIENCE).await;
+    assert!(output.status.success(), "{output:?}");
+    must("abort", kennel.client().await.abort(&run.run_id).await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upgrade_ends_no_run_also_where_a_lost_server_would() {
+    let kennel = Kennel::start(Options {
+        own_binary: true,
+        words: vec!["--orphan-ttl", "0s"],
+        ..Options::default()
+    })
+    .await;
+    let mut client = kennel.client().await;
+    let run = must("spawn", client.spawn(naughty(&["mixed-tree"])).await);
+    client.hear_up(&run.run_id).await;
+    let output = run_to_end(kennel.cli(&["upgrade"]), PATIENCE).await;
+    assert!(output.status.success(), "{output:?}");
+    let again = must("get", kennel.client().await.get(&run.run_id).await);
+    assert_eq!(
+        (again.state(), again.attempt()),
+        (RunState::Running, run.attempt())
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_repeated_request_upgrades_once_and_is_told_what_came_of_it() {
+    let kennel = start().await;
+    let before = info(&kennel).await;
+    let begun = must("upgrade", ask(&mut kennel.client().await, "a").await);
+    assert_eq!(begun.state(), UpgradeState::Leaving);
+    let after = replaced(&kennel, before.generation).await;
+    let again = must("again", ask(&mut kennel.client().await, "a").await);
+    assert_eq!(again.state(), UpgradeState::Done);
+    assert_eq!(again.start_time, begun.start_time);
+    assert_eq!(info(&kennel).await.generation, after.generation);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_termination_during_an_upgrade_wins() {
+    for at in ["checked", "leaving", "starting"] {
+        let mut kennel = start().await;
+        let mut client = kennel.client().await;
+        let run = must("spawn", client.spawn(sh("echo up; exec sleep 300")).await);
+        client.hear_up(&run.run_id).await;
+        let up = kennel.scratch().join("up");
+        let real = programs::kennel().display().to_string();
+        let script = match at {
+            "checked" => format!("#!/bin/sh\n: > {}; sleep 300\n", up.display()),
+            "leaving" => format!("#!/bin/sh\nexec {real} \"$@\"\n"),
+            _ => format!(
+                "#!/bin/sh\n[ \"$1\" = preflight ] || : > {}\nexec {real} \"$@\"\n",
+                up.display()
+            ),
+        };
+        kennel.install_script(&script);
+        let asked = tokio::spawn(async move { ask(&mut client, "a").await });
+        if at == "leaving" {
+            must("no panic", asked.await).expect("it is fit");
+        } else {
+            eventually("it is so far", PATIENCE, || up.exists().then_some(())).await;
+        }
+        let status = kennel.terminate(SHUTDOWN_LIMIT).await;
+        assert_eq!(status.code(), Some(0), "{at}: {}", kennel.log());
+        let left = procfs::all();
+        let leader = left.iter().find(|proc| proc.pid == run.attempt().pid);
+        assert!(leader.is_none_or(|proc| !proc.is_alive()), "{at}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_waits_is_told_that_the_server_is_replaced_and_to_ask_again() {
+    let kennel = start().await;
+    let mut client = kennel.client().await;
+    let run = must("spawn", client.spawn(sh("echo up; exec sleep 300")).await);
+    let mut stream = must("stream", client.events_after(&run.run_id, 0).await);
+    client.hear_up(&run.run_id).await;
+    let mut other = kennel.client().await;
+    let id = run.run_id.clone();
+    let waits = tokio::spawn(async move { other.wait(&id, WaitCondition::Ended).await });
+    // A handler runs before an answer to a later call of the same connection is seen.
+    must("get", client.get(&run.run_id).await);
+    must("upgrade", ask(&mut kennel.client().await, "").await);
+    let told = loop {
+        match stream.message().await {
+            Ok(Some(_)) => {}
+            Ok(None) => panic!("it ended without a word"),
+            Err(status) => break status,
+        }
+    };
+    let waited = must("no panic", waits.await).expect_err("it has not ended");
+    for status in [told, waited] {
+        let told = complaint(&status);
+        assert_eq!(
+            (told.code, told.reason.as_str()),
+            (Code::Unavailable, "SERVER_REPLACED")
+        );
+        assert!(
+            status.get_error_details().retry_info().is_some(),
+            "{status:?}"
+        );
+    }
+    must("abort", kennel.client().await.abort(&run.run_id).await);
+}
