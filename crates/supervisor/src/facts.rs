@@ -142,6 +142,22 @@ impl Facts {
         owed.runs.contains_key(&run) && owed.facts.iter().any(fences)
     }
 
+    /// The row of a run whose end is owed, as it will be: the end was told, and nothing changes it any more. A fence does
+    /// not say whether anybody has ended under its key.
+    pub(crate) fn ended(&self, run: RunId) -> Option<RunRow> {
+        let owed = self.owed.borrow();
+        if !owed.runs.contains_key(&run) {
+            return None;
+        }
+        let mut ends = owed.facts.iter().filter_map(|fact| match &**fact {
+            Fact::Close(new, _) if new.run == run => Some(new),
+            _ => None,
+        });
+        let row = RunRow::open((**ends.next()?).clone());
+        drop(owed);
+        Some(self.upon(row))
+    }
+
     /// Ends when nothing of this run is owed.
     pub(crate) async fn told(&self, run: RunId) {
         let mut owed = self.owed.subscribe();

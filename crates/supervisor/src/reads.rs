@@ -241,8 +241,12 @@ impl Supervisor {
         peer::descends_from(pid, &shims)
     }
 
-    /// The row of a run that is not live. An open one of this node that no task holds is taken in hand by recovery.
+    /// The row of a run that is not live. An open one of this node that no task holds is taken in hand by recovery. What
+    /// an earlier server has told while the store was away is told here, wherever the store is.
     pub(crate) async fn row(&self, run: RunId) -> Result<RunRow, CallError> {
+        if let Some(row) = self.shared.facts.ended(run) {
+            return Ok(row);
+        }
         let read = async || {
             if self.shared.facts.owes(run) {
                 return Err(CallError::StoreUnavailable);

@@ -107,7 +107,9 @@ async fn take_late(shared: &Arc<Shared>) -> Result<(), BootError> {
     let others = live.chain(rows.iter().map(|row| row.new.run)).collect();
     unfinished::finish_all(shared, others).await?;
     let rows = rows.into_iter();
-    let rows = rows.filter(|row| shared.find(row.new.run).is_none());
+    // Whose end came to be owed meanwhile is not open any more.
+    let nobodys = |run| shared.find(run).is_none() && !shared.facts.owes(run);
+    let rows = rows.filter(|row| nobodys(row.new.run));
     let rows: Vec<RunRow> = rows.collect();
     shared.store.open(generation);
     let found = recover::take_all(shared, rows);

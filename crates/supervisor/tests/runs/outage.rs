@@ -191,6 +191,26 @@ fn an_end_that_was_told_without_the_store_is_not_another_one_later() {
         let waited = stage.supervisor.wait(run_id(), Condition::Ended).await;
         assert_eq!(waited.unwrap().run.exit, Some(Exit::Code(3)));
     });
+    // So it is for the next server, which has nothing but what is owed.
+    lives.live(async |stage| {
+        let supervisor = &stage.supervisor;
+        let ended = (RunState::Failed, Some(Exit::Code(3)));
+        let told = supervisor.get(run_id()).await.unwrap();
+        assert_eq!((told.state, told.exit), ended);
+        assert_eq!(&*told.owner, "uid:0");
+        let waited = supervisor.wait(run_id(), Condition::Ended).await.unwrap();
+        assert!(waited.reached);
+        let aborted = supervisor.abort(abort(run_id())).await.unwrap();
+        assert_eq!((aborted.state, aborted.exit), ended);
+        let names = event_names(stage, run_id()).await;
+        assert_eq!(names.last().unwrap(), "ended");
+        // Of whom nothing is known nothing is said.
+        let other = supervisor.get(RunId::from_u128(8)).await;
+        assert!(
+            matches!(other, Err(CallError::StoreUnavailable)),
+            "{other:?}"
+        );
+    });
     lives.world.store.set(Weather::Fair);
     lives.live(async |stage| {
         let view = stage.supervisor.get(run_id()).await.unwrap();
@@ -200,6 +220,34 @@ fn an_end_that_was_told_without_the_store_is_not_another_one_later() {
         );
     });
     assert_eq!(lives.world.store.closed.lock().unwrap().len(), 1);
+}
+
+/// It is not open any more, though the store says so: not where a server reads that while it takes the node over late.
+#[test]
+fn an_end_that_is_owed_is_no_open_row_to_a_server_that_takes_the_node_over_late() {
+    let lives = Lives::of(Nature::default());
+    lives.begin();
+    lives.world.store.set(Weather::Away);
+    lives.live(async |stage| {
+        let store = &stage.world.store;
+        store.hold_inserts();
+        store.set(Weather::Fair);
+        // The open rows have been read by then, and not been looked at.
+        while store.open_rows_asked() < 2 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        stage.exits(run_id(), 3);
+        let waited = stage.supervisor.wait(run_id(), Condition::Ended).await;
+        assert_eq!(waited.unwrap().run.exit, Some(Exit::Code(3)));
+        stage.tell(KeeperEvent::Shutdown);
+        let drained = stage.supervisor.draining();
+        drained.cancelled().await;
+        store.let_inserts_go();
+        told(stage, run_id()).await;
+    });
+    let outcome = lives.world.store.row(run_id()).unwrap().outcome.unwrap();
+    assert_eq!(outcome.exit, Some(Exit::Code(3)));
+    assert_eq!(outcome.reason, EndReason::Exited);
 }
 
 #[test]

@@ -35,7 +35,7 @@ use std::{
     path::PathBuf,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicI64, Ordering},
+        atomic::{AtomicI64, AtomicUsize, Ordering},
     },
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
@@ -207,9 +207,10 @@ impl Stage {
             server_env: vec![("PATH".into(), "/bin:/usr/bin".into())],
             runs_max: 100,
         };
-        // A keeper that holds runs has had a server.
+        // A keeper that holds runs has had a server, and so has one whose node has a generation.
+        let generation = world.store.generation.load(Ordering::Relaxed);
         let hello = KeeperHello {
-            restarts: u32::from(!held.is_empty()),
+            restarts: u32::from(!held.is_empty() || generation > 0),
             ..hello()
         };
         let booted = Supervisor::boot(config, kernel, events, hello, held, store).await;
@@ -825,6 +826,7 @@ pub struct MemoryStore {
     changed: Notify,
     generation: AtomicI64,
     gate: watch::Sender<bool>,
+    open_rows_asked: AtomicUsize,
 }
 
 impl MemoryStore {
@@ -836,13 +838,18 @@ impl MemoryStore {
         *self.weather.lock().unwrap() == Weather::Fair
     }
 
-    /// Holds the next INSERTs until [`Self::let_inserts_go`].
+    /// Holds the next INSERTs, and what is read of open rows, until [`Self::let_inserts_go`].
     pub fn hold_inserts(&self) {
         self.gate.send_replace(true);
     }
 
     pub fn let_inserts_go(&self) {
         self.gate.send_replace(false);
+    }
+
+    /// How often the open rows were asked for.
+    pub fn open_rows_asked(&self) -> usize {
+        self.open_rows_asked.load(Ordering::Relaxed)
     }
 
     pub fn row(&self, run: RunId) -> Option<RunRow> {
@@ -1055,12 +1062,12 @@ impl Store for MemoryStore {
     }
 
     async fn open_runs(&self, _: NodeId) -> Result<Vec<RunRow>, StoreError> {
-        let rows = self.rows.lock().unwrap();
-        Ok(rows
-            .values()
-            .filter(|row| row.outcome.is_none())
-            .cloned()
-            .collect())
+        let rows = self.rows.lock().unwrap().clone();
+        self.open_rows_asked.fetch_add(1, Ordering::Relaxed);
+        let mut gate = self.gate.subscribe();
+        let _ = gate.wait_for(|held| !held).await;
+        let open = rows.into_values().filter(|row| row.outcome.is_none());
+        Ok(open.collect())
     }
 
     async fn get_all(&self, runs: &[RunId]) -> Result<Vec<RunRow>, StoreError> {
