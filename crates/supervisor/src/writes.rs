@@ -54,12 +54,7 @@ pub(crate) async fn perform(
             })
             .await;
             crash_point!("attempt.rested");
-            tell(if written {
-                Done::Report(Report::OutcomeRecorded)
-            } else {
-                Done::Disowned
-            })
-            .await;
+            tell(ended(written)).await;
         }
         Write::Stop(order, deadline) => {
             crash_point!("stop.record");
@@ -94,15 +89,19 @@ pub(crate) async fn perform(
                 retry(store, run, "the outcome", write).await
             };
             crash_point!("exit.closed");
-            tell(if written && is_told(store, run, &closure).await {
-                Done::Report(Report::OutcomeRecorded)
-            } else {
-                Done::Disowned
-            })
-            .await;
+            tell(ended(written && is_told(store, run, &closure).await)).await;
         }
     }
     tell(Done::Written).await;
+}
+
+/// What the task is told of an end.
+fn ended(written: bool) -> Done {
+    if written {
+        Done::Report(Report::OutcomeRecorded)
+    } else {
+        Done::Disowned
+    }
 }
 
 /// Whether the row tells this very end. What never ran may have found another's closed row under its key.
@@ -110,18 +109,8 @@ async fn is_told(store: &NodeStore, run: RunId, closure: &Closure) -> bool {
     if closure.outcome.exit.is_some() {
         return true;
     }
-    let mut pause = RETRY_FIRST;
-    loop {
-        match store.get(run).await {
-            Ok(row) => {
-                return row.and_then(|row| row.outcome).as_ref() == Some(&closure.outcome);
-            }
-            Err(error) => {
-                tracing::warn!(%run, %error, "the outcome cannot be read back, trying again");
-            }
-        }
-        rest(store, &mut pause).await;
-    }
+    let row = row_of(store, run).await;
+    row.and_then(|row| row.outcome).as_ref() == Some(&closure.outcome)
 }
 
 /// The row of a run, once the store can say.
@@ -190,14 +179,7 @@ async fn insert(store: &NodeStore, new: &NewRun) -> Done {
     match inserted {
         Ok(Inserted::New) => Done::Report(Report::Recorded),
         Ok(Inserted::Taken(row)) => Done::Taken(row),
-        Err(error @ StoreError::Unknown(_)) => {
-            tracing::warn!(run = %new.run, %error, "whether the run is recorded is not known, the gate stays shut");
-            Done::Report(Report::RecordUnknown)
-        }
-        Err(error) => {
-            tracing::warn!(run = %new.run, %error, "the run is not recorded, the gate stays shut");
-            Done::Report(Report::RecordFailed)
-        }
+        Err(error) => not_recorded(new, &error),
     }
 }
 
@@ -205,16 +187,21 @@ async fn begin(store: &NodeStore, new: &NewRun) -> Done {
     crash_point!("attempt.record");
     let begun = store.begin(new).await;
     crash_point!("attempt.recorded");
-    Done::Report(match begun {
-        Ok(()) => Report::Recorded,
-        Err(error @ StoreError::Unknown(_)) => {
-            tracing::warn!(run = %new.run, %error, "whether the attempt is recorded is not known, the gate stays shut");
-            Report::RecordUnknown
-        }
-        Err(error) => {
-            tracing::warn!(run = %new.run, %error, "the attempt is not recorded, the gate stays shut");
-            Report::RecordFailed
-        }
+    match begun {
+        Ok(()) => Done::Report(Report::Recorded),
+        Err(error) => not_recorded(new, &error),
+    }
+}
+
+/// What the task is told of an attempt whose record the store has not taken, or has not said that it has.
+fn not_recorded(new: &NewRun, error: &StoreError) -> Done {
+    let (run, attempt) = (new.run, new.attempt);
+    Done::Report(if matches!(error, StoreError::Unknown(_)) {
+        tracing::warn!(%run, attempt, %error, "whether the attempt is recorded is not known, the gate stays shut");
+        Report::RecordUnknown
+    } else {
+        tracing::warn!(%run, attempt, %error, "the attempt is not recorded, the gate stays shut");
+        Report::RecordFailed
     })
 }
 
