@@ -15,7 +15,7 @@ use crate::{
 use kennel_journal::{Hub, Writer};
 use kennel_lifecycle::{
     Announced, EndReason, Exit, Outcome, Policy, Refusal, RunIdentity, RunState, StopCertificate,
-    StreamsEnd, Stuck, TreeVerdict,
+    StreamsEnd, Stuck, Timestamp, TreeVerdict,
     ladder::StopPlan,
     recovery::{self, Before, Decision},
     restart::{Next, Wish},
@@ -200,9 +200,8 @@ impl Recovery {
         }
     }
 
-    /// Writes that the attempt has ended so, and when the next is due.
-    async fn rest(&mut self, outcome: Outcome, delay: Duration, restarts: u32) -> bool {
-        let now = clock::now();
+    /// The stations with what is known only now.
+    fn times_at_end(&self, now: Timestamp, outcome: &Outcome) -> Times {
         let mut times = Times {
             ended: Some(now),
             ..self.row.times
@@ -210,6 +209,13 @@ impl Recovery {
         if matches!(outcome.tree, TreeVerdict::Empty(_)) {
             times.tree_empty.get_or_insert(now);
         }
+        times
+    }
+
+    /// Writes that the attempt has ended so, and when the next is due.
+    async fn rest(&mut self, outcome: Outcome, delay: Duration, restarts: u32) -> bool {
+        let now = clock::now();
+        let times = self.times_at_end(now, &outcome);
         let mut past = self.row.past.clone();
         add(&mut past, &self.row.new, outcome, times);
         let rest = Rest {
@@ -399,14 +405,7 @@ impl Recovery {
     /// Journal first, then the row, then whoever waits.
     async fn close(&mut self, outcome: Outcome) {
         let run = self.row.new.run;
-        let now = clock::now();
-        let mut times = Times {
-            ended: Some(now),
-            ..self.row.times
-        };
-        if matches!(outcome.tree, TreeVerdict::Empty(_)) {
-            times.tree_empty.get_or_insert(now);
-        }
+        let times = self.times_at_end(clock::now(), &outcome);
         self.serve_readers().await;
         crash_point!("recover.close");
         let closure = Closure { outcome, times };
@@ -439,9 +438,12 @@ impl Recovery {
         };
         crash_point!("recover.told");
         let shared = Arc::clone(&self.shared);
-        let removed = tokio::task::spawn_blocking(move || {
-            spare::after_end(told)(&shared.config.data_dir, run)
-        });
+        let tidy = if told {
+            spare::tidy
+        } else {
+            spare::remove_needless
+        };
+        let removed = tokio::task::spawn_blocking(move || tidy(&shared.config.data_dir, run));
         if let Ok(Err(error)) = removed.await {
             tracing::warn!(%run, %error, "the run's directory is not wholly removed");
         }
@@ -450,17 +452,14 @@ impl Recovery {
 
 /// What an order means to a run that nobody can do anything to any more: it is being ended already.
 pub(crate) fn answer(order: Order) {
+    let refused = || OrderError::Refused(Refusal::Stopping);
     // A caller that has gone needs no answer.
     match order {
         Order::Stop(_, reply) => drop(reply.send(Ok(()))),
-        Order::Restart(_, reply) => {
-            drop(reply.send(Err(OrderError::Refused(Refusal::Stopping))));
-        }
-        Order::Signal(_, reply) => {
-            drop(reply.send(Err(OrderError::Refused(Refusal::Stopping))));
-        }
+        Order::Restart(_, reply) => drop(reply.send(Err(refused()))),
+        Order::Signal(_, reply) => drop(reply.send(Err(refused()))),
         Order::Interrupt(_, reply) | Order::Pause(reply) | Order::Resume(reply) => {
-            drop(reply.send(Err(OrderError::Refused(Refusal::Stopping))));
+            drop(reply.send(Err(refused())));
         }
     }
 }

@@ -62,19 +62,15 @@ fn remove(data_dir: &Path, run: RunId) -> io::Result<()> {
     }
 }
 
-/// How to remove what a run that has ended needs no more. The copy stays where the journal did not take the end: the
-/// next start goes through it again.
-pub(crate) fn after_end(told: bool) -> fn(&Path, RunId) -> io::Result<()> {
-    if told { tidy } else { remove_needless }
-}
-
-fn tidy(data_dir: &Path, run: RunId) -> io::Result<()> {
+/// Removes what a run that has ended, and whose end is told, needs no more.
+pub(crate) fn tidy(data_dir: &Path, run: RunId) -> io::Result<()> {
     remove_needless(data_dir, run)?;
     remove(data_dir, run)
 }
 
-/// What the command was told of, and what another attempt would have been made of.
-fn remove_needless(data_dir: &Path, run: RunId) -> io::Result<()> {
+/// What the command was told of, and what another attempt would have been made of. The copy stays where the journal did
+/// not take the end: the next start goes through it again.
+pub(crate) fn remove_needless(data_dir: &Path, run: RunId) -> io::Result<()> {
     kept_spec::remove(&rundir::path(data_dir, run))?;
     rundir::remove_tmp(data_dir, run)
 }

@@ -48,7 +48,7 @@ fn finish(data_dir: &Path, run: RunId, row: Option<RunRow>) -> io::Result<()> {
         }) => {
             Journal::open(&dir, new.attempt)?.end(&outcome)?;
             tracing::info!(%run, "its end is told in full");
-            spare::after_end(true)(data_dir, run)
+            spare::tidy(data_dir, run)
         }
         // It is another node's to close.
         Some(_) => Ok(()),

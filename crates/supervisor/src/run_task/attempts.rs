@@ -242,7 +242,11 @@ impl RunTask {
     pub(super) fn attempt_over(&mut self) {
         let Stage::Resting(next) = self.attempts.stage else {
             let told = self.output.as_ref().is_some_and(|output| !output.owes());
-            return self.remove(spare::after_end(told));
+            return self.remove(if told {
+                spare::tidy
+            } else {
+                spare::remove_needless
+            });
         };
         crash_point!("attempt.over");
         let micros = next.0.saturating_sub(clock::now().0);
