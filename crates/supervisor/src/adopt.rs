@@ -44,16 +44,10 @@ pub(crate) async fn all(
     held: Vec<HeldRun>,
     rows: &mut Vec<RunRow>,
 ) -> Result<Adopted, BootError> {
-    let mut known = take_rows(shared, &held, rows).await?;
-    let mut opened = JoinSet::new();
-    for held in held {
-        let (shared, row) = (Arc::clone(shared), known.remove(&held.run));
-        // The whole index of each journal is looked through, which may be long.
-        opened.spawn_blocking(move || Found::open(&shared, held, row));
-    }
+    let known = take_rows(shared, &held, rows).await?;
+    let mut opened = open_all(shared, held, known);
     let mut adopted = Adopted::default();
-    while let Some(found) = opened.join_next().await {
-        let found = found.map_err(|e| BootError::Adoption(io::Error::other(e)))?;
+    while let Some(found) = next(&mut opened).await? {
         let run = found.held.run;
         if found.go_on(shared).await? {
             adopted.count += 1;
@@ -71,13 +65,8 @@ pub(crate) async fn without_store(
     held: Vec<HeldRun>,
 ) -> Result<usize, BootError> {
     let count = held.len();
-    let mut opened = JoinSet::new();
-    for held in held {
-        let shared = Arc::clone(shared);
-        opened.spawn_blocking(move || Found::open(&shared, held, None));
-    }
-    while let Some(found) = opened.join_next().await {
-        let found = found.map_err(|e| BootError::Adoption(io::Error::other(e)))?;
+    let mut opened = open_all(shared, held, HashMap::new());
+    while let Some(found) = next(&mut opened).await? {
         if found.held.released {
             found.go_on_without_row(shared);
         } else {
@@ -85,6 +74,25 @@ pub(crate) async fn without_store(
         }
     }
     Ok(count)
+}
+
+/// Looks at what is left of each run, beside each other: the whole index of a journal is gone through, which may be long.
+fn open_all(
+    shared: &Arc<Shared>,
+    held: Vec<HeldRun>,
+    mut known: HashMap<RunId, RunRow>,
+) -> JoinSet<Found> {
+    let mut opened = JoinSet::new();
+    for held in held {
+        let (shared, row) = (Arc::clone(shared), known.remove(&held.run));
+        opened.spawn_blocking(move || Found::open(&shared, held, row));
+    }
+    opened
+}
+
+async fn next(opened: &mut JoinSet<Found>) -> Result<Option<Found>, BootError> {
+    let found = opened.join_next().await.transpose();
+    found.map_err(|e| BootError::Adoption(io::Error::other(e)))
 }
 
 /// The rows of the runs that are held, open or closed.
@@ -234,11 +242,10 @@ impl Found {
         let run = held.run;
         let spare_new = spare.as_ref().ok().cloned();
         let node = shared.config.node;
+        let whose = row.as_ref().map(|row| whose(node, row, &held));
         let row = match (row, spare) {
-            (Some(row), _) if whose(node, &row, &held) == Whose::Present => Some(row),
-            (Some(row), _) if whose(node, &row, &held) == Whose::Next => {
-                Some(not_begun(shared, &held, row))
-            }
+            (Some(row), _) if whose == Some(Whose::Present) => Some(row),
+            (Some(row), _) if whose == Some(Whose::Next) => Some(not_begun(shared, &held, row)),
             (Some(row), _) if held.released => {
                 tracing::error!(%run, recorded = ?row.new.identity, held = ?held.identity, "the keeper holds another run than the row says, it is left alone");
                 return Ok(None);

@@ -58,7 +58,7 @@ pub(crate) async fn with_rows(
     let others = others.chain(rows.iter().map(|row| row.new.run)).collect();
     unfinished::finish_all(shared, others).await?;
     shared.store.open(generation);
-    let adopted = adopt::all(shared, held, &mut rows).await?;
+    let adopted = Box::pin(adopt::all(shared, held, &mut rows)).await?;
     let (held, found) = (adopted.count, rows.len());
     tracing::info!(generation, held, found, "node taken over");
     Ok(Begun {
@@ -72,7 +72,7 @@ pub(crate) async fn without_rows(
     shared: &Arc<Shared>,
     held: Vec<HeldRun>,
 ) -> Result<Begun, BootError> {
-    let held = adopt::without_store(shared, held).await?;
+    let held = Box::pin(adopt::without_store(shared, held)).await?;
     tracing::warn!(held, "going on without the store");
     let shared = Arc::clone(shared);
     tokio::spawn(async move { take_at_last(&shared).await });
