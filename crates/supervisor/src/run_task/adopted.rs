@@ -1,6 +1,6 @@
 //! A task that goes on with a run of an earlier server.
 
-use super::{Attempts, RunTask, Runtime};
+use super::{Attempts, RunTask};
 use crate::{
     output::Output,
     past::Past,
@@ -61,23 +61,15 @@ impl RunTask {
             output,
             past,
         } = standing;
-        let mut runtime = Runtime::new(&held.policy);
+        let machine = machine(&held, &row, recorded, &past);
+        let mut task = Self::with(shared, row.new.clone(), machine, &held.policy, seat);
         for (at, begins) in &past.pauses {
             if *begins {
-                runtime.pause(*at);
+                task.runtime.pause(*at);
             } else {
-                runtime.resume(*at);
+                task.runtime.resume(*at);
             }
         }
-        let mut task = Self::with(
-            shared,
-            row.new.clone(),
-            machine(&held, &row, recorded, &past),
-            runtime,
-            seat,
-        );
-        task.recovery = held.policy.recovery;
-        task.on_leader_exit = held.policy.on_leader_exit;
         task.attempts = Attempts::of(&row);
         task.times = known_times(row.times, past.times);
         task.desired = row.desired;
@@ -158,10 +150,7 @@ impl RunTask {
         } = waiting;
         let last = row.past.last()?;
         let machine = Machine::ended(last.outcome.clone(), &told);
-        let runtime = Runtime::new(&policy);
-        let mut task = Self::with(shared, row.new.clone(), machine, runtime, seat);
-        task.on_leader_exit = policy.on_leader_exit;
-        task.recovery = policy.recovery;
+        let mut task = Self::with(shared, row.new.clone(), machine, &policy, seat);
         task.attempts = Attempts::of(&row);
         task.times = last.times;
         task.desired = row.desired;

@@ -20,8 +20,8 @@ use crate::{
 use adopted::Legacy;
 use attempts::Attempts;
 use kennel_lifecycle::{
-    Command, Effect, Input, LeaderExit, Machine, Phase, Recovery, Refusal, Report, RowState, RunId,
-    Signal, StartFailure, StartStage, Timestamp, limits,
+    Command, Effect, Input, LeaderExit, Machine, Phase, Policy, Recovery, Refusal, Report,
+    RowState, RunId, Signal, StartFailure, StartStage, Timestamp, limits,
 };
 use kennel_linux::{
     client::{ChildSpec, ClientError, Fact, KeeperReport, Prepared, SignalResult},
@@ -144,12 +144,8 @@ enum Wake {
 
 impl RunTask {
     pub(crate) fn new(shared: Arc<Shared>, new: NewRun, child: ChildSpec, seat: Seat) -> Self {
-        let runtime = Runtime::new(&child.policy);
-        let on_leader_exit = child.policy.on_leader_exit;
-        let machine = Machine::with(on_leader_exit);
-        let mut task = Self::with(shared, new, machine, runtime, seat);
-        task.recovery = child.policy.recovery;
-        task.on_leader_exit = on_leader_exit;
+        let machine = Machine::with(child.policy.on_leader_exit);
+        let mut task = Self::with(shared, new, machine, &child.policy, seat);
         task.child = Some(child);
         task
     }
@@ -158,7 +154,7 @@ impl RunTask {
         shared: Arc<Shared>,
         new: NewRun,
         machine: Machine,
-        runtime: Runtime,
+        policy: &Policy,
         seat: Seat,
     ) -> Self {
         let Seat {
@@ -175,8 +171,8 @@ impl RunTask {
             child: None,
             times: Times::default(),
             stop_deadline: None,
-            runtime,
-            on_leader_exit: LeaderExit::default(),
+            runtime: Runtime::new(policy),
+            on_leader_exit: policy.on_leader_exit,
             attempts: Attempts::default(),
             desired: Desired::Run,
             output: None,
@@ -202,7 +198,7 @@ impl RunTask {
             resuming: Vec::new(),
             pause_result: None,
             at: clock::now(),
-            recovery: Recovery::default(),
+            recovery: policy.recovery,
             legacy: Legacy::default(),
         }
     }
