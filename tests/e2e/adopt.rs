@@ -65,11 +65,7 @@ async fn gone(what: &str, proc: &Proc) {
 async fn a_run_outlives_the_service_and_is_ended_by_the_next(options: Options) {
     let mut kennel = Kennel::start(options).await;
     let mut client = kennel.client().await;
-    let run = client.spawn(adopted(naughty(&["mixed-tree"]))).await;
-    let run = must("spawn", run);
-    client.hear_up(&run.run_id).await;
-    let mut print = Footprint::of_run(&run);
-    print.learn(run.attempt().shim_pid);
+    let (run, print) = a_whole_tree(&mut client).await;
     let leader = Proc::read(run.attempt().pid).expect("it runs");
 
     // Twice: by the second keeper nothing is its child.
@@ -92,11 +88,7 @@ async fn a_run_outlives_the_service_and_is_ended_by_the_next(options: Options) {
         (RunState::Cancelled, "aborted")
     );
     assert!(run.tree_is_empty(), "{:?}", run.tree_verdict);
-    eventually("nothing is left", PATIENCE, || {
-        reap_orphans();
-        print.count().is_empty().then_some(())
-    })
-    .await;
+    print.until_nothing_is_left().await;
     let heard = must("stream", client.hear_all(&run.run_id, 0).await);
     for station in [
         "recorded",
@@ -332,19 +324,12 @@ async fn a_stop_that_was_on_its_way_is_carried_out(options: Options) {
 async fn a_shutdown_in_order_ends_it(options: Options) {
     let mut kennel = Kennel::start(options).await;
     let mut client = kennel.client().await;
-    let run = client.spawn(adopted(naughty(&["mixed-tree"]))).await;
-    let run = must("spawn", run);
-    client.hear_up(&run.run_id).await;
-    let print = Footprint::of_run(&run);
+    let (run, print) = a_whole_tree(&mut client).await;
     lose_service(&mut kennel).await;
     kennel.restart().await;
     let status = kennel.terminate(kennel_tests::SHUTDOWN_LIMIT).await;
     assert_eq!(status.code(), Some(0));
-    eventually("nothing is left", PATIENCE, || {
-        reap_orphans();
-        print.count().is_empty().then_some(())
-    })
-    .await;
+    print.until_nothing_is_left().await;
     kennel.restart().await;
     let run = must("wait", kennel.client().await.ended(&run.run_id).await);
     assert_eq!(run.reason(), "server_shutdown", "{run:?}");
@@ -354,11 +339,7 @@ async fn a_shutdown_in_order_ends_it(options: Options) {
 async fn a_shim_that_dies_alone_leaves_its_run_to_recovery() {
     let mut kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
-    let run = client.spawn(adopted(naughty(&["mixed-tree"]))).await;
-    let run = must("spawn", run);
-    client.hear_up(&run.run_id).await;
-    let mut print = Footprint::of_run(&run);
-    print.learn(run.attempt().shim_pid);
+    let (run, print) = a_whole_tree(&mut client).await;
     let shim = shim_of(&run);
     lose_service(&mut kennel).await;
     kill_exactly(&shim, Signal::SIGKILL);
@@ -367,11 +348,7 @@ async fn a_shim_that_dies_alone_leaves_its_run_to_recovery() {
     let run = must("wait", kennel.client().await.ended(&run.run_id).await);
     assert_eq!(run.state(), RunState::Lost, "{run:?}");
     assert_eq!(run.reason(), "orphan_terminated", "{run:?}");
-    eventually("nothing is left", PATIENCE, || {
-        reap_orphans();
-        print.count().is_empty().then_some(())
-    })
-    .await;
+    print.until_nothing_is_left().await;
 }
 
 async fn a_shim_that_dies_after_the_adoption_is_noticed(options: Options) {
@@ -379,11 +356,7 @@ async fn a_shim_that_dies_after_the_adoption_is_noticed(options: Options) {
     let mut kennel = Kennel::start(options).await;
     let has_cgroup = has_cgroup && !kennel.cgroup_bases().is_empty();
     let mut client = kennel.client().await;
-    let run = client.spawn(adopted(naughty(&["mixed-tree"]))).await;
-    let run = must("spawn", run);
-    client.hear_up(&run.run_id).await;
-    let mut print = Footprint::of_run(&run);
-    print.learn(run.attempt().shim_pid);
+    let (run, print) = a_whole_tree(&mut client).await;
     let shim = shim_of(&run);
     lose_service(&mut kennel).await;
     kennel.restart().await;
@@ -401,12 +374,17 @@ async fn a_shim_that_dies_after_the_adoption_is_noticed(options: Options) {
     };
     assert_eq!(run.tree_is_empty(), has_cgroup, "{:?}", run.tree_verdict);
     if has_cgroup {
-        eventually("nothing is left", PATIENCE, || {
-            reap_orphans();
-            print.count().is_empty().then_some(())
-        })
-        .await;
+        print.until_nothing_is_left().await;
     }
+}
+
+/// One of many generations, groups and sessions.
+async fn a_whole_tree(client: &mut Client) -> (pb::Run, Footprint) {
+    let run = client.spawn(adopted(naughty(&["mixed-tree"]))).await;
+    let run = must("spawn", run);
+    client.hear_up(&run.run_id).await;
+    let print = Footprint::of_run(&run);
+    (run, print)
 }
 
 async fn one_that_is_up(client: &mut Client) -> pb::Run {

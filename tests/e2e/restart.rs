@@ -3,11 +3,8 @@
 use crate::with_and_without_cgroup;
 use kennel_edge::pb::RunState;
 use kennel_tests::{
-    Footprint, Kennel, Options, PATIENCE, RunExt, SpecExt, eventually,
-    kennel::{kill_exactly, reap_orphans},
-    must, naughty,
-    procfs::Proc,
-    sh,
+    Footprint, Kennel, Options, PATIENCE, RunExt, SpecExt, kennel::kill_exactly, must, naughty,
+    procfs::Proc, sh,
 };
 use nix::sys::signal::Signal;
 use std::time::Duration;
@@ -55,8 +52,7 @@ async fn a_command_that_outlives_keeper_server_and_shim_is_found_and_ended() {
     let mut client = kennel.client().await;
     let run = must("spawn", client.spawn(naughty(&["mixed-tree"])).await);
     client.hear_up(&run.run_id).await;
-    let mut print = Footprint::of_run(&run);
-    print.learn(run.attempt().shim_pid);
+    let print = Footprint::of_run(&run);
     let leader = Proc::read(run.attempt().pid).expect("it runs");
 
     let shims = kennel.shims();
@@ -72,11 +68,7 @@ async fn a_command_that_outlives_keeper_server_and_shim_is_found_and_ended() {
     let run = must("wait", kennel.client().await.ended(&run.run_id).await);
     assert_eq!(run.state(), RunState::Lost, "{run:?}");
     assert_eq!(run.reason(), "orphan_terminated", "{run:?}");
-    eventually("nothing is left", PATIENCE, || {
-        reap_orphans();
-        print.count().is_empty().then_some(())
-    })
-    .await;
+    print.until_nothing_is_left().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

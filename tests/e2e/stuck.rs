@@ -6,7 +6,7 @@ use kennel_edge::pb::{self, AbortWait, RunState, tree_verdict::Verdict};
 use kennel_tests::{
     Client, Footprint, Kennel, Options, PATIENCE, RunExt, SHUTDOWN_LIMIT, SpecExt, eventually,
     eventually_async,
-    kennel::{User, kill_exactly, reap_orphans},
+    kennel::{User, kill_exactly},
     must,
     procfs::Proc,
     programs, sh,
@@ -209,11 +209,7 @@ async fn a_process_that_no_signal_reaches_is_watched_over_a_crash(options: Optio
     let identity = run.attempt().identity.as_ref();
     let has_cgroup = identity.is_some_and(|i| i.cgroup_path.is_some());
     assert_eq!(run.tree_is_empty(), has_cgroup, "{run:?}");
-    eventually("nothing is left", PATIENCE, || {
-        reap_orphans();
-        print.count().is_empty().then_some(())
-    })
-    .await;
+    print.until_nothing_is_left().await;
 }
 
 /// A run that was aborted and does not end, as long as its tracer lives.

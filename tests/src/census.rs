@@ -1,7 +1,12 @@
 //! Who is left of a run, counted five ways that share no assumption: by environment marker, process group, session,
 //! control group and ancestry.
 
-use crate::procfs::{self, Proc};
+use crate::{
+    PATIENCE,
+    kennel::reap_orphans,
+    procfs::{self, Proc},
+    wait::eventually,
+};
 use kennel_edge::pb;
 use std::{
     collections::{BTreeMap, HashMap},
@@ -121,6 +126,16 @@ impl Footprint {
             }
         }
         census
+    }
+
+    /// Waits until nobody is left. Reaps orphans on the way: in a test's container PID 1 may not.
+    pub async fn until_nothing_is_left(&self) {
+        let what = format!("nothing is left of run {}", self.run_id);
+        eventually(&what, PATIENCE, || {
+            reap_orphans();
+            self.count().is_empty().then_some(())
+        })
+        .await;
     }
 
     /// Panics, naming them, if anyone is left.

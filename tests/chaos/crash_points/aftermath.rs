@@ -140,11 +140,7 @@ async fn verify(scene: &mut Scene, told: &Told, client: &mut Client, survives: b
         let heard = must("stream", client.hear_all(&run.run_id, 0).await);
         verify_stations(run, &heard);
         let print = Footprint::of_id(&run.run_id);
-        eventually("nothing is left of an ended run", PATIENCE, || {
-            reap_orphans();
-            print.count().is_empty().then_some(())
-        })
-        .await;
+        print.until_nothing_is_left().await;
     }
     // Where a server lives on, it reads all that is in the pipes.
     let had_server = !matches!(scene.row.act, Act::Restart | Act::Recover | Act::Upgrade);
