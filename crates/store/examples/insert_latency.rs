@@ -1,4 +1,5 @@
-//! How long one insert takes until it is durable: p50 and p99 with 1 and 16 clients, on both databases.
+//! How long one insert takes until it is durable: p50 and p99 with 1 and 16 clients, on both databases,
+//! and on Postgres behind a PgBouncer in transaction mode.
 //!
 //! Run with `cargo run --release -p kennel-store --features testing --example insert_latency`.
 
@@ -19,8 +20,10 @@ const INSERTS: u128 = 4_000;
 async fn main() -> Result<(), Box<dyn Error>> {
     let dir = tempfile::tempdir_in(".")?;
     let file = format!("sqlite:{}", dir.path().join("kennel.db").display());
-    let server = PostgresServer::start().await?;
-    for url in [file, server.schema().await?] {
+    let server = PostgresServer::start_own().await?;
+    let bouncer = server.bouncer("").await?;
+    let pooled = server.database(&bouncer).await?;
+    for url in [file, server.schema().await?, pooled] {
         let store = open(&url.parse()?).await?;
         store.open_node(&opening()).await?;
         for (number, clients) in (1..).zip([1, 1, 16]) {
@@ -30,7 +33,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
                 let at = |percent: usize| each[each.len() * percent / 100];
                 let rate = u128::from(u32::try_from(each.len())?) * 1_000_000 / spent.as_micros();
                 println!(
-                    "{:28} {clients:2} clients: p50 {:?} p99 {:?} {rate}/s",
+                    "{:42} {clients:2} clients: p50 {:?} p99 {:?} {rate}/s",
                     store.describe(),
                     at(50),
                     at(99),
@@ -39,7 +42,6 @@ async fn main() -> Result<(), Box<dyn Error>> {
         }
         store.finish().await;
     }
-    server.drop_schemas().await?;
     Ok(())
 }
 

@@ -29,12 +29,10 @@ pub(crate) trait Reader: Send + Sync + fmt::Debug {
     async fn close(&self);
 }
 
-/// Declares a reader of one of the two kinds of database: the same questions, with that module's own `failure`.
+/// Makes a type with `rows` and `close_all` a reader of one of the two kinds of database: the same questions, with that
+/// module's own `failure`.
 macro_rules! reader {
-    ($name:ident, $pool:ty, $database:ty) => {
-        #[derive(Debug)]
-        struct $name($pool);
-
+    ($name:ty, $database:ty) => {
         #[async_trait::async_trait]
         impl $crate::durable::Reader for $name {
             async fn runs(
@@ -42,7 +40,7 @@ macro_rules! reader {
                 select: $crate::select::Select<'_>,
             ) -> Result<Vec<$crate::RunRow>, $crate::StoreError> {
                 let mut sql: sqlx::QueryBuilder<$database> = $crate::select::build(select);
-                let rows = $crate::durable::ask(failure, sql.build().fetch_all(&self.0)).await?;
+                let rows = $crate::durable::ask(failure, self.rows(sql.build())).await?;
                 rows.iter().map($crate::open::run_row).collect()
             }
 
@@ -51,19 +49,19 @@ macro_rules! reader {
                 node: kennel_lifecycle::NodeId,
             ) -> Result<Vec<$crate::EpochRow>, $crate::StoreError> {
                 let query = sqlx::query($crate::select::OPEN_EPOCHS).bind(node.to_string());
-                let rows = $crate::durable::ask(failure, query.fetch_all(&self.0)).await?;
+                let rows = $crate::durable::ask(failure, self.rows(query)).await?;
                 rows.iter().map($crate::open::epoch_row).collect()
             }
 
             async fn ping(&self) -> Result<(), $crate::StoreError> {
                 let query = sqlx::query("SELECT 1 FROM nodes LIMIT 1");
-                $crate::durable::ask(failure, query.fetch_optional(&self.0))
+                $crate::durable::ask(failure, self.rows(query))
                     .await
                     .map(|_| ())
             }
 
             async fn close(&self) {
-                self.0.close().await;
+                self.close_all().await;
             }
         }
     };

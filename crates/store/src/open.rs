@@ -94,6 +94,20 @@ pub enum OpenError {
         "cannot bring the schema up to date: check that the database user may create tables there"
     )]
     Migration(#[source] MigrateError),
+    /// A table that a migration would make is there, and no migration of ours has made it.
+    #[error(
+        "cannot make the tables, somebody else's are in the way: give Kennel a database of its own"
+    )]
+    TableInTheWay(#[source] MigrateError),
+    /// The schema was asked for and nobody answered, or another migration does not come to its end.
+    #[error(
+        "the schema was not brought up to date within {wait:?}: check what the database is doing, and whether another \
+         Kennel is migrating it"
+    )]
+    MigrationSilent {
+        /// How long it was given.
+        wait: Duration,
+    },
     /// A migration that was applied before is not the one of this program.
     #[error(
         "migration {version} of the database is another one than that of this Kennel: use the Kennel that made it, or another database"
@@ -120,7 +134,10 @@ impl OpenError {
     pub fn is_of_schema(&self) -> bool {
         matches!(
             self,
-            Self::Migration(_) | Self::SchemaDiffers { .. } | Self::SchemaNewer { .. }
+            Self::Migration(_)
+                | Self::TableInTheWay(_)
+                | Self::SchemaDiffers { .. }
+                | Self::SchemaNewer { .. }
         )
     }
 }
@@ -133,28 +150,51 @@ pub async fn open(url: &StoreUrl) -> Result<Arc<dyn Store>, OpenError> {
     }
 }
 
-/// Applies what is missing; gives the newest number.
-pub(crate) async fn migrate<C: Migrate>(
-    conn: &mut C,
-    migrations: Migrations,
-) -> Result<i64, OpenError> {
-    let known = migrations.last().map_or(0, |(version, ..)| *version);
-    let migrator = Migrator::with_migrations(
-        migrations
-            .iter()
-            .map(|(version, name, sql)| {
-                let kind = MigrationType::Simple;
-                Migration::new(*version, (*name).into(), kind, sql.into_sql_str(), false)
-            })
-            .collect(),
-    );
+/// Applies what is missing to a database that nobody else migrates at the same time; gives the newest number.
+pub(crate) async fn migrate<C: Migrate>(conn: &mut C, known: Migrations) -> Result<i64, OpenError> {
+    let migrator = Migrator::with_migrations(migrations(known).collect());
     match migrator.run_direct(None, conn, false).await {
-        Ok(()) => Ok(known),
-        Err(MigrateError::VersionMissing(found) | MigrateError::VersionTooNew(found, _)) => {
-            Err(OpenError::SchemaNewer { found, known })
+        Ok(()) => Ok(newest(known)),
+        Err(error) => Err(migration_error(error, known)),
+    }
+}
+
+/// As sqlx has them, with their checksums.
+pub(crate) fn migrations(known: Migrations) -> impl Iterator<Item = Migration> {
+    known.iter().map(|(version, name, sql)| {
+        let kind = MigrationType::Simple;
+        Migration::new(*version, (*name).into(), kind, sql.into_sql_str(), false)
+    })
+}
+
+fn newest(known: Migrations) -> i64 {
+    known.last().map_or(0, |(version, ..)| *version)
+}
+
+/// What can be done about it.
+pub(crate) fn migration_error(error: MigrateError, known: Migrations) -> OpenError {
+    let known = newest(known);
+    match error {
+        MigrateError::VersionMissing(found) | MigrateError::VersionTooNew(found, _) => {
+            OpenError::SchemaNewer { found, known }
         }
-        Err(MigrateError::VersionMismatch(version)) => Err(OpenError::SchemaDiffers { version }),
-        Err(error) => Err(OpenError::Migration(error)),
+        MigrateError::VersionMismatch(version) => OpenError::SchemaDiffers { version },
+        MigrateError::ExecuteMigration(ref cause, _) if is_there_already(cause) => {
+            OpenError::TableInTheWay(error)
+        }
+        error => OpenError::Migration(error),
+    }
+}
+
+/// Of Postgres by SQLSTATE, table or index or type; SQLite has no code for it.
+fn is_there_already(error: &sqlx::Error) -> bool {
+    let Some(error) = error.as_database_error() else {
+        return false;
+    };
+    match error.code().as_deref() {
+        Some("42P07" | "42710") => true,
+        Some("1") => error.message().ends_with("already exists"),
+        _ => false,
     }
 }
 
@@ -178,7 +218,7 @@ pub(crate) const RESTAMP: &str =
 pub(crate) const HAND_OVER: &str =
     "UPDATE runs SET keeper_epoch = $3 WHERE node = $1 AND run_id = $2 AND end_reason IS NULL";
 
-/// Declares `open_node` for a connection of one of the two kinds: the same statements.
+/// Declares `open_node` for a connection of one of the two kinds: the same statements, which no session has to keep.
 macro_rules! open_node {
     ($connection:ty) => {
         async fn open_node(
@@ -192,6 +232,7 @@ macro_rules! open_node {
                 .bind(&opening.node_name)
                 .bind(&epoch)
                 .bind(opening.now.0)
+                .persistent(false)
                 .fetch_one(&mut *conn)
                 .await?;
             let keeper = opening.keeper;
@@ -207,6 +248,7 @@ macro_rules! open_node {
                 .bind(&opening.host.boot_id)
                 .bind(opening.host.pidns_inode.cast_signed())
                 .bind(opening.now.0)
+                .persistent(false)
                 .execute(&mut *conn)
                 .await?;
             if recorded.rows_affected() == 0 {
@@ -218,6 +260,7 @@ macro_rules! open_node {
             sqlx::query($crate::open::RESTAMP)
                 .bind(&node)
                 .bind(generation)
+                .persistent(false)
                 .execute(&mut *conn)
                 .await?;
             for run in &opening.held {
@@ -225,6 +268,7 @@ macro_rules! open_node {
                     .bind(&node)
                     .bind(run.to_string())
                     .bind(&epoch)
+                    .persistent(false)
                     .execute(&mut *conn)
                     .await?;
             }

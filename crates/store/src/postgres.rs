@@ -1,5 +1,9 @@
 //! Postgres: one connection that writes, a pool that reads.
 
+mod link;
+mod migrate;
+
+use self::link::{ACQUIRE_TIMEOUT, Link, Readers, Session};
 use crate::{
     OpenError, Store,
     durable::{self, Durable, STATEMENT_TIMEOUT},
@@ -14,8 +18,7 @@ use crate::{
 };
 use async_trait::async_trait;
 use sqlx::{
-    AssertSqlSafe, ConnectOptions, Connection, PgConnection, PgPool, Postgres, QueryBuilder,
-    postgres::{PgConnectOptions, PgPoolOptions},
+    AssertSqlSafe, Connection, PgConnection, Postgres, QueryBuilder, postgres::PgConnectOptions,
 };
 use std::{
     collections::{BTreeMap, HashSet},
@@ -24,25 +27,17 @@ use std::{
 };
 use tokio::time::timeout;
 
-/// Connections that read at the same time.
-const READERS_MAX: u32 = 8;
 /// Longest wait for the first connection.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
-/// Longest wait for a connection, new or from the pool.
-const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(2);
-
-/// Facts must outlive a crash even where the database's own default is to answer before the disk has.
-const DURABLE_COMMITS: &str = "SELECT set_config('synchronous_commit', 'on', false) \
-    WHERE current_setting('synchronous_commit') = 'off'";
 
 /// Connects and brings the schema up to date. `shown` is the address without its password.
 pub(crate) async fn open(url: &str, shown: &str) -> Result<Arc<dyn Store>, OpenError> {
     let options: PgConnectOptions = url
         .parse()
         .map_err(|source| open_error(shown.to_owned(), source))?;
-    let options = options.disable_statement_logging();
-    let mut conn = match timeout(OPEN_TIMEOUT, connect(&options)).await {
-        Ok(connected) => connected.map_err(|source| open_error(shown.to_owned(), source))?,
+    let link = Arc::new(Link::new(options));
+    let (mut conn, session, version) = match timeout(OPEN_TIMEOUT, reach(&link)).await {
+        Ok(reached) => reached.map_err(|source| open_error(shown.to_owned(), source))?,
         Err(_) => {
             return Err(OpenError::PostgresSilent {
                 url: shown.to_owned(),
@@ -50,27 +45,28 @@ pub(crate) async fn open(url: &str, shown: &str) -> Result<Arc<dyn Store>, OpenE
             });
         }
     };
-    let version: String = sqlx::query_scalar("SHOW server_version")
-        .fetch_one(&mut conn)
-        .await
-        .map_err(|source| open_error(shown.to_owned(), source))?;
-    let version = version.split(' ').next().unwrap_or_default();
-    let schema = open::migrate(&mut conn, open::POSTGRES_MIGRATIONS).await?;
-    let readers = PgPoolOptions::new()
-        .max_connections(READERS_MAX)
-        .acquire_timeout(ACQUIRE_TIMEOUT)
-        .connect_lazy_with(options.clone());
+    let schema = migrate::migrate(&mut conn).await?;
+    let pooled = match session {
+        Session::Own => "",
+        Session::Shared => " behind a pooler",
+    };
+    let committer = PostgresCommitter::new(Arc::clone(&link), (conn, session));
     Ok(Arc::new(Durable {
-        writer: Writer::start(Box::new(PostgresCommitter::new(options, conn))),
-        reader: PostgresReader(readers),
-        description: format!("postgres {version}, schema {schema}"),
+        writer: Writer::start(Box::new(committer)),
+        reader: Readers::new(link),
+        description: format!("postgres {version}{pooled}, schema {schema}"),
     }))
 }
 
-async fn connect(options: &PgConnectOptions) -> Result<PgConnection, sqlx::Error> {
-    let mut conn = PgConnection::connect_with(options).await?;
-    sqlx::query(DURABLE_COMMITS).execute(&mut conn).await?;
-    Ok(conn)
+/// The first connection, and the version of what is at its end.
+async fn reach(link: &Link) -> Result<(PgConnection, Session, String), sqlx::Error> {
+    let (mut conn, session) = link.connect().await?;
+    let row = sqlx::raw_sql("SHOW server_version")
+        .fetch_one(&mut conn)
+        .await?;
+    let version: String = sqlx::Row::try_get(&row, 0)?;
+    let version = version.split(' ').next().unwrap_or_default().to_owned();
+    Ok((conn, session, version))
 }
 
 /// By SQLSTATE (<https://www.postgresql.org/docs/current/errcodes-appendix.html>).
@@ -88,9 +84,9 @@ fn open_error(url: String, source: sqlx::Error) -> OpenError {
 }
 
 struct PostgresCommitter {
-    options: PgConnectOptions,
+    link: Arc<Link>,
     /// Absent after a fault: what a broken connection still does is not known, so it is never used again.
-    conn: Option<PgConnection>,
+    conn: Option<(PgConnection, Session)>,
     sql: Arc<Statements>,
     /// Whether the present transaction may have been committed.
     in_doubt: bool,
@@ -240,6 +236,7 @@ impl<'a> Sorted<'a> {
     async fn execute(
         self,
         conn: &mut PgConnection,
+        session: Session,
         sql: &Statements,
     ) -> Result<HashSet<String>, sqlx::Error> {
         let mut written = HashSet::new();
@@ -287,6 +284,7 @@ impl<'a> Sorted<'a> {
             );
         }
         for query in queries {
+            let query = query.persistent(session == Session::Own);
             for row in query.fetch_all(&mut *conn).await? {
                 written.insert(sqlx::Row::try_get(&row, 0)?);
             }
@@ -296,9 +294,9 @@ impl<'a> Sorted<'a> {
 }
 
 impl PostgresCommitter {
-    fn new(options: PgConnectOptions, conn: PgConnection) -> Self {
+    fn new(link: Arc<Link>, conn: (PgConnection, Session)) -> Self {
         Self {
-            options,
+            link,
             conn: Some(conn),
             sql: Arc::new(Statements::new()),
             in_doubt: false,
@@ -306,11 +304,11 @@ impl PostgresCommitter {
     }
 
     /// The connection; a new one where there is none.
-    async fn connection(&mut self) -> Result<PgConnection, Failure> {
+    async fn connection(&mut self) -> Result<(PgConnection, Session), Failure> {
         if let Some(conn) = self.conn.take() {
             return Ok(conn);
         }
-        match timeout(ACQUIRE_TIMEOUT, connect(&self.options)).await {
+        match timeout(ACQUIRE_TIMEOUT, self.link.connect()).await {
             Ok(Ok(conn)) => Ok(conn),
             Ok(Err(error)) => Err(Failure::Unavailable(error.to_string())),
             Err(_) => Err(Failure::Unavailable(format!(
@@ -322,11 +320,12 @@ impl PostgresCommitter {
     async fn transact(
         &mut self,
         conn: &mut PgConnection,
+        session: Session,
         batch: &[Write],
     ) -> Result<Vec<Answer>, sqlx::Error> {
         self.in_doubt = false;
         if let [Write::Open(opening)] = batch {
-            let mut tx = conn.begin().await?;
+            let mut tx = link::begin(conn, session).await?;
             let answer = open_node(&mut tx, opening).await?;
             self.in_doubt = true;
             tx.commit().await?;
@@ -334,13 +333,13 @@ impl PostgresCommitter {
         }
         let sorted = Sorted::new(batch);
         let sql = self.sql.clone();
-        let written = if sorted.statements() == 1 {
+        let written = if session == Session::Own && sorted.statements() == 1 {
             // One statement is its own transaction: two round trips less.
             self.in_doubt = true;
-            sorted.execute(conn, &sql).await?
+            sorted.execute(conn, session, &sql).await?
         } else {
-            let mut tx = conn.begin().await?;
-            let written = sorted.execute(&mut tx, &sql).await?;
+            let mut tx = link::begin(conn, session).await?;
+            let written = sorted.execute(&mut tx, session, &sql).await?;
             self.in_doubt = true;
             tx.commit().await?;
             written
@@ -356,19 +355,23 @@ impl PostgresCommitter {
 #[async_trait]
 impl Committer for PostgresCommitter {
     async fn commit(&mut self, batch: &[Write]) -> Result<Vec<Answer>, Failure> {
-        let mut conn = self.connection().await?;
-        let failure = match timeout(STATEMENT_TIMEOUT, self.transact(&mut conn, batch)).await {
+        let (mut conn, session) = self.connection().await?;
+        let transaction = self.transact(&mut conn, session, batch);
+        let failure = match timeout(STATEMENT_TIMEOUT, transaction).await {
             Ok(Ok(answers)) => {
-                self.conn = Some(conn);
+                self.conn = Some((conn, session));
                 return Ok(answers);
             }
-            Ok(Err(error)) => failure(&error),
+            Ok(Err(error)) => {
+                self.link.look_at(&error);
+                failure(&error)
+            }
             Err(_) => Failure::Unknown(format!(
                 "postgres did not answer within {STATEMENT_TIMEOUT:?}"
             )),
         };
         match failure {
-            Failure::Refused(_) => self.conn = Some(conn),
+            Failure::Refused(_) => self.conn = Some((conn, session)),
             Failure::Unavailable(_) | Failure::Unknown(_) => drop(conn),
         }
         match failure {
@@ -379,15 +382,15 @@ impl Committer for PostgresCommitter {
     }
 
     async fn idle(&mut self) {
-        if let Some(mut conn) = self.conn.take()
+        if let Some((mut conn, session)) = self.conn.take()
             && let Ok(Ok(())) = timeout(ACQUIRE_TIMEOUT, conn.ping()).await
         {
-            self.conn = Some(conn);
+            self.conn = Some((conn, session));
         }
     }
 
     async fn close(mut self: Box<Self>) {
-        if let Some(conn) = self.conn.take()
+        if let Some((conn, _)) = self.conn.take()
             && let Err(error) = conn.close().await
         {
             tracing::debug!(%error, "the connection to postgres was gone before it was closed");
@@ -414,7 +417,8 @@ fn failure(error: &sqlx::Error) -> Failure {
         // Connection exceptions.
         code if code.starts_with("08") => Failure::Unknown(text),
         // No right to it, no such table, no such column: of a database that is being restored, or was restored wrongly.
-        "42501" | "42P01" | "42703" => Failure::Unavailable(text),
+        // Such a statement was prepared by somebody else: a pooler has come in between, and the next transaction knows.
+        "42501" | "42P01" | "42703" | "42P05" => Failure::Unavailable(text),
         // Data exception, integrity, syntax and access, program limit.
         code if ["22", "23", "42", "54"].iter().any(|c| code.starts_with(c)) => {
             Failure::Refused(text)
@@ -423,7 +427,7 @@ fn failure(error: &sqlx::Error) -> Failure {
     }
 }
 
-durable::reader!(PostgresReader, PgPool, Postgres);
+durable::reader!(Readers, Postgres);
 
 impl Dialect for Postgres {
     const LABELS_TEXT: &'static str = "labels::text AS labels";

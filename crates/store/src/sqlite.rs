@@ -14,7 +14,11 @@ use crate::{
 use async_trait::async_trait;
 use sqlx::{
     AssertSqlSafe, ConnectOptions, Connection, QueryBuilder, Sqlite, SqliteConnection, SqlitePool,
-    sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous},
+    query::Query,
+    sqlite::{
+        SqliteArguments, SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteRow,
+        SqliteSynchronous,
+    },
 };
 use std::{
     collections::BTreeMap, fs::OpenOptions, os::unix::fs::OpenOptionsExt, path::Path, sync::Arc,
@@ -233,10 +237,7 @@ async fn execute(
 }
 
 /// A statement over all columns of one row.
-fn whole<'q>(
-    record: &Record,
-    sql: &Arc<str>,
-) -> sqlx::query::Query<'q, Sqlite, sqlx::sqlite::SqliteArguments> {
+fn whole<'q>(record: &Record, sql: &Arc<str>) -> Query<'q, Sqlite, SqliteArguments> {
     record.bind_sqlite(sqlx::query(AssertSqlSafe(sql.clone())))
 }
 
@@ -268,7 +269,23 @@ fn failure(error: &sqlx::Error) -> Failure {
     }
 }
 
-durable::reader!(SqliteReader, SqlitePool, Sqlite);
+#[derive(Debug)]
+struct SqliteReader(SqlitePool);
+
+impl SqliteReader {
+    async fn rows(
+        &self,
+        query: Query<'_, Sqlite, SqliteArguments>,
+    ) -> Result<Vec<SqliteRow>, sqlx::Error> {
+        query.fetch_all(&self.0).await
+    }
+
+    async fn close_all(&self) {
+        self.0.close().await;
+    }
+}
+
+durable::reader!(SqliteReader, Sqlite);
 
 impl Dialect for Sqlite {
     const LABELS_TEXT: &'static str = "labels";

@@ -1,5 +1,9 @@
 //! A real Postgres for tests: a cluster of its own, or the server that `KENNEL_TEST_POSTGRES` names.
 
+mod bouncer;
+
+pub use bouncer::Bouncer;
+
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 use std::{
     fs, io,
@@ -32,6 +36,12 @@ pub enum PostgresServerError {
          {SERVER_VARIABLE} to the URL of a server"
     )]
     NotInstalled,
+    /// No pooler.
+    #[error("no PgBouncer: `make test` installs it (Debian package pgbouncer)")]
+    NoBouncer,
+    /// The server is not ours to put something before it.
+    #[error("a pooler needs a cluster of the test's own")]
+    NotOwn,
     /// Files or processes.
     #[error("cannot {what} for the test's Postgres")]
     Io {
@@ -97,8 +107,7 @@ impl PostgresServer {
             .tempdir()
             .map_err(io_error("make a directory"))?;
         if we_are_root() {
-            let (uid, gid) = (id_of("-u")?, id_of("-g")?);
-            chown(dir.path(), Some(uid), Some(gid)).map_err(io_error("hand over a directory"))?;
+            hand_over(dir.path())?;
         }
         let socket = dir.path().display();
         let base = format!("postgres://localhost/postgres?host={socket}");
@@ -159,6 +168,12 @@ impl PostgresServer {
             (None, Some(_)) => format!("{base}{joint}user=postgres"),
             (None, None) => format!("{base}{joint}application_name=kennel_test"),
         }
+    }
+
+    /// Where an own cluster listens.
+    #[must_use]
+    pub fn socket_dir(&self) -> Option<&Path> {
+        self.cluster.as_ref().map(|cluster| cluster.dir.path())
     }
 
     /// Ends an own cluster as a crash does: no goodbye to anybody. It can be resumed.
@@ -292,6 +307,12 @@ fn as_postgres(program: &Path) -> Result<Command, PostgresServerError> {
         command.uid(id_of("-u")?).gid(id_of("-g")?);
     }
     Ok(command)
+}
+
+/// Gives a directory to the package's user.
+fn hand_over(dir: &Path) -> Result<(), PostgresServerError> {
+    let (uid, gid) = (id_of("-u")?, id_of("-g")?);
+    chown(dir, Some(uid), Some(gid)).map_err(io_error("hand over a directory"))
 }
 
 fn we_are_root() -> bool {

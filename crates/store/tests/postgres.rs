@@ -7,7 +7,7 @@ use kennel_store::{
     Inserted, OpenError, StoreError, StoreUrl, open,
     testing::{PASSWORD, PostgresServer, ROLE},
 };
-use std::time::Duration;
+use std::{fs, os::unix::fs::symlink, time::Duration};
 use suite::{
     Raw,
     rows::{EPOCH, NODE, new_run, opening},
@@ -20,6 +20,153 @@ async fn postgres_does_what_every_store_has_to_do() {
     let server = PostgresServer::start().await.unwrap();
     suite::run(async || server.schema().await.unwrap()).await;
     server.drop_schemas().await.unwrap();
+}
+
+/// Each transaction gets another session, and each session belongs to many stores in turn.
+#[tokio::test(flavor = "multi_thread")]
+async fn behind_a_pooler_a_store_does_the_same() {
+    let server = PostgresServer::start_own().await.unwrap();
+    let bouncer = server.bouncer("").await.unwrap();
+    suite::run(async || server.database(&bouncer).await.unwrap()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pooler_is_noticed_without_being_named() {
+    let server = PostgresServer::start_own().await.unwrap();
+    let direct = store(&server.schema().await.unwrap()).await;
+    assert!(!direct.describe().contains("pooler"));
+    direct.finish().await;
+    // One refuses the mark, one drops it.
+    for settings in ["", "ignore_startup_parameters = options"] {
+        let bouncer = server.bouncer(settings).await.unwrap();
+        let url = server.database(&bouncer).await.unwrap();
+        let behind = store(&url).await;
+        assert!(behind.describe().contains("behind a pooler"), "{settings}");
+        behind.open_node(&opening(NODE, EPOCH)).await.unwrap();
+        for run in 1..=20 {
+            behind.insert(&new_run(run)).await.unwrap();
+            assert!(behind.get(new_run(run).run).await.unwrap().is_some());
+        }
+        behind.finish().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pooler_may_come_in_between_later() {
+    let mut server = PostgresServer::start_own().await.unwrap();
+    let bouncer = server.bouncer("").await.unwrap();
+    let signposts = tempfile::tempdir().unwrap();
+    let signpost = signposts.path().join("here");
+    symlink(server.socket_dir().unwrap(), &signpost).unwrap();
+    let url = format!(
+        "postgres://postgres@localhost/postgres?host={}",
+        signpost.display()
+    );
+    let store = store(&url).await;
+    store.open_node(&opening(NODE, EPOCH)).await.unwrap();
+    store.insert(&new_run(1)).await.unwrap();
+
+    server.crash();
+    fs::remove_file(&signpost).unwrap();
+    symlink(bouncer.socket_dir(), &signpost).unwrap();
+    server.resume().await.unwrap();
+
+    // The reader and the writer each meet their broken connection once.
+    let _ = store.get(new_run(1).run).await;
+    let _ = store.insert(&new_run(2)).await;
+    for run in 3..=20 {
+        store.insert(&new_run(run)).await.unwrap();
+        assert!(store.get(new_run(run).run).await.unwrap().is_some());
+    }
+    store.finish().await;
+}
+
+/// Where the database's own default is to answer before the disk has what was written.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_commit_is_durable_whatever_the_databases_default_is() {
+    let server = PostgresServer::start_own().await.unwrap();
+    let bouncer = server.bouncer("").await.unwrap();
+    let pooled = server.database(&bouncer).await.unwrap();
+    let direct = server.schema().await.unwrap();
+    let mut admin = Raw::to(&server.url(None)).await;
+    for database in ["kennel_test_0", "postgres"] {
+        let alter = format!("ALTER DATABASE {database} SET synchronous_commit = off");
+        admin.execute(&alter).await.unwrap();
+    }
+    for url in [pooled, direct] {
+        store(&url).await.finish().await;
+        let mut raw = Raw::to(&url).await;
+        raw.execute(
+            "CREATE TABLE seen (said text CHECK (said = 'on')); CREATE FUNCTION look() RETURNS trigger LANGUAGE plpgsql AS \
+             $$ BEGIN INSERT INTO seen VALUES (current_setting('synchronous_commit')); RETURN NEW; END $$; \
+             CREATE TRIGGER look BEFORE INSERT ON runs FOR EACH ROW EXECUTE FUNCTION look()",
+        )
+        .await
+        .unwrap();
+        let store = store(&url).await;
+        store.open_node(&opening(NODE, EPOCH)).await.unwrap();
+        for run in 1..=5 {
+            let inserted = store.insert(&new_run(run)).await;
+            assert_eq!(inserted.unwrap(), Inserted::New, "{url}");
+        }
+        store.finish().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_that_come_at_once_make_the_tables_once() {
+    let server = PostgresServer::start_own().await.unwrap();
+    let bouncer = server.bouncer("").await.unwrap();
+    let pooled = server.database(&bouncer).await.unwrap();
+    for url in [pooled, server.schema().await.unwrap()] {
+        let url: StoreUrl = url.parse().unwrap();
+        let mut openings = tokio::task::JoinSet::new();
+        for _ in 0..6 {
+            let url = url.clone();
+            openings.spawn(async move { open(&url).await.unwrap().finish().await });
+        }
+        openings.join_all().await;
+    }
+}
+
+#[tokio::test]
+async fn a_user_that_may_make_no_tables_can_use_those_that_are_there() {
+    let server = PostgresServer::start_own().await.unwrap();
+    let admin = server.url(None);
+    store(&admin).await.finish().await;
+    let mut raw = Raw::to(&admin).await;
+    raw.execute(
+        "CREATE ROLE worker LOGIN; REVOKE CREATE ON SCHEMA public FROM public; \
+         GRANT SELECT, INSERT, UPDATE ON ALL TABLES IN SCHEMA public TO worker",
+    )
+    .await
+    .unwrap();
+    let worker = store(&server.url(Some(("worker", "")))).await;
+    worker.open_node(&opening(NODE, EPOCH)).await.unwrap();
+    assert_eq!(worker.insert(&new_run(1)).await.unwrap(), Inserted::New);
+    worker.finish().await;
+}
+
+#[tokio::test]
+async fn somebody_elses_table_in_the_way_is_told_and_left_alone() {
+    let server = PostgresServer::start_own().await.unwrap();
+    let url = server.schema().await.unwrap();
+    let mut raw = Raw::to(&url).await;
+    raw.execute("CREATE TABLE runs (marathon text); INSERT INTO runs VALUES ('Berlin')")
+        .await
+        .unwrap();
+    let refused = open(&url.parse().unwrap()).await.map(|_| ());
+    assert!(
+        matches!(refused, Err(OpenError::TableInTheWay(_))),
+        "{refused:?}"
+    );
+    raw.execute(
+        "DO $$ BEGIN ASSERT (SELECT string_agg(relname, ',') FROM pg_class WHERE relkind = 'r' \
+         AND relnamespace = current_schema()::regnamespace) = 'runs'; \
+         ASSERT (SELECT string_agg(marathon, ',') FROM runs) = 'Berlin'; END $$",
+    )
+    .await
+    .unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -9,7 +9,7 @@ mod lists;
 mod writes;
 
 use kennel_store::{Store, StoreUrl, open};
-use sqlx::{AssertSqlSafe, Connection, PgConnection, SqliteConnection};
+use sqlx::{AssertSqlSafe, Connection, PgConnection, SqliteConnection, postgres::PgConnectOptions};
 use std::{fmt::Write as _, pin::Pin, sync::Arc};
 
 /// One case's own store: an empty database with the schema in it.
@@ -101,7 +101,14 @@ impl Raw {
         if url.starts_with("sqlite:") {
             Self::Sqlite(SqliteConnection::connect(url).await.expect("a connection"))
         } else {
-            Self::Postgres(PgConnection::connect(url).await.expect("a connection"))
+            // What a pooler lets through.
+            let options: PgConnectOptions = url.parse().expect("a URL of the fixture");
+            let options = options.extra_float_digits(None);
+            Self::Postgres(
+                PgConnection::connect_with(&options)
+                    .await
+                    .expect("a connection"),
+            )
         }
     }
 
@@ -109,8 +116,8 @@ impl Raw {
     pub(crate) async fn execute(&mut self, sql: &str) -> Result<(), String> {
         let sql = AssertSqlSafe(sql.to_owned());
         match self {
-            Self::Sqlite(conn) => sqlx::query(sql).execute(conn).await.map(|_| ()),
-            Self::Postgres(conn) => sqlx::query(sql).execute(conn).await.map(|_| ()),
+            Self::Sqlite(conn) => sqlx::raw_sql(sql).execute(conn).await.map(|_| ()),
+            Self::Postgres(conn) => sqlx::raw_sql(sql).execute(conn).await.map(|_| ()),
         }
         .map_err(|e| e.to_string())
     }

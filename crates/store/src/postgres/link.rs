@@ -1,0 +1,232 @@
+//! The way to Postgres: a session of our own, or a pooler that gives each transaction whichever session is free.
+//!
+//! Behind such a pooler (PgBouncer in transaction mode) nothing may be left in a session: no prepared statement, no
+//! setting, no lock. Each question is then a transaction with all that it needs, which costs three round trips
+//! more. Which of the two it is nobody has to say: the start of a session carries a mark that only the session's own
+//! start can have given it, and a pooler refuses or drops it.
+
+use sqlx::{
+    ConnectOptions, Connection, PgConnection, PgPool, Postgres, Transaction,
+    pool::PoolConnection,
+    postgres::{PgArguments, PgConnectOptions, PgPoolOptions, PgRow},
+    query::Query,
+};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+/// Connections that read at the same time.
+const READERS_MAX: u32 = 8;
+/// Longest wait for a connection, new or from the pool.
+pub(super) const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// A parameter that Postgres knows nothing of, and keeps.
+const MARK: &str = "kennel.session";
+const IS_MARKED: &str = "SELECT COALESCE(current_setting('kennel.session', true), '') = 'own'";
+
+/// Facts must outlive a crash even where the database's own default is to answer before the disk has.
+const DURABLE_SESSION: &str = "SELECT set_config('synchronous_commit', 'on', false) \
+    WHERE current_setting('synchronous_commit') = 'off'";
+/// The same for one transaction, with its beginning.
+const DURABLE_TRANSACTION: &str = "BEGIN; SELECT set_config('synchronous_commit', 'on', true) \
+    WHERE current_setting('synchronous_commit') = 'off'";
+
+/// Whose the server's session is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Session {
+    /// Ours for as long as the connection lives.
+    Own,
+    /// Another one for each transaction.
+    Shared,
+}
+
+/// How to connect, and what has been found out about it.
+#[derive(Debug)]
+pub(super) struct Link {
+    own: PgConnectOptions,
+    shared: PgConnectOptions,
+    /// Once a pooler has been met it counts as there until the next start: what works behind one works without.
+    is_shared: AtomicBool,
+}
+
+impl Link {
+    pub(super) fn new(options: PgConnectOptions) -> Self {
+        // No column is a floating-point number, and a pooler refuses what it does not know.
+        let shared = options.disable_statement_logging().extra_float_digits(None);
+        Self {
+            own: shared.clone().options([(MARK, "own")]),
+            shared,
+            is_shared: AtomicBool::new(false),
+        }
+    }
+
+    pub(super) fn session(&self) -> Session {
+        if self.is_shared.load(Ordering::Relaxed) {
+            Session::Shared
+        } else {
+            Session::Own
+        }
+    }
+
+    /// A connection to write by.
+    pub(super) async fn connect(&self) -> Result<(PgConnection, Session), sqlx::Error> {
+        if self.session() == Session::Own {
+            match PgConnection::connect_with(&self.own).await {
+                Ok(mut conn) => {
+                    if is_marked(&mut conn).await? {
+                        sqlx::raw_sql(DURABLE_SESSION).execute(&mut conn).await?;
+                        return Ok((conn, Session::Own));
+                    }
+                    self.met_a_pooler();
+                }
+                Err(error) if tells_of_a_pooler(&error) => self.met_a_pooler(),
+                Err(error) => return Err(error),
+            }
+        }
+        let conn = PgConnection::connect_with(&self.shared).await?;
+        Ok((conn, Session::Shared))
+    }
+
+    /// A fault of a connection that was taken for a session of our own.
+    pub(super) fn look_at(&self, error: &sqlx::Error) {
+        if tells_of_a_pooler(error) {
+            self.met_a_pooler();
+        }
+    }
+
+    fn met_a_pooler(&self) {
+        if !self.is_shared.swap(true, Ordering::Relaxed) {
+            tracing::info!(
+                "a pooler is in between: each question of the store is a transaction of its own"
+            );
+        }
+    }
+}
+
+async fn is_marked(conn: &mut PgConnection) -> Result<bool, sqlx::Error> {
+    let row = sqlx::raw_sql(IS_MARKED).fetch_one(conn).await?;
+    sqlx::Row::try_get(&row, 0)
+}
+
+/// By SQLSTATE: a parameter at the start that Postgres would have taken; a prepared statement that is gone, or that
+/// somebody else has prepared.
+fn tells_of_a_pooler(error: &sqlx::Error) -> bool {
+    let code = error
+        .as_database_error()
+        .and_then(sqlx::error::DatabaseError::code);
+    matches!(code.as_deref(), Some("08P01" | "26000" | "42P05"))
+}
+
+/// A transaction whose commit is on the disk when it is answered.
+pub(super) async fn begin(
+    conn: &mut PgConnection,
+    session: Session,
+) -> Result<Transaction<'_, Postgres>, sqlx::Error> {
+    match session {
+        Session::Own => conn.begin().await,
+        Session::Shared => conn.begin_with(DURABLE_TRANSACTION).await,
+    }
+}
+
+/// Connections to read by.
+#[derive(Debug)]
+pub(super) struct Readers {
+    link: Arc<Link>,
+    own: PgPool,
+    shared: PgPool,
+}
+
+impl Readers {
+    pub(super) fn new(link: Arc<Link>) -> Self {
+        let pool = || {
+            PgPoolOptions::new()
+                .max_connections(READERS_MAX)
+                .acquire_timeout(ACQUIRE_TIMEOUT)
+        };
+        let looking = Arc::clone(&link);
+        let own = pool().after_connect(move |conn, _| {
+            let link = Arc::clone(&looking);
+            Box::pin(async move {
+                if is_marked(conn).await? {
+                    return Ok(());
+                }
+                link.met_a_pooler();
+                Err(sqlx::Error::Protocol("a pooler is in between".into()))
+            })
+        });
+        Self {
+            own: own.connect_lazy_with(link.own.clone()),
+            shared: pool().connect_lazy_with(link.shared.clone()),
+            link,
+        }
+    }
+
+    /// The answer to one question.
+    pub(super) async fn rows(
+        &self,
+        query: Query<'_, Postgres, PgArguments>,
+    ) -> Result<Vec<PgRow>, sqlx::Error> {
+        let rows = match self.link.session() {
+            Session::Own => self.rows_of_own(query).await,
+            Session::Shared => self.rows_of_shared(query).await,
+        };
+        if let Err(error) = &rows {
+            self.link.look_at(error);
+        }
+        rows
+    }
+
+    async fn rows_of_own(
+        &self,
+        query: Query<'_, Postgres, PgArguments>,
+    ) -> Result<Vec<PgRow>, sqlx::Error> {
+        let mut lent = Lent(Some(self.own.acquire().await?));
+        let rows = query.fetch_all(lent.connection()).await?;
+        lent.give_back();
+        Ok(rows)
+    }
+
+    async fn rows_of_shared(
+        &self,
+        query: Query<'_, Postgres, PgArguments>,
+    ) -> Result<Vec<PgRow>, sqlx::Error> {
+        let mut lent = Lent(Some(self.shared.acquire().await?));
+        // A statement without a name lives until the next one: within a transaction that is ours.
+        let mut tx = lent.connection().begin_with("BEGIN READ ONLY").await?;
+        let rows = query.persistent(false).fetch_all(&mut *tx).await?;
+        tx.commit().await?;
+        lent.give_back();
+        Ok(rows)
+    }
+
+    pub(super) async fn close_all(&self) {
+        self.own.close().await;
+        self.shared.close().await;
+    }
+}
+
+/// A connection of a pool that is closed where its question was given up: the pool would wait for its answer, and lend
+/// nobody else one meanwhile.
+struct Lent(Option<PoolConnection<Postgres>>);
+
+impl Lent {
+    fn connection(&mut self) -> &mut PgConnection {
+        self.0.as_mut().expect("it is there until it is given back")
+    }
+
+    fn give_back(mut self) {
+        drop(self.0.take());
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        if let Some(conn) = self.0.take() {
+            drop(conn.detach());
+        }
+    }
+}
