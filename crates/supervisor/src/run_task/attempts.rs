@@ -2,7 +2,7 @@
 
 use super::{Done, Room, RunTask, prepare_failure};
 use crate::{
-    LifecycleEvent, RestartCall, cause, clock, event, kept_spec, spare,
+    CallError, LifecycleEvent, RestartCall, cause, clock, event, kept_spec, spare,
     tracker::{Order, OrderError, Shared},
     writes::Write,
 };
@@ -261,11 +261,21 @@ impl RunTask {
         }
     }
 
+    /// Puts an order to end the run on its row where the machine does not: an attempt is being ended already, or is not
+    /// begun. So the next server knows it, and it is answered when that is sure.
+    pub(super) fn record_wish(&mut self, order: &StopOrder) {
+        // Of a first attempt that has not run there may be no row; its end is written before anybody is answered.
+        let has_row = self.new.attempt > 1 || self.times.started.is_some();
+        if has_row && self.desired == Desired::Run && self.stops_owed == 0 {
+            self.stops_owed += 1;
+            let deadline = clock::now().plus(order.grace);
+            self.write(Write::Stop(order.clone(), deadline));
+        }
+    }
+
     /// Ends the run between two attempts: the last one has ended as it has, and nothing is there to be signalled.
     fn end_waiting(&mut self, order: &StopOrder) {
-        // So that the next server knows it, should this one die before the end is written.
-        self.stops_owed += 1;
-        self.write(Write::Stop(order.clone(), clock::now()));
+        self.record_wish(order);
         let Some(last) = self.attempts.past.pop() else {
             return;
         };
@@ -303,6 +313,9 @@ impl RunTask {
                 } else {
                     self.end_waiting(&order);
                 }
+            }
+            Order::Restart(_, reply) if self.shared.leaving.is_cancelled() => {
+                drop(reply.send(Err(OrderError::Call(CallError::Draining))));
             }
             Order::Restart(call, reply) => {
                 let before = self.new.attempt;
@@ -375,6 +388,10 @@ impl RunTask {
         let lost = self.shared.keeper_lost.is_cancelled();
         if lost || self.shared.refusing.is_cancelled() {
             return self.leave_or_end();
+        }
+        if self.shared.leaving.is_cancelled() {
+            // It is the next server's to begin.
+            return;
         }
         self.at = clock::now();
         self.attempts.stage = Stage::Present;

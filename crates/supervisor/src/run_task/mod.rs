@@ -283,7 +283,7 @@ impl RunTask {
             Some(order) = self.orders.recv() => Wake::Order(order),
             () = due(self.stop_due) => Wake::StopDue,
             () = due(self.running_due) => Wake::RunningDue,
-            () = due(self.attempts.due()) => Wake::AttemptDue,
+            () = due(self.attempts.due()), if !self.shared.leaving.is_cancelled() => Wake::AttemptDue,
             () = self.shared.keeper_lost.cancelled(), if !flows || self.is_left() => Wake::KeeperLost,
             ready = output => Wake::Output(ready),
             () = self.shared.facts.told(self.run), if has_ended => Wake::Told,
@@ -518,8 +518,12 @@ impl RunTask {
         match order {
             Order::Stop(order, reply) => {
                 let wanted = self.stays_wanted(&order);
+                let owed = self.stops_owed;
                 let answer = self.feed(Input::Command(Command::Stop(order.clone())));
                 if answer.is_ok() && !wanted {
+                    if self.stops_owed == owed {
+                        self.record_wish(&order);
+                    }
                     self.attempts.wants_end(order);
                 }
                 let _ = reply.send(answer);

@@ -12,7 +12,9 @@ use kennel_lifecycle::{
 };
 use kennel_linux::client::{Fact, KeeperEvent};
 use kennel_store::{Desired, StoredState};
-use kennel_supervisor::{CallError, Condition, Payload, Position, RestartCall, RunView, SpawnCall};
+use kennel_supervisor::{
+    AbortCall, AbortWait, CallError, Condition, Payload, Position, RestartCall, RunView, SpawnCall,
+};
 use std::{collections::HashMap, sync::Arc, time::Duration};
 use tokio::time::Instant;
 
@@ -274,8 +276,8 @@ async fn no_other_attempt_is_begun_of_what_is_being_aborted_or_of_which_nothing_
     })
     .await;
     stage.supervisor.spawn(restarting(quick())).await.unwrap();
-    let aborted = kennel_supervisor::AbortCall {
-        wait: kennel_supervisor::AbortWait::None,
+    let aborted = AbortCall {
+        wait: AbortWait::None,
         ..abort(run_id())
     };
     stage.supervisor.abort(aborted).await.unwrap();
@@ -346,6 +348,58 @@ fn an_attempt_that_was_to_be_replaced_is_replaced_by_the_next_server() {
         assert!(matches!(reason, EndReason::Restarted { .. }), "{reason:?}");
         stage.supervisor.abort(abort(run_id())).await.unwrap();
     });
+}
+
+#[test]
+fn an_abort_of_an_attempt_that_is_being_replaced_is_durable_when_it_is_answered() {
+    let lives = Lives::of(Nature {
+        temper: Temper::Ignores,
+        ..Nature::default()
+    });
+    lives.live(async |stage| {
+        stage.supervisor.spawn(restarting(quick())).await.unwrap();
+        let (supervisor, call) = (stage.supervisor.clone(), again(None));
+        tokio::spawn(async move { drop(supervisor.restart(call).await) });
+        while stage.plans(run_id()).is_empty() {
+            tokio::time::sleep(SHORT).await;
+        }
+        let aborted = stage.supervisor.abort(AbortCall {
+            wait: AbortWait::None,
+            grace: Some(Duration::from_mins(1)),
+            ..abort(run_id())
+        });
+        // Its tree does not end: nothing but the record is waited for.
+        let aborted = tokio::time::timeout(Duration::from_secs(20), aborted).await;
+        let view = aborted.expect("it is answered").unwrap();
+        assert_eq!(
+            (view.state, view.desired),
+            (RunState::Stopping, Desired::Stop)
+        );
+    });
+    lives.live(async |stage| {
+        stage.world.end(run_id(), Exit::Code(0));
+        let ended = wait_for(stage, Condition::Ended).await;
+        assert_eq!((ended.attempt, ended.state), (1, RunState::Cancelled));
+    });
+    assert_eq!(lives.world.state.lock().unwrap().executed.len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_leaves_begins_no_attempt() {
+    let stage = Stage::set(Nature::default()).await;
+    stage.supervisor.spawn(restarting(quick())).await.unwrap();
+    stage.tell(KeeperEvent::Leave);
+    stage.exits(run_id(), 1);
+    let waiting = state(&stage, RunState::Backoff).await;
+    assert!(waiting.next_restart.is_some());
+    let refused = stage.supervisor.restart(again(None)).await;
+    assert!(matches!(refused, Err(CallError::Draining)), "{refused:?}");
+    tokio::time::sleep(Duration::from_hours(1)).await;
+    assert_eq!(stage.kernel().executed, [(run_id(), 1)]);
+    assert_eq!(
+        stage.supervisor.get(run_id()).await.unwrap().state,
+        RunState::Backoff
+    );
 }
 
 #[test]
