@@ -4,7 +4,7 @@
 //! crash has left of a last append is cut off; it was not acknowledged.
 
 use std::{
-    fs::{File, OpenOptions},
+    fs::{self, File, OpenOptions},
     io::{self, Read, Write},
     os::unix::fs::{FileExt, OpenOptionsExt},
     path::{Path, PathBuf},
@@ -54,6 +54,20 @@ pub fn set_aside(path: &Path) -> io::Result<PathBuf> {
             Err(error) => return Err(error),
         }
     }
+}
+
+/// Gives whatever stands there another name, the first that is free: it cannot be read now, and may be by somebody else.
+///
+/// # Errors
+///
+/// It stays where it is.
+pub fn move_aside(path: &Path) -> io::Result<PathBuf> {
+    let names = (1..).map(|number: u32| path.with_extension(format!("unread-{number}")));
+    let is_free = |name: &PathBuf| name.symlink_metadata().is_err();
+    let aside = names.into_iter().find(is_free);
+    let aside = aside.ok_or(io::ErrorKind::AlreadyExists)?;
+    fs::rename(path, &aside)?;
+    Ok(aside)
 }
 
 impl FactFile {
@@ -165,7 +179,7 @@ fn first(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::{fs, os::unix::fs::PermissionsExt};
+    use std::os::unix::fs::PermissionsExt;
 
     const FRAME_LEN: usize = 8;
 

@@ -17,7 +17,7 @@ mod hub;
 mod reader;
 mod writer;
 
-pub use facts::{FACTS_BYTES_MAX, FactFile, FactsFound, set_aside};
+pub use facts::{FACTS_BYTES_MAX, FactFile, FactsFound, move_aside, set_aside};
 pub use hub::Hub;
 pub use reader::Reader;
 pub use writer::Writer;

@@ -12,7 +12,7 @@ use kennel_store::{Fact, RunRow, Store, StoreError};
 use std::{
     collections::{HashMap, HashSet, VecDeque},
     io,
-    path::Path,
+    path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
 };
@@ -84,20 +84,12 @@ impl Facts {
     /// What an earlier server has left, to be told first.
     pub(crate) async fn open(data_dir: &Path) -> Result<Self, BootError> {
         let path = data_dir.join(FILE);
-        let opened = tokio::task::spawn_blocking(move || open(&path)).await;
-        let opened = opened.map_err(io::Error::other).flatten();
-        let (file, found, facts) = opened.map_err(BootError::Facts)?;
-        if let Some(aside) = &found.aside {
-            let aside = aside.display();
-            tracing::error!(%aside, bytes = found.torn, "facts that the store was to be told are damaged, they are kept there");
-        } else if found.torn > 0 {
-            tracing::info!(
-                bytes = found.torn,
-                "a fact that nobody was told of was not wholly written"
-            );
-        }
+        let at = path.clone();
+        let opened = tokio::task::spawn_blocking(move || open_somehow(&at)).await;
+        let opened = opened.map_err(|error| BootError::Facts(io::Error::other(error)))?;
+        let (file, facts) = opened.unzip();
         let mut owed = Owed::default();
-        for fact in facts {
+        for fact in facts.unwrap_or_default() {
             owed.push(fact);
         }
         if !owed.facts.is_empty() {
@@ -105,7 +97,7 @@ impl Facts {
         }
         let owed = Arc::new(watch::Sender::new(owed));
         let (jobs, queue) = mpsc::channel(APPENDS_QUEUED_MAX);
-        tokio::spawn(write_all(file, queue, Arc::clone(&owed)));
+        tokio::spawn(write_all(path, file, queue, Arc::clone(&owed)));
         Ok(Self {
             jobs,
             owed,
@@ -221,9 +213,39 @@ impl Facts {
     }
 }
 
+/// The file with what it holds. One that cannot be read is moved aside, and another takes its place; `None`: there is no
+/// making one either, and what would come into it waits. Runs do not end because of a file.
+fn open_somehow(path: &Path) -> Option<(FactFile, Vec<Fact>)> {
+    let unread = match open(path) {
+        Ok(opened) => return Some(opened),
+        Err(error) => error,
+    };
+    let aside = kennel_journal::move_aside(path);
+    let opened = aside.and_then(|aside| {
+        let opened = open(path);
+        if opened.is_err() {
+            // It is not that file: it stays, for whoever can read it.
+            let _ = std::fs::rename(&aside, path);
+        }
+        opened.map(|opened| (opened, aside))
+    });
+    match opened {
+        Ok((opened, aside)) => {
+            let (error, aside) = (Chain(&unread), aside.display());
+            tracing::error!(%error, %aside, "what the store is still to be told cannot be read, it is kept there: of runs that have ended meanwhile the ends may be lost");
+            Some(opened)
+        }
+        Err(_) => {
+            let error = Chain(&unread);
+            tracing::error!(%error, path = %path.display(), "what the store is still to be told can neither be read nor added to, trying again when there is more");
+            None
+        }
+    }
+}
+
 /// The file with what it holds. What cannot be read is copied beside it first: it goes when all else has been told.
-fn open(path: &Path) -> io::Result<(FactFile, FactsFound, Vec<Fact>)> {
-    let (file, found) = match FactFile::open(path) {
+fn open(path: &Path) -> io::Result<(FactFile, Vec<Fact>)> {
+    let (file, found): (FactFile, FactsFound) = match FactFile::open(path) {
         Err(error) if error.kind() == io::ErrorKind::InvalidData => {
             let aside = kennel_journal::set_aside(path)?;
             std::fs::remove_file(path)?;
@@ -232,6 +254,15 @@ fn open(path: &Path) -> io::Result<(FactFile, FactsFound, Vec<Fact>)> {
         }
         opened => opened?,
     };
+    if let Some(aside) = &found.aside {
+        let aside = aside.display();
+        tracing::error!(%aside, bytes = found.torn, "facts that the store was to be told are damaged, they are kept there");
+    } else if found.torn > 0 {
+        tracing::info!(
+            bytes = found.torn,
+            "a fact that nobody was told of was not wholly written"
+        );
+    }
     let mut facts = Vec::new();
     let mut unread = false;
     for bytes in &found.facts {
@@ -248,7 +279,7 @@ fn open(path: &Path) -> io::Result<(FactFile, FactsFound, Vec<Fact>)> {
         let aside = kennel_journal::set_aside(path)?;
         tracing::error!(aside = %aside.display(), "it is kept there");
     }
-    Ok((file, found, facts))
+    Ok((file, facts))
 }
 
 /// Tells facts of as many runs. None is done with while one is not.
@@ -292,7 +323,8 @@ fn refused(fact: &Fact, error: &StoreError) {
 }
 
 async fn write_all(
-    mut file: FactFile,
+    path: PathBuf,
+    mut file: Option<FactFile>,
     mut jobs: mpsc::Receiver<Job>,
     owed: Arc<watch::Sender<Owed>>,
 ) {
@@ -308,19 +340,36 @@ async fn write_all(
         // Nothing comes to be owed but here.
         let clear = facts.is_empty() && owed.borrow().facts.is_empty();
         let bytes: Vec<Vec<u8>> = facts.iter().map(|(fact, _)| fact.encode()).collect();
+        let at = path.clone();
         let work = move || {
+            let mut found = Vec::new();
             let done = if clear {
-                file.clear()
+                file.as_mut().map_or(Ok(()), FactFile::clear)
             } else {
                 crash_point!("facts.append");
-                file.append(&bytes)
+                let opened = match &mut file {
+                    Some(file) => Ok(file),
+                    none => open(&at).map(|(file, facts)| {
+                        found = facts;
+                        none.insert(file)
+                    }),
+                };
+                opened.and_then(|file| file.append(&bytes))
             };
-            (file, done)
+            (file, found, done)
         };
-        let Ok((again, done)) = tokio::task::spawn_blocking(work).await else {
+        let Ok((again, found, done)) = tokio::task::spawn_blocking(work).await else {
             return tracing::error!("the facts cannot be written any more");
         };
         file = again;
+        // Of an earlier server, and before all that is new.
+        owed.send_if_modified(|owed| {
+            let any = !found.is_empty();
+            for fact in found {
+                owed.push(fact);
+            }
+            any
+        });
         match done {
             Ok(()) if clear => crash_point!("facts.cleared"),
             Ok(()) => {
@@ -343,5 +392,48 @@ async fn write_all(
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kennel_lifecycle::RowState;
+
+    fn fact(run: u128) -> Fact {
+        Fact::State {
+            run: RunId::from_u128(run),
+            state: RowState::Running,
+            started: None,
+        }
+    }
+
+    #[tokio::test]
+    async fn a_file_that_could_not_be_opened_is_opened_by_the_next_append_with_what_it_holds() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let before = Facts::open(dir.path()).await.expect("it is made");
+        before.append(fact(1)).await.expect("it is written");
+        let (jobs, queue) = mpsc::channel(1);
+        let owed = Arc::new(watch::Sender::new(Owed::default()));
+        let path = dir.path().join(FILE);
+        tokio::spawn(write_all(path, None, queue, Arc::clone(&owed)));
+        let later = Facts {
+            jobs,
+            owed,
+            telling: Mutex::new(()),
+        };
+        later.append(fact(2)).await.expect("it is written");
+        let first: Vec<RunId> = later.owed.borrow().facts.iter().map(|f| f.run()).collect();
+        assert_eq!(first, [1, 2].map(RunId::from_u128));
+    }
+
+    #[test]
+    fn what_stands_in_the_way_of_any_file_stays_where_it_is() {
+        let dir = tempfile::tempdir().expect("a directory");
+        // Neither it nor a fresh one can be opened: its directory is none.
+        let file = dir.path().join("file");
+        std::fs::write(&file, b"").expect("a file");
+        assert!(open_somehow(&file.join(FILE)).is_none());
+        assert!(file.is_file());
     }
 }

@@ -23,7 +23,7 @@ pub(crate) fn run_id() -> RunId {
 /// What outlives a server.
 pub(crate) struct Lives {
     pub(crate) world: Arc<World>,
-    data_dir: Arc<tempfile::TempDir>,
+    pub(crate) data_dir: Arc<tempfile::TempDir>,
 }
 
 impl Lives {

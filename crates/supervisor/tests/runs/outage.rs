@@ -250,6 +250,27 @@ fn an_end_that_is_owed_is_no_open_row_to_a_server_that_takes_the_node_over_late(
     assert_eq!(outcome.reason, EndReason::Exited);
 }
 
+/// A file that is none: whatever the error is, it does not cost a run.
+#[test]
+fn facts_that_cannot_be_read_are_kept_aside_and_the_runs_go_on() {
+    let lives = Lives::of(Nature::default());
+    lives.begin();
+    let facts = lives.data_dir.path().join("facts");
+    std::fs::remove_file(&facts).unwrap();
+    std::fs::create_dir(&facts).unwrap();
+    lives.live(async |stage| {
+        assert_eq!(
+            stage.supervisor.get(run_id()).await.unwrap().state,
+            RunState::Running
+        );
+        stage.world.store.set(Weather::Away);
+        stage.exits(run_id(), 3);
+        let waited = stage.supervisor.wait(run_id(), Condition::Ended).await;
+        assert_eq!(waited.unwrap().run.exit, Some(Exit::Code(3)));
+    });
+    assert!(facts.is_file() && facts.with_extension("unread-1").is_dir());
+}
+
 #[test]
 fn an_abort_of_a_key_that_nobody_knows_fences_it_though_the_store_is_away() {
     let lives = Lives::of(Nature::default());
