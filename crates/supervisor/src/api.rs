@@ -400,7 +400,7 @@ pub struct ServerInfo {
     pub keeper: kennel_linux::client::KeeperHello,
     /// What kind of store this is.
     pub store: String,
-    /// Whether the store answers.
+    /// Whether the store answers, and takes what it is told: it is owed nothing.
     pub store_reachable: bool,
     /// Live runs by state.
     pub live: BTreeMap<RunState, u32>,

@@ -144,7 +144,8 @@ impl Supervisor {
     /// Whether this node is being drained, and who is still running.
     #[must_use]
     pub fn drain_status(&self) -> DrainStatus {
-        let mut remaining: Vec<_> = self.shared.all().into_iter().map(|(run, _)| run).collect();
+        let running = self.shared.running().into_iter();
+        let mut remaining: Vec<_> = running.map(|(run, _)| run).collect();
         remaining.sort_unstable();
         DrainStatus {
             drain: self.drained(),

@@ -197,14 +197,22 @@ impl Facts {
     pub(crate) async fn tell_for_ever(&self, store: &NodeStore) {
         let mut owed = self.owed.subscribe();
         let mut pause = RETRY_FIRST;
+        let mut said = String::new();
         loop {
             // The sender is this very value.
             let _ = owed.wait_for(|owed| !owed.facts.is_empty()).await;
             let generation = store.taken_over().await;
             match self.tell_all(store.raw(), generation).await {
-                Ok(()) => pause = RETRY_FIRST,
+                Ok(()) => {
+                    pause = RETRY_FIRST;
+                    said.clear();
+                }
                 Err(error) => {
-                    tracing::debug!(%error, "the store is not told yet");
+                    let why = Chain(&error).to_string();
+                    if why != said {
+                        tracing::warn!(%why, "the store does not take what it is owed, trying until it does: no new run is taken meanwhile");
+                        said = why;
+                    }
                     tokio::time::sleep(pause).await;
                     pause = (pause * 2).min(RETRY_LONGEST);
                 }

@@ -203,7 +203,7 @@ impl Supervisor {
         let shared = &self.shared;
         let ping = tokio::time::timeout(PING_MAX, shared.store.ping()).await;
         let mut live = BTreeMap::new();
-        for (_, handle) in shared.all() {
+        for (_, handle) in shared.running() {
             *live.entry(handle.live.borrow().view.state).or_insert(0) += 1;
         }
         ServerInfo {
@@ -212,7 +212,7 @@ impl Supervisor {
             generation: shared.store.generation().unwrap_or_default(),
             keeper: shared.hello.clone(),
             store: shared.store.describe(),
-            store_reachable: matches!(ping, Ok(Ok(()))),
+            store_reachable: matches!(ping, Ok(Ok(()))) && !shared.facts.any_owed(),
             live,
             started: shared.started,
             runs_max: shared.config.runs_max,
@@ -227,7 +227,8 @@ impl Supervisor {
         if base.is_some_and(|base| peer::in_cgroup(pid, base)) {
             return true;
         }
-        let live = self.shared.all().into_iter();
+        // Their numbers may be strangers' by now where they have ended.
+        let live = self.shared.running().into_iter();
         let live = live.filter_map(|(_, handle)| handle.live.borrow().view.identity.clone());
         let live: Vec<RunIdentity> = live.collect();
         // The group of a run that an earlier keeper has begun is not below this one's.

@@ -244,6 +244,13 @@ impl Shared {
             .collect()
     }
 
+    /// Those that have not ended: of the others the store is still to be told, and nobody else.
+    pub(crate) fn running(&self) -> Vec<(RunId, Handle)> {
+        let mut all = self.all();
+        all.retain(|(_, handle)| handle.live.borrow().view.outcome.is_none());
+        all
+    }
+
     /// A run id that is new and greater than those before it.
     pub(crate) fn next_id(&self) -> RunId {
         let mut ids = self.ids.lock().unwrap_or_else(PoisonError::into_inner);

@@ -120,6 +120,26 @@ async fn a_pause_is_durable_while_the_store_is_away() {
 }
 
 #[tokio::test]
+async fn a_store_that_answers_and_takes_nothing_is_not_there_and_what_has_ended_is_not_live() {
+    let stage = Stage::set(Nature::default()).await;
+    let run = stage.supervisor.spawn(call(None)).await.unwrap().run.run;
+    let other = stage.supervisor.spawn(call(None)).await.unwrap().run.run;
+    stage.world.store.set(Weather::ReadOnly);
+    stage.supervisor.abort(abort(run)).await.unwrap();
+    let info = stage.supervisor.info().await;
+    assert!(!info.store_reachable);
+    assert_eq!(info.live.values().sum::<u32>(), 1, "{:?}", info.live);
+    assert_eq!(stage.supervisor.drain_status().remaining, [other]);
+    stage.world.store.set(Weather::Fair);
+    told(&stage, run).await;
+    let until = tokio::time::Instant::now() + SOON;
+    while !stage.supervisor.info().await.store_reachable {
+        assert!(tokio::time::Instant::now() < until, "it is not there again");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[tokio::test]
 async fn a_store_that_hangs_is_not_waited_for() {
     let stage = Stage::set(Nature::default()).await;
     let run = stage.supervisor.spawn(call(None)).await.unwrap().run.run;

@@ -809,6 +809,8 @@ pub enum Weather {
     Fair,
     /// Nothing is written, and it says so.
     Away,
+    /// It answers, and takes nothing: a standby.
+    ReadOnly,
     /// The next INSERT is written or not, and nobody says which.
     InsertUnknown { written: bool },
     /// States are not answered at all.
@@ -860,10 +862,18 @@ impl MemoryStore {
         match *self.weather.lock().unwrap() {
             Weather::Away => Err(StoreError::Unavailable("away".into())),
             Weather::Fair
+            | Weather::ReadOnly
             | Weather::InsertUnknown { .. }
             | Weather::StatesHang
             | Weather::Superseded => Ok(()),
         }
+    }
+
+    fn check_write(&self) -> Result<(), StoreError> {
+        if *self.weather.lock().unwrap() == Weather::ReadOnly {
+            return Err(StoreError::Unavailable("it is read-only".into()));
+        }
+        self.check()
     }
 
     /// Only what names the present generation is written.
@@ -887,7 +897,7 @@ impl MemoryStore {
 #[async_trait]
 impl Store for MemoryStore {
     async fn open_node(&self, _: &Opening) -> Result<i64, StoreError> {
-        self.check()?;
+        self.check_write()?;
         let generation = self.generation.fetch_add(1, Ordering::Relaxed) + 1;
         let mut rows = self.rows.lock().unwrap();
         for row in rows.values_mut().filter(|row| row.outcome.is_none()) {
@@ -903,7 +913,7 @@ impl Store for MemoryStore {
     async fn insert(&self, new: &NewRun) -> Result<Inserted, StoreError> {
         let mut gate = self.gate.subscribe();
         let _ = gate.wait_for(|held| !held).await;
-        self.check()?;
+        self.check_write()?;
         self.present(new.run, new.generation)?;
         let weather = *self.weather.lock().unwrap();
         if let Weather::InsertUnknown { written } = weather {
@@ -922,7 +932,7 @@ impl Store for MemoryStore {
         order: &StopOrder,
         deadline: Timestamp,
     ) -> Result<(), StoreError> {
-        self.check()?;
+        self.check_write()?;
         self.present(run, generation)?;
         let mut rows = self.rows.lock().unwrap();
         let row = rows.get_mut(&run).filter(|row| row.outcome.is_none());
@@ -934,7 +944,7 @@ impl Store for MemoryStore {
     }
 
     async fn fence(&self, new: &NewRun, closure: &Closure) -> Result<Inserted, StoreError> {
-        self.check()?;
+        self.check_write()?;
         let put = self.put(new);
         if put == Inserted::New {
             self.close(new, closure).await?;
@@ -949,7 +959,7 @@ impl Store for MemoryStore {
         state: RowState,
         started: Option<Timestamp>,
     ) -> Result<(), StoreError> {
-        self.check()?;
+        self.check_write()?;
         self.present(run, generation)?;
         if *self.weather.lock().unwrap() == Weather::StatesHang {
             return std::future::pending().await;
@@ -968,7 +978,7 @@ impl Store for MemoryStore {
     }
 
     async fn rest(&self, new: &NewRun, rest: &Rest) -> Result<(), StoreError> {
-        self.check()?;
+        self.check_write()?;
         self.present(new.run, new.generation)?;
         let mut rows = self.rows.lock().unwrap();
         let row = rows.get_mut(&new.run).filter(|row| {
@@ -992,7 +1002,7 @@ impl Store for MemoryStore {
     }
 
     async fn begin(&self, new: &NewRun) -> Result<(), StoreError> {
-        self.check()?;
+        self.check_write()?;
         self.present(new.run, new.generation)?;
         let weather = *self.weather.lock().unwrap();
         let written = match weather {
@@ -1018,7 +1028,7 @@ impl Store for MemoryStore {
     }
 
     async fn close(&self, new: &NewRun, closure: &Closure) -> Result<(), StoreError> {
-        self.check()?;
+        self.check_write()?;
         if *self.weather.lock().unwrap() == Weather::Superseded {
             return Err(StoreError::Fenced(new.run));
         }
