@@ -27,6 +27,7 @@ mod restart;
 mod server_restart;
 mod shutdown;
 mod store_away;
+mod store_weather;
 mod stuck;
 mod terminal;
 mod time;

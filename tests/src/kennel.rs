@@ -71,6 +71,8 @@ pub struct Options {
     pub words: Vec<&'static str>,
     /// Whether it is started from a copy of the binary of its own, which may be replaced.
     pub own_binary: bool,
+    /// How much its data directory holds, as tmpfs takes it; it lasts as long as the keeper. Only root can make it so.
+    pub data_room: Option<&'static str>,
 }
 
 impl Options {
@@ -104,12 +106,17 @@ pub struct Kennel {
 impl Kennel {
     /// Starts a server on a fresh directory and waits until it serves.
     pub async fn start(options: Options) -> Self {
-        // Orphans of a killed keeper come to the test, which reaps them: PID 1 of a container may not.
-        prctl::set_child_subreaper(true).expect("a process can be made a subreaper");
         let dir = tempfile::Builder::new()
             .prefix("kennel-test-")
             .tempdir()
             .expect("a temporary directory can be made");
+        Self::start_in(dir, options).await
+    }
+
+    /// As [`Self::start`], on a directory in which something may be already: `data` in it is the data directory.
+    pub async fn start_in(dir: TempDir, options: Options) -> Self {
+        // Orphans of a killed keeper come to the test, which reaps them: PID 1 of a container may not.
+        prctl::set_child_subreaper(true).expect("a process can be made a subreaper");
         if options.user == User::Nobody {
             give_to_nobody(dir.path());
         } else if options.own_binary {
@@ -201,6 +208,14 @@ impl Kennel {
     #[must_use]
     pub fn data_dir(&self) -> PathBuf {
         self.dir.path().join("data")
+    }
+
+    /// The same as the server sees it: where it has a room of its own, it is mounted for the server alone.
+    #[must_use]
+    pub fn data_dir_inside(&self) -> PathBuf {
+        let root = PathBuf::from(format!("/proc/{}/root", self.keeper_pid()));
+        let path = self.data_dir();
+        root.join(path.strip_prefix("/").expect("it is absolute"))
     }
 
     /// A directory for the test's own files, removed with the server.
@@ -539,6 +554,11 @@ fn launch(dir: &Path, options: &Options, start: u32) -> Child {
     if options.cgroup == Cgroup::ReadOnly {
         words.extend(["unshare", "--mount", "sh", "-ec", READ_ONLY_CGROUPS].map(OsString::from));
     }
+    if let Some(size) = options.data_room {
+        fs::create_dir_all(dir.join("data")).expect("own directory");
+        words.extend(["unshare", "--mount", "sh", "-ec", ROOM].map(OsString::from));
+        words.extend([size.into(), dir.join("data").into()]);
+    }
     words.extend(as_user(options.user));
     words.push(kennel.clone().into());
     let mut command = bare_command(Path::new(&words[0]));
@@ -606,6 +626,12 @@ pub fn install(from: &Path, to: &Path, mode: &str) {
 const READ_ONLY_CGROUPS: &str = r#"
 grep -E ' cgroup2? ' /proc/self/mounts | while read -r _ at _; do mount -o remount,bind,ro "$at"; done
 exec "$0" "$@"
+"#;
+
+/// Mounts a file system of this size there, in a mount namespace of its own, then becomes the server.
+const ROOM: &str = r#"
+mount -t tmpfs -o "size=$0" kennel "$1"; shift
+exec "$@"
 "#;
 
 fn log_path(dir: &Path, start: u32) -> PathBuf {

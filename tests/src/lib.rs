@@ -5,6 +5,7 @@
 pub mod census;
 pub mod client;
 pub mod kennel;
+pub mod load;
 pub mod postgres;
 pub mod procfs;
 pub mod programs;

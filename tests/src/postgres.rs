@@ -20,7 +20,10 @@ use std::{
 use tempfile::TempDir;
 
 /// Superuser and database of the cluster.
-const NAME: &str = "kennel";
+pub const NAME: &str = "kennel";
+
+/// A transaction that nobody's session has.
+const HELD: &str = "held-by-a-test";
 
 /// Follows children, stops at `fdatasync` alone, and adds a millisecond to it.
 const SLOW_FLUSH: [&str; 6] = [
@@ -120,7 +123,8 @@ impl Postgres {
         self.psql_in(NAME, sql).await
     }
 
-    async fn psql_in(&self, database: &str, sql: &str) -> String {
+    /// As [`Self::psql`], in another database.
+    pub async fn psql_in(&self, database: &str, sql: &str) -> String {
         let mut psql = Command::new("psql");
         psql.arg("-h")
             .arg(self.dir.path())
@@ -144,6 +148,42 @@ impl Postgres {
             String::from_utf8_lossy(&output.stderr)
         );
         shell::text(&output)
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn socket_dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// Makes a role that has to give this password, unlike everybody else.
+    pub async fn guard(&self, role: &str, password: &str) {
+        let made = format!("CREATE ROLE {role} LOGIN PASSWORD '{password}'");
+        self.psql(&made).await;
+        let rules = self.data().join("pg_hba.conf");
+        let rest = fs::read_to_string(&rules).expect("initdb has made it");
+        fs::write(&rules, format!("local all {role} scram-sha-256\n{rest}")).expect("own file");
+        self.psql("SELECT pg_reload_conf()").await;
+        eventually("the rules are read", PATIENCE, || {
+            let mut psql = Command::new("psql");
+            psql.arg("-h").arg(self.dir.path());
+            psql.args(["-U", role, "-d", NAME, "-w", "-X", "-c", "SELECT 1"]);
+            let asked = psql.stdout(Stdio::null()).stderr(Stdio::null()).status();
+            asked.is_ok_and(|status| !status.success()).then_some(())
+        })
+        .await;
+    }
+
+    /// Lets nobody write to this table until [`Self::let_write`]: who tries waits, with its statement sent.
+    pub async fn hold_writes(&self, table: &str) {
+        let lock =
+            format!("BEGIN; LOCK TABLE {table} IN EXCLUSIVE MODE; PREPARE TRANSACTION '{HELD}'");
+        self.psql(&lock).await;
+    }
+
+    /// Goes on after [`Self::hold_writes`].
+    pub async fn let_write(&self) {
+        self.psql(&format!("ROLLBACK PREPARED '{HELD}'")).await;
     }
 
     /// Stops the cluster at once, as a crash would.
@@ -186,7 +226,14 @@ impl Postgres {
             .arg(self.data())
             .arg("-k")
             .arg(self.dir.path())
-            .args(["-c", "listen_addresses=", "-c", "max_connections=50"])
+            .args([
+                "-c",
+                "listen_addresses=",
+                "-c",
+                "max_connections=50",
+                "-c",
+                "max_prepared_transactions=1",
+            ])
             // In its own directory, not in /dev/shm: a crash leaves nothing behind that outlives the directory.
             .args(["-c", "dynamic_shared_memory_type=mmap"])
             .stdin(Stdio::null())
@@ -207,6 +254,10 @@ impl Postgres {
 
     /// Halts every process of the cluster: connections stay, nothing is answered.
     pub fn halt(&self) {
+        // The server first: it makes the others.
+        if let Some(server) = self.server_proc() {
+            kill_exactly(&server, Signal::SIGSTOP);
+        }
         for proc in self.family() {
             kill_exactly(&proc, Signal::SIGSTOP);
         }
@@ -220,13 +271,17 @@ impl Postgres {
     }
 
     fn family(&self) -> Vec<Proc> {
-        let Some(server) = &self.server else {
+        let Some(server) = self.server_proc() else {
             return Vec::new();
         };
-        let pid = i32::try_from(server.id()).expect("pids are small");
-        let mut family = procfs::descendants(&procfs::all(), pid);
-        family.extend(Proc::read(pid));
+        let mut family = procfs::descendants(&procfs::all(), server.pid);
+        family.push(server);
         family
+    }
+
+    fn server_proc(&self) -> Option<Proc> {
+        let server = self.server.as_ref()?;
+        Proc::read(i32::try_from(server.id()).expect("pids are small"))
     }
 
     fn data(&self) -> PathBuf {

@@ -62,15 +62,16 @@ pub(crate) async fn open(path: &Path) -> Result<Arc<dyn Store>, OpenError> {
         })?;
     check_version(&version)?;
     let schema = open::migrate(&mut conn, open::SQLITE_MIGRATIONS).await?;
+    let options = options.create_if_missing(false);
     let readers = SqlitePoolOptions::new()
         .max_connections(READERS_MAX)
         .acquire_timeout(ACQUIRE_TIMEOUT)
         .idle_timeout(None)
         .max_lifetime(None)
         .test_before_acquire(false)
-        .connect_lazy_with(options.create_if_missing(false).read_only(true));
+        .connect_lazy_with(options.clone().read_only(true));
     Ok(Arc::new(Durable {
-        writer: Writer::start(Box::new(SqliteCommitter::new(conn))),
+        writer: Writer::start(Box::new(SqliteCommitter::new(options, conn))),
         reader: SqliteReader(readers),
         description: format!("sqlite {version}, schema {schema}"),
     }))
@@ -97,12 +98,14 @@ fn check_version(version: &str) -> Result<(), OpenError> {
 }
 
 struct SqliteCommitter {
-    conn: SqliteConnection,
+    options: SqliteConnectOptions,
+    /// Absent after a fault: where SQLite has rolled back by itself (a disk that is full), sqlx believes that the transaction
+    /// is still open, and begins no other one.
+    conn: Option<SqliteConnection>,
     sql: Statements,
 }
 
 /// What writes whole rows.
-#[derive(Clone)]
 struct Statements {
     insert: Arc<str>,
     close: Arc<str>,
@@ -111,7 +114,7 @@ struct Statements {
 }
 
 impl SqliteCommitter {
-    fn new(conn: SqliteConnection) -> Self {
+    fn new(options: SqliteConnectOptions, conn: SqliteConnection) -> Self {
         let names = column_list("");
         let places: Vec<String> = (1..=COLUMNS.len()).map(|n| format!("?{n}")).collect();
         let place = |name| 1 + COLUMNS.iter().position(|c| c.name == name).unwrap_or(0);
@@ -142,27 +145,50 @@ impl SqliteCommitter {
             rest: over(RESTING_SET, RESTING_WHERE),
             begin: over(BEGINNING_SET, BEGINNING_WHERE),
         };
-        Self { conn, sql }
+        Self {
+            options,
+            conn: Some(conn),
+            sql,
+        }
     }
 
-    async fn transact(&mut self, batch: &[Write]) -> Result<Vec<Answer>, Failure> {
+    /// The connection; a new one where there is none.
+    async fn connection(&mut self) -> Result<SqliteConnection, Failure> {
+        if let Some(conn) = self.conn.take() {
+            return Ok(conn);
+        }
+        let connected = timeout(
+            ACQUIRE_TIMEOUT,
+            SqliteConnection::connect_with(&self.options),
+        );
+        match connected.await {
+            Ok(Ok(conn)) => Ok(conn),
+            Ok(Err(error)) => Err(Failure::Unavailable(error.to_string())),
+            Err(_) => Err(Failure::Unavailable(format!(
+                "sqlite could not be opened within {ACQUIRE_TIMEOUT:?}"
+            ))),
+        }
+    }
+
+    async fn transact(
+        &self,
+        conn: &mut SqliteConnection,
+        batch: &[Write],
+    ) -> Result<Vec<Answer>, Failure> {
         // One statement is its own transaction: two round trips to the connection's thread are saved.
         if let [write] = batch
             && !matches!(write, Write::Open(_))
         {
-            let sql = self.sql.clone();
-            let answer = execute(&mut self.conn, write, &sql).await;
+            let answer = execute(conn, write, &self.sql).await;
             return Ok(vec![answer.map_err(|e| failure(&e))?]);
         }
-        let sql = self.sql.clone();
-        let mut tx = self
-            .conn
+        let mut tx = conn
             .begin_with("BEGIN IMMEDIATE")
             .await
             .map_err(|e| certain(failure(&e)))?;
         let mut answers = Vec::with_capacity(batch.len());
         for write in batch {
-            let answer = execute(&mut tx, write, &sql).await;
+            let answer = execute(&mut tx, write, &self.sql).await;
             answers.push(answer.map_err(|e| certain(failure(&e)))?);
         }
         tx.commit().await.map_err(|e| failure(&e))?;
@@ -173,19 +199,27 @@ impl SqliteCommitter {
 #[async_trait]
 impl Committer for SqliteCommitter {
     async fn commit(&mut self, batch: &[Write]) -> Result<Vec<Answer>, Failure> {
-        match timeout(STATEMENT_TIMEOUT, self.transact(batch)).await {
-            Ok(result) => result,
+        let mut conn = self.connection().await?;
+        let done = match timeout(STATEMENT_TIMEOUT, self.transact(&mut conn, batch)).await {
+            Ok(done) => done,
             Err(_) => Err(Failure::Unknown(format!(
                 "sqlite did not answer within {STATEMENT_TIMEOUT:?}"
             ))),
+        };
+        match &done {
+            Ok(_) | Err(Failure::Refused(_)) => self.conn = Some(conn),
+            Err(Failure::Unavailable(_) | Failure::Unknown(_)) => drop(conn),
         }
+        done
     }
 
     /// A file does not go away while it is open.
     async fn idle(&mut self) {}
 
     async fn close(self: Box<Self>) {
-        if let Err(error) = self.conn.close().await {
+        if let Some(conn) = self.conn
+            && let Err(error) = conn.close().await
+        {
             tracing::warn!(%error, "the database file was not closed well, its next opening tidies up");
         }
     }

@@ -1,0 +1,270 @@
+//! A store that freezes in the middle of commits, or runs out of room: nothing is killed, nothing is lost, nothing runs twice.
+
+use kennel_edge::pb::{self, RunState};
+use kennel_tests::{
+    Client, Footprint, Kennel, Options, PATIENCE, Postgres, RunExt, client::retry_after, complaint,
+    eventually, eventually_async, load::Load, must, procfs::Proc, sh, within,
+};
+use std::{
+    fs::{self, File},
+    io::Write as _,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+use tonic::Code;
+
+/// A client may have to wait for the store's own time limits.
+const STORE_PATIENCE: Duration = Duration::from_mins(1);
+const WORKERS: usize = 4;
+/// Runs after which a load counts as going on.
+const SOME: usize = 40;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_freeze_in_the_middle_of_commits_loses_nothing_and_runs_nothing_twice() {
+    let postgres = Postgres::start().await;
+    let kennel = Kennel::start(Options::on(&postgres.url())).await;
+    let mut client = kennel.client().await;
+    let go = kennel.scratch().join("go");
+    let lasting = must("spawn", client.spawn(sh(&counts_until(&go))).await);
+    let victim = must("spawn", client.spawn(sh("echo up; exec sleep 300")).await);
+    client.hear_up(&lasting.run_id).await;
+    client.hear_up(&victim.run_id).await;
+    let mut load = Load::start(&kennel, WORKERS).await;
+    load.goes_on(SOME, STORE_PATIENCE).await;
+
+    catch_a_commit(&postgres, &mut load).await;
+    postgres.halt();
+    let aborted = within("abort", PATIENCE, client.abort(&victim.run_id)).await;
+    assert_eq!(must("abort", aborted).reason(), "aborted");
+    fs::write(&go, "").expect("written");
+    let ended = within("it ends", PATIENCE, client.ended(&lasting.run_id)).await;
+    assert_eq!(must("wait", ended).code(), Some(3));
+    // A statement that was sent is given up after the store's own time limit, so the freeze is longer than that.
+    load.is_refused(STORE_PATIENCE).await;
+    is_alive_and_not_ready(&kennel).await;
+    postgres.go_on();
+    // What was under way is carried out, long after it was given up.
+    postgres.let_write().await;
+
+    load.goes_on(SOME, STORE_PATIENCE).await;
+    let tally = load.finish(&mut client).await;
+    assert!(tally.keys >= 2 * SOME, "{tally:?}");
+    assert!(tally.refused > tally.never_started, "{tally:?}");
+    assert!(tally.never_started >= 1, "{tally:?}");
+    assert_rows(
+        &postgres,
+        &[(&victim.run_id, "aborted"), (&lasting.run_id, "exited")],
+    )
+    .await;
+    Footprint::of_run(&victim).assert_nothing_left();
+    Footprint::of_run(&lasting).assert_nothing_left();
+}
+
+/// Holds the server's writes back when one is under way that will be committed by its own statement, an INSERT: once it is
+/// sent, nobody can tell what becomes of it.
+async fn catch_a_commit(postgres: &Postgres, load: &mut Load) {
+    let waiting = "SELECT xact_start = query_start AND query LIKE 'INSERT INTO runs%' FROM pg_stat_activity \
+        WHERE wait_event_type = 'Lock'";
+    for _ in 0..COMMITS_TRIED_MAX {
+        postgres.hold_writes("runs").await;
+        let caught = eventually_async("a write is under way", PATIENCE, async || {
+            let waiting = postgres.psql(waiting).await;
+            (!waiting.is_empty()).then_some(waiting)
+        })
+        .await;
+        if caught == "t" {
+            return;
+        }
+        postgres.let_write().await;
+        load.goes_on(1, STORE_PATIENCE).await;
+    }
+    panic!("no INSERT alone in {COMMITS_TRIED_MAX} writes");
+}
+
+const COMMITS_TRIED_MAX: usize = 200;
+const ROOM: &str = "24m";
+
+/// What a run of these tests does: it counts, until the file is there, then ends with 3.
+fn counts_until(go: &Path) -> String {
+    let go = go.display();
+    format!("echo up; i=0; until [ -e {go} ]; do i=$((i+1)); echo $i; sleep 0.05; done; exit 3")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_disk_under_sqlite_kills_nothing_and_loses_no_end() {
+    let options = Options {
+        data_room: Some(ROOM),
+        ..Options::default()
+    };
+    let mut kennel = Kennel::start(options).await;
+    let mut client = kennel.client().await;
+    let go = kennel.scratch().join("go");
+    let counter = must("spawn", client.spawn(sh(&counts_until(&go))).await);
+    let victim = must("spawn", client.spawn(sh("echo up; exec sleep 300")).await);
+    let bystander = must("spawn", client.spawn(sh("echo up; exec sleep 300")).await);
+    for run in [&counter, &victim, &bystander] {
+        client.hear_up(&run.run_id).await;
+    }
+    let full = Full::make(&kennel);
+
+    let refused = client.spawn(sh("exit 0")).await.expect_err("it is full");
+    let told = complaint(&refused);
+    let expected = [
+        (Code::Unavailable, "STORE_UNAVAILABLE"),
+        (Code::ResourceExhausted, "SPAWN_FAILED"),
+    ];
+    assert!(
+        expected.contains(&(told.code, told.reason.as_str())),
+        "{refused:?}"
+    );
+    assert!(retry_after(&refused).is_some(), "{refused:?}");
+    let mut asking = client.clone();
+    let run_id = victim.run_id.clone();
+    let abort = tokio::spawn(async move { asking.abort(&run_id).await });
+    is_dead("the victim", &victim).await;
+    fs::write(&go, "").expect("written");
+    is_dead("the counter", &counter).await;
+    assert!(kennel.is_serving("liveness").await);
+    // The next server finds it as full.
+    kennel.replace_server().await;
+    drop(abort);
+
+    full.make_room();
+    let mut client = kennel.client().await;
+    let aborted = within("abort", STORE_PATIENCE, client.abort(&victim.run_id)).await;
+    assert_eq!(must("abort", aborted).reason(), "aborted");
+    let ended = within("it ends", STORE_PATIENCE, client.ended(&counter.run_id)).await;
+    let ended = must("wait", ended);
+    assert_eq!((ended.reason(), ended.code()), ("exited", Some(3)));
+    counted_in_order(&mut client, &counter).await;
+    goes_on_as_ever(&mut client, &bystander).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_disk_while_the_store_is_away_kills_nothing_and_loses_no_end() {
+    let mut postgres = Postgres::start().await;
+    let options = Options {
+        data_room: Some(ROOM),
+        ..Options::on(&postgres.url())
+    };
+    let mut kennel = Kennel::start(options).await;
+    let mut client = kennel.client().await;
+    let go = kennel.scratch().join("go");
+    let counter = must("spawn", client.spawn(sh(&counts_until(&go))).await);
+    let victim = must("spawn", client.spawn(sh("echo up; exec sleep 300")).await);
+    let bystander = must("spawn", client.spawn(sh("echo up; exec sleep 300")).await);
+    for run in [&counter, &victim, &bystander] {
+        client.hear_up(&run.run_id).await;
+    }
+    postgres.crash().await;
+    let full = Full::make(&kennel);
+
+    let mut asking = client.clone();
+    let run_id = victim.run_id.clone();
+    let abort = tokio::spawn(async move { asking.abort(&run_id).await });
+    is_dead("the victim", &victim).await;
+    fs::write(&go, "").expect("written");
+    is_dead("the counter", &counter).await;
+    is_alive_and_not_ready(&kennel).await;
+    kennel.replace_server().await;
+    drop(abort);
+
+    // With room alone all is told, with the store it is written.
+    full.make_room();
+    let mut client = kennel.client().await;
+    let aborted = within("abort", STORE_PATIENCE, client.abort(&victim.run_id)).await;
+    assert_eq!(must("abort", aborted).reason(), "aborted");
+    let ended = within("it ends", STORE_PATIENCE, client.ended(&counter.run_id)).await;
+    let ended = must("wait", ended);
+    assert_eq!((ended.reason(), ended.code()), ("exited", Some(3)));
+    postgres.run().await;
+    eventually_async("readiness", STORE_PATIENCE, async || {
+        kennel.is_serving("readiness").await.then_some(())
+    })
+    .await;
+    counted_in_order(&mut client, &counter).await;
+    goes_on_as_ever(&mut client, &bystander).await;
+    assert_rows(
+        &postgres,
+        &[(&victim.run_id, "aborted"), (&counter.run_id, "exited")],
+    )
+    .await;
+}
+
+/// A data directory in which nothing more can be written.
+struct Full(PathBuf);
+
+impl Full {
+    fn make(kennel: &Kennel) -> Self {
+        let filler = kennel.data_dir_inside().join("filler");
+        let mut file = File::create(&filler).expect("own directory");
+        for size in [1 << 16, 1 << 12, 1] {
+            while file.write_all(&vec![0; size]).is_ok() {}
+        }
+        Self(filler)
+    }
+
+    fn make_room(self) {
+        fs::remove_file(self.0).expect("own file");
+    }
+}
+
+async fn is_alive_and_not_ready(kennel: &Kennel) {
+    eventually_async("not ready", PATIENCE, async || {
+        (!kennel.is_serving("readiness").await).then_some(())
+    })
+    .await;
+    assert!(kennel.is_serving("liveness").await);
+}
+
+async fn is_dead(what: &str, run: &pb::Run) {
+    let leader = run.attempt().pid;
+    eventually(what, PATIENCE, || {
+        Proc::read(leader)
+            .is_none_or(|proc| !proc.is_alive())
+            .then_some(())
+    })
+    .await;
+}
+
+/// Every line, once and in order.
+async fn counted_in_order(client: &mut Client, run: &pb::Run) {
+    let heard = must("stream", client.hear_all(&run.run_id, 0).await);
+    let text = heard.text();
+    let mut lines = text.lines();
+    assert_eq!(lines.next(), Some("up"));
+    for (number, line) in (1..).zip(lines) {
+        assert_eq!(line, format!("{number}"), "{text}");
+    }
+    let ends = heard.stations().into_iter().filter(|s| *s == "ended");
+    assert_eq!(ends.count(), 1);
+}
+
+async fn goes_on_as_ever(client: &mut Client, bystander: &pb::Run) {
+    let seen = must("get", client.get(&bystander.run_id).await);
+    assert_eq!(seen.state(), RunState::Running);
+    assert_eq!(seen.attempt(), bystander.attempt());
+    must("abort", client.abort(&bystander.run_id).await);
+    Footprint::of_run(bystander).assert_nothing_left();
+    let next = eventually_async("spawn works again", STORE_PATIENCE, async || {
+        client.clone().spawn(sh("exit 0")).await.ok()
+    })
+    .await;
+    let next = must("wait", client.ended(&next.run_id).await);
+    assert_eq!(next.code(), Some(0));
+}
+
+/// Every row is closed, these with these reasons.
+async fn assert_rows(postgres: &Postgres, wanted: &[(&str, &str)]) {
+    eventually_async("every row is closed", STORE_PATIENCE, async || {
+        let open = postgres
+            .psql("SELECT count(*) FROM runs WHERE end_reason IS NULL")
+            .await;
+        (open == "0").then_some(())
+    })
+    .await;
+    for (run_id, reason) in wanted {
+        let sql = format!("SELECT end_reason FROM runs WHERE run_id = '{run_id}'");
+        assert_eq!(postgres.psql(&sql).await, *reason, "{run_id}");
+    }
+}
