@@ -20,6 +20,7 @@ mod members;
 mod orphan_ttl;
 mod output;
 mod pause;
+mod pgbouncer;
 mod pidns;
 mod reap_kept;
 mod refusals;

@@ -6,6 +6,7 @@ pub mod census;
 pub mod client;
 pub mod kennel;
 pub mod load;
+pub mod pgbouncer;
 pub mod postgres;
 pub mod procfs;
 pub mod programs;

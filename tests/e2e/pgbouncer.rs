@@ -1,0 +1,93 @@
+//! The store behind a PgBouncer in transaction mode: each transaction in another session, and either of the two may go away.
+
+use kennel_edge::pb::{self, RunState};
+use kennel_tests::{
+    Kennel, Options, PATIENCE, Postgres, RunExt, SpecExt, load::Load, must, pgbouncer::PgBouncer,
+    sh, within,
+};
+use std::{fs, time::Duration};
+
+/// A client may have to wait for the store's own time limits.
+const STORE_PATIENCE: Duration = Duration::from_mins(1);
+/// Workers of a load.
+const WORKERS: usize = 4;
+/// Runs of theirs after which a load counts as going on.
+const SOME: usize = 40;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn everything_holds_behind_a_pooler_that_changes_sessions() {
+    let mut postgres = Postgres::start().await;
+    let mut bouncer = PgBouncer::start(&postgres).await;
+    let mut kennel = Kennel::start(Options::on(&bouncer.url())).await;
+    // Another node has the same sessions in between.
+    let other = Kennel::start(Options::on(&bouncer.url())).await;
+    let mut client = kennel.client().await;
+    let info = client.server_info().await.expect("it answers");
+    let store = info.store.expect("a store");
+    assert!(store.kind.contains("behind a pooler"), "{store:?}");
+    let go = kennel.scratch().join("go");
+    let script = format!(
+        "echo up; until [ -e {} ]; do sleep 0.05; done; exit 3",
+        go.display()
+    );
+    let lasting = must("spawn", client.spawn(sh(&script)).await);
+    client.hear_up(&lasting.run_id).await;
+    let mut load = Load::start(&kennel, WORKERS).await;
+    let mut beside = Load::start(&other, 1).await;
+    load.goes_on(SOME, STORE_PATIENCE).await;
+
+    bouncer.kill();
+    load.is_refused(STORE_PATIENCE).await;
+    abort_one_that_runs(&mut client, &lasting.run_id).await;
+    bouncer.run().await;
+    load.goes_on(SOME, STORE_PATIENCE).await;
+
+    postgres.crash().await;
+    load.is_refused(STORE_PATIENCE).await;
+    postgres.run().await;
+    load.goes_on(SOME, STORE_PATIENCE).await;
+
+    kennel.replace_server().await;
+    load.goes_on(SOME, STORE_PATIENCE).await;
+    let mut client = kennel.client().await;
+    is_started_again(&mut client).await;
+
+    let ended = load.ended();
+    let tally = load.finish(&mut client).await;
+    beside.goes_on(1, STORE_PATIENCE).await;
+    beside.finish(&mut other.client().await).await;
+    assert!(tally.keys >= 4 * SOME && tally.keys >= ended, "{tally:?}");
+    let listed = must("list", client.list_all(pb::RunFilter::default(), 50).await);
+    assert!(listed.len() > tally.keys);
+    fs::write(&go, "").expect("written");
+    let ended = within("it ends", PATIENCE, client.ended(&lasting.run_id)).await;
+    assert_eq!(must("wait", ended).code(), Some(3));
+    assert!(bouncer.sessions_opened() > 6, "sessions were not changed");
+    let open = postgres
+        .psql("SELECT count(*) FROM runs WHERE end_reason IS NULL")
+        .await;
+    assert_eq!(open, "0");
+}
+
+/// While the pooler is away: what runs is seen and can be stopped.
+async fn abort_one_that_runs(client: &mut kennel_tests::Client, lasting: &str) {
+    let seen = must("get", client.get(lasting).await);
+    assert_eq!(seen.state(), RunState::Running);
+    let unknown = kennel_tests::new_run_id();
+    let wait = pb::AbortWait::None;
+    let fenced = within("abort", PATIENCE, client.abort_with(&unknown, None, wait)).await;
+    assert_eq!(must("abort", fenced).state(), RunState::Stopping);
+}
+
+async fn is_started_again(client: &mut kennel_tests::Client) {
+    let policy = pb::RestartPolicy {
+        mode: pb::RestartMode::OnFailure.into(),
+        max_restarts: Some(3),
+        delay: Some(kennel_tests::client::duration(Duration::from_millis(20))),
+        ..pb::RestartPolicy::default()
+    };
+    let run = must("spawn", client.spawn(sh("exit 3").restart(policy)).await);
+    let run = within("it gives up", STORE_PATIENCE, client.ended(&run.run_id)).await;
+    let run = must("wait", run);
+    assert_eq!(run.reason(), "restarts_exhausted", "{run:?}");
+}
