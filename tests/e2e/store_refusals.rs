@@ -1,0 +1,231 @@
+//! Stores that a start cannot use, and a second service where one is: told in one line, and nothing is touched.
+
+use kennel_edge::pb::RunState;
+use kennel_tests::{
+    Client, Kennel, Options, PATIENCE, Postgres, RunExt, census, complaint, eventually_async,
+    kennel::{bare_command, serve_words},
+    must, new_run_id, programs, sh,
+    shell::run_to_end,
+};
+use std::{fs, path::Path};
+use tempfile::TempDir;
+
+/// A later Kennel has been at the schema.
+const NEWER: &str = "INSERT INTO _sqlx_migrations (version, description, success, checksum, execution_time) \
+    VALUES (999, 'later', true, '', 0)";
+
+/// All that a start could have changed.
+const EVERYTHING: &str = "SELECT (SELECT json_agg(n ORDER BY node) FROM nodes n), \
+    (SELECT json_agg(k ORDER BY keeper_epoch) FROM keeper_epochs k), (SELECT json_agg(r ORDER BY run_id) FROM runs r), \
+    (SELECT string_agg(relname, ',' ORDER BY relname) FROM pg_class WHERE relkind = 'r')";
+
+/// What a service that did not come to serve has said.
+struct Refused {
+    code: Option<i32>,
+    error: String,
+    dir: TempDir,
+}
+
+/// Starts a service on this directory and waits for its end.
+async fn refused_in(dir: TempDir, store: &str) -> Refused {
+    let mut command = bare_command(&programs::kennel());
+    command.args(serve_words(dir.path(), Some(store)));
+    command.env("KENNEL_LOG", "warn");
+    let output = run_to_end(command, PATIENCE).await;
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let errors: Vec<&str> = said.lines().filter(|l| l.starts_with("error: ")).collect();
+    assert_eq!(errors.len(), 1, "{said}");
+    assert!(!said.contains("s3cret"), "{said}");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "");
+    let data_dir = dir.path().join("data");
+    assert_eq!(census::of_data_dir(&data_dir.to_string_lossy()), []);
+    Refused {
+        code: output.status.code(),
+        error: errors[0].to_owned(),
+        dir,
+    }
+}
+
+fn directory() -> TempDir {
+    let mut builder = tempfile::Builder::new();
+    builder.prefix("kennel-test-").tempdir().expect("made")
+}
+
+async fn refused(store: &str) -> Refused {
+    refused_in(directory(), store).await
+}
+
+impl Refused {
+    fn says(&self, all: &[&str]) {
+        assert_eq!(self.code, Some(1), "{}", self.error);
+        for part in all {
+            assert!(self.error.contains(part), "{part:?} in {}", self.error);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_that_cannot_be_used_is_told_in_one_line_and_nothing_is_touched() {
+    let postgres = Postgres::start().await;
+    let kennel = Kennel::start(Options::on(&postgres.url())).await;
+    let mut client = kennel.client().await;
+    let bystander = must("spawn", client.spawn(sh("echo up; exec sleep 300")).await);
+    client.hear_up(&bystander.run_id).await;
+    postgres.guard("guarded", "correct").await;
+    let dir = postgres.socket_dir().display();
+    let at =
+        |user: &str, database: &str| format!("postgres://{user}@localhost/{database}?host={dir}");
+    postgres.psql("CREATE DATABASE taken").await;
+    postgres
+        .psql_in("taken", "CREATE TABLE runs (marathon text)")
+        .await;
+    postgres.psql("CREATE DATABASE closed").await;
+    postgres
+        .psql_in(
+            "closed",
+            "CREATE ROLE visitor LOGIN; REVOKE CREATE ON SCHEMA public FROM public",
+        )
+        .await;
+    let before = postgres.psql(EVERYTHING).await;
+
+    let wrong = refused(&at("guarded:s3cret", "kennel")).await;
+    wrong.says(&["refuses the user or the password", "pg_hba.conf"]);
+    let nobody = refused(&at("nobody", "kennel")).await;
+    nobody.says(&["role \"nobody\" does not exist"]);
+    refused(&at("kennel", "absent"))
+        .await
+        .says(&["there is no such database", "createdb"]);
+    let unreachable = refused("postgres://kennel:s3cret@localhost/kennel?host=/nonexistent").await;
+    unreachable.says(&["cannot connect", "check that Postgres runs there"]);
+    let closed_port = refused("postgres://kennel:s3cret@127.0.0.1:1/kennel").await;
+    closed_port.says(&["cannot connect", "check that Postgres runs there"]);
+    let taken = refused(&at("kennel", "taken")).await;
+    taken.says(&[
+        "somebody else's are in the way",
+        "relation \"runs\" already exists",
+    ]);
+    let tables = "SELECT string_agg(relname, ',') FROM pg_class WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace";
+    assert_eq!(postgres.psql_in("taken", tables).await, "runs");
+    let visitor = refused(&at("visitor", "closed")).await;
+    visitor.says(&["check that the database user may create tables"]);
+    assert_eq!(postgres.psql_in("closed", tables).await, "");
+    assert_eq!(postgres.psql(EVERYTHING).await, before);
+
+    postgres.psql(NEWER).await;
+    refused(&postgres.url())
+        .await
+        .says(&["schema 999", "use a newer Kennel"]);
+    postgres
+        .psql("DELETE FROM _sqlx_migrations WHERE version = 999")
+        .await;
+    assert_eq!(postgres.psql(EVERYTHING).await, before);
+    goes_on(&mut client, &bystander.run_id).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_that_is_no_database_of_ours_is_told_and_left_alone() {
+    let dir = directory();
+    let letter = dir.path().join("letter");
+    fs::write(&letter, "Dear all, ".repeat(1000)).expect("written");
+    let store = format!("sqlite:{}", letter.display());
+    let refused_it = refused_in(dir, &store).await;
+    refused_it.says(&["letter", "not a database"]);
+    let now = fs::read_to_string(&letter).expect("it is there");
+    assert_eq!(now, "Dear all, ".repeat(1000));
+    let nowhere = refused("sqlite:/nonexistent/kennel.db").await;
+    nowhere.says(&["check that its directory exists"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_service_on_the_same_directory_is_refused() {
+    let kennel = Kennel::on_sqlite().await;
+    let mut client = kennel.client().await;
+    let run = must("spawn", client.spawn(sh("echo up; exec sleep 300")).await);
+    client.hear_up(&run.run_id).await;
+    let mut command = bare_command(&programs::kennel());
+    let elsewhere = directory();
+    command.args(["serve", "--listen"]);
+    command.arg(format!(
+        "unix:{}",
+        elsewhere.path().join("k.sock").display()
+    ));
+    command.arg("--data-dir").arg(kennel.data_dir());
+    let output = run_to_end(command, PATIENCE).await;
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    let holder = format!("is in use by process {}", kennel.keeper_pid());
+    assert!(said.contains(&holder), "{said}");
+    assert!(said.contains("hint: a server runs there already"), "{said}");
+    goes_on(&mut client, &run.run_id).await;
+}
+
+/// The directory of a node, copied: both are the same node, on the same store.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_service_of_the_same_node_is_refused_while_the_first_has_runs() {
+    let postgres = Postgres::start().await;
+    let kennel = Kennel::start(Options::on(&postgres.url())).await;
+    let mut client = kennel.client().await;
+    let run = must("spawn", client.spawn(sh("echo up; exec sleep 300")).await);
+    client.hear_up(&run.run_id).await;
+    let before = postgres.psql(EVERYTHING).await;
+    let copied = copy_of_node(&kennel);
+
+    let second = refused_in(copied, &postgres.url()).await;
+
+    let holder = format!("is still alive as process {}", kennel.keeper_pid());
+    second.says(&["cannot take this node over", &holder]);
+    assert_eq!(postgres.psql(EVERYTHING).await, before);
+    goes_on(&mut client, &run.run_id).await;
+    drop(second.dir);
+}
+
+/// Where the first has no runs nothing shows that it lives: the second takes the node over, and the first writes nothing more.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_service_that_another_one_of_its_node_has_superseded_starts_nothing() {
+    let postgres = Postgres::start().await;
+    let first = Kennel::start(Options::on(&postgres.url())).await;
+    let mut client = first.client().await;
+    must("spawn", client.spawn(sh("exit 0")).await);
+    eventually_async("its row is closed", PATIENCE, async || {
+        let open = "SELECT count(*) FROM runs WHERE end_reason IS NULL";
+        (postgres.psql(open).await == "0").then_some(())
+    })
+    .await;
+    let second = Kennel::start_in(copy_of_node(&first), Options::on(&postgres.url())).await;
+    let mut other = second.client().await;
+    let live = must("spawn", other.spawn(sh("echo up; exec sleep 300")).await);
+    other.hear_up(&live.run_id).await;
+    let rows = "SELECT string_agg(run_id || ' ' || keeper_epoch, ',' ORDER BY run_id) FROM runs";
+    let before = postgres.psql(rows).await;
+
+    let ran = first.scratch().join("ran");
+    let spec = sh(&format!("echo ran > {}", ran.display()));
+    let refused = client.spawn_as(&new_run_id(), spec).await;
+    let refused = complaint(&refused.expect_err("it is fenced"));
+
+    assert_eq!(refused.reason, "STORE_UNAVAILABLE");
+    assert!(!ran.exists());
+    assert_eq!(postgres.psql(rows).await, before);
+    goes_on(&mut other, &live.run_id).await;
+}
+
+/// A directory with the same name of the node in it.
+fn copy_of_node(kennel: &Kennel) -> TempDir {
+    let dir = directory();
+    let data_dir = dir.path().join("data");
+    fs::create_dir(&data_dir).expect("own directory");
+    copy(&kennel.data_dir().join("node"), &data_dir.join("node"));
+    dir
+}
+
+fn copy(from: &Path, to: &Path) {
+    fs::copy(from, to).expect("own directory");
+}
+
+/// The run has not noticed anything, and can be ended.
+async fn goes_on(client: &mut Client, run_id: &str) {
+    let seen = must("get", client.get(run_id).await);
+    assert_eq!(seen.state(), RunState::Running);
+    let ended = must("abort", client.abort(run_id).await);
+    assert_eq!(ended.reason(), "aborted");
+}
