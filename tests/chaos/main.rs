@@ -5,6 +5,7 @@ mod crash_points;
 mod endurance;
 mod gate;
 mod massacre;
+mod outage;
 mod recycle;
 mod soak;
 mod upgrades;
