@@ -35,9 +35,14 @@ async fn a_store_that_is_stopped_for_a_minute_costs_no_run_and_no_end() {
     let mut load = Load::start(&kennel, WORKERS).await;
     load.goes_on(SOME, STORE_PATIENCE).await;
 
+    let before = load.refusals();
     postgres.crash().await;
     let stopped = Instant::now();
-    load.is_refused(STORE_PATIENCE).await;
+    load.is_refused_since(&before, STORE_PATIENCE).await;
+    eventually_async("not ready", PATIENCE, async || {
+        (!kennel.is_serving("readiness").await).then_some(())
+    })
+    .await;
     let (to_abort, to_end) = live.split_at(LIVE / 2);
     let mut slowest = Duration::ZERO;
     let mut refused = 0;

@@ -36,14 +36,16 @@ async fn everything_holds_behind_a_pooler_that_changes_sessions() {
     let mut beside = Load::start(&other, 1).await;
     load.goes_on(SOME, STORE_PATIENCE).await;
 
+    let before = load.refusals();
     bouncer.kill();
-    load.is_refused(STORE_PATIENCE).await;
+    load.is_refused_since(&before, STORE_PATIENCE).await;
     abort_one_that_runs(&mut client, &lasting.run_id).await;
     bouncer.run().await;
     load.goes_on(SOME, STORE_PATIENCE).await;
 
+    let before = load.refusals();
     postgres.crash().await;
-    load.is_refused(STORE_PATIENCE).await;
+    load.is_refused_since(&before, STORE_PATIENCE).await;
     postgres.run().await;
     load.goes_on(SOME, STORE_PATIENCE).await;
 

@@ -33,6 +33,7 @@ async fn a_freeze_in_the_middle_of_commits_loses_nothing_and_runs_nothing_twice(
     load.goes_on(SOME, STORE_PATIENCE).await;
 
     catch_a_commit(&postgres, &mut load).await;
+    let before = load.refusals();
     postgres.halt();
     let aborted = within("abort", PATIENCE, client.abort(&victim.run_id)).await;
     assert_eq!(must("abort", aborted).reason(), "aborted");
@@ -40,7 +41,7 @@ async fn a_freeze_in_the_middle_of_commits_loses_nothing_and_runs_nothing_twice(
     let ended = within("it ends", PATIENCE, client.ended(&lasting.run_id)).await;
     assert_eq!(must("wait", ended).code(), Some(3));
     // A statement that was sent is given up after the store's own time limit, so the freeze is longer than that.
-    load.is_refused(STORE_PATIENCE).await;
+    load.is_refused_since(&before, STORE_PATIENCE).await;
     is_alive_and_not_ready(&kennel).await;
     postgres.go_on();
     // What was under way is carried out, long after it was given up.

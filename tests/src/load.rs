@@ -92,14 +92,22 @@ impl Load {
         .await;
     }
 
-    /// Waits until each worker has been refused once more.
-    pub async fn is_refused(&mut self, limit: Duration) {
-        let seen = |counts: &Counts| counts.refused.load(Ordering::Relaxed);
-        let before: Vec<usize> = self.counts.iter().map(seen).collect();
+    /// How often each worker has been refused so far.
+    #[must_use]
+    pub fn refusals(&self) -> Vec<usize> {
+        let each = self.counts.iter();
+        each.map(|counts| counts.refused.load(Ordering::Relaxed))
+            .collect()
+    }
+
+    /// Waits until each worker has been refused since then, at least once: one that repeats a spawn whose record is in doubt
+    /// is answered when the store can say.
+    pub async fn is_refused_since(&mut self, before: &[usize], limit: Duration) {
         eventually("every worker is refused", limit, || {
             self.look_for_failures();
-            let mut now = self.counts.iter().map(seen).zip(&before);
-            now.all(|(now, before)| now > *before).then_some(())
+            let now = self.refusals().into_iter().zip(before);
+            let mut now = now.map(|(now, before)| now > *before);
+            now.all(|refused| refused).then_some(())
         })
         .await;
     }
