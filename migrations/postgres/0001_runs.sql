@@ -25,6 +25,7 @@ CREATE TABLE keeper_epochs (
     pidfs_handle          BIGINT,
     boot_id               TEXT NOT NULL,
     pidns_inode           BIGINT NOT NULL,
+    pidns_init_start_ticks BIGINT,
     opened_us             BIGINT NOT NULL
 );
 
@@ -49,6 +50,7 @@ CREATE TABLE runs (
     -- Where the numbers of this row mean what they say.
     boot_id               TEXT,
     pidns_inode           BIGINT,
+    pidns_init_start_ticks BIGINT,
     cgroup_path           TEXT,
     cgroup_inode          BIGINT,
     containment_detail    TEXT,
@@ -152,7 +154,7 @@ CREATE TABLE runs (
         AND (process_pid IS NULL) = (shim_session_id IS NULL)
         AND (process_pid IS NULL) = (shim_start_ticks IS NULL)),
     CONSTRAINT runs_identity_extras CHECK (process_pid IS NOT NULL OR (
-        pidfs_handle IS NULL AND shim_pidfs_handle IS NULL AND cgroup_path IS NULL
+        pidfs_handle IS NULL AND shim_pidfs_handle IS NULL AND pidns_init_start_ticks IS NULL AND cgroup_path IS NULL
         AND containment_detail IS NULL)),
     CONSTRAINT runs_pids CHECK ((process_pid IS NULL OR process_pid > 0) AND (shim_pid IS NULL OR shim_pid > 0)),
     CONSTRAINT runs_cgroup_whole CHECK ((cgroup_path IS NULL) = (cgroup_inode IS NULL))

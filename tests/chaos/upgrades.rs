@@ -178,7 +178,7 @@ async fn read(socket: PathBuf, run_id: String, lines: Arc<AtomicUsize>) -> (Hear
 fn is_replaced(status: &Status) -> bool {
     let told = complaint(status);
     let by_server = told.code == Code::Unavailable && told.reason == "SERVER_REPLACED";
-    by_server || was_never_taken(status)
+    by_server || is_of_library(status)
 }
 
 /// Clients that spawn without ceasing.
@@ -262,7 +262,7 @@ async fn spawn_on(
                     break;
                 }
                 Err(status) => {
-                    assert!(was_never_taken(&status), "a spawn failed: {status:?}");
+                    assert!(is_of_library(&status), "a spawn failed: {status:?}");
                     spawned.sent_again += 1;
                 }
             }
@@ -275,12 +275,11 @@ async fn spawn_on(
     spawned
 }
 
-/// The library's own word, which no server has given: it had the call in its queue when the connection ended, or it had sent
-/// it after the last that the server would still take (RFC 9113, 6.8).
-fn was_never_taken(status: &Status) -> bool {
-    let of_library = std::error::Error::source(status).is_some();
-    let beyond_the_last = format!("{status:?}").contains("GoAway(b\"\", NO_ERROR, Remote)");
-    of_library && (status.code() == Code::Cancelled || beyond_the_last)
+/// The library's own word, which no server has given: it had the call in its queue when the connection ended, had sent it
+/// after the last that the server would still take (RFC 9113, 6.8), or found the connection closed when it wrote. Had a server
+/// taken it, the call that is sent again would find the run.
+fn is_of_library(status: &Status) -> bool {
+    std::error::Error::source(status).is_some()
 }
 
 /// They are the processes that they were.

@@ -298,7 +298,7 @@ async fn what_a_leader_leaves_is_stopped_or_drained_without_a_service(options: O
 async fn a_stop_that_was_on_its_way_is_carried_out(options: Options) {
     let mut kennel = Kennel::start(options).await;
     let mut client = kennel.client().await;
-    let script = "trap '' TERM; echo up; while :; do sleep 0.05; done";
+    let script = "trap 'echo asked' TERM; echo up; while :; do sleep 0.05; done";
     let spec = adopted(sh(script)).grace(Duration::from_secs(1));
     let run = must("spawn", client.spawn(spec).await);
     client.hear_up(&run.run_id).await;
@@ -306,6 +306,8 @@ async fn a_stop_that_was_on_its_way_is_carried_out(options: Options) {
         .abort_with(&run.run_id, None, pb::AbortWait::None)
         .await;
     must("abort", order);
+    // Before that it is the next service's.
+    client.hear_text(&run.run_id, "asked\n").await;
     let shim = shim_of(&run);
     let leader = Proc::read(run.attempt().pid).expect("it runs");
     lose_service(&mut kennel).await;

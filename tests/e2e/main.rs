@@ -12,6 +12,7 @@ mod doors;
 mod drain;
 mod durable;
 mod ends;
+mod host;
 mod keys;
 mod leader_exit;
 mod life;

@@ -73,6 +73,8 @@ pub struct Options {
     pub own_binary: bool,
     /// How much its data directory holds, as tmpfs takes it; it lasts as long as the keeper. Only root can make it so.
     pub data_room: Option<&'static str>,
+    /// A file that stands in the place of the kernel's boot id, for this server alone. Only root can make it so.
+    pub boot_id: Option<PathBuf>,
 }
 
 impl Options {
@@ -409,6 +411,14 @@ impl Kennel {
         self.keeper = launch(self.dir.path(), &self.options, self.starts);
     }
 
+    /// From the next start on the kernel seems to have been started anew meanwhile.
+    pub fn seem_rebooted(&mut self) {
+        let path = self.dir.path().join("boot_id");
+        let boot = format!("00000000-0000-4000-8000-{:012}\n", self.starts);
+        fs::write(&path, boot).expect("own directory");
+        self.options.boot_id = Some(path);
+    }
+
     /// Waits until somebody serves: under this keeper, or where that has ended, after another start.
     pub async fn serve_again(&mut self) {
         let socket = self.socket();
@@ -551,6 +561,10 @@ pub fn serve_words(dir: &Path, store: Option<&str>) -> Vec<String> {
 fn launch(dir: &Path, options: &Options, start: u32) -> Child {
     let kennel = program(dir, options);
     let mut words: Vec<OsString> = Vec::new();
+    if let Some(boot_id) = &options.boot_id {
+        words.extend(["unshare", "--mount", "sh", "-ec", ANOTHER_BOOT_ID].map(OsString::from));
+        words.push(boot_id.into());
+    }
     if options.cgroup == Cgroup::ReadOnly {
         words.extend(["unshare", "--mount", "sh", "-ec", READ_ONLY_CGROUPS].map(OsString::from));
     }
@@ -621,6 +635,9 @@ pub fn install(from: &Path, to: &Path, mode: &str) {
     let done = done.expect("install starts");
     assert!(done.success(), "install: {done}");
 }
+
+/// Puts its first word in the place of the boot id in a mount namespace of its own, then becomes the server.
+const ANOTHER_BOOT_ID: &str = r#"mount --bind "$0" /proc/sys/kernel/random/boot_id; exec "$@""#;
 
 /// Makes every mount of the control groups read-only in a mount namespace of its own, then becomes the server.
 const READ_ONLY_CGROUPS: &str = r#"

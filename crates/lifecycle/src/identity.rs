@@ -29,8 +29,23 @@ pub struct CgroupIdentity {
 pub struct HostIdentity {
     /// `/proc/sys/kernel/random/boot_id`.
     pub boot_id: String,
-    /// Inode of `/proc/self/ns/pid`.
+    /// Inode of `/proc/self/ns/pid`. The kernel gives it out again as soon as the namespace is gone: the next container may
+    /// well have it.
     pub pidns_inode: u64,
+    /// When the namespace's first process began, in ticks since boot: field 22 of `/proc/1/stat`, `proc_pid_stat(5)`. Tells a
+    /// namespace from a later one of the same inode. Absent: it cannot be read, as under `hidepid`.
+    pub init_start_ticks: Option<u64>,
+}
+
+impl HostIdentity {
+    /// Whether numbers of the one mean the same on the other. What only one of them knows tells nothing.
+    #[must_use]
+    pub fn is_same_as(&self, other: &Self) -> bool {
+        let begins = self.init_start_ticks.zip(other.init_start_ticks);
+        self.boot_id == other.boot_id
+            && self.pidns_inode == other.pidns_inode
+            && begins.is_none_or(|(one, other)| one == other)
+    }
 }
 
 /// All that is recorded before a command may run.

@@ -32,6 +32,7 @@ pub(crate) fn host() -> io::Result<HostIdentity> {
     Ok(HostIdentity {
         boot_id: boot_id.trim().to_owned(),
         pidns_inode: fs::metadata("/proc/self/ns/pid")?.ino(),
+        init_start_ticks: procfs::stat(1).ok().map(|init| init.start_ticks),
     })
 }
 

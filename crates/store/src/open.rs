@@ -206,8 +206,9 @@ pub(crate) const RAISE_GENERATION: &str = "INSERT INTO nodes (node, name, genera
 
 /// The keeper as a process; a keeper that has been recorded before, under an earlier server, gets the new generation.
 pub(crate) const RECORD_KEEPER: &str = "INSERT INTO keeper_epochs (keeper_epoch, node, generation, process_pid, \
-    process_group_id, session_id, start_ticks, pidfs_handle, boot_id, pidns_inode, opened_us) \
-    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) ON CONFLICT (keeper_epoch) DO UPDATE SET \
+    process_group_id, session_id, start_ticks, pidfs_handle, boot_id, pidns_inode, \
+    pidns_init_start_ticks, opened_us) \
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12) ON CONFLICT (keeper_epoch) DO UPDATE SET \
     generation = excluded.generation WHERE keeper_epochs.node = excluded.node";
 
 /// `$1` node, `$2` its new generation.
@@ -247,6 +248,7 @@ macro_rules! open_node {
                 .bind(keeper.pidfs_handle.map(u64::cast_signed))
                 .bind(&opening.host.boot_id)
                 .bind(opening.host.pidns_inode.cast_signed())
+                .bind(opening.host.init_start_ticks.map(u64::cast_signed))
                 .bind(opening.now.0)
                 .persistent(false)
                 .execute(&mut *conn)
@@ -319,12 +321,14 @@ where
     )
     .map_err(unreadable)?
     .ok_or_else(|| unreadable("its process".into()))?;
+    let begun: Option<i64> = row.try_get("pidns_init_start_ticks").map_err(corrupt)?;
     Ok(EpochRow {
         keeper_epoch: record::read_id("keeper_epoch", &epoch).map_err(unreadable)?,
         keeper,
         host: HostIdentity {
             boot_id: text("boot_id")?,
             pidns_inode: number("pidns_inode")?.cast_unsigned(),
+            init_start_ticks: begun.map(i64::cast_unsigned),
         },
     })
 }

@@ -89,6 +89,7 @@ record! {
     pidfs_handle: Option<i64>,
     boot_id: Option<String>,
     pidns_inode: Option<i64>,
+    pidns_init_start_ticks: Option<i64>,
     cgroup_path: Option<String>,
     cgroup_inode: Option<i64>,
     containment_detail: Option<String>,
@@ -174,6 +175,7 @@ pub(crate) const CLOSING_SET: &str = "state = excluded.state, attempt = excluded
 pub(crate) const BEGINNING_SET: &str = "state = 'starting', attempt = w.attempt, keeper_epoch = w.keeper_epoch, \
     process_pid = w.process_pid, process_group_id = w.process_group_id, session_id = w.session_id, \
     start_ticks = w.start_ticks, pidfs_handle = w.pidfs_handle, boot_id = w.boot_id, pidns_inode = w.pidns_inode, \
+    pidns_init_start_ticks = w.pidns_init_start_ticks, \
     cgroup_path = w.cgroup_path, cgroup_inode = w.cgroup_inode, containment_detail = w.containment_detail, \
     shim_pid = w.shim_pid, shim_process_group_id = w.shim_process_group_id, shim_session_id = w.shim_session_id, \
     shim_start_ticks = w.shim_start_ticks, shim_pidfs_handle = w.shim_pidfs_handle, \
@@ -256,6 +258,7 @@ impl Record {
             pidfs_handle: None,
             boot_id: None,
             pidns_inode: None,
+            pidns_init_start_ticks: None,
             cgroup_path: None,
             cgroup_inode: None,
             containment_detail: None,
@@ -307,6 +310,7 @@ impl Record {
         self.pidfs_handle = command.pidfs_handle.map(u64::cast_signed);
         self.boot_id = Some(host.boot_id.clone());
         self.pidns_inode = Some(host.pidns_inode.cast_signed());
+        self.pidns_init_start_ticks = host.init_start_ticks.map(u64::cast_signed);
         self.cgroup_path = cgroup.as_ref().map(|c| c.path.clone());
         self.cgroup_inode = cgroup.as_ref().map(|c| c.inode.cast_signed());
         self.shim_pid = Some(i64::from(shim.pid));
@@ -430,6 +434,7 @@ impl Record {
             host: HostIdentity {
                 boot_id,
                 pidns_inode: pidns.cast_unsigned(),
+                init_start_ticks: self.pidns_init_start_ticks.map(i64::cast_unsigned),
             },
         }))
     }

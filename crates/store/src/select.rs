@@ -31,7 +31,7 @@ pub(crate) enum Select<'a> {
 
 /// Keepers of node `$1` that have open rows.
 pub(crate) const OPEN_EPOCHS: &str = "SELECT keeper_epoch, process_pid, process_group_id, session_id, start_ticks, \
-    pidfs_handle, boot_id, pidns_inode FROM keeper_epochs e WHERE node = $1 AND EXISTS (SELECT 1 FROM runs r \
+    pidfs_handle, boot_id, pidns_inode, pidns_init_start_ticks FROM keeper_epochs e WHERE node = $1 AND EXISTS (SELECT 1 FROM runs r \
     WHERE r.node = e.node AND r.keeper_epoch = e.keeper_epoch AND r.end_reason IS NULL) \
     ORDER BY opened_us, keeper_epoch";
 
@@ -113,12 +113,18 @@ fn push_numbered<DB>(
         .push(" AND boot_id = ")
         .push_bind(host.boot_id.clone())
         .push(" AND pidns_inode = ")
-        .push_bind(host.pidns_inode.cast_signed())
-        .push(format!(
-            " AND (process_pid IN ({list}) OR shim_pid IN ({list}))"
-        ))
-        .push(" ORDER BY created_us DESC, run_id DESC LIMIT ")
-        .push_bind(i64::from(limit));
+        .push_bind(host.pidns_inode.cast_signed());
+    if let Some(ticks) = host.init_start_ticks {
+        sql.push(" AND coalesce(pidns_init_start_ticks, ")
+            .push_bind(ticks.cast_signed())
+            .push(") = ")
+            .push_bind(ticks.cast_signed());
+    }
+    sql.push(format!(
+        " AND (process_pid IN ({list}) OR shim_pid IN ({list}))"
+    ))
+    .push(" ORDER BY created_us DESC, run_id DESC LIMIT ")
+    .push_bind(i64::from(limit));
 }
 
 fn push_page<DB>(

@@ -408,6 +408,7 @@ mod tests {
             host: HostIdentity {
                 boot_id: "b".into(),
                 pidns_inode: 1,
+                init_start_ticks: Some(7),
             },
         }
     }

@@ -37,6 +37,7 @@ pub(crate) fn server(info: ServerInfo) -> pb::ServerInfo {
             pidfs: hello.pidfs,
             boot_id: hello.host.boot_id,
             pid_namespace_inode: hello.host.pidns_inode,
+            pid_namespace_init_start_ticks: hello.host.init_start_ticks,
             capabilities: hello.capabilities.into_iter().map(capability).collect(),
         }),
         store: Some(pb::StoreInfo {

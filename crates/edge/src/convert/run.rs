@@ -113,6 +113,7 @@ fn identity(identity: &RunIdentity) -> pb::ProcessIdentity {
         pidfs_handle: identity.command.pidfs_handle,
         boot_id: identity.host.boot_id.clone(),
         pid_namespace_inode: identity.host.pidns_inode,
+        pid_namespace_init_start_ticks: identity.host.init_start_ticks,
         cgroup_path: identity.cgroup.as_ref().map(|c| c.path.clone()),
         cgroup_inode: identity.cgroup.as_ref().map(|c| c.inode),
     }

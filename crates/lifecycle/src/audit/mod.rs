@@ -388,7 +388,7 @@ pub fn leaked_directories(
 /// Recorded numbers mean something only on the host that they were recorded on.
 #[must_use]
 pub fn on_this_host(identity: Option<RunIdentity>, host: &HostIdentity) -> Option<RunIdentity> {
-    identity.filter(|identity| identity.host == *host)
+    identity.filter(|identity| identity.host.is_same_as(host))
 }
 
 /// How many findings there are of each kind of evidence.

@@ -58,6 +58,7 @@ fn recorded(leader: i32, cgroup: Option<CgroupIdentity>) -> RunIdentity {
         host: HostIdentity {
             boot_id: "boot".into(),
             pidns_inode: 4,
+            init_start_ticks: Some(7),
         },
     }
 }

@@ -2,7 +2,8 @@
 
 use crate::samples::{assert_golden, stuck};
 use kennel_lifecycle::{
-    EndReason, Exit, Leftover, Leftovers, Outcome, Proof, Stuck, Timestamp, TreeVerdict,
+    EndReason, Exit, HostIdentity, Leftover, Leftovers, Outcome, Proof, Stuck, Timestamp,
+    TreeVerdict,
     recovery::{Before, CgroupSeen, Decision, ExitRecord, Host, Observation, Seen, decide},
 };
 use std::fmt::Write as _;
@@ -61,6 +62,28 @@ fn another_boot_or_namespace_is_never_waited_for_nor_signalled() {
             "{seen:?}: {decision:?}"
         );
     }
+}
+
+#[test]
+fn a_later_namespace_of_the_same_inode_is_another_one() {
+    let container = |began| HostIdentity {
+        boot_id: "b".into(),
+        pidns_inode: 4_026_532_178,
+        init_start_ticks: began,
+    };
+    let (first, next) = (container(Some(100)), container(Some(200)));
+    assert!(first.is_same_as(&first.clone()) && !first.is_same_as(&next));
+    // It could not be read: the rest has to do.
+    assert!(first.is_same_as(&container(None)) && container(None).is_same_as(&next));
+    let other_boot = HostIdentity {
+        boot_id: "c".into(),
+        ..first.clone()
+    };
+    let other_inode = HostIdentity {
+        pidns_inode: 1,
+        ..first.clone()
+    };
+    assert!(!first.is_same_as(&other_boot) && !first.is_same_as(&other_inode));
 }
 
 #[test]

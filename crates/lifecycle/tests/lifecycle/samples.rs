@@ -29,6 +29,7 @@ pub(crate) fn identity() -> Box<RunIdentity> {
         host: HostIdentity {
             boot_id: "b".into(),
             pidns_inode: 1,
+            init_start_ticks: Some(7),
         },
     })
 }

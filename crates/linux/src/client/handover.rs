@@ -129,6 +129,7 @@ mod tests {
         WireHost {
             boot_id: "b".into(),
             pidns_inode: 1,
+            init_start_ticks: Some(7),
         }
     }
 

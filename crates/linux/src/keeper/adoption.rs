@@ -100,7 +100,7 @@ impl Knock {
         // The kernel's word on who listens there against its own.
         let is_shim = identity.shim.pid == self.pid
             && identity::of(self.pid, &self.process).ok()? == identity.shim;
-        if RunId::from_u128(said.run) != self.run || identity.host != *host || !is_shim {
+        if RunId::from_u128(said.run) != self.run || !identity.host.is_same_as(host) || !is_shim {
             return None;
         }
         let mut fds = fds.into_iter();
@@ -286,6 +286,10 @@ mod tests {
         assert!(
             !lie(|said| said.keepsake.host.pidns_inode += 1),
             "other numbers"
+        );
+        assert!(
+            !lie(|said| said.keepsake.host.init_start_ticks = Some(1)),
+            "a former namespace of the same inode"
         );
         assert!(
             !lie(|said| said.keepsake.host.boot_id.push('x')),

@@ -48,7 +48,7 @@ pub(super) fn observe(
 ) -> Observation {
     let exit_record = exit_record::read(&recorded.run_dir);
     let there = &recorded.identity;
-    if there.host != *host {
+    if !there.host.is_same_as(host) {
         return Observation {
             host: Host::Other,
             exit_record,
@@ -88,7 +88,7 @@ pub(super) fn see(
     recorded_on: &HostIdentity,
     host: &HostIdentity,
 ) -> Seen {
-    if recorded_on == host {
+    if recorded_on.is_same_as(host) {
         identity::find(process).seen()
     } else {
         Seen::Gone

@@ -96,7 +96,7 @@ impl Orphan {
 
     /// One round; `true`: nothing certain is left, or the time is over, and who is left is stuck.
     pub(super) fn step(&mut self, host: &HostIdentity, sessions: &Sessions, now: u64) -> bool {
-        if self.recorded.identity.host != *host {
+        if !self.recorded.identity.host.is_same_as(host) {
             return true;
         }
         let shim = identity::find(&self.recorded.identity.shim);

@@ -314,6 +314,7 @@ mod tests {
             host: WireHost {
                 boot_id: "b".into(),
                 pidns_inode: 1,
+                init_start_ticks: Some(7),
             },
         };
         let waiting = Waiting::new(door, keepsake, Vec::new()).expect("it listens");

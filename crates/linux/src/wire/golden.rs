@@ -189,6 +189,7 @@ fn the_hello_has_these_bytes() {
         host: WireHost {
             boot_id: "b".into(),
             pidns_inode: 300,
+            init_start_ticks: Some(7),
         },
         cgroup_base: Ok("/c".into()),
         pidfs: true,
@@ -216,7 +217,7 @@ fn the_hello_has_these_bytes() {
     };
     check(
         &ToServer::Hello(hello),
-        "010001450156c801c801c801ac02014d0162ac0200022f6301002701cf0f01046e6f6e65016b00ac0202010156d804010112000101010172d80401310132020177",
+        "010001450156c801c801c801ac02014d0162ac02010700022f6301002701cf0f01046e6f6e65016b00ac0202010156d804010112000101010172d80401310132020177",
     );
 }
 
@@ -232,6 +233,7 @@ fn answers_and_reports_have_these_bytes() {
         host: WireHost {
             boot_id: "b".into(),
             pidns_inode: 4,
+            init_start_ticks: Some(7),
         },
     };
     let prepared = ToServer::Answer {
@@ -246,7 +248,7 @@ fn answers_and_reports_have_these_bytes() {
     };
     check(
         &prepared,
-        "01010100900390039003ac02014dc801c801c801ac02014d01022f6709016204010100016e",
+        "01010100900390039003ac02014dc801c801c801ac02014d01022f67090162040107010100016e",
     );
     let failed = WireFact::ExecFailed(WireFailure {
         stage: WireStage::Exec,
@@ -333,6 +335,7 @@ fn what_is_handed_over_has_these_bytes() {
             host: WireHost {
                 boot_id: "b".into(),
                 pidns_inode: 4,
+                init_start_ticks: Some(7),
             },
         },
         held: WireHeld {
@@ -346,7 +349,7 @@ fn what_is_handed_over_has_these_bytes() {
     };
     check(
         &ToServer::Held(run),
-        "010505900390039003ac02014dc801c801c801ac02014d000162040000011e00882701ac020000000000000000000101ac0201ac02010101010301",
+        "010505900390039003ac02014dc801c801c801ac02014d0001620401070000011e00882701ac020000000000000000000101ac0201ac02010101010301",
     );
     check(&ToServer::Ping, "0106");
     check(&ToKeeper::Pong, "0111");
@@ -396,6 +399,7 @@ fn words_of_and_to_shims_have_these_bytes() {
             host: WireHost {
                 boot_id: "b".into(),
                 pidns_inode: 1,
+                init_start_ticks: Some(7),
             },
         },
         memory: WireMemory::default(),
@@ -404,7 +408,7 @@ fn words_of_and_to_shims_have_these_bytes() {
     };
     check(
         &FromShim::Adoptable(Box::new(adoptable)),
-        "010801d804d804d804ac02014d040404ac02014d010600011e00882701ac020000000000000000000101ac0201ac02010101000001620100000001ac020101",
+        "010801d804d804d804ac02014d040404ac02014d010600011e00882701ac020000000000000000000101ac0201ac020101010000016201010700000001ac020101",
     );
 }
 

@@ -88,7 +88,7 @@ mirror_struct!(
 );
 mirror_struct!(
     /// [`HostIdentity`].
-    WireHost = HostIdentity { boot_id: String, pidns_inode: u64 }
+    WireHost = HostIdentity { boot_id: String, pidns_inode: u64, init_start_ticks: Option<u64> }
 );
 mirror_enum!(
     /// [`CapabilityName`].

@@ -47,6 +47,8 @@ fn parse(dir: &Path, line: &str) -> Recorded {
     let host = HostIdentity {
         boot_id: next().expect("a boot").to_owned(),
         pidns_inode: number(next()),
+        // The same namespace: its inode is enough.
+        init_start_ticks: None,
     };
     let cgroup = next().map(|path| CgroupIdentity {
         path: path.to_owned(),

@@ -28,6 +28,7 @@ pub(crate) fn host() -> HostIdentity {
     HostIdentity {
         boot_id: "8f4e2c52-5f0a-4a55-8a3a-6a7a1c2d3e4f".into(),
         pidns_inode: 4_026_531_836,
+        init_start_ticks: Some(7),
     }
 }
 

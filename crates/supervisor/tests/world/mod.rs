@@ -1249,6 +1249,7 @@ fn host() -> HostIdentity {
     HostIdentity {
         boot_id: "boot".into(),
         pidns_inode: 4,
+        init_start_ticks: Some(7),
     }
 }
 

@@ -237,6 +237,7 @@ fn live() -> RunView {
             host: HostIdentity {
                 boot_id: "boot".to_owned(),
                 pidns_inode: 4,
+                init_start_ticks: Some(7),
             },
         }),
         held: Some(Held {

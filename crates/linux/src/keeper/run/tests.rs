@@ -484,6 +484,7 @@ fn host() -> HostIdentity {
     HostIdentity {
         boot_id: "a boot".into(),
         pidns_inode: 1,
+        init_start_ticks: Some(7),
     }
 }
 

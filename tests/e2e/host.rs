@@ -1,0 +1,214 @@
+//! Another boot, another container: numbers that were recorded there name nobody here.
+
+use kennel_edge::pb::{self, RunState};
+use kennel_tests::{
+    Client, Kennel, PATIENCE, RunExt, SHUTDOWN_LIMIT,
+    kennel::{bare_command, kill_exactly, reap_orphans, serve_words},
+    must,
+    procfs::{self, Proc},
+    programs, sh,
+    wait::{eventually, eventually_async},
+};
+use nix::sys::signal::Signal;
+use std::{
+    path::{Path, PathBuf},
+    process::{Child, Stdio},
+};
+use tempfile::TempDir;
+
+/// Processes of somebody else that have, in the second container, the numbers that runs had in the first.
+const STRANGERS: usize = 60;
+/// Tells them from all others of this machine.
+const STRANGERS_WORD: &str = "86421";
+
+fn adopted(mut spec: pb::RunSpec) -> pb::RunSpec {
+    spec.set_recovery(pb::RecoveryPolicy::Adopt);
+    spec
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn after_another_boot_all_that_ran_is_closed_and_nobody_is_signalled() {
+    let mut kennel = Kennel::on_sqlite().await;
+    let mut client = kennel.client().await;
+    let script = "echo up; exec sleep 1000";
+    let mut alive = Vec::new();
+    for spec in [sh(script), adopted(sh(script))] {
+        let run = must("spawn", client.spawn(spec).await);
+        client.hear_up(&run.run_id).await;
+        let leader = Proc::read(run.attempt().pid).expect("it runs");
+        alive.push((run, leader));
+    }
+    let done = must("spawn", client.spawn(sh("echo done; exit 4")).await);
+    must("wait", client.ended(&done.run_id).await);
+    // What lives on has, after the other boot, the numbers and start times that were recorded: nothing but the boot tells
+    // that it is somebody else.
+    let shims = kennel.shims();
+    kennel.kill_service_after(|| {
+        for shim in shims {
+            kill_exactly(&shim, Signal::SIGKILL);
+        }
+    });
+    kennel.wait_for_exit(PATIENCE).await;
+    kennel.seem_rebooted();
+    kennel.restart().await;
+
+    let mut client = kennel.client().await;
+    for (run, leader) in &alive {
+        let ended = must("wait", client.ended(&run.run_id).await);
+        assert_eq!(
+            (ended.state(), ended.reason()),
+            (RunState::Lost, "rebooted")
+        );
+        assert_eq!((ended.code(), ended.signal()), (None, None), "{ended:?}");
+        let heard = must("stream", client.hear_all(&run.run_id, 0).await);
+        assert_eq!(heard.text(), "up\n");
+        assert!(heard.signals().is_empty(), "{:?}", heard.signals());
+        assert!(leader.is_alive(), "a stranger was ended");
+    }
+    let done = must("get", client.get(&done.run_id).await);
+    assert_eq!((done.code(), done.reason()), (Some(4), "exited"));
+    for (_, leader) in alive {
+        kill_exactly(&leader, Signal::SIGKILL);
+        eventually("it is reaped", PATIENCE, || {
+            reap_orphans();
+            (!leader.is_alive()).then_some(())
+        })
+        .await;
+    }
+}
+
+/// `kennel serve` as the first process of a pid namespace of its own, as in a container.
+struct Container {
+    dir: TempDir,
+    /// Outside of it: with its death the kernel ends all that is inside.
+    outer: Child,
+}
+
+impl Container {
+    async fn start(dir: TempDir, strangers: usize) -> Self {
+        let socket = socket(&dir);
+        let _ = std::fs::remove_file(&socket);
+        let script = format!(
+            r#"i=0; while [ $i -lt {strangers} ]; do sleep {STRANGERS_WORD} & i=$((i + 1)); done; exec "$0" "$@""#
+        );
+        let mut command = bare_command("unshare".as_ref());
+        command
+            .args(["--pid", "--fork", "--mount-proc", "--kill-child"])
+            .args(["sh", "-ec", &script])
+            .arg(programs::kennel())
+            .args(serve_words(dir.path(), None))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        let outer = command.spawn().expect("unshare starts");
+        let container = Self { dir, outer };
+        container.info().await;
+        container
+    }
+
+    async fn client(&self) -> Client {
+        let socket = socket(&self.dir);
+        eventually_async("it takes a connection", PATIENCE, || async {
+            Client::connect(&socket).await.ok()
+        })
+        .await
+    }
+
+    async fn info(&self) -> pb::ServerInfo {
+        eventually_async("it answers", PATIENCE, || async {
+            self.client().await.server_info().await
+        })
+        .await
+    }
+
+    fn inside(&self) -> Vec<Proc> {
+        procfs::descendants(&procfs::all(), pid_of(&self.outer))
+    }
+
+    fn strangers(&self) -> usize {
+        let is_stranger = |proc: &&Proc| {
+            proc.cmdline()
+                .last()
+                .is_some_and(|word| word == STRANGERS_WORD)
+        };
+        self.inside().iter().filter(is_stranger).count()
+    }
+
+    /// As a container runtime does.
+    async fn end(mut self) {
+        let info = self.info().await;
+        let first = self.inside().into_iter().find(|proc| {
+            proc.cmdline().get(1).is_some_and(|word| word == "serve")
+                && proc.ppid == pid_of(&self.outer)
+        });
+        kill_exactly(&first.expect("the keeper is the first"), Signal::SIGTERM);
+        let status = eventually("it ends", SHUTDOWN_LIMIT, || {
+            self.outer.try_wait().expect("own child")
+        })
+        .await;
+        assert_eq!(status.code(), Some(0));
+        let base = info.host.map(|host| host.cgroup_base).unwrap_or_default();
+        assert!(
+            base.is_empty() || !Path::new(&base).exists(),
+            "{base} is left"
+        );
+    }
+
+    /// As a container runtime does that is in a hurry.
+    async fn kill(mut self) -> TempDir {
+        let inside = self.inside();
+        self.outer.kill().expect("own child");
+        self.outer.wait().expect("own child");
+        eventually("nobody is left inside", PATIENCE, || {
+            reap_orphans();
+            inside.iter().all(|proc| !proc.is_alive()).then_some(())
+        })
+        .await;
+        self.dir
+    }
+}
+
+fn pid_of(child: &Child) -> i32 {
+    i32::try_from(child.id()).expect("pids are small")
+}
+
+fn socket(dir: &TempDir) -> PathBuf {
+    dir.path().join("s/kennel.sock")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn after_another_container_all_that_ran_is_closed_and_nobody_is_signalled() {
+    let dir = tempfile::Builder::new().prefix("kennel-test-").tempdir();
+    let mut dir = dir.expect("a temporary directory can be made");
+    let mut inodes = Vec::new();
+    let mut before: Option<pb::Run> = None;
+    // The kernel gives the inode of a namespace that is gone to the next one, now and then.
+    for round in 0..4 {
+        let container = Container::start(dir, if round == 0 { 0 } else { STRANGERS }).await;
+        let host = container.info().await.host.expect("it says where it is");
+        inodes.push((
+            host.pid_namespace_inode,
+            host.pid_namespace_init_start_ticks,
+        ));
+        let mut client = container.client().await;
+        if let Some(run) = before.take() {
+            let ended = must("wait", client.ended(&run.run_id).await);
+            assert_eq!(
+                (ended.state(), ended.reason()),
+                (RunState::Lost, "rebooted"),
+                "{ended:?} in {inodes:?}"
+            );
+            let heard = must("stream", client.hear_all(&run.run_id, 0).await);
+            assert_eq!(heard.text(), "up\n");
+            assert!(heard.signals().is_empty(), "{:?}", heard.signals());
+            assert_eq!(container.strangers(), STRANGERS, "a stranger was ended");
+        }
+        let spec = sh("echo up; while :; do sleep 0.05; done");
+        let run = must("spawn", client.spawn(spec).await);
+        client.hear_up(&run.run_id).await;
+        before = Some(run);
+        dir = container.kill().await;
+    }
+    // The directory of the control groups goes with the last one that ends in order.
+    Container::start(dir, 0).await.end().await;
+}
