@@ -26,6 +26,7 @@ with_and_without_cgroup!(
     a_stop_that_was_on_its_way_is_carried_out,
     a_shutdown_in_order_ends_it,
     a_shim_that_dies_after_the_adoption_is_noticed,
+    a_shim_that_does_not_answer_at_its_door_is_waited_for,
 );
 
 fn adopted(mut spec: pb::RunSpec) -> pb::RunSpec {
@@ -102,6 +103,45 @@ async fn a_run_outlives_the_service_and_is_ended_by_the_next(options: Options) {
         assert_eq!(told, 1, "{station}: {:?}", heard.stations());
     }
     assert_eq!(fs::read_dir(&doors).expect("a directory").count(), 0);
+}
+
+async fn a_shim_that_does_not_answer_at_its_door_is_waited_for(options: Options) {
+    let mut kennel = Kennel::start(options).await;
+    let mut client = kennel.client().await;
+    let gate = kennel.scratch().join("go");
+    let script = format!(
+        "echo up; until [ -e {} ]; do sleep 0.02; done; echo done; exit 7",
+        gate.display()
+    );
+    let runs = [
+        must("spawn", client.spawn(adopted(sh(&script))).await),
+        must("spawn", client.spawn(adopted(sh(&script))).await),
+    ];
+    for run in &runs {
+        client.hear_up(&run.run_id).await;
+    }
+    let shims = runs.each_ref().map(shim_of);
+    lose_service(&mut kennel).await;
+    for shim in &shims {
+        kill_exactly(shim, Signal::SIGSTOP);
+    }
+    kennel.restart().await;
+    let mut client = kennel.client().await;
+    for run in &runs {
+        let run = must("get", client.get(&run.run_id).await);
+        // As the row has it, and not STOPPING.
+        let open = [RunState::Starting, RunState::Running];
+        assert!(open.contains(&run.state()), "{run:?}");
+    }
+    // One of them is not wanted any more.
+    let aborted = must("abort", client.abort(&runs[0].run_id).await);
+    assert!(aborted.tree_is_empty(), "{aborted:?}");
+    kill_exactly(&shims[1], Signal::SIGCONT);
+    fs::write(&gate, b"").expect("a file");
+    let ended = must("wait", client.ended(&runs[1].run_id).await);
+    assert_eq!(ended.code(), Some(7), "{ended:?}");
+    let heard = must("stream", client.hear_all(&runs[1].run_id, 0).await);
+    assert_eq!(heard.text(), "up\ndone\n");
 }
 
 /// More than a pipe holds: then the command waits, and goes on.

@@ -122,6 +122,11 @@ pub enum KeeperEvent {
     Leave,
     /// A signal asked for an upgrade, and there is none.
     NotUpgraded(UpgradeRefusal),
+    /// A run that the hello has called late has been found: [`KeeperClient::take_held`] gives it. What has happened to it
+    /// follows.
+    DoorOpened(RunId),
+    /// Nobody waits at the door of such a run any more.
+    DoorLeft(RunId),
     /// The keeper is gone (end of file): drain, commit, end with exit code 70.
     Gone,
 }
@@ -171,6 +176,8 @@ pub struct KeeperHello {
     pub kernel: String,
     /// What the host can do, found out by trying it.
     pub capabilities: Vec<Capability>,
+    /// Runs of an earlier keeper whose shims are there and have not answered yet: an event tells of each.
+    pub late: Vec<RunId>,
     /// How many servers this keeper has had before this one.
     pub restarts: u32,
     /// How the last of them ended.
@@ -251,6 +258,12 @@ impl KeeperClient {
     #[must_use]
     pub fn take_listeners(&self) -> Vec<OwnedFd> {
         self.link.take_listeners()
+    }
+
+    /// A run that was late: takes it, once.
+    #[must_use]
+    pub fn take_held(&self, run: RunId) -> Option<HeldRun> {
+        self.link.take_held(run)
     }
 
     /// Tells the keeper that this server serves: recovery is done.

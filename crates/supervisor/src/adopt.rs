@@ -95,6 +95,18 @@ async fn next(opened: &mut JoinSet<Found>) -> Result<Option<Found>, BootError> {
     found.map_err(|e| BootError::Adoption(io::Error::other(e)))
 }
 
+/// Where a run stands that the keeper has found late; absent where its key is another run's.
+pub(crate) async fn late(
+    shared: &Arc<Shared>,
+    held: HeldRun,
+    row: RunRow,
+) -> Result<Option<Standing>, BootError> {
+    let opening = Arc::clone(shared);
+    let found = tokio::task::spawn_blocking(move || Found::open(&opening, held, Some(row))).await;
+    let found = found.map_err(|e| BootError::Adoption(io::Error::other(e)))?;
+    found.standing(shared).await.map_err(BootError::Store)
+}
+
 /// The rows of the runs that are held, open or closed.
 async fn take_rows(
     shared: &Shared,

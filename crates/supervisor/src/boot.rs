@@ -3,6 +3,7 @@
 use crate::{
     Supervisor, SupervisorConfig, clock,
     facts::Facts,
+    late::Door,
     ports::{Kernel, KernelEvents},
     recover, takeover,
     tracker::{Order, Shared},
@@ -148,6 +149,8 @@ impl Supervisor {
                     self.shared.leaving.cancel();
                     crash_point!("leave.begun");
                 }
+                KeeperEvent::DoorOpened(run) => self.shared.doors.tell(run, Door::Opened),
+                KeeperEvent::DoorLeft(run) => self.shared.doors.tell(run, Door::Left),
                 KeeperEvent::NotUpgraded(refusal) => Self::tell_not_upgraded(&refusal),
                 KeeperEvent::Gone => break self.keeper_lost().await,
             }
@@ -163,7 +166,8 @@ impl Supervisor {
             Some(handle) => handle.reports.send(report).await.is_err(),
             None => true,
         };
-        if refused && last {
+        // Of one that was late the next server may be told, where this one has not come to it.
+        if refused && last && !self.shared.doors.is_late(run) {
             // Nobody waits for it any more; the keeper need not keep it.
             self.shared.kernel.acknowledge(run);
         }

@@ -16,6 +16,7 @@ mod event;
 mod facts;
 mod intake;
 mod kept_spec;
+mod late;
 mod node_store;
 mod output;
 mod past;

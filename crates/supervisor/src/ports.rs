@@ -7,9 +7,9 @@ use kennel_lifecycle::{
 use kennel_linux::{
     audit::Whose,
     client::{
-        ChildSpec, ClientError, KeeperClient, KeeperEvent, KeeperEvents, Listing, Look, Prepared,
-        Reaped, Recorded, SecondLook, Sent, SignalResult, SignalTarget, Upgrade, UpgradeRefusal,
-        Victim,
+        ChildSpec, ClientError, HeldRun, KeeperClient, KeeperEvent, KeeperEvents, Listing, Look,
+        Prepared, Reaped, Recorded, SecondLook, Sent, SignalResult, SignalTarget, Upgrade,
+        UpgradeRefusal, Victim,
     },
 };
 use std::path::PathBuf;
@@ -64,6 +64,8 @@ pub trait Kernel: Send + Sync + std::fmt::Debug {
         recorded: &Recorded,
         plan: &StopPlan,
     ) -> Result<recovery::Observation, ClientError>;
+    /// A run that was late, and that the keeper has by now; once.
+    fn take_held(&self, run: RunId) -> Option<HeldRun>;
     /// Looks for a recorded keeper.
     async fn keeper_seen(
         &self,
@@ -164,6 +166,10 @@ impl Kernel for KeeperClient {
         plan: &StopPlan,
     ) -> Result<recovery::Observation, ClientError> {
         Self::end_orphan(self, recorded, plan).await
+    }
+
+    fn take_held(&self, run: RunId) -> Option<HeldRun> {
+        Self::take_held(self, run)
     }
 
     async fn keeper_seen(

@@ -3,7 +3,10 @@
 //! The order of evidence and the decision are in [`kennel_lifecycle::recovery`]; here it is asked and carried out.
 
 use crate::{
-    LifecycleEvent, RunView, clock, event, kept_spec,
+    LifecycleEvent, RunView, adopt,
+    cause::Chain,
+    clock, event, kept_spec,
+    late::Door,
     output::Output,
     past::Past,
     run_task::{RunTask, Waiting, add, next, outlives_service, start_failure},
@@ -15,13 +18,13 @@ use crate::{
 use kennel_journal::{Hub, Writer};
 use kennel_lifecycle::{
     Announced, EndReason, Exit, Outcome, Policy, Refusal, RunIdentity, RunState, StopCertificate,
-    StreamsEnd, Stuck, Timestamp, TreeVerdict,
+    StopOrder, StopReason, StreamsEnd, Stuck, Timestamp, TreeVerdict,
     ladder::StopPlan,
     recovery::{self, Before, Decision},
     restart::{Next, Wish},
 };
 use kennel_linux::{
-    client::{ClientError, KeeperReport, Recorded},
+    client::{ClientError, HeldRun, KeeperReport, Recorded},
     crash_point, rundir,
 };
 use kennel_store::{Closure, Desired, Rest, RunRow, StoredState, Times};
@@ -52,7 +55,7 @@ fn begin(shared: &Arc<Shared>, row: RunRow, asked_for: bool) {
     let run = row.new.run;
     let make = || {
         let mut view = RunView::from(row.clone());
-        if row.state != StoredState::Backoff {
+        if row.state != StoredState::Backoff && !shared.doors.is_late(run) {
             view.state = RunState::Stopping;
         }
         let (handle, seat) = Handle::new(&row.new, view, Some(StartAnswer::Started));
@@ -68,6 +71,7 @@ fn begin(shared: &Arc<Shared>, row: RunRow, asked_for: bool) {
             live,
             journal: None,
             policy: None,
+            no_wait: false,
         };
         shared.tasks.spawn(task.drive(orders, reports));
         handle
@@ -89,6 +93,8 @@ struct Recovery {
     journal: Option<Journal>,
     /// Read when another attempt follows.
     policy: Option<Policy>,
+    /// Its shim does not answer, so it is not waited for that it ends the run.
+    no_wait: bool,
 }
 
 impl Recovery {
@@ -97,7 +103,23 @@ impl Recovery {
         mut orders: mpsc::Receiver<Order>,
         reports: mpsc::Receiver<KeeperReport>,
     ) {
-        let place = self.shared.place(self.row.new.run);
+        let run = self.row.new.run;
+        let place = self.shared.place(run);
+        if self.row.state != StoredState::Backoff && self.shared.doors.is_late(run) {
+            let held = self.await_door(&mut orders).await;
+            self.shared.doors.tell(run, Door::Done);
+            if let Some(held) = held {
+                let live = self.live;
+                let seat = Seat {
+                    orders,
+                    reports,
+                    live,
+                };
+                return Box::pin(go_on_late(self.shared, held, self.row, seat, place)).await;
+            }
+            self.live
+                .send_modify(|live| live.view.state = RunState::Stopping);
+        }
         // Where another attempt may follow, whoever wants something is answered by what follows.
         let waits = self.row.state == StoredState::Backoff || outlives_service(&self.row.new);
         let follows = {
@@ -117,6 +139,46 @@ impl Recovery {
         self.live.send_modify(|live| {
             live.hub = None;
             live.over = true;
+        });
+    }
+
+    /// Waits for a shim that is there and has not answered. `None`: it has gone, or the run is to end.
+    async fn await_door(&mut self, orders: &mut mpsc::Receiver<Order>) -> Option<HeldRun> {
+        let run = self.row.new.run;
+        let shim = self.row.new.identity.as_ref().map(|i| i.shim.pid);
+        tracing::warn!(%run, ?shim, "its shim is there and does not answer at its door: it is waited for, and the run is left as it is");
+        loop {
+            tokio::select! { biased;
+                door = self.shared.doors.answer(run) => {
+                    return self.shared.kernel.take_held(run).filter(|_| door == Door::Opened);
+                }
+                Some(order) = orders.recv() => match order {
+                    Order::Stop(order, reply) => {
+                        self.no_wait = true;
+                        if order.reason != StopReason::ServerShutdown {
+                            self.record_stop(&order).await;
+                        }
+                        // A caller that has gone needs no answer.
+                        let _ = reply.send(Ok(()));
+                        return None;
+                    }
+                    other => answer(other),
+                },
+            }
+        }
+    }
+
+    async fn record_stop(&mut self, order: &StopOrder) {
+        let deadline = clock::now().plus(order.grace);
+        let (store, run) = (&self.shared.store, self.row.new.run);
+        writes::retry(store, run, "the stop", || {
+            store.record_stop(run, order, deadline)
+        })
+        .await;
+        self.row.desired = Desired::Stop;
+        self.live.send_modify(|live| {
+            live.view.desired = Desired::Stop;
+            live.view.stop_deadline = Some(deadline);
         });
     }
 
@@ -316,7 +378,12 @@ impl Recovery {
             run_dir,
         };
         let grace = self.row.new.grace.min(ORPHAN_GRACE_MAX);
-        let shim_until = clock::instant() + grace + SHIM_MARGIN;
+        let wait = if self.no_wait {
+            Duration::ZERO
+        } else {
+            grace + SHIM_MARGIN
+        };
+        let shim_until = clock::instant() + wait;
         let mut before = Before {
             stop_wanted: self.row.desired == Desired::Stop,
             terminated: false,
@@ -446,6 +513,24 @@ impl Recovery {
         let removed = tokio::task::spawn_blocking(move || tidy(&shared.config.data_dir, run));
         if let Ok(Err(error)) = removed.await {
             tracing::warn!(%run, %error, "the run's directory is not wholly removed");
+        }
+    }
+}
+
+/// Goes on with a run that the keeper has found late.
+async fn go_on_late(shared: Arc<Shared>, held: HeldRun, row: RunRow, seat: Seat, place: Place) {
+    let run = held.run;
+    match adopt::late(&shared, held, row).await {
+        Ok(Some(standing)) => {
+            tracing::info!(%run, "its shim has answered, going on with it");
+            RunTask::adopt(shared, standing, seat).go_on_in(place).await;
+        }
+        Ok(None) => drop(place),
+        Err(error) => {
+            tracing::error!(%run, error = %Chain(&error), "it cannot be gone on with here, the next server tries again");
+            // Nobody else here may take it for one that is to be ended.
+            shared.refusing.cancelled().await;
+            drop(place);
         }
     }
 }

@@ -3,6 +3,7 @@
 use crate::{
     CallError, Drain, RestartCall, RunView, SignalCall,
     facts::Facts,
+    late::Doors,
     node_store::NodeStore,
     ports::Kernel,
     view::{Live, StartAnswer},
@@ -144,6 +145,8 @@ pub(crate) struct Shared {
     pub(crate) store: NodeStore,
     pub(crate) facts: Facts,
     pub(crate) hello: KeeperHello,
+    /// Runs that the keeper may still find.
+    pub(crate) doors: Doors,
     pub(crate) started: kennel_lifecycle::Timestamp,
     /// New work is refused.
     pub(crate) refusing: CancellationToken,
@@ -180,6 +183,7 @@ impl Shared {
             kernel,
             store: NodeStore::new(store),
             facts,
+            doors: Doors::new(&hello.late),
             hello,
             started,
             refusing: CancellationToken::new(),

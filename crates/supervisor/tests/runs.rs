@@ -12,6 +12,8 @@ mod deadlines;
 mod drain;
 #[path = "runs/faults.rs"]
 mod faults;
+#[path = "runs/late.rs"]
+mod late;
 #[path = "runs/members.rs"]
 mod members;
 #[path = "runs/memory.rs"]

@@ -66,8 +66,9 @@ mod tests {
         };
         say(&keeper, &told, &[]);
         let connected = KeeperClient::connect(server).await.expect("a keeper");
-        let (_client, mut events, hello, held) = connected;
+        let (client, mut events, hello, held) = connected;
         assert_eq!(hello.restarts, 3);
+        assert_eq!(hello.late, [RunId::from_u128(9)]);
         let seen: Vec<_> = held
             .iter()
             .map(|h| (h.run.as_u128(), h.outputs.is_some()))
@@ -80,6 +81,14 @@ mod tests {
             panic!("no report")
         };
         assert_eq!((report.run, report.fact), (held[1].run, Fact::Executed));
+        let late = RunId::from_u128(9);
+        let fds = [out.as_fd(), err.as_fd()];
+        say(&keeper, &ToServer::Held(run(9)), &fds);
+        assert_eq!(events.recv().await, KeeperEvent::DoorOpened(late));
+        let held = client.take_held(late).expect("it is there");
+        assert!(held.outputs.is_some() && client.take_held(late).is_none());
+        say(&keeper, &ToServer::DoorLeft { run: 9 }, &[]);
+        assert_eq!(events.recv().await, KeeperEvent::DoorLeft(late));
     }
 
     #[tokio::test]
@@ -149,6 +158,7 @@ mod tests {
             kernel: "k".into(),
             capabilities: Vec::new(),
             held,
+            late: vec![9],
             restarts: 3,
             version: "0".into(),
             former: None,

@@ -57,6 +57,8 @@ struct State {
     waiting: HashMap<u64, oneshot::Sender<Reply>>,
     queue: VecDeque<(Vec<u8>, Vec<OwnedFd>)>,
     listeners: Vec<OwnedFd>,
+    /// Runs that were late, until they are taken.
+    held: HashMap<RunId, HeldRun>,
 }
 
 impl Link {
@@ -103,6 +105,10 @@ impl Link {
 
     pub(super) fn take_listeners(&self) -> Vec<OwnedFd> {
         std::mem::take(&mut self.state().listeners)
+    }
+
+    pub(super) fn take_held(&self, run: RunId) -> Option<HeldRun> {
+        self.state().held.remove(&run)
     }
 
     /// Sends without waiting, in order.
@@ -228,7 +234,14 @@ impl Link {
                     }
                     ToServer::Leave => KeeperEvent::Leave,
                     ToServer::NotUpgraded(refusal) => KeeperEvent::NotUpgraded(refusal.into()),
-                    ToServer::Hello(_) | ToServer::Held(_) => continue,
+                    ToServer::Held(run) => {
+                        let held = run.with_outputs(fds);
+                        let run = held.run;
+                        self.state().held.insert(run, held);
+                        KeeperEvent::DoorOpened(run)
+                    }
+                    ToServer::DoorLeft { run } => KeeperEvent::DoorLeft(RunId::from_u128(run)),
+                    ToServer::Hello(_) => continue,
                 };
                 if events.send(event).is_err() {
                     break;
@@ -274,6 +287,7 @@ impl TryFrom<WireHello> for KeeperHello {
             powers: wire.powers.into(),
             kernel: wire.kernel,
             capabilities: wire.capabilities.into_iter().map(Into::into).collect(),
+            late: wire.late.into_iter().map(RunId::from_u128).collect(),
             restarts: wire.restarts,
             version: wire.version,
             former: wire.former.map(Into::into),

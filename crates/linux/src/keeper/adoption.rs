@@ -1,7 +1,8 @@
 //! Runs that have outlived an earlier keeper: asked for at their doors before a server starts, and gone on with.
 //!
-//! Who answers at a door is believed as far as the kernel says the same. Whoever does not answer in time, or says what is
-//! not so, is left as it is: recovery looks at the row, as it does where nobody is at the door.
+//! Who answers at a door is believed as far as the kernel says the same. Whoever does not answer in time is waited for
+//! while a server works. Whoever says what is not so is left as it is: recovery looks at the row, as it does where nobody is
+//! at the door.
 
 use super::doors::Doors;
 use crate::{
@@ -23,13 +24,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long all shims together may take to answer.
+/// How long a server waits for the next shim to answer.
 const ANSWERS_WAIT: Duration = Duration::from_secs(5);
 
 /// Somebody behind a door, who has not said anything yet.
 pub(super) struct Knock {
-    run: RunId,
-    socket: OwnedFd,
+    pub(super) run: RunId,
+    pub(super) socket: OwnedFd,
     pid: i32,
     process: PidFd,
 }
@@ -73,8 +74,8 @@ impl Knock {
         })
     }
 
-    /// What it says, once it has; `None`: it says nothing that could be believed.
-    fn hear(self, data_dir: &Path, host: &HostIdentity) -> Option<Adoptable> {
+    /// What it says, once it has; `None`: it says nothing that could be believed, or has gone.
+    pub(super) fn hear(self, data_dir: &Path, host: &HostIdentity) -> Option<Adoptable> {
         let Ok(Received::Message(bytes, fds)) = fdpass::receive(&self.socket) else {
             return None;
         };
@@ -138,12 +139,16 @@ impl Knock {
     }
 }
 
-/// All runs that can be gone on with.
-pub(super) fn collect(doors: &Doors, data_dir: &Path, host: &HostIdentity) -> Vec<Adoptable> {
+/// All runs that can be gone on with, and those behind whose doors somebody has not answered yet.
+pub(super) fn collect(
+    doors: &Doors,
+    data_dir: &Path,
+    host: &HostIdentity,
+) -> (Vec<Adoptable>, Vec<Knock>) {
     let knocked = doors.all().into_iter().filter_map(|run| doors.knock(run));
     let mut waiting: Vec<Knock> = knocked.collect();
     let mut found = Vec::new();
-    let give_up = Instant::now() + ANSWERS_WAIT;
+    let mut give_up = Instant::now() + ANSWERS_WAIT;
     while !waiting.is_empty() {
         let left = give_up.saturating_duration_since(Instant::now());
         let answered = answered(&waiting, left);
@@ -153,8 +158,10 @@ pub(super) fn collect(doors: &Doors, data_dir: &Path, host: &HostIdentity) -> Ve
         let mut answered = answered.into_iter();
         let here = waiting.extract_if(.., |_| answered.next().unwrap_or(false));
         found.extend(here.filter_map(|knock| knock.hear(data_dir, host)));
+        // Many on a busy host: each answer is a reason to wait for the next.
+        give_up = Instant::now() + ANSWERS_WAIT;
     }
-    found
+    (found, waiting)
 }
 
 /// Who has answered after at most this time.
@@ -310,7 +317,10 @@ mod tests {
     fn who_says_nothing_is_not_waited_for_for_ever() {
         let shim = Shim::new();
         let host = identity::host().expect("this host");
-        assert!(collect(&shim.doors, shim.data.path(), &host).is_empty());
+        let (found, late) = collect(&shim.doors, shim.data.path(), &host);
+        assert!(found.is_empty());
+        let late: Vec<RunId> = late.iter().map(|knock| knock.run).collect();
+        assert_eq!(late, [run()], "and not given up either");
         assert_eq!(shim.doors.all(), [run()], "somebody is behind it");
     }
 }

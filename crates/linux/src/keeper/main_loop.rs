@@ -12,6 +12,7 @@ mod upgrade;
 
 use super::{
     KeeperError,
+    adoption::Knock,
     doors::Doors,
     groups::Groups,
     leftovers::Leftovers,
@@ -48,6 +49,7 @@ use std::{
     collections::{BTreeSet, HashMap},
     io,
     os::fd::{AsFd, OwnedFd},
+    path::PathBuf,
     rc::Rc,
 };
 pub(super) use upgrade::Upgrades;
@@ -74,6 +76,7 @@ pub(super) struct Parts {
     pub(super) groups: Groups,
     pub(super) facts: HostFacts,
     pub(super) host: HostIdentity,
+    pub(super) data_dir: PathBuf,
     /// What commands get, but for what is the keeper's own.
     pub(super) inherited: Inherited,
     pub(super) protection: Protection,
@@ -95,9 +98,12 @@ pub(super) struct Keeper {
     doors: Doors,
     facts: HostFacts,
     host: HostIdentity,
+    data_dir: PathBuf,
     inherited: Inherited,
     pool: Pool,
     shims: HashMap<u64, Shim>,
+    /// Shims of an earlier keeper that have not answered at their doors yet.
+    late: HashMap<u64, Knock>,
     /// By number, for as long as they are not reaped.
     shim_of_pid: HashMap<i32, u64>,
     next_shim: u64,
@@ -154,9 +160,11 @@ impl Keeper {
             doors: parts.doors,
             facts: parts.facts,
             host: parts.host,
+            data_dir: parts.data_dir,
             inherited: parts.inherited,
             pool: Pool::new(parts.protection, base),
             shims: HashMap::new(),
+            late: HashMap::new(),
             shim_of_pid: HashMap::new(),
             next_shim: SHIMS_FROM,
             runs: HashMap::new(),
@@ -215,6 +223,7 @@ impl Keeper {
                         let _ = self.timer.wait();
                         self.timer_at = None;
                     }
+                    door if self.late.contains_key(&door) => self.hear_late(door),
                     shim => self.hear_shim(shim),
                 }
             }

@@ -175,6 +175,7 @@ pub fn run(config: &KeeperConfig) -> Result<i32, KeeperError> {
         kernel: kernel.release().to_string_lossy().into_owned(),
         capabilities: capabilities.into_iter().map(Into::into).collect(),
         held: 0,
+        late: Vec::new(),
         restarts: 0,
         version: VERSION.to_owned(),
         former: None,
@@ -185,7 +186,7 @@ pub fn run(config: &KeeperConfig) -> Result<i32, KeeperError> {
     } else {
         serving.await_others()?;
     }
-    let found = adoption::collect(&doors, &config.data_dir, &here);
+    let (found, late) = adoption::collect(&doors, &config.data_dir, &here);
     crash_point!("keeper.doors_asked");
     let argv = &config.server_argv;
     let upgrades = Upgrades::new(own_path, config.preflight_env.clone());
@@ -200,12 +201,16 @@ pub fn run(config: &KeeperConfig) -> Result<i32, KeeperError> {
         facts: probe::facts(&groups).map_err(host("find out what commands may do"))?,
         groups,
         host: here,
+        data_dir: config.data_dir.clone(),
         inherited,
         protection,
         doors,
     })?;
     for run in found {
         keeper.adopt(run);
+    }
+    for knock in late {
+        keeper.wait_at_door(knock);
     }
     crash_point!("keeper.adopted");
     keeper.run().map_err(host("wait for events"))

@@ -202,6 +202,7 @@ fn the_hello_has_these_bytes() {
         kernel: "k".into(),
         capabilities: Vec::new(),
         held: 300,
+        late: vec![1],
         restarts: 2,
         former: Some(WireFormer {
             version: "V".into(),
@@ -217,7 +218,7 @@ fn the_hello_has_these_bytes() {
     };
     check(
         &ToServer::Hello(hello),
-        "010001450156c801c801c801ac02014d0162ac02010700022f6301002701cf0f01046e6f6e65016b00ac0202010156d804010112000101010172d80401310132020177",
+        "010001450156c801c801c801ac02014d0162ac02010700022f6301002701cf0f01046e6f6e65016b00ac02010102010156d804010112000101010172d80401310132020177",
     );
 }
 

@@ -133,7 +133,8 @@ pub(crate) enum ToServer {
     },
     Shutdown,
     ShutdownNow,
-    /// With the read ends of both outputs. So many of these as the hello says follow it at once.
+    /// With the read ends of both outputs. So many of these as the hello says follow it at once; later ones are of those
+    /// that it calls late.
     Held(mirror::handover::WireHeldRun),
     /// Asks whether the server still takes messages.
     Ping,
@@ -141,6 +142,10 @@ pub(crate) enum ToServer {
     Leave,
     /// What a signal asked for is not done.
     NotUpgraded(mirror::upgrade::WireUpgradeRefusal),
+    /// Nobody waits for a keeper any more at the door of a run that was late.
+    DoorLeft {
+        run: u128,
+    },
 }
 
 /// What the keeper and its host are.
@@ -158,6 +163,8 @@ pub(crate) struct WireHello {
     pub(crate) capabilities: Vec<mirror::WireCapability>,
     /// How many runs are handed over right after this.
     pub(crate) held: u32,
+    /// Runs behind whose doors somebody has not answered yet.
+    pub(crate) late: Vec<u128>,
     pub(crate) restarts: u32,
     pub(crate) former: Option<mirror::former::WireFormer>,
     /// The last for which a server has left.

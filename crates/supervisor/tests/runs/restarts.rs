@@ -71,8 +71,9 @@ async fn an_agent_that_crashes_is_started_four_times_and_has_then_failed() {
     spawned.await.unwrap();
     let ended = wait_for(&stage, Condition::Ended).await;
     let waited = began.elapsed();
+    // What passes by the clock of the host between a decision and its wait is not waited again.
     let seven = Duration::from_secs(7);
-    assert!(waited >= seven && waited < seven * 2, "{waited:?}");
+    assert!(waited > seven * 9 / 10 && waited < seven * 2, "{waited:?}");
     assert_eq!(ended.state, RunState::Failed);
     assert_eq!(ended.exit, Some(Exit::Code(1)));
     let reason = ended.outcome.unwrap().reason;

@@ -474,6 +474,10 @@ impl Kernel for Shaky {
         Err(ClientError::KeeperGone)
     }
 
+    fn take_held(&self, run: RunId) -> Option<HeldRun> {
+        self.world.take_held(run)
+    }
+
     async fn keeper_seen(&self, _: ProcessIdentity, _: HostIdentity) -> Result<Seen, ClientError> {
         Ok(Seen::Gone)
     }

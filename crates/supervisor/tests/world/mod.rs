@@ -100,6 +100,24 @@ pub struct Child {
     pub acknowledged: bool,
 }
 
+impl Child {
+    fn held(&self, run: RunId) -> HeldRun {
+        HeldRun {
+            run,
+            identity: self.identity.clone(),
+            held: self.held.clone(),
+            policy: self.policy.clone(),
+            released: self.released,
+            pause: self.pause,
+            stopping: !self.stop_plans.is_empty(),
+            outputs: Some((
+                self.outputs.0.try_clone().unwrap(),
+                self.outputs.1.try_clone().unwrap(),
+            )),
+        }
+    }
+}
+
 #[derive(Debug)]
 pub struct KernelState {
     pub nature: Nature,
@@ -143,6 +161,8 @@ pub struct World {
     pub state: Mutex<KernelState>,
     events: Mutex<mpsc::UnboundedSender<KeeperEvent>>,
     pub store: Arc<MemoryStore>,
+    /// Runs whose shims have not answered at their doors.
+    pub late: Mutex<Vec<RunId>>,
     /// Signals by name are not answered.
     pub signals_held: watch::Sender<bool>,
 }
@@ -211,6 +231,7 @@ impl Stage {
         let generation = world.store.generation.load(Ordering::Relaxed);
         let hello = KeeperHello {
             restarts: u32::from(!held.is_empty() || generation > 0),
+            late: world.late.lock().unwrap().clone(),
             ..hello()
         };
         let booted = Supervisor::boot(config, kernel, events, hello, held, store).await;
@@ -295,6 +316,7 @@ impl World {
             state: Mutex::new(state),
             events: Mutex::new(events),
             store,
+            late: Mutex::default(),
             signals_held: watch::Sender::new(false),
         };
         (Arc::new(world), Tidings(tidings))
@@ -349,26 +371,27 @@ impl World {
         }
         let (events, tidings) = mpsc::unbounded_channel();
         let state = self.state.lock().unwrap();
-        for report in &state.facts {
+        let late = self.late.lock().unwrap().clone();
+        let facts = state.facts.iter();
+        for report in facts.filter(|report| !late.contains(&report.run)) {
             events.send(KeeperEvent::Report(report.clone())).unwrap();
         }
         *self.events.lock().unwrap() = events;
         let children = state.children.iter();
-        let held = children.filter(|(_, child)| !child.acknowledged);
-        let held = held.map(|(run, child)| HeldRun {
-            run: *run,
-            identity: child.identity.clone(),
-            held: child.held.clone(),
-            policy: child.policy.clone(),
-            released: child.released,
-            pause: child.pause,
-            stopping: !child.stop_plans.is_empty(),
-            outputs: Some((
-                child.outputs.0.try_clone().unwrap(),
-                child.outputs.1.try_clone().unwrap(),
-            )),
-        });
+        let held = children.filter(|(run, child)| !child.acknowledged && !late.contains(run));
+        let held = held.map(|(run, child)| child.held(*run));
         (held.collect(), Tidings(tidings))
+    }
+
+    /// The shim of a run answers at last.
+    pub fn opens_door(&self, run: RunId) {
+        let facts = self.state.lock().unwrap().facts.clone();
+        let of_run = facts.into_iter().filter(|report| report.run == run);
+        let events = self.events.lock().unwrap();
+        events.send(KeeperEvent::DoorOpened(run)).unwrap();
+        for report in of_run {
+            events.send(KeeperEvent::Report(report)).unwrap();
+        }
     }
 
     /// The command has run for as long as it may, and nobody has stopped it yet: the keeper climbs by itself.
@@ -752,10 +775,16 @@ impl Kernel for World {
         if !seen.stuck.is_empty() {
             return Ok(seen.clone());
         }
+        seen.shim = Seen::Gone;
         seen.command = Seen::Gone;
         seen.cgroup = CgroupSeen::Empty;
         seen.hints.clear();
         Ok(seen.clone())
+    }
+
+    fn take_held(&self, run: RunId) -> Option<HeldRun> {
+        let state = self.state.lock().unwrap();
+        state.children.get(&run).map(|child| child.held(run))
     }
 
     async fn keeper_seen(&self, _: ProcessIdentity, _: HostIdentity) -> Result<Seen, ClientError> {
@@ -1209,6 +1238,7 @@ fn hello() -> KeeperHello {
         },
         kernel: "6.18".into(),
         capabilities: Vec::new(),
+        late: Vec::new(),
         restarts: 0,
         former: None,
         upgrade: None,

@@ -2,8 +2,12 @@
 
 use super::{Keeper, shims::Shim};
 use crate::{
-    keeper::{adoption::Adoptable, run::Run},
+    keeper::{
+        adoption::{Adoptable, Knock},
+        run::Run,
+    },
     pidfd::PidFd,
+    wire::ToServer,
 };
 use kennel_lifecycle::RunId;
 use nix::sys::epoll::{EpollEvent, EpollFlags};
@@ -30,6 +34,42 @@ impl Keeper {
         };
         self.shims.insert(token, shim);
         self.runs.insert(id, Run::adopted(found, token));
+    }
+
+    /// Somebody behind a door has not answered yet: that is taken in whenever it comes. Where this process has no room for
+    /// it, recovery looks at the row.
+    pub(in crate::keeper) fn wait_at_door(&mut self, knock: Knock) {
+        let token = self.next_shim;
+        let event = EpollEvent::new(EpollFlags::EPOLLIN, token);
+        if self.epoll.add(&knock.socket, event).is_ok() {
+            self.next_shim += 1;
+            self.late.insert(token, knock);
+        }
+    }
+
+    /// It has answered, or has gone.
+    pub(super) fn hear_late(&mut self, token: u64) {
+        let Some(knock) = self.late.remove(&token) else {
+            return;
+        };
+        let _ = self.epoll.delete(&knock.socket);
+        let id = knock.run;
+        if let Some(found) = knock.hear(&self.data_dir, &self.host) {
+            self.adopt(found);
+        }
+        let run = self.runs.get(&id).and_then(Run::held);
+        let (word, outputs) = match run {
+            Some((held, outputs)) => (ToServer::Held(held), outputs),
+            None => (ToServer::DoorLeft { run: id.as_u128() }, Vec::new()),
+        };
+        self.send(&word, outputs);
+    }
+
+    /// Nobody waits for this run any more: it is being ended.
+    pub(super) fn leave_door(&mut self, run: RunId) {
+        for (_, knock) in self.late.extract_if(|_, knock| knock.run == run) {
+            let _ = self.epoll.delete(&knock.socket);
+        }
     }
 
     /// Its words, and its end: no SIGCHLD comes for it.

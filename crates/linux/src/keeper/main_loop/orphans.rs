@@ -14,6 +14,7 @@ use kennel_lifecycle::ladder::StopPlan;
 
 impl Keeper {
     pub(super) fn end_orphan(&mut self, seq: u64, recorded: Recorded, plan: &StopPlan, now: u64) {
+        self.leave_door(recorded.run);
         let mut known = self.orphans.iter_mut();
         let stuck = known.find(|o| o.seq.is_none() && o.recorded == recorded);
         match stuck {

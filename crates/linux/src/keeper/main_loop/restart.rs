@@ -243,6 +243,11 @@ impl Keeper {
         let held: Vec<_> = held.collect();
         let hello = ToServer::Hello(WireHello {
             held: u32::try_from(held.len()).unwrap_or(u32::MAX),
+            late: self
+                .late
+                .values()
+                .map(|knock| knock.run.as_u128())
+                .collect(),
             restarts: self.restarts.count,
             former: self.restarts.former.clone().map(Into::into),
             upgrade: self.upgrades.told().map(Into::into),

@@ -1,0 +1,77 @@
+//! A shim that is there and does not answer at its door: its run is left as it is until it does.
+
+use crate::{
+    abort,
+    adoption::{Lives, run_id},
+    world::{Nature, Stage, seen},
+};
+use kennel_lifecycle::{
+    Exit, RunState,
+    recovery::{CgroupSeen, Seen},
+};
+use kennel_linux::client::KeeperEvent;
+use kennel_store::Desired;
+use kennel_supervisor::Condition;
+use std::time::Duration;
+
+/// Longer than any grace, and any wait for a shim that works.
+const LONG: Duration = Duration::from_hours(1);
+
+/// A run that has outlived its keeper, and whose shim does not answer.
+fn slow() -> Lives {
+    let lives = Lives::of(Nature::default());
+    lives.begin();
+    lives.world.late.lock().unwrap().push(run_id());
+    let mut looks = seen(Seen::Same, CgroupSeen::Populated, None);
+    looks.shim = Seen::Same;
+    let mut state = lives.world.state.lock().unwrap();
+    state.orphans.insert(run_id(), looks);
+    drop(state);
+    lives
+}
+
+async fn ended(stage: &Stage) -> kennel_supervisor::RunView {
+    let waited = stage.supervisor.wait(run_id(), Condition::Ended).await;
+    waited.unwrap().run
+}
+
+#[test]
+fn a_run_whose_shim_is_slow_is_not_ended_and_gone_on_with_when_it_answers() {
+    slow().live_long(async |stage| {
+        tokio::time::sleep(LONG).await;
+        let view = stage.supervisor.get(run_id()).await.unwrap();
+        // As the row has it: whether that it runs was recorded in time is of no interest.
+        let open = [RunState::Starting, RunState::Running];
+        assert!(open.contains(&view.state), "{view:?}");
+        assert_eq!(view.desired, Desired::Run);
+        stage.world.opens_door(run_id());
+        stage.exits(run_id(), 3);
+        let view = ended(stage).await;
+        assert_eq!(
+            (view.state, view.exit),
+            (RunState::Failed, Some(Exit::Code(3)))
+        );
+        assert!(stage.kernel().orphans_ended.is_empty());
+    });
+}
+
+#[test]
+fn a_run_whose_shim_is_slow_is_ended_where_that_is_asked_for() {
+    slow().live_long(async |stage| {
+        let view = stage.supervisor.abort(abort(run_id())).await.unwrap();
+        assert_eq!(view.desired, Desired::Stop);
+        assert_eq!(stage.kernel().orphans_ended[0], run_id());
+        let row = stage.world.store.row(run_id()).unwrap();
+        assert!(row.stop.is_some() && row.outcome.is_some());
+    });
+}
+
+#[test]
+fn a_run_whose_shim_has_gone_is_recovered_as_any_other() {
+    slow().live_long(async |stage| {
+        let gone = seen(Seen::Gone, CgroupSeen::Empty, None);
+        stage.kernel().orphans.insert(run_id(), gone);
+        stage.tell(KeeperEvent::DoorLeft(run_id()));
+        assert_eq!(ended(stage).await.state, RunState::Lost);
+    });
+}
