@@ -95,6 +95,8 @@ impl Supervisor {
         let supervisor = Self { shared };
         supervisor.go_on_with_drain().await;
         recover::take_all(&supervisor.shared, begun.others);
+        // Of those that have just come too: one that waits for its next attempt is ended by nobody else.
+        supervisor.abort_drained();
         let task = supervisor.clone().dispatch(events, begun.left_alone);
         let ended = tokio::spawn(task);
         Ok((supervisor, ended))

@@ -195,6 +195,14 @@ impl Supervisor {
         }
     }
 
+    /// Ends what is there, where the drain in force is to end it.
+    pub(crate) fn abort_drained(&self) {
+        let drain = self.drained();
+        if let Some(drain) = drain.filter(|drain| drain.action == DrainAction::Abort) {
+            self.abort_all(&drain);
+        }
+    }
+
     fn abort_all(&self, drain: &Drain) {
         for (_, handle) in self.shared.all() {
             let order = drain.order(handle.live.borrow().view.grace);

@@ -1,6 +1,6 @@
 //! How a server takes its node over: at its start, or later, where the store is away when it comes.
 
-use crate::{BootError, adopt, clock, recover, tracker::Shared, unfinished};
+use crate::{BootError, Supervisor, adopt, clock, recover, tracker::Shared, unfinished};
 use kennel_lifecycle::{RunId, recovery::Seen};
 use kennel_linux::{client::HeldRun, crash_point};
 use kennel_store::{Opening, RunRow};
@@ -113,6 +113,10 @@ async fn take_late(shared: &Arc<Shared>) -> Result<(), BootError> {
     let rows: Vec<RunRow> = rows.collect();
     shared.store.open(generation);
     let found = recover::take_all(shared, rows);
+    let supervisor = Supervisor {
+        shared: Arc::clone(shared),
+    };
+    supervisor.abort_drained();
     tracing::info!(generation, found, "node taken over");
     Ok(())
 }

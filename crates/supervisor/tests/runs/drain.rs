@@ -5,6 +5,7 @@ use crate::{
     world::{Nature, Stage, Temper, call},
 };
 use kennel_lifecycle::{EndReason, RunId, RunState};
+use kennel_lifecycle::{RestartMode, RestartPolicy};
 use kennel_supervisor::{CallError, Condition, DrainAction, DrainCall};
 use std::time::Duration;
 
@@ -142,5 +143,40 @@ fn a_deadline_of_a_drain_that_passes_without_a_server_is_kept_by_the_next_one() 
         };
         assert_eq!(ended.unwrap().run.outcome.unwrap().reason, expected);
         assert!(stage.supervisor.drain_status().drain.is_some());
+    });
+}
+
+#[test]
+fn a_run_that_waits_is_ended_by_the_drain_that_the_next_server_goes_on_with() {
+    let lives = Lives::of(Nature {
+        exits_at_once: Some(1),
+        ..Nature::default()
+    });
+    lives.live(async |stage| {
+        let mut call = call(Some(run_id()));
+        call.spec.restart = RestartPolicy {
+            mode: RestartMode::Always,
+            delay: Duration::from_hours(1),
+            max_delay: Duration::from_hours(1),
+            ..RestartPolicy::default()
+        };
+        stage.supervisor.spawn(call).await.unwrap();
+        while state(stage, run_id()).await != RunState::Backoff {
+            tokio::task::yield_now().await;
+        }
+        let drain = DrainCall {
+            action: DrainAction::Abort,
+            ..finish(None)
+        };
+        // Its server dies before the run's task has heard of it.
+        stage.supervisor.drain(drain).await.unwrap();
+    });
+    let row = lives.world.store.row(run_id()).unwrap();
+    assert!(row.outcome.is_none(), "{row:?}");
+    lives.live(async |stage| {
+        let ended = stage.supervisor.wait(run_id(), Condition::Ended);
+        let ended = tokio::time::timeout(Duration::from_secs(20), ended).await;
+        let ended = ended.expect("it is ended").unwrap();
+        assert_eq!(ended.run.state, RunState::Cancelled);
     });
 }
