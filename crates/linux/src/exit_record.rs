@@ -4,7 +4,10 @@
 
 use crate::{
     private_file,
-    wire::{self, mirror::WireRecord},
+    wire::{
+        self,
+        mirror::{WireLeader, WireWill},
+    },
 };
 use kennel_lifecycle::recovery::ExitRecord;
 use std::{
@@ -30,13 +33,24 @@ const IN_PLACE_BYTES_MAX: usize = 1024;
 #[derive(Default)]
 pub(crate) struct Will {
     written: Option<File>,
+    leader: WireLeader,
 }
 
 impl Will {
+    /// Whose end is told: without this name the record of one attempt could be taken for that of the next, where its shim
+    /// goes late.
+    pub(crate) fn name(&mut self, leader: WireLeader) {
+        self.leader = leader;
+    }
+
     /// Writes the record, or replaces it. The second time is in place: a new file each time, and the end of the old
     /// one, is what a file system is slowest at.
     pub(crate) fn write(&mut self, run_dir: &Path, record: &ExitRecord) -> io::Result<()> {
-        let bytes = wire::encode(&WireRecord::from(record.clone()))?;
+        let named = WireWill {
+            leader: self.leader,
+            record: record.clone().into(),
+        };
+        let bytes = wire::encode(&named)?;
         if let Some(file) = &self.written
             && bytes.len() <= IN_PLACE_BYTES_MAX
         {
@@ -51,10 +65,11 @@ impl Will {
     }
 }
 
-/// The record; `None` where there is none, or none that can be read.
-pub(crate) fn read(run_dir: &Path) -> Option<ExitRecord> {
+/// The record of this leader's run; `None` where there is none, or none that can be read, or it is another's.
+pub(crate) fn read(run_dir: &Path, leader: WireLeader) -> Option<ExitRecord> {
     let bytes = private_file::read(run_dir, NAME, RECORD_BYTES_MAX)?;
-    wire::decode::<WireRecord>(&bytes).ok().map(Into::into)
+    let will = wire::decode::<WireWill>(&bytes).ok()?;
+    (will.leader == leader).then(|| will.record.into())
 }
 
 /// Removes the record of an attempt that is over, so that it is not taken for that of the next.
@@ -89,20 +104,43 @@ mod tests {
     #[test]
     fn what_was_written_last_is_read() {
         let dir = tempfile::tempdir().expect("a directory");
-        assert_eq!(read(dir.path()), None);
+        assert_eq!(read(dir.path(), WireLeader::default()), None);
         let (mut record, mut will) = (record(), Will::default());
         will.write(dir.path(), &record).expect("it is written");
-        assert_eq!(read(dir.path()), Some(record.clone()));
+        assert_eq!(
+            read(dir.path(), WireLeader::default()),
+            Some(record.clone())
+        );
         record.tree = Some(TreeVerdict::Empty(Proof::Echild));
         will.write(dir.path(), &record).expect("it is replaced");
-        assert_eq!(read(dir.path()), Some(record.clone()));
+        assert_eq!(
+            read(dir.path(), WireLeader::default()),
+            Some(record.clone())
+        );
         record.tree = Some(TreeVerdict::Survivors(vec![7; PIDS_MAX]));
         will.write(dir.path(), &record).expect("it is replaced");
-        assert_eq!(read(dir.path()), Some(record.clone()));
+        assert_eq!(
+            read(dir.path(), WireLeader::default()),
+            Some(record.clone())
+        );
         record.tree = None;
         will.write(dir.path(), &record)
             .expect("a shorter one replaces it");
-        assert_eq!(read(dir.path()), Some(record));
+        assert_eq!(read(dir.path(), WireLeader::default()), Some(record));
+    }
+
+    #[test]
+    fn the_record_of_an_earlier_attempt_is_not_that_of_this_one() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let leader = |start_ticks| WireLeader {
+            pid: 7,
+            start_ticks,
+        };
+        let mut will = Will::default();
+        will.name(leader(1));
+        will.write(dir.path(), &record()).expect("it is written");
+        assert_eq!(read(dir.path(), leader(1)), Some(record()));
+        assert_eq!(read(dir.path(), leader(2)), None);
     }
 
     #[test]
@@ -113,7 +151,7 @@ mod tests {
         fs::remove_file(dir.path().join("exit")).expect("it goes");
         record.tree = Some(TreeVerdict::Empty(Proof::Echild));
         will.write(dir.path(), &record).expect("it is written");
-        assert_eq!(read(dir.path()), Some(record));
+        assert_eq!(read(dir.path(), WireLeader::default()), Some(record));
     }
 
     #[test]
@@ -124,7 +162,10 @@ mod tests {
         Will::default()
             .write(dir.path(), &record)
             .expect("it is written");
-        assert_eq!(read(dir.path()), Some(record.clone()));
+        assert_eq!(
+            read(dir.path(), WireLeader::default()),
+            Some(record.clone())
+        );
 
         let process = Leftover {
             pid: i32::MAX,
@@ -139,7 +180,7 @@ mod tests {
         Will::default()
             .write(dir.path(), &record)
             .expect("it is written");
-        assert_eq!(read(dir.path()), Some(record));
+        assert_eq!(read(dir.path(), WireLeader::default()), Some(record));
     }
 
     #[test]
@@ -152,7 +193,7 @@ mod tests {
             .write(dir.path(), &record())
             .expect("it is written");
         assert_eq!(fs::read(&victim).expect("it is there"), b"kept");
-        assert_eq!(read(dir.path()), Some(record()));
+        assert_eq!(read(dir.path(), WireLeader::default()), Some(record()));
 
         let fifo = dir.path().join("exit.new");
         nix::unistd::mkfifo(&fifo, Mode::S_IRWXU).expect("a fifo");
@@ -163,10 +204,10 @@ mod tests {
 
         fs::remove_file(dir.path().join("exit")).expect("it goes");
         nix::unistd::mkfifo(&dir.path().join("exit"), Mode::S_IRWXU).expect("a fifo");
-        assert_eq!(read(dir.path()), None);
+        assert_eq!(read(dir.path(), WireLeader::default()), None);
         Will::default()
             .write(dir.path(), &record())
             .expect("it is replaced");
-        assert_eq!(read(dir.path()), Some(record()));
+        assert_eq!(read(dir.path(), WireLeader::default()), Some(record()));
     }
 }

@@ -46,7 +46,7 @@ pub(super) fn observe(
     markers: &mut Markers,
     now: u64,
 ) -> Observation {
-    let exit_record = exit_record::read(&recorded.run_dir);
+    let exit_record = exit_record::read(&recorded.run_dir, (&recorded.identity.command).into());
     let there = &recorded.identity;
     if !there.host.is_same_as(host) {
         return Observation {

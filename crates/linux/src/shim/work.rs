@@ -282,6 +282,7 @@ impl Work {
                 crash_point!("shim.at_gate");
                 self.stage = Stage::AtGate;
                 self.unannounced = false;
+                self.will.name((&command).into());
                 let (command, shim) = (command.into(), shim.into());
                 self.remember_announced(&command, &shim);
                 let init = self.init.as_ref().map(Init::pid);

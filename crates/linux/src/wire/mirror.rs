@@ -414,6 +414,29 @@ pub(crate) struct WireRecord {
     pub(crate) census_us: Option<i64>,
 }
 
+/// A shim's record as a file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct WireWill {
+    pub(crate) leader: WireLeader,
+    pub(crate) record: WireRecord,
+}
+
+/// Whose leader it is, within one boot.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct WireLeader {
+    pub(crate) pid: i32,
+    pub(crate) start_ticks: u64,
+}
+
+impl From<&ProcessIdentity> for WireLeader {
+    fn from(real: &ProcessIdentity) -> Self {
+        Self {
+            pid: real.pid,
+            start_ticks: real.start_ticks,
+        }
+    }
+}
+
 impl From<ExitRecord> for WireRecord {
     fn from(real: ExitRecord) -> Self {
         Self {

@@ -244,7 +244,11 @@ impl Run {
         let Some(tree) = reaped.filter(|_| !self.heard.leader_exited) else {
             return;
         };
-        let written = exit_record::read(&self.private_dir).and_then(|record| record.exit);
+        let record = self
+            .identity
+            .as_ref()
+            .and_then(|identity| exit_record::read(&self.private_dir, (&identity.command).into()));
+        let written = record.and_then(|record| record.exit);
         // A full disk takes the will; the kernel may still say it.
         let exit = written.or_else(|| tree.leader.exit());
         self.leader_reaped(exit.unwrap_or(Exit::Unknown), now);

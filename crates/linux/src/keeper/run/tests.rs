@@ -29,10 +29,11 @@ fn an_exit_that_the_shim_collected_and_did_not_tell_is_in_its_last_will() {
         steps: vec![],
         census: None,
     };
-    exit_record::Will::default()
-        .write(dir.path(), &record)
-        .expect("it is written");
     let mut run = at_gate(dir.path(), reaped());
+    let mut will = exit_record::Will::default();
+    let identity = run.identity.as_ref().expect("it is at its gate");
+    will.name((&identity.command).into());
+    will.write(dir.path(), &record).expect("it is written");
     run.release();
     hear(&mut run, FromShim::Executed);
     run.shim_gone(0);
