@@ -226,14 +226,10 @@ impl Postgres {
             .arg(self.data())
             .arg("-k")
             .arg(self.dir.path())
-            .args([
-                "-c",
-                "listen_addresses=",
-                "-c",
-                "max_connections=50",
-                "-c",
-                "max_prepared_transactions=1",
-            ])
+            .args(["-c", "listen_addresses=", "-c", "max_connections=50"])
+            // For `hold_writes`, and to see whole statements of whoever waits then.
+            .args(["-c", "max_prepared_transactions=1"])
+            .args(["-c", "track_activity_query_size=16384"])
             // In its own directory, not in /dev/shm: a crash leaves nothing behind that outlives the directory.
             .args(["-c", "dynamic_shared_memory_type=mmap"])
             .stdin(Stdio::null())

@@ -36,8 +36,12 @@ async fn a_pooler_is_noticed_without_being_named() {
     let direct = store(&server.schema().await.unwrap()).await;
     assert!(!direct.describe().contains("pooler"));
     direct.finish().await;
-    // One refuses the mark, one drops it.
-    for settings in ["", "ignore_startup_parameters = options"] {
+    // One refuses the mark, one drops it, one gives us a session for as long as we stay.
+    for settings in [
+        "",
+        "ignore_startup_parameters = options",
+        "pool_mode = session",
+    ] {
         let bouncer = server.bouncer(settings).await.unwrap();
         let url = server.database(&bouncer).await.unwrap();
         let behind = store(&url).await;
