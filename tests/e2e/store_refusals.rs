@@ -19,6 +19,16 @@ const EVERYTHING: &str = "SELECT (SELECT json_agg(n ORDER BY node) FROM nodes n)
     (SELECT json_agg(k ORDER BY keeper_epoch) FROM keeper_epochs k), (SELECT json_agg(r ORDER BY run_id) FROM runs r), \
     (SELECT string_agg(relname, ',' ORDER BY relname) FROM pg_class WHERE relkind = 'r')";
 
+/// All of it, once the one run is written down as running, which nobody waits for.
+async fn everything(postgres: &Postgres) -> String {
+    eventually_async("it is written down as running", PATIENCE, async || {
+        let state = postgres.psql("SELECT state FROM runs").await;
+        (state == "running").then_some(())
+    })
+    .await;
+    postgres.psql(EVERYTHING).await
+}
+
 /// What a service that did not come to serve has said.
 struct Refused {
     code: Option<i32>,
@@ -86,7 +96,7 @@ async fn a_store_that_cannot_be_used_is_told_in_one_line_and_nothing_is_touched(
             "CREATE ROLE visitor LOGIN; REVOKE CREATE ON SCHEMA public FROM public",
         )
         .await;
-    let before = postgres.psql(EVERYTHING).await;
+    let before = everything(&postgres).await;
 
     let wrong = refused(&at("guarded:s3cret", "kennel")).await;
     wrong.says(&["refuses the user or the password", "pg_hba.conf"]);
@@ -167,7 +177,7 @@ async fn a_second_service_of_the_same_node_is_refused_while_the_first_has_runs()
     let mut client = kennel.client().await;
     let run = must("spawn", client.spawn(sh("echo up; exec sleep 300")).await);
     client.hear_up(&run.run_id).await;
-    let before = postgres.psql(EVERYTHING).await;
+    let before = everything(&postgres).await;
     let copied = copy_of_node(&kennel);
 
     let second = refused_in(copied, &postgres.url()).await;
