@@ -13,6 +13,7 @@ mod drain;
 mod durable;
 mod ends;
 mod host;
+mod kept_output;
 mod keys;
 mod leader_exit;
 mod life;

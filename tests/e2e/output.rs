@@ -235,6 +235,7 @@ async fn a_silent_stream_has_a_heartbeat() {
             seconds: 1,
             nanos: 0,
         }),
+        on_gap: pb::OnGap::Continue.into(),
     };
     let mut stream = must("stream", client.process.stream_events(request).await).into_inner();
     loop {

@@ -249,6 +249,7 @@ impl Client {
             run_id: run_id.to_owned(),
             position: Some(position),
             heartbeat_interval: None,
+            on_gap: pb::OnGap::Continue.into(),
         };
         Ok(self.process.stream_events(request).await?.into_inner())
     }
@@ -418,6 +419,7 @@ pub fn argv(words: &[&str]) -> pb::RunSpec {
         pid_namespace: pb::PidNamespace::Unspecified.into(),
         recovery: pb::RecoveryPolicy::Unspecified.into(),
         restart: None,
+        output: None,
     }
 }
 
@@ -453,6 +455,9 @@ pub trait SpecExt {
     /// Started again by this policy.
     #[must_use]
     fn restart(self, policy: pb::RestartPolicy) -> Self;
+    /// With so much output kept.
+    #[must_use]
+    fn kept_output(self, max_bytes: u64, on_full: pb::OutputOverflow) -> Self;
     /// Of this kind.
     #[must_use]
     fn kind_of(self, kind: pb::RunKind) -> Self;
@@ -468,6 +473,14 @@ pub trait SpecExt {
 }
 
 impl SpecExt for pb::RunSpec {
+    fn kept_output(mut self, max_bytes: u64, on_full: pb::OutputOverflow) -> Self {
+        self.output = Some(pb::OutputPolicy {
+            max_bytes: Some(max_bytes),
+            on_full: on_full.into(),
+        });
+        self
+    }
+
     fn grace(mut self, grace: Duration) -> Self {
         self.stop = Some(pb::StopPolicy {
             grace: Some(duration(grace)),

@@ -73,6 +73,8 @@ reasons! {
     NoTerminal = "NO_TERMINAL",
     /// The position is beyond the head.
     CursorAhead = "CURSOR_AHEAD",
+    /// Events at the position can no longer be read.
+    CursorExpired = "CURSOR_EXPIRED",
     /// The journal cannot be read.
     JournalUnreadable = "JOURNAL_UNREADABLE",
     /// The caller's time ran out.

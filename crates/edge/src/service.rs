@@ -98,7 +98,7 @@ impl ProcessService for Processes {
         let validate_only = call.validate_only;
         let supervisor = self.supervisor.clone();
         let started = self.to_its_end(async move { supervisor.spawn(call).await });
-        let spawned = self.unless_draining(started).await?;
+        let spawned = Box::pin(self.unless_draining(started)).await?;
         let is_there = spawned.existing || !validate_only;
         Ok(Response::new(pb::SpawnResponse {
             run: is_there.then(|| run::run(spawned.run)),

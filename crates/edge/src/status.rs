@@ -263,27 +263,42 @@ pub(crate) fn of(error: &CallError) -> Status {
             Facts::run(*run).with("errno", errno.to_string()),
         )
         .status(),
-        CallError::CursorAhead { run, asked, head } => Fault::new(
-            Code::OutOfRange,
-            Reason::CursorAhead,
-            text,
-            Facts::run(*run)
-                .with("asked_seq", asked.to_string())
-                .with("head_seq", head.to_string()),
-        )
-        .status(),
-        CallError::JournalUnreadable { run, why } => {
-            tracing::error!(%run, why, "the journal cannot be read, answering DATA_LOSS");
-            Fault::new(
-                Code::DataLoss,
-                Reason::JournalUnreadable,
-                text,
-                Facts::run(*run),
-            )
-            .status()
+        CallError::CursorAhead { run, asked, head } => {
+            let place = [("asked_seq", *asked), ("head_seq", *head)];
+            no_such_place(Reason::CursorAhead, *run, place, text)
         }
+        CallError::CursorExpired {
+            run,
+            first_seq,
+            last_seq,
+        } => {
+            let place = [("first_seq", *first_seq), ("last_seq", *last_seq)];
+            no_such_place(Reason::CursorExpired, *run, place, text)
+        }
+        CallError::JournalUnreadable { run, why } => unreadable(*run, why, text),
         CallError::Internal(what) => internal(what),
     }
+}
+
+/// A position at which there is nothing to read.
+fn no_such_place(
+    reason: Reason,
+    run: RunId,
+    seqs: [(&'static str, u64); 2],
+    text: String,
+) -> Status {
+    let facts = seqs
+        .into_iter()
+        .fold(Facts::run(run), |facts, (name, seq)| {
+            facts.with(name, seq.to_string())
+        });
+    Fault::new(Code::OutOfRange, reason, text, facts).status()
+}
+
+fn unreadable(run: RunId, why: &str, text: String) -> Status {
+    tracing::error!(%run, why, "the journal cannot be read, answering DATA_LOSS");
+    let facts = Facts::run(run);
+    Fault::new(Code::DataLoss, Reason::JournalUnreadable, text, facts).status()
 }
 
 fn refused(run: RunId, refusal: Refusal, state: RunState, text: String) -> Status {

@@ -8,7 +8,7 @@ use crate::{
 };
 use futures_util::stream::{self, Stream};
 use kennel_lifecycle::RunId;
-use kennel_supervisor::{CallError, Event, Events, Position, RunView};
+use kennel_supervisor::{CallError, Event, Events, Payload, Reached, RunView};
 use std::{pin::Pin, time::Duration};
 use tokio::{sync::OwnedSemaphorePermit, time::Sleep};
 use tokio_util::sync::CancellationToken;
@@ -18,6 +18,12 @@ use tonic::Status;
 pub(crate) trait Source: Send {
     /// Last seq that there is now.
     fn head(&self) -> u64;
+
+    /// The seq from which on nothing is missing by now.
+    fn whole_from(&self) -> u64;
+
+    /// Up to where it was given.
+    fn position(&self) -> Reached;
 
     /// The next events; `None` after the run's last. Cancel-safe.
     fn next(
@@ -31,6 +37,14 @@ impl Source for Events {
         Events::head(self)
     }
 
+    fn whole_from(&self) -> u64 {
+        Events::whole_from(self)
+    }
+
+    fn position(&self) -> Reached {
+        Events::position(self)
+    }
+
     async fn next(&mut self, bytes_max: usize) -> Result<Option<Vec<Event>>, CallError> {
         Events::next(self, bytes_max).await
     }
@@ -42,8 +56,10 @@ pub(crate) struct Reader<S> {
     /// Of the last event that was given.
     attempt: u32,
     events: S,
-    /// Seq of the last event that was given.
-    seq: u64,
+    /// Up to where events were given.
+    at: Reached,
+    /// Whether it ends where events are missing.
+    fails_on_gap: bool,
     heartbeat: Duration,
     going: Going,
     stage: Stage,
@@ -66,6 +82,8 @@ enum Stage {
     Following,
     /// The server is shutting down: what had happened by then is given, in bounded time.
     LastWords { head: u64, until: Pin<Box<Sleep>> },
+    /// Events are missing behind what was given last, and the reader wants none beyond them.
+    Expired(Box<CallError>),
     /// The end was told.
     Told,
 }
@@ -86,16 +104,13 @@ impl<S: Source> Reader<S> {
         going: Going,
         place: OwnedSemaphorePermit,
     ) -> Self {
-        let seq = match call.from {
-            Position::Beginning => 0,
-            Position::AfterSeq(seq) => seq,
-            Position::LiveOnly => events.head(),
-        };
+        let at = events.position();
         Self {
             run: view.run,
             attempt: view.attempt,
             events,
-            seq,
+            at,
+            fails_on_gap: call.fails_on_gap,
             heartbeat: call.heartbeat,
             going,
             stage: Stage::Opening(Box::new(run::run(view))),
@@ -130,7 +145,7 @@ impl<S: Source> Reader<S> {
                         };
                     }
                 },
-                Stage::LastWords { head, mut until } if self.seq < head => {
+                Stage::LastWords { head, mut until } if self.at.seq < head => {
                     let events = tokio::select! {
                         biased;
                         () = &mut until => None,
@@ -145,6 +160,10 @@ impl<S: Source> Reader<S> {
                     }
                 }
                 Stage::LastWords { .. } => return Some(Err(self.tell_draining())),
+                Stage::Expired(expired) => {
+                    self.stage = Stage::Told;
+                    return Some(Err(status::of(&expired)));
+                }
                 Stage::Told => {
                     self.stage = Stage::Told;
                     return None;
@@ -168,8 +187,23 @@ impl<S: Source> Reader<S> {
         events: Result<Option<Vec<Event>>, CallError>,
     ) -> Option<Result<pb::StreamEventsResponse, Status>> {
         match events {
-            Ok(Some(events)) => {
-                self.seq = events.last().map_or(self.seq, |e| e.seq);
+            Ok(Some(mut events)) => {
+                match self.first_gap(&events) {
+                    Some((0, expired)) => {
+                        self.stage = Stage::Told;
+                        return Some(Err(status::of(&expired)));
+                    }
+                    // The events before it are given first.
+                    Some((place, expired)) => {
+                        self.stage = Stage::Expired(Box::new(expired));
+                        events.truncate(place);
+                        self.at = Reached {
+                            seq: events.last().map_or(self.at.seq, |e| e.seq),
+                            lens: None,
+                        };
+                    }
+                    None => self.at = self.events.position(),
+                }
                 self.attempt = events.last().map_or(self.attempt, |e| e.attempt);
                 let batches = convert::batches(self.run, events);
                 Some(Ok(self.message(batches)))
@@ -185,6 +219,20 @@ impl<S: Source> Reader<S> {
         }
     }
 
+    /// Where the first gap is that ends the stream, and how.
+    fn first_gap(&self, events: &[Event]) -> Option<(usize, CallError)> {
+        let gap = |event: &Event| match &event.payload {
+            Payload::Gap(gap) if self.fails_on_gap => Some(CallError::CursorExpired {
+                run: self.run,
+                first_seq: gap.first_seq,
+                last_seq: gap.last_seq,
+            }),
+            _ => None,
+        };
+        let mut found = events.iter().enumerate();
+        found.find_map(|(place, event)| Some((place, gap(event)?)))
+    }
+
     fn tell_draining(&mut self) -> Status {
         self.stage = Stage::Told;
         status::draining()
@@ -195,8 +243,7 @@ impl<S: Source> Reader<S> {
         self.aside(event::Payload::Snapshot(Box::new(pb::Snapshot {
             run: Some(run),
             head_seq,
-            // Nothing is deleted: the first that there was can be read.
-            first_seq: head_seq.min(1),
+            first_seq: self.events.whole_from(),
         })))
     }
 
@@ -210,7 +257,7 @@ impl<S: Source> Reader<S> {
         self.message(vec![convert::aside(
             self.run,
             self.attempt,
-            self.seq,
+            self.at.seq,
             payload,
         )])
     }
@@ -218,7 +265,7 @@ impl<S: Source> Reader<S> {
     fn message(&self, run_events: Vec<pb::RunEvents>) -> pb::StreamEventsResponse {
         let cursor = Cursor {
             run: self.run,
-            seq: self.seq,
+            at: self.at,
         };
         pb::StreamEventsResponse {
             run_events,

@@ -1,59 +1,155 @@
-//! The bytes of the index: a header, then entries of one size, all little-endian.
+//! The bytes of an index: a header, then entries of one size, all little-endian.
+//!
+//! | header     | bytes |                                              |
+//! |------------|-------|----------------------------------------------|
+//! | magic      | 0-7   | `KNLJRNL\n`                                 |
+//! | version    | 8-11  | 2                                            |
+//! | number     | 12-15 | of the segment, from 0                       |
+//! | seq        | 16-23 | of the last entry before                     |
+//! | lengths    | 24-47 | of stdout, stderr and lifecycle before       |
+//! | boot       | 48-63 | of the host, when the segment was begun      |
+//! | max        | 64-71 | bound of the journal in bytes                |
+//! | on full    | 72    | 1 rotate, 2 head and tail                    |
+//! | after loss | 73    | 1: the host had died before                  |
+//! | attempt    | 76-79 | when the segment was begun                   |
+//! | time       | 80-87 | of that, microseconds since 1970             |
+//! | crc        | 88-91 | CRC-32 (IEEE) of the bytes before            |
 //!
 //! | entry  | bytes |                                             |
 //! |--------|-------|---------------------------------------------|
 //! | seq    | 0-7   | from 1, without holes                       |
 //! | time   | 8-15  | microseconds since 1970                     |
-//! | offset | 16-23 | of the first byte in the stream's raw file  |
-//! | len    | 24-27 | number of bytes there                       |
+//! | offset | 16-23 | of the first byte in the whole stream       |
+//! | len    | 24-27 | number of bytes                             |
 //! | kind   | 28    | 1 lifecycle, 2 stdout, 3 stderr             |
 //! | before | 29-31 | attempts of the run before this one         |
 //! | crc    | 32-35 | CRC-32 (IEEE) of the bytes before           |
 
-use crate::{ATTEMPT_MAX, ENTRY_BYTES_MAX, Kind, LIFECYCLE_BYTES_MAX};
-use kennel_lifecycle::Timestamp;
+use crate::{ATTEMPT_MAX, Boot, ENTRY_BYTES_MAX, Entry, Kind, LIFECYCLE_BYTES_MAX, Point};
+use kennel_lifecycle::{OnOutputFull, OutputBound, Timestamp};
 
-pub(crate) const HEADER_LEN: usize = 16;
+/// Longest header that there is.
+pub(crate) const HEADER_LEN: usize = 92;
+/// Of version 1, which has only one segment and neither bound nor boot.
+const HEADER_1_LEN: usize = 16;
 pub(crate) const ENTRY_LEN: usize = 36;
 const CRC_AT: usize = ENTRY_LEN - 4;
 
 const MAGIC: [u8; 8] = *b"KNLJRNL\n";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
+
+/// What a segment says of itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Header {
+    pub(crate) number: u32,
+    /// What is before its first entry.
+    pub(crate) first: Point,
+    /// The same of the facts.
+    pub(crate) facts_len: u64,
+    pub(crate) boot: Boot,
+    pub(crate) bound: OutputBound,
+    /// The host had died before, and with it perhaps what came before.
+    pub(crate) after_loss: bool,
+    /// Of which attempt it was when this began.
+    pub(crate) attempt: u32,
+    pub(crate) at: Timestamp,
+}
 
 /// What the first bytes of an index say.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Header {
-    /// An index that this code reads.
-    Good,
+pub(crate) enum Found {
+    /// An index that this code reads, whose entries begin here.
+    Good(Box<Header>, usize),
     /// The writer died before the header was on disk, so there is no entry either.
     Torn,
-    /// A file of somebody else.
+    /// A file of somebody else, or a damaged one.
     Foreign,
     /// An index of a version that this code does not know.
     OtherVersion(u32),
 }
 
 impl Header {
-    pub(crate) fn encode() -> [u8; HEADER_LEN] {
+    pub(crate) fn encode(&self) -> [u8; HEADER_LEN] {
         let mut bytes = [0; HEADER_LEN];
         bytes[..8].copy_from_slice(&MAGIC);
         bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
+        bytes[12..16].copy_from_slice(&self.number.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.first.seq.to_le_bytes());
+        bytes[24..32].copy_from_slice(&self.first.lens[0].to_le_bytes());
+        bytes[32..40].copy_from_slice(&self.first.lens[1].to_le_bytes());
+        bytes[40..48].copy_from_slice(&self.facts_len.to_le_bytes());
+        bytes[48..64].copy_from_slice(&self.boot.0.to_le_bytes());
+        bytes[64..72].copy_from_slice(&self.bound.max_bytes.to_le_bytes());
+        bytes[72] = match self.bound.on_full {
+            OnOutputFull::Rotate => 1,
+            OnOutputFull::HeadTail => 2,
+        };
+        bytes[73] = u8::from(self.after_loss);
+        bytes[76..80].copy_from_slice(&self.attempt.to_le_bytes());
+        bytes[80..88].copy_from_slice(&self.at.0.to_le_bytes());
+        let crc = crc32fast::hash(&bytes[..88]);
+        bytes[88..].copy_from_slice(&crc.to_le_bytes());
         bytes
     }
 
     /// `bytes` are the first ones of the file: fewer than [`HEADER_LEN`] only where the file ends.
-    pub(crate) fn decode(bytes: &[u8]) -> Self {
-        let written = Self::encode();
-        if bytes == written {
-            Self::Good
-        } else if bytes.iter().all(|b| *b == 0)
-            || (bytes.len() < HEADER_LEN && written.starts_with(bytes))
-        {
-            Self::Torn
-        } else if bytes.len() == HEADER_LEN && bytes.starts_with(&MAGIC) {
-            Self::OtherVersion(u32::from_le_bytes(take(bytes, 8)))
-        } else {
-            Self::Foreign
+    pub(crate) fn decode(bytes: &[u8]) -> Found {
+        if bytes.iter().all(|b| *b == 0) || MAGIC.starts_with(bytes) {
+            return Found::Torn;
+        }
+        if !bytes.starts_with(&MAGIC) {
+            return Found::Foreign;
+        }
+        if bytes.len() < HEADER_1_LEN {
+            return Found::Torn;
+        }
+        match u32::from_le_bytes(take(bytes, 8)) {
+            1 => Found::Good(Box::new(Self::of_version_1()), HEADER_1_LEN),
+            VERSION if bytes.len() < HEADER_LEN => Found::Torn,
+            VERSION => Self::decode_whole(bytes).map_or(Found::Foreign, |header| {
+                Found::Good(Box::new(header), HEADER_LEN)
+            }),
+            other => Found::OtherVersion(other),
+        }
+    }
+
+    fn decode_whole(bytes: &[u8]) -> Option<Self> {
+        if u32::from_le_bytes(take(bytes, 88)) != crc32fast::hash(&bytes[..88]) {
+            return None;
+        }
+        let number = |at| u64::from_le_bytes(take(bytes, at));
+        Some(Self {
+            number: u32::from_le_bytes(take(bytes, 12)),
+            first: Point {
+                seq: number(16),
+                lens: [number(24), number(32)],
+            },
+            facts_len: number(40),
+            boot: Boot(u128::from_le_bytes(take(bytes, 48))),
+            bound: OutputBound {
+                max_bytes: number(64),
+                on_full: match bytes[72] {
+                    1 => OnOutputFull::Rotate,
+                    2 => OnOutputFull::HeadTail,
+                    _ => return None,
+                },
+            },
+            after_loss: bytes[73] != 0,
+            attempt: u32::from_le_bytes(take(bytes, 76)),
+            at: Timestamp(i64::from_le_bytes(take(bytes, 80))),
+        })
+    }
+
+    fn of_version_1() -> Self {
+        Self {
+            number: 0,
+            first: Point::default(),
+            facts_len: 0,
+            boot: Boot::UNKNOWN,
+            bound: OutputBound::default(),
+            after_loss: false,
+            attempt: 1,
+            at: Timestamp(0),
         }
     }
 }
@@ -107,18 +203,25 @@ impl IndexEntry {
         lawful.then_some(entry)
     }
 
+    /// The entry with its bytes.
+    pub(crate) fn with(&self, data: Vec<u8>) -> Entry {
+        Entry {
+            seq: self.seq,
+            at: self.at,
+            attempt: self.attempt,
+            kind: self.kind,
+            offset: self.offset,
+            data,
+        }
+    }
+
     /// Offset of the first byte of the stream after this entry.
     pub(crate) fn end(&self) -> u64 {
         self.offset.saturating_add(u64::from(self.len))
     }
 }
 
-/// Where in the index the entry with this seq, which is at least 1, begins.
-pub(crate) fn position(seq: u64) -> u64 {
-    HEADER_LEN as u64 + (seq - 1) * ENTRY_LEN as u64
-}
-
-fn take<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
+pub(crate) fn take<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     let mut taken = [0; N];
     taken.copy_from_slice(&bytes[at..at + N]);
     taken
@@ -154,12 +257,44 @@ mod tests {
         attempt: 0x0003_0201,
     };
 
+    fn header() -> Header {
+        Header {
+            number: 7,
+            first: Point {
+                seq: 1,
+                lens: [2, 3],
+            },
+            facts_len: 4,
+            boot: Boot(5),
+            bound: OutputBound {
+                max_bytes: 6,
+                on_full: OnOutputFull::HeadTail,
+            },
+            after_loss: true,
+            attempt: 8,
+            at: Timestamp(-1),
+        }
+    }
+
     #[test]
-    fn bytes_of_version_1_do_not_change() {
-        assert_eq!(
-            Header::encode(),
-            *b"KNLJRNL\n\x01\x00\x00\x00\x00\x00\x00\x00"
-        );
+    fn bytes_of_this_version_do_not_change() {
+        let long = |n: u8| [n, 0, 0, 0, 0, 0, 0, 0];
+        let bytes = [
+            b"KNLJRNL\n\x02\0\0\0\x07\0\0\0".to_vec(),
+            [
+                long(1),
+                long(2),
+                long(3),
+                long(4),
+                long(5),
+                long(0),
+                long(6),
+            ]
+            .concat(),
+            vec![2, 1, 0, 0, 8, 0, 0, 0],
+            vec![0xff; 8],
+        ];
+        assert_eq!(header().encode()[..88], bytes.concat());
         let fields = [
             8, 7, 6, 5, 4, 3, 2, 1, // seq
             0xfe, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, // time
@@ -168,6 +303,13 @@ mod tests {
             3, 0, 2, 3, // kind and attempts before
         ];
         assert_eq!(ENTRY.encode()[..CRC_AT], fields);
+    }
+
+    #[test]
+    fn a_journal_of_the_first_version_is_one_segment_with_the_default_bound() {
+        let bytes = b"KNLJRNL\n\x01\0\0\0\0\0\0\0and entries that follow";
+        let expected = Found::Good(Box::new(Header::of_version_1()), 16);
+        assert_eq!(Header::decode(bytes), expected);
     }
 
     #[test]
@@ -184,15 +326,19 @@ mod tests {
 
     #[test]
     fn a_header_cut_anywhere_is_torn_and_a_strange_one_is_not() {
-        let good = Header::encode();
-        assert_eq!(Header::decode(&good), Header::Good);
+        let good = header().encode();
+        let found = Found::Good(Box::new(header()), HEADER_LEN);
+        assert_eq!(Header::decode(&good), found);
         for len in 0..HEADER_LEN {
-            assert_eq!(Header::decode(&good[..len]), Header::Torn, "{len} bytes");
+            assert_eq!(Header::decode(&good[..len]), Found::Torn, "{len} bytes");
         }
         let mut newer = good;
         newer[8] = 9;
-        assert_eq!(Header::decode(&newer), Header::OtherVersion(9));
-        assert_eq!(Header::decode(b"#!/bin/sh"), Header::Foreign);
-        assert_eq!(Header::decode(b"#!/bin/sh\nexit 0"), Header::Foreign);
+        assert_eq!(Header::decode(&newer), Found::OtherVersion(9));
+        let mut bent = good;
+        bent[20] ^= 1;
+        assert_eq!(Header::decode(&bent), Found::Foreign);
+        assert_eq!(Header::decode(b"#!/bin/sh"), Found::Foreign);
+        assert_eq!(Header::decode(b"#!/bin/sh\nexit 0"), Found::Foreign);
     }
 }

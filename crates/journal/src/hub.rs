@@ -1,29 +1,29 @@
 //! Where readers of a live run come from.
 
-use crate::{Reader, files::Files};
+use crate::{Point, Position, Reader, log::Log};
 use std::{io, sync::Arc};
 use tokio::sync::watch;
 
 /// Where readers of a live run come from. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Hub {
-    files: Arc<Files>,
-    head: watch::Receiver<u64>,
+    log: Arc<Log>,
+    head: watch::Receiver<Point>,
 }
 
 impl Hub {
-    pub(crate) fn new(files: Arc<Files>, head: watch::Receiver<u64>) -> Self {
-        Self { files, head }
+    pub(crate) fn new(log: Arc<Log>, head: watch::Receiver<Point>) -> Self {
+        Self { log, head }
     }
 
-    /// Last seq; 0: nothing yet.
+    /// The end; a seq of 0: nothing yet.
     #[must_use]
-    pub fn head(&self) -> u64 {
+    pub fn head(&self) -> Point {
         *self.head.borrow()
     }
 
-    /// A reader that begins after this seq, which is at most the head.
-    pub fn read_after(&self, seq: u64) -> io::Result<Reader> {
-        Reader::new(Arc::clone(&self.files), self.head.clone(), seq)
+    /// A reader that begins at this position, which is at most the head.
+    pub fn read_from(&self, position: Position) -> io::Result<Reader> {
+        Reader::new(Arc::clone(&self.log), self.head.clone(), position)
     }
 }

@@ -3,24 +3,34 @@
 //! Owns the layout on disk, sequence numbers, and the tidings to readers. Never moves a byte of output itself:
 //! whoever splices a pipe into the stream's file tells the journal how much came.
 //!
-//! A run's directory holds the raw files `stdout`, `stderr` and `lifecycle`, and `index`: a header, then entries of
-//! one size, so that a seq is a place in the file. Bytes are written before the entry that names them.
+//! A run's directory holds segments: `index`, `stdout` and `stderr`, then `index.1`, `stdout.1` and so on, of which the
+//! oldest are removed when all together have reached the journal's bound. An index is a header, then entries of one size,
+//! so that a seq is a place in the file. Bytes are written before the entry that names them. Facts have one raw file for all
+//! segments, `lifecycle`, and are never removed: `kept` has the entries of those whose segment was. `mark` is a seq that
+//! none has passed, on the disk before one comes near it.
 //!
-//! INVARIANT: the entries of one stream cover its raw file from 0 without gap or overlap.
+//! INVARIANT: the entries of one stream in one segment cover its raw file from 0 without gap or overlap.
 
 use kennel_lifecycle::Timestamp;
 
+mod errors;
 mod facts;
-mod files;
 mod format;
+mod gap;
 mod hub;
+mod kept;
+mod log;
+mod mark;
+mod raw;
 mod reader;
+mod segment;
 mod writer;
 
 pub use facts::{FACTS_BYTES_MAX, FactFile, FactsFound, move_aside, set_aside};
+pub use gap::{Gap, GapReason, Item};
 pub use hub::Hub;
-pub use reader::Reader;
-pub use writer::Writer;
+pub use reader::{Position, Reader};
+pub use writer::{Place, Writer};
 
 /// What an entry is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -31,6 +41,29 @@ pub enum Kind {
     Stdout,
     /// Standard error.
     Stderr,
+}
+
+/// A place in a journal: what is before it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Point {
+    /// Seq of the last entry; 0: none.
+    pub seq: u64,
+    /// Length of standard output and of standard error.
+    pub lens: [u64; 2],
+}
+
+/// Which boot of the host it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Boot(pub u128);
+
+impl Boot {
+    /// Nobody has said.
+    pub const UNKNOWN: Self = Self(0);
+
+    /// Whether the host has died between the two, as far as is known.
+    pub(crate) fn differs(self, other: Self) -> bool {
+        self != other && self != Self::UNKNOWN && other != Self::UNKNOWN
+    }
 }
 
 /// One entry with its bytes.

@@ -1,9 +1,10 @@
 //! A reader with its own position, on a live journal or one that has ended.
 //!
 //! It waits for the head to pass its position and then reads the files: replay and live are one path, so there is
-//! no switch at which an entry could be lost or come twice. The writer waits for no reader.
+//! no switch at which an entry could be lost or come twice. The writer waits for no reader: where it has removed what one
+//! has not read yet, that one is given a gap.
 
-use crate::{Entry, files::Files};
+use crate::{Item, Point, log::Log};
 use std::{io, path::Path, sync::Arc};
 use tokio::{sync::watch, task};
 
@@ -12,13 +13,31 @@ const READ_IN_PLACE_BYTES_MAX: usize = 256 * 1024;
 /// A reader that is at most this many entries behind keeps up.
 const KEEPS_UP_ENTRIES_MAX: u64 = 64;
 
+/// Up to where somebody has read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Position {
+    /// Last seq; 0: nothing.
+    pub seq: u64,
+    /// How much of standard output and of standard error that was, if it is known.
+    pub lens: Option<[u64; 2]>,
+}
+
+impl From<Point> for Position {
+    fn from(point: Point) -> Self {
+        Self {
+            seq: point.seq,
+            lens: Some(point.lens),
+        }
+    }
+}
+
 /// A reader with its own position. Cheap; never slows the writer.
 #[derive(Debug)]
 pub struct Reader {
-    files: Arc<Files>,
-    head: watch::Receiver<u64>,
-    /// Last seq that was handed out.
-    after: u64,
+    log: Arc<Log>,
+    head: watch::Receiver<Point>,
+    /// After what was handed out.
+    at: Position,
     /// It has been at the head, so what it reads next was just written and needs no disk.
     was_at_head: bool,
 }
@@ -26,82 +45,110 @@ pub struct Reader {
 impl Reader {
     /// A reader of a journal that nobody writes any more. Changes nothing on disk; a torn tail is not read.
     ///
-    /// Checks the whole index (36 bytes an entry): call it where blocking is allowed.
-    pub fn open_ended(dir: &Path, after_seq: u64) -> io::Result<Self> {
-        let files = Files::open_to_read(dir)?;
-        let (sender, head) = watch::channel(files.intact()?.head);
+    /// Checks whole indexes (36 bytes an entry): call it where blocking is allowed.
+    pub fn open_ended(dir: &Path, position: Position) -> io::Result<Self> {
+        let (log, end) = Log::to_read(dir)?;
+        let (sender, head) = watch::channel(end);
         drop(sender);
-        Self::new(Arc::new(files), head, after_seq)
+        Self::new(Arc::new(log), head, position)
     }
 
     pub(crate) fn new(
-        files: Arc<Files>,
-        head: watch::Receiver<u64>,
-        after: u64,
+        log: Arc<Log>,
+        head: watch::Receiver<Point>,
+        position: Position,
     ) -> io::Result<Self> {
-        let last = *head.borrow();
-        if after > last {
+        let last = head.borrow().seq;
+        if position.seq > last {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidInput,
-                format!("cannot read after entry {after}: the last one is {last}"),
+                format!(
+                    "cannot read after entry {}: the last one is {last}",
+                    position.seq
+                ),
             ));
         }
-        Ok(Self {
-            files,
+        let mut reader = Self {
+            log,
             head,
-            after,
+            at: Position::default(),
             was_at_head: false,
-        })
+        };
+        reader.move_to(position);
+        Ok(reader)
     }
 
-    /// Goes on after this seq, or after the head where that is less.
-    pub fn move_to(&mut self, after_seq: u64) {
-        self.after = after_seq.min(self.head());
+    /// Goes on from this position, or from the head where that is less.
+    pub fn move_to(&mut self, position: Position) {
+        let head = self.end();
+        self.at = if position.seq >= head.seq {
+            head.into()
+        } else {
+            position
+        };
         self.was_at_head = false;
     }
 
-    /// Last seq that there is now.
+    /// The end that there is now.
     #[must_use]
-    pub fn head(&self) -> u64 {
+    pub fn end(&self) -> Point {
         *self.head.borrow()
     }
 
-    /// The next entries in order: at least one, at most `bytes_max` bytes of data (but always one entry), without
+    /// The first seq from which on nothing is missing by now.
+    #[must_use]
+    pub fn whole_from(&self) -> u64 {
+        self.log.whole_from(self.end().seq)
+    }
+
+    /// Up to where it has read.
+    #[must_use]
+    pub fn position(&self) -> Position {
+        self.at
+    }
+
+    /// The next items in order: at least one, at most `bytes_max` bytes of data (but always one entry), without
     /// hole or repeat. Waits while there is none. `None`: the writer is gone and all has been read. Cancel-safe.
-    pub async fn next(&mut self, bytes_max: usize) -> io::Result<Option<Vec<Entry>>> {
+    pub async fn next(&mut self, bytes_max: usize) -> io::Result<Option<Vec<Item>>> {
         let Some(head) = self.head_past_position().await else {
             return Ok(None);
         };
-        let entries = self.read(head, bytes_max).await?;
+        let (items, lens) = self.read(head, bytes_max).await?;
         // INVARIANT: nothing is awaited from here on, so a cancelled call has not moved the position.
-        self.after += entries.len() as u64;
-        Ok(Some(entries))
+        self.at = Position {
+            seq: items.last().map_or(self.at.seq, Item::last_seq),
+            lens,
+        };
+        Ok(Some(items))
     }
 
-    async fn head_past_position(&mut self) -> Option<u64> {
+    async fn head_past_position(&mut self) -> Option<Point> {
         loop {
             let head = *self.head.borrow_and_update();
-            if head > self.after {
+            if head.seq > self.at.seq {
                 return Some(head);
             }
             self.was_at_head = true;
             // An error means that the writer is gone; it may have written between the look and its end.
-            if self.head.changed().await.is_err() && *self.head.borrow() == self.after {
+            if self.head.changed().await.is_err() && self.head.borrow().seq == self.at.seq {
                 return None;
             }
         }
     }
 
-    async fn read(&mut self, head: u64, bytes_max: usize) -> io::Result<Vec<Entry>> {
-        let after = self.after;
-        if self.was_at_head && head - after <= KEEPS_UP_ENTRIES_MAX {
-            return self
-                .files
-                .read(after, head, bytes_max.min(READ_IN_PLACE_BYTES_MAX));
+    async fn read(
+        &mut self,
+        head: Point,
+        bytes_max: usize,
+    ) -> io::Result<(Vec<Item>, Option<[u64; 2]>)> {
+        let Position { seq, lens } = self.at;
+        if self.was_at_head && head.seq - seq <= KEEPS_UP_ENTRIES_MAX {
+            let bytes_max = bytes_max.min(READ_IN_PLACE_BYTES_MAX);
+            return self.log.read(seq, lens, head, bytes_max);
         }
         self.was_at_head = false;
-        let files = Arc::clone(&self.files);
-        task::spawn_blocking(move || files.read(after, head, bytes_max))
+        let log = Arc::clone(&self.log);
+        task::spawn_blocking(move || log.read(seq, lens, head, bytes_max))
             .await
             .map_err(io::Error::other)?
     }

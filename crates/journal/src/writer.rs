@@ -1,12 +1,20 @@
-//! The writer: appends entries, tells readers, and mends what a dead writer left.
+//! The writer: appends entries, tells readers, keeps the bound, and mends what a dead writer left.
 
 use crate::{
-    ENTRY_BYTES_MAX, Entry, Hub, Kind, LIFECYCLE_BYTES_MAX,
-    files::{Files, slot},
-    format::{Header, IndexEntry, position},
+    Boot, ENTRY_BYTES_MAX, Entry, Hub, Kind, LIFECYCLE_BYTES_MAX, Point,
+    format::{Header, IndexEntry},
+    kept::{self, KeptFile},
+    log::{Chain, Log, Scanned, Span, scan},
+    mark::Mark,
+    segment::{Segment, remove_files, slot},
 };
-use kennel_lifecycle::Timestamp;
-use std::{fs::File, io, os::unix::fs::FileExt, path::Path, sync::Arc};
+use kennel_lifecycle::{OnOutputFull, OutputBound, Timestamp};
+use std::{
+    fs::{self, File},
+    io,
+    path::Path,
+    sync::Arc,
+};
 use tokio::sync::watch;
 
 /// Entries of one index write; more output than that takes several.
@@ -19,24 +27,46 @@ const OUTPUTS: [Kind; 2] = [Kind::Stdout, Kind::Stderr];
 /// A failed call has changed nothing that a reader sees; it may be made again.
 #[derive(Debug)]
 pub struct Writer {
-    files: Arc<Files>,
-    lens: [u64; 3],
+    log: Arc<Log>,
+    segment: Arc<Segment>,
+    bound: OutputBound,
+    boot: Boot,
+    /// After the last byte that an entry names.
+    end: Point,
+    facts_len: u64,
+    /// First and last seq of the facts in this segment.
+    facts: Option<(u64, u64)>,
+    /// Bytes of the other segments.
+    closed_bytes: u64,
+    mark: Mark,
     attempt: u32,
-    head: watch::Sender<u64>,
+    head: watch::Sender<Point>,
+}
+
+/// Where the next bytes of a stream belong.
+#[derive(Debug)]
+pub struct Place<'a> {
+    /// The raw file. Not opened for appending (splice(2): EINVAL).
+    pub file: &'a File,
+    /// In that file.
+    pub offset: u64,
+    /// At most so many of them.
+    pub room: usize,
 }
 
 impl Writer {
     /// Makes the journal of a new run in `dir`, which exists and is empty of a journal.
-    pub fn create(dir: &Path) -> io::Result<Self> {
-        let writer = Self::new(Files::create(dir)?, 0, [0; 3], 1);
-        writer.write_header()?;
-        Ok(writer)
+    pub fn create(dir: &Path, bound: OutputBound, boot: Boot, now: Timestamp) -> io::Result<Self> {
+        let log = Log::to_write(dir);
+        let segment = Segment::create(dir, header(bound, boot, now))?;
+        let mark = Mark::first(dir);
+        Ok(Self::new(log, segment, Vec::new(), boot, mark))
     }
 
     /// Opens the journal of a run whose writer died, as [`Writer::reopen`] does, and indexes the output that no entry
-    /// names, with `now` as its time. A crash within is mended by the next call.
-    pub fn recover(dir: &Path, now: Timestamp) -> io::Result<Self> {
-        let (mut writer, unnamed) = Self::reopen(dir)?;
+    /// names. A crash within is mended by the next call.
+    pub fn recover(dir: &Path, boot: Boot, now: Timestamp) -> io::Result<Self> {
+        let (mut writer, unnamed) = Self::reopen(dir, boot, now)?;
         for (kind, bytes) in OUTPUTS.into_iter().zip(unnamed) {
             writer.output_written(kind, bytes, now)?;
         }
@@ -46,58 +76,123 @@ impl Writer {
     /// Opens the journal of a run whose writer died and cuts a torn tail, which needs no room on the disk. Gives also
     /// how many bytes of stdout and of stderr are in their files and named by no entry: they are to be told with
     /// [`Writer::output_written`] before anything else is.
-    pub fn reopen(dir: &Path) -> io::Result<(Self, [u64; 2])> {
-        let files = Files::open_or_create(dir)?;
-        let intact = files.intact()?;
-        let writer = Self::new(files, intact.head, intact.lens, intact.attempt);
-        writer.cut(intact.head)?;
-        if !intact.header {
-            writer.write_header()?;
+    ///
+    /// Where the host has died as well, it goes on above the mark: entries that were told may be lost.
+    pub fn reopen(dir: &Path, boot: Boot, now: Timestamp) -> io::Result<(Self, [u64; 2])> {
+        let log = Log::to_write(dir);
+        let Scanned {
+            mut spans,
+            last,
+            stray,
+        } = scan(dir, &log.facts, true)?;
+        let mark = Mark::open(dir)?;
+        let mut kept = KeptFile::open(dir)?;
+        let (segment, intact) = match last {
+            Some(last) => last,
+            None => {
+                let segment = begin_anew(dir, header(OutputBound::default(), boot, now))?;
+                let intact = segment.intact(&log.facts)?;
+                (segment, intact)
+            }
+        };
+        for number in stray {
+            if number != segment.header.number {
+                remove_files(dir, number)?;
+            }
         }
-        let unnamed = OUTPUTS.map(|kind| intact.found[slot(kind)] - writer.len(kind));
+        let mut there: Vec<(u64, u64)> = spans.iter().map(|s| (s.first.seq, s.end.seq)).collect();
+        there.push((segment.header.first.seq, intact.end.seq));
+        kept.mend(&there)?;
+        segment.cut(intact.end.seq)?;
+        log.facts.cut(intact.facts_len)?;
+        let unnamed = [
+            segment.raw[0].end()? - intact.end.lens[0],
+            segment.raw[1].end()? - intact.end.lens[1],
+        ];
+        let lost = boot.differs(segment.header.boot);
+        let segment = if lost {
+            let next = Header {
+                number: segment.header.number + 1,
+                first: Point {
+                    seq: mark.seq().max(intact.end.seq),
+                    ..intact.end
+                },
+                facts_len: intact.facts_len,
+                boot,
+                bound: segment.header.bound,
+                after_loss: true,
+                attempt: intact.attempt,
+                at: now,
+            };
+            let next = follow(dir, &segment, intact.end, next)?;
+            spans.push(Span::closed(&segment, intact.end, intact.facts));
+            next
+        } else {
+            segment
+        };
+        let mut writer = Self::new(log, segment, spans, boot, mark);
+        if !lost {
+            writer.end = intact.end;
+            writer.facts = intact.facts;
+            writer.head.send_replace(intact.end);
+        }
+        writer.facts_len = intact.facts_len;
+        writer.attempt = intact.attempt;
         Ok((writer, unnamed))
     }
 
-    fn new(files: Files, head: u64, lens: [u64; 3], attempt: u32) -> Self {
-        Self {
-            files: Arc::new(files),
-            lens,
+    fn new(log: Log, segment: Segment, spans: Vec<Span>, boot: Boot, mark: Mark) -> Self {
+        let Header {
+            first,
+            facts_len,
+            bound,
             attempt,
-            head: watch::Sender::new(head),
+            ..
+        } = segment.header;
+        let segment = Arc::new(segment);
+        let closed_bytes = spans.iter().map(Span::size).sum();
+        *log.chain() = Chain {
+            spans,
+            current: Some(Arc::clone(&segment)),
+        };
+        Self {
+            log: Arc::new(log),
+            segment,
+            bound,
+            boot,
+            end: first,
+            facts_len,
+            facts: None,
+            closed_bytes,
+            mark,
+            attempt,
+            head: watch::Sender::new(first),
         }
     }
 
-    fn write_header(&self) -> io::Result<()> {
-        self.files
-            .index
-            .write_all_at(&Header::encode(), 0)
-            .map_err(|e| self.files.index_failed("write", e))
-    }
-
-    /// Takes away what is not known to be whole: a fact without an entry was never told to anybody.
-    fn cut(&self, head: u64) -> io::Result<()> {
-        self.files
-            .index
-            .set_len(position(head + 1))
-            .map_err(|e| self.files.index_failed("truncate", e))?;
-        let Some(facts) = self.files.made(Kind::Lifecycle) else {
-            return Ok(());
+    /// Where the next bytes of a stream belong. Begins another segment, and removes the oldest, where this one is full: all
+    /// that is in its files must have been told. The first call makes the file.
+    pub fn place(&mut self, kind: Kind, now: Timestamp) -> io::Result<Place<'_>> {
+        let Some(stream) = slot(kind) else {
+            return Err(whole());
         };
-        facts
-            .set_len(self.len(Kind::Lifecycle))
-            .map_err(|e| self.files.raw_failed("truncate", Kind::Lifecycle, e))
-    }
-
-    /// The raw file of a stream, for splicing at [`Writer::len`]. Not opened for appending (splice(2): EINVAL).
-    /// The first call makes it.
-    pub fn file(&self, kind: Kind) -> io::Result<&File> {
-        self.files.raw(kind)
+        if self.segment.size(self.end) >= self.segment_max(self.segment.header.number) {
+            self.roll(now)?;
+        }
+        let max = self.segment_max(self.segment.header.number);
+        let left = max - self.segment.size(self.end);
+        let raw = &self.segment.raw[stream];
+        Ok(Place {
+            file: raw.file()?,
+            offset: raw.place(self.end.lens[stream]),
+            room: usize::try_from(left).unwrap_or(usize::MAX),
+        })
     }
 
     /// Whether the raw file of a stream has been made.
     #[must_use]
     pub fn has_file(&self, kind: Kind) -> bool {
-        self.files.made(kind).is_some()
+        slot(kind).is_none_or(|stream| self.segment.raw[stream].is_open())
     }
 
     /// Of which attempt what is written is.
@@ -115,24 +210,21 @@ impl Writer {
     /// Length of a stream so far: where the next byte belongs.
     #[must_use]
     pub fn len(&self, kind: Kind) -> u64 {
-        self.lens[slot(kind)]
+        slot(kind).map_or(self.facts_len, |stream| self.end.lens[stream])
     }
 
-    /// `bytes` more of a stream have been written into its file at [`Writer::len`]. More than
-    /// [`ENTRY_BYTES_MAX`] become several entries. Gives the last seq.
+    /// `bytes` more of a stream have been written to their [`Place`]. More than [`ENTRY_BYTES_MAX`] become several
+    /// entries. Gives the last seq.
     pub fn output_written(&mut self, kind: Kind, bytes: u64, now: Timestamp) -> io::Result<u64> {
-        if kind == Kind::Lifecycle {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidInput,
-                "lifecycle entries are written whole",
-            ));
+        if slot(kind).is_none() {
+            return Err(whole());
         }
         let end = self.len(kind) + bytes;
         while self.len(kind) < end {
             let most = ENTRIES_PER_WRITE_MAX * u64::from(ENTRY_BYTES_MAX);
             self.append(kind, (end - self.len(kind)).min(most), now)?;
         }
-        Ok(self.last_seq())
+        Ok(self.end.seq)
     }
 
     /// A fact. Gives its seq.
@@ -143,19 +235,18 @@ impl Writer {
                 format!("a lifecycle payload has at most {LIFECYCLE_BYTES_MAX} bytes"),
             ));
         }
-        self.files
-            .raw(Kind::Lifecycle)?
-            .write_all_at(payload, self.len(Kind::Lifecycle))
-            .map_err(|e| self.files.raw_failed("write", Kind::Lifecycle, e))?;
+        self.log.facts.write(payload, self.facts_len)?;
         self.append(Kind::Lifecycle, payload.len() as u64, now)?;
-        Ok(self.last_seq())
+        let first = self.facts.map_or(self.end.seq, |(first, _)| first);
+        self.facts = Some((first, self.end.seq));
+        Ok(self.end.seq)
     }
 
     /// Names the next `bytes` of a stream, which are in its file, with one write to the index.
     ///
     /// A crash before the write: recovery names the output, and cuts the fact. After it: the entry stands.
     fn append(&mut self, kind: Kind, bytes: u64, now: Timestamp) -> io::Result<()> {
-        let first = self.last_seq() + 1;
+        let first = self.end.seq + 1;
         let begin = self.len(kind);
         let end = begin + bytes;
         let mut entry = IndexEntry {
@@ -166,8 +257,10 @@ impl Writer {
             len: piece(begin, end),
             attempt: self.attempt,
         };
-        if entry.end() == end {
-            self.write_entries(first, &entry.encode())?;
+        let more = (end - entry.end()).div_ceil(u64::from(ENTRY_BYTES_MAX));
+        self.mark.cover(first + more)?;
+        if more == 0 {
+            self.segment.write_entries(first, &entry.encode())?;
         } else {
             let mut batch = Vec::new();
             batch.extend(entry.encode());
@@ -177,45 +270,182 @@ impl Writer {
                 entry.len = piece(entry.offset, end);
                 batch.extend(entry.encode());
             }
-            self.write_entries(first, &batch)?;
+            self.segment.write_entries(first, &batch)?;
         }
-        self.lens[slot(kind)] = end;
+        match slot(kind) {
+            Some(stream) => self.end.lens[stream] = end,
+            None => self.facts_len = end,
+        }
+        self.end.seq = entry.seq;
         // Readers look only after this, when bytes and entry are in place.
-        self.head.send_replace(entry.seq);
+        self.head.send_replace(self.end);
         Ok(())
     }
 
-    fn write_entries(&self, first: u64, batch: &[u8]) -> io::Result<()> {
-        self.files
-            .index
-            .write_all_at(batch, position(first))
-            .map_err(|e| self.files.index_failed("write", e))
+    /// How large the segment with this number may become.
+    fn segment_max(&self, number: u32) -> u64 {
+        let max = self.bound.max_bytes;
+        match (self.bound.on_full, number) {
+            (OnOutputFull::Rotate, _) => max / 8,
+            (OnOutputFull::HeadTail, 0) => max / 2,
+            (OnOutputFull::HeadTail, _) => max / 16,
+        }
     }
 
-    fn last_seq(&self) -> u64 {
-        *self.head.borrow()
+    /// Removes what there will be no room for, closes this segment and begins the next one.
+    ///
+    /// A crash on the way: whatever was to be removed is, or is removed by the next roll; the next segment is there or not.
+    fn roll(&mut self, now: Timestamp) -> io::Result<()> {
+        self.shrink()?;
+        let next = Header {
+            number: self.segment.header.number + 1,
+            first: self.end,
+            facts_len: self.facts_len,
+            boot: self.boot,
+            bound: self.bound,
+            after_loss: false,
+            attempt: self.attempt,
+            at: now,
+        };
+        let next = Arc::new(Segment::create(&self.log.dir, next)?);
+        let span = Span::closed(&self.segment, self.end, self.facts);
+        self.closed_bytes += span.size();
+        {
+            let mut chain = self.log.chain();
+            chain.spans.push(span);
+            chain.current = Some(Arc::clone(&next));
+        }
+        self.segment = next;
+        self.facts = None;
+        Ok(())
+    }
+
+    /// Removes the oldest segments until there is room for another full one.
+    fn shrink(&mut self) -> io::Result<()> {
+        // How many of the first are kept.
+        let keep = match self.bound.on_full {
+            OnOutputFull::Rotate => 0,
+            OnOutputFull::HeadTail => 1,
+        };
+        let coming = self.segment.size(self.end) + self.segment_max(u32::MAX);
+        while self.closed_bytes + coming > self.bound.max_bytes {
+            let oldest = self.log.chain().spans.get(keep).cloned();
+            let Some(oldest) = oldest else { break };
+            if let Some((first, last)) = oldest.facts {
+                let segment = Segment::open(&self.log.dir, oldest.number, false)?;
+                let facts = match segment {
+                    Some(segment) => segment.facts(first, last)?,
+                    None => Vec::new(),
+                };
+                if !facts.is_empty() {
+                    self.log.facts.sync()?;
+                    kept::append(&self.log.dir, &facts)?;
+                }
+            }
+            // Readers are told before it goes, so that none takes the lack of it for damage.
+            self.log.chain().spans.remove(keep);
+            self.closed_bytes -= oldest.size();
+            remove_files(&self.log.dir, oldest.number)?;
+        }
+        Ok(())
     }
 
     /// All facts so far, in order.
     ///
-    /// Reads the whole index (36 bytes an entry): call it where blocking is allowed.
+    /// Reads all indexes (36 bytes an entry): call it where blocking is allowed.
     pub fn facts(&self) -> io::Result<Vec<Entry>> {
-        self.files.facts(self.last_seq())
-    }
-
-    /// Makes all that was written survive a power loss (fdatasync).
-    pub fn sync(&self) -> io::Result<()> {
-        self.files.sync()
+        let spans = self.log.chain().spans.clone();
+        let mut facts = Vec::new();
+        for span in &spans {
+            if let (Some((first, last)), Some(segment)) = (
+                span.facts,
+                Segment::open(&self.log.dir, span.number, false)?,
+            ) {
+                facts.extend(segment.facts(first, last)?);
+            }
+        }
+        if let Some((first, last)) = self.facts {
+            facts.extend(self.segment.facts(first, last)?);
+        }
+        facts.extend(KeptFile::open(&self.log.dir)?.between(0, u64::MAX, usize::MAX)?);
+        facts.sort_by_key(|(entry, _)| entry.seq);
+        facts.dedup_by_key(|(entry, _)| entry.seq);
+        let with_bytes = |(entry, _): &(IndexEntry, Point)| {
+            let data = match entry.len {
+                0 => Vec::new(),
+                _ => self.log.facts.read(entry.offset, entry.end())?,
+            };
+            Ok(entry.with(data))
+        };
+        facts.iter().map(with_bytes).collect()
     }
 
     /// Where live readers come from.
     #[must_use]
     pub fn hub(&self) -> Hub {
-        Hub::new(Arc::clone(&self.files), self.head.subscribe())
+        Hub::new(Arc::clone(&self.log), self.head.subscribe())
     }
+}
+
+impl Drop for Writer {
+    /// From here on the directory says what is there.
+    fn drop(&mut self) {
+        let span = Span::closed(&self.segment, self.end, self.facts);
+        let mut chain = self.log.chain();
+        chain.spans.push(span);
+        chain.current = None;
+    }
+}
+
+fn header(bound: OutputBound, boot: Boot, now: Timestamp) -> Header {
+    Header {
+        number: 0,
+        first: Point::default(),
+        facts_len: 0,
+        boot,
+        bound,
+        after_loss: false,
+        attempt: 1,
+        at: now,
+    }
+}
+
+/// The only segment of a journal that has none with a header: its writer died before it was made. Its streams may have
+/// bytes, which no entry names.
+fn begin_anew(dir: &Path, header: Header) -> io::Result<Segment> {
+    crate::errors::remove(&dir.join("index"))?;
+    Segment::create(dir, header)
+}
+
+/// Makes the segment after another one that ended here. Bytes there that no entry names come along: none of them was told
+/// under a number that is known.
+///
+/// A crash before the header is written: the streams without it are strays, and it is done again.
+fn follow(dir: &Path, before: &Segment, end: Point, header: Header) -> io::Result<Segment> {
+    remove_files(dir, header.number)?;
+    for (stream, name) in ["stdout", "stderr"].into_iter().enumerate() {
+        let raw = &before.raw[stream];
+        let found = raw.end()?;
+        if found > end.lens[stream] {
+            let bytes = raw.read(end.lens[stream], found)?;
+            fs::write(dir.join(format!("{name}.{}", header.number)), bytes)?;
+        }
+    }
+    let next = Segment::create(dir, header)?;
+    before.raw[0].cut(end.lens[0])?;
+    before.raw[1].cut(end.lens[1])?;
+    next.sync()?;
+    Ok(next)
 }
 
 /// Length of the entry that begins here.
 fn piece(begin: u64, end: u64) -> u32 {
     u32::try_from(end - begin).map_or(ENTRY_BYTES_MAX, |len| len.min(ENTRY_BYTES_MAX))
+}
+
+fn whole() -> io::Error {
+    io::Error::new(
+        io::ErrorKind::InvalidInput,
+        "lifecycle entries are written whole",
+    )
 }

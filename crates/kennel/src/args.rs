@@ -270,6 +270,14 @@ pub(crate) enum RecoveryArg {
     Adopt,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum OutputFullArg {
+    /// The oldest is removed
+    Rotate,
+    /// The first half is kept, and of the rest the newest
+    HeadTail,
+}
+
 #[derive(Debug, Args)]
 pub(crate) struct SpecArgs {
     /// Time between SIGTERM and SIGKILL when the run is ended, such as 500ms or 5s
@@ -308,6 +316,12 @@ pub(crate) struct SpecArgs {
     /// What becomes of it when the whole service dies [default: terminate]
     #[arg(long, value_enum, value_name = "WHAT")]
     pub(crate) recovery: Option<RecoveryArg>,
+    /// How much of its output the server keeps, such as 64M; 1M to 1T [default: 64M]
+    #[arg(long, value_name = "SIZE", value_parser = values::bytes)]
+    pub(crate) output_max: Option<u64>,
+    /// What becomes of more [default: rotate]
+    #[arg(long, value_enum, value_name = "WHAT")]
+    pub(crate) output_full: Option<OutputFullArg>,
     /// Kind of work
     #[arg(long, value_enum, default_value_t)]
     pub(crate) kind: KindArg,

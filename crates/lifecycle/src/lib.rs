@@ -18,6 +18,7 @@ pub mod limits;
 mod machine;
 mod memory;
 mod outcome;
+mod output_bound;
 mod phase;
 mod policy;
 pub mod recovery;
@@ -43,6 +44,7 @@ pub use outcome::{
     Deadline, EndReason, Exit, Outcome, Proof, StartFailure, StartStage, StopOrder, StopReason,
     StreamsEnd, TreeVerdict,
 };
+pub use output_bound::{OnOutputFull, OutputBound};
 pub use phase::{Ends, Leaving, NeverRan, PauseStage, Phase, Row, RunState, StopStage};
 pub use policy::{LeaderExit, OnMaxPause, PausePolicy, PidNamespace, Policy, Recovery};
 pub use refusal::Refusal;

@@ -54,3 +54,7 @@ pub const CPU_PERIOD_DEFAULT: Duration = Duration::from_millis(100);
 pub const CPU_WEIGHT: RangeInclusive<u64> = 1..=10_000;
 /// Processes that SIGKILL does not end that are told one by one; more are counted.
 pub const STUCK_TOLD_MAX: usize = 64;
+/// Bytes that the output of a run may be held to on disk: from 1 MiB to 1 TiB.
+pub const OUTPUT_MAX_BYTES: RangeInclusive<u64> = (1 << 20)..=(1 << 40);
+/// The same of a run that names none.
+pub const OUTPUT_MAX_BYTES_DEFAULT: u64 = 64 << 20;

@@ -1,7 +1,8 @@
 //! What a caller wants to run, and whether that can be asked at all.
 
 use crate::{
-    Containment, LeaderExit, PausePolicy, PidNamespace, Recovery, RestartPolicy, RunLimits, limits,
+    Containment, LeaderExit, OutputBound, PausePolicy, PidNamespace, Recovery, RestartPolicy,
+    RunLimits, limits,
 };
 use std::{collections::BTreeMap, time::Duration};
 
@@ -73,6 +74,8 @@ pub struct RunSpec {
     pub recovery: Option<Recovery>,
     /// When it is started again.
     pub restart: RestartPolicy,
+    /// How much of its output is kept.
+    pub output: OutputBound,
 }
 
 /// One thing that is wrong with a request.
@@ -149,6 +152,7 @@ impl RunSpec {
             ));
         }
         self.restart.check(&mut found);
+        self.output.check(&mut found);
         if self.restart.restarts() && self.on_leader_exit == LeaderExit::Keep {
             found.push(Violation::new(
                 "spec.on_leader_exit.action",

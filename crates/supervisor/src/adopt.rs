@@ -6,7 +6,7 @@
 use crate::{
     BootError, RunView,
     cause::Chain,
-    intake,
+    clock, intake,
     output::Output,
     past::Past,
     recover,
@@ -166,7 +166,7 @@ impl Found {
             }
             None => spare.as_ref().map_or(1, |new| new.attempt),
         };
-        let journal = Writer::reopen(&dir).and_then(|reopened| {
+        let journal = Writer::reopen(&dir, shared.boot(), clock::now()).and_then(|reopened| {
             let past = Past::of(&reopened.0.facts()?, attempt);
             Ok((reopened, past))
         });

@@ -1,5 +1,6 @@
 //! What the edge may ask, and what it gets.
 
+use kennel_journal::{Gap, Position as Reached};
 use kennel_lifecycle::{
     Containment, Exit, Held, Leftover, Leftovers, Missing, NodeId, Outcome, Refusal, RunId,
     RunKind, RunSpec, RunState, Signal, StartFailure, Stuck, Timestamp,
@@ -192,7 +193,7 @@ pub enum Position {
     /// From the first.
     Beginning,
     /// From the one after this sequence number.
-    AfterSeq(u64),
+    After(Reached),
     /// From the next that happens.
     LiveOnly,
 }
@@ -224,6 +225,8 @@ pub enum Payload {
         /// The bytes.
         data: Vec<u8>,
     },
+    /// Events that can no longer be read; the event's seq is that of the last of them.
+    Gap(Gap),
 }
 
 /// A line of a run's journal that is not output. Its JSON form is on disk: fields may be added, none renamed.
@@ -525,6 +528,16 @@ pub enum CallError {
         asked: u64,
         /// The last that there is.
         head: u64,
+    },
+    /// Events at the position can no longer be read, and the caller wants none beyond them.
+    #[error("events {first_seq} to {last_seq} of run {run} can no longer be read")]
+    CursorExpired {
+        /// Which run.
+        run: RunId,
+        /// The first that is missing.
+        first_seq: u64,
+        /// The last that is missing.
+        last_seq: u64,
     },
     /// The run's journal cannot be read.
     #[error("the journal of run {run} cannot be read: {why}")]

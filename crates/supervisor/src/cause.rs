@@ -34,12 +34,19 @@ pub(crate) fn errno(error: &io::Error) -> Option<i32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use kennel_journal::Boot;
+    use kennel_lifecycle::{OutputBound, Timestamp};
 
     #[test]
     fn a_full_disk_is_seen_behind_the_name_of_the_file() {
         let dir = tempfile::tempdir().expect("a directory");
-        let error = kennel_journal::Writer::create(&dir.path().join("missing"))
-            .expect_err("no file can be made there");
+        let error = kennel_journal::Writer::create(
+            &dir.path().join("missing"),
+            OutputBound::default(),
+            Boot::UNKNOWN,
+            Timestamp(0),
+        )
+        .expect_err("no file can be made there");
         assert_eq!(error.raw_os_error(), None, "the journal names the file");
         // ENOENT; ENOSPC comes the same way.
         assert_eq!(errno(&error), Some(2));

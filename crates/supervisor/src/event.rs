@@ -1,7 +1,7 @@
 //! From the machine's announcements to the lines of a journal, and back from a journal to events.
 
 use crate::{CallError, Event, LifecycleEvent, Payload, SignalWent};
-use kennel_journal::{Entry, Kind};
+use kennel_journal::{Item, Kind};
 use kennel_lifecycle::{
     Announcement, Deadline, EndReason, Exit, MemoryKills, Proof, ResumeReason, RunId, RunIdentity,
     RunState, SignalScope, SignalSender, StopReason, StopStep, StreamsEnd, Stuck, Timestamp,
@@ -227,8 +227,19 @@ pub(crate) fn encode(line: &LifecycleEvent) -> Vec<u8> {
     serde_json::to_vec(line).unwrap_or_default()
 }
 
-/// An event from a journal's entry.
-pub(crate) fn decode(run: RunId, entry: Entry) -> Result<Event, CallError> {
+/// An event from what a journal gives.
+pub(crate) fn decode(run: RunId, item: Item) -> Result<Event, CallError> {
+    let entry = match item {
+        Item::Entry(entry) => entry,
+        Item::Gap(gap) => {
+            return Ok(Event {
+                seq: gap.last_seq,
+                attempt: gap.attempt,
+                at: gap.at,
+                payload: Payload::Gap(gap),
+            });
+        }
+    };
     let payload = match entry.kind {
         Kind::Lifecycle => {
             Payload::Lifecycle(serde_json::from_slice(&entry.data).map_err(|e| {

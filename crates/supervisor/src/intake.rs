@@ -10,8 +10,9 @@ use crate::{
     view::{Live, StartAnswer},
 };
 use kennel_lifecycle::{
-    Containment, EndReason, Missing, PidNamespace, Policy, Recovery, RestartPolicy, RunId, RunKind,
-    RunSpec, StartFailure, StartStage, StopOrder, StopReason, compose_env, ladder::StopPlan,
+    Containment, EndReason, Missing, OutputBound, PidNamespace, Policy, Recovery, RestartPolicy,
+    RunId, RunKind, RunSpec, StartFailure, StartStage, StopOrder, StopReason, compose_env,
+    ladder::StopPlan,
 };
 use kennel_linux::{
     client::{CapabilityName, ChildSpec},
@@ -62,8 +63,9 @@ impl Supervisor {
                     existing: false,
                 });
             }
+            let bound = call.spec.output;
             let runs_max = Some(shared.config.runs_max);
-            match shared.enter(run, runs_max, || start(shared, new, child))? {
+            match shared.enter(run, runs_max, || start(shared, new, child, bound))? {
                 Entered::New(handle) => return self.begun(handle, call).await,
                 Entered::Existing => {}
             }
@@ -383,9 +385,9 @@ pub(crate) fn unborn(new: &NewRun) -> RunView {
     RunRow::open(new.clone()).into()
 }
 
-fn start(shared: &Arc<Shared>, new: NewRun, child: ChildSpec) -> Handle {
+fn start(shared: &Arc<Shared>, new: NewRun, child: ChildSpec, bound: OutputBound) -> Handle {
     let (handle, seat) = Handle::new(&new, unborn(&new), None);
-    let task = RunTask::new(Arc::clone(shared), new, child, seat);
+    let task = RunTask::new(Arc::clone(shared), new, child, bound, seat);
     shared.tasks.spawn(task.drive());
     handle
 }

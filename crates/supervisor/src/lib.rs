@@ -42,6 +42,7 @@ pub use ports::{Kernel, KernelEvents};
 pub use reads::Events;
 pub use tracker::SupervisorConfig;
 
+pub use kennel_journal::{Gap, GapReason, Position as Reached};
 pub use kennel_linux::audit::Described;
 pub use kennel_linux::client::{
     Capability, CapabilityName, EndCause, Fate, FormerServer, Holds, Listing, Member, Shot,

@@ -4,8 +4,8 @@
 //! A disk that does not take a line or an entry makes the pump wait: the child is pushed back, nothing is dropped.
 
 use crate::{LifecycleEvent, cause::Chain, clock, event};
-use kennel_journal::{Hub, Kind, Writer};
-use kennel_lifecycle::{RunId, StreamsEnd, Timestamp};
+use kennel_journal::{Boot, Hub, Kind, Writer};
+use kennel_lifecycle::{OutputBound, RunId, StreamsEnd, Timestamp};
 use kennel_linux::{Look, OutputPipe, crash_point, splice::Spliced};
 use std::{
     collections::VecDeque,
@@ -72,8 +72,15 @@ pub(crate) enum Ready {
 
 impl Output {
     /// A new journal in `dir`.
-    pub(crate) fn create(run: RunId, dir: &Path, open: Arc<AtomicUsize>) -> io::Result<Self> {
-        Ok(Self::over(run, (Writer::create(dir)?, [0, 0]), open))
+    pub(crate) fn create(
+        run: RunId,
+        dir: &Path,
+        bound: OutputBound,
+        boot: Boot,
+        open: Arc<AtomicUsize>,
+    ) -> io::Result<Self> {
+        let writer = Writer::create(dir, bound, boot, clock::now())?;
+        Ok(Self::over(run, (writer, [0, 0]), open))
     }
 
     /// On a journal that is there, with the bytes that its index does not name ([`Writer::reopen`]).
@@ -275,7 +282,8 @@ impl Output {
         let kind = KINDS[index];
         let mut left = bytes_max;
         while let (Some(pipe), 1..) = (&self.pipes[index], left) {
-            match splice(pipe, self.writer.file(kind)?, self.writer.len(kind), left)? {
+            let place = self.writer.place(kind, clock::now())?;
+            match splice(pipe, place.file, place.offset, left.min(place.room))? {
                 Spliced::Bytes(bytes) => {
                     left = left.saturating_sub(bytes);
                     self.unindexed[index] = bytes as u64;

@@ -1,12 +1,12 @@
 //! What can be read: one run, lists, waits, events, the server itself.
 
 use crate::{
-    CallError, Condition, Event, Position, RunView, ServerInfo, Supervisor, Waited, event, recover,
-    store_fault,
+    CallError, Condition, Event, Position, Reached, RunView, ServerInfo, Supervisor, Waited, event,
+    recover, store_fault,
     tracker::Handle,
     view::{Live, StartAnswer},
 };
-use kennel_journal::Reader;
+use kennel_journal::{Point, Reader};
 use kennel_lifecycle::{RunId, RunIdentity, RunState};
 use kennel_linux::{peer, rundir};
 use kennel_store::{ListFilter, PageStart, RunRow};
@@ -29,7 +29,20 @@ impl Events {
     /// Last seq that there is now.
     #[must_use]
     pub fn head(&self) -> u64 {
-        self.reader.as_ref().map_or(0, Reader::head)
+        self.reader.as_ref().map_or(0, |reader| reader.end().seq)
+    }
+
+    /// The seq from which on nothing is missing by now; 0: there is nothing yet.
+    #[must_use]
+    pub fn whole_from(&self) -> u64 {
+        self.reader.as_ref().map_or(0, Reader::whole_from)
+    }
+
+    /// Up to where it was given.
+    #[must_use]
+    pub fn position(&self) -> Reached {
+        let reader = self.reader.as_ref();
+        reader.map_or_else(Reached::default, Reader::position)
     }
 
     /// The next events, at least one, at most `bytes_max` bytes of output (but always one). Waits while there is
@@ -41,9 +54,9 @@ impl Events {
         };
         match reader.next(bytes_max).await {
             Ok(None) => Ok(None),
-            Ok(Some(entries)) => entries
+            Ok(Some(items)) => items
                 .into_iter()
-                .map(|entry| event::decode(run, entry))
+                .map(|item| event::decode(run, item))
                 .collect::<Result<_, _>>()
                 .map(Some),
             Err(error) => Err(unreadable(run, &error)),
@@ -163,7 +176,7 @@ impl Supervisor {
             }) = live
             {
                 let after = after(run, from, hub.head())?;
-                let reader = hub.read_after(after).map_err(|e| unreadable(run, &e))?;
+                let reader = hub.read_from(after).map_err(|e| unreadable(run, &e))?;
                 return Ok((
                     view,
                     Events {
@@ -179,16 +192,17 @@ impl Supervisor {
         };
         let dir = rundir::path(&self.shared.config.data_dir, run);
         // The whole index is looked through, which may be long.
-        let opened = tokio::task::spawn_blocking(move || Reader::open_ended(&dir, 0)).await;
+        let opened =
+            tokio::task::spawn_blocking(move || Reader::open_ended(&dir, Reached::default())).await;
         let mut reader = match opened.unwrap_or_else(|e| Err(io::Error::other(e))) {
             Ok(reader) => reader,
             Err(error) if error.kind() == io::ErrorKind::NotFound && view.identity.is_none() => {
-                after(run, from, 0)?;
+                after(run, from, Point::default())?;
                 return Ok((view, Events { run, reader: None }));
             }
             Err(error) => return Err(unreadable(run, &error)),
         };
-        reader.move_to(after(run, from, reader.head())?);
+        reader.move_to(after(run, from, reader.end())?);
         Ok((
             view,
             Events {
@@ -321,16 +335,16 @@ fn stored_states(wanted: &[RunState]) -> Vec<RunState> {
     states
 }
 
-fn after(run: RunId, from: Position, head: u64) -> Result<u64, CallError> {
+fn after(run: RunId, from: Position, head: Point) -> Result<Reached, CallError> {
     match from {
-        Position::Beginning => Ok(0),
-        Position::LiveOnly => Ok(head),
-        Position::AfterSeq(seq) if seq > head => Err(CallError::CursorAhead {
+        Position::Beginning => Ok(Reached::default()),
+        Position::LiveOnly => Ok(head.into()),
+        Position::After(at) if at.seq > head.seq => Err(CallError::CursorAhead {
             run,
-            asked: seq,
-            head,
+            asked: at.seq,
+            head: head.seq,
         }),
-        Position::AfterSeq(seq) => Ok(seq),
+        Position::After(at) => Ok(at),
     }
 }
 

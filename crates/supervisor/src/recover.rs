@@ -15,7 +15,7 @@ use crate::{
     view::{Live, StartAnswer},
     writes,
 };
-use kennel_journal::{Hub, Writer};
+use kennel_journal::{Boot, Hub, Writer};
 use kennel_lifecycle::{
     Announced, EndReason, Exit, Outcome, Policy, Refusal, RunIdentity, RunState, StopCertificate,
     StopOrder, StopReason, StreamsEnd, Stuck, Timestamp, TreeVerdict,
@@ -464,7 +464,12 @@ impl Recovery {
         let (shared, run) = (Arc::clone(&self.shared), self.row.new.run);
         let attempt = self.row.new.attempt;
         let opened = tokio::task::spawn_blocking(move || {
-            Journal::open(&rundir::create(&shared.config.data_dir, run)?, attempt)
+            let boot = shared.boot();
+            Journal::open(
+                &rundir::create(&shared.config.data_dir, run)?,
+                attempt,
+                boot,
+            )
         });
         opened.await.unwrap_or_else(|e| Err(io::Error::other(e)))
     }
@@ -568,8 +573,8 @@ pub(crate) struct Journal {
 }
 
 impl Journal {
-    pub(crate) fn open(dir: &Path, attempt: u32) -> io::Result<Self> {
-        let mut writer = Writer::recover(dir, clock::now())?;
+    pub(crate) fn open(dir: &Path, attempt: u32, boot: Boot) -> io::Result<Self> {
+        let mut writer = Writer::recover(dir, boot, clock::now())?;
         let past = Past::of(&writer.facts()?, attempt);
         writer.begin_attempt(attempt);
         Ok(Self {

@@ -8,6 +8,7 @@ use crate::{
     ports::Kernel,
     view::{Live, StartAnswer},
 };
+use kennel_journal::Boot;
 use kennel_lifecycle::{NodeId, Refusal, RunId, StopOrder};
 use kennel_linux::client::{KeeperHello, KeeperReport, Sent, SignalResult};
 use kennel_store::{NewRun, Store};
@@ -170,6 +171,12 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
+    /// Which boot of the host this is.
+    pub(crate) fn boot(&self) -> Boot {
+        let boot_id = self.hello.host.boot_id.replace('-', "");
+        u128::from_str_radix(&boot_id, 16).map_or(Boot::UNKNOWN, Boot)
+    }
+
     pub(crate) fn new(
         config: SupervisorConfig,
         kernel: Arc<dyn Kernel>,

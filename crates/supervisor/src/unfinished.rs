@@ -3,7 +3,7 @@
 //! Wherever a spare copy of a row is, something is left to do.
 
 use crate::{BootError, adopt, past::Past, recover::Journal, spare, tracker::Shared};
-use kennel_journal::Writer;
+use kennel_journal::{Boot, Writer};
 use kennel_lifecycle::RunId;
 use kennel_linux::rundir;
 use kennel_store::RunRow;
@@ -20,9 +20,10 @@ pub(crate) async fn finish_all(
     left.retain(|run| !others.contains(run));
     let mut rows = adopt::rows(shared, &left).await?;
     let data_dir = shared.config.data_dir.clone();
+    let boot = shared.boot();
     blocking(move || {
         for run in left {
-            if let Err(error) = finish(&data_dir, run, rows.remove(&run)) {
+            if let Err(error) = finish(&data_dir, run, rows.remove(&run), boot) {
                 tracing::warn!(%run, %error, "what a crash has left of this run stays as it is");
             }
         }
@@ -37,7 +38,7 @@ async fn blocking<T: Send + 'static>(
     done.map_err(|error| BootError::Adoption(io::Error::other(error)))
 }
 
-fn finish(data_dir: &Path, run: RunId, row: Option<RunRow>) -> io::Result<()> {
+fn finish(data_dir: &Path, run: RunId, row: Option<RunRow>, boot: Boot) -> io::Result<()> {
     let dir = rundir::path(data_dir, run);
     // A row without an identity says that nothing ran: it is another's, which stands under this run's key.
     match row.filter(|row| row.new.identity.is_some()) {
@@ -46,13 +47,13 @@ fn finish(data_dir: &Path, run: RunId, row: Option<RunRow>) -> io::Result<()> {
             outcome: Some(outcome),
             ..
         }) => {
-            Journal::open(&dir, new.attempt)?.end(&outcome)?;
+            Journal::open(&dir, new.attempt, boot)?.end(&outcome)?;
             tracing::info!(%run, "its end is told in full");
             spare::tidy(data_dir, run)
         }
         // It is another node's to close.
         Some(_) => Ok(()),
-        None if was_recorded(&dir)? => {
+        None if was_recorded(&dir, boot)? => {
             tracing::warn!(%run, "the store has lost the row of a run that nobody holds any more; its output stays");
             Ok(())
         }
@@ -61,8 +62,8 @@ fn finish(data_dir: &Path, run: RunId, row: Option<RunRow>) -> io::Result<()> {
 }
 
 /// What was not recorded was never let go.
-fn was_recorded(dir: &Path) -> io::Result<bool> {
-    let writer = match Writer::recover(dir, crate::clock::now()) {
+fn was_recorded(dir: &Path, boot: Boot) -> io::Result<bool> {
+    let writer = match Writer::recover(dir, boot, crate::clock::now()) {
         Ok(writer) => writer,
         // The journal was not made any more.
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),

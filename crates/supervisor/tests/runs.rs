@@ -411,6 +411,7 @@ async fn event_names(stage: &Stage, run: RunId) -> Vec<String> {
             names.push(match event.payload {
                 Payload::Output { .. } => "output".to_owned(),
                 Payload::Lifecycle(line) => name(&line),
+                Payload::Gap(gap) => panic!("nothing is missing: {gap:?}"),
             });
         }
     }

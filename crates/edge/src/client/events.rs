@@ -80,6 +80,7 @@ impl EventReader {
                     run_id: self.run_id.clone(),
                     position: Some(self.position.clone()),
                     heartbeat_interval: None,
+                    on_gap: pb::OnGap::Continue.into(),
                 };
                 let response = self.connection.processes().stream_events(request).await?;
                 self.stream.insert(response.into_inner())
@@ -116,6 +117,10 @@ impl EventReader {
             }
         }
         message.run_events.retain(|e| !e.events.is_empty());
+        // It knows more than a seq: how much of each stream was before it.
+        if !message.cursor.is_empty() {
+            self.position = Position::Cursor(message.cursor.clone());
+        }
         self.snapshot_given = true;
     }
 

@@ -7,7 +7,7 @@ use crate::pb::{
     tree_verdict,
 };
 use kennel_lifecycle::{Exit, RunId, StreamsEnd, Stuck, StuckProcess, Timestamp, TreeVerdict};
-use kennel_supervisor::{Event, LifecycleEvent, Payload, SignalWent};
+use kennel_supervisor::{Event, Gap, GapReason, LifecycleEvent, Payload, SignalWent};
 
 /// Events that follow each other in one run's order, one batch for each attempt that they are of.
 pub(crate) fn batches(run: RunId, events: Vec<Event>) -> Vec<pb::RunEvents> {
@@ -65,6 +65,28 @@ fn payload(payload: Payload) -> event::Payload {
             offset,
         }),
         Payload::Lifecycle(event) => lifecycle(event),
+        Payload::Gap(gap) => event::Payload::Gap(self::gap(&gap)),
+    }
+}
+
+fn gap(gap: &Gap) -> pb::Gap {
+    let missing = |number: u8| {
+        let stream = usize::from(number - 1);
+        pb::MissingOutput {
+            stream: output_stream(number).into(),
+            bytes: gap.bytes[stream],
+            end_offset: gap.ends[stream],
+        }
+    };
+    let reason = match gap.reason {
+        GapReason::Bound => pb::GapReason::OutputLimit,
+        GapReason::HostLost => pb::GapReason::HostLost,
+    };
+    pb::Gap {
+        first_seq: gap.first_seq,
+        last_seq: gap.last_seq,
+        missing: vec![missing(1), missing(2)],
+        reason: reason.into(),
     }
 }
 

@@ -113,5 +113,6 @@ fn limits_in_force(runs_max: u32) -> pb::Limits {
         initial_input_bytes_max: wide(bounds::INITIAL_INPUT_BYTES_MAX),
         request_bytes_max: wide(limits::REQUEST_BYTES_MAX),
         streams_max: narrow(limits::STREAMS_MAX),
+        output_bytes_default: bounds::OUTPUT_MAX_BYTES_DEFAULT,
     }
 }

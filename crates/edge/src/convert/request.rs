@@ -14,8 +14,8 @@ use crate::{
 };
 use kennel_lifecycle::{Missing, RunId, RunKind, RunState, Signal, Violation, limits as bounds};
 use kennel_supervisor::{
-    AbortCall, AbortWait, Condition, ListFilter, PageStart, Position, RestartCall, SignalCall,
-    SignalTarget, SpawnCall,
+    AbortCall, AbortWait, Condition, ListFilter, PageStart, Position, Reached, RestartCall,
+    SignalCall, SignalTarget, SpawnCall,
 };
 use std::time::Duration;
 use tonic::Status;
@@ -34,6 +34,8 @@ pub(crate) struct EventsCall {
     pub(crate) run: RunId,
     pub(crate) from: Position,
     pub(crate) heartbeat: Duration,
+    /// Whether the stream ends where events are missing.
+    pub(crate) fails_on_gap: bool,
 }
 
 pub(crate) fn spawn(
@@ -247,7 +249,10 @@ pub(crate) fn events(request: &pb::StreamEventsRequest) -> Result<EventsCall, St
     }
     let from = match &request.position {
         None | Some(Asked::Beginning(_) | Asked::AfterSeq(0)) => Position::Beginning,
-        Some(Asked::AfterSeq(seq)) => Position::AfterSeq(*seq),
+        Some(Asked::AfterSeq(seq)) => Position::After(Reached {
+            seq: *seq,
+            lens: None,
+        }),
         Some(Asked::Live(_)) => Position::LiveOnly,
         Some(Asked::Cursor(bytes)) => match Cursor::decode(bytes) {
             Some(cursor) if run.is_none_or(|r| r == cursor.run) => cursor.position(),
@@ -264,10 +269,18 @@ pub(crate) fn events(request: &pb::StreamEventsRequest) -> Result<EventsCall, St
             }
         },
     };
+    let fails_on_gap = match pb::OnGap::try_from(request.on_gap) {
+        Ok(on_gap) => on_gap == pb::OnGap::Fail,
+        Err(_) => {
+            found.push(unknown_number("on_gap", request.on_gap, "OnGap"));
+            false
+        }
+    };
     Ok(EventsCall {
         run: whole(run, &found)?,
         from,
         heartbeat,
+        fails_on_gap,
     })
 }
 

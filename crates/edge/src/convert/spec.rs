@@ -6,8 +6,8 @@ use crate::{
     pb::{self, run_spec::Command},
 };
 use kennel_lifecycle::{
-    EnvMode, LeaderExit, OnMaxPause, PausePolicy, PidNamespace, Recovery, RunKind, RunSpec,
-    Timeouts, Violation,
+    EnvMode, LeaderExit, OnMaxPause, OnOutputFull, OutputBound, PausePolicy, PidNamespace,
+    Recovery, RunKind, RunSpec, Timeouts, Violation,
 };
 
 /// The spec in the lifecycle's words; all that is wrong with it is put into `found`.
@@ -44,6 +44,7 @@ pub(crate) fn parse(spec: pb::RunSpec, found: &mut Vec<Violation>) -> RunSpec {
         pid_namespace: pid_namespace(spec.pid_namespace, found),
         recovery: recovery(spec.recovery, found),
         restart: restart::parse(spec.restart.as_ref(), found),
+        output: output(spec.output, found),
     };
     found.extend(parsed.violations());
     parsed
@@ -75,6 +76,7 @@ pub(crate) fn document(spec: &pb::RunSpec) -> String {
         pid_namespace: spec.pid_namespace,
         recovery: spec.recovery,
         restart: spec.restart.clone(),
+        output: spec.output,
     })
 }
 
@@ -103,6 +105,24 @@ pub(crate) fn kind(field: &str, number: i32, found: &mut Vec<Violation>) -> RunK
             found.push(unknown_number(field, number, "RunKind"));
             RunKind::Heartbeat
         }
+    }
+}
+
+fn output(policy: Option<pb::OutputPolicy>, found: &mut Vec<Violation>) -> OutputBound {
+    let policy = policy.unwrap_or_default();
+    let default = OutputBound::default();
+    OutputBound {
+        max_bytes: policy.max_bytes.unwrap_or(default.max_bytes),
+        on_full: match pb::OutputOverflow::try_from(policy.on_full) {
+            Ok(pb::OutputOverflow::Unspecified) => default.on_full,
+            Ok(pb::OutputOverflow::Rotate) => OnOutputFull::Rotate,
+            Ok(pb::OutputOverflow::HeadTail) => OnOutputFull::HeadTail,
+            Err(_) => {
+                let field = "spec.output.on_full";
+                found.push(unknown_number(field, policy.on_full, "OutputOverflow"));
+                default.on_full
+            }
+        },
     }
 }
 
@@ -237,6 +257,10 @@ mod tests {
                     max_restarts: Some(9),
                     ..RestartPolicy::agent()
                 },
+                output: OutputBound {
+                    max_bytes: 2 << 20,
+                    on_full: OnOutputFull::HeadTail,
+                },
             }
         );
     }
@@ -254,6 +278,29 @@ mod tests {
         };
         assert!(of(0).is_empty());
         assert_eq!(of(2), ["spec.pause.on_max_pause"]);
+    }
+
+    #[test]
+    fn how_much_output_is_kept_has_a_default_and_bounds() {
+        let of = |max_bytes, on_full| {
+            let mut spec = full();
+            spec.output = Some(pb::OutputPolicy { max_bytes, on_full });
+            let mut found = Vec::new();
+            let parsed = parse(spec, &mut found);
+            (
+                parsed.output,
+                found.into_iter().map(|v| v.field).collect::<Vec<_>>(),
+            )
+        };
+        assert_eq!(of(None, 0), (OutputBound::default(), vec![]));
+        let size = || vec!["spec.output.max_bytes".to_owned()];
+        assert_eq!(of(Some((1 << 20) - 1), 0).1, size());
+        assert_eq!(of(Some((1 << 40) + 1), 1).1, size());
+        assert!(of(Some(1 << 20), 1).1.is_empty());
+        assert_eq!(of(None, 9).1, ["spec.output.on_full"]);
+        let mut none = full();
+        none.output = None;
+        assert_eq!(parse(none, &mut Vec::new()).output, OutputBound::default());
     }
 
     #[test]
@@ -395,6 +442,10 @@ mod tests {
                 preset: pb::RestartPreset::Agent.into(),
                 max_restarts: Some(9),
                 ..pb::RestartPolicy::default()
+            }),
+            output: Some(pb::OutputPolicy {
+                max_bytes: Some(2 << 20),
+                on_full: pb::OutputOverflow::HeadTail.into(),
             }),
         }
     }

@@ -4,12 +4,16 @@ use crate::digest::DigestKey;
 use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
 use bytes::Bytes;
 use kennel_lifecycle::{RunId, Timestamp};
-use kennel_supervisor::{ListFilter, PageStart, Position};
+use kennel_supervisor::{ListFilter, PageStart, Position, Reached};
 use std::fmt::Write;
 
 const PAGE_TOKEN_VERSION: u8 = 1;
 const PAGE_TOKEN_DOMAIN: &[u8] = b"kennel.v1.page_token\0";
-const CURSOR_VERSION: u8 = 1;
+const CURSOR_VERSION: u8 = 2;
+/// Without lengths.
+const CURSOR_VERSION_1: u8 = 1;
+/// In the place of lengths that are not known.
+const UNKNOWN: [u64; 2] = [u64::MAX; 2];
 
 /// Where a page begins. Sealed with the server's key and with the filter, so that a token of another list is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,36 +65,46 @@ fn seal(head: &[u8], filter: &ListFilter, key: &DigestKey) -> [u8; 16] {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Cursor {
     pub(crate) run: RunId,
-    /// Seq of the last event that was given; 0: none.
-    pub(crate) seq: u64,
+    /// Up to where events were given.
+    pub(crate) at: Reached,
 }
 
 impl Cursor {
     pub(crate) fn encode(self) -> Bytes {
-        let mut cursor = Vec::with_capacity(1 + 16 + 8);
+        let mut cursor = Vec::with_capacity(1 + 16 + 3 * 8);
         cursor.push(CURSOR_VERSION);
         cursor.extend(self.run.as_u128().to_be_bytes());
-        cursor.extend(self.seq.to_be_bytes());
+        cursor.extend(self.at.seq.to_be_bytes());
+        for len in self.at.lens.unwrap_or(UNKNOWN) {
+            cursor.extend(len.to_be_bytes());
+        }
         cursor.into()
     }
 
     /// Absent: not a cursor.
     pub(crate) fn decode(cursor: &[u8]) -> Option<Self> {
         let (version, rest) = cursor.split_first()?;
-        let (run, seq) = rest.split_at_checked(16)?;
-        if *version != CURSOR_VERSION {
-            return None;
-        }
+        let (run, rest) = rest.split_at_checked(16)?;
+        let (seq, lens) = rest.split_at_checked(8)?;
+        let number = |bytes: &[u8]| Some(u64::from_be_bytes(bytes.try_into().ok()?));
+        let lens = match (*version, lens.len()) {
+            (CURSOR_VERSION_1, 0) => UNKNOWN,
+            (CURSOR_VERSION, 16) => [number(&lens[..8])?, number(&lens[8..])?],
+            _ => return None,
+        };
         Some(Self {
             run: RunId::from_u128(u128::from_be_bytes(run.try_into().ok()?)),
-            seq: u64::from_be_bytes(seq.try_into().ok()?),
+            at: Reached {
+                seq: number(seq)?,
+                lens: (lens != UNKNOWN).then_some(lens),
+            },
         })
     }
 
     pub(crate) fn position(self) -> Position {
-        match self.seq {
+        match self.at.seq {
             0 => Position::Beginning,
-            seq => Position::AfterSeq(seq),
+            _ => Position::After(self.at),
         }
     }
 }
@@ -158,12 +172,21 @@ mod tests {
 
     #[test]
     fn a_cursor_comes_back_as_it_was_and_nothing_else_is_one() {
-        let cursor = Cursor {
+        let cursor = |lens| Cursor {
             run: RunId::from_u128(77),
-            seq: u64::MAX,
+            at: Reached {
+                seq: u64::MAX,
+                lens,
+            },
         };
-        let bytes = cursor.encode();
-        assert_eq!(Cursor::decode(&bytes), Some(cursor));
+        let unknown = cursor(None).encode();
+        assert_eq!(Cursor::decode(&unknown), Some(cursor(None)));
+        let known = cursor(Some([3, u64::MAX]));
+        let bytes = known.encode();
+        assert_eq!(Cursor::decode(&bytes), Some(known));
+        // As the version before gave it.
+        let former = [&[1], &bytes[1..25]].concat();
+        assert_eq!(Cursor::decode(&former), Some(cursor(None)));
         assert_eq!(Cursor::decode(&bytes[..bytes.len() - 1]), None);
         assert_eq!(Cursor::decode(&[&bytes[..], b"x"].concat()), None);
         assert_eq!(Cursor::decode(&[&[9], &bytes[1..]].concat()), None);

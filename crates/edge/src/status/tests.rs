@@ -123,6 +123,16 @@ fn of_a_state() -> Vec<Row> {
             vec![id.clone(), fact("asked_seq", "9"), fact("head_seq", "3")],
         ),
         (
+            CallError::CursorExpired {
+                run,
+                first_seq: 2,
+                last_seq: 7,
+            },
+            Code::OutOfRange,
+            Reason::CursorExpired,
+            vec![id.clone(), fact("first_seq", "2"), fact("last_seq", "7")],
+        ),
+        (
             CallError::JournalUnreadable {
                 run,
                 why: "torn".to_owned(),

@@ -3,7 +3,7 @@ use crate::convert::run::tests::of_size;
 use event::Payload as Shown;
 use futures_util::{FutureExt, StreamExt};
 use kennel_lifecycle::Timestamp;
-use kennel_supervisor::Payload;
+use kennel_supervisor::{Gap, GapReason, LifecycleEvent, Payload, Position};
 use std::sync::Arc;
 use tokio::sync::{Semaphore, mpsc};
 use tonic::Code;
@@ -32,7 +32,7 @@ async fn a_stream_is_one_snapshot_then_the_events_then_its_end() {
 async fn a_snapshot_stands_at_the_position_from_which_a_resume_goes_on() {
     for (from, wanted) in [
         (Position::Beginning, 0),
-        (Position::AfterSeq(2), 2),
+        (after(2), 2),
         (Position::LiveOnly, 5),
     ] {
         let mut house = House::new(from, 5);
@@ -43,7 +43,7 @@ async fn a_snapshot_stands_at_the_position_from_which_a_resume_goes_on() {
 
 #[tokio::test(start_paused = true)]
 async fn silence_is_broken_by_heartbeats_that_move_nothing() {
-    let mut house = House::new(Position::AfterSeq(4), 4);
+    let mut house = House::new(after(4), 4);
     house.message().await;
     for _ in 0..2 {
         let began = tokio::time::Instant::now();
@@ -110,6 +110,55 @@ async fn a_fault_of_the_source_ends_the_stream_with_its_status() {
 }
 
 #[tokio::test]
+async fn a_gap_is_given_in_its_place_or_ends_the_stream_behind_what_came_before_it() {
+    let gap = Gap {
+        first_seq: 2,
+        last_seq: 9,
+        bytes: [Some(700), None],
+        ends: [707, 8],
+        reason: GapReason::Bound,
+        at: Timestamp(0),
+        attempt: 1,
+    };
+    for fails in [false, true] {
+        let mut house = House::with(Position::Beginning, 10, fails);
+        house.message().await;
+        let mut events: Vec<Event> = [1, 9, 10]
+            .map(|seq| Event {
+                seq,
+                attempt: 1,
+                at: Timestamp(0),
+                payload: Payload::Lifecycle(LifecycleEvent::Started),
+            })
+            .into();
+        events[1].payload = Payload::Gap(gap.clone());
+        house.feed(Ok(events)).await;
+        let batch = house.message().await;
+        if !fails {
+            assert_eq!(seqs(&batch), [1, 9, 10]);
+            let Some(Shown::Gap(shown)) = &batch.run_events[0].events[1].payload else {
+                panic!("no gap: {batch:?}");
+            };
+            assert_eq!((shown.first_seq, shown.last_seq), (2, 9));
+            assert_eq!(shown.reason(), pb::GapReason::OutputLimit);
+            let of = |m: &pb::MissingOutput| (m.stream(), m.bytes, m.end_offset);
+            let missing: Vec<_> = shown.missing.iter().map(of).collect();
+            let stdout = (pb::OutputStream::Stdout, Some(700), 707);
+            assert_eq!(missing, [stdout, (pb::OutputStream::Stderr, None, 8)]);
+            continue;
+        }
+        assert_eq!((seqs(&batch), cursor(&batch)), (vec![1], 1));
+        let status = house.next().await.expect("an item").expect_err("a status");
+        assert_eq!(status.code(), Code::OutOfRange);
+        let details = status.get_error_details();
+        let info = details.error_info().expect("a reason");
+        assert_eq!(info.reason, "CURSOR_EXPIRED");
+        assert_eq!(info.metadata["last_seq"], "9");
+        assert!(house.next().await.is_none());
+    }
+}
+
+#[tokio::test]
 async fn a_stream_holds_its_place_until_it_is_dropped() {
     let house = House::new(Position::Beginning, 0);
     let places = house.places.clone();
@@ -128,6 +177,7 @@ type Given = Result<Vec<Event>, CallError>;
 /// A source that gives what is written into it.
 struct Pipe {
     head: u64,
+    at: u64,
     given: mpsc::Receiver<Given>,
 }
 
@@ -136,8 +186,21 @@ impl Source for Pipe {
         self.head
     }
 
+    fn whole_from(&self) -> u64 {
+        self.head.min(1)
+    }
+
+    fn position(&self) -> Reached {
+        Reached {
+            seq: self.at,
+            lens: None,
+        }
+    }
+
     async fn next(&mut self, _bytes_max: usize) -> Result<Option<Vec<Event>>, CallError> {
-        self.given.recv().await.transpose()
+        let given = self.given.recv().await.transpose()?;
+        self.at = given.iter().flatten().last().map_or(self.at, |e| e.seq);
+        Ok(given)
     }
 }
 
@@ -150,6 +213,10 @@ struct House {
 
 impl House {
     fn new(from: Position, head: u64) -> Self {
+        Self::with(from, head, false)
+    }
+
+    fn with(from: Position, head: u64, fails_on_gap: bool) -> Self {
         let (writer, given) = mpsc::channel(8);
         let going = Going::default();
         let places = Arc::new(Semaphore::new(1));
@@ -158,8 +225,14 @@ impl House {
             run: RunId::from_u128(1),
             from,
             heartbeat: HEARTBEAT,
+            fails_on_gap,
         };
-        let source = Pipe { head, given };
+        let at = match from {
+            Position::Beginning => 0,
+            Position::After(at) => at.seq,
+            Position::LiveOnly => head,
+        };
+        let source = Pipe { head, at, given };
         let reader = Reader::new(of_size(1, 1), source, &call, going.clone(), place);
         Self {
             stream: Box::pin(reader.into_stream()),
@@ -232,5 +305,9 @@ fn seqs(message: &pb::StreamEventsResponse) -> Vec<u64> {
 }
 
 fn cursor(message: &pb::StreamEventsResponse) -> u64 {
-    Cursor::decode(&message.cursor).expect("a cursor").seq
+    Cursor::decode(&message.cursor).expect("a cursor").at.seq
+}
+
+fn after(seq: u64) -> Position {
+    Position::After(Reached { seq, lens: None })
 }

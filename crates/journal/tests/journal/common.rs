@@ -1,34 +1,60 @@
 //! What every test of the journal needs: a child that writes, and a reader that reads to the end.
 
-use kennel_journal::{Entry, Kind, Reader, Writer};
-use kennel_lifecycle::Timestamp;
+use kennel_journal::{Boot, Entry, Gap, Hub, Item, Kind, Position, Reader, Writer};
+use kennel_lifecycle::{OutputBound, Timestamp};
 use std::{io, os::unix::fs::FileExt, path::Path, time::Duration};
+
+/// The boot in which all happens, unless a test says otherwise.
+pub(crate) const BOOT: Boot = Boot(1);
+
+/// A journal with the default bound.
+pub(crate) fn create(dir: &Path) -> Writer {
+    Writer::create(dir, OutputBound::default(), BOOT, Timestamp(0)).expect("a journal")
+}
 
 /// Longer than any test here takes on a busy machine.
 pub(crate) const DEADLINE: Duration = Duration::from_mins(1);
 
-/// Puts bytes where the pump would splice them, and tells the journal.
+/// Puts bytes where the pump would splice them, as far as there is room at a time, and tells the journal.
 pub(crate) fn output(writer: &mut Writer, kind: Kind, bytes: &[u8], at: i64) -> io::Result<u64> {
-    writer.file(kind)?.write_all_at(bytes, writer.len(kind))?;
-    writer.output_written(kind, bytes.len() as u64, Timestamp(at))
+    let mut left = bytes;
+    let mut seq = writer.hub().head().seq;
+    while !left.is_empty() {
+        let place = writer.place(kind, Timestamp(at))?;
+        let (now, later) = left.split_at(left.len().min(place.room));
+        place.file.write_all_at(now, place.offset)?;
+        seq = writer.output_written(kind, now.len() as u64, Timestamp(at))?;
+        left = later;
+    }
+    Ok(seq)
+}
+
+/// All that is left for this reader, none of it missing, in reads of at most `bytes_max`.
+pub(crate) async fn read_to_end(reader: &mut Reader, bytes_max: usize) -> Vec<Entry> {
+    let items = items_to_end(reader, bytes_max).await.into_iter();
+    items
+        .map(|item| item.into_entry().expect("nothing is missing"))
+        .collect()
 }
 
 /// All that is left for this reader, in reads of at most `bytes_max`.
-pub(crate) async fn read_to_end(reader: &mut Reader, bytes_max: usize) -> Vec<Entry> {
+pub(crate) async fn items_to_end(reader: &mut Reader, bytes_max: usize) -> Vec<Item> {
     let mut all = Vec::new();
     let whole = async {
-        while let Some(entries) = reader
+        while let Some(items) = reader
             .next(bytes_max)
             .await
             .expect("the journal is readable")
         {
-            let bytes: usize = entries.iter().map(|e| e.data.len()).sum();
-            assert!(!entries.is_empty(), "a read gives at least one entry");
+            let entries = items.iter().cloned().filter_map(Item::into_entry);
+            let lens: Vec<usize> = entries.map(|e| e.data.len()).collect();
+            let bytes: usize = lens.iter().sum();
+            assert!(!items.is_empty(), "a read gives at least one item");
             assert!(
-                bytes <= bytes_max || entries.len() == 1,
+                bytes <= bytes_max || lens.len() == 1,
                 "{bytes} bytes at once"
             );
-            all.extend(entries);
+            all.extend(items);
         }
     };
     tokio::time::timeout(DEADLINE, whole)
@@ -37,16 +63,64 @@ pub(crate) async fn read_to_end(reader: &mut Reader, bytes_max: usize) -> Vec<En
     all
 }
 
-/// All entries of a journal that has no writer.
+/// All entries of a journal that has no writer, none of them missing.
 pub(crate) fn entries_on_disk(dir: &Path) -> Vec<Entry> {
+    let items = items_on_disk(dir, Position::default()).into_iter();
+    items
+        .map(|item| item.into_entry().expect("nothing is missing"))
+        .collect()
+}
+
+/// All that a journal without a writer has after a position.
+pub(crate) fn items_on_disk(dir: &Path, from: Position) -> Vec<Item> {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .expect("a runtime")
         .block_on(async {
-            let mut reader = Reader::open_ended(dir, 0).expect("the journal opens");
-            read_to_end(&mut reader, 1 << 20).await
+            let mut reader = Reader::open_ended(dir, from).expect("the journal opens");
+            items_to_end(&mut reader, 1 << 20).await
         })
+}
+
+/// What a reader saw of one stream of which this was written: bytes that came, checked one by one, and bytes that it was
+/// told are missing.
+pub(crate) fn seen(items: &[Item], kind: Kind, written: &[u8]) -> (u64, u64) {
+    let stream = usize::from(kind == Kind::Stderr);
+    let (mut at, mut came, mut missing) = (0usize, 0, 0);
+    for item in items {
+        match item {
+            Item::Entry(entry) if entry.kind == kind => {
+                assert_eq!(entry.offset, at as u64, "entry {}", entry.seq);
+                let end = at + entry.data.len();
+                assert!(entry.data == written[at..end], "entry {}", entry.seq);
+                at = end;
+                came += entry.data.len() as u64;
+            }
+            Item::Entry(_) => {}
+            Item::Gap(Gap { bytes, ends, .. }) => {
+                let bytes = bytes[stream].expect("the reader was there");
+                at += usize::try_from(bytes).expect("it fits");
+                assert_eq!(at as u64, ends[stream]);
+                missing += bytes;
+            }
+        }
+    }
+    (came, missing)
+}
+
+/// Items follow each other without hole or repeat, from `first` on.
+pub(crate) fn assert_follow(items: &[Item], first: u64) {
+    let mut next = first;
+    for item in items {
+        let begins = match item {
+            Item::Entry(entry) => entry.seq,
+            Item::Gap(gap) => gap.first_seq,
+        };
+        assert_eq!(begins, next, "{item:?}");
+        assert!(item.last_seq() >= begins, "{item:?}");
+        next = item.last_seq() + 1;
+    }
 }
 
 /// The bytes of one stream, after a check that its entries lie side by side from 0.
@@ -64,4 +138,9 @@ pub(crate) fn assert_dense(entries: &[Entry], first: u64) {
     for (entry, seq) in entries.iter().zip(first..) {
         assert_eq!(entry.seq, seq);
     }
+}
+
+/// A reader that begins after a seq and knows no more.
+pub(crate) fn read_after(hub: &Hub, seq: u64) -> io::Result<Reader> {
+    hub.read_from(Position { seq, lens: None })
 }

@@ -1,8 +1,12 @@
 //! One writer and its readers: what goes in comes out, in order, once.
 
-use crate::common::{DEADLINE, assert_dense, entries_on_disk, output, read_to_end, stream};
-use kennel_journal::{ENTRY_BYTES_MAX, Entry, Kind, LIFECYCLE_BYTES_MAX, Reader, Writer};
-use kennel_lifecycle::Timestamp;
+use crate::common::{
+    BOOT, DEADLINE, assert_dense, create, entries_on_disk, output, read_after, read_to_end, stream,
+};
+use kennel_journal::{
+    ENTRY_BYTES_MAX, Entry, Item, Kind, LIFECYCLE_BYTES_MAX, Position, Reader, Writer,
+};
+use kennel_lifecycle::{OutputBound, Timestamp};
 use std::{io::ErrorKind, os::unix::fs::PermissionsExt};
 use tempfile::tempdir;
 use tokio::time::timeout;
@@ -10,7 +14,7 @@ use tokio::time::timeout;
 #[test]
 fn entries_come_back_with_their_order_time_and_place() {
     let dir = tempdir().unwrap();
-    let mut writer = Writer::create(dir.path()).unwrap();
+    let mut writer = create(dir.path());
     assert_eq!(writer.lifecycle(b"recorded", Timestamp(10)).unwrap(), 1);
     assert_eq!(output(&mut writer, Kind::Stdout, b"one\n", 20).unwrap(), 2);
     assert_eq!(output(&mut writer, Kind::Stderr, b"two\n", 30).unwrap(), 3);
@@ -48,7 +52,7 @@ fn entries_come_back_with_their_order_time_and_place() {
 #[test]
 fn binary_output_of_any_size_is_kept_byte_for_byte() {
     let dir = tempdir().unwrap();
-    let mut writer = Writer::create(dir.path()).unwrap();
+    let mut writer = create(dir.path());
     let max = ENTRY_BYTES_MAX as usize;
     let mut written = Vec::new();
     for len in [1, max - 1, max, max + 1, 3 * max, 300 * max + 7] {
@@ -56,7 +60,7 @@ fn binary_output_of_any_size_is_kept_byte_for_byte() {
         output(&mut writer, Kind::Stdout, &bytes, 0).unwrap();
         written.extend(bytes);
     }
-    let head = writer.hub().head();
+    let head = writer.hub().head().seq;
     drop(writer);
 
     let entries = entries_on_disk(dir.path());
@@ -69,20 +73,20 @@ fn binary_output_of_any_size_is_kept_byte_for_byte() {
 #[test]
 fn output_of_no_bytes_makes_no_entry() {
     let dir = tempdir().unwrap();
-    let mut writer = Writer::create(dir.path()).unwrap();
+    let mut writer = create(dir.path());
     assert_eq!(
         writer
             .output_written(Kind::Stdout, 0, Timestamp(1))
             .unwrap(),
         0
     );
-    assert_eq!(writer.hub().head(), 0);
+    assert_eq!(writer.hub().head().seq, 0);
 }
 
 #[test]
 fn what_cannot_be_written_is_refused_and_changes_nothing() {
     let dir = tempdir().unwrap();
-    let mut writer = Writer::create(dir.path()).unwrap();
+    let mut writer = create(dir.path());
     let largest = vec![7; LIFECYCLE_BYTES_MAX];
     assert_eq!(writer.lifecycle(&largest, Timestamp(1)).unwrap(), 1);
 
@@ -94,16 +98,16 @@ fn what_cannot_be_written_is_refused_and_changes_nothing() {
         .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidInput);
 
-    assert_eq!(writer.hub().head(), 1);
+    assert_eq!(writer.hub().head().seq, 1);
     assert_eq!(writer.len(Kind::Lifecycle), LIFECYCLE_BYTES_MAX as u64);
 }
 
 #[test]
 fn a_journal_is_never_made_over_another_and_is_for_its_owner_alone() {
     let dir = tempdir().unwrap();
-    let mut writer = Writer::create(dir.path()).unwrap();
+    let mut writer = create(dir.path());
     output(&mut writer, Kind::Stdout, b"kept", 1).unwrap();
-    let error = Writer::create(dir.path()).unwrap_err();
+    let error = Writer::create(dir.path(), OutputBound::default(), BOOT, Timestamp(0)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::AlreadyExists);
     assert_eq!(stream(&entries_on_disk(dir.path()), Kind::Stdout), b"kept");
 
@@ -120,7 +124,7 @@ fn a_journal_is_never_made_over_another_and_is_for_its_owner_alone() {
 #[test]
 fn an_error_names_the_file() {
     let dir = tempdir().unwrap();
-    let error = Reader::open_ended(dir.path(), 0).unwrap_err();
+    let error = Reader::open_ended(dir.path(), Position::default()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotFound);
     let path = dir.path().join("index");
     assert_eq!(error.to_string(), format!("cannot open {}", path.display()));
@@ -129,20 +133,22 @@ fn an_error_names_the_file() {
 #[tokio::test]
 async fn a_reader_begins_after_the_seq_it_names_and_never_past_the_head() {
     let dir = tempdir().unwrap();
-    let mut writer = Writer::create(dir.path()).unwrap();
+    let mut writer = create(dir.path());
     for n in 1..=5u8 {
         output(&mut writer, Kind::Stdout, &[n], 0).unwrap();
     }
     let hub = writer.hub();
     assert_eq!(
-        hub.read_after(6).unwrap_err().kind(),
+        read_after(&hub, 6).unwrap_err().kind(),
         ErrorKind::InvalidInput
     );
-    let mut from_3 = hub.read_after(3).unwrap();
-    let mut from_head = hub.read_after(5).unwrap();
+    let mut from_3 = read_after(&hub, 3).unwrap();
+    let mut from_head = read_after(&hub, 5).unwrap();
     drop(writer);
     assert_eq!(
-        Reader::open_ended(dir.path(), 6).unwrap_err().kind(),
+        Reader::open_ended(dir.path(), Position { seq: 6, lens: None })
+            .unwrap_err()
+            .kind(),
         ErrorKind::InvalidInput
     );
 
@@ -156,15 +162,16 @@ async fn a_reader_begins_after_the_seq_it_names_and_never_past_the_head() {
 #[tokio::test]
 async fn a_read_gives_no_more_bytes_than_asked_but_always_one_entry() {
     let dir = tempdir().unwrap();
-    let mut writer = Writer::create(dir.path()).unwrap();
+    let mut writer = create(dir.path());
     for len in [10, 10, 10, 50, 1] {
         output(&mut writer, Kind::Stdout, &vec![b'x'; len], 0).unwrap();
     }
-    let mut reader = writer.hub().read_after(0).unwrap();
+    let mut reader = read_after(&writer.hub(), 0).unwrap();
     let mut lens = Vec::new();
     for _ in 0..4 {
         let entries = reader.next(25).await.unwrap().unwrap();
-        lens.push(entries.iter().map(|e| e.data.len()).collect::<Vec<_>>());
+        let entries = entries.into_iter().filter_map(Item::into_entry);
+        lens.push(entries.map(|e| e.data.len()).collect::<Vec<_>>());
     }
     assert_eq!(lens, [vec![10, 10], vec![10], vec![50], vec![1]]);
 }
@@ -172,13 +179,14 @@ async fn a_read_gives_no_more_bytes_than_asked_but_always_one_entry() {
 #[tokio::test]
 async fn a_waiting_reader_wakes_at_each_entry_and_at_the_end() {
     let dir = tempdir().unwrap();
-    let mut writer = Writer::create(dir.path()).unwrap();
-    let mut reader = writer.hub().read_after(0).unwrap();
+    let mut writer = create(dir.path());
+    let mut reader = read_after(&writer.hub(), 0).unwrap();
     for n in 0..100u8 {
         let mut waiting = Box::pin(reader.next(1024));
         assert!(poll_once(&mut waiting).is_none(), "nothing there yet");
         output(&mut writer, Kind::Stderr, &[n], 0).unwrap();
         let entries = timeout(DEADLINE, waiting).await.unwrap().unwrap().unwrap();
+        let entries: Vec<Entry> = entries.into_iter().filter_map(Item::into_entry).collect();
         assert_eq!(entries.len(), 1);
         assert_eq!(entries[0].data, [n]);
     }
@@ -191,11 +199,11 @@ async fn a_waiting_reader_wakes_at_each_entry_and_at_the_end() {
 #[tokio::test]
 async fn a_cancelled_read_loses_nothing() {
     let dir = tempdir().unwrap();
-    let mut writer = Writer::create(dir.path()).unwrap();
+    let mut writer = create(dir.path());
     for n in 0..200u8 {
         output(&mut writer, Kind::Stdout, &[n], 0).unwrap();
     }
-    let mut reader = writer.hub().read_after(0).unwrap();
+    let mut reader = read_after(&writer.hub(), 0).unwrap();
     drop(writer);
     let mut all = Vec::new();
     loop {
@@ -209,6 +217,7 @@ async fn a_cancelled_read_loses_nothing() {
             None => break,
         }
     }
+    let all: Vec<Entry> = all.into_iter().filter_map(Item::into_entry).collect();
     assert_eq!(all.len(), 200);
     assert_dense(&all, 1);
 }
@@ -218,13 +227,13 @@ async fn readers_from_anywhere_see_one_sequence_while_it_grows() {
     const ENTRIES: u64 = 3000;
     const READERS: u64 = 24;
     let dir = tempdir().unwrap();
-    let mut writer = Writer::create(dir.path()).unwrap();
+    let mut writer = create(dir.path());
     let mut readers = Vec::new();
     for n in 0..ENTRIES {
         if n % (ENTRIES / READERS) == 0 {
             // Behind the head by up to all of it, and at it.
             let after = n * ((n * 7919) % 11) / 10;
-            let mut reader = writer.hub().read_after(after.min(n)).unwrap();
+            let mut reader = read_after(&writer.hub(), after.min(n)).unwrap();
             let bytes_max = 1usize << (n % 18);
             readers.push((
                 after.min(n),

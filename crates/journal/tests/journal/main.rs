@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a failure of the test itself")]
 
+mod bound;
 mod common;
 mod live;
 mod recovery;

@@ -1,6 +1,6 @@
 //! A writer dies anywhere; the next one finds all that was whole, and every byte of output exactly once.
 
-use crate::common::{assert_dense, entries_on_disk, output, stream};
+use crate::common::{BOOT, assert_dense, create, entries_on_disk, output, stream};
 use kennel_journal::{Entry, Kind, Writer};
 use kennel_lifecycle::Timestamp;
 use proptest::prelude::*;
@@ -33,7 +33,7 @@ proptest! {
         unindexed in prop::collection::vec(any::<u8>(), 0..100),
     ) {
         let dir = tempdir().unwrap();
-        let mut writer = Writer::create(dir.path()).unwrap();
+        let mut writer = create(dir.path());
         write(&mut writer, &before);
         drop(writer);
         let whole = entries_on_disk(dir.path());
@@ -45,7 +45,7 @@ proptest! {
         let left = raw_files(dir.path());
         let kept = entries_that_survive(&whole, dir.path());
 
-        let mut writer = Writer::recover(dir.path(), Timestamp(LATER)).unwrap();
+        let mut writer = Writer::recover(dir.path(), BOOT, Timestamp(LATER)).unwrap();
 
         let entries = entries_on_disk(dir.path());
         prop_assert_eq!(&entries[..kept.len()], kept);
@@ -82,11 +82,11 @@ proptest! {
         cut_share in 0.0f64..1.0,
     ) {
         let dir = tempdir().unwrap();
-        write(&mut Writer::create(dir.path()).unwrap(), &steps);
+        write(&mut create(dir.path()), &steps);
         cut(&dir.path().join(FILES[cut_file]), cut_share);
-        drop(Writer::recover(dir.path(), Timestamp(LATER)).unwrap());
+        drop(Writer::recover(dir.path(), BOOT, Timestamp(LATER)).unwrap());
         let once = raw_files(dir.path());
-        drop(Writer::recover(dir.path(), Timestamp(LATER + 1)).unwrap());
+        drop(Writer::recover(dir.path(), BOOT, Timestamp(LATER + 1)).unwrap());
         prop_assert_eq!(raw_files(dir.path()), once);
     }
 
@@ -97,12 +97,12 @@ proptest! {
         cut_share in 0.0f64..1.0,
     ) {
         let dir = tempdir().unwrap();
-        write(&mut Writer::create(dir.path()).unwrap(), &steps);
+        write(&mut create(dir.path()), &steps);
         cut(&dir.path().join(FILES[cut_file]), cut_share);
         let before = raw_files(dir.path());
         let torn = entries_on_disk(dir.path());
         prop_assert_eq!(raw_files(dir.path()), before);
-        drop(Writer::recover(dir.path(), Timestamp(LATER)).unwrap());
+        drop(Writer::recover(dir.path(), BOOT, Timestamp(LATER)).unwrap());
         prop_assert_eq!(&entries_on_disk(dir.path())[..torn.len()], &torn[..]);
     }
 }
@@ -110,17 +110,17 @@ proptest! {
 #[test]
 fn a_damaged_entry_ends_what_is_kept_and_its_output_is_named_anew() {
     let dir = tempdir().unwrap();
-    let mut writer = Writer::create(dir.path()).unwrap();
+    let mut writer = create(dir.path());
     for line in ["one\n", "two\n", "three\n"] {
         output(&mut writer, Kind::Stdout, line.as_bytes(), 1).unwrap();
     }
     drop(writer);
     let index = dir.path().join("index");
     let mut bytes = fs::read(&index).unwrap();
-    bytes[16 + 36 + 9] ^= 1;
+    bytes[92 + 36 + 9] ^= 1;
     fs::write(&index, bytes).unwrap();
 
-    drop(Writer::recover(dir.path(), Timestamp(LATER)).unwrap());
+    drop(Writer::recover(dir.path(), BOOT, Timestamp(LATER)).unwrap());
 
     let entries = entries_on_disk(dir.path());
     let data: Vec<&[u8]> = entries.iter().map(|e| &e.data[..]).collect();
@@ -135,7 +135,7 @@ fn a_writer_that_died_while_it_made_the_files_is_mended() {
         for name in &["lifecycle", "stdout", "stderr", "index"][..made] {
             File::create(dir.path().join(name)).unwrap();
         }
-        let mut writer = Writer::recover(dir.path(), Timestamp(LATER)).unwrap();
+        let mut writer = Writer::recover(dir.path(), BOOT, Timestamp(LATER)).unwrap();
         output(&mut writer, Kind::Stdout, b"on\n", 1).unwrap();
         drop(writer);
         assert_eq!(stream(&entries_on_disk(dir.path()), Kind::Stdout), b"on\n");
@@ -146,7 +146,7 @@ fn a_writer_that_died_while_it_made_the_files_is_mended() {
 fn a_file_that_is_no_journal_is_left_alone() {
     let dir = tempdir().unwrap();
     fs::write(dir.path().join("index"), "somebody's own list of things").unwrap();
-    let error = Writer::recover(dir.path(), Timestamp(0)).unwrap_err();
+    let error = Writer::recover(dir.path(), BOOT, Timestamp(0)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidData);
     let found = fs::read_to_string(dir.path().join("index")).unwrap();
     assert_eq!(found, "somebody's own list of things");
@@ -155,7 +155,7 @@ fn a_file_that_is_no_journal_is_left_alone() {
 #[test]
 fn an_entry_says_of_which_attempt_it_is_also_after_a_crash() {
     let dir = tempfile::tempdir().expect("a directory");
-    let mut writer = Writer::create(dir.path()).expect("a journal");
+    let mut writer = create(dir.path());
     output(&mut writer, Kind::Stdout, b"one", 1).expect("it is written");
     writer.begin_attempt(2);
     writer.lifecycle(b"again", Timestamp(2)).expect("a fact");
@@ -163,7 +163,7 @@ fn an_entry_says_of_which_attempt_it_is_also_after_a_crash() {
     // Bytes that nobody has named.
     append(&dir.path().join("stdout"), b"two");
 
-    let mut writer = Writer::recover(dir.path(), Timestamp(3)).expect("it is mended");
+    let mut writer = Writer::recover(dir.path(), BOOT, Timestamp(3)).expect("it is mended");
     writer.begin_attempt(3);
     output(&mut writer, Kind::Stdout, b"three", 4).expect("it is written");
     drop(writer);
@@ -231,7 +231,7 @@ fn raw_files(dir: &Path) -> BTreeMap<&'static str, Vec<u8>> {
 /// By the rule, not by the code: an entry survives if it and all before it are whole in the index and in the files.
 fn entries_that_survive<'a>(whole: &'a [Entry], dir: &Path) -> &'a [Entry] {
     let len = |name: &str| fs::metadata(dir.join(name)).map_or(0, |m| m.len());
-    let in_index = len("index").saturating_sub(16) / 36;
+    let in_index = len("index").saturating_sub(92) / 36;
     let survives = |entry: &&Entry| {
         let name = match entry.kind {
             Kind::Lifecycle => "lifecycle",

@@ -1,7 +1,7 @@
 //! Figures, not promises: run with `--release -- --ignored --nocapture`.
 
-use crate::common::{output, read_to_end};
-use kennel_journal::{Kind, Reader, Writer};
+use crate::common::{create, items_to_end, output, read_after};
+use kennel_journal::{Kind, Position, Reader};
 use std::time::{Duration, Instant};
 use tempfile::tempdir;
 
@@ -12,7 +12,7 @@ const TOTAL: usize = 100 << 20;
 async fn replay_and_live_speed() {
     for entry_bytes in [64 * 1024, 4096, 80] {
         let dir = tempdir().unwrap();
-        let mut writer = Writer::create(dir.path()).unwrap();
+        let mut writer = create(dir.path());
         let bytes = vec![b'x'; entry_bytes];
         let began = Instant::now();
         for _ in 0..TOTAL / entry_bytes {
@@ -21,10 +21,10 @@ async fn replay_and_live_speed() {
         let wrote = began.elapsed();
         drop(writer);
         let began = Instant::now();
-        let mut reader = Reader::open_ended(dir.path(), 0).unwrap();
+        let mut reader = Reader::open_ended(dir.path(), Position::default()).unwrap();
         let opened = began.elapsed();
         let began = Instant::now();
-        let entries = read_to_end(&mut reader, 1 << 20).await.len();
+        let entries = items_to_end(&mut reader, 1 << 20).await.len();
         let replayed = began.elapsed();
         println!(
             "100 MiB in {entries} entries of {entry_bytes} bytes: write {wrote:?}, open {opened:?}, replay {replayed:?}"
@@ -35,8 +35,8 @@ async fn replay_and_live_speed() {
 
 async fn live() {
     let dir = tempdir().unwrap();
-    let mut writer = Writer::create(dir.path()).unwrap();
-    let mut reader = writer.hub().read_after(0).unwrap();
+    let mut writer = create(dir.path());
+    let mut reader = read_after(&writer.hub(), 0).unwrap();
     let mut all = Vec::new();
     for _ in 0..20_000 {
         let began = Instant::now();

@@ -11,11 +11,7 @@ pub(crate) fn event_line(seq: u64, time: &str, payload: &Payload) -> Option<Stri
     let words = match payload {
         Payload::Lifecycle(lifecycle) => station(lifecycle.station.as_ref()?),
         Payload::Output(output) => {
-            let stream = match output.stream() {
-                pb::OutputStream::Stdout => "stdout",
-                pb::OutputStream::Stderr => "stderr",
-                pb::OutputStream::Unspecified => "output",
-            };
+            let stream = words::stream(output.stream());
             format!(
                 "{stream}: {} bytes at {}: {}",
                 output.data.len(),
@@ -25,6 +21,7 @@ pub(crate) fn event_line(seq: u64, time: &str, payload: &Payload) -> Option<Stri
         }
         Payload::SignalSent(sent) => signal(sent),
         Payload::Warning(warning) => format!("warning: {}", warning.message),
+        Payload::Gap(gap) => words::gap(gap),
         Payload::Heartbeat(_) | Payload::Snapshot(_) => return None,
     };
     Some(format!("{seq} {time} {words}"))

@@ -21,7 +21,8 @@ pub(crate) async fn logs(link: &Link, args: LogsArgs) -> Result<(), Failure> {
     while let Some(mut message) = journal.next().await? {
         if link.format == Format::Json {
             for events in &mut message.run_events {
-                let is_output = |e: &pb::Event| matches!(e.payload, Some(Payload::Output(_)));
+                let is_output =
+                    |e: &pb::Event| matches!(e.payload, Some(Payload::Output(_) | Payload::Gap(_)));
                 events.events.retain(is_output);
             }
             message.run_events.retain(|e| !e.events.is_empty());
@@ -31,8 +32,10 @@ pub(crate) async fn logs(link: &Link, args: LogsArgs) -> Result<(), Failure> {
             continue;
         }
         for event in message.run_events.iter().flat_map(|e| &e.events) {
-            if let Some(Payload::Output(output)) = &event.payload {
-                sink.write(output)?;
+            match &event.payload {
+                Some(Payload::Output(output)) => sink.write(output)?,
+                Some(Payload::Gap(gap)) => sink.skip(gap),
+                _ => {}
             }
         }
     }

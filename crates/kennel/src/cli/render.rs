@@ -132,6 +132,8 @@ pub(crate) fn run(run: &pb::Run) -> String {
     view.some("max pause", pause.and_then(words::max_pause));
     let policy = run.spec.as_ref().and_then(|s| s.on_leader_exit);
     view.some("on leader exit", policy.and_then(words::on_leader_exit));
+    let kept = run.spec.as_ref().and_then(|s| s.output);
+    view.some("output kept", kept.and_then(words::kept_output));
     view.some("created", run.create_time);
     view.some("started", attempt.start_time);
     view.some("timeout due", run.deadline_time);

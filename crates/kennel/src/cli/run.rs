@@ -88,6 +88,7 @@ async fn stream(link: &Link, run_id: &str) -> Result<Ends, Failure> {
                 Some(Payload::Output(output)) if link.format == Format::Text => {
                     sink.write(&output)?;
                 }
+                Some(Payload::Gap(gap)) if link.format == Format::Text => sink.skip(&gap),
                 Some(Payload::Lifecycle(pb::Lifecycle {
                     station: Some(Station::LeaderExited(end)),
                 })) => ends.exit = end.exit,

@@ -1,6 +1,6 @@
 //! A run's output, byte for byte, on our own standard output and standard error.
 
-use super::link::stdout_failed;
+use super::{link::stdout_failed, words};
 use crate::failure::Failure;
 use kennel_edge::pb;
 use std::io::{self, Write};
@@ -27,6 +27,22 @@ impl Sink {
             }
             // A stream of a later version: it has no place here.
             pb::OutputStream::Unspecified => Ok(()),
+        }
+    }
+
+    /// Goes on behind what is missing, and says so on standard error.
+    pub(crate) fn skip(&mut self, gap: &pb::Gap) {
+        for missing in &gap.missing {
+            let next = match missing.stream() {
+                pb::OutputStream::Stdout => &mut self.next[0],
+                pb::OutputStream::Stderr => &mut self.next[1],
+                pb::OutputStream::Unspecified => continue,
+            };
+            *next = missing.end_offset;
+        }
+        let only_known = gap.missing.iter().all(|missing| missing.bytes == Some(0));
+        if !only_known {
+            eprintln!("kennel: {}", words::gap(gap));
         }
     }
 }

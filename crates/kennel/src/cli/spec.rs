@@ -2,8 +2,8 @@
 
 use crate::{
     args::{
-        ContainmentArg, KindArg, LeaderExitArg, LimitArgs, OnMaxPauseArg, PidNamespaceArg,
-        RecoveryArg, RestartArg, RestartArgs, SpecArgs,
+        ContainmentArg, KindArg, LeaderExitArg, LimitArgs, OnMaxPauseArg, OutputFullArg,
+        PidNamespaceArg, RecoveryArg, RestartArg, RestartArgs, SpecArgs,
     },
     failure::Failure,
 };
@@ -57,6 +57,7 @@ pub(crate) fn request(args: SpecArgs) -> Result<pb::SpawnRequest, Failure> {
             pid_namespace: pid_namespace(args.pid_namespace).into(),
             recovery: recovery(args.recovery).into(),
             restart: restart(&args.restart)?,
+            output: kept_output(args.output_max, args.output_full),
         }),
     })
 }
@@ -88,6 +89,20 @@ fn limits(args: LimitArgs) -> Result<Option<pb::RunLimits>, Failure> {
         cpu: (cpu != pb::CpuLimits::default()).then_some(cpu),
     };
     Ok((limits != pb::RunLimits::default()).then_some(limits))
+}
+
+/// Absent where no flag says anything.
+fn kept_output(max: Option<u64>, on_full: Option<OutputFullArg>) -> Option<pb::OutputPolicy> {
+    let on_full = match on_full {
+        None => pb::OutputOverflow::Unspecified,
+        Some(OutputFullArg::Rotate) => pb::OutputOverflow::Rotate,
+        Some(OutputFullArg::HeadTail) => pb::OutputOverflow::HeadTail,
+    };
+    let policy = pb::OutputPolicy {
+        max_bytes: max,
+        on_full: on_full.into(),
+    };
+    (policy != pb::OutputPolicy::default()).then_some(policy)
 }
 
 /// Absent where no flag says anything.

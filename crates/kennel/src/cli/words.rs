@@ -32,6 +32,55 @@ pub(crate) fn containment(containment: pb::Containment) -> &'static str {
     }
 }
 
+/// What is missing, and why.
+pub(crate) fn gap(gap: &pb::Gap) -> String {
+    let missing = gap.missing.iter().filter(|m| m.bytes != Some(0));
+    let missing: Vec<String> = missing
+        .map(|m| {
+            let bytes = m
+                .bytes
+                .map_or("an unknown number of".into(), |n| n.to_string());
+            format!("{bytes} bytes of {}", stream(m.stream()))
+        })
+        .collect();
+    let why = match gap.reason() {
+        pb::GapReason::OutputLimit => "the run wrote more than is kept of it",
+        pb::GapReason::HostLost => "lost when the host died",
+        pb::GapReason::Unspecified => "this version does not know why",
+    };
+    let what = if missing.is_empty() {
+        "no output".into()
+    } else {
+        missing.join(" and ")
+    };
+    let (first, last) = (gap.first_seq, gap.last_seq);
+    format!("missing: {what} (events {first} to {last}: {why})")
+}
+
+pub(crate) fn stream(stream: pb::OutputStream) -> &'static str {
+    match stream {
+        pb::OutputStream::Stdout => "stdout",
+        pb::OutputStream::Stderr => "stderr",
+        pb::OutputStream::Unspecified => "output",
+    }
+}
+
+/// How much output is kept, where the spec says so.
+pub(crate) fn kept_output(policy: pb::OutputPolicy) -> Option<String> {
+    let bytes = policy.max_bytes.map(|bytes| format!("{bytes} bytes"));
+    let full = match policy.on_full() {
+        pb::OutputOverflow::Unspecified => None,
+        pb::OutputOverflow::Rotate => Some("the newest"),
+        pb::OutputOverflow::HeadTail => Some("the first half and the newest"),
+    };
+    match (bytes, full) {
+        (None, None) => None,
+        (Some(one), None) => Some(one),
+        (None, Some(one)) => Some(one.to_owned()),
+        (Some(bytes), Some(full)) => Some(format!("{bytes}, {full}")),
+    }
+}
+
 /// What becomes of the rest where a leader ends by itself, unless it is the default.
 pub(crate) fn on_leader_exit(policy: pb::LeaderExitPolicy) -> Option<String> {
     use pb::LeaderExitAction::{Drain, Keep, Stop, Unspecified};

@@ -180,6 +180,7 @@ async fn first_line(service: &Service, run_id: &str) -> Result<Option<String>, F
         run_id: run_id.to_owned(),
         position: Some(Position::AfterSeq(0)),
         heartbeat_interval: None,
+        on_gap: pb::OnGap::Continue.into(),
     };
     let stream = service
         .connection()

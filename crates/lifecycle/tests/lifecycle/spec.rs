@@ -86,6 +86,10 @@ fn all_that_is_wrong_is_told_together() {
         pid_namespace: PidNamespace::Shared,
         recovery: None,
         restart: kennel_lifecycle::RestartPolicy::default(),
+        output: kennel_lifecycle::OutputBound {
+            max_bytes: 1,
+            ..Default::default()
+        },
     };
     let violations = spec.violations();
     let quota = violations
@@ -122,6 +126,7 @@ fn all_that_is_wrong_is_told_together() {
         "spec.limits.rlimits[0]",
         "spec.limits.rlimits[1]",
         "spec.on_leader_exit.drain_timeout",
+        "spec.output.max_bytes",
         "spec.pause.max_pause",
         "spec.stop.grace",
         "spec.timeouts.max_runtime",
@@ -402,6 +407,7 @@ pub(crate) fn good() -> RunSpec {
         pid_namespace: PidNamespace::Shared,
         recovery: None,
         restart: kennel_lifecycle::RestartPolicy::default(),
+        output: kennel_lifecycle::OutputBound::default(),
     }
 }
 

@@ -20,8 +20,8 @@ use crate::{
 use adopted::Legacy;
 use attempts::Attempts;
 use kennel_lifecycle::{
-    Command, Effect, Input, LeaderExit, Machine, Phase, Policy, Recovery, Refusal, Report,
-    RowState, RunId, Signal, StartFailure, StartStage, Timestamp, limits,
+    Command, Effect, Input, LeaderExit, Machine, OutputBound, Phase, Policy, Recovery, Refusal,
+    Report, RowState, RunId, Signal, StartFailure, StartStage, Timestamp, limits,
 };
 use kennel_linux::{
     client::{ChildSpec, ClientError, Fact, KeeperReport, Prepared, SignalResult},
@@ -66,6 +66,8 @@ pub(crate) struct RunTask {
     on_leader_exit: LeaderExit,
     attempts: Attempts,
     desired: Desired,
+    /// Of the journal that is made; one that is there knows its own.
+    bound: OutputBound,
     output: Option<Output>,
     live: watch::Sender<Live>,
     orders: mpsc::Receiver<Order>,
@@ -143,10 +145,17 @@ enum Wake {
 }
 
 impl RunTask {
-    pub(crate) fn new(shared: Arc<Shared>, new: NewRun, child: ChildSpec, seat: Seat) -> Self {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        new: NewRun,
+        child: ChildSpec,
+        bound: OutputBound,
+        seat: Seat,
+    ) -> Self {
         let machine = Machine::with(child.policy.on_leader_exit);
         let mut task = Self::with(shared, new, machine, &child.policy, seat);
         task.child = Some(child);
+        task.bound = bound;
         task
     }
 
@@ -175,6 +184,7 @@ impl RunTask {
             on_leader_exit: policy.on_leader_exit,
             attempts: Attempts::default(),
             desired: Desired::Run,
+            bound: OutputBound::default(),
             output: None,
             live,
             orders,

@@ -133,7 +133,8 @@ impl RunTask {
         let made = spare::leave(data_dir, &self.new).and_then(|()| {
             let dir = rundir::create(data_dir, self.run)?;
             let open = Arc::clone(&self.shared.pipes_open);
-            self.output = Some(Output::create(self.run, &dir, open)?);
+            let boot = self.shared.boot();
+            self.output = Some(Output::create(self.run, &dir, self.bound, boot, open)?);
             Ok(())
         });
         if let Err(error) = made {

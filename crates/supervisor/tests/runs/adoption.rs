@@ -485,7 +485,7 @@ fn readers_of_a_run_whose_journal_cannot_be_opened_are_told_so() {
     let copy = lives.data_dir.path().join("unfinished");
     let copy = copy.join(run_id().to_string());
     lives.live(async |stage| {
-        let told = stage.supervisor.events(run_id(), Position::AfterSeq(0));
+        let told = stage.supervisor.events(run_id(), Position::Beginning);
         let told = told.await.map(|_| ());
         assert!(
             matches!(told, Err(CallError::JournalUnreadable { .. })),

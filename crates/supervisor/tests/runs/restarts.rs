@@ -581,6 +581,7 @@ async fn told(stage: &Stage) -> Vec<(u32, String)> {
             let name = match &event.payload {
                 Payload::Output { .. } => "output".to_owned(),
                 Payload::Lifecycle(line) => name(line),
+                Payload::Gap(gap) => panic!("nothing is missing: {gap:?}"),
             };
             told.push((event.attempt, name));
         }

@@ -1193,6 +1193,7 @@ pub fn call(run: Option<RunId>) -> SpawnCall {
             on_leader_exit: LeaderExit::Stop,
             pause: PausePolicy::default(),
             restart: RestartPolicy::default(),
+            output: kennel_lifecycle::OutputBound::default(),
         },
         spec_document: "{}".into(),
         spec_digest: vec![1],

@@ -293,6 +293,7 @@ fn a_stream_begins_where_it_is_told() {
             run_id: RUN.to_owned(),
             position,
             heartbeat_interval: None,
+            on_gap: 0,
         })
         .map(|call| call.from)
     };
@@ -300,7 +301,7 @@ fn a_stream_begins_where_it_is_told() {
         Asked::Cursor(
             Cursor {
                 run: RunId::from_u128(run),
-                seq,
+                at: Reached { seq, lens: None },
             }
             .encode(),
         )
@@ -313,16 +314,10 @@ fn a_stream_begins_where_it_is_told() {
         ask(Some(Asked::AfterSeq(0))).expect("valid"),
         Position::Beginning
     );
-    assert_eq!(
-        ask(Some(Asked::AfterSeq(4))).expect("valid"),
-        Position::AfterSeq(4)
-    );
+    assert_eq!(ask(Some(Asked::AfterSeq(4))).expect("valid"), after(4));
     let live = Asked::Live(pb::FromLive {});
     assert_eq!(ask(Some(live)).expect("valid"), Position::LiveOnly);
-    assert_eq!(
-        ask(Some(cursor(own, 8))).expect("valid"),
-        Position::AfterSeq(8)
-    );
+    assert_eq!(ask(Some(cursor(own, 8))).expect("valid"), after(8));
     assert_eq!(
         ask(Some(cursor(own, 0))).expect("valid"),
         Position::Beginning
@@ -342,6 +337,7 @@ fn a_heartbeat_is_between_one_second_and_five_minutes() {
             run_id: RUN.to_owned(),
             position: None,
             heartbeat_interval: seconds.map(self::seconds),
+            on_gap: 0,
         })
         .map(|call| call.heartbeat.as_secs())
     };
@@ -391,4 +387,8 @@ fn fields(status: &Status) -> Vec<String> {
         .collect();
     fields.sort();
     fields
+}
+
+fn after(seq: u64) -> Position {
+    Position::After(Reached { seq, lens: None })
 }

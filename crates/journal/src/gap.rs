@@ -1,0 +1,88 @@
+//! What a reader meets: entries, and the places where some are missing.
+
+use crate::{Entry, Point};
+use kennel_lifecycle::Timestamp;
+
+/// What a reader is given.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Item {
+    /// An entry.
+    Entry(Entry),
+    /// Entries that are not there.
+    Gap(Gap),
+}
+
+/// Entries that are not there, none of them a fact that was kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Gap {
+    /// The first of them.
+    pub first_seq: u64,
+    /// The last of them.
+    pub last_seq: u64,
+    /// How many bytes of standard output and of standard error; absent: not known, because the reader began among them or
+    /// they were lost.
+    pub bytes: [Option<u64>; 2],
+    /// Where the two streams go on.
+    pub ends: [u64; 2],
+    /// Why.
+    pub reason: GapReason,
+    /// When what follows was begun.
+    pub at: Timestamp,
+    /// Of which attempt what follows is.
+    pub attempt: u32,
+}
+
+/// Why entries are missing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GapReason {
+    /// The bound of this journal.
+    Bound,
+    /// The host has died: what it had not written to the disk is lost, and so many seqs are left out that none of those
+    /// which were told comes again.
+    HostLost,
+}
+
+impl Item {
+    /// Seq of the last entry that it is about.
+    #[must_use]
+    pub fn last_seq(&self) -> u64 {
+        match self {
+            Self::Entry(entry) => entry.seq,
+            Self::Gap(gap) => gap.last_seq,
+        }
+    }
+
+    /// The entry, if it is one.
+    #[must_use]
+    pub fn into_entry(self) -> Option<Entry> {
+        match self {
+            Self::Entry(entry) => Some(entry),
+            Self::Gap(_) => None,
+        }
+    }
+}
+
+impl Gap {
+    /// From a place, of whose streams perhaps nothing is known, to another one.
+    pub(crate) fn between(
+        seq: u64,
+        lens: Option<[u64; 2]>,
+        until: Point,
+        reason: GapReason,
+        (at, attempt): (Timestamp, u32),
+    ) -> Self {
+        let bytes = |stream: usize| match (lens, reason) {
+            (Some(lens), GapReason::Bound) => Some(until.lens[stream].saturating_sub(lens[stream])),
+            (None, _) | (_, GapReason::HostLost) => None,
+        };
+        Self {
+            first_seq: seq + 1,
+            last_seq: until.seq,
+            bytes: [bytes(0), bytes(1)],
+            ends: until.lens,
+            reason,
+            at,
+            attempt,
+        }
+    }
+}

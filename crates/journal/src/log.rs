@@ -1,0 +1,377 @@
+//! The chain of a journal's segments, as it is read: from any seq, over what is missing.
+
+use crate::{
+    Gap, GapReason, Item, Point,
+    errors::failed,
+    kept::KeptFile,
+    raw::Raw,
+    segment::{self, ENTRIES_PER_READ_MAX, Intact, Segment, number_of, writing},
+};
+use kennel_lifecycle::Timestamp;
+use std::{
+    fs::{self, OpenOptions},
+    io,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+/// A journal on disk. Shared by its writer and its readers.
+#[derive(Debug)]
+pub(crate) struct Log {
+    pub(crate) dir: PathBuf,
+    pub(crate) facts: Raw,
+    chain: Mutex<Chain>,
+}
+
+/// The segments that are there.
+#[derive(Debug, Default)]
+pub(crate) struct Chain {
+    /// In their order; all but the one that is written.
+    pub(crate) spans: Vec<Span>,
+    /// The one that is written. Absent: nobody writes.
+    pub(crate) current: Option<Arc<Segment>>,
+}
+
+/// A segment that is not written any more.
+#[derive(Clone, Debug)]
+pub(crate) struct Span {
+    pub(crate) number: u32,
+    pub(crate) first: Point,
+    pub(crate) end: Point,
+    pub(crate) begun: (Timestamp, u32),
+    /// First and last seq of its facts.
+    pub(crate) facts: Option<(u64, u64)>,
+}
+
+/// What follows a position.
+enum Next {
+    /// Entries of a segment, up to this seq.
+    Span(u32, u64),
+    Current(Arc<Segment>),
+    /// Nothing, up to this place.
+    Hole(Point, GapReason, (Timestamp, u32)),
+    /// There was something, and somebody else has removed it.
+    Gone,
+}
+
+impl Span {
+    fn of(segment: &Segment, intact: &Intact) -> Self {
+        Self {
+            end: intact.end,
+            facts: intact.facts,
+            ..Self::closed(segment, intact.end, None)
+        }
+    }
+
+    pub(crate) fn closed(segment: &Segment, end: Point, facts: Option<(u64, u64)>) -> Self {
+        Self {
+            number: segment.header.number,
+            first: segment.header.first,
+            end,
+            begun: (segment.header.at, segment.header.attempt),
+            facts,
+        }
+    }
+
+    pub(crate) fn size(&self) -> u64 {
+        segment::size(self.first, self.end)
+    }
+}
+
+/// What a directory has of a journal.
+pub(crate) struct Scanned {
+    pub(crate) spans: Vec<Span>,
+    /// The last segment, and what is intact of it; absent: there is none with a whole header.
+    pub(crate) last: Option<(Segment, Intact)>,
+    /// Segments without a whole header, and raw files without an index.
+    pub(crate) stray: Vec<u32>,
+}
+
+/// Looks at every segment: closed ones by their neighbours, the last one whole.
+pub(crate) fn scan(dir: &Path, facts: &Raw, write: bool) -> io::Result<Scanned> {
+    let (numbers, mut stray) = segments(dir)?;
+    let mut opened = Vec::new();
+    for number in numbers {
+        match Segment::open(dir, number, write) {
+            Ok(Some(segment)) => opened.push(segment),
+            Ok(None) => stray.push(number),
+            // It was removed since the look at the directory.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+    }
+    let mut spans = Vec::new();
+    let last = opened.pop();
+    for (place, segment) in opened.iter().enumerate() {
+        let follows = opened.get(place + 1).or(last.as_ref());
+        let follows = follows.filter(|next| next.header.number == segment.header.number + 1);
+        let first = segment.header.first;
+        // A segment that its successor continues was closed whole.
+        let whole = follows.filter(|next| {
+            let entries = next.header.first.seq.checked_sub(first.seq);
+            !next.header.after_loss && segment.entries().is_ok_and(|n| Some(n) == entries)
+        });
+        spans.push(match whole {
+            Some(next) if first.seq < next.header.first.seq => Span {
+                facts: Some((first.seq + 1, next.header.first.seq)),
+                ..Span::closed(segment, next.header.first, None)
+            },
+            _ => Span::of(segment, &segment.intact(facts)?),
+        });
+    }
+    let last = match last {
+        Some(segment) => {
+            let intact = segment.intact(facts)?;
+            Some((segment, intact))
+        }
+        None => None,
+    };
+    Ok(Scanned { spans, last, stray })
+}
+
+/// Numbers of the indexes that are there, in their order, and of raw files that have none.
+fn segments(dir: &Path) -> io::Result<(Vec<u32>, Vec<u32>)> {
+    let (mut indexes, mut raw) = (Vec::new(), Vec::new());
+    let list = |e| failed("list", dir, e);
+    for file in fs::read_dir(dir).map_err(list)? {
+        let name = file.map_err(list)?.file_name();
+        match name.to_str().and_then(number_of) {
+            Some((number, true)) => indexes.push(number),
+            Some((number, false)) => raw.push(number),
+            None => {}
+        }
+    }
+    indexes.sort_unstable();
+    raw.sort_unstable();
+    raw.dedup();
+    raw.retain(|number| indexes.binary_search(number).is_err());
+    Ok((indexes, raw))
+}
+
+impl Log {
+    /// For a writer.
+    pub(crate) fn to_write(dir: &Path) -> Self {
+        Self::new(dir, &writing())
+    }
+
+    /// For readers of a journal that nobody writes. Gives also its end.
+    pub(crate) fn to_read(dir: &Path) -> io::Result<(Self, Point)> {
+        let log = Self::new(dir, OpenOptions::new().read(true));
+        let end = log.look()?;
+        Ok((log, end))
+    }
+
+    fn new(dir: &Path, how: &OpenOptions) -> Self {
+        Self {
+            dir: dir.to_owned(),
+            facts: Raw::new(dir.join("lifecycle"), how, 0),
+            chain: Mutex::default(),
+        }
+    }
+
+    pub(crate) fn chain(&self) -> MutexGuard<'_, Chain> {
+        // Nothing that panics is done while it is held.
+        self.chain.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Looks at a directory that nobody writes. Gives the journal's end.
+    fn look(&self) -> io::Result<Point> {
+        let Scanned {
+            mut spans,
+            last,
+            stray,
+        } = scan(&self.dir, &self.facts, false)?;
+        spans.extend(last.map(|(segment, intact)| Span::of(&segment, &intact)));
+        let end = match spans.last() {
+            Some(span) => span.end,
+            // The header of the only one is torn.
+            None if !stray.is_empty() => Point::default(),
+            None => return Segment::open(&self.dir, 0, false).map(|_| Point::default()),
+        };
+        self.chain().spans = spans;
+        Ok(end)
+    }
+
+    /// The first seq from which on nothing is missing.
+    pub(crate) fn whole_from(&self, head: u64) -> u64 {
+        let chain = self.chain();
+        let current = chain.current.iter();
+        let current = current.map(|s| (s.header.first.seq, head));
+        let spans = chain.spans.iter().map(|s| (s.first.seq, s.end.seq));
+        let mut begin = None;
+        let mut end = 0;
+        for (first, last) in spans.chain(current) {
+            if begin.is_none() || first != end {
+                begin = Some(first);
+            }
+            end = last;
+        }
+        begin.map_or(head, |begin| begin + 1).min(head)
+    }
+
+    /// What is before the entry after this seq; absent where that is not known any more.
+    fn lens_after(&self, seq: u64) -> io::Result<Option<[u64; 2]>> {
+        let (number, current) = {
+            let chain = self.chain();
+            if let Some(span) = chain.spans.iter().find(|s| s.end.seq == seq) {
+                return Ok(Some(span.end.lens));
+            }
+            let holds = |s: &&Span| s.first.seq <= seq && seq < s.end.seq;
+            let number = chain.spans.iter().find(holds).map(|s| s.number);
+            (number, chain.current.clone())
+        };
+        let current = current.filter(|s| s.header.first.seq <= seq);
+        match (number, current) {
+            (Some(number), _) => match Segment::open(&self.dir, number, false)? {
+                Some(segment) => segment.lens_after(seq).map(Some),
+                None => Ok(None),
+            },
+            (None, Some(current)) => current.lens_after(seq).map(Some),
+            (None, None) => {
+                let kept = KeptFile::open(&self.dir)?.between(seq - 1, seq, 1)?;
+                Ok(kept.first().map(|(_, before)| before.lens))
+            }
+        }
+    }
+
+    /// What follows a place, at least one item, at most `bytes_max` bytes but always one entry. Gives also where the streams
+    /// are after it, if that is known.
+    ///
+    /// INVARIANT: `after < head.seq`, and all entries up to the head are written.
+    pub(crate) fn read(
+        &self,
+        after: u64,
+        lens: Option<[u64; 2]>,
+        head: Point,
+        bytes_max: usize,
+    ) -> io::Result<(Vec<Item>, Option<[u64; 2]>)> {
+        loop {
+            let lens = match lens {
+                None if after == 0 => Some([0; 2]),
+                // What was removed meanwhile is met again, and told, by the read.
+                None => self.lens_after(after).unwrap_or_default(),
+                known => known,
+            };
+            let next = self.next(after);
+            match self.read_next(&next, after, lens, head, bytes_max) {
+                Ok(items) => {
+                    let lens = items.iter().fold(lens, after_item);
+                    return Ok((items, lens));
+                }
+                // It was removed between the look and the read.
+                Err(_) if self.has_changed(&next)? => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    fn next(&self, after: u64) -> Next {
+        let chain = self.chain();
+        let follows = chain.spans.iter().find(|span| span.end.seq > after);
+        let before = chain.spans.iter().rfind(|span| span.end.seq <= after);
+        let (number, first, begun) = match (follows, &chain.current) {
+            (Some(span), _) if span.first.seq <= after => {
+                return Next::Span(span.number, span.end.seq);
+            }
+            (Some(span), _) => (span.number, span.first, span.begun),
+            (None, Some(current)) if current.header.first.seq <= after => {
+                return Next::Current(Arc::clone(current));
+            }
+            (None, Some(current)) => {
+                let header = &current.header;
+                let begun = (header.at, header.attempt);
+                (header.number, header.first, begun)
+            }
+            (None, None) => return Next::Gone,
+        };
+        let is_next = before.is_some_and(|before| before.number + 1 == number);
+        let reason = if is_next {
+            GapReason::HostLost
+        } else {
+            GapReason::Bound
+        };
+        Next::Hole(first, reason, begun)
+    }
+
+    fn read_next(
+        &self,
+        next: &Next,
+        after: u64,
+        lens: Option<[u64; 2]>,
+        head: Point,
+        bytes_max: usize,
+    ) -> io::Result<Vec<Item>> {
+        let entries = match next {
+            Next::Span(number, last) => {
+                let segment = Segment::open(&self.dir, *number, false)?;
+                let segment = segment.ok_or(io::ErrorKind::NotFound)?;
+                segment.read(after, *last, bytes_max, &self.facts)?
+            }
+            Next::Current(segment) => segment.read(after, head.seq, bytes_max, &self.facts)?,
+            Next::Gone => return Err(io::ErrorKind::NotFound.into()),
+            Next::Hole(until, reason, begun) => {
+                return self.read_hole(after, lens, (*until, *reason, *begun), bytes_max);
+            }
+        };
+        Ok(entries.into_iter().map(Item::Entry).collect())
+    }
+
+    /// The facts that were kept, and gaps between them.
+    fn read_hole(
+        &self,
+        after: u64,
+        mut lens: Option<[u64; 2]>,
+        (until, reason, begun): (Point, GapReason, (Timestamp, u32)),
+        bytes_max: usize,
+    ) -> io::Result<Vec<Item>> {
+        let count_max = usize::try_from(ENTRIES_PER_READ_MAX).unwrap_or(usize::MAX);
+        let kept = KeptFile::open(&self.dir)?.between(after, until.seq, count_max)?;
+        let (mut items, mut at, mut bytes) = (Vec::new(), after, 0usize);
+        for (entry, before) in &kept {
+            bytes = bytes.saturating_add(entry.len as usize);
+            if bytes > bytes_max && !items.is_empty() {
+                return Ok(items);
+            }
+            if before.seq > at {
+                let begun = (entry.at, entry.attempt);
+                items.push(Item::Gap(Gap::between(at, lens, *before, reason, begun)));
+            }
+            let data = if entry.len == 0 {
+                Vec::new()
+            } else {
+                self.facts.read(entry.offset, entry.end())?
+            };
+            items.push(Item::Entry(entry.with(data)));
+            (at, lens) = (entry.seq, Some(before.lens));
+        }
+        if kept.len() < count_max && until.seq > at {
+            items.push(Item::Gap(Gap::between(at, lens, until, reason, begun)));
+        }
+        Ok(items)
+    }
+
+    /// Whether the segment that was to be read is gone. Where nobody writes, the directory says so.
+    fn has_changed(&self, next: &Next) -> io::Result<bool> {
+        let Next::Span(number, _) = next else {
+            return Ok(false);
+        };
+        let is_there = || self.chain().spans.iter().any(|span| span.number == *number);
+        if self.chain().current.is_none() && is_there() {
+            self.look()?;
+        }
+        Ok(!is_there())
+    }
+}
+
+fn after_item(lens: Option<[u64; 2]>, item: &Item) -> Option<[u64; 2]> {
+    match item {
+        Item::Gap(gap) => Some(gap.ends),
+        Item::Entry(entry) => {
+            let mut lens = lens?;
+            if let Some(stream) = segment::slot(entry.kind) {
+                lens[stream] = entry.offset + entry.data.len() as u64;
+            }
+            Some(lens)
+        }
+    }
+}

@@ -1,0 +1,353 @@
+//! One segment of a journal: its index and the raw files of the two streams.
+
+use crate::{
+    Entry, Kind, Point,
+    errors::{damaged, failed, remove},
+    format::{ENTRY_LEN, Found, HEADER_LEN, Header, IndexEntry},
+    raw::Raw,
+};
+use std::{
+    fs::{File, OpenOptions},
+    io,
+    os::unix::fs::{FileExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+};
+
+/// Index entries read with one pread.
+const INDEX_CHUNK: usize = 256;
+/// Entries handed out with one read, however small they are.
+pub(crate) const ENTRIES_PER_READ_MAX: u64 = 4096;
+
+/// Open files of one segment. Shared by the writer and its readers, who all name the offset they mean.
+#[derive(Debug)]
+pub(crate) struct Segment {
+    pub(crate) header: Header,
+    header_len: usize,
+    path: PathBuf,
+    index: File,
+    pub(crate) raw: [Raw; 2],
+}
+
+/// What is intact in a segment that nobody writes.
+#[derive(Debug)]
+pub(crate) struct Intact {
+    /// After the last entry that is whole and whose bytes are there.
+    pub(crate) end: Point,
+    /// Length of the facts up to there.
+    pub(crate) facts_len: u64,
+    /// The attempt that it is of.
+    pub(crate) attempt: u32,
+    /// First and last seq of its facts.
+    pub(crate) facts: Option<(u64, u64)>,
+}
+
+/// Which of the two raw files is this stream's.
+pub(crate) fn slot(kind: Kind) -> Option<usize> {
+    match kind {
+        Kind::Lifecycle => None,
+        Kind::Stdout => Some(0),
+        Kind::Stderr => Some(1),
+    }
+}
+
+/// Name of a segment's file.
+fn name(of: &str, number: u32) -> String {
+    match number {
+        0 => of.to_owned(),
+        number => format!("{of}.{number}"),
+    }
+}
+
+/// Which segment's a file is by its name, and whether it is an index.
+pub(crate) fn number_of(name: &str) -> Option<(u32, bool)> {
+    let (of, number) = match name.split_once('.') {
+        None => (name, 0),
+        Some((of, number)) => (of, number.parse().ok().filter(|n| *n > 0)?),
+    };
+    match of {
+        "index" => Some((number, true)),
+        "stdout" | "stderr" => Some((number, false)),
+        _ => None,
+    }
+}
+
+/// Removes a segment. The index goes first: without it the others are nobody's.
+pub(crate) fn remove_files(dir: &Path, number: u32) -> io::Result<()> {
+    for of in ["index", "stdout", "stderr"] {
+        remove(&dir.join(name(of, number)))?;
+    }
+    Ok(())
+}
+
+impl Segment {
+    /// Makes a segment whose index is not there. What is made of one that cannot be is removed.
+    pub(crate) fn create(dir: &Path, header: Header) -> io::Result<Self> {
+        let path = dir.join(name("index", header.number));
+        let mut how = OpenOptions::new();
+        how.read(true).write(true).create_new(true).mode(0o600);
+        let index = how.open(&path).map_err(|e| failed("open", &path, e))?;
+        if let Err(error) = index.write_all_at(&header.encode(), 0) {
+            remove(&path)?;
+            return Err(failed("write", &path, error));
+        }
+        Ok(Self::over(dir, header, HEADER_LEN, index, path, &writing()))
+    }
+
+    /// Opens a segment; absent where its header is torn.
+    pub(crate) fn open(dir: &Path, number: u32, write: bool) -> io::Result<Option<Self>> {
+        let path = dir.join(name("index", number));
+        let mut how = OpenOptions::new();
+        how.read(true).write(write);
+        let index = how.open(&path).map_err(|e| failed("open", &path, e))?;
+        let mut bytes = [0; HEADER_LEN];
+        let len = index.metadata().map(|m| m.len());
+        let len = len.map_err(|e| failed("find the length of", &path, e))?;
+        let there = usize::try_from(len).map_or(HEADER_LEN, |len| len.min(HEADER_LEN));
+        index
+            .read_exact_at(&mut bytes[..there], 0)
+            .map_err(|e| failed("read", &path, e))?;
+        let (header, header_len) = match Header::decode(&bytes[..there]) {
+            Found::Good(header, len) if header.number == number => (*header, len),
+            Found::Torn => return Ok(None),
+            Found::Good(..) | Found::Foreign => {
+                return Err(damaged(&path, "it is not the index of a journal".into()));
+            }
+            Found::OtherVersion(version) => {
+                let why = format!("version {version} is not known here");
+                return Err(damaged(&path, why));
+            }
+        };
+        let how = if write { writing() } else { how };
+        Ok(Some(Self::over(dir, header, header_len, index, path, &how)))
+    }
+
+    fn over(
+        dir: &Path,
+        header: Header,
+        header_len: usize,
+        index: File,
+        path: PathBuf,
+        how: &OpenOptions,
+    ) -> Self {
+        let raw = |stream: usize, of| {
+            let base = header.first.lens[stream];
+            Raw::new(dir.join(name(of, header.number)), how, base)
+        };
+        Self {
+            raw: [raw(0, "stdout"), raw(1, "stderr")],
+            header,
+            header_len,
+            path,
+            index,
+        }
+    }
+
+    /// How many bytes it has up to this place.
+    pub(crate) fn size(&self, end: Point) -> u64 {
+        size(self.header.first, end)
+    }
+
+    /// How many entries its index has room for by its length.
+    pub(crate) fn entries(&self) -> io::Result<u64> {
+        let len = self.index.metadata().map(|m| m.len());
+        let len = len.map_err(|e| self.failed("find the length of", e))?;
+        Ok(len.saturating_sub(self.header_len as u64) / ENTRY_LEN as u64)
+    }
+
+    /// Walks the whole index up to the first entry that is not whole, out of order, or whose bytes are missing.
+    pub(crate) fn intact(&self, facts: &Raw) -> io::Result<Intact> {
+        let found = [self.raw[0].end()?, self.raw[1].end()?];
+        let facts_found = facts.end()?;
+        let first = self.header.first;
+        let mut intact = Intact {
+            end: first,
+            facts_len: self.header.facts_len,
+            attempt: self.header.attempt,
+            facts: None,
+        };
+        let last = first.seq + self.entries()?;
+        while intact.end.seq < last {
+            for entry in self.index_chunk(intact.end.seq, last)? {
+                let Some(entry) = entry else {
+                    return Ok(intact);
+                };
+                let (at, there) = match slot(entry.kind) {
+                    Some(stream) => (&mut intact.end.lens[stream], found[stream]),
+                    None => (&mut intact.facts_len, facts_found),
+                };
+                if entry.offset != *at || entry.end() > there {
+                    return Ok(intact);
+                }
+                *at = entry.end();
+                intact.end.seq = entry.seq;
+                intact.attempt = entry.attempt;
+                if entry.kind == Kind::Lifecycle {
+                    let begin = intact.facts.map_or(entry.seq, |(begin, _)| begin);
+                    intact.facts = Some((begin, entry.seq));
+                }
+            }
+        }
+        Ok(intact)
+    }
+
+    /// Some entries after this seq, at most up to `last`; `None` in place of a broken one.
+    fn index_chunk(&self, after: u64, last: u64) -> io::Result<Vec<Option<IndexEntry>>> {
+        let count = usize::try_from(last - after).map_or(INDEX_CHUNK, |n| n.min(INDEX_CHUNK));
+        let mut bytes = vec![0; count * ENTRY_LEN];
+        self.index
+            .read_exact_at(&mut bytes, self.position(after + 1))
+            .map_err(|e| self.failed("read", e))?;
+        Ok((after + 1..)
+            .zip(bytes.chunks_exact(ENTRY_LEN))
+            .map(|(seq, bytes)| IndexEntry::decode(bytes).filter(|e| e.seq == seq))
+            .collect())
+    }
+
+    /// What is before the entry after this seq, which is in this segment or its end.
+    pub(crate) fn lens_after(&self, seq: u64) -> io::Result<[u64; 2]> {
+        let Point { seq: mut at, .. } = self.header.first;
+        let mut lens = self.header.first.lens;
+        while at < seq {
+            for entry in self.index_chunk(at, seq)? {
+                at += 1;
+                let entry = entry.ok_or_else(|| self.broken(at))?;
+                if let Some(stream) = slot(entry.kind) {
+                    lens[stream] = entry.end();
+                }
+            }
+        }
+        Ok(lens)
+    }
+
+    /// Entries after this seq up to `last`, at least one, at most `bytes_max` bytes but always one entry.
+    ///
+    /// INVARIANT: `first <= after < last`, and all entries up to `last` are written.
+    pub(crate) fn read(
+        &self,
+        after: u64,
+        last: u64,
+        bytes_max: usize,
+        facts: &Raw,
+    ) -> io::Result<Vec<Entry>> {
+        let last = last.min(after.saturating_add(ENTRIES_PER_READ_MAX));
+        let mut chosen: Vec<IndexEntry> = Vec::new();
+        let mut bytes = 0usize;
+        'full: while after + (chosen.len() as u64) < last {
+            let from = after + chosen.len() as u64;
+            for (seq, entry) in (from + 1..).zip(self.index_chunk(from, last)?) {
+                let entry = entry.ok_or_else(|| self.broken(seq))?;
+                bytes = bytes.saturating_add(entry.len as usize);
+                if bytes > bytes_max && !chosen.is_empty() {
+                    break 'full;
+                }
+                chosen.push(entry);
+            }
+        }
+        self.with_bytes(&chosen, facts)
+    }
+
+    /// The entries of the facts between these two seqs, both included, each with what is before it.
+    pub(crate) fn facts(&self, begin: u64, end: u64) -> io::Result<Vec<(IndexEntry, Point)>> {
+        let mut found = Vec::new();
+        let mut at = Point {
+            seq: begin - 1,
+            lens: self.lens_after(begin - 1)?,
+        };
+        while at.seq < end {
+            for entry in self.index_chunk(at.seq, end)? {
+                let entry = entry.ok_or_else(|| self.broken(at.seq + 1))?;
+                match slot(entry.kind) {
+                    Some(stream) => at.lens[stream] = entry.end(),
+                    None => found.push((entry, at)),
+                }
+                at.seq = entry.seq;
+            }
+        }
+        Ok(found)
+    }
+
+    /// One pread per stream: the entries of a stream lie side by side in its raw file.
+    fn with_bytes(&self, chosen: &[IndexEntry], facts: &Raw) -> io::Result<Vec<Entry>> {
+        let raw = [&self.raw[0], &self.raw[1], facts];
+        let place = |kind| slot(kind).unwrap_or(2);
+        let mut spans: [Option<(u64, u64)>; 3] = [None; 3];
+        for entry in chosen {
+            let span = &mut spans[place(entry.kind)];
+            let (begin, end) = span.unwrap_or((entry.offset, entry.offset));
+            if end != entry.offset {
+                return Err(self.broken(entry.seq));
+            }
+            *span = Some((begin, entry.end()));
+        }
+        let mut bytes: [Vec<u8>; 3] = Default::default();
+        for ((raw, span), bytes) in raw.iter().zip(spans).zip(&mut bytes) {
+            if let Some((begin, end)) = span.filter(|(begin, end)| begin < end) {
+                *bytes = raw.read(begin, end)?;
+            }
+        }
+        let with_bytes = |entry: &IndexEntry| {
+            let (begin, end) = spans[place(entry.kind)].unwrap_or_default();
+            let read = &mut bytes[place(entry.kind)];
+            let data = if entry.len == 0 {
+                Vec::new()
+            } else if (begin, end) == (entry.offset, entry.end()) {
+                std::mem::take(read)
+            } else {
+                let at = usize::try_from(entry.offset - begin).unwrap_or(usize::MAX);
+                read[at..at + entry.len as usize].to_vec()
+            };
+            entry.with(data)
+        };
+        Ok(chosen.iter().map(with_bytes).collect())
+    }
+
+    /// Writes entries, of which the first has this seq.
+    pub(crate) fn write_entries(&self, first: u64, batch: &[u8]) -> io::Result<()> {
+        self.index
+            .write_all_at(batch, self.position(first))
+            .map_err(|e| self.failed("write", e))
+    }
+
+    /// Cuts the index after this seq.
+    pub(crate) fn cut(&self, last: u64) -> io::Result<()> {
+        self.index
+            .set_len(self.position(last + 1))
+            .map_err(|e| self.failed("truncate", e))
+    }
+
+    /// Makes index and streams survive a power loss; bytes before the entries that name them.
+    pub(crate) fn sync(&self) -> io::Result<()> {
+        self.raw.iter().try_for_each(Raw::sync)?;
+        self.index.sync_data().map_err(|e| self.failed("sync", e))
+    }
+
+    /// Where in the index the entry with this seq begins.
+    fn position(&self, seq: u64) -> u64 {
+        self.header_len as u64 + (seq - 1 - self.header.first.seq) * ENTRY_LEN as u64
+    }
+
+    fn failed(&self, what: &'static str, source: io::Error) -> io::Error {
+        failed(what, &self.path, source)
+    }
+
+    fn broken(&self, seq: u64) -> io::Error {
+        damaged(&self.path, format!("entry {seq} is broken"))
+    }
+}
+
+/// How many bytes a segment has between these places.
+pub(crate) fn size(first: Point, end: Point) -> u64 {
+    let output = (end.lens[0] - first.lens[0]) + (end.lens[1] - first.lens[1]);
+    HEADER_LEN as u64 + output + (end.seq - first.seq) * ENTRY_LEN as u64
+}
+
+/// How a writer opens a raw file.
+pub(crate) fn writing() -> OpenOptions {
+    let mut how = OpenOptions::new();
+    how.read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600);
+    how
+}

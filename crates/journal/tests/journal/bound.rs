@@ -1,0 +1,419 @@
+//! A journal with a bound: what it has no longer it tells exactly, and it never has more than it may.
+
+use crate::common::{
+    BOOT, DEADLINE, assert_follow, create, items_on_disk, items_to_end, output, read_after, seen,
+};
+use kennel_journal::{Boot, Gap, GapReason, Item, Kind, Point, Position, Reader, Writer};
+use kennel_lifecycle::{OnOutputFull, OutputBound, Timestamp};
+use proptest::prelude::*;
+use std::{
+    collections::BTreeMap,
+    fs::{self, OpenOptions},
+    io::Write,
+    path::Path,
+};
+use tempfile::tempdir;
+
+const MIB: usize = 1 << 20;
+
+#[derive(Clone, Debug)]
+enum Step {
+    Output(Kind, usize),
+    Fact(Vec<u8>),
+    /// The writer is killed after so many bytes came that no entry names, with a part of its last index write.
+    Killed {
+        unnamed: usize,
+        torn: usize,
+    },
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 40, ..ProptestConfig::default() })]
+
+    #[test]
+    fn what_came_and_what_is_missing_is_what_was_written_wherever_the_writer_died(
+        steps in steps(),
+        max_bytes in 2_000u64..60_000,
+        on_full in policies(),
+        stops in prop::collection::vec(0.0f64..1.0, 4),
+    ) {
+        let dir = tempdir().unwrap();
+        let bound = OutputBound { max_bytes, on_full };
+        let mut writer = Writer::create(dir.path(), bound, BOOT, Timestamp(1)).unwrap();
+        let mut written = [Vec::new(), Vec::new()];
+        let mut facts = Vec::new();
+        // Readers that have read to somewhere on the way and go on at the end.
+        let mut left = vec![Position::default()];
+        for (number, step) in steps.iter().enumerate() {
+            match step {
+                Step::Output(kind, len) => {
+                    let bytes = pattern(*len, number);
+                    output(&mut writer, *kind, &bytes, 2).unwrap();
+                    written[usize::from(*kind == Kind::Stderr)].extend(bytes);
+                }
+                Step::Fact(payload) => {
+                    writer.lifecycle(payload, Timestamp(3)).unwrap();
+                    facts.push(payload.clone());
+                }
+                Step::Killed { unnamed, torn } => {
+                    let bytes = pattern(*unnamed, number);
+                    put_unnamed(&mut writer, &bytes);
+                    written[0].extend(bytes);
+                    drop(writer);
+                    tear(dir.path(), *torn);
+                    writer = Writer::recover(dir.path(), BOOT, Timestamp(4)).unwrap();
+                }
+            }
+            left.push(writer.hub().head().into());
+        }
+        let told: Vec<Vec<u8>> = writer.facts().unwrap().into_iter().map(|e| e.data).collect();
+        prop_assert_eq!(&told, &facts);
+        let head = writer.hub().head();
+        prop_assert_eq!(head.lens, [written[0].len() as u64, written[1].len() as u64]);
+        drop(writer);
+
+        let largest = max_bytes + slack(dir.path());
+        prop_assert!(size(dir.path()) <= largest, "{} bytes of {largest}", size(dir.path()));
+        let whole = items_on_disk(dir.path(), Position::default());
+        assert_follow(&whole, 1);
+        prop_assert_eq!(whole.last().map_or(0, Item::last_seq), head.seq);
+        for (stream, kind) in [Kind::Stdout, Kind::Stderr].into_iter().enumerate() {
+            let (came, missing) = seen(&whole, kind, &written[stream]);
+            prop_assert_eq!(came + missing, written[stream].len() as u64);
+        }
+        let came: Vec<Vec<u8>> = facts_of(&whole);
+        prop_assert_eq!(&came, &facts);
+        // Whoever goes on from somewhere sees what the one from the beginning saw after it.
+        for stop in stops {
+            let at = left[pick(stop, left.len())];
+            let rest = items_on_disk(dir.path(), at);
+            assert_follow(&rest, at.seq + 1);
+            let missing: u64 = gaps(&rest).map(|gap| gap.bytes.iter().flatten().sum::<u64>()).sum();
+            let came: usize = entries(&rest).filter(|e| e.kind != Kind::Lifecycle).map(|e| e.data.len()).sum();
+            let before: u64 = at.lens.unwrap_or_default().iter().sum();
+            prop_assert_eq!(before + missing + came as u64, head.lens.iter().sum::<u64>());
+        }
+    }
+}
+
+#[test]
+fn twenty_mebibytes_in_one_are_told_to_the_last_byte() {
+    for on_full in [OnOutputFull::Rotate, OnOutputFull::HeadTail] {
+        let dir = tempdir().unwrap();
+        let bound = OutputBound {
+            max_bytes: MIB as u64,
+            on_full,
+        };
+        let mut writer = Writer::create(dir.path(), bound, BOOT, Timestamp(1)).unwrap();
+        writer.lifecycle(b"begun", Timestamp(1)).unwrap();
+        let written = pattern(20 * MIB, 0);
+        for piece in written.chunks(40_000) {
+            output(&mut writer, Kind::Stdout, piece, 2).unwrap();
+        }
+        writer.lifecycle(b"ended", Timestamp(3)).unwrap();
+        drop(writer);
+
+        let items = items_on_disk(dir.path(), Position::default());
+        let (came, missing) = seen(&items, Kind::Stdout, &written);
+        assert_eq!(came + missing, written.len() as u64);
+        assert!(came > 700_000, "only {came} bytes are kept");
+        assert!(size(dir.path()) <= MIB as u64);
+        assert_eq!(facts_of(&items), [b"begun", b"ended"]);
+        assert_eq!(gaps(&items).count(), 1);
+        let first = entries(&items).find(|e| e.kind == Kind::Stdout).unwrap();
+        assert_eq!(first.offset == 0, on_full == OnOutputFull::HeadTail);
+    }
+}
+
+#[test]
+fn a_reader_that_names_only_a_seq_among_the_missing_is_told_where_the_streams_go_on() {
+    let dir = tempdir().unwrap();
+    let mut writer = small(dir.path());
+    for n in 0..500 {
+        output(&mut writer, Kind::Stdout, &pattern(100, n), 1).unwrap();
+    }
+    drop(writer);
+    let from = Position { seq: 7, lens: None };
+    let items = items_on_disk(dir.path(), from);
+    assert_follow(&items, 8);
+    let Item::Gap(gap) = &items[0] else {
+        panic!("no gap: {:?}", items[0]);
+    };
+    assert_eq!((gap.bytes, gap.reason), ([None; 2], GapReason::Bound));
+    let Item::Entry(next) = &items[1] else {
+        panic!("no entry: {:?}", items[1]);
+    };
+    assert_eq!(gap.ends, [next.offset, 0]);
+}
+
+#[tokio::test]
+async fn a_live_reader_that_is_passed_goes_on_behind_a_gap() {
+    let dir = tempdir().unwrap();
+    let mut writer = small(dir.path());
+    let mut reader = read_after(&writer.hub(), 0).unwrap();
+    let mut written = pattern(100, 0);
+    output(&mut writer, Kind::Stdout, &written, 1).unwrap();
+    let mut items = tokio::time::timeout(DEADLINE, reader.next(1 << 20))
+        .await
+        .unwrap()
+        .unwrap()
+        .unwrap();
+    for n in 1..2000 {
+        let bytes = pattern(100, n);
+        output(&mut writer, Kind::Stdout, &bytes, 1).unwrap();
+        written.extend(bytes);
+    }
+    assert!(reader.whole_from() > 1000, "{}", reader.whole_from());
+    drop(writer);
+    items.extend(items_to_end(&mut reader, 1 << 20).await);
+    assert_follow(&items, 1);
+    let (came, missing) = seen(&items, Kind::Stdout, &written);
+    assert_eq!(came + missing, written.len() as u64);
+    assert!(missing > 100_000);
+}
+
+#[test]
+fn a_writer_that_died_before_a_segment_was_wholly_removed_is_mended() {
+    let dir = tempdir().unwrap();
+    let mut writer = small(dir.path());
+    writer.lifecycle(b"begun", Timestamp(1)).unwrap();
+    let mut written = Vec::new();
+    let mut more = |writer: &mut Writer, count: usize| {
+        for n in 0..count {
+            let bytes = pattern(100, n);
+            output(writer, Kind::Stdout, &bytes, 1).unwrap();
+            written.extend(bytes);
+        }
+    };
+    more(&mut writer, 40);
+    let before = files(dir.path());
+    more(&mut writer, 40);
+    drop(writer);
+    assert!(!dir.path().join("index").exists());
+    for name in ["index", "stdout"] {
+        // Its raw file alone; then all of it, although its fact was kept.
+        fs::write(dir.path().join("stdout"), &before["stdout"]).unwrap();
+        fs::write(dir.path().join(name), &before[name]).unwrap();
+    }
+    fs::write(dir.path().join("index"), &before["index"]).unwrap();
+    for _ in 0..2 {
+        let writer = Writer::recover(dir.path(), BOOT, Timestamp(2)).unwrap();
+        let facts = writer.facts().unwrap();
+        assert_eq!(facts.len(), 1, "{facts:?}");
+    }
+    let mut writer = Writer::recover(dir.path(), BOOT, Timestamp(2)).unwrap();
+    more(&mut writer, 200);
+    writer.lifecycle(b"ended", Timestamp(3)).unwrap();
+    drop(writer);
+    let items = items_on_disk(dir.path(), Position::default());
+    assert_follow(&items, 1);
+    assert_eq!(facts_of(&items), [b"begun", b"ended"]);
+    let (came, missing) = seen(&items, Kind::Stdout, &written);
+    assert_eq!(came + missing, written.len() as u64);
+}
+
+#[test]
+fn after_the_death_of_the_host_no_seq_comes_again() {
+    for entries in [10u64, 70_000] {
+        let dir = tempdir().unwrap();
+        let mut writer = create(dir.path());
+        writer.lifecycle(b"begun", Timestamp(1)).unwrap();
+        for _ in 1..entries {
+            output(&mut writer, Kind::Stdout, b"x", 1).unwrap();
+        }
+        let told = writer.hub().head();
+        drop(writer);
+        // The disk has the index up to its third entry, and all bytes.
+        let index = OpenOptions::new()
+            .write(true)
+            .open(dir.path().join("index"));
+        index.unwrap().set_len(92 + 3 * 36).unwrap();
+
+        let mut writer = Writer::recover(dir.path(), Boot(2), Timestamp(2)).unwrap();
+        output(&mut writer, Kind::Stdout, b"y", 3).unwrap();
+        writer.lifecycle(b"ended", Timestamp(3)).unwrap();
+        drop(writer);
+        // Another one in the same boot changes nothing of it.
+        drop(Writer::recover(dir.path(), Boot(2), Timestamp(4)).unwrap());
+
+        let items = items_on_disk(dir.path(), Position::default());
+        assert_follow(&items, 1);
+        let Some(Item::Gap(gap)) = items.get(3) else {
+            panic!("no gap: {items:?}");
+        };
+        assert_eq!(gap.reason, GapReason::HostLost);
+        assert_eq!(gap.bytes, [None; 2]);
+        assert!(gap.last_seq >= told.seq, "{gap:?} after {told:?}");
+        let came: Vec<u8> = items[4..]
+            .iter()
+            .cloned()
+            .filter_map(Item::into_entry)
+            .filter(|e| e.kind == Kind::Stdout)
+            .flat_map(|e| e.data)
+            .collect();
+        let bytes = usize::try_from(told.lens[0]).unwrap() - 2;
+        assert_eq!(came, [vec![b'x'; bytes], vec![b'y']].concat());
+        // Whoever had read all that was told goes on, and is told.
+        let rest = items_on_disk(
+            dir.path(),
+            Position {
+                seq: told.seq,
+                lens: Some(told.lens),
+            },
+        );
+        assert_follow(&rest, told.seq + 1);
+    }
+}
+
+#[test]
+fn a_journal_of_the_first_version_goes_on() {
+    let dir = tempdir().unwrap();
+    let mut writer = create(dir.path());
+    output(&mut writer, Kind::Stdout, b"one\n", 1).unwrap();
+    drop(writer);
+    let index = dir.path().join("index");
+    let entries = fs::read(&index).unwrap().split_off(92);
+    let old = [b"KNLJRNL\n\x01\0\0\0\0\0\0\0\0".as_slice(), &entries].concat();
+    fs::write(&index, old).unwrap();
+
+    let mut writer = Writer::recover(dir.path(), Boot(9), Timestamp(2)).unwrap();
+    output(&mut writer, Kind::Stdout, b"two\n", 3).unwrap();
+    drop(writer);
+    let items = items_on_disk(dir.path(), Position::default());
+    assert_eq!(seen(&items, Kind::Stdout, b"one\ntwo\n"), (8, 0));
+    assert_eq!(items.len(), 2);
+}
+
+#[test]
+fn a_position_is_what_was_read() {
+    let dir = tempdir().unwrap();
+    let mut writer = create(dir.path());
+    for n in 0..10 {
+        output(
+            &mut writer,
+            [Kind::Stdout, Kind::Stderr][n % 2],
+            &pattern(n, n),
+            1,
+        )
+        .unwrap();
+    }
+    drop(writer);
+    let from = Position { seq: 4, lens: None };
+    let mut reader = Reader::open_ended(dir.path(), from).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .build()
+        .unwrap();
+    let items = runtime.block_on(reader.next(5)).unwrap().unwrap();
+    assert_eq!(items.len(), 1);
+    // Of 0 bytes there is no entry: the first is of one byte.
+    let expected = Point {
+        seq: 5,
+        lens: [2 + 4, 1 + 3 + 5],
+    };
+    assert_eq!(reader.position(), expected.into());
+}
+
+fn small(dir: &Path) -> Writer {
+    let bound = OutputBound {
+        max_bytes: 8_000,
+        on_full: OnOutputFull::Rotate,
+    };
+    Writer::create(dir, bound, BOOT, Timestamp(1)).unwrap()
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let size = prop_oneof![6 => 1usize..2_000, 1 => 60_000usize..200_000];
+    let kind = prop_oneof![Just(Kind::Stdout), Just(Kind::Stderr)];
+    let step = prop_oneof![
+        8 => (kind, size).prop_map(|(kind, len)| Step::Output(kind, len)),
+        2 => prop::collection::vec(any::<u8>(), 0..64).prop_map(Step::Fact),
+        2 => (0usize..100, 0usize..36).prop_map(|(unnamed, torn)| Step::Killed { unnamed, torn }),
+    ];
+    prop::collection::vec(step, 0..60)
+}
+
+fn policies() -> impl Strategy<Value = OnOutputFull> {
+    prop_oneof![Just(OnOutputFull::Rotate), Just(OnOutputFull::HeadTail),]
+}
+
+fn pattern(len: usize, seed: usize) -> Vec<u8> {
+    (0..len)
+        .map(|i| (i.wrapping_mul(31).wrapping_add(seed * 7) >> 3).to_le_bytes()[0])
+        .collect()
+}
+
+/// Bytes that the pump has spliced, and told nobody of.
+fn put_unnamed(writer: &mut Writer, bytes: &[u8]) {
+    use std::os::unix::fs::FileExt;
+    let place = writer.place(Kind::Stdout, Timestamp(2)).unwrap();
+    place.file.write_all_at(bytes, place.offset).unwrap();
+}
+
+/// The beginning of an entry at the end of the last index.
+fn tear(dir: &Path, bytes: usize) {
+    let numbers = files(dir).into_keys();
+    let number = |name: &String| match name.as_str() {
+        "index" => Some(0),
+        name => name.strip_prefix("index.")?.parse::<u32>().ok(),
+    };
+    let last = numbers.max_by_key(|name| number(name).map_or(-1, i64::from));
+    let index = OpenOptions::new()
+        .append(true)
+        .open(dir.join(last.unwrap()));
+    index.unwrap().write_all(&vec![7; bytes]).unwrap();
+}
+
+fn files(dir: &Path) -> BTreeMap<String, Vec<u8>> {
+    fs::read_dir(dir)
+        .unwrap()
+        .map(|file| {
+            let file = file.unwrap();
+            let name = file.file_name().into_string().unwrap();
+            (name, fs::read(file.path()).unwrap())
+        })
+        .collect()
+}
+
+/// Bytes of all segments.
+fn size(dir: &Path) -> u64 {
+    let of_segment = |name: &String| !["lifecycle", "kept", "mark"].contains(&name.as_str());
+    let files = files(dir);
+    let sizes = files.iter().filter(|(name, _)| of_segment(name));
+    sizes.map(|(_, bytes)| bytes.len() as u64).sum()
+}
+
+/// By how much a journal may pass its bound: facts and what a kill left unnamed are told wherever they are.
+fn slack(dir: &Path) -> u64 {
+    let facts = fs::read(dir.join("lifecycle")).map_or(0, |f| f.len() as u64);
+    facts + 60 * (36 + 100) + 16 * 36 + 92
+}
+
+fn pick(share: f64, count: usize) -> usize {
+    #[expect(
+        clippy::cast_precision_loss,
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "any of them will do"
+    )]
+    let picked = (count as f64 * share) as usize;
+    picked.min(count - 1)
+}
+
+fn gaps(items: &[Item]) -> impl Iterator<Item = &Gap> {
+    items.iter().filter_map(|item| match item {
+        Item::Gap(gap) => Some(gap),
+        Item::Entry(_) => None,
+    })
+}
+
+fn entries(items: &[Item]) -> impl Iterator<Item = &kennel_journal::Entry> {
+    items.iter().filter_map(|item| match item {
+        Item::Entry(entry) => Some(entry),
+        Item::Gap(_) => None,
+    })
+}
+
+fn facts_of(items: &[Item]) -> Vec<Vec<u8>> {
+    let facts = entries(items).filter(|e| e.kind == Kind::Lifecycle);
+    facts.map(|e| e.data.clone()).collect()
+}

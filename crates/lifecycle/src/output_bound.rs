@@ -1,0 +1,44 @@
+//! How much of a run's output is kept.
+
+use crate::{Violation, limits};
+
+/// How much of a run's output is kept on disk, and what becomes of more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OutputBound {
+    /// Bytes of output and of what is written to find it again.
+    pub max_bytes: u64,
+    /// What becomes of more.
+    pub on_full: OnOutputFull,
+}
+
+/// What becomes of output beyond the bound. Stations and facts of the run are always kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnOutputFull {
+    /// The oldest is removed.
+    #[default]
+    Rotate,
+    /// The first half is kept, and the newest of the rest.
+    HeadTail,
+}
+
+impl Default for OutputBound {
+    fn default() -> Self {
+        Self {
+            max_bytes: limits::OUTPUT_MAX_BYTES_DEFAULT,
+            on_full: OnOutputFull::default(),
+        }
+    }
+}
+
+impl OutputBound {
+    /// What is wrong with it.
+    pub(crate) fn check(&self, found: &mut Vec<Violation>) {
+        if !limits::OUTPUT_MAX_BYTES.contains(&self.max_bytes) {
+            let (low, high) = limits::OUTPUT_MAX_BYTES.into_inner();
+            found.push(Violation::new(
+                "spec.output.max_bytes",
+                format!("must be {low} to {high}"),
+            ));
+        }
+    }
+}

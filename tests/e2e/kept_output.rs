@@ -1,0 +1,192 @@
+//! A run keeps no more output than it may, and every reader can say to the byte what it has not seen.
+
+use kennel_edge::pb::{self, event::Payload, stream_events_request::Position};
+use kennel_tests::{Kennel, RunExt, SpecExt, complaint, must, pattern, sh, within};
+use std::{fs, time::Duration};
+use tonic::Code;
+
+const MIB: usize = 1 << 20;
+/// Long enough for all of it on a busy machine.
+const LONG: Duration = Duration::from_mins(2);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_came_and_what_is_missing_is_what_a_run_has_written() {
+    let kennel = Kennel::on_sqlite().await;
+    let mut client = kennel.client().await;
+    let half = pattern(50 * MIB);
+    let go = kennel.scratch().join("go");
+    for on_full in [pb::OutputOverflow::Rotate, pb::OutputOverflow::HeadTail] {
+        let script = format!(
+            "{0} bytes {1}; while [ ! -e {2} ]; do sleep 0.01; done; {0} bytes {1}",
+            kennel_tests::programs::naughty().display(),
+            half.len(),
+            go.display(),
+        );
+        let spec = sh(&script).kept_output(MIB as u64, on_full);
+        let run = must("spawn", client.spawn(spec.clone()).await);
+        assert_eq!(run.spec.as_ref().and_then(|s| s.output), spec.output);
+        let mut live = Count::of(&half);
+        let reads = Box::pin(live.read(&kennel, &run.run_id, 0));
+        let kills = async {
+            let mut early = Count::of(&half);
+            early.read(&kennel, &run.run_id, MIB as u64).await;
+            kennel.kill_server();
+            fs::write(&go, "").expect("written");
+            early.read(&kennel, &run.run_id, 0).await;
+            early
+        };
+        let both = Box::pin(async { tokio::join!(kills, reads) });
+        let (early, ()) = within("they come to the end", LONG, both).await;
+        client = kennel.client().await;
+        let ended = must("wait", client.ended(&run.run_id).await);
+        assert_eq!(ended.code(), Some(0));
+        let mut late = Count::of(&half);
+        let reads = Box::pin(late.read(&kennel, &run.run_id, 0));
+        within("a late one", LONG, reads).await;
+
+        let written = 2 * half.len() as u64;
+        for (who, count) in [("live", &live), ("early", &early), ("late", &late)] {
+            assert_eq!(count.came + count.missing, written, "{who}: {count:?}");
+            assert!(count.ended, "{who}");
+        }
+        assert!((700_000..MIB as u64).contains(&late.came), "{late:?}");
+        assert_eq!(late.gaps, 1, "{late:?}");
+        let dir = kennel.data_dir().join("runs").join(&run.run_id);
+        let files = fs::read_dir(dir).expect("its directory");
+        let sizes = files.map(|f| f.and_then(|f| f.metadata()).map_or(0, |m| m.len()));
+        let size: u64 = sizes.sum();
+        assert!(size < MIB as u64 + 64 * 1024, "{size} bytes on disk");
+        fs::remove_file(&go).expect("it was there");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reader_that_wants_no_gap_is_told_that_its_position_has_expired() {
+    let kennel = Kennel::on_sqlite().await;
+    let mut client = kennel.client().await;
+    let script = format!(
+        "{} bytes 4000000",
+        kennel_tests::programs::naughty().display()
+    );
+    let spec = sh(&script).kept_output(MIB as u64, pb::OutputOverflow::Rotate);
+    let run = must("spawn", client.spawn(spec).await);
+    must("wait", client.ended(&run.run_id).await);
+    let ask = |position| pb::StreamEventsRequest {
+        run_id: run.run_id.clone(),
+        position: Some(position),
+        heartbeat_interval: None,
+        on_gap: pb::OnGap::Fail.into(),
+    };
+    let stream = client.process.stream_events(ask(Position::AfterSeq(0)));
+    let mut stream = must("stream", stream.await).into_inner();
+    let mut first_seq = 0;
+    let refused = loop {
+        match stream.message().await {
+            Ok(message) => {
+                let message = message.expect("it does not end in order");
+                for event in message.run_events.iter().flat_map(|e| &e.events) {
+                    match event.payload.as_ref().expect("a known one") {
+                        Payload::Snapshot(snapshot) => first_seq = snapshot.first_seq,
+                        Payload::Lifecycle(_) => {}
+                        other => panic!("{other:?}"),
+                    }
+                }
+            }
+            Err(status) => break status,
+        }
+    };
+    let complaint = complaint(&refused);
+    assert_eq!(
+        (complaint.code, complaint.reason.as_str()),
+        (Code::OutOfRange, "CURSOR_EXPIRED")
+    );
+    assert!(first_seq > 3, "{first_seq}");
+    // From where nothing is missing it has nothing to complain of.
+    let whole = ask(Position::AfterSeq(first_seq - 1));
+    let mut stream = must("stream", client.process.stream_events(whole).await).into_inner();
+    while let Some(message) = must("the rest", stream.message().await) {
+        drop(message);
+    }
+}
+
+/// What one reader has seen of standard output, across the deaths of servers.
+#[derive(Debug)]
+struct Count<'a> {
+    half: &'a [u8],
+    at: u64,
+    came: u64,
+    missing: u64,
+    gaps: u32,
+    ended: bool,
+    cursor: Option<Position>,
+}
+
+impl<'a> Count<'a> {
+    /// Of a run that writes this twice.
+    fn of(half: &'a [u8]) -> Self {
+        Self {
+            half,
+            at: 0,
+            came: 0,
+            missing: 0,
+            gaps: 0,
+            ended: false,
+            cursor: None,
+        }
+    }
+
+    /// Until so many bytes came, or the end.
+    async fn read(&mut self, kennel: &Kennel, run_id: &str, enough: u64) {
+        while !self.ended {
+            let mut client = kennel.client().await;
+            let position = match &self.cursor {
+                Some(cursor) => cursor.clone(),
+                None => Position::AfterSeq(0),
+            };
+            let Ok(mut stream) = client.events(run_id, position).await else {
+                continue;
+            };
+            while let Ok(Some(message)) = stream.message().await {
+                self.take(message);
+                if enough > 0 && self.came >= enough {
+                    return;
+                }
+            }
+        }
+    }
+
+    fn take(&mut self, message: pb::StreamEventsResponse) {
+        for event in message.run_events.into_iter().flat_map(|e| e.events) {
+            match event.payload.expect("every kind of event is known") {
+                Payload::Output(output) => {
+                    assert_eq!(output.offset, self.at);
+                    self.check(&output.data);
+                    self.at += output.data.len() as u64;
+                    self.came += output.data.len() as u64;
+                }
+                Payload::Gap(gap) => {
+                    let stdout = gap.missing.first().expect("each stream is named");
+                    let bytes = stdout.bytes.expect("it goes on after a cursor");
+                    self.at += bytes;
+                    assert_eq!(self.at, stdout.end_offset);
+                    self.missing += bytes;
+                    self.gaps += 1;
+                }
+                Payload::Lifecycle(pb::Lifecycle {
+                    station: Some(pb::lifecycle::Station::Ended(_)),
+                }) => self.ended = true,
+                _ => {}
+            }
+        }
+        self.cursor = Some(Position::Cursor(message.cursor));
+    }
+
+    fn check(&self, mut data: &[u8]) {
+        let mut at = usize::try_from(self.at).expect("it fits") % self.half.len();
+        while !data.is_empty() {
+            let (now, later) = data.split_at(data.len().min(self.half.len() - at));
+            assert!(now == &self.half[at..at + now.len()], "at {}", self.at);
+            (at, data) = (0, later);
+        }
+    }
+}
