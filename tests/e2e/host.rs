@@ -79,15 +79,20 @@ async fn after_another_boot_all_that_ran_is_closed_and_nobody_is_signalled() {
 
 /// `kennel serve` as the first process of a pid namespace of its own, as in a container.
 struct Container {
-    dir: TempDir,
     /// Outside of it: with its death the kernel ends all that is inside.
     outer: Child,
+    socket: PathBuf,
+}
+
+impl Drop for Container {
+    fn drop(&mut self) {
+        let _ = self.outer.kill();
+        let _ = self.outer.wait();
+    }
 }
 
 impl Container {
-    async fn start(dir: TempDir, strangers: usize) -> Self {
-        let socket = socket(&dir);
-        let _ = std::fs::remove_file(&socket);
+    async fn start(dir: &TempDir, strangers: usize) -> Self {
         let script = format!(
             r#"i=0; while [ $i -lt {strangers} ]; do sleep {STRANGERS_WORD} & i=$((i + 1)); done; exec "$0" "$@""#
         );
@@ -101,15 +106,15 @@ impl Container {
             .stdout(Stdio::null())
             .stderr(Stdio::null());
         let outer = command.spawn().expect("unshare starts");
-        let container = Self { dir, outer };
+        let socket = dir.path().join("s/kennel.sock");
+        let container = Self { outer, socket };
         container.info().await;
         container
     }
 
     async fn client(&self) -> Client {
-        let socket = socket(&self.dir);
         eventually_async("it takes a connection", PATIENCE, || async {
-            Client::connect(&socket).await.ok()
+            Client::connect(&self.socket).await.ok()
         })
         .await
     }
@@ -155,7 +160,7 @@ impl Container {
     }
 
     /// As a container runtime does that is in a hurry.
-    async fn kill(mut self) -> TempDir {
+    async fn kill(mut self) {
         let inside = self.inside();
         self.outer.kill().expect("own child");
         self.outer.wait().expect("own child");
@@ -164,7 +169,6 @@ impl Container {
             inside.iter().all(|proc| !proc.is_alive()).then_some(())
         })
         .await;
-        self.dir
     }
 }
 
@@ -172,19 +176,15 @@ fn pid_of(child: &Child) -> i32 {
     i32::try_from(child.id()).expect("pids are small")
 }
 
-fn socket(dir: &TempDir) -> PathBuf {
-    dir.path().join("s/kennel.sock")
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn after_another_container_all_that_ran_is_closed_and_nobody_is_signalled() {
     let dir = tempfile::Builder::new().prefix("kennel-test-").tempdir();
-    let mut dir = dir.expect("a temporary directory can be made");
+    let dir = dir.expect("a temporary directory can be made");
     let mut inodes = Vec::new();
     let mut before: Option<pb::Run> = None;
     // The kernel gives the inode of a namespace that is gone to the next one, now and then.
     for round in 0..4 {
-        let container = Container::start(dir, if round == 0 { 0 } else { STRANGERS }).await;
+        let container = Container::start(&dir, if round == 0 { 0 } else { STRANGERS }).await;
         let host = container.info().await.host.expect("it says where it is");
         inodes.push((
             host.pid_namespace_inode,
@@ -207,8 +207,8 @@ async fn after_another_container_all_that_ran_is_closed_and_nobody_is_signalled(
         let run = must("spawn", client.spawn(spec).await);
         client.hear_up(&run.run_id).await;
         before = Some(run);
-        dir = container.kill().await;
+        container.kill().await;
     }
     // The directory of the control groups goes with the last one that ends in order.
-    Container::start(dir, 0).await.end().await;
+    Container::start(&dir, 0).await.end().await;
 }
