@@ -5,6 +5,7 @@
 
 use crate::{
     BootError, RunView,
+    blocking::blocking,
     cause::Chain,
     clock, intake,
     output::Output,
@@ -102,8 +103,8 @@ pub(crate) async fn late(
     row: RunRow,
 ) -> Result<Option<Standing>, BootError> {
     let opening = Arc::clone(shared);
-    let found = tokio::task::spawn_blocking(move || Found::open(&opening, held, Some(row))).await;
-    let found = found.map_err(|e| BootError::Adoption(io::Error::other(e)))?;
+    let found = blocking(move || Found::open(&opening, held, Some(row))).await;
+    let found = found.map_err(BootError::Adoption)?;
     found.standing(shared).await.map_err(BootError::Store)
 }
 

@@ -4,10 +4,10 @@
 
 mod kept;
 
-use crate::{CallError, Supervisor, cause::Chain, clock, tracker::Order};
+use crate::{CallError, Supervisor, blocking::blocking, cause::Chain, clock, tracker::Order};
 use kennel_lifecycle::{RunId, StopOrder, StopReason, Timestamp};
 use kennel_linux::crash_point;
-use std::{io, time::Duration};
+use std::time::Duration;
 use tokio::sync::{oneshot, watch};
 
 /// What becomes of the runs that are there when a drain begins.
@@ -100,8 +100,8 @@ impl Supervisor {
     /// Goes on with the drain that an earlier server of this keeper has begun. Before anybody is answered.
     pub(crate) async fn go_on_with_drain(&self) {
         let (dir, epoch) = (self.shared.config.data_dir.clone(), self.shared.hello.epoch);
-        let found = tokio::task::spawn_blocking(move || kept::find(&dir, epoch)).await;
-        let drain = match found.map_err(io::Error::other).flatten() {
+        let found = blocking(move || kept::find(&dir, epoch)).await;
+        let drain = match found.flatten() {
             Ok(Some(drain)) => drain,
             Ok(None) => return,
             Err(error) => {
@@ -129,12 +129,11 @@ impl Supervisor {
         let _one_at_a_time = self.shared.drain_on_disk.lock().await;
         let (dir, epoch) = (self.shared.config.data_dir.clone(), self.shared.hello.epoch);
         let to_disk = drain.clone();
-        let written = tokio::task::spawn_blocking(move || match &to_disk {
+        let written = blocking(move || match &to_disk {
             Some(drain) => kept::keep(&dir, epoch, drain),
             None => kept::forget(&dir),
         });
-        let written = written.await.map_err(io::Error::other).flatten();
-        written.map_err(|error| {
+        written.await.flatten().map_err(|error| {
             CallError::Internal(format!("the drain cannot be written down: {error}"))
         })?;
         crash_point!("drain.kept");

@@ -4,7 +4,7 @@
 //! file; whatever queues while it syncs shares the next sync. Told and told again is the same, so the file is emptied
 //! only when nothing is owed.
 
-use crate::{BootError, cause::Chain, node_store::NodeStore};
+use crate::{BootError, blocking::blocking, cause::Chain, node_store::NodeStore};
 use kennel_journal::{FactFile, FactsFound};
 use kennel_lifecycle::RunId;
 use kennel_linux::crash_point;
@@ -85,8 +85,8 @@ impl Facts {
     pub(crate) async fn open(data_dir: &Path) -> Result<Self, BootError> {
         let path = data_dir.join(FILE);
         let at = path.clone();
-        let opened = tokio::task::spawn_blocking(move || open_somehow(&at)).await;
-        let opened = opened.map_err(|error| BootError::Facts(io::Error::other(error)))?;
+        let opened = blocking(move || open_somehow(&at)).await;
+        let opened = opened.map_err(BootError::Facts)?;
         let (file, facts) = opened.unzip();
         let mut owed = Owed::default();
         for fact in facts.unwrap_or_default() {
@@ -366,7 +366,7 @@ async fn write_all(
             };
             (file, found, done)
         };
-        let Ok((again, found, done)) = tokio::task::spawn_blocking(work).await else {
+        let Ok((again, found, done)) = blocking(work).await else {
             return tracing::error!("the facts cannot be written any more");
         };
         file = again;

@@ -7,6 +7,7 @@
 mod adopt;
 mod api;
 mod audit;
+mod blocking;
 mod boot;
 mod calls;
 mod cause;

@@ -1,12 +1,13 @@
 //! What can be read: one run, lists, waits, events, the server itself.
 
 use crate::{
-    CallError, Condition, Event, Position, Reached, RunView, ServerInfo, Supervisor, Waited, event,
-    recover, store_fault,
+    CallError, Condition, Event, Position, Reached, RunView, ServerInfo, Supervisor, Waited,
+    blocking::blocking,
+    event, recover, store_fault,
     tracker::Handle,
     view::{Live, StartAnswer},
 };
-use kennel_journal::{Point, Reader};
+use kennel_journal::{Hub, Point, Reader};
 use kennel_lifecycle::{RunId, RunIdentity, RunState};
 use kennel_linux::{peer, rundir};
 use kennel_store::{ListFilter, PageStart, RunRow};
@@ -25,7 +26,20 @@ pub struct Events {
     reader: Option<Reader>,
 }
 
+/// Where the events of a run are.
+enum EventsPlace {
+    /// In the journal that its task writes.
+    Growing(Box<RunView>, Hub),
+    /// In the journal that is left of it. The run as its task knows it, where it still has one: the store may be away, and
+    /// know less.
+    Whole(Option<Box<RunView>>),
+}
+
 impl Events {
+    fn of(run: RunId, reader: Option<Reader>) -> Self {
+        Self { run, reader }
+    }
+
     /// Last seq that there is now.
     #[must_use]
     pub fn head(&self) -> u64 {
@@ -148,68 +162,53 @@ impl Supervisor {
 
     /// The run as it is, and its events from a position on. The last seq at this moment is [`Events::head`].
     pub async fn events(&self, run: RunId, from: Position) -> Result<(RunView, Events), CallError> {
-        let mut ended = None;
-        if let Some(handle) = self.shared.find(run) {
-            let mut live = handle.live.clone();
-            let has_ended = |live: &Live| live.hub.is_none() && live.view.outcome.is_some();
-            let live = live
-                .wait_for(|live| {
-                    live.hub.is_some() || live.no_journal || live.over || has_ended(live)
-                })
-                .await;
-            let live = live.map(|live| live.clone()).ok();
-            if let Some(live) = live.as_ref().filter(|live| has_ended(live) && !live.over) {
-                // The store may be away, and know less.
-                ended = Some(live.view.clone());
-            } else if live
-                .as_ref()
-                .is_some_and(|live| live.no_journal && !live.over)
-            {
-                let why =
-                    io::Error::other("it could not be opened when this server took the run over");
-                return Err(unreadable(run, &why));
-            }
-            if let Some(Live {
-                view,
-                hub: Some(hub),
-                ..
-            }) = live
-            {
+        let view = match self.events_place(run).await? {
+            EventsPlace::Growing(view, hub) => {
                 let after = after(run, from, hub.head())?;
                 let reader = hub.read_from(after).map_err(|e| unreadable(run, &e))?;
-                return Ok((
-                    view,
-                    Events {
-                        run,
-                        reader: Some(reader),
-                    },
-                ));
+                return Ok((*view, Events::of(run, Some(reader))));
             }
-        }
-        let view = match ended {
-            Some(view) => view,
-            None => RunView::from(self.row(run).await?),
+            EventsPlace::Whole(Some(view)) => *view,
+            EventsPlace::Whole(None) => RunView::from(self.row(run).await?),
         };
         let dir = rundir::path(&self.shared.config.data_dir, run);
         // The whole index is looked through, which may be long.
-        let opened =
-            tokio::task::spawn_blocking(move || Reader::open_ended(&dir, Reached::default())).await;
-        let mut reader = match opened.unwrap_or_else(|e| Err(io::Error::other(e))) {
+        let opened = blocking(move || Reader::open_ended(&dir, Reached::default())).await;
+        let mut reader = match opened.flatten() {
             Ok(reader) => reader,
             Err(error) if error.kind() == io::ErrorKind::NotFound && view.identity.is_none() => {
                 after(run, from, Point::default())?;
-                return Ok((view, Events { run, reader: None }));
+                return Ok((view, Events::of(run, None)));
             }
             Err(error) => return Err(unreadable(run, &error)),
         };
         reader.move_to(after(run, from, reader.end())?);
-        Ok((
-            view,
-            Events {
-                run,
-                reader: Some(reader),
-            },
-        ))
+        Ok((view, Events::of(run, Some(reader))))
+    }
+
+    /// Where a run's events are, once that is known.
+    async fn events_place(&self, run: RunId) -> Result<EventsPlace, CallError> {
+        let Some(handle) = self.shared.find(run) else {
+            return Ok(EventsPlace::Whole(None));
+        };
+        let has_ended = |live: &Live| live.hub.is_none() && live.view.outcome.is_some();
+        let known =
+            |live: &Live| live.hub.is_some() || live.no_journal || live.over || has_ended(live);
+        let mut live = handle.live.clone();
+        let Ok(live) = live.wait_for(known).await.map(|live| live.clone()) else {
+            return Ok(EventsPlace::Whole(None));
+        };
+        if !live.over && has_ended(&live) {
+            return Ok(EventsPlace::Whole(Some(Box::new(live.view))));
+        }
+        if !live.over && live.no_journal {
+            let why = io::Error::other("it could not be opened when this server took the run over");
+            return Err(unreadable(run, &why));
+        }
+        Ok(match live.hub {
+            Some(hub) => EventsPlace::Growing(Box::new(live.view), hub),
+            None => EventsPlace::Whole(None),
+        })
     }
 
     /// What this server is.

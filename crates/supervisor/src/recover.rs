@@ -4,6 +4,7 @@
 
 use crate::{
     LifecycleEvent, RunView, adopt,
+    blocking::blocking,
     cause::Chain,
     clock, event, kept_spec,
     late::Door,
@@ -322,8 +323,8 @@ impl Recovery {
         }
         let dir = rundir::path(&self.shared.config.data_dir, self.row.new.run);
         let at = dir.clone();
-        let kept = tokio::task::spawn_blocking(move || kept_spec::read(&at)).await;
-        match kept.unwrap_or_else(|e| Err(io::Error::other(e))) {
+        let kept = blocking(move || kept_spec::read(&at)).await;
+        match kept.flatten() {
             Ok(child) => {
                 self.policy = Some(child.policy);
                 true
@@ -463,7 +464,7 @@ impl Recovery {
     async fn journal(&self) -> io::Result<Journal> {
         let (shared, run) = (Arc::clone(&self.shared), self.row.new.run);
         let attempt = self.row.new.attempt;
-        let opened = tokio::task::spawn_blocking(move || {
+        let opened = blocking(move || {
             let boot = shared.boot();
             Journal::open(
                 &rundir::create(&shared.config.data_dir, run)?,
@@ -471,7 +472,7 @@ impl Recovery {
                 boot,
             )
         });
-        opened.await.unwrap_or_else(|e| Err(io::Error::other(e)))
+        opened.await.flatten()
     }
 
     /// Journal first, then the row, then whoever waits.
@@ -515,7 +516,7 @@ impl Recovery {
         } else {
             spare::remove_needless
         };
-        let removed = tokio::task::spawn_blocking(move || tidy(&shared.config.data_dir, run));
+        let removed = blocking(move || tidy(&shared.config.data_dir, run));
         if let Ok(Err(error)) = removed.await {
             tracing::warn!(%run, %error, "the run's directory is not wholly removed");
         }

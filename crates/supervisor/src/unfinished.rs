@@ -2,7 +2,9 @@
 //!
 //! Wherever a spare copy of a row is, something is left to do.
 
-use crate::{BootError, adopt, past::Past, recover::Journal, spare, tracker::Shared};
+use crate::{
+    BootError, adopt, blocking::blocking, past::Past, recover::Journal, spare, tracker::Shared,
+};
 use kennel_journal::{Boot, Writer};
 use kennel_lifecycle::RunId;
 use kennel_linux::rundir;
@@ -15,7 +17,7 @@ pub(crate) async fn finish_all(
     others: HashSet<RunId>,
 ) -> Result<(), BootError> {
     let data_dir = shared.config.data_dir.clone();
-    let all = blocking(move || spare::all(&data_dir)).await?;
+    let all = blocking(move || spare::all(&data_dir)).await.flatten();
     let mut left = all.map_err(BootError::Adoption)?;
     left.retain(|run| !others.contains(run));
     let mut rows = adopt::rows(shared, &left).await?;
@@ -29,13 +31,7 @@ pub(crate) async fn finish_all(
         }
     })
     .await
-}
-
-async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> T + Send + 'static,
-) -> Result<T, BootError> {
-    let done = tokio::task::spawn_blocking(work).await;
-    done.map_err(|error| BootError::Adoption(io::Error::other(error)))
+    .map_err(BootError::Adoption)
 }
 
 fn finish(data_dir: &Path, run: RunId, row: Option<RunRow>, boot: Boot) -> io::Result<()> {

@@ -2,7 +2,9 @@
 
 use super::{Done, Room, RunTask, prepare_failure};
 use crate::{
-    CallError, LifecycleEvent, RestartCall, cause, clock, event, kept_spec, spare,
+    CallError, LifecycleEvent, RestartCall,
+    blocking::blocking,
+    cause, clock, event, kept_spec, spare,
     tracker::{Order, OrderError, Shared},
     writes::Write,
 };
@@ -435,9 +437,8 @@ impl RunTask {
         self.preparing = true;
         self.op(move |shared, run, done| async move {
             let at = dir.clone();
-            let kept = tokio::task::spawn_blocking(move || kept_spec::read(&at)).await;
-            let kept = kept.unwrap_or_else(|e| Err(std::io::Error::other(e)));
-            let prepared = match kept {
+            let kept = blocking(move || kept_spec::read(&at)).await;
+            let prepared = match kept.flatten() {
                 Ok(child) => shared.kernel.prepare(run, &child).await,
                 Err(error) => Err(ClientError::Start(start_failure(&error, &dir))),
             };

@@ -5,7 +5,9 @@ use super::{
     prepare_failure,
 };
 use crate::{
-    LifecycleEvent, cause, clock, event, kept_spec,
+    LifecycleEvent,
+    blocking::blocking,
+    cause, clock, event, kept_spec,
     output::Output,
     spare, store_fault,
     tracker::Shared,
@@ -238,9 +240,8 @@ impl RunTask {
 
     pub(super) fn remove(&mut self, remove: fn(&Path, RunId) -> io::Result<()>) {
         self.op(move |shared, run, done| async move {
-            let removed =
-                tokio::task::spawn_blocking(move || remove(&shared.config.data_dir, run)).await;
-            if let Err(error) = removed.unwrap_or_else(|e| Err(io::Error::other(e))) {
+            let removed = blocking(move || remove(&shared.config.data_dir, run)).await;
+            if let Err(error) = removed.flatten() {
                 tracing::warn!(%run, %error, "the run's directory is not wholly removed");
             }
             let _ = done.send(Done::Removed).await;
@@ -254,8 +255,8 @@ async fn keep(kept: bool, child: &ChildSpec) -> io::Result<()> {
         return Ok(());
     }
     let child = child.clone();
-    let kept = tokio::task::spawn_blocking(move || kept_spec::keep(&child.run_dir, &child)).await;
-    kept.unwrap_or_else(|e| Err(io::Error::other(e)))
+    let kept = blocking(move || kept_spec::keep(&child.run_dir, &child)).await;
+    kept.flatten()
 }
 
 /// Where a test may let this process die after it has told something.

@@ -1,0 +1,12 @@
+//! Work that blocks: files, mostly.
+
+use std::io;
+
+/// Does it on a thread of its own, beside the tasks. The error says that it did not come to its end: it has panicked, or the
+/// runtime ends.
+pub(crate) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> io::Result<T> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.map_err(io::Error::other)
+}
