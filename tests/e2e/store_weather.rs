@@ -11,7 +11,8 @@ use std::{
     path::{Path, PathBuf},
     time::Duration,
 };
-use tonic::Code;
+use tokio::task::JoinHandle;
+use tonic::{Code, Status};
 
 /// A client may have to wait for the store's own time limits.
 const STORE_PATIENCE: Duration = Duration::from_mins(1);
@@ -96,13 +97,7 @@ async fn a_full_disk_under_sqlite_kills_nothing_and_loses_no_end() {
     };
     let mut kennel = Kennel::start(options).await;
     let mut client = kennel.client().await;
-    let go = kennel.scratch().join("go");
-    let counter = must("spawn", client.spawn(sh(&counts_until(&go))).await);
-    let victim = must("spawn", client.spawn(sh("echo up; exec sleep 300")).await);
-    let bystander = must("spawn", client.spawn(sh("echo up; exec sleep 300")).await);
-    for run in [&counter, &victim, &bystander] {
-        client.hear_up(&run.run_id).await;
-    }
+    let runs = Runs::begin(&kennel, &mut client).await;
     let full = Full::make(&kennel);
 
     let refused = client.spawn(sh("exit 0")).await.expect_err("it is full");
@@ -116,12 +111,7 @@ async fn a_full_disk_under_sqlite_kills_nothing_and_loses_no_end() {
         "{refused:?}"
     );
     assert!(retry_after(&refused).is_some(), "{refused:?}");
-    let mut asking = client.clone();
-    let run_id = victim.run_id.clone();
-    let abort = tokio::spawn(async move { asking.abort(&run_id).await });
-    is_dead("the victim", &victim).await;
-    fs::write(&go, "").expect("written");
-    is_dead("the counter", &counter).await;
+    let abort = runs.end_unrecorded(&client).await;
     assert!(kennel.is_serving("liveness").await);
     // The next server finds it as full.
     kennel.replace_server().await;
@@ -129,13 +119,9 @@ async fn a_full_disk_under_sqlite_kills_nothing_and_loses_no_end() {
 
     full.make_room();
     let mut client = kennel.client().await;
-    let aborted = within("abort", STORE_PATIENCE, client.abort(&victim.run_id)).await;
-    assert_eq!(must("abort", aborted).reason(), "aborted");
-    let ended = within("it ends", STORE_PATIENCE, client.ended(&counter.run_id)).await;
-    let ended = must("wait", ended);
-    assert_eq!((ended.reason(), ended.code()), ("exited", Some(3)));
-    counted_in_order(&mut client, &counter).await;
-    goes_on_as_ever(&mut client, &bystander).await;
+    runs.are_told(&mut client).await;
+    counted_in_order(&mut client, &runs.counter).await;
+    goes_on_as_ever(&mut client, &runs.bystander).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -147,22 +133,11 @@ async fn a_full_disk_while_the_store_is_away_kills_nothing_and_loses_no_end() {
     };
     let mut kennel = Kennel::start(options).await;
     let mut client = kennel.client().await;
-    let go = kennel.scratch().join("go");
-    let counter = must("spawn", client.spawn(sh(&counts_until(&go))).await);
-    let victim = must("spawn", client.spawn(sh("echo up; exec sleep 300")).await);
-    let bystander = must("spawn", client.spawn(sh("echo up; exec sleep 300")).await);
-    for run in [&counter, &victim, &bystander] {
-        client.hear_up(&run.run_id).await;
-    }
+    let runs = Runs::begin(&kennel, &mut client).await;
     postgres.crash().await;
     let full = Full::make(&kennel);
 
-    let mut asking = client.clone();
-    let run_id = victim.run_id.clone();
-    let abort = tokio::spawn(async move { asking.abort(&run_id).await });
-    is_dead("the victim", &victim).await;
-    fs::write(&go, "").expect("written");
-    is_dead("the counter", &counter).await;
+    let abort = runs.end_unrecorded(&client).await;
     is_alive_and_not_ready(&kennel).await;
     kennel.replace_server().await;
     drop(abort);
@@ -170,23 +145,70 @@ async fn a_full_disk_while_the_store_is_away_kills_nothing_and_loses_no_end() {
     // With room alone all is told, with the store it is written.
     full.make_room();
     let mut client = kennel.client().await;
-    let aborted = within("abort", STORE_PATIENCE, client.abort(&victim.run_id)).await;
-    assert_eq!(must("abort", aborted).reason(), "aborted");
-    let ended = within("it ends", STORE_PATIENCE, client.ended(&counter.run_id)).await;
-    let ended = must("wait", ended);
-    assert_eq!((ended.reason(), ended.code()), ("exited", Some(3)));
+    runs.are_told(&mut client).await;
     postgres.run().await;
     eventually_async("readiness", STORE_PATIENCE, async || {
         kennel.is_serving("readiness").await.then_some(())
     })
     .await;
-    counted_in_order(&mut client, &counter).await;
-    goes_on_as_ever(&mut client, &bystander).await;
+    counted_in_order(&mut client, &runs.counter).await;
+    goes_on_as_ever(&mut client, &runs.bystander).await;
     assert_rows(
         &postgres,
-        &[(&victim.run_id, "aborted"), (&counter.run_id, "exited")],
+        &[
+            (&runs.victim.run_id, "aborted"),
+            (&runs.counter.run_id, "exited"),
+        ],
     )
     .await;
+}
+
+/// What runs while there is no room: one that ends by itself, one that is aborted, one to which nothing happens.
+struct Runs {
+    counter: pb::Run,
+    victim: pb::Run,
+    bystander: pb::Run,
+    /// The counter ends when it is there.
+    go: PathBuf,
+}
+
+impl Runs {
+    async fn begin(kennel: &Kennel, client: &mut Client) -> Self {
+        let go = kennel.scratch().join("go");
+        let counter = must("spawn", client.spawn(sh(&counts_until(&go))).await);
+        let victim = must("spawn", client.spawn(sh("echo up; exec sleep 300")).await);
+        let bystander = must("spawn", client.spawn(sh("echo up; exec sleep 300")).await);
+        for run in [&counter, &victim, &bystander] {
+            client.hear_up(&run.run_id).await;
+        }
+        Self {
+            counter,
+            victim,
+            bystander,
+            go,
+        }
+    }
+
+    /// Ends two of them where that cannot be written. Gives the call that aborts, which may not be answered.
+    async fn end_unrecorded(&self, client: &Client) -> JoinHandle<Result<pb::Run, Status>> {
+        let mut asking = client.clone();
+        let run_id = self.victim.run_id.clone();
+        let abort = tokio::spawn(async move { asking.abort(&run_id).await });
+        is_dead("the victim", &self.victim).await;
+        fs::write(&self.go, "").expect("written");
+        is_dead("the counter", &self.counter).await;
+        abort
+    }
+
+    /// How the two have ended, now that there is room.
+    async fn are_told(&self, client: &mut Client) {
+        let aborted = client.abort(&self.victim.run_id);
+        let aborted = within("abort", STORE_PATIENCE, aborted).await;
+        assert_eq!(must("abort", aborted).reason(), "aborted");
+        let ended = client.ended(&self.counter.run_id);
+        let ended = must("wait", within("it ends", STORE_PATIENCE, ended).await);
+        assert_eq!((ended.reason(), ended.code()), ("exited", Some(3)));
+    }
 }
 
 /// A data directory in which nothing more can be written.

@@ -2,7 +2,7 @@
 
 use crate::{
     abort, event_names,
-    world::{Nature, Stage, Temper, Weather, World, call},
+    world::{Lives, Nature, Stage, Temper, Weather, call, run_id},
 };
 use kennel_lifecycle::{EndReason, Exit, RunId, RunState, Signal};
 use kennel_linux::client::{KeeperEvent, SignalTarget};
@@ -14,54 +14,7 @@ use nix::sys::{
     resource::{Resource, getrlimit, setrlimit},
     signal::SigSet,
 };
-use std::{collections::HashMap, io::Write as _, sync::Arc, time::Duration};
-
-pub(crate) fn run_id() -> RunId {
-    RunId::from_u128(7)
-}
-
-/// What outlives a server.
-pub(crate) struct Lives {
-    pub(crate) world: Arc<World>,
-    pub(crate) data_dir: Arc<tempfile::TempDir>,
-}
-
-impl Lives {
-    pub(crate) fn of(nature: Nature) -> Self {
-        let (world, _) = World::new(nature, Vec::new(), HashMap::new());
-        let data_dir = Arc::new(tempfile::tempdir().unwrap());
-        Self { world, data_dir }
-    }
-
-    /// A server from its first breath until `life` is over; then it is gone in the middle of whatever it does.
-    pub(crate) fn live<T>(&self, life: impl AsyncFnOnce(&Stage) -> T) -> T {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .unwrap();
-        runtime.block_on(async {
-            let (held, tidings) = self.world.hand_over();
-            let (kernel, store) = (Arc::clone(&self.world), Arc::clone(&self.world.store));
-            let (world, data_dir) = (Arc::clone(&self.world), Arc::clone(&self.data_dir));
-            let stage = Stage::after(world, kernel, tidings, store, held, data_dir).await;
-            life(&stage.unwrap()).await
-        })
-    }
-
-    /// The same, on a clock that runs ahead when nobody has work.
-    pub(crate) fn live_long<T>(&self, life: impl AsyncFnOnce(&Stage) -> T) -> T {
-        self.live(async |stage| {
-            tokio::time::pause();
-            life(stage).await
-        })
-    }
-
-    pub(crate) fn begin(&self) {
-        self.live(async |stage| {
-            stage.supervisor.spawn(call(Some(run_id()))).await.unwrap();
-        });
-    }
-}
+use std::{io::Write as _, time::Duration};
 
 #[test]
 fn a_signal_goes_out_once_per_request_whichever_server_is_asked() {

@@ -1,9 +1,6 @@
 //! A node that is taken out of service, and back.
 
-use crate::{
-    adoption::{Lives, run_id},
-    world::{Nature, Stage, Temper, call},
-};
+use crate::world::{Lives, Nature, Stage, Temper, call, run_id};
 use kennel_lifecycle::{EndReason, RunId, RunState};
 use kennel_lifecycle::{RestartMode, RestartPolicy};
 use kennel_supervisor::{CallError, Condition, DrainAction, DrainCall};

@@ -2,8 +2,7 @@
 
 use crate::{
     abort,
-    adoption::{Lives, run_id},
-    world::{Nature, Stage, seen},
+    world::{Lives, Nature, Stage, run_id, seen},
 };
 use kennel_lifecycle::{
     Exit, RunState,

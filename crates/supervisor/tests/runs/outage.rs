@@ -2,10 +2,8 @@
 //! lives then.
 
 use crate::{
-    abort,
-    adoption::Lives,
-    event_names,
-    world::{Nature, Stage, Temper, Weather, call},
+    abort, event_names,
+    world::{Lives, Nature, Stage, Temper, Weather, call},
 };
 use kennel_lifecycle::{EndReason, Exit, RunId, RunState};
 use kennel_linux::client::KeeperEvent;

@@ -2,11 +2,11 @@
 
 use crate::{
     abort, event_names, name,
-    world::{Nature, Stage, Temper, Weather, World, call, seen},
+    world::{Lives, Nature, Stage, Temper, Weather, call, run_id, seen},
 };
 use kennel_lifecycle::{
-    EndReason, Exit, Refusal, RestartMode, RestartPolicy, RunId, RunKind, RunState, Signal,
-    StartStage, TreeVerdict,
+    EndReason, Exit, Refusal, RestartMode, RestartPolicy, RunKind, RunState, Signal, StartStage,
+    TreeVerdict,
     ladder::StopPlan,
     recovery::{CgroupSeen, Host, Seen},
 };
@@ -15,14 +15,10 @@ use kennel_store::{Desired, StoredState};
 use kennel_supervisor::{
     AbortCall, AbortWait, CallError, Condition, Payload, Position, RestartCall, RunView, SpawnCall,
 };
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::time::Duration;
 use tokio::time::Instant;
 
 const SHORT: Duration = Duration::from_millis(20);
-
-fn run_id() -> RunId {
-    RunId::from_u128(7)
-}
 
 fn restarting(policy: RestartPolicy) -> SpawnCall {
     let mut call = call(Some(run_id()));
@@ -329,12 +325,7 @@ fn an_attempt_that_was_to_be_replaced_is_replaced_by_the_next_server() {
         ..Nature::default()
     });
     lives.live(async |stage| {
-        stage.supervisor.spawn(restarting(quick())).await.unwrap();
-        let (supervisor, call) = (stage.supervisor.clone(), again(None));
-        tokio::spawn(async move { drop(supervisor.restart(call).await) });
-        while stage.plans(run_id()).is_empty() {
-            tokio::time::sleep(SHORT).await;
-        }
+        begin_to_replace(stage).await;
     });
     lives.world.state.lock().unwrap().nature = Nature::default();
     let killed = Exit::Signal {
@@ -358,12 +349,7 @@ fn an_abort_of_an_attempt_that_is_being_replaced_is_durable_when_it_is_answered(
         ..Nature::default()
     });
     lives.live(async |stage| {
-        stage.supervisor.spawn(restarting(quick())).await.unwrap();
-        let (supervisor, call) = (stage.supervisor.clone(), again(None));
-        tokio::spawn(async move { drop(supervisor.restart(call).await) });
-        while stage.plans(run_id()).is_empty() {
-            tokio::time::sleep(SHORT).await;
-        }
+        begin_to_replace(stage).await;
         let aborted = stage.supervisor.abort(AbortCall {
             wait: AbortWait::None,
             grace: Some(Duration::from_mins(1)),
@@ -518,39 +504,13 @@ fn a_run_of_which_nothing_is_kept_to_start_it_again_ends() {
     });
 }
 
-/// What outlives a server.
-struct Lives {
-    world: Arc<World>,
-    data_dir: Arc<tempfile::TempDir>,
-}
-
-impl Lives {
-    fn of(nature: Nature) -> Self {
-        let (world, _) = World::new(nature, Vec::new(), HashMap::new());
-        let data_dir = Arc::new(tempfile::tempdir().unwrap());
-        Self { world, data_dir }
-    }
-
-    /// And everybody with it.
-    fn keeper_dies(&self) {
-        for child in self.world.state.lock().unwrap().children.values_mut() {
-            child.alive = false;
-            child.acknowledged = true;
-        }
-    }
-
-    fn live<T>(&self, life: impl AsyncFnOnce(&Stage) -> T) -> T {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .unwrap();
-        runtime.block_on(async {
-            let (held, tidings) = self.world.hand_over();
-            let (kernel, store) = (Arc::clone(&self.world), Arc::clone(&self.world.store));
-            let (world, data_dir) = (Arc::clone(&self.world), Arc::clone(&self.data_dir));
-            let stage = Stage::after(world, kernel, tidings, store, held, data_dir).await;
-            life(&stage.unwrap()).await
-        })
+/// Up to where the first attempt is being ended for the next one.
+async fn begin_to_replace(stage: &Stage) {
+    stage.supervisor.spawn(restarting(quick())).await.unwrap();
+    let (supervisor, call) = (stage.supervisor.clone(), again(None));
+    tokio::spawn(async move { drop(supervisor.restart(call).await) });
+    while stage.plans(run_id()).is_empty() {
+        tokio::time::sleep(SHORT).await;
     }
 }
 

@@ -5,6 +5,10 @@
     reason = "a fixture of the tests beside it"
 )]
 
+mod lives;
+
+pub(crate) use lives::{Lives, run_id};
+
 use async_trait::async_trait;
 use kennel_lifecycle::{
     CgroupIdentity, Deadline, Exit, Held, HeldPause, HostFacts, HostIdentity, KeeperEpoch,

@@ -1,0 +1,62 @@
+//! Servers that come after each other.
+
+use super::{Nature, Stage, World, call};
+use kennel_lifecycle::RunId;
+use std::{collections::HashMap, sync::Arc};
+
+/// The run of these lives.
+pub(crate) fn run_id() -> RunId {
+    RunId::from_u128(7)
+}
+
+/// What outlives a server; each life of it is a runtime of its own.
+pub(crate) struct Lives {
+    pub(crate) world: Arc<World>,
+    pub(crate) data_dir: Arc<tempfile::TempDir>,
+}
+
+impl Lives {
+    pub(crate) fn of(nature: Nature) -> Self {
+        let (world, _) = World::new(nature, Vec::new(), HashMap::new());
+        let data_dir = Arc::new(tempfile::tempdir().unwrap());
+        Self { world, data_dir }
+    }
+
+    /// A server from its first breath until `life` is over; then it is gone in the middle of whatever it does.
+    pub(crate) fn live<T>(&self, life: impl AsyncFnOnce(&Stage) -> T) -> T {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            let (held, tidings) = self.world.hand_over();
+            let (kernel, store) = (Arc::clone(&self.world), Arc::clone(&self.world.store));
+            let (world, data_dir) = (Arc::clone(&self.world), Arc::clone(&self.data_dir));
+            let stage = Stage::after(world, kernel, tidings, store, held, data_dir).await;
+            life(&stage.unwrap()).await
+        })
+    }
+
+    /// The same, on a clock that runs ahead when nobody has work.
+    pub(crate) fn live_long<T>(&self, life: impl AsyncFnOnce(&Stage) -> T) -> T {
+        self.live(async |stage| {
+            tokio::time::pause();
+            life(stage).await
+        })
+    }
+
+    /// Of the keeper, and everybody with it.
+    pub(crate) fn keeper_dies(&self) {
+        for child in self.world.state.lock().unwrap().children.values_mut() {
+            child.alive = false;
+            child.acknowledged = true;
+        }
+    }
+
+    /// A life in which the run is spawned.
+    pub(crate) fn begin(&self) {
+        self.live(async |stage| {
+            stage.supervisor.spawn(call(Some(run_id()))).await.unwrap();
+        });
+    }
+}
