@@ -55,12 +55,8 @@ enum Next {
 }
 
 impl Span {
-    fn of(segment: &Segment, intact: &Intact) -> Self {
-        Self {
-            end: intact.end,
-            facts: intact.facts,
-            ..Self::closed(segment, intact.end, None)
-        }
+    pub(crate) fn of(segment: &Segment, intact: &Intact) -> Self {
+        Self::closed(segment, intact.end, intact.facts)
     }
 
     pub(crate) fn closed(segment: &Segment, end: Point, facts: Option<(u64, u64)>) -> Self {
@@ -112,10 +108,10 @@ pub(crate) fn scan(dir: &Path, facts: &Raw, write: bool) -> io::Result<Scanned> 
             !next.header.after_loss && segment.entries().is_ok_and(|n| Some(n) == entries)
         });
         spans.push(match whole {
-            Some(next) if first.seq < next.header.first.seq => Span {
-                facts: Some((first.seq + 1, next.header.first.seq)),
-                ..Span::closed(segment, next.header.first, None)
-            },
+            Some(next) if first.seq < next.header.first.seq => {
+                let (end, facts) = (next.header.first, (first.seq + 1, next.header.first.seq));
+                Span::closed(segment, end, Some(facts))
+            }
             _ => Span::of(segment, &segment.intact(facts)?),
         });
     }

@@ -125,7 +125,7 @@ impl Writer {
                 at: now,
             };
             let next = follow(dir, &segment, intact.end, next)?;
-            spans.push(Span::closed(&segment, intact.end, intact.facts));
+            spans.push(Span::of(&segment, &intact));
             next
         } else {
             segment
