@@ -81,7 +81,9 @@ impl Scene {
         let mut client = kennel.client().await;
         let spec = family(&kennel.scratch().join("go"), end).on_leader_exit(action, timeout);
         let run = must("spawn", client.spawn(spec).await);
-        client.hear_text(&run.run_id, "family").await;
+        // Each of the three says its line when it gets to it, in any order.
+        client.hear_text(&run.run_id, "family\n").await;
+        client.hear_up(&run.run_id).await;
         let attempt = run.attempt();
         let (leader, shim) = (attempt.pid, attempt.shim_pid);
         let is_rest = |proc: &Proc| {
@@ -299,7 +301,10 @@ async fn who_is_kept_lives_on_and_is_named_and_the_run_ends(options: Options) {
 
     let mut client = scene.kennel.client().await;
     let heard = must("stream", client.hear_all(&run.run_id, 0).await);
-    assert_eq!(heard.text(), "left one behind\nfamily\nup\n");
+    let text = heard.text();
+    let mut said: Vec<&str> = text.lines().collect();
+    said.sort_unstable();
+    assert_eq!(said, ["family", "left one behind", "up"]);
     assert!(heard.signals().is_empty(), "{:?}", heard.signals());
     // An Abort of what has ended is no error, and signals nobody.
     let again = must("abort", client.abort(&run.run_id).await);
