@@ -53,10 +53,16 @@ impl Footprint {
         }
     }
 
-    /// This run, while its command lives: learns group, session and everything below its shim.
+    /// This run, while its command lives: learns group, session and everything below its shim. Of one that is over it looks
+    /// for the marker and the control group alone: the numbers may be somebody else's.
     #[must_use]
     pub fn of_run(run: &pb::Run) -> Self {
         let attempt = run.current_attempt.clone().unwrap_or_default();
+        let identity = attempt.identity.unwrap_or_default();
+        let leader = Proc::read(attempt.pid);
+        if leader.is_none_or(|leader| leader.start_ticks != identity.start_ticks) {
+            return Self::of_id(&run.run_id);
+        }
         let mut print = Self::of_leader(&run.run_id, attempt.pid);
         print.learn(attempt.shim_pid);
         print

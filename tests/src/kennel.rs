@@ -102,7 +102,10 @@ pub struct Kennel {
     keeper: Child,
     starts: u32,
     cgroup_bases: Vec<PathBuf>,
-    former_server: Option<Proc>,
+    /// Who was below a keeper when it was told to end: who is ending bears no mark any more, but is still there.
+    former: Vec<Proc>,
+    /// Those among them who were servers, and may still hold sockets.
+    former_servers: Vec<Proc>,
 }
 
 impl Kennel {
@@ -131,7 +134,8 @@ impl Kennel {
             keeper,
             starts: 1,
             cgroup_bases: Vec::new(),
-            former_server: None,
+            former: Vec::new(),
+            former_servers: Vec::new(),
         };
         kennel.wait_until_it_serves().await;
         kennel
@@ -159,7 +163,7 @@ impl Kennel {
                     let base = info.host.map(|h| h.cgroup_base).unwrap_or_default();
                     self.cgroup_bases.push(PathBuf::from(base));
                 }
-                self.former_server = self.server();
+                self.former_servers.extend(self.server());
                 return;
             }
             assert!(
@@ -292,8 +296,16 @@ impl Kennel {
             .collect()
     }
 
+    /// Remembers who is below the keeper, as long as it is there.
+    fn remember_family(&mut self) {
+        self.former_servers.extend(self.server());
+        self.former.extend(self.descendants());
+        self.former.retain(Proc::is_still_there);
+    }
+
     /// SIGKILL to the keeper; the rest of the family goes on.
     pub fn kill_keeper(&mut self) {
+        self.remember_family();
         self.keeper.kill().expect("own child can be killed");
     }
 
@@ -304,28 +316,32 @@ impl Kennel {
         let keeper = Proc::read(self.keeper_pid()).expect("own child");
         kill_exactly(&keeper, Signal::SIGSTOP);
         kill_exactly(&server, Signal::SIGSTOP);
+        self.remember_family();
         while_halted();
         kill_exactly(&server, Signal::SIGKILL);
-        self.kill_keeper();
+        self.keeper.kill().expect("own child can be killed");
     }
 
-    /// SIGKILL to the server.
+    /// SIGKILL to the server, which is dead afterwards: nobody is answered by it any more.
     ///
     /// # Panics
-    /// If there is none.
+    /// If there is none, or it does not die.
     pub fn kill_server(&self) {
         let server = self.server().expect("a server runs");
         kill_exactly(&server, Signal::SIGKILL);
+        let deadline = std::time::Instant::now() + PATIENCE;
+        while server.is_alive() {
+            assert!(
+                std::time::Instant::now() < deadline,
+                "it does not die: {server:?}"
+            );
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     /// SIGKILL to the server, and waits until the one that the keeper starts in its place serves.
     pub async fn replace_server(&mut self) {
-        let former = self.server().expect("a server runs");
-        kill_exactly(&former, Signal::SIGKILL);
-        eventually("the server has ended", PATIENCE, || {
-            (!former.is_alive()).then_some(())
-        })
-        .await;
+        self.kill_server();
         self.wait_until_it_serves().await;
     }
 
@@ -347,6 +363,7 @@ impl Kennel {
 
     /// SIGTERM, and its exit status.
     pub async fn terminate(&mut self, limit: Duration) -> ExitStatus {
+        self.remember_family();
         self.signal(Signal::SIGTERM);
         self.wait_for_exit(limit).await
     }
@@ -357,7 +374,8 @@ impl Kennel {
         let deadline = std::time::Instant::now() + limit;
         loop {
             reap_orphans();
-            let left = self.traces();
+            let mut left = self.traces();
+            left.extend(self.former.iter().filter(|p| p.is_still_there()).cloned());
             if left.is_empty() {
                 return;
             }
@@ -397,14 +415,11 @@ impl Kennel {
     /// As [`Self::restart`], without waiting until it serves: it may not come so far.
     pub async fn launch_again(&mut self) {
         self.wait_for_exit(PATIENCE).await;
-        let former = self.former_server.take();
+        let former = std::mem::take(&mut self.former_servers);
         eventually("the former server ends after its keeper", PATIENCE, || {
             reap_orphans();
             // A process that is ending has lost its arguments before it closes its sockets: only its state tells.
-            former
-                .as_ref()
-                .is_none_or(|proc| !proc.is_alive())
-                .then_some(())
+            (!former.iter().any(Proc::is_alive)).then_some(())
         })
         .await;
         self.starts += 1;

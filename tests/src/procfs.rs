@@ -69,11 +69,13 @@ impl Proc {
         Self::read(self.pid).is_some_and(|now| now.start_ticks == self.start_ticks)
     }
 
-    /// Whether it is still there and not only a zombie.
+    /// Whether it is still there and not only a zombie. A main thread that has ended may be one while others have not: they
+    /// still hold what the process has open.
     #[must_use]
     pub fn is_alive(&self) -> bool {
-        Self::read(self.pid)
-            .is_some_and(|now| now.start_ticks == self.start_ticks && !now.is_zombie())
+        Self::read(self.pid).is_some_and(|now| {
+            now.start_ticks == self.start_ticks && (!now.is_zombie() || now.has_living_thread())
+        })
     }
 
     /// Its arguments; empty for zombies and kernel threads.
