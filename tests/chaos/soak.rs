@@ -78,7 +78,7 @@ async fn a_bystander_notices_a_signal_to_its_number() {
         let mut gone = Command::new("true").spawn().expect("true starts");
         let number = i32::try_from(gone.id()).expect("small");
         gone.wait().expect("own child");
-        let mut bystander = recycle::with_number(number, || bystander(LONG_LIFE_MS / 60))
+        let mut bystander = recycle::with_number(number, || bystander(LONG_LIFE_MS))
             .expect("the number comes round");
         eventually("it blocks signals", PATIENCE, || {
             blocks_signals(number).then_some(())

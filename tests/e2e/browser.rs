@@ -3,7 +3,8 @@
 use crate::with_and_without_cgroup;
 use kennel_edge::pb::{Run, RunState, SignalTarget};
 use kennel_tests::{
-    Client, Footprint, Heard, Kennel, Options, RunExt, argv, eventually, must, procfs, within,
+    Client, Footprint, Heard, Kennel, Options, RunExt, SpecExt, argv, eventually, must, procfs,
+    within,
 };
 use std::{
     fs,
@@ -117,7 +118,14 @@ async fn launch(kennel: &Kennel, client: &mut Client, page: &Path) -> Run {
         &profile,
         &url(page),
     ];
-    must("spawn", client.spawn(argv(&words)).await)
+    // It makes directories for temporary files, and does not always remove them.
+    let temporary = kennel.scratch().join("temporary");
+    fs::create_dir(&temporary).expect("own directory");
+    let temporary = temporary.display().to_string();
+    must(
+        "spawn",
+        client.spawn(argv(&words).env("TMPDIR", &temporary)).await,
+    )
 }
 
 fn url(page: &Path) -> String {
