@@ -26,7 +26,7 @@ use tokio::{sync::Semaphore, task::JoinSet};
 /// Services at the same time: a row is mostly waiting.
 const ROWS_AT_ONCE: usize = 4;
 /// Longest time of one row.
-const ROW_MAX: Duration = Duration::from_mins(1);
+const ROW_MAX: Duration = Duration::from_mins(2);
 /// Names one row, as in `spawn.recorded:both`: the others are left out.
 const ONLY: &str = "CRASH_ROW";
 

@@ -92,10 +92,11 @@ async fn a_store_that_is_stopped_for_a_minute_costs_no_run_and_no_end() {
         }
         Footprint::of_run(run).assert_nothing_left();
     }
-    let open = postgres
-        .psql("SELECT count(*) FROM runs WHERE end_reason IS NULL")
-        .await;
-    assert_eq!(open, "0");
+    let open = "SELECT count(*) FROM runs WHERE end_reason IS NULL";
+    eventually_async("every row is closed", STORE_PATIENCE, async || {
+        (postgres.psql(open).await == "0").then_some(())
+    })
+    .await;
     eprintln!(
         "stopped for {outage:?}: {} aborts (slowest {slowest:?}) and {} ends told, {refused} spawns refused, {} bytes owed, \
          ready {ready:?} after the store; {tally:?}",

@@ -10,7 +10,7 @@ use kennel_tests::{
     eventually_async,
     kennel::{bare_command, kill_exactly, reap_orphans, serve_words},
     must, new_run_id,
-    procfs::{self, Proc},
+    procfs::Proc,
     programs, sh,
     shell::run_to_end,
 };
@@ -255,15 +255,19 @@ async fn a_member_of_a_recorded_session_that_cannot_be_proved_is_told_and_left_a
     let mut kennel = Kennel::start(Options::default().without_cgroup()).await;
     let mut client = kennel.client().await;
     // One in the leader's own session, without an environment, whose parent is gone.
-    let script = "(env -i sh -c 'echo member $$; exec sleep 1000' &); echo up; sleep 1000";
-    let run = must("spawn", client.spawn(sh(script)).await);
-    client.hear_text(&run.run_id, "member ").await;
-    let shim = run.attempt().shim_pid;
-    let tree = procfs::descendants(&procfs::all(), shim);
-    let member = tree
-        .iter()
-        .find(|p| p.env("KENNEL_RUN_ID").is_none() && p.pid != shim);
-    let member = member.expect("it runs").clone();
+    let told = kennel.scratch().join("member");
+    let script = format!(
+        "(env -i sh -c 'echo $$ > {}; exec sleep 1000' &); echo up; sleep 1000",
+        told.display()
+    );
+    let run = must("spawn", client.spawn(sh(&script)).await);
+    // Nobody else of the tree is without an environment, but who is being executed seems to be.
+    let member = eventually("it has said who it is", PATIENCE, || {
+        let text = fs::read_to_string(&told).ok()?;
+        Proc::read(text.strip_suffix('\n')?.parse().ok()?)
+    })
+    .await;
+    client.hear_up(&run.run_id).await;
     let leader = Proc::read(run.attempt().pid).expect("it runs");
     let shims = kennel.shims();
     kennel.kill_service_after(|| {
@@ -294,7 +298,11 @@ async fn a_member_of_a_recorded_session_that_cannot_be_proved_is_told_and_left_a
     assert_eq!(why, Some((ReapOutcome::Spared, SpareReason::NotProven)));
     assert!(member.is_alive());
     kill_exactly(&member, Signal::SIGKILL);
-    reap_orphans();
+    eventually("it is reaped", PATIENCE, || {
+        reap_orphans();
+        (!member.is_still_there()).then_some(())
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

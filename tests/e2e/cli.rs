@@ -215,6 +215,7 @@ async fn a_run_can_be_steered_by_its_id() {
     )
     .await;
     assert_eq!(id.len(), 26, "the id is printed bare: {id:?}");
+    kennel.client().await.hear_text(&id, "hello\n").await;
     assert!(answer(&kennel, &["ps"]).await.contains(&id));
     assert!(
         !answer(&kennel, &["ps", "--label", "who=you"])

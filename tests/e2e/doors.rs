@@ -3,13 +3,13 @@
 use kennel_edge::pb::RunState;
 use kennel_tests::{
     Kennel, PATIENCE, RunExt, argv,
-    kennel::{bare_command, serve_words},
+    kennel::{bare_command, install, serve_words},
     must, programs, sh,
     shell::{run_to_end, text},
     within,
 };
 use nix::unistd::Uid;
-use std::{fs, os::unix::fs::PermissionsExt, os::unix::process::CommandExt, time::Duration};
+use std::{fs, os::unix::fs::PermissionsExt, os::unix::process::CommandExt};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_runs_own_processes_are_refused() {
@@ -59,7 +59,7 @@ async fn the_socket_is_for_its_owner_alone() {
         fs::set_permissions(kennel.socket(), fs::Permissions::from_mode(0o777))
             .expect("own socket");
         let copy = kennel.scratch().join("kennel");
-        fs::copy(programs::kennel(), &copy).expect("copied");
+        install(&programs::kennel(), &copy, "0755");
         let mut stranger = bare_command(&copy);
         stranger
             .args(["--server", &kennel.address(), "ps"])
@@ -185,12 +185,7 @@ async fn a_child_has_no_descriptor_but_its_own_three() {
         ));
     }
     for run in runs {
-        let heard = within(
-            "it ends",
-            Duration::from_secs(20),
-            client.hear_all(&run.run_id, 0),
-        )
-        .await;
+        let heard = within("it ends", PATIENCE, client.hear_all(&run.run_id, 0)).await;
         // dash holds nothing of its own while it waits for a command.
         assert_eq!(
             must("stream", heard).text(),

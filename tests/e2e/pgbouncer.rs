@@ -2,8 +2,8 @@
 
 use kennel_edge::pb::{self, RunState};
 use kennel_tests::{
-    Kennel, Options, PATIENCE, Postgres, RunExt, SpecExt, load::Load, must, pgbouncer::PgBouncer,
-    sh, within,
+    Kennel, Options, PATIENCE, Postgres, RunExt, SpecExt, eventually_async, load::Load, must,
+    pgbouncer::PgBouncer, sh, within,
 };
 use std::{fs, time::Duration};
 
@@ -65,10 +65,11 @@ async fn everything_holds_behind_a_pooler_that_changes_sessions() {
     let ended = within("it ends", PATIENCE, client.ended(&lasting.run_id)).await;
     assert_eq!(must("wait", ended).code(), Some(3));
     assert!(bouncer.sessions_opened() > 6, "sessions were not changed");
-    let open = postgres
-        .psql("SELECT count(*) FROM runs WHERE end_reason IS NULL")
-        .await;
-    assert_eq!(open, "0");
+    let open = "SELECT count(*) FROM runs WHERE end_reason IS NULL";
+    eventually_async("every row is closed", STORE_PATIENCE, async || {
+        (postgres.psql(open).await == "0").then_some(())
+    })
+    .await;
 }
 
 /// While the pooler is away: what runs is seen and can be stopped.

@@ -28,7 +28,7 @@ fn count_until(go: &Path) -> String {
 async fn kennel_on(postgres: &Postgres) -> Kennel {
     // Long enough for a server that comes at once, and short enough that nobody would forgive its absence.
     Kennel::start(Options {
-        words: vec!["--orphan-ttl", "5s"],
+        words: vec!["--orphan-ttl", "20s"],
         ..Options::on(&postgres.url())
     })
     .await

@@ -339,7 +339,7 @@ pub(crate) fn arm(points: &Path, row: &Row) {
 /// Until it has.
 pub(crate) async fn who_died(points: &Path, row: &Row) {
     let fired = points.join(format!("{}.fired", row.point));
-    let hit = eventually("the point is reached", PATIENCE / 2, || hit(&fired)).await;
+    let hit = eventually("the point is reached", PATIENCE, || hit(&fired)).await;
     eventually("who is hit dies", PATIENCE, || {
         hit.iter().all(|pid| is_dead(*pid)).then_some(())
     })
