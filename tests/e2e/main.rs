@@ -30,6 +30,7 @@ mod restart;
 mod server_restart;
 mod shutdown;
 mod store_away;
+mod store_back;
 mod store_refusals;
 mod store_weather;
 mod stuck;

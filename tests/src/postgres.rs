@@ -248,6 +248,28 @@ impl Postgres {
         .await;
     }
 
+    /// Takes a copy of the cluster as it is now, as a replica has that falls behind from here on.
+    pub async fn copy(&self) {
+        let mut backup = self.program("pg_basebackup");
+        backup.arg("-h").arg(self.dir.path()).arg("-D");
+        backup.arg(self.copied()).args(["-U", NAME, "-X", "fetch"]);
+        backup.args(["-c", "fast", "--no-sync"]);
+        let output = shell::run_to_end(backup, PATIENCE * 2).await;
+        assert!(
+            output.status.success(),
+            "pg_basebackup: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+    }
+
+    /// After [`Self::crash`]: the copy takes the place of the cluster, and lacks what was written since it was made.
+    pub async fn fail_over(&mut self) {
+        assert!(self.server.is_none(), "it runs still");
+        fs::remove_dir_all(self.data()).expect("removed");
+        fs::rename(self.copied(), self.data()).expect("in its place");
+        self.run().await;
+    }
+
     /// Halts every process of the cluster: connections stay, nothing is answered.
     pub fn halt(&self) {
         // The server first: it makes the others.
@@ -282,6 +304,10 @@ impl Postgres {
 
     fn data(&self) -> PathBuf {
         self.dir.path().join("data")
+    }
+
+    fn copied(&self) -> PathBuf {
+        self.dir.path().join("copy")
     }
 
     fn program(&self, name: &str) -> Command {

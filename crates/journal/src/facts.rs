@@ -5,7 +5,7 @@
 
 use std::{
     fs::{self, File, OpenOptions},
-    io::{self, Read, Write},
+    io::{self, Read},
     os::unix::fs::{FileExt, OpenOptionsExt},
     path::{Path, PathBuf},
 };
@@ -118,10 +118,7 @@ impl FactFile {
     pub fn append(&mut self, facts: &[Vec<u8>]) -> io::Result<()> {
         let mut bytes = Vec::new();
         for fact in facts {
-            let len = u32::try_from(fact.len()).map_err(|_| io::ErrorKind::FileTooLarge)?;
-            bytes.write_all(&len.to_le_bytes())?;
-            bytes.write_all(&crc32fast::hash(fact).to_le_bytes())?;
-            bytes.write_all(fact)?;
+            frame(&mut bytes, fact)?;
         }
         let end = self.end + bytes.len() as u64;
         if end > FACTS_BYTES_MAX {
@@ -158,6 +155,15 @@ impl FactFile {
     }
 }
 
+/// Puts the frame of a fact behind these bytes.
+pub(crate) fn frame(bytes: &mut Vec<u8>, fact: &[u8]) -> io::Result<()> {
+    let len = u32::try_from(fact.len()).map_err(|_| io::ErrorKind::FileTooLarge)?;
+    bytes.extend_from_slice(&len.to_le_bytes());
+    bytes.extend_from_slice(&crc32fast::hash(fact).to_le_bytes());
+    bytes.extend_from_slice(fact);
+    Ok(())
+}
+
 /// Whether these bytes are not just the beginning of one fact.
 fn is_damaged(bytes: &[u8]) -> bool {
     let len = bytes.first_chunk::<4>().copied().map(u32::from_le_bytes);
@@ -166,7 +172,7 @@ fn is_damaged(bytes: &[u8]) -> bool {
 }
 
 /// The first fact of these bytes, and what follows it.
-fn first(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+pub(crate) fn first(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let (len, rest) = bytes.split_first_chunk::<4>()?;
     let (crc, rest) = rest.split_first_chunk::<4>()?;
     let len = usize::try_from(u32::from_le_bytes(*len)).ok()?;

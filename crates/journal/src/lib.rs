@@ -21,6 +21,7 @@ mod hub;
 mod kept;
 mod log;
 mod mark;
+mod notes;
 mod raw;
 mod reader;
 mod segment;
@@ -29,6 +30,7 @@ mod writer;
 pub use facts::{FACTS_BYTES_MAX, FactFile, FactsFound, move_aside, set_aside};
 pub use gap::{Gap, GapReason, Item};
 pub use hub::Hub;
+pub use notes::NoteFile;
 pub use reader::{Position, Reader};
 pub use writer::{Place, Writer};
 

@@ -82,6 +82,7 @@ fn opening() -> Opening {
         keeper: process(1),
         host: host(),
         held: Vec::new(),
+        above: 0,
         now: Timestamp(1),
     }
 }

@@ -1,8 +1,8 @@
 //! The trait over any database that has a writer and a reader.
 
 use crate::{
-    Closure, EpochRow, Inserted, ListFilter, NewRun, Opening, PageStart, Rest, RunRow, Store,
-    StoreError,
+    Closure, EpochRow, Inserted, ListFilter, NewRun, Opening, PageStart, Rest, RunRow, Standing,
+    Store, StoreError,
     record::Record,
     select::Select,
     stop,
@@ -19,6 +19,9 @@ pub(crate) trait Reader: Send + Sync + fmt::Debug {
     /// Rows, in the order of the question.
     async fn runs(&self, select: Select<'_>) -> Result<Vec<RunRow>, StoreError>;
 
+    /// Which life of the database this is, and the node's generation in it.
+    async fn standing(&self, node: NodeId) -> Result<Standing, StoreError>;
+
     /// Keepers of the node that have open rows.
     async fn open_epochs(&self, node: NodeId) -> Result<Vec<EpochRow>, StoreError>;
 
@@ -29,8 +32,8 @@ pub(crate) trait Reader: Send + Sync + fmt::Debug {
     async fn close(&self);
 }
 
-/// Makes a type with `rows` and `close_all` a reader of one of the two kinds of database: the same questions, with that
-/// module's own `failure`.
+/// Makes a type with `rows`, `rows_of_any_life` and `close_all` a reader of one of the two kinds of database: the same
+/// questions, with that module's own `failure` and `STANDING`.
 macro_rules! reader {
     ($name:ty, $database:ty) => {
         #[async_trait::async_trait]
@@ -49,8 +52,21 @@ macro_rules! reader {
                 node: kennel_lifecycle::NodeId,
             ) -> Result<Vec<$crate::EpochRow>, $crate::StoreError> {
                 let query = sqlx::query($crate::select::OPEN_EPOCHS).bind(node.to_string());
-                let rows = $crate::durable::ask(failure, self.rows(query)).await?;
+                let rows = $crate::durable::ask(failure, self.rows_of_any_life(query)).await?;
                 rows.iter().map($crate::open::epoch_row).collect()
+            }
+
+            async fn standing(
+                &self,
+                node: kennel_lifecycle::NodeId,
+            ) -> Result<$crate::Standing, $crate::StoreError> {
+                let query = sqlx::query(STANDING).bind(node.to_string());
+                let rows = $crate::durable::ask(failure, self.rows_of_any_life(query)).await?;
+                let standing = rows.iter().map($crate::open::standing).next();
+                standing.unwrap_or_else(|| {
+                    let why = "it does not say how the node stands";
+                    Err($crate::StoreError::Corrupt(why.into()))
+                })
             }
 
             async fn ping(&self) -> Result<(), $crate::StoreError> {
@@ -112,6 +128,13 @@ impl<R: Reader> Durable<R> {
         }
     }
 
+    async fn closed_already(&self, run: RunId) -> Result<(), StoreError> {
+        match self.one(run).await? {
+            Some(row) if row.outcome.is_some() => Ok(()),
+            _ => Err(StoreError::Fenced(run)),
+        }
+    }
+
     async fn update(&self, run: RunId, write: Write) -> Result<(), StoreError> {
         match self.writer.write(write).await? {
             Answer::NotWritten => Err(StoreError::Fenced(run)),
@@ -122,6 +145,10 @@ impl<R: Reader> Durable<R> {
 
 #[async_trait]
 impl<R: Reader> Store for Durable<R> {
+    async fn standing(&self, node: NodeId) -> Result<Standing, StoreError> {
+        self.reader.standing(node).await
+    }
+
     async fn open_node(&self, opening: &Opening) -> Result<i64, StoreError> {
         match self
             .writer
@@ -194,10 +221,15 @@ impl<R: Reader> Store for Durable<R> {
         let record = Record::closed(new, closure);
         match self.writer.write(Write::Close(Box::new(record))).await? {
             Answer::Written | Answer::Generation(_) => Ok(()),
-            Answer::NotWritten => match self.one(new.run).await? {
-                Some(row) if row.outcome.is_some() => Ok(()),
-                _ => Err(StoreError::Fenced(new.run)),
-            },
+            Answer::NotWritten => self.closed_already(new.run).await,
+        }
+    }
+
+    async fn mend(&self, row: &RunRow) -> Result<(), StoreError> {
+        let record = Record::of_row(row);
+        match self.writer.write(Write::Mend(Box::new(record))).await? {
+            Answer::Written | Answer::Generation(_) => Ok(()),
+            Answer::NotWritten => self.closed_already(row.new.run).await,
         }
     }
 

@@ -1,8 +1,8 @@
 //! A store for a server that cannot wait for it: opened beside, and not available until then.
 
 use crate::{
-    Closure, EpochRow, Inserted, ListFilter, NewRun, Opening, PageStart, Rest, RunRow, Store,
-    StoreError, StoreUrl, open,
+    Closure, EpochRow, Inserted, ListFilter, NewRun, Opening, PageStart, Rest, RunRow, Standing,
+    Store, StoreError, StoreUrl, open,
 };
 use async_trait::async_trait;
 use kennel_lifecycle::{HostIdentity, NodeId, RowState, RunId, StopOrder, Timestamp};
@@ -95,6 +95,10 @@ impl Later {
 
 #[async_trait]
 impl Store for Later {
+    async fn standing(&self, node: NodeId) -> Result<Standing, StoreError> {
+        self.inner().await?.standing(node).await
+    }
+
     async fn open_node(&self, opening: &Opening) -> Result<i64, StoreError> {
         self.inner().await?.open_node(opening).await
     }
@@ -143,6 +147,10 @@ impl Store for Later {
 
     async fn close(&self, new: &NewRun, closure: &Closure) -> Result<(), StoreError> {
         self.inner().await?.close(new, closure).await
+    }
+
+    async fn mend(&self, row: &RunRow) -> Result<(), StoreError> {
+        self.inner().await?.mend(row).await
     }
 
     async fn get(&self, run: RunId) -> Result<Option<RunRow>, StoreError> {

@@ -8,6 +8,7 @@ mod durable;
 mod fact;
 mod held;
 mod later;
+mod life;
 mod open;
 mod past;
 mod postgres;
@@ -25,6 +26,7 @@ mod writer;
 
 pub use fact::Fact;
 pub use later::open_later;
+pub use life::{Life, Standing};
 pub use open::{OpenError, open};
 pub use url::{InvalidStoreUrl, StoreUrl};
 
@@ -219,6 +221,8 @@ pub struct Opening {
     pub host: HostIdentity,
     /// Runs of earlier keepers that this one holds.
     pub held: Vec<RunId>,
+    /// The last generation of the node that is known: what a store says that has gone back may lie below it.
+    pub above: i64,
     /// Now.
     pub now: Timestamp,
 }
@@ -275,11 +279,15 @@ pub enum StoreError {
 /// and database. All but the reads name the generation.
 #[async_trait]
 pub trait Store: Send + Sync + std::fmt::Debug {
-    /// Writes node and keeper, raises the node's generation by one and restamps the node's open rows with it, those of
-    /// the runs that are held with the keeper too, in one transaction. Gives the new generation.
+    /// Which life of the database this is, and how the node stands there. Can be asked in every life.
+    async fn standing(&self, node: NodeId) -> Result<Standing, StoreError>;
+
+    /// Writes node and keeper, raises the node's generation above what it is and what is known of it, and restamps the
+    /// node's open rows with it, those of the runs that are held with the keeper too, in one transaction. Gives the new
+    /// generation. From here on the store does what it is asked in this life of the database alone.
     async fn open_node(&self, opening: &Opening) -> Result<i64, StoreError>;
 
-    /// Keepers of the node that have open rows.
+    /// Keepers of the node that have open rows. Can be asked in every life.
     async fn open_epochs(&self, node: NodeId) -> Result<Vec<EpochRow>, StoreError>;
 
     /// The row before exec, state `starting`. Concurrent calls share a commit; a batch that fails on one row is
@@ -320,6 +328,10 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// INSERT meets the key. Closing a row that is closed already changes nothing and is Ok. Concurrent calls share
     /// a commit.
     async fn close(&self, new: &NewRun, closure: &Closure) -> Result<(), StoreError>;
+
+    /// The whole row, where none is or an open one of this node and generation: what was written in an earlier life of the
+    /// database. A closed row stays as it is.
+    async fn mend(&self, row: &RunRow) -> Result<(), StoreError>;
 
     /// One row.
     async fn get(&self, run: RunId) -> Result<Option<RunRow>, StoreError>;

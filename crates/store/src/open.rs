@@ -1,7 +1,7 @@
 //! Opening a store: the connection, the schema, and what can be wrong with them.
 
 use crate::{
-    EpochRow, RunRow, Store, StoreError, StoreUrl, postgres,
+    EpochRow, Life, RunRow, Standing, Store, StoreError, StoreUrl, postgres,
     record::{self, Record},
     sqlite,
     url::Place,
@@ -198,10 +198,11 @@ fn is_there_already(error: &sqlx::Error) -> bool {
     }
 }
 
-/// `$1` node, `$2` name, `$3` keeper epoch, `$4` now; gives the new generation.
+/// `$1` node, `$2` name, `$3` keeper epoch, `$4` now, `$5` the last generation that is known; gives the new one.
 pub(crate) const RAISE_GENERATION: &str = "INSERT INTO nodes (node, name, generation, keeper_epoch, opened_us) \
-    VALUES ($1, $2, 1, $3, $4) ON CONFLICT (node) DO UPDATE SET name = excluded.name, \
-    generation = nodes.generation + 1, keeper_epoch = excluded.keeper_epoch, opened_us = excluded.opened_us \
+    VALUES ($1, $2, CAST($5 AS BIGINT) + 1, $3, $4) ON CONFLICT (node) DO UPDATE SET name = excluded.name, \
+    generation = CASE WHEN nodes.generation < excluded.generation THEN excluded.generation \
+        ELSE nodes.generation + 1 END, keeper_epoch = excluded.keeper_epoch, opened_us = excluded.opened_us \
     RETURNING generation";
 
 /// The keeper as a process; a keeper that has been recorded before, under an earlier server, gets the new generation.
@@ -233,6 +234,7 @@ macro_rules! open_node {
                 .bind(&opening.node_name)
                 .bind(&epoch)
                 .bind(opening.now.0)
+                .bind(opening.above)
                 .persistent(false)
                 .fetch_one(&mut *conn)
                 .await?;
@@ -294,6 +296,22 @@ where
     record
         .row()
         .map_err(|what| StoreError::Corrupt(format!("row of run {run}: cannot read {what}")))
+}
+
+/// How a node stands, out of either database.
+pub(crate) fn standing<R>(row: &R) -> Result<Standing, StoreError>
+where
+    R: Row,
+    for<'a> &'a str: ColumnIndex<R>,
+    for<'r> String: Decode<'r, R::Database> + Type<R::Database>,
+    for<'r> Option<i64>: Decode<'r, R::Database> + Type<R::Database>,
+{
+    let corrupt = |e: sqlx::Error| StoreError::Corrupt(e.to_string());
+    let life: String = row.try_get("life").map_err(corrupt)?;
+    Ok(Standing {
+        life: Life::named(life),
+        generation: row.try_get("generation").map_err(corrupt)?,
+    })
 }
 
 /// A keeper out of either database.

@@ -1,5 +1,6 @@
 //! Postgres: one connection that writes, a pool that reads.
 
+mod life;
 mod link;
 mod migrate;
 
@@ -10,7 +11,7 @@ use crate::{
     open::{self},
     record::{
         BEGINNING_SET, BEGINNING_WHERE, CLOSING_SET, COLUMNS, RESTING_SET, RESTING_WHERE, Record,
-        column_list, row_state,
+        column_list, mending_set, row_state,
     },
     select::Dialect,
     words,
@@ -97,6 +98,7 @@ struct Statements {
     close: Arc<str>,
     rest: Arc<str>,
     begin: Arc<str>,
+    mend: Arc<str>,
 }
 
 const STOP: &str = "UPDATE runs SET desired = 'stop', \
@@ -144,15 +146,19 @@ impl Statements {
             )
             .into()
         };
+        let upsert = |set: &str| {
+            format!(
+                "{insert} UPDATE SET {set} WHERE runs.end_reason IS NULL \
+                 AND runs.node = excluded.node AND runs.generation = excluded.generation RETURNING run_id"
+            )
+            .into()
+        };
         Self {
             rest: over(RESTING_SET, RESTING_WHERE),
             begin: over(BEGINNING_SET, BEGINNING_WHERE),
             insert: format!("{insert} NOTHING RETURNING run_id").into(),
-            close: format!(
-                "{insert} UPDATE SET {CLOSING_SET} WHERE runs.end_reason IS NULL \
-                 AND runs.node = excluded.node AND runs.generation = excluded.generation RETURNING run_id"
-            )
-            .into(),
+            close: upsert(CLOSING_SET),
+            mend: upsert(&mending_set()),
         }
     }
 }
@@ -165,6 +171,7 @@ struct Sorted<'a> {
     closes: Vec<&'a Record>,
     rests: Vec<&'a Record>,
     begins: Vec<&'a Record>,
+    mends: Vec<&'a Record>,
     stops: Stops,
     states: States,
 }
@@ -194,6 +201,7 @@ impl<'a> Sorted<'a> {
                 Write::Close(record) => sorted.closes.push(record),
                 Write::Rest(record) => sorted.rests.push(record),
                 Write::Begin(record) => sorted.begins.push(record),
+                Write::Mend(record) => sorted.mends.push(record),
                 Write::Stop {
                     run,
                     generation,
@@ -228,6 +236,7 @@ impl<'a> Sorted<'a> {
             + usize::from(!self.closes.is_empty())
             + usize::from(!self.rests.is_empty())
             + usize::from(!self.begins.is_empty())
+            + usize::from(!self.mends.is_empty())
             + usize::from(!self.stops.runs.is_empty())
             + usize::from(!self.states.runs.is_empty())
     }
@@ -240,10 +249,11 @@ impl<'a> Sorted<'a> {
         sql: &Statements,
     ) -> Result<HashSet<String>, sqlx::Error> {
         let mut written = HashSet::new();
-        let mut queries = Vec::with_capacity(6);
+        let mut queries = Vec::with_capacity(7);
         let whole = [
             (&self.inserts, &sql.insert),
             (&self.closes, &sql.close),
+            (&self.mends, &sql.mend),
             (&self.rests, &sql.rest),
             (&self.begins, &sql.begin),
         ];
@@ -327,10 +337,13 @@ impl PostgresCommitter {
         if let [Write::Open(opening)] = batch {
             let mut tx = link::begin(conn, session).await?;
             let answer = open_node(&mut tx, opening).await?;
+            let life = life::ask(&mut tx).await?;
             self.in_doubt = true;
             tx.commit().await?;
+            self.link.lives.take(life);
             return Ok(vec![answer]);
         }
+        self.link.lives.check()?;
         let sorted = Sorted::new(batch);
         let sql = self.sql.clone();
         let written = if session == Session::Own && sorted.statements() == 1 {
@@ -339,6 +352,7 @@ impl PostgresCommitter {
             sorted.execute(conn, session, &sql).await?
         } else {
             let mut tx = link::begin(conn, session).await?;
+            self.link.look_where(&mut tx, session).await?;
             let written = sorted.execute(&mut tx, session, &sql).await?;
             self.in_doubt = true;
             tx.commit().await?;
@@ -426,6 +440,12 @@ fn failure(error: &sqlx::Error) -> Failure {
         _ => Failure::Unavailable(text),
     }
 }
+
+const STANDING: &str = concat!(
+    "SELECT ",
+    life::words!(),
+    " AS life, (SELECT generation FROM nodes WHERE node = $1) AS generation"
+);
 
 durable::reader!(Readers, Postgres);
 

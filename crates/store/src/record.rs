@@ -199,6 +199,15 @@ pub(crate) const RESTING_WHERE: &str = "runs.run_id = w.run_id AND runs.generati
     AND runs.end_reason IS NULL \
     AND (runs.attempt = w.attempt OR (runs.attempt = w.attempt - 1 AND runs.state = 'backoff'))";
 
+/// What mending writes over an open row: all of it.
+pub(crate) fn mending_set() -> String {
+    let others = COLUMNS.iter().filter(|c| c.name != "run_id");
+    let set: Vec<String> = others
+        .map(|c| format!("{0} = excluded.{0}", c.name))
+        .collect();
+    set.join(", ")
+}
+
 /// The names of all columns, with what is put before each.
 pub(crate) fn column_list(prefix: &str) -> String {
     let names: Vec<String> = COLUMNS
@@ -237,6 +246,28 @@ impl Record {
         record.restarts = i64::from(rest.restarts);
         record.next_restart_us = Some(rest.next.0);
         record.attempts_detail = past::write(&rest.past);
+        record
+    }
+
+    /// A row as it was read or would be.
+    pub(crate) fn of_row(row: &RunRow) -> Self {
+        let mut record = Self::starting(&row.new);
+        words::state(row.state).clone_into(&mut record.state);
+        match row.desired {
+            Desired::Run => words::Desired::RUN,
+            Desired::Stop => words::Desired::STOP,
+        }
+        .clone_into(&mut record.desired);
+        record.stop_deadline = row.stop_deadline.map(|at| at.0);
+        record.stop_detail = row.stop.as_ref().map(stop::write);
+        record.put_times(&row.times);
+        if let Some(outcome) = &row.outcome {
+            let (outcome, times) = (outcome.clone(), row.times);
+            record.put_closure(&Closure { outcome, times });
+        }
+        record.restarts = i64::from(row.restarts);
+        record.next_restart_us = row.next_restart.map(|at| at.0);
+        record.attempts_detail = past::write(&row.past);
         record
     }
 

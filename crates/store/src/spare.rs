@@ -1,7 +1,11 @@
 //! A second copy of what a row says before its command runs, outside of the database: from it a row that the database
 //! has lost is written again while the run goes on. The keeper knows the rest: identity and what holds the run.
 
-use crate::{NewRun, record::read_id, restart, words};
+use crate::{
+    NewRun, RunRow,
+    record::{Record, read_id},
+    restart, words,
+};
 use serde_json::{Value, json};
 use std::time::Duration;
 
@@ -85,5 +89,23 @@ impl NewRun {
             restart: restart::read(parsed["restart"].as_str())?,
             created: kennel_lifecycle::Timestamp(number("created_us")?),
         })
+    }
+}
+
+impl RunRow {
+    /// The whole row, as JSON.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        Record::of_row(self).to_json().to_string().into_bytes()
+    }
+
+    /// The row in these bytes.
+    ///
+    /// # Errors
+    ///
+    /// They are none that this version can read; the text says why.
+    pub fn decode(bytes: &[u8]) -> Result<Self, String> {
+        let columns = serde_json::from_slice(bytes).map_err(|e| e.to_string())?;
+        Record::from_json(&columns)?.row()
     }
 }

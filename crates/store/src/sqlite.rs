@@ -6,7 +6,7 @@ use crate::{
     open::{self},
     record::{
         BEGINNING_SET, BEGINNING_WHERE, CLOSING_SET, COLUMNS, RESTING_SET, RESTING_WHERE, Record,
-        column_list, row_state,
+        column_list, mending_set, row_state,
     },
     select::Dialect,
     writer::{Answer, Committer, Failure, Write, Writer},
@@ -111,6 +111,7 @@ struct Statements {
     close: Arc<str>,
     rest: Arc<str>,
     begin: Arc<str>,
+    mend: Arc<str>,
 }
 
 impl SqliteCommitter {
@@ -135,13 +136,17 @@ impl SqliteCommitter {
             let row = aliased.join(", ");
             format!("UPDATE runs SET {set} FROM (SELECT {row}) AS w WHERE {which}").into()
         };
-        let sql = Statements {
-            insert: format!("{insert} NOTHING").into(),
-            close: format!(
-                "{insert} UPDATE SET {CLOSING_SET} WHERE runs.end_reason IS NULL \
+        let upsert = |set: &str| {
+            format!(
+                "{insert} UPDATE SET {set} WHERE runs.end_reason IS NULL \
                  AND runs.node = excluded.node AND runs.generation = excluded.generation"
             )
-            .into(),
+            .into()
+        };
+        let sql = Statements {
+            insert: format!("{insert} NOTHING").into(),
+            close: upsert(CLOSING_SET),
+            mend: upsert(&mending_set()),
             rest: over(RESTING_SET, RESTING_WHERE),
             begin: over(BEGINNING_SET, BEGINNING_WHERE),
         };
@@ -235,6 +240,7 @@ async fn execute(
         Write::Close(record) => whole(record, &sql.close),
         Write::Rest(record) => whole(record, &sql.rest),
         Write::Begin(record) => whole(record, &sql.begin),
+        Write::Mend(record) => whole(record, &sql.mend),
         Write::Stop {
             run,
             generation,
@@ -303,6 +309,10 @@ fn failure(error: &sqlx::Error) -> Failure {
     }
 }
 
+/// The file stays what it is for as long as it is open, and one that takes its place is not told apart.
+const STANDING: &str =
+    "SELECT 'sqlite' AS life, (SELECT generation FROM nodes WHERE node = $1) AS generation";
+
 #[derive(Debug)]
 struct SqliteReader(SqlitePool);
 
@@ -312,6 +322,13 @@ impl SqliteReader {
         query: Query<'_, Sqlite, SqliteArguments>,
     ) -> Result<Vec<SqliteRow>, sqlx::Error> {
         query.fetch_all(&self.0).await
+    }
+
+    async fn rows_of_any_life(
+        &self,
+        query: Query<'_, Sqlite, SqliteArguments>,
+    ) -> Result<Vec<SqliteRow>, sqlx::Error> {
+        self.rows(query).await
     }
 
     async fn close_all(&self) {

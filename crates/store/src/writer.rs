@@ -42,6 +42,8 @@ pub(crate) enum Write {
     Rest(Box<Record>),
     /// The next attempt of a row that waits for it.
     Begin(Box<Record>),
+    /// A whole row, over an open one or none.
+    Mend(Box<Record>),
     /// That a run is to stop.
     Stop {
         run: RunId,
@@ -150,7 +152,7 @@ impl Writer {
             Write::Insert(_) | Write::Begin(_) | Write::Stop { .. } | Write::Open(_) => {
                 &self.urgent
             }
-            Write::Close(_) | Write::Rest(_) | Write::State { .. } => &self.later,
+            Write::Close(_) | Write::Rest(_) | Write::Mend(_) | Write::State { .. } => &self.later,
         };
         let place = match timeout(QUEUE_WAIT_MAX, queue.reserve()).await {
             Ok(Ok(place)) => place,
@@ -240,7 +242,8 @@ impl Write {
             Self::Insert(record)
             | Self::Close(record)
             | Self::Rest(record)
-            | Self::Begin(record) => Some(record.run_id.clone()),
+            | Self::Begin(record)
+            | Self::Mend(record) => Some(record.run_id.clone()),
             Self::Stop { run, .. } | Self::State { run, .. } => Some(run.to_string()),
             Self::Open(_) => None,
         }
@@ -252,7 +255,8 @@ impl Write {
             Self::Insert(record)
             | Self::Close(record)
             | Self::Rest(record)
-            | Self::Begin(record) => record.spec.len() + record.labels.len(),
+            | Self::Begin(record)
+            | Self::Mend(record) => record.spec.len() + record.labels.len(),
             Self::Stop { .. } | Self::State { .. } | Self::Open(_) => 0,
         }
     }
@@ -386,6 +390,7 @@ mod tests {
             | Write::Close(_)
             | Write::Rest(_)
             | Write::Begin(_)
+            | Write::Mend(_)
             | Write::Open(_) => -1,
         }
     }

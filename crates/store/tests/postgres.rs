@@ -4,7 +4,7 @@
 mod suite;
 
 use kennel_store::{
-    Inserted, OpenError, StoreError, StoreUrl, open,
+    Inserted, NewRun, OpenError, StoreError, StoreUrl, open,
     testing::{PASSWORD, PostgresServer, ROLE},
 };
 use std::{fs, os::unix::fs::symlink, time::Duration};
@@ -78,9 +78,14 @@ async fn a_pooler_may_come_in_between_later() {
     // The reader and the writer each meet their broken connection once.
     let _ = store.get(new_run(1).run).await;
     let _ = store.insert(&new_run(2)).await;
+    let generation = store.open_node(&opening(NODE, EPOCH)).await.unwrap();
     for run in 3..=20 {
-        store.insert(&new_run(run)).await.unwrap();
-        assert!(store.get(new_run(run).run).await.unwrap().is_some());
+        let new = NewRun {
+            generation,
+            ..new_run(run)
+        };
+        store.insert(&new).await.unwrap();
+        assert!(store.get(new.run).await.unwrap().is_some());
     }
     store.finish().await;
 }
@@ -201,12 +206,57 @@ async fn a_crash_of_postgres_is_told_and_survived() {
     );
     assert!(matches!(read, Err(StoreError::Unavailable(_))), "{read:?}");
     assert!(matches!(ping, Err(StoreError::Unavailable(_))), "{ping:?}");
-    assert_eq!(store.insert(&new_run(4)).await.unwrap(), Inserted::New);
+    // What is there now may be a copy that knows less: the node is taken over first.
+    let early = [
+        store.insert(&new_run(4)).await.map(drop),
+        store.get(new_run(1).run).await.map(drop),
+        store.ping().await,
+    ];
+    let generation = store.open_node(&opening(NODE, EPOCH)).await.unwrap();
+    for early in early {
+        assert!(
+            matches!(early, Err(StoreError::Unavailable(_))),
+            "{early:?}"
+        );
+    }
+    let new = |id| NewRun {
+        generation,
+        ..new_run(id)
+    };
+    assert_eq!(store.insert(&new(4)).await.unwrap(), Inserted::New);
     assert!(store.get(new_run(1).run).await.unwrap().is_some());
     // What is not available was not written.
-    assert_eq!(store.insert(&new_run(3)).await.unwrap(), Inserted::New);
+    assert_eq!(store.insert(&new(3)).await.unwrap(), Inserted::New);
     store.ping().await.unwrap();
     store.finish().await;
+}
+
+/// A dump that is loaded into the same database, without a start of its server.
+#[tokio::test(flavor = "multi_thread")]
+async fn tables_that_were_made_anew_are_another_life() {
+    let server = PostgresServer::start().await.unwrap();
+    let url = server.schema().await.unwrap();
+    let store = store(&url).await;
+    store.open_node(&opening(NODE, EPOCH)).await.unwrap();
+    store.insert(&new_run(1)).await.unwrap();
+    let node = opening(NODE, EPOCH).node;
+    let before = store.standing(node).await.unwrap();
+    assert_eq!(store.standing(node).await.unwrap(), before);
+
+    let mut raw = Raw::to(&url).await;
+    raw.execute("TRUNCATE nodes, keeper_epochs, runs")
+        .await
+        .unwrap();
+    let after = store.standing(node).await.unwrap();
+    let early = store.insert(&new_run(2)).await;
+
+    assert_ne!(after.life, before.life);
+    assert_eq!(after.generation, None);
+    assert!(matches!(early, Err(StoreError::Fenced(_))), "{early:?}");
+    store.open_node(&opening(NODE, EPOCH)).await.unwrap();
+    assert_eq!(store.insert(&new_run(2)).await.unwrap(), Inserted::New);
+    store.finish().await;
+    server.drop_schemas().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -247,6 +297,8 @@ async fn nothing_that_was_answered_is_lost_in_a_crash() {
         spawner.await.unwrap();
     }
     server.resume().await.unwrap();
+    // Another start of Postgres is another life of it.
+    store.open_node(&opening(NODE, EPOCH)).await.unwrap();
 
     assert_eq!(failed.len(), 8, "every client meets the crash once");
     for run in written {

@@ -28,7 +28,7 @@ use std::{
 use tokio::task::JoinSet;
 
 /// Most rows that are asked for at once.
-const ROWS_MAX: usize = 500;
+pub(crate) const ROWS_MAX: usize = 500;
 
 /// What came of the runs that were handed over.
 #[derive(Debug, Default)]
@@ -192,7 +192,9 @@ impl Found {
         if let Err(why) = &self.spare {
             tracing::error!(run = %self.held.run, %why, "there is no copy of the row of this run, what it is comes with the store");
         }
-        let row = shared.facts.upon(RunRow::open(self.described(shared)));
+        let row = RunRow::open(self.described(shared));
+        shared.store.ledger().assume(&row);
+        let row = shared.facts.upon(row);
         let (output, past) = opened(shared, self.held.run, self.journal);
         let meet = Some(Box::new(row.new.clone()));
         let standing = Standing {

@@ -4,6 +4,7 @@ use crate::{
     Supervisor, SupervisorConfig, clock,
     facts::Facts,
     late::Door,
+    ledger::Ledger,
     ports::{Kernel, KernelEvents},
     recover, takeover,
     tracker::{Order, Shared},
@@ -83,7 +84,10 @@ impl Supervisor {
     ) -> Result<(Self, JoinHandle<i32>), BootError> {
         crash_point!("boot.begun");
         let facts = Facts::open(&config.data_dir).await?;
-        let shared = Shared::new(config, kernel, store, facts, hello, clock::now());
+        let (data_dir, boot_id) = (config.data_dir.clone(), hello.host.boot_id.clone());
+        let ledger = tokio::task::spawn_blocking(move || Ledger::open(&data_dir, &boot_id)).await;
+        let ledger = ledger.map_err(|e| BootError::Facts(io::Error::other(e)))?;
+        let shared = Shared::new(config, kernel, store, facts, ledger, hello, clock::now());
         let shared = Arc::new(shared);
         let begun = match takeover::first(&shared, &held).await? {
             Some(taken) => takeover::with_rows(&shared, held, taken).await?,
@@ -92,6 +96,8 @@ impl Supervisor {
         crash_point!("boot.adopted");
         let telling = Arc::clone(&shared);
         tokio::spawn(async move { telling.facts.tell_for_ever(&telling.store).await });
+        let watching = Arc::clone(&shared);
+        tokio::spawn(async move { takeover::watch_lives(&watching).await });
         let supervisor = Self { shared };
         supervisor.go_on_with_drain().await;
         recover::take_all(&supervisor.shared, begun.others);

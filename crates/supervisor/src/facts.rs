@@ -8,7 +8,7 @@ use crate::{BootError, blocking::blocking, cause::Chain, node_store::NodeStore};
 use kennel_journal::{FactFile, FactsFound};
 use kennel_lifecycle::RunId;
 use kennel_linux::crash_point;
-use kennel_store::{Fact, RunRow, Store, StoreError};
+use kennel_store::{Fact, RunRow, StoreError};
 use std::{
     collections::{HashMap, HashSet, VecDeque},
     io,
@@ -17,7 +17,7 @@ use std::{
     time::Duration,
 };
 use tokio::{
-    sync::{Mutex, mpsc, oneshot, watch},
+    sync::{Mutex, MutexGuard, mpsc, oneshot, watch},
     task::JoinSet,
 };
 
@@ -165,32 +165,12 @@ impl Facts {
         of_run.fold(row, |row, fact| fact.upon(row))
     }
 
-    /// Tells the store all that is owed, in order.
-    pub(crate) async fn tell_all(
-        &self,
-        store: &Arc<dyn Store>,
-        generation: i64,
-    ) -> Result<(), StoreError> {
-        let _one_at_a_time = self.telling.lock().await;
-        let mut count = 0;
-        loop {
-            let facts = self.owed.borrow().first();
-            if facts.is_empty() {
-                break;
-            }
-            crash_point!("facts.tell");
-            tell(store, generation, &facts).await?;
-            crash_point!("facts.told");
-            count += facts.len();
-            self.owed
-                .send_modify(|owed| facts.iter().for_each(|_| owed.pop()));
+    /// Nobody else tells meanwhile.
+    pub(crate) async fn hold(&self) -> Telling<'_> {
+        Telling {
+            facts: self,
+            _held: self.telling.lock().await,
         }
-        if count > 0 {
-            tracing::info!(count, "the store has been told what it was owed");
-            // Nobody writes any more where it is refused.
-            let _ = self.jobs.send(Job::Clear).await;
-        }
-        Ok(())
     }
 
     /// Tells the store whatever comes to be owed, for as long as this server lives.
@@ -201,8 +181,15 @@ impl Facts {
         loop {
             // The sender is this very value.
             let _ = owed.wait_for(|owed| !owed.facts.is_empty()).await;
-            let generation = store.taken_over().await;
-            match self.tell_all(store.raw(), generation).await {
+            let _ = store.taken_over().await;
+            let telling = self.hold().await;
+            // It may have been taken away meanwhile.
+            let Some(generation) = store.generation() else {
+                continue;
+            };
+            let told = telling.tell_all(store, generation).await;
+            drop(telling);
+            match told {
                 Ok(()) => {
                     pause = RETRY_FIRST;
                     said.clear();
@@ -251,6 +238,41 @@ fn open_somehow(path: &Path) -> Option<(FactFile, Vec<Fact>)> {
     }
 }
 
+/// The right to tell.
+pub(crate) struct Telling<'a> {
+    facts: &'a Facts,
+    _held: MutexGuard<'a, ()>,
+}
+
+impl Telling<'_> {
+    /// Tells the store all that is owed, in order.
+    pub(crate) async fn tell_all(
+        &self,
+        store: &NodeStore,
+        generation: i64,
+    ) -> Result<(), StoreError> {
+        let Facts { jobs, owed, .. } = self.facts;
+        let mut count = 0;
+        loop {
+            let facts = owed.borrow().first();
+            if facts.is_empty() {
+                break;
+            }
+            crash_point!("facts.tell");
+            tell(store, generation, &facts).await?;
+            crash_point!("facts.told");
+            count += facts.len();
+            owed.send_modify(|owed| facts.iter().for_each(|_| owed.pop()));
+        }
+        if count > 0 {
+            tracing::info!(count, "the store has been told what it was owed");
+            // Nobody writes any more where it is refused.
+            let _ = jobs.send(Job::Clear).await;
+        }
+        Ok(())
+    }
+}
+
 /// The file with what it holds. What cannot be read is copied beside it first: it goes when all else has been told.
 fn open(path: &Path) -> io::Result<(FactFile, Vec<Fact>)> {
     let (file, found): (FactFile, FactsFound) = match FactFile::open(path) {
@@ -291,30 +313,49 @@ fn open(path: &Path) -> io::Result<(FactFile, Vec<Fact>)> {
 }
 
 /// Tells facts of as many runs. None is done with while one is not.
-async fn tell(
-    store: &Arc<dyn Store>,
-    generation: i64,
-    facts: &[Arc<Fact>],
-) -> Result<(), StoreError> {
+async fn tell(store: &NodeStore, generation: i64, facts: &[Arc<Fact>]) -> Result<(), StoreError> {
     let mut telling = JoinSet::new();
     for fact in facts {
-        let (store, fact) = (Arc::clone(store), Arc::clone(fact));
+        let (store, fact) = (Arc::clone(store.raw()), Arc::clone(fact));
         telling.spawn(async move {
-            match fact.tell(&*store, generation).await {
-                Err(error @ (StoreError::Fenced(_) | StoreError::Corrupt(_))) => {
-                    refused(&fact, &error);
-                    Ok(())
-                }
-                told => told,
-            }
+            let told = fact.tell(&*store, generation).await;
+            (fact, told)
         });
     }
     let mut all = Ok(());
     while let Some(told) = telling.join_next().await {
-        let told = told.map_err(|error| StoreError::Unavailable(error.to_string()));
-        all = all.and(told.flatten());
+        let one = match told {
+            Ok((fact, told)) => taken(store, generation, &fact, told).await,
+            Err(error) => Err(StoreError::Unavailable(error.to_string())),
+        };
+        all = all.and(one);
     }
     all
+}
+
+/// What is to be made of the store's answer.
+async fn taken(
+    store: &NodeStore,
+    generation: i64,
+    fact: &Fact,
+    told: Result<(), StoreError>,
+) -> Result<(), StoreError> {
+    let told = match told {
+        Err(StoreError::Fenced(run)) => Err(store.refused(run, generation).await),
+        told => told,
+    };
+    if let (Ok(()), Fact::Fence(new, _)) = (&told, fact) {
+        // Who stands under the key now is what callers are told.
+        if let Some(row) = store.raw().get(new.run).await? {
+            store.has(row);
+        }
+    }
+    match told {
+        Ok(()) => store.ledger().told(fact),
+        Err(error @ (StoreError::Fenced(_) | StoreError::Corrupt(_))) => refused(fact, &error),
+        Err(error) => return Err(error),
+    }
+    Ok(())
 }
 
 /// The row is closed, or another server's: what is not its end is of no interest any more.

@@ -18,6 +18,7 @@ mod facts;
 mod intake;
 mod kept_spec;
 mod late;
+mod ledger;
 mod node_store;
 mod output;
 mod past;

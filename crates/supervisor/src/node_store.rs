@@ -1,12 +1,17 @@
 //! The store as this node's server uses it: not before the server has taken its node over, and each write by the
 //! generation that this has given.
 
+use crate::{clock, ledger::Ledger};
 use kennel_lifecycle::{HostIdentity, NodeId, RowState, RunId, StopOrder, Timestamp};
 use kennel_store::{
-    Closure, Inserted, ListFilter, NewRun, PageStart, Rest, RunRow, Store, StoreError,
+    Closure, Fact, Inserted, ListFilter, NewRun, PageStart, Rest, RunRow, Store, StoreError,
+    StoredState, Times,
 };
-use std::sync::Arc;
-use tokio::sync::watch;
+use std::{sync::Arc, time::Duration};
+use tokio::sync::{Notify, RwLock, watch};
+
+/// What the store has had for longer than this no copy of it lacks that takes its place.
+const YOUNG: Duration = Duration::from_mins(10);
 
 /// The store, and this server's generation in it.
 #[derive(Debug)]
@@ -14,14 +19,29 @@ pub(crate) struct NodeStore {
     store: Arc<dyn Store>,
     /// Absent: the node is not taken over yet.
     generation: watch::Sender<Option<i64>>,
+    node: NodeId,
+    /// What the store has taken.
+    ledger: Arc<Ledger>,
+    /// Held to read by each write, from before it until it is noted.
+    at_work: RwLock<()>,
+    doubt: Notify,
 }
 
 impl NodeStore {
-    pub(crate) fn new(store: Arc<dyn Store>) -> Self {
+    pub(crate) fn new(store: Arc<dyn Store>, node: NodeId, ledger: Arc<Ledger>) -> Self {
         Self {
             store,
             generation: watch::Sender::new(None),
+            node,
+            ledger,
+            at_work: RwLock::new(()),
+            doubt: Notify::new(),
         }
+    }
+
+    /// What the store has taken.
+    pub(crate) fn ledger(&self) -> &Ledger {
+        &self.ledger
     }
 
     /// The store itself, for whoever takes the node over.
@@ -32,6 +52,18 @@ impl NodeStore {
     /// The node is taken over: from here on everybody may read and write.
     pub(crate) fn open(&self, generation: i64) {
         self.generation.send_replace(Some(generation));
+    }
+
+    /// The node has to be taken over anew: until then the store is away to everybody. Ends when no write is on its way any
+    /// more.
+    pub(crate) async fn shut(&self) {
+        self.generation.send_replace(None);
+        drop(self.at_work.write().await);
+    }
+
+    /// Ends when somebody doubts that the store is what it was.
+    pub(crate) async fn doubted(&self) {
+        self.doubt.notified().await;
     }
 
     /// This server's generation; absent while the node is not taken over.
@@ -58,20 +90,17 @@ impl NodeStore {
     }
 
     fn present(&self) -> Result<i64, StoreError> {
-        let away = || StoreError::Unavailable("this server has not taken its node over yet".into());
         self.generation().ok_or_else(away)
     }
 
-    fn stamped(&self, new: &NewRun) -> Result<Box<NewRun>, StoreError> {
-        let generation = self.present()?;
-        Ok(Box::new(NewRun {
-            generation,
-            ..new.clone()
-        }))
-    }
-
     pub(crate) async fn insert(&self, new: &NewRun) -> Result<Inserted, StoreError> {
-        self.store.insert(&*self.stamped(new)?).await
+        let work = async |generation| self.store.insert(&stamped(new, generation)).await;
+        let (generation, inserted) = self.write(new.run, work).await?;
+        match &inserted {
+            Inserted::New => self.ledger.put(RunRow::open(*stamped(new, generation))),
+            Inserted::Taken(row) => self.seen(row),
+        }
+        Ok(inserted)
     }
 
     pub(crate) async fn fence(
@@ -79,19 +108,55 @@ impl NodeStore {
         new: &NewRun,
         closure: &Closure,
     ) -> Result<Inserted, StoreError> {
-        self.store.fence(&*self.stamped(new)?, closure).await
+        let work = async |generation| self.store.fence(&stamped(new, generation), closure).await;
+        let (generation, inserted) = self.write(new.run, work).await?;
+        match &inserted {
+            Inserted::New => self.ledger.put(closed(*stamped(new, generation), closure)),
+            Inserted::Taken(row) => self.seen(row),
+        }
+        Ok(inserted)
     }
 
     pub(crate) async fn rest(&self, new: &NewRun, rest: &Rest) -> Result<(), StoreError> {
-        self.store.rest(&*self.stamped(new)?, rest).await
+        let work = async |generation| self.store.rest(&stamped(new, generation), rest).await;
+        self.write(new.run, work).await?;
+        self.ledger.change(new.run, |row| rested(row, new, rest));
+        Ok(())
     }
 
     pub(crate) async fn begin(&self, new: &NewRun) -> Result<(), StoreError> {
-        self.store.begin(&*self.stamped(new)?).await
+        let work = async |generation| self.store.begin(&stamped(new, generation)).await;
+        let (generation, ()) = self.write(new.run, work).await?;
+        let new = *stamped(new, generation);
+        self.ledger.change(new.run, |row| begun(row, new));
+        Ok(())
     }
 
+    /// The end of a run. Another's closed row may stand under the key of what never ran: whoever has seen that it does not
+    /// says so by [`Self::has`].
     pub(crate) async fn close(&self, new: &NewRun, closure: &Closure) -> Result<(), StoreError> {
-        self.store.close(&*self.stamped(new)?, closure).await
+        let work = async |generation| self.store.close(&stamped(new, generation), closure).await;
+        let (generation, ()) = self.write(new.run, work).await?;
+        if closure.outcome.exit.is_some() {
+            let (new, closure) = (stamped(new, generation), Box::new(closure.clone()));
+            self.ledger.told(&Fact::Close(new, closure));
+        }
+        Ok(())
+    }
+
+    /// A young end is told wherever it is read, and whoever has written it may not have lived to note it.
+    fn seen(&self, row: &RunRow) {
+        let young = |ended: Timestamp| ended.plus(YOUNG) > clock::now();
+        if row.times.ended.is_some_and(young) {
+            self.has(row.clone());
+        }
+    }
+
+    /// This row was read, and is what somebody is told.
+    pub(crate) fn has(&self, row: RunRow) {
+        if row.new.node == self.node {
+            self.ledger.has(row);
+        }
     }
 
     pub(crate) async fn record_stop(
@@ -100,9 +165,16 @@ impl NodeStore {
         order: &StopOrder,
         deadline: Timestamp,
     ) -> Result<(), StoreError> {
-        let generation = self.present()?;
         let store = &self.store;
-        store.record_stop(run, generation, order, deadline).await
+        let work = async |generation| store.record_stop(run, generation, order, deadline).await;
+        self.write(run, work).await?;
+        let order = order.clone();
+        self.ledger.told(&Fact::Stop {
+            run,
+            order,
+            deadline,
+        });
+        Ok(())
     }
 
     pub(crate) async fn record_state(
@@ -111,14 +183,65 @@ impl NodeStore {
         state: RowState,
         started: Option<Timestamp>,
     ) -> Result<(), StoreError> {
-        let generation = self.present()?;
         let store = &self.store;
-        store.record_state(run, generation, state, started).await
+        let work = async |generation| store.record_state(run, generation, state, started).await;
+        self.write(run, work).await?;
+        self.ledger.told(&Fact::State {
+            run,
+            state,
+            started,
+        });
+        Ok(())
+    }
+
+    /// One write, with the generation that it names.
+    async fn write<T>(
+        &self,
+        run: RunId,
+        work: impl AsyncFnOnce(i64) -> Result<T, StoreError>,
+    ) -> Result<(i64, T), StoreError> {
+        let _at_work = self.at_work.try_read().map_err(|_| away())?;
+        let generation = self.present()?;
+        match work(generation).await {
+            Ok(written) => Ok((generation, written)),
+            Err(StoreError::Fenced(_)) => Err(self.refused(run, generation).await),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Why the store refuses a write: where it is not what it was, that passes.
+    pub(crate) async fn refused(&self, run: RunId, generation: i64) -> StoreError {
+        let known = match self.store.standing(self.node).await {
+            Ok(standing) => standing.generation.unwrap_or(0),
+            Err(error) => return unavailable(&error),
+        };
+        if known < generation {
+            self.doubt.notify_one();
+            return StoreError::Unavailable("the store has gone back".into());
+        }
+        let Some(row) = self.ledger.open_row(run).filter(|_| known == generation) else {
+            return StoreError::Fenced(run);
+        };
+        match self.store.get(run).await {
+            Ok(None) => {}
+            Ok(Some(_)) => return StoreError::Fenced(run),
+            Err(error) => return unavailable(&error),
+        }
+        tracing::error!(%run, "the store has lost the row of a run, writing it again");
+        let new = *stamped(&row.new, generation);
+        match self.store.mend(&RunRow { new, ..row }).await {
+            Ok(()) => StoreError::Unavailable("its row was lost, and is written again".into()),
+            Err(error) => error,
+        }
     }
 
     pub(crate) async fn get(&self, run: RunId) -> Result<Option<RunRow>, StoreError> {
         self.present()?;
-        self.store.get(run).await
+        let row = self.store.get(run).await?;
+        if let Some(row) = &row {
+            self.seen(row);
+        }
+        Ok(row)
     }
 
     pub(crate) async fn get_all(&self, runs: &[RunId]) -> Result<Vec<RunRow>, StoreError> {
@@ -133,7 +256,11 @@ impl NodeStore {
         limit: u32,
     ) -> Result<Vec<RunRow>, StoreError> {
         self.present()?;
-        self.store.list(filter, start, limit).await
+        let rows = self.store.list(filter, start, limit).await?;
+        for row in &rows {
+            self.seen(row);
+        }
+        Ok(rows)
     }
 
     pub(crate) async fn open_runs(&self, node: NodeId) -> Result<Vec<RunRow>, StoreError> {
@@ -160,5 +287,61 @@ impl NodeStore {
 
     pub(crate) fn describe(&self) -> String {
         self.store.describe()
+    }
+}
+
+fn away() -> StoreError {
+    StoreError::Unavailable("this server has not taken its node over yet".into())
+}
+
+/// A question that was not answered leaves open what it was about.
+fn unavailable(error: &StoreError) -> StoreError {
+    StoreError::Unavailable(error.to_string())
+}
+
+fn stamped(new: &NewRun, generation: i64) -> Box<NewRun> {
+    Box::new(NewRun {
+        generation,
+        ..new.clone()
+    })
+}
+
+fn closed(new: NewRun, closure: &Closure) -> RunRow {
+    let Closure { outcome, times } = closure.clone();
+    RunRow {
+        state: StoredState::Ended(outcome.state()),
+        desired: kennel_store::Desired::Stop,
+        times,
+        outcome: Some(outcome),
+        ..RunRow::open(new)
+    }
+}
+
+fn rested(row: RunRow, new: &NewRun, rest: &Rest) -> RunRow {
+    let times = rest.past.last().map(|ended| ended.times);
+    RunRow {
+        new: NewRun {
+            attempt: new.attempt,
+            ..row.new
+        },
+        state: StoredState::Backoff,
+        times: Times {
+            ended: None,
+            ..times.unwrap_or_default()
+        },
+        past: rest.past.clone(),
+        restarts: rest.restarts,
+        next_restart: Some(rest.next),
+        ..row
+    }
+}
+
+fn begun(row: RunRow, new: NewRun) -> RunRow {
+    RunRow {
+        new,
+        state: StoredState::Starting,
+        times: Times::default(),
+        next_restart: None,
+        ..row
     }
 }

@@ -618,11 +618,20 @@ impl Journal {
     }
 }
 
-/// The open rows of the node, each taken in hand. Gives how many.
+/// The open rows of the node, each taken in hand at a start. Gives how many.
 pub(crate) fn take_all(shared: &Arc<Shared>, rows: Vec<RunRow>) -> usize {
     let count = rows.len();
     for row in rows {
         begin(shared, row, false);
+    }
+    count
+}
+
+/// Open rows of the node that no task holds, each taken in hand while this server is at work. Gives how many.
+pub(crate) fn take_each_in_hand(shared: &Arc<Shared>, rows: Vec<RunRow>) -> usize {
+    let count = rows.len();
+    for row in rows {
+        take_in_hand(shared, row);
     }
     count
 }

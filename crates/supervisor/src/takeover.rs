@@ -1,16 +1,25 @@
 //! How a server takes its node over: at its start, or later, where the store is away when it comes.
 
-use crate::{BootError, Supervisor, adopt, clock, recover, tracker::Shared, unfinished};
+use crate::{
+    BootError, Supervisor, adopt, clock, ledger::Entry, recover, tracker::Shared, unfinished,
+};
 use kennel_lifecycle::{RunId, recovery::Seen};
 use kennel_linux::{client::HeldRun, crash_point};
-use kennel_store::{Opening, RunRow};
-use std::{collections::HashSet, sync::Arc, time::Duration};
+use kennel_store::{Opening, RunRow, StoreError};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+    time::Duration,
+};
+use tokio::task::JoinSet;
 
 /// How long the runs of an earlier server wait for the store.
 const STORE_WAIT: Duration = Duration::from_secs(2);
 /// First and longest pause between two tries.
 const RETRY_FIRST: Duration = Duration::from_millis(100);
 const RETRY_LONGEST: Duration = Duration::from_secs(2);
+/// How often it is looked whether the store is the one that it was.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// What the store has given.
 pub(crate) struct Taken {
@@ -75,16 +84,23 @@ pub(crate) async fn without_rows(
     let held = Box::pin(adopt::without_store(shared, held)).await?;
     tracing::warn!(held, "going on without the store");
     let shared = Arc::clone(shared);
-    tokio::spawn(async move { take_at_last(&shared).await });
+    tokio::spawn(async move { take_at_last(&shared, Again::No).await });
     Ok(Begun::default())
 }
 
+/// Whether this server had the node before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Again {
+    No,
+    Yes,
+}
+
 /// Takes the node over when the store is there.
-async fn take_at_last(shared: &Arc<Shared>) {
+async fn take_at_last(shared: &Arc<Shared>, again: Again) {
     let mut pause = RETRY_FIRST;
     let mut said = String::new();
     loop {
-        match take_late(shared).await {
+        match Box::pin(take_late(shared, again)).await {
             Ok(()) => return,
             Err(error) => {
                 let why = cause(&error);
@@ -99,20 +115,27 @@ async fn take_at_last(shared: &Arc<Shared>) {
     }
 }
 
-async fn take_late(shared: &Arc<Shared>) -> Result<(), BootError> {
+async fn take_late(shared: &Arc<Shared>, again: Again) -> Result<(), BootError> {
     let given = shared.all().into_iter().map(|(run, _)| run).collect();
     let Taken { generation, rows } = take(shared, given).await?;
-    // Whatever the keeper holds has a task, which meets its row by itself.
-    let live = shared.all().into_iter().map(|(run, _)| run);
-    let others = live.chain(rows.iter().map(|row| row.new.run)).collect();
-    unfinished::finish_all(shared, others).await?;
+    // What this server has begun it also finishes.
+    if again == Again::No {
+        // Whatever the keeper holds has a task, which meets its row by itself.
+        let live = shared.all().into_iter().map(|(run, _)| run);
+        let others = live.chain(rows.iter().map(|row| row.new.run)).collect();
+        unfinished::finish_all(shared, others).await?;
+    }
     let rows = rows.into_iter();
     // Whose end came to be owed meanwhile is not open any more.
     let nobodys = |run| shared.find(run).is_none() && !shared.facts.owes(run);
     let rows = rows.filter(|row| nobodys(row.new.run));
     let rows: Vec<RunRow> = rows.collect();
     shared.store.open(generation);
-    let found = recover::take_all(shared, rows);
+    let found = match again {
+        Again::No => recover::take_all(shared, rows),
+        // One that has ended here meanwhile is closed when it is looked at.
+        Again::Yes => recover::take_each_in_hand(shared, rows),
+    };
     let supervisor = Supervisor {
         shared: Arc::clone(shared),
     };
@@ -121,27 +144,116 @@ async fn take_late(shared: &Arc<Shared>) -> Result<(), BootError> {
     Ok(())
 }
 
-/// Makes sure that no other keeper lives, and raises the generation.
+/// Looks each second, and when somebody doubts it, whether the store is the one that it was. Where it is not, the node is
+/// taken over in it as at a start: until then it is away to everybody, and what it lacks is written again.
+pub(crate) async fn watch_lives(shared: &Arc<Shared>) {
+    let store = &shared.store;
+    let mut pause = LOOK_EVERY;
+    loop {
+        let _ = store.taken_over().await;
+        tokio::select! {
+            () = tokio::time::sleep(pause) => {}
+            () = store.doubted() => {}
+        }
+        pause = match store.raw().standing(shared.config.node).await {
+            Ok(standing) if store.ledger().differs(&standing) => {
+                tracing::warn!(life = %standing.life, generation = standing.generation, "the store was started or restored, taking the node over again");
+                store.shut().await;
+                take_at_last(shared, Again::Yes).await;
+                LOOK_EVERY
+            }
+            Ok(_) => LOOK_EVERY,
+            // A new life is not to be waited for when it comes.
+            Err(_) => RETRY_FIRST,
+        };
+    }
+}
+
+/// Makes sure that no other keeper lives, raises the generation, and writes again what the store has lost.
 async fn take(shared: &Shared, held: Vec<RunId>) -> Result<Taken, BootError> {
+    // Whoever tells would tell by a generation that is over.
+    let telling = shared.facts.hold().await;
     refuse_beside_another(shared).await?;
+    let (store, ledger) = (shared.store.raw(), shared.store.ledger());
+    let node = shared.config.node;
+    let standing = store.standing(node).await.map_err(BootError::Store)?;
     let opening = Opening {
-        node: shared.config.node,
+        node,
         node_name: shared.config.node_name.clone(),
         keeper_epoch: shared.hello.epoch,
         keeper: shared.hello.keeper,
         host: shared.hello.host.clone(),
         held,
+        above: ledger.generation(),
         now: clock::now(),
     };
-    let store = shared.store.raw();
+    let lost = ledger.differs(&standing);
     let generation = store.open_node(&opening).await.map_err(BootError::Store)?;
     crash_point!("boot.node_opened");
+    ledger.raised(generation);
+    let mended = mend(shared, &opening, generation, lost).await;
+    mended.map_err(BootError::Store)?;
     // Before anybody reads, and before a row that is open here is taken for one.
-    let told = shared.facts.tell_all(store, generation).await;
+    let told = telling.tell_all(&shared.store, generation).await;
     told.map_err(BootError::Store)?;
     let rows = store.open_runs(opening.node).await;
     let rows = rows.map_err(BootError::Store)?;
+    let mut ended = Vec::new();
+    for runs in ledger.open_beside(&rows).chunks(adopt::ROWS_MAX) {
+        let read = store.get_all(runs).await.map_err(BootError::Store)?;
+        ended.extend(read.into_iter().filter(|row| row.outcome.is_some()));
+    }
+    ledger.taken(standing.life, &rows, ended);
     Ok(Taken { generation, rows })
+}
+
+/// Writes again what the store had taken and lacks: the rows of runs that are held, and where it has gone back all that is
+/// known, the end of a run as well as where it stands.
+async fn mend(
+    shared: &Shared,
+    opening: &Opening,
+    generation: i64,
+    lost: bool,
+) -> Result<(), StoreError> {
+    let held: HashSet<RunId> = opening.held.iter().copied().collect();
+    let mut wanted = shared.store.ledger().entries();
+    wanted.retain(|entry| lost || held.contains(&entry.row.new.run));
+    let mut count = 0;
+    for entries in wanted.chunks(adopt::ROWS_MAX) {
+        let runs: Vec<RunId> = entries.iter().map(|entry| entry.row.new.run).collect();
+        let rows = shared.store.raw().get_all(&runs).await?.into_iter();
+        let there: HashMap<RunId, RunRow> = rows.map(|row| (row.new.run, row)).collect();
+        let mut mending = JoinSet::new();
+        for Entry { row, assumed } in entries {
+            let mut row = row.clone();
+            row.new.generation = generation;
+            if held.contains(&row.new.run) {
+                row.new.keeper_epoch = opening.keeper_epoch;
+            }
+            let keep =
+                |there: &RunRow| *assumed || !lost || there.outcome.is_some() || *there == row;
+            if there.get(&row.new.run).is_some_and(keep) {
+                continue;
+            }
+            count += 1;
+            let store = Arc::clone(shared.store.raw());
+            mending.spawn(async move { (row.new.run, store.mend(&row).await) });
+        }
+        while let Some(mended) = mending.join_next().await {
+            match mended {
+                Ok((_, Ok(()))) => {}
+                Ok((run, Err(error @ StoreError::Corrupt(_)))) => {
+                    tracing::error!(%run, %error, "the row of this run is lost and cannot be written again");
+                }
+                Ok((_, Err(error))) => return Err(error),
+                Err(error) => return Err(StoreError::Unavailable(error.to_string())),
+            }
+        }
+    }
+    if count > 0 {
+        tracing::warn!(count, "rows that the store had lost are written again");
+    }
+    Ok(())
 }
 
 /// Rows of a living keeper are not ours: starting beside it would end its runs.

@@ -4,6 +4,7 @@ use crate::{
     CallError, Drain, RestartCall, RunView, SignalCall,
     facts::Facts,
     late::Doors,
+    ledger::Ledger,
     node_store::NodeStore,
     ports::Kernel,
     view::{Live, StartAnswer},
@@ -182,13 +183,14 @@ impl Shared {
         kernel: Arc<dyn Kernel>,
         store: Arc<dyn Store>,
         facts: Facts,
+        ledger: Ledger,
         hello: KeeperHello,
         started: kennel_lifecycle::Timestamp,
     ) -> Self {
         Self {
+            store: NodeStore::new(store, config.node, Arc::new(ledger)),
             config,
             kernel,
-            store: NodeStore::new(store),
             facts,
             doors: Doors::new(&hello.late),
             hello,

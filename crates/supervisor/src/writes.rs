@@ -63,12 +63,17 @@ pub(crate) async fn perform(
                 order: order.clone(),
                 deadline,
             };
-            keep(&shared, "the stop", fact, || {
+            let kept = keep(&shared, "the stop", fact, || {
                 store.record_stop(run, &order, deadline)
             })
             .await;
             crash_point!("stop.recorded");
-            tell(Done::StopDurable(deadline)).await;
+            tell(if kept {
+                Done::StopDurable(deadline)
+            } else {
+                Done::StopRefused
+            })
+            .await;
         }
         Write::State(state, started) => {
             let report = if record_state(&shared, run, state, started).await {
@@ -85,11 +90,10 @@ pub(crate) async fn perform(
                 let fact = Fact::Close(new.clone(), closure.clone());
                 keep(&shared, "the outcome", fact, write).await
             } else {
-                // Another's row may stand under the key of what never ran: only the store can say.
-                retry(store, run, "the outcome", write).await
+                close_what_never_ran(store, &new, &closure).await
             };
             crash_point!("exit.closed");
-            tell(ended(written && is_told(store, run, &closure).await)).await;
+            tell(ended(written)).await;
         }
     }
     tell(Done::Written).await;
@@ -104,13 +108,25 @@ fn ended(written: bool) -> Done {
     }
 }
 
-/// Whether the row tells this very end. What never ran may have found another's closed row under its key.
-async fn is_told(store: &NodeStore, run: RunId, closure: &Closure) -> bool {
-    if closure.outcome.exit.is_some() {
-        return true;
+/// Writes the end of what never ran; gives whether the row tells this very end. Another's closed row may stand under its
+/// key: only the store can say.
+async fn close_what_never_ran(store: &NodeStore, new: &NewRun, closure: &Closure) -> bool {
+    let run = new.run;
+    loop {
+        let write = || store.close(new, closure);
+        if !retry(store, run, "the outcome", write).await {
+            return false;
+        }
+        // Missing or open: the store has gone back meanwhile.
+        let row = row_of(store, run).await;
+        if let Some(row) = row.filter(|row| row.outcome.is_some()) {
+            let told = row.outcome.as_ref() == Some(&closure.outcome);
+            if told {
+                store.has(row);
+            }
+            return told;
+        }
     }
-    let row = row_of(store, run).await;
-    row.and_then(|row| row.outcome).as_ref() == Some(&closure.outcome)
 }
 
 /// The row of a run, once the store can say.

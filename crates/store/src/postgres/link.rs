@@ -5,6 +5,8 @@
 //! more. Which of the two it is nobody has to say: the start of a session carries a mark that only the session's own
 //! start can have given it, and a pooler refuses or drops it.
 
+use super::life;
+use crate::life::Lives;
 use sqlx::{
     ConnectOptions, Connection, PgConnection, PgPool, Postgres, Transaction,
     pool::PoolConnection,
@@ -35,6 +37,14 @@ const DURABLE_SESSION: &str = "SELECT set_config('synchronous_commit', 'on', fal
 const DURABLE_TRANSACTION: &str = "BEGIN; SELECT set_config('synchronous_commit', 'on', true) \
     WHERE current_setting('synchronous_commit') = 'off'";
 
+/// In which life of Postgres a question is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Where {
+    /// In the one in which the node was taken over.
+    Taken,
+    Anywhere,
+}
+
 /// Whose the server's session is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Session {
@@ -51,6 +61,8 @@ pub(super) struct Link {
     shared: PgConnectOptions,
     /// Once a pooler has been met it counts as there until the next start: what works behind one works without.
     is_shared: AtomicBool,
+    /// Which lives of Postgres have been met at the other end.
+    pub(super) lives: Lives,
 }
 
 impl Link {
@@ -61,6 +73,7 @@ impl Link {
             own: shared.clone().options([(MARK, "own")]),
             shared,
             is_shared: AtomicBool::new(false),
+            lives: Lives::default(),
         }
     }
 
@@ -79,6 +92,7 @@ impl Link {
                 Ok(mut conn) => {
                     if is_marked(&mut conn).await? {
                         sqlx::raw_sql(DURABLE_SESSION).execute(&mut conn).await?;
+                        self.lives.meet(&life::ask(&mut conn).await?);
                         return Ok((conn, Session::Own));
                     }
                     self.met_a_pooler();
@@ -89,6 +103,19 @@ impl Link {
         }
         let conn = PgConnection::connect_with(&self.shared).await?;
         Ok((conn, Session::Shared))
+    }
+
+    /// A session of our own was looked at when it began; behind a pooler each transaction may be in another life. Nothing is
+    /// done in one in which the node was not taken over.
+    pub(super) async fn look_where(
+        &self,
+        conn: &mut PgConnection,
+        session: Session,
+    ) -> Result<(), sqlx::Error> {
+        if session == Session::Shared {
+            self.lives.meet(&life::ask(conn).await?);
+        }
+        self.lives.check()
     }
 
     /// A fault of a connection that was taken for a session of our own.
@@ -152,6 +179,7 @@ impl Readers {
             let link = Arc::clone(&looking);
             Box::pin(async move {
                 if is_marked(conn).await? {
+                    link.lives.meet(&life::ask(conn).await?);
                     return Ok(());
                 }
                 link.met_a_pooler();
@@ -165,14 +193,30 @@ impl Readers {
         }
     }
 
-    /// The answer to one question.
+    /// The answer to one question, in the life in which the node was taken over.
     pub(super) async fn rows(
         &self,
         query: Query<'_, Postgres, PgArguments>,
     ) -> Result<Vec<PgRow>, sqlx::Error> {
+        self.ask(query, Where::Taken).await
+    }
+
+    /// The same in whichever life it is.
+    pub(super) async fn rows_of_any_life(
+        &self,
+        query: Query<'_, Postgres, PgArguments>,
+    ) -> Result<Vec<PgRow>, sqlx::Error> {
+        self.ask(query, Where::Anywhere).await
+    }
+
+    async fn ask(
+        &self,
+        query: Query<'_, Postgres, PgArguments>,
+        place: Where,
+    ) -> Result<Vec<PgRow>, sqlx::Error> {
         let rows = match self.link.session() {
-            Session::Own => self.rows_of_own(query).await,
-            Session::Shared => self.rows_of_shared(query).await,
+            Session::Own => self.rows_of_own(query, place).await,
+            Session::Shared => self.rows_of_shared(query, place).await,
         };
         if let Err(error) = &rows {
             self.link.look_at(error);
@@ -183,8 +227,13 @@ impl Readers {
     async fn rows_of_own(
         &self,
         query: Query<'_, Postgres, PgArguments>,
+        place: Where,
     ) -> Result<Vec<PgRow>, sqlx::Error> {
-        let mut lent = Lent(Some(self.own.acquire().await?));
+        let conn = self.own.acquire().await?;
+        if place == Where::Taken {
+            self.link.lives.check()?;
+        }
+        let mut lent = Lent(Some(conn));
         let rows = query.fetch_all(lent.connection()).await?;
         lent.give_back();
         Ok(rows)
@@ -193,10 +242,14 @@ impl Readers {
     async fn rows_of_shared(
         &self,
         query: Query<'_, Postgres, PgArguments>,
+        place: Where,
     ) -> Result<Vec<PgRow>, sqlx::Error> {
         let mut lent = Lent(Some(self.shared.acquire().await?));
         // A statement without a name lives until the next one: within a transaction that is ours.
         let mut tx = lent.connection().begin_with("BEGIN READ ONLY").await?;
+        if place == Where::Taken {
+            self.link.look_where(&mut tx, Session::Shared).await?;
+        }
         let rows = query.persistent(false).fetch_all(&mut *tx).await?;
         tx.commit().await?;
         lent.give_back();

@@ -6,6 +6,7 @@ mod attempts;
 mod ends;
 mod guards;
 mod lists;
+mod mends;
 mod writes;
 
 use kennel_store::{Store, StoreUrl, open};
@@ -61,6 +62,10 @@ const CASES: &[Case] = cases![
     attempts::a_run_that_waits_can_be_stopped_and_begins_no_more,
     attempts::of_many_attempts_the_newest_are_kept,
     ends::every_end_is_read_back_as_it_was,
+    mends::what_was_written_before_is_written_again_whole,
+    mends::an_older_row_is_brought_up_and_a_closed_one_is_left_alone,
+    mends::only_the_nodes_own_generation_mends,
+    mends::a_generation_is_above_all_that_are_known,
     lists::pages_neither_repeat_nor_skip_while_rows_are_added,
     lists::filters_by_state_kind_and_labels,
     lists::open_runs_are_those_of_the_node,

@@ -20,6 +20,7 @@ pub(crate) fn opening(node: u128, epoch: u128) -> Opening {
         keeper: process(4000),
         host: host(),
         held: Vec::new(),
+        above: 0,
         now: Timestamp(1_000),
     }
 }

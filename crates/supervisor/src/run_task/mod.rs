@@ -123,6 +123,8 @@ pub(crate) enum Done {
     Strange,
     LeftOver(Box<Result<Option<RunRow>, StoreError>>),
     StopDurable(Timestamp),
+    /// The row is another server's: the stop is not on it, and nobody is told that it is.
+    StopRefused,
     Froze(SignalResult),
     /// What was made for a run that left no trace is removed.
     Removed,
@@ -443,6 +445,10 @@ impl RunTask {
                 self.stop_deadline = Some(deadline);
                 self.stop_due = None;
                 self.stops_owed = self.stops_owed.saturating_sub(1);
+                self.report(Report::StopRecorded);
+            }
+            Done::StopRefused => {
+                self.stop_due = None;
                 self.report(Report::StopRecorded);
             }
             Done::Froze(result) => {

@@ -203,6 +203,7 @@ fn a_run_of_which_nothing_is_left_is_what_the_keeper_knows_and_can_be_aborted() 
     let row = row.unwrap().new;
     let copies = lives.data_dir.path().join("unfinished");
     std::fs::remove_file(copies.join(run_id().to_string())).unwrap();
+    std::fs::remove_file(lives.data_dir.path().join("ledger")).unwrap();
     lives.live(async |stage| {
         let view = stage.supervisor.get(run_id()).await.unwrap();
         assert_eq!(view.state, RunState::Running);

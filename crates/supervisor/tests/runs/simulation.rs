@@ -26,7 +26,7 @@ use kennel_linux::{
 };
 use kennel_store::{
     Closure, Desired, EpochRow, Inserted, ListFilter, NewRun, Opening, PageStart, Rest, RunRow,
-    Store, StoreError, StoredState,
+    Standing, Store, StoreError, StoredState,
 };
 use kennel_supervisor::{
     AbortCall, AbortWait, BootError, Condition, Kernel, KernelEvents, Payload, Position,
@@ -52,6 +52,8 @@ const SEEDS: u64 = 500;
 const MANY_SEEDS: u64 = 10_000;
 const RUNS: u64 = 6;
 const CALLS: u64 = 60;
+/// Writes that a store may lack when it comes back.
+const HISTORY: usize = 12;
 /// On the test's clock: longer than any retry, grace or delay here.
 const LONG: Duration = Duration::from_mins(10);
 
@@ -141,6 +143,8 @@ struct Shaky {
     faults: AtomicU64,
     /// It never fails.
     calm: bool,
+    /// It comes back without the last writes, now and then.
+    goes_back: bool,
     /// The server does not die.
     is_undisturbed: bool,
     outcomes: Mutex<HashMap<(RunId, Timestamp, u32), Outcome>>,
@@ -228,6 +232,12 @@ impl Shaky {
         }
     }
 
+    fn goes_back(&self) {
+        let most = u64::try_from(HISTORY).unwrap();
+        let writes = usize::try_from(self.dice.roll(most)).unwrap();
+        self.store.go_back(writes);
+    }
+
     fn kills_after(&self, run: RunId, wait: Duration) {
         let world = Arc::clone(&self.world);
         tokio::spawn(async move {
@@ -293,7 +303,16 @@ impl Shaky {
         self.step().await;
         self.delay().await;
         self.step().await;
+        let (store, life) = (Arc::clone(&self.store), self.store.life());
         let work = write(Arc::clone(&self.store));
+        // The connection is lost with the life of the store.
+        let work = async move {
+            if store.life() == life {
+                work.await
+            } else {
+                Err(StoreError::Unknown("the connection was lost".into()))
+            }
+        };
         if !self.fault() {
             let written = work.await;
             self.step().await;
@@ -506,6 +525,21 @@ impl Kernel for Shaky {
 
 #[async_trait]
 impl Store for Shaky {
+    async fn standing(&self, node: NodeId) -> Result<Standing, StoreError> {
+        self.read().await?;
+        self.store.standing(node).await
+    }
+
+    async fn mend(&self, row: &RunRow) -> Result<(), StoreError> {
+        if let Some(outcome) = &row.outcome {
+            let before = self.store.row(row.new.run).and_then(|row| row.outcome);
+            assert_eq!(before.as_ref().unwrap_or(outcome), outcome, "another end");
+        }
+        let row = row.clone();
+        self.write(|store| async move { store.mend(&row).await })
+            .await
+    }
+
     async fn open_node(&self, opening: &Opening) -> Result<i64, StoreError> {
         self.store.open_node(opening).await
     }
@@ -665,12 +699,17 @@ fn play(dice: &Dice) {
     let (world, _) = World::new(Nature::default(), Vec::new(), HashMap::new());
     let faults = [0, 5, 30][usize::try_from(dice.roll(3)).unwrap()];
     let deaths = [0, 1, 1, 3][usize::try_from(dice.roll(4)).unwrap()];
+    let goes_back = dice.percent(40);
+    world
+        .store
+        .keep_history(if goes_back { HISTORY } else { 0 });
     let shaky = Arc::new(Shaky {
         store: Arc::clone(&world.store),
         world: Arc::clone(&world),
         dice: dice.clone(),
         faults: AtomicU64::new(faults),
-        calm: faults == 0,
+        calm: faults == 0 && !goes_back,
+        goes_back,
         is_undisturbed: deaths == 0,
         outcomes: Mutex::default(),
         rounds: AtomicI64::new(0),
@@ -694,6 +733,9 @@ fn play(dice: &Dice) {
         runtime.block_on(async {
             let (mut held, tidings) = world.hand_over();
             shaky.outlives_a_server().await;
+            if goes_back && dice.percent(30) {
+                shaky.goes_back();
+            }
             shaky.mishaps(&mut held);
             let late = Late(tidings, dice.clone(), None);
             let (kernel, store) = (Arc::clone(&shaky), Arc::clone(&shaky));
@@ -728,6 +770,9 @@ async fn live(
         calls.push(tokio::spawn(async move {
             call_something(&supervisor, &dice, &told).await;
         }));
+        if shaky.goes_back && shaky.dice.percent(4) {
+            shaky.goes_back();
+        }
         if shaky.dice.percent(30) {
             stage.exits(shaky.dice.run(), 7);
         }

@@ -28,12 +28,12 @@ use kennel_linux::{
     },
 };
 use kennel_store::{
-    Closure, Desired, EpochRow, Inserted, ListFilter, NewRun, Opening, PageStart, Rest, RunRow,
-    Store, StoreError, StoredState, Times,
+    Closure, Desired, EpochRow, Inserted, Life, ListFilter, NewRun, Opening, PageStart, Rest,
+    RunRow, Standing, Store, StoreError, StoredState, Times,
 };
 use kennel_supervisor::{BootError, Kernel, KernelEvents, SpawnCall, Supervisor, SupervisorConfig};
 use std::{
-    collections::{BTreeMap, HashMap, HashSet},
+    collections::{BTreeMap, HashMap, HashSet, VecDeque},
     io::{PipeWriter, Write},
     os::fd::OwnedFd,
     path::PathBuf,
@@ -569,11 +569,11 @@ impl Kernel for World {
 
     fn release(&self, run: RunId) {
         let mut state = self.state.lock().unwrap();
-        let row = self.store.row(run);
-        let row = row.expect("the gate was opened before the run was recorded");
+        let recorded = self.store.recorded(run);
+        let recorded = recorded.expect("the gate was opened before the run was recorded");
         let child = state.children.get_mut(&run).unwrap();
         assert_eq!(
-            row.new.identity.as_ref(),
+            recorded.identity.as_ref(),
             Some(&child.identity),
             "the gate was opened before the attempt was recorded"
         );
@@ -600,8 +600,8 @@ impl Kernel for World {
         if let Some((stdout, _)) = &mut child.pipes {
             stdout.write_all(&nature.output).unwrap();
         }
-        state.executed.push((run, row.new.attempt));
-        state.ran.insert((run, row.new.attempt), nature.clone());
+        state.executed.push((run, recorded.attempt));
+        state.ran.insert((run, recorded.attempt), nature.clone());
         drop(state);
         if nature.verdict_held {
             return;
@@ -862,6 +862,21 @@ pub struct MemoryStore {
     generation: AtomicI64,
     gate: watch::Sender<bool>,
     open_rows_asked: AtomicUsize,
+    history: Mutex<History>,
+    /// Whose attempt was recorded last, in whichever life.
+    recorded: Mutex<HashMap<RunId, NewRun>>,
+}
+
+/// What a store was, and may be again.
+#[derive(Debug, Default)]
+struct History {
+    /// Before each of the last writes; empty where nobody goes back.
+    before: VecDeque<(BTreeMap<RunId, RunRow>, i64)>,
+    /// How many of them are kept.
+    kept: usize,
+    life: u64,
+    /// In which the node was taken over.
+    taken: Option<u64>,
 }
 
 impl MemoryStore {
@@ -887,11 +902,69 @@ impl MemoryStore {
         self.open_rows_asked.load(Ordering::Relaxed)
     }
 
+    /// Keeps what it was before each of so many writes.
+    pub fn keep_history(&self, kept: usize) {
+        self.history.lock().unwrap().kept = kept;
+    }
+
+    /// Another life begins, which lacks the last writes. Nothing that is on its way comes there.
+    pub fn go_back(&self, writes: usize) {
+        let mut rows = self.rows.lock().unwrap();
+        let mut history = self.history.lock().unwrap();
+        history.life += 1;
+        let left = history.before.len().saturating_sub(writes);
+        if let Some((before, generation)) = history.before.drain(left..).next() {
+            *rows = before;
+            self.generation.store(generation, Ordering::Relaxed);
+        }
+    }
+
+    pub fn life(&self) -> u64 {
+        self.history.lock().unwrap().life
+    }
+
+    /// The attempt that was recorded last.
+    pub fn recorded(&self, run: RunId) -> Option<NewRun> {
+        self.recorded.lock().unwrap().get(&run).cloned()
+    }
+
+    fn end_row(&self, new: &NewRun, closure: &Closure) {
+        let mut rows = self.rows.lock().unwrap();
+        let row = rows.get_mut(&new.run).unwrap();
+        if row.outcome.is_none() {
+            row.state = StoredState::Ended(closure.outcome.state());
+            row.times = closure.times;
+            row.new.attempt = new.attempt;
+            row.outcome = Some(closure.outcome.clone());
+            row.next_restart = None;
+            let mut closed = self.closed.lock().unwrap();
+            closed.push((new.run, closure.outcome.clone()));
+        }
+        self.changed.notify_waiters();
+    }
+
+    fn note(&self) {
+        let rows = self.rows.lock().unwrap();
+        let mut history = self.history.lock().unwrap();
+        if history.kept > 0 {
+            let now = (rows.clone(), self.generation.load(Ordering::Relaxed));
+            history.before.push_back(now);
+            if history.before.len() > history.kept {
+                history.before.pop_front();
+            }
+        }
+    }
+
     pub fn row(&self, run: RunId) -> Option<RunRow> {
         self.rows.lock().unwrap().get(&run).cloned()
     }
 
     fn check(&self) -> Result<(), StoreError> {
+        let history = self.history.lock().unwrap();
+        if history.taken.is_some_and(|taken| taken != history.life) {
+            return Err(StoreError::Unavailable("another life".into()));
+        }
+        drop(history);
         match *self.weather.lock().unwrap() {
             Weather::Away => Err(StoreError::Unavailable("away".into())),
             Weather::Fair
@@ -911,10 +984,11 @@ impl MemoryStore {
 
     /// Only what names the present generation is written.
     fn present(&self, run: RunId, generation: i64) -> Result<(), StoreError> {
-        if generation == self.generation.load(Ordering::Relaxed) {
-            return Ok(());
+        if generation != self.generation.load(Ordering::Relaxed) {
+            return Err(StoreError::Fenced(run));
         }
-        Err(StoreError::Fenced(run))
+        self.note();
+        Ok(())
     }
 
     fn put(&self, new: &NewRun) -> Inserted {
@@ -923,15 +997,38 @@ impl MemoryStore {
             return Inserted::Taken(Box::new(row.clone()));
         }
         rows.insert(new.run, RunRow::open(new.clone()));
+        self.recorded.lock().unwrap().insert(new.run, new.clone());
         Inserted::New
     }
 }
 
 #[async_trait]
 impl Store for MemoryStore {
-    async fn open_node(&self, _: &Opening) -> Result<i64, StoreError> {
-        self.check_write()?;
-        let generation = self.generation.fetch_add(1, Ordering::Relaxed) + 1;
+    async fn standing(&self, _: NodeId) -> Result<Standing, StoreError> {
+        let weather = *self.weather.lock().unwrap();
+        if weather == Weather::Away {
+            return Err(StoreError::Unavailable("away".into()));
+        }
+        let ahead = i64::from(weather == Weather::Superseded);
+        let generation = self.generation.load(Ordering::Relaxed);
+        Ok(Standing {
+            life: Life::named(self.life().to_string()),
+            generation: (generation > 0).then_some(generation + ahead),
+        })
+    }
+
+    async fn open_node(&self, opening: &Opening) -> Result<i64, StoreError> {
+        let weather = *self.weather.lock().unwrap();
+        if matches!(weather, Weather::Away | Weather::ReadOnly) {
+            return Err(StoreError::Unavailable("away".into()));
+        }
+        self.note();
+        let before = self.generation.load(Ordering::Relaxed);
+        let generation = before.max(opening.above) + 1;
+        self.generation.store(generation, Ordering::Relaxed);
+        let mut history = self.history.lock().unwrap();
+        history.taken = Some(history.life);
+        drop(history);
         let mut rows = self.rows.lock().unwrap();
         for row in rows.values_mut().filter(|row| row.outcome.is_none()) {
             row.new.generation = generation;
@@ -978,9 +1075,10 @@ impl Store for MemoryStore {
 
     async fn fence(&self, new: &NewRun, closure: &Closure) -> Result<Inserted, StoreError> {
         self.check_write()?;
+        self.present(new.run, new.generation)?;
         let put = self.put(new);
         if put == Inserted::New {
-            self.close(new, closure).await?;
+            self.end_row(new, closure);
         }
         Ok(put)
     }
@@ -1053,6 +1151,7 @@ impl Store for MemoryStore {
             row.state = StoredState::Starting;
             row.times = Times::default();
             row.next_restart = None;
+            self.recorded.lock().unwrap().insert(new.run, new.clone());
         }
         if let Weather::InsertUnknown { .. } = weather {
             return Err(StoreError::Unknown("the connection was lost".into()));
@@ -1067,18 +1166,20 @@ impl Store for MemoryStore {
         }
         self.present(new.run, new.generation)?;
         self.put(new);
+        self.end_row(new, closure);
+        Ok(())
+    }
+
+    async fn mend(&self, row: &RunRow) -> Result<(), StoreError> {
+        self.check()?;
+        self.present(row.new.run, row.new.generation)?;
         let mut rows = self.rows.lock().unwrap();
-        let row = rows.get_mut(&new.run).unwrap();
-        if row.outcome.is_none() {
-            row.state = StoredState::Ended(closure.outcome.state());
-            row.times = closure.times;
-            row.new.attempt = new.attempt;
-            row.outcome = Some(closure.outcome.clone());
-            row.next_restart = None;
-            self.closed
-                .lock()
-                .unwrap()
-                .push((new.run, closure.outcome.clone()));
+        match rows.get(&row.new.run) {
+            Some(there) if there.outcome.is_some() => {}
+            Some(there) if there.new.generation != row.new.generation => {
+                return Err(StoreError::Fenced(row.new.run));
+            }
+            _ => drop(rows.insert(row.new.run, row.clone())),
         }
         self.changed.notify_waiters();
         Ok(())
@@ -1105,6 +1206,7 @@ impl Store for MemoryStore {
     }
 
     async fn open_runs(&self, _: NodeId) -> Result<Vec<RunRow>, StoreError> {
+        self.check()?;
         let rows = self.rows.lock().unwrap().clone();
         self.open_rows_asked.fetch_add(1, Ordering::Relaxed);
         let mut gate = self.gate.subscribe();

@@ -1,0 +1,96 @@
+//! Which life of the database it is: a copy of it that takes its place may lack what the one before had answered.
+//!
+//! What is written and read goes to the life in which the node was taken over. In another one nothing is done until the
+//! node has been taken over there: only then it is known what is missing.
+
+use std::{
+    fmt, io,
+    sync::{Mutex, PoisonError},
+};
+
+/// A life of the database: from its start, or from its restoring, to the next. Another one may know less.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Life(String);
+
+impl Life {
+    /// The life that these words name.
+    #[must_use]
+    pub fn named(words: impl Into<String>) -> Self {
+        Self(words.into())
+    }
+}
+
+impl fmt::Display for Life {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// How a node stands in its store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Standing {
+    /// The life of the database.
+    pub life: Life,
+    /// The node's generation; absent: the store does not know the node.
+    pub generation: Option<i64>,
+}
+
+/// The lives that connections of one store have met.
+#[derive(Debug, Default)]
+pub(crate) struct Lives(Mutex<Seen>);
+
+#[derive(Debug, Default)]
+struct Seen {
+    /// The last one that was met.
+    last: Option<Life>,
+    /// The one in which the node was taken over.
+    taken: Option<Life>,
+}
+
+impl Lives {
+    /// A connection has met this life.
+    pub(crate) fn meet(&self, life: &Life) {
+        self.lock().last = Some(life.clone());
+    }
+
+    /// The node was taken over in this life.
+    pub(crate) fn take(&self, life: Life) {
+        let mut seen = self.lock();
+        seen.last = Some(life.clone());
+        seen.taken = Some(life);
+    }
+
+    /// Nothing is done in a life in which the node was not taken over.
+    pub(crate) fn check(&self) -> Result<(), sqlx::Error> {
+        let seen = self.lock();
+        match (&seen.taken, &seen.last) {
+            (Some(taken), Some(last)) if taken != last => Err(sqlx::Error::Io(io::Error::other(
+                "it was started or restored, and the node is not taken over there yet",
+            ))),
+            _ => Ok(()),
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Seen> {
+        // Each change of it is whole.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_done_in_a_life_in_which_the_node_was_not_taken_over() {
+        let lives = Lives::default();
+        lives.meet(&Life::named("a"));
+        assert!(lives.check().is_ok(), "it is taken over in none yet");
+        lives.take(Life::named("a"));
+        assert!(lives.check().is_ok());
+        lives.meet(&Life::named("b"));
+        assert!(lives.check().is_err());
+        lives.take(Life::named("b"));
+        assert!(lives.check().is_ok());
+    }
+}

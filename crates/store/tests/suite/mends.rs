@@ -1,0 +1,126 @@
+//! What was written in an earlier life of the database is written again.
+
+use super::{
+    Bed,
+    rows::{EPOCH, NODE, closure, new_run, opening, order, process},
+};
+use kennel_lifecycle::{Outcome, StopCertificate, Timestamp};
+use kennel_store::{
+    Closure, Desired, NewRun, Opening, PastAttempt, RunRow, StoreError, StoredState, Times,
+};
+
+/// Rows in each state that one can be in.
+fn rows() -> Vec<RunRow> {
+    let started = Times {
+        started: Some(Timestamp(11)),
+        ..Times::default()
+    };
+    let paused = RunRow {
+        state: StoredState::Paused,
+        times: started,
+        desired: Desired::Stop,
+        stop: Some(order()),
+        stop_deadline: Some(Timestamp(99)),
+        ..RunRow::open(new_run(1))
+    };
+    let Closure { outcome, times } = closure();
+    let past = |number, certificate| PastAttempt {
+        number,
+        leader: Some(process(4711)),
+        outcome: Outcome {
+            certificate,
+            ..outcome.clone()
+        },
+        times,
+    };
+    let waits = RunRow {
+        state: StoredState::Backoff,
+        times: Times {
+            ended: None,
+            ..times
+        },
+        past: vec![
+            past(2, StopCertificate::default()),
+            past(3, outcome.certificate.clone()),
+        ],
+        restarts: 2,
+        next_restart: Some(Timestamp(77)),
+        ..RunRow::open(NewRun {
+            attempt: 3,
+            ..new_run(2)
+        })
+    };
+    let closed = RunRow {
+        state: StoredState::Ended(outcome.state()),
+        desired: Desired::Stop,
+        times,
+        outcome: Some(outcome),
+        ..RunRow::open(new_run(3))
+    };
+    vec![RunRow::open(new_run(4)), paused, waits, closed]
+}
+
+pub(super) async fn what_was_written_before_is_written_again_whole(bed: Bed) {
+    bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
+    for row in rows() {
+        assert_eq!(RunRow::decode(&row.encode()).unwrap(), row);
+        for _ in 0..2 {
+            bed.store.mend(&row).await.unwrap();
+            let read = bed.store.get(row.new.run).await.unwrap();
+            assert_eq!(read.as_ref(), Some(&row));
+        }
+    }
+}
+
+pub(super) async fn an_older_row_is_brought_up_and_a_closed_one_is_left_alone(bed: Bed) {
+    bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
+    for row in rows() {
+        let older = NewRun {
+            attempt: 1,
+            ..row.new.clone()
+        };
+        bed.store.insert(&older).await.unwrap();
+        bed.store.mend(&row).await.unwrap();
+        let read = bed.store.get(row.new.run).await.unwrap().unwrap();
+        assert_eq!(read, row);
+        bed.store.close(&row.new, &closure()).await.unwrap();
+        let closed = bed.store.get(row.new.run).await.unwrap().unwrap();
+        let open = RunRow::open(older);
+        bed.store.mend(&open).await.unwrap();
+        let left = bed.store.get(row.new.run).await.unwrap().unwrap();
+        assert_eq!(left, closed);
+    }
+}
+
+pub(super) async fn only_the_nodes_own_generation_mends(bed: Bed) {
+    bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
+    bed.store.insert(&new_run(1)).await.unwrap();
+    bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
+    let row = RunRow {
+        state: StoredState::Running,
+        ..RunRow::open(new_run(1))
+    };
+    let missing = RunRow::open(new_run(2));
+    for row in [row, missing] {
+        let refused = bed.store.mend(&row).await;
+        assert!(matches!(refused, Err(StoreError::Fenced(_))), "{refused:?}");
+    }
+    let kept = bed.store.get(new_run(1).run).await.unwrap().unwrap();
+    assert_eq!(kept.state, StoredState::Starting);
+}
+
+pub(super) async fn a_generation_is_above_all_that_are_known(bed: Bed) {
+    let node = opening(NODE, EPOCH).node;
+    let before = bed.store.standing(node).await.unwrap();
+    assert_eq!(before.generation, None);
+    let above = |above| Opening {
+        above,
+        ..opening(NODE, EPOCH)
+    };
+    for (known, given) in [(41, 42), (7, 43), (43, 44), (80, 81)] {
+        assert_eq!(bed.store.open_node(&above(known)).await.unwrap(), given);
+        let standing = bed.store.standing(node).await.unwrap();
+        assert_eq!(standing.generation, Some(given));
+        assert_eq!(standing.life, before.life);
+    }
+}
