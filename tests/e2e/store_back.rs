@@ -116,14 +116,13 @@ async fn goes_back(server: Server) {
         kennel.replace_server().await;
     }
     postgres.fail_over().await;
-    eventually_async("readiness", STORE_PATIENCE, async || {
-        kennel.is_serving("readiness").await.then_some(())
-    })
-    .await;
-
     let mut client = kennel.client().await;
-    let info = client.server_info().await.expect("it answers");
-    assert!(info.generation > before, "no number is used again");
+    // No number is used again.
+    let taken_over = eventually_async("another generation", STORE_PATIENCE, async || {
+        let info = client.clone().server_info().await?;
+        (info.generation > before).then_some(info)
+    });
+    let info = taken_over.await;
     check(&mut client, &scene).await;
     let rows = postgres.psql("SELECT count(*) FROM runs").await;
     assert_eq!(rows, last);
@@ -176,7 +175,7 @@ async fn go_on(client: &mut Client, scene: &mut Scene) {
     assert_eq!(must("wait", ended).code(), Some(3));
     let heard = must("stream", client.hear_all(&scene.counting, 0).await);
     let text = heard.text();
-    let numbers = text.lines().skip(1).map(|line| line.parse::<usize>());
+    let numbers = text.lines().skip(1).map(str::parse::<usize>);
     for (place, number) in numbers.enumerate() {
         assert_eq!(number, Ok(place + 1), "a line is missing or doubled");
     }

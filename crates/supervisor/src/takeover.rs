@@ -230,6 +230,12 @@ async fn mend(
             if held.contains(&row.new.run) {
                 row.new.keeper_epoch = opening.keeper_epoch;
             }
+            // Whoever wrote a stop did not live to note it.
+            if let (Some(there), None) = (there.get(&row.new.run), &row.stop) {
+                row.desired = there.desired;
+                row.stop.clone_from(&there.stop);
+                row.stop_deadline = there.stop_deadline;
+            }
             let keep =
                 |there: &RunRow| *assumed || !lost || there.outcome.is_some() || *there == row;
             if there.get(&row.new.run).is_some_and(keep) {

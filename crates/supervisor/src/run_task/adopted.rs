@@ -82,7 +82,9 @@ impl RunTask {
         if let (Some(why), false) = (held.held.cgroup_refused(), past.announced.recorded) {
             task.warning = Some(format!("this run has no control group: {why}"));
         }
-        let ended = row.outcome.is_some() || row.state == StoredState::Backoff;
+        // Another attempt may begin before all of that is heard.
+        task.hears_again = row.state == StoredState::Backoff;
+        let ended = row.outcome.is_some() || task.hears_again;
         if past.announced.streams.is_none() && !ended {
             task.attach(held);
         }

@@ -53,6 +53,10 @@ type SignalReply = oneshot::Sender<Result<SignalResult, OrderError>>;
 
 /// A run's task.
 #[derive(Debug)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is one thing that the task waits for or is done with, and any two of them may be"
+)]
 pub(crate) struct RunTask {
     shared: Arc<Shared>,
     run: RunId,
@@ -100,6 +104,8 @@ pub(crate) struct RunTask {
     /// What becomes of it when the whole service dies.
     recovery: Recovery,
     legacy: Legacy,
+    /// The keeper tells again of an attempt that has ended: up to its last word nothing is of the present one.
+    hears_again: bool,
 }
 
 /// The run's directory.
@@ -212,6 +218,7 @@ impl RunTask {
             at: clock::now(),
             recovery: policy.recovery,
             legacy: Legacy::default(),
+            hears_again: false,
         }
     }
 
@@ -356,6 +363,10 @@ impl RunTask {
     }
 
     fn kernel(&mut self, report: KeeperReport) {
+        if self.hears_again {
+            self.hears_again = !matches!(report.fact, Fact::TreeEnded(_));
+            return;
+        }
         // Reports come in the order in which things happened; shim and keeper each stamp their own, so that the time of
         // a quick command's end may lie before that of its start.
         self.at = self
