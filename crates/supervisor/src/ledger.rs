@@ -12,7 +12,7 @@ use kennel_lifecycle::RunId;
 use kennel_store::{Fact, Life, RunRow, Standing};
 use serde_json::{Value, json};
 use std::{
-    collections::{HashMap, HashSet, VecDeque, hash_map},
+    collections::{BTreeMap, HashSet, VecDeque, btree_map},
     io,
     path::Path,
     sync::{Mutex, MutexGuard, PoisonError},
@@ -36,7 +36,7 @@ pub(crate) struct Ledger {
 
 #[derive(Debug, Default)]
 struct Book {
-    open: HashMap<RunId, RunRow>,
+    open: BTreeMap<RunId, RunRow>,
     /// Those of them that nobody has read or written: they are what a row would say at least.
     assumed: HashSet<RunId>,
     /// The newest last.
@@ -170,7 +170,7 @@ impl Ledger {
     pub(crate) fn assume(&self, row: &RunRow) {
         let mut book = self.lock();
         let run = row.new.run;
-        if let hash_map::Entry::Vacant(place) = book.open.entry(run) {
+        if let btree_map::Entry::Vacant(place) = book.open.entry(run) {
             place.insert(row.clone());
             book.assumed.insert(run);
         }

@@ -14,7 +14,7 @@ use kennel_lifecycle::{NodeId, Refusal, RunId, StopOrder};
 use kennel_linux::client::{KeeperHello, KeeperReport, Sent, SignalResult};
 use kennel_store::{NewRun, Store};
 use std::{
-    collections::HashMap,
+    collections::BTreeMap,
     path::PathBuf,
     sync::{Arc, Mutex, PoisonError, atomic::AtomicUsize},
 };
@@ -168,7 +168,7 @@ pub(crate) struct Shared {
     /// Streams of commands that are still being read.
     pub(crate) pipes_open: Arc<AtomicUsize>,
     pub(crate) ids: Mutex<ulid::Generator>,
-    runs: Mutex<HashMap<RunId, Handle>>,
+    runs: Mutex<BTreeMap<RunId, Handle>>,
 }
 
 impl Shared {
@@ -205,7 +205,7 @@ impl Shared {
             tasks: TaskTracker::new(),
             pipes_open: Arc::new(AtomicUsize::new(0)),
             ids: Mutex::new(ulid::Generator::new()),
-            runs: Mutex::new(HashMap::new()),
+            runs: Mutex::new(BTreeMap::new()),
         }
     }
 
@@ -272,7 +272,7 @@ impl Shared {
         RunId::from_u128(id.into())
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<RunId, Handle>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<RunId, Handle>> {
         // A panic elsewhere leaves the map whole: each operation on it is one call.
         self.runs.lock().unwrap_or_else(PoisonError::into_inner)
     }

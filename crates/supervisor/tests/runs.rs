@@ -26,6 +26,8 @@ mod rest;
 mod restarts;
 #[path = "runs/simulation.rs"]
 mod simulation;
+#[path = "runs/story.rs"]
+mod story;
 #[path = "runs/stuck.rs"]
 mod stuck;
 mod world;

@@ -3,10 +3,11 @@
 //! The server dies up to three times, at any step that it takes towards its keeper or its store: each life of it is a
 //! runtime of its own, and with that goes all that it knew. Keeper, store and journals stay.
 //!
-//! A failure names its seed; `KENNEL_SEED=<n>` runs that one alone.
+//! A failure names its seed and tells what happened, in order; `KENNEL_SEED=<n>` runs that one alone, `<n>-<m>` those. The
+//! same seed comes out the same but for what threads do that read and write files.
 
 use crate::{
-    abort,
+    abort, story,
     world::{MemoryStore, Nature, Stage, Temper, Tidings, World, call},
 };
 use async_trait::async_trait;
@@ -34,6 +35,7 @@ use kennel_supervisor::{
 };
 use std::{
     collections::{HashMap, HashSet},
+    ops::RangeInclusive,
     path::PathBuf,
     pin::Pin,
     sync::{
@@ -180,7 +182,9 @@ impl KernelEvents for Late {
             self.2 = Some(self.0.recv().await);
         }
         self.1.rest(3).await;
-        self.2.take().unwrap()
+        let event = self.2.take().unwrap();
+        story::tell(|| format!("heard {event:.200?}"));
+        event
     }
 }
 
@@ -192,6 +196,7 @@ impl Shaky {
         let left = self.steps_left.fetch_update(order, order, less);
         let dead = left.is_ok_and(|left| left <= 1);
         if dead {
+            story::tell(|| "the server is dead".into());
             self.died.send_replace(true);
         }
         dead
@@ -235,6 +240,7 @@ impl Shaky {
     fn goes_back(&self) {
         let most = u64::try_from(HISTORY).unwrap();
         let writes = usize::try_from(self.dice.roll(most)).unwrap();
+        story::tell(|| format!("the store goes back by {writes}"));
         self.store.go_back(writes);
     }
 
@@ -257,6 +263,7 @@ impl Shaky {
                 held.pause = HeldPause::Stopping;
             }
             if row.is_some() && self.dice.percent(10) {
+                story::tell(|| format!("the row of {} is lost", held.run));
                 rows.remove(&held.run);
             }
         }
@@ -272,6 +279,16 @@ impl Shaky {
             2 => SignalResult::Gone,
             _ => SignalResult::Done,
         })
+    }
+
+    async fn close_as_told(&self, new: &NewRun, closure: &Closure) -> Result<(), StoreError> {
+        let what = format!("close {}: {:?}", of(new), closure.outcome.reason);
+        let (new, closure) = (new.clone(), closure.clone());
+        self.write(
+            what,
+            |store| async move { store.close(&new, &closure).await },
+        )
+        .await
     }
 
     async fn delay(&self) {
@@ -294,9 +311,9 @@ impl Shaky {
     }
 
     /// A write that is done, or not, or done and not known, or not known and done later.
-    async fn write<T, F, Fut>(&self, write: F) -> Result<T, StoreError>
+    async fn write<T, F, Fut>(&self, what: String, write: F) -> Result<T, StoreError>
     where
-        T: Send + 'static,
+        T: std::fmt::Debug + Send + 'static,
         F: FnOnce(Arc<MemoryStore>) -> Fut,
         Fut: Future<Output = Result<T, StoreError>> + Send + 'static,
     {
@@ -304,14 +321,17 @@ impl Shaky {
         self.delay().await;
         self.step().await;
         let (store, life) = (Arc::clone(&self.store), self.store.life());
+        let name = what.clone();
         let work = write(Arc::clone(&self.store));
         // The connection is lost with the life of the store.
         let work = async move {
-            if store.life() == life {
+            let written = if store.life() == life {
                 work.await
             } else {
                 Err(StoreError::Unknown("the connection was lost".into()))
-            }
+            };
+            story::tell(|| format!("{what}: {written:.120?}"));
+            written
         };
         if !self.fault() {
             let written = work.await;
@@ -320,13 +340,21 @@ impl Shaky {
         }
         let unknown = || StoreError::Unknown("the connection was lost".into());
         match self.dice.roll(4) {
-            0 => Err(StoreError::Unavailable("away".into())),
-            1 => Err(unknown()),
+            0 => {
+                story::tell(|| format!("{name}: not taken"));
+                Err(StoreError::Unavailable("away".into()))
+            }
+            1 => {
+                story::tell(|| format!("{name}: lost, and not known"));
+                Err(unknown())
+            }
             2 => {
+                story::tell(|| format!("{name}: not known"));
                 let _ = work.await;
                 Err(unknown())
             }
             _ => {
+                story::tell(|| format!("{name}: not known, and later"));
                 let wait = self.dice.roll(3000);
                 let slot = {
                     let mut slots = self.on_their_way.0.lock().unwrap();
@@ -345,6 +373,14 @@ impl Shaky {
             }
         }
     }
+}
+
+/// Which attempt of which run, written by whom.
+fn of(new: &NewRun) -> String {
+    format!(
+        "attempt {} of {} by {}",
+        new.attempt, new.run, new.generation
+    )
 }
 
 #[async_trait]
@@ -366,6 +402,7 @@ impl Kernel for Shaky {
         let nature = self.dice.nature();
         self.world.state.lock().unwrap().natures.insert(run, nature);
         let prepared = self.world.prepare(run, spec).await;
+        story::tell(|| format!("prepare {run}: {}", prepared.is_ok()));
         if prepared.is_ok() && self.dice.percent(10) {
             let (world, dice) = (Arc::clone(&self.world), self.dice.clone());
             tokio::spawn(async move {
@@ -379,6 +416,7 @@ impl Kernel for Shaky {
 
     fn release(&self, run: RunId) {
         self.step_now();
+        story::tell(|| format!("release {run}"));
         self.world.release(run);
         self.step_now();
         if self.dice.percent(20) {
@@ -394,6 +432,7 @@ impl Kernel for Shaky {
 
     fn shut_gate(&self, run: RunId) {
         self.step_now();
+        story::tell(|| format!("shut_gate {run}"));
         self.world.shut_gate(run);
         self.step_now();
     }
@@ -407,6 +446,7 @@ impl Kernel for Shaky {
             row.is_none_or(recorded) || !self.calm,
             "signalled before the stop was recorded"
         );
+        story::tell(|| format!("stop {run} by {plan:?}"));
         let rounds = self.rounds.fetch_add(1, Ordering::Relaxed);
         // Nothing is told after the last word.
         if self.world.has_members(run) {
@@ -419,6 +459,7 @@ impl Kernel for Shaky {
 
     fn keep_rest(&self, run: RunId) {
         self.step_now();
+        story::tell(|| format!("keep_rest {run}"));
         self.world.keep_rest(run);
         self.step_now();
     }
@@ -481,6 +522,7 @@ impl Kernel for Shaky {
 
     fn acknowledge(&self, run: RunId) {
         self.step_now();
+        story::tell(|| format!("acknowledge {run}"));
         self.world.acknowledge(run);
         self.step_now();
     }
@@ -536,12 +578,15 @@ impl Store for Shaky {
             assert_eq!(before.as_ref().unwrap_or(outcome), outcome, "another end");
         }
         let row = row.clone();
-        self.write(|store| async move { store.mend(&row).await })
+        let what = format!("mend {} as {:?}", of(&row.new), row.state);
+        self.write(what, |store| async move { store.mend(&row).await })
             .await
     }
 
     async fn open_node(&self, opening: &Opening) -> Result<i64, StoreError> {
-        self.store.open_node(opening).await
+        let generation = self.store.open_node(opening).await;
+        story::tell(|| format!("the node is opened: {generation:?}"));
+        generation
     }
 
     async fn open_epochs(&self, node: NodeId) -> Result<Vec<EpochRow>, StoreError> {
@@ -550,7 +595,8 @@ impl Store for Shaky {
 
     async fn insert(&self, new: &NewRun) -> Result<Inserted, StoreError> {
         let new = new.clone();
-        self.write(|store| async move { store.insert(&new).await })
+        let what = format!("insert {}", of(&new));
+        self.write(what, |store| async move { store.insert(&new).await })
             .await
     }
 
@@ -562,16 +608,21 @@ impl Store for Shaky {
         deadline: Timestamp,
     ) -> Result<(), StoreError> {
         let order = order.clone();
-        self.write(
-            |store| async move { store.record_stop(run, generation, &order, deadline).await },
-        )
-        .await
+        let what = format!("stop {run} of {generation}");
+        let work = |store: Arc<MemoryStore>| async move {
+            store.record_stop(run, generation, &order, deadline).await
+        };
+        self.write(what, work).await
     }
 
     async fn fence(&self, new: &NewRun, closure: &Closure) -> Result<Inserted, StoreError> {
         let (new, closure) = (new.clone(), closure.clone());
-        self.write(|store| async move { store.fence(&new, &closure).await })
-            .await
+        let what = format!("fence {}", of(&new));
+        self.write(
+            what,
+            |store| async move { store.fence(&new, &closure).await },
+        )
+        .await
     }
 
     async fn record_state(
@@ -581,19 +632,24 @@ impl Store for Shaky {
         state: RowState,
         started: Option<Timestamp>,
     ) -> Result<(), StoreError> {
-        self.write(|store| async move { store.record_state(run, generation, state, started).await })
-            .await
+        let what = format!("{run} of {generation} is {state:?}");
+        let work = |store: Arc<MemoryStore>| async move {
+            store.record_state(run, generation, state, started).await
+        };
+        self.write(what, work).await
     }
 
     async fn rest(&self, new: &NewRun, rest: &Rest) -> Result<(), StoreError> {
         let (new, rest) = (new.clone(), rest.clone());
-        self.write(|store| async move { store.rest(&new, &rest).await })
+        let what = format!("rest {}", of(&new));
+        self.write(what, |store| async move { store.rest(&new, &rest).await })
             .await
     }
 
     async fn begin(&self, new: &NewRun) -> Result<(), StoreError> {
         let new = new.clone();
-        self.write(|store| async move { store.begin(&new).await })
+        let what = format!("begin {}", of(&new));
+        self.write(what, |store| async move { store.begin(&new).await })
             .await
     }
 
@@ -603,10 +659,7 @@ impl Store for Shaky {
         // A run that waits may be ended for one reason, and for another if that was not written.
         let waits = |row: RunRow| row.state == StoredState::Backoff;
         if self.store.row(new.run).is_some_and(waits) {
-            let (new, closure) = (new.clone(), closure.clone());
-            return self
-                .write(|store| async move { store.close(&new, &closure).await })
-                .await;
+            return self.close_as_told(new, closure).await;
         }
         // What never ran may have failed for another reason when the server that gave it died before it was written.
         if outcome.exit.is_some() || self.is_undisturbed {
@@ -614,9 +667,7 @@ impl Store for Shaky {
             let before = before.unwrap_or_else(|| closure.outcome.clone());
             assert_eq!(before, closure.outcome, "a run has two outcomes");
         }
-        let (new, closure) = (new.clone(), closure.clone());
-        self.write(|store| async move { store.close(&new, &closure).await })
-            .await
+        self.close_as_told(new, closure).await
     }
 
     async fn get(&self, run: RunId) -> Result<Option<RunRow>, StoreError> {
@@ -675,23 +726,27 @@ fn whatever_happens_in_ten_thousand_lives_every_run_ends_once() {
 }
 
 fn play_all(count: u64) {
-    let only = std::env::var("KENNEL_SEED")
-        .ok()
-        .and_then(|s| s.parse().ok());
-    let seeds = only.map_or(1..=count, |seed| seed..=seed);
-    for seed in seeds {
+    let asked = std::env::var("KENNEL_SEED").ok();
+    for seed in asked.map_or(1..=count, |asked| seeds(&asked)) {
         let told = Told(seed);
+        story::begin();
         play(&Dice::new(seed));
         std::mem::forget(told);
     }
 }
 
-/// Says which seed it was when the test fails.
+/// One seed, or from one to another: `7`, `501-1000`.
+fn seeds(asked: &str) -> RangeInclusive<u64> {
+    let (from, to) = asked.split_once('-').unwrap_or((asked, asked));
+    from.parse().unwrap()..=to.parse().unwrap()
+}
+
+/// Says which seed it was when the test fails, and what happened.
 struct Told(u64);
 
 impl Drop for Told {
     fn drop(&mut self) {
-        eprintln!("KENNEL_SEED={}", self.0);
+        eprintln!("{}\nKENNEL_SEED={}", story::whole(), self.0);
     }
 }
 
@@ -732,6 +787,10 @@ fn play(dice: &Dice) {
             .unwrap();
         runtime.block_on(async {
             let (mut held, tidings) = world.hand_over();
+            story::tell(|| {
+                let held: Vec<_> = held.iter().map(|held| (held.run, held.released)).collect();
+                format!("a server begins, given {held:?}")
+            });
             shaky.outlives_a_server().await;
             if goes_back && dice.percent(30) {
                 shaky.goes_back();
@@ -901,7 +960,8 @@ fn policy(dice: &Dice) -> RestartPolicy {
             RestartMode::Always
         },
         delay: Duration::from_millis(10 + dice.roll(2000)),
-        jitter_percent: 50,
+        // The delay is random already, and the same for the same seed.
+        jitter_percent: 0,
         max_restarts: dice
             .percent(70)
             .then(|| 1 + u32::try_from(dice.roll(3)).unwrap()),

@@ -9,6 +9,7 @@ mod lives;
 
 pub(crate) use lives::{Lives, run_id};
 
+use crate::story;
 use async_trait::async_trait;
 use kennel_lifecycle::{
     CgroupIdentity, Deadline, Exit, Held, HeldPause, HostFacts, HostIdentity, KeeperEpoch,
@@ -127,11 +128,15 @@ pub struct KernelState {
     pub nature: Nature,
     /// Of single runs, where they differ.
     pub natures: HashMap<RunId, Nature>,
-    pub children: HashMap<RunId, Child>,
+    pub children: BTreeMap<RunId, Child>,
+    /// How many children there were, of whichever attempts: no two of them are the same process.
+    born: i32,
     pub executed: Vec<(RunId, u32)>,
     /// What each of these was like.
     pub ran: HashMap<(RunId, u32), Nature>,
     pub acknowledged: Vec<RunId>,
+    /// The server dies before the keeper has heard that it may let go.
+    pub holds_on: bool,
     pub interrupts: usize,
     pub signals: Vec<(RunId, Signal, SignalTarget)>,
     /// What comes of each signal.
@@ -169,13 +174,17 @@ pub struct World {
     pub late: Mutex<Vec<RunId>>,
     /// Signals by name are not answered.
     pub signals_held: watch::Sender<bool>,
+    /// What the keeper tells does not come yet.
+    pub tidings_held: watch::Sender<bool>,
 }
 
-pub struct Tidings(mpsc::UnboundedReceiver<KeeperEvent>);
+pub struct Tidings(mpsc::UnboundedReceiver<KeeperEvent>, watch::Receiver<bool>);
 
 #[async_trait]
 impl KernelEvents for Tidings {
     async fn recv(&mut self) -> KeeperEvent {
+        // Where the world is gone, so is whoever held it.
+        let _ = self.1.wait_for(|held| !held).await;
         self.0.recv().await.unwrap_or(KeeperEvent::Gone)
     }
 }
@@ -302,10 +311,12 @@ impl World {
             nature,
             orphans,
             natures: HashMap::new(),
-            children: HashMap::new(),
+            children: BTreeMap::new(),
+            born: 0,
             executed: Vec::new(),
             ran: HashMap::new(),
             acknowledged: Vec::new(),
+            holds_on: false,
             interrupts: 0,
             signals: Vec::new(),
             signal_result: ShotResult::Delivered,
@@ -322,8 +333,10 @@ impl World {
             store,
             late: Mutex::default(),
             signals_held: watch::Sender::new(false),
+            tidings_held: watch::Sender::new(false),
         };
-        (Arc::new(world), Tidings(tidings))
+        let held = world.tidings_held.subscribe();
+        (Arc::new(world), Tidings(tidings, held))
     }
 
     /// As the keeper tells it.
@@ -341,6 +354,7 @@ impl World {
         if told_again {
             self.state.lock().unwrap().facts.push(report.clone());
         }
+        story::tell(|| format!("{run}: {:.120?}", report.fact));
         if report.fact == Fact::PauseExpired {
             self.pauses(run, HeldPause::Expired);
         }
@@ -384,7 +398,8 @@ impl World {
         let children = state.children.iter();
         let held = children.filter(|(run, child)| !child.acknowledged && !late.contains(run));
         let held = held.map(|(run, child)| child.held(*run));
-        (held.collect(), Tidings(tidings))
+        let tidings = Tidings(tidings, self.tidings_held.subscribe());
+        (held.collect(), tidings)
     }
 
     /// The shim of a run answers at last.
@@ -539,8 +554,8 @@ impl Kernel for World {
             return Err(ClientError::TooWeak { wanted, held });
         }
         let stdout = OwnedFd::from(stdout);
-        let number = 101 + i32::try_from(state.children.len()).unwrap();
-        let identity = identity(number);
+        state.born += 1;
+        let identity = identity(100 + state.born);
         let child = Child {
             nature,
             released: false,
@@ -751,6 +766,9 @@ impl Kernel for World {
 
     fn acknowledge(&self, run: RunId) {
         let mut state = self.state.lock().unwrap();
+        if state.holds_on {
+            return;
+        }
         state.acknowledged.push(run);
         state.facts.retain(|report| report.run != run);
         if let Some(child) = state.children.get_mut(&run) {
@@ -888,7 +906,7 @@ impl MemoryStore {
         *self.weather.lock().unwrap() == Weather::Fair
     }
 
-    /// Holds the next INSERTs, and what is read of open rows, until [`Self::let_inserts_go`].
+    /// Holds the next INSERTs, the records of next attempts, and what is read of open rows, until [`Self::let_inserts_go`].
     pub fn hold_inserts(&self) {
         self.gate.send_replace(true);
     }
@@ -1133,6 +1151,8 @@ impl Store for MemoryStore {
     }
 
     async fn begin(&self, new: &NewRun) -> Result<(), StoreError> {
+        let mut gate = self.gate.subscribe();
+        let _ = gate.wait_for(|held| !held).await;
         self.check_write()?;
         self.present(new.run, new.generation)?;
         let weather = *self.weather.lock().unwrap();
