@@ -16,7 +16,7 @@ use crate::{
     tracker::{Entered, Handle, Shared},
     writes,
 };
-use kennel_journal::Writer;
+use kennel_journal::{Entry, Writer};
 use kennel_lifecycle::{NodeId, RunId};
 use kennel_linux::{client::HeldRun, crash_point, rundir};
 use kennel_store::{Inserted, NewRun, RunRow, StoreError, StoredState};
@@ -151,25 +151,19 @@ struct Found {
     held: HeldRun,
     row: Option<RunRow>,
     spare: Result<NewRun, String>,
-    /// The journal with what its index does not name, and what it has told.
+    /// The journal with what its index does not name, and the facts that it has told, of whichever attempts.
     journal: io::Result<Reopened>,
 }
 
-type Reopened = ((Writer, [u64; 2]), Past);
+type Reopened = ((Writer, [u64; 2]), Vec<Entry>);
 
 impl Found {
     fn open(shared: &Shared, held: HeldRun, row: Option<RunRow>) -> Self {
         let dir = rundir::path(&shared.config.data_dir, held.run);
         let spare = spare::read(&shared.config.data_dir, held.run);
-        let attempt = match &row {
-            Some(row) => {
-                row.new.attempt + u32::from(whose(shared.config.node, row, &held) == Whose::Next)
-            }
-            None => spare.as_ref().map_or(1, |new| new.attempt),
-        };
         let journal = Writer::reopen(&dir, shared.boot(), clock::now()).and_then(|reopened| {
-            let past = Past::of(&reopened.0.facts()?, attempt);
-            Ok((reopened, past))
+            let facts = reopened.0.facts()?;
+            Ok((reopened, facts))
         });
         crash_point!("adopt.journal_mended");
         Self {
@@ -195,7 +189,7 @@ impl Found {
         let row = RunRow::open(self.described(shared));
         shared.store.ledger().assume(&row);
         let row = shared.facts.upon(row);
-        let (output, past) = opened(shared, self.held.run, self.journal);
+        let (output, past) = opened(shared, &row.new, self.journal);
         let meet = Some(Box::new(row.new.clone()));
         let standing = Standing {
             row,
@@ -238,11 +232,17 @@ impl Found {
         let _ = shared.enter(run, None, make);
     }
 
-    /// What is known of the run without the store.
+    /// What is known of the run without the store. The copy may be ahead of what the keeper holds: it is left before the
+    /// keeper is asked for the next attempt, and may be there before the keeper has heard that it may let go of the last.
     fn described(&self, shared: &Shared) -> NewRun {
-        match &self.spare {
-            Ok(new) => as_held(shared, &self.held, new.clone()),
-            Err(_) => placeholder(shared, &self.held),
+        let noted = shared.store.ledger().open_row(self.held.run);
+        let held = Some(&self.held.identity);
+        match (noted, &self.spare) {
+            (Some(row), _) if row.new.identity.as_ref() == held => {
+                as_held(shared, &self.held, row.new)
+            }
+            (_, Ok(new)) => as_held(shared, &self.held, new.clone()),
+            (_, Err(_)) => placeholder(shared, &self.held),
         }
     }
 
@@ -287,13 +287,14 @@ impl Found {
             // Its gate was shut before it was recorded, or another row stands under its key.
             (_, Ok(_) | Err(_)) => None,
         };
-        let (output, past) = opened(shared, run, journal);
         let recorded = row.is_some();
         let unrecorded = || RunRow::open(spare_new.unwrap_or_else(|| placeholder(shared, &held)));
+        let row = row.unwrap_or_else(unrecorded);
+        let (output, past) = opened(shared, &row.new, journal);
         let standing = Standing {
-            row: row.unwrap_or_else(unrecorded),
-            recorded,
             held,
+            row,
+            recorded,
             output,
             past,
         };
@@ -301,12 +302,14 @@ impl Found {
     }
 }
 
-/// The journal to go on with, where it can be written, and what it tells.
-fn opened(shared: &Shared, run: RunId, journal: io::Result<Reopened>) -> (Option<Output>, Past) {
+/// The journal to go on with, where it can be written, and what it tells of the attempt.
+fn opened(shared: &Shared, new: &NewRun, journal: io::Result<Reopened>) -> (Option<Output>, Past) {
+    let run = new.run;
     match journal {
-        Ok((reopened, past)) => {
+        Ok((reopened, facts)) => {
             let open = Arc::clone(&shared.pipes_open);
-            (Some(Output::over(run, reopened, open)), past)
+            let output = Output::over(run, reopened, open);
+            (Some(output), Past::of(&facts, new.attempt))
         }
         Err(error) => {
             let error = Chain(&error);

@@ -6,7 +6,7 @@ use crate::{
 };
 use kennel_lifecycle::{
     EndReason, Exit, Refusal, RestartMode, RestartPolicy, RunKind, RunState, Signal, StartStage,
-    TreeVerdict,
+    Timestamp, TreeVerdict,
     ladder::StopPlan,
     recovery::{CgroupSeen, Host, Seen},
 };
@@ -48,6 +48,14 @@ fn quick() -> RestartPolicy {
         delay: SHORT,
         max_delay: SHORT,
         ..RestartPolicy::default()
+    }
+}
+
+fn in_an_hour() -> RestartPolicy {
+    RestartPolicy {
+        delay: Duration::from_hours(1),
+        max_delay: Duration::from_hours(1),
+        ..RestartPolicy::keepalive()
     }
 }
 
@@ -106,12 +114,8 @@ async fn an_agent_that_crashes_is_started_four_times_and_has_then_failed() {
 #[tokio::test(start_paused = true)]
 async fn an_abort_ends_a_run_that_waits_at_once_and_signals_nobody() {
     let stage = Stage::set(crashing()).await;
-    let policy = RestartPolicy {
-        delay: Duration::from_hours(1),
-        max_delay: Duration::from_hours(1),
-        ..RestartPolicy::keepalive()
-    };
-    stage.supervisor.spawn(restarting(policy)).await.unwrap();
+    let spawned = stage.supervisor.spawn(restarting(in_an_hour()));
+    spawned.await.unwrap();
     let waiting = state(&stage, RunState::Backoff).await;
     assert!(waiting.next_restart.is_some() && waiting.outcome.is_none());
     assert_eq!((waiting.attempt, waiting.restarts), (1, 1));
@@ -415,6 +419,120 @@ fn a_run_that_waits_is_gone_on_with_by_the_next_server() {
     });
     let executed = lives.world.state.lock().unwrap().executed.clone();
     assert_eq!(executed, [(run_id(), 1), (run_id(), 2)]);
+}
+
+/// A first attempt has ended, and its server has died after the store was told and before the keeper was.
+fn lose_server_before_the_keeper_lets_go(lives: &Lives) {
+    lives.world.state.lock().unwrap().holds_on = true;
+    lives.live(async |stage| {
+        let spawned = stage.supervisor.spawn(restarting(in_an_hour()));
+        spawned.await.unwrap();
+        state(stage, RunState::Backoff).await;
+    });
+    lives.world.state.lock().unwrap().holds_on = false;
+}
+
+/// What ends an attempt is told once, and before the next begins.
+fn assert_told_once(told: &[(u32, String)]) {
+    for station in ["started", "leader_exited", "tree_empty", "attempt_ended"] {
+        for attempt in 1..=2 {
+            let line = (attempt, station.to_owned());
+            let times = told.iter().filter(|told| **told == line).count();
+            assert!(times <= 1, "{line:?}: {told:?}");
+        }
+    }
+    assert!(told.windows(2).all(|two| two[0].0 <= two[1].0), "{told:?}");
+}
+
+#[test]
+fn what_is_told_again_of_an_attempt_that_has_ended_is_not_of_the_next() {
+    let lives = Lives::of(crashing());
+    lose_server_before_the_keeper_lets_go(&lives);
+    lives.world.state.lock().unwrap().nature = Nature::default();
+    // The next attempt is due by now.
+    let mut rows = lives.world.store.rows.lock().unwrap();
+    rows.get_mut(&run_id()).unwrap().next_restart = Some(Timestamp(0));
+    drop(rows);
+    lives.world.tidings_held.send_replace(true);
+    lives.live(async |stage| {
+        // It is let go before any of that has come.
+        while stage.kernel().executed.len() < 2 {
+            tokio::time::sleep(SHORT).await;
+        }
+        stage.world.tidings_held.send_replace(false);
+        let running = state(stage, RunState::Running);
+        let running = tokio::time::timeout(Duration::from_secs(20), running).await;
+        let running = running.expect("the next attempt runs");
+        assert_eq!((running.attempt, running.exit), (2, None));
+        stage.exits(run_id(), 3);
+        let waiting = state(stage, RunState::Backoff).await;
+        assert_eq!(waiting.past[1].outcome.exit, Some(Exit::Code(3)));
+        stage.supervisor.abort(abort(run_id())).await.unwrap();
+        assert_told_once(&told(stage).await);
+    });
+}
+
+#[test]
+fn a_copy_of_the_next_attempt_does_not_make_the_last_one_it() {
+    let lives = Lives::of(crashing());
+    lose_server_before_the_keeper_lets_go(&lives);
+    let copies = lives.data_dir.path().join("unfinished");
+    let copy = copies.join(run_id().to_string());
+    let said = std::fs::read_to_string(&copy).unwrap();
+    let next = said.replace("\"attempt\":1", "\"attempt\":2");
+    assert_ne!(said, next);
+    std::fs::write(copy, next).unwrap();
+    lives.world.store.set(Weather::Away);
+    lives.live(async |stage| {
+        let present = stage.supervisor.get(run_id()).await.unwrap();
+        assert_eq!(present.attempt, 1);
+        stage.world.store.set(Weather::Fair);
+        let waiting = state(stage, RunState::Backoff).await;
+        assert_eq!(waiting.attempt, 1);
+        stage.supervisor.abort(abort(run_id())).await.unwrap();
+        assert_told_once(&told(stage).await);
+    });
+}
+
+#[test]
+fn a_next_attempt_at_its_gate_whose_copy_is_lost_is_not_the_last_one() {
+    let lives = Lives::of(crashing());
+    lives.live(async |stage| {
+        let spawned = stage.supervisor.spawn(restarting(in_an_hour()));
+        spawned.await.unwrap();
+        state(stage, RunState::Backoff).await;
+        stage.world.store.hold_inserts();
+        let (supervisor, call) = (stage.supervisor.clone(), again(None));
+        tokio::spawn(async move { drop(supervisor.restart(call).await) });
+        while !stage.world.has_members(run_id()) {
+            tokio::task::yield_now().await;
+        }
+    });
+    lives.world.store.let_inserts_go();
+    let copies = lives.data_dir.path().join("unfinished");
+    std::fs::remove_file(copies.join(run_id().to_string())).unwrap();
+    lives.world.store.set(Weather::Away);
+    lives.live(async |stage| {
+        stage.world.store.set(Weather::Fair);
+        let failed = async {
+            loop {
+                let view = stage.supervisor.get(run_id()).await;
+                if let Some(view) = view.ok().filter(|view| view.past.len() == 2) {
+                    return view;
+                }
+                tokio::time::sleep(SHORT).await;
+            }
+        };
+        let failed = failed.await;
+        let never = &failed.past[1].outcome;
+        assert_eq!((never.exit, &never.tree), (None, &TreeVerdict::NeverRan));
+        stage.supervisor.abort(abort(run_id())).await.unwrap();
+        let told = told(stage).await;
+        assert_told_once(&told);
+        let end = (2, "attempt_ended".to_owned());
+        assert!(told.contains(&end), "{told:?}");
+    });
+    assert_eq!(lives.world.state.lock().unwrap().executed, [(run_id(), 1)]);
 }
 
 #[test]
