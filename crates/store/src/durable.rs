@@ -33,7 +33,7 @@ pub(crate) trait Reader: Send + Sync + fmt::Debug {
 }
 
 /// Makes a type with `rows`, `rows_of_any_life` and `close_all` a reader of one of the two kinds of database: the same
-/// questions, with that module's own `failure` and `STANDING`.
+/// questions, with that module's own `failure`, `STANDING` and `PING`.
 macro_rules! reader {
     ($name:ty, $database:ty) => {
         #[async_trait::async_trait]
@@ -70,10 +70,14 @@ macro_rules! reader {
             }
 
             async fn ping(&self) -> Result<(), $crate::StoreError> {
-                let query = sqlx::query("SELECT 1 FROM nodes LIMIT 1");
-                $crate::durable::ask(failure, self.rows(query))
-                    .await
-                    .map(|_| ())
+                let query = sqlx::query(PING);
+                let rows = $crate::durable::ask(failure, self.rows(query)).await?;
+                let takes = |row| sqlx::Row::try_get::<bool, _>(row, 0).unwrap_or(false);
+                if rows.iter().all(takes) {
+                    return Ok(());
+                }
+                let why = "it is read-only";
+                Err($crate::StoreError::Unavailable(why.into()))
             }
 
             async fn close(&self) {

@@ -360,7 +360,7 @@ pub trait Store: Send + Sync + std::fmt::Debug {
         limit: u32,
     ) -> Result<Vec<RunRow>, StoreError>;
 
-    /// Whether the store answers.
+    /// Whether the store answers, and would take what it is given, as far as it can say that unasked.
     async fn ping(&self) -> Result<(), StoreError>;
 
     /// What kind of store this is and which schema it has, for people: `sqlite 3.51.3, schema 1`.

@@ -447,6 +447,11 @@ const STANDING: &str = concat!(
     " AS life, (SELECT generation FROM nodes WHERE node = $1) AS generation"
 );
 
+/// Whether anything can be written, and that the tables are there. What a session that begins now would find: behind a
+/// pooler the question itself is asked in a transaction that only reads.
+const PING: &str = "SELECT NOT pg_is_in_recovery() \
+    AND NOT current_setting('default_transaction_read_only')::boolean, (SELECT 1 FROM nodes LIMIT 1)";
+
 durable::reader!(Readers, Postgres);
 
 impl Dialect for Postgres {

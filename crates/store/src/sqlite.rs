@@ -313,6 +313,9 @@ fn failure(error: &sqlx::Error) -> Failure {
 const STANDING: &str =
     "SELECT 'sqlite' AS life, (SELECT generation FROM nodes WHERE node = $1) AS generation";
 
+/// That it can be read; whether it can be written to only a write tells.
+const PING: &str = "SELECT TRUE, (SELECT 1 FROM nodes LIMIT 1)";
+
 #[derive(Debug)]
 struct SqliteReader(SqlitePool);
 

@@ -183,6 +183,15 @@ impl PostgresServer {
         }
     }
 
+    /// After [`Self::crash`]: it comes back as a standby, which follows nobody.
+    pub fn demote(&self) -> Result<(), PostgresServerError> {
+        let Some(cluster) = &self.cluster else {
+            return Ok(());
+        };
+        let signal = cluster.data().join("standby.signal");
+        fs::write(signal, "").map_err(io_error("write standby.signal"))
+    }
+
     /// Starts an own cluster again, and waits until it answers.
     pub async fn resume(&mut self) -> Result<(), PostgresServerError> {
         let Some(cluster) = &mut self.cluster else {

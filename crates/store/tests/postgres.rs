@@ -15,6 +15,9 @@ use suite::{
 };
 use tokio::time::{Instant, sleep};
 
+/// Longer than anything takes here that has to come.
+const SOON: Duration = Duration::from_secs(30);
+
 #[tokio::test(flavor = "multi_thread")]
 async fn postgres_does_what_every_store_has_to_do() {
     let server = PostgresServer::start().await.unwrap();
@@ -228,6 +231,67 @@ async fn a_crash_of_postgres_is_told_and_survived() {
     // What is not available was not written.
     assert_eq!(store.insert(&new(3)).await.unwrap(), Inserted::New);
     store.ping().await.unwrap();
+    store.finish().await;
+}
+
+/// It answers what it is asked, and would take nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_postgres_that_is_read_only_is_not_there() {
+    let server = PostgresServer::start_own().await.unwrap();
+    let bouncer = server.bouncer("").await.unwrap();
+    let direct = server.schema().await.unwrap();
+    let pooled = server.database(&bouncer).await.unwrap();
+    for url in [direct.clone(), pooled] {
+        let store = store(&url).await;
+        store.open_node(&opening(NODE, EPOCH)).await.unwrap();
+        store.ping().await.unwrap();
+        let mut raw = Raw::to(&direct).await;
+        for (setting, answers) in [("on", false), ("off", true)] {
+            let set = format!("ALTER SYSTEM SET default_transaction_read_only = {setting}");
+            raw.execute(&set).await.unwrap();
+            raw.execute("SELECT pg_reload_conf()").await.unwrap();
+            let until = Instant::now() + SOON;
+            while store.ping().await.is_ok() != answers {
+                assert!(Instant::now() < until, "{url} with {setting}");
+                sleep(Duration::from_millis(5)).await;
+            }
+            assert!(store.get(new_run(1).run).await.is_ok());
+        }
+        store.finish().await;
+    }
+}
+
+/// What was the primary comes back as a standby of another one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_standby_is_not_there_until_it_is_promoted() {
+    let mut server = PostgresServer::start_own().await.unwrap();
+    let url = server.schema().await.unwrap();
+    let store = store(&url).await;
+    store.open_node(&opening(NODE, EPOCH)).await.unwrap();
+    store.insert(&new_run(1)).await.unwrap();
+
+    server.crash();
+    server.demote().unwrap();
+    server.resume().await.unwrap();
+    let ping = store.ping().await;
+    let read = store.get(new_run(1).run).await;
+    let standing = store.standing(opening(NODE, EPOCH).node).await.map(drop);
+    let mut raw = Raw::to(&url).await;
+    raw.execute("SELECT pg_promote()").await.unwrap();
+
+    for asked in [ping, read.map(drop), standing] {
+        assert!(
+            matches!(asked, Err(StoreError::Unavailable(_))),
+            "{asked:?}"
+        );
+    }
+    let until = Instant::now() + SOON;
+    while store.open_node(&opening(NODE, EPOCH)).await.is_err() {
+        assert!(Instant::now() < until, "nothing can be written");
+        sleep(Duration::from_millis(5)).await;
+    }
+    store.ping().await.unwrap();
+    assert!(store.get(new_run(1).run).await.unwrap().is_some());
     store.finish().await;
 }
 
