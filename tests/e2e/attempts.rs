@@ -24,6 +24,7 @@ const LONG: Duration = Duration::from_hours(1);
 with_and_without_cgroup!(
     a_command_that_crashes_is_started_as_often_as_its_policy_says,
     a_service_goes_on_over_every_death,
+    what_ended_by_itself_before_the_service_is_not_started_again,
     an_abort_while_a_run_waits_ends_it_at_once,
     a_restart_replaces_the_tree_once,
 );
@@ -253,6 +254,46 @@ async fn comes_back(kennel: &mut Kennel) {
         .count();
     assert_eq!(ends, 3, "{:?}", heard.stations());
     assert_eq!(starts(&ran), 4);
+}
+
+async fn what_ended_by_itself_before_the_service_is_not_started_again(options: Options) {
+    let mut kennel = Kennel::start(options).await;
+    let mut client = kennel.client().await;
+    let (go, ran) = (kennel.scratch().join("go"), kennel.scratch().join("ran"));
+    let script = format!(
+        "echo x >> {}; echo up; until [ -e {} ]; do sleep 0.02; done",
+        ran.display(),
+        go.display()
+    );
+    let policy = pb::RestartPolicy {
+        mode: RestartMode::OnFailure.into(),
+        ..always()
+    };
+    let spec = sh(&script).kind_of(RunKind::Service).restart(policy);
+    let run = must("spawn", client.spawn(spec).await);
+    client.hear_up(&run.run_id).await;
+    // Neither hears what happens: only the shim does.
+    let server = kennel.server().expect("a server runs");
+    let keeper = Proc::read(kennel.keeper_pid()).expect("own child");
+    kill_exactly(&keeper, Signal::SIGSTOP);
+    kill_exactly(&server, Signal::SIGSTOP);
+    fs::write(&go, b"").expect("a file");
+    let leader = run.attempt().pid;
+    eventually("the leader is reaped", PATIENCE, || {
+        Proc::read(leader).is_none().then_some(())
+    })
+    .await;
+    kill_exactly(&server, Signal::SIGKILL);
+    kennel.kill_keeper();
+    kennel.restart().await;
+    let mut client = kennel.client().await;
+    let run = must("wait", client.ended(&run.run_id).await);
+    assert_eq!(
+        (run.state(), run.reason(), run.code()),
+        (RunState::Succeeded, "exited", Some(0))
+    );
+    assert_eq!((run.attempt().number, starts(&ran)), (1, 1));
+    assert!(run.tree_is_empty(), "{:?}", run.tree_verdict);
 }
 
 #[tokio::test(flavor = "multi_thread")]

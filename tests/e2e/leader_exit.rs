@@ -409,7 +409,7 @@ async fn lost_and_kept(mut scene: Scene) {
     let run = scene.ended().await;
     assert_eq!(
         (run.state(), run.reason(), run.code()),
-        (RunState::Lost, "service_lost", Some(3))
+        (RunState::Failed, "exited", Some(3))
     );
     scene.assert_kept(&run);
     scene.clear().await;

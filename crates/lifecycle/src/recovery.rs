@@ -83,6 +83,9 @@ impl Observation {
 pub struct ExitRecord {
     /// The leader's end, where the shim saw it.
     pub exit: Option<Exit>,
+    /// When that was, where the leader ended by itself: no stop was on its way, and nothing of what the run has of its
+    /// keeper was gone.
+    pub by_itself: Option<Timestamp>,
     /// The shim's word on the tree, where it got that far.
     pub tree: Option<TreeVerdict>,
     /// The command was never let go.
@@ -123,13 +126,18 @@ pub fn decide(seen: &Observation, before: Before) -> Decision {
     let record = seen.exit_record.as_ref();
     let exit = record.and_then(|r| r.exit).unwrap_or(Exit::Unknown);
     let never_ran = record.is_some_and(|r| r.never_ran);
+    // A stop that was accepted and that the keeper has not begun with: the row does not say by whom.
+    let by_itself = !before.stop_wanted && record.is_some_and(|r| r.by_itself.is_some());
+    let because = |reason| {
+        if by_itself { EndReason::Exited } else { reason }
+    };
     if seen.host == Host::Other {
         if never_ran {
             return close_never_ran(EndReason::Rebooted, certificate(seen));
         }
         let why = "another boot or pid namespace: there is nothing to look at";
         let tree = TreeVerdict::Unverified(why.into());
-        return close(EndReason::Rebooted, exit, tree, certificate(seen));
+        return close(because(EndReason::Rebooted), exit, tree, certificate(seen));
     }
     if let (
         Some(left),
@@ -141,7 +149,12 @@ pub fn decide(seen: &Observation, before: Before) -> Decision {
         && seen.held.is_empty()
     {
         let tree = TreeVerdict::Kept(left);
-        return close(EndReason::ServiceLost, exit, tree, certificate(seen));
+        return close(
+            because(EndReason::ServiceLost),
+            exit,
+            tree,
+            certificate(seen),
+        );
     }
     if seen.shim == Seen::Same && !terminated {
         return Decision::AwaitShim;
@@ -162,7 +175,7 @@ pub fn decide(seen: &Observation, before: Before) -> Decision {
     if never_ran {
         return close_never_ran(reason, certificate(seen));
     }
-    close(reason, exit, tree_verdict(seen), certificate(seen))
+    close(because(reason), exit, tree_verdict(seen), certificate(seen))
 }
 
 /// What the shim did on its own, then what this start did. Only the shim can have looked on another boot.

@@ -94,6 +94,7 @@ mod tests {
                 signal: Signal::KILL,
                 core_dumped: false,
             }),
+            by_itself: None,
             tree: None,
             never_ran: false,
             steps: vec![],

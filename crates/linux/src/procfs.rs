@@ -18,6 +18,8 @@ pub(crate) const ANCESTORS_MAX: usize = 4096;
 
 /// The flag of a kernel thread (`include/linux/sched.h`).
 const PF_KTHREAD: u32 = 0x0020_0000;
+/// The flag of a process that is on its way out, set before it closes anything.
+const PF_EXITING: u32 = 0x0000_0004;
 
 /// The fields of /proc/pid/stat that are used here (`proc_pid_stat(5)`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +32,8 @@ pub(crate) struct Stat {
     pub(crate) tpgid: i32,
     pub(crate) start_ticks: u64,
     pub(crate) is_kernel_thread: bool,
+    /// It ends: what it holds is being closed, or is.
+    pub(crate) is_exiting: bool,
 }
 
 impl Stat {
@@ -156,6 +160,7 @@ fn parse(text: &[u8]) -> Option<Stat> {
         tpgid: foreground,
         start_ticks,
         is_kernel_thread: flags & PF_KTHREAD != 0,
+        is_exiting: flags & PF_EXITING != 0,
     })
 }
 

@@ -25,6 +25,13 @@ pub(crate) fn peek_any() -> io::Result<Waited> {
     wait(libc::P_ALL, 0, libc::WNOWAIT | libc::WNOHANG)
 }
 
+/// Whether this child has ended. It is left unreaped.
+pub(crate) fn has_ended(pid: i32) -> bool {
+    let extra = libc::WNOWAIT | libc::WNOHANG;
+    let waited = wait(libc::P_PID, pid.cast_unsigned(), extra);
+    matches!(waited, Ok(Waited::Ended { .. }))
+}
+
 /// A child that was stopped by a signal, this one or any; each stop is told once, and only while it lasts.
 pub(crate) fn stopped(child: Option<i32>) -> Option<i32> {
     let (kind, id) = match child {

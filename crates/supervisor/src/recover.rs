@@ -256,7 +256,12 @@ impl Recovery {
                 self.close(outcome).await;
                 false
             }
-            Next::End | Next::Exhausted { .. } => {
+            Next::Exhausted { restarts } => {
+                let reason = EndReason::RestartsExhausted { restarts };
+                self.close(Outcome { reason, ..outcome }).await;
+                false
+            }
+            Next::End => {
                 self.close(outcome).await;
                 false
             }
@@ -396,6 +401,9 @@ impl Recovery {
             match recovery::decide(&seen, before) {
                 Decision::Close(outcome) => {
                     tracing::info!(%run, ?seen, ?outcome, "recovered");
+                    let exited = seen.exit_record.and_then(|record| record.by_itself);
+                    let known = self.row.times.leader_exited;
+                    self.row.times.leader_exited = known.or(exited);
                     return Ok(outcome);
                 }
                 Decision::AwaitShim if clock::instant() < shim_until => {

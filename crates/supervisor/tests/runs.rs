@@ -354,6 +354,7 @@ async fn a_start_closes_what_is_gone_and_ends_what_is_alive() {
     );
     let record = ExitRecord {
         exit: Some(Exit::Code(4)),
+        by_itself: None,
         tree: None,
         never_ran: false,
         steps: vec![],

@@ -66,6 +66,7 @@ fn a_run_closed_by_recovery_says_what_shim_and_recovery_sent() {
         host: Host::Same,
         exit_record: Some(ExitRecord {
             exit: None,
+            by_itself: None,
             tree: None,
             never_ran: false,
             steps: vec![by_shim],

@@ -65,6 +65,27 @@ fn another_boot_or_namespace_is_never_waited_for_nor_signalled() {
 }
 
 #[test]
+fn what_had_ended_by_itself_has_exited_whatever_became_of_the_service() {
+    let record = |seen: &Observation| seen.exit_record.clone().filter(|r| r.exit.is_some());
+    for (mut seen, before) in combinations().filter(|(seen, _)| record(seen).is_some()) {
+        let lost = decide(&seen, before);
+        seen.exit_record.as_mut().unwrap().by_itself = Some(Timestamp(5));
+        let known = decide(&seen, before);
+        match (lost, known) {
+            (Decision::Close(lost), Decision::Close(known)) if before.stop_wanted => {
+                assert_eq!(lost, known, "who has asked for its end is not asked here");
+            }
+            (Decision::Close(lost), Decision::Close(known)) => {
+                assert_eq!(known.reason, EndReason::Exited);
+                let reason = lost.reason.clone();
+                assert_eq!(lost, Outcome { reason, ..known });
+            }
+            (lost, known) => assert_eq!(lost, known),
+        }
+    }
+}
+
+#[test]
 fn a_later_namespace_of_the_same_inode_is_another_one() {
     let container = |began| HostIdentity {
         boot_id: "b".into(),
@@ -265,6 +286,7 @@ fn combinations() -> impl Iterator<Item = (Observation, Before)> {
     let exit = |tree| {
         Some(ExitRecord {
             exit: Some(Exit::Code(3)),
+            by_itself: None,
             tree,
             never_ran: false,
             steps: vec![],
@@ -273,6 +295,7 @@ fn combinations() -> impl Iterator<Item = (Observation, Before)> {
     };
     let never_ran = Some(ExitRecord {
         exit: None,
+        by_itself: None,
         tree: None,
         never_ran: true,
         steps: vec![],

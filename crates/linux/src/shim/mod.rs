@@ -17,6 +17,7 @@ pub(crate) use namespace::try_out as try_pid_namespace;
 use crate::{
     clock,
     fdpass::{self, Received},
+    peer, procfs,
     wire::{self, FromShim, ToShim},
 };
 use nix::{
@@ -81,6 +82,7 @@ impl Shim {
     /// would wake this process again: the run takes its next step, which it takes alone, at once.
     fn go_on(&mut self) -> bool {
         loop {
+            self.witness_end();
             let keeper_lives = self.keeper.is_some();
             let Some(work) = &mut self.work else {
                 return false;
@@ -93,6 +95,21 @@ impl Shim {
                 return done;
             }
         }
+    }
+
+    /// Once the leader has ended: finds out what the keeper did before that. What it has said of a stop is in its socket
+    /// before the first signal; and where it is not on its way out now, it had closed nothing that the leader could have
+    /// ended of.
+    fn witness_end(&mut self) {
+        if !self.work.as_ref().is_some_and(Work::wants_witness) {
+            return;
+        }
+        let at_work = self.keeper.as_ref().is_some_and(is_at_work);
+        while self.keeper.as_ref().is_some_and(says_something) {
+            self.hear_keeper();
+        }
+        let at_work = at_work && self.keeper.is_some();
+        self.tell_work(|work| work.witness(at_work));
     }
 
     /// Whether keeper and status pipe have something to say, and whether somebody is at the door.
@@ -200,4 +217,16 @@ impl Shim {
         }
         self.keeper = None;
     }
+}
+
+/// Whether there is a message, or the end.
+fn says_something(keeper: &OwnedFd) -> bool {
+    let mut wait = [PollFd::new(keeper.as_fd(), PollFlags::POLLIN)];
+    poll(&mut wait, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
+}
+
+/// Whether this is the socket of a process that is not on its way out.
+fn is_at_work(keeper: &OwnedFd) -> bool {
+    let stat = peer::credentials(keeper).and_then(|peer| procfs::stat(peer.pid));
+    stat.is_ok_and(|stat| !stat.is_exiting && !stat.is_dead())
 }

@@ -90,6 +90,8 @@ pub(super) struct Work {
     pub(super) stage: Stage,
     /// No command was promised to the keeper: it never heard `Prepared`.
     unannounced: bool,
+    /// Since the leader has ended: whether its keeper was at work then. It is not reaped before that is known.
+    witnessed: Option<bool>,
     pub(super) leader_reaped: bool,
     pub(super) childless: bool,
     pub(super) record: ExitRecord,
@@ -172,10 +174,12 @@ impl Work {
             heard: Vec::new(),
             stage: Stage::SettingUp,
             unannounced: true,
+            witnessed: None,
             leader_reaped: false,
             childless: false,
             record: ExitRecord {
                 exit: None,
+                by_itself: None,
                 tree: None,
                 never_ran: false,
                 steps: Vec::new(),
@@ -421,9 +425,13 @@ impl Work {
             match reap::peek_any() {
                 Ok(Waited::Ended { pid, exit }) => {
                     if pid == self.tree.leader_pid && !self.leader_reaped {
+                        if self.witnessed.is_none() {
+                            return (None, true);
+                        }
                         self.read_status();
                         self.leader_reaped = true;
                         self.record.exit = Some(exit);
+                        self.record.by_itself = self.is_by_itself().then(clock::wall);
                         crash_point!("shim.exit");
                         self.write_record();
                         crash_point!("shim.exit_written");
@@ -439,6 +447,22 @@ impl Work {
             }
         }
         (leader, true)
+    }
+
+    /// The leader has ended, and it is not known what its keeper did.
+    pub(super) fn wants_witness(&self) -> bool {
+        self.witnessed.is_none() && reap::has_ended(self.tree.leader_pid)
+    }
+
+    /// Whether the keeper was at work when the leader ended. What it had said before is heard.
+    pub(super) fn witness(&mut self, at_work: bool) {
+        self.witnessed = Some(at_work);
+    }
+
+    /// Whether what has just ended has ended by itself.
+    fn is_by_itself(&self) -> bool {
+        let nothing_gone = self.witnessed == Some(true) || self.waiting.is_some();
+        self.stage == Stage::Ran && nothing_gone && !self.is_stopped()
     }
 
     /// What the first round did is told: to the keeper, or in the last will.

@@ -424,12 +424,13 @@ fn files_have_these_bytes() {
     check(&child, "01062f62696e2f61020161016201014b0176012f");
     let record = WireRecord {
         exit: Some(WireExit::Code(7)),
+        by_itself_us: Some(4),
         tree: Some(WireVerdict::NeverRan),
         never_ran: true,
         steps: vec![step()],
         census_us: Some(3),
     };
-    check(&record, "0101000e01030101d00f120101ac02010201020106");
+    check(&record, "0101000e010801030101d00f120101ac02010201020106");
     let shot = |pid, result| WireShot {
         pid,
         start_ticks: 300,

@@ -408,6 +408,7 @@ impl From<WirePolicy> for Policy {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct WireRecord {
     pub(crate) exit: Option<WireExit>,
+    pub(crate) by_itself_us: Option<i64>,
     pub(crate) tree: Option<WireVerdict>,
     pub(crate) never_ran: bool,
     pub(crate) steps: Vec<WireStep>,
@@ -441,6 +442,7 @@ impl From<ExitRecord> for WireRecord {
     fn from(real: ExitRecord) -> Self {
         Self {
             exit: real.exit.map(Into::into),
+            by_itself_us: real.by_itself.map(|at| at.0),
             tree: real.tree.map(Into::into),
             never_ran: real.never_ran,
             steps: real.steps.into_iter().map(Into::into).collect(),
@@ -453,6 +455,7 @@ impl From<WireRecord> for ExitRecord {
     fn from(wire: WireRecord) -> Self {
         Self {
             exit: wire.exit.map(Into::into),
+            by_itself: wire.by_itself_us.map(Timestamp),
             tree: wire.tree.map(Into::into),
             never_ran: wire.never_ran,
             steps: steps(wire.steps),

@@ -29,6 +29,10 @@ pub(crate) const ALL: &[(&str, Death)] = &[
         "shims_carry_out_the_plan_when_the_keeper_is_killed",
         last_will,
     ),
+    (
+        "a_shim_writes_down_whether_its_leader_ended_by_itself",
+        own_ends,
+    ),
     ("what_lost_its_shim_too_is_found_and_ended", orphans),
     (PRIVATE_ONLY, all_at_once),
     ("many_orphans_are_ended_side_by_side", many_orphans),
@@ -64,6 +68,7 @@ pub(crate) const PRIVATE: &[&str] = &[
     "no_gate_opens_when_server_or_keeper_is_killed",
     "no_child_is_stuck_at_a_gate_that_a_sibling_holds",
     "shims_carry_out_the_plan_when_the_keeper_is_killed",
+    "a_shim_writes_down_whether_its_leader_ended_by_itself",
     "nobody_stays_stopped_when_a_keeper_dies_in_a_pause",
     PRIVATE_ONLY,
     "a_termination_without_a_server_bounds_every_grace",
@@ -114,6 +119,13 @@ fn last_will(dir: &Path, choice: &str) {
     assert_eq!(status.signal(), Some(libc::SIGKILL));
     no_process_is_left(dir);
     assert_eq!(end(start(dir, choice, "read_last_wills")).code(), Some(0));
+}
+
+fn own_ends(dir: &Path, choice: &str) {
+    let status = end(start(dir, choice, "leaders_end_unheard"));
+    assert_eq!(status.signal(), Some(libc::SIGKILL));
+    no_process_is_left(dir);
+    assert_eq!(end(start(dir, choice, "read_own_ends")).code(), Some(0));
 }
 
 fn orphans(dir: &Path, choice: &str) {
@@ -208,6 +220,8 @@ pub(crate) async fn play(name: &str, stage: &mut Stage) {
         "keeper_killed" => keeper_killed(stage).await,
         "read_last_wills" => read_last_wills(stage).await,
         "all_killed" => all_killed(stage).await,
+        "leaders_end_unheard" => leaders_end_unheard(stage).await,
+        "read_own_ends" => read_own_ends(stage).await,
         "end_orphans" => end_orphans(stage).await,
         "find_nobody" => find_nobody(stage).await,
         "many_killed" => many_killed(stage).await,
@@ -358,8 +372,43 @@ async fn read_last_wills(stage: &mut Stage) {
         let record = seen.exit_record.expect("a last will");
         assert_eq!((record.exit, record.tree), (exit, Some(tree)));
         assert_eq!(record.never_ran, never_ran);
+        assert_eq!(record.by_itself, None, "its shim has ended it");
     }
     assert!(!stage.file("ran").exists());
+}
+
+/// Two leaders exit while their keeper is halted: nobody has asked the one to, and the other is being stopped.
+async fn leaders_end_unheard(stage: &mut Stage) {
+    let until_go = "until [ -e $0/go ]; do sleep 0.02; done";
+    let (alone, spec) = stage.shell(until_go);
+    let alone_prepared = stage.start(alone, &spec).await;
+    let text = format!("trap 'echo asked > $0/asked' TERM; echo up > $0/up; {until_go}");
+    let (asked, spec) = stage.shell(&text);
+    let asked_prepared = stage.start(asked, &spec).await;
+    stage.written("up").await;
+    let plan = StopPlan::abort(Duration::from_mins(1));
+    stage.client.stop(asked, &plan);
+    stage.written("asked").await;
+    // SAFETY: kill takes integers; the keeper is this process's parent.
+    unsafe { libc::kill(stage.hello.keeper.pid, libc::SIGSTOP) };
+    std::fs::write(stage.file("go"), b"").expect("a file");
+    for (run, prepared) in [(alone, alone_prepared), (asked, asked_prepared)] {
+        recorded::append(&stage.dir, run, &prepared.identity);
+        let leader = prepared.identity.command.pid;
+        let path = format!("/proc/{leader}");
+        until(|| (!Path::new(&path).exists()).then_some(())).await;
+    }
+    kill(stage.hello.keeper.pid);
+    assert_eq!(stage.event().await, KeeperEvent::Gone);
+}
+
+async fn read_own_ends(stage: &mut Stage) {
+    for (recorded, by_itself) in recorded::read(&stage.dir).iter().zip([true, false]) {
+        let seen = observe(stage, recorded).await;
+        let record = seen.exit_record.expect("a last will");
+        assert_eq!(record.exit, Some(Exit::Code(0)));
+        assert_eq!(record.by_itself.is_some(), by_itself, "{record:?}");
+    }
 }
 
 pub(crate) async fn observe(stage: &Stage, recorded: &Recorded) -> Observation {

@@ -118,6 +118,7 @@ async fn a_start_closes_a_run_that_kept_somebody_and_ends_whom_an_abort_was_for(
     let (kept, stopped) = (RunId::from_u128(1), RunId::from_u128(2));
     let record = ExitRecord {
         exit: Some(Exit::Code(0)),
+        by_itself: None,
         tree: Some(TreeVerdict::Kept(daemon())),
         never_ran: false,
         steps: Vec::new(),

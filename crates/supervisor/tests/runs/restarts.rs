@@ -5,10 +5,10 @@ use crate::{
     world::{Lives, Nature, Stage, Temper, Weather, call, run_id, seen},
 };
 use kennel_lifecycle::{
-    EndReason, Exit, Refusal, RestartMode, RestartPolicy, RunKind, RunState, Signal, StartStage,
-    Timestamp, TreeVerdict,
+    EndReason, Exit, Proof, Refusal, RestartMode, RestartPolicy, RunKind, RunState, Signal,
+    StartStage, Timestamp, TreeVerdict,
     ladder::StopPlan,
-    recovery::{CgroupSeen, Host, Seen},
+    recovery::{CgroupSeen, ExitRecord, Host, Seen},
 };
 use kennel_linux::client::{Fact, KeeperEvent};
 use kennel_store::{Desired, StoredState};
@@ -598,6 +598,63 @@ fn a_service_comes_back_after_another_boot_and_not_where_its_tree_may_be_left() 
             }
         });
     }
+}
+
+/// Its shim has written down that the command ended so, before the service did.
+fn ended_by_itself(lives: &Lives, exit: Exit) {
+    lives.keeper_dies();
+    let record = ExitRecord {
+        exit: Some(exit),
+        by_itself: Some(Timestamp(7)),
+        tree: Some(TreeVerdict::Empty(Proof::CgroupAndEchild)),
+        never_ran: false,
+        steps: Vec::new(),
+        census: None,
+    };
+    let seen = seen(Seen::Gone, CgroupSeen::Empty, Some(record));
+    let mut world = lives.world.state.lock().unwrap();
+    world.orphans.insert(run_id(), seen);
+}
+
+#[test]
+fn what_had_ended_by_itself_before_the_service_is_judged_by_its_policy() {
+    let on_failure = RestartPolicy {
+        mode: RestartMode::OnFailure,
+        max_restarts: Some(1),
+        ..quick()
+    };
+    let mut spec = service();
+    spec.spec.restart = on_failure;
+    let lives = Lives::of(Nature::default());
+    lives.live(async |stage| {
+        stage.supervisor.spawn(spec.clone()).await.unwrap();
+    });
+    ended_by_itself(&lives, Exit::Code(1));
+    lives.live(async |stage| {
+        let running = state(stage, RunState::Running).await;
+        assert_eq!((running.attempt, running.restarts), (2, 1), "it counts");
+        let past = &running.past[0];
+        assert_eq!(past.outcome.reason, EndReason::Exited);
+        assert_eq!(past.times.leader_exited, Some(Timestamp(7)));
+    });
+    ended_by_itself(&lives, Exit::Code(1));
+    lives.live(async |stage| {
+        let ended = wait_for(stage, Condition::Ended).await;
+        assert_eq!((ended.attempt, ended.state), (2, RunState::Failed));
+        let reason = ended.outcome.unwrap().reason;
+        assert_eq!(reason, EndReason::RestartsExhausted { restarts: 1 });
+    });
+
+    let lives = Lives::of(Nature::default());
+    lives.live(async |stage| {
+        stage.supervisor.spawn(spec).await.unwrap();
+    });
+    ended_by_itself(&lives, Exit::Code(0));
+    lives.live(async |stage| {
+        let ended = wait_for(stage, Condition::Ended).await;
+        assert_eq!((ended.attempt, ended.state), (1, RunState::Succeeded));
+        assert_eq!(ended.outcome.unwrap().reason, EndReason::Exited);
+    });
 }
 
 #[test]

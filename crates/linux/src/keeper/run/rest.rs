@@ -109,10 +109,7 @@ impl Run {
     /// Should this process die before the leader does, the shim must not take what follows for the leader's own end, nor
     /// leave a tree that is to end to the next keeper.
     fn tell_shim_of_stop(&mut self) {
-        let keeps = self.policy.on_leader_exit == LeaderExit::Keep;
-        if (keeps || self.outlives_keeper())
-            && !std::mem::replace(&mut self.shim_knows_of_stop, true)
-        {
+        if !std::mem::replace(&mut self.shim_knows_of_stop, true) {
             self.for_shim.push(ToShim::Stopping);
         }
     }

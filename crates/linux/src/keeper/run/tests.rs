@@ -24,6 +24,7 @@ fn an_exit_that_the_shim_collected_and_did_not_tell_is_in_its_last_will() {
     let dir = tempfile::tempdir().expect("a directory");
     let record = ExitRecord {
         exit: Some(Exit::Code(6)),
+        by_itself: None,
         tree: None,
         never_ran: false,
         steps: vec![],
@@ -37,7 +38,7 @@ fn an_exit_that_the_shim_collected_and_did_not_tell_is_in_its_last_will() {
     run.release();
     hear(&mut run, FromShim::Executed);
     run.shim_gone(0);
-    run.step(0);
+    step(&mut run, 0);
     assert_eq!(
         facts(&run),
         [
@@ -56,7 +57,7 @@ fn an_exit_that_nobody_has_written_down_is_told_by_the_kernel_or_unknown() {
     let mut run = at_gate(dir.path(), leader);
     run.release();
     run.shim_gone(0);
-    run.step(0);
+    step(&mut run, 0);
     let told = copy.exit().unwrap_or(Exit::Unknown);
     let killed = Exit::Signal {
         signal: Signal::KILL,
@@ -71,7 +72,7 @@ fn a_child_that_was_collected_at_its_gate_by_a_shim_that_died_never_ran() {
     let dir = tempfile::tempdir().expect("a directory");
     let mut run = at_gate(dir.path(), reaped());
     run.shim_gone(0);
-    run.step(0);
+    step(&mut run, 0);
     let expected = [&Fact::NotReleased, &Fact::TreeEnded(TreeVerdict::NeverRan)];
     assert_eq!(facts(&run), expected);
 }
@@ -150,7 +151,7 @@ fn every_request_is_answered_once_however_the_run_ends() {
                 if let Some(act) = life.get(place) {
                     act(&mut run);
                 }
-                run.step(0);
+                step(&mut run, 0);
             }
             assert!(run.has_ended(), "{number}: {:?}", facts(&run));
             let seq = |told: &Told| match told {
@@ -165,6 +166,15 @@ fn every_request_is_answered_once_however_the_run_ends() {
                 "{number}, asked at {asks_at}"
             );
         }
+    }
+}
+
+/// A step as the keeper's loop takes it: what the shim has to know first is said in between.
+fn step(run: &mut Run, now: u64) {
+    run.step(now);
+    while run.tells_shim_first() {
+        run.for_shim.clear();
+        run.step(now);
     }
 }
 
@@ -190,7 +200,7 @@ fn what_sigkill_does_not_end_is_no_end() {
     run.stop(&StopPlan::abort(std::time::Duration::ZERO), 0);
     // The shim is no parent of this child, so nobody is seen, and no word comes of the tree.
     for now in [0, 1_000, 10_000, 1_000_000_000] {
-        run.step(now);
+        step(&mut run, now);
         assert!(!run.has_ended(), "{:?}", facts(&run));
     }
     // The later, the rarer are the looks, and never rarer than one a second.
@@ -222,7 +232,7 @@ fn a_number_that_a_shim_without_children_has_given_back_leads_to_nobody() {
     hear(&mut run, childless());
     run.shim_gone(0);
     for now in [0, 500, 2_000, 3_000] {
-        run.step(now);
+        step(&mut run, now);
     }
     let steps = run.told.iter().filter_map(|told| match told {
         Told::Fact(_, Fact::StopStep(step)) => Some(step.delivered + step.refused),
@@ -251,7 +261,7 @@ fn nothing_follows_the_last_word_on_the_tree() {
     run.release();
     hear(&mut run, FromShim::Executed);
     hear(&mut run, childless());
-    run.step(0);
+    step(&mut run, 0);
     assert!(run.has_ended());
     let told = run.told.len();
     let exited = FromShim::Exited {
@@ -262,7 +272,7 @@ fn nothing_follows_the_last_word_on_the_tree() {
     hear(&mut run, exited);
     hear(&mut run, childless());
     run.shim_gone(0);
-    run.step(10_000);
+    step(&mut run, 10_000);
     assert_eq!(run.told.len(), told, "{:?}", facts(&run));
     child.end();
 }
@@ -274,7 +284,7 @@ fn a_child_without_an_owner_is_over_when_its_shim_is_gone() {
     // The descriptor of the leader found no room.
     hear(&mut run, prepared());
     run.shim_gone(0);
-    run.step(0);
+    step(&mut run, 0);
     assert!(run.has_ended() && run.acknowledged);
     assert!(facts(&run).is_empty());
 }
@@ -289,7 +299,7 @@ fn a_child_that_only_a_lost_server_waited_for_is_announced_to_nobody() {
     // Its gate is shut, so the shim tells that nothing ran.
     hear(&mut run, FromShim::NotReleased);
     hear(&mut run, childless());
-    run.step(0);
+    step(&mut run, 0);
     assert!(run.has_ended() && run.acknowledged);
     assert!(run.told.is_empty(), "{:?}", facts(&run));
 }
@@ -310,7 +320,7 @@ fn a_pause_that_only_a_lost_server_waited_for_goes_on_without_an_answer() {
     let (held, outputs) = run.held().expect("it is handed over");
     assert_eq!(held.pause, WireHeldPause::Stopping);
     assert_eq!(outputs.len(), 2);
-    run.step(0);
+    step(&mut run, 0);
     let (held, _) = run.held().expect("it is handed over");
     assert_eq!(held.pause, WireHeldPause::Stopped);
     assert!(run.told.is_empty(), "{:?}", facts(&run));
@@ -452,7 +462,7 @@ fn with_files(dir: &std::path::Path, files: &[(&str, &str)]) -> Run {
             elsewhere: Vec::new(),
         },
     );
-    run.step(0);
+    step(&mut run, 0);
     run
 }
 
