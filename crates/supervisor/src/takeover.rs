@@ -1,7 +1,11 @@
 //! How a server takes its node over: at its start, or later, where the store is away when it comes.
 
 use crate::{
-    BootError, Supervisor, adopt, clock, ledger::Entry, recover, tracker::Shared, unfinished,
+    BootError, Supervisor, adopt, clock,
+    ledger::Entry,
+    recover,
+    tracker::{Order, Shared},
+    unfinished, writes,
 };
 use kennel_lifecycle::{RunId, recovery::Seen};
 use kennel_linux::{client::HeldRun, crash_point};
@@ -11,7 +15,7 @@ use std::{
     sync::Arc,
     time::Duration,
 };
-use tokio::task::JoinSet;
+use tokio::{sync::oneshot, task::JoinSet};
 
 /// How long the runs of an earlier server wait for the store.
 const STORE_WAIT: Duration = Duration::from_secs(2);
@@ -125,6 +129,7 @@ async fn take_late(shared: &Arc<Shared>, again: Again) -> Result<(), BootError> 
         let others = live.chain(rows.iter().map(|row| row.new.run)).collect();
         unfinished::finish_all(shared, others).await?;
     }
+    let open: Vec<RunId> = rows.iter().map(|row| row.new.run).collect();
     let rows = rows.into_iter();
     // Whose end came to be owed meanwhile is not open any more.
     let nobodys = |run| shared.find(run).is_none() && !shared.facts.owes(run);
@@ -136,12 +141,39 @@ async fn take_late(shared: &Arc<Shared>, again: Again) -> Result<(), BootError> 
         // One that has ended here meanwhile is closed when it is looked at.
         Again::Yes => recover::take_each_in_hand(shared, rows),
     };
+    // After all have entered: whoever owes a fence looks for a run of its key afterwards.
+    for run in open {
+        if shared.facts.owes_fence(run) {
+            let shared = Arc::clone(shared);
+            tokio::spawn(async move { carry_out_fence(&shared, run).await });
+        }
+    }
     let supervisor = Supervisor {
         shared: Arc::clone(shared),
     };
     supervisor.abort_drained();
     tracing::info!(generation, found, "node taken over");
     Ok(())
+}
+
+/// A fence was promised for the key of a run that is open, while only the store could know that it is: told, it is a stop on
+/// its row, which nobody who holds the run has seen.
+async fn carry_out_fence(shared: &Arc<Shared>, run: RunId) {
+    shared.facts.told(run).await;
+    let row = writes::row_of(&shared.store, run).await;
+    let Some(row) = row.filter(|row| row.outcome.is_none()) else {
+        return;
+    };
+    match (shared.find(run), row.stop.clone()) {
+        (None, _) => recover::take_in_hand(shared, row),
+        (Some(handle), Some(order)) => {
+            // It is on the row: nobody waits for an answer.
+            let (reply, _) = oneshot::channel();
+            handle.tell(Order::Stop(order, reply));
+        }
+        // Somebody else's.
+        (Some(_), None) => {}
+    }
 }
 
 /// Looks each second, and when somebody doubts it, whether the store is the one that it was. Where it is not, the node is

@@ -5,9 +5,9 @@ use crate::{
     abort, event_names,
     world::{Lives, Nature, Stage, Temper, Weather, call},
 };
-use kennel_lifecycle::{EndReason, Exit, RunId, RunState};
+use kennel_lifecycle::{EndReason, Exit, RestartPolicy, RunId, RunState};
 use kennel_linux::client::KeeperEvent;
-use kennel_store::{Desired, StoredState};
+use kennel_store::{Desired, RunRow, StoredState};
 use kennel_supervisor::{AbortCall, AbortWait, CallError, Condition};
 use std::time::Duration;
 
@@ -332,6 +332,47 @@ fn an_abort_of_a_key_that_nobody_knows_fences_it_though_the_store_is_away() {
         }
     });
     assert!(lives.world.state.lock().unwrap().executed.is_empty());
+}
+
+/// The store has told which runs are open, and the server has not gone on with them yet.
+#[test]
+fn an_abort_of_a_run_that_waits_is_carried_out_though_it_comes_while_the_node_is_taken_over() {
+    let lives = Lives::of(Nature {
+        exits_at_once: Some(1),
+        ..Nature::default()
+    });
+    lives.live(async |stage| {
+        let mut spawned = call(Some(run_id()));
+        spawned.spec.restart = RestartPolicy {
+            delay: Duration::from_hours(1),
+            max_delay: Duration::from_hours(1),
+            ..RestartPolicy::keepalive()
+        };
+        stage.supervisor.spawn(spawned).await.unwrap();
+        let waits = |row: RunRow| row.state == StoredState::Backoff;
+        while !stage.world.store.row(run_id()).is_some_and(waits) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    });
+    lives.world.store.set(Weather::Away);
+    lives.live(async |stage| {
+        let store = &stage.world.store;
+        let asked = store.open_rows_asked();
+        store.hold_inserts();
+        store.set(Weather::Fair);
+        while store.open_rows_asked() == asked {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        let aborted = stage.supervisor.abort(at_once(run_id())).await.unwrap();
+        assert_eq!(aborted.desired, Desired::Stop);
+        store.let_inserts_go();
+        // Nobody asks for it: the read would take it in hand.
+        told(stage, run_id()).await;
+    });
+    let row = lives.world.store.row(run_id()).unwrap();
+    let reason = row.outcome.unwrap().reason;
+    assert!(matches!(reason, EndReason::Aborted { .. }), "{reason:?}");
+    assert_eq!(lives.world.state.lock().unwrap().executed, [(run_id(), 1)]);
 }
 
 fn lose_server_and_store_with_a_child_at_its_gate(lives: &Lives) {
