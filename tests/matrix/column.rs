@@ -243,8 +243,13 @@ async fn judge(client: Client, running: Running) -> Cell {
         let run_id = running.run_id.clone();
         async move {
             let run = client.get(&run_id).await.ok()?;
-            // A run that does not die does not end either: its verdict is there all the same.
-            let stuck = matches!(verdict(&run), Some(Verdict::Stuck(_)));
+            // A run that does not die does not end either: its verdict is there all the same. On a busy machine SIGKILL may
+            // take longer than the keeper waits before it says so; where it was refused, no time helps.
+            let refused = |process: &pb::StuckProcess| process.why.contains("is refused");
+            let stuck = match verdict(&run) {
+                Some(Verdict::Stuck(stuck)) => stuck.processes.iter().any(refused),
+                _ => false,
+            };
             (stuck || run.end_time.is_some()).then_some(run)
         }
     })

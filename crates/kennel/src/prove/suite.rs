@@ -254,7 +254,7 @@ async fn judge(service: &Service, running: &Running) -> Result<Outcome, Failure>
     let until = Instant::now() + PATIENCE;
     let run = loop {
         let run = get(service, &running.run_id).await?;
-        if run.end_time.is_some() || run.tree_verdict.is_some() || Instant::now() > until {
+        if is_judged(&run) || Instant::now() > until {
             break run;
         }
         tokio::time::sleep(LOOK_EVERY).await;
@@ -265,6 +265,14 @@ async fn judge(service: &Service, running: &Running) -> Result<Outcome, Failure>
         process.signal(Signal::KILL);
     }
     Ok(outcome)
+}
+
+/// Whether its verdict is the last one. `STUCK` is not: on a busy host SIGKILL may take longer than the keeper waits before
+/// it says so, and what it names ends all the same.
+fn is_judged(run: &pb::Run) -> bool {
+    let verdict = run.tree_verdict.as_ref();
+    let verdict = verdict.and_then(|verdict| verdict.verdict.as_ref());
+    run.end_time.is_some() || verdict.is_some_and(|said| !matches!(said, Verdict::Stuck(_)))
 }
 
 fn compare(verdict: Option<&pb::TreeVerdict>, left: &[Process]) -> Outcome {
@@ -367,6 +375,20 @@ mod tests {
         assert!(matches!(found, Outcome::Lie { .. }), "{found:?}");
         let silent = compare(None, &[]);
         assert!(matches!(silent, Outcome::Lie { .. }), "{silent:?}");
+    }
+
+    #[test]
+    fn what_is_stuck_is_waited_for() {
+        let mut run = pb::Run::default();
+        assert!(!is_judged(&run));
+        run.tree_verdict = Some(verdict(Verdict::Stuck(pb::tree_verdict::Stuck::default())));
+        assert!(!is_judged(&run), "it may end yet");
+        let unverified = pb::tree_verdict::Unverified::default();
+        run.tree_verdict = Some(verdict(Verdict::Unverified(unverified)));
+        assert!(is_judged(&run));
+        run.tree_verdict = None;
+        run.end_time.get_or_insert_default();
+        assert!(is_judged(&run));
     }
 
     #[test]
