@@ -186,7 +186,8 @@ mod tests {
 
     #[test]
     fn who_lives_is_counted_and_can_be_ended() {
-        let run = RunId::from_u128(0xbead);
+        // Of this test alone: another run of it may be going on.
+        let run = RunId::from_u128(0xbead << 32 | u128::from(std::process::id()));
         let mut leader = in_own_session(None);
         let mut marked = in_own_session(Some(run));
         let pids = [&leader, &marked].map(|child| child.id().cast_signed());

@@ -403,7 +403,7 @@ async fn a_statement_that_waits_too_long_is_in_doubt_and_does_not_hold_up_the_ne
     assert!(matches!(waited, Err(StoreError::Unknown(_))), "{waited:?}");
     assert_eq!(next.unwrap(), Inserted::New);
     // The abandoned statement is carried out by the server once the lock is gone: that is what the doubt is about.
-    let deadline = Instant::now() + Duration::from_secs(10);
+    let deadline = Instant::now() + Duration::from_secs(30);
     while store.get(new_run(1).run).await.unwrap().is_none() {
         assert!(Instant::now() < deadline, "the late INSERT never came");
         sleep(Duration::from_millis(5)).await;

@@ -22,7 +22,7 @@ use std::{
 };
 
 /// The longest that any single thing may take.
-pub(crate) const DEADLINE: Duration = Duration::from_secs(20);
+pub(crate) const DEADLINE: Duration = Duration::from_secs(40);
 
 /// Descriptors where there are few.
 const FEW_FILES: u64 = 64;
