@@ -27,6 +27,7 @@ with_and_without_cgroup!(
     what_leaves_session_and_parent_ends_with_its_namespace,
     a_namespace_ends_at_once_with_its_shim,
     a_next_server_goes_on_with_it_and_nobody_outlives_its_keeper,
+    that_nobody_is_left_is_proved_also_where_keeper_server_and_shim_died_together,
     the_rest_of_a_tree_may_finish_in_its_namespace,
     a_sibling_that_the_leader_has_made_is_of_its_tree,
 );
@@ -204,6 +205,34 @@ async fn a_next_server_goes_on_with_it_and_nobody_outlives_its_keeper(options: O
         assert_proven(&run);
         print.assert_nothing_left();
     }
+}
+
+async fn that_nobody_is_left_is_proved_also_where_keeper_server_and_shim_died_together(
+    options: Options,
+) {
+    if !may_make_namespaces() {
+        return;
+    }
+    let mut kennel = Kennel::start(options).await;
+    let mut client = kennel.client().await;
+    let run = must(
+        "spawn",
+        client.spawn(private(naughty(&["mixed-tree"]))).await,
+    );
+    client.hear_up(&run.run_id).await;
+    let print = Footprint::of_run(&run);
+    let shims = kennel.shims();
+    kennel.kill_service_after(|| {
+        for shim in shims {
+            kill_exactly(&shim, Signal::SIGKILL);
+        }
+    });
+    kennel.wait_until_all_is_gone(PATIENCE).await;
+    kennel.restart().await;
+    let run = must("wait", kennel.client().await.ended(&run.run_id).await);
+    assert_eq!(run.state(), pb::RunState::Lost, "{run:?}");
+    assert_proven(&run);
+    print.assert_nothing_left();
 }
 
 async fn the_rest_of_a_tree_may_finish_in_its_namespace(options: Options) {

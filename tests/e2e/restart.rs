@@ -3,11 +3,17 @@
 use crate::with_and_without_cgroup;
 use kennel_edge::pb::RunState;
 use kennel_tests::{
-    Footprint, Kennel, Options, PATIENCE, RunExt, SpecExt, kennel::kill_exactly, must, naughty,
-    procfs::Proc, sh,
+    Footprint, Kennel, Options, PATIENCE, RunExt, SpecExt, eventually,
+    kennel::{kill_exactly, reap_orphans},
+    must, naughty,
+    procfs::Proc,
+    sh,
 };
 use nix::sys::signal::Signal;
 use std::time::Duration;
+
+/// Longer than a start waits for.
+const LONG: Duration = Duration::from_hours(1);
 
 with_and_without_cgroup!(a_dead_keeper_takes_its_runs_along_and_their_exits_are_kept);
 
@@ -69,6 +75,47 @@ async fn a_command_that_outlives_keeper_server_and_shim_is_found_and_ended() {
     assert_eq!(run.state(), RunState::Lost, "{run:?}");
     assert_eq!(run.reason(), "orphan_terminated", "{run:?}");
     print.until_nothing_is_left().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_start_that_dies_while_it_ends_a_run_tells_the_next_one() {
+    let mut kennel = Kennel::on_sqlite().await;
+    let mut client = kennel.client().await;
+    let (asked, go) = (kennel.scratch().join("asked"), kennel.scratch().join("go"));
+    let script = format!(
+        "trap 'echo x > {}' TERM; echo up; until [ -e {} ]; do sleep 0.02; done",
+        asked.display(),
+        go.display()
+    );
+    let run = must("spawn", client.spawn(sh(&script).grace(LONG)).await);
+    client.hear_up(&run.run_id).await;
+    let leader = Proc::read(run.attempt().pid).expect("it runs");
+    let shims = kennel.shims();
+    kennel.kill_service_after(|| {
+        for shim in shims {
+            kill_exactly(&shim, Signal::SIGKILL);
+        }
+    });
+    kennel.restart().await;
+    eventually("it is asked to end", PATIENCE, || {
+        asked.exists().then_some(())
+    })
+    .await;
+    kennel.kill_service_after(|| ());
+    std::fs::write(&go, b"").expect("a file");
+    eventually("it has ended", PATIENCE, || {
+        reap_orphans();
+        (!leader.is_alive()).then_some(())
+    })
+    .await;
+    kennel.restart().await;
+
+    let run = must("wait", kennel.client().await.ended(&run.run_id).await);
+    assert_eq!(run.state(), RunState::Lost, "{run:?}");
+    assert_eq!(run.reason(), "orphan_terminated", "{run:?}");
+    let certificate = run.attempt().certificate.clone().expect("it has ended");
+    let signals: Vec<&str> = certificate.steps.iter().map(|s| &*s.signal).collect();
+    assert_eq!(signals.first(), Some(&"SIGTERM"), "{certificate:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

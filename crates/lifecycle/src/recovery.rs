@@ -58,7 +58,11 @@ pub struct Observation {
     pub held: Vec<i32>,
     /// Living processes that carry the run's marker or descend from its leader: a hint, never a proof.
     pub hints: Vec<i32>,
-    /// The rounds of signals by which this start has ended living members, in order.
+    /// The first process of its private pid namespace; absent: it has none, or it is not known.
+    pub namespace: Option<Seen>,
+    /// An earlier start had begun to end it, and has not come to say so.
+    pub end_begun: bool,
+    /// The rounds of signals by which that start and this one have ended living members, in order.
     pub steps: Vec<StopStep>,
     /// Certain members of the run, and its shim, that SIGKILL of this start has not ended.
     pub stuck: Stuck,
@@ -74,6 +78,7 @@ impl Observation {
             || self.command == Seen::Same
             || self.cgroup == CgroupSeen::Populated
             || !self.held.is_empty()
+            || self.namespace == Some(Seen::Same)
             || !self.stuck.is_empty()
     }
 }
@@ -167,7 +172,7 @@ pub fn decide(seen: &Observation, before: Before) -> Decision {
             Decision::Terminate
         };
     }
-    let reason = if terminated {
+    let reason = if terminated || seen.end_begun {
         EndReason::OrphanTerminated
     } else {
         EndReason::ServiceLost
@@ -208,6 +213,8 @@ fn tree_verdict(seen: &Observation) -> TreeVerdict {
     match (proven, seen.cgroup) {
         // Nothing that is seen later can add to it, or take from it: nobody leaves such a namespace.
         (Some(proof @ TreeVerdict::Empty(Proof::PrivatePidns)), _) => proof,
+        // It ends as the last of all in it.
+        _ if seen.namespace == Some(Seen::Gone) => TreeVerdict::Empty(Proof::PrivatePidns),
         (Some(TreeVerdict::Empty(_)), CgroupSeen::Empty) => {
             TreeVerdict::Empty(Proof::CgroupAndEchild)
         }

@@ -97,13 +97,29 @@ pub(crate) fn let_go(run_dir: &Path, group: Option<&CgroupIdentity>) {
     remove(run_dir);
 }
 
-impl From<&Held> for WireHeld {
-    fn from(held: &Held) -> Self {
-        let processes = held.processes.iter().map(|one| WireHeldProcess {
+impl From<HeldProcess> for WireHeldProcess {
+    fn from(one: HeldProcess) -> Self {
+        Self {
             pid: one.pid,
             start_ticks: one.start_ticks,
             pidfs_handle: one.pidfs_handle,
-        });
+        }
+    }
+}
+
+impl From<WireHeldProcess> for HeldProcess {
+    fn from(wire: WireHeldProcess) -> Self {
+        Self {
+            pid: wire.pid,
+            start_ticks: wire.start_ticks,
+            pidfs_handle: wire.pidfs_handle,
+        }
+    }
+}
+
+impl From<&Held> for WireHeld {
+    fn from(held: &Held) -> Self {
+        let processes = held.processes.iter().map(|one| (*one).into());
         Self {
             frozen: held.frozen,
             processes: processes.collect(),
@@ -113,11 +129,7 @@ impl From<&Held> for WireHeld {
 
 impl From<WireHeld> for Held {
     fn from(wire: WireHeld) -> Self {
-        let processes = wire.processes.into_iter().map(|one| HeldProcess {
-            pid: one.pid,
-            start_ticks: one.start_ticks,
-            pidfs_handle: one.pidfs_handle,
-        });
+        let processes = wire.processes.into_iter().map(Into::into);
         Self {
             frozen: wire.frozen,
             processes: processes.collect(),

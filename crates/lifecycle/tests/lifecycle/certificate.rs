@@ -77,6 +77,8 @@ fn a_run_closed_by_recovery_says_what_shim_and_recovery_sent() {
         cgroup: CgroupSeen::Empty,
         held: Vec::new(),
         hints: vec![],
+        namespace: None,
+        end_begun: false,
         steps: vec![by_us],
         stuck: Stuck::default(),
         at: Timestamp(4),

@@ -86,6 +86,50 @@ fn what_had_ended_by_itself_has_exited_whatever_became_of_the_service() {
 }
 
 #[test]
+fn whom_an_earlier_start_had_begun_to_end_was_ended_by_that() {
+    let mut begun = 0;
+    for (mut seen, before) in combinations() {
+        let lost = decide(&seen, before);
+        seen.end_begun = true;
+        let known = decide(&seen, before);
+        match (lost, known) {
+            (Decision::Close(lost), Decision::Close(known))
+                if lost.reason == EndReason::ServiceLost && !was_kept(&seen) =>
+            {
+                begun += 1;
+                assert_eq!(known.reason, EndReason::OrphanTerminated);
+                let reason = EndReason::ServiceLost;
+                assert_eq!(lost, Outcome { reason, ..known });
+            }
+            (lost, known) => assert_eq!(lost, known),
+        }
+    }
+    assert!(begun > 0);
+}
+
+#[test]
+fn a_private_namespace_is_empty_without_its_first_process_and_not_before() {
+    for (mut seen, before) in combinations().filter(|(s, _)| s.host == Host::Same) {
+        let decided = decide(&seen, before);
+        seen.namespace = Some(Seen::Unknown);
+        assert_eq!(decide(&seen, before), decided);
+        seen.namespace = Some(Seen::Gone);
+        match (decided, decide(&seen, before)) {
+            (Decision::Close(without), Decision::Close(with)) => {
+                let says_more = !matches!(without.tree, TreeVerdict::NeverRan) && !was_kept(&seen);
+                if says_more || with.tree != without.tree {
+                    assert_eq!(with.tree, TreeVerdict::Empty(Proof::PrivatePidns));
+                }
+            }
+            (without, with) => assert_eq!(with, without),
+        }
+        seen.namespace = Some(Seen::Same);
+        let closed = matches!(decide(&seen, before), Decision::Close(_));
+        assert!(!closed || was_kept(&seen), "{seen:?}");
+    }
+}
+
+#[test]
 fn a_later_namespace_of_the_same_inode_is_another_one() {
     let container = |began| HostIdentity {
         boot_id: "b".into(),
@@ -347,6 +391,8 @@ fn combinations() -> impl Iterator<Item = (Observation, Before)> {
                             cgroup,
                             held: Vec::new(),
                             hints: vec![],
+                            namespace: None,
+                            end_begun: false,
                             steps: vec![],
                             stuck: Stuck::default(),
                             at: Timestamp(9),

@@ -5,10 +5,10 @@ use crate::{
     client::Recorded,
     clock, exit_record, held,
     identity::{self, Found},
-    marker,
+    init_note, marker, orphan_note,
     pidfd::PidFd,
     procfs,
-    wire::{PIDS_MAX, WireRecorded},
+    wire::{PIDS_MAX, WireRecorded, mirror::WireLeader},
 };
 use kennel_lifecycle::{
     HostIdentity, ProcessIdentity, RunId, Stuck,
@@ -46,7 +46,8 @@ pub(super) fn observe(
     markers: &mut Markers,
     now: u64,
 ) -> Observation {
-    let exit_record = exit_record::read(&recorded.run_dir, (&recorded.identity.command).into());
+    let leader = WireLeader::from(&recorded.identity.command);
+    let exit_record = exit_record::read(&recorded.run_dir, leader);
     let there = &recorded.identity;
     if !there.host.is_same_as(host) {
         return Observation {
@@ -57,6 +58,8 @@ pub(super) fn observe(
             cgroup: CgroupSeen::None,
             held: Vec::new(),
             hints: Vec::new(),
+            namespace: None,
+            end_begun: false,
             steps: Vec::new(),
             stuck: Stuck::default(),
             at: clock::wall(),
@@ -68,6 +71,7 @@ pub(super) fn observe(
     if cgroup == CgroupSeen::Empty && shim == Seen::Gone {
         remove_group(recorded);
     }
+    let begun = orphan_note::read(&recorded.run_dir, leader);
     Observation {
         host: Host::Same,
         exit_record,
@@ -76,7 +80,9 @@ pub(super) fn observe(
         cgroup,
         held: held(recorded).into_iter().map(|(pid, _)| pid).collect(),
         hints: hints(recorded, &command, markers.of(recorded.run, now)),
-        steps: Vec::new(),
+        namespace: init_note::see(&recorded.run_dir, leader),
+        end_begun: begun.is_some(),
+        steps: begun.unwrap_or_default(),
         stuck: Stuck::default(),
         at: clock::wall(),
     }

@@ -9,7 +9,7 @@ use crate::{
     client::Recorded,
     clock, held,
     identity::{self, Found},
-    peer,
+    orphan_note, peer,
     pidfd::{PidFd, Sent},
     procfs, stuck, tasks,
     tree::Volley,
@@ -64,12 +64,16 @@ pub(super) struct Orphan {
     members: HashMap<i32, PidFd>,
     /// What was sent, and what came of it; later rounds of SIGKILL only where they went otherwise than the one before.
     pub(super) steps: Vec<StopStep>,
+    /// How many of them whoever comes next would know; absent: not even that the run is being ended.
+    noted: Option<usize>,
     /// Who was left when the time was over.
     pub(super) stuck: Stuck,
 }
 
 impl Orphan {
     pub(super) fn new(seq: u64, recorded: Recorded, plan: &StopPlan, now: u64) -> Self {
+        let leader = (&recorded.identity.command).into();
+        let before = orphan_note::read(&recorded.run_dir, leader);
         let kill_after = u64::try_from(plan.kill_after.as_millis()).unwrap_or(u64::MAX);
         Self {
             seq: Some(seq),
@@ -79,7 +83,8 @@ impl Orphan {
             killed: false,
             alone_since: None,
             members: HashMap::new(),
-            steps: Vec::new(),
+            noted: before.as_ref().map(Vec::len),
+            steps: before.unwrap_or_default(),
             stuck: Stuck::default(),
         }
     }
@@ -109,11 +114,13 @@ impl Orphan {
         let left = !self.members.is_empty() || populated || shim.seen() == Seen::Same;
         self.stuck = Stuck::default();
         if !left {
+            self.write_down();
             observe::remove_group(&self.recorded);
             let group = self.recorded.identity.cgroup.as_ref();
             held::let_go(&self.recorded.run_dir, group);
             return true;
         }
+        self.write_down();
         self.wake_shim(&shim);
         while let Some(signal) = self.ladder.due(now) {
             if signal == Signal::KILL {
@@ -139,11 +146,22 @@ impl Orphan {
         if let Some(shim) = hanging {
             shim.signal(Signal::KILL);
         }
+        self.write_down();
         let over = now >= self.give_up_at;
         if over {
             self.stuck = self.kill_stuck(hanging);
         }
         over
+    }
+
+    /// Writes down that the run is being ended, before anybody is signalled, and what was done.
+    fn write_down(&mut self) {
+        let leader = (&self.recorded.identity.command).into();
+        let (dir, steps) = (&self.recorded.run_dir, &self.steps);
+        // A directory that is gone or full takes it along: the run is ended all the same.
+        if self.noted != Some(steps.len()) && orphan_note::write(dir, leader, steps).is_ok() {
+            self.noted = Some(steps.len());
+        }
     }
 
     /// Finds members, and forgets those that ended. What was once found stays known by its descriptor when its parent

@@ -13,7 +13,7 @@ use crate::{
     spawn::{self, Cloned, child, failure},
     tree,
 };
-use kennel_lifecycle::{PidNamespace, Signal, StartFailure, StartStage};
+use kennel_lifecycle::{Exit, PidNamespace, Signal, StartFailure, StartStage};
 use nix::{
     errno::Errno,
     poll::{PollFd, PollFlags, PollTimeout, poll},
@@ -275,14 +275,19 @@ pub(crate) fn try_out() -> io::Result<Result<(), String>> {
             let ended = reap::await_end(pid)?;
             let mut why = String::new();
             File::from(said).read_to_string(&mut why)?;
-            Ok(match ended {
-                Waited::Ended { exit, .. } if exit == kennel_lifecycle::Exit::Code(PROBE_CODE) => {
-                    Ok(())
-                }
-                _ if why.is_empty() => Err("the trial of a pid namespace has died".into()),
-                _ => Err(why),
-            })
+            Ok(judge(&ended, why))
         }
+    }
+}
+
+/// What a child of a trial has shown. One that ends otherwise and without a word has shown nothing.
+fn judge(ended: &Waited, why: String) -> Result<(), String> {
+    match ended {
+        Waited::Ended { exit, .. } if *exit == Exit::Code(PROBE_CODE) => Ok(()),
+        Waited::Ended { exit, .. } if why.is_empty() => Err(format!(
+            "the trial of a pid namespace has ended without a word: {exit:?}"
+        )),
+        Waited::Ended { .. } | Waited::Nothing | Waited::NoChild => Err(why),
     }
 }
 
@@ -291,19 +296,19 @@ fn try_below() -> Result<(), String> {
     let (said, say) = spawn::small_pipe().map_err(|error| format!("pipe: {error}"))?;
     match spawn::clone_here() {
         Ok(Cloned::Child) => {
-            let tried = try_proc();
-            let _ = write(&say, tried.err().unwrap_or_default().as_bytes());
+            let tried = try_proc().err().unwrap_or_default();
+            let _ = write(&say, tried.as_bytes());
             // SAFETY: _exit runs no handlers and does not return.
-            unsafe { libc::_exit(0) }
+            unsafe { libc::_exit(if tried.is_empty() { PROBE_CODE } else { 1 }) }
         }
         Ok(Cloned::Parent(pid, _)) => {
             drop(say);
-            reap::await_end(pid).map_err(|error| format!("wait: {error}"))?;
+            let ended = reap::await_end(pid).map_err(|error| format!("wait: {error}"))?;
             let mut why = String::new();
             File::from(said)
                 .read_to_string(&mut why)
                 .map_err(|error| format!("pipe: {error}"))?;
-            if why.is_empty() { Ok(()) } else { Err(why) }
+            judge(&ended, why)
         }
         Err(error) => Err(format!("clone into a pid namespace: {error}")),
     }
@@ -322,5 +327,26 @@ fn try_proc() -> Result<(), String> {
         seen => Err(format!(
             "a mounted /proc shows the first process as {seen:?}"
         )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_child_of_a_trial_that_dies_without_a_word_has_shown_nothing() {
+        let ended = |exit| Waited::Ended { pid: 7, exit };
+        let killed = Exit::Signal {
+            signal: Signal::KILL,
+            core_dumped: false,
+        };
+        assert!(judge(&ended(Exit::Code(PROBE_CODE)), String::new()).is_ok());
+        for exit in [Exit::Code(0), Exit::Code(1), killed] {
+            let why = judge(&ended(exit), String::new()).expect_err("nothing is shown");
+            assert!(!why.is_empty());
+        }
+        let told = judge(&ended(Exit::Code(1)), "mount".into());
+        assert_eq!(told, Err("mount".to_owned()));
     }
 }

@@ -10,7 +10,7 @@ use crate::{
     attributes::OOM_SCORE_ADJ,
     cgroup, clock, crash_point,
     exit_record::Will,
-    held, identity, marker, memfd,
+    held, identity, init_note, marker, memfd,
     pidfd::Sent,
     procfs,
     reap::{self, Waited},
@@ -287,6 +287,10 @@ impl Work {
                 self.stage = Stage::AtGate;
                 self.unannounced = false;
                 self.will.name((&command).into());
+                if let Some(init) = &self.init {
+                    // Without it the next start can only say less.
+                    let _ = init_note::write(&self.run_dir, (&command).into(), init.pid());
+                }
                 let (command, shim) = (command.into(), shim.into());
                 self.remember_announced(&command, &shim);
                 let init = self.init.as_ref().map(Init::pid);

@@ -2,13 +2,13 @@
 
 use super::{
     Answer, FromShim, LIST_BYTES_MAX, MEMBERS_TOLD_MAX, ToKeeper, ToServer, ToShim, VERSION,
-    WireChild, WireHello, WireListing, WireMember, WireShots, decode, encode,
+    WireChild, WireHeldProcess, WireHello, WireListing, WireMember, WireShots, decode, encode,
     mirror::{
         WireCgroup, WireContainment, WireDeadline, WireExit, WireFact, WireFailure, WireHeld,
-        WireHolds, WireHost, WireIdentity, WireLeaderExit, WireLeftover, WireLeftovers, WireLimits,
-        WireMemoryKills, WireOnMaxPause, WirePidNamespace, WirePlan, WirePolicy, WirePowers,
-        WireProcess, WireProof, WireRecord, WireRecovery, WireRlimit, WireShot, WireShotResult,
-        WireStage, WireTarget, WireVerdict,
+        WireHolds, WireHost, WireIdentity, WireInit, WireLeader, WireLeaderExit, WireLeftover,
+        WireLeftovers, WireLimits, WireMemoryKills, WireNote, WireOnMaxPause, WirePidNamespace,
+        WirePlan, WirePolicy, WirePowers, WireProcess, WireProof, WireRecord, WireRecovery,
+        WireRlimit, WireShot, WireShotResult, WireStage, WireTarget, WireVerdict,
         adoption::{WireAdoptable, WireKeepsake, WireMemory},
         certificate::{WireScope, WireSender, WireStep, WireStuck, WireStuckProcess},
         former::{WireEndCause, WireFormer},
@@ -431,6 +431,21 @@ fn files_have_these_bytes() {
         census_us: Some(3),
     };
     check(&record, "0101000e010801030101d00f120101ac02010201020106");
+    let leader = WireLeader {
+        pid: 7,
+        start_ticks: 300,
+    };
+    let note = WireNote {
+        leader,
+        steps: vec![step()],
+    };
+    check(&note, "010eac0201d00f120101ac0201020102");
+    let init = WireHeldProcess {
+        pid: 8,
+        start_ticks: 300,
+        pidfs_handle: Some(5),
+    };
+    check(&WireInit { leader, init }, "010eac0210ac020105");
     let shot = |pid, result| WireShot {
         pid,
         start_ticks: 300,

@@ -1,8 +1,10 @@
 //! The lifecycle's vocabulary in a form that can be encoded, with conversions both ways.
 
+use super::WireHeldProcess;
 use crate::capability::{Capability, CapabilityName};
 use crate::client::{Fact, Holds, Shot, ShotResult, SignalResult, SignalTarget, Unstopped};
-use certificate::{WireStep, WireStuck, steps};
+pub(crate) use certificate::steps;
+use certificate::{WireStep, WireStuck};
 pub(crate) use held::{WireContainment, WireHeld};
 use kennel_lifecycle::{
     CgroupIdentity, Deadline, Exit, HostIdentity, LeaderExit, Leftover, Leftovers, MemoryKills,
@@ -429,6 +431,20 @@ pub(crate) struct WireLeader {
     pub(crate) start_ticks: u64,
 }
 
+/// What a start has done to end the run of this leader, as a file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct WireNote {
+    pub(crate) leader: WireLeader,
+    pub(crate) steps: Vec<WireStep>,
+}
+
+/// The first process of the private pid namespace of this leader, as a file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct WireInit {
+    pub(crate) leader: WireLeader,
+    pub(crate) init: WireHeldProcess,
+}
+
 impl From<&ProcessIdentity> for WireLeader {
     fn from(real: &ProcessIdentity) -> Self {
         Self {
@@ -474,6 +490,8 @@ pub(crate) struct WireObservation {
     pub(crate) cgroup: WireCgroupSeen,
     pub(crate) held: Vec<i32>,
     pub(crate) hints: Vec<i32>,
+    pub(crate) namespace: Option<WireSeen>,
+    pub(crate) end_begun: bool,
     pub(crate) steps: Vec<WireStep>,
     pub(crate) stuck: WireStuck,
     pub(crate) at_us: i64,
@@ -489,6 +507,8 @@ impl From<Observation> for WireObservation {
             cgroup: real.cgroup.into(),
             held: real.held,
             hints: real.hints,
+            namespace: real.namespace.map(Into::into),
+            end_begun: real.end_begun,
             steps: real.steps.into_iter().map(Into::into).collect(),
             stuck: real.stuck.into(),
             at_us: real.at.0,
@@ -506,6 +526,8 @@ impl From<WireObservation> for Observation {
             cgroup: wire.cgroup.into(),
             held: wire.held,
             hints: wire.hints,
+            namespace: wire.namespace.map(Into::into),
+            end_begun: wire.end_begun,
             steps: steps(wire.steps),
             stuck: wire.stuck.into(),
             at: Timestamp(wire.at_us),

@@ -496,6 +496,7 @@ async fn find_nobody(stage: &mut Stage) {
         assert_ne!(seen.cgroup, CgroupSeen::Populated);
         assert!(seen.hints.is_empty(), "{seen:?}");
         assert_eq!(seen.exit_record, None);
+        assert_eq!(seen.namespace, Some(Seen::Gone));
     }
 }
 

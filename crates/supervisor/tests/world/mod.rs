@@ -1339,6 +1339,8 @@ pub fn seen(command: Seen, cgroup: CgroupSeen, record: Option<ExitRecord>) -> Ob
         cgroup,
         held: Vec::new(),
         hints: Vec::new(),
+        namespace: None,
+        end_begun: false,
         steps: Vec::new(),
         stuck: Stuck::default(),
         at: Timestamp(0),

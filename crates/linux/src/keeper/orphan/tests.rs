@@ -72,6 +72,34 @@ fn a_group_that_cannot_be_read_may_hold_somebody() {
 }
 
 #[test]
+fn what_a_start_has_done_is_known_to_the_next_one() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let leader = child();
+    let pid = leader.id().cast_signed();
+    let fd = PidFd::open(pid).expect("a pidfd");
+    let mut recorded = recorded(None);
+    recorded.identity.command = identity::of(pid, &fd).expect("it is there");
+    recorded.run_dir = dir.path().to_owned();
+    let host = identity::host().expect("this host");
+    let look = || observe::observe(&recorded, &host, &mut Markers::default(), 0);
+    assert!(!look().end_begun);
+    let plan = StopPlan::abort(Duration::from_hours(1));
+
+    let mut orphan = Orphan::new(1, recorded.clone(), &plan, 0);
+    orphan.write_down();
+    assert!(look().end_begun && look().steps.is_empty(), "nobody yet");
+    assert!(!orphan.step(&host, &Sessions::look_up(), 0));
+    // Here that start dies.
+    end(leader);
+    let seen = look();
+    assert_eq!(seen.command, Seen::Gone);
+    let sent: Vec<Signal> = seen.steps.iter().map(|step| step.signal).collect();
+    assert_eq!(sent, [Signal::TERM]);
+    let next = Orphan::new(1, recorded.clone(), &plan, 0);
+    assert_eq!(next.steps, seen.steps);
+}
+
+#[test]
 fn below_a_number_that_has_come_round_during_the_look_nobody_is_a_member() {
     let root = child_with_child();
     let pid = root.id().cast_signed();

@@ -1,0 +1,68 @@
+//! What a start has done to end a run that an earlier keeper has left, in the run's private directory. It is there before
+//! the first signal: so whoever comes next knows why nobody is left, should that start not come to say so.
+//!
+//! Like a shim's last will it must outlive processes, not the host, and is not synced.
+
+use crate::{
+    private_file,
+    wire::{
+        self,
+        mirror::{WireLeader, WireNote, steps},
+    },
+};
+use kennel_lifecycle::{StopStep, limits::STEPS_TOLD_MAX};
+use std::{ffi::CStr, io, path::Path};
+
+const NAME: &CStr = c"orphan";
+const TEMPORARY: &CStr = c"orphan.new";
+
+/// No step takes more than 64 bytes.
+const NOTE_BYTES_MAX: u64 = 64 * STEPS_TOLD_MAX as u64 + 64;
+
+/// Writes down that the run of this leader is being ended, and by what so far.
+pub(crate) fn write(run_dir: &Path, leader: WireLeader, steps: &[StopStep]) -> io::Result<()> {
+    let note = WireNote {
+        leader,
+        steps: steps.iter().copied().map(Into::into).collect(),
+    };
+    private_file::replace(run_dir, NAME, TEMPORARY, &wire::encode(&note)?).map(|_| ())
+}
+
+/// The rounds of signals of a start that had begun to end the run of this leader; `None`: none had.
+pub(crate) fn read(run_dir: &Path, leader: WireLeader) -> Option<Vec<StopStep>> {
+    let bytes = private_file::read(run_dir, NAME, NOTE_BYTES_MAX)?;
+    let note = wire::decode::<WireNote>(&bytes).ok()?;
+    (note.leader == leader).then(|| steps(note.steps))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kennel_lifecycle::{Signal, SignalScope, SignalSender, Timestamp};
+
+    #[test]
+    fn the_longest_note_is_read_whole_and_only_for_its_leader() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let leader = |start_ticks| WireLeader {
+            pid: i32::MIN,
+            start_ticks,
+        };
+        assert_eq!(read(dir.path(), leader(1)), None);
+        let step = StopStep {
+            at: Timestamp(i64::MIN),
+            signal: Signal::KILL,
+            sender: SignalSender::Keeper,
+            scope: SignalScope::Tree,
+            delivered: u32::MAX,
+            gone: u32::MAX,
+            refused: u32::MAX,
+            errno: Some(i32::MIN),
+        };
+        let steps = vec![step; STEPS_TOLD_MAX];
+        write(dir.path(), leader(u64::MAX), &[]).expect("it is written");
+        assert_eq!(read(dir.path(), leader(u64::MAX)), Some(Vec::new()));
+        write(dir.path(), leader(u64::MAX), &steps).expect("it is replaced");
+        assert_eq!(read(dir.path(), leader(u64::MAX)), Some(steps));
+        assert_eq!(read(dir.path(), leader(1)), None);
+    }
+}
