@@ -4,9 +4,9 @@ use kennel_edge::pb::WaitCondition;
 use kennel_tests::{
     Footprint, Kennel, PATIENCE, eventually,
     kennel::bare_command,
-    new_run_id,
+    must, new_run_id,
     procfs::Proc,
-    programs,
+    programs, sh,
     shell::{finish, run_to_end, text},
 };
 use nix::{
@@ -354,4 +354,25 @@ async fn signal_and_tree_speak_of_single_processes() {
     assert_eq!(tree.lines().count(), 1, "{tree}");
     let over = kennel_cli(&kennel, &["signal", "--to", "tree", "SIGUSR1", &run]).await;
     assert_eq!(over.status.code(), Some(1));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_signal_that_is_typed_again_under_its_id_goes_out_once() {
+    let kennel = Kennel::on_sqlite().await;
+    let mut client = kennel.client().await;
+    let script = "trap 'echo hit' USR1; trap 'echo over; exit 0' USR2; echo up; while :; do sleep 0.02; done";
+    let run = must("spawn", client.spawn(sh(script)).await).run_id;
+    client.hear_up(&run).await;
+    let once = ["signal", "--request-id", "once", "usr1", &run];
+    let sent = answer(&kennel, &once).await;
+    assert!(sent.ends_with("delivered"), "{sent}");
+    client.hear_text(&run, "hit\n").await;
+    let again = answer(&kennel, &once).await;
+    assert!(!again.contains("gone"), "{again}");
+    answer(&kennel, &["signal", "usr2", &run]).await;
+    must("wait", client.ended(&run).await);
+    let heard = must("stream", client.hear_all(&run, 0).await);
+    assert_eq!(heard.text(), "up\nhit\nover\n");
+    let nameless = kennel_cli(&kennel, &["signal", "--request-id", "", "usr1", &run]).await;
+    assert_eq!(nameless.status.code(), Some(2), "{nameless:?}");
 }

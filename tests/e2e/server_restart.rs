@@ -422,6 +422,37 @@ async fn who_waits_at_the_command_line_goes_on_when_the_server_dies() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_spawn_at_the_command_line_is_made_again_when_the_server_dies_in_it() {
+    let points = tempfile::tempdir().expect("a directory");
+    let path = points.path().display().to_string();
+    let kennel = Kennel::start(Options {
+        env: vec![("KENNEL_TEST_CRASH".into(), path)],
+        ..Options::default()
+    })
+    .await;
+    for verb in ["spawn", "run"] {
+        let ran = kennel.scratch().join(verb);
+        let script = format!("echo x >> {}; echo out; exit 7", ran.display());
+        let begun = points.path().join("spawn.begun");
+        fs::write(&begun, "server").expect("a file");
+        let mut command = kennel.cli(&[verb, "--", "sh", "-c", &script]);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let output = finish(command.spawn().expect("it starts"), verb, PATIENCE).await;
+        assert!(!begun.exists(), "{verb}: the server did not die");
+        if verb == "run" {
+            assert_eq!(output.status.code(), Some(7), "{output:?}");
+            assert_eq!(text(&output), "out");
+        } else {
+            assert!(output.status.success(), "{output:?}");
+            let mut client = kennel.client().await;
+            let run = must("wait", client.ended(text(&output).trim()).await);
+            assert_eq!(run.code(), Some(7), "{run:?}");
+        }
+        assert_eq!(fs::read_to_string(&ran).expect("it ran"), "x\n");
+    }
+}
+
 fn has_a_socket(pid: u32) -> bool {
     let fds = fs::read_dir(format!("/proc/{pid}/fd")).expect("own child");
     fds.flatten()

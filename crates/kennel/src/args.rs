@@ -6,7 +6,7 @@
 )]
 
 use crate::values;
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand, ValueEnum, builder::NonEmptyStringValueParser};
 use std::{path::PathBuf, time::Duration};
 
 const EXIT_CODES: &str = "\
@@ -528,6 +528,9 @@ pub(crate) struct SignalArgs {
     /// Who gets it
     #[arg(long, value_enum, value_name = "WHO", default_value_t)]
     pub(crate) to: SignalTargetArg,
+    /// Id of this order: under one id a signal goes out once, however often it is asked for [default: a new one]
+    #[arg(long, value_name = "ID", value_parser = NonEmptyStringValueParser::new())]
+    pub(crate) request_id: Option<String>,
     /// Name of the signal, such as SIGUSR1, USR1 or SIGRTMIN+3; not SIGSTOP, for which there is `pause`
     #[arg(value_name = "SIGNAL")]
     pub(crate) signal: String,

@@ -11,7 +11,7 @@ pub use crate::pb::{
 };
 pub use events::{EventReader, Start};
 pub use failure::Failure;
-pub use resumes::{RESUMES_MAX, outlast};
+pub use resumes::{RESUMES_MAX, outlast, over_loss};
 pub use tonic_health::pb::health_client::HealthClient;
 
 use crate::limits;

@@ -35,7 +35,30 @@ impl Resumes {
 /// Makes a call that waits, and makes it again where its server was lost or is shutting down, at most [`RESUMES_MAX`]
 /// times in a row. For calls that may be repeated: reads, and orders under a request id. A store that is away is told at
 /// once.
-pub async fn outlast<T, F>(mut call: impl FnMut() -> F) -> Result<T, Failure>
+pub async fn outlast<T, F>(call: impl FnMut() -> F) -> Result<T, Failure>
+where
+    F: Future<Output = Result<Response<T>, Status>>,
+{
+    repeat(call, |failure| !failure.is("STORE_UNAVAILABLE")).await
+}
+
+/// Makes a call, and makes it again where its server was lost on the way, or has made room for another one, at most
+/// [`RESUMES_MAX`] times in a row. For calls that may be repeated: a spawn under its run's id, an order under a request
+/// id. What a server that serves answers is the answer.
+pub async fn over_loss<T, F>(call: impl FnMut() -> F) -> Result<T, Failure>
+where
+    F: Future<Output = Result<Response<T>, Status>>,
+{
+    repeat(call, |failure| {
+        failure.connection_lost || failure.is("SERVER_REPLACED")
+    })
+    .await
+}
+
+async fn repeat<T, F>(
+    mut call: impl FnMut() -> F,
+    may_repeat: impl Fn(&Failure) -> bool,
+) -> Result<T, Failure>
 where
     F: Future<Output = Result<Response<T>, Status>>,
 {
@@ -54,9 +77,44 @@ where
             Ok(response) => return Ok(response.into_inner()),
             Err(status) => Failure::from(status),
         };
-        if failure.is("STORE_UNAVAILABLE") {
+        if !may_repeat(&failure) {
             return Err(failure);
         }
         resumes.rest(failure).await?;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::status;
+    use kennel_supervisor::CallError;
+    use std::cell::Cell;
+
+    /// How often a call is made whose first answer is this one and whose second is OK.
+    async fn calls(first: impl Fn() -> Status) -> u32 {
+        let made = Cell::new(0);
+        let answered = over_loss(|| {
+            made.set(made.get() + 1);
+            let answer = if made.get() == 1 {
+                Err(first())
+            } else {
+                Ok(Response::new(()))
+            };
+            std::future::ready(answer)
+        });
+        assert_eq!(answered.await.is_ok(), made.get() == 2);
+        made.get()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_was_lost_on_the_way_is_asked_again_and_what_was_answered_is_not() {
+        // As the library makes it up when the connection goes while it waits.
+        let lost = || Status::from_error(Box::new(std::io::Error::other("operation was canceled")));
+        assert_eq!(calls(lost).await, 2);
+        assert_eq!(calls(status::leaving).await, 2);
+        assert_eq!(calls(|| status::of(&CallError::Draining)).await, 1);
+        assert_eq!(calls(|| status::of(&CallError::StoreUnavailable)).await, 1);
+        assert_eq!(calls(|| Status::cancelled("by whoever answers")).await, 1);
     }
 }

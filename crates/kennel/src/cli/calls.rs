@@ -11,7 +11,10 @@ use crate::{
     },
     failure::Failure,
 };
-use kennel_edge::{client, json, pb};
+use kennel_edge::{
+    client::{self, Connection},
+    json, pb,
+};
 use std::time::SystemTime;
 
 /// Most that a server gives at once.
@@ -20,14 +23,22 @@ const PAGE_SIZE: i32 = 1000;
 const NOT_REACHED: u8 = 3;
 
 pub(crate) async fn spawn(link: &Link, request: pb::SpawnRequest) -> Result<(), Failure> {
-    let mut processes = link.connection.processes();
-    let response = processes
-        .spawn(request)
-        .await
-        .map_err(refused)?
-        .into_inner();
+    let response = spawned(&link.connection, &request).await.map_err(refused)?;
     let run = run_of(response.run)?;
     link.print(|| json::to_string(&run), || format!("{}\n", run.run_id))
+}
+
+/// Under its run's id it is one spawn, whichever server answers.
+pub(crate) async fn spawned(
+    connection: &Connection,
+    request: &pb::SpawnRequest,
+) -> Result<pb::SpawnResponse, client::Failure> {
+    let processes = connection.processes();
+    client::over_loss(|| {
+        let (mut processes, request) = (processes.clone(), request.clone());
+        async move { processes.spawn(request).await }
+    })
+    .await
 }
 
 pub(crate) async fn ps(link: &Link, args: PsArgs) -> Result<(), Failure> {
@@ -164,8 +175,12 @@ pub(crate) async fn interrupt(link: &Link, args: RunRef) -> Result<(), Failure> 
         run_id: args.run,
         request_id: new_request_id(),
     };
-    let response = link.connection.processes().interrupt(request).await;
-    let response = response.map_err(refused)?.into_inner();
+    let processes = link.connection.processes();
+    let answered = client::over_loss(|| {
+        let (mut processes, request) = (processes.clone(), request.clone());
+        async move { processes.interrupt(request).await }
+    });
+    let response = answered.await.map_err(refused)?;
     let run = run_of(response.run)?;
     link.print(|| json::to_string(&run), || standing(&run))
 }

@@ -10,7 +10,7 @@ use crate::{
     failure::Failure,
     values,
 };
-use kennel_edge::{json, pb};
+use kennel_edge::{client, json, pb};
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt::Write as _,
@@ -28,12 +28,16 @@ pub(crate) async fn signal(link: &Link, args: SignalArgs) -> Result<(), Failure>
     };
     let request = pb::SignalRequest {
         run_id: args.run,
-        request_id: new_request_id(),
+        request_id: args.request_id.unwrap_or_else(new_request_id),
         signal: full_name(&args.signal),
         target: target.into(),
     };
-    let response = link.connection.processes().signal(request).await;
-    let response = response.map_err(refused)?.into_inner();
+    let processes = link.connection.processes();
+    let answered = client::over_loss(|| {
+        let (mut processes, request) = (processes.clone(), request.clone());
+        async move { processes.signal(request).await }
+    });
+    let response = answered.await.map_err(refused)?;
     let run = run_of(response.run.clone())?;
     link.print(
         || json::to_string(&response),

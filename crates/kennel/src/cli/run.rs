@@ -1,6 +1,7 @@
 //! `kennel run`: starts a command and stays with it, as if it were our own child.
 
 use super::{
+    calls::spawned,
     link::{Link, print, refused, run_of},
     sink::Sink,
     words,
@@ -31,9 +32,7 @@ const READER_GONE: u8 = 141;
 pub(crate) async fn run(link: &Link, request: pb::SpawnRequest) -> Result<u8, Failure> {
     let run_id = request.run_id.clone();
     let forwarder = Forwarder::start(&link.connection, &run_id)?;
-    let mut processes = link.connection.processes();
-    if let Err(status) = processes.spawn(request).await {
-        let refusal = client::Failure::from(status);
+    if let Err(refusal) = spawned(&link.connection, &request).await {
         return match forwarder.stopped_by() {
             // We ended it before it ran; there is nothing to explain to whoever typed Ctrl-C.
             Some(signal) if refusal.is("RUN_STOPPED") || refusal.is("RUN_FENCED") => {
