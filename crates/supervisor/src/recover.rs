@@ -171,11 +171,7 @@ impl Recovery {
 
     async fn record_stop(&mut self, order: &StopOrder) {
         let deadline = clock::now().plus(order.grace);
-        let (store, run) = (&self.shared.store, self.row.new.run);
-        writes::retry(store, run, "the stop", || {
-            store.record_stop(run, order, deadline)
-        })
-        .await;
+        writes::stop(&self.shared, self.row.new.run, order, deadline).await;
         self.row.desired = Desired::Stop;
         self.live.send_modify(|live| {
             live.view.desired = Desired::Stop;
@@ -291,6 +287,7 @@ impl Recovery {
             restarts,
             next: now.plus(delay),
         };
+        writes::until_told(&self.shared, self.row.new.run).await;
         crash_point!("recover.rest");
         let written = writes::retry(
             &self.shared.store,
@@ -488,6 +485,7 @@ impl Recovery {
         let run = self.row.new.run;
         let times = self.times_at_end(clock::now(), &outcome);
         self.serve_readers().await;
+        writes::until_told(&self.shared, run).await;
         crash_point!("recover.close");
         let closure = Closure { outcome, times };
         let store = &self.shared.store;

@@ -45,10 +45,7 @@ pub(crate) async fn perform(
         Write::Begin(new) => tell(begin(store, &new).await).await,
         Write::Rest(new, rest) => {
             crash_point!("attempt.rest");
-            // What it is owed of this attempt goes before.
-            while shared.facts.owes(run) {
-                shared.facts.told(run).await;
-            }
+            until_told(&shared, run).await;
             let written = retry(store, run, "the end of the attempt", || {
                 store.rest(&new, &rest)
             })
@@ -58,15 +55,7 @@ pub(crate) async fn perform(
         }
         Write::Stop(order, deadline) => {
             crash_point!("stop.record");
-            let fact = Fact::Stop {
-                run,
-                order: order.clone(),
-                deadline,
-            };
-            let kept = keep(&shared, "the stop", fact, || {
-                store.record_stop(run, &order, deadline)
-            })
-            .await;
+            let kept = stop(&shared, run, &order, deadline).await;
             crash_point!("stop.recorded");
             tell(if kept {
                 Done::StopDurable(deadline)
@@ -247,6 +236,32 @@ async fn record_state(
         crash_point!("pause.paused_recorded", state == RowState::Paused);
     }
     recorded
+}
+
+/// Makes it durable that the run is to end.
+/// `false`: it is not this server's to write.
+pub(crate) async fn stop(
+    shared: &Shared,
+    run: RunId,
+    order: &StopOrder,
+    deadline: Timestamp,
+) -> bool {
+    let fact = Fact::Stop {
+        run,
+        order: order.clone(),
+        deadline,
+    };
+    keep(shared, "the stop", fact, || {
+        shared.store.record_stop(run, order, deadline)
+    })
+    .await
+}
+
+/// What the store is owed of the run goes before what is written to it directly.
+pub(crate) async fn until_told(shared: &Shared, run: RunId) {
+    while shared.facts.owes(run) {
+        shared.facts.told(run).await;
+    }
 }
 
 /// Makes a fact durable: in the store, or where that does not take it, beside it. `false`: it is not this server's to

@@ -2,7 +2,7 @@
 
 use crate::{
     abort,
-    world::{Lives, Nature, Stage, run_id, seen},
+    world::{Lives, Nature, Stage, Weather, run_id, seen},
 };
 use kennel_lifecycle::{
     Exit, RunState,
@@ -10,7 +10,7 @@ use kennel_lifecycle::{
 };
 use kennel_linux::client::KeeperEvent;
 use kennel_store::Desired;
-use kennel_supervisor::Condition;
+use kennel_supervisor::{AbortCall, AbortWait, Condition};
 use std::time::Duration;
 
 /// Longer than any grace, and any wait for a shim that works.
@@ -72,5 +72,25 @@ fn a_run_whose_shim_has_gone_is_recovered_as_any_other() {
         stage.kernel().orphans.insert(run_id(), gone);
         stage.tell(KeeperEvent::DoorLeft(run_id()));
         assert_eq!(ended(stage).await.state, RunState::Lost);
+    });
+}
+
+#[test]
+fn an_abort_of_a_run_whose_shim_is_slow_is_answered_while_the_store_is_away() {
+    slow().live_long(async |stage| {
+        stage.world.store.set(Weather::Away);
+        let call = AbortCall {
+            wait: AbortWait::None,
+            ..abort(run_id())
+        };
+        let view = stage.supervisor.abort(call).await.unwrap();
+        assert_eq!(view.desired, Desired::Stop);
+        let row = stage.world.store.row(run_id()).unwrap();
+        assert!(row.stop.is_none(), "it is kept beside the store");
+        stage.world.store.set(Weather::Fair);
+        ended(stage).await;
+        let row = stage.world.store.row(run_id()).unwrap();
+        assert!(row.stop.is_some() && row.outcome.is_some(), "{row:?}");
+        assert_eq!(row.desired, Desired::Stop);
     });
 }
