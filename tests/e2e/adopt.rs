@@ -529,3 +529,28 @@ async fn a_strangers_socket_is_not_trusted() {
     must("abort", client.abort(&run.run_id).await);
     drop(listener);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_service_goes_on_without_being_asked_to() {
+    let mut kennel = Kennel::on_sqlite().await;
+    let mut client = kennel.client().await;
+    let script = "echo up; while :; do sleep 0.05; done";
+    let service = sh(script).kind_of(pb::RunKind::Service);
+    let service = must("spawn", client.spawn(service).await);
+    let job = must(
+        "spawn",
+        client.spawn(sh(script).kind_of(pb::RunKind::Job)).await,
+    );
+    for run in [&service, &job] {
+        client.hear_up(&run.run_id).await;
+    }
+    lose_service(&mut kennel).await;
+    kennel.restart().await;
+    let mut client = kennel.client().await;
+    let job = must("wait", client.ended(&job.run_id).await);
+    assert_eq!(job.state(), RunState::Lost, "{job:?}");
+    let again = must("get", client.get(&service.run_id).await);
+    assert_eq!(again.state(), RunState::Running, "{again:?}");
+    assert_eq!(again.attempt().pid, service.attempt().pid);
+    must("abort", client.abort(&service.run_id).await);
+}

@@ -201,7 +201,9 @@ async fn comes_back(kennel: &mut Kennel) {
         "echo $KENNEL_RUN_ID >> {}; echo up; while :; do sleep 0.05; done",
         ran.display()
     );
-    let spec = sh(&script).kind_of(RunKind::Service).restart(always());
+    let mut spec = sh(&script).kind_of(RunKind::Service).restart(always());
+    // What outlives its keeper need not be started again.
+    spec.set_recovery(pb::RecoveryPolicy::Terminate);
     let run = must("spawn", client.spawn(spec).await);
     client.hear_up(&run.run_id).await;
 
@@ -269,7 +271,8 @@ async fn what_ended_by_itself_before_the_service_is_not_started_again(options: O
         mode: RestartMode::OnFailure.into(),
         ..always()
     };
-    let spec = sh(&script).kind_of(RunKind::Service).restart(policy);
+    let mut spec = sh(&script).kind_of(RunKind::Service).restart(policy);
+    spec.set_recovery(pb::RecoveryPolicy::Terminate);
     let run = must("spawn", client.spawn(spec).await);
     client.hear_up(&run.run_id).await;
     // Neither hears what happens: only the shim does.

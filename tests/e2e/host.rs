@@ -2,7 +2,7 @@
 
 use kennel_edge::pb::{self, RunState};
 use kennel_tests::{
-    Client, Kennel, PATIENCE, RunExt, SHUTDOWN_LIMIT,
+    Client, Kennel, PATIENCE, RunExt, SHUTDOWN_LIMIT, SpecExt, complaint,
     kennel::{bare_command, kill_exactly, reap_orphans, serve_words},
     must,
     procfs::{self, Proc},
@@ -215,4 +215,23 @@ async fn after_another_container_all_that_ran_is_closed_and_nobody_is_signalled(
     }
     // The directory of the control groups goes with the last one that ends in order.
     Container::start(&dir, 0).await.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn where_no_run_can_outlive_its_keeper_a_service_is_run_all_the_same() {
+    let dir = tempfile::Builder::new().prefix("kennel-test-").tempdir();
+    let dir = dir.expect("a temporary directory can be made");
+    let container = Container::start(&dir, 0).await;
+    let host = container.info().await.host.expect("it says where it is");
+    let adoption = host.capabilities.iter().find(|c| c.name == "adoption");
+    assert!(adoption.is_some_and(|c| !c.available), "{host:?}");
+    let mut client = container.client().await;
+    let service = || sh("exit 7").kind_of(pb::RunKind::Service);
+    let run = must("spawn", client.spawn(service()).await);
+    let run = must("wait", client.ended(&run.run_id).await);
+    assert_eq!((run.code(), run.reason()), (Some(7), "exited"));
+    let refused = client.spawn(adopted(service())).await;
+    let refused = refused.expect_err("that was asked for, and cannot be");
+    assert_eq!(complaint(&refused).reason, "CAPABILITY_MISSING");
+    container.end().await;
 }

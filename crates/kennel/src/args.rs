@@ -313,7 +313,7 @@ pub(crate) struct SpecArgs {
     /// The pid namespace that the command runs in [default: shared]
     #[arg(long, value_enum, value_name = "WHICH")]
     pub(crate) pid_namespace: Option<PidNamespaceArg>,
-    /// What becomes of it when the whole service dies [default: terminate]
+    /// What becomes of it when the whole service dies [default: adopt of a service, where this host can; else terminate]
     #[arg(long, value_enum, value_name = "WHAT")]
     pub(crate) recovery: Option<RecoveryArg>,
     /// How much of its output the server keeps, such as 64M; 1M to 1T [default: 64M]

@@ -31,6 +31,20 @@ pub enum Recovery {
     Terminate,
     /// It goes on, and the next keeper on the same data directory takes it over.
     Adopt,
+    /// The same where the host can do that; elsewhere it is ended.
+    AdoptWherePossible,
+}
+
+impl Recovery {
+    /// What that means on a host that can, or cannot, let a run outlive its keeper.
+    #[must_use]
+    pub fn on_host(self, can_adopt: bool) -> Self {
+        match self {
+            Self::AdoptWherePossible if can_adopt => Self::Adopt,
+            Self::AdoptWherePossible => Self::Terminate,
+            Self::Terminate | Self::Adopt => self,
+        }
+    }
 }
 
 /// In which pid namespace a command runs.

@@ -12,7 +12,7 @@ pub enum RunKind {
     /// One turn of an agent: orphans are ended.
     #[default]
     Heartbeat,
-    /// A long-lived service: orphans are adopted.
+    /// A long-lived service: it outlives what serves it, where that can be.
     Service,
     /// An interactive terminal.
     Terminal,
@@ -104,10 +104,13 @@ impl RunSpec {
         self.grace.unwrap_or(limits::GRACE_DEFAULT)
     }
 
-    /// What becomes of the run when the whole service dies. No kind of run is adopted unasked.
+    /// What becomes of the run when the whole service dies. Of all kinds a service alone goes on unasked.
     #[must_use]
     pub fn recovery(&self) -> Recovery {
-        self.recovery.unwrap_or_default()
+        self.recovery.unwrap_or(match self.kind {
+            RunKind::Service => Recovery::AdoptWherePossible,
+            RunKind::Heartbeat | RunKind::Terminal | RunKind::Job => Recovery::Terminate,
+        })
     }
 
     /// All that is wrong with this spec; empty means that it may be tried.

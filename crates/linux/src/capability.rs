@@ -60,7 +60,7 @@ capabilities! {
     /// A run can have a pid namespace of its own, with its own /proc.
     PidNamespace = "pid_namespace", "no private pid namespace for a run: one that asks for it is refused";
     /// A run can outlive the whole service and be gone on with by the next one.
-    Adoption = "adoption", "every run ends with the service: one that is to outlive it is refused";
+    Adoption = "adoption", "every run ends with the service, of kind SERVICE too: one that asks to outlive it is refused";
 }
 
 /// One thing, and whether it is there.

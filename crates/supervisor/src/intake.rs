@@ -263,7 +263,7 @@ fn no_pid_namespace(shared: &Shared, spec: &RunSpec) -> Option<Missing> {
 fn no_adoption(shared: &Shared, spec: &RunSpec) -> Option<Missing> {
     let why = match spec.recovery() {
         Recovery::Adopt => shared.hello.lacks(CapabilityName::Adoption)?,
-        Recovery::Terminate => return None,
+        Recovery::Terminate | Recovery::AdoptWherePossible => return None,
     };
     Some(Missing {
         field: "spec.recovery".into(),

@@ -29,7 +29,7 @@ pub(crate) async fn play(row: Row) {
         ran.display(),
         go.display()
     );
-    let spec = sh(&script)
+    let mut spec = sh(&script)
         .kind_of(RunKind::Service)
         .restart(pb::RestartPolicy {
             mode: RestartMode::Always.into(),
@@ -37,6 +37,8 @@ pub(crate) async fn play(row: Row) {
             factor: Some(1),
             ..pb::RestartPolicy::default()
         });
+    // What outlives its keeper need not be started again.
+    spec.set_recovery(pb::RecoveryPolicy::Terminate);
     let mut client = kennel.client().await;
     let run = must("spawn", client.spawn(spec).await);
     client.hear_up(&run.run_id).await;

@@ -2,7 +2,8 @@
 
 use kennel_lifecycle::{
     CpuQuota, EnvMode, Knob, LeaderExit, LimitPowers, OnMaxPause, PausePolicy, PidNamespace,
-    Resource, Rlimit, RunKind, RunLimits, RunSpec, Timeouts, UNLIMITED, compose_env, limits,
+    Recovery, Resource, Rlimit, RunKind, RunLimits, RunSpec, Timeouts, UNLIMITED, compose_env,
+    limits,
 };
 use std::{collections::BTreeMap, time::Duration};
 
@@ -417,6 +418,32 @@ fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
 
 fn pair(name: &str, value: &str) -> (String, String) {
     (name.to_owned(), value.to_owned())
+}
+
+#[test]
+fn a_service_alone_goes_on_unasked_and_only_where_the_host_can() {
+    let recovery = |kind, recovery| {
+        RunSpec {
+            kind,
+            recovery,
+            ..good()
+        }
+        .recovery()
+    };
+    for kind in [RunKind::Heartbeat, RunKind::Service, RunKind::Job] {
+        for asked in [Recovery::Terminate, Recovery::Adopt] {
+            for can in [false, true] {
+                assert_eq!(recovery(kind, Some(asked)).on_host(can), asked);
+            }
+        }
+        let unasked = recovery(kind, None);
+        let expected = match kind {
+            RunKind::Service => Recovery::Adopt,
+            _ => Recovery::Terminate,
+        };
+        assert_eq!(unasked.on_host(true), expected);
+        assert_eq!(unasked.on_host(false), Recovery::Terminate);
+    }
 }
 
 #[test]

@@ -53,10 +53,15 @@ impl Doors {
         )
     }
 
-    /// Whether runs can outlive a keeper here.
+    /// The same for who asks what the host can do.
     pub(super) fn capability(&self) -> Capability {
         let tried = self.0.as_ref().map(|_| ()).map_err(Clone::clone);
         Capability::tried(CapabilityName::Adoption, tried)
+    }
+
+    /// Whether runs can outlive a keeper here.
+    pub(super) fn can_be_made(&self) -> bool {
+        self.0.is_ok()
     }
 
     /// The door of a run, for its shim to listen at.

@@ -136,7 +136,7 @@ mirror_enum!(
 );
 mirror_enum!(
     /// [`Recovery`].
-    WireRecovery = Recovery { Terminate, Adopt }
+    WireRecovery = Recovery { Terminate, Adopt, AdoptWherePossible }
 );
 mirror_struct!(
     /// [`MemoryKills`].

@@ -24,7 +24,7 @@ use kennel_lifecycle::{
     Report, RowState, RunId, Signal, StartFailure, StartStage, Timestamp, limits,
 };
 use kennel_linux::{
-    client::{ChildSpec, ClientError, Fact, KeeperReport, Prepared, SignalResult},
+    client::{CapabilityName, ChildSpec, ClientError, Fact, KeeperReport, Prepared, SignalResult},
     crash_point,
 };
 use kennel_store::{Desired, NewRun, RunRow, StoreError, Times};
@@ -180,6 +180,7 @@ impl RunTask {
             live,
         } = seat;
         let (done_sender, done) = mpsc::channel(DONE_QUEUED_MAX);
+        let can_adopt = shared.hello.lacks(CapabilityName::Adoption).is_none();
         Self {
             run: new.run,
             shared,
@@ -216,7 +217,7 @@ impl RunTask {
             resuming: Vec::new(),
             pause_result: None,
             at: clock::now(),
-            recovery: policy.recovery,
+            recovery: policy.recovery.on_host(can_adopt),
             legacy: Legacy::default(),
             hears_again: false,
         }

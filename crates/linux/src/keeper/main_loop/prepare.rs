@@ -76,8 +76,9 @@ fn hold(group: &Result<Group, String>, policy: &Policy) -> Result<(), StartFailu
 }
 
 impl Keeper {
-    pub(super) fn prepare(&mut self, wish: Wish, fds: Vec<OwnedFd>) {
+    pub(super) fn prepare(&mut self, mut wish: Wish, fds: Vec<OwnedFd>) {
         crash_point!("keeper.prepare");
+        wish.policy.recovery = wish.policy.recovery.on_host(self.doors.can_be_made());
         let seq = wish.seq;
         let prepared = match self.runs.get(&wish.run) {
             None => self.hand_out(wish, fds),
