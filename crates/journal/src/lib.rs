@@ -25,6 +25,7 @@ mod notes;
 mod raw;
 mod reader;
 mod segment;
+mod view;
 mod writer;
 
 pub use facts::{FACTS_BYTES_MAX, FactFile, FactsFound, move_aside, set_aside};
@@ -32,6 +33,7 @@ pub use gap::{Gap, GapReason, Item};
 pub use hub::Hub;
 pub use notes::NoteFile;
 pub use reader::{Position, Reader};
+pub use view::{Form, LINE_BYTES_MAX, Piece, View};
 pub use writer::{Place, Writer};
 
 /// What an entry is about.

@@ -1,0 +1,161 @@
+use super::*;
+use proptest::prelude::*;
+
+const LINES: Form = Form {
+    plain: false,
+    lines: true,
+};
+const PLAIN_LINES: Form = Form {
+    plain: true,
+    lines: true,
+};
+const PLAIN: Form = Form {
+    plain: true,
+    lines: false,
+};
+
+/// All pieces of bytes that come in these parts.
+fn pieces<'a>(form: Form, parts: impl IntoIterator<Item = &'a [u8]>) -> Vec<Piece> {
+    let mut view = View::new(form, 0);
+    let mut pieces: Vec<Piece> = parts.into_iter().flat_map(|p| view.feed(p)).collect();
+    pieces.extend(view.finish(0));
+    pieces
+}
+
+fn lines(form: Form, data: &[u8]) -> Vec<(u64, String, bool)> {
+    let shown = |p: &Piece| (p.offset, p.data.escape_ascii().to_string(), p.is_cut);
+    pieces(form, [data]).iter().map(shown).collect()
+}
+
+fn line(offset: u64, text: &str) -> (u64, String, bool) {
+    (offset, text.to_owned(), false)
+}
+
+#[test]
+fn a_line_ends_with_its_newline_and_the_last_one_with_the_stream() {
+    assert_eq!(
+        lines(LINES, b"one\r\n\ntwo\r\r\nthree\rfour\x1b[m"),
+        [
+            line(0, "one"),
+            line(5, ""),
+            line(6, r"two\r"),
+            line(12, r"three\rfour\x1b[m"),
+        ]
+    );
+    assert_eq!(lines(LINES, b"last\r"), [line(0, "last")]);
+    assert_eq!(lines(LINES, b""), []);
+    assert_eq!(
+        lines(PLAIN_LINES, b"\x1b[1mone\x1b[0m\n\x1b]0;a\nb\x07two"),
+        [line(4, "one"), line(20, "two")]
+    );
+}
+
+#[test]
+fn a_line_that_is_too_long_comes_in_pieces_none_of_which_splits_a_letter() {
+    let max = usize::try_from(LINE_BYTES_MAX).expect("small");
+    let mut long = vec![b'x'; max];
+    long.push(b'\n');
+    let whole = pieces(LINES, [&long[..]]);
+    assert_eq!((whole.len(), whole[0].is_cut), (1, false));
+
+    let mut long = vec![b'x'; max - 2];
+    long.extend("€ and so on\n".as_bytes());
+    let found = pieces(LINES, [&long[..]]);
+    assert_eq!((found[0].data.len(), found[0].is_cut), (max - 2, true));
+    assert_eq!(found[1].data, "€ and so on".as_bytes());
+    assert_eq!((found[1].offset, found[1].is_cut), (max as u64 - 2, false));
+
+    let endless = vec![0x80; max * 3];
+    let found = pieces(LINES, [&endless[..]]);
+    assert_eq!(found.iter().map(|p| p.data.len()).sum::<usize>(), max * 3);
+}
+
+/// Bytes in which sequences, letters and ends of lines are frequent.
+fn hard() -> impl Strategy<Value = Vec<u8>> {
+    let word = prop_oneof![
+        Just(b"\x1b[31m".to_vec()),
+        Just(b"\x1b]0;t\x07".to_vec()),
+        Just(b"\x1bPq\x1b\\".to_vec()),
+        Just(b"\xc2\x9b1m".to_vec()),
+        Just("é€😀".as_bytes().to_vec()),
+        Just(b"\r\n".to_vec()),
+        Just(b"\n".to_vec()),
+        Just(b"\x1b".to_vec()),
+        Just(b"\xc2".to_vec()),
+        Just(b"\x9c".to_vec()),
+        Just(vec![b'y'; 40_000]),
+        Just("€".repeat(9_000).into_bytes()),
+        proptest::collection::vec(any::<u8>(), 1..8),
+        Just(b"word".to_vec()),
+    ];
+    proptest::collection::vec(word, 0..24).prop_map(|words| words.concat())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(192))]
+
+    #[test]
+    fn where_a_read_has_cut_the_bytes_makes_no_difference(
+        data in hard(),
+        cuts in proptest::collection::vec(any::<proptest::sample::Index>(), 0..12),
+    ) {
+        let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut.index(data.len() + 1)).collect();
+        cuts.extend([0, data.len()]);
+        cuts.sort_unstable();
+        let parts: Vec<&[u8]> = cuts.windows(2).map(|cut| &data[cut[0]..cut[1]]).collect();
+        for form in [LINES, PLAIN_LINES] {
+            prop_assert_eq!(pieces(form, [&data[..]]), pieces(form, parts.iter().copied()));
+        }
+        let joined = |pieces: Vec<Piece>| pieces.into_iter().map(|p| p.data).collect::<Vec<_>>().concat();
+        prop_assert_eq!(joined(pieces(PLAIN, [&data[..]])), joined(pieces(PLAIN, parts)));
+    }
+
+    #[test]
+    fn a_view_that_comes_later_goes_on_as_the_one_before_would_have(
+        data in hard(),
+        cut in any::<proptest::sample::Index>(),
+    ) {
+        let cut = cut.index(data.len() + 1);
+        for form in [PLAIN, LINES, PLAIN_LINES] {
+            let mut first = View::new(form, 0);
+            let given = first.feed(&data[..cut]);
+            let begin = first.resumes_at();
+            let mut later = View::new(form, begin);
+            let again = later.feed(&data[usize::try_from(begin).expect("small")..cut]);
+            prop_assert!(again.is_empty(), "{again:?} came again after {given:?}");
+            prop_assert_eq!(later.feed(&data[cut..]), first.feed(&data[cut..]));
+            prop_assert_eq!(later.finish(0), first.finish(0));
+        }
+    }
+
+    #[test]
+    fn lines_and_their_ends_are_all_of_the_bytes(data in hard()) {
+        let found = pieces(LINES, [&data[..]]);
+        let mut end = 0;
+        for piece in &found {
+            let begin = usize::try_from(piece.offset).expect("small");
+            let between = &data[end..begin];
+            prop_assert!([&b""[..], b"\n", b"\r\n"].contains(&between), "{between:?} before {begin}");
+            end = begin + piece.data.len();
+            prop_assert_eq!(&data[begin..end], &piece.data[..]);
+        }
+        prop_assert!([&b""[..], b"\n", b"\r\n", b"\r"].contains(&&data[end..]));
+    }
+}
+
+#[test]
+fn a_stream_that_is_split_at_every_byte_gives_the_same() {
+    let data =
+        "a\x1b[1;31mré\u{9b}1md\x1b]0;é\u{9c}t\x1b\\x\r\n\x1b(B€\n\x1bPq\n\x1b\\end".as_bytes();
+    for form in [LINES, PLAIN_LINES] {
+        let whole = pieces(form, [data]);
+        assert_eq!(pieces(form, data.chunks(1)), whole);
+        for cut in 0..=data.len() {
+            assert_eq!(
+                pieces(form, [&data[..cut], &data[cut..]]),
+                whole,
+                "cut at {cut}"
+            );
+        }
+    }
+}
