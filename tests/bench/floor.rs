@@ -164,6 +164,13 @@ impl ProcessService for Spawner {
         absent()
     }
 
+    async fn read_output(
+        &self,
+        _: Request<pb::ReadOutputRequest>,
+    ) -> Result<Response<pb::ReadOutputResponse>, Status> {
+        absent()
+    }
+
     async fn get_tree(
         &self,
         _: Request<pb::GetTreeRequest>,

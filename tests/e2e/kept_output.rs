@@ -76,6 +76,7 @@ async fn a_reader_that_wants_no_gap_is_told_that_its_position_has_expired() {
         position: Some(position),
         heartbeat_interval: None,
         on_gap: pb::OnGap::Fail.into(),
+        output_view: pb::OutputView::Raw.into(),
     };
     let stream = client.process.stream_events(ask(Position::AfterSeq(0)));
     let mut stream = must("stream", stream.await).into_inner();

@@ -24,6 +24,7 @@ mod output;
 mod pause;
 mod pgbouncer;
 mod pidns;
+mod read_output;
 mod reap_kept;
 mod refusals;
 mod restart;
@@ -38,6 +39,7 @@ mod terminal;
 mod time;
 mod trees;
 mod upgrade;
+mod views;
 
 /// Runs one test twice: with the control groups that the host allows, and without any.
 macro_rules! with_and_without_cgroup {

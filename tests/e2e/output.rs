@@ -236,6 +236,7 @@ async fn a_silent_stream_has_a_heartbeat() {
             nanos: 0,
         }),
         on_gap: pb::OnGap::Continue.into(),
+        output_view: pb::OutputView::Raw.into(),
     };
     let mut stream = must("stream", client.process.stream_events(request).await).into_inner();
     loop {

@@ -250,6 +250,7 @@ impl Client {
             position: Some(position),
             heartbeat_interval: None,
             on_gap: pb::OnGap::Continue.into(),
+            output_view: pb::OutputView::Raw.into(),
         };
         Ok(self.process.stream_events(request).await?.into_inner())
     }

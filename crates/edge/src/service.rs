@@ -6,7 +6,7 @@ pub(crate) use admin::Admin;
 
 use crate::{
     auth,
-    convert::{request, run, token::PageToken, tree},
+    convert::{event, request, run, token::PageToken, tree},
     deadline,
     digest::DigestKey,
     limits,
@@ -15,7 +15,9 @@ use crate::{
     stream::{self, Going},
     trace_context::TraceContext,
 };
-use kennel_supervisor::{AbortWait, CallError, ListFilter, PageStart, RunView, Supervisor};
+use kennel_supervisor::{
+    AbortWait, CallError, ListFilter, PageStart, Position, RunView, Supervisor,
+};
 use prost::Message;
 use std::{future::Future, sync::Arc};
 use tokio::sync::Semaphore;
@@ -257,12 +259,34 @@ impl ProcessService for Processes {
         let place = self.places.clone().try_acquire_owned();
         let place = place.map_err(|_| status::too_many_streams(limits::STREAMS_MAX))?;
         let finding = async {
-            let found = self.supervisor.events(call.run, call.from).await;
-            found.map_err(|e| status::of(&e))
+            let (view, events) = self.supervisor.events(call.run, call.from).await?;
+            let at = match call.from {
+                Position::After(at) => Some(at),
+                Position::Beginning | Position::LiveOnly => None,
+            };
+            let events = match call.form {
+                Some(form) => events.viewed(form, at).await?,
+                None => events,
+            };
+            Ok((view, events))
         };
-        let (view, events) = self.unless_going(finding).await?;
+        let finding = async { finding.await.map_err(|e| status::of(&e)) };
+        let (view, events) = Box::pin(self.unless_going(finding)).await?;
         let reader = stream::Reader::new(view, events, &call, self.going.clone(), place);
         Ok(Response::new(Box::pin(reader.into_stream())))
+    }
+
+    async fn read_output(
+        &self,
+        request: Request<pb::ReadOutputRequest>,
+    ) -> Result<Response<pb::ReadOutputResponse>, Status> {
+        let call = request::read_output(request.get_ref())?;
+        let reading = async {
+            let read = self.supervisor.read_output(call).await;
+            read.map_err(|e| status::of(&e))
+        };
+        let read = Box::pin(self.unless_draining(reading)).await?;
+        Ok(Response::new(event::output(read)))
     }
 }
 

@@ -267,6 +267,10 @@ pub(crate) fn of(error: &CallError) -> Status {
             let place = [("asked_seq", *asked), ("head_seq", *head)];
             no_such_place(Reason::CursorAhead, *run, place, text)
         }
+        CallError::OffsetAhead { run, asked, end } => {
+            let place = [("asked_offset", *asked), ("end_offset", *end)];
+            no_such_place(Reason::CursorAhead, *run, place, text)
+        }
         CallError::CursorExpired {
             run,
             first_seq,

@@ -8,7 +8,7 @@ use crate::{
 };
 use futures_util::stream::{self, Stream};
 use kennel_lifecycle::RunId;
-use kennel_supervisor::{CallError, Event, Events, Payload, Reached, RunView};
+use kennel_supervisor::{CallError, Event, Events, Form, Payload, Reached, RunView};
 use std::{pin::Pin, time::Duration};
 use tokio::{sync::OwnedSemaphorePermit, time::Sleep};
 use tokio_util::sync::CancellationToken;
@@ -60,6 +60,8 @@ pub(crate) struct Reader<S> {
     at: Reached,
     /// Whether it ends where events are missing.
     fails_on_gap: bool,
+    form: Option<Form>,
+    as_json: bool,
     heartbeat: Duration,
     going: Going,
     stage: Stage,
@@ -111,6 +113,8 @@ impl<S: Source> Reader<S> {
             events,
             at,
             fails_on_gap: call.fails_on_gap,
+            form: call.form,
+            as_json: call.as_json,
             heartbeat: call.heartbeat,
             going,
             stage: Stage::Opening(Box::new(run::run(view))),
@@ -199,13 +203,13 @@ impl<S: Source> Reader<S> {
                         events.truncate(place);
                         self.at = Reached {
                             seq: events.last().map_or(self.at.seq, |e| e.seq),
-                            lens: None,
+                            ..Reached::default()
                         };
                     }
                     None => self.at = self.events.position(),
                 }
                 self.attempt = events.last().map_or(self.attempt, |e| e.attempt);
-                let batches = convert::batches(self.run, events);
+                let batches = convert::batches(self.run, events, self.as_json);
                 Some(Ok(self.message(batches)))
             }
             Ok(None) => {
@@ -266,6 +270,7 @@ impl<S: Source> Reader<S> {
         let cursor = Cursor {
             run: self.run,
             at: self.at,
+            form: self.form,
         };
         pb::StreamEventsResponse {
             run_events,

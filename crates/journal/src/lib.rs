@@ -13,6 +13,7 @@
 
 use kennel_lifecycle::Timestamp;
 
+mod by_offset;
 mod errors;
 mod facts;
 mod format;
@@ -28,6 +29,7 @@ mod segment;
 mod view;
 mod writer;
 
+pub use by_offset::{LineBegins, Stretch};
 pub use facts::{FACTS_BYTES_MAX, FactFile, FactsFound, move_aside, set_aside};
 pub use gap::{Gap, GapReason, Item};
 pub use hub::Hub;

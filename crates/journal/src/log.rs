@@ -44,7 +44,7 @@ pub(crate) struct Span {
 }
 
 /// What follows a position.
-enum Next {
+pub(crate) enum Next {
     /// Entries of a segment, up to this seq.
     Span(u32, u64),
     Current(Arc<Segment>),
@@ -347,7 +347,7 @@ impl Log {
     }
 
     /// Whether the segment that was to be read is gone. Where nobody writes, the directory says so.
-    fn has_changed(&self, next: &Next) -> io::Result<bool> {
+    pub(crate) fn has_changed(&self, next: &Next) -> io::Result<bool> {
         let Next::Span(number, _) = next else {
             return Ok(false);
         };

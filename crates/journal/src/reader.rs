@@ -4,7 +4,7 @@
 //! no switch at which an entry could be lost or come twice. The writer waits for no reader: where it has removed what one
 //! has not read yet, that one is given a gap.
 
-use crate::{Item, Point, log::Log};
+use crate::{Item, Kind, LineBegins, Point, Stretch, log::Log, segment::slot};
 use std::{io, path::Path, sync::Arc};
 use tokio::{sync::watch, task};
 
@@ -32,7 +32,7 @@ impl From<Point> for Position {
 }
 
 /// A reader with its own position. Cheap; never slows the writer.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Reader {
     log: Arc<Log>,
     head: watch::Receiver<Point>,
@@ -120,6 +120,34 @@ impl Reader {
             lens,
         };
         Ok(Some(items))
+    }
+
+    /// The first bytes that there are of a stream from this offset on, side by side, at most up to another offset and at most
+    /// so many.
+    ///
+    /// A stretch ends with its segment: ask again behind it. Cancel-safe, and no matter of the position.
+    pub async fn bytes(
+        &self,
+        kind: Kind,
+        begin: u64,
+        end: u64,
+        len_max: u64,
+    ) -> io::Result<Stretch> {
+        let Some(stream) = slot(kind) else {
+            return Ok(Stretch::default());
+        };
+        let (log, head) = (Arc::clone(&self.log), self.end());
+        task::spawn_blocking(move || log.bytes(stream, (begin, end), len_max, head))
+            .await
+            .map_err(io::Error::other)?
+    }
+
+    /// Where the lines stand at the present position. Absent: that is not known any more.
+    pub async fn line_begins(&self) -> io::Result<Option<LineBegins>> {
+        let (log, head, seq) = (Arc::clone(&self.log), self.end(), self.at.seq);
+        task::spawn_blocking(move || log.line_begins(seq, head))
+            .await
+            .map_err(io::Error::other)?
     }
 
     async fn head_past_position(&mut self) -> Option<Point> {

@@ -191,7 +191,7 @@ impl Segment {
     }
 
     /// Some entries after this seq, at most up to `last`; `None` in place of a broken one.
-    fn index_chunk(&self, after: u64, last: u64) -> io::Result<Vec<Option<IndexEntry>>> {
+    pub(crate) fn index_chunk(&self, after: u64, last: u64) -> io::Result<Vec<Option<IndexEntry>>> {
         let count = usize::try_from(last - after).map_or(INDEX_CHUNK, |n| n.min(INDEX_CHUNK));
         let mut bytes = vec![0; count * ENTRY_LEN];
         self.index
@@ -330,7 +330,7 @@ impl Segment {
         failed(what, &self.path, source)
     }
 
-    fn broken(&self, seq: u64) -> io::Error {
+    pub(crate) fn broken(&self, seq: u64) -> io::Error {
         damaged(&self.path, format!("entry {seq} is broken"))
     }
 }

@@ -152,7 +152,7 @@ pub(crate) enum Command {
     /// Wait for a condition of a run
     #[command(after_help = WAIT_CODES)]
     Wait(WaitArgs),
-    /// Print what a run has written, byte for byte
+    /// Print what a run has written: byte for byte, or as plain text
     Logs(LogsArgs),
     /// Print a run's events, one per line
     Events(EventsArgs),
@@ -587,6 +587,32 @@ pub(crate) struct LogsArgs {
     /// Stay and print what comes, until the run has ended
     #[arg(short, long)]
     pub(crate) follow: bool,
+    /// Only this stream [default: both]
+    #[arg(long, value_enum, value_name = "STREAM")]
+    pub(crate) stream: Option<StreamArg>,
+    /// Begin after the event with this sequence number
+    #[arg(long, value_name = "SEQ", default_value_t = 0)]
+    pub(crate) from_seq: u64,
+    /// Only what was written in this last time, such as 5m
+    #[arg(long, value_name = "DURATION", value_parser = values::duration)]
+    pub(crate) since: Option<Duration>,
+    /// Of what there is only the last lines, of both streams together
+    #[arg(long, value_name = "LINES")]
+    pub(crate) tail: Option<usize>,
+    /// Without escape sequences and control characters, but TAB, LF and CR
+    #[arg(long, overrides_with = "raw")]
+    pub(crate) plain: bool,
+    /// Byte for byte: the default
+    #[arg(long, overrides_with = "plain")]
+    pub(crate) raw: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum StreamArg {
+    /// Standard output
+    Stdout,
+    /// Standard error
+    Stderr,
 }
 
 #[derive(Debug, Args)]

@@ -1,6 +1,6 @@
 //! What the edge may ask, and what it gets.
 
-use kennel_journal::{Gap, Position as Reached};
+use kennel_journal::{Gap, Position as JournalPosition};
 use kennel_lifecycle::{
     Containment, Exit, Held, Leftover, Leftovers, Missing, NodeId, Outcome, Refusal, RunId,
     RunKind, RunSpec, RunState, Signal, StartFailure, Stuck, Timestamp,
@@ -198,6 +198,37 @@ pub enum Position {
     LiveOnly,
 }
 
+/// Up to where somebody has read a run's events.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reached {
+    /// Last seq; 0: nothing.
+    pub seq: u64,
+    /// How much of standard output and of standard error that was, if it is known.
+    pub lens: Option<[u64; 2]>,
+    /// From which of these bytes on a view must be fed to go on behind them: where the line began that had not ended, or
+    /// the escape sequence. Absent: it was no view, or that is not known.
+    pub fed_from: Option<[u64; 2]>,
+}
+
+impl From<JournalPosition> for Reached {
+    fn from(at: JournalPosition) -> Self {
+        Self {
+            seq: at.seq,
+            lens: at.lens,
+            fed_from: None,
+        }
+    }
+}
+
+impl From<Reached> for JournalPosition {
+    fn from(at: Reached) -> Self {
+        Self {
+            seq: at.seq,
+            lens: at.lens,
+        }
+    }
+}
+
 /// An event of a run.
 #[derive(Clone, Debug)]
 pub struct Event {
@@ -224,6 +255,17 @@ pub enum Payload {
         offset: u64,
         /// The bytes.
         data: Vec<u8>,
+    },
+    /// A line of the command's output, in a view by lines. Its seq is that of the event in which it ended.
+    Line {
+        /// 1: standard output, 2: standard error.
+        stream: u8,
+        /// Offset of the first byte that is shown in the whole of the stream.
+        offset: u64,
+        /// The line without its end.
+        text: Vec<u8>,
+        /// It goes on in the next line of the stream, or what follows of it is missing.
+        is_cut: bool,
     },
     /// Events that can no longer be read; the event's seq is that of the last of them.
     Gap(Gap),
@@ -528,6 +570,16 @@ pub enum CallError {
         asked: u64,
         /// The last that there is.
         head: u64,
+    },
+    /// The offset is beyond what the stream has.
+    #[error("offset {asked} is beyond the {end} bytes that run {run} has written")]
+    OffsetAhead {
+        /// Which run.
+        run: RunId,
+        /// Asked for.
+        asked: u64,
+        /// How many bytes there are.
+        end: u64,
     },
     /// Events at the position can no longer be read, and the caller wants none beyond them.
     #[error("events {first_seq} to {last_seq} of run {run} can no longer be read")]

@@ -21,11 +21,13 @@ mod late;
 mod ledger;
 mod node_store;
 mod output;
+mod output_read;
 mod past;
 mod ports;
 mod reads;
 mod recover;
 mod run_task;
+mod shape;
 mod spare;
 mod takeover;
 mod tracker;
@@ -40,11 +42,12 @@ pub use audit::{
 };
 pub use boot::{BootError, EXIT_CLEAN, EXIT_FORCED, EXIT_KEEPER_LOST, EXIT_LEFT};
 pub use drain::{Drain, DrainAction, DrainCall, DrainStatus};
+pub use output_read::{OutputCall, OutputPart, OutputRange, OutputRead};
 pub use ports::{Kernel, KernelEvents};
 pub use reads::Events;
 pub use tracker::SupervisorConfig;
 
-pub use kennel_journal::{Gap, GapReason, Position as Reached};
+pub use kennel_journal::{Form, Gap, GapReason};
 pub use kennel_linux::audit::Described;
 pub use kennel_linux::client::{
     Capability, CapabilityName, EndCause, Fate, FormerServer, Holds, Listing, Member, Shot,

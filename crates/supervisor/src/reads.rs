@@ -3,11 +3,13 @@
 use crate::{
     CallError, Condition, Event, Position, Reached, RunView, ServerInfo, Supervisor, Waited,
     blocking::blocking,
-    event, recover, store_fault,
+    event, recover,
+    shape::Shape,
+    store_fault,
     tracker::Handle,
     view::{Live, StartAnswer},
 };
-use kennel_journal::{Hub, Point, Reader};
+use kennel_journal::{Form, Hub, Point, Position as JournalPosition, Reader};
 use kennel_lifecycle::{RunId, RunIdentity, RunState};
 use kennel_linux::{peer, rundir};
 use kennel_store::{ListFilter, PageStart, RunRow};
@@ -24,6 +26,8 @@ pub struct Events {
     run: RunId,
     /// Absent: the run never came to have a journal.
     reader: Option<Reader>,
+    /// Absent: all is given as it is.
+    shape: Option<Shape>,
 }
 
 /// Where the events of a run are.
@@ -37,7 +41,31 @@ enum EventsPlace {
 
 impl Events {
     fn of(run: RunId, reader: Option<Reader>) -> Self {
-        Self { run, reader }
+        Self {
+            run,
+            reader,
+            shape: None,
+        }
+    }
+
+    /// The same with output in this form, from what was reached in it before.
+    pub async fn viewed(mut self, form: Form, at: Option<Reached>) -> Result<Self, CallError> {
+        if let Some(reader) = &self.reader {
+            let fed_from = at.and_then(|at| at.fed_from);
+            let shape = Shape::at(form, reader, fed_from).await;
+            self.shape = Some(shape.map_err(|e| unreadable(self.run, &e))?);
+        }
+        Ok(self)
+    }
+
+    /// How much of standard output and of standard error there is now.
+    pub(crate) fn head_lens(&self) -> [u64; 2] {
+        self.reader.as_ref().map_or([0; 2], |r| r.end().lens)
+    }
+
+    /// Where they come from.
+    pub(crate) fn into_reader(self) -> Option<Reader> {
+        self.reader
     }
 
     /// Last seq that there is now.
@@ -56,7 +84,11 @@ impl Events {
     #[must_use]
     pub fn position(&self) -> Reached {
         let reader = self.reader.as_ref();
-        reader.map_or_else(Reached::default, Reader::position)
+        let reached = reader.map_or_else(Reached::default, |reader| reader.position().into());
+        Reached {
+            fed_from: self.shape.as_ref().and_then(Shape::fed_from),
+            ..reached
+        }
     }
 
     /// The next events, at least one, at most `bytes_max` bytes of output (but always one). Waits while there is
@@ -66,14 +98,24 @@ impl Events {
         let Some(reader) = &mut self.reader else {
             return Ok(None);
         };
-        match reader.next(bytes_max).await {
-            Ok(None) => Ok(None),
-            Ok(Some(items)) => items
-                .into_iter()
-                .map(|item| event::decode(run, item))
-                .collect::<Result<_, _>>()
-                .map(Some),
-            Err(error) => Err(unreadable(run, &error)),
+        loop {
+            let items = match reader.next(bytes_max).await {
+                Ok(Some(items)) => items.into_iter(),
+                Ok(None) => return Ok(None),
+                Err(error) => return Err(unreadable(run, &error)),
+            };
+            // INVARIANT: what was read is given, or is in the shape, before anything is awaited again.
+            let events = items.map(|item| event::decode(run, item));
+            let Some(shape) = &mut self.shape else {
+                return events.collect::<Result<_, _>>().map(Some);
+            };
+            let mut shaped = Vec::new();
+            for event in events {
+                shape.shape(event?, &mut shaped);
+            }
+            if !shaped.is_empty() {
+                return Ok(Some(shaped));
+            }
         }
     }
 }
@@ -165,7 +207,8 @@ impl Supervisor {
         let view = match self.events_place(run).await? {
             EventsPlace::Growing(view, hub) => {
                 let after = after(run, from, hub.head())?;
-                let reader = hub.read_from(after).map_err(|e| unreadable(run, &e))?;
+                let reader = hub.read_from(after.into());
+                let reader = reader.map_err(|e| unreadable(run, &e))?;
                 return Ok((*view, Events::of(run, Some(reader))));
             }
             EventsPlace::Whole(Some(view)) => *view,
@@ -173,7 +216,7 @@ impl Supervisor {
         };
         let dir = rundir::path(&self.shared.config.data_dir, run);
         // The whole index is looked through, which may be long.
-        let opened = blocking(move || Reader::open_ended(&dir, Reached::default())).await;
+        let opened = blocking(move || Reader::open_ended(&dir, JournalPosition::default())).await;
         let mut reader = match opened.flatten() {
             Ok(reader) => reader,
             Err(error) if error.kind() == io::ErrorKind::NotFound && view.identity.is_none() => {
@@ -182,7 +225,7 @@ impl Supervisor {
             }
             Err(error) => return Err(unreadable(run, &error)),
         };
-        reader.move_to(after(run, from, reader.end())?);
+        reader.move_to(after(run, from, reader.end())?.into());
         Ok((view, Events::of(run, Some(reader))))
     }
 
@@ -337,7 +380,7 @@ fn stored_states(wanted: &[RunState]) -> Vec<RunState> {
 fn after(run: RunId, from: Position, head: Point) -> Result<Reached, CallError> {
     match from {
         Position::Beginning => Ok(Reached::default()),
-        Position::LiveOnly => Ok(head.into()),
+        Position::LiveOnly => Ok(JournalPosition::from(head).into()),
         Position::After(at) if at.seq > head.seq => Err(CallError::CursorAhead {
             run,
             asked: at.seq,
@@ -347,7 +390,7 @@ fn after(run: RunId, from: Position, head: Point) -> Result<Reached, CallError> 
     }
 }
 
-fn unreadable(run: RunId, error: &io::Error) -> CallError {
+pub(crate) fn unreadable(run: RunId, error: &io::Error) -> CallError {
     CallError::JournalUnreadable {
         run,
         why: error.to_string(),

@@ -415,6 +415,7 @@ async fn event_names(stage: &Stage, run: RunId) -> Vec<String> {
                 Payload::Output { .. } => "output".to_owned(),
                 Payload::Lifecycle(line) => name(&line),
                 Payload::Gap(gap) => panic!("nothing is missing: {gap:?}"),
+                Payload::Line { .. } => panic!("nobody asked for lines"),
             });
         }
     }

@@ -24,6 +24,7 @@ pub struct EventReader {
     connection: Connection,
     run_id: String,
     position: Position,
+    view: pb::OutputView,
     stream: Option<Streaming<StreamEventsResponse>>,
     resumes: Resumes,
     snapshot_given: bool,
@@ -43,11 +44,18 @@ impl EventReader {
             connection: connection.clone(),
             run_id: run_id.to_owned(),
             position,
+            view: pb::OutputView::Raw,
             stream: None,
             resumes: Resumes::default(),
             snapshot_given: false,
             complete: false,
         }
+    }
+
+    /// The same with output in this view.
+    #[must_use]
+    pub fn viewed(self, view: pb::OutputView) -> Self {
+        Self { view, ..self }
     }
 
     /// The next message; `None` after the run's last event. The first one is the Snapshot; the Snapshots of resumed
@@ -81,6 +89,7 @@ impl EventReader {
                     position: Some(self.position.clone()),
                     heartbeat_interval: None,
                     on_gap: pb::OnGap::Continue.into(),
+                    output_view: self.view.into(),
                 };
                 let response = self.connection.processes().stream_events(request).await?;
                 self.stream.insert(response.into_inner())

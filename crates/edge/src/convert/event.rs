@@ -1,16 +1,18 @@
 //! Events of a run, batched, as the contract shows them.
 
-use super::{certificate, run, time};
+use super::{certificate, line, run, time};
 use crate::pb::{
     self, event,
     lifecycle::{self, Station},
     tree_verdict,
 };
 use kennel_lifecycle::{Exit, RunId, StreamsEnd, Stuck, StuckProcess, Timestamp, TreeVerdict};
-use kennel_supervisor::{Event, Gap, GapReason, LifecycleEvent, Payload, SignalWent};
+use kennel_supervisor::{
+    Event, Gap, GapReason, LifecycleEvent, OutputPart, OutputRead, Payload, SignalWent,
+};
 
 /// Events that follow each other in one run's order, one batch for each attempt that they are of.
-pub(crate) fn batches(run: RunId, events: Vec<Event>) -> Vec<pb::RunEvents> {
+pub(crate) fn batches(run: RunId, events: Vec<Event>, as_json: bool) -> Vec<pb::RunEvents> {
     let mut batches: Vec<(Timestamp, pb::RunEvents)> = Vec::new();
     for event in events {
         if batches
@@ -32,7 +34,7 @@ pub(crate) fn batches(run: RunId, events: Vec<Event>) -> Vec<pb::RunEvents> {
         batch.events.push(pb::Event {
             seq_delta: event.seq - batch.base_seq,
             time_delta: (event.at != *base_time).then(|| time::between(*base_time, event.at)),
-            payload: Some(payload(event.payload)),
+            payload: Some(payload(event.payload, as_json)),
         });
     }
     batches.into_iter().map(|(_, batch)| batch).collect()
@@ -53,7 +55,7 @@ pub(crate) fn aside(run: RunId, attempt: u32, seq: u64, payload: event::Payload)
     }
 }
 
-fn payload(payload: Payload) -> event::Payload {
+fn payload(payload: Payload, as_json: bool) -> event::Payload {
     match payload {
         Payload::Output {
             stream,
@@ -64,8 +66,49 @@ fn payload(payload: Payload) -> event::Payload {
             data: data.into(),
             offset,
         }),
+        Payload::Line {
+            stream,
+            offset,
+            text,
+            is_cut,
+        } => event::Payload::Line(pb::Line {
+            stream: output_stream(stream).into(),
+            json: as_json.then(|| line::json(&text)).flatten(),
+            text: line::text(text),
+            truncated: is_cut,
+            offset,
+        }),
         Payload::Lifecycle(event) => lifecycle(event),
         Payload::Gap(gap) => event::Payload::Gap(self::gap(&gap)),
+    }
+}
+
+/// What was found of a stream.
+pub(crate) fn output(read: OutputRead) -> pb::ReadOutputResponse {
+    use pb::output_part::Part;
+    let part = |part| match part {
+        OutputPart::Bytes { offset, data } => pb::OutputPart {
+            offset,
+            part: Some(Part::Data(data.into())),
+        },
+        OutputPart::Missing {
+            offset,
+            bytes,
+            are_gone,
+        } => pb::OutputPart {
+            offset,
+            part: Some(if are_gone {
+                Part::RemovedBytes(bytes)
+            } else {
+                Part::OmittedBytes(bytes)
+            }),
+        },
+    };
+    pb::ReadOutputResponse {
+        parts: read.parts.into_iter().map(part).collect(),
+        next_offset: read.next_offset,
+        end_offset: read.end_offset,
+        r#final: read.is_final,
     }
 }
 
@@ -279,7 +322,7 @@ mod tests {
                 },
             },
         ];
-        let mut batches = batches(run, events);
+        let mut batches = batches(run, events, false);
         let batch = batches.pop().expect("two events");
         assert_eq!(batches, []);
         assert_eq!(batch.run_id, run.to_string());
@@ -303,7 +346,7 @@ mod tests {
 
     #[test]
     fn no_events_make_no_batch() {
-        assert_eq!(batches(RunId::from_u128(9), Vec::new()), []);
+        assert_eq!(batches(RunId::from_u128(9), Vec::new(), false), []);
     }
 
     #[test]
@@ -315,7 +358,7 @@ mod tests {
             payload: Payload::Lifecycle(LifecycleEvent::Started),
         };
         let events = vec![event(1, 1), event(2, 1), event(3, 2)];
-        let batches = batches(RunId::from_u128(9), events);
+        let batches = batches(RunId::from_u128(9), events, false);
         let told: Vec<_> = batches
             .iter()
             .map(|batch| (batch.attempt, batch.base_seq, batch.events.len()))

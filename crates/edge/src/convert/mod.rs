@@ -8,6 +8,7 @@ pub(crate) mod drain;
 pub(crate) mod event;
 pub(crate) mod info;
 pub(crate) mod limits;
+mod line;
 pub(crate) mod request;
 mod restart;
 pub(crate) mod run;

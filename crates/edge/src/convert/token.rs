@@ -4,14 +4,17 @@ use crate::digest::DigestKey;
 use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
 use bytes::Bytes;
 use kennel_lifecycle::{RunId, Timestamp};
-use kennel_supervisor::{ListFilter, PageStart, Position, Reached};
+use kennel_supervisor::{Form, ListFilter, PageStart, Position, Reached};
 use std::fmt::Write;
 
 const PAGE_TOKEN_VERSION: u8 = 1;
 const PAGE_TOKEN_DOMAIN: &[u8] = b"kennel.v1.page_token\0";
+/// With lengths.
 const CURSOR_VERSION: u8 = 2;
 /// Without lengths.
 const CURSOR_VERSION_1: u8 = 1;
+/// With lengths, a form and from where its views are fed.
+const CURSOR_VERSION_3: u8 = 3;
 /// In the place of lengths that are not known.
 const UNKNOWN: [u64; 2] = [u64::MAX; 2];
 
@@ -67,16 +70,28 @@ pub(crate) struct Cursor {
     pub(crate) run: RunId,
     /// Up to where events were given.
     pub(crate) at: Reached,
+    /// In which form.
+    pub(crate) form: Option<Form>,
 }
 
 impl Cursor {
     pub(crate) fn encode(self) -> Bytes {
-        let mut cursor = Vec::with_capacity(1 + 16 + 3 * 8);
-        cursor.push(CURSOR_VERSION);
+        let mut cursor = Vec::with_capacity(1 + 16 + 5 * 8 + 1);
+        let view = self.form.zip(self.at.fed_from);
+        cursor.push(match view {
+            None => CURSOR_VERSION,
+            Some(_) => CURSOR_VERSION_3,
+        });
         cursor.extend(self.run.as_u128().to_be_bytes());
         cursor.extend(self.at.seq.to_be_bytes());
         for len in self.at.lens.unwrap_or(UNKNOWN) {
             cursor.extend(len.to_be_bytes());
+        }
+        if let Some((form, fed_from)) = view {
+            for offset in fed_from {
+                cursor.extend(offset.to_be_bytes());
+            }
+            cursor.push(u8::from(form.plain) | u8::from(form.lines) << 1);
         }
         cursor.into()
     }
@@ -87,9 +102,22 @@ impl Cursor {
         let (run, rest) = rest.split_at_checked(16)?;
         let (seq, lens) = rest.split_at_checked(8)?;
         let number = |bytes: &[u8]| Some(u64::from_be_bytes(bytes.try_into().ok()?));
-        let lens = match (*version, lens.len()) {
-            (CURSOR_VERSION_1, 0) => UNKNOWN,
-            (CURSOR_VERSION, 16) => [number(&lens[..8])?, number(&lens[8..])?],
+        let (lens, view) = match (*version, lens.len()) {
+            (CURSOR_VERSION_1, 0) => (UNKNOWN, None),
+            (CURSOR_VERSION, 16) => ([number(&lens[..8])?, number(&lens[8..])?], None),
+            (CURSOR_VERSION_3, 33) => {
+                let form = Form {
+                    plain: lens[32] & 1 != 0,
+                    lines: lens[32] & 2 != 0,
+                };
+                let fed_from = [number(&lens[16..24])?, number(&lens[24..32])?];
+                let lens = [number(&lens[..8])?, number(&lens[8..16])?];
+                // A view is fed with what is before the position.
+                if fed_from[0] > lens[0] || fed_from[1] > lens[1] {
+                    return None;
+                }
+                (lens, Some((form, fed_from)))
+            }
             _ => return None,
         };
         Some(Self {
@@ -97,14 +125,21 @@ impl Cursor {
             at: Reached {
                 seq: number(seq)?,
                 lens: (lens != UNKNOWN).then_some(lens),
+                fed_from: view.map(|(_, fed_from)| fed_from),
             },
+            form: view.map(|(form, _)| form),
         })
     }
 
-    pub(crate) fn position(self) -> Position {
+    /// The position, for a reader in this form: what another one has left is looked for anew.
+    pub(crate) fn position(self, form: Option<Form>) -> Position {
+        let fed_from = self.at.fed_from.filter(|_| self.form == form);
         match self.at.seq {
             0 => Position::Beginning,
-            _ => Position::After(self.at),
+            _ => Position::After(Reached {
+                fed_from,
+                ..self.at
+            }),
         }
     }
 }
@@ -177,7 +212,9 @@ mod tests {
             at: Reached {
                 seq: u64::MAX,
                 lens,
+                fed_from: None,
             },
+            form: None,
         };
         let unknown = cursor(None).encode();
         assert_eq!(Cursor::decode(&unknown), Some(cursor(None)));
@@ -191,6 +228,22 @@ mod tests {
         assert_eq!(Cursor::decode(&[&bytes[..], b"x"].concat()), None);
         assert_eq!(Cursor::decode(&[&[9], &bytes[1..]].concat()), None);
         assert_eq!(Cursor::decode(b""), None);
+        let mut viewed = cursor(Some([9, 4]));
+        viewed.at.fed_from = Some([7, 4]);
+        viewed.form = Some(Form {
+            plain: false,
+            lines: true,
+        });
+        let bytes = viewed.encode();
+        assert_eq!(Cursor::decode(&bytes), Some(viewed));
+        assert_eq!(viewed.position(viewed.form), Position::After(viewed.at));
+        let elsewhere = Reached {
+            fed_from: None,
+            ..viewed.at
+        };
+        assert_eq!(viewed.position(None), Position::After(elsewhere));
+        viewed.at.fed_from = Some([10, 4]);
+        assert_eq!(Cursor::decode(&viewed.encode()), None);
     }
 
     fn token() -> PageToken {

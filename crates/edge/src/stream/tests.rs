@@ -193,7 +193,7 @@ impl Source for Pipe {
     fn position(&self) -> Reached {
         Reached {
             seq: self.at,
-            lens: None,
+            ..Reached::default()
         }
     }
 
@@ -226,6 +226,8 @@ impl House {
             from,
             heartbeat: HEARTBEAT,
             fails_on_gap,
+            form: None,
+            as_json: false,
         };
         let at = match from {
             Position::Beginning => 0,
@@ -309,5 +311,8 @@ fn cursor(message: &pb::StreamEventsResponse) -> u64 {
 }
 
 fn after(seq: u64) -> Position {
-    Position::After(Reached { seq, lens: None })
+    Position::After(Reached {
+        seq,
+        ..Reached::default()
+    })
 }

@@ -95,8 +95,9 @@ impl Escapes {
                 (State::Text, false)
             }
             (_, ESC) => (State::Escape(0), true),
-            (State::Text, _) | (_, CAN | SUB) => (State::Text, true),
-            (State::String { osc: true, .. }, BEL) => (State::Text, true),
+            (State::Text, _) | (_, CAN | SUB) | (State::String { osc: true, .. }, BEL) => {
+                (State::Text, true)
+            }
             (State::StringLead { osc, len }, byte) => match byte {
                 0x9c => (State::Text, true),
                 _ => (State::String { osc, len }, false),

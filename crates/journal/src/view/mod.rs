@@ -85,8 +85,8 @@ impl View {
         pieces
     }
 
-    /// Nothing follows: what has not ended is given as it is. Then goes on at this offset as if new.
-    pub fn finish(&mut self, at: u64) -> Vec<Piece> {
+    /// What has not ended is given as it is: nothing of it follows. Then goes on as if new.
+    pub fn finish(&mut self) -> Vec<Piece> {
         let mut pieces = Vec::new();
         let Self {
             form,
@@ -99,7 +99,6 @@ impl View {
             line.data.pop();
         }
         pieces.extend(line.give(false));
-        self.at = at;
         pieces
     }
 

@@ -18,7 +18,7 @@ const PLAIN: Form = Form {
 fn pieces<'a>(form: Form, parts: impl IntoIterator<Item = &'a [u8]>) -> Vec<Piece> {
     let mut view = View::new(form, 0);
     let mut pieces: Vec<Piece> = parts.into_iter().flat_map(|p| view.feed(p)).collect();
-    pieces.extend(view.finish(0));
+    pieces.extend(view.finish());
     pieces
 }
 
@@ -124,7 +124,7 @@ proptest! {
             let again = later.feed(&data[usize::try_from(begin).expect("small")..cut]);
             prop_assert!(again.is_empty(), "{again:?} came again after {given:?}");
             prop_assert_eq!(later.feed(&data[cut..]), first.feed(&data[cut..]));
-            prop_assert_eq!(later.finish(0), first.finish(0));
+            prop_assert_eq!(later.finish(), first.finish());
         }
     }
 

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a failure of the test itself")]
 
 mod bound;
+mod by_offset;
 mod common;
 mod live;
 mod recovery;

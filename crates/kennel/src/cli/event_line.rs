@@ -19,6 +19,12 @@ pub(crate) fn event_line(seq: u64, time: &str, payload: &Payload) -> Option<Stri
                 excerpt(&output.data)
             )
         }
+        Payload::Line(line) => {
+            let stream = words::stream(line.stream());
+            let more = if line.truncated { "..." } else { "" };
+            let shown = line.text.as_bytes().escape_ascii();
+            format!("{stream}: line at {}: \"{shown}\"{more}", line.offset)
+        }
         Payload::SignalSent(sent) => signal(sent),
         Payload::Warning(warning) => format!("warning: {}", warning.message),
         Payload::Gap(gap) => words::gap(gap),

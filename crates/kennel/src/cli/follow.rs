@@ -1,12 +1,11 @@
-//! `logs` and `events`: reads a run's journal, to its present head or on until the run has ended.
+//! A run's journal as the command line reads it, to its present head or on until the run has ended; and `events`.
 
 use super::{
     event_line::event_line,
     link::{Link, print, refused},
-    sink::Sink,
 };
 use crate::{
-    args::{EventsArgs, Format, LogsArgs},
+    args::{EventsArgs, Format},
     failure::Failure,
 };
 use kennel_edge::{
@@ -15,39 +14,8 @@ use kennel_edge::{
     pb::{self, event::Payload},
 };
 
-pub(crate) async fn logs(link: &Link, args: LogsArgs) -> Result<(), Failure> {
-    let mut sink = Sink::default();
-    let mut journal = Journal::open(link, &args.run, Start::Beginning, args.follow);
-    while let Some(mut message) = journal.next().await? {
-        if link.format == Format::Json {
-            for events in &mut message.run_events {
-                let is_output =
-                    |e: &pb::Event| matches!(e.payload, Some(Payload::Output(_) | Payload::Gap(_)));
-                events.events.retain(is_output);
-            }
-            message.run_events.retain(|e| !e.events.is_empty());
-            if !message.run_events.is_empty() {
-                print(&(json::to_string(&message) + "\n"))?;
-            }
-            continue;
-        }
-        for event in message.run_events.iter().flat_map(|e| &e.events) {
-            match &event.payload {
-                Some(Payload::Output(output)) => sink.write(output)?,
-                Some(Payload::Gap(gap)) => sink.skip(gap),
-                _ => {}
-            }
-        }
-    }
-    Ok(())
-}
-
 pub(crate) async fn events(link: &Link, args: EventsArgs) -> Result<(), Failure> {
-    let start = match args.after_seq {
-        0 => Start::Beginning,
-        seq => Start::AfterSeq(seq),
-    };
-    let mut journal = Journal::open(link, &args.run, start, args.follow);
+    let mut journal = Journal::open(link, &args.run, start(args.after_seq), args.follow);
     while let Some(message) = journal.next().await? {
         match link.format {
             Format::Json => print(&(json::to_string(&message) + "\n"))?,
@@ -55,6 +23,14 @@ pub(crate) async fn events(link: &Link, args: EventsArgs) -> Result<(), Failure>
         }
     }
     Ok(())
+}
+
+/// After the event with this seq; 0: from the first.
+pub(crate) fn start(after_seq: u64) -> Start {
+    match after_seq {
+        0 => Start::Beginning,
+        seq => Start::AfterSeq(seq),
+    }
 }
 
 fn lines(message: &pb::StreamEventsResponse) -> String {
@@ -78,7 +54,7 @@ fn lines(message: &pb::StreamEventsResponse) -> String {
 }
 
 /// A run's events up to the head that it had when reading began, or until it has ended.
-struct Journal {
+pub(crate) struct Journal {
     reader: EventReader,
     follow: bool,
     /// The head when reading began; not known before the first message.
@@ -87,7 +63,7 @@ struct Journal {
 }
 
 impl Journal {
-    fn open(link: &Link, run: &str, start: Start, follow: bool) -> Self {
+    pub(crate) fn open(link: &Link, run: &str, start: Start, follow: bool) -> Self {
         Self {
             reader: EventReader::new(&link.connection, run, start),
             follow,
@@ -96,8 +72,21 @@ impl Journal {
         }
     }
 
-    async fn next(&mut self) -> Result<Option<pb::StreamEventsResponse>, Failure> {
-        if !self.follow && self.head.is_some_and(|head| self.reached >= head) {
+    /// The same with output in this view.
+    pub(crate) fn viewed(self, view: pb::OutputView) -> Self {
+        Self {
+            reader: self.reader.viewed(view),
+            ..self
+        }
+    }
+
+    /// Whether all has been read that there was when reading began.
+    pub(crate) fn is_at_head(&self) -> bool {
+        self.head.is_some_and(|head| self.reached >= head)
+    }
+
+    pub(crate) async fn next(&mut self) -> Result<Option<pb::StreamEventsResponse>, Failure> {
+        if !self.follow && self.is_at_head() {
             return Ok(None);
         }
         let Some(message) = self.reader.next().await.map_err(refused)? else {

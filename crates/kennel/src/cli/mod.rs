@@ -7,6 +7,7 @@ mod event_line;
 mod follow;
 mod limits;
 mod link;
+mod logs;
 mod members;
 mod refusal;
 mod render;
@@ -80,7 +81,7 @@ async fn perform(
         Command::Resume(args) => calls::resume(&open().await?, args).await,
         Command::Restart(args) => calls::restart(&open().await?, args).await,
         Command::Wait(args) => calls::wait(&open().await?, args).await,
-        Command::Logs(args) => follow::logs(&open().await?, args).await,
+        Command::Logs(args) => logs::logs(&open().await?, args).await,
         Command::Events(args) => follow::events(&open().await?, args).await,
         Command::Status => calls::status(&open().await?).await,
         Command::Upgrade => upgrade::upgrade(&open().await?).await,

@@ -6,13 +6,32 @@ use kennel_edge::pb;
 use std::io::{self, Write};
 
 /// Writes output where it belongs, and sees to it that none is missing.
-#[derive(Default)]
 pub(crate) struct Sink {
-    /// Next offset of standard output and standard error.
-    next: [u64; 2],
+    /// Next offset of standard output and standard error; absent: any will do.
+    next: [Option<u64>; 2],
+}
+
+impl Default for Sink {
+    fn default() -> Self {
+        Self { next: [Some(0); 2] }
+    }
 }
 
 impl Sink {
+    /// For output from somewhere on.
+    pub(crate) fn from_anywhere() -> Self {
+        Self { next: [None; 2] }
+    }
+
+    /// Writes the bytes, whatever may lie between these and those before.
+    pub(crate) fn write_text(output: &pb::Output) -> Result<(), Failure> {
+        match output.stream() {
+            pb::OutputStream::Stdout => write(io::stdout().lock(), &output.data),
+            pb::OutputStream::Stderr => write(io::stderr().lock(), &output.data),
+            pb::OutputStream::Unspecified => Ok(()),
+        }
+    }
+
     /// Writes the bytes and flushes: a person may be reading along.
     pub(crate) fn write(&mut self, output: &pb::Output) -> Result<(), Failure> {
         let data = &output.data[..];
@@ -30,6 +49,16 @@ impl Sink {
         }
     }
 
+    /// Goes on behind what was written elsewhere.
+    pub(crate) fn go_on_behind(&mut self, output: &pb::Output) {
+        let end = Some(output.offset + output.data.len() as u64);
+        match output.stream() {
+            pb::OutputStream::Stdout => self.next[0] = end,
+            pb::OutputStream::Stderr => self.next[1] = end,
+            pb::OutputStream::Unspecified => {}
+        }
+    }
+
     /// Goes on behind what is missing, and says so on standard error.
     pub(crate) fn skip(&mut self, gap: &pb::Gap) {
         for missing in &gap.missing {
@@ -38,7 +67,7 @@ impl Sink {
                 pb::OutputStream::Stderr => &mut self.next[1],
                 pb::OutputStream::Unspecified => continue,
             };
-            *next = missing.end_offset;
+            *next = Some(missing.end_offset);
         }
         let only_known = gap.missing.iter().all(|missing| missing.bytes == Some(0));
         if !only_known {
@@ -53,14 +82,16 @@ fn write(mut to: impl Write, data: &[u8]) -> Result<(), Failure> {
         .map_err(|cause| stdout_failed(&cause))
 }
 
-fn take(next: &mut u64, stream: &str, output: &pb::Output) -> Result<(), Failure> {
-    if output.offset != *next {
+fn take(next: &mut Option<u64>, stream: &str, output: &pb::Output) -> Result<(), Failure> {
+    if let Some(next) = next
+        && output.offset != *next
+    {
         return Err(Failure::new(format!(
             "bytes of {stream} are missing: offset {} came where {next} was expected",
             output.offset
         )));
     }
-    *next += output.data.len() as u64;
+    *next = Some(output.offset + output.data.len() as u64);
     Ok(())
 }
 
@@ -75,10 +106,13 @@ mod tests {
             data: b"abc".to_vec().into(),
             ..pb::Output::default()
         };
-        let mut next = 0;
+        let mut next = Some(0);
         assert_eq!(take(&mut next, "stdout", &output(0)), Ok(()));
         assert_eq!(take(&mut next, "stdout", &output(3)), Ok(()));
         let hole = take(&mut next, "stdout", &output(7));
+        let mut anywhere = None;
+        assert_eq!(take(&mut anywhere, "stdout", &output(5)), Ok(()));
+        assert!(take(&mut anywhere, "stdout", &output(5)).is_err());
         assert!(hole.is_err_and(|f| f.to_string().contains("offset 7 came where 6")));
     }
 }

@@ -181,6 +181,7 @@ async fn first_line(service: &Service, run_id: &str) -> Result<Option<String>, F
         position: Some(Position::AfterSeq(0)),
         heartbeat_interval: None,
         on_gap: pb::OnGap::Continue.into(),
+        output_view: pb::OutputView::Raw.into(),
     };
     let stream = service
         .connection()

@@ -717,6 +717,7 @@ async fn told(stage: &Stage) -> Vec<(u32, String)> {
                 Payload::Output { .. } => "output".to_owned(),
                 Payload::Lifecycle(line) => name(line),
                 Payload::Gap(gap) => panic!("nothing is missing: {gap:?}"),
+                Payload::Line { .. } => panic!("nobody asked for lines"),
             };
             told.push((event.attempt, name));
         }

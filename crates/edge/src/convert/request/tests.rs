@@ -294,6 +294,7 @@ fn a_stream_begins_where_it_is_told() {
             position,
             heartbeat_interval: None,
             on_gap: 0,
+            output_view: 0,
         })
         .map(|call| call.from)
     };
@@ -301,7 +302,11 @@ fn a_stream_begins_where_it_is_told() {
         Asked::Cursor(
             Cursor {
                 run: RunId::from_u128(run),
-                at: Reached { seq, lens: None },
+                at: Reached {
+                    seq,
+                    ..Reached::default()
+                },
+                form: None,
             }
             .encode(),
         )
@@ -338,6 +343,7 @@ fn a_heartbeat_is_between_one_second_and_five_minutes() {
             position: None,
             heartbeat_interval: seconds.map(self::seconds),
             on_gap: 0,
+            output_view: 0,
         })
         .map(|call| call.heartbeat.as_secs())
     };
@@ -390,5 +396,8 @@ fn fields(status: &Status) -> Vec<String> {
 }
 
 fn after(seq: u64) -> Position {
-    Position::After(Reached { seq, lens: None })
+    Position::After(Reached {
+        seq,
+        ..Reached::default()
+    })
 }

@@ -1,0 +1,168 @@
+//! The bytes of one stream by their offset, without regard to seqs, and how far back a line may begin.
+
+use crate::{
+    Point,
+    log::{Log, Next, Span},
+    segment::{Segment, slot},
+    view::LINE_BYTES_MAX,
+};
+use std::{io, sync::Arc};
+
+/// Bytes of one stream that lie side by side.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Stretch {
+    /// Offset of the first of them in the whole of the stream.
+    pub offset: u64,
+    /// The bytes. Empty: there are none.
+    pub data: Vec<u8>,
+}
+
+/// Where the lines stand at a place of a journal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LineBegins {
+    /// How much of the streams is before it.
+    pub lens: [u64; 2],
+    /// Where the lines begin that have not ended there: not before the attempt. One that is too long, or that goes back over
+    /// what is known, is taken to begin at the place.
+    pub begins: [u64; 2],
+    /// Seq of the last output before it, or one before that: only facts lie between.
+    pub output_seq: u64,
+}
+
+/// What lies before an entry, as far as its segment tells.
+struct Before {
+    lens: [u64; 2],
+    output_seq: u64,
+    /// Where the attempt begins that the entry is of, or the segment.
+    begin: [u64; 2],
+    is_attempts: bool,
+}
+
+impl Log {
+    /// The first bytes that there are of a stream between these offsets, as far as they lie side by side in one segment, at
+    /// most so many.
+    pub(crate) fn bytes(
+        &self,
+        stream: usize,
+        (begin, end): (u64, u64),
+        len_max: u64,
+        head: Point,
+    ) -> io::Result<Stretch> {
+        loop {
+            let Some((next, offset, until)) = self.holder(stream, begin, end, head) else {
+                return Ok(Stretch::default());
+            };
+            let until = until.min(offset.saturating_add(len_max));
+            let read = match &next {
+                Next::Span(number, _) => Segment::open(&self.dir, *number, false)
+                    .and_then(|segment| segment.ok_or(io::ErrorKind::NotFound.into()))
+                    .and_then(|segment| segment.raw[stream].read(offset, until)),
+                Next::Current(segment) => segment.raw[stream].read(offset, until),
+                Next::Hole(..) | Next::Gone => return Ok(Stretch::default()),
+            };
+            match read {
+                Ok(data) => return Ok(Stretch { offset, data }),
+                // It was removed between the look and the read.
+                Err(_) if self.has_changed(&next)? => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Who has the first bytes between these offsets, and which.
+    fn holder(&self, stream: usize, begin: u64, end: u64, head: Point) -> Option<(Next, u64, u64)> {
+        let chain = self.chain();
+        let part = |first: Point, last: Point| {
+            let (from, to) = (first.lens[stream].max(begin), last.lens[stream].min(end));
+            (from < to).then_some((from, to))
+        };
+        let in_span = |span: &Span| {
+            let (from, to) = part(span.first, span.end)?;
+            Some((Next::Span(span.number, span.end.seq), from, to))
+        };
+        let in_current = || {
+            let current = chain.current.as_ref()?;
+            let (from, to) = part(current.header.first, head)?;
+            Some((Next::Current(Arc::clone(current)), from, to))
+        };
+        chain.spans.iter().find_map(in_span).or_else(in_current)
+    }
+
+    /// Where the lines stand before the entry after this seq. Absent: that is not known any more.
+    pub(crate) fn line_begins(&self, seq: u64, head: Point) -> io::Result<Option<LineBegins>> {
+        let Some(before) = self.before(seq)? else {
+            return Ok(None);
+        };
+        let mut begins = before.lens;
+        for (stream, begin) in begins.iter_mut().enumerate() {
+            let len = before.lens[stream];
+            let back = len.saturating_sub(LINE_BYTES_MAX).max(before.begin[stream]);
+            let reaches = before.is_attempts && back == before.begin[stream];
+            let found = self.bytes(stream, (back, len), LINE_BYTES_MAX, head)?;
+            if found.offset + found.data.len() as u64 != len {
+                continue;
+            }
+            match memchr::memrchr(b'\n', &found.data) {
+                Some(at) => *begin = found.offset + at as u64 + 1,
+                None if reaches => *begin = found.offset,
+                None => {}
+            }
+        }
+        Ok(Some(LineBegins {
+            lens: before.lens,
+            begins,
+            output_seq: before.output_seq,
+        }))
+    }
+
+    fn before(&self, seq: u64) -> io::Result<Option<Before>> {
+        let segment = {
+            let chain = self.chain();
+            let holds = |span: &&Span| span.first.seq <= seq && seq <= span.end.seq;
+            let number = chain.spans.iter().rfind(holds).map(|span| span.number);
+            let current = chain.current.clone();
+            match current.filter(|segment| segment.header.first.seq <= seq) {
+                Some(current) => Ok(current),
+                None => Err(number),
+            }
+        };
+        match segment {
+            Ok(current) => current.before(seq).map(Some),
+            Err(Some(number)) => match Segment::open(&self.dir, number, false)? {
+                Some(segment) => segment.before(seq).map(Some),
+                None => Ok(None),
+            },
+            Err(None) => Ok(None),
+        }
+    }
+}
+
+impl Segment {
+    /// What is before the entry after this seq, which is in this segment or its end.
+    fn before(&self, seq: u64) -> io::Result<Before> {
+        let first = self.header.first;
+        let mut before = Before {
+            lens: first.lens,
+            output_seq: first.seq,
+            begin: first.lens,
+            is_attempts: first.seq == 0,
+        };
+        let (mut at, mut attempt) = (first.seq, self.header.attempt);
+        while at < seq {
+            for entry in self.index_chunk(at, seq)? {
+                at += 1;
+                let entry = entry.ok_or_else(|| self.broken(at))?;
+                if entry.attempt != attempt {
+                    attempt = entry.attempt;
+                    before.begin = before.lens;
+                    before.is_attempts = true;
+                }
+                if let Some(stream) = slot(entry.kind) {
+                    before.lens[stream] = entry.end();
+                    before.output_seq = at;
+                }
+            }
+        }
+        Ok(before)
+    }
+}
