@@ -110,6 +110,20 @@ async fn a_reader_that_wants_no_gap_is_told_that_its_position_has_expired() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_that_writes_more_than_is_kept_is_ended_where_it_says_so() {
+    let kennel = Kennel::on_sqlite().await;
+    let mut client = kennel.client().await;
+    let spec = sh("exec cat /dev/zero").kept_output(MIB as u64, pb::OutputOverflow::Abort);
+    let run = must("spawn", client.spawn(spec).await);
+    let ended = must("wait", client.ended(&run.run_id).await);
+    let reason = ended.end_reason.and_then(|end| end.reason);
+    let bytes = pb::end_reason::LimitExceeded {
+        limit: pb::Limit::OutputBytes.into(),
+    };
+    assert_eq!(reason, Some(pb::end_reason::Reason::LimitExceeded(bytes)));
+}
+
 /// What one reader has seen of standard output, across the deaths of servers.
 #[derive(Debug)]
 struct Count<'a> {

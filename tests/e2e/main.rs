@@ -12,6 +12,7 @@ mod doors;
 mod drain;
 mod durable;
 mod ends;
+mod full_disk;
 mod host;
 mod kept_output;
 mod keys;

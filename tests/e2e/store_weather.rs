@@ -15,7 +15,7 @@ use tokio::task::JoinHandle;
 use tonic::{Code, Status};
 
 /// A client may have to wait for the store's own time limits.
-const STORE_PATIENCE: Duration = Duration::from_mins(1);
+pub(crate) const STORE_PATIENCE: Duration = Duration::from_mins(1);
 const WORKERS: usize = 4;
 /// Runs after which a load counts as going on.
 const SOME: usize = 40;
@@ -81,7 +81,7 @@ async fn a_freeze_in_the_middle_of_commits_loses_nothing_and_runs_nothing_twice(
 }
 
 /// How much a data directory holds that is to be filled.
-const ROOM: &str = "24m";
+pub(crate) const ROOM: &str = "24m";
 
 /// What a run of these tests does: it counts, until the file is there, then ends with 3.
 fn counts_until(go: &Path) -> String {
@@ -212,10 +212,10 @@ impl Runs {
 }
 
 /// A data directory in which nothing more can be written.
-struct Full(PathBuf);
+pub(crate) struct Full(PathBuf);
 
 impl Full {
-    fn make(kennel: &Kennel) -> Self {
+    pub(crate) fn make(kennel: &Kennel) -> Self {
         let filler = kennel.data_dir_inside().join("filler");
         let mut file = File::create(&filler).expect("own directory");
         for size in [1 << 16, 1 << 12, 1] {
@@ -224,7 +224,7 @@ impl Full {
         Self(filler)
     }
 
-    fn make_room(self) {
+    pub(crate) fn make_room(self) {
         fs::remove_file(self.0).expect("own file");
     }
 }
@@ -237,7 +237,7 @@ async fn is_alive_and_not_ready(kennel: &Kennel) {
     assert!(kennel.is_serving("liveness").await);
 }
 
-async fn is_dead(what: &str, run: &pb::Run) {
+pub(crate) async fn is_dead(what: &str, run: &pb::Run) {
     let leader = run.attempt().pid;
     eventually(what, PATIENCE, || {
         Proc::read(leader)

@@ -459,6 +459,9 @@ pub trait SpecExt {
     /// With so much output kept.
     #[must_use]
     fn kept_output(self, max_bytes: u64, on_full: pb::OutputOverflow) -> Self;
+    /// With this done while the disk is full.
+    #[must_use]
+    fn on_disk_full(self, action: pb::DiskFullAction) -> Self;
     /// Of this kind.
     #[must_use]
     fn kind_of(self, kind: pb::RunKind) -> Self;
@@ -478,7 +481,13 @@ impl SpecExt for pb::RunSpec {
         self.output = Some(pb::OutputPolicy {
             max_bytes: Some(max_bytes),
             on_full: on_full.into(),
+            ..pb::OutputPolicy::default()
         });
+        self
+    }
+
+    fn on_disk_full(mut self, action: pb::DiskFullAction) -> Self {
+        self.output.get_or_insert_default().on_disk_full = action.into();
         self
     }
 
@@ -590,6 +599,7 @@ impl RunExt for pb::Run {
             Reason::OrphanTerminated(_) => "orphan_terminated",
             Reason::DeadlineExceeded(_) => "deadline_exceeded",
             Reason::OomKilled(_) => "oom_killed",
+            Reason::LimitExceeded(_) => "limit_exceeded",
             Reason::RestartsExhausted(_) => "restarts_exhausted",
             Reason::Restarted(_) => "restarted",
         }

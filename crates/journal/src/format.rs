@@ -9,11 +9,17 @@
 //! | lengths    | 24-47 | of stdout, stderr and lifecycle before       |
 //! | boot       | 48-63 | of the host, when the segment was begun      |
 //! | max        | 64-71 | bound of the journal in bytes                |
-//! | on full    | 72    | 1 rotate, 2 head and tail                    |
-//! | after loss | 73    | 1: the host had died before                  |
+//! | on full    | 72    | 1 rotate, 2 head and tail, 3 abort           |
+//! | after      | 73    | 0: all that was before. 1: the host had died. 2, 3: the disk was full, and how much is missing is counted, or not |
+//! | disk full  | 74    | 0 block, 1 drop, 2 abort                     |
 //! | attempt    | 76-79 | when the segment was begun                   |
 //! | time       | 80-87 | of that, microseconds since 1970             |
 //! | crc        | 88-91 | CRC-32 (IEEE) of the bytes before            |
+//! | dropped    | 92-107 | bytes of stdout and stderr after the last entry, for which there was no room |
+//! | counted    | 108   | 0: it is so many; 1: perhaps more            |
+//! | crc        | 112-115 | of those, or 0 as they are                 |
+//!
+//! What was dropped is written over in its place, so it needs no room; it counts in the last segment alone.
 //!
 //! | entry  | bytes |                                             |
 //! |--------|-------|---------------------------------------------|
@@ -26,10 +32,13 @@
 //! | crc    | 32-35 | CRC-32 (IEEE) of the bytes before           |
 
 use crate::{ATTEMPT_MAX, Boot, ENTRY_BYTES_MAX, Entry, Kind, LIFECYCLE_BYTES_MAX, Point};
-use kennel_lifecycle::{OnOutputFull, OutputBound, Timestamp};
+use kennel_lifecycle::{OnDiskFull, OnOutputFull, OutputBound, Timestamp};
 
 /// Longest header that there is.
-pub(crate) const HEADER_LEN: usize = 92;
+pub(crate) const HEADER_LEN: usize = DROPPED_AT + DROPPED_LEN;
+/// Where it says what was dropped.
+pub(crate) const DROPPED_AT: usize = 92;
+pub(crate) const DROPPED_LEN: usize = 24;
 /// Of version 1, which has only one segment and neither bound nor boot.
 const HEADER_1_LEN: usize = 16;
 pub(crate) const ENTRY_LEN: usize = 36;
@@ -48,11 +57,68 @@ pub(crate) struct Header {
     pub(crate) facts_len: u64,
     pub(crate) boot: Boot,
     pub(crate) bound: OutputBound,
-    /// The host had died before, and with it perhaps what came before.
-    pub(crate) after_loss: bool,
+    /// What is between the segment before and this one.
+    pub(crate) after: After,
     /// Of which attempt it was when this began.
     pub(crate) attempt: u32,
     pub(crate) at: Timestamp,
+}
+
+/// What is between two segments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum After {
+    /// Nothing.
+    All,
+    /// The host had died, and with it perhaps what came before.
+    HostLoss,
+    /// Output that was dropped, because the disk was full.
+    FullDisk {
+        /// Whether it is known how much.
+        counted: bool,
+    },
+}
+
+/// Output for which there was no room, and of which no reader is told yet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Dropped {
+    /// Bytes of stdout and of stderr.
+    pub bytes: [u64; 2],
+    /// Whether it may be more: somebody died while it was being dropped.
+    pub uncounted: bool,
+}
+
+impl Dropped {
+    pub(crate) fn encode(&self) -> [u8; DROPPED_LEN] {
+        let mut bytes = [0; DROPPED_LEN];
+        if *self == Self::default() {
+            return bytes;
+        }
+        bytes[..8].copy_from_slice(&self.bytes[0].to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.bytes[1].to_le_bytes());
+        bytes[16] = u8::from(self.uncounted);
+        let crc = crc32fast::hash(&bytes[..20]);
+        bytes[20..].copy_from_slice(&crc.to_le_bytes());
+        bytes
+    }
+
+    pub(crate) fn decode(bytes: &[u8; DROPPED_LEN]) -> Self {
+        if *bytes == [0; DROPPED_LEN] {
+            return Self::default();
+        }
+        let number = |at| u64::from_le_bytes(take(bytes, at));
+        if u32::from_le_bytes(take(bytes, 20)) == crc32fast::hash(&bytes[..20]) {
+            Self {
+                bytes: [number(0), number(8)],
+                uncounted: bytes[16] != 0,
+            }
+        } else {
+            // Half written: something was dropped.
+            Self {
+                bytes: [0; 2],
+                uncounted: true,
+            }
+        }
+    }
 }
 
 /// What the first bytes of an index say.
@@ -83,12 +149,23 @@ impl Header {
         bytes[72] = match self.bound.on_full {
             OnOutputFull::Rotate => 1,
             OnOutputFull::HeadTail => 2,
+            OnOutputFull::Abort => 3,
         };
-        bytes[73] = u8::from(self.after_loss);
+        bytes[73] = match self.after {
+            After::All => 0,
+            After::HostLoss => 1,
+            After::FullDisk { counted: true } => 2,
+            After::FullDisk { counted: false } => 3,
+        };
+        bytes[74] = match self.bound.on_disk_full {
+            OnDiskFull::Block => 0,
+            OnDiskFull::Drop => 1,
+            OnDiskFull::Abort => 2,
+        };
         bytes[76..80].copy_from_slice(&self.attempt.to_le_bytes());
         bytes[80..88].copy_from_slice(&self.at.0.to_le_bytes());
         let crc = crc32fast::hash(&bytes[..88]);
-        bytes[88..].copy_from_slice(&crc.to_le_bytes());
+        bytes[88..DROPPED_AT].copy_from_slice(&crc.to_le_bytes());
         bytes
     }
 
@@ -131,10 +208,23 @@ impl Header {
                 on_full: match bytes[72] {
                     1 => OnOutputFull::Rotate,
                     2 => OnOutputFull::HeadTail,
+                    3 => OnOutputFull::Abort,
+                    _ => return None,
+                },
+                on_disk_full: match bytes[74] {
+                    0 => OnDiskFull::Block,
+                    1 => OnDiskFull::Drop,
+                    2 => OnDiskFull::Abort,
                     _ => return None,
                 },
             },
-            after_loss: bytes[73] != 0,
+            after: match bytes[73] {
+                0 => After::All,
+                1 => After::HostLoss,
+                2 => After::FullDisk { counted: true },
+                3 => After::FullDisk { counted: false },
+                _ => return None,
+            },
             attempt: u32::from_le_bytes(take(bytes, 76)),
             at: Timestamp(i64::from_le_bytes(take(bytes, 80))),
         })
@@ -147,7 +237,7 @@ impl Header {
             facts_len: 0,
             boot: Boot::UNKNOWN,
             bound: OutputBound::default(),
-            after_loss: false,
+            after: After::All,
             attempt: 1,
             at: Timestamp(0),
         }
@@ -269,8 +359,9 @@ mod tests {
             bound: OutputBound {
                 max_bytes: 6,
                 on_full: OnOutputFull::HeadTail,
+                on_disk_full: OnDiskFull::Abort,
             },
-            after_loss: true,
+            after: After::FullDisk { counted: false },
             attempt: 8,
             at: Timestamp(-1),
         }
@@ -291,7 +382,7 @@ mod tests {
                 long(6),
             ]
             .concat(),
-            vec![2, 1, 0, 0, 8, 0, 0, 0],
+            vec![2, 3, 2, 0, 8, 0, 0, 0],
             vec![0xff; 8],
         ];
         assert_eq!(header().encode()[..88], bytes.concat());
@@ -303,6 +394,23 @@ mod tests {
             3, 0, 2, 3, // kind and attempts before
         ];
         assert_eq!(ENTRY.encode()[..CRC_AT], fields);
+    }
+
+    #[test]
+    fn what_was_dropped_is_known_or_said_not_to_be() {
+        let dropped = Dropped {
+            bytes: [1, 0x0203],
+            uncounted: false,
+        };
+        let good = dropped.encode();
+        assert_eq!(Dropped::decode(&good), dropped);
+        assert_eq!(Dropped::decode(&[0; DROPPED_LEN]), Dropped::default());
+        assert_eq!(Dropped::default().encode(), [0; DROPPED_LEN]);
+        for byte in 0..17 {
+            let mut torn = good;
+            torn[byte] ^= 1;
+            assert!(Dropped::decode(&torn).uncounted, "byte {byte}");
+        }
     }
 
     #[test]

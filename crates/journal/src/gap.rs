@@ -19,8 +19,8 @@ pub struct Gap {
     pub first_seq: u64,
     /// The last of them.
     pub last_seq: u64,
-    /// How many bytes of standard output and of standard error; absent: not known, because the reader began among them or
-    /// they were lost.
+    /// How many bytes of standard output and of standard error; absent: not known, because the reader began among them, or
+    /// they were lost or dropped while nobody counted.
     pub bytes: [Option<u64>; 2],
     /// Where the two streams go on.
     pub ends: [u64; 2],
@@ -37,9 +37,18 @@ pub struct Gap {
 pub enum GapReason {
     /// The bound of this journal.
     Bound,
+    /// There was no room on the disk.
+    FullDisk,
     /// The host has died: what it had not written to the disk is lost, and so many seqs are left out that none of those
     /// which were told comes again.
     HostLost,
+}
+
+/// Why entries are missing, and whether it is known how many bytes that is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Why {
+    pub(crate) reason: GapReason,
+    pub(crate) counted: bool,
 }
 
 impl Item {
@@ -68,19 +77,19 @@ impl Gap {
         seq: u64,
         lens: Option<[u64; 2]>,
         until: Point,
-        reason: GapReason,
+        why: Why,
         (at, attempt): (Timestamp, u32),
     ) -> Self {
-        let bytes = |stream: usize| match (lens, reason) {
-            (Some(lens), GapReason::Bound) => Some(until.lens[stream].saturating_sub(lens[stream])),
-            (None, _) | (_, GapReason::HostLost) => None,
+        let bytes = |stream: usize| match lens {
+            Some(lens) if why.counted => Some(until.lens[stream].saturating_sub(lens[stream])),
+            _ => None,
         };
         Self {
             first_seq: seq + 1,
             last_seq: until.seq,
             bytes: [bytes(0), bytes(1)],
             ends: until.lens,
-            reason,
+            reason: why.reason,
             at,
             attempt,
         }

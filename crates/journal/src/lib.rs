@@ -31,6 +31,7 @@ mod writer;
 
 pub use by_offset::{LineBegins, Stretch};
 pub use facts::{FACTS_BYTES_MAX, FactFile, FactsFound, move_aside, set_aside};
+pub use format::Dropped;
 pub use gap::{Gap, GapReason, Item};
 pub use hub::Hub;
 pub use notes::NoteFile;

@@ -3,6 +3,8 @@
 use crate::{
     Gap, GapReason, Item, Point,
     errors::failed,
+    format::After,
+    gap::Why,
     kept::KeptFile,
     raw::Raw,
     segment::{self, ENTRIES_PER_READ_MAX, Intact, Segment, number_of, writing},
@@ -39,6 +41,7 @@ pub(crate) struct Span {
     pub(crate) first: Point,
     pub(crate) end: Point,
     pub(crate) begun: (Timestamp, u32),
+    pub(crate) after: After,
     /// First and last seq of its facts.
     pub(crate) facts: Option<(u64, u64)>,
 }
@@ -49,7 +52,7 @@ pub(crate) enum Next {
     Span(u32, u64),
     Current(Arc<Segment>),
     /// Nothing, up to this place.
-    Hole(Point, GapReason, (Timestamp, u32)),
+    Hole(Point, Why, (Timestamp, u32)),
     /// There was something, and somebody else has removed it.
     Gone,
 }
@@ -65,6 +68,7 @@ impl Span {
             first: segment.header.first,
             end,
             begun: (segment.header.at, segment.header.attempt),
+            after: segment.header.after,
             facts,
         }
     }
@@ -105,7 +109,7 @@ pub(crate) fn scan(dir: &Path, facts: &Raw, write: bool) -> io::Result<Scanned> 
         // A segment that its successor continues was closed whole.
         let whole = follows.filter(|next| {
             let entries = next.header.first.seq.checked_sub(first.seq);
-            !next.header.after_loss && segment.entries().is_ok_and(|n| Some(n) == entries)
+            next.header.after == After::All && segment.entries().is_ok_and(|n| Some(n) == entries)
         });
         spans.push(match whole {
             Some(next) if first.seq < next.header.first.seq => {
@@ -265,28 +269,28 @@ impl Log {
         let chain = self.chain();
         let follows = chain.spans.iter().find(|span| span.end.seq > after);
         let before = chain.spans.iter().rfind(|span| span.end.seq <= after);
-        let (number, first, begun) = match (follows, &chain.current) {
+        let (number, first, begun, behind) = match (follows, &chain.current) {
             (Some(span), _) if span.first.seq <= after => {
                 return Next::Span(span.number, span.end.seq);
             }
-            (Some(span), _) => (span.number, span.first, span.begun),
+            (Some(span), _) => (span.number, span.first, span.begun, span.after),
             (None, Some(current)) if current.header.first.seq <= after => {
                 return Next::Current(Arc::clone(current));
             }
             (None, Some(current)) => {
                 let header = &current.header;
                 let begun = (header.at, header.attempt);
-                (header.number, header.first, begun)
+                (header.number, header.first, begun, header.after)
             }
             (None, None) => return Next::Gone,
         };
         let is_next = before.is_some_and(|before| before.number + 1 == number);
-        let reason = if is_next {
-            GapReason::HostLost
-        } else {
-            GapReason::Bound
+        let (reason, counted) = match behind {
+            _ if !is_next => (GapReason::Bound, true),
+            After::FullDisk { counted } => (GapReason::FullDisk, counted),
+            After::All | After::HostLoss => (GapReason::HostLost, false),
         };
-        Next::Hole(first, reason, begun)
+        Next::Hole(first, Why { reason, counted }, begun)
     }
 
     fn read_next(
@@ -305,8 +309,8 @@ impl Log {
             }
             Next::Current(segment) => segment.read(after, head.seq, bytes_max, &self.facts)?,
             Next::Gone => return Err(io::ErrorKind::NotFound.into()),
-            Next::Hole(until, reason, begun) => {
-                return self.read_hole(after, lens, (*until, *reason, *begun), bytes_max);
+            Next::Hole(until, why, begun) => {
+                return self.read_hole(after, lens, (*until, *why, *begun), bytes_max);
             }
         };
         Ok(entries.into_iter().map(Item::Entry).collect())
@@ -317,7 +321,7 @@ impl Log {
         &self,
         after: u64,
         mut lens: Option<[u64; 2]>,
-        (until, reason, begun): (Point, GapReason, (Timestamp, u32)),
+        (until, why, begun): (Point, Why, (Timestamp, u32)),
         bytes_max: usize,
     ) -> io::Result<Vec<Item>> {
         let count_max = usize::try_from(ENTRIES_PER_READ_MAX).unwrap_or(usize::MAX);
@@ -330,7 +334,7 @@ impl Log {
             }
             if before.seq > at {
                 let begun = (entry.at, entry.attempt);
-                items.push(Item::Gap(Gap::between(at, lens, *before, reason, begun)));
+                items.push(Item::Gap(Gap::between(at, lens, *before, why, begun)));
             }
             let data = if entry.len == 0 {
                 Vec::new()
@@ -341,7 +345,7 @@ impl Log {
             (at, lens) = (entry.seq, Some(before.lens));
         }
         if kept.len() < count_max && until.seq > at {
-            items.push(Item::Gap(Gap::between(at, lens, until, reason, begun)));
+            items.push(Item::Gap(Gap::between(at, lens, until, why, begun)));
         }
         Ok(items)
     }

@@ -3,7 +3,7 @@
 use crate::{
     Entry, Kind, Point,
     errors::{damaged, failed, remove},
-    format::{ENTRY_LEN, Found, HEADER_LEN, Header, IndexEntry},
+    format::{DROPPED_AT, DROPPED_LEN, Dropped, ENTRY_LEN, Found, HEADER_LEN, Header, IndexEntry},
     raw::Raw,
 };
 use std::{
@@ -305,6 +305,32 @@ impl Segment {
     pub(crate) fn write_entries(&self, first: u64, batch: &[u8]) -> io::Result<()> {
         self.index
             .write_all_at(batch, self.position(first))
+            .map_err(|e| self.failed("write", e))
+    }
+
+    /// What its index says was dropped behind its last entry.
+    pub(crate) fn dropped(&self) -> io::Result<Dropped> {
+        if self.header_len < HEADER_LEN {
+            return Ok(Dropped::default());
+        }
+        let mut bytes = [0; DROPPED_LEN];
+        self.index
+            .read_exact_at(&mut bytes, DROPPED_AT as u64)
+            .map_err(|e| self.failed("read", e))?;
+        Ok(Dropped::decode(&bytes))
+    }
+
+    /// Writes that over, in a block that is there.
+    pub(crate) fn write_dropped(&self, dropped: Dropped) -> io::Result<()> {
+        if self.header_len < HEADER_LEN {
+            let old = io::Error::new(
+                io::ErrorKind::Unsupported,
+                "its header has no place for that",
+            );
+            return Err(self.failed("count in", old));
+        }
+        self.index
+            .write_all_at(&dropped.encode(), DROPPED_AT as u64)
             .map_err(|e| self.failed("write", e))
     }
 

@@ -2,7 +2,8 @@
 
 use crate::{
     Boot, ENTRY_BYTES_MAX, Entry, Hub, Kind, LIFECYCLE_BYTES_MAX, Point,
-    format::{Header, IndexEntry},
+    errors::failed,
+    format::{After, Dropped, Header, IndexEntry},
     kept::{self, KeptFile},
     log::{Chain, Log, Scanned, Span, scan},
     mark::Mark,
@@ -19,6 +20,11 @@ use tokio::sync::watch;
 
 /// Entries of one index write; more output than that takes several.
 const ENTRIES_PER_WRITE_MAX: u64 = 256;
+
+/// Room on the disk that there must be for output to be written again.
+const ROOM_MIN: usize = 256 * 1024;
+/// What is written to see whether there is.
+const PROBE: &str = "probe";
 
 const OUTPUTS: [Kind; 2] = [Kind::Stdout, Kind::Stderr];
 
@@ -40,6 +46,10 @@ pub struct Writer {
     closed_bytes: u64,
     mark: Mark,
     attempt: u32,
+    /// What comes after the end and is not there.
+    dropped: Dropped,
+    /// Something had to be removed to keep the bound.
+    has_passed_bound: bool,
     head: watch::Sender<Point>,
 }
 
@@ -70,6 +80,7 @@ impl Writer {
         for (kind, bytes) in OUTPUTS.into_iter().zip(unnamed) {
             writer.output_written(kind, bytes, now)?;
         }
+        writer.go_on_after_dropped(now)?;
         Ok(writer)
     }
 
@@ -79,6 +90,7 @@ impl Writer {
     ///
     /// Where the host has died as well, it goes on above the mark: entries that were told may be lost.
     pub fn reopen(dir: &Path, boot: Boot, now: Timestamp) -> io::Result<(Self, [u64; 2])> {
+        crate::errors::remove(&dir.join(PROBE))?;
         let log = Log::to_write(dir);
         let Scanned {
             mut spans,
@@ -120,7 +132,7 @@ impl Writer {
                 facts_len: intact.facts_len,
                 boot,
                 bound: segment.header.bound,
-                after_loss: true,
+                after: After::HostLoss,
                 attempt: intact.attempt,
                 at: now,
             };
@@ -134,6 +146,7 @@ impl Writer {
         if !lost {
             writer.end = intact.end;
             writer.facts = intact.facts;
+            writer.dropped = writer.segment.dropped()?;
             writer.head.send_replace(intact.end);
         }
         writer.facts_len = intact.facts_len;
@@ -166,6 +179,8 @@ impl Writer {
             closed_bytes,
             mark,
             attempt,
+            dropped: Dropped::default(),
+            has_passed_bound: false,
             head: watch::Sender::new(first),
         }
     }
@@ -227,6 +242,78 @@ impl Writer {
         Ok(self.end.seq)
     }
 
+    /// Drops output for which there is no room: `discard` takes bytes of a stream from wherever they are, and gives how many.
+    /// They are counted on the disk, where that needs no room; the stream goes on after [`Self::go_on_after_dropped`], and
+    /// until then none of it is written.
+    ///
+    /// A crash within: that bytes are missing is known, how many is not.
+    pub fn drop_output<T>(
+        &mut self,
+        kind: Kind,
+        discard: impl FnOnce() -> io::Result<(u64, T)>,
+    ) -> io::Result<T> {
+        let Some(stream) = slot(kind) else {
+            return Err(whole());
+        };
+        self.segment.write_dropped(Dropped {
+            uncounted: true,
+            ..self.dropped
+        })?;
+        let discarded = discard();
+        if let Ok((bytes, _)) = &discarded {
+            self.dropped.bytes[stream] += bytes;
+        }
+        self.segment.write_dropped(self.dropped)?;
+        discarded.map(|(_, more)| more)
+    }
+
+    /// What was dropped, and no reader is told yet.
+    #[must_use]
+    pub fn dropped(&self) -> Dropped {
+        self.dropped
+    }
+
+    /// Whether there is so much room on the disk that going on is worth it.
+    pub fn probe(&self) -> io::Result<()> {
+        probe(&self.log.dir)
+    }
+
+    /// Tells readers what was dropped, where something was, and goes on behind it; needs some room on the disk. All that is in
+    /// the files must have been told.
+    ///
+    /// A crash on the way: the next segment is there, or it is done again.
+    pub fn go_on_after_dropped(&mut self, now: Timestamp) -> io::Result<()> {
+        let dropped = self.dropped;
+        if dropped == Dropped::default() {
+            return Ok(());
+        }
+        self.probe()?;
+        let lens = self.end.lens;
+        let first = Point {
+            seq: self.end.seq + 1,
+            lens: [lens[0] + dropped.bytes[0], lens[1] + dropped.bytes[1]],
+        };
+        self.mark.cover(first.seq)?;
+        let counted = !dropped.uncounted;
+        self.begin_segment(first, After::FullDisk { counted }, now)?;
+        self.end = first;
+        self.dropped = Dropped::default();
+        self.head.send_replace(self.end);
+        Ok(())
+    }
+
+    /// Whether something had to be removed to keep the bound, since this writer was opened.
+    #[must_use]
+    pub fn has_passed_bound(&self) -> bool {
+        self.has_passed_bound
+    }
+
+    /// What becomes of output for which there is no room.
+    #[must_use]
+    pub fn bound(&self) -> OutputBound {
+        self.bound
+    }
+
     /// A fact. Gives its seq.
     pub fn lifecycle(&mut self, payload: &[u8], now: Timestamp) -> io::Result<u64> {
         if payload.len() > LIFECYCLE_BYTES_MAX {
@@ -286,7 +373,7 @@ impl Writer {
     fn segment_max(&self, number: u32) -> u64 {
         let max = self.bound.max_bytes;
         match (self.bound.on_full, number) {
-            (OnOutputFull::Rotate, _) => max / 8,
+            (OnOutputFull::Rotate | OnOutputFull::Abort, _) => max / 8,
             (OnOutputFull::HeadTail, 0) => max / 2,
             (OnOutputFull::HeadTail, _) => max / 16,
         }
@@ -296,14 +383,18 @@ impl Writer {
     ///
     /// A crash on the way: whatever was to be removed is, or is removed by the next roll; the next segment is there or not.
     fn roll(&mut self, now: Timestamp) -> io::Result<()> {
+        self.begin_segment(self.end, After::All, now)
+    }
+
+    fn begin_segment(&mut self, first: Point, after: After, now: Timestamp) -> io::Result<()> {
         self.shrink()?;
         let next = Header {
             number: self.segment.header.number + 1,
-            first: self.end,
+            first,
             facts_len: self.facts_len,
             boot: self.boot,
             bound: self.bound,
-            after_loss: false,
+            after,
             attempt: self.attempt,
             at: now,
         };
@@ -324,13 +415,14 @@ impl Writer {
     fn shrink(&mut self) -> io::Result<()> {
         // How many of the first are kept.
         let keep = match self.bound.on_full {
-            OnOutputFull::Rotate => 0,
+            OnOutputFull::Rotate | OnOutputFull::Abort => 0,
             OnOutputFull::HeadTail => 1,
         };
         let coming = self.segment.size(self.end) + self.segment_max(u32::MAX);
         while self.closed_bytes + coming > self.bound.max_bytes {
             let oldest = self.log.chain().spans.get(keep).cloned();
             let Some(oldest) = oldest else { break };
+            self.has_passed_bound = true;
             if let Some((first, last)) = oldest.facts {
                 let segment = Segment::open(&self.log.dir, oldest.number, false)?;
                 let facts = match segment {
@@ -404,7 +496,7 @@ fn header(bound: OutputBound, boot: Boot, now: Timestamp) -> Header {
         facts_len: 0,
         boot,
         bound,
-        after_loss: false,
+        after: After::All,
         attempt: 1,
         at: now,
     }
@@ -436,6 +528,14 @@ fn follow(dir: &Path, before: &Segment, end: Point, header: Header) -> io::Resul
     before.raw[1].cut(end.lens[1])?;
     next.sync()?;
     Ok(next)
+}
+
+/// Whether there is so much room that going on is worth a segment.
+fn probe(dir: &Path) -> io::Result<()> {
+    let path = dir.join(PROBE);
+    let written = fs::write(&path, vec![0; ROOM_MIN]).map_err(|e| failed("write", &path, e));
+    crate::errors::remove(&path)?;
+    written
 }
 
 /// Length of the entry that begins here.

@@ -20,6 +20,7 @@ const RUN_CODES: &str = "\
 Exit codes:
   0-255    the command's own
   128+N    signal N ended the command; 137 also where the kernel killed it for want of memory, which is then said
+  153      it had more output than there is room for and was ended (--output-full abort, --disk-full abort)
   124      it took longer than --timeout and was ended
   125      kennel itself failed: no server, refused, stream lost, exit unknown
   126      the command was found and could not be executed
@@ -276,6 +277,18 @@ pub(crate) enum OutputFullArg {
     Rotate,
     /// The first half is kept, and of the rest the newest
     HeadTail,
+    /// The run is ended
+    Abort,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum DiskFullArg {
+    /// It waits, and the command with it when its pipe is full
+    Block,
+    /// It is dropped; the command goes on
+    Drop,
+    /// The run is ended
+    Abort,
 }
 
 #[derive(Debug, Args)]
@@ -322,6 +335,9 @@ pub(crate) struct SpecArgs {
     /// What becomes of more [default: rotate]
     #[arg(long, value_enum, value_name = "WHAT")]
     pub(crate) output_full: Option<OutputFullArg>,
+    /// What becomes of its output while the server's disk is full [default: block]
+    #[arg(long, value_enum, value_name = "WHAT")]
+    pub(crate) disk_full: Option<DiskFullArg>,
     /// Kind of work
     #[arg(long, value_enum, default_value_t)]
     pub(crate) kind: KindArg,

@@ -41,10 +41,10 @@ pub use leftover::{Leftover, Leftovers};
 pub use machine::{Announced, HeldPause, Machine, PauseWord, RowSays, Standing};
 pub use memory::MemoryKills;
 pub use outcome::{
-    Deadline, EndReason, Exit, Outcome, Proof, StartFailure, StartStage, StopOrder, StopReason,
-    StreamsEnd, TreeVerdict,
+    Deadline, EndReason, Exit, Limit, Outcome, Proof, StartFailure, StartStage, StopOrder,
+    StopReason, StreamsEnd, TreeVerdict,
 };
-pub use output_bound::{OnOutputFull, OutputBound};
+pub use output_bound::{OnDiskFull, OnOutputFull, OutputBound};
 pub use phase::{Ends, Leaving, NeverRan, PauseStage, Phase, Row, RunState, StopStage};
 pub use policy::{LeaderExit, OnMaxPause, PausePolicy, PidNamespace, Policy, Recovery};
 pub use refusal::Refusal;

@@ -66,6 +66,17 @@ pub enum StopReason {
     DeadlineExceeded(Deadline),
     /// No server came back for too long; the keeper has begun with the run's own plan.
     Orphaned,
+    /// It has reached a limit at which its spec wants it stopped.
+    LimitExceeded(Limit),
+}
+
+/// A limit at which a run is stopped where its spec says so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Limit {
+    /// More output than is kept of it.
+    OutputBytes,
+    /// There is no room on the disk for its output.
+    Disk,
 }
 
 /// A limit of time that a run was given with its spec.
@@ -154,6 +165,8 @@ pub enum EndReason {
         /// The request's own id, where it had one.
         request_id: Option<String>,
     },
+    /// It has reached a limit at which its spec wants it stopped.
+    LimitExceeded(Limit),
     /// It was started again as often in a row as its policy allows, and the last attempt has failed too.
     RestartsExhausted {
         /// How often.
@@ -223,6 +236,7 @@ impl From<StopReason> for EndReason {
             StopReason::ServerShutdown => Self::ServerShutdown,
             StopReason::DeadlineExceeded(which) => Self::DeadlineExceeded(which),
             StopReason::Orphaned => Self::OrphanTerminated,
+            StopReason::LimitExceeded(limit) => Self::LimitExceeded(limit),
         }
     }
 }

@@ -9,6 +9,8 @@ pub struct OutputBound {
     pub max_bytes: u64,
     /// What becomes of more.
     pub on_full: OnOutputFull,
+    /// What becomes of output while the disk is full.
+    pub on_disk_full: OnDiskFull,
 }
 
 /// What becomes of output beyond the bound. Stations and facts of the run are always kept.
@@ -19,6 +21,20 @@ pub enum OnOutputFull {
     Rotate,
     /// The first half is kept, and the newest of the rest.
     HeadTail,
+    /// The run is stopped; until it has ended the oldest is removed.
+    Abort,
+}
+
+/// What becomes of output while there is no room for it on the disk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnDiskFull {
+    /// It waits in its pipe, and the command with it when that is full.
+    #[default]
+    Block,
+    /// It is dropped and counted; the command goes on.
+    Drop,
+    /// The run is stopped; what comes until it has ended is dropped and counted.
+    Abort,
 }
 
 impl Default for OutputBound {
@@ -26,6 +42,7 @@ impl Default for OutputBound {
         Self {
             max_bytes: limits::OUTPUT_MAX_BYTES_DEFAULT,
             on_full: OnOutputFull::default(),
+            on_disk_full: OnDiskFull::default(),
         }
     }
 }

@@ -217,6 +217,7 @@ impl Outcome {
             EndReason::Exited
             | EndReason::StartFailed(_)
             | EndReason::DeadlineExceeded(_)
+            | EndReason::LimitExceeded(_)
             | EndReason::OomKilled(_)
             | EndReason::Restarted { .. }
             | EndReason::RestartsExhausted { .. } => RunState::Failed,

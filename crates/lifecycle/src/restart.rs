@@ -287,6 +287,7 @@ fn class(policy: &RestartPolicy, attempted: &Attempted<'_>) -> Class {
         EndReason::Aborted { .. }
         | EndReason::Fenced { .. }
         | EndReason::DeadlineExceeded(_)
+        | EndReason::LimitExceeded(_)
         | EndReason::RestartsExhausted { .. } => Class::Final,
         EndReason::Restarted { .. } => Class::Asked,
         // The gate is shut when its server dies: nothing ran, and it is nobody's failure.

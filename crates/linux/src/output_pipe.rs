@@ -1,11 +1,14 @@
 //! The read end of a command's output, as a tokio task sees it.
 
 use crate::splice::{Spliced, splice_to_file};
-use nix::poll::{PollFd, PollFlags, PollTimeout};
+use nix::{
+    fcntl::{FcntlArg, fcntl},
+    poll::{PollFd, PollFlags, PollTimeout},
+};
 use std::{
     fs::File,
     io,
-    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
 };
 use tokio::io::{Interest, unix::AsyncFd};
 
@@ -19,6 +22,8 @@ pub enum Look {
     /// Nothing, and nobody can write to it any more.
     End,
 }
+
+nix::ioctl_read_bad!(fionread, nix::libc::FIONREAD, nix::libc::c_int);
 
 /// A non-blocking pipe that is registered with the runtime.
 #[derive(Debug)]
@@ -64,6 +69,16 @@ impl OutputPipe {
         }
     }
 
+    /// Whether half of what fits waits in it, so that whoever writes may soon have to wait too.
+    pub fn is_filling(&self) -> io::Result<bool> {
+        let pipe = self.inner.get_ref();
+        let mut waiting = 0;
+        // SAFETY: `pipe` is open for as long as it is borrowed here, and FIONREAD writes one int (ioctl_tty(2)), which
+        // `waiting` is.
+        unsafe { fionread(pipe.as_raw_fd(), &raw mut waiting) }?;
+        Ok(i64::from(waiting) * 2 >= i64::from(fcntl(pipe, FcntlArg::F_GETPIPE_SZ)?))
+    }
+
     /// Moves what is there; after `WouldBlock` the next [`Self::readable`] waits for more.
     pub fn splice_to_file(&self, file: &File, offset: u64, max: usize) -> io::Result<Spliced> {
         let moved = self.inner.try_io(Interest::READABLE, |pipe| {
@@ -105,6 +120,7 @@ mod tests {
         write.write_all(b"hello").expect("room in the pipe");
 
         pipe.readable().await.expect("it can be waited for");
+        assert!(!pipe.is_filling().expect("it can be asked"));
         let moved = pipe.splice_to_file(&file, 3, 4).expect("it moves");
         assert_eq!(moved, Spliced::Bytes(4));
         let moved = pipe.splice_to_file(&file, 7, 4).expect("it moves");
@@ -114,6 +130,14 @@ mod tests {
         let mut bytes = [0; 8];
         file.read_exact_at(&mut bytes, 0).expect("it is there");
         assert_eq!(&bytes, b"\0\0\0hello");
+
+        write.write_all(&vec![7; 40_000]).expect("room in the pipe");
+        assert!(pipe.is_filling().expect("it can be asked"));
+        pipe.readable().await.expect("it can be waited for");
+        let sink = File::options().write(true).open("/dev/null");
+        let sink = sink.expect("it is there");
+        while pipe.splice_to_file(&sink, 0, 1 << 20).expect("it moves") != Spliced::WouldBlock {}
+        assert!(!pipe.is_filling().expect("it can be asked"));
 
         // Nothing to read, so it waits until the last writer is gone.
         let waited = tokio::time::timeout(std::time::Duration::from_millis(20), pipe.readable());

@@ -1,6 +1,6 @@
 //! The first stop of a run as the JSON of column `stop_detail`.
 
-use crate::words::{self, DEADLINES};
+use crate::words::{self, DEADLINES, LIMITS};
 use kennel_lifecycle::{StopOrder, StopReason};
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -20,6 +20,10 @@ pub(crate) fn write(order: &StopOrder) -> String {
         StopReason::DeadlineExceeded(which) => {
             let which = words::deadline_word(*which);
             json!({"reason": "deadline_exceeded", "which": which, "grace_us": grace_us})
+        }
+        StopReason::LimitExceeded(limit) => {
+            let limit = words::limit_word(*limit);
+            json!({"reason": "limit_exceeded", "limit": limit, "grace_us": grace_us})
         }
     }
     .to_string()
@@ -47,6 +51,11 @@ fn read_value(value: &Value) -> Option<StopOrder> {
             let which = value["which"].as_str()?;
             let which = words::find("which", &DEADLINES, which, words::deadline_word);
             StopReason::DeadlineExceeded(which.ok()?)
+        }
+        "limit_exceeded" => {
+            let limit = value["limit"].as_str()?;
+            let limit = words::find("limit", &LIMITS, limit, words::limit_word);
+            StopReason::LimitExceeded(limit.ok()?)
         }
         _ => return None,
     };

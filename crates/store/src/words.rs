@@ -4,8 +4,8 @@
 
 use crate::{StoredState, certificate, record::Record};
 use kennel_lifecycle::{
-    Deadline, EndReason, Exit, Leftover, Leftovers, MemoryKills, Outcome, Proof, RunKind, RunState,
-    Signal, StartFailure, StartStage, StopCertificate, StreamsEnd, TreeVerdict,
+    Deadline, EndReason, Exit, Leftover, Leftovers, Limit, MemoryKills, Outcome, Proof, RunKind,
+    RunState, Signal, StartFailure, StartStage, StopCertificate, StreamsEnd, TreeVerdict,
 };
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -102,6 +102,10 @@ pub(crate) fn reason(reason: &EndReason) -> (&'static str, Option<String>) {
         EndReason::DeadlineExceeded(which) => {
             let detail = json!({"which": deadline_word(*which)});
             ("deadline_exceeded", Some(detail.to_string()))
+        }
+        EndReason::LimitExceeded(limit) => {
+            let detail = json!({"limit": limit_word(*limit)});
+            ("limit_exceeded", Some(detail.to_string()))
         }
         EndReason::OomKilled(killed) => {
             let detail = json!({"kills": killed.kills, "memory_max": killed.memory_max});
@@ -245,6 +249,9 @@ pub(crate) fn read_reason(word: &str, detail: Option<&str>) -> Result<EndReason,
             &detail.text("which")?,
             deadline_word,
         )?),
+        "limit_exceeded" => {
+            EndReason::LimitExceeded(find("limit", &LIMITS, &detail.text("limit")?, limit_word)?)
+        }
         "oom_killed" => EndReason::OomKilled(MemoryKills {
             kills: detail.0["kills"].as_u64().ok_or("kills is missing")?,
             memory_max: detail.0["memory_max"].as_u64(),
@@ -313,6 +320,8 @@ pub(crate) fn read_tree(
 
 pub(crate) const DEADLINES: [Deadline; 2] = [Deadline::MaxRuntime, Deadline::MaxPause];
 
+pub(crate) const LIMITS: [Limit; 2] = [Limit::OutputBytes, Limit::Disk];
+
 const STAGES: [StartStage; 11] = [
     StartStage::Prepare,
     StartStage::Cgroup,
@@ -347,6 +356,13 @@ pub(crate) fn deadline_word(which: Deadline) -> &'static str {
     match which {
         Deadline::MaxRuntime => "max_runtime",
         Deadline::MaxPause => "max_pause",
+    }
+}
+
+pub(crate) fn limit_word(limit: Limit) -> &'static str {
+    match limit {
+        Limit::OutputBytes => "output_bytes",
+        Limit::Disk => "disk",
     }
 }
 

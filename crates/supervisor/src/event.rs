@@ -3,9 +3,9 @@
 use crate::{CallError, Event, LifecycleEvent, Payload, SignalWent};
 use kennel_journal::{Item, Kind};
 use kennel_lifecycle::{
-    Announcement, Deadline, EndReason, Exit, MemoryKills, Proof, ResumeReason, RunId, RunIdentity,
-    RunState, SignalScope, SignalSender, StopReason, StopStep, StreamsEnd, Stuck, Timestamp,
-    TreeVerdict,
+    Announcement, Deadline, EndReason, Exit, Limit, MemoryKills, Proof, ResumeReason, RunId,
+    RunIdentity, RunState, SignalScope, SignalSender, StopReason, StopStep, StreamsEnd, Stuck,
+    Timestamp, TreeVerdict,
 };
 
 /// The line for an announcement; `identity` is the attempt's, where it has one, and its output begins at `outputs`.
@@ -39,6 +39,7 @@ pub(crate) fn line(
                 }
                 StopReason::ServerShutdown => ("server_shutdown", None, None),
                 StopReason::DeadlineExceeded(which) => (deadline_word(*which), None, None),
+                StopReason::LimitExceeded(limit) => (limit_word(*limit), None, None),
                 StopReason::Orphaned => ("orphaned", None, None),
             };
             LifecycleEvent::Stopping {
@@ -199,6 +200,7 @@ fn reason_word(reason: &EndReason) -> &'static str {
         EndReason::Rebooted => "rebooted",
         EndReason::OrphanTerminated => "orphan_terminated",
         EndReason::DeadlineExceeded(_) => "deadline_exceeded",
+        EndReason::LimitExceeded(_) => "limit_exceeded",
         EndReason::OomKilled(_) => "oom_killed",
         EndReason::Restarted { .. } => "restarted",
         EndReason::RestartsExhausted { .. } => "restarts_exhausted",
@@ -209,6 +211,13 @@ fn deadline_word(which: Deadline) -> &'static str {
     match which {
         Deadline::MaxRuntime => "max_runtime",
         Deadline::MaxPause => "max_pause",
+    }
+}
+
+fn limit_word(limit: Limit) -> &'static str {
+    match limit {
+        Limit::OutputBytes => "output_bytes",
+        Limit::Disk => "disk",
     }
 }
 

@@ -1,16 +1,23 @@
 //! A run's output and its journal: the pump from the pipes, and the lines that the machine announces.
 //!
 //! Bytes go from pipe to file by splice and are indexed after; a server that dies between the two has lost neither.
-//! A disk that does not take a line or an entry makes the pump wait: the child is pushed back, nothing is dropped.
+//! Where the disk is full the run's policy says whether the pump waits, and the command with it, or drops and counts. Lines
+//! are never dropped for that: they wait, in their order.
+
+mod refusal;
 
 use crate::{LifecycleEvent, cause::Chain, clock, event};
-use kennel_journal::{Boot, Hub, Kind, Writer};
-use kennel_lifecycle::{OutputBound, RunId, StreamsEnd, Timestamp};
+use kennel_journal::{Boot, Dropped, Hub, Kind, Writer};
+use kennel_lifecycle::{
+    Limit, OnDiskFull, OnOutputFull, OutputBound, RunId, StreamsEnd, Timestamp,
+};
 use kennel_linux::{Look, OutputPipe, crash_point, splice::Spliced};
+use refusal::{Refusal, is_full};
 use std::{
     collections::VecDeque,
     fs::File,
     io,
+    ops::Range,
     os::fd::OwnedFd,
     path::Path,
     sync::{
@@ -30,6 +37,9 @@ const RETRY_AFTER: Duration = Duration::from_millis(500);
 /// Lines that wait for a disk that refuses; beyond it the oldest are given up, and it is said.
 const LINES_OWED_MAX: usize = 256;
 
+/// Warnings about a disk that refuses, in one life of the server; more are in the log alone.
+const WARNINGS_MAX: u32 = 64;
+
 /// A way to move bytes from a pipe to an offset of a file.
 type Splice = fn(&OutputPipe, &File, u64, usize) -> io::Result<Spliced>;
 
@@ -46,11 +56,24 @@ pub(crate) struct Output {
     /// Bytes that are in the file of a stream and not yet in the index.
     unindexed: [u64; 2],
     owed: VecDeque<Owed>,
+    /// Lines that were given up.
+    given_up: u64,
     /// Of which attempt what comes is.
     attempt: u32,
     retry_at: Option<Instant>,
-    /// Whether it was said that the disk takes nothing: once, not at each try, for the log may lie on that disk.
-    stuck: bool,
+    /// Since the disk has refused, until all is written again.
+    refusal: Option<Refusal>,
+    /// Warnings about that so far.
+    warnings: u32,
+    /// Where dropped output goes.
+    sink: Option<File>,
+    /// The tree is gone and what is left is being read; how that has ended so far.
+    finishing: Option<StreamsEnd>,
+    /// The run is over, and the disk has not taken the last lines.
+    told_late: bool,
+    /// Nobody waits any longer for room on the disk.
+    hurries: bool,
+    limit: Reached,
     /// Streams still being read, in the whole server.
     pipes_open: Arc<AtomicUsize>,
 }
@@ -61,6 +84,14 @@ struct Owed {
     payload: Vec<u8>,
     at: Timestamp,
     attempt: u32,
+}
+
+/// Whether the run has come to a limit at which it is to be stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reached {
+    No,
+    Now(Limit),
+    Told,
 }
 
 /// What the pump should look at.
@@ -86,6 +117,7 @@ impl Output {
     /// On a journal that is there, with the bytes that its index does not name ([`Writer::reopen`]).
     pub(crate) fn over(run: RunId, reopened: (Writer, [u64; 2]), open: Arc<AtomicUsize>) -> Self {
         let (writer, unindexed) = reopened;
+        let left = unindexed != [0, 0] || writer.dropped() != Dropped::default();
         Self {
             run,
             attempt: writer.attempt(),
@@ -94,8 +126,15 @@ impl Output {
             flows: false,
             unindexed,
             owed: VecDeque::new(),
-            retry_at: (unindexed != [0, 0]).then(clock::instant),
-            stuck: false,
+            given_up: 0,
+            retry_at: left.then(clock::instant),
+            refusal: None,
+            warnings: 0,
+            sink: None,
+            finishing: None,
+            told_late: false,
+            hurries: false,
+            limit: Reached::No,
             pipes_open: open,
         }
     }
@@ -138,9 +177,15 @@ impl Output {
 
     /// Waits until there is something to move. Cancel-safe.
     pub(crate) async fn ready(&self) -> Ready {
-        if let Some(at) = self.retry_at {
-            tokio::time::sleep_until(at).await;
-            return Ready::Retry;
+        let retry = async {
+            match self.retry_at {
+                Some(at) => tokio::time::sleep_until(at).await,
+                None => std::future::pending().await,
+            }
+            Ready::Retry
+        };
+        if self.retry_at.is_some() && !self.drops() {
+            return retry.await;
         }
         let wait = |index: usize| async move {
             match &self.pipes[index] {
@@ -153,52 +198,96 @@ impl Output {
         tokio::select! {
             ready = wait(0) => ready,
             ready = wait(1) => ready,
+            ready = retry => ready,
         }
     }
 
     /// Moves what is ready. Gives the end of the output when this has reached it.
     pub(crate) fn pump(&mut self, ready: Ready) -> Option<StreamsEnd> {
-        let mut indexes = match ready {
-            Ready::Pipe(index) => index..index + 1,
-            Ready::Retry if self.flows => 0..2,
-            Ready::Retry => 0..0,
-        };
-        self.retry_at = None;
         let was_open = self.is_open();
-        let moved = self
-            .settle()
-            .and_then(|()| indexes.try_for_each(|index| self.move_some(index)));
-        match moved {
-            Err(error) => self.refused(&error),
-            Ok(()) if self.stuck => {
-                self.stuck = false;
-                tracing::info!(run = %self.run, "the journal is written again");
+        match ready {
+            Ready::Pipe(index) if self.drops() => {
+                if let Err(error) = self.discard(index, PUMP_BYTES_MAX, OutputPipe::splice_to_file)
+                {
+                    self.cannot_drop(&error);
+                }
             }
-            Ok(()) => {}
+            Ready::Pipe(index) => self.move_all(index..index + 1),
+            Ready::Retry => {
+                self.retry_at = None;
+                if self.finishing.is_some() {
+                    return self.finish();
+                }
+                self.move_all(if self.flows { 0..2 } else { 0..0 });
+            }
         }
         (was_open && !self.is_open()).then_some(StreamsEnd::Eof)
     }
 
-    /// The tree is gone: reads what is left and does not wait for more.
-    pub(crate) fn finish(&mut self) -> StreamsEnd {
-        let mut end = StreamsEnd::Eof;
+    fn move_all(&mut self, mut indexes: Range<usize>) {
+        let moved = self
+            .settle()
+            .and_then(|()| indexes.try_for_each(|index| self.move_some(index)));
+        match moved {
+            Ok(()) => self.recovered(),
+            Err(error) => self.refused(&error),
+        }
+        if self.writer.bound().on_full == OnOutputFull::Abort && self.writer.has_passed_bound() {
+            self.reach(Limit::OutputBytes);
+        }
+    }
+
+    /// The tree is gone: reads what is left and does not wait for more. Absent: there is no room for it, and what is left
+    /// waits in its pipe; [`Self::pump`] gives the end.
+    pub(crate) fn finish(&mut self) -> Option<StreamsEnd> {
+        let mut end = self.finishing.unwrap_or(StreamsEnd::Eof);
         for index in 0..2 {
-            match self
-                .settle()
-                .and_then(|()| self.drain(index, FINISH_BYTES_MAX, OutputPipe::splice_rest_to_file))
-            {
+            match self.read_rest(index) {
                 Ok(()) if self.pipes[index].is_none() => {}
                 // Somebody outside the tree still holds the stream.
                 Ok(()) if end == StreamsEnd::Eof => end = StreamsEnd::Cut,
                 Ok(()) => {}
+                Err(error) if is_full(&error) && !self.hurries => {
+                    self.finishing = Some(end);
+                    self.refused(&error);
+                    return None;
+                }
                 Err(error) => {
+                    let error = Chain(&error);
                     tracing::error!(run = %self.run, %error, "the rest of the output could not be kept");
                     end = StreamsEnd::Lost;
                 }
             }
             self.close_pipe(index);
         }
-        end
+        self.finishing = None;
+        if self.retry_at.is_none() {
+            self.recovered();
+        }
+        Some(end)
+    }
+
+    /// Whether the end of the run's output waits for room on the disk.
+    pub(crate) fn is_finishing(&self) -> bool {
+        self.finishing.is_some()
+    }
+
+    /// The service goes: what there is no room for is dropped, and counted.
+    pub(crate) fn hurry(&mut self) {
+        self.hurries = true;
+    }
+
+    fn read_rest(&mut self, index: usize) -> io::Result<()> {
+        let read = self
+            .settle()
+            .and_then(|()| self.drain(index, FINISH_BYTES_MAX, OutputPipe::splice_rest_to_file));
+        match read {
+            Err(error) if is_full(&error) && (self.may_drop() || self.hurries) => {
+                self.refused(&error);
+                self.discard(index, FINISH_BYTES_MAX, OutputPipe::splice_rest_to_file)
+            }
+            read => read,
+        }
     }
 
     /// The run outlives this service: what is there is kept, and what comes is left to the next one.
@@ -223,9 +312,22 @@ impl Output {
         self.pipes.iter().any(Option::is_some)
     }
 
+    /// Whether all of a run that is over is on the disk.
+    pub(crate) fn has_told_all(&mut self) -> bool {
+        self.told_late = self.owes();
+        !self.told_late
+    }
+
+    /// Whether it has come to be, since it was not: once.
+    pub(crate) fn has_told_late(&mut self) -> bool {
+        !self.owes() && std::mem::take(&mut self.told_late)
+    }
+
     /// Whether the disk has not taken all that was told.
     pub(crate) fn owes(&self) -> bool {
-        self.unindexed != [0, 0] || !self.owed.is_empty()
+        self.unindexed != [0, 0]
+            || !self.owed.is_empty()
+            || self.writer.dropped() != Dropped::default()
     }
 
     /// Puts a line into the journal, or keeps it until the disk takes it.
@@ -241,10 +343,12 @@ impl Output {
         while self.owed.len() > LINES_OWED_MAX {
             tracing::error!(run = %self.run, "a line of the journal is given up: the disk does not take it");
             self.owed.pop_front();
+            self.given_up += 1;
         }
     }
 
-    /// Writes what is owed, in order.
+    /// Writes what is owed, in order: what is in the files, what was dropped behind it, then lines. Where the disk was full,
+    /// there must be some room again before anything follows what was told: nothing does after the last line of a run.
     fn settle(&mut self) -> io::Result<()> {
         for (index, kind) in KINDS.into_iter().enumerate() {
             let bytes = self.unindexed[index];
@@ -252,6 +356,18 @@ impl Output {
                 self.writer.output_written(kind, bytes, clock::now())?;
                 self.unindexed[index] = 0;
             }
+        }
+        let dropped = self.writer.dropped();
+        if dropped != Dropped::default() {
+            self.writer.go_on_after_dropped(clock::now())?;
+            self.refusal
+                .get_or_insert_with(Refusal::found)
+                .is_over(dropped);
+            // What comes is moved again at once.
+            self.retry_at = Some(clock::instant());
+        }
+        if !self.owed.is_empty() {
+            self.warn()?;
         }
         while let Some(line) = self.owed.front() {
             self.writer.begin_attempt(line.attempt);
@@ -306,13 +422,128 @@ impl Output {
         }
     }
 
-    fn refused(&mut self, error: &io::Error) {
-        if !self.stuck {
-            let error = Chain(error);
-            tracing::error!(run = %self.run, %error, "the journal cannot be written, trying until it can; the command waits");
+    /// Says for how long the disk has refused and what is missing for that, if it has not been said.
+    fn warn(&mut self) -> io::Result<()> {
+        let Some(refusal) = &mut self.refusal else {
+            return Ok(());
+        };
+        if refusal.told || self.warnings >= WARNINGS_MAX {
+            return Ok(());
         }
-        self.stuck = true;
+        if refusal.full {
+            self.writer.probe()?;
+        }
+        let message = refusal.message(clock::now(), self.given_up);
+        let line = event::encode(&LifecycleEvent::Warning { message });
+        self.writer.begin_attempt(self.attempt);
+        self.writer.lifecycle(&line, clock::now())?;
+        refusal.told = true;
+        self.given_up = 0;
+        self.warnings += 1;
+        Ok(())
+    }
+
+    /// All is written.
+    fn recovered(&mut self) {
+        if self.refusal.is_none() {
+            return;
+        }
+        if let Err(error) = self.warn() {
+            return self.refused(&error);
+        }
+        self.refusal = None;
+        self.retry_at = None;
+        tracing::info!(run = %self.run, "the journal is written again");
+    }
+
+    fn refused(&mut self, error: &io::Error) {
+        let policy = self.writer.bound().on_disk_full;
+        let again = self.refusal.is_some();
+        if !again {
+            // Once, not at each try, for the log may lie on that disk.
+            let error = Chain(error);
+            tracing::error!(run = %self.run, %error, ?policy, "the journal cannot be written, trying until it can");
+        }
+        let full = is_full(error);
+        let refusal = self
+            .refusal
+            .get_or_insert_with(|| Refusal::new(clock::now(), error));
+        refusal.full |= full;
+        let filling = |pipe: &OutputPipe| pipe.is_filling().unwrap_or(true);
+        let fills = || self.pipes.iter().flatten().any(filling);
+        match policy {
+            OnDiskFull::Drop if full && again && self.flows && fills() => refusal.drops = true,
+            OnDiskFull::Abort if full => refusal.drops = true,
+            OnDiskFull::Block | OnDiskFull::Drop | OnDiskFull::Abort => {}
+        }
         self.retry_at = Some(clock::instant() + RETRY_AFTER);
+        if full && policy == OnDiskFull::Abort {
+            self.reach(Limit::Disk);
+        }
+    }
+
+    /// Whether output may be dropped for which there is no room.
+    fn may_drop(&self) -> bool {
+        self.writer.bound().on_disk_full != OnDiskFull::Block
+    }
+
+    /// Whether it is.
+    fn drops(&self) -> bool {
+        self.refusal.as_ref().is_some_and(|refusal| refusal.drops)
+    }
+
+    /// Drops at most `bytes_max` of one stream, until nothing is left for now or it ends.
+    fn discard(&mut self, index: usize, bytes_max: usize, splice: Splice) -> io::Result<()> {
+        let sink = match self.sink.take() {
+            Some(sink) => sink,
+            None => File::options().write(true).open("/dev/null")?,
+        };
+        let sink = self.sink.insert(sink);
+        let mut left = bytes_max;
+        while let (Some(pipe), 1..) = (&self.pipes[index], left) {
+            let spliced = self.writer.drop_output(KINDS[index], || {
+                let spliced = splice(pipe, sink, 0, left)?;
+                let bytes = match spliced {
+                    Spliced::Bytes(bytes) => bytes as u64,
+                    Spliced::WouldBlock | Spliced::Eof => 0,
+                };
+                Ok((bytes, spliced))
+            })?;
+            match spliced {
+                Spliced::Bytes(bytes) => left = left.saturating_sub(bytes),
+                Spliced::WouldBlock => break,
+                Spliced::Eof => {
+                    if self.pipes[index].take().is_some() {
+                        self.pipes_open.fetch_sub(1, Ordering::Relaxed);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What cannot be counted stays in its pipe.
+    fn cannot_drop(&mut self, error: &io::Error) {
+        let error = Chain(error);
+        tracing::warn!(run = %self.run, %error, "output for which there is no room cannot be counted, the command waits");
+        if let Some(refusal) = &mut self.refusal {
+            refusal.drops = false;
+        }
+    }
+
+    fn reach(&mut self, limit: Limit) {
+        if self.limit == Reached::No {
+            self.limit = Reached::Now(limit);
+        }
+    }
+
+    /// The limit at which the run is to be stopped, once.
+    pub(crate) fn limit_reached(&mut self) -> Option<Limit> {
+        let Reached::Now(limit) = self.limit else {
+            return None;
+        };
+        self.limit = Reached::Told;
+        Some(limit)
     }
 }
 

@@ -3,8 +3,8 @@
 use crate::{LifecycleEvent, event::KERNEL_KILLED};
 use kennel_journal::{Entry, Kind};
 use kennel_lifecycle::{
-    Announced, Deadline, Exit, PauseWord, ResumeReason, Signal, StopOrder, StopReason, StreamsEnd,
-    Stuck, StuckProcess, Timestamp, limits,
+    Announced, Deadline, Exit, Limit, PauseWord, ResumeReason, Signal, StopOrder, StopReason,
+    StreamsEnd, Stuck, StuckProcess, Timestamp, limits,
 };
 use kennel_store::Times;
 use std::time::Duration;
@@ -156,6 +156,8 @@ fn stop_reason(reason: &str, by: Option<String>, request_id: Option<String>) -> 
     match reason {
         "max_runtime" => StopReason::DeadlineExceeded(Deadline::MaxRuntime),
         "max_pause" => StopReason::DeadlineExceeded(Deadline::MaxPause),
+        "output_bytes" => StopReason::LimitExceeded(Limit::OutputBytes),
+        "disk" => StopReason::LimitExceeded(Limit::Disk),
         "restart" => StopReason::Restart {
             by: by.unwrap_or_default(),
             request_id,

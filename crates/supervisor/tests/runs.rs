@@ -12,6 +12,8 @@ mod deadlines;
 mod drain;
 #[path = "runs/faults.rs"]
 mod faults;
+#[path = "runs/full_disk.rs"]
+mod full_disk;
 #[path = "runs/late.rs"]
 mod late;
 #[path = "runs/members.rs"]

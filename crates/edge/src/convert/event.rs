@@ -123,6 +123,7 @@ fn gap(gap: &Gap) -> pb::Gap {
     };
     let reason = match gap.reason {
         GapReason::Bound => pb::GapReason::OutputLimit,
+        GapReason::FullDisk => pb::GapReason::DiskFull,
         GapReason::HostLost => pb::GapReason::HostLost,
     };
     pb::Gap {

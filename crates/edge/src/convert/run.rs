@@ -3,8 +3,8 @@
 use super::{certificate, containment, spec, time};
 use crate::pb::{self, end_reason, exit, tree_verdict};
 use kennel_lifecycle::{
-    Containment, Deadline, EndReason, Exit, Leftover, Leftovers, Proof, RunIdentity, RunKind,
-    RunState, StartFailure, StartStage, StreamsEnd, TreeVerdict,
+    Containment, Deadline, EndReason, Exit, Leftover, Leftovers, Limit, Proof, RunIdentity,
+    RunKind, RunState, StartFailure, StartStage, StreamsEnd, TreeVerdict,
 };
 use kennel_supervisor::{Desired, PastAttempt, RunView};
 use std::sync::Arc;
@@ -218,6 +218,9 @@ fn end_reason(reason: &EndReason) -> pb::EndReason {
                 restarts: *restarts,
             })
         }
+        EndReason::LimitExceeded(which) => Reason::LimitExceeded(end_reason::LimitExceeded {
+            limit: limit(*which).into(),
+        }),
         EndReason::OomKilled(killed) => Reason::OomKilled(end_reason::OomKilled {
             kills: killed.kills,
             memory_max_bytes: killed.memory_max,
@@ -232,6 +235,13 @@ fn deadline(which: Deadline) -> pb::Deadline {
     match which {
         Deadline::MaxRuntime => pb::Deadline::MaxRuntime,
         Deadline::MaxPause => pb::Deadline::MaxPause,
+    }
+}
+
+fn limit(which: Limit) -> pb::Limit {
+    match which {
+        Limit::OutputBytes => pb::Limit::OutputBytes,
+        Limit::Disk => pb::Limit::Disk,
     }
 }
 

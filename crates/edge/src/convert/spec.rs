@@ -6,8 +6,8 @@ use crate::{
     pb::{self, run_spec::Command},
 };
 use kennel_lifecycle::{
-    EnvMode, LeaderExit, OnMaxPause, OnOutputFull, OutputBound, PausePolicy, PidNamespace,
-    Recovery, RunKind, RunSpec, Timeouts, Violation,
+    EnvMode, LeaderExit, OnDiskFull, OnMaxPause, OnOutputFull, OutputBound, PausePolicy,
+    PidNamespace, Recovery, RunKind, RunSpec, Timeouts, Violation,
 };
 
 /// The spec in the lifecycle's words; all that is wrong with it is put into `found`.
@@ -117,10 +117,22 @@ fn output(policy: Option<pb::OutputPolicy>, found: &mut Vec<Violation>) -> Outpu
             Ok(pb::OutputOverflow::Unspecified) => default.on_full,
             Ok(pb::OutputOverflow::Rotate) => OnOutputFull::Rotate,
             Ok(pb::OutputOverflow::HeadTail) => OnOutputFull::HeadTail,
+            Ok(pb::OutputOverflow::Abort) => OnOutputFull::Abort,
             Err(_) => {
                 let field = "spec.output.on_full";
                 found.push(unknown_number(field, policy.on_full, "OutputOverflow"));
                 default.on_full
+            }
+        },
+        on_disk_full: match pb::DiskFullAction::try_from(policy.on_disk_full) {
+            Ok(pb::DiskFullAction::Unspecified) => default.on_disk_full,
+            Ok(pb::DiskFullAction::Block) => OnDiskFull::Block,
+            Ok(pb::DiskFullAction::Drop) => OnDiskFull::Drop,
+            Ok(pb::DiskFullAction::Abort) => OnDiskFull::Abort,
+            Err(_) => {
+                let field = "spec.output.on_disk_full";
+                found.push(unknown_number(field, policy.on_disk_full, "DiskFullAction"));
+                default.on_disk_full
             }
         },
     }
@@ -260,6 +272,7 @@ mod tests {
                 output: OutputBound {
                     max_bytes: 2 << 20,
                     on_full: OnOutputFull::HeadTail,
+                    on_disk_full: OnDiskFull::Drop,
                 },
             }
         );
@@ -284,7 +297,11 @@ mod tests {
     fn how_much_output_is_kept_has_a_default_and_bounds() {
         let of = |max_bytes, on_full| {
             let mut spec = full();
-            spec.output = Some(pb::OutputPolicy { max_bytes, on_full });
+            spec.output = Some(pb::OutputPolicy {
+                max_bytes,
+                on_full,
+                on_disk_full: on_full,
+            });
             let mut found = Vec::new();
             let parsed = parse(spec, &mut found);
             (
@@ -297,7 +314,13 @@ mod tests {
         assert_eq!(of(Some((1 << 20) - 1), 0).1, size());
         assert_eq!(of(Some((1 << 40) + 1), 1).1, size());
         assert!(of(Some(1 << 20), 1).1.is_empty());
-        assert_eq!(of(None, 9).1, ["spec.output.on_full"]);
+        assert_eq!(
+            of(None, 9).1,
+            ["spec.output.on_full", "spec.output.on_disk_full"]
+        );
+        let abort = of(None, 3).0;
+        assert_eq!(abort.on_full, OnOutputFull::Abort);
+        assert_eq!(abort.on_disk_full, OnDiskFull::Abort);
         let mut none = full();
         none.output = None;
         assert_eq!(parse(none, &mut Vec::new()).output, OutputBound::default());
@@ -446,6 +469,7 @@ mod tests {
             output: Some(pb::OutputPolicy {
                 max_bytes: Some(2 << 20),
                 on_full: pb::OutputOverflow::HeadTail.into(),
+                on_disk_full: pb::DiskFullAction::Drop.into(),
             }),
         }
     }

@@ -3,7 +3,7 @@
 use crate::common::{
     BOOT, DEADLINE, assert_follow, create, items_on_disk, items_to_end, output, read_after, seen,
 };
-use kennel_journal::{Boot, Gap, GapReason, Item, Kind, Point, Position, Reader, Writer};
+use kennel_journal::{Boot, Dropped, Gap, GapReason, Item, Kind, Point, Position, Reader, Writer};
 use kennel_lifecycle::{OnOutputFull, OutputBound, Timestamp};
 use proptest::prelude::*;
 use std::{
@@ -20,6 +20,8 @@ const MIB: usize = 1 << 20;
 enum Step {
     Output(Kind, usize),
     Fact(Vec<u8>),
+    /// There was no room for so many bytes, in two rounds; between them the writer may be killed.
+    Dropped(Kind, [usize; 2], bool),
     /// The writer is killed after so many bytes came that no entry names, with a part of its last index write.
     Killed {
         unnamed: usize,
@@ -38,7 +40,7 @@ proptest! {
         stops in prop::collection::vec(0.0f64..1.0, 4),
     ) {
         let dir = tempdir().unwrap();
-        let bound = OutputBound { max_bytes, on_full };
+        let bound = OutputBound { max_bytes, on_full, ..OutputBound::default() };
         let mut writer = Writer::create(dir.path(), bound, BOOT, Timestamp(1)).unwrap();
         let mut written = [Vec::new(), Vec::new()];
         let mut facts = Vec::new();
@@ -54,6 +56,18 @@ proptest! {
                 Step::Fact(payload) => {
                     writer.lifecycle(payload, Timestamp(3)).unwrap();
                     facts.push(payload.clone());
+                }
+                Step::Dropped(kind, lens, killed) => {
+                    for (round, len) in lens.iter().enumerate() {
+                        writer.drop_output(*kind, || Ok((*len as u64, ()))).unwrap();
+                        written[usize::from(*kind == Kind::Stderr)].extend(pattern(*len, number));
+                        if *killed && round == 0 {
+                            drop(writer);
+                            writer = Writer::recover(dir.path(), BOOT, Timestamp(4)).unwrap();
+                            prop_assert_eq!(writer.dropped(), Dropped::default());
+                        }
+                    }
+                    writer.go_on_after_dropped(Timestamp(4)).unwrap();
                 }
                 Step::Killed { unnamed, torn } => {
                     let bytes = pattern(*unnamed, number);
@@ -103,6 +117,7 @@ fn twenty_mebibytes_in_one_are_told_to_the_last_byte() {
         let bound = OutputBound {
             max_bytes: MIB as u64,
             on_full,
+            ..OutputBound::default()
         };
         let mut writer = Writer::create(dir.path(), bound, BOOT, Timestamp(1)).unwrap();
         writer.lifecycle(b"begun", Timestamp(1)).unwrap();
@@ -227,7 +242,7 @@ fn after_the_death_of_the_host_no_seq_comes_again() {
         let index = OpenOptions::new()
             .write(true)
             .open(dir.path().join("index"));
-        index.unwrap().set_len(92 + 3 * 36).unwrap();
+        index.unwrap().set_len(116 + 3 * 36).unwrap();
 
         let mut writer = Writer::recover(dir.path(), Boot(2), Timestamp(2)).unwrap();
         output(&mut writer, Kind::Stdout, b"y", 3).unwrap();
@@ -266,13 +281,83 @@ fn after_the_death_of_the_host_no_seq_comes_again() {
 }
 
 #[test]
+fn what_was_dropped_is_told_where_it_was() {
+    let dir = tempdir().unwrap();
+    let mut writer = create(dir.path());
+    output(&mut writer, Kind::Stdout, b"one", 1).unwrap();
+    for bytes in [70_000, 30_000] {
+        let more = writer.drop_output(Kind::Stdout, || Ok((bytes, "more")));
+        assert_eq!(more.unwrap(), "more");
+    }
+    let failed = writer.drop_output::<()>(Kind::Stderr, || Err(std::io::ErrorKind::Other.into()));
+    failed.unwrap_err();
+    assert_eq!(writer.dropped().bytes, [100_000, 0]);
+    let mut reader = read_after(&writer.hub(), 1).unwrap();
+    writer.go_on_after_dropped(Timestamp(2)).unwrap();
+    writer.go_on_after_dropped(Timestamp(2)).unwrap();
+    writer.lifecycle(b"a warning", Timestamp(3)).unwrap();
+    output(&mut writer, Kind::Stdout, b"two", 4).unwrap();
+    assert_eq!(reader.whole_from(), 3);
+    drop(writer);
+    let expected = Gap {
+        first_seq: 2,
+        last_seq: 2,
+        bytes: [Some(100_000), Some(0)],
+        ends: [100_003, 0],
+        reason: GapReason::FullDisk,
+        at: Timestamp(2),
+        attempt: 1,
+    };
+    for items in [
+        items_on_disk(dir.path(), Position::default()),
+        tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap()
+            .block_on(items_to_end(&mut reader, 1 << 20)),
+    ] {
+        assert_eq!(gaps(&items).collect::<Vec<_>>(), [&expected]);
+        let Some(Item::Entry(last)) = items.last() else {
+            panic!("{items:?}");
+        };
+        assert_eq!((last.seq, last.offset), (4, 100_003));
+    }
+}
+
+#[test]
+fn a_writer_that_died_while_it_dropped_says_that_it_has_not_counted() {
+    let dir = tempdir().unwrap();
+    let mut writer = create(dir.path());
+    output(&mut writer, Kind::Stdout, b"one", 1).unwrap();
+    writer.drop_output(Kind::Stdout, || Ok((10, ()))).unwrap();
+    let before = fs::read(dir.path().join("index")).unwrap();
+    let at_death = writer.drop_output(Kind::Stdout, || {
+        Ok((20, fs::read(dir.path().join("index"))?))
+    });
+    let at_death = at_death.unwrap();
+    drop(writer);
+    for (index, counted) in [(before, Some(10)), (at_death, None)] {
+        fs::write(dir.path().join("index"), index).unwrap();
+        let mut writer = Writer::recover(dir.path(), BOOT, Timestamp(2)).unwrap();
+        output(&mut writer, Kind::Stdout, b"two", 1).unwrap();
+        drop(writer);
+        let items = items_on_disk(dir.path(), Position::default());
+        let gap = gaps(&items).next().unwrap();
+        assert_eq!((gap.bytes[0], gap.reason), (counted, GapReason::FullDisk));
+        for name in ["index.1", "stdout.1"] {
+            fs::remove_file(dir.path().join(name)).unwrap();
+        }
+    }
+}
+
+#[test]
 fn a_journal_of_the_first_version_goes_on() {
     let dir = tempdir().unwrap();
     let mut writer = create(dir.path());
     output(&mut writer, Kind::Stdout, b"one\n", 1).unwrap();
     drop(writer);
     let index = dir.path().join("index");
-    let entries = fs::read(&index).unwrap().split_off(92);
+    let entries = fs::read(&index).unwrap().split_off(116);
     let old = [b"KNLJRNL\n\x01\0\0\0\0\0\0\0\0".as_slice(), &entries].concat();
     fs::write(&index, old).unwrap();
 
@@ -316,7 +401,7 @@ fn a_position_is_what_was_read() {
 fn small(dir: &Path) -> Writer {
     let bound = OutputBound {
         max_bytes: 8_000,
-        on_full: OnOutputFull::Rotate,
+        ..OutputBound::default()
     };
     Writer::create(dir, bound, BOOT, Timestamp(1)).unwrap()
 }
@@ -327,13 +412,15 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
         8 => (kind, size).prop_map(|(kind, len)| Step::Output(kind, len)),
         2 => prop::collection::vec(any::<u8>(), 0..64).prop_map(Step::Fact),
+        1 => (prop_oneof![Just(Kind::Stdout), Just(Kind::Stderr)], [1usize..90_000, 0..5], any::<bool>())
+            .prop_map(|(kind, lens, killed)| Step::Dropped(kind, lens, killed)),
         2 => (0usize..100, 0usize..36).prop_map(|(unnamed, torn)| Step::Killed { unnamed, torn }),
     ];
     prop::collection::vec(step, 0..60)
 }
 
 fn policies() -> impl Strategy<Value = OnOutputFull> {
-    prop_oneof![Just(OnOutputFull::Rotate), Just(OnOutputFull::HeadTail),]
+    prop_oneof![Just(OnOutputFull::Rotate), Just(OnOutputFull::HeadTail)]
 }
 
 fn pattern(len: usize, seed: usize) -> Vec<u8> {
@@ -385,7 +472,7 @@ fn size(dir: &Path) -> u64 {
 /// By how much a journal may pass its bound: facts and what a kill left unnamed are told wherever they are.
 fn slack(dir: &Path) -> u64 {
     let facts = fs::read(dir.join("lifecycle")).map_or(0, |f| f.len() as u64);
-    facts + 60 * (36 + 100) + 16 * 36 + 92
+    facts + 60 * (36 + 100) + 16 * 36 + 116
 }
 
 fn pick(share: f64, count: usize) -> usize {

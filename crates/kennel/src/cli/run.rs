@@ -21,6 +21,8 @@ use tokio::{
 const TIMED_OUT: u8 = 124;
 /// What a shell says of a command that SIGKILL ended.
 const KILLED: u8 = 137;
+/// As of a command that SIGXFSZ has ended.
+const LIMITED: u8 = 153;
 /// Exit code of failures of our own.
 pub(crate) const OWN_FAILURE: u8 = 125;
 const NOT_EXECUTABLE: u8 = 126;
@@ -110,6 +112,10 @@ fn told_by_reason(reason: &str, run_id: &str) -> Option<Failure> {
 fn code_of_reason(reason: &str) -> Option<(u8, &'static str)> {
     match reason {
         "deadline_exceeded" => Some((TIMED_OUT, "took longer than it may, and was ended")),
+        "limit_exceeded" => Some((
+            LIMITED,
+            "had more output than there is room for, and was ended",
+        )),
         "oom_killed" => Some((KILLED, "was killed by the kernel for want of memory")),
         _ => None,
     }
@@ -127,6 +133,7 @@ async fn exit_of_ended(link: &Link, run_id: &str) -> Result<u8, Failure> {
     let reason = match reason {
         Some(pb::end_reason::Reason::DeadlineExceeded(_)) => "deadline_exceeded",
         Some(pb::end_reason::Reason::OomKilled(_)) => "oom_killed",
+        Some(pb::end_reason::Reason::LimitExceeded(_)) => "limit_exceeded",
         _ => "",
     };
     if let Some(failure) = told_by_reason(reason, run_id) {
@@ -305,6 +312,7 @@ mod tests {
         let code = |reason| code_of_reason(reason).map(|(code, _)| code);
         assert_eq!(code("deadline_exceeded"), Some(124));
         assert_eq!(code("oom_killed"), Some(137));
+        assert_eq!(code("limit_exceeded"), Some(153));
         assert_eq!(code("exited"), None);
     }
 

@@ -2,8 +2,8 @@
 
 use crate::{
     args::{
-        ContainmentArg, KindArg, LeaderExitArg, LimitArgs, OnMaxPauseArg, OutputFullArg,
-        PidNamespaceArg, RecoveryArg, RestartArg, RestartArgs, SpecArgs,
+        ContainmentArg, DiskFullArg, KindArg, LeaderExitArg, LimitArgs, OnMaxPauseArg,
+        OutputFullArg, PidNamespaceArg, RecoveryArg, RestartArg, RestartArgs, SpecArgs,
     },
     failure::Failure,
 };
@@ -57,7 +57,7 @@ pub(crate) fn request(args: SpecArgs) -> Result<pb::SpawnRequest, Failure> {
             pid_namespace: pid_namespace(args.pid_namespace).into(),
             recovery: recovery(args.recovery).into(),
             restart: restart(&args.restart)?,
-            output: kept_output(args.output_max, args.output_full),
+            output: kept_output(args.output_max, args.output_full, args.disk_full),
         }),
     })
 }
@@ -92,15 +92,27 @@ fn limits(args: LimitArgs) -> Result<Option<pb::RunLimits>, Failure> {
 }
 
 /// Absent where no flag says anything.
-fn kept_output(max: Option<u64>, on_full: Option<OutputFullArg>) -> Option<pb::OutputPolicy> {
+fn kept_output(
+    max: Option<u64>,
+    on_full: Option<OutputFullArg>,
+    on_disk_full: Option<DiskFullArg>,
+) -> Option<pb::OutputPolicy> {
     let on_full = match on_full {
         None => pb::OutputOverflow::Unspecified,
         Some(OutputFullArg::Rotate) => pb::OutputOverflow::Rotate,
         Some(OutputFullArg::HeadTail) => pb::OutputOverflow::HeadTail,
+        Some(OutputFullArg::Abort) => pb::OutputOverflow::Abort,
+    };
+    let on_disk_full = match on_disk_full {
+        None => pb::DiskFullAction::Unspecified,
+        Some(DiskFullArg::Block) => pb::DiskFullAction::Block,
+        Some(DiskFullArg::Drop) => pb::DiskFullAction::Drop,
+        Some(DiskFullArg::Abort) => pb::DiskFullAction::Abort,
     };
     let policy = pb::OutputPolicy {
         max_bytes: max,
         on_full: on_full.into(),
+        on_disk_full: on_disk_full.into(),
     };
     (policy != pb::OutputPolicy::default()).then_some(policy)
 }

@@ -46,6 +46,7 @@ pub(crate) fn gap(gap: &pb::Gap) -> String {
     let why = match gap.reason() {
         pb::GapReason::OutputLimit => "the run wrote more than is kept of it",
         pb::GapReason::HostLost => "lost when the host died",
+        pb::GapReason::DiskFull => "the server's disk was full",
         pb::GapReason::Unspecified => "this version does not know why",
     };
     let what = if missing.is_empty() {
@@ -72,13 +73,17 @@ pub(crate) fn kept_output(policy: pb::OutputPolicy) -> Option<String> {
         pb::OutputOverflow::Unspecified => None,
         pb::OutputOverflow::Rotate => Some("the newest"),
         pb::OutputOverflow::HeadTail => Some("the first half and the newest"),
+        pb::OutputOverflow::Abort => Some("ended when it writes more"),
     };
-    match (bytes, full) {
-        (None, None) => None,
-        (Some(one), None) => Some(one),
-        (None, Some(one)) => Some(one.to_owned()),
-        (Some(bytes), Some(full)) => Some(format!("{bytes}, {full}")),
-    }
+    let disk = match policy.on_disk_full() {
+        pb::DiskFullAction::Unspecified | pb::DiskFullAction::Block => None,
+        pb::DiskFullAction::Drop => Some("dropped while the disk is full"),
+        pb::DiskFullAction::Abort => Some("ended when the disk is full"),
+    };
+    let said = bytes.into_iter();
+    let said = said.chain([full, disk].into_iter().flatten().map(str::to_owned));
+    let said: Vec<String> = said.collect();
+    (!said.is_empty()).then(|| said.join(", "))
 }
 
 /// What becomes of the rest where a leader ends by itself, unless it is the default.
@@ -210,6 +215,11 @@ pub(crate) fn end_reason(reason: &pb::EndReason) -> String {
             pb::Deadline::MaxRuntime => "it ran longer than it may (max_runtime)".to_owned(),
             pb::Deadline::MaxPause => "it was paused for longer than it may (max_pause)".to_owned(),
             pb::Deadline::Unspecified => "it took longer than it may".to_owned(),
+        },
+        Some(Reason::LimitExceeded(l)) => match l.limit() {
+            pb::Limit::OutputBytes => "it wrote more than is kept of it".to_owned(),
+            pb::Limit::Disk => "there was no room for its output on the server's disk".to_owned(),
+            pb::Limit::Unspecified => "it reached a limit".to_owned(),
         },
         Some(Reason::OomKilled(killed)) => oom_killed(killed),
         None => "unknown to this version of kennel".to_owned(),

@@ -501,6 +501,7 @@ fn plan(order: &StopOrder) -> StopPlan {
         StopReason::Abort { .. }
         | StopReason::Restart { .. }
         | StopReason::DeadlineExceeded(_)
+        | StopReason::LimitExceeded(_)
         | StopReason::Orphaned => StopPlan::abort(order.grace),
         StopReason::ServerShutdown => StopPlan::shutdown(order.grace),
     }

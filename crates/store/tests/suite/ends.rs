@@ -5,8 +5,8 @@ use super::{
     rows::{EPOCH, NODE, closure, new_run, opening},
 };
 use kennel_lifecycle::{
-    Deadline, EndReason, Exit, Leftover, Leftovers, MemoryKills, Proof, Signal, StartFailure,
-    StartStage, StreamsEnd, TreeVerdict,
+    Deadline, EndReason, Exit, Leftover, Leftovers, Limit, MemoryKills, Proof, Signal,
+    StartFailure, StartStage, StreamsEnd, TreeVerdict,
 };
 use kennel_store::StoredState;
 
@@ -94,6 +94,8 @@ fn reasons() -> Vec<EndReason> {
         EndReason::OrphanTerminated,
         EndReason::DeadlineExceeded(Deadline::MaxRuntime),
         EndReason::DeadlineExceeded(Deadline::MaxPause),
+        EndReason::LimitExceeded(Limit::OutputBytes),
+        EndReason::LimitExceeded(Limit::Disk),
         EndReason::OomKilled(MemoryKills {
             kills: u64::MAX,
             memory_max: None,

@@ -5,7 +5,7 @@ use super::{
     rows::{EPOCH, NODE, closure, new_run, opening, order},
 };
 use kennel_lifecycle::{
-    Deadline, EndReason, NodeId, Outcome, RowState, RunState, StopCertificate, StopOrder,
+    Deadline, EndReason, Limit, NodeId, Outcome, RowState, RunState, StopCertificate, StopOrder,
     StopReason, Timestamp, TreeVerdict,
 };
 use kennel_store::{Closure, Desired, Fact, Inserted, NewRun, StoreError, StoredState, Times};
@@ -210,6 +210,8 @@ pub(super) async fn whoever_asked_for_a_stop_is_not_forgotten(bed: Bed) {
         StopReason::ServerShutdown,
         StopReason::DeadlineExceeded(Deadline::MaxRuntime),
         StopReason::DeadlineExceeded(Deadline::MaxPause),
+        StopReason::LimitExceeded(Limit::OutputBytes),
+        StopReason::LimitExceeded(Limit::Disk),
     ];
     for (id, reason) in (1..).zip(reasons) {
         let new = new_run(id);

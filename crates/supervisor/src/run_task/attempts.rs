@@ -4,7 +4,9 @@ use super::{Done, Room, RunTask, prepare_failure};
 use crate::{
     CallError, LifecycleEvent, RestartCall,
     blocking::blocking,
-    cause, clock, event, kept_spec, spare,
+    cause, clock, event, kept_spec,
+    output::Output,
+    spare,
     tracker::{Order, OrderError, Shared},
     writes::Write,
 };
@@ -243,7 +245,7 @@ impl RunTask {
     /// The attempt is over and told. Gives whether the run is.
     pub(super) fn attempt_over(&mut self) {
         let Stage::Resting(next) = self.attempts.stage else {
-            let told = self.output.as_ref().is_some_and(|output| !output.owes());
+            let told = self.output.as_mut().is_some_and(Output::has_told_all);
             return self.remove(if told {
                 spare::tidy
             } else {
@@ -276,7 +278,7 @@ impl RunTask {
     }
 
     /// Ends the run between two attempts: the last one has ended as it has, and nothing is there to be signalled.
-    fn end_waiting(&mut self, order: &StopOrder) {
+    pub(super) fn end_waiting(&mut self, order: &StopOrder) {
         self.record_wish(order);
         let Some(last) = self.attempts.past.pop() else {
             return;
@@ -381,7 +383,9 @@ impl RunTask {
         match order.reason {
             StopReason::ServerShutdown | StopReason::Orphaned => outlives_service(&self.new),
             StopReason::Restart { .. } => true,
-            StopReason::Abort { .. } | StopReason::DeadlineExceeded(_) => false,
+            StopReason::Abort { .. }
+            | StopReason::DeadlineExceeded(_)
+            | StopReason::LimitExceeded(_) => false,
         }
     }
 

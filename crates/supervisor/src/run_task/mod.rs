@@ -13,6 +13,7 @@ mod signalling;
 use crate::{
     CallError, LifecycleEvent, clock, event,
     output::{Output, Ready},
+    spare,
     tracker::{Order, OrderError, Place, Seat, Shared},
     view::Live,
     writes::Write,
@@ -21,7 +22,8 @@ use adopted::Legacy;
 use attempts::Attempts;
 use kennel_lifecycle::{
     Command, Effect, Input, LeaderExit, Machine, OutputBound, Phase, Policy, Recovery, Refusal,
-    Report, RowState, RunId, Signal, StartFailure, StartStage, Timestamp, limits,
+    Report, RowState, RunId, Signal, StartFailure, StartStage, StopOrder, StopReason, Timestamp,
+    limits,
 };
 use kennel_linux::{
     client::{CapabilityName, ChildSpec, ClientError, Fact, KeeperReport, Prepared, SignalResult},
@@ -148,6 +150,8 @@ enum Wake {
     AttemptDue,
     KeeperLost,
     Output(Ready),
+    /// The service goes, and the end of the output waits for room on the disk.
+    Hurry,
     /// The store may have been told all that it was owed of the run.
     Told,
 }
@@ -255,10 +259,13 @@ impl RunTask {
                 Wake::AttemptDue => self.begin_next(),
                 Wake::KeeperLost => self.keeper_lost(),
                 Wake::Output(ready) => self.pump(ready),
+                Wake::Hurry => self.hurry(),
                 Wake::Told => {}
             }
+            self.keep_limit();
             self.answer_waiters();
-            if self.waits_for_store() && self.output.take().is_some() {
+            self.tidy_late();
+            if self.waits_for_store() && !self.waits_for_disk() && self.output.take().is_some() {
                 // Readers come to their end.
                 self.publish();
             }
@@ -296,7 +303,8 @@ impl RunTask {
                 None => std::future::pending().await,
             }
         };
-        let has_ended = self.waits_for_store();
+        let has_ended = self.waits_for_store() || self.waits_for_disk();
+        let finishing = self.output.as_ref().is_some_and(Output::is_finishing);
         tokio::select! { biased;
             Some(report) = self.reports.recv(), if !self.preparing => Wake::Kernel(report),
             Some(done) = self.done.recv() => Wake::Done(done),
@@ -305,6 +313,7 @@ impl RunTask {
             () = due(self.running_due) => Wake::RunningDue,
             () = due(self.attempts.due()), if !self.shared.leaving.is_cancelled() => Wake::AttemptDue,
             () = self.shared.keeper_lost.cancelled(), if !flows || self.is_left() => Wake::KeeperLost,
+            () = self.shared.refusing.cancelled(), if finishing => Wake::Hurry,
             ready = output => Wake::Output(ready),
             () = self.shared.facts.told(self.run), if has_ended => Wake::Told,
             () = self.shared.refusing.cancelled(), if has_ended => Wake::Told,
@@ -346,6 +355,7 @@ impl RunTask {
         (ended && !self.attempts.goes_on() || self.disowned || self.has_left())
             && !self.is_busy()
             && !self.waits_for_store()
+            && !self.waits_for_disk()
     }
 
     /// All is told, but to the store: until then whoever asks is answered here.
@@ -356,6 +366,16 @@ impl RunTask {
             && !self.attempts.goes_on()
             && !self.is_busy()
             && self.shared.facts.owes(self.run)
+            && !self.shared.refusing.is_cancelled()
+    }
+
+    /// All is told, but to readers: the disk does not take the last lines.
+    fn waits_for_disk(&self) -> bool {
+        let has_ended = matches!(self.machine.phase(), Phase::Closed(_));
+        has_ended
+            && !self.disowned
+            && !self.attempts.goes_on()
+            && self.output.as_ref().is_some_and(Output::owes)
             && !self.shared.refusing.is_cancelled()
     }
 
@@ -545,16 +565,7 @@ impl RunTask {
         }
         match order {
             Order::Stop(order, reply) => {
-                let wanted = self.stays_wanted(&order);
-                let owed = self.stops_owed;
-                let answer = self.feed(Input::Command(Command::Stop(order.clone())));
-                if answer.is_ok() && !wanted {
-                    if self.stops_owed == owed {
-                        self.record_wish(&order);
-                    }
-                    self.attempts.wants_end(order);
-                }
-                let _ = reply.send(answer);
+                let _ = reply.send(self.stop(order));
             }
             Order::Restart(call, reply) => {
                 let answer = self.restart(call).map_err(OrderError::Refused);
@@ -582,6 +593,51 @@ impl RunTask {
                     Err(refusal) => drop(reply.send(Err(OrderError::Refused(refusal)))),
                 },
             },
+        }
+    }
+
+    /// Has the run stopped where it has come to a limit at which its spec wants that.
+    fn keep_limit(&mut self) {
+        let Some(limit) = self.output.as_mut().and_then(Output::limit_reached) else {
+            return;
+        };
+        self.at = clock::now();
+        let order = StopOrder {
+            reason: StopReason::LimitExceeded(limit),
+            grace: self.new.grace,
+        };
+        tracing::warn!(run = %self.run, ?limit, "the run is stopped, as its spec says");
+        if self.attempts.due().is_some() {
+            return self.end_waiting(&order);
+        }
+        // Refused where it has ended, or is being ended, already.
+        let _ = self.stop(order);
+    }
+
+    fn stop(&mut self, order: StopOrder) -> Result<(), Refusal> {
+        let wanted = self.stays_wanted(&order);
+        let owed = self.stops_owed;
+        self.feed(Input::Command(Command::Stop(order.clone())))?;
+        if !wanted {
+            if self.stops_owed == owed {
+                self.record_wish(&order);
+            }
+            self.attempts.wants_end(order);
+        }
+        Ok(())
+    }
+
+    /// Nobody waits for the disk any longer.
+    fn hurry(&mut self) {
+        self.at = clock::now();
+        self.output.iter_mut().for_each(Output::hurry);
+        self.pump(Ready::Retry);
+    }
+
+    /// The disk has taken the end after all: nothing is left for the next start to do.
+    fn tidy_late(&mut self) {
+        if self.output.as_mut().is_some_and(Output::has_told_late) {
+            self.remove(spare::tidy);
         }
     }
 

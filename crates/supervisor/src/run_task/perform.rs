@@ -72,11 +72,16 @@ impl RunTask {
             Effect::Thaw => self.op(thaw),
             Effect::FinishOutput => {
                 // Without a journal nothing was read.
-                let end = self
-                    .output
-                    .as_mut()
-                    .map_or(StreamsEnd::Lost, Output::finish);
-                self.report(Report::StreamsClosed(end));
+                if self.shared.refusing.is_cancelled() {
+                    self.output.iter_mut().for_each(Output::hurry);
+                }
+                let end = match &mut self.output {
+                    Some(output) => output.finish(),
+                    None => Some(StreamsEnd::Lost),
+                };
+                if let Some(end) = end {
+                    self.report(Report::StreamsClosed(end));
+                }
             }
             Effect::RecordOutcome(outcome) => self.record_outcome(outcome),
             Effect::Forget => {

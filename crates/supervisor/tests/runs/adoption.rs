@@ -2,17 +2,13 @@
 
 use crate::{
     abort, event_names,
-    world::{Lives, Nature, Stage, Temper, Weather, call, run_id},
+    world::{Lives, Nature, Stage, Temper, Weather, call, fill_disk, make_room_on_disk, run_id},
 };
 use kennel_lifecycle::{EndReason, Exit, RunId, RunState, Signal};
 use kennel_linux::client::{KeeperEvent, SignalTarget};
 use kennel_store::{Desired, RunRow};
 use kennel_supervisor::{
     AbortCall, AbortWait, CallError, Condition, Payload, Position, SignalCall,
-};
-use nix::sys::{
-    resource::{Resource, getrlimit, setrlimit},
-    signal::SigSet,
 };
 use std::{io::Write as _, time::Duration};
 
@@ -376,21 +372,6 @@ async fn first_output(stage: &Stage, bytes_min: usize) -> Vec<u8> {
         }
     }
     bytes
-}
-
-/// No file grows beyond this until the soft limit is raised again: to whoever writes, a disk that is full.
-fn fill_disk(at: u64) {
-    let (_, most) = getrlimit(Resource::RLIMIT_FSIZE).unwrap();
-    // Of the kernel's two ways to refuse, the error (setrlimit(2): EFBIG).
-    let mut signals = SigSet::empty();
-    signals.add(nix::sys::signal::Signal::SIGXFSZ);
-    signals.thread_block().unwrap();
-    setrlimit(Resource::RLIMIT_FSIZE, at, most).unwrap();
-}
-
-fn make_room_on_disk() {
-    let (_, most) = getrlimit(Resource::RLIMIT_FSIZE).unwrap();
-    setrlimit(Resource::RLIMIT_FSIZE, most, most).unwrap();
 }
 
 #[test]

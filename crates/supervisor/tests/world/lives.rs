@@ -2,6 +2,10 @@
 
 use super::{Nature, Stage, World, call};
 use kennel_lifecycle::RunId;
+use nix::sys::{
+    resource::{Resource, getrlimit, setrlimit},
+    signal::SigSet,
+};
 use std::{collections::HashMap, sync::Arc};
 
 /// The run of these lives.
@@ -59,4 +63,19 @@ impl Lives {
             stage.supervisor.spawn(call(Some(run_id()))).await.unwrap();
         });
     }
+}
+
+/// No file grows beyond this until the soft limit is raised again: to whoever writes, a disk that is full.
+pub(crate) fn fill_disk(at: u64) {
+    let (_, most) = getrlimit(Resource::RLIMIT_FSIZE).unwrap();
+    // Of the kernel's two ways to refuse, the error (setrlimit(2): EFBIG).
+    let mut signals = SigSet::empty();
+    signals.add(nix::sys::signal::Signal::SIGXFSZ);
+    signals.thread_block().unwrap();
+    setrlimit(Resource::RLIMIT_FSIZE, at, most).unwrap();
+}
+
+pub(crate) fn make_room_on_disk() {
+    let (_, most) = getrlimit(Resource::RLIMIT_FSIZE).unwrap();
+    setrlimit(Resource::RLIMIT_FSIZE, most, most).unwrap();
 }

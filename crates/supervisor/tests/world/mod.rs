@@ -7,7 +7,7 @@
 
 mod lives;
 
-pub(crate) use lives::{Lives, run_id};
+pub(crate) use lives::{Lives, fill_disk, make_room_on_disk, run_id};
 
 use crate::story;
 use async_trait::async_trait;
@@ -269,6 +269,14 @@ impl Stage {
     /// The leader ends on its own, and so does its tree.
     pub fn exits(&self, run: RunId, code: i32) {
         self.world.end(run, Exit::Code(code));
+    }
+
+    /// The leader writes this, which fits into its pipe.
+    pub fn writes(&self, run: RunId, bytes: &[u8]) {
+        let mut state = self.kernel();
+        let child = state.children.get_mut(&run).unwrap();
+        let (stdout, _) = child.pipes.as_mut().unwrap();
+        stdout.write_all(bytes).unwrap();
     }
 
     /// Tells what `verdict_held` has held back.

@@ -1,6 +1,6 @@
 use super::*;
 use kennel_lifecycle::{
-    CgroupIdentity, Deadline, Gap, Held, HostIdentity, MemoryKills, NodeId, Outcome,
+    CgroupIdentity, Deadline, Gap, Held, HostIdentity, Limit, MemoryKills, NodeId, Outcome,
     ProcessIdentity, RunId, Signal, SignalScope, SignalSender, StopCertificate, StopStep,
     Timestamp,
 };
@@ -198,6 +198,7 @@ fn an_end_reason_has_the_name_that_the_ended_event_gives_it() {
             EndReason::DeadlineExceeded(Deadline::MaxRuntime),
             "deadlineExceeded",
         ),
+        (EndReason::LimitExceeded(Limit::Disk), "limitExceeded"),
         (
             EndReason::OomKilled(MemoryKills {
                 kills: 1,

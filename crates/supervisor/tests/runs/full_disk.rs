@@ -1,0 +1,197 @@
+//! There is no room for a run's output: it waits, or is dropped and counted, or the run is stopped; and all goes on by
+//! itself when there is room.
+
+use crate::{
+    name,
+    world::{Lives, Nature, Stage, call, fill_disk, make_room_on_disk, run_id},
+};
+use kennel_lifecycle::{EndReason, Limit, OnDiskFull, StreamsEnd};
+use kennel_linux::client::KeeperEvent;
+use kennel_supervisor::{Condition, GapReason, LifecycleEvent, Payload, Position};
+
+/// What a reader sees of the run of these tests: output as it is, all else by name.
+#[derive(Debug, PartialEq)]
+enum Seen {
+    Output(String),
+    Missing([Option<u64>; 2]),
+    Warning(String),
+    Station(String),
+}
+
+#[test]
+fn a_run_that_ends_while_the_disk_is_full_is_told_whole_once_there_is_room() {
+    let lives = begun(OnDiskFull::Block);
+    lives.live(async |stage| {
+        fill(&lives);
+        stage.exits(run_id(), 0);
+        wait(stage, Condition::LeaderExited).await;
+        make_room_on_disk();
+        wait(stage, Condition::Ended).await;
+        let row = stage.world.store.row(run_id()).unwrap();
+        assert_eq!(row.outcome.unwrap().streams, Some(StreamsEnd::Eof));
+        let seen = seen(stage).await;
+        let told = seen.iter().filter_map(|s| match s {
+            Seen::Output(text) => Some(text.as_str()),
+            _ => None,
+        });
+        assert_eq!(told.collect::<String>(), "before after");
+        let [warning] = &warnings(&seen)[..] else {
+            panic!("{seen:?}");
+        };
+        assert!(
+            warning.ends_with("no output is missing for that"),
+            "{warning}"
+        );
+        assert_eq!(seen.last(), Some(&Seen::Station("ended".into())));
+    });
+    // Nothing is left to do for the next server.
+    let copy = lives.data_dir.path().join("unfinished");
+    assert!(!copy.join(run_id().to_string()).exists());
+}
+
+#[test]
+fn what_is_dropped_at_the_end_of_a_run_is_told_once_there_is_room() {
+    let lives = begun(OnDiskFull::Drop);
+    lives.live(async |stage| {
+        fill(&lives);
+        stage.exits(run_id(), 0);
+        wait(stage, Condition::Ended).await;
+        // A reader is given the rest as soon as there is one.
+        make_room_on_disk();
+        let seen = seen(stage).await;
+        let missing = Seen::Missing([Some(5), Some(0)]);
+        assert!(seen.contains(&missing), "{seen:?}");
+        let [warning] = &warnings(&seen)[..] else {
+            panic!("{seen:?}");
+        };
+        let exact = "5 bytes of stdout and 0 bytes of stderr are missing";
+        assert!(warning.ends_with(exact), "{warning}");
+        assert_eq!(seen.last(), Some(&Seen::Station("ended".into())));
+    });
+}
+
+#[test]
+fn what_was_dropped_outlives_the_server_that_has_dropped_it() {
+    let lives = begun(OnDiskFull::Drop);
+    lives.live(async |stage| {
+        fill(&lives);
+        stage.exits(run_id(), 0);
+        wait(stage, Condition::Ended).await;
+    });
+    // The next one finds the disk as full.
+    lives.live(async |_| {});
+    make_room_on_disk();
+    lives.live(async |stage| {
+        let seen = seen(stage).await;
+        let missing = Seen::Missing([Some(5), Some(0)]);
+        assert!(seen.contains(&missing), "{seen:?}");
+        assert_eq!(seen.last(), Some(&Seen::Station("ended".into())));
+    });
+}
+
+#[test]
+fn a_run_that_may_not_lose_output_is_stopped_when_the_disk_is_full() {
+    let lives = begun(OnDiskFull::Abort);
+    lives.live(async |stage| {
+        fill(&lives);
+        stage.writes(run_id(), b"and more");
+        wait(stage, Condition::Ended).await;
+        let row = stage.world.store.row(run_id()).unwrap();
+        let reason = row.outcome.unwrap().reason;
+        assert_eq!(reason, EndReason::LimitExceeded(Limit::Disk));
+        make_room_on_disk();
+        let seen = seen(stage).await;
+        let stations = seen.iter().filter_map(|s| match s {
+            Seen::Station(name) => Some(name.as_str()),
+            _ => None,
+        });
+        assert!(
+            stations.into_iter().any(|name| name == "stopping"),
+            "{seen:?}"
+        );
+        assert_eq!(warnings(&seen).len(), 1, "{seen:?}");
+    });
+}
+
+#[test]
+fn a_shutdown_does_not_wait_for_room_and_says_what_is_missing() {
+    let lives = begun(OnDiskFull::Block);
+    lives.live(async |stage| {
+        fill(&lives);
+        stage.exits(run_id(), 0);
+        wait(stage, Condition::LeaderExited).await;
+        stage.tell(KeeperEvent::Shutdown);
+        wait(stage, Condition::Ended).await;
+    });
+    make_room_on_disk();
+    lives.live(async |stage| {
+        let seen = seen(stage).await;
+        let missing = Seen::Missing([Some(5), Some(0)]);
+        assert!(seen.contains(&missing), "{seen:?}");
+        assert_eq!(seen.last(), Some(&Seen::Station("ended".into())));
+    });
+}
+
+/// A run that has said `before `, and says `after` at its end.
+fn begun(on_disk_full: OnDiskFull) -> Lives {
+    let lives = Lives::of(Nature {
+        output: b"before ".to_vec(),
+        last_words: b"after".to_vec(),
+        ..Nature::default()
+    });
+    lives.live(async |stage| {
+        let mut call = call(Some(run_id()));
+        call.spec.output.on_disk_full = on_disk_full;
+        stage.supervisor.spawn(call).await.unwrap();
+        let events = stage.supervisor.events(run_id(), Position::Beginning).await;
+        let mut events = events.unwrap().1;
+        let mut came = 0;
+        while came < 7 {
+            for event in events.next(1 << 20).await.unwrap().unwrap() {
+                if let Payload::Output { data, .. } = event.payload {
+                    came += data.len();
+                }
+            }
+        }
+    });
+    lives
+}
+
+fn fill(lives: &Lives) {
+    let journal = lives
+        .data_dir
+        .path()
+        .join("runs")
+        .join(run_id().to_string());
+    fill_disk(std::fs::metadata(journal.join("index")).unwrap().len());
+}
+
+async fn wait(stage: &Stage, condition: Condition) {
+    stage.supervisor.wait(run_id(), condition).await.unwrap();
+}
+
+async fn seen(stage: &Stage) -> Vec<Seen> {
+    let events = stage.supervisor.events(run_id(), Position::Beginning).await;
+    let mut events = events.unwrap().1;
+    let mut seen = Vec::new();
+    while let Some(batch) = events.next(1 << 20).await.unwrap() {
+        seen.extend(batch.into_iter().map(|event| match event.payload {
+            Payload::Output { data, .. } => Seen::Output(String::from_utf8(data).unwrap()),
+            Payload::Gap(gap) => {
+                assert_eq!(gap.reason, GapReason::FullDisk);
+                Seen::Missing(gap.bytes)
+            }
+            Payload::Lifecycle(LifecycleEvent::Warning { message }) => Seen::Warning(message),
+            Payload::Lifecycle(line) => Seen::Station(name(&line)),
+        }));
+    }
+    seen
+}
+
+fn warnings(seen: &[Seen]) -> Vec<&str> {
+    let warnings = seen.iter().filter_map(|s| match s {
+        Seen::Warning(message) => Some(message.as_str()),
+        _ => None,
+    });
+    warnings.collect()
+}
