@@ -171,6 +171,27 @@ impl ProcessService for Spawner {
         absent()
     }
 
+    async fn write_input(
+        &self,
+        _: Request<pb::WriteInputRequest>,
+    ) -> Result<Response<pb::WriteInputResponse>, Status> {
+        absent()
+    }
+
+    async fn close_input(
+        &self,
+        _: Request<pb::CloseInputRequest>,
+    ) -> Result<Response<pb::CloseInputResponse>, Status> {
+        absent()
+    }
+
+    async fn get_input_status(
+        &self,
+        _: Request<pb::GetInputStatusRequest>,
+    ) -> Result<Response<pb::GetInputStatusResponse>, Status> {
+        absent()
+    }
+
     async fn get_tree(
         &self,
         _: Request<pb::GetTreeRequest>,

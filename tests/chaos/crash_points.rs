@@ -6,6 +6,7 @@
 
 mod aftermath;
 mod again;
+mod input;
 mod row;
 mod table;
 
@@ -58,6 +59,12 @@ async fn whoever_dies_in_a_pause_nobody_stays_stopped() {
 #[tokio::test(flavor = "multi_thread")]
 async fn whoever_dies_while_output_is_moved_no_byte_is_lost_or_doubled() {
     play(&[Act::Write]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_dies_over_an_input_each_byte_is_written_once_or_the_count_is_called_unknown() {
+    play(&[Act::Input]).await;
+    play_with(&[Act::Input], Recovery::Adopt).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -4,6 +4,7 @@
 mod crash_points;
 mod endurance;
 mod gate;
+mod input;
 mod massacre;
 mod outage;
 mod recycle;

@@ -58,7 +58,7 @@ async fn a_python_client_spawns_streams_resumes_and_aborts() {
     );
     assert_eq!(
         must("list", client.list_all(pb::RunFilter::default(), 0).await).len(),
-        1
+        2
     );
     Footprint::of_id(&run_id).assert_nothing_left();
 }

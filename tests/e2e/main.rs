@@ -14,6 +14,7 @@ mod durable;
 mod ends;
 mod full_disk;
 mod host;
+mod input;
 mod kept_output;
 mod keys;
 mod leader_exit;

@@ -173,6 +173,48 @@ impl Client {
         Ok(answer.run.expect("a run is given"))
     }
 
+    /// Writes to standard input, where it stands or at this offset.
+    pub async fn write(
+        &mut self,
+        run_id: &str,
+        write_id: &str,
+        offset: Option<u64>,
+        data: &[u8],
+    ) -> Result<pb::WriteInputResponse, Status> {
+        let request = pb::WriteInputRequest {
+            run_id: run_id.to_owned(),
+            data: data.to_vec().into(),
+            offset,
+            write_id: write_id.to_owned(),
+            expected_attempt: None,
+        };
+        Ok(self.process.write_input(request).await?.into_inner())
+    }
+
+    /// Closes standard input, where it stands at this offset.
+    pub async fn close_input(
+        &mut self,
+        run_id: &str,
+        offset: Option<u64>,
+    ) -> Result<pb::InputStatus, Status> {
+        let request = pb::CloseInputRequest {
+            run_id: run_id.to_owned(),
+            offset,
+            expected_attempt: None,
+        };
+        let answer = self.process.close_input(request).await?.into_inner();
+        Ok(answer.input.expect("it says how far it has come"))
+    }
+
+    /// How far standard input has come.
+    pub async fn input(&mut self, run_id: &str) -> Result<pb::InputStatus, Status> {
+        let request = pb::GetInputStatusRequest {
+            run_id: run_id.to_owned(),
+        };
+        let answer = self.process.get_input_status(request).await?.into_inner();
+        Ok(answer.input.expect("it says how far it has come"))
+    }
+
     /// One run.
     pub async fn get(&mut self, run_id: &str) -> Result<pb::Run, Status> {
         let request = pb::GetRunRequest {
@@ -421,6 +463,7 @@ pub fn argv(words: &[&str]) -> pb::RunSpec {
         recovery: pb::RecoveryPolicy::Unspecified.into(),
         restart: None,
         output: None,
+        stdio: None,
     }
 }
 
@@ -462,6 +505,9 @@ pub trait SpecExt {
     /// With this done while the disk is full.
     #[must_use]
     fn on_disk_full(self, action: pb::DiskFullAction) -> Self;
+    /// With a standard input that clients write to.
+    #[must_use]
+    fn open_input(self) -> Self;
     /// Of this kind.
     #[must_use]
     fn kind_of(self, kind: pb::RunKind) -> Self;
@@ -477,6 +523,13 @@ pub trait SpecExt {
 }
 
 impl SpecExt for pb::RunSpec {
+    fn open_input(mut self) -> Self {
+        self.stdio = Some(pb::run_spec::Stdio::Pipes(pb::Pipes {
+            input: pb::InputMode::Open.into(),
+        }));
+        self
+    }
+
     fn kept_output(mut self, max_bytes: u64, on_full: pb::OutputOverflow) -> Self {
         self.output = Some(pb::OutputPolicy {
             max_bytes: Some(max_bytes),
@@ -656,6 +709,17 @@ pub struct Complaint {
 pub fn retry_after(status: &Status) -> Option<Duration> {
     let details = status.get_error_details();
     details.retry_info().and_then(|info| info.retry_delay)
+}
+
+/// A fact that goes with the reason; empty where it is not told.
+#[must_use]
+pub fn fact(status: &Status, name: &str) -> String {
+    let details = status.get_error_details();
+    let facts = details.error_info().map(|info| &info.metadata);
+    facts
+        .and_then(|facts| facts.get(name))
+        .cloned()
+        .unwrap_or_default()
 }
 
 /// What the server complains about.

@@ -15,7 +15,7 @@ pub mod sqlite;
 pub mod wait;
 
 pub use census::{Census, Footprint};
-pub use client::{Client, Heard, RunExt, SpecExt, argv, complaint, naughty, sh};
+pub use client::{Client, Heard, RunExt, SpecExt, argv, complaint, fact, naughty, sh};
 pub use kennel::{Cgroup, Kennel, Options, User};
 pub use postgres::Postgres;
 pub use wait::{eventually, eventually_async, must, within};

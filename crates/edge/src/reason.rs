@@ -71,6 +71,14 @@ reasons! {
     SignalFailed = "SIGNAL_FAILED",
     /// The leader has no controlling terminal.
     NoTerminal = "NO_TERMINAL",
+    /// Nothing more is accepted on standard input.
+    InputClosed = "INPUT_CLOSED",
+    /// A write is not for where standard input stands.
+    InputOffsetMismatch = "INPUT_OFFSET_MISMATCH",
+    /// How far standard input has come is not known.
+    InputOffsetUnknown = "INPUT_OFFSET_UNKNOWN",
+    /// Another attempt than was meant.
+    AttemptMismatch = "ATTEMPT_MISMATCH",
     /// The position is beyond the head.
     CursorAhead = "CURSOR_AHEAD",
     /// Events at the position can no longer be read.

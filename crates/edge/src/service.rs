@@ -6,7 +6,7 @@ pub(crate) use admin::Admin;
 
 use crate::{
     auth,
-    convert::{event, request, run, token::PageToken, tree},
+    convert::{event, input, request, run, token::PageToken, tree},
     deadline,
     digest::DigestKey,
     limits,
@@ -205,6 +205,52 @@ impl ProcessService for Processes {
         let view = deadline::within(budget, done).await?;
         Ok(Response::new(pb::RestartResponse {
             run: Some(run::run(view)),
+        }))
+    }
+
+    async fn write_input(
+        &self,
+        request: Request<pb::WriteInputRequest>,
+    ) -> Result<Response<pb::WriteInputResponse>, Status> {
+        let budget = deadline::of(request.metadata());
+        let call = request::write_input(request.into_inner())?;
+        // Not to its end: what a caller who goes away has written so far is told to the next one who asks.
+        let writing = async {
+            let written = self.supervisor.write_input(call).await;
+            written.map_err(|e| status::of(&e))
+        };
+        let written = Box::pin(deadline::within(budget, self.unless_going(writing))).await?;
+        Ok(Response::new(input::written(written)))
+    }
+
+    async fn close_input(
+        &self,
+        request: Request<pb::CloseInputRequest>,
+    ) -> Result<Response<pb::CloseInputResponse>, Status> {
+        let budget = deadline::of(request.metadata());
+        let call = request::close_input(request.get_ref())?;
+        let closing = async {
+            let closed = self.supervisor.close_input(call).await;
+            closed.map_err(|e| status::of(&e))
+        };
+        let closed = Box::pin(deadline::within(budget, self.unless_going(closing))).await?;
+        Ok(Response::new(pb::CloseInputResponse {
+            input: Some(input::status(closed)),
+        }))
+    }
+
+    async fn get_input_status(
+        &self,
+        request: Request<pb::GetInputStatusRequest>,
+    ) -> Result<Response<pb::GetInputStatusResponse>, Status> {
+        let run = request::run_id(&request.get_ref().run_id)?;
+        let asking = async {
+            let progress = self.supervisor.input_progress(run).await;
+            progress.map_err(|e| status::of(&e))
+        };
+        let progress = self.unless_draining(asking).await?;
+        Ok(Response::new(pb::GetInputStatusResponse {
+            input: Some(input::status(progress)),
         }))
     }
 

@@ -1,5 +1,6 @@
 //! Maps what went wrong to a status code, a documented reason and its details. Nobody else makes a [`Status`].
 
+mod input;
 mod upgrade;
 
 pub(crate) use upgrade::leaving;
@@ -263,6 +264,11 @@ pub(crate) fn of(error: &CallError) -> Status {
             Facts::run(*run).with("errno", errno.to_string()),
         )
         .status(),
+        CallError::InputClosed { .. }
+        | CallError::InputOffset { .. }
+        | CallError::InputUnknown { .. }
+        | CallError::InputEnded { .. }
+        | CallError::OtherAttempt { .. } => input::of(error, text),
         CallError::CursorAhead { run, asked, head } => {
             let place = [("asked_seq", *asked), ("head_seq", *head)];
             no_such_place(Reason::CursorAhead, *run, place, text)

@@ -229,6 +229,27 @@ impl server::ProcessService for Breaking {
         Err(Status::unimplemented(""))
     }
 
+    async fn write_input(
+        &self,
+        _: Request<pb::WriteInputRequest>,
+    ) -> Result<Response<pb::WriteInputResponse>, Status> {
+        Err(Status::unimplemented(""))
+    }
+
+    async fn close_input(
+        &self,
+        _: Request<pb::CloseInputRequest>,
+    ) -> Result<Response<pb::CloseInputResponse>, Status> {
+        Err(Status::unimplemented(""))
+    }
+
+    async fn get_input_status(
+        &self,
+        _: Request<pb::GetInputStatusRequest>,
+    ) -> Result<Response<pb::GetInputStatusResponse>, Status> {
+        Err(Status::unimplemented(""))
+    }
+
     async fn get_tree(
         &self,
         _: Request<pb::GetTreeRequest>,

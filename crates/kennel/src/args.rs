@@ -30,6 +30,11 @@ Ctrl-C interrupts the command (SIGINT to its group); a second one ends it and it
 SIGTERM ends it too. When nobody reads standard output any more, the run is ended and the exit code is 141.
 With --output json the run's events are printed, as by `kennel events`, and its output is in them.";
 
+const WRITE_HELP: &str = "\
+Each byte is written once, also where the server dies meanwhile. A write that was cut off is gone on with by the same
+command with --offset: `kennel write RUN FILE --offset 0` skips what the run has of the file. A full pipe makes it wait.
+Prints how many bytes were accepted in all; that the command has read them is not said.";
+
 const WAIT_CODES: &str = "\
 Exit codes:
   0    the condition holds
@@ -148,6 +153,9 @@ pub(crate) enum Command {
     Pause(RunRef),
     /// Continue a paused run
     Resume(RunRef),
+    /// Write to the standard input of a run that was started with --stdin
+    #[command(after_help = WRITE_HELP)]
+    Write(WriteArgs),
     /// Begin another attempt of a run that is started again: stops the present one, or waits no longer
     Restart(RestartRunArgs),
     /// Wait for a condition of a run
@@ -347,6 +355,9 @@ pub(crate) struct SpecArgs {
     /// Standard input of the command, read to its end first; `-` is ours [default: /dev/null]
     #[arg(long, value_name = "FILE")]
     pub(crate) input: Option<PathBuf>,
+    /// Standard input of the command stays open: `run` gives it ours as it comes, `spawn` leaves it to `kennel write`
+    #[arg(long, conflicts_with = "input")]
+    pub(crate) stdin: bool,
     #[command(flatten)]
     pub(crate) restart: RestartArgs,
     #[command(flatten)]
@@ -503,6 +514,26 @@ pub(crate) struct DrainArgs {
     /// Take new runs again
     #[arg(long)]
     pub(crate) undo: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct WriteArgs {
+    /// Id of the run
+    #[arg(value_name = "RUN")]
+    pub(crate) run: String,
+    /// What is written; without it, or with `-`, what comes on standard input
+    #[arg(value_name = "FILE")]
+    pub(crate) file: Option<PathBuf>,
+    /// Which byte of the run's input the file begins with: what the run has of it is skipped [default: where the input
+    /// stands]
+    #[arg(long, value_name = "BYTES")]
+    pub(crate) offset: Option<u64>,
+    /// Close the input behind it: the command finds its end
+    #[arg(long)]
+    pub(crate) close: bool,
+    /// Write to this attempt and to no other [default: the present one]
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) attempt: Option<u32>,
 }
 
 #[derive(Debug, Args)]

@@ -12,6 +12,7 @@ mod effect;
 mod id;
 mod identity;
 mod input;
+mod input_book;
 pub mod ladder;
 mod leftover;
 pub mod limits;
@@ -37,6 +38,9 @@ pub use effect::{Announcement, Effect, ResumeReason, RowState};
 pub use id::{InvalidRunId, KeeperEpoch, NodeId, RunId};
 pub use identity::{CgroupIdentity, HostIdentity, ProcessIdentity, RunIdentity};
 pub use input::{Command, Input, Report};
+pub use input_book::{
+    InputBook, InputClosed, InputRefusal, InputWrite, KnownWrite, Placed, WRITES_REMEMBERED_MAX,
+};
 pub use leftover::{Leftover, Leftovers};
 pub use machine::{Announced, HeldPause, Machine, PauseWord, RowSays, Standing};
 pub use memory::MemoryKills;
@@ -53,6 +57,6 @@ pub use run_limits::{
     CpuQuota, Knob, LimitPowers, Missing, Resource, Rlimit, RunLimits, UNLIMITED,
 };
 pub use signal::Signal;
-pub use spec::{EnvMode, RunKind, RunSpec, Timeouts, Violation, compose_env};
+pub use spec::{EnvMode, InputMode, RunKind, RunSpec, Timeouts, Violation, compose_env};
 pub use stuck::{Stuck, StuckProcess};
 pub use time::Timestamp;

@@ -14,6 +14,10 @@ pub const ARGV_LEN_MAX: usize = 65_536;
 pub const CWD_BYTES_MAX: usize = 4095;
 /// Input given with the spawn request.
 pub const INITIAL_INPUT_BYTES_MAX: usize = 1024 * 1024;
+/// Input given with one write.
+pub const INPUT_WRITE_BYTES_MAX: usize = 1024 * 1024;
+/// Id of a write.
+pub const WRITE_ID_BYTES_MAX: usize = 128;
 /// Labels on one run.
 pub const LABELS_MAX: usize = 64;
 /// Longest label key.

@@ -32,6 +32,16 @@ pub enum EnvMode {
     None,
 }
 
+/// Where standard input comes from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum InputMode {
+    /// What the spec has of it, or `/dev/null`.
+    #[default]
+    Initial,
+    /// A pipe that clients write to while the command runs.
+    Open,
+}
+
 /// How long a run may take.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Timeouts {
@@ -54,6 +64,8 @@ pub struct RunSpec {
     pub env: BTreeMap<String, String>,
     /// The whole of the command's standard input; absent: `/dev/null`.
     pub initial_input: Option<Vec<u8>>,
+    /// Where standard input comes from.
+    pub input: InputMode,
     /// The caller's own marks, for selection.
     pub labels: BTreeMap<String, String>,
     /// Time between the first polite signal and SIGKILL; absent: [`limits::GRACE_DEFAULT`].
@@ -130,6 +142,12 @@ impl RunSpec {
             found.push(Violation::new(
                 "spec.initial_input",
                 format!("must be at most {} bytes", limits::INITIAL_INPUT_BYTES_MAX),
+            ));
+        }
+        if (self.input, self.initial_input.is_some()) == (InputMode::Open, true) {
+            found.push(Violation::new(
+                "spec.initial_input",
+                "is the whole of standard input: write it with WriteInput where that is to stay open",
             ));
         }
         if self.grace.is_some_and(|g| g > limits::GRACE_MAX) {

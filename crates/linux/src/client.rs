@@ -3,6 +3,7 @@
 mod audit;
 mod former;
 mod handover;
+mod input;
 mod kept;
 mod link;
 mod listing;
@@ -13,6 +14,7 @@ use crate::wire::{Answer, ToKeeper, WireChild, WireListing, WireRecorded, WireSh
 pub use audit::{Books, Fate, Holding, Look, REAPED_MAX, Reaped, SecondLook, SocketSeen, Victim};
 pub use former::{EndCause, FormerServer};
 pub use handover::{HeldPause, HeldRun};
+pub use input::{InputAnswer, InputSaid, InputState};
 use kennel_lifecycle::recovery::Seen;
 use kennel_lifecycle::{
     Containment, Deadline, Exit, Held, KeeperEpoch, Leftovers, MemoryKills, Policy,
@@ -37,14 +39,28 @@ pub struct ChildSpec {
     pub env: Vec<(String, String)>,
     /// Absolute working directory.
     pub cwd: PathBuf,
-    /// The whole of standard input; absent: `/dev/null`.
-    pub input: Option<Vec<u8>>,
+    /// Where standard input comes from.
+    pub input: ChildInput,
     /// The run's private directory, which exists; the shim writes the exit record there.
     pub run_dir: PathBuf,
     /// What keeper and shim do on their own.
     pub policy: Policy,
     /// The weakest containment that will do; absent: any.
     pub min_containment: Option<Containment>,
+}
+
+/// Where a command's standard input comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ChildInput {
+    /// `/dev/null`.
+    Null,
+    /// These bytes are the whole of it.
+    Bytes(Vec<u8>),
+    /// A pipe that the keeper writes to.
+    Pipe {
+        /// Which attempt it is of: what is meant for one is not written to another.
+        attempt: u32,
+    },
 }
 
 /// A child that waits at its gate.
@@ -281,6 +297,10 @@ impl KeeperClient {
             run_dir,
             policy: (&spec.policy).into(),
             min_containment: spec.min_containment.map(Into::into),
+            input: match spec.input {
+                ChildInput::Pipe { attempt } => Some(attempt),
+                ChildInput::Null | ChildInput::Bytes(_) => None,
+            },
         };
         let answered = self.link.ask(asked, files).await;
         // A child whose announcement nobody waits for must not wait at its gate for ever.

@@ -17,6 +17,7 @@ mod fdpass;
 mod held;
 mod identity;
 mod init_note;
+pub mod input_note;
 pub mod keeper;
 pub mod limits;
 mod marker;

@@ -1,9 +1,10 @@
 //! What the edge may ask, and what it gets.
 
+use crate::InputEnd;
 use kennel_journal::{Gap, Position as JournalPosition};
 use kennel_lifecycle::{
-    Containment, Exit, Held, Leftover, Leftovers, Missing, NodeId, Outcome, Refusal, RunId,
-    RunKind, RunSpec, RunState, Signal, StartFailure, Stuck, Timestamp,
+    Containment, Exit, Held, InputClosed, Leftover, Leftovers, Missing, NodeId, Outcome, Refusal,
+    RunId, RunKind, RunSpec, RunState, Signal, StartFailure, Stuck, Timestamp,
 };
 use kennel_linux::client::{Shots, SignalTarget, Unstopped, UpgradeRefusal};
 use kennel_store::{Desired, PastAttempt};
@@ -561,6 +562,56 @@ pub enum CallError {
         /// errno(3).
         errno: i32,
     },
+    /// Nothing more is accepted on standard input.
+    #[error("the input of run {run} is closed: {}; {accepted} bytes were accepted", why_closed(*.end))]
+    InputClosed {
+        /// Which run.
+        run: RunId,
+        /// Why.
+        end: InputEnd,
+        /// How much was accepted.
+        accepted: u64,
+    },
+    /// A write is not for where standard input stands.
+    #[error("the input of run {run} stands at {accepted}{}", if *.unfinished { ", in the middle of another write" } else { "" })]
+    InputOffset {
+        /// Which run.
+        run: RunId,
+        /// How much was accepted.
+        accepted: u64,
+        /// Another write was cut off midway.
+        unfinished: bool,
+    },
+    /// How much was accepted is not known.
+    #[error(
+        "how far the input of run {run} has come is not known: the service died while it was written"
+    )]
+    InputUnknown {
+        /// Which run.
+        run: RunId,
+        /// At least so much was.
+        least: u64,
+        /// And at most so much.
+        most: u64,
+    },
+    /// The run is over, and its input with it.
+    #[error("run {run} has ended, and so has its input")]
+    InputEnded {
+        /// Which run.
+        run: RunId,
+        /// Its state.
+        state: RunState,
+        /// How much was accepted, where that is known.
+        accepted: Option<u64>,
+    },
+    /// Another attempt than was meant.
+    #[error("attempt {attempt} of run {run} is the present one")]
+    OtherAttempt {
+        /// Which run.
+        run: RunId,
+        /// The present attempt.
+        attempt: u32,
+    },
     /// The position is beyond what the run has.
     #[error("position {asked} is beyond the head {head} of run {run}")]
     CursorAhead {
@@ -602,6 +653,15 @@ pub enum CallError {
     /// A fault of ours.
     #[error("internal fault: {0}")]
     Internal(String),
+}
+
+fn why_closed(end: InputEnd) -> &'static str {
+    match end {
+        InputEnd::Closed(InputClosed::Client) => "a client has closed it",
+        InputEnd::Closed(InputClosed::Command) => "nobody reads it any more",
+        InputEnd::Closed(InputClosed::AttemptEnded) => "the attempt is over",
+        InputEnd::Spec => "the run was spawned without one that stays open",
+    }
 }
 
 fn held_by(containment: Containment) -> &'static str {

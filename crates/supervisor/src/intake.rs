@@ -10,12 +10,12 @@ use crate::{
     view::{Live, StartAnswer},
 };
 use kennel_lifecycle::{
-    Containment, EndReason, Missing, OutputBound, PidNamespace, Policy, Recovery, RestartPolicy,
-    RunId, RunKind, RunSpec, StartFailure, StartStage, StopOrder, StopReason, compose_env,
-    ladder::StopPlan,
+    Containment, EndReason, InputMode, Missing, OutputBound, PidNamespace, Policy, Recovery,
+    RestartPolicy, RunId, RunKind, RunSpec, StartFailure, StartStage, StopOrder, StopReason,
+    compose_env, ladder::StopPlan,
 };
 use kennel_linux::{
-    client::{CapabilityName, ChildSpec},
+    client::{CapabilityName, ChildInput, ChildSpec},
     resolve::{self, ResolveError},
     rundir,
 };
@@ -213,7 +213,11 @@ fn child_spec(shared: &Shared, run: RunId, call: &SpawnCall) -> Result<ChildSpec
         argv: spec.argv.clone(),
         env,
         cwd: cwd.to_owned(),
-        input: spec.initial_input.clone(),
+        input: match (spec.input, &spec.initial_input) {
+            (InputMode::Open, _) => ChildInput::Pipe { attempt: 1 },
+            (InputMode::Initial, Some(bytes)) => ChildInput::Bytes(bytes.clone()),
+            (InputMode::Initial, None) => ChildInput::Null,
+        },
         run_dir,
         policy: Policy {
             stop: StopPlan::abort(spec.grace()),

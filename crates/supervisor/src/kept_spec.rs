@@ -30,10 +30,10 @@ pub(crate) fn keep(dir: &Path, child: &ChildSpec) -> io::Result<()> {
     Ok(())
 }
 
-/// Reads it. Blocks.
-pub(crate) fn read(dir: &Path) -> io::Result<ChildSpec> {
+/// Reads it, for this attempt. Blocks.
+pub(crate) fn read(dir: &Path, attempt: u32) -> io::Result<ChildSpec> {
     let kept: KeptChild = serde_json::from_slice(&fs::read(dir.join(KEPT))?)?;
-    Ok(kept.in_dir(dir.to_owned()))
+    Ok(kept.in_dir(dir.to_owned(), attempt))
 }
 
 /// Removes it, if it is there.
@@ -56,6 +56,7 @@ mod tests {
         Containment, LeaderExit, OnMaxPause, PausePolicy, PidNamespace, Policy, Recovery, Resource,
         Rlimit, RunLimits, ladder::StopPlan,
     };
+    use kennel_linux::client::ChildInput;
     use std::{os::unix::fs::PermissionsExt, time::Duration};
 
     #[test]
@@ -68,10 +69,16 @@ mod tests {
         keep(&runs, &child).expect("and again");
         let mode = fs::metadata(runs.join(KEPT)).expect("metadata");
         assert_eq!(mode.permissions().mode() & 0o777, 0o600);
-        assert_eq!(read(&runs).expect("it is read"), child);
+        assert_eq!(read(&runs, 2).expect("it is read"), child);
+        let open = |attempt| ChildSpec {
+            input: ChildInput::Pipe { attempt },
+            ..child.clone()
+        };
+        keep(&runs, &open(1)).expect("it is kept");
+        assert_eq!(read(&runs, 3).expect("it is read"), open(3));
         remove(&runs).expect("it goes");
         remove(&runs).expect("and is gone");
-        let missing = read(&runs).expect_err("nothing is there");
+        let missing = read(&runs, 1).expect_err("nothing is there");
         assert_eq!(missing.kind(), io::ErrorKind::NotFound);
     }
 
@@ -81,7 +88,7 @@ mod tests {
             argv: vec!["sh".into(), "-c".into(), "ä\n\"".into()],
             env: vec![("SECRET".into(), "hush".into())],
             cwd: "/tmp".into(),
-            input: Some(vec![0, 255, 10]),
+            input: ChildInput::Bytes(vec![0, 255, 10]),
             run_dir: dir.to_owned(),
             policy: Policy {
                 stop: StopPlan::abort(Duration::from_millis(1500)),

@@ -15,6 +15,7 @@ mod clock;
 mod drain;
 mod event;
 mod facts;
+mod input;
 mod intake;
 mod kept_spec;
 mod late;
@@ -42,6 +43,7 @@ pub use audit::{
 };
 pub use boot::{BootError, EXIT_CLEAN, EXIT_FORCED, EXIT_KEEPER_LOST, EXIT_LEFT};
 pub use drain::{Drain, DrainAction, DrainCall, DrainStatus};
+pub use input::{CloseCall, InputEnd, InputProgress, InputWritten, WriteCall};
 pub use output_read::{OutputCall, OutputPart, OutputRange, OutputRead};
 pub use ports::{Kernel, KernelEvents};
 pub use reads::Events;

@@ -2,14 +2,15 @@
 
 use async_trait::async_trait;
 use kennel_lifecycle::{
-    CgroupIdentity, HostIdentity, ProcessIdentity, RunId, Signal, ladder::StopPlan, recovery,
+    CgroupIdentity, HostIdentity, InputWrite, ProcessIdentity, RunId, Signal, ladder::StopPlan,
+    recovery,
 };
 use kennel_linux::{
     audit::Whose,
     client::{
-        ChildSpec, ClientError, HeldRun, KeeperClient, KeeperEvent, KeeperEvents, Listing, Look,
-        Prepared, Reaped, Recorded, SecondLook, Sent, SignalResult, SignalTarget, Upgrade,
-        UpgradeRefusal, Victim,
+        ChildSpec, ClientError, HeldRun, InputAnswer, KeeperClient, KeeperEvent, KeeperEvents,
+        Listing, Look, Prepared, Reaped, Recorded, SecondLook, Sent, SignalResult, SignalTarget,
+        Upgrade, UpgradeRefusal, Victim,
     },
 };
 use std::path::PathBuf;
@@ -43,6 +44,23 @@ pub trait Kernel: Send + Sync + std::fmt::Debug {
     ) -> Result<Sent, ClientError>;
     /// Whether a signal went out under this request id.
     async fn was_sent(&self, run: RunId, request_id: &str) -> Result<bool, ClientError>;
+    /// Writes to standard input.
+    async fn write_input(
+        &self,
+        run: RunId,
+        attempt: u32,
+        write: &InputWrite,
+        data: &[u8],
+    ) -> Result<InputAnswer, ClientError>;
+    /// Closes standard input.
+    async fn close_input(
+        &self,
+        run: RunId,
+        attempt: u32,
+        offset: Option<u64>,
+    ) -> Result<InputAnswer, ClientError>;
+    /// How far standard input has come.
+    async fn input_state(&self, run: RunId, attempt: u32) -> Result<InputAnswer, ClientError>;
     /// Who is in the tree.
     async fn tree(&self, run: RunId) -> Result<Listing, ClientError>;
     /// Asks for a server of the binary that is installed by now.
@@ -131,6 +149,29 @@ impl Kernel for KeeperClient {
 
     async fn was_sent(&self, run: RunId, request_id: &str) -> Result<bool, ClientError> {
         Self::was_sent(self, run, request_id).await
+    }
+
+    async fn write_input(
+        &self,
+        run: RunId,
+        attempt: u32,
+        write: &InputWrite,
+        data: &[u8],
+    ) -> Result<InputAnswer, ClientError> {
+        Self::write_input(self, run, attempt, write, data).await
+    }
+
+    async fn close_input(
+        &self,
+        run: RunId,
+        attempt: u32,
+        offset: Option<u64>,
+    ) -> Result<InputAnswer, ClientError> {
+        Self::close_input(self, run, attempt, offset).await
+    }
+
+    async fn input_state(&self, run: RunId, attempt: u32) -> Result<InputAnswer, ClientError> {
+        Self::input_state(self, run, attempt).await
     }
 
     async fn tree(&self, run: RunId) -> Result<Listing, ClientError> {

@@ -325,7 +325,7 @@ impl Recovery {
         }
         let dir = rundir::path(&self.shared.config.data_dir, self.row.new.run);
         let at = dir.clone();
-        let kept = blocking(move || kept_spec::read(&at)).await;
+        let kept = blocking(move || kept_spec::read(&at, 1)).await;
         match kept.flatten() {
             Ok(child) => {
                 self.policy = Some(child.policy);

@@ -72,6 +72,8 @@ pub(crate) struct Handle {
     pub(crate) orders: mpsc::Sender<Order>,
     pub(crate) reports: mpsc::Sender<KeeperReport>,
     pub(crate) live: watch::Receiver<Live>,
+    /// Writes to standard input take turns.
+    pub(crate) input_turn: Arc<tokio::sync::Mutex<()>>,
 }
 
 /// The other ends of a handle: what the run's task has.
@@ -102,6 +104,7 @@ impl Handle {
             orders,
             reports,
             live,
+            input_turn: Arc::default(),
         };
         let seat = Seat {
             orders: orders_queue,

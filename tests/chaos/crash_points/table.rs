@@ -25,6 +25,8 @@ pub(crate) enum Act {
     Resume,
     /// Nothing: the bystander writes.
     Write,
+    /// Somebody writes to the input of a run, and closes it.
+    Input,
     /// The node is taken out of service.
     Drain,
     /// It exits by itself while nobody can write to the store, which is let go of when its end is kept.
@@ -123,6 +125,10 @@ pub(crate) const POINTS: &[Point] = &[
     of("keeper.gone_on", Act::Resume, ALL),
     of("resume.thawed", Act::Resume, ALL),
     of("resume.told", Act::Resume, ALL),
+    of("keeper.input", Act::Input, ALL),
+    of("keeper.input_written", Act::Input, ALL),
+    of("keeper.input_noted", Act::Input, ALL),
+    of("keeper.input_close", Act::Input, ALL),
     of("drain.kept", Act::Drain, ALL),
     of("keeper.server_lost", Act::Restart, &[Keeper]),
     of("keeper.server_reaped", Act::Restart, &[Keeper]),

@@ -35,6 +35,20 @@ def main(address):
         assert spawned.run.current_attempt.pid > 0, spawned
         wanted = b"".join(b"line %d\n" % i for i in range(LINES))
 
+        # An input that is written twice arrives once.
+        pipes = run.Pipes(input=run.INPUT_MODE_OPEN)
+        reader = run.RunSpec(argv=run.Argv(args=["/bin/sh", "-c", '[ "$(cat)" = "one two" ]']), cwd="/", pipes=pipes)
+        reads = kennel.Spawn(api.SpawnRequest(spec=reader), timeout=TIMEOUT).run.run_id
+        for offset, data in ((0, b"one "), (0, b"one "), (4, b"two")):
+            written = kennel.WriteInput(
+                api.WriteInputRequest(run_id=reads, offset=offset, data=data), timeout=TIMEOUT
+            )
+            assert written.start_offset == offset, written
+        closed = kennel.CloseInput(api.CloseInputRequest(run_id=reads, offset=7), timeout=TIMEOUT)
+        assert closed.input.accepted_offset == 7, closed
+        waited = kennel.WaitRun(api.WaitRunRequest(run_id=reads), timeout=TIMEOUT)
+        assert waited.run.state == run.RUN_STATE_SUCCEEDED, waited
+
         # Break off after each message that brought something, and go on after the last seq.
         last_seq, output, breaks = 0, b"", 0
         while output != wanted:

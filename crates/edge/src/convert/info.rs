@@ -113,6 +113,7 @@ fn limits_in_force(runs_max: u32) -> pb::Limits {
         initial_input_bytes_max: wide(bounds::INITIAL_INPUT_BYTES_MAX),
         request_bytes_max: wide(limits::REQUEST_BYTES_MAX),
         streams_max: narrow(limits::STREAMS_MAX),
+        input_write_bytes_max: wide(bounds::INPUT_WRITE_BYTES_MAX),
         output_bytes_default: bounds::OUTPUT_MAX_BYTES_DEFAULT,
     }
 }

@@ -7,6 +7,7 @@ pub(crate) mod containment;
 pub(crate) mod drain;
 pub(crate) mod event;
 pub(crate) mod info;
+pub(crate) mod input;
 pub(crate) mod limits;
 mod line;
 pub(crate) mod request;

@@ -14,8 +14,8 @@ use crate::{
 };
 use kennel_lifecycle::{Missing, RunId, RunKind, RunState, Signal, Violation, limits as bounds};
 use kennel_supervisor::{
-    AbortCall, AbortWait, Condition, Form, ListFilter, OutputCall, OutputRange, PageStart,
-    Position, Reached, RestartCall, SignalCall, SignalTarget, SpawnCall,
+    AbortCall, AbortWait, CloseCall, Condition, Form, ListFilter, OutputCall, OutputRange,
+    PageStart, Position, Reached, RestartCall, SignalCall, SignalTarget, SpawnCall, WriteCall,
 };
 use std::time::Duration;
 use tonic::Status;
@@ -117,9 +117,7 @@ pub(crate) fn restart(request: &pb::RestartRequest, by: String) -> Result<Restar
     if grace.is_some_and(|g| g > bounds::GRACE_MAX) {
         found.push(Violation::new("grace", "must be at most 24 hours"));
     }
-    if request.expected_attempt == Some(0) {
-        found.push(Violation::new("expected_attempt", "must be at least 1"));
-    }
+    check_attempt(request.expected_attempt, &mut found);
     Ok(RestartCall {
         run: whole(run, &found)?,
         grace,
@@ -134,6 +132,46 @@ pub(crate) fn interrupt(request: &pb::InterruptRequest) -> Result<(RunId, Option
     let run = parse_run_id(&request.run_id, &mut found);
     let request_id = request_id(&request.request_id, &mut found);
     Ok((whole(run, &found)?, request_id))
+}
+
+pub(crate) fn write_input(request: pb::WriteInputRequest) -> Result<WriteCall, Status> {
+    let mut found = Vec::new();
+    let run = parse_run_id(&request.run_id, &mut found);
+    if request.data.is_empty() || request.data.len() > bounds::INPUT_WRITE_BYTES_MAX {
+        let most = bounds::INPUT_WRITE_BYTES_MAX;
+        let what = format!("must be 1 to {most} bytes");
+        found.push(Violation::new("data", what));
+    }
+    if request.write_id.len() > bounds::WRITE_ID_BYTES_MAX {
+        let most = bounds::WRITE_ID_BYTES_MAX;
+        let what = format!("must be at most {most} bytes");
+        found.push(Violation::new("write_id", what));
+    }
+    check_attempt(request.expected_attempt, &mut found);
+    Ok(WriteCall {
+        run: whole(run, &found)?,
+        data: request.data.into(),
+        offset: request.offset,
+        write_id: (!request.write_id.is_empty()).then_some(request.write_id),
+        expected_attempt: request.expected_attempt,
+    })
+}
+
+pub(crate) fn close_input(request: &pb::CloseInputRequest) -> Result<CloseCall, Status> {
+    let mut found = Vec::new();
+    let run = parse_run_id(&request.run_id, &mut found);
+    check_attempt(request.expected_attempt, &mut found);
+    Ok(CloseCall {
+        run: whole(run, &found)?,
+        offset: request.offset,
+        expected_attempt: request.expected_attempt,
+    })
+}
+
+fn check_attempt(expected: Option<u32>, found: &mut Vec<Violation>) {
+    if expected == Some(0) {
+        found.push(Violation::new("expected_attempt", "must be at least 1"));
+    }
 }
 
 pub(crate) fn upgrade(request: &pb::UpgradeRequest) -> Result<Option<String>, Status> {

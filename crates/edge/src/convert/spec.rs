@@ -3,10 +3,13 @@
 use super::{containment, limits, restart, time};
 use crate::{
     json,
-    pb::{self, run_spec::Command},
+    pb::{
+        self,
+        run_spec::{Command, Stdio},
+    },
 };
 use kennel_lifecycle::{
-    EnvMode, LeaderExit, OnDiskFull, OnMaxPause, OnOutputFull, OutputBound, PausePolicy,
+    EnvMode, InputMode, LeaderExit, OnDiskFull, OnMaxPause, OnOutputFull, OutputBound, PausePolicy,
     PidNamespace, Recovery, RunKind, RunSpec, Timeouts, Violation,
 };
 
@@ -34,6 +37,7 @@ pub(crate) fn parse(spec: pb::RunSpec, found: &mut Vec<Violation>) -> RunSpec {
         env_mode,
         env: env.vars,
         initial_input: spec.initial_input.map(|input| input.to_vec()),
+        input: input_mode(spec.stdio.as_ref(), found),
         labels: spec.labels,
         grace,
         timeouts,
@@ -77,6 +81,7 @@ pub(crate) fn document(spec: &pb::RunSpec) -> String {
         recovery: spec.recovery,
         restart: spec.restart.clone(),
         output: spec.output,
+        stdio: spec.stdio,
     })
 }
 
@@ -135,6 +140,21 @@ fn output(policy: Option<pb::OutputPolicy>, found: &mut Vec<Violation>) -> Outpu
                 default.on_disk_full
             }
         },
+    }
+}
+
+fn input_mode(stdio: Option<&Stdio>, found: &mut Vec<Violation>) -> InputMode {
+    let Some(Stdio::Pipes(pipes)) = stdio else {
+        return InputMode::Initial;
+    };
+    match pb::InputMode::try_from(pipes.input) {
+        Ok(pb::InputMode::Unspecified | pb::InputMode::Initial) => InputMode::Initial,
+        Ok(pb::InputMode::Open) => InputMode::Open,
+        Err(_) => {
+            let field = "spec.pipes.input";
+            found.push(unknown_number(field, pipes.input, "InputMode"));
+            InputMode::Initial
+        }
     }
 }
 
@@ -246,6 +266,7 @@ mod tests {
                 env_mode: EnvMode::None,
                 env: [(text("SECRET"), text("hush"))].into(),
                 initial_input: Some(b"in".to_vec()),
+                input: InputMode::Initial,
                 labels: [(text("team"), text("a"))].into(),
                 grace: Some(Duration::from_millis(500)),
                 timeouts: Timeouts {
@@ -276,6 +297,25 @@ mod tests {
                 },
             }
         );
+    }
+
+    #[test]
+    fn an_input_may_stay_open() {
+        let of = |input: i32| {
+            let mut spec = full();
+            spec.initial_input = None;
+            spec.stdio = Some(Stdio::Pipes(pb::Pipes { input }));
+            let mut found = Vec::new();
+            let parsed = parse(spec, &mut found).input;
+            (
+                parsed,
+                found.into_iter().map(|v| v.field).collect::<Vec<_>>(),
+            )
+        };
+        assert_eq!(of(0), (InputMode::Initial, vec![]));
+        assert_eq!(of(1), (InputMode::Initial, vec![]));
+        assert_eq!(of(2), (InputMode::Open, vec![]));
+        assert_eq!(of(9).1, ["spec.pipes.input"]);
     }
 
     #[test]
@@ -471,6 +511,9 @@ mod tests {
                 on_full: pb::OutputOverflow::HeadTail.into(),
                 on_disk_full: pb::DiskFullAction::Drop.into(),
             }),
+            stdio: Some(Stdio::Pipes(pb::Pipes {
+                input: pb::InputMode::Initial.into(),
+            })),
         }
     }
 }

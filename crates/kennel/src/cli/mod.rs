@@ -16,6 +16,7 @@ mod sink;
 mod spec;
 mod upgrade;
 pub(crate) mod words;
+mod write;
 
 use crate::{
     args::{ClientArgs, Command},
@@ -63,9 +64,10 @@ async fn perform(
     match command {
         // What is wrong with a spec is told whether a server is there or not.
         Command::Run(args) => {
+            let forwards = args.stdin;
             let request = spec::request(args)?;
             let link = open().await.map_err(|f| f.code(OWN_FAILURE))?;
-            return run::run(&link, request).await;
+            return run::run(&link, request, forwards).await;
         }
         Command::Spawn(args) => {
             let request = spec::request(args)?;
@@ -80,6 +82,7 @@ async fn perform(
         Command::Pause(args) => calls::pause(&open().await?, args).await,
         Command::Resume(args) => calls::resume(&open().await?, args).await,
         Command::Restart(args) => calls::restart(&open().await?, args).await,
+        Command::Write(args) => write::write(&open().await?, args).await,
         Command::Wait(args) => calls::wait(&open().await?, args).await,
         Command::Logs(args) => logs::logs(&open().await?, args).await,
         Command::Events(args) => follow::events(&open().await?, args).await,

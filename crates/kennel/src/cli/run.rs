@@ -4,7 +4,7 @@ use super::{
     calls::spawned,
     link::{Link, print, refused, run_of},
     sink::Sink,
-    words,
+    words, write,
 };
 use crate::{args::Format, failure::Failure};
 use kennel_edge::{
@@ -30,8 +30,13 @@ const NOT_FOUND: u8 = 127;
 /// What a shell says of a command whose reader went away: 128 + SIGPIPE.
 const READER_GONE: u8 = 141;
 
-/// Runs the command to its end and gives the exit code to leave with.
-pub(crate) async fn run(link: &Link, request: pb::SpawnRequest) -> Result<u8, Failure> {
+/// Runs the command to its end and gives the exit code to leave with. Whoever forwards standard input leaves it open
+/// where this process ends before it does.
+pub(crate) async fn run(
+    link: &Link,
+    request: pb::SpawnRequest,
+    forwards_stdin: bool,
+) -> Result<u8, Failure> {
     let run_id = request.run_id.clone();
     let forwarder = Forwarder::start(&link.connection, &run_id)?;
     if let Err(refusal) = spawned(&link.connection, &request).await {
@@ -43,6 +48,10 @@ pub(crate) async fn run(link: &Link, request: pb::SpawnRequest) -> Result<u8, Fa
             _ => Err(not_started(&refusal)),
         };
     }
+    let input = forwards_stdin.then(|| {
+        let connection = link.connection.clone();
+        AbortOnDrop(tokio::spawn(write::forward(connection, run_id.clone())))
+    });
     let ends = match stream(link, &run_id).await {
         Ok(ends) => ends,
         Err(failure) if failure.is_quiet() => {
@@ -56,13 +65,22 @@ pub(crate) async fn run(link: &Link, request: pb::SpawnRequest) -> Result<u8, Fa
                 .hint(format!("the run may go on: kennel get {run_id}")));
         }
     };
-    drop(forwarder);
+    drop((forwarder, input));
     if let Some(failure) = told_by_reason(&ends.reason, &run_id) {
         return Err(failure);
     }
     match ends.exit {
         Some(exit) => exit_code(&exit, &run_id),
         None => exit_of_ended(link, &run_id).await,
+    }
+}
+
+/// A task that nobody waits for.
+struct AbortOnDrop(JoinHandle<()>);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
     }
 }
 

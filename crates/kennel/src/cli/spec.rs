@@ -58,6 +58,11 @@ pub(crate) fn request(args: SpecArgs) -> Result<pb::SpawnRequest, Failure> {
             recovery: recovery(args.recovery).into(),
             restart: restart(&args.restart)?,
             output: kept_output(args.output_max, args.output_full, args.disk_full),
+            stdio: args.stdin.then(|| {
+                pb::run_spec::Stdio::Pipes(pb::Pipes {
+                    input: pb::InputMode::Open.into(),
+                })
+            }),
         }),
     })
 }

@@ -329,3 +329,17 @@ pub(crate) fn leftovers(processes: &[pb::Leftover], unlisted: u32) -> String {
     };
     format!("{}{more}", listed.join(", "))
 }
+
+/// How far standard input has come, on one line; the count first, so that a script can cut it off.
+pub(crate) fn input(status: &pb::InputStatus) -> String {
+    let accepted = status.accepted_offset;
+    let accepted = accepted.map_or_else(|| "?".to_owned(), |bytes| bytes.to_string());
+    let end = match status.closed_by() {
+        pb::InputEnd::Unspecified => "open",
+        pb::InputEnd::Client => "closed",
+        pb::InputEnd::Command => "closed, nobody reads it any more",
+        pb::InputEnd::AttemptEnded => "closed, the attempt is over",
+        pb::InputEnd::Spec => "closed, the run was started without --stdin",
+    };
+    format!("{accepted} {end}\n")
+}

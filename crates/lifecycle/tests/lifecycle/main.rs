@@ -8,6 +8,7 @@ mod certificate;
 mod countdown;
 mod holes;
 mod id;
+mod input_book;
 mod ladder;
 mod memory;
 mod properties;

@@ -1,11 +1,26 @@
 //! What may be asked, and what a command finds in its environment.
 
 use kennel_lifecycle::{
-    CpuQuota, EnvMode, Knob, LeaderExit, LimitPowers, OnMaxPause, PausePolicy, PidNamespace,
-    Recovery, Resource, Rlimit, RunKind, RunLimits, RunSpec, Timeouts, UNLIMITED, compose_env,
-    limits,
+    CpuQuota, EnvMode, InputMode, Knob, LeaderExit, LimitPowers, OnMaxPause, PausePolicy,
+    PidNamespace, Recovery, Resource, Rlimit, RunKind, RunLimits, RunSpec, Timeouts, UNLIMITED,
+    compose_env, limits,
 };
 use std::{collections::BTreeMap, time::Duration};
+
+#[test]
+fn an_input_that_stays_open_is_not_given_with_the_spec() {
+    let spec = RunSpec {
+        input: InputMode::Open,
+        ..good()
+    };
+    assert_eq!(spec.violations(), []);
+    let both = RunSpec {
+        initial_input: Some(Vec::new()),
+        ..spec
+    };
+    let fields: Vec<_> = both.violations().into_iter().map(|v| v.field).collect();
+    assert_eq!(fields, ["spec.initial_input"]);
+}
 
 #[test]
 fn a_good_spec_is_not_found_fault_with() {
@@ -53,6 +68,7 @@ fn all_that_is_wrong_is_told_together() {
             ("BIG", &"x".repeat(limits::ARG_BYTES_MAX)),
         ]),
         initial_input: Some(vec![0; limits::INITIAL_INPUT_BYTES_MAX + 1]),
+        input: InputMode::Initial,
         labels: map(&[
             ("", "v"),
             ("k", &"v".repeat(limits::LABEL_VALUE_BYTES_MAX + 1)),
@@ -398,6 +414,7 @@ pub(crate) fn good() -> RunSpec {
         env_mode: EnvMode::Minimal,
         env: BTreeMap::new(),
         initial_input: None,
+        input: InputMode::Initial,
         labels: BTreeMap::new(),
         grace: None,
         timeouts: Timeouts::default(),

@@ -1,6 +1,6 @@
 //! A child's spec as it is kept for the next attempt. Its form is on disk: fields may be added, none renamed.
 
-use super::ChildSpec;
+use super::{ChildInput, ChildSpec};
 use crate::wire::mirror::{WireContainment, WirePolicy};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -13,6 +13,8 @@ pub struct KeptChild {
     env: Vec<(String, String)>,
     cwd: PathBuf,
     input: Option<Vec<u8>>,
+    #[serde(default)]
+    open_input: bool,
     policy: WirePolicy,
     min_containment: Option<WireContainment>,
 }
@@ -24,7 +26,11 @@ impl From<&ChildSpec> for KeptChild {
             argv: spec.argv.clone(),
             env: spec.env.clone(),
             cwd: spec.cwd.clone(),
-            input: spec.input.clone(),
+            input: match &spec.input {
+                ChildInput::Bytes(bytes) => Some(bytes.clone()),
+                ChildInput::Null | ChildInput::Pipe { .. } => None,
+            },
+            open_input: matches!(spec.input, ChildInput::Pipe { .. }),
             policy: (&spec.policy).into(),
             min_containment: spec.min_containment.map(Into::into),
         }
@@ -32,15 +38,20 @@ impl From<&ChildSpec> for KeptChild {
 }
 
 impl KeptChild {
-    /// The spec of a run whose directory is this.
+    /// The spec for this attempt of a run whose directory is this.
     #[must_use]
-    pub fn in_dir(self, run_dir: PathBuf) -> ChildSpec {
+    pub fn in_dir(self, run_dir: PathBuf, attempt: u32) -> ChildSpec {
+        let input = match self.input {
+            _ if self.open_input => ChildInput::Pipe { attempt },
+            Some(bytes) => ChildInput::Bytes(bytes),
+            None => ChildInput::Null,
+        };
         ChildSpec {
             executable: self.executable,
             argv: self.argv,
             env: self.env,
             cwd: self.cwd,
-            input: self.input,
+            input,
             run_dir,
             policy: self.policy.into(),
             min_containment: self.min_containment.map(Into::into),

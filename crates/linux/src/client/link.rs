@@ -1,7 +1,7 @@
 //! The socket to the keeper: numbers requests, hands answers to those who wait, keeps events in order.
 
 use super::{
-    ChildSpec, ClientError, Fact, HeldRun, KEEPER_ANSWER_MAX, KeeperEvent, KeeperHello,
+    ChildInput, ChildSpec, ClientError, Fact, HeldRun, KEEPER_ANSWER_MAX, KeeperEvent, KeeperHello,
     KeeperReport,
 };
 use crate::{
@@ -151,6 +151,11 @@ impl Link {
         }
     }
 
+    /// Nobody waits for the answer to this question any more.
+    pub(super) fn forget(&self, seq: u64) {
+        self.state().waiting.remove(&seq);
+    }
+
     fn send(&self, message: &ToKeeper, fds: Vec<OwnedFd>) {
         let mut state = self.state();
         if state.gone {
@@ -296,7 +301,7 @@ impl TryFrom<WireHello> for KeeperHello {
     }
 }
 
-/// Child and standard input as files.
+/// The child, and its standard input where that is one, as files.
 pub(super) fn spec_files(spec: &ChildSpec) -> Result<Vec<OwnedFd>, ClientError> {
     let child = WireChild::try_from(spec)?;
     let made = wire::encode(&child).and_then(|bytes| {
@@ -304,11 +309,14 @@ pub(super) fn spec_files(spec: &ChildSpec) -> Result<Vec<OwnedFd>, ClientError> 
             return Err(io::Error::from_raw_os_error(libc::E2BIG));
         }
         let child = memfd::sealed("kennel-child", &bytes)?;
-        let input = match &spec.input {
-            Some(input) => memfd::sealed("kennel-input", input)?,
-            None => File::open("/dev/null")?.into(),
-        };
-        Ok(vec![child, input])
+        let mut files = vec![child];
+        match &spec.input {
+            ChildInput::Bytes(input) => files.push(memfd::sealed("kennel-input", input)?),
+            ChildInput::Null => files.push(File::open("/dev/null")?.into()),
+            // The keeper makes the pipe.
+            ChildInput::Pipe { .. } => {}
+        }
+        Ok(files)
     });
     made.map_err(|error| match error.raw_os_error() {
         Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM) => {

@@ -48,6 +48,8 @@ pub(super) struct Adoptable {
     pub(super) leader: PidFd,
     pub(super) init: Option<tree::Init>,
     pub(super) outputs: (OwnedFd, OwnedFd),
+    /// Write end of standard input, where that is an open pipe.
+    pub(super) input: Option<OwnedFd>,
     pub(super) memory: WireMemory,
     pub(super) leader_left_at: Option<u64>,
     pub(super) stopping_since: Option<u64>,
@@ -132,6 +134,7 @@ impl Knock {
             leader,
             init,
             outputs: (fds.next()?, fds.next()?),
+            input: if said.input { Some(fds.next()?) } else { None },
             memory: said.memory,
             leader_left_at: said.leader_left_at,
             stopping_since: said.stopping_since,
@@ -252,6 +255,7 @@ mod tests {
                 memory: WireMemory::default(),
                 leader_left_at: None,
                 stopping_since: None,
+                input: false,
             }
         }
 

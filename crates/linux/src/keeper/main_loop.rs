@@ -3,6 +3,7 @@
 mod adopting;
 mod auditing;
 mod ending;
+mod inputs;
 mod orphans;
 mod prepare;
 mod recorded;
@@ -32,6 +33,7 @@ use crate::{
     wire::{self, Answer, ToKeeper, ToServer, mirror::WireSignalResult},
 };
 use ending::Ending;
+use inputs::Inputs;
 use kennel_lifecycle::{HostFacts, HostIdentity, RunId, Signal, Timestamp, ladder::StopPlan};
 use nix::{
     errno::Errno,
@@ -104,6 +106,8 @@ pub(super) struct Keeper {
     shims: HashMap<u64, Shim>,
     /// Shims of an earlier keeper that have not answered at their doors yet.
     late: HashMap<u64, Knock>,
+    /// Inputs with something that waits for room.
+    inputs: Inputs,
     /// By number, for as long as they are not reaped.
     shim_of_pid: HashMap<i32, u64>,
     next_shim: u64,
@@ -165,6 +169,7 @@ impl Keeper {
             pool: Pool::new(parts.protection, base),
             shims: HashMap::new(),
             late: HashMap::new(),
+            inputs: Inputs::default(),
             shim_of_pid: HashMap::new(),
             next_shim: SHIMS_FROM,
             runs: HashMap::new(),
@@ -224,6 +229,7 @@ impl Keeper {
                         self.timer_at = None;
                     }
                     door if self.late.contains_key(&door) => self.hear_late(door),
+                    input if self.inputs.is_watched(input) => self.room_in_input(input),
                     shim => self.hear_shim(shim),
                 }
             }
@@ -342,6 +348,7 @@ impl Keeper {
         if forget {
             self.doors.remove(id);
         }
+        self.watch_input(id);
         let left = group.filter(|group| !self.groups.clear(group));
         self.leftovers.add(left, now);
         for word in told {
@@ -399,6 +406,7 @@ impl Keeper {
                 run_dir,
                 policy,
                 min_containment,
+                input,
             } => {
                 let wanted = Wish {
                     seq,
@@ -406,6 +414,7 @@ impl Keeper {
                     run_dir,
                     policy: policy.into(),
                     min_containment: min_containment.map(Into::into),
+                    input,
                 };
                 return self.prepare(wanted, fds);
             }
@@ -459,6 +468,7 @@ impl Keeper {
                 (!sent).then_some(seq)
             }
             ToKeeper::Tree { seq, run } => (!with(run, &mut |r| r.list(seq))).then_some(seq),
+            ToKeeper::Input { seq, run, wish } => return self.ask_input(seq, run, wish),
             ToKeeper::Books { seq } => return self.tell_books(seq),
             ToKeeper::Reap { seq, plan } => return self.begin_reaping(seq, &plan.into(), fds),
             ToKeeper::Observe { seq, recorded } => return self.observe(seq, recorded, now),

@@ -7,6 +7,7 @@ mod deadline;
 mod ending;
 mod handover;
 mod hearing;
+mod input;
 mod kept;
 mod members;
 mod requests;
@@ -25,6 +26,7 @@ use crate::{
         mirror::{WireSignalResult, adoption::WireMemory},
     },
 };
+pub(super) use input::RunInput;
 use kennel_lifecycle::{
     CgroupIdentity, Countdown, Held, Policy, RunId, RunIdentity, Signal, Timestamp,
     ladder::{Ladder, StopPlan},
@@ -87,6 +89,8 @@ pub(super) struct Run {
     /// Read ends of both outputs. The server has its own copies; these keep a command that writes alive while no server
     /// reads, and what it has written until a server has acknowledged the run.
     outputs: Option<(Rc<OwnedFd>, Rc<OwnedFd>)>,
+    /// Where clients write to it.
+    pub(super) input: Option<RunInput>,
     stage: Stage,
     tree: Option<Tree>,
     heard: Heard,
@@ -123,6 +127,7 @@ pub(super) struct Parts {
     pub(super) cgroup: Option<CgroupIdentity>,
     pub(super) held: Held,
     pub(super) outputs: (OwnedFd, OwnedFd),
+    pub(super) input: Option<RunInput>,
 }
 
 impl Run {
@@ -147,6 +152,7 @@ impl Run {
             identity: None,
             gate: None,
             outputs: Some((Rc::new(parts.outputs.0), Rc::new(parts.outputs.1))),
+            input: parts.input,
             stage: Stage::Preparing { seq: None },
             tree: None,
             heard: Heard::default(),
@@ -345,6 +351,7 @@ impl Run {
         self.gate = None;
         self.ladder = None;
         self.tree = None;
+        self.end_input();
     }
 }
 

@@ -36,6 +36,8 @@ pub(super) struct Waiting {
     keepsake: WireKeepsake,
     /// Of stdout and stderr: what is in them is not lost, and whoever writes is not ended by SIGPIPE.
     outputs: Vec<OwnedFd>,
+    /// Write end of stdin, until it is closed: the command shall not see an end that nobody meant.
+    input: Option<OwnedFd>,
     /// Command and shim as they were announced.
     announced: Option<(WireProcess, WireProcess)>,
     memory: Option<WireMemory>,
@@ -65,12 +67,14 @@ impl Waiting {
         door: OwnedFd,
         keepsake: WireKeepsake,
         outputs: Vec<OwnedFd>,
+        input: Option<OwnedFd>,
     ) -> io::Result<Self> {
         listen(&door, Backlog::new(CALLERS_MAX)?)?;
         Ok(Self {
             door,
             keepsake,
             outputs,
+            input,
             announced: None,
             memory: None,
             ran_at: None,
@@ -129,6 +133,13 @@ impl Work {
     pub(super) fn remember(&mut self, memory: WireMemory) {
         if let Some(waiting) = &mut self.waiting {
             waiting.memory = Some(memory);
+        }
+    }
+
+    /// Nothing more comes on standard input.
+    pub(super) fn close_input(&mut self) {
+        if let Some(waiting) = &mut self.waiting {
+            waiting.input = None;
         }
     }
 
@@ -244,7 +255,7 @@ impl Work {
         if let Some(init) = &self.tree.init {
             fds.push(init.fd.as_fd().try_clone_to_owned()?);
         }
-        for output in &waiting.outputs {
+        for output in waiting.outputs.iter().chain(&waiting.input) {
             fds.push(output.try_clone()?);
         }
         let counted = WireMemory {
@@ -265,6 +276,7 @@ impl Work {
             memory: waiting.memory.unwrap_or(counted),
             leader_left_at: waiting.leader.as_ref().map(|left| left.at),
             stopping_since: waiting.stopping_since,
+            input: waiting.input.is_some(),
         };
         let mut words = vec![
             (FromShim::Adoptable(Box::new(adoptable)), fds),
@@ -317,7 +329,7 @@ mod tests {
                 init_start_ticks: Some(7),
             },
         };
-        let waiting = Waiting::new(door, keepsake, Vec::new()).expect("it listens");
+        let waiting = Waiting::new(door, keepsake, Vec::new(), None).expect("it listens");
         let callers: Vec<OwnedFd> = (0..2).map(|_| new()).collect();
         for caller in &callers {
             connect(caller.as_raw_fd(), &address).expect("it listens");

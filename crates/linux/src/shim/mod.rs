@@ -169,6 +169,7 @@ impl Shim {
                 Ok(ToShim::Keep(left)) => self.tell_work(|work| work.keep(left.into())),
                 Ok(ToShim::Discard) => self.tell_work(|work| work.discard_from(0)),
                 Ok(ToShim::Leave) => self.tell_work(Work::leave),
+                Ok(ToShim::CloseInput) => self.tell_work(Work::close_input),
                 Ok(ToShim::Remember(memory)) => self.tell_work(|work| work.remember(memory)),
                 // Neither a second job nor an unknown word is ever sent; a keeper that sends one is not ours.
                 Ok(ToShim::Job(_)) | Err(_) => self.keeper = None,

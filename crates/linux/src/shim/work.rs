@@ -131,7 +131,11 @@ impl Work {
         let unread = copies.collect::<io::Result<Vec<_>>>();
         let unread = unread.map_err(|e| prepare(&e))?;
         let waiting = match job.keepsake {
-            Some(keepsake) => Some(Waiting::new(next()?, keepsake, outputs)),
+            Some(keepsake) => {
+                let door = next()?;
+                let input = if job.input { Some(next()?) } else { None };
+                Some(Waiting::new(door, keepsake, outputs, input))
+            }
             None => None,
         };
         let waiting = waiting.transpose().map_err(|e| prepare(&e))?;

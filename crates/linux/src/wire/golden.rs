@@ -14,6 +14,10 @@ use super::{
         former::{WireEndCause, WireFormer},
         handover::{WireHeldPause, WireHeldRun},
         held::WireGap,
+        input::{
+            WireBytes, WireInputClosed, WireInputNote, WireInputRefusal, WireInputSaid,
+            WireInputState, WireInputWish, WireInputWrite, WireKnownWrite,
+        },
         upgrade::{WireUpgrade, WireUpgradeRefusal, WireUpgradeState},
     },
 };
@@ -84,10 +88,11 @@ fn requests_have_these_bytes() {
         run_dir: "/r".into(),
         policy: policy(),
         min_containment: Some(WireContainment::Cgroup),
+        input: Some(3),
     };
     check(
         &prepare,
-        "010101e78a8d09022f72011e00882701ac020000000000000000000101ac0201ac020101010101",
+        "010101e78a8d09022f72011e00882701ac020000000000000000000101ac0201ac0201010101010103",
     );
     let files = WireRlimit {
         resource: super::mirror::limits::WireResource::OpenFiles,
@@ -145,6 +150,74 @@ fn requests_have_these_bytes() {
         plan: plan(),
     };
     check(&reap, "011002011e008827");
+}
+
+#[test]
+fn words_about_an_input_have_these_bytes() {
+    let wish = |wish| ToKeeper::Input {
+        seq: 2,
+        run: 5,
+        wish,
+    };
+    let write = WireInputWish::Write {
+        attempt: 3,
+        write: WireInputWrite {
+            id: "w".into(),
+            offset: Some(300),
+            len: 4,
+        },
+        at: 1,
+        data: WireBytes(vec![255, 0]),
+    };
+    check(&wish(write), "011402050003017701ac02040102ff00");
+    check(&wish(WireInputWish::Leave), "0114020501");
+    let close = WireInputWish::Close {
+        attempt: 3,
+        offset: None,
+    };
+    check(&wish(close), "01140205020300");
+    check(&wish(WireInputWish::State { attempt: 3 }), "011402050303");
+    let state = WireInputState {
+        attempt: 3,
+        accepted: 300,
+        in_doubt: 1,
+        closed: Some(WireInputClosed::Command),
+        unread: Some(2),
+    };
+    let answer = |said| ToServer::Answer {
+        seq: 2,
+        answer: Answer::Input {
+            state: state.clone(),
+            said,
+        },
+    };
+    check(&answer(WireInputSaid::Stands), "0101020e03ac02010101010200");
+    let taken = WireInputSaid::Taken {
+        start: 9,
+        repeated: true,
+    };
+    check(&answer(taken), "0101020e03ac020101010102010901");
+    let refused = |why| answer(WireInputSaid::Refused(why));
+    check(
+        &refused(WireInputRefusal::Unknown(300)),
+        "0101020e03ac0201010101020203ac02",
+    );
+    check(
+        &answer(WireInputSaid::Displaced),
+        "0101020e03ac02010101010203",
+    );
+    let note = WireInputNote {
+        attempt: 3,
+        accepted: 300,
+        in_doubt: 1,
+        closed: None,
+        writes: vec![WireKnownWrite {
+            id: "w".into(),
+            start: 1,
+            len: 2,
+        }],
+    };
+    check(&note, "0103ac0201000101770102");
 }
 
 fn upgrade() -> WireUpgrade {
@@ -373,6 +446,7 @@ fn words_of_and_to_shims_have_these_bytes() {
     };
     check(&ToShim::Remember(memory), "010501ac020101010201");
     check(&ToShim::Leave, "0106");
+    check(&ToShim::CloseInput, "0107");
     check(&FromShim::NotReleased, "0102");
     check(&FromShim::Executed, "0103");
     let exited = FromShim::Exited {
@@ -406,10 +480,11 @@ fn words_of_and_to_shims_have_these_bytes() {
         memory: WireMemory::default(),
         leader_left_at: Some(300),
         stopping_since: Some(1),
+        input: true,
     };
     check(
         &FromShim::Adoptable(Box::new(adoptable)),
-        "010801d804d804d804ac02014d040404ac02014d010600011e00882701ac020000000000000000000101ac0201ac020101010000016201010700000001ac020101",
+        "010801d804d804d804ac02014d040404ac02014d010600011e00882701ac020000000000000000000101ac0201ac020101010000016201010700000001ac02010101",
     );
 }
 

@@ -152,6 +152,7 @@ pub(crate) mod certificate;
 pub(crate) mod former;
 pub(crate) mod handover;
 pub(crate) mod held;
+pub(crate) mod input;
 pub(crate) mod limits;
 pub(crate) mod upgrade;
 

@@ -37,6 +37,8 @@ pub(crate) enum ToKeeper {
         policy: WirePolicy,
         /// The weakest containment that will do.
         min_containment: Option<mirror::WireContainment>,
+        /// The attempt for which standard input is a pipe; then no file comes for it.
+        input: Option<u32>,
     },
     Release {
         run: u128,
@@ -113,6 +115,12 @@ pub(crate) enum ToKeeper {
     Upgrade {
         seq: u64,
         request: Option<String>,
+    },
+    /// About standard input.
+    Input {
+        seq: u64,
+        run: u128,
+        wish: mirror::input::WireInputWish,
     },
 }
 
@@ -199,6 +207,15 @@ pub(crate) enum Answer {
     NotSent,
     /// The new binary will do, and `Leave` comes next; or it was asked for before, and this has come of it.
     Upgrade(Result<mirror::upgrade::WireUpgrade, mirror::upgrade::WireUpgradeRefusal>),
+    /// What is said to a wish for standard input, and how that stands.
+    Input {
+        state: mirror::input::WireInputState,
+        said: mirror::input::WireInputSaid,
+    },
+    /// Its standard input is not one to write to.
+    NoInput,
+    /// The attempt that was named is not the present one.
+    OtherAttempt,
 }
 
 /// What came of a signal to each that was to get it.
@@ -254,7 +271,8 @@ pub(crate) struct WireRecorded {
 }
 
 /// Keeper to shim. With child, stdin, stdout, stderr, gate, the read ends of both outputs where the rest may be left
-/// alone or the run is to be adopted, the door for the next keeper in that case, and the control group where there is one.
+/// alone or the run is to be adopted, the door for the next keeper in that case, the write end of stdin where that is a pipe
+/// then, and the control group where there is one.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum ToShim {
     Job(Box<Job>),
@@ -270,6 +288,8 @@ pub(crate) enum ToShim {
     Remember(mirror::adoption::WireMemory),
     /// The end is on record, and no keeper will ask for it.
     Leave,
+    /// Nothing more comes on standard input.
+    CloseInput,
 }
 
 /// What a shim is to do.
@@ -284,6 +304,8 @@ pub(crate) struct Job {
     pub(crate) attributes: crate::attributes::Attributes,
     /// Where the run is to be adopted.
     pub(crate) keepsake: Option<mirror::adoption::WireKeepsake>,
+    /// Whether the write end of standard input comes along, to be kept with it.
+    pub(crate) input: bool,
 }
 
 /// How a child gets into its control group.
@@ -325,7 +347,7 @@ pub(crate) enum FromShim {
     /// What came of the first SIGKILL to its children, or of a round of signals that it has sent without a keeper.
     Killed(mirror::certificate::WireStep),
     /// The first word to a keeper that has come for the run. With a pidfd of the leader, one of the first process of a
-    /// private pid namespace, and the read ends of both outputs.
+    /// private pid namespace, the read ends of both outputs, and the write end of stdin where that is an open pipe.
     Adoptable(Box<mirror::adoption::WireAdoptable>),
 }
 

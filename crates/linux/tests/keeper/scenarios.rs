@@ -6,7 +6,7 @@ use kennel_lifecycle::{
     Exit, Proof, Signal, SignalScope, SignalSender, StartFailure, StartStage, StopStep,
     TreeVerdict, ladder::StopPlan,
 };
-use kennel_linux::client::{ClientError, Fact, KeeperEvent, SignalResult};
+use kennel_linux::client::{ChildInput, ClientError, Fact, KeeperEvent, SignalResult};
 use nix::{
     sys::{
         ptrace,
@@ -121,7 +121,7 @@ async fn input(stage: &mut Stage) {
             &long,
         ],
     );
-    spec.input = Some(b"all of it\n".to_vec());
+    spec.input = ChildInput::Bytes(b"all of it\n".to_vec());
     let prepared = stage.start(run, &spec).await;
     let facts = stage.end(run).await;
     assert!(
@@ -131,7 +131,7 @@ async fn input(stage: &mut Stage) {
     assert_eq!(drain(prepared.stdout), "all of it\n100000 100000 100000\n");
 
     let (run, mut spec) = stage.shell("echo more >> /proc/self/fd/0");
-    spec.input = Some(b"fixed".to_vec());
+    spec.input = ChildInput::Bytes(b"fixed".to_vec());
     stage.start(run, &spec).await;
     let facts = stage.end(run).await;
     assert!(

@@ -6,7 +6,7 @@ use kennel_lifecycle::{
 };
 use kennel_linux::{
     client::{
-        ChildSpec, ClientError, Fact, HeldRun, KeeperClient, KeeperEvent, KeeperEvents,
+        ChildInput, ChildSpec, ClientError, Fact, HeldRun, KeeperClient, KeeperEvent, KeeperEvents,
         KeeperHello, Prepared,
     },
     keeper::{self, CgroupChoice, KeeperConfig},
@@ -304,7 +304,7 @@ impl Stage {
                 ("KENNEL_TEST_DIR".into(), self.dir.display().to_string()),
             ],
             cwd: "/".into(),
-            input: None,
+            input: ChildInput::Null,
             run_dir: rundir::create(&self.dir.join("data"), run).expect("a run directory"),
             policy: Policy {
                 stop: StopPlan::abort(Duration::from_secs(2)),

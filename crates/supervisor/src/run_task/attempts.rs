@@ -439,9 +439,10 @@ impl RunTask {
             return self.report(Report::PrepareFailed(failure));
         }
         self.preparing = true;
+        let attempt = self.new.attempt;
         self.op(move |shared, run, done| async move {
             let at = dir.clone();
-            let kept = blocking(move || kept_spec::read(&at)).await;
+            let kept = blocking(move || kept_spec::read(&at, attempt)).await;
             let prepared = match kept.flatten() {
                 Ok(child) => shared.kernel.prepare(run, &child).await,
                 Err(error) => Err(ClientError::Start(start_failure(&error, &dir))),

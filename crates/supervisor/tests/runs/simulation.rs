@@ -12,17 +12,18 @@ use crate::{
 };
 use async_trait::async_trait;
 use kennel_lifecycle::{
-    CgroupIdentity, Exit, HeldPause, HostIdentity, LeaderExit, NodeId, Outcome, ProcessIdentity,
-    RestartMode, RestartPolicy, RowState, RunId, RunKind, Signal, SignalScope, SignalSender,
-    StartFailure, StartStage, StopOrder, StopStep, Timestamp,
+    CgroupIdentity, Exit, HeldPause, HostIdentity, InputWrite, LeaderExit, NodeId, Outcome,
+    ProcessIdentity, RestartMode, RestartPolicy, RowState, RunId, RunKind, Signal, SignalScope,
+    SignalSender, StartFailure, StartStage, StopOrder, StopStep, Timestamp,
     ladder::StopPlan,
     recovery::{Observation, Seen},
 };
 use kennel_linux::{
     audit::Whose,
     client::{
-        ChildSpec, ClientError, Fact, HeldRun, KeeperEvent, Listing, Look, Prepared, Reaped,
-        Recorded, SecondLook, Sent, SignalResult, SignalTarget, Upgrade, UpgradeRefusal, Victim,
+        ChildSpec, ClientError, Fact, HeldRun, InputAnswer, KeeperEvent, Listing, Look, Prepared,
+        Reaped, Recorded, SecondLook, Sent, SignalResult, SignalTarget, Upgrade, UpgradeRefusal,
+        Victim,
     },
 };
 use kennel_store::{
@@ -385,6 +386,29 @@ fn of(new: &NewRun) -> String {
 
 #[async_trait]
 impl Kernel for Shaky {
+    async fn write_input(
+        &self,
+        run: RunId,
+        attempt: u32,
+        write: &InputWrite,
+        data: &[u8],
+    ) -> Result<InputAnswer, ClientError> {
+        self.world.write_input(run, attempt, write, data).await
+    }
+
+    async fn close_input(
+        &self,
+        run: RunId,
+        attempt: u32,
+        offset: Option<u64>,
+    ) -> Result<InputAnswer, ClientError> {
+        self.world.close_input(run, attempt, offset).await
+    }
+
+    async fn input_state(&self, run: RunId, attempt: u32) -> Result<InputAnswer, ClientError> {
+        self.world.input_state(run, attempt).await
+    }
+
     async fn upgrade(
         &self,
         request_id: Option<&str>,

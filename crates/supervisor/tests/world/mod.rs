@@ -12,20 +12,20 @@ pub(crate) use lives::{Lives, fill_disk, make_room_on_disk, run_id};
 use crate::story;
 use async_trait::async_trait;
 use kennel_lifecycle::{
-    CgroupIdentity, Deadline, Exit, Held, HeldPause, HostFacts, HostIdentity, KeeperEpoch,
-    LeaderExit, Leftover, Leftovers, LimitPowers, MemoryKills, NodeId, Outcome, PausePolicy,
-    PidNamespace, Policy, ProcessIdentity, Proof, Resource, RestartPolicy, RowState, RunId,
-    RunIdentity, RunKind, RunLimits, RunSpec, Signal, StartFailure, StartStage, StopOrder, Stuck,
-    StuckProcess, Timeouts, Timestamp, TreeVerdict,
+    CgroupIdentity, Deadline, Exit, Held, HeldPause, HostFacts, HostIdentity, InputMode,
+    InputWrite, KeeperEpoch, LeaderExit, Leftover, Leftovers, LimitPowers, MemoryKills, NodeId,
+    Outcome, PausePolicy, PidNamespace, Policy, ProcessIdentity, Proof, Resource, RestartPolicy,
+    RowState, RunId, RunIdentity, RunKind, RunLimits, RunSpec, Signal, StartFailure, StartStage,
+    StopOrder, Stuck, StuckProcess, Timeouts, Timestamp, TreeVerdict,
     ladder::StopPlan,
     recovery::{CgroupSeen, ExitRecord, Host, Observation, Seen},
 };
 use kennel_linux::{
     audit::{Described, Whose},
     client::{
-        ChildSpec, ClientError, Fact, Fate, HeldRun, Holds, KeeperEvent, KeeperHello, KeeperReport,
-        Listing, Look, Member, Prepared, Reaped, Recorded, SecondLook, Sent, Shot, ShotResult,
-        Shots, SignalResult, SignalTarget, Upgrade, UpgradeRefusal, Victim,
+        ChildSpec, ClientError, Fact, Fate, HeldRun, Holds, InputAnswer, KeeperEvent, KeeperHello,
+        KeeperReport, Listing, Look, Member, Prepared, Reaped, Recorded, SecondLook, Sent, Shot,
+        ShotResult, Shots, SignalResult, SignalTarget, Upgrade, UpgradeRefusal, Victim,
     },
 };
 use kennel_store::{
@@ -743,6 +743,29 @@ impl Kernel for World {
         Ok(self.state.lock().unwrap().was_sent(run, Some(request_id)))
     }
 
+    async fn write_input(
+        &self,
+        _run: RunId,
+        _attempt: u32,
+        _write: &InputWrite,
+        _data: &[u8],
+    ) -> Result<InputAnswer, ClientError> {
+        Ok(InputAnswer::None)
+    }
+
+    async fn close_input(
+        &self,
+        _run: RunId,
+        _attempt: u32,
+        _offset: Option<u64>,
+    ) -> Result<InputAnswer, ClientError> {
+        Ok(InputAnswer::None)
+    }
+
+    async fn input_state(&self, _run: RunId, _attempt: u32) -> Result<InputAnswer, ClientError> {
+        Ok(InputAnswer::None)
+    }
+
     async fn tree(&self, run: RunId) -> Result<Listing, ClientError> {
         let state = self.state.lock().unwrap();
         if state.full {
@@ -1317,6 +1340,7 @@ pub fn call(run: Option<RunId>) -> SpawnCall {
             env_mode: kennel_lifecycle::EnvMode::Minimal,
             env: BTreeMap::new(),
             initial_input: None,
+            input: InputMode::Initial,
             labels: BTreeMap::new(),
             min_containment: None,
             pid_namespace: PidNamespace::Shared,

@@ -5,7 +5,7 @@ use crate::{
     cgroup_limits, clock, crash_point, fdpass,
     keeper::{
         groups::Group,
-        run::{Parts, Run},
+        run::{Parts, Run, RunInput},
     },
     spawn::{self, failure},
     wire::{
@@ -23,7 +23,7 @@ use nix::{
 };
 use std::{
     io,
-    os::fd::{AsFd, OwnedFd},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::Path,
 };
 
@@ -41,6 +41,8 @@ pub(super) struct Wish {
     pub(super) run_dir: String,
     pub(super) policy: Policy,
     pub(super) min_containment: Option<Containment>,
+    /// The attempt for which standard input is a pipe.
+    pub(super) input: Option<u32>,
 }
 
 /// Why nothing was made.
@@ -102,7 +104,15 @@ impl Keeper {
         // A file that found no room in this process's table is missing here.
         let lost = || io::Error::from_raw_os_error(libc::EMFILE);
         let child = fds.next().ok_or_else(lost)?;
-        let stdin = fds.next().ok_or_else(lost)?;
+        let (input, stdin) = match wish.input {
+            Some(attempt) => {
+                let outlives = wish.policy.recovery == Recovery::Adopt;
+                let made = RunInput::new(attempt, Path::new(&wish.run_dir), outlives);
+                let (input, stdin) = made?;
+                (Some(input), stdin)
+            }
+            None => (None, fds.next().ok_or_else(lost)?),
+        };
         let pipes = pipes()?;
         let group = self.groups.create(wish.run);
         crash_point!("keeper.group_made");
@@ -126,7 +136,8 @@ impl Keeper {
             return Err(refused);
         }
         let given = self.pool.take().and_then(|warm| {
-            let files = [&child, &stdin];
+            let kept = input.as_ref().and_then(RunInput::for_shim);
+            let files = (&child, &stdin, kept);
             self.give(&wish, &held, group.as_ref(), &warm.socket, files, &pipes)?;
             let event = EpollEvent::new(EpollFlags::EPOLLIN, self.next_shim);
             self.epoll.add(&warm.socket, event)?;
@@ -162,6 +173,7 @@ impl Keeper {
             cgroup: group,
             held,
             outputs: (pipes.stdout.0, pipes.stderr.0),
+            input,
         };
         let run = Run::wanted(parts, wish.seq, pipes.gate.1);
         self.runs.insert(wish.run, run);
@@ -175,7 +187,7 @@ impl Keeper {
         held: &Held,
         group: Option<&Group>,
         shim: &OwnedFd,
-        files: [&OwnedFd; 2],
+        (child, stdin, input): (&OwnedFd, &OwnedFd, Option<BorrowedFd<'_>>),
         pipes: &Pipes,
     ) -> io::Result<()> {
         let outlives = wish.policy.recovery == Recovery::Adopt;
@@ -192,8 +204,8 @@ impl Keeper {
             placement: self.groups.placement(),
             attributes: self.inherited.attributes(&wish.policy.limits),
             keepsake,
+            input: input.is_some(),
         }));
-        let [child, stdin] = files;
         let mut fds = vec![
             child.as_fd(),
             stdin.as_fd(),
@@ -206,6 +218,7 @@ impl Keeper {
             fds.extend([pipes.stdout.0.as_fd(), pipes.stderr.0.as_fd()]);
         }
         fds.extend(door.iter().map(AsFd::as_fd));
+        fds.extend(input);
         fds.extend(group.map(|group| group.dir.as_fd()));
         fdpass::send(shim, &wire::encode(&job)?, &fds)
     }

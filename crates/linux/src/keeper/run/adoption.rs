@@ -1,6 +1,6 @@
 //! A run that goes on without its keeper: what its shim has to know for that, and how the next keeper goes on with it.
 
-use super::{Parts, Run, Stage};
+use super::{Parts, Run, RunInput, Stage};
 use crate::{
     clock,
     keeper::{adoption::Adoptable, pause::Pause},
@@ -25,6 +25,7 @@ impl Run {
         };
         tree.learn_session();
         let memory = found.memory;
+        let input = RunInput::adopted(&found.run_dir, found.input);
         let pause = Pause::taken_over(&tree, &found.run_dir, &memory, now);
         let run = Self::new(Parts {
             id: found.id,
@@ -34,6 +35,7 @@ impl Run {
             cgroup: found.identity.cgroup.clone(),
             held: found.held,
             outputs: found.outputs,
+            input,
         });
         let counted = memory
             .max_runtime

@@ -14,6 +14,7 @@ impl Run {
     pub(in crate::keeper) fn server_lost(&mut self) {
         self.shut_gate();
         self.pause.nobody_waits();
+        self.forget_input_waiting();
         if let Stage::Preparing { seq } = &mut self.stage {
             *seq = None;
         }

@@ -425,6 +425,7 @@ fn new(run_dir: &std::path::Path) -> Run {
             by: Containment::Subreaper,
             gaps: vec![Gap::NoCgroup("none".into())],
         },
+        input: None,
         outputs: (pipe().0, pipe().0),
     };
     let gate = std::fs::File::create("/dev/null").expect("a file");

@@ -37,4 +37,6 @@ pub(crate) struct WireAdoptable {
     pub(crate) leader_left_at: Option<u64>,
     /// Since when the shim knows that the tree is to end, on `CLOCK_BOOTTIME`.
     pub(crate) stopping_since: Option<u64>,
+    /// Whether the write end of standard input is among the descriptors.
+    pub(crate) input: bool,
 }

@@ -1,0 +1,213 @@
+//! `kennel write`, and what `kennel run --stdin` does with ours: bytes go to a run's standard input, each once.
+
+use super::{
+    link::{Link, refused},
+    words,
+};
+use crate::{args::WriteArgs, failure::Failure};
+use kennel_edge::{
+    client::{self, Connection},
+    json, pb,
+};
+use std::{
+    fs::File,
+    io::{self, Read},
+    path::Path,
+};
+
+/// Bytes of one write. Smaller ones come as they are read.
+const PIECE_BYTES: usize = 256 * 1024;
+
+/// Writes what is in a file, or comes on our own standard input.
+pub(crate) async fn write(link: &Link, args: WriteArgs) -> Result<(), Failure> {
+    let mut source = Source::open(args.file.as_deref())?;
+    let mut writer = Writer::begin(&link.connection, &args.run, args.attempt).await?;
+    if let Some(first) = args.offset {
+        source.skip(first, writer.offset).await?;
+    }
+    let mut status = writer.copy(&mut source).await?;
+    if args.close {
+        status = Some(writer.close().await?);
+    }
+    let status = match status {
+        Some(status) => status,
+        None => writer.status().await?,
+    };
+    link.print(|| json::to_string(&status), || words::input(&status))
+}
+
+/// Gives a run all that comes on our own standard input, and its end. A run that reads no more, or has ended, needs none.
+pub(crate) async fn forward(connection: Connection, run_id: String) {
+    let forwarded = async {
+        let mut writer = Writer::begin(&connection, &run_id, None).await?;
+        writer.copy(&mut Source::open(None)?).await?;
+        writer.close().await
+    };
+    if let Err(failure) = forwarded.await
+        && !failure.is_quiet()
+    {
+        failure.report();
+    }
+}
+
+/// What is to be written. It is read by a thread that may block.
+struct Source(Option<Box<dyn Read + Send>>);
+
+impl Source {
+    fn open(file: Option<&Path>) -> Result<Self, Failure> {
+        let source: Box<dyn Read + Send> = match file {
+            Some(path) if path != Path::new("-") => match File::open(path) {
+                Ok(file) => Box::new(file),
+                Err(cause) => {
+                    let path = path.display();
+                    return Err(Failure::new(format!("cannot open {path}: {cause}")));
+                }
+            },
+            _ => Box::new(io::stdin()),
+        };
+        Ok(Self(Some(source)))
+    }
+
+    /// What comes next; empty: nothing more comes.
+    async fn next(&mut self, bytes_max: usize) -> Result<Vec<u8>, Failure> {
+        let Some(mut source) = self.0.take() else {
+            return Ok(Vec::new());
+        };
+        let reading = tokio::task::spawn_blocking(move || {
+            let mut piece = vec![0; bytes_max];
+            let read = loop {
+                match source.read(&mut piece) {
+                    Err(cause) if cause.kind() == io::ErrorKind::Interrupted => {}
+                    read => break read,
+                }
+            };
+            read.map(|bytes| {
+                piece.truncate(bytes);
+                (source, piece)
+            })
+        });
+        let read = reading.await.map_err(io::Error::other).flatten();
+        let (source, piece) = read.map_err(|cause| unreadable(&cause))?;
+        self.0 = Some(source);
+        Ok(piece)
+    }
+
+    /// Reads away what the run has: this begins at `first` of its input, which stands at `accepted`.
+    async fn skip(&mut self, first: u64, accepted: u64) -> Result<(), Failure> {
+        let Some(mut known) = accepted.checked_sub(first) else {
+            let message = format!("the input stands at {accepted}, before the offset {first}");
+            return Err(Failure::new(message).hint("a part is missing: begin at what the run has"));
+        };
+        while known > 0 {
+            let most = usize::try_from(known).map_or(PIECE_BYTES, |known| known.min(PIECE_BYTES));
+            let piece = self.next(most).await?;
+            if piece.is_empty() {
+                let message =
+                    format!("the input stands at {accepted}, beyond the end of what there is");
+                return Err(Failure::new(message));
+            }
+            known -= piece.len() as u64;
+        }
+        Ok(())
+    }
+}
+
+fn unreadable(cause: &io::Error) -> Failure {
+    Failure::new(format!("cannot read what is to be written: {cause}"))
+}
+
+/// Writes to one attempt from one offset on, over the loss of any server.
+struct Writer<'a> {
+    connection: &'a Connection,
+    run_id: &'a str,
+    attempt: u32,
+    offset: u64,
+}
+
+impl<'a> Writer<'a> {
+    /// Begins where the input stands.
+    async fn begin(
+        connection: &'a Connection,
+        run_id: &'a str,
+        attempt: Option<u32>,
+    ) -> Result<Self, Failure> {
+        let mut writer = Self {
+            connection,
+            run_id,
+            attempt: 0,
+            offset: 0,
+        };
+        let status = writer.status().await?;
+        let Some(accepted) = status.accepted_offset else {
+            let message = format!("how far the input of run {run_id} has come is not known");
+            return Err(Failure::new(message));
+        };
+        writer.attempt = attempt.unwrap_or(status.attempt);
+        writer.offset = accepted;
+        Ok(writer)
+    }
+
+    async fn status(&self) -> Result<pb::InputStatus, Failure> {
+        let processes = self.connection.processes();
+        let request = pb::GetInputStatusRequest {
+            run_id: self.run_id.to_owned(),
+        };
+        let answered = client::outlast(|| {
+            let (mut processes, request) = (processes.clone(), request.clone());
+            async move { processes.get_input_status(request).await }
+        });
+        let response = answered.await.map_err(refused)?;
+        response.input.ok_or_else(says_nothing)
+    }
+
+    /// Writes all that comes; `None`: nothing came.
+    async fn copy(&mut self, source: &mut Source) -> Result<Option<pb::InputStatus>, Failure> {
+        let mut status = None;
+        loop {
+            let piece = source.next(PIECE_BYTES).await?;
+            if piece.is_empty() {
+                return Ok(status);
+            }
+            status = Some(self.piece(piece).await?);
+        }
+    }
+
+    async fn piece(&mut self, data: Vec<u8>) -> Result<pb::InputStatus, Failure> {
+        let bytes = data.len() as u64;
+        let request = pb::WriteInputRequest {
+            run_id: self.run_id.to_owned(),
+            data: data.into(),
+            offset: Some(self.offset),
+            // The offset alone would do for a whole repeat; this one goes on where a server has died midway.
+            write_id: super::calls::new_request_id(),
+            expected_attempt: Some(self.attempt),
+        };
+        let processes = self.connection.processes();
+        let answered = client::outlast(|| {
+            let (mut processes, request) = (processes.clone(), request.clone());
+            async move { processes.write_input(request).await }
+        });
+        let response = answered.await.map_err(refused)?;
+        self.offset += bytes;
+        response.input.ok_or_else(says_nothing)
+    }
+
+    async fn close(&self) -> Result<pb::InputStatus, Failure> {
+        let request = pb::CloseInputRequest {
+            run_id: self.run_id.to_owned(),
+            offset: Some(self.offset),
+            expected_attempt: Some(self.attempt),
+        };
+        let processes = self.connection.processes();
+        let answered = client::outlast(|| {
+            let (mut processes, request) = (processes.clone(), request.clone());
+            async move { processes.close_input(request).await }
+        });
+        let response = answered.await.map_err(refused)?;
+        response.input.ok_or_else(says_nothing)
+    }
+}
+
+fn says_nothing() -> Failure {
+    Failure::new("the server's answer says nothing about the input")
+}

@@ -1,0 +1,136 @@
+//! What a write means that may be a repeat.
+
+use kennel_lifecycle::{
+    InputBook, InputClosed, InputRefusal, InputWrite, Placed, WRITES_REMEMBERED_MAX,
+};
+use proptest::prelude::*;
+
+#[test]
+fn a_write_is_known_again_by_its_id_and_by_its_offset() {
+    let mut book = InputBook::default();
+    assert_eq!(take(&mut book, "a", None, 3), Ok(open(0)));
+    assert_eq!(take(&mut book, "a", None, 3), Ok(repeat(0)));
+    assert_eq!(take(&mut book, "a", Some(0), 3), Ok(repeat(0)));
+    assert_eq!(take(&mut book, "b", Some(0), 3), Ok(repeat(0)));
+    assert_eq!(take(&mut book, "b", Some(1), 2), Ok(repeat(1)));
+    assert_eq!(take(&mut book, "b", Some(3), 2), Ok(open(3)));
+    assert_eq!(book.accepted, 5);
+}
+
+#[test]
+fn a_gap_an_overlap_and_an_id_of_another_write_are_refused() {
+    let mut book = InputBook::default();
+    take(&mut book, "a", None, 4).unwrap();
+    let before = book.clone();
+    for (id, offset, len) in [
+        ("b", Some(5), 1),
+        ("b", Some(3), 2),
+        ("b", Some(0), 5),
+        ("a", None, 3),
+        ("a", Some(4), 4),
+        ("b", Some(u64::MAX), 2),
+    ] {
+        let refused = take(&mut book, id, offset, len);
+        assert_eq!(refused, Err(InputRefusal::Offset), "{id} {offset:?} {len}");
+    }
+    assert_eq!(book, before);
+}
+
+#[test]
+fn a_write_that_was_cut_off_is_gone_on_with_or_given_up_knowingly() {
+    let mut book = InputBook::default();
+    assert_eq!(book.place(&write("a", None, 10)), Ok(open(0)));
+    book.took(4);
+    assert_eq!(book.place(&write("a", None, 10)), Ok(open(0)));
+    let blind = book.place(&write("b", None, 1));
+    assert_eq!(blind, Err(InputRefusal::Unfinished));
+    assert_eq!(take(&mut book, "c", Some(4), 6), Ok(open(4)));
+    // All its bytes would be below what is accepted, and yet they are another's.
+    let given_up = book.place(&write("a", None, 10));
+    assert_eq!(given_up, Err(InputRefusal::Offset));
+}
+
+#[test]
+fn nothing_is_taken_after_the_end_and_repeats_are_told_all_the_same() {
+    let mut book = InputBook::default();
+    take(&mut book, "a", None, 4).unwrap();
+    book.close(InputClosed::Command);
+    book.close(InputClosed::Client);
+    let closed = Err(InputRefusal::Closed(InputClosed::Command));
+    assert_eq!(take(&mut book, "a", None, 4), Ok(repeat(0)));
+    assert_eq!(take(&mut book, "b", Some(4), 1), closed);
+    assert_eq!(take(&mut book, "b", Some(9), 1), closed);
+}
+
+#[test]
+fn where_the_count_is_in_doubt_only_what_is_certain_is_told() {
+    let mut book = InputBook::default();
+    take(&mut book, "a", None, 4).unwrap();
+    book.in_doubt = 2;
+    assert_eq!(take(&mut book, "a", None, 4), Ok(repeat(0)));
+    let unknown = Err(InputRefusal::Unknown(6));
+    assert_eq!(take(&mut book, "b", Some(4), 2), unknown);
+    assert_eq!(take(&mut book, "b", None, 2), unknown);
+}
+
+proptest! {
+    /// A client that repeats whatever it was not answered, with a pipe that takes what it likes.
+    #[test]
+    fn every_byte_is_taken_once_and_in_order(
+        steps in prop::collection::vec((1..20u64, 0..25u64, any::<bool>()), 1..60),
+    ) {
+        let mut book = InputBook::default();
+        let (mut sent, mut taken) = (0u64, Vec::new());
+        for (number, (len, room, by_offset)) in steps.into_iter().enumerate() {
+            let offset = by_offset.then_some(sent);
+            let write = write(&number.to_string(), offset, len);
+            // The first try takes a part, and its answer is lost; so is that of the second.
+            for room in [room, u64::MAX, u64::MAX] {
+                match book.place(&write).unwrap() {
+                    Placed::Repeat { start } => prop_assert_eq!(start, sent),
+                    Placed::Open { start } => {
+                        prop_assert_eq!(start, sent);
+                        let from = book.accepted;
+                        let took = room.min(start + len - from);
+                        taken.extend(from..from + took);
+                        book.took(took);
+                    }
+                }
+            }
+            sent += len;
+            prop_assert!(book.writes.len() <= WRITES_REMEMBERED_MAX);
+        }
+        prop_assert_eq!(book.accepted, sent);
+        prop_assert_eq!(taken, (0..sent).collect::<Vec<_>>());
+    }
+}
+
+fn write(id: &str, offset: Option<u64>, len: u64) -> InputWrite {
+    InputWrite {
+        id: id.to_owned(),
+        offset,
+        len,
+    }
+}
+
+/// A write that is taken whole where it is taken.
+fn take(
+    book: &mut InputBook,
+    id: &str,
+    offset: Option<u64>,
+    len: u64,
+) -> Result<Placed, InputRefusal> {
+    let placed = book.place(&write(id, offset, len))?;
+    if let Placed::Open { .. } = placed {
+        book.took(len);
+    }
+    Ok(placed)
+}
+
+fn open(start: u64) -> Placed {
+    Placed::Open { start }
+}
+
+fn repeat(start: u64) -> Placed {
+    Placed::Repeat { start }
+}

@@ -1,0 +1,185 @@
+//! A run's standard input, as the server asks for it.
+
+use super::{ClientError, KeeperClient, link::Link};
+use crate::wire::{
+    Answer, ToKeeper,
+    mirror::input::{WireBytes, WireInputWish, WireInputWrite},
+};
+use kennel_lifecycle::{InputBook, InputClosed, InputRefusal, InputWrite, RunId};
+use std::time::Duration;
+
+/// Bytes of one message to the keeper, which has to stay under 64 KiB. It is also what the keeper holds of a run while that
+/// does not read.
+const CHUNK_BYTES: usize = 48 * 1024;
+/// A command may read when it likes; whoever waits for that gives up by going.
+const FOR_EVER: Duration = Duration::from_hours(10 * 365 * 24);
+
+/// How far the input of an attempt has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InputState {
+    /// Of which attempt.
+    pub attempt: u32,
+    /// Bytes that the pipe has taken.
+    pub accepted: u64,
+    /// Bytes that it may have taken beyond those.
+    pub in_doubt: u64,
+    /// Why nothing more is accepted; absent: it is open.
+    pub closed: Option<InputClosed>,
+    /// Of the accepted bytes, how many nobody has read; absent: not known any more.
+    pub unread: Option<u64>,
+}
+
+impl InputState {
+    pub(crate) fn of(attempt: u32, book: &InputBook, unread: Option<u64>) -> Self {
+        Self {
+            attempt,
+            accepted: book.accepted,
+            in_doubt: book.in_doubt,
+            closed: book.closed,
+            unread,
+        }
+    }
+}
+
+/// What the keeper says to a wish.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InputSaid {
+    /// Nothing was to be written; it stands so.
+    Stands,
+    /// All of it has been accepted.
+    Taken {
+        /// Where its first byte went.
+        start: u64,
+        /// It had been before.
+        repeated: bool,
+    },
+    /// It is not taken, or not taken any further.
+    Refused(InputRefusal),
+    /// Another write came while it waited.
+    Displaced,
+}
+
+/// The answer to a wish.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InputAnswer {
+    /// What it says, and how the input stands.
+    Said(InputState, InputSaid),
+    /// The command has no input that could be written to.
+    None,
+    /// The keeper holds another attempt.
+    OtherAttempt,
+    /// The keeper holds no such run.
+    UnknownRun,
+}
+
+impl KeeperClient {
+    /// Writes to the input of an attempt; returns when the pipe has taken all of it, however long that takes. Where the
+    /// future is dropped before, what was taken by then stays taken, and no more is.
+    pub async fn write_input(
+        &self,
+        run: RunId,
+        attempt: u32,
+        write: &InputWrite,
+        data: &[u8],
+    ) -> Result<InputAnswer, ClientError> {
+        let mut at = 0;
+        let mut repeated_first = None;
+        let mut write = WireInputWrite::from(write.clone());
+        loop {
+            let end = data.len().min(at + CHUNK_BYTES);
+            let chunk = WireBytes(data[at..end].to_vec());
+            let (run, of, from) = (run.as_u128(), write.clone(), at as u64);
+            let wish = WireInputWish::Write {
+                attempt,
+                write: of,
+                at: from,
+                data: chunk,
+            };
+            let asked = |seq| ToKeeper::Input { seq, run, wish };
+            let asking = Asking {
+                link: &self.link,
+                run,
+                seq: None,
+            };
+            let answer = asking.ask(asked).await?;
+            let InputAnswer::Said(state, InputSaid::Taken { start, repeated }) = answer else {
+                return Ok(answer);
+            };
+            let repeated = *repeated_first.get_or_insert(repeated);
+            // From here on it is where it is.
+            write.offset = Some(start);
+            let taken = usize::try_from(state.accepted.saturating_sub(start)).unwrap_or(usize::MAX);
+            if taken >= data.len() {
+                return Ok(InputAnswer::Said(
+                    state,
+                    InputSaid::Taken { start, repeated },
+                ));
+            }
+            at = taken;
+        }
+    }
+
+    /// Closes the input of an attempt, where it stands at this offset if one is given. Returns when no copy of the pipe's
+    /// end is left but with a shim that has been told to close its own.
+    pub async fn close_input(
+        &self,
+        run: RunId,
+        attempt: u32,
+        offset: Option<u64>,
+    ) -> Result<InputAnswer, ClientError> {
+        let run = run.as_u128();
+        let wish = WireInputWish::Close { attempt, offset };
+        let asked = |seq| ToKeeper::Input { seq, run, wish };
+        Ok(said(self.link.ask(asked, Vec::new()).await?.0))
+    }
+
+    /// How far the input of an attempt has come.
+    pub async fn input_state(&self, run: RunId, attempt: u32) -> Result<InputAnswer, ClientError> {
+        let run = run.as_u128();
+        let wish = WireInputWish::State { attempt };
+        let asked = |seq| ToKeeper::Input { seq, run, wish };
+        Ok(said(self.link.ask(asked, Vec::new()).await?.0))
+    }
+}
+
+fn said(answer: Answer) -> InputAnswer {
+    match answer {
+        Answer::Input { state, said } => InputAnswer::Said(state.into(), said.into()),
+        Answer::OtherAttempt => InputAnswer::OtherAttempt,
+        Answer::Signal(_) => InputAnswer::UnknownRun,
+        _ => InputAnswer::None,
+    }
+}
+
+/// A question that is taken back where nobody waits for its answer any more.
+struct Asking<'a> {
+    link: &'a Link,
+    run: u128,
+    seq: Option<u64>,
+}
+
+impl Asking<'_> {
+    async fn ask(
+        mut self,
+        message: impl FnOnce(u64) -> ToKeeper,
+    ) -> Result<InputAnswer, ClientError> {
+        let seq = &mut self.seq;
+        let asked = |number| {
+            *seq = Some(number);
+            message(number)
+        };
+        let answered = self.link.ask_for(asked, Vec::new(), FOR_EVER).await;
+        self.seq = None;
+        Ok(said(answered?.0))
+    }
+}
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        let Some(seq) = self.seq else { return };
+        self.link.forget(seq);
+        let run = self.run;
+        let wish = WireInputWish::Leave;
+        self.link.tell(&ToKeeper::Input { seq, run, wish });
+    }
+}

@@ -1,0 +1,100 @@
+//! How far a run's standard input has come, as the keeper notes it in the run's private directory: for whoever asks after the
+//! run has ended, and for the keeper after this one.
+//!
+//! It must outlive processes, not the host: after another boot nobody goes on with the run, so it is not synced.
+
+use crate::{
+    client::InputState,
+    private_file,
+    wire::{self, mirror::input::WireInputNote},
+};
+use kennel_lifecycle::InputBook;
+use std::{ffi::CStr, fs::File, io, os::unix::fs::FileExt, path::Path};
+
+const NAME: &CStr = c"input";
+const TEMPORARY: &CStr = c"input.new";
+
+/// Size of the file, so that no later note needs room on the disk. One write(2) within one page is not cut by a signal, and
+/// [`WRITES_REMEMBERED_MAX`](kennel_lifecycle::WRITES_REMEMBERED_MAX) writes fit, none of which takes more than 160 bytes.
+const BYTES: usize = 4096;
+
+/// The note of one attempt, while it can be kept.
+#[derive(Default)]
+pub(crate) struct Note {
+    file: Option<File>,
+}
+
+impl Note {
+    /// Begins a note, in the place of that of an earlier attempt.
+    pub(crate) fn begin(run_dir: &Path, attempt: u32, book: &InputBook) -> io::Result<Self> {
+        let bytes = encode(attempt, book)?;
+        let file = private_file::replace(run_dir, NAME, TEMPORARY, &bytes)?;
+        Ok(Self { file: Some(file) })
+    }
+
+    /// Notes how it stands. A note that cannot be kept is removed: none says that nothing is known.
+    pub(crate) fn keep(&mut self, run_dir: &Path, attempt: u32, book: &InputBook) {
+        let Some(file) = &self.file else { return };
+        let kept = encode(attempt, book).and_then(|bytes| file.write_all_at(&bytes, 0));
+        if kept.is_err() {
+            self.file = None;
+            let _ = private_file::remove(run_dir, NAME);
+        }
+    }
+}
+
+fn encode(attempt: u32, book: &InputBook) -> io::Result<Vec<u8>> {
+    let mut bytes = wire::encode(&WireInputNote::of(attempt, book))?;
+    bytes.resize(BYTES.max(bytes.len()), 0);
+    Ok(bytes)
+}
+
+/// The note with the number of its attempt; `None`: there is none that can be read.
+pub(crate) fn read_book(run_dir: &Path) -> Option<(u32, InputBook)> {
+    let bytes = private_file::read(run_dir, NAME, 2 * BYTES as u64)?;
+    let note = wire::decode::<WireInputNote>(&bytes).ok()?;
+    Some((note.attempt, note.into()))
+}
+
+/// How far the input of the last attempt that had one has come, as far as that was noted.
+#[must_use]
+pub fn read(run_dir: &Path) -> Option<InputState> {
+    let (attempt, book) = read_book(run_dir)?;
+    Some(InputState::of(attempt, &book, None))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kennel_lifecycle::{InputClosed, InputWrite, WRITES_REMEMBERED_MAX};
+
+    #[test]
+    fn what_was_noted_last_is_read_also_where_it_is_shorter() {
+        let dir = tempfile::tempdir().expect("a directory");
+        assert_eq!(read_book(dir.path()), None);
+        let mut book = InputBook::default();
+        let mut note = Note::begin(dir.path(), 3, &book).expect("it is made");
+        for number in 0..2 * WRITES_REMEMBERED_MAX {
+            let id = format!("{number:>0width$}", width = 200);
+            let write = InputWrite {
+                id,
+                offset: None,
+                len: u64::from(u32::MAX),
+            };
+            book.place(&write).expect("it is open");
+            book.took(u64::from(u32::MAX));
+        }
+        book.in_doubt = 9;
+        note.keep(dir.path(), 3, &book);
+        assert_eq!(read_book(dir.path()), Some((3, book.clone())));
+        let size = std::fs::metadata(dir.path().join("input")).expect("it is there");
+        assert_eq!(size.len(), 4096);
+        let short = InputBook {
+            accepted: 1,
+            closed: Some(InputClosed::Command),
+            ..InputBook::default()
+        };
+        note.keep(dir.path(), 4, &short);
+        assert_eq!(read_book(dir.path()), Some((4, short)));
+    }
+}

@@ -1,0 +1,153 @@
+use super::*;
+use std::{fs::File, io::Read};
+
+const PIPE: usize = 64 * 1024;
+
+struct Stage {
+    input: RunInput,
+    command: Option<File>,
+    dir: tempfile::TempDir,
+    seq: u64,
+}
+
+impl Stage {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (input, read) = RunInput::new(1, dir.path(), false).expect("a pipe");
+        Self {
+            input,
+            command: Some(read.into()),
+            dir,
+            seq: 0,
+        }
+    }
+
+    fn write(&mut self, id: &str, offset: Option<u64>, data: &[u8]) -> Vec<Saying> {
+        self.seq += 1;
+        let write = InputWrite {
+            id: id.to_owned(),
+            offset,
+            len: data.len() as u64,
+        };
+        self.input.write(self.seq, &write, 0, data)
+    }
+
+    fn read(&mut self, bytes: usize) -> Vec<u8> {
+        let mut read = vec![0; bytes];
+        let command = self.command.as_mut().expect("it reads");
+        command.read_exact(&mut read).expect("so much is there");
+        read
+    }
+
+    fn accepted(&self) -> u64 {
+        self.input.state().accepted
+    }
+}
+
+fn taken(start: u64, repeated: bool) -> InputSaid {
+    InputSaid::Taken { start, repeated }
+}
+
+#[test]
+fn a_repeat_is_told_and_not_written() {
+    let mut stage = Stage::new();
+    assert_eq!(stage.write("a", None, b"one"), [(1, taken(0, false))]);
+    assert_eq!(stage.write("a", None, b"one"), [(2, taken(0, true))]);
+    assert_eq!(stage.write("b", Some(0), b"one"), [(3, taken(0, true))]);
+    assert_eq!(stage.write("c", Some(3), b"two"), [(4, taken(3, false))]);
+    assert_eq!(stage.input.state().unread, Some(6));
+    assert_eq!(stage.read(6), b"onetwo");
+}
+
+#[test]
+fn what_finds_no_room_waits_and_goes_on_where_it_stood() {
+    let mut stage = Stage::new();
+    let data: Vec<u8> = (0..=250).cycle().take(PIPE + 1000).collect();
+    assert_eq!(stage.write("a", None, &data), []);
+    assert!(stage.input.waits_for().is_some());
+    assert_eq!(stage.accepted(), PIPE as u64);
+    // Nobody waits for it any more; whoever repeats it goes on in the middle.
+    stage.input.waiting = None;
+    assert_eq!(stage.write("a", None, &data), []);
+    let mut read = stage.read(PIPE);
+    assert_eq!(stage.input.go_on(), Some((2, taken(0, false))));
+    read.extend(stage.read(1000));
+    assert_eq!(read, data);
+    assert!(stage.input.waits_for().is_none());
+}
+
+#[test]
+fn a_later_write_displaces_one_that_waits_and_says_that_it_knows() {
+    let mut stage = Stage::new();
+    let data = vec![7; PIPE + 1];
+    stage.write("a", None, &data);
+    let refused = |why| InputSaid::Refused(why);
+    let blind = stage.write("b", None, b"x");
+    let wanted = [
+        (1, InputSaid::Displaced),
+        (2, refused(InputRefusal::Unfinished)),
+    ];
+    assert_eq!(blind, wanted);
+    stage.read(PIPE);
+    let knows = stage.write("c", Some(PIPE as u64), b"x");
+    assert_eq!(knows, [(3, taken(PIPE as u64, false))]);
+    assert_eq!(
+        stage.write("a", None, &data),
+        [(4, refused(InputRefusal::Offset))]
+    );
+}
+
+#[test]
+fn a_command_that_reads_no_more_ends_a_write_with_the_count() {
+    let mut stage = Stage::new();
+    assert_eq!(stage.write("a", None, &vec![7; PIPE + 1]), []);
+    stage.command = None;
+    let closed = InputSaid::Refused(InputRefusal::Closed(InputClosed::Command));
+    assert_eq!(stage.input.go_on(), Some((1, closed)));
+    assert_eq!(stage.accepted(), PIPE as u64);
+    assert_eq!(stage.write("b", None, b"x"), [(2, closed)]);
+    let stands = stage.input.state();
+    assert_eq!(
+        (stands.closed, stands.unread),
+        (Some(InputClosed::Command), None)
+    );
+}
+
+#[test]
+fn a_keeper_that_died_over_a_write_leaves_the_count_in_doubt() {
+    let stage = Stage::new();
+    let mut input = stage.input;
+    let pipe = || {
+        let (_read, write) = nix::unistd::pipe().expect("a pipe");
+        Some(write)
+    };
+    let adopted = |pipe| RunInput::adopted(stage.dir.path(), pipe).expect("it is noted");
+    input.write(
+        1,
+        &InputWrite {
+            id: "a".to_owned(),
+            offset: None,
+            len: 3,
+        },
+        0,
+        b"one",
+    );
+    let known = adopted(pipe());
+    assert_eq!((known.book.accepted, known.book.in_doubt), (3, 0));
+    assert_eq!(known.book.writes, input.book.writes);
+
+    // As it was between the pipe's taking and its counting.
+    input.book.in_doubt = 5;
+    input.note.keep(&input.run_dir, 1, &input.book);
+    let mut unknown = adopted(pipe());
+    let write = |id: &str, offset, len| InputWrite {
+        id: id.to_owned(),
+        offset,
+        len,
+    };
+    let said = unknown.write(1, &write("b", Some(3), 1), 0, b"x");
+    assert_eq!(said, [(1, InputSaid::Refused(InputRefusal::Unknown(8)))]);
+    let said = unknown.write(2, &write("a", None, 3), 0, b"one");
+    assert_eq!(said, [(2, taken(0, true))], "that is certain");
+    assert!(adopted(None).book.closed.is_some());
+}
