@@ -235,9 +235,23 @@ impl NodeStore {
         }
     }
 
+    /// What was asked before the node was taken over anew, and answered while what the store lacks was not written again,
+    /// counts for nothing.
+    async fn read<T>(
+        &self,
+        asked: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
+        let generation = self.present()?;
+        let read = asked.await?;
+        if self.generation() == Some(generation) {
+            Ok(read)
+        } else {
+            Err(away())
+        }
+    }
+
     pub(crate) async fn get(&self, run: RunId) -> Result<Option<RunRow>, StoreError> {
-        self.present()?;
-        let row = self.store.get(run).await?;
+        let row = self.read(self.store.get(run)).await?;
         if let Some(row) = &row {
             self.seen(row);
         }
@@ -245,8 +259,7 @@ impl NodeStore {
     }
 
     pub(crate) async fn get_all(&self, runs: &[RunId]) -> Result<Vec<RunRow>, StoreError> {
-        self.present()?;
-        self.store.get_all(runs).await
+        self.read(self.store.get_all(runs)).await
     }
 
     pub(crate) async fn list(
@@ -255,8 +268,7 @@ impl NodeStore {
         start: Option<PageStart>,
         limit: u32,
     ) -> Result<Vec<RunRow>, StoreError> {
-        self.present()?;
-        let rows = self.store.list(filter, start, limit).await?;
+        let rows = self.read(self.store.list(filter, start, limit)).await?;
         for row in &rows {
             self.seen(row);
         }
@@ -264,8 +276,7 @@ impl NodeStore {
     }
 
     pub(crate) async fn open_runs(&self, node: NodeId) -> Result<Vec<RunRow>, StoreError> {
-        self.present()?;
-        self.store.open_runs(node).await
+        self.read(self.store.open_runs(node)).await
     }
 
     pub(crate) async fn ended_with_pids(
@@ -275,9 +286,9 @@ impl NodeStore {
         pids: &[i32],
         limit: u32,
     ) -> Result<Vec<RunRow>, StoreError> {
-        self.present()?;
         let store = &self.store;
-        store.ended_with_pids(node, host, pids, limit).await
+        self.read(store.ended_with_pids(node, host, pids, limit))
+            .await
     }
 
     pub(crate) async fn ping(&self) -> Result<(), StoreError> {

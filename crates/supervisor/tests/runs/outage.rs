@@ -334,6 +334,39 @@ fn an_abort_of_a_key_that_nobody_knows_fences_it_though_the_store_is_away() {
     assert!(lives.world.state.lock().unwrap().executed.is_empty());
 }
 
+#[tokio::test]
+async fn a_row_that_is_read_while_the_store_lacks_it_is_not_believed() {
+    let stage = Stage::set(Nature {
+        exits_at_once: Some(0),
+        ..Nature::default()
+    })
+    .await;
+    let store = &stage.world.store;
+    store.keep_history(100);
+    stage.supervisor.spawn(call(Some(run_id()))).await.unwrap();
+    told(&stage, run_id()).await;
+    while !stage.supervisor.info().await.live.is_empty() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    store.reads_held.send_replace(true);
+    let supervisor = stage.supervisor.clone();
+    let asked = tokio::spawn(async move { supervisor.get(run_id()).await });
+    while store.reads_waiting() == 0 {
+        tokio::task::yield_now().await;
+    }
+    store.hold_inserts();
+    let before = store.generation();
+    store.go_back(100);
+    while store.generation() <= before {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    store.reads_held.send_replace(false);
+    let read = asked.await.unwrap();
+    assert!(matches!(read, Err(CallError::StoreUnavailable)), "{read:?}");
+    store.let_inserts_go();
+    told(&stage, run_id()).await;
+}
+
 /// The store has told which runs are open, and the server has not gone on with them yet.
 #[test]
 fn an_abort_of_a_run_that_waits_is_carried_out_though_it_comes_while_the_node_is_taken_over() {

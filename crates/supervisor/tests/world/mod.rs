@@ -910,6 +910,8 @@ pub struct MemoryStore {
     changed: Notify,
     generation: AtomicI64,
     gate: watch::Sender<bool>,
+    /// A row is not read.
+    pub reads_held: watch::Sender<bool>,
     open_rows_asked: AtomicUsize,
     history: Mutex<History>,
     /// Whose attempt was recorded last, in whichever life.
@@ -937,7 +939,17 @@ impl MemoryStore {
         *self.weather.lock().unwrap() == Weather::Fair
     }
 
-    /// Holds the next INSERTs, the records of next attempts, and what is read of open rows, until [`Self::let_inserts_go`].
+    /// How many rows are being asked for, while they are held.
+    pub fn reads_waiting(&self) -> usize {
+        self.reads_held.receiver_count()
+    }
+
+    /// Of the node.
+    pub fn generation(&self) -> i64 {
+        self.generation.load(Ordering::Relaxed)
+    }
+
+    /// Holds the next INSERTs, what is written again, the records of next attempts, and what is read of open rows, until [`Self::let_inserts_go`].
     pub fn hold_inserts(&self) {
         self.gate.send_replace(true);
     }
@@ -1222,6 +1234,8 @@ impl Store for MemoryStore {
     }
 
     async fn mend(&self, row: &RunRow) -> Result<(), StoreError> {
+        let mut gate = self.gate.subscribe();
+        let _ = gate.wait_for(|held| !held).await;
         self.check()?;
         self.present(row.new.run, row.new.generation)?;
         let mut rows = self.rows.lock().unwrap();
@@ -1237,6 +1251,8 @@ impl Store for MemoryStore {
     }
 
     async fn get(&self, run: RunId) -> Result<Option<RunRow>, StoreError> {
+        let mut held = self.reads_held.subscribe();
+        let _ = held.wait_for(|held| !held).await;
         self.check()?;
         Ok(self.row(run))
     }
