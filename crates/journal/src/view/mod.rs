@@ -105,10 +105,10 @@ impl View {
     /// From where a new view must be fed, what it gives being left out, to be as this one.
     #[must_use]
     pub fn resumes_at(&self) -> u64 {
-        if !self.line.data.is_empty() {
-            return self.line.begin;
-        }
-        self.escapes.began().unwrap_or(self.at)
+        let line = (!self.line.data.is_empty()).then_some(self.line.begin);
+        // A control character within a sequence may have begun the line.
+        let begun = [line, self.escapes.began()].into_iter().flatten().min();
+        begun.unwrap_or(self.at)
     }
 }
 

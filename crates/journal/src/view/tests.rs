@@ -122,7 +122,9 @@ proptest! {
             let begin = first.resumes_at();
             let mut later = View::new(form, begin);
             let again = later.feed(&data[usize::try_from(begin).expect("small")..cut]);
-            prop_assert!(again.is_empty(), "{again:?} came again after {given:?}");
+            // Of a sequence only a control character within it is given, and may be so again.
+            let is_control = |p: &Piece| p.data.iter().all(|b| b"\t\r\n".contains(b));
+            prop_assert!(again.iter().all(is_control), "{again:?} came again after {given:?}");
             prop_assert_eq!(later.feed(&data[cut..]), first.feed(&data[cut..]));
             prop_assert_eq!(later.finish(), first.finish());
         }
