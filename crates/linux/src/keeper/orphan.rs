@@ -206,10 +206,11 @@ impl Orphan {
     }
 
     /// While a member of the session is known, its number is reserved, and all who have it are of the run. Without
-    /// one the marker must agree.
+    /// one the marker must agree; and in our own session, which is no run's whatever a record says.
     fn of_session(&self, sid: i32, sessions: &Sessions) -> HashSet<i32> {
         let of_session = |pid: &i32| procfs::stat(*pid).is_ok_and(|s| s.sid == sid);
-        let held = self.members.keys().any(of_session);
+        let own = std::process::id().cast_signed();
+        let held = !of_session(&own) && self.members.keys().any(of_session);
         let pids = sessions.of(sid).iter().copied();
         pids.filter(of_session)
             .filter(|pid| held || observe::is_marked_member(&self.recorded, *pid))

@@ -14,6 +14,17 @@ fn child() -> Child {
     command.arg("1000").spawn().expect("sleep starts")
 }
 
+/// One in a session of its own, as each command of a run is.
+fn session_leader() -> Child {
+    let mut command = Command::new("setsid");
+    let child = command.args(["sleep", "1000"]).spawn().expect("it starts");
+    let pid = child.id().cast_signed();
+    while procfs::stat(pid).is_ok_and(|stat| stat.sid != pid) {
+        std::thread::yield_now();
+    }
+    child
+}
+
 fn end(mut child: Child) {
     child.kill().expect("it can be killed");
     child.wait().expect("it can be reaped");
@@ -74,7 +85,7 @@ fn a_group_that_cannot_be_read_may_hold_somebody() {
 #[test]
 fn what_a_start_has_done_is_known_to_the_next_one() {
     let dir = tempfile::tempdir().expect("a directory");
-    let leader = child();
+    let leader = session_leader();
     let pid = leader.id().cast_signed();
     let fd = PidFd::open(pid).expect("a pidfd");
     let mut recorded = recorded(None);
@@ -97,6 +108,23 @@ fn what_a_start_has_done_is_known_to_the_next_one() {
     assert_eq!(sent, [Signal::TERM]);
     let next = Orphan::new(1, recorded.clone(), &plan, 0);
     assert_eq!(next.steps, seen.steps);
+}
+
+#[test]
+fn whoever_shares_our_own_session_is_not_of_a_run_for_that() {
+    let (leader, stranger) = (child(), child());
+    let pid = leader.id().cast_signed();
+    let fd = PidFd::open(pid).expect("a pidfd");
+    let mut recorded = recorded(None);
+    recorded.identity.command = identity::of(pid, &fd).expect("it is there");
+    let mut orphan = Orphan::new(1, recorded, &StopPlan::abort(Duration::ZERO), 0);
+    // Finds them, and signals nobody.
+    let shim = Found::Gone;
+    orphan.look(&shim, &Sessions::look_up());
+    let members: Vec<i32> = orphan.members.keys().copied().collect();
+    assert_eq!(members, [pid]);
+    end(leader);
+    end(stranger);
 }
 
 #[test]
