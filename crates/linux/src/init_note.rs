@@ -5,6 +5,7 @@
 
 use crate::{
     held::HeldProcess,
+    identity::Found,
     private_file, procfs,
     wire::{
         self,
@@ -37,12 +38,18 @@ pub(crate) fn see(run_dir: &Path, leader: WireLeader) -> Option<Seen> {
     let bytes = private_file::read(run_dir, NAME, NOTE_BYTES_MAX)?;
     let note = wire::decode::<WireInit>(&bytes).ok()?;
     let init = HeldProcess::from(note.init);
-    (note.leader == leader).then(|| init.find().seen())
+    // It ends after all others in its namespace: nobody needs to have reaped it.
+    let seen = || match init.find() {
+        Found::Same(fd) if fd.has_ended() => Seen::Gone,
+        found => found.seen(),
+    };
+    (note.leader == leader).then(seen)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nix::sys::wait::WaitPidFlag;
 
     #[test]
     fn who_was_named_is_seen_until_it_has_ended() {
@@ -61,6 +68,10 @@ mod tests {
         assert_eq!(see(dir.path(), leader(1)), Some(Seen::Same));
         assert_eq!(see(dir.path(), leader(2)), None, "another attempt's");
         child.kill().expect("it can be killed");
+        let id = nix::sys::wait::Id::Pid(nix::unistd::Pid::from_raw(pid));
+        let ended = WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT;
+        nix::sys::wait::waitid(id, ended).expect("it ends");
+        assert_eq!(see(dir.path(), leader(1)), Some(Seen::Gone), "not reaped");
         child.wait().expect("it can be reaped");
         assert_eq!(see(dir.path(), leader(1)), Some(Seen::Gone));
     }
