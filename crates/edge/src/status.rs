@@ -269,38 +269,39 @@ pub(crate) fn of(error: &CallError) -> Status {
         | CallError::InputUnknown { .. }
         | CallError::InputEnded { .. }
         | CallError::OtherAttempt { .. } => input::of(error, text),
-        CallError::CursorAhead { run, asked, head } => {
-            let place = [("asked_seq", *asked), ("head_seq", *head)];
-            no_such_place(Reason::CursorAhead, *run, place, text)
-        }
-        CallError::OffsetAhead { run, asked, end } => {
-            let place = [("asked_offset", *asked), ("end_offset", *end)];
-            no_such_place(Reason::CursorAhead, *run, place, text)
-        }
-        CallError::CursorExpired {
-            run,
-            first_seq,
-            last_seq,
-        } => {
-            let place = [("first_seq", *first_seq), ("last_seq", *last_seq)];
-            no_such_place(Reason::CursorExpired, *run, place, text)
-        }
+        CallError::CursorAhead { .. }
+        | CallError::OffsetAhead { .. }
+        | CallError::CursorExpired { .. } => no_such_place(error, text),
         CallError::JournalUnreadable { run, why } => unreadable(*run, why, text),
         CallError::Internal(what) => internal(what),
     }
 }
 
 /// A position at which there is nothing to read.
-fn no_such_place(
-    reason: Reason,
-    run: RunId,
-    seqs: [(&'static str, u64); 2],
-    text: String,
-) -> Status {
-    let facts = seqs
+fn no_such_place(error: &CallError, text: String) -> Status {
+    let (reason, run, place) = match *error {
+        CallError::CursorAhead { run, asked, head } => {
+            let place = [("asked_seq", asked), ("head_seq", head)];
+            (Reason::CursorAhead, run, place)
+        }
+        CallError::OffsetAhead { run, asked, end } => {
+            let place = [("asked_offset", asked), ("end_offset", end)];
+            (Reason::CursorAhead, run, place)
+        }
+        CallError::CursorExpired {
+            run,
+            first_seq,
+            last_seq,
+        } => {
+            let place = [("first_seq", first_seq), ("last_seq", last_seq)];
+            (Reason::CursorExpired, run, place)
+        }
+        _ => return internal(&text),
+    };
+    let facts = place
         .into_iter()
-        .fold(Facts::run(run), |facts, (name, seq)| {
-            facts.with(name, seq.to_string())
+        .fold(Facts::run(run), |facts, (name, number)| {
+            facts.with(name, number.to_string())
         });
     Fault::new(Code::OutOfRange, reason, text, facts).status()
 }

@@ -250,6 +250,13 @@ impl server::ProcessService for Breaking {
         Err(Status::unimplemented(""))
     }
 
+    async fn read_output(
+        &self,
+        _: Request<pb::ReadOutputRequest>,
+    ) -> Result<Response<pb::ReadOutputResponse>, Status> {
+        Err(Status::unimplemented(""))
+    }
+
     async fn get_tree(
         &self,
         _: Request<pb::GetTreeRequest>,

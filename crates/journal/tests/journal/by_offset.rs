@@ -2,7 +2,7 @@
 
 use crate::common::{BOOT, output};
 use kennel_journal::{Kind, LINE_BYTES_MAX, LineBegins, Position, Reader, Writer};
-use kennel_lifecycle::{OnOutputFull, OutputBound, Timestamp};
+use kennel_lifecycle::{OutputBound, Timestamp};
 use proptest::prelude::*;
 use tempfile::tempdir;
 
@@ -57,7 +57,7 @@ proptest! {
         live in any::<bool>(),
     ) {
         let dir = tempdir().unwrap();
-        let bound = OutputBound { max_bytes, on_full: OnOutputFull::Rotate };
+        let bound = OutputBound { max_bytes, ..OutputBound::default() };
         let mut writer = Writer::create(dir.path(), bound, BOOT, Timestamp(1)).unwrap();
         let mut written = [Vec::new(), Vec::new()];
         let mut attempt = (1, [0usize; 2]);

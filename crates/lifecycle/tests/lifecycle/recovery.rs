@@ -94,7 +94,8 @@ fn whom_an_earlier_start_had_begun_to_end_was_ended_by_that() {
         let known = decide(&seen, before);
         match (lost, known) {
             (Decision::Close(lost), Decision::Close(known))
-                if lost.reason == EndReason::ServiceLost && !was_kept(&seen) =>
+                if lost.reason == EndReason::ServiceLost
+                    && !matches!(lost.tree, TreeVerdict::Kept(_)) =>
             {
                 begun += 1;
                 assert_eq!(known.reason, EndReason::OrphanTerminated);

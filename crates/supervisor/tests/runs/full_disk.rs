@@ -181,6 +181,7 @@ async fn seen(stage: &Stage) -> Vec<Seen> {
                 assert_eq!(gap.reason, GapReason::FullDisk);
                 Seen::Missing(gap.bytes)
             }
+            Payload::Line { .. } => panic!("nobody asked for lines"),
             Payload::Lifecycle(LifecycleEvent::Warning { message }) => Seen::Warning(message),
             Payload::Lifecycle(line) => Seen::Station(name(&line)),
         }));

@@ -117,8 +117,10 @@ fn a_command_that_reads_no_more_ends_a_write_with_the_count() {
 fn a_keeper_that_died_over_a_write_leaves_the_count_in_doubt() {
     let stage = Stage::new();
     let mut input = stage.input;
-    let pipe = || {
-        let (_read, write) = nix::unistd::pipe().expect("a pipe");
+    let mut readers = Vec::new();
+    let mut pipe = || {
+        let (read, write) = nix::unistd::pipe().expect("a pipe");
+        readers.push(read);
         Some(write)
     };
     let adopted = |pipe| RunInput::adopted(stage.dir.path(), pipe).expect("it is noted");
@@ -132,13 +134,13 @@ fn a_keeper_that_died_over_a_write_leaves_the_count_in_doubt() {
         0,
         b"one",
     );
-    let known = adopted(pipe());
+    let mut known = adopted(pipe());
     assert_eq!((known.book.accepted, known.book.in_doubt), (3, 0));
     assert_eq!(known.book.writes, input.book.writes);
 
     // As it was between the pipe's taking and its counting.
-    input.book.in_doubt = 5;
-    input.note.keep(&input.run_dir, 1, &input.book);
+    known.book.in_doubt = 5;
+    known.note.keep(&known.run_dir, 1, &known.book);
     let mut unknown = adopted(pipe());
     let write = |id: &str, offset, len| InputWrite {
         id: id.to_owned(),
