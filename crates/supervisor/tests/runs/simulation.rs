@@ -12,9 +12,9 @@ use crate::{
 };
 use async_trait::async_trait;
 use kennel_lifecycle::{
-    CgroupIdentity, Exit, HeldPause, HostIdentity, InputWrite, LeaderExit, NodeId, Outcome,
-    ProcessIdentity, RestartMode, RestartPolicy, RowState, RunId, RunKind, Signal, SignalScope,
-    SignalSender, StartFailure, StartStage, StopOrder, StopStep, Timestamp,
+    CgroupIdentity, EndReason, Exit, HeldPause, HostIdentity, InputWrite, LeaderExit, NodeId,
+    Outcome, ProcessIdentity, RestartMode, RestartPolicy, RowState, RunId, RunKind, Signal,
+    SignalScope, SignalSender, StartFailure, StartStage, StopOrder, StopStep, Timestamp,
     ladder::StopPlan,
     recovery::{Observation, Seen},
 };
@@ -681,14 +681,27 @@ impl Store for Shaky {
         let created = (new.run, new.created, new.attempt);
         let outcome = closure.outcome.clone();
         // A run that waits may be ended for one reason, and for another if that was not written.
-        let waits = |row: RunRow| row.state == StoredState::Backoff;
-        if self.store.row(new.run).is_some_and(waits) {
+        let row = self.store.row(new.run);
+        if row
+            .as_ref()
+            .is_some_and(|row| row.state == StoredState::Backoff)
+        {
             return self.close_as_told(new, closure).await;
         }
+        // So may one whose restarts are used up: it has ended as it has, once somebody wants its end.
+        let wanted = row.is_some_and(|row| row.outcome.is_none() && row.desired == Desired::Stop);
+        let is_used_up = |reason: &EndReason| matches!(reason, EndReason::RestartsExhausted { .. });
+        let as_wanted = |before: Outcome| match closure.outcome.reason {
+            EndReason::Exited if wanted && is_used_up(&before.reason) => Outcome {
+                reason: EndReason::Exited,
+                ..before
+            },
+            _ => before,
+        };
         // What never ran may have failed for another reason when the server that gave it died before it was written.
         if outcome.exit.is_some() || self.is_undisturbed {
             let before = self.outcomes.lock().unwrap().insert(created, outcome);
-            let before = before.unwrap_or_else(|| closure.outcome.clone());
+            let before = before.map_or_else(|| closure.outcome.clone(), as_wanted);
             assert_eq!(before, closure.outcome, "a run has two outcomes");
         }
         self.close_as_told(new, closure).await
