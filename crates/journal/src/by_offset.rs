@@ -30,8 +30,8 @@ pub struct LineBegins {
 }
 
 /// What lies before an entry, as far as its segment tells.
-struct Before {
-    lens: [u64; 2],
+pub(crate) struct Before {
+    pub(crate) lens: [u64; 2],
     output_seq: u64,
     /// Where the attempt begins that the entry is of, or the segment.
     begin: [u64; 2],
@@ -116,30 +116,25 @@ impl Log {
     }
 
     fn before(&self, seq: u64) -> io::Result<Option<Before>> {
-        let segment = {
+        let (current, number) = {
             let chain = self.chain();
             let holds = |span: &&Span| span.first.seq <= seq && seq <= span.end.seq;
             let number = chain.spans.iter().rfind(holds).map(|span| span.number);
-            let current = chain.current.clone();
-            match current.filter(|segment| segment.header.first.seq <= seq) {
-                Some(current) => Ok(current),
-                None => Err(number),
-            }
+            (chain.current.clone(), number)
         };
-        match segment {
-            Ok(current) => current.before(seq).map(Some),
-            Err(Some(number)) => match Segment::open(&self.dir, number, false)? {
-                Some(segment) => segment.before(seq).map(Some),
-                None => Ok(None),
-            },
-            Err(None) => Ok(None),
-        }
+        let current = current.filter(|segment| segment.header.first.seq <= seq);
+        let segment = match (current, number) {
+            (Some(current), _) => return current.before(seq).map(Some),
+            (None, Some(number)) => Segment::open(&self.dir, number, false)?,
+            (None, None) => None,
+        };
+        segment.map(|segment| segment.before(seq)).transpose()
     }
 }
 
 impl Segment {
     /// What is before the entry after this seq, which is in this segment or its end.
-    fn before(&self, seq: u64) -> io::Result<Before> {
+    pub(crate) fn before(&self, seq: u64) -> io::Result<Before> {
         let first = self.header.first;
         let mut before = Before {
             lens: first.lens,

@@ -223,10 +223,10 @@ impl Log {
         let current = current.filter(|s| s.header.first.seq <= seq);
         match (number, current) {
             (Some(number), _) => match Segment::open(&self.dir, number, false)? {
-                Some(segment) => segment.lens_after(seq).map(Some),
+                Some(segment) => Ok(Some(segment.before(seq)?.lens)),
                 None => Ok(None),
             },
-            (None, Some(current)) => current.lens_after(seq).map(Some),
+            (None, Some(current)) => Ok(Some(current.before(seq)?.lens)),
             (None, None) => {
                 let kept = KeptFile::open(&self.dir)?.between(seq - 1, seq, 1)?;
                 Ok(kept.first().map(|(_, before)| before.lens))

@@ -137,17 +137,13 @@ impl Reader {
             return Ok(Stretch::default());
         };
         let (log, head) = (Arc::clone(&self.log), self.end());
-        task::spawn_blocking(move || log.bytes(stream, (begin, end), len_max, head))
-            .await
-            .map_err(io::Error::other)?
+        blocking(move || log.bytes(stream, (begin, end), len_max, head)).await
     }
 
     /// Where the lines stand at the present position. Absent: that is not known any more.
     pub async fn line_begins(&self) -> io::Result<Option<LineBegins>> {
         let (log, head, seq) = (Arc::clone(&self.log), self.end(), self.at.seq);
-        task::spawn_blocking(move || log.line_begins(seq, head))
-            .await
-            .map_err(io::Error::other)?
+        blocking(move || log.line_begins(seq, head)).await
     }
 
     async fn head_past_position(&mut self) -> Option<Point> {
@@ -176,8 +172,13 @@ impl Reader {
         }
         self.was_at_head = false;
         let log = Arc::clone(&self.log);
-        task::spawn_blocking(move || log.read(seq, lens, head, bytes_max))
-            .await
-            .map_err(io::Error::other)?
+        blocking(move || log.read(seq, lens, head, bytes_max)).await
     }
+}
+
+/// Reads files on a thread of its own.
+async fn blocking<T: Send + 'static>(
+    read: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
+    task::spawn_blocking(read).await.map_err(io::Error::other)?
 }

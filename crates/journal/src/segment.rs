@@ -203,22 +203,6 @@ impl Segment {
             .collect())
     }
 
-    /// What is before the entry after this seq, which is in this segment or its end.
-    pub(crate) fn lens_after(&self, seq: u64) -> io::Result<[u64; 2]> {
-        let Point { seq: mut at, .. } = self.header.first;
-        let mut lens = self.header.first.lens;
-        while at < seq {
-            for entry in self.index_chunk(at, seq)? {
-                at += 1;
-                let entry = entry.ok_or_else(|| self.broken(at))?;
-                if let Some(stream) = slot(entry.kind) {
-                    lens[stream] = entry.end();
-                }
-            }
-        }
-        Ok(lens)
-    }
-
     /// Entries after this seq up to `last`, at least one, at most `bytes_max` bytes but always one entry.
     ///
     /// INVARIANT: `first <= after < last`, and all entries up to `last` are written.
@@ -251,7 +235,7 @@ impl Segment {
         let mut found = Vec::new();
         let mut at = Point {
             seq: begin - 1,
-            lens: self.lens_after(begin - 1)?,
+            lens: self.before(begin - 1)?.lens,
         };
         while at.seq < end {
             for entry in self.index_chunk(at.seq, end)? {

@@ -1,7 +1,9 @@
 //! How a server begins and how it ends.
 
 use crate::{
-    Supervisor, SupervisorConfig, clock,
+    Supervisor, SupervisorConfig,
+    blocking::blocking,
+    clock,
     facts::Facts,
     late::Door,
     ledger::Ledger,
@@ -85,8 +87,8 @@ impl Supervisor {
         crash_point!("boot.begun");
         let facts = Facts::open(&config.data_dir).await?;
         let (data_dir, boot_id) = (config.data_dir.clone(), hello.host.boot_id.clone());
-        let ledger = tokio::task::spawn_blocking(move || Ledger::open(&data_dir, &boot_id)).await;
-        let ledger = ledger.map_err(|e| BootError::Facts(io::Error::other(e)))?;
+        let ledger = blocking(move || Ledger::open(&data_dir, &boot_id)).await;
+        let ledger = ledger.map_err(BootError::Facts)?;
         let shared = Shared::new(config, kernel, store, facts, ledger, hello, clock::now());
         let shared = Arc::new(shared);
         let begun = match takeover::first(&shared, &held).await? {

@@ -1,7 +1,7 @@
 //! The calls on a run's standard input. They do not go through the run's task: a write waits for as long as the command
 //! likes, and the keeper alone knows how far it has come.
 
-use crate::{CallError, Supervisor, keeper_fault, tracker::Handle};
+use crate::{CallError, Supervisor, blocking::blocking, keeper_fault, tracker::Handle};
 use kennel_lifecycle::{InputClosed, InputRefusal, InputWrite, Refusal, RunId, RunState};
 use kennel_linux::{
     client::{InputAnswer, InputSaid, InputState},
@@ -140,7 +140,7 @@ impl Supervisor {
             unread: None,
             end: Some(InputEnd::Spec),
         };
-        Ok(self.noted(run).map_or(without, |mut noted| {
+        Ok(self.noted(run).await.map_or(without, |mut noted| {
             // Its keeper may have died before it could say so.
             let over = InputEnd::Closed(InputClosed::AttemptEnded);
             noted.end.get_or_insert(over);
@@ -154,7 +154,7 @@ impl Supervisor {
             Some(handle) if !handle.live.borrow().view.state.is_terminal() => Ok(handle),
             _ => {
                 let view = self.get(run).await?;
-                Err(self.over(run, view.state))
+                Err(self.over(run, view.state).await)
             }
         }
     }
@@ -179,16 +179,16 @@ impl Supervisor {
             // It has left the keeper, and so has ended, or waits for its next attempt.
             InputAnswer::UnknownRun => {
                 let view = self.get(run).await?;
-                Err(self.over(run, view.state))
+                Err(self.over(run, view.state).await)
             }
         }
     }
 
-    fn over(&self, run: RunId, state: RunState) -> CallError {
+    async fn over(&self, run: RunId, state: RunState) -> CallError {
         if !state.is_terminal() {
             return not_running(run, state);
         }
-        let noted = self.noted(run);
+        let noted = self.noted(run).await;
         CallError::InputEnded {
             run,
             state,
@@ -196,9 +196,10 @@ impl Supervisor {
         }
     }
 
-    fn noted(&self, run: RunId) -> Option<InputProgress> {
+    async fn noted(&self, run: RunId) -> Option<InputProgress> {
         let dir = rundir::path(&self.shared.config.data_dir, run);
-        input_note::read(&dir).map(Into::into)
+        let noted = blocking(move || input_note::read(&dir)).await;
+        noted.ok().flatten().map(Into::into)
     }
 }
 

@@ -43,7 +43,7 @@ const WARNINGS_MAX: u32 = 64;
 /// A way to move bytes from a pipe to an offset of a file.
 type Splice = fn(&OutputPipe, &File, u64, usize) -> io::Result<Spliced>;
 
-const KINDS: [Kind; 2] = [Kind::Stdout, Kind::Stderr];
+pub(crate) const KINDS: [Kind; 2] = [Kind::Stdout, Kind::Stderr];
 
 /// The journal of one run and the pipes that feed it.
 #[derive(Debug)]

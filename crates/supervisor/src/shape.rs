@@ -1,6 +1,6 @@
 //! A run's events as a reader wants their output: whole, without escape sequences, or by lines.
 
-use crate::{Event, LifecycleEvent, Payload};
+use crate::{Event, LifecycleEvent, Payload, output::KINDS};
 use kennel_journal::{Form, Item, Kind, LineBegins, Piece, Position, Reader, View};
 use std::io;
 
@@ -8,7 +8,6 @@ use std::io;
 const FED_AGAIN_BYTES: u64 = 1 << 20;
 /// Facts that are looked through, at a time.
 const FACTS_BYTES: usize = 64 * 1024;
-pub(crate) const KINDS: [Kind; 2] = [Kind::Stdout, Kind::Stderr];
 
 /// Makes of each event what the reader wants of it.
 #[derive(Debug)]

@@ -18,6 +18,20 @@ pub enum Start {
     Live,
 }
 
+/// When an event was recorded, of a batch with this base time.
+#[must_use]
+pub fn time_of(
+    base_time: Option<prost_types::Timestamp>,
+    event: &pb::Event,
+) -> prost_types::Timestamp {
+    let mut at = base_time.unwrap_or_default();
+    let delta = event.time_delta.unwrap_or_default();
+    at.seconds = at.seconds.saturating_add(delta.seconds);
+    at.nanos = at.nanos.saturating_add(delta.nanos);
+    at.normalize();
+    at
+}
+
 /// Events of one run, in order, without a hole and without a repeat.
 #[derive(Debug)]
 pub struct EventReader {

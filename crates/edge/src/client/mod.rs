@@ -9,7 +9,7 @@ mod resumes;
 pub use crate::pb::{
     admin_service_client::AdminServiceClient, process_service_client::ProcessServiceClient,
 };
-pub use events::{EventReader, Start};
+pub use events::{EventReader, Start, time_of};
 pub use failure::Failure;
 pub use resumes::{RESUMES_MAX, outlast, over_loss};
 pub use tonic_health::pb::health_client::HealthClient;

@@ -1,5 +1,9 @@
 //! Requests, parsed with all that is wrong in them.
 
+mod output;
+
+pub(crate) use output::read_output;
+
 use super::{
     spec::{self, unknown_number},
     time,
@@ -14,8 +18,8 @@ use crate::{
 };
 use kennel_lifecycle::{Missing, RunId, RunKind, RunState, Signal, Violation, limits as bounds};
 use kennel_supervisor::{
-    AbortCall, AbortWait, CloseCall, Condition, Form, ListFilter, OutputCall, OutputRange,
-    PageStart, Position, Reached, RestartCall, SignalCall, SignalTarget, SpawnCall, WriteCall,
+    AbortCall, AbortWait, CloseCall, Condition, Form, ListFilter, PageStart, Position, Reached,
+    RestartCall, SignalCall, SignalTarget, SpawnCall, WriteCall,
 };
 use std::time::Duration;
 use tonic::Status;
@@ -289,7 +293,7 @@ pub(crate) fn events(request: &pb::StreamEventsRequest) -> Result<EventsCall, St
             "must be 1 to 300 seconds",
         ));
     }
-    let (form, as_json) = output_view(request.output_view, &mut found);
+    let (form, as_json) = output::view("output_view", request.output_view, &mut found);
     let from = match &request.position {
         None | Some(Asked::Beginning(_) | Asked::AfterSeq(0)) => Position::Beginning,
         Some(Asked::AfterSeq(seq)) => Position::After(Reached {
@@ -327,84 +331,6 @@ pub(crate) fn events(request: &pb::StreamEventsRequest) -> Result<EventsCall, St
         form,
         as_json,
     })
-}
-
-pub(crate) fn read_output(request: &pb::ReadOutputRequest) -> Result<OutputCall, Status> {
-    use pb::{OutputStream as Stream, OutputView as View, read_output_request::Range as Asked};
-    let mut found = Vec::new();
-    let run = parse_run_id(&request.run_id, &mut found);
-    let stream = match Stream::try_from(request.stream) {
-        Ok(Stream::Stdout) => 1,
-        Ok(Stream::Stderr) => 2,
-        Ok(Stream::Unspecified) => {
-            found.push(Violation::new("stream", "must be given"));
-            1
-        }
-        Err(_) => {
-            found.push(unknown_number("stream", request.stream, "OutputStream"));
-            1
-        }
-    };
-    let max = limits::OUTPUT_READ_BYTES_MAX;
-    let from = |offset| OutputRange::From {
-        offset,
-        bytes_max: match request.bytes_max {
-            0 => max,
-            bytes => u64::from(bytes),
-        },
-    };
-    if u64::from(request.bytes_max) > max {
-        let why = format!("must be at most {max}");
-        found.push(Violation::new("bytes_max", why));
-    }
-    let range = match &request.range {
-        None => from(0),
-        Some(Asked::Offset(offset)) => from(*offset),
-        Some(Asked::HeadTail(ends)) => {
-            let (head, tail) = (u64::from(ends.head_bytes), u64::from(ends.tail_bytes));
-            if !(1..=max).contains(&(head + tail)) {
-                let why = format!("must be 1 to {max} bytes together");
-                found.push(Violation::new("head_tail", why));
-            }
-            OutputRange::Ends { head, tail }
-        }
-    };
-    let plain = match View::try_from(request.view) {
-        Ok(View::Unspecified | View::Raw) => false,
-        Ok(View::Text) => true,
-        Ok(View::Lines | View::TextLines | View::JsonLines) => {
-            let why = "must be OUTPUT_VIEW_RAW or OUTPUT_VIEW_TEXT";
-            found.push(Violation::new("view", why));
-            false
-        }
-        Err(_) => {
-            found.push(unknown_number("view", request.view, "OutputView"));
-            false
-        }
-    };
-    Ok(OutputCall {
-        run: whole(run, &found)?,
-        stream,
-        range,
-        plain,
-    })
-}
-
-/// The form of a view, and whether its lines are parsed.
-fn output_view(number: i32, found: &mut Vec<Violation>) -> (Option<Form>, bool) {
-    use pb::OutputView as View;
-    let form = |plain, lines| Some(Form { plain, lines });
-    match View::try_from(number) {
-        Ok(View::Unspecified | View::Raw) => (None, false),
-        Ok(View::Text) => (form(true, false), false),
-        Ok(View::Lines) => (form(false, true), false),
-        Ok(View::TextLines) => (form(true, true), false),
-        Ok(View::JsonLines) => (form(true, true), true),
-        Err(_) => {
-            found.push(unknown_number("output_view", number, "OutputView"));
-            (None, false)
-        }
-    }
 }
 
 fn filter(asked: Option<&pb::RunFilter>, found: &mut Vec<Violation>) -> ListFilter {

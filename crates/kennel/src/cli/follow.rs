@@ -9,7 +9,7 @@ use crate::{
     failure::Failure,
 };
 use kennel_edge::{
-    client::{EventReader, Start},
+    client::{self, EventReader, Start},
     json,
     pb::{self, event::Payload},
 };
@@ -38,11 +38,7 @@ fn lines(message: &pb::StreamEventsResponse) -> String {
     for events in &message.run_events {
         for event in &events.events {
             let seq = events.base_seq + event.seq_delta;
-            let mut at = events.base_time.unwrap_or_default();
-            let delta = event.time_delta.unwrap_or_default();
-            at.seconds = at.seconds.saturating_add(delta.seconds);
-            at.nanos = at.nanos.saturating_add(delta.nanos);
-            at.normalize();
+            let at = client::time_of(events.base_time, event);
             let payload = event.payload.as_ref();
             if let Some(line) = payload.and_then(|p| event_line(seq, &at.to_string(), p)) {
                 text.push_str(&line);

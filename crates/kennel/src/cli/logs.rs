@@ -10,7 +10,7 @@ use crate::{
     failure::Failure,
 };
 use kennel_edge::{
-    json,
+    client, json,
     pb::{self, Output, OutputStream, OutputView, event::Payload},
 };
 use std::{
@@ -44,9 +44,9 @@ pub(crate) async fn logs(link: &Link, args: LogsArgs) -> Result<(), Failure> {
     };
     while let Some(mut message) = journal.next().await? {
         for events in &mut message.run_events {
-            let base = events.base_time.unwrap_or_default();
-            let base = micros(base.seconds, base.nanos);
-            events.events.retain(|event| wanted.has(event, base));
+            let base = events.base_time;
+            let has = |event: &pb::Event| wanted.has(event, client::time_of(base, event));
+            events.events.retain(has);
         }
         message.run_events.retain(|e| !e.events.is_empty());
         printer.take(message)?;
@@ -60,8 +60,7 @@ pub(crate) async fn logs(link: &Link, args: LogsArgs) -> Result<(), Failure> {
 /// Which of a run's output.
 struct Wanted {
     stream: Option<OutputStream>,
-    /// In microseconds since 1970.
-    since: Option<i64>,
+    since: Option<SystemTime>,
 }
 
 impl Wanted {
@@ -71,9 +70,8 @@ impl Wanted {
             StreamArg::Stderr => OutputStream::Stderr,
         });
         let since = args.since.map(|since| {
-            let now = SystemTime::now().duration_since(UNIX_EPOCH);
-            let since = now.unwrap_or_default().saturating_sub(since);
-            i64::try_from(since.as_micros()).unwrap_or(i64::MAX)
+            let begin = SystemTime::now().checked_sub(since);
+            begin.unwrap_or(UNIX_EPOCH)
         });
         Self { stream, since }
     }
@@ -82,21 +80,17 @@ impl Wanted {
         self.stream.is_none() && self.since.is_none()
     }
 
-    fn has(&self, event: &pb::Event, base: i64) -> bool {
+    fn has(&self, event: &pb::Event, at: impl TryInto<SystemTime>) -> bool {
         let of_stream = match &event.payload {
             Some(Payload::Output(output)) => self.stream.is_none_or(|s| s == output.stream()),
             Some(Payload::Gap(_)) => true,
             _ => false,
         };
-        let delta = event.time_delta.unwrap_or_default();
-        let at = base.saturating_add(micros(delta.seconds, delta.nanos));
-        of_stream && self.since.is_none_or(|since| at >= since)
+        of_stream
+            && self
+                .since
+                .is_none_or(|since| at.try_into().is_ok_and(|at| at >= since))
     }
-}
-
-fn micros(seconds: i64, nanos: i32) -> i64 {
-    let seconds = seconds.saturating_mul(1_000_000);
-    seconds.saturating_add(i64::from(nanos) / 1000)
 }
 
 struct Printer {

@@ -23,51 +23,46 @@ impl Sink {
         Self { next: [None; 2] }
     }
 
-    /// Writes the bytes, whatever may lie between these and those before.
+    /// Writes the bytes, whatever may lie between these and those before, and flushes: a person may be reading along.
     pub(crate) fn write_text(output: &pb::Output) -> Result<(), Failure> {
         match output.stream() {
             pb::OutputStream::Stdout => write(io::stdout().lock(), &output.data),
             pb::OutputStream::Stderr => write(io::stderr().lock(), &output.data),
-            pb::OutputStream::Unspecified => Ok(()),
-        }
-    }
-
-    /// Writes the bytes and flushes: a person may be reading along.
-    pub(crate) fn write(&mut self, output: &pb::Output) -> Result<(), Failure> {
-        let data = &output.data[..];
-        match output.stream() {
-            pb::OutputStream::Stdout => {
-                take(&mut self.next[0], "stdout", output)?;
-                write(io::stdout().lock(), data)
-            }
-            pb::OutputStream::Stderr => {
-                take(&mut self.next[1], "stderr", output)?;
-                write(io::stderr().lock(), data)
-            }
             // A stream of a later version: it has no place here.
             pb::OutputStream::Unspecified => Ok(()),
         }
     }
 
+    /// The same where none may be missing.
+    pub(crate) fn write(&mut self, output: &pb::Output) -> Result<(), Failure> {
+        if let Some((next, name)) = self.next_of(output.stream()) {
+            take(next, name, output)?;
+        }
+        Self::write_text(output)
+    }
+
     /// Goes on behind what was written elsewhere.
     pub(crate) fn go_on_behind(&mut self, output: &pb::Output) {
-        let end = Some(output.offset + output.data.len() as u64);
-        match output.stream() {
-            pb::OutputStream::Stdout => self.next[0] = end,
-            pb::OutputStream::Stderr => self.next[1] = end,
-            pb::OutputStream::Unspecified => {}
+        if let Some((next, _)) = self.next_of(output.stream()) {
+            *next = Some(end_of(output));
+        }
+    }
+
+    /// Next offset of a stream, and its name.
+    fn next_of(&mut self, stream: pb::OutputStream) -> Option<(&mut Option<u64>, &'static str)> {
+        match stream {
+            pb::OutputStream::Stdout => Some((&mut self.next[0], "stdout")),
+            pb::OutputStream::Stderr => Some((&mut self.next[1], "stderr")),
+            pb::OutputStream::Unspecified => None,
         }
     }
 
     /// Goes on behind what is missing, and says so on standard error.
     pub(crate) fn skip(&mut self, gap: &pb::Gap) {
         for missing in &gap.missing {
-            let next = match missing.stream() {
-                pb::OutputStream::Stdout => &mut self.next[0],
-                pb::OutputStream::Stderr => &mut self.next[1],
-                pb::OutputStream::Unspecified => continue,
-            };
-            *next = Some(missing.end_offset);
+            if let Some((next, _)) = self.next_of(missing.stream()) {
+                *next = Some(missing.end_offset);
+            }
         }
         let only_known = gap.missing.iter().all(|missing| missing.bytes == Some(0));
         if !only_known {
@@ -91,8 +86,12 @@ fn take(next: &mut Option<u64>, stream: &str, output: &pb::Output) -> Result<(),
             output.offset
         )));
     }
-    *next = Some(output.offset + output.data.len() as u64);
+    *next = Some(end_of(output));
     Ok(())
+}
+
+fn end_of(output: &pb::Output) -> u64 {
+    output.offset + output.data.len() as u64
 }
 
 #[cfg(test)]

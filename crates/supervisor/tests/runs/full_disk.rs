@@ -59,14 +59,12 @@ fn what_is_dropped_at_the_end_of_a_run_is_told_once_there_is_room() {
         // A reader is given the rest as soon as there is one.
         make_room_on_disk();
         let seen = seen(stage).await;
-        let missing = Seen::Missing([Some(5), Some(0)]);
-        assert!(seen.contains(&missing), "{seen:?}");
+        assert_last_words_are_missing(&seen);
         let [warning] = &warnings(&seen)[..] else {
             panic!("{seen:?}");
         };
         let exact = "5 bytes of stdout and 0 bytes of stderr are missing";
         assert!(warning.ends_with(exact), "{warning}");
-        assert_eq!(seen.last(), Some(&Seen::Station("ended".into())));
     });
 }
 
@@ -82,10 +80,7 @@ fn what_was_dropped_outlives_the_server_that_has_dropped_it() {
     lives.live(async |_| {});
     make_room_on_disk();
     lives.live(async |stage| {
-        let seen = seen(stage).await;
-        let missing = Seen::Missing([Some(5), Some(0)]);
-        assert!(seen.contains(&missing), "{seen:?}");
-        assert_eq!(seen.last(), Some(&Seen::Station("ended".into())));
+        assert_last_words_are_missing(&seen(stage).await);
     });
 }
 
@@ -125,10 +120,7 @@ fn a_shutdown_does_not_wait_for_room_and_says_what_is_missing() {
     });
     make_room_on_disk();
     lives.live(async |stage| {
-        let seen = seen(stage).await;
-        let missing = Seen::Missing([Some(5), Some(0)]);
-        assert!(seen.contains(&missing), "{seen:?}");
-        assert_eq!(seen.last(), Some(&Seen::Station("ended".into())));
+        assert_last_words_are_missing(&seen(stage).await);
     });
 }
 
@@ -187,6 +179,13 @@ async fn seen(stage: &Stage) -> Vec<Seen> {
         }));
     }
     seen
+}
+
+/// What the run said at its end is missing to the byte, and its end is told.
+fn assert_last_words_are_missing(seen: &[Seen]) {
+    let missing = Seen::Missing([Some(5), Some(0)]);
+    assert!(seen.contains(&missing), "{seen:?}");
+    assert_eq!(seen.last(), Some(&Seen::Station("ended".into())));
 }
 
 fn warnings(seen: &[Seen]) -> Vec<&str> {
