@@ -73,6 +73,8 @@ CREATE TABLE runs (
     certificate_detail    TEXT,
     streams_end           TEXT,
     traceparent           TEXT,
+    -- The ended run that this one was made of.
+    restarted_from        TEXT CHECK (length(restarted_from) = 26),
     -- The client's spec as JSON text, without environment values and input.
     spec                  TEXT NOT NULL,
     spec_digest           BLOB NOT NULL,

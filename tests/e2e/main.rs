@@ -1,6 +1,7 @@
 //! The real binary over gRPC, end to end. Every test ends with a census.
 
 mod adopt;
+mod again;
 mod attempts;
 mod audit;
 mod browser;

@@ -149,17 +149,22 @@ impl Client {
         Ok(answer.run.expect("a run is given"))
     }
 
-    /// Resumes.
+    /// Begins another attempt.
     pub async fn restart(
         &mut self,
         run_id: &str,
         expected_attempt: Option<u32>,
     ) -> Result<pb::Run, Status> {
-        let request = pb::RestartRequest {
+        self.restart_with(pb::RestartRequest {
             run_id: run_id.to_owned(),
             expected_attempt,
             ..pb::RestartRequest::default()
-        };
+        })
+        .await
+    }
+
+    /// Begins another attempt, or a new run of one that has ended.
+    pub async fn restart_with(&mut self, request: pb::RestartRequest) -> Result<pb::Run, Status> {
         let answer = self.process.restart(request).await?.into_inner();
         Ok(answer.run.expect("an answer has the run"))
     }

@@ -2,6 +2,7 @@
 
 use crate::pb::RunSpec;
 use hmac::{Hmac, KeyInit, Mac};
+use kennel_lifecycle::RunId;
 use prost::Message;
 use sha2::Sha256;
 use std::fmt;
@@ -11,6 +12,7 @@ pub const SPEC_DIGEST_VERSION: i32 = 1;
 
 /// What separates digests of one purpose from those of another under the same key.
 const SPEC_DOMAIN: &[u8] = b"kennel.v1.RunSpec\0";
+const AGAIN_DOMAIN: &[u8] = b"kennel.v1.RestartRequest\0";
 
 /// A secret of this installation. The same after a restart, or no repeat is recognised.
 #[derive(Clone)]
@@ -29,6 +31,13 @@ impl DigestKey {
     #[must_use]
     pub fn of_spec(&self, spec: &RunSpec) -> Vec<u8> {
         self.mac(&[SPEC_DOMAIN, &spec.encode_to_vec()]).to_vec()
+    }
+
+    /// The digest of a run that is made of an ended one: that of its spec, bound to the one it is made of.
+    #[must_use]
+    pub(crate) fn of_again(&self, spec: &[u8], ended: RunId) -> Vec<u8> {
+        let ended = ended.as_u128().to_be_bytes();
+        self.mac(&[AGAIN_DOMAIN, &ended, spec]).to_vec()
     }
 
     pub(crate) fn mac(&self, parts: &[&[u8]]) -> [u8; 32] {

@@ -51,6 +51,8 @@ reasons! {
     RunStopped = "RUN_STOPPED",
     /// The time in the run id is not acceptable.
     RunIdExpired = "RUN_ID_EXPIRED",
+    /// What was not kept of an ended run is not in the request either.
+    SpecIncomplete = "SPEC_INCOMPLETE",
     /// The run id is taken by another spec.
     SpecMismatch = "SPEC_MISMATCH",
     /// A cap is reached.

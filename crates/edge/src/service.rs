@@ -6,7 +6,7 @@ pub(crate) use admin::Admin;
 
 use crate::{
     auth,
-    convert::{event, input, request, run, token::PageToken, tree},
+    convert::{again, event, input, request, run, token::PageToken, tree},
     deadline,
     digest::DigestKey,
     limits,
@@ -15,8 +15,9 @@ use crate::{
     stream::{self, Going},
     trace_context::TraceContext,
 };
+use kennel_lifecycle::Refusal;
 use kennel_supervisor::{
-    AbortWait, CallError, ListFilter, PageStart, Position, RunView, Supervisor,
+    AbortWait, CallError, ListFilter, PageStart, Position, RestartCall, RunView, Supervisor,
 };
 use prost::Message;
 use std::{future::Future, sync::Arc};
@@ -198,11 +199,24 @@ impl ProcessService for Processes {
     ) -> Result<Response<pb::RestartResponse>, Status> {
         let by = auth::principal(&request)?;
         let budget = deadline::of(request.metadata());
-        let call = request::restart(request.get_ref(), by)?;
+        let trace = TraceContext::of(request.metadata());
+        let request = request.into_inner();
+        let call = request::restart(&request, by.clone())?;
         let supervisor = self.supervisor.clone();
-        let done = self.to_its_end(async move { supervisor.restart(call).await });
-        let done = Box::pin(self.unless_draining(done));
-        let view = deadline::within(budget, done).await?;
+        let ordered = self.to_its_end(async move { another_attempt(&supervisor, call).await });
+        let ordered = Box::pin(self.unless_draining(ordered));
+        let all = async {
+            let ended = match ordered.await? {
+                Restarted::InPlace(view) => return Ok(view),
+                Restarted::Over(view) => view,
+            };
+            let call = again::spawn(request, &ended, by, trace, &self.key)?;
+            let supervisor = self.supervisor.clone();
+            let started = self.to_its_end(async move { supervisor.spawn(call).await });
+            let spawned = Box::pin(self.unless_draining(started)).await?;
+            Ok(spawned.run)
+        };
+        let view = deadline::within(budget, all).await?;
         Ok(Response::new(pb::RestartResponse {
             run: Some(run::run(view)),
         }))
@@ -357,6 +371,41 @@ async fn to_its_end<T: Send + 'static>(
         Ok(done) => done.map_err(|e| status::of(&e)),
         Err(broken) => Err(status::internal(&broken.to_string())),
     }
+}
+
+/// What an order for another attempt came to.
+enum Restarted {
+    /// The run as it is, with another attempt or without.
+    InPlace(RunView),
+    /// It has ended: only a new run can follow it.
+    Over(RunView),
+}
+
+async fn another_attempt(
+    supervisor: &Supervisor,
+    call: RestartCall,
+) -> Result<Restarted, CallError> {
+    let (run, meant) = (call.run, call.expected_attempt);
+    let refused = match supervisor.restart(call).await {
+        Ok(view) => return Ok(Restarted::InPlace(view)),
+        Err(refused) => refused,
+    };
+    let CallError::Refused {
+        refusal: Refusal::Ended,
+        ..
+    } = refused
+    else {
+        return Err(refused);
+    };
+    let view = supervisor.get(run).await?;
+    if !view.state.is_terminal() {
+        // It is another node's.
+        return Err(refused);
+    }
+    if meant.is_some_and(|meant| meant < view.attempt) {
+        return Ok(Restarted::InPlace(view));
+    }
+    Ok(Restarted::Over(view))
 }
 
 /// The runs that fit on a page, and where the next page begins.

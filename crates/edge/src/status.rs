@@ -130,6 +130,17 @@ pub(crate) fn capability_missing(missing: &[Missing]) -> Status {
     fault.status()
 }
 
+/// An ended run cannot be run again from what is on record and in the request; `missing` names the rest of it.
+pub(crate) fn spec_incomplete(run: RunId, missing: &[String]) -> Status {
+    let missing = missing.join(",");
+    let message = format!("the run has ended, and this of its spec was not kept: {missing}");
+    let facts = Facts::run(run).with("missing", missing);
+    let code = Code::FailedPrecondition;
+    Fault::new(code, Reason::SpecIncomplete, message, facts)
+        .precondition("SPEC", run.to_string())
+        .status()
+}
+
 /// The caller's own time ran out.
 pub(crate) fn deadline_exceeded() -> Status {
     Fault::new(

@@ -156,7 +156,8 @@ pub(crate) enum Command {
     /// Write to the standard input of a run that was started with --stdin
     #[command(after_help = WRITE_HELP)]
     Write(WriteArgs),
-    /// Begin another attempt of a run that is started again: stops the present one, or waits no longer
+    /// Begin another attempt of a run that is started again: stops the present one, or waits no longer; of a run that has
+    /// ended, make a new one
     Restart(RestartRunArgs),
     /// Wait for a condition of a run
     #[command(after_help = WAIT_CODES)]
@@ -541,6 +542,12 @@ pub(crate) struct RestartRunArgs {
     /// Id of the run
     #[arg(value_name = "RUN")]
     pub(crate) run: String,
+    /// Of a run that has ended: a variable of its spec, for values are not kept; repeat for each
+    #[arg(short, long = "env", value_name = "K=V", value_parser = values::pair)]
+    pub(crate) env: Vec<(String, String)>,
+    /// Of a run that has ended: its standard input from FILE (`-`: from here), for that is not kept either
+    #[arg(long, value_name = "FILE")]
+    pub(crate) input: Option<PathBuf>,
     /// Time between SIGTERM and SIGKILL [default: the run's own]; 0 kills at once
     #[arg(long, value_name = "DURATION", value_parser = values::duration)]
     pub(crate) grace: Option<Duration>,

@@ -106,6 +106,7 @@ fn new_run(id: u128) -> NewRun {
         grace: Duration::from_secs(5),
         restart: kennel_lifecycle::RestartPolicy::default(),
         traceparent: None,
+        restarted_from: None,
         spec: "{\"argv\":{\"args\":[\"true\"]}}".into(),
         spec_digest: vec![7; 32],
         spec_digest_version: 1,

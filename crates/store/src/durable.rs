@@ -216,8 +216,8 @@ impl<R: Reader> Store for Durable<R> {
         self.update(new.run, Write::Rest(Box::new(record))).await
     }
 
-    async fn begin(&self, new: &NewRun) -> Result<(), StoreError> {
-        let record = Record::starting(new);
+    async fn begin(&self, new: &NewRun, restarts: u32) -> Result<(), StoreError> {
+        let record = Record::beginning(new, restarts);
         self.update(new.run, Write::Begin(Box::new(record))).await
     }
 

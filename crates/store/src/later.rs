@@ -141,8 +141,8 @@ impl Store for Later {
         self.inner().await?.rest(new, rest).await
     }
 
-    async fn begin(&self, new: &NewRun) -> Result<(), StoreError> {
-        self.inner().await?.begin(new).await
+    async fn begin(&self, new: &NewRun, restarts: u32) -> Result<(), StoreError> {
+        self.inner().await?.begin(new, restarts).await
     }
 
     async fn close(&self, new: &NewRun, closure: &Closure) -> Result<(), StoreError> {

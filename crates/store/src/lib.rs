@@ -62,6 +62,8 @@ pub struct NewRun {
     pub grace: Duration,
     /// The caller's W3C trace context.
     pub traceparent: Option<String>,
+    /// The ended run that this one was made of.
+    pub restarted_from: Option<RunId>,
     /// The client's spec as JSON, without environment values and input.
     pub spec: Arc<str>,
     /// Keyed digest of the client's whole spec.
@@ -320,9 +322,9 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// generation waits for it or runs it.
     async fn rest(&self, new: &NewRun, rest: &Rest) -> Result<(), StoreError>;
 
-    /// The next attempt, before exec: its number, identity and keeper, state `starting`. Fenced where no open row of this
-    /// generation waits for just that attempt and is wanted to run.
-    async fn begin(&self, new: &NewRun) -> Result<(), StoreError>;
+    /// The next attempt, before exec: its number, identity and keeper, state `starting`, and how many restarts in a row it
+    /// makes. Fenced where no open row of this generation waits for just that attempt and is wanted to run.
+    async fn begin(&self, new: &NewRun, restarts: u32) -> Result<(), StoreError>;
 
     /// The end, as an upsert: writes the whole row where none is, closes the open one where one is, so that a late
     /// INSERT meets the key. Closing a row that is closed already changes nothing and is Ok. Concurrent calls share

@@ -110,6 +110,7 @@ record! {
     certificate_detail: Option<String>,
     streams_end: Option<String>,
     traceparent: Option<String>,
+    restarted_from: Option<String>,
     spec: String,
     spec_digest: Vec<u8>,
     spec_digest_version: i64,
@@ -180,7 +181,7 @@ pub(crate) const BEGINNING_SET: &str = "state = 'starting', attempt = w.attempt,
     shim_pid = w.shim_pid, shim_process_group_id = w.shim_process_group_id, shim_session_id = w.shim_session_id, \
     shim_start_ticks = w.shim_start_ticks, shim_pidfs_handle = w.shim_pidfs_handle, \
     started_us = NULL, leader_exited_us = NULL, streams_closed_us = NULL, tree_empty_us = NULL, \
-    next_restart_us = NULL";
+    restarts = w.restarts, next_restart_us = NULL";
 
 /// Which row it is.
 pub(crate) const BEGINNING_WHERE: &str = "runs.run_id = w.run_id AND runs.generation = w.generation \
@@ -225,6 +226,13 @@ impl Record {
             record.put_identity(identity);
             record.containment_detail = new.held.as_ref().map(held::detail);
         }
+        record
+    }
+
+    /// The row before exec of an attempt that is this many restarts in a row.
+    pub(crate) fn beginning(new: &NewRun, restarts: u32) -> Self {
+        let mut record = Self::starting(new);
+        record.restarts = i64::from(restarts);
         record
     }
 
@@ -310,6 +318,7 @@ impl Record {
             certificate_detail: None,
             streams_end: None,
             traceparent: new.traceparent.clone(),
+            restarted_from: new.restarted_from.map(|run| run.to_string()),
             spec: new.spec.to_string(),
             spec_digest: new.spec_digest.clone(),
             spec_digest_version: i64::from(new.spec_digest_version),
@@ -408,6 +417,9 @@ impl Record {
             held: held::read(self.containment_detail.as_deref())?,
             grace: Duration::from_millis(narrow("grace_period_ms", self.grace_period_ms)?),
             traceparent: self.traceparent,
+            restarted_from: (self.restarted_from.as_deref())
+                .map(|run| read_id("restarted_from", run))
+                .transpose()?,
             spec: self.spec.into(),
             spec_digest: self.spec_digest,
             spec_digest_version: narrow("spec_digest_version", self.spec_digest_version)?,

@@ -25,6 +25,7 @@ impl NewRun {
             held: _,
             grace,
             traceparent,
+            restarted_from,
             spec,
             spec_digest,
             spec_digest_version,
@@ -42,6 +43,7 @@ impl NewRun {
             "keeper_epoch": keeper_epoch.to_string(),
             "grace_us": u64::try_from(grace.as_micros()).unwrap_or(u64::MAX),
             "traceparent": traceparent,
+            "restarted_from": restarted_from.map(|run| run.to_string()),
             "spec": &**spec,
             "spec_digest": spec_digest,
             "spec_digest_version": spec_digest_version,
@@ -80,6 +82,9 @@ impl NewRun {
             held: None,
             grace: Duration::from_micros(grace),
             traceparent: parsed["traceparent"].as_str().map(str::to_owned),
+            restarted_from: (parsed["restarted_from"].as_str())
+                .map(|run| read_id("restarted_from", run))
+                .transpose()?,
             spec: text("spec")?.into(),
             spec_digest: serde_json::from_value(parsed["spec_digest"].clone())
                 .map_err(|e| format!("spec_digest: {e}"))?,

@@ -32,6 +32,8 @@ pub struct SpawnCall {
     pub traceparent: Option<String>,
     /// The caller's W3C trace state.
     pub tracestate: Option<String>,
+    /// The ended run that this one is made of.
+    pub restarted_from: Option<RunId>,
 }
 
 /// A run that runs, or has run.
@@ -78,6 +80,8 @@ pub struct RunView {
     pub labels: Arc<BTreeMap<String, String>>,
     /// The caller's W3C trace context.
     pub traceparent: Option<String>,
+    /// The ended run that this one was made of.
+    pub restarted_from: Option<RunId>,
     /// When the request was accepted.
     pub created: Timestamp,
     /// Stations.

@@ -124,11 +124,14 @@ impl NodeStore {
         Ok(())
     }
 
-    pub(crate) async fn begin(&self, new: &NewRun) -> Result<(), StoreError> {
-        let work = async |generation| self.store.begin(&stamped(new, generation)).await;
+    pub(crate) async fn begin(&self, new: &NewRun, restarts: u32) -> Result<(), StoreError> {
+        let work = async |generation| {
+            let new = stamped(new, generation);
+            self.store.begin(&new, restarts).await
+        };
         let (generation, ()) = self.write(new.run, work).await?;
         let new = *stamped(new, generation);
-        self.ledger.change(new.run, |row| begun(row, new));
+        self.ledger.change(new.run, |row| begun(row, new, restarts));
         Ok(())
     }
 
@@ -347,11 +350,12 @@ fn rested(row: RunRow, new: &NewRun, rest: &Rest) -> RunRow {
     }
 }
 
-fn begun(row: RunRow, new: NewRun) -> RunRow {
+fn begun(row: RunRow, new: NewRun, restarts: u32) -> RunRow {
     RunRow {
         new,
         state: StoredState::Starting,
         times: Times::default(),
+        restarts,
         next_restart: None,
         ..row
     }

@@ -321,6 +321,7 @@ pub(crate) mod tests {
             held: None,
             grace: Duration::ZERO,
             traceparent: None,
+            restarted_from: None,
             spec: "{}".into(),
             spec_digest: Vec::new(),
             spec_digest_version: 0,

@@ -83,6 +83,7 @@ impl From<RunRow> for RunView {
             spec_document: row.new.spec,
             labels: row.new.labels,
             traceparent: row.new.traceparent,
+            restarted_from: row.new.restarted_from,
             created: row.new.created,
             times: row.times,
             exit,

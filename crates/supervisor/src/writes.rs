@@ -18,8 +18,8 @@ const STORE_SLOW: Duration = Duration::from_secs(1);
 pub(crate) enum Write {
     /// The row before exec. Tried once: its result decides about the gate.
     Insert(Box<NewRun>),
-    /// The next attempt before exec. Tried once, as the first is.
-    Begin(Box<NewRun>),
+    /// The next attempt before exec, and its restarts in a row. Tried once, as the first is.
+    Begin(Box<NewRun>, u32),
     /// The end of an attempt and the time of the next. Tried until it is there.
     Rest(Box<NewRun>, Box<Rest>),
     /// `desired = STOP`. Tried until it is there.
@@ -42,7 +42,7 @@ pub(crate) async fn perform(
     let tell = async |what: Done| drop(done.send(what).await);
     match write {
         Write::Insert(new) => tell(insert(store, &new).await).await,
-        Write::Begin(new) => tell(begin(store, &new).await).await,
+        Write::Begin(new, restarts) => tell(begin(store, &new, restarts).await).await,
         Write::Rest(new, rest) => {
             crash_point!("attempt.rest");
             until_told(&shared, run).await;
@@ -188,9 +188,9 @@ async fn insert(store: &NodeStore, new: &NewRun) -> Done {
     }
 }
 
-async fn begin(store: &NodeStore, new: &NewRun) -> Done {
+async fn begin(store: &NodeStore, new: &NewRun, restarts: u32) -> Done {
     crash_point!("attempt.record");
-    let begun = store.begin(new).await;
+    let begun = store.begin(new, restarts).await;
     crash_point!("attempt.recorded");
     match begun {
         Ok(()) => Done::Report(Report::Recorded),

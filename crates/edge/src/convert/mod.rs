@@ -1,6 +1,7 @@
 //! Between the contract and the supervisor's words. Requests are parsed with all that is wrong in them; answers cannot
 //! fail.
 
+pub(crate) mod again;
 pub(crate) mod audit;
 mod certificate;
 pub(crate) mod containment;

@@ -84,6 +84,7 @@ pub(crate) fn spawn(
         owner,
         traceparent: trace.traceparent,
         tracestate: trace.tracestate,
+        restarted_from: None,
     })
 }
 

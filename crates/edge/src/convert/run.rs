@@ -35,6 +35,9 @@ pub(crate) fn run(view: RunView) -> pb::Run {
         end_time: view.times.ended.map(time::timestamp),
         coverage: view.held.as_ref().map(containment::coverage),
         trace_parent: view.traceparent.unwrap_or_default(),
+        restarted_from: view
+            .restarted_from
+            .map_or_else(String::new, |run| run.to_string()),
         deadline_time: view.deadline.map(time::timestamp),
         pause_expires_at: view.pause_expires.map(time::timestamp),
         next_restart_time: view.next_restart.map(time::timestamp),

@@ -8,6 +8,7 @@ use crate::{
         run_spec::{Command, Stdio},
     },
 };
+use bytes::Bytes;
 use kennel_lifecycle::{
     EnvMode, InputMode, LeaderExit, OnDiskFull, OnMaxPause, OnOutputFull, OutputBound, PausePolicy,
     PidNamespace, Recovery, RunKind, RunSpec, Timeouts, Violation,
@@ -54,7 +55,7 @@ pub(crate) fn parse(spec: pb::RunSpec, found: &mut Vec<Violation>) -> RunSpec {
     parsed
 }
 
-/// The spec as it is kept: without input and without the values of variables.
+/// The spec as it is kept: with empty input and empty values of variables.
 pub(crate) fn document(spec: &pb::RunSpec) -> String {
     let env = spec.env.as_ref().map(|env| pb::Env {
         mode: env.mode,
@@ -69,7 +70,7 @@ pub(crate) fn document(spec: &pb::RunSpec) -> String {
         command: spec.command.clone(),
         cwd: spec.cwd.clone(),
         env,
-        initial_input: None,
+        initial_input: spec.initial_input.as_ref().map(|_| Bytes::new()),
         labels: spec.labels.clone(),
         stop: spec.stop,
         timeouts: spec.timeouts,

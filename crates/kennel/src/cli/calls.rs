@@ -2,7 +2,7 @@
 
 use super::{
     link::{Link, print, refused, run_of},
-    render, words,
+    render, spec, words,
 };
 use crate::{
     args::{
@@ -150,8 +150,15 @@ pub(crate) async fn restart(link: &Link, args: RestartRunArgs) -> Result<(), Fai
     let mut processes = link.connection.processes();
     let seen = processes.get_run(request).await.map_err(refused)?;
     let seen = run_of(seen.into_inner().run)?;
+    let initial_input = (args.input.as_deref())
+        .map(spec::input)
+        .transpose()?
+        .map(Into::into);
     let request = pb::RestartRequest {
         run_id: args.run,
+        new_run_id: ulid::Ulid::generate().to_string(),
+        env: args.env.into_iter().collect(),
+        initial_input,
         request_id: new_request_id(),
         grace: args
             .grace

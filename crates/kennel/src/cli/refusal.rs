@@ -46,6 +46,8 @@ fn hint(reason: &str, facts: &BTreeMap<String, String>) -> Option<String> {
         "SPAWN_FAILED" => start_hint(fact("stage")?, fact("errno")?.parse().ok()?)?.to_owned(),
         "RUN_NOT_FOUND" => "kennel ps --all lists every run".to_owned(),
         "INVALID_RUN_ID" => "a run id is what kennel spawn prints and kennel ps lists".to_owned(),
+        "SPEC_INCOMPLETE" if fact("missing")? == "spec" => return None,
+        "SPEC_INCOMPLETE" => "give them: --env NAME=VALUE for each, --input FILE".to_owned(),
         "RUN_ENDED" => "kennel get RUN shows how it ended".to_owned(),
         "INVALID_STATE" => format!(
             "in this state it can only be: {}",

@@ -145,6 +145,9 @@ pub(crate) fn run(run: &pb::Run) -> String {
     view.some("streams closed", attempt.streams_closed_time);
     view.some("tree empty", attempt.tree_empty_time);
     view.some("ended", run.end_time);
+    if !run.restarted_from.is_empty() {
+        view.line("restarted from", &run.restarted_from);
+    }
     if !run.trace_parent.is_empty() {
         view.line("traceparent", &run.trace_parent);
     }

@@ -214,7 +214,8 @@ fn directory(cwd: Option<&Path>) -> Result<String, Failure> {
     })
 }
 
-fn input(file: &Path) -> Result<Vec<u8>, Failure> {
+/// What this file has, as far as a spec may hold it.
+pub(crate) fn input(file: &Path) -> Result<Vec<u8>, Failure> {
     let bytes = if file == Path::new("-") {
         at_most(io::stdin().lock())
     } else {

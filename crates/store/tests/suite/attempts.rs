@@ -50,12 +50,13 @@ pub(super) async fn the_next_attempt_takes_the_place_of_the_one_before(bed: Bed)
     bed.store.insert(&new).await.unwrap();
     bed.store.rest(&new, &rest(&[ended(1)], 1)).await.unwrap();
     let second = next(&new, 2);
-    bed.store.begin(&second).await.unwrap();
+    // Asked for, so the row of restarts begins anew.
+    bed.store.begin(&second, 0).await.unwrap();
 
     let row = bed.store.get(new.run).await.unwrap().unwrap();
     let wanted = RunRow {
         past: vec![ended(1)],
-        restarts: 1,
+        restarts: 0,
         ..RunRow::open(second.clone())
     };
     assert_eq!(row, wanted);
@@ -73,7 +74,7 @@ pub(super) async fn an_attempt_begins_only_where_just_that_one_is_waited_for(bed
     let new = service(1);
     bed.store.insert(&new).await.unwrap();
     let refused = async |new: &NewRun, why: &str| {
-        let begun = bed.store.begin(new).await;
+        let begun = bed.store.begin(new, 1).await;
         assert!(
             matches!(begun, Err(StoreError::Fenced(_))),
             "{why}: {begun:?}"
@@ -91,7 +92,7 @@ pub(super) async fn an_attempt_begins_only_where_just_that_one_is_waited_for(bed
     let late = bed.store.record_state(new.run, 1, RowState::Running, None);
     assert!(matches!(late.await, Err(StoreError::Fenced(_))));
 
-    bed.store.begin(&next(&new, 2)).await.unwrap();
+    bed.store.begin(&next(&new, 2), 1).await.unwrap();
     refused(&next(&new, 2), "it runs").await;
     let late = bed.store.rest(&new, &rest(&[ended(1)], 1)).await;
     assert!(matches!(late, Err(StoreError::Fenced(_))), "{late:?}");
@@ -111,13 +112,13 @@ pub(super) async fn an_attempt_that_was_not_begun_uses_its_number_up(bed: Bed) {
     bed.store.rest(&second, &both).await.unwrap();
 
     // Its begin comes late, and is not let in.
-    let late = bed.store.begin(&second).await;
+    let late = bed.store.begin(&second, 1).await;
     assert!(matches!(late, Err(StoreError::Fenced(_))), "{late:?}");
     let row = bed.store.get(new.run).await.unwrap().unwrap();
     assert_eq!((row.new.attempt, row.restarts), (2, 2));
     // What is on record of a process is still the one that there was.
     assert_eq!(row.new.identity, new.identity);
-    bed.store.begin(&next(&new, 3)).await.unwrap();
+    bed.store.begin(&next(&new, 3), 1).await.unwrap();
 }
 
 pub(super) async fn a_run_may_end_with_an_attempt_that_was_not_begun(bed: Bed) {
@@ -157,7 +158,7 @@ pub(super) async fn a_run_that_waits_can_be_stopped_and_begins_no_more(bed: Bed)
     stop.await.unwrap();
     let row = bed.store.get(new.run).await.unwrap().unwrap();
     assert_eq!((row.desired, row.stop), (Desired::Stop, Some(order)));
-    let begun = bed.store.begin(&next(&new, 2)).await;
+    let begun = bed.store.begin(&next(&new, 2), 1).await;
     assert!(matches!(begun, Err(StoreError::Fenced(_))), "{begun:?}");
 }
 

@@ -69,6 +69,7 @@ pub(crate) fn new_run(id: u128) -> NewRun {
         }),
         grace: Duration::from_millis(2_500),
         traceparent: Some("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01".into()),
+        restarted_from: Some(RunId::from_u128(77)),
         spec: "{\"argv\":{\"args\":[\"sh\",\"-c\",\"printf 'ä\\u0000\\n'\"]}}".into(),
         spec_digest: vec![0, 1, 254, 255],
         spec_digest_version: 1,

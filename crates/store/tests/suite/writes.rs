@@ -20,6 +20,7 @@ pub(super) async fn what_is_inserted_is_read_back_whole(bed: Bed) {
     identity.command.pidfs_handle = None;
     identity.shim.pidfs_handle = None;
     bare.traceparent = None;
+    bare.restarted_from = None;
     bare.labels = Arc::default();
     bare.spec_digest = Vec::new();
     bare.grace = Duration::ZERO;
@@ -229,6 +230,7 @@ pub(super) async fn a_spare_copy_of_a_row_gives_the_same_row(bed: Bed) {
     bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
     let mut bare = new_run(2);
     bare.traceparent = None;
+    bare.restarted_from = None;
     bare.labels = Arc::default();
     for new in [new_run(1), bare] {
         let mut again = NewRun::from_spare(&new.spare()).unwrap();

@@ -33,7 +33,8 @@ impl RunTask {
             Effect::Prepare if self.new.attempt > 1 => self.prepare_again(),
             Effect::Prepare => self.begin(),
             Effect::Record(_) if self.new.attempt > 1 => {
-                self.write(Write::Begin(Box::new(self.new.clone())));
+                let new = Box::new(self.new.clone());
+                self.write(Write::Begin(new, self.attempts.restarts));
             }
             Effect::Record(_) => self.write(Write::Insert(Box::new(self.new.clone()))),
             Effect::Release => {

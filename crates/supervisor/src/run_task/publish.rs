@@ -62,6 +62,7 @@ impl RunTask {
             spec_document: self.new.spec.clone(),
             labels: self.new.labels.clone(),
             traceparent: self.new.traceparent.clone(),
+            restarted_from: self.new.restarted_from,
             created: self.new.created,
             // The end is told once it is written.
             times: Times {

@@ -670,11 +670,14 @@ impl Store for Shaky {
             .await
     }
 
-    async fn begin(&self, new: &NewRun) -> Result<(), StoreError> {
+    async fn begin(&self, new: &NewRun, restarts: u32) -> Result<(), StoreError> {
         let new = new.clone();
         let what = format!("begin {}", of(&new));
-        self.write(what, |store| async move { store.begin(&new).await })
-            .await
+        self.write(
+            what,
+            |store| async move { store.begin(&new, restarts).await },
+        )
+        .await
     }
 
     async fn close(&self, new: &NewRun, closure: &Closure) -> Result<(), StoreError> {

@@ -1193,7 +1193,7 @@ impl Store for MemoryStore {
         Ok(())
     }
 
-    async fn begin(&self, new: &NewRun) -> Result<(), StoreError> {
+    async fn begin(&self, new: &NewRun, restarts: u32) -> Result<(), StoreError> {
         let mut gate = self.gate.subscribe();
         let _ = gate.wait_for(|held| !held).await;
         self.check_write()?;
@@ -1214,6 +1214,7 @@ impl Store for MemoryStore {
             row.state = StoredState::Starting;
             row.times = Times::default();
             row.next_restart = None;
+            row.restarts = restarts;
             self.recorded.lock().unwrap().insert(new.run, new.clone());
         }
         if let Weather::InsertUnknown { .. } = weather {
@@ -1336,6 +1337,7 @@ pub fn new_run(run: RunId) -> NewRun {
         identity: Some(identity(77)),
         grace: Duration::from_secs(1),
         traceparent: None,
+        restarted_from: None,
         spec: "{}".into(),
         spec_digest: vec![1],
         spec_digest_version: 1,
@@ -1374,6 +1376,7 @@ pub fn call(run: Option<RunId>) -> SpawnCall {
         spec_digest_version: 1,
         owner: "uid:0".into(),
         traceparent: None,
+        restarted_from: None,
         tracestate: None,
     }
 }

@@ -252,6 +252,7 @@ fn live() -> RunView {
         spec_document: r#"{"cwd":"/tmp"}"#.into(),
         labels: std::sync::Arc::default(),
         traceparent: Some("trace".to_owned()),
+        restarted_from: None,
         created: Timestamp(1_000_000),
         times: Times {
             started: Some(Timestamp(2_000_000)),

@@ -1,0 +1,191 @@
+//! A run that has ended, run again: a new one of the spec that its row has, with what the request gives of what was not kept.
+
+use super::{request, spec};
+use crate::{digest::DigestKey, pb, status, trace_context::TraceContext};
+use kennel_lifecycle::{RunId, Violation};
+use kennel_supervisor::{RunView, SpawnCall};
+use tonic::Status;
+
+/// The spawn that a Restart of an ended run comes to.
+pub(crate) fn spawn(
+    request: pb::RestartRequest,
+    ended: &RunView,
+    owner: String,
+    trace: TraceContext,
+    key: &DigestKey,
+) -> Result<SpawnCall, Status> {
+    from_document(request, ended.run, &ended.spec_document, owner, trace, key)
+}
+
+fn from_document(
+    request: pb::RestartRequest,
+    ended: RunId,
+    document: &str,
+    owner: String,
+    trace: TraceContext,
+    key: &DigestKey,
+) -> Result<SpawnCall, Status> {
+    let Some(mut kept) = spec::from_document(document).filter(|kept| kept.command.is_some()) else {
+        return Err(status::spec_incomplete(ended, &["spec".to_owned()]));
+    };
+    let mut missing = Vec::new();
+    let mut found = Vec::new();
+    let mut given = request.env;
+    for (name, value) in kept.env.iter_mut().flat_map(|env| &mut env.vars) {
+        match given.remove(name) {
+            Some(now) => *value = now,
+            None => missing.push(format!("env.{name}")),
+        }
+    }
+    found.extend(given.keys().map(|name| {
+        let why = "is not a variable of the run's spec";
+        Violation::new(format!("env.{name}"), why)
+    }));
+    match (kept.initial_input.is_some(), request.initial_input) {
+        (true, None) => missing.push("initial_input".to_owned()),
+        (false, Some(_)) => {
+            found.push(Violation::new("initial_input", "the run's spec has none"));
+        }
+        (_, input) => kept.initial_input = input,
+    }
+    if !found.is_empty() {
+        return Err(status::invalid(&found));
+    }
+    if !missing.is_empty() {
+        return Err(status::spec_incomplete(ended, &missing));
+    }
+    let spawn = pb::SpawnRequest {
+        run_id: request.new_run_id,
+        validate_only: false,
+        spec: Some(kept),
+    };
+    let mut call = request::spawn(spawn, owner, trace, key)?;
+    call.spec_digest = key.of_again(&call.spec_digest, ended);
+    call.restarted_from = Some(ended);
+    Ok(call)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::reason::Reason;
+    use tonic_types::StatusExt;
+
+    const ENDED: &str = "01ARZ3NDEKTSV4RRFFQ69G5FAV";
+    const NEW: &str = "01ARZ3NDEKTSV4RRFFQ69G5FAW";
+
+    #[test]
+    fn what_was_not_kept_is_given_again_whole_and_nothing_else() {
+        let call = again(request(&[("A", "1"), ("B", "2")], Some(b"in"))).expect("a spawn");
+        assert_eq!(call.run.map(|run| run.to_string()).as_deref(), Some(NEW));
+        assert_eq!(call.restarted_from, Some(ended()));
+        let env: Vec<_> = call.spec.env.iter().collect();
+        let wanted = [("A", "1"), ("B", "2")].map(|(k, v)| (k.to_owned(), v.to_owned()));
+        assert_eq!(env, wanted.iter().map(|(k, v)| (k, v)).collect::<Vec<_>>());
+        assert_eq!(call.spec.initial_input.as_deref(), Some(&b"in"[..]));
+        assert!(
+            !call.spec_document.contains("\"1\""),
+            "{}",
+            call.spec_document
+        );
+
+        let refused = again(request(&[("A", "1")], None)).expect_err("two things are missing");
+        let details = refused.get_error_details();
+        let info = details.error_info().expect("a reason");
+        assert_eq!(info.reason, Reason::SpecIncomplete.as_str());
+        assert_eq!(info.metadata["missing"], "env.B,initial_input");
+
+        let refused = again(request(&[("A", "1"), ("B", "2"), ("C", "3")], Some(b"in")));
+        let details = refused.expect_err("one too many").get_error_details();
+        let fields = details
+            .bad_request()
+            .expect("fields")
+            .field_violations
+            .clone();
+        assert_eq!(fields[0].field, "env.C");
+    }
+
+    #[test]
+    fn a_run_without_spec_cannot_be_run_again() {
+        let key = DigestKey::new([7; 32]);
+        for document in ["", "{}"] {
+            let trace = TraceContext::default();
+            let refused = from_document(
+                request(&[], None),
+                ended(),
+                document,
+                String::new(),
+                trace,
+                &key,
+            );
+            let details = refused
+                .expect_err("there is no command")
+                .get_error_details();
+            assert_eq!(
+                details.error_info().expect("a reason").metadata["missing"],
+                "spec"
+            );
+        }
+    }
+
+    #[test]
+    fn the_same_id_is_the_same_restart_only_of_the_same_run() {
+        let key = DigestKey::new([7; 32]);
+        let whole = || request(&[("A", "1"), ("B", "2")], Some(b"in"));
+        let digest = |ended: RunId| {
+            let trace = TraceContext::default();
+            let call = from_document(whole(), ended, &document(), String::new(), trace, &key);
+            call.expect("a spawn").spec_digest
+        };
+        assert_eq!(digest(ended()), digest(ended()));
+        assert_ne!(digest(ended()), digest(NEW.parse().expect("an id")));
+        assert_ne!(digest(ended()), key.of_spec(&spec()));
+    }
+
+    fn again(request: pb::RestartRequest) -> Result<SpawnCall, Status> {
+        let (key, trace) = (DigestKey::new([7; 32]), TraceContext::default());
+        from_document(
+            request,
+            ended(),
+            &document(),
+            "uid:1".to_owned(),
+            trace,
+            &key,
+        )
+    }
+
+    fn ended() -> RunId {
+        ENDED.parse().expect("an id")
+    }
+
+    fn request(env: &[(&str, &str)], input: Option<&'static [u8]>) -> pb::RestartRequest {
+        let pair = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
+        pb::RestartRequest {
+            run_id: ENDED.to_owned(),
+            new_run_id: NEW.to_owned(),
+            env: env.iter().map(pair).collect(),
+            initial_input: input.map(Into::into),
+            ..pb::RestartRequest::default()
+        }
+    }
+
+    fn spec() -> pb::RunSpec {
+        let args = vec!["true".to_owned()];
+        let secret = |name: &str| (name.to_owned(), "hush".to_owned());
+        pb::RunSpec {
+            command: Some(pb::run_spec::Command::Argv(pb::Argv { args })),
+            env: Some(pb::Env {
+                mode: 0,
+                vars: [secret("A"), secret("B")].into(),
+            }),
+            initial_input: Some((&b"hush"[..]).into()),
+            ..pb::RunSpec::default()
+        }
+    }
+
+    fn document() -> String {
+        let document = super::spec::document(&spec());
+        assert!(!document.contains("hush"), "{document}");
+        document
+    }
+}
