@@ -77,6 +77,7 @@ async fn a_reader_that_wants_no_gap_is_told_that_its_position_has_expired() {
         heartbeat_interval: None,
         on_gap: pb::OnGap::Fail.into(),
         output_view: pb::OutputView::Raw.into(),
+        ..pb::StreamEventsRequest::default()
     };
     let stream = client.process.stream_events(ask(Position::AfterSeq(0)));
     let mut stream = must("stream", stream.await).into_inner();

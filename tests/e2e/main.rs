@@ -38,6 +38,7 @@ mod store_back;
 mod store_refusals;
 mod store_weather;
 mod stuck;
+mod tail;
 mod terminal;
 mod time;
 mod trees;

@@ -237,6 +237,7 @@ async fn a_silent_stream_has_a_heartbeat() {
         }),
         on_gap: pb::OnGap::Continue.into(),
         output_view: pb::OutputView::Raw.into(),
+        ..pb::StreamEventsRequest::default()
     };
     let mut stream = must("stream", client.process.stream_events(request).await).into_inner();
     loop {

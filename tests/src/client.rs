@@ -295,9 +295,7 @@ impl Client {
         let request = pb::StreamEventsRequest {
             run_id: run_id.to_owned(),
             position: Some(position),
-            heartbeat_interval: None,
-            on_gap: pb::OnGap::Continue.into(),
-            output_view: pb::OutputView::Raw.into(),
+            ..pb::StreamEventsRequest::default()
         };
         Ok(self.process.stream_events(request).await?.into_inner())
     }

@@ -322,7 +322,13 @@ impl ProcessService for Processes {
             let (view, events) = self.supervisor.events(call.run, call.from).await?;
             let at = match call.from {
                 Position::After(at) => Some(at),
-                Position::Beginning | Position::LiveOnly => None,
+                Position::Beginning | Position::LiveOnly | Position::Tail(_) => None,
+            };
+            let events = events.of_kinds(call.kinds);
+            let events = if call.until_head {
+                events.until_head()
+            } else {
+                events
             };
             let events = match call.form {
                 Some(form) => events.viewed(form, at).await?,

@@ -149,7 +149,7 @@ impl<S: Source> Reader<S> {
                         };
                     }
                 },
-                Stage::LastWords { head, mut until } if self.at.seq < head => {
+                Stage::LastWords { head, mut until } if self.events.position().seq < head => {
                     let events = tokio::select! {
                         biased;
                         () = &mut until => None,
@@ -203,6 +203,7 @@ impl<S: Source> Reader<S> {
                         events.truncate(place);
                         self.at = Reached {
                             seq: events.last().map_or(self.at.seq, |e| e.seq),
+                            begins: self.at.begins,
                             ..Reached::default()
                         };
                     }
@@ -251,7 +252,9 @@ impl<S: Source> Reader<S> {
         })))
     }
 
-    fn heartbeat(&self) -> pb::StreamEventsResponse {
+    fn heartbeat(&mut self) -> pb::StreamEventsResponse {
+        // It goes on over what was not asked for.
+        self.at = self.events.position();
         self.aside(event::Payload::Heartbeat(pb::Heartbeat {
             head_seq: self.events.head(),
         }))

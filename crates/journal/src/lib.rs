@@ -26,6 +26,7 @@ mod notes;
 mod raw;
 mod reader;
 mod segment;
+mod tail;
 mod view;
 mod writer;
 
@@ -36,6 +37,7 @@ pub use gap::{Gap, GapReason, Item};
 pub use hub::Hub;
 pub use notes::NoteFile;
 pub use reader::{Position, Reader};
+pub use tail::{Amount, Tail, TailBegin};
 pub use view::{Form, LINE_BYTES_MAX, Piece, View};
 pub use writer::{Place, Writer};
 

@@ -210,7 +210,7 @@ impl Log {
     }
 
     /// What is before the entry after this seq; absent where that is not known any more.
-    fn lens_after(&self, seq: u64) -> io::Result<Option<[u64; 2]>> {
+    pub(crate) fn lens_after(&self, seq: u64) -> io::Result<Option<[u64; 2]>> {
         let (number, current) = {
             let chain = self.chain();
             if let Some(span) = chain.spans.iter().find(|s| s.end.seq == seq) {

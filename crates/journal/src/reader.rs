@@ -4,7 +4,7 @@
 //! no switch at which an entry could be lost or come twice. The writer waits for no reader: where it has removed what one
 //! has not read yet, that one is given a gap.
 
-use crate::{Item, Kind, LineBegins, Point, Stretch, log::Log, segment::slot};
+use crate::{Item, Kind, LineBegins, Point, Stretch, Tail, TailBegin, log::Log, segment::slot};
 use std::{io, path::Path, sync::Arc};
 use tokio::{sync::watch, task};
 
@@ -144,6 +144,12 @@ impl Reader {
     pub async fn line_begins(&self) -> io::Result<Option<LineBegins>> {
         let (log, head, seq) = (Arc::clone(&self.log), self.end(), self.at.seq);
         blocking(move || log.line_begins(seq, head)).await
+    }
+
+    /// Where this tail of what there is now begins. Reads from behind, no more than it must. Moves nothing.
+    pub async fn tail(&self, tail: Tail) -> io::Result<TailBegin> {
+        let (log, head) = (Arc::clone(&self.log), self.end());
+        blocking(move || log.tail(tail, head)).await
     }
 
     async fn head_past_position(&mut self) -> Option<Point> {

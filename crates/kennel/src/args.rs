@@ -652,7 +652,7 @@ pub(crate) struct LogsArgs {
     pub(crate) since: Option<Duration>,
     /// Of what there is only the last lines, of both streams together
     #[arg(long, value_name = "LINES")]
-    pub(crate) tail: Option<usize>,
+    pub(crate) tail: Option<u64>,
     /// Without escape sequences and control characters, but TAB, LF and CR
     #[arg(long, overrides_with = "raw")]
     pub(crate) plain: bool,

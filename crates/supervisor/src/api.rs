@@ -1,7 +1,7 @@
 //! What the edge may ask, and what it gets.
 
 use crate::InputEnd;
-use kennel_journal::{Gap, Position as JournalPosition};
+use kennel_journal::{Gap, Position as JournalPosition, Tail};
 use kennel_lifecycle::{
     Containment, Exit, Held, InputClosed, Leftover, Leftovers, Missing, NodeId, Outcome, Refusal,
     RunId, RunKind, RunSpec, RunState, Signal, StartFailure, Stuck, Timestamp,
@@ -201,6 +201,52 @@ pub enum Position {
     After(Reached),
     /// From the next that happens.
     LiveOnly,
+    /// From where so much of the output begins that there is; what has come before it of the other stream is left out.
+    Tail(Tail),
+}
+
+/// Which kinds of events a reader wants. Gaps are given to everybody.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Kinds {
+    /// Stations.
+    pub lifecycle: bool,
+    /// Standard output and standard error.
+    pub output: [bool; 2],
+    /// Signals.
+    pub signals: bool,
+    /// Warnings.
+    pub warnings: bool,
+}
+
+impl Kinds {
+    /// Everything.
+    pub const ALL: Self = Self {
+        lifecycle: true,
+        output: [true; 2],
+        signals: true,
+        warnings: true,
+    };
+    /// Nothing.
+    pub const NONE: Self = Self {
+        lifecycle: false,
+        output: [false; 2],
+        signals: false,
+        warnings: false,
+    };
+
+    /// Whether this is among them.
+    pub(crate) fn has(self, payload: &Payload) -> bool {
+        match payload {
+            Payload::Lifecycle(LifecycleEvent::SignalSent { .. }) => self.signals,
+            Payload::Lifecycle(LifecycleEvent::Warning { .. }) => self.warnings,
+            Payload::Lifecycle(_) => self.lifecycle,
+            Payload::Output { stream, .. } | Payload::Line { stream, .. } => {
+                let place = usize::from(*stream).saturating_sub(1);
+                self.output.get(place).copied().unwrap_or_default()
+            }
+            Payload::Gap(_) => true,
+        }
+    }
 }
 
 /// Up to where somebody has read a run's events.
@@ -213,6 +259,8 @@ pub struct Reached {
     /// From which of these bytes on a view must be fed to go on behind them: where the line began that had not ended, or
     /// the escape sequence. Absent: it was no view, or that is not known.
     pub fed_from: Option<[u64; 2]>,
+    /// Of each stream, offset before which nothing is given, where that lies behind this position: it began with a tail.
+    pub begins: Option<[u64; 2]>,
 }
 
 impl From<JournalPosition> for Reached {
@@ -221,6 +269,7 @@ impl From<JournalPosition> for Reached {
             seq: at.seq,
             lens: at.lens,
             fed_from: None,
+            begins: None,
         }
     }
 }

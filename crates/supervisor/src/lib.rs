@@ -14,6 +14,7 @@ mod cause;
 mod clock;
 mod drain;
 mod event;
+mod events;
 mod facts;
 mod input;
 mod intake;
@@ -43,13 +44,13 @@ pub use audit::{
 };
 pub use boot::{BootError, EXIT_CLEAN, EXIT_FORCED, EXIT_KEEPER_LOST, EXIT_LEFT};
 pub use drain::{Drain, DrainAction, DrainCall, DrainStatus};
+pub use events::Events;
 pub use input::{CloseCall, InputEnd, InputProgress, InputWritten, WriteCall};
 pub use output_read::{OutputCall, OutputPart, OutputRange, OutputRead};
 pub use ports::{Kernel, KernelEvents};
-pub use reads::Events;
 pub use tracker::SupervisorConfig;
 
-pub use kennel_journal::{Form, Gap, GapReason};
+pub use kennel_journal::{Amount, Form, Gap, GapReason, Tail};
 pub use kennel_linux::audit::Described;
 pub use kennel_linux::client::{
     Capability, CapabilityName, EndCause, Fate, FormerServer, Holds, Listing, Member, Shot,

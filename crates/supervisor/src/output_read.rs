@@ -1,6 +1,6 @@
 //! Output by its offset: a part of a stream, its end, or both its ends.
 
-use crate::{CallError, Position, Supervisor, output::KINDS, reads::unreadable};
+use crate::{CallError, Position, Supervisor, events::unreadable, output::KINDS};
 use kennel_journal::{Form, Kind, Piece, Reader, View};
 use kennel_lifecycle::RunId;
 use std::io;

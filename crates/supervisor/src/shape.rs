@@ -19,24 +19,35 @@ pub(crate) struct Shape {
 
 impl Shape {
     /// From the reader's position on, as one goes on that has come there; it was told from where its views must be fed,
-    /// unless it was not.
+    /// unless it was not. Of a stream that is given from an offset behind the position on, the view begins there.
     pub(crate) async fn at(
         form: Form,
         reader: &Reader,
         fed_from: Option<[u64; 2]>,
+        given_from: Option<[u64; 2]>,
     ) -> io::Result<Self> {
         let at = reader.position();
         let known = match (at.lens, fed_from) {
             _ if at.seq == 0 => Some(([0; 2], [0; 2])),
+            (Some(lens), _)
+                if given_from.is_some_and(|from| from[0] >= lens[0] && from[1] >= lens[1]) =>
+            {
+                Some((lens, lens))
+            }
             (Some(lens), Some(begins)) => Some((lens, begins)),
             // There is no line to go back to.
             (Some(lens), None) if !form.lines => Some((lens, lens)),
             _ => looked_up(reader).await?,
         };
-        let Some((lens, begins)) = known else {
+        let Some((mut lens, mut begins)) = known else {
             let views = [None, None];
             return Ok(Self { form, views });
         };
+        for (stream, from) in given_from.into_iter().flatten().enumerate() {
+            if from >= lens[stream] {
+                (lens[stream], begins[stream]) = (from, from);
+            }
+        }
         let [stdout, stderr] = KINDS;
         let stdout = fed(form, reader, stdout, begins[0], lens[0]).await?;
         let stderr = fed(form, reader, stderr, begins[1], lens[1]).await?;

@@ -16,6 +16,8 @@ pub enum Start {
     AfterSeq(u64),
     /// Only what happens from now on.
     Live,
+    /// From where so many last lines of the output begin.
+    TailLines(u64),
 }
 
 /// When an event was recorded, of a batch with this base time.
@@ -39,6 +41,8 @@ pub struct EventReader {
     run_id: String,
     position: Position,
     view: pb::OutputView,
+    kinds: Vec<pb::EventKind>,
+    until: pb::StreamUntil,
     stream: Option<Streaming<StreamEventsResponse>>,
     resumes: Resumes,
     snapshot_given: bool,
@@ -53,12 +57,17 @@ impl EventReader {
             Start::Beginning => Position::Beginning(pb::FromBeginning {}),
             Start::AfterSeq(seq) => Position::AfterSeq(seq),
             Start::Live => Position::Live(pb::FromLive {}),
+            Start::TailLines(lines) => Position::Tail(pb::FromTail {
+                amount: Some(pb::from_tail::Amount::Lines(lines)),
+            }),
         };
         Self {
             connection: connection.clone(),
             run_id: run_id.to_owned(),
             position,
             view: pb::OutputView::Raw,
+            kinds: Vec::new(),
+            until: pb::StreamUntil::Ended,
             stream: None,
             resumes: Resumes::default(),
             snapshot_given: false,
@@ -70,6 +79,19 @@ impl EventReader {
     #[must_use]
     pub fn viewed(self, view: pb::OutputView) -> Self {
         Self { view, ..self }
+    }
+
+    /// The same of these kinds alone; Lifecycle has to be among them, for the reader to know the end.
+    #[must_use]
+    pub fn of_kinds(self, kinds: Vec<pb::EventKind>) -> Self {
+        Self { kinds, ..self }
+    }
+
+    /// The same up to what there is when it is asked for.
+    #[must_use]
+    pub fn until_head(self) -> Self {
+        let until = pb::StreamUntil::Head;
+        Self { until, ..self }
     }
 
     /// The next message; `None` after the run's last event. The first one is the Snapshot; the Snapshots of resumed
@@ -84,7 +106,9 @@ impl EventReader {
                         return Ok(Some(message));
                     }
                 }
-                Ok(None) if self.complete => return Ok(None),
+                Ok(None) if self.complete || self.until == pb::StreamUntil::Head => {
+                    return Ok(None);
+                }
                 Ok(None) => {
                     let early = tonic::Status::unavailable("the stream ended before the run did");
                     self.rest(early.into()).await?;
@@ -101,9 +125,10 @@ impl EventReader {
                 let request = StreamEventsRequest {
                     run_id: self.run_id.clone(),
                     position: Some(self.position.clone()),
-                    heartbeat_interval: None,
-                    on_gap: pb::OnGap::Continue.into(),
                     output_view: self.view.into(),
+                    until: self.until.into(),
+                    kinds: self.kinds.iter().map(|kind| (*kind).into()).collect(),
+                    ..StreamEventsRequest::default()
                 };
                 let response = self.connection.processes().stream_events(request).await?;
                 self.stream.insert(response.into_inner())

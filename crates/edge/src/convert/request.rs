@@ -1,24 +1,24 @@
 //! Requests, parsed with all that is wrong in them.
 
+mod events;
 mod output;
 
+pub(crate) use events::events;
 pub(crate) use output::read_output;
 
 use super::{
     spec::{self, unknown_number},
     time,
-    token::{Cursor, PageToken},
+    token::PageToken,
 };
 use crate::{
     digest::{DigestKey, SPEC_DIGEST_VERSION},
-    limits,
-    pb::{self, stream_events_request},
-    status,
+    limits, pb, status,
     trace_context::TraceContext,
 };
 use kennel_lifecycle::{Missing, RunId, RunKind, RunState, Signal, Violation, limits as bounds};
 use kennel_supervisor::{
-    AbortCall, AbortWait, CloseCall, Condition, Form, ListFilter, PageStart, Position, Reached,
+    AbortCall, AbortWait, CloseCall, Condition, Form, Kinds, ListFilter, PageStart, Position,
     RestartCall, SignalCall, SignalTarget, SpawnCall, WriteCall,
 };
 use std::time::Duration;
@@ -44,6 +44,9 @@ pub(crate) struct EventsCall {
     pub(crate) form: Option<Form>,
     /// Whether lines are parsed as JSON.
     pub(crate) as_json: bool,
+    pub(crate) kinds: Kinds,
+    /// Whether it ends where there is no more by now.
+    pub(crate) until_head: bool,
 }
 
 pub(crate) fn spawn(
@@ -276,62 +279,6 @@ pub(crate) fn wait(request: &pb::WaitRunRequest) -> Result<(RunId, Condition), S
         }
     };
     Ok((whole(run, &found)?, condition))
-}
-
-pub(crate) fn events(request: &pb::StreamEventsRequest) -> Result<EventsCall, Status> {
-    use stream_events_request::Position as Asked;
-    let mut found = Vec::new();
-    let run = parse_run_id(&request.run_id, &mut found);
-    let heartbeat = time::parse_duration(
-        "heartbeat_interval",
-        request.heartbeat_interval.as_ref(),
-        &mut found,
-    )
-    .unwrap_or(limits::HEARTBEAT_DEFAULT);
-    if !(limits::HEARTBEAT_MIN..=limits::HEARTBEAT_MAX).contains(&heartbeat) {
-        found.push(Violation::new(
-            "heartbeat_interval",
-            "must be 1 to 300 seconds",
-        ));
-    }
-    let (form, as_json) = output::view("output_view", request.output_view, &mut found);
-    let from = match &request.position {
-        None | Some(Asked::Beginning(_) | Asked::AfterSeq(0)) => Position::Beginning,
-        Some(Asked::AfterSeq(seq)) => Position::After(Reached {
-            seq: *seq,
-            ..Reached::default()
-        }),
-        Some(Asked::Live(_)) => Position::LiveOnly,
-        Some(Asked::Cursor(bytes)) => match Cursor::decode(bytes) {
-            Some(cursor) if run.is_none_or(|r| r == cursor.run) => cursor.position(form),
-            Some(_) => {
-                found.push(Violation::new("cursor", "is one of another run"));
-                Position::Beginning
-            }
-            None => {
-                found.push(Violation::new(
-                    "cursor",
-                    "is not one that a server has given",
-                ));
-                Position::Beginning
-            }
-        },
-    };
-    let fails_on_gap = match pb::OnGap::try_from(request.on_gap) {
-        Ok(on_gap) => on_gap == pb::OnGap::Fail,
-        Err(_) => {
-            found.push(unknown_number("on_gap", request.on_gap, "OnGap"));
-            false
-        }
-    };
-    Ok(EventsCall {
-        run: whole(run, &found)?,
-        from,
-        heartbeat,
-        fails_on_gap,
-        form,
-        as_json,
-    })
 }
 
 fn filter(asked: Option<&pb::RunFilter>, found: &mut Vec<Violation>) -> ListFilter {

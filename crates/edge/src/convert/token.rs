@@ -15,6 +15,8 @@ const CURSOR_VERSION: u8 = 2;
 const CURSOR_VERSION_1: u8 = 1;
 /// With lengths, a form and from where its views are fed.
 const CURSOR_VERSION_3: u8 = 3;
+/// As the third, or the second, behind offsets from which on output is given.
+const CURSOR_VERSION_4: u8 = 4;
 /// In the place of lengths that are not known.
 const UNKNOWN: [u64; 2] = [u64::MAX; 2];
 
@@ -76,12 +78,19 @@ pub(crate) struct Cursor {
 
 impl Cursor {
     pub(crate) fn encode(self) -> Bytes {
-        let mut cursor = Vec::with_capacity(1 + 16 + 5 * 8 + 1);
+        let mut cursor = Vec::with_capacity(2 + 16 + 7 * 8 + 1);
         let view = self.form.zip(self.at.fed_from);
-        cursor.push(match view {
+        let version = match view {
             None => CURSOR_VERSION,
             Some(_) => CURSOR_VERSION_3,
-        });
+        };
+        if let Some(begins) = self.at.begins {
+            cursor.push(CURSOR_VERSION_4);
+            for offset in begins {
+                cursor.extend(offset.to_be_bytes());
+            }
+        }
+        cursor.push(version);
         cursor.extend(self.run.as_u128().to_be_bytes());
         cursor.extend(self.at.seq.to_be_bytes());
         for len in self.at.lens.unwrap_or(UNKNOWN) {
@@ -98,6 +107,21 @@ impl Cursor {
 
     /// Absent: not a cursor.
     pub(crate) fn decode(cursor: &[u8]) -> Option<Self> {
+        match cursor.split_first()? {
+            (&CURSOR_VERSION_4, rest) => {
+                let (begins, rest) = rest.split_at_checked(16)?;
+                let number =
+                    |at: usize| Some(u64::from_be_bytes(begins[at..][..8].try_into().ok()?));
+                let begins = Some([number(0)?, number(8)?]);
+                let plain = Self::decode_plain(rest)?;
+                let at = Reached { begins, ..plain.at };
+                Some(Self { at, ..plain })
+            }
+            _ => Self::decode_plain(cursor),
+        }
+    }
+
+    fn decode_plain(cursor: &[u8]) -> Option<Self> {
         let (version, rest) = cursor.split_first()?;
         let (run, rest) = rest.split_at_checked(16)?;
         let (seq, lens) = rest.split_at_checked(8)?;
@@ -126,6 +150,7 @@ impl Cursor {
                 seq: number(seq)?,
                 lens: (lens != UNKNOWN).then_some(lens),
                 fed_from: view.map(|(_, fed_from)| fed_from),
+                begins: None,
             },
             form: view.map(|(form, _)| form),
         })
@@ -135,7 +160,7 @@ impl Cursor {
     pub(crate) fn position(self, form: Option<Form>) -> Position {
         let fed_from = self.at.fed_from.filter(|_| self.form == form);
         match self.at.seq {
-            0 => Position::Beginning,
+            0 if self.at.begins.is_none() => Position::Beginning,
             _ => Position::After(Reached {
                 fed_from,
                 ..self.at
@@ -213,6 +238,7 @@ mod tests {
                 seq: u64::MAX,
                 lens,
                 fed_from: None,
+                begins: None,
             },
             form: None,
         };
@@ -242,6 +268,14 @@ mod tests {
             ..viewed.at
         };
         assert_eq!(viewed.position(None), Position::After(elsewhere));
+        viewed.at.begins = Some([0, 8]);
+        let bytes = viewed.encode();
+        assert_eq!(Cursor::decode(&bytes), Some(viewed));
+        assert_eq!(Cursor::decode(&[&bytes[..17], &bytes[..]].concat()), None);
+        viewed.at.seq = 0;
+        assert_eq!(viewed.position(viewed.form), Position::After(viewed.at));
+        viewed.at.begins = None;
+        assert_eq!(viewed.position(viewed.form), Position::Beginning);
         viewed.at.fed_from = Some([10, 4]);
         assert_eq!(Cursor::decode(&viewed.encode()), None);
     }

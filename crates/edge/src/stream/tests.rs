@@ -228,11 +228,13 @@ impl House {
             fails_on_gap,
             form: None,
             as_json: false,
+            kinds: kennel_supervisor::Kinds::ALL,
+            until_head: false,
         };
         let at = match from {
             Position::Beginning => 0,
             Position::After(at) => at.seq,
-            Position::LiveOnly => head,
+            Position::LiveOnly | Position::Tail(_) => head,
         };
         let source = Pipe { head, at, given };
         let reader = Reader::new(of_size(1, 1), source, &call, going.clone(), place);

@@ -8,3 +8,4 @@ mod common;
 mod live;
 mod recovery;
 mod speed;
+mod tail;

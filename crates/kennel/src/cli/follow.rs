@@ -10,8 +10,7 @@ use crate::{
 };
 use kennel_edge::{
     client::{self, EventReader, Start},
-    json,
-    pb::{self, event::Payload},
+    json, pb,
 };
 
 pub(crate) async fn events(link: &Link, args: EventsArgs) -> Result<(), Failure> {
@@ -52,50 +51,28 @@ fn lines(message: &pb::StreamEventsResponse) -> String {
 /// A run's events up to the head that it had when reading began, or until it has ended.
 pub(crate) struct Journal {
     reader: EventReader,
-    follow: bool,
-    /// The head when reading began; not known before the first message.
-    head: Option<u64>,
-    reached: u64,
 }
 
 impl Journal {
     pub(crate) fn open(link: &Link, run: &str, start: Start, follow: bool) -> Self {
-        Self {
-            reader: EventReader::new(&link.connection, run, start),
-            follow,
-            head: None,
-            reached: 0,
-        }
+        let reader = EventReader::new(&link.connection, run, start);
+        let reader = if follow { reader } else { reader.until_head() };
+        Self { reader }
     }
 
     /// The same with output in this view.
     pub(crate) fn viewed(self, view: pb::OutputView) -> Self {
-        Self {
-            reader: self.reader.viewed(view),
-            ..self
-        }
+        let reader = self.reader.viewed(view);
+        Self { reader }
     }
 
-    /// Whether all has been read that there was when reading began.
-    pub(crate) fn is_at_head(&self) -> bool {
-        self.head.is_some_and(|head| self.reached >= head)
+    /// The same of these kinds alone, Lifecycle among them.
+    pub(crate) fn of_kinds(self, kinds: Vec<pb::EventKind>) -> Self {
+        let reader = self.reader.of_kinds(kinds);
+        Self { reader }
     }
 
     pub(crate) async fn next(&mut self) -> Result<Option<pb::StreamEventsResponse>, Failure> {
-        if !self.follow && self.is_at_head() {
-            return Ok(None);
-        }
-        let Some(message) = self.reader.next().await.map_err(refused)? else {
-            return Ok(None);
-        };
-        for events in &message.run_events {
-            for event in &events.events {
-                self.reached = self.reached.max(events.base_seq + event.seq_delta);
-                if let (None, Some(Payload::Snapshot(snapshot))) = (self.head, &event.payload) {
-                    self.head = Some(snapshot.head_seq);
-                }
-            }
-        }
-        Ok(Some(message))
+        self.reader.next().await.map_err(refused)
     }
 }

@@ -41,13 +41,6 @@ impl Sink {
         Self::write_text(output)
     }
 
-    /// Goes on behind what was written elsewhere.
-    pub(crate) fn go_on_behind(&mut self, output: &pb::Output) {
-        if let Some((next, _)) = self.next_of(output.stream()) {
-            *next = Some(end_of(output));
-        }
-    }
-
     /// Next offset of a stream, and its name.
     fn next_of(&mut self, stream: pb::OutputStream) -> Option<(&mut Option<u64>, &'static str)> {
         match stream {

@@ -179,9 +179,7 @@ async fn first_line(service: &Service, run_id: &str) -> Result<Option<String>, F
     let request = pb::StreamEventsRequest {
         run_id: run_id.to_owned(),
         position: Some(Position::AfterSeq(0)),
-        heartbeat_interval: None,
-        on_gap: pb::OnGap::Continue.into(),
-        output_view: pb::OutputView::Raw.into(),
+        ..pb::StreamEventsRequest::default()
     };
     let stream = service
         .connection()

@@ -1,4 +1,7 @@
 use super::*;
+use crate::convert::token::Cursor;
+use kennel_supervisor::{Amount, Kinds, Reached, Tail};
+use pb::stream_events_request;
 use tonic::Code;
 use tonic_types::StatusExt;
 
@@ -295,6 +298,7 @@ fn a_stream_begins_where_it_is_told() {
             heartbeat_interval: None,
             on_gap: 0,
             output_view: 0,
+            ..pb::StreamEventsRequest::default()
         })
         .map(|call| call.from)
     };
@@ -336,6 +340,40 @@ fn a_stream_begins_where_it_is_told() {
 }
 
 #[test]
+fn a_tail_is_of_the_output_that_is_asked_for() {
+    use pb::{EventKind, from_tail::Amount as Asked, stream_events_request::Position as From};
+    let ask = |amount, kinds: &[EventKind]| {
+        events(&pb::StreamEventsRequest {
+            run_id: RUN.to_owned(),
+            position: Some(From::Tail(pb::FromTail { amount })),
+            kinds: kinds.iter().map(|kind| (*kind).into()).collect(),
+            ..pb::StreamEventsRequest::default()
+        })
+    };
+    let tail = |amount, streams| Position::Tail(Tail { amount, streams });
+    let all = ask(Some(Asked::Lines(0)), &[]).expect("valid");
+    assert_eq!(all.from, tail(Amount::Lines(0), [true; 2]));
+    assert_eq!(all.kinds, Kinds::ALL);
+    let stderr = ask(
+        Some(Asked::Bytes(9)),
+        &[EventKind::Stderr, EventKind::Warning],
+    );
+    let stderr = stderr.expect("valid");
+    assert_eq!(stderr.from, tail(Amount::Bytes(9), [false, true]));
+    let wanted = Kinds {
+        output: [false, true],
+        warnings: true,
+        ..Kinds::NONE
+    };
+    assert_eq!(stderr.kinds, wanted);
+    let none = ask(Some(Asked::Lines(1)), &[EventKind::Lifecycle]);
+    assert_eq!(fields(&none.expect_err("refused")), ["tail"]);
+    assert_eq!(fields(&ask(None, &[]).expect_err("refused")), ["tail"]);
+    let unknown = ask(Some(Asked::Lines(1)), &[EventKind::Unspecified]);
+    assert_eq!(fields(&unknown.expect_err("refused")), ["kinds[0]", "tail"]);
+}
+
+#[test]
 fn a_heartbeat_is_between_one_second_and_five_minutes() {
     let ask = |seconds: Option<i64>| {
         events(&pb::StreamEventsRequest {
@@ -344,6 +382,7 @@ fn a_heartbeat_is_between_one_second_and_five_minutes() {
             heartbeat_interval: seconds.map(self::seconds),
             on_gap: 0,
             output_view: 0,
+            ..pb::StreamEventsRequest::default()
         })
         .map(|call| call.heartbeat.as_secs())
     };

@@ -1,0 +1,127 @@
+//! Which events are asked for, from where on, and how they are to be shown.
+
+use super::{EventsCall, output, parse_run_id, unknown_number, whole};
+use crate::{
+    convert::{time, token::Cursor},
+    limits,
+    pb::{self, stream_events_request::Position as Asked},
+};
+use kennel_lifecycle::{RunId, Violation};
+use kennel_supervisor::{Amount, Form, Kinds, Position, Reached, Tail};
+use std::time::Duration;
+use tonic::Status;
+
+pub(crate) fn events(request: &pb::StreamEventsRequest) -> Result<EventsCall, Status> {
+    let mut found = Vec::new();
+    let run = parse_run_id(&request.run_id, &mut found);
+    let heartbeat = heartbeat(request, &mut found);
+    let (form, as_json) = output::view("output_view", request.output_view, &mut found);
+    let kinds = kinds(&request.kinds, &mut found);
+    let from = position(request, run, form, kinds, &mut found);
+    let fails_on_gap = match pb::OnGap::try_from(request.on_gap) {
+        Ok(on_gap) => on_gap == pb::OnGap::Fail,
+        Err(_) => {
+            found.push(unknown_number("on_gap", request.on_gap, "OnGap"));
+            false
+        }
+    };
+    let until_head = match pb::StreamUntil::try_from(request.until) {
+        Ok(until) => until == pb::StreamUntil::Head,
+        Err(_) => {
+            found.push(unknown_number("until", request.until, "StreamUntil"));
+            false
+        }
+    };
+    Ok(EventsCall {
+        run: whole(run, &found)?,
+        from,
+        heartbeat,
+        fails_on_gap,
+        form,
+        as_json,
+        kinds,
+        until_head,
+    })
+}
+
+fn heartbeat(request: &pb::StreamEventsRequest, found: &mut Vec<Violation>) -> Duration {
+    let asked = request.heartbeat_interval.as_ref();
+    let heartbeat = time::parse_duration("heartbeat_interval", asked, found);
+    let heartbeat = heartbeat.unwrap_or(limits::HEARTBEAT_DEFAULT);
+    if !(limits::HEARTBEAT_MIN..=limits::HEARTBEAT_MAX).contains(&heartbeat) {
+        let why = "must be 1 to 300 seconds";
+        found.push(Violation::new("heartbeat_interval", why));
+    }
+    heartbeat
+}
+
+fn kinds(asked: &[i32], found: &mut Vec<Violation>) -> Kinds {
+    use pb::EventKind;
+    if asked.is_empty() {
+        return Kinds::ALL;
+    }
+    let mut kinds = Kinds::NONE;
+    for (i, number) in asked.iter().enumerate() {
+        match EventKind::try_from(*number) {
+            Ok(EventKind::Lifecycle) => kinds.lifecycle = true,
+            Ok(EventKind::Stdout) => kinds.output[0] = true,
+            Ok(EventKind::Stderr) => kinds.output[1] = true,
+            Ok(EventKind::SignalSent) => kinds.signals = true,
+            Ok(EventKind::Warning) => kinds.warnings = true,
+            Ok(EventKind::Unspecified) | Err(_) => {
+                let field = format!("kinds[{i}]");
+                found.push(unknown_number(&field, *number, "EventKind"));
+            }
+        }
+    }
+    kinds
+}
+
+fn position(
+    request: &pb::StreamEventsRequest,
+    run: Option<RunId>,
+    form: Option<Form>,
+    kinds: Kinds,
+    found: &mut Vec<Violation>,
+) -> Position {
+    match &request.position {
+        None | Some(Asked::Beginning(_) | Asked::AfterSeq(0)) => Position::Beginning,
+        Some(Asked::AfterSeq(seq)) => Position::After(Reached {
+            seq: *seq,
+            ..Reached::default()
+        }),
+        Some(Asked::Live(_)) => Position::LiveOnly,
+        Some(Asked::Tail(tail)) => tail_of(tail, kinds, found),
+        Some(Asked::Cursor(bytes)) => {
+            let why = match Cursor::decode(bytes) {
+                Some(cursor) if run.is_none_or(|r| r == cursor.run) => {
+                    return cursor.position(form);
+                }
+                Some(_) => "is one of another run",
+                None => "is not one that a server has given",
+            };
+            found.push(Violation::new("cursor", why));
+            Position::Beginning
+        }
+    }
+}
+
+fn tail_of(tail: &pb::FromTail, kinds: Kinds, found: &mut Vec<Violation>) -> Position {
+    use pb::from_tail::Amount as Asked;
+    if kinds.output == [false; 2] {
+        let why = "is one of output, and kinds has none";
+        found.push(Violation::new("tail", why));
+    }
+    let amount = match tail.amount {
+        Some(Asked::Lines(lines)) => Amount::Lines(lines),
+        Some(Asked::Bytes(bytes)) => Amount::Bytes(bytes),
+        None => {
+            found.push(Violation::new("tail", "must say how much"));
+            Amount::Lines(0)
+        }
+    };
+    Position::Tail(Tail {
+        amount,
+        streams: kinds.output,
+    })
+}

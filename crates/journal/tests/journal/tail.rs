@@ -1,0 +1,199 @@
+//! Where the last lines and the last bytes begin, in a journal that is written, is bounded, or has no writer any more.
+
+use crate::common::{BOOT, create, items_to_end, output};
+use kennel_journal::{Amount, Item, Kind, Position, Reader, Tail, TailBegin, Writer};
+use kennel_lifecycle::{OnOutputFull, OutputBound, Timestamp};
+use proptest::prelude::*;
+use std::fs;
+use tempfile::tempdir;
+
+const KINDS: [Kind; 2] = [Kind::Stdout, Kind::Stderr];
+
+/// One write of one attempt.
+#[derive(Clone, Debug)]
+struct Write {
+    stream: usize,
+    data: Vec<u8>,
+    begins_attempt: bool,
+}
+
+fn writes() -> impl Strategy<Value = Vec<Write>> {
+    let byte = prop_oneof![4 => Just(b'x'), 2 => Just(b'\n'), 1 => Just(b'\r'), 1 => Just(0)];
+    let text = prop_oneof![
+        4 => prop::collection::vec(byte, 1..60),
+        2 => (1usize..3_000).prop_map(|len| vec![b'y'; len]),
+        1 => Just([vec![0xff; 150_000], b"\n".to_vec()].concat()),
+    ];
+    let write = (0usize..2, text, prop::bool::weighted(0.1));
+    let write = write.prop_map(|(stream, data, begins_attempt)| Write {
+        stream,
+        data,
+        begins_attempt,
+    });
+    prop::collection::vec(write, 1..60)
+}
+
+/// A line as the model finds it: stream, where it begins, where in the order of all bytes it ends, whether a hole is before it.
+type Line = (usize, u64, (usize, usize), bool);
+
+/// All lines, in the order of their ends.
+fn lines(items: &[Item]) -> Vec<Line> {
+    let mut lines = Vec::new();
+    let mut open: [Option<Line>; 2] = [None; 2];
+    let mut behind_hole = [false; 2];
+    let mut attempts = [0; 2];
+    for (at, item) in items.iter().enumerate() {
+        let entry = match item {
+            Item::Gap(_) => {
+                lines.extend(open.iter_mut().filter_map(Option::take));
+                behind_hole = [true; 2];
+                continue;
+            }
+            Item::Entry(entry) => entry,
+        };
+        let Some(stream) = KINDS.iter().position(|kind| *kind == entry.kind) else {
+            continue;
+        };
+        if attempts[stream] != entry.attempt {
+            attempts[stream] = entry.attempt;
+            lines.extend(open[stream].take());
+        }
+        for (place, byte) in entry.data.iter().enumerate() {
+            let is_behind_hole = std::mem::take(&mut behind_hole[stream]);
+            let begin = entry.offset + place as u64;
+            let line = open[stream].get_or_insert((stream, begin, (0, 0), is_behind_hole));
+            line.2 = (at, place);
+            if *byte == b'\n' {
+                lines.extend(open[stream].take());
+            }
+        }
+    }
+    lines.extend(open.into_iter().flatten());
+    lines.sort_by_key(|line| line.2);
+    lines
+}
+
+/// What is shown of a stream from there on: the bytes and where they are.
+fn shown(items: &[Item], begins: [u64; 2], stream: usize) -> Vec<(u64, u8)> {
+    let entries = items.iter().cloned().filter_map(Item::into_entry);
+    let entries = entries.filter(|entry| entry.kind == KINDS[stream]);
+    let bytes = entries.flat_map(|entry| (entry.offset..).zip(entry.data));
+    bytes.filter(|(at, _)| *at >= begins[stream]).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_tail_is_what_a_reader_of_everything_would_have_kept(
+        writes in writes(),
+        max_bytes in prop_oneof![Just(u64::MAX >> 1), 4_000u64..200_000],
+        on_full in prop_oneof![Just(OnOutputFull::Rotate), Just(OnOutputFull::HeadTail)],
+        amount in prop_oneof![(0u64..70).prop_map(Amount::Lines), (0u64..9_000).prop_map(Amount::Bytes)],
+        streams in prop_oneof![Just([true; 2]), Just([true, false]), Just([false, true])],
+        live in any::<bool>(),
+    ) {
+        let dir = tempdir().unwrap();
+        let bound = OutputBound { max_bytes, on_full, ..OutputBound::default() };
+        let mut writer = Writer::create(dir.path(), bound, BOOT, Timestamp(1)).unwrap();
+        for (attempt, write) in (2..).zip(&writes) {
+            if write.begins_attempt {
+                writer.begin_attempt(attempt);
+                writer.lifecycle(b"begins", Timestamp(2)).unwrap();
+            }
+            output(&mut writer, KINDS[write.stream], &write.data, 2).unwrap();
+        }
+        let (head, hub) = (writer.hub().head(), writer.hub());
+        let writer = live.then_some(writer);
+        let reader = match &writer {
+            Some(_) => hub.read_from(Position::default()).unwrap(),
+            None => Reader::open_ended(dir.path(), Position::default()).unwrap(),
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let (TailBegin { position, begins }, all, rest) = runtime.block_on(async {
+            let tail = reader.tail(Tail { amount, streams }).await.unwrap();
+            drop(writer);
+            let mut all = Reader::open_ended(dir.path(), Position::default()).unwrap();
+            let mut rest = all.clone();
+            rest.move_to(tail.position);
+            (tail, items_to_end(&mut all, 1 << 20).await, items_to_end(&mut rest, 1 << 20).await)
+        });
+        let wanted = |stream: usize| streams[stream];
+        // From the position on is exactly what a reader of everything has behind its first bytes.
+        for stream in 0..2 {
+            prop_assert_eq!(shown(&rest, begins, stream), shown(&all, begins, stream));
+            if !wanted(stream) {
+                prop_assert_eq!(begins[stream], head.lens[stream]);
+            }
+        }
+        let at_first = rest.iter().find(|item| match item {
+            Item::Gap(_) => true,
+            Item::Entry(entry) => entry.kind != Kind::Lifecycle,
+        });
+        match amount {
+            Amount::Lines(count) => {
+                let mut lines = lines(&all);
+                lines.retain(|line| wanted(line.0));
+                let count = usize::try_from(count).unwrap();
+                if lines.len() < count {
+                    prop_assert_eq!(position.seq, 0);
+                    return Ok(());
+                }
+                let chosen = lines.split_off(lines.len() - count);
+                for stream in (0..2).filter(|stream| wanted(*stream)) {
+                    let own = chosen.iter().filter(|line| line.0 == stream);
+                    let begin = own.map(|line| line.1).min();
+                    prop_assert_eq!(begins[stream], begin.unwrap_or(head.lens[stream]));
+                }
+                if chosen.iter().all(|line| !line.3) && let Some(first) = at_first {
+                    let Item::Entry(entry) = first else {
+                        return Err(TestCaseError::fail("a gap before the tail"));
+                    };
+                    let stream = usize::from(entry.kind == Kind::Stderr);
+                    prop_assert!(entry.offset + entry.data.len() as u64 > begins[stream]);
+                }
+                if chosen.iter().any(|line| line.3) {
+                    let has_gap = rest.iter().any(|item| matches!(item, Item::Gap(_)));
+                    prop_assert!(has_gap, "what is missing of a line is not told");
+                }
+            }
+            Amount::Bytes(count) => {
+                let there = |begins| (0..2).filter(|s| wanted(*s)).map(|s| shown(&all, begins, s).len() as u64).sum::<u64>();
+                let whole = there([0; 2]);
+                prop_assert_eq!(there(begins), whole.min(count));
+                if whole < count {
+                    prop_assert_eq!(position.seq, 0);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_tail_of_a_large_journal_reads_its_end_alone() {
+    let dir = tempdir().unwrap();
+    let mut writer = create(dir.path());
+    for _ in 0..200 {
+        output(&mut writer, Kind::Stdout, &vec![b'x'; 60_000], 2).unwrap();
+    }
+    output(&mut writer, Kind::Stdout, b"\nlast\n", 2).unwrap();
+    drop(writer);
+    let reader = Reader::open_ended(dir.path(), Position::default()).unwrap();
+    let end = reader.end().lens[0];
+    // Whoever looked at more than the last segment would miss the others.
+    for file in ["index", "stdout"] {
+        fs::remove_file(dir.path().join(file)).unwrap();
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    let amount = Amount::Lines(1);
+    let tail = Tail {
+        amount,
+        streams: [true; 2],
+    };
+    let begin = runtime.block_on(reader.tail(tail)).unwrap();
+    assert_eq!(begin.begins, [end - 5, 0]);
+    assert_eq!(begin.position.seq, reader.end().seq - 1);
+}

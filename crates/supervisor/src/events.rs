@@ -1,0 +1,297 @@
+//! The events of one run, from a position on, as a reader wants them.
+
+use crate::{
+    CallError, Event, Kinds, LifecycleEvent, Payload, Position, Reached, RunView, Supervisor,
+    blocking::blocking, event, shape::Shape, view::Live,
+};
+use kennel_journal::{Form, Hub, Point, Position as JournalPosition, Reader};
+use kennel_lifecycle::RunId;
+use kennel_linux::rundir;
+use std::io;
+
+/// Events of one run, from a position on. Ends after `Ended`.
+#[derive(Debug)]
+pub struct Events {
+    run: RunId,
+    /// Absent: the run never came to have a journal.
+    reader: Option<Reader>,
+    /// Absent: all is given as it is.
+    shape: Option<Shape>,
+    kinds: Kinds,
+    /// Offsets in the streams before which nothing is given; absent: all is.
+    begins: Option<[u64; 2]>,
+    /// Seq behind which nothing is given; absent: whatever comes is.
+    until: Option<u64>,
+    /// Whether the run's last event was read.
+    has_ended: bool,
+}
+
+/// Where the events of a run are.
+enum EventsPlace {
+    /// In the journal that its task writes.
+    Growing(Box<RunView>, Hub),
+    /// In the journal that is left of it. The run as its task knows it, where it still has one: the store may be away, and
+    /// know less.
+    Whole(Option<Box<RunView>>),
+}
+
+impl Events {
+    fn of(run: RunId, reader: Option<Reader>) -> Self {
+        Self {
+            run,
+            reader,
+            shape: None,
+            kinds: Kinds::ALL,
+            begins: None,
+            until: None,
+            has_ended: false,
+        }
+    }
+
+    /// The same with output in this form, from what was reached in it before.
+    pub async fn viewed(mut self, form: Form, at: Option<Reached>) -> Result<Self, CallError> {
+        if let Some(reader) = &self.reader {
+            let fed_from = at.and_then(|at| at.fed_from);
+            let shape = Shape::at(form, reader, fed_from, self.begins).await;
+            self.shape = Some(shape.map_err(|e| unreadable(self.run, &e))?);
+        }
+        Ok(self)
+    }
+
+    /// The same of these kinds alone. Positions pass over the others.
+    #[must_use]
+    pub fn of_kinds(self, kinds: Kinds) -> Self {
+        Self { kinds, ..self }
+    }
+
+    /// The same up to what there is by now.
+    #[must_use]
+    pub fn until_head(self) -> Self {
+        let until = Some(self.head());
+        Self { until, ..self }
+    }
+
+    /// How much of standard output and of standard error there is now.
+    pub(crate) fn head_lens(&self) -> [u64; 2] {
+        self.reader.as_ref().map_or([0; 2], |r| r.end().lens)
+    }
+
+    /// Where they come from.
+    pub(crate) fn into_reader(self) -> Option<Reader> {
+        self.reader
+    }
+
+    /// Last seq that there is now.
+    #[must_use]
+    pub fn head(&self) -> u64 {
+        self.reader.as_ref().map_or(0, |reader| reader.end().seq)
+    }
+
+    /// The seq from which on nothing is missing by now; 0: there is nothing yet.
+    #[must_use]
+    pub fn whole_from(&self) -> u64 {
+        self.reader.as_ref().map_or(0, Reader::whole_from)
+    }
+
+    /// Up to where it was given, over what was not wanted.
+    #[must_use]
+    pub fn position(&self) -> Reached {
+        let reader = self.reader.as_ref();
+        let reached = reader.map_or_else(Reached::default, |reader| reader.position().into());
+        let fed_from = self.shape.as_ref().and_then(Shape::fed_from);
+        Reached {
+            // A view that begins behind the position has been fed with nothing.
+            fed_from: fed_from.map(|fed| match reached.lens {
+                Some(lens) => [fed[0].min(lens[0]), fed[1].min(lens[1])],
+                None => fed,
+            }),
+            begins: self.begins,
+            ..reached
+        }
+    }
+
+    /// The next events, at least one, at most `bytes_max` bytes of output (but always one). Waits while there is
+    /// none; `None` after the run's last. Cancel-safe.
+    pub async fn next(&mut self, bytes_max: usize) -> Result<Option<Vec<Event>>, CallError> {
+        let run = self.run;
+        loop {
+            let Some(reader) = &mut self.reader else {
+                return Ok(None);
+            };
+            if self
+                .until
+                .is_some_and(|until| reader.position().seq >= until)
+            {
+                return Ok(None);
+            }
+            let items = match reader.next(bytes_max).await {
+                Ok(Some(items)) => items.into_iter(),
+                Ok(None) => return Ok(None),
+                Err(error) => return Err(unreadable(run, &error)),
+            };
+            // INVARIANT: what was read is given, or is in the shape, before anything is awaited again.
+            let lens = reader.position().lens;
+            let mut given = Vec::new();
+            for item in items {
+                self.take(event::decode(run, item)?, &mut given);
+            }
+            let is_behind = |begins: &[u64; 2]| {
+                lens.is_none_or(|lens| lens[0] < begins[0] || lens[1] < begins[1])
+            };
+            self.begins = self.begins.filter(is_behind);
+            if !given.is_empty() {
+                return Ok(Some(given));
+            }
+        }
+    }
+
+    fn take(&mut self, event: Event, given: &mut Vec<Event>) {
+        self.has_ended |= matches!(
+            event.payload,
+            Payload::Lifecycle(LifecycleEvent::Ended { .. })
+        );
+        let is_output = matches!(event.payload, Payload::Output { .. });
+        if is_output && !self.kinds.has(&event.payload) {
+            return;
+        }
+        let Some(event) = self.cut(event) else {
+            return;
+        };
+        let Some(shape) = &mut self.shape else {
+            given.extend(self.kinds.has(&event.payload).then_some(event));
+            return;
+        };
+        let mut shaped = Vec::new();
+        shape.shape(event, &mut shaped);
+        shaped.retain(|event| self.kinds.has(&event.payload));
+        given.append(&mut shaped);
+    }
+
+    /// What of an event lies behind where the tail begins.
+    fn cut(&self, mut event: Event) -> Option<Event> {
+        let Some(begins) = self.begins else {
+            return Some(event);
+        };
+        match &mut event.payload {
+            Payload::Output {
+                stream,
+                offset,
+                data,
+            } => {
+                let begin = begins[usize::from(*stream) - 1];
+                let before = begin.saturating_sub(*offset);
+                let before = usize::try_from(before).unwrap_or(usize::MAX);
+                if before > 0 && before >= data.len() {
+                    return None;
+                }
+                data.drain(..before);
+                *offset += before as u64;
+            }
+            Payload::Gap(gap) => {
+                for (stream, begin) in begins.into_iter().enumerate() {
+                    let end = gap.ends[stream];
+                    let begun = gap.bytes[stream].map(|bytes| end - bytes);
+                    gap.ends[stream] = end.max(begin);
+                    gap.bytes[stream] = match begun {
+                        Some(begun) => Some(end.max(begin) - begun.max(begin)),
+                        None => (begin >= end).then_some(0),
+                    };
+                }
+            }
+            Payload::Lifecycle(_) | Payload::Line { .. } => {}
+        }
+        Some(event)
+    }
+}
+
+impl Supervisor {
+    /// The run as it is, and its events from a position on. The last seq at this moment is [`Events::head`].
+    pub async fn events(&self, run: RunId, from: Position) -> Result<(RunView, Events), CallError> {
+        let view = match self.events_place(run).await? {
+            EventsPlace::Growing(view, hub) => {
+                let reader = hub.read_from(hub.head().into());
+                let reader = reader.map_err(|e| unreadable(run, &e))?;
+                return Ok((*view, begun(run, reader, from).await?));
+            }
+            EventsPlace::Whole(Some(view)) => *view,
+            EventsPlace::Whole(None) => RunView::from(self.row(run).await?),
+        };
+        let dir = rundir::path(&self.shared.config.data_dir, run);
+        // The whole index is looked through, which may be long.
+        let opened = blocking(move || Reader::open_ended(&dir, JournalPosition::default())).await;
+        let reader = match opened.flatten() {
+            Ok(reader) => reader,
+            Err(error) if error.kind() == io::ErrorKind::NotFound && view.identity.is_none() => {
+                after(run, from, Point::default())?;
+                return Ok((view, Events::of(run, None)));
+            }
+            Err(error) => return Err(unreadable(run, &error)),
+        };
+        Ok((view, begun(run, reader, from).await?))
+    }
+
+    /// Where a run's events are, once that is known.
+    async fn events_place(&self, run: RunId) -> Result<EventsPlace, CallError> {
+        let Some(handle) = self.shared.find(run) else {
+            return Ok(EventsPlace::Whole(None));
+        };
+        let has_ended = |live: &Live| live.hub.is_none() && live.view.outcome.is_some();
+        let known =
+            |live: &Live| live.hub.is_some() || live.no_journal || live.over || has_ended(live);
+        let mut live = handle.live.clone();
+        let Ok(live) = live.wait_for(known).await.map(|live| live.clone()) else {
+            return Ok(EventsPlace::Whole(None));
+        };
+        if !live.over && has_ended(&live) {
+            return Ok(EventsPlace::Whole(Some(Box::new(live.view))));
+        }
+        if !live.over && live.no_journal {
+            let why = io::Error::other("it could not be opened when this server took the run over");
+            return Err(unreadable(run, &why));
+        }
+        Ok(match live.hub {
+            Some(hub) => EventsPlace::Growing(Box::new(live.view), hub),
+            None => EventsPlace::Whole(None),
+        })
+    }
+}
+
+/// The reader at this position.
+async fn begun(run: RunId, mut reader: Reader, from: Position) -> Result<Events, CallError> {
+    let (position, begins) = match from {
+        Position::Tail(tail) => {
+            let begin = reader.tail(tail).await;
+            let begin = begin.map_err(|e| unreadable(run, &e))?;
+            (begin.position, Some(begin.begins))
+        }
+        _ => {
+            let at = after(run, from, reader.end())?;
+            (at.into(), at.begins)
+        }
+    };
+    reader.move_to(position);
+    Ok(Events {
+        begins,
+        ..Events::of(run, Some(reader))
+    })
+}
+
+fn after(run: RunId, from: Position, head: Point) -> Result<Reached, CallError> {
+    match from {
+        Position::Beginning => Ok(Reached::default()),
+        Position::LiveOnly | Position::Tail(_) => Ok(JournalPosition::from(head).into()),
+        Position::After(at) if at.seq > head.seq => Err(CallError::CursorAhead {
+            run,
+            asked: at.seq,
+            head: head.seq,
+        }),
+        Position::After(at) => Ok(at),
+    }
+}
+
+pub(crate) fn unreadable(run: RunId, error: &io::Error) -> CallError {
+    CallError::JournalUnreadable {
+        run,
+        why: error.to_string(),
+    }
+}
