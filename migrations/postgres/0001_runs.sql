@@ -94,6 +94,9 @@ CREATE TABLE runs (
     next_restart_us       BIGINT,
     -- Attempts that have ended before the present one, or up to it while another is due; the newest ones, in order.
     attempts_detail       TEXT NOT NULL CONSTRAINT runs_attempts CHECK (jsonb_typeof(attempts_detail::jsonb) = 'array'),
+    -- When it was decided that the output goes, before it went, and what it was. NULL: it is there.
+    output_removed_us     BIGINT,
+    output_removed_detail TEXT,
 
     -- The states of a row. A terminal one has an end, and only a terminal one has.
     CONSTRAINT runs_state CHECK (state IN ('starting', 'running', 'pausing', 'paused', 'backoff',
@@ -159,10 +162,16 @@ CREATE TABLE runs (
         pidfs_handle IS NULL AND shim_pidfs_handle IS NULL AND pidns_init_start_ticks IS NULL AND cgroup_path IS NULL
         AND containment_detail IS NULL)),
     CONSTRAINT runs_pids CHECK ((process_pid IS NULL OR process_pid > 0) AND (shim_pid IS NULL OR shim_pid > 0)),
-    CONSTRAINT runs_cgroup_whole CHECK ((cgroup_path IS NULL) = (cgroup_inode IS NULL))
+    CONSTRAINT runs_cgroup_whole CHECK ((cgroup_path IS NULL) = (cgroup_inode IS NULL)),
+    -- Only what has ended loses its output.
+    CONSTRAINT runs_output_removed CHECK ((output_removed_us IS NULL) = (output_removed_detail IS NULL)
+        AND (output_removed_us IS NULL OR end_reason IS NOT NULL))
 );
 
 -- Lists: newest first, then by key downwards.
 CREATE INDEX runs_by_age ON runs (created_us DESC, run_id DESC);
 -- What a start of the server has to look at.
 CREATE INDEX runs_open_of_node ON runs (node, keeper_epoch) WHERE end_reason IS NULL;
+-- Ended runs that have their output: the newest first.
+CREATE INDEX runs_output_of_node ON runs (node, ended_us DESC, run_id DESC)
+    WHERE end_reason IS NOT NULL AND output_removed_us IS NULL;

@@ -7,6 +7,7 @@
 mod aftermath;
 mod again;
 mod input;
+mod retain;
 mod row;
 mod table;
 
@@ -100,6 +101,11 @@ async fn whoever_dies_runs_that_are_to_be_adopted_go_on() {
 #[tokio::test(flavor = "multi_thread")]
 async fn whoever_dies_while_a_command_is_started_again_each_attempt_runs_once_or_never() {
     play(&[Act::Again, Act::ComeBack]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_dies_while_the_output_of_a_run_is_removed_it_is_whole_or_goes() {
+    play(&[Act::Retain]).await;
 }
 
 /// The table is the code's: no point without a row, no row without a point.

@@ -31,6 +31,7 @@ mod read_output;
 mod reap_kept;
 mod refusals;
 mod restart;
+mod retention;
 mod server_restart;
 mod shutdown;
 mod store_away;

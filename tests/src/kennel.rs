@@ -597,6 +597,8 @@ fn launch(dir: &Path, options: &Options, start: u32) -> Child {
         .args(serve_words(dir, options.store.as_deref()))
         .args((options.cgroup == Cgroup::Off).then_some("--cgroup=off"))
         .args(&options.words)
+        // A test may read what it has run, however much that is.
+        .env("KENNEL_RETAIN_RUNS", "all")
         .envs(options.env.iter().map(|(name, value)| (name, value)))
         .stdin(Stdio::null())
         .stdout(Stdio::from(

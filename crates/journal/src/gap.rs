@@ -39,6 +39,8 @@ pub enum GapReason {
     Bound,
     /// There was no room on the disk.
     FullDisk,
+    /// The run has ended, and its journal was removed to make room for others. No journal says so: whoever has removed it does.
+    Retention,
     /// The host has died: what it had not written to the disk is lost, and so many seqs are left out that none of those
     /// which were told comes again.
     HostLost,

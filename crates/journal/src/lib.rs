@@ -28,6 +28,7 @@ mod reader;
 mod segment;
 mod tail;
 mod view;
+mod whole;
 mod writer;
 
 pub use by_offset::{LineBegins, Stretch};
@@ -39,6 +40,7 @@ pub use notes::NoteFile;
 pub use reader::{Position, Reader};
 pub use tail::{Amount, Tail, TailBegin};
 pub use view::{Form, LINE_BYTES_MAX, Piece, View};
+pub use whole::{Whole, size_bytes, whole};
 pub use writer::{Place, Writer};
 
 /// What an entry is about.

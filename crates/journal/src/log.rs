@@ -182,6 +182,8 @@ impl Log {
             stray,
         } = scan(&self.dir, &self.facts, false)?;
         spans.extend(last.map(|(segment, intact)| Span::of(&segment, &intact)));
+        // One that was taken away meanwhile looks shorter than it was, or like one that never had a byte.
+        self.is_there()?;
         let end = match spans.last() {
             Some(span) => span.end,
             // The header of the only one is torn.
@@ -190,6 +192,12 @@ impl Log {
         };
         self.chain().spans = spans;
         Ok(end)
+    }
+
+    /// That the directory is there; else the error of its kind.
+    fn is_there(&self) -> io::Result<()> {
+        let found = fs::metadata(&self.dir);
+        found.map(drop).map_err(|e| failed("find", &self.dir, e))
     }
 
     /// The first seq from which on nothing is missing.
@@ -326,6 +334,8 @@ impl Log {
     ) -> io::Result<Vec<Item>> {
         let count_max = usize::try_from(ENTRIES_PER_READ_MAX).unwrap_or(usize::MAX);
         let kept = KeptFile::open(&self.dir)?.between(after, until.seq, count_max)?;
+        // A file of facts that is not there means that there are none only where the rest is.
+        self.is_there()?;
         let (mut items, mut at, mut bytes) = (Vec::new(), after, 0usize);
         for (entry, before) in &kept {
             bytes = bytes.saturating_add(entry.len as usize);

@@ -5,7 +5,7 @@
     reason = "these comments are printed as help, where backticks would show"
 )]
 
-use crate::values;
+use crate::{retention::RetentionArgs, values};
 use clap::{Args, Parser, Subcommand, ValueEnum, builder::NonEmptyStringValueParser};
 use std::{path::PathBuf, time::Duration};
 
@@ -212,6 +212,8 @@ pub(crate) struct ServeArgs {
     /// How long runs go on while the server is lost and none takes its place; then each is ended by its own plan
     #[arg(long, value_name = "DURATION", value_parser = values::duration, default_value = "30s")]
     pub(crate) orphan_ttl: Duration,
+    #[command(flatten)]
+    pub(crate) retention: RetentionArgs,
     /// Form of the log on standard error; KENNEL_LOG filters it, as in KENNEL_LOG=debug
     #[arg(long, value_enum, value_name = "FORM", default_value_t)]
     pub(crate) log_format: LogFormat,

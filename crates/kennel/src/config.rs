@@ -36,7 +36,8 @@ impl Surroundings {
         }
     }
 
-    fn var(&self, name: &str) -> Option<&str> {
+    /// A variable that is set.
+    pub(crate) fn var(&self, name: &str) -> Option<&str> {
         self.env
             .get(name)
             .map(String::as_str)

@@ -8,6 +8,7 @@ mod cli;
 mod config;
 mod failure;
 mod prove;
+mod retention;
 mod secret;
 mod serve;
 mod server;

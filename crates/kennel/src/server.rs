@@ -11,6 +11,7 @@ use crate::{
     telemetry,
 };
 use kennel_edge::{EdgeConfig, ServeError, digest::DigestKey};
+use kennel_lifecycle::RetentionLimits;
 use kennel_linux::{
     client::{EndCause, FormerServer, KeeperClient, KeeperHello},
     crash_point, keeper, limits,
@@ -57,13 +58,14 @@ fn start(flags: &ServeArgs, here: &Surroundings) -> Result<i32, Failure> {
             .hint("start the service with: kennel serve")
     })?;
     let config = serve::resolve(flags, here)?;
+    let retention = flags.retention.resolve(here)?;
     let filter = here.env.get("KENNEL_LOG").map(String::as_str);
     telemetry::start(flags.log_format, filter)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
         .map_err(|cause| Failure::new(format!("cannot start the server: {cause}")))?;
-    let code = runtime.block_on(serve(socket, &config, here, flags.log_format));
+    let code = runtime.block_on(serve(socket, &config, retention, here, flags.log_format));
     if matches!(code, Ok(EXIT_LEFT)) {
         // The next server waits for this one's end, and everybody has been answered.
         runtime.shutdown_background();
@@ -76,6 +78,7 @@ fn start(flags: &ServeArgs, here: &Surroundings) -> Result<i32, Failure> {
 async fn serve(
     socket: OwnedFd,
     config: &ServeConfig,
+    retention: RetentionLimits,
     here: &Surroundings,
     log: LogFormat,
 ) -> Result<i32, Failure> {
@@ -95,7 +98,7 @@ async fn serve(
         .map_err(|cause| failed("cannot lock the journals", &cause))?;
     // Held until this process is gone: its last task may write until then.
     std::mem::forget(lock);
-    let own = supervisor_config(config, here)?;
+    let own = supervisor_config(config, retention, here)?;
     let edge = EdgeConfig {
         digest_key: secret::digest_key(&config.data_dir)
             .map(DigestKey::new)
@@ -209,6 +212,7 @@ async fn take_over(data_dir: &Path) -> io::Result<File> {
 
 fn supervisor_config(
     config: &ServeConfig,
+    retention: RetentionLimits,
     here: &Surroundings,
 ) -> Result<SupervisorConfig, Failure> {
     let node = keeper::node_id(&config.data_dir)
@@ -221,6 +225,7 @@ fn supervisor_config(
         data_dir: config.data_dir.clone(),
         server_env: here.env.clone().into_iter().collect(),
         runs_max: u32::try_from(limits::runs_by_descriptors(open_files)).unwrap_or(u32::MAX),
+        retention,
     })
 }
 

@@ -25,6 +25,7 @@ mod policy;
 pub mod recovery;
 mod refusal;
 pub mod restart;
+pub mod retention;
 mod run_limits;
 mod signal;
 mod spec;
@@ -53,6 +54,7 @@ pub use phase::{Ends, Leaving, NeverRan, PauseStage, Phase, Row, RunState, StopS
 pub use policy::{LeaderExit, OnMaxPause, PausePolicy, PidNamespace, Policy, Recovery};
 pub use refusal::Refusal;
 pub use restart::{RestartMode, RestartPolicy};
+pub use retention::{OutputRemoval, RemovalReason, Retained, RetentionLimits};
 pub use run_limits::{
     CpuQuota, Knob, LimitPowers, Missing, Resource, Rlimit, RunLimits, UNLIMITED,
 };

@@ -62,3 +62,7 @@ pub const STUCK_TOLD_MAX: usize = 64;
 pub const OUTPUT_MAX_BYTES: RangeInclusive<u64> = (1 << 20)..=(1 << 40);
 /// The same of a run that names none.
 pub const OUTPUT_MAX_BYTES_DEFAULT: u64 = 64 << 20;
+/// Ended runs of one owner that keep their output.
+pub const RETAINED_RUNS_DEFAULT: u32 = 100;
+/// For how long after its end a run keeps its output, however many have ended since.
+pub const RETAINED_AT_LEAST_DEFAULT: Duration = Duration::from_mins(1);

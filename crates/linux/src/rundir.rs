@@ -79,6 +79,35 @@ pub fn remove(data_dir: &Path, run: RunId) -> io::Result<()> {
     remove_entry(&runs, &name, &fstat(&runs)?, 0)
 }
 
+/// Where directories of runs wait for their removal, beside the others.
+const ASIDE: &str = "removed";
+
+/// Takes `runs/<id>` away in one step, so that nobody finds a part of it; [`remove_set_aside`] removes it. One that is not
+/// there is none to take away.
+pub fn set_aside(data_dir: &Path, run: RunId) -> io::Result<()> {
+    let runs = data_dir.join("runs");
+    let aside = runs.join(ASIDE);
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(&aside)?;
+    match fs::rename(path(data_dir, run), aside.join(run.to_string())) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        moved => moved,
+    }
+}
+
+/// Removes all that was set aside, by whomever, as [`remove`] does.
+pub fn remove_set_aside(data_dir: &Path) -> io::Result<()> {
+    let runs = match open_dir_at(&data_dir.join("runs")) {
+        Ok(runs) => runs,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    let name = CString::new(ASIDE).expect("it has no NUL");
+    remove_entry(&runs, &name, &fstat(&runs)?, 0)
+}
+
 fn open_dir_at(path: &Path) -> io::Result<OwnedFd> {
     let path = CString::new(path.as_os_str().as_bytes())?;
     Ok(nix::fcntl::open(path.as_c_str(), DIR_FLAGS, Mode::empty())?)
@@ -157,6 +186,23 @@ mod tests {
         assert!(dir.join("exit").exists());
         assert!(outside.path().join("kept").exists());
 
+        set_aside(data.path(), run).expect("it is taken away");
+        assert!(!dir.exists());
+        assert!(
+            data.path()
+                .join("runs/removed")
+                .join(run.to_string())
+                .join("exit")
+                .exists()
+        );
+        assert!(all(data.path()).is_empty());
+        set_aside(data.path(), run).expect("there is none");
+        remove_set_aside(data.path()).expect("it goes");
+        assert!(!data.path().join("runs/removed").exists());
+        assert!(outside.path().join("kept").exists());
+        remove_set_aside(data.path()).expect("there is nothing");
+
+        create(data.path(), run).expect("it is made");
         remove(data.path(), run).expect("all goes");
         remove(data.path(), run).expect("and is gone");
         assert!(!dir.exists());

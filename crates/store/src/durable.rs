@@ -1,15 +1,18 @@
 //! The trait over any database that has a writer and a reader.
 
 use crate::{
-    Closure, EpochRow, Inserted, ListFilter, NewRun, Opening, PageStart, Rest, RunRow, Standing,
-    Store, StoreError,
+    Closure, EndedStart, EpochRow, Inserted, ListFilter, NewRun, Opening, PageStart, Rest, RunRow,
+    Standing, Store, StoreError, WithOutput,
     record::Record,
+    removed,
     select::Select,
     stop,
     writer::{Answer, Failure, Write, Writer},
 };
 use async_trait::async_trait;
-use kennel_lifecycle::{HostIdentity, NodeId, RowState, RunId, StopOrder, Timestamp};
+use kennel_lifecycle::{
+    HostIdentity, NodeId, OutputRemoval, RowState, RunId, StopOrder, Timestamp,
+};
 use std::{fmt, time::Duration};
 use tokio::time::timeout;
 
@@ -18,6 +21,14 @@ use tokio::time::timeout;
 pub(crate) trait Reader: Send + Sync + fmt::Debug {
     /// Rows, in the order of the question.
     async fn runs(&self, select: Select<'_>) -> Result<Vec<RunRow>, StoreError>;
+
+    /// Ended runs of a node that have their output, the newest end first.
+    async fn with_output(
+        &self,
+        node: NodeId,
+        start: Option<EndedStart>,
+        limit: u32,
+    ) -> Result<Vec<WithOutput>, StoreError>;
 
     /// Which life of the database this is, and the node's generation in it.
     async fn standing(&self, node: NodeId) -> Result<Standing, StoreError>;
@@ -45,6 +56,18 @@ macro_rules! reader {
                 let mut sql: sqlx::QueryBuilder<$database> = $crate::select::build(select);
                 let rows = $crate::durable::ask(failure, self.rows(sql.build())).await?;
                 rows.iter().map($crate::open::run_row).collect()
+            }
+
+            async fn with_output(
+                &self,
+                node: kennel_lifecycle::NodeId,
+                start: Option<$crate::EndedStart>,
+                limit: u32,
+            ) -> Result<Vec<$crate::WithOutput>, $crate::StoreError> {
+                let mut sql: sqlx::QueryBuilder<$database> =
+                    $crate::select::with_output(node, start, limit);
+                let rows = $crate::durable::ask(failure, self.rows(sql.build())).await?;
+                rows.iter().map($crate::open::with_output).collect()
             }
 
             async fn open_epochs(
@@ -235,6 +258,38 @@ impl<R: Reader> Store for Durable<R> {
             Answer::Written | Answer::Generation(_) => Ok(()),
             Answer::NotWritten => self.closed_already(row.new.run).await,
         }
+    }
+
+    async fn mark_output_removed(
+        &self,
+        run: RunId,
+        node: NodeId,
+        generation: i64,
+        removal: &OutputRemoval,
+    ) -> Result<(), StoreError> {
+        let write = Write::Removal {
+            run,
+            node,
+            generation,
+            at: removal.at,
+            detail: removed::write(removal),
+        };
+        match self.writer.write(write).await? {
+            Answer::Written | Answer::Generation(_) => Ok(()),
+            Answer::NotWritten => match self.one(run).await? {
+                Some(row) if row.new.node == node && row.output_removed.is_some() => Ok(()),
+                _ => Err(StoreError::Fenced(run)),
+            },
+        }
+    }
+
+    async fn with_output(
+        &self,
+        node: NodeId,
+        start: Option<EndedStart>,
+        limit: u32,
+    ) -> Result<Vec<WithOutput>, StoreError> {
+        self.reader.with_output(node, start, limit).await
     }
 
     async fn get(&self, run: RunId) -> Result<Option<RunRow>, StoreError> {

@@ -1,11 +1,13 @@
 //! A store for a server that cannot wait for it: opened beside, and not available until then.
 
 use crate::{
-    Closure, EpochRow, Inserted, ListFilter, NewRun, Opening, PageStart, Rest, RunRow, Standing,
-    Store, StoreError, StoreUrl, open,
+    Closure, EndedStart, EpochRow, Inserted, ListFilter, NewRun, Opening, PageStart, Rest, RunRow,
+    Standing, Store, StoreError, StoreUrl, WithOutput, open,
 };
 use async_trait::async_trait;
-use kennel_lifecycle::{HostIdentity, NodeId, RowState, RunId, StopOrder, Timestamp};
+use kennel_lifecycle::{
+    HostIdentity, NodeId, OutputRemoval, RowState, RunId, StopOrder, Timestamp,
+};
 use std::{error::Error, sync::Arc, time::Duration};
 use tokio::{sync::watch, task::JoinSet};
 
@@ -151,6 +153,28 @@ impl Store for Later {
 
     async fn mend(&self, row: &RunRow) -> Result<(), StoreError> {
         self.inner().await?.mend(row).await
+    }
+
+    async fn mark_output_removed(
+        &self,
+        run: RunId,
+        node: NodeId,
+        generation: i64,
+        removal: &OutputRemoval,
+    ) -> Result<(), StoreError> {
+        let inner = self.inner().await?;
+        inner
+            .mark_output_removed(run, node, generation, removal)
+            .await
+    }
+
+    async fn with_output(
+        &self,
+        node: NodeId,
+        start: Option<EndedStart>,
+        limit: u32,
+    ) -> Result<Vec<WithOutput>, StoreError> {
+        self.inner().await?.with_output(node, start, limit).await
     }
 
     async fn get(&self, run: RunId) -> Result<Option<RunRow>, StoreError> {

@@ -13,6 +13,7 @@ mod open;
 mod past;
 mod postgres;
 mod record;
+mod removed;
 mod restart;
 mod select;
 mod spare;
@@ -32,8 +33,8 @@ pub use url::{InvalidStoreUrl, StoreUrl};
 
 use async_trait::async_trait;
 use kennel_lifecycle::{
-    Held, HostIdentity, KeeperEpoch, NodeId, Outcome, ProcessIdentity, RestartPolicy, RowState,
-    RunId, RunIdentity, RunKind, RunState, StopOrder, Timestamp,
+    Held, HostIdentity, KeeperEpoch, NodeId, Outcome, OutputRemoval, ProcessIdentity,
+    RestartPolicy, RowState, RunId, RunIdentity, RunKind, RunState, StopOrder, Timestamp,
 };
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -178,6 +179,8 @@ pub struct RunRow {
     pub restarts: u32,
     /// When the next attempt is due; present exactly where `state` is `Backoff`.
     pub next_restart: Option<Timestamp>,
+    /// That the output was removed; absent: it was not.
+    pub output_removed: Option<OutputRemoval>,
 }
 
 impl RunRow {
@@ -195,6 +198,7 @@ impl RunRow {
             past: Vec::new(),
             restarts: 0,
             next_restart: None,
+            output_removed: None,
         }
     }
 }
@@ -258,6 +262,26 @@ pub struct PageStart {
     pub created: Timestamp,
     /// Its key.
     pub run: RunId,
+}
+
+/// Where a page of ended runs begins: after this one, newest end first, then by run id downwards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EndedStart {
+    /// When the last run of the page before ended.
+    pub ended: Timestamp,
+    /// Its key.
+    pub run: RunId,
+}
+
+/// An ended run that has its output.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WithOutput {
+    /// Key.
+    pub run: RunId,
+    /// Who spawned it.
+    pub owner: String,
+    /// When it ended.
+    pub ended: Timestamp,
 }
 
 /// The store did not do it.
@@ -334,6 +358,25 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// The whole row, where none is or an open one of this node and generation: what was written in an earlier life of the
     /// database. A closed row stays as it is.
     async fn mend(&self, row: &RunRow) -> Result<(), StoreError>;
+
+    /// That the output of an ended run of this node is removed: written before it is. One that is marked already stays as it
+    /// is, and is Ok. Fenced where no ended row of the node is, or where the generation is not its present one.
+    async fn mark_output_removed(
+        &self,
+        run: RunId,
+        node: NodeId,
+        generation: i64,
+        removal: &OutputRemoval,
+    ) -> Result<(), StoreError>;
+
+    /// Ended runs of the node that ran, have left nobody behind on purpose, and have their output; at most `limit` after
+    /// `start`, the newest end first.
+    async fn with_output(
+        &self,
+        node: NodeId,
+        start: Option<EndedStart>,
+        limit: u32,
+    ) -> Result<Vec<WithOutput>, StoreError>;
 
     /// One row.
     async fn get(&self, run: RunId) -> Result<Option<RunRow>, StoreError>;

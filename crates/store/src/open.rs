@@ -1,12 +1,12 @@
 //! Opening a store: the connection, the schema, and what can be wrong with them.
 
 use crate::{
-    EpochRow, Life, RunRow, Standing, Store, StoreError, StoreUrl, postgres,
+    EpochRow, Life, RunRow, Standing, Store, StoreError, StoreUrl, WithOutput, postgres,
     record::{self, Record},
     sqlite,
     url::Place,
 };
-use kennel_lifecycle::HostIdentity;
+use kennel_lifecycle::{HostIdentity, Timestamp};
 use sqlx::{
     ColumnIndex, Decode, Row, SqlSafeStr, Type,
     migrate::{Migrate, MigrateError, Migration, MigrationType, Migrator},
@@ -296,6 +296,23 @@ where
     record
         .row()
         .map_err(|what| StoreError::Corrupt(format!("row of run {run}: cannot read {what}")))
+}
+
+/// An ended run that has its output, out of either database.
+pub(crate) fn with_output<R>(row: &R) -> Result<WithOutput, StoreError>
+where
+    R: Row,
+    for<'a> &'a str: ColumnIndex<R>,
+    for<'r> String: Decode<'r, R::Database> + Type<R::Database>,
+    for<'r> i64: Decode<'r, R::Database> + Type<R::Database>,
+{
+    let corrupt = |e: sqlx::Error| StoreError::Corrupt(e.to_string());
+    let run: String = row.try_get("run_id").map_err(corrupt)?;
+    Ok(WithOutput {
+        run: record::read_id("run_id", &run).map_err(StoreError::Corrupt)?,
+        owner: row.try_get("owner").map_err(corrupt)?,
+        ended: Timestamp(row.try_get("ended_us").map_err(corrupt)?),
+    })
 }
 
 /// How a node stands, out of either database.

@@ -113,6 +113,14 @@ const STATE: &str = "UPDATE runs SET state = w.state, started_us = COALESCE(w.st
     WHERE runs.run_id = w.run_id AND runs.generation = w.generation AND runs.end_reason IS NULL \
     AND runs.state <> 'backoff' RETURNING runs.run_id";
 
+// FOR SHARE, as an INSERT: a new generation waits for it, or it for the new generation.
+const REMOVAL: &str = "WITH present AS (SELECT n.node FROM unnest($2::text[], $3::bigint[]) AS g (node, generation) \
+    JOIN nodes n ON n.node = g.node AND n.generation = g.generation FOR SHARE OF n) \
+    UPDATE runs SET output_removed_us = w.at, output_removed_detail = w.detail \
+    FROM unnest($1::text[], $2::text[], $4::bigint[], $5::text[]) AS w (run_id, node, at, detail) \
+    WHERE runs.run_id = w.run_id AND runs.node = w.node AND runs.node IN (SELECT node FROM present) \
+    AND runs.end_reason IS NOT NULL AND runs.output_removed_us IS NULL RETURNING runs.run_id";
+
 impl Statements {
     fn new() -> Self {
         let names = column_list("");
@@ -174,6 +182,7 @@ struct Sorted<'a> {
     mends: Vec<&'a Record>,
     stops: Stops,
     states: States,
+    removals: Removals,
 }
 
 #[derive(Default)]
@@ -190,6 +199,15 @@ struct States {
     generations: Vec<i64>,
     words: Vec<&'static str>,
     started: Vec<Option<i64>>,
+}
+
+#[derive(Default)]
+struct Removals {
+    runs: Vec<String>,
+    nodes: Vec<String>,
+    generations: Vec<i64>,
+    times: Vec<i64>,
+    details: Vec<String>,
 }
 
 impl<'a> Sorted<'a> {
@@ -224,6 +242,19 @@ impl<'a> Sorted<'a> {
                     sorted.states.words.push(row_state(*state));
                     sorted.states.started.push(started.map(|t| t.0));
                 }
+                Write::Removal {
+                    run,
+                    node,
+                    generation,
+                    at,
+                    detail,
+                } => {
+                    sorted.removals.runs.push(run.to_string());
+                    sorted.removals.nodes.push(node.to_string());
+                    sorted.removals.generations.push(*generation);
+                    sorted.removals.times.push(at.0);
+                    sorted.removals.details.push(detail.clone());
+                }
                 // Always alone in its batch, which does not come here.
                 Write::Open(_) => {}
             }
@@ -239,6 +270,7 @@ impl<'a> Sorted<'a> {
             + usize::from(!self.mends.is_empty())
             + usize::from(!self.stops.runs.is_empty())
             + usize::from(!self.states.runs.is_empty())
+            + usize::from(!self.removals.runs.is_empty())
     }
 
     /// Runs the statements; gives the runs that were written.
@@ -249,7 +281,7 @@ impl<'a> Sorted<'a> {
         sql: &Statements,
     ) -> Result<HashSet<String>, sqlx::Error> {
         let mut written = HashSet::new();
-        let mut queries = Vec::with_capacity(7);
+        let mut queries = Vec::with_capacity(8);
         let whole = [
             (&self.inserts, &sql.insert),
             (&self.closes, &sql.close),
@@ -292,6 +324,23 @@ impl<'a> Sorted<'a> {
                     .bind(words)
                     .bind(started),
             );
+        }
+        if !self.removals.runs.is_empty() {
+            let Removals {
+                runs,
+                nodes,
+                generations,
+                times,
+                details,
+            } = self.removals;
+            // It locks the node, so it comes before what does not.
+            let removal = sqlx::query(REMOVAL)
+                .bind(runs)
+                .bind(nodes)
+                .bind(generations)
+                .bind(times)
+                .bind(details);
+            queries.insert(0, removal);
         }
         for query in queries {
             let query = query.persistent(session == Session::Own);

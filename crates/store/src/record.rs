@@ -1,8 +1,8 @@
 //! A run as the columns of table `runs`, the same in both databases.
 
 use crate::{
-    Closure, Desired, NewRun, Rest, RunRow, StoredState, Times, certificate, held, past, restart,
-    stop, words,
+    Closure, Desired, NewRun, Rest, RunRow, StoredState, Times, certificate, held, past, removed,
+    restart, stop, words,
 };
 use kennel_lifecycle::{
     CgroupIdentity, HostIdentity, ProcessIdentity, RowState, RunIdentity, Timestamp,
@@ -125,6 +125,8 @@ record! {
     restarts: i64,
     next_restart_us: Option<i64>,
     attempts_detail: String,
+    output_removed_us: Option<i64>,
+    output_removed_detail: Option<String>,
 }
 
 /// A column by name and Postgres type.
@@ -276,6 +278,8 @@ impl Record {
         record.restarts = i64::from(row.restarts);
         record.next_restart_us = row.next_restart.map(|at| at.0);
         record.attempts_detail = past::write(&row.past);
+        record.output_removed_us = row.output_removed.map(|removal| removal.at.0);
+        record.output_removed_detail = row.output_removed.as_ref().map(removed::write);
         record
     }
 
@@ -333,6 +337,8 @@ impl Record {
             restarts: 0,
             next_restart_us: None,
             attempts_detail: past::write(&[]),
+            output_removed_us: None,
+            output_removed_detail: None,
         }
     }
 
@@ -404,6 +410,10 @@ impl Record {
         let stop = self.stop_detail.as_deref().map(stop::read).transpose()?;
         let identity = self.identity()?;
         let past = past::read(&self.attempts_detail)?;
+        let output_removed = removed::read(
+            self.output_removed_us,
+            self.output_removed_detail.as_deref(),
+        )?;
         let (restarts, next_restart) = (self.restarts, self.next_restart_us);
         let new = NewRun {
             run: read_id("run_id", &self.run_id)?,
@@ -438,6 +448,7 @@ impl Record {
             past,
             restarts: narrow("restarts", restarts)?,
             next_restart: next_restart.map(Timestamp),
+            output_removed,
         })
     }
 

@@ -1,6 +1,6 @@
 //! The questions that are asked of table `runs`, in SQL that both databases understand.
 
-use crate::{ListFilter, PageStart, record, words};
+use crate::{EndedStart, ListFilter, PageStart, record, words};
 use kennel_lifecycle::{HostIdentity, NodeId, RunId, RunState};
 use sqlx::{Database, Encode, QueryBuilder, Type};
 use std::collections::BTreeMap;
@@ -88,6 +88,35 @@ where
             limit,
         } => push_numbered(&mut sql, node, host, numbers, limit),
     }
+    sql
+}
+
+/// The statement for ended runs of a node that have their output, in the order of their index. Whom a run has kept needs its
+/// directory.
+pub(crate) fn with_output<DB>(
+    node: NodeId,
+    start: Option<EndedStart>,
+    limit: u32,
+) -> QueryBuilder<DB>
+where
+    DB: Dialect,
+    for<'t> String: Encode<'t, DB> + Type<DB>,
+    for<'t> i64: Encode<'t, DB> + Type<DB>,
+{
+    let mut sql = QueryBuilder::new(
+        "SELECT run_id, owner, ended_us FROM runs WHERE end_reason IS NOT NULL AND output_removed_us IS NULL \
+         AND (process_pid IS NOT NULL OR attempt > 1) AND tree_verdict <> 'kept' AND node = ",
+    );
+    sql.push_bind(node.to_string());
+    if let Some(start) = start {
+        sql.push(" AND (ended_us, run_id) < (")
+            .push_bind(start.ended.0)
+            .push(", ")
+            .push_bind(start.run.to_string())
+            .push(")");
+    }
+    sql.push(" ORDER BY ended_us DESC, run_id DESC LIMIT ")
+        .push_bind(i64::from(limit));
     sql
 }
 

@@ -268,6 +268,22 @@ async fn execute(
         .bind(generation)
         .bind(row_state(*state))
         .bind(started.map(|t| t.0)),
+        Write::Removal {
+            run,
+            node,
+            generation,
+            at,
+            detail,
+        } => sqlx::query(
+            "UPDATE runs SET output_removed_us = ?4, output_removed_detail = ?5 \
+             WHERE run_id = ?1 AND node = ?2 AND end_reason IS NOT NULL AND output_removed_us IS NULL \
+             AND EXISTS (SELECT 1 FROM nodes WHERE node = ?2 AND generation = ?3)",
+        )
+        .bind(run.to_string())
+        .bind(node.to_string())
+        .bind(generation)
+        .bind(at.0)
+        .bind(detail),
         Write::Open(opening) => return open_node(conn, opening).await,
     };
     Ok(match query.execute(conn).await?.rows_affected() {

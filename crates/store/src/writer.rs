@@ -5,7 +5,7 @@
 
 use crate::{Opening, StoreError, record::Record};
 use async_trait::async_trait;
-use kennel_lifecycle::{RowState, RunId, Timestamp};
+use kennel_lifecycle::{NodeId, RowState, RunId, Timestamp};
 use std::{
     collections::{HashSet, VecDeque},
     fmt,
@@ -58,6 +58,14 @@ pub(crate) enum Write {
         generation: i64,
         state: RowState,
         started: Option<Timestamp>,
+    },
+    /// That the output of an ended run of this node goes.
+    Removal {
+        run: RunId,
+        node: NodeId,
+        generation: i64,
+        at: Timestamp,
+        detail: String,
     },
     /// Node and keeper; always alone in its transaction.
     Open(Box<Opening>),
@@ -152,7 +160,11 @@ impl Writer {
             Write::Insert(_) | Write::Begin(_) | Write::Stop { .. } | Write::Open(_) => {
                 &self.urgent
             }
-            Write::Close(_) | Write::Rest(_) | Write::Mend(_) | Write::State { .. } => &self.later,
+            Write::Close(_)
+            | Write::Rest(_)
+            | Write::Mend(_)
+            | Write::State { .. }
+            | Write::Removal { .. } => &self.later,
         };
         let place = match timeout(QUEUE_WAIT_MAX, queue.reserve()).await {
             Ok(Ok(place)) => place,
@@ -244,7 +256,9 @@ impl Write {
             | Self::Rest(record)
             | Self::Begin(record)
             | Self::Mend(record) => Some(record.run_id.clone()),
-            Self::Stop { run, .. } | Self::State { run, .. } => Some(run.to_string()),
+            Self::Stop { run, .. } | Self::State { run, .. } | Self::Removal { run, .. } => {
+                Some(run.to_string())
+            }
             Self::Open(_) => None,
         }
     }
@@ -257,7 +271,7 @@ impl Write {
             | Self::Rest(record)
             | Self::Begin(record)
             | Self::Mend(record) => record.spec.len() + record.labels.len(),
-            Self::Stop { .. } | Self::State { .. } | Self::Open(_) => 0,
+            Self::Stop { .. } | Self::State { .. } | Self::Removal { .. } | Self::Open(_) => 0,
         }
     }
 }
@@ -391,6 +405,7 @@ mod tests {
             | Write::Rest(_)
             | Write::Begin(_)
             | Write::Mend(_)
+            | Write::Removal { .. }
             | Write::Open(_) => -1,
         }
     }

@@ -3,8 +3,9 @@
 use crate::InputEnd;
 use kennel_journal::{Gap, Position as JournalPosition, Tail};
 use kennel_lifecycle::{
-    Containment, Exit, Held, InputClosed, Leftover, Leftovers, Missing, NodeId, Outcome, Refusal,
-    RunId, RunKind, RunSpec, RunState, Signal, StartFailure, Stuck, Timestamp,
+    Containment, Exit, Held, InputClosed, Leftover, Leftovers, Missing, NodeId, Outcome,
+    OutputRemoval, Refusal, RunId, RunKind, RunSpec, RunState, Signal, StartFailure, Stuck,
+    Timestamp,
 };
 use kennel_linux::client::{Shots, SignalTarget, Unstopped, UpgradeRefusal};
 use kennel_store::{Desired, PastAttempt};
@@ -99,6 +100,8 @@ pub struct RunView {
     pub restarts: u32,
     /// When the next attempt is due; present exactly where `state` is `Backoff`.
     pub next_restart: Option<Timestamp>,
+    /// That its output was removed after its end; absent: it was not.
+    pub output_removed: Option<OutputRemoval>,
 }
 
 /// How long an Abort waits.
@@ -507,6 +510,8 @@ pub struct ServerInfo {
     pub started: Timestamp,
     /// Most live runs that this host's limits allow.
     pub runs_max: u32,
+    /// How much output of ended runs it keeps.
+    pub retention: kennel_lifecycle::RetentionLimits,
     /// Whether the node is out of service.
     pub drain: crate::DrainStatus,
 }

@@ -8,7 +8,7 @@ use crate::{
     late::Door,
     ledger::Ledger,
     ports::{Kernel, KernelEvents},
-    recover, takeover,
+    recover, retention, takeover,
     tracker::{Order, Shared},
 };
 use kennel_lifecycle::{KeeperEpoch, RunId, StopOrder, StopReason, limits};
@@ -100,6 +100,8 @@ impl Supervisor {
         tokio::spawn(async move { telling.facts.tell_for_ever(&telling.store).await });
         let watching = Arc::clone(&shared);
         tokio::spawn(async move { takeover::watch_lives(&watching).await });
+        let retaining = Arc::clone(&shared);
+        tokio::spawn(retention::look_after(retaining));
         let supervisor = Self { shared };
         supervisor.go_on_with_drain().await;
         recover::take_all(&supervisor.shared, begun.others);

@@ -2,7 +2,7 @@
 
 use crate::{
     CallError, Event, Kinds, LifecycleEvent, Payload, Position, Reached, RunView, Supervisor,
-    blocking::blocking, event, shape::Shape, view::Live,
+    blocking::blocking, event, removed::Removed, shape::Shape, view::Live,
 };
 use kennel_journal::{Form, Hub, Point, Position as JournalPosition, Reader};
 use kennel_lifecycle::RunId;
@@ -13,8 +13,9 @@ use std::io;
 #[derive(Debug)]
 pub struct Events {
     run: RunId,
-    /// Absent: the run never came to have a journal.
-    reader: Option<Reader>,
+    /// Where the row says whether what is not found was removed.
+    supervisor: Supervisor,
+    source: Source,
     /// Absent: all is given as it is.
     shape: Option<Shape>,
     kinds: Kinds,
@@ -24,6 +25,16 @@ pub struct Events {
     until: Option<u64>,
     /// Whether the run's last event was read.
     has_ended: bool,
+}
+
+/// What events are made of.
+#[derive(Debug)]
+enum Source {
+    /// The run never came to have a journal.
+    Nothing,
+    Journal(Reader),
+    /// What is left where the journal was removed.
+    Removed(Box<Removed>),
 }
 
 /// Where the events of a run are.
@@ -36,10 +47,11 @@ enum EventsPlace {
 }
 
 impl Events {
-    fn of(run: RunId, reader: Option<Reader>) -> Self {
+    fn of(run: RunId, supervisor: &Supervisor, source: Source) -> Self {
         Self {
             run,
-            reader,
+            supervisor: supervisor.clone(),
+            source,
             shape: None,
             kinds: Kinds::ALL,
             begins: None,
@@ -50,12 +62,23 @@ impl Events {
 
     /// The same with output in this form, from what was reached in it before.
     pub async fn viewed(mut self, form: Form, at: Option<Reached>) -> Result<Self, CallError> {
-        if let Some(reader) = &self.reader {
-            let fed_from = at.and_then(|at| at.fed_from);
-            let shape = Shape::at(form, reader, fed_from, self.begins).await;
-            self.shape = Some(shape.map_err(|e| unreadable(self.run, &e))?);
+        let fed_from = at.and_then(|at| at.fed_from);
+        loop {
+            self.shape = match &self.source {
+                Source::Nothing => None,
+                Source::Removed(_) => Some(Shape::of_nothing(form)),
+                Source::Journal(reader) => {
+                    match Shape::at(form, reader, fed_from, self.begins).await {
+                        Ok(shape) => Some(shape),
+                        Err(error) => {
+                            self.go_on_without(&error).await?;
+                            continue;
+                        }
+                    }
+                }
+            };
+            return Ok(self);
         }
-        Ok(self)
     }
 
     /// The same of these kinds alone. Positions pass over the others.
@@ -73,31 +96,49 @@ impl Events {
 
     /// How much of standard output and of standard error there is now.
     pub(crate) fn head_lens(&self) -> [u64; 2] {
-        self.reader.as_ref().map_or([0; 2], |r| r.end().lens)
+        match &self.source {
+            Source::Nothing => [0; 2],
+            Source::Journal(reader) => reader.end().lens,
+            Source::Removed(removed) => removed.lens(),
+        }
     }
 
-    /// Where they come from.
+    /// Where they come from; absent: there is nothing to be read.
     pub(crate) fn into_reader(self) -> Option<Reader> {
-        self.reader
+        match self.source {
+            Source::Journal(reader) => Some(reader),
+            Source::Nothing | Source::Removed(_) => None,
+        }
     }
 
     /// Last seq that there is now.
     #[must_use]
     pub fn head(&self) -> u64 {
-        self.reader.as_ref().map_or(0, |reader| reader.end().seq)
+        match &self.source {
+            Source::Nothing => 0,
+            Source::Journal(reader) => reader.end().seq,
+            Source::Removed(removed) => removed.seq(),
+        }
     }
 
     /// The seq from which on nothing is missing by now; 0: there is nothing yet.
     #[must_use]
     pub fn whole_from(&self) -> u64 {
-        self.reader.as_ref().map_or(0, Reader::whole_from)
+        match &self.source {
+            Source::Nothing => 0,
+            Source::Journal(reader) => reader.whole_from(),
+            Source::Removed(removed) => removed.seq(),
+        }
     }
 
     /// Up to where it was given, over what was not wanted.
     #[must_use]
     pub fn position(&self) -> Reached {
-        let reader = self.reader.as_ref();
-        let reached = reader.map_or_else(Reached::default, |reader| reader.position().into());
+        let reached = match &self.source {
+            Source::Nothing => Reached::default(),
+            Source::Journal(reader) => reader.position().into(),
+            Source::Removed(removed) => removed.at(),
+        };
         let fed_from = self.shape.as_ref().and_then(Shape::fed_from);
         Reached {
             // A view that begins behind the position has been fed with nothing.
@@ -115,26 +156,34 @@ impl Events {
     pub async fn next(&mut self, bytes_max: usize) -> Result<Option<Vec<Event>>, CallError> {
         let run = self.run;
         loop {
-            let Some(reader) = &mut self.reader else {
-                return Ok(None);
-            };
-            if self
-                .until
-                .is_some_and(|until| reader.position().seq >= until)
-            {
+            let at = self.position().seq;
+            if self.until.is_some_and(|until| at >= until) {
                 return Ok(None);
             }
-            let items = match reader.next(bytes_max).await {
-                Ok(Some(items)) => items.into_iter(),
-                Ok(None) => return Ok(None),
-                Err(error) => return Err(unreadable(run, &error)),
+            let events = match &mut self.source {
+                Source::Nothing => return Ok(None),
+                Source::Removed(removed) => removed.next(),
+                Source::Journal(reader) => match reader.next(bytes_max).await {
+                    Ok(items) => {
+                        // INVARIANT: what was read is given, or is in the shape, before anything is awaited again.
+                        let decode = |item| event::decode(run, item);
+                        let events = items.map(|items| items.into_iter().map(decode).collect());
+                        events.transpose()?
+                    }
+                    Err(error) => {
+                        self.go_on_without(&error).await?;
+                        continue;
+                    }
+                },
             };
-            // INVARIANT: what was read is given, or is in the shape, before anything is awaited again.
-            let lens = reader.position().lens;
+            let Some(events): Option<Vec<Event>> = events else {
+                return Ok(None);
+            };
             let mut given = Vec::new();
-            for item in items {
-                self.take(event::decode(run, item)?, &mut given);
+            for event in events {
+                self.take(event, &mut given);
             }
+            let lens = self.position().lens;
             let is_behind = |begins: &[u64; 2]| {
                 lens.is_none_or(|lens| lens[0] < begins[0] || lens[1] < begins[1])
             };
@@ -143,6 +192,19 @@ impl Events {
                 return Ok(Some(given));
             }
         }
+    }
+
+    /// The journal cannot be read. Where that is because it was removed, the rest is told without it.
+    async fn go_on_without(&mut self, error: &io::Error) -> Result<(), CallError> {
+        if error.kind() == io::ErrorKind::NotFound {
+            let view = RunView::from(self.supervisor.row(self.run).await?);
+            let at = Position::After(self.position());
+            if let Some(removed) = Removed::of(&view, at)? {
+                self.source = Source::Removed(Box::new(removed));
+                return Ok(());
+            }
+        }
+        Err(unreadable(self.run, error))
     }
 
     fn take(&mut self, event: Event, given: &mut Vec<Event>) {
@@ -207,15 +269,40 @@ impl Events {
 impl Supervisor {
     /// The run as it is, and its events from a position on. The last seq at this moment is [`Events::head`].
     pub async fn events(&self, run: RunId, from: Position) -> Result<(RunView, Events), CallError> {
+        match self.events_there(run, from).await {
+            Err(unreadable @ CallError::JournalUnreadable { .. }) => {
+                // It may have been removed since the row was read.
+                let view = RunView::from(self.row(run).await?);
+                let removed = self.removed(&view, from)?.ok_or(unreadable)?;
+                Ok((view, removed))
+            }
+            found => found,
+        }
+    }
+
+    fn removed(&self, view: &RunView, from: Position) -> Result<Option<Events>, CallError> {
+        let removed = Removed::of(view, from)?;
+        let events = |removed| Events::of(view.run, self, Source::Removed(Box::new(removed)));
+        Ok(removed.map(events))
+    }
+
+    async fn events_there(
+        &self,
+        run: RunId,
+        from: Position,
+    ) -> Result<(RunView, Events), CallError> {
         let view = match self.events_place(run).await? {
             EventsPlace::Growing(view, hub) => {
                 let reader = hub.read_from(hub.head().into());
                 let reader = reader.map_err(|e| unreadable(run, &e))?;
-                return Ok((*view, begun(run, reader, from).await?));
+                return Ok((*view, self.reading_from(run, reader, from).await?));
             }
             EventsPlace::Whole(Some(view)) => *view,
             EventsPlace::Whole(None) => RunView::from(self.row(run).await?),
         };
+        if let Some(removed) = self.removed(&view, from)? {
+            return Ok((view, removed));
+        }
         let dir = rundir::path(&self.shared.config.data_dir, run);
         // The whole index is looked through, which may be long.
         let opened = blocking(move || Reader::open_ended(&dir, JournalPosition::default())).await;
@@ -223,11 +310,36 @@ impl Supervisor {
             Ok(reader) => reader,
             Err(error) if error.kind() == io::ErrorKind::NotFound && view.identity.is_none() => {
                 after(run, from, Point::default())?;
-                return Ok((view, Events::of(run, None)));
+                return Ok((view, Events::of(run, self, Source::Nothing)));
             }
             Err(error) => return Err(unreadable(run, &error)),
         };
-        Ok((view, begun(run, reader, from).await?))
+        Ok((view, self.reading_from(run, reader, from).await?))
+    }
+
+    /// The reader at this position.
+    async fn reading_from(
+        &self,
+        run: RunId,
+        mut reader: Reader,
+        from: Position,
+    ) -> Result<Events, CallError> {
+        let (position, begins) = match from {
+            Position::Tail(tail) => {
+                let begin = reader.tail(tail).await;
+                let begin = begin.map_err(|e| unreadable(run, &e))?;
+                (begin.position, Some(begin.begins))
+            }
+            _ => {
+                let at = after(run, from, reader.end())?;
+                (at.into(), at.begins)
+            }
+        };
+        reader.move_to(position);
+        Ok(Events {
+            begins,
+            ..Events::of(run, self, Source::Journal(reader))
+        })
     }
 
     /// Where a run's events are, once that is known.
@@ -254,26 +366,6 @@ impl Supervisor {
             None => EventsPlace::Whole(None),
         })
     }
-}
-
-/// The reader at this position.
-async fn begun(run: RunId, mut reader: Reader, from: Position) -> Result<Events, CallError> {
-    let (position, begins) = match from {
-        Position::Tail(tail) => {
-            let begin = reader.tail(tail).await;
-            let begin = begin.map_err(|e| unreadable(run, &e))?;
-            (begin.position, Some(begin.begins))
-        }
-        _ => {
-            let at = after(run, from, reader.end())?;
-            (at.into(), at.begins)
-        }
-    };
-    reader.move_to(position);
-    Ok(Events {
-        begins,
-        ..Events::of(run, Some(reader))
-    })
 }
 
 fn after(run: RunId, from: Position, head: Point) -> Result<Reached, CallError> {

@@ -8,7 +8,7 @@
 
 use crate::cause::Chain;
 use kennel_journal::NoteFile;
-use kennel_lifecycle::RunId;
+use kennel_lifecycle::{OutputRemoval, RunId};
 use kennel_store::{Fact, Life, RunRow, Standing};
 use serde_json::{Value, json};
 use std::{
@@ -150,6 +150,21 @@ impl Ledger {
         book.append(&note, &self.boot_id);
     }
 
+    /// The store has marked the row of an ended run: its output is removed.
+    pub(crate) fn removed(&self, run: RunId, removal: OutputRemoval) {
+        let mut book = self.lock();
+        let Some(row) = book.closed.iter().find(|row| row.new.run == run).cloned() else {
+            return;
+        };
+        let row = RunRow {
+            output_removed: Some(removal),
+            ..row
+        };
+        let note = row_note(&row);
+        book.put(row);
+        book.append(&note, &self.boot_id);
+    }
+
     /// The store has been told this.
     pub(crate) fn told(&self, fact: &Fact) {
         match fact {
@@ -231,6 +246,12 @@ impl Book {
         }
         self.open.remove(&run);
         if !self.ended.insert(run) {
+            // All that happens to a run that has ended.
+            if row.output_removed.is_some()
+                && let Some(known) = self.closed.iter_mut().find(|row| row.new.run == run)
+            {
+                *known = row;
+            }
             return;
         }
         self.closed_bytes += row.new.spec.len();

@@ -28,6 +28,8 @@ mod past;
 mod ports;
 mod reads;
 mod recover;
+mod removed;
+mod retention;
 mod run_task;
 mod shape;
 mod spare;

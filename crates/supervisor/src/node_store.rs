@@ -2,10 +2,12 @@
 //! generation that this has given.
 
 use crate::{clock, ledger::Ledger};
-use kennel_lifecycle::{HostIdentity, NodeId, RowState, RunId, StopOrder, Timestamp};
+use kennel_lifecycle::{
+    HostIdentity, NodeId, OutputRemoval, RowState, RunId, StopOrder, Timestamp,
+};
 use kennel_store::{
-    Closure, Fact, Inserted, ListFilter, NewRun, PageStart, Rest, RunRow, Store, StoreError,
-    StoredState, Times,
+    Closure, EndedStart, Fact, Inserted, ListFilter, NewRun, PageStart, Rest, RunRow, Store,
+    StoreError, StoredState, Times, WithOutput,
 };
 use std::{sync::Arc, time::Duration};
 use tokio::sync::{Notify, RwLock, watch};
@@ -195,6 +197,32 @@ impl NodeStore {
             started,
         });
         Ok(())
+    }
+
+    /// That the output of an ended run of this node is removed, before it is.
+    pub(crate) async fn mark_output_removed(
+        &self,
+        run: RunId,
+        removal: &OutputRemoval,
+    ) -> Result<(), StoreError> {
+        let (store, node) = (&self.store, self.node);
+        let work = async |generation| {
+            store
+                .mark_output_removed(run, node, generation, removal)
+                .await
+        };
+        self.write(run, work).await?;
+        self.ledger.removed(run, *removal);
+        Ok(())
+    }
+
+    pub(crate) async fn with_output(
+        &self,
+        start: Option<EndedStart>,
+        limit: u32,
+    ) -> Result<Vec<WithOutput>, StoreError> {
+        self.read(self.store.with_output(self.node, start, limit))
+            .await
     }
 
     /// One write, with the generation that it names.

@@ -2,7 +2,7 @@
 
 use crate::{CallError, Position, Supervisor, events::unreadable, output::KINDS};
 use kennel_journal::{Form, Kind, Piece, Reader, View};
-use kennel_lifecycle::RunId;
+use kennel_lifecycle::{OutputRemoval, RunId};
 use std::io;
 
 /// How far an escape sequence is followed that the range cuts; none is longer.
@@ -56,6 +56,8 @@ pub struct OutputRead {
     pub end_offset: u64,
     /// The run has ended: the stream gets no longer.
     pub is_final: bool,
+    /// That all of it was removed after the run's end.
+    pub removed: Option<OutputRemoval>,
 }
 
 /// A part of what was read.
@@ -82,6 +84,14 @@ pub enum OutputPart {
 impl Supervisor {
     /// Output of a run as there is by now.
     pub async fn read_output(&self, call: OutputCall) -> Result<OutputRead, CallError> {
+        match self.read_output_there(call).await {
+            // It may have been removed under the reader's hands; then the row says so by now.
+            Err(CallError::JournalUnreadable { .. }) => self.read_output_there(call).await,
+            read => read,
+        }
+    }
+
+    async fn read_output_there(&self, call: OutputCall) -> Result<OutputRead, CallError> {
         let run = call.run;
         let (view, events) = self.events(run, Position::LiveOnly).await?;
         let is_final = view.outcome.is_some();
@@ -102,9 +112,21 @@ impl Supervisor {
             end_offset: end,
             next_offset: end,
             is_final,
+            removed: view.output_removed,
             ..OutputRead::default()
         };
         let Some(reader) = events.into_reader() else {
+            let begin = match call.range {
+                OutputRange::From { offset, .. } => offset,
+                OutputRange::Ends { .. } => 0,
+            };
+            if begin < end {
+                read.parts.push(OutputPart::Missing {
+                    offset: begin,
+                    bytes: end - begin,
+                    are_gone: true,
+                });
+            }
             return Ok(read);
         };
         let mut source = Source {

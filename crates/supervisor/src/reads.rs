@@ -115,6 +115,7 @@ impl Supervisor {
             live,
             started: shared.started,
             runs_max: shared.config.runs_max,
+            retention: shared.config.retention,
             drain: self.drain_status(),
         }
     }

@@ -55,6 +55,12 @@ impl Shape {
         Ok(Self { form, views })
     }
 
+    /// Where there are no bytes to be shaped: all that is not told is missing.
+    pub(crate) fn of_nothing(form: Form) -> Self {
+        let views = [None, None];
+        Self { form, views }
+    }
+
     /// From where views must be fed to go on behind what was shaped last.
     pub(crate) fn fed_from(&self) -> Option<[u64; 2]> {
         let [stdout, stderr] = &self.views;

@@ -48,6 +48,11 @@ fn make_room(data_dir: &Path) -> io::Result<()> {
     how.recursive(true).mode(0o700).create(room(data_dir))
 }
 
+/// Whether there is one: then something is left to do.
+pub(crate) fn is_there(data_dir: &Path, run: RunId) -> bool {
+    path(data_dir, run).exists()
+}
+
 /// What the run is; the error says why that cannot be told.
 pub(crate) fn read(data_dir: &Path, run: RunId) -> Result<NewRun, String> {
     let bytes = fs::read(path(data_dir, run)).map_err(|e| e.to_string())?;

@@ -268,6 +268,18 @@ async fn mend(
                 row.stop.clone_from(&there.stop);
                 row.stop_deadline = there.stop_deadline;
             }
+            if let (Some(there), Some(removal)) = (there.get(&row.new.run), row.output_removed)
+                && there.outcome.is_some()
+                && there.output_removed.is_none()
+            {
+                // A closed row stays as it is, but what is removed is not there again.
+                let (raw, run) = (shared.store.raw(), row.new.run);
+                let marked = raw.mark_output_removed(run, opening.node, generation, &removal);
+                match marked.await {
+                    Ok(()) | Err(StoreError::Fenced(_)) => count += 1,
+                    Err(error) => return Err(error),
+                }
+            }
             let keep =
                 |there: &RunRow| *assumed || !lost || there.outcome.is_some() || *there == row;
             if there.get(&row.new.run).is_some_and(keep) {

@@ -10,7 +10,7 @@ use crate::{
     view::{Live, StartAnswer},
 };
 use kennel_journal::Boot;
-use kennel_lifecycle::{NodeId, Refusal, RunId, StopOrder};
+use kennel_lifecycle::{NodeId, Refusal, RetentionLimits, RunId, StopOrder};
 use kennel_linux::client::{KeeperHello, KeeperReport, Sent, SignalResult};
 use kennel_store::{NewRun, Store};
 use std::{
@@ -39,6 +39,8 @@ pub struct SupervisorConfig {
     pub server_env: Vec<(String, String)>,
     /// Most live runs.
     pub runs_max: u32,
+    /// How much output of ended runs is kept.
+    pub retention: RetentionLimits,
 }
 
 /// A wish for one run, with where the answer goes.

@@ -92,6 +92,7 @@ impl From<RunRow> for RunView {
             past: row.past,
             restarts: row.restarts,
             next_restart: row.next_restart,
+            output_removed: row.output_removed,
         }
     }
 }

@@ -26,6 +26,8 @@ mod outage;
 mod rest;
 #[path = "runs/restarts.rs"]
 mod restarts;
+#[path = "runs/retention.rs"]
+mod retention;
 #[path = "runs/simulation.rs"]
 mod simulation;
 #[path = "runs/story.rs"]

@@ -2,7 +2,7 @@
 
 use super::{
     aftermath::{self, Told},
-    again, input,
+    again, input, retain,
     table::{Act, Victim},
 };
 use kennel_edge::pb::{self, AbortWait};
@@ -173,6 +173,9 @@ pub(crate) async fn play(row: Row) {
     if matches!(row.act, Act::Again | Act::ComeBack) {
         return Box::pin(again::play(row)).await;
     }
+    if row.act == Act::Retain {
+        return Box::pin(retain::play(row)).await;
+    }
     if row.act == Act::Input {
         return Box::pin(input::play(row)).await;
     }
@@ -278,7 +281,7 @@ impl Scene {
             })),
             Act::Pause => Some(tokio::spawn(async move { client.pause(&id).await })),
             Act::Resume => Some(tokio::spawn(async move { client.resume(&id).await })),
-            Act::Write | Act::Input | Act::Again | Act::ComeBack => None,
+            Act::Write | Act::Input | Act::Again | Act::ComeBack | Act::Retain => None,
             Act::Drain => Some(tokio::spawn(async move {
                 let drained = client.admin.drain(pb::DrainRequest::default()).await;
                 drained.map(|_| pb::Run::default())

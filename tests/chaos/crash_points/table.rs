@@ -43,6 +43,8 @@ pub(crate) enum Act {
     Again,
     /// Keeper and server were killed, and the service starts again what comes back with it.
     ComeBack,
+    /// A run has ended, and its output is not to be kept.
+    Retain,
 }
 
 /// A point.
@@ -163,4 +165,7 @@ pub(crate) const POINTS: &[Point] = &[
     of("attempt.recorded", Act::Again, ALL),
     of("recover.rest", Act::ComeBack, ALL),
     of("recover.rested", Act::ComeBack, ALL),
+    of("retention.mark", Act::Retain, ALL),
+    of("retention.marked", Act::Retain, ALL),
+    of("retention.set_aside", Act::Retain, ALL),
 ];

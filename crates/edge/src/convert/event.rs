@@ -1,6 +1,6 @@
 //! Events of a run, batched, as the contract shows them.
 
-use super::{certificate, line, run, time};
+use super::{certificate, line, retention, run, time};
 use crate::pb::{
     self, event,
     lifecycle::{self, Station},
@@ -109,6 +109,7 @@ pub(crate) fn output(read: OutputRead) -> pb::ReadOutputResponse {
         next_offset: read.next_offset,
         end_offset: read.end_offset,
         r#final: read.is_final,
+        output_removed: read.removed.map(retention::removal),
     }
 }
 
@@ -125,6 +126,7 @@ fn gap(gap: &Gap) -> pb::Gap {
         GapReason::Bound => pb::GapReason::OutputLimit,
         GapReason::FullDisk => pb::GapReason::DiskFull,
         GapReason::HostLost => pb::GapReason::HostLost,
+        GapReason::Retention => pb::GapReason::Retention,
     };
     pb::Gap {
         first_seq: gap.first_seq,

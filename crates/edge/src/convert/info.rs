@@ -1,6 +1,6 @@
 //! What a server is, as the contract shows it.
 
-use super::{drain, run, time};
+use super::{drain, retention, run, time};
 use crate::{limits, pb};
 use kennel_lifecycle::limits as bounds;
 
@@ -54,6 +54,7 @@ pub(crate) fn server(info: ServerInfo) -> pb::ServerInfo {
         drain: Some(drain::status(info.drain)),
         former_server: hello.former.map(former),
         last_upgrade: hello.upgrade.map(upgrade),
+        retention: Some(retention::limits(&info.retention)),
     }
 }
 

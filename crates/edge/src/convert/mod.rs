@@ -13,6 +13,7 @@ pub(crate) mod limits;
 mod line;
 pub(crate) mod request;
 mod restart;
+mod retention;
 pub(crate) mod run;
 pub(crate) mod spec;
 pub(crate) mod time;

@@ -9,3 +9,4 @@ mod live;
 mod recovery;
 mod speed;
 mod tail;
+mod whole;

@@ -1,7 +1,7 @@
 //! Runs and servers as text for people. Pure: takes messages and the time, gives text.
 
 use super::{limits, words};
-use crate::values;
+use crate::{retention, values};
 use kennel_edge::pb;
 use std::{
     fmt::{Display, Write as _},
@@ -106,6 +106,8 @@ pub(crate) fn run(run: &pb::Run) -> String {
     if attempt.streams_end() != pb::StreamsEnd::Unspecified {
         view.line("output", words::streams_end(attempt.streams_end()));
     }
+    let removed = run.output_removed.as_ref();
+    view.some("output is", removed.map(retention::removed));
     view.line("command", command(run));
     view.some("cwd", run.spec.as_ref().and_then(|s| s.cwd.as_ref()));
     view.line("kind", words::kind(run.kind()));
@@ -252,6 +254,9 @@ pub(crate) fn server(info: &pb::ServerInfo, address: &str) -> String {
     };
     let room = info.limits.as_ref().map_or(0, |l| l.runs_max);
     view.line("live runs", format!("{live} (at most {room})"));
+    if let Some(kept) = &info.retention {
+        view.line("keeps output", retention::kept(kept));
+    }
     if let Some(status) = info.drain.as_ref().filter(|s| s.drain.is_some()) {
         view.line("drain", drain(status));
     }

@@ -47,6 +47,7 @@ pub(crate) fn gap(gap: &pb::Gap) -> String {
         pb::GapReason::OutputLimit => "the run wrote more than is kept of it",
         pb::GapReason::HostLost => "lost when the host died",
         pb::GapReason::DiskFull => "the server's disk was full",
+        pb::GapReason::Retention => "removed after the run's end",
         pb::GapReason::Unspecified => "this version does not know why",
     };
     let what = if missing.is_empty() {

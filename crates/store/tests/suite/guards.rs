@@ -134,7 +134,11 @@ pub(super) async fn a_keeper_of_another_node_raises_no_generation(bed: Bed) {
 }
 
 /// CHECK, and a change of an open row (first part) or a closed one (second) that it has to refuse.
-const REFUSED_OF_OPEN: [(&str, &str); 29] = [
+const REFUSED_OF_OPEN: [(&str, &str); 30] = [
+    (
+        "runs_output_removed",
+        "output_removed_us = 1, output_removed_detail = '{}'",
+    ),
     ("runs_state", "state = 'stopping'"),
     ("runs_desired", "desired = 'pause'"),
     ("runs_kind", "kind = 'cron'"),
@@ -165,7 +169,9 @@ const REFUSED_OF_OPEN: [(&str, &str); 29] = [
     ("runs_labels", "labels = '[]'"),
     ("run_id", "run_id = 'short'"),
 ];
-const REFUSED_OF_CLOSED: [(&str, &str); 15] = [
+const REFUSED_OF_CLOSED: [(&str, &str); 17] = [
+    ("runs_output_removed", "output_removed_us = 1"),
+    ("runs_output_removed", "output_removed_detail = '{}'"),
     (
         "runs_terminal_has_reason",
         "desired = 'run', end_reason = NULL, exit_kind = NULL, exit_value = NULL, tree_verdict = 'never_ran', tree_detail = NULL, streams_end = NULL",

@@ -7,6 +7,7 @@ mod ends;
 mod guards;
 mod lists;
 mod mends;
+mod removals;
 mod writes;
 
 use kennel_store::{Store, StoreUrl, open};
@@ -66,6 +67,8 @@ const CASES: &[Case] = cases![
     mends::an_older_row_is_brought_up_and_a_closed_one_is_left_alone,
     mends::only_the_nodes_own_generation_mends,
     mends::a_generation_is_above_all_that_are_known,
+    removals::the_removal_of_output_is_marked_once_on_an_ended_row,
+    removals::ended_runs_with_output_are_listed_by_their_end,
     lists::pages_neither_repeat_nor_skip_while_rows_are_added,
     lists::filters_by_state_kind_and_labels,
     lists::open_runs_are_those_of_the_node,

@@ -75,6 +75,7 @@ impl RunTask {
             past: self.attempts.past.clone(),
             restarts: self.attempts.restarts,
             next_restart: self.attempts.next().filter(|_| waits),
+            output_removed: None,
         }
     }
 

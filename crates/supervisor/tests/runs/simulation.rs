@@ -13,8 +13,8 @@ use crate::{
 use async_trait::async_trait;
 use kennel_lifecycle::{
     CgroupIdentity, EndReason, Exit, HeldPause, HostIdentity, InputWrite, LeaderExit, NodeId,
-    Outcome, ProcessIdentity, RestartMode, RestartPolicy, RowState, RunId, RunKind, Signal,
-    SignalScope, SignalSender, StartFailure, StartStage, StopOrder, StopStep, Timestamp,
+    Outcome, OutputRemoval, ProcessIdentity, RestartMode, RestartPolicy, RowState, RunId, RunKind,
+    Signal, SignalScope, SignalSender, StartFailure, StartStage, StopOrder, StopStep, Timestamp,
     ladder::StopPlan,
     recovery::{Observation, Seen},
 };
@@ -27,8 +27,8 @@ use kennel_linux::{
     },
 };
 use kennel_store::{
-    Closure, Desired, EpochRow, Inserted, ListFilter, NewRun, Opening, PageStart, Rest, RunRow,
-    Standing, Store, StoreError, StoredState,
+    Closure, Desired, EndedStart, EpochRow, Inserted, ListFilter, NewRun, Opening, PageStart, Rest,
+    RunRow, Standing, Store, StoreError, StoredState, WithOutput,
 };
 use kennel_supervisor::{
     AbortCall, AbortWait, BootError, Condition, Kernel, KernelEvents, Payload, Position,
@@ -708,6 +708,33 @@ impl Store for Shaky {
             assert_eq!(before, closure.outcome, "a run has two outcomes");
         }
         self.close_as_told(new, closure).await
+    }
+
+    async fn mark_output_removed(
+        &self,
+        run: RunId,
+        node: NodeId,
+        generation: i64,
+        removal: &OutputRemoval,
+    ) -> Result<(), StoreError> {
+        let removal = *removal;
+        let what = format!("the output of {run} goes");
+        let work = |store: Arc<MemoryStore>| async move {
+            store
+                .mark_output_removed(run, node, generation, &removal)
+                .await
+        };
+        self.write(what, work).await
+    }
+
+    async fn with_output(
+        &self,
+        node: NodeId,
+        start: Option<EndedStart>,
+        limit: u32,
+    ) -> Result<Vec<WithOutput>, StoreError> {
+        self.read().await?;
+        self.store.with_output(node, start, limit).await
     }
 
     async fn get(&self, run: RunId) -> Result<Option<RunRow>, StoreError> {

@@ -14,9 +14,10 @@ use async_trait::async_trait;
 use kennel_lifecycle::{
     CgroupIdentity, Deadline, Exit, Held, HeldPause, HostFacts, HostIdentity, InputMode,
     InputWrite, KeeperEpoch, LeaderExit, Leftover, Leftovers, LimitPowers, MemoryKills, NodeId,
-    Outcome, PausePolicy, PidNamespace, Policy, ProcessIdentity, Proof, Resource, RestartPolicy,
-    RowState, RunId, RunIdentity, RunKind, RunLimits, RunSpec, Signal, StartFailure, StartStage,
-    StopOrder, Stuck, StuckProcess, Timeouts, Timestamp, TreeVerdict,
+    Outcome, OutputRemoval, PausePolicy, PidNamespace, Policy, ProcessIdentity, Proof, Resource,
+    RestartPolicy, RetentionLimits, RowState, RunId, RunIdentity, RunKind, RunLimits, RunSpec,
+    Signal, StartFailure, StartStage, StopOrder, Stuck, StuckProcess, Timeouts, Timestamp,
+    TreeVerdict,
     ladder::StopPlan,
     recovery::{CgroupSeen, ExitRecord, Host, Observation, Seen},
 };
@@ -29,8 +30,8 @@ use kennel_linux::{
     },
 };
 use kennel_store::{
-    Closure, Desired, EpochRow, Inserted, Life, ListFilter, NewRun, Opening, PageStart, Rest,
-    RunRow, Standing, Store, StoreError, StoredState, Times,
+    Closure, Desired, EndedStart, EpochRow, Inserted, Life, ListFilter, NewRun, Opening, PageStart,
+    Rest, RunRow, Standing, Store, StoreError, StoredState, Times, WithOutput,
 };
 use kennel_supervisor::{BootError, Kernel, KernelEvents, SpawnCall, Supervisor, SupervisorConfig};
 use std::{
@@ -176,6 +177,8 @@ pub struct World {
     pub signals_held: watch::Sender<bool>,
     /// What the keeper tells does not come yet.
     pub tidings_held: watch::Sender<bool>,
+    /// What the next server keeps of ended runs.
+    pub retention: Mutex<RetentionLimits>,
 }
 
 pub struct Tidings(mpsc::UnboundedReceiver<KeeperEvent>, watch::Receiver<bool>);
@@ -239,6 +242,7 @@ impl Stage {
             data_dir: data_dir.path().to_owned(),
             server_env: vec![("PATH".into(), "/bin:/usr/bin".into())],
             runs_max: 100,
+            retention: *world.retention.lock().unwrap(),
         };
         // A keeper that holds runs has had a server, and so has one whose node has a generation.
         let generation = world.store.generation.load(Ordering::Relaxed);
@@ -342,6 +346,7 @@ impl World {
             late: Mutex::default(),
             signals_held: watch::Sender::new(false),
             tidings_held: watch::Sender::new(false),
+            retention: Mutex::new(RetentionLimits::NONE),
         };
         let held = world.tidings_held.subscribe();
         (Arc::new(world), Tidings(tidings, held))
@@ -1249,6 +1254,51 @@ impl Store for MemoryStore {
         }
         self.changed.notify_waiters();
         Ok(())
+    }
+
+    async fn mark_output_removed(
+        &self,
+        run: RunId,
+        _: NodeId,
+        generation: i64,
+        removal: &OutputRemoval,
+    ) -> Result<(), StoreError> {
+        self.check_write()?;
+        if *self.weather.lock().unwrap() == Weather::Superseded {
+            return Err(StoreError::Fenced(run));
+        }
+        self.present(run, generation)?;
+        let mut rows = self.rows.lock().unwrap();
+        let row = rows.get_mut(&run).filter(|row| row.outcome.is_some());
+        let row = row.ok_or(StoreError::Fenced(run))?;
+        row.output_removed.get_or_insert(*removal);
+        Ok(())
+    }
+
+    async fn with_output(
+        &self,
+        _: NodeId,
+        start: Option<EndedStart>,
+        limit: u32,
+    ) -> Result<Vec<WithOutput>, StoreError> {
+        self.check()?;
+        let rows = self.rows.lock().unwrap();
+        let of = |row: &RunRow| {
+            let ended = row.times.ended.filter(|_| row.output_removed.is_none());
+            let ran = row.new.identity.is_some() || row.new.attempt > 1;
+            ended.filter(|_| ran).map(|ended| WithOutput {
+                run: row.new.run,
+                owner: row.new.owner.clone(),
+                ended,
+            })
+        };
+        let mut found: Vec<WithOutput> = rows.values().filter_map(of).collect();
+        found.sort_by_key(|one| std::cmp::Reverse((one.ended, one.run)));
+        let before =
+            |one: &WithOutput| start.is_none_or(|s| (one.ended, one.run) < (s.ended, s.run));
+        found.retain(before);
+        found.truncate(limit as usize);
+        Ok(found)
     }
 
     async fn get(&self, run: RunId) -> Result<Option<RunRow>, StoreError> {

@@ -264,6 +264,7 @@ fn live() -> RunView {
         past: Vec::new(),
         restarts: 0,
         next_restart: None,
+        output_removed: None,
     }
 }
 

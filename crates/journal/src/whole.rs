@@ -1,0 +1,66 @@
+//! A journal that nobody writes any more, as a whole: what it holds, and what it takes.
+
+use crate::{Entry, Item, Point, format::After, log::Log, segment::number_of};
+use std::{fs, io, path::Path};
+
+/// Bytes of a block: what a file takes at least.
+const BLOCK_BYTES: u64 = 4096;
+
+/// What there is to say of a journal before it is removed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Whole {
+    /// Its end.
+    pub end: Point,
+    /// Its last entry; absent: there is none, or it is missing.
+    pub last: Option<Entry>,
+    /// Whether it is known of all that is missing in it how many bytes that is, as far as its segments tell.
+    pub counted: bool,
+}
+
+/// Looks at the journal in `dir`, and changes nothing.
+///
+/// Checks whole indexes (36 bytes an entry): call it where blocking is allowed.
+///
+/// # Errors
+///
+/// `NotFound`: there is none. Others: it cannot be read.
+pub fn whole(dir: &Path) -> io::Result<Whole> {
+    let (log, end) = Log::to_read(dir)?;
+    let is_counted = |after| matches!(after, After::All | After::FullDisk { counted: true });
+    let counted = log.chain().spans.iter().all(|span| is_counted(span.after));
+    let last = match end.seq.checked_sub(1) {
+        Some(before) => log.read(before, None, end, usize::MAX)?.0.pop(),
+        None => None,
+    };
+    Ok(Whole {
+        end,
+        last: last.and_then(Item::into_entry),
+        counted,
+    })
+}
+
+/// What the files of the journal in `dir` take on the disk, in whole blocks; 0 where there are none. What else lies there is
+/// not counted.
+///
+/// # Errors
+///
+/// The directory cannot be listed.
+pub fn size_bytes(dir: &Path) -> io::Result<u64> {
+    let files = match fs::read_dir(dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
+        files => files?,
+    };
+    let mut sum = 0u64;
+    for file in files {
+        let file = file?;
+        let name = file.file_name();
+        let of_journal =
+            |name: &str| matches!(name, "lifecycle" | "kept" | "mark") || number_of(name).is_some();
+        if name.to_str().is_some_and(of_journal) {
+            // One that is removed at this moment takes nothing.
+            let len = file.metadata().map_or(0, |found| found.len());
+            sum = sum.saturating_add(len.div_ceil(BLOCK_BYTES).saturating_mul(BLOCK_BYTES));
+        }
+    }
+    Ok(sum)
+}

@@ -1,0 +1,223 @@
+//! How much output of ended runs a server keeps: flags, variables, defaults; and how that is told.
+
+#![expect(
+    clippy::doc_markdown,
+    reason = "comments of flags are printed as help, where backticks would show"
+)]
+
+use crate::{config::Surroundings, failure::Failure, values};
+use clap::Args;
+use kennel_edge::pb;
+use kennel_lifecycle::RetentionLimits;
+use std::time::Duration;
+
+/// What stands for no limit.
+const ALL: &str = "all";
+
+#[derive(Debug, Args)]
+pub(crate) struct RetentionArgs {
+    /// Of how many ended runs of one owner the output is kept, or all [env: KENNEL_RETAIN_RUNS] [default: 100]
+    #[arg(id = "retain_runs", long = "retain-runs", value_name = "N", value_parser = runs)]
+    runs: Option<Limit<u32>>,
+    /// For how long after its end a run keeps its output whatever --retain-runs says [env: KENNEL_RETAIN_AT_LEAST]
+    /// [default: 60s]
+    #[arg(id = "retain_at_least", long = "retain-at-least", value_name = "DURATION", value_parser = values::duration)]
+    at_least: Option<Duration>,
+    /// For how long after its end a run keeps its output at most, or all the time [env: KENNEL_RETAIN_AT_MOST]
+    /// [default: all]
+    #[arg(id = "retain_at_most", long = "retain-at-most", value_name = "DURATION", value_parser = at_most)]
+    at_most: Option<Limit<Duration>>,
+    /// Bytes that the output of all runs may take, or all that there is room for: beyond it the output of those that ended
+    /// first is removed [env: KENNEL_RETAIN_BYTES] [default: all]
+    #[arg(id = "retain_bytes", long = "retain-bytes", value_name = "SIZE", value_parser = bytes)]
+    bytes: Option<Limit<u64>>,
+}
+
+/// A limit, or that there is none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Limit<T> {
+    None,
+    Most(T),
+}
+
+impl<T> Limit<T> {
+    fn read(text: &str, read: impl FnOnce(&str) -> Result<T, String>) -> Result<Self, String> {
+        match text {
+            ALL => Ok(Self::None),
+            text => read(text).map(Self::Most),
+        }
+    }
+
+    fn most(self) -> Option<T> {
+        match self {
+            Self::None => None,
+            Self::Most(most) => Some(most),
+        }
+    }
+}
+
+fn runs(text: &str) -> Result<Limit<u32>, String> {
+    Limit::read(text, |text| {
+        let number = text.parse();
+        number.map_err(|_| format!("{text:?} is neither a number of runs nor {ALL}"))
+    })
+}
+
+fn at_most(text: &str) -> Result<Limit<Duration>, String> {
+    Limit::read(text, values::duration)
+}
+
+fn bytes(text: &str) -> Result<Limit<u64>, String> {
+    Limit::read(text, values::bytes)
+}
+
+/// A flag, else its variable.
+fn given<T>(
+    flag: Option<T>,
+    (here, name): (&Surroundings, &str),
+    read: fn(&str) -> Result<T, String>,
+) -> Result<Option<T>, Failure> {
+    match (flag, here.var(name)) {
+        (Some(flag), _) => Ok(Some(flag)),
+        (None, Some(text)) => {
+            let value = read(text).map_err(|why| Failure::new(format!("{name}: {why}")))?;
+            Ok(Some(value))
+        }
+        (None, None) => Ok(None),
+    }
+}
+
+impl RetentionArgs {
+    /// What is in force.
+    pub(crate) fn resolve(&self, here: &Surroundings) -> Result<RetentionLimits, Failure> {
+        let default = RetentionLimits::default();
+        let runs = given(self.runs, (here, "KENNEL_RETAIN_RUNS"), runs)?;
+        let at_least = (here, "KENNEL_RETAIN_AT_LEAST");
+        let at_least = given(self.at_least, at_least, values::duration)?;
+        let at_most = given(self.at_most, (here, "KENNEL_RETAIN_AT_MOST"), at_most)?;
+        let bytes = given(self.bytes, (here, "KENNEL_RETAIN_BYTES"), bytes)?;
+        Ok(RetentionLimits {
+            runs_per_owner: runs.map_or(default.runs_per_owner, Limit::most),
+            at_least: at_least.unwrap_or(default.at_least),
+            at_most: at_most.map_or(default.at_most, Limit::most),
+            node_bytes: bytes.map_or(default.node_bytes, Limit::most),
+        })
+    }
+}
+
+/// What a server keeps, on one line.
+pub(crate) fn kept(kept: &pb::Retention) -> String {
+    let mut words = match kept.runs_per_owner {
+        Some(runs) => vec![format!("of the last {runs} ended runs of each owner")],
+        None => vec!["of all ended runs".to_owned()],
+    };
+    let least = kept.at_least.and_then(|time| Duration::try_from(time).ok());
+    let least = least.filter(|least| !least.is_zero());
+    if let (Some(least), Some(_)) = (least, kept.runs_per_owner) {
+        words.push(format!("at least {least:?}"));
+    }
+    let most = kept.at_most.and_then(|time| Duration::try_from(time).ok());
+    words.extend(most.map(|most| format!("at most {most:?}")));
+    let bytes = kept.node_bytes;
+    words.extend(bytes.map(|bytes| format!("at most {bytes} bytes of all runs")));
+    words.join(", ")
+}
+
+/// That the output of a run is gone, on one line.
+pub(crate) fn removed(removal: &pb::OutputRemoval) -> String {
+    use pb::OutputRemovalReason as Reason;
+    let why = match removal.reason() {
+        Reason::OwnerRuns => "its owner has newer ones",
+        Reason::Age => "it was too old",
+        Reason::NodeBytes => "the node had too much output",
+        Reason::Unspecified => "this version does not know why",
+    };
+    let at = removal.remove_time.map(|at| format!(" at {at}"));
+    let (stdout, stderr) = (removal.stdout_bytes, removal.stderr_bytes);
+    format!(
+        "removed{}: {why}; {stdout} bytes of stdout, {stderr} of stderr",
+        at.unwrap_or_default()
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+    use std::collections::BTreeMap;
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(flatten)]
+        retention: RetentionArgs,
+    }
+
+    fn resolved(words: &[&str], env: &[(&str, &str)]) -> Result<RetentionLimits, String> {
+        let words = std::iter::once("kennel").chain(words.iter().copied());
+        let line = Line::try_parse_from(words).map_err(|e| e.to_string())?;
+        let owned = |&(name, value): &(&str, &str)| (name.to_owned(), value.to_owned());
+        let here = Surroundings {
+            root: false,
+            env: env.iter().map(owned).collect::<BTreeMap<_, _>>(),
+        };
+        line.retention.resolve(&here).map_err(|f| f.to_string())
+    }
+
+    #[test]
+    fn a_limit_is_a_flag_or_a_variable_or_its_default_and_none_is_passed_over() {
+        assert_eq!(resolved(&[], &[]), Ok(RetentionLimits::default()));
+        let env = [
+            ("KENNEL_RETAIN_RUNS", "7"),
+            ("KENNEL_RETAIN_AT_LEAST", "0s"),
+            ("KENNEL_RETAIN_AT_MOST", "2h"),
+            ("KENNEL_RETAIN_BYTES", "3G"),
+        ];
+        let mut wanted = RetentionLimits {
+            runs_per_owner: Some(7),
+            at_least: Duration::ZERO,
+            at_most: Some(Duration::from_hours(2)),
+            node_bytes: Some(3 << 30),
+        };
+        assert_eq!(resolved(&[], &env), Ok(wanted));
+        let flags = ["--retain-runs", "all", "--retain-bytes", "1M"];
+        wanted.runs_per_owner = None;
+        wanted.node_bytes = Some(1 << 20);
+        assert_eq!(resolved(&flags, &env), Ok(wanted));
+        for (name, value) in [
+            ("KENNEL_RETAIN_RUNS", "-1"),
+            ("KENNEL_RETAIN_AT_LEAST", "all"),
+            ("KENNEL_RETAIN_AT_MOST", "soon"),
+            ("KENNEL_RETAIN_BYTES", "much"),
+        ] {
+            let refused = resolved(&[], &[(name, value)]).expect_err(value);
+            assert!(refused.contains(name), "{refused}");
+        }
+    }
+
+    #[test]
+    fn what_is_kept_and_what_was_removed_is_told_on_a_line() {
+        let mut limits = pb::Retention {
+            runs_per_owner: Some(100),
+            at_least: Duration::from_mins(1).try_into().ok(),
+            ..pb::Retention::default()
+        };
+        assert_eq!(
+            kept(&limits),
+            "of the last 100 ended runs of each owner, at least 60s"
+        );
+        limits.runs_per_owner = None;
+        limits.at_most = Duration::from_secs(5).try_into().ok();
+        limits.node_bytes = Some(9);
+        assert_eq!(
+            kept(&limits),
+            "of all ended runs, at most 5s, at most 9 bytes of all runs"
+        );
+        let removal = pb::OutputRemoval {
+            reason: pb::OutputRemovalReason::Age.into(),
+            stdout_bytes: 5,
+            ..pb::OutputRemoval::default()
+        };
+        let told = "removed: it was too old; 5 bytes of stdout, 0 of stderr";
+        assert_eq!(removed(&removal), told);
+    }
+}

@@ -1,0 +1,236 @@
+//! Which ended runs of a node keep their output, and for which it is time to go.
+//!
+//! Pure: a list of what is there, the time and the limits come in, the runs whose output goes come out. A run that has not
+//! ended is never among them.
+
+use crate::{RunId, Timestamp};
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+/// How much output of ended runs a node keeps. What a run has come to stays for as long as its row does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RetentionLimits {
+    /// Ended runs of one owner that keep their output, the newest; absent: all.
+    pub runs_per_owner: Option<u32>,
+    /// For how long after its end a run keeps its output whatever `runs_per_owner` says.
+    pub at_least: Duration,
+    /// For how long after its end a run keeps its output at most; absent: for ever.
+    pub at_most: Option<Duration>,
+    /// Bytes that the output of all runs of the node may take, live ones included; absent: as many as there is room for.
+    pub node_bytes: Option<u64>,
+}
+
+impl RetentionLimits {
+    /// Nothing is ever removed.
+    pub const NONE: Self = Self {
+        runs_per_owner: None,
+        at_least: Duration::ZERO,
+        at_most: None,
+        node_bytes: None,
+    };
+}
+
+impl Default for RetentionLimits {
+    fn default() -> Self {
+        Self {
+            runs_per_owner: Some(crate::limits::RETAINED_RUNS_DEFAULT),
+            at_least: crate::limits::RETAINED_AT_LEAST_DEFAULT,
+            ..Self::NONE
+        }
+    }
+}
+
+/// That the output of an ended run was removed, and what it was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OutputRemoval {
+    /// When that was decided.
+    pub at: Timestamp,
+    /// Which limit it was.
+    pub reason: RemovalReason,
+    /// Seq of the run's last event.
+    pub seq: u64,
+    /// Length of standard output and of standard error.
+    pub lens: [u64; 2],
+    /// Whether the run has written just as many bytes: not where the host died, or a server while it dropped output.
+    pub counted: bool,
+}
+
+/// Which limit output was removed for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RemovalReason {
+    /// [`RetentionLimits::runs_per_owner`].
+    OwnerRuns,
+    /// [`RetentionLimits::at_most`].
+    Age,
+    /// [`RetentionLimits::node_bytes`].
+    NodeBytes,
+}
+
+/// An ended run that still has its output.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Retained {
+    /// Which.
+    pub run: RunId,
+    /// Whose.
+    pub owner: Arc<str>,
+    /// When it ended.
+    pub ended: Timestamp,
+    /// What its output takes on the disk; 0 where nobody has asked.
+    pub bytes: u64,
+}
+
+/// Whose output goes now, and why. `retained` has the newest end first; `others` is what the output of everybody else takes.
+#[must_use]
+pub fn due(
+    retained: &[Retained],
+    others: u64,
+    limits: &RetentionLimits,
+    now: Timestamp,
+) -> Vec<(RunId, RemovalReason)> {
+    let mut due = Vec::new();
+    let mut counts: HashMap<&str, u32> = HashMap::new();
+    let mut kept: Vec<&Retained> = Vec::new();
+    for one in retained {
+        let age = age(one.ended, now);
+        let count = counts.entry(&one.owner).or_default();
+        *count = count.saturating_add(1);
+        let is_beyond = limits.runs_per_owner.is_some_and(|most| *count > most);
+        // Where the clock was put back nobody knows how old it is: then it is nobody's youngest either.
+        let is_young = age.is_some_and(|age| age < limits.at_least);
+        let is_old = limits
+            .at_most
+            .zip(age)
+            .is_some_and(|(most, age)| age > most);
+        if is_beyond && !is_young {
+            due.push((one.run, RemovalReason::OwnerRuns));
+        } else if is_old {
+            due.push((one.run, RemovalReason::Age));
+        } else {
+            kept.push(one);
+        }
+    }
+    let Some(most) = limits.node_bytes else {
+        return due;
+    };
+    let mut taken = kept
+        .iter()
+        .fold(others, |sum, one| sum.saturating_add(one.bytes));
+    while taken > most
+        && let Some(oldest) = kept.pop()
+    {
+        taken -= oldest.bytes;
+        due.push((oldest.run, RemovalReason::NodeBytes));
+    }
+    due
+}
+
+/// For how long it has ended; absent where it ended after now, so that the clock was put back since.
+fn age(ended: Timestamp, now: Timestamp) -> Option<Duration> {
+    let micros = now.0.checked_sub(ended.0)?;
+    u64::try_from(micros).ok().map(Duration::from_micros)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: i64 = 1_000_000;
+
+    /// Runs that ended one second after each other, the newest first; their number is that of the second.
+    fn ended(owner: &str, seconds: impl DoubleEndedIterator<Item = i64>) -> Vec<Retained> {
+        let one = |second: i64| Retained {
+            run: RunId::from_u128(u128::try_from(second).expect("a positive number")),
+            owner: owner.into(),
+            ended: Timestamp(second * SECOND),
+            bytes: 10,
+        };
+        seconds.rev().map(one).collect()
+    }
+
+    fn gone(due: &[(RunId, RemovalReason)], reason: RemovalReason) -> Vec<u128> {
+        let of_reason = due.iter().filter(|(_, why)| *why == reason);
+        let mut runs: Vec<u128> = of_reason.map(|(run, _)| run.as_u128()).collect();
+        runs.sort_unstable();
+        runs
+    }
+
+    fn runs(runs: u32) -> RetentionLimits {
+        RetentionLimits {
+            runs_per_owner: Some(runs),
+            ..RetentionLimits::NONE
+        }
+    }
+
+    #[test]
+    fn each_owner_keeps_the_output_of_its_newest_runs() {
+        let mut all = ended("a", 1..=150);
+        all.extend(ended("b", 200..=260));
+        all.sort_by_key(|one| std::cmp::Reverse(one.ended));
+        let found = due(&all, 0, &runs(100), Timestamp(1000 * SECOND));
+        let oldest: Vec<u128> = (1..=50).collect();
+        assert_eq!(gone(&found, RemovalReason::OwnerRuns), oldest);
+        assert_eq!(found.len(), 50);
+        assert!(due(&all, 0, &RetentionLimits::NONE, Timestamp(i64::MAX)).is_empty());
+    }
+
+    #[test]
+    fn a_run_that_has_just_ended_keeps_its_output_however_many_there_are() {
+        let limits = RetentionLimits {
+            at_least: Duration::from_mins(1),
+            ..runs(2)
+        };
+        let all = ended("a", 1..=100);
+        let found = due(&all, 0, &limits, Timestamp(100 * SECOND));
+        let old: Vec<u128> = (1..=40).collect();
+        assert_eq!(gone(&found, RemovalReason::OwnerRuns), old);
+        // But the node's room counts for more.
+        let small = RetentionLimits {
+            node_bytes: Some(500),
+            ..limits
+        };
+        let found = due(&all, 0, &small, Timestamp(100 * SECOND));
+        let oldest: Vec<u128> = (41..=50).collect();
+        assert_eq!(gone(&found, RemovalReason::NodeBytes), oldest);
+    }
+
+    #[test]
+    fn what_ended_too_long_ago_goes() {
+        let limits = RetentionLimits {
+            at_most: Some(Duration::from_secs(10)),
+            ..RetentionLimits::NONE
+        };
+        let found = due(&ended("a", 1..=20), 0, &limits, Timestamp(20 * SECOND));
+        let old: Vec<u128> = (1..=9).collect();
+        assert_eq!(gone(&found, RemovalReason::Age), old);
+    }
+
+    #[test]
+    fn a_clock_that_was_put_back_makes_nothing_old_and_does_not_stop_the_count() {
+        let limits = RetentionLimits {
+            at_least: Duration::from_hours(1),
+            at_most: Some(Duration::from_hours(1)),
+            ..runs(5)
+        };
+        let found = due(&ended("a", 1_000_000..=1_000_019), 0, &limits, Timestamp(0));
+        let oldest: Vec<u128> = (1_000_000..=1_000_014).collect();
+        assert_eq!(gone(&found, RemovalReason::OwnerRuns), oldest);
+        assert_eq!(found.len(), 15);
+        let extreme = due(&ended("a", 1..=2), 0, &limits, Timestamp(i64::MIN));
+        assert!(extreme.is_empty());
+    }
+
+    #[test]
+    fn the_oldest_ends_make_room_on_the_node_and_live_runs_count() {
+        let limits = RetentionLimits {
+            node_bytes: Some(100),
+            ..RetentionLimits::NONE
+        };
+        let all = ended("a", 1..=10);
+        let now = Timestamp(0);
+        assert!(due(&all, 0, &limits, now).is_empty(), "just full");
+        let found = due(&all, 25, &limits, now);
+        assert_eq!(gone(&found, RemovalReason::NodeBytes), [1, 2, 3]);
+        // Live runs alone take more: of them nothing goes.
+        let found = due(&all, 1000, &limits, now);
+        assert_eq!(found.len(), 10);
+    }
+}

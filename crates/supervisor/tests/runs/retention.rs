@@ -1,0 +1,427 @@
+//! Output of ended runs is removed, as the node's limits say: marked first, taken away as one, and every reader is told to the
+//! byte what is missing, whoever dies in between.
+
+use crate::world::{Lives, Nature, Stage, Weather, call, run_id};
+use kennel_lifecycle::{OutputRemoval, RemovalReason, RetentionLimits, RunId, Timestamp};
+use kennel_supervisor::{
+    Amount, CallError, Condition, Event, Events, Form, GapReason, LifecycleEvent, OutputCall,
+    OutputPart, OutputRange, Payload, Position, Reached, Tail,
+};
+use std::{fs, path::PathBuf, time::Duration};
+
+/// Longer than it takes until it is looked again.
+const LOOK: Duration = Duration::from_secs(11);
+
+const KEEP_NONE: RetentionLimits = RetentionLimits {
+    runs_per_owner: Some(0),
+    ..RetentionLimits::NONE
+};
+
+#[test]
+fn the_last_hundred_runs_of_an_owner_keep_their_output() {
+    let lives = lives(RetentionLimits {
+        at_least: Duration::ZERO,
+        ..RetentionLimits::default()
+    });
+    let mut runs = Vec::new();
+    lives.live_long(async |stage| {
+        for number in 0..150 {
+            runs.push(ran(stage, RunId::from_u128(number + 1), "uid:0").await);
+        }
+        // Another's does not count.
+        runs.push(ran(stage, RunId::from_u128(1000), "uid:1").await);
+        tokio::time::sleep(LOOK).await;
+        for (number, run) in runs.iter().enumerate() {
+            let view = stage.supervisor.get(*run).await.unwrap();
+            assert_eq!(view.output_removed.is_some(), number < 50, "{number}");
+            assert_eq!(dir(stage, *run).exists(), number >= 50, "{number}");
+            assert!(view.outcome.is_some());
+        }
+    });
+}
+
+#[test]
+fn of_a_removed_run_a_reader_is_told_how_much_is_missing_and_how_it_ended() {
+    let lives = lives(KEEP_NONE);
+    lives.live_long(async |stage| {
+        let run = ran(stage, run_id(), "uid:0").await;
+        let before = read(stage, run, Position::Beginning).await;
+        let ended = before.last().unwrap();
+        tokio::time::sleep(LOOK).await;
+        let removal = removal(stage, run).await;
+        assert_eq!(removal.reason, RemovalReason::OwnerRuns);
+        assert_eq!((removal.seq, removal.lens), (ended.seq, [6, 0]));
+
+        let after = read(stage, run, Position::Beginning).await;
+        assert_gap(&after, 1, ended.seq - 1, [Some(6), Some(0)]);
+        let [_, end] = &after[..] else {
+            panic!("{after:?}")
+        };
+        assert!(
+            matches!(&end.payload, Payload::Lifecycle(LifecycleEvent::Ended { state, reason })
+            if state == "succeeded" && reason == "exited")
+        );
+        assert_eq!((end.seq, end.attempt), (ended.seq, ended.attempt));
+
+        let tail = Tail {
+            amount: Amount::Lines(1),
+            streams: [true; 2],
+        };
+        let from_tail = read(stage, run, Position::Tail(tail)).await;
+        assert_gap(&from_tail, 1, ended.seq - 1, [Some(6), Some(0)]);
+        // From wherever somebody has come to.
+        for known in [true, false] {
+            let at = Reached {
+                seq: 2,
+                lens: known.then_some([0, 0]),
+                ..Reached::default()
+            };
+            let rest = read(stage, run, Position::After(at)).await;
+            let bytes = [6, 0].map(|bytes| known.then_some(bytes));
+            assert_gap(&rest, 3, ended.seq - 1, bytes);
+        }
+        let at = |seq| {
+            Position::After(Reached {
+                seq,
+                ..Reached::default()
+            })
+        };
+        let last = read(stage, run, at(ended.seq - 1)).await;
+        assert_eq!(last.len(), 1, "only the end is left: {last:?}");
+        assert!(read(stage, run, at(ended.seq)).await.is_empty());
+        assert!(read(stage, run, Position::LiveOnly).await.is_empty());
+        let ahead = stage.supervisor.events(run, at(ended.seq + 1)).await;
+        assert!(matches!(ahead, Err(CallError::CursorAhead { .. })));
+
+        let (_, events) = stage
+            .supervisor
+            .events(run, Position::Beginning)
+            .await
+            .unwrap();
+        assert_eq!((events.head(), events.whole_from()), (ended.seq, ended.seq));
+        let by_line = Form {
+            plain: true,
+            lines: true,
+        };
+        let shown = drain(events.viewed(by_line, None).await.unwrap()).await;
+        assert_gap(&shown, 1, ended.seq - 1, [Some(6), Some(0)]);
+
+        // By offset too.
+        let ask = |range| {
+            let stream = 1;
+            stage.supervisor.read_output(OutputCall {
+                run,
+                stream,
+                range,
+                plain: false,
+            })
+        };
+        let from = |offset| OutputRange::From {
+            offset,
+            bytes_max: 100,
+        };
+        for (range, offset) in [
+            (from(0), 0),
+            (from(4), 4),
+            (OutputRange::Ends { head: 1, tail: 1 }, 0),
+        ] {
+            let output = ask(range).await.unwrap();
+            let gone = OutputPart::Missing {
+                offset,
+                bytes: 6 - offset,
+                are_gone: true,
+            };
+            assert_eq!(output.parts, [gone]);
+            assert_eq!((output.next_offset, output.end_offset), (6, 6));
+            assert_eq!(output.removed, Some(removal));
+            assert!(output.is_final);
+        }
+        assert!(ask(from(6)).await.unwrap().parts.is_empty());
+        let ahead = ask(from(7)).await;
+        assert!(matches!(ahead, Err(CallError::OffsetAhead { .. })));
+
+        // The key is not free again.
+        let again = stage.supervisor.spawn(call(Some(run))).await.unwrap();
+        assert!(again.existing);
+        assert_eq!(stage.kernel().executed.len(), 1);
+        while dir(stage, run).exists() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        assert_eq!(self::removal(stage, run).await, removal);
+    });
+}
+
+#[test]
+fn a_reader_in_the_middle_is_given_a_gap_for_the_rest() {
+    for view in [false, true] {
+        let lives = lives(KEEP_NONE);
+        lives.live_long(async |stage| {
+            let run = spawned(stage, run_id(), "uid:0").await;
+            let (_, growing) = stage
+                .supervisor
+                .events(run, Position::Beginning)
+                .await
+                .unwrap();
+            let mut readers = vec![growing];
+            stage.exits(run, 0);
+            stage.supervisor.wait(run, Condition::Ended).await.unwrap();
+            let seq = loop {
+                // Its task lets go of it last; then it is read from the directory.
+                let (_, whole) = stage
+                    .supervisor
+                    .events(run, Position::Beginning)
+                    .await
+                    .unwrap();
+                if readers.len() == 4 {
+                    break whole.head();
+                }
+                readers.push(whole);
+            };
+            let mut begun = Vec::new();
+            for mut reader in readers {
+                if view {
+                    let plain = Form {
+                        plain: true,
+                        lines: false,
+                    };
+                    reader = reader.viewed(plain, None).await.unwrap();
+                }
+                let first = reader.next(1).await.unwrap().unwrap();
+                begun.push((first.last().unwrap().seq, output(&first), reader));
+            }
+            tokio::time::sleep(LOOK).await;
+            assert!(!dir(stage, run).exists());
+            for (at, came, reader) in begun {
+                let rest = drain(reader).await;
+                let missing = [Some(6 - came), Some(0)];
+                assert_gap(&rest, at + 1, seq - 1, missing);
+                assert_eq!(rest.last().unwrap().seq, seq);
+            }
+        });
+    }
+}
+
+#[test]
+fn nothing_is_removed_while_the_store_is_away() {
+    let lives = lives(KEEP_NONE);
+    lives.live_long(async |stage| {
+        let run = ran(stage, run_id(), "uid:0").await;
+        for weather in [Weather::Away, Weather::ReadOnly, Weather::Superseded] {
+            stage.world.store.set(weather);
+            tokio::time::sleep(LOOK * 3).await;
+            assert!(dir(stage, run).exists(), "{weather:?}");
+            let row = stage.world.store.row(run).unwrap();
+            assert_eq!(row.output_removed, None, "{weather:?}");
+        }
+        stage.world.store.set(Weather::Fair);
+        while dir(stage, run).exists() {
+            tokio::time::sleep(LOOK).await;
+        }
+        assert!(stage.world.store.row(run).unwrap().output_removed.is_some());
+    });
+}
+
+#[test]
+fn what_was_marked_is_removed_by_the_next_server_and_what_was_not_is_whole() {
+    let lives = lives(RetentionLimits::NONE);
+    let [marked, kept] = [1, 2].map(RunId::from_u128);
+    lives.live_long(async |stage| {
+        for run in [marked, kept] {
+            ran(stage, run, "uid:0").await;
+        }
+    });
+    let removal = OutputRemoval {
+        at: Timestamp(5),
+        reason: RemovalReason::Age,
+        seq: 9,
+        lens: [6, 0],
+        counted: true,
+    };
+    let set = |removal| {
+        let mut rows = lives.world.store.rows.lock().unwrap();
+        rows.get_mut(&marked).unwrap().output_removed = removal;
+    };
+    set(Some(removal));
+    // Somebody else's, and one of which nothing is known.
+    let runs = lives.data_dir.path().join("runs");
+    let strange = runs.join(RunId::from_u128(77).to_string());
+    fs::create_dir(&strange).unwrap();
+    fs::write(strange.join("index"), "mine").unwrap();
+    fs::write(runs.join("note"), "mine").unwrap();
+    // What was taken away, and not removed.
+    let aside = runs.join("removed").join(RunId::from_u128(3).to_string());
+    fs::create_dir_all(&aside).unwrap();
+    fs::write(aside.join("stdout"), "x").unwrap();
+    lives.live_long(async |stage| {
+        tokio::time::sleep(LOOK).await;
+        assert!(!dir(stage, marked).exists());
+        assert!(!runs.join("removed").exists());
+        assert!(strange.join("index").exists() && runs.join("note").exists());
+        let events = read(stage, kept, Position::Beginning).await;
+        assert_eq!(output(&events), 6);
+    });
+}
+
+#[test]
+fn what_cannot_be_taken_away_is_told_as_removed_and_goes_when_it_can() {
+    let lives = lives(KEEP_NONE);
+    lives.live_long(async |stage| {
+        let run = ran(stage, run_id(), "uid:0").await;
+        fs::write(stage.data_dir.path().join("runs/removed"), "in the way").unwrap();
+        while stage.world.store.row(run).unwrap().output_removed.is_none() {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+        assert!(dir(stage, run).exists());
+        let told = read(stage, run, Position::Beginning).await;
+        assert!(
+            matches!(&told[0].payload, Payload::Gap(gap) if gap.reason == GapReason::Retention)
+        );
+        // What is in the way is removed as all is that lies there.
+        tokio::time::sleep(LOOK * 2).await;
+        assert!(!dir(stage, run).exists());
+    });
+}
+
+#[test]
+fn the_node_keeps_no_more_bytes_than_it_may_and_a_live_run_loses_nothing() {
+    let lives = lives(RetentionLimits {
+        node_bytes: Some(1),
+        ..RetentionLimits::NONE
+    });
+    lives.live_long(async |stage| {
+        let live = spawned(stage, RunId::from_u128(1), "uid:0").await;
+        let ended = ran(stage, RunId::from_u128(2), "uid:0").await;
+        tokio::time::sleep(LOOK).await;
+        assert_eq!(removal(stage, ended).await.reason, RemovalReason::NodeBytes);
+        assert!(dir(stage, live).exists());
+        let (view, _) = stage
+            .supervisor
+            .events(live, Position::Beginning)
+            .await
+            .unwrap();
+        assert_eq!(view.output_removed, None);
+        stage.exits(live, 0);
+        stage.supervisor.wait(live, Condition::Ended).await.unwrap();
+        tokio::time::sleep(LOOK * 2).await;
+        assert_eq!(removal(stage, live).await.lens, [6, 0]);
+    });
+}
+
+#[test]
+fn output_of_a_run_that_was_started_again_goes_as_one() {
+    let lives = lives(KEEP_NONE);
+    lives.live_long(async |stage| {
+        let mut call = call(Some(run_id()));
+        call.spec.restart = kennel_lifecycle::RestartPolicy {
+            mode: kennel_lifecycle::RestartMode::Always,
+            max_restarts: Some(1),
+            ..kennel_lifecycle::RestartPolicy::default()
+        };
+        stage.supervisor.spawn(call).await.unwrap();
+        stage.exits(run_id(), 0);
+        while stage.supervisor.get(run_id()).await.unwrap().attempt == 1
+            || !stage.is_alive(run_id())
+        {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        tokio::time::sleep(LOOK).await;
+        assert!(dir(stage, run_id()).exists(), "an attempt is no end");
+        stage.exits(run_id(), 0);
+        stage
+            .supervisor
+            .wait(run_id(), Condition::Ended)
+            .await
+            .unwrap();
+        tokio::time::sleep(LOOK * 2).await;
+        let removal = removal(stage, run_id()).await;
+        assert_eq!(removal.lens, [12, 0]);
+        let told = read(stage, run_id(), Position::Beginning).await;
+        assert_gap(&told, 1, removal.seq - 1, [Some(12), Some(0)]);
+        assert_eq!(told[1].attempt, 2);
+    });
+}
+
+#[test]
+fn a_store_that_has_gone_back_is_told_again_what_was_removed() {
+    let lives = lives(KEEP_NONE);
+    lives.live_long(async |stage| {
+        let run = ran(stage, run_id(), "uid:0").await;
+        tokio::time::sleep(LOOK).await;
+        let before = removal(stage, run).await;
+        {
+            let mut rows = stage.world.store.rows.lock().unwrap();
+            rows.get_mut(&run).unwrap().output_removed = None;
+        }
+        stage.world.store.go_back(0);
+        let marked = || stage.world.store.row(run).unwrap().output_removed;
+        while marked().is_none() {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        assert_eq!(marked(), Some(before));
+    });
+}
+
+fn lives(limits: RetentionLimits) -> Lives {
+    let lives = Lives::of(Nature {
+        output: b"before".to_vec(),
+        ..Nature::default()
+    });
+    *lives.world.retention.lock().unwrap() = limits;
+    lives
+}
+
+/// A run that has written six bytes.
+async fn spawned(stage: &Stage, run: RunId, owner: &str) -> RunId {
+    let mut call = call(Some(run));
+    call.owner = owner.into();
+    stage.supervisor.spawn(call).await.unwrap();
+    run
+}
+
+/// One that has ended too.
+async fn ran(stage: &Stage, run: RunId, owner: &str) -> RunId {
+    spawned(stage, run, owner).await;
+    stage.exits(run, 0);
+    stage.supervisor.wait(run, Condition::Ended).await.unwrap();
+    run
+}
+
+fn dir(stage: &Stage, run: RunId) -> PathBuf {
+    stage.data_dir.path().join("runs").join(run.to_string())
+}
+
+async fn removal(stage: &Stage, run: RunId) -> OutputRemoval {
+    let view = stage.supervisor.get(run).await.unwrap();
+    view.output_removed.expect("it is removed")
+}
+
+async fn read(stage: &Stage, run: RunId, from: Position) -> Vec<Event> {
+    drain(stage.supervisor.events(run, from).await.unwrap().1).await
+}
+
+async fn drain(mut events: Events) -> Vec<Event> {
+    let mut all = Vec::new();
+    while let Some(more) = events.next(1 << 20).await.unwrap() {
+        all.extend(more);
+    }
+    all
+}
+
+fn output(events: &[Event]) -> u64 {
+    let bytes = events.iter().map(|event| match &event.payload {
+        Payload::Output { data, .. } => data.len() as u64,
+        _ => 0,
+    });
+    bytes.sum()
+}
+
+/// The first of these events is a gap over just that.
+#[track_caller]
+fn assert_gap(events: &[Event], first: u64, last: u64, bytes: [Option<u64>; 2]) {
+    let Some(Payload::Gap(gap)) = events.first().map(|event| &event.payload) else {
+        panic!("{events:?}");
+    };
+    assert_eq!(gap.reason, GapReason::Retention);
+    assert_eq!((gap.first_seq, gap.last_seq), (first, last));
+    assert_eq!(gap.bytes, bytes);
+}

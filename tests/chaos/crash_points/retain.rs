@@ -1,0 +1,53 @@
+//! Rows in which the output of an ended run is removed: whoever dies, it is whole, or it goes and every reader is told.
+
+use super::row::{Row, arm, who_died};
+use kennel_edge::pb::{self, event::Payload};
+use kennel_tests::{Kennel, Options, eventually_async, must, sh};
+use std::time::Duration;
+
+/// It is looked every ten seconds, and the machine may be busy.
+const REMOVED_MAX: Duration = Duration::from_mins(1);
+
+pub(crate) async fn play(row: Row) {
+    let points = tempfile::tempdir().expect("a directory");
+    let mut kennel = Kennel::start(Options {
+        env: vec![(
+            "KENNEL_TEST_CRASH".into(),
+            points.path().display().to_string(),
+        )],
+        words: vec!["--retain-runs", "0", "--retain-at-least", "0s"],
+        ..Options::default()
+    })
+    .await;
+    let mut client = kennel.client().await;
+    arm(points.path(), &row);
+    let run = must("spawn", client.spawn(sh("seq 100000; exit 5")).await);
+    let run_id = run.run_id;
+    who_died(points.path(), &row).await;
+    kennel.serve_again().await;
+
+    let removed = async || {
+        let mut client = kennel.client().await;
+        let run = client.get(&run_id).await.ok()?;
+        let runs = kennel.data_dir().join("runs");
+        let is_gone = !runs.join(&run_id).exists() && !runs.join("removed").exists();
+        // Whatever it has come to, a reader is told of each byte.
+        let heard = client.hear_all(&run_id, 0).await.ok()?;
+        let missing = heard.events.iter().map(|(_, payload)| match payload {
+            Payload::Gap(gap) => {
+                assert_eq!(gap.reason(), pb::GapReason::Retention);
+                let bytes = gap.missing.iter().map(|m| m.bytes.expect("counted"));
+                bytes.sum::<u64>()
+            }
+            _ => 0,
+        });
+        let told = heard.stdout.len() as u64 + missing.sum::<u64>();
+        assert_eq!(told, 588_895, "{:?}", heard.stations());
+        assert!(heard.has_ended());
+        assert_eq!(run.state(), pb::RunState::Failed);
+        (run.output_removed.is_some() && is_gone).then_some(run)
+    };
+    let run = eventually_async("it is removed", REMOVED_MAX, removed).await;
+    let removal = run.output_removed.expect("it is removed");
+    assert_eq!((removal.stdout_bytes, removal.stderr_bytes), (588_895, 0));
+}
