@@ -21,6 +21,7 @@ mod keys;
 mod leader_exit;
 mod life;
 mod limits;
+mod many;
 mod members;
 mod orphan_ttl;
 mod output;

@@ -315,9 +315,22 @@ impl ProcessService for Processes {
         &self,
         request: Request<pb::StreamEventsRequest>,
     ) -> Result<Response<Self::StreamEventsStream>, Status> {
+        let many = match request.get_ref().filter {
+            Some(_) => Some(request::events_of_many(request.get_ref(), &self.key)?),
+            None => None,
+        };
+        let place = || {
+            let place = self.places.clone().try_acquire_owned();
+            place.map_err(|_| status::too_many_streams(limits::STREAMS_MAX))
+        };
+        if let Some(ask) = many {
+            let place = place()?;
+            let events = self.supervisor.events_of_many(ask.call.clone());
+            let reader = stream::ManyReader::new(events, ask, self.going.clone(), place);
+            return Ok(Response::new(Box::pin(reader.into_stream())));
+        }
         let call = request::events(request.get_ref())?;
-        let place = self.places.clone().try_acquire_owned();
-        let place = place.map_err(|_| status::too_many_streams(limits::STREAMS_MAX))?;
+        let place = place()?;
         let finding = async {
             let (view, events) = self.supervisor.events(call.run, call.from).await?;
             let at = match call.from {

@@ -1,5 +1,9 @@
 //! One reader of one run's events: Snapshot, then batches, heartbeats in silence, and a typed end.
 
+mod many;
+
+pub(crate) use many::ManyReader;
+
 use crate::{
     convert::{event as convert, request::EventsCall, run, token::Cursor},
     limits,

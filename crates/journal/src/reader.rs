@@ -122,6 +122,11 @@ impl Reader {
         Ok(Some(items))
     }
 
+    /// Waits until [`Reader::next`] would not wait. Cancel-safe.
+    pub async fn ready(&mut self) {
+        self.head_past_position().await;
+    }
+
     /// The first bytes that there are of a stream from this offset on, side by side, at most up to another offset and at most
     /// so many.
     ///

@@ -637,9 +637,8 @@ pub(crate) enum ConditionArg {
 
 #[derive(Debug, Args)]
 pub(crate) struct LogsArgs {
-    /// Id of the run
-    #[arg(value_name = "RUN")]
-    pub(crate) run: String,
+    #[command(flatten)]
+    pub(crate) which: WhichRuns,
     /// Stay and print what comes, until the run has ended
     #[arg(short, long)]
     pub(crate) follow: bool,
@@ -647,7 +646,7 @@ pub(crate) struct LogsArgs {
     #[arg(long, value_enum, value_name = "STREAM")]
     pub(crate) stream: Option<StreamArg>,
     /// Begin after the event with this sequence number
-    #[arg(long, value_name = "SEQ", default_value_t = 0)]
+    #[arg(long, value_name = "SEQ", default_value_t = 0, conflicts_with_all = ["labels", "all"])]
     pub(crate) from_seq: u64,
     /// Only what was written in this last time, such as 5m
     #[arg(long, value_name = "DURATION", value_parser = values::duration)]
@@ -673,15 +672,30 @@ pub(crate) enum StreamArg {
 
 #[derive(Debug, Args)]
 pub(crate) struct EventsArgs {
-    /// Id of the run
-    #[arg(value_name = "RUN")]
-    pub(crate) run: String,
+    #[command(flatten)]
+    pub(crate) which: WhichRuns,
     /// Stay and print what comes, until the run has ended
     #[arg(short, long)]
     pub(crate) follow: bool,
     /// Begin after this sequence number
-    #[arg(long, value_name = "SEQ", default_value_t = 0)]
+    #[arg(long, value_name = "SEQ", default_value_t = 0, conflicts_with_all = ["labels", "all"])]
     pub(crate) after_seq: u64,
+}
+
+/// One run, or many.
+#[derive(Debug, Args)]
+#[group(required = true, multiple = true)]
+pub(crate) struct WhichRuns {
+    /// Id of the run
+    #[arg(value_name = "RUN", conflicts_with_all = ["labels", "all"])]
+    pub(crate) run: Option<String>,
+    /// All runs with this label, also those that come while it follows; each line says whose it is. May be repeated: all must
+    /// match
+    #[arg(short, long = "label", value_name = "K=V", value_parser = values::pair)]
+    pub(crate) labels: Vec<(String, String)>,
+    /// All runs, in the same way
+    #[arg(long, conflicts_with = "labels")]
+    pub(crate) all: bool,
 }
 
 #[derive(Debug, Args)]

@@ -253,9 +253,23 @@ pub struct ListFilter {
     pub kinds: Vec<RunKind>,
     /// All of these labels.
     pub labels: BTreeMap<String, String>,
+    /// Of this node alone; absent: of all.
+    pub node: Option<NodeId>,
+    /// In which order.
+    pub order: ListOrder,
 }
 
-/// Where a page begins: after this row, in the order of the list (newest first, then by run id downwards).
+/// In which order runs are listed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ListOrder {
+    /// The newest first, then by run id downwards.
+    #[default]
+    NewestFirst,
+    /// The oldest first, then by run id upwards.
+    OldestFirst,
+}
+
+/// Where a page begins: after this row, in the order of the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageStart {
     /// `created` of the last row of the page before.
@@ -381,7 +395,7 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// One row.
     async fn get(&self, run: RunId) -> Result<Option<RunRow>, StoreError>;
 
-    /// At most `limit` rows after `start`, newest first.
+    /// At most `limit` rows after `start`, in the order of the filter.
     async fn list(
         &self,
         filter: &ListFilter,

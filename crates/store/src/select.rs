@@ -1,6 +1,6 @@
 //! The questions that are asked of table `runs`, in SQL that both databases understand.
 
-use crate::{EndedStart, ListFilter, PageStart, record, words};
+use crate::{EndedStart, ListFilter, ListOrder, PageStart, record, words};
 use kennel_lifecycle::{HostIdentity, NodeId, RunId, RunState};
 use sqlx::{Database, Encode, QueryBuilder, Type};
 use std::collections::BTreeMap;
@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 pub(crate) enum Select<'a> {
     /// One by its key.
     One(RunId),
-    /// A page of a list, newest first.
+    /// A page of a list.
     Page {
         filter: &'a ListFilter,
         start: Option<PageStart>,
@@ -166,9 +166,16 @@ fn push_page<DB>(
     for<'t> String: Encode<'t, DB> + Type<DB>,
     for<'t> i64: Encode<'t, DB> + Type<DB>,
 {
+    let (beyond, order) = match filter.order {
+        ListOrder::NewestFirst => ("<", "DESC"),
+        ListOrder::OldestFirst => (">", "ASC"),
+    };
     sql.push("TRUE");
+    if let Some(node) = filter.node {
+        sql.push(" AND node = ").push_bind(node.to_string());
+    }
     if let Some(start) = start {
-        sql.push(" AND (created_us, run_id) < (")
+        sql.push(format!(" AND (created_us, run_id) {beyond} ("))
             .push_bind(start.created.0)
             .push(", ")
             .push_bind(start.run.to_string())
@@ -189,8 +196,10 @@ fn push_page<DB>(
     if !filter.labels.is_empty() {
         DB::push_labels(sql, &filter.labels);
     }
-    sql.push(" ORDER BY created_us DESC, run_id DESC LIMIT ")
-        .push_bind(i64::from(limit));
+    sql.push(format!(
+        " ORDER BY created_us {order}, run_id {order} LIMIT "
+    ))
+    .push_bind(i64::from(limit));
 }
 
 /// A public state in terms of the columns: exactly one holds for each row.

@@ -154,44 +154,64 @@ impl Events {
     /// The next events, at least one, at most `bytes_max` bytes of output (but always one). Waits while there is
     /// none; `None` after the run's last. Cancel-safe.
     pub async fn next(&mut self, bytes_max: usize) -> Result<Option<Vec<Event>>, CallError> {
-        let run = self.run;
         loop {
-            let at = self.position().seq;
-            if self.until.is_some_and(|until| at >= until) {
-                return Ok(None);
-            }
-            let events = match &mut self.source {
-                Source::Nothing => return Ok(None),
-                Source::Removed(removed) => removed.next(),
-                Source::Journal(reader) => match reader.next(bytes_max).await {
-                    Ok(items) => {
-                        // INVARIANT: what was read is given, or is in the shape, before anything is awaited again.
-                        let decode = |item| event::decode(run, item);
-                        let events = items.map(|items| items.into_iter().map(decode).collect());
-                        events.transpose()?
-                    }
-                    Err(error) => {
-                        self.go_on_without(&error).await?;
-                        continue;
-                    }
-                },
-            };
-            let Some(events): Option<Vec<Event>> = events else {
-                return Ok(None);
-            };
-            let mut given = Vec::new();
-            for event in events {
-                self.take(event, &mut given);
-            }
-            let lens = self.position().lens;
-            let is_behind = |begins: &[u64; 2]| {
-                lens.is_none_or(|lens| lens[0] < begins[0] || lens[1] < begins[1])
-            };
-            self.begins = self.begins.filter(is_behind);
-            if !given.is_empty() {
-                return Ok(Some(given));
+            match self.step(bytes_max).await {
+                Ok(Some(events)) if events.is_empty() => {}
+                given => return given,
             }
         }
+    }
+
+    /// Whether the run's last event was read, wanted or not.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.has_ended
+    }
+
+    /// Waits until [`Events::step`] would not wait. Cancel-safe.
+    pub(crate) async fn ready(&mut self) {
+        let at = self.position().seq;
+        if let Source::Journal(reader) = &mut self.source
+            && self.until.is_none_or(|until| at < until)
+        {
+            reader.ready().await;
+        }
+    }
+
+    /// The same as [`Events::next`], but what is read may have nothing in it that is wanted.
+    pub(crate) async fn step(&mut self, bytes_max: usize) -> Result<Option<Vec<Event>>, CallError> {
+        let run = self.run;
+        let at = self.position().seq;
+        if self.until.is_some_and(|until| at >= until) {
+            return Ok(None);
+        }
+        let events = match &mut self.source {
+            Source::Nothing => return Ok(None),
+            Source::Removed(removed) => removed.next(),
+            Source::Journal(reader) => match reader.next(bytes_max).await {
+                Ok(items) => {
+                    // INVARIANT: what was read is given, or is in the shape, before anything is awaited again.
+                    let decode = |item| event::decode(run, item);
+                    let events = items.map(|items| items.into_iter().map(decode).collect());
+                    events.transpose()?
+                }
+                Err(error) => {
+                    self.go_on_without(&error).await?;
+                    return Ok(Some(Vec::new()));
+                }
+            },
+        };
+        let Some(events): Option<Vec<Event>> = events else {
+            return Ok(None);
+        };
+        let mut given = Vec::new();
+        for event in events {
+            self.take(event, &mut given);
+        }
+        let lens = self.position().lens;
+        let is_behind =
+            |begins: &[u64; 2]| lens.is_none_or(|lens| lens[0] < begins[0] || lens[1] < begins[1]);
+        self.begins = self.begins.filter(is_behind);
+        Ok(Some(given))
     }
 
     /// The journal cannot be read. Where that is because it was removed, the rest is told without it.

@@ -69,6 +69,22 @@ impl Supervisor {
         }
     }
 
+    /// At most so many runs that may fit a filter, as they are.
+    pub(crate) async fn page(
+        &self,
+        filter: &ListFilter,
+        start: Option<PageStart>,
+        limit: u32,
+    ) -> Result<Vec<RunView>, CallError> {
+        let filter = ListFilter {
+            states: stored_states(&filter.states),
+            ..filter.clone()
+        };
+        let rows = self.shared.store.list(&filter, start, limit).await;
+        let rows = rows.map_err(|e| store_fault(&e))?.into_iter();
+        Ok(rows.map(|row| self.freshest(row)).collect())
+    }
+
     /// Waits for a condition, for as long as the caller waits.
     pub async fn wait(&self, run: RunId, condition: Condition) -> Result<Waited, CallError> {
         loop {
@@ -175,7 +191,7 @@ impl Supervisor {
         Ok(row)
     }
 
-    fn freshest(&self, row: RunRow) -> RunView {
+    pub(crate) fn freshest(&self, row: RunRow) -> RunView {
         // The live view of what has ended may not have heard of it yet.
         let handle = match &row.outcome {
             Some(_) => None,

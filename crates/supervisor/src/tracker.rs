@@ -18,11 +18,13 @@ use std::{
     path::PathBuf,
     sync::{Arc, Mutex, PoisonError, atomic::AtomicUsize},
 };
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 /// Commands that wait for one run's task.
 const ORDERS_QUEUED_MAX: usize = 64;
+/// Runs that have come and of which a stream of many has not heard yet; one that misses some looks for them.
+const ARRIVALS_MAX: usize = 1024;
 /// Reports that wait for one run's task; the dispatcher waits when it is full.
 const REPORTS_QUEUED_MAX: usize = 64;
 
@@ -173,6 +175,8 @@ pub(crate) struct Shared {
     /// Streams of commands that are still being read.
     pub(crate) pipes_open: Arc<AtomicUsize>,
     pub(crate) ids: Mutex<ulid::Generator>,
+    /// Each run that comes among the live ones.
+    pub(crate) arrivals: broadcast::Sender<RunId>,
     runs: Mutex<BTreeMap<RunId, Handle>>,
 }
 
@@ -210,6 +214,7 @@ impl Shared {
             tasks: TaskTracker::new(),
             pipes_open: Arc::new(AtomicUsize::new(0)),
             ids: Mutex::new(ulid::Generator::new()),
+            arrivals: broadcast::Sender::new(ARRIVALS_MAX),
             runs: Mutex::new(BTreeMap::new()),
         }
     }
@@ -243,6 +248,8 @@ impl Shared {
         }
         let handle = make();
         runs.insert(run, handle.clone());
+        // Where no stream listens nobody has to hear of it.
+        let _ = self.arrivals.send(run);
         Ok(Entered::New(handle))
     }
 

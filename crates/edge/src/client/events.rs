@@ -5,6 +5,7 @@ use crate::pb::{
     self, RunState, StreamEventsRequest, StreamEventsResponse, event::Payload, lifecycle::Station,
     stream_events_request::Position,
 };
+use std::collections::HashMap;
 use tonic::Streaming;
 
 /// From where on to read.
@@ -34,12 +35,17 @@ pub fn time_of(
     at
 }
 
-/// Events of one run, in order, without a hole and without a repeat.
+/// Events of one run, or of many, each in its order, without a hole and without a repeat.
 #[derive(Debug)]
 pub struct EventReader {
     connection: Connection,
     run_id: String,
+    filter: Option<pb::RunFilter>,
     position: Position,
+    /// Of each run of many, last seq that came since the last cursor.
+    came: HashMap<String, u64>,
+    /// Runs of many of which a Snapshot was given and not all of which is behind the cursor; true: they have ended.
+    begun: HashMap<String, bool>,
     view: pb::OutputView,
     kinds: Vec<pb::EventKind>,
     until: pb::StreamUntil,
@@ -64,7 +70,10 @@ impl EventReader {
         Self {
             connection: connection.clone(),
             run_id: run_id.to_owned(),
+            filter: None,
             position,
+            came: HashMap::new(),
+            begun: HashMap::new(),
             view: pb::OutputView::Raw,
             kinds: Vec::new(),
             until: pb::StreamUntil::Ended,
@@ -72,6 +81,18 @@ impl EventReader {
             resumes: Resumes::default(),
             snapshot_given: false,
             complete: false,
+        }
+    }
+
+    /// Events of all runs of this filter, now and later. It does not end by itself, and takes no [`Start::AfterSeq`].
+    ///
+    /// A journal that cannot be read is told as a failure, after which [`EventReader::next`] goes on without that run.
+    #[must_use]
+    pub fn of_many(connection: &Connection, filter: pb::RunFilter, start: Start) -> Self {
+        let filter = Some(filter);
+        Self {
+            filter,
+            ..Self::new(connection, "", start)
         }
     }
 
@@ -101,7 +122,10 @@ impl EventReader {
         loop {
             match self.receive().await {
                 Ok(Some(mut message)) => {
-                    self.follow(&mut message);
+                    match self.filter {
+                        Some(_) => self.follow_many(&mut message),
+                        None => self.follow(&mut message),
+                    }
                     if !message.run_events.is_empty() {
                         return Ok(Some(message));
                     }
@@ -124,6 +148,7 @@ impl EventReader {
             None => {
                 let request = StreamEventsRequest {
                     run_id: self.run_id.clone(),
+                    filter: self.filter.clone(),
                     position: Some(self.position.clone()),
                     output_view: self.view.into(),
                     until: self.until.into(),
@@ -170,6 +195,40 @@ impl EventReader {
             self.position = Position::Cursor(message.cursor.clone());
         }
         self.snapshot_given = true;
+    }
+
+    /// The same of many runs: leaves out what came since the last cursor that there was.
+    fn follow_many(&mut self, message: &mut StreamEventsResponse) {
+        for events in &mut message.run_events {
+            let (base, run_id) = (events.base_seq, &events.run_id);
+            let came = self.came.get(run_id).copied().unwrap_or_default();
+            let begun = &mut self.begun;
+            let mut last = came;
+            events.events.retain(|event| match &event.payload {
+                Some(Payload::Heartbeat(_)) => true,
+                Some(Payload::Snapshot(_)) => begun.insert(run_id.clone(), false).is_none(),
+                payload => {
+                    let seq = base + event.seq_delta;
+                    last = last.max(seq);
+                    if let Some(Payload::Lifecycle(station)) = payload
+                        && matches!(station.station, Some(Station::Ended(_)))
+                    {
+                        begun.insert(run_id.clone(), true);
+                    }
+                    seq > came
+                }
+            });
+            if last > came {
+                self.resumes.begin_anew();
+                self.came.insert(run_id.clone(), last);
+            }
+        }
+        message.run_events.retain(|e| !e.events.is_empty());
+        if !message.cursor.is_empty() {
+            self.position = Position::Cursor(message.cursor.clone());
+            self.came.clear();
+            self.begun.retain(|_, has_ended| !*has_ended);
+        }
     }
 
     /// Waits before the next attempt, or gives up.

@@ -11,6 +11,7 @@ pub(crate) mod info;
 pub(crate) mod input;
 pub(crate) mod limits;
 mod line;
+pub(crate) mod many_cursor;
 pub(crate) mod request;
 mod restart;
 mod retention;

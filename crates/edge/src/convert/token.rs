@@ -195,6 +195,7 @@ mod tests {
             states: vec![RunState::Running, RunState::Paused],
             kinds: vec![RunKind::Job],
             labels: [("a".to_owned(), "b".to_owned())].into(),
+            ..ListFilter::default()
         };
         let text = token().encode(&two, &key);
         let turned = ListFilter {

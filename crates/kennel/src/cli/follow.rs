@@ -5,7 +5,7 @@ use super::{
     link::{Link, print, refused},
 };
 use crate::{
-    args::{EventsArgs, Format},
+    args::{EventsArgs, Format, WhichRuns},
     failure::Failure,
 };
 use kennel_edge::{
@@ -14,11 +14,11 @@ use kennel_edge::{
 };
 
 pub(crate) async fn events(link: &Link, args: EventsArgs) -> Result<(), Failure> {
-    let mut journal = Journal::open(link, &args.run, start(args.after_seq), args.follow);
+    let mut journal = Journal::open(link, &args.which, start(args.after_seq), args.follow);
     while let Some(message) = journal.next().await? {
         match link.format {
             Format::Json => print(&(json::to_string(&message) + "\n"))?,
-            Format::Text => print(&lines(&message))?,
+            Format::Text => print(&lines(&message, args.which.run.is_none()))?,
         }
     }
     Ok(())
@@ -32,7 +32,7 @@ pub(crate) fn start(after_seq: u64) -> Start {
     }
 }
 
-fn lines(message: &pb::StreamEventsResponse) -> String {
+fn lines(message: &pb::StreamEventsResponse, are_many: bool) -> String {
     let mut text = String::new();
     for events in &message.run_events {
         for event in &events.events {
@@ -40,6 +40,10 @@ fn lines(message: &pb::StreamEventsResponse) -> String {
             let at = client::time_of(events.base_time, event);
             let payload = event.payload.as_ref();
             if let Some(line) = payload.and_then(|p| event_line(seq, &at.to_string(), p)) {
+                if are_many {
+                    text.push_str(&events.run_id);
+                    text.push(' ');
+                }
                 text.push_str(&line);
                 text.push('\n');
             }
@@ -48,31 +52,51 @@ fn lines(message: &pb::StreamEventsResponse) -> String {
     text
 }
 
-/// A run's events up to the head that it had when reading began, or until it has ended.
+/// Events of a run, or of many, up to the head when reading began, or until the run has ended.
 pub(crate) struct Journal {
     reader: EventReader,
+    are_many: bool,
 }
 
 impl Journal {
-    pub(crate) fn open(link: &Link, run: &str, start: Start, follow: bool) -> Self {
-        let reader = EventReader::new(&link.connection, run, start);
-        let reader = if follow { reader } else { reader.until_head() };
-        Self { reader }
+    pub(crate) fn open(link: &Link, which: &WhichRuns, start: Start, follow: bool) -> Self {
+        let reader = match &which.run {
+            Some(run) => EventReader::new(&link.connection, run, start),
+            None => {
+                let filter = pb::RunFilter {
+                    labels: which.labels.iter().cloned().collect(),
+                    ..pb::RunFilter::default()
+                };
+                EventReader::of_many(&link.connection, filter, start)
+            }
+        };
+        Self {
+            reader: if follow { reader } else { reader.until_head() },
+            are_many: which.run.is_none(),
+        }
     }
 
     /// The same with output in this view.
     pub(crate) fn viewed(self, view: pb::OutputView) -> Self {
         let reader = self.reader.viewed(view);
-        Self { reader }
+        Self { reader, ..self }
     }
 
     /// The same of these kinds alone, Lifecycle among them.
     pub(crate) fn of_kinds(self, kinds: Vec<pb::EventKind>) -> Self {
         let reader = self.reader.of_kinds(kinds);
-        Self { reader }
+        Self { reader, ..self }
     }
 
     pub(crate) async fn next(&mut self) -> Result<Option<pb::StreamEventsResponse>, Failure> {
-        self.reader.next().await.map_err(refused)
+        loop {
+            match self.reader.next().await {
+                // The others go on.
+                Err(failure) if self.are_many && failure.is("JOURNAL_UNREADABLE") => {
+                    eprintln!("kennel: {failure}");
+                }
+                read => return read.map_err(refused),
+            }
+        }
     }
 }

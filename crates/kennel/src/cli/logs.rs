@@ -4,6 +4,7 @@ use super::{
     follow::{Journal, start},
     link::{Link, print},
     sink::Sink,
+    words,
 };
 use crate::{
     args::{Format, LogsArgs, StreamArg},
@@ -18,16 +19,18 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 pub(crate) async fn logs(link: &Link, args: LogsArgs) -> Result<(), Failure> {
     let wanted = Wanted::of(&args);
-    let view = if args.plain {
-        OutputView::Text
-    } else {
-        OutputView::Raw
+    let are_many = args.which.run.is_none();
+    let view = match (are_many, args.plain) {
+        (false, false) => OutputView::Raw,
+        (false, true) => OutputView::Text,
+        (true, false) => OutputView::Lines,
+        (true, true) => OutputView::TextLines,
     };
     let from = match args.tail {
         Some(lines) => Start::TailLines(lines),
         None => start(args.from_seq),
     };
-    let journal = Journal::open(link, &args.run, from, args.follow);
+    let journal = Journal::open(link, &args.which, from, args.follow);
     let mut journal = journal.viewed(view).of_kinds(wanted.kinds());
     let mut printer = Printer {
         format: link.format,
@@ -48,7 +51,29 @@ pub(crate) async fn logs(link: &Link, args: LogsArgs) -> Result<(), Failure> {
             events.events.retain(has);
         }
         message.run_events.retain(|e| !e.events.is_empty());
-        printer.take(message)?;
+        match link.format {
+            Format::Text if are_many => print_lines(&message)?,
+            Format::Text | Format::Json => printer.take(message)?,
+        }
+    }
+    Ok(())
+}
+
+/// Each line with its run before it.
+fn print_lines(message: &pb::StreamEventsResponse) -> Result<(), Failure> {
+    for events in &message.run_events {
+        let run = &events.run_id;
+        for event in &events.events {
+            match &event.payload {
+                Some(Payload::Line(line)) => Sink::write_text(&pb::Output {
+                    stream: line.stream,
+                    data: format!("{run} | {}\n", line.text).into(),
+                    ..pb::Output::default()
+                })?,
+                Some(Payload::Gap(gap)) => eprintln!("kennel: {run}: {}", words::gap(gap)),
+                _ => {}
+            }
+        }
     }
     Ok(())
 }
@@ -88,6 +113,7 @@ impl Wanted {
     fn has(&self, event: &pb::Event, at: impl TryInto<SystemTime>) -> bool {
         let of_stream = match &event.payload {
             Some(Payload::Output(output)) => self.stream.is_none_or(|s| s == output.stream()),
+            Some(Payload::Line(line)) => self.stream.is_none_or(|s| s == line.stream()),
             Some(Payload::Gap(_)) => true,
             _ => false,
         };

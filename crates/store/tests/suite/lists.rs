@@ -5,7 +5,7 @@ use super::{
     rows::{EPOCH, NODE, closure, new_run, opening, order},
 };
 use kennel_lifecycle::{EndReason, Exit, NodeId, RowState, RunId, RunKind, RunState, Timestamp};
-use kennel_store::{ListFilter, PageStart};
+use kennel_store::{ListFilter, ListOrder, PageStart};
 use std::collections::BTreeMap;
 
 pub(super) async fn pages_neither_repeat_nor_skip_while_rows_are_added(bed: Bed) {
@@ -40,6 +40,35 @@ pub(super) async fn pages_neither_repeat_nor_skip_while_rows_are_added(bed: Bed)
 
     let expected: Vec<RunId> = (1..=25).rev().map(|id| new_run(id).run).collect();
     assert_eq!(seen, expected);
+}
+
+pub(super) async fn a_nodes_runs_come_oldest_first_where_that_is_asked_for(bed: Bed) {
+    bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
+    // Three rows share each point in time.
+    for id in 1..=12_u32 {
+        let mut new = new_run(u128::from(id));
+        new.created = Timestamp(i64::from(id / 3));
+        bed.store.insert(&new).await.unwrap();
+    }
+    let of = |node: u128| ListFilter {
+        node: Some(NodeId::from_u128(node)),
+        order: ListOrder::OldestFirst,
+        ..ListFilter::default()
+    };
+    let (mut seen, mut start) = (Vec::new(), None);
+    loop {
+        let page = bed.store.list(&of(NODE), start, 5).await.unwrap();
+        let Some(last) = page.last() else { break };
+        start = Some(PageStart {
+            created: last.new.created,
+            run: last.new.run,
+        });
+        seen.extend(page.iter().map(|row| row.new.run));
+    }
+    let expected: Vec<RunId> = (1..=12).map(|id| new_run(id).run).collect();
+    assert_eq!(seen, expected);
+    let others = bed.store.list(&of(NODE + 1), None, 5).await.unwrap();
+    assert_eq!(others, []);
 }
 
 pub(super) async fn filters_by_state_kind_and_labels(bed: Bed) {

@@ -70,6 +70,7 @@ const CASES: &[Case] = cases![
     removals::the_removal_of_output_is_marked_once_on_an_ended_row,
     removals::ended_runs_with_output_are_listed_by_their_end,
     lists::pages_neither_repeat_nor_skip_while_rows_are_added,
+    lists::a_nodes_runs_come_oldest_first_where_that_is_asked_for,
     lists::filters_by_state_kind_and_labels,
     lists::open_runs_are_those_of_the_node,
     lists::an_audit_finds_rows_by_key_and_ended_ones_by_number,

@@ -2,7 +2,7 @@
 
 use super::{EventsCall, output, parse_run_id, unknown_number, whole};
 use crate::{
-    convert::{time, token::Cursor},
+    convert::{many_cursor, time, token::Cursor},
     limits,
     pb::{self, stream_events_request::Position as Asked},
 };
@@ -18,20 +18,8 @@ pub(crate) fn events(request: &pb::StreamEventsRequest) -> Result<EventsCall, St
     let (form, as_json) = output::view("output_view", request.output_view, &mut found);
     let kinds = kinds(&request.kinds, &mut found);
     let from = position(request, run, form, kinds, &mut found);
-    let fails_on_gap = match pb::OnGap::try_from(request.on_gap) {
-        Ok(on_gap) => on_gap == pb::OnGap::Fail,
-        Err(_) => {
-            found.push(unknown_number("on_gap", request.on_gap, "OnGap"));
-            false
-        }
-    };
-    let until_head = match pb::StreamUntil::try_from(request.until) {
-        Ok(until) => until == pb::StreamUntil::Head,
-        Err(_) => {
-            found.push(unknown_number("until", request.until, "StreamUntil"));
-            false
-        }
-    };
+    let fails_on_gap = fails_on_gap(request, &mut found);
+    let until_head = until_head(request, &mut found);
     Ok(EventsCall {
         run: whole(run, &found)?,
         from,
@@ -44,7 +32,27 @@ pub(crate) fn events(request: &pb::StreamEventsRequest) -> Result<EventsCall, St
     })
 }
 
-fn heartbeat(request: &pb::StreamEventsRequest, found: &mut Vec<Violation>) -> Duration {
+pub(super) fn fails_on_gap(request: &pb::StreamEventsRequest, found: &mut Vec<Violation>) -> bool {
+    match pb::OnGap::try_from(request.on_gap) {
+        Ok(on_gap) => on_gap == pb::OnGap::Fail,
+        Err(_) => {
+            found.push(unknown_number("on_gap", request.on_gap, "OnGap"));
+            false
+        }
+    }
+}
+
+pub(super) fn until_head(request: &pb::StreamEventsRequest, found: &mut Vec<Violation>) -> bool {
+    match pb::StreamUntil::try_from(request.until) {
+        Ok(until) => until == pb::StreamUntil::Head,
+        Err(_) => {
+            found.push(unknown_number("until", request.until, "StreamUntil"));
+            false
+        }
+    }
+}
+
+pub(super) fn heartbeat(request: &pb::StreamEventsRequest, found: &mut Vec<Violation>) -> Duration {
     let asked = request.heartbeat_interval.as_ref();
     let heartbeat = time::parse_duration("heartbeat_interval", asked, found);
     let heartbeat = heartbeat.unwrap_or(limits::HEARTBEAT_DEFAULT);
@@ -55,7 +63,7 @@ fn heartbeat(request: &pb::StreamEventsRequest, found: &mut Vec<Violation>) -> D
     heartbeat
 }
 
-fn kinds(asked: &[i32], found: &mut Vec<Violation>) -> Kinds {
+pub(super) fn kinds(asked: &[i32], found: &mut Vec<Violation>) -> Kinds {
     use pb::EventKind;
     if asked.is_empty() {
         return Kinds::ALL;
@@ -91,13 +99,14 @@ fn position(
             ..Reached::default()
         }),
         Some(Asked::Live(_)) => Position::LiveOnly,
-        Some(Asked::Tail(tail)) => tail_of(tail, kinds, found),
+        Some(Asked::Tail(tail)) => Position::Tail(tail_of(tail, kinds, found)),
         Some(Asked::Cursor(bytes)) => {
             let why = match Cursor::decode(bytes) {
                 Some(cursor) if run.is_none_or(|r| r == cursor.run) => {
                     return cursor.position(form);
                 }
                 Some(_) => "is one of another run",
+                None if many_cursor::is_of_many(bytes) => "is one of a filter",
                 None => "is not one that a server has given",
             };
             found.push(Violation::new("cursor", why));
@@ -106,7 +115,7 @@ fn position(
     }
 }
 
-fn tail_of(tail: &pb::FromTail, kinds: Kinds, found: &mut Vec<Violation>) -> Position {
+pub(super) fn tail_of(tail: &pb::FromTail, kinds: Kinds, found: &mut Vec<Violation>) -> Tail {
     use pb::from_tail::Amount as Asked;
     if kinds.output == [false; 2] {
         let why = "is one of output, and kinds has none";
@@ -120,8 +129,8 @@ fn tail_of(tail: &pb::FromTail, kinds: Kinds, found: &mut Vec<Violation>) -> Pos
             Amount::Lines(0)
         }
     };
-    Position::Tail(Tail {
+    Tail {
         amount,
         streams: kinds.output,
-    })
+    }
 }

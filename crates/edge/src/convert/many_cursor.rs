@@ -1,0 +1,312 @@
+//! Where a stream of many runs goes on, as a client gives it back.
+//!
+//! Numbers are LEB128 but for the ids: version, seal of the filter, form, tail, the stretches that were given, and the runs that
+//! were not given whole. Not a secret, and of no use beyond reading what its reader may read anyway.
+
+use crate::digest::DigestKey;
+use bytes::Bytes;
+use kennel_lifecycle::{RunId, Timestamp};
+use kennel_supervisor::{Age, Amount, Form, ListFilter, ManyReached, Reached, Tail};
+use std::fmt::Write;
+
+const VERSION: u8 = 16;
+const SEAL_DOMAIN: &[u8] = b"kennel.v1.many_cursor\0";
+const SEAL_BYTES: usize = 8;
+
+/// Which filter a cursor is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Seal([u8; SEAL_BYTES]);
+
+impl Seal {
+    pub(crate) fn of(filter: &ListFilter, key: &DigestKey) -> Self {
+        let mut text = String::new();
+        // The order in which a client names states and kinds does not make another filter.
+        let mut states = filter.states.clone();
+        states.sort_unstable();
+        let mut kinds: Vec<String> = filter.kinds.iter().map(|k| format!("{k:?}")).collect();
+        kinds.sort_unstable();
+        write!(text, "{states:?}{kinds:?}{:?}", filter.labels).expect("a string takes everything");
+        let digest = key.mac(&[SEAL_DOMAIN, text.as_bytes()]);
+        let mut seal = [0; SEAL_BYTES];
+        seal.copy_from_slice(&digest[..SEAL_BYTES]);
+        Self(seal)
+    }
+}
+
+/// A cursor, taken apart.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ManyCursor {
+    pub(crate) seal: Seal,
+    pub(crate) form: Option<Form>,
+    pub(crate) reached: ManyReached,
+}
+
+/// Whether these bytes would be a cursor of many runs.
+pub(crate) fn is_of_many(cursor: &[u8]) -> bool {
+    cursor.first() == Some(&VERSION)
+}
+
+pub(crate) fn encode(seal: Seal, form: Option<Form>, reached: &ManyReached) -> Bytes {
+    let mut to = vec![VERSION];
+    to.extend(seal.0);
+    to.push(form.map_or(0, |form| {
+        1 | u8::from(form.plain) << 1 | u8::from(form.lines) << 2
+    }));
+    match &reached.tail {
+        None => to.push(0),
+        Some((tail, until)) => {
+            let (kind, amount) = match tail.amount {
+                Amount::Lines(lines) => (1, lines),
+                Amount::Bytes(bytes) => (2, bytes),
+            };
+            let [stdout, stderr] = tail.streams.map(u8::from);
+            to.push(kind | stdout << 2 | stderr << 3);
+            put(&mut to, amount);
+            put_age(&mut to, *until);
+        }
+    }
+    put(&mut to, reached.given.len() as u64);
+    for (first, last) in &reached.given {
+        put_age(&mut to, *first);
+        put_age(&mut to, *last);
+    }
+    put(&mut to, reached.open.len() as u64);
+    for (run, at) in &reached.open {
+        to.extend(run.as_u128().to_be_bytes());
+        put_reached(&mut to, at);
+    }
+    to.into()
+}
+
+fn put(to: &mut Vec<u8>, mut number: u64) {
+    while number >= 0x80 {
+        to.push(0x80 | (number & 0x7f) as u8);
+        number >>= 7;
+    }
+    to.push((number & 0x7f) as u8);
+}
+
+fn put_age(to: &mut Vec<u8>, age: Age) {
+    to.extend(age.created.0.to_be_bytes());
+    to.extend(age.run.as_u128().to_be_bytes());
+}
+
+fn put_reached(to: &mut Vec<u8>, at: &Reached) {
+    let has = |part: &Option<[u64; 2]>, bit: u8| u8::from(part.is_some()) << bit;
+    to.push(has(&at.lens, 0) | has(&at.fed_from, 1) | has(&at.begins, 2));
+    put(to, at.seq);
+    for part in [at.lens, at.fed_from, at.begins].into_iter().flatten() {
+        put(to, part[0]);
+        put(to, part[1]);
+    }
+}
+
+/// Absent: not a cursor.
+pub(crate) fn decode(cursor: &[u8]) -> Option<ManyCursor> {
+    let mut from = cursor;
+    let from = &mut from;
+    if take::<1>(from)? != [VERSION] {
+        return None;
+    }
+    let seal = Seal(take(from)?);
+    let form = match take::<1>(from)? {
+        [0] => None,
+        [bits] if bits & 1 == 1 && bits < 8 => Some(Form {
+            plain: bits & 2 != 0,
+            lines: bits & 4 != 0,
+        }),
+        _ => return None,
+    };
+    let tail = match take::<1>(from)? {
+        [0] => None,
+        [bits] if bits < 16 => {
+            let amount = number(from)?;
+            let amount = match bits & 3 {
+                1 => Amount::Lines(amount),
+                2 => Amount::Bytes(amount),
+                _ => return None,
+            };
+            let streams = [bits & 4 != 0, bits & 8 != 0];
+            Some((Tail { amount, streams }, age(from)?))
+        }
+        _ => return None,
+    };
+    let mut reached = ManyReached {
+        tail,
+        ..ManyReached::default()
+    };
+    for _ in 0..number(from)? {
+        let (first, last) = (age(from)?, age(from)?);
+        let follows = reached.given.last().is_none_or(|(_, last)| *last < first);
+        if !follows || first > last {
+            return None;
+        }
+        reached.given.push((first, last));
+    }
+    for _ in 0..number(from)? {
+        let run = RunId::from_u128(u128::from_be_bytes(take(from)?));
+        let at = self::reached(from)?;
+        let follows = reached.open.last_key_value().is_none_or(|(l, _)| *l < run);
+        if !follows {
+            return None;
+        }
+        reached.open.insert(run, at);
+    }
+    from.is_empty().then_some(ManyCursor {
+        seal,
+        form,
+        reached,
+    })
+}
+
+fn take<const N: usize>(from: &mut &[u8]) -> Option<[u8; N]> {
+    let (taken, rest) = from.split_first_chunk::<N>()?;
+    *from = rest;
+    Some(*taken)
+}
+
+fn number(from: &mut &[u8]) -> Option<u64> {
+    let mut number = 0u64;
+    for place in 0..10 {
+        let [byte] = take(from)?;
+        let bits = u64::from(byte & 0x7f);
+        // The tenth byte has room for one bit, and none but the first may be empty at the end.
+        if (place == 9 && bits > 1) || (place > 0 && byte == 0) {
+            return None;
+        }
+        number |= bits << (7 * place);
+        if byte < 0x80 {
+            return Some(number);
+        }
+    }
+    None
+}
+
+fn age(from: &mut &[u8]) -> Option<Age> {
+    Some(Age {
+        created: Timestamp(i64::from_be_bytes(take(from)?)),
+        run: RunId::from_u128(u128::from_be_bytes(take(from)?)),
+    })
+}
+
+fn reached(from: &mut &[u8]) -> Option<Reached> {
+    let [bits] = take(from)?;
+    let seq = number(from)?;
+    let mut part = |bit: u8| match bits >> bit & 1 {
+        0 => Some(None),
+        _ => Some(Some([number(from)?, number(from)?])),
+    };
+    let (lens, fed_from, begins) = (part(0)?, part(1)?, part(2)?);
+    // A view is fed with what is before the position.
+    let is_fed = match (lens, fed_from) {
+        (_, None) => true,
+        (Some(lens), Some(fed)) => fed[0] <= lens[0] && fed[1] <= lens[1],
+        (None, Some(_)) => false,
+    };
+    (bits < 8 && is_fed).then_some(Reached {
+        seq,
+        lens,
+        fed_from,
+        begins,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn ages() -> impl Strategy<Value = Age> {
+        (any::<i64>(), any::<u128>()).prop_map(|(created, run)| Age {
+            created: Timestamp(created),
+            run: RunId::from_u128(run),
+        })
+    }
+
+    fn positions() -> impl Strategy<Value = Reached> {
+        let two = || any::<[u64; 2]>();
+        let parts = (any::<u64>(), prop::option::of(two()), two(), any::<bool>());
+        (parts, prop::option::of(two())).prop_map(|((seq, lens, fed, viewed), begins)| Reached {
+            seq,
+            lens,
+            fed_from: lens
+                .filter(|_| viewed)
+                .map(|lens| [fed[0].min(lens[0]), fed[1].min(lens[1])]),
+            begins,
+        })
+    }
+
+    fn cursors() -> impl Strategy<Value = ManyCursor> {
+        let amount = prop_oneof![
+            any::<u64>().prop_map(Amount::Lines),
+            any::<u64>().prop_map(Amount::Bytes)
+        ];
+        let tail =
+            (amount, any::<[bool; 2]>()).prop_map(|(amount, streams)| Tail { amount, streams });
+        let form = any::<[bool; 2]>().prop_map(|[plain, lines]| Form { plain, lines });
+        let open = prop::collection::btree_map(any::<u128>(), positions(), 0..9);
+        (
+            any::<[u8; SEAL_BYTES]>(),
+            prop::option::of(form),
+            prop::option::of((tail, ages())),
+            prop::collection::btree_set(ages(), 0..12),
+            open,
+        )
+            .prop_map(|(seal, form, tail, ages, open)| {
+                let ages: Vec<_> = ages.into_iter().collect();
+                let given = ages.chunks_exact(2).map(|pair| (pair[0], pair[1]));
+                let open = open.into_iter().map(|(r, at)| (RunId::from_u128(r), at));
+                ManyCursor {
+                    seal: Seal(seal),
+                    form,
+                    reached: ManyReached {
+                        given: given.collect(),
+                        open: open.collect(),
+                        tail,
+                    },
+                }
+            })
+    }
+
+    proptest! {
+        #[test]
+        fn a_cursor_of_many_runs_comes_back_as_it_was(cursor in cursors()) {
+            let bytes = encode(cursor.seal, cursor.form, &cursor.reached);
+            prop_assert!(is_of_many(&bytes));
+            prop_assert_eq!(decode(&bytes), Some(cursor));
+            for len in 0..bytes.len() {
+                prop_assert_eq!(decode(&bytes[..len]), None);
+            }
+            prop_assert_eq!(decode(&[&bytes[..], &[0]].concat()), None);
+        }
+
+        #[test]
+        fn foreign_bytes_are_a_cursor_that_encodes_to_them_or_none(
+            cursor in cursors(),
+            noise in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),
+            bytes in prop::collection::vec(any::<u8>(), 0..200),
+        ) {
+            let mut bent = encode(cursor.seal, cursor.form, &cursor.reached).to_vec();
+            for (at, byte) in noise {
+                let at = at.index(bent.len());
+                bent[at] = byte;
+            }
+            for bytes in [bent, [&[VERSION], &bytes[..]].concat(), bytes] {
+                if let Some(cursor) = decode(&bytes) {
+                    prop_assert_eq!(&encode(cursor.seal, cursor.form, &cursor.reached)[..], &bytes[..]);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_seal_is_that_of_its_filter() {
+        let key = DigestKey::new([1; 32]);
+        let one = ListFilter {
+            labels: [("a".to_owned(), "b".to_owned())].into(),
+            ..ListFilter::default()
+        };
+        assert_eq!(Seal::of(&one, &key), Seal::of(&one.clone(), &key));
+        assert_ne!(Seal::of(&one, &key), Seal::of(&ListFilter::default(), &key));
+    }
+}

@@ -1,0 +1,229 @@
+//! One reader of the events of many runs: of each a Snapshot, then its events; heartbeats in silence, and a typed end.
+
+use super::Going;
+use crate::{
+    convert::{event as convert, many_cursor, request::ManyAsk, run},
+    limits,
+    pb::{self, event},
+    status,
+};
+use futures_util::{
+    FutureExt,
+    stream::{self, Stream},
+};
+use kennel_supervisor::{CallError, ManyEvents, Step};
+use prost::Message;
+use std::{pin::Pin, time::Duration};
+use tokio::{sync::OwnedSemaphorePermit, time::Sleep};
+use tonic::Status;
+
+/// A cursor up to this size comes with every message.
+const CURSOR_SMALL_BYTES: usize = 8 * 1024;
+/// A larger one comes when so many times its size has been sent.
+const CURSOR_SHARE: usize = 8;
+/// And when nothing has come for so long.
+const CURSOR_REST: Duration = Duration::from_millis(200);
+
+/// Owns a position in the events of many runs and, as long as it lives, a place among the streams.
+pub(crate) struct ManyReader {
+    events: ManyEvents,
+    ask: ManyAsk,
+    going: Going,
+    stage: Stage,
+    /// Sent since the last cursor.
+    uncovered_bytes: usize,
+    _place: OwnedSemaphorePermit,
+}
+
+enum Stage {
+    Following,
+    /// The server is shutting down.
+    LastWords(Pin<Box<Sleep>>),
+    /// What is to be told when all before was given.
+    Failed(Box<Status>),
+    /// The end was told.
+    Told,
+}
+
+/// Why a reader woke.
+enum Wake {
+    Step(Result<Option<Step>, CallError>),
+    Draining,
+    Leaving,
+    Silence,
+    Spoken,
+}
+
+impl ManyReader {
+    pub(crate) fn new(
+        events: ManyEvents,
+        ask: ManyAsk,
+        going: Going,
+        place: OwnedSemaphorePermit,
+    ) -> Self {
+        Self {
+            events,
+            ask,
+            going,
+            stage: Stage::Following,
+            uncovered_bytes: 0,
+            _place: place,
+        }
+    }
+
+    pub(crate) fn into_stream(
+        self,
+    ) -> impl Stream<Item = Result<pb::StreamEventsResponse, Status>> + Send {
+        stream::unfold(self, |mut reader| async move {
+            let item = reader.next().await?;
+            Some((item, reader))
+        })
+    }
+
+    async fn next(&mut self) -> Option<Result<pb::StreamEventsResponse, Status>> {
+        loop {
+            match std::mem::replace(&mut self.stage, Stage::Following) {
+                Stage::Following => {
+                    let wake = self.wake().await;
+                    if let Wake::Draining = wake {
+                        let until = Box::pin(tokio::time::sleep(limits::LAST_WORDS_MAX));
+                        self.stage = Stage::LastWords(until);
+                    } else if let Some(message) = self.tell(wake) {
+                        return Some(Ok(message));
+                    }
+                }
+                Stage::LastWords(mut until) => {
+                    let wake = tokio::select! {
+                        biased;
+                        () = &mut until => Wake::Spoken,
+                        step = self.events.next(limits::BATCH_BYTES_MAX) => Wake::Step(step),
+                    };
+                    self.stage = Stage::LastWords(until);
+                    if let Some(message) = self.tell(wake) {
+                        return Some(Ok(message));
+                    }
+                }
+                Stage::Failed(status) => {
+                    self.stage = Stage::Told;
+                    return Some(Err(*status));
+                }
+                Stage::Told => {
+                    self.stage = Stage::Told;
+                    return None;
+                }
+            }
+        }
+    }
+
+    async fn wake(&mut self) -> Wake {
+        let silence = if self.uncovered_bytes > 0 {
+            CURSOR_REST
+        } else {
+            self.ask.heartbeat
+        };
+        tokio::select! {
+            biased;
+            () = self.going.leaving.cancelled() => Wake::Leaving,
+            () = self.going.draining.cancelled() => Wake::Draining,
+            step = self.events.next(limits::BATCH_BYTES_MAX) => Wake::Step(step),
+            () = tokio::time::sleep(silence) => Wake::Silence,
+        }
+    }
+
+    /// What is said, if something is; the stage says what follows.
+    fn tell(&mut self, wake: Wake) -> Option<pb::StreamEventsResponse> {
+        match wake {
+            Wake::Step(step) => self.give(step),
+            Wake::Silence if self.uncovered_bytes > 0 => Some(self.message(Vec::new(), true)),
+            Wake::Silence => {
+                let heartbeat = pb::Heartbeat { head_seq: 0 };
+                let heartbeat = pb::RunEvents {
+                    events: vec![pb::Event {
+                        payload: Some(event::Payload::Heartbeat(heartbeat)),
+                        ..pb::Event::default()
+                    }],
+                    ..pb::RunEvents::default()
+                };
+                Some(self.message(vec![heartbeat], true))
+            }
+            Wake::Leaving => self.fail(status::leaving()),
+            Wake::Draining | Wake::Spoken => self.fail(status::draining()),
+        }
+    }
+
+    fn fail<T>(&mut self, status: Status) -> Option<T> {
+        self.stage = Stage::Failed(Box::new(status));
+        None
+    }
+
+    /// This step, and what else is there by now that fits into the message.
+    fn give(&mut self, step: Result<Option<Step>, CallError>) -> Option<pb::StreamEventsResponse> {
+        let mut gathered = Vec::new();
+        let mut bytes = 0;
+        let mut next = Some(step);
+        let mut is_last = false;
+        while let Some(step) = next.take() {
+            match step {
+                Ok(Some(Step::Broken(error))) | Err(error) => {
+                    self.stage = Stage::Failed(Box::new(status::of(&error)));
+                    is_last = true;
+                }
+                Ok(None) => {
+                    self.stage = Stage::Told;
+                    is_last = true;
+                }
+                Ok(Some(step)) => {
+                    let batches = self.batches(step);
+                    bytes += batches.iter().map(Message::encoded_len).sum::<usize>();
+                    gathered.extend(batches);
+                    if bytes < limits::BATCH_BYTES_MAX {
+                        next = self.events.next(limits::BATCH_BYTES_MAX).now_or_never();
+                    }
+                }
+            }
+        }
+        self.uncovered_bytes += bytes;
+        // Before an end there is always a cursor that knows all that was given.
+        (is_last || !gathered.is_empty()).then(|| self.message(gathered, is_last))
+    }
+
+    fn batches(&self, step: Step) -> Vec<pb::RunEvents> {
+        match step {
+            Step::Begun {
+                view,
+                head,
+                whole_from,
+                at,
+            } => {
+                let (run, attempt) = (view.run, view.attempt);
+                let snapshot = pb::Snapshot {
+                    run: Some(run::run(*view)),
+                    head_seq: head,
+                    first_seq: whole_from,
+                };
+                let snapshot = event::Payload::Snapshot(Box::new(snapshot));
+                vec![convert::aside(run, attempt, at, snapshot)]
+            }
+            Step::Events { run, events } => convert::batches(run, events, self.ask.as_json),
+            Step::Broken(_) => Vec::new(),
+        }
+    }
+
+    fn message(
+        &mut self,
+        run_events: Vec<pb::RunEvents>,
+        is_due: bool,
+    ) -> pb::StreamEventsResponse {
+        let size = self.events.reached().size();
+        let cursor = if is_due
+            || size <= CURSOR_SMALL_BYTES
+            || self.uncovered_bytes >= size.saturating_mul(CURSOR_SHARE)
+        {
+            self.uncovered_bytes = 0;
+            many_cursor::encode(self.ask.seal, self.ask.call.form, self.events.reached())
+        } else {
+            bytes::Bytes::new()
+        };
+        pb::StreamEventsResponse { run_events, cursor }
+    }
+}

@@ -1,0 +1,430 @@
+//! The events of many runs in one stream: those that match a filter now, and those that come.
+
+use kennel_edge::pb::{self, RunFilter, RunState, event::Payload, stream_events_request::Position};
+use kennel_tests::{
+    Client, Heard, Kennel, PATIENCE, SpecExt, complaint, must, naughty, pattern, sh,
+    shell::run_to_end, within,
+};
+use std::{collections::BTreeMap, fs, time::Duration};
+use tonic::{Code, Streaming};
+
+/// Long enough for all of it on a busy machine.
+const LONG: Duration = Duration::from_mins(2);
+
+fn labelled(app: &str) -> RunFilter {
+    RunFilter {
+        labels: [("app".to_owned(), app.to_owned())].into(),
+        ..RunFilter::default()
+    }
+}
+
+fn beginning() -> Position {
+    Position::Beginning(pb::FromBeginning {})
+}
+
+/// What a reader of many runs has received, each run checked as one that is read alone.
+#[derive(Debug, Default)]
+struct Crowd {
+    runs: BTreeMap<String, Heard>,
+    cursor: Vec<u8>,
+    heartbeats: u32,
+}
+
+impl Crowd {
+    fn take(&mut self, message: pb::StreamEventsResponse) {
+        for events in message.run_events {
+            if events.run_id.is_empty() {
+                self.heartbeats += 1;
+                continue;
+            }
+            let heard = self.runs.entry(events.run_id.clone()).or_default();
+            let is_snapshot = matches!(events.events[0].payload, Some(Payload::Snapshot(_)));
+            assert!(heard.snapshots > 0 || is_snapshot, "{events:?}");
+            let one = pb::StreamEventsResponse {
+                run_events: vec![events],
+                ..pb::StreamEventsResponse::default()
+            };
+            heard.take(one);
+        }
+        if !message.cursor.is_empty() {
+            self.cursor = message.cursor.to_vec();
+        }
+    }
+
+    fn ended(&self) -> usize {
+        self.runs.values().filter(|heard| heard.has_ended()).count()
+    }
+
+    fn position(&self) -> Position {
+        if self.cursor.is_empty() {
+            beginning()
+        } else {
+            Position::Cursor(self.cursor.clone().into())
+        }
+    }
+
+    /// Until so many runs have ended.
+    async fn until_ended(&mut self, stream: &mut Streaming<pb::StreamEventsResponse>, runs: usize) {
+        while self.ended() < runs {
+            let message = within("it goes on", LONG, stream.message()).await;
+            self.take(must("read", message).expect("it does not end by itself"));
+        }
+    }
+}
+
+async fn open(
+    client: &mut Client,
+    filter: RunFilter,
+    position: Position,
+) -> Streaming<pb::StreamEventsResponse> {
+    let request = pb::StreamEventsRequest {
+        filter: Some(filter),
+        position: Some(position),
+        heartbeat_interval: Some(prost_types::Duration {
+            seconds: 1,
+            nanos: 0,
+        }),
+        ..pb::StreamEventsRequest::default()
+    };
+    must("stream", client.process.stream_events(request).await).into_inner()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_by_filter_has_the_runs_that_match_and_those_that_come() {
+    let kennel = Kennel::on_sqlite().await;
+    let mut client = kennel.client().await;
+    let go = kennel.scratch().join("go");
+    let waits = format!(
+        "echo begin; while [ ! -e {} ]; do sleep 0.01; done; echo end",
+        go.display()
+    );
+    let past = must(
+        "spawn",
+        client.spawn(sh("echo past").label("app", "x")).await,
+    );
+    must("wait", client.ended(&past.run_id).await);
+    let live = must("spawn", client.spawn(sh(&waits).label("app", "x")).await);
+    must("spawn", client.spawn(sh(&waits).label("app", "y")).await);
+    client.hear_text(&live.run_id, "begin\n").await;
+
+    let mut all = open(&mut client, labelled("x"), beginning()).await;
+    let mut only_live = open(&mut client, labelled("x"), Position::Live(pb::FromLive {})).await;
+    let last_line = Position::Tail(pb::FromTail {
+        amount: Some(pb::from_tail::Amount::Lines(1)),
+    });
+    let mut tail = open(&mut client, labelled("x"), last_line).await;
+    // A heartbeat is the last of what there is by now.
+    let mut crowds = [Crowd::default(), Crowd::default(), Crowd::default()];
+    for (crowd, stream) in crowds.iter_mut().zip([&mut all, &mut only_live, &mut tail]) {
+        while crowd.heartbeats == 0 {
+            let message = within("a heartbeat", PATIENCE, stream.message()).await;
+            crowd.take(must("read", message).expect("it does not end"));
+        }
+    }
+    let late = must(
+        "spawn",
+        client.spawn(sh("echo late").label("app", "x")).await,
+    );
+    fs::write(&go, "").expect("written");
+    for (crowd, stream) in crowds.iter_mut().zip([&mut all, &mut only_live, &mut tail]) {
+        let runs = crowd.runs.len() + 1;
+        crowd.until_ended(stream, runs).await;
+    }
+    let text = |crowd: &Crowd, run: &pb::Run| crowd.runs.get(&run.run_id).map(Heard::text);
+    let told = |crowd: &Crowd| [&past, &live, &late].map(|run| text(crowd, run));
+    let some = |text: &str| Some(text.to_owned());
+    let [all, only_live, tail] = &crowds;
+    assert_eq!(
+        told(all),
+        [some("past\n"), some("begin\nend\n"), some("late\n")]
+    );
+    assert_eq!(told(only_live), [None, some("end\n"), some("late\n")]);
+    assert_eq!(
+        told(tail),
+        [some("past\n"), some("begin\nend\n"), some("late\n")]
+    );
+    for crowd in &crowds {
+        assert_eq!(crowd.runs.len(), told(crowd).into_iter().flatten().count());
+    }
+    let whole = must("stream", client.hear_all(&live.run_id, 0).await);
+    assert_eq!(all.runs[&live.run_id].events, whole.events);
+
+    // After the last cursor there is only what comes, and up to now there is nothing.
+    let cursor = all.position();
+    let mut rest = open(&mut client, labelled("x"), cursor.clone()).await;
+    let next = must(
+        "spawn",
+        client.spawn(sh("echo next").label("app", "x")).await,
+    );
+    let mut resumed = Crowd::default();
+    resumed.until_ended(&mut rest, 1).await;
+    assert_eq!(resumed.runs.keys().collect::<Vec<_>>(), [&next.run_id]);
+    let request = pb::StreamEventsRequest {
+        filter: Some(labelled("x")),
+        position: Some(cursor),
+        until: pb::StreamUntil::Head.into(),
+        ..pb::StreamEventsRequest::default()
+    };
+    let mut stream = must("stream", client.process.stream_events(request).await).into_inner();
+    let mut stopped = Crowd::default();
+    while let Some(message) = must("read", within("an end", PATIENCE, stream.message()).await) {
+        stopped.take(message);
+    }
+    assert_eq!(stopped.runs.keys().collect::<Vec<_>>(), [&next.run_id]);
+    assert_eq!(text(&stopped, &next), some("next\n"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_byte_of_many_runs_is_lost_or_repeated_when_the_server_dies() {
+    const BYTES: usize = 400_000;
+    let kennel = Kennel::on_sqlite().await;
+    let mut client = kennel.client().await;
+    let program = kennel_tests::programs::naughty();
+    // Each stops half-way, until it is let go on.
+    let go = kennel.scratch().join("go");
+    let script = format!(
+        "{0} bytes {BYTES}; while [ ! -e {1} ]; do sleep 0.01; done; {0} bytes {BYTES}",
+        program.display(),
+        go.display()
+    );
+    let mut spawned = Vec::new();
+    for _ in 0..4 {
+        let run = client.spawn(sh(&script).label("app", "x")).await;
+        spawned.push(must("spawn", run).run_id);
+    }
+    let mut crowd = Crowd::default();
+    for round in 0..4 {
+        let mut stream = open(&mut client, labelled("x"), crowd.position()).await;
+        for _ in 0..6 {
+            let message = within("it goes on", PATIENCE, stream.message()).await;
+            crowd.take(must("read", message).expect("it does not end"));
+        }
+        if round == 1 {
+            fs::write(&go, "").expect("written");
+        }
+        kennel.kill_server();
+        client = kennel.client().await;
+        // It comes, and may go, while nobody reads.
+        let run = client
+            .spawn(naughty(&["bytes", "100000"]).label("app", "x"))
+            .await;
+        spawned.push(must("spawn", run).run_id);
+    }
+    let mut stream = open(&mut client, labelled("x"), crowd.position()).await;
+    crowd.until_ended(&mut stream, spawned.len()).await;
+    let half = pattern(BYTES);
+    for (number, run_id) in spawned.iter().enumerate() {
+        let stdout = &crowd.runs[run_id].stdout;
+        if number < 4 {
+            assert!(
+                *stdout == [&half[..], &half[..]].concat(),
+                "{}",
+                stdout.len()
+            );
+        } else {
+            assert!(*stdout == pattern(100_000), "{}", stdout.len());
+        }
+    }
+    assert_eq!(crowd.runs.len(), spawned.len());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_hundred_runs_cost_their_stream_little_and_one_that_is_not_read_nobody() {
+    const RUNS: usize = 200;
+    let kennel = Kennel::on_sqlite().await;
+    let mut client = kennel.client().await;
+    let deaf = open(&mut kennel.client().await, labelled("x"), beginning()).await;
+    let mut stream = open(&mut client, labelled("x"), beginning()).await;
+    let script = "head -c 200000 /dev/zero";
+    let mut others = kennel.client().await;
+    let before = resident_kib(&kennel);
+    let spawning = async {
+        for _ in 0..RUNS {
+            must("spawn", others.spawn(sh(script).label("app", "x")).await);
+        }
+    };
+    let mut crowd = Crowd::default();
+    tokio::join!(spawning, crowd.until_ended(&mut stream, RUNS));
+    for heard in crowd.runs.values() {
+        assert_eq!(heard.stdout.len(), 200_000);
+    }
+    // 40 MB were written, and one of the readers has taken none of them.
+    let grown = resident_kib(&kennel).saturating_sub(before);
+    assert!(grown < 64 * 1024, "it has grown by {grown} KiB");
+    assert!(crowd.cursor.len() < 16 * 1024, "{}", crowd.cursor.len());
+    // Those that have ended come from the store, and are given the same.
+    let mut later = Crowd::default();
+    let mut stream = open(&mut client, labelled("x"), beginning()).await;
+    later.until_ended(&mut stream, RUNS).await;
+    for (run_id, heard) in &later.runs {
+        assert!(heard.events.len() >= 6 && crowd.runs[run_id].stdout == heard.stdout);
+    }
+    drop(deaf);
+}
+
+fn resident_kib(kennel: &Kennel) -> u64 {
+    let pid = kennel.server().expect("it serves").pid;
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("it lives");
+    let mut lines = status.lines();
+    let line = lines.find_map(|line| line.strip_prefix("VmRSS:"));
+    let words = line.expect("its memory").split_whitespace().next();
+    words.and_then(|kib| kib.parse().ok()).expect("a number")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_journal_that_cannot_be_read_ends_the_stream_once_and_is_passed() {
+    let kennel = Kennel::on_sqlite().await;
+    let mut client = kennel.client().await;
+    let mut runs = Vec::new();
+    for _ in 0..3 {
+        let run = must("spawn", client.spawn(sh("echo it").label("app", "x")).await);
+        must("wait", client.ended(&run.run_id).await);
+        runs.push(run.run_id);
+    }
+    // The server of that time has it open no more.
+    let index = kennel.data_dir().join("runs").join(&runs[1]).join("index");
+    fs::write(index, "not an index at all").expect("written");
+    let mut crowd = Crowd::default();
+    let mut refusals = Vec::new();
+    while crowd.ended() < 2 {
+        let mut stream = open(&mut client, labelled("x"), crowd.position()).await;
+        loop {
+            match within("it goes on", PATIENCE, stream.message()).await {
+                Ok(message) => crowd.take(message.expect("it does not end in order")),
+                Err(status) => {
+                    refusals.push(complaint(&status).reason);
+                    break;
+                }
+            }
+            if crowd.ended() == 2 && !refusals.is_empty() {
+                break;
+            }
+        }
+    }
+    assert_eq!(refusals, ["JOURNAL_UNREADABLE"]);
+    assert!(!crowd.runs.contains_key(&runs[1]));
+    // After that it is silent.
+    let mut stream = open(&mut client, labelled("x"), crowd.position()).await;
+    let beats = crowd.heartbeats;
+    while crowd.heartbeats == beats {
+        let message = within("a heartbeat", PATIENCE, stream.message()).await;
+        crowd.take(must("read", message).expect("it does not end"));
+    }
+    let logs = run_to_end(kennel.cli(&["logs", "-l", "app=x"]), PATIENCE).await;
+    assert!(logs.status.success(), "{logs:?}");
+    let lines = String::from_utf8(logs.stdout).expect("text");
+    assert_eq!(lines.lines().count(), 2, "{lines}");
+    let said = String::from_utf8(logs.stderr).expect("text");
+    assert!(said.contains(&runs[1]), "{said}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_that_begins_to_match_is_given_whole() {
+    let kennel = Kennel::on_sqlite().await;
+    let mut client = kennel.client().await;
+    let filter = || RunFilter {
+        states: vec![RunState::Failed.into()],
+        ..RunFilter::default()
+    };
+    let go = kennel.scratch().join("go");
+    let fails = format!(
+        "echo it; while [ ! -e {} ]; do sleep 0.01; done; exit 3",
+        go.display()
+    );
+    let failing = must("spawn", client.spawn(sh(&fails)).await);
+    let mut stream = open(&mut client, filter(), beginning()).await;
+    let mut crowd = Crowd::default();
+    while crowd.heartbeats == 0 {
+        let message = within("a heartbeat", PATIENCE, stream.message()).await;
+        crowd.take(must("read", message).expect("it does not end"));
+    }
+    assert!(crowd.runs.is_empty());
+    // Also for a reader that was away meanwhile.
+    let mut stream = open(&mut client, filter(), crowd.position()).await;
+    must("spawn", client.spawn(sh("true")).await);
+    fs::write(&go, "").expect("written");
+    crowd.until_ended(&mut stream, 1).await;
+    assert_eq!(crowd.runs.keys().collect::<Vec<_>>(), [&failing.run_id]);
+    assert_eq!(crowd.runs[&failing.run_id].text(), "it\n");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_is_of_one_run_or_of_a_filter_and_its_cursor_too() {
+    let kennel = Kennel::on_sqlite().await;
+    let mut client = kennel.client().await;
+    let run = must("spawn", client.spawn(sh("true").label("app", "x")).await);
+    let mut stream = open(&mut client, labelled("x"), beginning()).await;
+    let message = within("a snapshot", PATIENCE, stream.message()).await;
+    let cursor = must("read", message).expect("one").cursor;
+    let ask = |run_id: &str, filter, position| pb::StreamEventsRequest {
+        run_id: run_id.to_owned(),
+        filter,
+        position: Some(position),
+        ..pb::StreamEventsRequest::default()
+    };
+    for (request, field) in [
+        (ask("", None, beginning()), "run_id"),
+        (ask(&run.run_id, Some(labelled("x")), beginning()), "run_id"),
+        (
+            ask("", Some(labelled("x")), Position::AfterSeq(1)),
+            "after_seq",
+        ),
+        (
+            ask("", Some(labelled("y")), Position::Cursor(cursor.clone())),
+            "cursor",
+        ),
+        (ask(&run.run_id, None, Position::Cursor(cursor)), "cursor"),
+    ] {
+        let refused = client.process.stream_events(request).await;
+        let complaint = complaint(&refused.expect_err("refused"));
+        assert_eq!(
+            (complaint.code, complaint.fields),
+            (Code::InvalidArgument, vec![field.to_owned()])
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn logs_of_many_runs_say_whose_each_line_is() {
+    let kennel = Kennel::on_sqlite().await;
+    let mut client = kennel.client().await;
+    let mut wanted = Vec::new();
+    for script in ["echo one; printf open", "echo two; echo err >&2"] {
+        let run = must("spawn", client.spawn(sh(script).label("app", "x")).await);
+        must("wait", client.ended(&run.run_id).await);
+        wanted.push(run.run_id);
+    }
+    must(
+        "spawn",
+        client.spawn(sh("echo other").label("app", "y")).await,
+    );
+    let logs = run_to_end(kennel.cli(&["logs", "-l", "app=x"]), PATIENCE).await;
+    let [one, two] = &wanted[..] else {
+        panic!("two runs");
+    };
+    let mut lines: Vec<_> = std::str::from_utf8(&logs.stdout)
+        .expect("text")
+        .lines()
+        .collect();
+    lines.sort_unstable();
+    let mut expected = [
+        format!("{one} | one"),
+        format!("{one} | open"),
+        format!("{two} | two"),
+    ];
+    expected.sort_unstable();
+    assert_eq!(lines, expected);
+    assert_eq!(logs.stderr, format!("{two} | err\n").as_bytes());
+    let last = ["logs", "--tail", "1", "--all", "--stream", "stdout"];
+    let last = run_to_end(kennel.cli(&last), PATIENCE).await;
+    let text = String::from_utf8(last.stdout).expect("text");
+    assert_eq!(text.lines().count(), 3, "{text}");
+    let events = run_to_end(kennel.cli(&["events", "-l", "app=x"]), PATIENCE).await;
+    let text = String::from_utf8(events.stdout).expect("text");
+    for run_id in &wanted {
+        let own = text
+            .lines()
+            .filter(|line| line.starts_with(run_id.as_str()));
+        assert!(own.count() >= 6, "{text}");
+    }
+}
