@@ -150,6 +150,13 @@ impl ProcessService for Spawner {
         absent()
     }
 
+    async fn resize_terminal(
+        &self,
+        _: Request<pb::ResizeTerminalRequest>,
+    ) -> Result<Response<pb::ResizeTerminalResponse>, Status> {
+        absent()
+    }
+
     async fn interrupt(
         &self,
         _: Request<pb::InterruptRequest>,

@@ -10,6 +10,7 @@ mod input;
 mod retain;
 mod row;
 mod table;
+mod terminal;
 
 use kennel_edge::pb::RecoveryPolicy as Recovery;
 use kennel_tests::programs;
@@ -66,6 +67,11 @@ async fn whoever_dies_while_output_is_moved_no_byte_is_lost_or_doubled() {
 async fn whoever_dies_over_an_input_each_byte_is_written_once_or_the_count_is_called_unknown() {
     play(&[Act::Input]).await;
     play_with(&[Act::Input], Recovery::Adopt).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_dies_over_a_terminal_costs_neither_a_byte_nor_its_size() {
+    play(&[Act::Terminal]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -9,4 +9,5 @@ mod massacre;
 mod outage;
 mod recycle;
 mod soak;
+mod terminal;
 mod upgrades;

@@ -44,6 +44,8 @@ mod tail;
 mod terminal;
 mod time;
 mod trees;
+mod tty;
+mod tty_faults;
 mod upgrade;
 mod views;
 

@@ -178,6 +178,32 @@ impl Client {
         Ok(answer.run.expect("a run is given"))
     }
 
+    /// Interrupts, and says how it went out.
+    pub async fn interrupted_by(
+        &mut self,
+        run_id: &str,
+        request_id: &str,
+    ) -> Result<pb::InterruptMethod, Status> {
+        let request = pb::InterruptRequest {
+            run_id: run_id.to_owned(),
+            request_id: request_id.to_owned(),
+        };
+        let answer = self.process.interrupt(request).await?.into_inner();
+        Ok(answer.method())
+    }
+
+    /// Makes a terminal another size.
+    pub async fn resize(&mut self, run_id: &str, rows: u32, cols: u32) -> Result<pb::Run, Status> {
+        let request = pb::ResizeTerminalRequest {
+            run_id: run_id.to_owned(),
+            rows,
+            cols,
+            expected_attempt: None,
+        };
+        let answer = self.process.resize_terminal(request).await?.into_inner();
+        Ok(answer.run.expect("a run is given"))
+    }
+
     /// Writes to standard input, where it stands or at this offset.
     pub async fn write(
         &mut self,
@@ -441,6 +467,7 @@ fn station_name(station: &pb::lifecycle::Station) -> &'static str {
         Station::TreeEmpty(_) => "tree_empty",
         Station::AttemptEnded(_) => "attempt_ended",
         Station::Ended(_) => "ended",
+        Station::TerminalResized(_) => "terminal_resized",
     }
 }
 
@@ -511,6 +538,9 @@ pub trait SpecExt {
     /// With a standard input that clients write to.
     #[must_use]
     fn open_input(self) -> Self;
+    /// On a terminal.
+    #[must_use]
+    fn on_terminal(self, terminal: pb::Terminal) -> Self;
     /// Of this kind.
     #[must_use]
     fn kind_of(self, kind: pb::RunKind) -> Self;
@@ -530,6 +560,12 @@ impl SpecExt for pb::RunSpec {
         self.stdio = Some(pb::run_spec::Stdio::Pipes(pb::Pipes {
             input: pb::InputMode::Open.into(),
         }));
+        self
+    }
+
+    fn on_terminal(mut self, terminal: pb::Terminal) -> Self {
+        self.kind = pb::RunKind::Terminal.into();
+        self.stdio = Some(pb::run_spec::Stdio::Terminal(terminal));
         self
     }
 

@@ -73,6 +73,9 @@ pub struct Options {
     pub own_binary: bool,
     /// How much its data directory holds, as tmpfs takes it; it lasts as long as the keeper. Only root can make it so.
     pub data_room: Option<&'static str>,
+    /// The terminals that it is given, and those of the host not: options of devpts(5), such as `max=2`; empty: none at all. Only
+    /// root can make it so.
+    pub terminals: Option<&'static str>,
     /// A file that stands in the place of the kernel's boot id, for this server alone. Only root can make it so.
     pub boot_id: Option<PathBuf>,
 }
@@ -588,6 +591,14 @@ fn launch(dir: &Path, options: &Options, start: u32) -> Child {
         words.extend(["unshare", "--mount", "sh", "-ec", ROOM].map(OsString::from));
         words.extend([size.into(), dir.join("data").into()]);
     }
+    if let Some(devpts) = options.terminals {
+        let script = if devpts.is_empty() {
+            NO_TERMINALS
+        } else {
+            TERMINALS
+        };
+        words.extend(["unshare", "--mount", "sh", "-ec", script, devpts].map(OsString::from));
+    }
     words.extend(as_user(options.user));
     words.push(kennel.clone().into());
     let mut command = bare_command(Path::new(&words[0]));
@@ -667,6 +678,16 @@ const ROOM: &str = r#"
 mount -t tmpfs -o "size=$0" kennel "$1"; shift
 exec "$@"
 "#;
+
+/// Terminals of its own, in a mount namespace of its own, then becomes the server.
+const TERMINALS: &str = r#"
+mount -t devpts -o "newinstance,ptmxmode=0666,$0" devpts /dev/pts
+mount --bind /dev/pts/ptmx /dev/ptmx
+exec "$@"
+"#;
+
+/// Puts a file that is no device in the place of the one that makes terminals, then becomes the server.
+const NO_TERMINALS: &str = r#"mount --bind /dev/null /dev/ptmx; exec "$@""#;
 
 fn log_path(dir: &Path, start: u32) -> PathBuf {
     dir.join(format!("kennel.{start}.log"))

@@ -71,8 +71,14 @@ reasons! {
     PausePartial = "PAUSE_PARTIAL",
     /// A signal could not be sent.
     SignalFailed = "SIGNAL_FAILED",
-    /// The leader has no controlling terminal.
+    /// There is no terminal for the run, or its leader controls none.
     NoTerminal = "NO_TERMINAL",
+    /// This host gives no terminal.
+    PtyUnavailable = "PTY_UNAVAILABLE",
+    /// The host's terminals are used up.
+    PtyExhausted = "PTY_EXHAUSTED",
+    /// The input of a terminal is ended by a key.
+    TerminalInput = "TERMINAL_INPUT",
     /// Nothing more is accepted on standard input.
     InputClosed = "INPUT_CLOSED",
     /// A write is not for where standard input stands.

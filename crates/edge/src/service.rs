@@ -6,7 +6,7 @@ pub(crate) use admin::Admin;
 
 use crate::{
     auth,
-    convert::{again, event, input, request, run, token::PageToken, tree},
+    convert::{again, event, input, request, run, terminal, token::PageToken, tree},
     deadline,
     digest::DigestKey,
     limits,
@@ -137,8 +137,22 @@ impl ProcessService for Processes {
         let (run, request_id) = request::interrupt(request.get_ref())?;
         let supervisor = self.supervisor.clone();
         let done = self.to_its_end(async move { supervisor.interrupt(run, request_id).await });
-        let view = self.unless_draining(done).await?;
+        let (view, way) = self.unless_draining(done).await?;
         Ok(Response::new(pb::InterruptResponse {
+            run: Some(run::run(view)),
+            method: terminal::method(way).into(),
+        }))
+    }
+
+    async fn resize_terminal(
+        &self,
+        request: Request<pb::ResizeTerminalRequest>,
+    ) -> Result<Response<pb::ResizeTerminalResponse>, Status> {
+        let call = request::resize(request.get_ref())?;
+        let supervisor = self.supervisor.clone();
+        let done = self.to_its_end(async move { supervisor.resize(call).await });
+        let view = self.unless_draining(done).await?;
+        Ok(Response::new(pb::ResizeTerminalResponse {
             run: Some(run::run(view)),
         }))
     }

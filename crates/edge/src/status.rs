@@ -1,6 +1,7 @@
 //! Maps what went wrong to a status code, a documented reason and its details. Nobody else makes a [`Status`].
 
 mod input;
+mod terminal;
 mod upgrade;
 
 pub(crate) use upgrade::leaving;
@@ -266,7 +267,13 @@ pub(crate) fn of(error: &CallError) -> Status {
         .status(),
         CallError::Draining => draining(),
         CallError::NotUpgraded(refusal) => upgrade::refused(refusal, text),
-        CallError::NoTerminal { run } => precondition(Reason::NoTerminal, *run, "RUN_TERMINAL"),
+        CallError::NoPty(none) => terminal::no_pty(none, text),
+        CallError::TerminalInput { run } => {
+            precondition(Reason::TerminalInput, *run, "RUN_TERMINAL")
+        }
+        CallError::NoTerminal { run } | CallError::NotOnTerminal { run } => {
+            precondition(Reason::NoTerminal, *run, "RUN_TERMINAL")
+        }
         CallError::NotPaused { run, moving } => not_paused(*run, moving, text),
         CallError::SignalFailed { run, errno } => Fault::new(
             Code::Internal,

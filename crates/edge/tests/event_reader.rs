@@ -222,6 +222,13 @@ impl server::ProcessService for Breaking {
         Err(Status::unimplemented(""))
     }
 
+    async fn resize_terminal(
+        &self,
+        _: Request<pb::ResizeTerminalRequest>,
+    ) -> Result<Response<pb::ResizeTerminalResponse>, Status> {
+        Err(Status::unimplemented(""))
+    }
+
     async fn signal(
         &self,
         _: Request<pb::SignalRequest>,

@@ -7,6 +7,7 @@
 
 use crate::{retention::RetentionArgs, values};
 use clap::{Args, Parser, Subcommand, ValueEnum, builder::NonEmptyStringValueParser};
+use kennel_lifecycle::TerminalSize;
 use std::{path::PathBuf, time::Duration};
 
 const EXIT_CODES: &str = "\
@@ -143,7 +144,7 @@ pub(crate) enum Command {
     Get(RunRef),
     /// End a run: SIGTERM to its whole tree, the grace, SIGKILL
     Abort(AbortArgs),
-    /// Send SIGINT to the command's process group, once
+    /// Send SIGINT to the command's process group, once; on a terminal type the key for that
     Interrupt(RunRef),
     /// Send one signal to processes of a run, and say what came of it for each
     Signal(SignalArgs),
@@ -153,9 +154,11 @@ pub(crate) enum Command {
     Pause(RunRef),
     /// Continue a paused run
     Resume(RunRef),
-    /// Write to the standard input of a run that was started with --stdin
+    /// Write to the standard input of a run that was started with --stdin, or type on the terminal of one with --tty
     #[command(after_help = WRITE_HELP)]
     Write(WriteArgs),
+    /// Make the terminal of a run another size
+    Resize(ResizeArgs),
     /// Begin another attempt of a run that is started again: stops the present one, or waits no longer; of a run that has
     /// ended, make a new one
     Restart(RestartRunArgs),
@@ -362,12 +365,31 @@ pub(crate) struct SpecArgs {
     #[arg(long, conflicts_with = "input")]
     pub(crate) stdin: bool,
     #[command(flatten)]
+    pub(crate) terminal: TerminalArgs,
+    #[command(flatten)]
     pub(crate) restart: RestartArgs,
     #[command(flatten)]
     pub(crate) limits: LimitArgs,
     /// The command and its arguments
     #[arg(trailing_var_arg = true, required = true, value_name = "COMMAND")]
     pub(crate) argv: Vec<String>,
+}
+
+/// The terminal that the command is on.
+#[derive(Debug, Args)]
+pub(crate) struct TerminalArgs {
+    /// A terminal for the command, of kind terminal: `kennel write` types on it, what it shows is the output
+    #[arg(short, long, conflicts_with_all = ["input", "stdin", "kind"])]
+    pub(crate) tty: bool,
+    /// Lines of the terminal [default: 40]
+    #[arg(long, value_name = "NUMBER", requires = "tty", value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) rows: Option<u16>,
+    /// Characters of a line of it [default: 120]
+    #[arg(long, value_name = "NUMBER", requires = "tty", value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) cols: Option<u16>,
+    /// What the command finds in TERM, unless --env sets that [default: xterm-256color]
+    #[arg(long, value_name = "NAME", requires = "tty")]
+    pub(crate) term: Option<String>,
 }
 
 /// When the command is started again.
@@ -535,6 +557,19 @@ pub(crate) struct WriteArgs {
     #[arg(long)]
     pub(crate) close: bool,
     /// Write to this attempt and to no other [default: the present one]
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) attempt: Option<u32>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ResizeArgs {
+    /// Id of the run
+    #[arg(value_name = "RUN")]
+    pub(crate) run: String,
+    /// Lines and characters of a line, such as 40x120
+    #[arg(value_name = "ROWSxCOLS", value_parser = values::terminal_size)]
+    pub(crate) size: TerminalSize,
+    /// The terminal of this attempt and of no other [default: the present one]
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) attempt: Option<u32>,
 }

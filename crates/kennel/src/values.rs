@@ -1,7 +1,7 @@
 //! The small languages of the command line: durations, `key=value`, limits, processes.
 
 use kennel_edge::pb::{self, ProcessRef};
-use kennel_lifecycle::UNLIMITED;
+use kennel_lifecycle::{TerminalSize, UNLIMITED};
 use std::{fmt::Write as _, time::Duration};
 
 /// Reads `500ms`, `5s`, `2m`, `1h`, or `0`.
@@ -38,6 +38,15 @@ pub(crate) fn pair(text: &str) -> Result<(String, String), String> {
         Some((key, value)) => Ok((key.to_owned(), value.to_owned())),
         None => Err("write it as KEY=VALUE".to_owned()),
     }
+}
+
+/// Reads `40x120`: lines and characters of a line.
+pub(crate) fn terminal_size(text: &str) -> Result<TerminalSize, String> {
+    let side = |text: &str| text.parse::<u16>().ok().filter(|side| *side > 0);
+    let sides = text.split_once('x');
+    let sides = sides.and_then(|(rows, cols)| Some((side(rows)?, side(cols)?)));
+    let read = sides.map(|(rows, cols)| TerminalSize { rows, cols });
+    read.ok_or_else(|| "write it as ROWSxCOLS, such as 40x120; each 1 to 65535".to_owned())
 }
 
 /// Reads `nofile=1024:4096`, `core=0` or `cpu=unlimited`: names as in ulimit's `RLIMIT_` words, in lower case.
@@ -289,6 +298,16 @@ mod tests {
             "9999999999:8",
         ] {
             assert!(process(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn a_terminal_has_lines_and_characters() {
+        let size = |rows, cols| Ok(TerminalSize { rows, cols });
+        assert_eq!(terminal_size("40x120"), size(40, 120));
+        assert_eq!(terminal_size("1x65535"), size(1, 65_535));
+        for bad in ["", "40", "x", "40x", "0x80", "24x65536", "24x80x1", "-1x2"] {
+            assert!(terminal_size(bad).is_err(), "{bad:?}");
         }
     }
 

@@ -40,6 +40,17 @@ impl StopPlan {
         )
     }
 
+    /// The same for a run on a terminal: SIGHUP, half the grace, SIGTERM, the other half, SIGKILL. That is what comes when a
+    /// terminal is closed; an interactive shell ignores SIGTERM, and SIGINT is a key to it.
+    #[must_use]
+    pub fn on_terminal(&self) -> Self {
+        let grace = self.kill_after;
+        Self::new(
+            &[(Signal::HUP, Duration::ZERO), (Signal::TERM, grace / 2)],
+            grace,
+        )
+    }
+
     fn new(steps: &[(Signal, Duration)], kill_after: Duration) -> Self {
         let steps = steps.iter().map(|&(signal, after)| Step { signal, after });
         Self {

@@ -30,6 +30,7 @@ mod run_limits;
 mod signal;
 mod spec;
 mod stuck;
+mod terminal;
 mod time;
 
 pub use certificate::{SignalScope, SignalSender, StopCertificate, StopStep};
@@ -61,4 +62,5 @@ pub use run_limits::{
 pub use signal::Signal;
 pub use spec::{EnvMode, InputMode, RunKind, RunSpec, Timeouts, Violation, compose_env};
 pub use stuck::{Stuck, StuckProcess};
+pub use terminal::{TerminalSize, TerminalSpec};
 pub use time::Timestamp;

@@ -66,3 +66,7 @@ pub const OUTPUT_MAX_BYTES_DEFAULT: u64 = 64 << 20;
 pub const RETAINED_RUNS_DEFAULT: u32 = 100;
 /// For how long after its end a run keeps its output, however many have ended since.
 pub const RETAINED_AT_LEAST_DEFAULT: Duration = Duration::from_mins(1);
+/// Longest name of a terminal, in bytes.
+pub const TERM_BYTES_MAX: usize = 128;
+/// What the rows or columns of a terminal have to be.
+pub const TERMINAL_SIDE_WANTED: &str = "must be 1 to 65535";

@@ -2,7 +2,7 @@
 
 use crate::{
     Containment, LeaderExit, OutputBound, PausePolicy, PidNamespace, Recovery, RestartPolicy,
-    RunLimits, limits,
+    RunLimits, TerminalSpec, limits,
 };
 use std::{collections::BTreeMap, time::Duration};
 
@@ -66,6 +66,8 @@ pub struct RunSpec {
     pub initial_input: Option<Vec<u8>>,
     /// Where standard input comes from.
     pub input: InputMode,
+    /// The terminal that the standard streams are on; absent: they are pipes.
+    pub terminal: Option<TerminalSpec>,
     /// The caller's own marks, for selection.
     pub labels: BTreeMap<String, String>,
     /// Time between the first polite signal and SIGKILL; absent: [`limits::GRACE_DEFAULT`].
@@ -134,6 +136,7 @@ impl RunSpec {
         self.check_env(&mut found);
         self.check_size(&mut found);
         self.check_labels(&mut found);
+        self.check_terminal(&mut found);
         if self
             .initial_input
             .as_ref()

@@ -61,6 +61,8 @@ capabilities! {
     PidNamespace = "pid_namespace", "no private pid namespace for a run: one that asks for it is refused";
     /// A run can outlive the whole service and be gone on with by the next one.
     Adoption = "adoption", "every run ends with the service, of kind SERVICE too: one that asks to outlive it is refused";
+    /// A command can be on a terminal.
+    Terminal = "terminal", "no run of kind TERMINAL: one is refused";
 }
 
 /// One thing, and whether it is there.

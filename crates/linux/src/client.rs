@@ -4,26 +4,31 @@ mod audit;
 mod former;
 mod handover;
 mod input;
+mod interrupt;
 mod kept;
 mod link;
 mod listing;
+mod outputs;
 mod upgrade;
 
 pub use crate::capability::{Capability, CapabilityName};
+pub use crate::terminal::NoPty;
 use crate::wire::{Answer, ToKeeper, WireChild, WireListing, WireRecorded, WireShots};
 pub use audit::{Books, Fate, Holding, Look, REAPED_MAX, Reaped, SecondLook, SocketSeen, Victim};
 pub use former::{EndCause, FormerServer};
 pub use handover::{HeldPause, HeldRun};
 pub use input::{InputAnswer, InputSaid, InputState};
+pub use interrupt::{InterruptWay, Interrupted, Resized};
 use kennel_lifecycle::recovery::Seen;
 use kennel_lifecycle::{
     Containment, Deadline, Exit, Held, KeeperEpoch, Leftovers, MemoryKills, Policy,
-    ProcessIdentity, RunId, RunIdentity, Signal, StartFailure, StopStep, Stuck, Timestamp,
-    TreeVerdict, ladder::StopPlan, recovery::Observation,
+    ProcessIdentity, RunId, RunIdentity, Signal, StartFailure, StopStep, Stuck, TerminalSize,
+    Timestamp, TreeVerdict, ladder::StopPlan, recovery::Observation,
 };
 pub use kept::KeptChild;
 use link::Link;
 pub use listing::{Holds, Listing, Member, Sent, Shot, ShotResult, Shots, SignalTarget};
+pub use outputs::{Outputs, TerminalEnds};
 use std::{os::fd::OwnedFd, path::PathBuf, sync::Arc, time::Duration};
 use tokio::sync::mpsc;
 pub use upgrade::{Upgrade, UpgradeRefusal, UpgradeState};
@@ -39,8 +44,10 @@ pub struct ChildSpec {
     pub env: Vec<(String, String)>,
     /// Absolute working directory.
     pub cwd: PathBuf,
-    /// Where standard input comes from.
+    /// Where standard input comes from; on a terminal always [`ChildInput::Pipe`].
     pub input: ChildInput,
+    /// How large its terminal is; absent: its streams are pipes.
+    pub terminal: Option<TerminalSize>,
     /// The run's private directory, which exists; the shim writes the exit record there.
     pub run_dir: PathBuf,
     /// What keeper and shim do on their own.
@@ -56,7 +63,7 @@ pub enum ChildInput {
     Null,
     /// These bytes are the whole of it.
     Bytes(Vec<u8>),
-    /// A pipe that the keeper writes to.
+    /// A pipe that the keeper writes to, or the terminal.
     Pipe {
         /// Which attempt it is of: what is meant for one is not written to another.
         attempt: u32,
@@ -68,10 +75,10 @@ pub enum ChildInput {
 pub struct Prepared {
     /// Command, shim, control group, host.
     pub identity: RunIdentity,
-    /// Read end of the command's standard output; non-blocking.
-    pub stdout: OwnedFd,
-    /// Read end of the command's standard error; non-blocking.
-    pub stderr: OwnedFd,
+    /// Where its output comes from.
+    pub outputs: Outputs,
+    /// How large its terminal is; absent: it has none.
+    pub terminal: Option<TerminalSize>,
     /// What holds the run, and what that leaves open.
     pub held: Held,
 }
@@ -228,6 +235,9 @@ pub enum ClientError {
         /// What there is.
         held: Held,
     },
+    /// There is no terminal for the run. Nothing was made.
+    #[error("there is no terminal for this run: {0:?}")]
+    NoPty(NoPty),
     /// The descriptors or processes of this host are used up.
     #[error("this host has no room for another run: {0}")]
     Exhausted(String),
@@ -301,22 +311,22 @@ impl KeeperClient {
                 ChildInput::Pipe { attempt } => Some(attempt),
                 ChildInput::Null | ChildInput::Bytes(_) => None,
             },
+            terminal: spec.terminal.map(Into::into),
         };
         let answered = self.link.ask(asked, files).await;
         // A child whose announcement nobody waits for must not wait at its gate for ever.
         let (answer, fds) = answered.inspect_err(|_| self.shut_gate(run))?;
         match answer {
             Answer::Prepared { identity, held } => {
-                let mut fds = fds.into_iter();
-                let (Some(stdout), Some(stderr)) = (fds.next(), fds.next()) else {
+                let Some(outputs) = Outputs::of(spec.terminal.is_some(), fds) else {
                     // They found no room in this process's table: nothing can be read, so nothing may run.
                     self.shut_gate(run);
                     return Err(ClientError::Exhausted("descriptors of the server".into()));
                 };
                 Ok(Prepared {
                     identity: identity.into(),
-                    stdout,
-                    stderr,
+                    outputs,
+                    terminal: spec.terminal,
                     held: held.into(),
                 })
             }
@@ -325,6 +335,7 @@ impl KeeperClient {
                 let wanted = spec.min_containment.unwrap_or(held.by);
                 Err(ClientError::TooWeak { wanted, held })
             }
+            Answer::NoPty(none) => Err(ClientError::NoPty(none.into())),
             Answer::PrepareFailed(failure) => Err(ClientError::Start(failure.into())),
             Answer::Exhausted(what) => Err(ClientError::Exhausted(what)),
             _ => Err(ClientError::KeeperGone),
@@ -354,17 +365,6 @@ impl KeeperClient {
     pub fn keep_rest(&self, run: RunId) {
         let run = run.as_u128();
         self.link.tell(&ToKeeper::KeepRest { run });
-    }
-
-    /// SIGINT to the leader's process group, once; `Done` also where a signal went out under this request id before.
-    pub async fn interrupt(
-        &self,
-        run: RunId,
-        request_id: Option<&str>,
-    ) -> Result<SignalResult, ClientError> {
-        let (run, request) = (run.as_u128(), request_id.map(str::to_owned));
-        self.ask_signal(|seq| ToKeeper::Interrupt { seq, run, request })
-            .await
     }
 
     /// Stops every task of the tree and looks: `Done` only when all were seen stopped.

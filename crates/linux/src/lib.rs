@@ -40,6 +40,7 @@ mod spawn;
 pub mod splice;
 mod stuck;
 mod tasks;
+mod terminal;
 mod tree;
 mod wire;
 

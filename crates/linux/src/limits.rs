@@ -3,7 +3,8 @@
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use std::io;
 
-/// Descriptors that the keeper holds for one run: shim socket, leader, two outputs, gate.
+/// Descriptors that the keeper holds for one run: shim socket, leader, two outputs, gate. One with an open input has one
+/// more, one on a terminal four more.
 pub const KEEPER_FDS_PER_RUN: u64 = 5;
 
 /// Descriptors that the keeper needs for itself: epoll, signals, timer, lock, server, listeners, warm shims.

@@ -1,6 +1,10 @@
-//! The read end of a command's output, as a tokio task sees it.
+//! The read end of a command's output, as a tokio task sees it: a pipe's, or a terminal's.
 
-use crate::splice::{Spliced, splice_to_file};
+use crate::{
+    client::TerminalEnds,
+    crash_point,
+    splice::{Spliced, splice_terminal, splice_to_file},
+};
 use nix::{
     fcntl::{FcntlArg, fcntl},
     poll::{PollFd, PollFlags, PollTimeout},
@@ -25,10 +29,19 @@ pub enum Look {
 
 nix::ioctl_read_bad!(fionread, nix::libc::FIONREAD, nix::libc::c_int);
 
-/// A non-blocking pipe that is registered with the runtime.
+/// A non-blocking pipe, or the master of a terminal, that is registered with the runtime.
 #[derive(Debug)]
 pub struct OutputPipe {
     inner: AsyncFd<OwnedFd>,
+    relay: Option<Relay>,
+}
+
+/// Both ends of the pipe through which a terminal's output goes into a file: splice(2) wants a pipe on one side. The keeper
+/// has copies, so that nothing of it dies with this process.
+#[derive(Debug)]
+struct Relay {
+    read: OwnedFd,
+    write: OwnedFd,
 }
 
 impl OutputPipe {
@@ -38,22 +51,43 @@ impl OutputPipe {
         // here gives it away before the registration is dropped with it.
         let inner = unsafe { AsyncFd::register_with_interest(pipe, Interest::READABLE) };
         inner
-            .map(|inner| Self { inner })
+            .map(|inner| Self { inner, relay: None })
             .map_err(|refused| refused.into_parts().1)
+    }
+
+    /// Registers the master of a terminal. Must be called inside a tokio runtime.
+    pub fn of_terminal(ends: TerminalEnds) -> io::Result<Self> {
+        let relay = Relay {
+            read: ends.relay_read,
+            write: ends.relay_write,
+        };
+        Ok(Self {
+            relay: Some(relay),
+            ..Self::new(ends.master)?
+        })
     }
 
     /// Waits until there may be something to move, or an end to see.
     pub async fn readable(&self) -> io::Result<()> {
+        // What an earlier server has left in the relay is no event of the terminal's.
+        if self.relay.as_ref().is_some_and(Relay::holds_some) {
+            return Ok(());
+        }
         self.inner.readable().await?.retain_ready();
         Ok(())
     }
 
     /// Looks without moving; after `Empty` the next [`Self::readable`] waits for more.
     pub fn look(&self) -> io::Result<Look> {
+        if self.relay.as_ref().is_some_and(Relay::holds_some) {
+            return Ok(Look::Bytes);
+        }
         let looked = self.inner.try_io(Interest::READABLE, |pipe| {
-            let mut poll = [PollFd::new(pipe.as_fd(), PollFlags::POLLIN)];
-            nix::poll::poll(&mut poll, PollTimeout::ZERO)?;
-            let seen = poll[0].revents().unwrap_or(PollFlags::empty());
+            let mut seen = look_at(pipe)?;
+            if self.relay.is_some() && !seen.contains(PollFlags::POLLIN) && !seen.is_empty() {
+                // A terminal is looked into before it is asked whether it has hung up: what came between is seen now.
+                seen = look_at(pipe)?;
+            }
             if seen.contains(PollFlags::POLLIN) {
                 Ok(Look::Bytes)
             } else if seen.is_empty() {
@@ -69,20 +103,20 @@ impl OutputPipe {
         }
     }
 
-    /// Whether half of what fits waits in it, so that whoever writes may soon have to wait too.
+    /// Whether half of what fits waits in it, so that whoever writes may soon have to wait too. Of a terminal, which
+    /// holds little and does not say how much, it is whether anything waits.
     pub fn is_filling(&self) -> io::Result<bool> {
         let pipe = self.inner.get_ref();
-        let mut waiting = 0;
-        // SAFETY: `pipe` is open for as long as it is borrowed here, and FIONREAD writes one int (ioctl_tty(2)), which
-        // `waiting` is.
-        unsafe { fionread(pipe.as_raw_fd(), &raw mut waiting) }?;
-        Ok(i64::from(waiting) * 2 >= i64::from(fcntl(pipe, FcntlArg::F_GETPIPE_SZ)?))
+        match &self.relay {
+            Some(relay) => Ok(relay.holds_some() || look_at(pipe)?.contains(PollFlags::POLLIN)),
+            None => Ok(waiting(pipe)? * 2 >= i64::from(fcntl(pipe, FcntlArg::F_GETPIPE_SZ)?)),
+        }
     }
 
     /// Moves what is there; after `WouldBlock` the next [`Self::readable`] waits for more.
     pub fn splice_to_file(&self, file: &File, offset: u64, max: usize) -> io::Result<Spliced> {
         let moved = self.inner.try_io(Interest::READABLE, |pipe| {
-            match splice_to_file(pipe, file, offset, max)? {
+            match self.splice(pipe, file, offset, max)? {
                 Spliced::WouldBlock => Err(io::ErrorKind::WouldBlock.into()),
                 other => Ok(other),
             }
@@ -95,8 +129,46 @@ impl OutputPipe {
 
     /// Moves what is there without asking the runtime, which may not have heard of the latest bytes yet.
     pub fn splice_rest_to_file(&self, file: &File, offset: u64, max: usize) -> io::Result<Spliced> {
-        splice_to_file(self.inner.get_ref(), file, offset, max)
+        self.splice(self.inner.get_ref(), file, offset, max)
     }
+
+    fn splice(&self, pipe: &OwnedFd, file: &File, offset: u64, max: usize) -> io::Result<Spliced> {
+        let Some(relay) = &self.relay else {
+            return splice_to_file(pipe, file, offset, max);
+        };
+        match splice_to_file(&relay.read, file, offset, max)? {
+            Spliced::WouldBlock => {}
+            moved => return Ok(moved),
+        }
+        match splice_terminal(pipe, &relay.write, max)? {
+            Spliced::Bytes(_) => {
+                crash_point!("output.relayed");
+                splice_to_file(&relay.read, file, offset, max)
+            }
+            nothing => Ok(nothing),
+        }
+    }
+}
+
+impl Relay {
+    fn holds_some(&self) -> bool {
+        waiting(&self.read).is_ok_and(|bytes| bytes > 0)
+    }
+}
+
+/// Bytes in a pipe.
+fn waiting(pipe: &OwnedFd) -> io::Result<i64> {
+    let mut bytes = 0;
+    // SAFETY: `pipe` is open for as long as it is borrowed here, and FIONREAD writes one int (ioctl_tty(2)), which
+    // `bytes` is.
+    unsafe { fionread(pipe.as_raw_fd(), &raw mut bytes) }?;
+    Ok(bytes.into())
+}
+
+fn look_at(pipe: &OwnedFd) -> io::Result<PollFlags> {
+    let mut poll = [PollFd::new(pipe.as_fd(), PollFlags::POLLIN)];
+    nix::poll::poll(&mut poll, PollTimeout::ZERO)?;
+    Ok(poll[0].revents().unwrap_or(PollFlags::empty()))
 }
 
 impl AsFd for OutputPipe {
@@ -108,6 +180,7 @@ impl AsFd for OutputPipe {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::terminal::Terminal;
     use std::{io::Write, os::unix::fs::FileExt};
 
     #[tokio::test]
@@ -146,5 +219,56 @@ mod tests {
         pipe.readable().await.expect("it can be waited for");
         let moved = pipe.splice_to_file(&file, 8, 4).expect("it looks");
         assert_eq!(moved, Spliced::Eof);
+    }
+
+    #[tokio::test]
+    async fn what_is_left_in_the_relay_of_a_terminal_comes_first_and_the_end_last() {
+        let size = kennel_lifecycle::TerminalSize::default();
+        let (mut terminal, slave) = Terminal::open(size).expect("room").expect("a terminal");
+        let file = tempfile::tempfile().expect("a file");
+        let fds = terminal.for_server();
+        let mut fds = fds.iter().map(|fd| fd.try_clone().expect("a copy"));
+        let mut next = || fds.next().expect("three");
+        let ends = TerminalEnds {
+            master: next(),
+            relay_read: next(),
+            relay_write: next(),
+        };
+        // By a server that died before it had moved it on.
+        nix::unistd::write(&ends.relay_write, b"one").expect("room in the relay");
+        let pipe = OutputPipe::of_terminal(ends).expect("it is registered");
+
+        pipe.readable().await.expect("no event is waited for");
+        assert_eq!(pipe.look().expect("it looks"), Look::Bytes);
+        assert!(pipe.is_filling().expect("it can be asked"));
+        nix::unistd::write(&slave, b"two").expect("room in the terminal");
+        let mut at = 0;
+        while at < 6 {
+            pipe.readable().await.expect("it can be waited for");
+            match pipe.splice_to_file(&file, at, 2).expect("it moves") {
+                Spliced::Bytes(moved) => at += moved as u64,
+                nothing => assert_eq!(nothing, Spliced::WouldBlock),
+            }
+        }
+        let mut bytes = [0; 6];
+        file.read_exact_at(&mut bytes, 0).expect("it is there");
+        assert_eq!(&bytes, b"onetwo");
+        assert_eq!(pipe.look().expect("it looks"), Look::Empty);
+        assert!(!pipe.is_filling().expect("it can be asked"));
+
+        // The command has closed it, and may open it again, until its leader is gone.
+        nix::unistd::write(&slave, b"!").expect("room in the terminal");
+        drop(slave);
+        while pipe.splice_to_file(&file, 6, 9).expect("it moves") != Spliced::Bytes(1) {
+            pipe.readable().await.expect("it can be waited for");
+        }
+        let again = pipe.splice_to_file(&file, 7, 9).expect("it looks");
+        assert_eq!(again, Spliced::WouldBlock);
+        terminal.leader_is_gone();
+        while pipe.look().expect("it looks") != Look::End {
+            pipe.readable().await.expect("it can be waited for");
+        }
+        let end = pipe.splice_to_file(&file, 7, 9).expect("it looks");
+        assert_eq!(end, Spliced::Eof);
     }
 }

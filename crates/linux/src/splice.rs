@@ -1,4 +1,4 @@
-//! Moves bytes from a pipe into a file without a copy in this process.
+//! Moves bytes from a pipe into a file, or from a terminal into a pipe, without a copy in this process.
 
 use nix::{
     errno::Errno,
@@ -28,6 +28,25 @@ pub fn splice_to_file(pipe: &OwnedFd, file: &File, offset: u64, max: usize) -> i
             Ok(moved) => Ok(Spliced::Bytes(moved)),
             Err(Errno::EAGAIN) => Ok(Spliced::WouldBlock),
             Err(Errno::EINTR) => continue,
+            Err(errno) => Err(errno.into()),
+        };
+    }
+}
+
+/// Moves at most `max` bytes from the master of a terminal into a pipe that is empty, without waiting. The end is EIO: nobody
+/// has the terminal open, and all that was written has been moved.
+pub(crate) fn splice_terminal(master: &OwnedFd, pipe: &OwnedFd, max: usize) -> io::Result<Spliced> {
+    let flags = SpliceFFlags::SPLICE_F_NONBLOCK | SpliceFFlags::SPLICE_F_MOVE;
+    let mut hung_up = false;
+    loop {
+        return match splice(master, None, pipe, None, max, flags) {
+            Ok(0) => Ok(Spliced::Eof),
+            Ok(moved) => Ok(Spliced::Bytes(moved)),
+            Err(Errno::EAGAIN) => Ok(Spliced::WouldBlock),
+            Err(Errno::EINTR) => continue,
+            // The kernel looks for bytes before it looks whether it is open: what came between is there now.
+            Err(Errno::EIO) if !std::mem::replace(&mut hung_up, true) => continue,
+            Err(Errno::EIO) => Ok(Spliced::Eof),
             Err(errno) => Err(errno.into()),
         };
     }

@@ -469,6 +469,7 @@ mod tests {
             pause: kennel_linux::client::HeldPause::None,
             stopping: false,
             outputs: None,
+            terminal: None,
         };
         assert_eq!(whose(node, &row, &held(false)), Whose::Present);
         // What runs is another one's, and so is what another node has ended or what has one attempt only.

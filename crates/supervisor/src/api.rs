@@ -5,9 +5,9 @@ use kennel_journal::{Gap, Position as JournalPosition, Tail};
 use kennel_lifecycle::{
     Containment, Exit, Held, InputClosed, Leftover, Leftovers, Missing, NodeId, Outcome,
     OutputRemoval, Refusal, RunId, RunKind, RunSpec, RunState, Signal, StartFailure, Stuck,
-    Timestamp,
+    TerminalSize, Timestamp,
 };
-use kennel_linux::client::{Shots, SignalTarget, Unstopped, UpgradeRefusal};
+use kennel_linux::client::{NoPty, Shots, SignalTarget, Unstopped, UpgradeRefusal};
 use kennel_store::{Desired, PastAttempt};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
@@ -75,6 +75,8 @@ pub struct RunView {
     pub deadline: Option<Timestamp>,
     /// When its pause will have lasted as long as it may, while it is paused.
     pub pause_expires: Option<Timestamp>,
+    /// How large Kennel has made its terminal last, while it runs; absent: it has none.
+    pub terminal: Option<TerminalSize>,
     /// The client's spec as it was given as `spec_document`.
     pub spec_document: Arc<str>,
     /// The caller's own marks.
@@ -128,6 +130,17 @@ pub struct AbortCall {
     pub by: String,
     /// The request's own id.
     pub request_id: Option<String>,
+}
+
+/// A wish for another size of a terminal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ResizeCall {
+    /// Which run.
+    pub run: RunId,
+    /// How large.
+    pub size: TerminalSize,
+    /// The attempt that is meant; absent: the present one.
+    pub expected_attempt: Option<u32>,
 }
 
 /// A wish for another attempt of a run.
@@ -370,6 +383,13 @@ pub enum LifecycleEvent {
         /// When SIGKILL is due, microseconds since 1970.
         deadline_us: i64,
     },
+    /// How large the terminal is: at the beginning of each attempt, and whenever a client has made it another size.
+    TerminalResized {
+        /// Lines.
+        rows: u16,
+        /// Characters of a line.
+        cols: u16,
+    },
     /// A signal went out, or could not.
     SignalSent {
         /// Name, such as `SIGTERM`.
@@ -606,6 +626,23 @@ pub enum CallError {
     /// The spec asks for what this host or this server's rights do not allow.
     #[error("this server cannot do this here: {}", .0.first().map_or("", |m| m.capability.as_str()))]
     CapabilityMissing(Vec<Missing>),
+    /// There is no terminal for the run. Nothing was started.
+    #[error("{}", no_pty(.0))]
+    NoPty(NoPty),
+    /// The run is on no terminal.
+    #[error("run {run} is not of kind RUN_KIND_TERMINAL")]
+    NotOnTerminal {
+        /// Which run.
+        run: RunId,
+    },
+    /// The input of a terminal is not closed but ended by a key.
+    #[error(
+        "run {run} is on a terminal, whose input is not closed: type its end-of-file character"
+    )]
+    TerminalInput {
+        /// Which run.
+        run: RunId,
+    },
     /// A signal was for the foreground group of a terminal that the leader does not have.
     #[error("the leader of run {run} has no controlling terminal with a foreground process group")]
     NoTerminal {
@@ -711,6 +748,21 @@ pub enum CallError {
     /// A fault of ours.
     #[error("internal fault: {0}")]
     Internal(String),
+}
+
+fn no_pty(none: &NoPty) -> String {
+    match none {
+        NoPty::Exhausted { current, max } => {
+            let number =
+                |n: &Option<u64>| n.map_or("an unknown number".to_owned(), |n| n.to_string());
+            format!(
+                "the terminals of this host are used up: {} of {} are open",
+                number(current),
+                number(max)
+            )
+        }
+        NoPty::Unavailable { why, .. } => format!("this host gives no terminal: {why}"),
+    }
 }
 
 fn why_closed(end: InputEnd) -> &'static str {

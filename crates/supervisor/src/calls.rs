@@ -1,8 +1,8 @@
-//! The calls on a run that is there: abort, interrupt, pause, resume.
+//! The calls on a run that is there: abort, interrupt, resize, pause, resume.
 
 use crate::{
-    AbortCall, AbortWait, CallError, RestartCall, RunView, SignalCall, Signalled, Supervisor,
-    intake, keeper_fault,
+    AbortCall, AbortWait, CallError, ResizeCall, RestartCall, RunView, SignalCall, Signalled,
+    Supervisor, intake, keeper_fault,
     reads::OPEN_ROW_POLL,
     store_fault,
     tracker::{Handle, Order, OrderError},
@@ -10,7 +10,7 @@ use crate::{
 use kennel_lifecycle::{
     EndReason, Outcome, RunId, RunState, StopCertificate, StopOrder, StopReason, TreeVerdict,
 };
-use kennel_linux::client::{Listing, Sent, Shots, SignalResult};
+use kennel_linux::client::{InterruptWay, Interrupted, Listing, Sent, Shots, SignalResult};
 use kennel_store::{Closure, Desired, Fact, Inserted, NewRun, Times};
 use tokio::sync::oneshot;
 
@@ -53,20 +53,35 @@ impl Supervisor {
         }
     }
 
-    /// SIGINT to the leader's group, once per request id.
+    /// SIGINT to the leader's group, or what interrupts on a terminal, once per request id. Gives how it went out, where it
+    /// did now.
     pub async fn interrupt(
         &self,
         run: RunId,
         request_id: Option<String>,
-    ) -> Result<RunView, CallError> {
-        let (view, result) = self
+    ) -> Result<(RunView, Option<InterruptWay>), CallError> {
+        let (view, Interrupted { result, way }) = self
             .ask(run, |reply| Order::Interrupt(request_id, reply))
             .await?;
         match result {
             SignalResult::Failed(errno) => Err(CallError::SignalFailed { run, errno }),
             // Gone: its end is on its way; the signal had nobody to reach and hurt nobody.
-            _ => Ok(view),
+            _ => Ok((view, way)),
         }
+    }
+
+    /// Makes the terminal of a run so large; answers when it is.
+    pub async fn resize(&self, call: ResizeCall) -> Result<RunView, CallError> {
+        let handle = self.shared.find(call.run);
+        let turn = handle.map(|handle| handle.resize_turn);
+        let _turn = match &turn {
+            Some(turn) => Some(turn.lock().await),
+            None => None,
+        };
+        let (view, ()) = self
+            .ask(call.run, |reply| Order::Resize(call, reply))
+            .await?;
+        Ok(view)
     }
 
     /// Stops every task; answers when all were seen stopped and the row says so. OK when it is paused already.

@@ -2,7 +2,7 @@
 //! likes, and the keeper alone knows how far it has come.
 
 use crate::{CallError, Supervisor, blocking::blocking, keeper_fault, tracker::Handle};
-use kennel_lifecycle::{InputClosed, InputRefusal, InputWrite, Refusal, RunId, RunState};
+use kennel_lifecycle::{InputClosed, InputRefusal, InputWrite, Refusal, RunId, RunKind, RunState};
 use kennel_linux::{
     client::{InputAnswer, InputSaid, InputState},
     input_note, rundir,
@@ -115,6 +115,9 @@ impl Supervisor {
     pub async fn close_input(&self, call: CloseCall) -> Result<InputProgress, CallError> {
         let run = call.run;
         let handle = self.writable(run).await?;
+        if handle.live.borrow().view.kind == RunKind::Terminal {
+            return Err(CallError::TerminalInput { run });
+        }
         let _turn = handle.input_turn.lock().await;
         let attempt = present(run, &handle, call.expected_attempt)?;
         let answer = self.shared.kernel.close_input(run, attempt, call.offset);

@@ -15,7 +15,7 @@ use kennel_lifecycle::{
     compose_env, ladder::StopPlan,
 };
 use kennel_linux::{
-    client::{CapabilityName, ChildInput, ChildSpec},
+    client::{CapabilityName, ChildInput, ChildSpec, NoPty},
     resolve::{self, ResolveError},
     rundir,
 };
@@ -199,6 +199,7 @@ fn child_spec(shared: &Shared, run: RunId, call: &SpawnCall) -> Result<ChildSpec
         return Err(CallError::CapabilityMissing(missing));
     }
     check_containment(shared, run, spec)?;
+    check_terminal(shared, spec)?;
     let run_dir = rundir::path(&shared.config.data_dir, run);
     let env = child_env(shared, run, &run_dir, call);
     let cwd = Path::new(spec.cwd.as_deref().unwrap_or("/"));
@@ -214,13 +215,15 @@ fn child_spec(shared: &Shared, run: RunId, call: &SpawnCall) -> Result<ChildSpec
         env,
         cwd: cwd.to_owned(),
         input: match (spec.input, &spec.initial_input) {
+            _ if spec.terminal.is_some() => ChildInput::Pipe { attempt: 1 },
             (InputMode::Open, _) => ChildInput::Pipe { attempt: 1 },
             (InputMode::Initial, Some(bytes)) => ChildInput::Bytes(bytes.clone()),
             (InputMode::Initial, None) => ChildInput::Null,
         },
+        terminal: spec.terminal.as_ref().map(|terminal| terminal.size),
         run_dir,
         policy: Policy {
-            stop: StopPlan::abort(spec.grace()),
+            stop: stop_plan(spec.kind, StopPlan::abort(spec.grace())),
             max_runtime: spec.timeouts.max_runtime,
             limits: spec.limits.clone(),
             on_leader_exit: spec.on_leader_exit,
@@ -249,6 +252,26 @@ fn check_containment(shared: &Shared, run: RunId, spec: &RunSpec) -> Result<(), 
         reached,
         why,
     })
+}
+
+/// The plan for a run of this kind.
+pub(crate) fn stop_plan(kind: RunKind, plan: StopPlan) -> StopPlan {
+    match kind {
+        RunKind::Terminal => plan.on_terminal(),
+        RunKind::Heartbeat | RunKind::Service | RunKind::Job => plan,
+    }
+}
+
+/// Whether there are terminals on this host. Whether there is one left is seen when the run is made.
+fn check_terminal(shared: &Shared, spec: &RunSpec) -> Result<(), CallError> {
+    let wanted = spec.terminal.as_ref();
+    match wanted.and_then(|_| shared.hello.lacks(CapabilityName::Terminal)) {
+        Some(why) => Err(CallError::NoPty(NoPty::Unavailable {
+            why: why.to_owned(),
+            errno: None,
+        })),
+        None => Ok(()),
+    }
 }
 
 /// What a private pid namespace lacks here, where one is asked for.
@@ -299,7 +322,20 @@ fn child_env(
             ours.push((name.to_owned(), value.clone()));
         }
     }
-    compose_env(*env_mode, &shared.config.server_env, env, &ours)
+    match &call.spec.terminal {
+        None => compose_env(*env_mode, &shared.config.server_env, env, &ours),
+        Some(terminal) => {
+            let mut env = env.clone();
+            env.entry("TERM".into())
+                .or_insert_with(|| terminal.term.clone());
+            // How large another terminal is.
+            let sizes = ["COLUMNS", "LINES"];
+            let server = shared.config.server_env.iter();
+            let server = server.filter(|(name, _)| !sizes.contains(&name.as_str()));
+            let server: Vec<_> = server.cloned().collect();
+            compose_env(*env_mode, &server, &env, &ours)
+        }
+    }
 }
 
 /// The directories that were searched, or the one path that was named; each once.

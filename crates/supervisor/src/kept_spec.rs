@@ -54,7 +54,7 @@ mod tests {
     use super::*;
     use kennel_lifecycle::{
         Containment, LeaderExit, OnMaxPause, PausePolicy, PidNamespace, Policy, Recovery, Resource,
-        Rlimit, RunLimits, ladder::StopPlan,
+        Rlimit, RunLimits, TerminalSize, ladder::StopPlan,
     };
     use kennel_linux::client::ChildInput;
     use std::{os::unix::fs::PermissionsExt, time::Duration};
@@ -89,6 +89,7 @@ mod tests {
             env: vec![("SECRET".into(), "hush".into())],
             cwd: "/tmp".into(),
             input: ChildInput::Bytes(vec![0, 255, 10]),
+            terminal: Some(TerminalSize { rows: 24, cols: 80 }),
             run_dir: dir.to_owned(),
             policy: Policy {
                 stop: StopPlan::abort(Duration::from_millis(1500)),

@@ -57,8 +57,9 @@ pub use tracker::SupervisorConfig;
 pub use kennel_journal::{Amount, Form, Gap, GapReason, Tail};
 pub use kennel_linux::audit::Described;
 pub use kennel_linux::client::{
-    Capability, CapabilityName, EndCause, Fate, FormerServer, Holds, Listing, Member, Shot,
-    ShotResult, Shots, SignalTarget, SocketSeen, Unstopped, Upgrade, UpgradeRefusal, UpgradeState,
+    Capability, CapabilityName, EndCause, Fate, FormerServer, Holds, InterruptWay, Listing, Member,
+    NoPty, Shot, ShotResult, Shots, SignalTarget, SocketSeen, Unstopped, Upgrade, UpgradeRefusal,
+    UpgradeState,
 };
 pub use kennel_store::{Desired, ListFilter, PageStart, PastAttempt, Times};
 
@@ -77,6 +78,7 @@ fn keeper_fault(error: &ClientError) -> CallError {
     match error {
         ClientError::KeeperGone => CallError::Draining,
         ClientError::Exhausted(what) => CallError::HostFull(what.clone()),
+        ClientError::NoPty(none) => CallError::NoPty(none.clone()),
         ClientError::Start(_) | ClientError::TooWeak { .. } => {
             CallError::Internal(error.to_string())
         }

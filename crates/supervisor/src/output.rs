@@ -1,4 +1,4 @@
-//! A run's output and its journal: the pump from the pipes, and the lines that the machine announces.
+//! A run's output and its journal: the pump from pipes or terminal, and the lines that the machine announces.
 //!
 //! Bytes go from pipe to file by splice and are indexed after; a server that dies between the two has lost neither.
 //! Where the disk is full the run's policy says whether the pump waits, and the command with it, or drops and counts. Lines
@@ -11,14 +11,13 @@ use kennel_journal::{Boot, Dropped, Hub, Kind, Writer};
 use kennel_lifecycle::{
     Limit, OnDiskFull, OnOutputFull, OutputBound, RunId, StreamsEnd, Timestamp,
 };
-use kennel_linux::{Look, OutputPipe, crash_point, splice::Spliced};
+use kennel_linux::{Look, OutputPipe, client::Outputs, crash_point, splice::Spliced};
 use refusal::{Refusal, is_full};
 use std::{
     collections::VecDeque,
     fs::File,
     io,
     ops::Range,
-    os::fd::OwnedFd,
     path::Path,
     sync::{
         Arc,
@@ -156,12 +155,17 @@ impl Output {
     }
 
     /// Begins to read the command's output.
-    pub(crate) fn attach(&mut self, stdout: OwnedFd, stderr: OwnedFd) -> io::Result<()> {
-        self.pipes = [
-            Some(OutputPipe::new(stdout)?),
-            Some(OutputPipe::new(stderr)?),
-        ];
-        self.pipes_open.fetch_add(2, Ordering::Relaxed);
+    pub(crate) fn attach(&mut self, outputs: Outputs) -> io::Result<()> {
+        self.pipes = match outputs {
+            Outputs::Pipes { stdout, stderr } => [
+                Some(OutputPipe::new(stdout)?),
+                Some(OutputPipe::new(stderr)?),
+            ],
+            // What is shown on it is one stream.
+            Outputs::Terminal(ends) => [Some(OutputPipe::of_terminal(ends)?), None],
+        };
+        let open = self.pipes.iter().flatten().count();
+        self.pipes_open.fetch_add(open, Ordering::Relaxed);
         Ok(())
     }
 

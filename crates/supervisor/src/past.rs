@@ -4,7 +4,7 @@ use crate::{LifecycleEvent, event::KERNEL_KILLED};
 use kennel_journal::{Entry, Kind};
 use kennel_lifecycle::{
     Announced, Deadline, Exit, Limit, PauseWord, ResumeReason, Signal, StopOrder, StopReason,
-    StreamsEnd, Stuck, StuckProcess, Timestamp, limits,
+    StreamsEnd, Stuck, StuckProcess, TerminalSize, Timestamp, limits,
 };
 use kennel_store::Times;
 use std::time::Duration;
@@ -24,6 +24,8 @@ pub(crate) struct Past {
     steps: Vec<Line>,
     last_step: Option<Line>,
     last_kill: Option<Line>,
+    /// How large the terminal was told to be last.
+    pub(crate) terminal: Option<TerminalSize>,
 }
 
 /// A line with its time.
@@ -71,6 +73,9 @@ impl Past {
                     _ => ResumeReason::Asked,
                 });
                 self.pauses.push((entry.at, false));
+            }
+            LifecycleEvent::TerminalResized { rows, cols } => {
+                self.terminal = Some(TerminalSize { rows, cols });
             }
             LifecycleEvent::Stopping {
                 reason,

@@ -2,15 +2,15 @@
 
 use async_trait::async_trait;
 use kennel_lifecycle::{
-    CgroupIdentity, HostIdentity, InputWrite, ProcessIdentity, RunId, Signal, ladder::StopPlan,
-    recovery,
+    CgroupIdentity, HostIdentity, InputWrite, ProcessIdentity, RunId, Signal, TerminalSize,
+    ladder::StopPlan, recovery,
 };
 use kennel_linux::{
     audit::Whose,
     client::{
-        ChildSpec, ClientError, HeldRun, InputAnswer, KeeperClient, KeeperEvent, KeeperEvents,
-        Listing, Look, Prepared, Reaped, Recorded, SecondLook, Sent, SignalResult, SignalTarget,
-        Upgrade, UpgradeRefusal, Victim,
+        ChildSpec, ClientError, HeldRun, InputAnswer, Interrupted, KeeperClient, KeeperEvent,
+        KeeperEvents, Listing, Look, Prepared, Reaped, Recorded, Resized, SecondLook, Sent,
+        SignalResult, SignalTarget, Upgrade, UpgradeRefusal, Victim,
     },
 };
 use std::path::PathBuf;
@@ -28,12 +28,19 @@ pub trait Kernel: Send + Sync + std::fmt::Debug {
     fn stop(&self, run: RunId, plan: &StopPlan);
     /// The rest of the tree may be left alone.
     fn keep_rest(&self, run: RunId);
-    /// SIGINT to the leader's group, unless a signal went out under this request id.
+    /// SIGINT to the leader's group, or what interrupts on a terminal, unless a signal went out under this request id.
     async fn interrupt(
         &self,
         run: RunId,
         request_id: Option<&str>,
-    ) -> Result<SignalResult, ClientError>;
+    ) -> Result<Interrupted, ClientError>;
+    /// Makes the terminal of an attempt so large.
+    async fn resize(
+        &self,
+        run: RunId,
+        attempt: u32,
+        size: TerminalSize,
+    ) -> Result<Resized, ClientError>;
     /// A signal to those whom `target` names, one by one, unless one went out under this request id.
     async fn signal(
         &self,
@@ -133,8 +140,17 @@ impl Kernel for KeeperClient {
         &self,
         run: RunId,
         request_id: Option<&str>,
-    ) -> Result<SignalResult, ClientError> {
+    ) -> Result<Interrupted, ClientError> {
         Self::interrupt(self, run, request_id).await
+    }
+
+    async fn resize(
+        &self,
+        run: RunId,
+        attempt: u32,
+        size: TerminalSize,
+    ) -> Result<Resized, ClientError> {
+        Self::resize(self, run, attempt, size).await
     }
 
     async fn signal(

@@ -6,7 +6,9 @@ use crate::{
     LifecycleEvent, RunView, adopt,
     blocking::blocking,
     cause::Chain,
-    clock, event, kept_spec,
+    clock, event,
+    intake::stop_plan,
+    kept_spec,
     late::Door,
     output::Output,
     past::Past,
@@ -409,9 +411,8 @@ impl Recovery {
                 }
                 Decision::AwaitShim | Decision::Terminate => {
                     tracing::warn!(%run, ?seen, "still alive, ending it");
-                    seen = kernel
-                        .end_orphan(&recorded, &StopPlan::abort(grace))
-                        .await?;
+                    let plan = stop_plan(self.row.new.kind, StopPlan::abort(grace));
+                    seen = kernel.end_orphan(&recorded, &plan).await?;
                     before.terminated = true;
                     tracing::info!(%run, ?seen, "an orphan was ended, as far as it goes");
                 }
@@ -555,7 +556,9 @@ pub(crate) fn answer(order: Order) {
         Order::Stop(_, reply) => drop(reply.send(Ok(()))),
         Order::Restart(_, reply) => drop(reply.send(Err(refused()))),
         Order::Signal(_, reply) => drop(reply.send(Err(refused()))),
-        Order::Interrupt(_, reply) | Order::Pause(reply) | Order::Resume(reply) => {
+        Order::Interrupt(_, reply) => drop(reply.send(Err(refused()))),
+        Order::Resize(_, reply) => drop(reply.send(Err(refused()))),
+        Order::Pause(reply) | Order::Resume(reply) => {
             drop(reply.send(Err(refused())));
         }
     }

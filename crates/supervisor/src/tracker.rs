@@ -1,7 +1,7 @@
 //! Who is live: one handle per run, found by its id.
 
 use crate::{
-    CallError, Drain, RestartCall, RunView, SignalCall,
+    CallError, Drain, ResizeCall, RestartCall, RunView, SignalCall,
     facts::Facts,
     late::Doors,
     ledger::Ledger,
@@ -11,7 +11,7 @@ use crate::{
 };
 use kennel_journal::Boot;
 use kennel_lifecycle::{NodeId, Refusal, RetentionLimits, RunId, StopOrder};
-use kennel_linux::client::{KeeperHello, KeeperReport, Sent, SignalResult};
+use kennel_linux::client::{Interrupted, KeeperHello, KeeperReport, Sent, SignalResult};
 use kennel_store::{NewRun, Store};
 use std::{
     collections::BTreeMap,
@@ -51,8 +51,9 @@ pub(crate) enum Order {
     Stop(StopOrder, oneshot::Sender<Result<(), Refusal>>),
     Interrupt(
         Option<String>,
-        oneshot::Sender<Result<SignalResult, OrderError>>,
+        oneshot::Sender<Result<Interrupted, OrderError>>,
     ),
+    Resize(ResizeCall, oneshot::Sender<Result<(), OrderError>>),
     Signal(SignalCall, oneshot::Sender<Result<Sent, OrderError>>),
     /// Answered with the number of the attempt before the one that is wanted.
     Restart(RestartCall, oneshot::Sender<Result<u32, OrderError>>),
@@ -78,6 +79,8 @@ pub(crate) struct Handle {
     pub(crate) live: watch::Receiver<Live>,
     /// Writes to standard input take turns.
     pub(crate) input_turn: Arc<tokio::sync::Mutex<()>>,
+    /// So do changes of a terminal's size.
+    pub(crate) resize_turn: Arc<tokio::sync::Mutex<()>>,
 }
 
 /// The other ends of a handle: what the run's task has.
@@ -109,6 +112,7 @@ impl Handle {
             reports,
             live,
             input_turn: Arc::default(),
+            resize_turn: Arc::default(),
         };
         let seat = Seat {
             orders: orders_queue,

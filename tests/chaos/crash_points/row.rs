@@ -4,6 +4,7 @@ use super::{
     aftermath::{self, Told},
     again, input, retain,
     table::{Act, Victim},
+    terminal,
 };
 use kennel_edge::pb::{self, AbortWait};
 use kennel_tests::{
@@ -176,6 +177,9 @@ pub(crate) async fn play(row: Row) {
     if row.act == Act::Retain {
         return Box::pin(retain::play(row)).await;
     }
+    if row.act == Act::Terminal {
+        return Box::pin(terminal::play(row)).await;
+    }
     if row.act == Act::Input {
         return Box::pin(input::play(row)).await;
     }
@@ -281,7 +285,9 @@ impl Scene {
             })),
             Act::Pause => Some(tokio::spawn(async move { client.pause(&id).await })),
             Act::Resume => Some(tokio::spawn(async move { client.resume(&id).await })),
-            Act::Write | Act::Input | Act::Again | Act::ComeBack | Act::Retain => None,
+            Act::Write | Act::Input | Act::Terminal | Act::Again | Act::ComeBack | Act::Retain => {
+                None
+            }
             Act::Drain => Some(tokio::spawn(async move {
                 let drained = client.admin.drain(pb::DrainRequest::default()).await;
                 drained.map(|_| pb::Run::default())

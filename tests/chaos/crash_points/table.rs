@@ -27,6 +27,8 @@ pub(crate) enum Act {
     Write,
     /// Somebody writes to the input of a run, and closes it.
     Input,
+    /// A command writes to its terminal, of which the size is changed.
+    Terminal,
     /// The node is taken out of service.
     Drain,
     /// It exits by itself while nobody can write to the store, which is let go of when its end is kept.
@@ -62,6 +64,8 @@ const fn of(name: &'static str, act: Act, victims: &'static [Victim]) -> Point {
 const ALL: &[Victim] = &[Server, Keeper, Both];
 /// It is in a shim, which knows its keeper alone.
 const OF_SHIM: &[Victim] = &[Keeper];
+/// What dies with its keeper has nothing to go on with.
+const OF_SERVER: &[Victim] = &[Server];
 
 pub(crate) const POINTS: &[Point] = &[
     of("spawn.begun", Act::Spawn, ALL),
@@ -86,6 +90,8 @@ pub(crate) const POINTS: &[Point] = &[
     of("spawn.running_recorded", Act::Spawn, ALL),
     of("output.moved", Act::Write, ALL),
     of("output.indexed", Act::Write, ALL),
+    of("output.relayed", Act::Terminal, OF_SERVER),
+    of("terminal.resized", Act::Terminal, OF_SERVER),
     of("shim.exit", Act::Exit, OF_SHIM),
     of("shim.exit_written", Act::Exit, OF_SHIM),
     of("shim.childless", Act::Exit, OF_SHIM),

@@ -1,12 +1,14 @@
 //! Events of a run, batched, as the contract shows them.
 
-use super::{certificate, line, retention, run, time};
+use super::{certificate, line, retention, run, terminal, time};
 use crate::pb::{
     self, event,
     lifecycle::{self, Station},
     tree_verdict,
 };
-use kennel_lifecycle::{Exit, RunId, StreamsEnd, Stuck, StuckProcess, Timestamp, TreeVerdict};
+use kennel_lifecycle::{
+    Exit, RunId, StreamsEnd, Stuck, StuckProcess, TerminalSize, Timestamp, TreeVerdict,
+};
 use kennel_supervisor::{
     Event, Gap, GapReason, LifecycleEvent, OutputPart, OutputRead, Payload, SignalWent,
 };
@@ -159,6 +161,9 @@ fn lifecycle(event: LifecycleEvent) -> event::Payload {
         }),
         LifecycleEvent::Started => Station::Started(lifecycle::Started {}),
         LifecycleEvent::Paused => Station::Paused(lifecycle::Paused {}),
+        LifecycleEvent::TerminalResized { rows, cols } => {
+            Station::TerminalResized(terminal::size(TerminalSize { rows, cols }))
+        }
         LifecycleEvent::Resumed { reason } => Station::Resumed(lifecycle::Resumed { reason }),
         LifecycleEvent::Stopping {
             reason,

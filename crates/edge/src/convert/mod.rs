@@ -17,6 +17,7 @@ mod restart;
 mod retention;
 pub(crate) mod run;
 pub(crate) mod spec;
+pub(crate) mod terminal;
 pub(crate) mod time;
 pub(crate) mod token;
 pub(crate) mod tree;

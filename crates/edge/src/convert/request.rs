@@ -10,7 +10,7 @@ pub(crate) use output::read_output;
 
 use super::{
     spec::{self, unknown_number},
-    time,
+    terminal, time,
     token::PageToken,
 };
 use crate::{
@@ -18,10 +18,10 @@ use crate::{
     limits, pb, status,
     trace_context::TraceContext,
 };
-use kennel_lifecycle::{Missing, RunId, RunKind, RunState, Signal, Violation, limits as bounds};
+use kennel_lifecycle::{RunId, RunState, Signal, TerminalSize, Violation, limits as bounds};
 use kennel_supervisor::{
     AbortCall, AbortWait, CloseCall, Condition, Form, Kinds, ListFilter, PageStart, Position,
-    RestartCall, SignalCall, SignalTarget, SpawnCall, WriteCall,
+    ResizeCall, RestartCall, SignalCall, SignalTarget, SpawnCall, WriteCall,
 };
 use std::time::Duration;
 use tonic::Status;
@@ -69,16 +69,6 @@ pub(crate) fn spawn(
     let spec_digest = key.of_spec(&spec);
     let spec = spec::parse(spec, &mut found);
     no_violations(&found)?;
-    let kind = match spec.kind {
-        RunKind::Heartbeat | RunKind::Job | RunKind::Service => None,
-        RunKind::Terminal => Some("RUN_KIND_TERMINAL"),
-    };
-    if let Some(kind) = kind {
-        return Err(status::capability_missing(&[Missing {
-            field: "spec.kind".into(),
-            capability: kind.into(),
-        }]));
-    }
     Ok(SpawnCall {
         run,
         validate_only: request.validate_only,
@@ -142,6 +132,19 @@ pub(crate) fn interrupt(request: &pb::InterruptRequest) -> Result<(RunId, Option
     let run = parse_run_id(&request.run_id, &mut found);
     let request_id = request_id(&request.request_id, &mut found);
     Ok((whole(run, &found)?, request_id))
+}
+
+pub(crate) fn resize(request: &pb::ResizeTerminalRequest) -> Result<ResizeCall, Status> {
+    let mut found = Vec::new();
+    let run = parse_run_id(&request.run_id, &mut found);
+    let rows = terminal::side("rows", request.rows, &mut found);
+    let cols = terminal::side("cols", request.cols, &mut found);
+    check_attempt(request.expected_attempt, &mut found);
+    Ok(ResizeCall {
+        run: whole(run, &found)?,
+        size: TerminalSize { rows, cols },
+        expected_attempt: request.expected_attempt,
+    })
 }
 
 pub(crate) fn write_input(request: pb::WriteInputRequest) -> Result<WriteCall, Status> {

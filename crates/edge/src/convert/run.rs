@@ -1,6 +1,6 @@
 //! Runs and their ends, as the contract shows them.
 
-use super::{certificate, containment, retention, spec, time};
+use super::{certificate, containment, retention, spec, terminal, time};
 use crate::pb::{self, end_reason, exit, tree_verdict};
 use kennel_lifecycle::{
     Containment, Deadline, EndReason, Exit, Leftover, Leftovers, Limit, Proof, RunIdentity,
@@ -44,6 +44,7 @@ pub(crate) fn run(view: RunView) -> pb::Run {
         consecutive_restarts: view.restarts,
         previous_attempts: previous,
         output_removed: view.output_removed.map(retention::removal),
+        terminal_size: view.terminal.map(terminal::size),
     }
 }
 

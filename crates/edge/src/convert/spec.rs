@@ -1,6 +1,6 @@
 //! What a client wants to run: parsed on the way in, kept as a document, given back without its secrets.
 
-use super::{containment, limits, restart, time};
+use super::{containment, limits, restart, terminal, time};
 use crate::{
     json,
     pb::{
@@ -16,7 +16,8 @@ use kennel_lifecycle::{
 
 /// The spec in the lifecycle's words; all that is wrong with it is put into `found`.
 pub(crate) fn parse(spec: pb::RunSpec, found: &mut Vec<Violation>) -> RunSpec {
-    let kind = kind("spec.kind", spec.kind, found);
+    let named = kind("spec.kind", spec.kind, found);
+    let (kind, terminal) = terminal::parse(named, spec.kind == 0, spec.stdio.as_ref(), found);
     let grace = spec.stop.as_ref().and_then(|s| s.grace.as_ref());
     let grace = time::parse_duration("spec.stop.grace", grace, found);
     let timeouts = spec.timeouts.unwrap_or_default();
@@ -39,6 +40,7 @@ pub(crate) fn parse(spec: pb::RunSpec, found: &mut Vec<Violation>) -> RunSpec {
         env: env.vars,
         initial_input: spec.initial_input.map(|input| input.to_vec()),
         input: input_mode(spec.stdio.as_ref(), found),
+        terminal,
         labels: spec.labels,
         grace,
         timeouts,
@@ -82,7 +84,7 @@ pub(crate) fn document(spec: &pb::RunSpec) -> String {
         recovery: spec.recovery,
         restart: spec.restart.clone(),
         output: spec.output,
-        stdio: spec.stdio,
+        stdio: spec.stdio.clone(),
     })
 }
 
@@ -268,6 +270,7 @@ mod tests {
                 env: [(text("SECRET"), text("hush"))].into(),
                 initial_input: Some(b"in".to_vec()),
                 input: InputMode::Initial,
+                terminal: None,
                 labels: [(text("team"), text("a"))].into(),
                 grace: Some(Duration::from_millis(500)),
                 timeouts: Timeouts {

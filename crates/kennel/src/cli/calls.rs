@@ -6,8 +6,8 @@ use super::{
 };
 use crate::{
     args::{
-        AbortArgs, AbortWaitArg, ConditionArg, Format, PsArgs, RestartRunArgs, RunRef, StateArg,
-        WaitArgs,
+        AbortArgs, AbortWaitArg, ConditionArg, Format, PsArgs, ResizeArgs, RestartRunArgs, RunRef,
+        StateArg, WaitArgs,
     },
     failure::Failure,
 };
@@ -188,8 +188,42 @@ pub(crate) async fn interrupt(link: &Link, args: RunRef) -> Result<(), Failure> 
         async move { processes.interrupt(request).await }
     });
     let response = answered.await.map_err(refused)?;
+    let method = response.method();
     let run = run_of(response.run)?;
-    link.print(|| json::to_string(&run), || standing(&run))
+    let shown = || {
+        format!(
+            "{}{}",
+            standing(&run).trim_end(),
+            words::interrupted(method)
+        )
+    };
+    link.print(|| json::to_string(&run), || shown() + "\n")
+}
+
+pub(crate) async fn resize(link: &Link, args: ResizeArgs) -> Result<(), Failure> {
+    let request = pb::ResizeTerminalRequest {
+        run_id: args.run,
+        rows: args.size.rows.into(),
+        cols: args.size.cols.into(),
+        expected_attempt: args.attempt,
+    };
+    let processes = link.connection.processes();
+    let answered = client::over_loss(|| {
+        let (mut processes, request) = (processes.clone(), request.clone());
+        async move { processes.resize_terminal(request).await }
+    });
+    let response = answered.await.map_err(refused)?;
+    let run = run_of(response.run)?;
+    let size = run.terminal_size.map(words::terminal_size);
+    let size = size.map(|size| format!(", terminal {size}"));
+    let shown = || {
+        format!(
+            "{}{}\n",
+            standing(&run).trim_end(),
+            size.clone().unwrap_or_default()
+        )
+    };
+    link.print(|| json::to_string(&run), shown)
 }
 
 pub(crate) async fn pause(link: &Link, args: RunRef) -> Result<(), Failure> {

@@ -44,6 +44,7 @@ fn station(station: &Station) -> String {
         Station::Recorded(r) => format!("recorded: pid {}, group {}", r.pid, r.process_group_id),
         Station::Started(_) => "started".to_owned(),
         Station::Paused(_) => "paused".to_owned(),
+        Station::TerminalResized(size) => format!("terminal: {}", words::terminal_size(*size)),
         Station::Resumed(r) if r.reason == "max_pause" => "resumed: max_pause is over".to_owned(),
         Station::Resumed(_) => "resumed".to_owned(),
         Station::Stopping(s) => {

@@ -81,6 +81,7 @@ async fn perform(
         Command::Tree(args) => members::tree(&open().await?, args).await,
         Command::Pause(args) => calls::pause(&open().await?, args).await,
         Command::Resume(args) => calls::resume(&open().await?, args).await,
+        Command::Resize(args) => calls::resize(&open().await?, args).await,
         Command::Restart(args) => calls::restart(&open().await?, args).await,
         Command::Write(args) => write::write(&open().await?, args).await,
         Command::Wait(args) => calls::wait(&open().await?, args).await,

@@ -111,6 +111,7 @@ pub(crate) fn run(run: &pb::Run) -> String {
     view.line("command", command(run));
     view.some("cwd", run.spec.as_ref().and_then(|s| s.cwd.as_ref()));
     view.line("kind", words::kind(run.kind()));
+    view.some("terminal", run.terminal_size.map(words::terminal_size));
     view.line("owner", &run.owner);
     let mut labels: Vec<_> = run.labels.iter().collect();
     labels.sort();

@@ -4,6 +4,7 @@ use crate::{
     args::{
         ContainmentArg, DiskFullArg, KindArg, LeaderExitArg, LimitArgs, OnMaxPauseArg,
         OutputFullArg, PidNamespaceArg, RecoveryArg, RestartArg, RestartArgs, SpecArgs,
+        TerminalArgs,
     },
     failure::Failure,
 };
@@ -29,7 +30,12 @@ pub(crate) fn request(args: SpecArgs) -> Result<pb::SpawnRequest, Failure> {
             .unwrap_or_else(|| ulid::Ulid::generate().to_string()),
         validate_only: false,
         spec: Some(pb::RunSpec {
-            kind: kind(args.kind).into(),
+            kind: if args.terminal.tty {
+                pb::RunKind::Terminal
+            } else {
+                kind(args.kind)
+            }
+            .into(),
             command: Some(pb::run_spec::Command::Argv(pb::Argv { args: args.argv })),
             cwd: Some(cwd),
             env: Some(pb::Env {
@@ -58,11 +64,7 @@ pub(crate) fn request(args: SpecArgs) -> Result<pb::SpawnRequest, Failure> {
             recovery: recovery(args.recovery).into(),
             restart: restart(&args.restart)?,
             output: kept_output(args.output_max, args.output_full, args.disk_full),
-            stdio: args.stdin.then(|| {
-                pb::run_spec::Stdio::Pipes(pb::Pipes {
-                    input: pb::InputMode::Open.into(),
-                })
-            }),
+            stdio: stdio(args.stdin, args.terminal),
         }),
     })
 }
@@ -71,6 +73,23 @@ fn span<T: TryFrom<Duration>>(time: Option<Duration>, name: &str) -> Result<Opti
     let too_long = |_| Failure::new(format!("the {name} is too long"));
     time.map(|time| time.try_into().map_err(too_long))
         .transpose()
+}
+
+/// Absent where no flag says anything.
+fn stdio(stdin: bool, terminal: TerminalArgs) -> Option<pb::run_spec::Stdio> {
+    use pb::run_spec::Stdio;
+    if terminal.tty {
+        return Some(Stdio::Terminal(pb::Terminal {
+            rows: terminal.rows.map(u32::from),
+            cols: terminal.cols.map(u32::from),
+            term: terminal.term.unwrap_or_default(),
+        }));
+    }
+    stdin.then(|| {
+        Stdio::Pipes(pb::Pipes {
+            input: pb::InputMode::Open.into(),
+        })
+    })
 }
 
 /// Absent where no flag says anything.
@@ -343,6 +362,22 @@ mod tests {
             assert_eq!((policy.preset(), policy.mode), (preset, 0));
         }
         assert_eq!(spec(&["ls"]).restart, None);
+    }
+
+    #[test]
+    fn a_terminal_reaches_the_request() {
+        let words = "--tty --rows 24 --cols 80 --term vt100 -- ls";
+        let words: Vec<&str> = words.split_whitespace().collect();
+        let of = spec(&words);
+        assert_eq!(of.kind(), pb::RunKind::Terminal);
+        let terminal = pb::Terminal {
+            rows: Some(24),
+            cols: Some(80),
+            term: "vt100".into(),
+        };
+        assert_eq!(of.stdio, Some(pb::run_spec::Stdio::Terminal(terminal)));
+        let default = Some(pb::run_spec::Stdio::Terminal(pb::Terminal::default()));
+        assert_eq!(spec(&["-t", "ls"]).stdio, default);
     }
 
     #[test]

@@ -9,6 +9,20 @@ pub(crate) fn state(state: pb::RunState) -> String {
     bare(state.as_str_name(), "RUN_STATE_")
 }
 
+/// How large a terminal is, as `resize` takes it.
+pub(crate) fn terminal_size(size: pb::TerminalSize) -> String {
+    format!("{}x{}", size.rows, size.cols)
+}
+
+/// How an interrupt went out, where that is not as always.
+pub(crate) fn interrupted(method: pb::InterruptMethod) -> &'static str {
+    match method {
+        pb::InterruptMethod::TerminalKey => ", by the terminal's key",
+        pb::InterruptMethod::TerminalForeground => ", by SIGINT to the terminal's foreground",
+        pb::InterruptMethod::ProcessGroup | pb::InterruptMethod::Unspecified => "",
+    }
+}
+
 pub(crate) fn kind(kind: pb::RunKind) -> String {
     bare(kind.as_str_name(), "RUN_KIND_")
 }

@@ -29,10 +29,20 @@ fn a_shutdown_is_int_then_term_then_kill_and_fits_into_its_bound() {
 }
 
 #[test]
+fn a_terminal_is_hung_up_then_term_then_kill() {
+    for plan in [StopPlan::abort, StopPlan::shutdown] {
+        let climbed = climb(&plan(Duration::from_secs(4)).on_terminal(), &[]);
+        let expected = [(0, Signal::HUP), (2000, Signal::TERM), (4000, Signal::KILL)];
+        assert_eq!(climbed, expected);
+    }
+}
+
+#[test]
 fn no_grace_is_kill_at_once_and_nothing_else() {
     for plan in [
         StopPlan::abort(Duration::ZERO),
         StopPlan::shutdown(Duration::ZERO),
+        StopPlan::abort(Duration::ZERO).on_terminal(),
     ] {
         assert_eq!(climb(&plan, &[]), [(0, Signal::KILL)]);
     }

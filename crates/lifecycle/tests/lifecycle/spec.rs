@@ -2,8 +2,8 @@
 
 use kennel_lifecycle::{
     CpuQuota, EnvMode, InputMode, Knob, LeaderExit, LimitPowers, OnMaxPause, PausePolicy,
-    PidNamespace, Recovery, Resource, Rlimit, RunKind, RunLimits, RunSpec, Timeouts, UNLIMITED,
-    compose_env, limits,
+    PidNamespace, Recovery, Resource, Rlimit, RunKind, RunLimits, RunSpec, TerminalSize,
+    TerminalSpec, Timeouts, UNLIMITED, compose_env, limits,
 };
 use std::{collections::BTreeMap, time::Duration};
 
@@ -20,6 +20,60 @@ fn an_input_that_stays_open_is_not_given_with_the_spec() {
     };
     let fields: Vec<_> = both.violations().into_iter().map(|v| v.field).collect();
     assert_eq!(fields, ["spec.initial_input"]);
+}
+
+#[test]
+fn a_terminal_takes_no_option_that_it_could_not_keep() {
+    let on_terminal = || RunSpec {
+        kind: RunKind::Terminal,
+        terminal: Some(TerminalSpec::default()),
+        initial_input: None,
+        on_leader_exit: LeaderExit::Stop,
+        ..good()
+    };
+    assert_eq!(on_terminal().violations(), []);
+    assert_eq!(on_terminal().recovery(), Recovery::Terminate);
+    let fields = |spec: RunSpec| {
+        let found = spec.violations().into_iter();
+        found.map(|v| v.field).collect::<Vec<_>>()
+    };
+    let with = |change: fn(&mut RunSpec)| {
+        let mut spec = on_terminal();
+        change(&mut spec);
+        fields(spec)
+    };
+    assert_eq!(with(|s| s.terminal = None), ["spec.pipes"]);
+    assert_eq!(with(|s| s.kind = RunKind::Job), ["spec.terminal"]);
+    assert_eq!(
+        with(|s| s.initial_input = Some(Vec::new())),
+        ["spec.initial_input"]
+    );
+    assert_eq!(
+        with(|s| s.recovery = Some(Recovery::Adopt)),
+        ["spec.recovery"]
+    );
+    let kept = with(|s| s.on_leader_exit = LeaderExit::Keep);
+    assert_eq!(kept, ["spec.on_leader_exit.action"]);
+    let with = |term: &str, rows, cols| {
+        let size = TerminalSize { rows, cols };
+        let terminal = Some(TerminalSpec {
+            term: term.into(),
+            size,
+        });
+        fields(RunSpec {
+            terminal,
+            ..on_terminal()
+        })
+    };
+    let longest = "x".repeat(limits::TERM_BYTES_MAX);
+    assert!(with(&longest, 1, u16::MAX).is_empty());
+    for term in ["", "a b", "a/b", "a\0", "\u{e4}", &format!("{longest}x")] {
+        assert_eq!(with(term, 1, 1), ["spec.terminal.term"], "{term:?}");
+    }
+    assert_eq!(
+        with("x", 0, 0),
+        ["spec.terminal.rows", "spec.terminal.cols"]
+    );
 }
 
 #[test]
@@ -69,6 +123,7 @@ fn all_that_is_wrong_is_told_together() {
         ]),
         initial_input: Some(vec![0; limits::INITIAL_INPUT_BYTES_MAX + 1]),
         input: InputMode::Initial,
+        terminal: None,
         labels: map(&[
             ("", "v"),
             ("k", &"v".repeat(limits::LABEL_VALUE_BYTES_MAX + 1)),
@@ -415,6 +470,7 @@ pub(crate) fn good() -> RunSpec {
         env: BTreeMap::new(),
         initial_input: None,
         input: InputMode::Initial,
+        terminal: None,
         labels: BTreeMap::new(),
         grace: None,
         timeouts: Timeouts::default(),

@@ -1,8 +1,8 @@
 //! What a server takes over from the one before it.
 
+use super::Outputs;
 pub use kennel_lifecycle::HeldPause;
-use kennel_lifecycle::{Held, Policy, RunId, RunIdentity};
-use std::os::fd::OwnedFd;
+use kennel_lifecycle::{Held, Policy, RunId, RunIdentity, TerminalSize};
 
 /// A run that the keeper holds from an earlier server of its own, and whose outcome nobody has acknowledged.
 #[derive(Debug)]
@@ -21,9 +21,10 @@ pub struct HeldRun {
     pub pause: HeldPause,
     /// Whether a stop ladder is on its way, begun by whomever.
     pub stopping: bool,
-    /// Read ends of the command's standard output and error, non-blocking; absent where this process's table had no
-    /// room for them.
-    pub outputs: Option<(OwnedFd, OwnedFd)>,
+    /// Where the command's output comes from; absent where this process's table had no room for it.
+    pub outputs: Option<Outputs>,
+    /// How large Kennel has made its terminal last; absent: it has none.
+    pub terminal: Option<TerminalSize>,
 }
 
 #[cfg(test)]
@@ -43,7 +44,7 @@ mod tests {
     };
     use kennel_lifecycle::{KeeperEpoch, LeaderExit, PausePolicy, RunLimits, ladder::StopPlan};
     use std::{
-        os::fd::{AsFd, BorrowedFd},
+        os::fd::{AsFd, BorrowedFd, OwnedFd},
         time::Duration,
     };
 
@@ -183,6 +184,7 @@ mod tests {
             released: true,
             pause: WireHeldPause::Stopped,
             stopping: false,
+            terminal: None,
         }
     }
 }

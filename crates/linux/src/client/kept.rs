@@ -2,6 +2,7 @@
 
 use super::{ChildInput, ChildSpec};
 use crate::wire::mirror::{WireContainment, WirePolicy};
+use kennel_lifecycle::TerminalSize;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
@@ -15,6 +16,9 @@ pub struct KeptChild {
     input: Option<Vec<u8>>,
     #[serde(default)]
     open_input: bool,
+    /// Rows and columns.
+    #[serde(default)]
+    terminal: Option<(u16, u16)>,
     policy: WirePolicy,
     min_containment: Option<WireContainment>,
 }
@@ -31,6 +35,7 @@ impl From<&ChildSpec> for KeptChild {
                 ChildInput::Null | ChildInput::Pipe { .. } => None,
             },
             open_input: matches!(spec.input, ChildInput::Pipe { .. }),
+            terminal: spec.terminal.map(|size| (size.rows, size.cols)),
             policy: (&spec.policy).into(),
             min_containment: spec.min_containment.map(Into::into),
         }
@@ -52,6 +57,9 @@ impl KeptChild {
             env: self.env,
             cwd: self.cwd,
             input,
+            terminal: self
+                .terminal
+                .map(|(rows, cols)| TerminalSize { rows, cols }),
             run_dir,
             policy: self.policy.into(),
             min_containment: self.min_containment.map(Into::into),

@@ -407,6 +407,7 @@ impl Keeper {
                 policy,
                 min_containment,
                 input,
+                terminal,
             } => {
                 let wanted = Wish {
                     seq,
@@ -415,6 +416,7 @@ impl Keeper {
                     policy: policy.into(),
                     min_containment: min_containment.map(Into::into),
                     input,
+                    terminal: terminal.map(Into::into),
                 };
                 return self.prepare(wanted, fds);
             }
@@ -469,6 +471,7 @@ impl Keeper {
             }
             ToKeeper::Tree { seq, run } => (!with(run, &mut |r| r.list(seq))).then_some(seq),
             ToKeeper::Input { seq, run, wish } => return self.ask_input(seq, run, wish),
+            ToKeeper::Resize(resize) => return self.resize_terminal(resize),
             ToKeeper::Books { seq } => return self.tell_books(seq),
             ToKeeper::Reap { seq, plan } => return self.begin_reaping(seq, &plan.into(), fds),
             ToKeeper::Observe { seq, recorded } => return self.observe(seq, recorded, now),

@@ -7,6 +7,7 @@ use crate::{
     reap::{self, Waited},
     shim,
     spawn::{self, Cloned},
+    terminal::{self, NoPty},
 };
 use kennel_lifecycle::{Exit, HostFacts};
 use nix::errno::Errno;
@@ -34,7 +35,16 @@ pub(super) fn processes() -> io::Result<Vec<Capability>> {
         Capability::tried(CapabilityName::PidfdGroupSignal, group),
         Capability::tried(CapabilityName::PidfdExit, exit_by_pidfd()?),
         Capability::tried(CapabilityName::PidNamespace, shim::try_pid_namespace()?),
+        Capability::tried(CapabilityName::Terminal, terminal()?),
     ])
+}
+
+/// Whether a command can be on a terminal.
+fn terminal() -> io::Result<Result<(), String>> {
+    Ok(terminal::probe()?.map_err(|none| match none {
+        NoPty::Unavailable { why, .. } => why,
+        NoPty::Exhausted { .. } => "the terminals of this host are used up".to_owned(),
+    }))
 }
 
 /// What decides on the gaps in what holds a run. The caller is single-threaded.

@@ -8,18 +8,21 @@ mod ending;
 mod handover;
 mod hearing;
 mod input;
+mod interrupt;
 mod kept;
 mod members;
+mod outputs;
 mod requests;
 mod rest;
 mod stuck;
+mod terminal;
 
 use super::pause::{self, Pause};
 use crate::{
     client::Fact,
     clock, crash_point,
-    pidfd::Sent,
     spawn::child::OPEN,
+    terminal::Terminal,
     tree::{Root, Tree},
     wire::{
         Answer, ToShim,
@@ -28,10 +31,11 @@ use crate::{
 };
 pub(super) use input::RunInput;
 use kennel_lifecycle::{
-    CgroupIdentity, Countdown, Held, Policy, RunId, RunIdentity, Signal, Timestamp,
+    CgroupIdentity, Countdown, Held, Policy, RunId, RunIdentity, Timestamp,
     ladder::{Ladder, StopPlan},
 };
 use kept::Kept;
+pub(super) use outputs::Outputs;
 use requests::Requests;
 use rest::Rest;
 use std::{os::fd::OwnedFd, path::PathBuf, rc::Rc};
@@ -86,9 +90,8 @@ pub(super) struct Run {
     /// Of a child that was announced.
     identity: Option<RunIdentity>,
     gate: Option<OwnedFd>,
-    /// Read ends of both outputs. The server has its own copies; these keep a command that writes alive while no server
-    /// reads, and what it has written until a server has acknowledged the run.
-    outputs: Option<(Rc<OwnedFd>, Rc<OwnedFd>)>,
+    /// Until a server has acknowledged the run.
+    outputs: Option<Outputs>,
     /// Where clients write to it.
     pub(super) input: Option<RunInput>,
     stage: Stage,
@@ -126,7 +129,7 @@ pub(super) struct Parts {
     pub(super) run_dir: PathBuf,
     pub(super) cgroup: Option<CgroupIdentity>,
     pub(super) held: Held,
-    pub(super) outputs: (OwnedFd, OwnedFd),
+    pub(super) outputs: Outputs,
     pub(super) input: Option<RunInput>,
 }
 
@@ -151,7 +154,7 @@ impl Run {
             held: parts.held,
             identity: None,
             gate: None,
-            outputs: Some((Rc::new(parts.outputs.0), Rc::new(parts.outputs.1))),
+            outputs: Some(parts.outputs),
             input: parts.input,
             stage: Stage::Preparing { seq: None },
             tree: None,
@@ -246,32 +249,6 @@ impl Run {
         self.gate = None;
     }
 
-    /// SIGINT to the leader's group, unless a signal went out under this request id.
-    pub(super) fn interrupt(&mut self, seq: u64, request_id: Option<&str>, now: u64) {
-        if self.sent_before(seq, request_id, now) {
-            return;
-        }
-        let live = matches!(self.stage, Stage::Released | Stage::Ran) && !self.ended;
-        let Some(tree) = self.tree.as_ref().filter(|_| live) else {
-            self.answer_signal(seq, WireSignalResult::Gone);
-            return;
-        };
-        let (result, errno) = match tree.signal_group(Signal::INT) {
-            Sent::Done => (WireSignalResult::Done, None),
-            Sent::Gone => (WireSignalResult::Gone, Some(libc::ESRCH)),
-            Sent::Failed(errno) => (WireSignalResult::Failed(errno), Some(errno)),
-        };
-        self.tell(Fact::SignalSent {
-            signal: Signal::INT,
-            targets: None,
-            errno,
-        });
-        if errno.is_none() {
-            self.requests.remember(request_id, now);
-        }
-        self.answer_signal(seq, result);
-    }
-
     /// Begins to stop every task.
     pub(super) fn pause(&mut self, seq: u64, now: u64) {
         let live = self.stage == Stage::Ran && !self.ended && self.ladder.is_none();
@@ -346,8 +323,19 @@ impl Run {
         self.look(now);
     }
 
+    /// Its terminal, if it has one.
+    fn terminal(&mut self) -> Option<&mut Terminal> {
+        match &mut self.outputs {
+            Some(Outputs::Terminal(terminal)) => Some(terminal),
+            Some(Outputs::Pipes(..)) | None => None,
+        }
+    }
+
     fn over(&mut self) {
         self.ended = true;
+        if let Some(terminal) = self.terminal() {
+            terminal.leader_is_gone();
+        }
         self.gate = None;
         self.ladder = None;
         self.tree = None;

@@ -148,6 +148,7 @@ impl Work {
             stdout,
             stderr,
             gate,
+            terminal: job.terminal,
             born_in,
         };
         let namespace = policy.pid_namespace;

@@ -49,6 +49,8 @@ pub(super) struct Plan<'a> {
     pub(super) fds_end: c_int,
     /// Whether it was born into a pid namespace of its own, and so needs the /proc of that.
     pub(super) own_proc: bool,
+    /// Whether stdin is a terminal that is to be its session's.
+    pub(super) terminal: bool,
 }
 
 /// Sets the child up, waits at the gate, executes. Its caller has just been cloned.
@@ -59,6 +61,10 @@ pub(super) fn run(plan: &Plan) -> ! {
         fail(plan.fds[4], STEP_SESSION, EXIT_NOT_RELEASED);
     }
     place_descriptors(plan);
+    // SAFETY: the request takes an integer; 0 steals the terminal from nobody (ioctl_tty(2)).
+    if plan.terminal && unsafe { libc::ioctl(0, libc::TIOCSCTTY, 0) } != 0 {
+        fail(STATUS_FD, STEP_SESSION, EXIT_NOT_RELEASED);
+    }
     if plan.own_proc
         && let Err(step) = mount_own_proc()
     {

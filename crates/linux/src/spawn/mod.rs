@@ -34,6 +34,8 @@ pub(crate) struct Ends {
     pub(crate) stderr: OwnedFd,
     /// Read end.
     pub(crate) gate: OwnedFd,
+    /// Whether stdin is to be the controlling terminal.
+    pub(crate) terminal: bool,
     /// The control group to be born in.
     pub(crate) born_in: Option<OwnedFd>,
 }
@@ -105,6 +107,7 @@ pub(crate) fn fork_gated(
         oom_score_adj: oom_score_adj.as_bytes(),
         fds_end: i32::try_from(open_max.min(1 << 20)).unwrap_or(1 << 20),
         own_proc: pid_namespace == PidNamespace::Private,
+        terminal: ends.terminal,
     };
     let cloned = match &ends.born_in {
         Some(group) => clone_into(group),

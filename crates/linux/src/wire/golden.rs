@@ -2,13 +2,15 @@
 
 use super::{
     Answer, FromShim, LIST_BYTES_MAX, MEMBERS_TOLD_MAX, ToKeeper, ToServer, ToShim, VERSION,
-    WireChild, WireHeldProcess, WireHello, WireListing, WireMember, WireShots, decode, encode,
+    WireChild, WireHeldProcess, WireHello, WireListing, WireMember, WireResize, WireShots, decode,
+    encode,
     mirror::{
         WireCgroup, WireContainment, WireDeadline, WireExit, WireFact, WireFailure, WireHeld,
-        WireHolds, WireHost, WireIdentity, WireInit, WireLeader, WireLeaderExit, WireLeftover,
-        WireLeftovers, WireLimits, WireMemoryKills, WireNote, WireOnMaxPause, WirePidNamespace,
-        WirePlan, WirePolicy, WirePowers, WireProcess, WireProof, WireRecord, WireRecovery,
-        WireRlimit, WireShot, WireShotResult, WireStage, WireTarget, WireVerdict,
+        WireHolds, WireHost, WireIdentity, WireInit, WireInterruptWay, WireLeader, WireLeaderExit,
+        WireLeftover, WireLeftovers, WireLimits, WireMemoryKills, WireNoPty, WireNote,
+        WireOnMaxPause, WirePidNamespace, WirePlan, WirePolicy, WirePowers, WireProcess, WireProof,
+        WireRecord, WireRecovery, WireRlimit, WireShot, WireShotResult, WireStage, WireTarget,
+        WireTerminalSize, WireVerdict,
         adoption::{WireAdoptable, WireKeepsake, WireMemory},
         certificate::{WireScope, WireSender, WireStep, WireStuck, WireStuckProcess},
         former::{WireEndCause, WireFormer},
@@ -89,10 +91,14 @@ fn requests_have_these_bytes() {
         policy: policy(),
         min_containment: Some(WireContainment::Cgroup),
         input: Some(3),
+        terminal: Some(WireTerminalSize {
+            rows: 40,
+            cols: 120,
+        }),
     };
     check(
         &prepare,
-        "010101e78a8d09022f72011e00882701ac020000000000000000000101ac0201ac0201010101010103",
+        "010101e78a8d09022f72011e00882701ac020000000000000000000101ac0201ac0201010101010103012878",
     );
     let files = WireRlimit {
         resource: super::mirror::limits::WireResource::OpenFiles,
@@ -399,6 +405,35 @@ fn answers_and_reports_have_these_bytes() {
 }
 
 #[test]
+fn words_about_a_terminal_have_these_bytes() {
+    let size = WireTerminalSize {
+        rows: 40,
+        cols: 120,
+    };
+    let resize = ToKeeper::Resize(WireResize {
+        seq: 1,
+        run: 5,
+        attempt: 2,
+        size,
+    });
+    check(&resize, "01150105022878");
+    let answer = |answer| ToServer::Answer { seq: 1, answer };
+    check(&answer(Answer::NoTerminal), "01010111");
+    let way = WireInterruptWay::Foreground;
+    check(&answer(Answer::Interrupted(way)), "0101011202");
+    let exhausted = WireNoPty::Exhausted {
+        current: Some(4),
+        max: None,
+    };
+    check(&answer(Answer::NoPty(exhausted)), "0101011300010400");
+    let unavailable = WireNoPty::Unavailable {
+        why: "x".into(),
+        errno: Some(2),
+    };
+    check(&answer(Answer::NoPty(unavailable)), "010101130101780104");
+}
+
+#[test]
 fn what_is_handed_over_has_these_bytes() {
     let run = WireHeldRun {
         run: 5,
@@ -420,10 +455,14 @@ fn what_is_handed_over_has_these_bytes() {
         released: true,
         pause: WireHeldPause::Expired,
         stopping: true,
+        terminal: Some(WireTerminalSize {
+            rows: 40,
+            cols: 120,
+        }),
     };
     check(
         &ToServer::Held(run),
-        "010505900390039003ac02014dc801c801c801ac02014d0001620401070000011e00882701ac020000000000000000000101ac0201ac02010101010301",
+        "010505900390039003ac02014dc801c801c801ac02014d0001620401070000011e00882701ac020000000000000000000101ac0201ac02010101010301012878",
     );
     check(&ToServer::Ping, "0106");
     check(&ToKeeper::Pong, "0111");

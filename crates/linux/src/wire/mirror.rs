@@ -2,14 +2,17 @@
 
 use super::WireHeldProcess;
 use crate::capability::{Capability, CapabilityName};
-use crate::client::{Fact, Holds, Shot, ShotResult, SignalResult, SignalTarget, Unstopped};
+use crate::client::{
+    Fact, Holds, InterruptWay, Shot, ShotResult, SignalResult, SignalTarget, Unstopped,
+};
+use crate::terminal::NoPty;
 pub(crate) use certificate::steps;
 use certificate::{WireStep, WireStuck};
 pub(crate) use held::{WireContainment, WireHeld};
 use kennel_lifecycle::{
     CgroupIdentity, Deadline, Exit, HostIdentity, LeaderExit, Leftover, Leftovers, MemoryKills,
     OnMaxPause, PausePolicy, PidNamespace, Policy, ProcessIdentity, Proof, Recovery, RunIdentity,
-    Signal, StartFailure, StartStage, Timestamp, TreeVerdict,
+    Signal, StartFailure, StartStage, TerminalSize, Timestamp, TreeVerdict,
     ladder::{Step, StopPlan},
     recovery::{CgroupSeen, ExitRecord, Host, Observation, Seen},
 };
@@ -95,7 +98,7 @@ mirror_struct!(
 mirror_enum!(
     /// [`CapabilityName`].
     WireCapabilityName = CapabilityName {
-        Cgroup, CgroupSealed, CgroupClone, CgroupKill, CgroupFreeze, CgroupMemory, CgroupPids, CgroupCpu, Clone3, Pidfs, PidfdGroupSignal, PidfdExit, PidNamespace, Adoption
+        Cgroup, CgroupSealed, CgroupClone, CgroupKill, CgroupFreeze, CgroupMemory, CgroupPids, CgroupCpu, Clone3, Pidfs, PidfdGroupSignal, PidfdExit, PidNamespace, Adoption, Terminal
     }
 );
 mirror_struct!(
@@ -103,9 +106,48 @@ mirror_struct!(
     WireCapability = Capability { name: WireCapabilityName, missing: Option<String> }
 );
 mirror_enum!(
+    /// [`InterruptWay`].
+    WireInterruptWay = InterruptWay { Group, Key, Foreground }
+);
+mirror_struct!(
+    /// [`TerminalSize`].
+    WireTerminalSize = TerminalSize { rows: u16, cols: u16 }
+);
+mirror_enum!(
     /// [`Proof`].
     WireProof = Proof { CgroupAndEchild, Echild, Cgroup, PrivatePidns }
 );
+/// [`NoPty`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum WireNoPty {
+    Exhausted {
+        current: Option<u64>,
+        max: Option<u64>,
+    },
+    Unavailable {
+        why: String,
+        errno: Option<i32>,
+    },
+}
+
+impl From<NoPty> for WireNoPty {
+    fn from(real: NoPty) -> Self {
+        match real {
+            NoPty::Exhausted { current, max } => Self::Exhausted { current, max },
+            NoPty::Unavailable { why, errno } => Self::Unavailable { why, errno },
+        }
+    }
+}
+
+impl From<WireNoPty> for NoPty {
+    fn from(wire: WireNoPty) -> Self {
+        match wire {
+            WireNoPty::Exhausted { current, max } => Self::Exhausted { current, max },
+            WireNoPty::Unavailable { why, errno } => Self::Unavailable { why, errno },
+        }
+    }
+}
+
 mirror_enum!(
     /// [`Seen`].
     WireSeen = Seen { Same, Gone, Unknown }

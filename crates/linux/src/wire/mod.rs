@@ -37,8 +37,10 @@ pub(crate) enum ToKeeper {
         policy: WirePolicy,
         /// The weakest containment that will do.
         min_containment: Option<mirror::WireContainment>,
-        /// The attempt for which standard input is a pipe; then no file comes for it.
+        /// The attempt for which standard input is a pipe or a terminal; then no file comes for it.
         input: Option<u32>,
+        /// How large the terminal is, where the streams are on one.
+        terminal: Option<mirror::WireTerminalSize>,
     },
     Release {
         run: u128,
@@ -122,6 +124,17 @@ pub(crate) enum ToKeeper {
         run: u128,
         wish: mirror::input::WireInputWish,
     },
+    /// Makes the terminal of an attempt so large.
+    Resize(WireResize),
+}
+
+/// A wish for another size.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct WireResize {
+    pub(crate) seq: u64,
+    pub(crate) run: u128,
+    pub(crate) attempt: u32,
+    pub(crate) size: mirror::WireTerminalSize,
 }
 
 /// Keeper to server.
@@ -129,7 +142,7 @@ pub(crate) enum ToKeeper {
 pub(crate) enum ToServer {
     /// With the listening sockets.
     Hello(WireHello),
-    /// With the read ends of both outputs where it is `Prepared`.
+    /// Where it is `Prepared`: with the read ends of both outputs, or the master of the terminal and both ends of its relay.
     Answer {
         seq: u64,
         answer: Answer,
@@ -141,7 +154,7 @@ pub(crate) enum ToServer {
     },
     Shutdown,
     ShutdownNow,
-    /// With the read ends of both outputs. So many of these as the hello says follow it at once; later ones are of those
+    /// With the read ends of both outputs, or what there is of a terminal. So many of these as the hello says follow it at once; later ones are of those
     /// that it calls late.
     Held(mirror::handover::WireHeldRun),
     /// Asks whether the server still takes messages.
@@ -216,6 +229,12 @@ pub(crate) enum Answer {
     NoInput,
     /// The attempt that was named is not the present one.
     OtherAttempt,
+    /// It has no terminal.
+    NoTerminal,
+    /// An interrupt went out in this way.
+    Interrupted(mirror::WireInterruptWay),
+    /// There is no terminal for it; nothing was made.
+    NoPty(mirror::WireNoPty),
 }
 
 /// What came of a signal to each that was to get it.
@@ -306,6 +325,8 @@ pub(crate) struct Job {
     pub(crate) keepsake: Option<mirror::adoption::WireKeepsake>,
     /// Whether the write end of standard input comes along, to be kept with it.
     pub(crate) input: bool,
+    /// Whether stdin is to be the controlling terminal.
+    pub(crate) terminal: bool,
 }
 
 /// How a child gets into its control group.

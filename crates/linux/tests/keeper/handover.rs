@@ -4,7 +4,7 @@
 use crate::{
     deaths::stubborn,
     scenarios::{COUNTERS, Held, counting, counts, empty, kill, signals},
-    stage::{Stage, drain, is_alive, until},
+    stage::{Stage, drain, is_alive, pipes, until},
 };
 use kennel_lifecycle::{
     Exit, LeaderExit, OnMaxPause, PausePolicy, RunId, Signal, TreeVerdict, ladder::StopPlan,
@@ -142,7 +142,7 @@ async fn goes_on(stage: &mut Stage) {
         empty(stage),
     ];
     assert_eq!(facts, expected);
-    let (out, err) = held.outputs.expect("there is room");
+    let (out, err) = pipes(held.outputs.expect("there is room"));
     assert_eq!(
         (drain(out), drain(err)),
         ("one\ntwo\n".into(), "err\n".into())
@@ -168,7 +168,7 @@ async fn ended(stage: &mut Stage) {
             ];
             assert_eq!(stage.told(held.run).await, expected);
             if servers == 2 {
-                let (out, err) = held.outputs.expect("there is room");
+                let (out, err) = pipes(held.outputs.expect("there is room"));
                 assert_eq!((drain(out), drain(err)), ("out\n".into(), "err\n".into()));
                 stage.client.acknowledge(held.run);
             }
@@ -330,7 +330,7 @@ async fn signalled(stage: &mut Stage) {
         assert!(reached(&sent), "{sent:?}");
         got(stage, 1).await;
         let sent = stage.client.interrupt(run, Some("b")).await;
-        assert_eq!(sent.expect("a keeper"), SignalResult::Done);
+        assert_eq!(sent.expect("a keeper").result, SignalResult::Done);
         got(stage, 2).await;
         // It has no terminal: nobody is reached.
         let sent = shoot(stage, run, SignalTarget::TerminalForeground, "c").await;
@@ -346,7 +346,7 @@ async fn signalled(stage: &mut Stage) {
         let sent = shoot(stage, run, SignalTarget::Leader, id).await;
         assert_eq!(sent, Sent::Before, "{id}");
         let sent = stage.client.interrupt(run, Some(id)).await;
-        assert_eq!(sent.expect("a keeper"), SignalResult::Done);
+        assert_eq!(sent.expect("a keeper").result, SignalResult::Done);
     }
     for (id, count) in [("c", 3), ("d", 4)] {
         let sent = shoot(stage, run, SignalTarget::Leader, id).await;
@@ -479,7 +479,7 @@ async fn drained(stage: &mut Stage) {
     let facts = stage.end(held.run).await;
     assert_eq!(facts[..3], told);
     assert_eq!(facts[3..], [empty(stage)]);
-    let (out, _) = held.outputs.expect("there is room");
+    let (out, _) = pipes(held.outputs.expect("there is room"));
     assert_eq!(drain(out), "leader\nlate\n");
 }
 
@@ -526,7 +526,7 @@ async fn many(stage: &mut Stage) {
             empty(stage),
         ];
         assert_eq!(facts, expected);
-        let (out, _) = held.outputs.expect("there is room");
+        let (out, _) = pipes(held.outputs.expect("there is room"));
         assert_eq!(drain(out), format!("{i}\n"));
     }
 }

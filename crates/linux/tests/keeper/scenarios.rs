@@ -1,6 +1,6 @@
 //! What is played in the server, one function per promise.
 
-use crate::stage::{Stage, drain, is_alive, until};
+use crate::stage::{Stage, drain, is_alive, pipes, until};
 use crate::{containment, deaths, members};
 use kennel_lifecycle::{
     Exit, Proof, Signal, SignalScope, SignalSender, StartFailure, StartStage, StopStep,
@@ -88,8 +88,8 @@ async fn told_in_order(stage: &mut Stage) {
         empty(stage),
     ];
     assert_eq!(facts, expected);
-    assert_eq!(drain(prepared.stdout), "out\n");
-    assert_eq!(drain(prepared.stderr), "err\n");
+    let (out, err) = pipes(prepared.outputs);
+    assert_eq!((drain(out), drain(err)), ("out\n".into(), "err\n".into()));
 }
 
 async fn shut_gate(stage: &mut Stage) {
@@ -128,7 +128,10 @@ async fn input(stage: &mut Stage) {
         facts.contains(&Fact::LeaderExited(Exit::Code(0))),
         "{facts:?}"
     );
-    assert_eq!(drain(prepared.stdout), "all of it\n100000 100000 100000\n");
+    assert_eq!(
+        drain(pipes(prepared.outputs).0),
+        "all of it\n100000 100000 100000\n"
+    );
 
     let (run, mut spec) = stage.shell("echo more >> /proc/self/fd/0");
     spec.input = ChildInput::Bytes(b"fixed".to_vec());
@@ -146,7 +149,7 @@ async fn bare_child(stage: &mut Stage) {
     spec.cwd = "/tmp".into();
     let prepared = stage.start(run, &spec).await;
     stage.end(run).await;
-    let output = drain(prepared.stdout);
+    let output = drain(pipes(prepared.outputs).0);
     let lines: Vec<&str> = output.lines().collect();
     // stdin, stdout, stderr, and the directory that ls reads.
     assert_eq!(lines[0], "4", "{output}");
@@ -297,7 +300,7 @@ async fn rest(stage: &mut Stage) {
     assert_eq!(signals(&facts), [Signal::TERM], "{facts:?}");
     assert_eq!(facts.last(), Some(&empty(stage)));
     assert!(stage.file("done").exists());
-    assert_eq!(drain(prepared.stdout), "leader\n");
+    assert_eq!(drain(pipes(prepared.outputs).0), "leader\n");
 }
 
 fn quoted(text: &str) -> String {
@@ -338,12 +341,12 @@ async fn interrupt(stage: &mut Stage) {
     stage.start(run, &spec).await;
     stage.written("up").await;
     let result = stage.client.interrupt(run, None).await.expect("a keeper");
-    assert_eq!(result, SignalResult::Done);
+    assert_eq!(result.result, SignalResult::Done);
     let facts = stage.end(run).await;
     assert_eq!(signals(&facts), [Signal::INT], "{facts:?}");
     assert_eq!(stage.written("ints").await, "int\n");
     let result = stage.client.interrupt(run, None).await.expect("a keeper");
-    assert_eq!(result, SignalResult::UnknownRun);
+    assert_eq!(result.result, SignalResult::UnknownRun);
 }
 
 /// A leader and a child in another session that both count.

@@ -7,7 +7,7 @@ use kennel_lifecycle::{
 use kennel_linux::{
     client::{
         ChildInput, ChildSpec, ClientError, Fact, HeldRun, KeeperClient, KeeperEvent, KeeperEvents,
-        KeeperHello, Prepared,
+        KeeperHello, Outputs, Prepared,
     },
     keeper::{self, CgroupChoice, KeeperConfig},
     rundir, server_socket,
@@ -315,6 +315,7 @@ impl Stage {
                 pid_namespace: self.pid_namespace(),
                 recovery: kennel_lifecycle::Recovery::Terminate,
             },
+            terminal: None,
             min_containment: None,
         };
         (run, spec)
@@ -488,6 +489,14 @@ pub(crate) async fn until<T>(mut ask: impl FnMut() -> Option<T>) -> T {
         }
         assert!(Instant::now() < give_up, "no answer before the deadline");
         tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
+
+/// Standard output and error.
+pub(crate) fn pipes(outputs: Outputs) -> (OwnedFd, OwnedFd) {
+    match outputs {
+        Outputs::Pipes { stdout, stderr } => (stdout, stderr),
+        Outputs::Terminal(_) => panic!("a terminal"),
     }
 }
 

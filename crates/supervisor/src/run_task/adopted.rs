@@ -85,6 +85,11 @@ impl RunTask {
         // Another attempt may begin before all of that is heard.
         task.hears_again = row.state == StoredState::Backoff;
         let ended = row.outcome.is_some() || task.hears_again;
+        task.terminal = held.terminal;
+        // Its server may have died before it could tell.
+        if past.announced.recorded && !ended && past.terminal != held.terminal {
+            task.tell_terminal();
+        }
         if past.announced.streams.is_none() && !ended {
             task.attach(held);
         }
@@ -172,9 +177,7 @@ impl RunTask {
     /// The pipes are read where the server before has stopped reading them.
     fn attach(&mut self, held: HeldRun) {
         let attached = match (&mut self.output, held.outputs) {
-            (Some(output), Some((stdout, stderr))) => {
-                output.attach(stdout, stderr).map_err(|e| e.to_string())
-            }
+            (Some(output), Some(outputs)) => output.attach(outputs).map_err(|e| e.to_string()),
             (Some(_), None) => Err("this process has no room for its descriptors".into()),
             // That was said when the journal was opened.
             (None, _) => return,

@@ -331,7 +331,9 @@ impl RunTask {
                     drop(reply.send(Ok(before.saturating_sub(1))));
                 }
             }
-            Order::Interrupt(_, reply) | Order::Pause(reply) | Order::Resume(reply) => {
+            Order::Interrupt(_, reply) => drop(reply.send(Err(none()))),
+            Order::Resize(_, reply) => drop(reply.send(Err(none()))),
+            Order::Pause(reply) | Order::Resume(reply) => {
                 drop(reply.send(Err(none())));
             }
             Order::Signal(_, reply) => drop(reply.send(Err(none()))),

@@ -9,6 +9,7 @@ mod perform;
 mod publish;
 mod runtime;
 mod signalling;
+mod terminal;
 
 use crate::{
     CallError, LifecycleEvent, clock, event,
@@ -22,8 +23,8 @@ use adopted::Legacy;
 use attempts::Attempts;
 use kennel_lifecycle::{
     Command, Effect, Input, LeaderExit, Machine, OutputBound, Phase, Policy, Recovery, Refusal,
-    Report, RowState, RunId, Signal, StartFailure, StartStage, StopOrder, StopReason, Timestamp,
-    limits,
+    Report, RowState, RunId, Signal, StartFailure, StartStage, StopOrder, StopReason, TerminalSize,
+    Timestamp, limits,
 };
 use kennel_linux::{
     client::{CapabilityName, ChildSpec, ClientError, Fact, KeeperReport, Prepared, SignalResult},
@@ -33,6 +34,7 @@ use kennel_store::{Desired, NewRun, RunRow, StoreError, Times};
 use runtime::Runtime;
 use signalling::Signalling;
 use std::{collections::VecDeque, sync::Arc, time::Duration};
+use terminal::ResizeDone;
 use tokio::{
     sync::{mpsc, oneshot, watch},
     task::JoinSet,
@@ -106,6 +108,8 @@ pub(crate) struct RunTask {
     /// What becomes of it when the whole service dies.
     recovery: Recovery,
     legacy: Legacy,
+    /// How large Kennel has made the terminal of this attempt last.
+    terminal: Option<TerminalSize>,
     /// The keeper tells again of an attempt that has ended: up to its last word nothing is of the present one.
     hears_again: bool,
 }
@@ -134,6 +138,7 @@ pub(crate) enum Done {
     /// The row is another server's: the stop is not on it, and nobody is told that it is.
     StopRefused,
     Froze(SignalResult),
+    Resized(Box<ResizeDone>),
     /// What was made for a run that left no trace is removed.
     Removed,
     /// The outcome is not this server's to write.
@@ -223,6 +228,7 @@ impl RunTask {
             at: clock::now(),
             recovery: policy.recovery.on_host(can_adopt),
             legacy: Legacy::default(),
+            terminal: None,
             hears_again: false,
         }
     }
@@ -492,6 +498,7 @@ impl RunTask {
                     Report::NotFrozen
                 });
             }
+            Done::Resized(resized) => self.resized(*resized),
             Done::Removed => self.room = Room::Kept,
             Done::Disowned => {
                 self.disowned = true;
@@ -522,6 +529,10 @@ impl RunTask {
                         self.start_error = Some(self.no_room(what));
                         prepare_failure()
                     }
+                    ClientError::NoPty(none) => {
+                        self.start_error = Some(CallError::NoPty(none));
+                        prepare_failure()
+                    }
                     ClientError::TooWeak { wanted, held } => {
                         self.start_error = Some(CallError::ContainmentUnavailable {
                             run: self.run,
@@ -536,8 +547,9 @@ impl RunTask {
             }
         };
         self.new.identity = Some(prepared.identity.clone());
+        self.terminal = prepared.terminal;
         let attached = match &mut self.output {
-            Some(output) => output.attach(prepared.stdout, prepared.stderr),
+            Some(output) => output.attach(prepared.outputs),
             None => Ok(()),
         };
         if let Some(why) = prepared.held.cgroup_refused() {
@@ -575,6 +587,7 @@ impl RunTask {
                 self.signal(Signalling::Interrupt(request_id, reply));
             }
             Order::Signal(call, reply) => self.signal(Signalling::Named(call, reply)),
+            Order::Resize(call, reply) => self.resize(call, reply),
             Order::Pause(reply) => match self.machine.phase() {
                 // Where somebody still waits for the row, so does this one.
                 Phase::Paused { .. } if self.pausing.is_empty() => {

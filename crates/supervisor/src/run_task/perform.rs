@@ -7,7 +7,9 @@ use super::{
 use crate::{
     LifecycleEvent,
     blocking::blocking,
-    cause, clock, event, kept_spec,
+    cause, clock, event,
+    intake::stop_plan,
+    kept_spec,
     output::Output,
     spare, store_fault,
     tracker::Shared,
@@ -53,6 +55,7 @@ impl RunTask {
                 self.write(Write::Stop(order, deadline));
             }
             Effect::StopTree(plan) => {
+                let plan = stop_plan(self.new.kind, plan);
                 self.shared.kernel.stop(self.run, &plan);
                 crash_point!("stop.sent");
             }
@@ -205,6 +208,9 @@ impl RunTask {
         let line = event::line(announcement, self.new.identity.as_ref(), begun_at);
         self.line(&line);
         announced(announcement);
+        if let Announcement::Recorded = announcement {
+            self.tell_terminal();
+        }
         if let (Announcement::Recorded, Some(message)) = (announcement, self.warning.take()) {
             self.line(&LifecycleEvent::Warning { message });
         }

@@ -59,6 +59,7 @@ impl RunTask {
                 Phase::Paused { .. } => self.runtime.pause_over_at(),
                 _ => None,
             },
+            terminal: self.terminal_now(),
             spec_document: self.new.spec.clone(),
             labels: self.new.labels.clone(),
             traceparent: self.new.traceparent.clone(),

@@ -1,16 +1,19 @@
 //! Signals that callers ask for: an Interrupt, or one by name. The keeper, which outlives this process, remembers under
 //! which request ids they went out.
 
-use super::{RunTask, SignalReply};
+use super::RunTask;
 use crate::{SignalCall, keeper_fault, ports::Kernel, tracker::OrderError};
 use kennel_lifecycle::{Command, Input, Refusal, RunId};
-use kennel_linux::client::{ClientError, Sent, SignalResult};
+use kennel_linux::client::{ClientError, Interrupted, Sent, SignalResult};
 use tokio::sync::oneshot;
 
 /// A signal that is on its way, with where its answer goes.
 #[derive(Debug)]
 pub(super) enum Signalling {
-    Interrupt(Option<String>, SignalReply),
+    Interrupt(
+        Option<String>,
+        oneshot::Sender<Result<Interrupted, OrderError>>,
+    ),
     Named(SignalCall, oneshot::Sender<Result<Sent, OrderError>>),
 }
 
@@ -41,7 +44,10 @@ impl Signalling {
     /// Says that one went out under its request id before.
     fn sent_before(self) {
         match self {
-            Self::Interrupt(_, reply) => drop(reply.send(Ok(SignalResult::Done))),
+            Self::Interrupt(_, reply) => {
+                let (result, way) = (SignalResult::Done, None);
+                drop(reply.send(Ok(Interrupted { result, way })));
+            }
             Self::Named(_, reply) => drop(reply.send(Ok(Sent::Before))),
         }
     }

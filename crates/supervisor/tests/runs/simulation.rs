@@ -14,16 +14,17 @@ use async_trait::async_trait;
 use kennel_lifecycle::{
     CgroupIdentity, EndReason, Exit, HeldPause, HostIdentity, InputWrite, LeaderExit, NodeId,
     Outcome, OutputRemoval, ProcessIdentity, RestartMode, RestartPolicy, RowState, RunId, RunKind,
-    Signal, SignalScope, SignalSender, StartFailure, StartStage, StopOrder, StopStep, Timestamp,
+    Signal, SignalScope, SignalSender, StartFailure, StartStage, StopOrder, StopStep, TerminalSize,
+    Timestamp,
     ladder::StopPlan,
     recovery::{Observation, Seen},
 };
 use kennel_linux::{
     audit::Whose,
     client::{
-        ChildSpec, ClientError, Fact, HeldRun, InputAnswer, KeeperEvent, Listing, Look, Prepared,
-        Reaped, Recorded, SecondLook, Sent, SignalResult, SignalTarget, Upgrade, UpgradeRefusal,
-        Victim,
+        ChildSpec, ClientError, Fact, HeldRun, InputAnswer, Interrupted, KeeperEvent, Listing,
+        Look, Prepared, Reaped, Recorded, Resized, SecondLook, Sent, SignalResult, SignalTarget,
+        Upgrade, UpgradeRefusal, Victim,
     },
 };
 use kennel_store::{
@@ -509,8 +510,18 @@ impl Kernel for Shaky {
         self.world.tree(run).await
     }
 
-    async fn interrupt(&self, _: RunId, _: Option<&str>) -> Result<SignalResult, ClientError> {
-        self.signal().await
+    async fn interrupt(&self, _: RunId, _: Option<&str>) -> Result<Interrupted, ClientError> {
+        let (result, way) = (self.signal().await?, None);
+        Ok(Interrupted { result, way })
+    }
+
+    async fn resize(
+        &self,
+        run: RunId,
+        attempt: u32,
+        size: TerminalSize,
+    ) -> Result<Resized, ClientError> {
+        self.world.resize(run, attempt, size).await
     }
 
     async fn pause(&self, run: RunId) -> Result<SignalResult, ClientError> {

@@ -16,17 +16,18 @@ use kennel_lifecycle::{
     InputWrite, KeeperEpoch, LeaderExit, Leftover, Leftovers, LimitPowers, MemoryKills, NodeId,
     Outcome, OutputRemoval, PausePolicy, PidNamespace, Policy, ProcessIdentity, Proof, Resource,
     RestartPolicy, RetentionLimits, RowState, RunId, RunIdentity, RunKind, RunLimits, RunSpec,
-    Signal, StartFailure, StartStage, StopOrder, Stuck, StuckProcess, Timeouts, Timestamp,
-    TreeVerdict,
+    Signal, StartFailure, StartStage, StopOrder, Stuck, StuckProcess, TerminalSize, Timeouts,
+    Timestamp, TreeVerdict,
     ladder::StopPlan,
     recovery::{CgroupSeen, ExitRecord, Host, Observation, Seen},
 };
 use kennel_linux::{
     audit::{Described, Whose},
     client::{
-        ChildSpec, ClientError, Fact, Fate, HeldRun, Holds, InputAnswer, KeeperEvent, KeeperHello,
-        KeeperReport, Listing, Look, Member, Prepared, Reaped, Recorded, SecondLook, Sent, Shot,
-        ShotResult, Shots, SignalResult, SignalTarget, Upgrade, UpgradeRefusal, Victim,
+        ChildSpec, ClientError, Fact, Fate, HeldRun, Holds, InputAnswer, InterruptWay, Interrupted,
+        KeeperEvent, KeeperHello, KeeperReport, Listing, Look, Member, Outputs, Prepared, Reaped,
+        Recorded, Resized, SecondLook, Sent, Shot, ShotResult, Shots, SignalResult, SignalTarget,
+        Upgrade, UpgradeRefusal, Victim,
     },
 };
 use kennel_store::{
@@ -101,6 +102,8 @@ pub struct Child {
     pipes: Option<(PipeWriter, PipeWriter)>,
     /// The keeper's copies of what the server reads.
     outputs: (OwnedFd, OwnedFd),
+    /// How large its terminal is, where it is to have one.
+    pub terminal: Option<TerminalSize>,
     pub stop_plans: Vec<StopPlan>,
     /// The server has acknowledged its outcome.
     pub acknowledged: bool,
@@ -116,10 +119,11 @@ impl Child {
             released: self.released,
             pause: self.pause,
             stopping: !self.stop_plans.is_empty(),
-            outputs: Some((
-                self.outputs.0.try_clone().unwrap(),
-                self.outputs.1.try_clone().unwrap(),
-            )),
+            outputs: Some(Outputs::Pipes {
+                stdout: self.outputs.0.try_clone().unwrap(),
+                stderr: self.outputs.1.try_clone().unwrap(),
+            }),
+            terminal: self.terminal,
         }
     }
 }
@@ -581,6 +585,7 @@ impl Kernel for World {
             pause: HeldPause::None,
             pipes: Some((stdout_writer, stderr_writer)),
             outputs: (stdout.try_clone().unwrap(), stderr.try_clone().unwrap()),
+            terminal: spec.terminal,
             stop_plans: Vec::new(),
             acknowledged: false,
         };
@@ -589,8 +594,8 @@ impl Kernel for World {
         state.children.insert(run, child);
         Ok(Prepared {
             identity,
-            stdout,
-            stderr,
+            outputs: Outputs::Pipes { stdout, stderr },
+            terminal: spec.terminal,
             held,
         })
     }
@@ -695,13 +700,30 @@ impl Kernel for World {
         &self,
         run: RunId,
         request_id: Option<&str>,
-    ) -> Result<SignalResult, ClientError> {
+    ) -> Result<Interrupted, ClientError> {
         let mut state = self.state.lock().unwrap();
-        if !state.was_sent(run, request_id) {
+        let before = state.was_sent(run, request_id);
+        if !before {
             state.interrupts += 1;
             state.remember(run, request_id);
         }
-        Ok(SignalResult::Done)
+        Ok(Interrupted {
+            result: SignalResult::Done,
+            way: (!before).then_some(InterruptWay::Group),
+        })
+    }
+
+    async fn resize(&self, run: RunId, _: u32, size: TerminalSize) -> Result<Resized, ClientError> {
+        let mut state = self.state.lock().unwrap();
+        let child = state.children.get_mut(&run);
+        Ok(match child.map(|child| &mut child.terminal) {
+            None => Resized::Gone,
+            Some(None) => Resized::NoTerminal,
+            Some(Some(terminal)) => {
+                *terminal = size;
+                Resized::Done
+            }
+        })
     }
 
     async fn signal(
@@ -1409,6 +1431,7 @@ pub fn call(run: Option<RunId>) -> SpawnCall {
             env: BTreeMap::new(),
             initial_input: None,
             input: InputMode::Initial,
+            terminal: None,
             labels: BTreeMap::new(),
             min_containment: None,
             pid_namespace: PidNamespace::Shared,

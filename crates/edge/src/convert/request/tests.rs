@@ -1,5 +1,7 @@
 use super::*;
 use crate::convert::token::Cursor;
+use crate::pb::run_spec::Stdio;
+use kennel_lifecycle::{RunKind, TerminalSpec};
 use kennel_supervisor::{Amount, Kinds, Reached, Tail};
 use pb::stream_events_request;
 use tonic::Code;
@@ -150,22 +152,55 @@ fn a_missing_command_and_a_missing_spec_are_violations() {
 }
 
 #[test]
-fn terminals_are_refused_by_name() {
-    let kind = pb::RunKind::Terminal;
-    let request = pb::SpawnRequest {
-        spec: Some(pb::RunSpec {
-            kind: kind.into(),
-            ..argv(&["true"])
-        }),
-        ..pb::SpawnRequest::default()
+fn a_run_is_on_a_terminal_where_its_spec_says_so_and_nowhere_else() {
+    let of = |kind: pb::RunKind, stdio: Option<Stdio>| {
+        let request = pb::SpawnRequest {
+            spec: Some(pb::RunSpec {
+                kind: kind.into(),
+                stdio,
+                ..argv(&["true"])
+            }),
+            ..pb::SpawnRequest::default()
+        };
+        let parsed = spawn(request, String::new(), TraceContext::default(), &key());
+        let parsed = parsed.map(|call| (call.spec.kind, call.spec.terminal));
+        parsed.map_err(|status| {
+            let details = status.get_error_details();
+            let fields = details
+                .bad_request()
+                .expect("violations")
+                .field_violations
+                .iter();
+            fields.map(|v| v.field.clone()).collect::<Vec<_>>()
+        })
     };
-    let refused = spawn(request, String::new(), TraceContext::default(), &key());
-    let status = refused.expect_err("refused");
-    assert_eq!(status.code(), Code::FailedPrecondition);
-    let details = status.get_error_details();
-    let info = details.error_info().expect("ErrorInfo");
-    assert_eq!(info.reason, "CAPABILITY_MISSING");
-    assert_eq!(info.metadata["capability"], kind.as_str_name());
+    let terminal = |rows, cols, term: &str| {
+        let term = term.to_owned();
+        Some(Stdio::Terminal(pb::Terminal { rows, cols, term }))
+    };
+    let spec = |rows, cols, term: &str| TerminalSpec {
+        term: term.into(),
+        size: TerminalSize { rows, cols },
+    };
+    let (unspecified, wanted) = (pb::RunKind::Unspecified, pb::RunKind::Terminal);
+    let default = Ok((RunKind::Terminal, Some(spec(40, 120, "xterm-256color"))));
+    assert_eq!(of(wanted, None), default);
+    assert_eq!(of(wanted, terminal(None, None, "")), default);
+    assert_eq!(of(unspecified, terminal(None, None, "")), default);
+    let largest = Ok((RunKind::Terminal, Some(spec(65_535, 1, "vt100"))));
+    assert_eq!(
+        of(wanted, terminal(Some(65_535), Some(1), "vt100")),
+        largest
+    );
+    assert_eq!(of(unspecified, None), Ok((RunKind::Heartbeat, None)));
+
+    let pipes = Some(Stdio::Pipes(pb::Pipes::default()));
+    assert_eq!(of(wanted, pipes), Err(vec!["spec.pipes".into()]));
+    let job = of(pb::RunKind::Job, terminal(None, None, ""));
+    assert_eq!(job, Err(vec!["spec.terminal".into()]));
+    let wrong = of(wanted, terminal(Some(0), Some(65_536), "a b"));
+    let fields = ["rows", "cols", "term"].map(|side| format!("spec.terminal.{side}"));
+    assert_eq!(wrong, Err(fields.into()));
 }
 
 #[test]

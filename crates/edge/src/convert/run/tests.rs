@@ -265,6 +265,7 @@ fn live() -> RunView {
         restarts: 0,
         next_restart: None,
         output_removed: None,
+        terminal: None,
     }
 }
 

@@ -5,7 +5,7 @@ use crate::{
     clock,
     keeper::run::RunInput,
     wire::{
-        Answer,
+        Answer, WireResize,
         mirror::{WireSignalResult, input::WireInputWish},
     },
 };
@@ -36,6 +36,16 @@ impl Keeper {
         match self.runs.get_mut(&id) {
             Some(run) => run.ask_input(seq, wish),
             None => self.answer(seq, Answer::Signal(WireSignalResult::UnknownRun)),
+        }
+        self.touch(id, clock::boot_ms());
+    }
+
+    /// What a server wants of the terminal of a run.
+    pub(super) fn resize_terminal(&mut self, wish: WireResize) {
+        let id = RunId::from_u128(wish.run);
+        match self.runs.get_mut(&id) {
+            Some(run) => run.resize(wish.seq, wish.attempt, wish.size.into()),
+            None => self.answer(wish.seq, Answer::Signal(WireSignalResult::UnknownRun)),
         }
         self.touch(id, clock::boot_ms());
     }

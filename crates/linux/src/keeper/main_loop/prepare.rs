@@ -5,16 +5,17 @@ use crate::{
     cgroup_limits, clock, crash_point, fdpass,
     keeper::{
         groups::Group,
-        run::{Parts, Run, RunInput},
+        run::{Outputs, Parts, Run, RunInput},
     },
     spawn::{self, failure},
+    terminal::{NoPty, Terminal},
     wire::{
         self, Answer, Job, ToShim,
         mirror::{WireFailure, adoption::WireKeepsake},
     },
 };
 use kennel_lifecycle::{
-    Containment, Held, LeaderExit, Policy, Recovery, RunId, StartFailure, StartStage,
+    Containment, Held, LeaderExit, Policy, Recovery, RunId, StartFailure, StartStage, TerminalSize,
 };
 use nix::{
     fcntl::OFlag,
@@ -23,15 +24,17 @@ use nix::{
 };
 use std::{
     io,
-    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    os::fd::{AsFd, OwnedFd},
     path::Path,
 };
 
-/// The ends of a run's pipes.
-struct Pipes {
-    gate: (OwnedFd, OwnedFd),
-    stdout: (OwnedFd, OwnedFd),
-    stderr: (OwnedFd, OwnedFd),
+/// The streams of a run: the ends of the command, and what is kept here.
+struct Streams {
+    stdin: OwnedFd,
+    stdout: OwnedFd,
+    stderr: OwnedFd,
+    outputs: Outputs,
+    input: Option<RunInput>,
 }
 
 /// What the server wants made.
@@ -41,8 +44,10 @@ pub(super) struct Wish {
     pub(super) run_dir: String,
     pub(super) policy: Policy,
     pub(super) min_containment: Option<Containment>,
-    /// The attempt for which standard input is a pipe.
+    /// The attempt for which standard input is a pipe, or a terminal.
     pub(super) input: Option<u32>,
+    /// How large the terminal is, where the streams are on one.
+    pub(super) terminal: Option<TerminalSize>,
 }
 
 /// Why nothing was made.
@@ -53,6 +58,8 @@ enum Unmade {
     Limits(StartFailure),
     /// What would hold the run is weaker than it may be.
     TooWeak(Held),
+    /// There is no terminal for it.
+    NoPty(NoPty),
 }
 
 impl From<io::Error> for Unmade {
@@ -95,6 +102,7 @@ impl Keeper {
             Err(Unmade::Limits(failure)) => {
                 self.answer(seq, Answer::PrepareFailed(WireFailure::from(failure)));
             }
+            Err(Unmade::NoPty(none)) => self.answer(seq, Answer::NoPty(none.into())),
             Err(Unmade::Failed(error)) => self.answer(seq, unmade(&error)),
         }
     }
@@ -104,16 +112,11 @@ impl Keeper {
         // A file that found no room in this process's table is missing here.
         let lost = || io::Error::from_raw_os_error(libc::EMFILE);
         let child = fds.next().ok_or_else(lost)?;
-        let (input, stdin) = match wish.input {
-            Some(attempt) => {
-                let outlives = wish.policy.recovery == Recovery::Adopt;
-                let made = RunInput::new(attempt, Path::new(&wish.run_dir), outlives);
-                let (input, stdin) = made?;
-                (Some(input), stdin)
-            }
-            None => (None, fds.next().ok_or_else(lost)?),
+        let streams = match wish.terminal {
+            Some(size) => on_terminal(&wish, size)?,
+            None => on_pipes(&wish, || fds.next().ok_or_else(lost))?,
         };
-        let pipes = pipes()?;
+        let gate = spawn::small_pipe()?;
         let group = self.groups.create(wish.run);
         crash_point!("keeper.group_made");
         let limited = hold(&group, &wish.policy);
@@ -136,9 +139,8 @@ impl Keeper {
             return Err(refused);
         }
         let given = self.pool.take().and_then(|warm| {
-            let kept = input.as_ref().and_then(RunInput::for_shim);
-            let files = (&child, &stdin, kept);
-            self.give(&wish, &held, group.as_ref(), &warm.socket, files, &pipes)?;
+            let files = (&child, &gate.0, &streams);
+            self.give(&wish, &held, group.as_ref(), &warm.socket, files)?;
             let event = EpollEvent::new(EpollFlags::EPOLLIN, self.next_shim);
             self.epoll.add(&warm.socket, event)?;
             Ok(warm)
@@ -172,10 +174,10 @@ impl Keeper {
             run_dir: wish.run_dir.into(),
             cgroup: group,
             held,
-            outputs: (pipes.stdout.0, pipes.stderr.0),
-            input,
+            outputs: streams.outputs,
+            input: streams.input,
         };
-        let run = Run::wanted(parts, wish.seq, pipes.gate.1);
+        let run = Run::wanted(parts, wish.seq, gate.1);
         self.runs.insert(wish.run, run);
         crash_point!("keeper.job_given");
         Ok(())
@@ -187,8 +189,7 @@ impl Keeper {
         held: &Held,
         group: Option<&Group>,
         shim: &OwnedFd,
-        (child, stdin, input): (&OwnedFd, &OwnedFd, Option<BorrowedFd<'_>>),
-        pipes: &Pipes,
+        (child, gate, streams): (&OwnedFd, &OwnedFd, &Streams),
     ) -> io::Result<()> {
         let outlives = wish.policy.recovery == Recovery::Adopt;
         let door = outlives.then(|| self.doors.make(wish.run)).transpose()?;
@@ -196,6 +197,7 @@ impl Keeper {
             held: held.clone().into(),
             host: self.host.clone().into(),
         });
+        let input = streams.input.as_ref().and_then(RunInput::for_shim);
         let job = ToShim::Job(Box::new(Job {
             run: wish.run.as_u128(),
             run_dir: wish.run_dir.clone(),
@@ -205,17 +207,20 @@ impl Keeper {
             attributes: self.inherited.attributes(&wish.policy.limits),
             keepsake,
             input: input.is_some(),
+            terminal: wish.terminal.is_some(),
         }));
         let mut fds = vec![
             child.as_fd(),
-            stdin.as_fd(),
-            pipes.stdout.1.as_fd(),
-            pipes.stderr.1.as_fd(),
-            pipes.gate.0.as_fd(),
+            streams.stdin.as_fd(),
+            streams.stdout.as_fd(),
+            streams.stderr.as_fd(),
+            gate.as_fd(),
         ];
-        if wish.policy.on_leader_exit == LeaderExit::Keep || outlives {
-            // Whoever is kept, or outlives this process, may go on writing when nobody reads any more.
-            fds.extend([pipes.stdout.0.as_fd(), pipes.stderr.0.as_fd()]);
+        // Whoever is kept, or outlives this process, may go on writing when nobody reads any more. Nobody on a terminal is.
+        if let Outputs::Pipes(stdout, stderr) = &streams.outputs
+            && (wish.policy.on_leader_exit == LeaderExit::Keep || outlives)
+        {
+            fds.extend([stdout.as_fd(), stderr.as_fd()]);
         }
         fds.extend(door.iter().map(AsFd::as_fd));
         fds.extend(input);
@@ -242,15 +247,45 @@ fn unmade(error: &io::Error) -> Answer {
     }
 }
 
-/// Gate and outputs. The read ends of the outputs are for the server's event loop, so they do not block; the ends of
-/// the command are other descriptions and do.
-fn pipes() -> io::Result<Pipes> {
-    let pipes = Pipes {
-        gate: spawn::small_pipe()?,
-        stdout: pipe2(OFlag::O_CLOEXEC)?,
-        stderr: pipe2(OFlag::O_CLOEXEC)?,
+/// Two pipes for the outputs. Their read ends are for the server's event loop, so they do not block; the ends of the command
+/// are other descriptions and do. `file`: gives standard input, where that is not a pipe.
+fn on_pipes(wish: &Wish, file: impl FnOnce() -> io::Result<OwnedFd>) -> io::Result<Streams> {
+    let (input, stdin) = match wish.input {
+        Some(attempt) => {
+            let outlives = wish.policy.recovery == Recovery::Adopt;
+            let (input, stdin) = RunInput::new(attempt, Path::new(&wish.run_dir), outlives)?;
+            (Some(input), stdin)
+        }
+        None => (None, file()?),
     };
-    fdpass::set_nonblocking(&pipes.stdout.0)?;
-    fdpass::set_nonblocking(&pipes.stderr.0)?;
-    Ok(pipes)
+    let (stdout_read, stdout) = pipe2(OFlag::O_CLOEXEC)?;
+    let (stderr_read, stderr) = pipe2(OFlag::O_CLOEXEC)?;
+    fdpass::set_nonblocking(&stdout_read)?;
+    fdpass::set_nonblocking(&stderr_read)?;
+    Ok(Streams {
+        stdin,
+        stdout,
+        stderr,
+        outputs: Outputs::pipes(stdout_read, stderr_read),
+        input,
+    })
+}
+
+/// A terminal for all three.
+fn on_terminal(wish: &Wish, size: TerminalSize) -> Result<Streams, Unmade> {
+    let (terminal, slave) = Terminal::open(size)?.map_err(Unmade::NoPty)?;
+    let input = match wish.input {
+        Some(attempt) => {
+            let run_dir = Path::new(&wish.run_dir);
+            Some(RunInput::on_terminal(attempt, run_dir, terminal.master())?)
+        }
+        None => None,
+    };
+    Ok(Streams {
+        stdin: slave.try_clone()?,
+        stdout: slave.try_clone()?,
+        stderr: slave,
+        outputs: Outputs::Terminal(terminal),
+        input,
+    })
 }

@@ -1,6 +1,6 @@
 //! A run that goes on without its keeper: what its shim has to know for that, and how the next keeper goes on with it.
 
-use super::{Parts, Run, RunInput, Stage};
+use super::{Outputs, Parts, Run, RunInput, Stage};
 use crate::{
     clock,
     keeper::{adoption::Adoptable, pause::Pause},
@@ -34,7 +34,7 @@ impl Run {
             run_dir: found.run_dir,
             cgroup: found.identity.cgroup.clone(),
             held: found.held,
-            outputs: found.outputs,
+            outputs: Outputs::pipes(found.outputs.0, found.outputs.1),
             input,
         });
         let counted = memory

@@ -1,6 +1,6 @@
 //! A run without a server: what the loss of one changes, what the next one is told, and what is done when none comes.
 
-use super::{Run, Stage};
+use super::{Outputs, Run, Stage};
 use crate::{
     client::Fact,
     wire::mirror::handover::{WireHeldPause, WireHeldRun},
@@ -49,8 +49,11 @@ impl Run {
     /// What the next server takes over; absent where it has nothing to do with it.
     pub(in crate::keeper) fn held(&self) -> Option<(WireHeldRun, Vec<Rc<OwnedFd>>)> {
         let identity = self.identity.as_ref().filter(|_| !self.acknowledged)?;
-        let outputs = self.outputs.iter();
-        let outputs = outputs.flat_map(|(out, err)| [Rc::clone(out), Rc::clone(err)]);
+        let outputs = self.outputs.iter().flat_map(Outputs::for_server);
+        let terminal = match &self.outputs {
+            Some(Outputs::Terminal(terminal)) => Some(terminal.size().into()),
+            Some(Outputs::Pipes(..)) | None => None,
+        };
         let never_let_go = matches!(
             self.stage,
             Stage::Preparing { .. } | Stage::AtGate | Stage::NotReleased
@@ -63,6 +66,7 @@ impl Run {
             released: !never_let_go,
             pause: WireHeldPause::from(self.pause.held()),
             stopping: self.ladder.is_some(),
+            terminal,
         };
         Some((held, outputs.collect()))
     }

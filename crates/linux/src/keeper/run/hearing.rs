@@ -13,7 +13,7 @@ use kennel_lifecycle::{
     Exit, HostIdentity, RunIdentity, Signal, StartFailure, StartStage, StopStep, Timestamp,
     ladder::Ladder,
 };
-use std::{os::fd::OwnedFd, rc::Rc};
+use std::os::fd::OwnedFd;
 
 impl Run {
     /// A message of the shim.
@@ -96,13 +96,13 @@ impl Run {
             // Its server is gone, and its gate is shut.
             return;
         };
-        let (Some((leader, init)), Some((out, err))) = (fds, &self.outputs) else {
+        let (Some((leader, init)), Some(outputs)) = (fds, &self.outputs) else {
             // No room for a descriptor here: the gate shuts, and the shim tells the rest.
             self.gate = None;
             self.answer(seq, Answer::Exhausted("descriptors of the keeper".into()));
             return;
         };
-        let fds = vec![Rc::clone(out), Rc::clone(err)];
+        let fds = outputs.for_server();
         self.tree = Some(Tree {
             run: self.id,
             leader: PidFd::from_fd(leader),
@@ -165,6 +165,9 @@ impl Run {
     fn leader_ended(&mut self, at: Timestamp, exit: Exit, rest: bool, now: u64) {
         if std::mem::replace(&mut self.heard.leader_exited, true) {
             return;
+        }
+        if let Some(terminal) = self.terminal() {
+            terminal.leader_is_gone();
         }
         if self.stage == Stage::NotReleased {
             return;

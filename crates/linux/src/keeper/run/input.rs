@@ -1,4 +1,5 @@
-//! The standard input of a run that clients write to: the pipe's write end, and the count of what it has taken.
+//! The standard input of a run that clients write to: the pipe's write end, or the terminal's master, and the count of what
+//! it has taken.
 //!
 //! Both are here and not with the server, so that a byte that the pipe has taken is counted whichever server dies. A full
 //! pipe makes nobody wait but who writes: what is left of one write is kept, and goes on when there is room.
@@ -24,6 +25,7 @@ use std::{
     io,
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
     path::{Path, PathBuf},
+    rc::Rc,
 };
 
 /// The input of one attempt.
@@ -32,8 +34,9 @@ pub(in crate::keeper) struct RunInput {
     run_dir: PathBuf,
     book: InputBook,
     note: Note,
-    /// Absent: closed.
-    pipe: Option<OwnedFd>,
+    /// The pipe's write end, or the terminal's master. Absent: closed.
+    pipe: Option<Rc<OwnedFd>>,
+    is_terminal: bool,
     /// Whether the shim has a copy, for the next keeper.
     shim_has_copy: bool,
     waiting: Option<Waiting>,
@@ -59,18 +62,35 @@ impl RunInput {
         let (read, write) = pipe2(OFlag::O_CLOEXEC)?;
         // The end of the command is another description, and does block.
         fdpass::set_nonblocking(&write)?;
+        let mut input = Self::empty(attempt, run_dir, Rc::new(write))?;
+        input.shim_has_copy = shim_has_copy;
+        Ok((input, read))
+    }
+
+    /// What is typed on a terminal, of which this is the master.
+    pub(in crate::keeper) fn on_terminal(
+        attempt: u32,
+        run_dir: &Path,
+        master: &Rc<OwnedFd>,
+    ) -> io::Result<Self> {
+        let mut input = Self::empty(attempt, run_dir, Rc::clone(master))?;
+        input.is_terminal = true;
+        Ok(input)
+    }
+
+    fn empty(attempt: u32, run_dir: &Path, pipe: Rc<OwnedFd>) -> io::Result<Self> {
         let book = InputBook::default();
         let note = Note::begin(run_dir, attempt, &book)?;
-        let input = Self {
+        Ok(Self {
             attempt,
             run_dir: run_dir.to_owned(),
             book,
             note,
-            pipe: Some(write),
-            shim_has_copy,
+            pipe: Some(pipe),
+            is_terminal: false,
+            shim_has_copy: false,
             waiting: None,
-        };
-        Ok((input, read))
+        })
     }
 
     /// That of a run whose keeper is gone, with the end of the pipe where it was open. Without a note nothing is known of
@@ -95,9 +115,15 @@ impl RunInput {
             book,
             note,
             shim_has_copy: pipe.is_some(),
-            pipe,
+            pipe: pipe.map(Rc::new),
+            is_terminal: false,
             waiting: None,
         })
+    }
+
+    /// Whether it is that of this attempt.
+    pub(super) fn is_of(&self, attempt: u32) -> bool {
+        self.attempt == attempt
     }
 
     /// What the shim keeps for the next keeper.
@@ -171,7 +197,7 @@ impl RunInput {
                 }
                 Err(Errno::EINTR) => {}
                 Err(errno) => {
-                    // EPIPE; nothing else is left for a pipe.
+                    // EPIPE, or EIO of a terminal that nobody has open; nothing else is left.
                     broken = errno != Errno::EAGAIN;
                     break;
                 }
@@ -227,18 +253,16 @@ impl RunInput {
         let mut seen = [PollFd::new(pipe.as_fd(), PollFlags::POLLOUT)];
         let looked = poll(&mut seen, PollTimeout::ZERO).is_ok();
         let events = seen[0].revents().unwrap_or(PollFlags::empty());
-        // POLLERR (poll(2)): the read end is closed.
-        if looked && events.contains(PollFlags::POLLERR) {
+        // POLLERR (poll(2)): the read end is closed; POLLHUP: nobody has the terminal open.
+        if looked && events.intersects(PollFlags::POLLERR | PollFlags::POLLHUP) {
             self.shut(InputClosed::Command);
         }
     }
 
     fn state(&self) -> InputState {
-        InputState::of(
-            self.attempt,
-            &self.book,
-            self.pipe.as_ref().and_then(unread),
-        )
+        // The master of a terminal has no count of it.
+        let pipe = self.pipe.as_ref().filter(|_| !self.is_terminal);
+        InputState::of(self.attempt, &self.book, pipe.and_then(|pipe| unread(pipe)))
     }
 }
 

@@ -12,8 +12,8 @@ use crate::{
     },
 };
 use kennel_lifecycle::{
-    Containment, Exit, Gap, HostIdentity, MemoryKills, ProcessIdentity, Proof, StartFailure,
-    StartStage, TreeVerdict, recovery::ExitRecord,
+    Containment, Exit, Gap, HostIdentity, MemoryKills, ProcessIdentity, Proof, Signal,
+    StartFailure, StartStage, TreeVerdict, recovery::ExitRecord,
 };
 use std::process::{Child, Command};
 
@@ -426,7 +426,7 @@ fn new(run_dir: &std::path::Path) -> Run {
             gaps: vec![Gap::NoCgroup("none".into())],
         },
         input: None,
-        outputs: (pipe().0, pipe().0),
+        outputs: Outputs::pipes(pipe().0, pipe().0),
     };
     let gate = std::fs::File::create("/dev/null").expect("a file");
     Run::wanted(parts, 1, gate.into())

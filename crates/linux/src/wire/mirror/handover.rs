@@ -1,7 +1,7 @@
 //! Runs that are handed over to the next server.
 
-use super::{WireHeld, WireIdentity, WirePolicy};
-use crate::client::{HeldPause, HeldRun};
+use super::{WireHeld, WireIdentity, WirePolicy, WireTerminalSize};
+use crate::client::{HeldPause, HeldRun, Outputs};
 use kennel_lifecycle::RunId;
 use serde::{Deserialize, Serialize};
 use std::os::fd::OwnedFd;
@@ -21,12 +21,14 @@ pub(crate) struct WireHeldRun {
     pub(crate) released: bool,
     pub(crate) pause: WireHeldPause,
     pub(crate) stopping: bool,
+    /// How large its terminal is, where it has one.
+    pub(crate) terminal: Option<WireTerminalSize>,
 }
 
 impl WireHeldRun {
     /// The run, with the descriptors that have arrived beside it.
     pub(crate) fn with_outputs(self, fds: Vec<OwnedFd>) -> HeldRun {
-        let mut fds = fds.into_iter();
+        let terminal = self.terminal.map(Into::into);
         HeldRun {
             run: RunId::from_u128(self.run),
             identity: self.identity.into(),
@@ -35,7 +37,8 @@ impl WireHeldRun {
             released: self.released,
             pause: self.pause.into(),
             stopping: self.stopping,
-            outputs: fds.next().zip(fds.next()),
+            outputs: Outputs::of(terminal.is_some(), fds),
+            terminal,
         }
     }
 }

@@ -1,0 +1,41 @@
+//! What went wrong with a terminal.
+
+use super::{Facts, Fault, RETRY_SOON};
+use crate::reason::Reason;
+use kennel_supervisor::NoPty;
+use tonic::{Code, Status};
+use tonic_types::QuotaViolation;
+
+/// There is none for a run.
+pub(super) fn no_pty(none: &NoPty, text: String) -> Status {
+    match none {
+        NoPty::Exhausted { current, max } => {
+            let number = |facts: Facts, name: &str, number: &Option<u64>| match number {
+                Some(number) => facts.with(name, number.to_string()),
+                None => facts,
+            };
+            let facts = number(Facts::default(), "current", current);
+            let facts = number(facts, "max", max);
+            let code = Code::ResourceExhausted;
+            let violation = QuotaViolation::new("terminals of the host", text.as_str());
+            let mut fault = Fault::new(code, Reason::PtyExhausted, text, facts);
+            fault.details.set_quota_failure(vec![violation]);
+            fault.retry(RETRY_SOON).status()
+        }
+        NoPty::Unavailable { why, errno } => {
+            let facts = Facts::default().with("why", why.as_str());
+            let facts = match errno {
+                Some(errno) => facts.with("errno", errno.to_string()),
+                None => facts,
+            };
+            Fault::new(
+                Code::FailedPrecondition,
+                Reason::PtyUnavailable,
+                text,
+                facts,
+            )
+            .precondition("TERMINAL", "spec.terminal")
+            .status()
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! A command's terminal: what it is to be, and how large.
+
+use crate::{LeaderExit, Recovery, RunKind, RunSpec, Violation, limits};
+
+/// How large a terminal is, in characters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct TerminalSize {
+    /// Lines.
+    pub rows: u16,
+    /// Characters of a line.
+    pub cols: u16,
+}
+
+impl Default for TerminalSize {
+    fn default() -> Self {
+        Self {
+            rows: 40,
+            cols: 120,
+        }
+    }
+}
+
+/// A terminal as a caller wants it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TerminalSpec {
+    /// What the command finds in TERM, where the caller sets no other value.
+    pub term: String,
+    /// How large it is at the start.
+    pub size: TerminalSize,
+}
+
+impl Default for TerminalSpec {
+    fn default() -> Self {
+        Self {
+            term: "xterm-256color".into(),
+            size: TerminalSize::default(),
+        }
+    }
+}
+
+impl RunSpec {
+    /// What is wrong with a terminal, or for want of one.
+    pub(crate) fn check_terminal(&self, found: &mut Vec<Violation>) {
+        let mut wrong = |field: &str, what: &str| found.push(Violation::new(field, what));
+        let Some(terminal) = &self.terminal else {
+            if self.kind == RunKind::Terminal {
+                wrong(
+                    "spec.pipes",
+                    "a run of kind RUN_KIND_TERMINAL is on a terminal",
+                );
+            }
+            return;
+        };
+        if self.kind != RunKind::Terminal {
+            wrong("spec.terminal", "is for runs of kind RUN_KIND_TERMINAL");
+        }
+        let TerminalSize { rows, cols } = terminal.size;
+        if rows == 0 {
+            wrong("spec.terminal.rows", limits::TERMINAL_SIDE_WANTED);
+        }
+        if cols == 0 {
+            wrong("spec.terminal.cols", limits::TERMINAL_SIDE_WANTED);
+        }
+        let term = &terminal.term;
+        let is_name = |byte: u8| byte.is_ascii_graphic() && byte != b'/';
+        if term.is_empty() || term.len() > limits::TERM_BYTES_MAX || !term.bytes().all(is_name) {
+            wrong(
+                "spec.terminal.term",
+                "must be the name of a terminal: 1 to 128 printable ASCII characters, neither space nor '/'",
+            );
+        }
+        if self.initial_input.is_some() {
+            wrong(
+                "spec.initial_input",
+                "is for pipes: what is typed on a terminal is written with WriteInput",
+            );
+        }
+        if self.recovery == Some(Recovery::Adopt) {
+            wrong(
+                "spec.recovery",
+                "a terminal ends with the keeper that holds it: RECOVERY_POLICY_ADOPT is for runs on pipes",
+            );
+        }
+        if self.on_leader_exit == LeaderExit::Keep {
+            wrong(
+                "spec.on_leader_exit.action",
+                "nobody can be kept on a terminal: it ends with the run",
+            );
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! What is asked of a run's terminal, and the interrupt that may be a key of it.
+
+use super::{ClientError, KeeperClient, SignalResult};
+use crate::wire::{Answer, ToKeeper, WireResize};
+use kennel_lifecycle::{RunId, TerminalSize};
+
+/// How an interrupt went out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InterruptWay {
+    /// SIGINT to the leader's process group.
+    Group,
+    /// The key of the terminal was typed, of which that makes SIGINT to its foreground process group.
+    Key,
+    /// SIGINT to the terminal's foreground process group: the terminal makes no signal of a key.
+    Foreground,
+}
+
+/// What came of an interrupt.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Interrupted {
+    /// `Done` also where a signal went out under this request id before.
+    pub result: SignalResult,
+    /// How it went out; absent: none did now.
+    pub way: Option<InterruptWay>,
+}
+
+/// What came of a new size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Resized {
+    /// The terminal is so large now.
+    Done,
+    /// The run has none.
+    NoTerminal,
+    /// The keeper holds another attempt.
+    OtherAttempt,
+    /// The attempt is over, or the keeper holds no such run.
+    Gone,
+    /// The call failed with this errno(3).
+    Failed(i32),
+}
+
+impl KeeperClient {
+    /// SIGINT to the leader's process group, or on a terminal the key for that, once.
+    pub async fn interrupt(
+        &self,
+        run: RunId,
+        request_id: Option<&str>,
+    ) -> Result<Interrupted, ClientError> {
+        let (run, request) = (run.as_u128(), request_id.map(str::to_owned));
+        let asked = |seq| ToKeeper::Interrupt { seq, run, request };
+        let (result, way) = match self.link.ask(asked, Vec::new()).await?.0 {
+            Answer::Interrupted(way) => (SignalResult::Done, Some(way.into())),
+            Answer::SentBefore => (SignalResult::Done, None),
+            Answer::Signal(result) => (result.into(), None),
+            _ => return Err(ClientError::KeeperGone),
+        };
+        Ok(Interrupted { result, way })
+    }
+
+    /// Makes the terminal of an attempt so large.
+    pub async fn resize(
+        &self,
+        run: RunId,
+        attempt: u32,
+        size: TerminalSize,
+    ) -> Result<Resized, ClientError> {
+        let (run, size) = (run.as_u128(), size.into());
+        let asked = |seq| {
+            ToKeeper::Resize(WireResize {
+                seq,
+                run,
+                attempt,
+                size,
+            })
+        };
+        Ok(match self.link.ask(asked, Vec::new()).await?.0 {
+            Answer::NoTerminal => Resized::NoTerminal,
+            Answer::OtherAttempt => Resized::OtherAttempt,
+            Answer::Signal(result) => match result.into() {
+                SignalResult::Done => Resized::Done,
+                SignalResult::Failed(errno) => Resized::Failed(errno),
+                SignalResult::Gone | SignalResult::UnknownRun | SignalResult::Partial(_) => {
+                    Resized::Gone
+                }
+            },
+            _ => return Err(ClientError::KeeperGone),
+        })
+    }
+}

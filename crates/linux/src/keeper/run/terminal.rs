@@ -1,0 +1,30 @@
+//! What is wanted of a run's terminal.
+
+use super::Run;
+use crate::wire::{Answer, mirror::WireSignalResult};
+use kennel_lifecycle::TerminalSize;
+
+impl Run {
+    /// Makes the terminal of an attempt so large.
+    pub(in crate::keeper) fn resize(&mut self, seq: u64, attempt: u32, size: TerminalSize) {
+        if self.ended {
+            return self.answer_signal(seq, WireSignalResult::Gone);
+        }
+        // Whose input is typed on a terminal, that attempt's terminal it is.
+        if self
+            .input
+            .as_ref()
+            .is_some_and(|input| !input.is_of(attempt))
+        {
+            return self.answer(seq, Answer::OtherAttempt);
+        }
+        let Some(terminal) = self.terminal() else {
+            return self.answer(seq, Answer::NoTerminal);
+        };
+        let result = match terminal.resize(size) {
+            Ok(()) => WireSignalResult::Done,
+            Err(error) => WireSignalResult::Failed(error.raw_os_error().unwrap_or(libc::EIO)),
+        };
+        self.answer_signal(seq, result);
+    }
+}

@@ -1,0 +1,230 @@
+//! A command's terminal, as the keeper holds it: opened and resized with portable-pty, which does nothing else here.
+//!
+//! That crate marks its descriptors close-on-exec in a step of its own. The keeper has one thread, so nobody is forked
+//! between the two. It never spawns, and its writer is never taken: that one types a newline and an end of file when it is
+//! dropped.
+
+use kennel_lifecycle::TerminalSize;
+use nix::{
+    errno::Errno,
+    fcntl::{FcntlArg, OFlag, SpliceFFlags, fcntl, splice},
+    sys::termios::{LocalFlags, SpecialCharacterIndices, tcgetattr},
+    unistd::pipe2,
+};
+use portable_pty::{MasterPty, PtySize, native_pty_system};
+use std::{
+    fs, io,
+    os::fd::{BorrowedFd, FromRawFd, OwnedFd},
+    rc::Rc,
+};
+
+/// Where the kernel says how many terminals there are, and how many there may be.
+const OPEN_NOW: &str = "/proc/sys/kernel/pty/nr";
+const OPEN_MAX: &str = "/proc/sys/kernel/pty/max";
+
+/// Why there is no terminal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NoPty {
+    /// The host's terminals are used up.
+    Exhausted {
+        /// How many are open, where that can be read.
+        current: Option<u64>,
+        /// How many may be, where that can be read.
+        max: Option<u64>,
+    },
+    /// This host gives none.
+    Unavailable {
+        /// Why, in a few words.
+        why: String,
+        /// errno(3) of the call that failed, where one did.
+        errno: Option<i32>,
+    },
+}
+
+/// One that is open. Its output goes on its way through a pipe of which both ends are kept here: whatever a server has
+/// moved into that, and not into a file when it died, the next one finds.
+pub(crate) struct Terminal {
+    pty: Box<dyn MasterPty + Send>,
+    size: TerminalSize,
+    /// Another descriptor of the same description, non-blocking.
+    master: Rc<OwnedFd>,
+    relay: (Rc<OwnedFd>, Rc<OwnedFd>),
+    /// Keeps it from hanging up while the leader lives, which may close its terminal and open it again.
+    slave: Option<OwnedFd>,
+}
+
+impl Terminal {
+    /// A new one, and the end of the command. The caller is single-threaded.
+    pub(crate) fn open(size: TerminalSize) -> io::Result<Result<(Self, OwnedFd), NoPty>> {
+        // The crate gives the reason as text.
+        Errno::clear();
+        let Ok(pair) = native_pty_system().openpty(pty_size(size)) else {
+            return no_pty(Errno::last());
+        };
+        // Its own slave is kept until it has another opener: a terminal that nobody has open hangs up.
+        let (pty, _slave) = (pair.master, pair.slave);
+        let raw = pty.as_raw_fd().ok_or(Errno::EBADF)?;
+        // SAFETY: `pty` is open, and is not dropped while this is used.
+        let fd = unsafe { BorrowedFd::borrow_raw(raw) };
+        // So that opening it again makes it nobody's controlling terminal (TIOCGPTPEER, ioctl_tty(2)).
+        let flags = OFlag::O_RDWR | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
+        // SAFETY: the request takes an integer and gives a new descriptor.
+        let peer = unsafe { libc::ioctl(raw, libc::TIOCGPTPEER, flags.bits()) };
+        let peer = match Errno::result(peer) {
+            Ok(peer) => peer,
+            Err(errno) => return no_pty(errno),
+        };
+        // SAFETY: the kernel has just made this descriptor for us; nobody else owns it.
+        let slave = unsafe { OwnedFd::from_raw_fd(peer) };
+        fcntl(fd, FcntlArg::F_SETFL(OFlag::O_RDWR | OFlag::O_NONBLOCK))?;
+        let master = Rc::new(fd.try_clone_to_owned()?);
+        let (relay_read, relay_write) = pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)?;
+        let of_command = slave.try_clone()?;
+        let terminal = Self {
+            pty,
+            size,
+            master,
+            relay: (Rc::new(relay_read), Rc::new(relay_write)),
+            slave: Some(slave),
+        };
+        Ok(Ok((terminal, of_command)))
+    }
+
+    /// How large it was made last.
+    pub(crate) fn size(&self) -> TerminalSize {
+        self.size
+    }
+
+    /// Makes it so large: whoever is in its foreground gets SIGWINCH, unless it is so large already.
+    pub(crate) fn resize(&mut self, size: TerminalSize) -> io::Result<()> {
+        // The crate gives the reason as text.
+        Errno::clear();
+        let resized = self.pty.resize(pty_size(size));
+        resized.map_err(|_| io::Error::from(Errno::last()))?;
+        self.size = size;
+        Ok(())
+    }
+
+    /// Types the key that interrupts. `false`: there is no such key, the terminal makes no signal of it, or has no room.
+    pub(crate) fn types_interrupt(&self) -> bool {
+        let Ok(settings) = tcgetattr(&*self.master) else {
+            return false;
+        };
+        let key = settings.control_chars[SpecialCharacterIndices::VINTR as usize];
+        settings.local_flags.contains(LocalFlags::ISIG)
+            && key != libc::_POSIX_VDISABLE
+            && nix::unistd::write(&*self.master, &[key]) == Ok(1)
+    }
+
+    /// Where is written what is typed.
+    pub(crate) fn master(&self) -> &Rc<OwnedFd> {
+        &self.master
+    }
+
+    /// What a server needs to read it, in this order: the master, and both ends of the relay.
+    pub(crate) fn for_server(&self) -> Vec<Rc<OwnedFd>> {
+        let (read, write) = &self.relay;
+        vec![Rc::clone(&self.master), Rc::clone(read), Rc::clone(write)]
+    }
+
+    /// From here on it hangs up when nobody of the run has it open any more.
+    pub(crate) fn leader_is_gone(&mut self) {
+        self.slave = None;
+    }
+}
+
+fn pty_size(size: TerminalSize) -> PtySize {
+    PtySize {
+        rows: size.rows,
+        cols: size.cols,
+        pixel_width: 0,
+        pixel_height: 0,
+    }
+}
+
+/// What an errno of opening a terminal means.
+fn no_pty<T>(errno: Errno) -> io::Result<Result<T, NoPty>> {
+    match errno {
+        Errno::ENOSPC => Ok(Err(NoPty::Exhausted {
+            current: number(OPEN_NOW),
+            max: number(OPEN_MAX),
+        })),
+        // The process or the host has no room for anything.
+        Errno::EMFILE | Errno::ENFILE | Errno::ENOMEM => Err(errno.into()),
+        errno => Ok(Err(NoPty::Unavailable {
+            why: format!("a terminal cannot be opened: {}", errno.desc()),
+            errno: Some(errno as i32),
+        })),
+    }
+}
+
+fn number(path: &str) -> Option<u64> {
+    fs::read_to_string(path).ok()?.trim().parse().ok()
+}
+
+/// Whether a terminal can be opened and its output moved without a copy. The caller is single-threaded.
+pub(crate) fn probe() -> io::Result<Result<(), NoPty>> {
+    let (terminal, slave) = match Terminal::open(TerminalSize::default()) {
+        Ok(Ok(opened)) => opened,
+        // Used up is not missing.
+        Ok(Err(NoPty::Exhausted { .. })) => return Ok(Ok(())),
+        Ok(Err(none)) => return Ok(Err(none)),
+        Err(error) => return Err(error),
+    };
+    nix::unistd::write(&slave, b"?")?;
+    let flags = SpliceFFlags::SPLICE_F_NONBLOCK;
+    let moved = splice(&*terminal.master, None, &*terminal.relay.1, None, 1, flags);
+    Ok(moved.map(drop).map_err(|errno| NoPty::Unavailable {
+        why: format!(
+            "this kernel does not splice from a terminal: {}",
+            errno.desc()
+        ),
+        errno: Some(errno as i32),
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_hinders_a_terminal_is_told_apart() {
+        let none = |errno| no_pty::<()>(errno);
+        let Ok(Err(NoPty::Exhausted { current, max })) = none(Errno::ENOSPC) else {
+            panic!("not exhausted")
+        };
+        assert!(current.is_some() && max.is_some());
+        for errno in [Errno::ENOENT, Errno::EIO, Errno::ENOTTY, Errno::EACCES] {
+            let Ok(Err(NoPty::Unavailable { errno: told, .. })) = none(errno) else {
+                panic!("{errno} is not unavailable")
+            };
+            assert_eq!(told, Some(errno as i32));
+        }
+        let full = none(Errno::EMFILE).expect_err("room for nothing");
+        assert_eq!(full.raw_os_error(), Some(libc::EMFILE));
+    }
+
+    #[test]
+    fn a_terminal_is_of_its_size_and_its_descriptors_are_nobody_elses() {
+        let size = TerminalSize { rows: 3, cols: 500 };
+        let (mut terminal, slave) = Terminal::open(size).expect("room").expect("a terminal");
+        let seen = |terminal: &Terminal| {
+            let size = terminal.pty.get_size().expect("it says");
+            (size.rows, size.cols)
+        };
+        assert_eq!(seen(&terminal), (3, 500));
+        let other = TerminalSize { rows: 24, cols: 80 };
+        terminal.resize(other).expect("it can be");
+        assert_eq!((seen(&terminal), terminal.size()), ((24, 80), other));
+        let flags = |fd: &OwnedFd, arg| fcntl(fd, arg).expect("it says");
+        for fd in terminal.for_server().iter().map(|fd| &**fd).chain([&slave]) {
+            assert_eq!(flags(fd, FcntlArg::F_GETFD), libc::FD_CLOEXEC);
+        }
+        let master = terminal.master();
+        let status = flags(master, FcntlArg::F_GETFL);
+        assert_ne!(status & libc::O_NONBLOCK, 0);
+        assert_eq!(flags(&slave, FcntlArg::F_GETFL) & libc::O_NONBLOCK, 0);
+        // The key does nothing here: nobody is in the foreground.
+        assert!(terminal.types_interrupt());
+    }
+}

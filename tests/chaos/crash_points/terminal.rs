@@ -1,0 +1,99 @@
+//! A row in which a command writes to its terminal, and that is made another size: by a client that repeats what it was not
+//! answered.
+
+use super::row::{Row, arm, who_died};
+use kennel_edge::pb::{self, RunState, event::Payload, lifecycle::Station};
+use kennel_tests::{Client, Heard, Kennel, Options, RunExt, SpecExt, must, sh};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+use tonic::Code;
+
+/// Between two tries of a call that was not answered.
+const AGAIN: Duration = Duration::from_millis(10);
+
+pub(crate) async fn play(row: Row) {
+    let points = tempfile::tempdir().expect("a directory");
+    let path = points.path().display().to_string();
+    let mut kennel = Kennel::start(Options {
+        env: vec![("KENNEL_TEST_CRASH".into(), path)],
+        ..Options::default()
+    })
+    .await;
+    let go = kennel.scratch().join("go");
+    let script = format!(
+        "stty -opost; echo up; n=0; while [ ! -e {} ]; do n=$((n + 1)); echo $n; sleep 0.01; done; echo bye",
+        go.display()
+    );
+    let spec = sh(&script).on_terminal(pb::Terminal::default());
+    let mut client = kennel.client().await;
+    let run_id = must("spawn", client.spawn(spec).await).run_id;
+    client.hear_text(&run_id, "\n3\n").await;
+
+    arm(points.path(), &row);
+    let resizing = tokio::spawn(resize(kennel.socket(), run_id.clone()));
+    who_died(points.path(), &row).await;
+    kennel.serve_again().await;
+    must("the client", resizing.await);
+    fs::write(&go, "").expect("it can be written");
+
+    let mut client = kennel.client().await;
+    let run = must("ended", client.ended(&run_id).await);
+    assert_eq!((run.state(), run.code()), (RunState::Succeeded, Some(0)));
+    let heard = must("stream", client.hear_all(&run_id, 0).await);
+    let text = heard.text();
+    let lines: Vec<&str> = text.lines().collect();
+    let numbers = (1..=lines.len() - 2).map(|n| n.to_string());
+    let wanted: Vec<String> = ["up".to_owned()].into_iter().chain(numbers).collect();
+    assert_eq!(
+        (&lines[..lines.len() - 1], lines.last()),
+        (
+            &wanted.iter().map(String::as_str).collect::<Vec<_>>()[..],
+            Some(&"bye")
+        )
+    );
+    assert_eq!(sizes(&heard), [(40, 120), (24, 80)]);
+}
+
+/// Until somebody has said that it is so large.
+async fn resize(socket: PathBuf, run_id: String) {
+    loop {
+        if let Ok(()) = resize_once(&socket, &run_id).await {
+            return;
+        }
+        tokio::time::sleep(AGAIN).await;
+    }
+}
+
+async fn resize_once(socket: &Path, run_id: &str) -> Result<(), ()> {
+    let mut client = Client::connect(socket).await.map_err(|_| ())?;
+    match client.resize(run_id, 24, 80).await {
+        Ok(_) => Ok(()),
+        Err(status) => {
+            let lost = [
+                Code::Unavailable,
+                Code::Cancelled,
+                Code::Unknown,
+                Code::Internal,
+            ];
+            assert!(lost.contains(&status.code()), "{status:?}");
+            Err(())
+        }
+    }
+}
+
+fn sizes(heard: &Heard) -> Vec<(u32, u32)> {
+    let sized = |payload: &Payload| match payload {
+        Payload::Lifecycle(pb::Lifecycle {
+            station: Some(Station::TerminalResized(size)),
+        }) => Some((size.rows, size.cols)),
+        _ => None,
+    };
+    heard
+        .events
+        .iter()
+        .filter_map(|(_, payload)| sized(payload))
+        .collect()
+}

@@ -1,0 +1,288 @@
+//! Commands on a terminal: what they find, what is typed, what is shown, and how they are stopped.
+
+use crate::with_and_without_cgroup;
+use kennel_edge::pb::{
+    self, InputEnd, InterruptMethod, LeaderExitAction, RunState, StreamsEnd, event::Payload,
+    lifecycle::Station,
+};
+use kennel_tests::{
+    Client, Footprint, Heard, Kennel, Options, RunExt, SpecExt, argv, complaint, must, sh,
+};
+use std::{fs, time::Duration};
+use tonic::Code;
+
+with_and_without_cgroup!(
+    a_command_is_on_the_terminal_that_its_spec_says,
+    an_interactive_shell_is_stopped_by_the_hang_up,
+);
+
+fn tty(script: &str) -> pb::RunSpec {
+    sh(script).on_terminal(pb::Terminal::default())
+}
+
+async fn ended(client: &mut Client, spec: pb::RunSpec) -> (pb::Run, Heard) {
+    let run_id = must("spawn", client.spawn(spec).await).run_id;
+    let run = must("ended", client.ended(&run_id).await);
+    let heard = must("stream", client.hear_all(&run_id, 0).await);
+    (run, heard)
+}
+
+fn sizes(heard: &Heard) -> Vec<(u32, u32)> {
+    let sized = |payload: &Payload| match payload {
+        Payload::Lifecycle(pb::Lifecycle {
+            station: Some(Station::TerminalResized(size)),
+        }) => Some((size.rows, size.cols)),
+        _ => None,
+    };
+    let events = heard.events.iter();
+    events.filter_map(|(_, payload)| sized(payload)).collect()
+}
+
+/// Says what it finds: whether all three are a terminal, whether it controls one, how large that is, and variables.
+const LOOK: &str = r#"
+test -t 0 && test -t 1 && test -t 2 && echo all three
+: < /dev/tty && echo controlled
+stty size
+echo "$TERM-${COLUMNS-}-${LINES-}"
+"#;
+
+async fn a_command_is_on_the_terminal_that_its_spec_says(options: Options) {
+    let kennel = Kennel::start(options).await;
+    let mut client = kennel.client().await;
+    let (run, heard) = ended(&mut client, tty(LOOK)).await;
+    assert_eq!((run.state(), run.code()), (RunState::Succeeded, Some(0)));
+    assert_eq!(run.kind(), pb::RunKind::Terminal);
+    let expected = "all three\r\ncontrolled\r\n40 120\r\nxterm-256color--\r\n";
+    assert_eq!(heard.text(), expected);
+    assert_eq!(sizes(&heard), [(40, 120)]);
+    let stations = heard.stations();
+    assert_eq!(stations[..3], ["recorded", "terminal_resized", "started"]);
+    let attempt = run.current_attempt.clone().expect("it has run");
+    assert_eq!(attempt.streams_end(), StreamsEnd::Eof);
+    assert_eq!(run.terminal_size, None, "it has ended");
+    Footprint::of_run(&run).assert_nothing_left();
+
+    let terminal = pb::Terminal {
+        rows: Some(1),
+        cols: Some(65_535),
+        term: "vt100".into(),
+    };
+    let script = r#"stty size; echo "$TERM""#;
+    let (_, heard) = ended(&mut client, sh(script).on_terminal(terminal.clone())).await;
+    assert_eq!(heard.text(), "1 65535\r\nvt100\r\n");
+    // What the caller sets wins.
+    let own = sh(script).on_terminal(terminal).env("TERM", "dumb");
+    assert_eq!(
+        ended(&mut client, own).await.1.text(),
+        "1 65535\r\ndumb\r\n"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_typed_is_read_and_each_byte_is_typed_once() {
+    let kennel = Kennel::on_sqlite().await;
+    let mut client = kennel.client().await;
+    let spec = tty("stty -echo; echo up; cat; echo bye");
+    let run = must("spawn", client.spawn(spec).await).run_id;
+    client.hear_text(&run, "up\r\n").await;
+    must("write", client.write(&run, "a", None, b"one\n").await);
+    client.hear_text(&run, "one\r\n").await;
+    let again = must("write", client.write(&run, "a", None, b"one\n").await);
+    assert_eq!((again.start_offset, again.repeated_request), (0, true));
+    // Another server, the same terminal, and the same memory.
+    kennel.kill_server();
+    let mut client = kennel.client().await;
+    let again = must("write", client.write(&run, "a", None, b"one\n").await);
+    assert!(again.repeated_request);
+    must("write", client.write(&run, "", Some(4), b"two\n").await);
+    let status = must("status", client.input(&run).await);
+    assert_eq!(
+        (status.accepted_offset, status.unread_bytes),
+        (Some(8), None)
+    );
+    assert_eq!(status.closed_by(), InputEnd::Unspecified);
+
+    let refused = client.close_input(&run, None).await;
+    let refused = complaint(&refused.expect_err("a terminal has a key for that"));
+    let told = (refused.code, refused.reason.as_str());
+    assert_eq!(told, (Code::FailedPrecondition, "TERMINAL_INPUT"));
+    must("the end", client.write(&run, "", None, b"\x04").await);
+    let ended = must("ended", client.ended(&run).await);
+    assert_eq!(
+        (ended.state(), ended.code()),
+        (RunState::Succeeded, Some(0))
+    );
+    let heard = must("stream", client.hear_all(&run, 0).await);
+    assert_eq!(heard.text(), "up\r\none\r\ntwo\r\nbye\r\n");
+    let late = client.write(&run, "", None, b"x").await;
+    assert_eq!(
+        complaint(&late.expect_err("it has ended")).reason,
+        "RUN_ENDED"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn all_that_was_written_before_the_end_is_there() {
+    let kennel = Kennel::on_sqlite().await;
+    let mut client = kennel.client().await;
+    let (run, heard) = ended(&mut client, tty("stty -opost; seq 1 175000")).await;
+    let numbers: Vec<String> = (1..=175_000).map(|n| n.to_string()).collect();
+    let wanted = numbers.join("\n") + "\n";
+    assert!(wanted.len() > 1 << 20);
+    assert_eq!((run.state(), run.code()), (RunState::Succeeded, Some(0)));
+    assert!(heard.text() == wanted, "{} bytes", heard.text().len());
+    let attempt = run.current_attempt.expect("it has run");
+    assert_eq!(attempt.streams_end(), StreamsEnd::Eof);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_terminal_that_is_closed_and_opened_again_goes_on() {
+    let kennel = Kennel::on_sqlite().await;
+    let mut client = kennel.client().await;
+    // For a moment nobody of the run has it open.
+    let spec = tty(
+        "echo one; exec 0<&- 1>&- 2>&-; sleep 0.1; exec 0</dev/tty 1>/dev/tty 2>&1; echo two; read x; echo $x",
+    );
+    let run = must("spawn", client.spawn(spec).await).run_id;
+    client.hear_text(&run, "two\r\n").await;
+    must("write", client.write(&run, "", None, b"three\n").await);
+    must("ended", client.ended(&run).await);
+    let heard = must("stream", client.hear_all(&run, 0).await);
+    assert_eq!(heard.text(), "one\r\ntwo\r\nthree\r\nthree\r\n");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_outlives_the_leader_writes_on() {
+    let kennel = Kennel::on_sqlite().await;
+    let mut client = kennel.client().await;
+    let go = kennel.scratch().join("go");
+    let script = format!(
+        "trap '' HUP; (while ! test -e {}; do sleep 0.02; done; echo late) & echo up",
+        go.display()
+    );
+    let spec = tty(&script).on_leader_exit(LeaderExitAction::Drain, None);
+    let run = must("spawn", client.spawn(spec).await).run_id;
+    let condition = pb::WaitCondition::LeaderExited;
+    must("wait", client.wait(&run, condition).await);
+    fs::write(&go, "").expect("it can be written");
+    let ended = must("ended", client.ended(&run).await);
+    let heard = must("stream", client.hear_all(&run, 0).await);
+    assert_eq!(heard.text(), "up\r\nlate\r\n");
+    let attempt = ended.current_attempt.expect("it has run");
+    assert_eq!(attempt.streams_end(), StreamsEnd::Eof);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_size_reaches_the_command_and_is_told() {
+    let kennel = Kennel::on_sqlite().await;
+    let mut client = kennel.client().await;
+    let spec = tty("trap 'stty size' WINCH; echo up; while :; do sleep 0.02; done");
+    let run = must("spawn", client.spawn(spec).await).run_id;
+    client.hear_text(&run, "up\r\n").await;
+    let size = |run: &pb::Run| run.terminal_size.map(|size| (size.rows, size.cols));
+    assert_eq!(size(&must("get", client.get(&run).await)), Some((40, 120)));
+    let resized = must("resize", client.resize(&run, 24, 80).await);
+    assert_eq!(size(&resized), Some((24, 80)));
+    client.hear_text(&run, "24 80\r\n").await;
+    // The same size again is no change.
+    must("resize", client.resize(&run, 24, 80).await);
+    kennel.kill_server();
+    let mut client = kennel.client().await;
+    assert_eq!(size(&must("get", client.get(&run).await)), Some((24, 80)));
+    must("resize", client.resize(&run, 50, 100).await);
+    client.hear_text(&run, "50 100\r\n").await;
+    for (rows, cols, fields) in [
+        (0, 1, vec!["rows"]),
+        (1, 65_536, vec!["cols"]),
+        (65_536, 0, vec!["rows", "cols"]),
+    ] {
+        let refused = client.resize(&run, rows, cols).await;
+        assert_eq!(complaint(&refused.expect_err("no size")).fields, fields);
+    }
+    must("abort", client.abort(&run).await);
+    let heard = must("stream", client.hear_all(&run, 0).await);
+    assert_eq!(sizes(&heard), [(40, 120), (24, 80), (50, 100)]);
+    let late = client.resize(&run, 1, 1).await;
+    assert_eq!(
+        complaint(&late.expect_err("it has ended")).reason,
+        "RUN_ENDED"
+    );
+
+    let piped = must("spawn", client.spawn(sh("sleep 100")).await).run_id;
+    let refused = client.resize(&piped, 1, 1).await;
+    let refused = complaint(&refused.expect_err("it has no terminal"));
+    let told = (refused.code, refused.reason.as_str());
+    assert_eq!(told, (Code::FailedPrecondition, "NO_TERMINAL"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_interrupt_is_the_key_of_the_terminal_where_that_is_one() {
+    let kennel = Kennel::on_sqlite().await;
+    let mut client = kennel.client().await;
+    let waits = "trap 'echo got; exit 0' INT; echo up; while :; do sleep 0.02; done";
+    for (settings, way, shown) in [
+        ("", InterruptMethod::TerminalKey, "up\r\n^Cgot\r\n"),
+        (
+            "stty intr x;",
+            InterruptMethod::TerminalKey,
+            "up\r\nxgot\r\n",
+        ),
+        (
+            "stty intr undef;",
+            InterruptMethod::TerminalForeground,
+            "up\r\ngot\r\n",
+        ),
+        (
+            "stty -isig;",
+            InterruptMethod::TerminalForeground,
+            "up\r\ngot\r\n",
+        ),
+    ] {
+        let spec = tty(&format!("{settings} {waits}"));
+        let run = must("spawn", client.spawn(spec).await).run_id;
+        client.hear_text(&run, "up\r\n").await;
+        let told = must("interrupt", client.interrupted_by(&run, "a").await);
+        assert_eq!(told, way, "{settings}");
+        let again = client.interrupted_by(&run, "a").await;
+        if let Ok(again) = again {
+            assert_eq!(again, InterruptMethod::Unspecified, "{settings}");
+        }
+        let ended = must("ended", client.ended(&run).await);
+        assert_eq!(
+            (ended.state(), ended.code()),
+            (RunState::Succeeded, Some(0))
+        );
+        let heard = must("stream", client.hear_all(&run, 0).await);
+        assert_eq!(heard.text(), shown, "{settings}");
+        assert_eq!(heard.signals(), ["SIGINT"], "{settings}");
+    }
+    let spec = sh(waits);
+    let run = must("spawn", client.spawn(spec).await).run_id;
+    client.hear_text(&run, "up\n").await;
+    let told = must("interrupt", client.interrupted_by(&run, "").await);
+    assert_eq!(told, InterruptMethod::ProcessGroup);
+    must("ended", client.ended(&run).await);
+}
+
+async fn an_interactive_shell_is_stopped_by_the_hang_up(options: Options) {
+    let kennel = Kennel::start(options).await;
+    let mut client = kennel.client().await;
+    let words = ["bash", "--norc", "-i"];
+    // It ignores SIGTERM, and this grace is longer than the test may take.
+    let spec = argv(&words).on_terminal(pb::Terminal::default());
+    let spec = spec.grace(Duration::from_hours(1));
+    let run = must("spawn", client.spawn(spec).await).run_id;
+    let typed = b"trap '' TERM; echo u''p; sleep 1000 & sleep 1000\n";
+    must("write", client.write(&run, "", None, typed).await);
+    client.hear_text(&run, "up\r\n").await;
+    let ended = must("abort", client.abort(&run).await);
+    assert_eq!(ended.state(), RunState::Cancelled);
+    Footprint::of_run(&ended).assert_nothing_left();
+    let heard = must("stream", client.hear_all(&run, 0).await);
+    let signals = heard.signals();
+    assert_eq!(signals.first().map(String::as_str), Some("SIGHUP"));
+    assert!(
+        !signals.iter().any(|s| s == "SIGTERM" || s == "SIGKILL"),
+        "{signals:?}"
+    );
+}

@@ -1,0 +1,209 @@
+//! Terminals where something goes wrong: there is none, a descriptor could leak, somebody dies.
+
+use kennel_edge::pb::{self, RunState, StreamsEnd};
+use kennel_tests::{
+    Footprint, Kennel, Options, PATIENCE, RunExt, SpecExt, argv, complaint, eventually, fact, must,
+    procfs::{self, Proc},
+    sh,
+};
+use std::{collections::BTreeSet, fs};
+use tonic::Code;
+
+fn tty(script: &str) -> pb::RunSpec {
+    sh(script).on_terminal(pb::Terminal::default())
+}
+
+/// What this process has open that is a terminal.
+fn terminals_of(proc: &Proc) -> Vec<String> {
+    let Ok(entries) = fs::read_dir(format!("/proc/{}/fd", proc.pid)) else {
+        return Vec::new();
+    };
+    let targets = entries
+        .flatten()
+        .filter_map(|entry| fs::read_link(entry.path()).ok());
+    let targets = targets.map(|target| target.display().to_string());
+    let is_terminal = |target: &String| target.contains("ptmx") || target.contains("/pts/");
+    targets.filter(is_terminal).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_but_keeper_server_and_command_holds_a_terminal() {
+    let kennel = Kennel::on_sqlite().await;
+    let mut client = kennel.client().await;
+    let mut commands = BTreeSet::new();
+    for _ in 0..4 {
+        let on_terminal = must("spawn", client.spawn(tty("echo up; exec sleep 1000")).await);
+        client.hear_text(&on_terminal.run_id, "up\r\n").await;
+        commands.insert(on_terminal.attempt().pid);
+        let beside = must("spawn", client.spawn(sh("echo up; exec sleep 1000")).await);
+        client.hear_up(&beside.run_id).await;
+    }
+    let server = kennel.server().expect("it serves").pid;
+    for proc in kennel.descendants() {
+        let held = terminals_of(&proc);
+        if commands.contains(&proc.pid) {
+            let own: BTreeSet<&String> = held.iter().collect();
+            assert_eq!((held.len(), own.len()), (3, 1), "{proc:?}: {held:?}");
+            assert!(!held[0].contains("ptmx"), "{held:?}");
+        } else if proc.pid == server {
+            assert_eq!(held.len(), 4, "the masters: {held:?}");
+        } else {
+            assert_eq!(held, [""; 0], "{proc:?}");
+        }
+    }
+    let keeper = Proc::read(kennel.keeper_pid()).expect("it lives");
+    assert!(!terminals_of(&keeper).is_empty());
+    // None is the controlling terminal of anybody but the commands.
+    for proc in procfs::all() {
+        let is_command = commands.contains(&proc.pid);
+        if proc.pid == server || proc.pid == keeper.pid || is_command {
+            let stat = fs::read_to_string(format!("/proc/{}/stat", proc.pid)).expect("it lives");
+            let after = stat.rsplit(") ").next().expect("its name ends");
+            let tty: i32 = after
+                .split(' ')
+                .nth(4)
+                .expect("a number")
+                .parse()
+                .expect("a number");
+            assert_eq!(tty != 0, is_command, "{proc:?}");
+        }
+    }
+    for run in must("list", client.list_all(pb::RunFilter::default(), 100).await) {
+        must("abort", client.abort(&run.run_id).await);
+    }
+    assert!(terminals_of(&keeper).is_empty(), "all were closed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn terminals_that_are_used_up_are_told_with_their_number() {
+    let kennel = Kennel::start(Options {
+        terminals: Some("max=1"),
+        ..Options::default()
+    })
+    .await;
+    let mut client = kennel.client().await;
+    let first = must("spawn", client.spawn(tty("echo up; cat")).await).run_id;
+    client.hear_text(&first, "up\r\n").await;
+    let run_id = kennel_tests::new_run_id();
+    let refused = client.spawn_as(&run_id, tty("true")).await;
+    let refused = refused.expect_err("there is only one");
+    let told = complaint(&refused);
+    assert_eq!(
+        (told.code, told.reason.as_str()),
+        (Code::ResourceExhausted, "PTY_EXHAUSTED")
+    );
+    let number = |name: &str| fact(&refused, name).parse::<u64>().expect("a number");
+    assert!(number("current") >= 1 && number("max") >= 1);
+    assert!(kennel_tests::client::retry_after(&refused).is_some());
+    assert_eq!(
+        client.get(&run_id).await.expect_err("nothing").code(),
+        Code::NotFound
+    );
+    // Others are not concerned, and the id is free.
+    let piped = must("spawn", client.spawn(sh("echo fine")).await).run_id;
+    assert_eq!(must("ended", client.ended(&piped).await).code(), Some(0));
+    must("abort", client.abort(&first).await);
+    must("spawn", client.spawn_as(&run_id, tty("true")).await);
+    assert_eq!(must("ended", client.ended(&run_id).await).code(), Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_host_without_terminals_says_so_and_runs_all_else() {
+    let kennel = Kennel::start(Options {
+        terminals: Some(""),
+        ..Options::default()
+    })
+    .await;
+    let mut client = kennel.client().await;
+    let info = client.server_info().await.expect("it answers");
+    let host = info.host.expect("it is told");
+    let of = host.capabilities.iter().find(|c| c.name == "terminal");
+    let capability = of.expect("it is told");
+    assert!(!capability.available, "{capability:?}");
+    let refused = client.spawn(tty("true")).await;
+    let refused = refused.expect_err("there is none");
+    let told = complaint(&refused);
+    assert_eq!(
+        (told.code, told.reason.as_str()),
+        (Code::FailedPrecondition, "PTY_UNAVAILABLE")
+    );
+    assert!(!fact(&refused, "why").is_empty());
+    let piped = must("spawn", client.spawn(sh("echo fine")).await).run_id;
+    assert_eq!(must("ended", client.ended(&piped).await).code(), Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_terminal_cannot_keep_is_refused() {
+    let kennel = Kennel::on_sqlite().await;
+    let mut client = kennel.client().await;
+    let mut adopted = tty("true");
+    adopted.recovery = pb::RecoveryPolicy::Adopt.into();
+    let kept = tty("true").on_leader_exit(pb::LeaderExitAction::Keep, None);
+    let mut given = tty("true");
+    given.initial_input = Some(b"x".to_vec().into());
+    let mut piped = sh("true").open_input();
+    piped.kind = pb::RunKind::Terminal.into();
+    let job = tty("true").kind_of(pb::RunKind::Job);
+    for (spec, field) in [
+        (adopted, "spec.recovery"),
+        (kept, "spec.on_leader_exit.action"),
+        (given, "spec.initial_input"),
+        (piped, "spec.pipes"),
+        (job, "spec.terminal"),
+    ] {
+        let refused = client.spawn(spec).await.expect_err(field);
+        let told = complaint(&refused);
+        assert_eq!(
+            (told.reason.as_str(), told.fields),
+            ("INVALID_FIELD", vec![field.to_owned()])
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_terminal_dies_with_its_keeper_and_its_run_with_it() {
+    let mut kennel = Kennel::on_sqlite().await;
+    let mut client = kennel.client().await;
+    let spec = argv(&["bash", "--norc", "-i"]).on_terminal(pb::Terminal::default());
+    let run = must("spawn", client.spawn(spec).await);
+    must(
+        "write",
+        client.write(&run.run_id, "", None, b"echo u''p\n").await,
+    );
+    client.hear_text(&run.run_id, "up\r\n").await;
+    let shell = Proc::read(run.attempt().pid).expect("it lives");
+    kennel.kill_keeper();
+    eventually("it ends", PATIENCE, || (!shell.is_alive()).then_some(())).await;
+    kennel.serve_again().await;
+    let mut client = kennel.client().await;
+    let ended = must("ended", client.ended(&run.run_id).await);
+    assert!(
+        matches!(ended.state(), RunState::Lost | RunState::Failed),
+        "{ended:?}"
+    );
+    Footprint::of_run(&ended).assert_nothing_left();
+    let attempt = ended.current_attempt.expect("it has run");
+    assert_ne!(attempt.streams_end(), StreamsEnd::Unspecified);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_attempt_begins_on_a_terminal_of_its_own() {
+    let kennel = Kennel::on_sqlite().await;
+    let mut client = kennel.client().await;
+    let policy = pb::RestartPolicy {
+        mode: pb::RestartMode::OnFailure.into(),
+        max_restarts: Some(1),
+        ..pb::RestartPolicy::default()
+    };
+    let terminal = pb::Terminal {
+        rows: Some(24),
+        cols: Some(80),
+        term: String::new(),
+    };
+    let spec = sh("stty size; stty rows 9; exit 3").on_terminal(terminal);
+    let run = must("spawn", client.spawn(spec.restart(policy)).await).run_id;
+    let ended = must("ended", client.ended(&run).await);
+    assert_eq!(ended.current_attempt.as_ref().map(|a| a.number), Some(2));
+    let heard = must("stream", client.hear_all(&run, 0).await);
+    assert_eq!(heard.text(), "24 80\r\n24 80\r\n");
+}
