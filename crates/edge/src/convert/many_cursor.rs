@@ -197,11 +197,10 @@ fn reached(from: &mut &[u8]) -> Option<Reached> {
         _ => Some(Some([number(from)?, number(from)?])),
     };
     let (lens, fed_from, begins) = (part(0)?, part(1)?, part(2)?);
-    // A view is fed with what is before the position.
+    // A view is fed with what is before the position, wherever that is known.
     let is_fed = match (lens, fed_from) {
-        (_, None) => true,
         (Some(lens), Some(fed)) => fed[0] <= lens[0] && fed[1] <= lens[1],
-        (None, Some(_)) => false,
+        (None, _) | (_, None) => true,
     };
     (bits < 8 && is_fed).then_some(Reached {
         seq,
@@ -229,9 +228,11 @@ mod tests {
         (parts, prop::option::of(two())).prop_map(|((seq, lens, fed, viewed), begins)| Reached {
             seq,
             lens,
-            fed_from: lens
-                .filter(|_| viewed)
-                .map(|lens| [fed[0].min(lens[0]), fed[1].min(lens[1])]),
+            // At a beginning, or after a seq, the lengths may not be known, and the view stands all the same.
+            fed_from: viewed.then(|| match lens {
+                Some(lens) => [fed[0].min(lens[0]), fed[1].min(lens[1])],
+                None => fed,
+            }),
             begins,
         })
     }
