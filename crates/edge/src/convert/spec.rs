@@ -376,7 +376,7 @@ mod tests {
         assert!(!document.contains("hush"), "{document}");
         let kept = from_document(&document).expect("a spec");
         let mut wanted = full();
-        wanted.initial_input = None;
+        wanted.initial_input = Some(Bytes::new());
         let vars = &mut wanted.env.as_mut().expect("set above").vars;
         vars.insert("SECRET".to_owned(), String::new());
         assert_eq!(kept, wanted);
