@@ -15,9 +15,15 @@ use std::{
     time::Instant,
 };
 use tempfile::TempDir;
-use tokio::net::UnixListener;
-use tokio_stream::{Stream, wrappers::UnixListenerStream};
-use tonic::{Request, Response, Status, transport::Server};
+use tokio::{
+    io::AsyncReadExt as _,
+    net::{UnixListener, unix::pipe::Receiver},
+};
+use tokio_stream::{
+    Stream,
+    wrappers::{ReceiverStream, UnixListenerStream},
+};
+use tonic::{Request, Response, Status, Streaming, codegen::BoxStream, transport::Server};
 
 /// The argument that makes this program the bare spawner.
 pub(crate) const WORD: &str = "bare-spawner";
@@ -106,8 +112,30 @@ struct Spawner {
     reaper: mpsc::Sender<Child>,
 }
 
+/// Most bytes of one message.
+const READ_BYTES: usize = 64 * 1024;
+
+fn message(data: Vec<u8>) -> pb::StreamEventsResponse {
+    let output = pb::Output {
+        stream: pb::OutputStream::Stdout.into(),
+        data: data.into(),
+        ..pb::Output::default()
+    };
+    let event = pb::Event {
+        payload: Some(pb::event::Payload::Output(output)),
+        ..pb::Event::default()
+    };
+    pb::StreamEventsResponse {
+        run_events: vec![pb::RunEvents {
+            events: vec![event],
+            ..pb::RunEvents::default()
+        }],
+        ..pb::StreamEventsResponse::default()
+    }
+}
+
 fn absent<T>() -> Result<Response<T>, Status> {
-    Err(Status::unimplemented("the floor only spawns"))
+    Err(Status::unimplemented("the floor only spawns and streams"))
 }
 
 #[tonic::async_trait]
@@ -147,6 +175,22 @@ impl ProcessService for Spawner {
         &self,
         _: Request<pb::AbortRequest>,
     ) -> Result<Response<pb::AbortResponse>, Status> {
+        absent()
+    }
+
+    async fn read_screen(
+        &self,
+        _: Request<pb::ReadScreenRequest>,
+    ) -> Result<Response<pb::ReadScreenResponse>, Status> {
+        absent()
+    }
+
+    type AttachStream = BoxStream<pb::AttachResponse>;
+
+    async fn attach(
+        &self,
+        _: Request<Streaming<pb::AttachRequest>>,
+    ) -> Result<Response<Self::AttachStream>, Status> {
         absent()
     }
 
@@ -248,10 +292,39 @@ impl ProcessService for Spawner {
         absent()
     }
 
+    /// What a command writes, each read a message. The words are in the place of the run's id, with NUL between.
     async fn stream_events(
         &self,
-        _: Request<pb::StreamEventsRequest>,
+        request: Request<pb::StreamEventsRequest>,
     ) -> Result<Response<Self::StreamEventsStream>, Status> {
-        absent()
+        let words = request.into_inner().run_id;
+        let mut words = words.split('\0');
+        let mut command = Command::new(words.next().unwrap_or_default());
+        command
+            .args(words)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped());
+        let fault = |error: std::io::Error| Status::internal(error.to_string());
+        let mut child = command.spawn().map_err(fault)?;
+        let stdout = child
+            .stdout
+            .take()
+            .ok_or_else(|| Status::internal("no pipe"))?;
+        let mut stdout = Receiver::from_owned_fd(stdout.into()).map_err(fault)?;
+        // The reaper lives as long as the server.
+        let _ = self.reaper.send(child);
+        let (sender, messages) = tokio::sync::mpsc::channel(4);
+        tokio::spawn(async move {
+            loop {
+                let mut data = vec![0; READ_BYTES];
+                let bytes = stdout.read(&mut data).await.unwrap_or_default();
+                data.truncate(bytes);
+                if bytes == 0 || sender.send(Ok(message(data))).await.is_err() {
+                    return;
+                }
+            }
+        });
+        let read = ReceiverStream::new(messages);
+        Ok(Response::new(Box::pin(read)))
     }
 }

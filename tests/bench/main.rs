@@ -1,7 +1,7 @@
 //! `make bench`: Kennel beside its floors, in one run on one machine, with the targets of PERFORMANCE.md.
 //!
 //! Ratios are the result; absolute values belong to the machine. What could not be measured and what is not reached is
-//! printed like the rest. `bench spawn`, `bench tree`, `bench fleet`, `bench restart` and
+//! printed like the rest. `bench spawn`, `bench tree`, `bench fleet`, `bench restart`, `bench output` and
 //! `bench idle` measure a part; `bench fleet 100` takes a hundred trees.
 //!
 //! All of it runs in a pid namespace, so that nothing is left even when it is killed.
@@ -10,6 +10,7 @@ mod fleet;
 mod floor;
 mod idle;
 mod inside;
+mod output;
 mod peers;
 mod restart;
 mod spawn;
@@ -55,6 +56,9 @@ async fn measure(words: &[String]) {
     }
     if wanted("restart") {
         restart::measure(&mut table).await;
+    }
+    if wanted("output") {
+        output::measure(&mut table).await;
     }
     if wanted("idle") {
         idle::measure(&mut table).await;
