@@ -18,6 +18,9 @@ use std::{
 const MIB: u64 = 1 << 20;
 /// Bytes of one write: no divisor of anything that Kennel cuts in.
 const PIECE: usize = 200_001;
+/// What a server is left to serve, and what a death of one takes besides.
+const SERVES: Duration = Duration::from_millis(2_200);
+const PACE_MORE: Duration = Duration::from_millis(500);
 /// Of so many writes, the answer to one is not waited for.
 const UNHEARD: usize = 5;
 
@@ -43,6 +46,10 @@ async fn arrives(bytes: u64, kills: u64, reconnects: u64) {
     client.hear_text(&run_id, "up\n").await;
 
     let begun = Instant::now();
+    // So that it lasts as long as the servers do.
+    let pieces = bytes.div_ceil(PIECE as u64);
+    let pace = (SERVES + PACE_MORE) * u32::try_from(kills).expect("few")
+        / u32::try_from(pieces).expect("few");
     let accepted = Arc::new(AtomicU64::new(0));
     let writing = tokio::spawn(Writer::write_all(
         kennel.socket(),
@@ -50,6 +57,7 @@ async fn arrives(bytes: u64, kills: u64, reconnects: u64) {
         source,
         Arc::clone(&accepted),
         bytes / (reconnects + 1),
+        pace,
     ));
     for number in 1..=kills {
         let at = number * bytes / (kills + 1);
@@ -64,6 +72,9 @@ async fn arrives(bytes: u64, kills: u64, reconnects: u64) {
                 kennel.server().filter(|next| next.pid != server.pid)
             })
             .await;
+            // One that does not come to serve is followed ever later, and nobody holds a run without a server for ever.
+            must("it serves", kennel.client().await.get(&run_id).await);
+            tokio::time::sleep(SERVES).await;
         }
     }
     let told = must("the writer", writing.await);
@@ -107,6 +118,7 @@ impl Writer {
         source: PathBuf,
         accepted: Arc<AtomicU64>,
         reconnect_every: u64,
+        pace: Duration,
     ) -> Told {
         let data = fs::read(source).expect("the source can be read");
         let mut writer = Self {
@@ -125,6 +137,7 @@ impl Writer {
             let before = offset;
             offset += piece.len() as u64;
             accepted.store(offset, Ordering::Relaxed);
+            tokio::time::sleep(pace).await;
             if before / reconnect_every != offset / reconnect_every {
                 writer.client = None;
             }

@@ -5,6 +5,7 @@ mod crash_points;
 mod endurance;
 mod gate;
 mod input;
+mod lines;
 mod massacre;
 mod outage;
 mod recycle;
