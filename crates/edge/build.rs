@@ -2,10 +2,11 @@
 
 use std::{env, error::Error, fs, path::PathBuf};
 
-const FILES: [&str; 5] = [
+const FILES: [&str; 6] = [
     "kennel/v1/audit.proto",
     "kennel/v1/run.proto",
     "kennel/v1/event.proto",
+    "kennel/v1/terminal.proto",
     "kennel/v1/process_service.proto",
     "kennel/v1/admin_service.proto",
 ];
@@ -28,6 +29,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         .btree_map(".")
         // Rare and large: without this every event would take as much room.
         .boxed(".kennel.v1.Event.payload.snapshot")
+        .boxed(".kennel.v1.AttachResponse.response.opened")
         .compile_fds_with_config(compiler.file_descriptor_set(), config)?;
     Ok(())
 }

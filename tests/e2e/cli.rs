@@ -376,3 +376,22 @@ async fn a_signal_that_is_typed_again_under_its_id_goes_out_once() {
     let nameless = kennel_cli(&kennel, &["signal", "--request-id", "", "usr1", &run]).await;
     assert_eq!(nameless.status.code(), Some(2), "{nameless:?}");
 }
+
+/// Each shell reads what it is given, where it is installed; bash is, and completes.
+#[tokio::test(flavor = "multi_thread")]
+async fn every_shell_is_told_how_to_complete() {
+    let command = || bare_command(&programs::kennel());
+    for shell in ["bash", "zsh", "fish", "powershell", "elvish"] {
+        let mut completions = command();
+        completions.args(["completions", shell]);
+        let told = text(&run_to_end(completions, PATIENCE).await);
+        assert!(
+            told.contains("kennel") && told.contains("attach"),
+            "{shell}: {told}"
+        );
+    }
+    let mut bash = bare_command("bash".as_ref());
+    let script = r#"source <("$0" completions bash); COMP_WORDS=(kennel att); COMP_CWORD=1; _kennel kennel att kennel; echo "${COMPREPLY[@]}""#;
+    bash.args(["-c", script]).arg(programs::kennel());
+    assert_eq!(text(&run_to_end(bash, PATIENCE).await), "attach");
+}

@@ -2,6 +2,9 @@
 
 mod adopt;
 mod again;
+mod alone;
+mod attach;
+mod attach_cli;
 mod attempts;
 mod audit;
 mod browser;
@@ -40,12 +43,13 @@ mod store_back;
 mod store_refusals;
 mod store_weather;
 mod stuck;
+mod subscribers;
 mod tail;
 mod terminal;
 mod time;
 mod trees;
 mod tty;
-mod tty_faults;
+
 mod upgrade;
 mod views;
 

@@ -192,6 +192,26 @@ impl Client {
         Ok(answer.method())
     }
 
+    /// What a terminal shows.
+    pub async fn screen(&mut self, run_id: &str) -> Result<pb::Screen, Status> {
+        let request = pb::ReadScreenRequest {
+            run_id: run_id.to_owned(),
+        };
+        let answer = self.process.read_screen(request).await?.into_inner();
+        Ok(answer.screen.expect("a screen is given"))
+    }
+
+    /// Types.
+    pub async fn type_in(&mut self, run_id: &str, keys: &str) -> Result<(), Status> {
+        let request = pb::WriteInputRequest {
+            run_id: run_id.to_owned(),
+            data: keys.as_bytes().to_vec().into(),
+            ..pb::WriteInputRequest::default()
+        };
+        self.process.write_input(request).await?;
+        Ok(())
+    }
+
     /// Makes a terminal another size.
     pub async fn resize(&mut self, run_id: &str, rows: u32, cols: u32) -> Result<pb::Run, Status> {
         let request = pb::ResizeTerminalRequest {

@@ -12,6 +12,7 @@ pub mod procfs;
 pub mod programs;
 pub mod shell;
 pub mod sqlite;
+pub mod tmux;
 pub mod wait;
 
 pub use census::{Census, Footprint};

@@ -53,6 +53,10 @@ reasons! {
     RunIdExpired = "RUN_ID_EXPIRED",
     /// What was not kept of an ended run is not in the request either.
     SpecIncomplete = "SPEC_INCOMPLETE",
+    /// Another client writes on the terminal.
+    NotWriter = "NOT_WRITER",
+    /// The terminal is larger than one that is drawn.
+    ScreenTooLarge = "SCREEN_TOO_LARGE",
     /// The run id is taken by another spec.
     SpecMismatch = "SPEC_MISMATCH",
     /// A cap is reached.

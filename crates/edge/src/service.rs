@@ -5,8 +5,9 @@ mod admin;
 pub(crate) use admin::Admin;
 
 use crate::{
+    attach::{Attachment, Door, Seats},
     auth,
-    convert::{again, event, input, request, run, terminal, token::PageToken, tree},
+    convert::{again, event, input, request, run, screen, terminal, token::PageToken, tree},
     deadline,
     digest::DigestKey,
     limits,
@@ -23,7 +24,7 @@ use prost::Message;
 use std::{future::Future, sync::Arc};
 use tokio::sync::Semaphore;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
-use tonic::{Request, Response, Status, codegen::BoxStream};
+use tonic::{Request, Response, Status, Streaming, codegen::BoxStream};
 
 /// What a client needs.
 pub(crate) struct Processes {
@@ -33,6 +34,8 @@ pub(crate) struct Processes {
     tasks: TaskTracker,
     /// Places for streams of events.
     places: Arc<Semaphore>,
+    /// Who writes on which terminal.
+    seats: Arc<Seats>,
     going: Going,
 }
 
@@ -47,6 +50,7 @@ impl Processes {
             key,
             tasks,
             places: Arc::new(Semaphore::new(limits::STREAMS_MAX)),
+            seats: Arc::default(),
             going,
         }
     }
@@ -367,6 +371,42 @@ impl ProcessService for Processes {
         let (view, events) = Box::pin(self.unless_going(finding)).await?;
         let reader = stream::Reader::new(view, events, &call, self.going.clone(), place);
         Ok(Response::new(Box::pin(reader.into_stream())))
+    }
+
+    async fn read_screen(
+        &self,
+        request: Request<pb::ReadScreenRequest>,
+    ) -> Result<Response<pb::ReadScreenResponse>, Status> {
+        let run = request::run_id(&request.get_ref().run_id)?;
+        let reading = async {
+            let view = self.supervisor.screen(run).await;
+            view.map_err(|e| status::of(&e))
+        };
+        let view = Box::pin(self.unless_going(reading)).await?;
+        Ok(Response::new(pb::ReadScreenResponse {
+            screen: Some(screen::screen(view)),
+        }))
+    }
+
+    type AttachStream = BoxStream<pb::AttachResponse>;
+
+    async fn attach(
+        &self,
+        request: Request<Streaming<pb::AttachRequest>>,
+    ) -> Result<Response<Self::AttachStream>, Status> {
+        let principal = auth::principal(&request)?;
+        let place = self.places.clone().try_acquire_owned();
+        let place = place.map_err(|_| status::too_many_streams(limits::STREAMS_MAX))?;
+        let door = Door {
+            supervisor: self.supervisor.clone(),
+            seats: Arc::clone(&self.seats),
+            going: self.going.clone(),
+            place,
+            principal,
+        };
+        let opening = Attachment::open(door, request.into_inner());
+        let attachment = Box::pin(self.unless_going(opening)).await?;
+        Ok(Response::new(Box::pin(attachment.into_stream())))
     }
 
     async fn read_output(

@@ -268,6 +268,7 @@ pub(crate) fn of(error: &CallError) -> Status {
         CallError::Draining => draining(),
         CallError::NotUpgraded(refusal) => upgrade::refused(refusal, text),
         CallError::NoPty(none) => terminal::no_pty(none, text),
+        CallError::ScreenTooLarge { run, size } => terminal::too_large(*run, *size, text),
         CallError::TerminalInput { run } => {
             precondition(Reason::TerminalInput, *run, "RUN_TERMINAL")
         }

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use tempfile::TempDir;
 use tokio::net::UnixListener;
 use tokio_stream::wrappers::UnixListenerStream;
-use tonic::{Code, Request, Response, Status, codegen::BoxStream, transport::Server};
+use tonic::{Code, Request, Response, Status, Streaming, codegen::BoxStream, transport::Server};
 
 /// Seq of the last event, which is ENDED.
 const HEAD: u64 = 20;
@@ -219,6 +219,22 @@ impl server::ProcessService for Breaking {
         &self,
         _: Request<pb::InterruptRequest>,
     ) -> Result<Response<pb::InterruptResponse>, Status> {
+        Err(Status::unimplemented(""))
+    }
+
+    async fn read_screen(
+        &self,
+        _: Request<pb::ReadScreenRequest>,
+    ) -> Result<Response<pb::ReadScreenResponse>, Status> {
+        Err(Status::unimplemented(""))
+    }
+
+    type AttachStream = BoxStream<pb::AttachResponse>;
+
+    async fn attach(
+        &self,
+        _: Request<Streaming<pb::AttachRequest>>,
+    ) -> Result<Response<Self::AttachStream>, Status> {
         Err(Status::unimplemented(""))
     }
 

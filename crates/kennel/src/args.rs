@@ -5,10 +5,24 @@
     reason = "these comments are printed as help, where backticks would show"
 )]
 
-use crate::{retention::RetentionArgs, values};
+use crate::{cli::DetachKeys, retention::RetentionArgs, values};
 use clap::{Args, Parser, Subcommand, ValueEnum, builder::NonEmptyStringValueParser};
+use clap_complete::Shell;
 use kennel_lifecycle::TerminalSize;
 use std::{path::PathBuf, time::Duration};
+
+const COMPLETIONS_HELP: &str = "\
+bash:        kennel completions bash > ~/.local/share/bash-completion/completions/kennel
+zsh:         kennel completions zsh > DIR/_kennel, where DIR is one of $fpath
+fish:        kennel completions fish > ~/.config/fish/completions/kennel.fish
+powershell:  kennel completions powershell | Out-String | Invoke-Expression
+elvish:      eval (kennel completions elvish | slurp)";
+
+const ATTACH_HELP: &str = "\
+One of those who are attached writes at a time: who came first, or who has taken it with --take. Where another does, what
+is typed here is answered with a bell. The terminal of the run gets the size of the writer's.
+
+Exit codes: the command's own where the run has ended, as of `run`; 0 where it was left.";
 
 const EXIT_CODES: &str = "\
 Exit codes:
@@ -157,6 +171,11 @@ pub(crate) enum Command {
     /// Write to the standard input of a run that was started with --stdin, or type on the terminal of one with --tty
     #[command(after_help = WRITE_HELP)]
     Write(WriteArgs),
+    /// Make this terminal that of a run; ctrl-p ctrl-q leaves it
+    #[command(after_help = ATTACH_HELP)]
+    Attach(AttachArgs),
+    /// Print what the terminal of a run shows
+    Screen(RunRef),
     /// Make the terminal of a run another size
     Resize(ResizeArgs),
     /// Begin another attempt of a run that is started again: stops the present one, or waits no longer; of a run that has
@@ -169,6 +188,9 @@ pub(crate) enum Command {
     Logs(LogsArgs),
     /// Print a run's events, one per line
     Events(EventsArgs),
+    /// Print what makes a shell complete the words of kennel
+    #[command(after_help = COMPLETIONS_HELP)]
+    Completions(CompletionsArgs),
     /// Show what the server is, and whether it serves
     Status,
     /// Put a server of the binary that is installed by now in the place of the one that serves; no run notices
@@ -559,6 +581,29 @@ pub(crate) struct WriteArgs {
     /// Write to this attempt and to no other [default: the present one]
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) attempt: Option<u32>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CompletionsArgs {
+    /// For which shell
+    #[arg(value_enum, value_name = "SHELL")]
+    pub(crate) shell: Shell,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct AttachArgs {
+    /// Id of the run
+    #[arg(value_name = "RUN")]
+    pub(crate) run: String,
+    /// Only watch
+    #[arg(long, conflicts_with = "take")]
+    pub(crate) read_only: bool,
+    /// Become the one who writes, also where somebody else does
+    #[arg(long)]
+    pub(crate) take: bool,
+    /// Keys that leave it when they are typed one after the other; empty: none [default: ctrl-p,ctrl-q]
+    #[arg(long, value_name = "KEYS")]
+    pub(crate) detach_keys: Option<DetachKeys>,
 }
 
 #[derive(Debug, Args)]

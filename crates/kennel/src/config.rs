@@ -44,6 +44,11 @@ impl Surroundings {
             .filter(|v| !v.is_empty())
     }
 
+    /// Whether the environment says which server to ask.
+    pub(crate) fn names_server(&self) -> bool {
+        self.var("KENNEL_SERVER").is_some()
+    }
+
     /// A directory from the environment. XDG says: a path that is not absolute is to be ignored.
     fn dir(&self, name: &str) -> Option<&Path> {
         self.var(name).map(Path::new).filter(|p| p.is_absolute())

@@ -7,6 +7,7 @@ mod args;
 mod cli;
 mod config;
 mod failure;
+mod own_service;
 mod prove;
 mod retention;
 mod secret;

@@ -26,6 +26,7 @@ mod memory_events;
 mod orphan_note;
 mod output_pipe;
 mod own_process;
+pub mod own_terminal;
 pub mod peer;
 mod pidfd;
 pub mod preflight;

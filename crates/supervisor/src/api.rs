@@ -635,6 +635,16 @@ pub enum CallError {
         /// Which run.
         run: RunId,
     },
+    /// The terminal is larger than one that is drawn.
+    #[error(
+        "the terminal of run {run} has {} rows of {} characters, more than is drawn", .size.rows, .size.cols
+    )]
+    ScreenTooLarge {
+        /// Which run.
+        run: RunId,
+        /// How large.
+        size: TerminalSize,
+    },
     /// The input of a terminal is not closed but ended by a key.
     #[error(
         "run {run} is on a terminal, whose input is not closed: type its end-of-file character"

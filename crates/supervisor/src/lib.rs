@@ -32,6 +32,7 @@ mod recover;
 mod removed;
 mod retention;
 mod run_task;
+mod screen;
 mod shape;
 mod spare;
 mod takeover;
@@ -52,9 +53,12 @@ pub use input::{CloseCall, InputEnd, InputProgress, InputWritten, WriteCall};
 pub use many::{Age, ManyCall, ManyEvents, ManyFrom, ManyReached, Step};
 pub use output_read::{OutputCall, OutputPart, OutputRange, OutputRead};
 pub use ports::{Kernel, KernelEvents};
+pub use screen::ScreenView;
 pub use tracker::SupervisorConfig;
 
-pub use kennel_journal::{Amount, Form, Gap, GapReason, Tail};
+pub use kennel_journal::{
+    Amount, Color, Form, Gap, GapReason, Picture, PictureLine, SCREEN_CELLS_MAX, Span, Style, Tail,
+};
 pub use kennel_linux::audit::Described;
 pub use kennel_linux::client::{
     Capability, CapabilityName, EndCause, Fate, FormerServer, Holds, InterruptWay, Listing, Member,

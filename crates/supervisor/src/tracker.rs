@@ -7,6 +7,7 @@ use crate::{
     ledger::Ledger,
     node_store::NodeStore,
     ports::Kernel,
+    screen::Screens,
     view::{Live, StartAnswer},
 };
 use kennel_journal::Boot;
@@ -181,6 +182,8 @@ pub(crate) struct Shared {
     pub(crate) ids: Mutex<ulid::Generator>,
     /// Each run that comes among the live ones.
     pub(crate) arrivals: broadcast::Sender<RunId>,
+    /// What terminals show, as far as somebody has asked lately.
+    pub(crate) screens: Screens,
     runs: Mutex<BTreeMap<RunId, Handle>>,
 }
 
@@ -219,6 +222,7 @@ impl Shared {
             pipes_open: Arc::new(AtomicUsize::new(0)),
             ids: Mutex::new(ulid::Generator::new()),
             arrivals: broadcast::Sender::new(ARRIVALS_MAX),
+            screens: Screens::default(),
             runs: Mutex::new(BTreeMap::new()),
         }
     }

@@ -2,6 +2,7 @@
 //!
 //! Never prints, reads no environment, and repeats nothing by itself but a read of events.
 
+mod attach;
 mod events;
 mod failure;
 mod resumes;
@@ -9,6 +10,7 @@ mod resumes;
 pub use crate::pb::{
     admin_service_client::AdminServiceClient, process_service_client::ProcessServiceClient,
 };
+pub use attach::{Attachment, WRITES_MAX};
 pub use events::{EventReader, Start, time_of};
 pub use failure::Failure;
 pub use resumes::{RESUMES_MAX, outlast, over_loss};

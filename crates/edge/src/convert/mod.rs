@@ -16,6 +16,7 @@ pub(crate) mod request;
 mod restart;
 mod retention;
 pub(crate) mod run;
+pub(crate) mod screen;
 pub(crate) mod spec;
 pub(crate) mod terminal;
 pub(crate) mod time;

@@ -1,9 +1,11 @@
 //! Requests, parsed with all that is wrong in them.
 
+mod attach;
 mod events;
 mod many;
 mod output;
 
+pub(crate) use attach::{attach, attach_input, not_after_open, terminal_size};
 pub(crate) use events::events;
 pub(crate) use many::{ManyAsk, events_of_many};
 pub(crate) use output::read_output;

@@ -2,7 +2,8 @@
 
 use super::{Facts, Fault, RETRY_SOON};
 use crate::reason::Reason;
-use kennel_supervisor::NoPty;
+use kennel_lifecycle::{RunId, TerminalSize};
+use kennel_supervisor::{NoPty, SCREEN_CELLS_MAX};
 use tonic::{Code, Status};
 use tonic_types::QuotaViolation;
 
@@ -38,4 +39,16 @@ pub(super) fn no_pty(none: &NoPty, text: String) -> Status {
             .status()
         }
     }
+}
+
+/// It is not drawn.
+pub(super) fn too_large(run: RunId, size: TerminalSize, text: String) -> Status {
+    let facts = Facts::run(run)
+        .with("rows", size.rows.to_string())
+        .with("cols", size.cols.to_string())
+        .with("cells_max", SCREEN_CELLS_MAX.to_string());
+    let code = Code::FailedPrecondition;
+    Fault::new(code, Reason::ScreenTooLarge, text, facts)
+        .precondition("TERMINAL", run.to_string())
+        .status()
 }

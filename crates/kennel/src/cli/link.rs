@@ -18,6 +18,8 @@ pub(crate) struct Link {
     /// Where it is, as `unix:PATH`.
     pub(crate) address: String,
     pub(crate) format: Format,
+    /// It ends with this process.
+    pub(crate) own: bool,
 }
 
 impl Link {
@@ -34,7 +36,47 @@ impl Link {
             connection,
             address: address.to_string(),
             format,
+            own: false,
         })
+    }
+
+    /// The same; `None` where nobody has named a server, and none listens at the default.
+    pub(crate) async fn open_if_there(
+        server: Option<&str>,
+        format: Format,
+        here: &Surroundings,
+    ) -> Result<Option<Self>, Failure> {
+        let named = server.is_some() || here.names_server();
+        let Ok(address) = config::server_address(server, here) else {
+            return if named {
+                Self::open(server, format, here).await.map(Some)
+            } else {
+                Ok(None)
+            };
+        };
+        let dialled = client::Address::Unix(address.socket.clone());
+        match client::connect(&dialled).await {
+            Ok(connection) => Ok(Some(Self {
+                connection,
+                address: address.to_string(),
+                format,
+                own: false,
+            })),
+            Err(ConnectError::NoServer { source, .. }) if !named && nobody_listens(&source) => {
+                Ok(None)
+            }
+            Err(error) => Err(not_connected(error)),
+        }
+    }
+
+    /// To a server that this process has started.
+    pub(crate) fn own(connection: Connection, format: Format) -> Self {
+        Self {
+            connection,
+            address: "its own".to_owned(),
+            format,
+            own: true,
+        }
     }
 
     /// Prints one of the two, by the form that was asked for.
@@ -48,6 +90,11 @@ impl Link {
             Format::Text => print(&text()),
         }
     }
+}
+
+fn nobody_listens(cause: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionRefused, NotFound};
+    matches!(cause.kind(), NotFound | ConnectionRefused)
 }
 
 fn not_connected(error: ConnectError) -> Failure {

@@ -1,5 +1,6 @@
 //! The commands that ask a server. They use the Rust client alone, print, and never touch store or processes.
 
+mod attach;
 mod calls;
 mod doctor;
 mod drain;
@@ -12,6 +13,7 @@ mod members;
 mod refusal;
 mod render;
 mod run;
+mod screen;
 mod sink;
 mod spec;
 mod upgrade;
@@ -19,14 +21,16 @@ pub(crate) mod words;
 mod write;
 
 use crate::{
-    args::{ClientArgs, Command},
+    args::{Cli, ClientArgs, Command},
     config::Surroundings,
     failure::Failure,
     prove,
 };
+use clap::CommandFactory as _;
 use link::Link;
 use std::process::ExitCode;
 
+pub(crate) use attach::DetachKeys;
 pub(crate) use link::{print, refused, run_of};
 pub(crate) use run::OWN_FAILURE;
 
@@ -66,8 +70,11 @@ async fn perform(
         Command::Run(args) => {
             let forwards = args.stdin;
             let request = spec::request(args)?;
-            let link = open().await.map_err(|f| f.code(OWN_FAILURE))?;
-            return run::run(&link, request, forwards).await;
+            let opened = Link::open_if_there(client.server.as_deref(), format, here).await;
+            return match opened.map_err(|f| f.code(OWN_FAILURE))? {
+                Some(link) => run::run(&link, request, forwards).await,
+                None => Box::pin(run::run_alone(request, forwards, format)).await,
+            };
         }
         Command::Spawn(args) => {
             let request = spec::request(args)?;
@@ -81,6 +88,8 @@ async fn perform(
         Command::Tree(args) => members::tree(&open().await?, args).await,
         Command::Pause(args) => calls::pause(&open().await?, args).await,
         Command::Resume(args) => calls::resume(&open().await?, args).await,
+        Command::Attach(args) => return attach::attach(&open().await?, args).await,
+        Command::Screen(args) => screen::screen(&open().await?, args).await,
         Command::Resize(args) => calls::resize(&open().await?, args).await,
         Command::Restart(args) => calls::restart(&open().await?, args).await,
         Command::Write(args) => write::write(&open().await?, args).await,
@@ -90,6 +99,7 @@ async fn perform(
         Command::Status => calls::status(&open().await?).await,
         Command::Upgrade => upgrade::upgrade(&open().await?).await,
         Command::Drain(args) => drain::drain(&open().await?, args).await,
+        Command::Completions(args) => completions(args.shell),
         // Asks no server: it has its own.
         Command::Doctor(args) if args.prove => return Box::pin(prove::prove(format)).await,
         Command::Doctor(_) => {
@@ -104,4 +114,12 @@ async fn perform(
         }
     }?;
     Ok(0)
+}
+
+fn completions(shell: clap_complete::Shell) -> Result<(), Failure> {
+    let mut command = Cli::command();
+    let name = command.get_name().to_owned();
+    let mut text = Vec::new();
+    clap_complete::generate(shell, &mut command, name, &mut text);
+    print(&String::from_utf8_lossy(&text))
 }

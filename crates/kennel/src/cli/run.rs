@@ -1,12 +1,13 @@
 //! `kennel run`: starts a command and stays with it, as if it were our own child.
 
 use super::{
+    attach::{self, DetachKeys, Left, Manner},
     calls::spawned,
     link::{Link, print, refused, run_of},
     sink::Sink,
     words, write,
 };
-use crate::{args::Format, failure::Failure};
+use crate::{args::Format, failure::Failure, own_service::Service};
 use kennel_edge::{
     client::{self, Connection, EventReader, Start},
     json,
@@ -34,10 +35,17 @@ const READER_GONE: u8 = 141;
 /// where this process ends before it does.
 pub(crate) async fn run(
     link: &Link,
-    request: pb::SpawnRequest,
+    mut request: pb::SpawnRequest,
     forwards_stdin: bool,
 ) -> Result<u8, Failure> {
+    if let Some(spec) = &mut request.spec {
+        attach::size_as_ours(spec);
+    }
     let run_id = request.run_id.clone();
+    let on_terminal = request
+        .spec
+        .as_ref()
+        .is_some_and(|spec| spec.kind() == pb::RunKind::Terminal);
     let forwarder = Forwarder::start(&link.connection, &run_id)?;
     if let Err(refusal) = spawned(&link.connection, &request).await {
         return match forwarder.stopped_by() {
@@ -46,6 +54,24 @@ pub(crate) async fn run(
                 Ok(128 + signal)
             }
             _ => Err(not_started(&refusal)),
+        };
+    }
+    if on_terminal && link.format == Format::Text {
+        let mut manner = Manner::default();
+        if link.own {
+            // There would be nothing to come back to.
+            manner.keys = DetachKeys::none();
+        }
+        let left = attach::stay(link, &run_id, manner).await;
+        let left = left.map_err(|failure| {
+            failure
+                .code(OWN_FAILURE)
+                .hint(format!("the run may go on: kennel get {run_id}"))
+        })?;
+        drop(forwarder);
+        return match left {
+            Left::Detached => Ok(0),
+            Left::Ended => exit_of_ended(link, &run_id).await,
         };
     }
     let input = forwards_stdin.then(|| {
@@ -73,6 +99,20 @@ pub(crate) async fn run(
         Some(exit) => exit_code(&exit, &run_id),
         None => exit_of_ended(link, &run_id).await,
     }
+}
+
+/// The same where no server is there: with one of our own, on a directory of its own, for this one run. Neither outlives it.
+pub(crate) async fn run_alone(
+    request: pb::SpawnRequest,
+    forwards_stdin: bool,
+    format: Format,
+) -> Result<u8, Failure> {
+    let service = Service::start("run").await;
+    let service = service.map_err(|failure| failure.code(OWN_FAILURE))?;
+    let link = Link::own(service.connection().clone(), format);
+    let result = run(&link, request, forwards_stdin).await;
+    service.end().await;
+    result
 }
 
 /// A task that nobody waits for.
@@ -140,7 +180,7 @@ fn code_of_reason(reason: &str) -> Option<(u8, &'static str)> {
 }
 
 /// The exit code by the run itself, where no event told it.
-async fn exit_of_ended(link: &Link, run_id: &str) -> Result<u8, Failure> {
+pub(crate) async fn exit_of_ended(link: &Link, run_id: &str) -> Result<u8, Failure> {
     let request = pb::GetRunRequest {
         run_id: run_id.to_owned(),
     };

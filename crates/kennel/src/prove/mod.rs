@@ -2,12 +2,10 @@
 //! what holds on this host. Nobody but this process knows of that service, and nothing of it stays.
 
 mod report;
-mod service;
 mod suite;
 
-use crate::{args::Format, cli::print, failure::Failure};
+use crate::{args::Format, cli::print, failure::Failure, own_service::Service};
 use report::Report;
-use service::Service;
 use std::time::{Duration, Instant};
 use suite::Way;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -51,7 +49,7 @@ async fn all() -> Result<Report, Failure> {
 }
 
 async fn ways(ways: &[Way]) -> Result<Report, Failure> {
-    let mut service = Service::start().await?;
+    let mut service = Service::start("prove").await?;
     let mut columns = Vec::new();
     for way in ways {
         columns.push((*way, suite::run(&mut service, *way).await?));

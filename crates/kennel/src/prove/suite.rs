@@ -1,7 +1,6 @@
 //! The programs in one service, ended in one way, and each judged by a census that asks nobody.
 
-use super::service::Service;
-use crate::{cli::refused, failure::Failure};
+use crate::{cli::refused, failure::Failure, own_service::Service};
 use kennel_edge::pb::{self, stream_events_request::Position, tree_verdict::Verdict};
 use kennel_lifecycle::Signal;
 use kennel_linux::census::{Footprint, Process};

@@ -25,21 +25,22 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// Rounds of SIGKILL to what is left.
 const ROUNDS_MAX: u32 = 500;
 
-pub(super) struct Service {
+pub(crate) struct Service {
     directory: PathBuf,
     keeper: Child,
     connection: Connection,
     /// What its runs are held by, in the words of the contract.
-    pub(super) containment: &'static str,
+    pub(crate) containment: &'static str,
     /// Whether they have control groups.
-    pub(super) grouped: bool,
+    pub(crate) grouped: bool,
     groups: PathBuf,
 }
 
 impl Service {
-    /// Starts one in the directory for temporary files.
-    pub(super) async fn start() -> Result<Self, Failure> {
-        let directory = env::temp_dir().join(format!("kennel-prove-{}", ulid::Ulid::generate()));
+    /// Starts one in the directory for temporary files. The word says there what for.
+    pub(crate) async fn start(purpose: &str) -> Result<Self, Failure> {
+        let name = format!("kennel-{purpose}-{}", ulid::Ulid::generate());
+        let directory = env::temp_dir().join(name);
         DirBuilder::new()
             .mode(0o700)
             .create(&directory)
@@ -83,17 +84,17 @@ impl Service {
         Ok(())
     }
 
-    pub(super) fn connection(&self) -> &Connection {
+    pub(crate) fn connection(&self) -> &Connection {
         &self.connection
     }
 
     /// A command of this binary, without what its surroundings say about Kennel.
-    pub(super) fn own_binary() -> Result<Command, Failure> {
+    pub(crate) fn own_binary() -> Result<Command, Failure> {
         own_binary()
     }
 
     /// SIGKILL to the server; the keeper starts another one, which takes the runs over.
-    pub(super) async fn kill_server(&mut self) -> Result<(), Failure> {
+    pub(crate) async fn kill_server(&mut self) -> Result<(), Failure> {
         let keeper = self.keeper.id().cast_signed();
         let server = census::children(keeper)
             .into_iter()
@@ -112,7 +113,7 @@ impl Service {
     }
 
     /// SIGKILL to the keeper; shims end their runs, and the next start says so.
-    pub(super) async fn kill_keeper(&mut self) -> Result<(), Failure> {
+    pub(crate) async fn kill_keeper(&mut self) -> Result<(), Failure> {
         let keeper = self.keeper.id().cast_signed();
         let server = census::children(keeper)
             .into_iter()
@@ -137,7 +138,7 @@ impl Service {
     }
 
     /// Ends it in order; what then is left is ended when it is dropped.
-    pub(super) async fn end(mut self) {
+    pub(crate) async fn end(mut self) {
         if let Some(keeper) = Process::now(self.keeper.id().cast_signed()) {
             keeper.signal(Signal::TERM);
         }

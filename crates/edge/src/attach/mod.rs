@@ -1,0 +1,304 @@
+//! A client at a terminal: what it shows comes down, what is typed goes up.
+//!
+//! All of it is one stream of answers that is polled by its client: whoever does not read is not heard either, and whoever
+//! goes away leaves nothing behind.
+
+mod seats;
+
+pub(crate) use seats::Seats;
+
+use crate::{
+    convert::{event as convert, request, run, screen, token::Cursor},
+    limits,
+    pb::{self, attach_request::Request as Asked, attach_response::Response as Told},
+    reason::Reason,
+    status,
+    stream::Going,
+};
+use futures_util::stream::{self, Stream};
+use kennel_lifecycle::{RunId, TerminalSize};
+use kennel_supervisor::{
+    CallError, Event, Events, InputWritten, Position, ResizeCall, ScreenView, Supervisor,
+};
+use seats::{Seat, Writes};
+use std::{pin::Pin, sync::Arc};
+use tokio::sync::OwnedSemaphorePermit;
+use tonic::{Code, Status, Streaming};
+use tonic_types::StatusExt;
+
+/// A client at a terminal, and as long as it lives a place among the streams.
+pub(crate) struct Attachment {
+    supervisor: Supervisor,
+    run: RunId,
+    requests: Streaming<pb::AttachRequest>,
+    /// The client has ended its side.
+    leaves: bool,
+    /// What is being written, under its id.
+    writing: Option<Writing>,
+    events: Events,
+    seat: Seat,
+    going: Going,
+    opened: Option<Box<pb::AttachOpened>>,
+    over: bool,
+    _place: OwnedSemaphorePermit,
+}
+
+type Writing = Pin<Box<dyn Future<Output = (String, Result<InputWritten, CallError>)> + Send>>;
+
+/// Why it woke.
+enum Wake {
+    Events(Result<Option<Vec<Event>>, CallError>),
+    Asked(Result<Option<pb::AttachRequest>, Status>),
+    Written(String, Result<InputWritten, CallError>),
+    Writer(Writes),
+    Draining,
+    Leaving,
+}
+
+/// What a client needs to be let in.
+pub(crate) struct Door {
+    pub(crate) supervisor: Supervisor,
+    pub(crate) seats: Arc<Seats>,
+    pub(crate) going: Going,
+    pub(crate) place: OwnedSemaphorePermit,
+    /// Who it is.
+    pub(crate) principal: String,
+}
+
+impl Attachment {
+    pub(crate) async fn open(
+        door: Door,
+        mut requests: Streaming<pb::AttachRequest>,
+    ) -> Result<Self, Status> {
+        let Door {
+            supervisor,
+            seats,
+            going,
+            place,
+            principal,
+        } = door;
+        let first = requests.message().await?;
+        let open = request::attach(first.and_then(|first| first.request))?;
+        let seat = seats.join(open.run, principal, open.read_only);
+        if let (Some(size), true) = (open.size, seat.now().you) {
+            resized_at_the_door(&supervisor, open.run, size).await?;
+        }
+        let (at, shown) = match open.after {
+            Some(at) => (at, None),
+            None => {
+                let view = supervisor.screen(open.run).await;
+                let view = view.map_err(|error| status::of(&error))?;
+                (view.position, Some(view))
+            }
+        };
+        let found = supervisor.events(open.run, Position::After(at)).await;
+        let (view, events) = found.map_err(|error| status::of(&error))?;
+        let mut seat = seat;
+        let opened = pb::AttachOpened {
+            run: Some(run::run(view)),
+            screen: shown.map(|shown: ScreenView| screen::screen(shown)),
+            writer: Some(writer(seat.seen())),
+        };
+        Ok(Self {
+            supervisor,
+            run: open.run,
+            requests,
+            leaves: false,
+            writing: None,
+            events,
+            seat,
+            going,
+            opened: Some(Box::new(opened)),
+            over: false,
+            _place: place,
+        })
+    }
+
+    pub(crate) fn into_stream(
+        self,
+    ) -> impl Stream<Item = Result<pb::AttachResponse, Status>> + Send {
+        stream::unfold(self, |mut attachment| async move {
+            let told = attachment.next().await?;
+            attachment.over |= told.is_err();
+            let told = told.map(|told| pb::AttachResponse {
+                response: Some(told),
+            });
+            Some((told, attachment))
+        })
+    }
+
+    async fn next(&mut self) -> Option<Result<Told, Status>> {
+        if self.over {
+            return None;
+        }
+        if let Some(opened) = self.opened.take() {
+            return Some(Ok(Told::Opened(opened)));
+        }
+        loop {
+            if self.leaves && self.writing.is_none() {
+                return None;
+            }
+            let told = match self.wake().await {
+                Wake::Events(Ok(None)) => return None,
+                Wake::Events(Ok(Some(events))) => Ok(Told::Events(self.batch(events))),
+                Wake::Events(Err(error)) => Err(status::of(&error)),
+                Wake::Asked(Ok(None)) => {
+                    self.leaves = true;
+                    continue;
+                }
+                Wake::Asked(Ok(Some(asked))) => match self.obey(asked.request).await {
+                    Ok(None) => continue,
+                    Ok(Some(refused)) => Ok(Told::Refused(refused)),
+                    Err(status) => Err(status),
+                },
+                Wake::Asked(Err(status)) => Err(status),
+                Wake::Written(id, written) => taken(id, written),
+                Wake::Writer(writes) => Ok(Told::Writer(writer(writes))),
+                Wake::Draining => Err(status::draining()),
+                Wake::Leaving => Err(status::leaving()),
+            };
+            return Some(told);
+        }
+    }
+
+    async fn wake(&mut self) -> Wake {
+        let Self {
+            requests,
+            leaves,
+            writing,
+            events,
+            seat,
+            going,
+            ..
+        } = self;
+        // One write at a time: what is typed comes in its order, and a full terminal makes its writer wait.
+        let asks = writing.is_none() && !*leaves;
+        let written = async {
+            match writing {
+                Some(write) => write.await,
+                None => std::future::pending().await,
+            }
+        };
+        let wake = tokio::select! {
+            biased;
+            () = going.leaving.cancelled() => Wake::Leaving,
+            () = going.draining.cancelled() => Wake::Draining,
+            (id, written) = written => Wake::Written(id, written),
+            asked = requests.message(), if asks => Wake::Asked(asked),
+            writes = seat.changed() => Wake::Writer(writes),
+            events = events.next(limits::BATCH_BYTES_MAX) => Wake::Events(events),
+        };
+        if let Wake::Written(..) = wake {
+            self.writing = None;
+        }
+        wake
+    }
+
+    fn batch(&self, events: Vec<Event>) -> pb::AttachEvents {
+        let cursor = Cursor {
+            run: self.run,
+            at: self.events.position(),
+            form: None,
+        };
+        pb::AttachEvents {
+            run_events: convert::batches(self.run, events, false),
+            cursor: cursor.encode(),
+        }
+    }
+
+    /// Does what is asked, or says why not. The error ends the stream.
+    async fn obey(&mut self, asked: Option<Asked>) -> Result<Option<pb::AttachRefused>, Status> {
+        match asked {
+            Some(Asked::Input(input)) => {
+                let call = request::attach_input(self.run, input)?;
+                let id = call.write_id.clone().unwrap_or_default();
+                if !self.seat.writes_if_free() {
+                    return Ok(Some(not_writer(id)));
+                }
+                let supervisor = self.supervisor.clone();
+                self.writing = Some(Box::pin(async move {
+                    let written = supervisor.write_input(call).await;
+                    (id, written)
+                }));
+                Ok(None)
+            }
+            Some(Asked::Resize(size)) => {
+                let size = request::terminal_size("resize", size)?;
+                if !self.seat.now().you {
+                    return Ok(Some(not_writer(String::new())));
+                }
+                let call = ResizeCall {
+                    run: self.run,
+                    size,
+                    expected_attempt: None,
+                };
+                match self.supervisor.resize(call).await {
+                    Ok(_) => Ok(None),
+                    Err(error) => refused(&status::of(&error), String::new()).map(Some),
+                }
+            }
+            Some(Asked::Take(pb::TakeWriter {})) => {
+                let took = self.seat.take();
+                Ok((!took).then(|| not_writer(String::new())))
+            }
+            Some(Asked::Open(_)) | None => Err(request::not_after_open()),
+        }
+    }
+}
+
+/// A run that is not on its terminal now is shown as it is.
+async fn resized_at_the_door(
+    supervisor: &Supervisor,
+    run: RunId,
+    size: TerminalSize,
+) -> Result<(), Status> {
+    let call = ResizeCall {
+        run,
+        size,
+        expected_attempt: None,
+    };
+    match supervisor.resize(call).await {
+        Ok(_) | Err(CallError::Refused { .. }) => Ok(()),
+        Err(error) => Err(status::of(&error)),
+    }
+}
+
+fn taken(write_id: String, written: Result<InputWritten, CallError>) -> Result<Told, Status> {
+    match written {
+        Ok(written) => Ok(Told::Taken(pb::AttachInputTaken {
+            write_id,
+            accepted_offset: written.progress.accepted.unwrap_or_default(),
+            repeated: written.repeated,
+        })),
+        Err(error) => refused(&status::of(&error), write_id).map(Told::Refused),
+    }
+}
+
+/// What is said of a fault, where the client can do something else with this terminal; the error where only another server can.
+fn refused(status: &Status, write_id: String) -> Result<pb::AttachRefused, Status> {
+    if status.code() == Code::Unavailable {
+        return Err(status.clone());
+    }
+    let details = status.get_error_details();
+    let reason = details.error_info().map(|info| info.reason.clone());
+    Ok(pb::AttachRefused {
+        reason: reason.unwrap_or_default(),
+        message: status.message().to_owned(),
+        write_id,
+    })
+}
+
+fn not_writer(write_id: String) -> pb::AttachRefused {
+    pb::AttachRefused {
+        reason: Reason::NotWriter.as_str().to_owned(),
+        message: "another client writes on this terminal, or this one only watches".to_owned(),
+        write_id,
+    }
+}
+
+fn writer(writes: Writes) -> pb::WriterChanged {
+    pb::WriterChanged {
+        you: writes.you,
+        principal: writes.principal.unwrap_or_default(),
+    }
+}

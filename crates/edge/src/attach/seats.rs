@@ -1,0 +1,203 @@
+//! Who may write on a terminal: one of those who are attached to it at a time.
+
+use kennel_lifecycle::RunId;
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
+};
+use tokio::sync::watch;
+
+/// The terminals that somebody is attached to.
+#[derive(Debug, Default)]
+pub(crate) struct Seats {
+    runs: Mutex<Runs>,
+}
+
+#[derive(Debug, Default)]
+struct Runs {
+    last: u64,
+    writers: HashMap<RunId, watch::Sender<Option<Writer>>>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Writer {
+    seat: u64,
+    principal: String,
+}
+
+/// A place at a terminal, left when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Seat {
+    seats: Arc<Seats>,
+    run: RunId,
+    own: Writer,
+    read_only: bool,
+    writer: watch::Receiver<Option<Writer>>,
+}
+
+/// Who writes.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Writes {
+    /// It is the one who asks.
+    pub(crate) you: bool,
+    /// Who it is; absent: nobody.
+    pub(crate) principal: Option<String>,
+}
+
+impl Seats {
+    fn runs(&self) -> std::sync::MutexGuard<'_, Runs> {
+        self.runs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A place at the terminal of this run; the writer's, where there is none and this one does not only watch.
+    pub(crate) fn join(self: &Arc<Self>, run: RunId, principal: String, read_only: bool) -> Seat {
+        let mut runs = self.runs();
+        runs.last += 1;
+        let own = Writer {
+            seat: runs.last,
+            principal,
+        };
+        let writers = runs.writers.entry(run);
+        let writer = writers
+            .or_insert_with(|| watch::Sender::new(None))
+            .subscribe();
+        drop(runs);
+        let seat = Seat {
+            seats: Arc::clone(self),
+            run,
+            own,
+            read_only,
+            writer,
+        };
+        seat.writes_if_free();
+        seat
+    }
+}
+
+impl Seat {
+    /// Becomes the writer where there is none. Gives whether it is the writer.
+    pub(crate) fn writes_if_free(&self) -> bool {
+        self.change(|own, writer| {
+            let free = writer.is_none();
+            if free {
+                *writer = Some(own.clone());
+            }
+            free
+        });
+        self.now().you
+    }
+
+    /// Becomes the writer, whoever was. Refused where it only watches.
+    pub(crate) fn take(&self) -> bool {
+        self.change(|own, writer| {
+            let other = writer.as_ref() != Some(own);
+            *writer = Some(own.clone());
+            other
+        });
+        self.now().you
+    }
+
+    /// Who writes now.
+    pub(crate) fn now(&self) -> Writes {
+        self.told(self.writer.borrow().as_ref())
+    }
+
+    /// Waits until somebody else writes than when it was asked last. Cancel-safe.
+    pub(crate) async fn changed(&mut self) -> Writes {
+        // INVARIANT: the sender is there for as long as somebody is attached.
+        let _ = self.writer.changed().await;
+        let writer = self.writer.borrow_and_update().clone();
+        self.told(writer.as_ref())
+    }
+
+    /// As [`Self::now`], and nothing of before is told by [`Self::changed`].
+    pub(crate) fn seen(&mut self) -> Writes {
+        let writer = self.writer.borrow_and_update().clone();
+        self.told(writer.as_ref())
+    }
+
+    fn told(&self, writer: Option<&Writer>) -> Writes {
+        Writes {
+            you: writer == Some(&self.own),
+            principal: writer.map(|writer| writer.principal.clone()),
+        }
+    }
+
+    fn change(&self, change: impl FnOnce(&Writer, &mut Option<Writer>) -> bool) {
+        if self.read_only {
+            return;
+        }
+        if let Some(writer) = self.seats.runs().writers.get(&self.run) {
+            writer.send_if_modified(|writer| change(&self.own, writer));
+        }
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        let mut runs = self.seats.runs();
+        let Some(writer) = runs.writers.get(&self.run) else {
+            return;
+        };
+        writer.send_if_modified(|writer| {
+            let own = writer.as_ref() == Some(&self.own);
+            if own {
+                *writer = None;
+            }
+            own
+        });
+        // Its own receiver is the last.
+        if writer.receiver_count() <= 1 {
+            runs.writers.remove(&self.run);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run() -> RunId {
+        RunId::from_u128(7)
+    }
+
+    fn writes(you: bool, principal: &str) -> Writes {
+        let principal = (!principal.is_empty()).then(|| principal.to_owned());
+        Writes { you, principal }
+    }
+
+    #[tokio::test]
+    async fn one_writes_at_a_time_and_who_leaves_makes_room() {
+        let seats = Arc::new(Seats::default());
+        let first = seats.join(run(), "uid:1".to_owned(), false);
+        let mut second = seats.join(run(), "uid:2".to_owned(), false);
+        let mut watcher = seats.join(run(), "uid:3".to_owned(), true);
+        assert_eq!(first.now(), writes(true, "uid:1"));
+        assert_eq!(second.seen(), writes(false, "uid:1"));
+        assert_eq!(watcher.seen(), writes(false, "uid:1"));
+        assert!(!second.writes_if_free());
+
+        assert!(second.take());
+        assert_eq!(watcher.changed().await, writes(false, "uid:2"));
+        assert_eq!(first.now(), writes(false, "uid:2"));
+        drop(first);
+        assert_eq!(
+            second.now(),
+            writes(true, "uid:2"),
+            "who leaves takes nothing from others"
+        );
+        drop(second);
+        assert_eq!(watcher.changed().await, writes(false, ""));
+        assert!(
+            !watcher.take() && !watcher.writes_if_free(),
+            "it only watches"
+        );
+        let third = seats.join(run(), "uid:4".to_owned(), false);
+        assert!(third.now().you);
+        drop((third, watcher));
+        assert!(
+            seats.runs().writers.is_empty(),
+            "nothing is kept of what nobody is attached to"
+        );
+    }
+}

@@ -1,0 +1,176 @@
+//! A client at the terminal of a run, over the loss of connections and servers.
+
+use super::{Connection, Failure, resumes::Resumes};
+use crate::pb::{
+    self, AttachRequest, AttachResponse, attach_request::Request as Asked,
+    attach_response::Response as Told,
+};
+use bytes::Bytes;
+use std::collections::VecDeque;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::UnboundedReceiverStream;
+use tonic::Streaming;
+
+/// Most writes that may be on their way: a run remembers the ids of twice as many.
+pub const WRITES_MAX: usize = 8;
+
+/// A client at a terminal. What it has typed and was not told to be taken is sent again to the next server, which knows it.
+#[derive(Debug)]
+pub struct Attachment {
+    connection: Connection,
+    open: pb::AttachOpen,
+    /// It wants to be the writer.
+    takes: bool,
+    /// Typed, and not told to be taken.
+    on_the_way: VecDeque<pb::AttachInput>,
+    link: Option<Link>,
+    resumes: Resumes,
+    /// Nothing more is typed.
+    leaves: bool,
+}
+
+#[derive(Debug)]
+struct Link {
+    /// Absent: this side is ended.
+    up: Option<mpsc::UnboundedSender<AttachRequest>>,
+    down: Streaming<AttachResponse>,
+}
+
+impl Attachment {
+    /// At the terminal that this names. Connects when [`Self::next`] is called first.
+    #[must_use]
+    pub fn new(connection: &Connection, open: pb::AttachOpen) -> Self {
+        Self {
+            connection: connection.clone(),
+            open,
+            takes: false,
+            on_the_way: VecDeque::new(),
+            link: None,
+            resumes: Resumes::default(),
+            leaves: false,
+        }
+    }
+
+    /// What comes next, the screen first; `None` after the run's last event, or after [`Self::leave`]. Where the connection or the
+    /// server was lost it goes on at the next one, which says `opened` again, without a screen. Cancel-safe.
+    pub async fn next(&mut self) -> Result<Option<Told>, Failure> {
+        loop {
+            let Some(link) = &mut self.link else {
+                match self.connect().await {
+                    Ok(link) => self.link = Some(link),
+                    Err(failure) => self.resumes.rest(failure).await?,
+                }
+                continue;
+            };
+            match link.down.message().await {
+                Ok(Some(AttachResponse {
+                    response: Some(told),
+                })) => {
+                    self.note(&told);
+                    return Ok(Some(told));
+                }
+                // One that this client does not know.
+                Ok(Some(_)) => {}
+                Ok(None) => return Ok(None),
+                Err(status) => {
+                    self.link = None;
+                    self.resumes.rest(status.into()).await?;
+                }
+            }
+        }
+    }
+
+    /// Whether something may be typed: not while so much is on its way.
+    #[must_use]
+    pub fn can_type(&self) -> bool {
+        self.on_the_way.len() < WRITES_MAX && !self.leaves
+    }
+
+    /// Types, under an id that is used once. Call it where [`Self::can_type`].
+    pub fn type_in(&mut self, data: impl Into<Bytes>, write_id: String) {
+        let input = pb::AttachInput {
+            data: data.into(),
+            write_id,
+        };
+        self.on_the_way.push_back(input.clone());
+        self.ask(Asked::Input(input));
+    }
+
+    /// The terminal is to be so large, now and wherever it is opened again.
+    pub fn resize(&mut self, size: pb::TerminalSize) {
+        self.open.size = Some(size);
+        self.ask(Asked::Resize(size));
+    }
+
+    /// It is to be the writer, now and wherever it is opened again.
+    pub fn take(&mut self) {
+        self.takes = true;
+        self.ask(Asked::Take(pb::TakeWriter {}));
+    }
+
+    /// Nothing more is typed: what was is taken, and then [`Self::next`] gives `None`.
+    pub fn leave(&mut self) {
+        self.leaves = true;
+        if let Some(link) = &mut self.link {
+            link.up = None;
+        }
+    }
+
+    /// What is asked while nobody is there to hear it is asked, or not needed, when somebody is.
+    fn ask(&self, asked: Asked) {
+        if let Some(up) = self.link.as_ref().and_then(|link| link.up.as_ref()) {
+            let _ = up.send(AttachRequest {
+                request: Some(asked),
+            });
+        }
+    }
+
+    async fn connect(&self) -> Result<Link, Failure> {
+        let (up, requests) = mpsc::unbounded_channel();
+        let say = |asked| {
+            let _ = up.send(AttachRequest {
+                request: Some(asked),
+            });
+        };
+        say(Asked::Open(self.open.clone()));
+        if self.takes {
+            say(Asked::Take(pb::TakeWriter {}));
+        }
+        for input in &self.on_the_way {
+            say(Asked::Input(input.clone()));
+        }
+        let mut processes = self.connection.processes();
+        let requests = UnboundedReceiverStream::new(requests);
+        let down = processes.attach(requests).await?.into_inner();
+        Ok(Link {
+            up: (!self.leaves).then_some(up),
+            down,
+        })
+    }
+
+    fn note(&mut self, told: &Told) {
+        let settled = match told {
+            Told::Opened(opened) => {
+                if let Some(screen) = &opened.screen {
+                    self.open.cursor = screen.cursor.clone();
+                }
+                return;
+            }
+            Told::Events(events) => {
+                self.open.cursor = events.cursor.clone();
+                None
+            }
+            Told::Taken(taken) => Some(&taken.write_id),
+            Told::Refused(refused) => Some(&refused.write_id),
+            Told::Writer(writer) => {
+                // Somebody else has taken it: that is not undone by the loss of a connection.
+                self.takes &= writer.you;
+                None
+            }
+        };
+        self.resumes.begin_anew();
+        if let Some(id) = settled {
+            self.on_the_way.retain(|input| input.write_id != *id);
+        }
+    }
+}

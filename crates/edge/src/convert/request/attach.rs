@@ -1,0 +1,139 @@
+//! What a client says to a terminal.
+
+use super::{parse_run_id, terminal, whole};
+use crate::{
+    convert::token::Cursor,
+    pb::{self, attach_request::Request as Asked},
+    status,
+};
+use kennel_lifecycle::{RunId, TerminalSize, Violation};
+use kennel_supervisor::{Reached, WriteCall};
+use tonic::Status;
+
+/// To which terminal, and how.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct AttachCall {
+    pub(crate) run: RunId,
+    /// It only watches.
+    pub(crate) read_only: bool,
+    /// How large the terminal is to be where it writes.
+    pub(crate) size: Option<TerminalSize>,
+    /// After what it has seen; absent: it is shown the screen.
+    pub(crate) after: Option<Reached>,
+}
+
+/// The first request.
+pub(crate) fn attach(first: Option<Asked>) -> Result<AttachCall, Status> {
+    let Some(Asked::Open(open)) = first else {
+        let why = "must be the first request, and given";
+        return Err(status::invalid(&[Violation::new("open", why)]));
+    };
+    let mut found = Vec::new();
+    let run = parse_run_id(&open.run_id, &mut found);
+    let size = open.size.map(|size| TerminalSize {
+        rows: terminal::side("open.size.rows", size.rows, &mut found),
+        cols: terminal::side("open.size.cols", size.cols, &mut found),
+    });
+    let mut wrong = |why| {
+        found.push(Violation::new("open.cursor", why));
+        None
+    };
+    let after = if open.cursor.is_empty() {
+        None
+    } else {
+        match Cursor::decode(&open.cursor) {
+            Some(cursor) if run.is_some_and(|run| run != cursor.run) => {
+                wrong("is one of another run")
+            }
+            Some(cursor) => Some(cursor.at),
+            None => wrong("is not one that a server has given"),
+        }
+    };
+    Ok(AttachCall {
+        run: whole(run, &found)?,
+        read_only: open.read_only,
+        size,
+        after,
+    })
+}
+
+/// A second `open`, or nothing at all.
+pub(crate) fn not_after_open() -> Status {
+    let why = "must be one of input, resize and take";
+    status::invalid(&[Violation::new("request", why)])
+}
+
+pub(crate) fn attach_input(run: RunId, input: pb::AttachInput) -> Result<WriteCall, Status> {
+    super::write_input(pb::WriteInputRequest {
+        run_id: run.to_string(),
+        data: input.data,
+        write_id: input.write_id,
+        ..pb::WriteInputRequest::default()
+    })
+}
+
+pub(crate) fn terminal_size(field: &str, size: pb::TerminalSize) -> Result<TerminalSize, Status> {
+    let mut found = Vec::new();
+    let rows = terminal::side(&format!("{field}.rows"), size.rows, &mut found);
+    let cols = terminal::side(&format!("{field}.cols"), size.cols, &mut found);
+    super::no_violations(&found)?;
+    Ok(TerminalSize { rows, cols })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tonic_types::StatusExt;
+
+    const RUN: &str = "01ARZ3NDEKTSV4RRFFQ69G5FAV";
+
+    #[test]
+    fn the_first_request_opens_and_says_all_that_is_wrong() {
+        let whole = open(RUN, Some((24, 80)), &[]).expect("valid");
+        assert_eq!(whole.size, Some(TerminalSize { rows: 24, cols: 80 }));
+        assert_eq!(whole.after, None);
+        let cursor = Cursor {
+            run: RUN.parse().expect("an id"),
+            at: Reached {
+                seq: 7,
+                ..Reached::default()
+            },
+            form: None,
+        };
+        let later = open(RUN, None, &cursor.encode()).expect("valid");
+        assert_eq!(later.after.map(|at| at.seq), Some(7));
+
+        let refused = open("x", Some((0, 70_000)), b"?").expect_err("four faults");
+        let fields = refused
+            .get_error_details()
+            .bad_request()
+            .map_or(Vec::new(), |bad| {
+                bad.field_violations
+                    .iter()
+                    .map(|v| v.field.clone())
+                    .collect()
+            });
+        let wanted = ["run_id", "open.size.rows", "open.size.cols", "open.cursor"];
+        assert_eq!(fields, wanted);
+        let input = Asked::Take(pb::TakeWriter {});
+        for first in [None, Some(input)] {
+            assert!(attach(first).is_err());
+        }
+        let other = open("01ARZ3NDEKTSV4RRFFQ69G5FAW", None, &cursor.encode());
+        assert!(
+            other
+                .expect_err("of another run")
+                .message()
+                .contains("another run")
+        );
+    }
+
+    fn open(run: &str, size: Option<(u32, u32)>, cursor: &[u8]) -> Result<AttachCall, Status> {
+        attach(Some(Asked::Open(pb::AttachOpen {
+            run_id: run.to_owned(),
+            read_only: false,
+            size: size.map(|(rows, cols)| pb::TerminalSize { rows, cols }),
+            cursor: cursor.to_vec().into(),
+        })))
+    }
+}

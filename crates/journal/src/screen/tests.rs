@@ -1,0 +1,202 @@
+use super::*;
+use proptest::prelude::*;
+
+const SIZE: TerminalSize = TerminalSize { rows: 6, cols: 20 };
+
+fn shown(data: &[u8]) -> Picture {
+    let mut screen = Screen::new(SIZE);
+    screen.feed(data);
+    screen.picture()
+}
+
+fn text(picture: &Picture) -> Vec<String> {
+    let line = |line: &PictureLine| line.spans.iter().map(|span| &*span.text).collect();
+    picture.lines.iter().map(line).collect()
+}
+
+#[test]
+fn a_grid_has_what_was_written_where_it_was_written() {
+    let picture = shown("one\r\n\x1b[1;31mtwo\x1b[0m 二\x1b[5;3Hx\x1b[?25l".as_bytes());
+    assert_eq!(text(&picture), ["one", "two 二", "", "", "  x", ""]);
+    let second = &picture.lines[1].spans;
+    let loud = Style {
+        foreground: Some(Color::Indexed(1)),
+        bold: true,
+        ..Style::default()
+    };
+    assert_eq!((&*second[0].text, second[0].style), ("two", loud));
+    assert_eq!(
+        (&*second[1].text, second[1].style),
+        (" 二", Style::default())
+    );
+    assert_eq!(picture.cursor, (4, 3));
+    assert!(!picture.cursor_visible && !picture.is_alternate);
+}
+
+#[test]
+fn an_editor_is_left_and_what_was_before_it_is_there_again() {
+    let mut screen = Screen::new(SIZE);
+    screen.feed(b"$ edit\r\n\x1b[?1049h\x1b[H~ file ~");
+    let within = screen.picture();
+    assert!(within.is_alternate);
+    assert_eq!(text(&within)[0], "~ file ~");
+    let mut other = Screen::new(SIZE);
+    other.feed(b"\x1b[?1049hsomething else\x1b[3;5r\x1b[41m");
+    other.feed(&within.repaint);
+    assert_eq!(other.picture(), within);
+    for screen in [&mut screen, &mut other] {
+        screen.feed(b"\x1b[?1049l");
+        assert_eq!(text(&screen.picture())[0], "$ edit");
+    }
+}
+
+#[test]
+fn title_and_modes_are_told_again() {
+    let modes = b"\x1b]0;first\x07\x1b[22;2t\x1b]2;a \xc3\xa4\x1b\\\x1b[?1000;1006h\x1b[?2004h\x1b=\x1b[?1h\x1b[4 q\x1b[?1006l";
+    let mut screen = Screen::new(SIZE);
+    screen.feed(modes);
+    let picture = screen.picture();
+    assert_eq!(picture.title.as_deref(), Some("a ä"));
+    let repaint = String::from_utf8(picture.repaint.clone()).expect("it is text");
+    for told in [
+        "\x1b[?1000h",
+        "\x1b[?2004h",
+        "\x1b=",
+        "\x1b[?1h",
+        "\x1b[4 q",
+    ] {
+        assert!(repaint.contains(told), "{told:?} is not in {repaint:?}");
+    }
+    assert!(!repaint.contains("\x1b[?1006h"), "{repaint:?}");
+    let mut other = Screen::new(SIZE);
+    other.feed(&picture.repaint);
+    assert_eq!(other.picture(), picture);
+    screen.feed(b"\x1b[23;2t");
+    assert_eq!(screen.picture().title.as_deref(), Some("first"));
+    screen.feed(b"\x1bc");
+    let empty = shown(b"\x1b]2;first\x07");
+    assert_eq!(screen.picture(), empty);
+}
+
+#[test]
+fn a_size_changes_what_is_shown_and_one_that_is_too_large_is_not_drawn() {
+    let mut screen = Screen::new(SIZE);
+    screen.feed(b"0123456789abcdefghij+\r\n");
+    assert!(screen.picture().lines[0].is_wrapped);
+    screen.resize(TerminalSize { rows: 3, cols: 30 });
+    assert_eq!(text(&screen.picture()), ["0123456789abcdefghij+", "", ""]);
+    let huge = TerminalSize {
+        rows: u16::MAX,
+        cols: u16::MAX,
+    };
+    assert!(!is_drawn(huge));
+    screen.resize(huge);
+    assert!(is_drawn(screen.size()));
+}
+
+#[test]
+fn what_is_missing_ends_what_it_may_have_begun() {
+    let mut screen = Screen::new(SIZE);
+    screen.feed(b"a\x1b]2;half of a title\xc3");
+    screen.skip();
+    screen.feed(b"b");
+    assert_eq!(text(&screen.picture())[0], "ab");
+    assert_eq!(screen.picture().title, None);
+}
+
+#[test]
+fn what_a_hostile_command_writes_is_bounded() {
+    let mut screen = Screen::new(SIZE);
+    screen.feed(b"\x1b]2;");
+    for _ in 0..64 {
+        screen.feed(&vec![b'x'; 64 * 1024]);
+    }
+    screen.feed(b"\x07\x1b[");
+    screen.feed(&vec![b'1'; 64 * 1024]);
+    screen.feed(b"h\x1b[99999999999999999999;1H\x1b[65535b");
+    let picture = screen.picture();
+    assert_eq!(
+        picture.title.map_or(0, |title| title.len()),
+        1024 - "2;".len()
+    );
+}
+
+/// Pieces that a terminal does something with.
+fn pieces() -> impl Strategy<Value = Vec<u8>> {
+    let fixed: &[&[u8]] = &[
+        b"\x1b[?1049h",
+        b"\x1b[?1049l",
+        b"\x1b[2J",
+        b"\x1b[H",
+        b"\x1b[3;4H",
+        b"\x1b[1;31m",
+        b"\x1b[0m",
+        b"\r\n",
+        b"\x1b[2;4r",
+        b"\x1b]2;title\x07",
+        b"\x1b]0;other\x1b\\",
+        b"\x1b[?2004h",
+        b"\x1b[?1000l",
+        b"\xe4\xba\x8c",
+        b"\xc3\xa4",
+        b"\xff",
+        b"\xe4\xba",
+        b"\xf0\x9f\x98\x80",
+        b"\x1b",
+        b"\x1b[",
+        b"\x9b",
+        b"\xc2\x9b",
+        b"\x18",
+        b"\x1bM",
+        b"\x1b(0",
+        b"\x1bc",
+        b"\x1b[4h",
+        b"\t",
+        b"\x1bP$q\x1b\\",
+        b"\x1b7",
+        b"\x1b8",
+        b"\x1b[!p",
+    ];
+    let fixed: Vec<Vec<u8>> = fixed.iter().map(|piece| piece.to_vec()).collect();
+    let piece = prop_oneof![
+        3 => proptest::sample::select(fixed),
+        2 => "[a-z ]{1,30}".prop_map(String::into_bytes),
+        1 => proptest::collection::vec(any::<u8>(), 1..6),
+    ];
+    proptest::collection::vec(piece, 0..40).prop_map(|pieces| pieces.concat())
+}
+
+proptest! {
+    #[test]
+    fn where_reads_cut_the_bytes_changes_nothing(data in pieces(), cut in any::<proptest::sample::Index>()) {
+        let whole = shown(&data);
+        let mut halves = Screen::new(SIZE);
+        let (left, right) = data.split_at(cut.index(data.len() + 1));
+        halves.feed(left);
+        halves.feed(right);
+        prop_assert_eq!(&halves.picture(), &whole);
+        let mut single = Screen::new(SIZE);
+        for byte in &data {
+            single.feed(&[*byte]);
+        }
+        prop_assert_eq!(&single.picture(), &whole);
+    }
+
+    /// Whoever attaches in the middle sees what somebody sees who has been there all the time, from then on too.
+    #[test]
+    fn a_repaint_is_as_good_as_having_been_there(data in pieces(), before in pieces(), after in pieces()) {
+        let mut there = Screen::new(SIZE);
+        there.feed(&data);
+        let mut late = Screen::new(SIZE);
+        late.feed(&before);
+        late.skip();
+        late.feed(&there.picture().repaint);
+        let (wanted, seen) = (there.picture(), late.picture());
+        prop_assert_eq!(text(&seen), text(&wanted));
+        prop_assert_eq!(&seen.lines, &wanted.lines);
+        prop_assert_eq!((seen.cursor, seen.cursor_visible, seen.is_alternate), (wanted.cursor, wanted.cursor_visible, wanted.is_alternate));
+        there.feed(&after);
+        late.feed(&after);
+        prop_assert_eq!(text(&late.picture()), text(&there.picture()));
+    }
+}

@@ -1,0 +1,401 @@
+//! `kennel attach`, and `kennel run --tty`: our own terminal becomes that of a run.
+
+use super::{
+    link::{Link, refused, stdout_failed},
+    run,
+};
+use crate::{args::AttachArgs, failure::Failure};
+use kennel_edge::{
+    client::Attachment,
+    pb::{self, attach_response::Response as Told, event::Payload},
+};
+use kennel_linux::own_terminal::{self, RawMode};
+use std::{
+    io::{self, Read, Write},
+    time::Duration,
+};
+use tokio::{
+    signal::unix::{Signal, SignalKind, signal},
+    sync::mpsc,
+};
+
+/// Bytes that are read of our standard input at once.
+const TYPED_BYTES_MAX: usize = 4096;
+/// How long what was typed last may take on its way when we leave.
+const LEAVE_MAX: Duration = Duration::from_secs(1);
+/// What makes our terminal forget what a command has asked of it: the alternate screen, mouse and pasting reports, the cursor's
+/// form, margins. See ctlseqs of xterm(1).
+const AS_BEFORE: &[u8] =
+    b"\x1b[?9;66;1000;1001;1002;1003;1004;1005;1006;1015;1016;2004l\x1b[?1007h\x1b>\x1b[0 q\
+    \x1b[?1047l\x1b[?1l\x1b[?7h\x1b[4l\x1b[0m\x1b(B\x0f\x1b[?25h\x1b7\x1b[r\x1b8";
+/// Behind all that a command shows that goes on.
+const LAST_LINE: &[u8] = b"\x1b[999;1H\r\n";
+const BELL: &[u8] = b"\x07";
+
+/// How we are there.
+#[derive(Default)]
+pub(crate) struct Manner {
+    /// We only watch.
+    pub(crate) read_only: bool,
+    /// We become the writer, whoever is.
+    pub(crate) take: bool,
+    /// What we leave by.
+    pub(crate) keys: DetachKeys,
+}
+
+/// How we have left.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Left {
+    /// The run goes on.
+    Detached,
+    /// The run has ended.
+    Ended,
+}
+
+pub(crate) async fn attach(link: &Link, args: AttachArgs) -> Result<u8, Failure> {
+    let manner = Manner {
+        read_only: args.read_only,
+        take: args.take,
+        keys: args.detach_keys.unwrap_or_default(),
+    };
+    match stay(link, &args.run, manner).await? {
+        Left::Detached => Ok(0),
+        Left::Ended => run::exit_of_ended(link, &args.run).await,
+    }
+}
+
+/// Shows the run's terminal on ours and types there what is typed here, until the run has ended or somebody leaves.
+pub(crate) async fn stay(link: &Link, run_id: &str, manner: Manner) -> Result<Left, Failure> {
+    let mut desk = Desk::open(link, run_id, manner)?;
+    let left = desk.work().await;
+    desk.put_back(matches!(left, Ok(Left::Detached)));
+    if let Ok(Left::Detached) = left {
+        eprintln!("kennel: left run {run_id}, which goes on; kennel attach {run_id} comes back");
+    }
+    left
+}
+
+struct Desk {
+    attachment: Attachment,
+    manner: Manner,
+    /// Absent: our standard input is no terminal.
+    raw: Option<RawMode>,
+    typed: mpsc::Receiver<Vec<u8>>,
+    resized: Signal,
+    ends: [Signal; 2],
+    /// We are the writer.
+    writes: bool,
+    /// Something was shown that is to be put back.
+    shown: bool,
+}
+
+impl Desk {
+    fn open(link: &Link, run_id: &str, manner: Manner) -> Result<Self, Failure> {
+        let listen = |kind| {
+            signal(kind)
+                .map_err(|cause| Failure::new(format!("cannot listen for signals: {cause}")))
+        };
+        let (resized, ends) = (
+            listen(SignalKind::window_change())?,
+            [
+                listen(SignalKind::terminate())?,
+                listen(SignalKind::hangup())?,
+            ],
+        );
+        let mut attachment = Attachment::new(
+            &link.connection,
+            pb::AttachOpen {
+                run_id: run_id.to_owned(),
+                read_only: manner.read_only,
+                size: own_size(),
+                cursor: Vec::new().into(),
+            },
+        );
+        if manner.take {
+            attachment.take();
+        }
+        Ok(Self {
+            attachment,
+            typed: typed(),
+            manner,
+            raw: None,
+            resized,
+            ends,
+            writes: false,
+            shown: false,
+        })
+    }
+
+    async fn work(&mut self) -> Result<Left, Failure> {
+        let mut listens = true;
+        loop {
+            let Self {
+                attachment,
+                typed,
+                resized,
+                ends: [terminate, hangup],
+                ..
+            } = self;
+            let can_type = listens && attachment.can_type();
+            tokio::select! {
+                told = attachment.next() => match told.map_err(refused)? {
+                    Some(told) => self.show(told)?,
+                    None => return Ok(Left::Ended),
+                },
+                typed = typed.recv(), if can_type => match typed {
+                    Some(typed) => {
+                        let (keys, leaves) = self.manner.keys.filter(&typed);
+                        if !keys.is_empty() {
+                            self.attachment.type_in(keys, super::calls::new_request_id());
+                        }
+                        if leaves {
+                            return Ok(self.leave().await);
+                        }
+                    }
+                    None => listens = false,
+                },
+                _ = resized.recv() => if let (true, Some(size)) = (self.writes, own_size()) {
+                    self.attachment.resize(size);
+                },
+                _ = terminate.recv() => return Ok(self.leave().await),
+                _ = hangup.recv() => return Ok(self.leave().await),
+            }
+        }
+    }
+
+    /// What was typed is still taken.
+    async fn leave(&mut self) -> Left {
+        self.attachment.leave();
+        let rest = async { while let Ok(Some(_)) = self.attachment.next().await {} };
+        let _ = tokio::time::timeout(LEAVE_MAX, rest).await;
+        Left::Detached
+    }
+
+    fn show(&mut self, told: Told) -> Result<(), Failure> {
+        match told {
+            Told::Opened(opened) => {
+                // What is wrong with the run or the server was said on a terminal as it was.
+                if self.raw.is_none() {
+                    let raw = RawMode::enter();
+                    self.raw = raw.map_err(|cause| {
+                        Failure::new(format!(
+                            "cannot take the terminal's keys as they are: {cause}"
+                        ))
+                    })?;
+                }
+                if let Some(screen) = opened.screen.filter(|screen| !is_blank(screen)) {
+                    self.shown = true;
+                    write(&screen.repaint)?;
+                }
+                self.writes = opened.writer.is_some_and(|writer| writer.you);
+                Ok(())
+            }
+            Told::Events(events) => {
+                for event in events.run_events.into_iter().flat_map(|e| e.events) {
+                    if let Some(Payload::Output(output)) = event.payload {
+                        self.shown = true;
+                        write(&output.data)?;
+                    }
+                }
+                Ok(())
+            }
+            Told::Writer(writer) => {
+                let becomes = writer.you && !self.writes;
+                self.writes = writer.you;
+                if let (true, Some(size)) = (becomes, own_size()) {
+                    self.attachment.resize(size);
+                }
+                Ok(())
+            }
+            // Somebody else types, or there is nobody to type to.
+            Told::Refused(_) => write(BELL),
+            Told::Taken(_) => Ok(()),
+        }
+    }
+
+    /// Our terminal is ours again.
+    fn put_back(&mut self, goes_on: bool) {
+        if self.shown && self.raw.is_some() {
+            // Nobody may be there to see it.
+            let _ = write(AS_BEFORE);
+            if goes_on {
+                let _ = write(LAST_LINE);
+            }
+        }
+        self.raw = None;
+    }
+}
+
+/// A terminal that nobody has given a size gets that of ours from the beginning.
+pub(crate) fn size_as_ours(spec: &mut pb::RunSpec) {
+    if let (Some(pb::run_spec::Stdio::Terminal(terminal)), Some(size)) =
+        (&mut spec.stdio, own_size())
+    {
+        terminal.rows.get_or_insert(size.rows);
+        terminal.cols.get_or_insert(size.cols);
+    }
+}
+
+fn own_size() -> Option<pb::TerminalSize> {
+    own_terminal::size().map(|size| pb::TerminalSize {
+        rows: size.rows.into(),
+        cols: size.cols.into(),
+    })
+}
+
+/// Whether nothing was shown on it yet: it need not take the place of what ours shows.
+fn is_blank(screen: &pb::Screen) -> bool {
+    screen.lines.iter().all(|line| line.spans.is_empty())
+        && (screen.cursor_row, screen.cursor_col, screen.alternate) == (0, 0, false)
+}
+
+fn write(bytes: &[u8]) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    let written = out.write_all(bytes).and_then(|()| out.flush());
+    written.map_err(|cause| stdout_failed(&cause))
+}
+
+/// What comes on our standard input. It is read by a thread that ends with this process: such a read cannot be called off.
+fn typed() -> mpsc::Receiver<Vec<u8>> {
+    let (sender, typed) = mpsc::channel(1);
+    std::thread::spawn(move || {
+        let mut stdin = io::stdin().lock();
+        let mut keys = vec![0; TYPED_BYTES_MAX];
+        loop {
+            match stdin.read(&mut keys) {
+                Err(cause) if cause.kind() == io::ErrorKind::Interrupted => {}
+                Ok(0) | Err(_) => return,
+                Ok(bytes) => {
+                    if sender.blocking_send(keys[..bytes].to_vec()).is_err() {
+                        return;
+                    }
+                }
+            }
+        }
+    });
+    typed
+}
+
+/// Keys that leave a terminal when they are typed one after the other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct DetachKeys {
+    keys: Vec<u8>,
+    /// How many of them were typed last.
+    typed: usize,
+}
+
+impl Default for DetachKeys {
+    /// Ctrl-P, Ctrl-Q.
+    fn default() -> Self {
+        Self {
+            keys: vec![0x10, 0x11],
+            typed: 0,
+        }
+    }
+}
+
+impl std::str::FromStr for DetachKeys {
+    type Err = String;
+
+    /// Such as `ctrl-p,ctrl-q`; empty: there are none.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let keys = text.split(',').filter(|key| !key.is_empty()).map(|key| {
+            let one = |text: &str| match text.as_bytes() {
+                [byte] if byte.is_ascii_graphic() => Some(*byte),
+                _ => None,
+            };
+            let key = match key.strip_prefix("ctrl-") {
+                Some(letter) => one(letter)
+                    .map(|letter| letter.to_ascii_uppercase())
+                    .filter(|letter| (b'@'..=b'_').contains(letter))
+                    .map(|letter| letter & 0x1f),
+                None => one(key),
+            };
+            key.ok_or_else(|| "must be keys such as ctrl-p,ctrl-q".to_owned())
+        });
+        Ok(Self {
+            keys: keys.collect::<Result<_, _>>()?,
+            typed: 0,
+        })
+    }
+}
+
+impl DetachKeys {
+    /// It is not left by keys.
+    pub(crate) fn none() -> Self {
+        Self {
+            keys: Vec::new(),
+            typed: 0,
+        }
+    }
+
+    /// What of this is for the run, and whether it is left. What may be the beginning of the keys waits for the next one.
+    fn filter(&mut self, typed: &[u8]) -> (Vec<u8>, bool) {
+        let mut through = Vec::new();
+        for key in typed {
+            if self.keys.is_empty() {
+                through.push(*key);
+                continue;
+            }
+            // The longest end of what was typed that they may begin with.
+            let mut last = self.keys[..self.typed].to_vec();
+            last.push(*key);
+            let begun = (0..=last.len())
+                .rev()
+                .find(|len| self.keys.starts_with(&last[last.len() - len..]));
+            self.typed = begun.unwrap_or(0);
+            through.extend_from_slice(&last[..last.len() - self.typed]);
+            if self.typed == self.keys.len() {
+                self.typed = 0;
+                return (through, true);
+            }
+        }
+        (through, false)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_read_as_they_are_written() {
+        let keys = |text: &str| text.parse::<DetachKeys>().map(|keys| keys.keys);
+        assert_eq!(keys("ctrl-p,ctrl-q"), Ok(DetachKeys::default().keys));
+        assert_eq!(keys("ctrl-],a,~"), Ok(vec![0x1d, b'a', b'~']));
+        assert_eq!(keys(""), Ok(Vec::new()));
+        for bad in ["ctrl-", "ctrl-1", "ab", "ctrl-ä", "\u{1}"] {
+            assert!(keys(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn only_the_keys_one_after_the_other_leave() {
+        let filter = |keys: &str, typed: &[&[u8]]| {
+            let mut keys: DetachKeys = keys.parse().expect("keys");
+            let mut through = Vec::new();
+            for typed in typed {
+                let (part, leaves) = keys.filter(typed);
+                through.extend(part);
+                if leaves {
+                    return (through, true);
+                }
+            }
+            (through, false)
+        };
+        assert_eq!(
+            filter("ctrl-p,ctrl-q", &[b"a\x10", b"\x11b"]),
+            (b"a".to_vec(), true)
+        );
+        assert_eq!(
+            filter("ctrl-p,ctrl-q", &[b"\x10", b"x\x11"]),
+            (b"\x10x\x11".to_vec(), false)
+        );
+        assert_eq!(
+            filter("ctrl-p,ctrl-q", &[b"\x10\x10\x11"]),
+            (b"\x10".to_vec(), true)
+        );
+        assert_eq!(filter("a,a,b", &[b"aaab"]), (b"a".to_vec(), true));
+        assert_eq!(filter("", &[b"\x10\x11"]), (b"\x10\x11".to_vec(), false));
+    }
+}

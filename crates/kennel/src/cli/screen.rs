@@ -1,0 +1,30 @@
+//! `kennel screen`: what a terminal shows, as text.
+
+use super::link::{Link, refused};
+use crate::{args::RunRef, failure::Failure};
+use kennel_edge::{client, json, pb};
+
+pub(crate) async fn screen(link: &Link, args: RunRef) -> Result<(), Failure> {
+    let request = pb::ReadScreenRequest { run_id: args.run };
+    let processes = link.connection.processes();
+    let answered = client::outlast(|| {
+        let (mut processes, request) = (processes.clone(), request.clone());
+        async move { processes.read_screen(request).await }
+    });
+    let response = answered.await.map_err(refused)?;
+    let screen = response.screen.unwrap_or_default();
+    link.print(|| json::to_string(&screen), || text(&screen))
+}
+
+/// Its lines, without those at the end that are empty. Colours and the like are left out.
+fn text(screen: &pb::Screen) -> String {
+    let mut text = String::new();
+    let last = screen.lines.iter().rposition(|line| !line.spans.is_empty());
+    for line in screen.lines.iter().take(last.map_or(0, |last| last + 1)) {
+        let mut plain: String = line.spans.iter().map(|span| &*span.text).collect();
+        plain.truncate(plain.trim_end().len());
+        text.push_str(&plain);
+        text.push('\n');
+    }
+    text
+}

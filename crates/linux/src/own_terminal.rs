@@ -1,0 +1,56 @@
+//! The terminal that this process itself was started on, as far as a client needs it: see termios(3), `ioctl_tty(2)`.
+
+use kennel_lifecycle::TerminalSize;
+use nix::sys::termios::{SetArg, Termios, cfmakeraw, tcgetattr, tcsetattr};
+use std::io::{self, IsTerminal, Stdin};
+
+/// Keys come as they are typed, also those that make signals, until it is dropped.
+#[derive(Debug)]
+pub struct RawMode {
+    stdin: Stdin,
+    before: Termios,
+}
+
+impl RawMode {
+    /// From here on; `None` where standard input is no terminal.
+    pub fn enter() -> io::Result<Option<Self>> {
+        let stdin = io::stdin();
+        if !stdin.is_terminal() {
+            return Ok(None);
+        }
+        let before = tcgetattr(&stdin)?;
+        let mut raw = before.clone();
+        cfmakeraw(&mut raw);
+        tcsetattr(&stdin, SetArg::TCSADRAIN, &raw)?;
+        Ok(Some(Self { stdin, before }))
+    }
+}
+
+impl Drop for RawMode {
+    fn drop(&mut self) {
+        // A terminal that has hung up needs nothing.
+        let _ = tcsetattr(&self.stdin, SetArg::TCSADRAIN, &self.before);
+    }
+}
+
+/// How large the terminal is on which standard output, else standard input, is shown; `None` where neither is one, or it does
+/// not say.
+#[must_use]
+pub fn size() -> Option<TerminalSize> {
+    [libc::STDOUT_FILENO, libc::STDIN_FILENO]
+        .into_iter()
+        .find_map(size_of)
+}
+
+fn size_of(descriptor: libc::c_int) -> Option<TerminalSize> {
+    let mut size = libc::winsize {
+        ws_row: 0,
+        ws_col: 0,
+        ws_xpixel: 0,
+        ws_ypixel: 0,
+    };
+    // SAFETY: TIOCGWINSZ writes one `winsize`, and fails where the descriptor is closed or no terminal.
+    let got = unsafe { libc::ioctl(descriptor, libc::TIOCGWINSZ, &raw mut size) };
+    let (rows, cols) = (size.ws_row, size.ws_col);
+    (got == 0 && rows > 0 && cols > 0).then_some(TerminalSize { rows, cols })
+}

@@ -1,0 +1,55 @@
+//! `kennel run` where no server is there.
+
+use kennel_tests::{Kennel, Options, PATIENCE, User, census, shell::run_to_end};
+use std::{fs, os::unix::fs::PermissionsExt, process::Command};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_without_a_server_has_one_of_its_own_which_leaves_nothing() {
+    let kennel = Kennel::start(Options {
+        user: User::Nobody,
+        ..Options::default()
+    })
+    .await;
+    let dir = kennel.scratch().join("alone");
+    for name in ["runtime", "tmp", "state"] {
+        fs::create_dir_all(dir.join(name)).expect("own directory");
+        fs::set_permissions(dir.join(name), fs::Permissions::from_mode(0o777))
+            .expect("own directory");
+    }
+    let run = |words: &[&str]| {
+        let mut command: Command = kennel.command_of_user(&kennel.program());
+        command.arg("run").args(words);
+        command.env("XDG_RUNTIME_DIR", dir.join("runtime"));
+        command.env("XDG_STATE_HOME", dir.join("state"));
+        command.env("TMPDIR", dir.join("tmp"));
+        command
+    };
+    let script = "echo out; echo err >&2; (setsid sleep 1000 &) ; echo $KENNEL_RUN_DIR; exit 7";
+    let output = run_to_end(run(&["--", "sh", "-c", script]), PATIENCE).await;
+    assert_eq!(output.status.code(), Some(7), "{output:?}");
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let own = dir.join("tmp").display().to_string();
+    assert!(said.starts_with("out\n") && said.contains(&own), "{said}");
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "err\n");
+    let missing = run_to_end(run(&["--", "/no/such/command"]), PATIENCE).await;
+    assert_eq!(missing.status.code(), Some(127), "{missing:?}");
+    for name in ["tmp", "state", "runtime"] {
+        let left: Vec<_> = fs::read_dir(dir.join(name))
+            .expect("a directory")
+            .flatten()
+            .collect();
+        assert!(left.is_empty(), "{left:?}");
+    }
+    assert!(census::of_data_dir(&own).is_empty(), "nobody is left");
+
+    // One that was named has to be there.
+    let mut named = run(&["--", "true"]);
+    named.env(
+        "KENNEL_SERVER",
+        format!("unix:{}", dir.join("nobody.sock").display()),
+    );
+    let refused = run_to_end(named, PATIENCE).await;
+    assert_eq!(refused.status.code(), Some(125));
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(said.contains("no server answers"), "{said}");
+}

@@ -1,0 +1,117 @@
+//! A terminal that nobody here wrote, to look at what a client shows on it: tmux(1), one server per terminal.
+
+use crate::{PATIENCE, eventually};
+use std::{
+    path::{Path, PathBuf},
+    process::{Command, Output},
+};
+
+/// A terminal in which one command runs. Ended with all that is in it when it is dropped.
+#[derive(Debug)]
+pub struct Tmux {
+    socket: PathBuf,
+}
+
+impl Tmux {
+    /// A terminal of `rows` lines of `cols` characters in which a shell line runs; its socket lies in `dir`.
+    ///
+    /// # Panics
+    /// If tmux cannot be run.
+    #[must_use]
+    pub fn start(dir: &Path, name: &str, (rows, cols): (u16, u16), line: &str) -> Self {
+        let tmux = Self {
+            socket: dir.join(name),
+        };
+        let (rows, cols) = (rows.to_string(), cols.to_string());
+        // Without it the last frame goes with the command.
+        let line = format!("{line}; sleep 1000");
+        tmux.run(&[
+            "-f",
+            "/dev/null",
+            "new-session",
+            "-d",
+            "-x",
+            &cols,
+            "-y",
+            &rows,
+            &line,
+        ]);
+        tmux.run(&["set", "-g", "status", "off"]);
+        tmux
+    }
+
+    /// Types, as send-keys does: `Enter`, `C-p`, or text.
+    ///
+    /// # Panics
+    /// If tmux cannot be run.
+    pub fn keys(&self, keys: &[&str]) {
+        let mut words = vec!["send-keys"];
+        words.extend_from_slice(keys);
+        self.run(&words);
+    }
+
+    /// What it shows, line by line, without what is empty at the end.
+    ///
+    /// # Panics
+    /// If tmux cannot be run.
+    #[must_use]
+    pub fn shown(&self) -> String {
+        let output = self.run(&["capture-pane", "-p"]);
+        let text = String::from_utf8(output.stdout).expect("tmux writes UTF-8");
+        text.trim_end().to_owned()
+    }
+
+    /// Waits until it shows this text, and gives all that it shows then.
+    ///
+    /// # Panics
+    /// If it does not come to that.
+    pub async fn shows(&self, text: &str) -> String {
+        let shown = || Some(self.shown()).filter(|shown| shown.contains(text));
+        eventually(&format!("{text:?} is shown"), PATIENCE, shown).await
+    }
+
+    /// Makes it another size.
+    ///
+    /// # Panics
+    /// If tmux cannot be run.
+    pub fn resize(&self, (rows, cols): (u16, u16)) {
+        let (rows, cols) = (rows.to_string(), cols.to_string());
+        self.run(&["resize-window", "-x", &cols, "-y", &rows]);
+    }
+
+    fn run(&self, words: &[&str]) -> Output {
+        let mut command = Command::new("tmux");
+        command
+            .arg("-S")
+            .arg(&self.socket)
+            .args(words)
+            .env_remove("TMUX");
+        let output = command.output().expect("tmux runs");
+        assert!(output.status.success(), "{words:?}: {output:?}");
+        output
+    }
+}
+
+impl Drop for Tmux {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let shown = Command::new("tmux")
+                .arg("-S")
+                .arg(&self.socket)
+                .args(["capture-pane", "-p"])
+                .output();
+            let shown = shown.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
+            eprintln!(
+                "--- what {} shows ---\n{}",
+                self.socket.display(),
+                shown.unwrap_or_default().trim_end()
+            );
+        }
+        // It may have ended by itself.
+        let _ = Command::new("tmux")
+            .arg("-S")
+            .arg(&self.socket)
+            .arg("kill-server")
+            .output();
+    }
+}
