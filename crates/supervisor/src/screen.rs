@@ -11,7 +11,7 @@ use kennel_journal::{Picture, Screen, is_drawn};
 use kennel_lifecycle::{RunId, RunKind, TerminalSize};
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 use tokio::time::Instant;
@@ -43,7 +43,14 @@ pub struct ScreenView {
 
 /// The terminals that somebody has asked for lately.
 #[derive(Debug, Default)]
-pub(crate) struct Screens(Mutex<HashMap<RunId, Kept>>);
+pub(crate) struct Screens(Mutex<AllKept>);
+
+#[derive(Debug, Default)]
+struct AllKept {
+    runs: HashMap<RunId, Kept>,
+    /// Somebody sees to it that none is kept for longer.
+    swept: bool,
+}
 
 /// Absent: not made, or lost with a caller that went away in the middle.
 type Place = Arc<tokio::sync::Mutex<Option<Follower>>>;
@@ -55,22 +62,37 @@ struct Kept {
 }
 
 impl Screens {
-    fn place(&self, run: RunId) -> Place {
+    fn all(&self) -> MutexGuard<'_, AllKept> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Where the model of this run is kept, and whether the caller is the one who has to [`sweep`](Self::sweep).
+    fn place(&self, run: RunId) -> (Place, bool) {
         let now = Instant::now();
-        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        kept.retain(|_, kept| now.duration_since(kept.used) < KEPT_FOR);
-        if kept.len() >= KEPT_MAX && !kept.contains_key(&run) {
-            let oldest = kept.iter().min_by_key(|(_, kept)| kept.used);
+        let mut all = self.all();
+        if all.runs.len() >= KEPT_MAX && !all.runs.contains_key(&run) {
+            let oldest = all.runs.iter().min_by_key(|(_, kept)| kept.used);
             if let Some(oldest) = oldest.map(|(run, _)| *run) {
-                kept.remove(&oldest);
+                all.runs.remove(&oldest);
             }
         }
-        let kept = kept.entry(run).or_insert_with(|| Kept {
+        let kept = all.runs.entry(run).or_insert_with(|| Kept {
             place: Place::default(),
             used: now,
         });
         kept.used = now;
-        Arc::clone(&kept.place)
+        let place = Arc::clone(&kept.place);
+        let sweeps = !std::mem::replace(&mut all.swept, true);
+        (place, sweeps)
+    }
+
+    /// Forgets those that nobody has asked for lately. Gives whether there are others.
+    fn sweep(&self) -> bool {
+        let now = Instant::now();
+        let mut all = self.all();
+        all.runs.retain(|_, kept| now.duration_since(kept.used) < KEPT_FOR);
+        all.swept = !all.runs.is_empty();
+        all.swept
     }
 }
 
@@ -156,7 +178,19 @@ impl Supervisor {
         if view.kind != RunKind::Terminal {
             return Err(CallError::NotOnTerminal { run });
         }
-        let place = self.shared.screens.place(run);
+        let (place, sweeps) = self.shared.screens.place(run);
+        if sweeps {
+            // A model holds the files of its journal open.
+            let shared = Arc::clone(&self.shared);
+            tokio::spawn(async move {
+                loop {
+                    tokio::time::sleep(KEPT_FOR).await;
+                    if !shared.screens.sweep() {
+                        return;
+                    }
+                }
+            });
+        }
         let mut kept = place.lock().await;
         let follower = match kept.take() {
             Some(follower) => follower,
@@ -177,5 +211,32 @@ impl Supervisor {
         } else {
             Err(CallError::ScreenTooLarge { run, size: told })
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn what_nobody_asks_for_is_forgotten_and_no_more_are_kept_than_may_be() {
+        let screens = Screens::default();
+        let run = |number: usize| RunId::from_u128(number as u128);
+        let (first, sweeps) = screens.place(run(0));
+        assert!(sweeps, "the first has to see to it");
+        for number in 1..=KEPT_MAX {
+            tokio::time::advance(Duration::from_millis(1)).await;
+            assert!(!screens.place(run(number)).1, "one is enough");
+        }
+        assert_eq!(screens.all().runs.len(), KEPT_MAX);
+        assert!(!Arc::ptr_eq(&first, &screens.place(run(0)).0), "the oldest has gone");
+        tokio::time::advance(KEPT_FOR / 2).await;
+        screens.place(run(5));
+        tokio::time::advance(KEPT_FOR / 2).await;
+        assert!(screens.sweep(), "one was asked for since");
+        assert_eq!(screens.all().runs.len(), 1);
+        tokio::time::advance(KEPT_FOR).await;
+        assert!(!screens.sweep());
+        assert!(screens.place(run(1)).1, "somebody has to see to it again");
     }
 }

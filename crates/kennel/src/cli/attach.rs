@@ -4,7 +4,10 @@ use super::{
     link::{Link, refused, stdout_failed},
     run,
 };
-use crate::{args::AttachArgs, failure::Failure};
+use crate::{
+    args::{AttachArgs, Format},
+    failure::Failure,
+};
 use kennel_edge::{
     client::Attachment,
     pb::{self, attach_response::Response as Told, event::Payload},
@@ -41,6 +44,8 @@ pub(crate) struct Manner {
     pub(crate) take: bool,
     /// What we leave by.
     pub(crate) keys: DetachKeys,
+    /// Somebody else sees to it what SIGTERM means.
+    pub(crate) stays_at_term: bool,
 }
 
 /// How we have left.
@@ -57,7 +62,11 @@ pub(crate) async fn attach(link: &Link, args: AttachArgs) -> Result<u8, Failure>
         read_only: args.read_only,
         take: args.take,
         keys: args.detach_keys.unwrap_or_default(),
+        stays_at_term: false,
     };
+    if link.format == Format::Json {
+        return Err(Failure::new("a terminal has no form as JSON").hint("leave --output out, or: kennel screen"));
+    }
     match stay(link, &args.run, manner).await? {
         Left::Detached => Ok(0),
         Left::Ended => run::exit_of_ended(link, &args.run).await,
@@ -136,6 +145,7 @@ impl Desk {
                 ends: [terminate, hangup],
                 ..
             } = self;
+            let leaves_at_term = !self.manner.stays_at_term;
             let can_type = listens && attachment.can_type();
             tokio::select! {
                 told = attachment.next() => match told.map_err(refused)? {
@@ -157,7 +167,7 @@ impl Desk {
                 _ = resized.recv() => if let (true, Some(size)) = (self.writes, own_size()) {
                     self.attachment.resize(size);
                 },
-                _ = terminate.recv() => return Ok(self.leave().await),
+                _ = terminate.recv(), if leaves_at_term => return Ok(self.leave().await),
                 _ = hangup.recv() => return Ok(self.leave().await),
             }
         }

@@ -57,7 +57,10 @@ pub(crate) async fn run(
         };
     }
     if on_terminal && link.format == Format::Text {
-        let mut manner = Manner::default();
+        let mut manner = Manner {
+            stays_at_term: true,
+            ..Manner::default()
+        };
         if link.own {
             // There would be nothing to come back to.
             manner.keys = DetachKeys::none();
