@@ -5,8 +5,8 @@ use kennel_edge::{
     pb::{self, attach_response::Response as Told, event::Payload},
 };
 use kennel_tests::{
-    Footprint, Kennel, Options, PATIENCE, RunExt, SpecExt, complaint, eventually_async, fact, must,
-    sh, within,
+    Client, Footprint, Kennel, Options, PATIENCE, RunExt, SpecExt, complaint, eventually_async,
+    fact, must, sh, within,
 };
 use tonic::Code;
 
@@ -93,15 +93,7 @@ async fn a_terminal_that_is_too_large_is_not_drawn_and_all_else_goes_on() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn one_of_those_who_are_attached_writes_at_a_time() {
-    let kennel = Kennel::start(Options::default()).await;
-    let mut client = kennel.client().await;
-    let run = must(
-        "spawn",
-        client
-            .spawn(on_terminal("stty -echo; echo up; exec cat", (5, 30)))
-            .await,
-    );
-    client.hear_text(&run.run_id, "up\r\n").await;
+    let (kennel, mut client, run) = cat_on_a_terminal().await;
 
     let mut first = at(&kennel, &run.run_id, false, Some((7, 40))).await;
     let opened = first.opened().await;
@@ -162,15 +154,7 @@ async fn one_of_those_who_are_attached_writes_at_a_time() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn who_is_attached_goes_on_at_the_next_server_and_nothing_comes_twice() {
-    let kennel = Kennel::start(Options::default()).await;
-    let mut client = kennel.client().await;
-    let run = must(
-        "spawn",
-        client
-            .spawn(on_terminal("stty -echo; echo up; exec cat", (5, 30)))
-            .await,
-    );
-    client.hear_text(&run.run_id, "up\r\n").await;
+    let (kennel, _, run) = cat_on_a_terminal().await;
     let mut there = at(&kennel, &run.run_id, false, None).await;
     there.opened().await;
     let mut wanted = String::new();
@@ -228,6 +212,16 @@ async fn what_is_wrong_with_an_attachment_is_said() {
     let opened = there.opened().await;
     assert_eq!(lines(&opened.screen.expect("a screen"))[0], "bye");
     assert!(there.ends().await);
+}
+
+/// A command that shows each line that is typed, once.
+async fn cat_on_a_terminal() -> (Kennel, Client, pb::Run) {
+    let kennel = Kennel::start(Options::default()).await;
+    let mut client = kennel.client().await;
+    let cat = on_terminal("stty -echo; echo up; exec cat", (5, 30));
+    let run = must("spawn", client.spawn(cat).await);
+    client.hear_text(&run.run_id, "up\r\n").await;
+    (kennel, client, run)
 }
 
 /// A client at a terminal, and what it was told.

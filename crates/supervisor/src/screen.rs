@@ -90,7 +90,8 @@ impl Screens {
     fn sweep(&self) -> bool {
         let now = Instant::now();
         let mut all = self.all();
-        all.runs.retain(|_, kept| now.duration_since(kept.used) < KEPT_FOR);
+        all.runs
+            .retain(|_, kept| now.duration_since(kept.used) < KEPT_FOR);
         all.swept = !all.runs.is_empty();
         all.swept
     }
@@ -229,7 +230,10 @@ mod tests {
             assert!(!screens.place(run(number)).1, "one is enough");
         }
         assert_eq!(screens.all().runs.len(), KEPT_MAX);
-        assert!(!Arc::ptr_eq(&first, &screens.place(run(0)).0), "the oldest has gone");
+        assert!(
+            !Arc::ptr_eq(&first, &screens.place(run(0)).0),
+            "the oldest has gone"
+        );
         tokio::time::advance(KEPT_FOR / 2).await;
         screens.place(run(5));
         tokio::time::advance(KEPT_FOR / 2).await;

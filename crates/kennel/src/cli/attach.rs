@@ -65,7 +65,8 @@ pub(crate) async fn attach(link: &Link, args: AttachArgs) -> Result<u8, Failure>
         stays_at_term: false,
     };
     if link.format == Format::Json {
-        return Err(Failure::new("a terminal has no form as JSON").hint("leave --output out, or: kennel screen"));
+        return Err(Failure::new("a terminal has no form as JSON")
+            .hint("leave --output out, or: kennel screen"));
     }
     match stay(link, &args.run, manner).await? {
         Left::Detached => Ok(0),
