@@ -49,7 +49,7 @@ mod terminal;
 mod time;
 mod trees;
 mod tty;
-
+mod tty_faults;
 mod upgrade;
 mod views;
 

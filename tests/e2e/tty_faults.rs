@@ -71,7 +71,11 @@ async fn nobody_but_keeper_server_and_command_holds_a_terminal() {
     for run in must("list", client.list_all(pb::RunFilter::default(), 100).await) {
         must("abort", client.abort(&run.run_id).await);
     }
-    assert!(terminals_of(&keeper).is_empty(), "all were closed");
+    // That the end is written is heard after it is told.
+    eventually("all are closed", PATIENCE, || {
+        terminals_of(&keeper).is_empty().then_some(())
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
