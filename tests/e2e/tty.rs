@@ -272,9 +272,12 @@ async fn an_interactive_shell_is_stopped_by_the_hang_up(options: Options) {
     let spec = argv(&words).on_terminal(pb::Terminal::default());
     let spec = spec.grace(Duration::from_hours(1));
     let run = must("spawn", client.spawn(spec).await).run_id;
-    let typed = b"trap '' TERM; echo u''p; sleep 1000 & sleep 1000\n";
+    // A child of the shell's that is not executed yet has the shell's way with signals.
+    let typed = b"trap '' TERM; sh -c 'echo o''ne; exec sleep 1000' & sh -c 'echo t''wo; exec sleep 1000'\n";
     must("write", client.write(&run, "", None, typed).await);
-    client.hear_text(&run, "up\r\n").await;
+    for up in ["one\r\n", "two\r\n"] {
+        client.hear_text(&run, up).await;
+    }
     let ended = must("abort", client.abort(&run).await);
     assert_eq!(ended.state(), RunState::Cancelled);
     Footprint::of_run(&ended).assert_nothing_left();
