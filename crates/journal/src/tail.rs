@@ -131,9 +131,14 @@ impl Log {
             }
             behind = Some(*first);
         }
-        // There is no more, or it is gone.
+        // There is no more, or it is gone: then that is told.
         walk.reaches_the_beginning();
-        Ok(0)
+        let is_whole = behind.is_none_or(|first| first.seq == 0);
+        Ok(if is_whole && walk.has_all_ends() {
+            walk.after
+        } else {
+            0
+        })
     }
 }
 
@@ -274,6 +279,11 @@ impl Walk {
                 stream.begin = behind.lens[number];
             }
         }
+        self.has_all_ends()
+    }
+
+    /// Whether as many lines as were asked for are in the tail, though the first of them may begin further back.
+    fn has_all_ends(&self) -> bool {
         matches!(self.amount, Amount::Lines(most) if self.lines == most)
     }
 
