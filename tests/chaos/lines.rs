@@ -4,10 +4,7 @@ use kennel_edge::{
     client::{self, EventReader, Start},
     pb::{self, event::Payload},
 };
-use kennel_tests::{
-    Kennel, PATIENCE, RunExt, SpecExt, argv, eventually, kennel::kill_exactly, must,
-};
-use nix::sys::signal::Signal;
+use kennel_tests::{Kennel, RunExt, SpecExt, argv, must};
 use std::time::{Duration, Instant};
 
 /// How lines are written.
@@ -96,12 +93,7 @@ async fn lines(onto: Onto, lines: u64, kills: u32) {
         if reading.is_finished() {
             break;
         }
-        let server = eventually("a server", PATIENCE, || kennel.server()).await;
-        kill_exactly(&server, Signal::SIGKILL);
-        eventually("another server is started", PATIENCE, || {
-            kennel.server().filter(|next| next.pid != server.pid)
-        })
-        .await;
+        kennel.kill_server();
         must("it serves", kennel.client().await.get(&run_id).await);
     }
     let read = must("the reader", reading.await);

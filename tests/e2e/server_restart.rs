@@ -425,12 +425,7 @@ async fn who_waits_at_the_command_line_goes_on_when_the_server_dies() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_spawn_at_the_command_line_is_made_again_when_the_server_dies_in_it() {
     let points = tempfile::tempdir().expect("a directory");
-    let path = points.path().display().to_string();
-    let kennel = Kennel::start(Options {
-        env: vec![("KENNEL_TEST_CRASH".into(), path)],
-        ..Options::default()
-    })
-    .await;
+    let kennel = Kennel::start(Options::crashing(points.path())).await;
     for verb in ["spawn", "run"] {
         let ran = kennel.scratch().join(verb);
         let script = format!("echo x >> {}; echo out; exit 7", ran.display());

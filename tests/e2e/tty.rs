@@ -1,10 +1,7 @@
 //! Commands on a terminal: what they find, what is typed, what is shown, and how they are stopped.
 
 use crate::with_and_without_cgroup;
-use kennel_edge::pb::{
-    self, InputEnd, InterruptMethod, LeaderExitAction, RunState, StreamsEnd, event::Payload,
-    lifecycle::Station,
-};
+use kennel_edge::pb::{self, InputEnd, InterruptMethod, LeaderExitAction, RunState, StreamsEnd};
 use kennel_tests::{
     Client, Footprint, Heard, Kennel, Options, RunExt, SpecExt, argv, complaint, must, sh,
 };
@@ -27,17 +24,6 @@ async fn ended(client: &mut Client, spec: pb::RunSpec) -> (pb::Run, Heard) {
     (run, heard)
 }
 
-fn sizes(heard: &Heard) -> Vec<(u32, u32)> {
-    let sized = |payload: &Payload| match payload {
-        Payload::Lifecycle(pb::Lifecycle {
-            station: Some(Station::TerminalResized(size)),
-        }) => Some((size.rows, size.cols)),
-        _ => None,
-    };
-    let events = heard.events.iter();
-    events.filter_map(|(_, payload)| sized(payload)).collect()
-}
-
 /// Says what it finds: whether all three are a terminal, whether it controls one, how large that is, and variables.
 const LOOK: &str = r#"
 test -t 0 && test -t 1 && test -t 2 && echo all three
@@ -54,7 +40,7 @@ async fn a_command_is_on_the_terminal_that_its_spec_says(options: Options) {
     assert_eq!(run.kind(), pb::RunKind::Terminal);
     let expected = "all three\r\ncontrolled\r\n40 120\r\nxterm-256color--\r\n";
     assert_eq!(heard.text(), expected);
-    assert_eq!(sizes(&heard), [(40, 120)]);
+    assert_eq!(heard.terminal_sizes(), [(40, 120)]);
     let stations = heard.stations();
     assert_eq!(stations[..3], ["recorded", "terminal_resized", "started"]);
     let attempt = run.current_attempt.clone().expect("it has run");
@@ -201,7 +187,7 @@ async fn a_new_size_reaches_the_command_and_is_told() {
     }
     must("abort", client.abort(&run).await);
     let heard = must("stream", client.hear_all(&run, 0).await);
-    assert_eq!(sizes(&heard), [(40, 120), (24, 80), (50, 100)]);
+    assert_eq!(heard.terminal_sizes(), [(40, 120), (24, 80), (50, 100)]);
     let late = client.resize(&run, 1, 1).await;
     assert_eq!(
         complaint(&late.expect_err("it has ended")).reason,

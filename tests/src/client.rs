@@ -466,6 +466,19 @@ impl Heard {
             .collect()
     }
 
+    /// How large the terminal was told to be, in order: lines, characters of a line.
+    #[must_use]
+    pub fn terminal_sizes(&self) -> Vec<(u32, u32)> {
+        let sized = |payload: &pb::event::Payload| match payload {
+            pb::event::Payload::Lifecycle(pb::Lifecycle {
+                station: Some(pb::lifecycle::Station::TerminalResized(size)),
+            }) => Some((size.rows, size.cols)),
+            _ => None,
+        };
+        let events = self.events.iter();
+        events.filter_map(|(_, payload)| sized(payload)).collect()
+    }
+
     /// Standard output as text.
     #[must_use]
     pub fn text(&self) -> String {

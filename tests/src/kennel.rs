@@ -81,6 +81,15 @@ pub struct Options {
 }
 
 impl Options {
+    /// With points at which keeper or server die, as files in this directory say.
+    #[must_use]
+    pub fn crashing(points: &Path) -> Self {
+        Self {
+            env: vec![("KENNEL_TEST_CRASH".into(), points.display().to_string())],
+            ..Self::default()
+        }
+    }
+
     /// With this store.
     #[must_use]
     pub fn on(store: &str) -> Self {

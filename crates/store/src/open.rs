@@ -282,6 +282,11 @@ macro_rules! open_node {
 }
 pub(crate) use open_node;
 
+#[expect(clippy::needless_pass_by_value, reason = "as `map_err` gives it")]
+fn corrupt(error: sqlx::Error) -> StoreError {
+    StoreError::Corrupt(error.to_string())
+}
+
 /// A row of either database as the trait tells it.
 pub(crate) fn run_row<R>(row: &R) -> Result<RunRow, StoreError>
 where
@@ -291,7 +296,7 @@ where
     for<'r> i64: Decode<'r, R::Database> + Type<R::Database>,
     for<'r> Vec<u8>: Decode<'r, R::Database> + Type<R::Database>,
 {
-    let record = Record::read(row).map_err(|e| StoreError::Corrupt(e.to_string()))?;
+    let record = Record::read(row).map_err(corrupt)?;
     let run = record.run_id.clone();
     record
         .row()
@@ -306,7 +311,6 @@ where
     for<'r> String: Decode<'r, R::Database> + Type<R::Database>,
     for<'r> i64: Decode<'r, R::Database> + Type<R::Database>,
 {
-    let corrupt = |e: sqlx::Error| StoreError::Corrupt(e.to_string());
     let run: String = row.try_get("run_id").map_err(corrupt)?;
     Ok(WithOutput {
         run: record::read_id("run_id", &run).map_err(StoreError::Corrupt)?,
@@ -323,7 +327,6 @@ where
     for<'r> String: Decode<'r, R::Database> + Type<R::Database>,
     for<'r> Option<i64>: Decode<'r, R::Database> + Type<R::Database>,
 {
-    let corrupt = |e: sqlx::Error| StoreError::Corrupt(e.to_string());
     let life: String = row.try_get("life").map_err(corrupt)?;
     Ok(Standing {
         life: Life::named(life),
@@ -339,7 +342,6 @@ where
     for<'r> String: Decode<'r, R::Database> + Type<R::Database>,
     for<'r> i64: Decode<'r, R::Database> + Type<R::Database>,
 {
-    let corrupt = |e: sqlx::Error| StoreError::Corrupt(e.to_string());
     let number = |name: &str| row.try_get::<i64, _>(name).map_err(corrupt);
     let text = |name: &str| row.try_get::<String, _>(name).map_err(corrupt);
     let epoch = text("keeper_epoch")?;

@@ -388,15 +388,16 @@ impl Supervisor {
     }
 }
 
+/// A position beyond the run's last event.
+pub(crate) fn ahead(run: RunId, asked: u64, head: u64) -> CallError {
+    CallError::CursorAhead { run, asked, head }
+}
+
 fn after(run: RunId, from: Position, head: Point) -> Result<Reached, CallError> {
     match from {
         Position::Beginning => Ok(Reached::default()),
         Position::LiveOnly | Position::Tail(_) => Ok(JournalPosition::from(head).into()),
-        Position::After(at) if at.seq > head.seq => Err(CallError::CursorAhead {
-            run,
-            asked: at.seq,
-            head: head.seq,
-        }),
+        Position::After(at) if at.seq > head.seq => Err(ahead(run, at.seq, head.seq)),
         Position::After(at) => Ok(at),
     }
 }

@@ -57,7 +57,8 @@ pub use screen::ScreenView;
 pub use tracker::SupervisorConfig;
 
 pub use kennel_journal::{
-    Amount, Color, Form, Gap, GapReason, Picture, PictureLine, SCREEN_CELLS_MAX, Span, Style, Tail,
+    Amount, Color, Form, Gap, GapReason, MODES_AT_FIRST, Picture, PictureLine, SCREEN_CELLS_MAX,
+    Span, Style, Tail,
 };
 pub use kennel_linux::audit::Described;
 pub use kennel_linux::client::{

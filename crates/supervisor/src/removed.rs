@@ -1,8 +1,8 @@
 //! The events of a run whose output was removed: one gap over all of them but the last, which its row still tells.
 
-use crate::{CallError, Event, Payload, Position, Reached, RunView, event};
+use crate::{CallError, Event, Payload, Position, Reached, RunView, event, events::ahead};
 use kennel_journal::{Gap, GapReason};
-use kennel_lifecycle::{OutputRemoval, RunId, Timestamp};
+use kennel_lifecycle::{OutputRemoval, Timestamp};
 
 /// What is left to tell.
 #[derive(Clone, Debug)]
@@ -96,8 +96,4 @@ impl Removed {
         };
         Some(events)
     }
-}
-
-fn ahead(run: RunId, asked: u64, head: u64) -> CallError {
-    CallError::CursorAhead { run, asked, head }
 }

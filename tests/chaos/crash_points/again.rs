@@ -15,14 +15,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 pub(crate) async fn play(row: Row) {
     let points = tempfile::tempdir().expect("a directory");
-    let mut kennel = Kennel::start(Options {
-        env: vec![(
-            "KENNEL_TEST_CRASH".into(),
-            points.path().display().to_string(),
-        )],
-        ..Options::default()
-    })
-    .await;
+    let mut kennel = Kennel::start(Options::crashing(points.path())).await;
     let (ran, go) = (kennel.scratch().join("ran"), kennel.scratch().join("go"));
     let script = format!(
         "echo $KENNEL_RUN_ID >> {}; echo up; while [ ! -e {1} ]; do sleep 0.02; done; rm -f {1}; exit 5",

@@ -21,12 +21,7 @@ const LINES: [(&str, &str); 3] = [("a", "one\n"), ("b", "two\n"), ("c", "three\n
 
 pub(crate) async fn play(row: Row) {
     let points = tempfile::tempdir().expect("a directory");
-    let path = points.path().display().to_string();
-    let mut kennel = Kennel::start(Options {
-        env: vec![("KENNEL_TEST_CRASH".into(), path)],
-        ..Options::default()
-    })
-    .await;
+    let mut kennel = Kennel::start(Options::crashing(points.path())).await;
     let mut spec = sh("echo up; cat; echo bye").open_input();
     spec.set_recovery(row.recovery);
     let mut client = kennel.client().await;

@@ -11,12 +11,8 @@ const REMOVED_MAX: Duration = Duration::from_mins(1);
 pub(crate) async fn play(row: Row) {
     let points = tempfile::tempdir().expect("a directory");
     let mut kennel = Kennel::start(Options {
-        env: vec![(
-            "KENNEL_TEST_CRASH".into(),
-            points.path().display().to_string(),
-        )],
         words: vec!["--retain-runs", "0", "--retain-at-least", "0s"],
-        ..Options::default()
+        ..Options::crashing(points.path())
     })
     .await;
     let mut client = kennel.client().await;

@@ -194,12 +194,7 @@ pub(crate) async fn play(row: Row) {
 impl Scene {
     async fn set(row: Row) -> Self {
         let points = tempfile::tempdir().expect("a directory");
-        let path = points.path().display().to_string();
-        let kennel = Kennel::start(Options {
-            env: vec![("KENNEL_TEST_CRASH".into(), path)],
-            ..Options::default()
-        })
-        .await;
+        let kennel = Kennel::start(Options::crashing(points.path())).await;
         let files = Files {
             dir: kennel.scratch().to_owned(),
             recovery: row.recovery,

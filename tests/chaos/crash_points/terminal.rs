@@ -2,8 +2,8 @@
 //! answered.
 
 use super::row::{Row, arm, who_died};
-use kennel_edge::pb::{self, RunState, event::Payload, lifecycle::Station};
-use kennel_tests::{Client, Heard, Kennel, Options, RunExt, SpecExt, must, sh};
+use kennel_edge::pb::{self, RunState};
+use kennel_tests::{Client, Kennel, Options, RunExt, SpecExt, must, sh};
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -16,12 +16,7 @@ const AGAIN: Duration = Duration::from_millis(10);
 
 pub(crate) async fn play(row: Row) {
     let points = tempfile::tempdir().expect("a directory");
-    let path = points.path().display().to_string();
-    let mut kennel = Kennel::start(Options {
-        env: vec![("KENNEL_TEST_CRASH".into(), path)],
-        ..Options::default()
-    })
-    .await;
+    let mut kennel = Kennel::start(Options::crashing(points.path())).await;
     let go = kennel.scratch().join("go");
     let script = format!(
         "stty -opost; echo up; n=0; while [ ! -e {} ]; do n=$((n + 1)); echo $n; sleep 0.01; done; echo bye",
@@ -54,7 +49,7 @@ pub(crate) async fn play(row: Row) {
             Some(&"bye")
         )
     );
-    assert_eq!(sizes(&heard), [(40, 120), (24, 80)]);
+    assert_eq!(heard.terminal_sizes(), [(40, 120), (24, 80)]);
 }
 
 /// Until somebody has said that it is so large.
@@ -82,18 +77,4 @@ async fn resize_once(socket: &Path, run_id: &str) -> Result<(), ()> {
             Err(())
         }
     }
-}
-
-fn sizes(heard: &Heard) -> Vec<(u32, u32)> {
-    let sized = |payload: &Payload| match payload {
-        Payload::Lifecycle(pb::Lifecycle {
-            station: Some(Station::TerminalResized(size)),
-        }) => Some((size.rows, size.cols)),
-        _ => None,
-    };
-    heard
-        .events
-        .iter()
-        .filter_map(|(_, payload)| sized(payload))
-        .collect()
 }

@@ -17,9 +17,7 @@ use crate::{
 };
 use futures_util::stream::{self, Stream};
 use kennel_lifecycle::{RunId, TerminalSize};
-use kennel_supervisor::{
-    CallError, Event, Events, InputWritten, Position, ResizeCall, ScreenView, Supervisor,
-};
+use kennel_supervisor::{CallError, Event, Events, InputWritten, Position, ScreenView, Supervisor};
 use seats::{Seat, Writes};
 use std::{pin::Pin, sync::Arc};
 use tokio::sync::OwnedSemaphorePermit;
@@ -223,15 +221,10 @@ impl Attachment {
                 Ok(None)
             }
             Some(Asked::Resize(size)) => {
-                let size = request::terminal_size("resize", size)?;
+                let call = request::attach_resize(self.run, size)?;
                 if !self.seat.now().you {
                     return Ok(Some(not_writer(String::new())));
                 }
-                let call = ResizeCall {
-                    run: self.run,
-                    size,
-                    expected_attempt: None,
-                };
                 match self.supervisor.resize(call).await {
                     Ok(_) => Ok(None),
                     Err(error) => refused(&status::of(&error), String::new()).map(Some),
@@ -252,12 +245,7 @@ async fn resized_at_the_door(
     run: RunId,
     size: TerminalSize,
 ) -> Result<(), Status> {
-    let call = ResizeCall {
-        run,
-        size,
-        expected_attempt: None,
-    };
-    match supervisor.resize(call).await {
+    match supervisor.resize(request::resize_to(run, size)).await {
         Ok(_) | Err(CallError::Refused { .. }) => Ok(()),
         Err(error) => Err(status::of(&error)),
     }

@@ -5,7 +5,7 @@ mod events;
 mod many;
 mod output;
 
-pub(crate) use attach::{attach, attach_input, not_after_open, terminal_size};
+pub(crate) use attach::{attach, attach_input, attach_resize, not_after_open, resize_to};
 pub(crate) use events::events;
 pub(crate) use many::{ManyAsk, events_of_many};
 pub(crate) use output::read_output;
@@ -20,7 +20,7 @@ use crate::{
     limits, pb, status,
     trace_context::TraceContext,
 };
-use kennel_lifecycle::{RunId, RunState, Signal, TerminalSize, Violation, limits as bounds};
+use kennel_lifecycle::{RunId, RunState, Signal, Violation, limits as bounds};
 use kennel_supervisor::{
     AbortCall, AbortWait, CloseCall, Condition, Form, Kinds, ListFilter, PageStart, Position,
     ResizeCall, RestartCall, SignalCall, SignalTarget, SpawnCall, WriteCall,
@@ -139,12 +139,12 @@ pub(crate) fn interrupt(request: &pb::InterruptRequest) -> Result<(RunId, Option
 pub(crate) fn resize(request: &pb::ResizeTerminalRequest) -> Result<ResizeCall, Status> {
     let mut found = Vec::new();
     let run = parse_run_id(&request.run_id, &mut found);
-    let rows = terminal::side("rows", request.rows, &mut found);
-    let cols = terminal::side("cols", request.cols, &mut found);
+    let (rows, cols) = (request.rows, request.cols);
+    let size = terminal::given_size("", pb::TerminalSize { rows, cols }, &mut found);
     check_attempt(request.expected_attempt, &mut found);
     Ok(ResizeCall {
         run: whole(run, &found)?,
-        size: TerminalSize { rows, cols },
+        size,
         expected_attempt: request.expected_attempt,
     })
 }

@@ -36,7 +36,7 @@ pub(super) fn parse(
 }
 
 /// Rows or columns.
-pub(super) fn side(field: &str, given: u32, found: &mut Vec<Violation>) -> u16 {
+fn side(field: &str, given: u32, found: &mut Vec<Violation>) -> u16 {
     match u16::try_from(given) {
         Ok(side @ 1..) => side,
         Ok(0) | Err(_) => {
@@ -44,6 +44,18 @@ pub(super) fn side(field: &str, given: u32, found: &mut Vec<Violation>) -> u16 {
             // Nobody hears of it: the request is refused.
             1
         }
+    }
+}
+
+/// A size that is given as a whole; `prefix` is what its fields are called by, such as `resize.`, or nothing.
+pub(super) fn given_size(
+    prefix: &str,
+    pb::TerminalSize { rows, cols }: pb::TerminalSize,
+    found: &mut Vec<Violation>,
+) -> TerminalSize {
+    TerminalSize {
+        rows: side(&format!("{prefix}rows"), rows, found),
+        cols: side(&format!("{prefix}cols"), cols, found),
     }
 }
 

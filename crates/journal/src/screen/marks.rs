@@ -16,8 +16,8 @@ const MODES: [u16; 14] = [
     9, 12, 66, 1000, 1001, 1002, 1003, 1004, 1005, 1006, 1007, 1015, 1016, 2004,
 ];
 
-/// Sets all of it to what a terminal begins with.
-pub(super) const ALL_OFF: &str =
+/// Sets all of it on a terminal to what that begins with: no mouse, focus and pasting reports, its own keypad and cursor.
+pub const MODES_AT_FIRST: &str =
     "\x1b[?9;12;66;1000;1001;1002;1003;1004;1005;1006;1015;1016;2004l\x1b[?1007h\x1b>\x1b[0 q";
 
 /// The mode that is on in a terminal at first.
@@ -188,7 +188,7 @@ impl Marks {
         }
     }
 
-    /// Tells another terminal, to which [`ALL_OFF`] was told.
+    /// Tells another terminal, to which [`MODES_AT_FIRST`] was told.
     pub(super) fn dump(&self, text: &mut String) {
         for mode in &self.on {
             if *mode != WHEEL_AS_KEYS {

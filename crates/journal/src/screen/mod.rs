@@ -9,6 +9,8 @@ use avt::{ScreenKind, Terminal};
 use kennel_lifecycle::TerminalSize;
 use marks::Marks;
 
+pub use marks::MODES_AT_FIRST;
+
 /// Most characters that a grid may have. Beyond it a terminal is not drawn: its model would take what the service needs.
 pub const SCREEN_CELLS_MAX: u32 = 1 << 20;
 
@@ -204,7 +206,7 @@ impl Screen {
 
     fn repaint(&self) -> Vec<u8> {
         let mut text = String::from(AS_AT_FIRST);
-        text.push_str(marks::ALL_OFF);
+        text.push_str(MODES_AT_FIRST);
         self.marks.dump(&mut text);
         // Ends with what an escape sequence has begun. Not every terminal knows the one-letter forms of C1 in UTF-8.
         for letter in self.terminal.dump().chars() {

@@ -1,20 +1,10 @@
 //! Bytes of a stream by their offset, while the journal is written, is bounded, and after its writer has gone.
 
-use crate::common::{BOOT, output};
-use kennel_journal::{Kind, LINE_BYTES_MAX, LineBegins, Position, Reader, Writer};
+use crate::common::{BOOT, KINDS, Write, output, writes_of};
+use kennel_journal::{LINE_BYTES_MAX, LineBegins, Position, Reader, Writer};
 use kennel_lifecycle::{OutputBound, Timestamp};
 use proptest::prelude::*;
 use tempfile::tempdir;
-
-const KINDS: [Kind; 2] = [Kind::Stdout, Kind::Stderr];
-
-/// One write of one attempt.
-#[derive(Clone, Debug)]
-struct Write {
-    stream: usize,
-    data: Vec<u8>,
-    begins_attempt: bool,
-}
 
 fn writes() -> impl Strategy<Value = Vec<Write>> {
     let text = prop_oneof![
@@ -22,13 +12,7 @@ fn writes() -> impl Strategy<Value = Vec<Write>> {
         2 => (1usize..3_000).prop_map(|len| vec![b'y'; len]),
         1 => Just(vec![b'z'; 70_000]),
     ];
-    let write = (0usize..2, text, prop::bool::weighted(0.1));
-    let write = write.prop_map(|(stream, data, begins_attempt)| Write {
-        stream,
-        data,
-        begins_attempt,
-    });
-    prop::collection::vec(write, 1..40)
+    writes_of(text, 1..40)
 }
 
 /// All that there is of a stream from this offset on, as stretches that follow each other.

@@ -2,10 +2,36 @@
 
 use kennel_journal::{Boot, Entry, Gap, Hub, Item, Kind, Position, Reader, Writer};
 use kennel_lifecycle::{OutputBound, Timestamp};
-use std::{io, os::unix::fs::FileExt, path::Path, time::Duration};
+use proptest::prelude::*;
+use std::{io, ops::Range, os::unix::fs::FileExt, path::Path, time::Duration};
 
 /// The boot in which all happens, unless a test says otherwise.
 pub(crate) const BOOT: Boot = Boot(1);
+
+/// The streams by their place.
+pub(crate) const KINDS: [Kind; 2] = [Kind::Stdout, Kind::Stderr];
+
+/// One write of one attempt.
+#[derive(Clone, Debug)]
+pub(crate) struct Write {
+    pub(crate) stream: usize,
+    pub(crate) data: Vec<u8>,
+    pub(crate) begins_attempt: bool,
+}
+
+/// Writes of these texts, now on one stream, now on the other.
+pub(crate) fn writes_of(
+    text: impl Strategy<Value = Vec<u8>>,
+    lens: Range<usize>,
+) -> impl Strategy<Value = Vec<Write>> {
+    let write = (0usize..2, text, prop::bool::weighted(0.1));
+    let write = write.prop_map(|(stream, data, begins_attempt)| Write {
+        stream,
+        data,
+        begins_attempt,
+    });
+    prop::collection::vec(write, lens)
+}
 
 /// A journal with the default bound.
 pub(crate) fn create(dir: &Path) -> Writer {

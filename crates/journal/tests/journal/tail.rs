@@ -1,21 +1,11 @@
 //! Where the last lines and the last bytes begin, in a journal that is written, is bounded, or has no writer any more.
 
-use crate::common::{BOOT, create, items_to_end, output};
+use crate::common::{BOOT, KINDS, Write, create, items_to_end, output, writes_of};
 use kennel_journal::{Amount, Item, Kind, Position, Reader, Tail, TailBegin, Writer};
 use kennel_lifecycle::{OnOutputFull, OutputBound, Timestamp};
 use proptest::prelude::*;
 use std::fs;
 use tempfile::tempdir;
-
-const KINDS: [Kind; 2] = [Kind::Stdout, Kind::Stderr];
-
-/// One write of one attempt.
-#[derive(Clone, Debug)]
-struct Write {
-    stream: usize,
-    data: Vec<u8>,
-    begins_attempt: bool,
-}
 
 fn writes() -> impl Strategy<Value = Vec<Write>> {
     let byte = prop_oneof![4 => Just(b'x'), 2 => Just(b'\n'), 1 => Just(b'\r'), 1 => Just(0)];
@@ -24,13 +14,7 @@ fn writes() -> impl Strategy<Value = Vec<Write>> {
         2 => (1usize..3_000).prop_map(|len| vec![b'y'; len]),
         1 => Just([vec![0xff; 150_000], b"\n".to_vec()].concat()),
     ];
-    let write = (0usize..2, text, prop::bool::weighted(0.1));
-    let write = write.prop_map(|(stream, data, begins_attempt)| Write {
-        stream,
-        data,
-        begins_attempt,
-    });
-    prop::collection::vec(write, 1..60)
+    writes_of(text, 1..60)
 }
 
 /// A line as the model finds it: stream, where it begins, where in the order of all bytes it ends, whether a hole is before it.

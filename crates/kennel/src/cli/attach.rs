@@ -9,7 +9,7 @@ use crate::{
     failure::Failure,
 };
 use kennel_edge::{
-    client::Attachment,
+    client::{Attachment, MODES_AT_FIRST},
     pb::{self, attach_response::Response as Told, event::Payload},
 };
 use kennel_linux::own_terminal::{self, RawMode};
@@ -26,11 +26,10 @@ use tokio::{
 const TYPED_BYTES_MAX: usize = 4096;
 /// How long what was typed last may take on its way when we leave.
 const LEAVE_MAX: Duration = Duration::from_secs(1);
-/// What makes our terminal forget what a command has asked of it: the alternate screen, mouse and pasting reports, the cursor's
-/// form, margins. See ctlseqs of xterm(1).
-const AS_BEFORE: &[u8] =
-    b"\x1b[?9;66;1000;1001;1002;1003;1004;1005;1006;1015;1016;2004l\x1b[?1007h\x1b>\x1b[0 q\
-    \x1b[?1047l\x1b[?1l\x1b[?7h\x1b[4l\x1b[0m\x1b(B\x0f\x1b[?25h\x1b7\x1b[r\x1b8";
+/// What makes our terminal forget what a command has made of it besides its modes: the alternate screen, margins, letters. See
+/// ctlseqs of xterm(1).
+const AS_BEFORE: &str =
+    "\x1b[?1047l\x1b[?1l\x1b[?7h\x1b[4l\x1b[0m\x1b(B\x0f\x1b[?25h\x1b7\x1b[r\x1b8";
 /// Behind all that a command shows that goes on.
 const LAST_LINE: &[u8] = b"\x1b[999;1H\r\n";
 const BELL: &[u8] = b"\x07";
@@ -228,7 +227,7 @@ impl Desk {
     fn put_back(&mut self, goes_on: bool) {
         if self.shown && self.raw.is_some() {
             // Nobody may be there to see it.
-            let _ = write(AS_BEFORE);
+            let _ = write([MODES_AT_FIRST, AS_BEFORE].concat().as_bytes());
             if goes_on {
                 let _ = write(LAST_LINE);
             }

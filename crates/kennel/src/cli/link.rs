@@ -29,15 +29,8 @@ impl Link {
         format: Format,
         here: &Surroundings,
     ) -> Result<Self, Failure> {
-        let address = config::server_address(server, here).map_err(|f| f.or_code(crate::USAGE))?;
-        let dialled = client::Address::Unix(address.socket.clone());
-        let connection = client::connect(&dialled).await.map_err(not_connected)?;
-        Ok(Self {
-            connection,
-            address: address.to_string(),
-            format,
-            own: false,
-        })
+        let dialled = Self::dial(server, format, here).await?;
+        dialled.map_err(not_connected)
     }
 
     /// The same; `None` where nobody has named a server, and none listens at the default.
@@ -46,27 +39,32 @@ impl Link {
         format: Format,
         here: &Surroundings,
     ) -> Result<Option<Self>, Failure> {
-        let named = server.is_some() || here.names_server();
-        let Ok(address) = config::server_address(server, here) else {
-            return if named {
-                Self::open(server, format, here).await.map(Some)
-            } else {
-                Ok(None)
-            };
-        };
-        let dialled = client::Address::Unix(address.socket.clone());
-        match client::connect(&dialled).await {
-            Ok(connection) => Ok(Some(Self {
-                connection,
-                address: address.to_string(),
-                format,
-                own: false,
-            })),
-            Err(ConnectError::NoServer { source, .. }) if !named && nobody_listens(&source) => {
-                Ok(None)
-            }
-            Err(error) => Err(not_connected(error)),
+        if server.is_some() || here.names_server() {
+            return Self::open(server, format, here).await.map(Some);
         }
+        match Self::dial(server, format, here).await {
+            Ok(Ok(link)) => Ok(Some(link)),
+            Ok(Err(ConnectError::NoServer { source, .. })) if nobody_listens(&source) => Ok(None),
+            Ok(Err(error)) => Err(not_connected(error)),
+            // There is no default.
+            Err(_) => Ok(None),
+        }
+    }
+
+    /// The outer error: no address is known.
+    async fn dial(
+        server: Option<&str>,
+        format: Format,
+        here: &Surroundings,
+    ) -> Result<Result<Self, ConnectError>, Failure> {
+        let address = config::server_address(server, here).map_err(|f| f.or_code(crate::USAGE))?;
+        let dialled = client::Address::Unix(address.socket.clone());
+        Ok(client::connect(&dialled).await.map(|connection| Self {
+            connection,
+            address: address.to_string(),
+            format,
+            own: false,
+        }))
     }
 
     /// To a server that this process has started.

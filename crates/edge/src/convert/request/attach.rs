@@ -7,7 +7,7 @@ use crate::{
     status,
 };
 use kennel_lifecycle::{RunId, TerminalSize, Violation};
-use kennel_supervisor::{Reached, WriteCall};
+use kennel_supervisor::{Reached, ResizeCall, WriteCall};
 use tonic::Status;
 
 /// To which terminal, and how.
@@ -30,10 +30,9 @@ pub(crate) fn attach(first: Option<Asked>) -> Result<AttachCall, Status> {
     };
     let mut found = Vec::new();
     let run = parse_run_id(&open.run_id, &mut found);
-    let size = open.size.map(|size| TerminalSize {
-        rows: terminal::side("open.size.rows", size.rows, &mut found),
-        cols: terminal::side("open.size.cols", size.cols, &mut found),
-    });
+    let size = open
+        .size
+        .map(|size| terminal::given_size("open.size.", size, &mut found));
     let mut wrong = |why| {
         found.push(Violation::new("open.cursor", why));
         None
@@ -72,12 +71,20 @@ pub(crate) fn attach_input(run: RunId, input: pb::AttachInput) -> Result<WriteCa
     })
 }
 
-pub(crate) fn terminal_size(field: &str, size: pb::TerminalSize) -> Result<TerminalSize, Status> {
+pub(crate) fn attach_resize(run: RunId, size: pb::TerminalSize) -> Result<ResizeCall, Status> {
     let mut found = Vec::new();
-    let rows = terminal::side(&format!("{field}.rows"), size.rows, &mut found);
-    let cols = terminal::side(&format!("{field}.cols"), size.cols, &mut found);
+    let size = terminal::given_size("resize.", size, &mut found);
     super::no_violations(&found)?;
-    Ok(TerminalSize { rows, cols })
+    Ok(resize_to(run, size))
+}
+
+/// A wish for this size, whichever attempt it is.
+pub(crate) fn resize_to(run: RunId, size: TerminalSize) -> ResizeCall {
+    ResizeCall {
+        run,
+        size,
+        expected_attempt: None,
+    }
 }
 
 #[cfg(test)]
