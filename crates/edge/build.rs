@@ -2,8 +2,9 @@
 
 use std::{env, error::Error, fs, path::PathBuf};
 
-const FILES: [&str; 6] = [
+const FILES: [&str; 7] = [
     "kennel/v1/audit.proto",
+    "kennel/v1/audit_trail.proto",
     "kennel/v1/run.proto",
     "kennel/v1/event.proto",
     "kennel/v1/terminal.proto",

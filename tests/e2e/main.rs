@@ -47,6 +47,7 @@ mod subscribers;
 mod tail;
 mod terminal;
 mod time;
+mod trail;
 mod trees;
 mod tty;
 mod tty_faults;

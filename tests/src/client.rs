@@ -140,6 +140,20 @@ impl Client {
         Ok(self.admin.reap_leaks(request).await?.into_inner())
     }
 
+    /// The audit trail: of a run, or with an empty id all of it.
+    pub async fn trail(&mut self, run_id: &str) -> Result<Vec<pb::AuditRecord>, Status> {
+        let request = pb::StreamAuditRequest {
+            run_id: run_id.to_owned(),
+            ..pb::StreamAuditRequest::default()
+        };
+        let mut stream = self.admin.stream_audit(request).await?.into_inner();
+        let mut records = Vec::new();
+        while let Some(message) = stream.message().await? {
+            records.extend(message.records);
+        }
+        Ok(records)
+    }
+
     /// Pauses.
     pub async fn pause(&mut self, run_id: &str) -> Result<pb::Run, Status> {
         let request = pb::PauseRequest {

@@ -10,6 +10,8 @@ use tonic::{Request, Status, transport::server::Connected};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Peer {
     pub(crate) uid: u32,
+    /// Absent: it is in a pid namespace that is not seen from here.
+    pub(crate) pid: Option<i32>,
     pub(crate) standing: Standing,
 }
 
@@ -39,13 +41,18 @@ impl Peer {
         } else {
             Standing::Allowed
         };
-        Self { uid, standing }
+        Self { uid, pid, standing }
     }
 
     /// The principal that owns what this peer spawns.
     pub(crate) fn principal(&self) -> String {
         format!("uid:{}", self.uid)
     }
+}
+
+/// The process at the other end, where it is seen from here.
+pub(crate) fn pid<T>(request: &Request<T>) -> Option<i32> {
+    request.extensions().get::<Peer>().and_then(|peer| peer.pid)
 }
 
 /// The peer of a request that was let through.
@@ -106,7 +113,11 @@ mod tests {
     fn only_an_allowed_peer_is_admitted() {
         let ask = |standing| {
             let mut request = Request::new(());
-            request.extensions_mut().insert(Peer { uid: 7, standing });
+            request.extensions_mut().insert(Peer {
+                uid: 7,
+                pid: None,
+                standing,
+            });
             admit(request).map(|r| principal(&r).expect("there is a peer"))
         };
         assert_eq!(ask(Standing::Allowed).expect("allowed"), "uid:7");

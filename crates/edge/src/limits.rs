@@ -25,6 +25,8 @@ pub const HEARTBEAT_MIN: Duration = Duration::from_secs(1);
 pub const HEARTBEAT_MAX: Duration = Duration::from_mins(5);
 /// Streams of events that may be open at a time, all clients together.
 pub const STREAMS_MAX: usize = 2048;
+/// Streams of the audit trail that may be open at a time.
+pub const AUDIT_STREAMS_MAX: usize = 16;
 /// Calls and streams on one connection. Above [`STREAMS_MAX`], so that a client that has opened too many is told so and
 /// can still make calls, where at the transport's own limit it would only wait.
 pub const CALLS_PER_CONNECTION_MAX: u32 = 2304;

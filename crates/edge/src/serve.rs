@@ -9,7 +9,7 @@ use crate::{
         self, admin_service_server::AdminServiceServer,
         process_service_server::ProcessServiceServer,
     },
-    service::{Admin, Processes},
+    service::{Admin, Processes, Told},
 };
 use kennel_supervisor::Supervisor;
 use std::{
@@ -229,6 +229,9 @@ fn routes(
     reporter: &HealthReporter,
 ) -> Result<Routes, ServeError> {
     let processes = Processes::new(supervisor.clone(), config.digest_key.clone(), tasks.clone());
+    let processes = Told::new(processes, supervisor.clone());
+    let admin = Admin::new(supervisor.clone(), tasks.clone());
+    let admin = Told::new(admin, supervisor.clone());
     let reflection = tonic_reflection::server::Builder::configure()
         .register_encoded_file_descriptor_set(pb::FILE_DESCRIPTOR_SET)
         .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
@@ -243,7 +246,7 @@ fn routes(
                 .max_encoding_message_size(limits::RESPONSE_BYTES_MAX),
         )
         .add_service(
-            AdminServiceServer::new(Admin::new(supervisor.clone(), tasks.clone()))
+            AdminServiceServer::new(admin)
                 .max_decoding_message_size(limits::REQUEST_BYTES_MAX)
                 .max_encoding_message_size(limits::RESPONSE_BYTES_MAX),
         )

@@ -1,8 +1,10 @@
 //! The rpcs: each parses, asks the supervisor once, and converts the answer.
 
 mod admin;
+mod told;
 
 pub(crate) use admin::Admin;
+pub(crate) use told::Told;
 
 use crate::{
     attach::{Attachment, Door, Seats},
@@ -394,7 +396,7 @@ impl ProcessService for Processes {
         &self,
         request: Request<Streaming<pb::AttachRequest>>,
     ) -> Result<Response<Self::AttachStream>, Status> {
-        let principal = auth::principal(&request)?;
+        let (principal, pid) = (auth::principal(&request)?, auth::pid(&request));
         let place = self.places.clone().try_acquire_owned();
         let place = place.map_err(|_| status::too_many_streams(limits::STREAMS_MAX))?;
         let door = Door {
@@ -403,6 +405,7 @@ impl ProcessService for Processes {
             going: self.going.clone(),
             place,
             principal,
+            pid,
         };
         let opening = Attachment::open(door, request.into_inner());
         let attachment = Box::pin(self.unless_going(opening)).await?;

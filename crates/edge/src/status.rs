@@ -161,6 +161,14 @@ pub(crate) fn too_many_streams(limit: usize) -> Status {
     )
 }
 
+/// So many streams of the audit trail may be open.
+pub(crate) fn too_many_audits(limit: usize) -> Status {
+    quota(
+        "open streams of the audit trail",
+        u64::try_from(limit).unwrap_or(u64::MAX),
+    )
+}
+
 /// The caller may not use this server.
 pub(crate) fn permission_denied(message: &str) -> Status {
     Fault::new(

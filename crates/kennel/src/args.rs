@@ -202,9 +202,24 @@ pub(crate) enum Command {
     /// Take the node out of service: no new runs; those that run may finish, or are ended
     #[command(after_help = DRAIN_CODES)]
     Drain(DrainArgs),
+    /// Print who asked for which change, which signals were sent, and what happened to the service: of a run, or of all
+    Audit(AuditArgs),
     /// End what runs have left behind; without --yes, say what would be ended
     #[command(after_help = REAP_CODES)]
     Reap(ReapArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct AuditArgs {
+    /// Id of the run [default: all, and what happened to the service]
+    #[arg(value_name = "RUN")]
+    pub(crate) run: Option<String>,
+    /// Only what is not older, such as 10m
+    #[arg(long, value_name = "DURATION", value_parser = values::duration)]
+    pub(crate) since: Option<Duration>,
+    /// Go on with what comes
+    #[arg(short, long)]
+    pub(crate) follow: bool,
 }
 
 #[derive(Debug, Args)]

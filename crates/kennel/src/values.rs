@@ -146,6 +146,19 @@ pub(crate) fn counted(count: impl TryInto<u64>, one: &str, many: &str) -> String
     }
 }
 
+/// A text of somebody else on one line: what a terminal would act on is escaped.
+pub(crate) fn one_line(text: &str) -> String {
+    let mut line = String::new();
+    for c in text.chars() {
+        if c.is_control() {
+            line.extend(c.escape_default());
+        } else {
+            line.push(c);
+        }
+    }
+    line
+}
+
 /// A command as a person would type it into a shell, one line: what a shell would take apart is quoted.
 pub(crate) fn command_line<'a>(argv: impl IntoIterator<Item = &'a str>) -> String {
     let mut line = String::new();

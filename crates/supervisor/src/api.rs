@@ -532,6 +532,8 @@ pub struct ServerInfo {
     pub runs_max: u32,
     /// How much output of ended runs it keeps.
     pub retention: kennel_lifecycle::RetentionLimits,
+    /// Lines of the audit trail that were dropped and are not accounted for in it yet.
+    pub audit_lost: u64,
     /// Whether the node is out of service.
     pub drain: crate::DrainStatus,
 }

@@ -10,6 +10,7 @@ use crate::{
     ports::{Kernel, KernelEvents},
     recover, retention, takeover,
     tracker::{Order, Shared},
+    trail::TrailRecord,
 };
 use kennel_lifecycle::{KeeperEpoch, RunId, StopOrder, StopReason, limits};
 use kennel_linux::{
@@ -91,6 +92,7 @@ impl Supervisor {
         let ledger = ledger.map_err(BootError::Facts)?;
         let shared = Shared::new(config, kernel, store, facts, ledger, hello, clock::now());
         let shared = Arc::new(shared);
+        tell_start(&shared, held.len());
         let begun = match takeover::first(&shared, &held).await? {
             Some(taken) => takeover::with_rows(&shared, held, taken).await?,
             None => takeover::without_rows(&shared, held).await?,
@@ -145,6 +147,7 @@ impl Supervisor {
                 KeeperEvent::Report(report) if left_alone.contains(&report.run) => {}
                 KeeperEvent::Report(report) => self.report(report).await,
                 KeeperEvent::Shutdown => {
+                    self.tell_node("shutdown_begun");
                     if end.is_none() {
                         end = Some(tokio::spawn(self.clone().shut_down()));
                     }
@@ -158,6 +161,7 @@ impl Supervisor {
                 }
                 KeeperEvent::Leave => {
                     tracing::info!("making room for another server");
+                    self.tell_node("server_leaving");
                     self.shared.leaving.cancel();
                     crash_point!("leave.begun");
                 }
@@ -168,7 +172,19 @@ impl Supervisor {
             }
         };
         self.shared.draining.cancel();
+        let what = match code {
+            EXIT_CLEAN | EXIT_FORCED => "service_stopped",
+            EXIT_LEFT => "server_left",
+            _ => "server_ending",
+        };
+        let record = TrailRecord::node(what, [("code", code.to_string())]);
+        self.shared.trail.tell(record);
+        self.shared.trail.flush().await;
         code
+    }
+
+    fn tell_node(&self, what: &str) {
+        self.shared.trail.tell(TrailRecord::node(what, []));
     }
 
     async fn report(&self, report: KeeperReport) {
@@ -223,6 +239,7 @@ impl Supervisor {
 
     /// The shims end the runs now; what they still say is read, then the server goes.
     async fn keeper_lost(&self) -> i32 {
+        self.tell_node("keeper_lost");
         tracing::error!("the keeper is gone: reading what is left of the output");
         self.shared.refusing.cancel();
         // The sockets are free for the next service; readers go on there, after what they have.
@@ -234,4 +251,41 @@ impl Supervisor {
         }
         EXIT_KEEPER_LOST
     }
+}
+
+/// What is known at a start: of this server, of the one before it, and of its keeper.
+fn tell_start(shared: &Shared, held: usize) {
+    let hello = &shared.hello;
+    if hello.restarts == 0 {
+        let started = [
+            ("keeper_pid", hello.keeper.pid.to_string()),
+            ("keeper_start_ticks", hello.keeper.start_ticks.to_string()),
+            ("keeper_epoch", hello.epoch.to_string()),
+            ("keeper_version", hello.version.clone()),
+            ("boot_id", hello.host.boot_id.clone()),
+        ];
+        let record = TrailRecord::node("service_started", started);
+        shared.trail.tell(record);
+    }
+    if let Some(former) = &hello.former {
+        let mut record = TrailRecord::node(
+            "server_ended",
+            [
+                ("how", former.to_string()),
+                ("served", former.served.to_string()),
+                ("version", former.version.clone()),
+            ],
+        );
+        record.at_us = former.at.0;
+        shared.trail.tell(record);
+    }
+    let started = [
+        ("pid", std::process::id().to_string()),
+        ("version", env!("CARGO_PKG_VERSION").to_owned()),
+        ("keeper_pid", hello.keeper.pid.to_string()),
+        ("held_runs", held.to_string()),
+    ];
+    shared
+        .trail
+        .tell(TrailRecord::node("server_started", started));
 }

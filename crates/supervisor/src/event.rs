@@ -72,12 +72,7 @@ pub(crate) fn stuck_line(stuck: &Stuck) -> LifecycleEvent {
 
 /// A round of the stop ladder.
 pub(crate) fn stop_step(step: &StopStep) -> LifecycleEvent {
-    let scope = match step.scope {
-        SignalScope::Tree => "tree",
-        SignalScope::ControlGroup => "cgroup_kill",
-        SignalScope::ShimChildren => "shim_children",
-        SignalScope::PidNamespace => "pid_namespace",
-    };
+    let scope = scope_word(step.scope);
     let sender = match step.sender {
         SignalSender::Keeper => "keeper",
         SignalSender::Shim => "shim",
@@ -93,6 +88,16 @@ pub(crate) fn stop_step(step: &StopStep) -> LifecycleEvent {
             gone: step.gone,
             refused: step.refused,
         }),
+    }
+}
+
+/// By which address a signal went out.
+pub(crate) fn scope_word(scope: SignalScope) -> &'static str {
+    match scope {
+        SignalScope::Tree => "tree",
+        SignalScope::ControlGroup => "cgroup_kill",
+        SignalScope::ShimChildren => "shim_children",
+        SignalScope::PidNamespace => "pid_namespace",
     }
 }
 

@@ -37,6 +37,7 @@ mod shape;
 mod spare;
 mod takeover;
 mod tracker;
+mod trail;
 mod unfinished;
 mod upgrade;
 mod view;
@@ -55,6 +56,10 @@ pub use output_read::{OutputCall, OutputPart, OutputRange, OutputRead};
 pub use ports::{Kernel, KernelEvents};
 pub use screen::ScreenView;
 pub use tracker::SupervisorConfig;
+pub use trail::{
+    NodeTold, ProcessTold, RequestTold, SignalTold, TrailAsk, TrailEntry, TrailKind, TrailReader,
+    TrailRecord,
+};
 
 pub use kennel_journal::{
     Amount, Color, Form, Gap, GapReason, MODES_AT_FIRST, Picture, PictureLine, SCREEN_CELLS_MAX,

@@ -132,6 +132,7 @@ impl Supervisor {
             started: shared.started,
             runs_max: shared.config.runs_max,
             retention: shared.config.retention,
+            audit_lost: self.audit_lost(),
             drain: self.drain_status(),
         }
     }

@@ -12,7 +12,7 @@ use crate::{
     late::Door,
     output::Output,
     past::Past,
-    run_task::{RunTask, Waiting, add, next, outlives_service, start_failure},
+    run_task::{RunTask, Waiting, add, next, outlives_service, round, start_failure},
     spare,
     tracker::{Entered, Handle, Order, OrderError, Place, Seat, Shared},
     view::{Live, StartAnswer},
@@ -20,8 +20,8 @@ use crate::{
 };
 use kennel_journal::{Boot, Hub, Writer};
 use kennel_lifecycle::{
-    Announced, EndReason, Exit, Outcome, Policy, Refusal, RunIdentity, RunState, StopCertificate,
-    StopOrder, StopReason, StreamsEnd, Stuck, Timestamp, TreeVerdict,
+    Announced, EndReason, Exit, Outcome, Policy, Refusal, RunIdentity, RunState, SignalSender,
+    StopCertificate, StopOrder, StopReason, StreamsEnd, Stuck, Timestamp, TreeVerdict,
     ladder::StopPlan,
     recovery::{self, Before, Decision},
     restart::{Next, Wish},
@@ -30,7 +30,7 @@ use kennel_linux::{
     client::{ClientError, HeldRun, KeeperReport, Recorded},
     crash_point, rundir,
 };
-use kennel_store::{Closure, Desired, Rest, RunRow, StoredState, Times};
+use kennel_store::{Closure, Desired, NewRun, Rest, RunRow, StoredState, Times};
 use std::{io, path::Path, sync::Arc, time::Duration};
 use tokio::sync::{mpsc, watch};
 
@@ -400,6 +400,7 @@ impl Recovery {
             match recovery::decide(&seen, before) {
                 Decision::Close(outcome) => {
                     tracing::info!(%run, ?seen, ?outcome, "recovered");
+                    self.tell_rounds(&outcome.certificate);
                     let exited = seen.exit_record.and_then(|record| record.by_itself);
                     let known = self.row.times.leader_exited;
                     self.row.times.leader_exited = known.or(exited);
@@ -425,6 +426,28 @@ impl Recovery {
                     seen = kernel.end_orphan(&recorded, &at_once).await?;
                 }
             }
+        }
+    }
+
+    /// What was sent while no server lived, or by this start. Told again by whoever comes next, should this one not close
+    /// the row.
+    fn tell_rounds(&self, certificate: &StopCertificate) {
+        let boot_id = self
+            .row
+            .new
+            .identity
+            .as_ref()
+            .map(|i| i.host.boot_id.as_str());
+        for step in &certificate.steps {
+            let why = match step.sender {
+                SignalSender::Shim => "its service had died, and its shim carried out its own plan",
+                SignalSender::Keeper => "its service had died, and a start found it alive",
+            };
+            let NewRun { run, attempt, .. } = self.row.new;
+            let boot_id = boot_id.unwrap_or_default();
+            self.shared
+                .trail
+                .tell(round(run, attempt, step, why.into(), boot_id));
         }
     }
 

@@ -5,6 +5,7 @@ use crate::{
     ledger::Entry,
     recover,
     tracker::{Order, Shared},
+    trail::TrailRecord,
     unfinished, writes,
 };
 use kennel_lifecycle::{RunId, recovery::Seen};
@@ -44,6 +45,9 @@ pub(crate) async fn first(shared: &Shared, held: &[HeldRun]) -> Result<Option<Ta
         Ok(Err(error)) => cause(&error),
         Err(_) => format!("it does not answer within {STORE_WAIT:?}"),
     };
+    shared
+        .trail
+        .tell(TrailRecord::node("store_away", [("why", why.clone())]));
     tracing::error!(%why, "the node cannot be taken over from the store: what runs goes on, nothing new is started");
     Ok(None)
 }
@@ -136,6 +140,8 @@ async fn take_late(shared: &Arc<Shared>, again: Again) -> Result<(), BootError> 
     let rows = rows.filter(|row| nobodys(row.new.run));
     let rows: Vec<RunRow> = rows.collect();
     shared.store.open(generation);
+    let taken = [("generation", generation.to_string())];
+    shared.trail.tell(TrailRecord::node("store_back", taken));
     let found = match again {
         Again::No => recover::take_all(shared, rows),
         // One that has ended here meanwhile is closed when it is looked at.
@@ -181,13 +187,19 @@ async fn carry_out_fence(shared: &Arc<Shared>, run: RunId) {
 pub(crate) async fn watch_lives(shared: &Arc<Shared>) {
     let store = &shared.store;
     let mut pause = LOOK_EVERY;
+    let mut away = false;
     loop {
         let _ = store.taken_over().await;
         tokio::select! {
             () = tokio::time::sleep(pause) => {}
             () = store.doubted() => {}
         }
-        pause = match store.raw().standing(shared.config.node).await {
+        let standing = store.raw().standing(shared.config.node).await;
+        if away != standing.is_err() {
+            away = standing.is_err();
+            tell_store(shared, standing.as_ref().err());
+        }
+        pause = match standing {
             Ok(standing) if store.ledger().differs(&standing) => {
                 tracing::warn!(life = %standing.life, generation = standing.generation, "the store was started or restored, taking the node over again");
                 store.shut().await;
@@ -199,6 +211,14 @@ pub(crate) async fn watch_lives(shared: &Arc<Shared>) {
             Err(_) => RETRY_FIRST,
         };
     }
+}
+
+fn tell_store(shared: &Shared, away: Option<&StoreError>) {
+    let record = match away {
+        Some(error) => TrailRecord::node("store_away", [("why", error.to_string())]),
+        None => TrailRecord::node("store_back", []),
+    };
+    shared.trail.tell(record);
 }
 
 /// Makes sure that no other keeper lives, raises the generation, and writes again what the store has lost.

@@ -8,6 +8,7 @@ use crate::{
     node_store::NodeStore,
     ports::Kernel,
     screen::Screens,
+    trail::Trail,
     view::{Live, StartAnswer},
 };
 use kennel_journal::Boot;
@@ -184,6 +185,8 @@ pub(crate) struct Shared {
     pub(crate) arrivals: broadcast::Sender<RunId>,
     /// What terminals show, as far as somebody has asked lately.
     pub(crate) screens: Screens,
+    /// Who asked for what, and who was signalled.
+    pub(crate) trail: Trail,
     runs: Mutex<BTreeMap<RunId, Handle>>,
 }
 
@@ -205,6 +208,7 @@ impl Shared {
     ) -> Self {
         Self {
             store: NodeStore::new(store, config.node, Arc::new(ledger)),
+            trail: Trail::open(&config.data_dir),
             config,
             kernel,
             facts,

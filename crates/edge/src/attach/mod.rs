@@ -17,7 +17,10 @@ use crate::{
 };
 use futures_util::stream::{self, Stream};
 use kennel_lifecycle::{RunId, TerminalSize};
-use kennel_supervisor::{CallError, Event, Events, InputWritten, Position, ScreenView, Supervisor};
+use kennel_supervisor::{
+    CallError, Event, Events, InputWritten, Position, RequestTold, ScreenView, Supervisor,
+    TrailEntry, TrailRecord,
+};
 use seats::{Seat, Writes};
 use std::{pin::Pin, sync::Arc};
 use tokio::sync::OwnedSemaphorePermit;
@@ -28,6 +31,8 @@ use tonic_types::StatusExt;
 pub(crate) struct Attachment {
     supervisor: Supervisor,
     run: RunId,
+    /// Whose it is, as the audit trail has it.
+    told: RequestTold,
     requests: Streaming<pb::AttachRequest>,
     /// The client has ended its side.
     leaves: bool,
@@ -61,6 +66,8 @@ pub(crate) struct Door {
     pub(crate) place: OwnedSemaphorePermit,
     /// Who it is.
     pub(crate) principal: String,
+    /// Which process, where it is seen from here.
+    pub(crate) pid: Option<i32>,
 }
 
 impl Attachment {
@@ -74,9 +81,18 @@ impl Attachment {
             going,
             place,
             principal,
+            pid,
         } = door;
         let first = requests.message().await?;
         let open = request::attach(first.and_then(|first| first.request))?;
+        let told = RequestTold {
+            rpc: "Attach".to_owned(),
+            by: principal.clone(),
+            pid,
+            code: "OK".to_owned(),
+            calls: 1,
+            ..RequestTold::default()
+        };
         let seat = seats.join(open.run, principal, open.read_only);
         if let (Some(size), true) = (open.size, seat.now().you) {
             resized_at_the_door(&supervisor, open.run, size).await?;
@@ -97,9 +113,13 @@ impl Attachment {
             screen: shown.map(|shown: ScreenView| screen::screen(shown)),
             writer: Some(writer(seat.seen())),
         };
+        let entry = told.clone().with("read_only", open.read_only.to_string());
+        let entry = TrailEntry::Request(entry);
+        supervisor.audit_noted(TrailRecord::now(Some(open.run.to_string()), entry));
         Ok(Self {
             supervisor,
             run: open.run,
+            told,
             requests,
             leaves: false,
             writing: None,
@@ -204,6 +224,17 @@ impl Attachment {
         }
     }
 
+    /// So many bytes, for the audit trail.
+    fn typed(&self, bytes: usize) -> TrailRecord {
+        let told = RequestTold {
+            rpc: "Attach.input".to_owned(),
+            bytes: u64::try_from(bytes).unwrap_or(u64::MAX),
+            ..self.told.clone()
+        };
+        let run = self.run.to_string();
+        TrailRecord::now(Some(run), TrailEntry::Request(told))
+    }
+
     /// Does what is asked, or says why not. The error ends the stream.
     async fn obey(&mut self, asked: Option<Asked>) -> Result<Option<pb::AttachRefused>, Status> {
         match asked {
@@ -214,8 +245,12 @@ impl Attachment {
                     return Ok(Some(not_writer(id)));
                 }
                 let supervisor = self.supervisor.clone();
+                let record = self.typed(call.data.len());
                 self.writing = Some(Box::pin(async move {
                     let written = supervisor.write_input(call).await;
+                    if written.is_ok() {
+                        supervisor.audit_counted(record);
+                    }
                     (id, written)
                 }));
                 Ok(None)

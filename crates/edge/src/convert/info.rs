@@ -55,6 +55,7 @@ pub(crate) fn server(info: ServerInfo) -> pb::ServerInfo {
         former_server: hello.former.map(former),
         last_upgrade: hello.upgrade.map(upgrade),
         retention: Some(retention::limits(&info.retention)),
+        audit_records_lost: info.audit_lost,
     }
 }
 

@@ -21,4 +21,5 @@ pub(crate) mod spec;
 pub(crate) mod terminal;
 pub(crate) mod time;
 pub(crate) mod token;
+pub(crate) mod trail;
 pub(crate) mod tree;

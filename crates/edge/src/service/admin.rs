@@ -3,24 +3,35 @@
 use super::{to_its_end, unless_leaving};
 use crate::{
     auth,
-    convert::{audit, drain, info, request},
+    convert::{audit, drain, info, request, trail},
+    limits,
     pb::{self, admin_service_server::AdminService},
     status,
+    stream::Going,
 };
-use kennel_supervisor::Supervisor;
+use futures_util::stream;
+use kennel_supervisor::{Supervisor, TrailReader};
+use std::sync::Arc;
+use tokio::sync::Semaphore;
 use tokio_util::task::TaskTracker;
-use tonic::{Request, Response, Status};
+use tonic::{Request, Response, Status, codegen::BoxStream};
 
 /// What an operator needs.
 pub(crate) struct Admin {
     supervisor: Supervisor,
     /// What goes on when its caller goes away.
     tasks: TaskTracker,
+    /// Places for readers of the audit trail.
+    places: Arc<Semaphore>,
 }
 
 impl Admin {
     pub(crate) fn new(supervisor: Supervisor, tasks: TaskTracker) -> Self {
-        Self { supervisor, tasks }
+        Self {
+            supervisor,
+            tasks,
+            places: Arc::new(Semaphore::new(limits::AUDIT_STREAMS_MAX)),
+        }
     }
 }
 
@@ -94,4 +105,47 @@ impl AdminService for Admin {
         let reaped = unless_leaving(&self.supervisor.leaving(), reaping).await?;
         Ok(Response::new(audit::reaped(reaped)))
     }
+
+    type StreamAuditStream = BoxStream<pb::StreamAuditResponse>;
+
+    async fn stream_audit(
+        &self,
+        request: Request<pb::StreamAuditRequest>,
+    ) -> Result<Response<Self::StreamAuditStream>, Status> {
+        let ask = trail::ask(request.get_ref())?;
+        let place = self.places.clone().try_acquire_owned();
+        let place = place.map_err(|_| status::too_many_audits(limits::AUDIT_STREAMS_MAX))?;
+        let reader = self.supervisor.audit_trail(ask).await;
+        let going = Going {
+            draining: self.supervisor.draining(),
+            leaving: self.supervisor.leaving(),
+        };
+        let begun = Some((reader, going, place));
+        let records = stream::unfold(begun, |open| async move {
+            let (mut reader, going, place) = open?;
+            match records(&mut reader, &going).await {
+                Ok(Some(records)) => Some((Ok(records), Some((reader, going, place)))),
+                Ok(None) => None,
+                Err(status) => Some((Err(status), None)),
+            }
+        });
+        Ok(Response::new(Box::pin(records)))
+    }
+}
+
+/// The next records of the trail; `None` at its end.
+async fn records(
+    reader: &mut TrailReader,
+    going: &Going,
+) -> Result<Option<pb::StreamAuditResponse>, Status> {
+    let next = tokio::select! {
+        biased;
+        next = reader.next() => next,
+        () = going.leaving.cancelled() => return Err(status::leaving()),
+        () = going.draining.cancelled() => return Err(status::draining()),
+    };
+    let next = next.map_err(|error| status::internal(&error.to_string()))?;
+    Ok(next.map(|records| pb::StreamAuditResponse {
+        records: records.into_iter().map(trail::record).collect(),
+    }))
 }

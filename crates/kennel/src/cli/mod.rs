@@ -1,6 +1,7 @@
 //! The commands that ask a server. They use the Rust client alone, print, and never touch store or processes.
 
 mod attach;
+mod audit;
 mod calls;
 mod doctor;
 mod drain;
@@ -108,6 +109,7 @@ async fn perform(
                 Err(no_server) => Err(doctor::doctor_alone(no_server, format)),
             };
         }
+        Command::Audit(args) => audit::audit(&open().await?, args).await,
         Command::Reap(args) => return doctor::reap(&open().await?, args).await,
         Command::Serve(_) | Command::Server(_) => {
             unreachable!("main serves before it asks")

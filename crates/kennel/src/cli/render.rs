@@ -258,6 +258,13 @@ pub(crate) fn server(info: &pb::ServerInfo, address: &str) -> String {
     if let Some(kept) = &info.retention {
         view.line("keeps output", retention::kept(kept));
     }
+    if info.audit_records_lost > 0 {
+        let lost = info.audit_records_lost;
+        view.line(
+            "audit",
+            format!("CANNOT be written; {lost} records are lost"),
+        );
+    }
     if let Some(status) = info.drain.as_ref().filter(|s| s.drain.is_some()) {
         view.line("drain", drain(status));
     }

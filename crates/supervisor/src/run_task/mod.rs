@@ -10,6 +10,7 @@ mod publish;
 mod runtime;
 mod signalling;
 mod terminal;
+mod told;
 
 use crate::{
     CallError, LifecycleEvent, clock, event,
@@ -43,6 +44,7 @@ use tokio::{
 pub(crate) use {
     adopted::{Standing, Waiting},
     attempts::{add, next, outlives_service, start_failure},
+    told::round,
 };
 
 /// How long `running` may wait to be recorded: most short runs end before and save the write.
@@ -424,6 +426,7 @@ impl RunTask {
             Fact::MemoryKills(kills) => Report::MemoryKills(kills),
             Fact::TreeStuck(stuck) => Report::TreeStuck(stuck),
             Fact::StopStep(step) => {
+                self.tell_round(&step);
                 let again = self.signal_line(&event::stop_step(&step));
                 self.legacy.steps_again += usize::from(again);
                 // The certificate has counted those that it does not list.

@@ -28,6 +28,7 @@ impl Lives {
 
     /// A server from its first breath until `life` is over; then it is gone in the middle of whatever it does.
     pub(crate) fn live<T>(&self, life: impl AsyncFnOnce(&Stage) -> T) -> T {
+        take_refusals_as_errors();
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
@@ -68,14 +69,18 @@ impl Lives {
 /// No file grows beyond this until the soft limit is raised again: to whoever writes, a disk that is full.
 pub(crate) fn fill_disk(at: u64) {
     let (_, most) = getrlimit(Resource::RLIMIT_FSIZE).unwrap();
-    // Of the kernel's two ways to refuse, the error (setrlimit(2): EFBIG).
-    let mut signals = SigSet::empty();
-    signals.add(nix::sys::signal::Signal::SIGXFSZ);
-    signals.thread_block().unwrap();
+    take_refusals_as_errors();
     setrlimit(Resource::RLIMIT_FSIZE, at, most).unwrap();
 }
 
 pub(crate) fn make_room_on_disk() {
     let (_, most) = getrlimit(Resource::RLIMIT_FSIZE).unwrap();
     setrlimit(Resource::RLIMIT_FSIZE, most, most).unwrap();
+}
+
+/// Of the kernel's two ways to refuse a write, the error (setrlimit(2): EFBIG); of this thread and those that it makes.
+fn take_refusals_as_errors() {
+    let mut signals = SigSet::empty();
+    signals.add(nix::sys::signal::Signal::SIGXFSZ);
+    signals.thread_block().unwrap();
 }

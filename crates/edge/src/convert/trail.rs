@@ -1,0 +1,107 @@
+//! The audit trail, as the contract shows it.
+
+use super::{request, spec::unknown_number, time};
+use crate::pb::{self, audit_record::Record};
+use kennel_lifecycle::{RunId, Timestamp, Violation};
+use kennel_supervisor::{ProcessTold, TrailAsk, TrailEntry, TrailKind, TrailRecord};
+use tonic::Status;
+
+pub(crate) fn ask(request: &pb::StreamAuditRequest) -> Result<TrailAsk, Status> {
+    let mut found = Vec::new();
+    let of_run = !request.run_id.is_empty();
+    if of_run && request.run_id.parse::<RunId>().is_err() {
+        found.push(Violation::new("run_id", "must be a ULID"));
+    }
+    let mut ask = TrailAsk {
+        after_seq: request.after_seq,
+        run: of_run.then(|| request.run_id.clone()),
+        since: instant("since_time", request.since_time.as_ref(), &mut found),
+        until: instant("until_time", request.until_time.as_ref(), &mut found),
+        follow: request.follow,
+        ..TrailAsk::default()
+    };
+    for kind in &request.kinds {
+        match pb::AuditKind::try_from(*kind) {
+            Ok(pb::AuditKind::Request) => ask.kinds.push(TrailKind::Request),
+            Ok(pb::AuditKind::Signal) => ask.kinds.push(TrailKind::Signal),
+            Ok(pb::AuditKind::Node) => ask.kinds.push(TrailKind::Node),
+            Ok(pb::AuditKind::Unspecified) | Err(_) => {
+                found.push(unknown_number("kinds", *kind, "AuditKind"));
+            }
+        }
+    }
+    if request.kinds.is_empty() {
+        ask.kinds = vec![TrailKind::Request, TrailKind::Signal];
+        ask.kinds.extend((!of_run).then_some(TrailKind::Node));
+    }
+    request::no_violations(&found)?;
+    Ok(ask)
+}
+
+fn instant(
+    field: &str,
+    at: Option<&prost_types::Timestamp>,
+    found: &mut Vec<Violation>,
+) -> Option<Timestamp> {
+    let at = at?;
+    let micros = at.seconds.checked_mul(1_000_000);
+    let micros = micros.and_then(|micros| micros.checked_add(i64::from(at.nanos / 1000)));
+    if micros.is_none() {
+        found.push(Violation::new(field, "is not a valid time"));
+    }
+    micros.map(Timestamp)
+}
+
+pub(crate) fn record(record: TrailRecord) -> pb::AuditRecord {
+    let TrailRecord {
+        seq,
+        at_us,
+        run,
+        entry,
+    } = record;
+    pb::AuditRecord {
+        seq,
+        time: Some(time::timestamp(Timestamp(at_us))),
+        run_id: run.unwrap_or_default(),
+        record: Some(match entry {
+            TrailEntry::Request(told) => Record::Request(pb::AuditRequest {
+                rpc: told.rpc,
+                by: told.by,
+                pid: told.pid,
+                request_id: told.request_id,
+                asked: told.asked,
+                code: told.code,
+                reason: told.reason,
+                calls: told.calls,
+                bytes: told.bytes,
+            }),
+            TrailEntry::Signal(told) => Record::Signal(pb::AuditSignal {
+                attempt: told.attempt,
+                signal: told.signal,
+                scope: told.scope,
+                sender: told.sender,
+                why: told.why,
+                delivered: told.delivered,
+                gone: told.gone,
+                refused: told.refused,
+                errno: told.errno,
+                processes: told.processes.into_iter().map(process).collect(),
+                unlisted: told.unlisted,
+                boot_id: told.boot_id,
+            }),
+            TrailEntry::Node(told) => Record::Node(pb::AuditNode {
+                what: told.what,
+                detail: told.detail,
+            }),
+        }),
+    }
+}
+
+fn process(told: ProcessTold) -> pb::AuditProcess {
+    pb::AuditProcess {
+        pid: told.pid,
+        start_ticks: told.start_ticks,
+        evidence: told.evidence,
+        result: told.result,
+    }
+}

@@ -1,0 +1,553 @@
+//! The rpcs with the audit trail: whatever asks for a change is written down with what came of it.
+//!
+//! Around the services, so that none of them has to think of it; a new rpc does not compile before somebody has said here
+//! whether it is a change.
+
+use super::{Admin, Processes};
+use crate::{
+    auth::Peer,
+    pb::{self, admin_service_server::AdminService, process_service_server::ProcessService},
+};
+use kennel_supervisor::{
+    ProcessTold, RequestTold, SignalTold, Supervisor, TrailEntry, TrailRecord,
+};
+use tonic::{Code, Request, Response, Status, Streaming, codegen::BoxStream};
+use tonic_types::StatusExt;
+
+/// Processes of one record that are named.
+const PROCESSES_TOLD_MAX: usize = 64;
+
+/// A service, and where it is told what was asked of it.
+pub(crate) struct Told<S> {
+    inner: S,
+    supervisor: Supervisor,
+}
+
+impl<S> Told<S> {
+    pub(crate) fn new(inner: S, supervisor: Supervisor) -> Self {
+        Self { inner, supervisor }
+    }
+
+    fn asked<T>(&self, rpc: &str, request: &Request<T>, run: &str) -> Asked {
+        let peer = request.extensions().get::<Peer>();
+        let told = RequestTold {
+            rpc: rpc.to_owned(),
+            by: peer.map_or_else(String::new, Peer::principal),
+            pid: peer.and_then(|peer| peer.pid),
+            code: name(Code::Cancelled).to_owned(),
+            calls: 1,
+            ..RequestTold::default()
+        };
+        Asked {
+            supervisor: self.supervisor.clone(),
+            run: (!run.is_empty()).then(|| run.to_owned()),
+            told: Some(told),
+        }
+    }
+}
+
+/// A change that is asked for. Dropped before it is answered, it is written down all the same: its caller has gone, and
+/// what was asked for may be done.
+struct Asked {
+    supervisor: Supervisor,
+    run: Option<String>,
+    told: Option<RequestTold>,
+}
+
+impl Asked {
+    fn with(mut self, name: &str, value: impl Into<String>) -> Self {
+        self.told = self.told.take().map(|told| told.with(name, value));
+        self
+    }
+
+    fn id(mut self, request_id: &str) -> Self {
+        if let Some(told) = &mut self.told {
+            request_id.clone_into(&mut told.request_id);
+        }
+        self
+    }
+
+    fn of_bytes(mut self, bytes: usize) -> Self {
+        if let Some(told) = &mut self.told {
+            told.bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
+        }
+        self
+    }
+
+    fn answered<T>(&mut self, answer: &Result<Response<T>, Status>) -> Option<TrailRecord> {
+        let mut told = self.told.take()?;
+        match answer {
+            Ok(_) => name(Code::Ok).clone_into(&mut told.code),
+            Err(status) => {
+                name(status.code()).clone_into(&mut told.code);
+                let info = status.get_details_error_info();
+                told.reason = info.map(|info| info.reason).unwrap_or_default();
+            }
+        }
+        let run = self.run.take();
+        Some(TrailRecord::now(run, TrailEntry::Request(told)))
+    }
+
+    /// Writes it down before it is answered.
+    async fn tell<T>(mut self, answer: &Result<Response<T>, Status>) {
+        let supervisor = self.supervisor.clone();
+        if let Some(record) = self.answered(answer) {
+            supervisor.audit_told(record).await;
+        }
+    }
+
+    /// The same for one of many.
+    fn count<T>(mut self, answer: &Result<Response<T>, Status>) {
+        if let Some(record) = self.answered(answer) {
+            self.supervisor.audit_counted(record);
+        }
+    }
+}
+
+impl Drop for Asked {
+    fn drop(&mut self) {
+        if let Some(told) = self.told.take() {
+            let record = TrailRecord::now(self.run.take(), TrailEntry::Request(told));
+            self.supervisor.audit_noted(record);
+        }
+    }
+}
+
+#[tonic::async_trait]
+impl ProcessService for Told<Processes> {
+    async fn spawn(
+        &self,
+        request: Request<pb::SpawnRequest>,
+    ) -> Result<Response<pb::SpawnResponse>, Status> {
+        let wish = request.get_ref();
+        if wish.validate_only {
+            return self.inner.spawn(request).await;
+        }
+        let mut asked = self.asked("Spawn", &request, &wish.run_id);
+        if let Some(spec) = &wish.spec {
+            asked = asked.with("kind", word(spec.kind().as_str_name(), "RUN_KIND_"));
+            // The other words of a command may hold anything.
+            if let Some(pb::run_spec::Command::Argv(argv)) = &spec.command {
+                let name = argv.args.first().map_or("", String::as_str);
+                asked = asked.with("command", name);
+                asked = asked.with("arguments", (argv.args.len().saturating_sub(1)).to_string());
+            }
+        }
+        let answer = self.inner.spawn(request).await;
+        if let Ok(done) = &answer {
+            let run = done.get_ref().run.as_ref();
+            asked.run = run.map(|run| run.run_id.clone());
+            if done.get_ref().existing {
+                asked = asked.with("existing", "true");
+            }
+        }
+        asked.tell(&answer).await;
+        answer
+    }
+
+    async fn abort(
+        &self,
+        request: Request<pb::AbortRequest>,
+    ) -> Result<Response<pb::AbortResponse>, Status> {
+        let wish = request.get_ref();
+        let mut asked = self.asked("Abort", &request, &wish.run_id);
+        asked = asked.id(&wish.request_id);
+        if let Some(grace) = &wish.grace {
+            asked = asked.with("grace", grace.to_string());
+        }
+        let answer = self.inner.abort(request).await;
+        asked.tell(&answer).await;
+        answer
+    }
+
+    async fn interrupt(
+        &self,
+        request: Request<pb::InterruptRequest>,
+    ) -> Result<Response<pb::InterruptResponse>, Status> {
+        let wish = request.get_ref();
+        let mut asked = self.asked("Interrupt", &request, &wish.run_id);
+        asked = asked.id(&wish.request_id);
+        let answer = self.inner.interrupt(request).await;
+        if let Ok(done) = &answer {
+            let method = done.get_ref().method().as_str_name();
+            asked = asked.with("method", word(method, "INTERRUPT_METHOD_"));
+        }
+        asked.tell(&answer).await;
+        answer
+    }
+
+    async fn signal(
+        &self,
+        request: Request<pb::SignalRequest>,
+    ) -> Result<Response<pb::SignalResponse>, Status> {
+        let wish = request.get_ref();
+        let target = word(wish.target().as_str_name(), "SIGNAL_TARGET_");
+        let mut asked = self.asked("Signal", &request, &wish.run_id);
+        asked = asked.id(&wish.request_id);
+        asked = asked.with("signal", &wish.signal).with("target", target);
+        let signal = wish.signal.clone();
+        let by = asked
+            .told
+            .as_ref()
+            .map_or_else(String::new, |t| t.by.clone());
+        let answer = self.inner.signal(request).await;
+        if let Ok(done) = &answer
+            && !done.get_ref().repeated_request
+        {
+            let (run, told) = signalled(done.get_ref(), signal, &by);
+            let record = TrailRecord::now(run, TrailEntry::Signal(told));
+            self.supervisor.audit_noted(record);
+        }
+        asked.tell(&answer).await;
+        answer
+    }
+
+    async fn resize_terminal(
+        &self,
+        request: Request<pb::ResizeTerminalRequest>,
+    ) -> Result<Response<pb::ResizeTerminalResponse>, Status> {
+        let asked = self.asked("ResizeTerminal", &request, &request.get_ref().run_id);
+        let answer = self.inner.resize_terminal(request).await;
+        asked.count(&answer);
+        answer
+    }
+
+    async fn pause(
+        &self,
+        request: Request<pb::PauseRequest>,
+    ) -> Result<Response<pb::PauseResponse>, Status> {
+        let asked = self.asked("Pause", &request, &request.get_ref().run_id);
+        let answer = self.inner.pause(request).await;
+        asked.tell(&answer).await;
+        answer
+    }
+
+    async fn resume(
+        &self,
+        request: Request<pb::ResumeRequest>,
+    ) -> Result<Response<pb::ResumeResponse>, Status> {
+        let asked = self.asked("Resume", &request, &request.get_ref().run_id);
+        let answer = self.inner.resume(request).await;
+        asked.tell(&answer).await;
+        answer
+    }
+
+    async fn restart(
+        &self,
+        request: Request<pb::RestartRequest>,
+    ) -> Result<Response<pb::RestartResponse>, Status> {
+        let wish = request.get_ref();
+        let mut asked = self.asked("Restart", &request, &wish.run_id);
+        asked = asked.id(&wish.request_id);
+        let answer = self.inner.restart(request).await;
+        let run = answer.as_ref().ok().and_then(|a| a.get_ref().run.as_ref());
+        if let Some(run) = run.filter(|run| asked.run.as_deref() != Some(&run.run_id)) {
+            asked = asked.with("new_run", &run.run_id);
+        }
+        asked.tell(&answer).await;
+        answer
+    }
+
+    async fn write_input(
+        &self,
+        request: Request<pb::WriteInputRequest>,
+    ) -> Result<Response<pb::WriteInputResponse>, Status> {
+        let wish = request.get_ref();
+        let asked = self.asked("WriteInput", &request, &wish.run_id);
+        let asked = asked.of_bytes(wish.data.len());
+        let answer = self.inner.write_input(request).await;
+        asked.count(&answer);
+        answer
+    }
+
+    async fn close_input(
+        &self,
+        request: Request<pb::CloseInputRequest>,
+    ) -> Result<Response<pb::CloseInputResponse>, Status> {
+        let asked = self.asked("CloseInput", &request, &request.get_ref().run_id);
+        let answer = self.inner.close_input(request).await;
+        asked.tell(&answer).await;
+        answer
+    }
+
+    async fn get_tree(
+        &self,
+        request: Request<pb::GetTreeRequest>,
+    ) -> Result<Response<pb::GetTreeResponse>, Status> {
+        self.inner.get_tree(request).await
+    }
+
+    async fn get_input_status(
+        &self,
+        request: Request<pb::GetInputStatusRequest>,
+    ) -> Result<Response<pb::GetInputStatusResponse>, Status> {
+        self.inner.get_input_status(request).await
+    }
+
+    async fn get_run(
+        &self,
+        request: Request<pb::GetRunRequest>,
+    ) -> Result<Response<pb::GetRunResponse>, Status> {
+        self.inner.get_run(request).await
+    }
+
+    async fn list_runs(
+        &self,
+        request: Request<pb::ListRunsRequest>,
+    ) -> Result<Response<pb::ListRunsResponse>, Status> {
+        self.inner.list_runs(request).await
+    }
+
+    async fn wait_run(
+        &self,
+        request: Request<pb::WaitRunRequest>,
+    ) -> Result<Response<pb::WaitRunResponse>, Status> {
+        self.inner.wait_run(request).await
+    }
+
+    type StreamEventsStream = BoxStream<pb::StreamEventsResponse>;
+
+    async fn stream_events(
+        &self,
+        request: Request<pb::StreamEventsRequest>,
+    ) -> Result<Response<Self::StreamEventsStream>, Status> {
+        self.inner.stream_events(request).await
+    }
+
+    async fn read_screen(
+        &self,
+        request: Request<pb::ReadScreenRequest>,
+    ) -> Result<Response<pb::ReadScreenResponse>, Status> {
+        self.inner.read_screen(request).await
+    }
+
+    type AttachStream = BoxStream<pb::AttachResponse>;
+
+    /// What is typed is told where it is taken.
+    async fn attach(
+        &self,
+        request: Request<Streaming<pb::AttachRequest>>,
+    ) -> Result<Response<Self::AttachStream>, Status> {
+        self.inner.attach(request).await
+    }
+
+    async fn read_output(
+        &self,
+        request: Request<pb::ReadOutputRequest>,
+    ) -> Result<Response<pb::ReadOutputResponse>, Status> {
+        self.inner.read_output(request).await
+    }
+}
+
+#[tonic::async_trait]
+impl AdminService for Told<Admin> {
+    async fn get_server_info(
+        &self,
+        request: Request<pb::GetServerInfoRequest>,
+    ) -> Result<Response<pb::GetServerInfoResponse>, Status> {
+        self.inner.get_server_info(request).await
+    }
+
+    async fn drain(
+        &self,
+        request: Request<pb::DrainRequest>,
+    ) -> Result<Response<pb::DrainResponse>, Status> {
+        let wish = request.get_ref();
+        let mut asked = self.asked("Drain", &request, "").id(&wish.request_id);
+        asked = asked.with("action", word(wish.action().as_str_name(), "DRAIN_ACTION_"));
+        if let Some(deadline) = &wish.deadline {
+            asked = asked.with("deadline", deadline.to_string());
+        }
+        let answer = self.inner.drain(request).await;
+        asked.tell(&answer).await;
+        answer
+    }
+
+    async fn undrain(
+        &self,
+        request: Request<pb::UndrainRequest>,
+    ) -> Result<Response<pb::UndrainResponse>, Status> {
+        let asked = self.asked("Undrain", &request, "");
+        let answer = self.inner.undrain(request).await;
+        asked.tell(&answer).await;
+        answer
+    }
+
+    async fn upgrade(
+        &self,
+        request: Request<pb::UpgradeRequest>,
+    ) -> Result<Response<pb::UpgradeResponse>, Status> {
+        let asked = self.asked("Upgrade", &request, "");
+        let mut asked = asked.id(&request.get_ref().request_id);
+        let answer = self.inner.upgrade(request).await;
+        let upgrade = answer
+            .as_ref()
+            .ok()
+            .and_then(|a| a.get_ref().upgrade.as_ref());
+        if let Some(upgrade) = upgrade {
+            asked = asked.with("to_version", &upgrade.to_version);
+        }
+        asked.tell(&answer).await;
+        answer
+    }
+
+    async fn audit_leaks(
+        &self,
+        request: Request<pb::AuditLeaksRequest>,
+    ) -> Result<Response<pb::AuditLeaksResponse>, Status> {
+        self.inner.audit_leaks(request).await
+    }
+
+    /// A dry run changes nothing.
+    async fn reap_leaks(
+        &self,
+        request: Request<pb::ReapLeaksRequest>,
+    ) -> Result<Response<pb::ReapLeaksResponse>, Status> {
+        if request.get_ref().mode() != pb::ReapMode::Execute {
+            return self.inner.reap_leaks(request).await;
+        }
+        let mut asked = self.asked("ReapLeaks", &request, "");
+        let by = asked
+            .told
+            .as_ref()
+            .map_or_else(String::new, |t| t.by.clone());
+        let answer = self.inner.reap_leaks(request).await;
+        if let Ok(done) = &answer {
+            let told = done
+                .get_ref()
+                .processes
+                .iter()
+                .filter_map(|p| reaped(p, &by));
+            let told: Vec<_> = told.collect();
+            asked = asked.with("signalled", told.len().to_string());
+            for (run, told) in told {
+                let record = TrailRecord::now(run, TrailEntry::Signal(told));
+                self.supervisor.audit_noted(record);
+            }
+        }
+        asked.tell(&answer).await;
+        answer
+    }
+
+    type StreamAuditStream = BoxStream<pb::StreamAuditResponse>;
+
+    async fn stream_audit(
+        &self,
+        request: Request<pb::StreamAuditRequest>,
+    ) -> Result<Response<Self::StreamAuditStream>, Status> {
+        self.inner.stream_audit(request).await
+    }
+}
+
+/// Whom a client's signal was for.
+fn signalled(done: &pb::SignalResponse, signal: String, by: &str) -> (Option<String>, SignalTold) {
+    let run = done.run.as_ref();
+    let mut told = SignalTold {
+        attempt: run
+            .and_then(|r| r.current_attempt.as_ref())
+            .map_or(0, |a| a.number),
+        signal,
+        scope: "client".into(),
+        sender: "keeper".into(),
+        why: format!("{by} asked for it"),
+        unlisted: done.unlisted_targets,
+        boot_id: boot_of(run),
+        ..SignalTold::default()
+    };
+    for target in &done.targets {
+        let result = match target.outcome() {
+            pb::SignalOutcome::Delivered | pb::SignalOutcome::Unspecified => {
+                told.delivered += 1;
+                "delivered"
+            }
+            pb::SignalOutcome::Gone => {
+                told.gone += 1;
+                "gone"
+            }
+            pb::SignalOutcome::Failed => {
+                told.refused += 1;
+                told.errno = told.errno.or(target.errno);
+                "refused"
+            }
+        };
+        if told.processes.len() < PROCESSES_TOLD_MAX {
+            told.processes.push(ProcessTold {
+                pid: target.pid,
+                start_ticks: target.start_ticks,
+                evidence: vec!["member".into()],
+                result: result.into(),
+            });
+        } else {
+            told.unlisted += 1;
+        }
+    }
+    (run.map(|run| run.run_id.clone()), told)
+}
+
+fn boot_of(run: Option<&pb::Run>) -> String {
+    let attempt = run.and_then(|run| run.current_attempt.as_ref());
+    let identity = attempt.and_then(|attempt| attempt.identity.as_ref());
+    identity.map_or_else(String::new, |identity| identity.boot_id.clone())
+}
+
+/// One that was left behind and was signalled. `None`: nobody was.
+fn reaped(process: &pb::ReapedProcess, by: &str) -> Option<(Option<String>, SignalTold)> {
+    let (delivered, gone, refused) = match process.outcome() {
+        pb::ReapOutcome::Ended | pb::ReapOutcome::Survived => (1, 0, 0),
+        pb::ReapOutcome::Gone => (0, 1, 0),
+        pb::ReapOutcome::Failed => (0, 0, 1),
+        _ => return None,
+    };
+    let found = process.found.as_ref();
+    let named = process.process.as_ref();
+    let evidence = found.map(|found| word(found.evidence().as_str_name(), "LEAK_EVIDENCE_"));
+    let told = SignalTold {
+        signal: match process.outcome() {
+            pb::ReapOutcome::Survived => "SIGKILL".into(),
+            _ => process.signal.clone(),
+        },
+        scope: "reap".into(),
+        sender: "keeper".into(),
+        why: format!("{by} asked that what was left behind be ended"),
+        delivered,
+        gone,
+        refused,
+        errno: process.errno,
+        processes: vec![ProcessTold {
+            pid: named.map_or(0, |process| process.pid),
+            start_ticks: named.map_or(0, |process| process.start_ticks),
+            evidence: evidence.into_iter().collect(),
+            result: word(process.outcome().as_str_name(), "REAP_OUTCOME_"),
+        }],
+        ..SignalTold::default()
+    };
+    let run = found.map(|found| found.run_id.clone());
+    Some((run.filter(|run| !run.is_empty()), told))
+}
+
+fn word(name: &str, prefix: &str) -> String {
+    name.strip_prefix(prefix).unwrap_or(name).to_lowercase()
+}
+
+/// As the canonical names of statuses are written.
+fn name(code: Code) -> &'static str {
+    match code {
+        Code::Ok => "OK",
+        Code::Cancelled => "CANCELLED",
+        Code::Unknown => "UNKNOWN",
+        Code::InvalidArgument => "INVALID_ARGUMENT",
+        Code::DeadlineExceeded => "DEADLINE_EXCEEDED",
+        Code::NotFound => "NOT_FOUND",
+        Code::AlreadyExists => "ALREADY_EXISTS",
+        Code::PermissionDenied => "PERMISSION_DENIED",
+        Code::ResourceExhausted => "RESOURCE_EXHAUSTED",
+        Code::FailedPrecondition => "FAILED_PRECONDITION",
+        Code::Aborted => "ABORTED",
+        Code::OutOfRange => "OUT_OF_RANGE",
+        Code::Unimplemented => "UNIMPLEMENTED",
+        Code::Internal => "INTERNAL",
+        Code::Unavailable => "UNAVAILABLE",
+        Code::DataLoss => "DATA_LOSS",
+        Code::Unauthenticated => "UNAUTHENTICATED",
+    }
+}

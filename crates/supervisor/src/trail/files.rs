@@ -1,0 +1,39 @@
+//! The files of the trail: `audit/<seq of the first line>.jsonl`.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+/// Below the data directory.
+pub(super) const DIR: &str = "audit";
+/// When the next file is begun.
+pub(super) const FILE_BYTES_MAX: u64 = 4 * 1024 * 1024;
+/// Most files.
+pub(super) const FILES_MAX: usize = 16;
+/// For how long a file is kept after its last line.
+pub(super) const AGE_MAX: Duration = Duration::from_hours(90 * 24);
+
+const SUFFIX: &str = ".jsonl";
+
+/// The files that are there, by rising seq of their first lines.
+pub(super) fn list(dir: &Path) -> io::Result<Vec<u64>> {
+    let entries = match fs::read_dir(dir) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(error),
+    };
+    let names = entries.flatten().filter_map(|entry| {
+        let name = entry.file_name();
+        name.to_str()?.strip_suffix(SUFFIX)?.parse().ok()
+    });
+    let mut firsts: Vec<u64> = names.collect();
+    firsts.sort_unstable();
+    Ok(firsts)
+}
+
+/// Where the file is that begins with this line.
+pub(super) fn path(dir: &Path, first: u64) -> PathBuf {
+    dir.join(format!("{first:020}{SUFFIX}"))
+}

@@ -1,0 +1,176 @@
+use super::*;
+use std::fs;
+
+fn asked(rpc: &str, run: u8) -> TrailRecord {
+    let request = RequestTold {
+        rpc: rpc.into(),
+        by: "uid:7".into(),
+        code: "OK".into(),
+        calls: 1,
+        ..RequestTold::default()
+    };
+    TrailRecord::now(Some(format!("run{run}")), TrailEntry::Request(request))
+}
+
+fn everything() -> TrailAsk {
+    TrailAsk {
+        kinds: vec![TrailKind::Request, TrailKind::Signal, TrailKind::Node],
+        ..TrailAsk::default()
+    }
+}
+
+async fn read(trail: &Trail, ask: TrailAsk) -> Vec<TrailRecord> {
+    trail.flush().await;
+    let mut reader = trail.read(ask);
+    let mut all = Vec::new();
+    while let Some(some) = reader.next().await.expect("it can be read") {
+        all.extend(some);
+    }
+    all
+}
+
+fn seqs(records: &[TrailRecord]) -> Vec<u64> {
+    records.iter().map(|record| record.seq).collect()
+}
+
+#[tokio::test]
+async fn lines_are_numbered_on_by_the_next_server_and_read_by_run_and_position() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let first = Trail::open(dir.path());
+    first.tell(asked("Spawn", 1));
+    first.tell(asked("Abort", 2));
+    first.flush().await;
+    let second = Trail::open(dir.path());
+    second.tell(TrailRecord::node("server_started", [("pid", "1".into())]));
+    let all = read(&second, everything()).await;
+    assert_eq!(seqs(&all), [1, 2, 3]);
+    let of_run = TrailAsk {
+        run: Some("run2".into()),
+        kinds: vec![TrailKind::Request],
+        ..everything()
+    };
+    assert_eq!(seqs(&read(&second, of_run).await), [2]);
+    let later = TrailAsk {
+        after_seq: 2,
+        ..everything()
+    };
+    assert_eq!(seqs(&read(&second, later).await), [3]);
+}
+
+#[tokio::test]
+async fn whoever_follows_is_given_what_comes() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let trail = Trail::open(dir.path());
+    let mut reader = trail.read(TrailAsk {
+        follow: true,
+        ..everything()
+    });
+    trail.tell(asked("Spawn", 1));
+    let given = reader.next().await.expect("readable").expect("one");
+    assert_eq!(seqs(&given), [1]);
+    trail.tell(asked("Abort", 1));
+    let given = reader.next().await.expect("readable").expect("another");
+    assert_eq!(seqs(&given), [2]);
+}
+
+#[tokio::test]
+async fn what_a_dead_host_has_left_half_is_no_record_and_in_nobodys_way() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let before = Trail::open(dir.path());
+    before.tell(asked("Spawn", 1));
+    before.flush().await;
+    drop(before);
+    let file = files::path(&dir.path().join(files::DIR), 1);
+    let mut text = fs::read_to_string(&file).expect("one file");
+    text.push_str("{\"seq\":2,\"at_us");
+    fs::write(&file, text).expect("own directory");
+    let after = Trail::open(dir.path());
+    after.tell(asked("Abort", 1));
+    let all = read(&after, everything()).await;
+    assert_eq!(seqs(&all), [1, 2]);
+}
+
+#[tokio::test]
+async fn calls_in_great_numbers_are_two_lines_with_all_of_them() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let trail = Trail::open(dir.path());
+    for _ in 0..100 {
+        let mut record = asked("WriteInput", 1);
+        if let TrailEntry::Request(request) = &mut record.entry {
+            request.bytes = 3;
+        }
+        trail.count(record);
+    }
+    let all = read(&trail, everything()).await;
+    let counts: Vec<(u64, u64)> = all
+        .iter()
+        .filter_map(|record| match &record.entry {
+            TrailEntry::Request(request) => Some((request.calls, request.bytes)),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(counts, [(1, 3), (99, 297)]);
+}
+
+#[tokio::test]
+async fn a_signal_that_a_keeper_tells_again_is_given_once() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let trail = Trail::open(dir.path());
+    let signal = TrailEntry::Signal(SignalTold {
+        attempt: 1,
+        signal: "SIGTERM".into(),
+        scope: "tree".into(),
+        sender: "keeper".into(),
+        delivered: 2,
+        ..SignalTold::default()
+    });
+    for at in [5, 5, 6] {
+        let run = Some("run1".to_owned());
+        trail.tell(TrailRecord::at(Timestamp(at), run, signal.clone()));
+    }
+    let all = read(&trail, everything()).await;
+    assert_eq!(all.iter().map(|r| r.at_us).collect::<Vec<_>>(), [5, 6]);
+}
+
+#[tokio::test]
+async fn files_are_bounded_in_size_and_number_and_the_newest_lines_stay() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let audit = dir.path().join(files::DIR);
+    fs::create_dir(&audit).expect("own directory");
+    let mut full = vec![b' '; usize::try_from(files::FILE_BYTES_MAX).expect("fits")];
+    full.push(b'\n');
+    let firsts = 1..=files::FILES_MAX as u64;
+    for first in firsts.clone() {
+        fs::write(files::path(&audit, first), &full).expect("own directory");
+    }
+    let trail = Trail::open(dir.path());
+    trail.tell(asked("Spawn", 1));
+    let all = read(&trail, everything()).await;
+    assert_eq!(all.len(), 1);
+    let left = files::list(&audit).expect("readable");
+    assert_eq!(left.len(), files::FILES_MAX, "{left:?}");
+    assert!(!left.contains(&1), "{left:?}");
+}
+
+#[tokio::test]
+async fn what_cannot_be_written_waits_and_what_is_too_much_is_counted_in_the_trail() {
+    let dir = tempfile::tempdir().expect("a directory");
+    // A file stands where the directory is to be.
+    let in_the_way = dir.path().join(files::DIR);
+    fs::write(&in_the_way, b"").expect("own directory");
+    let trail = Trail::open(dir.path());
+    trail.told(asked("Spawn", 0)).await;
+    for _ in 0..5000 {
+        trail.told(asked("Abort", 1)).await;
+    }
+    assert!(trail.lost() > 0);
+    fs::remove_file(&in_the_way).expect("own directory");
+    let all = read(&trail, everything()).await;
+    let noted = all.iter().find_map(|record| match &record.entry {
+        TrailEntry::Node(node) if node.what == "audit_lines_lost" => node.detail.get("lines"),
+        _ => None,
+    });
+    let noted: usize = noted.expect("it is told").parse().expect("a number");
+    assert_eq!(noted + all.len() - 1, 5001);
+    assert_eq!(trail.lost(), 0);
+}

@@ -1,0 +1,191 @@
+//! The audit trail: every change that was asked for, every signal that was sent, and no secret.
+
+use kennel_edge::pb::{self, audit_record::Record};
+use kennel_tests::{
+    Client, Kennel, Options, PATIENCE, RunExt, SpecExt, eventually_async, must, naughty,
+    procfs::Proc, sh,
+};
+use std::{fs, time::Duration};
+
+const SECRETS: [&str; 3] = ["in-an-argument", "in-a-variable", "in-the-input"];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whatever_is_asked_for_is_written_down_with_its_result_and_without_a_secret() {
+    let kennel = Kennel::start(Options::default()).await;
+    let mut client = kennel.client().await;
+    let spec = sh("read x; echo up; exec sleep 1000; : in-an-argument")
+        .env("SECRET", "in-a-variable")
+        .open_input();
+    let run = must("spawn", client.spawn(spec).await);
+    let id = run.run_id.clone();
+    must(
+        "write",
+        client.write(&id, "", None, b"in-the-input\n").await,
+    );
+    client.hear_up(&id).await;
+    must("pause", client.pause(&id).await);
+    must("resume", client.resume(&id).await);
+    let refused = client.pause("01JD0000000000000000000000").await;
+    refused.expect_err("there is no such run");
+    let killed = kennel.cli(&["abort", &id, "--grace", "0"]).output();
+    assert!(killed.expect("it runs").status.success());
+
+    let of_run = must("audit", client.trail(&id).await);
+    let asked: Vec<&str> = requests(&of_run).map(|r| r.rpc.as_str()).collect();
+    assert_eq!(
+        asked,
+        ["Spawn", "WriteInput", "Pause", "Resume", "Abort"],
+        "{of_run:#?}"
+    );
+    let uid = nix::unistd::geteuid();
+    let own = i32::try_from(std::process::id()).expect("a pid");
+    for request in requests(&of_run) {
+        assert_eq!(request.by, format!("uid:{uid}"));
+        assert_eq!((request.code.as_str(), request.reason.as_str()), ("OK", ""));
+        let is_here = request.pid == Some(own);
+        assert_eq!(is_here, request.rpc != "Abort", "{request:?}");
+    }
+    let [spawn, write, .., abort] = &requests(&of_run).collect::<Vec<_>>()[..] else {
+        panic!("{of_run:#?}")
+    };
+    assert_eq!(spawn.asked["command"], "/bin/sh");
+    assert_eq!(write.bytes, 13);
+    assert!(!abort.request_id.is_empty());
+
+    let signals: Vec<_> = signals(&of_run).collect();
+    let kill = signals.last().expect("it was killed");
+    assert_eq!(
+        (kill.signal.as_str(), kill.sender.as_str()),
+        ("SIGKILL", "keeper")
+    );
+    assert!(kill.why.contains(&abort.request_id), "{kill:?}");
+    assert!(kill.delivered >= 1, "{kill:?}");
+
+    let all = must("audit", client.trail("").await);
+    let refusal = requests(&all)
+        .find(|r| r.code != "OK")
+        .expect("one was refused");
+    assert_eq!(
+        (refusal.code.as_str(), refusal.reason.as_str()),
+        ("NOT_FOUND", "RUN_NOT_FOUND")
+    );
+    assert_eq!(facts(&all), ["service_started", "server_started"]);
+    let seqs: Vec<u64> = all.iter().map(|record| record.seq).collect();
+    assert!(seqs.is_sorted_by(|one, next| one < next), "{seqs:?}");
+
+    for file in fs::read_dir(kennel.data_dir().join("audit")).expect("it is there") {
+        let text = fs::read_to_string(file.expect("a file").path()).expect("text");
+        for secret in SECRETS {
+            assert!(!text.contains(secret), "{text}");
+        }
+    }
+    let printed = kennel.cli(&["audit", &id]).output().expect("it runs");
+    let printed = String::from_utf8(printed.stdout).expect("text");
+    assert!(printed.contains(" Spawn by uid:"), "{printed}");
+    assert!(printed.contains("SIGKILL by keeper"), "{printed}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn signals_that_were_sent_without_a_server_are_written_down_once() {
+    let kennel = Kennel::start(Options::default()).await;
+    let mut client = kennel.client().await;
+    let spec = naughty(&["storm-node", "1"]).grace(Duration::from_millis(300));
+    let run = must("spawn", client.spawn(spec).await);
+    client.hear_up(&run.run_id).await;
+    let leader = Proc::read(run.attempt().pid).expect("it runs");
+    let ending = client.abort_with(&run.run_id, None, pb::AbortWait::None);
+    must("abort", ending.await);
+    kennel.kill_server();
+    // The keeper climbs on by itself, whether another server is there by then or not.
+    eventually_async("it is killed", PATIENCE, async || {
+        (!leader.is_alive()).then_some(())
+    })
+    .await;
+    let mut client = kennel.client().await;
+    let ended = must("wait", client.ended(&run.run_id).await);
+    let of_run = must("audit", client.trail(&run.run_id).await);
+    let certificate = ended.attempt().certificate.clone().expect("it has ended");
+    let told: Vec<_> = signals(&of_run)
+        .map(|s| (s.signal.clone(), s.delivered, s.gone))
+        .collect();
+    let sent: Vec<_> = certificate
+        .steps
+        .iter()
+        .map(|s| (s.signal.clone(), s.delivered, s.gone))
+        .collect();
+    assert_eq!(told, sent, "{of_run:#?}");
+    assert!(
+        signals(&of_run).all(|s| s.why.contains("asked for its end")),
+        "{of_run:#?}"
+    );
+    let all = must("audit", client.trail("").await);
+    let facts = facts(&all);
+    assert!(facts.contains(&"server_ended"), "{facts:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_signals_of_a_dead_service_and_of_the_start_after_it_are_written_down() {
+    let mut kennel = Kennel::start(Options::default()).await;
+    let mut client = kennel.client().await;
+    let spec = naughty(&["storm-node", "1"]).grace(Duration::from_millis(300));
+    let run = must("spawn", client.spawn(spec).await);
+    client.hear_up(&run.run_id).await;
+    kennel.kill_keeper();
+    kennel.wait_until_all_is_gone(PATIENCE).await;
+    kennel.restart().await;
+    let mut client = kennel.client().await;
+    must("wait", client.ended(&run.run_id).await);
+    let of_run = must("audit", client.trail(&run.run_id).await);
+    let by_shim = signals(&of_run).filter(|s| s.sender == "shim" && s.why.contains("died"));
+    assert!(by_shim.count() >= 2, "{of_run:#?}");
+    let all = must("audit", client.trail("").await);
+    let starts = facts(&all).into_iter().filter(|f| *f == "service_started");
+    assert_eq!(starts.count(), 2);
+    assert!(facts(&all).contains(&"keeper_lost"), "{all:#?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_trail_that_cannot_be_written_is_said_and_ends_no_run() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let data = dir.path().join("data");
+    fs::create_dir(&data).expect("own directory");
+    fs::write(data.join("audit"), b"in the way").expect("own directory");
+    let kennel = Kennel::start_in(dir, Options::default()).await;
+    let mut client = kennel.client().await;
+    let run = must("spawn", client.spawn(sh("exit 3")).await);
+    let ended = must("wait", client.ended(&run.run_id).await);
+    assert_eq!(ended.code(), Some(3));
+    assert!(kennel.log().contains("the audit trail cannot be written"));
+    // What waits is written when there is room.
+    fs::remove_file(kennel.data_dir().join("audit")).expect("own directory");
+    let asked = async |mut client: Client| {
+        let of_run = client.trail(&run.run_id).await.ok()?;
+        requests(&of_run).any(|r| r.rpc == "Spawn").then_some(())
+    };
+    eventually_async("it is written", PATIENCE, async || {
+        asked(kennel.client().await).await
+    })
+    .await;
+}
+
+fn requests(records: &[pb::AuditRecord]) -> impl Iterator<Item = &pb::AuditRequest> {
+    records.iter().filter_map(|record| match &record.record {
+        Some(Record::Request(request)) => Some(request),
+        _ => None,
+    })
+}
+
+fn signals(records: &[pb::AuditRecord]) -> impl Iterator<Item = &pb::AuditSignal> {
+    records.iter().filter_map(|record| match &record.record {
+        Some(Record::Signal(signal)) => Some(signal),
+        _ => None,
+    })
+}
+
+fn facts(records: &[pb::AuditRecord]) -> Vec<&str> {
+    let facts = records.iter().filter_map(|record| match &record.record {
+        Some(Record::Node(node)) => Some(node.what.as_str()),
+        _ => None,
+    });
+    facts.collect()
+}
