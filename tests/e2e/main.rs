@@ -53,6 +53,7 @@ mod tty;
 mod tty_faults;
 mod upgrade;
 mod views;
+mod why;
 
 /// Runs one test twice: with the control groups that the host allows, and without any.
 macro_rules! with_and_without_cgroup {

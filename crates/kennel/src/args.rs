@@ -164,6 +164,8 @@ pub(crate) enum Command {
     Signal(SignalArgs),
     /// Show the processes of a run: who holds them, what they take, where they listen
     Tree(RunRef),
+    /// Say why a run has ended, or stands as it does: who asked, what was done, what is known and what is not
+    Why(WhyArgs),
     /// Stop every process of a run until `resume`
     Pause(RunRef),
     /// Continue a paused run
@@ -207,6 +209,16 @@ pub(crate) enum Command {
     /// End what runs have left behind; without --yes, say what would be ended
     #[command(after_help = REAP_CODES)]
     Reap(ReapArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct WhyArgs {
+    /// Id of the run
+    #[arg(value_name = "RUN")]
+    pub(crate) run: String,
+    /// Last lines of its output that are shown
+    #[arg(long, value_name = "NUMBER", default_value_t = 10, value_parser = clap::value_parser!(u16).range(0..=1000))]
+    pub(crate) lines: u16,
 }
 
 #[derive(Debug, Args)]

@@ -39,6 +39,11 @@ impl Failure {
         }
     }
 
+    /// What went wrong, in one plain sentence.
+    pub(crate) fn message(&self) -> &str {
+        &self.message
+    }
+
     /// What to do about it.
     pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());

@@ -15,6 +15,8 @@ pub use events::{EventReader, Start, time_of};
 pub use failure::Failure;
 /// What sets the modes of a terminal (mouse, pasting, keypad, cursor) to what it begins with.
 pub use kennel_supervisor::MODES_AT_FIRST;
+/// A point in time, as messages have it.
+pub use prost_types::Timestamp as Time;
 pub use resumes::{RESUMES_MAX, outlast, over_loss};
 pub use tonic_health::pb::health_client::HealthClient;
 

@@ -38,8 +38,10 @@ impl<S> Told<S> {
             calls: 1,
             ..RequestTold::default()
         };
+        let now = TrailRecord::now(None, TrailEntry::Request(RequestTold::default()));
         Asked {
             supervisor: self.supervisor.clone(),
+            at_us: now.at_us,
             run: (!run.is_empty()).then(|| run.to_owned()),
             told: Some(told),
         }
@@ -50,6 +52,8 @@ impl<S> Told<S> {
 /// what was asked for may be done.
 struct Asked {
     supervisor: Supervisor,
+    /// When it came.
+    at_us: i64,
     run: Option<String>,
     told: Option<RequestTold>,
 }
@@ -84,8 +88,14 @@ impl Asked {
                 told.reason = info.map(|info| info.reason).unwrap_or_default();
             }
         }
-        let run = self.run.take();
-        Some(TrailRecord::now(run, TrailEntry::Request(told)))
+        Some(self.record(told))
+    }
+
+    fn record(&mut self, told: RequestTold) -> TrailRecord {
+        TrailRecord {
+            at_us: self.at_us,
+            ..TrailRecord::now(self.run.take(), TrailEntry::Request(told))
+        }
     }
 
     /// Writes it down before it is answered.
@@ -107,7 +117,7 @@ impl Asked {
 impl Drop for Asked {
     fn drop(&mut self) {
         if let Some(told) = self.told.take() {
-            let record = TrailRecord::now(self.run.take(), TrailEntry::Request(told));
+            let record = self.record(told);
             self.supervisor.audit_noted(record);
         }
     }

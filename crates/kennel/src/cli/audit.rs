@@ -89,6 +89,21 @@ async fn read(
     }
 }
 
+/// All records of a filter that are there.
+pub(crate) async fn all(
+    link: &Link,
+    request: pb::StreamAuditRequest,
+) -> Result<Vec<pb::AuditRecord>, Failure> {
+    let mut admin = link.connection.admin();
+    let asked = admin.stream_audit(request).await;
+    let mut stream = asked.map_err(refused)?.into_inner();
+    let mut records = Vec::new();
+    while let Some(message) = stream.message().await.map_err(refused)? {
+        records.extend(message.records);
+    }
+    Ok(records)
+}
+
 /// `TIME RUN WORDS`.
 fn line(record: &pb::AuditRecord) -> String {
     let at = record

@@ -8,7 +8,13 @@ const EXCERPT_BYTES_MAX: usize = 60;
 
 /// `SEQ TIME WORDS`; `None` for what is no event of the run.
 pub(crate) fn event_line(seq: u64, time: &str, payload: &Payload) -> Option<String> {
-    let words = match payload {
+    let words = event_words(payload)?;
+    Some(format!("{seq} {time} {words}"))
+}
+
+/// What an event says; `None` for what is no event of the run.
+pub(crate) fn event_words(payload: &Payload) -> Option<String> {
+    Some(match payload {
         Payload::Lifecycle(lifecycle) => station(lifecycle.station.as_ref()?),
         Payload::Output(output) => {
             let stream = words::stream(output.stream());
@@ -29,8 +35,7 @@ pub(crate) fn event_line(seq: u64, time: &str, payload: &Payload) -> Option<Stri
         Payload::Warning(warning) => format!("warning: {}", warning.message),
         Payload::Gap(gap) => words::gap(gap),
         Payload::Heartbeat(_) | Payload::Snapshot(_) => return None,
-    };
-    Some(format!("{seq} {time} {words}"))
+    })
 }
 
 fn excerpt(data: &[u8]) -> String {

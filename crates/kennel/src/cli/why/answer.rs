@@ -1,0 +1,329 @@
+//! The first line: one plain sentence that answers the question. Pure.
+
+use super::Known;
+use crate::{cli::words, values};
+use kennel_edge::{
+    client,
+    pb::{self, audit_record::Record, end_reason::Reason},
+};
+use std::time::Duration;
+
+/// How long before an end a signal may have gone out that has caused it.
+const CAUSE_WITHIN_SECS: i64 = 60;
+
+/// The answer, and what cannot be said for sure.
+pub(super) struct Answer {
+    pub(super) line: String,
+    pub(super) unknown: Vec<String>,
+}
+
+pub(super) fn answer(known: &Known) -> Answer {
+    let mut answer = Answer {
+        line: String::new(),
+        unknown: Vec::new(),
+    };
+    let run = &known.run;
+    answer.line = match run.end_reason.as_ref() {
+        Some(reason) => ended(known, reason, &mut answer.unknown),
+        None => stands(run),
+    };
+    if run.end_reason.is_some()
+        && let Some(verdict) = &run.tree_verdict
+    {
+        use pb::tree_verdict::Verdict;
+        match &verdict.verdict {
+            Some(Verdict::Empty(_) | Verdict::NeverRan(_)) => {}
+            _ => {
+                let left = words::verdict(verdict);
+                answer.line.push_str(" What is left of it: ");
+                answer.line.push_str(&values::one_line(&left));
+                answer.line.push('.');
+            }
+        }
+    }
+    answer
+}
+
+/// Of a run that has not ended.
+fn stands(run: &pb::Run) -> String {
+    let attempt = run.current_attempt.clone().unwrap_or_default();
+    match run.state() {
+        pb::RunState::Starting => "Not ended: it is being started.".into(),
+        pb::RunState::Running => {
+            format!("Not ended: it runs since {}.", when(attempt.start_time))
+        }
+        pb::RunState::Paused => match run.pause_expires_at {
+            Some(over) => format!("Not ended: it is paused, until {} at most.", at(over)),
+            None => "Not ended: it is paused, until somebody resumes it.".into(),
+        },
+        pb::RunState::Stopping => match (&run.tree_verdict, run.stop_deadline_time) {
+            (Some(stuck), _) => format!(
+                "Not ended: SIGKILL does not end it. {}.",
+                values::one_line(&words::verdict(stuck))
+            ),
+            (None, Some(due)) => {
+                format!(
+                    "Not ended: it is being stopped, SIGKILL is due {}.",
+                    at(due)
+                )
+            }
+            (None, None) if attempt.leader_exited_time.is_some() => {
+                "Not ended: its command has, and the rest of it has not.".into()
+            }
+            (None, None) => "Not ended: it is being stopped.".into(),
+        },
+        pb::RunState::Backoff => format!(
+            "Not ended: attempt {} has ({}), and the next one begins {}.",
+            attempt.number,
+            attempt
+                .end_reason
+                .as_ref()
+                .map_or_else(|| "why is not known".to_owned(), words::end_reason),
+            when(run.next_restart_time)
+        ),
+        _ => "This version of kennel does not know how it stands.".into(),
+    }
+}
+
+fn ended(known: &Known, reason: &pb::EndReason, unknown: &mut Vec<String>) -> String {
+    let run = &known.run;
+    let attempt = run.current_attempt.clone().unwrap_or_default();
+    let end = when(attempt.leader_exited_time.or(run.end_time));
+    match &reason.reason {
+        Some(Reason::Exited(_)) => by_itself(known, &attempt, &end, unknown),
+        Some(Reason::Aborted(aborted)) => format!(
+            "Ended because {} asked for it{}: {}.",
+            values::one_line(&aborted.by),
+            request(&aborted.request_id),
+            took(&attempt)
+        ),
+        Some(Reason::Restarted(restarted)) => format!(
+            "Ended because {} asked for another attempt{}, and none could follow: {}.",
+            values::one_line(&restarted.by),
+            request(&restarted.request_id),
+            took(&attempt)
+        ),
+        Some(Reason::StartFailed(_)) => {
+            let why = values::one_line(&words::end_reason(reason));
+            format!("Never started: {why}.")
+        }
+        Some(Reason::Fenced(fenced)) => format!(
+            "Never started: {} asked for its end before it was spawned.",
+            values::one_line(&fenced.by)
+        ),
+        Some(Reason::ServerShutdown(_)) => {
+            format!(
+                "Ended because the service was shut down: {}.",
+                took(&attempt)
+            )
+        }
+        Some(Reason::ServiceLost(_)) => lost(&attempt, unknown),
+        Some(Reason::Rebooted(_)) => {
+            unknown.push("how its command ended: it went with its host".into());
+            "Ended with its host, which was started anew while it ran (or its pid namespace was made anew).".into()
+        }
+        Some(Reason::OrphanTerminated(_)) => format!(
+            "Ended by Kennel, which had nobody left to go on with it: its service had died, or no server came back in time; {}.",
+            took(&attempt)
+        ),
+        Some(Reason::DeadlineExceeded(exceeded)) => too_long(run, &attempt, exceeded.which()),
+        Some(Reason::OomKilled(killed)) => {
+            unknown.push(
+                "whether its own limit or the whole host was short of memory, and which of its processes were killed: the kernel does not say"
+                    .into(),
+            );
+            let processes = values::counted(killed.kills, "process", "processes");
+            let limit = match killed.memory_max_bytes {
+                Some(bytes) => format!("its limit of memory was {bytes} bytes"),
+                None => "it had no limit of memory of its own, or none that could be read".into(),
+            };
+            format!(
+                "Ended for want of memory: the kernel killed {processes} of its control group, its command among them, at {end}; {limit}."
+            )
+        }
+        Some(Reason::LimitExceeded(exceeded)) => {
+            let max = run.spec.as_ref().and_then(|spec| spec.output);
+            let max = max.and_then(|output| output.max_bytes);
+            match exceeded.limit() {
+                pb::Limit::OutputBytes => {
+                    let max = max.map_or_else(String::new, |max| format!(" ({max} bytes)"));
+                    format!(
+                        "Ended by its limit of output: it had written more than is kept of it{max}; {}.",
+                        took(&attempt)
+                    )
+                }
+                pb::Limit::Disk => format!(
+                    "Ended because there was no room for its output on the server's disk; {}.",
+                    took(&attempt)
+                ),
+                pb::Limit::Unspecified => format!(
+                    "Ended by a limit that this version of kennel does not know; {}.",
+                    took(&attempt)
+                ),
+            }
+        }
+        Some(Reason::RestartsExhausted(exhausted)) => format!(
+            "Ended because it had been started again as often as it may: after {} the last attempt {}, at {end}.",
+            values::counted(exhausted.restarts, "restart in a row", "restarts in a row"),
+            exit(&attempt)
+        ),
+        None => "Ended for a reason that this version of kennel does not know.".into(),
+    }
+}
+
+fn too_long(run: &pb::Run, attempt: &pb::Attempt, which: pb::Deadline) -> String {
+    let spec = run.spec.as_ref();
+    let (what, limit) = match which {
+        pb::Deadline::MaxRuntime => (
+            "it had run for longer than max_runtime allows",
+            spec.and_then(|spec| spec.timeouts?.max_runtime),
+        ),
+        pb::Deadline::MaxPause => (
+            "it had been paused for longer than max_pause allows",
+            spec.and_then(|spec| spec.pause?.max_pause),
+        ),
+        pb::Deadline::Unspecified => ("a limit of time was exceeded", None),
+    };
+    let limit = limit.and_then(|limit| Duration::try_from(limit).ok());
+    let limit = limit.map_or_else(String::new, |limit| format!(" ({limit:?})"));
+    let took = took(attempt);
+    format!("Ended by its limit of time: {what}{limit}; {took}.")
+}
+
+fn by_itself(known: &Known, attempt: &pb::Attempt, end: &str, unknown: &mut Vec<String>) -> String {
+    let Some(pb::exit::Result::Signal(signal)) =
+        attempt.exit.as_ref().and_then(|exit| exit.result.as_ref())
+    else {
+        return format!("Ended by itself: its command {} at {end}.", exit(attempt));
+    };
+    let name = values::one_line(&signal.name);
+    if let Some(asked) = asked_signal(known, attempt, &signal.name) {
+        let by = values::one_line(&asked.by);
+        return format!(
+            "Ended by {name}, which {by} had asked for ({}), at {end}.",
+            asked.rpc
+        );
+    }
+    match signal.name.as_str() {
+        "SIGSEGV" | "SIGBUS" | "SIGILL" | "SIGFPE" | "SIGABRT" | "SIGSYS" | "SIGTRAP" => {
+            unknown.push(format!("whether the command failed by itself, as {name} says as a rule, or somebody sent that"));
+            format!(
+                "Ended by {name} at {end}: as a rule a failure of the command itself; Kennel did not send it."
+            )
+        }
+        "SIGXCPU" | "SIGXFSZ" => {
+            unknown.push(format!("whether the kernel sent {name} for a limit of the command, as is the rule, or somebody else did"));
+            format!(
+                "Ended by {name} at {end}: as a rule a limit of the process (setrlimit); Kennel did not send it."
+            )
+        }
+        _ => {
+            unknown.push(format!("who sent {name}: the kernel does not say"));
+            format!(
+                "Ended by {name} from outside at {end}: Kennel did not send it, and who did is not known."
+            )
+        }
+    }
+}
+
+/// A request for this very signal shortly before the end.
+fn asked_signal<'a>(
+    known: &'a Known,
+    attempt: &pb::Attempt,
+    signal: &str,
+) -> Option<&'a pb::AuditRequest> {
+    let ended = attempt.leader_exited_time?.seconds;
+    known.audit.iter().rev().find_map(|record| {
+        let Some(Record::Request(request)) = &record.record else {
+            return None;
+        };
+        let before = ended - record.time?.seconds;
+        let is_near = (-1..=CAUSE_WITHIN_SECS).contains(&before);
+        let is_it = match request.rpc.as_str() {
+            "Signal" => {
+                let asked = request.asked.get("signal").map(String::as_str);
+                asked.map(bare) == Some(bare(signal))
+            }
+            "Interrupt" => signal == "SIGINT",
+            _ => false,
+        };
+        (is_near && is_it && request.code == "OK").then_some(request)
+    })
+}
+
+/// `USR1` is another name of `SIGUSR1`.
+fn bare(signal: &str) -> &str {
+    signal.strip_prefix("SIG").unwrap_or(signal)
+}
+
+/// Of a run whose service died.
+fn lost(attempt: &pb::Attempt, unknown: &mut Vec<String>) -> String {
+    let by_shim = attempt.certificate.iter().flat_map(|c| &c.steps);
+    let signalled = by_shim
+        .filter(|s| s.sender() == pb::SignalSender::Shim)
+        .count()
+        > 0;
+    let how = match (&attempt.exit, signalled) {
+        (_, true) => format!(
+            "its shim ended it by its own plan, and it {}",
+            exit(attempt)
+        ),
+        (Some(_), false) => format!("what ended it then is not known; it {}", exit(attempt)),
+        (None, false) => "how is not known".into(),
+    };
+    if !signalled {
+        unknown.push("what ended it: nobody watched".into());
+    }
+    format!("Ended while its service was dead: {how}.")
+}
+
+/// What it took to stop it, and how its command ended.
+fn took(attempt: &pb::Attempt) -> String {
+    let exit = exit(attempt);
+    let steps = attempt.certificate.iter().flat_map(|c| &c.steps);
+    let mut signals: Vec<&str> = steps
+        .filter(|step| step.delivered > 0 && step.signal != "SIGCONT")
+        .map(|step| step.signal.as_str())
+        .collect();
+    signals.dedup();
+    if signals.is_empty() {
+        return format!("its command {exit}, and no signal was needed");
+    }
+    format!(
+        "after {} its command {exit}",
+        values::one_line(&signals.join(", "))
+    )
+}
+
+/// `exited with code 3`.
+fn exit(attempt: &pb::Attempt) -> String {
+    let result = attempt.exit.as_ref().and_then(|exit| exit.result.as_ref());
+    match result {
+        Some(pb::exit::Result::Code(code)) => format!("exited with code {code}"),
+        Some(pb::exit::Result::Signal(signal)) => {
+            format!("was ended by {}", values::one_line(&signal.name))
+        }
+        Some(pb::exit::Result::Unknown(_)) => "ended, how is not known".into(),
+        None => "never ran, or how it ended is not known".into(),
+    }
+}
+
+fn request(id: &str) -> String {
+    match id {
+        "" => String::new(),
+        id => format!(" (request {})", values::one_line(id)),
+    }
+}
+
+/// To the second, which is enough for a sentence.
+fn at(mut time: client::Time) -> String {
+    time.nanos = 0;
+    time.to_string()
+}
+
+fn when(time: Option<client::Time>) -> String {
+    time.map_or_else(|| "at a time that is not known".into(), at)
+}
+
+#[cfg(test)]
+mod tests;

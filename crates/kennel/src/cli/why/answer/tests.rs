@@ -1,0 +1,93 @@
+use super::*;
+use kennel_edge::client::Time;
+
+fn known(reason: Reason, exit: Option<pb::exit::Result>) -> Known {
+    let run = pb::Run {
+        end_reason: Some(pb::EndReason {
+            reason: Some(reason),
+        }),
+        current_attempt: Some(pb::Attempt {
+            exit: exit.map(|result| pb::Exit {
+                result: Some(result),
+                core_dumped: false,
+            }),
+            leader_exited_time: Some(Time {
+                seconds: 100,
+                nanos: 5,
+            }),
+            ..pb::Attempt::default()
+        }),
+        ..pb::Run::default()
+    };
+    Known {
+        run,
+        events: Vec::new(),
+        audit: Vec::new(),
+        node: Vec::new(),
+        output: Vec::new(),
+        unread: Vec::new(),
+    }
+}
+
+fn signal(name: &str) -> pb::exit::Result {
+    pb::exit::Result::Signal(pb::exit::Signal {
+        name: name.into(),
+        number: 9,
+    })
+}
+
+#[test]
+fn want_of_memory_is_told_with_its_numbers_and_what_the_kernel_does_not_say() {
+    let killed = pb::end_reason::OomKilled {
+        kills: 2,
+        memory_max_bytes: Some(64 << 20),
+    };
+    let told = answer(&known(Reason::OomKilled(killed), Some(signal("SIGKILL"))));
+    let begins = "Ended for want of memory: the kernel killed 2 processes";
+    assert!(told.line.starts_with(begins), "{}", told.line);
+    assert!(told.line.contains("67108864 bytes"), "{}", told.line);
+    assert!(told.unknown[0].contains("the kernel does not say"));
+}
+
+#[test]
+fn a_signal_that_somebody_has_asked_for_names_who_and_any_other_names_nobody() {
+    let exited = Reason::Exited(pb::end_reason::Exited {});
+    let mut known = known(exited, Some(signal("SIGUSR1")));
+    let outside = answer(&known);
+    assert!(
+        outside.line.contains("who did is not known"),
+        "{}",
+        outside.line
+    );
+    assert_eq!(outside.unknown.len(), 1);
+    known.audit.push(pb::AuditRecord {
+        time: Some(Time {
+            seconds: 99,
+            nanos: 0,
+        }),
+        record: Some(Record::Request(pb::AuditRequest {
+            rpc: "Signal".into(),
+            by: "uid:7".into(),
+            code: "OK".into(),
+            asked: [("signal".to_owned(), "SIGUSR1".to_owned())].into(),
+            ..pb::AuditRequest::default()
+        })),
+        ..pb::AuditRecord::default()
+    });
+    let asked = answer(&known);
+    assert_eq!(
+        asked.line,
+        "Ended by SIGUSR1, which uid:7 had asked for (Signal), at 1970-01-01T00:01:40Z."
+    );
+    assert!(asked.unknown.is_empty());
+}
+
+#[test]
+fn what_a_caller_has_written_cannot_act_on_a_terminal() {
+    let aborted = pb::end_reason::Aborted {
+        by: "uid:0".into(),
+        request_id: "\x1b]0;title\x07\n".into(),
+    };
+    let told = answer(&known(Reason::Aborted(aborted), None));
+    assert!(!told.line.chars().any(char::is_control), "{}", told.line);
+}

@@ -1,0 +1,202 @@
+//! `kennel why`: what has become of a run and why, in the order in which it happened, from what was written down: the run,
+//! its journal, the audit trail. What is not known is said.
+
+mod answer;
+mod story;
+
+use super::{
+    audit,
+    link::{Link, refused, run_of},
+};
+use crate::{args::WhyArgs, failure::Failure, values};
+use answer::Answer;
+use kennel_edge::{
+    client::{self, EventReader, Start, Time},
+    pb::{self, event::Payload},
+};
+use serde_json::json;
+use std::fmt::Write as _;
+use story::Moment;
+
+/// For how long after its end what happened to the service belongs to a run's story.
+const AFTER_SECS: i64 = 2;
+
+/// All that was written down.
+pub(super) struct Known {
+    pub(super) run: pb::Run,
+    /// Stations, signals and warnings, with their times.
+    pub(super) events: Vec<(Time, Payload)>,
+    /// About this run.
+    pub(super) audit: Vec<pb::AuditRecord>,
+    /// About the service, in the run's time.
+    pub(super) node: Vec<pb::AuditRecord>,
+    pub(super) output: Vec<pb::Line>,
+    /// What could not be read.
+    pub(super) unread: Vec<String>,
+}
+
+pub(crate) async fn why(link: &Link, args: WhyArgs) -> Result<(), Failure> {
+    let known = Box::pin(known(link, &args)).await?;
+    let Answer { line, mut unknown } = answer::answer(&known);
+    let moments = story::moments(&known, &mut unknown);
+    unknown.extend(known.unread.iter().cloned());
+    link.print(
+        || as_json(&known, &line, &moments, &unknown),
+        || as_text(&known, &line, &moments, &unknown),
+    )
+}
+
+async fn known(link: &Link, args: &WhyArgs) -> Result<Known, Failure> {
+    let processes = link.connection.processes();
+    let request = pb::GetRunRequest {
+        run_id: args.run.clone(),
+    };
+    let got = client::outlast(|| {
+        let (mut processes, request) = (processes.clone(), request.clone());
+        async move { processes.get_run(request).await }
+    });
+    let run = run_of(got.await.map_err(refused)?.run)?;
+    let mut known = Known {
+        events: Vec::new(),
+        audit: Vec::new(),
+        node: Vec::new(),
+        output: Vec::new(),
+        unread: Vec::new(),
+        run,
+    };
+    if let Err(failure) = read_journal(link, &mut known, args).await {
+        known.unread.push(format!("its journal: {failure}"));
+    }
+    let of_run = pb::StreamAuditRequest {
+        run_id: args.run.clone(),
+        ..pb::StreamAuditRequest::default()
+    };
+    known.audit = trail(link, of_run, &mut known.unread).await;
+    let end = known.run.end_time.map(|mut end| {
+        end.seconds += AFTER_SECS;
+        end
+    });
+    let of_node = pb::StreamAuditRequest {
+        since_time: known.run.create_time,
+        until_time: end,
+        kinds: vec![pb::AuditKind::Node.into()],
+        ..pb::StreamAuditRequest::default()
+    };
+    known.node = trail(link, of_node, &mut known.unread).await;
+    Ok(known)
+}
+
+/// The rest of the story does not depend on it.
+async fn trail(
+    link: &Link,
+    request: pb::StreamAuditRequest,
+    unread: &mut Vec<String>,
+) -> Vec<pb::AuditRecord> {
+    match audit::all(link, request).await {
+        Ok(records) => records,
+        Err(failure) => {
+            unread.push(format!("the audit trail: {}", failure.message()));
+            Vec::new()
+        }
+    }
+}
+
+async fn read_journal(
+    link: &Link,
+    known: &mut Known,
+    args: &WhyArgs,
+) -> Result<(), client::Failure> {
+    use pb::EventKind::{Lifecycle, SignalSent, Stderr, Stdout, Warning};
+    let facts = EventReader::new(&link.connection, &args.run, Start::Beginning);
+    let facts = facts.of_kinds(vec![Lifecycle, SignalSent, Warning]);
+    let mut facts = facts.until_head();
+    while let Some(message) = facts.next().await? {
+        for (time, payload) in payloads(message) {
+            known.events.push((time, payload));
+        }
+    }
+    if args.lines == 0 {
+        return Ok(());
+    }
+    let start = Start::TailLines(args.lines.into());
+    let lines = EventReader::new(&link.connection, &args.run, start);
+    let lines = lines.of_kinds(vec![Lifecycle, Stdout, Stderr]);
+    let mut lines = lines.viewed(pb::OutputView::TextLines).until_head();
+    while let Some(message) = lines.next().await? {
+        for (_, payload) in payloads(message) {
+            if let Payload::Line(line) = payload {
+                known.output.push(line);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn payloads(message: pb::StreamEventsResponse) -> impl Iterator<Item = (Time, Payload)> {
+    message.run_events.into_iter().flat_map(|events| {
+        let base = events.base_time;
+        let events = events.events.into_iter();
+        events.filter_map(move |event| {
+            let at = client::time_of(base, &event);
+            Some((at, event.payload?))
+        })
+    })
+}
+
+fn as_text(known: &Known, line: &str, moments: &[Moment], unknown: &[String]) -> String {
+    let mut text = format!("{line}\n\n");
+    for fact in story::in_force(&known.run) {
+        text.push_str(&fact);
+        text.push('\n');
+    }
+    text.push('\n');
+    for moment in moments {
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "{} {}", moment.at, moment.what);
+    }
+    if !known.output.is_empty() {
+        text.push_str("\nlast lines of its output:\n");
+        for line in &known.output {
+            let stream = match line.stream() {
+                pb::OutputStream::Stderr => '!',
+                _ => '|',
+            };
+            let more = if line.truncated { "..." } else { "" };
+            let _ = writeln!(text, "  {stream} {}{more}", values::one_line(&line.text));
+        }
+    }
+    if !unknown.is_empty() {
+        text.push_str("\nnot known:\n");
+        for what in unknown {
+            let _ = writeln!(text, "  {}", values::one_line(what));
+        }
+    }
+    text
+}
+
+fn as_json(known: &Known, line: &str, moments: &[Moment], unknown: &[String]) -> String {
+    let Known { run, output, .. } = known;
+    let moments: Vec<_> = moments
+        .iter()
+        .map(|m| json!({"time": m.at.to_string(), "what": m.what, "from": m.from}))
+        .collect();
+    let output: Vec<_> = output
+        .iter()
+        .map(|line| {
+            let stream = super::words::stream(line.stream());
+            json!({"stream": stream, "text": line.text, "truncated": line.truncated})
+        })
+        .collect();
+    let state = super::words::state(run.state());
+    json!({
+        "runId": run.run_id,
+        "state": state,
+        "answer": line,
+        "inForce": story::in_force(run),
+        "story": moments,
+        "output": output,
+        "unknown": unknown,
+        "traceParent": run.trace_parent,
+    })
+    .to_string()
+}

@@ -1,0 +1,239 @@
+//! What happened, in the order of its times. Pure.
+
+use super::Known;
+use crate::{
+    cli::{audit, event_line::event_words, limits, words},
+    values,
+};
+use kennel_edge::{
+    client::Time,
+    pb::{self, audit_record::Record, event::Payload},
+};
+use std::time::Duration;
+
+/// Two accounts of one signal are not further apart.
+const SAME_SIGNAL_SECS: i64 = 2;
+
+/// Something that happened.
+pub(super) struct Moment {
+    pub(super) at: Time,
+    pub(super) what: String,
+    /// `run`, `journal` or `audit`.
+    pub(super) from: &'static str,
+}
+
+/// All that is known, in order.
+pub(super) fn moments(known: &Known, unknown: &mut Vec<String>) -> Vec<Moment> {
+    let mut moments = Vec::new();
+    created(known, &mut moments, unknown);
+    for attempt in &known.run.previous_attempts {
+        former_attempt(attempt, &mut moments);
+    }
+    for (at, payload) in &known.events {
+        if let Payload::SignalSent(sent) = payload
+            && known.audit.iter().any(|record| is_same(record, *at, sent))
+        {
+            continue;
+        }
+        if let Some(what) = event_words(payload) {
+            let what = values::one_line(&what);
+            moments.push(Moment {
+                at: *at,
+                what,
+                from: "journal",
+            });
+        }
+    }
+    if known.events.is_empty() {
+        times(&known.run, &mut moments);
+    }
+    let asked = known.audit.iter().filter(|record| !is_spawn(record));
+    for record in asked.chain(&known.node) {
+        let Some(at) = record.time else { continue };
+        let mut what = audit::told(record);
+        if is_unannounced_start(record, &known.node, known.run.create_time) {
+            what.push_str("; the service before it had not been stopped: its keeper was killed, or its host died");
+        }
+        moments.push(Moment {
+            at,
+            what,
+            from: "audit",
+        });
+    }
+    if known.run.end_reason.is_some()
+        && let Some(at) = known.run.end_time
+    {
+        let reason = known.run.end_reason.as_ref().map(words::end_reason);
+        let reason = values::one_line(&reason.unwrap_or_default());
+        let what = format!(
+            "all was known and written: {}, {reason}",
+            words::state(known.run.state())
+        );
+        moments.push(Moment {
+            at,
+            what,
+            from: "run",
+        });
+    }
+    // What came together stays in the order in which it was told.
+    moments.sort_by_key(|moment| (moment.at.seconds, moment.at.nanos));
+    moments
+}
+
+fn created(known: &Known, moments: &mut Vec<Moment>, unknown: &mut Vec<String>) {
+    let run = &known.run;
+    let Some(at) = run.create_time else { return };
+    let spawn = known.audit.iter().find(|record| is_spawn(record));
+    let by = match spawn.map(|record| &record.record) {
+        Some(Some(Record::Request(request))) => {
+            let pid = request.pid.map(|pid| format!(" (pid {pid})"));
+            format!("{}{}", request.by, pid.unwrap_or_default())
+        }
+        _ => {
+            unknown.push("which process asked for it: the audit trail has no line of that".into());
+            run.owner.clone()
+        }
+    };
+    let command = match run.spec.as_ref().and_then(|spec| spec.command.as_ref()) {
+        Some(pb::run_spec::Command::Argv(argv)) => {
+            values::command_line(argv.args.iter().map(String::as_str))
+        }
+        None => "nothing: the run was ended before it was spawned".into(),
+    };
+    let again = match run.restarted_from.as_str() {
+        "" => String::new(),
+        former => format!(", as {former} again"),
+    };
+    moments.push(Moment {
+        at,
+        what: format!("{} asked for {command}{again}", values::one_line(&by)),
+        from: "run",
+    });
+}
+
+/// Of an attempt before the present one the journal may be gone.
+fn former_attempt(attempt: &pb::Attempt, moments: &mut Vec<Moment>) {
+    let Some(at) = attempt.end_time else { return };
+    let reason = attempt.end_reason.as_ref().map(words::end_reason);
+    let exit = attempt.exit.as_ref().map(words::exit);
+    let what = format!(
+        "attempt {} was over: {}, {}",
+        attempt.number,
+        reason.unwrap_or_else(|| "why is not known".into()),
+        exit.unwrap_or_else(|| "it never ran".into())
+    );
+    moments.push(Moment {
+        at,
+        what: values::one_line(&what),
+        from: "run",
+    });
+}
+
+/// What the run itself says where there is no journal.
+fn times(run: &pb::Run, moments: &mut Vec<Moment>) {
+    let attempt = run.current_attempt.clone().unwrap_or_default();
+    let exit = attempt.exit.as_ref().map(words::exit).unwrap_or_default();
+    let told = [
+        (attempt.start_time, "started".to_owned()),
+        (attempt.leader_exited_time, format!("leader exited: {exit}")),
+        (attempt.streams_closed_time, "streams closed".to_owned()),
+        (attempt.tree_empty_time, "tree empty".to_owned()),
+    ];
+    for (at, what) in told {
+        let Some(at) = at else { continue };
+        moments.push(Moment {
+            at,
+            what,
+            from: "run",
+        });
+    }
+    for step in attempt.certificate.iter().flat_map(|c| &c.steps) {
+        let Some(at) = step.time else { continue };
+        let what = values::one_line(&words::stop_step(step));
+        moments.push(Moment {
+            at,
+            what,
+            from: "run",
+        });
+    }
+}
+
+fn is_spawn(record: &pb::AuditRecord) -> bool {
+    matches!(&record.record, Some(Record::Request(request)) if request.rpc == "Spawn" && request.code == "OK")
+}
+
+/// Whether the trail tells of the same signal, and more of it.
+fn is_same(record: &pb::AuditRecord, at: Time, sent: &pb::SignalSent) -> bool {
+    let (Some(Record::Signal(told)), Some(told_at)) = (&record.record, record.time) else {
+        return false;
+    };
+    let counts = (sent.delivered, sent.gone, sent.refused);
+    let same = match counts {
+        (Some(delivered), Some(gone), Some(refused)) => {
+            (delivered, gone, refused) == (told.delivered, told.gone, told.refused)
+        }
+        _ => told.scope == "client",
+    };
+    same && told.signal == sent.signal && (told_at.seconds - at.seconds).abs() <= SAME_SIGNAL_SECS
+}
+
+/// A start of the service in the run's time that no stop came before.
+fn is_unannounced_start(
+    record: &pb::AuditRecord,
+    node: &[pb::AuditRecord],
+    created: Option<Time>,
+) -> bool {
+    let word = |record: &pb::AuditRecord| match &record.record {
+        Some(Record::Node(node)) => node.what.clone(),
+        _ => String::new(),
+    };
+    let began = |time: Option<Time>| time.map_or((0, 0), |time| (time.seconds, time.nanos));
+    if word(record) != "service_started" || began(record.time) <= began(created) {
+        return false;
+    }
+    let before = node.iter().filter(|other| other.seq < record.seq);
+    let mut before = before.map(word);
+    !before.any(|what| what == "service_stopped")
+}
+
+/// What it was, and the limits that held for it.
+pub(super) fn in_force(run: &pb::Run) -> Vec<String> {
+    let mut facts = vec![format!("run       {}", run.run_id)];
+    let mut say = |name: &str, what: String| {
+        facts.push(format!("{name:9} {}", values::one_line(&what)));
+    };
+    say("kind", words::kind(run.kind()));
+    if let Some(cwd) = run.spec.as_ref().and_then(|spec| spec.cwd.as_ref()) {
+        say("cwd", cwd.clone());
+    }
+    say("held by", words::containment(run.containment()).to_owned());
+    if let Some(grace) = run.grace.and_then(|grace| Duration::try_from(grace).ok()) {
+        say(
+            "grace",
+            format!("{grace:?} between the first signal and SIGKILL"),
+        );
+    }
+    let spec = run.spec.clone().unwrap_or_default();
+    let timeouts = spec.timeouts.and_then(|t| t.max_runtime);
+    if let Some(max) = timeouts.and_then(|t| Duration::try_from(t).ok()) {
+        say("limit", format!("max_runtime {max:?}"));
+    }
+    if let Some(max) = spec.pause.and_then(words::max_pause) {
+        say("limit", format!("max_pause {max}"));
+    }
+    for limit in spec.limits.iter().flat_map(limits::words) {
+        say("limit", limit);
+    }
+    if let Some(kept) = spec.output.and_then(words::kept_output) {
+        say("output", kept);
+    }
+    if let Some(policy) = spec.on_leader_exit.and_then(words::on_leader_exit) {
+        say("rest", policy);
+    }
+    if !run.trace_parent.is_empty() {
+        // 00-<trace id>-<span id>-<flags>
+        let id = run.trace_parent.split('-').nth(1);
+        say("trace", id.unwrap_or(&run.trace_parent).to_owned());
+    }
+    facts
+}

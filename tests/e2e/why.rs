@@ -1,0 +1,357 @@
+//! `kennel why`: each end that a run can come to is named right in the first line.
+
+use kennel_edge::pb;
+use kennel_tests::{
+    Kennel, Options, PATIENCE, RunExt, SpecExt, argv, eventually,
+    kennel::{kill_exactly, reap_orphans},
+    must, new_run_id,
+    procfs::Proc,
+    programs, sh,
+};
+use nix::sys::signal::Signal;
+use std::{collections::BTreeSet, fs, os::unix::fs::PermissionsExt, time::Duration};
+
+/// Reasons that no scene here comes to, and why not.
+const NOT_HERE: [(&str, &str); 2] = [
+    (
+        "oom_killed",
+        "needs the memory controller of cgroup v2; its line is held by cli/why/answer/tests.rs",
+    ),
+    (
+        "restarted",
+        "of a run only where nothing could prove that its tree is gone; of an attempt it is in the story below",
+    ),
+];
+
+/// A run that has ended, and what the first line says of it.
+struct Scene {
+    kennel: Kennel,
+    run: String,
+    reason: &'static str,
+    says: &'static str,
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_first_line_names_each_end_that_a_run_can_come_to() {
+    let mut seen = BTreeSet::new();
+    for scene in [
+        Box::pin(exited(
+            "exit 0",
+            "Ended by itself: its command exited with code 0 at 2",
+        ))
+        .await,
+        Box::pin(exited(
+            "exit 3",
+            "Ended by itself: its command exited with code 3 at 2",
+        ))
+        .await,
+        Box::pin(exited("kill -SEGV $$", "Ended by SIGSEGV at 2")).await,
+        Box::pin(killed_from_outside()).await,
+        Box::pin(signalled_by_a_client()).await,
+        Box::pin(aborted()).await,
+        Box::pin(not_executable()).await,
+        Box::pin(fenced()).await,
+        Box::pin(shut_down()).await,
+        Box::pin(service_died()).await,
+        Box::pin(host_started_anew()).await,
+        Box::pin(no_server_came_back()).await,
+        Box::pin(ran_too_long()).await,
+        Box::pin(paused_too_long()).await,
+        Box::pin(wrote_too_much()).await,
+        Box::pin(crashed_too_often()).await,
+    ] {
+        let Scene {
+            kennel,
+            run,
+            reason,
+            says,
+        } = scene;
+        let ended = must("get", kennel.client().await.get(&run).await);
+        assert_eq!(ended.reason(), reason, "{says}: {ended:?}");
+        let told = told(&kennel, &run, &[]);
+        let first = told.lines().next().unwrap_or_default();
+        assert!(first.starts_with(says), "{reason}: {told}");
+        let json: serde_json::Value =
+            serde_json::from_str(&told_json(&kennel, &run)).expect("it is JSON");
+        assert_eq!(json["answer"], first);
+        seen.insert(reason);
+    }
+    let not_here: BTreeSet<&str> = NOT_HERE.iter().map(|(reason, _)| *reason).collect();
+    let accounted: BTreeSet<&str> = seen.union(&not_here).copied().collect();
+    let all = reasons();
+    let all: BTreeSet<&str> = all.iter().map(String::as_str).collect();
+    assert_eq!(
+        accounted, all,
+        "each reason has a scene, or it is said why not"
+    );
+    assert!(seen.is_disjoint(&not_here));
+}
+
+/// The fields of the oneof of `EndReason`, as the contract has them.
+fn reasons() -> Vec<String> {
+    let path = programs::repository().join("proto/kennel/v1/run.proto");
+    let text = fs::read_to_string(path).expect("the contract");
+    let (_, message) = text.split_once("message EndReason {").expect("it is there");
+    let (_, oneof) = message.split_once("oneof reason {").expect("it is there");
+    let (fields, _) = oneof.split_once("  }").expect("it ends");
+    let fields = fields.lines().map(str::trim);
+    let fields = fields.filter(|line| line.contains('=') && !line.starts_with("//"));
+    let names = fields.filter_map(|line| line.split_whitespace().nth(1));
+    names.map(str::to_owned).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_story_is_in_order_and_says_who_and_what_each_rung_did() {
+    let kennel = Kennel::on_sqlite().await;
+    let mut client = kennel.client().await;
+    let script = r"trap '' TERM; printf 'last \033[31mwords\033]0;title\007\n'; echo up; while :; do sleep 0.02; done";
+    let spec = sh(script).grace(Duration::from_millis(200));
+    let run = must("spawn", client.spawn(spec).await);
+    client.hear_up(&run.run_id).await;
+    must("pause", client.pause(&run.run_id).await);
+    must("resume", client.resume(&run.run_id).await);
+    must("abort", client.abort(&run.run_id).await);
+    let told = told(&kennel, &run.run_id, &[]);
+    let mut rest = told.as_str();
+    for part in [
+        "Ended because uid:",
+        "after SIGTERM, SIGKILL its command was ended by SIGKILL",
+        "grace     200ms between",
+        " asked for /bin/sh -c ",
+        " recorded: pid ",
+        "Pause by uid:",
+        " paused",
+        "Resume by uid:",
+        " resumed",
+        "Abort by uid:",
+        " stopping: abort by uid:",
+        "SIGTERM by keeper",
+        " all was known and written: cancelled, aborted by uid:",
+        "last lines of its output:",
+        "  | last words",
+    ] {
+        let (_, after) = rest
+            .split_once(part)
+            .unwrap_or_else(|| panic!("{part:?} is not there, or not in its place: {told}"));
+        rest = after;
+    }
+    // Their times are those of two processes.
+    for part in ["SIGKILL by keeper (", " leader exited: signal SIGKILL (9)"] {
+        assert!(told.contains(part), "{told}");
+    }
+    assert!(!told.contains('\x1b') && !told.contains('\x07'), "{told:?}");
+
+    let spec = sh("exec sleep 1000").restart(pb::RestartPolicy {
+        mode: pb::RestartMode::Always.into(),
+        ..pb::RestartPolicy::default()
+    });
+    let run = must("spawn", client.spawn(spec).await);
+    must("restart", client.restart(&run.run_id, Some(1)).await);
+    let first_line = self::told(&kennel, &run.run_id, &[]);
+    assert!(first_line.starts_with("Not ended: "), "{first_line}");
+    assert!(
+        first_line.contains("attempt 1 was over: to be started again, asked by uid:"),
+        "{first_line}"
+    );
+    must("abort", client.abort(&run.run_id).await);
+}
+
+async fn exited(script: &str, says: &'static str) -> Scene {
+    let kennel = Kennel::on_sqlite().await;
+    let run = end(&kennel, sh(script)).await;
+    scene(kennel, run, "exited", says)
+}
+
+async fn killed_from_outside() -> Scene {
+    let kennel = Kennel::on_sqlite().await;
+    let run = up(&kennel, sh("echo up; exec sleep 1000")).await;
+    let leader = Proc::read(run.attempt().pid).expect("it runs");
+    kill_exactly(&leader, Signal::SIGKILL);
+    ended(&kennel, &run.run_id).await;
+    let says = "Ended by SIGKILL from outside at 2";
+    scene(kennel, run.run_id, "exited", says)
+}
+
+async fn signalled_by_a_client() -> Scene {
+    let kennel = Kennel::on_sqlite().await;
+    let run = up(&kennel, sh("echo up; exec sleep 1000")).await;
+    let sent = kennel.cli(&["signal", "USR1", &run.run_id]).output();
+    let sent = sent.expect("it runs");
+    assert!(sent.status.success(), "{sent:?}");
+    ended(&kennel, &run.run_id).await;
+    let says = "Ended by SIGUSR1, which uid:";
+    scene(kennel, run.run_id, "exited", says)
+}
+
+async fn aborted() -> Scene {
+    let kennel = Kennel::on_sqlite().await;
+    let run = up(&kennel, sh("echo up; exec sleep 1000")).await;
+    must("abort", kennel.client().await.abort(&run.run_id).await);
+    scene(kennel, run.run_id, "aborted", "Ended because uid:")
+}
+
+async fn not_executable() -> Scene {
+    let kennel = Kennel::on_sqlite().await;
+    let noise = kennel.scratch().join("noise");
+    fs::write(&noise, [0_u8; 64]).expect("written");
+    fs::set_permissions(&noise, fs::Permissions::from_mode(0o755)).expect("changed");
+    let run = new_run_id();
+    let spec = argv(&[noise.to_str().expect("UTF-8")]);
+    let refused = kennel.client().await.spawn_as(&run, spec).await;
+    refused.expect_err("it cannot be executed");
+    let says = "Never started: start failed at exec";
+    scene(kennel, run, "start_failed", says)
+}
+
+async fn fenced() -> Scene {
+    let kennel = Kennel::on_sqlite().await;
+    let run = new_run_id();
+    must("abort", kennel.client().await.abort(&run).await);
+    scene(kennel, run, "fenced", "Never started: uid:")
+}
+
+async fn shut_down() -> Scene {
+    let mut kennel = Kennel::on_sqlite().await;
+    let run = up(&kennel, sh("echo up; exec sleep 1000")).await;
+    kennel.terminate(PATIENCE).await;
+    kennel.restart().await;
+    let says = "Ended because the service was shut down: after SIG";
+    scene(kennel, run.run_id, "server_shutdown", says)
+}
+
+async fn service_died() -> Scene {
+    let mut kennel = Kennel::on_sqlite().await;
+    let run = up(&kennel, sh("echo up; exec sleep 1000")).await;
+    kennel.kill_service_after(|| {});
+    kennel.wait_until_all_is_gone(PATIENCE).await;
+    kennel.restart().await;
+    ended(&kennel, &run.run_id).await;
+    let says = "Ended while its service was dead: its shim ended it by its own plan";
+    scene(kennel, run.run_id, "service_lost", says)
+}
+
+async fn host_started_anew() -> Scene {
+    let mut kennel = Kennel::on_sqlite().await;
+    let run = up(&kennel, sh("echo up; exec sleep 1000")).await;
+    let leader = Proc::read(run.attempt().pid).expect("it runs");
+    let shims = kennel.shims();
+    kennel.kill_service_after(|| {
+        for shim in shims {
+            kill_exactly(&shim, Signal::SIGKILL);
+        }
+    });
+    kennel.wait_for_exit(PATIENCE).await;
+    kennel.seem_rebooted();
+    kennel.restart().await;
+    ended(&kennel, &run.run_id).await;
+    kill_exactly(&leader, Signal::SIGKILL);
+    eventually("it is reaped", PATIENCE, || {
+        reap_orphans();
+        (!leader.is_alive()).then_some(())
+    })
+    .await;
+    let says = "Ended with its host, which was started anew";
+    scene(kennel, run.run_id, "rebooted", says)
+}
+
+async fn no_server_came_back() -> Scene {
+    let kennel = Kennel::start(Options {
+        words: vec!["--orphan-ttl", "100ms"],
+        ..Options::default()
+    })
+    .await;
+    let run = up(&kennel, sh("echo up; exec sleep 1000")).await;
+    let leader = Proc::read(run.attempt().pid).expect("it runs");
+    let lock = kennel.data_dir().join("server.lock");
+    fs::remove_file(&lock).expect("it is there");
+    fs::create_dir(&lock).expect("no server can lock a directory");
+    kennel.kill_server();
+    eventually("the run is ended", PATIENCE, || {
+        (!leader.is_alive()).then_some(())
+    })
+    .await;
+    fs::remove_dir(&lock).expect("own directory");
+    ended(&kennel, &run.run_id).await;
+    let says = "Ended by Kennel, which had nobody left to go on with it";
+    scene(kennel, run.run_id, "orphan_terminated", says)
+}
+
+async fn ran_too_long() -> Scene {
+    let kennel = Kennel::on_sqlite().await;
+    let spec = sh("exec sleep 1000").max_runtime(Duration::from_millis(100));
+    let run = end(&kennel, spec).await;
+    let says = "Ended by its limit of time: it had run for longer than max_runtime allows (100ms); after SIGTERM";
+    scene(kennel, run, "deadline_exceeded", says)
+}
+
+async fn paused_too_long() -> Scene {
+    let kennel = Kennel::on_sqlite().await;
+    let spec = sh("echo up; exec sleep 1000");
+    let spec = spec.max_pause(Duration::from_millis(50), pb::OnMaxPause::Abort);
+    let run = up(&kennel, spec).await;
+    must("pause", kennel.client().await.pause(&run.run_id).await);
+    ended(&kennel, &run.run_id).await;
+    let says =
+        "Ended by its limit of time: it had been paused for longer than max_pause allows (50ms)";
+    scene(kennel, run.run_id, "deadline_exceeded", says)
+}
+
+async fn wrote_too_much() -> Scene {
+    let kennel = Kennel::on_sqlite().await;
+    let spec = sh("while :; do echo 0123456789012345678901234567890123456789; done");
+    let spec = spec.kept_output(1024 * 1024, pb::OutputOverflow::Abort);
+    let run = end(&kennel, spec).await;
+    let says =
+        "Ended by its limit of output: it had written more than is kept of it (1048576 bytes)";
+    scene(kennel, run, "limit_exceeded", says)
+}
+
+async fn crashed_too_often() -> Scene {
+    let kennel = Kennel::on_sqlite().await;
+    let spec = sh("exit 3").restart(pb::RestartPolicy {
+        mode: pb::RestartMode::OnFailure.into(),
+        delay: Duration::from_millis(10).try_into().ok(),
+        max_restarts: Some(1),
+        ..pb::RestartPolicy::default()
+    });
+    let run = end(&kennel, spec).await;
+    let says = "Ended because it had been started again as often as it may: after 1 restart in a row the last attempt exited with code 3";
+    scene(kennel, run, "restarts_exhausted", says)
+}
+
+fn scene(kennel: Kennel, run: String, reason: &'static str, says: &'static str) -> Scene {
+    Scene {
+        kennel,
+        run,
+        reason,
+        says,
+    }
+}
+
+async fn up(kennel: &Kennel, spec: pb::RunSpec) -> pb::Run {
+    let mut client = kennel.client().await;
+    let run = must("spawn", client.spawn(spec).await);
+    client.hear_up(&run.run_id).await;
+    run
+}
+
+async fn end(kennel: &Kennel, spec: pb::RunSpec) -> String {
+    let run = must("spawn", kennel.client().await.spawn(spec).await);
+    ended(kennel, &run.run_id).await;
+    run.run_id
+}
+
+async fn ended(kennel: &Kennel, run: &str) {
+    must("wait", kennel.client().await.ended(run).await);
+}
+
+fn told_json(kennel: &Kennel, run: &str) -> String {
+    told(kennel, run, &["-o", "json"])
+}
+
+fn told(kennel: &Kennel, run: &str, more: &[&str]) -> String {
+    let words: Vec<&str> = ["why", run].iter().chain(more).copied().collect();
+    let output = kennel.cli(&words).output().expect("it runs");
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).expect("it is text")
+}
