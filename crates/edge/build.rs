@@ -2,9 +2,10 @@
 
 use std::{env, error::Error, fs, path::PathBuf};
 
-const FILES: [&str; 7] = [
+const FILES: [&str; 8] = [
     "kennel/v1/audit.proto",
     "kennel/v1/audit_trail.proto",
+    "kennel/v1/consumer.proto",
     "kennel/v1/run.proto",
     "kennel/v1/event.proto",
     "kennel/v1/terminal.proto",

@@ -1,4 +1,4 @@
--- Runs, the nodes that run them, and the keepers that hold them.
+-- Runs, the nodes that run them, the keepers that hold them, and named readers of their events.
 --
 -- Times are microseconds since 1970-01-01 UTC. Inodes, pidfs handles and start ticks are unsigned 64-bit numbers
 -- kept by their bits: a negative number here is that number plus 2^64. Columns that end in _detail hold JSON.
@@ -175,3 +175,28 @@ CREATE INDEX runs_open_of_node ON runs (node, keeper_epoch) WHERE end_reason IS 
 -- Ended runs that have their output: the newest first.
 CREATE INDEX runs_output_of_node ON runs (node, ended_us DESC, run_id DESC)
     WHERE end_reason IS NOT NULL AND output_removed_us IS NULL;
+
+-- Readers of events that have a name: up to where each has acknowledged what it was given.
+CREATE TABLE consumers (
+    node                  TEXT NOT NULL REFERENCES nodes (node),
+    -- The run that it reads; empty: many, by a filter.
+    run_id                TEXT NOT NULL,
+    name                  TEXT NOT NULL,
+    -- Who has registered it.
+    owner                 TEXT NOT NULL,
+    -- Raised by one with each reader.
+    session               BIGINT NOT NULL,
+    -- Of a run: the seq up to which it has acknowledged. Of many: the number of the message.
+    acked                 BIGINT NOT NULL,
+    -- Where that is, as a client is given it.
+    cursor_bytes          BYTEA NOT NULL,
+    created_us            BIGINT NOT NULL,
+    -- The last acknowledgement; NULL: there was none.
+    acked_us              BIGINT,
+
+    PRIMARY KEY (node, run_id, name),
+    CONSTRAINT consumers_run CHECK (length(run_id) IN (0, 26)),
+    CONSTRAINT consumers_name CHECK (length(name) BETWEEN 1 AND 64),
+    CONSTRAINT consumers_counters CHECK (session >= 1 AND acked >= 0),
+    CONSTRAINT consumers_cursor CHECK (length(cursor_bytes) BETWEEN 1 AND 4194304)
+);

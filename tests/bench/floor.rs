@@ -215,6 +215,34 @@ impl ProcessService for Spawner {
         absent()
     }
 
+    async fn ack_events(
+        &self,
+        _: Request<pb::AckEventsRequest>,
+    ) -> Result<Response<pb::AckEventsResponse>, Status> {
+        absent()
+    }
+
+    async fn get_consumer(
+        &self,
+        _: Request<pb::GetConsumerRequest>,
+    ) -> Result<Response<pb::GetConsumerResponse>, Status> {
+        absent()
+    }
+
+    async fn list_consumers(
+        &self,
+        _: Request<pb::ListConsumersRequest>,
+    ) -> Result<Response<pb::ListConsumersResponse>, Status> {
+        absent()
+    }
+
+    async fn delete_consumer(
+        &self,
+        _: Request<pb::DeleteConsumerRequest>,
+    ) -> Result<Response<pb::DeleteConsumerResponse>, Status> {
+        absent()
+    }
+
     async fn read_output(
         &self,
         _: Request<pb::ReadOutputRequest>,

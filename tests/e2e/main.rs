@@ -10,6 +10,7 @@ mod audit;
 mod browser;
 mod certificate;
 mod cli;
+mod consumers;
 mod contain;
 mod doctor;
 mod doors;

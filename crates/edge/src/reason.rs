@@ -95,6 +95,10 @@ reasons! {
     CursorAhead = "CURSOR_AHEAD",
     /// Events at the position can no longer be read.
     CursorExpired = "CURSOR_EXPIRED",
+    /// There is no such consumer.
+    ConsumerNotFound = "CONSUMER_NOT_FOUND",
+    /// Another reader came under the same name.
+    ConsumerTakenOver = "CONSUMER_TAKEN_OVER",
     /// The journal cannot be read.
     JournalUnreadable = "JOURNAL_UNREADABLE",
     /// The caller's time ran out.

@@ -1,6 +1,7 @@
 //! The rpcs: each parses, asks the supervisor once, and converts the answer.
 
 mod admin;
+mod streams;
 mod told;
 
 pub(crate) use admin::Admin;
@@ -9,18 +10,20 @@ pub(crate) use told::Told;
 use crate::{
     attach::{Attachment, Door, Seats},
     auth,
-    convert::{again, event, input, request, run, screen, terminal, token::PageToken, tree},
+    convert::{
+        again, consumer, event, input, request, run, screen, terminal, token::PageToken, tree,
+    },
     deadline,
     digest::DigestKey,
     limits,
     pb::{self, process_service_server::ProcessService},
     status,
-    stream::{self, Going},
+    stream::Going,
     trace_context::TraceContext,
 };
 use kennel_lifecycle::Refusal;
 use kennel_supervisor::{
-    AbortWait, CallError, ListFilter, PageStart, Position, RestartCall, RunView, Supervisor,
+    AbortWait, CallError, ListFilter, PageStart, RestartCall, RunView, Supervisor,
 };
 use prost::Message;
 use std::{future::Future, sync::Arc};
@@ -335,44 +338,68 @@ impl ProcessService for Processes {
         &self,
         request: Request<pb::StreamEventsRequest>,
     ) -> Result<Response<Self::StreamEventsStream>, Status> {
-        let many = match request.get_ref().filter {
-            Some(_) => Some(request::events_of_many(request.get_ref(), &self.key)?),
-            None => None,
-        };
-        let place = || {
-            let place = self.places.clone().try_acquire_owned();
-            place.map_err(|_| status::too_many_streams(limits::STREAMS_MAX))
-        };
-        if let Some(ask) = many {
-            let place = place()?;
-            let events = self.supervisor.events_of_many(ask.call.clone());
-            let reader = stream::ManyReader::new(events, ask, self.going.clone(), place);
-            return Ok(Response::new(Box::pin(reader.into_stream())));
+        let owner = auth::principal(&request)?;
+        let request = request.into_inner();
+        match request.filter {
+            Some(_) => self.stream_many(&request, owner).await,
+            None => self.stream_one(&request, owner).await,
         }
-        let call = request::events(request.get_ref())?;
-        let place = place()?;
-        let finding = async {
-            let (view, events) = self.supervisor.events(call.run, call.from).await?;
-            let at = match call.from {
-                Position::After(at) => Some(at),
-                Position::Beginning | Position::LiveOnly | Position::Tail(_) => None,
-            };
-            let events = events.of_kinds(call.kinds);
-            let events = if call.until_head {
-                events.until_head()
-            } else {
-                events
-            };
-            let events = match call.form {
-                Some(form) => events.viewed(form, at).await?,
-                None => events,
-            };
-            Ok((view, events))
+    }
+
+    async fn ack_events(
+        &self,
+        request: Request<pb::AckEventsRequest>,
+    ) -> Result<Response<pb::AckEventsResponse>, Status> {
+        let call = consumer::ack(request.get_ref(), &self.key)?;
+        let supervisor = self.supervisor.clone();
+        let acking = async move {
+            let (key, point) = (call.key.clone(), call.point);
+            supervisor
+                .ack(&key, point, |before| call.cursor(before))
+                .await
         };
-        let finding = async { finding.await.map_err(|e| status::of(&e)) };
-        let (view, events) = Box::pin(self.unless_going(finding)).await?;
-        let reader = stream::Reader::new(view, events, &call, self.going.clone(), place);
-        Ok(Response::new(Box::pin(reader.into_stream())))
+        let acked = self.to_its_end(acking);
+        let view = Box::pin(self.unless_draining(acked)).await?;
+        Ok(Response::new(pb::AckEventsResponse {
+            consumer: Some(consumer::consumer(view)),
+        }))
+    }
+
+    async fn get_consumer(
+        &self,
+        request: Request<pb::GetConsumerRequest>,
+    ) -> Result<Response<pb::GetConsumerResponse>, Status> {
+        let request = request.get_ref();
+        let key = consumer::key(&request.run_id, &request.consumer)?;
+        let view = self.supervisor.consumer(&key).await;
+        let view = view.map_err(|e| status::of(&e))?;
+        Ok(Response::new(pb::GetConsumerResponse {
+            consumer: Some(consumer::consumer(view)),
+        }))
+    }
+
+    async fn list_consumers(
+        &self,
+        request: Request<pb::ListConsumersRequest>,
+    ) -> Result<Response<pb::ListConsumersResponse>, Status> {
+        let call = consumer::list(request.get_ref())?;
+        let views = self.supervisor.consumers(&call.filter, call.limit).await;
+        let views = views.map_err(|e| status::of(&e))?;
+        Ok(Response::new(consumer::page(views, call.limit)))
+    }
+
+    async fn delete_consumer(
+        &self,
+        request: Request<pb::DeleteConsumerRequest>,
+    ) -> Result<Response<pb::DeleteConsumerResponse>, Status> {
+        let request = request.get_ref();
+        let key = consumer::key(&request.run_id, &request.consumer)?;
+        let supervisor = self.supervisor.clone();
+        let deleted = self.to_its_end(async move { supervisor.delete_consumer(&key).await });
+        let view = self.unless_draining(deleted).await?;
+        Ok(Response::new(pb::DeleteConsumerResponse {
+            consumer: Some(consumer::consumer(view)),
+        }))
     }
 
     async fn read_screen(

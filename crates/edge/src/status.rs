@@ -1,9 +1,11 @@
 //! Maps what went wrong to a status code, a documented reason and its details. Nobody else makes a [`Status`].
 
+mod consumer;
 mod input;
 mod terminal;
 mod upgrade;
 
+pub(crate) use consumer::other_filter;
 pub(crate) use upgrade::leaving;
 
 use crate::{
@@ -296,6 +298,9 @@ pub(crate) fn of(error: &CallError) -> Status {
         | CallError::InputUnknown { .. }
         | CallError::InputEnded { .. }
         | CallError::OtherAttempt { .. } => input::of(error, text),
+        CallError::ConsumerNotFound { .. }
+        | CallError::ConsumerTakenOver { .. }
+        | CallError::TooManyConsumers { .. } => consumer::of(error, text),
         CallError::CursorAhead { .. }
         | CallError::OffsetAhead { .. }
         | CallError::CursorExpired { .. } => no_such_place(error, text),

@@ -2,7 +2,7 @@
 
 mod many;
 
-pub(crate) use many::ManyReader;
+pub(crate) use many::{ManyReader, Named};
 
 use crate::{
     convert::{event as convert, request::EventsCall, run, token::Cursor},
@@ -12,7 +12,7 @@ use crate::{
 };
 use futures_util::stream::{self, Stream};
 use kennel_lifecycle::RunId;
-use kennel_supervisor::{CallError, Event, Events, Form, Payload, Reached, RunView};
+use kennel_supervisor::{CallError, ConsumerSeat, Event, Events, Form, Payload, Reached, RunView};
 use std::{pin::Pin, time::Duration};
 use tokio::{sync::OwnedSemaphorePermit, time::Sleep};
 use tokio_util::sync::CancellationToken;
@@ -69,6 +69,8 @@ pub(crate) struct Reader<S> {
     heartbeat: Duration,
     going: Going,
     stage: Stage,
+    /// In whose name it is read.
+    seat: Option<ConsumerSeat>,
     _place: OwnedSemaphorePermit,
 }
 
@@ -100,6 +102,16 @@ enum Wake {
     Draining,
     Leaving,
     Silence,
+    /// It may not go on in its consumer's name.
+    Lost(CallError),
+}
+
+/// Ends when a reader may not go on in its consumer's name. Cancel-safe.
+async fn lost(seat: Option<&mut ConsumerSeat>) -> CallError {
+    match seat {
+        Some(seat) => seat.lost().await,
+        None => std::future::pending().await,
+    }
 }
 
 impl<S: Source> Reader<S> {
@@ -122,8 +134,14 @@ impl<S: Source> Reader<S> {
             heartbeat: call.heartbeat,
             going,
             stage: Stage::Opening(Box::new(run::run(view))),
+            seat: None,
             _place: place,
         }
+    }
+
+    /// The same in a consumer's name.
+    pub(crate) fn in_name_of(self, seat: Option<ConsumerSeat>) -> Self {
+        Self { seat, ..self }
     }
 
     pub(crate) fn into_stream(
@@ -144,6 +162,10 @@ impl<S: Source> Reader<S> {
                     Wake::Leaving => {
                         self.stage = Stage::Told;
                         return Some(Err(status::leaving()));
+                    }
+                    Wake::Lost(why) => {
+                        self.stage = Stage::Told;
+                        return Some(Err(status::of(&why)));
                     }
                     Wake::Silence => return Some(Ok(self.heartbeat())),
                     Wake::Draining => {
@@ -185,6 +207,7 @@ impl<S: Source> Reader<S> {
             biased;
             () = self.going.leaving.cancelled() => Wake::Leaving,
             () = self.going.draining.cancelled() => Wake::Draining,
+            why = lost(self.seat.as_mut()) => Wake::Lost(why),
             events = self.events.next(limits::BATCH_BYTES_MAX) => Wake::Events(events),
             () = tokio::time::sleep(self.heartbeat) => Wake::Silence,
         }
@@ -212,6 +235,9 @@ impl<S: Source> Reader<S> {
                         };
                     }
                     None => self.at = self.events.position(),
+                }
+                if let Some(seat) = &self.seat {
+                    seat.given(self.at.seq);
                 }
                 self.attempt = events.last().map_or(self.attempt, |e| e.attempt);
                 let batches = convert::batches(self.run, events, self.as_json);

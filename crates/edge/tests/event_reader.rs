@@ -273,6 +273,34 @@ impl server::ProcessService for Breaking {
         Err(Status::unimplemented(""))
     }
 
+    async fn ack_events(
+        &self,
+        _: Request<pb::AckEventsRequest>,
+    ) -> Result<Response<pb::AckEventsResponse>, Status> {
+        Err(Status::unimplemented(""))
+    }
+
+    async fn get_consumer(
+        &self,
+        _: Request<pb::GetConsumerRequest>,
+    ) -> Result<Response<pb::GetConsumerResponse>, Status> {
+        Err(Status::unimplemented(""))
+    }
+
+    async fn list_consumers(
+        &self,
+        _: Request<pb::ListConsumersRequest>,
+    ) -> Result<Response<pb::ListConsumersResponse>, Status> {
+        Err(Status::unimplemented(""))
+    }
+
+    async fn delete_consumer(
+        &self,
+        _: Request<pb::DeleteConsumerRequest>,
+    ) -> Result<Response<pb::DeleteConsumerResponse>, Status> {
+        Err(Status::unimplemented(""))
+    }
+
     async fn read_output(
         &self,
         _: Request<pb::ReadOutputRequest>,

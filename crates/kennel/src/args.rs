@@ -190,6 +190,9 @@ pub(crate) enum Command {
     Logs(LogsArgs),
     /// Print a run's events, one per line
     Events(EventsArgs),
+    /// Readers of events that have a name, up to where each has acknowledged
+    #[command(subcommand)]
+    Consumers(ConsumersCommand),
     /// Print what makes a shell complete the words of kennel
     #[command(after_help = COMPLETIONS_HELP)]
     Completions(CompletionsArgs),
@@ -767,6 +770,43 @@ pub(crate) struct LogsArgs {
     /// Byte for byte: the default
     #[arg(long, overrides_with = "plain")]
     pub(crate) raw: bool,
+    #[command(flatten)]
+    pub(crate) name: AsConsumer,
+}
+
+/// In whose name events are read.
+#[derive(Debug, Args)]
+pub(crate) struct AsConsumer {
+    /// Read in the name of this consumer: go on behind what it has acknowledged, and register it where it is not there yet
+    #[arg(long, value_name = "NAME")]
+    pub(crate) consumer: Option<String>,
+    /// Acknowledge what was printed
+    #[arg(long, requires = "consumer")]
+    pub(crate) ack: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum ConsumersCommand {
+    /// List them: those of a run, or all of the node
+    Ls {
+        /// Only those of this run
+        #[arg(value_name = "RUN")]
+        run: Option<String>,
+    },
+    /// Show all that is known of one
+    Get(ConsumerRef),
+    /// Delete one; whoever reads in its name is told
+    Rm(ConsumerRef),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ConsumerRef {
+    /// Its name
+    #[arg(value_name = "NAME")]
+    pub(crate) name: String,
+    /// The run that it reads [default: many, by a filter]
+    #[arg(long, value_name = "RUN")]
+    pub(crate) run: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -787,6 +827,8 @@ pub(crate) struct EventsArgs {
     /// Begin after this sequence number
     #[arg(long, value_name = "SEQ", default_value_t = 0, conflicts_with_all = ["labels", "all"])]
     pub(crate) after_seq: u64,
+    #[command(flatten)]
+    pub(crate) name: AsConsumer,
 }
 
 /// One run, or many.

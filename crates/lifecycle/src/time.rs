@@ -7,6 +7,13 @@ use std::time::Duration;
 pub struct Timestamp(pub i64);
 
 impl Timestamp {
+    /// So long before this time; saturates.
+    #[must_use]
+    pub fn minus(self, past: Duration) -> Self {
+        let micros = i64::try_from(past.as_micros()).unwrap_or(i64::MAX);
+        Self(self.0.saturating_sub(micros))
+    }
+
     /// This time and `wait` more; saturates.
     #[must_use]
     pub fn plus(self, wait: Duration) -> Self {

@@ -1,8 +1,9 @@
 //! The trait over any database that has a writer and a reader.
 
 use crate::{
-    Closure, EndedStart, EpochRow, Inserted, ListFilter, NewRun, Opening, PageStart, Rest, RunRow,
-    Standing, Store, StoreError, WithOutput,
+    Closure, ConsumerFilter, ConsumerKey, ConsumerRow, EndedStart, EpochRow, Inserted, ListFilter,
+    NewRun, Opening, PageStart, Rest, RunRow, Standing, Store, StoreError, WithOutput,
+    consumer::ConsumerWrite,
     record::Record,
     removed,
     select::Select,
@@ -35,6 +36,21 @@ pub(crate) trait Reader: Send + Sync + fmt::Debug {
 
     /// Keepers of the node that have open rows.
     async fn open_epochs(&self, node: NodeId) -> Result<Vec<EpochRow>, StoreError>;
+
+    /// Named readers of a node.
+    async fn consumers(
+        &self,
+        node: NodeId,
+        filter: &ConsumerFilter,
+        limit: u32,
+    ) -> Result<Vec<ConsumerRow>, StoreError>;
+
+    /// How many there are of a run, or of many runs, and how many on the node.
+    async fn count_consumers(
+        &self,
+        node: NodeId,
+        run: Option<RunId>,
+    ) -> Result<(u64, u64), StoreError>;
 
     /// Whether the database answers.
     async fn ping(&self) -> Result<(), StoreError>;
@@ -90,6 +106,30 @@ macro_rules! reader {
                     let why = "it does not say how the node stands";
                     Err($crate::StoreError::Corrupt(why.into()))
                 })
+            }
+
+            async fn consumers(
+                &self,
+                node: kennel_lifecycle::NodeId,
+                filter: &$crate::ConsumerFilter,
+                limit: u32,
+            ) -> Result<Vec<$crate::ConsumerRow>, $crate::StoreError> {
+                let mut sql: sqlx::QueryBuilder<$database> =
+                    $crate::consumer::select(node, filter, limit);
+                let rows = $crate::durable::ask(failure, self.rows(sql.build())).await?;
+                rows.iter().map($crate::consumer::row).collect()
+            }
+
+            async fn count_consumers(
+                &self,
+                node: kennel_lifecycle::NodeId,
+                run: Option<kennel_lifecycle::RunId>,
+            ) -> Result<(u64, u64), $crate::StoreError> {
+                let query = sqlx::query($crate::consumer::COUNT)
+                    .bind(node.to_string())
+                    .bind(run.map(|run| run.to_string()).unwrap_or_default());
+                let rows = $crate::durable::ask(failure, self.rows(query)).await?;
+                rows.first().map_or(Ok((0, 0)), $crate::consumer::counts)
             }
 
             async fn ping(&self) -> Result<(), $crate::StoreError> {
@@ -160,6 +200,12 @@ impl<R: Reader> Durable<R> {
             Some(row) if row.outcome.is_some() => Ok(()),
             _ => Err(StoreError::Fenced(run)),
         }
+    }
+
+    async fn consumer(&self, write: ConsumerWrite, generation: i64) -> Result<Answer, StoreError> {
+        let write = Box::new(write);
+        let write = Write::Consumer { write, generation };
+        Ok(self.writer.write(write).await?)
     }
 
     async fn update(&self, run: RunId, write: Write) -> Result<(), StoreError> {
@@ -332,6 +378,66 @@ impl<R: Reader> Store for Durable<R> {
             limit,
         };
         self.reader.runs(numbered).await
+    }
+
+    async fn put_consumer(&self, row: &ConsumerRow, generation: i64) -> Result<(), StoreError> {
+        match self
+            .consumer(ConsumerWrite::Put(row.clone()), generation)
+            .await?
+        {
+            Answer::NotWritten => Err(row.key.fenced()),
+            Answer::Written | Answer::Generation(_) => Ok(()),
+        }
+    }
+
+    async fn delete_consumer(
+        &self,
+        node: NodeId,
+        key: &ConsumerKey,
+        generation: i64,
+    ) -> Result<(), StoreError> {
+        let write = ConsumerWrite::Delete(node, key.clone());
+        match self.consumer(write, generation).await? {
+            Answer::Written | Answer::Generation(_) => Ok(()),
+            Answer::NotWritten => {
+                let filter = ConsumerFilter {
+                    run: Some(key.run),
+                    name: Some(key.name.clone()),
+                    after: None,
+                };
+                match &self.reader.consumers(node, &filter, 1).await?[..] {
+                    [] => Ok(()),
+                    _ => Err(key.fenced()),
+                }
+            }
+        }
+    }
+
+    async fn expire_consumers(
+        &self,
+        node: NodeId,
+        before: Timestamp,
+        generation: i64,
+    ) -> Result<(), StoreError> {
+        let write = ConsumerWrite::Expire(node, before);
+        self.consumer(write, generation).await.map(drop)
+    }
+
+    async fn consumers(
+        &self,
+        node: NodeId,
+        filter: &ConsumerFilter,
+        limit: u32,
+    ) -> Result<Vec<ConsumerRow>, StoreError> {
+        self.reader.consumers(node, filter, limit).await
+    }
+
+    async fn count_consumers(
+        &self,
+        node: NodeId,
+        run: Option<RunId>,
+    ) -> Result<(u64, u64), StoreError> {
+        self.reader.count_consumers(node, run).await
     }
 
     async fn ping(&self) -> Result<(), StoreError> {

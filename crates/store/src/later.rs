@@ -1,8 +1,9 @@
 //! A store for a server that cannot wait for it: opened beside, and not available until then.
 
 use crate::{
-    Closure, EndedStart, EpochRow, Inserted, ListFilter, NewRun, Opening, PageStart, Rest, RunRow,
-    Standing, Store, StoreError, StoreUrl, WithOutput, open,
+    Closure, ConsumerFilter, ConsumerKey, ConsumerRow, EndedStart, EpochRow, Inserted, ListFilter,
+    NewRun, Opening, PageStart, Rest, RunRow, Standing, Store, StoreError, StoreUrl, WithOutput,
+    open,
 };
 use async_trait::async_trait;
 use kennel_lifecycle::{
@@ -207,6 +208,47 @@ impl Store for Later {
     ) -> Result<Vec<RunRow>, StoreError> {
         let inner = self.inner().await?;
         inner.ended_with_pids(node, host, pids, limit).await
+    }
+
+    async fn put_consumer(&self, row: &ConsumerRow, generation: i64) -> Result<(), StoreError> {
+        self.inner().await?.put_consumer(row, generation).await
+    }
+
+    async fn delete_consumer(
+        &self,
+        node: NodeId,
+        key: &ConsumerKey,
+        generation: i64,
+    ) -> Result<(), StoreError> {
+        let inner = self.inner().await?;
+        inner.delete_consumer(node, key, generation).await
+    }
+
+    async fn expire_consumers(
+        &self,
+        node: NodeId,
+        before: Timestamp,
+        generation: i64,
+    ) -> Result<(), StoreError> {
+        let inner = self.inner().await?;
+        inner.expire_consumers(node, before, generation).await
+    }
+
+    async fn consumers(
+        &self,
+        node: NodeId,
+        filter: &ConsumerFilter,
+        limit: u32,
+    ) -> Result<Vec<ConsumerRow>, StoreError> {
+        self.inner().await?.consumers(node, filter, limit).await
+    }
+
+    async fn count_consumers(
+        &self,
+        node: NodeId,
+        run: Option<RunId>,
+    ) -> Result<(u64, u64), StoreError> {
+        self.inner().await?.count_consumers(node, run).await
     }
 
     async fn ping(&self) -> Result<(), StoreError> {

@@ -4,6 +4,7 @@
 //! the database checks that it may be so.
 
 mod certificate;
+mod consumer;
 mod durable;
 mod fact;
 mod held;
@@ -25,6 +26,7 @@ mod url;
 mod words;
 mod writer;
 
+pub use consumer::{ConsumerFilter, ConsumerKey, ConsumerRow};
 pub use fact::Fact;
 pub use later::open_later;
 pub use life::{Life, Standing};
@@ -418,6 +420,41 @@ pub trait Store: Send + Sync + std::fmt::Debug {
         pids: &[i32],
         limit: u32,
     ) -> Result<Vec<RunRow>, StoreError>;
+
+    /// A named reader as it is: registered, or changed where it stands and knows less. Fenced where it knows more, is another
+    /// one of the same name, or where the generation is not the node's present one.
+    async fn put_consumer(&self, row: &ConsumerRow, generation: i64) -> Result<(), StoreError>;
+
+    /// That a named reader is no more; one that is none is Ok.
+    async fn delete_consumer(
+        &self,
+        node: NodeId,
+        key: &ConsumerKey,
+        generation: i64,
+    ) -> Result<(), StoreError>;
+
+    /// That those are no more which read a run whose output was removed before this time.
+    async fn expire_consumers(
+        &self,
+        node: NodeId,
+        before: Timestamp,
+        generation: i64,
+    ) -> Result<(), StoreError>;
+
+    /// Named readers of a node, at most `limit`.
+    async fn consumers(
+        &self,
+        node: NodeId,
+        filter: &ConsumerFilter,
+        limit: u32,
+    ) -> Result<Vec<ConsumerRow>, StoreError>;
+
+    /// How many there are of a run, or of many runs, and how many on the node.
+    async fn count_consumers(
+        &self,
+        node: NodeId,
+        run: Option<RunId>,
+    ) -> Result<(u64, u64), StoreError>;
 
     /// Whether the store answers, and would take what it is given, as far as it can say that unasked.
     async fn ping(&self) -> Result<(), StoreError>;

@@ -7,6 +7,7 @@ mod migrate;
 use self::link::{ACQUIRE_TIMEOUT, Link, Readers, Session};
 use crate::{
     OpenError, Store,
+    consumer::{self, ConsumerWrite},
     durable::{self, Durable, STATEMENT_TIMEOUT},
     open::{self},
     record::{
@@ -99,6 +100,7 @@ struct Statements {
     rest: Arc<str>,
     begin: Arc<str>,
     mend: Arc<str>,
+    put_consumer: Arc<str>,
 }
 
 const STOP: &str = "UPDATE runs SET desired = 'stop', \
@@ -164,6 +166,7 @@ impl Statements {
         Self {
             rest: over(RESTING_SET, RESTING_WHERE),
             begin: over(BEGINNING_SET, BEGINNING_WHERE),
+            put_consumer: consumer::put_postgres().into(),
             insert: format!("{insert} NOTHING RETURNING run_id").into(),
             close: upsert(CLOSING_SET),
             mend: upsert(&mending_set()),
@@ -183,6 +186,7 @@ struct Sorted<'a> {
     stops: Stops,
     states: States,
     removals: Removals,
+    consumers: Vec<(&'a ConsumerWrite, i64)>,
 }
 
 #[derive(Default)]
@@ -255,6 +259,9 @@ impl<'a> Sorted<'a> {
                     sorted.removals.times.push(at.0);
                     sorted.removals.details.push(detail.clone());
                 }
+                Write::Consumer { write, generation } => {
+                    sorted.consumers.push((write, *generation));
+                }
                 // Always alone in its batch, which does not come here.
                 Write::Open(_) => {}
             }
@@ -271,6 +278,7 @@ impl<'a> Sorted<'a> {
             + usize::from(!self.stops.runs.is_empty())
             + usize::from(!self.states.runs.is_empty())
             + usize::from(!self.removals.runs.is_empty())
+            + self.consumers.len()
     }
 
     /// Runs the statements; gives the runs that were written.
@@ -341,6 +349,16 @@ impl<'a> Sorted<'a> {
                 .bind(times)
                 .bind(details);
             queries.insert(0, removal);
+        }
+        // So do these.
+        for (write, generation) in self.consumers {
+            let text = match write {
+                ConsumerWrite::Put(_) => AssertSqlSafe(sql.put_consumer.clone()),
+                ConsumerWrite::Delete(..) => AssertSqlSafe(consumer::DELETE_POSTGRES.into()),
+                ConsumerWrite::Expire(..) => AssertSqlSafe(consumer::EXPIRE_POSTGRES.into()),
+            };
+            let query = consumer::bind!(sqlx::query(text), write, generation);
+            queries.insert(0, query);
         }
         for query in queries {
             let query = query.persistent(session == Session::Own);

@@ -2,6 +2,7 @@
 
 use crate::{
     OpenError, Store,
+    consumer::{self, ConsumerWrite},
     durable::{self, Durable, STATEMENT_TIMEOUT},
     open::{self},
     record::{
@@ -112,6 +113,7 @@ struct Statements {
     rest: Arc<str>,
     begin: Arc<str>,
     mend: Arc<str>,
+    put_consumer: Arc<str>,
 }
 
 impl SqliteCommitter {
@@ -149,6 +151,7 @@ impl SqliteCommitter {
             mend: upsert(&mending_set()),
             rest: over(RESTING_SET, RESTING_WHERE),
             begin: over(BEGINNING_SET, BEGINNING_WHERE),
+            put_consumer: consumer::put_sqlite().into(),
         };
         Self {
             options,
@@ -284,6 +287,14 @@ async fn execute(
         .bind(generation)
         .bind(at.0)
         .bind(detail),
+        Write::Consumer { write, generation } => {
+            let text = match **write {
+                ConsumerWrite::Put(_) => AssertSqlSafe(sql.put_consumer.clone()),
+                ConsumerWrite::Delete(..) => AssertSqlSafe(consumer::DELETE_SQLITE.into()),
+                ConsumerWrite::Expire(..) => AssertSqlSafe(consumer::EXPIRE_SQLITE.into()),
+            };
+            consumer::bind!(sqlx::query(text), &**write, *generation)
+        }
         Write::Open(opening) => return open_node(conn, opening).await,
     };
     Ok(match query.execute(conn).await?.rows_affected() {

@@ -3,7 +3,7 @@
 //! Nothing waits for company: the first write that is queued is committed at once. A write that has been queued
 //! is carried out even if its caller has gone.
 
-use crate::{Opening, StoreError, record::Record};
+use crate::{Opening, StoreError, consumer::ConsumerWrite, record::Record};
 use async_trait::async_trait;
 use kennel_lifecycle::{NodeId, RowState, RunId, Timestamp};
 use std::{
@@ -66,6 +66,11 @@ pub(crate) enum Write {
         generation: i64,
         at: Timestamp,
         detail: String,
+    },
+    /// A named reader of this node.
+    Consumer {
+        write: Box<ConsumerWrite>,
+        generation: i64,
     },
     /// Node and keeper; always alone in its transaction.
     Open(Box<Opening>),
@@ -164,7 +169,8 @@ impl Writer {
             | Write::Rest(_)
             | Write::Mend(_)
             | Write::State { .. }
-            | Write::Removal { .. } => &self.later,
+            | Write::Removal { .. }
+            | Write::Consumer { .. } => &self.later,
         };
         let place = match timeout(QUEUE_WAIT_MAX, queue.reserve()).await {
             Ok(Ok(place)) => place,
@@ -259,6 +265,7 @@ impl Write {
             Self::Stop { run, .. } | Self::State { run, .. } | Self::Removal { run, .. } => {
                 Some(run.to_string())
             }
+            Self::Consumer { write, .. } => Some(write.key()),
             Self::Open(_) => None,
         }
     }
@@ -271,6 +278,7 @@ impl Write {
             | Self::Rest(record)
             | Self::Begin(record)
             | Self::Mend(record) => record.spec.len() + record.labels.len(),
+            Self::Consumer { write, .. } => write.size(),
             Self::Stop { .. } | Self::State { .. } | Self::Removal { .. } | Self::Open(_) => 0,
         }
     }
@@ -406,6 +414,7 @@ mod tests {
             | Write::Begin(_)
             | Write::Mend(_)
             | Write::Removal { .. }
+            | Write::Consumer { .. }
             | Write::Open(_) => -1,
         }
     }

@@ -149,7 +149,7 @@ async fn a_user_that_may_make_no_tables_can_use_those_that_are_there() {
     let mut raw = Raw::to(&admin).await;
     raw.execute(
         "CREATE ROLE worker LOGIN; REVOKE CREATE ON SCHEMA public FROM public; \
-         GRANT SELECT, INSERT, UPDATE ON ALL TABLES IN SCHEMA public TO worker",
+         GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO worker",
     )
     .await
     .unwrap();
@@ -308,7 +308,7 @@ async fn tables_that_were_made_anew_are_another_life() {
     assert_eq!(store.standing(node).await.unwrap(), before);
 
     let mut raw = Raw::to(&url).await;
-    raw.execute("TRUNCATE nodes, keeper_epochs, runs")
+    raw.execute("TRUNCATE nodes, keeper_epochs, runs, consumers")
         .await
         .unwrap();
     let after = store.standing(node).await.unwrap();

@@ -749,6 +749,30 @@ pub enum CallError {
         /// The last that is missing.
         last_seq: u64,
     },
+    /// There is no such consumer, or no more.
+    #[error("there is no consumer {name:?}{}", of_run(*.run))]
+    ConsumerNotFound {
+        /// Of which run; absent: of many.
+        run: Option<RunId>,
+        /// Its name.
+        name: String,
+    },
+    /// Somebody else reads in the consumer's name since.
+    #[error("another reader has taken over consumer {name:?}{}", of_run(*.run))]
+    ConsumerTakenOver {
+        /// Of which run; absent: of many.
+        run: Option<RunId>,
+        /// Its name.
+        name: String,
+    },
+    /// No more consumers are kept.
+    #[error("no room for another consumer: {what} (limit {limit})")]
+    TooManyConsumers {
+        /// Which cap.
+        what: &'static str,
+        /// Its value.
+        limit: u64,
+    },
     /// The run's journal cannot be read.
     #[error("the journal of run {run} cannot be read: {why}")]
     JournalUnreadable {
@@ -760,6 +784,10 @@ pub enum CallError {
     /// A fault of ours.
     #[error("internal fault: {0}")]
     Internal(String),
+}
+
+fn of_run(run: Option<RunId>) -> String {
+    run.map_or(" of many runs".to_owned(), |run| format!(" of run {run}"))
 }
 
 fn no_pty(none: &NoPty) -> String {

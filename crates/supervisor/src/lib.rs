@@ -12,6 +12,7 @@ mod boot;
 mod calls;
 mod cause;
 mod clock;
+mod consumers;
 mod drain;
 mod event;
 mod events;
@@ -48,6 +49,10 @@ pub use audit::{
     Audit, AuditFinding, Judged, ReapCall, ReapReport, ReapResult, ServiceSeen, Unverified,
 };
 pub use boot::{BootError, EXIT_CLEAN, EXIT_FORCED, EXIT_KEEPER_LOST, EXIT_LEFT};
+pub use consumers::{
+    AckPoint, CONSUMERS_OF_MANY_MAX, CONSUMERS_PER_NODE_MAX, CONSUMERS_PER_RUN_MAX, ConsumerBegin,
+    ConsumerPlace, ConsumerSeat, ConsumerView,
+};
 pub use drain::{Drain, DrainAction, DrainCall, DrainStatus};
 pub use events::Events;
 pub use input::{CloseCall, InputEnd, InputProgress, InputWritten, WriteCall};
@@ -71,7 +76,9 @@ pub use kennel_linux::client::{
     NoPty, Shot, ShotResult, Shots, SignalTarget, SocketSeen, Unstopped, Upgrade, UpgradeRefusal,
     UpgradeState,
 };
-pub use kennel_store::{Desired, ListFilter, PageStart, PastAttempt, Times};
+pub use kennel_store::{
+    ConsumerFilter, ConsumerKey, ConsumerRow, Desired, ListFilter, PageStart, PastAttempt, Times,
+};
 
 use kennel_linux::client::ClientError;
 use kennel_store::StoreError;

@@ -4,6 +4,7 @@
 //! have something are read at a time, in turns, so that neither a busy run nor a slow disk holds up the others. Those that
 //! have ended are opened a few at a time, the oldest first.
 
+mod begin;
 mod given;
 mod open;
 

@@ -6,8 +6,8 @@ use kennel_lifecycle::{
     HostIdentity, NodeId, OutputRemoval, RowState, RunId, StopOrder, Timestamp,
 };
 use kennel_store::{
-    Closure, EndedStart, Fact, Inserted, ListFilter, NewRun, PageStart, Rest, RunRow, Store,
-    StoreError, StoredState, Times, WithOutput,
+    Closure, ConsumerFilter, ConsumerKey, ConsumerRow, EndedStart, Fact, Inserted, ListFilter,
+    NewRun, PageStart, Rest, RunRow, Store, StoreError, StoredState, Times, WithOutput,
 };
 use std::{sync::Arc, time::Duration};
 use tokio::sync::{Notify, RwLock, watch};
@@ -223,6 +223,60 @@ impl NodeStore {
     ) -> Result<Vec<WithOutput>, StoreError> {
         self.read(self.store.with_output(self.node, start, limit))
             .await
+    }
+
+    pub(crate) async fn put_consumer(&self, row: &ConsumerRow) -> Result<(), StoreError> {
+        let work = async |generation| self.store.put_consumer(row, generation).await;
+        self.write_beside(work).await
+    }
+
+    pub(crate) async fn delete_consumer(&self, key: &ConsumerKey) -> Result<(), StoreError> {
+        let (store, node) = (&self.store, self.node);
+        let work = async |generation| store.delete_consumer(node, key, generation).await;
+        self.write_beside(work).await
+    }
+
+    pub(crate) async fn expire_consumers(&self, before: Timestamp) -> Result<(), StoreError> {
+        let (store, node) = (&self.store, self.node);
+        let work = async |generation| store.expire_consumers(node, before, generation).await;
+        self.write_beside(work).await
+    }
+
+    pub(crate) async fn consumers(
+        &self,
+        filter: &ConsumerFilter,
+        limit: u32,
+    ) -> Result<Vec<ConsumerRow>, StoreError> {
+        self.read(self.store.consumers(self.node, filter, limit))
+            .await
+    }
+
+    pub(crate) async fn count_consumers(
+        &self,
+        run: Option<RunId>,
+    ) -> Result<(u64, u64), StoreError> {
+        self.read(self.store.count_consumers(self.node, run)).await
+    }
+
+    /// One write that is about no run's row.
+    async fn write_beside(
+        &self,
+        work: impl AsyncFnOnce(i64) -> Result<(), StoreError>,
+    ) -> Result<(), StoreError> {
+        let _at_work = self.at_work.try_read().map_err(|_| away())?;
+        let generation = self.present()?;
+        match work(generation).await {
+            Err(StoreError::Fenced(run)) => {
+                let standing = self.store.standing(self.node).await;
+                let known = standing.map_err(|e| unavailable(&e))?.generation;
+                if known.unwrap_or(0) < generation {
+                    self.doubt.notify_one();
+                    return Err(StoreError::Unavailable("the store has gone back".into()));
+                }
+                Err(StoreError::Fenced(run))
+            }
+            done => done,
+        }
     }
 
     /// One write, with the generation that it names.

@@ -24,6 +24,10 @@ use tokio::task::JoinSet;
 
 /// How often it is looked whether something is to go.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
+/// How long a consumer of a run stays after the run's output went: it may come back to hear of that.
+const CONSUMER_REST: Duration = Duration::from_hours(24);
+/// Looks from one removal of such consumers to the next.
+const CONSUMERS_EVERY: u32 = 60;
 /// Rows that are asked for at a time.
 const PAGE: u32 = 5_000;
 /// Rows that are marked at a time: they share a commit.
@@ -43,6 +47,8 @@ struct Book {
     /// What was said last, so that it is not said each time.
     said: String,
     is_over: bool,
+    /// Looks until consumers are removed.
+    consumers_in: u32,
 }
 
 /// What became of one run.
@@ -94,7 +100,17 @@ async fn look(shared: &Arc<Shared>, book: &mut Book) -> Result<(), String> {
         going.retain(|(run, _)| !book.left.contains(run) && shared.find(*run).is_none());
         mark_all(shared, book, &going).await;
     }
-    take_away(shared, book).await
+    take_away(shared, book).await?;
+    match book.consumers_in.checked_sub(1) {
+        Some(left) => book.consumers_in = left,
+        None => {
+            let before = clock::now().minus(CONSUMER_REST);
+            let expired = shared.store.expire_consumers(before).await;
+            expired.map_err(|e| e.to_string())?;
+            book.consumers_in = CONSUMERS_EVERY;
+        }
+    }
+    Ok(())
 }
 
 /// Finds what an earlier server has marked and not taken away. Whose directory it is that no row of this node tells of is not

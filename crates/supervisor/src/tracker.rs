@@ -2,6 +2,7 @@
 
 use crate::{
     CallError, Drain, ResizeCall, RestartCall, RunView, SignalCall,
+    consumers::Consumers,
     facts::Facts,
     late::Doors,
     ledger::Ledger,
@@ -187,6 +188,8 @@ pub(crate) struct Shared {
     pub(crate) screens: Screens,
     /// Who asked for what, and who was signalled.
     pub(crate) trail: Trail,
+    /// Readers with a name.
+    pub(crate) consumers: Arc<Consumers>,
     runs: Mutex<BTreeMap<RunId, Handle>>,
 }
 
@@ -227,6 +230,7 @@ impl Shared {
             ids: Mutex::new(ulid::Generator::new()),
             arrivals: broadcast::Sender::new(ARRIVALS_MAX),
             screens: Screens::default(),
+            consumers: Arc::default(),
             runs: Mutex::new(BTreeMap::new()),
         }
     }

@@ -1,6 +1,6 @@
 //! Reads a run's events, across lost connections and restarts of the server.
 
-use super::{Connection, Failure, resumes::Resumes};
+use super::{Connection, Failure, outlast, resumes::Resumes};
 use crate::pb::{
     self, RunState, StreamEventsRequest, StreamEventsResponse, event::Payload, lifecycle::Station,
     stream_events_request::Position,
@@ -49,6 +49,7 @@ pub struct EventReader {
     view: pb::OutputView,
     kinds: Vec<pb::EventKind>,
     until: pb::StreamUntil,
+    consumer: String,
     stream: Option<Streaming<StreamEventsResponse>>,
     resumes: Resumes,
     snapshot_given: bool,
@@ -77,6 +78,7 @@ impl EventReader {
             view: pb::OutputView::Raw,
             kinds: Vec::new(),
             until: pb::StreamUntil::Ended,
+            consumer: String::new(),
             stream: None,
             resumes: Resumes::default(),
             snapshot_given: false,
@@ -113,6 +115,35 @@ impl EventReader {
     pub fn until_head(self) -> Self {
         let until = pb::StreamUntil::Head;
         Self { until, ..self }
+    }
+
+    /// The same in the name of a consumer: it goes on behind what that has acknowledged; the start is for one that is not there
+    /// yet.
+    #[must_use]
+    pub fn in_name_of(self, consumer: String) -> Self {
+        Self { consumer, ..self }
+    }
+
+    /// Acknowledges what [`EventReader::next`] has given, in the name of the reader's consumer. Absent: nothing was given yet.
+    pub async fn ack(&self) -> Result<Option<pb::Consumer>, Failure> {
+        use pb::ack_events_request::Position as Acked;
+        let position = match &self.position {
+            Position::Cursor(cursor) => Acked::Cursor(cursor.clone()),
+            Position::AfterSeq(_)
+            | Position::Beginning(_)
+            | Position::Live(_)
+            | Position::Tail(_) => return Ok(None),
+        };
+        let request = pb::AckEventsRequest {
+            run_id: self.run_id.clone(),
+            consumer: self.consumer.clone(),
+            position: Some(position),
+        };
+        let acked = outlast(|| {
+            let (mut processes, request) = (self.connection.processes(), request.clone());
+            async move { processes.ack_events(request).await }
+        });
+        Ok(acked.await?.consumer)
     }
 
     /// The next message; `None` after the run's last event. The first one is the Snapshot; the Snapshots of resumed
@@ -152,6 +183,7 @@ impl EventReader {
                     position: Some(self.position.clone()),
                     output_view: self.view.into(),
                     until: self.until.into(),
+                    consumer: self.consumer.clone(),
                     kinds: self.kinds.iter().map(|kind| (*kind).into()).collect(),
                     ..StreamEventsRequest::default()
                 };

@@ -6,10 +6,13 @@
 use crate::digest::DigestKey;
 use bytes::Bytes;
 use kennel_lifecycle::{RunId, Timestamp};
-use kennel_supervisor::{Age, Amount, Form, ListFilter, ManyReached, Reached, Tail};
+use kennel_supervisor::{Age, Amount, ConsumerPlace, Form, ListFilter, ManyReached, Reached, Tail};
 use std::fmt::Write;
 
 const VERSION: u8 = 16;
+/// Behind a seal, the reader and the number of the message: one that a consumer was given.
+const VERSION_OF_CONSUMER: u8 = 17;
+const CONSUMER_DOMAIN: &[u8] = b"kennel.v1.consumer_cursor\0";
 const SEAL_DOMAIN: &[u8] = b"kennel.v1.many_cursor\0";
 const SEAL_BYTES: usize = 8;
 
@@ -43,7 +46,55 @@ pub(crate) struct ManyCursor {
 
 /// Whether these bytes would be a cursor of many runs.
 pub(crate) fn is_of_many(cursor: &[u8]) -> bool {
-    cursor.first() == Some(&VERSION)
+    matches!(cursor.first(), Some(&(VERSION | VERSION_OF_CONSUMER)))
+}
+
+/// The cursor of a message that a consumer's reader is given.
+pub(crate) fn of_consumer(cursor: &[u8], place: (u64, u64), name: &str, key: &DigestKey) -> Bytes {
+    let (session, number) = (place.0.to_be_bytes(), place.1.to_be_bytes());
+    let mut to = vec![VERSION_OF_CONSUMER];
+    to.extend(consumer_seal(session, number, name, cursor, key));
+    to.extend(session);
+    to.extend(number);
+    to.extend(cursor);
+    to.into()
+}
+
+/// Which message of which reader of a consumer carried this cursor. Absent: it is none of this consumer.
+pub(crate) fn place(cursor: &[u8], name: &str, key: &DigestKey) -> Option<ConsumerPlace> {
+    let mut from = cursor;
+    let from = &mut from;
+    if take::<1>(from)? != [VERSION_OF_CONSUMER] {
+        return None;
+    }
+    let seal: [u8; SEAL_BYTES] = take(from)?;
+    let (session, number) = (take(from)?, take(from)?);
+    (seal == consumer_seal(session, number, name, from, key)).then(|| ConsumerPlace {
+        session: u64::from_be_bytes(session),
+        number: u64::from_be_bytes(number),
+        cursor: cursor.to_vec(),
+    })
+}
+
+fn consumer_seal(
+    session: [u8; 8],
+    number: [u8; 8],
+    name: &str,
+    cursor: &[u8],
+    key: &DigestKey,
+) -> [u8; SEAL_BYTES] {
+    let parts = [
+        CONSUMER_DOMAIN,
+        &session,
+        &number,
+        name.as_bytes(),
+        b"\0",
+        cursor,
+    ];
+    let digest = key.mac(&parts);
+    let mut seal = [0; SEAL_BYTES];
+    seal.copy_from_slice(&digest[..SEAL_BYTES]);
+    seal
 }
 
 pub(crate) fn encode(seal: Seal, form: Option<Form>, reached: &ManyReached) -> Bytes {
@@ -103,7 +154,10 @@ fn put_reached(to: &mut Vec<u8>, at: &Reached) {
 
 /// Absent: not a cursor.
 pub(crate) fn decode(cursor: &[u8]) -> Option<ManyCursor> {
-    let mut from = cursor;
+    let mut from = match cursor {
+        [VERSION_OF_CONSUMER, rest @ ..] => rest.get(SEAL_BYTES + 16..)?,
+        plain => plain,
+    };
     let from = &mut from;
     if take::<1>(from)? != [VERSION] {
         return None;
@@ -297,6 +351,26 @@ mod tests {
                     prop_assert_eq!(&encode(cursor.seal, cursor.form, &cursor.reached)[..], &bytes[..]);
                 }
             }
+        }
+    }
+
+    #[test]
+    fn what_a_consumer_was_given_is_its_own_and_a_cursor_to_everybody() {
+        let key = DigestKey::new([1; 32]);
+        let plain = encode(Seal([3; SEAL_BYTES]), None, &ManyReached::default());
+        let given = of_consumer(&plain, (7, 9), "indexer", &key);
+        assert!(is_of_many(&given));
+        assert_eq!(decode(&given), decode(&plain));
+        let found = place(&given, "indexer", &key).expect("its own");
+        assert_eq!((found.session, found.number), (7, 9));
+        assert_eq!(found.cursor, given);
+        assert!(place(&given, "other", &key).is_none());
+        assert!(place(&plain, "indexer", &key).is_none());
+        assert!(place(&given, "indexer", &DigestKey::new([2; 32])).is_none());
+        for at in 0..given.len() {
+            let mut bent = given.to_vec();
+            bent[at] ^= 1;
+            assert!(place(&bent, "indexer", &key).is_none(), "byte {at}");
         }
     }
 

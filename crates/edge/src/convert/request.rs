@@ -7,7 +7,7 @@ mod output;
 
 pub(crate) use attach::{attach, attach_input, attach_resize, not_after_open, resize_to};
 pub(crate) use events::events;
-pub(crate) use many::{ManyAsk, events_of_many};
+pub(crate) use many::{ManyAsk, after as after_many, events_of_many};
 pub(crate) use output::read_output;
 
 use super::{
@@ -51,6 +51,15 @@ pub(crate) struct EventsCall {
     pub(crate) kinds: Kinds,
     /// Whether it ends where there is no more by now.
     pub(crate) until_head: bool,
+    pub(crate) consumer: Option<ConsumerAsk>,
+}
+
+/// In whose name events of one run are read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ConsumerAsk {
+    pub(crate) name: String,
+    /// Whether the reader knows better where it goes on.
+    pub(crate) has_position: bool,
 }
 
 pub(crate) fn spawn(

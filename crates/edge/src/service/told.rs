@@ -324,6 +324,44 @@ impl ProcessService for Told<Processes> {
         self.inner.stream_events(request).await
     }
 
+    async fn ack_events(
+        &self,
+        request: Request<pb::AckEventsRequest>,
+    ) -> Result<Response<pb::AckEventsResponse>, Status> {
+        let wish = request.get_ref();
+        let asked = self.asked("AckEvents", &request, &wish.run_id);
+        let asked = asked.with("consumer", &wish.consumer);
+        let answer = self.inner.ack_events(request).await;
+        asked.count(&answer);
+        answer
+    }
+
+    async fn get_consumer(
+        &self,
+        request: Request<pb::GetConsumerRequest>,
+    ) -> Result<Response<pb::GetConsumerResponse>, Status> {
+        self.inner.get_consumer(request).await
+    }
+
+    async fn list_consumers(
+        &self,
+        request: Request<pb::ListConsumersRequest>,
+    ) -> Result<Response<pb::ListConsumersResponse>, Status> {
+        self.inner.list_consumers(request).await
+    }
+
+    async fn delete_consumer(
+        &self,
+        request: Request<pb::DeleteConsumerRequest>,
+    ) -> Result<Response<pb::DeleteConsumerResponse>, Status> {
+        let wish = request.get_ref();
+        let asked = self.asked("DeleteConsumer", &request, &wish.run_id);
+        let asked = asked.with("consumer", &wish.consumer);
+        let answer = self.inner.delete_consumer(request).await;
+        asked.tell(&answer).await;
+        answer
+    }
+
     async fn read_screen(
         &self,
         request: Request<pb::ReadScreenRequest>,

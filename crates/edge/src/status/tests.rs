@@ -9,6 +9,7 @@ type Row = (CallError, Code, Reason, Vec<(&'static str, String)>);
 fn table() -> Vec<Row> {
     let mut rows = of_one_run();
     rows.extend(of_a_state());
+    rows.extend(of_a_consumer());
     rows.extend(of_the_server());
     rows
 }
@@ -50,6 +51,40 @@ fn of_one_run() -> Vec<Row> {
             Code::FailedPrecondition,
             Reason::RunStopped,
             vec![id.clone()],
+        ),
+    ]
+}
+
+fn of_a_consumer() -> Vec<Row> {
+    let run = RunId::from_u128(42);
+    let id = ("run_id", run.to_string());
+    vec![
+        (
+            CallError::ConsumerNotFound {
+                run: Some(run),
+                name: "indexer".to_owned(),
+            },
+            Code::NotFound,
+            Reason::ConsumerNotFound,
+            vec![id, fact("consumer", "indexer")],
+        ),
+        (
+            CallError::ConsumerTakenOver {
+                run: None,
+                name: "indexer".to_owned(),
+            },
+            Code::FailedPrecondition,
+            Reason::ConsumerTakenOver,
+            vec![fact("run_id", ""), fact("consumer", "indexer")],
+        ),
+        (
+            CallError::TooManyConsumers {
+                what: "consumers of a run",
+                limit: 16,
+            },
+            Code::ResourceExhausted,
+            Reason::QuotaExceeded,
+            vec![fact("quota", "consumers of a run"), fact("limit", "16")],
         ),
     ]
 }

@@ -1,8 +1,9 @@
 //! One reader of the events of many runs: of each a Snapshot, then its events; heartbeats in silence, and a typed end.
 
-use super::Going;
+use super::{Going, lost};
 use crate::{
     convert::{event as convert, many_cursor, request::ManyAsk, run},
+    digest::DigestKey,
     limits,
     pb::{self, event},
     status,
@@ -11,7 +12,7 @@ use futures_util::{
     FutureExt,
     stream::{self, Stream},
 };
-use kennel_supervisor::{CallError, ManyEvents, Step};
+use kennel_supervisor::{CallError, ConsumerSeat, ManyEvents, Step};
 use prost::Message;
 use std::{pin::Pin, time::Duration};
 use tokio::{sync::OwnedSemaphorePermit, time::Sleep};
@@ -32,7 +33,34 @@ pub(crate) struct ManyReader {
     stage: Stage,
     /// Sent since the last cursor.
     uncovered_bytes: usize,
+    /// In whose name it is read.
+    named: Option<Named>,
     _place: OwnedSemaphorePermit,
+}
+
+/// A reader in a consumer's name.
+pub(crate) struct Named {
+    seat: ConsumerSeat,
+    /// Seals what it is given.
+    key: DigestKey,
+    /// Of the last message that had a cursor.
+    number: u64,
+}
+
+impl Named {
+    pub(crate) fn new(seat: ConsumerSeat, key: DigestKey) -> Self {
+        let number = seat.number();
+        Self { seat, key, number }
+    }
+
+    /// The cursor of the next message.
+    fn seal(&mut self, cursor: &[u8]) -> bytes::Bytes {
+        self.number += 1;
+        self.seat.given(self.number);
+        let row = self.seat.row();
+        let place = (row.session, self.number);
+        many_cursor::of_consumer(cursor, place, &row.key.name, &self.key)
+    }
 }
 
 enum Stage {
@@ -52,6 +80,8 @@ enum Wake {
     Leaving,
     Silence,
     Spoken,
+    /// It may not go on in its consumer's name.
+    Lost(CallError),
 }
 
 impl ManyReader {
@@ -67,8 +97,14 @@ impl ManyReader {
             going,
             stage: Stage::Following,
             uncovered_bytes: 0,
+            named: None,
             _place: place,
         }
+    }
+
+    /// The same in a consumer's name.
+    pub(crate) fn in_name_of(self, named: Option<Named>) -> Self {
+        Self { named, ..self }
     }
 
     pub(crate) fn into_stream(
@@ -121,10 +157,12 @@ impl ManyReader {
         } else {
             self.ask.heartbeat
         };
+        let seat = self.named.as_mut().map(|named| &mut named.seat);
         tokio::select! {
             biased;
             () = self.going.leaving.cancelled() => Wake::Leaving,
             () = self.going.draining.cancelled() => Wake::Draining,
+            why = lost(seat) => Wake::Lost(why),
             step = self.events.next(limits::BATCH_BYTES_MAX) => Wake::Step(step),
             () = tokio::time::sleep(silence) => Wake::Silence,
         }
@@ -146,6 +184,7 @@ impl ManyReader {
                 };
                 Some(self.message(vec![heartbeat], true))
             }
+            Wake::Lost(why) => self.fail(status::of(&why)),
             Wake::Leaving => self.fail(status::leaving()),
             Wake::Draining | Wake::Spoken => self.fail(status::draining()),
         }
@@ -220,7 +259,12 @@ impl ManyReader {
             || self.uncovered_bytes >= size.saturating_mul(CURSOR_SHARE)
         {
             self.uncovered_bytes = 0;
-            many_cursor::encode(self.ask.seal, self.ask.call.form, self.events.reached())
+            let (seal, form) = (self.ask.seal, self.ask.call.form);
+            let cursor = many_cursor::encode(seal, form, self.events.reached());
+            match &mut self.named {
+                Some(named) => named.seal(&cursor),
+                None => cursor,
+            }
         } else {
             bytes::Bytes::new()
         };

@@ -230,6 +230,7 @@ impl House {
             as_json: false,
             kinds: kennel_supervisor::Kinds::ALL,
             until_head: false,
+            consumer: None,
         };
         let at = match from {
             Position::Beginning => 0,

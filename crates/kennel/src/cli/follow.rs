@@ -5,7 +5,7 @@ use super::{
     link::{Link, print, refused},
 };
 use crate::{
-    args::{EventsArgs, Format, WhichRuns},
+    args::{AsConsumer, EventsArgs, Format, WhichRuns},
     failure::Failure,
 };
 use kennel_edge::{
@@ -14,12 +14,14 @@ use kennel_edge::{
 };
 
 pub(crate) async fn events(link: &Link, args: EventsArgs) -> Result<(), Failure> {
-    let mut journal = Journal::open(link, &args.which, start(args.after_seq), args.follow);
+    let journal = Journal::open(link, &args.which, start(args.after_seq), args.follow);
+    let mut journal = journal.in_name_of(args.name);
     while let Some(message) = journal.next().await? {
         match link.format {
             Format::Json => print(&(json::to_string(&message) + "\n"))?,
             Format::Text => print(&lines(&message, args.which.run.is_none()))?,
         }
+        journal.printed().await?;
     }
     Ok(())
 }
@@ -56,6 +58,8 @@ fn lines(message: &pb::StreamEventsResponse, are_many: bool) -> String {
 pub(crate) struct Journal {
     reader: EventReader,
     are_many: bool,
+    /// Whether what is printed is acknowledged.
+    acks: bool,
 }
 
 impl Journal {
@@ -73,7 +77,29 @@ impl Journal {
         Self {
             reader: if follow { reader } else { reader.until_head() },
             are_many: which.run.is_none(),
+            acks: false,
         }
+    }
+
+    /// The same in the name of a consumer, where one is named.
+    pub(crate) fn in_name_of(self, name: AsConsumer) -> Self {
+        let reader = match name.consumer {
+            Some(consumer) => self.reader.in_name_of(consumer),
+            None => self.reader,
+        };
+        Self {
+            reader,
+            acks: name.ack,
+            ..self
+        }
+    }
+
+    /// What was given is printed: it is acknowledged, where that is wanted.
+    pub(crate) async fn printed(&self) -> Result<(), Failure> {
+        if self.acks {
+            self.reader.ack().await.map_err(refused)?;
+        }
+        Ok(())
     }
 
     /// The same with output in this view.

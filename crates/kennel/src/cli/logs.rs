@@ -31,11 +31,13 @@ pub(crate) async fn logs(link: &Link, args: LogsArgs) -> Result<(), Failure> {
         None => start(args.from_seq),
     };
     let journal = Journal::open(link, &args.which, from, args.follow);
-    let mut journal = journal.viewed(view).of_kinds(wanted.kinds());
+    let journal = journal.viewed(view).of_kinds(wanted.kinds());
+    let is_named = args.name.consumer.is_some();
+    let mut journal = journal.in_name_of(args.name);
     let mut printer = Printer {
         format: link.format,
         plain: args.plain,
-        sink: if wanted.is_all() && from == Start::Beginning {
+        sink: if wanted.is_all() && from == Start::Beginning && !is_named {
             Sink::default()
         } else {
             Sink::from_anywhere()
@@ -55,6 +57,7 @@ pub(crate) async fn logs(link: &Link, args: LogsArgs) -> Result<(), Failure> {
             Format::Text if are_many => print_lines(&message)?,
             Format::Text | Format::Json => printer.take(message)?,
         }
+        journal.printed().await?;
     }
     Ok(())
 }

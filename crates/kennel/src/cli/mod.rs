@@ -3,6 +3,7 @@
 mod attach;
 mod audit;
 mod calls;
+mod consumers;
 mod doctor;
 mod drain;
 mod event_line;
@@ -99,6 +100,7 @@ async fn perform(
         Command::Wait(args) => calls::wait(&open().await?, args).await,
         Command::Logs(args) => logs::logs(&open().await?, args).await,
         Command::Events(args) => follow::events(&open().await?, args).await,
+        Command::Consumers(command) => consumers::consumers(&open().await?, command).await,
         Command::Status => calls::status(&open().await?).await,
         Command::Upgrade => upgrade::upgrade(&open().await?).await,
         Command::Drain(args) => drain::drain(&open().await?, args).await,

@@ -9,6 +9,11 @@ pub(crate) fn state(state: pb::RunState) -> String {
     bare(state.as_str_name(), "RUN_STATE_")
 }
 
+/// Whether somebody reads in a consumer's name.
+pub(crate) fn consumer_state(state: pb::ConsumerState) -> String {
+    bare(state.as_str_name(), "CONSUMER_STATE_")
+}
+
 /// How large a terminal is, as `resize` takes it.
 pub(crate) fn terminal_size(size: pb::TerminalSize) -> String {
     format!("{}x{}", size.rows, size.cols)

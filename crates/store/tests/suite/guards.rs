@@ -232,6 +232,12 @@ pub(super) async fn every_check_refuses_what_no_run_can_be(bed: Bed) {
         "UPDATE runs SET cgroup_path = '/', cgroup_inode = 1 WHERE process_pid IS NULL",
         "UPDATE nodes SET generation = 0",
         "UPDATE keeper_epochs SET process_pid = 0",
+        "INSERT INTO consumers SELECT node, 'x', 'n', 'o', 1, 0, 'c', 1, NULL FROM nodes",
+        "INSERT INTO consumers SELECT node, '', '', 'o', 1, 0, 'c', 1, NULL FROM nodes",
+        "INSERT INTO consumers SELECT node, '', 'n', 'o', 0, 0, 'c', 1, NULL FROM nodes",
+        "INSERT INTO consumers SELECT node, '', 'n', 'o', 1, -1, 'c', 1, NULL FROM nodes",
+        "INSERT INTO consumers SELECT node, '', 'n', 'o', 1, 0, '', 1, NULL FROM nodes",
+        "INSERT INTO consumers VALUES ('nobody', '', 'n', 'o', 1, 0, 'c', 1, NULL)",
         "UPDATE keeper_epochs SET node = '00000000000000000000000000'",
     ];
     for sql in others {

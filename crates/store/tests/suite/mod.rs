@@ -3,6 +3,7 @@
 pub(crate) mod rows;
 
 mod attempts;
+mod consumers;
 mod ends;
 mod guards;
 mod lists;
@@ -69,6 +70,9 @@ const CASES: &[Case] = cases![
     mends::a_generation_is_above_all_that_are_known,
     removals::the_removal_of_output_is_marked_once_on_an_ended_row,
     removals::ended_runs_with_output_are_listed_by_their_end,
+    consumers::a_consumer_moves_forward_only_and_is_read_back_whole,
+    consumers::consumers_are_found_by_run_and_name_counted_and_removed,
+    consumers::consumers_go_some_time_after_the_output_of_their_run,
     lists::pages_neither_repeat_nor_skip_while_rows_are_added,
     lists::a_nodes_runs_come_oldest_first_where_that_is_asked_for,
     lists::filters_by_state_kind_and_labels,

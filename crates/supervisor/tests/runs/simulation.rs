@@ -28,8 +28,9 @@ use kennel_linux::{
     },
 };
 use kennel_store::{
-    Closure, Desired, EndedStart, EpochRow, Inserted, ListFilter, NewRun, Opening, PageStart, Rest,
-    RunRow, Standing, Store, StoreError, StoredState, WithOutput,
+    Closure, ConsumerFilter, ConsumerKey, ConsumerRow, Desired, EndedStart, EpochRow, Inserted,
+    ListFilter, NewRun, Opening, PageStart, Rest, RunRow, Standing, Store, StoreError, StoredState,
+    WithOutput,
 };
 use kennel_supervisor::{
     AbortCall, AbortWait, BootError, Condition, Kernel, KernelEvents, Payload, Position,
@@ -781,6 +782,60 @@ impl Store for Shaky {
     ) -> Result<Vec<RunRow>, StoreError> {
         self.read().await?;
         self.store.ended_with_pids(node, host, pids, limit).await
+    }
+
+    async fn put_consumer(&self, row: &ConsumerRow, generation: i64) -> Result<(), StoreError> {
+        let row = row.clone();
+        let what = format!("consumer {:?}", row.key);
+        let work =
+            |store: Arc<MemoryStore>| async move { store.put_consumer(&row, generation).await };
+        self.write(what, work).await
+    }
+
+    async fn delete_consumer(
+        &self,
+        node: NodeId,
+        key: &ConsumerKey,
+        generation: i64,
+    ) -> Result<(), StoreError> {
+        let key = key.clone();
+        let what = format!("no consumer {key:?}");
+        let work = |store: Arc<MemoryStore>| async move {
+            store.delete_consumer(node, &key, generation).await
+        };
+        self.write(what, work).await
+    }
+
+    async fn expire_consumers(
+        &self,
+        node: NodeId,
+        before: Timestamp,
+        generation: i64,
+    ) -> Result<(), StoreError> {
+        let what = "old consumers go".to_owned();
+        let work = |store: Arc<MemoryStore>| async move {
+            store.expire_consumers(node, before, generation).await
+        };
+        self.write(what, work).await
+    }
+
+    async fn consumers(
+        &self,
+        node: NodeId,
+        filter: &ConsumerFilter,
+        limit: u32,
+    ) -> Result<Vec<ConsumerRow>, StoreError> {
+        self.read().await?;
+        self.store.consumers(node, filter, limit).await
+    }
+
+    async fn count_consumers(
+        &self,
+        node: NodeId,
+        run: Option<RunId>,
+    ) -> Result<(u64, u64), StoreError> {
+        self.read().await?;
+        self.store.count_consumers(node, run).await
     }
 
     async fn ping(&self) -> Result<(), StoreError> {

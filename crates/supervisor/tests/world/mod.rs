@@ -31,8 +31,9 @@ use kennel_linux::{
     },
 };
 use kennel_store::{
-    Closure, Desired, EndedStart, EpochRow, Inserted, Life, ListFilter, NewRun, Opening, PageStart,
-    Rest, RunRow, Standing, Store, StoreError, StoredState, Times, WithOutput,
+    Closure, ConsumerFilter, ConsumerKey, ConsumerRow, Desired, EndedStart, EpochRow, Inserted,
+    Life, ListFilter, NewRun, Opening, PageStart, Rest, RunRow, Standing, Store, StoreError,
+    StoredState, Times, WithOutput,
 };
 use kennel_supervisor::{BootError, Kernel, KernelEvents, SpawnCall, Supervisor, SupervisorConfig};
 use std::{
@@ -932,6 +933,7 @@ pub enum Weather {
 #[derive(Debug, Default)]
 pub struct MemoryStore {
     pub rows: Mutex<BTreeMap<RunId, RunRow>>,
+    consumers: Mutex<BTreeMap<ConsumerKey, ConsumerRow>>,
     weather: Mutex<Weather>,
     pub closed: Mutex<Vec<(RunId, Outcome)>>,
     changed: Notify,
@@ -1380,6 +1382,84 @@ impl Store for MemoryStore {
             row.outcome.is_some() && identity.is_some_and(with)
         });
         Ok(numbered.cloned().collect())
+    }
+
+    async fn put_consumer(&self, row: &ConsumerRow, generation: i64) -> Result<(), StoreError> {
+        self.check_write()?;
+        let fenced = StoreError::Fenced(row.key.run.unwrap_or(RunId::from_u128(0)));
+        if generation != self.generation.load(Ordering::Relaxed) {
+            return Err(fenced);
+        }
+        let mut consumers = self.consumers.lock().unwrap();
+        let knows_less = |before: &ConsumerRow| {
+            before.created != row.created
+                || before.session > row.session
+                || before.acked > row.acked
+        };
+        if consumers.get(&row.key).is_some_and(knows_less) {
+            return Err(fenced);
+        }
+        consumers.insert(row.key.clone(), row.clone());
+        Ok(())
+    }
+
+    async fn delete_consumer(
+        &self,
+        _: NodeId,
+        key: &ConsumerKey,
+        _: i64,
+    ) -> Result<(), StoreError> {
+        self.check_write()?;
+        self.consumers.lock().unwrap().remove(key);
+        Ok(())
+    }
+
+    async fn expire_consumers(
+        &self,
+        _: NodeId,
+        before: Timestamp,
+        _: i64,
+    ) -> Result<(), StoreError> {
+        self.check_write()?;
+        let rows = self.rows.lock().unwrap();
+        let stays = |key: &ConsumerKey| {
+            let row = key.run.and_then(|run| rows.get(&run));
+            row.and_then(|row| row.output_removed)
+                .is_none_or(|removed| removed.at >= before)
+        };
+        self.consumers.lock().unwrap().retain(|key, _| stays(key));
+        Ok(())
+    }
+
+    async fn consumers(
+        &self,
+        _: NodeId,
+        filter: &ConsumerFilter,
+        limit: u32,
+    ) -> Result<Vec<ConsumerRow>, StoreError> {
+        self.check()?;
+        let fits = |row: &&ConsumerRow| {
+            filter.run.is_none_or(|run| run == row.key.run)
+                && filter
+                    .name
+                    .as_ref()
+                    .is_none_or(|name| *name == row.key.name)
+                && filter.after.as_ref().is_none_or(|after| row.key > *after)
+        };
+        let consumers = self.consumers.lock().unwrap();
+        let found = consumers.values().filter(fits).take(limit as usize);
+        Ok(found.cloned().collect())
+    }
+
+    async fn count_consumers(
+        &self,
+        _: NodeId,
+        run: Option<RunId>,
+    ) -> Result<(u64, u64), StoreError> {
+        self.check()?;
+        let consumers = self.consumers.lock().unwrap();
+        let of_run = consumers.keys().filter(|key| key.run == run).count();
+        Ok((of_run as u64, consumers.len() as u64))
     }
 
     async fn ping(&self) -> Result<(), StoreError> {

@@ -1,8 +1,8 @@
 //! Which events are asked for, from where on, and how they are to be shown.
 
-use super::{EventsCall, output, parse_run_id, unknown_number, whole};
+use super::{ConsumerAsk, EventsCall, output, parse_run_id, unknown_number, whole};
 use crate::{
-    convert::{many_cursor, time, token::Cursor},
+    convert::{consumer, many_cursor, time, token::Cursor},
     limits,
     pb::{self, stream_events_request::Position as Asked},
 };
@@ -20,6 +20,10 @@ pub(crate) fn events(request: &pb::StreamEventsRequest) -> Result<EventsCall, St
     let from = position(request, run, form, kinds, &mut found);
     let fails_on_gap = fails_on_gap(request, &mut found);
     let until_head = until_head(request, &mut found);
+    let consumer = consumer_name(request, &mut found).map(|name| ConsumerAsk {
+        name,
+        has_position: has_position(request),
+    });
     Ok(EventsCall {
         run: whole(run, &found)?,
         from,
@@ -29,7 +33,25 @@ pub(crate) fn events(request: &pb::StreamEventsRequest) -> Result<EventsCall, St
         as_json,
         kinds,
         until_head,
+        consumer,
     })
+}
+
+/// In whose name it is read, if in somebody's.
+pub(super) fn consumer_name(
+    request: &pb::StreamEventsRequest,
+    found: &mut Vec<Violation>,
+) -> Option<String> {
+    let name = &request.consumer;
+    (!name.is_empty()).then(|| consumer::name("consumer", name, found))
+}
+
+/// Whether the request says where it goes on.
+fn has_position(request: &pb::StreamEventsRequest) -> bool {
+    matches!(
+        request.position,
+        Some(Asked::Cursor(_) | Asked::AfterSeq(_))
+    )
 }
 
 pub(super) fn fails_on_gap(request: &pb::StreamEventsRequest, found: &mut Vec<Violation>) -> bool {

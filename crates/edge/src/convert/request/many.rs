@@ -1,7 +1,7 @@
 //! Which events of many runs are asked for, from where on, and how they are to be shown.
 
 use super::{
-    events::{fails_on_gap, heartbeat, kinds, tail_of, until_head},
+    events::{consumer_name, fails_on_gap, heartbeat, kinds, tail_of, until_head},
     filter, no_violations, output,
 };
 use crate::{
@@ -10,7 +10,7 @@ use crate::{
     pb::{self, stream_events_request::Position as Asked},
 };
 use kennel_lifecycle::Violation;
-use kennel_supervisor::{Form, Kinds, ManyCall, ManyFrom};
+use kennel_supervisor::{ConsumerPlace, Form, Kinds, ManyCall, ManyFrom};
 use std::time::Duration;
 use tonic::Status;
 
@@ -23,6 +23,15 @@ pub(crate) struct ManyAsk {
     pub(crate) heartbeat: Duration,
     /// Whether lines are parsed as JSON.
     pub(crate) as_json: bool,
+    pub(crate) consumer: Option<ManyConsumer>,
+}
+
+/// In whose name events of many runs are read.
+#[derive(Clone, Debug)]
+pub(crate) struct ManyConsumer {
+    pub(crate) name: String,
+    /// Where the reader says that it was.
+    pub(crate) place: Option<ConsumerPlace>,
 }
 
 pub(crate) fn events_of_many(
@@ -42,6 +51,20 @@ pub(crate) fn events_of_many(
     let from = from(request, seal, form, kinds, &mut found);
     let fails_on_gap = fails_on_gap(request, &mut found);
     let until_head = until_head(request, &mut found);
+    let consumer = consumer_name(request, &mut found).map(|name| {
+        let place = match &request.position {
+            Some(Asked::Cursor(bytes)) => {
+                let place = many_cursor::place(bytes, &name, key);
+                if place.is_none() {
+                    let why = "is not one that this consumer was given";
+                    found.push(Violation::new("cursor", why));
+                }
+                place
+            }
+            _ => None,
+        };
+        ManyConsumer { name, place }
+    });
     no_violations(&found)?;
     Ok(ManyAsk {
         call: ManyCall {
@@ -55,7 +78,19 @@ pub(crate) fn events_of_many(
         seal,
         heartbeat,
         as_json,
+        consumer,
     })
+}
+
+/// After this position of its own filter, in the view that is asked for now.
+pub(crate) fn after(cursor: &[u8], seal: Seal, form: Option<Form>) -> Option<ManyFrom> {
+    let cursor = many_cursor::decode(cursor).filter(|cursor| cursor.seal == seal)?;
+    let mut reached = cursor.reached;
+    // What another view has left is looked for anew.
+    if cursor.form != form {
+        reached.open.values_mut().for_each(|at| at.fed_from = None);
+    }
+    Some(ManyFrom::After(reached))
 }
 
 fn from(
@@ -75,15 +110,10 @@ fn from(
         Some(Asked::Live(_)) => ManyFrom::LiveOnly,
         Some(Asked::Tail(tail)) => ManyFrom::Tail(tail_of(tail, kinds, found)),
         Some(Asked::Cursor(bytes)) => {
+            if let Some(after) = after(bytes, seal, form) {
+                return after;
+            }
             let why = match many_cursor::decode(bytes) {
-                Some(cursor) if cursor.seal == seal => {
-                    let mut reached = cursor.reached;
-                    // What another view has left is looked for anew.
-                    if cursor.form != form {
-                        reached.open.values_mut().for_each(|at| at.fed_from = None);
-                    }
-                    return ManyFrom::After(reached);
-                }
                 Some(_) => "is one of another filter",
                 None => "is not one that a server has given for a filter",
             };

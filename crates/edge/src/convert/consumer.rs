@@ -1,0 +1,212 @@
+//! Consumers: what is asked about them, and how they are shown.
+
+use super::{many_cursor, time, token::Cursor};
+use crate::{digest::DigestKey, limits, pb, status};
+use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
+use kennel_lifecycle::{RunId, Violation};
+use kennel_supervisor::{AckPoint, ConsumerFilter, ConsumerKey, ConsumerView, Reached};
+use tonic::Status;
+
+/// Longest name.
+const NAME_BYTES_MAX: usize = 64;
+
+/// What is acknowledged, and of whom.
+#[derive(Clone, Debug)]
+pub(crate) struct AckCall {
+    pub(crate) key: ConsumerKey,
+    pub(crate) point: AckPoint,
+    /// As a client gave it; absent: a seq.
+    cursor: Option<Vec<u8>>,
+}
+
+impl AckCall {
+    /// Where the consumer goes on that stood there.
+    pub(crate) fn cursor(self, before: &[u8]) -> Vec<u8> {
+        match (self.cursor, self.key.run, self.point) {
+            (None, Some(run), AckPoint::Seq(seq)) => {
+                // Where its tail begins is known to it alone.
+                let begins = Cursor::decode(before).and_then(|cursor| cursor.at.begins);
+                let at = Reached {
+                    seq,
+                    begins,
+                    ..Reached::default()
+                };
+                let form = None;
+                Cursor { run, at, form }.encode().into()
+            }
+            (cursor, _, _) => cursor.unwrap_or_default(),
+        }
+    }
+}
+
+/// Which page of consumers.
+pub(crate) struct ListCall {
+    pub(crate) filter: ConsumerFilter,
+    pub(crate) limit: u32,
+}
+
+/// A name, if it is one.
+pub(crate) fn name(field: &str, text: &str, found: &mut Vec<Violation>) -> String {
+    let is_fit = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    let len = text.len();
+    if len == 0 || len > NAME_BYTES_MAX || !text.bytes().all(is_fit) {
+        let why = format!("must be 1 to {NAME_BYTES_MAX} of the characters A-Z a-z 0-9 . _ -");
+        found.push(Violation::new(field, why));
+    }
+    text.to_owned()
+}
+
+/// Which consumer a request is about.
+pub(crate) fn key(run_id: &str, consumer: &str) -> Result<ConsumerKey, Status> {
+    let mut found = Vec::new();
+    let key = parse_key(run_id, consumer, &mut found);
+    no_violations(&found)?;
+    Ok(key)
+}
+
+fn parse_key(run_id: &str, consumer: &str, found: &mut Vec<Violation>) -> ConsumerKey {
+    let name = name("consumer", consumer, found);
+    let run = run(run_id, found);
+    ConsumerKey { run, name }
+}
+
+fn run(run_id: &str, found: &mut Vec<Violation>) -> Option<RunId> {
+    if run_id.is_empty() {
+        return None;
+    }
+    match run_id.parse() {
+        Ok(run) => Some(run),
+        Err(error) => {
+            found.push(Violation::new("run_id", error.to_string()));
+            None
+        }
+    }
+}
+
+fn no_violations(found: &[Violation]) -> Result<(), Status> {
+    if found.is_empty() {
+        return Ok(());
+    }
+    Err(status::invalid(found))
+}
+
+pub(crate) fn ack(request: &pb::AckEventsRequest, seal: &DigestKey) -> Result<AckCall, Status> {
+    use pb::ack_events_request::Position;
+    let mut found = Vec::new();
+    let key = parse_key(&request.run_id, &request.consumer, &mut found);
+    let mut is_wrong = |field: &str, why: &str| {
+        found.push(Violation::new(field, why));
+        AckPoint::Seq(0)
+    };
+    let mut cursor = None;
+    let point = match (&request.position, key.run) {
+        (None, _) => is_wrong("position", "must be given"),
+        (Some(Position::Seq(seq)), Some(_)) => AckPoint::Seq(*seq),
+        (Some(Position::Seq(_)), None) => is_wrong("seq", "is of one run"),
+        (Some(Position::Cursor(bytes)), Some(run)) => match Cursor::decode(bytes) {
+            Some(at) if at.run == run => {
+                cursor = Some(bytes.to_vec());
+                AckPoint::Seq(at.at.seq)
+            }
+            Some(_) => is_wrong("cursor", "is one of another run"),
+            None => is_wrong("cursor", "is not one that a server has given for this run"),
+        },
+        (Some(Position::Cursor(bytes)), None) => match many_cursor::place(bytes, &key.name, seal) {
+            Some(place) => {
+                cursor = Some(bytes.to_vec());
+                AckPoint::Message {
+                    session: place.session,
+                    number: place.number,
+                }
+            }
+            None => is_wrong("cursor", "is not one that this consumer was given"),
+        },
+    };
+    no_violations(&found)?;
+    Ok(AckCall { key, point, cursor })
+}
+
+pub(crate) fn list(request: &pb::ListConsumersRequest) -> Result<ListCall, Status> {
+    let mut found = Vec::new();
+    let run = run(&request.run_id, &mut found);
+    let limit = match u32::try_from(request.page_size) {
+        Ok(0) => limits::PAGE_SIZE_DEFAULT,
+        Ok(size) => size.min(limits::PAGE_SIZE_MAX),
+        Err(_) => {
+            found.push(Violation::new("page_size", "must not be negative"));
+            limits::PAGE_SIZE_DEFAULT
+        }
+    };
+    let after = match &*request.page_token {
+        "" => None,
+        token => {
+            let after = after(token);
+            if after.is_none() {
+                let why = "is not one that this server has given";
+                found.push(Violation::new("page_token", why));
+            }
+            after
+        }
+    };
+    no_violations(&found)?;
+    let filter = ConsumerFilter {
+        run: run.map(Some),
+        name: None,
+        after,
+    };
+    Ok(ListCall { filter, limit })
+}
+
+/// The consumer that a page token names.
+fn after(token: &str) -> Option<ConsumerKey> {
+    let text = BASE64_URL_SAFE_NO_PAD.decode(token).ok()?;
+    let text = String::from_utf8(text).ok()?;
+    let (run, name) = text.split_once('/')?;
+    let run = match run {
+        "" => None,
+        run => Some(run.parse().ok()?),
+    };
+    let name = name.to_owned();
+    Some(ConsumerKey { run, name })
+}
+
+/// The consumers that fit on a page, and where the next page begins.
+pub(crate) fn page(views: Vec<ConsumerView>, limit: u32) -> pb::ListConsumersResponse {
+    let mut response = pb::ListConsumersResponse::default();
+    let is_full = views.len() >= limit as usize;
+    let of = views.len();
+    let mut bytes = 0;
+    let mut last = None;
+    for view in views {
+        bytes += view.row.cursor.len() + 256;
+        if last.is_some() && bytes > limits::PAGE_BYTES_MAX {
+            break;
+        }
+        last = Some(view.row.key.clone());
+        response.consumers.push(consumer(view));
+    }
+    if let Some(key) = last.filter(|_| is_full || response.consumers.len() < of) {
+        let run = key.run.map(|run| run.to_string()).unwrap_or_default();
+        response.next_page_token = BASE64_URL_SAFE_NO_PAD.encode(format!("{run}/{}", key.name));
+    }
+    response
+}
+
+pub(crate) fn consumer(view: ConsumerView) -> pb::Consumer {
+    let row = view.row;
+    let state = if view.is_read {
+        pb::ConsumerState::Read
+    } else {
+        pb::ConsumerState::Idle
+    };
+    pb::Consumer {
+        acked_seq: row.key.run.is_some().then_some(row.acked),
+        run_id: row.key.run.map(|run| run.to_string()).unwrap_or_default(),
+        name: row.key.name,
+        owner: row.owner,
+        cursor: row.cursor.into(),
+        state: state.into(),
+        create_time: Some(time::timestamp(row.created)),
+        ack_time: row.acked_at.map(time::timestamp),
+    }
+}

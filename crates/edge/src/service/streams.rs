@@ -1,0 +1,172 @@
+//! How a stream of events is opened, in a consumer's name or in nobody's.
+
+use super::Processes;
+use crate::{
+    convert::{
+        many_cursor,
+        request::{self, EventsCall, ManyAsk},
+        token::Cursor,
+    },
+    limits, pb, status,
+    stream::{self, Named},
+};
+use kennel_supervisor::{
+    CallError, ConsumerBegin, ConsumerKey, ConsumerPlace, ConsumerSeat, Events, Position, RunView,
+    Supervisor,
+};
+use tokio::sync::OwnedSemaphorePermit;
+use tonic::{Response, Status, codegen::BoxStream};
+
+type Opened = Result<Response<BoxStream<pb::StreamEventsResponse>>, Status>;
+
+impl Processes {
+    /// The events of one run.
+    pub(super) async fn stream_one(
+        &self,
+        request: &pb::StreamEventsRequest,
+        owner: String,
+    ) -> Opened {
+        let call = request::events(request)?;
+        let place = self.place()?;
+        let opening = async {
+            let opened = open(&self.supervisor, &call, owner).await;
+            opened.map_err(|e| status::of(&e))
+        };
+        let (view, events, seat) = Box::pin(self.unless_going(opening)).await?;
+        let reader = stream::Reader::new(view, events, &call, self.going.clone(), place);
+        let reader = reader.in_name_of(seat);
+        Ok(Response::new(Box::pin(reader.into_stream())))
+    }
+
+    /// The events of many runs.
+    pub(super) async fn stream_many(
+        &self,
+        request: &pb::StreamEventsRequest,
+        owner: String,
+    ) -> Opened {
+        let mut ask = request::events_of_many(request, &self.key)?;
+        let place = self.place()?;
+        let named = match ask.consumer.take() {
+            Some(consumer) => {
+                let key = ConsumerKey {
+                    run: None,
+                    name: consumer.name,
+                };
+                let taking = self.take_many(&mut ask, key, consumer.place, owner);
+                let seat = Box::pin(self.unless_going(taking)).await?;
+                Some(Named::new(seat, self.key.clone()))
+            }
+            None => None,
+        };
+        let events = self.supervisor.events_of_many(ask.call.clone());
+        let reader = stream::ManyReader::new(events, ask, self.going.clone(), place);
+        let reader = reader.in_name_of(named);
+        Ok(Response::new(Box::pin(reader.into_stream())))
+    }
+
+    fn place(&self) -> Result<OwnedSemaphorePermit, Status> {
+        let place = self.places.clone().try_acquire_owned();
+        place.map_err(|_| status::too_many_streams(limits::STREAMS_MAX))
+    }
+
+    /// Takes the seat of a consumer of many runs, and sets the call to where it goes on.
+    async fn take_many(
+        &self,
+        ask: &mut ManyAsk,
+        key: ConsumerKey,
+        place: Option<ConsumerPlace>,
+        owner: String,
+    ) -> Result<ConsumerSeat, Status> {
+        let (seal, form) = (ask.seal, ask.call.form);
+        // Nobody loses a seat to one who asks for something else.
+        match self.supervisor.consumer(&key).await {
+            Ok(view) if request::after_many(&view.row.cursor, seal, form).is_none() => {
+                return Err(status::other_filter());
+            }
+            Ok(_) | Err(CallError::ConsumerNotFound { .. }) => {}
+            Err(error) => return Err(status::of(&error)),
+        }
+        let begin = self.supervisor.begin_of_many(&ask.call);
+        let begin = ConsumerBegin {
+            owner,
+            acked: 0,
+            cursor: many_cursor::encode(seal, form, &begin).into(),
+        };
+        let supervisor = self.supervisor.clone();
+        let taken = self.to_its_end(async move {
+            let taken = supervisor.take_consumer(&key, Some(begin), place).await?;
+            taken.ok_or_else(|| CallError::Internal("a consumer was not registered".into()))
+        });
+        let taken = taken.await?;
+        let after = request::after_many(taken.begin(), seal, form);
+        ask.call.from = after.ok_or_else(status::other_filter)?;
+        Ok(taken)
+    }
+}
+
+/// The run, its events from where they are asked for, and the seat of the consumer in whose name that is.
+async fn open(
+    supervisor: &Supervisor,
+    call: &EventsCall,
+    owner: String,
+) -> Result<(RunView, Events, Option<ConsumerSeat>), CallError> {
+    let Some(consumer) = &call.consumer else {
+        let (view, events) = open_from(supervisor, call, call.from).await?;
+        return Ok((view, events, None));
+    };
+    let key = ConsumerKey {
+        run: Some(call.run),
+        name: consumer.name.clone(),
+    };
+    let after = |seat: &ConsumerSeat| match Cursor::decode(seat.begin()) {
+        _ if consumer.has_position => Ok(call.from),
+        Some(cursor) => Ok(cursor.position(call.form)),
+        None => Err(CallError::Internal(
+            "the position of a consumer cannot be read".into(),
+        )),
+    };
+    if let Some(seat) = supervisor.take_consumer(&key, None, None).await? {
+        let (view, events) = open_from(supervisor, call, after(&seat)?).await?;
+        return Ok((view, events, Some(seat)));
+    }
+    let (view, events) = open_from(supervisor, call, call.from).await?;
+    let (run, at, form) = (call.run, events.position(), call.form);
+    let begin = ConsumerBegin {
+        owner,
+        acked: at.seq,
+        cursor: Cursor { run, at, form }.encode().into(),
+    };
+    let registered = begin.cursor.clone();
+    let seat = supervisor.take_consumer(&key, Some(begin), None).await?;
+    match seat {
+        // Somebody else has registered it in between.
+        Some(seat) if seat.begin() != registered => {
+            let (view, events) = open_from(supervisor, call, after(&seat)?).await?;
+            Ok((view, events, Some(seat)))
+        }
+        seat => Ok((view, events, seat)),
+    }
+}
+
+async fn open_from(
+    supervisor: &Supervisor,
+    call: &EventsCall,
+    from: Position,
+) -> Result<(RunView, Events), CallError> {
+    let (view, events) = supervisor.events(call.run, from).await?;
+    let at = match from {
+        Position::After(at) => Some(at),
+        Position::Beginning | Position::LiveOnly | Position::Tail(_) => None,
+    };
+    let events = events.of_kinds(call.kinds);
+    let events = if call.until_head {
+        events.until_head()
+    } else {
+        events
+    };
+    let events = match call.form {
+        Some(form) => events.viewed(form, at).await?,
+        None => events,
+    };
+    Ok((view, events))
+}
