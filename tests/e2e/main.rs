@@ -48,6 +48,7 @@ mod subscribers;
 mod tail;
 mod terminal;
 mod time;
+mod top;
 mod trail;
 mod trees;
 mod tty;

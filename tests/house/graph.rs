@@ -49,7 +49,7 @@ const MAY_USE: [(&str, &[&str]); 9] = [
 ];
 
 /// A foreign crate and the only workspace crates that may name it. The tests may name anything.
-const OWNED_BY: [(&str, &[&str]); 17] = [
+const OWNED_BY: [(&str, &[&str]); 18] = [
     ("sqlx", &["kennel-store"]),
     ("tonic", &["kennel-edge"]),
     ("tonic-prost", &["kennel-edge"]),
@@ -65,6 +65,7 @@ const OWNED_BY: [(&str, &[&str]); 17] = [
     ("portable-pty", &["kennel-linux"]),
     ("rustix", &["kennel-linux"]),
     ("clap", &["kennel"]),
+    ("ratatui", &["kennel"]),
     ("anyhow", &["kennel"]),
     ("tracing-subscriber", &["kennel"]),
     ("openssl-sys", &[]),

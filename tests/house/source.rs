@@ -42,6 +42,7 @@ const RULES: [Rule; 7] = [
             "crates/kennel/src/cli/audit.rs",
             "crates/kennel/src/cli/calls.rs",
             "crates/kennel/src/cli/logs.rs",
+            "crates/kennel/src/cli/top/",
         ],
     },
     Rule {

@@ -61,6 +61,16 @@ impl Tmux {
         text.trim_end().to_owned()
     }
 
+    /// The same with the escape sequences of its colours.
+    ///
+    /// # Panics
+    /// If tmux cannot be run.
+    #[must_use]
+    pub fn shown_in_colour(&self) -> String {
+        let output = self.run(&["capture-pane", "-p", "-e"]);
+        String::from_utf8(output.stdout).expect("tmux writes UTF-8")
+    }
+
     /// Waits until it shows this text, and gives all that it shows then.
     ///
     /// # Panics

@@ -154,6 +154,8 @@ pub(crate) enum Command {
     Spawn(SpecArgs),
     /// List runs, newest first
     Ps(PsArgs),
+    /// Watch the runs and what they use, live on this terminal; `?` shows the keys
+    Top(TopArgs),
     /// Show all that is known of a run
     Get(RunRef),
     /// End a run: SIGTERM to its whole tree, the grace, SIGKILL
@@ -212,6 +214,13 @@ pub(crate) enum Command {
     /// End what runs have left behind; without --yes, say what would be ended
     #[command(after_help = REAP_CODES)]
     Reap(ReapArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TopArgs {
+    /// How often to look, such as 2s; at least 500ms
+    #[arg(long, value_name = "DURATION", value_parser = values::pace, default_value = "2s")]
+    pub(crate) every: Duration,
 }
 
 #[derive(Debug, Args)]

@@ -31,6 +31,15 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
         .ok_or_else(|| "it is too long".to_owned())
 }
 
+/// Reads a duration of at least half a second.
+pub(crate) fn pace(text: &str) -> Result<Duration, String> {
+    let pace = duration(text)?;
+    if pace < Duration::from_millis(500) {
+        return Err("it must be at least 500ms".to_owned());
+    }
+    Ok(pace)
+}
+
 /// Reads `key=value`; the value may be empty and may hold further `=`.
 pub(crate) fn pair(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {

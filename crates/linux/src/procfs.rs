@@ -67,6 +67,19 @@ pub(crate) fn stat_of_task(pid: i32, tid: i32) -> io::Result<Stat> {
     parse(&text).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))
 }
 
+/// Processor time that the process has used in user mode and in the kernel, in clock ticks: fields 14 and 15 of
+/// `proc_pid_stat(5)`.
+pub(crate) fn cpu_ticks(pid: i32) -> Option<u64> {
+    let text = read(&format!("/proc/{pid}/stat")).ok()?;
+    // The name may hold anything, spaces and parentheses among it.
+    let end = text.iter().rposition(|byte| *byte == b')')?;
+    let text = std::str::from_utf8(&text[end + 1..]).ok()?;
+    // The first of these is field 3.
+    let mut fields = text.split_ascii_whitespace().skip(11);
+    let mut next = || fields.next()?.parse::<u64>().ok();
+    Some(next()? + next()?)
+}
+
 /// Resident memory; 0 where there is none, or no such process.
 pub(crate) fn rss_bytes(pid: i32) -> u64 {
     const KIB: u64 = 1024;

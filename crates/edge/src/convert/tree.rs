@@ -1,6 +1,6 @@
 //! Single processes of a run, as the contract shows them.
 
-use super::run;
+use super::{run, time};
 use crate::pb;
 use kennel_supervisor::{Holds, Listing, Member, RunView, Shot, ShotResult, Signalled};
 
@@ -47,6 +47,7 @@ fn process(member: Member) -> pb::TreeProcess {
         args_truncated: member.args_cut,
         state: member.state.to_string(),
         rss_bytes: member.rss_bytes,
+        cpu_time: member.cpu_time.map(time::duration),
         listening_tcp_ports: member.listening_ports.into_iter().map(u32::from).collect(),
         listening_tcp_ports_truncated: member.ports_cut,
         held_by: holds(member.holds),

@@ -90,7 +90,7 @@ pub(crate) async fn tree(link: &Link, args: RunRef) -> Result<(), Failure> {
 }
 
 /// One line per process below its parent, with two spaces more.
-fn render(response: &pb::GetTreeResponse) -> String {
+pub(super) fn render(response: &pb::GetTreeResponse) -> String {
     let mut text = String::new();
     let listed: BTreeSet<i32> = response.processes.iter().map(|p| p.pid).collect();
     let mut below: BTreeMap<i32, Vec<&pb::TreeProcess>> = BTreeMap::new();

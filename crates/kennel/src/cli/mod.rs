@@ -18,6 +18,7 @@ mod run;
 mod screen;
 mod sink;
 mod spec;
+mod top;
 mod upgrade;
 mod why;
 pub(crate) mod words;
@@ -89,6 +90,7 @@ async fn perform(
         Command::Interrupt(args) => calls::interrupt(&open().await?, args).await,
         Command::Signal(args) => members::signal(&open().await?, args).await,
         Command::Tree(args) => members::tree(&open().await?, args).await,
+        Command::Top(args) => top::top(&open().await?, args).await,
         Command::Why(args) => why::why(&open().await?, args).await,
         Command::Pause(args) => calls::pause(&open().await?, args).await,
         Command::Resume(args) => calls::resume(&open().await?, args).await,

@@ -2,7 +2,7 @@
 
 use super::ClientError;
 use crate::{
-    memfd, procfs,
+    clock, memfd, procfs,
     wire::{self, LIST_BYTES_MAX, WireListing, WireMember, WireShots},
 };
 use serde::de::DeserializeOwned;
@@ -12,6 +12,7 @@ use std::{
     io::Read,
     os::fd::OwnedFd,
     path::PathBuf,
+    time::Duration,
 };
 
 /// Most of one command line that is read.
@@ -125,6 +126,8 @@ pub struct Member {
     pub state: char,
     /// Resident memory in bytes.
     pub rss_bytes: u64,
+    /// Processor time that it has used, all of its threads together; absent: it cannot be read.
+    pub cpu_time: Option<Duration>,
     /// TCP ports that it listens on, rising.
     pub listening_ports: Vec<u16>,
     /// Whether not all of its descriptors were looked at, or not all ports are told.
@@ -193,6 +196,7 @@ impl Look {
         let name = procfs::comm(pid);
         let (args, args_cut) = self.args(pid);
         let rss_bytes = procfs::rss_bytes(pid);
+        let cpu_time = procfs::cpu_ticks(pid).map(clock::of_ticks);
         let (listening_ports, ports_cut) = self.ports(pid);
         // The same after all was read as before, so nothing of it is a stranger's.
         let stat = procfs::stat(pid).ok()?;
@@ -207,6 +211,7 @@ impl Look {
             args_cut,
             state: char::from(stat.state),
             rss_bytes,
+            cpu_time,
             listening_ports,
             ports_cut,
             holds: member.holds.into(),
@@ -330,6 +335,7 @@ mod tests {
         let me = &listing.members[0];
         assert_eq!(me.args, std::env::args().collect::<Vec<_>>());
         assert!(me.rss_bytes > 64 * 1024, "{me:?}");
+        assert!(me.cpu_time.is_some(), "{me:?}");
         assert!(me.listening_ports.contains(&port), "{me:?} without {port}");
         assert!(!me.args_cut && !me.ports_cut);
     }

@@ -1628,6 +1628,7 @@ pub fn member() -> Member {
         args: vec!["sleep".into(), "1000".into()],
         args_cut: false,
         state: 'S',
+        cpu_time: None,
         rss_bytes: 4096,
         listening_ports: vec![80],
         ports_cut: false,

@@ -1,0 +1,377 @@
+//! What is on the board, and what keys make of it. Pure but for the clock.
+
+use super::{
+    Told,
+    sample::{Sample, Seen},
+};
+use crate::{cli::words, values};
+use kennel_edge::pb;
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use std::{
+    cmp::Ordering,
+    time::{Duration, SystemTime},
+};
+
+/// By what runs are sorted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sort {
+    Age,
+    State,
+    Processes,
+    Cpu,
+    Memory,
+    Output,
+    Restarts,
+}
+
+const SORTS: [Sort; 7] = [
+    Sort::Age,
+    Sort::State,
+    Sort::Processes,
+    Sort::Cpu,
+    Sort::Memory,
+    Sort::Output,
+    Sort::Restarts,
+];
+
+/// What is to be done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Wish {
+    Quit,
+    Refresh,
+    Tree(String),
+    Logs(String),
+    Abort(String),
+    Pause(String),
+    Resume(String),
+}
+
+/// What is looked at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    Runs,
+    /// The filter is being typed.
+    Filter,
+    /// Whether this is to be done.
+    Confirm(Wish, String),
+    Page {
+        heading: String,
+        lines: Vec<String>,
+        from: usize,
+    },
+    Help,
+}
+
+/// All of it.
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a switch of its own, that somebody turns"
+)]
+pub(super) struct Board {
+    pub(super) address: String,
+    pub(super) colour: bool,
+    pub(super) info: Option<pb::ServerInfo>,
+    pub(super) at: Option<SystemTime>,
+    /// Why the server cannot be asked; absent: it can.
+    pub(super) lost: Option<String>,
+    pub(super) cut: bool,
+    runs: Vec<Seen>,
+    pub(super) sort: Sort,
+    pub(super) reverse: bool,
+    pub(super) filter: String,
+    pub(super) ended_too: bool,
+    pub(super) place: Place,
+    /// What came of the last wish.
+    pub(super) said: String,
+    /// The run that is pointed at.
+    selected: Option<String>,
+    /// How many runs, or lines of a page, there is room for.
+    pub(super) room: usize,
+}
+
+impl Board {
+    pub(super) fn new(address: String, colour: bool) -> Self {
+        Self {
+            address,
+            colour,
+            info: None,
+            at: None,
+            lost: None,
+            cut: false,
+            runs: Vec::new(),
+            sort: Sort::Age,
+            reverse: false,
+            filter: String::new(),
+            ended_too: false,
+            place: Place::Runs,
+            said: String::new(),
+            selected: None,
+            room: 1,
+        }
+    }
+
+    pub(super) fn hear(&mut self, told: Told) {
+        match told {
+            Told::Sample(sample) => {
+                let Sample {
+                    info,
+                    runs,
+                    cut,
+                    at,
+                } = *sample;
+                (self.info, self.at) = (Some(info), Some(at));
+                (self.runs, self.cut) = (runs, cut);
+                if self.lost.take().is_some() {
+                    self.said = "the server is back".into();
+                }
+            }
+            Told::Lost(why) => self.lost = Some(values::one_line(&why)),
+            Told::Answer(answer) => self.said = values::one_line(&answer),
+            Told::Page(heading, lines) => {
+                // The end of what was written is what is wanted.
+                let from = if heading.starts_with("last") {
+                    lines.len().saturating_sub(self.room)
+                } else {
+                    0
+                };
+                self.place = Place::Page {
+                    heading,
+                    lines,
+                    from,
+                };
+            }
+        }
+    }
+
+    /// The runs that are shown, in order.
+    pub(super) fn shown(&self) -> Vec<&Seen> {
+        let mut shown: Vec<&Seen> = self.runs.iter().filter(|seen| self.wants(seen)).collect();
+        shown.sort_by(|one, other| {
+            let order = self.order(one, other);
+            let order = if self.reverse { order.reverse() } else { order };
+            order.then_with(|| other.run.run_id.cmp(&one.run.run_id))
+        });
+        shown
+    }
+
+    fn wants(&self, seen: &Seen) -> bool {
+        let run = &seen.run;
+        if run.end_time.is_some() && !self.ended_too {
+            return false;
+        }
+        let filter = self.filter.to_lowercase();
+        let has = |text: &str| text.to_lowercase().contains(&filter);
+        filter.is_empty()
+            || has(&run.run_id)
+            || has(&command(run))
+            || has(&words::state(run.state()))
+            || run
+                .labels
+                .iter()
+                .any(|(key, value)| has(&format!("{key}={value}")))
+    }
+
+    /// The largest first; what is not known last.
+    fn order(&self, one: &Seen, other: &Seen) -> Ordering {
+        let (a, b) = (&one.usage, &other.usage);
+        let largest =
+            |x: Option<f64>, y: Option<f64>| y.unwrap_or(-1.0).total_cmp(&x.unwrap_or(-1.0));
+        match self.sort {
+            // Ids are of rising time, and the newest comes first.
+            Sort::Age => other.run.run_id.cmp(&one.run.run_id),
+            Sort::State => words::state(one.run.state()).cmp(&words::state(other.run.state())),
+            Sort::Processes => b.processes.cmp(&a.processes),
+            Sort::Cpu => largest(a.cpu_percent, b.cpu_percent),
+            Sort::Memory => b.memory_bytes.cmp(&a.memory_bytes),
+            Sort::Output => largest(a.output_rate, b.output_rate),
+            Sort::Restarts => restarts(&other.run).cmp(&restarts(&one.run)),
+        }
+    }
+
+    /// Where the run that is pointed at stands among those that are shown.
+    pub(super) fn pointed(&self, shown: &[&Seen]) -> usize {
+        let is_it = |seen: &&Seen| Some(&seen.run.run_id) == self.selected.as_ref();
+        shown.iter().position(is_it).unwrap_or(0)
+    }
+
+    fn point(&mut self, by: isize) {
+        let shown = self.shown();
+        let last = shown.len().saturating_sub(1);
+        let at = self.pointed(&shown).saturating_add_signed(by).min(last);
+        let id = shown.get(at).map(|seen| seen.run.run_id.clone());
+        self.selected = id;
+    }
+
+    fn run(&self) -> Option<pb::Run> {
+        let shown = self.shown();
+        let at = self.pointed(&shown);
+        shown.get(at).map(|seen| seen.run.clone())
+    }
+
+    /// What a key asks for.
+    pub(super) fn key(&mut self, key: KeyEvent) -> Option<Wish> {
+        if key.kind == KeyEventKind::Release {
+            return None;
+        }
+        let control = key.modifiers.contains(KeyModifiers::CONTROL);
+        if control && key.code == KeyCode::Char('c') {
+            return Some(Wish::Quit);
+        }
+        match std::mem::replace(&mut self.place, Place::Runs) {
+            Place::Runs => self.key_among_runs(key.code),
+            Place::Filter => {
+                self.key_of_filter(key.code);
+                None
+            }
+            Place::Confirm(wish, _) => match key.code {
+                KeyCode::Char('y' | 'Y') => Some(wish),
+                _ => {
+                    self.said = "nothing was done".into();
+                    None
+                }
+            },
+            Place::Page {
+                heading,
+                lines,
+                from,
+            } => {
+                self.key_on_page(key.code, heading, lines, from);
+                None
+            }
+            Place::Help => None,
+        }
+    }
+
+    fn key_among_runs(&mut self, key: KeyCode) -> Option<Wish> {
+        let page = isize::try_from(self.room).unwrap_or(1);
+        self.said.clear();
+        match key {
+            KeyCode::Char('q') => return Some(Wish::Quit),
+            KeyCode::Char(' ') => return Some(Wish::Refresh),
+            KeyCode::Up | KeyCode::Char('k') => self.point(-1),
+            KeyCode::Down | KeyCode::Char('j') => self.point(1),
+            KeyCode::PageUp => self.point(-page),
+            KeyCode::PageDown => self.point(page),
+            KeyCode::Home => self.point(isize::MIN),
+            KeyCode::End => self.point(isize::MAX),
+            KeyCode::Char('s') => self.sort_by(1),
+            KeyCode::Char('S') => self.sort_by(SORTS.len() - 1),
+            KeyCode::Char('r') => self.reverse = !self.reverse,
+            KeyCode::Char('a') => self.ended_too = !self.ended_too,
+            KeyCode::Char('/') => self.place = Place::Filter,
+            KeyCode::Esc => self.filter.clear(),
+            KeyCode::Char('?' | 'h') => self.place = Place::Help,
+            KeyCode::Enter | KeyCode::Char('t') => return Some(Wish::Tree(self.run()?.run_id)),
+            KeyCode::Char('l') => return Some(Wish::Logs(self.run()?.run_id)),
+            KeyCode::Char('x') => self.confirm_abort(),
+            KeyCode::Char('p') => self.confirm_pause(),
+            _ => {}
+        }
+        None
+    }
+
+    fn sort_by(&mut self, further: usize) {
+        let at = SORTS
+            .iter()
+            .position(|sort| *sort == self.sort)
+            .unwrap_or(0);
+        self.sort = SORTS[(at + further) % SORTS.len()];
+    }
+
+    fn confirm_abort(&mut self) {
+        let Some(run) = self.run() else { return };
+        if run.end_time.is_some() {
+            self.said = "it has ended".into();
+            return;
+        }
+        let ask = format!("end {} and its whole tree?", run.run_id);
+        self.place = Place::Confirm(Wish::Abort(run.run_id), ask);
+    }
+
+    fn confirm_pause(&mut self) {
+        let Some(run) = self.run() else { return };
+        let id = run.run_id.clone();
+        let (wish, ask) = match run.state() {
+            pb::RunState::Paused => (Wish::Resume(id), "let go on"),
+            pb::RunState::Running => (Wish::Pause(id), "pause"),
+            state => {
+                self.said = format!("it is {}", words::state(state));
+                return;
+            }
+        };
+        self.place = Place::Confirm(wish, format!("{ask} {}?", run.run_id));
+    }
+
+    fn key_of_filter(&mut self, key: KeyCode) {
+        self.place = Place::Filter;
+        match key {
+            KeyCode::Enter => self.place = Place::Runs,
+            KeyCode::Esc => {
+                self.filter.clear();
+                self.place = Place::Runs;
+            }
+            KeyCode::Backspace => drop(self.filter.pop()),
+            KeyCode::Char(c) => self.filter.push(c),
+            _ => {}
+        }
+    }
+
+    fn key_on_page(&mut self, key: KeyCode, heading: String, lines: Vec<String>, from: usize) {
+        let last = lines.len().saturating_sub(self.room);
+        let from = match key {
+            KeyCode::Up | KeyCode::Char('k') => from.saturating_sub(1),
+            KeyCode::Down | KeyCode::Char('j') => from + 1,
+            KeyCode::PageUp => from.saturating_sub(self.room),
+            KeyCode::PageDown | KeyCode::Char(' ') => from + self.room,
+            KeyCode::Home => 0,
+            KeyCode::End => last,
+            KeyCode::Esc | KeyCode::Enter | KeyCode::Char('q') => return,
+            _ => from,
+        };
+        self.place = Place::Page {
+            heading,
+            lines,
+            from: from.min(last),
+        };
+    }
+
+    /// All that are shown together, as far as it is known.
+    pub(super) fn totals(&self) -> (u32, Option<f64>, u64) {
+        let usages = self.runs.iter().map(|seen| &seen.usage);
+        let mut total = (0, None, 0);
+        for usage in usages {
+            total.0 += usage.processes.unwrap_or(0);
+            total.2 += usage.memory_bytes.unwrap_or(0);
+            if let Some(cpu) = usage.cpu_percent {
+                total.1 = Some(total.1.unwrap_or(0.0) + cpu);
+            }
+        }
+        total
+    }
+}
+
+pub(super) fn command(run: &pb::Run) -> String {
+    match run.spec.as_ref().and_then(|s| s.command.as_ref()) {
+        Some(pb::run_spec::Command::Argv(argv)) => {
+            values::command_line(argv.args.iter().map(String::as_str))
+        }
+        None => "-".to_owned(),
+    }
+}
+
+pub(super) fn restarts(run: &pb::Run) -> u32 {
+    let attempt = run.current_attempt.as_ref();
+    attempt.map_or(0, |attempt| attempt.number.saturating_sub(1))
+}
+
+pub(super) fn age(run: &pb::Run, now: SystemTime) -> Option<Duration> {
+    let created = SystemTime::try_from(run.create_time?).ok()?;
+    Some(now.duration_since(created).unwrap_or_default())
+}
+
+pub(super) fn now() -> SystemTime {
+    SystemTime::now()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,151 @@
+use super::*;
+use crate::cli::top::{
+    draw,
+    sample::{Counted, Usage, usage},
+};
+use ratatui::{Terminal, backend::TestBackend, crossterm::event::KeyModifiers};
+use tokio::time::Instant;
+
+fn seen(id: u8, command: &str, usage: Usage) -> Seen {
+    let run = pb::Run {
+        run_id: format!("01JD{id:022}"),
+        state: pb::RunState::Running.into(),
+        spec: Some(pb::RunSpec {
+            command: Some(pb::run_spec::Command::Argv(pb::Argv {
+                args: vec![command.to_owned()],
+            })),
+            ..pb::RunSpec::default()
+        }),
+        ..pb::Run::default()
+    };
+    Seen { run, usage }
+}
+
+fn board_of(runs: Vec<Seen>) -> Board {
+    let mut board = Board::new("unix:/s".into(), false);
+    board.hear(Told::Sample(Box::new(Sample {
+        info: pb::ServerInfo::default(),
+        runs,
+        cut: false,
+        at: SystemTime::UNIX_EPOCH,
+    })));
+    board
+}
+
+fn press(board: &mut Board, code: KeyCode) -> Option<Wish> {
+    board.key(KeyEvent::new(code, KeyModifiers::NONE))
+}
+
+fn drawn(board: &mut Board, (cols, rows): (u16, u16)) -> String {
+    let mut terminal = Terminal::new(TestBackend::new(cols, rows)).expect("a terminal");
+    terminal
+        .draw(|frame| draw::board(frame, board))
+        .expect("it is drawn");
+    terminal.backend().to_string()
+}
+
+#[test]
+fn nothing_is_ended_or_paused_without_a_yes() {
+    let mut board = board_of(vec![seen(1, "a", Usage::default())]);
+    for key in ['x', 'p'] {
+        assert_eq!(press(&mut board, KeyCode::Char(key)), None);
+        assert_eq!(press(&mut board, KeyCode::Char('n')), None);
+        assert_eq!(press(&mut board, KeyCode::Char('y')), None);
+    }
+    assert_eq!(press(&mut board, KeyCode::Char('x')), None);
+    let ended = press(&mut board, KeyCode::Char('y'));
+    assert_eq!(
+        ended,
+        Some(Wish::Abort("01JD0000000000000000000001".into()))
+    );
+}
+
+#[test]
+fn what_is_not_known_is_a_dash_and_comes_last() {
+    let used = |cpu| Usage {
+        cpu_percent: Some(cpu),
+        ..Usage::default()
+    };
+    let runs = vec![
+        seen(3, "unknown", Usage::default()),
+        seen(2, "little", used(1.0)),
+        seen(1, "much", used(50.0)),
+    ];
+    let mut board = board_of(runs);
+    board.sort = Sort::Cpu;
+    let order: Vec<String> = board.shown().iter().map(|s| command(&s.run)).collect();
+    assert_eq!(order, ["much", "little", "unknown"]);
+    let shown = drawn(&mut board, (80, 24));
+    let unknown = shown
+        .lines()
+        .find(|line| line.contains("unknown"))
+        .expect("it is there");
+    assert_eq!(unknown.matches(" - ").count(), 5, "{unknown}");
+}
+
+#[test]
+fn it_is_drawn_in_any_room_and_what_a_run_is_called_cannot_act_on_the_terminal() {
+    let evil = "\x1b[2Jevil\n";
+    let runs = (1..40).map(|id| seen(id, evil, Usage::default())).collect();
+    let mut board = board_of(runs);
+    for size in [(1, 1), (3, 2), (20, 5), (80, 24), (300, 100)] {
+        for key in ['?', '/', 'x'] {
+            press(&mut board, KeyCode::Char(key));
+            let shown = drawn(&mut board, size);
+            assert!(!shown.contains('\x1b'), "{shown}");
+            press(&mut board, KeyCode::Esc);
+        }
+    }
+    press(&mut board, KeyCode::End);
+    let shown = drawn(&mut board, (80, 24));
+    assert!(shown.contains("~0000000001 "), "{shown}");
+}
+
+#[test]
+fn a_filter_looks_at_id_command_label_and_state() {
+    let mut board = board_of(vec![
+        seen(1, "sleep", Usage::default()),
+        seen(2, "make", Usage::default()),
+    ]);
+    press(&mut board, KeyCode::Char('/'));
+    for c in "MAKE".chars() {
+        press(&mut board, KeyCode::Char(c));
+    }
+    assert_eq!(board.shown().len(), 1);
+    press(&mut board, KeyCode::Enter);
+    assert_eq!(board.shown().len(), 1);
+    press(&mut board, KeyCode::Esc);
+    assert_eq!(board.shown().len(), 2);
+}
+
+#[test]
+fn what_is_used_is_counted_between_two_looks() {
+    let at = Instant::now();
+    let before = Counted {
+        at,
+        cpu: [
+            ((1, 1), Duration::from_secs(10)),
+            ((2, 2), Duration::from_secs(9)),
+        ]
+        .into(),
+        processes: 2,
+        memory_bytes: 5,
+        output_bytes: 100,
+    };
+    let now = Counted {
+        at: at + Duration::from_secs(2),
+        // The second has ended, and another has its number.
+        cpu: [
+            ((1, 1), Duration::from_secs(11)),
+            ((2, 7), Duration::from_secs(1)),
+        ]
+        .into(),
+        output_bytes: 300,
+        ..before.clone()
+    };
+    let first = usage(None, &before);
+    assert_eq!((first.cpu_percent, first.output_rate), (None, None));
+    let used = usage(Some(&before), &now);
+    assert_eq!(used.cpu_percent, Some(100.0));
+    assert_eq!(used.output_rate, Some(100.0));
+}

@@ -1,0 +1,25 @@
+//! What each key does.
+
+/// Key, and what it does, as help has it.
+pub(super) const HELP: [(&str, &str); 14] = [
+    ("up down k j", "go to another run, or through a page"),
+    ("PgUp PgDn Home End", "the same, further"),
+    ("Enter t", "show the processes of the run"),
+    ("l", "show the last lines of its output"),
+    ("x", "end the run, after you have said yes"),
+    (
+        "p",
+        "pause the run, or let it go on, after you have said yes",
+    ),
+    ("s S", "sort by the next, or by the former column"),
+    ("r", "the other way round"),
+    ("a", "show ended runs too, or live ones alone"),
+    (
+        "/",
+        "show only runs that have this text in id, command, label or state",
+    ),
+    ("space", "look at once"),
+    ("Esc", "back; leave the filter"),
+    ("? h", "this page"),
+    ("q Ctrl-C", "leave; the runs go on"),
+];

@@ -1,0 +1,219 @@
+//! `kennel top`: the runs of a node on a terminal, and what they use, anew every two seconds.
+//!
+//! What is shown is in [`board`], pure; how it is drawn in [`draw`]; where it comes from in [`sample`]. Here is the terminal, which is
+//! put back however this ends.
+
+mod board;
+mod draw;
+mod keys;
+mod sample;
+
+use super::{calls::new_request_id, link::Link};
+use crate::{
+    args::{Format, TopArgs},
+    failure::Failure,
+};
+use board::{Board, Wish};
+use kennel_edge::{
+    client::{self, Connection},
+    pb,
+};
+use ratatui::{
+    DefaultTerminal,
+    crossterm::event::{self, Event},
+};
+use sample::{Sample, Sampler};
+use std::{
+    io::{self, IsTerminal},
+    thread,
+    time::Duration,
+};
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    sync::mpsc,
+};
+
+/// Keys that wait to be seen to.
+const KEYS_QUEUED_MAX: usize = 64;
+/// How long all of one look may take.
+const ANSWER_MAX: Duration = Duration::from_secs(5);
+/// Answers that wait to be shown.
+const TOLD_QUEUED_MAX: usize = 16;
+
+/// What comes in beside keys.
+enum Told {
+    Sample(Box<Sample>),
+    /// The server could not be asked.
+    Lost(String),
+    /// What came of a wish.
+    Answer(String),
+    /// The text of a page, below this heading.
+    Page(String, Vec<String>),
+}
+
+pub(crate) async fn top(link: &Link, args: TopArgs) -> Result<(), Failure> {
+    if link.format == Format::Json {
+        let hint = "for a script: kennel ps -o json, kennel tree -o json RUN";
+        return Err(Failure::new("a view of a terminal has no form as JSON").hint(hint));
+    }
+    if !io::stdout().is_terminal() || !io::stdin().is_terminal() {
+        let hint = "for a script: kennel ps, kennel tree RUN";
+        return Err(Failure::new("standard input and output must be a terminal").hint(hint));
+    }
+    let no_terminal =
+        |cause: io::Error| Failure::new(format!("the terminal cannot be used: {cause}"));
+    // Puts the terminal back in a panic too.
+    let terminal = ratatui::try_init().map_err(no_terminal)?;
+    let watched = Box::pin(watch(link, args.every, terminal)).await;
+    ratatui::restore();
+    watched.map_err(no_terminal)
+}
+
+async fn watch(link: &Link, every: Duration, mut terminal: DefaultTerminal) -> io::Result<()> {
+    let mut ends = [
+        signal(SignalKind::terminate())?,
+        signal(SignalKind::hangup())?,
+        signal(SignalKind::interrupt())?,
+    ];
+    let mut keys = typed()?;
+    let (told, mut tidings) = mpsc::channel(TOLD_QUEUED_MAX);
+    let mut board = Board::new(link.address.clone(), !no_color());
+    let (wants, wanted) = mpsc::channel(1);
+    let sampling = tokio::spawn(sample_for_ever(
+        link.connection.clone(),
+        every,
+        told.clone(),
+        wanted,
+    ));
+    let [term, hup, int] = &mut ends;
+    loop {
+        terminal.draw(|frame| draw::board(frame, &mut board))?;
+        let wish = tokio::select! {
+            _ = term.recv() => break,
+            _ = hup.recv() => break,
+            _ = int.recv() => break,
+            typed = keys.recv() => match typed {
+                Some(Event::Key(key)) => board.key(key),
+                // Another size is drawn anew.
+                Some(_) => None,
+                None => break,
+            },
+            Some(told) = tidings.recv() => {
+                // What was asked for is to be seen.
+                let looks = matches!(told, Told::Answer(_));
+                board.hear(told);
+                looks.then_some(Wish::Refresh)
+            }
+        };
+        match wish {
+            None => {}
+            Some(Wish::Quit) => break,
+            Some(Wish::Refresh) => drop(wants.try_send(())),
+            Some(wish) => {
+                let (connection, told) = (link.connection.clone(), told.clone());
+                // It ends with its call; what it tells nobody may be there to hear.
+                tokio::spawn(async move {
+                    let answer = carry_out(&connection, wish).await;
+                    drop(told.send(answer).await);
+                });
+            }
+        }
+    }
+    sampling.abort();
+    Ok(())
+}
+
+/// See <https://no-color.org>.
+fn no_color() -> bool {
+    std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())
+}
+
+/// Keys and sizes as they come, read by a thread that ends with this process.
+fn typed() -> io::Result<mpsc::Receiver<Event>> {
+    let (sender, keys) = mpsc::channel(KEYS_QUEUED_MAX);
+    let read = move || {
+        while let Ok(event) = event::read() {
+            if sender.blocking_send(event).is_err() {
+                return;
+            }
+        }
+    };
+    thread::Builder::new().name("keys".into()).spawn(read)?;
+    Ok(keys)
+}
+
+async fn sample_for_ever(
+    connection: Connection,
+    every: Duration,
+    told: mpsc::Sender<Told>,
+    mut wanted: mpsc::Receiver<()>,
+) {
+    let mut sampler = Sampler::new(connection);
+    loop {
+        let heard = match tokio::time::timeout(ANSWER_MAX, sampler.sample()).await {
+            Ok(Ok(sample)) => Told::Sample(Box::new(sample)),
+            Ok(Err(failure)) => Told::Lost(failure.to_string()),
+            // Its socket is the keeper's, and takes connections also while there is no server.
+            Err(_) => Told::Lost(format!("no answer within {ANSWER_MAX:?}")),
+        };
+        if told.send(heard).await.is_err() {
+            return;
+        }
+        tokio::select! {
+            () = tokio::time::sleep(every) => {}
+            _ = wanted.recv() => {}
+        }
+    }
+}
+
+async fn carry_out(connection: &Connection, wish: Wish) -> Told {
+    let mut processes = connection.processes();
+    let done = match wish {
+        Wish::Quit | Wish::Refresh => return Told::Answer(String::new()),
+        Wish::Tree(run) => {
+            return page(
+                sample::tree(connection, &run).await,
+                format!("tree of {run}"),
+            );
+        }
+        Wish::Logs(run) => {
+            let heading = format!("last lines of {run}");
+            return page(sample::logs(connection, &run).await, heading);
+        }
+        Wish::Abort(run) => {
+            let request = pb::AbortRequest {
+                run_id: run.clone(),
+                request_id: new_request_id(),
+                grace: None,
+                wait: pb::AbortWait::None.into(),
+            };
+            let done = processes.abort(request).await;
+            done.map(|_| format!("{run} is being ended"))
+        }
+        Wish::Pause(run) => {
+            let request = pb::PauseRequest {
+                run_id: run.clone(),
+            };
+            let done = processes.pause(request).await;
+            done.map(|_| format!("{run} is paused"))
+        }
+        Wish::Resume(run) => {
+            let request = pb::ResumeRequest {
+                run_id: run.clone(),
+            };
+            let done = processes.resume(request).await;
+            done.map(|_| format!("{run} goes on"))
+        }
+    };
+    Told::Answer(done.unwrap_or_else(|status| {
+        let failure = client::Failure::from(status);
+        format!("refused: {failure}")
+    }))
+}
+
+fn page(read: Result<Vec<String>, client::Failure>, heading: String) -> Told {
+    match read {
+        Ok(lines) => Told::Page(heading, lines),
+        Err(failure) => Told::Answer(format!("refused: {failure}")),
+    }
+}

@@ -1,0 +1,238 @@
+//! What is shown, asked of the server: the runs, and of those that live what they use.
+
+use crate::{cli::members, values};
+use kennel_edge::{
+    client::{Connection, EventReader, Failure, Start},
+    pb::{self, event::Payload},
+};
+use std::{
+    collections::{BTreeMap, HashMap},
+    time::{Duration, SystemTime},
+};
+use tokio::{task::JoinSet, time::Instant};
+
+/// Runs on a page of the server's.
+const PAGE_SIZE: i32 = 1000;
+/// Runs that are shown at most, newest first.
+const RUNS_MAX: usize = 5000;
+/// Live runs of which is asked what they use, for each sample: those that were asked longest ago.
+const MEASURED_MAX: usize = 100;
+/// Questions on their way at a time.
+const AT_ONCE_MAX: usize = 8;
+/// Lines of output on a page.
+const LOG_LINES: u64 = 500;
+
+/// What a node was like at one moment.
+pub(super) struct Sample {
+    pub(super) info: pb::ServerInfo,
+    pub(super) runs: Vec<Seen>,
+    /// There are more.
+    pub(super) cut: bool,
+    pub(super) at: SystemTime,
+}
+
+/// One run.
+#[derive(Clone)]
+pub(super) struct Seen {
+    pub(super) run: pb::Run,
+    pub(super) usage: Usage,
+}
+
+/// What a run uses. Absent: not known, or not yet.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Usage {
+    pub(super) processes: Option<u32>,
+    /// In hundredths of one processor, of the processes that live.
+    pub(super) cpu_percent: Option<f64>,
+    pub(super) memory_bytes: Option<u64>,
+    /// Of both streams together, in a second.
+    pub(super) output_rate: Option<f64>,
+}
+
+/// What was counted of a run at one moment.
+#[derive(Clone, Debug)]
+pub(super) struct Counted {
+    pub(super) at: Instant,
+    /// By process id and start time.
+    pub(super) cpu: BTreeMap<(i32, u64), Duration>,
+    pub(super) processes: u32,
+    pub(super) memory_bytes: u64,
+    pub(super) output_bytes: u64,
+}
+
+/// Asks again and again, and remembers what was counted before.
+pub(super) struct Sampler {
+    connection: Connection,
+    counted: HashMap<String, (Counted, Usage)>,
+}
+
+impl Sampler {
+    pub(super) fn new(connection: Connection) -> Self {
+        Self {
+            connection,
+            counted: HashMap::new(),
+        }
+    }
+
+    pub(super) async fn sample(&mut self) -> Result<Sample, Failure> {
+        let mut admin = self.connection.admin();
+        let info = admin.get_server_info(pb::GetServerInfoRequest {}).await?;
+        let info = info.into_inner().server.unwrap_or_default();
+        let (runs, cut) = self.runs().await?;
+        self.measure(&runs).await;
+        let seen = runs.into_iter().map(|run| {
+            let usage = self.counted.get(&run.run_id);
+            let usage = usage.map(|(_, usage)| *usage).unwrap_or_default();
+            Seen { run, usage }
+        });
+        Ok(Sample {
+            info,
+            runs: seen.collect(),
+            cut,
+            at: super::board::now(),
+        })
+    }
+
+    async fn runs(&self) -> Result<(Vec<pb::Run>, bool), Failure> {
+        let mut processes = self.connection.processes();
+        let (mut runs, mut page_token) = (Vec::new(), String::new());
+        loop {
+            let request = pb::ListRunsRequest {
+                filter: None,
+                page_size: PAGE_SIZE,
+                page_token,
+            };
+            let page = processes.list_runs(request).await?.into_inner();
+            runs.extend(page.runs);
+            page_token = page.next_page_token;
+            if page_token.is_empty() || runs.len() >= RUNS_MAX {
+                return Ok((runs, !page_token.is_empty()));
+            }
+        }
+    }
+
+    /// Counts anew what live runs use. One that cannot be asked is not known.
+    async fn measure(&mut self, runs: &[pb::Run]) {
+        let live = runs.iter().filter(|run| run.end_time.is_none());
+        let mut live: Vec<&String> = live.map(|run| &run.run_id).collect();
+        self.counted.retain(|run, _| live.contains(&run));
+        // Those that were never asked come first.
+        live.sort_by_key(|run| self.counted.get(*run).map(|(counted, _)| counted.at));
+        live.truncate(MEASURED_MAX);
+        let mut wanted: Vec<String> = live.into_iter().cloned().collect();
+        let mut asking = JoinSet::new();
+        loop {
+            while asking.len() < AT_ONCE_MAX
+                && let Some(run) = wanted.pop()
+            {
+                let connection = self.connection.clone();
+                asking.spawn(async move {
+                    let counted = count(&connection, &run).await;
+                    (run, counted)
+                });
+            }
+            let Some(asked) = asking.join_next().await else {
+                return;
+            };
+            let Ok((run, counted)) = asked else { continue };
+            match counted {
+                Ok(counted) => {
+                    let before = self.counted.get(&run).map(|(before, _)| before);
+                    let usage = usage(before, &counted);
+                    self.counted.insert(run, (counted, usage));
+                }
+                Err(_) => drop(self.counted.remove(&run)),
+            }
+        }
+    }
+}
+
+async fn count(connection: &Connection, run: &str) -> Result<Counted, Failure> {
+    let mut processes = connection.processes();
+    let request = pb::GetTreeRequest {
+        run_id: run.to_owned(),
+    };
+    let tree = processes.get_tree(request).await?.into_inner();
+    let at = Instant::now();
+    let mut output_bytes = 0;
+    for stream in [pb::OutputStream::Stdout, pb::OutputStream::Stderr] {
+        let request = pb::ReadOutputRequest {
+            run_id: run.to_owned(),
+            stream: stream.into(),
+            bytes_max: 1,
+            ..pb::ReadOutputRequest::default()
+        };
+        let read = processes.read_output(request).await?.into_inner();
+        output_bytes += read.end_offset;
+    }
+    let listed = u32::try_from(tree.processes.len()).unwrap_or(u32::MAX);
+    let cpu = tree.processes.iter().filter_map(|process| {
+        let time = Duration::try_from(process.cpu_time?).ok()?;
+        Some(((process.pid, process.start_ticks), time))
+    });
+    Ok(Counted {
+        at,
+        cpu: cpu.collect(),
+        processes: listed.saturating_add(tree.unlisted_processes),
+        memory_bytes: tree.processes.iter().map(|p| p.rss_bytes).sum(),
+        output_bytes,
+    })
+}
+
+/// What was used between two counts. Of a process that has come since, all that it has used; of one that has gone nothing, since
+/// nobody knows.
+pub(super) fn usage(before: Option<&Counted>, now: &Counted) -> Usage {
+    let since = before.map(|before| (before, now.at.saturating_duration_since(before.at)));
+    let since = since.filter(|(_, span)| !span.is_zero());
+    let rates = since.map(|(before, span)| {
+        let used = now.cpu.iter().map(|(process, time)| {
+            let then = before.cpu.get(process).copied().unwrap_or_default();
+            time.saturating_sub(then).as_secs_f64()
+        });
+        let written = now.output_bytes.saturating_sub(before.output_bytes);
+        #[expect(clippy::cast_precision_loss, reason = "it is shown with three digits")]
+        let written = written as f64;
+        let span = span.as_secs_f64();
+        (100.0 * used.sum::<f64>() / span, written / span)
+    });
+    Usage {
+        processes: Some(now.processes),
+        cpu_percent: rates.map(|(cpu, _)| cpu),
+        memory_bytes: Some(now.memory_bytes),
+        output_rate: rates.map(|(_, output)| output),
+    }
+}
+
+/// The processes of a run, line by line.
+pub(super) async fn tree(connection: &Connection, run: &str) -> Result<Vec<String>, Failure> {
+    let request = pb::GetTreeRequest {
+        run_id: run.to_owned(),
+    };
+    let tree = connection.processes().get_tree(request).await?.into_inner();
+    let lines = members::render(&tree);
+    let lines: Vec<String> = lines.lines().map(values::one_line).collect();
+    if lines.is_empty() {
+        return Ok(vec!["nobody is there".to_owned()]);
+    }
+    Ok(lines)
+}
+
+/// The last lines that a run has written.
+pub(super) async fn logs(connection: &Connection, run: &str) -> Result<Vec<String>, Failure> {
+    use pb::EventKind::{Lifecycle, Stderr, Stdout};
+    let reader = EventReader::new(connection, run, Start::TailLines(LOG_LINES));
+    let reader = reader.of_kinds(vec![Lifecycle, Stdout, Stderr]);
+    let mut reader = reader.viewed(pb::OutputView::TextLines).until_head();
+    let mut lines = Vec::new();
+    while let Some(message) = reader.next().await? {
+        for event in message.run_events.into_iter().flat_map(|e| e.events) {
+            if let Some(Payload::Line(line)) = event.payload {
+                lines.push(values::one_line(&line.text));
+            }
+        }
+    }
+    if lines.is_empty() {
+        lines.push("it has written no line".to_owned());
+    }
+    Ok(lines)
+}

@@ -1,0 +1,184 @@
+//! `kennel top` on a terminal that nobody here wrote.
+
+use kennel_tests::{
+    Kennel, Options, PATIENCE, SpecExt, eventually, kennel::kill_exactly, must, procfs, programs,
+    sh, tmux::Tmux,
+};
+use nix::sys::signal::Signal;
+use std::fs;
+
+const SIZE: (u16, u16) = (24, 80);
+/// As tmux writes cyan, by either of its names.
+const CYAN: [&str; 2] = ["[36m", "[38;5;6m"];
+
+/// Top, and then whether the terminal is as it was.
+fn line(kennel: &Kennel, before: &str) -> String {
+    format!(
+        "{before} {} --server {} top --every 500ms; echo code $?; stty -a | grep -o -e '-\\?icanon' -e '-\\?echo '",
+        programs::kennel().display(),
+        kennel.address()
+    )
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn it_shows_what_runs_use_and_ends_one_only_after_a_yes() {
+    let kennel = Kennel::start(Options::default()).await;
+    let mut client = kennel.client().await;
+    let busy = "echo up; while :; do echo 0123456789; done";
+    let busy = must("spawn", client.spawn(sh(busy).label("app", "busy")).await);
+    let idle = must(
+        "spawn",
+        client.spawn(sh("echo idle words; exec sleep 1000")).await,
+    );
+    client.hear_up(&busy.run_id).await;
+    let tmux = Tmux::start(kennel.scratch(), "top", SIZE, &line(&kennel, ""));
+    tmux.shows("2 running").await;
+    let short = |run: &str| format!("~{}", &run[16..]);
+    tmux.shows(&short(&busy.run_id)).await;
+
+    // The busy one uses a processor and writes, the other one neither.
+    let figures = |run: &str| {
+        let (shown, id) = (tmux.shown(), short(run));
+        let line = shown.lines().find(|line| line.starts_with(&id))?;
+        let cells: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
+        Some((
+            cells.get(4)?.clone(),
+            cells.get(5)?.clone(),
+            cells.get(6)?.clone(),
+        ))
+    };
+    eventually("it is seen to be busy", PATIENCE, || {
+        let (cpu, memory, output) = figures(&busy.run_id)?;
+        let used: f64 = cpu.parse().ok()?;
+        (used > 1.0 && memory != "-" && output.ends_with(['K', 'M'])).then_some(())
+    })
+    .await;
+    eventually("the other is seen to be idle", PATIENCE, || {
+        let (cpu, memory, output) = figures(&idle.run_id)?;
+        (cpu == "0.0" && memory != "-" && output == "0").then_some(())
+    })
+    .await;
+
+    // Only the one that is meant, by its label.
+    tmux.keys(&["/", "app=busy", "Enter"]);
+    eventually("the filter holds", PATIENCE, || {
+        let shown = tmux.shown();
+        (shown.contains(&short(&busy.run_id)) && !shown.contains(&short(&idle.run_id)))
+            .then_some(())
+    })
+    .await;
+    tmux.keys(&["Escape"]);
+    tmux.shows(&short(&idle.run_id)).await;
+    // The newest stands first, and is pointed at.
+    tmux.keys(&["Enter"]);
+    tmux.shows(&format!("tree of {}", idle.run_id)).await;
+    tmux.shows("sleep 1000").await;
+    tmux.keys(&["Escape"]);
+    tmux.shows("q quit").await;
+    tmux.keys(&["l"]);
+    tmux.shows("idle words").await;
+    tmux.keys(&["Escape"]);
+    tmux.shows("q quit").await;
+    tmux.keys(&["?"]);
+    tmux.shows("leave; the runs go on").await;
+    tmux.keys(&["Escape"]);
+
+    for size in [(10, 40), (3, 10), (50, 200), SIZE] {
+        tmux.resize(size);
+        tmux.shows("kennel top").await;
+    }
+
+    tmux.keys(&["p"]);
+    tmux.shows(&format!("pause {}?", idle.run_id)).await;
+    tmux.keys(&["y"]);
+    tmux.shows("1 paused").await;
+    tmux.keys(&["x"]);
+    tmux.shows(&format!("end {} and its whole tree?", idle.run_id))
+        .await;
+    tmux.keys(&["n"]);
+    tmux.shows("nothing was done").await;
+    tmux.keys(&["x"]);
+    tmux.shows("y: yes").await;
+    tmux.keys(&["y"]);
+    let ended = must("wait", client.ended(&idle.run_id).await);
+    assert_eq!(kennel_tests::RunExt::reason(&ended), "aborted");
+    eventually("it is gone from among the live ones", PATIENCE, || {
+        (!tmux.shown().contains(&short(&idle.run_id))).then_some(())
+    })
+    .await;
+    tmux.keys(&["q"]);
+    put_back(&tmux, 0).await;
+    must("abort", client.abort(&busy.run_id).await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn it_says_that_the_server_is_lost_and_comes_back() {
+    let kennel = Kennel::start(Options::default()).await;
+    let mut client = kennel.client().await;
+    let run = must("spawn", client.spawn(sh("exec sleep 1000")).await);
+    let tmux = Tmux::start(kennel.scratch(), "top", SIZE, &line(&kennel, ""));
+    tmux.shows("1 running").await;
+    let lock = kennel.data_dir().join("server.lock");
+    fs::remove_file(&lock).expect("it is there");
+    fs::create_dir(&lock).expect("no server can lock a directory");
+    kennel.kill_server();
+    tmux.shows("the server is lost").await;
+    // What was known stays to be seen.
+    assert!(tmux.shown().contains(&run.run_id[16..]), "{}", tmux.shown());
+    fs::remove_dir(&lock).expect("own directory");
+    tmux.shows("the server is back").await;
+    tmux.keys(&["C-c"]);
+    put_back(&tmux, 0).await;
+    must("abort", kennel.client().await.abort(&run.run_id).await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_terminal_is_put_back_also_by_a_signal_and_has_no_colours_where_nobody_wants_them() {
+    let kennel = Kennel::start(Options::default()).await;
+    let coloured = Tmux::start(kennel.scratch(), "colour", SIZE, &line(&kennel, ""));
+    coloured.shows("no live runs").await;
+    let is_coloured = |shown: String| CYAN.iter().any(|cyan| shown.contains(cyan));
+    let shown = coloured.shown_in_colour();
+    assert!(is_coloured(shown.clone()), "{shown:?}");
+    let plain = Tmux::start(
+        kennel.scratch(),
+        "plain",
+        SIZE,
+        &line(&kennel, "NO_COLOR=1"),
+    );
+    plain.shows("no live runs").await;
+    assert!(!is_coloured(plain.shown_in_colour()));
+    let address = kennel.address();
+    let is_top = |proc: &procfs::Proc| {
+        let words = proc.cmdline();
+        let has = |word: &str| words.iter().any(|arg| arg == word);
+        words
+            .first()
+            .is_some_and(|program| program.ends_with("kennel"))
+            && has(&address)
+            && has("top")
+    };
+    let mut tops = procfs::all();
+    tops.retain(is_top);
+    assert_eq!(tops.len(), 2, "{tops:?}");
+    for (top, signal) in tops.iter().zip([Signal::SIGTERM, Signal::SIGINT]) {
+        kill_exactly(top, signal);
+    }
+    put_back(&coloured, 0).await;
+    put_back(&plain, 0).await;
+    let no_terminal = kennel.cli(&["top"]).output().expect("it runs");
+    assert_eq!(no_terminal.status.code(), Some(1));
+    let why = String::from_utf8_lossy(&no_terminal.stderr);
+    assert!(why.contains("must be a terminal"), "{why}");
+}
+
+/// The shell's lines are there again, and its terminal takes lines and shows what is typed.
+async fn put_back(tmux: &Tmux, code: i32) {
+    tmux.shows(&format!("code {code}")).await;
+    let shown = tmux.shows("echo").await;
+    let said: Vec<&str> = shown.lines().map(str::trim).collect();
+    assert!(
+        said.contains(&"icanon") && said.contains(&"echo"),
+        "{shown}"
+    );
+}
