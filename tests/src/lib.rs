@@ -4,6 +4,7 @@
 
 pub mod census;
 pub mod client;
+pub mod collector;
 pub mod kennel;
 pub mod load;
 pub mod pgbouncer;

@@ -5,7 +5,7 @@ use prost::{Message, Name};
 use prost_reflect::{
     DescriptorPool, DeserializeOptions, DynamicMessage, MessageDescriptor, SerializeOptions,
 };
-use std::sync::LazyLock;
+use std::{collections::HashSet, sync::LazyLock};
 
 /// The text is not the message.
 #[derive(Debug, thiserror::Error)]
@@ -61,10 +61,23 @@ fn dynamic<M: Message + Name>(message: &M) -> DynamicMessage {
     dynamic
 }
 
-fn descriptor<M: Name>() -> MessageDescriptor {
-    static POOL: LazyLock<DescriptorPool> = LazyLock::new(|| {
-        DescriptorPool::decode(pb::FILE_DESCRIPTOR_SET).expect("the build has compiled it")
+static POOL: LazyLock<DescriptorPool> = LazyLock::new(|| {
+    DescriptorPool::decode(pb::FILE_DESCRIPTOR_SET).expect("the build has compiled it")
+});
+
+/// All methods of the contract, such as `kennel.v1.ProcessService/Spawn`.
+pub(crate) fn methods() -> HashSet<String> {
+    let methods = POOL.services().flat_map(|service| {
+        let of = service.full_name().to_owned();
+        let names = service
+            .methods()
+            .map(move |method| format!("{of}/{}", method.name()));
+        names.collect::<Vec<_>>()
     });
+    methods.collect()
+}
+
+fn descriptor<M: Name>() -> MessageDescriptor {
     POOL.get_message_by_name(&M::full_name())
         .expect("every generated type is in the set it was generated from")
 }

@@ -14,6 +14,7 @@ pub mod digest;
 mod health;
 pub mod json;
 pub mod limits;
+mod observe;
 pub mod pb;
 pub mod reason;
 mod serve;

@@ -5,6 +5,7 @@ use crate::{
     auth::{self, Peer},
     digest::DigestKey,
     health, limits,
+    observe::Observing,
     pb::{
         self, admin_service_server::AdminServiceServer,
         process_service_server::ProcessServiceServer,
@@ -87,7 +88,8 @@ pub async fn serve(
             () = leave(&leaving, reporter.clone(), &ending) => {}
         }
     };
-    run(routes, listeners, judge, &ending, ended).await?;
+    let observing = Observing::new(supervisor.telemetry());
+    run(routes, observing, listeners, judge, &ending, ended).await?;
     if leaving.is_cancelled() {
         return Ok(());
     }
@@ -100,6 +102,7 @@ pub async fn serve(
 /// Serves until every connection has ended after `ending` has begun, or until `drained`.
 async fn run<J>(
     routes: Routes,
+    observing: Observing,
     listeners: Vec<UnixListener>,
     judge: J,
     ending: &Ending,
@@ -108,7 +111,7 @@ async fn run<J>(
 where
     J: Fn(UCred) -> Peer + Clone + Send + 'static,
 {
-    let serving = server(&ending.calls)
+    let serving = server(&ending.calls, observing)
         .add_routes(routes)
         .serve_with_incoming_shutdown(
             accept::incoming(listeners, ending, judge),
@@ -174,13 +177,14 @@ fn listen(socket: OwnedFd) -> io::Result<UnixListener> {
     UnixListener::from_std(listener)
 }
 
-type Layers = Stack<Counting, Stack<InterceptorLayer<Admit>, Identity>>;
+type Layers = Stack<Counting, Stack<InterceptorLayer<Admit>, Stack<Observing, Identity>>>;
 
-fn server(calls: &TaskTracker) -> Server<Layers> {
+fn server(calls: &TaskTracker, observing: Observing) -> Server<Layers> {
     let admit: Admit = auth::admit;
     Server::builder()
         .max_concurrent_streams(limits::CALLS_PER_CONNECTION_MAX)
         .http2_max_header_list_size(limits::METADATA_BYTES_MAX)
+        .layer(observing)
         .layer(InterceptorLayer::new(admit))
         .layer(Counting(calls.clone()))
 }

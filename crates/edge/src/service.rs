@@ -16,6 +16,7 @@ use crate::{
     deadline,
     digest::DigestKey,
     limits,
+    observe::Begun,
     pb::{self, process_service_server::ProcessService},
     status,
     stream::Going,
@@ -105,17 +106,20 @@ impl ProcessService for Processes {
         request: Request<pb::SpawnRequest>,
     ) -> Result<Response<pb::SpawnResponse>, Status> {
         let owner = auth::principal(&request)?;
-        let trace = TraceContext::of(request.metadata());
+        let trace = TraceContext::of(&request);
         let call = request::spawn(request.into_inner(), owner, trace, &self.key)?;
         let validate_only = call.validate_only;
         let supervisor = self.supervisor.clone();
         let started = self.to_its_end(async move { supervisor.spawn(call).await });
         let spawned = Box::pin(self.unless_draining(started)).await?;
         let is_there = spawned.existing || !validate_only;
-        Ok(Response::new(pb::SpawnResponse {
+        let begun = Begun(spawned.run.run);
+        let mut response = Response::new(pb::SpawnResponse {
             run: is_there.then(|| run::run(spawned.run)),
             existing: spawned.existing,
-        }))
+        });
+        response.extensions_mut().insert(begun);
+        Ok(response)
     }
 
     async fn abort(
@@ -222,7 +226,7 @@ impl ProcessService for Processes {
     ) -> Result<Response<pb::RestartResponse>, Status> {
         let by = auth::principal(&request)?;
         let budget = deadline::of(request.metadata());
-        let trace = TraceContext::of(request.metadata());
+        let trace = TraceContext::of(&request);
         let request = request.into_inner();
         let call = request::restart(&request, by.clone())?;
         let supervisor = self.supervisor.clone();

@@ -1,61 +1,65 @@
 //! The caller's W3C trace context (<https://www.w3.org/TR/trace-context/>). What is not valid is left out.
 
-use tonic::metadata::MetadataMap;
+use http::HeaderMap;
+use kennel_supervisor::telemetry::{CallTrace, context};
+use tonic::Request;
 
 /// Longest tracestate that is passed on.
 const TRACESTATE_BYTES_MAX: usize = 512;
+/// Longest baggage that is looked at: what the specification wants passed on at least.
+const BAGGAGE_BYTES_MAX: usize = 8192;
 
-/// `traceparent` and `tracestate` of a request.
+/// The context in which a request asks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TraceContext {
     pub(crate) traceparent: Option<String>,
     pub(crate) tracestate: Option<String>,
+    pub(crate) baggage: Option<String>,
 }
 
 impl TraceContext {
-    pub(crate) fn of(metadata: &MetadataMap) -> Self {
-        let mut parents = metadata.get_all("traceparent").iter();
-        let parent = match (parents.next(), parents.next()) {
-            (Some(only), None) => only.to_str().ok().filter(|p| is_traceparent(p)),
-            _ => None,
+    /// What is done for this request is done under the span of the call, or where there is none, under the caller's.
+    pub(crate) fn of<T>(request: &Request<T>) -> Self {
+        let call = request.extensions().get::<CallTrace>();
+        let headers = request.metadata().clone().into_headers();
+        let mut context = Self::of_headers(&headers);
+        if let Some(call) = call {
+            context.traceparent = Some(context::traceparent(&call.context));
+        }
+        context
+    }
+
+    fn of_headers(headers: &HeaderMap) -> Self {
+        let baggage = joined(headers, "baggage", BAGGAGE_BYTES_MAX);
+        let Some(parent) = traceparent(headers) else {
+            return Self {
+                baggage,
+                ..Self::default()
+            };
         };
-        let Some(parent) = parent else {
-            return Self::default();
-        };
-        let states: Vec<&str> = metadata
-            .get_all("tracestate")
-            .iter()
-            .filter_map(|s| s.to_str().ok())
-            .filter(|s| !s.is_empty())
-            .collect();
-        let state = states.join(",");
-        let usable = !state.is_empty() && state.len() <= TRACESTATE_BYTES_MAX;
         Self {
             traceparent: Some(parent.to_owned()),
-            tracestate: usable.then_some(state),
+            tracestate: joined(headers, "tracestate", TRACESTATE_BYTES_MAX),
+            baggage,
         }
     }
 }
 
-fn is_traceparent(text: &str) -> bool {
-    let parts: Vec<&str> = text.split('-').collect();
-    let [version, trace, parent, flags, rest @ ..] = &parts[..] else {
-        return false;
-    };
-    let hex = |part: &str, len: usize| {
-        part.len() == len && part.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
-    };
-    let nonzero = |part: &str| part.bytes().any(|b| b != b'0');
-    hex(version, 2)
-        && *version != "ff"
-        // Later versions may add parts; this one has four.
-        && (rest.is_empty() || *version != "00")
-        && text.len() <= 256
-        && hex(trace, 32)
-        && nonzero(trace)
-        && hex(parent, 16)
-        && nonzero(parent)
-        && hex(flags, 2)
+/// The caller's `traceparent`, if it has just one and that is valid.
+pub(crate) fn traceparent(headers: &HeaderMap) -> Option<&str> {
+    let mut parents = headers.get_all("traceparent").iter();
+    let only = parents.next().filter(|_| parents.next().is_none())?;
+    let parent = only.to_str().ok()?;
+    context::parse(parent).map(|_| parent)
+}
+
+/// A list that may be spread over several headers. `None`: it is empty, or longer than this.
+fn joined(headers: &HeaderMap, name: &str, bytes_max: usize) -> Option<String> {
+    let parts = headers.get_all(name).iter();
+    let parts = parts.filter_map(|part| part.to_str().ok());
+    let parts: Vec<&str> = parts.filter(|part| !part.is_empty()).collect();
+    let list = parts.join(",");
+    (!list.is_empty() && list.len() <= bytes_max).then_some(list)
 }
 
 #[cfg(test)]
@@ -66,13 +70,15 @@ mod tests {
 
     #[test]
     fn a_valid_context_is_taken_and_states_are_joined() {
-        let mut metadata = MetadataMap::new();
+        let mut metadata = HeaderMap::new();
         metadata.insert("traceparent", GOOD.parse().expect("ASCII"));
         metadata.append("tracestate", "a=1".parse().expect("ASCII"));
         metadata.append("tracestate", "b=2".parse().expect("ASCII"));
-        let context = TraceContext::of(&metadata);
+        metadata.append("baggage", "c=3".parse().expect("ASCII"));
+        let context = TraceContext::of_headers(&metadata);
         assert_eq!(context.traceparent.as_deref(), Some(GOOD));
         assert_eq!(context.tracestate.as_deref(), Some("a=1,b=2"));
+        assert_eq!(context.baggage.as_deref(), Some("c=3"));
     }
 
     #[test]
@@ -87,11 +93,11 @@ mod tests {
             "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01-x",
             "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331",
         ] {
-            let mut metadata = MetadataMap::new();
+            let mut metadata = HeaderMap::new();
             metadata.insert("traceparent", bad.parse().expect("ASCII"));
             metadata.insert("tracestate", "a=1".parse().expect("ASCII"));
             assert_eq!(
-                TraceContext::of(&metadata),
+                TraceContext::of_headers(&metadata),
                 TraceContext::default(),
                 "{bad}"
             );
@@ -100,9 +106,9 @@ mod tests {
 
     #[test]
     fn two_parents_are_none() {
-        let mut metadata = MetadataMap::new();
+        let mut metadata = HeaderMap::new();
         metadata.append("traceparent", GOOD.parse().expect("ASCII"));
         metadata.append("traceparent", GOOD.parse().expect("ASCII"));
-        assert_eq!(TraceContext::of(&metadata), TraceContext::default());
+        assert_eq!(TraceContext::of_headers(&metadata), TraceContext::default());
     }
 }

@@ -5,7 +5,7 @@
     reason = "these comments are printed as help, where backticks would show"
 )]
 
-use crate::{cli::DetachKeys, retention::RetentionArgs, values};
+use crate::{cli::DetachKeys, retention::RetentionArgs, telemetry::TelemetryArgs, values};
 use clap::{Args, Parser, Subcommand, ValueEnum, builder::NonEmptyStringValueParser};
 use clap_complete::Shell;
 use kennel_lifecycle::TerminalSize;
@@ -278,6 +278,8 @@ pub(crate) struct ServeArgs {
     pub(crate) orphan_ttl: Duration,
     #[command(flatten)]
     pub(crate) retention: RetentionArgs,
+    #[command(flatten)]
+    pub(crate) telemetry: TelemetryArgs,
     /// Form of the log on standard error; KENNEL_LOG filters it, as in KENNEL_LOG=debug
     #[arg(long, value_enum, value_name = "FORM", default_value_t)]
     pub(crate) log_format: LogFormat,

@@ -48,6 +48,8 @@ fn keep(
     let config = resolve(flags, here).map_err(|failure| failure.or_code(UNUSABLE))?;
     let retention = flags.retention.resolve(here);
     retention.map_err(|failure| failure.or_code(UNUSABLE))?;
+    let telemetry = flags.telemetry.resolve(here);
+    telemetry.map_err(|failure| failure.or_code(UNUSABLE))?;
     // The server logs, but what it cannot use is the caller's to correct, before anything is started.
     telemetry::filter(here.env.get("KENNEL_LOG").map(String::as_str))
         .map_err(|failure| failure.or_code(UNUSABLE))?;

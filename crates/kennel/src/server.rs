@@ -8,16 +8,16 @@ use crate::{
     failure::{Failure, chain},
     secret,
     serve::{self, LOST},
-    telemetry,
+    telemetry::{self, Exports},
 };
 use kennel_edge::{EdgeConfig, ServeError, digest::DigestKey};
-use kennel_lifecycle::RetentionLimits;
+use kennel_lifecycle::{NodeId, RetentionLimits};
 use kennel_linux::{
     client::{EndCause, FormerServer, KeeperClient, KeeperHello},
     crash_point, keeper, limits,
 };
 use kennel_store::Store;
-use kennel_supervisor::{EXIT_LEFT, Supervisor, SupervisorConfig};
+use kennel_supervisor::{EXIT_LEFT, Supervisor, SupervisorConfig, telemetry::Telemetry};
 use std::{
     error::Error,
     fs::{File, OpenOptions, TryLockError},
@@ -60,13 +60,28 @@ fn start(flags: &ServeArgs, here: &Surroundings) -> Result<i32, Failure> {
     let config = serve::resolve(flags, here)?;
     let retention = flags.retention.resolve(here)?;
     let filter = here.env.get("KENNEL_LOG").map(String::as_str);
-    telemetry::start(flags.log_format, filter)?;
+    telemetry::start_log(flags.log_format, filter)?;
+    let telling = flags.telemetry.resolve(here)?;
+    let node = keeper::node_id(&config.data_dir)
+        .map_err(|cause| failed("this node has no name", &cause))?;
+    let exports = Exports::start(&telling, node, &host_name(), here)?;
+    exports.serve_metrics(&telling);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
         .map_err(|cause| Failure::new(format!("cannot start the server: {cause}")))?;
-    let code = runtime.block_on(serve(socket, &config, retention, here, flags.log_format));
-    if matches!(code, Ok(EXIT_LEFT)) {
+    let wired = Wired {
+        config: &config,
+        node,
+        retention,
+        telemetry: exports.telemetry(),
+        here,
+        log: flags.log_format,
+    };
+    let code = runtime.block_on(serve(socket, wired));
+    let leaves = matches!(code, Ok(EXIT_LEFT));
+    exports.finish(leaves);
+    if leaves {
         // The next server waits for this one's end, and everybody has been answered.
         runtime.shutdown_background();
     } else {
@@ -75,13 +90,18 @@ fn start(flags: &ServeArgs, here: &Surroundings) -> Result<i32, Failure> {
     code
 }
 
-async fn serve(
-    socket: OwnedFd,
-    config: &ServeConfig,
+/// What this process was told.
+struct Wired<'a> {
+    config: &'a ServeConfig,
+    node: NodeId,
     retention: RetentionLimits,
-    here: &Surroundings,
+    telemetry: Telemetry,
+    here: &'a Surroundings,
     log: LogFormat,
-) -> Result<i32, Failure> {
+}
+
+async fn serve(socket: OwnedFd, wired: Wired<'_>) -> Result<i32, Failure> {
+    let (config, log) = (wired.config, wired.log);
     let (keeper, events, hello, held) = KeeperClient::connect(socket)
         .await
         .map_err(|cause| failed("cannot reach the keeper", &cause))?;
@@ -98,7 +118,7 @@ async fn serve(
         .map_err(|cause| failed("cannot lock the journals", &cause))?;
     // Held until this process is gone: its last task may write until then.
     std::mem::forget(lock);
-    let own = supervisor_config(config, retention, here)?;
+    let own = supervisor_config(wired)?;
     let edge = EdgeConfig {
         digest_key: secret::digest_key(&config.data_dir)
             .map(DigestKey::new)
@@ -210,22 +230,17 @@ async fn take_over(data_dir: &Path) -> io::Result<File> {
     }
 }
 
-fn supervisor_config(
-    config: &ServeConfig,
-    retention: RetentionLimits,
-    here: &Surroundings,
-) -> Result<SupervisorConfig, Failure> {
-    let node = keeper::node_id(&config.data_dir)
-        .map_err(|cause| failed("this node has no name", &cause))?;
+fn supervisor_config(wired: Wired<'_>) -> Result<SupervisorConfig, Failure> {
     let open_files = limits::open_files()
         .map_err(|cause| failed("cannot read this process's limits", &cause))?;
     Ok(SupervisorConfig {
-        node,
+        node: wired.node,
         node_name: host_name(),
-        data_dir: config.data_dir.clone(),
-        server_env: here.env.clone().into_iter().collect(),
+        data_dir: wired.config.data_dir.clone(),
+        server_env: wired.here.env.clone().into_iter().collect(),
         runs_max: u32::try_from(limits::runs_by_descriptors(open_files)).unwrap_or(u32::MAX),
-        retention,
+        retention: wired.retention,
+        telemetry: wired.telemetry,
     })
 }
 

@@ -30,6 +30,14 @@ pub(crate) fn of_ticks(ticks: u64) -> Duration {
     Duration::from_millis(ticks.saturating_mul(1000) / per_second.unwrap_or(100))
 }
 
+/// When a process began, on the wall clock as it is set now; `ticks` is field 22 of /proc/pid/stat (`proc_pid_stat(5)`).
+#[must_use]
+pub fn start_time(ticks: u64) -> Timestamp {
+    let age = since_boot().saturating_sub(of_ticks(ticks));
+    let age = i64::try_from(age.as_micros()).unwrap_or(i64::MAX);
+    Timestamp(wall().0.saturating_sub(age))
+}
+
 /// The wall clock.
 pub(crate) fn wall() -> Timestamp {
     let since = SystemTime::now()

@@ -45,6 +45,7 @@ mod terminal;
 mod tree;
 mod wire;
 
+pub use clock::start_time;
 pub use output_pipe::{Look, OutputPipe};
 pub use own_process::{effective_uid, end_main_thread, harden_process};
 pub use server_socket::server_socket;

@@ -29,10 +29,12 @@ pub struct SpawnCall {
     pub spec_digest_version: i32,
     /// Who asks, as a principal such as `uid:0`.
     pub owner: String,
-    /// The caller's W3C trace context.
+    /// The W3C trace context to be under: that of the call's span, or the caller's where spans are not recorded.
     pub traceparent: Option<String>,
     /// The caller's W3C trace state.
     pub tracestate: Option<String>,
+    /// The caller's W3C baggage.
+    pub baggage: Option<String>,
     /// The ended run that this one is made of.
     pub restarted_from: Option<RunId>,
 }

@@ -9,6 +9,7 @@ use crate::{
     ledger::Ledger,
     ports::{Kernel, KernelEvents},
     recover, retention, takeover,
+    telemetry::{self, Telemetry},
     tracker::{Order, Shared},
     trail::TrailRecord,
 };
@@ -86,6 +87,7 @@ impl Supervisor {
         store: Arc<dyn Store>,
     ) -> Result<(Self, JoinHandle<i32>), BootError> {
         crash_point!("boot.begun");
+        let begun_at = clock::instant();
         let facts = Facts::open(&config.data_dir).await?;
         let (data_dir, boot_id) = (config.data_dir.clone(), hello.host.boot_id.clone());
         let ledger = blocking(move || Ledger::open(&data_dir, &boot_id)).await;
@@ -98,6 +100,9 @@ impl Supervisor {
             None => takeover::without_rows(&shared, held).await?,
         };
         crash_point!("boot.adopted");
+        let telemetry = &shared.config.telemetry;
+        telemetry.metrics.recovery(begun_at.elapsed());
+        telemetry::register(telemetry, &shared);
         let telling = Arc::clone(&shared);
         tokio::spawn(async move { telling.facts.tell_for_ever(&telling.store).await });
         let watching = Arc::clone(&shared);
@@ -112,6 +117,12 @@ impl Supervisor {
         let task = supervisor.clone().dispatch(events, begun.left_alone);
         let ended = tokio::spawn(task);
         Ok((supervisor, ended))
+    }
+
+    /// Where what happens here is told.
+    #[must_use]
+    pub fn telemetry(&self) -> Telemetry {
+        self.shared.config.telemetry.clone()
     }
 
     /// Fires once this server takes no new work: its runs are being ended, and their ends are still told.

@@ -131,21 +131,31 @@ pub(crate) fn streams_closed(how: StreamsEnd) -> LifecycleEvent {
 /// Third end.
 pub(crate) fn tree_empty(tree: &TreeVerdict) -> LifecycleEvent {
     let mut kept = None;
-    let (verdict, detail, survivors) = match tree {
-        TreeVerdict::Empty(proof) => ("empty", proof_word(*proof).to_owned(), Vec::new()),
-        TreeVerdict::Survivors(pids) => ("survivors", String::new(), pids.clone()),
-        TreeVerdict::Unverified(why) => ("unverified", why.clone(), Vec::new()),
-        TreeVerdict::NeverRan => ("never_ran", String::new(), Vec::new()),
+    let (detail, survivors) = match tree {
+        TreeVerdict::Empty(proof) => (proof_word(*proof).to_owned(), Vec::new()),
+        TreeVerdict::Survivors(pids) => (String::new(), pids.clone()),
+        TreeVerdict::Unverified(why) => (why.clone(), Vec::new()),
+        TreeVerdict::NeverRan => (String::new(), Vec::new()),
         TreeVerdict::Kept(left) => {
             kept = Some(left.into());
-            ("kept", String::new(), Vec::new())
+            (String::new(), Vec::new())
         }
     };
     LifecycleEvent::TreeEmpty {
-        verdict: verdict.into(),
+        verdict: verdict_word(tree).into(),
         detail,
         survivors,
         kept,
+    }
+}
+
+pub(crate) fn verdict_word(tree: &TreeVerdict) -> &'static str {
+    match tree {
+        TreeVerdict::Empty(_) => "empty",
+        TreeVerdict::Survivors(_) => "survivors",
+        TreeVerdict::Unverified(_) => "unverified",
+        TreeVerdict::NeverRan => "never_ran",
+        TreeVerdict::Kept(_) => "kept",
     }
 }
 
@@ -168,7 +178,15 @@ fn memory_kills(killed: &MemoryKills) -> LifecycleEvent {
 
 /// The last line.
 pub(crate) fn ended(state: RunState, reason: &EndReason) -> LifecycleEvent {
-    let state = match state {
+    LifecycleEvent::Ended {
+        state: state_word(state).into(),
+        reason: reason_word(reason).into(),
+    }
+}
+
+/// How a run has ended; one that has not is `open`.
+pub(crate) fn state_word(state: RunState) -> &'static str {
+    match state {
         RunState::Succeeded => "succeeded",
         RunState::Failed => "failed",
         RunState::Cancelled => "cancelled",
@@ -178,10 +196,6 @@ pub(crate) fn ended(state: RunState, reason: &EndReason) -> LifecycleEvent {
         | RunState::Paused
         | RunState::Stopping
         | RunState::Backoff => "open",
-    };
-    LifecycleEvent::Ended {
-        state: state.into(),
-        reason: reason_word(reason).into(),
     }
 }
 
@@ -194,7 +208,7 @@ pub(crate) fn attempt_ended(reason: &EndReason, restarts: u32, next: Timestamp) 
     }
 }
 
-fn reason_word(reason: &EndReason) -> &'static str {
+pub(crate) fn reason_word(reason: &EndReason) -> &'static str {
     match reason {
         EndReason::Exited => "exited",
         EndReason::Aborted { .. } => "aborted",

@@ -239,6 +239,9 @@ impl Events {
         let Some(event) = self.cut(event) else {
             return;
         };
+        if let Payload::Gap(gap) = &event.payload {
+            self.supervisor.shared.config.telemetry.metrics.gap(gap);
+        }
         let Some(shape) = &mut self.shape else {
             given.extend(self.kinds.has(&event.payload).then_some(event));
             return;

@@ -123,6 +123,10 @@ impl Facts {
     }
 
     /// Whether anything of this run is.
+    pub(crate) fn count_owed(&self) -> usize {
+        self.owed.borrow().facts.len()
+    }
+
     pub(crate) fn owes(&self, run: RunId) -> bool {
         self.owed.borrow().runs.contains_key(&run)
     }

@@ -6,6 +6,10 @@ use crate::{
     CallError, DrainAction, RunView, SpawnCall, Spawned, Supervisor, clock,
     run_task::RunTask,
     store_fault,
+    telemetry::{
+        Telemetry,
+        context::{self, Part},
+    },
     tracker::{Entered, Handle, Order, Shared},
     view::{Live, StartAnswer},
 };
@@ -313,15 +317,11 @@ fn child_env(
         ),
     ];
     // The caller's explicit values are kept.
-    let context = [
-        ("TRACEPARENT", &call.traceparent),
-        ("TRACESTATE", &call.tracestate),
-    ];
-    for (name, value) in context {
-        if let (Some(value), false) = (value, env.contains_key(name)) {
-            ours.push((name.to_owned(), value.clone()));
-        }
-    }
+    let context = trace_env(&shared.config.telemetry, run, call);
+    let context = context
+        .into_iter()
+        .filter(|(name, _)| !env.contains_key(*name));
+    ours.extend(context.map(|(name, value)| (name.to_owned(), value)));
     match &call.spec.terminal {
         None => compose_env(*env_mode, &shared.config.server_env, env, &ours),
         Some(terminal) => {
@@ -336,6 +336,34 @@ fn child_env(
             compose_env(*env_mode, &server, &env, &ours)
         }
     }
+}
+
+/// The trace context for the command, by the rules for environment variables as carriers: under the run's span, or where no spans
+/// are recorded, the caller's as it came.
+fn trace_env(telemetry: &Telemetry, run: RunId, call: &SpawnCall) -> Vec<(&'static str, String)> {
+    let caller = call.traceparent.as_deref();
+    let trace = telemetry.run(run, call.spec.kind, caller);
+    let (parent, state, baggage) = match trace {
+        None => (call.traceparent.clone(), call.tracestate.clone(), None),
+        Some(trace) => {
+            let baggage = call.baggage.as_deref();
+            (
+                Some(context::traceparent(&trace.context(Part::Run))),
+                // It is of the caller's trace.
+                call.tracestate.clone().filter(|_| !trace.is_own()),
+                baggage.and_then(|baggage| telemetry.baggage(baggage)),
+            )
+        }
+    };
+    let named = [
+        ("TRACEPARENT", parent),
+        ("TRACESTATE", state),
+        ("BAGGAGE", baggage),
+    ];
+    named
+        .into_iter()
+        .filter_map(|(name, value)| Some((name, value?)))
+        .collect()
 }
 
 /// The directories that were searched, or the one path that was named; each once.

@@ -37,6 +37,7 @@ mod screen;
 mod shape;
 mod spare;
 mod takeover;
+pub mod telemetry;
 mod tracker;
 mod trail;
 mod unfinished;

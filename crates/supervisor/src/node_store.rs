@@ -1,7 +1,7 @@
 //! The store as this node's server uses it: not before the server has taken its node over, and each write by the
 //! generation that this has given.
 
-use crate::{clock, ledger::Ledger};
+use crate::{clock, ledger::Ledger, telemetry::Metrics};
 use kennel_lifecycle::{
     HostIdentity, NodeId, OutputRemoval, RowState, RunId, StopOrder, Timestamp,
 };
@@ -24,15 +24,22 @@ pub(crate) struct NodeStore {
     node: NodeId,
     /// What the store has taken.
     ledger: Arc<Ledger>,
+    metrics: Arc<Metrics>,
     /// Held to read by each write, from before it until it is noted.
     at_work: RwLock<()>,
     doubt: Notify,
 }
 
 impl NodeStore {
-    pub(crate) fn new(store: Arc<dyn Store>, node: NodeId, ledger: Arc<Ledger>) -> Self {
+    pub(crate) fn new(
+        store: Arc<dyn Store>,
+        node: NodeId,
+        ledger: Arc<Ledger>,
+        metrics: Arc<Metrics>,
+    ) -> Self {
         Self {
             store,
+            metrics,
             generation: watch::Sender::new(None),
             node,
             ledger,
@@ -97,7 +104,7 @@ impl NodeStore {
 
     pub(crate) async fn insert(&self, new: &NewRun) -> Result<Inserted, StoreError> {
         let work = async |generation| self.store.insert(&stamped(new, generation)).await;
-        let (generation, inserted) = self.write(new.run, work).await?;
+        let (generation, inserted) = self.write("insert", new.run, work).await?;
         match &inserted {
             Inserted::New => self.ledger.put(RunRow::open(*stamped(new, generation))),
             Inserted::Taken(row) => self.seen(row),
@@ -111,7 +118,7 @@ impl NodeStore {
         closure: &Closure,
     ) -> Result<Inserted, StoreError> {
         let work = async |generation| self.store.fence(&stamped(new, generation), closure).await;
-        let (generation, inserted) = self.write(new.run, work).await?;
+        let (generation, inserted) = self.write("fence", new.run, work).await?;
         match &inserted {
             Inserted::New => self.ledger.put(closed(*stamped(new, generation), closure)),
             Inserted::Taken(row) => self.seen(row),
@@ -121,7 +128,7 @@ impl NodeStore {
 
     pub(crate) async fn rest(&self, new: &NewRun, rest: &Rest) -> Result<(), StoreError> {
         let work = async |generation| self.store.rest(&stamped(new, generation), rest).await;
-        self.write(new.run, work).await?;
+        self.write("rest", new.run, work).await?;
         self.ledger.change(new.run, |row| rested(row, new, rest));
         Ok(())
     }
@@ -131,7 +138,7 @@ impl NodeStore {
             let new = stamped(new, generation);
             self.store.begin(&new, restarts).await
         };
-        let (generation, ()) = self.write(new.run, work).await?;
+        let (generation, ()) = self.write("begin", new.run, work).await?;
         let new = *stamped(new, generation);
         self.ledger.change(new.run, |row| begun(row, new, restarts));
         Ok(())
@@ -141,7 +148,7 @@ impl NodeStore {
     /// says so by [`Self::has`].
     pub(crate) async fn close(&self, new: &NewRun, closure: &Closure) -> Result<(), StoreError> {
         let work = async |generation| self.store.close(&stamped(new, generation), closure).await;
-        let (generation, ()) = self.write(new.run, work).await?;
+        let (generation, ()) = self.write("close", new.run, work).await?;
         if closure.outcome.exit.is_some() {
             let (new, closure) = (stamped(new, generation), Box::new(closure.clone()));
             self.ledger.told(&Fact::Close(new, closure));
@@ -172,7 +179,7 @@ impl NodeStore {
     ) -> Result<(), StoreError> {
         let store = &self.store;
         let work = async |generation| store.record_stop(run, generation, order, deadline).await;
-        self.write(run, work).await?;
+        self.write("record_stop", run, work).await?;
         let order = order.clone();
         self.ledger.told(&Fact::Stop {
             run,
@@ -190,7 +197,7 @@ impl NodeStore {
     ) -> Result<(), StoreError> {
         let store = &self.store;
         let work = async |generation| store.record_state(run, generation, state, started).await;
-        self.write(run, work).await?;
+        self.write("record_state", run, work).await?;
         self.ledger.told(&Fact::State {
             run,
             state,
@@ -211,7 +218,7 @@ impl NodeStore {
                 .mark_output_removed(run, node, generation, removal)
                 .await
         };
-        self.write(run, work).await?;
+        self.write("mark_output_removed", run, work).await?;
         self.ledger.removed(run, *removal);
         Ok(())
     }
@@ -221,8 +228,28 @@ impl NodeStore {
         start: Option<EndedStart>,
         limit: u32,
     ) -> Result<Vec<WithOutput>, StoreError> {
-        self.read(self.store.with_output(self.node, start, limit))
-            .await
+        self.read(
+            "with_output",
+            self.store.with_output(self.node, start, limit),
+        )
+        .await
+    }
+
+    async fn measured<T>(
+        &self,
+        what: &'static str,
+        asked: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
+        let begun = clock::instant();
+        let answer = asked.await;
+        let error = answer.as_ref().err().map(|error| match error {
+            StoreError::Unavailable(_) => "unavailable",
+            StoreError::Unknown(_) => "unknown",
+            StoreError::Fenced(_) => "fenced",
+            StoreError::Corrupt(_) => "corrupt",
+        });
+        self.metrics.store(what, begun.elapsed(), error);
+        answer
     }
 
     pub(crate) async fn put_consumer(&self, row: &ConsumerRow) -> Result<(), StoreError> {
@@ -282,12 +309,13 @@ impl NodeStore {
     /// One write, with the generation that it names.
     async fn write<T>(
         &self,
+        what: &'static str,
         run: RunId,
         work: impl AsyncFnOnce(i64) -> Result<T, StoreError>,
     ) -> Result<(i64, T), StoreError> {
         let _at_work = self.at_work.try_read().map_err(|_| away())?;
         let generation = self.present()?;
-        match work(generation).await {
+        match self.measured(what, work(generation)).await {
             Ok(written) => Ok((generation, written)),
             Err(StoreError::Fenced(_)) => Err(self.refused(run, generation).await),
             Err(error) => Err(error),
@@ -324,10 +352,11 @@ impl NodeStore {
     /// counts for nothing.
     async fn read<T>(
         &self,
+        what: &'static str,
         asked: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
         let generation = self.present()?;
-        let read = asked.await?;
+        let read = self.measured(what, asked).await?;
         if self.generation() == Some(generation) {
             Ok(read)
         } else {
@@ -336,7 +365,7 @@ impl NodeStore {
     }
 
     pub(crate) async fn get(&self, run: RunId) -> Result<Option<RunRow>, StoreError> {
-        let row = self.read(self.store.get(run)).await?;
+        let row = self.read("get", self.store.get(run)).await?;
         if let Some(row) = &row {
             self.seen(row);
         }
@@ -344,7 +373,7 @@ impl NodeStore {
     }
 
     pub(crate) async fn get_all(&self, runs: &[RunId]) -> Result<Vec<RunRow>, StoreError> {
-        self.read(self.store.get_all(runs)).await
+        self.read("get_all", self.store.get_all(runs)).await
     }
 
     pub(crate) async fn list(
@@ -353,7 +382,9 @@ impl NodeStore {
         start: Option<PageStart>,
         limit: u32,
     ) -> Result<Vec<RunRow>, StoreError> {
-        let rows = self.read(self.store.list(filter, start, limit)).await?;
+        let rows = self
+            .read("list", self.store.list(filter, start, limit))
+            .await?;
         for row in &rows {
             self.seen(row);
         }
@@ -361,7 +392,7 @@ impl NodeStore {
     }
 
     pub(crate) async fn open_runs(&self, node: NodeId) -> Result<Vec<RunRow>, StoreError> {
-        self.read(self.store.open_runs(node)).await
+        self.read("open_runs", self.store.open_runs(node)).await
     }
 
     pub(crate) async fn ended_with_pids(
@@ -372,8 +403,11 @@ impl NodeStore {
         limit: u32,
     ) -> Result<Vec<RunRow>, StoreError> {
         let store = &self.store;
-        self.read(store.ended_with_pids(node, host, pids, limit))
-            .await
+        self.read(
+            "ended_with_pids",
+            store.ended_with_pids(node, host, pids, limit),
+        )
+        .await
     }
 
     pub(crate) async fn ping(&self) -> Result<(), StoreError> {

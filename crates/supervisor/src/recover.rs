@@ -14,6 +14,7 @@ use crate::{
     past::Past,
     run_task::{RunTask, Waiting, add, next, outlives_service, round, start_failure},
     spare,
+    telemetry::tell_end,
     tracker::{Entered, Handle, Order, OrderError, Place, Seat, Shared},
     view::{Live, StartAnswer},
     writes,
@@ -75,6 +76,7 @@ fn begin(shared: &Arc<Shared>, row: RunRow, asked_for: bool) {
             journal: None,
             policy: None,
             no_wait: false,
+            since: clock::now(),
         };
         shared.tasks.spawn(task.drive(orders, reports));
         handle
@@ -98,6 +100,8 @@ struct Recovery {
     policy: Option<Policy>,
     /// Its shim does not answer, so it is not waited for that it ends the run.
     no_wait: bool,
+    /// Since when it is in hand.
+    since: Timestamp,
 }
 
 impl Recovery {
@@ -523,6 +527,10 @@ impl Recovery {
             return;
         }
         let Closure { outcome, times } = closure;
+        let at = times.ended.unwrap_or_else(clock::now);
+        let telemetry = &self.shared.config.telemetry;
+        let since = self.since;
+        tell_end(telemetry, &self.row.new, &times, &outcome, (since, at));
         self.live.send_modify(|live| {
             live.view.state = outcome.state();
             live.view.desired = self.row.desired;

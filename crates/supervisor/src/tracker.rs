@@ -9,6 +9,7 @@ use crate::{
     node_store::NodeStore,
     ports::Kernel,
     screen::Screens,
+    telemetry::Telemetry,
     trail::Trail,
     view::{Live, StartAnswer},
 };
@@ -46,6 +47,8 @@ pub struct SupervisorConfig {
     pub runs_max: u32,
     /// How much output of ended runs is kept.
     pub retention: RetentionLimits,
+    /// Where spans and measurements go.
+    pub telemetry: Telemetry,
 }
 
 /// A wish for one run, with where the answer goes.
@@ -210,8 +213,13 @@ impl Shared {
         started: kennel_lifecycle::Timestamp,
     ) -> Self {
         Self {
-            store: NodeStore::new(store, config.node, Arc::new(ledger)),
             trail: Trail::open(&config.data_dir),
+            store: NodeStore::new(
+                store,
+                config.node,
+                Arc::new(ledger),
+                Arc::clone(&config.telemetry.metrics),
+            ),
             config,
             kernel,
             facts,

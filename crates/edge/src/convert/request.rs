@@ -90,6 +90,7 @@ pub(crate) fn spawn(
         owner,
         traceparent: trace.traceparent,
         tracestate: trace.tracestate,
+        baggage: trace.baggage,
         restarted_from: None,
     })
 }

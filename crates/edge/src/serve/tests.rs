@@ -1,5 +1,6 @@
 use super::*;
 use crate::client::{self, Address, Connection};
+use kennel_supervisor::telemetry::Telemetry;
 use std::{path::PathBuf, time::Duration};
 use tempfile::TempDir;
 use tokio::{net::UnixStream, task::JoinHandle};
@@ -142,7 +143,16 @@ impl House {
                     () = shut_down => {}
                 }
             };
-            run(routes.routes(), vec![listener], judge, &doors, drained).await
+            let observing = Observing::new(Telemetry::default());
+            run(
+                routes.routes(),
+                observing,
+                vec![listener],
+                judge,
+                &doors,
+                drained,
+            )
+            .await
         });
         Self {
             path,

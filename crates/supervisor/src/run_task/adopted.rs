@@ -2,6 +2,7 @@
 
 use super::{Attempts, RunTask};
 use crate::{
+    clock,
     output::Output,
     past::Past,
     tracker::{Seat, Shared},
@@ -64,6 +65,7 @@ impl RunTask {
         let machine = machine(&held, &row, recorded, &past);
         let mut task = Self::with(shared, row.new.clone(), machine, &held.policy, seat);
         for (at, begins) in &past.pauses {
+            task.trail.paused_before(*at, *begins);
             if *begins {
                 task.runtime.pause(*at);
             } else {
@@ -101,6 +103,10 @@ impl RunTask {
             steps_again: 0,
             unrecorded: !recorded,
         };
+        if !ended {
+            let (since, now) = (task.shared.started, clock::now());
+            task.trail.recovered(&task.new, since, now);
+        }
         task.publish();
         task
     }

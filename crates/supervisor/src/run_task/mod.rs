@@ -16,6 +16,7 @@ use crate::{
     CallError, LifecycleEvent, clock, event,
     output::{Output, Ready},
     spare,
+    telemetry::Trail,
     tracker::{Order, OrderError, Place, Seat, Shared},
     view::Live,
     writes::Write,
@@ -114,6 +115,8 @@ pub(crate) struct RunTask {
     terminal: Option<TerminalSize>,
     /// The keeper tells again of an attempt that has ended: up to its last word nothing is of the present one.
     hears_again: bool,
+    /// What is told of it outside.
+    trail: Trail,
 }
 
 /// The run's directory.
@@ -191,6 +194,7 @@ impl RunTask {
             live,
         } = seat;
         let (done_sender, done) = mpsc::channel(DONE_QUEUED_MAX);
+        let trail = Trail::new(&shared.config.telemetry, &new);
         let can_adopt = shared.hello.lacks(CapabilityName::Adoption).is_none();
         Self {
             run: new.run,
@@ -232,6 +236,7 @@ impl RunTask {
             legacy: Legacy::default(),
             terminal: None,
             hears_again: false,
+            trail,
         }
     }
 
@@ -546,6 +551,8 @@ impl RunTask {
                         prepare_failure()
                     }
                 };
+                let why = format!("{:?}", failure.stage);
+                self.trail.prepared(&self.new, self.at, Some(why));
                 return self.report(Report::PrepareFailed(failure));
             }
         };
@@ -559,6 +566,7 @@ impl RunTask {
             self.warning = Some(format!("this run has no control group: {why}"));
         }
         self.new.held = Some(prepared.held);
+        self.trail.prepared(&self.new, self.at, None);
         self.report(Report::Prepared(Box::new(prepared.identity)));
         if let Err(error) = attached {
             tracing::error!(run = %self.run, %error, "the output cannot be read, the command is not let go");
@@ -659,7 +667,13 @@ impl RunTask {
 
     fn pump(&mut self, ready: Ready) {
         self.at = clock::now();
-        if let Some(end) = self.output.as_mut().and_then(|output| output.pump(ready)) {
+        let Some(output) = &mut self.output else {
+            return;
+        };
+        let before = output.lens();
+        let end = output.pump(ready);
+        self.trail.read(before, output.lens());
+        if let Some(end) = end {
             self.report(Report::StreamsClosed(end));
         }
     }

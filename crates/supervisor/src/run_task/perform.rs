@@ -16,7 +16,8 @@ use crate::{
     writes::{self, Write},
 };
 use kennel_lifecycle::{
-    Announcement, Effect, Outcome, Report, RunId, StartFailure, StartStage, StreamsEnd, TreeVerdict,
+    Announcement, Effect, Outcome, Phase, Report, RunId, StartFailure, StartStage, StreamsEnd,
+    TreeVerdict,
 };
 use kennel_linux::{
     client::{ChildSpec, ClientError, SignalResult},
@@ -32,15 +33,26 @@ const THAW_RETRY_AFTER: Duration = Duration::from_millis(200);
 impl RunTask {
     pub(super) fn perform(&mut self, effect: Effect) {
         match effect {
-            Effect::Prepare if self.new.attempt > 1 => self.prepare_again(),
-            Effect::Prepare => self.begin(),
-            Effect::Record(_) if self.new.attempt > 1 => {
-                let new = Box::new(self.new.clone());
-                self.write(Write::Begin(new, self.attempts.restarts));
+            Effect::Prepare => {
+                self.trail.prepares(&self.new, self.at);
+                if self.new.attempt > 1 {
+                    self.prepare_again();
+                } else {
+                    self.begin();
+                }
             }
-            Effect::Record(_) => self.write(Write::Insert(Box::new(self.new.clone()))),
+            Effect::Record(_) => {
+                self.trail.records(self.at);
+                let new = Box::new(self.new.clone());
+                self.write(if new.attempt > 1 {
+                    Write::Begin(new, self.attempts.restarts)
+                } else {
+                    Write::Insert(new)
+                });
+            }
             Effect::Release => {
                 crash_point!("spawn.release");
+                self.trail.releases(self.at);
                 self.shared.kernel.release(self.run);
                 crash_point!("spawn.released");
             }
@@ -89,6 +101,9 @@ impl RunTask {
             }
             Effect::RecordOutcome(outcome) => self.record_outcome(outcome),
             Effect::Forget => {
+                if let Phase::Forgotten(why) = self.machine.phase() {
+                    self.trail.forgets(&self.new, self.at, why);
+                }
                 // Only what this task has made is its own to remove.
                 if self.output.take().is_some() || self.legacy.unrecorded {
                     self.room = Room::Removing;
@@ -181,6 +196,7 @@ impl RunTask {
             && let Some(line) = self.attempt_ended(outcome)
         {
             self.line(&line);
+            self.tell_end(outcome, false);
             crash_point!("attempt.end_told");
             return;
         }
@@ -201,8 +217,12 @@ impl RunTask {
             | Announcement::MemoryKills(_)
             | Announcement::Recorded
             | Announcement::Stopping { .. } => {}
-            Announcement::Ended(outcome) => self.say_ended(outcome),
+            Announcement::Ended(outcome) => {
+                self.say_ended(outcome);
+                self.tell_end(outcome, true);
+            }
         }
+        self.trail.hears(&self.new, self.at, announcement);
         crash_point!("exit.end", matches!(announcement, Announcement::Ended(_)));
         let begun_at = self.output.as_ref().map(Output::lens).unwrap_or_default();
         let line = event::line(announcement, self.new.identity.as_ref(), begun_at);
@@ -219,6 +239,11 @@ impl RunTask {
     pub(super) fn say_ended(&self, outcome: &Outcome) {
         let state = outcome.state();
         tracing::info!(run = %self.run, ?state, reason = ?outcome.reason, exit = ?outcome.exit, tree = ?outcome.tree, "run ended");
+    }
+
+    fn tell_end(&mut self, outcome: &Outcome, last: bool) {
+        let at = self.times.ended.unwrap_or(self.at);
+        self.trail.ends(&self.new, &self.times, outcome, at, last);
     }
 
     pub(super) fn write(&mut self, write: Write) {

@@ -242,6 +242,7 @@ impl Stage {
         data_dir: Arc<tempfile::TempDir>,
     ) -> Result<Self, BootError> {
         let config = SupervisorConfig {
+            telemetry: kennel_supervisor::telemetry::Telemetry::default(),
             node: node(),
             node_name: "test".into(),
             data_dir: data_dir.path().to_owned(),
@@ -1531,6 +1532,7 @@ pub fn call(run: Option<RunId>) -> SpawnCall {
         traceparent: None,
         restarted_from: None,
         tracestate: None,
+        baggage: None,
     }
 }
 

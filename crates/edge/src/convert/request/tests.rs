@@ -15,6 +15,7 @@ fn a_spawn_carries_what_identifies_it() {
     let trace = TraceContext {
         traceparent: Some("parent".to_owned()),
         tracestate: Some("state".to_owned()),
+        baggage: None,
     };
     let request = pb::SpawnRequest {
         run_id: RUN.to_owned(),

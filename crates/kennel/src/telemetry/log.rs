@@ -19,7 +19,7 @@ pub(crate) fn filter(value: Option<&str>) -> Result<EnvFilter, Failure> {
 }
 
 /// Starts logging for this process.
-pub(crate) fn start(format: LogFormat, value: Option<&str>) -> Result<(), Failure> {
+pub(crate) fn start_log(format: LogFormat, value: Option<&str>) -> Result<(), Failure> {
     let filter = filter(value)?;
     let log = tracing_subscriber::fmt()
         .with_env_filter(filter)

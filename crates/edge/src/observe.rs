@@ -1,0 +1,295 @@
+//! A span and a measurement for each call, from its first byte to its status. Calls for health and reflection have none.
+
+use crate::{json, trace_context};
+use bytes::Bytes;
+use http::{HeaderMap, Request, Response};
+use http_body::{Body as HttpBody, Frame, SizeHint};
+use kennel_lifecycle::{RunId, Timestamp};
+use kennel_supervisor::telemetry::{CallTrace, Span, Telemetry, names};
+use opentelemetry::{
+    KeyValue,
+    metrics::Histogram,
+    trace::{SpanContext, SpanId, SpanKind, Status},
+};
+use std::{
+    borrow::Cow,
+    collections::HashSet,
+    error::Error,
+    future::Future,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+};
+use tonic::{Code, body::Body};
+use tower::{Layer, Service};
+
+/// Bounds of the duration of a call in seconds, as the conventions give them.
+const CALL_SECONDS: [f64; 14] = [
+    0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,
+];
+/// Services whose calls say nothing of runs, and come every few seconds.
+const UNSEEN: [&str; 2] = ["/grpc.health.", "/grpc.reflection."];
+/// What a method is called that there is not.
+const OTHER: &str = "_OTHER";
+
+/// Put into the answer of a call that has begun a run: its span names it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Begun(pub(crate) RunId);
+
+/// Observes every call.
+#[derive(Clone, Debug)]
+pub(crate) struct Observing(Arc<Observer>);
+
+#[derive(Debug)]
+struct Observer {
+    telemetry: Telemetry,
+    methods: HashSet<String>,
+    duration: Histogram<f64>,
+}
+
+impl Observing {
+    pub(crate) fn new(telemetry: Telemetry) -> Self {
+        let duration = telemetry
+            .meter()
+            .f64_histogram(names::RPC_SERVER_CALL_DURATION)
+            .with_unit("s")
+            .with_description("Duration of calls, from the request to the status")
+            .with_boundaries(CALL_SECONDS.to_vec())
+            .build();
+        Self(Arc::new(Observer {
+            telemetry,
+            methods: json::methods(),
+            duration,
+        }))
+    }
+}
+
+impl<S> Layer<S> for Observing {
+    type Service = Observed<S>;
+
+    fn layer(&self, inner: S) -> Observed<S> {
+        Observed {
+            inner,
+            observer: Arc::clone(&self.0),
+        }
+    }
+}
+
+/// A service whose calls are observed.
+#[derive(Clone, Debug)]
+pub(crate) struct Observed<S> {
+    inner: S,
+    observer: Arc<Observer>,
+}
+
+impl<S, B, A> Service<Request<B>> for Observed<S>
+where
+    S: Service<Request<B>, Response = Response<A>>,
+    A: HttpBody<Data = Bytes> + Send + 'static,
+    A::Error: Into<Box<dyn Error + Send + Sync>>,
+{
+    type Response = Response<Body>;
+    type Error = S::Error;
+    type Future = Answering<S::Future>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, mut request: Request<B>) -> Self::Future {
+        let call = Call::begin(&self.observer, &mut request);
+        Answering {
+            answer: Box::pin(self.inner.call(request)),
+            call,
+        }
+    }
+}
+
+/// A call that is not answered yet.
+pub(crate) struct Answering<F> {
+    answer: Pin<Box<F>>,
+    call: Option<Call>,
+}
+
+impl<F, A, E> Future for Answering<F>
+where
+    F: Future<Output = Result<Response<A>, E>>,
+    A: HttpBody<Data = Bytes> + Send + 'static,
+    A::Error: Into<Box<dyn Error + Send + Sync>>,
+{
+    type Output = Result<Response<Body>, E>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let answer = ready!(self.answer.as_mut().poll(cx));
+        let Some(mut call) = self.call.take() else {
+            return Poll::Ready(answer.map(|response| response.map(Body::new)));
+        };
+        Poll::Ready(answer.map(|response| {
+            call.run = response.extensions().get::<Begun>().map(|begun| begun.0);
+            call.hear(response.headers());
+            response.map(|body| {
+                let body = Body::new(body);
+                Body::new(Streaming { body, call })
+            })
+        }))
+    }
+}
+
+/// A body whose end is the call's.
+struct Streaming {
+    body: Body,
+    call: Call,
+}
+
+impl HttpBody for Streaming {
+    type Data = Bytes;
+    type Error = tonic::Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, tonic::Status>>> {
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
+        match &frame {
+            Some(Ok(frame)) => {
+                if let Some(trailers) = frame.trailers_ref() {
+                    self.call.hear(trailers);
+                }
+            }
+            Some(Err(status)) => self.call.code = Some(status.code()),
+            None => {}
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// What is known of a call; told when it is dropped.
+#[derive(Debug)]
+struct Call {
+    observer: Arc<Observer>,
+    method: Cow<'static, str>,
+    trace: Option<CallTrace>,
+    begun: Timestamp,
+    run: Option<RunId>,
+    /// Absent: its caller has gone before it was answered.
+    code: Option<Code>,
+}
+
+impl Call {
+    fn begin<B>(observer: &Arc<Observer>, request: &mut Request<B>) -> Option<Self> {
+        let path = request.uri().path();
+        if UNSEEN.iter().any(|unseen| path.starts_with(unseen)) {
+            return None;
+        }
+        let method = path.strip_prefix('/').unwrap_or(path);
+        let method = if observer.methods.contains(method) {
+            Cow::Owned(method.to_owned())
+        } else {
+            Cow::Borrowed(OTHER)
+        };
+        let caller = trace_context::traceparent(request.headers());
+        let trace = observer.telemetry.call(caller);
+        if let Some(trace) = &trace {
+            request.extensions_mut().insert(trace.clone());
+        }
+        Some(Self {
+            observer: Arc::clone(observer),
+            method,
+            trace,
+            begun: observer.telemetry.now(),
+            run: None,
+            code: None,
+        })
+    }
+
+    /// Headers or trailers, either of which may have the status.
+    fn hear(&mut self, headers: &HeaderMap) {
+        if let Some(status) = headers.get("grpc-status") {
+            self.code = Some(Code::from_bytes(status.as_bytes()));
+        }
+    }
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        let code = self.code.unwrap_or(Code::Cancelled);
+        let telemetry = &self.observer.telemetry;
+        let end = telemetry.now().max(self.begun);
+        let mut attributes = vec![
+            KeyValue::new(names::RPC_SYSTEM_NAME, "grpc"),
+            KeyValue::new(names::RPC_METHOD, self.method.clone()),
+            KeyValue::new(names::RPC_RESPONSE_STATUS_CODE, word(code)),
+        ];
+        if is_error(code) {
+            attributes.push(KeyValue::new(names::ERROR_TYPE, word(code)));
+        }
+        #[expect(clippy::cast_precision_loss, reason = "microseconds of a duration")]
+        let seconds = (end.0 - self.begun.0) as f64 / 1e6;
+        self.observer.duration.record(seconds, &attributes);
+        let Some(trace) = self.trace.take() else {
+            return;
+        };
+        let run = self.run.map(|run| run.to_string());
+        attributes.extend(run.map(|run| KeyValue::new(names::RUN_ID, run)));
+        let caller = trace.caller.as_ref().map(SpanContext::span_id);
+        telemetry.tell(Span {
+            context: trace.context,
+            parent: caller.unwrap_or(SpanId::INVALID),
+            parent_is_remote: caller.is_some(),
+            name: self.method.clone(),
+            kind: SpanKind::Server,
+            start: self.begun,
+            end,
+            attributes,
+            links: Vec::new(),
+            status: if is_error(code) {
+                Status::error(word(code))
+            } else {
+                Status::Unset
+            },
+        });
+    }
+}
+
+/// Whether it is the server's fault, as the conventions see it. What a caller did wrong is no error here.
+fn is_error(code: Code) -> bool {
+    matches!(
+        code,
+        Code::Unknown
+            | Code::DeadlineExceeded
+            | Code::Unimplemented
+            | Code::Internal
+            | Code::Unavailable
+            | Code::DataLoss
+    )
+}
+
+fn word(code: Code) -> &'static str {
+    match code {
+        Code::Ok => "OK",
+        Code::Cancelled => "CANCELLED",
+        Code::Unknown => "UNKNOWN",
+        Code::InvalidArgument => "INVALID_ARGUMENT",
+        Code::DeadlineExceeded => "DEADLINE_EXCEEDED",
+        Code::NotFound => "NOT_FOUND",
+        Code::AlreadyExists => "ALREADY_EXISTS",
+        Code::PermissionDenied => "PERMISSION_DENIED",
+        Code::ResourceExhausted => "RESOURCE_EXHAUSTED",
+        Code::FailedPrecondition => "FAILED_PRECONDITION",
+        Code::Aborted => "ABORTED",
+        Code::OutOfRange => "OUT_OF_RANGE",
+        Code::Unimplemented => "UNIMPLEMENTED",
+        Code::Internal => "INTERNAL",
+        Code::Unavailable => "UNAVAILABLE",
+        Code::DataLoss => "DATA_LOSS",
+        Code::Unauthenticated => "UNAUTHENTICATED",
+    }
+}

@@ -1,0 +1,287 @@
+//! Where telemetry goes: the variables that OpenTelemetry has for it, and flags for what is ours.
+
+#![expect(
+    clippy::doc_markdown,
+    reason = "comments of flags are printed as help, where backticks would show"
+)]
+
+use crate::{config::Surroundings, failure::Failure};
+use clap::Args;
+use kennel_supervisor::telemetry::Sampling;
+use std::{
+    collections::BTreeSet,
+    fmt,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+/// Spans that may wait to be sent, where `OTEL_BSP_MAX_QUEUE_SIZE` does not say.
+const SPANS_WAITING_MAX: usize = 2048;
+/// How often they are sent, where `OTEL_BSP_SCHEDULE_DELAY` does not say: what a killed server has not sent is lost.
+const SPANS_EVERY: Duration = Duration::from_secs(1);
+
+#[derive(Debug, Args)]
+pub(crate) struct TelemetryArgs {
+    /// Where metrics are served to Prometheus, as ADDRESS:PORT or unix:PATH, under /metrics; there is no authentication
+    /// [env: KENNEL_METRICS_LISTEN]
+    #[arg(long, value_name = "ADDRESS")]
+    metrics_listen: Option<String>,
+    /// Entries of a caller's W3C baggage that commands get in BAGGAGE, separated by commas [env: KENNEL_TRACE_BAGGAGE]
+    /// [default: none]
+    #[arg(long, value_name = "NAMES")]
+    trace_baggage: Option<String>,
+}
+
+/// Where metrics are served.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum ScrapeAddress {
+    Tcp(SocketAddr),
+    Unix(PathBuf),
+}
+
+impl fmt::Display for ScrapeAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(address) => address.fmt(f),
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+impl ScrapeAddress {
+    fn parse(text: &str) -> Result<Self, Failure> {
+        if let Some(path) = text.strip_prefix("unix:") {
+            let path = Path::new(path.strip_prefix("//").unwrap_or(path));
+            return if path.is_absolute() {
+                Ok(Self::Unix(path.to_owned()))
+            } else {
+                Err(Failure::new(format!(
+                    "the path of the socket for metrics is not absolute: {text}"
+                )))
+            };
+        }
+        text.parse().map(Self::Tcp).map_err(|_| {
+            Failure::new(format!("{text:?} is not an address to serve metrics at"))
+                .hint("write 127.0.0.1:9464 or unix:/run/kennel/metrics.sock")
+        })
+    }
+}
+
+/// What is told, and where.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct TelemetryConfig {
+    /// Spans go to a collector.
+    pub(crate) traces: bool,
+    /// Metrics do.
+    pub(crate) pushes_metrics: bool,
+    /// Metrics are served.
+    pub(crate) scraped_at: Option<ScrapeAddress>,
+    pub(crate) sampling: Sampling,
+    pub(crate) baggage: BTreeSet<String>,
+    pub(crate) spans_waiting_max: usize,
+    pub(crate) spans_every: Duration,
+}
+
+impl TelemetryConfig {
+    /// Whether there is anything to do.
+    pub(crate) fn exports(&self) -> bool {
+        self.traces || self.pushes_metrics || self.scraped_at.is_some()
+    }
+}
+
+impl TelemetryArgs {
+    /// What is in force. Nothing is sent unless a collector is named.
+    pub(crate) fn resolve(&self, here: &Surroundings) -> Result<TelemetryConfig, Failure> {
+        let own = |flag: &Option<String>, name: &str| {
+            let var = here.var(name).map(str::to_owned);
+            flag.clone().or(var)
+        };
+        let disabled = here
+            .var("OTEL_SDK_DISABLED")
+            .is_some_and(|v| v.eq_ignore_ascii_case("true"));
+        let sends = |signal: &str| -> Result<bool, Failure> {
+            let exporter = here
+                .var(&format!("OTEL_{signal}_EXPORTER"))
+                .unwrap_or("otlp");
+            match exporter {
+                "otlp" => {}
+                "none" => return Ok(false),
+                other => {
+                    return Err(Failure::new(format!(
+                        "OTEL_{signal}_EXPORTER={other:?} is neither otlp nor none"
+                    )));
+                }
+            }
+            let endpoint = |name: &str| here.var(name).map(|url| (name.to_owned(), url.to_owned()));
+            let of_signal = endpoint(&format!("OTEL_EXPORTER_OTLP_{signal}_ENDPOINT"));
+            let Some((name, url)) = of_signal.or_else(|| endpoint("OTEL_EXPORTER_OTLP_ENDPOINT"))
+            else {
+                return Ok(false);
+            };
+            let protocol = here
+                .var(&format!("OTEL_EXPORTER_OTLP_{signal}_PROTOCOL"))
+                .or(here.var("OTEL_EXPORTER_OTLP_PROTOCOL"));
+            check_endpoint(&name, &url, protocol)?;
+            Ok(!disabled)
+        };
+        let baggage = own(&self.trace_baggage, "KENNEL_TRACE_BAGGAGE").unwrap_or_default();
+        let baggage = baggage
+            .split(',')
+            .map(str::trim)
+            .filter(|name| !name.is_empty());
+        let listen = own(&self.metrics_listen, "KENNEL_METRICS_LISTEN");
+        Ok(TelemetryConfig {
+            traces: sends("TRACES")?,
+            pushes_metrics: sends("METRICS")?,
+            scraped_at: listen.as_deref().map(ScrapeAddress::parse).transpose()?,
+            sampling: sampling(here)?,
+            baggage: baggage.map(str::to_owned).collect(),
+            spans_waiting_max: number(here, "OTEL_BSP_MAX_QUEUE_SIZE")?
+                .unwrap_or(SPANS_WAITING_MAX),
+            spans_every: number(here, "OTEL_BSP_SCHEDULE_DELAY")?
+                .map_or(SPANS_EVERY, |ms| Duration::from_millis(ms as u64)),
+        })
+    }
+}
+
+/// What the exporter would find wrong only when it has something to send.
+fn check_endpoint(name: &str, url: &str, protocol: Option<&str>) -> Result<(), Failure> {
+    let wrong = |why: &str| Err(Failure::new(format!("{name}={url:?} {why}")));
+    if !url.starts_with("http://") && !url.starts_with("https://") {
+        return wrong("is not a URL that begins with http:// or https://");
+    }
+    match protocol {
+        None | Some("http/protobuf") if url.starts_with("https://") => {
+            wrong("needs TLS, which is there with OTEL_EXPORTER_OTLP_PROTOCOL=grpc alone")
+        }
+        None | Some("http/protobuf" | "grpc") => Ok(()),
+        Some(other) => Err(Failure::new(format!(
+            "OTEL_EXPORTER_OTLP_PROTOCOL={other:?} is neither grpc nor http/protobuf"
+        ))),
+    }
+}
+
+/// `OTEL_TRACES_SAMPLER` and its argument.
+fn sampling(here: &Surroundings) -> Result<Sampling, Failure> {
+    let name = here
+        .var("OTEL_TRACES_SAMPLER")
+        .unwrap_or("parentbased_always_on");
+    let (obeys_caller, own) = match name.strip_prefix("parentbased_") {
+        Some(own) => (true, own),
+        None => (false, name),
+    };
+    let ratio =
+        match own {
+            "always_on" => 1.0,
+            "always_off" => 0.0,
+            "traceidratio" => {
+                let text = here.var("OTEL_TRACES_SAMPLER_ARG").unwrap_or("1.0");
+                let ratio: Option<f64> = text.parse().ok();
+                ratio
+                    .filter(|ratio| (0.0..=1.0).contains(ratio))
+                    .ok_or_else(|| {
+                        Failure::new(format!(
+                            "OTEL_TRACES_SAMPLER_ARG={text:?} is not from 0 to 1"
+                        ))
+                    })?
+            }
+            _ => {
+                return Err(Failure::new(format!("OTEL_TRACES_SAMPLER={name:?} is not known")).hint(
+                "one of always_on, always_off, traceidratio, or one of them after parentbased_",
+            ));
+            }
+        };
+    Ok(Sampling {
+        obeys_caller,
+        ratio,
+    })
+}
+
+fn number(here: &Surroundings, name: &str) -> Result<Option<usize>, Failure> {
+    let number = here.var(name).map(|text| {
+        let number = text.parse().ok().filter(|number| *number > 0);
+        number.ok_or_else(|| Failure::new(format!("{name}={text:?} is not a number above 0")))
+    });
+    number.transpose()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn resolve(env: &[(&str, &str)]) -> Result<TelemetryConfig, String> {
+        let args = TelemetryArgs {
+            metrics_listen: None,
+            trace_baggage: None,
+        };
+        let env = env.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned()));
+        let here = Surroundings {
+            root: false,
+            env: env.collect(),
+        };
+        args.resolve(&here).map_err(|failure| failure.to_string())
+    }
+
+    #[test]
+    fn nothing_is_sent_unless_a_collector_is_named() {
+        assert!(!resolve(&[]).expect("valid").exports());
+        let all = resolve(&[("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:4317")]);
+        let all = all.expect("valid");
+        assert!(all.traces && all.pushes_metrics);
+        let metrics = resolve(&[
+            ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:4317"),
+            ("OTEL_TRACES_EXPORTER", "none"),
+        ]);
+        let metrics = metrics.expect("valid");
+        assert!(!metrics.traces && metrics.pushes_metrics);
+        let off = resolve(&[
+            ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:4317"),
+            ("OTEL_SDK_DISABLED", "true"),
+        ]);
+        assert!(!off.expect("valid").exports());
+        let one = resolve(&[(
+            "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
+            "http://127.0.0.1:4317",
+        )]);
+        let one = one.expect("valid");
+        assert!(one.traces && !one.pushes_metrics);
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_at_the_start() {
+        for (name, value) in [
+            ("OTEL_EXPORTER_OTLP_ENDPOINT", "127.0.0.1:4317"),
+            ("OTEL_TRACES_EXPORTER", "zipkin"),
+            ("OTEL_TRACES_SAMPLER", "jaeger_remote"),
+            ("OTEL_BSP_MAX_QUEUE_SIZE", "0"),
+            ("KENNEL_METRICS_LISTEN", "9464"),
+            ("KENNEL_METRICS_LISTEN", "unix:metrics.sock"),
+        ] {
+            let why = resolve(&[(name, value)]).expect_err(name);
+            assert!(why.contains(value.trim_start_matches("unix:")), "{why}");
+        }
+        let sealed = resolve(&[
+            ("OTEL_EXPORTER_OTLP_ENDPOINT", "https://collector:4318"),
+            ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf"),
+        ]);
+        assert!(sealed.expect_err("there is no TLS").contains("TLS"));
+        let ratio = resolve(&[
+            ("OTEL_TRACES_SAMPLER", "parentbased_traceidratio"),
+            ("OTEL_TRACES_SAMPLER_ARG", "2"),
+        ]);
+        assert!(ratio.expect_err("more than all").contains("0 to 1"));
+    }
+
+    #[test]
+    fn samplers_have_their_names() {
+        let ratio = resolve(&[
+            ("OTEL_TRACES_SAMPLER", "traceidratio"),
+            ("OTEL_TRACES_SAMPLER_ARG", "0.25"),
+        ]);
+        let ratio = ratio.expect("valid").sampling;
+        assert!(!ratio.obeys_caller && (ratio.ratio - 0.25).abs() < 1e-9);
+        let default = resolve(&[]).expect("valid").sampling;
+        assert_eq!(default, Sampling::default());
+    }
+}

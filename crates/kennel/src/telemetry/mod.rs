@@ -1,0 +1,233 @@
+//! What is told to the outside: the log, spans and metrics. The only place that knows the SDK of OpenTelemetry.
+//!
+//! Exporters live on a thread of their own, behind queues that lose rather than wait; what is lost is counted.
+
+mod config;
+mod log;
+mod scrape;
+mod spans;
+
+pub(crate) use config::{TelemetryArgs, TelemetryConfig};
+pub(crate) use log::{filter, start_log};
+
+use crate::{
+    config::Surroundings,
+    failure::{Failure, chain},
+};
+use kennel_lifecycle::NodeId;
+use kennel_supervisor::telemetry::{Telemetry, Tracing, names};
+use opentelemetry::{KeyValue, metrics::MeterProvider};
+use opentelemetry_sdk::{
+    Resource,
+    metrics::{PeriodicReader, SdkMeterProvider},
+    resource::EnvResourceDetector,
+};
+use prometheus::Registry;
+use spans::{Losses, Pipeline};
+use std::{
+    error::Error,
+    pin::Pin,
+    sync::{Arc, mpsc},
+    task::{Context, Poll},
+    thread,
+    time::Duration,
+};
+use tokio::runtime::{Handle, Runtime};
+
+/// How long a server that makes room for another may take to tell the last of it.
+const LAST_SPANS_LEAVING: Duration = Duration::from_millis(150);
+/// How long one that ends may.
+const LAST_SPANS: Duration = Duration::from_secs(1);
+
+/// All that exports; dropped, it tells nothing any more.
+#[derive(Debug)]
+pub(crate) struct Exports {
+    telemetry: Telemetry,
+    pipeline: Option<Arc<Pipeline>>,
+    meters: Option<SdkMeterProvider>,
+    registry: Option<Registry>,
+    runtime: Option<Runtime>,
+}
+
+impl Exports {
+    /// Starts what the configuration wants.
+    pub(crate) fn start(
+        config: &TelemetryConfig,
+        node: NodeId,
+        node_name: &str,
+        here: &Surroundings,
+    ) -> Result<Self, Failure> {
+        if !config.exports() {
+            return Ok(Self {
+                telemetry: Telemetry::default(),
+                pipeline: None,
+                meters: None,
+                registry: None,
+                runtime: None,
+            });
+        }
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .thread_name("telemetry")
+            .enable_all()
+            .build()
+            .map_err(|cause| failed("cannot start telemetry", &cause))?;
+        // The transports start their tasks where they are made.
+        let inside = runtime.enter();
+        let resource = resource(node, node_name, here);
+        let losses = Losses::default();
+        let mut meters = SdkMeterProvider::builder().with_resource(resource.clone());
+        if config.pushes_metrics {
+            let exporter = opentelemetry_otlp::MetricExporter::builder()
+                .build()
+                .map_err(|cause| failed("cannot export metrics", &cause))?;
+            let exporter = spans::MetricExport::new(exporter, runtime.handle(), losses.clone());
+            meters = meters.with_reader(PeriodicReader::builder(exporter).build());
+        }
+        let mut registry = None;
+        if config.scraped_at.is_some() {
+            let own = Registry::new();
+            let reader = opentelemetry_prometheus::exporter()
+                .with_registry(own.clone())
+                .scope_info_enabled(false)
+                .build()
+                .map_err(|cause| failed("cannot keep metrics for Prometheus", &cause))?;
+            meters = meters.with_reader(reader);
+            registry = Some(own);
+        }
+        let meters = meters.build();
+        let meter = meters.meter_with_scope(scope());
+        losses.register(&meter);
+        let pipeline = if config.traces {
+            let exporter = opentelemetry_otlp::SpanExporter::builder()
+                .build()
+                .map_err(|cause| failed("cannot export spans", &cause))?;
+            let pipeline = Pipeline::new(exporter, runtime.handle(), &resource, config, losses);
+            Some(Arc::new(pipeline))
+        } else {
+            None
+        };
+        let tracing = pipeline.as_ref().map(|pipeline| Tracing {
+            sink: Arc::clone(pipeline) as _,
+            sampling: config.sampling,
+            baggage: config.baggage.clone(),
+        });
+        drop(inside);
+        Ok(Self {
+            telemetry: Telemetry::new(tracing, meter),
+            pipeline,
+            meters: Some(meters),
+            registry,
+            runtime: Some(runtime),
+        })
+    }
+
+    /// For whoever has something to tell.
+    pub(crate) fn telemetry(&self) -> Telemetry {
+        self.telemetry.clone()
+    }
+
+    /// Serves metrics to Prometheus for as long as this process lives, where that is wanted.
+    pub(crate) fn serve_metrics(&self, config: &TelemetryConfig) {
+        if let (Some(runtime), Some(registry), Some(address)) =
+            (&self.runtime, &self.registry, &config.scraped_at)
+        {
+            runtime.spawn(scrape::serve(address.clone(), registry.clone()));
+        }
+    }
+
+    /// Tells what is left to tell, but not for long. Not inside of a runtime.
+    pub(crate) fn finish(self, leaving: bool) {
+        let most = if leaving {
+            LAST_SPANS_LEAVING
+        } else {
+            LAST_SPANS
+        };
+        let Self {
+            pipeline,
+            meters,
+            runtime,
+            ..
+        } = self;
+        let Some(runtime) = runtime else {
+            return;
+        };
+        let (done, over) = mpsc::channel();
+        // Without a collector this takes as long as it likes, whatever it is told: it is not waited for.
+        thread::spawn(move || {
+            if let Some(pipeline) = pipeline {
+                pipeline.shut_down(most);
+            }
+            drop(meters.map(|meters| meters.shutdown_with_timeout(most)));
+            let _ = done.send(());
+        });
+        // Late or not: there is no more to do.
+        let _ = over.recv_timeout(most);
+        runtime.shutdown_background();
+    }
+}
+
+/// Who measures: this program, by the conventions that its names are of.
+fn scope() -> opentelemetry::InstrumentationScope {
+    opentelemetry::InstrumentationScope::builder("kennel")
+        .with_version(env!("CARGO_PKG_VERSION"))
+        .with_schema_url(names::SCHEMA_URL)
+        .build()
+}
+
+/// What all of it is of. `OTEL_RESOURCE_ATTRIBUTES` and `OTEL_SERVICE_NAME` win.
+fn resource(node: NodeId, node_name: &str, here: &Surroundings) -> Resource {
+    use opentelemetry_semantic_conventions::resource as keys;
+    let mut attributes = vec![
+        KeyValue::new(keys::SERVICE_VERSION, env!("CARGO_PKG_VERSION")),
+        // The node keeps it over restarts.
+        KeyValue::new(keys::SERVICE_INSTANCE_ID, node.to_string()),
+        KeyValue::new(keys::HOST_NAME, node_name.to_owned()),
+    ];
+    let of_pod = [
+        (keys::K8S_POD_NAME, "K8S_POD_NAME"),
+        (keys::K8S_POD_UID, "K8S_POD_UID"),
+        (keys::K8S_NAMESPACE_NAME, "K8S_NAMESPACE_NAME"),
+        (keys::K8S_NODE_NAME, "K8S_NODE_NAME"),
+        (keys::K8S_CONTAINER_NAME, "K8S_CONTAINER_NAME"),
+    ];
+    let of_pod = of_pod.into_iter();
+    let of_pod = of_pod.filter_map(|(key, name)| Some((key, here.var(name)?.to_owned())));
+    attributes.extend(of_pod.map(|(key, value)| KeyValue::new(key, value)));
+    let service = here.var("OTEL_SERVICE_NAME");
+    Resource::builder_empty()
+        .with_service_name("kennel")
+        .with_schema_url(attributes, names::SCHEMA_URL)
+        .with_detector(Box::new(EnvResourceDetector::new()))
+        .with_attributes(service.map(|name| KeyValue::new(keys::SERVICE_NAME, name.to_owned())))
+        .build()
+}
+
+fn failed(what: &str, cause: &dyn Error) -> Failure {
+    Failure::new(format!("{what}: {}", chain(cause)))
+}
+
+/// A future that is always asked inside of this runtime, whoever asks.
+struct Inside<F> {
+    runtime: Handle,
+    work: Pin<Box<F>>,
+}
+
+impl<F> Inside<F> {
+    fn new(runtime: &Handle, work: F) -> Self {
+        Self {
+            runtime: runtime.clone(),
+            work: Box::pin(work),
+        }
+    }
+}
+
+impl<F: Future> Future for Inside<F> {
+    type Output = F::Output;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        let runtime = self.runtime.clone();
+        let _inside = runtime.enter();
+        self.work.as_mut().poll(cx)
+    }
+}

@@ -1,0 +1,268 @@
+//! Which trace a span is in and what it is called: W3C trace contexts, and the contexts of a run, which follow from its id.
+
+use kennel_lifecycle::{RunId, RunKind, Timestamp};
+use opentelemetry::trace::{SpanContext, SpanId, TraceFlags, TraceId, TraceState};
+
+/// Reads a `traceparent` (<https://www.w3.org/TR/trace-context/>). `None`: it is not valid.
+#[must_use]
+pub fn parse(traceparent: &str) -> Option<SpanContext> {
+    let mut parts = traceparent.split('-');
+    let (version, trace, span, flags) =
+        (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
+    let lower_hex = |part: &str, len: usize| {
+        part.len() == len && part.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
+    };
+    // Later versions may add parts; this one has four.
+    let surplus = version == "00" && parts.next().is_some();
+    let formed = lower_hex(version, 2)
+        && version != "ff"
+        && !surplus
+        && lower_hex(trace, 32)
+        && lower_hex(span, 16)
+        && lower_hex(flags, 2);
+    let flags = u8::from_str_radix(flags, 16).ok().filter(|_| formed)?;
+    let context = SpanContext::new(
+        TraceId::from_hex(trace).ok()?,
+        SpanId::from_hex(span).ok()?,
+        TraceFlags::new(flags) & TraceFlags::SAMPLED,
+        true,
+        TraceState::NONE,
+    );
+    context.is_valid().then_some(context)
+}
+
+/// Writes a `traceparent`.
+#[must_use]
+pub fn traceparent(context: &SpanContext) -> String {
+    let sampled = u8::from(context.is_sampled());
+    format!(
+        "00-{}-{}-{sampled:02x}",
+        context.trace_id(),
+        context.span_id()
+    )
+}
+
+/// A span id that nobody else has.
+pub(super) fn fresh_span() -> SpanId {
+    span_id(fresh(), 0)
+}
+
+/// A trace id that nobody else has.
+pub(super) fn fresh_trace() -> TraceId {
+    TraceId::from(fresh())
+}
+
+fn fresh() -> u128 {
+    ulid::Ulid::generate().into()
+}
+
+/// The part of a run's story that a span tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    Run,
+    Admit,
+    Attempt(u32),
+    Prepare(u32),
+    Commit(u32),
+    Exec(u32),
+    Pause(u32, u16),
+    Stop(u32),
+    Step(u32, u16),
+    Drain(u32),
+    Reap(u32),
+    /// Since this time.
+    Recover(u32, Timestamp),
+}
+
+impl Part {
+    fn number(self) -> u64 {
+        if let Self::Recover(attempt, since) = self {
+            return mix(since.0.cast_unsigned()).wrapping_add(u64::from(attempt));
+        }
+        let (kind, attempt, nth) = match self {
+            Self::Run => (0, 0, 0),
+            Self::Admit => (1, 0, 0),
+            Self::Attempt(attempt) => (2, attempt, 0),
+            Self::Prepare(attempt) => (3, attempt, 0),
+            Self::Commit(attempt) => (4, attempt, 0),
+            Self::Exec(attempt) => (5, attempt, 0),
+            Self::Pause(attempt, nth) => (6, attempt, nth),
+            Self::Stop(attempt) => (7, attempt, 0),
+            Self::Step(attempt, nth) => (8, attempt, nth),
+            Self::Drain(attempt) => (9, attempt, 0),
+            Self::Reap(attempt) | Self::Recover(attempt, _) => (10, attempt, 0),
+        };
+        u64::from(attempt) << 32 | u64::from(nth) << 8 | kind
+    }
+}
+
+/// The contexts of a run's spans. Nothing of them has to be remembered but what the row has: whoever goes on with the run, or
+/// tells its end twice, names the same spans.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct RunTrace {
+    run: RunId,
+    trace: TraceId,
+    flags: TraceFlags,
+    /// The span above the run's.
+    pub(super) parent: SpanId,
+    /// The call of another trace that has begun it.
+    pub(super) link: Option<SpanContext>,
+}
+
+impl RunTrace {
+    /// Of the run that was spawned under this `traceparent`. What goes on beside its caller has a trace of its own, linked to
+    /// that; `decide` decides on a trace that nobody has decided on.
+    pub(crate) fn of(
+        run: RunId,
+        kind: RunKind,
+        spawned_by: Option<&str>,
+        decide: impl FnOnce(TraceId) -> bool,
+    ) -> Self {
+        let own = TraceId::from(run.as_u128());
+        let flags = |sampled: bool| {
+            if sampled {
+                TraceFlags::SAMPLED
+            } else {
+                TraceFlags::NOT_SAMPLED
+            }
+        };
+        let is_part = kind == RunKind::Heartbeat;
+        let (trace, sampled, parent, link) = match spawned_by.and_then(parse) {
+            Some(caller) if is_part => (
+                caller.trace_id(),
+                caller.is_sampled(),
+                caller.span_id(),
+                None,
+            ),
+            Some(caller) => (own, caller.is_sampled(), SpanId::INVALID, Some(caller)),
+            None => (own, decide(own), SpanId::INVALID, None),
+        };
+        Self {
+            run,
+            trace,
+            flags: flags(sampled),
+            parent,
+            link,
+        }
+    }
+
+    /// The context of one of its spans.
+    pub(crate) fn context(&self, part: Part) -> SpanContext {
+        let span = span_id(self.run.as_u128(), part.number());
+        SpanContext::new(self.trace, span, self.flags, false, TraceState::NONE)
+    }
+
+    /// Whether it is another one than its caller's.
+    pub(crate) fn is_own(&self) -> bool {
+        self.link.is_some()
+    }
+
+    /// The span above those of an attempt.
+    pub(super) fn above(&self, attempt: u32) -> SpanId {
+        let part = if attempt > 1 {
+            Part::Attempt(attempt)
+        } else {
+            Part::Run
+        };
+        self.context(part).span_id()
+    }
+}
+
+/// Different for different numbers under one key. Never the invalid one.
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "each half of 128 bits has 64"
+)]
+fn span_id(key: u128, number: u64) -> SpanId {
+    let [high, low] = [key >> 64, key & u128::from(u64::MAX)].map(|half| half as u64);
+    let mixed = mix(mix(mix(high) ^ low).wrapping_add(number));
+    SpanId::from(mixed.max(1))
+}
+
+/// The finalizer of `SplitMix64` (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, 2014): one to one.
+fn mix(number: u64) -> u64 {
+    let mut z = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    const CALLER: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+
+    fn run(number: u128) -> RunId {
+        RunId::from_u128(number)
+    }
+
+    #[test]
+    fn a_context_is_read_and_written_alike() {
+        let context = parse(CALLER).expect("it is valid");
+        assert_eq!(traceparent(&context), CALLER);
+        // Flags that this version does not know are not passed on.
+        let later = parse(&CALLER.replace("-01", "-ff")).expect("it is valid");
+        assert_eq!(traceparent(&later), CALLER);
+        for bad in [
+            "",
+            "00",
+            "00-0AF7651916CD43DD8448EB211C80319C-b7ad6b7169203331-01",
+            "00-00000000000000000000000000000000-b7ad6b7169203331-01",
+            "00-0af7651916cd43dd8448eb211c80319c-0000000000000000-01",
+            "ff-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+            "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01-x",
+            "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331",
+            "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-+1",
+        ] {
+            assert_eq!(parse(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_turn_is_part_of_its_callers_trace_and_a_service_has_its_own() {
+        let turn = RunTrace::of(run(7), RunKind::Heartbeat, Some(CALLER), |_| false);
+        let caller = parse(CALLER).expect("it is valid");
+        assert_eq!(turn.context(Part::Run).trace_id(), caller.trace_id());
+        assert_eq!((turn.parent, turn.link.as_ref()), (caller.span_id(), None));
+        assert!(turn.context(Part::Run).is_sampled());
+
+        for kind in [RunKind::Service, RunKind::Terminal, RunKind::Job] {
+            let own = RunTrace::of(run(7), kind, Some(CALLER), |_| false);
+            assert_ne!(own.context(Part::Run).trace_id(), caller.trace_id());
+            assert_eq!(own.link.as_ref(), Some(&caller));
+            assert_eq!(own.parent, SpanId::INVALID);
+            assert!(own.context(Part::Run).is_sampled(), "as its caller's");
+        }
+        let alone = RunTrace::of(run(7), RunKind::Heartbeat, None, |_| false);
+        assert!(!alone.context(Part::Run).is_sampled());
+    }
+
+    #[test]
+    fn spans_of_runs_that_follow_each_other_have_ids_of_their_own() {
+        let mut seen = HashSet::new();
+        let first = 0x0190_0000_0000_0000_0000_0000_0000_0000_u128;
+        for number in first..first + 50 {
+            let trace = RunTrace::of(run(number), RunKind::Job, None, |_| true);
+            let mut parts = vec![Part::Run, Part::Admit];
+            for attempt in 1..4 {
+                parts.extend([
+                    Part::Attempt(attempt),
+                    Part::Prepare(attempt),
+                    Part::Commit(attempt),
+                    Part::Exec(attempt),
+                    Part::Stop(attempt),
+                    Part::Drain(attempt),
+                    Part::Reap(attempt),
+                ]);
+                for nth in 0..3 {
+                    parts.extend([Part::Pause(attempt, nth), Part::Step(attempt, nth)]);
+                }
+            }
+            for part in parts {
+                assert!(seen.insert(trace.context(part).span_id()), "{part:?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! What is looked up when somebody asks: how much of everything there is now.
+
+use super::{Telemetry, names};
+use crate::{event::state_word, tracker::Shared, view::Live};
+use kennel_lifecycle::RunState;
+use opentelemetry::{KeyValue, metrics::Meter};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Weak},
+};
+
+/// All states of runs that have not ended, so that one in which there is none reads 0.
+const OPEN: [RunState; 5] = [
+    RunState::Starting,
+    RunState::Running,
+    RunState::Paused,
+    RunState::Stopping,
+    RunState::Backoff,
+];
+
+/// Registers them; they read nothing once the server is gone.
+pub(crate) fn register(telemetry: &Telemetry, shared: &Arc<Shared>) {
+    let meter = telemetry.meter();
+    active(meter, Arc::downgrade(shared));
+    gauge(
+        meter,
+        Arc::downgrade(shared),
+        ("kennel.run.limit", "{run}"),
+        "Most runs that this node takes at a time",
+        |shared| u64::from(shared.config.runs_max),
+    );
+    gauge(
+        meter,
+        Arc::downgrade(shared),
+        ("kennel.unkillable.count", "{process}"),
+        "Processes of runs that SIGKILL does not end",
+        |shared| {
+            sum(shared, |live| {
+                live.view
+                    .stuck
+                    .as_ref()
+                    .map_or(0, |stuck| stuck.processes.len())
+            })
+        },
+    );
+    gauge(
+        meter,
+        Arc::downgrade(shared),
+        ("kennel.pty.count", "{terminal}"),
+        "Terminals of live runs",
+        |shared| sum(shared, |live| usize::from(live.view.terminal.is_some())),
+    );
+    gauge(
+        meter,
+        Arc::downgrade(shared),
+        ("kennel.store.backlog", "{record}"),
+        "Records on this node's disk that the store has not got yet",
+        |shared| shared.facts.count_owed() as u64,
+    );
+    gauge(
+        meter,
+        Arc::downgrade(shared),
+        ("kennel.drain.active", "{node}"),
+        "Whether this node takes no new runs: 1 while it is drained",
+        |shared| u64::from(shared.drain.borrow().is_some()),
+    );
+}
+
+fn active(meter: &Meter, shared: Weak<Shared>) {
+    meter
+        .i64_observable_up_down_counter("kennel.run.active")
+        .with_unit("{run}")
+        .with_description("Runs that have not ended")
+        .with_callback(move |observer| {
+            let Some(shared) = shared.upgrade() else {
+                return;
+            };
+            let mut counts: BTreeMap<&str, i64> = OPEN.iter().map(|s| (open_word(*s), 0)).collect();
+            for (_, handle) in shared.all() {
+                let state = handle.live.borrow().view.state;
+                *counts.entry(open_word(state)).or_default() += 1;
+            }
+            for (state, count) in counts {
+                observer.observe(count, &[KeyValue::new(names::RUN_STATE, state.to_owned())]);
+            }
+        })
+        .build();
+}
+
+fn open_word(state: RunState) -> &'static str {
+    match state {
+        RunState::Starting => "starting",
+        RunState::Running => "running",
+        RunState::Paused => "paused",
+        RunState::Stopping => "stopping",
+        RunState::Backoff => "backoff",
+        RunState::Succeeded | RunState::Failed | RunState::Cancelled | RunState::Lost => {
+            state_word(state)
+        }
+    }
+}
+
+fn gauge(
+    meter: &Meter,
+    shared: Weak<Shared>,
+    (name, unit): (&'static str, &'static str),
+    what: &'static str,
+    look: impl Fn(&Shared) -> u64 + Send + Sync + 'static,
+) {
+    meter
+        .u64_observable_gauge(name)
+        .with_unit(unit)
+        .with_description(what)
+        .with_callback(move |observer| {
+            if let Some(shared) = shared.upgrade() {
+                observer.observe(look(&shared), &[]);
+            }
+        })
+        .build();
+}
+
+fn sum(shared: &Shared, of: impl Fn(&Live) -> usize) -> u64 {
+    let live = shared.all();
+    live.iter()
+        .map(|(_, handle)| of(&handle.live.borrow()) as u64)
+        .sum()
+}

@@ -1,0 +1,195 @@
+//! What is counted and measured. No attribute names a run, a process or a command: those belong to spans and logs.
+
+use super::names;
+use kennel_journal::{Gap, GapReason};
+use opentelemetry::{
+    KeyValue,
+    metrics::{Counter, Histogram, Meter},
+};
+use std::time::Duration;
+
+/// Bounds of what takes milliseconds, in seconds.
+const QUICK: [f64; 14] = [
+    0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0,
+];
+/// Bounds of what takes as long as a grace period, in seconds.
+const PATIENT: [f64; 12] = [
+    0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0,
+];
+/// Bounds of what takes up to days, in seconds.
+const LONG: [f64; 12] = [
+    0.1, 1.0, 5.0, 30.0, 60.0, 300.0, 900.0, 3_600.0, 14_400.0, 86_400.0, 259_200.0, 604_800.0,
+];
+
+/// A part of a start.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum SpawnPhase {
+    Prepare,
+    Commit,
+    Exec,
+}
+
+impl SpawnPhase {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Prepare => "prepare",
+            Self::Commit => "commit",
+            Self::Exec => "exec",
+        }
+    }
+}
+
+/// The instruments.
+#[derive(Debug)]
+pub(crate) struct Metrics {
+    pub(crate) started: Counter<u64>,
+    pub(crate) ended: Counter<u64>,
+    pub(crate) duration: Histogram<f64>,
+    spawn: Histogram<f64>,
+    pub(crate) stop: Histogram<f64>,
+    pub(crate) leftovers: Counter<u64>,
+    pub(crate) memory_kills: Counter<u64>,
+    pub(crate) restarts: Counter<u64>,
+    recovered: Counter<u64>,
+    recovery: Histogram<f64>,
+    output: [(Counter<u64>, KeyValue); 2],
+    dropped: Counter<u64>,
+    gaps: Counter<u64>,
+    store: Histogram<f64>,
+}
+
+impl Metrics {
+    pub(super) fn new(meter: &Meter) -> Self {
+        let counter = |name: &'static str, unit: &'static str, what: &'static str| {
+            meter
+                .u64_counter(name)
+                .with_unit(unit)
+                .with_description(what)
+                .build()
+        };
+        let seconds = |name: &'static str, bounds: &[f64], what: &'static str| {
+            meter
+                .f64_histogram(name)
+                .with_unit("s")
+                .with_description(what)
+                .with_boundaries(bounds.to_vec())
+                .build()
+        };
+        let output = counter(
+            "kennel.output.io",
+            "By",
+            "Output of commands that was read into journals",
+        );
+        let stream = |word: &'static str| (output.clone(), KeyValue::new(names::STREAM, word));
+        Self {
+            started: counter(
+                "kennel.run.started",
+                "{run}",
+                "Commands whose start was confirmed, each attempt",
+            ),
+            ended: counter("kennel.run.ended", "{run}", "Runs that have ended"),
+            duration: seconds(
+                "kennel.run.duration",
+                &LONG,
+                "From the confirmed start of a run's last attempt to its end",
+            ),
+            spawn: seconds(
+                "kennel.spawn.duration",
+                &QUICK,
+                "Phases of a start: prepare, commit, exec",
+            ),
+            stop: seconds(
+                "kennel.stop.duration",
+                &PATIENT,
+                "From the beginning of a stop to the verdict on the tree",
+            ),
+            leftovers: counter(
+                "kennel.tree.leftovers",
+                "{process}",
+                "Processes that were alive when their run's command had ended by itself",
+            ),
+            memory_kills: counter(
+                "kennel.oom.kills",
+                "{process}",
+                "Processes of runs that the kernel killed for want of memory",
+            ),
+            restarts: counter(
+                "kennel.run.restarts",
+                "{run}",
+                "Attempts that have ended and that another one follows",
+            ),
+            recovered: counter(
+                "kennel.recovery.runs",
+                "{run}",
+                "Runs of an earlier server that were taken in hand",
+            ),
+            recovery: seconds(
+                "kennel.recovery.duration",
+                &PATIENT,
+                "From the start of a server to having all runs in hand",
+            ),
+            output: [stream("stdout"), stream("stderr")],
+            dropped: counter(
+                "kennel.output.dropped",
+                "By",
+                "Output that readers were told is missing, each of them",
+            ),
+            gaps: counter(
+                "kennel.output.gaps",
+                "{gap}",
+                "Gaps that readers were told of",
+            ),
+            store: seconds(
+                "kennel.store.operation.duration",
+                &QUICK,
+                "Operations of the store, as their callers see them",
+            ),
+        }
+    }
+
+    pub(crate) fn spawn_phase(&self, phase: SpawnPhase, took: Duration) {
+        let attributes = [KeyValue::new(names::SPAWN_PHASE, phase.word())];
+        self.spawn.record(took.as_secs_f64(), &attributes);
+    }
+
+    /// `stream` is 0 for standard output, 1 for standard error.
+    pub(crate) fn output(&self, stream: usize, bytes: u64) {
+        if let Some((counter, attribute)) = self.output.get(stream) {
+            counter.add(bytes, std::slice::from_ref(attribute));
+        }
+    }
+
+    /// A reader is told of a gap.
+    pub(crate) fn gap(&self, gap: &Gap) {
+        let reason = match gap.reason {
+            GapReason::Bound => "bound",
+            GapReason::FullDisk => "full_disk",
+            GapReason::Retention => "retention",
+            GapReason::HostLost => "host_lost",
+        };
+        let attributes = [KeyValue::new(names::DROP_REASON, reason)];
+        self.gaps.add(1, &attributes);
+        let bytes = gap.bytes.iter().flatten().sum();
+        self.dropped.add(bytes, &attributes);
+    }
+
+    pub(crate) fn recovered(&self, action: &'static str) {
+        self.recovered
+            .add(1, &[KeyValue::new(names::RECOVERY_ACTION, action)]);
+    }
+
+    pub(crate) fn recovery(&self, took: Duration) {
+        self.recovery.record(took.as_secs_f64(), &[]);
+    }
+
+    pub(crate) fn store(
+        &self,
+        operation: &'static str,
+        took: Duration,
+        error: Option<&'static str>,
+    ) {
+        let mut attributes = vec![KeyValue::new(names::STORE_OPERATION, operation)];
+        attributes.extend(error.map(|error| KeyValue::new(names::ERROR_TYPE, error)));
+        self.store.record(took.as_secs_f64(), &attributes);
+    }
+}

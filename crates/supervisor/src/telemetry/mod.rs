@@ -1,0 +1,274 @@
+//! What is told to the outside of what happens here: spans that have ended, and measurements.
+//!
+//! Nothing in here waits for anybody, and nothing depends on whether somebody listens. A span is told once it has ended, by its
+//! times and by ids that follow from the run ([`context`]): none is lost with the server that saw its beginning.
+
+pub mod context;
+mod gauges;
+mod metrics;
+pub mod names;
+mod trail;
+
+pub(crate) use gauges::register;
+pub(crate) use metrics::{Metrics, SpawnPhase};
+pub(crate) use trail::{Trail, tell_end};
+
+use crate::clock;
+use context::RunTrace;
+use kennel_lifecycle::{RunId, RunKind, Timestamp};
+use opentelemetry::{
+    KeyValue,
+    metrics::Meter,
+    trace::{Link, SpanContext, SpanId, SpanKind, Status, TraceFlags, TraceId, TraceState},
+};
+use std::{borrow::Cow, collections::BTreeSet, fmt::Debug, sync::Arc};
+
+/// A span that has ended.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Span {
+    /// What it is called in its trace.
+    pub context: SpanContext,
+    /// The span above it; invalid: it is the first of its trace.
+    pub parent: SpanId,
+    /// Whether that is another process's.
+    pub parent_is_remote: bool,
+    /// Name.
+    pub name: Cow<'static, str>,
+    /// Server for a call, internal for everything else.
+    pub kind: SpanKind,
+    /// When it began.
+    pub start: Timestamp,
+    /// When it ended; not before it began.
+    pub end: Timestamp,
+    /// What is known of it.
+    pub attributes: Vec<KeyValue>,
+    /// Spans of other traces that it belongs to.
+    pub links: Vec<Link>,
+    /// Whether it failed.
+    pub status: Status,
+}
+
+/// Where spans go.
+pub trait SpanSink: Debug + Send + Sync {
+    /// Takes a span, or counts it as lost. Does not wait.
+    fn take(&self, span: Span);
+}
+
+/// Which traces are recorded that nobody else has decided on.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Sampling {
+    /// Whether the caller's decision counts.
+    pub obeys_caller: bool,
+    /// The part of all traces that is recorded, from 0 to 1, chosen by their ids.
+    pub ratio: f64,
+}
+
+impl Default for Sampling {
+    fn default() -> Self {
+        Self {
+            obeys_caller: true,
+            ratio: 1.0,
+        }
+    }
+}
+
+impl Sampling {
+    /// As the SDKs do it: by the last 63 bits of the id.
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        clippy::cast_precision_loss,
+        reason = "the part of 2^63 that a ratio between 0 and 1 is"
+    )]
+    fn samples(self, trace: TraceId) -> bool {
+        let bytes = trace.to_bytes();
+        let low = u64::from_be_bytes([
+            bytes[8], bytes[9], bytes[10], bytes[11], bytes[12], bytes[13], bytes[14], bytes[15],
+        ]);
+        let bound = (self.ratio.clamp(0.0, 1.0) * (1u64 << 63) as f64) as u64;
+        low >> 1 < bound
+    }
+}
+
+/// Where telemetry goes, and how much of it. By default nowhere.
+#[derive(Clone, Debug)]
+pub struct Telemetry {
+    tracing: Option<Tracing>,
+    meter: Meter,
+    pub(crate) metrics: Arc<Metrics>,
+}
+
+/// Spans, where they are recorded.
+#[derive(Clone, Debug)]
+pub struct Tracing {
+    /// Where they go.
+    pub sink: Arc<dyn SpanSink>,
+    /// Which of them.
+    pub sampling: Sampling,
+    /// Which entries of a caller's baggage commands are given.
+    pub baggage: BTreeSet<String>,
+}
+
+impl Default for Telemetry {
+    fn default() -> Self {
+        // Nobody has set a provider: it does nothing.
+        Self::new(None, opentelemetry::global::meter("kennel"))
+    }
+}
+
+/// Under which span a call is answered.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CallTrace {
+    /// The call's own.
+    pub context: SpanContext,
+    /// The caller's; absent: it has none.
+    pub caller: Option<SpanContext>,
+}
+
+impl Telemetry {
+    /// Spans go to `tracing`, where there is one; measurements to the instruments of `meter`.
+    #[must_use]
+    pub fn new(tracing: Option<Tracing>, meter: Meter) -> Self {
+        let metrics = Arc::new(Metrics::new(&meter));
+        Self {
+            tracing,
+            meter,
+            metrics,
+        }
+    }
+
+    /// The clock of all telemetry.
+    #[must_use]
+    pub fn now(&self) -> Timestamp {
+        clock::now()
+    }
+
+    /// For instruments of other rooms.
+    #[must_use]
+    pub fn meter(&self) -> &Meter {
+        &self.meter
+    }
+
+    /// Begins the span of a call with the caller's `traceparent`. `None`: spans are not recorded.
+    #[must_use]
+    pub fn call(&self, traceparent: Option<&str>) -> Option<CallTrace> {
+        let tracing = self.tracing.as_ref()?;
+        let caller = traceparent.and_then(context::parse);
+        let trace = caller
+            .as_ref()
+            .map_or_else(context::fresh_trace, SpanContext::trace_id);
+        let decided = caller.as_ref().filter(|_| tracing.sampling.obeys_caller);
+        let sampled =
+            decided.map_or_else(|| tracing.sampling.samples(trace), SpanContext::is_sampled);
+        let flags = if sampled {
+            TraceFlags::SAMPLED
+        } else {
+            TraceFlags::NOT_SAMPLED
+        };
+        let span = context::fresh_span();
+        Some(CallTrace {
+            context: SpanContext::new(trace, span, flags, false, TraceState::NONE),
+            caller,
+        })
+    }
+
+    /// Tells a span, if it is recorded.
+    pub fn tell(&self, span: Span) {
+        if let Some(tracing) = self.tracing.as_ref().filter(|_| span.context.is_sampled()) {
+            tracing.sink.take(span);
+        }
+    }
+
+    /// The contexts of a run's spans. `None`: spans are not recorded.
+    pub(crate) fn run(
+        &self,
+        run: RunId,
+        kind: RunKind,
+        spawned_by: Option<&str>,
+    ) -> Option<RunTrace> {
+        let tracing = self.tracing.as_ref()?;
+        let samples = |trace| tracing.sampling.samples(trace);
+        Some(RunTrace::of(run, kind, spawned_by, samples))
+    }
+
+    /// What of a caller's `baggage` (<https://www.w3.org/TR/baggage/>) is passed on.
+    pub(crate) fn baggage(&self, baggage: &str) -> Option<String> {
+        let tracing = self.tracing.as_ref()?;
+        let passed = baggage.split(',').map(str::trim).filter(|member| {
+            let name = member.split(['=', ';']).next().unwrap_or_default().trim();
+            tracing.baggage.contains(name)
+        });
+        let passed: Vec<&str> = passed.collect();
+        (!passed.is_empty()).then(|| passed.join(","))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug)]
+    struct Nowhere;
+
+    impl SpanSink for Nowhere {
+        fn take(&self, _: Span) {}
+    }
+
+    fn telemetry(sampling: Sampling, baggage: &[&str]) -> Telemetry {
+        let tracing = Tracing {
+            sink: Arc::new(Nowhere),
+            sampling,
+            baggage: baggage.iter().map(|&name| name.to_owned()).collect(),
+        };
+        Telemetry::new(Some(tracing), opentelemetry::global::meter("test"))
+    }
+
+    #[test]
+    fn only_named_entries_of_baggage_are_passed_on() {
+        let some = telemetry(Sampling::default(), &["tenant", "turn"]);
+        assert_eq!(
+            some.baggage("secret=x, tenant=a;prop=1 ,turn = 7,tenants=b")
+                .as_deref(),
+            Some("tenant=a;prop=1,turn = 7")
+        );
+        assert_eq!(some.baggage("secret=x"), None);
+        assert_eq!(
+            telemetry(Sampling::default(), &[]).baggage("tenant=a"),
+            None
+        );
+    }
+
+    #[test]
+    fn a_callers_decision_counts_where_it_shall() {
+        let never = Sampling {
+            obeys_caller: true,
+            ratio: 0.0,
+        };
+        let sampled = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+        let call = |sampling, caller| {
+            let call = telemetry(sampling, &[]).call(caller).expect("recorded");
+            call.context.is_sampled()
+        };
+        assert!(call(never, Some(sampled)));
+        assert!(!call(never, None));
+        let alone = Sampling {
+            obeys_caller: false,
+            ..never
+        };
+        assert!(!call(alone, Some(sampled)));
+        assert!(call(Sampling::default(), None));
+        assert_eq!(Telemetry::default().call(Some(sampled)), None);
+    }
+
+    #[test]
+    fn a_ratio_is_that_part_of_all_traces() {
+        let half = Sampling {
+            obeys_caller: true,
+            ratio: 0.5,
+        };
+        let sampled = (0..2000)
+            .filter(|_| half.samples(context::fresh_trace()))
+            .count();
+        assert!((800..1200).contains(&sampled), "{sampled}");
+    }
+}

@@ -1,0 +1,571 @@
+//! What is told of one run: a span for each phase when that has ended, the run's own at its end, and what is counted on the way.
+
+use super::{
+    Span, SpawnPhase, Telemetry,
+    context::{Part, RunTrace},
+    names,
+};
+use crate::event::{reason_word, state_word, verdict_word};
+use kennel_lifecycle::{
+    Announcement, Containment, EndReason, Exit, NeverRan, Outcome, RunKind, Signal,
+    StopCertificate, Timestamp, TreeVerdict,
+};
+use kennel_linux::start_time;
+use kennel_store::{NewRun, Times};
+use opentelemetry::{
+    KeyValue,
+    trace::{Link, SpanKind, Status},
+};
+use std::{
+    borrow::Cow,
+    path::Path,
+    time::{Duration, UNIX_EPOCH},
+};
+
+/// Since when something goes on; absent: it does not, or an earlier server has seen its beginning.
+#[derive(Clone, Copy, Debug, Default)]
+struct Since {
+    preparing: Option<Timestamp>,
+    recording: Option<Timestamp>,
+    released: Option<Timestamp>,
+    paused: Option<Timestamp>,
+    stopping: Option<Timestamp>,
+    attempt: Option<Timestamp>,
+}
+
+/// The spans of a run while it goes on. What it is told is only ever what has happened.
+#[derive(Debug)]
+pub(crate) struct Trail {
+    telemetry: Telemetry,
+    trace: Option<RunTrace>,
+    since: Since,
+    pauses: u16,
+}
+
+impl Trail {
+    pub(crate) fn new(telemetry: &Telemetry, new: &NewRun) -> Self {
+        Self {
+            telemetry: telemetry.clone(),
+            trace: trace(telemetry, new),
+            since: Since::default(),
+            pauses: 0,
+        }
+    }
+
+    /// So far each stream was read before, and is now.
+    pub(crate) fn read(&self, before: [u64; 2], now: [u64; 2]) {
+        for (stream, (before, now)) in before.into_iter().zip(now).enumerate() {
+            if now > before {
+                self.telemetry.metrics.output(stream, now - before);
+            }
+        }
+    }
+
+    /// The keeper is asked for a child.
+    pub(crate) fn prepares(&mut self, new: &NewRun, at: Timestamp) {
+        if new.attempt == 1 {
+            self.span(new, Part::Admit, names::SPAN_ADMIT, (new.created, at), None);
+        }
+        self.since = Since {
+            preparing: Some(at),
+            attempt: Some(at),
+            ..Since::default()
+        };
+        self.pauses = 0;
+    }
+
+    /// It has answered; with why there is none, if there is none.
+    pub(crate) fn prepared(&mut self, new: &NewRun, at: Timestamp, failure: Option<String>) {
+        let Some(since) = self.since.preparing.take() else {
+            return;
+        };
+        if failure.is_none() {
+            let metrics = &self.telemetry.metrics;
+            metrics.spawn_phase(SpawnPhase::Prepare, between(since, at));
+        }
+        let part = Part::Prepare(new.attempt);
+        self.span(new, part, names::SPAN_PREPARE, (since, at), failure);
+    }
+
+    /// The row is being written.
+    pub(crate) fn records(&mut self, at: Timestamp) {
+        self.since.recording = Some(at);
+    }
+
+    /// The gate is opened.
+    pub(crate) fn releases(&mut self, at: Timestamp) {
+        self.since.released = Some(at);
+    }
+
+    /// A server goes on with it that has not begun it, and has done so since then.
+    pub(crate) fn recovered(&self, new: &NewRun, since: Timestamp, at: Timestamp) {
+        recovered(
+            &self.telemetry,
+            self.trace.as_ref(),
+            new,
+            (since, at),
+            "adopted",
+        );
+    }
+
+    /// A pause that an earlier server has seen the beginning of.
+    pub(crate) fn paused_before(&mut self, at: Timestamp, begins: bool) {
+        self.since.paused = begins.then_some(at);
+        self.pauses += u16::from(!begins);
+    }
+
+    /// What happens to the run, but for its end: that is [`Self::ends`].
+    pub(crate) fn hears(&mut self, new: &NewRun, at: Timestamp, announcement: &Announcement) {
+        let attempt = new.attempt;
+        match announcement {
+            Announcement::Recorded => {
+                if let Some(since) = self.since.recording.take() {
+                    let metrics = &self.telemetry.metrics;
+                    metrics.spawn_phase(SpawnPhase::Commit, between(since, at));
+                    let part = Part::Commit(attempt);
+                    self.span(new, part, names::SPAN_COMMIT, (since, at), None);
+                }
+            }
+            Announcement::Started => {
+                let held = containment(new);
+                self.telemetry.metrics.started.add(1, held.as_slice());
+                if let Some(since) = self.since.released.take() {
+                    let metrics = &self.telemetry.metrics;
+                    metrics.spawn_phase(SpawnPhase::Exec, between(since, at));
+                    let part = Part::Exec(attempt);
+                    self.span(new, part, names::SPAN_EXEC, (since, at), None);
+                }
+            }
+            Announcement::Paused => self.since.paused = Some(at),
+            Announcement::Resumed(_) => self.pause_over(new, at),
+            Announcement::Stopping { .. } => {
+                self.since.stopping.get_or_insert(at);
+            }
+            Announcement::MemoryKills(killed) => {
+                self.telemetry.metrics.memory_kills.add(killed.kills, &[]);
+            }
+            Announcement::LeaderExited(_)
+            | Announcement::StreamsClosed(_)
+            | Announcement::Stuck(_)
+            | Announcement::TreeEnded(_)
+            | Announcement::Ended(_) => {}
+        }
+    }
+
+    fn pause_over(&mut self, new: &NewRun, at: Timestamp) {
+        if let Some(since) = self.since.paused.take() {
+            let part = Part::Pause(new.attempt, self.pauses);
+            self.pauses = self.pauses.wrapping_add(1);
+            self.span(new, part, names::SPAN_PAUSE, (since, at), None);
+        }
+    }
+
+    /// An attempt has ended, and another one follows where it is not the run's `last`.
+    pub(crate) fn ends(
+        &mut self,
+        new: &NewRun,
+        times: &Times,
+        outcome: &Outcome,
+        at: Timestamp,
+        last: bool,
+    ) {
+        self.pause_over(new, times.leader_exited.unwrap_or(at));
+        if let Some(since) = self.since.released.take() {
+            let why = matches!(outcome.reason, EndReason::StartFailed(_))
+                .then(|| reason_word(&outcome.reason).to_owned());
+            let part = Part::Exec(new.attempt);
+            self.span(new, part, names::SPAN_EXEC, (since, at), why);
+        }
+        let since = std::mem::take(&mut self.since);
+        let told = End {
+            new,
+            times,
+            outcome,
+            at,
+            stopping: since.stopping,
+            begun: since.attempt,
+            last,
+        };
+        told.tell(&self.telemetry, self.trace.as_ref());
+    }
+
+    /// It is given up before it was recorded: whoever has spawned it is told, and nothing else is left of it.
+    pub(crate) fn forgets(&mut self, new: &NewRun, at: Timestamp, why: &NeverRan) {
+        let reason = match why {
+            NeverRan::Failed(failure) => EndReason::StartFailed(failure.clone()),
+            NeverRan::Stopped(order) => order.reason.clone().into(),
+            // The key is another run's.
+            NeverRan::Superseded => return,
+        };
+        let outcome = Outcome {
+            reason,
+            exit: None,
+            tree: TreeVerdict::NeverRan,
+            streams: None,
+            certificate: StopCertificate::default(),
+        };
+        self.ends(new, &Times::default(), &outcome, at, true);
+    }
+
+    fn span(
+        &self,
+        new: &NewRun,
+        part: Part,
+        name: &'static str,
+        times: (Timestamp, Timestamp),
+        failure: Option<String>,
+    ) {
+        if let Some(trace) = &self.trace {
+            let mut span = phase(trace, new, part, name, times);
+            if let Some(why) = failure {
+                span.attributes
+                    .push(KeyValue::new(names::ERROR_TYPE, "spawn_failed"));
+                span.status = Status::error(why);
+            }
+            self.telemetry.tell(span);
+        }
+    }
+}
+
+/// Tells the end of a run that nobody has gone on with.
+pub(crate) fn tell_end(
+    telemetry: &Telemetry,
+    new: &NewRun,
+    times: &Times,
+    outcome: &Outcome,
+    (since, at): (Timestamp, Timestamp),
+) {
+    let trace = trace(telemetry, new);
+    let action = match (&outcome.reason, &outcome.tree) {
+        (_, TreeVerdict::Unverified(_)) => "unverified",
+        (EndReason::OrphanTerminated, _) => "killed",
+        _ => "already_gone",
+    };
+    recovered(telemetry, trace.as_ref(), new, (since, at), action);
+    let told = End {
+        new,
+        times,
+        outcome,
+        at,
+        stopping: None,
+        begun: None,
+        last: true,
+    };
+    told.tell(telemetry, trace.as_ref());
+}
+
+fn recovered(
+    telemetry: &Telemetry,
+    trace: Option<&RunTrace>,
+    new: &NewRun,
+    times: (Timestamp, Timestamp),
+    action: &'static str,
+) {
+    telemetry.metrics.recovered(action);
+    if let Some(trace) = trace {
+        // There is one for each time.
+        let part = Part::Recover(new.attempt, times.0);
+        let mut span = phase(trace, new, part, names::SPAN_RECOVER, times);
+        span.attributes
+            .push(KeyValue::new(names::RECOVERY_ACTION, action));
+        telemetry.tell(span);
+    }
+}
+
+fn trace(telemetry: &Telemetry, new: &NewRun) -> Option<RunTrace> {
+    telemetry.run(new.run, new.kind, new.traceparent.as_deref())
+}
+
+/// All that an end is told from.
+struct End<'a> {
+    new: &'a NewRun,
+    times: &'a Times,
+    outcome: &'a Outcome,
+    at: Timestamp,
+    stopping: Option<Timestamp>,
+    begun: Option<Timestamp>,
+    last: bool,
+}
+
+impl End<'_> {
+    fn tell(&self, telemetry: &Telemetry, trace: Option<&RunTrace>) {
+        self.count(telemetry);
+        let Some(trace) = trace else {
+            return;
+        };
+        for span in self.phases(trace) {
+            telemetry.tell(span);
+        }
+        let Self { new, times, .. } = self;
+        if new.attempt > 1 {
+            let begun = self.begun.or(times.started).unwrap_or(self.at);
+            let part = Part::Attempt(new.attempt);
+            let mut span = phase(trace, new, part, names::SPAN_ATTEMPT, (begun, self.at));
+            span.parent = trace.context(Part::Run).span_id();
+            self.conclude(&mut span);
+            telemetry.tell(span);
+        }
+        if self.last {
+            let times = (new.created, self.at);
+            let mut span = phase(trace, new, Part::Run, names::SPAN_RUN, times);
+            span.parent = trace.parent;
+            span.parent_is_remote = false;
+            span.links = trace.link.iter().cloned().map(Link::with_context).collect();
+            span.attributes
+                .push(KeyValue::new(names::RUN_OWNER, new.owner.clone()));
+            span.attributes
+                .push(KeyValue::new(names::RUN_KIND, kind_word(new.kind)));
+            self.conclude(&mut span);
+            telemetry.tell(span);
+        }
+    }
+
+    /// When it was known what is left of the tree.
+    fn verdict_at(&self) -> Timestamp {
+        let certificate = &self.outcome.certificate;
+        let known = self.times.tree_empty.or(certificate.census);
+        known.unwrap_or(self.at)
+    }
+
+    fn stop_begun(&self) -> Option<Timestamp> {
+        let first = self.outcome.certificate.steps.first();
+        self.stopping.or(first.map(|step| step.at))
+    }
+
+    fn escalated(&self) -> bool {
+        let mut steps = self.outcome.certificate.steps.iter();
+        steps.any(|step| step.signal == Signal::KILL && step.targets() > 0)
+    }
+
+    fn count(&self, telemetry: &Telemetry) {
+        let Self { new, outcome, .. } = self;
+        let metrics = &telemetry.metrics;
+        let verdict = || KeyValue::new(names::TREE_VERDICT, verdict_word(&outcome.tree));
+        if let Some(begun) = self.stop_begun() {
+            let escalated = KeyValue::new(names::STOP_ESCALATED, self.escalated());
+            let took = between(begun, self.verdict_at());
+            metrics
+                .stop
+                .record(took.as_secs_f64(), &[verdict(), escalated]);
+        }
+        let left = &outcome.certificate.leftovers;
+        let left = left.processes.len() as u64 + u64::from(left.unlisted);
+        if left > 0 {
+            metrics.leftovers.add(left, containment(new).as_slice());
+        }
+        if let EndReason::OomKilled(killed) = &outcome.reason {
+            metrics.memory_kills.add(killed.kills, &[]);
+        }
+        if !self.last {
+            metrics.restarts.add(1, &[]);
+            return;
+        }
+        let state = KeyValue::new(names::RUN_OUTCOME, state_word(outcome.state()));
+        let reason = KeyValue::new(names::RUN_END_REASON, reason_word(&outcome.reason));
+        let mut attributes = vec![state.clone(), reason, verdict()];
+        attributes.extend(error_type(outcome).map(|word| KeyValue::new(names::ERROR_TYPE, word)));
+        attributes.extend(containment(new));
+        metrics.ended.add(1, &attributes);
+        if let Some(started) = self.times.started {
+            let took = between(started, self.at);
+            metrics.duration.record(took.as_secs_f64(), &[state]);
+        }
+    }
+
+    fn phases(&self, trace: &RunTrace) -> Vec<Span> {
+        let Self { new, times, .. } = self;
+        let attempt = new.attempt;
+        let mut spans = Vec::new();
+        if let Some(begun) = self.stop_begun() {
+            let over = self.verdict_at();
+            let part = Part::Stop(attempt);
+            let mut stop = phase(trace, new, part, names::SPAN_STOP, (begun, over));
+            let verdict = verdict_word(&self.outcome.tree);
+            stop.attributes.extend([
+                KeyValue::new(names::RUN_END_REASON, reason_word(&self.outcome.reason)),
+                KeyValue::new(names::TREE_VERDICT, verdict),
+                KeyValue::new(names::STOP_ESCALATED, self.escalated()),
+            ]);
+            if !is_proved(&self.outcome.tree) {
+                stop.attributes
+                    .push(KeyValue::new(names::ERROR_TYPE, verdict));
+                stop.status = Status::error(verdict);
+            }
+            spans.push(stop);
+            spans.extend(self.steps(trace, over));
+        }
+        if let Some(exited) = times.leader_exited {
+            if let Some(empty) = times.tree_empty {
+                let part = Part::Reap(attempt);
+                spans.push(phase(trace, new, part, names::SPAN_REAP, (exited, empty)));
+            }
+            if let Some(closed) = times.streams_closed {
+                let part = Part::Drain(attempt);
+                spans.push(phase(trace, new, part, names::SPAN_DRAIN, (exited, closed)));
+            }
+        }
+        spans
+    }
+
+    /// A span for each round of signals, until the next one.
+    fn steps(&self, trace: &RunTrace, over: Timestamp) -> Vec<Span> {
+        let attempt = self.new.attempt;
+        let steps = &self.outcome.certificate.steps;
+        let ends = steps.iter().skip(1).map(|next| next.at);
+        let above = trace.context(Part::Stop(attempt)).span_id();
+        let steps = steps.iter().zip(ends.chain([over])).zip(0u16..);
+        let steps = steps.map(|((step, end), nth)| {
+            let part = Part::Step(attempt, nth);
+            let times = (step.at, end);
+            let mut span = phase(trace, self.new, part, names::SPAN_STOP_STEP, times);
+            span.parent = above;
+            span.attributes.extend([
+                KeyValue::new(names::STOP_SIGNAL, step.signal.to_string()),
+                KeyValue::new(names::STOP_DELIVERED, i64::from(step.delivered)),
+                KeyValue::new(names::STOP_GONE, i64::from(step.gone)),
+                KeyValue::new(names::STOP_REFUSED, i64::from(step.refused)),
+            ]);
+            span
+        });
+        steps.collect()
+    }
+
+    fn conclude(&self, span: &mut Span) {
+        let outcome = self.outcome;
+        let reason = reason_word(&outcome.reason);
+        span.attributes.extend([
+            KeyValue::new(names::RUN_OUTCOME, state_word(outcome.state())),
+            KeyValue::new(names::RUN_END_REASON, reason),
+            KeyValue::new(names::TREE_VERDICT, verdict_word(&outcome.tree)),
+        ]);
+        match outcome.exit {
+            Some(Exit::Code(code)) => span
+                .attributes
+                .push(KeyValue::new(names::PROCESS_EXIT_CODE, i64::from(code))),
+            Some(Exit::Signal { signal, .. }) => span
+                .attributes
+                .push(KeyValue::new(names::EXIT_SIGNAL, signal.to_string())),
+            Some(Exit::Unknown) | None => {}
+        }
+        if let Some(word) = error_type(outcome) {
+            span.attributes.push(KeyValue::new(names::ERROR_TYPE, word));
+            span.status = Status::error(reason);
+        }
+    }
+}
+
+/// A span of the run, below its attempt.
+fn phase(
+    trace: &RunTrace,
+    new: &NewRun,
+    part: Part,
+    name: &'static str,
+    (start, end): (Timestamp, Timestamp),
+) -> Span {
+    Span {
+        context: trace.context(part),
+        parent: trace.above(new.attempt),
+        parent_is_remote: false,
+        name: Cow::Borrowed(name),
+        kind: SpanKind::Internal,
+        start,
+        // Shim, keeper and server each stamp their own, and the clock may be set back.
+        end: end.max(start),
+        attributes: attributes(new),
+        links: Vec::new(),
+        status: Status::Unset,
+    }
+}
+
+/// What is known of every run. Arguments and environment are not told.
+fn attributes(new: &NewRun) -> Vec<KeyValue> {
+    let mut attributes = vec![
+        KeyValue::new(names::RUN_ID, new.run.to_string()),
+        KeyValue::new(names::RUN_ATTEMPT, i64::from(new.attempt)),
+    ];
+    attributes
+        .extend(executable(&new.spec).map(|n| KeyValue::new(names::PROCESS_EXECUTABLE_NAME, n)));
+    attributes.extend(containment(new));
+    if let Some(identity) = &new.identity {
+        let command = &identity.command;
+        let begun = start_time(command.start_ticks);
+        attributes.extend([
+            KeyValue::new(names::PROCESS_PID, i64::from(command.pid)),
+            KeyValue::new(names::PROCESS_GROUP_LEADER_PID, i64::from(command.pgid)),
+            KeyValue::new(names::PROCESS_CREATION_TIME, rfc3339(begun)),
+        ]);
+    }
+    attributes
+}
+
+/// The name of the program, from the client's spec.
+fn executable(spec: &str) -> Option<String> {
+    let spec: serde_json::Value = serde_json::from_str(spec).ok()?;
+    let program = spec.get("argv")?.get("args")?.get(0)?.as_str()?;
+    let name = Path::new(program).file_name()?;
+    Some(name.to_string_lossy().into_owned())
+}
+
+fn containment(new: &NewRun) -> Option<KeyValue> {
+    let held = new.held.as_ref()?;
+    let word = match held.by {
+        Containment::Subreaper => "subreaper",
+        Containment::Cgroup => "cgroup",
+        Containment::PrivatePidns => "private_pidns",
+    };
+    Some(KeyValue::new(names::CONTAINMENT, word))
+}
+
+fn kind_word(kind: RunKind) -> &'static str {
+    match kind {
+        RunKind::Heartbeat => "heartbeat",
+        RunKind::Service => "service",
+        RunKind::Terminal => "terminal",
+        RunKind::Job => "job",
+    }
+}
+
+fn is_proved(tree: &TreeVerdict) -> bool {
+    matches!(
+        tree,
+        TreeVerdict::Empty(_) | TreeVerdict::NeverRan | TreeVerdict::Kept(_)
+    )
+}
+
+/// The class of an error, of which there are few. `None`: it has ended as somebody wanted it.
+fn error_type(outcome: &Outcome) -> Option<&'static str> {
+    match &outcome.tree {
+        TreeVerdict::Survivors(_) => return Some("unkillable"),
+        TreeVerdict::Unverified(_) => return Some("unverified"),
+        TreeVerdict::Empty(_) | TreeVerdict::NeverRan | TreeVerdict::Kept(_) => {}
+    }
+    match &outcome.reason {
+        EndReason::Exited => match outcome.exit {
+            Some(Exit::Code(0)) => None,
+            Some(Exit::Code(_)) => Some("exit_nonzero"),
+            Some(Exit::Signal { .. }) => Some("signal"),
+            Some(Exit::Unknown) | None => Some("lost"),
+        },
+        EndReason::Aborted { .. }
+        | EndReason::Fenced { .. }
+        | EndReason::ServerShutdown
+        | EndReason::Restarted { .. } => None,
+        EndReason::StartFailed(_) => Some("spawn_failed"),
+        EndReason::ServiceLost | EndReason::Rebooted | EndReason::OrphanTerminated => Some("lost"),
+        EndReason::DeadlineExceeded(_) => Some("timeout"),
+        EndReason::LimitExceeded(_) => Some("limit"),
+        EndReason::OomKilled(_) => Some("oom"),
+        EndReason::RestartsExhausted { .. } => Some("restarts_exhausted"),
+    }
+}
+
+/// ISO 8601 in UTC.
+fn rfc3339(at: Timestamp) -> String {
+    let since = Duration::from_micros(u64::try_from(at.0).unwrap_or(0));
+    humantime::format_rfc3339_millis(UNIX_EPOCH + since).to_string()
+}
+
+fn between(from: Timestamp, to: Timestamp) -> Duration {
+    let micros = to.0.saturating_sub(from.0);
+    Duration::from_micros(u64::try_from(micros).unwrap_or(0))
+}

@@ -1,0 +1,336 @@
+//! An OTLP receiver made of the protocol's own services: what a collector would have got.
+
+use crate::{PATIENCE, eventually, wait::must};
+use opentelemetry_proto::tonic::{
+    collector::{
+        metrics::v1::{
+            ExportMetricsServiceRequest, ExportMetricsServiceResponse,
+            metrics_service_server::{MetricsService, MetricsServiceServer},
+        },
+        trace::v1::{
+            ExportTraceServiceRequest, ExportTraceServiceResponse,
+            trace_service_server::{TraceService, TraceServiceServer},
+        },
+    },
+    common::v1::{AnyValue, KeyValue, any_value::Value},
+    metrics::v1::{Metric, metric::Data, number_data_point},
+    trace::v1::{Span, status::StatusCode},
+};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+use tokio::{net::TcpListener, sync::watch, task::JoinHandle};
+use tokio_stream::wrappers::TcpListenerStream;
+use tonic::{Request, Response, Status, transport::Server};
+
+/// How it answers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Manner {
+    /// Takes everything.
+    #[default]
+    Willing,
+    /// Refuses everything, for good.
+    Refusing,
+    /// Takes connections and requests, and answers none.
+    Silent,
+}
+
+#[derive(Debug, Default)]
+struct Got {
+    spans: Vec<Span>,
+    resource: BTreeMap<String, String>,
+    schema_urls: BTreeSet<String>,
+    /// Newest value of every metric.
+    metrics: BTreeMap<String, Metric>,
+}
+
+#[derive(Clone, Debug)]
+struct Services {
+    got: Arc<Mutex<Got>>,
+    manner: watch::Receiver<Manner>,
+}
+
+/// One receiver on a port of its own. It ends when it is dropped.
+#[derive(Debug)]
+pub struct Collector {
+    port: u16,
+    got: Arc<Mutex<Got>>,
+    manner: watch::Sender<Manner>,
+    serving: JoinHandle<()>,
+}
+
+impl Drop for Collector {
+    fn drop(&mut self) {
+        self.serving.abort();
+    }
+}
+
+impl Collector {
+    /// Starts one.
+    pub async fn start(manner: Manner) -> Self {
+        let listener = must("a port", TcpListener::bind("127.0.0.1:0").await);
+        let port = must("its number", listener.local_addr()).port();
+        let got = Arc::new(Mutex::new(Got::default()));
+        let (sender, receiver) = watch::channel(manner);
+        let services = Services {
+            got: Arc::clone(&got),
+            manner: receiver,
+        };
+        let serving = tokio::spawn(async move {
+            let served = Server::builder()
+                .add_service(TraceServiceServer::new(services.clone()))
+                .add_service(MetricsServiceServer::new(services))
+                .serve_with_incoming(TcpListenerStream::new(listener));
+            must("the receiver serves", served.await);
+        });
+        Self {
+            port,
+            got,
+            manner: sender,
+            serving,
+        }
+    }
+
+    /// From now on it answers so.
+    pub fn behave(&self, manner: Manner) {
+        self.manner.send_replace(manner);
+    }
+
+    /// Variables that make a server tell it everything, at once.
+    #[must_use]
+    pub fn env(&self) -> Vec<(String, String)> {
+        let pairs = [
+            (
+                "OTEL_EXPORTER_OTLP_ENDPOINT",
+                format!("http://127.0.0.1:{}", self.port),
+            ),
+            ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc".to_owned()),
+            ("OTEL_BSP_SCHEDULE_DELAY", "50".to_owned()),
+            ("OTEL_METRIC_EXPORT_INTERVAL", "200".to_owned()),
+        ];
+        pairs.map(|(name, value)| (name.to_owned(), value)).to_vec()
+    }
+
+    fn look<T>(&self, look: impl FnOnce(&Got) -> T) -> T {
+        look(&self.got.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// All spans so far.
+    #[must_use]
+    pub fn spans(&self) -> Vec<Span> {
+        self.look(|got| got.spans.clone())
+    }
+
+    /// What all of it is of.
+    #[must_use]
+    pub fn resource(&self) -> BTreeMap<String, String> {
+        self.look(|got| got.resource.clone())
+    }
+
+    /// The conventions that names are said to be of.
+    #[must_use]
+    pub fn schema_urls(&self) -> BTreeSet<String> {
+        self.look(|got| got.schema_urls.clone())
+    }
+
+    /// Names of all metrics so far.
+    #[must_use]
+    pub fn metric_names(&self) -> BTreeSet<String> {
+        self.look(|got| got.metrics.keys().cloned().collect())
+    }
+
+    /// The sum of a counter over the series that have all these attributes; of a histogram, how much was measured.
+    #[must_use]
+    pub fn count(&self, metric: &str, attributes: &[(&str, &str)]) -> u64 {
+        let has = |of: &[KeyValue]| {
+            let of = texts(of);
+            attributes
+                .iter()
+                .all(|(name, value)| of.get(*name).is_some_and(|v| v == value))
+        };
+        let number = |value: &Option<number_data_point::Value>| match value {
+            Some(number_data_point::Value::AsInt(number)) => u64::try_from(*number).unwrap_or(0),
+            _ => 0,
+        };
+        self.look(|got| match got.metrics.get(metric)?.data.as_ref()? {
+            Data::Sum(sum) => {
+                let points = sum.data_points.iter().filter(|p| has(&p.attributes));
+                Some(points.map(|point| number(&point.value)).sum())
+            }
+            Data::Gauge(gauge) => {
+                let points = gauge.data_points.iter().filter(|p| has(&p.attributes));
+                Some(points.map(|point| number(&point.value)).sum())
+            }
+            Data::Histogram(histogram) => {
+                let points = histogram.data_points.iter();
+                let points = points.filter(|point| has(&point.attributes));
+                Some(points.map(|point| point.count).sum())
+            }
+            _ => None,
+        })
+        .unwrap_or(0)
+    }
+
+    /// Waits until there are spans of a trace that are as they are to be.
+    pub async fn trace(&self, trace: &str, are: impl Fn(&[Told]) -> bool) -> Vec<Told> {
+        let of_trace = || {
+            let spans = self.spans().into_iter().map(Told::from);
+            let spans: Vec<Told> = spans.filter(|span| span.trace == trace).collect();
+            spans
+        };
+        eventually("the spans are there", PATIENCE, || {
+            Some(of_trace()).filter(|spans| are(spans))
+        })
+        .await
+    }
+}
+
+/// A span as its tests want to read it.
+#[derive(Clone, Debug)]
+pub struct Told {
+    /// In hexadecimal.
+    pub trace: String,
+    /// In hexadecimal.
+    pub id: String,
+    /// In hexadecimal; empty: the first of its trace.
+    pub parent: String,
+    /// Name.
+    pub name: String,
+    /// As its number in the protocol.
+    pub kind: i32,
+    /// Nanoseconds since 1970.
+    pub start: u64,
+    /// The same.
+    pub end: u64,
+    /// Whatever the type.
+    pub attributes: BTreeMap<String, String>,
+    /// Trace and span of each link.
+    pub links: Vec<(String, String)>,
+    /// What went wrong; absent: nothing.
+    pub error: Option<String>,
+}
+
+impl From<Span> for Told {
+    fn from(span: Span) -> Self {
+        let links = span.links.iter();
+        let links = links.map(|link| (hex(&link.trace_id), hex(&link.span_id)));
+        let status = span.status.unwrap_or_default();
+        Self {
+            trace: hex(&span.trace_id),
+            id: hex(&span.span_id),
+            parent: hex(&span.parent_span_id),
+            name: span.name,
+            kind: span.kind,
+            start: span.start_time_unix_nano,
+            end: span.end_time_unix_nano,
+            attributes: texts(&span.attributes),
+            links: links.collect(),
+            error: (status.code == StatusCode::Error as i32).then_some(status.message),
+        }
+    }
+}
+
+impl Told {
+    /// An attribute.
+    #[must_use]
+    pub fn attribute(&self, name: &str) -> Option<&str> {
+        self.attributes.get(name).map(String::as_str)
+    }
+}
+
+/// The only one of this name.
+#[must_use]
+pub fn only<'a>(spans: &'a [Told], name: &str) -> &'a Told {
+    let named: Vec<&Told> = spans.iter().filter(|span| span.name == name).collect();
+    let [only] = named[..] else {
+        panic!("{} spans are called {name}: {named:#?}", named.len());
+    };
+    only
+}
+
+fn hex(bytes: &[u8]) -> String {
+    use std::fmt::Write as _;
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+fn texts(attributes: &[KeyValue]) -> BTreeMap<String, String> {
+    let pairs = attributes.iter();
+    let pairs = pairs.map(|pair| (pair.key.clone(), text(pair.value.as_ref())));
+    pairs.collect()
+}
+
+fn text(value: Option<&AnyValue>) -> String {
+    match value.and_then(|value| value.value.as_ref()) {
+        Some(Value::StringValue(text)) => text.clone(),
+        Some(Value::IntValue(number)) => number.to_string(),
+        Some(Value::BoolValue(is)) => is.to_string(),
+        Some(Value::DoubleValue(number)) => number.to_string(),
+        other => format!("{other:?}"),
+    }
+}
+
+impl Services {
+    async fn answer<T>(&self, request: T, take: impl FnOnce(&mut Got, T)) -> Result<(), Status> {
+        let manner = *self.manner.borrow();
+        match manner {
+            Manner::Willing => {
+                take(
+                    &mut self.got.lock().unwrap_or_else(PoisonError::into_inner),
+                    request,
+                );
+                Ok(())
+            }
+            Manner::Refusing => Err(Status::permission_denied("not here")),
+            Manner::Silent => {
+                tokio::time::sleep(Duration::from_hours(1)).await;
+                Err(Status::unavailable("much too late"))
+            }
+        }
+    }
+}
+
+#[tonic::async_trait]
+impl TraceService for Services {
+    async fn export(
+        &self,
+        request: Request<ExportTraceServiceRequest>,
+    ) -> Result<Response<ExportTraceServiceResponse>, Status> {
+        let taken = self.answer(request.into_inner(), |got, request| {
+            for resource in request.resource_spans {
+                let of = resource.resource.unwrap_or_default();
+                got.resource = texts(&of.attributes);
+                for scope in resource.scope_spans {
+                    got.schema_urls.insert(scope.schema_url);
+                    got.spans.extend(scope.spans);
+                }
+            }
+        });
+        taken.await?;
+        Ok(Response::new(ExportTraceServiceResponse::default()))
+    }
+}
+
+#[tonic::async_trait]
+impl MetricsService for Services {
+    async fn export(
+        &self,
+        request: Request<ExportMetricsServiceRequest>,
+    ) -> Result<Response<ExportMetricsServiceResponse>, Status> {
+        let taken = self.answer(request.into_inner(), |got, request| {
+            for resource in request.resource_metrics {
+                for scope in resource.scope_metrics {
+                    for metric in scope.metrics {
+                        got.metrics.insert(metric.name.clone(), metric);
+                    }
+                }
+            }
+        });
+        taken.await?;
+        Ok(Response::new(ExportMetricsServiceResponse::default()))
+    }
+}
