@@ -2,17 +2,30 @@
 
 use kennel_edge::pb::{self, RunState};
 use kennel_tests::{
-    Footprint, Kennel, RunExt, must, programs,
+    Footprint, Kennel, Options, PATIENCE, RunExt, eventually, must, programs,
     shell::{run_to_end, text},
 };
-use std::{process::Command, time::Duration};
+use serde_json::Value;
+use std::{
+    fs,
+    io::{BufRead, BufReader},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
 
 /// Generating stubs and importing grpc takes seconds on a busy machine.
 const CLIENT_PATIENCE: Duration = Duration::from_mins(2);
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_python_client_spawns_streams_resumes_and_aborts() {
-    let kennel = Kennel::on_sqlite().await;
+/// A program of these tests.
+fn script(name: &str) -> PathBuf {
+    programs::repository()
+        .join("tests/clients/python")
+        .join(name)
+}
+
+/// Stubs for Python, made by its own tools.
+async fn stubs(kennel: &Kennel) -> PathBuf {
     let stubs = kennel.scratch().join("stubs");
     std::fs::create_dir(&stubs).expect("a directory can be made");
     let repository = programs::repository();
@@ -36,10 +49,16 @@ async fn a_python_client_spawns_streams_resumes_and_aborts() {
         "{}",
         String::from_utf8_lossy(&generated.stderr)
     );
+    stubs
+}
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_python_client_spawns_streams_resumes_and_aborts() {
+    let kennel = Kennel::on_sqlite().await;
+    let stubs = stubs(&kennel).await;
     let mut client = Command::new(programs::python());
     client
-        .arg(repository.join("tests/clients/python/client.py"))
+        .arg(script("client.py"))
         .arg(kennel.address())
         .env("PYTHONPATH", &stubs);
     let output = run_to_end(client, CLIENT_PATIENCE).await;
@@ -66,4 +85,110 @@ async fn a_python_client_spawns_streams_resumes_and_aborts() {
         2
     );
     Footprint::of_id(&run_id).assert_nothing_left();
+}
+
+/// A receiver that nobody here has written the messages of. It ends with its input.
+struct Receiver {
+    process: Child,
+    endpoint: String,
+    spans: PathBuf,
+}
+
+impl Drop for Receiver {
+    fn drop(&mut self) {
+        drop(self.process.stdin.take());
+        // It ends by itself; a failed test shows more than this would.
+        let _ = self.process.wait();
+    }
+}
+
+impl Receiver {
+    fn start(dir: &Path) -> Self {
+        let spans = dir.join("spans");
+        let mut command = Command::new(programs::python());
+        command.arg(script("receiver.py")).arg(&spans);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut process = must("a receiver", command.spawn());
+        let mut port = String::new();
+        let output = process.stdout.take().expect("it is a pipe");
+        must("its port", BufReader::new(output).read_line(&mut port));
+        Self {
+            process,
+            endpoint: format!("http://127.0.0.1:{}", port.trim()),
+            spans,
+        }
+    }
+
+    /// All spans so far.
+    fn spans(&self) -> Vec<Value> {
+        let lines = fs::read_to_string(&self.spans).unwrap_or_default();
+        // The last line may not be whole.
+        let spans = lines
+            .lines()
+            .filter_map(|line| serde_json::from_str(line).ok());
+        spans.collect()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_python_caller_and_its_command_are_in_one_trace_with_the_run() {
+    let dir = must("a directory", tempfile::tempdir());
+    let receiver = Receiver::start(dir.path());
+    let endpoint = ("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.endpoint.clone());
+    let kennel = Kennel::start(Options {
+        env: vec![
+            (endpoint.0.to_owned(), endpoint.1.clone()),
+            ("OTEL_BSP_SCHEDULE_DELAY".to_owned(), "50".to_owned()),
+        ],
+        ..Options::default()
+    })
+    .await;
+    let mut caller = Command::new(programs::python());
+    caller
+        .arg(script("traced.py"))
+        .args(["call", &kennel.address()])
+        .env("PYTHONPATH", stubs(&kennel).await)
+        .env(endpoint.0, &endpoint.1);
+    let output = run_to_end(caller, CLIENT_PATIENCE).await;
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{errors}");
+    let trace = text(&output).trim().to_owned();
+
+    let told = eventually("the whole trace is there", PATIENCE, || {
+        let spans = receiver.spans().into_iter();
+        let spans: Vec<Value> = spans
+            .filter(|span| span["trace"] == trace.as_str())
+            .collect();
+        spans
+            .iter()
+            .any(|span| span["name"] == "run")
+            .then_some(spans)
+    })
+    .await;
+    let of = |name: &str| {
+        let named: Vec<&Value> = told.iter().filter(|span| span["name"] == name).collect();
+        assert_eq!(named.len(), 1, "{name}: {told:#?}");
+        named[0]
+    };
+    let chain = ["turn", "kennel.v1.ProcessService/Spawn", "run", "work"];
+    let services = ["caller", "kennel", "kennel", "command"];
+    for (name, service) in chain.iter().zip(services) {
+        assert_eq!(of(name)["service"], service, "{name}");
+    }
+    for pair in chain.windows(2) {
+        assert_eq!(of(pair[1])["parent"], of(pair[0])["id"], "{pair:?}");
+    }
+    for name in [
+        "run.admit",
+        "run.prepare",
+        "run.commit",
+        "run.exec",
+        "run.reap",
+        "run.drain",
+    ] {
+        assert_eq!(of(name)["parent"], of("run")["id"], "{name}");
+    }
+    let time = |name: &str, which: &str| of(name)[which].as_u64().expect("a time");
+    assert!(time("run.exec", "start") <= time("work", "start"));
+    assert!(time("work", "end") <= time("run", "end"));
 }

@@ -1,0 +1,64 @@
+"""A receiver of OTLP over HTTP, made of the messages that the OpenTelemetry project generates.
+
+usage: receiver.py FILE      prints its port; appends each span to FILE as one line of JSON, until its input ends
+"""
+
+import json
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2 as metrics
+from opentelemetry.proto.collector.trace.v1 import trace_service_pb2 as traces
+
+
+def main(path):
+    lock = threading.Lock()
+
+    class Receiver(BaseHTTPRequestHandler):
+        def do_POST(self):
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            assert self.headers["Content-Type"] == "application/x-protobuf", self.headers
+            if self.path == "/v1/traces":
+                with lock, open(path, "a", encoding="utf-8") as file:
+                    for line in lines(traces.ExportTraceServiceRequest.FromString(body)):
+                        print(json.dumps(line), file=file)
+                answer = traces.ExportTraceServiceResponse()
+            else:
+                assert self.path == "/v1/metrics", self.path
+                metrics.ExportMetricsServiceRequest.FromString(body)
+                answer = metrics.ExportMetricsServiceResponse()
+            answer = answer.SerializeToString()
+            self.send_response(200)
+            self.send_header("Content-Type", "application/x-protobuf")
+            self.send_header("Content-Length", str(len(answer)))
+            self.end_headers()
+            self.wfile.write(answer)
+
+        def log_message(self, *_):
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Receiver)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    print(server.server_port, flush=True)
+    sys.stdin.read()
+
+
+def lines(request):
+    for resource in request.resource_spans:
+        of = {a.key: a.value.string_value for a in resource.resource.attributes}
+        for scope in resource.scope_spans:
+            for span in scope.spans:
+                yield {
+                    "service": of["service.name"],
+                    "trace": span.trace_id.hex(),
+                    "id": span.span_id.hex(),
+                    "parent": span.parent_span_id.hex(),
+                    "name": span.name,
+                    "start": span.start_time_unix_nano,
+                    "end": span.end_time_unix_nano,
+                }
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
