@@ -254,19 +254,19 @@ impl NodeStore {
 
     pub(crate) async fn put_consumer(&self, row: &ConsumerRow) -> Result<(), StoreError> {
         let work = async |generation| self.store.put_consumer(row, generation).await;
-        self.write_beside(work).await
+        self.write_beside("put_consumer", work).await
     }
 
     pub(crate) async fn delete_consumer(&self, key: &ConsumerKey) -> Result<(), StoreError> {
         let (store, node) = (&self.store, self.node);
         let work = async |generation| store.delete_consumer(node, key, generation).await;
-        self.write_beside(work).await
+        self.write_beside("delete_consumer", work).await
     }
 
     pub(crate) async fn expire_consumers(&self, before: Timestamp) -> Result<(), StoreError> {
         let (store, node) = (&self.store, self.node);
         let work = async |generation| store.expire_consumers(node, before, generation).await;
-        self.write_beside(work).await
+        self.write_beside("expire_consumers", work).await
     }
 
     pub(crate) async fn consumers(
@@ -274,7 +274,7 @@ impl NodeStore {
         filter: &ConsumerFilter,
         limit: u32,
     ) -> Result<Vec<ConsumerRow>, StoreError> {
-        self.read(self.store.consumers(self.node, filter, limit))
+        self.read("consumers", self.store.consumers(self.node, filter, limit))
             .await
     }
 
@@ -282,17 +282,22 @@ impl NodeStore {
         &self,
         run: Option<RunId>,
     ) -> Result<(u64, u64), StoreError> {
-        self.read(self.store.count_consumers(self.node, run)).await
+        self.read(
+            "count_consumers",
+            self.store.count_consumers(self.node, run),
+        )
+        .await
     }
 
     /// One write that is about no run's row.
     async fn write_beside(
         &self,
+        what: &'static str,
         work: impl AsyncFnOnce(i64) -> Result<(), StoreError>,
     ) -> Result<(), StoreError> {
         let _at_work = self.at_work.try_read().map_err(|_| away())?;
         let generation = self.present()?;
-        match work(generation).await {
+        match self.measured(what, work(generation)).await {
             Err(StoreError::Fenced(run)) => {
                 let standing = self.store.standing(self.node).await;
                 let known = standing.map_err(|e| unavailable(&e))?.generation;

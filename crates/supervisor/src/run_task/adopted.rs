@@ -65,7 +65,7 @@ impl RunTask {
         let machine = machine(&held, &row, recorded, &past);
         let mut task = Self::with(shared, row.new.clone(), machine, &held.policy, seat);
         for (at, begins) in &past.pauses {
-            task.trail.paused_before(*at, *begins);
+            task.spans.paused_before(*at, *begins);
             if *begins {
                 task.runtime.pause(*at);
             } else {
@@ -105,7 +105,7 @@ impl RunTask {
         };
         if !ended {
             let (since, now) = (task.shared.started, clock::now());
-            task.trail.recovered(&task.new, since, now);
+            task.spans.recovered(&task.new, since, now);
         }
         task.publish();
         task

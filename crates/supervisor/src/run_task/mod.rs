@@ -16,7 +16,7 @@ use crate::{
     CallError, LifecycleEvent, clock, event,
     output::{Output, Ready},
     spare,
-    telemetry::Trail,
+    telemetry::RunSpans,
     tracker::{Order, OrderError, Place, Seat, Shared},
     view::Live,
     writes::Write,
@@ -116,7 +116,7 @@ pub(crate) struct RunTask {
     /// The keeper tells again of an attempt that has ended: up to its last word nothing is of the present one.
     hears_again: bool,
     /// What is told of it outside.
-    trail: Trail,
+    spans: RunSpans,
 }
 
 /// The run's directory.
@@ -194,7 +194,7 @@ impl RunTask {
             live,
         } = seat;
         let (done_sender, done) = mpsc::channel(DONE_QUEUED_MAX);
-        let trail = Trail::new(&shared.config.telemetry, &new);
+        let spans = RunSpans::new(&shared.config.telemetry, &new);
         let can_adopt = shared.hello.lacks(CapabilityName::Adoption).is_none();
         Self {
             run: new.run,
@@ -236,7 +236,7 @@ impl RunTask {
             legacy: Legacy::default(),
             terminal: None,
             hears_again: false,
-            trail,
+            spans,
         }
     }
 
@@ -552,7 +552,7 @@ impl RunTask {
                     }
                 };
                 let why = format!("{:?}", failure.stage);
-                self.trail.prepared(&self.new, self.at, Some(why));
+                self.spans.prepared(&self.new, self.at, Some(why));
                 return self.report(Report::PrepareFailed(failure));
             }
         };
@@ -566,7 +566,7 @@ impl RunTask {
             self.warning = Some(format!("this run has no control group: {why}"));
         }
         self.new.held = Some(prepared.held);
-        self.trail.prepared(&self.new, self.at, None);
+        self.spans.prepared(&self.new, self.at, None);
         self.report(Report::Prepared(Box::new(prepared.identity)));
         if let Err(error) = attached {
             tracing::error!(run = %self.run, %error, "the output cannot be read, the command is not let go");
@@ -672,7 +672,7 @@ impl RunTask {
         };
         let before = output.lens();
         let end = output.pump(ready);
-        self.trail.read(before, output.lens());
+        self.spans.read(before, output.lens());
         if let Some(end) = end {
             self.report(Report::StreamsClosed(end));
         }

@@ -34,7 +34,7 @@ impl RunTask {
     pub(super) fn perform(&mut self, effect: Effect) {
         match effect {
             Effect::Prepare => {
-                self.trail.prepares(&self.new, self.at);
+                self.spans.prepares(&self.new, self.at);
                 if self.new.attempt > 1 {
                     self.prepare_again();
                 } else {
@@ -42,7 +42,7 @@ impl RunTask {
                 }
             }
             Effect::Record(_) => {
-                self.trail.records(self.at);
+                self.spans.records(self.at);
                 let new = Box::new(self.new.clone());
                 self.write(if new.attempt > 1 {
                     Write::Begin(new, self.attempts.restarts)
@@ -52,7 +52,7 @@ impl RunTask {
             }
             Effect::Release => {
                 crash_point!("spawn.release");
-                self.trail.releases(self.at);
+                self.spans.releases(self.at);
                 self.shared.kernel.release(self.run);
                 crash_point!("spawn.released");
             }
@@ -102,7 +102,7 @@ impl RunTask {
             Effect::RecordOutcome(outcome) => self.record_outcome(outcome),
             Effect::Forget => {
                 if let Phase::Forgotten(why) = self.machine.phase() {
-                    self.trail.forgets(&self.new, self.at, why);
+                    self.spans.forgets(&self.new, self.at, why);
                 }
                 // Only what this task has made is its own to remove.
                 if self.output.take().is_some() || self.legacy.unrecorded {
@@ -222,7 +222,7 @@ impl RunTask {
                 self.tell_end(outcome, true);
             }
         }
-        self.trail.hears(&self.new, self.at, announcement);
+        self.spans.hears(&self.new, self.at, announcement);
         crash_point!("exit.end", matches!(announcement, Announcement::Ended(_)));
         let begun_at = self.output.as_ref().map(Output::lens).unwrap_or_default();
         let line = event::line(announcement, self.new.identity.as_ref(), begun_at);
@@ -243,7 +243,7 @@ impl RunTask {
 
     fn tell_end(&mut self, outcome: &Outcome, last: bool) {
         let at = self.times.ended.unwrap_or(self.at);
-        self.trail.ends(&self.new, &self.times, outcome, at, last);
+        self.spans.ends(&self.new, &self.times, outcome, at, last);
     }
 
     pub(super) fn write(&mut self, write: Write) {

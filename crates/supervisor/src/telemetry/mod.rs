@@ -7,11 +7,11 @@ pub mod context;
 mod gauges;
 mod metrics;
 pub mod names;
-mod trail;
+mod run_spans;
 
 pub(crate) use gauges::register;
 pub(crate) use metrics::{Metrics, SpawnPhase};
-pub(crate) use trail::{Trail, tell_end};
+pub(crate) use run_spans::{RunSpans, tell_end};
 
 use crate::clock;
 use context::RunTrace;

@@ -35,14 +35,14 @@ struct Since {
 
 /// The spans of a run while it goes on. What it is told is only ever what has happened.
 #[derive(Debug)]
-pub(crate) struct Trail {
+pub(crate) struct RunSpans {
     telemetry: Telemetry,
     trace: Option<RunTrace>,
     since: Since,
     pauses: u16,
 }
 
-impl Trail {
+impl RunSpans {
     pub(crate) fn new(telemetry: &Telemetry, new: &NewRun) -> Self {
         Self {
             telemetry: telemetry.clone(),
