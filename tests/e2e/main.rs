@@ -7,6 +7,7 @@ mod attach;
 mod attach_cli;
 mod attempts;
 mod audit;
+mod block;
 mod browser;
 mod certificate;
 mod cli;

@@ -150,6 +150,7 @@ impl Header {
             OnOutputFull::Rotate => 1,
             OnOutputFull::HeadTail => 2,
             OnOutputFull::Abort => 3,
+            OnOutputFull::Block => 4,
         };
         bytes[73] = match self.after {
             After::All => 0,
@@ -209,6 +210,7 @@ impl Header {
                     1 => OnOutputFull::Rotate,
                     2 => OnOutputFull::HeadTail,
                     3 => OnOutputFull::Abort,
+                    4 => OnOutputFull::Block,
                     _ => return None,
                 },
                 on_disk_full: match bytes[74] {

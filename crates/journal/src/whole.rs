@@ -1,6 +1,12 @@
 //! A journal that nobody writes any more, as a whole: what it holds, and what it takes.
 
-use crate::{Entry, Item, Point, format::After, log::Log, segment::number_of};
+use crate::{
+    Entry, Item, Point,
+    format::After,
+    log::Log,
+    segment::{Segment, number_of},
+};
+use kennel_lifecycle::OnOutputFull;
 use std::{fs, io, path::Path};
 
 /// Bytes of a block: what a file takes at least.
@@ -15,6 +21,8 @@ pub struct Whole {
     pub last: Option<Entry>,
     /// Whether it is known of all that is missing in it how many bytes that is, as far as its segments tell.
     pub counted: bool,
+    /// What became of output beyond its bound.
+    pub on_full: OnOutputFull,
 }
 
 /// Looks at the journal in `dir`, and changes nothing.
@@ -32,7 +40,11 @@ pub fn whole(dir: &Path) -> io::Result<Whole> {
         Some(before) => log.read(before, None, end, usize::MAX)?.0.pop(),
         None => None,
     };
+    let newest = log.chain().spans.last().map(|span| span.number);
+    let newest = newest.map(|number| Segment::open(dir, number, false));
+    let newest = newest.transpose()?.flatten();
     Ok(Whole {
+        on_full: newest.map_or_else(OnOutputFull::default, |last| last.header.bound.on_full),
         end,
         last: last.and_then(Item::into_entry),
         counted,

@@ -50,6 +50,10 @@ pub struct Writer {
     dropped: Dropped,
     /// Something had to be removed to keep the bound.
     has_passed_bound: bool,
+    /// Where output waits at the bound: events up to this seq may be removed.
+    released: u64,
+    /// It waits for nothing any more.
+    beyond_bound: bool,
     head: watch::Sender<Point>,
 }
 
@@ -181,8 +185,36 @@ impl Writer {
             attempt,
             dropped: Dropped::default(),
             has_passed_bound: false,
+            released: 0,
+            beyond_bound: false,
             head: watch::Sender::new(first),
         }
+    }
+
+    /// Whether output has to wait ([`OnOutputFull::Block`]): there is room for more only when the oldest is released.
+    #[must_use]
+    pub fn waits(&self) -> bool {
+        if self.bound.on_full != OnOutputFull::Block || self.beyond_bound {
+            return false;
+        }
+        let max = self.segment_max(self.segment.header.number);
+        let size = self.segment.size(self.end);
+        let stays = |span: &&Span| span.end.seq > self.released;
+        let chain = self.log.chain();
+        let staying: u64 = chain.spans.iter().filter(stays).map(Span::size).sum();
+        // One that is full is closed, and the next one is begun.
+        let closing = if size >= max { size } else { 0 };
+        staying + closing + max > self.bound.max_bytes
+    }
+
+    /// Where output waits at the bound: events up to this seq may be removed. They are where there is no room for what comes.
+    pub fn release_up_to(&mut self, seq: u64) {
+        self.released = self.released.max(seq);
+    }
+
+    /// Where output waits at the bound: it does no more, and goes beyond it; or it does again.
+    pub fn go_beyond_bound(&mut self, beyond: bool) {
+        self.beyond_bound = beyond;
     }
 
     /// Where the next bytes of a stream belong. Begins another segment, and removes the oldest, where this one is full: all
@@ -373,7 +405,7 @@ impl Writer {
     fn segment_max(&self, number: u32) -> u64 {
         let max = self.bound.max_bytes;
         match (self.bound.on_full, number) {
-            (OnOutputFull::Rotate | OnOutputFull::Abort, _) => max / 8,
+            (OnOutputFull::Rotate | OnOutputFull::Abort | OnOutputFull::Block, _) => max / 8,
             (OnOutputFull::HeadTail, 0) => max / 2,
             (OnOutputFull::HeadTail, _) => max / 16,
         }
@@ -415,13 +447,16 @@ impl Writer {
     fn shrink(&mut self) -> io::Result<()> {
         // How many of the first are kept.
         let keep = match self.bound.on_full {
-            OnOutputFull::Rotate | OnOutputFull::Abort => 0,
+            OnOutputFull::Rotate | OnOutputFull::Abort | OnOutputFull::Block => 0,
             OnOutputFull::HeadTail => 1,
         };
         let coming = self.segment.size(self.end) + self.segment_max(u32::MAX);
         while self.closed_bytes + coming > self.bound.max_bytes {
             let oldest = self.log.chain().spans.get(keep).cloned();
             let Some(oldest) = oldest else { break };
+            if self.bound.on_full == OnOutputFull::Block && oldest.end.seq > self.released {
+                break;
+            }
             self.has_passed_bound = true;
             if let Some((first, last)) = oldest.facts {
                 let segment = Segment::open(&self.log.dir, oldest.number, false)?;

@@ -356,6 +356,8 @@ pub(crate) enum OutputFullArg {
     HeadTail,
     /// The run is ended
     Abort,
+    /// The command waits until the consumers of the run have acknowledged the oldest
+    Block,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -23,6 +23,9 @@ pub enum OnOutputFull {
     HeadTail,
     /// The run is stopped; until it has ended the oldest is removed.
     Abort,
+    /// It waits in its pipe, and the command with it when that is full, until all consumers of the run have acknowledged the
+    /// oldest.
+    Block,
 }
 
 /// What becomes of output while there is no room for it on the disk.

@@ -308,7 +308,7 @@ fn opened(shared: &Shared, new: &NewRun, journal: io::Result<Reopened>) -> (Opti
     match journal {
         Ok((reopened, facts)) => {
             let open = Arc::clone(&shared.pipes_open);
-            let output = Output::over(run, reopened, open);
+            let output = Output::over(run, reopened, open).behind(&shared.consumers.floors);
             (Some(output), Past::of(&facts, new.attempt))
         }
         Err(error) => {

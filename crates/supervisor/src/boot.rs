@@ -3,7 +3,7 @@
 use crate::{
     Supervisor, SupervisorConfig,
     blocking::blocking,
-    clock,
+    clock, consumers,
     facts::Facts,
     late::Door,
     ledger::Ledger,
@@ -109,6 +109,7 @@ impl Supervisor {
         tokio::spawn(async move { takeover::watch_lives(&watching).await });
         let retaining = Arc::clone(&shared);
         tokio::spawn(retention::look_after(retaining));
+        tokio::spawn(consumers::look_after_floors(Arc::clone(&shared)));
         let supervisor = Self { shared };
         supervisor.go_on_with_drain().await;
         recover::take_all(&supervisor.shared, begun.others);

@@ -3,6 +3,10 @@
 //! A position is durable before it is told, and moves forward only. Of two readers of one name the newer one reads.
 //! Never reads events itself.
 
+mod floors;
+
+pub(crate) use floors::{Floor, Floors, look_after as look_after_floors};
+
 use crate::{CallError, Position, RunView, Supervisor, clock, events::ahead, store_fault};
 use kennel_lifecycle::RunId;
 use kennel_store::{ConsumerFilter, ConsumerKey, ConsumerRow, StoreError};
@@ -159,6 +163,8 @@ pub(crate) struct Consumers {
     hasher: RandomState,
     /// Held while it is counted how many there are, and one more is made.
     making: tokio::sync::Mutex<()>,
+    /// Up to where runs are acknowledged whose output waits for that.
+    pub(crate) floors: Floors,
 }
 
 impl Default for Consumers {
@@ -168,6 +174,7 @@ impl Default for Consumers {
             turns: (0..TURNS).map(|_| tokio::sync::Mutex::default()).collect(),
             hasher: RandomState::new(),
             making: tokio::sync::Mutex::default(),
+            floors: Floors::default(),
         }
     }
 }
@@ -336,11 +343,14 @@ impl Supervisor {
         if let Some(reader) = consumers.readers().remove(key) {
             reader.lost.send_replace(Some(Lost::Deleted));
         }
+        consumers.floors.changed(key.run);
         Ok(view)
     }
 
     async fn put_consumer(&self, row: &ConsumerRow) -> Result<(), CallError> {
         let put = self.shared.store.put_consumer(row).await;
+        // Written or not: whoever waits for it asks the store.
+        self.shared.consumers.floors.changed(row.key.run);
         put.map_err(|error| match error {
             // Somebody on another server has the node by now.
             StoreError::Fenced(_) => CallError::StoreUnavailable,

@@ -4,9 +4,11 @@
 //! Where the disk is full the run's policy says whether the pump waits, and the command with it, or drops and counts. Lines
 //! are never dropped for that: they wait, in their order.
 
+mod held;
 mod refusal;
 
-use crate::{LifecycleEvent, cause::Chain, clock, event};
+use crate::{LifecycleEvent, cause::Chain, clock, consumers::Floor, event};
+use held::Held;
 use kennel_journal::{Boot, Dropped, Hub, Kind, Writer};
 use kennel_lifecycle::{
     Limit, OnDiskFull, OnOutputFull, OutputBound, RunId, StreamsEnd, Timestamp,
@@ -25,7 +27,7 @@ use std::{
     },
     time::Duration,
 };
-use tokio::time::Instant;
+use tokio::{sync::watch, time::Instant};
 
 /// Most bytes that are moved before the run's task looks at its commands again.
 const PUMP_BYTES_MAX: usize = 1024 * 1024;
@@ -73,6 +75,9 @@ pub(crate) struct Output {
     /// Nobody waits any longer for room on the disk.
     hurries: bool,
     limit: Reached,
+    /// Where output waits at the bound: what consumers have acknowledged.
+    floor: Option<watch::Receiver<Floor>>,
+    held: Held,
     /// Streams still being read, in the whole server.
     pipes_open: Arc<AtomicUsize>,
 }
@@ -98,6 +103,8 @@ enum Reached {
 pub(crate) enum Ready {
     Pipe(usize),
     Retry,
+    /// Consumers have acknowledged.
+    Floor,
 }
 
 impl Output {
@@ -134,6 +141,8 @@ impl Output {
             told_late: false,
             hurries: false,
             limit: Reached::No,
+            floor: None,
+            held: Held::default(),
             pipes_open: open,
         }
     }
@@ -147,6 +156,8 @@ impl Output {
     pub(crate) fn begin_attempt(&mut self, attempt: u32) {
         self.attempt = attempt;
         self.flows = false;
+        self.writer.go_beyond_bound(false);
+        self.held = Held::default();
     }
 
     /// How long standard output and error are by now.
@@ -191,6 +202,12 @@ impl Output {
         if self.retry_at.is_some() && !self.drops() {
             return retry.await;
         }
+        if self.held.holds() {
+            return tokio::select! {
+                ready = self.floor_moved() => ready,
+                ready = retry => ready,
+            };
+        }
         let wait = |index: usize| async move {
             match &self.pipes[index] {
                 // An error of the poll is met again, and handled, by the read that follows.
@@ -224,11 +241,13 @@ impl Output {
                 }
                 self.move_all(if self.flows { 0..2 } else { 0..0 });
             }
+            Ready::Floor => self.move_all(if self.flows { 0..2 } else { 0..0 }),
         }
         (was_open && !self.is_open()).then_some(StreamsEnd::Eof)
     }
 
     fn move_all(&mut self, mut indexes: Range<usize>) {
+        self.hear_floor();
         let moved = self
             .settle()
             .and_then(|()| indexes.try_for_each(|index| self.move_some(index)));
@@ -239,11 +258,14 @@ impl Output {
         if self.writer.bound().on_full == OnOutputFull::Abort && self.writer.has_passed_bound() {
             self.reach(Limit::OutputBytes);
         }
+        self.say_held();
     }
 
     /// The tree is gone: reads what is left and does not wait for more. Absent: there is no room for it, and what is left
     /// waits in its pipe; [`Self::pump`] gives the end.
     pub(crate) fn finish(&mut self) -> Option<StreamsEnd> {
+        // Nobody can be slowed down any more, and nothing is lost.
+        self.go_beyond();
         let mut end = self.finishing.unwrap_or(StreamsEnd::Eof);
         for index in 0..2 {
             match self.read_rest(index) {
@@ -402,6 +424,14 @@ impl Output {
         let kind = KINDS[index];
         let mut left = bytes_max;
         while let (Some(pipe), 1..) = (&self.pipes[index], left) {
+            if self.writer.waits() {
+                match pipe.look()? {
+                    Look::Bytes => self.held.hold(),
+                    Look::Empty => {}
+                    Look::End => self.close_pipe(index),
+                }
+                break;
+            }
             let place = self.writer.place(kind, clock::now())?;
             match splice(pipe, place.file, place.offset, left.min(place.room))? {
                 Spliced::Bytes(bytes) => {

@@ -198,7 +198,8 @@ impl Recovery {
         let open = Arc::clone(&self.shared.pipes_open);
         let (output, told) = match self.journal {
             Some(journal) => {
-                let output = Output::over(run, (journal.writer, [0, 0]), open);
+                let output = Output::over(run, (journal.writer, [0, 0]), open)
+                    .behind(&self.shared.consumers.floors);
                 (Some(output), journal.of_attempt)
             }
             None => (None, Announced::default()),

@@ -5,15 +5,15 @@
 //! taken away. What has no ended row of this node stays, whatever it is.
 
 use crate::{
-    CallError, LifecycleEvent, Payload, adopt, blocking::blocking, cause::Chain, clock, event,
-    spare, store_fault, tracker::Shared,
+    CONSUMERS_PER_RUN_MAX, CallError, LifecycleEvent, Payload, adopt, blocking::blocking,
+    cause::Chain, clock, event, spare, store_fault, tracker::Shared,
 };
 use kennel_journal::Item;
 use kennel_lifecycle::{
-    OutputRemoval, RemovalReason, Retained, RetentionLimits, RunId, retention::due,
+    OnOutputFull, OutputRemoval, RemovalReason, Retained, RetentionLimits, RunId, retention::due,
 };
 use kennel_linux::{crash_point, rundir};
-use kennel_store::{EndedStart, StoreError};
+use kennel_store::{ConsumerFilter, EndedStart, StoreError};
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     io,
@@ -247,8 +247,7 @@ async fn mark_all(shared: &Arc<Shared>, book: &mut Book, going: &[(RunId, Remova
     }
 }
 
-/// Writes it on the row that the output of this run is removed. A consumer that has not acknowledged what it is owed would
-/// be asked for here.
+/// Writes it on the row that the output of this run is removed.
 async fn mark(shared: &Shared, run: RunId, reason: RemovalReason) -> Went {
     let data_dir = shared.config.data_dir.clone();
     let looked = blocking(move || {
@@ -275,6 +274,13 @@ async fn mark(shared: &Shared, run: RunId, reason: RemovalReason) -> Went {
         tracing::warn!(%run, "the journal of an ended run does not tell its end, it stays");
         return Went::Left;
     }
+    if reason == RemovalReason::OwnerRuns && whole.on_full == OnOutputFull::Block {
+        match is_owed(shared, run, whole.end.seq).await {
+            Ok(false) => {}
+            Ok(true) => return Went::NotYet,
+            Err(_) => return Went::Away,
+        }
+    }
     let removal = OutputRemoval {
         at: clock::now(),
         reason,
@@ -294,6 +300,17 @@ async fn mark(shared: &Shared, run: RunId, reason: RemovalReason) -> Went {
             Went::Left
         }
     }
+}
+
+/// Whether a consumer of the run has not acknowledged its end.
+async fn is_owed(shared: &Shared, run: RunId, end: u64) -> Result<bool, StoreError> {
+    let filter = ConsumerFilter {
+        run: Some(Some(run)),
+        ..ConsumerFilter::default()
+    };
+    let most = u32::try_from(CONSUMERS_PER_RUN_MAX).unwrap_or(u32::MAX);
+    let rows = shared.store.consumers(&filter, most).await?;
+    Ok(rows.iter().any(|row| row.acked < end))
 }
 
 /// Takes away what is marked, then removes it. Both are tried again by the next look.

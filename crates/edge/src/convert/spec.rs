@@ -126,6 +126,7 @@ fn output(policy: Option<pb::OutputPolicy>, found: &mut Vec<Violation>) -> Outpu
             Ok(pb::OutputOverflow::Rotate) => OnOutputFull::Rotate,
             Ok(pb::OutputOverflow::HeadTail) => OnOutputFull::HeadTail,
             Ok(pb::OutputOverflow::Abort) => OnOutputFull::Abort,
+            Ok(pb::OutputOverflow::Block) => OnOutputFull::Block,
             Err(_) => {
                 let field = "spec.output.on_full";
                 found.push(unknown_number(field, policy.on_full, "OutputOverflow"));

@@ -398,6 +398,58 @@ fn a_position_is_what_was_read() {
     assert_eq!(reader.position(), expected.into());
 }
 
+#[test]
+fn output_that_waits_removes_nothing_that_is_not_released_and_keeps_its_bound() {
+    let dir = tempdir().unwrap();
+    let bound = OutputBound {
+        max_bytes: 64_000,
+        on_full: OnOutputFull::Block,
+        ..OutputBound::default()
+    };
+    let mut writer = Writer::create(dir.path(), bound, BOOT, Timestamp(1)).unwrap();
+    let mut written = 0u64;
+    let mut fill = |writer: &mut Writer| {
+        let before = written;
+        while !writer.waits() {
+            let bytes = pattern(1_000, usize::try_from(written).unwrap());
+            output(writer, Kind::Stdout, &bytes, 2).unwrap();
+            written += 1_000;
+        }
+        written - before
+    };
+    let first = fill(&mut writer);
+    assert!((50_000..64_000).contains(&first), "{first}");
+    let whole = |dir: &Path| {
+        let items = items_on_disk(dir, Position::default());
+        !items.iter().any(|item| matches!(item, Item::Gap(_)))
+    };
+    assert!(whole(dir.path()), "nothing was removed");
+    // What is released of the oldest segment alone makes no room, and all of it does, once there is need.
+    writer.release_up_to(2);
+    assert_eq!(fill(&mut writer), 0);
+    writer.release_up_to(8);
+    let second = fill(&mut writer);
+    assert!((7_000..10_000).contains(&second), "{second}");
+    let found = size(dir.path());
+    assert!(found < 66_000, "{found} bytes on disk");
+    // Who comes after the death of the writer waits as it did.
+    drop(writer);
+    let mut writer = Writer::recover(dir.path(), BOOT, Timestamp(1)).unwrap();
+    assert!(writer.waits());
+    // Facts are written all the same, and so is what goes beyond the bound.
+    let head = writer.lifecycle(b"a fact", Timestamp(3)).unwrap();
+    assert!(writer.waits());
+    writer.go_beyond_bound(true);
+    assert!(!writer.waits());
+    let kept = size(dir.path());
+    output(&mut writer, Kind::Stdout, &pattern(20_000, 7), 2).unwrap();
+    assert!(size(dir.path()) >= kept + 20_000, "nothing goes for it");
+    writer.go_beyond_bound(false);
+    assert!(writer.waits());
+    writer.release_up_to(head);
+    assert!(!writer.waits());
+}
+
 fn small(dir: &Path) -> Writer {
     let bound = OutputBound {
         max_bytes: 8_000,

@@ -126,6 +126,7 @@ fn kept_output(
         Some(OutputFullArg::Rotate) => pb::OutputOverflow::Rotate,
         Some(OutputFullArg::HeadTail) => pb::OutputOverflow::HeadTail,
         Some(OutputFullArg::Abort) => pb::OutputOverflow::Abort,
+        Some(OutputFullArg::Block) => pb::OutputOverflow::Block,
     };
     let on_disk_full = match on_disk_full {
         None => pb::DiskFullAction::Unspecified,

@@ -94,6 +94,7 @@ pub(crate) fn kept_output(policy: pb::OutputPolicy) -> Option<String> {
         pb::OutputOverflow::Rotate => Some("the newest"),
         pb::OutputOverflow::HeadTail => Some("the first half and the newest"),
         pb::OutputOverflow::Abort => Some("ended when it writes more"),
+        pb::OutputOverflow::Block => Some("what consumers have not acknowledged"),
     };
     let disk = match policy.on_disk_full() {
         pb::DiskFullAction::Unspecified | pb::DiskFullAction::Block => None,

@@ -352,6 +352,9 @@ impl RunTask {
     fn keeper_lost(&mut self) {
         if self.is_left() {
             self.output.iter_mut().for_each(Output::let_go);
+        } else {
+            // Its end does not wait for what nobody may come to acknowledge.
+            self.output.iter_mut().for_each(Output::go_beyond);
         }
         // No word of its start can come any more.
         self.flow();

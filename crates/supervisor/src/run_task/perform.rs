@@ -160,7 +160,8 @@ impl RunTask {
             let dir = rundir::create(data_dir, self.run)?;
             let open = Arc::clone(&self.shared.pipes_open);
             let boot = self.shared.boot();
-            self.output = Some(Output::create(self.run, &dir, self.bound, boot, open)?);
+            let output = Output::create(self.run, &dir, self.bound, boot, open)?;
+            self.output = Some(output.behind(&self.shared.consumers.floors));
             Ok(())
         });
         if let Err(error) = made {

@@ -1,0 +1,261 @@
+//! A run whose output waits for its consumers: nothing is removed that they have not acknowledged, and it ends all the same.
+
+use kennel_edge::pb::{
+    self, OutputOverflow, RunState, StreamsEnd, ack_events_request::Position as Acked,
+    event::Payload,
+};
+use kennel_tests::{
+    Client, Heard, Kennel, Options, PATIENCE, RunExt, SpecExt, eventually_async, must, pattern,
+    programs, sh, within,
+};
+use std::{fs, path::Path, time::Duration};
+use tonic::Streaming;
+
+const MIB: usize = 1 << 20;
+/// Room that a segment takes of a bound of one MiB, and what facts and blocks may add.
+const SEGMENT: u64 = (MIB / 8) as u64 + 64 * 1024;
+/// Long enough for all of it on a busy machine.
+const LONG: Duration = Duration::from_mins(2);
+/// It is looked every ten seconds, and the machine may be busy.
+const REMOVED_MAX: Duration = Duration::from_mins(1);
+
+fn waiting(script: &str) -> pb::RunSpec {
+    sh(script).kept_output(MIB as u64, OutputOverflow::Block)
+}
+
+async fn open(
+    client: &mut Client,
+    run_id: &str,
+    name: &str,
+) -> Streaming<pb::StreamEventsResponse> {
+    let request = pb::StreamEventsRequest {
+        run_id: run_id.to_owned(),
+        consumer: name.to_owned(),
+        ..pb::StreamEventsRequest::default()
+    };
+    must("stream", client.process.stream_events(request).await).into_inner()
+}
+
+async fn ack(client: &mut Client, run_id: &str, name: &str, position: Acked) {
+    let request = pb::AckEventsRequest {
+        run_id: run_id.to_owned(),
+        consumer: name.to_owned(),
+        position: Some(position),
+    };
+    must("ack", client.process.ack_events(request).await);
+}
+
+/// What the journal of a run takes.
+fn on_disk(dir: &Path) -> u64 {
+    let files = fs::read_dir(dir).expect("its directory");
+    let len = |file: std::io::Result<fs::DirEntry>| file.and_then(|f| f.metadata());
+    files
+        .map(|file| len(file).map_or(0, |found| found.len()))
+        .sum()
+}
+
+/// Waits until a warning says that output waits, with these words.
+async fn says_that_it_waits(client: &mut Client, run_id: &str, words: &str) {
+    let stream = client.events_after(run_id, 0).await;
+    let mut stream = must("stream", stream);
+    let waits = async {
+        loop {
+            let message = must("read", stream.message().await).expect("it goes on");
+            for event in message.run_events.iter().flat_map(|run| &run.events) {
+                if let Some(Payload::Warning(warning)) = &event.payload
+                    && warning.message.contains(words)
+                {
+                    return;
+                }
+            }
+        }
+    };
+    within("a warning", PATIENCE, waits).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_waits_for_its_slowest_consumer_and_every_byte_arrives() {
+    let kennel = Kennel::on_sqlite().await;
+    let mut client = kennel.client().await;
+    let bytes = 32 * MIB;
+    let program = programs::naughty();
+    let script = format!("{} bytes {bytes}", program.display());
+    let run = must("spawn", client.spawn(waiting(&script)).await);
+    let id = run.run_id.as_str();
+    let dir = kennel.run_dir(id);
+    // Registered, and for a while it acknowledges nothing.
+    let mut slow = open(&mut client, id, "slow").await;
+    says_that_it_waits(&mut client, id, "has not acknowledged the oldest").await;
+    assert!(on_disk(&dir) <= MIB as u64 + SEGMENT);
+
+    // One that has dealt with everything at once lets nothing go alone.
+    let mut quick_client = kennel.client().await;
+    let quick_id = run.run_id.clone();
+    let quick_address = kennel.address().parse().expect("an address");
+    let quick = tokio::spawn(async move {
+        let connection = kennel_edge::client::connect(&quick_address).await;
+        let connection = connection.expect("it serves");
+        let start = kennel_edge::client::Start::Beginning;
+        let reader = kennel_edge::client::EventReader::new(&connection, &quick_id, start);
+        let mut reader = reader.in_name_of("quick".to_owned());
+        let mut heard = Heard::default();
+        while let Some(message) = reader.next().await.expect("it goes on") {
+            heard.take(message);
+            reader.ack().await.expect("it is acknowledged");
+        }
+        heard
+    });
+    let mut heard = Heard::default();
+    let mut most = 0;
+    let mut deaths = vec![24 * MIB, 8 * MIB];
+    while !heard.has_ended() {
+        let message = within("it goes on", LONG, slow.message()).await;
+        let Ok(Some(message)) = message else {
+            // Its server is dead: what was acknowledged stands, and the next one goes on with waiting.
+            client = kennel.client().await;
+            slow = open(&mut client, id, "slow").await;
+            continue;
+        };
+        heard.take(message);
+        most = most.max(on_disk(&dir));
+        if deaths.last().is_some_and(|at| heard.stdout.len() > *at) {
+            deaths.pop();
+            let position = Acked::Seq(heard.last_seq());
+            ack(&mut client, id, "slow", position).await;
+            kennel.kill_server();
+            continue;
+        }
+        let position = Acked::Cursor(heard.cursor.clone().into());
+        ack(&mut client, id, "slow", position).await;
+    }
+    assert!(deaths.is_empty(), "{deaths:?}");
+    assert!(heard.stdout == pattern(bytes), "{}", heard.stdout.len());
+    let quick = within("the other one", LONG, quick).await.expect("it ends");
+    assert!(quick.stdout == pattern(bytes), "{}", quick.stdout.len());
+    assert!(most <= MIB as u64 + SEGMENT, "{most} bytes on disk");
+    println!("{bytes} bytes, at most {most} on disk");
+    let ended = must("wait", quick_client.ended(id).await);
+    assert_eq!(ended.code(), Some(0));
+}
+
+/// Writes lines of one KiB and says after each how many it has written.
+fn lines(progress: &Path) -> String {
+    format!(
+        "i=0; while printf '%01023d\\n' $i; do i=$((i+1)); echo $i >> {}; done",
+        progress.display()
+    )
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_that_waits_is_ended_as_any_other_and_nothing_of_it_is_missing() {
+    let kennel = Kennel::on_sqlite().await;
+    let mut client = kennel.client().await;
+    let mut runs = Vec::new();
+    for name in ["abort", "runtime", "orphan"] {
+        let progress = kennel.scratch().join(name);
+        let mut spec = waiting(&lines(&progress));
+        if name == "runtime" {
+            spec = spec.max_runtime(Duration::from_secs(5));
+        }
+        let run = must("spawn", client.spawn(spec).await);
+        says_that_it_waits(
+            &mut client,
+            &run.run_id,
+            "no consumer of the run is registered",
+        )
+        .await;
+        runs.push((name, progress, run.run_id));
+    }
+    // The next server waits as well, and has heard of no consumer.
+    kennel.kill_server();
+    let mut client = kennel.client().await;
+    for (name, progress, id) in runs {
+        if name != "runtime" {
+            let before = must("get", client.get(&id).await);
+            assert_eq!(before.state(), RunState::Running);
+            must("abort", client.abort(&id).await);
+        }
+        let run = within("its end", LONG, client.ended(&id)).await;
+        let run = must("wait", run);
+        let reason = match name {
+            "runtime" => "deadline_exceeded",
+            _ => "aborted",
+        };
+        assert_eq!(run.reason(), reason, "{name}");
+        assert!(run.tree_is_empty(), "{:?}", run.tree_verdict);
+        assert_eq!(run.attempt().streams_end(), StreamsEnd::Eof, "{name}");
+        let heard = must("stream", client.hear_all(&id, 0).await);
+        let is_gap = |payload: &Payload| matches!(payload, Payload::Gap(_));
+        assert!(!heard.events.iter().any(|(_, payload)| is_gap(payload)));
+        let said = fs::read_to_string(&progress).expect("it has written");
+        let said = said.lines().count();
+        assert!(said > 900, "{name}: {said}");
+        let whole = heard.stdout.len() / 1024;
+        assert!(whole >= said, "{name}: {whole} lines of {said}");
+        for (number, line) in heard.stdout.chunks_exact(1024).enumerate() {
+            let number = format!("{number:01023}\n");
+            assert!(line == number.as_bytes(), "{name}: line {number}");
+        }
+        let size = on_disk(&kennel.run_dir(&id));
+        assert!(
+            (900_000..MIB as u64 + 2 * SEGMENT).contains(&size),
+            "{name}: {size}"
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_is_deleted_is_waited_for_no_more() {
+    let kennel = Kennel::on_sqlite().await;
+    let mut client = kennel.client().await;
+    let script = format!("{} bytes {}", programs::naughty().display(), 4 * MIB);
+    let run = must("spawn", client.spawn(waiting(&script)).await);
+    let id = run.run_id.as_str();
+    let forgotten = open(&mut client, id, "forgotten").await;
+    let mut reads = open(&mut client, id, "reads").await;
+    drop(forgotten);
+    let mut heard = Heard::default();
+    says_that_it_waits(&mut client, id, "has not acknowledged the oldest").await;
+    let request = pb::DeleteConsumerRequest {
+        run_id: id.to_owned(),
+        consumer: "forgotten".to_owned(),
+    };
+    must("delete", client.process.delete_consumer(request).await);
+    while !heard.has_ended() {
+        let message = within("it goes on", LONG, reads.message()).await;
+        heard.take(must("read", message).expect("it goes on"));
+        let position = Acked::Cursor(heard.cursor.clone().into());
+        ack(&mut client, id, "reads", position).await;
+    }
+    assert!(heard.stdout == pattern(4 * MIB));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_output_of_an_ended_run_that_waits_is_kept_until_it_is_acknowledged() {
+    let kennel = Kennel::start(Options {
+        words: vec!["--retain-at-least", "0s", "--retain-runs", "1"],
+        ..Options::default()
+    })
+    .await;
+    let mut client = kennel.client().await;
+    let waits = must("spawn", client.spawn(waiting("echo waits")).await);
+    let id = waits.run_id.as_str();
+    drop(open(&mut client, id, "reads").await);
+    must("wait", client.ended(id).await);
+    let plain = must("spawn", client.spawn(sh("echo plain")).await);
+    must("wait", client.ended(&plain.run_id).await);
+    let last = must("spawn", client.spawn(sh("echo last")).await);
+    must("wait", client.ended(&last.run_id).await);
+    let removed = async |id: &str| {
+        let run = must("get", kennel.client().await.get(id).await);
+        run.output_removed
+    };
+    // The same look that removes the one would remove the other.
+    let gone = async || removed(&plain.run_id).await;
+    eventually_async("the plain one goes", REMOVED_MAX, gone).await;
+    let heard = must("stream", client.hear_all(id, 0).await);
+    assert_eq!(heard.text(), "waits\n");
+    ack(&mut client, id, "reads", Acked::Seq(heard.last_seq())).await;
+    let gone = async || removed(id).await;
+    eventually_async("it goes once it is acknowledged", REMOVED_MAX, gone).await;
+}
