@@ -57,6 +57,18 @@ async fn whatever_is_asked_for_is_written_down_with_its_result_and_without_a_sec
     let kill = kill.expect("it was killed");
     assert!(kill.why.contains(&abort.request_id), "{kill:?}");
     assert!(kill.delivered >= 1, "{kill:?}");
+    // By its whole identity, with what made sure.
+    let leader = run.attempt();
+    let shot = kill.processes.iter().find(|p| p.pid == leader.pid);
+    let shot = shot.unwrap_or_else(|| panic!("{kill:?}"));
+    let identity = leader.identity.as_ref().expect("it has one");
+    assert!(
+        [0, identity.start_ticks].contains(&shot.start_ticks),
+        "{shot:?}"
+    );
+    assert_eq!(kill.boot_id, identity.boot_id);
+    assert_eq!(shot.result, "delivered");
+    assert!(!shot.evidence.is_empty(), "{shot:?}");
 
     let all = must("audit", client.trail("").await);
     let refusal = requests(&all)
@@ -111,6 +123,16 @@ async fn signals_that_were_sent_without_a_server_are_written_down_once() {
         .map(|s| (s.signal.clone(), s.delivered, s.gone))
         .collect();
     assert_eq!(told, sent, "{of_run:#?}");
+    // Each of them is named, with its start: nobody was in the way of a look.
+    let first = signals(&of_run).next().expect("it was asked to end");
+    let reached = first.processes.iter().filter(|p| p.result == "delivered");
+    let reached: Vec<_> = reached.collect();
+    assert_eq!(
+        reached.len(),
+        usize::try_from(first.delivered).expect("few")
+    );
+    let start = |pid| reached.iter().find(|p| p.pid == pid).map(|p| p.start_ticks);
+    assert_eq!(start(leader.pid), Some(leader.start_ticks), "{first:?}");
     assert!(
         signals(&of_run).all(|s| s.why.contains("asked for its end")),
         "{of_run:#?}"

@@ -27,6 +27,7 @@ use kennel_lifecycle::{
 };
 pub use kept::KeptChild;
 use link::Link;
+pub use listing::{AIMS_TOLD_MAX, Aim, Tie};
 pub use listing::{Holds, Listing, Member, Sent, Shot, ShotResult, Shots, SignalTarget};
 pub use outputs::{Outputs, TerminalEnds};
 use std::{os::fd::OwnedFd, path::PathBuf, sync::Arc, time::Duration};
@@ -116,6 +117,8 @@ pub enum Fact {
     LeaderExited(Exit),
     /// A round of signals of the stop ladder went out.
     StopStep(StopStep),
+    /// Whom the round that is told next was for; at most [`AIMS_TOLD_MAX`].
+    Aimed(Vec<Aim>),
     /// Who was alive when the leader ended, where anybody was.
     LeftBehind(Leftovers),
     /// SIGKILL does not end these. Told again when they are others; the keeper goes on watching and killing.

@@ -4,7 +4,7 @@ mod session;
 
 use crate::{
     cgroup,
-    client::{Holds, Shot, ShotResult, SignalTarget},
+    client::{AIMS_TOLD_MAX, Aim, Holds, Shot, ShotResult, SignalTarget, Tie},
     marker,
     pidfd::{PidFd, Sent},
     procfs::{self, Stat},
@@ -59,7 +59,7 @@ pub(crate) struct Init {
 }
 
 /// One round of a signal by one address, as it went.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Volley {
     pub(crate) scope: SignalScope,
     pub(crate) delivered: u32,
@@ -67,6 +67,8 @@ pub(crate) struct Volley {
     pub(crate) refused: u32,
     /// Of the first refusal.
     pub(crate) errno: Option<i32>,
+    /// Whom it was for, as far as that is told.
+    pub(crate) aims: Vec<Aim>,
 }
 
 /// The leader has no controlling terminal with a foreground group.
@@ -81,6 +83,24 @@ impl Volley {
             gone: 0,
             refused: 0,
             errno: None,
+            aims: Vec::new(),
+        }
+    }
+
+    /// Counts one, and says who it was.
+    fn aim(&mut self, (pid, start_ticks): (i32, u64), tie: Tie, sent: Sent) {
+        self.count(sent);
+        self.name((pid, start_ticks), tie, sent);
+    }
+
+    fn name(&mut self, (pid, start_ticks): (i32, u64), tie: Tie, sent: Sent) {
+        if self.aims.len() < AIMS_TOLD_MAX {
+            self.aims.push(Aim {
+                pid,
+                start_ticks,
+                tie,
+                result: sent.into(),
+            });
         }
     }
 
@@ -333,19 +353,19 @@ impl Tree {
         match self.leader.signal_group(signal) {
             Sent::Done => {
                 let group = members.extract_if(|_, stat| stat.pgid == self.leader_pid);
-                for (pid, _) in group.collect::<Vec<_>>() {
+                for (pid, stat) in group.collect::<Vec<_>>() {
                     // The call succeeds where one of the group was reached; who was not is asked one by one.
-                    volley.count(may_signal(pid));
+                    volley.aim((pid, stat.start_ticks), Tie::Group, may_signal(pid));
                 }
             }
             // Nobody of the group is left, or the kernel cannot address it, or refuses all of it: then one by one.
             Sent::Gone | Sent::Failed(_) => {}
         }
         for (pid, stat) in self.in_order(members) {
-            volley.count(self.signal_member(pid, &stat, signal));
+            self.aim_at(&mut volley, pid, &stat, signal);
         }
         for (pid, stat) in self.newcomers(&known) {
-            volley.count(self.signal_member(pid, &stat, signal));
+            self.aim_at(&mut volley, pid, &stat, signal);
         }
         vec![volley]
     }
@@ -370,12 +390,16 @@ impl Tree {
         below.retain(|pid| !self.is_ours(*pid));
         let inside = procfs::living(below);
         let mut killed = Volley::new(SignalScope::PidNamespace);
-        killed.count_all(init.fd.signal(Signal::KILL), inside.len());
+        let sent = init.fd.signal(Signal::KILL);
+        killed.count_all(sent, inside.len());
+        for (pid, stat) in &inside {
+            killed.name((*pid, stat.start_ticks), Tie::Namespace, sent);
+        }
         let mut beside = self.members();
         beside.retain(|pid, _| !inside.contains_key(pid));
         let mut others = Volley::new(SignalScope::Tree);
         for (pid, stat) in beside {
-            others.count(self.signal_member(pid, &stat, Signal::KILL));
+            self.aim_at(&mut others, pid, &stat, Signal::KILL);
         }
         let mut volleys = vec![killed, others];
         volleys.retain(|volley| !volley.is_empty());
@@ -391,6 +415,13 @@ impl Tree {
         cgroup::kill(group).ok()?;
         let mut killed = Volley::new(SignalScope::ControlGroup);
         killed.count_all(Sent::Done, inside.len());
+        // Only now: the kill comes before every look.
+        for pid in inside.iter().take(AIMS_TOLD_MAX) {
+            let dying = procfs::stat(*pid).ok();
+            let dying = dying.filter(|stat| stat.is_dead() || stat.is_exiting);
+            let start_ticks = dying.map_or(0, |stat| stat.start_ticks);
+            killed.name((*pid, start_ticks), Tie::Cgroup, Sent::Done);
+        }
         let mut others = Volley::new(SignalScope::Tree);
         let outside = match self.root {
             Root::Shim(shim) => {
@@ -404,7 +435,7 @@ impl Tree {
             .into_iter()
             .filter(|pid| !inside.contains(pid) && !self.is_ours(*pid));
         for (pid, stat) in procfs::living(outside) {
-            others.count(self.signal_member(pid, &stat, Signal::KILL));
+            self.aim_at(&mut others, pid, &stat, Signal::KILL);
         }
         let mut volleys = vec![killed, others];
         volleys.retain(|volley| !volley.is_empty());
@@ -452,7 +483,7 @@ impl Tree {
         let mut volley = Volley::new(SignalScope::Tree);
         for (pid, stat) in self.members() {
             if tasks::are_held(pid) {
-                volley.count(self.signal_member(pid, &stat, Signal::CONT));
+                self.aim_at(&mut volley, pid, &stat, Signal::CONT);
             }
         }
         volley
@@ -460,16 +491,32 @@ impl Tree {
 
     /// Sends a signal to one member, if the number still means that member.
     pub(crate) fn signal_member(&self, pid: i32, before: &Stat, signal: Signal) -> Sent {
+        self.signal_held(pid, before, signal).0
+    }
+
+    fn aim_at(&self, volley: &mut Volley, pid: i32, before: &Stat, signal: Signal) {
+        let (sent, holds) = self.signal_held(pid, before, signal);
+        volley.aim((pid, before.start_ticks), Tie::Held(holds), sent);
+    }
+
+    /// The same, with what held it when it was looked at behind its descriptor.
+    fn signal_held(&self, pid: i32, before: &Stat, signal: Signal) -> (Sent, Holds) {
         let fd = match PidFd::open(pid) {
             Ok(fd) => fd,
-            Err(error) => return open_failure(&error),
+            Err(error) => return (open_failure(&error), Holds::default()),
         };
         // The descriptor came before this look: if the look shows the member, the descriptor is the member's.
         match procfs::stat(pid) {
-            Ok(stat) if stat.start_ticks == before.start_ticks && self.holds(pid).any() => {
-                fd.signal(signal)
+            Ok(stat) if stat.start_ticks == before.start_ticks => {
+                let holds = self.holds(pid);
+                let sent = if holds.any() {
+                    fd.signal(signal)
+                } else {
+                    Sent::Gone
+                };
+                (sent, holds)
             }
-            _ => Sent::Gone,
+            _ => (Sent::Gone, Holds::default()),
         }
     }
 

@@ -452,7 +452,7 @@ impl Recovery {
             let boot_id = boot_id.unwrap_or_default();
             self.shared
                 .trail
-                .tell(round(run, attempt, step, why.into(), boot_id));
+                .tell(round(run, attempt, step, &[], why.into(), boot_id));
         }
     }
 

@@ -103,6 +103,35 @@ impl Holds {
     }
 }
 
+/// Processes of one round of signals that are told one by one; the rest is counted.
+pub const AIMS_TOLD_MAX: usize = 64;
+
+/// A process that a round of signals was for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Aim {
+    /// Process id.
+    pub pid: i32,
+    /// Start time in clock ticks since boot; 0: it was gone before it could be read.
+    pub start_ticks: u64,
+    /// What made sure that it was the run's.
+    pub tie: Tie,
+    /// What came of it.
+    pub result: ShotResult,
+}
+
+/// What made sure that a process belonged to its run when it was signalled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tie {
+    /// It was a member that stood in the leader's process group, which was addressed by the leader's own descriptor.
+    Group,
+    /// The kernel listed it in the run's control group, and killed that.
+    Cgroup,
+    /// It was in the run's private pid namespace, whose first process was killed.
+    Namespace,
+    /// This held it when it was looked at, behind a descriptor of its own.
+    Held(Holds),
+}
+
 /// One process of a tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Member {

@@ -247,10 +247,10 @@ impl Orphan {
         for fd in self.members.values() {
             volley.count(fd.signal(signal));
         }
-        self.note(signal, volley);
+        self.note(signal, &volley);
     }
 
-    fn note(&mut self, signal: Signal, volley: Volley) {
+    fn note(&mut self, signal: Signal, volley: &Volley) {
         let step = volley.step(clock::wall(), signal, SignalSender::Keeper);
         let before = self.steps.iter().rev();
         let mut before = before.filter(|s| (s.signal, s.scope) == (signal, step.scope));
@@ -274,7 +274,7 @@ impl Orphan {
                 volley.count(fd.signal(Signal::CONT));
             }
         }
-        self.note(Signal::CONT, volley);
+        self.note(Signal::CONT, &volley);
     }
 
     /// A shim that a command has stopped cannot reap, and says no last word.
@@ -304,7 +304,7 @@ impl Orphan {
             if cgroup::kill(&group).is_ok() {
                 let mut volley = Volley::new(SignalScope::ControlGroup);
                 volley.count_all(Sent::Done, inside);
-                self.note(Signal::KILL, volley);
+                self.note(Signal::KILL, &volley);
             }
         }
         for _ in 0..PASSES_MAX {

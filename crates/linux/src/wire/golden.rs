@@ -5,12 +5,12 @@ use super::{
     WireChild, WireHeldProcess, WireHello, WireListing, WireMember, WireResize, WireShots, decode,
     encode,
     mirror::{
-        WireCgroup, WireContainment, WireDeadline, WireExit, WireFact, WireFailure, WireHeld,
-        WireHolds, WireHost, WireIdentity, WireInit, WireInterruptWay, WireLeader, WireLeaderExit,
-        WireLeftover, WireLeftovers, WireLimits, WireMemoryKills, WireNoPty, WireNote,
-        WireOnMaxPause, WirePidNamespace, WirePlan, WirePolicy, WirePowers, WireProcess, WireProof,
-        WireRecord, WireRecovery, WireRlimit, WireShot, WireShotResult, WireStage, WireTarget,
-        WireTerminalSize, WireVerdict,
+        WireAim, WireCgroup, WireContainment, WireDeadline, WireExit, WireFact, WireFailure,
+        WireHeld, WireHolds, WireHost, WireIdentity, WireInit, WireInterruptWay, WireLeader,
+        WireLeaderExit, WireLeftover, WireLeftovers, WireLimits, WireMemoryKills, WireNoPty,
+        WireNote, WireOnMaxPause, WirePidNamespace, WirePlan, WirePolicy, WirePowers, WireProcess,
+        WireProof, WireRecord, WireRecovery, WireRlimit, WireShot, WireShotResult, WireStage,
+        WireTarget, WireTerminalSize, WireTie, WireVerdict,
         adoption::{WireAdoptable, WireKeepsake, WireMemory},
         certificate::{WireScope, WireSender, WireStep, WireStuck, WireStuckProcess},
         former::{WireEndCause, WireFormer},
@@ -298,6 +298,28 @@ fn the_hello_has_these_bytes() {
     check(
         &ToServer::Hello(hello),
         "010001450156c801c801c801ac02014d0162ac02010700022f6301002701cf0f01046e6f6e65016b00ac02010102010156d804010112000101010172d80401310132020177",
+    );
+}
+
+#[test]
+fn whom_a_round_was_for_has_these_bytes() {
+    let aim = WireAim {
+        pid: 7,
+        start_ticks: 9,
+        tie: WireTie::Held(WireHolds {
+            cgroup: true,
+            shim: false,
+            keeper: false,
+        }),
+        result: WireShotResult::Gone,
+    };
+    check(
+        &ToServer::Report {
+            run: 5,
+            at_us: 1,
+            fact: WireFact::Aimed(vec![aim]),
+        },
+        "010205020d010e090301000001",
     );
 }
 

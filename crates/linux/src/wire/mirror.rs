@@ -3,7 +3,7 @@
 use super::WireHeldProcess;
 use crate::capability::{Capability, CapabilityName};
 use crate::client::{
-    Fact, Holds, InterruptWay, Shot, ShotResult, SignalResult, SignalTarget, Unstopped,
+    Aim, Fact, Holds, InterruptWay, Shot, ShotResult, SignalResult, SignalTarget, Tie, Unstopped,
 };
 use crate::terminal::NoPty;
 pub(crate) use certificate::steps;
@@ -598,6 +598,57 @@ pub(crate) enum WireFact {
     MemoryKills(WireMemoryKills),
     PauseExpired,
     Orphaned,
+    Aimed(Vec<WireAim>),
+}
+
+/// [`Aim`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct WireAim {
+    pub(crate) pid: i32,
+    pub(crate) start_ticks: u64,
+    pub(crate) tie: WireTie,
+    pub(crate) result: WireShotResult,
+}
+
+/// [`Tie`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum WireTie {
+    Group,
+    Cgroup,
+    Namespace,
+    Held(WireHolds),
+}
+
+impl From<Aim> for WireAim {
+    fn from(real: Aim) -> Self {
+        Self {
+            pid: real.pid,
+            start_ticks: real.start_ticks,
+            tie: match real.tie {
+                Tie::Group => WireTie::Group,
+                Tie::Cgroup => WireTie::Cgroup,
+                Tie::Namespace => WireTie::Namespace,
+                Tie::Held(holds) => WireTie::Held(holds.into()),
+            },
+            result: real.result.into(),
+        }
+    }
+}
+
+impl From<WireAim> for Aim {
+    fn from(wire: WireAim) -> Self {
+        Self {
+            pid: wire.pid,
+            start_ticks: wire.start_ticks,
+            tie: match wire.tie {
+                WireTie::Group => Tie::Group,
+                WireTie::Cgroup => Tie::Cgroup,
+                WireTie::Namespace => Tie::Namespace,
+                WireTie::Held(holds) => Tie::Held(holds.into()),
+            },
+            result: wire.result.into(),
+        }
+    }
 }
 
 impl From<Fact> for WireFact {
@@ -621,6 +672,7 @@ impl From<Fact> for WireFact {
             Fact::PauseExpired => Self::PauseExpired,
             Fact::Orphaned => Self::Orphaned,
             Fact::StopStep(step) => Self::StopStep(step.into()),
+            Fact::Aimed(aims) => Self::Aimed(aims.into_iter().map(Into::into).collect()),
             Fact::LeftBehind(left) => Self::LeftBehind(left.into()),
             Fact::TreeStuck(stuck) => Self::TreeStuck(stuck.into()),
             Fact::MemoryKills(kills) => Self::MemoryKills(kills.into()),
@@ -651,6 +703,7 @@ impl TryFrom<WireFact> for Fact {
             WireFact::PauseExpired => Self::PauseExpired,
             WireFact::Orphaned => Self::Orphaned,
             WireFact::StopStep(step) => Self::StopStep(step.try_into()?),
+            WireFact::Aimed(aims) => Self::Aimed(aims.into_iter().map(Into::into).collect()),
             WireFact::LeftBehind(left) => Self::LeftBehind(left.into()),
             WireFact::TreeStuck(stuck) => Self::TreeStuck(stuck.into()),
             WireFact::MemoryKills(kills) => Self::MemoryKills(kills.into()),

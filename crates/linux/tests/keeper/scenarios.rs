@@ -6,7 +6,9 @@ use kennel_lifecycle::{
     Exit, Proof, Signal, SignalScope, SignalSender, StartFailure, StartStage, StopStep,
     TreeVerdict, ladder::StopPlan,
 };
-use kennel_linux::client::{ChildInput, ClientError, Fact, KeeperEvent, SignalResult};
+use kennel_linux::client::{
+    Aim, ChildInput, ClientError, Fact, Holds, KeeperEvent, SignalResult, Tie,
+};
 use nix::{
     sys::{
         ptrace,
@@ -225,10 +227,14 @@ async fn sessions(stage: &mut Stage) {
     let facts = stage.end(run).await;
     assert_eq!(signals(&facts), [Signal::TERM], "{facts:?}");
     assert_eq!(facts.last(), Some(&empty(stage)));
-    let Some(Fact::StopStep(step)) = facts.get(1) else {
+    let [_, Fact::Aimed(aims), Fact::StopStep(step), ..] = &facts[..] else {
         panic!("{facts:?}")
     };
     assert!(step.delivered >= 5, "{facts:?}");
+    // Everybody whom it was for is named.
+    assert_eq!(u32::try_from(aims.len()).expect("few"), step.targets());
+    let named = |aim: &Aim| aim.start_ticks > 0 && aim.tie != Tie::Held(Holds::default());
+    assert!(aims.iter().all(named), "{facts:?}");
     assert_eq!(
         (step.scope, step.sender),
         (SignalScope::Tree, SignalSender::Keeper)

@@ -29,7 +29,9 @@ use kennel_lifecycle::{
     Timestamp, limits,
 };
 use kennel_linux::{
-    client::{CapabilityName, ChildSpec, ClientError, Fact, KeeperReport, Prepared, SignalResult},
+    client::{
+        Aim, CapabilityName, ChildSpec, ClientError, Fact, KeeperReport, Prepared, SignalResult,
+    },
     crash_point,
 };
 use kennel_store::{Desired, NewRun, RunRow, StoreError, Times};
@@ -111,6 +113,8 @@ pub(crate) struct RunTask {
     /// What becomes of it when the whole service dies.
     recovery: Recovery,
     legacy: Legacy,
+    /// Whom the round was for that is told next.
+    aimed: Vec<Aim>,
     /// How large Kennel has made the terminal of this attempt last.
     terminal: Option<TerminalSize>,
     /// The keeper tells again of an attempt that has ended: up to its last word nothing is of the present one.
@@ -234,6 +238,7 @@ impl RunTask {
             at: clock::now(),
             recovery: policy.recovery.on_host(can_adopt),
             legacy: Legacy::default(),
+            aimed: Vec::new(),
             terminal: None,
             hears_again: false,
             spans,
@@ -433,6 +438,10 @@ impl RunTask {
             Fact::LeftBehind(left) => Report::LeftBehind(left),
             Fact::MemoryKills(kills) => Report::MemoryKills(kills),
             Fact::TreeStuck(stuck) => Report::TreeStuck(stuck),
+            Fact::Aimed(aims) => {
+                self.aimed = aims;
+                return;
+            }
             Fact::StopStep(step) => {
                 self.tell_round(&step);
                 let again = self.signal_line(&event::stop_step(&step));

@@ -3,14 +3,15 @@
 use super::RunTask;
 use crate::{
     event,
-    trail::{SignalTold, TrailEntry, TrailRecord},
+    trail::{ProcessTold, SignalTold, TrailEntry, TrailRecord},
 };
 use kennel_lifecycle::{Deadline, Limit, Phase, RunId, Signal, SignalSender, StopReason, StopStep};
+use kennel_linux::client::{Aim, ShotResult, Tie};
 
 impl RunTask {
     /// A round of the stop ladder. One that a keeper tells again is handed in again: the server that heard of it first may
     /// not have come to write it down.
-    pub(super) fn tell_round(&self, step: &StopStep) {
+    pub(super) fn tell_round(&mut self, step: &StopStep) {
         let why = match self.machine.phase() {
             Phase::Stopping { order, .. }
             | Phase::Draining {
@@ -22,7 +23,8 @@ impl RunTask {
             _ => "its own plan".to_owned(),
         };
         let boot_id = &self.shared.hello.host.boot_id;
-        let record = round(self.run, self.new.attempt, step, why, boot_id);
+        let aims = std::mem::take(&mut self.aimed);
+        let record = round(self.run, self.new.attempt, step, &aims, why, boot_id);
         self.shared.trail.tell(record);
     }
 }
@@ -32,6 +34,7 @@ pub(crate) fn round(
     run: RunId,
     attempt: u32,
     step: &StopStep,
+    aims: &[Aim],
     why: String,
     boot_id: &str,
 ) -> TrailRecord {
@@ -53,11 +56,38 @@ pub(crate) fn round(
         gone: step.gone,
         refused: step.refused,
         errno: step.errno,
-        processes: Vec::new(),
-        unlisted: step.targets(),
+        processes: aims.iter().map(process).collect(),
+        unlisted: (step.targets()).saturating_sub(u32::try_from(aims.len()).unwrap_or(u32::MAX)),
         boot_id: boot_id.to_owned(),
     };
     TrailRecord::at(step.at, Some(run.to_string()), TrailEntry::Signal(told))
+}
+
+fn process(aim: &Aim) -> ProcessTold {
+    let evidence = match aim.tie {
+        Tie::Group => vec!["group"],
+        Tie::Cgroup => vec!["cgroup"],
+        Tie::Namespace => vec!["namespace"],
+        Tie::Held(holds) => [
+            (holds.cgroup, "cgroup"),
+            (holds.shim, "shim"),
+            (holds.keeper, "keeper"),
+        ]
+        .into_iter()
+        .filter_map(|(holds, word)| holds.then_some(word))
+        .collect(),
+    };
+    let result = match aim.result {
+        ShotResult::Delivered => "delivered",
+        ShotResult::Gone => "gone",
+        ShotResult::Failed(_) => "refused",
+    };
+    ProcessTold {
+        pid: aim.pid,
+        start_ticks: aim.start_ticks,
+        evidence: evidence.into_iter().map(str::to_owned).collect(),
+        result: result.to_owned(),
+    }
 }
 
 fn because(reason: &StopReason) -> String {

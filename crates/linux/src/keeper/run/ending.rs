@@ -65,6 +65,9 @@ impl Run {
         let at = clock::wall();
         for volley in volleys {
             let step = volley.step(at, signal, SignalSender::Keeper);
+            if !volley.aims.is_empty() {
+                self.tell_at(at, Fact::Aimed(volley.aims.clone()));
+            }
             self.tell_at(at, Fact::StopStep(step));
         }
     }

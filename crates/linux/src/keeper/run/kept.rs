@@ -18,8 +18,10 @@ impl Kept {
             // How the pause stands is handed over with the run.
             Fact::SignalSent { .. } | Fact::PauseExpired => return,
             Fact::TreeStuck(_) => self.forget(is_stuck),
+            Fact::Aimed(_) if self.count(is_aimed) > STEPS_TOLD_MAX => self.forget(is_aimed),
             Fact::StopStep(_) if self.count(is_step) > STEPS_TOLD_MAX => self.forget(is_step),
             Fact::StopStep(_)
+            | Fact::Aimed(_)
             | Fact::NotReleased
             | Fact::Executed
             | Fact::ExecFailed(_)
@@ -59,6 +61,10 @@ fn is_stuck(fact: &Fact) -> bool {
 
 fn is_step(fact: &Fact) -> bool {
     matches!(fact, Fact::StopStep(_))
+}
+
+fn is_aimed(fact: &Fact) -> bool {
+    matches!(fact, Fact::Aimed(_))
 }
 
 #[cfg(test)]
