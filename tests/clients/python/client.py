@@ -6,6 +6,7 @@ usage: client.py unix:PATH      prints the run's id as its last line
 import sys
 
 import grpc
+from kennel.v1 import consumer_pb2 as consumer
 from kennel.v1 import process_service_pb2 as api
 from kennel.v1 import process_service_pb2_grpc as service
 from kennel.v1 import run_pb2 as run
@@ -23,13 +24,52 @@ def events_of(message):
                 yield of_run.base_seq + event.seq_delta, event
 
 
+def output_of(messages):
+    """All output that comes, whatever run it is of."""
+    events = (event for message in messages for _, event in events_of(message))
+    return b"".join(event.output.data for event in events if event.WhichOneof("payload") == "output")
+
+
+def positions(kennel, run_id, wanted):
+    """From the last lines, by a filter, and in the name of a consumer: of a run that has written all that is wanted."""
+
+    def stream(**words):
+        return kennel.StreamEvents(api.StreamEventsRequest(until=api.STREAM_UNTIL_HEAD, **words), timeout=TIMEOUT)
+
+    last = b"".join(wanted.splitlines(keepends=True)[-3:])
+    assert output_of(stream(run_id=run_id, tail=api.FromTail(lines=3))) == last
+    labelled = api.RunFilter(labels={"client": "python"})
+    messages = list(stream(filter=labelled))
+    assert output_of(messages) == wanted
+    # Behind its cursor nothing comes again.
+    cursor = [message.cursor for message in messages if message.cursor][-1]
+    assert output_of(stream(filter=labelled, cursor=cursor)) == b""
+
+    # Given, acknowledged in part, and given again from there.
+    given = list(stream(run_id=run_id, consumer="python"))
+    assert output_of(given) == wanted
+    assert output_of(stream(run_id=run_id, consumer="python")) == wanted
+    seqs = [seq for message in given for seq, _ in events_of(message)]
+    half = seqs[len(seqs) // 2]
+    request = consumer.AckEventsRequest(run_id=run_id, consumer="python", seq=half)
+    acked = kennel.AckEvents(request, timeout=TIMEOUT).consumer
+    assert acked.acked_seq == half, acked
+    rest = [seq for message in stream(run_id=run_id, consumer="python") for seq, _ in events_of(message)]
+    assert rest == seqs[len(seqs) // 2 + 1 :], rest
+    request = consumer.AckEventsRequest(run_id=run_id, consumer="python", cursor=given[-1].cursor)
+    kennel.AckEvents(request, timeout=TIMEOUT)
+    assert output_of(stream(run_id=run_id, consumer="python")) == b""
+    older = consumer.AckEventsRequest(run_id=run_id, consumer="python", seq=1)
+    assert kennel.AckEvents(older, timeout=TIMEOUT).consumer.acked_seq == seqs[-1]
+
+
 def main(address):
     # Without an authority, grpcio sends the socket's path as one, which is not a valid header.
     options = [("grpc.default_authority", "localhost")]
     with grpc.insecure_channel(address, options=options) as channel:
         kennel = service.ProcessServiceStub(channel)
         script = f"i=0; while [ $i -lt {LINES} ]; do echo line $i; i=$((i+1)); done; exec sleep 300"
-        spec = run.RunSpec(argv=run.Argv(args=["/bin/sh", "-c", script]), cwd="/")
+        spec = run.RunSpec(argv=run.Argv(args=["/bin/sh", "-c", script]), cwd="/", labels={"client": "python"})
         spawned = kennel.Spawn(api.SpawnRequest(spec=spec), timeout=TIMEOUT)
         run_id = spawned.run.run_id
         assert spawned.run.current_attempt.pid > 0, spawned
@@ -68,6 +108,7 @@ def main(address):
             stream.cancel()
             breaks += 1
             assert wanted.startswith(output), output[-100:]
+        positions(kennel, run_id, wanted)
 
         try:
             kennel.StreamEvents(api.StreamEventsRequest(run_id=run_id, after_seq=10**9), timeout=TIMEOUT).next()
