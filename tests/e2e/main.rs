@@ -29,6 +29,7 @@ mod limits;
 mod many;
 mod members;
 mod metrics;
+mod observability;
 mod orphan_ttl;
 mod output;
 mod pause;

@@ -37,6 +37,12 @@ pub fn python() -> PathBuf {
     existing(tools().join("python/bin/python"), "make tools")
 }
 
+/// A program of Prometheus, as `.ci/tools` has fetched it.
+#[must_use]
+pub fn prometheus(name: &str) -> PathBuf {
+    existing(tools().join("prometheus/usr/bin").join(name), "make tools")
+}
+
 /// Where npx finds a server of the Model Context Protocol, as `.ci/tools` has made it.
 #[must_use]
 pub fn mcp_dir() -> PathBuf {

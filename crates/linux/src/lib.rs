@@ -12,6 +12,7 @@ mod cgroup_limits;
 pub mod client;
 mod clock;
 pub mod crash_point;
+mod disk;
 mod exit_record;
 mod fdpass;
 mod held;
@@ -46,6 +47,7 @@ mod tree;
 mod wire;
 
 pub use clock::start_time;
+pub use disk::{Room, room_of};
 pub use output_pipe::{Look, OutputPipe};
 pub use own_process::{effective_uid, end_main_thread, harden_process};
 pub use server_socket::server_socket;

@@ -45,6 +45,20 @@ impl Losses {
                 "Spans and batches of metrics that no collector has got",
             ),
         ];
+        for signal in ["traces", "metrics"] {
+            counters[0].add(0, &[KeyValue::new(names::SIGNAL, signal)]);
+        }
+        for (signal, reason) in [
+            ("traces", "queue_full"),
+            ("traces", "not_taken"),
+            ("metrics", "not_taken"),
+        ] {
+            let attributes = [
+                KeyValue::new(names::SIGNAL, signal),
+                KeyValue::new(names::DROP_REASON, reason),
+            ];
+            counters[1].add(0, &attributes);
+        }
         // Registered once, at the start.
         let _ = self.0.set(counters);
     }

@@ -3,6 +3,7 @@
 use super::{Telemetry, names};
 use crate::{event::state_word, tracker::Shared, view::Live};
 use kennel_lifecycle::RunState;
+use kennel_linux::Room;
 use opentelemetry::{KeyValue, metrics::Meter};
 use std::{
     collections::BTreeMap,
@@ -60,6 +61,27 @@ pub(crate) fn register(telemetry: &Telemetry, shared: &Arc<Shared>) {
     gauge(
         meter,
         Arc::downgrade(shared),
+        ("kennel.server.start_time", "s"),
+        "When this server has begun, in seconds since 1970",
+        |shared| u64::try_from(shared.started.0).unwrap_or(0) / 1_000_000,
+    );
+    disk(
+        meter,
+        Arc::downgrade(shared),
+        "kennel.disk.usage",
+        "What is used of the file system that the data directory is on",
+        |room| room.used,
+    );
+    disk(
+        meter,
+        Arc::downgrade(shared),
+        "kennel.disk.limit",
+        "What can be used of the file system that the data directory is on",
+        |room| room.total,
+    );
+    gauge(
+        meter,
+        Arc::downgrade(shared),
         ("kennel.drain.active", "{node}"),
         "Whether this node takes no new runs: 1 while it is drained",
         |shared| u64::from(shared.drain.borrow().is_some()),
@@ -107,13 +129,38 @@ fn gauge(
     what: &'static str,
     look: impl Fn(&Shared) -> u64 + Send + Sync + 'static,
 ) {
+    lookup(meter, shared, (name, unit), what, move |shared| {
+        Some(look(shared))
+    });
+}
+
+fn disk(
+    meter: &Meter,
+    shared: Weak<Shared>,
+    name: &'static str,
+    what: &'static str,
+    of: fn(Room) -> u64,
+) {
+    lookup(meter, shared, (name, "By"), what, move |shared| {
+        // One that cannot be looked at has no value.
+        kennel_linux::room_of(&shared.config.data_dir).ok().map(of)
+    });
+}
+
+fn lookup(
+    meter: &Meter,
+    shared: Weak<Shared>,
+    (name, unit): (&'static str, &'static str),
+    what: &'static str,
+    look: impl Fn(&Shared) -> Option<u64> + Send + Sync + 'static,
+) {
     meter
         .u64_observable_gauge(name)
         .with_unit(unit)
         .with_description(what)
         .with_callback(move |observer| {
-            if let Some(shared) = shared.upgrade() {
-                observer.observe(look(&shared), &[]);
+            if let Some(value) = shared.upgrade().and_then(|shared| look(&shared)) {
+                observer.observe(value, &[]);
             }
         })
         .build();

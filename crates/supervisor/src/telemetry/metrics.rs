@@ -21,6 +21,11 @@ const LONG: [f64; 12] = [
     0.1, 1.0, 5.0, 30.0, 60.0, 300.0, 900.0, 3_600.0, 14_400.0, 86_400.0, 259_200.0, 604_800.0,
 ];
 
+/// What is done with a run of an earlier server.
+const RECOVERY_ACTIONS: [&str; 4] = ["adopted", "killed", "already_gone", "unverified"];
+/// Why output is missing.
+const DROP_REASONS: [&str; 4] = ["bound", "full_disk", "retention", "host_lost"];
+
 /// A part of a start.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum SpawnPhase {
@@ -48,6 +53,7 @@ pub(crate) struct Metrics {
     spawn: Histogram<f64>,
     pub(crate) stop: Histogram<f64>,
     pub(crate) leftovers: Counter<u64>,
+    pub(crate) unverified: Counter<u64>,
     pub(crate) memory_kills: Counter<u64>,
     pub(crate) restarts: Counter<u64>,
     recovered: Counter<u64>,
@@ -81,7 +87,7 @@ impl Metrics {
             "Output of commands that was read into journals",
         );
         let stream = |word: &'static str| (output.clone(), KeyValue::new(names::STREAM, word));
-        Self {
+        let metrics = Self {
             started: counter(
                 "kennel.run.started",
                 "{run}",
@@ -107,6 +113,11 @@ impl Metrics {
                 "kennel.tree.leftovers",
                 "{process}",
                 "Processes that were alive when their run's command had ended by itself",
+            ),
+            unverified: counter(
+                "kennel.tree.unverified",
+                "{run}",
+                "Runs that have ended without a proof that nothing is left of them",
             ),
             memory_kills: counter(
                 "kennel.oom.kills",
@@ -144,6 +155,29 @@ impl Metrics {
                 &QUICK,
                 "Operations of the store, as their callers see them",
             ),
+        };
+        metrics.begin_at_zero();
+        metrics
+    }
+
+    /// What has not happened yet reads 0: the first time is a rise that somebody can be woken by.
+    fn begin_at_zero(&self) {
+        for counter in [
+            &self.leftovers,
+            &self.unverified,
+            &self.memory_kills,
+            &self.restarts,
+        ] {
+            counter.add(0, &[]);
+        }
+        for action in RECOVERY_ACTIONS {
+            self.recovered
+                .add(0, &[KeyValue::new(names::RECOVERY_ACTION, action)]);
+        }
+        for reason in DROP_REASONS {
+            let attributes = [KeyValue::new(names::DROP_REASON, reason)];
+            self.gaps.add(0, &attributes);
+            self.dropped.add(0, &attributes);
         }
     }
 
@@ -162,10 +196,10 @@ impl Metrics {
     /// A reader is told of a gap.
     pub(crate) fn gap(&self, gap: &Gap) {
         let reason = match gap.reason {
-            GapReason::Bound => "bound",
-            GapReason::FullDisk => "full_disk",
-            GapReason::Retention => "retention",
-            GapReason::HostLost => "host_lost",
+            GapReason::Bound => DROP_REASONS[0],
+            GapReason::FullDisk => DROP_REASONS[1],
+            GapReason::Retention => DROP_REASONS[2],
+            GapReason::HostLost => DROP_REASONS[3],
         };
         let attributes = [KeyValue::new(names::DROP_REASON, reason)];
         self.gaps.add(1, &attributes);

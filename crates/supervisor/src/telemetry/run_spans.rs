@@ -348,6 +348,9 @@ impl End<'_> {
                 .stop
                 .record(took.as_secs_f64(), &[verdict(), escalated]);
         }
+        if !is_proved(&outcome.tree) {
+            metrics.unverified.add(1, &[]);
+        }
         let left = &outcome.certificate.leftovers;
         let left = left.processes.len() as u64 + u64::from(left.unlisted);
         if left > 0 {

@@ -1,0 +1,36 @@
+//! How much room there is on a file system.
+
+use nix::sys::statvfs::statvfs;
+use std::{io, path::Path};
+
+/// Bytes of a file system, see statvfs(3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Room {
+    /// What is used.
+    pub used: u64,
+    /// That, and what this process may still use: what is kept back for root is nobody's, as in df(1).
+    pub total: u64,
+}
+
+/// The room of the file system that this is on.
+pub fn room_of(path: &Path) -> io::Result<Room> {
+    let room = statvfs(path)?;
+    let used = room.blocks().saturating_sub(room.blocks_free());
+    let total = used.saturating_add(room.blocks_available());
+    Ok(Room {
+        used: used.saturating_mul(room.fragment_size()),
+        total: total.saturating_mul(room.fragment_size()),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_is_no_more_room_than_there_is() {
+        let room = room_of(Path::new("/")).expect("there is one");
+        assert!(room.total > 0 && room.used <= room.total, "{room:?}");
+        assert!(room_of(Path::new("/nonexistent")).is_err());
+    }
+}
