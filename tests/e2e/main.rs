@@ -40,6 +40,7 @@ mod reap_kept;
 mod refusals;
 mod restart;
 mod retention;
+mod runbook;
 mod server_restart;
 mod shutdown;
 mod store_away;
