@@ -232,10 +232,13 @@ impl Writer {
         match &mut self.open {
             Some(_) => {}
             none => {
-                DirBuilder::new()
-                    .recursive(true)
-                    .mode(0o700)
-                    .create(&self.dir)?;
+                // Not above it: a data directory that is gone is not made again.
+                match DirBuilder::new().mode(0o700).create(&self.dir) {
+                    Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                        return Err(error);
+                    }
+                    Ok(()) | Err(_) => {}
+                }
                 let first = files::list(&self.dir)?.last().copied().unwrap_or(1);
                 let open = Open::new(&self.dir, first)?;
                 self.head.send_replace(open.next - 1);
