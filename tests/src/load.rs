@@ -82,12 +82,16 @@ impl Load {
         load
     }
 
-    /// Waits until so many more runs have ended.
+    /// Waits until so many more runs have ended, and one at least of each worker: none is left with a call that nobody answers yet.
     pub async fn goes_on(&mut self, runs: usize, limit: Duration) {
-        let wanted = self.ended() + runs;
+        let ended = |counts: &Counts| counts.ended.load(Ordering::Relaxed);
+        let before: Vec<usize> = self.counts.iter().map(ended).collect();
+        let wanted = before.iter().sum::<usize>() + runs;
         eventually("runs come and go", limit, || {
             self.look_for_failures();
-            (self.ended() >= wanted).then_some(())
+            let each = self.counts.iter().map(ended).zip(&before);
+            let each = each.fold(true, |all, (now, before)| all && now > *before);
+            (each && self.ended() >= wanted).then_some(())
         })
         .await;
     }

@@ -221,6 +221,13 @@ fn verify_subject(
     let text = heard.text();
     let texts: &[&str] = match (run.code(), run.signal().as_deref()) {
         (Some(5), _) => &["up\nbye\n"],
+        // The next keeper asks again, and the shell may be in the middle of its answer.
+        (Some(7), _) if survives => &[
+            "up\nasked\n",
+            "up\nbye\nasked\n",
+            "asked\n",
+            "up\nasked\nasked\n",
+        ],
         (Some(7), _) => &["up\nasked\n", "up\nbye\nasked\n", "asked\n"],
         // Before it had set itself up, or because it does not obey.
         (None, Some("SIGTERM")) => &["", "up\n"],
