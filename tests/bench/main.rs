@@ -1,8 +1,8 @@
 //! `make bench`: Kennel beside its floors, in one run on one machine, with the targets of PERFORMANCE.md.
 //!
 //! Ratios are the result; absolute values belong to the machine. What could not be measured and what is not reached is
-//! printed like the rest. `bench spawn`, `bench tree`, `bench fleet`, `bench restart`, `bench output` and
-//! `bench idle` measure a part; `bench fleet 100` takes a hundred trees.
+//! printed like the rest. `bench spawn`, `bench tree`, `bench fleet`, `bench restart`, `bench output`, `bench idle`
+//! and `bench telemetry` measure a part; `bench fleet 100` takes a hundred trees.
 //!
 //! All of it runs in a pid namespace, so that nothing is left even when it is killed.
 
@@ -15,6 +15,7 @@ mod peers;
 mod restart;
 mod spawn;
 mod table;
+mod telemetry;
 mod tree;
 
 use kennel_tests::{Kennel, Options, Postgres};
@@ -62,6 +63,9 @@ async fn measure(words: &[String]) {
     }
     if wanted("idle") {
         idle::measure(&mut table).await;
+    }
+    if wanted("telemetry") {
+        telemetry::measure(&mut table).await;
     }
     table.print();
 }
