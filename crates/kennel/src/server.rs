@@ -65,7 +65,7 @@ fn start(flags: &ServeArgs, here: &Surroundings) -> Result<i32, Failure> {
     let node = keeper::node_id(&config.data_dir)
         .map_err(|cause| failed("this node has no name", &cause))?;
     let exports = Exports::start(&telling, node, &host_name(), here)?;
-    exports.serve_metrics(&telling);
+    exports.serve_metrics();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()

@@ -14,6 +14,7 @@ use crate::{
     config::Surroundings,
     failure::{Failure, chain},
 };
+use config::ScrapeAddress;
 use kennel_lifecycle::NodeId;
 use kennel_supervisor::telemetry::{Telemetry, Tracing, names};
 use opentelemetry::{KeyValue, metrics::MeterProvider};
@@ -26,6 +27,7 @@ use prometheus::Registry;
 use spans::{Losses, Pipeline};
 use std::{
     error::Error,
+    fs,
     pin::Pin,
     sync::{Arc, mpsc},
     task::{Context, Poll},
@@ -47,6 +49,7 @@ pub(crate) struct Exports {
     meters: Option<SdkMeterProvider>,
     registry: Option<Registry>,
     runtime: Option<Runtime>,
+    scraped_at: Option<ScrapeAddress>,
 }
 
 impl Exports {
@@ -64,6 +67,7 @@ impl Exports {
                 meters: None,
                 registry: None,
                 runtime: None,
+                scraped_at: None,
             });
         }
         let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -119,6 +123,7 @@ impl Exports {
             meters: Some(meters),
             registry,
             runtime: Some(runtime),
+            scraped_at: config.scraped_at.clone(),
         })
     }
 
@@ -128,9 +133,9 @@ impl Exports {
     }
 
     /// Serves metrics to Prometheus for as long as this process lives, where that is wanted.
-    pub(crate) fn serve_metrics(&self, config: &TelemetryConfig) {
+    pub(crate) fn serve_metrics(&self) {
         if let (Some(runtime), Some(registry), Some(address)) =
-            (&self.runtime, &self.registry, &config.scraped_at)
+            (&self.runtime, &self.registry, &self.scraped_at)
         {
             runtime.spawn(scrape::serve(address.clone(), registry.clone()));
         }
@@ -147,6 +152,7 @@ impl Exports {
             pipeline,
             meters,
             runtime,
+            scraped_at,
             ..
         } = self;
         let Some(runtime) = runtime else {
@@ -164,6 +170,10 @@ impl Exports {
         // Late or not: there is no more to do.
         let _ = over.recv_timeout(most);
         runtime.shutdown_background();
+        // The next server of this keeper takes its place; after the last nobody does.
+        if let Some(ScrapeAddress::Unix(path)) = scraped_at.filter(|_| !leaving) {
+            let _ = fs::remove_file(path);
+        }
     }
 }
 

@@ -9,8 +9,8 @@ use axum::{
     routing::get,
 };
 use prometheus::{Encoder, Registry, TextEncoder};
-use std::{fs, io, os::unix::fs::FileTypeExt, time::Duration};
-use tokio::net::{TcpListener, UnixListener};
+use std::{fs, io, os::unix::fs::FileTypeExt, path::Path, time::Duration};
+use tokio::net::{TcpListener, UnixListener, UnixStream};
 
 /// How long to wait before another try to listen: the server before this one may still have the address.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -42,15 +42,26 @@ async fn listen(address: &ScrapeAddress, routes: Router) -> io::Result<()> {
             axum::serve(listener, routes).await
         }
         ScrapeAddress::Unix(path) => {
-            // A socket that a server which was killed has left: there is one server at a time.
-            if fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket()) {
-                fs::remove_file(path)?;
-            }
-            let listener = UnixListener::bind(path)?;
+            let listener = match UnixListener::bind(path) {
+                Err(error) if error.kind() == io::ErrorKind::AddrInUse && is_left(path).await => {
+                    fs::remove_file(path)?;
+                    UnixListener::bind(path)?
+                }
+                bound => bound?,
+            };
             tracing::info!(address = %path.display(), "serving metrics");
             axum::serve(listener, routes).await
         }
     }
+}
+
+/// Whether it is a socket at which nobody listens: one that a server which was killed has left.
+async fn is_left(path: &Path) -> bool {
+    let is_socket = fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket());
+    let refused = UnixStream::connect(path)
+        .await
+        .is_err_and(|e| e.kind() == io::ErrorKind::ConnectionRefused);
+    is_socket && refused
 }
 
 async fn metrics(State(registry): State<Registry>) -> Response {

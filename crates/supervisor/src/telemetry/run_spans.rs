@@ -33,11 +33,30 @@ struct Since {
     attempt: Option<Timestamp>,
 }
 
+/// What all spans of a run that is recorded have.
+#[derive(Debug)]
+struct Recorded {
+    trace: RunTrace,
+    /// The name of the program.
+    executable: Option<String>,
+}
+
+impl Recorded {
+    fn of(telemetry: &Telemetry, new: &NewRun) -> Option<Self> {
+        let trace = telemetry.run(new.run, new.kind, new.traceparent.as_deref())?;
+        // The spec may be large: it is read once, and not for what nobody is told.
+        trace.context(Part::Run).is_sampled().then(|| Self {
+            trace,
+            executable: executable(&new.spec),
+        })
+    }
+}
+
 /// The spans of a run while it goes on. What it is told is only ever what has happened.
 #[derive(Debug)]
 pub(crate) struct RunSpans {
     telemetry: Telemetry,
-    trace: Option<RunTrace>,
+    recorded: Option<Recorded>,
     since: Since,
     pauses: u16,
 }
@@ -46,7 +65,7 @@ impl RunSpans {
     pub(crate) fn new(telemetry: &Telemetry, new: &NewRun) -> Self {
         Self {
             telemetry: telemetry.clone(),
-            trace: trace(telemetry, new),
+            recorded: Recorded::of(telemetry, new),
             since: Since::default(),
             pauses: 0,
         }
@@ -101,7 +120,7 @@ impl RunSpans {
     pub(crate) fn recovered(&self, new: &NewRun, since: Timestamp, at: Timestamp) {
         recovered(
             &self.telemetry,
-            self.trace.as_ref(),
+            self.recorded.as_ref(),
             new,
             (since, at),
             "adopted",
@@ -186,7 +205,7 @@ impl RunSpans {
             begun: since.attempt,
             last,
         };
-        told.tell(&self.telemetry, self.trace.as_ref());
+        told.tell(&self.telemetry, self.recorded.as_ref());
     }
 
     /// It is given up before it was recorded: whoever has spawned it is told, and nothing else is left of it.
@@ -215,8 +234,8 @@ impl RunSpans {
         times: (Timestamp, Timestamp),
         failure: Option<String>,
     ) {
-        if let Some(trace) = &self.trace {
-            let mut span = phase(trace, new, part, name, times);
+        if let Some(run) = &self.recorded {
+            let mut span = phase(run, new, part, name, times);
             if let Some(why) = failure {
                 span.attributes
                     .push(KeyValue::new(names::ERROR_TYPE, "spawn_failed"));
@@ -235,13 +254,13 @@ pub(crate) fn tell_end(
     outcome: &Outcome,
     (since, at): (Timestamp, Timestamp),
 ) {
-    let trace = trace(telemetry, new);
+    let run = Recorded::of(telemetry, new);
     let action = match (&outcome.reason, &outcome.tree) {
         (_, TreeVerdict::Unverified(_)) => "unverified",
         (EndReason::OrphanTerminated, _) => "killed",
         _ => "already_gone",
     };
-    recovered(telemetry, trace.as_ref(), new, (since, at), action);
+    recovered(telemetry, run.as_ref(), new, (since, at), action);
     let told = End {
         new,
         times,
@@ -251,29 +270,25 @@ pub(crate) fn tell_end(
         begun: None,
         last: true,
     };
-    told.tell(telemetry, trace.as_ref());
+    told.tell(telemetry, run.as_ref());
 }
 
 fn recovered(
     telemetry: &Telemetry,
-    trace: Option<&RunTrace>,
+    run: Option<&Recorded>,
     new: &NewRun,
     times: (Timestamp, Timestamp),
     action: &'static str,
 ) {
     telemetry.metrics.recovered(action);
-    if let Some(trace) = trace {
+    if let Some(run) = run {
         // There is one for each time.
         let part = Part::Recover(new.attempt, times.0);
-        let mut span = phase(trace, new, part, names::SPAN_RECOVER, times);
+        let mut span = phase(run, new, part, names::SPAN_RECOVER, times);
         span.attributes
             .push(KeyValue::new(names::RECOVERY_ACTION, action));
         telemetry.tell(span);
     }
-}
-
-fn trace(telemetry: &Telemetry, new: &NewRun) -> Option<RunTrace> {
-    telemetry.run(new.run, new.kind, new.traceparent.as_deref())
 }
 
 /// All that an end is told from.
@@ -288,29 +303,35 @@ struct End<'a> {
 }
 
 impl End<'_> {
-    fn tell(&self, telemetry: &Telemetry, trace: Option<&RunTrace>) {
+    fn tell(&self, telemetry: &Telemetry, run: Option<&Recorded>) {
         self.count(telemetry);
-        let Some(trace) = trace else {
+        let Some(run) = run else {
             return;
         };
-        for span in self.phases(trace) {
+        for span in self.phases(run) {
             telemetry.tell(span);
         }
         let Self { new, times, .. } = self;
         if new.attempt > 1 {
             let begun = self.begun.or(times.started).unwrap_or(self.at);
             let part = Part::Attempt(new.attempt);
-            let mut span = phase(trace, new, part, names::SPAN_ATTEMPT, (begun, self.at));
-            span.parent = trace.context(Part::Run).span_id();
+            let mut span = phase(run, new, part, names::SPAN_ATTEMPT, (begun, self.at));
+            span.parent = run.trace.context(Part::Run).span_id();
             self.conclude(&mut span);
             telemetry.tell(span);
         }
         if self.last {
             let times = (new.created, self.at);
-            let mut span = phase(trace, new, Part::Run, names::SPAN_RUN, times);
-            span.parent = trace.parent;
+            let mut span = phase(run, new, Part::Run, names::SPAN_RUN, times);
+            span.parent = run.trace.parent;
             span.parent_is_remote = false;
-            span.links = trace.link.iter().cloned().map(Link::with_context).collect();
+            span.links = run
+                .trace
+                .link
+                .iter()
+                .cloned()
+                .map(Link::with_context)
+                .collect();
             span.attributes
                 .push(KeyValue::new(names::RUN_OWNER, new.owner.clone()));
             span.attributes
@@ -375,14 +396,14 @@ impl End<'_> {
         }
     }
 
-    fn phases(&self, trace: &RunTrace) -> Vec<Span> {
+    fn phases(&self, run: &Recorded) -> Vec<Span> {
         let Self { new, times, .. } = self;
         let attempt = new.attempt;
         let mut spans = Vec::new();
         if let Some(begun) = self.stop_begun() {
             let over = self.verdict_at();
             let part = Part::Stop(attempt);
-            let mut stop = phase(trace, new, part, names::SPAN_STOP, (begun, over));
+            let mut stop = phase(run, new, part, names::SPAN_STOP, (begun, over));
             let verdict = verdict_word(&self.outcome.tree);
             stop.attributes.extend([
                 KeyValue::new(names::RUN_END_REASON, reason_word(&self.outcome.reason)),
@@ -395,32 +416,32 @@ impl End<'_> {
                 stop.status = Status::error(verdict);
             }
             spans.push(stop);
-            spans.extend(self.steps(trace, over));
+            spans.extend(self.steps(run, over));
         }
         if let Some(exited) = times.leader_exited {
             if let Some(empty) = times.tree_empty {
                 let part = Part::Reap(attempt);
-                spans.push(phase(trace, new, part, names::SPAN_REAP, (exited, empty)));
+                spans.push(phase(run, new, part, names::SPAN_REAP, (exited, empty)));
             }
             if let Some(closed) = times.streams_closed {
                 let part = Part::Drain(attempt);
-                spans.push(phase(trace, new, part, names::SPAN_DRAIN, (exited, closed)));
+                spans.push(phase(run, new, part, names::SPAN_DRAIN, (exited, closed)));
             }
         }
         spans
     }
 
     /// A span for each round of signals, until the next one.
-    fn steps(&self, trace: &RunTrace, over: Timestamp) -> Vec<Span> {
+    fn steps(&self, run: &Recorded, over: Timestamp) -> Vec<Span> {
         let attempt = self.new.attempt;
         let steps = &self.outcome.certificate.steps;
         let ends = steps.iter().skip(1).map(|next| next.at);
-        let above = trace.context(Part::Stop(attempt)).span_id();
+        let above = run.trace.context(Part::Stop(attempt)).span_id();
         let steps = steps.iter().zip(ends.chain([over])).zip(0u16..);
         let steps = steps.map(|((step, end), nth)| {
             let part = Part::Step(attempt, nth);
             let times = (step.at, end);
-            let mut span = phase(trace, self.new, part, names::SPAN_STOP_STEP, times);
+            let mut span = phase(run, self.new, part, names::SPAN_STOP_STEP, times);
             span.parent = above;
             span.attributes.extend([
                 KeyValue::new(names::STOP_SIGNAL, step.signal.to_string()),
@@ -459,35 +480,35 @@ impl End<'_> {
 
 /// A span of the run, below its attempt.
 fn phase(
-    trace: &RunTrace,
+    run: &Recorded,
     new: &NewRun,
     part: Part,
     name: &'static str,
     (start, end): (Timestamp, Timestamp),
 ) -> Span {
     Span {
-        context: trace.context(part),
-        parent: trace.above(new.attempt),
+        context: run.trace.context(part),
+        parent: run.trace.above(new.attempt),
         parent_is_remote: false,
         name: Cow::Borrowed(name),
         kind: SpanKind::Internal,
         start,
         // Shim, keeper and server each stamp their own, and the clock may be set back.
         end: end.max(start),
-        attributes: attributes(new),
+        attributes: attributes(run, new),
         links: Vec::new(),
         status: Status::Unset,
     }
 }
 
 /// What is known of every run. Arguments and environment are not told.
-fn attributes(new: &NewRun) -> Vec<KeyValue> {
+fn attributes(run: &Recorded, new: &NewRun) -> Vec<KeyValue> {
     let mut attributes = vec![
         KeyValue::new(names::RUN_ID, new.run.to_string()),
         KeyValue::new(names::RUN_ATTEMPT, i64::from(new.attempt)),
     ];
-    attributes
-        .extend(executable(&new.spec).map(|n| KeyValue::new(names::PROCESS_EXECUTABLE_NAME, n)));
+    let executable = run.executable.clone();
+    attributes.extend(executable.map(|n| KeyValue::new(names::PROCESS_EXECUTABLE_NAME, n)));
     attributes.extend(containment(new));
     if let Some(identity) = &new.identity {
         let command = &identity.command;
