@@ -85,8 +85,17 @@ async fn runs_are_counted_by_how_they_have_ended() {
         labels.extend(Some(("error.type", error)).filter(|(_, error)| !error.is_empty()));
         collector.count("kennel.run.ended", &labels)
     };
+    let calls = [
+        ("rpc.method", "kennel.v1.ProcessService/Spawn"),
+        ("rpc.response.status_code", "OK"),
+    ];
+    // What came last of each is told: all else was before it.
     eventually("all are counted", PATIENCE, || {
-        (collector.count("kennel.run.ended", &[]) >= 5).then_some(())
+        let all = collector.count("kennel.run.ended", &[]) >= 5
+            && collector.count("kennel.run.active", &[("kennel.run.state", "running")]) == 1
+            && collector.count("kennel.output.io", &[("kennel.stream", "stdout")]) >= 5
+            && collector.count("rpc.server.call.duration", &calls) >= 6;
+        all.then_some(())
     })
     .await;
     assert_eq!(ended("succeeded", ""), 1);
@@ -108,10 +117,6 @@ async fn runs_are_counted_by_how_they_have_ended() {
         let measured = collector.count("kennel.spawn.duration", &[("kennel.spawn.phase", phase)]);
         assert_eq!(measured, 6, "{phase}");
     }
-    let calls = [
-        ("rpc.method", "kennel.v1.ProcessService/Spawn"),
-        ("rpc.response.status_code", "OK"),
-    ];
     assert_eq!(collector.count("rpc.server.call.duration", &calls), 6);
 
     // The same by the other way, in the names that Prometheus has for it.

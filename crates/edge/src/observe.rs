@@ -1,6 +1,6 @@
 //! A span and a measurement for each call, from its first byte to its status. Calls for health and reflection have none.
 
-use crate::{json, trace_context};
+use crate::{json, status::code_name, trace_context};
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response};
 use http_body::{Body as HttpBody, Frame, SizeHint};
@@ -226,10 +226,10 @@ impl Drop for Call {
         let mut attributes = vec![
             KeyValue::new(names::RPC_SYSTEM_NAME, "grpc"),
             KeyValue::new(names::RPC_METHOD, self.method.clone()),
-            KeyValue::new(names::RPC_RESPONSE_STATUS_CODE, word(code)),
+            KeyValue::new(names::RPC_RESPONSE_STATUS_CODE, code_name(code)),
         ];
         if is_error(code) {
-            attributes.push(KeyValue::new(names::ERROR_TYPE, word(code)));
+            attributes.push(KeyValue::new(names::ERROR_TYPE, code_name(code)));
         }
         #[expect(clippy::cast_precision_loss, reason = "microseconds of a duration")]
         let seconds = (end.0 - self.begun.0) as f64 / 1e6;
@@ -251,7 +251,7 @@ impl Drop for Call {
             attributes,
             links: Vec::new(),
             status: if is_error(code) {
-                Status::error(word(code))
+                Status::error(code_name(code))
             } else {
                 Status::Unset
             },
@@ -270,26 +270,4 @@ fn is_error(code: Code) -> bool {
             | Code::Unavailable
             | Code::DataLoss
     )
-}
-
-fn word(code: Code) -> &'static str {
-    match code {
-        Code::Ok => "OK",
-        Code::Cancelled => "CANCELLED",
-        Code::Unknown => "UNKNOWN",
-        Code::InvalidArgument => "INVALID_ARGUMENT",
-        Code::DeadlineExceeded => "DEADLINE_EXCEEDED",
-        Code::NotFound => "NOT_FOUND",
-        Code::AlreadyExists => "ALREADY_EXISTS",
-        Code::PermissionDenied => "PERMISSION_DENIED",
-        Code::ResourceExhausted => "RESOURCE_EXHAUSTED",
-        Code::FailedPrecondition => "FAILED_PRECONDITION",
-        Code::Aborted => "ABORTED",
-        Code::OutOfRange => "OUT_OF_RANGE",
-        Code::Unimplemented => "UNIMPLEMENTED",
-        Code::Internal => "INTERNAL",
-        Code::Unavailable => "UNAVAILABLE",
-        Code::DataLoss => "DATA_LOSS",
-        Code::Unauthenticated => "UNAUTHENTICATED",
-    }
 }

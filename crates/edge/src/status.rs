@@ -1,10 +1,12 @@
 //! Maps what went wrong to a status code, a documented reason and its details. Nobody else makes a [`Status`].
 
+mod code;
 mod consumer;
 mod input;
 mod terminal;
 mod upgrade;
 
+pub(crate) use code::code_name;
 pub(crate) use consumer::other_filter;
 pub(crate) use upgrade::leaving;
 

@@ -7,6 +7,7 @@ use super::{Admin, Processes};
 use crate::{
     auth::Peer,
     pb::{self, admin_service_server::AdminService, process_service_server::ProcessService},
+    status::code_name,
 };
 use kennel_supervisor::{
     ProcessTold, RequestTold, SignalTold, Supervisor, TrailEntry, TrailRecord,
@@ -34,7 +35,7 @@ impl<S> Told<S> {
             rpc: rpc.to_owned(),
             by: peer.map_or_else(String::new, Peer::principal),
             pid: peer.and_then(|peer| peer.pid),
-            code: name(Code::Cancelled).to_owned(),
+            code: code_name(Code::Cancelled).to_owned(),
             calls: 1,
             ..RequestTold::default()
         };
@@ -81,9 +82,9 @@ impl Asked {
     fn answered<T>(&mut self, answer: &Result<Response<T>, Status>) -> Option<TrailRecord> {
         let mut told = self.told.take()?;
         match answer {
-            Ok(_) => name(Code::Ok).clone_into(&mut told.code),
+            Ok(_) => code_name(Code::Ok).clone_into(&mut told.code),
             Err(status) => {
-                name(status.code()).clone_into(&mut told.code);
+                code_name(status.code()).clone_into(&mut told.code);
                 let info = status.get_details_error_info();
                 told.reason = info.map(|info| info.reason).unwrap_or_default();
             }
@@ -575,27 +576,4 @@ fn reaped(process: &pb::ReapedProcess, by: &str) -> Option<(Option<String>, Sign
 
 fn word(name: &str, prefix: &str) -> String {
     name.strip_prefix(prefix).unwrap_or(name).to_lowercase()
-}
-
-/// As the canonical names of statuses are written.
-fn name(code: Code) -> &'static str {
-    match code {
-        Code::Ok => "OK",
-        Code::Cancelled => "CANCELLED",
-        Code::Unknown => "UNKNOWN",
-        Code::InvalidArgument => "INVALID_ARGUMENT",
-        Code::DeadlineExceeded => "DEADLINE_EXCEEDED",
-        Code::NotFound => "NOT_FOUND",
-        Code::AlreadyExists => "ALREADY_EXISTS",
-        Code::PermissionDenied => "PERMISSION_DENIED",
-        Code::ResourceExhausted => "RESOURCE_EXHAUSTED",
-        Code::FailedPrecondition => "FAILED_PRECONDITION",
-        Code::Aborted => "ABORTED",
-        Code::OutOfRange => "OUT_OF_RANGE",
-        Code::Unimplemented => "UNIMPLEMENTED",
-        Code::Internal => "INTERNAL",
-        Code::Unavailable => "UNAVAILABLE",
-        Code::DataLoss => "DATA_LOSS",
-        Code::Unauthenticated => "UNAUTHENTICATED",
-    }
 }
