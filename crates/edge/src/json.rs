@@ -65,8 +65,7 @@ static POOL: LazyLock<DescriptorPool> = LazyLock::new(|| {
     DescriptorPool::decode(pb::FILE_DESCRIPTOR_SET).expect("the build has compiled it")
 });
 
-/// All methods of the contract, such as `kennel.v1.ProcessService/Spawn`.
-pub(crate) fn methods() -> HashSet<String> {
+static METHODS: LazyLock<HashSet<String>> = LazyLock::new(|| {
     let methods = POOL.services().flat_map(|service| {
         let of = service.full_name().to_owned();
         let names = service
@@ -75,6 +74,11 @@ pub(crate) fn methods() -> HashSet<String> {
         names.collect::<Vec<_>>()
     });
     methods.collect()
+});
+
+/// The name of a method, such as `kennel.v1.ProcessService/Spawn`, if the contract has it.
+pub(crate) fn method(name: &str) -> Option<&'static str> {
+    METHODS.get(name).map(String::as_str)
 }
 
 fn descriptor<M: Name>() -> MessageDescriptor {

@@ -13,7 +13,6 @@ use opentelemetry::{
 };
 use std::{
     borrow::Cow,
-    collections::HashSet,
     error::Error,
     future::Future,
     pin::Pin,
@@ -43,7 +42,6 @@ pub(crate) struct Observing(Arc<Observer>);
 #[derive(Debug)]
 struct Observer {
     telemetry: Telemetry,
-    methods: HashSet<String>,
     duration: Histogram<f64>,
 }
 
@@ -58,7 +56,6 @@ impl Observing {
             .build();
         Self(Arc::new(Observer {
             telemetry,
-            methods: json::methods(),
             duration,
         }))
     }
@@ -175,7 +172,7 @@ impl HttpBody for Streaming {
 #[derive(Debug)]
 struct Call {
     observer: Arc<Observer>,
-    method: Cow<'static, str>,
+    method: &'static str,
     trace: Option<CallTrace>,
     begun: Timestamp,
     run: Option<RunId>,
@@ -190,11 +187,7 @@ impl Call {
             return None;
         }
         let method = path.strip_prefix('/').unwrap_or(path);
-        let method = if observer.methods.contains(method) {
-            Cow::Owned(method.to_owned())
-        } else {
-            Cow::Borrowed(OTHER)
-        };
+        let method = json::method(method).unwrap_or(OTHER);
         let caller = trace_context::traceparent(request.headers());
         let trace = observer.telemetry.call(caller);
         if let Some(trace) = &trace {
@@ -225,7 +218,7 @@ impl Drop for Call {
         let end = telemetry.now().max(self.begun);
         let mut attributes = vec![
             KeyValue::new(names::RPC_SYSTEM_NAME, "grpc"),
-            KeyValue::new(names::RPC_METHOD, self.method.clone()),
+            KeyValue::new(names::RPC_METHOD, self.method),
             KeyValue::new(names::RPC_RESPONSE_STATUS_CODE, code_name(code)),
         ];
         if is_error(code) {
@@ -244,7 +237,7 @@ impl Drop for Call {
             context: trace.context,
             parent: caller.unwrap_or(SpanId::INVALID),
             parent_is_remote: caller.is_some(),
-            name: self.method.clone(),
+            name: Cow::Borrowed(self.method),
             kind: SpanKind::Server,
             start: self.begun,
             end,

@@ -21,8 +21,7 @@ impl TraceContext {
     /// What is done for this request is done under the span of the call, or where there is none, under the caller's.
     pub(crate) fn of<T>(request: &Request<T>) -> Self {
         let call = request.extensions().get::<CallTrace>();
-        let headers = request.metadata().clone().into_headers();
-        let mut context = Self::of_headers(&headers);
+        let mut context = Self::of_headers(request.metadata().as_ref());
         if let Some(call) = call {
             context.traceparent = Some(context::traceparent(&call.context));
         }

@@ -178,6 +178,15 @@ pub enum RunState {
 }
 
 impl RunState {
+    /// Those of a run that has not ended.
+    pub const OPEN: [Self; 5] = [
+        Self::Starting,
+        Self::Running,
+        Self::Paused,
+        Self::Stopping,
+        Self::Backoff,
+    ];
+
     /// Whether nothing follows.
     #[must_use]
     pub fn is_terminal(self) -> bool {

@@ -299,16 +299,23 @@ impl NodeStore {
         let generation = self.present()?;
         match self.measured(what, work(generation)).await {
             Err(StoreError::Fenced(run)) => {
-                let standing = self.store.standing(self.node).await;
-                let known = standing.map_err(|e| unavailable(&e))?.generation;
-                if known.unwrap_or(0) < generation {
-                    self.doubt.notify_one();
-                    return Err(StoreError::Unavailable("the store has gone back".into()));
-                }
+                self.known(generation).await?;
                 Err(StoreError::Fenced(run))
             }
             done => done,
         }
+    }
+
+    /// Which generation the store knows. One older than ours: it is not what it was, and is away until the node is taken over anew.
+    async fn known(&self, generation: i64) -> Result<i64, StoreError> {
+        let standing = self.store.standing(self.node).await;
+        let known = standing.map_err(|e| unavailable(&e))?.generation;
+        let known = known.unwrap_or(0);
+        if known < generation {
+            self.doubt.notify_one();
+            return Err(StoreError::Unavailable("the store has gone back".into()));
+        }
+        Ok(known)
     }
 
     /// One write, with the generation that it names.
@@ -329,14 +336,10 @@ impl NodeStore {
 
     /// Why the store refuses a write: where it is not what it was, that passes.
     pub(crate) async fn refused(&self, run: RunId, generation: i64) -> StoreError {
-        let known = match self.store.standing(self.node).await {
-            Ok(standing) => standing.generation.unwrap_or(0),
-            Err(error) => return unavailable(&error),
+        let known = match self.known(generation).await {
+            Ok(known) => known,
+            Err(error) => return error,
         };
-        if known < generation {
-            self.doubt.notify_one();
-            return StoreError::Unavailable("the store has gone back".into());
-        }
         let Some(row) = self.ledger.open_row(run).filter(|_| known == generation) else {
             return StoreError::Fenced(run);
         };

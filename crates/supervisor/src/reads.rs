@@ -224,16 +224,9 @@ async fn settled(handle: &Handle) -> Option<Live> {
 
 /// An open state in the store may be another one by now: all open rows are looked at where one is asked for.
 fn stored_states(wanted: &[RunState]) -> Vec<RunState> {
-    const OPEN: [RunState; 5] = [
-        RunState::Starting,
-        RunState::Running,
-        RunState::Paused,
-        RunState::Stopping,
-        RunState::Backoff,
-    ];
     let mut states: Vec<RunState> = wanted.iter().copied().filter(|s| s.is_terminal()).collect();
     if states.len() < wanted.len() {
-        states.extend(OPEN);
+        states.extend(RunState::OPEN);
     }
     states
 }

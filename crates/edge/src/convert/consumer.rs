@@ -1,6 +1,6 @@
 //! Consumers: what is asked about them, and how they are shown.
 
-use super::{many_cursor, time, token::Cursor};
+use super::{many_cursor, request, time, token::Cursor};
 use crate::{digest::DigestKey, limits, pb, status};
 use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
 use kennel_lifecycle::{RunId, Violation};
@@ -129,14 +129,7 @@ pub(crate) fn ack(request: &pb::AckEventsRequest, seal: &DigestKey) -> Result<Ac
 pub(crate) fn list(request: &pb::ListConsumersRequest) -> Result<ListCall, Status> {
     let mut found = Vec::new();
     let run = run(&request.run_id, &mut found);
-    let limit = match u32::try_from(request.page_size) {
-        Ok(0) => limits::PAGE_SIZE_DEFAULT,
-        Ok(size) => size.min(limits::PAGE_SIZE_MAX),
-        Err(_) => {
-            found.push(Violation::new("page_size", "must not be negative"));
-            limits::PAGE_SIZE_DEFAULT
-        }
-    };
+    let limit = request::page_size(request.page_size, &mut found);
     let after = match &*request.page_token {
         "" => None,
         token => {

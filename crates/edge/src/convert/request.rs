@@ -245,17 +245,22 @@ pub(crate) fn run_id(text: &str) -> Result<RunId, Status> {
     whole(run, &found)
 }
 
-pub(crate) fn list(request: &pb::ListRunsRequest, key: &DigestKey) -> Result<ListCall, Status> {
-    let mut found = Vec::new();
-    let filter = filter(request.filter.as_ref(), &mut found);
-    let limit = match u32::try_from(request.page_size) {
+/// How many a page of a list has.
+pub(super) fn page_size(given: i32, found: &mut Vec<Violation>) -> u32 {
+    match u32::try_from(given) {
         Ok(0) => limits::PAGE_SIZE_DEFAULT,
         Ok(size) => size.min(limits::PAGE_SIZE_MAX),
         Err(_) => {
             found.push(Violation::new("page_size", "must not be negative"));
             limits::PAGE_SIZE_DEFAULT
         }
-    };
+    }
+}
+
+pub(crate) fn list(request: &pb::ListRunsRequest, key: &DigestKey) -> Result<ListCall, Status> {
+    let mut found = Vec::new();
+    let filter = filter(request.filter.as_ref(), &mut found);
+    let limit = page_size(request.page_size, &mut found);
     let start = if request.page_token.is_empty() {
         None
     } else {

@@ -10,15 +10,6 @@ use std::{
     sync::{Arc, Weak},
 };
 
-/// All states of runs that have not ended, so that one in which there is none reads 0.
-const OPEN: [RunState; 5] = [
-    RunState::Starting,
-    RunState::Running,
-    RunState::Paused,
-    RunState::Stopping,
-    RunState::Backoff,
-];
-
 /// Registers them; they read nothing once the server is gone.
 pub(crate) fn register(telemetry: &Telemetry, shared: &Arc<Shared>) {
     let meter = telemetry.meter();
@@ -97,7 +88,9 @@ fn active(meter: &Meter, shared: Weak<Shared>) {
             let Some(shared) = shared.upgrade() else {
                 return;
             };
-            let mut counts: BTreeMap<&str, i64> = OPEN.iter().map(|s| (open_word(*s), 0)).collect();
+            // A state in which there is none reads 0.
+            let mut counts: BTreeMap<&str, i64> =
+                RunState::OPEN.iter().map(|s| (open_word(*s), 0)).collect();
             for (_, handle) in shared.all() {
                 let state = handle.live.borrow().view.state;
                 *counts.entry(open_word(state)).or_default() += 1;
