@@ -333,13 +333,16 @@ impl Machine {
     }
 }
 
-/// The first order, with the nearer of both deadlines. The row knows all of the order.
+/// The order that was told first stands, with the nearer of both deadlines: a row may have lost that order and have a later one.
 fn earlier(
     recorded: Option<(StopOrder, Timestamp)>,
     told: Option<(StopOrder, Timestamp)>,
 ) -> Option<(StopOrder, Timestamp)> {
     match (recorded, told) {
-        (Some((order, at)), Some((_, told))) => Some((order, at.min(told))),
+        (Some((recorded, at)), Some((first, told))) => {
+            let grace = first.grace.min(recorded.grace);
+            Some((StopOrder { grace, ..first }, at.min(told)))
+        }
         (recorded, told) => recorded.or(told),
     }
 }

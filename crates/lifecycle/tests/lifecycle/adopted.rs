@@ -227,6 +227,23 @@ fn a_run_that_was_ended_for_want_of_a_server_says_so() {
 }
 
 #[test]
+fn the_stop_that_was_told_stays_the_reason_whatever_the_row_says() {
+    let mut standing = standing(LeaderExit::Stop);
+    standing.announced.stopping = Some(late());
+    standing.announced.leader = Some(killed_by(Signal::TERM));
+    // A store that has gone back has lost the first order, and was given a further one.
+    standing.row = Some(RowSays {
+        state: Some(RowState::Running),
+        stop: Some(order()),
+    });
+    let mut machine = Machine::adopted(NOW, standing);
+    report(&mut machine, Report::LeaderExited(killed_by(Signal::TERM)));
+    report(&mut machine, Report::StreamsClosed(StreamsEnd::Eof));
+    let reason = closed(&mut machine).reason;
+    assert_eq!(reason, EndReason::DeadlineExceeded(Deadline::MaxRuntime));
+}
+
+#[test]
 fn rounds_of_signals_are_counted_once_however_often_they_are_told() {
     let listed = u32::try_from(limits::STEPS_TOLD_MAX).unwrap();
     let mut standing = standing(LeaderExit::Stop);
