@@ -26,6 +26,7 @@ mod keys;
 mod leader_exit;
 mod life;
 mod limits;
+mod logs;
 mod many;
 mod members;
 mod metrics;

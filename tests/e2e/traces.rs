@@ -15,13 +15,13 @@ with_and_without_cgroup!(
     a_run_keeps_its_spans_over_the_death_of_its_server,
 );
 
-const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
+pub(crate) const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 const CALLER: &str = "b7ad6b7169203331";
 const SPAWN: &str = "kennel.v1.ProcessService/Spawn";
 const SERVER: i32 = 2;
 const INTERNAL: i32 = 1;
 
-fn with(collector: &Collector, options: Options) -> Options {
+pub(crate) fn with(collector: &Collector, options: Options) -> Options {
     Options {
         env: [collector.env(), options.env].concat(),
         ..options
@@ -29,7 +29,7 @@ fn with(collector: &Collector, options: Options) -> Options {
 }
 
 /// The request of a caller who is in a trace.
-fn in_trace(spec: pb::RunSpec, sampled: bool) -> Request<pb::SpawnRequest> {
+pub(crate) fn in_trace(spec: pb::RunSpec, sampled: bool) -> Request<pb::SpawnRequest> {
     let mut request = Request::new(pb::SpawnRequest {
         run_id: String::new(),
         validate_only: false,
@@ -43,7 +43,11 @@ fn in_trace(spec: pb::RunSpec, sampled: bool) -> Request<pb::SpawnRequest> {
     request
 }
 
-async fn spawn_in_trace(client: &mut Client, spec: pb::RunSpec, sampled: bool) -> pb::Run {
+pub(crate) async fn spawn_in_trace(
+    client: &mut Client,
+    spec: pb::RunSpec,
+    sampled: bool,
+) -> pb::Run {
     let answer = client.process.spawn(in_trace(spec, sampled)).await;
     must("spawn", answer).into_inner().run.expect("a run")
 }

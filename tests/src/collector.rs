@@ -3,6 +3,10 @@
 use crate::{PATIENCE, eventually, wait::must};
 use opentelemetry_proto::tonic::{
     collector::{
+        logs::v1::{
+            ExportLogsServiceRequest, ExportLogsServiceResponse,
+            logs_service_server::{LogsService, LogsServiceServer},
+        },
         metrics::v1::{
             ExportMetricsServiceRequest, ExportMetricsServiceResponse,
             metrics_service_server::{MetricsService, MetricsServiceServer},
@@ -13,6 +17,7 @@ use opentelemetry_proto::tonic::{
         },
     },
     common::v1::{AnyValue, KeyValue, any_value::Value},
+    logs::v1::LogRecord,
     metrics::v1::{Metric, metric::Data, number_data_point},
     trace::v1::{Span, status::StatusCode},
 };
@@ -40,6 +45,7 @@ pub enum Manner {
 #[derive(Debug, Default)]
 struct Got {
     spans: Vec<Span>,
+    records: Vec<LogRecord>,
     resource: BTreeMap<String, String>,
     schema_urls: BTreeSet<String>,
     /// Newest value of every metric.
@@ -81,7 +87,8 @@ impl Collector {
         let serving = tokio::spawn(async move {
             let served = Server::builder()
                 .add_service(TraceServiceServer::new(services.clone()))
-                .add_service(MetricsServiceServer::new(services))
+                .add_service(MetricsServiceServer::new(services.clone()))
+                .add_service(LogsServiceServer::new(services))
                 .serve_with_incoming(TcpListenerStream::new(listener));
             must("the receiver serves", served.await);
         });
@@ -108,6 +115,7 @@ impl Collector {
             ),
             ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc".to_owned()),
             ("OTEL_BSP_SCHEDULE_DELAY", "50".to_owned()),
+            ("OTEL_BLRP_SCHEDULE_DELAY", "50".to_owned()),
             ("OTEL_METRIC_EXPORT_INTERVAL", "200".to_owned()),
         ];
         pairs.map(|(name, value)| (name.to_owned(), value)).to_vec()
@@ -121,6 +129,25 @@ impl Collector {
     #[must_use]
     pub fn spans(&self) -> Vec<Span> {
         self.look(|got| got.spans.clone())
+    }
+
+    /// All records of the log so far.
+    #[must_use]
+    pub fn records(&self) -> Vec<Record> {
+        self.look(|got| got.records.iter().cloned().map(Record::from).collect())
+    }
+
+    /// Waits until there are records about a run that are as they are to be.
+    pub async fn records_of(&self, run: &str, are: impl Fn(&[Record]) -> bool) -> Vec<Record> {
+        let of_run = || {
+            let is = |record: &Record| record.attribute("kennel.run.id") == Some(run);
+            let records: Vec<Record> = self.records().into_iter().filter(is).collect();
+            records
+        };
+        eventually("the records are there", PATIENCE, || {
+            Some(of_run()).filter(|records| are(records))
+        })
+        .await
     }
 
     /// What all of it is of.
@@ -240,6 +267,47 @@ impl Told {
     }
 }
 
+/// A record of the log as its tests want to read it.
+#[derive(Clone, Debug)]
+pub struct Record {
+    /// In hexadecimal; empty: it belongs to no trace.
+    pub trace: String,
+    /// In hexadecimal.
+    pub span: String,
+    /// Which kind of event; empty: a line.
+    pub event: String,
+    /// Nanoseconds since 1970.
+    pub at: u64,
+    /// Such as `INFO`.
+    pub severity: String,
+    /// What it says.
+    pub body: String,
+    /// Whatever the type.
+    pub attributes: BTreeMap<String, String>,
+}
+
+impl From<LogRecord> for Record {
+    fn from(record: LogRecord) -> Self {
+        Self {
+            trace: hex(&record.trace_id),
+            span: hex(&record.span_id),
+            event: record.event_name,
+            at: record.time_unix_nano,
+            severity: record.severity_text,
+            body: text(record.body.as_ref()),
+            attributes: texts(&record.attributes),
+        }
+    }
+}
+
+impl Record {
+    /// An attribute.
+    #[must_use]
+    pub fn attribute(&self, name: &str) -> Option<&str> {
+        self.attributes.get(name).map(String::as_str)
+    }
+}
+
 /// The only one of this name.
 #[must_use]
 pub fn only<'a>(spans: &'a [Told], name: &str) -> &'a Told {
@@ -312,6 +380,24 @@ impl TraceService for Services {
         });
         taken.await?;
         Ok(Response::new(ExportTraceServiceResponse::default()))
+    }
+}
+
+#[tonic::async_trait]
+impl LogsService for Services {
+    async fn export(
+        &self,
+        request: Request<ExportLogsServiceRequest>,
+    ) -> Result<Response<ExportLogsServiceResponse>, Status> {
+        let taken = self.answer(request.into_inner(), |got, request| {
+            for resource in request.resource_logs {
+                for scope in resource.scope_logs {
+                    got.records.extend(scope.log_records);
+                }
+            }
+        });
+        taken.await?;
+        Ok(Response::new(ExportLogsServiceResponse::default()))
     }
 }
 

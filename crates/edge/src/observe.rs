@@ -5,7 +5,7 @@ use bytes::Bytes;
 use http::{HeaderMap, Request, Response};
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use kennel_lifecycle::{RunId, Timestamp};
-use kennel_supervisor::telemetry::{CallTrace, Span, Telemetry, names};
+use kennel_supervisor::telemetry::{CallTrace, Span, Telemetry, context, names};
 use opentelemetry::{
     KeyValue,
     metrics::Histogram,
@@ -117,7 +117,10 @@ where
     type Output = Result<Response<Body>, E>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let marks = self.call.as_ref().map(|call| call.marks.clone());
+        let inside = marks.as_ref().map(tracing::Span::enter);
         let answer = ready!(self.answer.as_mut().poll(cx));
+        drop(inside);
         let Some(mut call) = self.call.take() else {
             return Poll::Ready(answer.map(|response| response.map(Body::new)));
         };
@@ -146,7 +149,9 @@ impl HttpBody for Streaming {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, tonic::Status>>> {
-        let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
+        let Self { body, call } = &mut *self;
+        let frame = call.marks.in_scope(|| Pin::new(body).poll_frame(cx));
+        let frame = ready!(frame);
         match &frame {
             Some(Ok(frame)) => {
                 if let Some(trailers) = frame.trailers_ref() {
@@ -174,6 +179,8 @@ struct Call {
     observer: Arc<Observer>,
     method: &'static str,
     trace: Option<CallTrace>,
+    /// What lines of the log about it are marked with.
+    marks: tracing::Span,
     begun: Timestamp,
     run: Option<RunId>,
     /// Absent: its caller has gone before it was answered.
@@ -190,6 +197,16 @@ impl Call {
         let method = json::method(method).unwrap_or(OTHER);
         let caller = trace_context::traceparent(request.headers());
         let trace = observer.telemetry.call(caller);
+        let context = match &trace {
+            Some(trace) => Some(trace.context.clone()),
+            None => caller.and_then(context::parse),
+        };
+        // Of the highest level: it is there whatever is logged.
+        let marks = tracing::error_span!(
+            "call",
+            trace_id = context.as_ref().map(|c| display(c.trace_id())),
+            span_id = context.as_ref().map(|c| display(c.span_id())),
+        );
         if let Some(trace) = &trace {
             request.extensions_mut().insert(trace.clone());
         }
@@ -197,6 +214,7 @@ impl Call {
             observer: Arc::clone(observer),
             method,
             trace,
+            marks,
             begun: observer.telemetry.now(),
             run: None,
             code: None,

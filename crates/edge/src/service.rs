@@ -31,6 +31,7 @@ use std::{future::Future, sync::Arc};
 use tokio::sync::Semaphore;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tonic::{Request, Response, Status, Streaming, codegen::BoxStream};
+use tracing::Instrument;
 
 /// What a client needs.
 pub(crate) struct Processes {
@@ -474,7 +475,7 @@ async fn to_its_end<T: Send + 'static>(
     tasks: &TaskTracker,
     work: impl Future<Output = Result<T, CallError>> + Send + 'static,
 ) -> Result<T, Status> {
-    match tasks.spawn(work).await {
+    match tasks.spawn(work.in_current_span()).await {
         Ok(done) => done.map_err(|e| status::of(&e)),
         Err(broken) => Err(status::internal(&broken.to_string())),
     }

@@ -60,11 +60,11 @@ fn start(flags: &ServeArgs, here: &Surroundings) -> Result<i32, Failure> {
     let config = serve::resolve(flags, here)?;
     let retention = flags.retention.resolve(here)?;
     let filter = here.env.get("KENNEL_LOG").map(String::as_str);
-    telemetry::start_log(flags.log_format, filter)?;
+    let log = telemetry::start_log(flags.log_format, filter)?;
     let telling = flags.telemetry.resolve(here)?;
     let node = keeper::node_id(&config.data_dir)
         .map_err(|cause| failed("this node has no name", &cause))?;
-    let exports = Exports::start(&telling, node, &host_name(), here)?;
+    let exports = Exports::start(&telling, node, &host_name(), here, &log)?;
     exports.serve_metrics();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()

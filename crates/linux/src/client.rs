@@ -30,12 +30,12 @@ use link::Link;
 pub use listing::{AIMS_TOLD_MAX, Aim, Tie};
 pub use listing::{Holds, Listing, Member, Sent, Shot, ShotResult, Shots, SignalTarget};
 pub use outputs::{Outputs, TerminalEnds};
-use std::{os::fd::OwnedFd, path::PathBuf, sync::Arc, time::Duration};
+use std::{fmt, os::fd::OwnedFd, path::PathBuf, sync::Arc, time::Duration};
 use tokio::sync::mpsc;
 pub use upgrade::{Upgrade, UpgradeRefusal, UpgradeState};
 
 /// What the keeper needs to make a child behind a gate.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct ChildSpec {
     /// Absolute path of the executable, already resolved.
     pub executable: PathBuf,
@@ -55,6 +55,20 @@ pub struct ChildSpec {
     pub policy: Policy,
     /// The weakest containment that will do; absent: any.
     pub min_containment: Option<Containment>,
+}
+
+/// For logs: without arguments, environment and input.
+impl fmt::Debug for ChildSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ChildSpec")
+            .field("executable", &self.executable)
+            .field("cwd", &self.cwd)
+            .field("terminal", &self.terminal)
+            .field("run_dir", &self.run_dir)
+            .field("policy", &self.policy)
+            .field("min_containment", &self.min_containment)
+            .finish_non_exhaustive()
+    }
 }
 
 /// Where a command's standard input comes from.
@@ -549,5 +563,44 @@ impl TryFrom<&ChildSpec> for WireChild {
             env: real.env.clone(),
             cwd: link::text(&real.cwd)?,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kennel_lifecycle::{
+        LeaderExit, PausePolicy, PidNamespace, Recovery, RunLimits, ladder::StopPlan,
+    };
+
+    #[test]
+    fn what_a_child_is_made_of_is_printed_without_what_a_client_keeps_to_itself() {
+        let secret = || "s3cret".to_owned();
+        let spec = ChildSpec {
+            executable: "/bin/sh".into(),
+            argv: vec![secret()],
+            env: vec![("TOKEN".to_owned(), secret())],
+            cwd: "/".into(),
+            input: ChildInput::Bytes(secret().into_bytes()),
+            terminal: None,
+            run_dir: "/run".into(),
+            policy: Policy {
+                stop: StopPlan::abort(Duration::ZERO),
+                max_runtime: None,
+                limits: RunLimits::default(),
+                on_leader_exit: LeaderExit::Stop,
+                pause: PausePolicy::default(),
+                pid_namespace: PidNamespace::Shared,
+                recovery: Recovery::Terminate,
+            },
+            min_containment: None,
+        };
+        let printed = format!("{spec:?}");
+        assert!(printed.contains("/bin/sh"), "{printed}");
+        assert!(
+            !printed.contains("TOKEN") && !printed.contains("s3cret"),
+            "{printed}"
+        );
+        assert!(!printed.contains("115, 51"), "{printed}");
     }
 }

@@ -38,10 +38,10 @@ use kennel_lifecycle::{
     Held, HostIdentity, KeeperEpoch, NodeId, Outcome, OutputRemoval, ProcessIdentity,
     RestartPolicy, RowState, RunId, RunIdentity, RunKind, RunState, StopOrder, Timestamp,
 };
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
 /// A row as it is written before the command may run.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct NewRun {
     /// Key.
     pub run: RunId,
@@ -79,6 +79,25 @@ pub struct NewRun {
     pub restart: RestartPolicy,
     /// When the request was accepted.
     pub created: Timestamp,
+}
+
+/// For logs: without the spec, which has the command's arguments.
+impl fmt::Debug for NewRun {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NewRun")
+            .field("run", &self.run)
+            .field("owner", &self.owner)
+            .field("attempt", &self.attempt)
+            .field("kind", &self.kind)
+            .field("node", &self.node)
+            .field("generation", &self.generation)
+            .field("keeper_epoch", &self.keeper_epoch)
+            .field("identity", &self.identity)
+            .field("held", &self.held)
+            .field("restarted_from", &self.restarted_from)
+            .field("created", &self.created)
+            .finish_non_exhaustive()
+    }
 }
 
 /// An attempt that has ended, and that is not the run's last one.

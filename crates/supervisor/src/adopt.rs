@@ -13,6 +13,7 @@ use crate::{
     recover,
     run_task::{RunTask, Standing},
     spare,
+    telemetry::log_span,
     tracker::{Entered, Handle, Shared},
     writes,
 };
@@ -26,6 +27,7 @@ use std::{
     sync::Arc,
 };
 use tokio::task::JoinSet;
+use tracing::Instrument;
 
 /// Most rows that are asked for at once.
 pub(crate) const ROWS_MAX: usize = 500;
@@ -184,7 +186,7 @@ impl Found {
     /// Starts the task of a run whose row is not known: it is there, for the gate was opened.
     fn go_on_without_row(self, shared: &Arc<Shared>) {
         if let Err(why) = &self.spare {
-            tracing::error!(run = %self.held.run, %why, "there is no copy of the row of this run, what it is comes with the store");
+            tracing::error!(run_id = %self.held.run, %why, "there is no copy of the row of this run, what it is comes with the store");
         }
         let row = RunRow::open(self.described(shared));
         shared.store.ledger().assume(&row);
@@ -208,7 +210,8 @@ impl Found {
         let waiting = Arc::clone(shared);
         let make = || {
             let (handle, mut seat) = Handle::new(&new, intake::unborn(&new), None);
-            shared.tasks.spawn(async move {
+            let marks = log_span(&shared.config.telemetry, &new);
+            let meeting = async move {
                 let row = loop {
                     tokio::select! {
                         row = writes::row_of(&waiting.store, run) => break row,
@@ -220,12 +223,13 @@ impl Found {
                 self.row = row;
                 match self.standing(&waiting).await {
                     Ok(Some(standing)) => {
-                        RunTask::adopt(waiting, standing, seat).go_on().await;
+                        Box::pin(RunTask::adopt(waiting, standing, seat).go_on()).await;
                     }
                     // As well.
                     Ok(None) | Err(_) => drop(waiting.place(run)),
                 }
-            });
+            };
+            shared.tasks.spawn(meeting.instrument(marks));
             handle
         };
         // Nothing else has entered at a start, and nothing is refused.
@@ -262,24 +266,24 @@ impl Found {
             (Some(row), _) if whose == Some(Whose::Present) => Some(row),
             (Some(row), _) if whose == Some(Whose::Next) => Some(not_begun(shared, &held, row)),
             (Some(row), _) if held.released => {
-                tracing::error!(%run, recorded = ?row.new.identity, held = ?held.identity, "the keeper holds another run than the row says, it is left alone");
+                tracing::error!(run_id = %run, recorded = ?row.new.identity, held = ?held.identity, "the keeper holds another run than the row says, it is left alone");
                 return Ok(None);
             }
             (None, spare) if held.released => {
                 let new = match spare {
                     Ok(new) => {
-                        tracing::error!(%run, "the store has lost the row of a run, writing it again");
+                        tracing::error!(run_id = %run, "the store has lost the row of a run, writing it again");
                         as_held(shared, &held, new)
                     }
                     Err(why) => {
-                        tracing::error!(%run, %why, "the store has lost the row of a run and there is no copy of it: one is written that says what the keeper knows, without owner, spec and labels");
+                        tracing::error!(run_id = %run, %why, "the store has lost the row of a run and there is no copy of it: one is written that says what the keeper knows, without owner, spec and labels");
                         placeholder(shared, &held)
                     }
                 };
                 match shared.store.insert(&new).await? {
                     Inserted::New => Some(RunRow::open(new)),
                     Inserted::Taken(row) => {
-                        tracing::error!(%run, ?row, "another row has come under the key of a run, it is left alone");
+                        tracing::error!(run_id = %run, state = ?row.state, attempt = row.new.attempt, "another row has come under the key of a run, it is left alone");
                         return Ok(None);
                     }
                 }
@@ -313,7 +317,7 @@ fn opened(shared: &Shared, new: &NewRun, journal: io::Result<Reopened>) -> (Opti
         }
         Err(error) => {
             let error = Chain(&error);
-            tracing::error!(%run, %error, "the journal cannot be opened: the run goes on, a command that writes will wait, and the next server of this node tries again");
+            tracing::error!(run_id = %run, %error, "the journal cannot be opened: the run goes on, a command that writes will wait, and the next server of this node tries again");
             (None, Past::default())
         }
     }
@@ -322,16 +326,20 @@ fn opened(shared: &Shared, new: &NewRun, journal: io::Result<Reopened>) -> (Opti
 /// Starts the run's task; it meets the row that is given here.
 fn enter(shared: &Arc<Shared>, standing: Standing, meet: Option<Box<NewRun>>) {
     let run = standing.row.new.run;
+    let marks = log_span(&shared.config.telemetry, &standing.row.new);
     let make = || {
         let view = RunView::from(standing.row.clone());
         let (handle, seat) = Handle::new(&standing.row.new, view, None);
         let task = RunTask::adopt(Arc::clone(shared), standing, seat).meeting(meet);
         crash_point!("adopt.task_made");
-        shared.tasks.spawn(task.go_on());
+        shared.tasks.spawn(task.go_on().instrument(marks.clone()));
         handle
     };
     match shared.enter(run, None, make) {
-        Ok(Entered::New(_)) => tracing::info!(%run, "held by the keeper, going on with it"),
+        Ok(Entered::New(_)) => {
+            marks
+                .in_scope(|| tracing::info!(run_id = %run, "held by the keeper, going on with it"));
+        }
         // Nothing else has entered at a start, and nothing is refused.
         Ok(Entered::Existing) | Err(_) => {}
     }

@@ -7,6 +7,7 @@ use std::io;
 pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> io::Result<T> {
-    let done = tokio::task::spawn_blocking(work).await;
+    let marks = tracing::Span::current();
+    let done = tokio::task::spawn_blocking(move || marks.in_scope(work)).await;
     done.map_err(io::Error::other)
 }

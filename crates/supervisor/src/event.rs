@@ -30,20 +30,17 @@ pub(crate) fn line(
             },
         },
         Announcement::Stopping { order, deadline } => {
-            let (reason, by, request_id) = match &order.reason {
-                StopReason::Abort { by, request_id } => {
-                    ("abort", Some(by.clone()), request_id.clone())
+            let (by, request_id) = match &order.reason {
+                StopReason::Abort { by, request_id } | StopReason::Restart { by, request_id } => {
+                    (Some(by.clone()), request_id.clone())
                 }
-                StopReason::Restart { by, request_id } => {
-                    ("restart", Some(by.clone()), request_id.clone())
-                }
-                StopReason::ServerShutdown => ("server_shutdown", None, None),
-                StopReason::DeadlineExceeded(which) => (deadline_word(*which), None, None),
-                StopReason::LimitExceeded(limit) => (limit_word(*limit), None, None),
-                StopReason::Orphaned => ("orphaned", None, None),
+                StopReason::ServerShutdown
+                | StopReason::DeadlineExceeded(_)
+                | StopReason::LimitExceeded(_)
+                | StopReason::Orphaned => (None, None),
             };
             LifecycleEvent::Stopping {
-                reason: reason.into(),
+                reason: stop_reason_word(&order.reason).into(),
                 by,
                 request_id,
                 grace_us: u64::try_from(order.grace.as_micros()).unwrap_or(u64::MAX),
@@ -120,12 +117,18 @@ pub(crate) fn leader_exited(exit: Exit) -> LifecycleEvent {
 
 /// Second end.
 pub(crate) fn streams_closed(how: StreamsEnd) -> LifecycleEvent {
-    let how = match how {
+    LifecycleEvent::StreamsClosed {
+        how: streams_end_word(how).into(),
+    }
+}
+
+/// How they have ended.
+pub(crate) fn streams_end_word(how: StreamsEnd) -> &'static str {
+    match how {
         StreamsEnd::Eof => "eof",
         StreamsEnd::Cut => "cut",
         StreamsEnd::Lost => "lost",
-    };
-    LifecycleEvent::StreamsClosed { how: how.into() }
+    }
 }
 
 /// Third end.
@@ -223,6 +226,18 @@ pub(crate) fn reason_word(reason: &EndReason) -> &'static str {
         EndReason::OomKilled(_) => "oom_killed",
         EndReason::Restarted { .. } => "restarted",
         EndReason::RestartsExhausted { .. } => "restarts_exhausted",
+    }
+}
+
+/// Why it is stopped.
+pub(crate) fn stop_reason_word(reason: &StopReason) -> &'static str {
+    match reason {
+        StopReason::Abort { .. } => "abort",
+        StopReason::Restart { .. } => "restart",
+        StopReason::ServerShutdown => "server_shutdown",
+        StopReason::DeadlineExceeded(which) => deadline_word(*which),
+        StopReason::LimitExceeded(limit) => limit_word(*limit),
+        StopReason::Orphaned => "orphaned",
     }
 }
 

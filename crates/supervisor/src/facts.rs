@@ -303,8 +303,7 @@ fn open(path: &Path) -> io::Result<(FactFile, Vec<Fact>)> {
         match Fact::decode(bytes) {
             Ok(fact) => facts.push(fact),
             Err(why) => {
-                let fact = String::from_utf8_lossy(bytes);
-                tracing::error!(%why, %fact, "a fact that the store was to be told cannot be read");
+                tracing::error!(%why, bytes = bytes.len(), "a fact that the store was to be told cannot be read");
                 unread = true;
             }
         }
@@ -367,10 +366,10 @@ fn refused(fact: &Fact, error: &StoreError) {
     let run = fact.run();
     match fact {
         Fact::State { .. } | Fact::Stop { .. } => {
-            tracing::debug!(%run, %error, ?fact, "the store does not take this fact any more");
+            tracing::debug!(run_id = %run, %error, ?fact, "the store does not take this fact any more");
         }
         Fact::Fence(..) | Fact::Close(..) => {
-            tracing::error!(%run, %error, ?fact, "this fact cannot be recorded by this server");
+            tracing::error!(run_id = %run, %error, ?fact, "this fact cannot be recorded by this server");
         }
     }
 }

@@ -9,6 +9,7 @@ use crate::{
     telemetry::{
         Telemetry,
         context::{self, Part},
+        log_span,
     },
     tracker::{Entered, Handle, Order, Shared},
     view::{Live, StartAnswer},
@@ -30,6 +31,7 @@ use std::{
     time::Duration,
 };
 use tokio::sync::{oneshot, watch};
+use tracing::Instrument;
 
 /// How far ahead of this host's clock the time in a client's run id may be.
 const RUN_ID_AHEAD_MAX: Duration = Duration::from_mins(5);
@@ -457,7 +459,8 @@ pub(crate) fn unborn(new: &NewRun) -> RunView {
 
 fn start(shared: &Arc<Shared>, new: NewRun, child: ChildSpec, bound: OutputBound) -> Handle {
     let (handle, seat) = Handle::new(&new, unborn(&new), None);
+    let marks = log_span(&shared.config.telemetry, &new);
     let task = RunTask::new(Arc::clone(shared), new, child, bound, seat);
-    shared.tasks.spawn(task.drive());
+    shared.tasks.spawn(task.drive().instrument(marks));
     handle
 }

@@ -348,7 +348,7 @@ impl NodeStore {
             Ok(Some(_)) => return StoreError::Fenced(run),
             Err(error) => return unavailable(&error),
         }
-        tracing::error!(%run, "the store has lost the row of a run, writing it again");
+        tracing::error!(run_id = %run, "the store has lost the row of a run, writing it again");
         let new = *stamped(&row.new, generation);
         match self.store.mend(&RunRow { new, ..row }).await {
             Ok(()) => StoreError::Unavailable("its row was lost, and is written again".into()),

@@ -280,7 +280,7 @@ impl Output {
                 }
                 Err(error) => {
                     let error = Chain(&error);
-                    tracing::error!(run = %self.run, %error, "the rest of the output could not be kept");
+                    tracing::error!(run_id = %self.run, %error, "the rest of the output could not be kept");
                     end = StreamsEnd::Lost;
                 }
             }
@@ -322,7 +322,7 @@ impl Output {
             if self.flows
                 && let Err(error) = self.keep_rest_of(index)
             {
-                tracing::warn!(run = %self.run, %error, "the disk takes no more, the rest of the output is left to the next service");
+                tracing::warn!(run_id = %self.run, %error, "the disk takes no more, the rest of the output is left to the next service");
             }
             self.close_pipe(index);
         }
@@ -367,7 +367,7 @@ impl Output {
             self.refused(&error);
         }
         while self.owed.len() > LINES_OWED_MAX {
-            tracing::error!(run = %self.run, "a line of the journal is given up: the disk does not take it");
+            tracing::error!(run_id = %self.run, "a line of the journal is given up: the disk does not take it");
             self.owed.pop_front();
             self.given_up += 1;
         }
@@ -487,7 +487,7 @@ impl Output {
         }
         self.refusal = None;
         self.retry_at = None;
-        tracing::info!(run = %self.run, "the journal is written again");
+        tracing::info!(run_id = %self.run, "the journal is written again");
     }
 
     fn refused(&mut self, error: &io::Error) {
@@ -496,7 +496,7 @@ impl Output {
         if !again {
             // Once, not at each try, for the log may lie on that disk.
             let error = Chain(error);
-            tracing::error!(run = %self.run, %error, ?policy, "the journal cannot be written, trying until it can");
+            tracing::error!(run_id = %self.run, %error, ?policy, "the journal cannot be written, trying until it can");
         }
         let full = is_full(error);
         let refusal = self
@@ -559,7 +559,7 @@ impl Output {
     /// What cannot be counted stays in its pipe.
     fn cannot_drop(&mut self, error: &io::Error) {
         let error = Chain(error);
-        tracing::warn!(run = %self.run, %error, "output for which there is no room cannot be counted, the command waits");
+        tracing::warn!(run_id = %self.run, %error, "output for which there is no room cannot be counted, the command waits");
         if let Some(refusal) = &mut self.refusal {
             refusal.drops = false;
         }

@@ -14,7 +14,7 @@ use crate::{
     past::Past,
     run_task::{RunTask, Waiting, add, next, outlives_service, round, start_failure},
     spare,
-    telemetry::tell_end,
+    telemetry::{log_span, tell_end},
     tracker::{Entered, Handle, Order, OrderError, Place, Seat, Shared},
     view::{Live, StartAnswer},
     writes,
@@ -34,6 +34,7 @@ use kennel_linux::{
 use kennel_store::{Closure, Desired, NewRun, Rest, RunRow, StoredState, Times};
 use std::{io, path::Path, sync::Arc, time::Duration};
 use tokio::sync::{mpsc, watch};
+use tracing::Instrument;
 
 /// How often a shim that still works is looked at.
 const SHIM_POLL: Duration = Duration::from_millis(50);
@@ -57,6 +58,7 @@ pub(crate) fn take_in_hand(shared: &Arc<Shared>, row: RunRow) {
 
 fn begin(shared: &Arc<Shared>, row: RunRow, asked_for: bool) {
     let run = row.new.run;
+    let marks = log_span(&shared.config.telemetry, &row.new);
     let make = || {
         let mut view = RunView::from(row.clone());
         if row.state != StoredState::Backoff && !shared.doors.is_late(run) {
@@ -78,14 +80,16 @@ fn begin(shared: &Arc<Shared>, row: RunRow, asked_for: bool) {
             no_wait: false,
             since: clock::now(),
         };
-        shared.tasks.spawn(task.drive(orders, reports));
+        shared
+            .tasks
+            .spawn(task.drive(orders, reports).instrument(marks.clone()));
         handle
     };
-    match shared.enter(run, None, make) {
-        Ok(Entered::New(_)) => tracing::info!(%run, "found open, recovering"),
+    marks.in_scope(|| match shared.enter(run, None, make) {
+        Ok(Entered::New(_)) => tracing::info!(run_id = %run, "found open, recovering"),
         Ok(Entered::Existing) => {}
-        Err(error) => tracing::error!(%run, %error, "cannot be recovered now"),
-    }
+        Err(error) => tracing::error!(run_id = %run, %error, "cannot be recovered now"),
+    });
 }
 
 struct Recovery {
@@ -153,7 +157,7 @@ impl Recovery {
     async fn await_door(&mut self, orders: &mut mpsc::Receiver<Order>) -> Option<HeldRun> {
         let run = self.row.new.run;
         let shim = self.row.new.identity.as_ref().map(|i| i.shim.pid);
-        tracing::warn!(%run, ?shim, "its shim is there and does not answer at its door: it is waited for, and the run is left as it is");
+        tracing::warn!(run_id = %run, ?shim, "its shim is there and does not answer at its door: it is waited for, and the run is left as it is");
         loop {
             tokio::select! { biased;
                 door = self.shared.doors.answer(run) => {
@@ -216,7 +220,7 @@ impl Recovery {
             policy,
         };
         if let Some(task) = RunTask::waiting(self.shared, waiting, seat) {
-            task.go_on_in(place).await;
+            Box::pin(task.go_on_in(place)).await;
         }
     }
 
@@ -232,7 +236,7 @@ impl Recovery {
             Some(identity) => match self.settle(identity).await {
                 Ok(outcome) => outcome,
                 Err(error) => {
-                    tracing::error!(run = %self.row.new.run, %error, "recovery is given up, the row stays open");
+                    tracing::error!(run_id = %self.row.new.run, %error, "recovery is given up, the row stays open");
                     tokio::time::sleep(REST).await;
                     return false;
                 }
@@ -255,7 +259,7 @@ impl Recovery {
                 self.rest(outcome, delay, restarts).await && self.may_follow().await
             }
             Next::NotProven => {
-                tracing::warn!(run = %new.run, tree = ?outcome.tree, "not started again: that nothing is left of it is not proved");
+                tracing::warn!(run_id = %new.run, tree = ?outcome.tree, "not started again: that nothing is left of it is not proved");
                 self.close(outcome).await;
                 false
             }
@@ -339,7 +343,7 @@ impl Recovery {
                 true
             }
             Err(error) => {
-                tracing::error!(run = %self.row.new.run, %error, "what the next attempt is made of cannot be read");
+                tracing::error!(run_id = %self.row.new.run, %error, "what the next attempt is made of cannot be read");
                 let failure = start_failure(&error, &dir);
                 self.close_between(EndReason::StartFailed(failure)).await;
                 false
@@ -370,7 +374,7 @@ impl Recovery {
             }
             Ok(_) => true,
             Err(error) => {
-                tracing::warn!(%run, %error, "the row cannot be read, recovery is left to the next who asks");
+                tracing::warn!(run_id = %run, %error, "the row cannot be read, recovery is left to the next who asks");
                 tokio::time::sleep(REST).await;
                 true
             }
@@ -404,7 +408,7 @@ impl Recovery {
         loop {
             match recovery::decide(&seen, before) {
                 Decision::Close(outcome) => {
-                    tracing::info!(%run, ?seen, ?outcome, "recovered");
+                    tracing::info!(run_id = %run, ?seen, ?outcome, "recovered");
                     self.tell_rounds(&outcome.certificate);
                     let exited = seen.exit_record.and_then(|record| record.by_itself);
                     let known = self.row.times.leader_exited;
@@ -416,11 +420,11 @@ impl Recovery {
                     seen = kernel.observe(&recorded).await?;
                 }
                 Decision::AwaitShim | Decision::Terminate => {
-                    tracing::warn!(%run, ?seen, "still alive, ending it");
+                    tracing::warn!(run_id = %run, ?seen, "still alive, ending it");
                     let plan = stop_plan(self.row.new.kind, StopPlan::abort(grace));
                     seen = kernel.end_orphan(&recorded, &plan).await?;
                     before.terminated = true;
-                    tracing::info!(%run, ?seen, "an orphan was ended, as far as it goes");
+                    tracing::info!(run_id = %run, ?seen, "an orphan was ended, as far as it goes");
                 }
                 Decision::Watch(stuck) => {
                     self.show_stuck(stuck).await;
@@ -465,13 +469,13 @@ impl Recovery {
         if told.as_ref().is_some_and(again) {
             return;
         }
-        tracing::warn!(%run, ?stuck, "SIGKILL does not end them; the row stays open");
+        tracing::warn!(run_id = %run, ?stuck, "SIGKILL does not end them; the row stays open");
         self.serve_readers().await;
         if let Some(journal) = &mut self.journal
             && !stuck.is_empty()
             && let Err(error) = journal.write(&event::stuck_line(&stuck))
         {
-            tracing::error!(%run, %error, "whom SIGKILL does not end is not in the journal");
+            tracing::error!(run_id = %run, %error, "whom SIGKILL does not end is not in the journal");
         }
         self.live
             .send_modify(|live| live.view.stuck = Some(stuck.clone()));
@@ -489,7 +493,7 @@ impl Recovery {
             }
             Err(error) => {
                 let run = self.row.new.run;
-                tracing::error!(%run, %error, "the journal cannot be opened, nothing is written to it");
+                tracing::error!(run_id = %run, %error, "the journal cannot be opened, nothing is written to it");
                 self.live.send_modify(|live| live.no_journal = true);
             }
         }
@@ -543,7 +547,7 @@ impl Recovery {
         let told = match self.journal.take().map(|mut journal| journal.end(&outcome)) {
             Some(Ok(())) => true,
             Some(Err(error)) => {
-                tracing::error!(%run, %error, "the end is not in the journal, the next server tries again");
+                tracing::error!(run_id = %run, %error, "the end is not in the journal, the next server tries again");
                 false
             }
             None => false,
@@ -557,7 +561,7 @@ impl Recovery {
         };
         let removed = blocking(move || tidy(&shared.config.data_dir, run));
         if let Ok(Err(error)) = removed.await {
-            tracing::warn!(%run, %error, "the run's directory is not wholly removed");
+            tracing::warn!(run_id = %run, %error, "the run's directory is not wholly removed");
         }
     }
 }
@@ -567,12 +571,12 @@ async fn go_on_late(shared: Arc<Shared>, held: HeldRun, row: RunRow, seat: Seat,
     let run = held.run;
     match adopt::late(&shared, held, row).await {
         Ok(Some(standing)) => {
-            tracing::info!(%run, "its shim has answered, going on with it");
-            RunTask::adopt(shared, standing, seat).go_on_in(place).await;
+            tracing::info!(run_id = %run, "its shim has answered, going on with it");
+            Box::pin(RunTask::adopt(shared, standing, seat).go_on_in(place)).await;
         }
         Ok(None) => drop(place),
         Err(error) => {
-            tracing::error!(%run, error = %Chain(&error), "it cannot be gone on with here, the next server tries again");
+            tracing::error!(run_id = %run, error = %Chain(&error), "it cannot be gone on with here, the next server tries again");
             // Nobody else here may take it for one that is to be ended.
             shared.refusing.cancelled().await;
             drop(place);

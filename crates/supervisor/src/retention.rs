@@ -262,7 +262,7 @@ async fn mark(shared: &Shared, run: RunId, reason: RemovalReason) -> Went {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Went::Left,
         Err(error) => {
             let why = Chain(&error).to_string();
-            tracing::warn!(%run, %why, "the journal of an ended run cannot be read, it stays");
+            tracing::warn!(run_id = %run, %why, "the journal of an ended run cannot be read, it stays");
             return Went::Left;
         }
     };
@@ -271,7 +271,7 @@ async fn mark(shared: &Shared, run: RunId, reason: RemovalReason) -> Went {
         .last
         .map(|entry| event::decode(run, Item::Entry(entry)));
     if !last.is_some_and(|last| last.is_ok_and(|event| is_end(event.payload))) {
-        tracing::warn!(%run, "the journal of an ended run does not tell its end, it stays");
+        tracing::warn!(run_id = %run, "the journal of an ended run does not tell its end, it stays");
         return Went::Left;
     }
     if reason == RemovalReason::OwnerRuns && whole.on_full == OnOutputFull::Block {
@@ -296,7 +296,7 @@ async fn mark(shared: &Shared, run: RunId, reason: RemovalReason) -> Went {
         // The node is another server's by now, which looks after it.
         Err(StoreError::Fenced(_)) => Went::NotYet,
         Err(error @ StoreError::Corrupt(_)) => {
-            tracing::warn!(%run, %error, "the output of an ended run stays");
+            tracing::warn!(run_id = %run, %error, "the output of an ended run stays");
             Went::Left
         }
     }

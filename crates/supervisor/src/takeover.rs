@@ -313,7 +313,7 @@ async fn mend(
             match mended {
                 Ok((_, Ok(()))) => {}
                 Ok((run, Err(error @ StoreError::Corrupt(_)))) => {
-                    tracing::error!(%run, %error, "the row of this run is lost and cannot be written again");
+                    tracing::error!(run_id = %run, %error, "the row of this run is lost and cannot be written again");
                 }
                 Ok((_, Err(error))) => return Err(error),
                 Err(error) => return Err(StoreError::Unavailable(error.to_string())),

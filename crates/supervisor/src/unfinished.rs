@@ -26,7 +26,7 @@ pub(crate) async fn finish_all(
     blocking(move || {
         for run in left {
             if let Err(error) = finish(&data_dir, run, rows.remove(&run), boot) {
-                tracing::warn!(%run, %error, "what a crash has left of this run stays as it is");
+                tracing::warn!(run_id = %run, %error, "what a crash has left of this run stays as it is");
             }
         }
     })
@@ -44,13 +44,13 @@ fn finish(data_dir: &Path, run: RunId, row: Option<RunRow>, boot: Boot) -> io::R
             ..
         }) => {
             Journal::open(&dir, new.attempt, boot)?.end(&outcome)?;
-            tracing::info!(%run, "its end is told in full");
+            tracing::info!(run_id = %run, "its end is told in full");
             spare::tidy(data_dir, run)
         }
         // It is another node's to close.
         Some(_) => Ok(()),
         None if was_recorded(&dir, boot)? => {
-            tracing::warn!(%run, "the store has lost the row of a run that nobody holds any more; its output stays");
+            tracing::warn!(run_id = %run, "the store has lost the row of a run that nobody holds any more; its output stays");
             Ok(())
         }
         None => spare::forget(data_dir, run),

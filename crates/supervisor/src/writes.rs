@@ -124,7 +124,9 @@ pub(crate) async fn row_of(store: &NodeStore, run: RunId) -> Option<RunRow> {
     loop {
         match store.get(run).await {
             Ok(row) => return row,
-            Err(error) => tracing::debug!(%run, %error, "what the row says is not known yet"),
+            Err(error) => {
+                tracing::debug!(run_id = %run, %error, "what the row says is not known yet");
+            }
         }
         rest(store, &mut pause).await;
     }
@@ -148,12 +150,12 @@ async fn meet_row(store: &NodeStore, new: &NewRun) -> Done {
         let row = match row_of(store, run).await {
             Some(row) => row,
             None => {
-                tracing::error!(%run, "the store has lost the row of a run, writing it again");
+                tracing::error!(run_id = %run, "the store has lost the row of a run, writing it again");
                 match store.insert(new).await {
                     Ok(Inserted::New) => RunRow::open(new.clone()),
                     Ok(Inserted::Taken(row)) => *row,
                     Err(error) => {
-                        tracing::warn!(%run, %error, "the row is not written again yet");
+                        tracing::warn!(run_id = %run, %error, "the row is not written again yet");
                         rest(store, &mut pause).await;
                         continue;
                     }
@@ -163,7 +165,7 @@ async fn meet_row(store: &NodeStore, new: &NewRun) -> Done {
         if row.new.identity == new.identity {
             return Done::Met(Box::new(row));
         }
-        tracing::error!(%run, recorded = ?row.new.identity, held = ?new.identity, "the keeper holds another run than the row says, it is left alone");
+        tracing::error!(run_id = %run, recorded = ?row.new.identity, held = ?new.identity, "the keeper holds another run than the row says, it is left alone");
         return Done::Strange;
     }
 }
@@ -202,10 +204,10 @@ async fn begin(store: &NodeStore, new: &NewRun, restarts: u32) -> Done {
 fn not_recorded(new: &NewRun, error: &StoreError) -> Done {
     let (run, attempt) = (new.run, new.attempt);
     Done::Report(if matches!(error, StoreError::Unknown(_)) {
-        tracing::warn!(%run, attempt, %error, "whether the attempt is recorded is not known, the gate stays shut");
+        tracing::warn!(run_id = %run, attempt, %error, "whether the attempt is recorded is not known, the gate stays shut");
         Report::RecordUnknown
     } else {
-        tracing::warn!(%run, attempt, %error, "the attempt is not recorded, the gate stays shut");
+        tracing::warn!(run_id = %run, attempt, %error, "the attempt is not recorded, the gate stays shut");
         Report::RecordFailed
     })
 }
@@ -226,7 +228,7 @@ async fn record_state(
     let recorded = match at_once(shared, fact, write).await {
         Ok(recorded) => recorded,
         Err((error, _)) => {
-            tracing::warn!(%run, ?state, %error, "the state is not recorded");
+            tracing::warn!(run_id = %run, ?state, %error, "the state is not recorded");
             false
         }
     };
@@ -282,7 +284,7 @@ where
             Err(failed) => failed,
         };
         if !std::mem::replace(&mut said, true) {
-            tracing::warn!(%run, %error, "{what} is not recorded yet, trying until it is");
+            tracing::warn!(run_id = %run, %error, "{what} is not recorded yet, trying until it is");
         }
         rest(&shared.store, &mut pause).await;
     }
@@ -303,14 +305,16 @@ where
         match tokio::time::timeout(STORE_SLOW, write()).await {
             Ok(Ok(())) => return Ok(true),
             Ok(Err(error @ (StoreError::Fenced(_) | StoreError::Corrupt(_)))) => {
-                tracing::error!(%run, %error, ?fact, "this cannot be recorded by this server");
+                tracing::error!(run_id = %run, %error, ?fact, "this cannot be recorded by this server");
                 return Ok(false);
             }
             Ok(Err(error)) => {
-                tracing::warn!(%run, %error, "the store does not take a fact, it is kept here");
+                tracing::warn!(run_id = %run, %error, "the store does not take a fact, it is kept here");
             }
             // What is queued there may still be written, and is told again all the same.
-            Err(_) => tracing::warn!(%run, "the store is slow to take a fact, it is kept here"),
+            Err(_) => {
+                tracing::warn!(run_id = %run, "the store is slow to take a fact, it is kept here");
+            }
         }
     }
     let appended = shared.facts.append(fact.clone()).await;
@@ -331,17 +335,17 @@ where
             Ok(()) => {
                 if said {
                     let waited = began.elapsed();
-                    tracing::info!(%run, ?waited, "{what} is recorded now");
+                    tracing::info!(run_id = %run, ?waited, "{what} is recorded now");
                 }
                 return true;
             }
             Err(error @ (StoreError::Fenced(_) | StoreError::Corrupt(_))) => {
-                tracing::error!(%run, %error, "{what} cannot be recorded by this server");
+                tracing::error!(run_id = %run, %error, "{what} cannot be recorded by this server");
                 return false;
             }
             Err(error) => {
                 if !said {
-                    tracing::warn!(%run, %error, "{what} is not recorded yet, trying until it is");
+                    tracing::warn!(run_id = %run, %error, "{what} is not recorded yet, trying until it is");
                     said = true;
                 }
             }

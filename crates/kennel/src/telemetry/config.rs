@@ -21,6 +21,11 @@ const SPANS_WAITING_MAX: usize = 2048;
 /// How often they are sent, where `OTEL_BSP_SCHEDULE_DELAY` does not say: what a killed server has not sent is lost.
 const SPANS_EVERY: Duration = Duration::from_secs(1);
 
+/// Records of the log that may wait, where `OTEL_BLRP_MAX_QUEUE_SIZE` does not say.
+const RECORDS_WAITING_MAX: usize = 2048;
+/// How often they are sent, where `OTEL_BLRP_SCHEDULE_DELAY` does not say.
+const RECORDS_EVERY: Duration = Duration::from_secs(1);
+
 #[derive(Debug, Args)]
 pub(crate) struct TelemetryArgs {
     /// Where metrics are served to Prometheus, as ADDRESS:PORT or unix:PATH, under /metrics; there is no authentication
@@ -75,18 +80,22 @@ pub(crate) struct TelemetryConfig {
     pub(crate) traces: bool,
     /// Metrics do.
     pub(crate) pushes_metrics: bool,
+    /// The log and what happens to runs do.
+    pub(crate) logs: bool,
     /// Metrics are served.
     pub(crate) scraped_at: Option<ScrapeAddress>,
     pub(crate) sampling: Sampling,
     pub(crate) baggage: BTreeSet<String>,
     pub(crate) spans_waiting_max: usize,
     pub(crate) spans_every: Duration,
+    pub(crate) records_waiting_max: usize,
+    pub(crate) records_every: Duration,
 }
 
 impl TelemetryConfig {
     /// Whether there is anything to do.
     pub(crate) fn exports(&self) -> bool {
-        self.traces || self.pushes_metrics || self.scraped_at.is_some()
+        self.traces || self.pushes_metrics || self.logs || self.scraped_at.is_some()
     }
 }
 
@@ -134,6 +143,7 @@ impl TelemetryArgs {
         Ok(TelemetryConfig {
             traces: sends("TRACES")?,
             pushes_metrics: sends("METRICS")?,
+            logs: sends("LOGS")?,
             scraped_at: listen.as_deref().map(ScrapeAddress::parse).transpose()?,
             sampling: sampling(here)?,
             baggage: baggage.map(str::to_owned).collect(),
@@ -141,6 +151,10 @@ impl TelemetryArgs {
                 .unwrap_or(SPANS_WAITING_MAX),
             spans_every: number(here, "OTEL_BSP_SCHEDULE_DELAY")?
                 .map_or(SPANS_EVERY, |ms| Duration::from_millis(ms as u64)),
+            records_waiting_max: number(here, "OTEL_BLRP_MAX_QUEUE_SIZE")?
+                .unwrap_or(RECORDS_WAITING_MAX),
+            records_every: number(here, "OTEL_BLRP_SCHEDULE_DELAY")?
+                .map_or(RECORDS_EVERY, |ms| Duration::from_millis(ms as u64)),
         })
     }
 }
@@ -228,13 +242,14 @@ mod tests {
         assert!(!resolve(&[]).expect("valid").exports());
         let all = resolve(&[("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:4317")]);
         let all = all.expect("valid");
-        assert!(all.traces && all.pushes_metrics);
+        assert!(all.traces && all.pushes_metrics && all.logs);
         let metrics = resolve(&[
             ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:4317"),
             ("OTEL_TRACES_EXPORTER", "none"),
+            ("OTEL_LOGS_EXPORTER", "none"),
         ]);
         let metrics = metrics.expect("valid");
-        assert!(!metrics.traces && metrics.pushes_metrics);
+        assert!(!metrics.traces && metrics.pushes_metrics && !metrics.logs);
         let off = resolve(&[
             ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:4317"),
             ("OTEL_SDK_DISABLED", "true"),
@@ -245,7 +260,7 @@ mod tests {
             "http://127.0.0.1:4317",
         )]);
         let one = one.expect("valid");
-        assert!(one.traces && !one.pushes_metrics);
+        assert!(one.traces && !one.pushes_metrics && !one.logs);
     }
 
     #[test]

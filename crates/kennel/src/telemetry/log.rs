@@ -1,11 +1,45 @@
-//! The server's log: standard error, for people by default.
+//! The server's log: standard error, for people by default, and the collector, where there is one.
+//!
+//! Lines about a run, or in a call, have its `run_id`, `trace_id` and `span_id`, which the fields of the spans of [`tracing`] that they
+//! are in say.
 
+use super::records::Records;
 use crate::{args::LogFormat, failure::Failure};
-use std::io;
-use tracing_subscriber::EnvFilter;
+use serde_json::Value;
+use std::{
+    fmt, io,
+    sync::{Arc, OnceLock},
+};
+use tracing::{
+    Event, Subscriber,
+    field::{Field, Visit},
+    span,
+};
+use tracing_subscriber::{
+    EnvFilter, Layer,
+    fmt::{
+        FmtContext, FormatEvent, FormatFields,
+        format::Writer,
+        time::{FormatTime, SystemTime},
+    },
+    layer::{Context, SubscriberExt},
+    registry::{LookupSpan, Scope},
+    util::SubscriberInitExt,
+};
 
 /// What is logged when `KENNEL_LOG` is not set.
 const FILTER_DEFAULT: &str = "info";
+
+/// Whose lines no collector gets: they are about sending to one, and would never end.
+const UNHEARD: [&str; 7] = [
+    "kennel::telemetry",
+    "opentelemetry",
+    "tonic",
+    "hyper",
+    "h2",
+    "tower",
+    "rustls",
+];
 
 /// What is logged. `value` is that of `KENNEL_LOG`.
 pub(crate) fn filter(value: Option<&str>) -> Result<EnvFilter, Failure> {
@@ -18,16 +52,194 @@ pub(crate) fn filter(value: Option<&str>) -> Result<EnvFilter, Failure> {
     })
 }
 
-/// Starts logging for this process.
-pub(crate) fn start_log(format: LogFormat, value: Option<&str>) -> Result<(), Failure> {
-    let filter = filter(value)?;
-    let log = tracing_subscriber::fmt()
-        .with_env_filter(filter)
+/// Starts logging for this process. What is given back is told where else lines go, once that is known.
+pub(crate) fn start_log(format: LogFormat, value: Option<&str>) -> Result<Collected, Failure> {
+    let collected = Collected::default();
+    let lines = tracing_subscriber::fmt::layer()
+        .event_format(Lines(format))
         .with_writer(io::stderr)
         .with_ansi(false);
-    match format {
-        LogFormat::Text => log.with_target(false).init(),
-        LogFormat::Json => log.json().flatten_event(true).init(),
+    tracing_subscriber::registry()
+        .with(filter(value)?)
+        .with(Marking)
+        .with(lines)
+        .with(collected.clone())
+        .init();
+    Ok(collected)
+}
+
+/// What a line belongs to.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Marks {
+    pub(super) run: Option<String>,
+    pub(super) trace: Option<String>,
+    pub(super) span: Option<String>,
+}
+
+impl Marks {
+    /// Those of the innermost span that has them.
+    fn of<'a, S: LookupSpan<'a>>(scope: Option<Scope<'a, S>>) -> Self {
+        let mut spans = scope.into_iter().flatten();
+        let marks = spans.find_map(|span| span.extensions().get::<Self>().cloned());
+        marks.unwrap_or_default()
     }
-    Ok(())
+
+    fn pairs(self) -> impl Iterator<Item = (&'static str, String)> {
+        [
+            ("run_id", self.run),
+            ("trace_id", self.trace),
+            ("span_id", self.span),
+        ]
+        .into_iter()
+        .filter_map(|(name, value)| Some((name, value?)))
+    }
+}
+
+impl Visit for Marks {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        let mark = match field.name() {
+            "run_id" => &mut self.run,
+            "trace_id" => &mut self.trace,
+            "span_id" => &mut self.span,
+            _ => return,
+        };
+        *mark = Some(format!("{value:?}"));
+    }
+}
+
+/// Keeps the marks of each span beside it.
+struct Marking;
+
+impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Marking {
+    fn on_new_span(&self, attributes: &span::Attributes<'_>, id: &span::Id, ctx: Context<'_, S>) {
+        let mut marks = Marks::default();
+        attributes.record(&mut marks);
+        if let Some(span) = ctx.span(id) {
+            span.extensions_mut().insert(marks);
+        }
+    }
+}
+
+/// What a line says.
+#[derive(Debug, Default)]
+pub(super) struct Fields {
+    pub(super) message: String,
+    pub(super) others: Vec<(&'static str, Value)>,
+}
+
+impl Fields {
+    fn of(event: &Event<'_>) -> Self {
+        let mut fields = Self::default();
+        event.record(&mut fields);
+        fields
+    }
+
+    fn add(&mut self, field: &Field, value: impl Into<Value>) {
+        self.others.push((field.name(), value.into()));
+    }
+}
+
+impl Visit for Fields {
+    fn record_f64(&mut self, field: &Field, value: f64) {
+        self.add(field, value);
+    }
+
+    fn record_i64(&mut self, field: &Field, value: i64) {
+        self.add(field, value);
+    }
+
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        self.add(field, value);
+    }
+
+    fn record_bool(&mut self, field: &Field, value: bool) {
+        self.add(field, value);
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        if field.name() == "message" {
+            value.clone_into(&mut self.message);
+        } else {
+            self.add(field, value);
+        }
+    }
+
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        self.record_str(field, &format!("{value:?}"));
+    }
+}
+
+/// How a line looks.
+struct Lines(LogFormat);
+
+impl<S, N> FormatEvent<S, N> for Lines
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'w> FormatFields<'w> + 'static,
+{
+    fn format_event(
+        &self,
+        ctx: &FmtContext<'_, S, N>,
+        mut writer: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
+        let about = event.metadata();
+        let marks = Marks::of(ctx.event_scope()).pairs();
+        // What the line says itself is not said twice.
+        let marks = marks.filter(|(name, _)| about.fields().field(name).is_none());
+        match self.0 {
+            LogFormat::Text => {
+                SystemTime.format_time(&mut writer)?;
+                write!(writer, " {:>5} ", about.level())?;
+                ctx.format_fields(writer.by_ref(), event)?;
+                for (name, value) in marks {
+                    write!(writer, " {name}={value}")?;
+                }
+                writeln!(writer)
+            }
+            LogFormat::Json => {
+                let mut time = String::new();
+                SystemTime.format_time(&mut Writer::new(&mut time))?;
+                let said = Fields::of(event);
+                let mut line = vec![
+                    ("timestamp", Value::from(time)),
+                    ("level", about.level().as_str().into()),
+                    ("message", said.message.into()),
+                ];
+                line.extend(said.others);
+                line.extend(marks.map(|(name, value)| (name, value.into())));
+                line.push(("target", about.target().into()));
+                let pairs = line.iter().map(|(name, value)| {
+                    let name = Value::from(*name);
+                    format!("{name}:{value}")
+                });
+                writeln!(writer, "{{{}}}", pairs.collect::<Vec<_>>().join(","))
+            }
+        }
+    }
+}
+
+/// The collector's part of the log: nothing, until it is known that there is one.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Collected(Arc<OnceLock<Arc<Records>>>);
+
+impl Collected {
+    /// From now on lines go there.
+    pub(super) fn by(&self, records: &Arc<Records>) {
+        // Once, at the start.
+        let _ = self.0.set(Arc::clone(records));
+    }
+}
+
+impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Collected {
+    fn on_event(&self, event: &Event<'_>, ctx: Context<'_, S>) {
+        let Some(records) = self.0.get() else {
+            return;
+        };
+        let (level, target) = (*event.metadata().level(), event.metadata().target());
+        if UNHEARD.iter().all(|unheard| !target.starts_with(unheard)) {
+            let marks = Marks::of(ctx.event_scope(event));
+            records.line(level, target, Fields::of(event), &marks);
+        }
+    }
 }

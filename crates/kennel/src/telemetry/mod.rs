@@ -4,11 +4,13 @@
 
 mod config;
 mod log;
+mod losses;
+mod records;
 mod scrape;
 mod spans;
 
 pub(crate) use config::{TelemetryArgs, TelemetryConfig};
-pub(crate) use log::{filter, start_log};
+pub(crate) use log::{Collected, filter, start_log};
 
 use crate::{
     config::Surroundings,
@@ -17,6 +19,7 @@ use crate::{
 use config::ScrapeAddress;
 use kennel_lifecycle::NodeId;
 use kennel_supervisor::telemetry::{Telemetry, Tracing, names};
+use losses::Losses;
 use opentelemetry::{KeyValue, metrics::MeterProvider};
 use opentelemetry_sdk::{
     Resource,
@@ -24,7 +27,8 @@ use opentelemetry_sdk::{
     resource::EnvResourceDetector,
 };
 use prometheus::Registry;
-use spans::{Losses, Pipeline};
+use records::Records;
+use spans::Pipeline;
 use std::{
     error::Error,
     fs,
@@ -46,6 +50,7 @@ const LAST_SPANS: Duration = Duration::from_secs(1);
 pub(crate) struct Exports {
     telemetry: Telemetry,
     pipeline: Option<Arc<Pipeline>>,
+    records: Option<Arc<Records>>,
     meters: Option<SdkMeterProvider>,
     registry: Option<Registry>,
     runtime: Option<Runtime>,
@@ -59,11 +64,13 @@ impl Exports {
         node: NodeId,
         node_name: &str,
         here: &Surroundings,
+        log: &Collected,
     ) -> Result<Self, Failure> {
         if !config.exports() {
             return Ok(Self {
                 telemetry: Telemetry::default(),
                 pipeline: None,
+                records: None,
                 meters: None,
                 registry: None,
                 runtime: None,
@@ -106,8 +113,20 @@ impl Exports {
             let exporter = opentelemetry_otlp::SpanExporter::builder()
                 .build()
                 .map_err(|cause| failed("cannot export spans", &cause))?;
+            let losses = losses.clone();
             let pipeline = Pipeline::new(exporter, runtime.handle(), &resource, config, losses);
             Some(Arc::new(pipeline))
+        } else {
+            None
+        };
+        let records = if config.logs {
+            let exporter = opentelemetry_otlp::LogExporter::builder()
+                .build()
+                .map_err(|cause| failed("cannot export the log", &cause))?;
+            let records = Records::new(exporter, runtime.handle(), &resource, config, losses);
+            let records = Arc::new(records);
+            log.by(&records);
+            Some(records)
         } else {
             None
         };
@@ -116,10 +135,12 @@ impl Exports {
             sampling: config.sampling,
             baggage: config.baggage.clone(),
         });
+        let events = records.as_ref().map(|records| Arc::clone(records) as _);
         drop(inside);
         Ok(Self {
-            telemetry: Telemetry::new(tracing, meter),
+            telemetry: Telemetry::new(tracing, events, meter),
             pipeline,
+            records,
             meters: Some(meters),
             registry,
             runtime: Some(runtime),
@@ -150,6 +171,7 @@ impl Exports {
         };
         let Self {
             pipeline,
+            records,
             meters,
             runtime,
             scraped_at,
@@ -163,6 +185,9 @@ impl Exports {
         thread::spawn(move || {
             if let Some(pipeline) = pipeline {
                 pipeline.shut_down(most);
+            }
+            if let Some(records) = records {
+                records.shut_down(most);
             }
             drop(meters.map(|meters| meters.shutdown_with_timeout(most)));
             let _ = done.send(());

@@ -1,12 +1,12 @@
 //! Spans on their way to a collector, and what becomes of them.
 
-use super::{Inside, TelemetryConfig, scope};
-use kennel_lifecycle::Timestamp;
-use kennel_supervisor::telemetry::{Span, SpanSink, names};
-use opentelemetry::{
-    KeyValue,
-    metrics::{Counter, Meter},
+use super::{
+    Inside, TelemetryConfig,
+    losses::{Losses, Room},
+    scope,
 };
+use kennel_lifecycle::Timestamp;
+use kennel_supervisor::telemetry::{Span, SpanSink};
 use opentelemetry_otlp::{MetricExporter, SpanExporter};
 use opentelemetry_sdk::{
     Resource,
@@ -17,77 +17,14 @@ use opentelemetry_sdk::{
         SpanLinks, SpanProcessor,
     },
 };
-use std::{
-    sync::{
-        Arc, OnceLock,
-        atomic::{AtomicUsize, Ordering},
-    },
-    time::{Duration, SystemTime, UNIX_EPOCH},
-};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::runtime::Handle;
-
-/// Counts what was told and what was not.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Losses(Arc<OnceLock<[Counter<u64>; 2]>>);
-
-impl Losses {
-    pub(super) fn register(&self, meter: &Meter) {
-        let counter = |name: &'static str, what: &'static str| {
-            meter.u64_counter(name).with_description(what).build()
-        };
-        let counters = [
-            counter(
-                "kennel.telemetry.exported",
-                "Spans and batches of metrics that a collector has taken",
-            ),
-            counter(
-                "kennel.telemetry.dropped",
-                "Spans and batches of metrics that no collector has got",
-            ),
-        ];
-        for signal in ["traces", "metrics"] {
-            counters[0].add(0, &[KeyValue::new(names::SIGNAL, signal)]);
-        }
-        for (signal, reason) in [
-            ("traces", "queue_full"),
-            ("traces", "not_taken"),
-            ("metrics", "not_taken"),
-        ] {
-            let attributes = [
-                KeyValue::new(names::SIGNAL, signal),
-                KeyValue::new(names::DROP_REASON, reason),
-            ];
-            counters[1].add(0, &attributes);
-        }
-        // Registered once, at the start.
-        let _ = self.0.set(counters);
-    }
-
-    fn exported(&self, signal: &'static str, count: usize) {
-        if let Some([exported, _]) = self.0.get() {
-            exported.add(count as u64, &[KeyValue::new(names::SIGNAL, signal)]);
-        }
-    }
-
-    fn dropped(&self, signal: &'static str, reason: &'static str, count: usize) {
-        if let Some([_, dropped]) = self.0.get() {
-            let attributes = [
-                KeyValue::new(names::SIGNAL, signal),
-                KeyValue::new(names::DROP_REASON, reason),
-            ];
-            dropped.add(count as u64, &attributes);
-        }
-    }
-}
 
 /// Takes spans and sends them in batches.
 #[derive(Debug)]
 pub(super) struct Pipeline {
     processor: BatchSpanProcessor,
-    /// Spans that were taken and are neither sent nor lost.
-    waiting: Arc<AtomicUsize>,
-    waiting_max: usize,
-    losses: Losses,
+    room: Room,
 }
 
 impl Pipeline {
@@ -98,28 +35,21 @@ impl Pipeline {
         config: &TelemetryConfig,
         losses: Losses,
     ) -> Self {
-        let waiting = Arc::new(AtomicUsize::new(0));
+        let room = Room::new("traces", config.spans_waiting_max, losses);
         let exporter = Counting {
             inner: exporter,
             runtime: runtime.clone(),
-            waiting: Arc::clone(&waiting),
-            losses: losses.clone(),
+            room: room.clone(),
         };
-        // What is too much is refused here, where it is counted: the processor's own queue is never full.
         let batches = BatchConfigBuilder::default()
-            .with_max_queue_size(config.spans_waiting_max.saturating_mul(2))
+            .with_max_queue_size(room.queue())
             .with_scheduled_delay(config.spans_every)
             .build();
         let mut processor = BatchSpanProcessor::builder(exporter)
             .with_batch_config(batches)
             .build();
         processor.set_resource(resource);
-        Self {
-            processor,
-            waiting,
-            waiting_max: config.spans_waiting_max,
-            losses,
-        }
+        Self { processor, room }
     }
 
     pub(super) fn shut_down(&self, most: Duration) {
@@ -130,12 +60,9 @@ impl Pipeline {
 
 impl SpanSink for Pipeline {
     fn take(&self, span: Span) {
-        if self.waiting.fetch_add(1, Ordering::Relaxed) >= self.waiting_max {
-            self.waiting.fetch_sub(1, Ordering::Relaxed);
-            self.losses.dropped("traces", "queue_full", 1);
-            return;
+        if self.room.enter() {
+            self.processor.on_end(data(span));
         }
-        self.processor.on_end(data(span));
     }
 }
 
@@ -159,7 +86,7 @@ fn data(span: Span) -> SpanData {
     }
 }
 
-fn system_time(at: Timestamp) -> SystemTime {
+pub(super) fn system_time(at: Timestamp) -> SystemTime {
     UNIX_EPOCH + Duration::from_micros(u64::try_from(at.0).unwrap_or(0))
 }
 
@@ -168,22 +95,14 @@ fn system_time(at: Timestamp) -> SystemTime {
 struct Counting {
     inner: SpanExporter,
     runtime: Handle,
-    waiting: Arc<AtomicUsize>,
-    losses: Losses,
+    room: Room,
 }
 
 impl Exporter for Counting {
     async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
         let count = batch.len();
         let sent = Inside::new(&self.runtime, self.inner.export(batch)).await;
-        self.waiting.fetch_sub(count, Ordering::Relaxed);
-        match &sent {
-            Ok(()) => self.losses.exported("traces", count),
-            Err(error) => {
-                tracing::debug!(%error, count, "spans are lost");
-                self.losses.dropped("traces", "not_taken", count);
-            }
-        }
+        self.room.leave(count, &sent);
         sent
     }
 
@@ -221,13 +140,7 @@ impl MetricExport {
 impl PushMetricExporter for MetricExport {
     async fn export(&self, metrics: &ResourceMetrics) -> OTelSdkResult {
         let sent = Inside::new(&self.runtime, self.inner.export(metrics)).await;
-        match &sent {
-            Ok(()) => self.losses.exported("metrics", 1),
-            Err(error) => {
-                tracing::debug!(%error, "metrics are lost");
-                self.losses.dropped("metrics", "not_taken", 1);
-            }
-        }
+        self.losses.sent("metrics", 1, &sent);
         sent
     }
 

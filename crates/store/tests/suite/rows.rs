@@ -154,3 +154,13 @@ pub(super) fn order() -> StopOrder {
         grace: Duration::from_millis(1500),
     }
 }
+
+/// What is printed of a row may come into a log.
+#[test]
+fn a_row_is_printed_without_the_commands_arguments() {
+    let printed = format!("{:?}", new_run(1));
+    assert!(
+        printed.contains("uid:1000") && !printed.contains("printf"),
+        "{printed}"
+    );
+}

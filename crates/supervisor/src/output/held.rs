@@ -84,7 +84,7 @@ impl Output {
         self.warnings += 1;
         let message =
             format!("output waits, and the command with it: {max} bytes are kept, and {why}");
-        tracing::warn!(run = %self.run, why, "output waits");
+        tracing::warn!(run_id = %self.run, why, "output waits");
         self.line(&LifecycleEvent::Warning { message }, clock::now());
     }
 }

@@ -238,7 +238,7 @@ impl RunTask {
         };
         let (attempt, restarts) = (self.new.attempt, self.attempts.restarts);
         let reason = &outcome.reason;
-        tracing::info!(run = %self.run, attempt, ?reason, exit = ?outcome.exit, tree = ?outcome.tree, restarts, "attempt ended, another follows");
+        tracing::info!(run_id = %self.run, attempt, ?reason, exit = ?outcome.exit, tree = ?outcome.tree, restarts, "attempt ended, another follows");
         Some(event::attempt_ended(reason, restarts, next))
     }
 
@@ -437,7 +437,7 @@ impl RunTask {
             Ok(()) => None,
         };
         if let Some(failure) = failed {
-            tracing::error!(run = %self.run, ?failure, "the next attempt cannot be prepared");
+            tracing::error!(run_id = %self.run, ?failure, "the next attempt cannot be prepared");
             return self.report(Report::PrepareFailed(failure));
         }
         self.preparing = true;

@@ -581,7 +581,7 @@ impl RunTask {
         self.spans.prepared(&self.new, self.at, None);
         self.report(Report::Prepared(Box::new(prepared.identity)));
         if let Err(error) = attached {
-            tracing::error!(run = %self.run, %error, "the output cannot be read, the command is not let go");
+            tracing::error!(run_id = %self.run, %error, "the output cannot be read, the command is not let go");
             self.start_error = Some(self.no_room("descriptors of the server".into()));
             // The gate is shut, and the row that is on its way is closed.
             self.report(Report::NotReleased);
@@ -642,7 +642,7 @@ impl RunTask {
             reason: StopReason::LimitExceeded(limit),
             grace: self.new.grace,
         };
-        tracing::warn!(run = %self.run, ?limit, "the run is stopped, as its spec says");
+        tracing::warn!(run_id = %self.run, ?limit, "the run is stopped, as its spec says");
         if self.attempts.due().is_some() {
             return self.end_waiting(&order);
         }
@@ -730,7 +730,7 @@ impl RunTask {
     fn go_on_with_stop(&mut self) {
         self.stop_due = None;
         self.at = clock::now();
-        tracing::warn!(run = %self.run, "the stop is not recorded yet, going on with it");
+        tracing::warn!(run_id = %self.run, "the stop is not recorded yet, going on with it");
         self.report(Report::StopRecorded);
     }
 

@@ -26,6 +26,7 @@ use kennel_linux::{
 use kennel_store::{RunRow, StoreError};
 use std::{io, path::Path, sync::Arc, time::Duration};
 use tokio::sync::mpsc;
+use tracing::Instrument;
 
 /// Pause between two tries to continue a tree.
 const THAW_RETRY_AFTER: Duration = Duration::from_millis(200);
@@ -137,7 +138,7 @@ impl RunTask {
             Ok(None) => match rundir::remove(&self.shared.config.data_dir, self.run) {
                 Ok(()) => return self.prepare(),
                 Err(error) => {
-                    tracing::error!(run = %self.run, %error, "what an earlier start has left cannot be removed");
+                    tracing::error!(run_id = %self.run, %error, "what an earlier start has left cannot be removed");
                 }
             },
             Ok(Some(row)) => {
@@ -165,10 +166,10 @@ impl RunTask {
             Ok(())
         });
         if let Err(error) = made {
-            tracing::error!(run = %self.run, error = %cause::Chain(&error), "the run's directory cannot be made");
+            tracing::error!(run_id = %self.run, error = %cause::Chain(&error), "the run's directory cannot be made");
             // It was not there before: what was made of it on a full disk is this task's to remove.
             if let Err(error) = spare::forget(data_dir, self.run) {
-                tracing::warn!(run = %self.run, %error, "what was made of the run's directory stays");
+                tracing::warn!(run_id = %self.run, %error, "what was made of the run's directory stays");
             }
             return self.report(Report::PrepareFailed(StartFailure {
                 stage: StartStage::Prepare,
@@ -212,7 +213,7 @@ impl RunTask {
             Announcement::Paused => self.runtime.pause(self.at),
             Announcement::Resumed(_) => self.runtime.resume(self.at),
             Announcement::Stuck(stuck) => {
-                tracing::warn!(run = %self.run, ?stuck, "SIGKILL does not end them");
+                tracing::warn!(run_id = %self.run, ?stuck, "SIGKILL does not end them");
             }
             Announcement::TreeEnded(_)
             | Announcement::MemoryKills(_)
@@ -239,7 +240,7 @@ impl RunTask {
 
     pub(super) fn say_ended(&self, outcome: &Outcome) {
         let state = outcome.state();
-        tracing::info!(run = %self.run, ?state, reason = ?outcome.reason, exit = ?outcome.exit, tree = ?outcome.tree, "run ended");
+        tracing::info!(run_id = %self.run, ?state, reason = ?outcome.reason, exit = ?outcome.exit, tree = ?outcome.tree, "run ended");
     }
 
     fn tell_end(&mut self, outcome: &Outcome, last: bool) {
@@ -273,14 +274,14 @@ impl RunTask {
         // What has ended is let go here, so that a long run does not collect it.
         while self.ops.try_join_next().is_some() {}
         let work = work(Arc::clone(&self.shared), self.run, self.done_sender.clone());
-        self.ops.spawn(work);
+        self.ops.spawn(work.in_current_span());
     }
 
     pub(super) fn remove(&mut self, remove: fn(&Path, RunId) -> io::Result<()>) {
         self.op(move |shared, run, done| async move {
             let removed = blocking(move || remove(&shared.config.data_dir, run)).await;
             if let Err(error) = removed.flatten() {
-                tracing::warn!(%run, %error, "the run's directory is not wholly removed");
+                tracing::warn!(run_id = %run, %error, "the run's directory is not wholly removed");
             }
             let _ = done.send(Done::Removed).await;
         });
@@ -318,7 +319,7 @@ async fn thaw(shared: Arc<Shared>, run: RunId, done: mpsc::Sender<Done>) {
     loop {
         match shared.kernel.resume(run).await {
             Ok(SignalResult::Failed(errno)) => {
-                tracing::warn!(%run, errno, "the tree cannot be continued, trying again");
+                tracing::warn!(run_id = %run, errno, "the tree cannot be continued, trying again");
                 tokio::time::sleep(THAW_RETRY_AFTER).await;
                 // A run that has left meanwhile is nobody to continue.
                 if shared.find(run).is_none() {

@@ -1,4 +1,4 @@
-//! What is told to the outside of what happens here: spans that have ended, and measurements.
+//! What is told to the outside of what happens here: spans that have ended, events, and measurements.
 //!
 //! Nothing in here waits for anybody, and nothing depends on whether somebody listens. A span is told once it has ended, by its
 //! times and by ids that follow from the run ([`context`]): none is lost with the server that saw its beginning.
@@ -7,10 +7,12 @@ pub mod context;
 mod gauges;
 mod metrics;
 pub mod names;
+mod run_events;
 mod run_spans;
 
 pub(crate) use gauges::register;
 pub(crate) use metrics::{Metrics, SpawnPhase};
+pub(crate) use run_events::log_span;
 pub(crate) use run_spans::{RunSpans, tell_end};
 
 use crate::clock;
@@ -46,6 +48,27 @@ pub struct Span {
     pub links: Vec<Link>,
     /// Whether it failed.
     pub status: Status,
+}
+
+/// Something that has happened, as a record of OpenTelemetry's log that has a name.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Event {
+    /// Which kind of event.
+    pub name: &'static str,
+    /// When it happened.
+    pub at: Timestamp,
+    /// The span that it belongs to.
+    pub context: Option<SpanContext>,
+    /// Whether somebody should look at it.
+    pub warns: bool,
+    /// What is known of it.
+    pub attributes: Vec<KeyValue>,
+}
+
+/// Where events go.
+pub trait EventSink: Debug + Send + Sync {
+    /// Takes an event, or counts it as lost. Does not wait.
+    fn take(&self, event: Event);
 }
 
 /// Where spans go.
@@ -93,7 +116,8 @@ impl Sampling {
 /// Where telemetry goes, and how much of it. By default nowhere.
 #[derive(Clone, Debug)]
 pub struct Telemetry {
-    tracing: Option<Tracing>,
+    tracing: Option<Arc<Tracing>>,
+    events: Option<Arc<dyn EventSink>>,
     meter: Meter,
     pub(crate) metrics: Arc<Metrics>,
 }
@@ -112,7 +136,7 @@ pub struct Tracing {
 impl Default for Telemetry {
     fn default() -> Self {
         // Nobody has set a provider: it does nothing.
-        Self::new(None, opentelemetry::global::meter("kennel"))
+        Self::new(None, None, opentelemetry::global::meter("kennel"))
     }
 }
 
@@ -126,12 +150,13 @@ pub struct CallTrace {
 }
 
 impl Telemetry {
-    /// Spans go to `tracing`, where there is one; measurements to the instruments of `meter`.
+    /// Spans go to `tracing` and events to `events`, where there is one; measurements to the instruments of `meter`.
     #[must_use]
-    pub fn new(tracing: Option<Tracing>, meter: Meter) -> Self {
+    pub fn new(tracing: Option<Tracing>, events: Option<Arc<dyn EventSink>>, meter: Meter) -> Self {
         let metrics = Arc::new(Metrics::new(&meter));
         Self {
-            tracing,
+            tracing: tracing.map(Arc::new),
+            events,
             meter,
             metrics,
         }
@@ -179,6 +204,17 @@ impl Telemetry {
         }
     }
 
+    /// Whether anybody wants events.
+    pub(crate) fn tells_events(&self) -> bool {
+        self.events.is_some()
+    }
+
+    pub(crate) fn tell_event(&self, event: Event) {
+        if let Some(events) = &self.events {
+            events.take(event);
+        }
+    }
+
     /// The contexts of a run's spans. `None`: spans are not recorded.
     pub(crate) fn run(
         &self,
@@ -220,7 +256,7 @@ mod tests {
             sampling,
             baggage: baggage.iter().map(|&name| name.to_owned()).collect(),
         };
-        Telemetry::new(Some(tracing), opentelemetry::global::meter("test"))
+        Telemetry::new(Some(tracing), None, opentelemetry::global::meter("test"))
     }
 
     #[test]

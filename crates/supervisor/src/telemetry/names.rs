@@ -55,6 +55,14 @@ pub const DROP_REASON: &str = "kennel.drop.reason";
 pub const STORE_OPERATION: &str = "kennel.store.operation";
 /// The reason of an error that Kennel gave, such as `QUOTA_EXCEEDED`.
 pub const REASON: &str = "kennel.reason";
+/// Why it is stopped, such as `abort`.
+pub const STOP_REASON: &str = "kennel.stop.reason";
+/// How its streams have ended: `eof`, `cut` or `lost`.
+pub const STREAMS_END: &str = "kennel.streams.end";
+/// How many processes SIGKILL does not end.
+pub const STUCK_PROCESSES: &str = "kennel.stuck.processes";
+/// How many processes the kernel has killed for want of memory.
+pub const OOM_KILLS: &str = "kennel.oom.kills";
 /// `traces`, `metrics` or `logs`.
 pub const SIGNAL: &str = "kennel.telemetry.signal";
 
@@ -82,3 +90,30 @@ pub const SPAN_REAP: &str = "run.reap";
 pub const SPAN_RECOVER: &str = "run.recover";
 /// An attempt after the first.
 pub const SPAN_ATTEMPT: &str = "run.attempt";
+
+/// Its row is written.
+pub const EVENT_RECORDED: &str = "kennel.run.recorded";
+/// The command runs.
+pub const EVENT_STARTED: &str = "kennel.run.started";
+/// Every task is stopped.
+pub const EVENT_PAUSED: &str = "kennel.run.paused";
+/// The tree runs again.
+pub const EVENT_RESUMED: &str = "kennel.run.resumed";
+/// A stop is in force.
+pub const EVENT_STOPPING: &str = "kennel.run.stopping";
+/// The leader's end.
+pub const EVENT_LEADER_EXITED: &str = "kennel.run.leader_exited";
+/// The streams' end.
+pub const EVENT_STREAMS_CLOSED: &str = "kennel.run.streams_closed";
+/// SIGKILL does not end some of its processes.
+pub const EVENT_STUCK: &str = "kennel.run.stuck";
+/// The tree's end.
+pub const EVENT_TREE_ENDED: &str = "kennel.run.tree_ended";
+/// The kernel has killed processes of it for want of memory.
+pub const EVENT_MEMORY_KILLS: &str = "kennel.run.memory_kills";
+/// A server has gone on with it that had not begun it.
+pub const EVENT_RECOVERED: &str = "kennel.run.recovered";
+/// An attempt has ended and another one follows.
+pub const EVENT_ATTEMPT_ENDED: &str = "kennel.run.attempt_ended";
+/// It is over.
+pub const EVENT_ENDED: &str = "kennel.run.ended";

@@ -4,6 +4,7 @@ use super::{
     Span, SpawnPhase, Telemetry,
     context::{Part, RunTrace},
     names,
+    run_events::{self, RunEvents},
 };
 use crate::event::{reason_word, state_word, verdict_word};
 use kennel_lifecycle::{
@@ -14,7 +15,7 @@ use kennel_linux::start_time;
 use kennel_store::{NewRun, Times};
 use opentelemetry::{
     KeyValue,
-    trace::{Link, SpanKind, Status},
+    trace::{Link, SpanContext, SpanKind, Status},
 };
 use std::{
     borrow::Cow,
@@ -57,6 +58,8 @@ impl Recorded {
 pub(crate) struct RunSpans {
     telemetry: Telemetry,
     recorded: Option<Recorded>,
+    /// Where its events belong.
+    context: Option<SpanContext>,
     since: Since,
     pauses: u16,
 }
@@ -66,8 +69,16 @@ impl RunSpans {
         Self {
             telemetry: telemetry.clone(),
             recorded: Recorded::of(telemetry, new),
+            context: run_events::context(telemetry, new),
             since: Since::default(),
             pauses: 0,
+        }
+    }
+
+    fn events(&self) -> RunEvents<'_> {
+        RunEvents {
+            telemetry: &self.telemetry,
+            context: self.context.as_ref(),
         }
     }
 
@@ -125,6 +136,7 @@ impl RunSpans {
             (since, at),
             "adopted",
         );
+        self.events().recovered(new, at, "adopted");
     }
 
     /// A pause that an earlier server has seen the beginning of.
@@ -136,6 +148,7 @@ impl RunSpans {
     /// What happens to the run, but for its end: that is [`Self::ends`].
     pub(crate) fn hears(&mut self, new: &NewRun, at: Timestamp, announcement: &Announcement) {
         let attempt = new.attempt;
+        self.events().hears(new, at, announcement);
         match announcement {
             Announcement::Recorded => {
                 if let Some(since) = self.since.recording.take() {
@@ -206,6 +219,7 @@ impl RunSpans {
             last,
         };
         told.tell(&self.telemetry, self.recorded.as_ref());
+        self.events().ends(new, at, outcome, last);
     }
 
     /// It is given up before it was recorded: whoever has spawned it is told, and nothing else is left of it.
@@ -271,6 +285,13 @@ pub(crate) fn tell_end(
         last: true,
     };
     told.tell(telemetry, run.as_ref());
+    let context = run_events::context(telemetry, new);
+    let events = RunEvents {
+        telemetry,
+        context: context.as_ref(),
+    };
+    events.recovered(new, at, action);
+    events.ends(new, at, outcome, true);
 }
 
 fn recovered(
@@ -456,24 +477,10 @@ impl End<'_> {
 
     fn conclude(&self, span: &mut Span) {
         let outcome = self.outcome;
-        let reason = reason_word(&outcome.reason);
-        span.attributes.extend([
-            KeyValue::new(names::RUN_OUTCOME, state_word(outcome.state())),
-            KeyValue::new(names::RUN_END_REASON, reason),
-            KeyValue::new(names::TREE_VERDICT, verdict_word(&outcome.tree)),
-        ]);
-        match outcome.exit {
-            Some(Exit::Code(code)) => span
-                .attributes
-                .push(KeyValue::new(names::PROCESS_EXIT_CODE, i64::from(code))),
-            Some(Exit::Signal { signal, .. }) => span
-                .attributes
-                .push(KeyValue::new(names::EXIT_SIGNAL, signal.to_string())),
-            Some(Exit::Unknown) | None => {}
-        }
+        span.attributes.extend(outcome_attributes(outcome));
         if let Some(word) = error_type(outcome) {
             span.attributes.push(KeyValue::new(names::ERROR_TYPE, word));
-            span.status = Status::error(reason);
+            span.status = Status::error(reason_word(&outcome.reason));
         }
     }
 }
@@ -503,12 +510,18 @@ fn phase(
 
 /// What is known of every run. Arguments and environment are not told.
 fn attributes(run: &Recorded, new: &NewRun) -> Vec<KeyValue> {
+    let mut attributes = identity_attributes(new);
+    let executable = run.executable.clone();
+    attributes.extend(executable.map(|n| KeyValue::new(names::PROCESS_EXECUTABLE_NAME, n)));
+    attributes
+}
+
+/// Which run, which attempt, which process.
+pub(super) fn identity_attributes(new: &NewRun) -> Vec<KeyValue> {
     let mut attributes = vec![
         KeyValue::new(names::RUN_ID, new.run.to_string()),
         KeyValue::new(names::RUN_ATTEMPT, i64::from(new.attempt)),
     ];
-    let executable = run.executable.clone();
-    attributes.extend(executable.map(|n| KeyValue::new(names::PROCESS_EXECUTABLE_NAME, n)));
     attributes.extend(containment(new));
     if let Some(identity) = &new.identity {
         let command = &identity.command;
@@ -520,6 +533,26 @@ fn attributes(run: &Recorded, new: &NewRun) -> Vec<KeyValue> {
         ]);
     }
     attributes
+}
+
+/// How it has ended, why, and what is left of it.
+pub(super) fn outcome_attributes(outcome: &Outcome) -> Vec<KeyValue> {
+    let mut attributes = vec![
+        KeyValue::new(names::RUN_OUTCOME, state_word(outcome.state())),
+        KeyValue::new(names::RUN_END_REASON, reason_word(&outcome.reason)),
+        KeyValue::new(names::TREE_VERDICT, verdict_word(&outcome.tree)),
+    ];
+    attributes.extend(exit_attribute(outcome.exit.as_ref()));
+    attributes
+}
+
+/// The leader's exit code, or the signal that has ended it.
+pub(super) fn exit_attribute(exit: Option<&Exit>) -> Option<KeyValue> {
+    match exit? {
+        Exit::Code(code) => Some(KeyValue::new(names::PROCESS_EXIT_CODE, i64::from(*code))),
+        Exit::Signal { signal, .. } => Some(KeyValue::new(names::EXIT_SIGNAL, signal.to_string())),
+        Exit::Unknown => None,
+    }
 }
 
 /// The name of the program, from the client's spec.
@@ -549,7 +582,7 @@ fn kind_word(kind: RunKind) -> &'static str {
     }
 }
 
-fn is_proved(tree: &TreeVerdict) -> bool {
+pub(super) fn is_proved(tree: &TreeVerdict) -> bool {
     matches!(
         tree,
         TreeVerdict::Empty(_) | TreeVerdict::NeverRan | TreeVerdict::Kept(_)
@@ -557,7 +590,7 @@ fn is_proved(tree: &TreeVerdict) -> bool {
 }
 
 /// The class of an error, of which there are few. `None`: it has ended as somebody wanted it.
-fn error_type(outcome: &Outcome) -> Option<&'static str> {
+pub(super) fn error_type(outcome: &Outcome) -> Option<&'static str> {
     match &outcome.tree {
         TreeVerdict::Survivors(_) => return Some("unkillable"),
         TreeVerdict::Unverified(_) => return Some("unverified"),

@@ -1,0 +1,117 @@
+//! What was told to a collector and what was not, and how much may wait for it.
+
+use kennel_supervisor::telemetry::names;
+use opentelemetry::{
+    KeyValue,
+    metrics::{Counter, Meter},
+};
+use opentelemetry_sdk::error::OTelSdkResult;
+use std::sync::{
+    Arc, OnceLock,
+    atomic::{AtomicUsize, Ordering},
+};
+
+/// Counts what was told and what was not.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Losses(Arc<OnceLock<[Counter<u64>; 2]>>);
+
+impl Losses {
+    pub(super) fn register(&self, meter: &Meter) {
+        let counter = |name: &'static str, what: &'static str| {
+            meter.u64_counter(name).with_description(what).build()
+        };
+        let counters = [
+            counter(
+                "kennel.telemetry.exported",
+                "Spans, records of the log and batches of metrics that a collector has taken",
+            ),
+            counter(
+                "kennel.telemetry.dropped",
+                "Spans, records of the log and batches of metrics that no collector has got",
+            ),
+        ];
+        for signal in ["traces", "metrics", "logs"] {
+            counters[0].add(0, &[KeyValue::new(names::SIGNAL, signal)]);
+        }
+        for (signal, reason) in [
+            ("traces", "queue_full"),
+            ("traces", "not_taken"),
+            ("logs", "queue_full"),
+            ("logs", "not_taken"),
+            ("metrics", "not_taken"),
+        ] {
+            counters[1].add(0, &lost(signal, reason));
+        }
+        // Registered once, at the start.
+        let _ = self.0.set(counters);
+    }
+
+    /// So many were sent, or not.
+    pub(super) fn sent(&self, signal: &'static str, count: usize, how: &OTelSdkResult) {
+        let Some([exported, dropped]) = self.0.get() else {
+            return;
+        };
+        match how {
+            Ok(()) => exported.add(count as u64, &[KeyValue::new(names::SIGNAL, signal)]),
+            Err(error) => {
+                tracing::debug!(signal, %error, count, "telemetry is lost");
+                dropped.add(count as u64, &lost(signal, "not_taken"));
+            }
+        }
+    }
+
+    fn refused(&self, signal: &'static str) {
+        if let Some([_, dropped]) = self.0.get() {
+            dropped.add(1, &lost(signal, "queue_full"));
+        }
+    }
+}
+
+fn lost(signal: &'static str, reason: &'static str) -> [KeyValue; 2] {
+    [
+        KeyValue::new(names::SIGNAL, signal),
+        KeyValue::new(names::DROP_REASON, reason),
+    ]
+}
+
+/// Room for what waits to be sent. What is too much is refused here, where it is counted.
+#[derive(Clone, Debug)]
+pub(super) struct Room {
+    signal: &'static str,
+    /// Taken, and neither sent nor lost.
+    waiting: Arc<AtomicUsize>,
+    max: usize,
+    losses: Losses,
+}
+
+impl Room {
+    pub(super) fn new(signal: &'static str, max: usize, losses: Losses) -> Self {
+        Self {
+            signal,
+            waiting: Arc::default(),
+            max,
+            losses,
+        }
+    }
+
+    /// How many the queue behind it must hold: more than are ever let in.
+    pub(super) fn queue(&self) -> usize {
+        self.max.saturating_mul(2)
+    }
+
+    /// Whether one more may wait.
+    pub(super) fn enter(&self) -> bool {
+        let enters = self.waiting.fetch_add(1, Ordering::Relaxed) < self.max;
+        if !enters {
+            self.waiting.fetch_sub(1, Ordering::Relaxed);
+            self.losses.refused(self.signal);
+        }
+        enters
+    }
+
+    /// So many do not wait any more.
+    pub(super) fn leave(&self, count: usize, how: &OTelSdkResult) {
+        self.waiting.fetch_sub(count, Ordering::Relaxed);
+        self.losses.sent(self.signal, count, how);
+    }
+}

@@ -1,0 +1,127 @@
+//! What happens to a run as events of OpenTelemetry's log: one for each fact, when it becomes one, under the run's span.
+
+use super::{Event, Telemetry, context::Part, names, run_spans};
+use crate::event::{stop_reason_word, streams_end_word, verdict_word};
+use kennel_lifecycle::{Announcement, Outcome, RunId, Timestamp};
+use kennel_store::NewRun;
+use opentelemetry::{KeyValue, trace::SpanContext};
+
+/// Where lines and events about a run belong: to its span, or where spans are not recorded, to the caller's.
+pub(super) fn context(telemetry: &Telemetry, new: &NewRun) -> Option<SpanContext> {
+    let spawned_by = new.traceparent.as_deref();
+    let own = telemetry.run(new.run, new.kind, spawned_by);
+    own.map(|trace| trace.context(Part::Run))
+        .or_else(|| super::context::parse(spawned_by?))
+}
+
+/// What all lines of the log that are written inside of it are marked with.
+pub(crate) fn log_span(telemetry: &Telemetry, new: &NewRun) -> tracing::Span {
+    marked(new.run, context(telemetry, new).as_ref())
+}
+
+fn marked(run: RunId, context: Option<&SpanContext>) -> tracing::Span {
+    // Of the highest level: it is there whatever is logged. It outlives the call that has begun it.
+    tracing::error_span!(
+        parent: None,
+        "run",
+        run_id = %run,
+        trace_id = context.map(|c| tracing::field::display(c.trace_id())),
+        span_id = context.map(|c| tracing::field::display(c.span_id())),
+    )
+}
+
+/// Tells the events of one run.
+#[derive(Debug)]
+pub(super) struct RunEvents<'a> {
+    pub(super) telemetry: &'a Telemetry,
+    pub(super) context: Option<&'a SpanContext>,
+}
+
+impl RunEvents<'_> {
+    /// What happens, but for ends of attempts: those are [`Self::ends`].
+    pub(super) fn hears(&self, new: &NewRun, at: Timestamp, announcement: &Announcement) {
+        let (name, warns, more) = match announcement {
+            Announcement::Recorded => (names::EVENT_RECORDED, false, Vec::new()),
+            Announcement::Started => (names::EVENT_STARTED, false, Vec::new()),
+            Announcement::Paused => (names::EVENT_PAUSED, false, Vec::new()),
+            Announcement::Resumed(_) => (names::EVENT_RESUMED, false, Vec::new()),
+            Announcement::Stopping { order, .. } => {
+                let why = KeyValue::new(names::STOP_REASON, stop_reason_word(&order.reason));
+                (names::EVENT_STOPPING, false, vec![why])
+            }
+            Announcement::LeaderExited(exit) => {
+                let how = run_spans::exit_attribute(Some(exit));
+                (names::EVENT_LEADER_EXITED, false, how.into_iter().collect())
+            }
+            Announcement::StreamsClosed(how) => {
+                let how = KeyValue::new(names::STREAMS_END, streams_end_word(*how));
+                (names::EVENT_STREAMS_CLOSED, false, vec![how])
+            }
+            Announcement::Stuck(stuck) => {
+                let count = stuck.processes.len() as u64 + u64::from(stuck.unlisted);
+                let count = i64::try_from(count).unwrap_or(i64::MAX);
+                let count = KeyValue::new(names::STUCK_PROCESSES, count);
+                (names::EVENT_STUCK, true, vec![count])
+            }
+            Announcement::TreeEnded(tree) => {
+                let verdict = KeyValue::new(names::TREE_VERDICT, verdict_word(tree));
+                (
+                    names::EVENT_TREE_ENDED,
+                    !run_spans::is_proved(tree),
+                    vec![verdict],
+                )
+            }
+            Announcement::MemoryKills(kills) => {
+                let count = i64::try_from(kills.kills).unwrap_or(i64::MAX);
+                let count = KeyValue::new(names::OOM_KILLS, count);
+                (names::EVENT_MEMORY_KILLS, true, vec![count])
+            }
+            Announcement::Ended(_) => return,
+        };
+        self.tell(new, at, name, warns, more);
+    }
+
+    /// A server goes on with it that has not begun it, or ends it: what it did.
+    pub(super) fn recovered(&self, new: &NewRun, at: Timestamp, action: &'static str) {
+        let action = KeyValue::new(names::RECOVERY_ACTION, action);
+        self.tell(new, at, names::EVENT_RECOVERED, false, vec![action]);
+    }
+
+    /// An attempt has ended, and with the `last` one the run.
+    pub(super) fn ends(&self, new: &NewRun, at: Timestamp, outcome: &Outcome, last: bool) {
+        let name = if last {
+            names::EVENT_ENDED
+        } else {
+            names::EVENT_ATTEMPT_ENDED
+        };
+        // Commands that fail are every day's; what is not known, or does not go, is not.
+        let warns = matches!(
+            run_spans::error_type(outcome),
+            Some("unkillable" | "unverified" | "lost" | "oom")
+        );
+        let more = run_spans::outcome_attributes(outcome);
+        self.tell(new, at, name, warns, more);
+    }
+
+    fn tell(
+        &self,
+        new: &NewRun,
+        at: Timestamp,
+        name: &'static str,
+        warns: bool,
+        more: Vec<KeyValue>,
+    ) {
+        if !self.telemetry.tells_events() {
+            return;
+        }
+        let mut attributes = run_spans::identity_attributes(new);
+        attributes.extend(more);
+        self.telemetry.tell_event(Event {
+            name,
+            at,
+            context: self.context.cloned(),
+            warns,
+            attributes,
+        });
+    }
+}

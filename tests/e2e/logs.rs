@@ -1,0 +1,204 @@
+//! The log, as it is read on the server's standard error, and as a collector gets it.
+
+use crate::{
+    traces::{TRACE, spawn_in_trace, with},
+    with_and_without_cgroup,
+};
+use kennel_edge::pb;
+use kennel_tests::{
+    Kennel, Options, PATIENCE, RunExt, SpecExt, argv,
+    collector::{Collector, Manner, Record, only},
+    eventually, must, sh,
+};
+use serde_json::Value;
+
+with_and_without_cgroup!(
+    what_happens_to_a_run_is_told_as_it_happens_whichever_server_sees_it,
+);
+
+fn events(records: &[Record]) -> Vec<&str> {
+    let records = records.iter().filter(|record| !record.event.is_empty());
+    records.map(|record| record.event.as_str()).collect()
+}
+
+fn ended(records: &[Record]) -> bool {
+    events(records).contains(&"kennel.run.ended")
+        && records.iter().any(|record| record.body == "run ended")
+}
+
+async fn what_happens_to_a_run_is_told_as_it_happens_whichever_server_sees_it(options: Options) {
+    let collector = Collector::start(Manner::Willing).await;
+    let kennel = Kennel::start(with(&collector, options)).await;
+    let mut client = kennel.client().await;
+    let spec = sh("read x; exit 3").open_input();
+    let run = spawn_in_trace(&mut client, spec, true).await;
+    let begun = |records: &[Record]| events(records).len() >= 2;
+    collector.records_of(&run.run_id, begun).await;
+    must("pause", client.pause(&run.run_id).await);
+    must("resume", client.resume(&run.run_id).await);
+    let paused = |records: &[Record]| events(records).contains(&"kennel.run.resumed");
+    collector.records_of(&run.run_id, paused).await;
+    kennel.kill_server();
+    let mut client = kennel.client().await;
+    must("input", client.type_in(&run.run_id, "go\n").await);
+    must("end", client.ended(&run.run_id).await);
+
+    let records = collector.records_of(&run.run_id, ended).await;
+    let mut told = events(&records);
+    // Tree and streams end each when it does.
+    told[6..].sort_unstable();
+    assert_eq!(
+        told,
+        [
+            "kennel.run.recorded",
+            "kennel.run.started",
+            "kennel.run.paused",
+            "kennel.run.resumed",
+            "kennel.run.recovered",
+            "kennel.run.leader_exited",
+            "kennel.run.ended",
+            "kennel.run.streams_closed",
+            "kennel.run.tree_ended",
+        ]
+    );
+    let spans = collector
+        .trace(TRACE, |spans| spans.iter().any(|span| span.name == "run"))
+        .await;
+    let whole = only(&spans, "run");
+    for record in &records {
+        assert_eq!(record.trace, TRACE, "{record:#?}");
+        assert_eq!(record.span, whole.id, "{record:#?}");
+    }
+    let of = |name: &str| {
+        let is = |record: &&Record| record.event == name || record.body == name;
+        records.iter().find(is).expect(name)
+    };
+    let end = of("kennel.run.ended");
+    assert_eq!(end.severity, "INFO");
+    assert_eq!(end.attribute("kennel.run.end_reason"), Some("exited"));
+    assert_eq!(end.attribute("kennel.run.outcome"), Some("failed"));
+    assert_eq!(end.attribute("process.exit.code"), Some("3"));
+    let pid = run.attempt().pid.to_string();
+    for name in [
+        "kennel.run.started",
+        "kennel.run.recovered",
+        "kennel.run.ended",
+    ] {
+        assert_eq!(
+            of(name).attribute("process.pid"),
+            Some(pid.as_str()),
+            "{name}"
+        );
+    }
+    assert!(whole.start <= of("kennel.run.started").at);
+    assert_eq!(of("run ended").severity, "INFO");
+}
+
+/// The lines about a run that are told on standard error.
+async fn lines_of(kennel: &Kennel, run: &str) -> Vec<String> {
+    eventually("the end is logged", PATIENCE, || {
+        let log = kennel.log();
+        let lines = log.lines().filter(|line| line.contains(run));
+        let lines: Vec<String> = lines.map(str::to_owned).collect();
+        Some(lines).filter(|lines| lines.iter().any(|line| line.contains("run ended")))
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_line_about_a_run_names_it_and_its_trace() {
+    for (format, recorded) in [("text", true), ("json", true), ("json", false)] {
+        let collector = Collector::start(Manner::Willing).await;
+        let mut options = Options::default();
+        if recorded {
+            options = with(&collector, options);
+        }
+        options.words = vec!["--log-format", format];
+        let kennel = Kennel::start(options).await;
+        let mut client = kennel.client().await;
+        let run = spawn_in_trace(&mut client, sh("exit 3"), true).await;
+        must("end", client.ended(&run.run_id).await);
+        for line in lines_of(&kennel, &run.run_id).await {
+            if format == "text" {
+                let marks = [
+                    format!(" run_id={}", run.run_id),
+                    format!(" trace_id={TRACE}"),
+                ];
+                for mark in marks {
+                    assert_eq!(line.matches(&mark).count(), 1, "{mark} in {line}");
+                }
+                continue;
+            }
+            let line: Value = must("a line", serde_json::from_str(&line));
+            assert_eq!(line["run_id"], *run.run_id, "{line}");
+            // Where spans are not recorded it is the caller's.
+            assert_eq!(line["trace_id"], TRACE, "{line}");
+            assert_eq!(line["level"], "INFO", "{line}");
+            assert!(line["timestamp"].is_string(), "{line}");
+            assert!(line["target"].is_string(), "{line}");
+        }
+    }
+}
+
+/// Whatever is logged, nothing of what a client trusts the service with is: arguments, environment, input and output.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_line_has_what_a_client_keeps_to_itself() {
+    let collector = Collector::start(Manner::Willing).await;
+    let mut options = with(&collector, Options::default());
+    options
+        .env
+        .push(("KENNEL_LOG".to_owned(), "trace".to_owned()));
+    let kennel = Kennel::start(options).await;
+    let mut client = kennel.client().await;
+    let script = "read x; echo \"out-$x\"; echo \"err-$TOKEN\" >&2; exit 3";
+    let spec = argv(&["sh", "-c", script, "arg-s3cret"])
+        .open_input()
+        .env("TOKEN", "env-s3cret");
+    let run = spawn_in_trace(&mut client, spec, true).await;
+    must("input", client.type_in(&run.run_id, "input-s3cret\n").await);
+    must("end", client.ended(&run.run_id).await);
+    // A command that is not there, whose failure is told at length.
+    let missing = argv(&["/no/such/program", "arg-s3cret"]);
+    let missing = client.spawn(missing).await.expect_err("it is not there");
+    assert_eq!(missing.code(), tonic::Code::NotFound);
+    let request = pb::ListRunsRequest::default();
+    must("list", client.process.list_runs(request).await);
+    lines_of(&kennel, &run.run_id).await;
+    // What a server has not sent dies with it.
+    collector.records_of(&run.run_id, ended).await;
+    // The next server reads its row and its journal again.
+    kennel.kill_server();
+    let mut client = kennel.client().await;
+    let heard = must("stream", client.hear_all(&run.run_id, 0).await);
+    assert!(heard.text().contains("out-input-s3cret"));
+
+    let log = kennel.log();
+    assert!(log.lines().any(|line| line.contains("TRACE")), "{log}");
+    let told: Vec<&str> = log.lines().filter(|line| line.contains("s3cret")).collect();
+    assert_eq!(told, Vec::<&str>::new());
+    let told = collector.records();
+    assert!(ended(&told));
+    let told = told.iter().filter(|r| format!("{r:?}").contains("s3cret"));
+    assert_eq!(told.count(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn levels_are_chosen_by_module() {
+    let mut options = Options::default();
+    let filter = "error,kennel_supervisor::run_task=info".to_owned();
+    options.env.push(("KENNEL_LOG".to_owned(), filter));
+    options.words = vec!["--log-format", "json"];
+    let kennel = Kennel::start(options).await;
+    let mut client = kennel.client().await;
+    let run = must("spawn", client.spawn(sh("exit 3")).await);
+    must("end", client.ended(&run.run_id).await);
+    lines_of(&kennel, &run.run_id).await;
+    let log = kennel.log();
+    let lines = log.lines().filter_map(|l| serde_json::from_str(l).ok());
+    let lines: Vec<Value> = lines.collect();
+    let others = lines.iter().filter(|line| {
+        let target = line["target"].as_str().unwrap_or_default();
+        line["level"] != "ERROR" && !target.starts_with("kennel_supervisor::run_task")
+    });
+    assert_eq!(others.count(), 0, "{log}");
+}
