@@ -6,8 +6,9 @@ use kennel_edge::{
 };
 use kennel_tests::{
     Client, Footprint, Kennel, Options, PATIENCE, RunExt, SpecExt, complaint, eventually_async,
-    fact, must, sh, within,
+    fact, must, programs, sh, within,
 };
+use nix::sys::signal::Signal;
 use tonic::Code;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -182,6 +183,51 @@ async fn who_is_attached_goes_on_at_the_next_server_and_nothing_comes_twice() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn who_is_attached_does_not_notice_an_upgrade() {
+    let (kennel, mut client, run) = cat_on_a_terminal_of(Options {
+        own_binary: true,
+        ..Options::default()
+    })
+    .await;
+    let mut there = at(&kennel, &run.run_id, false, None).await;
+    there.opened().await;
+    let mut wanted = String::new();
+    for round in 0..3 {
+        let before = client.server_info().await.expect("it serves").generation;
+        kennel.install(&programs::kennel());
+        kennel.signal(Signal::SIGHUP);
+        for word in 0..20 {
+            let word = format!("{round} {word}\n");
+            there
+                .attachment
+                .type_in(word.clone(), format!("{round}-{word}"));
+            wanted += &word.replace('\n', "\r\n");
+        }
+        there.reads(&wanted).await;
+        client = eventually_async("the next server serves", PATIENCE, async || {
+            let mut client = kennel.client().await;
+            let info = client.server_info().await?;
+            (info.generation > before).then_some(client)
+        })
+        .await;
+    }
+    assert_eq!(there.read, wanted);
+    let size = client.resize(&run.run_id, 7, 40).await;
+    must("resize", size);
+    let screen = must("screen", client.screen(&run.run_id).await);
+    let size = pb::TerminalSize { rows: 7, cols: 40 };
+    assert_eq!(screen.size, Some(size));
+    let again = must("get", client.get(&run.run_id).await);
+    assert_eq!(again.attempt(), run.attempt());
+    assert!(!kennel.log().contains("WARN"), "{}", kennel.log());
+    let ended = must("abort", client.abort(&run.run_id).await);
+    assert!(there.ends().await);
+    let heard = must("stream", client.hear_all(&run.run_id, 0).await);
+    assert_eq!(heard.text(), format!("up\r\n{wanted}"));
+    Footprint::of_run(&ended).assert_nothing_left();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_is_wrong_with_an_attachment_is_said() {
     let kennel = Kennel::start(Options::default()).await;
     let mut client = kennel.client().await;
@@ -216,7 +262,11 @@ async fn what_is_wrong_with_an_attachment_is_said() {
 
 /// A command that shows each line that is typed, once.
 async fn cat_on_a_terminal() -> (Kennel, Client, pb::Run) {
-    let kennel = Kennel::start(Options::default()).await;
+    cat_on_a_terminal_of(Options::default()).await
+}
+
+async fn cat_on_a_terminal_of(options: Options) -> (Kennel, Client, pb::Run) {
+    let kennel = Kennel::start(options).await;
     let mut client = kennel.client().await;
     let cat = on_terminal("stty -echo; echo up; exec cat", (5, 30));
     let run = must("spawn", client.spawn(cat).await);

@@ -2,12 +2,14 @@
 
 use kennel_edge::pb;
 use kennel_tests::{
-    Footprint, Kennel, Options, PATIENCE, SpecExt, argv, eventually, eventually_async, must,
-    programs, sh, tmux::Tmux,
+    Footprint, Kennel, Options, PATIENCE, RunExt, SpecExt, argv, eventually, eventually_async,
+    must, programs, sh, tmux::Tmux,
 };
-use std::fs;
+use std::{fs, time::Duration};
 
 const SIZE: (u16, u16) = (24, 90);
+/// A program that is given a key has drawn by then, or draws a little later.
+const KEY_READ: Duration = Duration::from_millis(200);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_editor_looks_as_without_us_also_after_leaving_and_coming_back() {
@@ -60,6 +62,72 @@ async fn an_editor_looks_as_without_us_also_after_leaving_and_coming_back() {
     back.keys(&[":q!", "Enter"]);
     let ended = must("wait", client.ended(&run.run_id).await);
     Footprint::of_run(&ended).assert_nothing_left();
+}
+
+/// A program that draws by itself, over and over, and in colours.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_monitor_looks_as_without_us_also_after_leaving_and_coming_back() {
+    let kennel = Kennel::start(Options::default()).await;
+    let mut client = kennel.client().await;
+    // All that it shows of one that sleeps stays as it is.
+    let sleeps = must("spawn", client.spawn(sh("exec sleep 1000")).await);
+    let pid = sleeps.attempt().pid.to_string();
+    let home = kennel.scratch().display().to_string();
+    let top = ["top", "-d", "1000", "-p", &pid];
+    let line = format!("HOME={home} TERM=xterm-256color {}", top.join(" "));
+    // Without the lines that tell of the whole machine, which it is told to remember.
+    let first = Tmux::start(kennel.scratch(), "first", SIZE, &line);
+    first.shows("COMMAND").await;
+    for (key, line) in [("l", "load average"), ("t", "Tasks:"), ("m", "MiB Mem")] {
+        while first.shown().contains(line) {
+            first.keys(&[key]);
+            tokio::time::sleep(KEY_READ).await;
+        }
+    }
+    first.keys(&["W"]);
+    first.shows("Wrote configuration").await;
+
+    let spec = argv(&top).on_terminal(terminal(SIZE)).env("HOME", &home);
+    let run = must("spawn", client.spawn(spec).await);
+    let attach = format!("{} attach {}", client_line(&kennel), run.run_id);
+    let direct = Tmux::start(kennel.scratch(), "direct", SIZE, &line);
+    let ours = Tmux::start(kennel.scratch(), "ours", SIZE, &attach);
+    for tmux in [&direct, &ours] {
+        tmux.shows("COMMAND").await;
+    }
+    // In colours, then with the whole command.
+    for key in ["z", "x", "b", "c"] {
+        for tmux in [&direct, &ours] {
+            // It draws when it has read a key, and not before.
+            let before = tmux.shown_in_colour();
+            tmux.keys(&[key]);
+            let drawn = || (tmux.shown_in_colour() != before).then_some(());
+            eventually("it draws", PATIENCE, drawn).await;
+        }
+        same(&direct, &ours).await;
+        same_in_colour(&direct, &ours).await;
+    }
+    assert!(direct.shown().contains("sleep 1000"), "{}", direct.shown());
+    for tmux in [&direct, &ours] {
+        tmux.resize((15, 60));
+    }
+    same(&direct, &ours).await;
+    ours.keys(&["C-p", "C-q"]);
+    ours.shows("which goes on").await;
+    let back = Tmux::start(kennel.scratch(), "back", (15, 60), &attach);
+    same(&direct, &back).await;
+    same_in_colour(&direct, &back).await;
+    for tmux in [&direct, &back] {
+        tmux.keys(&["h"]);
+    }
+    back.shows("Quit").await;
+    same(&direct, &back).await;
+    back.keys(&["q"]);
+    back.keys(&["q"]);
+    let ended = must("wait", client.ended(&run.run_id).await);
+    assert_eq!(ended.code(), Some(0));
+    Footprint::of_run(&ended).assert_nothing_left();
+    must("abort", client.abort(&sleeps.run_id).await);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -148,6 +216,58 @@ async fn a_command_on_our_terminal_has_its_size_its_keys_and_its_exit_code() {
     for run in must("list", client.list_all(running, 100).await) {
         must("abort", client.abort(&run.run_id).await);
     }
+}
+
+/// Waits until both show the same in the same colours.
+async fn same_in_colour(wanted: &Tmux, seen: &Tmux) {
+    let mut last = (Vec::new(), Vec::new());
+    eventually("both show the same colours", PATIENCE, || {
+        last = (
+            letters(&wanted.shown_in_colour()),
+            letters(&seen.shown_in_colour()),
+        );
+        (last.0 == last.1 && !last.0.is_empty()).then_some(())
+    })
+    .await;
+}
+
+/// Each letter with how it looks: bold, reversed, its colour and what is behind it. Of a blank the colour is not seen.
+fn letters(coloured: &str) -> Vec<(char, [u32; 4])> {
+    let mut look = [0; 4];
+    let mut seen = Vec::new();
+    let mut rest = coloured.chars();
+    while let Some(letter) = rest.next() {
+        if letter != '\u{1b}' {
+            let [_, reverse, _, behind] = look;
+            let visible = if letter.is_whitespace() {
+                [0, reverse, 0, behind]
+            } else {
+                look
+            };
+            // Blanks at the end of a line, tmux gives or not.
+            while letter == '\n' && seen.last().is_some_and(|(last, _)| *last == ' ') {
+                seen.pop();
+            }
+            seen.push((letter, if letter == '\n' { [0; 4] } else { visible }));
+            continue;
+        }
+        let sequence: String = rest.by_ref().take_while(|c| *c != 'm').collect();
+        let codes = sequence.trim_start_matches('[').split(';');
+        for code in codes.map(|code| code.parse().unwrap_or(0)) {
+            match code {
+                0 => look = [0; 4],
+                1 => look[0] = 1,
+                7 => look[1] = 1,
+                27 => look[1] = 0,
+                30..=37 | 90..=97 => look[2] = code,
+                39 => look[2] = 0,
+                40..=47 | 100..=107 => look[3] = code,
+                49 => look[3] = 0,
+                other => panic!("{other} is not known here: {coloured:?}"),
+            }
+        }
+    }
+    seen
 }
 
 /// Waits until both show the same.

@@ -5,9 +5,10 @@ use kennel_edge::pb::{
     event::Payload,
 };
 use kennel_tests::{
-    Client, Heard, Kennel, Options, PATIENCE, RunExt, SpecExt, eventually_async, must, pattern,
-    programs, sh, within,
+    Client, Heard, Kennel, Options, PATIENCE, RunExt, SpecExt, complaint, eventually_async, must,
+    pattern, postgres::Postgres, programs, sh, within,
 };
+use nix::sys::signal::Signal;
 use std::{fs, path::Path, time::Duration};
 use tonic::{Status, Streaming};
 
@@ -84,9 +85,18 @@ async fn says_that_it_waits(client: &mut Client, run_id: &str, words: &str) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_command_waits_for_its_slowest_consumer_and_every_byte_arrives() {
-    let kennel = Kennel::on_sqlite().await;
+    every_byte_arrives(Options::default(), 32 * MIB).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_waits_for_its_slowest_consumer_on_postgres() {
+    let postgres = Postgres::start().await;
+    every_byte_arrives(Options::on(&postgres.url()), 8 * MIB).await;
+}
+
+async fn every_byte_arrives(options: Options, bytes: usize) {
+    let kennel = Kennel::start(options).await;
     let mut client = kennel.client().await;
-    let bytes = 32 * MIB;
     let program = programs::naughty();
     let script = format!("{} bytes {bytes}", program.display());
     let run = must("spawn", client.spawn(waiting(&script)).await);
@@ -116,7 +126,7 @@ async fn a_command_waits_for_its_slowest_consumer_and_every_byte_arrives() {
     });
     let mut heard = Heard::default();
     let mut most = 0;
-    let mut deaths = vec![24 * MIB, 8 * MIB];
+    let mut deaths = vec![bytes * 3 / 4, bytes / 4];
     while !heard.has_ended() {
         let message = within("it goes on", LONG, slow.message()).await;
         let Ok(Some(message)) = message else {
@@ -151,6 +161,15 @@ async fn a_command_waits_for_its_slowest_consumer_and_every_byte_arrives() {
     println!("{bytes} bytes, at most {most} on disk");
     let ended = must("wait", quick_client.ended(id).await);
     assert_eq!(ended.code(), Some(0));
+}
+
+/// The numbers from 1 on, as seq(1) writes them.
+pub(crate) fn numbers(last: u32) -> String {
+    use std::fmt::Write as _;
+    (1..=last).fold(String::new(), |mut text, number| {
+        let _ = writeln!(text, "{number}");
+        text
+    })
 }
 
 /// Writes lines of one KiB and says after each how many it has written.
@@ -216,6 +235,128 @@ async fn a_run_that_waits_is_ended_as_any_other_and_nothing_of_it_is_missing() {
             (900_000..MIB as u64 + 2 * SEGMENT).contains(&size),
             "{name}: {size}"
         );
+    }
+}
+
+/// Reads on to the end and acknowledges each message as soon as that is taken.
+async fn read_to_the_end(kennel: &Kennel, id: &str, name: &str, heard: &mut Heard) {
+    let mut client = kennel.client().await;
+    let mut stream = open(&mut client, id, name).await;
+    while !heard.has_ended() {
+        let Ok(Some(message)) = within("it goes on", LONG, stream.message()).await else {
+            client = kennel.client().await;
+            stream = open(&mut client, id, name).await;
+            continue;
+        };
+        heard.take(message);
+        let position = Acked::Cursor(heard.cursor.clone().into());
+        eventually_async("it is acknowledged", LONG, async || {
+            let client = &mut kennel.client().await;
+            let acked = try_ack(client, id, name, position.clone()).await;
+            acked.ok()
+        })
+        .await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_its_store_a_command_waits_on_and_goes_on_with_it() {
+    let mut postgres = Postgres::start().await;
+    let kennel = Kennel::start(Options::on(&postgres.url())).await;
+    let mut client = kennel.client().await;
+    let script = format!("{} bytes {}", programs::naughty().display(), 6 * MIB);
+    let run = must("spawn", client.spawn(waiting(&script)).await);
+    let id = run.run_id.as_str();
+    let mut heard = Heard::default();
+    let mut stream = open(&mut client, id, "reads").await;
+    says_that_it_waits(&mut client, id, "has not acknowledged the oldest").await;
+    postgres.crash().await;
+    while heard.stdout.is_empty() {
+        let message = within("it is read", LONG, stream.message()).await;
+        heard.take(must("read", message).expect("it goes on"));
+    }
+    let position = Acked::Cursor(heard.cursor.clone().into());
+    let refused = try_ack(&mut client, id, "reads", position).await;
+    let refused = complaint(&refused.expect_err("the store is away"));
+    assert_eq!(refused.reason, "STORE_UNAVAILABLE");
+    // What nobody could acknowledge is there.
+    let held = on_disk(&kennel.run_dir(id));
+    assert!(held > 900_000 && held <= MIB as u64 + SEGMENT, "{held}");
+    drop(stream);
+    postgres.run().await;
+    // From the beginning: nothing was acknowledged.
+    let mut heard = Heard::default();
+    eventually_async("the consumer is known again", LONG, async || {
+        let request = pb::GetConsumerRequest {
+            run_id: id.to_owned(),
+            consumer: "reads".to_owned(),
+        };
+        let mut client = kennel.client().await;
+        client.process.get_consumer(request).await.ok()
+    })
+    .await;
+    read_to_the_end(&kennel, id, "reads", &mut heard).await;
+    assert!(heard.stdout == pattern(6 * MIB), "{}", heard.stdout.len());
+}
+
+/// Both ends of a terminal wait, and so do those of a server that makes room for another.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_terminal_waits_too_and_over_an_upgrade() {
+    let kennel = Kennel::start(Options {
+        own_binary: true,
+        ..Options::default()
+    })
+    .await;
+    let mut client = kennel.client().await;
+    let spec = waiting("stty -onlcr; seq 1 600000; exit 5");
+    let spec = spec.on_terminal(pb::Terminal::default());
+    let run = must("spawn", client.spawn(spec).await);
+    let id = run.run_id.as_str();
+    drop(open(&mut client, id, "reads").await);
+    says_that_it_waits(&mut client, id, "has not acknowledged the oldest").await;
+    let before = client.server_info().await.expect("it serves").generation;
+    kennel.install(&programs::kennel());
+    kennel.signal(Signal::SIGHUP);
+    eventually_async("the next server serves", PATIENCE, async || {
+        let info = kennel.client().await.server_info().await?;
+        (info.generation > before).then_some(())
+    })
+    .await;
+    let size = on_disk(&kennel.run_dir(id));
+    assert!(size <= MIB as u64 + SEGMENT, "{size}");
+    let mut heard = Heard::default();
+    read_to_the_end(&kennel, id, "reads", &mut heard).await;
+    let wanted = numbers(600_000);
+    assert!(heard.text() == wanted, "{} bytes", heard.text().len());
+    let ended = must("wait", client.ended(id).await);
+    assert_eq!(ended.code(), Some(5));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_read_of_a_run_that_waits_outlives_its_keeper() {
+    let mut kennel = Kennel::on_sqlite().await;
+    let mut client = kennel.client().await;
+    let progress = kennel.scratch().join("progress");
+    let run = must("spawn", client.spawn(waiting(&lines(&progress))).await);
+    let id = run.run_id.as_str();
+    drop(open(&mut client, id, "reads").await);
+    says_that_it_waits(&mut client, id, "has not acknowledged the oldest").await;
+    kennel.kill_keeper();
+    kennel.restart().await;
+    let mut client = kennel.client().await;
+    let ended = within("its end", LONG, client.ended(id)).await;
+    let ended = must("wait", ended);
+    assert_eq!(ended.reason(), "service_lost");
+    let mut heard = Heard::default();
+    read_to_the_end(&kennel, id, "reads", &mut heard).await;
+    // Also what waited in the pipe when the keeper was killed.
+    let said = fs::read_to_string(&progress).expect("it has written");
+    let whole = heard.stdout.len() / 1024;
+    assert!(said.lines().count() <= whole, "{whole} lines are kept");
+    assert!(whole > 900, "{whole}");
+    for (number, line) in heard.stdout.chunks_exact(1024).enumerate() {
+        let number = format!("{number:01023}\n");
+        assert!(line == number.as_bytes(), "line {number}");
     }
 }
 

@@ -12,9 +12,7 @@ use kennel_tests::{
 };
 use serde_json::Value;
 
-with_and_without_cgroup!(
-    what_happens_to_a_run_is_told_as_it_happens_whichever_server_sees_it,
-);
+with_and_without_cgroup!(what_happens_to_a_run_is_told_as_it_happens_whichever_server_sees_it);
 
 fn events(records: &[Record]) -> Vec<&str> {
     let records = records.iter().filter(|record| !record.event.is_empty());

@@ -1,7 +1,7 @@
 //! Runs in a pid namespace of their own: nobody in it outlives the run, and the kernel proves it.
 
 use crate::with_and_without_cgroup;
-use kennel_edge::pb::{self, EmptyProof, SignalScope, tree_verdict::Verdict};
+use kennel_edge::pb::{self, EmptyProof, InterruptMethod, SignalScope, tree_verdict::Verdict};
 use kennel_tests::{
     Footprint, Kennel, Options, PATIENCE, RunExt, SpecExt, argv, complaint, eventually,
     kennel::{User, kill_exactly},
@@ -30,6 +30,7 @@ with_and_without_cgroup!(
     that_nobody_is_left_is_proved_also_where_keeper_server_and_shim_died_together,
     the_rest_of_a_tree_may_finish_in_its_namespace,
     a_sibling_that_the_leader_has_made_is_of_its_tree,
+    a_terminal_is_the_commands_in_a_namespace_too,
 );
 
 /// Where the test may not make such namespaces, the service may not either; then there is nothing to see but a refusal,
@@ -493,4 +494,40 @@ async fn a_command_is_run_in_a_private_pid_namespace_from_the_command_line() {
     let mut client = kennel.client().await;
     let all = must("list", client.list_all(pb::RunFilter::default(), 0).await);
     assert_proven(&must("wait", client.ended(&all[0].run_id).await));
+}
+
+/// The terminal is given by the keeper, its foreground is named by numbers of another namespace.
+async fn a_terminal_is_the_commands_in_a_namespace_too(options: Options) {
+    if !may_make_namespaces() {
+        return;
+    }
+    let kennel = Kennel::start(options).await;
+    let mut client = kennel.client().await;
+    let waits = "trap 'echo got' INT; trap 'stty size' WINCH; test -t 0 && tty > /dev/null; echo up; while :; do sleep 0.02; done";
+    for (settings, way) in [
+        ("", InterruptMethod::TerminalKey),
+        ("stty -isig;", InterruptMethod::TerminalForeground),
+    ] {
+        let spec = sh(&format!("stty -echo; {settings} {waits}"));
+        let spec = private(spec.on_terminal(pb::Terminal {
+            rows: Some(9),
+            cols: Some(50),
+            term: String::new(),
+        }));
+        let run = must("spawn", client.spawn(spec).await);
+        client.hear_text(&run.run_id, "up\r\n").await;
+        let print = Footprint::of_run(&run);
+        let told = client.interrupted_by(&run.run_id, "").await;
+        assert_eq!(must("interrupt", told), way, "{settings}");
+        client.hear_text(&run.run_id, "got\r\n").await;
+        must("resize", client.resize(&run.run_id, 11, 60).await);
+        client.hear_text(&run.run_id, "11 60\r\n").await;
+        kennel.kill_server();
+        client = kennel.client().await;
+        must("resize", client.resize(&run.run_id, 12, 61).await);
+        client.hear_text(&run.run_id, "12 61\r\n").await;
+        let ended = must("abort", client.abort(&run.run_id).await);
+        assert_proven(&ended);
+        print.assert_nothing_left();
+    }
 }

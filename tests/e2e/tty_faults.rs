@@ -1,10 +1,14 @@
 //! Terminals where something goes wrong: there is none, a descriptor could leak, somebody dies.
 
+use crate::{
+    block::numbers,
+    store_weather::{Full, ROOM, STORE_PATIENCE},
+};
 use kennel_edge::pb::{self, RunState, StreamsEnd};
 use kennel_tests::{
     Footprint, Kennel, Options, PATIENCE, RunExt, SpecExt, argv, complaint, eventually, fact, must,
     procfs::{self, Proc},
-    sh,
+    sh, within,
 };
 use std::{collections::BTreeSet, fs};
 use tonic::Code;
@@ -210,4 +214,45 @@ async fn each_attempt_begins_on_a_terminal_of_its_own() {
     assert_eq!(ended.current_attempt.as_ref().map(|a| a.number), Some(2));
     let heard = must("stream", client.hear_all(&run, 0).await);
     assert_eq!(heard.text(), "24 80\r\n24 80\r\n");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_terminal_waits_for_room_on_the_disk_and_loses_nothing() {
+    let options = Options {
+        data_room: Some(ROOM),
+        ..Options::default()
+    };
+    let kennel = Kennel::start(options).await;
+    let mut client = kennel.client().await;
+    let script = "stty -echo -onlcr; echo up; read x; seq 1 100000; echo \"$x\"; read y; exit 5";
+    let run = must("spawn", client.spawn(tty(script)).await);
+    client.hear_text(&run.run_id, "up\n").await;
+    let full = Full::make(&kennel);
+    must("input", client.type_in(&run.run_id, "typed\r").await);
+    eventually("it has met the full disk", PATIENCE, || {
+        let log = kennel.log();
+        let mut lines = log.lines();
+        let met = |line: &str| {
+            line.contains("the journal cannot be written") && line.contains(&run.run_id)
+        };
+        lines.any(met).then_some(())
+    })
+    .await;
+    let waits = must("get", client.get(&run.run_id).await);
+    assert_eq!(waits.state(), RunState::Running);
+    full.make_room();
+    client.hear_text(&run.run_id, "typed\n").await;
+    must("input", client.type_in(&run.run_id, "\r").await);
+    let ended = within("its end", STORE_PATIENCE, client.ended(&run.run_id)).await;
+    let ended = must("wait", ended);
+    assert_eq!(ended.code(), Some(5));
+    let heard = must("stream", client.hear_all(&run.run_id, 0).await);
+    let wanted = format!("up\n{}typed\n", numbers(100_000));
+    assert!(
+        heard.text() == wanted,
+        "{} of {} bytes",
+        heard.text().len(),
+        wanted.len()
+    );
+    Footprint::of_run(&ended).assert_nothing_left();
 }

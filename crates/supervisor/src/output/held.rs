@@ -32,6 +32,11 @@ impl Output {
         self
     }
 
+    /// Whether there is output that waits for consumers.
+    pub(crate) fn holds(&self) -> bool {
+        self.held.holds()
+    }
+
     /// Waits until consumers have acknowledged more. Cancel-safe.
     pub(super) async fn floor_moved(&self) -> Ready {
         // What this copy has seen is what was heard.

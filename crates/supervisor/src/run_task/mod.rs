@@ -323,6 +323,7 @@ impl RunTask {
         };
         let has_ended = self.waits_for_store() || self.waits_for_disk();
         let finishing = self.output.as_ref().is_some_and(Output::is_finishing);
+        let holds = self.output.as_ref().is_some_and(Output::holds);
         tokio::select! { biased;
             Some(report) = self.reports.recv(), if !self.preparing => Wake::Kernel(report),
             Some(done) = self.done.recv() => Wake::Done(done),
@@ -330,7 +331,7 @@ impl RunTask {
             () = due(self.stop_due) => Wake::StopDue,
             () = due(self.running_due) => Wake::RunningDue,
             () = due(self.attempts.due()), if !self.shared.leaving.is_cancelled() => Wake::AttemptDue,
-            () = self.shared.keeper_lost.cancelled(), if !flows || self.is_left() => Wake::KeeperLost,
+            () = self.shared.keeper_lost.cancelled(), if !flows || holds || self.is_left() => Wake::KeeperLost,
             () = self.shared.refusing.cancelled(), if finishing => Wake::Hurry,
             ready = output => Wake::Output(ready),
             () = self.shared.facts.told(self.run), if has_ended => Wake::Told,
