@@ -1,17 +1,25 @@
-//! `kennel why`: each end that a run can come to is named right in the first line.
+//! `kennel why`: each end that a run can come to is named right in the first line, and on its span and in its metric.
 
 use kennel_edge::pb;
 use kennel_tests::{
-    Kennel, Options, PATIENCE, RunExt, SpecExt, argv, eventually,
+    Kennel, Options, PATIENCE, RunExt, SpecExt, argv,
+    collector::{Collector, Manner, Told},
+    eventually,
     kennel::{kill_exactly, reap_orphans},
     must, new_run_id,
     procfs::Proc,
     programs, sh,
 };
 use nix::sys::signal::Signal;
-use std::{collections::BTreeSet, fs, os::unix::fs::PermissionsExt, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    ops::{Deref, DerefMut},
+    os::unix::fs::PermissionsExt,
+    time::Duration,
+};
 
-/// Reasons that no scene here comes to, and why not.
+/// Reasons that no scene here comes to, and why not. Their spans are held by `telemetry/run_spans/tests.rs`.
 const NOT_HERE: [(&str, &str); 2] = [
     (
         "oom_killed",
@@ -23,12 +31,123 @@ const NOT_HERE: [(&str, &str); 2] = [
     ),
 ];
 
-/// A run that has ended, and what the first line says of it.
-struct Scene {
+/// A server, and where it tells everything.
+struct Stage {
     kennel: Kennel,
+    collector: Collector,
+}
+
+impl Deref for Stage {
+    type Target = Kennel;
+
+    fn deref(&self) -> &Kennel {
+        &self.kennel
+    }
+}
+
+impl DerefMut for Stage {
+    fn deref_mut(&mut self) -> &mut Kennel {
+        &mut self.kennel
+    }
+}
+
+async fn stage(words: &[&'static str]) -> Stage {
+    let collector = Collector::start(Manner::Willing).await;
+    let kennel = Kennel::start(Options {
+        env: collector.env(),
+        words: words.to_vec(),
+        ..Options::default()
+    })
+    .await;
+    Stage { kennel, collector }
+}
+
+/// A run that has ended, what the first line says of it, and what its span says.
+struct Scene {
+    stage: Stage,
     run: String,
     reason: &'static str,
     says: &'static str,
+    marks: Marks,
+}
+
+/// How an end is marked: outcome, class of the error, verdict on the tree, and the exit as its attribute.
+#[derive(Clone, Copy)]
+struct Marks {
+    outcome: &'static str,
+    error: Option<&'static str>,
+    verdict: &'static str,
+    exit: Option<(&'static str, &'static str)>,
+}
+
+const CODE: &str = "process.exit.code";
+const SIGNAL: &str = "kennel.exit.signal";
+
+impl Scene {
+    /// What the series has in which it is counted.
+    fn counted(&self) -> BTreeMap<String, String> {
+        let Marks {
+            outcome,
+            error,
+            verdict,
+            ..
+        } = self.marks;
+        let fixed = [
+            ("kennel.run.end_reason", self.reason),
+            ("kennel.run.outcome", outcome),
+            ("kennel.tree.verdict", verdict),
+        ];
+        let error = error.map(|error| ("error.type", error));
+        owned(fixed.into_iter().chain(error))
+    }
+
+    /// The run's span and the counter of ended runs say the same as the row, once, and nothing else.
+    async fn check_telemetry(&self) {
+        let collector = &self.stage.collector;
+        let spans = || -> Vec<Told> {
+            let spans = collector.spans().into_iter().map(Told::from);
+            let whole = spans.filter(|span| {
+                span.name == "run" && span.attribute("kennel.run.id") == Some(&self.run)
+            });
+            whole.collect()
+        };
+        let what = format!("{} is told", self.says);
+        eventually(&what, PATIENCE, || {
+            (!spans().is_empty() && collector.count("kennel.run.ended", &[]) > 0).then_some(())
+        })
+        .await;
+        let told = spans();
+        let [span] = &told[..] else {
+            panic!("{}: told more than once: {told:#?}", self.says);
+        };
+        let mut expected = self.counted();
+        let exit = self.marks.exit;
+        expected.extend(exit.map(|(name, value)| (name.to_owned(), value.to_owned())));
+        let mut marks = span.attributes.clone();
+        let all = [
+            "kennel.run.end_reason",
+            "kennel.run.outcome",
+            "kennel.tree.verdict",
+            "error.type",
+            CODE,
+            SIGNAL,
+        ];
+        marks.retain(|name, _| all.contains(&name.as_str()));
+        assert_eq!(marks, expected, "{}: {span:#?}", self.says);
+        let wrong = self.marks.error.map(|_| self.reason);
+        assert_eq!(span.error.as_deref(), wrong, "{}", self.says);
+
+        let mut series = collector.series("kennel.run.ended");
+        for (attributes, _) in &mut series {
+            attributes.remove("kennel.containment");
+        }
+        assert_eq!(series, [(self.counted(), 1)], "{}", self.says);
+    }
+}
+
+fn owned<'a>(pairs: impl Iterator<Item = (&'a str, &'a str)>) -> BTreeMap<String, String> {
+    let pairs = pairs.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    pairs.collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -38,14 +157,21 @@ async fn the_first_line_names_each_end_that_a_run_can_come_to() {
         Box::pin(exited(
             "exit 0",
             "Ended by itself: its command exited with code 0 at 2",
+            marks("succeeded", None, "empty").exit(CODE, "0"),
         ))
         .await,
         Box::pin(exited(
             "exit 3",
             "Ended by itself: its command exited with code 3 at 2",
+            marks("failed", Some("exit_nonzero"), "empty").exit(CODE, "3"),
         ))
         .await,
-        Box::pin(exited("kill -SEGV $$", "Ended by SIGSEGV at 2")).await,
+        Box::pin(exited(
+            "kill -SEGV $$",
+            "Ended by SIGSEGV at 2",
+            marks("failed", Some("signal"), "empty").exit(SIGNAL, "SIGSEGV"),
+        ))
+        .await,
         Box::pin(killed_from_outside()).await,
         Box::pin(signalled_by_a_client()).await,
         Box::pin(aborted()).await,
@@ -61,20 +187,22 @@ async fn the_first_line_names_each_end_that_a_run_can_come_to() {
         Box::pin(crashed_too_often()).await,
     ] {
         let Scene {
-            kennel,
+            stage: kennel,
             run,
             reason,
             says,
-        } = scene;
-        let ended = must("get", kennel.client().await.get(&run).await);
-        assert_eq!(ended.reason(), reason, "{says}: {ended:?}");
-        let told = told(&kennel, &run, &[]);
+            ..
+        } = &scene;
+        let ended = must("get", kennel.client().await.get(run).await);
+        assert_eq!(ended.reason(), *reason, "{says}: {ended:?}");
+        let told = told(kennel, run, &[]);
         let first = told.lines().next().unwrap_or_default();
         assert!(first.starts_with(says), "{reason}: {told}");
         let json: serde_json::Value =
-            serde_json::from_str(&told_json(&kennel, &run)).expect("it is JSON");
+            serde_json::from_str(&told_json(kennel, run)).expect("it is JSON");
         assert_eq!(json["answer"], first);
-        seen.insert(reason);
+        scene.check_telemetry().await;
+        seen.insert(scene.reason);
     }
     let not_here: BTreeSet<&str> = NOT_HERE.iter().map(|(reason, _)| *reason).collect();
     let accounted: BTreeSet<&str> = seen.union(&not_here).copied().collect();
@@ -156,42 +284,45 @@ async fn the_story_is_in_order_and_says_who_and_what_each_rung_did() {
     must("abort", client.abort(&run.run_id).await);
 }
 
-async fn exited(script: &str, says: &'static str) -> Scene {
-    let kennel = Kennel::on_sqlite().await;
+async fn exited(script: &str, says: &'static str, marks: Marks) -> Scene {
+    let kennel = stage(&[]).await;
     let run = end(&kennel, sh(script)).await;
-    scene(kennel, run, "exited", says)
+    scene(kennel, run, "exited", says, marks)
 }
 
 async fn killed_from_outside() -> Scene {
-    let kennel = Kennel::on_sqlite().await;
+    let kennel = stage(&[]).await;
     let run = up(&kennel, sh("echo up; exec sleep 1000")).await;
     let leader = Proc::read(run.attempt().pid).expect("it runs");
     kill_exactly(&leader, Signal::SIGKILL);
     ended(&kennel, &run.run_id).await;
     let says = "Ended by SIGKILL from outside at 2";
-    scene(kennel, run.run_id, "exited", says)
+    let marks = marks("failed", Some("signal"), "empty").exit(SIGNAL, "SIGKILL");
+    scene(kennel, run.run_id, "exited", says, marks)
 }
 
 async fn signalled_by_a_client() -> Scene {
-    let kennel = Kennel::on_sqlite().await;
+    let kennel = stage(&[]).await;
     let run = up(&kennel, sh("echo up; exec sleep 1000")).await;
     let sent = kennel.cli(&["signal", "USR1", &run.run_id]).output();
     let sent = sent.expect("it runs");
     assert!(sent.status.success(), "{sent:?}");
     ended(&kennel, &run.run_id).await;
     let says = "Ended by SIGUSR1, which uid:";
-    scene(kennel, run.run_id, "exited", says)
+    let marks = marks("failed", Some("signal"), "empty").exit(SIGNAL, "SIGUSR1");
+    scene(kennel, run.run_id, "exited", says, marks)
 }
 
 async fn aborted() -> Scene {
-    let kennel = Kennel::on_sqlite().await;
+    let kennel = stage(&[]).await;
     let run = up(&kennel, sh("echo up; exec sleep 1000")).await;
     must("abort", kennel.client().await.abort(&run.run_id).await);
-    scene(kennel, run.run_id, "aborted", "Ended because uid:")
+    let marks = marks("cancelled", None, "empty").exit(SIGNAL, "SIGTERM");
+    scene(kennel, run.run_id, "aborted", "Ended because uid:", marks)
 }
 
 async fn not_executable() -> Scene {
-    let kennel = Kennel::on_sqlite().await;
+    let kennel = stage(&[]).await;
     let noise = kennel.scratch().join("noise");
     fs::write(&noise, [0_u8; 64]).expect("written");
     fs::set_permissions(&noise, fs::Permissions::from_mode(0o755)).expect("changed");
@@ -200,38 +331,42 @@ async fn not_executable() -> Scene {
     let refused = kennel.client().await.spawn_as(&run, spec).await;
     refused.expect_err("it cannot be executed");
     let says = "Never started: start failed at exec";
-    scene(kennel, run, "start_failed", says)
+    let marks = marks("failed", Some("spawn_failed"), "never_ran");
+    scene(kennel, run, "start_failed", says, marks)
 }
 
 async fn fenced() -> Scene {
-    let kennel = Kennel::on_sqlite().await;
+    let kennel = stage(&[]).await;
     let run = new_run_id();
     must("abort", kennel.client().await.abort(&run).await);
-    scene(kennel, run, "fenced", "Never started: uid:")
+    let marks = marks("cancelled", None, "never_ran");
+    scene(kennel, run, "fenced", "Never started: uid:", marks)
 }
 
 async fn shut_down() -> Scene {
-    let mut kennel = Kennel::on_sqlite().await;
+    let mut kennel = stage(&[]).await;
     let run = up(&kennel, sh("echo up; exec sleep 1000")).await;
     kennel.terminate(PATIENCE).await;
     kennel.restart().await;
     let says = "Ended because the service was shut down: after SIG";
-    scene(kennel, run.run_id, "server_shutdown", says)
+    let marks = marks("cancelled", None, "empty").exit(SIGNAL, "SIGINT");
+    scene(kennel, run.run_id, "server_shutdown", says, marks)
 }
 
 async fn service_died() -> Scene {
-    let mut kennel = Kennel::on_sqlite().await;
+    let mut kennel = stage(&[]).await;
     let run = up(&kennel, sh("echo up; exec sleep 1000")).await;
     kennel.kill_service_after(|| {});
     kennel.wait_until_all_is_gone(PATIENCE).await;
     kennel.restart().await;
     ended(&kennel, &run.run_id).await;
     let says = "Ended while its service was dead: its shim ended it by its own plan";
-    scene(kennel, run.run_id, "service_lost", says)
+    let marks = marks("lost", Some("lost"), "empty").exit(SIGNAL, "SIGTERM");
+    scene(kennel, run.run_id, "service_lost", says, marks)
 }
 
 async fn host_started_anew() -> Scene {
-    let mut kennel = Kennel::on_sqlite().await;
+    let mut kennel = stage(&[]).await;
     let run = up(&kennel, sh("echo up; exec sleep 1000")).await;
     let leader = Proc::read(run.attempt().pid).expect("it runs");
     let shims = kennel.shims();
@@ -251,15 +386,12 @@ async fn host_started_anew() -> Scene {
     })
     .await;
     let says = "Ended with its host, which was started anew";
-    scene(kennel, run.run_id, "rebooted", says)
+    let marks = marks("lost", Some("unverified"), "unverified");
+    scene(kennel, run.run_id, "rebooted", says, marks)
 }
 
 async fn no_server_came_back() -> Scene {
-    let kennel = Kennel::start(Options {
-        words: vec!["--orphan-ttl", "100ms"],
-        ..Options::default()
-    })
-    .await;
+    let kennel = stage(&["--orphan-ttl", "100ms"]).await;
     let run = up(&kennel, sh("echo up; exec sleep 1000")).await;
     let leader = Proc::read(run.attempt().pid).expect("it runs");
     let lock = kennel.data_dir().join("server.lock");
@@ -273,19 +405,21 @@ async fn no_server_came_back() -> Scene {
     fs::remove_dir(&lock).expect("own directory");
     ended(&kennel, &run.run_id).await;
     let says = "Ended by Kennel, which had nobody left to go on with it";
-    scene(kennel, run.run_id, "orphan_terminated", says)
+    let marks = marks("lost", Some("lost"), "empty").exit(SIGNAL, "SIGTERM");
+    scene(kennel, run.run_id, "orphan_terminated", says, marks)
 }
 
 async fn ran_too_long() -> Scene {
-    let kennel = Kennel::on_sqlite().await;
+    let kennel = stage(&[]).await;
     let spec = sh("exec sleep 1000").max_runtime(Duration::from_millis(100));
     let run = end(&kennel, spec).await;
     let says = "Ended by its limit of time: it had run for longer than max_runtime allows (100ms); after SIGTERM";
-    scene(kennel, run, "deadline_exceeded", says)
+    let marks = marks("failed", Some("timeout"), "empty").exit(SIGNAL, "SIGTERM");
+    scene(kennel, run, "deadline_exceeded", says, marks)
 }
 
 async fn paused_too_long() -> Scene {
-    let kennel = Kennel::on_sqlite().await;
+    let kennel = stage(&[]).await;
     let spec = sh("echo up; exec sleep 1000");
     let spec = spec.max_pause(Duration::from_millis(50), pb::OnMaxPause::Abort);
     let run = up(&kennel, spec).await;
@@ -293,21 +427,23 @@ async fn paused_too_long() -> Scene {
     ended(&kennel, &run.run_id).await;
     let says =
         "Ended by its limit of time: it had been paused for longer than max_pause allows (50ms)";
-    scene(kennel, run.run_id, "deadline_exceeded", says)
+    let marks = marks("failed", Some("timeout"), "empty").exit(SIGNAL, "SIGTERM");
+    scene(kennel, run.run_id, "deadline_exceeded", says, marks)
 }
 
 async fn wrote_too_much() -> Scene {
-    let kennel = Kennel::on_sqlite().await;
+    let kennel = stage(&[]).await;
     let spec = sh("while :; do echo 0123456789012345678901234567890123456789; done");
     let spec = spec.kept_output(1024 * 1024, pb::OutputOverflow::Abort);
     let run = end(&kennel, spec).await;
     let says =
         "Ended by its limit of output: it had written more than is kept of it (1048576 bytes)";
-    scene(kennel, run, "limit_exceeded", says)
+    let marks = marks("failed", Some("limit"), "empty").exit(SIGNAL, "SIGTERM");
+    scene(kennel, run, "limit_exceeded", says, marks)
 }
 
 async fn crashed_too_often() -> Scene {
-    let kennel = Kennel::on_sqlite().await;
+    let kennel = stage(&[]).await;
     let spec = sh("exit 3").restart(pb::RestartPolicy {
         mode: pb::RestartMode::OnFailure.into(),
         delay: Duration::from_millis(10).try_into().ok(),
@@ -316,15 +452,41 @@ async fn crashed_too_often() -> Scene {
     });
     let run = end(&kennel, spec).await;
     let says = "Ended because it had been started again as often as it may: after 1 restart in a row the last attempt exited with code 3";
-    scene(kennel, run, "restarts_exhausted", says)
+    let marks = marks("failed", Some("restarts_exhausted"), "empty").exit(CODE, "3");
+    scene(kennel, run, "restarts_exhausted", says, marks)
 }
 
-fn scene(kennel: Kennel, run: String, reason: &'static str, says: &'static str) -> Scene {
+fn scene(
+    stage: Stage,
+    run: String,
+    reason: &'static str,
+    says: &'static str,
+    marks: Marks,
+) -> Scene {
     Scene {
-        kennel,
+        stage,
         run,
         reason,
         says,
+        marks,
+    }
+}
+
+fn marks(outcome: &'static str, error: Option<&'static str>, verdict: &'static str) -> Marks {
+    Marks {
+        outcome,
+        error,
+        verdict,
+        exit: None,
+    }
+}
+
+impl Marks {
+    fn exit(self, name: &'static str, value: &'static str) -> Self {
+        Self {
+            exit: Some((name, value)),
+            ..self
+        }
     }
 }
 

@@ -177,18 +177,14 @@ impl Collector {
                 .iter()
                 .all(|(name, value)| of.get(*name).is_some_and(|v| v == value))
         };
-        let number = |value: &Option<number_data_point::Value>| match value {
-            Some(number_data_point::Value::AsInt(number)) => u64::try_from(*number).unwrap_or(0),
-            _ => 0,
-        };
         self.look(|got| match got.metrics.get(metric)?.data.as_ref()? {
             Data::Sum(sum) => {
                 let points = sum.data_points.iter().filter(|p| has(&p.attributes));
-                Some(points.map(|point| number(&point.value)).sum())
+                Some(points.map(|point| number(point.value.as_ref())).sum())
             }
             Data::Gauge(gauge) => {
                 let points = gauge.data_points.iter().filter(|p| has(&p.attributes));
-                Some(points.map(|point| number(&point.value)).sum())
+                Some(points.map(|point| number(point.value.as_ref())).sum())
             }
             Data::Histogram(histogram) => {
                 let points = histogram.data_points.iter();
@@ -198,6 +194,24 @@ impl Collector {
             _ => None,
         })
         .unwrap_or(0)
+    }
+
+    /// The series of a counter or a gauge, in no order: their attributes and values.
+    #[must_use]
+    pub fn series(&self, metric: &str) -> Vec<(BTreeMap<String, String>, u64)> {
+        self.look(|got| {
+            let data = got.metrics.get(metric)?.data.as_ref()?;
+            let points = match data {
+                Data::Sum(sum) => &sum.data_points,
+                Data::Gauge(gauge) => &gauge.data_points,
+                _ => return None,
+            };
+            let series = points.iter();
+            let series =
+                series.map(|point| (texts(&point.attributes), number(point.value.as_ref())));
+            Some(series.collect())
+        })
+        .unwrap_or_default()
     }
 
     /// Waits until there are spans of a trace that are as they are to be.
@@ -316,6 +330,13 @@ pub fn only<'a>(spans: &'a [Told], name: &str) -> &'a Told {
         panic!("{} spans are called {name}: {named:#?}", named.len());
     };
     only
+}
+
+fn number(value: Option<&number_data_point::Value>) -> u64 {
+    match value {
+        Some(number_data_point::Value::AsInt(number)) => u64::try_from(*number).unwrap_or(0),
+        _ => 0,
+    }
 }
 
 fn hex(bytes: &[u8]) -> String {

@@ -347,10 +347,10 @@ async fn taken(
         Err(StoreError::Fenced(run)) => Err(store.refused(run, generation).await),
         told => told,
     };
-    if let (Ok(()), Fact::Fence(new, _)) = (&told, fact) {
+    if let (Ok(()), Fact::Fence(new, closure)) = (&told, fact) {
         // Who stands under the key now is what callers are told.
         if let Some(row) = store.raw().get(new.run).await? {
-            store.has(row);
+            store.fenced_late(new, closure, row);
         }
     }
     match told {

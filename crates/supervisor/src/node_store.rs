@@ -1,7 +1,11 @@
 //! The store as this node's server uses it: not before the server has taken its node over, and each write by the
 //! generation that this has given.
 
-use crate::{clock, ledger::Ledger, telemetry::Metrics};
+use crate::{
+    clock,
+    ledger::Ledger,
+    telemetry::{Telemetry, tell_fence},
+};
 use kennel_lifecycle::{
     HostIdentity, NodeId, OutputRemoval, RowState, RunId, StopOrder, Timestamp,
 };
@@ -24,7 +28,7 @@ pub(crate) struct NodeStore {
     node: NodeId,
     /// What the store has taken.
     ledger: Arc<Ledger>,
-    metrics: Arc<Metrics>,
+    telemetry: Telemetry,
     /// Held to read by each write, from before it until it is noted.
     at_work: RwLock<()>,
     doubt: Notify,
@@ -35,11 +39,11 @@ impl NodeStore {
         store: Arc<dyn Store>,
         node: NodeId,
         ledger: Arc<Ledger>,
-        metrics: Arc<Metrics>,
+        telemetry: Telemetry,
     ) -> Self {
         Self {
             store,
-            metrics,
+            telemetry,
             generation: watch::Sender::new(None),
             node,
             ledger,
@@ -120,7 +124,10 @@ impl NodeStore {
         let work = async |generation| self.store.fence(&stamped(new, generation), closure).await;
         let (generation, inserted) = self.write("fence", new.run, work).await?;
         match &inserted {
-            Inserted::New => self.ledger.put(closed(*stamped(new, generation), closure)),
+            Inserted::New => {
+                self.ledger.put(closed(*stamped(new, generation), closure));
+                tell_fence(&self.telemetry, new, closure);
+            }
             Inserted::Taken(row) => self.seen(row),
         }
         Ok(inserted)
@@ -162,6 +169,15 @@ impl NodeStore {
         if row.times.ended.is_some_and(young) {
             self.has(row.clone());
         }
+    }
+
+    /// A fence that was owed is told; this row stands under its key.
+    pub(crate) fn fenced_late(&self, new: &NewRun, closure: &Closure, row: RunRow) {
+        let outcome = row.outcome.as_ref();
+        if outcome == Some(&closure.outcome) && row.new.created == new.created {
+            tell_fence(&self.telemetry, new, closure);
+        }
+        self.has(row);
     }
 
     /// This row was read, and is what somebody is told.
@@ -248,7 +264,8 @@ impl NodeStore {
             StoreError::Fenced(_) => "fenced",
             StoreError::Corrupt(_) => "corrupt",
         });
-        self.metrics.store(what, begun.elapsed(), error);
+        let metrics = &self.telemetry.metrics;
+        metrics.store(what, begun.elapsed(), error);
         answer
     }
 

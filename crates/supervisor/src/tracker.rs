@@ -218,7 +218,7 @@ impl Shared {
                 store,
                 config.node,
                 Arc::new(ledger),
-                Arc::clone(&config.telemetry.metrics),
+                config.telemetry.clone(),
             ),
             config,
             kernel,

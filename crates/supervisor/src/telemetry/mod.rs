@@ -13,7 +13,7 @@ mod run_spans;
 pub(crate) use gauges::register;
 pub(crate) use metrics::{Metrics, SpawnPhase};
 pub(crate) use run_events::log_span;
-pub(crate) use run_spans::{RunSpans, tell_end};
+pub(crate) use run_spans::{RunSpans, tell_end, tell_fence};
 
 use crate::clock;
 use context::RunTrace;

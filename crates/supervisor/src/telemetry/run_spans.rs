@@ -12,7 +12,7 @@ use kennel_lifecycle::{
     StopCertificate, Timestamp, TreeVerdict,
 };
 use kennel_linux::start_time;
-use kennel_store::{NewRun, Times};
+use kennel_store::{Closure, NewRun, Times};
 use opentelemetry::{
     KeyValue,
     trace::{Link, SpanContext, SpanKind, Status},
@@ -292,6 +292,20 @@ pub(crate) fn tell_end(
     };
     events.recovered(new, at, action);
     events.ends(new, at, outcome, true);
+}
+
+/// Tells of a fence: a run that has ended before anybody spawned it.
+pub(crate) fn tell_fence(telemetry: &Telemetry, new: &NewRun, closure: &Closure) {
+    let told = End {
+        new,
+        times: &closure.times,
+        outcome: &closure.outcome,
+        at: new.created,
+        stopping: None,
+        begun: None,
+        last: true,
+    };
+    told.tell(telemetry, Recorded::of(telemetry, new).as_ref());
 }
 
 fn recovered(
@@ -626,3 +640,6 @@ fn between(from: Timestamp, to: Timestamp) -> Duration {
     let micros = to.0.saturating_sub(from.0);
     Duration::from_micros(u64::try_from(micros).unwrap_or(0))
 }
+
+#[cfg(test)]
+mod tests;

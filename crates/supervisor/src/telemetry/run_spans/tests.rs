@@ -1,0 +1,87 @@
+//! Ends that not every host can be brought to. All others are in `tests/e2e/why.rs`.
+
+use super::*;
+use crate::{
+    telemetry::{Sampling, SpanSink, Tracing},
+    tracker::tests::new_run,
+};
+use kennel_lifecycle::{MemoryKills, Proof};
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, Mutex},
+};
+
+#[derive(Debug, Default)]
+struct Kept(Mutex<Vec<Span>>);
+
+impl SpanSink for Kept {
+    fn take(&self, span: Span) {
+        self.0.lock().expect("no panic").push(span);
+    }
+}
+
+/// The only span that is told of a run that ends like this.
+fn told(reason: EndReason, exit: Option<Exit>, tree: TreeVerdict) -> Span {
+    let sink = Arc::new(Kept::default());
+    let tracing = Tracing {
+        sink: Arc::clone(&sink) as Arc<dyn SpanSink>,
+        sampling: Sampling::default(),
+        baggage: BTreeSet::new(),
+    };
+    let telemetry = Telemetry::new(Some(tracing), opentelemetry::global::meter("test"));
+    let outcome = Outcome {
+        reason,
+        exit,
+        tree,
+        streams: None,
+        certificate: StopCertificate::default(),
+    };
+    let new = new_run();
+    let mut spans = RunSpans::new(&telemetry, &new);
+    spans.ends(&new, &Times::default(), &outcome, Timestamp(1), true);
+    let mut told = sink.0.lock().expect("no panic");
+    assert_eq!(told.len(), 1, "{told:?}");
+    told.remove(0)
+}
+
+fn attribute(span: &Span, name: &str) -> Option<String> {
+    let named = span.attributes.iter().find(|a| a.key.as_str() == name);
+    named.map(|attribute| attribute.value.to_string())
+}
+
+#[test]
+fn an_end_for_want_of_memory_and_one_without_a_successor_are_named_on_the_span() {
+    let killed = MemoryKills {
+        kills: 1,
+        memory_max: None,
+    };
+    let signal = Exit::Signal {
+        signal: Signal::KILL,
+        core_dumped: false,
+    };
+    let restarted = EndReason::Restarted {
+        by: "uid:0".into(),
+        request_id: None,
+    };
+    let oom = told(
+        EndReason::OomKilled(killed),
+        Some(signal),
+        TreeVerdict::Empty(Proof::CgroupAndEchild),
+    );
+    let unknown = TreeVerdict::Unverified("nobody looked".into());
+    let restarted = told(restarted, None, unknown);
+    for (span, word, error, signal) in [
+        (oom, "oom_killed", "oom", Some("SIGKILL")),
+        (restarted, "restarted", "unverified", None),
+    ] {
+        assert_eq!(span.name, names::SPAN_RUN);
+        assert_eq!(span.status, Status::error(word));
+        for (name, expected) in [
+            (names::RUN_END_REASON, Some(word)),
+            (names::ERROR_TYPE, Some(error)),
+            (names::EXIT_SIGNAL, signal),
+        ] {
+            assert_eq!(attribute(&span, name).as_deref(), expected, "{name}");
+        }
+    }
+}
