@@ -24,11 +24,11 @@ use std::{
 };
 
 /// A process of the test's own; ended with it.
-struct Planted(Child);
+pub(crate) struct Planted(Child);
 
 impl Planted {
     /// Sleeps in a session of its own, with this marker.
-    fn marked(run_id: &str) -> Self {
+    pub(crate) fn marked(run_id: &str) -> Self {
         Self::with(|command| {
             command.env("KENNEL_RUN_ID", run_id);
         })

@@ -164,7 +164,12 @@ async fn something_of_everything(client: &mut Client) {
     must("abort", client.abort(&run.run_id).await);
     let missing = client.spawn(argv(&["/nonexistent"])).await;
     missing.expect_err("there is no such program");
+    // Before it nobody knows who was left behind.
+    must("audit", client.audit().await);
 }
+
+/// Without it journals have no limit together.
+const KEEPING: [&str; 2] = ["--retain-bytes", "20G"];
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_real_prometheus_understands_every_rule_and_dashboard_and_finds_what_they_name() {
@@ -176,7 +181,7 @@ async fn a_real_prometheus_understands_every_rule_and_dashboard_and_finds_what_t
     assert!(checked.status.success(), "{}", text(&checked));
 
     let kennel = Kennel::start(Options {
-        words: vec!["--metrics-listen", "127.0.0.1:0"],
+        words: [&KEEPING[..], &["--metrics-listen", "127.0.0.1:0"]].concat(),
         ..Options::default()
     })
     .await;
@@ -242,6 +247,7 @@ async fn the_guide_lists_what_is_served() {
     let collector = Collector::start(Manner::Willing).await;
     let kennel = Kennel::start(Options {
         env: collector.env(),
+        words: KEEPING.to_vec(),
         ..Options::default()
     })
     .await;

@@ -5,6 +5,7 @@
 //! the other side.
 
 mod accept;
+mod admission;
 mod attach;
 mod auth;
 pub mod client;

@@ -8,6 +8,7 @@ pub(crate) use admin::Admin;
 pub(crate) use told::Told;
 
 use crate::{
+    admission::{self, Admission},
     attach::{Attachment, Door, Seats},
     auth,
     convert::{
@@ -24,7 +25,8 @@ use crate::{
 };
 use kennel_lifecycle::Refusal;
 use kennel_supervisor::{
-    AbortWait, CallError, ListFilter, PageStart, RestartCall, RunView, Supervisor,
+    AbortWait, CallError, ListFilter, PageStart, RestartCall, RunView, SpawnCall, Spawned,
+    Supervisor,
 };
 use prost::Message;
 use std::{future::Future, sync::Arc};
@@ -41,6 +43,8 @@ pub(crate) struct Processes {
     tasks: TaskTracker,
     /// Places for streams of events.
     places: Arc<Semaphore>,
+    /// Counts runs that are refused.
+    admission: Admission,
     /// Who writes on which terminal.
     seats: Arc<Seats>,
     going: Going,
@@ -52,11 +56,15 @@ impl Processes {
             draining: supervisor.draining(),
             leaving: supervisor.leaving(),
         };
+        let telemetry = supervisor.telemetry();
+        let places = Arc::new(Semaphore::new(limits::STREAMS_MAX));
+        admission::measure_streams(&telemetry, &places);
         Self {
             supervisor,
             key,
             tasks,
-            places: Arc::new(Semaphore::new(limits::STREAMS_MAX)),
+            places,
+            admission: Admission::new(&telemetry),
             seats: Arc::default(),
             going,
         }
@@ -68,6 +76,19 @@ impl Processes {
         work: impl Future<Output = Result<T, CallError>> + Send + 'static,
     ) -> Result<T, Status> {
         to_its_end(&self.tasks, work).await
+    }
+
+    /// Spawns. A run that is refused is counted.
+    async fn admit(&self, call: SpawnCall) -> Result<Spawned, Status> {
+        let validate_only = call.validate_only;
+        let supervisor = self.supervisor.clone();
+        let started = self.to_its_end(async move { supervisor.spawn(call).await });
+        let spawned = Box::pin(self.unless_draining(started)).await;
+        spawned.inspect_err(|status| {
+            if !validate_only {
+                self.admission.refused(status);
+            }
+        })
     }
 
     /// Waits for an answer that may take long, but not through a shutdown.
@@ -110,9 +131,7 @@ impl ProcessService for Processes {
         let trace = TraceContext::of(&request);
         let call = request::spawn(request.into_inner(), owner, trace, &self.key)?;
         let validate_only = call.validate_only;
-        let supervisor = self.supervisor.clone();
-        let started = self.to_its_end(async move { supervisor.spawn(call).await });
-        let spawned = Box::pin(self.unless_draining(started)).await?;
+        let spawned = Box::pin(self.admit(call)).await?;
         let is_there = spawned.existing || !validate_only;
         let begun = Begun(spawned.run.run);
         let mut response = Response::new(pb::SpawnResponse {
@@ -239,10 +258,7 @@ impl ProcessService for Processes {
                 Restarted::Over(view) => view,
             };
             let call = again::spawn(request, &ended, by, trace, &self.key)?;
-            let supervisor = self.supervisor.clone();
-            let started = self.to_its_end(async move { supervisor.spawn(call).await });
-            let spawned = Box::pin(self.unless_draining(started)).await?;
-            Ok(spawned.run)
+            Ok(Box::pin(self.admit(call)).await?.run)
         };
         let view = deadline::within(budget, all).await?;
         Ok(Response::new(pb::RestartResponse {

@@ -51,3 +51,4 @@ pub use disk::{Room, room_of};
 pub use output_pipe::{Look, OutputPipe};
 pub use own_process::{effective_uid, end_main_thread, harden_process};
 pub use server_socket::server_socket;
+pub use terminal::terminals_max;

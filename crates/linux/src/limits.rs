@@ -33,7 +33,8 @@ pub fn open_files() -> io::Result<OpenFiles> {
 }
 
 /// Descriptors that this process has open; absent where the kernel does not say (before Linux 6.2).
-pub(crate) fn open_now() -> Option<u64> {
+#[must_use]
+pub fn open_now() -> Option<u64> {
     let count = std::fs::metadata("/proc/self/fd").ok()?.len();
     (count > 0).then_some(count)
 }

@@ -158,6 +158,12 @@ fn no_pty<T>(errno: Errno) -> io::Result<Result<T, NoPty>> {
     }
 }
 
+/// How many terminals this host may have open, of whomever; absent: that cannot be read.
+#[must_use]
+pub fn terminals_max() -> Option<u64> {
+    number(OPEN_MAX)
+}
+
 fn number(path: &str) -> Option<u64> {
     fs::read_to_string(path).ok()?.trim().parse().ok()
 }

@@ -2,7 +2,8 @@
 
 use crate::{
     CallError, Event, Kinds, LifecycleEvent, Payload, Position, Reached, RunView, Supervisor,
-    blocking::blocking, event, removed::Removed, shape::Shape, view::Live,
+    blocking::blocking, event, removed::Removed, shape::Shape, subscribers::Subscription,
+    view::Live,
 };
 use kennel_journal::{Form, Hub, Point, Position as JournalPosition, Reader};
 use kennel_lifecycle::RunId;
@@ -25,6 +26,10 @@ pub struct Events {
     until: Option<u64>,
     /// Whether the run's last event was read.
     has_ended: bool,
+    /// The journal that grows; absent: it is whole.
+    hub: Option<Hub>,
+    /// Its place among those who are looked after; absent: nobody waits for what it gives.
+    subscription: Option<Subscription>,
 }
 
 /// What events are made of.
@@ -57,6 +62,8 @@ impl Events {
             begins: None,
             until: None,
             has_ended: false,
+            hub: None,
+            subscription: None,
         }
     }
 
@@ -85,6 +92,15 @@ impl Events {
     #[must_use]
     pub fn of_kinds(self, kinds: Kinds) -> Self {
         Self { kinds, ..self }
+    }
+
+    /// The same for a client, of whom it is measured how far it is behind.
+    #[must_use]
+    pub fn subscribed(mut self) -> Self {
+        let subscribers = &self.supervisor.shared.subscribers;
+        let hub = self.hub.take().filter(|_| self.until.is_none());
+        self.subscription = hub.map(|hub| subscribers.join(hub, self.position().seq));
+        self
     }
 
     /// The same up to what there is by now.
@@ -170,6 +186,9 @@ impl Events {
     /// Waits until [`Events::step`] would not wait. Cancel-safe.
     pub(crate) async fn ready(&mut self) {
         let at = self.position().seq;
+        if let Some(subscription) = &self.subscription {
+            subscription.given(at);
+        }
         if let Source::Journal(reader) = &mut self.source
             && self.until.is_none_or(|until| at < until)
         {
@@ -181,6 +200,9 @@ impl Events {
     pub(crate) async fn step(&mut self, bytes_max: usize) -> Result<Option<Vec<Event>>, CallError> {
         let run = self.run;
         let at = self.position().seq;
+        if let Some(subscription) = &self.subscription {
+            subscription.given(at);
+        }
         if self.until.is_some_and(|until| at >= until) {
             return Ok(None);
         }
@@ -318,7 +340,9 @@ impl Supervisor {
             EventsPlace::Growing(view, hub) => {
                 let reader = hub.read_from(hub.head().into());
                 let reader = reader.map_err(|e| unreadable(run, &e))?;
-                return Ok((*view, self.reading_from(run, reader, from).await?));
+                let mut events = self.reading_from(run, reader, from).await?;
+                events.hub = Some(hub);
+                return Ok((*view, events));
             }
             EventsPlace::Whole(Some(view)) => *view,
             EventsPlace::Whole(None) => RunView::from(self.row(run).await?),

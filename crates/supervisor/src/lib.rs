@@ -36,6 +36,7 @@ mod run_task;
 mod screen;
 mod shape;
 mod spare;
+mod subscribers;
 mod takeover;
 pub mod telemetry;
 mod tracker;

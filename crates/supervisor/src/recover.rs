@@ -22,7 +22,7 @@ use crate::{
 use kennel_journal::{Boot, Hub, Writer};
 use kennel_lifecycle::{
     Announced, EndReason, Exit, Outcome, Policy, Refusal, RunIdentity, RunState, SignalSender,
-    StopCertificate, StopOrder, StopReason, StreamsEnd, Stuck, Timestamp, TreeVerdict,
+    StopCertificate, StopOrder, StopReason, StopStep, StreamsEnd, Stuck, Timestamp, TreeVerdict,
     ladder::StopPlan,
     recovery::{self, Before, Decision},
     restart::{Next, Wish},
@@ -410,6 +410,9 @@ impl Recovery {
                 Decision::Close(outcome) => {
                     tracing::info!(run_id = %run, ?seen, ?outcome, "recovered");
                     self.tell_rounds(&outcome.certificate);
+                    if before.terminated {
+                        self.count_orphans(&outcome);
+                    }
                     let exited = seen.exit_record.and_then(|record| record.by_itself);
                     let known = self.row.times.leader_exited;
                     self.row.times.leader_exited = known.or(exited);
@@ -436,6 +439,16 @@ impl Recovery {
                 }
             }
         }
+    }
+
+    /// Whom the first round of this start was for.
+    fn count_orphans(&self, outcome: &Outcome) {
+        let steps = outcome.certificate.steps.iter();
+        let own = steps.filter(|step| step.sender == SignalSender::Keeper);
+        let count = own.map(StopStep::targets).max().unwrap_or(0);
+        let have_ended = matches!(outcome.tree, TreeVerdict::Empty(_));
+        let metrics = &self.shared.config.telemetry.metrics;
+        metrics.orphans.recovered(count.into(), have_ended);
     }
 
     /// What was sent while no server lived, or by this start. Told again by whoever comes next, should this one not close

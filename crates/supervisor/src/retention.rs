@@ -17,7 +17,7 @@ use kennel_store::{ConsumerFilter, EndedStart, StoreError};
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     io,
-    sync::Arc,
+    sync::{Arc, PoisonError},
     time::Duration,
 };
 use tokio::task::JoinSet;
@@ -197,6 +197,11 @@ async fn retained(
     let (known, others) = measured
         .await
         .map_err(|e| CallError::Internal(e.to_string()))?;
+    let all = known.values().fold(others, |sum, b| sum.saturating_add(*b));
+    *shared
+        .journals_bytes
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner) = Some(all);
     for one in &mut retained {
         one.bytes = known.get(&one.run).copied().unwrap_or(0);
     }

@@ -2,6 +2,7 @@
 
 use crate::{
     CallError, Drain, ResizeCall, RestartCall, RunView, SignalCall,
+    audit::Found,
     consumers::Consumers,
     facts::Facts,
     late::Doors,
@@ -9,6 +10,7 @@ use crate::{
     node_store::NodeStore,
     ports::Kernel,
     screen::Screens,
+    subscribers::Subscribers,
     telemetry::Telemetry,
     trail::Trail,
     view::{Live, StartAnswer},
@@ -191,6 +193,12 @@ pub(crate) struct Shared {
     pub(crate) screens: Screens,
     /// Who asked for what, and who was signalled.
     pub(crate) trail: Trail,
+    /// Whom the last audit has found.
+    pub(crate) found: Found,
+    /// How far streams of live runs are behind.
+    pub(crate) subscribers: Arc<Subscribers>,
+    /// What journals take, as far as somebody has looked.
+    pub(crate) journals_bytes: Mutex<Option<u64>>,
     /// Readers with a name.
     pub(crate) consumers: Arc<Consumers>,
     runs: Mutex<BTreeMap<RunId, Handle>>,
@@ -238,6 +246,9 @@ impl Shared {
             ids: Mutex::new(ulid::Generator::new()),
             arrivals: broadcast::Sender::new(ARRIVALS_MAX),
             screens: Screens::default(),
+            found: Found::default(),
+            subscribers: Arc::default(),
+            journals_bytes: Mutex::new(None),
             consumers: Arc::default(),
             runs: Mutex::new(BTreeMap::new()),
         }

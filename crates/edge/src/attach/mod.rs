@@ -123,7 +123,7 @@ impl Attachment {
             requests,
             leaves: false,
             writing: None,
-            events,
+            events: events.subscribed(),
             seat,
             going,
             opened: Some(Box::new(opened)),

@@ -168,5 +168,5 @@ async fn open_from(
         Some(form) => events.viewed(form, at).await?,
         None => events,
     };
-    Ok((view, events))
+    Ok((view, events.subscribed()))
 }

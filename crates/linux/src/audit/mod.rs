@@ -41,6 +41,28 @@ pub struct Whose {
     pub cgroup_base: Option<PathBuf>,
 }
 
+/// What has become of a process that was seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Still {
+    /// It lives.
+    Living,
+    /// It has ended, and waits to be reaped.
+    Ended,
+    /// It is not there any more.
+    Gone,
+}
+
+/// Looks for it by its number and its start.
+#[must_use]
+pub fn still(process: &ProcessIdentity) -> Still {
+    match procfs::stat(process.pid) {
+        Ok(stat) if stat.start_ticks != process.start_ticks => Still::Gone,
+        Ok(stat) if stat.is_dead() => Still::Ended,
+        Ok(_) => Still::Living,
+        Err(_) => Still::Gone,
+    }
+}
+
 /// What was seen, and what could not be looked at.
 #[derive(Clone, Debug, Default)]
 pub struct Scan {

@@ -3,8 +3,10 @@
 //! What is made of it is decided in [`kennel_lifecycle::audit`]; here it is asked and put together.
 
 mod books;
+mod found;
 mod reap;
 
+pub(crate) use found::Found;
 pub use reap::{Judged, ReapCall, ReapReport, ReapResult};
 
 use crate::{CallError, Supervisor, clock, keeper_fault};
@@ -121,6 +123,8 @@ impl Supervisor {
         let (findings, directories) = self
             .settle(compared.findings, empty, &compiled.labels)
             .await?;
+        let metrics = &shared.config.telemetry.metrics;
+        shared.found.take(&findings, metrics);
         Ok(Audit {
             findings,
             directories,

@@ -122,8 +122,12 @@ impl Supervisor {
         let plan = StopPlan::abort(call.grace);
         let reaping = self.shared.kernel.reap(&victims, directories, &plan);
         let reaped = reaping.await.map_err(|e| keeper_fault(&e))?;
+        let metrics = &self.shared.config.telemetry.metrics;
         for (judged, fate) in planned.iter_mut().zip(reaped.fates) {
             judged.result = ReapResult::Done(fate);
+            if let (Fate::Ended(_), Some(found)) = (fate, &judged.found) {
+                metrics.orphans.reaped(found.finding.evidence);
+            }
         }
         Ok(reaped.directories_removed)
     }

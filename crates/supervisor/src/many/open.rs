@@ -127,6 +127,6 @@ pub(super) async fn open(supervisor: Supervisor, call: ManyCall, candidate: Cand
             }
             None => events,
         };
-        return Ok(Some(Box::new((view, events))));
+        return Ok(Some(Box::new((view, events.subscribed()))));
     }
 }

@@ -3,11 +3,11 @@
 use super::{Telemetry, names};
 use crate::{event::state_word, tracker::Shared, view::Live};
 use kennel_lifecycle::RunState;
-use kennel_linux::Room;
+use kennel_linux::{Room, limits};
 use opentelemetry::{KeyValue, metrics::Meter};
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Weak},
+    sync::{Arc, PoisonError, Weak},
 };
 
 /// Registers them; they read nothing once the server is gone.
@@ -56,6 +56,7 @@ pub(crate) fn register(telemetry: &Telemetry, shared: &Arc<Shared>) {
         "When this server has begun, in seconds since 1970",
         |shared| u64::try_from(shared.started.0).unwrap_or(0) / 1_000_000,
     );
+    looked_up(meter, shared);
     disk(
         meter,
         Arc::downgrade(shared),
@@ -77,6 +78,69 @@ pub(crate) fn register(telemetry: &Telemetry, shared: &Arc<Shared>) {
         "Whether this node takes no new runs: 1 while it is drained",
         |shared| u64::from(shared.drain.borrow().is_some()),
     );
+}
+
+/// What there is not always: where nobody knows it, it has no value.
+fn looked_up(meter: &Meter, shared: &Arc<Shared>) {
+    type Look = fn(&Shared) -> Option<u64>;
+    let all: [(&'static str, &'static str, &'static str, Look); 8] = [
+        (
+            "kennel.orphan.count",
+            "{process}",
+            "Of whom the last audit has found left behind, those who live",
+            |shared| shared.found.orphans(),
+        ),
+        (
+            "kennel.zombie.count",
+            "{process}",
+            "Of whom the last audit has found ended and not reaped, those who are there",
+            |shared| shared.found.zombies(),
+        ),
+        (
+            "kennel.subscriber.lag",
+            "{event}",
+            "Events of a live run that the stream which is farthest behind was not given",
+            |shared| Some(shared.subscribers.lag()),
+        ),
+        (
+            "kennel.journal.usage",
+            "By",
+            "What the journals of this node take, where they have a limit together",
+            |shared| {
+                *shared
+                    .journals_bytes
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+            },
+        ),
+        (
+            "kennel.journal.limit",
+            "By",
+            "What the journals of this node may take together",
+            |shared| shared.config.retention.node_bytes,
+        ),
+        (
+            "kennel.pty.limit",
+            "{terminal}",
+            "Terminals that the host may have open, of whomever",
+            |_| kennel_linux::terminals_max(),
+        ),
+        (
+            "kennel.fd.count",
+            "{file_descriptor}",
+            "Descriptors that the server has open",
+            |_| limits::open_now(),
+        ),
+        (
+            "kennel.fd.limit",
+            "{file_descriptor}",
+            "Descriptors that the server may have open",
+            |_| limits::open_files().ok().map(|files| files.soft),
+        ),
+    ];
+    for (name, unit, what, look) in all {
+        lookup(meter, Arc::downgrade(shared), (name, unit), what, look);
+    }
 }
 
 fn active(meter: &Meter, shared: Weak<Shared>) {

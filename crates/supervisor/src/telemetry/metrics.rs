@@ -1,6 +1,6 @@
 //! What is counted and measured. No attribute names a run, a process or a command: those belong to spans and logs.
 
-use super::names;
+use super::{names, orphans::Orphans};
 use kennel_journal::{Gap, GapReason};
 use opentelemetry::{
     KeyValue,
@@ -62,6 +62,7 @@ pub(crate) struct Metrics {
     dropped: Counter<u64>,
     gaps: Counter<u64>,
     store: Histogram<f64>,
+    pub(crate) orphans: Orphans,
 }
 
 impl Metrics {
@@ -155,6 +156,7 @@ impl Metrics {
                 &QUICK,
                 "Operations of the store, as their callers see them",
             ),
+            orphans: Orphans::new(meter),
         };
         metrics.begin_at_zero();
         metrics

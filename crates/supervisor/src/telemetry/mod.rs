@@ -8,6 +8,7 @@ mod gauges;
 mod metrics;
 pub mod names;
 mod run_events;
+mod orphans;
 mod run_spans;
 
 pub(crate) use gauges::register;

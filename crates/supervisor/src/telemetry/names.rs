@@ -63,6 +63,8 @@ pub const STREAMS_END: &str = "kennel.streams.end";
 pub const STUCK_PROCESSES: &str = "kennel.stuck.processes";
 /// How many processes the kernel has killed for want of memory.
 pub const OOM_KILLS: &str = "kennel.oom.kills";
+/// Why a process is taken for a run's: `leaked_cgroup`, `shim_child` and so on; `recovery`: a start found it alive.
+pub const EVIDENCE: &str = "kennel.evidence";
 /// `traces`, `metrics` or `logs`.
 pub const SIGNAL: &str = "kennel.telemetry.signal";
 

@@ -1,0 +1,71 @@
+//! How far the streams of live runs are behind what has happened: what was not given yet waits in the journal, and holds nobody up.
+
+use kennel_journal::Hub;
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+/// All streams of live runs.
+#[derive(Debug, Default)]
+pub(crate) struct Subscribers(Mutex<Seats>);
+
+#[derive(Debug, Default)]
+struct Seats {
+    next: u64,
+    taken: BTreeMap<u64, (Hub, Arc<AtomicU64>)>,
+}
+
+/// One of them, for as long as it lives.
+#[derive(Debug)]
+pub(crate) struct Subscription {
+    subscribers: Arc<Subscribers>,
+    number: u64,
+    given: Arc<AtomicU64>,
+}
+
+impl Subscribers {
+    /// One that is given the events of this journal, by now up to `seq`.
+    pub(crate) fn join(self: &Arc<Self>, hub: Hub, seq: u64) -> Subscription {
+        let given = Arc::new(AtomicU64::new(seq));
+        let mut seats = self.lock();
+        let number = seats.next;
+        seats.next += 1;
+        seats.taken.insert(number, (hub, Arc::clone(&given)));
+        Subscription {
+            subscribers: Arc::clone(self),
+            number,
+            given,
+        }
+    }
+
+    /// Of how many events the one that is farthest behind has not heard.
+    pub(crate) fn lag(&self) -> u64 {
+        let seats = self.lock();
+        let behind = |(hub, given): &(Hub, Arc<AtomicU64>)| {
+            hub.head().seq.saturating_sub(given.load(Ordering::Relaxed))
+        };
+        seats.taken.values().map(behind).max().unwrap_or(0)
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Seats> {
+        // A panic elsewhere leaves the map whole: each operation on it is one call.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Subscription {
+    /// It was given everything up to here.
+    pub(crate) fn given(&self, seq: u64) {
+        self.given.store(seq, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Subscription {
+    fn drop(&mut self) {
+        self.subscribers.lock().taken.remove(&self.number);
+    }
+}
