@@ -2,7 +2,7 @@
 
 use kennel_edge::pb::{self, RunState};
 use kennel_tests::{
-    Footprint, Kennel, Options, PATIENCE, RunExt, eventually, must, programs,
+    Footprint, Kennel, Options, PATIENCE, RunExt, SpecExt, argv, eventually, must, programs, sh,
     shell::{run_to_end, text},
 };
 use serde_json::Value;
@@ -191,4 +191,101 @@ async fn a_python_caller_and_its_command_are_in_one_trace_with_the_run() {
     let time = |name: &str, which: &str| of(name)[which].as_u64().expect("a time");
     assert!(time("run.exec", "start") <= time("work", "start"));
     assert!(time("work", "end") <= time("run", "end"));
+}
+
+/// Names are Kennel's own, or those of the conventions that it names, as somebody else has written them down.
+#[tokio::test(flavor = "multi_thread")]
+async fn every_name_that_is_told_is_known_to_the_conventions_or_begins_with_kennel() {
+    let dir = must("a directory", tempfile::tempdir());
+    let receiver = Receiver::start(dir.path());
+    let env = [
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.endpoint.as_str()),
+        ("OTEL_BSP_SCHEDULE_DELAY", "50"),
+        ("OTEL_METRIC_EXPORT_INTERVAL", "200"),
+        ("K8S_POD_NAME", "pod"),
+        ("K8S_POD_UID", "uid"),
+        ("K8S_NAMESPACE_NAME", "namespace"),
+        ("K8S_NODE_NAME", "node"),
+        ("K8S_CONTAINER_NAME", "container"),
+    ];
+    let kennel = Kennel::start(Options {
+        env: env
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .to_vec(),
+        words: vec!["--retain-bytes", "1G"],
+        ..Options::default()
+    })
+    .await;
+    let mut client = kennel.client().await;
+    let escalates = sh("trap '' TERM; echo up; while :; do sleep 0.05; done");
+    let run = must(
+        "spawn",
+        client
+            .spawn(escalates.grace(Duration::from_millis(50)))
+            .await,
+    );
+    client.hear_up(&run.run_id).await;
+    must("pause", client.pause(&run.run_id).await);
+    must("resume", client.resume(&run.run_id).await);
+    must("abort", client.abort(&run.run_id).await);
+    let fails = sh("sleep 1000 & exit 3").restart(pb::RestartPolicy {
+        mode: pb::RestartMode::OnFailure.into(),
+        delay: Duration::from_millis(10).try_into().ok(),
+        max_restarts: Some(1),
+        ..pb::RestartPolicy::default()
+    });
+    let run = must("spawn", client.spawn(fails).await);
+    must("end", client.ended(&run.run_id).await);
+    client.get("nonsense").await.expect_err("it is no run id");
+    let told = |what: &str, names: &[&str]| {
+        let lines = receiver.spans();
+        names
+            .iter()
+            .all(|name| lines.iter().any(|line| line[what] == *name))
+    };
+    let lives = must("spawn", client.spawn(argv(&["sleep", "1000"])).await);
+    // What a server that is killed had not sent is lost.
+    eventually("the attempt is told", PATIENCE, || {
+        told("name", &["run.attempt", "run.stop.step", "run.pause"]).then_some(())
+    })
+    .await;
+    kennel.kill_server();
+    let mut client = kennel.client().await;
+    must("audit", client.audit().await);
+    must("abort", client.abort(&lives.run_id).await);
+    must("fence", client.abort(&kennel_tests::new_run_id()).await);
+    eventually("all is told", PATIENCE, || {
+        let spans = [
+            "run",
+            "run.stop.step",
+            "run.attempt",
+            "run.recover",
+            "run.pause",
+        ];
+        let metrics = [
+            "kennel.orphan.count",
+            "kennel.output.io",
+            "kennel.recovery.runs",
+            "kennel.run.duration",
+            "kennel.run.ended",
+            "kennel.stop.duration",
+            "kennel.store.operation.duration",
+            "kennel.telemetry.exported",
+            "rpc.server.call.duration",
+        ];
+        (told("name", &spans) && told("metric", &metrics)).then_some(())
+    })
+    .await;
+    let mut compare = Command::new(programs::python());
+    compare.arg(script("conventions.py")).arg(&receiver.spans);
+    let compared = run_to_end(compare, CLIENT_PATIENCE).await;
+    let errors = String::from_utf8_lossy(&compared.stderr).into_owned();
+    assert!(compared.status.success(), "{}{errors}", text(&compared));
+    println!("{}", text(&compared));
+    for line in receiver.spans() {
+        assert_eq!(
+            line["schemas"][0], "https://opentelemetry.io/schemas/1.42.0",
+            "{line}"
+        );
+    }
 }

@@ -1,6 +1,6 @@
 """A receiver of OTLP over HTTP, made of the messages that the OpenTelemetry project generates.
 
-usage: receiver.py FILE      prints its port; appends each span to FILE as one line of JSON, until its input ends
+usage: receiver.py FILE      prints its port; appends each span and each metric to FILE as one line of JSON, until its input ends
 """
 
 import json
@@ -20,14 +20,15 @@ def main(path):
             body = self.rfile.read(int(self.headers["Content-Length"]))
             assert self.headers["Content-Type"] == "application/x-protobuf", self.headers
             if self.path == "/v1/traces":
-                with lock, open(path, "a", encoding="utf-8") as file:
-                    for line in lines(traces.ExportTraceServiceRequest.FromString(body)):
-                        print(json.dumps(line), file=file)
+                told = spans(traces.ExportTraceServiceRequest.FromString(body))
                 answer = traces.ExportTraceServiceResponse()
             else:
                 assert self.path == "/v1/metrics", self.path
-                metrics.ExportMetricsServiceRequest.FromString(body)
+                told = measurements(metrics.ExportMetricsServiceRequest.FromString(body))
                 answer = metrics.ExportMetricsServiceResponse()
+            with lock, open(path, "a", encoding="utf-8") as file:
+                for line in told:
+                    print(json.dumps(line), file=file)
             answer = answer.SerializeToString()
             self.send_response(200)
             self.send_header("Content-Type", "application/x-protobuf")
@@ -44,19 +45,43 @@ def main(path):
     sys.stdin.read()
 
 
-def lines(request):
+def names(attributes):
+    return [attribute.key for attribute in attributes]
+
+
+def of(resource, scope):
+    """What all that is told together has."""
+    by_name = {a.key: a.value.string_value for a in resource.resource.attributes}
+    return {
+        "service": by_name["service.name"],
+        "resource": names(resource.resource.attributes),
+        "schemas": [url for url in (resource.schema_url, scope.schema_url) if url],
+    }
+
+
+def spans(request):
     for resource in request.resource_spans:
-        of = {a.key: a.value.string_value for a in resource.resource.attributes}
         for scope in resource.scope_spans:
             for span in scope.spans:
-                yield {
-                    "service": of["service.name"],
+                yield of(resource, scope) | {
                     "trace": span.trace_id.hex(),
                     "id": span.span_id.hex(),
                     "parent": span.parent_span_id.hex(),
                     "name": span.name,
                     "start": span.start_time_unix_nano,
                     "end": span.end_time_unix_nano,
+                    "attributes": names(span.attributes),
+                }
+
+
+def measurements(request):
+    for resource in request.resource_metrics:
+        for scope in resource.scope_metrics:
+            for metric in scope.metrics:
+                points = getattr(metric, metric.WhichOneof("data")).data_points
+                yield of(resource, scope) | {
+                    "metric": metric.name,
+                    "attributes": sorted({name for point in points for name in names(point.attributes)}),
                 }
 
 
