@@ -5,7 +5,9 @@ use kennel_edge::pb::{self, RunKind, RunState};
 use kennel_tests::{
     Client, Heard, Kennel, Options, PATIENCE, RunExt, SpecExt, argv,
     collector::{Collector, Manner, Told, only},
-    must, sh, within,
+    must, sh,
+    shell::{run_to_end, text},
+    within,
 };
 use std::{collections::BTreeMap, time::Duration};
 use tonic::Request;
@@ -92,6 +94,7 @@ async fn one_trace_leads_from_the_caller_to_the_last_signal(options: Options) {
     assert_eq!(call.attribute("rpc.method"), Some(SPAWN));
     assert_eq!(call.attribute("rpc.response.status_code"), Some("OK"));
     assert_eq!(call.attribute("kennel.run.id"), Some(run.run_id.as_str()));
+    assert_eq!(call.state, "vendor=1");
     let whole = only(&spans, "run");
     assert_eq!((&whole.parent, whole.kind), (&call.id, INTERNAL));
     assert_eq!(run.trace_parent, format!("00-{TRACE}-{}-01", call.id));
@@ -99,6 +102,10 @@ async fn one_trace_leads_from_the_caller_to_the_last_signal(options: Options) {
     // The command is under the run's span, with what is to be passed on and nothing else.
     let parent = format!("00-{TRACE}-{}-01", whole.id);
     assert_eq!(said, format!("{parent}|vendor=1|tenant=blue"));
+    assert_eq!(
+        must("get", client.get(&run.run_id).await).run_trace_parent,
+        parent
+    );
 
     let leader = run.attempt();
     for name in [
@@ -233,6 +240,7 @@ async fn a_service_has_a_trace_of_its_own_that_is_linked_to_its_callers() {
     let run = spawn_in_trace(&mut client, spec, true).await;
     let said = first_line(&mut client, &run.run_id).await;
     let own = said.split('-').nth(1).expect("a traceparent").to_owned();
+    let said = said.trim().to_owned();
     assert_ne!(own, TRACE);
     let spans = collector.trace(&own, |spans| has(spans, "run")).await;
     let whole = only(&spans, "run");
@@ -241,6 +249,15 @@ async fn a_service_has_a_trace_of_its_own_that_is_linked_to_its_callers() {
     let calls = collector.trace(TRACE, |spans| has(spans, SPAWN)).await;
     let call = only(&calls, SPAWN);
     assert_eq!(whole.links, [(TRACE.to_owned(), call.id.clone())]);
+
+    // Who asks for the run is told where its spans are, and where its caller's.
+    let told = must("get", client.get(&run.run_id).await);
+    assert_eq!(told.run_trace_parent, said);
+    assert_eq!(told.trace_parent, format!("00-{TRACE}-{}-01", call.id));
+    let why = run_to_end(kennel.cli(&["why", &run.run_id]), PATIENCE).await;
+    let why = text(&why);
+    assert!(why.contains(&format!("trace     {own}")), "{why}");
+    assert!(why.contains(&format!("caller    trace {TRACE}")), "{why}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -255,6 +272,8 @@ async fn what_a_caller_does_not_sample_is_not_told() {
         "{said}"
     );
     must("end", client.ended(&run.run_id).await);
+    let told = must("get", client.get(&run.run_id).await);
+    assert_eq!(told.run_trace_parent, "", "nothing is to be found there");
     // A later call of another trace is told: what would have come first is not on its way any more.
     let later = must("spawn", client.spawn(sh("true")).await);
     must("end", client.ended(&later.run_id).await);

@@ -237,6 +237,8 @@ pub struct Told {
     pub id: String,
     /// In hexadecimal; empty: the first of its trace.
     pub parent: String,
+    /// What vendors have put beside its trace.
+    pub state: String,
     /// Name.
     pub name: String,
     /// As its number in the protocol.
@@ -262,6 +264,7 @@ impl From<Span> for Told {
             trace: hex(&span.trace_id),
             id: hex(&span.span_id),
             parent: hex(&span.parent_span_id),
+            state: span.trace_state,
             name: span.name,
             kind: span.kind,
             start: span.start_time_unix_nano,

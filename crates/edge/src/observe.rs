@@ -207,6 +207,8 @@ impl Call {
             trace_id = context.as_ref().map(|c| display(c.trace_id())),
             span_id = context.as_ref().map(|c| display(c.span_id())),
         );
+        let state = trace_context::tracestate(request.headers());
+        let trace = observer.telemetry.call(caller, state.as_deref());
         if let Some(trace) = &trace {
             request.extensions_mut().insert(trace.clone());
         }

@@ -318,9 +318,12 @@ impl ProcessService for Processes {
     ) -> Result<Response<pb::GetRunResponse>, Status> {
         let run = request::run_id(&request.get_ref().run_id)?;
         let view = self.supervisor.get(run).await;
-        Ok(Response::new(pb::GetRunResponse {
-            run: Some(run::run(view.map_err(|e| status::of(&e))?)),
-        }))
+        let view = view.map_err(|e| status::of(&e))?;
+        let telemetry = self.supervisor.telemetry();
+        let own = telemetry.run_span(run, view.kind, view.traceparent.as_deref());
+        let mut run = run::run(view);
+        run.run_trace_parent = own.unwrap_or_default();
+        Ok(Response::new(pb::GetRunResponse { run: Some(run) }))
     }
 
     async fn list_runs(

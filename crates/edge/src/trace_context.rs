@@ -38,7 +38,7 @@ impl TraceContext {
         };
         Self {
             traceparent: Some(parent.to_owned()),
-            tracestate: joined(headers, "tracestate", TRACESTATE_BYTES_MAX),
+            tracestate: tracestate(headers),
             baggage,
         }
     }
@@ -50,6 +50,11 @@ pub(crate) fn traceparent(headers: &HeaderMap) -> Option<&str> {
     let only = parents.next().filter(|_| parents.next().is_none())?;
     let parent = only.to_str().ok()?;
     context::parse(parent).map(|_| parent)
+}
+
+/// The caller's `tracestate`, which counts beside its `traceparent` alone.
+pub(crate) fn tracestate(headers: &HeaderMap) -> Option<String> {
+    joined(headers, "tracestate", TRACESTATE_BYTES_MAX)
 }
 
 /// A list that may be spread over several headers. `None`: it is empty, or longer than this.

@@ -45,6 +45,7 @@ pub(crate) fn run(view: RunView) -> pb::Run {
         previous_attempts: previous,
         output_removed: view.output_removed.map(retention::removal),
         terminal_size: view.terminal.map(terminal::size),
+        run_trace_parent: String::new(),
     }
 }
 

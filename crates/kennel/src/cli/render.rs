@@ -154,6 +154,9 @@ pub(crate) fn run(run: &pb::Run) -> String {
     if !run.trace_parent.is_empty() {
         view.line("traceparent", &run.trace_parent);
     }
+    if !run.run_trace_parent.is_empty() {
+        view.line("own traceparent", &run.run_trace_parent);
+    }
     view.line("node", &run.node_id);
     view.text
 }

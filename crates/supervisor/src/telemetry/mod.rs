@@ -24,7 +24,7 @@ use opentelemetry::{
     metrics::Meter,
     trace::{Link, SpanContext, SpanId, SpanKind, Status, TraceFlags, TraceId, TraceState},
 };
-use std::{borrow::Cow, collections::BTreeSet, fmt::Debug, sync::Arc};
+use std::{borrow::Cow, collections::BTreeSet, fmt::Debug, str::FromStr, sync::Arc};
 
 /// A span that has ended.
 #[derive(Clone, Debug, PartialEq)]
@@ -175,9 +175,9 @@ impl Telemetry {
         &self.meter
     }
 
-    /// Begins the span of a call with the caller's `traceparent`. `None`: spans are not recorded.
+    /// Begins the span of a call with the caller's `traceparent` and `tracestate`. `None`: spans are not recorded.
     #[must_use]
-    pub fn call(&self, traceparent: Option<&str>) -> Option<CallTrace> {
+    pub fn call(&self, traceparent: Option<&str>, tracestate: Option<&str>) -> Option<CallTrace> {
         let tracing = self.tracing.as_ref()?;
         let caller = traceparent.and_then(context::parse);
         let trace = caller
@@ -192,8 +192,11 @@ impl Telemetry {
             TraceFlags::NOT_SAMPLED
         };
         let span = context::fresh_span();
+        // It is of the caller's trace. One that is not valid is none, as the specification has it.
+        let state = tracestate.filter(|_| caller.is_some());
+        let state = state.and_then(|state| TraceState::from_str(state).ok());
         Some(CallTrace {
-            context: SpanContext::new(trace, span, flags, false, TraceState::NONE),
+            context: SpanContext::new(trace, span, flags, false, state.unwrap_or_default()),
             caller,
         })
     }
@@ -214,6 +217,11 @@ impl Telemetry {
         if let Some(events) = &self.events {
             events.take(event);
         }
+    /// The `traceparent` of a run's own span. `None`: it is not recorded.
+    #[must_use]
+    pub fn run_span(&self, run: RunId, kind: RunKind, spawned_by: Option<&str>) -> Option<String> {
+        let own = self.run(run, kind, spawned_by)?.context(context::Part::Run);
+        own.is_sampled().then(|| context::traceparent(&own))
     }
 
     /// The contexts of a run's spans. `None`: spans are not recorded.
@@ -283,7 +291,9 @@ mod tests {
         };
         let sampled = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
         let call = |sampling, caller| {
-            let call = telemetry(sampling, &[]).call(caller).expect("recorded");
+            let call = telemetry(sampling, &[])
+                .call(caller, None)
+                .expect("recorded");
             call.context.is_sampled()
         };
         assert!(call(never, Some(sampled)));
@@ -294,7 +304,7 @@ mod tests {
         };
         assert!(!call(alone, Some(sampled)));
         assert!(call(Sampling::default(), None));
-        assert_eq!(Telemetry::default().call(Some(sampled)), None);
+        assert_eq!(Telemetry::default().call(Some(sampled), None), None);
     }
 
     #[test]

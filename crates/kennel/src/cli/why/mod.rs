@@ -197,6 +197,7 @@ fn as_json(known: &Known, line: &str, moments: &[Moment], unknown: &[String]) ->
         "output": output,
         "unknown": unknown,
         "traceParent": run.trace_parent,
+        "runTraceParent": run.run_trace_parent,
     })
     .to_string()
 }

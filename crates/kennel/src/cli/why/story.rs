@@ -230,10 +230,25 @@ pub(super) fn in_force(run: &pb::Run) -> Vec<String> {
     if let Some(policy) = spec.on_leader_exit.and_then(words::on_leader_exit) {
         say("rest", policy);
     }
-    if !run.trace_parent.is_empty() {
-        // 00-<trace id>-<span id>-<flags>
-        let id = run.trace_parent.split('-').nth(1);
-        say("trace", id.unwrap_or(&run.trace_parent).to_owned());
+    let call = trace_id(&run.trace_parent);
+    let own = trace_id(&run.run_trace_parent);
+    match own.filter(|own| Some(*own) != call) {
+        Some(own) => {
+            say("trace", own.to_owned());
+            if let Some(call) = call {
+                say("caller", format!("trace {call}"));
+            }
+        }
+        None => {
+            if let Some(call) = call {
+                say("trace", call.to_owned());
+            }
+        }
     }
     facts
+}
+
+/// Of a `traceparent`: `00-<trace id>-<span id>-<flags>`.
+fn trace_id(traceparent: &str) -> Option<&str> {
+    traceparent.split('-').nth(1)
 }
