@@ -309,6 +309,42 @@ async fn who_was_left_behind_is_counted_once_until_gone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn who_has_left_group_and_session_is_counted_once_and_nobody_else() {
+    let (collector, kennel) = told(&[]).await;
+    let mut client = kennel.client().await;
+    // One who stays in the session, in a group of its own; and nobody who leaves.
+    let stays = sh("set -m; sleep 1000 & echo up; wait");
+    let stays = must("spawn", client.spawn(stays).await);
+    client.hear_up(&stays.run_id).await;
+    must("audit", client.audit().await);
+    let run = must("spawn", client.spawn(naughty(&["mixed-tree"])).await);
+    client.hear_up(&run.run_id).await;
+    let leader = run.attempt().pid;
+    let tree = must("tree", client.tree(&run.run_id).await);
+    let escaped = tree.processes.iter();
+    let escaped = escaped.filter(|m| m.process_group_id != leader && m.session_id != leader);
+    let escaped = escaped.count() as u64;
+    assert!(escaped > 0, "nobody has left");
+    for _ in 0..2 {
+        must("audit", client.audit().await);
+    }
+    reads(&collector, "kennel.tree.escapes", None, escaped).await;
+    let by = must("get", client.get(&run.run_id).await).containment();
+    let by = match by {
+        pb::Containment::Cgroup => "cgroup",
+        _ => "subreaper",
+    };
+    let by = ("kennel.containment", by);
+    assert_eq!(collector.count("kennel.tree.escapes", &[by]), escaped);
+    // A later one is told: what would have come first is not on its way any more.
+    must("abort", client.abort(&run.run_id).await);
+    must("abort", client.abort(&stays.run_id).await);
+    let ended = Some(("kennel.run.outcome", "cancelled"));
+    reads(&collector, "kennel.run.ended", ended, 2).await;
+    assert_eq!(collector.count("kennel.tree.escapes", &[]), escaped);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn who_was_to_be_left_is_no_orphan() {
     let (collector, kennel) = told(&[]).await;
     let mut client = kennel.client().await;

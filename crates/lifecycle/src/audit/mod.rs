@@ -106,6 +106,9 @@ pub struct Compared {
     pub findings: Vec<Finding>,
     /// Processes that belong to live runs.
     pub held: u32,
+    /// Those of them who are in neither the process group nor the session of their run's leader, while that lives. They are held
+    /// all the same.
+    pub escaped: Vec<(ProcessIdentity, RunId)>,
     /// Processes whose marker is of no run of this installation.
     pub foreign: u32,
 }
@@ -267,8 +270,11 @@ fn judge(process: &Seen, census: &Census, books: &Books, ties: &Ties, compared: 
     let all: Vec<Tie> = own.chain(inherited).collect();
     let proven = || all.iter().filter(|tie| tie.is_proven());
     // Whatever else leads to it: who is part of a live run is not left behind.
-    if proven().any(|tie| !books.is_over(tie.run)) {
+    if let Some(tie) = proven().find(|tie| !books.is_over(tie.run)) {
         compared.held += 1;
+        if has_escaped(process, tie.run, census, books) {
+            compared.escaped.push((process.identity, tie.run));
+        }
         return;
     }
     // The keeper takes such a child for the run's own once the shim is lost.
@@ -293,6 +299,26 @@ fn judge(process: &Seen, census: &Census, books: &Books, ties: &Ties, compared: 
         None if process.marker.is_some() => compared.foreign += 1,
         None => {}
     }
+}
+
+/// Whether a signal to the group of its run's leader would miss it, and no terminal of that session would end it. Without a
+/// leader there is nothing to compare with.
+fn has_escaped(process: &Seen, run: RunId, census: &Census, books: &Books) -> bool {
+    let known = books.runs.get(&run);
+    let identity = known.and_then(|known| known.identity.as_ref());
+    let Some(identity) = identity.filter(|identity| census.living_same(&identity.command)) else {
+        return false;
+    };
+    let ProcessIdentity { pid, pgid, sid, .. } = process.identity;
+    let leader = identity.command.pid;
+    // The shim is ours, and so is the first process of a private pid namespace: the leader's parent.
+    let leads = census.by_pid.get(&leader);
+    let is_ours = pid == identity.shim.pid || leads.is_some_and(|leader| leader.ppid == pid);
+    // Zero stands for a number of another pid namespace.
+    !is_ours
+        && [pgid, sid]
+            .iter()
+            .all(|number| ![0, leader].contains(number))
 }
 
 /// The shim of a run that keeps somebody is there to reap them, and ends after the last.

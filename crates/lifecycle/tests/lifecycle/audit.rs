@@ -158,6 +158,40 @@ fn keeper_server_and_their_shims_are_no_findings() {
 }
 
 #[test]
+fn who_has_left_group_and_session_of_a_living_leader_is_told_and_neither_shim_nor_init() {
+    let with = |pid: i32, pgid: i32, sid: i32| {
+        let mut seen = below(199, pid);
+        seen.identity.pgid = pgid;
+        seen.identity.sid = sid;
+        seen
+    };
+    let shim = is(identity(199, BEGAN - 1));
+    let mut leader = is(identity(200, BEGAN));
+    leader.ppid = 250;
+    let seen = [
+        shim,
+        leader,
+        with(250, 250, 250),
+        with(300, 200, 200),
+        with(301, 301, 200),
+        with(302, 302, 302),
+        with(303, 0, 0),
+    ];
+    let compared = compare(&seen, &books());
+    assert_eq!(compared.findings, []);
+    assert_eq!(compared.held, 7);
+    let escaped: Vec<_> = compared
+        .escaped
+        .iter()
+        .map(|(p, run)| (p.pid, *run))
+        .collect();
+    assert_eq!(escaped, [(302, live())]);
+    // Nobody knows whose the numbers are once the leader has gone.
+    let without: Vec<Seen> = seen.into_iter().filter(|p| p.identity.pid != 200).collect();
+    assert_eq!(compare(&without, &books()).escaped, []);
+}
+
+#[test]
 fn a_member_of_the_recorded_group_is_proven_and_one_of_another_directory_in_its_place_is_not() {
     let books = books();
     let at = |identity, ours| told(&[in_group(300, over(), identity, ours)], &books, 300);

@@ -3,7 +3,7 @@
 use super::AuditFinding;
 use crate::telemetry::Metrics;
 use kennel_lifecycle::{
-    ProcessIdentity,
+    ProcessIdentity, RunId,
     audit::{Evidence, Standing, is_same},
 };
 use kennel_linux::audit::{Still, still};
@@ -12,9 +12,12 @@ use std::sync::{Mutex, PoisonError};
 /// Processes that are looked at for one measurement; more are taken to be still there.
 const LOOKED_AT_MAX: usize = 1024;
 
-/// Nobody has looked until there was an audit.
 #[derive(Debug, Default)]
-pub(crate) struct Found(Mutex<Option<Vec<(ProcessIdentity, Evidence)>>>);
+pub(crate) struct Found {
+    /// Nobody has looked until there was an audit.
+    left: Mutex<Option<Vec<(ProcessIdentity, Evidence)>>>,
+    escaped: Mutex<Vec<ProcessIdentity>>,
+}
 
 impl Found {
     /// Takes what an audit has found; counts whom the one before it had not.
@@ -32,6 +35,18 @@ impl Found {
                 metrics.orphans.found(evidence);
             }
         }
+    }
+
+    /// Takes who is of a live run and in neither group nor session of its leader; gives those whom the audit before had not.
+    pub(super) fn take_escaped(&self, escaped: Vec<(ProcessIdentity, RunId)>) -> Vec<RunId> {
+        // A panic elsewhere leaves it whole: it is replaced in one step.
+        let mut before = self.escaped.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_known =
+            |process: &ProcessIdentity| before.iter().any(|known| is_same(known, process));
+        let fresh = escaped.iter().filter(|(process, _)| !is_known(process));
+        let fresh = fresh.map(|(_, run)| *run).collect();
+        *before = escaped.into_iter().map(|(process, _)| process).collect();
+        fresh
     }
 
     /// How many were left behind and live.
@@ -64,7 +79,7 @@ impl Found {
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Option<Vec<(ProcessIdentity, Evidence)>>> {
         // A panic elsewhere leaves it whole: it is replaced in one step.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.left.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

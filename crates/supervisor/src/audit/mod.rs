@@ -125,6 +125,11 @@ impl Supervisor {
             .await?;
         let metrics = &shared.config.telemetry.metrics;
         shared.found.take(&findings, metrics);
+        for run in shared.found.take_escaped(compared.escaped) {
+            let live = shared.find(run).map(|handle| handle.live);
+            let by = live.and_then(|live| live.borrow().view.held.as_ref().map(|held| held.by));
+            metrics.escaped(by);
+        }
         Ok(Audit {
             findings,
             directories,

@@ -2,6 +2,7 @@
 
 use super::{names, orphans::Orphans};
 use kennel_journal::{Gap, GapReason};
+use kennel_lifecycle::Containment;
 use opentelemetry::{
     KeyValue,
     metrics::{Counter, Histogram, Meter},
@@ -44,6 +45,16 @@ impl SpawnPhase {
     }
 }
 
+/// What holds a run.
+pub(super) fn containment(by: Containment) -> KeyValue {
+    let word = match by {
+        Containment::Subreaper => "subreaper",
+        Containment::Cgroup => "cgroup",
+        Containment::PrivatePidns => "private_pidns",
+    };
+    KeyValue::new(names::CONTAINMENT, word)
+}
+
 /// The instruments.
 #[derive(Debug)]
 pub(crate) struct Metrics {
@@ -53,6 +64,7 @@ pub(crate) struct Metrics {
     spawn: Histogram<f64>,
     pub(crate) stop: Histogram<f64>,
     pub(crate) leftovers: Counter<u64>,
+    escapes: Counter<u64>,
     pub(crate) unverified: Counter<u64>,
     pub(crate) memory_kills: Counter<u64>,
     pub(crate) restarts: Counter<u64>,
@@ -115,6 +127,11 @@ impl Metrics {
                 "{process}",
                 "Processes that were alive when their run's command had ended by itself",
             ),
+            escapes: counter(
+                "kennel.tree.escapes",
+                "{process}",
+                "Processes of live runs that an audit has found out of group and session of their leader",
+            ),
             unverified: counter(
                 "kennel.tree.unverified",
                 "{run}",
@@ -166,6 +183,7 @@ impl Metrics {
     fn begin_at_zero(&self) {
         for counter in [
             &self.leftovers,
+            &self.escapes,
             &self.unverified,
             &self.memory_kills,
             &self.restarts,
@@ -207,6 +225,12 @@ impl Metrics {
         self.gaps.add(1, &attributes);
         let bytes = gap.bytes.iter().flatten().sum();
         self.dropped.add(bytes, &attributes);
+    }
+
+    /// An audit has found one, of a run that is held so, that the audit before had not.
+    pub(crate) fn escaped(&self, by: Option<Containment>) {
+        let attribute = by.map(containment);
+        self.escapes.add(1, attribute.as_slice());
     }
 
     pub(crate) fn recovered(&self, action: &'static str) {

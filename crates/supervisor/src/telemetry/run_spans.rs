@@ -5,11 +5,12 @@ use super::{
     context::{Part, RunTrace},
     names,
     run_events::{self, RunEvents},
+    metrics, names,
 };
 use crate::event::{reason_word, state_word, verdict_word};
 use kennel_lifecycle::{
-    Announcement, Containment, EndReason, Exit, NeverRan, Outcome, RunKind, Signal,
-    StopCertificate, Timestamp, TreeVerdict,
+    Announcement, EndReason, Exit, NeverRan, Outcome, RunKind, Signal, StopCertificate, Timestamp,
+    TreeVerdict,
 };
 use kennel_linux::start_time;
 use kennel_store::{Closure, NewRun, Times};
@@ -579,12 +580,7 @@ fn executable(spec: &str) -> Option<String> {
 
 fn containment(new: &NewRun) -> Option<KeyValue> {
     let held = new.held.as_ref()?;
-    let word = match held.by {
-        Containment::Subreaper => "subreaper",
-        Containment::Cgroup => "cgroup",
-        Containment::PrivatePidns => "private_pidns",
-    };
-    Some(KeyValue::new(names::CONTAINMENT, word))
+    Some(metrics::containment(held.by))
 }
 
 fn kind_word(kind: RunKind) -> &'static str {
