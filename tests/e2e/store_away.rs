@@ -2,8 +2,14 @@
 
 use kennel_edge::pb::{AbortWait, RunState};
 use kennel_tests::{
-    Client, Footprint, Kennel, Options, PATIENCE, Postgres, RunExt, client::retry_after, complaint,
-    eventually_async, must, new_run_id, procfs::Proc, sh, shell::run_to_end, sqlite::lock_writes,
+    Client, Footprint, Kennel, Options, PATIENCE, Postgres, RunExt,
+    client::retry_after,
+    collector::{Collector, Manner, Told},
+    complaint, eventually, eventually_async, must, new_run_id,
+    procfs::Proc,
+    sh,
+    shell::run_to_end,
+    sqlite::lock_writes,
     within,
 };
 use std::{fs, path::Path, time::Duration};
@@ -26,9 +32,15 @@ fn count_until(go: &Path) -> String {
 }
 
 async fn kennel_on(postgres: &Postgres) -> Kennel {
+    kennel_that_tells(postgres, Vec::new()).await
+}
+
+/// The same with these variables.
+async fn kennel_that_tells(postgres: &Postgres, env: Vec<(String, String)>) -> Kennel {
     // Long enough for a server that comes at once, and short enough that nobody would forgive its absence.
     Kennel::start(Options {
         words: vec!["--orphan-ttl", "20s"],
+        env,
         ..Options::on(&postgres.url())
     })
     .await
@@ -65,7 +77,8 @@ async fn refuses_a_spawn(client: &mut Client) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_comes_while_the_store_is_away_goes_on_with_what_runs() {
     let mut postgres = Postgres::start().await;
-    let mut kennel = kennel_on(&postgres).await;
+    let collector = Collector::start(Manner::Willing).await;
+    let mut kennel = kennel_that_tells(&postgres, collector.env()).await;
     let mut client = kennel.client().await;
     let go = kennel.scratch().join("go");
     let run_id = new_run_id();
@@ -116,6 +129,16 @@ async fn a_server_that_comes_while_the_store_is_away_goes_on_with_what_runs() {
         .psql("SELECT end_reason, exit_value FROM runs ORDER BY created_us")
         .await;
     assert_eq!(row, "exited|3\naborted|15\nfenced|");
+    // The fence is told outside once the store has taken it.
+    let of_fence = [("kennel.run.end_reason", "fenced")];
+    eventually("the fence is told", PATIENCE, || {
+        let spans = collector.spans().into_iter().map(Told::from);
+        let runs = spans.filter(|span| span.name == "run");
+        let mut ids = runs.filter_map(|run| run.attributes.get("kennel.run.id").cloned());
+        let is_told = ids.any(|id| id == fenced);
+        (is_told && collector.count("kennel.run.ended", &of_fence) == 1).then_some(())
+    })
+    .await;
     assert_eq!(tellings(&mut client, &run_id, "ended").await, 1);
     print.assert_nothing_left();
     must("spawn", client.spawn(sh("exit 0")).await);
