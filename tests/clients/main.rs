@@ -128,6 +128,13 @@ impl Receiver {
             .filter_map(|line| serde_json::from_str(line).ok());
         spans.collect()
     }
+
+    /// Whether there is a line for each of these names.
+    fn told(&self, what: &str, names: &[&str]) -> bool {
+        let lines = self.spans();
+        let mut names = names.iter();
+        names.all(|name| lines.iter().any(|line| line[what] == *name))
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -139,6 +146,7 @@ async fn a_python_caller_and_its_command_are_in_one_trace_with_the_run() {
         env: vec![
             (endpoint.0.to_owned(), endpoint.1.clone()),
             ("OTEL_BSP_SCHEDULE_DELAY".to_owned(), "50".to_owned()),
+            ("OTEL_BLRP_SCHEDULE_DELAY".to_owned(), "50".to_owned()),
         ],
         ..Options::default()
     })
@@ -159,10 +167,8 @@ async fn a_python_caller_and_its_command_are_in_one_trace_with_the_run() {
         let spans: Vec<Value> = spans
             .filter(|span| span["trace"] == trace.as_str())
             .collect();
-        spans
-            .iter()
-            .any(|span| span["name"] == "run")
-            .then_some(spans)
+        let is_there = |what: &str, name: &str| spans.iter().any(|told| told[what] == name);
+        (is_there("name", "run") && is_there("event", "kennel.run.ended")).then_some(spans)
     })
     .await;
     let of = |name: &str| {
@@ -188,9 +194,52 @@ async fn a_python_caller_and_its_command_are_in_one_trace_with_the_run() {
     ] {
         assert_eq!(of(name)["parent"], of("run")["id"], "{name}");
     }
+    for event in told.iter().filter(|told| told["event"].is_string()) {
+        assert_eq!(event["id"], of("run")["id"], "{event}");
+    }
     let time = |name: &str, which: &str| of(name)[which].as_u64().expect("a time");
     assert!(time("run.exec", "start") <= time("work", "start"));
     assert!(time("work", "end") <= time("run", "end"));
+}
+
+/// Waits until of everything something has come.
+async fn all_is_told(receiver: &Receiver) {
+    eventually("all is told", PATIENCE, || {
+        let spans = [
+            "run",
+            "run.stop.step",
+            "run.attempt",
+            "run.recover",
+            "run.pause",
+        ];
+        let metrics = [
+            "kennel.orphan.count",
+            "kennel.output.io",
+            "kennel.recovery.runs",
+            "kennel.run.duration",
+            "kennel.run.ended",
+            "kennel.stop.duration",
+            "kennel.store.operation.duration",
+            "kennel.telemetry.exported",
+            "rpc.server.call.duration",
+        ];
+        let events = [
+            "kennel.run.recorded",
+            "kennel.run.started",
+            "kennel.run.paused",
+            "kennel.run.stopping",
+            "kennel.run.leader_exited",
+            "kennel.run.tree_ended",
+            "kennel.run.attempt_ended",
+            "kennel.run.recovered",
+            "kennel.run.ended",
+        ];
+        let whole = receiver.told("name", &spans)
+            && receiver.told("metric", &metrics)
+            && receiver.told("event", &events);
+        whole.then_some(())
+    })
+    .await;
 }
 
 /// Names are Kennel's own, or those of the conventions that it names, as somebody else has written them down.
@@ -201,6 +250,7 @@ async fn every_name_that_is_told_is_known_to_the_conventions_or_begins_with_kenn
     let env = [
         ("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.endpoint.as_str()),
         ("OTEL_BSP_SCHEDULE_DELAY", "50"),
+        ("OTEL_BLRP_SCHEDULE_DELAY", "50"),
         ("OTEL_METRIC_EXPORT_INTERVAL", "200"),
         ("K8S_POD_NAME", "pod"),
         ("K8S_POD_UID", "uid"),
@@ -237,16 +287,12 @@ async fn every_name_that_is_told_is_known_to_the_conventions_or_begins_with_kenn
     let run = must("spawn", client.spawn(fails).await);
     must("end", client.ended(&run.run_id).await);
     client.get("nonsense").await.expect_err("it is no run id");
-    let told = |what: &str, names: &[&str]| {
-        let lines = receiver.spans();
-        names
-            .iter()
-            .all(|name| lines.iter().any(|line| line[what] == *name))
-    };
     let lives = must("spawn", client.spawn(argv(&["sleep", "1000"])).await);
     // What a server that is killed had not sent is lost.
     eventually("the attempt is told", PATIENCE, || {
-        told("name", &["run.attempt", "run.stop.step", "run.pause"]).then_some(())
+        receiver
+            .told("name", &["run.attempt", "run.stop.step", "run.pause"])
+            .then_some(())
     })
     .await;
     kennel.kill_server();
@@ -254,28 +300,7 @@ async fn every_name_that_is_told_is_known_to_the_conventions_or_begins_with_kenn
     must("audit", client.audit().await);
     must("abort", client.abort(&lives.run_id).await);
     must("fence", client.abort(&kennel_tests::new_run_id()).await);
-    eventually("all is told", PATIENCE, || {
-        let spans = [
-            "run",
-            "run.stop.step",
-            "run.attempt",
-            "run.recover",
-            "run.pause",
-        ];
-        let metrics = [
-            "kennel.orphan.count",
-            "kennel.output.io",
-            "kennel.recovery.runs",
-            "kennel.run.duration",
-            "kennel.run.ended",
-            "kennel.stop.duration",
-            "kennel.store.operation.duration",
-            "kennel.telemetry.exported",
-            "rpc.server.call.duration",
-        ];
-        (told("name", &spans) && told("metric", &metrics)).then_some(())
-    })
-    .await;
+    all_is_told(&receiver).await;
     let mut compare = Command::new(programs::python());
     compare.arg(script("conventions.py")).arg(&receiver.spans);
     let compared = run_to_end(compare, CLIENT_PATIENCE).await;

@@ -196,7 +196,8 @@ impl Call {
         let method = path.strip_prefix('/').unwrap_or(path);
         let method = json::method(method).unwrap_or(OTHER);
         let caller = trace_context::traceparent(request.headers());
-        let trace = observer.telemetry.call(caller);
+        let state = trace_context::tracestate(request.headers());
+        let trace = observer.telemetry.call(caller, state.as_deref());
         let context = match &trace {
             Some(trace) => Some(trace.context.clone()),
             None => caller.and_then(context::parse),
@@ -207,8 +208,6 @@ impl Call {
             trace_id = context.as_ref().map(|c| display(c.trace_id())),
             span_id = context.as_ref().map(|c| display(c.span_id())),
         );
-        let state = trace_context::tracestate(request.headers());
-        let trace = observer.telemetry.call(caller, state.as_deref());
         if let Some(trace) = &trace {
             request.extensions_mut().insert(trace.clone());
         }

@@ -1,6 +1,6 @@
 """A receiver of OTLP over HTTP, made of the messages that the OpenTelemetry project generates.
 
-usage: receiver.py FILE      prints its port; appends each span and each metric to FILE as one line of JSON, until its input ends
+usage: receiver.py FILE      prints its port; appends each span, metric and event to FILE as one line of JSON, until its input ends
 """
 
 import json
@@ -8,6 +8,7 @@ import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+from opentelemetry.proto.collector.logs.v1 import logs_service_pb2 as logs
 from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2 as metrics
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2 as traces
 
@@ -22,6 +23,9 @@ def main(path):
             if self.path == "/v1/traces":
                 told = spans(traces.ExportTraceServiceRequest.FromString(body))
                 answer = traces.ExportTraceServiceResponse()
+            elif self.path == "/v1/logs":
+                told = events(logs.ExportLogsServiceRequest.FromString(body))
+                answer = logs.ExportLogsServiceResponse()
             else:
                 assert self.path == "/v1/metrics", self.path
                 told = measurements(metrics.ExportMetricsServiceRequest.FromString(body))
@@ -72,6 +76,20 @@ def spans(request):
                     "end": span.end_time_unix_nano,
                     "attributes": names(span.attributes),
                 }
+
+
+def events(request):
+    """Records that have a name; lines of a log have the fields that they have."""
+    for resource in request.resource_logs:
+        for scope in resource.scope_logs:
+            for record in scope.log_records:
+                if record.event_name:
+                    yield of(resource, scope) | {
+                        "event": record.event_name,
+                        "trace": record.trace_id.hex(),
+                        "id": record.span_id.hex(),
+                        "attributes": names(record.attributes),
+                    }
 
 
 def measurements(request):

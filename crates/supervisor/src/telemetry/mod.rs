@@ -7,8 +7,8 @@ pub mod context;
 mod gauges;
 mod metrics;
 pub mod names;
-mod run_events;
 mod orphans;
+mod run_events;
 mod run_spans;
 
 pub(crate) use gauges::register;
@@ -217,6 +217,8 @@ impl Telemetry {
         if let Some(events) = &self.events {
             events.take(event);
         }
+    }
+
     /// The `traceparent` of a run's own span. `None`: it is not recorded.
     #[must_use]
     pub fn run_span(&self, run: RunId, kind: RunKind, spawned_by: Option<&str>) -> Option<String> {

@@ -3,9 +3,8 @@
 use super::{
     Span, SpawnPhase, Telemetry,
     context::{Part, RunTrace},
-    names,
-    run_events::{self, RunEvents},
     metrics, names,
+    run_events::{self, RunEvents},
 };
 use crate::event::{reason_word, state_word, verdict_word};
 use kennel_lifecycle::{
@@ -307,6 +306,12 @@ pub(crate) fn tell_fence(telemetry: &Telemetry, new: &NewRun, closure: &Closure)
         last: true,
     };
     told.tell(telemetry, Recorded::of(telemetry, new).as_ref());
+    let context = run_events::context(telemetry, new);
+    let events = RunEvents {
+        telemetry,
+        context: context.as_ref(),
+    };
+    events.ends(new, new.created, &closure.outcome, true);
 }
 
 fn recovered(

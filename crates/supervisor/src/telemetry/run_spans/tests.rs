@@ -28,7 +28,7 @@ fn told(reason: EndReason, exit: Option<Exit>, tree: TreeVerdict) -> Span {
         sampling: Sampling::default(),
         baggage: BTreeSet::new(),
     };
-    let telemetry = Telemetry::new(Some(tracing), opentelemetry::global::meter("test"));
+    let telemetry = Telemetry::new(Some(tracing), None, opentelemetry::global::meter("test"));
     let outcome = Outcome {
         reason,
         exit,
