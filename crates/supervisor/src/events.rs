@@ -243,6 +243,8 @@ impl Events {
             let at = Position::After(self.position());
             if let Some(removed) = Removed::of(&view, at)? {
                 self.source = Source::Removed(Box::new(removed));
+                // They would keep the files of what is gone.
+                (self.hub, self.subscription) = (None, None);
                 return Ok(());
             }
         }
