@@ -1,6 +1,6 @@
 //! The disk is full, and each run does as its policy says; what came and what is missing is what it has written.
 
-use crate::store_weather::{Full, ROOM, STORE_PATIENCE, is_dead};
+use crate::store_weather::{Full, ROOM, STORE_PATIENCE, has_met, is_dead};
 use kennel_edge::pb::{
     self, DiskFullAction, RunState, event::Payload, stream_events_request::Position,
 };
@@ -57,15 +57,7 @@ async fn while_the_disk_is_full_each_run_does_as_its_policy_says() {
     })
     .await;
     fs::write(&calm, "").expect("written");
-    eventually("the third has met the full disk", PATIENCE, || {
-        let log = kennel.log();
-        let mut lines = log.lines();
-        let met = |line: &str| {
-            line.contains("the journal cannot be written") && line.contains(&blocked.run_id)
-        };
-        lines.any(met).then_some(())
-    })
-    .await;
+    has_met(&kennel, &blocked).await;
     full.make_room();
 
     let told = within("it is told", STORE_PATIENCE, async {

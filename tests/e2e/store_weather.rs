@@ -229,6 +229,19 @@ impl Full {
     }
 }
 
+/// Waits until the journal of a run has met the full disk.
+pub(crate) async fn has_met(kennel: &Kennel, run: &pb::Run) {
+    eventually("it has met the full disk", PATIENCE, || {
+        let log = kennel.log();
+        let mut lines = log.lines();
+        let met = |line: &str| {
+            line.contains("the journal cannot be written") && line.contains(&run.run_id)
+        };
+        lines.any(met).then_some(())
+    })
+    .await;
+}
+
 async fn is_alive_and_not_ready(kennel: &Kennel) {
     eventually_async("not ready", PATIENCE, async || {
         (!kennel.is_serving("readiness").await).then_some(())

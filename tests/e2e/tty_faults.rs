@@ -2,7 +2,7 @@
 
 use crate::{
     block::numbers,
-    store_weather::{Full, ROOM, STORE_PATIENCE},
+    store_weather::{Full, ROOM, STORE_PATIENCE, has_met},
 };
 use kennel_edge::pb::{self, RunState, StreamsEnd};
 use kennel_tests::{
@@ -229,15 +229,7 @@ async fn a_terminal_waits_for_room_on_the_disk_and_loses_nothing() {
     client.hear_text(&run.run_id, "up\n").await;
     let full = Full::make(&kennel);
     must("input", client.type_in(&run.run_id, "typed\r").await);
-    eventually("it has met the full disk", PATIENCE, || {
-        let log = kennel.log();
-        let mut lines = log.lines();
-        let met = |line: &str| {
-            line.contains("the journal cannot be written") && line.contains(&run.run_id)
-        };
-        lines.any(met).then_some(())
-    })
-    .await;
+    has_met(&kennel, &run).await;
     let waits = must("get", client.get(&run.run_id).await);
     assert_eq!(waits.state(), RunState::Running);
     full.make_room();
