@@ -6,6 +6,7 @@ use crate::{
     segment::{Segment, slot},
     view::LINE_BYTES_MAX,
 };
+use bytes::Bytes;
 use std::{io, sync::Arc};
 
 /// Bytes of one stream that lie side by side.
@@ -14,7 +15,7 @@ pub struct Stretch {
     /// Offset of the first of them in the whole of the stream.
     pub offset: u64,
     /// The bytes. Empty: there are none.
-    pub data: Vec<u8>,
+    pub data: Bytes,
 }
 
 /// Where the lines stand at a place of a journal.

@@ -32,6 +32,7 @@
 //! | crc    | 32-35 | CRC-32 (IEEE) of the bytes before           |
 
 use crate::{ATTEMPT_MAX, Boot, ENTRY_BYTES_MAX, Entry, Kind, LIFECYCLE_BYTES_MAX, Point};
+use bytes::Bytes;
 use kennel_lifecycle::{OnDiskFull, OnOutputFull, OutputBound, Timestamp};
 
 /// Longest header that there is.
@@ -296,7 +297,7 @@ impl IndexEntry {
     }
 
     /// The entry with its bytes.
-    pub(crate) fn with(&self, data: Vec<u8>) -> Entry {
+    pub(crate) fn with(&self, data: Bytes) -> Entry {
         Entry {
             seq: self.seq,
             at: self.at,

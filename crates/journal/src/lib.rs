@@ -11,6 +11,7 @@
 //!
 //! INVARIANT: the entries of one stream in one segment cover its raw file from 0 without gap or overlap.
 
+use bytes::Bytes;
 use kennel_lifecycle::Timestamp;
 
 mod by_offset;
@@ -95,7 +96,7 @@ pub struct Entry {
     /// Offset of the first byte in the whole of its stream, over all attempts.
     pub offset: u64,
     /// The bytes.
-    pub data: Vec<u8>,
+    pub data: Bytes,
 }
 
 /// Last attempt that is told apart; all after it bear its number.

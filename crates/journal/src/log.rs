@@ -9,6 +9,7 @@ use crate::{
     raw::Raw,
     segment::{self, ENTRIES_PER_READ_MAX, Intact, Segment, number_of, writing},
 };
+use bytes::Bytes;
 use kennel_lifecycle::Timestamp;
 use std::{
     fs::{self, OpenOptions},
@@ -347,7 +348,7 @@ impl Log {
                 items.push(Item::Gap(Gap::between(at, lens, *before, why, begun)));
             }
             let data = if entry.len == 0 {
-                Vec::new()
+                Bytes::new()
             } else {
                 self.facts.read(entry.offset, entry.end())?
             };

@@ -1,6 +1,7 @@
 //! A raw file: the bytes of one stream, in one segment or in all.
 
 use crate::errors::failed;
+use bytes::Bytes;
 use std::{
     fs::{File, OpenOptions},
     io,
@@ -69,13 +70,13 @@ impl Raw {
             .map_err(|e| self.failed("find the length of", e))
     }
 
-    pub(crate) fn read(&self, begin: u64, end: u64) -> io::Result<Vec<u8>> {
+    pub(crate) fn read(&self, begin: u64, end: u64) -> io::Result<Bytes> {
         // Bounded by what a reader asks for at once, which fits into 32 bits.
         let mut bytes = vec![0; usize::try_from(end - begin).unwrap_or(usize::MAX)];
         self.file()?
             .read_exact_at(&mut bytes, self.place(begin))
             .map_err(|e| self.failed("read", e))?;
-        Ok(bytes)
+        Ok(bytes.into())
     }
 
     pub(crate) fn write(&self, bytes: &[u8], offset: u64) -> io::Result<()> {

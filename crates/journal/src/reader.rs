@@ -10,8 +10,8 @@ use tokio::{sync::watch, task};
 
 /// A reader that keeps up reads at most this much on the spot; anything more goes to a blocking thread.
 const READ_IN_PLACE_BYTES_MAX: usize = 256 * 1024;
-/// A reader that is at most this many entries behind keeps up.
-const KEEPS_UP_ENTRIES_MAX: u64 = 64;
+/// A reader that is at most this many bytes of output behind keeps up.
+const KEEPS_UP_BYTES_MAX: u64 = 8 * 1024 * 1024;
 
 /// Up to where somebody has read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -171,13 +171,27 @@ impl Reader {
         }
     }
 
+    fn keeps_up(&self, head: Point) -> bool {
+        let behind = |lens: [u64; 2]| {
+            let behind = head
+                .lens
+                .iter()
+                .zip(lens)
+                .map(|(end, at)| end.saturating_sub(at));
+            behind.sum::<u64>()
+        };
+        self.at
+            .lens
+            .is_some_and(|lens| behind(lens) <= KEEPS_UP_BYTES_MAX)
+    }
+
     async fn read(
         &mut self,
         head: Point,
         bytes_max: usize,
     ) -> io::Result<(Vec<Item>, Option<[u64; 2]>)> {
         let Position { seq, lens } = self.at;
-        if self.was_at_head && head.seq - seq <= KEEPS_UP_ENTRIES_MAX {
+        if self.was_at_head && self.keeps_up(head) {
             let bytes_max = bytes_max.min(READ_IN_PLACE_BYTES_MAX);
             return self.log.read(seq, lens, head, bytes_max);
         }

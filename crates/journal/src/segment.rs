@@ -6,6 +6,7 @@ use crate::{
     format::{DROPPED_AT, DROPPED_LEN, Dropped, ENTRY_LEN, Found, HEADER_LEN, Header, IndexEntry},
     raw::Raw,
 };
+use bytes::Bytes;
 use std::{
     fs::{File, OpenOptions},
     io,
@@ -15,6 +16,8 @@ use std::{
 
 /// Index entries read with one pread.
 const INDEX_CHUNK: usize = 256;
+/// The first of a read of output: few fill it where they are large.
+const INDEX_CHUNK_FIRST: usize = 8;
 /// Entries handed out with one read, however small they are.
 pub(crate) const ENTRIES_PER_READ_MAX: u64 = 4096;
 
@@ -192,7 +195,16 @@ impl Segment {
 
     /// Some entries after this seq, at most up to `last`; `None` in place of a broken one.
     pub(crate) fn index_chunk(&self, after: u64, last: u64) -> io::Result<Vec<Option<IndexEntry>>> {
-        let count = usize::try_from(last - after).map_or(INDEX_CHUNK, |n| n.min(INDEX_CHUNK));
+        self.index_entries(after, last, INDEX_CHUNK)
+    }
+
+    fn index_entries(
+        &self,
+        after: u64,
+        last: u64,
+        count_max: usize,
+    ) -> io::Result<Vec<Option<IndexEntry>>> {
+        let count = usize::try_from(last - after).map_or(count_max, |n| n.min(count_max));
         let mut bytes = vec![0; count * ENTRY_LEN];
         self.index
             .read_exact_at(&mut bytes, self.position(after + 1))
@@ -218,7 +230,12 @@ impl Segment {
         let mut bytes = 0usize;
         'full: while after + (chosen.len() as u64) < last {
             let from = after + chosen.len() as u64;
-            for (seq, entry) in (from + 1..).zip(self.index_chunk(from, last)?) {
+            let count_max = if chosen.is_empty() {
+                INDEX_CHUNK_FIRST
+            } else {
+                INDEX_CHUNK
+            };
+            for (seq, entry) in (from + 1..).zip(self.index_entries(from, last, count_max)?) {
                 let entry = entry.ok_or_else(|| self.broken(seq))?;
                 bytes = bytes.saturating_add(entry.len as usize);
                 if bytes > bytes_max && !chosen.is_empty() {
@@ -263,24 +280,19 @@ impl Segment {
             }
             *span = Some((begin, entry.end()));
         }
-        let mut bytes: [Vec<u8>; 3] = Default::default();
+        let mut bytes: [Bytes; 3] = Default::default();
         for ((raw, span), bytes) in raw.iter().zip(spans).zip(&mut bytes) {
             if let Some((begin, end)) = span.filter(|(begin, end)| begin < end) {
                 *bytes = raw.read(begin, end)?;
             }
         }
         let with_bytes = |entry: &IndexEntry| {
-            let (begin, end) = spans[place(entry.kind)].unwrap_or_default();
-            let read = &mut bytes[place(entry.kind)];
-            let data = if entry.len == 0 {
-                Vec::new()
-            } else if (begin, end) == (entry.offset, entry.end()) {
-                std::mem::take(read)
-            } else {
-                let at = usize::try_from(entry.offset - begin).unwrap_or(usize::MAX);
-                read[at..at + entry.len as usize].to_vec()
-            };
-            entry.with(data)
+            let (begin, _) = spans[place(entry.kind)].unwrap_or_default();
+            if entry.len == 0 {
+                return entry.with(Bytes::new());
+            }
+            let at = usize::try_from(entry.offset - begin).unwrap_or(usize::MAX);
+            entry.with(bytes[place(entry.kind)].slice(at..at + entry.len as usize))
         };
         Ok(chosen.iter().map(with_bytes).collect())
     }

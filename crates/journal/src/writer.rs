@@ -9,6 +9,7 @@ use crate::{
     mark::Mark,
     segment::{Segment, remove_files, slot},
 };
+use bytes::Bytes;
 use kennel_lifecycle::{OnOutputFull, OutputBound, Timestamp};
 use std::{
     fs::{self, File},
@@ -499,7 +500,7 @@ impl Writer {
         facts.dedup_by_key(|(entry, _)| entry.seq);
         let with_bytes = |(entry, _): &(IndexEntry, Point)| {
             let data = match entry.len {
-                0 => Vec::new(),
+                0 => Bytes::new(),
                 _ => self.log.facts.read(entry.offset, entry.end())?,
             };
             Ok(entry.with(data))

@@ -1,6 +1,7 @@
 //! What the edge may ask, and what it gets.
 
 use crate::InputEnd;
+use bytes::Bytes;
 use kennel_journal::{Gap, Position as JournalPosition, Tail};
 use kennel_lifecycle::{
     Containment, Exit, Held, InputClosed, Leftover, Leftovers, Missing, NodeId, Outcome,
@@ -326,7 +327,7 @@ pub enum Payload {
         /// Offset of the first byte in the whole of the stream, over all attempts.
         offset: u64,
         /// The bytes.
-        data: Vec<u8>,
+        data: Bytes,
     },
     /// A line of the command's output, in a view by lines. Its seq is that of the event in which it ended.
     Line {

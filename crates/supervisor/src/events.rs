@@ -5,6 +5,7 @@ use crate::{
     blocking::blocking, event, removed::Removed, shape::Shape, subscribers::Subscription,
     view::Live,
 };
+use bytes::Buf as _;
 use kennel_journal::{Form, Hub, Point, Position as JournalPosition, Reader};
 use kennel_lifecycle::RunId;
 use kennel_linux::rundir;
@@ -293,7 +294,7 @@ impl Events {
                 if before > 0 && before >= data.len() {
                     return None;
                 }
-                data.drain(..before);
+                data.advance(before);
                 *offset += before as u64;
             }
             Payload::Gap(gap) => {

@@ -1,6 +1,7 @@
 //! Output by its offset: a part of a stream, its end, or both its ends.
 
 use crate::{CallError, Position, Supervisor, events::unreadable, output::KINDS};
+use bytes::Bytes;
 use kennel_journal::{Form, Kind, Piece, Reader, View};
 use kennel_lifecycle::{OutputRemoval, RunId};
 use std::io;
@@ -68,7 +69,7 @@ pub enum OutputPart {
         /// Offset in the stream of the first.
         offset: u64,
         /// They, or what is left of them as plain text.
-        data: Vec<u8>,
+        data: Bytes,
     },
     /// Bytes that are not here.
     Missing {
@@ -259,7 +260,10 @@ impl Source {
     }
 
     fn give(&mut self, pieces: Vec<Piece>) {
-        let bytes = |Piece { offset, data, .. }| OutputPart::Bytes { offset, data };
+        let bytes = |Piece { offset, data, .. }| OutputPart::Bytes {
+            offset,
+            data: data.into(),
+        };
         self.parts.extend(pieces.into_iter().map(bytes));
     }
 }

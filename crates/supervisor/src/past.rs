@@ -90,7 +90,7 @@ impl Past {
                 told.stopping.get_or_insert((order, Timestamp(deadline_us)));
             }
             LifecycleEvent::SignalSent { went, signal, .. } => {
-                let line = (entry.at, entry.data.clone());
+                let line = (entry.at, entry.data.to_vec());
                 if went.is_none() {
                     if signal == Signal::KILL.to_string() {
                         self.last_kill = Some(line);

@@ -134,7 +134,7 @@ impl Shape {
                 Payload::Output {
                     stream,
                     offset,
-                    data,
+                    data: data.into(),
                 }
             };
             Event {

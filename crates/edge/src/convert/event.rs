@@ -65,7 +65,7 @@ fn payload(payload: Payload, as_json: bool) -> event::Payload {
             data,
         } => event::Payload::Output(pb::Output {
             stream: output_stream(stream).into(),
-            data: data.into(),
+            data,
             offset,
         }),
         Payload::Line {
@@ -91,7 +91,7 @@ pub(crate) fn output(read: OutputRead) -> pb::ReadOutputResponse {
     let part = |part| match part {
         OutputPart::Bytes { offset, data } => pb::OutputPart {
             offset,
-            part: Some(Part::Data(data.into())),
+            part: Some(Part::Data(data)),
         },
         OutputPart::Missing {
             offset,
@@ -326,7 +326,7 @@ mod tests {
                 payload: Payload::Output {
                     stream: 2,
                     offset: 7,
-                    data: b"x\xff".to_vec(),
+                    data: b"x\xff".as_slice().into(),
                 },
             },
         ];

@@ -260,7 +260,7 @@ impl House {
             payload: Payload::Output {
                 stream: 1,
                 offset: 0,
-                data: vec![b'x'],
+                data: b"x".as_slice().into(),
             },
         });
         self.feed(Ok(events.collect())).await;

@@ -80,7 +80,7 @@ proptest! {
             }
             left.push(writer.hub().head().into());
         }
-        let told: Vec<Vec<u8>> = writer.facts().unwrap().into_iter().map(|e| e.data).collect();
+        let told: Vec<Vec<u8>> = writer.facts().unwrap().into_iter().map(|e| e.data.into()).collect();
         prop_assert_eq!(&told, &facts);
         let head = writer.hub().head();
         prop_assert_eq!(head.lens, [written[0].len() as u64, written[1].len() as u64]);
@@ -554,5 +554,5 @@ fn entries(items: &[Item]) -> impl Iterator<Item = &kennel_journal::Entry> {
 
 fn facts_of(items: &[Item]) -> Vec<Vec<u8>> {
     let facts = entries(items).filter(|e| e.kind == Kind::Lifecycle);
-    facts.map(|e| e.data.clone()).collect()
+    facts.map(|e| e.data.to_vec()).collect()
 }

@@ -27,7 +27,7 @@ async fn all(reader: &Reader, stream: usize, mut begin: u64) -> Vec<(u64, Vec<u8
             return all;
         }
         begin = stretch.offset + stretch.data.len() as u64;
-        all.push((stretch.offset, stretch.data));
+        all.push((stretch.offset, stretch.data.into()));
     }
 }
 

@@ -31,7 +31,7 @@ fn entries_come_back_with_their_order_time_and_place() {
         at: Timestamp(at),
         kind,
         offset,
-        data: data.to_vec(),
+        data: data.to_vec().into(),
     };
     assert_eq!(
         entries_on_disk(dir.path()),
@@ -188,7 +188,7 @@ async fn a_waiting_reader_wakes_at_each_entry_and_at_the_end() {
         let entries = timeout(DEADLINE, waiting).await.unwrap().unwrap().unwrap();
         let entries: Vec<Entry> = entries.into_iter().filter_map(Item::into_entry).collect();
         assert_eq!(entries.len(), 1);
-        assert_eq!(entries[0].data, [n]);
+        assert_eq!(entries[0].data[..], [n]);
     }
     let mut waiting = Box::pin(reader.next(1024));
     assert!(poll_once(&mut waiting).is_none());

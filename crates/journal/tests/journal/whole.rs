@@ -31,7 +31,7 @@ fn its_end_its_last_entry_and_its_size_are_told() {
     let found = whole(dir.path()).unwrap();
     assert_eq!((found.end, found.counted), (head, true));
     let last = found.last.unwrap();
-    assert_eq!((last.seq, last.data.as_slice()), (head.seq, &b"end"[..]));
+    assert_eq!((last.seq, &last.data[..]), (head.seq, &b"end"[..]));
     fs::write(dir.path().join("exit"), vec![0; 100_000]).unwrap();
     let sizes = fs::read_dir(dir.path()).unwrap().map(|file| {
         let file = file.unwrap();

@@ -168,7 +168,7 @@ async fn seen(stage: &Stage) -> Vec<Seen> {
     let mut seen = Vec::new();
     while let Some(batch) = events.next(1 << 20).await.unwrap() {
         seen.extend(batch.into_iter().map(|event| match event.payload {
-            Payload::Output { data, .. } => Seen::Output(String::from_utf8(data).unwrap()),
+            Payload::Output { data, .. } => Seen::Output(String::from_utf8(data.to_vec()).unwrap()),
             Payload::Gap(gap) => {
                 assert_eq!(gap.reason, GapReason::FullDisk);
                 Seen::Missing(gap.bytes)
