@@ -13,8 +13,8 @@ pub const PAGE_BYTES_MAX: usize = 1024 * 1024;
 pub const PAGE_SIZE_DEFAULT: u32 = 50;
 /// Most runs on a page.
 pub const PAGE_SIZE_MAX: u32 = 1000;
-/// Output in one message of a stream of events.
-pub const BATCH_BYTES_MAX: usize = 64 * 1024;
+/// Output in one message of a stream of events: a reader that is behind reads so much at a time.
+pub const BATCH_BYTES_MAX: usize = 256 * 1024;
 /// Output in one answer to a read by offset.
 pub const OUTPUT_READ_BYTES_MAX: u64 = 1024 * 1024;
 /// Silence after which a heartbeat comes, where the request names none.
