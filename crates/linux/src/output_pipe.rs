@@ -13,6 +13,7 @@ use std::{
     fs::File,
     io,
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+    sync::Arc,
 };
 use tokio::io::{Interest, unix::AsyncFd};
 
@@ -29,10 +30,17 @@ pub enum Look {
 
 nix::ioctl_read_bad!(fionread, nix::libc::FIONREAD, nix::libc::c_int);
 
+/// What a pipe holds that is not watched. A user without privilege has room for few of these (pipe(7)).
+const WIDE_BYTES: i32 = 1024 * 1024;
+/// What it holds when it is watched again.
+const NARROW_BYTES: i32 = 64 * 1024;
+
 /// A non-blocking pipe, or the master of a terminal, that is registered with the runtime.
 #[derive(Debug)]
 pub struct OutputPipe {
-    inner: AsyncFd<OwnedFd>,
+    pipe: Arc<OwnedFd>,
+    /// Absent: nobody is woken by what is written.
+    watch: Option<AsyncFd<Arc<OwnedFd>>>,
     relay: Option<Relay>,
 }
 
@@ -47,12 +55,12 @@ struct Relay {
 impl OutputPipe {
     /// Registers the read end of a pipe. Must be called inside a tokio runtime.
     pub fn new(pipe: OwnedFd) -> io::Result<Self> {
-        // SAFETY: an OwnedFd gives the same open descriptor for as long as it lives, `inner` owns it, and nothing
-        // here gives it away before the registration is dropped with it.
-        let inner = unsafe { AsyncFd::register_with_interest(pipe, Interest::READABLE) };
-        inner
-            .map(|inner| Self { inner, relay: None })
-            .map_err(|refused| refused.into_parts().1)
+        let pipe = Arc::new(pipe);
+        Ok(Self {
+            watch: Some(registered(&pipe)?),
+            pipe,
+            relay: None,
+        })
     }
 
     /// Registers the master of a terminal. Must be called inside a tokio runtime.
@@ -73,8 +81,39 @@ impl OutputPipe {
         if self.relay.as_ref().is_some_and(Relay::holds_some) {
             return Ok(());
         }
-        self.inner.readable().await?.retain_ready();
+        match &self.watch {
+            Some(watch) => watch.readable().await?.retain_ready(),
+            None => std::future::pending().await,
+        }
         Ok(())
+    }
+
+    /// From here on what is written wakes nobody, which spares whoever writes that, and more of it finds room. Gives whether it
+    /// is so: not of a terminal, nor where the user has no room for more. Until [`Self::watch`], [`Self::readable`] waits for ever.
+    pub fn unwatch(&mut self) -> bool {
+        let can_be =
+            self.relay.is_none() && fcntl(&self.pipe, FcntlArg::F_SETPIPE_SZ(WIDE_BYTES)).is_ok();
+        if can_be {
+            self.watch = None;
+        }
+        can_be
+    }
+
+    /// What is written, or is there, can be waited for again.
+    pub fn watch(&mut self) -> io::Result<()> {
+        if self.watch.is_none() {
+            self.watch = Some(registered(&self.pipe)?);
+            // What is in it may not fit: then it stays wide.
+            let _ = fcntl(&self.pipe, FcntlArg::F_SETPIPE_SZ(NARROW_BYTES));
+        }
+        Ok(())
+    }
+
+    fn try_io<T>(&self, io: impl FnOnce(&OwnedFd) -> io::Result<T>) -> io::Result<T> {
+        match &self.watch {
+            Some(watch) => watch.try_io(Interest::READABLE, |pipe| io(pipe)),
+            None => io(&self.pipe),
+        }
     }
 
     /// Looks without moving; after `Empty` the next [`Self::readable`] waits for more.
@@ -82,7 +121,7 @@ impl OutputPipe {
         if self.relay.as_ref().is_some_and(Relay::holds_some) {
             return Ok(Look::Bytes);
         }
-        let looked = self.inner.try_io(Interest::READABLE, |pipe| {
+        let looked = self.try_io(|pipe| {
             let mut seen = look_at(pipe)?;
             if self.relay.is_some() && !seen.contains(PollFlags::POLLIN) && !seen.is_empty() {
                 // A terminal is looked into before it is asked whether it has hung up: what came between is seen now.
@@ -106,7 +145,7 @@ impl OutputPipe {
     /// Whether half of what fits waits in it, so that whoever writes may soon have to wait too. Of a terminal, which
     /// holds little and does not say how much, it is whether anything waits.
     pub fn is_filling(&self) -> io::Result<bool> {
-        let pipe = self.inner.get_ref();
+        let pipe: &OwnedFd = &self.pipe;
         match &self.relay {
             Some(relay) => Ok(relay.holds_some() || look_at(pipe)?.contains(PollFlags::POLLIN)),
             None => Ok(waiting(pipe)? * 2 >= i64::from(fcntl(pipe, FcntlArg::F_GETPIPE_SZ)?)),
@@ -119,11 +158,9 @@ impl OutputPipe {
         if let Some(relay) = self.relay.as_ref().filter(|relay| relay.holds_some()) {
             return splice_to_file(&relay.read, file, offset, max);
         }
-        let moved = self.inner.try_io(Interest::READABLE, |pipe| {
-            match self.splice(pipe, file, offset, max)? {
-                Spliced::WouldBlock => Err(io::ErrorKind::WouldBlock.into()),
-                other => Ok(other),
-            }
+        let moved = self.try_io(|pipe| match self.splice(pipe, file, offset, max)? {
+            Spliced::WouldBlock => Err(io::ErrorKind::WouldBlock.into()),
+            other => Ok(other),
         });
         match moved {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(Spliced::WouldBlock),
@@ -133,7 +170,7 @@ impl OutputPipe {
 
     /// Moves what is there without asking the runtime, which may not have heard of the latest bytes yet.
     pub fn splice_rest_to_file(&self, file: &File, offset: u64, max: usize) -> io::Result<Spliced> {
-        self.splice(self.inner.get_ref(), file, offset, max)
+        self.splice(&self.pipe, file, offset, max)
     }
 
     fn splice(&self, pipe: &OwnedFd, file: &File, offset: u64, max: usize) -> io::Result<Spliced> {
@@ -160,6 +197,13 @@ impl Relay {
     }
 }
 
+fn registered(pipe: &Arc<OwnedFd>) -> io::Result<AsyncFd<Arc<OwnedFd>>> {
+    // SAFETY: an OwnedFd gives the same open descriptor for as long as it lives, and it lives as long as the registration,
+    // which has a share in it.
+    let watch = unsafe { AsyncFd::register_with_interest(Arc::clone(pipe), Interest::READABLE) };
+    watch.map_err(|refused| refused.into_parts().1)
+}
+
 /// Bytes in a pipe.
 fn waiting(pipe: &OwnedFd) -> io::Result<i64> {
     let mut bytes = 0;
@@ -177,7 +221,7 @@ fn look_at(pipe: &OwnedFd) -> io::Result<PollFlags> {
 
 impl AsFd for OutputPipe {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.inner.get_ref().as_fd()
+        self.pipe.as_fd()
     }
 }
 
@@ -223,6 +267,44 @@ mod tests {
         pipe.readable().await.expect("it can be waited for");
         let moved = pipe.splice_to_file(&file, 8, 4).expect("it looks");
         assert_eq!(moved, Spliced::Eof);
+    }
+
+    #[tokio::test]
+    async fn a_pipe_that_is_not_watched_holds_more_and_is_looked_into_all_the_same() {
+        let (read, write) = nix::unistd::pipe().expect("a pipe");
+        crate::fdpass::set_nonblocking(&read).expect("flags");
+        crate::fdpass::set_nonblocking(&write).expect("flags");
+        let file = tempfile::tempfile().expect("a file");
+        let mut pipe = OutputPipe::new(read).expect("it is registered");
+        let mut write = File::from(write);
+        let moved = pipe.splice_to_file(&file, 0, 4).expect("it looks");
+        assert_eq!(moved, Spliced::WouldBlock);
+
+        assert!(pipe.unwatch());
+        let much = vec![7; 1024 * 1024];
+        write.write_all(&much).expect("room in the pipe");
+        assert_eq!(pipe.look().expect("it looks"), Look::Bytes);
+        let moved = pipe.splice_to_file(&file, 0, 2 << 20).expect("it moves");
+        assert_eq!(moved, Spliced::Bytes(much.len()));
+        let moved = pipe.splice_to_file(&file, 0, 4).expect("it looks");
+        assert_eq!(moved, Spliced::WouldBlock);
+        assert_eq!(pipe.look().expect("it looks"), Look::Empty);
+
+        // What has come before it is watched is seen as well.
+        write.write_all(b"more").expect("room in the pipe");
+        pipe.watch().expect("it is registered");
+        let readable = tokio::time::timeout(std::time::Duration::from_secs(30), pipe.readable());
+        let readable = readable.await.expect("it is woken");
+        readable.expect("it can be waited for");
+        let moved = pipe.splice_to_file(&file, 0, 9).expect("it moves");
+        assert_eq!(moved, Spliced::Bytes(4));
+        let full = write.write_all(&much).expect_err("it holds less again");
+        assert_eq!(full.kind(), io::ErrorKind::WouldBlock);
+
+        assert!(pipe.unwatch());
+        drop(write);
+        while pipe.splice_to_file(&file, 0, 1 << 20).expect("it moves") != Spliced::Eof {}
+        assert_eq!(pipe.look().expect("it looks"), Look::End);
     }
 
     #[tokio::test]

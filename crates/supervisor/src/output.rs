@@ -5,6 +5,7 @@
 //! are never dropped for that: they wait, in their order.
 
 mod held;
+mod pace;
 mod refusal;
 
 use crate::{LifecycleEvent, cause::Chain, clock, consumers::Floor, event};
@@ -14,6 +15,7 @@ use kennel_lifecycle::{
     Limit, OnDiskFull, OnOutputFull, OutputBound, RunId, StreamsEnd, Timestamp,
 };
 use kennel_linux::{Look, OutputPipe, client::Outputs, crash_point, splice::Spliced};
+use pace::{Change, Next, Pace};
 use refusal::{Refusal, is_full};
 use std::{
     collections::VecDeque,
@@ -52,6 +54,7 @@ pub(crate) struct Output {
     run: RunId,
     writer: Writer,
     pipes: [Option<OutputPipe>; 2],
+    paces: Box<[Pace; 2]>,
     /// Whether they are read.
     flows: bool,
     /// Bytes that are in the file of a stream and not yet in the index.
@@ -129,6 +132,7 @@ impl Output {
             attempt: writer.attempt(),
             writer,
             pipes: [None, None],
+            paces: Box::default(),
             flows: false,
             unindexed,
             owed: VecDeque::new(),
@@ -175,6 +179,7 @@ impl Output {
             // What is shown on it is one stream.
             Outputs::Terminal(ends) => [Some(OutputPipe::of_terminal(ends)?), None],
         };
+        *self.paces = Default::default();
         let open = self.pipes.iter().flatten().count();
         self.pipes_open.fetch_add(open, Ordering::Relaxed);
         Ok(())
@@ -210,8 +215,12 @@ impl Output {
         }
         let wait = |index: usize| async move {
             match &self.pipes[index] {
-                // An error of the poll is met again, and handled, by the read that follows.
-                Some(pipe) if self.flows => drop(pipe.readable().await),
+                Some(pipe) if self.flows => match self.paces[index].next() {
+                    // An error of the poll is met again, and handled, by the read that follows.
+                    None => drop(pipe.readable().await),
+                    Some(Next::Now) => tokio::task::yield_now().await,
+                    Some(Next::At(at)) => tokio::time::sleep_until(at).await,
+                },
                 _ => std::future::pending().await,
             }
             Ready::Pipe(index)
@@ -226,6 +235,7 @@ impl Output {
     /// Moves what is ready. Gives the end of the output when this has reached it.
     pub(crate) fn pump(&mut self, ready: Ready) -> Option<StreamsEnd> {
         let was_open = self.is_open();
+        let before = self.lens();
         match ready {
             Ready::Pipe(index) if self.drops() => {
                 if let Err(error) = self.discard(index, PUMP_BYTES_MAX, OutputPipe::splice_to_file)
@@ -243,7 +253,33 @@ impl Output {
             }
             Ready::Floor => self.move_all(if self.flows { 0..2 } else { 0..0 }),
         }
+        if let Ready::Pipe(index) = ready {
+            self.pace(index, self.lens()[index] - before[index]);
+        }
         (was_open && !self.is_open()).then_some(StreamsEnd::Eof)
+    }
+
+    /// Sees to when a pipe is looked into next, now that so much was found in it.
+    fn pace(&mut self, index: usize, bytes: u64) {
+        // What waits in a pipe at the end goes beyond that bound: it is not to become more.
+        if self.writer.bound().on_full == OnOutputFull::Block {
+            return;
+        }
+        let (Some(pipe), pace) = (&mut self.pipes[index], &mut self.paces[index]) else {
+            return;
+        };
+        let now = clock::instant();
+        match pace.looked(bytes, now) {
+            Change::Unwatch if pipe.unwatch() => pace.unwatched(now),
+            Change::None | Change::Unwatch => {}
+            Change::Watch => {
+                if let Err(error) = pipe.watch() {
+                    // It may be so again in a moment, and again.
+                    tracing::debug!(run_id = %self.run, %error, "output cannot be waited for, it is looked for all the time");
+                    pace.unwatched(now);
+                }
+            }
+        }
     }
 
     fn move_all(&mut self, mut indexes: Range<usize>) {

@@ -6,6 +6,8 @@
 mod adoption;
 #[path = "runs/audit.rs"]
 mod audit;
+#[path = "runs/busy.rs"]
+mod busy;
 #[path = "runs/deadlines.rs"]
 mod deadlines;
 #[path = "runs/drain.rs"]

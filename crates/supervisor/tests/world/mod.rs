@@ -36,6 +36,7 @@ use kennel_store::{
     StoredState, Times, WithOutput,
 };
 use kennel_supervisor::{BootError, Kernel, KernelEvents, SpawnCall, Supervisor, SupervisorConfig};
+use nix::fcntl::{FcntlArg, fcntl};
 use std::{
     collections::{BTreeMap, HashMap, HashSet, VecDeque},
     io::{PipeWriter, Write},
@@ -287,6 +288,13 @@ impl Stage {
         let child = state.children.get_mut(&run).unwrap();
         let (stdout, _) = child.pipes.as_mut().unwrap();
         stdout.write_all(bytes).unwrap();
+    }
+
+    /// How much fits into the pipe of what the leader writes.
+    pub fn pipe_bytes(&self, run: RunId) -> i32 {
+        let state = self.kernel();
+        let (stdout, _) = state.children[&run].pipes.as_ref().unwrap();
+        fcntl(stdout, FcntlArg::F_GETPIPE_SZ).unwrap()
     }
 
     /// Tells what `verdict_held` has held back.

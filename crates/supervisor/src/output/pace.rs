@@ -1,0 +1,156 @@
+//! When a pipe is looked into: as soon as something comes, or by the clock where a command writes little all the time.
+//!
+//! A wake-up for each write costs the command more than the write does, and makes an entry of each. So a pipe that has kept the
+//! pump busy with little is not watched: it is looked into again and again, and what has gathered in it goes on as one.
+
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// Looks of little, each soon after the one before, until a pipe is not watched any more.
+const BUSY_LOOKS: u32 = 8;
+/// How soon.
+const SOON: Duration = Duration::from_millis(1);
+/// Less than this is little.
+const LITTLE_BYTES: u64 = 16 * 1024;
+/// How long output may gather in a pipe that is not watched; the runtime's timers make up to twice as much of it.
+const REST: Duration = Duration::from_millis(1);
+/// A look that finds so much is followed by another at once, so that the pipe does not become full.
+const MUCH_BYTES: u64 = 128 * 1024;
+/// Looks that find nothing until a pipe is watched again.
+const EMPTY_LOOKS: u32 = 2;
+
+/// How a pipe is looked into.
+#[derive(Debug)]
+pub(super) enum Pace {
+    /// When something comes.
+    Watched {
+        looked_at: Option<Instant>,
+        /// Looks of little that followed each other soon, less those that found more.
+        busy: u32,
+    },
+    /// By the clock.
+    Timed {
+        next: Next,
+        /// Looks in a row that have found nothing.
+        empty: u32,
+    },
+}
+
+/// When a pipe that is not watched is looked into again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    /// When others have had their turn.
+    Now,
+    At(Instant),
+}
+
+/// What there is to be done with a pipe after a look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Change {
+    None,
+    /// It need not be watched any more: [`Pace::unwatched`] says that it is not.
+    Unwatch,
+    Watch,
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Self::Watched {
+            looked_at: None,
+            busy: 0,
+        }
+    }
+}
+
+impl Pace {
+    /// Absent: the pipe is watched.
+    pub(super) fn next(&self) -> Option<Next> {
+        match self {
+            Self::Watched { .. } => None,
+            Self::Timed { next, .. } => Some(*next),
+        }
+    }
+
+    /// A look has found so many bytes.
+    pub(super) fn looked(&mut self, bytes: u64, now: Instant) -> Change {
+        match self {
+            Self::Watched { looked_at, busy } => {
+                let before = looked_at.replace(now);
+                *busy = match before {
+                    Some(before) if now - before < SOON && bytes < LITTLE_BYTES => *busy + 1,
+                    Some(before) if now - before < SOON => busy.saturating_sub(1),
+                    _ => 0,
+                };
+                if *busy < BUSY_LOOKS {
+                    return Change::None;
+                }
+                *busy = 0;
+                Change::Unwatch
+            }
+            Self::Timed { next, empty } => {
+                *empty = if bytes == 0 { *empty + 1 } else { 0 };
+                if *empty >= EMPTY_LOOKS {
+                    *self = Self::default();
+                    return Change::Watch;
+                }
+                *next = if bytes >= MUCH_BYTES {
+                    Next::Now
+                } else {
+                    Next::At(now + REST)
+                };
+                Change::None
+            }
+        }
+    }
+
+    /// From here on the pipe is not watched.
+    pub(super) fn unwatched(&mut self, now: Instant) {
+        let next = Next::At(now + REST);
+        *self = Self::Timed { next, empty: 0 };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STEP: Duration = Duration::from_micros(50);
+
+    /// Looks of so many bytes, one step after the other, until a change. Gives the change and how many looks it took.
+    fn look(pace: &mut Pace, now: &mut Instant, step: Duration, bytes: u64) -> (Change, u32) {
+        for looks in 1..=100 {
+            *now += step;
+            match pace.looked(bytes, *now) {
+                Change::None => {}
+                change => return (change, looks),
+            }
+        }
+        (Change::None, 100)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pipe_that_brings_little_all_the_time_is_not_watched_until_it_is_silent() {
+        let (mut pace, mut now) = (Pace::default(), Instant::now());
+        let busy = look(&mut pace, &mut now, STEP, 100);
+        assert_eq!(busy, (Change::Unwatch, BUSY_LOOKS + 1));
+        pace.unwatched(now);
+        assert_eq!(pace.next(), Some(Next::At(now + REST)));
+        assert_eq!(look(&mut pace, &mut now, REST, 100), (Change::None, 100));
+        assert_eq!(pace.looked(MUCH_BYTES, now), Change::None);
+        assert_eq!(pace.next(), Some(Next::Now));
+        assert_eq!(pace.looked(0, now), Change::None);
+        assert_eq!(pace.looked(1, now), Change::None);
+        let silent = look(&mut pace, &mut now, REST, 0);
+        assert_eq!(silent, (Change::Watch, EMPTY_LOOKS));
+        assert_eq!(pace.next(), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pipe_that_brings_much_or_seldom_is_watched() {
+        for (step, bytes) in [(SOON, 1), (SOON, LITTLE_BYTES), (STEP, LITTLE_BYTES)] {
+            let (mut pace, mut now) = (Pace::default(), Instant::now());
+            let found = look(&mut pace, &mut now, step, bytes);
+            assert_eq!(found, (Change::None, 100), "{bytes} bytes after {step:?}");
+        }
+    }
+}
