@@ -84,6 +84,10 @@ impl Marks {
         marks.unwrap_or_default()
     }
 
+    fn is_empty(&self) -> bool {
+        self.run.is_none() && self.trace.is_none() && self.span.is_none()
+    }
+
     fn pairs(self) -> impl Iterator<Item = (&'static str, String)> {
         [
             ("run_id", self.run),
@@ -114,7 +118,8 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Marking {
     fn on_new_span(&self, attributes: &span::Attributes<'_>, id: &span::Id, ctx: Context<'_, S>) {
         let mut marks = Marks::default();
         attributes.record(&mut marks);
-        if let Some(span) = ctx.span(id) {
+        // Spans of libraries have none, and their lines those of the span around them.
+        if let Some(span) = ctx.span(id).filter(|_| !marks.is_empty()) {
             span.extensions_mut().insert(marks);
         }
     }
@@ -241,5 +246,77 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Collected {
             let marks = Marks::of(ctx.event_scope(event));
             records.line(level, target, Fields::of(event), &marks);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::{Mutex, PoisonError};
+    use tracing::error_span;
+
+    #[derive(Clone, Default)]
+    struct Paper(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for Paper {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let mut written = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            written.extend(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// The line that comes of this, without its time.
+    fn line(format: LogFormat, log: impl FnOnce()) -> String {
+        let paper = Paper::default();
+        let onto = paper.clone();
+        let lines = tracing_subscriber::fmt::layer()
+            .event_format(Lines(format))
+            .with_writer(move || onto.clone())
+            .with_ansi(false);
+        let subscriber = tracing_subscriber::registry().with(Marking).with(lines);
+        tracing::subscriber::with_default(subscriber, log);
+        let written = paper.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let line = String::from_utf8(written.clone()).expect("UTF-8");
+        match format {
+            LogFormat::Text => line.split_once(' ').expect("a time").1.to_owned(),
+            LogFormat::Json => line,
+        }
+    }
+
+    fn within_a_library() {
+        let run = error_span!("run", run_id = %"R", trace_id = %"T");
+        run.in_scope(|| {
+            let library = error_span!("library", its = 1);
+            library.in_scope(|| tracing::warn!(count = 2, "wo\"rds"));
+        });
+    }
+
+    #[test]
+    fn a_line_has_the_marks_of_the_innermost_span_that_has_some() {
+        let text = line(LogFormat::Text, within_a_library);
+        assert_eq!(text, " WARN wo\"rds count=2 run_id=R trace_id=T\n");
+        let json = line(LogFormat::Json, within_a_library);
+        let mut json: Value = serde_json::from_str(&json).expect("JSON");
+        assert!(json["timestamp"].take().is_string());
+        let wanted = serde_json::json!({
+            "timestamp": null, "level": "WARN", "message": "wo\"rds", "count": 2, "run_id": "R",
+            "trace_id": "T", "target": "kennel::telemetry::log::tests",
+        });
+        assert_eq!(json, wanted);
+    }
+
+    #[test]
+    fn what_a_line_says_itself_is_not_said_twice() {
+        let other = || {
+            let run = error_span!("run", run_id = %"R", trace_id = %"T");
+            run.in_scope(|| tracing::warn!(run_id = %"S", "words"));
+        };
+        let text = line(LogFormat::Text, other);
+        assert_eq!(text, " WARN words run_id=S trace_id=T\n");
     }
 }
