@@ -8,7 +8,7 @@
 
 use crate::{
     abort, story,
-    world::{MemoryStore, Nature, Stage, Temper, Tidings, World, call},
+    world::{DataDir, MemoryStore, Nature, Stage, Temper, Tidings, World, call},
 };
 use async_trait::async_trait;
 use kennel_lifecycle::{
@@ -905,7 +905,7 @@ fn play(dice: &Dice) {
         died: watch::Sender::new(false),
         on_their_way: OnTheirWay::default(),
     });
-    let data_dir = Arc::new(tempfile::tempdir().unwrap());
+    let data_dir = Arc::new(DataDir::new());
     let told = Ends::default();
     let mut lives = 0;
     while lives <= deaths {

@@ -1,6 +1,6 @@
 //! Servers that come after each other.
 
-use super::{Nature, Stage, World, call};
+use super::{DataDir, Nature, Stage, World, call};
 use kennel_lifecycle::RunId;
 use nix::sys::{
     resource::{Resource, getrlimit, setrlimit},
@@ -16,13 +16,13 @@ pub(crate) fn run_id() -> RunId {
 /// What outlives a server; each life of it is a runtime of its own.
 pub(crate) struct Lives {
     pub(crate) world: Arc<World>,
-    pub(crate) data_dir: Arc<tempfile::TempDir>,
+    pub(crate) data_dir: Arc<DataDir>,
 }
 
 impl Lives {
     pub(crate) fn of(nature: Nature) -> Self {
         let (world, _) = World::new(nature, Vec::new(), HashMap::new());
-        let data_dir = Arc::new(tempfile::tempdir().unwrap());
+        let data_dir = Arc::new(DataDir::new());
         Self { world, data_dir }
     }
 

@@ -5,8 +5,10 @@
     reason = "a fixture of the tests beside it"
 )]
 
+mod data_dir;
 mod lives;
 
+pub(crate) use data_dir::DataDir;
 pub(crate) use lives::{Lives, fill_disk, make_room_on_disk, run_id};
 
 use crate::story;
@@ -203,7 +205,7 @@ pub struct Stage {
     pub world: Arc<World>,
     pub supervisor: Supervisor,
     pub exit: JoinHandle<i32>,
-    pub data_dir: Arc<tempfile::TempDir>,
+    pub data_dir: Arc<DataDir>,
 }
 
 impl Stage {
@@ -228,7 +230,7 @@ impl Stage {
         events: impl KernelEvents + 'static,
         store: Arc<dyn Store>,
     ) -> Self {
-        let data_dir = Arc::new(tempfile::tempdir().unwrap());
+        let data_dir = Arc::new(DataDir::new());
         let booted = Self::after(world, kernel, events, store, Vec::new(), data_dir).await;
         booted.unwrap()
     }
@@ -240,7 +242,7 @@ impl Stage {
         events: impl KernelEvents + 'static,
         store: Arc<dyn Store>,
         held: Vec<HeldRun>,
-        data_dir: Arc<tempfile::TempDir>,
+        data_dir: Arc<DataDir>,
     ) -> Result<Self, BootError> {
         let config = SupervisorConfig {
             telemetry: kennel_supervisor::telemetry::Telemetry::default(),
