@@ -1,4 +1,4 @@
-//! What telemetry costs a spawn: nothing told, metrics kept, spans sent, and spans that nobody takes.
+//! What telemetry costs a spawn: nothing told, metrics kept, all sent, and all sent to somebody who takes nothing.
 
 use crate::{
     spawn::{self, Rates},
@@ -23,52 +23,93 @@ fn telling(collector: &Collector) -> Options {
     }
 }
 
-/// All in one run, with a second look at the first at the end: how much the machine itself varies.
-pub(crate) async fn measure(table: &mut Table) {
-    let off = rates(Options::default()).await;
-    table.fact("telemetry off: spawn, p50 / p99", &off.latency());
-    table.fact(
-        "telemetry off: runs/s at 16 clients",
-        &format!("{:.0}", off.sixteen),
-    );
-    let scraped = Options {
-        words: vec!["--metrics-listen", "127.0.0.1:0"],
-        ..Options::default()
-    };
-    report(
-        table,
-        "metrics kept for Prometheus",
-        &rates(scraped).await,
-        &off,
-    );
-    let collector = Collector::start(Manner::Willing).await;
-    let told = rates(telling(&collector)).await;
-    let spans = collector.spans().len();
-    report(
-        table,
-        &format!("spans and metrics sent ({spans} spans came)"),
-        &told,
-        &off,
-    );
-    let silent = Collector::start(Manner::Silent).await;
-    let lost = rates(telling(&silent)).await;
-    report(table, "to a collector that never answers", &lost, &off);
-    report(
-        table,
-        "telemetry off, once more",
-        &rates(Options::default()).await,
-        &off,
-    );
+/// What is compared.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Setup {
+    Off,
+    Metrics,
+    Sent,
+    Unheard,
 }
 
-fn report(table: &mut Table, what: &str, rates: &Rates, off: &Rates) {
-    let (latency, rate) = (rates.p50_us() / off.p50_us(), rates.sixteen / off.sixteen);
+/// There and back again: a machine that becomes slower meanwhile does so for all alike.
+const ORDER: [Setup; 8] = [
+    Setup::Off,
+    Setup::Metrics,
+    Setup::Sent,
+    Setup::Unheard,
+    Setup::Unheard,
+    Setup::Sent,
+    Setup::Metrics,
+    Setup::Off,
+];
+
+/// Means of both measurements of a setup.
+struct Cost {
+    p50_us: f64,
+    runs: f64,
+    seen: Vec<String>,
+}
+
+impl Cost {
+    fn of(setup: Setup, measured: &[(Setup, Rates)]) -> Self {
+        let of_setup = || measured.iter().filter(|(of, _)| *of == setup);
+        let mean = |value: fn(&Rates) -> f64| {
+            let values: Vec<f64> = of_setup().map(|(_, rates)| value(rates)).collect();
+            let count = u32::try_from(values.len()).map_or(f64::MAX, f64::from);
+            values.iter().sum::<f64>() / count
+        };
+        Self {
+            p50_us: mean(Rates::p50_us),
+            runs: mean(|rates| rates.sixteen),
+            seen: of_setup().map(|(_, rates)| rates.latency()).collect(),
+        }
+    }
+}
+
+/// Each twice in one run.
+pub(crate) async fn measure(table: &mut Table) {
+    let willing = Collector::start(Manner::Willing).await;
+    let silent = Collector::start(Manner::Silent).await;
+    // The first of all finds a machine that has not written anything for a while, as none of the others does.
+    rates(Options::default()).await;
+    let mut measured = Vec::new();
+    for setup in ORDER {
+        let options = match setup {
+            Setup::Off => Options::default(),
+            Setup::Metrics => Options {
+                words: vec!["--metrics-listen", "127.0.0.1:0"],
+                ..Options::default()
+            },
+            Setup::Sent => telling(&willing),
+            Setup::Unheard => telling(&silent),
+        };
+        measured.push((setup, rates(options).await));
+    }
+    let came = format!(
+        "spans, events and metrics sent ({} and {} came)",
+        willing.spans().len(),
+        willing.records().len()
+    );
+    let off = Cost::of(Setup::Off, &measured);
+    for (setup, what) in [
+        (Setup::Off, "telemetry off"),
+        (Setup::Metrics, "metrics kept for Prometheus"),
+        (Setup::Sent, came.as_str()),
+        (Setup::Unheard, "to a collector that never answers"),
+    ] {
+        report(table, what, &Cost::of(setup, &measured), &off);
+    }
+}
+
+fn report(table: &mut Table, what: &str, cost: &Cost, off: &Cost) {
+    let (latency, rate) = (cost.p50_us / off.p50_us, cost.runs / off.runs);
     table.fact(
         &format!("{what}: spawn, p50 / p99"),
-        &format!("{} ({latency:.2} x off)", rates.latency()),
+        &format!("{} ({latency:.2} x off)", cost.seen.join(" and ")),
     );
     table.fact(
         &format!("{what}: runs/s at 16 clients"),
-        &format!("{:.0} ({rate:.2} x off)", rates.sixteen),
+        &format!("{:.0} ({rate:.2} x off)", cost.runs),
     );
 }
