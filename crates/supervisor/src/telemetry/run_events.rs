@@ -2,7 +2,7 @@
 
 use super::{Event, Telemetry, context::Part, names, run_spans};
 use crate::event::{stop_reason_word, streams_end_word, verdict_word};
-use kennel_lifecycle::{Announcement, Outcome, RunId, Timestamp};
+use kennel_lifecycle::{Announcement, Outcome, Timestamp};
 use kennel_store::NewRun;
 use opentelemetry::{KeyValue, trace::SpanContext};
 
@@ -16,15 +16,13 @@ pub(super) fn context(telemetry: &Telemetry, new: &NewRun) -> Option<SpanContext
 
 /// What all lines of the log that are written inside of it are marked with.
 pub(crate) fn log_span(telemetry: &Telemetry, new: &NewRun) -> tracing::Span {
-    marked(new.run, context(telemetry, new).as_ref())
-}
-
-fn marked(run: RunId, context: Option<&SpanContext>) -> tracing::Span {
+    let context = context(telemetry, new);
+    let context = context.as_ref();
     // Of the highest level: it is there whatever is logged. It outlives the call that has begun it.
     tracing::error_span!(
         parent: None,
         "run",
-        run_id = %run,
+        run_id = %new.run,
         trace_id = context.map(|c| tracing::field::display(c.trace_id())),
         span_id = context.map(|c| tracing::field::display(c.span_id())),
     )

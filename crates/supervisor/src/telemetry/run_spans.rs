@@ -130,13 +130,12 @@ impl RunSpans {
     /// A server goes on with it that has not begun it, and has done so since then.
     pub(crate) fn recovered(&self, new: &NewRun, since: Timestamp, at: Timestamp) {
         recovered(
-            &self.telemetry,
+            &self.events(),
             self.recorded.as_ref(),
             new,
             (since, at),
             "adopted",
         );
-        self.events().recovered(new, at, "adopted");
     }
 
     /// A pause that an earlier server has seen the beginning of.
@@ -218,8 +217,7 @@ impl RunSpans {
             begun: since.attempt,
             last,
         };
-        told.tell(&self.telemetry, self.recorded.as_ref());
-        self.events().ends(new, at, outcome, last);
+        told.tell(&self.events(), self.recorded.as_ref());
     }
 
     /// It is given up before it was recorded: whoever has spawned it is told, and nothing else is left of it.
@@ -268,13 +266,18 @@ pub(crate) fn tell_end(
     outcome: &Outcome,
     (since, at): (Timestamp, Timestamp),
 ) {
+    let context = run_events::context(telemetry, new);
+    let events = RunEvents {
+        telemetry,
+        context: context.as_ref(),
+    };
     let run = Recorded::of(telemetry, new);
     let action = match (&outcome.reason, &outcome.tree) {
         (_, TreeVerdict::Unverified(_)) => "unverified",
         (EndReason::OrphanTerminated, _) => "killed",
         _ => "already_gone",
     };
-    recovered(telemetry, run.as_ref(), new, (since, at), action);
+    recovered(&events, run.as_ref(), new, (since, at), action);
     let told = End {
         new,
         times,
@@ -284,14 +287,7 @@ pub(crate) fn tell_end(
         begun: None,
         last: true,
     };
-    told.tell(telemetry, run.as_ref());
-    let context = run_events::context(telemetry, new);
-    let events = RunEvents {
-        telemetry,
-        context: context.as_ref(),
-    };
-    events.recovered(new, at, action);
-    events.ends(new, at, outcome, true);
+    told.tell(&events, run.as_ref());
 }
 
 /// Tells of a fence: a run that has ended before anybody spawned it.
@@ -305,23 +301,24 @@ pub(crate) fn tell_fence(telemetry: &Telemetry, new: &NewRun, closure: &Closure)
         begun: None,
         last: true,
     };
-    told.tell(telemetry, Recorded::of(telemetry, new).as_ref());
     let context = run_events::context(telemetry, new);
     let events = RunEvents {
         telemetry,
         context: context.as_ref(),
     };
-    events.ends(new, new.created, &closure.outcome, true);
+    told.tell(&events, Recorded::of(telemetry, new).as_ref());
 }
 
 fn recovered(
-    telemetry: &Telemetry,
+    events: &RunEvents<'_>,
     run: Option<&Recorded>,
     new: &NewRun,
     times: (Timestamp, Timestamp),
     action: &'static str,
 ) {
+    let telemetry = events.telemetry;
     telemetry.metrics.recovered(action);
+    events.recovered(new, times.1, action);
     if let Some(run) = run {
         // There is one for each time.
         let part = Part::Recover(new.attempt, times.0);
@@ -344,8 +341,10 @@ struct End<'a> {
 }
 
 impl End<'_> {
-    fn tell(&self, telemetry: &Telemetry, run: Option<&Recorded>) {
+    fn tell(&self, events: &RunEvents<'_>, run: Option<&Recorded>) {
+        let telemetry = events.telemetry;
         self.count(telemetry);
+        events.ends(self.new, self.at, self.outcome, self.last);
         let Some(run) = run else {
             return;
         };
