@@ -123,7 +123,7 @@ CREATE TABLE runs (
         WHEN end_reason = 'exited' THEN state =
             CASE WHEN COALESCE(exit_kind, '') = 'code' AND exit_value = 0 THEN 'succeeded' ELSE 'failed' END
         WHEN end_reason IN ('start_failed', 'deadline_exceeded', 'oom_killed', 'limit_exceeded', 'restarted',
-            'restarts_exhausted') THEN state = 'failed'
+            'restarts_exhausted', 'shim_lost') THEN state = 'failed'
         WHEN end_reason IN ('aborted', 'fenced', 'server_shutdown') THEN state = 'cancelled'
         WHEN end_reason IN ('service_lost', 'rebooted', 'orphan_terminated') THEN state = 'lost'
         ELSE FALSE END),

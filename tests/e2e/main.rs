@@ -43,6 +43,7 @@ mod restart;
 mod retention;
 mod runbook;
 mod server_restart;
+mod shim_lost;
 mod shutdown;
 mod store_away;
 mod store_back;

@@ -181,6 +181,7 @@ async fn the_first_line_names_each_end_that_a_run_can_come_to() {
         Box::pin(service_died()).await,
         Box::pin(host_started_anew()).await,
         Box::pin(no_server_came_back()).await,
+        Box::pin(shim_was_lost()).await,
         Box::pin(ran_too_long()).await,
         Box::pin(paused_too_long()).await,
         Box::pin(wrote_too_much()).await,
@@ -407,6 +408,22 @@ async fn no_server_came_back() -> Scene {
     let says = "Ended by Kennel, which had nobody left to go on with it";
     let marks = marks("lost", Some("lost"), "empty").exit(SIGNAL, "SIGTERM");
     scene(kennel, run.run_id, "orphan_terminated", says, marks)
+}
+
+async fn shim_was_lost() -> Scene {
+    let kennel = stage(&[]).await;
+    let run = up(&kennel, sh("echo up; exec sleep 1000")).await;
+    let shim = Proc::read(run.attempt().shim_pid).expect("it lives");
+    kill_exactly(&shim, Signal::SIGKILL);
+    ended(&kennel, &run.run_id).await;
+    let says = "Ended by Kennel, which had lost the run's shim, its own process beside the command; after SIGTERM its command was ended by SIGTERM";
+    let (error, verdict) = if kennel.cgroup_bases().is_empty() {
+        ("unverified", "unverified")
+    } else {
+        ("shim_lost", "empty")
+    };
+    let marks = marks("failed", Some(error), verdict).exit(SIGNAL, "SIGTERM");
+    scene(kennel, run.run_id, "shim_lost", says, marks)
 }
 
 async fn ran_too_long() -> Scene {

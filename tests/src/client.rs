@@ -741,6 +741,7 @@ impl RunExt for pb::Run {
             Reason::LimitExceeded(_) => "limit_exceeded",
             Reason::RestartsExhausted(_) => "restarts_exhausted",
             Reason::Restarted(_) => "restarted",
+            Reason::ShimLost(_) => "shim_lost",
         }
     }
 

@@ -96,6 +96,11 @@ pub enum Report {
         /// Time between the first polite signal, which is out, and SIGKILL.
         grace: Duration,
     },
+    /// The keeper has begun to stop the tree, because the run's shim was lost before the leader had exited.
+    ShimLost {
+        /// Time between the first polite signal, which is out, and SIGKILL.
+        grace: Duration,
+    },
     /// The outcome is on the row.
     OutcomeRecorded,
 }

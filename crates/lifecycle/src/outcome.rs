@@ -66,6 +66,8 @@ pub enum StopReason {
     DeadlineExceeded(Deadline),
     /// No server came back for too long; the keeper has begun with the run's own plan.
     Orphaned,
+    /// The run's shim was lost before the leader had exited; the keeper has begun with the run's own plan.
+    ShimLost,
     /// It has reached a limit at which its spec wants it stopped.
     LimitExceeded(Limit),
 }
@@ -154,6 +156,8 @@ pub enum EndReason {
     /// The service died, and the next one found the run alive and ended it; or its keeper ended it, because no server
     /// came back for too long.
     OrphanTerminated,
+    /// The run's shim was lost before the leader had exited, and the keeper ended the run.
+    ShimLost,
     /// It took longer than its spec allows.
     DeadlineExceeded(Deadline),
     /// The leader was killed while the kernel killed processes of the run for want of memory.
@@ -236,6 +240,7 @@ impl From<StopReason> for EndReason {
             StopReason::ServerShutdown => Self::ServerShutdown,
             StopReason::DeadlineExceeded(which) => Self::DeadlineExceeded(which),
             StopReason::Orphaned => Self::OrphanTerminated,
+            StopReason::ShimLost => Self::ShimLost,
             StopReason::LimitExceeded(limit) => Self::LimitExceeded(limit),
         }
     }

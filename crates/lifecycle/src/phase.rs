@@ -228,6 +228,7 @@ impl Outcome {
             | EndReason::DeadlineExceeded(_)
             | EndReason::LimitExceeded(_)
             | EndReason::OomKilled(_)
+            | EndReason::ShimLost
             | EndReason::Restarted { .. }
             | EndReason::RestartsExhausted { .. } => RunState::Failed,
             EndReason::Aborted { .. } | EndReason::Fenced { .. } | EndReason::ServerShutdown => {

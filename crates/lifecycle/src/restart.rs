@@ -295,7 +295,10 @@ fn class(policy: &RestartPolicy, attempted: &Attempted<'_>) -> Class {
             stage: StartStage::Record | StartStage::Gate,
             ..
         }) => Class::Unrecorded,
-        EndReason::StartFailed(_) | EndReason::OomKilled(_) => Class::Own { failed: true },
+        // A service that has lost our part of it is started again as after a failure of its own.
+        EndReason::StartFailed(_) | EndReason::OomKilled(_) | EndReason::ShimLost => {
+            Class::Own { failed: true }
+        }
         EndReason::ServerShutdown
         | EndReason::ServiceLost
         | EndReason::Rebooted

@@ -147,6 +147,8 @@ pub enum Fact {
     PauseExpired,
     /// No server came back for too long, and the keeper has begun with the run's plan.
     Orphaned,
+    /// The run's shim was lost before the leader had exited, and the keeper has begun with the run's plan.
+    ShimLost,
 }
 
 /// What the keeper wants of the server as a whole.

@@ -27,9 +27,16 @@ pub(crate) fn peek_any() -> io::Result<Waited> {
 
 /// Whether this child has ended. It is left unreaped.
 pub(crate) fn has_ended(pid: i32) -> bool {
+    peek(pid).is_some()
+}
+
+/// How this child has ended. It is left unreaped.
+pub(crate) fn peek(pid: i32) -> Option<Exit> {
     let extra = libc::WNOWAIT | libc::WNOHANG;
-    let waited = wait(libc::P_PID, pid.cast_unsigned(), extra);
-    matches!(waited, Ok(Waited::Ended { .. }))
+    match wait(libc::P_PID, pid.cast_unsigned(), extra) {
+        Ok(Waited::Ended { exit, .. }) => Some(exit),
+        Ok(Waited::Nothing | Waited::NoChild) | Err(_) => None,
+    }
 }
 
 /// A child that was stopped by a signal, this one or any; each stop is told once, and only while it lasts.

@@ -17,6 +17,7 @@ pub(crate) fn write(order: &StopOrder) -> String {
         }
         StopReason::ServerShutdown => json!({"reason": "server_shutdown", "grace_us": grace_us}),
         StopReason::Orphaned => json!({"reason": "orphaned", "grace_us": grace_us}),
+        StopReason::ShimLost => json!({"reason": "shim_lost", "grace_us": grace_us}),
         StopReason::DeadlineExceeded(which) => {
             let which = words::deadline_word(*which);
             json!({"reason": "deadline_exceeded", "which": which, "grace_us": grace_us})
@@ -47,6 +48,7 @@ fn read_value(value: &Value) -> Option<StopOrder> {
         },
         "server_shutdown" => StopReason::ServerShutdown,
         "orphaned" => StopReason::Orphaned,
+        "shim_lost" => StopReason::ShimLost,
         "deadline_exceeded" => {
             let which = value["which"].as_str()?;
             let which = words::find("which", &DEADLINES, which, words::deadline_word);

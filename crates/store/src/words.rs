@@ -99,6 +99,7 @@ pub(crate) fn reason(reason: &EndReason) -> (&'static str, Option<String>) {
         EndReason::ServiceLost => ("service_lost", None),
         EndReason::Rebooted => ("rebooted", None),
         EndReason::OrphanTerminated => ("orphan_terminated", None),
+        EndReason::ShimLost => ("shim_lost", None),
         EndReason::DeadlineExceeded(which) => {
             let detail = json!({"which": deadline_word(*which)});
             ("deadline_exceeded", Some(detail.to_string()))
@@ -243,6 +244,7 @@ pub(crate) fn read_reason(word: &str, detail: Option<&str>) -> Result<EndReason,
         "service_lost" => EndReason::ServiceLost,
         "rebooted" => EndReason::Rebooted,
         "orphan_terminated" => EndReason::OrphanTerminated,
+        "shim_lost" => EndReason::ShimLost,
         "deadline_exceeded" => EndReason::DeadlineExceeded(find(
             "which",
             &DEADLINES,

@@ -373,7 +373,7 @@ pub enum LifecycleEvent {
     },
     /// A stop is in force.
     Stopping {
-        /// `abort`, `restart`, `server_shutdown`, `orphaned`, `max_runtime` or `max_pause`.
+        /// `abort`, `restart`, `server_shutdown`, `orphaned`, `shim_lost`, `max_runtime` or `max_pause`.
         reason: String,
         /// Who asked.
         by: Option<String>,

@@ -37,7 +37,8 @@ pub(crate) fn line(
                 StopReason::ServerShutdown
                 | StopReason::DeadlineExceeded(_)
                 | StopReason::LimitExceeded(_)
-                | StopReason::Orphaned => (None, None),
+                | StopReason::Orphaned
+                | StopReason::ShimLost => (None, None),
             };
             LifecycleEvent::Stopping {
                 reason: stop_reason_word(&order.reason).into(),
@@ -221,6 +222,7 @@ pub(crate) fn reason_word(reason: &EndReason) -> &'static str {
         EndReason::ServiceLost => "service_lost",
         EndReason::Rebooted => "rebooted",
         EndReason::OrphanTerminated => "orphan_terminated",
+        EndReason::ShimLost => "shim_lost",
         EndReason::DeadlineExceeded(_) => "deadline_exceeded",
         EndReason::LimitExceeded(_) => "limit_exceeded",
         EndReason::OomKilled(_) => "oom_killed",
@@ -238,6 +240,7 @@ pub(crate) fn stop_reason_word(reason: &StopReason) -> &'static str {
         StopReason::DeadlineExceeded(which) => deadline_word(*which),
         StopReason::LimitExceeded(limit) => limit_word(*limit),
         StopReason::Orphaned => "orphaned",
+        StopReason::ShimLost => "shim_lost",
     }
 }
 

@@ -169,6 +169,7 @@ fn stop_reason(reason: &str, by: Option<String>, request_id: Option<String>) -> 
         },
         "server_shutdown" => StopReason::ServerShutdown,
         "orphaned" => StopReason::Orphaned,
+        "shim_lost" => StopReason::ShimLost,
         _ => StopReason::Abort {
             by: by.unwrap_or_default(),
             request_id,

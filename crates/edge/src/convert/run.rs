@@ -210,6 +210,7 @@ fn end_reason(reason: &EndReason) -> pb::EndReason {
         EndReason::ServiceLost => Reason::ServiceLost(end_reason::ServiceLost {}),
         EndReason::Rebooted => Reason::Rebooted(end_reason::Rebooted {}),
         EndReason::OrphanTerminated => Reason::OrphanTerminated(end_reason::OrphanTerminated {}),
+        EndReason::ShimLost => Reason::ShimLost(end_reason::ShimLost {}),
         EndReason::DeadlineExceeded(which) => {
             Reason::DeadlineExceeded(end_reason::DeadlineExceeded {
                 which: deadline(*which).into(),

@@ -177,6 +177,10 @@ fn code_of_reason(reason: &str) -> Option<(u8, &'static str)> {
             LIMITED,
             "had more output than there is room for, and was ended",
         )),
+        "shim_lost" => Some((
+            OWN_FAILURE,
+            "was ended by the server, which had lost the run's shim",
+        )),
         "oom_killed" => Some((KILLED, "was killed by the kernel for want of memory")),
         _ => None,
     }
@@ -194,6 +198,7 @@ pub(crate) async fn exit_of_ended(link: &Link, run_id: &str) -> Result<u8, Failu
     let reason = match reason {
         Some(pb::end_reason::Reason::DeadlineExceeded(_)) => "deadline_exceeded",
         Some(pb::end_reason::Reason::OomKilled(_)) => "oom_killed",
+        Some(pb::end_reason::Reason::ShimLost(_)) => "shim_lost",
         Some(pb::end_reason::Reason::LimitExceeded(_)) => "limit_exceeded",
         _ => "",
     };
@@ -374,6 +379,7 @@ mod tests {
         assert_eq!(code("deadline_exceeded"), Some(124));
         assert_eq!(code("oom_killed"), Some(137));
         assert_eq!(code("limit_exceeded"), Some(153));
+        assert_eq!(code("shim_lost"), Some(125));
         assert_eq!(code("exited"), None);
     }
 

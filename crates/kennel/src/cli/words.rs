@@ -232,6 +232,7 @@ pub(crate) fn end_reason(reason: &pb::EndReason) -> String {
         Some(Reason::OrphanTerminated(_)) => {
             "the service had died, and nobody was there to go on with the run".to_owned()
         }
+        Some(Reason::ShimLost(_)) => "Kennel lost the run's shim and ended the run".to_owned(),
         Some(Reason::DeadlineExceeded(d)) => match d.which() {
             pb::Deadline::MaxRuntime => "it ran longer than it may (max_runtime)".to_owned(),
             pb::Deadline::MaxPause => "it was paused for longer than it may (max_pause)".to_owned(),

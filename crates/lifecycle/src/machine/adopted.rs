@@ -235,7 +235,7 @@ impl Machine {
         // The keeper began with that one by itself.
         let own = matches!(
             order.reason,
-            StopReason::DeadlineExceeded(_) | StopReason::Orphaned
+            StopReason::DeadlineExceeded(_) | StopReason::Orphaned | StopReason::ShimLost
         );
         let in_force = own || announced.stopping.is_some();
         if !(announced.tree || own && row.stop.is_some()) {

@@ -270,6 +270,9 @@ impl Machine {
             Report::Orphaned { grace } => {
                 return self.keeper_stops(now, phase, StopReason::Orphaned, grace);
             }
+            Report::ShimLost { grace } => {
+                return self.keeper_stops(now, phase, StopReason::ShimLost, grace);
+            }
         }
         self.advance(phase)
     }
@@ -502,7 +505,8 @@ fn plan(order: &StopOrder) -> StopPlan {
         | StopReason::Restart { .. }
         | StopReason::DeadlineExceeded(_)
         | StopReason::LimitExceeded(_)
-        | StopReason::Orphaned => StopPlan::abort(order.grace),
+        | StopReason::Orphaned
+        | StopReason::ShimLost => StopPlan::abort(order.grace),
         StopReason::ServerShutdown => StopPlan::shutdown(order.grace),
     }
 }

@@ -121,6 +121,7 @@ impl Machine {
             | Report::PauseExpired
             | Report::DeadlineExceeded { .. }
             | Report::Orphaned { .. }
+            | Report::ShimLost { .. }
             | Report::OutcomeRecorded => Phase::Gated { proc, stop },
         })
     }

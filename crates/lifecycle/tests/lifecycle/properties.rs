@@ -398,6 +398,7 @@ fn is_fact(report: &Report) -> bool {
             | Report::TreeEnded(_)
             | Report::DeadlineExceeded { .. }
             | Report::Orphaned { .. }
+            | Report::ShimLost { .. }
     )
 }
 

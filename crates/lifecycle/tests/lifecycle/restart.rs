@@ -188,6 +188,16 @@ fn an_end_for_want_of_memory_is_a_failure() {
 }
 
 #[test]
+fn lost_shim_counts_as_failure_despite_exit_code_0() {
+    let policy = RestartPolicy {
+        mode: RestartMode::OnFailure,
+        ..RestartPolicy::default()
+    };
+    let ended = outcome(EndReason::ShimLost, Some(Exit::Code(0)), empty());
+    assert!(is_again(&next(&policy, &ended, |_| {})));
+}
+
+#[test]
 fn what_ends_with_the_service_comes_back_at_once_if_it_outlives_it() {
     let reasons = [
         EndReason::ServerShutdown,
@@ -351,6 +361,7 @@ fn any_attempt() -> impl Strategy<Value = (Outcome, Around)> {
         Just(EndReason::ServiceLost),
         Just(EndReason::Rebooted),
         Just(EndReason::OrphanTerminated),
+        Just(EndReason::ShimLost),
         Just(EndReason::DeadlineExceeded(Deadline::MaxPause)),
     ];
     let around = (

@@ -236,6 +236,7 @@ fn inputs() -> Vec<Input> {
             grace: GRACE,
         },
         Report::Orphaned { grace: GRACE },
+        Report::ShimLost { grace: GRACE },
         Report::OutcomeRecorded,
     ];
     let commands = commands.into_iter().map(Input::Command);

@@ -416,6 +416,7 @@ fn answers_and_reports_have_these_bytes() {
     };
     check(&fact(WireFact::MemoryKills(kills)), "010205020a0201ac02");
     check(&fact(WireFact::Orphaned), "010205020c");
+    check(&fact(WireFact::ShimLost), "010205020e");
     check(&ToServer::ShutdownNow, "0104");
     let answer = |answer| ToServer::Answer { seq: 1, answer };
     check(&answer(Answer::Signalled), "01010106");

@@ -599,6 +599,7 @@ pub(crate) enum WireFact {
     PauseExpired,
     Orphaned,
     Aimed(Vec<WireAim>),
+    ShimLost,
 }
 
 /// [`Aim`].
@@ -671,6 +672,7 @@ impl From<Fact> for WireFact {
             Fact::DeadlineExceeded(which) => Self::DeadlineExceeded(which.into()),
             Fact::PauseExpired => Self::PauseExpired,
             Fact::Orphaned => Self::Orphaned,
+            Fact::ShimLost => Self::ShimLost,
             Fact::StopStep(step) => Self::StopStep(step.into()),
             Fact::Aimed(aims) => Self::Aimed(aims.into_iter().map(Into::into).collect()),
             Fact::LeftBehind(left) => Self::LeftBehind(left.into()),
@@ -702,6 +704,7 @@ impl TryFrom<WireFact> for Fact {
             WireFact::DeadlineExceeded(which) => Self::DeadlineExceeded(which.into()),
             WireFact::PauseExpired => Self::PauseExpired,
             WireFact::Orphaned => Self::Orphaned,
+            WireFact::ShimLost => Self::ShimLost,
             WireFact::StopStep(step) => Self::StopStep(step.try_into()?),
             WireFact::Aimed(aims) => Self::Aimed(aims.into_iter().map(Into::into).collect()),
             WireFact::LeftBehind(left) => Self::LeftBehind(left.into()),

@@ -92,6 +92,7 @@ fn reasons() -> Vec<EndReason> {
         EndReason::ServiceLost,
         EndReason::Rebooted,
         EndReason::OrphanTerminated,
+        EndReason::ShimLost,
         EndReason::DeadlineExceeded(Deadline::MaxRuntime),
         EndReason::DeadlineExceeded(Deadline::MaxPause),
         EndReason::LimitExceeded(Limit::OutputBytes),

@@ -213,6 +213,8 @@ pub(super) async fn whoever_asked_for_a_stop_is_not_forgotten(bed: Bed) {
         StopReason::DeadlineExceeded(Deadline::MaxPause),
         StopReason::LimitExceeded(Limit::OutputBytes),
         StopReason::LimitExceeded(Limit::Disk),
+        StopReason::Orphaned,
+        StopReason::ShimLost,
     ];
     for (id, reason) in (1..).zip(reasons) {
         let new = new_run(id);

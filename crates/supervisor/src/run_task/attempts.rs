@@ -385,6 +385,7 @@ impl RunTask {
         match order.reason {
             StopReason::ServerShutdown | StopReason::Orphaned => outlives_service(&self.new),
             StopReason::Restart { .. } => true,
+            StopReason::ShimLost => self.new.restart.restarts(),
             StopReason::Abort { .. }
             | StopReason::DeadlineExceeded(_)
             | StopReason::LimitExceeded(_) => false,

@@ -432,6 +432,9 @@ impl RunTask {
             Fact::Orphaned => Report::Orphaned {
                 grace: self.new.grace,
             },
+            Fact::ShimLost => Report::ShimLost {
+                grace: self.new.grace,
+            },
             Fact::TreeEnded(tree) => {
                 self.report(Report::Census(report.at));
                 Report::TreeEnded(tree)

@@ -110,6 +110,7 @@ fn because(reason: &StopReason) -> String {
             "it had been paused for longer than it may (max_pause)".into()
         }
         StopReason::Orphaned => "no server had come back for too long".into(),
+        StopReason::ShimLost => "its shim was lost".into(),
         StopReason::LimitExceeded(Limit::OutputBytes) => {
             "it had written more than is kept of it".into()
         }

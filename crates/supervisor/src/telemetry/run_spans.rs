@@ -626,6 +626,7 @@ pub(super) fn error_type(outcome: &Outcome) -> Option<&'static str> {
         EndReason::DeadlineExceeded(_) => Some("timeout"),
         EndReason::LimitExceeded(_) => Some("limit"),
         EndReason::OomKilled(_) => Some("oom"),
+        EndReason::ShimLost => Some("shim_lost"),
         EndReason::RestartsExhausted { .. } => Some("restarts_exhausted"),
     }
 }

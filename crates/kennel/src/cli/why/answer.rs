@@ -126,6 +126,10 @@ fn ended(known: &Known, reason: &pb::EndReason, unknown: &mut Vec<String>) -> St
             "Ended by Kennel, which had nobody left to go on with it: its service had died, or no server came back in time; {}.",
             took(&attempt)
         ),
+        Some(Reason::ShimLost(_)) => format!(
+            "Ended by Kennel, which had lost the run's shim, its own process beside the command; {}.",
+            took(&attempt)
+        ),
         Some(Reason::DeadlineExceeded(exceeded)) => too_long(run, &attempt, exceeded.which()),
         Some(Reason::OomKilled(killed)) => {
             unknown.push(

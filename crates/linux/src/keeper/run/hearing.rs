@@ -5,7 +5,7 @@ use crate::{
     client::Fact,
     clock, crash_point, exit_record,
     pidfd::PidFd,
-    procfs,
+    procfs, reap,
     tree::{Init, Root, Session, Tree},
     wire::{Answer, FromShim},
 };
@@ -210,6 +210,7 @@ impl Run {
             return;
         }
         self.gate = None;
+        self.report_shim_lost();
         if let Some(tree) = &mut self.tree {
             if let Root::Shim(pid) = tree.root {
                 let stat = procfs::stat(pid).ok().filter(|stat| !stat.is_dead());
@@ -224,6 +225,50 @@ impl Run {
         if matches!(self.stage, Stage::Released | Stage::Ran) && self.ladder.is_none() {
             self.ladder = Some(Ladder::start(&self.policy.stop, now));
         }
+    }
+
+    /// The run ends because its shim is lost, unless its end had begun before that: a stop is on its way, or the leader
+    /// has exited.
+    fn report_shim_lost(&mut self) {
+        let may_run = matches!(self.stage, Stage::Released | Stage::Ran);
+        if may_run && self.ladder.is_none() && !self.leader_exited_first() {
+            self.tell(Fact::ShimLost);
+        }
+    }
+
+    /// Whether the leader had exited before the shim was lost. In a private pid namespace the loss itself kills it: its
+    /// first process hears of the end of the shim sooner than this process.
+    fn leader_exited_first(&self) -> bool {
+        if self.heard.leader_exited {
+            return true;
+        }
+        let Some(tree) = self.tree.as_ref().filter(|t| t.leader.has_ended()) else {
+            return false;
+        };
+        let killed = |exit: Exit| {
+            matches!(
+                exit,
+                Exit::Signal {
+                    signal: Signal::KILL,
+                    ..
+                }
+            )
+        };
+        tree.init.is_none()
+            || self
+                .exit_without_shim(tree)
+                .is_some_and(|exit| !killed(exit))
+    }
+
+    /// How the leader has ended, by what the shim has written, else by the kernel: a full disk takes the record.
+    fn exit_without_shim(&self, tree: &Tree) -> Option<Exit> {
+        let record = self
+            .identity
+            .as_ref()
+            .and_then(|identity| exit_record::read(&self.private_dir, (&identity.command).into()));
+        let written = record.and_then(|record| record.exit);
+        let by_kernel = || tree.leader.exit().or_else(|| reap::peek(tree.leader_pid));
+        written.or_else(by_kernel)
     }
 
     /// A private pid namespace ends with its shim: its first process hears of the shim's end, and is not waited for.
@@ -247,14 +292,8 @@ impl Run {
         let Some(tree) = reaped.filter(|_| !self.heard.leader_exited) else {
             return;
         };
-        let record = self
-            .identity
-            .as_ref()
-            .and_then(|identity| exit_record::read(&self.private_dir, (&identity.command).into()));
-        let written = record.and_then(|record| record.exit);
-        // A full disk takes the will; the kernel may still say it.
-        let exit = written.or_else(|| tree.leader.exit());
-        self.leader_reaped(exit.unwrap_or(Exit::Unknown), now);
+        let exit = self.exit_without_shim(tree).unwrap_or(Exit::Unknown);
+        self.leader_reaped(exit, now);
     }
 
     /// The leader was reaped, by this process or by a shim that is lost.

@@ -30,6 +30,7 @@ impl Kept {
             | Fact::MemoryKills(_)
             | Fact::TreeEnded(_)
             | Fact::Orphaned
+            | Fact::ShimLost
             | Fact::DeadlineExceeded(_) => {}
         }
         self.facts.push((at, fact.clone()));
