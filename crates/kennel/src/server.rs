@@ -14,15 +14,15 @@ use kennel_edge::{EdgeConfig, ServeError, digest::DigestKey};
 use kennel_lifecycle::{NodeId, RetentionLimits};
 use kennel_linux::{
     client::{EndCause, FormerServer, KeeperClient, KeeperHello},
-    crash_point, keeper, limits,
+    crash_point, keeper, limits, own_file,
 };
 use kennel_store::Store;
 use kennel_supervisor::{EXIT_LEFT, Supervisor, SupervisorConfig, telemetry::Telemetry};
 use std::{
     error::Error,
-    fs::{File, OpenOptions, TryLockError},
+    fs::{File, TryLockError},
     io,
-    os::{fd::OwnedFd, unix::fs::OpenOptionsExt},
+    os::fd::OwnedFd,
     path::Path,
     process::ExitCode,
     sync::Arc,
@@ -57,6 +57,8 @@ fn start(flags: &ServeArgs, here: &Surroundings) -> Result<i32, Failure> {
             .code(2)
             .hint("start the service with: kennel serve")
     })?;
+    kennel_linux::ignore_stray_signals()
+        .map_err(|cause| failed("cannot ignore stray signals", &cause))?;
     let config = serve::resolve(flags, here)?;
     let retention = flags.retention.resolve(here)?;
     let filter = here.env.get("KENNEL_LOG").map(String::as_str);
@@ -218,9 +220,10 @@ fn say_former(former: &FormerServer) {
 
 /// One server at a time writes the journals: one whose keeper was killed may still be reading the last output.
 async fn take_over(data_dir: &Path) -> io::Result<File> {
-    let mut how = OpenOptions::new();
-    how.write(true).create(true).truncate(false).mode(0o600);
-    let file = how.open(data_dir.join("server.lock"))?;
+    let mut how = own_file::options();
+    how.write(true).create(true).truncate(false);
+    let opened = how.open(data_dir.join("server.lock"));
+    let file = opened.and_then(own_file::regular)?;
     loop {
         match file.try_lock() {
             Ok(()) => return Ok(file),

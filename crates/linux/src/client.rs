@@ -9,6 +9,7 @@ mod kept;
 mod link;
 mod listing;
 mod outputs;
+mod stray;
 mod upgrade;
 
 pub use crate::capability::{Capability, CapabilityName};
@@ -31,6 +32,7 @@ pub use listing::{AIMS_TOLD_MAX, Aim, Tie};
 pub use listing::{Holds, Listing, Member, Sent, Shot, ShotResult, Shots, SignalTarget};
 pub use outputs::{Outputs, TerminalEnds};
 use std::{fmt, os::fd::OwnedFd, path::PathBuf, sync::Arc, time::Duration};
+pub use stray::StraySignal;
 use tokio::sync::mpsc;
 pub use upgrade::{Upgrade, UpgradeRefusal, UpgradeState};
 
@@ -164,6 +166,8 @@ pub enum KeeperEvent {
     Leave,
     /// A signal asked for an upgrade, and there is none.
     NotUpgraded(UpgradeRefusal),
+    /// A signal that means nothing to the keeper has come, and was ignored.
+    Stray(StraySignal),
     /// A run that the hello has called late has been found: [`KeeperClient::take_held`] gives it. What has happened to it
     /// follows.
     DoorOpened(RunId),

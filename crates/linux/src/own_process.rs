@@ -1,12 +1,19 @@
 //! What a process of Kennel's asks of the kernel about itself.
 
+use crate::signal_set::SignalSet;
 use nix::{errno::Errno, sys::prctl, unistd};
-use std::{thread::sleep, time::Duration};
+use std::{io, thread::sleep, time::Duration};
 
 /// Makes this process undumpable: a process of the same uid then cannot read its environment, take its descriptors
 /// with `pidfd_getfd` or trace it. exec(2) undoes it, so each process of ours calls it first thing.
 pub fn harden_process() -> Result<(), Errno> {
     prctl::set_dumpable(false)
+}
+
+/// Ignores every signal that would end this process by default although nothing is wrong with it. For a server: its keeper
+/// says when it is to end. What the kernel sends for a fault acts as ever.
+pub fn ignore_stray_signals() -> io::Result<()> {
+    SignalSet::of_others().without_exits().ignore()
 }
 
 /// The uid that this process acts as.

@@ -15,7 +15,7 @@ use crate::{
 };
 use kennel_lifecycle::{KeeperEpoch, RunId, StopOrder, StopReason, limits};
 use kennel_linux::{
-    client::{ClientError, Fact, HeldRun, KeeperEvent, KeeperHello, KeeperReport},
+    client::{ClientError, Fact, HeldRun, KeeperEvent, KeeperHello, KeeperReport, StraySignal},
     crash_point,
 };
 use kennel_store::{Store, StoreError};
@@ -180,6 +180,7 @@ impl Supervisor {
                 KeeperEvent::DoorOpened(run) => self.shared.doors.tell(run, Door::Opened),
                 KeeperEvent::DoorLeft(run) => self.shared.doors.tell(run, Door::Left),
                 KeeperEvent::NotUpgraded(refusal) => Self::tell_not_upgraded(&refusal),
+                KeeperEvent::Stray(stray) => log_stray(stray),
                 KeeperEvent::Gone => break self.keeper_lost().await,
             }
         };
@@ -263,6 +264,16 @@ impl Supervisor {
         }
         EXIT_KEEPER_LOST
     }
+}
+
+fn log_stray(stray: StraySignal) {
+    tracing::warn!(
+        signal = %stray,
+        sender.pid = stray.pid,
+        sender.uid = stray.uid,
+        count = stray.count,
+        "the keeper has ignored a signal: SIGTERM ends the service, SIGHUP upgrades it"
+    );
 }
 
 /// What is known at a start: of this server, of the one before it, and of its keeper.

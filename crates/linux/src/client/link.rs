@@ -239,6 +239,7 @@ impl Link {
                     }
                     ToServer::Leave => KeeperEvent::Leave,
                     ToServer::NotUpgraded(refusal) => KeeperEvent::NotUpgraded(refusal.into()),
+                    ToServer::Stray(stray) => KeeperEvent::Stray(stray.into()),
                     ToServer::Held(run) => {
                         let held = run.with_outputs(fds);
                         let run = held.run;

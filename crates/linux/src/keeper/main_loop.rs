@@ -4,6 +4,7 @@ mod adopting;
 mod auditing;
 mod ending;
 mod inputs;
+mod orphan_clock;
 mod orphans;
 mod prepare;
 mod recorded;
@@ -24,6 +25,7 @@ use super::{
     reaping::Reaping,
     run::{Run, Told},
     server::Server,
+    stray::Stray,
 };
 use crate::{
     attributes::{Inherited, Protection},
@@ -122,6 +124,7 @@ pub(super) struct Keeper {
     reapings_due: u64,
     markers: Markers,
     leftovers: Leftovers,
+    stray: Stray,
     /// Whether the loop waits for the server to read.
     server_is_behind: bool,
     ending: Ending,
@@ -181,6 +184,7 @@ impl Keeper {
             reapings_due: 0,
             markers: Markers::default(),
             leftovers: Leftovers::default(),
+            stray: Stray::default(),
             server_is_behind: false,
             ending: Ending::default(),
         })

@@ -22,12 +22,14 @@ mod reaping;
 mod run;
 mod server;
 mod serving;
+mod stray;
 
 pub use data_dir::node_id;
 
 use crate::{
     attributes::{self, Inherited, Protection},
     crash_point, identity, limits,
+    signal_set::SignalSet,
     wire::WireHello,
 };
 use doors::Doors;
@@ -37,7 +39,8 @@ use main_loop::{Keeper, Parts, Restarts, Upgrades};
 use nix::sys::{
     prctl,
     signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction},
-    signalfd::{SfdFlags, SignalFd},
+    signalfd::SignalFd,
+    stat::{Mode, umask},
 };
 use server::Server;
 use serving::Serving;
@@ -141,6 +144,8 @@ pub fn run(config: &KeeperConfig) -> Result<i32, KeeperError> {
     prctl::set_dumpable(false).map_err(|e| host("make this process undumpable")(e.into()))?;
     prctl::set_child_subreaper(true).map_err(|e| host("become a subreaper")(e.into()))?;
     check_proc().map_err(host("use /proc, which is not of this pid namespace"))?;
+    // For this process and each server; a shim sets that of its command.
+    umask(Mode::from_bits_truncate(0o077));
     data_dir::create(&config.data_dir)?;
     let _lock = data_dir::lock(&config.data_dir)?;
     let node = data_dir::node_id(&config.data_dir)?;
@@ -148,7 +153,7 @@ pub fn run(config: &KeeperConfig) -> Result<i32, KeeperError> {
     let open_files = limits::raise_open_files().map_err(host("raise the limit of open files"))?;
     let listening = config.listen.iter().map(|path| Listening::new(path));
     let listening = listening.collect::<Result<Vec<_>, _>>()?;
-    let signals = take_signals().map_err(|e| host("take signals over")(e.into()))?;
+    let signals = take_signals().map_err(host("take signals over"))?;
     let here = identity::host().map_err(host("read the identity of this host"))?;
     let own = identity::own().map_err(host("read the identity of this process"))?;
     let inherited = Inherited::take(open_files).map_err(host("read its own limits"))?;
@@ -230,20 +235,13 @@ fn check_proc() -> io::Result<()> {
 }
 
 /// Signals become messages to the loop.
-fn take_signals() -> nix::Result<SignalFd> {
+fn take_signals() -> io::Result<SignalFd> {
     // Who started this may have had it ignored, which is inherited: then the kernel would throw exits away.
     let default = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
     // SAFETY: no handler is set that could run unsafe code; the action that was replaced is not used.
     unsafe { sigaction(Signal::SIGCHLD, &default) }?;
-    let mut mask = SigSet::empty();
-    for signal in [
-        Signal::SIGCHLD,
-        Signal::SIGTERM,
-        Signal::SIGINT,
-        Signal::SIGHUP,
-    ] {
-        mask.add(signal);
-    }
-    mask.thread_block()?;
-    SignalFd::with_flags(&mask, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
+    // Those that mean nothing here as well: by default they would end this process, and every run with it.
+    let signals = SignalSet::of_others();
+    signals.block()?;
+    signals.descriptor()
 }

@@ -1,13 +1,11 @@
 //! The first steps of a shim, just after fork.
 
 use super::Shim;
-use crate::attributes::UMASK;
+use crate::{attributes::UMASK, signal_set::SignalSet};
 use nix::{
     fcntl::{FcntlArg, OFlag, fcntl},
     sys::{
         prctl,
-        signal::{SigSet, SigmaskHow, Signal, sigprocmask},
-        signalfd::{SfdFlags, SignalFd},
         stat::{Mode, umask},
     },
     unistd::{chdir, setsid},
@@ -35,6 +33,7 @@ pub(crate) fn be_born(socket: &OwnedFd, base: Option<PathBuf>) -> ! {
 }
 
 fn birth(socket: &OwnedFd, base: Option<PathBuf>) -> io::Result<Shim> {
+    SignalSet::ALL.block()?;
     // A session of its own: no terminal and no group signal meant for the keeper reaches it.
     setsid()?;
     prctl::set_child_subreaper(true)?;
@@ -45,13 +44,9 @@ fn birth(socket: &OwnedFd, base: Option<PathBuf>) -> io::Result<Shim> {
     // What commands inherit; the files of this process have modes of their own.
     umask(Mode::from_bits_truncate(UMASK));
     let keeper = keep_only(socket)?;
-    sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::all()), None)?;
-    let mut mask = SigSet::empty();
-    mask.add(Signal::SIGCHLD);
-    let flags = SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK;
     Ok(Shim {
         keeper: Some(keeper),
-        signals: SignalFd::with_flags(&mask, flags)?,
+        signals: SignalSet::exits().descriptor()?,
         work: None,
         base,
     })

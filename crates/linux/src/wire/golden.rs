@@ -20,6 +20,7 @@ use super::{
             WireBytes, WireInputClosed, WireInputNote, WireInputRefusal, WireInputSaid,
             WireInputState, WireInputWish, WireInputWrite, WireKnownWrite,
         },
+        stray::WireStray,
         upgrade::{WireUpgrade, WireUpgradeRefusal, WireUpgradeState},
     },
 };
@@ -257,6 +258,17 @@ fn words_of_an_upgrade_have_these_bytes() {
     check(&ToServer::Leave, "0107");
     let refused = ToServer::NotUpgraded(WireUpgradeRefusal::ShuttingDown);
     check(&refused, "010801");
+}
+
+#[test]
+fn stray_signal_has_these_bytes() {
+    let stray = ToServer::Stray(WireStray {
+        number: 10,
+        pid: 300,
+        uid: 7,
+        count: 1,
+    });
+    check(&stray, "010a14d8040701");
 }
 
 #[test]

@@ -196,6 +196,7 @@ pub(crate) mod handover;
 pub(crate) mod held;
 pub(crate) mod input;
 pub(crate) mod limits;
+pub(crate) mod stray;
 pub(crate) mod upgrade;
 
 /// [`RunIdentity`].

@@ -167,6 +167,8 @@ pub(crate) enum ToServer {
     DoorLeft {
         run: u128,
     },
+    /// A signal that means nothing to the keeper has come.
+    Stray(mirror::stray::WireStray),
 }
 
 /// What the keeper and its host are.

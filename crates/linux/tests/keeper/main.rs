@@ -12,6 +12,7 @@ mod pauses;
 mod recorded;
 mod scenarios;
 mod stage;
+mod stray;
 mod time;
 
 use std::process::ExitCode;

@@ -1,7 +1,7 @@
 //! What is played in the server, one function per promise.
 
 use crate::stage::{Stage, drain, is_alive, pipes, until};
-use crate::{containment, deaths, members};
+use crate::{containment, deaths, members, stray};
 use kennel_lifecycle::{
     Exit, Proof, Signal, SignalScope, SignalSender, StartFailure, StartStage, StopStep,
     TreeVerdict, ladder::StopPlan,
@@ -42,6 +42,7 @@ pub(crate) async fn play(name: &str, stage: &mut Stage) {
         "termination_is_asked_of_the_server" => termination(stage).await,
         "many_runs_at_once_all_end" => many(stage).await,
         "a_run_is_made_again_while_its_last_shim_ends" => again(stage).await,
+        name if stray::plays(name) => stray::play(name, stage).await,
         name if containment::plays(name) => containment::play(name, stage).await,
         other => members::play(other, stage).await,
     }

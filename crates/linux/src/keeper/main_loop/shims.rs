@@ -7,10 +7,10 @@ use crate::{
     keeper::run::Run,
     pidfd::PidFd,
     reap::{self, Waited},
-    wire::{self, FromShim},
+    wire::{self, FromShim, ToServer},
 };
 use kennel_lifecycle::{Exit, RunId};
-use nix::sys::signal::Signal as Caught;
+use nix::sys::{signal::Signal as Caught, signalfd::siginfo};
 use std::{
     io,
     os::fd::{AsFd, OwnedFd},
@@ -97,12 +97,23 @@ impl Keeper {
                     self.reap();
                     self.continue_shims();
                 }
-                Ok(Caught::SIGTERM | Caught::SIGINT) => self.shut_down(),
+                Ok(Caught::SIGTERM | Caught::SIGINT | Caught::SIGQUIT | Caught::SIGUSR2) => {
+                    self.shut_down();
+                }
                 Ok(Caught::SIGHUP) => self.begin_upgrade(None, None),
-                _ => {}
+                _ => self.report_stray(&info),
             }
         }
         Ok(())
+    }
+
+    /// A signal that means nothing here.
+    fn report_stray(&mut self, info: &siginfo) {
+        let number = info.ssi_signo.cast_signed();
+        let sender = (info.ssi_pid.cast_signed(), info.ssi_uid);
+        if let Some(stray) = self.stray.count(number, sender, clock::boot_ms()) {
+            self.send(&ToServer::Stray(stray.into()), Vec::new());
+        }
     }
 
     /// Takes every exit there is: the server's, those of shims, those of leaders whose shim is lost, those of

@@ -1,0 +1,26 @@
+//! Signals that mean nothing to the keeper.
+
+use kennel_lifecycle::Signal;
+use std::fmt;
+
+/// A signal that has come to the keeper, which has ignored it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StraySignal {
+    /// Its number.
+    pub number: i32,
+    /// Process that sent the last of them; 0: the kernel, or a process that cannot be seen from here.
+    pub pid: i32,
+    /// User of that process.
+    pub uid: u32,
+    /// How many have come since this one was reported before.
+    pub count: u32,
+}
+
+impl fmt::Display for StraySignal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match Signal::from_number(self.number) {
+            Some(signal) => signal.fmt(f),
+            None => write!(f, "signal {}", self.number),
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! Signals that mean nothing to the keeper: each is reported to the server, which logs it, and changes nothing else.
+
+use crate::client::StraySignal;
+
+/// Between two reports of one signal: who sends it all the time fills no log.
+const REPORT_EVERY_MS: u64 = 10_000;
+/// One place for each number (signal(7)).
+const NUMBERS: usize = 65;
+
+/// What has come of each signal.
+pub(super) struct Stray([Seen; NUMBERS]);
+
+#[derive(Clone, Copy, Default)]
+struct Seen {
+    /// When it is reported again at the earliest.
+    report_at: u64,
+    /// How many have come since the last report.
+    unreported: u32,
+}
+
+impl Default for Stray {
+    fn default() -> Self {
+        Self([Seen::default(); NUMBERS])
+    }
+}
+
+impl Stray {
+    /// Counts a signal, and gives what is to be reported of it, if it is time to.
+    pub(super) fn count(
+        &mut self,
+        number: i32,
+        (pid, uid): (i32, u32),
+        now: u64,
+    ) -> Option<StraySignal> {
+        let seen = self.0.get_mut(usize::try_from(number).ok()?)?;
+        seen.unreported = seen.unreported.saturating_add(1);
+        if now < seen.report_at {
+            return None;
+        }
+        seen.report_at = now.saturating_add(REPORT_EVERY_MS);
+        Some(StraySignal {
+            number,
+            pid,
+            uid,
+            count: std::mem::take(&mut seen.unreported),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn repeated_signal_is_reported_once_with_its_count() {
+        let mut stray = Stray::default();
+        let sender = (7, 0);
+        let mut counts = |number, now| stray.count(number, sender, now).map(|seen| seen.count);
+        assert_eq!(counts(10, 5), Some(1));
+        assert_eq!(counts(10, 6), None);
+        assert_eq!(counts(12, 6), Some(1), "another signal");
+        assert_eq!(counts(10, 7), None);
+        assert_eq!(counts(10, 5 + REPORT_EVERY_MS), Some(3));
+        assert_eq!(counts(65, 5), None, "no signal");
+    }
+}

@@ -1,0 +1,153 @@
+//! Sets of signals by the kernel's own numbers: libc hides those that it uses itself, and they end a process all the same.
+
+use nix::{
+    errno::Errno,
+    sys::signalfd::{SfdFlags, SignalFd},
+};
+use std::{
+    io,
+    os::fd::{FromRawFd, OwnedFd},
+    ptr,
+};
+
+/// The highest number (signal(7)).
+const NUMBER_MAX: i32 = 64;
+
+/// Signals, one bit each, as in the kernel's `sigset_t`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SignalSet(u64);
+
+impl SignalSet {
+    /// All that there are; KILL and STOP cannot be blocked and are left out by the kernel.
+    pub(crate) const ALL: Self = Self(u64::MAX);
+
+    /// Faults of the program itself, which it must not survive, and the wish for a core.
+    const FAULTS: [i32; 7] = [
+        libc::SIGILL,
+        libc::SIGTRAP,
+        libc::SIGABRT,
+        libc::SIGBUS,
+        libc::SIGFPE,
+        libc::SIGSEGV,
+        libc::SIGSYS,
+    ];
+    /// Signals that by default end no process: job control, and what is ignored. SIGPIPE is ignored by this program.
+    const HARMLESS: [i32; 7] = [
+        libc::SIGPIPE,
+        libc::SIGCONT,
+        libc::SIGTSTP,
+        libc::SIGTTIN,
+        libc::SIGTTOU,
+        libc::SIGURG,
+        libc::SIGWINCH,
+    ];
+
+    /// Signals that would end a process by default although nothing is wrong with it, and SIGCHLD.
+    pub(crate) const fn of_others() -> Self {
+        Self::ALL.without(&Self::FAULTS).without(&Self::HARMLESS)
+    }
+
+    /// All of these but SIGCHLD: exits of children that are ignored cannot be waited for.
+    pub(crate) const fn without_exits(self) -> Self {
+        self.without(&[libc::SIGCHLD])
+    }
+
+    /// SIGCHLD alone.
+    pub(crate) const fn exits() -> Self {
+        Self(bit(libc::SIGCHLD))
+    }
+
+    const fn without(mut self, numbers: &[i32]) -> Self {
+        let mut i = 0;
+        while i < numbers.len() {
+            self.0 &= !bit(numbers[i]);
+            i += 1;
+        }
+        self
+    }
+
+    fn has(self, number: i32) -> bool {
+        self.0 & bit(number) != 0
+    }
+
+    /// Blocks these in this thread, beside those that are blocked already.
+    pub(crate) fn block(self) -> io::Result<()> {
+        let old = ptr::null_mut::<u64>();
+        // SAFETY: the kernel's sigset is 8 bytes, which `self.0` has and keeps for the call; a null old set is allowed.
+        let blocked = unsafe {
+            libc::syscall(
+                libc::SYS_rt_sigprocmask,
+                libc::SIG_BLOCK,
+                &raw const self.0,
+                old,
+                size_of::<u64>(),
+            )
+        };
+        Errno::result(blocked)?;
+        Ok(())
+    }
+
+    /// Ignores these in this process, whatever it did with them before.
+    pub(crate) fn ignore(self) -> io::Result<()> {
+        // The handler comes first in the kernel's sigaction; 1 is SIG_IGN.
+        let ignore = [1u64, 0, 0, 0];
+        for number in (1..=NUMBER_MAX).filter(|number| self.has(*number)) {
+            // SAFETY: `ignore` is as long as the kernel's sigaction is on any architecture; a null old action is allowed.
+            let ignored = unsafe {
+                libc::syscall(
+                    libc::SYS_rt_sigaction,
+                    number,
+                    ignore.as_ptr(),
+                    ptr::null::<u64>(),
+                    size_of::<u64>(),
+                )
+            };
+            // KILL and STOP are what they are.
+            if ignored != 0 && !matches!(number, libc::SIGKILL | libc::SIGSTOP) {
+                return Err(io::Error::last_os_error());
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes a descriptor by which these are read while they are blocked; close-on-exec, non-blocking.
+    pub(crate) fn descriptor(self) -> io::Result<SignalFd> {
+        let flags = SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK;
+        // SAFETY: the kernel's sigset is 8 bytes, which `self.0` has and keeps for the call; -1 asks for a new descriptor.
+        let made = unsafe {
+            libc::syscall(
+                libc::SYS_signalfd4,
+                -1,
+                &raw const self.0,
+                size_of::<u64>(),
+                flags.bits(),
+            )
+        };
+        let number = i32::try_from(Errno::result(made)?).map_err(io::Error::other)?;
+        // SAFETY: the kernel has just made this descriptor for us; nothing else owns it.
+        let owned = unsafe { OwnedFd::from_raw_fd(number) };
+        // SAFETY: it is a signalfd.
+        Ok(unsafe { SignalFd::from_owned_fd(owned) })
+    }
+}
+
+const fn bit(number: i32) -> u64 {
+    1 << (number - 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn set_has_what_ends_a_process_by_default() {
+        let set = SignalSet::of_others();
+        for number in [1, 2, 3, 10, 12, 14, 15, 16, 17, 24, 25, 26, 27, 29, 30] {
+            assert!(set.has(number), "{number}");
+        }
+        assert!((32..=64).all(|number| set.has(number)));
+        for number in [4, 5, 6, 7, 8, 11, 13, 18, 20, 21, 22, 23, 28, 31] {
+            assert!(!set.has(number), "{number}");
+        }
+    }
+}
