@@ -273,7 +273,8 @@ pub(crate) struct ServeArgs {
     /// Whether runs get control groups: where it is possible, or never
     #[arg(long, value_enum, value_name = "WHEN", default_value_t)]
     pub(crate) cgroup: CgroupUse,
-    /// How long runs go on while the server is lost and none takes its place; then each is ended by its own plan
+    /// How long runs go on while the server is lost and none takes its place, the keeper's own pauses not counted; then
+    /// each is ended by its own plan
     #[arg(long, value_name = "DURATION", value_parser = values::duration, default_value = "30s")]
     pub(crate) orphan_ttl: Duration,
     #[command(flatten)]

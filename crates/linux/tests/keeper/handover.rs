@@ -29,6 +29,8 @@ pub(crate) const SCENARIOS: &[&str] = &[
     "a_rest_is_kept_only_by_the_word_of_a_server",
     "a_signal_goes_out_once_per_request_whichever_server_asks",
     "many_runs_are_handed_over_at_once",
+    "crash_loop_of_servers_ends_no_run",
+    "servers_that_never_serve_end_runs",
     "without_a_server_for_too_long_a_run_ends_by_its_own_plan",
     "without_a_server_for_too_long_a_drain_ends_and_whom_to_keep_is_left_to_the_next",
 ];
@@ -37,6 +39,10 @@ pub(crate) const SCENARIOS: &[&str] = &[
 pub(crate) fn orphan_ttl(scenario: &str) -> Duration {
     match scenario {
         name if name.starts_with("without_a_server_for_too_long") => Duration::ZERO,
+        // Shorter than the longest pause between two starts.
+        "crash_loop_of_servers_ends_no_run" | "servers_that_never_serve_end_runs" => {
+            Duration::from_secs(3)
+        }
         _ => Duration::from_mins(10),
     }
 }
@@ -54,6 +60,7 @@ pub(crate) async fn before_ready(name: &str, stage: &mut Stage) -> Option<u8> {
             Some(3)
         }
         ("a_hung_server_is_replaced", 1) => hang(),
+        ("servers_that_never_serve_end_runs", 1..=3) => Some(3),
         // A try that fails.
         ("without_a_server_for_too_long_a_run_ends_by_its_own_plan", 1) => Some(3),
         ("without_a_server_for_too_long_a_run_ends_by_its_own_plan", _) => {
@@ -93,6 +100,8 @@ pub(crate) async fn play(name: &str, stage: &mut Stage) {
         "without_a_server_for_too_long_a_drain_ends_and_whom_to_keep_is_left_to_the_next" => {
             abandoned_rest(stage).await;
         }
+        "crash_loop_of_servers_ends_no_run" => crash_loop(stage).await,
+        "servers_that_never_serve_end_runs" => never_served(stage).await,
         "a_hung_server_is_replaced" => hung(stage).await,
         "lost_for_good" => lost_for_good(stage).await,
         other => panic!("no scenario {other}"),
@@ -583,6 +592,43 @@ async fn abandoned_rest(stage: &mut Stage) {
         assert_eq!(signals(&facts), [Signal::TERM], "{facts:?}");
     }
     make(stage, "go");
+}
+
+/// Before the last of these the keeper waits for longer than runs go on without a server.
+const CRASHES: u32 = 4;
+
+async fn crash_loop(stage: &mut Stage) {
+    if stage.hello.restarts == 0 {
+        let (run, spec) = stage.shell(WAITS);
+        stage.start(run, &spec).await;
+    }
+    if stage.hello.restarts < CRASHES {
+        stage.written("up").await;
+        die().await;
+    }
+    let held = held(stage);
+    assert!(!held.stopping, "{held:?}");
+    assert_eq!(stage.told(held.run).await, [Fact::Executed]);
+    make(stage, "go");
+    let facts = stage.end(held.run).await;
+    assert!(
+        facts.contains(&Fact::LeaderExited(Exit::Code(3))),
+        "{facts:?}"
+    );
+}
+
+async fn never_served(stage: &mut Stage) {
+    if stage.hello.restarts == 0 {
+        let (run, spec) = stage.shell(WAITS);
+        stage.start(run, &spec).await;
+        stage.written("up").await;
+        die().await;
+    }
+    assert_eq!(stage.hello.restarts, 4);
+    let held = held(stage);
+    let facts = stage.end(held.run).await;
+    assert!(facts.contains(&Fact::Orphaned), "{facts:?}");
+    assert_eq!(signals(&facts), [Signal::TERM], "{facts:?}");
 }
 
 fn hang() -> ! {

@@ -1,8 +1,9 @@
 //! The loss of a server: another one is started and takes over what there is.
 //!
-//! Runs go on meanwhile, with their ladders, deadlines and pauses. Only where no server comes for too long are they ended.
+//! Runs go on meanwhile, with their ladders, deadlines and pauses. Only where no server comes for too long are they ended:
+//! `orphan_clock` counts that time.
 
-use super::{Keeper, SERVER, ending::millis, report};
+use super::{Keeper, SERVER, ending::millis, orphan_clock::OrphanClock, report};
 use crate::{
     client::FormerServer,
     crash_point,
@@ -13,8 +14,9 @@ use kennel_lifecycle::RunId;
 use nix::sys::epoll::{EpollEvent, EpollFlags};
 use std::{ffi::OsString, rc::Rc, time::Duration};
 
-/// Longest wait between the loss of a server and the start of the next one.
-const BACK_OFF_MS_MAX: u64 = 30_000;
+/// Longest wait between the loss of a server and the start of the next one: a small part of the time for which runs go
+/// on without a server, though it does not count towards that.
+const BACK_OFF_MS_MAX: u64 = 5_000;
 /// The first wait; each one after it is twice as long.
 const BACK_OFF_MS: u64 = 1_000;
 /// A server that has served for so long was not lost by its start.
@@ -46,8 +48,8 @@ enum Serving {
     NotYet,
     /// The server is ready.
     Ready,
-    /// The server was lost then, and no other one is ready yet.
-    Lost { at: u64 },
+    /// The server was lost, and no other one is ready yet.
+    Lost(OrphanClock),
     /// No other one was for so long that the runs were ended.
     Abandoned,
 }
@@ -84,19 +86,19 @@ impl Restarts {
 
     /// Whether one has, and none does now.
     pub(super) fn is_lost(&self) -> bool {
-        matches!(self.serving, Serving::Lost { .. } | Serving::Abandoned)
+        matches!(self.serving, Serving::Lost(_) | Serving::Abandoned)
     }
 
     fn lost(&mut self, now: u64) {
         if let Serving::Ready = self.serving {
-            self.serving = Serving::Lost { at: now };
+            self.serving = Serving::Lost(OrphanClock::of_loss(now));
         }
     }
 
     /// Until now it was on its way to be replaced.
     pub(super) fn lost_only_now(&mut self, now: u64) {
-        if let Serving::Lost { .. } = self.serving {
-            self.serving = Serving::Lost { at: now };
+        if let Serving::Lost(clock) = &mut self.serving {
+            *clock = OrphanClock::of_loss(now);
         }
     }
 
@@ -111,7 +113,18 @@ impl Restarts {
             self.tries = 0;
         }
         self.next_at = Some(now.saturating_add(back_off(self.tries)));
+        if let Serving::Lost(clock) = &mut self.serving {
+            clock.keeper_waits(now);
+        }
         self.tries = self.tries.saturating_add(1);
+    }
+
+    /// The next one has been started, or should have been.
+    fn started(&mut self, now: u64) {
+        self.next_at = None;
+        if let Serving::Lost(clock) = &mut self.serving {
+            clock.server_started(now);
+        }
     }
 
     /// For the one that comes next.
@@ -131,7 +144,7 @@ impl Restarts {
     /// When runs without a server are ended.
     fn abandon_at(&self) -> Option<u64> {
         match self.serving {
-            Serving::Lost { at } => Some(at.saturating_add(millis(self.orphan_ttl))),
+            Serving::Lost(clock) => clock.reaches_at(millis(self.orphan_ttl)),
             Serving::NotYet | Serving::Ready | Serving::Abandoned => None,
         }
     }
@@ -200,7 +213,7 @@ impl Keeper {
     }
 
     fn start_server(&mut self, now: u64) {
-        self.restarts.next_at = None;
+        self.restarts.started(now);
         let (binary, argv) = (self.upgrades.binary(), &self.restarts.argv);
         match Server::start(binary, argv, self.restarts.serving_lock.lock()) {
             Ok(server) => self.server = server,
@@ -281,7 +294,7 @@ mod tests {
     #[test]
     fn servers_that_do_not_serve_are_started_ever_later() {
         let waits: Vec<u64> = (0..9).map(|tries| back_off(tries) / 1_000).collect();
-        assert_eq!(waits, [0, 1, 2, 4, 8, 16, 30, 30, 30]);
+        assert_eq!(waits, [0, 1, 2, 4, 5, 5, 5, 5, 5]);
         assert_eq!(back_off(u32::MAX), BACK_OFF_MS_MAX);
     }
 }

@@ -1,0 +1,108 @@
+//! How long runs have been without a server that serves, as far as that was not the keeper's own doing.
+//!
+//! The clock runs from the loss of a server, while that one ends and while each next one is given its chance. It stands
+//! still while the keeper waits between two starts. A start that failed counts for [`CHANCE_MIN_MS`] at least, so that
+//! servers that fail at once do not keep runs without a server for ever: each second on the clock costs at most one
+//! start, and the keeper waits no longer than its longest pause before each.
+
+/// A start that failed counts for so long at least.
+const CHANCE_MIN_MS: u64 = 1_000;
+
+/// Time without a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct OrphanClock {
+    /// What has been counted before it was started last.
+    counted: u64,
+    state: State,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// It runs since then, and counts for at least that long.
+    Runs { since: u64, least: u64 },
+    /// The keeper waits.
+    Stands,
+}
+
+impl OrphanClock {
+    /// A server was lost, and is not reaped yet.
+    pub(super) fn of_loss(now: u64) -> Self {
+        let state = State::Runs {
+            since: now,
+            least: 0,
+        };
+        Self { counted: 0, state }
+    }
+
+    /// The next server has been started.
+    pub(super) fn server_started(&mut self, now: u64) {
+        self.stop(now);
+        self.state = State::Runs {
+            since: now,
+            least: CHANCE_MIN_MS,
+        };
+    }
+
+    /// There is none: the keeper waits before it starts the next one.
+    pub(super) fn keeper_waits(&mut self, now: u64) {
+        self.stop(now);
+    }
+
+    /// When so much has been counted, if the clock goes on as it does now; absent: it stands before that.
+    pub(super) fn reaches_at(&self, ttl: u64) -> Option<u64> {
+        let left = ttl.saturating_sub(self.counted);
+        match self.state {
+            State::Runs { since, .. } => Some(since.saturating_add(left)),
+            State::Stands => (left == 0).then_some(0),
+        }
+    }
+
+    fn stop(&mut self, now: u64) {
+        if let State::Runs { since, least } = self.state {
+            let ran = now.saturating_sub(since).max(least);
+            self.counted = self.counted.saturating_add(ran);
+        }
+        self.state = State::Stands;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_of_the_keeper_do_not_count() {
+        let mut clock = OrphanClock::of_loss(1_000);
+        assert_eq!(clock.reaches_at(5_000), Some(6_000));
+        clock.keeper_waits(1_500);
+        assert_eq!(clock.reaches_at(5_000), None, "500 ms are counted");
+        clock.server_started(100_000);
+        assert_eq!(clock.reaches_at(5_000), Some(104_500));
+        clock.keeper_waits(103_000);
+        clock.server_started(200_000);
+        assert_eq!(clock.reaches_at(5_000), Some(201_500));
+    }
+
+    #[test]
+    fn servers_that_fail_at_once_are_counted() {
+        let mut clock = OrphanClock::of_loss(0);
+        clock.keeper_waits(0);
+        let mut starts = 0;
+        let mut now = 0;
+        while clock.reaches_at(30_000).is_none() {
+            now += 5_000;
+            clock.server_started(now);
+            clock.keeper_waits(now);
+            starts += 1;
+        }
+        assert_eq!(starts, 30);
+    }
+
+    #[test]
+    fn no_time_at_all_is_over_at_the_loss() {
+        let mut clock = OrphanClock::of_loss(7);
+        assert_eq!(clock.reaches_at(0), Some(7));
+        clock.keeper_waits(7);
+        assert_eq!(clock.reaches_at(0), Some(0));
+    }
+}
