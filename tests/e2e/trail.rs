@@ -5,7 +5,7 @@ use kennel_tests::{
     Client, Kennel, Options, PATIENCE, RunExt, SpecExt, eventually_async, must, naughty,
     procfs::Proc, sh,
 };
-use std::{fs, time::Duration};
+use std::{fs, os::unix::fs::DirBuilderExt, time::Duration};
 
 const SECRETS: [&str; 3] = ["in-an-argument", "in-a-variable", "in-the-input"];
 
@@ -167,7 +167,8 @@ async fn the_signals_of_a_dead_service_and_of_the_start_after_it_are_written_dow
 async fn a_trail_that_cannot_be_written_is_said_and_ends_no_run() {
     let dir = tempfile::tempdir().expect("a directory");
     let data = dir.path().join("data");
-    fs::create_dir(&data).expect("own directory");
+    let mut private = fs::DirBuilder::new();
+    private.mode(0o700).create(&data).expect("own directory");
     fs::write(data.join("audit"), b"in the way").expect("own directory");
     let kennel = Kennel::start_in(dir, Options::default()).await;
     let mut client = kennel.client().await;

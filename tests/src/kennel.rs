@@ -684,7 +684,7 @@ exec "$0" "$@"
 
 /// Mounts a file system of this size there, in a mount namespace of its own, then becomes the server.
 const ROOM: &str = r#"
-mount -t tmpfs -o "size=$0" kennel "$1"; shift
+mount -t tmpfs -o "size=$0,mode=0700" kennel "$1"; shift
 exec "$@"
 "#;
 

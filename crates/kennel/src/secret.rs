@@ -1,9 +1,9 @@
 //! The secret of this installation, under which specs are digested: 32 random bytes, made once, in the data directory.
 
+use kennel_linux::own_file;
 use std::{
-    fs::{self, File, OpenOptions},
+    fs::{self, File},
     io::{self, Read as _, Write as _},
-    os::unix::fs::OpenOptionsExt as _,
     path::Path,
 };
 
@@ -13,7 +13,7 @@ const BYTES: usize = 32;
 /// The secret, made if there is none. Without the one it was made with, no repeated Spawn is recognised.
 pub(crate) fn digest_key(data_dir: &Path) -> io::Result<[u8; BYTES]> {
     let path = data_dir.join(FILE);
-    match fs::read(&path) {
+    match read(&path) {
         Ok(bytes) => bytes.try_into().map_err(|_| {
             let what = format!("{} does not hold {BYTES} bytes", path.display());
             io::Error::new(io::ErrorKind::InvalidData, what)
@@ -23,16 +23,25 @@ pub(crate) fn digest_key(data_dir: &Path) -> io::Result<[u8; BYTES]> {
     }
 }
 
+fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let opened = own_file::options().read(true).open(path);
+    let mut bytes = Vec::new();
+    opened
+        .and_then(own_file::regular)?
+        .take(BYTES as u64 + 1)
+        .read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
 fn make(data_dir: &Path, path: &Path) -> io::Result<[u8; BYTES]> {
     let mut key = [0; BYTES];
     File::open("/dev/urandom")?.read_exact(&mut key)?;
     // Whole or not at all: a key that was cut short by a crash would lock this installation out.
     let temporary = data_dir.join(format!("{FILE}.{}", std::process::id()));
-    let written = OpenOptions::new()
+    let written = own_file::options()
         .write(true)
         .create(true)
         .truncate(true)
-        .mode(0o600)
         .open(&temporary)
         .and_then(|mut file| {
             file.write_all(&key)?;

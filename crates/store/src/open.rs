@@ -42,6 +42,12 @@ pub enum OpenError {
         #[source]
         source: sqlx::Error,
     },
+    /// The SQLite file is a symbolic link.
+    #[error("the SQLite database {} is a symbolic link, which is not followed: name the file itself", path.display())]
+    SqliteLink {
+        /// The link.
+        path: PathBuf,
+    },
     /// The SQLite in this program is too old to be trusted with a WAL.
     #[error(
         "SQLite {found} can corrupt its write-ahead log: build Kennel with the bundled one, 3.51.3 or newer"

@@ -22,7 +22,11 @@ use sqlx::{
     },
 };
 use std::{
-    collections::BTreeMap, fs::OpenOptions, os::unix::fs::OpenOptionsExt, path::Path, sync::Arc,
+    collections::BTreeMap,
+    fs::{self, OpenOptions},
+    os::unix::fs::OpenOptionsExt,
+    path::Path,
+    sync::Arc,
     time::Duration,
 };
 use tokio::time::timeout;
@@ -38,7 +42,7 @@ const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Opens the file, makes it where it is not there, and brings its schema up to date.
 pub(crate) async fn open(path: &Path) -> Result<Arc<dyn Store>, OpenError> {
-    make_private(path);
+    make_private(path)?;
     let options = SqliteConnectOptions::new()
         .filename(path)
         .create_if_missing(true)
@@ -79,12 +83,18 @@ pub(crate) async fn open(path: &Path) -> Result<Arc<dyn Store>, OpenError> {
 }
 
 /// Makes a missing file readable by nobody else: specs hold what commands are given, secrets included. SQLite gives
-/// its side files the same mode.
-fn make_private(path: &Path) {
+/// its side files the same mode. A symbolic link is refused: SQLite would follow it.
+fn make_private(path: &Path) -> Result<(), OpenError> {
+    if fs::symlink_metadata(path).is_ok_and(|found| found.is_symlink()) {
+        return Err(OpenError::SqliteLink {
+            path: path.to_owned(),
+        });
+    }
     let mut how = OpenOptions::new();
     how.write(true).create_new(true).mode(0o600);
     // One that is there keeps its mode; one that cannot be made is told by SQLite, which tries next.
     let _ = how.open(path);
+    Ok(())
 }
 
 fn check_version(version: &str) -> Result<(), OpenError> {

@@ -58,6 +58,20 @@ async fn a_new_file_and_its_side_files_are_readable_by_their_owner_alone() {
 }
 
 #[tokio::test]
+async fn symbolic_link_is_refused_as_database() {
+    let dir = tempfile::tempdir().unwrap();
+    let (link, target) = (dir.path().join("kennel.db"), dir.path().join("target"));
+    std::os::unix::fs::symlink(&target, &link).unwrap();
+    let url = format!("sqlite:{}", link.display()).parse().unwrap();
+
+    let refused = kennel_store::open(&url).await.err();
+
+    let refused = refused.expect("it is refused").to_string();
+    assert!(refused.contains("symbolic link"), "{refused}");
+    assert!(!target.exists(), "it was followed");
+}
+
+#[tokio::test]
 async fn a_foreign_lock_makes_the_store_unavailable_until_it_is_gone() {
     let dir = tempfile::tempdir().unwrap();
     let url = format!("sqlite:{}", dir.path().join("kennel.db").display());

@@ -5,12 +5,12 @@
 
 use crate::kept_spec;
 use kennel_lifecycle::RunId;
-use kennel_linux::rundir;
+use kennel_linux::{own_file, rundir};
 use kennel_store::NewRun;
 use std::{
-    fs::{self, DirBuilder, OpenOptions},
+    fs::{self, DirBuilder},
     io::{self, Write},
-    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
+    os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
 };
 
@@ -38,8 +38,8 @@ pub(crate) fn leave(data_dir: &Path, new: &NewRun) -> io::Result<()> {
 }
 
 fn open(path: &Path) -> io::Result<fs::File> {
-    let mut how = OpenOptions::new();
-    how.write(true).create(true).truncate(true).mode(0o600);
+    let mut how = own_file::options();
+    how.write(true).create(true).truncate(true);
     how.open(path)
 }
 

@@ -1,12 +1,13 @@
 //! The data directory: made, locked, and named once.
 
 use super::KeeperError;
-use crate::procfs;
+use crate::{own_file, procfs};
 use kennel_lifecycle::{KeeperEpoch, NodeId};
+use nix::unistd::geteuid;
 use std::{
-    fs::{self, DirBuilder, File, OpenOptions, TryLockError},
+    fs::{self, DirBuilder, File, Metadata, Permissions, TryLockError},
     io::{self, Read, Seek, Write},
-    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
+    os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt},
     path::Path,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
@@ -16,21 +17,93 @@ const DEAD_HOLDER_WAIT: Duration = Duration::from_secs(2);
 /// Between two tries.
 const DEAD_HOLDER_LOOK: Duration = Duration::from_millis(5);
 
-/// Makes the data directory, 0700, if it is missing.
+/// Mode of the directory.
+const MODE: u32 = 0o700;
+/// What this service makes in it, where no setting names another place.
+const ENTRIES: [&str; 16] = [
+    "lock",
+    "node",
+    "server.lock",
+    "digest-key",
+    "drain",
+    "facts",
+    "ledger",
+    "kennel.db",
+    "kennel.db-wal",
+    "kennel.db-shm",
+    "kennel.db-journal",
+    "runs",
+    "servers",
+    "adoptable",
+    "audit",
+    "unfinished",
+];
+
+/// Makes the data directory, 0700, if it is missing. One that is there must be of this user and closed to all others, and
+/// what is ours in it must be ours and no symbolic link. Nothing in it is touched.
 pub(super) fn create(dir: &Path) -> Result<(), KeeperError> {
+    let fail = |source| data_dir_error(dir, source);
     let mut builder = DirBuilder::new();
-    let made = builder.recursive(true).mode(0o700).create(dir);
-    made.map_err(|source| data_dir_error(dir, source))
+    let made = builder.recursive(true).mode(MODE).create(dir);
+    made.map_err(fail)?;
+    check_dir(dir, &fs::metadata(dir).map_err(fail)?).map_err(fail)?;
+    for name in ENTRIES {
+        let path = dir.join(name);
+        match fs::symlink_metadata(&path) {
+            Ok(found) => check_entry(&found).map_err(|e| data_dir_error(&path, e))?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(source) => return Err(data_dir_error(&path, source)),
+        }
+    }
+    Ok(())
+}
+
+fn check_dir(dir: &Path, found: &Metadata) -> io::Result<()> {
+    check_owner(found)?;
+    let mode = found.mode() & 0o777;
+    if mode & !MODE == 0 {
+        return Ok(());
+    }
+    // Fresh, from whatever prepares volumes: as good as made here.
+    if fs::read_dir(dir)?.next().is_none() {
+        return fs::set_permissions(dir, Permissions::from_mode(MODE));
+    }
+    Err(refused(format!(
+        "its mode is {mode:04o}, which lets other users in, and must be {MODE:04o}: chmod {MODE:o} it if you trust what is in it"
+    )))
+}
+
+fn check_entry(found: &Metadata) -> io::Result<()> {
+    if found.file_type().is_symlink() {
+        return Err(refused(
+            "it is a symbolic link, which is not followed".to_owned(),
+        ));
+    }
+    check_owner(found)
+}
+
+fn check_owner(found: &Metadata) -> io::Result<()> {
+    let own = geteuid().as_raw();
+    if found.uid() == own {
+        return Ok(());
+    }
+    let owner = found.uid();
+    Err(refused(format!(
+        "it belongs to user {owner}, and this service is user {own}"
+    )))
+}
+
+fn refused(why: String) -> io::Error {
+    io::Error::new(io::ErrorKind::PermissionDenied, why)
 }
 
 /// Takes the lock. It is held for as long as the file is open; no child inherits it past its exec or first steps.
 pub(super) fn lock(dir: &Path) -> Result<File, KeeperError> {
     let path = dir.join("lock");
-    let mut options = OpenOptions::new();
-    options.read(true).write(true).create(true).mode(0o600);
-    let mut file = options
-        .open(&path)
-        .map_err(|source| data_dir_error(&path, source))?;
+    let mut options = own_file::options();
+    options.read(true).write(true).create(true);
+    let opened = options.open(&path).and_then(own_file::regular);
+    let mut file = opened.map_err(|source| data_dir_error(&path, source))?;
     let give_up = Instant::now() + DEAD_HOLDER_WAIT;
     loop {
         match file.try_lock() {
@@ -70,7 +143,7 @@ fn is_alive(pid: i32) -> bool {
 pub fn node_id(dir: &Path) -> Result<NodeId, KeeperError> {
     let path = dir.join("node");
     let fail = |source| data_dir_error(&path, source);
-    match fs::read_to_string(&path) {
+    match own_file::read_to_string(&path) {
         Ok(text) => {
             let unreadable = "it does not hold this node's name, a ULID";
             let parsed = text.trim().parse();
@@ -83,7 +156,13 @@ pub fn node_id(dir: &Path) -> Result<NodeId, KeeperError> {
     let node = NodeId::from_u128(new_ulid().map_err(fail)?);
     // A link never replaces: of two that make the name at once, both take the first one's.
     let temporary = dir.join(format!("node.{}", std::process::id()));
-    let written = File::create(&temporary).and_then(|mut file| {
+    // Of a process that was killed here.
+    let _ = fs::remove_file(&temporary);
+    let fresh = own_file::options()
+        .write(true)
+        .create_new(true)
+        .open(&temporary);
+    let written = fresh.and_then(|mut file| {
         writeln!(file, "{node}")?;
         file.sync_all()
     });

@@ -2,20 +2,31 @@
 
 use super::KeeperError;
 use crate::{client::SocketSeen, peer, procfs};
-use nix::sys::stat::{Mode, umask};
+use nix::{
+    errno::Errno,
+    sys::{
+        socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket},
+        stat::{Mode, umask},
+    },
+};
 use std::{
     fs::{self, DirBuilder},
     io,
     os::{
-        fd::OwnedFd,
+        fd::{AsRawFd, OwnedFd},
         unix::{
             fs::{DirBuilderExt, FileTypeExt, MetadataExt},
-            net::{UnixListener, UnixStream},
+            net::UnixListener,
         },
     },
     path::{Path, PathBuf},
     rc::Rc,
+    time::{Duration, Instant},
 };
+
+/// How long a full queue at a listen path may stay full before the path counts as taken, and between two looks.
+const QUEUE_WAIT: Duration = Duration::from_millis(500);
+const QUEUE_LOOK: Duration = Duration::from_millis(10);
 
 /// A socket and the file that stands for it.
 pub(super) struct Listening {
@@ -90,16 +101,35 @@ fn remove_stale(path: &Path) -> io::Result<()> {
         let error = "something else than a socket is there";
         return Err(io::Error::new(io::ErrorKind::AlreadyExists, error));
     }
-    match UnixStream::connect(path) {
-        Ok(stream) if is_of_the_dead(&stream) => fs::remove_file(path),
+    match try_connect(path) {
+        Ok(socket) if is_of_the_dead(&socket) => fs::remove_file(path),
         Ok(_) => Err(io::ErrorKind::AddrInUse.into()),
-        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => fs::remove_file(path),
-        Err(error) => Err(error),
+        Err(Errno::ECONNREFUSED) => fs::remove_file(path),
+        Err(Errno::EAGAIN) => {
+            let why = "another process listens there and takes no connections: its queue is full";
+            Err(io::Error::new(io::ErrorKind::AddrInUse, why))
+        }
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+/// Connects without waiting for room in the queue of who listens there (unix(7): EAGAIN), but for a moment.
+fn try_connect(path: &Path) -> nix::Result<OwnedFd> {
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    let socket = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
+    let address = UnixAddr::new(path)?;
+    let give_up = Instant::now() + QUEUE_WAIT;
+    loop {
+        match connect(socket.as_raw_fd(), &address) {
+            Ok(()) => return Ok(socket),
+            Err(Errno::EAGAIN) if Instant::now() < give_up => std::thread::sleep(QUEUE_LOOK),
+            Err(errno) => return Err(errno),
+        }
     }
 }
 
 /// Whether who began to listen there is gone: the server of a keeper that was killed holds its sockets while it drains.
-fn is_of_the_dead(stream: &UnixStream) -> bool {
+fn is_of_the_dead(stream: &OwnedFd) -> bool {
     // Of a socket that listens it is the credentials of who called listen(2) (unix(7)).
     let Ok(listener) = peer::credentials(stream) else {
         return false;
@@ -114,13 +144,8 @@ fn is_of_the_dead(stream: &UnixStream) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nix::sys::socket::{
-        AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, socket,
-    };
-    use std::os::{
-        fd::AsRawFd,
-        unix::{fs::PermissionsExt, process::CommandExt},
-    };
+    use nix::sys::socket::{Backlog, bind, listen};
+    use std::os::unix::{fs::PermissionsExt, net::UnixStream, process::CommandExt};
 
     #[test]
     fn a_stale_socket_is_replaced_and_a_live_one_is_not() {
@@ -145,6 +170,27 @@ mod tests {
         };
         assert!(source.to_string().contains("else than a socket"));
         assert!(path.exists());
+    }
+
+    #[test]
+    fn full_queue_at_listen_path_is_refused_soon() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("kennel.sock");
+        let kind = SockType::Stream;
+        let listener = socket(AddressFamily::Unix, kind, SockFlag::SOCK_CLOEXEC, None);
+        let listener = listener.expect("a socket");
+        let address = UnixAddr::new(&path).expect("an address");
+        bind(listener.as_raw_fd(), &address).expect("it is bound");
+        listen(&listener, Backlog::new(0).expect("a number")).expect("it listens");
+        let _queued = UnixStream::connect(&path).expect("there is room for one");
+        let begun = Instant::now();
+        let refused = Listening::new(&path).err();
+        let Some(KeeperError::Listen { source, .. }) = refused else {
+            panic!("not refused");
+        };
+        assert_eq!(source.kind(), io::ErrorKind::AddrInUse);
+        assert!(source.to_string().contains("queue is full"), "{source}");
+        assert!(begun.elapsed() < Duration::from_secs(2));
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! written by one server at a time: the next keeper takes them over only after that.
 
 use super::KeeperError;
+use crate::own_file;
 use kennel_lifecycle::KeeperEpoch;
 use std::{
     fs::{self, DirBuilder, File, TryLockError},
@@ -71,13 +72,15 @@ impl Serving {
 
 fn lock(dir: &Path, name: &str) -> io::Result<File> {
     DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
-    let file = File::create_new(dir.join(name))?;
+    let mut fresh = own_file::options();
+    let file = fresh.write(true).create_new(true).open(dir.join(name))?;
     file.try_lock()?;
     Ok(file)
 }
 
 fn is_free(path: &Path) -> bool {
-    let Ok(file) = File::open(path) else {
+    let opened = own_file::options().read(true).open(path);
+    let Ok(file) = opened.and_then(own_file::regular) else {
         return true;
     };
     match file.try_lock() {

@@ -4,11 +4,11 @@
 
 use super::{Drain, DrainAction};
 use kennel_lifecycle::{KeeperEpoch, Timestamp};
+use kennel_linux::own_file;
 use serde::{Deserialize, Serialize};
 use std::{
-    fs::{self, File, OpenOptions},
+    fs::{self, File},
     io::{self, Write},
-    os::unix::fs::OpenOptionsExt,
     path::Path,
 };
 
@@ -48,8 +48,8 @@ pub(super) fn keep(data_dir: &Path, epoch: KeeperEpoch, drain: &Drain) -> io::Re
     };
     let bytes = serde_json::to_vec(&kept).map_err(io::Error::other)?;
     let fresh = data_dir.join(TEMPORARY);
-    let mut how = OpenOptions::new();
-    how.write(true).create(true).truncate(true).mode(0o600);
+    let mut how = own_file::options();
+    how.write(true).create(true).truncate(true);
     let mut file = how.open(&fresh)?;
     file.write_all(&bytes)?;
     file.sync_all()?;

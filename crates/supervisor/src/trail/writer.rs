@@ -2,11 +2,12 @@
 
 use super::{Job, NodeTold, TrailEntry, TrailRecord, files};
 use crate::clock;
+use kennel_linux::own_file;
 use std::{
     collections::VecDeque,
-    fs::{self, DirBuilder, File, OpenOptions},
+    fs::{self, DirBuilder, File},
     io::{self, Read, Seek, SeekFrom, Write},
-    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
+    os::unix::fs::DirBuilderExt,
     path::PathBuf,
     sync::{
         Arc,
@@ -297,11 +298,10 @@ impl Writer {
 impl Open {
     fn new(dir: &std::path::Path, first: u64) -> io::Result<Self> {
         let path = files::path(dir, first);
-        let mut file = OpenOptions::new()
+        let mut file = own_file::options()
             .read(true)
             .append(true)
             .create(true)
-            .mode(0o600)
             .open(path)?;
         let bytes = file.metadata()?.len();
         // Only the last lines say anything here.
