@@ -1,6 +1,7 @@
 //! The real binary over gRPC, end to end. Every test ends with a census.
 
 mod adopt;
+mod adopt_thief;
 mod again;
 mod alone;
 mod attach;
@@ -13,6 +14,7 @@ mod certificate;
 mod cli;
 mod consumers;
 mod contain;
+mod data_directory;
 mod doctor;
 mod doors;
 mod drain;
@@ -49,6 +51,7 @@ mod store_away;
 mod store_back;
 mod store_refusals;
 mod store_weather;
+mod stray_signals;
 mod stuck;
 mod subscribers;
 mod tail;

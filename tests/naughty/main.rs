@@ -7,6 +7,8 @@
     reason = "leaving children behind is the trick"
 )]
 
+mod thief;
+
 use nix::{
     poll::{PollFd, PollFlags, PollTimeout, poll},
     sys::{
@@ -51,6 +53,9 @@ fn main() -> ExitCode {
         ["bytes", count] => bytes(number(count)),
         ["tell-signals", file] => tell_signals(file),
         ["listen"] => listen(),
+        ["take-run", data_dir, run, keeper, report] => {
+            thief::take_run(data_dir.as_ref(), run, number(keeper), report.as_ref());
+        }
         ["bystander", millis] => return bystander(number(millis)),
         other => {
             eprintln!("naughty: no trick {other:?}");

@@ -80,9 +80,12 @@ pub(crate) fn identify(path: &Path) -> io::Result<CgroupIdentity> {
     })
 }
 
+/// How the directories of all keepers are called, before their node.
+pub(crate) const BASE: &str = "kennel-";
+
 /// How the directories of a node's keepers are called, before the keeper's own name.
 pub(crate) fn base_prefix(node: NodeId) -> String {
-    format!("kennel-{node}-")
+    format!("{BASE}{node}-")
 }
 
 /// Makes a fresh directory: one that exists is never used again (a killed one kills what is cloned into it).

@@ -4,11 +4,12 @@
 //! well, with what it has written and not been asked for, until its end is on record.
 
 use super::{
+    callers,
     keep::Rest,
     work::{Stage, Word, Work},
 };
 use crate::{
-    cgroup, clock, peer,
+    cgroup, clock,
     wire::{
         FromShim,
         mirror::WireProcess,
@@ -20,7 +21,6 @@ use nix::sys::socket::{Backlog, SockFlag, accept4, listen};
 use std::{
     io,
     os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
-    path::Path,
 };
 
 /// Most keepers that wait at a door. There is one keeper.
@@ -86,16 +86,11 @@ impl Waiting {
         })
     }
 
-    /// Whoever is at the door, if it may be a keeper: of this uid, and nobody of the run.
-    fn answer(&self, shim: i32, group: Option<&str>) -> Option<OwnedFd> {
+    /// The next process in the queue.
+    fn accept(&self) -> Option<OwnedFd> {
         let caller = accept4(self.door.as_raw_fd(), SockFlag::SOCK_CLOEXEC).ok()?;
-        // SAFETY: the kernel has just made this descriptor for us; nobody else owns it.
-        let caller = unsafe { OwnedFd::from_raw_fd(caller) };
-        let who = peer::credentials(&caller).ok()?;
-        let ours = who.uid == nix::unistd::geteuid().as_raw();
-        let of_the_run = peer::descends_from(who.pid, &[shim])
-            || group.is_some_and(|group| peer::in_cgroup(who.pid, Path::new(group)));
-        (ours && who.pid > 0 && !of_the_run).then_some(caller)
+        // SAFETY: the kernel has just made this descriptor for us; nothing else owns it.
+        Some(unsafe { OwnedFd::from_raw_fd(caller) })
     }
 }
 
@@ -234,12 +229,20 @@ impl Work {
         is_known.then(|| waiting.door.as_fd())
     }
 
+    /// Closes whatever waits at the door.
+    pub(super) fn turn_away(&self) {
+        if let Some(waiting) = &self.waiting {
+            while waiting.accept().is_some() {}
+        }
+    }
+
     /// Lets the next keeper in, if that is who has come.
     pub(super) fn meet(&mut self) -> Option<OwnedFd> {
-        let group = self.tree.cgroup.as_ref().map(|group| group.path.as_str());
-        let own = std::process::id().cast_signed();
         let waiting = self.waiting.as_mut()?;
-        let keeper = waiting.answer(own, group)?;
+        let keeper = waiting.accept()?;
+        if !callers::is_next_keeper(&keeper, &self.run_dir) {
+            return None;
+        }
         waiting.wake_at = None;
         // From here on that one climbs.
         self.ladder = None;
@@ -298,44 +301,5 @@ impl Work {
             words.push((FromShim::Empty { at_us, elsewhere }, Vec::new()));
         }
         Ok(words)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::wire::mirror::{WireContainment, WireHeld, WireHost};
-    use nix::sys::socket::{AddressFamily, SockType, UnixAddr, bind, connect, socket};
-
-    #[test]
-    fn nobody_of_the_run_is_let_in() {
-        let dir = tempfile::tempdir().expect("a directory");
-        let path = dir.path().join("door");
-        let address = UnixAddr::new(&path).expect("a short path");
-        let new = || {
-            let kind = SockType::SeqPacket;
-            socket(AddressFamily::Unix, kind, SockFlag::SOCK_CLOEXEC, None).expect("a socket")
-        };
-        let door = new();
-        bind(door.as_raw_fd(), &address).expect("it is free");
-        let keepsake = WireKeepsake {
-            held: WireHeld {
-                by: WireContainment::Subreaper,
-                gaps: Vec::new(),
-            },
-            host: WireHost {
-                boot_id: "b".into(),
-                pidns_inode: 1,
-                init_start_ticks: Some(7),
-            },
-        };
-        let waiting = Waiting::new(door, keepsake, Vec::new(), None).expect("it listens");
-        let callers: Vec<OwnedFd> = (0..2).map(|_| new()).collect();
-        for caller in &callers {
-            connect(caller.as_raw_fd(), &address).expect("it listens");
-        }
-        let own = std::process::id().cast_signed();
-        assert!(waiting.answer(own, None).is_none(), "below the shim");
-        assert!(waiting.answer(i32::MAX, None).is_some());
     }
 }

@@ -6,6 +6,7 @@
 
 mod alone;
 mod birth;
+mod callers;
 mod discard;
 mod keep;
 mod namespace;
@@ -68,7 +69,7 @@ impl Shim {
                 self.hear_keeper();
             }
             if door_ready {
-                self.let_keeper_in();
+                self.answer_door();
             }
             if self.go_on() {
                 return Ok(());
@@ -129,8 +130,7 @@ impl Shim {
                 .map(|k| PollFd::new(k.as_fd(), PollFlags::POLLIN)),
         );
         fds.extend(status.map(|s| PollFd::new(s, PollFlags::POLLIN)));
-        let work = self.work.as_ref().filter(|_| self.keeper.is_none());
-        let door = work.and_then(Work::door);
+        let door = self.work.as_ref().and_then(Work::door);
         fds.extend(door.map(|d| PollFd::new(d, PollFlags::POLLIN)));
         let unread = self.work.iter().flat_map(|work| work.unread(now));
         let init = self.work.as_ref().and_then(Work::init);
@@ -179,7 +179,20 @@ impl Shim {
         }
     }
 
-    /// Somebody has come where a keeper would.
+    /// A process has come where the next keeper would. While this shim has a keeper it cannot be that one: it does not wait
+    /// for the death of ours.
+    fn answer_door(&mut self) {
+        while self.keeper.as_ref().is_some_and(says_something) {
+            self.hear_keeper();
+        }
+        match (&self.keeper, &self.work) {
+            (None, _) => self.let_keeper_in(),
+            // One that is on its way out may have let go of its lock already: the end of its socket comes next.
+            (Some(keeper), Some(work)) if is_at_work(keeper) => work.turn_away(),
+            (Some(_), _) => {}
+        }
+    }
+
     fn let_keeper_in(&mut self) {
         let Some(work) = &mut self.work else { return };
         let Some(keeper) = work.meet() else { return };
