@@ -60,9 +60,9 @@ pub(crate) async fn before_ready(name: &str, stage: &mut Stage) -> Option<u8> {
             Some(3)
         }
         ("a_hung_server_is_replaced", 1) => hang(),
-        ("servers_that_never_serve_end_runs", 1..=3) => Some(3),
-        // A try that fails.
-        ("without_a_server_for_too_long_a_run_ends_by_its_own_plan", 1) => Some(3),
+        // Tries that fail.
+        ("servers_that_never_serve_end_runs", 1..=3)
+        | ("without_a_server_for_too_long_a_run_ends_by_its_own_plan", 1) => Some(3),
         ("without_a_server_for_too_long_a_run_ends_by_its_own_plan", _) => {
             let pid = stage.held[0].identity.command.pid;
             until(|| (!is_alive(pid)).then_some(())).await;
