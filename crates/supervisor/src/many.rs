@@ -130,6 +130,8 @@ pub struct ManyEvents {
     past_open: usize,
     /// Runs that this stream has in hand.
     known: HashSet<RunId>,
+    /// Those of them that have arrived again meanwhile: what was found of the run may be what a failed Spawn has left.
+    arrived_again: HashSet<RunId>,
 }
 
 impl std::fmt::Debug for ManyEvents {
@@ -186,6 +188,7 @@ impl Supervisor {
             past: VecDeque::new(),
             past_open: 0,
             known: HashSet::new(),
+            arrived_again: HashSet::new(),
         };
         let open: Vec<_> = many.reached.open.iter().map(|(r, at)| (*r, *at)).collect();
         for (run, at) in open {
@@ -337,6 +340,7 @@ impl ManyEvents {
 
     fn take_in(&mut self, run: RunId, at: Option<Reached>) {
         if !self.known.insert(run) {
+            self.arrived_again.insert(run);
             return;
         }
         let handle = self.supervisor.shared.find(run);
@@ -375,7 +379,7 @@ impl ManyEvents {
         let (view, events) = match opened {
             Ok(Some(opened)) => *opened,
             Ok(None) => {
-                self.close(run, candidate.is_past, None);
+                self.close_without_trace(run, candidate.is_past);
                 return Ok(None);
             }
             Err((error, age)) => return self.broken(run, candidate.is_past, age, error),
@@ -415,6 +419,10 @@ impl ManyEvents {
         let at = member.events.position();
         let events = match read {
             Ok(events) => events,
+            Err(CallError::RunNotFound(_)) => {
+                self.close_without_trace(run, member.is_past);
+                return Ok(None);
+            }
             Err(error) => {
                 return self.broken(run, member.is_past, Some(member.age), error);
             }
@@ -458,10 +466,20 @@ impl ManyEvents {
         Ok(events.map(|events| Step::Events { run, events }))
     }
 
+    /// There is no such run, or it is none of those. One that has arrived since it was looked for is looked for again.
+    fn close_without_trace(&mut self, run: RunId, is_past: bool) {
+        let has_arrived_again = self.arrived_again.contains(&run);
+        self.close(run, is_past, None);
+        if has_arrived_again {
+            self.take_in(run, None);
+        }
+    }
+
     /// A run is given, or is none of those.
     fn close(&mut self, run: RunId, is_past: bool, age: Option<Age>) {
         self.past_open -= usize::from(is_past);
         self.known.remove(&run);
+        self.arrived_again.remove(&run);
         self.reached.open.remove(&run);
         if let Some(age) = age {
             self.reached.add(age);

@@ -73,7 +73,7 @@ pub(super) async fn page(
 pub(super) async fn open(supervisor: Supervisor, call: ManyCall, candidate: Candidate) -> Opened {
     let run = candidate.run;
     // What has matched stays.
-    let has_matched = candidate.is_again || matches!(candidate.from, Position::After(_));
+    let mut has_matched = candidate.is_again || matches!(candidate.from, Position::After(_));
     if candidate.is_again {
         tokio::time::sleep(OPEN_ROW_POLL).await;
     }
@@ -85,7 +85,9 @@ pub(super) async fn open(supervisor: Supervisor, call: ManyCall, candidate: Cand
         let decided = live.wait_for(|live| {
             live.over || live.view.state.is_terminal() || fits(&call.filter, &live.view)
         });
-        drop(decided.await);
+        has_matched = decided
+            .await
+            .is_ok_and(|live| fits(&call.filter, &live.view));
     }
     let node = supervisor.shared.config.node;
     let is_wanted = |view: &RunView| view.node == node && (has_matched || fits(&call.filter, view));
@@ -101,6 +103,7 @@ pub(super) async fn open(supervisor: Supervisor, call: ManyCall, candidate: Cand
             Err(error @ CallError::JournalUnreadable { .. }) => {
                 return match supervisor.get(run).await {
                     Ok(view) if !is_wanted(&view) => Ok(None),
+                    Err(CallError::RunNotFound(_)) => Ok(None),
                     Ok(view) => Err((error, Some(Age::of(&view)))),
                     Err(_) => Err((error, None)),
                 };

@@ -1,0 +1,83 @@
+//! The stream of many runs, over a store that answers when the test says so.
+
+use crate::world::{Nature, Stage, call};
+use kennel_lifecycle::RunId;
+use kennel_supervisor::{
+    Kinds, ListFilter, ManyCall, ManyFrom, ManyReached, Payload, Reached, Step,
+};
+use std::{future::poll_fn, pin::Pin, task::Poll, time::Duration};
+
+/// Longer than anything here takes.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// After a position at which this run was known and nothing of it given.
+fn after_begun(run: RunId) -> ManyCall {
+    let mut reached = ManyReached::default();
+    reached.open.insert(run, Reached::default());
+    ManyCall {
+        filter: ListFilter::default(),
+        from: ManyFrom::After(reached),
+        form: None,
+        kinds: Kinds::ALL,
+        until_head: false,
+        fails_on_gap: false,
+    }
+}
+
+/// Whether it waits for something.
+async fn is_pending<F: Future>(mut future: Pin<&mut F>) -> bool {
+    poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx).is_pending())).await
+}
+
+#[tokio::test]
+async fn stream_follows_run_that_is_spawned_again_while_looked_up() {
+    let stage = Stage::set(Nature {
+        exits_at_once: Some(0),
+        ..Nature::default()
+    })
+    .await;
+    let run = RunId::from_u128(7);
+    let store = &stage.world.store;
+    store.reads_held.send_replace(true);
+    let mut stream = stage.supervisor.events_of_many(after_begun(run));
+    let mut next = Box::pin(stream.next(1 << 20));
+    // The server that had accepted it died before its record: the row that is looked for is not there.
+    while store.reads_waiting() == 0 {
+        assert!(is_pending(next.as_mut()).await);
+        tokio::task::yield_now().await;
+    }
+    // Its caller tries again meanwhile.
+    store.hold_inserts();
+    let supervisor = stage.supervisor.clone();
+    let spawning = tokio::spawn(async move { supervisor.spawn(call(Some(run))).await });
+    while !stage.is_alive(run) {
+        assert!(is_pending(next.as_mut()).await);
+        tokio::task::yield_now().await;
+    }
+    store.reads_held.send_replace(false);
+    // The answer of the store is taken before the run is recorded.
+    while store.reads_waiting() > 0 {
+        tokio::task::yield_now().await;
+    }
+    assert!(is_pending(next.as_mut()).await);
+    drop(next);
+    store.let_inserts_go();
+    let hears_end = async {
+        let mut names = Vec::new();
+        while !names.iter().any(|name| name == "ended") {
+            match stream.next(1 << 20).await.unwrap().unwrap() {
+                Step::Begun { view, .. } => assert_eq!(view.run, run),
+                Step::Events { events, .. } => {
+                    names.extend(events.iter().map(|event| match &event.payload {
+                        Payload::Lifecycle(line) => crate::name(line),
+                        other => panic!("{other:?}"),
+                    }))
+                }
+                Step::Broken(error) => panic!("{error}"),
+            }
+        }
+    };
+    let heard = tokio::time::timeout(PATIENCE, hears_end).await;
+    heard.expect("the stream lost the run");
+    spawning.await.unwrap().unwrap();
+}
