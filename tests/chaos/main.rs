@@ -6,6 +6,8 @@ mod endurance;
 mod gate;
 mod input;
 mod lines;
+#[cfg(debug_assertions)]
+mod many;
 mod massacre;
 mod outage;
 mod recycle;

@@ -10,7 +10,8 @@ use crate::{
 pub enum Effect {
     /// Ask the keeper for a child behind a gate. A crash: the gate's other end closes, nothing ran.
     Prepare,
-    /// Write the run's one row. A crash: the gate closes; a written row is closed as never run.
+    /// Write the run's one row. A crash: the gate closes; a written row of a first attempt is removed, of a later one its attempt is
+    /// closed as never run.
     Record(Box<RunIdentity>),
     /// Open the gate. Only after the row is known to be written.
     Release,
@@ -43,6 +44,9 @@ pub enum Effect {
     FinishOutput,
     /// Write the outcome, as an upsert, until it is written.
     RecordOutcome(Outcome),
+    /// Remove the run's row: its gate was never opened, and its server died before anybody was answered. Tried until the row
+    /// is gone. A crash: whoever comes next does it again, or finds no row.
+    Withdraw,
     /// The run left no trace in the store: remove what was made for it.
     Forget,
     /// The outcome is safe: the keeper may forget the run.

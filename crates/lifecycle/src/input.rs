@@ -103,4 +103,8 @@ pub enum Report {
     },
     /// The outcome is on the row.
     OutcomeRecorded,
+    /// The row is removed.
+    Withdrawn,
+    /// The row may not be removed: somebody has changed it.
+    NotWithdrawn,
 }

@@ -130,6 +130,10 @@ pub enum Row {
     InFlight,
     /// Written, or perhaps written: the outcome has to be.
     Owed,
+    /// Written, and to be removed once nothing of the child is left: its server died before it answered anybody.
+    Void,
+    /// Being removed.
+    Withdrawing,
 }
 
 /// Why a command never ran.

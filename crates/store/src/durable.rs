@@ -298,6 +298,20 @@ impl<R: Reader> Store for Durable<R> {
         }
     }
 
+    async fn withdraw(&self, run: RunId, generation: i64) -> Result<(), StoreError> {
+        match self
+            .writer
+            .write(Write::Withdraw { run, generation })
+            .await?
+        {
+            Answer::Written | Answer::Generation(_) => Ok(()),
+            Answer::NotWritten => match self.one(run).await? {
+                None => Ok(()),
+                Some(_) => Err(StoreError::Fenced(run)),
+            },
+        }
+    }
+
     async fn mend(&self, row: &RunRow) -> Result<(), StoreError> {
         let record = Record::of_row(row);
         match self.writer.write(Write::Mend(Box::new(record))).await? {

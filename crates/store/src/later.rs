@@ -152,6 +152,10 @@ impl Store for Later {
         self.inner().await?.close(new, closure).await
     }
 
+    async fn withdraw(&self, run: RunId, generation: i64) -> Result<(), StoreError> {
+        self.inner().await?.withdraw(run, generation).await
+    }
+
     async fn mend(&self, row: &RunRow) -> Result<(), StoreError> {
         self.inner().await?.mend(row).await
     }

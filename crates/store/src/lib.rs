@@ -390,6 +390,10 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// a commit.
     async fn close(&self, new: &NewRun, closure: &Closure) -> Result<(), StoreError>;
 
+    /// Removes the row of a run whose gate was never opened: its first attempt, which no caller was told of. One that is not
+    /// there is Ok. Fenced where it is of another generation, has ended, is to stop, or has come further.
+    async fn withdraw(&self, run: RunId, generation: i64) -> Result<(), StoreError>;
+
     /// The whole row, where none is or an open one of this node and generation: what was written in an earlier life of the
     /// database. A closed row stays as it is.
     async fn mend(&self, row: &RunRow) -> Result<(), StoreError>;

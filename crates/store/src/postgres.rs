@@ -19,6 +19,7 @@ use crate::{
     writer::{Answer, Committer, Failure, Write, Writer},
 };
 use async_trait::async_trait;
+use kennel_lifecycle::RunId;
 use sqlx::{
     AssertSqlSafe, Connection, PgConnection, Postgres, QueryBuilder, postgres::PgConnectOptions,
 };
@@ -103,6 +104,9 @@ struct Statements {
     put_consumer: Arc<str>,
 }
 
+const WITHDRAW: &str = "DELETE FROM runs WHERE run_id = $1 AND generation = $2 AND state = 'starting' \
+    AND desired = 'run' AND attempt = 1 RETURNING run_id";
+
 const STOP: &str = "UPDATE runs SET desired = 'stop', \
     stop_deadline = LEAST(COALESCE(runs.stop_deadline, w.deadline), w.deadline), \
     stop_detail = COALESCE(runs.stop_detail, w.detail) \
@@ -183,6 +187,7 @@ struct Sorted<'a> {
     rests: Vec<&'a Record>,
     begins: Vec<&'a Record>,
     mends: Vec<&'a Record>,
+    withdrawals: Vec<(RunId, i64)>,
     stops: Stops,
     states: States,
     removals: Removals,
@@ -224,6 +229,9 @@ impl<'a> Sorted<'a> {
                 Write::Rest(record) => sorted.rests.push(record),
                 Write::Begin(record) => sorted.begins.push(record),
                 Write::Mend(record) => sorted.mends.push(record),
+                Write::Withdraw { run, generation } => {
+                    sorted.withdrawals.push((*run, *generation));
+                }
                 Write::Stop {
                     run,
                     generation,
@@ -275,6 +283,7 @@ impl<'a> Sorted<'a> {
             + usize::from(!self.rests.is_empty())
             + usize::from(!self.begins.is_empty())
             + usize::from(!self.mends.is_empty())
+            + self.withdrawals.len()
             + usize::from(!self.stops.runs.is_empty())
             + usize::from(!self.states.runs.is_empty())
             + usize::from(!self.removals.runs.is_empty())
@@ -302,6 +311,10 @@ impl<'a> Sorted<'a> {
                 let query = sqlx::query(AssertSqlSafe(sql.clone()));
                 queries.push(Record::bind_postgres(records, query));
             }
+        }
+        for (run, generation) in self.withdrawals {
+            let withdrawal = sqlx::query(WITHDRAW).bind(run.to_string());
+            queries.push(withdrawal.bind(generation));
         }
         if !self.stops.runs.is_empty() {
             let Stops {

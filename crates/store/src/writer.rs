@@ -44,6 +44,8 @@ pub(crate) enum Write {
     Begin(Box<Record>),
     /// A whole row, over an open one or none.
     Mend(Box<Record>),
+    /// That there is no row of a run whose gate was never opened.
+    Withdraw { run: RunId, generation: i64 },
     /// That a run is to stop.
     Stop {
         run: RunId,
@@ -168,6 +170,7 @@ impl Writer {
             Write::Close(_)
             | Write::Rest(_)
             | Write::Mend(_)
+            | Write::Withdraw { .. }
             | Write::State { .. }
             | Write::Removal { .. }
             | Write::Consumer { .. } => &self.later,
@@ -262,9 +265,10 @@ impl Write {
             | Self::Rest(record)
             | Self::Begin(record)
             | Self::Mend(record) => Some(record.run_id.clone()),
-            Self::Stop { run, .. } | Self::State { run, .. } | Self::Removal { run, .. } => {
-                Some(run.to_string())
-            }
+            Self::Withdraw { run, .. }
+            | Self::Stop { run, .. }
+            | Self::State { run, .. }
+            | Self::Removal { run, .. } => Some(run.to_string()),
             Self::Consumer { write, .. } => Some(write.key()),
             Self::Open(_) => None,
         }
@@ -279,7 +283,11 @@ impl Write {
             | Self::Begin(record)
             | Self::Mend(record) => record.spec.len() + record.labels.len(),
             Self::Consumer { write, .. } => write.size(),
-            Self::Stop { .. } | Self::State { .. } | Self::Removal { .. } | Self::Open(_) => 0,
+            Self::Withdraw { .. }
+            | Self::Stop { .. }
+            | Self::State { .. }
+            | Self::Removal { .. }
+            | Self::Open(_) => 0,
         }
     }
 }
@@ -413,6 +421,7 @@ mod tests {
             | Write::Rest(_)
             | Write::Begin(_)
             | Write::Mend(_)
+            | Write::Withdraw { .. }
             | Write::Removal { .. }
             | Write::Consumer { .. }
             | Write::Open(_) => -1,

@@ -139,6 +139,15 @@ impl Ledger {
         }
     }
 
+    /// The store has removed the open row of this run, or lacks it.
+    pub(crate) fn withdrawn(&self, run: RunId) {
+        let mut book = self.lock();
+        book.assumed.remove(&run);
+        if book.open.remove(&run).is_some() {
+            book.rewrite(&self.boot_id);
+        }
+    }
+
     /// The store has changed the open row of this run.
     pub(crate) fn change(&self, run: RunId, change: impl FnOnce(RunRow) -> RunRow) {
         let mut book = self.lock();

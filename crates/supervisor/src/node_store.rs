@@ -163,6 +163,14 @@ impl NodeStore {
         Ok(())
     }
 
+    /// There is no row of a run whose gate was never opened.
+    pub(crate) async fn withdraw(&self, run: RunId) -> Result<(), StoreError> {
+        let work = async |generation| self.store.withdraw(run, generation).await;
+        self.write("withdraw", run, work).await?;
+        self.ledger.withdrawn(run);
+        Ok(())
+    }
+
     /// A young end is told wherever it is read, and whoever has written it may not have lived to note it.
     fn seen(&self, row: &RunRow) {
         let young = |ended: Timestamp| ended.plus(YOUNG) > clock::now();

@@ -64,7 +64,10 @@ fn begin(shared: &Arc<Shared>, row: RunRow, asked_for: bool) {
         if row.state != StoredState::Backoff && !shared.doors.is_late(run) {
             view.state = RunState::Stopping;
         }
-        let (handle, seat) = Handle::new(&row.new, view, Some(StartAnswer::Started));
+        // Whether the command of a first attempt was let go is not known before the run is looked at.
+        let may_have_run = row.state != StoredState::Starting || row.new.attempt > 1;
+        let start = may_have_run.then_some(StartAnswer::Started);
+        let (handle, seat) = Handle::new(&row.new, view, start);
         let Seat {
             orders,
             live,
@@ -244,6 +247,10 @@ impl Recovery {
             // No row without identity is ever open; should one be, nothing is known of it.
             None => unknown(),
         };
+        if self.never_began(&outcome) && writes::withdraw(&self.shared, self.row.new.run).await {
+            self.forget().await;
+            return false;
+        }
         let wish = match self.row.desired {
             Desired::Run => Wish::None,
             Desired::Stop => Wish::Stop,
@@ -272,6 +279,24 @@ impl Recovery {
                 self.close(outcome).await;
                 false
             }
+        }
+    }
+
+    /// Whether the gate of a first attempt was not opened when the service ended: no caller was told that it runs, and its Spawn
+    /// may be made again.
+    fn never_began(&self, outcome: &Outcome) -> bool {
+        let lost = matches!(outcome.reason, EndReason::ServiceLost | EndReason::Rebooted);
+        let never_ran = outcome.exit.is_none() && outcome.tree == TreeVerdict::NeverRan;
+        let wanted = self.row.desired == Desired::Run && self.row.new.attempt == 1;
+        lost && never_ran && wanted
+    }
+
+    /// Removes what was made for a run that has no row.
+    async fn forget(&self) {
+        let (shared, run) = (Arc::clone(&self.shared), self.row.new.run);
+        let removed = blocking(move || spare::forget(&shared.config.data_dir, run)).await;
+        if let Err(error) = removed.flatten() {
+            tracing::warn!(run_id = %run, %error, "what was made of the run stays");
         }
     }
 
@@ -490,8 +515,10 @@ impl Recovery {
         {
             tracing::error!(run_id = %run, %error, "whom SIGKILL does not end is not in the journal");
         }
-        self.live
-            .send_modify(|live| live.view.stuck = Some(stuck.clone()));
+        self.live.send_modify(|live| {
+            live.view.stuck = Some(stuck.clone());
+            live.start.get_or_insert(StartAnswer::Started);
+        });
     }
 
     async fn serve_readers(&mut self) {

@@ -26,6 +26,8 @@ pub(crate) enum Write {
     Stop(StopOrder, Timestamp),
     /// A state. Tried once.
     State(RowState, Option<Timestamp>),
+    /// That there is no row. Tried until there is none.
+    Withdraw,
     /// The outcome. Tried until it is there.
     Close(Box<NewRun>, Box<Closure>),
 }
@@ -72,6 +74,14 @@ pub(crate) async fn perform(
             };
             tell(Done::Report(report)).await;
         }
+        Write::Withdraw => {
+            tell(Done::Report(if withdraw(&shared, run).await {
+                Report::Withdrawn
+            } else {
+                Report::NotWithdrawn
+            }))
+            .await;
+        }
         Write::Close(new, closure) => {
             crash_point!("exit.close");
             let write = || store.close(&new, &closure);
@@ -95,6 +105,17 @@ fn ended(written: bool) -> Done {
     } else {
         Done::Disowned
     }
+}
+
+/// Removes the row of a run whose gate was never opened. `false`: the row is not as it was left.
+pub(crate) async fn withdraw(shared: &Shared, run: RunId) -> bool {
+    until_told(shared, run).await;
+    let store = &shared.store;
+    let withdrawn = retry(store, run, "that it never began", || store.withdraw(run)).await;
+    if withdrawn {
+        tracing::info!(run_id = %run, "its server died before its gate was opened: nothing ran, and its Spawn may be repeated");
+    }
+    withdrawn
 }
 
 /// Writes the end of what never ran; gives whether the row tells this very end. Another's closed row may stand under its

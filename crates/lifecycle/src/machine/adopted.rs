@@ -53,6 +53,8 @@ pub struct RowSays {
     pub state: Option<RowState>,
     /// The stop that was accepted, with the time at which SIGKILL is due.
     pub stop: Option<(StopOrder, Timestamp)>,
+    /// It is of the first attempt: where that has not run, no caller was answered.
+    pub is_first: bool,
 }
 
 /// What the journal has told of a run.
@@ -163,11 +165,17 @@ impl Machine {
             announced.stopping.clone(),
         );
         if !released {
+            let row = match (row, &stop) {
+                (None, _) => Row::Absent,
+                // Its Spawn may be made again under the same key, as after a death before the record.
+                (Some(row), None) if row.is_first => Row::Void,
+                (Some(_), _) => Row::Owed,
+            };
             machine.phase = Phase::Leaving(Leaving {
                 why: stop.map_or(failed_at(StartStage::Gate), |(order, _)| {
                     NeverRan::Stopped(order)
                 }),
-                row: row.map_or(Row::Absent, |_| Row::Owed),
+                row,
                 tree: None,
             });
             machine.told.ended = announced.ended;

@@ -263,7 +263,9 @@ impl Machine {
             | Report::NotFrozen
             | Report::Thawed
             | Report::PauseExpired
-            | Report::OutcomeRecorded => {}
+            | Report::OutcomeRecorded
+            | Report::Withdrawn
+            | Report::NotWithdrawn => {}
             Report::DeadlineExceeded { which, grace } => {
                 return self.keeper_stops(now, phase, StopReason::DeadlineExceeded(which), grace);
             }

@@ -122,7 +122,9 @@ impl Machine {
             | Report::DeadlineExceeded { .. }
             | Report::Orphaned { .. }
             | Report::ShimLost { .. }
-            | Report::OutcomeRecorded => Phase::Gated { proc, stop },
+            | Report::OutcomeRecorded
+            | Report::Withdrawn
+            | Report::NotWithdrawn => Phase::Gated { proc, stop },
         })
     }
 
@@ -133,11 +135,13 @@ impl Machine {
                 (NeverRan::Superseded, _) => return (Phase::Leaving(leaving), Err(Refusal::Ended)),
                 (NeverRan::Stopped(_), _) | (NeverRan::Failed(_), Row::Owed) => {}
                 // The stop has to outlive us: a late retry of the spawn must meet it.
-                (NeverRan::Failed(_), Row::Absent) => {
+                (NeverRan::Failed(_), Row::Absent | Row::Void) => {
                     leaving.why = NeverRan::Stopped(order);
                     leaving.row = Row::Owed;
                 }
-                (NeverRan::Failed(_), Row::InFlight) => leaving.why = NeverRan::Stopped(order),
+                (NeverRan::Failed(_), Row::InFlight | Row::Withdrawing) => {
+                    leaving.why = NeverRan::Stopped(order);
+                }
             },
             Input::Command(Command::Admit) => {
                 return (Phase::Leaving(leaving), Err(Refusal::AlreadyAdmitted));
@@ -163,6 +167,17 @@ impl Machine {
                     leaving.why = NeverRan::Superseded;
                 }
             }
+            Input::Report(Report::Withdrawn) => {
+                if leaving.row == Row::Withdrawing {
+                    let stopped = matches!(leaving.why, NeverRan::Stopped(_));
+                    leaving.row = self.unrecorded_row(stopped);
+                }
+            }
+            Input::Report(Report::NotWithdrawn) => {
+                if leaving.row == Row::Withdrawing {
+                    leaving.row = Row::Owed;
+                }
+            }
             Input::Report(_) => {}
         }
         stay(match (leaving.row, leaving.tree.take()) {
@@ -170,6 +185,11 @@ impl Machine {
             (Row::Absent, Some(_)) => {
                 self.effects.extend([Effect::Acknowledge, Effect::Forget]);
                 Phase::Forgotten(leaving.why)
+            }
+            (Row::Void, Some(tree)) => {
+                self.effects.push(Effect::Withdraw);
+                leaving.row = Row::Withdrawing;
+                with_tree(Phase::Leaving(leaving), tree)
             }
             (_, tree) => Phase::Leaving(Leaving { tree, ..leaving }),
         })

@@ -6,9 +6,9 @@ use crate::{
     table::{name_of_effect, name_of_phase},
 };
 use kennel_lifecycle::{
-    Announced, Announcement, Deadline, Effect, EndReason, Exit, HeldPause, Input, LeaderExit,
-    Machine, Outcome, PauseWord, Phase, Proof, Report, ResumeReason, RowSays, RowState, Signal,
-    Standing, StopCertificate, StopOrder, StopReason, StreamsEnd, Timestamp, TreeVerdict,
+    Announced, Announcement, Command, Deadline, Effect, EndReason, Exit, HeldPause, Input,
+    LeaderExit, Machine, Outcome, PauseWord, Phase, Proof, Report, ResumeReason, RowSays, RowState,
+    Signal, Standing, StopCertificate, StopOrder, StopReason, StreamsEnd, Timestamp, TreeVerdict,
     ladder::StopPlan, limits,
 };
 use std::{fmt::Write as _, time::Duration};
@@ -39,15 +39,15 @@ fn standings() -> Vec<(String, Standing)> {
         ("deadline told only", None, Some(late())),
     ];
     for (stop, recorded, told) in &stops[..2] {
-        for row in [false, true] {
+        for row in ["no row", "row", "first row"] {
             let mut standing = standing(LeaderExit::Stop);
             standing.released = false;
             standing.announced.stopping.clone_from(told);
-            standing.row = row.then(|| RowSays {
+            standing.row = (row != "no row").then(|| RowSays {
                 stop: recorded.clone(),
+                is_first: row == "first row",
                 ..RowSays::default()
             });
-            let row = if row { "row" } else { "no row" };
             all.push((format!("at its gate, {row}, {stop}"), standing));
         }
     }
@@ -71,7 +71,10 @@ fn standings() -> Vec<(String, Standing)> {
             ] {
                 let mut standing = standing(LeaderExit::Stop);
                 standing.pause = pause;
-                standing.row = Some(RowSays { state, stop: None });
+                standing.row = Some(RowSays {
+                    state,
+                    ..RowSays::default()
+                });
                 standing.announced.pause = told;
                 let state = state.map_or("Starting".to_owned(), |s| format!("{s:?}"));
                 let told = match told {
@@ -96,6 +99,7 @@ fn standings() -> Vec<(String, Standing)> {
                 standing.row = Some(RowSays {
                     state: Some(RowState::Running),
                     stop: recorded.clone(),
+                    ..RowSays::default()
                 });
                 standing.announced.stopping.clone_from(told);
                 standing.announced.leader = (!end.is_empty()).then_some(Exit::Code(0));
@@ -123,6 +127,7 @@ fn what_is_missing_in_the_journal_is_told_first() {
     silent.row = Some(RowSays {
         state: Some(RowState::Running),
         stop: None,
+        ..RowSays::default()
     });
     let mut machine = Machine::adopted(NOW, silent);
     let told = [Announcement::Recorded, Announcement::Started];
@@ -138,6 +143,7 @@ fn a_stop_keeps_its_grace_whatever_the_clock_says() {
         standing.row = Some(RowSays {
             state: Some(RowState::Running),
             stop: Some(order()),
+            ..RowSays::default()
         });
         let now = NOW.plus(Duration::from_secs(gone));
         let mut machine = Machine::adopted(now, standing);
@@ -169,6 +175,7 @@ fn a_stop_that_was_shortened_goes_on_with_what_is_left() {
         standing.row = Some(RowSays {
             state: Some(RowState::Running),
             stop: Some((first.clone(), sooner)),
+            ..RowSays::default()
         });
         standing.announced.stopping = Some((first, told));
         let now = Timestamp(NOW.0 + gone * 1_000_000);
@@ -187,6 +194,7 @@ fn a_deadline_that_is_told_again_changes_nothing() {
     standing.row = Some(RowSays {
         state: Some(RowState::Running),
         stop: Some((order.clone(), deadline)),
+        ..RowSays::default()
     });
     standing.announced.stopping = Some((order, deadline));
     let mut machine = Machine::adopted(NOW.plus(GRACE / 2), standing);
@@ -235,6 +243,7 @@ fn the_stop_that_was_told_stays_the_reason_whatever_the_row_says() {
     standing.row = Some(RowSays {
         state: Some(RowState::Running),
         stop: Some(order()),
+        ..RowSays::default()
     });
     let mut machine = Machine::adopted(NOW, standing);
     report(&mut machine, Report::LeaderExited(killed_by(Signal::TERM)));
@@ -359,5 +368,57 @@ fn closed(machine: &mut Machine) -> Outcome {
     match machine.phase() {
         Phase::Closing(outcome) => outcome.clone(),
         other => panic!("{other:?}"),
+    }
+}
+
+/// The first attempt of a run that was recorded, and whose server died before it opened the gate.
+fn recorded_at_gate() -> Machine {
+    let mut standing = standing(LeaderExit::Stop);
+    standing.released = false;
+    standing.row = Some(RowSays {
+        is_first: true,
+        ..RowSays::default()
+    });
+    Machine::adopted(NOW, standing)
+}
+
+#[test]
+fn first_attempt_left_at_gate_loses_its_row() {
+    let mut machine = recorded_at_gate();
+    let mut report = |report| {
+        machine.step(NOW, Input::Report(report)).unwrap();
+        machine.effects().collect::<Vec<_>>()
+    };
+    assert_eq!(report(Report::NotReleased), []);
+    let ended = Report::TreeEnded(TreeVerdict::NeverRan);
+    assert_eq!(report(ended.clone()), [Effect::Withdraw]);
+    assert_eq!(report(ended), []);
+    assert_eq!(
+        report(Report::Withdrawn),
+        [Effect::Acknowledge, Effect::Forget]
+    );
+    assert!(matches!(machine.phase(), Phase::Forgotten(_)));
+}
+
+#[test]
+fn stop_of_attempt_left_at_gate_is_recorded() {
+    for stop_at in 0..3 {
+        let mut machine = recorded_at_gate();
+        let reports = [
+            Report::NotReleased,
+            Report::TreeEnded(TreeVerdict::NeverRan),
+            Report::Withdrawn,
+        ];
+        let mut effects = Vec::new();
+        for (at, report) in reports.into_iter().enumerate() {
+            if at == stop_at {
+                let stop = Input::Command(Command::Stop(abort(GRACE)));
+                machine.step(NOW, stop).unwrap();
+            }
+            machine.step(NOW, Input::Report(report)).unwrap();
+            effects.extend(machine.effects());
+        }
+        let recorded = |effect: &Effect| matches!(effect, Effect::RecordOutcome(outcome) if outcome.reason == abort(GRACE).reason.into());
+        assert!(effects.iter().any(recorded), "{stop_at}: {effects:?}");
     }
 }

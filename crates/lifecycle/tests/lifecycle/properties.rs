@@ -492,6 +492,8 @@ fn report() -> impl Strategy<Value = Report> {
         Just(R::StreamsClosed(StreamsEnd::Eof)),
         Just(R::StreamsClosed(StreamsEnd::Cut)),
         Just(R::OutcomeRecorded),
+        Just(R::Withdrawn),
+        Just(R::NotWithdrawn),
     ];
     prop_oneof![start, life, end]
 }

@@ -238,6 +238,8 @@ fn inputs() -> Vec<Input> {
         Report::Orphaned { grace: GRACE },
         Report::ShimLost { grace: GRACE },
         Report::OutcomeRecorded,
+        Report::Withdrawn,
+        Report::NotWithdrawn,
     ];
     let commands = commands.into_iter().map(Input::Command);
     commands

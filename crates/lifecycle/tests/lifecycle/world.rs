@@ -489,6 +489,10 @@ impl World {
                 self.row = Row::Closed(outcome);
                 self.report(Source::Store, Report::OutcomeRecorded);
             }
+            Effect::Withdraw => {
+                self.row = Row::Absent;
+                self.report(Source::Store, Report::Withdrawn);
+            }
             Effect::RecordRunning | Effect::Forget => {}
             Effect::Acknowledge => self.acknowledged += 1,
             Effect::Announce(announcement) => self.announced.push(announcement),

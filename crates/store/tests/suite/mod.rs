@@ -9,6 +9,7 @@ mod guards;
 mod lists;
 mod mends;
 mod removals;
+mod withdrawals;
 mod writes;
 
 use kennel_store::{Store, StoreUrl, open};
@@ -47,6 +48,7 @@ const CASES: &[Case] = cases![
     writes::a_write_outlives_its_caller,
     writes::many_changes_of_one_run_keep_their_order,
     writes::a_finished_store_is_not_available,
+    withdrawals::only_row_that_never_began_is_withdrawn,
     guards::an_older_generation_writes_nothing,
     guards::a_new_generation_restamps_open_rows_alone,
     guards::a_run_that_a_later_keeper_holds_is_its_own,

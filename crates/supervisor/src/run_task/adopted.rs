@@ -215,6 +215,7 @@ fn machine(held: &HeldRun, row: &RunRow, recorded: bool, past: &Past) -> Machine
             StoredState::Starting | StoredState::Backoff | StoredState::Ended(_) => None,
         },
         stop: row.stop.clone().zip(row.stop_deadline),
+        is_first: row.new.attempt == 1,
     };
     let standing = kennel_lifecycle::Standing {
         identity: Box::new(held.identity.clone()),

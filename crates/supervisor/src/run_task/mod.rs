@@ -491,6 +491,8 @@ impl RunTask {
                     let away = || Err(OrderError::Call(CallError::StoreUnavailable));
                     answer(&mut self.pausing, away);
                 }
+                // What is there of the run is this task's to remove.
+                self.legacy.unrecorded |= report == Report::Withdrawn;
                 self.report(report);
             }
             Done::Taken(row) => {

@@ -101,6 +101,7 @@ impl RunTask {
                 }
             }
             Effect::RecordOutcome(outcome) => self.record_outcome(outcome),
+            Effect::Withdraw => self.write(Write::Withdraw),
             Effect::Forget => {
                 if let Phase::Forgotten(why) = self.machine.phase() {
                     self.spans.forgets(&self.new, self.at, why);

@@ -619,6 +619,14 @@ impl Store for Shaky {
             .await
     }
 
+    async fn withdraw(&self, run: RunId, generation: i64) -> Result<(), StoreError> {
+        let what = format!("withdraw {run} of {generation}");
+        self.write(what, |store| async move {
+            store.withdraw(run, generation).await
+        })
+        .await
+    }
+
     async fn open_node(&self, opening: &Opening) -> Result<i64, StoreError> {
         let generation = self.store.open_node(opening).await;
         story::tell(|| format!("the node is opened: {generation:?}"));

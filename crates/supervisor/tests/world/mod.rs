@@ -1274,6 +1274,25 @@ impl Store for MemoryStore {
         Ok(())
     }
 
+    async fn withdraw(&self, run: RunId, generation: i64) -> Result<(), StoreError> {
+        self.check_write()?;
+        self.present(run, generation)?;
+        let mut rows = self.rows.lock().unwrap();
+        let row = rows.get(&run);
+        let has_begun = |row: &RunRow| {
+            row.state != StoredState::Starting
+                || row.desired != Desired::Run
+                || row.new.attempt != 1
+                || row.new.generation != generation
+        };
+        if row.is_some_and(has_begun) {
+            return Err(StoreError::Fenced(run));
+        }
+        rows.remove(&run);
+        self.changed.notify_waiters();
+        Ok(())
+    }
+
     async fn mend(&self, row: &RunRow) -> Result<(), StoreError> {
         let mut gate = self.gate.subscribe();
         let _ = gate.wait_for(|held| !held).await;

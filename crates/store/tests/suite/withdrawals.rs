@@ -1,0 +1,48 @@
+//! Rows of runs that never began.
+
+use super::{
+    Bed,
+    rows::{EPOCH, NODE, closure, new_run, opening, order},
+};
+use kennel_lifecycle::{RowState, Timestamp};
+use kennel_store::{Inserted, StoreError};
+
+pub(super) async fn only_row_that_never_began_is_withdrawn(bed: Bed) {
+    let store = &bed.store;
+    store.open_node(&opening(NODE, EPOCH)).await.unwrap();
+    for id in 1..=4 {
+        store.insert(&new_run(id)).await.unwrap();
+    }
+    let run = |id| new_run(id).run;
+    store
+        .record_state(run(2), 1, RowState::Running, None)
+        .await
+        .unwrap();
+    store
+        .record_stop(run(3), 1, &order(), Timestamp(5))
+        .await
+        .unwrap();
+    store.close(&new_run(4), &closure()).await.unwrap();
+
+    let withdrawn = [
+        store.withdraw(run(1), 2).await,
+        store.withdraw(run(2), 1).await,
+        store.withdraw(run(3), 1).await,
+        store.withdraw(run(4), 1).await,
+    ];
+    for (at, result) in withdrawn.into_iter().enumerate() {
+        assert!(
+            matches!(result, Err(StoreError::Fenced(_))),
+            "{at}: {result:?}"
+        );
+    }
+    for id in 1..=4 {
+        assert!(store.get(run(id)).await.unwrap().is_some(), "{id}");
+    }
+    // Once more is the same, and the key is free.
+    for _ in 0..2 {
+        store.withdraw(run(1), 1).await.unwrap();
+        assert_eq!(store.get(run(1)).await.unwrap(), None);
+    }
+    assert_eq!(store.insert(&new_run(1)).await.unwrap(), Inserted::New);
+}
