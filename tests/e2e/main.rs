@@ -14,6 +14,7 @@ mod certificate;
 mod cli;
 mod consumers;
 mod contain;
+mod damage;
 mod data_directory;
 mod doctor;
 mod doors;

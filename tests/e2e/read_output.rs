@@ -30,6 +30,7 @@ fn told(response: &pb::ReadOutputResponse) -> (Vec<u8>, u64, u64) {
             Part::Data(data) => bytes.extend(data),
             Part::OmittedBytes(count) => omitted += count,
             Part::RemovedBytes(count) => removed += count,
+            Part::DamagedBytes(count) => panic!("{count} bytes are damaged"),
         }
     }
     (bytes, omitted, removed)

@@ -16,6 +16,8 @@ pub struct Stretch {
     pub offset: u64,
     /// The bytes. Empty: there are none.
     pub data: Bytes,
+    /// Bytes before them, or where there are none all that were asked for, were written and cannot be read.
+    pub after_damage: bool,
 }
 
 /// Where the lines stand at a place of a journal.
@@ -49,20 +51,48 @@ impl Log {
         len_max: u64,
         head: Point,
     ) -> io::Result<Stretch> {
+        let (mut begin, mut after_damage) = (begin, false);
         loop {
             let Some((next, offset, until)) = self.holder(stream, begin, end, head) else {
-                return Ok(Stretch::default());
+                return Ok(Stretch {
+                    after_damage,
+                    ..Stretch::default()
+                });
             };
-            let until = until.min(offset.saturating_add(len_max));
+            let span_until = until;
+            let mut until = until.min(offset.saturating_add(len_max));
             let read = match &next {
-                Next::Span(number, _) => Segment::open(&self.dir, *number, false)
-                    .and_then(|segment| segment.ok_or(io::ErrorKind::NotFound.into()))
-                    .and_then(|segment| segment.raw[stream].read(offset, until)),
+                Next::Span(number, _) => {
+                    let segment = Segment::open(&self.dir, *number, false)
+                        .and_then(|segment| segment.ok_or(io::ErrorKind::NotFound.into()));
+                    match segment {
+                        Ok(segment) => {
+                            let raw = &segment.raw[stream];
+                            let there = raw.end()?;
+                            if self.is_closed() && there <= offset {
+                                // What was here is damaged: the next segment goes on behind it.
+                                (begin, after_damage) = (span_until, true);
+                                continue;
+                            }
+                            if self.is_closed() {
+                                until = until.min(there);
+                            }
+                            raw.read(offset, until)
+                        }
+                        Err(error) => Err(error),
+                    }
+                }
                 Next::Current(segment) => segment.raw[stream].read(offset, until),
                 Next::Hole(..) | Next::Gone => return Ok(Stretch::default()),
             };
             match read {
-                Ok(data) => return Ok(Stretch { offset, data }),
+                Ok(data) => {
+                    return Ok(Stretch {
+                        offset,
+                        data,
+                        after_damage,
+                    });
+                }
                 // It was removed between the look and the read.
                 Err(_) if self.has_changed(&next)? => {}
                 Err(error) => return Err(error),

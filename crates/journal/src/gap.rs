@@ -44,6 +44,8 @@ pub enum GapReason {
     /// The host has died: what it had not written to the disk is lost, and so many seqs are left out that none of those
     /// which were told comes again.
     HostLost,
+    /// They were written, and cannot be read any more: files of the journal were cut, changed or removed.
+    Damaged,
 }
 
 /// Why entries are missing, and whether it is known how many bytes that is.

@@ -15,6 +15,7 @@ use bytes::Bytes;
 use kennel_lifecycle::Timestamp;
 
 mod by_offset;
+mod damage;
 mod errors;
 mod facts;
 mod format;

@@ -24,6 +24,8 @@ pub(crate) struct Log {
     pub(crate) dir: PathBuf,
     pub(crate) facts: Raw,
     chain: Mutex<Chain>,
+    /// Its run has ended, so that whatever cannot be read of it is damage.
+    is_closed: bool,
 }
 
 /// The segments that are there.
@@ -90,6 +92,16 @@ pub(crate) struct Scanned {
 
 /// Looks at every segment: closed ones by their neighbours, the last one whole.
 pub(crate) fn scan(dir: &Path, facts: &Raw, write: bool) -> io::Result<Scanned> {
+    scan_as(dir, facts, write, Segment::intact)
+}
+
+/// The same, where `extent` says how far a segment goes that its successor does not continue.
+fn scan_as(
+    dir: &Path,
+    facts: &Raw,
+    write: bool,
+    extent: fn(&Segment, &Raw) -> io::Result<Intact>,
+) -> io::Result<Scanned> {
     let (numbers, mut stray) = segments(dir)?;
     let mut opened = Vec::new();
     for number in numbers {
@@ -117,12 +129,12 @@ pub(crate) fn scan(dir: &Path, facts: &Raw, write: bool) -> io::Result<Scanned> 
                 let (end, facts) = (next.header.first, (first.seq + 1, next.header.first.seq));
                 Span::closed(segment, end, Some(facts))
             }
-            _ => Span::of(segment, &segment.intact(facts)?),
+            _ => Span::of(segment, &extent(segment, facts)?),
         });
     }
     let last = match last {
         Some(segment) => {
-            let intact = segment.intact(facts)?;
+            let intact = extent(&segment, facts)?;
             Some((segment, intact))
         }
         None => None,
@@ -162,11 +174,27 @@ impl Log {
         Ok((log, end))
     }
 
+    /// For readers of a journal whose run has ended: damage is met as a gap. Gives also its end.
+    pub(crate) fn to_read_closed(dir: &Path) -> io::Result<(Self, Point)> {
+        let log = Self {
+            is_closed: true,
+            ..Self::new(dir, OpenOptions::new().read(true))
+        };
+        let end = log.look()?;
+        Ok((log, end))
+    }
+
+    /// Whether its run has ended.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.is_closed
+    }
+
     fn new(dir: &Path, how: &OpenOptions) -> Self {
         Self {
             dir: dir.to_owned(),
             facts: Raw::new(dir.join("lifecycle"), how, 0),
             chain: Mutex::default(),
+            is_closed: false,
         }
     }
 
@@ -181,7 +209,11 @@ impl Log {
             mut spans,
             last,
             stray,
-        } = scan(&self.dir, &self.facts, false)?;
+        } = if self.is_closed {
+            scan_as(&self.dir, &self.facts, false, Segment::extent)?
+        } else {
+            scan(&self.dir, &self.facts, false)?
+        };
         spans.extend(last.map(|(segment, intact)| Span::of(&segment, &intact)));
         // One that was taken away meanwhile looks shorter than it was, or like one that never had a byte.
         self.is_there()?;
@@ -196,7 +228,7 @@ impl Log {
     }
 
     /// That the directory is there; else the error of its kind.
-    fn is_there(&self) -> io::Result<()> {
+    pub(crate) fn is_there(&self) -> io::Result<()> {
         let found = fs::metadata(&self.dir);
         found.map(drop).map_err(|e| failed("find", &self.dir, e))
     }
@@ -297,7 +329,9 @@ impl Log {
         let (reason, counted) = match behind {
             _ if !is_next => (GapReason::Bound, true),
             After::FullDisk { counted } => (GapReason::FullDisk, counted),
-            After::All | After::HostLoss => (GapReason::HostLost, false),
+            After::HostLoss => (GapReason::HostLost, false),
+            // The segment before was whole when this one was begun.
+            After::All => (GapReason::Damaged, true),
         };
         Next::Hole(first, Why { reason, counted }, begun)
     }
@@ -314,7 +348,13 @@ impl Log {
             Next::Span(number, last) => {
                 let segment = Segment::open(&self.dir, *number, false)?;
                 let segment = segment.ok_or(io::ErrorKind::NotFound)?;
-                segment.read(after, *last, bytes_max, &self.facts)?
+                match segment.read(after, *last, bytes_max, &self.facts) {
+                    Err(error) if self.is_damage(&error) => {
+                        let end = self.span_end(*number);
+                        return segment.read_over_damage(after, lens, end, bytes_max, &self.facts);
+                    }
+                    read => read?,
+                }
             }
             Next::Current(segment) => segment.read(after, head.seq, bytes_max, &self.facts)?,
             Next::Gone => return Err(io::ErrorKind::NotFound.into()),

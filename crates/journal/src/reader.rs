@@ -4,7 +4,9 @@
 //! no switch at which an entry could be lost or come twice. The writer waits for no reader: where it has removed what one
 //! has not read yet, that one is given a gap.
 
-use crate::{Item, Kind, LineBegins, Point, Stretch, Tail, TailBegin, log::Log, segment::slot};
+use crate::{
+    Item, Kind, LineBegins, Point, Stretch, Tail, TailBegin, log::Log, mark::Mark, segment::slot,
+};
 use std::{io, path::Path, sync::Arc};
 use tokio::{sync::watch, task};
 
@@ -51,6 +53,24 @@ impl Reader {
         let (sender, head) = watch::channel(end);
         drop(sender);
         Self::new(Arc::new(log), head, position)
+    }
+
+    /// A reader of the journal of a run that has ended. What cannot be read of it, because files were cut, changed or
+    /// removed, is a gap; only an index whose header is not one is an error.
+    ///
+    /// Checks whole indexes (36 bytes an entry): call it where blocking is allowed.
+    pub fn open_closed(dir: &Path, position: Position) -> io::Result<Self> {
+        let (log, end) = Log::to_read_closed(dir)?;
+        let (sender, head) = watch::channel(end);
+        drop(sender);
+        Self::new(Arc::new(log), head, position)
+    }
+
+    /// A seq that no entry of the journal has passed.
+    #[must_use]
+    pub fn seq_bound(&self) -> u64 {
+        let bound = Mark::open(&self.log.dir).map_or(0, |mark| mark.seq());
+        bound.max(self.end().seq)
     }
 
     pub(crate) fn new(

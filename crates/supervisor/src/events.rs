@@ -2,12 +2,12 @@
 
 use crate::{
     CallError, Event, Kinds, LifecycleEvent, Payload, Position, Reached, RunView, Supervisor,
-    blocking::blocking, event, removed::Removed, shape::Shape, subscribers::Subscription,
-    view::Live,
+    blocking::blocking, event, lost_end::LostEnd, removed::Removed, shape::Shape, spare,
+    subscribers::Subscription, view::Live,
 };
 use bytes::Buf as _;
 use kennel_journal::{Form, Hub, Point, Position as JournalPosition, Reader};
-use kennel_lifecycle::RunId;
+use kennel_lifecycle::{RunId, RunState};
 use kennel_linux::rundir;
 use std::io;
 
@@ -27,6 +27,11 @@ pub struct Events {
     until: Option<u64>,
     /// Whether the run's last event was read.
     has_ended: bool,
+    /// What a damaged journal does not tell, as long as it is not told.
+    lost_end: Option<LostEnd>,
+    is_end_lost: bool,
+    /// The position, once that was told.
+    beyond: Option<Reached>,
     /// The journal that grows; absent: it is whole.
     hub: Option<Hub>,
     /// Its place among those who are looked after; absent: nobody waits for what it gives.
@@ -63,6 +68,9 @@ impl Events {
             begins: None,
             until: None,
             has_ended: false,
+            lost_end: None,
+            is_end_lost: false,
+            beyond: None,
             hub: None,
             subscription: None,
         }
@@ -120,6 +128,11 @@ impl Events {
         }
     }
 
+    /// Whether the journal of the ended run does not tell its end.
+    pub(crate) fn has_lost_end(&self) -> bool {
+        self.is_end_lost
+    }
+
     /// Where they come from; absent: there is nothing to be read.
     pub(crate) fn into_reader(self) -> Option<Reader> {
         match self.source {
@@ -131,6 +144,9 @@ impl Events {
     /// Last seq that there is now.
     #[must_use]
     pub fn head(&self) -> u64 {
+        if let Some(lost) = &self.lost_end {
+            return lost.seq();
+        }
         match &self.source {
             Source::Nothing => 0,
             Source::Journal(reader) => reader.end().seq,
@@ -152,6 +168,7 @@ impl Events {
     #[must_use]
     pub fn position(&self) -> Reached {
         let reached = match &self.source {
+            _ if self.beyond.is_some() => self.beyond.unwrap_or_default(),
             Source::Nothing => Reached::default(),
             Source::Journal(reader) => reader.position().into(),
             Source::Removed(removed) => removed.at(),
@@ -223,8 +240,16 @@ impl Events {
                 }
             },
         };
-        let Some(events): Option<Vec<Event>> = events else {
-            return Ok(None);
+        let events: Vec<Event> = match (events, self.lost_end.take()) {
+            (None, None) => return Ok(None),
+            (None, Some(lost)) => {
+                self.beyond = Some(lost.reached());
+                lost.tell(at)
+            }
+            (Some(events), lost) => {
+                self.lost_end = lost;
+                events
+            }
         };
         let mut given = Vec::new();
         for event in events {
@@ -341,6 +366,16 @@ impl Supervisor {
     ) -> Result<(RunView, Events), CallError> {
         let view = match self.events_place(run).await? {
             EventsPlace::Growing(view, hub) => {
+                // What a server told of a run whose gate it did not live to open comes again with its next Spawn.
+                if is_ahead(from, hub.head())
+                    && view.state == RunState::Starting
+                    && let Some(handle) = self.shared.find(run)
+                {
+                    let has_begun =
+                        |live: &Live| live.over || live.view.state != RunState::Starting;
+                    drop(handle.live.clone().wait_for(has_begun).await);
+                    return Box::pin(self.events_there(run, from)).await;
+                }
                 let reader = hub.read_from(hub.head().into());
                 let reader = reader.map_err(|e| unreadable(run, &e))?;
                 let mut events = self.reading_from(run, reader, from).await?;
@@ -355,7 +390,18 @@ impl Supervisor {
         }
         let dir = rundir::path(&self.shared.config.data_dir, run);
         // The whole index is looked through, which may be long.
-        let opened = blocking(move || Reader::open_ended(&dir, JournalPosition::default())).await;
+        // While something is left to be done of a run, its end may be still to be told.
+        let is_closed =
+            view.outcome.is_some() && !spare::is_there(&self.shared.config.data_dir, run);
+        let opened = blocking(move || {
+            let from = JournalPosition::default();
+            if is_closed {
+                Reader::open_closed(&dir, from)
+            } else {
+                Reader::open_ended(&dir, from)
+            }
+        })
+        .await;
         let reader = match opened.flatten() {
             Ok(reader) => reader,
             Err(error) if error.kind() == io::ErrorKind::NotFound && view.identity.is_none() => {
@@ -364,7 +410,36 @@ impl Supervisor {
             }
             Err(error) => return Err(unreadable(run, &error)),
         };
-        Ok((view, self.reading_from(run, reader, from).await?))
+        let lost_end = if is_closed {
+            let lost = LostEnd::of(&view, &reader).await;
+            lost.map_err(|e| unreadable(run, &e))?
+        } else {
+            None
+        };
+        let Some(lost) = lost_end else {
+            return Ok((view, self.reading_from(run, reader, from).await?));
+        };
+        tracing::warn!(run_id = %run, "its journal has lost the run's end: files in its directory are damaged");
+        let mut events = match from {
+            Position::LiveOnly => self.reading_from(run, reader, from).await?,
+            Position::After(at) if at.seq > lost.seq() => {
+                return Err(ahead(run, at.seq, lost.seq()));
+            }
+            Position::After(at) if at.seq > reader.end().seq => {
+                let live = self.reading_from(run, reader, Position::LiveOnly).await?;
+                Events {
+                    beyond: Some(at),
+                    lost_end: (at.seq < lost.seq()).then_some(lost),
+                    ..live
+                }
+            }
+            _ => Events {
+                lost_end: Some(lost),
+                ..self.reading_from(run, reader, from).await?
+            },
+        };
+        events.is_end_lost = true;
+        Ok((view, events))
     }
 
     /// The reader at this position.
@@ -421,6 +496,10 @@ impl Supervisor {
 /// A position beyond the run's last event.
 pub(crate) fn ahead(run: RunId, asked: u64, head: u64) -> CallError {
     CallError::CursorAhead { run, asked, head }
+}
+
+fn is_ahead(from: Position, head: Point) -> bool {
+    matches!(from, Position::After(at) if at.seq > head.seq)
 }
 
 fn after(run: RunId, from: Position, head: Point) -> Result<Reached, CallError> {

@@ -59,6 +59,8 @@ pub struct OutputRead {
     pub is_final: bool,
     /// That all of it was removed after the run's end.
     pub removed: Option<OutputRemoval>,
+    /// The run has ended, and its journal has lost its end: how much more was written is not known.
+    pub end_lost: bool,
 }
 
 /// A part of what was read.
@@ -77,9 +79,20 @@ pub enum OutputPart {
         offset: u64,
         /// How many.
         bytes: u64,
-        /// They are not there any more; else they were not asked for.
-        are_gone: bool,
+        /// Why.
+        why: Missing,
     },
+}
+
+/// Why bytes are not in an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Missing {
+    /// They were not asked for.
+    NotAsked,
+    /// They are not kept any more.
+    Removed,
+    /// They cannot be read: files of the journal are damaged.
+    Damaged,
 }
 
 impl Supervisor {
@@ -114,6 +127,7 @@ impl Supervisor {
             next_offset: end,
             is_final,
             removed: view.output_removed,
+            end_lost: events.has_lost_end(),
             ..OutputRead::default()
         };
         let Some(reader) = events.into_reader() else {
@@ -125,7 +139,7 @@ impl Supervisor {
                 read.parts.push(OutputPart::Missing {
                     offset: begin,
                     bytes: end - begin,
-                    are_gone: true,
+                    why: Missing::Removed,
                 });
             }
             return Ok(read);
@@ -168,7 +182,7 @@ impl Source {
             self.parts.push(OutputPart::Missing {
                 offset: head,
                 bytes: tail_begins - head,
-                are_gone: false,
+                why: Missing::NotAsked,
             });
         }
         self.range(tail_begins, self.end).await?;
@@ -217,7 +231,11 @@ impl Source {
                 self.parts.push(OutputPart::Missing {
                     offset: at,
                     bytes: found - at,
-                    are_gone: true,
+                    why: if stretch.after_damage {
+                        Missing::Damaged
+                    } else {
+                        Missing::Removed
+                    },
                 });
             }
             if self.plain {

@@ -10,7 +10,8 @@ use kennel_lifecycle::{
     Exit, RunId, StreamsEnd, Stuck, StuckProcess, TerminalSize, Timestamp, TreeVerdict,
 };
 use kennel_supervisor::{
-    Event, Gap, GapReason, LifecycleEvent, OutputPart, OutputRead, Payload, SignalWent,
+    Event, Gap, GapReason, LifecycleEvent, MissingBytes, OutputPart, OutputRead, Payload,
+    SignalWent,
 };
 
 /// Events that follow each other in one run's order, one batch for each attempt that they are of.
@@ -93,16 +94,12 @@ pub(crate) fn output(read: OutputRead) -> pb::ReadOutputResponse {
             offset,
             part: Some(Part::Data(data)),
         },
-        OutputPart::Missing {
+        OutputPart::Missing { offset, bytes, why } => pb::OutputPart {
             offset,
-            bytes,
-            are_gone,
-        } => pb::OutputPart {
-            offset,
-            part: Some(if are_gone {
-                Part::RemovedBytes(bytes)
-            } else {
-                Part::OmittedBytes(bytes)
+            part: Some(match why {
+                MissingBytes::NotAsked => Part::OmittedBytes(bytes),
+                MissingBytes::Removed => Part::RemovedBytes(bytes),
+                MissingBytes::Damaged => Part::DamagedBytes(bytes),
             }),
         },
     };
@@ -112,6 +109,7 @@ pub(crate) fn output(read: OutputRead) -> pb::ReadOutputResponse {
         end_offset: read.end_offset,
         r#final: read.is_final,
         output_removed: read.removed.map(retention::removal),
+        end_lost: read.end_lost,
     }
 }
 
@@ -129,6 +127,7 @@ fn gap(gap: &Gap) -> pb::Gap {
         GapReason::FullDisk => pb::GapReason::DiskFull,
         GapReason::HostLost => pb::GapReason::HostLost,
         GapReason::Retention => pb::GapReason::Retention,
+        GapReason::Damaged => pb::GapReason::JournalDamaged,
     };
     pb::Gap {
         first_seq: gap.first_seq,

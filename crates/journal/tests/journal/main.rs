@@ -5,6 +5,7 @@
 mod bound;
 mod by_offset;
 mod common;
+mod damage;
 mod live;
 mod recovery;
 mod speed;

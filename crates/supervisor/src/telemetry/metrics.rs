@@ -25,7 +25,7 @@ const LONG: [f64; 12] = [
 /// What is done with a run of an earlier server.
 const RECOVERY_ACTIONS: [&str; 4] = ["adopted", "killed", "already_gone", "unverified"];
 /// Why output is missing.
-const DROP_REASONS: [&str; 4] = ["bound", "full_disk", "retention", "host_lost"];
+const DROP_REASONS: [&str; 5] = ["bound", "full_disk", "retention", "host_lost", "damaged"];
 
 /// A part of a start.
 #[derive(Clone, Copy, Debug)]
@@ -220,6 +220,7 @@ impl Metrics {
             GapReason::FullDisk => DROP_REASONS[1],
             GapReason::Retention => DROP_REASONS[2],
             GapReason::HostLost => DROP_REASONS[3],
+            GapReason::Damaged => DROP_REASONS[4],
         };
         let attributes = [KeyValue::new(names::DROP_REASON, reason)];
         self.gaps.add(1, &attributes);

@@ -4,8 +4,8 @@
 use crate::world::{Lives, Nature, Stage, Weather, call, run_id};
 use kennel_lifecycle::{OutputRemoval, RemovalReason, RetentionLimits, RunId, Timestamp};
 use kennel_supervisor::{
-    Amount, CallError, Condition, Event, Events, Form, GapReason, LifecycleEvent, OutputCall,
-    OutputPart, OutputRange, Payload, Position, Reached, Tail,
+    Amount, CallError, Condition, Event, Events, Form, GapReason, LifecycleEvent, MissingBytes,
+    OutputCall, OutputPart, OutputRange, Payload, Position, Reached, Tail,
 };
 use std::{fs, path::PathBuf, time::Duration};
 
@@ -129,7 +129,7 @@ fn of_a_removed_run_a_reader_is_told_how_much_is_missing_and_how_it_ended() {
             let gone = OutputPart::Missing {
                 offset,
                 bytes: 6 - offset,
-                are_gone: true,
+                why: MissingBytes::Removed,
             };
             assert_eq!(output.parts, [gone]);
             assert_eq!((output.next_offset, output.end_offset), (6, 6));

@@ -1,0 +1,178 @@
+//! A journal of an ended run whose files were cut, changed or removed: what can be read of it, and gaps in the place of the rest.
+//!
+//! An entry of the index has a checksum, and the bytes of its output have none: a byte that was changed in a raw file is not
+//! noticed.
+
+use crate::{
+    GapReason, Item, Point,
+    gap::{Gap, Why},
+    log::Log,
+    raw::Raw,
+    segment::{ENTRIES_PER_READ_MAX, Intact, Segment, slot},
+};
+use bytes::Bytes;
+use kennel_lifecycle::Timestamp;
+use std::io;
+
+const DAMAGED: Why = Why {
+    reason: GapReason::Damaged,
+    counted: true,
+};
+
+/// Entries that cannot be read, which begin here.
+#[derive(Clone, Copy)]
+struct Missing {
+    after: u64,
+    lens: Option<[u64; 2]>,
+}
+
+impl Log {
+    /// Whether this error means that what is to be read was damaged; not where the whole journal has gone.
+    pub(crate) fn is_damage(&self, error: &io::Error) -> bool {
+        let is_damage = matches!(
+            error.kind(),
+            io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof | io::ErrorKind::NotFound
+        );
+        is_damage && self.is_closed() && self.is_there().is_ok()
+    }
+
+    /// Where this segment ends.
+    pub(crate) fn span_end(&self, number: u32) -> Point {
+        let chain = self.chain();
+        let span = chain.spans.iter().find(|span| span.number == number);
+        span.map(|span| span.end).unwrap_or_default()
+    }
+}
+
+impl Segment {
+    /// The same as [`Segment::intact`], over what is damaged: up to the last entry that is one. A stream is as long as its file
+    /// where that has more.
+    pub(crate) fn extent(&self, facts: &Raw) -> io::Result<Intact> {
+        let first = self.header.first;
+        let mut extent = Intact {
+            end: first,
+            facts_len: self.header.facts_len,
+            attempt: self.header.attempt,
+            facts: None,
+        };
+        let (mut at, last) = (first.seq, first.seq + self.entries()?);
+        while at < last {
+            for entry in self.index_chunk(at, last)? {
+                at += 1;
+                let Some(entry) = entry else {
+                    continue;
+                };
+                match slot(entry.kind) {
+                    Some(stream) => extent.end.lens[stream] = entry.end(),
+                    None => {
+                        extent.facts_len = entry.end();
+                        let begin = extent.facts.map_or(entry.seq, |(begin, _)| begin);
+                        extent.facts = Some((begin, entry.seq));
+                    }
+                }
+                extent.end.seq = entry.seq;
+                extent.attempt = entry.attempt;
+            }
+        }
+        for (len, raw) in extent.end.lens.iter_mut().zip(&self.raw) {
+            *len = raw.end()?.max(*len);
+        }
+        extent.facts_len = extent.facts_len.min(facts.end()?);
+        Ok(extent)
+    }
+
+    /// The same as [`Segment::read`], with gaps in the place of what cannot be read.
+    pub(crate) fn read_over_damage(
+        &self,
+        after: u64,
+        mut lens: Option<[u64; 2]>,
+        end: Point,
+        bytes_max: usize,
+        facts: &Raw,
+    ) -> io::Result<Vec<Item>> {
+        let there = [self.raw[0].end()?, self.raw[1].end()?];
+        let facts_there = facts.end()?;
+        let most = end.seq.min(after.saturating_add(ENTRIES_PER_READ_MAX));
+        let most = most.min(self.header.first.seq + self.entries()?);
+        let (mut items, mut bytes, mut at) = (Vec::new(), 0usize, after);
+        let mut missing = None;
+        while at < most {
+            for entry in self.index_chunk(at, most)? {
+                let begin = Missing { after: at, lens };
+                at += 1;
+                let Some(entry) = entry else {
+                    missing.get_or_insert(begin);
+                    continue;
+                };
+                let (raw, stream_there) = match slot(entry.kind) {
+                    Some(stream) => (&self.raw[stream], there[stream]),
+                    None => (facts, facts_there),
+                };
+                let follows = |stream| lens.is_none_or(|lens| lens[stream] <= entry.offset);
+                let is_good = entry.end() <= stream_there && slot(entry.kind).is_none_or(follows);
+                if !is_good {
+                    missing.get_or_insert(begin);
+                } else {
+                    bytes = bytes.saturating_add(entry.len as usize);
+                    if bytes > bytes_max && !items.is_empty() {
+                        return Ok(items);
+                    }
+                    if let Some(missing) = missing.take() {
+                        let until = self.point_before(entry.seq, end)?;
+                        items.push(gap(missing, until, (entry.at, entry.attempt)));
+                        lens = Some(until.lens);
+                    }
+                    let data = if entry.len == 0 {
+                        Bytes::new()
+                    } else {
+                        raw.read(entry.offset, entry.end())?
+                    };
+                    items.push(Item::Entry(entry.with(data)));
+                }
+                if let (Some(stream), Some(lens)) = (slot(entry.kind), &mut lens) {
+                    lens[stream] = entry.end();
+                }
+            }
+        }
+        if let Some(missing) = missing {
+            let until = if at == end.seq {
+                end
+            } else {
+                self.point_before(at + 1, end)?
+            };
+            items.push(gap(missing, until, (self.header.at, self.header.attempt)));
+        }
+        Ok(items)
+    }
+
+    /// What is before the entry of this seq, by the entries from there on: of each stream the first that is one.
+    fn point_before(&self, seq: u64, end: Point) -> io::Result<Point> {
+        let mut found = [None; 2];
+        let mut at = seq - 1;
+        let last = end.seq.min(self.header.first.seq + self.entries()?);
+        while at < last && found.contains(&None) {
+            for entry in self.index_chunk(at, last)? {
+                at += 1;
+                if let Some((stream, entry)) =
+                    entry.and_then(|entry| Some((slot(entry.kind)?, entry)))
+                {
+                    found[stream].get_or_insert(entry.offset);
+                }
+            }
+        }
+        Ok(Point {
+            seq: seq - 1,
+            lens: [0, 1].map(|stream| found[stream].unwrap_or(end.lens[stream])),
+        })
+    }
+}
+
+fn gap(missing: Missing, until: Point, follows: (Timestamp, u32)) -> Item {
+    Item::Gap(Gap::between(
+        missing.after,
+        missing.lens,
+        until,
+        DAMAGED,
+        follows,
+    ))
+}
