@@ -111,8 +111,11 @@ async fn lost_end_of_journal_comes_from_record() {
             "no index" => fs::remove_file(dir.join("index")).expect("it is removed"),
             "cut facts" => cut(&dir.join("lifecycle"), 1),
             _ => {
-                let index = fs::File::options().read(true).write(true);
-                let index = index.open(dir.join("index")).expect("it is there");
+                let index = fs::File::options()
+                    .read(true)
+                    .write(true)
+                    .open(dir.join("index"))
+                    .expect("it is there");
                 let at = index.metadata().expect("its length").len() - 20;
                 let mut byte = [0];
                 index.read_exact_at(&mut byte, at).expect("read");
