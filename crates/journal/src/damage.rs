@@ -110,9 +110,7 @@ impl Segment {
                 };
                 let follows = |stream| lens.is_none_or(|lens| lens[stream] <= entry.offset);
                 let is_good = entry.end() <= stream_there && slot(entry.kind).is_none_or(follows);
-                if !is_good {
-                    missing.get_or_insert(begin);
-                } else {
+                if is_good {
                     bytes = bytes.saturating_add(entry.len as usize);
                     if bytes > bytes_max && !items.is_empty() {
                         return Ok(items);
@@ -128,6 +126,8 @@ impl Segment {
                         raw.read(entry.offset, entry.end())?
                     };
                     items.push(Item::Entry(entry.with(data)));
+                } else {
+                    missing.get_or_insert(begin);
                 }
                 if let (Some(stream), Some(lens)) = (slot(entry.kind), &mut lens) {
                     lens[stream] = entry.end();

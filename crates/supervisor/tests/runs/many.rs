@@ -71,7 +71,7 @@ async fn stream_follows_run_that_is_spawned_again_while_looked_up() {
                     names.extend(events.iter().map(|event| match &event.payload {
                         Payload::Lifecycle(line) => crate::name(line),
                         other => panic!("{other:?}"),
-                    }))
+                    }));
                 }
                 Step::Broken(error) => panic!("{error}"),
             }
