@@ -79,13 +79,13 @@ const RULES: [Rule; 7] = [
 ];
 
 /// A crate's source, its path relative to the repository.
-struct Source {
-    path: String,
-    text: String,
+pub(super) struct Source {
+    pub(super) path: String,
+    pub(super) text: String,
 }
 
 /// The code of all rooms that ship; their own tests may do what they like.
-fn shipped() -> Vec<Source> {
+pub(super) fn shipped() -> Vec<Source> {
     let root = programs::repository();
     let mut files = Vec::new();
     for room in fs::read_dir(root.join("crates")).expect("the rooms are there") {

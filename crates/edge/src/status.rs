@@ -16,7 +16,7 @@ use crate::{
 };
 use kennel_lifecycle::{Missing, Refusal, RunId, RunState, StartFailure, StartStage, Violation};
 use kennel_supervisor::{CallError, Unstopped};
-use std::{collections::HashMap, io, time::Duration};
+use std::{collections::HashMap, time::Duration};
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, FieldViolation, PreconditionViolation, QuotaViolation, StatusExt};
 
@@ -357,7 +357,7 @@ fn refused(run: RunId, refusal: Refusal, state: RunState, text: String) -> Statu
         | Refusal::Stopping => Reason::InvalidState,
     };
     let facts = Facts::run(run)
-        .with("state", state_name(state))
+        .with("state", state.name())
         .with("allowed", allowed_verbs(state).join(","));
     Fault::new(Code::FailedPrecondition, reason, text, facts)
         .precondition("RUN_STATE", run.to_string())
@@ -375,20 +375,6 @@ fn allowed_verbs(state: RunState) -> &'static [&'static str] {
     }
 }
 
-fn state_name(state: RunState) -> &'static str {
-    match state {
-        RunState::Starting => "STARTING",
-        RunState::Running => "RUNNING",
-        RunState::Paused => "PAUSED",
-        RunState::Stopping => "STOPPING",
-        RunState::Backoff => "BACKOFF",
-        RunState::Succeeded => "SUCCEEDED",
-        RunState::Failed => "FAILED",
-        RunState::Cancelled => "CANCELLED",
-        RunState::Lost => "LOST",
-    }
-}
-
 fn not_found(command: &str, looked_in: &[String]) -> Status {
     let places = looked_in.join(":");
     let message = if places.is_empty() {
@@ -403,15 +389,13 @@ fn not_found(command: &str, looked_in: &[String]) -> Status {
 }
 
 fn spawn_failed(run: RunId, failure: &StartFailure) -> Status {
-    let (step, name) = stage(failure.stage);
-    let mut message = format!("the command could not be started: {step} failed");
+    let name = failure.stage.name();
+    let message = format!("the command could not be started: {failure}");
     let mut facts = Facts::run(run).with("stage", name);
     if let Some(path) = &failure.path {
-        message = format!("{message} on {path}");
         facts = facts.with("path", path.as_str());
     }
     if let Some(errno) = failure.errno {
-        message = format!("{message}: {}", io::Error::from_raw_os_error(errno));
         facts = facts.with("errno", errno.to_string());
     }
     let fault = Fault::new(start_code(failure), Reason::SpawnFailed, message, facts);
@@ -457,22 +441,6 @@ fn start_code(failure: &StartFailure) -> Code {
 }
 
 /// In words, and as clients compare it.
-fn stage(stage: StartStage) -> (&'static str, &'static str) {
-    match stage {
-        StartStage::Prepare => ("preparing it", "PREPARE"),
-        StartStage::Cgroup => ("entering its control group", "CGROUP"),
-        StartStage::Fork => ("making its process", "FORK"),
-        StartStage::Session => ("making its session", "SESSION"),
-        StartStage::Stdio => ("connecting its standard streams", "STDIO"),
-        StartStage::WorkDir => ("entering its working directory", "WORK_DIR"),
-        StartStage::Limits => ("setting its limits", "LIMITS"),
-        StartStage::Record => ("recording it", "RECORD"),
-        StartStage::Gate => ("keeping it ready", "GATE"),
-        StartStage::Exec => ("executing it", "EXEC"),
-        StartStage::Namespace => ("making its pid namespace", "NAMESPACE"),
-    }
-}
-
 fn quota(what: &str, limit: u64) -> Status {
     let message = format!("no room: {what} (limit {limit})");
     let facts = Facts::default().with("limit", limit.to_string());

@@ -13,6 +13,18 @@ pub enum Containment {
     PrivatePidns,
 }
 
+impl Containment {
+    /// Its name in the contract, without prefix.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Subreaper => "SUBREAPER",
+            Self::Cgroup => "CGROUP",
+            Self::PrivatePidns => "PRIVATE_PIDNS",
+        }
+    }
+}
+
 /// One thing that the containment of a run cannot see or hold.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Gap {

@@ -1,7 +1,7 @@
 //! How a run was asked to end, how it ended, and how surely all of it is gone.
 
 use crate::{Leftovers, MemoryKills, Signal, StopCertificate};
-use std::time::Duration;
+use std::{fmt, io, time::Duration};
 
 /// What the kernel said of the leader: only ever from a wait status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,6 +117,31 @@ pub enum StartStage {
     Namespace,
 }
 
+impl StartStage {
+    /// Its name in the contract, without prefix.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        self.words().1
+    }
+
+    /// What was being done, and its name.
+    fn words(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Prepare => ("preparing it", "PREPARE"),
+            Self::Cgroup => ("entering its control group", "CGROUP"),
+            Self::Fork => ("making its process", "FORK"),
+            Self::Session => ("making its session", "SESSION"),
+            Self::Stdio => ("connecting its standard streams", "STDIO"),
+            Self::WorkDir => ("entering its working directory", "WORK_DIR"),
+            Self::Limits => ("setting its limits", "LIMITS"),
+            Self::Record => ("recording it", "RECORD"),
+            Self::Gate => ("keeping it ready", "GATE"),
+            Self::Exec => ("executing it", "EXEC"),
+            Self::Namespace => ("making its pid namespace", "NAMESPACE"),
+        }
+    }
+}
+
 /// Why a command did not start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StartFailure {
@@ -126,6 +151,19 @@ pub struct StartFailure {
     pub errno: Option<i32>,
     /// What it was tried on.
     pub path: Option<String>,
+}
+
+impl fmt::Display for StartFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} failed", self.stage.words().0)?;
+        if let Some(path) = &self.path {
+            write!(f, " on {path}")?;
+        }
+        match self.errno {
+            Some(errno) => write!(f, ": {}", io::Error::from_raw_os_error(errno)),
+            None => Ok(()),
+        }
+    }
 }
 
 /// Why a run is over. Written once.

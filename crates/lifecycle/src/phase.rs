@@ -191,6 +191,22 @@ impl RunState {
         Self::Backoff,
     ];
 
+    /// Its name in the contract, without prefix: the one spelling in logs and in text for people.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Starting => "STARTING",
+            Self::Running => "RUNNING",
+            Self::Paused => "PAUSED",
+            Self::Stopping => "STOPPING",
+            Self::Backoff => "BACKOFF",
+            Self::Succeeded => "SUCCEEDED",
+            Self::Failed => "FAILED",
+            Self::Cancelled => "CANCELLED",
+            Self::Lost => "LOST",
+        }
+    }
+
     /// Whether nothing follows.
     #[must_use]
     pub fn is_terminal(self) -> bool {

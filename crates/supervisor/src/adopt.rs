@@ -7,7 +7,7 @@ use crate::{
     BootError, RunView,
     blocking::blocking,
     cause::Chain,
-    clock, intake,
+    clock, intake, log_words,
     output::Output,
     past::Past,
     recover,
@@ -266,7 +266,7 @@ impl Found {
             (Some(row), _) if whose == Some(Whose::Present) => Some(row),
             (Some(row), _) if whose == Some(Whose::Next) => Some(not_begun(shared, &held, row)),
             (Some(row), _) if held.released => {
-                tracing::error!(run_id = %run, recorded = ?row.new.identity, held = ?held.identity, "the keeper holds another run than the row says, it is left alone");
+                tracing::error!(run_id = %run, recorded = log_words::identity(row.new.identity.as_ref()), held = log_words::identity(Some(&held.identity)), "the keeper holds another run than the row says, it is left alone");
                 return Ok(None);
             }
             (None, spare) if held.released => {
@@ -283,7 +283,7 @@ impl Found {
                 match shared.store.insert(&new).await? {
                     Inserted::New => Some(RunRow::open(new)),
                     Inserted::Taken(row) => {
-                        tracing::error!(run_id = %run, state = ?row.state, attempt = row.new.attempt, "another row has come under the key of a run, it is left alone");
+                        tracing::error!(run_id = %run, state = log_words::stored_state(row.state), attempt = row.new.attempt, "another row has come under the key of a run, it is left alone");
                         return Ok(None);
                     }
                 }

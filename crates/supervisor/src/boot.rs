@@ -7,6 +7,7 @@ use crate::{
     facts::Facts,
     late::Door,
     ledger::Ledger,
+    log_words,
     ports::{Kernel, KernelEvents},
     recover, retention, takeover,
     telemetry::{self, Telemetry},
@@ -222,13 +223,9 @@ impl Supervisor {
         match tokio::time::timeout_at(deadline, self.shared.tasks.wait()).await {
             Ok(()) => EXIT_CLEAN,
             Err(_) => {
-                let left: Vec<String> = self
-                    .shared
-                    .all()
-                    .iter()
-                    .map(|(run, _)| run.to_string())
-                    .collect();
-                tracing::error!(?left, "still not ended at the deadline");
+                let left: Vec<_> = self.shared.all().iter().map(|(run, _)| *run).collect();
+                let left = log_words::list(&left);
+                tracing::error!(left, "still not ended at the deadline");
                 EXIT_FORCED
             }
         }

@@ -19,6 +19,16 @@ pub enum DrainAction {
     Abort,
 }
 
+impl DrainAction {
+    /// Its name in the contract, without prefix.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Finish => "FINISH",
+            Self::Abort => "ABORT",
+        }
+    }
+}
+
 /// A request to drain this node.
 #[derive(Clone, Debug)]
 pub struct DrainCall {
@@ -73,7 +83,11 @@ impl Supervisor {
                 .filter(|_| call.action == DrainAction::Finish)
                 .map(|wait| clock::now().plus(wait)),
         };
-        tracing::info!(action = ?drain.action, by = drain.by, "draining this node");
+        tracing::info!(
+            action = drain.action.name(),
+            by = drain.by,
+            "draining this node"
+        );
         self.keep(Some(drain.clone())).await?;
         match (call.action, call.deadline) {
             (DrainAction::Abort, _) => self.abort_all(&drain),
@@ -109,7 +123,11 @@ impl Supervisor {
                 return tracing::error!(%error, "whether this node is being drained cannot be read, it takes new runs");
             }
         };
-        tracing::info!(action = ?drain.action, by = drain.by, "this node is still being drained");
+        tracing::info!(
+            action = drain.action.name(),
+            by = drain.by,
+            "this node is still being drained"
+        );
         self.shared.drain.send_replace(Some(drain.clone()));
         match (drain.action, drain.deadline) {
             (DrainAction::Abort, _) => self.abort_all(&drain),

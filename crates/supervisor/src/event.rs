@@ -251,7 +251,7 @@ fn deadline_word(which: Deadline) -> &'static str {
     }
 }
 
-fn limit_word(limit: Limit) -> &'static str {
+pub(crate) fn limit_word(limit: Limit) -> &'static str {
     match limit {
         Limit::OutputBytes => "output_bytes",
         Limit::Disk => "disk",

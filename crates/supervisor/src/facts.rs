@@ -4,7 +4,7 @@
 //! file; whatever queues while it syncs shares the next sync. Told and told again is the same, so the file is emptied
 //! only when nothing is owed.
 
-use crate::{BootError, blocking::blocking, cause::Chain, node_store::NodeStore};
+use crate::{BootError, blocking::blocking, cause::Chain, log_words, node_store::NodeStore};
 use kennel_journal::{FactFile, FactsFound};
 use kennel_lifecycle::RunId;
 use kennel_linux::crash_point;
@@ -366,10 +366,10 @@ fn refused(fact: &Fact, error: &StoreError) {
     let run = fact.run();
     match fact {
         Fact::State { .. } | Fact::Stop { .. } => {
-            tracing::debug!(run_id = %run, %error, ?fact, "the store does not take this fact any more");
+            tracing::debug!(run_id = %run, %error, fact = log_words::fact(fact), "the store does not take this fact any more");
         }
         Fact::Fence(..) | Fact::Close(..) => {
-            tracing::error!(run_id = %run, %error, ?fact, "this fact cannot be recorded by this server");
+            tracing::error!(run_id = %run, %error, fact = log_words::fact(fact), "this fact cannot be recorded by this server");
         }
     }
 }

@@ -23,6 +23,7 @@ mod kept_spec;
 mod late;
 mod ledger;
 mod lost_end;
+mod log_words;
 mod many;
 mod node_store;
 mod output;

@@ -10,6 +10,7 @@ use crate::{
     intake::stop_plan,
     kept_spec,
     late::Door,
+    log_words,
     output::Output,
     past::Past,
     run_task::{RunTask, Waiting, add, next, outlives_service, round, start_failure},
@@ -160,7 +161,7 @@ impl Recovery {
     async fn await_door(&mut self, orders: &mut mpsc::Receiver<Order>) -> Option<HeldRun> {
         let run = self.row.new.run;
         let shim = self.row.new.identity.as_ref().map(|i| i.shim.pid);
-        tracing::warn!(run_id = %run, ?shim, "its shim is there and does not answer at its door: it is waited for, and the run is left as it is");
+        tracing::warn!(run_id = %run, shim, "its shim is there and does not answer at its door: it is waited for, and the run is left as it is");
         loop {
             tokio::select! { biased;
                 door = self.shared.doors.answer(run) => {
@@ -266,7 +267,7 @@ impl Recovery {
                 self.rest(outcome, delay, restarts).await && self.may_follow().await
             }
             Next::NotProven => {
-                tracing::warn!(run_id = %new.run, tree = ?outcome.tree, "not started again: that nothing is left of it is not proved");
+                tracing::warn!(run_id = %new.run, tree = event::verdict_word(&outcome.tree), "not started again: that nothing is left of it is not proved");
                 self.close(outcome).await;
                 false
             }
@@ -433,7 +434,7 @@ impl Recovery {
         loop {
             match recovery::decide(&seen, before) {
                 Decision::Close(outcome) => {
-                    tracing::info!(run_id = %run, ?seen, ?outcome, "recovered");
+                    tracing::info!(run_id = %run, seen = log_words::observation(&seen), outcome = log_words::outcome(&outcome), "recovered");
                     self.tell_rounds(&outcome.certificate);
                     if before.terminated {
                         self.count_orphans(&outcome);
@@ -448,11 +449,11 @@ impl Recovery {
                     seen = kernel.observe(&recorded).await?;
                 }
                 Decision::AwaitShim | Decision::Terminate => {
-                    tracing::warn!(run_id = %run, ?seen, "still alive, ending it");
+                    tracing::warn!(run_id = %run, seen = log_words::observation(&seen), "still alive, ending it");
                     let plan = stop_plan(self.row.new.kind, StopPlan::abort(grace));
                     seen = kernel.end_orphan(&recorded, &plan).await?;
                     before.terminated = true;
-                    tracing::info!(run_id = %run, ?seen, "an orphan was ended, as far as it goes");
+                    tracing::info!(run_id = %run, seen = log_words::observation(&seen), "an orphan was ended, as far as it goes");
                 }
                 Decision::Watch(stuck) => {
                     self.show_stuck(stuck).await;
@@ -507,7 +508,7 @@ impl Recovery {
         if told.as_ref().is_some_and(again) {
             return;
         }
-        tracing::warn!(run_id = %run, ?stuck, "SIGKILL does not end them; the row stays open");
+        tracing::warn!(run_id = %run, stuck = log_words::stuck(&stuck), "SIGKILL does not end them; the row stays open");
         self.serve_readers().await;
         if let Some(journal) = &mut self.journal
             && !stuck.is_empty()

@@ -1,6 +1,6 @@
 //! What one run owes the store: one write at a time, in the order in which they were asked for.
 
-use crate::{clock, node_store::NodeStore, run_task::Done, tracker::Shared};
+use crate::{clock, log_words, node_store::NodeStore, run_task::Done, tracker::Shared};
 use kennel_lifecycle::{Report, RowState, RunId, StopOrder, Timestamp};
 use kennel_linux::crash_point;
 use kennel_store::{Closure, Fact, Inserted, NewRun, Rest, RunRow, StoreError};
@@ -186,7 +186,7 @@ async fn meet_row(store: &NodeStore, new: &NewRun) -> Done {
         if row.new.identity == new.identity {
             return Done::Met(Box::new(row));
         }
-        tracing::error!(run_id = %run, recorded = ?row.new.identity, held = ?new.identity, "the keeper holds another run than the row says, it is left alone");
+        tracing::error!(run_id = %run, recorded = log_words::identity(row.new.identity.as_ref()), held = log_words::identity(new.identity.as_ref()), "the keeper holds another run than the row says, it is left alone");
         return Done::Strange;
     }
 }
@@ -249,7 +249,7 @@ async fn record_state(
     let recorded = match at_once(shared, fact, write).await {
         Ok(recorded) => recorded,
         Err((error, _)) => {
-            tracing::warn!(run_id = %run, ?state, %error, "the state is not recorded");
+            tracing::warn!(run_id = %run, state = log_words::row_state(state), %error, "the state is not recorded");
             false
         }
     };
@@ -326,7 +326,7 @@ where
         match tokio::time::timeout(STORE_SLOW, write()).await {
             Ok(Ok(())) => return Ok(true),
             Ok(Err(error @ (StoreError::Fenced(_) | StoreError::Corrupt(_)))) => {
-                tracing::error!(run_id = %run, %error, ?fact, "this cannot be recorded by this server");
+                tracing::error!(run_id = %run, %error, fact = log_words::fact(&fact), "this cannot be recorded by this server");
                 return Ok(false);
             }
             Ok(Err(error)) => {
@@ -355,8 +355,8 @@ where
         match write().await {
             Ok(()) => {
                 if said {
-                    let waited = began.elapsed();
-                    tracing::info!(run_id = %run, ?waited, "{what} is recorded now");
+                    let waited_seconds = began.elapsed().as_secs_f64();
+                    tracing::info!(run_id = %run, waited_seconds, "{what} is recorded now");
                 }
                 return true;
             }

@@ -1,6 +1,6 @@
 //! What went wrong with standard input.
 
-use super::{Facts, Fault, state_name};
+use super::{Facts, Fault};
 use crate::{convert::input, reason::Reason};
 use kennel_lifecycle::RunId;
 use kennel_supervisor::CallError;
@@ -39,11 +39,7 @@ pub(super) fn of(error: &CallError, text: String) -> Status {
             accepted: at,
         } => {
             let facts = at.map_or_else(|| Facts::run(*run), |at| accepted(*run, at));
-            (
-                run,
-                Reason::RunEnded,
-                facts.with("state", state_name(*state)),
-            )
+            (run, Reason::RunEnded, facts.with("state", state.name()))
         }
         CallError::OtherAttempt { run, attempt } => {
             let facts = Facts::run(*run).with("attempt", attempt.to_string());

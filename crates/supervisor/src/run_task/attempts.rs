@@ -4,7 +4,7 @@ use super::{Done, Room, RunTask, prepare_failure};
 use crate::{
     CallError, LifecycleEvent, RestartCall,
     blocking::blocking,
-    cause, clock, event, kept_spec,
+    cause, clock, event, kept_spec, log_words,
     output::Output,
     spare,
     tracker::{Order, OrderError, Shared},
@@ -238,7 +238,7 @@ impl RunTask {
         };
         let (attempt, restarts) = (self.new.attempt, self.attempts.restarts);
         let reason = &outcome.reason;
-        tracing::info!(run_id = %self.run, attempt, ?reason, exit = ?outcome.exit, tree = ?outcome.tree, restarts, "attempt ended, another follows");
+        tracing::info!(run_id = %self.run, attempt, reason = event::reason_word(reason), exit.code = log_words::exit_code(outcome.exit), exit.signal = log_words::exit_signal(outcome.exit), tree = event::verdict_word(&outcome.tree), restarts, "attempt ended, another follows");
         Some(event::attempt_ended(reason, restarts, next))
     }
 
@@ -438,7 +438,7 @@ impl RunTask {
             Ok(()) => None,
         };
         if let Some(failure) = failed {
-            tracing::error!(run_id = %self.run, ?failure, "the next attempt cannot be prepared");
+            tracing::error!(run_id = %self.run, %failure, "the next attempt cannot be prepared");
             return self.report(Report::PrepareFailed(failure));
         }
         self.preparing = true;

@@ -569,7 +569,7 @@ impl RunTask {
                         prepare_failure()
                     }
                 };
-                let why = format!("{:?}", failure.stage);
+                let why = failure.stage.name().to_owned();
                 self.spans.prepared(&self.new, self.at, Some(why));
                 return self.report(Report::PrepareFailed(failure));
             }
@@ -648,7 +648,7 @@ impl RunTask {
             reason: StopReason::LimitExceeded(limit),
             grace: self.new.grace,
         };
-        tracing::warn!(run_id = %self.run, ?limit, "the run is stopped, as its spec says");
+        tracing::warn!(run_id = %self.run, limit = event::limit_word(limit), "the run is stopped, as its spec says");
         if self.attempts.due().is_some() {
             return self.end_waiting(&order);
         }

@@ -9,7 +9,7 @@ use crate::{
     blocking::blocking,
     cause, clock, event,
     intake::stop_plan,
-    kept_spec,
+    kept_spec, log_words,
     output::Output,
     spare, store_fault,
     tracker::Shared,
@@ -214,7 +214,7 @@ impl RunTask {
             Announcement::Paused => self.runtime.pause(self.at),
             Announcement::Resumed(_) => self.runtime.resume(self.at),
             Announcement::Stuck(stuck) => {
-                tracing::warn!(run_id = %self.run, ?stuck, "SIGKILL does not end them");
+                tracing::warn!(run_id = %self.run, stuck = log_words::stuck(stuck), "SIGKILL does not end them");
             }
             Announcement::TreeEnded(_)
             | Announcement::MemoryKills(_)
@@ -240,8 +240,7 @@ impl RunTask {
     }
 
     pub(super) fn say_ended(&self, outcome: &Outcome) {
-        let state = outcome.state();
-        tracing::info!(run_id = %self.run, ?state, reason = ?outcome.reason, exit = ?outcome.exit, tree = ?outcome.tree, "run ended");
+        tracing::info!(run_id = %self.run, state = outcome.state().name(), reason = event::reason_word(&outcome.reason), exit.code = log_words::exit_code(outcome.exit), exit.signal = log_words::exit_signal(outcome.exit), tree = event::verdict_word(&outcome.tree), "run ended");
     }
 
     fn tell_end(&mut self, outcome: &Outcome, last: bool) {

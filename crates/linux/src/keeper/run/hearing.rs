@@ -150,7 +150,7 @@ impl Run {
         ];
         let full = ours.contains(&failure.stage) && failure.errno.is_some_and(is_exhaustion);
         let answer = if full {
-            Answer::Exhausted(format!("{:?}: errno {:?}", failure.stage, failure.errno))
+            Answer::Exhausted(failure.to_string())
         } else {
             Answer::PrepareFailed(failure.into())
         };

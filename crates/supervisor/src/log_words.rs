@@ -1,0 +1,182 @@
+//! How values are spelled in lines of the log: in the words of the contract, each on one line.
+
+use crate::event::{reason_word, verdict_word};
+use kennel_lifecycle::{
+    Exit, OnDiskFull, Outcome, ProcessIdentity, RowState, RunIdentity, Stuck,
+    recovery::{CgroupSeen, Host, Observation, Seen},
+};
+use kennel_store::{Fact, StoredState};
+use std::fmt::Write as _;
+
+/// The exit code, where the command has called exit.
+pub(crate) fn exit_code(exit: Option<Exit>) -> Option<i32> {
+    match exit {
+        Some(Exit::Code(code)) => Some(code),
+        Some(Exit::Signal { .. } | Exit::Unknown) | None => None,
+    }
+}
+
+/// The signal that has ended the command, where one has.
+pub(crate) fn exit_signal(exit: Option<Exit>) -> Option<String> {
+    match exit {
+        Some(Exit::Signal { signal, .. }) => Some(signal.to_string()),
+        Some(Exit::Code(_) | Exit::Unknown) | None => None,
+    }
+}
+
+/// `SUCCEEDED exited tree=empty`.
+pub(crate) fn outcome(outcome: &Outcome) -> String {
+    let (state, reason) = (outcome.state().name(), reason_word(&outcome.reason));
+    format!("{state} {reason} tree={}", verdict_word(&outcome.tree))
+}
+
+pub(crate) fn row_state(state: RowState) -> &'static str {
+    match state {
+        RowState::Running => "RUNNING",
+        RowState::Pausing => "PAUSING",
+        RowState::Paused => "PAUSED",
+    }
+}
+
+pub(crate) fn stored_state(state: StoredState) -> &'static str {
+    match state {
+        StoredState::Starting => "STARTING",
+        StoredState::Running => row_state(RowState::Running),
+        StoredState::Pausing => row_state(RowState::Pausing),
+        StoredState::Paused => row_state(RowState::Paused),
+        StoredState::Backoff => "BACKOFF",
+        StoredState::Ended(state) => state.name(),
+    }
+}
+
+pub(crate) fn on_disk_full(policy: OnDiskFull) -> &'static str {
+    match policy {
+        OnDiskFull::Block => "BLOCK",
+        OnDiskFull::Drop => "DROP",
+        OnDiskFull::Abort => "ABORT",
+    }
+}
+
+/// A write to the store, by what it writes.
+pub(crate) fn fact(fact: &Fact) -> &'static str {
+    match fact {
+        Fact::Stop { .. } => "stop",
+        Fact::State { state, .. } => row_state(*state),
+        Fact::Fence(..) => "fence",
+        Fact::Close(..) => "close",
+    }
+}
+
+/// `12:34567`: a pid with its start time, which together name one process.
+fn process(process: &ProcessIdentity) -> String {
+    format!("{}:{}", process.pid, process.start_ticks)
+}
+
+/// `command=12:34567 shim=11:34560 boot=...`.
+pub(crate) fn identity(identity: Option<&RunIdentity>) -> String {
+    let Some(identity) = identity else {
+        return "none".to_owned();
+    };
+    let (command, shim) = (process(&identity.command), process(&identity.shim));
+    let host = &identity.host;
+    format!(
+        "command={command} shim={shim} boot={} pidns={}",
+        host.boot_id, host.pidns_inode
+    )
+}
+
+/// Process ids with their states and reasons.
+pub(crate) fn stuck(stuck: &Stuck) -> String {
+    let mut text = String::new();
+    for process in &stuck.processes {
+        // Writing to a String cannot fail.
+        let _ = write!(
+            text,
+            "{}{} ({}): {}",
+            if text.is_empty() { "" } else { "; " },
+            process.pid,
+            process.state,
+            process.why
+        );
+    }
+    if stuck.unlisted > 0 {
+        let _ = write!(text, "; {} more", stuck.unlisted);
+    }
+    text
+}
+
+/// What was seen of a run of an earlier server.
+pub(crate) fn observation(seen: &Observation) -> String {
+    let host = match seen.host {
+        Host::Same => "same",
+        Host::Other => "other",
+    };
+    let cgroup = match seen.cgroup {
+        CgroupSeen::None => "none",
+        CgroupSeen::Empty => "empty",
+        CgroupSeen::Populated => "populated",
+        CgroupSeen::Unknown => "unknown",
+    };
+    let mut text = format!(
+        "host={host} shim={} command={} cgroup={cgroup} exit_record={}",
+        presence(seen.shim),
+        presence(seen.command),
+        if seen.exit_record.is_some() {
+            "yes"
+        } else {
+            "no"
+        },
+    );
+    for (name, pids) in [("held", &seen.held), ("hints", &seen.hints)] {
+        if !pids.is_empty() {
+            let _ = write!(text, " {name}={}", list(pids));
+        }
+    }
+    if let Some(namespace) = seen.namespace {
+        let _ = write!(text, " namespace={}", presence(namespace));
+    }
+    if !seen.stuck.is_empty() {
+        let _ = write!(text, " stuck={}", stuck(&seen.stuck));
+    }
+    text
+}
+
+fn presence(seen: Seen) -> &'static str {
+    match seen {
+        Seen::Same => "there",
+        Seen::Gone => "gone",
+        Seen::Unknown => "unknown",
+    }
+}
+
+/// Separated by commas.
+pub(crate) fn list<T: ToString>(values: &[T]) -> String {
+    let values: Vec<String> = values.iter().map(ToString::to_string).collect();
+    values.join(",")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kennel_lifecycle::{EndReason, Proof, Signal, StopCertificate, TreeVerdict};
+
+    #[test]
+    fn outcome_is_spelled_as_in_the_api() {
+        let ended = |exit, reason| Outcome {
+            reason,
+            exit,
+            tree: TreeVerdict::Empty(Proof::Echild),
+            streams: None,
+            certificate: StopCertificate::default(),
+        };
+        let zero = ended(Some(Exit::Code(0)), EndReason::Exited);
+        assert_eq!(outcome(&zero), "SUCCEEDED exited tree=empty");
+        assert_eq!(exit_code(zero.exit), Some(0));
+        let signal = Exit::Signal {
+            signal: Signal::TERM,
+            core_dumped: false,
+        };
+        assert_eq!(exit_signal(Some(signal)).as_deref(), Some("SIGTERM"));
+        assert_eq!(exit_code(Some(signal)), None);
+    }
+}
