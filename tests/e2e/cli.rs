@@ -240,7 +240,8 @@ async fn a_run_can_be_steered_by_its_id() {
         "an ended run is not live"
     );
     assert!(answer(&kennel, &["ps", "--all"]).await.contains(&id));
-    answer(&kennel, &["wait", &id]).await;
+    let waited = kennel_cli(&kennel, &["wait", &id]).await;
+    assert_eq!(waited.status.code(), Some(143), "{waited:?}");
     assert_eq!(answer(&kennel, &["logs", &id]).await, "hello");
     let events = answer(&kennel, &["events", &id, "-o", "json"]).await;
     for line in events.lines() {
@@ -329,7 +330,7 @@ async fn signal_and_tree_speak_of_single_processes() {
     let mut lines = tree.lines();
     assert_eq!(
         lines.next(),
-        Some(format!("{run} running").as_str()),
+        Some(format!("{run} RUNNING").as_str()),
         "{tree}"
     );
     let leader = lines.next().expect("the leader");
@@ -349,7 +350,7 @@ async fn signal_and_tree_speak_of_single_processes() {
     let sent = answer(&kennel, &["signal", "usr1", &run]).await;
     assert!(sent.ends_with(&format!("{pid} delivered")), "{sent}");
     let ended = kennel_cli(&kennel, &["wait", &run]).await;
-    assert!(text(&ended).contains("failed"), "{ended:?}");
+    assert!(text(&ended).contains("FAILED"), "{ended:?}");
     let tree = answer(&kennel, &["tree", &run]).await;
     assert_eq!(tree.lines().count(), 1, "{tree}");
     let over = kennel_cli(&kennel, &["signal", "--to", "tree", "SIGUSR1", &run]).await;

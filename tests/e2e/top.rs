@@ -32,7 +32,7 @@ async fn it_shows_what_runs_use_and_ends_one_only_after_a_yes() {
     );
     client.hear_up(&busy.run_id).await;
     let tmux = Tmux::start(kennel.scratch(), "top", SIZE, &line(&kennel, ""));
-    tmux.shows("2 running").await;
+    tmux.shows("2 RUNNING").await;
     let short = |run: &str| format!("~{}", &run[16..]);
     tmux.shows(&short(&busy.run_id)).await;
 
@@ -91,7 +91,7 @@ async fn it_shows_what_runs_use_and_ends_one_only_after_a_yes() {
     tmux.keys(&["p"]);
     tmux.shows(&format!("pause {}?", idle.run_id)).await;
     tmux.keys(&["y"]);
-    tmux.shows("1 paused").await;
+    tmux.shows("1 PAUSED").await;
     tmux.keys(&["x"]);
     tmux.shows(&format!("end {} and its whole tree?", idle.run_id))
         .await;
@@ -117,7 +117,7 @@ async fn it_says_that_the_server_is_lost_and_comes_back() {
     let mut client = kennel.client().await;
     let run = must("spawn", client.spawn(sh("exec sleep 1000")).await);
     let tmux = Tmux::start(kennel.scratch(), "top", SIZE, &line(&kennel, ""));
-    tmux.shows("1 running").await;
+    tmux.shows("1 RUNNING").await;
     let lock = kennel.data_dir().join("server.lock");
     fs::remove_file(&lock).expect("it is there");
     fs::create_dir(&lock).expect("no server can lock a directory");

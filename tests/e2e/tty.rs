@@ -250,6 +250,33 @@ async fn an_interrupt_is_the_key_of_the_terminal_where_that_is_one() {
     must("ended", client.ended(&run).await);
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn raw_terminal_gets_the_key_and_no_signal() {
+    let kennel = Kennel::on_sqlite().await;
+    let mut client = kennel.client().await;
+    let reads =
+        "stty raw -echo; echo up; dd bs=1 count=1 2>/dev/null | od -An -tx1; stty sane; read x";
+    let run = must("spawn", client.spawn(tty(reads)).await).run_id;
+    client.hear_text(&run, "up\n").await;
+    for way in [InterruptMethod::TerminalInput, InterruptMethod::Unspecified] {
+        let told = must("interrupt", client.interrupted_by(&run, "a").await);
+        assert_eq!(told, way, "typed once under its request id");
+    }
+    client.hear_text(&run, "up\n 03\n").await;
+    let spec = tty("stty raw; echo up; exec sleep 300");
+    let signalled = must("spawn", client.spawn(spec).await).run_id;
+    client.hear_text(&signalled, "up\n").await;
+    let foreground = pb::SignalTarget::TerminalForeground;
+    must(
+        "signal",
+        client.signal(&signalled, "SIGINT", foreground, "").await,
+    );
+    must("ended", client.ended(&signalled).await);
+    must("abort", client.abort(&run).await);
+    let heard = must("stream", client.hear_all(&run, 0).await);
+    assert!(!heard.signals().contains(&"SIGINT".to_owned()));
+}
+
 async fn an_interactive_shell_is_stopped_by_the_hang_up(options: Options) {
     let kennel = Kennel::start(options).await;
     let mut client = kennel.client().await;

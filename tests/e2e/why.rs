@@ -255,7 +255,7 @@ async fn the_story_is_in_order_and_says_who_and_what_each_rung_did() {
         "Abort by uid:",
         " stopping: abort by uid:",
         "SIGTERM by keeper",
-        " all was known and written: cancelled, aborted by uid:",
+        " all was known and written: CANCELLED, aborted by uid:",
         "last lines of its output:",
         "  | last words",
     ] {

@@ -86,6 +86,7 @@ impl Client {
             request_id: String::new(),
             grace: grace.map(duration),
             wait: wait.into(),
+            ..pb::AbortRequest::default()
         };
         let answer = self.process.abort(request).await?.into_inner();
         Ok(answer.run.expect("an aborted run is given"))

@@ -89,6 +89,14 @@ impl Tmux {
         self.run(&["resize-window", "-x", &cols, "-y", &rows]);
     }
 
+    /// Closes its window, as a person does: what runs in it is hung up.
+    ///
+    /// # Panics
+    /// If tmux cannot be run.
+    pub fn close(&self) {
+        self.run(&["kill-window"]);
+    }
+
     fn run(&self, words: &[&str]) -> Output {
         let mut command = Command::new("tmux");
         command

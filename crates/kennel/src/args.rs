@@ -35,15 +35,25 @@ const RUN_CODES: &str = "\
 Exit codes:
   0-255    the command's own
   128+N    signal N ended the command; 137 also where the kernel killed it for want of memory, which is then said
+  141      no process reads standard output any more, and the run is ended
   153      it had more output than there is room for and was ended (--output-full abort, --disk-full abort)
   124      it took longer than --timeout and was ended
-  125      kennel itself failed: no server, refused, stream lost, exit unknown
+  125      kennel itself failed: no server, refused, stream lost, exit unknown; or standard output cannot be written, and
+           the run is ended
   126      the command was found and could not be executed
   127      the command was not found
 
-Ctrl-C interrupts the command (SIGINT to its group); a second one ends it and its whole tree, a third one at once.
-SIGTERM ends it too. When nobody reads standard output any more, the run is ended and the exit code is 141.
-With --output json the run's events are printed, as by `kennel events`, and its output is in them.";
+Signals, as of a child in the shell:
+  Ctrl-C        interrupts the command (SIGINT to its group); a second one ends the whole tree, a third one at once
+  Ctrl-\\        ends the whole tree by its stop policy (SIGTERM, the grace, SIGKILL), as do SIGTERM and SIGHUP, which
+                comes when the terminal is closed; a second one skips the grace
+  Ctrl-Z        pauses the run and stops this command; `fg` and `bg` resume it
+What is ignored here (nohup) is not forwarded. With --tty the command is given the keys themselves.
+
+Standard input goes to the command as it comes; a terminal is read while this command is in its foreground. It is
+/dev/null with --no-stdin, with --restart, and where ours is. The command has the environment of this command line but
+KENNEL_*; --env-mode says otherwise. With --output json the run's events are printed, as by `kennel events`, and its
+output is in them.";
 
 const WRITE_HELP: &str = "\
 Each byte is written once, also where the server dies meanwhile. A write that was cut off is gone on with by the same
@@ -51,11 +61,16 @@ command with --offset: `kennel write RUN FILE --offset 0` skips what the run has
 Prints how many bytes were accepted in all; that the command has read them is not said.";
 
 const WAIT_CODES: &str = "\
-Exit codes:
-  0    the condition holds
-  1    the server refused, could not do it, or is not there
-  2    the command line was not understood
-  3    the condition can no longer occur";
+Exit codes of --for ended, the default:
+  0-255    the command's own, 128+N, 124 or 153, as of `run`
+  125      the server refused, could not do it, or is not there; or how the run ended is not known
+  2        the command line was not understood
+
+Exit codes of any other condition:
+  0        the condition holds
+  1        the server refused, could not do it, or is not there
+  2        the command line was not understood
+  3        the condition can no longer occur";
 
 const DRAIN_CODES: &str = "\
 Exit codes:
@@ -160,7 +175,8 @@ pub(crate) enum Command {
     Get(RunRef),
     /// End a run: SIGTERM to its whole tree, the grace, SIGKILL
     Abort(AbortArgs),
-    /// Send SIGINT to the command's process group, once; on a terminal type the key for that
+    /// Send SIGINT to the command's process group, once; on a terminal type the key for that, also where the command reads its
+    /// keys itself
     Interrupt(RunRef),
     /// Send one signal to processes of a run, and say what came of it for each
     Signal(SignalArgs),
@@ -349,6 +365,46 @@ pub(crate) enum RecoveryArg {
     Adopt,
 }
 
+/// The environment that a command begins with. KENNEL_* is the server's own and never passes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum EnvModeArg {
+    /// That of this command line
+    Inherit,
+    /// Of the server's: PATH, HOME, USER, LOGNAME, SHELL, LANG, LC_*, TZ, TERM, TMPDIR
+    Minimal,
+    /// Empty
+    None,
+}
+
+/// What is typed after --env.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) enum EnvArg {
+    /// A name and its value.
+    Value(String, String),
+    /// A name whose value is taken from here.
+    Own(String),
+}
+
+impl std::fmt::Debug for EnvArg {
+    /// Without the value, which may be a secret.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (Self::Value(name, _) | Self::Own(name)) = self;
+        f.debug_tuple("EnvArg").field(name).finish()
+    }
+}
+
+impl std::str::FromStr for EnvArg {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.split_once('=') {
+            Some(_) => values::pair(text).map(|(name, value)| Self::Value(name, value)),
+            None if text.is_empty() => Err("write it as NAME=VALUE or NAME".to_owned()),
+            None => Ok(Self::Own(text.to_owned())),
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum OutputFullArg {
     /// The oldest is removed
@@ -394,9 +450,12 @@ pub(crate) struct SpecArgs {
     /// Mark for selection; may be repeated
     #[arg(short, long = "label", value_name = "K=V", value_parser = values::pair)]
     pub(crate) labels: Vec<(String, String)>,
-    /// Variable for the command; may be repeated
-    #[arg(short, long = "env", value_name = "K=V", value_parser = values::pair)]
-    pub(crate) env: Vec<(String, String)>,
+    /// Variable for the command: NAME=VALUE, or NAME for the value that it has here; may be repeated
+    #[arg(short, long = "env", value_name = "NAME[=VALUE]")]
+    pub(crate) env: Vec<EnvArg>,
+    /// Environment that --env adds to [default: inherit of `run`, minimal of `spawn`]
+    #[arg(long, value_enum, value_name = "MODE")]
+    pub(crate) env_mode: Option<EnvModeArg>,
     /// Working directory [default: this one]
     #[arg(long, value_name = "DIR")]
     pub(crate) cwd: Option<PathBuf>,
@@ -428,8 +487,12 @@ pub(crate) struct SpecArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) input: Option<PathBuf>,
     /// Standard input of the command stays open: `run` gives it ours as it comes, `spawn` leaves it to `kennel write`
+    /// [default of `run`, unless --restart starts the command again]
     #[arg(long, conflicts_with = "input")]
     pub(crate) stdin: bool,
+    /// Standard input of the command is /dev/null [default of `spawn`]
+    #[arg(long, conflicts_with_all = ["input", "stdin"])]
+    pub(crate) no_stdin: bool,
     #[command(flatten)]
     pub(crate) terminal: TerminalArgs,
     #[command(flatten)]
@@ -573,7 +636,7 @@ pub(crate) struct PsArgs {
     #[arg(short, long = "label", value_name = "K=V", value_parser = values::pair)]
     pub(crate) labels: Vec<(String, String)>,
     /// Only runs in this state; may be repeated
-    #[arg(long = "state", value_enum, value_name = "STATE")]
+    #[arg(long = "state", value_enum, ignore_case = true, value_name = "STATE")]
     pub(crate) states: Vec<StateArg>,
 }
 
@@ -668,9 +731,13 @@ pub(crate) struct RestartRunArgs {
     /// Id of the run
     #[arg(value_name = "RUN")]
     pub(crate) run: String,
-    /// Of a run that has ended: a variable of its spec, for values are not kept; repeat for each
-    #[arg(short, long = "env", value_name = "K=V", value_parser = values::pair)]
-    pub(crate) env: Vec<(String, String)>,
+    /// Of a run that has ended: a variable of its spec, for values are not kept; NAME takes the value that it has here. Repeat
+    /// for each
+    #[arg(short, long = "env", value_name = "NAME[=VALUE]")]
+    pub(crate) env: Vec<EnvArg>,
+    /// Of a run that has ended: take every variable of its spec that is set here and not named by --env
+    #[arg(long)]
+    pub(crate) inherit_env: bool,
     /// Of a run that has ended: its standard input from FILE (`-`: from here), for that is not kept either
     #[arg(long, value_name = "FILE")]
     pub(crate) input: Option<PathBuf>,
@@ -690,6 +757,9 @@ pub(crate) struct AbortArgs {
     /// What to wait for
     #[arg(long, value_enum, value_name = "WHAT", default_value_t)]
     pub(crate) wait: AbortWaitArg,
+    /// Where no run has this id, leave a fence: a later spawn of it is refused [default: an unknown id is an error]
+    #[arg(long)]
+    pub(crate) fence: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -778,10 +848,11 @@ pub(crate) struct LogsArgs {
     /// Of what there is only the last lines, of both streams together
     #[arg(long, value_name = "LINES")]
     pub(crate) tail: Option<u64>,
-    /// Without escape sequences and control characters, but TAB, LF and CR
+    /// Without escape sequences and control characters, but TAB, LF and CR: the default on a terminal, where what would act
+    /// on it is escaped as well
     #[arg(long, overrides_with = "raw")]
     pub(crate) plain: bool,
-    /// Byte for byte: the default
+    /// Byte for byte: the default where standard output is no terminal
     #[arg(long, overrides_with = "plain")]
     pub(crate) raw: bool,
     #[command(flatten)]

@@ -7,7 +7,6 @@ use crate::failure::Failure;
 use kennel_store::StoreUrl;
 use std::{
     collections::BTreeMap,
-    ffi::OsString,
     fmt,
     path::{Path, PathBuf},
 };
@@ -22,18 +21,26 @@ pub(crate) struct Surroundings {
     pub(crate) root: bool,
     /// Its environment, without what is not UTF-8.
     pub(crate) env: BTreeMap<String, String>,
+    /// Names of what is not UTF-8, as far as they are.
+    pub(crate) skipped: Vec<String>,
 }
 
 impl Surroundings {
     /// Those of this process.
     pub(crate) fn here() -> Self {
-        let utf8 = |(name, value): (OsString, OsString)| {
-            Some((name.into_string().ok()?, value.into_string().ok()?))
-        };
-        Self {
+        let mut here = Self {
             root: kennel_linux::effective_uid() == 0,
-            env: std::env::vars_os().filter_map(utf8).collect(),
+            ..Self::default()
+        };
+        for (name, value) in std::env::vars_os() {
+            match (name.to_str(), value.into_string()) {
+                (Some(name), Ok(value)) => {
+                    here.env.insert(name.to_owned(), value);
+                }
+                _ => here.skipped.push(name.to_string_lossy().into_owned()),
+            }
         }
+        here
     }
 
     /// A variable that is set.
@@ -239,6 +246,7 @@ mod tests {
     fn user(env: &[(&str, &str)]) -> Surroundings {
         let owned = |&(name, value): &(&str, &str)| (name.to_owned(), value.to_owned());
         Surroundings {
+            skipped: Vec::new(),
             root: false,
             env: env.iter().map(owned).collect(),
         }

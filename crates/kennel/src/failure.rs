@@ -1,5 +1,6 @@
 //! What is told to a person when something did not work: `error: ...`, where there is one `hint: ...`, and a code.
 
+use crate::terminal_text;
 use std::{
     error::Error,
     fmt,
@@ -14,6 +15,10 @@ pub(crate) struct Failure {
     hint: Option<String>,
     code: u8,
     quiet: bool,
+    /// Our own output could not be written.
+    of_output: bool,
+    /// The server's reason, where it gave one.
+    reason: Option<String>,
 }
 
 /// Exit code of what has no code of its own.
@@ -27,6 +32,8 @@ impl Failure {
             hint: None,
             code: FAILED,
             quiet: false,
+            of_output: false,
+            reason: None,
         }
     }
 
@@ -35,8 +42,33 @@ impl Failure {
         Self {
             quiet: true,
             code: 0,
+            of_output: true,
             ..Self::new("the reader of standard output is gone")
         }
+    }
+
+    /// Our own output cannot be written.
+    pub(crate) fn output_failed(cause: &io::Error) -> Self {
+        Self {
+            of_output: true,
+            ..Self::new(format!("cannot write to standard output: {cause}"))
+        }
+    }
+
+    /// The server's documented reason for it.
+    pub(crate) fn reason(mut self, reason: Option<String>) -> Self {
+        self.reason = reason;
+        self
+    }
+
+    /// Whether the server gave this reason.
+    pub(crate) fn is(&self, reason: &str) -> bool {
+        self.reason.as_deref() == Some(reason)
+    }
+
+    /// Whether our own output could not be written.
+    pub(crate) fn is_of_output(&self) -> bool {
+        self.of_output
     }
 
     /// What went wrong, in one plain sentence.
@@ -74,7 +106,7 @@ impl Failure {
     pub(crate) fn report(&self) -> ExitCode {
         if !self.quiet {
             // Standard error may be closed; there is nowhere left to say so.
-            let _ = writeln!(io::stderr(), "{self}");
+            let _ = writeln!(io::stderr(), "{}", terminal_text::lines(&self.to_string()));
         }
         ExitCode::from(self.code)
     }
@@ -88,6 +120,13 @@ impl fmt::Display for Failure {
             None => Ok(()),
         }
     }
+}
+
+/// Says something on standard error that is no failure of ours.
+pub(crate) fn note(what: &dyn fmt::Display) {
+    let text = format!("kennel: {what}");
+    // It may be closed; there is nowhere left to say so.
+    let _ = writeln!(io::stderr(), "{}", terminal_text::lines(&text));
 }
 
 /// An error with its causes, each said once: some errors repeat their cause in their own text.

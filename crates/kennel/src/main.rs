@@ -14,6 +14,7 @@ mod secret;
 mod serve;
 mod server;
 mod telemetry;
+mod terminal_text;
 mod values;
 
 use args::{Cli, Command};
@@ -60,7 +61,7 @@ fn is_preflight(words: &[OsString]) -> bool {
 }
 
 fn preflight() -> ExitCode {
-    match cli::print(&kennel_linux::preflight::answer()) {
+    match cli::print_exact(&kennel_linux::preflight::answer()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.report(),
     }

@@ -157,6 +157,7 @@ mod tests {
         let line = Line::try_parse_from(words).map_err(|e| e.to_string())?;
         let owned = |&(name, value): &(&str, &str)| (name.to_owned(), value.to_owned());
         let here = Surroundings {
+            skipped: Vec::new(),
             root: false,
             env: env.iter().map(owned).collect::<BTreeMap<_, _>>(),
         };

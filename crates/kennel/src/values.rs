@@ -1,5 +1,6 @@
 //! The small languages of the command line: durations, `key=value`, limits, processes.
 
+use crate::terminal_text::is_unsafe;
 use kennel_edge::pb::{self, ProcessRef};
 use kennel_lifecycle::{TerminalSize, UNLIMITED};
 use std::{fmt::Write as _, time::Duration};
@@ -155,19 +156,6 @@ pub(crate) fn counted(count: impl TryInto<u64>, one: &str, many: &str) -> String
     }
 }
 
-/// A text of somebody else on one line: what a terminal would act on is escaped.
-pub(crate) fn one_line(text: &str) -> String {
-    let mut line = String::new();
-    for c in text.chars() {
-        if c.is_control() {
-            line.extend(c.escape_default());
-        } else {
-            line.push(c);
-        }
-    }
-    line
-}
-
 /// A command as a person would type it into a shell, one line: what a shell would take apart is quoted.
 pub(crate) fn command_line<'a>(argv: impl IntoIterator<Item = &'a str>) -> String {
     let mut line = String::new();
@@ -184,14 +172,14 @@ fn push_word(line: &mut String, word: &str) {
     let plain = |c: char| c.is_alphanumeric() || "-_./:=@%+,^".contains(c);
     if !word.is_empty() && word.chars().all(plain) {
         line.push_str(word);
-    } else if word.chars().any(char::is_control) {
+    } else if word.chars().any(is_unsafe) {
         line.push_str("$'");
         for c in word.chars() {
             match c {
                 '\'' | '\\' => line.extend(['\\', c]),
                 '\n' => line.push_str("\\n"),
                 '\t' => line.push_str("\\t"),
-                c if c.is_control() => {
+                c if is_unsafe(c) => {
                     // Writing to a String cannot fail.
                     let _ = write!(line, "\\u{:04x}", u32::from(c));
                 }

@@ -248,10 +248,10 @@ pub enum ClientError {
     #[error("the keeper is gone")]
     KeeperGone,
     /// The step that failed.
-    #[error("cannot prepare the command: {0:?}")]
+    #[error("cannot prepare the command: {0}")]
     Start(StartFailure),
     /// What would hold the run here and now is weaker than the spec allows. Nothing was made.
-    #[error("this run would be held by {:?} and wants {wanted:?}", held.by)]
+    #[error("this run would be held by {} and wants {}", held.by.name(), wanted.name())]
     TooWeak {
         /// The weakest that will do.
         wanted: Containment,
@@ -259,7 +259,7 @@ pub enum ClientError {
         held: Held,
     },
     /// There is no terminal for the run. Nothing was made.
-    #[error("there is no terminal for this run: {0:?}")]
+    #[error("there is no terminal for this run: {0}")]
     NoPty(NoPty),
     /// The descriptors or processes of this host are used up.
     #[error("this host has no room for another run: {0}")]

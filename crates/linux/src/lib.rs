@@ -28,6 +28,7 @@ mod orphan_note;
 mod output_pipe;
 pub mod own_file;
 mod own_process;
+pub mod own_signals;
 pub mod own_terminal;
 pub mod peer;
 mod pidfd;

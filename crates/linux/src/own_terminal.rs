@@ -1,7 +1,14 @@
 //! The terminal that this process itself was started on, as far as a client needs it: see termios(3), `ioctl_tty(2)`.
 
 use kennel_lifecycle::TerminalSize;
-use nix::sys::termios::{SetArg, Termios, cfmakeraw, tcgetattr, tcsetattr};
+use nix::{
+    errno::Errno,
+    sys::{
+        signal::{SigSet, Signal},
+        termios::{SetArg, Termios, cfmakeraw, tcgetattr, tcsetattr},
+    },
+    unistd::{getpgrp, tcgetpgrp},
+};
 use std::io::{self, IsTerminal, Stdin};
 
 /// Keys come as they are typed, also those that make signals, until it is dropped.
@@ -31,6 +38,27 @@ impl Drop for RawMode {
         // A terminal that has hung up needs nothing.
         let _ = tcsetattr(&self.stdin, SetArg::TCSADRAIN, &self.before);
     }
+}
+
+/// From here on a read of the terminal by this thread fails with EIO while another process group is in its foreground,
+/// instead of stopping this process (SIGTTIN, see termios(3)).
+pub fn fail_reads_in_background() {
+    let mut stops = SigSet::empty();
+    stops.add(Signal::SIGTTIN);
+    // Refused for an invalid argument only.
+    let _ = stops.thread_block();
+}
+
+/// Whether this process may read the terminal that standard input is.
+#[must_use]
+pub fn is_in_foreground() -> bool {
+    tcgetpgrp(io::stdin()).is_ok_and(|foreground| foreground == getpgrp())
+}
+
+/// Whether standard input is a terminal that is gone: each call on it fails with EIO.
+#[must_use]
+pub fn has_hung_up() -> bool {
+    matches!(tcgetattr(io::stdin()), Err(Errno::EIO))
 }
 
 /// How large the terminal is on which standard output, else standard input, is shown; `None` where neither is one, or it does

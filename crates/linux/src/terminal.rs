@@ -13,7 +13,7 @@ use nix::{
 };
 use portable_pty::{MasterPty, PtySize, native_pty_system};
 use std::{
-    fs, io,
+    fmt, fs, io,
     os::fd::{BorrowedFd, FromRawFd, OwnedFd},
     rc::Rc,
 };
@@ -21,6 +21,22 @@ use std::{
 /// Where the kernel says how many terminals there are, and how many there may be.
 const OPEN_NOW: &str = "/proc/sys/kernel/pty/nr";
 const OPEN_MAX: &str = "/proc/sys/kernel/pty/max";
+
+/// What a keyboard sends for Ctrl-C.
+const CTRL_C: u8 = 0x03;
+
+/// What became of the key that interrupts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TypedInterrupt {
+    /// It was typed, and the terminal makes SIGINT to its foreground of it.
+    ForTerminal,
+    /// The terminal is raw: it was typed, and the command reads it.
+    ForCommand,
+    /// The terminal is raw and took no key, with this errno(3).
+    NoRoom(i32),
+    /// There is no such key, the terminal makes no signal of it, or has no room.
+    NoKey,
+}
 
 /// Why there is no terminal.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,6 +55,15 @@ pub enum NoPty {
         /// errno(3) of the call that failed, where one did.
         errno: Option<i32>,
     },
+}
+
+impl fmt::Display for NoPty {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Exhausted { .. } => f.write_str("the terminals of this host are used up"),
+            Self::Unavailable { why, .. } => f.write_str(why),
+        }
+    }
 }
 
 /// One that is open. Its output goes on its way through a pipe of which both ends are kept here: whatever a server has
@@ -105,15 +130,28 @@ impl Terminal {
         Ok(())
     }
 
-    /// Types the key that interrupts. `false`: there is no such key, the terminal makes no signal of it, or has no room.
-    pub(crate) fn types_interrupt(&self) -> bool {
+    /// Types the key that interrupts, where there is one.
+    pub(crate) fn type_interrupt(&self) -> TypedInterrupt {
         let Ok(settings) = tcgetattr(&*self.master) else {
-            return false;
+            return TypedInterrupt::NoKey;
         };
+        let flags = settings.local_flags;
+        if !flags.intersects(LocalFlags::ISIG | LocalFlags::ICANON) {
+            return match nix::unistd::write(&*self.master, &[CTRL_C]) {
+                Ok(1) => TypedInterrupt::ForCommand,
+                Ok(_) => TypedInterrupt::NoRoom(Errno::EAGAIN as i32),
+                Err(errno) => TypedInterrupt::NoRoom(errno as i32),
+            };
+        }
         let key = settings.control_chars[SpecialCharacterIndices::VINTR as usize];
-        settings.local_flags.contains(LocalFlags::ISIG)
+        let is_typed = flags.contains(LocalFlags::ISIG)
             && key != libc::_POSIX_VDISABLE
-            && nix::unistd::write(&*self.master, &[key]) == Ok(1)
+            && nix::unistd::write(&*self.master, &[key]) == Ok(1);
+        if is_typed {
+            TypedInterrupt::ForTerminal
+        } else {
+            TypedInterrupt::NoKey
+        }
     }
 
     /// Where is written what is typed.
@@ -192,6 +230,7 @@ pub(crate) fn probe() -> io::Result<Result<(), NoPty>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nix::sys::termios::{SetArg, tcsetattr};
 
     #[test]
     fn what_hinders_a_terminal_is_told_apart() {
@@ -231,6 +270,22 @@ mod tests {
         assert_ne!(status & libc::O_NONBLOCK, 0);
         assert_eq!(flags(&slave, FcntlArg::F_GETFL) & libc::O_NONBLOCK, 0);
         // The key does nothing here: nobody is in the foreground.
-        assert!(terminal.types_interrupt());
+        assert_eq!(terminal.type_interrupt(), TypedInterrupt::ForTerminal);
+    }
+
+    #[test]
+    fn raw_terminal_is_given_the_key() {
+        let size = TerminalSize::default();
+        let (terminal, slave) = Terminal::open(size).expect("room").expect("a terminal");
+        let mut settings = tcgetattr(&slave).expect("it says");
+        settings.local_flags.remove(LocalFlags::ISIG);
+        tcsetattr(&slave, SetArg::TCSANOW, &settings).expect("it can be");
+        assert_eq!(terminal.type_interrupt(), TypedInterrupt::NoKey);
+        settings.local_flags.remove(LocalFlags::ICANON);
+        tcsetattr(&slave, SetArg::TCSANOW, &settings).expect("it can be");
+        assert_eq!(terminal.type_interrupt(), TypedInterrupt::ForCommand);
+        let mut read = [0; 2];
+        assert_eq!(nix::unistd::read(&slave, &mut read), Ok(1));
+        assert_eq!(read[0], CTRL_C);
     }
 }

@@ -109,6 +109,16 @@ pub struct RunView {
     pub output_removed: Option<OutputRemoval>,
 }
 
+/// What an abort of an unknown id does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum IfUnknown {
+    /// It leaves a fence: a spawn that it has overtaken never runs.
+    #[default]
+    Fence,
+    /// It is refused and leaves nothing.
+    Refuse,
+}
+
 /// How long an Abort waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AbortWait {
@@ -129,6 +139,8 @@ pub struct AbortCall {
     pub grace: Option<Duration>,
     /// How long to wait.
     pub wait: AbortWait,
+    /// What is done where no run has this id.
+    pub if_unknown: IfUnknown,
     /// Who asks.
     pub by: String,
     /// The request's own id.
@@ -575,7 +587,7 @@ pub enum CallError {
         looked_in: Vec<String>,
     },
     /// A step of the start failed.
-    #[error("the command could not be started: {failure:?}")]
+    #[error("the command could not be started: {failure}")]
     SpawnFailed {
         /// Which run.
         run: RunId,

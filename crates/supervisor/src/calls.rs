@@ -1,8 +1,8 @@
 //! The calls on a run that is there: abort, interrupt, resize, pause, resume.
 
 use crate::{
-    AbortCall, AbortWait, CallError, ResizeCall, RestartCall, RunView, SignalCall, Signalled,
-    Supervisor, intake, keeper_fault,
+    AbortCall, AbortWait, CallError, IfUnknown, ResizeCall, RestartCall, RunView, SignalCall,
+    Signalled, Supervisor, intake, keeper_fault,
     reads::OPEN_ROW_POLL,
     store_fault,
     tracker::{Handle, Order, OrderError},
@@ -30,7 +30,7 @@ impl Supervisor {
             let row = match self.row(call.run).await {
                 Ok(row) => Some(row),
                 Err(CallError::RunNotFound(_)) => None,
-                Err(CallError::StoreUnavailable) => {
+                Err(CallError::StoreUnavailable) if call.if_unknown == IfUnknown::Fence => {
                     if let Some(view) = Box::pin(self.fence_later(&call)).await? {
                         return Ok(view);
                     }
@@ -44,6 +44,9 @@ impl Supervisor {
                 Some(row) if row.new.node != self.shared.config.node => return Ok(row.into()),
                 Some(_) if self.shared.find(call.run).is_some() => {}
                 Some(_) => tokio::time::sleep(OPEN_ROW_POLL).await,
+                None if call.if_unknown == IfUnknown::Refuse => {
+                    return Err(CallError::RunNotFound(call.run));
+                }
                 None => {
                     if let Some(view) = Box::pin(self.fence(&call)).await? {
                         return Ok(view);

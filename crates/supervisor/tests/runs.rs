@@ -47,7 +47,8 @@ use kennel_lifecycle::{
 use kennel_linux::client::KeeperEvent;
 use kennel_store::RunRow;
 use kennel_supervisor::{
-    AbortCall, AbortWait, CallError, Condition, LifecycleEvent, Payload, Position, Spawned,
+    AbortCall, AbortWait, CallError, Condition, IfUnknown, LifecycleEvent, Payload, Position,
+    Spawned,
 };
 use std::{collections::HashMap, time::Duration};
 use tokio::task::JoinHandle;
@@ -440,6 +441,7 @@ fn abort(run: RunId) -> AbortCall {
         run,
         grace: None,
         wait: AbortWait::TreeEmpty,
+        if_unknown: IfUnknown::Fence,
         by: "uid:0".into(),
         request_id: None,
     }

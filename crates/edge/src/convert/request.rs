@@ -22,8 +22,8 @@ use crate::{
 };
 use kennel_lifecycle::{RunId, RunState, Signal, Violation, limits as bounds};
 use kennel_supervisor::{
-    AbortCall, AbortWait, CloseCall, Condition, Form, Kinds, ListFilter, PageStart, Position,
-    ResizeCall, RestartCall, SignalCall, SignalTarget, SpawnCall, WriteCall,
+    AbortCall, AbortWait, CloseCall, Condition, Form, IfUnknown, Kinds, ListFilter, PageStart,
+    Position, ResizeCall, RestartCall, SignalCall, SignalTarget, SpawnCall, WriteCall,
 };
 use std::time::Duration;
 use tonic::Status;
@@ -112,10 +112,20 @@ pub(crate) fn abort(request: &pb::AbortRequest, by: String) -> Result<AbortCall,
             AbortWait::TreeEmpty
         }
     };
+    let if_unknown = match pb::AbortUnknown::try_from(request.if_unknown) {
+        Ok(pb::AbortUnknown::Unspecified | pb::AbortUnknown::Fence) => IfUnknown::Fence,
+        Ok(pb::AbortUnknown::Refuse) => IfUnknown::Refuse,
+        Err(_) => {
+            let number = request.if_unknown;
+            found.push(unknown_number("if_unknown", number, "AbortUnknown"));
+            IfUnknown::Refuse
+        }
+    };
     Ok(AbortCall {
         run: whole(run, &found)?,
         grace,
         wait,
+        if_unknown,
         by,
         request_id,
     })

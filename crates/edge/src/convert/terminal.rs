@@ -72,5 +72,6 @@ pub(crate) fn method(way: Option<InterruptWay>) -> pb::InterruptMethod {
         Some(InterruptWay::Group) => pb::InterruptMethod::ProcessGroup,
         Some(InterruptWay::Key) => pb::InterruptMethod::TerminalKey,
         Some(InterruptWay::Foreground) => pb::InterruptMethod::TerminalForeground,
+        Some(InterruptWay::Typed) => pb::InterruptMethod::TerminalInput,
     }
 }

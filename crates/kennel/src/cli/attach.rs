@@ -43,8 +43,8 @@ pub(crate) struct Manner {
     pub(crate) take: bool,
     /// What we leave by.
     pub(crate) keys: DetachKeys,
-    /// Somebody else sees to it what SIGTERM means.
-    pub(crate) stays_at_term: bool,
+    /// The caller decides what SIGTERM and SIGHUP mean.
+    pub(crate) stays_at_signals: bool,
 }
 
 /// How we have left.
@@ -61,7 +61,7 @@ pub(crate) async fn attach(link: &Link, args: AttachArgs) -> Result<u8, Failure>
         read_only: args.read_only,
         take: args.take,
         keys: args.detach_keys.unwrap_or_default(),
-        stays_at_term: false,
+        stays_at_signals: false,
     };
     if link.format == Format::Json {
         return Err(Failure::new("a terminal has no form as JSON")
@@ -145,7 +145,7 @@ impl Desk {
                 ends: [terminate, hangup],
                 ..
             } = self;
-            let leaves_at_term = !self.manner.stays_at_term;
+            let leaves_at_signals = !self.manner.stays_at_signals;
             let can_type = listens && attachment.can_type();
             tokio::select! {
                 told = attachment.next() => match told.map_err(refused)? {
@@ -167,8 +167,8 @@ impl Desk {
                 _ = resized.recv() => if let (true, Some(size)) = (self.writes, own_size()) {
                     self.attachment.resize(size);
                 },
-                _ = terminate.recv(), if leaves_at_term => return Ok(self.leave().await),
-                _ = hangup.recv() => return Ok(self.leave().await),
+                _ = terminate.recv(), if leaves_at_signals => return Ok(self.leave().await),
+                _ = hangup.recv(), if leaves_at_signals => return Ok(self.leave().await),
             }
         }
     }

@@ -1,10 +1,10 @@
 //! `kennel audit`: the audit trail, one line per record.
 
-use super::link::{Link, print, refused};
+use super::link::{Link, print, print_exact, refused};
 use crate::{
     args::{AuditArgs, Format},
     failure::Failure,
-    values,
+    terminal_text, values,
 };
 use kennel_edge::{
     client, json,
@@ -77,11 +77,11 @@ async fn read(
         *lost = 0;
         for record in &message.records {
             request.after_seq = record.seq;
-            let told = match link.format {
-                Format::Json => json::to_string(record) + "\n",
-                Format::Text => line(record) + "\n",
+            let printed = match link.format {
+                Format::Json => print_exact(&(json::to_string(record) + "\n")),
+                Format::Text => print(&(terminal_text::one_line(&line(record)) + "\n")),
             };
-            print(&told).map_err(|failure| Broken {
+            printed.map_err(|failure| Broken {
                 failure,
                 is_lost: false,
             })?;
@@ -164,10 +164,10 @@ fn asked(request: &pb::AuditRequest) -> String {
 fn signalled(signal: &pb::AuditSignal) -> String {
     let mut text = format!(
         "{} by {} ({}), {}: {} reached",
-        values::one_line(&signal.signal),
+        terminal_text::one_line(&signal.signal),
         signal.sender,
         signal.scope,
-        values::one_line(&signal.why),
+        terminal_text::one_line(&signal.why),
         signal.delivered
     );
     if signal.gone > 0 {

@@ -1,14 +1,12 @@
 //! The commands that are one call and one print.
 
 use super::{
-    link::{Link, print, refused, run_of},
-    render, spec, words,
+    link::{Link, print, print_exact, refused, run_of},
+    render, run_env, spec, words,
 };
 use crate::{
-    args::{
-        AbortArgs, AbortWaitArg, ConditionArg, Format, PsArgs, ResizeArgs, RestartRunArgs, RunRef,
-        StateArg, WaitArgs,
-    },
+    args::{AbortArgs, AbortWaitArg, Format, PsArgs, ResizeArgs, RestartRunArgs, RunRef, StateArg},
+    config::Surroundings,
     failure::Failure,
 };
 use kennel_edge::{
@@ -19,13 +17,13 @@ use std::time::SystemTime;
 
 /// Most that a server gives at once.
 const PAGE_SIZE: i32 = 1000;
-/// Exit code of a wait for what can no longer occur.
-const NOT_REACHED: u8 = 3;
 
 pub(crate) async fn spawn(link: &Link, request: pb::SpawnRequest) -> Result<(), Failure> {
     let response = spawned(&link.connection, &request).await.map_err(refused)?;
     let run = run_of(response.run)?;
-    link.print(|| json::to_string(&run), || format!("{}\n", run.run_id))
+    let printed = link.print(|| json::to_string(&run), || format!("{}\n", run.run_id));
+    // The id is known nowhere else.
+    printed.map_err(|failure| failure.hint(format!("the run goes on: kennel get {}", run.run_id)))
 }
 
 /// Under its run's id it is one spawn, whichever server answers.
@@ -83,7 +81,7 @@ pub(crate) async fn ps(link: &Link, args: PsArgs) -> Result<(), Failure> {
     match link.format {
         Format::Json => {
             let lines = runs.iter().map(|run| json::to_string(run) + "\n");
-            print(&lines.collect::<String>())
+            print_exact(&lines.collect::<String>())
         }
         Format::Text => print(&render::table(&runs, SystemTime::now())),
     }
@@ -130,6 +128,12 @@ pub(crate) async fn abort(link: &Link, args: AbortArgs) -> Result<(), Failure> {
         request_id: new_request_id(),
         grace,
         wait: wait.into(),
+        if_unknown: if args.fence {
+            pb::AbortUnknown::Fence
+        } else {
+            pb::AbortUnknown::Refuse
+        }
+        .into(),
     };
     let processes = link.connection.processes();
     // The stop goes on without a server, and under its request id it is the same one for the next.
@@ -142,7 +146,12 @@ pub(crate) async fn abort(link: &Link, args: AbortArgs) -> Result<(), Failure> {
     link.print(|| json::to_string(&run), || standing(&run))
 }
 
-pub(crate) async fn restart(link: &Link, args: RestartRunArgs) -> Result<(), Failure> {
+pub(crate) async fn restart(
+    link: &Link,
+    args: RestartRunArgs,
+    here: &Surroundings,
+) -> Result<(), Failure> {
+    let mut env = run_env::values(args.env, here)?;
     let too_long = |_| Failure::new("the grace is too long");
     let request = pb::GetRunRequest {
         run_id: args.run.clone(),
@@ -150,6 +159,14 @@ pub(crate) async fn restart(link: &Link, args: RestartRunArgs) -> Result<(), Fai
     let mut processes = link.connection.processes();
     let seen = processes.get_run(request).await.map_err(refused)?;
     let seen = run_of(seen.into_inner().run)?;
+    if args.inherit_env {
+        let named = seen.spec.as_ref().and_then(|spec| spec.env.as_ref());
+        for name in named.iter().flat_map(|env| env.vars.keys()) {
+            if let Some(value) = here.env.get(name) {
+                env.entry(name.clone()).or_insert_with(|| value.clone());
+            }
+        }
+    }
     let initial_input = (args.input.as_deref())
         .map(spec::input)
         .transpose()?
@@ -157,7 +174,7 @@ pub(crate) async fn restart(link: &Link, args: RestartRunArgs) -> Result<(), Fai
     let request = pb::RestartRequest {
         run_id: args.run,
         new_run_id: ulid::Ulid::generate().to_string(),
-        env: args.env.into_iter().collect(),
+        env: env.into_iter().collect(),
         initial_input,
         request_id: new_request_id(),
         grace: args
@@ -240,39 +257,6 @@ pub(crate) async fn resume(link: &Link, args: RunRef) -> Result<(), Failure> {
     let response = response.map_err(refused)?.into_inner();
     let run = run_of(response.run)?;
     link.print(|| json::to_string(&run), || standing(&run))
-}
-
-pub(crate) async fn wait(link: &Link, args: WaitArgs) -> Result<(), Failure> {
-    let condition = match args.condition {
-        ConditionArg::Started => pb::WaitCondition::Started,
-        ConditionArg::Paused => pb::WaitCondition::Paused,
-        ConditionArg::LeaderExited => pb::WaitCondition::LeaderExited,
-        ConditionArg::StreamsClosed => pb::WaitCondition::StreamsClosed,
-        ConditionArg::TreeEmpty => pb::WaitCondition::TreeEmpty,
-        ConditionArg::Ended => pb::WaitCondition::Ended,
-    };
-    let request = pb::WaitRunRequest {
-        run_id: args.run,
-        condition: condition.into(),
-    };
-    let processes = link.connection.processes();
-    let answered = client::outlast(|| {
-        let (mut processes, request) = (processes.clone(), request.clone());
-        async move { processes.wait_run(request).await }
-    });
-    let response = answered.await.map_err(refused)?;
-    let run = run_of(response.run)?;
-    link.print(|| json::to_string(&run), || standing(&run))?;
-    if response.reached {
-        Ok(())
-    } else {
-        Err(Failure::new(format!(
-            "run {} is {}: what was waited for can no longer occur",
-            run.run_id,
-            words::state(run.state())
-        ))
-        .code(NOT_REACHED))
-    }
 }
 
 pub(crate) async fn status(link: &Link) -> Result<(), Failure> {

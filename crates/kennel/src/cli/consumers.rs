@@ -1,12 +1,13 @@
 //! `consumers`: readers of events that have a name.
 
 use super::{
-    link::{Link, print, refused},
+    link::{Link, print, print_exact, refused},
     words,
 };
 use crate::{
     args::{ConsumerRef, ConsumersCommand, Format},
     failure::Failure,
+    terminal_text,
 };
 use kennel_edge::{client::outlast, json, pb};
 use std::fmt::Write as _;
@@ -68,7 +69,7 @@ async fn list(link: &Link, run_id: String) -> Result<(), Failure> {
     match link.format {
         Format::Json => {
             let lines = found.iter().map(|found| json::to_string(found) + "\n");
-            print(&lines.collect::<String>())
+            print_exact(&lines.collect::<String>())
         }
         Format::Text => print(&table(&found)),
     }
@@ -87,7 +88,7 @@ fn table(consumers: &[pb::Consumer]) -> String {
         let acked = consumer
             .acked_seq
             .map_or("-".to_owned(), |seq| seq.to_string());
-        let (name, run) = (&consumer.name, of(consumer));
+        let (name, run) = (terminal_text::one_line(&consumer.name), of(consumer));
         let _ = writeln!(text, "{name:<width$}  {run:<26}  {state:<5}  {acked}");
     }
     text

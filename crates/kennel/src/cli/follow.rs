@@ -2,11 +2,12 @@
 
 use super::{
     event_line::event_line,
-    link::{Link, print, refused},
+    link::{Link, print, print_exact, refused},
 };
 use crate::{
     args::{AsConsumer, EventsArgs, Format, WhichRuns},
-    failure::Failure,
+    failure::{Failure, note},
+    terminal_text,
 };
 use kennel_edge::{
     client::{self, EventReader, Start},
@@ -18,7 +19,7 @@ pub(crate) async fn events(link: &Link, args: EventsArgs) -> Result<(), Failure>
     let mut journal = journal.in_name_of(args.name);
     while let Some(message) = journal.next().await? {
         match link.format {
-            Format::Json => print(&(json::to_string(&message) + "\n"))?,
+            Format::Json => print_exact(&(json::to_string(&message) + "\n"))?,
             Format::Text => print(&lines(&message, args.which.run.is_none()))?,
         }
         journal.printed().await?;
@@ -46,7 +47,7 @@ fn lines(message: &pb::StreamEventsResponse, are_many: bool) -> String {
                     text.push_str(&events.run_id);
                     text.push(' ');
                 }
-                text.push_str(&line);
+                text.push_str(&terminal_text::one_line(&line));
                 text.push('\n');
             }
         }
@@ -119,7 +120,7 @@ impl Journal {
             match self.reader.next().await {
                 // The others go on.
                 Err(failure) if self.are_many && failure.is("JOURNAL_UNREADABLE") => {
-                    eprintln!("kennel: {failure}");
+                    note(&failure);
                 }
                 read => return read.map_err(refused),
             }

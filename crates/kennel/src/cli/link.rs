@@ -5,6 +5,7 @@ use crate::{
     args::Format,
     config::{self, Surroundings},
     failure::{Failure, chain},
+    terminal_text,
 };
 use kennel_edge::{
     client::{self, ConnectError, Connection},
@@ -84,7 +85,7 @@ impl Link {
         text: impl FnOnce() -> String,
     ) -> Result<(), Failure> {
         match self.format {
-            Format::Json => print(&(json() + "\n")),
+            Format::Json => print_exact(&(json() + "\n")),
             Format::Text => print(&text()),
         }
     }
@@ -120,8 +121,13 @@ pub(crate) fn refused(status: impl Into<client::Failure>) -> Failure {
     refusal::failure(&status.into())
 }
 
-/// Writes to standard output at once.
+/// Writes text for people to standard output at once, safe for a terminal.
 pub(crate) fn print(text: &str) -> Result<(), Failure> {
+    print_exact(&terminal_text::lines(text))
+}
+
+/// Writes to standard output at once: JSON, and what is our own.
+pub(crate) fn print_exact(text: &str) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     out.write_all(text.as_bytes())
         .and_then(|()| out.flush())
@@ -133,6 +139,6 @@ pub(crate) fn stdout_failed(cause: &io::Error) -> Failure {
     if cause.kind() == io::ErrorKind::BrokenPipe {
         Failure::reader_gone()
     } else {
-        Failure::new(format!("cannot write to standard output: {cause}"))
+        Failure::output_failed(cause)
     }
 }

@@ -2,13 +2,13 @@
 
 use super::{
     follow::{Journal, start},
-    link::{Link, print},
-    sink::Sink,
+    link::{Link, print_exact},
+    sink::{self, Sink},
     words,
 };
 use crate::{
     args::{Format, LogsArgs, StreamArg},
-    failure::Failure,
+    failure::{Failure, note},
 };
 use kennel_edge::{
     client::{self, Start},
@@ -20,7 +20,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 pub(crate) async fn logs(link: &Link, args: LogsArgs) -> Result<(), Failure> {
     let wanted = Wanted::of(&args);
     let are_many = args.which.run.is_none();
-    let view = match (are_many, args.plain) {
+    // A person sees text; what goes elsewhere is exact.
+    let for_person = link.format == Format::Text && sink::is_for_person();
+    let plain = args.plain || (for_person && !args.raw);
+    let view = match (are_many, plain) {
         (false, false) => OutputView::Raw,
         (false, true) => OutputView::Text,
         (true, false) => OutputView::Lines,
@@ -34,14 +37,15 @@ pub(crate) async fn logs(link: &Link, args: LogsArgs) -> Result<(), Failure> {
     let journal = journal.viewed(view).of_kinds(wanted.kinds());
     let is_named = args.name.consumer.is_some();
     let mut journal = journal.in_name_of(args.name);
+    let sink = if wanted.is_all() && from == Start::Beginning && !is_named {
+        Sink::default()
+    } else {
+        Sink::from_anywhere()
+    };
     let mut printer = Printer {
         format: link.format,
-        plain: args.plain,
-        sink: if wanted.is_all() && from == Start::Beginning && !is_named {
-            Sink::default()
-        } else {
-            Sink::from_anywhere()
-        },
+        plain,
+        sink: if args.raw { sink } else { sink.safe() },
     };
     while let Some(mut message) = journal.next().await? {
         for events in &mut message.run_events {
@@ -54,29 +58,10 @@ pub(crate) async fn logs(link: &Link, args: LogsArgs) -> Result<(), Failure> {
         }
         message.run_events.retain(|e| !e.events.is_empty());
         match link.format {
-            Format::Text if are_many => print_lines(&message)?,
+            Format::Text if are_many => printer.print_lines(&message)?,
             Format::Text | Format::Json => printer.take(message)?,
         }
         journal.printed().await?;
-    }
-    Ok(())
-}
-
-/// Each line with its run before it.
-fn print_lines(message: &pb::StreamEventsResponse) -> Result<(), Failure> {
-    for events in &message.run_events {
-        let run = &events.run_id;
-        for event in &events.events {
-            match &event.payload {
-                Some(Payload::Line(line)) => Sink::write_text(&pb::Output {
-                    stream: line.stream,
-                    data: format!("{run} | {}\n", line.text).into(),
-                    ..pb::Output::default()
-                })?,
-                Some(Payload::Gap(gap)) => eprintln!("kennel: {run}: {}", words::gap(gap)),
-                _ => {}
-            }
-        }
     }
     Ok(())
 }
@@ -134,17 +119,38 @@ struct Printer {
 }
 
 impl Printer {
+    /// Each line with its run before it.
+    fn print_lines(&mut self, message: &pb::StreamEventsResponse) -> Result<(), Failure> {
+        for events in &message.run_events {
+            let run = &events.run_id;
+            for event in &events.events {
+                match &event.payload {
+                    Some(Payload::Line(line)) => self.sink.write_text(&pb::Output {
+                        stream: line.stream,
+                        data: format!("{run} | {}\n", line.text).into(),
+                        ..pb::Output::default()
+                    })?,
+                    Some(Payload::Gap(gap)) => {
+                        note(&format_args!("{run}: {}", words::gap(gap)));
+                    }
+                    _ => {}
+                }
+            }
+        }
+        Ok(())
+    }
+
     fn take(&mut self, message: pb::StreamEventsResponse) -> Result<(), Failure> {
         if message.run_events.is_empty() {
             return Ok(());
         }
         if self.format == Format::Json {
-            return print(&(json::to_string(&message) + "\n"));
+            return print_exact(&(json::to_string(&message) + "\n"));
         }
         let events = message.run_events.into_iter().flat_map(|e| e.events);
         for payload in events.filter_map(|event| event.payload) {
             match payload {
-                Payload::Output(output) if self.plain => Sink::write_text(&output)?,
+                Payload::Output(output) if self.plain => self.sink.write_text(&output)?,
                 Payload::Output(output) => self.sink.write(&output)?,
                 Payload::Gap(gap) => self.sink.skip(&gap),
                 _ => {}

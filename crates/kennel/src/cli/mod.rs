@@ -15,11 +15,15 @@ mod members;
 mod refusal;
 mod render;
 mod run;
+mod run_env;
+mod run_input;
+mod run_signals;
 mod screen;
 mod sink;
 mod spec;
 mod top;
 mod upgrade;
+mod wait;
 mod why;
 pub(crate) mod words;
 mod write;
@@ -35,7 +39,7 @@ use link::Link;
 use std::process::ExitCode;
 
 pub(crate) use attach::DetachKeys;
-pub(crate) use link::{print, refused, run_of};
+pub(crate) use link::{print, print_exact, refused, run_of};
 pub(crate) use run::OWN_FAILURE;
 
 /// Carries one command out; `command` is none of those that serve.
@@ -72,16 +76,15 @@ async fn perform(
     match command {
         // What is wrong with a spec is told whether a server is there or not.
         Command::Run(args) => {
-            let forwards = args.stdin;
-            let request = spec::request(args)?;
+            let request = spec::of_run(args, here)?;
             let opened = Link::open_if_there(client.server.as_deref(), format, here).await;
             return match opened.map_err(|f| f.code(OWN_FAILURE))? {
-                Some(link) => run::run(&link, request, forwards).await,
-                None => Box::pin(run::run_alone(request, forwards, format)).await,
+                Some(link) => run::run(&link, request).await,
+                None => Box::pin(run::run_alone(request, format)).await,
             };
         }
         Command::Spawn(args) => {
-            let request = spec::request(args)?;
+            let request = spec::of_spawn(args, here)?;
             calls::spawn(&open().await?, request).await
         }
         Command::Ps(args) => calls::ps(&open().await?, args).await,
@@ -97,9 +100,9 @@ async fn perform(
         Command::Attach(args) => return attach::attach(&open().await?, args).await,
         Command::Screen(args) => screen::screen(&open().await?, args).await,
         Command::Resize(args) => calls::resize(&open().await?, args).await,
-        Command::Restart(args) => calls::restart(&open().await?, args).await,
+        Command::Restart(args) => calls::restart(&open().await?, args, here).await,
         Command::Write(args) => write::write(&open().await?, args).await,
-        Command::Wait(args) => calls::wait(&open().await?, args).await,
+        Command::Wait(args) => return wait::wait(&open, args).await,
         Command::Logs(args) => logs::logs(&open().await?, args).await,
         Command::Events(args) => follow::events(&open().await?, args).await,
         Command::Consumers(command) => consumers::consumers(&open().await?, command).await,
@@ -129,5 +132,5 @@ fn completions(shell: clap_complete::Shell) -> Result<(), Failure> {
     let name = command.get_name().to_owned();
     let mut text = Vec::new();
     clap_complete::generate(shell, &mut command, name, &mut text);
-    print(&String::from_utf8_lossy(&text))
+    link::print_exact(&String::from_utf8_lossy(&text))
 }

@@ -12,7 +12,9 @@ pub(crate) fn failure(refused: &client::Failure) -> Failure {
     if refused.connection_lost {
         message = format!("the connection to the server was lost: {message}");
     }
-    let failure = Failure::new(message).code(FAILED);
+    let failure = Failure::new(message)
+        .code(FAILED)
+        .reason(refused.reason.clone());
     let hint = match &refused.reason {
         Some(reason) => hint(reason, &refused.metadata),
         None => refused
@@ -47,7 +49,7 @@ fn hint(reason: &str, facts: &BTreeMap<String, String>) -> Option<String> {
         "RUN_NOT_FOUND" => "kennel ps --all lists every run".to_owned(),
         "INVALID_RUN_ID" => "a run id is what kennel spawn prints and kennel ps lists".to_owned(),
         "SPEC_INCOMPLETE" if fact("missing")? == "spec" => return None,
-        "SPEC_INCOMPLETE" => "give them: --env NAME=VALUE for each, --input FILE".to_owned(),
+        "SPEC_INCOMPLETE" => "give them: --inherit-env, or --env NAME=VALUE for each, and --input FILE".to_owned(),
         "RUN_ENDED" => "kennel get RUN shows how it ended".to_owned(),
         "INVALID_STATE" => format!(
             "in this state it can only be: {}",

@@ -1,7 +1,7 @@
 //! Runs and servers as text for people. Pure: takes messages and the time, gives text.
 
 use super::{limits, words};
-use crate::{retention, values};
+use crate::{retention, terminal_text, values};
 use kennel_edge::pb;
 use std::{
     fmt::{Display, Write as _},
@@ -301,6 +301,7 @@ struct View {
 impl View {
     fn line(&mut self, name: &str, value: impl Display) {
         // Writing to a String cannot fail.
+        let value = terminal_text::one_line(&value.to_string());
         let _ = writeln!(self.text, "{name:15} {value}");
     }
 
@@ -344,7 +345,7 @@ mod tests {
             lines,
             [
                 "RUN                         STATE    KIND  AGE    PID   COMMAND",
-                "01JD0000000000000000000000  running  job   1m30s  4242  sh -c 'sleep 60'",
+                "01JD0000000000000000000000  RUNNING  job   1m30s  4242  sh -c 'sleep 60'",
             ]
         );
     }

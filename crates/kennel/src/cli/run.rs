@@ -3,20 +3,19 @@
 use super::{
     attach::{self, DetachKeys, Left, Manner},
     calls::spawned,
-    link::{Link, print, refused, run_of},
+    link::{Link, print_exact, refused, run_of},
+    run_input,
+    run_signals::{Forwarder, end},
     sink::Sink,
-    words, write,
+    words,
 };
 use crate::{args::Format, failure::Failure, own_service::Service};
 use kennel_edge::{
-    client::{self, Connection, EventReader, Start},
+    client::{self, EventReader, Start},
     json,
     pb::{self, event::Payload, lifecycle::Station},
 };
-use tokio::{
-    signal::unix::{Signal, SignalKind, signal},
-    task::JoinHandle,
-};
+use tokio::task::JoinHandle;
 
 /// What timeout(1) says of a command that took longer than it may.
 const TIMED_OUT: u8 = 124;
@@ -33,20 +32,19 @@ const READER_GONE: u8 = 141;
 
 /// Runs the command to its end and gives the exit code to leave with. Whoever forwards standard input leaves it open
 /// where this process ends before it does.
-pub(crate) async fn run(
-    link: &Link,
-    mut request: pb::SpawnRequest,
-    forwards_stdin: bool,
-) -> Result<u8, Failure> {
+pub(crate) async fn run(link: &Link, mut request: pb::SpawnRequest) -> Result<u8, Failure> {
     if let Some(spec) = &mut request.spec {
         attach::size_as_ours(spec);
     }
+    let forwards_stdin = request.spec.as_ref().is_some_and(run_input::is_open);
     let run_id = request.run_id.clone();
     let on_terminal = request
         .spec
         .as_ref()
         .is_some_and(|spec| spec.kind() == pb::RunKind::Terminal);
-    let forwarder = Forwarder::start(&link.connection, &run_id)?;
+    let shows_terminal = on_terminal && link.format == Format::Text;
+    // On a terminal of its own the command is given Ctrl-Z as a key.
+    let forwarder = Forwarder::start(&link.connection, &run_id, !shows_terminal)?;
     if let Err(refusal) = spawned(&link.connection, &request).await {
         return match forwarder.stopped_by() {
             // We ended it before it ran; there is nothing to explain to whoever typed Ctrl-C.
@@ -56,9 +54,9 @@ pub(crate) async fn run(
             _ => Err(not_started(&refusal)),
         };
     }
-    if on_terminal && link.format == Format::Text {
+    if shows_terminal {
         let mut manner = Manner {
-            stays_at_term: true,
+            stays_at_signals: true,
             ..Manner::default()
         };
         if link.own {
@@ -66,33 +64,21 @@ pub(crate) async fn run(
             manner.keys = DetachKeys::none();
         }
         let left = attach::stay(link, &run_id, manner).await;
-        let left = left.map_err(|failure| {
-            failure
-                .code(OWN_FAILURE)
-                .hint(format!("the run may go on: kennel get {run_id}"))
-        })?;
-        drop(forwarder);
-        return match left {
-            Left::Detached => Ok(0),
-            Left::Ended => exit_of_ended(link, &run_id).await,
+        let result = match left {
+            Ok(Left::Detached) => Ok(0),
+            Ok(Left::Ended) => exit_of_ended(link, &run_id).await,
+            Err(failure) => cut_off(link, &run_id, failure).await,
         };
+        drop(forwarder);
+        return result;
     }
     let input = forwards_stdin.then(|| {
         let connection = link.connection.clone();
-        AbortOnDrop(tokio::spawn(write::forward(connection, run_id.clone())))
+        AbortOnDrop(tokio::spawn(run_input::forward(connection, run_id.clone())))
     });
     let ends = match stream(link, &run_id).await {
         Ok(ends) => ends,
-        Err(failure) if failure.is_quiet() => {
-            // As a shell's pipeline does: a command that nobody reads is ended.
-            end(&link.connection, &run_id, false).await;
-            return Ok(READER_GONE);
-        }
-        Err(failure) => {
-            return Err(failure
-                .code(OWN_FAILURE)
-                .hint(format!("the run may go on: kennel get {run_id}")));
-        }
+        Err(failure) => return cut_off(link, &run_id, failure).await,
     };
     drop((forwarder, input));
     if let Some(failure) = told_by_reason(&ends.reason, &run_id) {
@@ -104,16 +90,27 @@ pub(crate) async fn run(
     }
 }
 
+/// Our output cannot be written, or the run's cannot be read. A command whose output has no place to go is ended, as in a
+/// pipeline of a shell; one that only cannot be read goes on.
+async fn cut_off(link: &Link, run_id: &str, failure: Failure) -> Result<u8, Failure> {
+    if failure.is_of_output() {
+        end(&link.connection, run_id, false).await;
+    }
+    match failure {
+        gone if gone.is_quiet() => Ok(READER_GONE),
+        failed if failed.is_of_output() => Err(failed.code(OWN_FAILURE)),
+        lost => Err(lost
+            .code(OWN_FAILURE)
+            .hint(format!("the run may go on: kennel get {run_id}"))),
+    }
+}
+
 /// The same where no server is there: with one of our own, on a directory of its own, for this one run. Neither outlives it.
-pub(crate) async fn run_alone(
-    request: pb::SpawnRequest,
-    forwards_stdin: bool,
-    format: Format,
-) -> Result<u8, Failure> {
+pub(crate) async fn run_alone(request: pb::SpawnRequest, format: Format) -> Result<u8, Failure> {
     let service = Service::start("run").await;
     let service = service.map_err(|failure| failure.code(OWN_FAILURE))?;
     let link = Link::own(service.connection().clone(), format);
-    let result = run(&link, request, forwards_stdin).await;
+    let result = run(&link, request).await;
     service.end().await;
     result
 }
@@ -143,7 +140,7 @@ async fn stream(link: &Link, run_id: &str) -> Result<Ends, Failure> {
     let mut ends = Ends::default();
     while let Some(message) = reader.next().await.map_err(refused)? {
         if link.format == Format::Json {
-            print(&(json::to_string(&message) + "\n"))?;
+            print_exact(&(json::to_string(&message) + "\n"))?;
         }
         for event in message.run_events.into_iter().flat_map(|e| e.events) {
             match event.payload {
@@ -193,7 +190,11 @@ pub(crate) async fn exit_of_ended(link: &Link, run_id: &str) -> Result<u8, Failu
     };
     let mut processes = link.connection.processes();
     let response = processes.get_run(request).await.map_err(refused)?;
-    let run = run_of(response.into_inner().run)?;
+    exit_of(&run_of(response.into_inner().run)?)
+}
+
+/// The exit code of a run that has ended.
+pub(crate) fn exit_of(run: &pb::Run) -> Result<u8, Failure> {
     let reason = run.end_reason.as_ref().and_then(|end| end.reason.as_ref());
     let reason = match reason {
         Some(pb::end_reason::Reason::DeadlineExceeded(_)) => "deadline_exceeded",
@@ -202,11 +203,12 @@ pub(crate) async fn exit_of_ended(link: &Link, run_id: &str) -> Result<u8, Failu
         Some(pb::end_reason::Reason::LimitExceeded(_)) => "limit_exceeded",
         _ => "",
     };
+    let run_id = &run.run_id;
     if let Some(failure) = told_by_reason(reason, run_id) {
         return Err(failure);
     }
-    if let Some(exit) = run.current_attempt.and_then(|a| a.exit) {
-        return exit_code(&exit, run_id);
+    if let Some(exit) = run.current_attempt.as_ref().and_then(|a| a.exit.as_ref()) {
+        return exit_code(exit, run_id);
     }
     let why = run.end_reason.as_ref().map(words::end_reason);
     let why = why.unwrap_or_else(|| "it has not ended".to_owned());
@@ -241,109 +243,6 @@ fn start_code(reason: Option<&str>, stage: Option<&str>, errno: Option<&str>) ->
         Some("SPAWN_FAILED") if at_exec && errno == Some("2") => NOT_FOUND,
         Some("SPAWN_FAILED") if at_exec => NOT_EXECUTABLE,
         _ => OWN_FAILURE,
-    }
-}
-
-/// Forwards our signals to the run for as long as it lives.
-struct Forwarder {
-    task: JoinHandle<()>,
-    stopped_by: tokio::sync::watch::Receiver<Option<u8>>,
-}
-
-const SIGINT: u8 = 2;
-const SIGTERM: u8 = 15;
-
-impl Forwarder {
-    fn start(connection: &Connection, run_id: &str) -> Result<Self, Failure> {
-        let listen = |kind| {
-            signal(kind).map_err(|cause| {
-                Failure::new(format!("cannot listen for signals: {cause}")).code(OWN_FAILURE)
-            })
-        };
-        let interrupts = listen(SignalKind::interrupt())?;
-        let terminates = listen(SignalKind::terminate())?;
-        let (tell, stopped_by) = tokio::sync::watch::channel(None);
-        let (connection, run_id) = (connection.clone(), run_id.to_owned());
-        let task = tokio::spawn(forward(connection, run_id, interrupts, terminates, tell));
-        Ok(Self { task, stopped_by })
-    }
-
-    /// The first signal that asked for an end.
-    fn stopped_by(&self) -> Option<u8> {
-        *self.stopped_by.borrow()
-    }
-}
-
-impl Drop for Forwarder {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
-}
-
-/// How often each kind of wish has come decides what it means.
-async fn forward(
-    connection: Connection,
-    run_id: String,
-    mut interrupts: Signal,
-    mut terminates: Signal,
-    tell: tokio::sync::watch::Sender<Option<u8>>,
-) {
-    let (mut interrupted, mut ended) = (false, false);
-    loop {
-        let signal = tokio::select! {
-            _ = interrupts.recv() => SIGINT,
-            _ = terminates.recv() => SIGTERM,
-        };
-        tell.send_if_modified(|first| {
-            let new = first.is_none();
-            first.get_or_insert(signal);
-            new
-        });
-        if signal == SIGINT && !interrupted && !ended {
-            interrupted = true;
-            match interrupt(&connection, &run_id).await {
-                Ok(()) => continue,
-                // There is nobody to interrupt yet: it shall not begin.
-                Err(refusal) if has_not_begun(&refusal) => {}
-                Err(refusal) => {
-                    // A paused run, or one that is ending: the next Ctrl-C ends it.
-                    refused(refusal).report();
-                    continue;
-                }
-            }
-        }
-        end(&connection, &run_id, ended).await;
-        ended = true;
-    }
-}
-
-fn has_not_begun(refusal: &client::Failure) -> bool {
-    let state = refusal.metadata.get("state").map(String::as_str);
-    // Nor is there anybody between two attempts.
-    let nobody = matches!(state, Some("STARTING" | "BACKOFF"));
-    refusal.is("RUN_NOT_FOUND") || (refusal.is("INVALID_STATE") && nobody)
-}
-
-async fn interrupt(connection: &Connection, run_id: &str) -> Result<(), client::Failure> {
-    let request = pb::InterruptRequest {
-        run_id: run_id.to_owned(),
-        request_id: super::calls::new_request_id(),
-    };
-    connection.processes().interrupt(request).await?;
-    Ok(())
-}
-
-/// Asks for the run's end; `now` skips the grace.
-async fn end(connection: &Connection, run_id: &str, now: bool) {
-    let request = pb::AbortRequest {
-        run_id: run_id.to_owned(),
-        request_id: super::calls::new_request_id(),
-        grace: now.then(Default::default),
-        wait: pb::AbortWait::None.into(),
-    };
-    if let Err(status) = connection.processes().abort(request).await {
-        // The run goes on, and so do we: whoever sent the signal may send it again.
-        refused(status).report();
     }
 }
 

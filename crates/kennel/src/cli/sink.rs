@@ -1,33 +1,62 @@
-//! A run's output, byte for byte, on our own standard output and standard error.
+//! A run's output on our own standard output and standard error: byte for byte, or safe for a terminal.
 
 use super::{link::stdout_failed, words};
-use crate::failure::Failure;
+use crate::{
+    failure::{Failure, note},
+    terminal_text::Pieces,
+};
 use kennel_edge::pb;
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 
 /// Writes output where it belongs, and sees to it that none is missing.
 pub(crate) struct Sink {
     /// Next offset of standard output and standard error; absent: any will do.
     next: [Option<u64>; 2],
+    /// What is shown of standard output and standard error where ours is a terminal; absent: the bytes themselves.
+    shown: [Option<Pieces>; 2],
 }
 
 impl Default for Sink {
     fn default() -> Self {
-        Self { next: [Some(0); 2] }
+        Self {
+            next: [Some(0); 2],
+            shown: [None, None],
+        }
     }
+}
+
+/// Whether both are a terminal, for a person to read.
+pub(crate) fn is_for_person() -> bool {
+    io::stdout().is_terminal() && io::stderr().is_terminal()
 }
 
 impl Sink {
     /// For output from somewhere on.
     pub(crate) fn from_anywhere() -> Self {
-        Self { next: [None; 2] }
+        Self {
+            next: [None; 2],
+            ..Self::default()
+        }
+    }
+
+    /// The same, and a terminal is given nothing that it would act upon.
+    pub(crate) fn safe(self) -> Self {
+        let pieces = |is_terminal: bool| is_terminal.then(Pieces::default);
+        Self {
+            shown: [
+                pieces(io::stdout().is_terminal()),
+                pieces(io::stderr().is_terminal()),
+            ],
+            ..self
+        }
     }
 
     /// Writes the bytes, whatever may lie between these and those before, and flushes: a person may be reading along.
-    pub(crate) fn write_text(output: &pb::Output) -> Result<(), Failure> {
+    pub(crate) fn write_text(&mut self, output: &pb::Output) -> Result<(), Failure> {
+        let [stdout, stderr] = &mut self.shown;
         match output.stream() {
-            pb::OutputStream::Stdout => write(io::stdout().lock(), &output.data),
-            pb::OutputStream::Stderr => write(io::stderr().lock(), &output.data),
+            pb::OutputStream::Stdout => show(io::stdout().lock(), stdout, &output.data),
+            pb::OutputStream::Stderr => show(io::stderr().lock(), stderr, &output.data),
             // A stream of a later version: it has no place here.
             pb::OutputStream::Unspecified => Ok(()),
         }
@@ -38,7 +67,7 @@ impl Sink {
         if let Some((next, name)) = self.next_of(output.stream()) {
             take(next, name, output)?;
         }
-        Self::write_text(output)
+        self.write_text(output)
     }
 
     /// Next offset of a stream, and its name.
@@ -59,8 +88,15 @@ impl Sink {
         }
         let only_known = gap.missing.iter().all(|missing| missing.bytes == Some(0));
         if !only_known {
-            eprintln!("kennel: {}", words::gap(gap));
+            note(&words::gap(gap));
         }
+    }
+}
+
+fn show(to: impl Write, shown: &mut Option<Pieces>, data: &[u8]) -> Result<(), Failure> {
+    match shown {
+        Some(pieces) => write(to, pieces.next(data).as_bytes()),
+        None => write(to, data),
     }
 }
 

@@ -1,12 +1,14 @@
 //! What was typed for `run` and `spawn`, as the contract says it.
 
+use super::{run_env, run_input};
 use crate::{
     args::{
-        ContainmentArg, DiskFullArg, KindArg, LeaderExitArg, LimitArgs, OnMaxPauseArg,
+        ContainmentArg, DiskFullArg, EnvModeArg, KindArg, LeaderExitArg, LimitArgs, OnMaxPauseArg,
         OutputFullArg, PidNamespaceArg, RecoveryArg, RestartArg, RestartArgs, SpecArgs,
         TerminalArgs,
     },
-    failure::Failure,
+    config::Surroundings,
+    failure::{Failure, note},
 };
 use kennel_edge::pb;
 use kennel_lifecycle::limits::INITIAL_INPUT_BYTES_MAX;
@@ -17,9 +19,49 @@ use std::{
     time::Duration,
 };
 
+/// The request of `kennel run`: as a child in the shell the command has this environment and this standard input.
+pub(crate) fn of_run(args: SpecArgs, here: &Surroundings) -> Result<pb::SpawnRequest, Failure> {
+    let mode = args.env_mode.unwrap_or(EnvModeArg::Inherit);
+    let (has_cwd, tty, no_stdin) = (args.cwd.is_some(), args.terminal.tty, args.no_stdin);
+    let mut here = here.clone();
+    if has_cwd {
+        // It would name another directory.
+        here.env.remove("PWD");
+    }
+    if tty {
+        // The command is on a terminal of its own, which --term describes.
+        for name in ["TERM", "COLUMNS", "LINES"] {
+            here.env.remove(name);
+        }
+    }
+    if mode == EnvModeArg::Inherit {
+        for name in &here.skipped {
+            note(&format_args!(
+                "the variable {name} is not UTF-8 and is not passed on"
+            ));
+        }
+    }
+    let mut request = request(args, mode, &here)?;
+    if let Some(spec) = request.spec.as_mut().filter(|_| !no_stdin) {
+        run_input::by_default(spec);
+    }
+    Ok(request)
+}
+
+/// The request of `kennel spawn`, whose command outlives the caller and takes nothing from it.
+pub(crate) fn of_spawn(args: SpecArgs, here: &Surroundings) -> Result<pb::SpawnRequest, Failure> {
+    let mode = args.env_mode.unwrap_or(EnvModeArg::Minimal);
+    request(args, mode, here)
+}
+
 /// The request, with an id of its own: a start that is cut off can then be aborted or asked for again.
-pub(crate) fn request(args: SpecArgs) -> Result<pb::SpawnRequest, Failure> {
+fn request(
+    args: SpecArgs,
+    env_mode: EnvModeArg,
+    here: &Surroundings,
+) -> Result<pb::SpawnRequest, Failure> {
     let cwd = directory(args.cwd.as_deref())?;
+    let env = run_env::of_command(env_mode, args.env, here)?;
     let initial_input = match &args.input {
         Some(file) => Some(input(file)?.into()),
         None => None,
@@ -38,10 +80,7 @@ pub(crate) fn request(args: SpecArgs) -> Result<pb::SpawnRequest, Failure> {
             .into(),
             command: Some(pb::run_spec::Command::Argv(pb::Argv { args: args.argv })),
             cwd: Some(cwd),
-            env: Some(pb::Env {
-                mode: pb::EnvMode::Minimal.into(),
-                vars: args.env.into_iter().collect(),
-            }),
+            env: Some(env),
             initial_input,
             labels: args.labels.into_iter().collect(),
             stop: Some(pb::StopPolicy {
@@ -284,7 +323,7 @@ mod tests {
     }
 
     fn spec(words: &[&str]) -> pb::RunSpec {
-        let request = request(args(words)).map_err(|f| f.to_string());
+        let request = of_spawn(args(words), &Surroundings::default()).map_err(|f| f.to_string());
         request.expect("it is accepted").spec.expect("it is set")
     }
 
@@ -411,7 +450,10 @@ mod tests {
 
     #[test]
     fn each_request_has_an_id_of_its_own() {
-        let id = || request(args(&["ls"])).expect("it is accepted").run_id;
+        let id = || {
+            let request = of_spawn(args(&["ls"]), &Surroundings::default());
+            request.expect("it is accepted").run_id
+        };
         let (one, other) = (id(), id());
         assert_ne!(one, other);
         assert!(one.parse::<kennel_lifecycle::RunId>().is_ok(), "{one}");
@@ -428,7 +470,8 @@ mod tests {
             Some(&b"a\0b"[..])
         );
         std::fs::write(&file, vec![0; INITIAL_INPUT_BYTES_MAX + 1])?;
-        let refused = request(args(&["--input", name, "cat"])).map_err(|f| f.to_string());
+        let refused = of_spawn(args(&["--input", name, "cat"]), &Surroundings::default())
+            .map_err(|f| f.to_string());
         assert!(refused.is_err_and(|f| f.contains("is longer than")));
         Ok(())
     }

@@ -4,9 +4,10 @@ use crate::values;
 use kennel_edge::pb;
 use std::time::Duration;
 
-/// The state as it is typed and shown: `running`.
+/// The state as the contract spells it, without prefix: `RUNNING`.
 pub(crate) fn state(state: pb::RunState) -> String {
-    bare(state.as_str_name(), "RUN_STATE_")
+    let name = state.as_str_name();
+    name.strip_prefix("RUN_STATE_").unwrap_or(name).to_owned()
 }
 
 /// Whether somebody reads in a consumer's name.
@@ -23,6 +24,9 @@ pub(crate) fn terminal_size(size: pb::TerminalSize) -> String {
 pub(crate) fn interrupted(method: pb::InterruptMethod) -> &'static str {
     match method {
         pb::InterruptMethod::TerminalKey => ", by the terminal's key",
+        pb::InterruptMethod::TerminalInput => {
+            ", typed as Ctrl-C: the command reads its keys itself"
+        }
         pb::InterruptMethod::TerminalForeground => ", by SIGINT to the terminal's foreground",
         pb::InterruptMethod::ProcessGroup | pb::InterruptMethod::Unspecified => "",
     }

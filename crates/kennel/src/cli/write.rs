@@ -1,4 +1,4 @@
-//! `kennel write`, and what `kennel run --stdin` does with ours: bytes go to a run's standard input, each once.
+//! `kennel write`, and the writer of `kennel run`: bytes go to a run's standard input, each once.
 
 use super::{
     link::{Link, refused},
@@ -16,7 +16,7 @@ use std::{
 };
 
 /// Bytes of one write. Smaller ones come as they are read.
-const PIECE_BYTES: usize = 256 * 1024;
+pub(super) const PIECE_BYTES: usize = 256 * 1024;
 
 /// Writes what is in a file, or comes on our own standard input.
 pub(crate) async fn write(link: &Link, args: WriteArgs) -> Result<(), Failure> {
@@ -34,20 +34,6 @@ pub(crate) async fn write(link: &Link, args: WriteArgs) -> Result<(), Failure> {
         None => writer.status().await?,
     };
     link.print(|| json::to_string(&status), || words::input(&status))
-}
-
-/// Gives a run all that comes on our own standard input, and its end. A run that reads no more, or has ended, needs none.
-pub(crate) async fn forward(connection: Connection, run_id: String) {
-    let forwarded = async {
-        let mut writer = Writer::begin(&connection, &run_id, None).await?;
-        writer.copy(&mut Source::open(None)?).await?;
-        writer.close().await
-    };
-    if let Err(failure) = forwarded.await
-        && !failure.is_quiet()
-    {
-        failure.report();
-    }
 }
 
 /// What is to be written. It is read by a thread that may block.
@@ -117,7 +103,7 @@ fn unreadable(cause: &io::Error) -> Failure {
 }
 
 /// Writes to one attempt from one offset on, over the loss of any server.
-struct Writer<'a> {
+pub(super) struct Writer<'a> {
     connection: &'a Connection,
     run_id: &'a str,
     attempt: u32,
@@ -126,7 +112,7 @@ struct Writer<'a> {
 
 impl<'a> Writer<'a> {
     /// Begins where the input stands.
-    async fn begin(
+    pub(super) async fn begin(
         connection: &'a Connection,
         run_id: &'a str,
         attempt: Option<u32>,
@@ -172,7 +158,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    async fn piece(&mut self, data: Vec<u8>) -> Result<pb::InputStatus, Failure> {
+    pub(super) async fn piece(&mut self, data: Vec<u8>) -> Result<pb::InputStatus, Failure> {
         let bytes = data.len() as u64;
         let request = pb::WriteInputRequest {
             run_id: self.run_id.to_owned(),
@@ -192,7 +178,7 @@ impl<'a> Writer<'a> {
         response.input.ok_or_else(says_nothing)
     }
 
-    async fn close(&self) -> Result<pb::InputStatus, Failure> {
+    pub(super) async fn close(&self) -> Result<pb::InputStatus, Failure> {
         let request = pb::CloseInputRequest {
             run_id: self.run_id.to_owned(),
             offset: Some(self.offset),

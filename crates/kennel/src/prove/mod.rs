@@ -4,7 +4,12 @@
 mod report;
 mod suite;
 
-use crate::{args::Format, cli::print, failure::Failure, own_service::Service};
+use crate::{
+    args::Format,
+    cli::{print, print_exact},
+    failure::Failure,
+    own_service::Service,
+};
 use report::Report;
 use std::time::{Duration, Instant};
 use suite::Way;
@@ -29,7 +34,7 @@ pub(crate) async fn prove(format: Format) -> Result<u8, Failure> {
         () = stop.came() => return Err(Failure::new("interrupted").code(INTERRUPTED)),
     };
     match format {
-        Format::Json => print(&(report.json() + "\n"))?,
+        Format::Json => print_exact(&(report.json() + "\n"))?,
         Format::Text => print(&report.text(began.elapsed()))?,
     }
     Ok(if report.holds() { 0 } else { LIE })

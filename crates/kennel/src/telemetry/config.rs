@@ -231,6 +231,7 @@ mod tests {
         };
         let env = env.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned()));
         let here = Surroundings {
+            skipped: Vec::new(),
             root: false,
             env: env.collect(),
         };

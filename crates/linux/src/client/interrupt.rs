@@ -13,6 +13,8 @@ pub enum InterruptWay {
     Key,
     /// SIGINT to the terminal's foreground process group: the terminal makes no signal of a key.
     Foreground,
+    /// Ctrl-C was typed for a command that reads its keys itself. No signal was sent.
+    Typed,
 }
 
 /// What came of an interrupt.

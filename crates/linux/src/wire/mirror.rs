@@ -107,7 +107,7 @@ mirror_struct!(
 );
 mirror_enum!(
     /// [`InterruptWay`].
-    WireInterruptWay = InterruptWay { Group, Key, Foreground }
+    WireInterruptWay = InterruptWay { Group, Key, Foreground, Typed }
 );
 mirror_struct!(
     /// [`TerminalSize`].

@@ -213,11 +213,13 @@ fn an_abort_waits_for_the_tree_unless_told_otherwise() {
             request_id: "r".to_owned(),
             grace: Some(seconds(0)),
             wait,
+            if_unknown: 0,
         };
         abort(&request, "uid:1".to_owned())
     };
     let call = ask(0).expect("valid");
     assert_eq!(call.wait, AbortWait::TreeEmpty);
+    assert_eq!(call.if_unknown, IfUnknown::Fence);
     assert_eq!(call.grace, Some(Duration::ZERO));
     assert_eq!(call.request_id.as_deref(), Some("r"));
     assert_eq!(call.by, "uid:1");
@@ -233,9 +235,13 @@ fn an_abort_is_bounded_too() {
         request_id: "\0".repeat(129),
         grace: Some(seconds(86_401)),
         wait: 0,
+        if_unknown: 3,
     };
     let refused = abort(&request, String::new()).expect_err("refused");
-    assert_eq!(fields(&refused), ["grace", "request_id", "request_id"]);
+    assert_eq!(
+        fields(&refused),
+        ["grace", "if_unknown", "request_id", "request_id"]
+    );
 }
 
 #[test]

@@ -4,7 +4,7 @@ use super::{
     Told,
     sample::{Sample, Seen},
 };
-use crate::{cli::words, values};
+use crate::{cli::words, terminal_text, values};
 use kennel_edge::pb;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use std::{
@@ -125,8 +125,8 @@ impl Board {
                     self.said = "the server is back".into();
                 }
             }
-            Told::Lost(why) => self.lost = Some(values::one_line(&why)),
-            Told::Answer(answer) => self.said = values::one_line(&answer),
+            Told::Lost(why) => self.lost = Some(terminal_text::one_line(&why)),
+            Told::Answer(answer) => self.said = terminal_text::one_line(&answer),
             Told::Page(heading, lines) => {
                 // The end of what was written is what is wanted.
                 let from = if heading.starts_with("last") {

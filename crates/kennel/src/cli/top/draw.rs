@@ -5,7 +5,7 @@ use super::{
     keys,
     sample::Seen,
 };
-use crate::{cli::words, values};
+use crate::{cli::words, terminal_text, values};
 use kennel_edge::pb;
 use ratatui::{
     Frame,
@@ -106,7 +106,7 @@ fn header(board: &Board, width: u16) -> Vec<Line<'static>> {
         bytes(memory)
     );
     vec![
-        Line::styled(values::one_line(&first), bold),
+        Line::styled(terminal_text::one_line(&first), bold),
         Line::raw(second),
         state_line(board),
         heading(board, width),
@@ -262,7 +262,7 @@ fn run(seen: &Seen, now: SystemTime, width: u16) -> String {
                 bytes(rate)
             }),
             restarts(run).to_string(),
-            values::one_line(&command(run)),
+            terminal_text::one_line(&command(run)),
         ],
     )
 }
@@ -305,7 +305,7 @@ fn footer(board: &Board) -> Line<'static> {
         Place::Confirm(_, ask) => alarm(board, format!("{ask} y: yes, any other key: no")),
         Place::Filter => Line::from(vec![
             Span::styled("show only: ", bold),
-            Span::raw(format!("{}_", values::one_line(&board.filter))),
+            Span::raw(format!("{}_", terminal_text::one_line(&board.filter))),
         ]),
         Place::Help => Line::styled("any key goes back", bold),
         Place::Page { .. } => Line::styled("Esc back  up down PgUp PgDn Home End", bold),

@@ -186,6 +186,7 @@ async fn carry_out(connection: &Connection, wish: Wish) -> Told {
                 request_id: new_request_id(),
                 grace: None,
                 wait: pb::AbortWait::None.into(),
+                if_unknown: pb::AbortUnknown::Refuse.into(),
             };
             let done = processes.abort(request).await;
             done.map(|_| format!("{run} is being ended"))

@@ -1,6 +1,6 @@
 //! What is shown, asked of the server: the runs, and of those that live what they use.
 
-use crate::{cli::members, values};
+use crate::{cli::members, terminal_text};
 use kennel_edge::{
     client::{Connection, EventReader, Failure, Start},
     pb::{self, event::Payload},
@@ -210,7 +210,7 @@ pub(super) async fn tree(connection: &Connection, run: &str) -> Result<Vec<Strin
     };
     let tree = connection.processes().get_tree(request).await?.into_inner();
     let lines = members::render(&tree);
-    let lines: Vec<String> = lines.lines().map(values::one_line).collect();
+    let lines: Vec<String> = lines.lines().map(terminal_text::one_line).collect();
     if lines.is_empty() {
         return Ok(vec!["nobody is there".to_owned()]);
     }
@@ -227,7 +227,7 @@ pub(super) async fn logs(connection: &Connection, run: &str) -> Result<Vec<Strin
     while let Some(message) = reader.next().await? {
         for event in message.run_events.into_iter().flat_map(|e| e.events) {
             if let Some(Payload::Line(line)) = event.payload {
-                lines.push(values::one_line(&line.text));
+                lines.push(terminal_text::one_line(&line.text));
             }
         }
     }

@@ -1,7 +1,7 @@
 //! The first line: one plain sentence that answers the question. Pure.
 
 use super::Known;
-use crate::{cli::words, values};
+use crate::{cli::words, terminal_text, values};
 use kennel_edge::{
     client,
     pb::{self, audit_record::Record, end_reason::Reason},
@@ -36,7 +36,7 @@ pub(super) fn answer(known: &Known) -> Answer {
             _ => {
                 let left = words::verdict(verdict);
                 answer.line.push_str(" What is left of it: ");
-                answer.line.push_str(&values::one_line(&left));
+                answer.line.push_str(&terminal_text::one_line(&left));
                 answer.line.push('.');
             }
         }
@@ -59,7 +59,7 @@ fn stands(run: &pb::Run) -> String {
         pb::RunState::Stopping => match (&run.tree_verdict, run.stop_deadline_time) {
             (Some(stuck), _) => format!(
                 "Not ended: SIGKILL does not end it. {}.",
-                values::one_line(&words::verdict(stuck))
+                terminal_text::one_line(&words::verdict(stuck))
             ),
             (None, Some(due)) => {
                 format!(
@@ -93,23 +93,23 @@ fn ended(known: &Known, reason: &pb::EndReason, unknown: &mut Vec<String>) -> St
         Some(Reason::Exited(_)) => by_itself(known, &attempt, &end, unknown),
         Some(Reason::Aborted(aborted)) => format!(
             "Ended because {} asked for it{}: {}.",
-            values::one_line(&aborted.by),
+            terminal_text::one_line(&aborted.by),
             request(&aborted.request_id),
             took(&attempt)
         ),
         Some(Reason::Restarted(restarted)) => format!(
             "Ended because {} asked for another attempt{}, and none could follow: {}.",
-            values::one_line(&restarted.by),
+            terminal_text::one_line(&restarted.by),
             request(&restarted.request_id),
             took(&attempt)
         ),
         Some(Reason::StartFailed(_)) => {
-            let why = values::one_line(&words::end_reason(reason));
+            let why = terminal_text::one_line(&words::end_reason(reason));
             format!("Never started: {why}.")
         }
         Some(Reason::Fenced(fenced)) => format!(
             "Never started: {} asked for its end before it was spawned.",
-            values::one_line(&fenced.by)
+            terminal_text::one_line(&fenced.by)
         ),
         Some(Reason::ServerShutdown(_)) => {
             format!(
@@ -200,9 +200,9 @@ fn by_itself(known: &Known, attempt: &pb::Attempt, end: &str, unknown: &mut Vec<
     else {
         return format!("Ended by itself: its command {} at {end}.", exit(attempt));
     };
-    let name = values::one_line(&signal.name);
+    let name = terminal_text::one_line(&signal.name);
     if let Some(asked) = asked_signal(known, attempt, &signal.name) {
-        let by = values::one_line(&asked.by);
+        let by = terminal_text::one_line(&asked.by);
         return format!(
             "Ended by {name}, which {by} had asked for ({}), at {end}.",
             asked.rpc
@@ -295,7 +295,7 @@ fn took(attempt: &pb::Attempt) -> String {
     }
     format!(
         "after {} its command {exit}",
-        values::one_line(&signals.join(", "))
+        terminal_text::one_line(&signals.join(", "))
     )
 }
 
@@ -305,7 +305,7 @@ fn exit(attempt: &pb::Attempt) -> String {
     match result {
         Some(pb::exit::Result::Code(code)) => format!("exited with code {code}"),
         Some(pb::exit::Result::Signal(signal)) => {
-            format!("was ended by {}", values::one_line(&signal.name))
+            format!("was ended by {}", terminal_text::one_line(&signal.name))
         }
         Some(pb::exit::Result::Unknown(_)) => "ended, how is not known".into(),
         None => "never ran, or how it ended is not known".into(),
@@ -315,7 +315,7 @@ fn exit(attempt: &pb::Attempt) -> String {
 fn request(id: &str) -> String {
     match id {
         "" => String::new(),
-        id => format!(" (request {})", values::one_line(id)),
+        id => format!(" (request {})", terminal_text::one_line(id)),
     }
 }
 

@@ -8,7 +8,7 @@ use super::{
     audit,
     link::{Link, refused, run_of},
 };
-use crate::{args::WhyArgs, failure::Failure, values};
+use crate::{args::WhyArgs, failure::Failure, terminal_text};
 use answer::Answer;
 use kennel_edge::{
     client::{self, EventReader, Start, Time},
@@ -162,13 +162,17 @@ fn as_text(known: &Known, line: &str, moments: &[Moment], unknown: &[String]) ->
                 _ => '|',
             };
             let more = if line.truncated { "..." } else { "" };
-            let _ = writeln!(text, "  {stream} {}{more}", values::one_line(&line.text));
+            let _ = writeln!(
+                text,
+                "  {stream} {}{more}",
+                terminal_text::one_line(&line.text)
+            );
         }
     }
     if !unknown.is_empty() {
         text.push_str("\nnot known:\n");
         for what in unknown {
-            let _ = writeln!(text, "  {}", values::one_line(what));
+            let _ = writeln!(text, "  {}", terminal_text::one_line(what));
         }
     }
     text

@@ -3,7 +3,7 @@
 use super::Known;
 use crate::{
     cli::{audit, event_line::event_words, limits, words},
-    values,
+    terminal_text, values,
 };
 use kennel_edge::{
     client::Time,
@@ -36,7 +36,7 @@ pub(super) fn moments(known: &Known, unknown: &mut Vec<String>) -> Vec<Moment> {
             continue;
         }
         if let Some(what) = event_words(payload) {
-            let what = values::one_line(&what);
+            let what = terminal_text::one_line(&what);
             moments.push(Moment {
                 at: *at,
                 what,
@@ -64,7 +64,7 @@ pub(super) fn moments(known: &Known, unknown: &mut Vec<String>) -> Vec<Moment> {
         && let Some(at) = known.run.end_time
     {
         let reason = known.run.end_reason.as_ref().map(words::end_reason);
-        let reason = values::one_line(&reason.unwrap_or_default());
+        let reason = terminal_text::one_line(&reason.unwrap_or_default());
         let what = format!(
             "all was known and written: {}, {reason}",
             words::state(known.run.state())
@@ -106,7 +106,10 @@ fn created(known: &Known, moments: &mut Vec<Moment>, unknown: &mut Vec<String>) 
     };
     moments.push(Moment {
         at,
-        what: format!("{} asked for {command}{again}", values::one_line(&by)),
+        what: format!(
+            "{} asked for {command}{again}",
+            terminal_text::one_line(&by)
+        ),
         from: "run",
     });
 }
@@ -124,7 +127,7 @@ fn former_attempt(attempt: &pb::Attempt, moments: &mut Vec<Moment>) {
     );
     moments.push(Moment {
         at,
-        what: values::one_line(&what),
+        what: terminal_text::one_line(&what),
         from: "run",
     });
 }
@@ -149,7 +152,7 @@ fn times(run: &pb::Run, moments: &mut Vec<Moment>) {
     }
     for step in attempt.certificate.iter().flat_map(|c| &c.steps) {
         let Some(at) = step.time else { continue };
-        let what = values::one_line(&words::stop_step(step));
+        let what = terminal_text::one_line(&words::stop_step(step));
         moments.push(Moment {
             at,
             what,
@@ -200,7 +203,7 @@ fn is_unannounced_start(
 pub(super) fn in_force(run: &pb::Run) -> Vec<String> {
     let mut facts = vec![format!("run       {}", run.run_id)];
     let mut say = |name: &str, what: String| {
-        facts.push(format!("{name:9} {}", values::one_line(&what)));
+        facts.push(format!("{name:9} {}", terminal_text::one_line(&what)));
     };
     say("kind", words::kind(run.kind()));
     if let Some(cwd) = run.spec.as_ref().and_then(|spec| spec.cwd.as_ref()) {

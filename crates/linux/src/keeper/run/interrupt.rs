@@ -4,7 +4,7 @@ use super::{Outputs, Run, Stage};
 use crate::{
     client::{Fact, InterruptWay, ShotResult, SignalTarget},
     pidfd::Sent,
-    terminal::Terminal,
+    terminal::{Terminal, TypedInterrupt},
     tree::Tree,
     wire::{Answer, mirror::WireSignalResult},
 };
@@ -30,11 +30,14 @@ impl Run {
             Sent::Gone => Some(libc::ESRCH),
             Sent::Failed(errno) => Some(errno),
         };
-        self.tell(Fact::SignalSent {
-            signal: Signal::INT,
-            targets: None,
-            errno,
-        });
+        // A key that the command reads is no signal.
+        if way != InterruptWay::Typed {
+            self.tell(Fact::SignalSent {
+                signal: Signal::INT,
+                targets: None,
+                errno,
+            });
+        }
         if errno.is_none() {
             self.requests.remember(request_id, now);
         }
@@ -51,10 +54,14 @@ fn group(tree: &Tree) -> (Sent, InterruptWay) {
     (tree.signal_group(Signal::INT), InterruptWay::Group)
 }
 
-/// The key, where the terminal makes a signal of it and has room for it; else the signal, to those whom it would reach.
+/// The key, where the terminal makes a signal of it and has room for it, or the command reads its keys itself; else the
+/// signal, to those whom it would reach.
 fn on_terminal(terminal: &Terminal, tree: &Tree) -> (Sent, InterruptWay) {
-    if terminal.types_interrupt() {
-        return (Sent::Done, InterruptWay::Key);
+    match terminal.type_interrupt() {
+        TypedInterrupt::ForTerminal => return (Sent::Done, InterruptWay::Key),
+        TypedInterrupt::ForCommand => return (Sent::Done, InterruptWay::Typed),
+        TypedInterrupt::NoRoom(errno) => return (Sent::Failed(errno), InterruptWay::Typed),
+        TypedInterrupt::NoKey => {}
     }
     // The leader may have given its terminal up.
     let Ok(shots) = tree.signal_each(Signal::INT, SignalTarget::TerminalForeground) else {

@@ -1,0 +1,97 @@
+//! The environment that `run` and `spawn` ask for: what is typed, and what the caller has itself.
+
+use crate::{
+    args::{EnvArg, EnvModeArg},
+    config::Surroundings,
+    failure::Failure,
+};
+use kennel_edge::pb;
+use std::collections::BTreeMap;
+
+/// Names that begin so are set by the server alone.
+const SERVERS_OWN: &str = "KENNEL_";
+
+/// The environment of a command; what is typed wins. A value that is taken from the caller goes out as one that the caller
+/// has typed: the server gives none back and logs none.
+pub(super) fn of_command(
+    mode: EnvModeArg,
+    typed: Vec<EnvArg>,
+    here: &Surroundings,
+) -> Result<pb::Env, Failure> {
+    let mut vars = match mode {
+        EnvModeArg::Inherit => inherited(here),
+        EnvModeArg::Minimal | EnvModeArg::None => BTreeMap::new(),
+    };
+    vars.extend(values(typed, here)?);
+    let mode = match mode {
+        EnvModeArg::Minimal => pb::EnvMode::Minimal,
+        EnvModeArg::Inherit | EnvModeArg::None => pb::EnvMode::None,
+    };
+    Ok(pb::Env {
+        mode: mode.into(),
+        vars: vars.into_iter().collect(),
+    })
+}
+
+/// The caller's own environment, as a child in the shell has it.
+pub(super) fn inherited(here: &Surroundings) -> BTreeMap<String, String> {
+    let of_caller = |(name, _): &(&String, &String)| !name.starts_with(SERVERS_OWN);
+    let vars = here.env.iter().filter(of_caller);
+    vars.map(|(name, value)| (name.clone(), value.clone()))
+        .collect()
+}
+
+/// What `--env` says: `NAME=VALUE`, or `NAME` for the caller's own value.
+pub(super) fn values(
+    typed: Vec<EnvArg>,
+    here: &Surroundings,
+) -> Result<BTreeMap<String, String>, Failure> {
+    let value = |arg: EnvArg| match arg {
+        EnvArg::Value(name, value) => Ok((name, value)),
+        EnvArg::Own(name) => match here.env.get(&name) {
+            Some(value) => Ok((name, value.clone())),
+            None => Err(
+                Failure::new(format!("there is no variable {name} here to pass on"))
+                    .hint(format!("set it, or write --env {name}=VALUE")),
+            ),
+        },
+    };
+    typed.into_iter().map(value).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn here() -> Surroundings {
+        let vars = [("A", "1"), ("B", "2"), ("KENNEL_SERVER", "unix:/s")];
+        let owned = |(name, value): (&str, &str)| (name.to_owned(), value.to_owned());
+        Surroundings {
+            root: false,
+            env: vars.map(owned).into(),
+            skipped: Vec::new(),
+        }
+    }
+
+    fn env(mode: EnvModeArg, typed: &[&str]) -> (pb::EnvMode, Vec<String>) {
+        let typed = typed.iter().map(|text| text.parse().expect("well formed"));
+        let env = of_command(mode, typed.collect(), &here()).expect("all are set");
+        let mut vars: Vec<_> = env.vars.iter().map(|(n, v)| format!("{n}={v}")).collect();
+        vars.sort();
+        (env.mode(), vars)
+    }
+
+    #[test]
+    fn caller_environment_is_inherited_unless_told_otherwise() {
+        let all = ["A=1", "B=3"].map(str::to_owned).to_vec();
+        assert_eq!(env(EnvModeArg::Inherit, &["B=3"]), (pb::EnvMode::None, all));
+        let one = vec!["B=2".to_owned()];
+        assert_eq!(
+            env(EnvModeArg::Minimal, &["B"]),
+            (pb::EnvMode::Minimal, one)
+        );
+        assert_eq!(env(EnvModeArg::None, &[]), (pb::EnvMode::None, Vec::new()));
+        let missing = values(vec![EnvArg::Own("C".to_owned())], &here());
+        assert!(missing.is_err_and(|failure| failure.to_string().contains("variable C")));
+    }
+}

@@ -1,0 +1,108 @@
+//! Standard input of `kennel run`: what comes on ours goes to the command, as to a child in the shell.
+
+use super::write::{PIECE_BYTES, Writer};
+use crate::failure::Failure;
+use kennel_edge::{client::Connection, pb};
+use kennel_linux::own_terminal;
+use std::{
+    fs::File,
+    io::{self, ErrorKind, IsTerminal, Read},
+    os::{fd::AsFd, unix::fs::MetadataExt},
+    thread,
+    time::Duration,
+};
+use tokio::sync::mpsc;
+
+/// Between two looks whether a terminal is ours to read again: its shell does not say so.
+const FOREGROUND_LOOK_EVERY: Duration = Duration::from_millis(200);
+/// What the server says where the input of an attempt has no reader any more: nothing is wrong.
+const OVER: [&str; 4] = [
+    "INPUT_CLOSED",
+    "RUN_ENDED",
+    "ATTEMPT_MISMATCH",
+    "INVALID_STATE",
+];
+
+/// Leaves standard input of the command open where ours has something to give and nothing else was asked for.
+pub(crate) fn by_default(spec: &mut pb::RunSpec) {
+    let restarts = spec
+        .restart
+        .as_ref()
+        .is_some_and(|policy| policy.mode() != pb::RestartMode::Never);
+    // Our input comes once: the next attempt would wait for it in vain.
+    let is_free = spec.stdio.is_none() && spec.initial_input.is_none() && !restarts;
+    if is_free && !is_null() {
+        spec.stdio = Some(pb::run_spec::Stdio::Pipes(pb::Pipes {
+            input: pb::InputMode::Open.into(),
+        }));
+    }
+}
+
+/// Whether a command waits for what we read.
+pub(crate) fn is_open(spec: &pb::RunSpec) -> bool {
+    use pb::run_spec::Stdio;
+    matches!(&spec.stdio, Some(Stdio::Pipes(pipes)) if pipes.input() == pb::InputMode::Open)
+}
+
+/// Whether our standard input is `/dev/null`, or cannot be looked at.
+fn is_null() -> bool {
+    let device = |file: File| file.metadata().map(|seen| seen.rdev());
+    let ours = io::stdin().as_fd().try_clone_to_owned().map(File::from);
+    let null = File::open("/dev/null").and_then(device);
+    match (ours.and_then(device), null) {
+        (Ok(ours), Ok(null)) => ours == null,
+        _ => true,
+    }
+}
+
+/// Gives a run all that comes on our own standard input, and its end. A run that reads no more, or has ended, needs none.
+pub(super) async fn forward(connection: Connection, run_id: String) {
+    let forwarded = async {
+        let mut writer = Writer::begin(&connection, &run_id, None).await?;
+        let mut pieces = pieces();
+        while let Some(piece) = pieces.recv().await {
+            let piece = piece
+                .map_err(|cause| Failure::new(format!("cannot read standard input: {cause}")))?;
+            writer.piece(piece).await?;
+        }
+        writer.close().await
+    };
+    if let Err(failure) = forwarded.await
+        && !OVER.iter().any(|reason| failure.is(reason))
+    {
+        failure.report();
+    }
+}
+
+/// What comes on our standard input, read by a thread that ends with this process: such a read cannot be called off. One
+/// piece is read ahead.
+fn pieces() -> mpsc::Receiver<io::Result<Vec<u8>>> {
+    let (sender, pieces) = mpsc::channel(1);
+    thread::spawn(move || {
+        let mut stdin = io::stdin().lock();
+        if stdin.is_terminal() {
+            own_terminal::fail_reads_in_background();
+        }
+        let mut buffer = vec![0; PIECE_BYTES];
+        loop {
+            let piece = match stdin.read(&mut buffer) {
+                Ok(0) => return,
+                Ok(bytes) => Ok(buffer[..bytes].to_vec()),
+                Err(cause) if cause.kind() == ErrorKind::Interrupted => continue,
+                // Another job of the shell is in the foreground.
+                Err(_) if stdin.is_terminal() && !own_terminal::is_in_foreground() => {
+                    thread::sleep(FOREGROUND_LOOK_EVERY);
+                    continue;
+                }
+                // The terminal has hung up.
+                Err(_) if own_terminal::has_hung_up() => return,
+                Err(cause) => Err(cause),
+            };
+            let failed = piece.is_err();
+            if sender.blocking_send(piece).is_err() || failed {
+                return;
+            }
+        }
+    });
+    pieces
+}

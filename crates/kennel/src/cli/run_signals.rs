@@ -1,0 +1,260 @@
+//! Signals that `kennel run` gets, as a child in the shell would get them: they become requests to its run.
+
+use super::{calls::new_request_id, link::refused, run::OWN_FAILURE};
+use crate::failure::Failure;
+use kennel_edge::{
+    client::{self, Connection},
+    pb,
+};
+use kennel_linux::own_signals;
+use std::{future::pending, time::Duration};
+use tokio::{
+    signal::unix::{self, SignalKind},
+    sync::watch,
+    task::JoinHandle,
+    time::timeout,
+};
+
+/// For a request whose answer is not worth more: the caller wants its terminal back.
+const ANSWER_MAX: Duration = Duration::from_secs(10);
+
+/// Forwards our signals to the run for as long as this lives.
+pub(super) struct Forwarder {
+    task: JoinHandle<()>,
+    stopped_by: watch::Receiver<Option<u8>>,
+}
+
+impl Forwarder {
+    /// `with_suspend`: Ctrl-Z pauses the run and stops this process.
+    pub(super) fn start(
+        connection: &Connection,
+        run_id: &str,
+        with_suspend: bool,
+    ) -> Result<Self, Failure> {
+        let signals = Signals {
+            interrupt: Source::listen(SignalKind::interrupt())?,
+            terminate: Source::listen(SignalKind::terminate())?,
+            hangup: Source::listen(SignalKind::hangup())?,
+            quit: Source::listen(SignalKind::quit())?,
+            suspend: if with_suspend {
+                Source::listen(SignalKind::from_raw(SIGTSTP))?
+            } else {
+                Source(None)
+            },
+        };
+        let (note, stopped_by) = watch::channel(None);
+        let (connection, run_id) = (connection.clone(), run_id.to_owned());
+        let task = tokio::spawn(forward(connection, run_id, signals, note));
+        Ok(Self { task, stopped_by })
+    }
+
+    /// The first signal that asked for an end.
+    pub(super) fn stopped_by(&self) -> Option<u8> {
+        *self.stopped_by.borrow()
+    }
+}
+
+impl Drop for Forwarder {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+const SIGHUP: u8 = 1;
+const SIGINT: u8 = 2;
+const SIGQUIT: u8 = 3;
+const SIGTERM: u8 = 15;
+const SIGTSTP: i32 = 20;
+
+struct Signals {
+    interrupt: Source,
+    terminate: Source,
+    hangup: Source,
+    quit: Source,
+    suspend: Source,
+}
+
+enum Caught {
+    /// The run is to end, or to be interrupted first.
+    Stop(u8),
+    Suspend,
+}
+
+impl Signals {
+    async fn next(&mut self) -> Caught {
+        tokio::select! {
+            () = self.interrupt.caught() => Caught::Stop(SIGINT),
+            () = self.terminate.caught() => Caught::Stop(SIGTERM),
+            () = self.hangup.caught() => Caught::Stop(SIGHUP),
+            () = self.quit.caught() => Caught::Stop(SIGQUIT),
+            () = self.suspend.caught() => Caught::Suspend,
+        }
+    }
+}
+
+/// One signal; absent: this process was started with it ignored (nohup(1)), and so it stays.
+struct Source(Option<unix::Signal>);
+
+impl Source {
+    fn listen(kind: SignalKind) -> Result<Self, Failure> {
+        if own_signals::is_ignored(kind.as_raw_value()) {
+            return Ok(Self(None));
+        }
+        let listens = unix::signal(kind).map_err(|cause| {
+            Failure::new(format!("cannot listen for signals: {cause}")).code(OWN_FAILURE)
+        })?;
+        Ok(Self(Some(listens)))
+    }
+
+    async fn caught(&mut self) {
+        match &mut self.0 {
+            Some(signal) => {
+                signal.recv().await;
+            }
+            None => pending().await,
+        }
+    }
+}
+
+/// The first Ctrl-C interrupts; all else ends the run, and what comes after that ends it at once.
+async fn forward(
+    connection: Connection,
+    run_id: String,
+    mut signals: Signals,
+    note: watch::Sender<Option<u8>>,
+) {
+    let (mut interrupted, mut ended) = (false, false);
+    loop {
+        let signal = match signals.next().await {
+            Caught::Suspend => {
+                suspend(&connection, &run_id, &mut signals.suspend).await;
+                continue;
+            }
+            Caught::Stop(signal) => signal,
+        };
+        note.send_if_modified(|first| {
+            let new = first.is_none();
+            first.get_or_insert(signal);
+            new
+        });
+        if signal == SIGINT && !interrupted && !ended {
+            interrupted = true;
+            match interrupt(&connection, &run_id).await {
+                Ok(()) => continue,
+                // There is no process to interrupt yet: it shall not begin.
+                Err(refusal) if has_not_begun(&refusal) => {}
+                Err(refusal) => {
+                    // A paused run, or one that is ending: the next Ctrl-C ends it.
+                    refused(refusal).report();
+                    continue;
+                }
+            }
+        }
+        end(&connection, &run_id, ended).await;
+        ended = true;
+    }
+}
+
+fn has_not_begun(refusal: &client::Failure) -> bool {
+    let state = refusal.metadata.get("state").map(String::as_str);
+    // Nor is there one between two attempts.
+    let no_process = matches!(state, Some("STARTING" | "BACKOFF"));
+    refusal.is("RUN_NOT_FOUND") || (refusal.is("INVALID_STATE") && no_process)
+}
+
+async fn interrupt(connection: &Connection, run_id: &str) -> Result<(), client::Failure> {
+    let request = pb::InterruptRequest {
+        run_id: run_id.to_owned(),
+        request_id: new_request_id(),
+    };
+    connection.processes().interrupt(request).await?;
+    Ok(())
+}
+
+/// Asks for the run's end; `now` skips the grace.
+pub(super) async fn end(connection: &Connection, run_id: &str, now: bool) {
+    let request = pb::AbortRequest {
+        run_id: run_id.to_owned(),
+        request_id: new_request_id(),
+        grace: now.then(Default::default),
+        wait: pb::AbortWait::None.into(),
+        // The spawn may still be on its way.
+        if_unknown: pb::AbortUnknown::Fence.into(),
+    };
+    let processes = connection.processes();
+    let answered = client::outlast(|| {
+        let (mut processes, request) = (processes.clone(), request.clone());
+        async move { processes.abort(request).await }
+    });
+    match timeout(ANSWER_MAX, answered).await {
+        Ok(Ok(_)) => {}
+        // The run goes on, and so does this process: the signal may be sent again.
+        Ok(Err(refusal)) => {
+            refused(refusal).report();
+        }
+        Err(_) => {
+            no_answer(&format!("kennel abort {run_id}")).report();
+        }
+    }
+}
+
+/// Pauses the run, stops this process, and resumes the run when this process is continued.
+async fn suspend(connection: &Connection, run_id: &str, keys: &mut Source) {
+    let is_paused = match timeout(ANSWER_MAX, pause(connection, run_id)).await {
+        Ok(Ok(())) => true,
+        // There is nothing to pause, and this process is about to exit.
+        Ok(Err(refusal)) if refusal.is("RUN_ENDED") => return,
+        Ok(Err(refusal)) => {
+            refused(refusal).report();
+            false
+        }
+        Err(_) => {
+            no_answer(&format!("kennel pause {run_id}")).report();
+            false
+        }
+    };
+    if let Err(cause) = own_signals::stop_self() {
+        Failure::new(format!("cannot stop this process: {cause}")).report();
+    }
+    // Keys that were typed while it was being stopped meant this stop.
+    while timeout(Duration::ZERO, keys.caught()).await.is_ok() {}
+    if is_paused
+        && let Err(refusal) = resume(connection, run_id).await
+        // It was ended or resumed meanwhile.
+        && !refusal.is("RUN_ENDED")
+        && !refusal.is("INVALID_STATE")
+    {
+        refused(refusal)
+            .hint(format!("kennel resume {run_id}"))
+            .report();
+    }
+}
+
+async fn pause(connection: &Connection, run_id: &str) -> Result<(), client::Failure> {
+    let request = pb::PauseRequest {
+        run_id: run_id.to_owned(),
+    };
+    let processes = connection.processes();
+    let answered = client::over_loss(|| {
+        let (mut processes, request) = (processes.clone(), request.clone());
+        async move { processes.pause(request).await }
+    });
+    answered.await.map(drop)
+}
+
+async fn resume(connection: &Connection, run_id: &str) -> Result<(), client::Failure> {
+    let request = pb::ResumeRequest {
+        run_id: run_id.to_owned(),
+    };
+    let processes = connection.processes();
+    let answered = client::outlast(|| {
+        let (mut processes, request) = (processes.clone(), request.clone());
+        async move { processes.resume(request).await }
+    });
+    answered.await.map(drop)
+}
+
+fn no_answer(hint: &str) -> Failure {
+    let seconds = ANSWER_MAX.as_secs();
+    Failure::new(format!("the server did not answer within {seconds} s")).hint(hint)
+}

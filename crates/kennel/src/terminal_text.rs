@@ -1,0 +1,102 @@
+//! Text of others on the operator's terminal: what a terminal would act upon, or show in another order, is escaped.
+
+use std::fmt::Write as _;
+
+/// Whether a terminal does something else with this than to show it: control characters, and those that change the
+/// direction of what follows (Unicode, UAX 9) or end a line.
+pub(crate) fn is_unsafe(c: char) -> bool {
+    c.is_control()
+        || matches!(
+            c,
+            '\u{61c}'
+                | '\u{200e}'
+                | '\u{200f}'
+                | '\u{2028}'..='\u{202e}'
+                | '\u{2066}'..='\u{2069}'
+        )
+}
+
+/// The same on one line.
+pub(crate) fn one_line(text: &str) -> String {
+    let mut safe = String::with_capacity(text.len());
+    push(&mut safe, text, &[]);
+    safe
+}
+
+/// The same with its lines and tabs.
+pub(crate) fn lines(text: &str) -> String {
+    let mut safe = String::with_capacity(text.len());
+    push(&mut safe, text, &['\n', '\t']);
+    safe
+}
+
+fn push(safe: &mut String, text: &str, kept: &[char]) {
+    for c in text.chars() {
+        if is_unsafe(c) && !kept.contains(&c) {
+            safe.extend(c.escape_default());
+        } else {
+            safe.push(c);
+        }
+    }
+}
+
+/// Output that comes in pieces, which end anywhere. Line feeds, tabs and carriage returns pass.
+#[derive(Debug, Default)]
+pub(crate) struct Pieces {
+    /// The beginning of a character whose end has not come yet.
+    begun: Vec<u8>,
+}
+
+impl Pieces {
+    /// What of this, and of what was left of the last piece, can be shown.
+    pub(crate) fn next(&mut self, bytes: &[u8]) -> String {
+        let mut all = std::mem::take(&mut self.begun);
+        all.extend_from_slice(bytes);
+        let mut safe = String::with_capacity(all.len());
+        let mut chunks = all.utf8_chunks().peekable();
+        while let Some(chunk) = chunks.next() {
+            push(&mut safe, chunk.valid(), &['\n', '\t', '\r']);
+            let invalid = chunk.invalid();
+            let is_begun =
+                std::str::from_utf8(invalid).is_err_and(|error| error.error_len().is_none());
+            if is_begun && chunks.peek().is_none() {
+                self.begun = invalid.to_vec();
+            } else {
+                push_bytes(&mut safe, invalid);
+            }
+        }
+        safe
+    }
+}
+
+fn push_bytes(safe: &mut String, bytes: &[u8]) {
+    for byte in bytes {
+        // Writing to a String cannot fail.
+        let _ = write!(safe, "\\x{byte:02x}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn escapes_and_directions_are_shown_and_not_done() {
+        let text = "a\u{1b}[2Jb\u{9b}c\u{202e}d\u{2066}e\u{200f}\r\n\tä二";
+        assert_eq!(
+            lines(text),
+            "a\\u{1b}[2Jb\\u{9b}c\\u{202e}d\\u{2066}e\\u{200f}\\r\n\tä二"
+        );
+        assert!(one_line(text).ends_with(r"\r\n\tä二"));
+    }
+
+    #[test]
+    fn pieces_may_end_within_a_character() {
+        let mut pieces = Pieces::default();
+        let shown = ["ä".as_bytes(), b"\x1b[m\x9b\r\n", "二".as_bytes()].concat();
+        let shown: String = shown.iter().map(|byte| pieces.next(&[*byte])).collect();
+        assert_eq!(shown, "ä\\u{1b}[m\\x9b\r\n二");
+        assert_eq!(pieces.next(b"\xe4"), "");
+        assert_eq!(pieces.next(b"A"), "\\xe4A");
+    }
+}

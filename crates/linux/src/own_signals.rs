@@ -1,0 +1,48 @@
+//! What a client does with signals to itself as a job of a shell: see signal(7), termios(3).
+
+use nix::sys::signal::{
+    SaFlags, SigAction, SigHandler, SigSet, Signal as Caught, raise, sigaction,
+};
+use std::{io, mem::MaybeUninit};
+
+/// Whether this process was started with this signal ignored, as nohup(1) and shells without job control do. Asked before
+/// a handler is installed.
+#[must_use]
+pub fn is_ignored(signal_number: i32) -> bool {
+    let mut now = MaybeUninit::<libc::sigaction>::uninit();
+    // SAFETY: a null action changes nothing, and the kernel writes one `sigaction` to `now`.
+    let asked = unsafe { libc::sigaction(signal_number, std::ptr::null(), now.as_mut_ptr()) };
+    if asked != 0 {
+        return false;
+    }
+    // SAFETY: the call has succeeded, so it is initialised.
+    let now = unsafe { now.assume_init() };
+    now.sa_sigaction == libc::SIG_IGN
+}
+
+/// Stops this process as Ctrl-Z stops one that has no handler for it, and returns when it is continued. The kernel stops no
+/// process whose group has no shell left that could continue it: then it returns at once.
+pub fn stop_self() -> io::Result<()> {
+    let default = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
+    // SAFETY: the default action runs nothing of ours.
+    let handler = unsafe { sigaction(Caught::SIGTSTP, &default) }?;
+    // To this thread: it is acted on before the call returns.
+    let stopped = raise(Caught::SIGTSTP);
+    // SAFETY: this handler was installed before, so it is safe to be run.
+    unsafe { sigaction(Caught::SIGTSTP, &handler) }?;
+    Ok(stopped?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ignored_signal_is_told_from_default() {
+        let ignore = SigAction::new(SigHandler::SigIgn, SaFlags::empty(), SigSet::empty());
+        assert!(!is_ignored(libc::SIGHUP));
+        // SAFETY: to ignore a signal runs nothing of ours.
+        unsafe { sigaction(Caught::SIGHUP, &ignore) }.expect("it may be");
+        assert!(is_ignored(libc::SIGHUP));
+    }
+}

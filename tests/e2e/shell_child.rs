@@ -1,0 +1,179 @@
+//! `kennel run` in scripts, as a child of the shell: pipes, signals, environment and exit codes.
+
+use kennel_edge::pb::RunState;
+use kennel_tests::{
+    Footprint, Kennel, PATIENCE, eventually_async, must, new_run_id, programs,
+    shell::{run_to_end, text},
+};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use std::process::{Command, Output, Stdio};
+
+/// A line of a shell in which `kennel` is ours.
+fn line(kennel: &Kennel, line: &str) -> Command {
+    let mut command = Command::new("bash");
+    let function = format!("kennel() {{ {} \"$@\"; }}; ", programs::kennel().display());
+    command
+        .args(["-c", &(function + line)])
+        .env("KENNEL_SERVER", kennel.address());
+    command
+}
+
+async fn shell(kennel: &Kennel, script: &str) -> Output {
+    run_to_end(line(kennel, script), PATIENCE).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pipe_is_standard_input_of_the_command() {
+    let kennel = Kennel::on_sqlite().await;
+    let output = shell(&kennel, "echo x | kennel run -- cat; echo $?").await;
+    assert_eq!(text(&output), "x\n0", "{output:?}");
+    let file = kennel.scratch().join("in");
+    let file = file.display();
+    let script = format!(
+        "printf 'a\\nb\\n' > {file}; kennel run -- sort -r < {file}; echo z | kennel run --no-stdin -- wc -c"
+    );
+    let output = shell(&kennel, &script).await;
+    assert_eq!(text(&output), "b\na\n0", "{output:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn command_that_stops_reading_is_no_error() {
+    let kennel = Kennel::on_sqlite().await;
+    for _ in 0..20 {
+        let output = shell(&kennel, "yes | kennel run -- head -c 10").await;
+        assert_eq!(text(&output), "y\ny\ny\ny\ny");
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn output_that_cannot_be_written_ends_the_run() {
+    let kennel = Kennel::on_sqlite().await;
+    for (place, code, said) in [
+        ("> /dev/full", 125, "error: cannot write to standard output"),
+        ("| head -n 1 > /dev/null", 141, ""),
+    ] {
+        let run_id = new_run_id();
+        let script =
+            format!("kennel run --run-id {run_id} -- yes {place}; exit ${{PIPESTATUS[0]}}");
+        let output = shell(&kennel, &script).await;
+        assert_eq!(output.status.code(), Some(code), "{output:?}");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(stderr.starts_with(said), "{stderr}");
+        let run = must("ended", kennel.client().await.ended(&run_id).await);
+        assert_eq!(run.state(), RunState::Cancelled);
+        Footprint::of_run(&run).assert_nothing_left();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn hangup_and_quit_end_the_run_unless_ignored() {
+    let kennel = Kennel::on_sqlite().await;
+    let mut client = kennel.client().await;
+    for signal in [Signal::SIGHUP, Signal::SIGQUIT] {
+        let run_id = new_run_id();
+        let words = ["run", "--run-id", &run_id, "--", "sleep", "300"];
+        let mut command = kennel.cli(&words);
+        let mut child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("it starts");
+        running(&kennel, &run_id).await;
+        let pid = Pid::from_raw(i32::try_from(child.id()).expect("small"));
+        kill(pid, signal).expect("own child");
+        let run = must("ended", client.ended(&run_id).await);
+        assert_eq!(run.state(), RunState::Cancelled);
+        assert_eq!(child.wait().expect("own child").code(), Some(143));
+    }
+    // As nohup(1) leaves it.
+    let run_id = new_run_id();
+    let script = format!("trap '' HUP; kennel run --run-id {run_id} -- sh -c 'sleep 0.5; exit 4' & p=$!
+        until kennel wait --for started {run_id} >/dev/null 2>&1; do :; done; kill -HUP $p; wait $p");
+    let output = shell(&kennel, &script).await;
+    assert_eq!(output.status.code(), Some(4), "{output:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn command_has_the_callers_environment() {
+    let kennel = Kennel::on_sqlite().await;
+    let show = "sh -c 'echo ${MYVAR-unset} ${KENNEL_SERVER-unset}'";
+    let script = format!(
+        "export MYVAR=1
+        kennel run -- {show}
+        kennel run --env MYVAR=2 -- {show}
+        kennel run --env-mode minimal -- {show}
+        kennel run --env-mode minimal --env MYVAR -- {show}
+        kennel run --env-mode none -- /usr/bin/env | grep -c -v -e ^KENNEL_ -e ^TRACEPARENT
+        kennel run -- env | grep -c ^MYVAR=1$
+        kennel logs -f $(kennel spawn -- {show})
+        kennel logs -f $(kennel spawn --env-mode inherit -- {show})"
+    );
+    let output = shell(&kennel, &script).await;
+    let wanted = "1 unset\n2 unset\nunset unset\n1 unset\n0\n1\nunset unset\n1 unset";
+    assert_eq!(text(&output), wanted, "{output:?}");
+    assert!(!kennel.log().contains("MYVAR"), "values are never logged");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ended_run_is_restarted_with_inherited_environment() {
+    let kennel = Kennel::on_sqlite().await;
+    let run_id = new_run_id();
+    let script = format!(
+        "export MYVAR=1; kennel run --run-id {run_id} -- sh -c 'echo $MYVAR'; export MYVAR=2
+        kennel restart {run_id} 2>/dev/null || echo refused
+        kennel logs -f $(kennel restart --inherit-env {run_id} | cut -d ' ' -f 1)"
+    );
+    let output = shell(&kennel, &script).await;
+    assert_eq!(text(&output), "1\nrefused\n2", "{output:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn wait_exits_as_the_command_did() {
+    let kennel = Kennel::on_sqlite().await;
+    let script = "
+        code() { id=$(kennel spawn \"$@\"); kennel wait $id >/dev/null 2>&1; echo $?; }
+        code -- sh -c 'exit 5'
+        code -- true
+        code -- sh -c 'kill -KILL $$'
+        code --timeout 100ms -- sleep 300
+        id=$(kennel spawn -- sh -c 'exit 5'); kennel wait --for leader-exited $id >/dev/null; echo $?
+        kennel wait 01JD0000000000000000000000 2>/dev/null; echo $?
+        kennel wait --for started 01JD0000000000000000000000 2>/dev/null; echo $?";
+    let output = shell(&kennel, script).await;
+    assert_eq!(text(&output), "5\n0\n137\n124\n0\n125\n1", "{output:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn abort_of_unknown_id_leaves_nothing_unless_fenced() {
+    let kennel = Kennel::on_sqlite().await;
+    let (mistyped, fenced) = (new_run_id(), new_run_id());
+    let script = format!(
+        "kennel abort {mistyped}; echo $?; kennel ps --all | wc -l; kennel run --run-id {mistyped} -- echo ran
+        kennel abort --fence {fenced} | grep -c 'before it was spawned'; kennel run --run-id {fenced} -- echo ran; echo $?"
+    );
+    let output = shell(&kennel, &script).await;
+    assert_eq!(text(&output), "1\n1\nran\n1\n125", "{output:?}");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        stderr.contains(&mistyped) && stderr.contains("kennel ps --all"),
+        "{stderr}"
+    );
+    // The API leaves a fence where nothing else is said: the client that chose the id may have been overtaken.
+    let mut client = kennel.client().await;
+    let run = must("abort", client.abort(&new_run_id()).await);
+    assert_eq!(run.state(), RunState::Cancelled);
+}
+
+/// Waits until the command runs.
+async fn running(kennel: &Kennel, run_id: &str) {
+    eventually_async("it runs", PATIENCE, async || {
+        let run = kennel.client().await.get(run_id).await.ok()?;
+        (run.state() == RunState::Running).then_some(())
+    })
+    .await;
+}

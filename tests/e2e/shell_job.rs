@@ -1,0 +1,188 @@
+//! `kennel run` as a job of an interactive shell on a terminal: keys, job control, and the window that is closed.
+
+use kennel_edge::pb::{self, RunState};
+use kennel_tests::{
+    Client, Footprint, Kennel, PATIENCE, eventually, eventually_async, must, procfs, programs,
+    tmux::Tmux,
+};
+use std::fs;
+
+const SIZE: (u16, u16) = (24, 100);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_act_as_on_a_child_of_the_shell() {
+    let kennel = Kennel::on_sqlite().await;
+    let shell = Shell::start(&kennel, "keys").await;
+
+    // Ctrl-C interrupts, and the shell goes on with the code of a command that SIGINT ended.
+    shell.types("kennel run -l job=int -- sh -c 'echo up; exec sleep 300'");
+    shell.shows("up").await;
+    let run = shell.run_in("int", RunState::Running).await;
+    shell.tmux.keys(&["C-c"]);
+    shell.code(130).await;
+    Footprint::of_run(&run).assert_nothing_left();
+
+    // Ctrl-\ ends the whole tree by the stop policy.
+    shell.clear().await;
+    shell.types("kennel run -l job=quit -- sh -c 'sleep 300 & echo up; wait'");
+    shell.shows("up").await;
+    let run = shell.run_in("quit", RunState::Running).await;
+    shell.tmux.keys(&["C-\\"]);
+    shell.code(143).await;
+    assert_eq!(shell.ended(&run).await.state(), RunState::Cancelled);
+    Footprint::of_run(&run).assert_nothing_left();
+
+    // Ctrl-D ends standard input.
+    shell.clear().await;
+    shell.types(
+        "kennel run -l job=eof -- sh -c 'echo up; while read x; do echo got-$x; done; exit 3'",
+    );
+    shell.shows("up").await;
+    shell.types("typed");
+    shell.shows("got-typed").await;
+    shell.tmux.keys(&["C-d"]);
+    shell.code(3).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn suspended_job_is_a_paused_run() {
+    let kennel = Kennel::on_sqlite().await;
+    let shell = Shell::start(&kennel, "suspend").await;
+    shell.types("kennel run -l job=suspend -- sh -c 'echo up; while :; do sleep 0.05; done'");
+    shell.shows("up").await;
+    let run = shell.run_in("suspend", RunState::Running).await;
+    shell.suspends().await;
+    shell.run_in("suspend", RunState::Paused).await;
+    shell.types("bg");
+    shell.run_in("suspend", RunState::Running).await;
+    shell.clear().await;
+    shell.types("fg");
+    // The shell names what it puts into the foreground. A key before that would take "fg" with it.
+    shell.shows(&programs::kennel().display().to_string()).await;
+    shell.suspends().await;
+    shell.run_in("suspend", RunState::Paused).await;
+    shell.types("fg");
+    shell.run_in("suspend", RunState::Running).await;
+    shell.tmux.keys(&["C-c"]);
+    shell.code(130).await;
+    shell.ended(&run).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn background_job_reads_terminal_once_in_foreground() {
+    let kennel = Kennel::on_sqlite().await;
+    let shell = Shell::start(&kennel, "background").await;
+    shell.types("kennel run -l job=reads -- sh -c 'echo up; read x; echo got-$x' &");
+    shell.shows("up").await;
+    shell.run_in("reads", RunState::Running).await;
+    // What is typed is the shell's, and the job is not stopped for wanting to read.
+    shell.types("echo mine-$((1+1)); jobs");
+    shell.shows("mine-2").await;
+    let shown = shell.shows("Running").await;
+    assert!(!shown.contains("Stopped"), "{shown}");
+    shell.types("fg");
+    shell.types("word");
+    shell.shows("got-word").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn closed_window_ends_its_runs() {
+    let kennel = Kennel::on_sqlite().await;
+    for (name, flag) in [("plain", ""), ("terminal", "--tty")] {
+        let shell = Shell::start(&kennel, name).await;
+        shell.types(&format!(
+            "kennel run {flag} -l job={name} -- sh -c 'echo up; while :; do sleep 0.05; done'"
+        ));
+        shell.shows("up").await;
+        let run = shell.run_in(name, RunState::Running).await;
+        shell.tmux.close();
+        assert_eq!(shell.ended(&run).await.state(), RunState::Cancelled);
+        Footprint::of_run(&run).assert_nothing_left();
+        let client = format!("job={name}");
+        eventually("no client is left", PATIENCE, || {
+            let is_client = |proc: &procfs::Proc| proc.cmdline().contains(&client);
+            (!procfs::all().iter().any(is_client)).then_some(())
+        })
+        .await;
+    }
+}
+
+/// An interactive shell whose `kennel` is ours.
+struct Shell<'a> {
+    kennel: &'a Kennel,
+    tmux: Tmux,
+}
+
+impl<'a> Shell<'a> {
+    async fn start(kennel: &'a Kennel, name: &str) -> Self {
+        let startup = kennel.scratch().join("rc");
+        let text = format!(
+            "PS1='ready> '\nHISTFILE=\nexport KENNEL_SERVER={}\nkennel() {{ {} \"$@\"; }}\n",
+            kennel.address(),
+            programs::kennel().display()
+        );
+        fs::write(&startup, text).expect("own directory");
+        let line = format!("bash --noprofile --rcfile {} -i", startup.display());
+        let tmux = Tmux::start(kennel.scratch(), name, SIZE, &line);
+        tmux.shows("ready>").await;
+        Self { kennel, tmux }
+    }
+
+    fn types(&self, line: &str) {
+        self.tmux.keys(&["-l", line]);
+        self.tmux.keys(&["Enter"]);
+    }
+
+    /// Waits until a line that was not typed here begins with this, or that of a job has it.
+    async fn shows(&self, text: &str) -> String {
+        let has = |line: &str| {
+            let line = line.strip_prefix("ready> ").unwrap_or(line);
+            line.starts_with(text) || (line.starts_with('[') && line.contains(text))
+        };
+        let shown = || Some(self.tmux.shown()).filter(|shown| shown.lines().any(has));
+        eventually(&format!("{text:?} is shown"), PATIENCE, shown).await
+    }
+
+    /// Waits until the shell reads again, and has it show the exit code of what it has run.
+    async fn code(&self, code: u8) {
+        let reads = || self.tmux.shown().ends_with("ready>").then_some(());
+        eventually("the shell reads", PATIENCE, reads).await;
+        self.types("echo code=$?");
+        self.shows(&format!("code={code}")).await;
+    }
+
+    /// Types Ctrl-Z until the shell says so: it may not have put the job into the foreground yet, and then ignores the key.
+    async fn suspends(&self) {
+        let suspended = || {
+            self.tmux.keys(&["C-z"]);
+            let has = |line: &str| line.starts_with('[') && line.contains("Stopped");
+            self.tmux.shown().lines().any(has).then_some(())
+        };
+        eventually("the job is suspended", PATIENCE, suspended).await;
+    }
+
+    async fn clear(&self) {
+        self.types("clear; echo clean");
+        let cleared = || (self.tmux.shown().lines().next() == Some("clean")).then_some(());
+        eventually("the screen is clear", PATIENCE, cleared).await;
+    }
+
+    /// The run with this mark when it is in this state.
+    async fn run_in(&self, job: &str, state: RunState) -> pb::Run {
+        let filter = pb::RunFilter {
+            labels: [("job".to_owned(), job.to_owned())].into(),
+            ..pb::RunFilter::default()
+        };
+        let what = format!("the run is {}", state.as_str_name());
+        eventually_async(&what, PATIENCE, async || {
+            let mut client: Client = self.kennel.client().await;
+            let runs = must("list", client.list_all(filter.clone(), 100).await);
+            runs.into_iter().find(|run| run.state() == state)
+        })
+        .await
+    }
+
+    async fn ended(&self, run: &pb::Run) -> pb::Run {
+        must("ended", self.kennel.client().await.ended(&run.run_id).await)
+    }
+}
