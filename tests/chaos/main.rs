@@ -9,6 +9,7 @@ mod lines;
 #[cfg(debug_assertions)]
 mod many;
 mod massacre;
+mod mutated;
 mod outage;
 mod recycle;
 mod soak;

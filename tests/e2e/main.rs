@@ -10,6 +10,7 @@ mod attempts;
 mod audit;
 mod block;
 mod browser;
+mod callers;
 mod certificate;
 mod cli;
 mod consumers;

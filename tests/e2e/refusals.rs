@@ -341,3 +341,91 @@ fn assert_no_process(kennel: &Kennel) {
         []
     );
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn extreme_durations_are_named() {
+    let kennel = Kennel::on_sqlite().await;
+    let mut client = kennel.client().await;
+    for seconds in [315_576_000_001, i64::MAX, i64::MIN, -1] {
+        let span = Some(prost_types::Duration { seconds, nanos: 0 });
+        let mut spec = sh("exit 0");
+        spec.stop = Some(pb::StopPolicy { grace: span });
+        spec.timeouts = Some(pb::Timeouts { max_runtime: span });
+        spec.pause = Some(pb::PausePolicy {
+            max_pause: span,
+            on_max_pause: 0,
+        });
+        spec.on_leader_exit = Some(pb::LeaderExitPolicy {
+            action: pb::LeaderExitAction::Drain.into(),
+            drain_timeout: span,
+        });
+        spec.restart = Some(pb::RestartPolicy {
+            mode: pb::RestartMode::Always.into(),
+            delay: span,
+            max_delay: span,
+            min_uptime: span,
+            ..pb::RestartPolicy::default()
+        });
+        let found = refusal(&mut client, "", spec).await;
+        assert_eq!(
+            (found.code, &*found.reason),
+            (Code::InvalidArgument, "INVALID_FIELD")
+        );
+        let mut fields = found.fields.clone();
+        fields.sort_unstable();
+        let wanted = [
+            "spec.on_leader_exit.drain_timeout",
+            "spec.pause.max_pause",
+            "spec.restart.delay",
+            "spec.restart.max_delay",
+            "spec.restart.min_uptime",
+            "spec.stop.grace",
+            "spec.timeouts.max_runtime",
+        ];
+        assert_eq!(fields, wanted, "{seconds}");
+        let request = pb::AbortRequest {
+            run_id: new_run_id(),
+            grace: span,
+            ..pb::AbortRequest::default()
+        };
+        let refused = client.process.abort(request).await.expect_err("no grace");
+        assert_eq!(complaint(&refused), invalid(&["grace"]), "{seconds}");
+    }
+    assert_nothing_was_made(&kennel, &mut client).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn messages_that_are_none_have_reasons() {
+    let kennel = Kennel::on_sqlite().await;
+    let mut client = kennel.client().await;
+    let too_large = pb::GetRunRequest {
+        run_id: "x".repeat(9 * 1024 * 1024),
+    };
+    let refused = client.process.get_run(too_large).await;
+    let found = complaint(&refused.expect_err("too large"));
+    let wanted = (Code::ResourceExhausted, "REQUEST_TOO_LARGE");
+    assert_eq!((found.code, &*found.reason), wanted);
+
+    let address = format!("unix://{}", kennel.socket().display());
+    let endpoint = tonic::transport::Endpoint::from_shared(address).expect("an address");
+    let channel = must("connect", endpoint.connect().await);
+    let mut grpc = tonic::client::Grpc::new(channel);
+    for (path, wanted) in [
+        (
+            // The run id is a number here, and a string there.
+            "/kennel.v1.ProcessService/GetRun",
+            (Code::InvalidArgument, "MALFORMED_REQUEST"),
+        ),
+        (
+            "/kennel.v1.ProcessService/NoSuch",
+            (Code::Unimplemented, "UNIMPLEMENTED"),
+        ),
+    ] {
+        let codec = tonic_prost::ProstCodec::<u64, ()>::default();
+        grpc.ready().await.expect("it listens");
+        let path = path.parse().expect("a path");
+        let answer = grpc.unary(tonic::Request::new(7), path, codec).await;
+        let found = complaint(&answer.expect_err("no message"));
+        assert_eq!((found.code, &*found.reason), wanted);
+    }
+}

@@ -1,24 +1,39 @@
-//! Accepts connections. The transport's own loop spins when descriptors are used up, and a client that never sends a byte
+//! Accepts connections. The transport's own loop spins when descriptors are used up, and a client that never makes a call
 //! would live for ever and hold a shutdown up (<https://github.com/hyperium/hyper/issues/4170>).
 
-use crate::{auth::Peer, limits};
+pub(crate) mod places;
+mod refusals;
+
+pub(crate) use places::Places;
+pub(crate) use refusals::Refusals;
+
+use crate::{
+    auth::{Peer, Standing},
+    limits,
+};
 use futures_util::stream::{self, Stream};
+use places::Place;
+use refusals::Refusal;
 use std::{
     future::Future,
     io,
     pin::Pin,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     task::{Context, Poll},
 };
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
-    net::{UnixListener, UnixStream, unix::UCred},
-    sync::{OwnedSemaphorePermit, Semaphore},
+    net::{UnixListener, UnixStream},
+    time::Sleep,
 };
 use tokio_util::{
     sync::{CancellationToken, WaitForCancellationFutureOwned},
     task::{TaskTracker, task_tracker::TaskTrackerToken},
 };
+use tonic::transport::server::Connected;
 
 /// When connections have to end.
 #[derive(Clone, Debug, Default)]
@@ -35,39 +50,68 @@ pub(crate) struct Ending {
     pub(crate) over: CancellationToken,
 }
 
-/// Ends after its time; and is counted.
-type Silence = (Pin<Box<dyn Future<Output = ()> + Send>>, TaskTrackerToken);
+/// What a request knows of its connection.
+#[derive(Clone, Debug)]
+pub(crate) struct Connection {
+    pub(crate) peer: Peer,
+    /// Whether a call was accepted on it: from then on it may stay.
+    has_called: Arc<AtomicBool>,
+}
+
+impl Connection {
+    pub(crate) fn new(peer: Peer) -> Self {
+        Self {
+            peer,
+            has_called: Arc::default(),
+        }
+    }
+
+    /// A call is accepted.
+    pub(crate) fn accept_call(&self) {
+        self.has_called.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Of a client that has not sent a byte: it ends when the shutdown begins, and is counted until then.
+type Silence = (Pin<Box<WaitForCancellationFutureOwned>>, TaskTrackerToken);
 
 /// A connection, as long as it may last.
 pub(crate) struct Accepted {
     io: UnixStream,
-    peer: Peer,
-    /// Ends a connection that has not sent a byte yet; absent: it has.
+    connection: Connection,
+    /// Absent: it has sent a byte.
     silence: Option<Silence>,
+    /// Ends a connection on which no call was accepted; absent: one was.
+    idle: Option<Pin<Box<Sleep>>>,
     over: Pin<Box<WaitForCancellationFutureOwned>>,
-    _place: OwnedSemaphorePermit,
+    refusals: Arc<Refusals>,
+    _place: Place,
 }
 
-impl Accepted {
-    pub(crate) fn peer(&self) -> &Peer {
-        &self.peer
+impl Connected for Accepted {
+    type ConnectInfo = Connection;
+
+    fn connect_info(&self) -> Connection {
+        self.connection.clone()
     }
 }
 
-/// The connections that come in on all listeners, at most [`limits::CONNECTIONS_MAX`] at a time.
+/// The connections that come in on all listeners.
 pub(crate) fn incoming<J>(
     listeners: Vec<UnixListener>,
     ending: &Ending,
+    places: &Places,
+    refusals: &Arc<Refusals>,
     judge: J,
 ) -> impl Stream<Item = io::Result<Accepted>> + use<J>
 where
-    J: Fn(UCred) -> Peer + Clone + Send + 'static,
+    J: Fn(&UnixStream) -> io::Result<Peer> + Clone + Send + 'static,
 {
-    let places = Arc::new(Semaphore::new(limits::CONNECTIONS_MAX));
     let streams = listeners.into_iter().map(|listener| {
         let door = Door {
             listener,
             places: places.clone(),
+            refusals: Arc::clone(refusals),
             ending: ending.clone(),
             judge: judge.clone(),
         };
@@ -81,26 +125,31 @@ where
 
 struct Door<J> {
     listener: UnixListener,
-    places: Arc<Semaphore>,
+    places: Places,
+    refusals: Arc<Refusals>,
     ending: Ending,
     judge: J,
 }
 
-impl<J: Fn(UCred) -> Peer> Door<J> {
+impl<J: Fn(&UnixStream) -> io::Result<Peer>> Door<J> {
     async fn accept(&self) -> Accepted {
-        let place = self.places.clone().acquire_owned();
-        let place = place.await.expect("the semaphore is never closed");
         loop {
             let accepted = tokio::select! { biased;
                 () = self.ending.shut.cancelled() => return std::future::pending().await,
                 accepted = self.listener.accept() => accepted,
             };
             let met = match accepted {
-                Ok((io, _)) => io.peer_cred().map(|cred| (io, cred)),
+                Ok((io, _)) => (self.judge)(&io).map(|peer| (io, peer)),
                 Err(error) => Err(error),
             };
             match met {
-                Ok((io, cred)) => return self.welcome(io, cred, place),
+                Ok((io, peer)) => {
+                    if let Some(accepted) = self.welcome(io, peer) {
+                        return accepted;
+                    }
+                    // Whoever connects and connects must not keep this task from others.
+                    tokio::task::yield_now().await;
+                }
                 Err(error) => {
                     tracing::warn!(%error, "a connection could not be accepted, trying again");
                     tokio::time::sleep(limits::ACCEPT_REST).await;
@@ -109,18 +158,46 @@ impl<J: Fn(UCred) -> Peer> Door<J> {
         }
     }
 
-    fn welcome(&self, io: UnixStream, cred: UCred, place: OwnedSemaphorePermit) -> Accepted {
-        let begun = self.ending.begun.clone();
-        let silence = async move {
-            // Whichever comes first: the client has been silent for too long, or the shutdown begins.
-            let _ = tokio::time::timeout(limits::FIRST_BYTE_MAX, begun.cancelled()).await;
+    /// A connection of this peer; `None`: there is no room for it, and it is closed.
+    fn welcome(&self, io: UnixStream, mut peer: Peer) -> Option<Accepted> {
+        let place = match self.places.take(&peer) {
+            Ok(place) => place,
+            Err(full) => {
+                self.refusals.note(full.into(), &peer);
+                // Where there is room among the refused, it is told why.
+                peer.standing = Standing::TooMany(full);
+                self.places.take(&peer).ok()?
+            }
         };
-        Accepted {
+        let begun = self.ending.begun.clone().cancelled_owned();
+        Some(Accepted {
             io,
-            peer: (self.judge)(cred),
-            silence: Some((Box::pin(silence), self.ending.silent.token())),
+            connection: Connection::new(peer),
+            silence: Some((Box::pin(begun), self.ending.silent.token())),
+            idle: Some(Box::pin(tokio::time::sleep(limits::FIRST_CALL_MAX))),
             over: Box::pin(self.ending.over.clone().cancelled_owned()),
+            refusals: Arc::clone(&self.refusals),
             _place: place,
+        })
+    }
+}
+
+impl Accepted {
+    /// Whether it ends while there is nothing to read.
+    fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.connection.has_called.load(Ordering::Relaxed) {
+            self.idle = None;
+        }
+        if let Some(idle) = &mut self.idle
+            && idle.as_mut().poll(cx).is_ready()
+        {
+            self.idle = None;
+            self.refusals.note(Refusal::NoCall, &self.connection.peer);
+            return Poll::Ready(());
+        }
+        match &mut self.silence {
+            Some((begun, _)) => begun.as_mut().poll(cx),
+            None => Poll::Pending,
         }
     }
 }
@@ -141,13 +218,10 @@ impl AsyncRead for Accepted {
             }
             return Poll::Ready(read);
         }
-        if let Some((silence, _)) = &mut self.silence
-            && silence.as_mut().poll(cx).is_ready()
-        {
-            self.silence = None;
-            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+        match self.poll_end(cx) {
+            Poll::Ready(()) => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
+            Poll::Pending => Poll::Pending,
         }
-        Poll::Pending
     }
 }
 

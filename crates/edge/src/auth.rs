@@ -1,10 +1,15 @@
 //! Who may call: the server's own user and root, by the credentials of the socket. Not a process of a run: what a run
-//! has started has no rights over runs.
+//! has started has no rights over runs. Nor one of which that cannot be said: it has ended, or cannot be read.
 //!
-//! A peer that may not call is connected all the same and gets `PERMISSION_DENIED` to every call: it learns why.
+//! A peer that may not call is connected all the same, where there is room, and gets an error for every call: it learns why.
 
-use crate::status;
-use tonic::{Request, Status, transport::server::Connected};
+use crate::{
+    accept::places::Full,
+    limits::{CONNECTIONS_MAX, CONNECTIONS_PER_PROCESS_MAX, CONNECTIONS_PER_USER_MAX},
+    status,
+};
+use kennel_supervisor::Descent;
+use tonic::{Request, Status};
 
 /// The other end of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,24 +27,63 @@ pub(crate) enum Standing {
     ForeignUser,
     /// It is, or descends from, a run's own process.
     OfARun,
+    /// The process that has connected has ended.
+    Ended,
+    /// What would say whose process it is cannot be read.
+    Unreadable,
+    /// It could be allowed, and has too many connections.
+    TooMany(Full),
+}
+
+impl Standing {
+    /// What each call is answered; `None`: it may call.
+    pub(crate) fn refusal(self) -> Option<Status> {
+        Some(match self {
+            Self::Allowed => return None,
+            Self::ForeignUser => {
+                status::permission_denied("only the user of this server and root may use it")
+            }
+            Self::OfARun => {
+                status::permission_denied("a process of a run may not use the server that runs it")
+            }
+            Self::Ended => status::caller_unverified(
+                "ended",
+                "the process that has connected has ended: whose it was cannot be said any more",
+            ),
+            Self::Unreadable => status::caller_unverified(
+                "unreadable",
+                "it cannot be read whose process has connected",
+            ),
+            Self::TooMany(Full::Process) => {
+                status::too_many("connections of one process", CONNECTIONS_PER_PROCESS_MAX)
+            }
+            Self::TooMany(Full::User) => {
+                status::too_many("connections of one user", CONNECTIONS_PER_USER_MAX)
+            }
+            Self::TooMany(Full::All | Full::Refused) => {
+                status::too_many("connections", CONNECTIONS_MAX)
+            }
+        })
+    }
 }
 
 impl Peer {
-    /// Judges a peer; `of_a_run` says whether a process is one of a run's.
-    ///
-    /// A peer without pid is in a pid namespace that is not seen from here, where no run of ours can be.
+    /// Judges a peer; `descent` says whether it is a run's.
     pub(crate) fn judge(
         uid: u32,
         pid: Option<i32>,
         own_uid: u32,
-        of_a_run: impl FnOnce(i32) -> bool,
+        descent: impl FnOnce() -> Descent,
     ) -> Self {
         let standing = if uid != own_uid && uid != 0 {
             Standing::ForeignUser
-        } else if pid.is_some_and(|pid| pid > 0 && of_a_run(pid)) {
-            Standing::OfARun
         } else {
-            Standing::Allowed
+            match descent() {
+                Descent::Other => Standing::Allowed,
+                Descent::Member => Standing::OfARun,
+                Descent::Ended => Standing::Ended,
+                Descent::Unreadable => Standing::Unreadable,
+            }
         };
         Self { uid, pid, standing }
     }
@@ -62,28 +106,6 @@ pub(crate) fn principal<T>(request: &Request<T>) -> Result<String, Status> {
         .ok_or_else(|| status::internal("a request without a peer"))
 }
 
-/// Refuses what a peer without rights asks, whatever it is.
-pub(crate) fn admit(request: Request<()>) -> Result<Request<()>, Status> {
-    match request.extensions().get::<Peer>().map(|p| p.standing) {
-        Some(Standing::Allowed) => Ok(request),
-        Some(Standing::ForeignUser) => Err(status::permission_denied(
-            "only the user of this server and root may use it",
-        )),
-        Some(Standing::OfARun) => Err(status::permission_denied(
-            "a process of a run may not use the server that runs it",
-        )),
-        None => Err(status::internal("a request without a peer")),
-    }
-}
-
-impl Connected for crate::accept::Accepted {
-    type ConnectInfo = Peer;
-
-    fn connect_info(&self) -> Peer {
-        self.peer().clone()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -91,43 +113,34 @@ mod tests {
 
     #[test]
     fn own_user_and_root_may_call_and_nobody_else() {
-        let standing = |uid| Peer::judge(uid, Some(9), 1000, |_| false).standing;
+        let standing = |uid| Peer::judge(uid, Some(9), 1000, || Descent::Other).standing;
         assert_eq!(standing(1000), Standing::Allowed);
         assert_eq!(standing(0), Standing::Allowed);
         assert_eq!(standing(1001), Standing::ForeignUser);
-        assert_eq!(
-            Peer::judge(0, None, 1000, |_| true).standing,
-            Standing::Allowed
-        );
     }
 
     #[test]
-    fn a_process_of_a_run_may_not_call_whoever_it_is() {
+    fn only_processes_known_to_be_of_no_run_may_call() {
         for uid in [0, 1000] {
-            let peer = Peer::judge(uid, Some(9), 1000, |pid| pid == 9);
-            assert_eq!(peer.standing, Standing::OfARun);
+            for (descent, standing) in [
+                (Descent::Member, Standing::OfARun),
+                (Descent::Ended, Standing::Ended),
+                (Descent::Unreadable, Standing::Unreadable),
+            ] {
+                let peer = Peer::judge(uid, Some(9), 1000, || descent);
+                assert_eq!(peer.standing, standing);
+                let status = standing.refusal().expect("refused");
+                assert_eq!(status.code(), Code::PermissionDenied);
+            }
         }
+        assert!(Standing::Allowed.refusal().is_none());
     }
 
     #[test]
-    fn only_an_allowed_peer_is_admitted() {
-        let ask = |standing| {
-            let mut request = Request::new(());
-            request.extensions_mut().insert(Peer {
-                uid: 7,
-                pid: None,
-                standing,
-            });
-            admit(request).map(|r| principal(&r).expect("there is a peer"))
-        };
-        assert_eq!(ask(Standing::Allowed).expect("allowed"), "uid:7");
-        for standing in [Standing::ForeignUser, Standing::OfARun] {
-            let status = ask(standing).expect_err("refused");
-            assert_eq!(status.code(), Code::PermissionDenied);
+    fn peers_with_too_many_connections_are_refused() {
+        for full in [Full::Process, Full::User, Full::All] {
+            let status = Standing::TooMany(full).refusal().expect("refused");
+            assert_eq!(status.code(), Code::ResourceExhausted);
         }
-        assert_eq!(
-            admit(Request::new(())).expect_err("no peer").code(),
-            Code::Internal
-        );
     }
 }

@@ -1,10 +1,13 @@
 //! Any message of the contract as proto3 JSON, and back.
 
 use crate::pb;
+use base64::{Engine, prelude::BASE64_STANDARD};
 use prost::{Message, Name};
 use prost_reflect::{
-    DescriptorPool, DeserializeOptions, DynamicMessage, MessageDescriptor, SerializeOptions,
+    DescriptorPool, DeserializeOptions, DynamicMessage, MessageDescriptor, ReflectMessage,
+    SerializeOptions, Value,
 };
+use serde_json::Value as Json;
 use std::{collections::HashSet, sync::LazyLock};
 
 /// The text is not the message.
@@ -17,23 +20,90 @@ pub struct JsonError {
 }
 
 /// The message on one line, fields that are not set left out.
+///
+/// A Duration or a Timestamp out of its range, and a number that is none, have no form in proto3 JSON: such a span is written as
+/// the object of its fields, such a number as a string.
 #[must_use]
 pub fn to_string<M: Message + Name>(message: &M) -> String {
+    let message = dynamic(message);
     let mut out = serde_json::Serializer::new(Vec::new());
-    dynamic(message)
-        .serialize_with_options(&mut out, &SerializeOptions::new())
-        .expect("a message of the contract has a JSON form");
-    String::from_utf8(out.into_inner()).expect("JSON is UTF-8")
+    match message.serialize_with_options(&mut out, &SerializeOptions::new()) {
+        Ok(()) => text(out.into_inner()),
+        Err(_) => lenient(&message).to_string(),
+    }
 }
 
 /// The message indented for people.
 #[must_use]
 pub fn to_string_pretty<M: Message + Name>(message: &M) -> String {
+    let message = dynamic(message);
     let mut out = serde_json::Serializer::pretty(Vec::new());
-    dynamic(message)
-        .serialize_with_options(&mut out, &SerializeOptions::new())
-        .expect("a message of the contract has a JSON form");
-    String::from_utf8(out.into_inner()).expect("JSON is UTF-8")
+    match message.serialize_with_options(&mut out, &SerializeOptions::new()) {
+        Ok(()) => text(out.into_inner()),
+        Err(_) => format!("{:#}", lenient(&message)),
+    }
+}
+
+fn text(json: Vec<u8>) -> String {
+    String::from_utf8(json).expect("JSON is UTF-8")
+}
+
+/// The message, where part of it has no JSON form by the rules.
+fn lenient(message: &DynamicMessage) -> Json {
+    if let Ok(json) = by_the_rules(message) {
+        return json;
+    }
+    let name = message.descriptor();
+    let is_of_google = name.full_name().starts_with("google.protobuf.");
+    let fields = message.fields().map(|(field, value)| {
+        let mut alone = DynamicMessage::new(message.descriptor());
+        alone.set_field(&field, value.clone());
+        let whole = (!is_of_google).then(|| by_the_rules(&alone).ok()).flatten();
+        match whole {
+            Some(Json::Object(object)) => object.into_iter().next(),
+            _ => Some((field.json_name().to_owned(), lenient_value(value))),
+        }
+    });
+    Json::Object(fields.flatten().collect())
+}
+
+fn by_the_rules(message: &DynamicMessage) -> Result<Json, serde_json::Error> {
+    message.serialize_with_options(serde_json::value::Serializer, &SerializeOptions::new())
+}
+
+fn lenient_value(value: &Value) -> Json {
+    match value {
+        Value::Message(message) => lenient(message),
+        Value::List(values) => values.iter().map(lenient_value).collect(),
+        Value::Map(entries) => {
+            let entries = entries.iter().map(|(key, value)| {
+                let key = key
+                    .as_str()
+                    .map_or_else(|| format!("{key:?}"), str::to_owned);
+                (key, lenient_value(value))
+            });
+            Json::Object(entries.collect())
+        }
+        Value::Bool(is) => Json::from(*is),
+        Value::I32(number) | Value::EnumNumber(number) => Json::from(*number),
+        Value::U32(number) => Json::from(*number),
+        Value::I64(number) => Json::from(number.to_string()),
+        Value::U64(number) => Json::from(number.to_string()),
+        Value::F32(number) => lenient_number(f64::from(*number)),
+        Value::F64(number) => lenient_number(*number),
+        Value::String(text) => Json::from(text.as_str()),
+        Value::Bytes(bytes) => Json::from(BASE64_STANDARD.encode(bytes)),
+    }
+}
+
+/// As proto3 JSON writes it outside of a `google.protobuf.Value`.
+fn lenient_number(number: f64) -> Json {
+    match number {
+        f64::INFINITY => Json::from("Infinity"),
+        f64::NEG_INFINITY => Json::from("-Infinity"),
+        number if number.is_nan() => Json::from("NaN"),
+        number => Json::from(number),
+    }
 }
 
 /// The message that this text stands for. Fields that are not known are passed over: another version may have
@@ -138,5 +208,52 @@ mod tests {
             let error = from_str::<pb::Output>(bad).expect_err(bad);
             assert_eq!(error.to_string(), "not a kennel.v1.Output in JSON");
         }
+    }
+
+    #[test]
+    fn extremes_have_a_json_form() {
+        let spans = [i64::MIN, -1, 0, 315_576_000_001, i64::MAX];
+        for seconds in spans {
+            for nanos in [i32::MIN, 0, 1, i32::MAX] {
+                let run = pb::Run {
+                    run_id: "r".to_owned(),
+                    grace: Some(prost_types::Duration { seconds, nanos }),
+                    create_time: Some(prost_types::Timestamp { seconds, nanos }),
+                    ..pb::Run::default()
+                };
+                let found: Json = serde_json::from_str(&to_string(&run)).expect("JSON");
+                assert_eq!(found["runId"], "r");
+                assert!(!found["grace"].is_null() && !found["createTime"].is_null());
+            }
+        }
+        let run = pb::Run {
+            grace: Some(prost_types::Duration {
+                seconds: i64::MAX,
+                nanos: 7,
+            }),
+            ..pb::Run::default()
+        };
+        let wanted = r#"{"grace":{"nanos":7,"seconds":"9223372036854775807"}}"#;
+        assert_eq!(to_string(&run), wanted);
+    }
+
+    #[test]
+    fn numbers_that_are_none_are_strings() {
+        use prost_types::{Struct, Value, value::Kind};
+        let number = |number| Value {
+            kind: Some(Kind::NumberValue(number)),
+        };
+        let fields = [("a", f64::NAN), ("b", f64::INFINITY), ("c", 1.5)];
+        let fields = fields.map(|(name, value)| (name.to_owned(), number(value)));
+        let line = pb::Line {
+            json: Some(Value {
+                kind: Some(Kind::StructValue(Struct {
+                    fields: fields.into(),
+                })),
+            }),
+            ..pb::Line::default()
+        };
+        let found: Json = serde_json::from_str(&to_string(&line)).expect("JSON");
+        assert!(found.to_string().contains("NaN") && found.to_string().contains("Infinity"));
     }
 }

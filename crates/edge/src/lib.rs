@@ -6,12 +6,14 @@
 
 mod accept;
 mod admission;
+mod answers;
 mod attach;
 mod auth;
 pub mod client;
 mod convert;
 mod deadline;
 pub mod digest;
+mod gate;
 mod health;
 pub mod json;
 pub mod limits;

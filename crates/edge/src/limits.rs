@@ -30,10 +30,20 @@ pub const AUDIT_STREAMS_MAX: usize = 16;
 /// Calls and streams on one connection. Above [`STREAMS_MAX`], so that a client that has opened too many is told so and
 /// can still make calls, where at the transport's own limit it would only wait.
 pub const CALLS_PER_CONNECTION_MAX: u32 = 2304;
-/// Connections at a time; more wait unaccepted.
+/// Connections at a time of peers that may call.
 pub const CONNECTIONS_MAX: usize = 1024;
-/// How long a client may be connected without sending its first byte.
-pub const FIRST_BYTE_MAX: Duration = Duration::from_secs(5);
+/// Of these one user leaves so many to others; and as many of its own are for processes that have none.
+pub const CONNECTIONS_RESERVED: usize = 64;
+/// Connections of all processes of one user.
+pub const CONNECTIONS_PER_USER_MAX: usize = CONNECTIONS_MAX - CONNECTIONS_RESERVED;
+/// Connections of one process.
+pub const CONNECTIONS_PER_PROCESS_MAX: usize = 256;
+/// Connections of peers that may not call; more are closed at once.
+pub const CONNECTIONS_REFUSED_MAX: usize = 32;
+/// How long a client may be connected without a call that is accepted.
+pub const FIRST_CALL_MAX: Duration = Duration::from_secs(10);
+/// How often it is warned of refused connections of one kind.
+pub const REFUSALS_WARNED_EVERY: Duration = Duration::from_secs(10);
 /// How long accepting rests after it has failed: descriptors may be used up, and then it would fail at once again.
 pub const ACCEPT_REST: Duration = Duration::from_millis(50);
 /// Metadata of one request.

@@ -29,7 +29,7 @@ const CALL_SECONDS: [f64; 14] = [
 /// Services whose calls say nothing of runs, and come every few seconds.
 const UNSEEN: [&str; 2] = ["/grpc.health.", "/grpc.reflection."];
 /// What a method is called that there is not.
-const OTHER: &str = "_OTHER";
+pub(crate) const OTHER: &str = "_OTHER";
 
 /// Put into the answer of a call that has begun a run: its span names it.
 #[derive(Clone, Copy, Debug)]

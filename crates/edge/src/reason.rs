@@ -105,6 +105,14 @@ reasons! {
     DeadlineExceeded = "DEADLINE_EXCEEDED",
     /// The caller may not use this server.
     PermissionDenied = "PERMISSION_DENIED",
+    /// It cannot be said whose process the caller is.
+    CallerUnverified = "CALLER_UNVERIFIED",
+    /// The request is not a message of the contract.
+    MalformedRequest = "MALFORMED_REQUEST",
+    /// The request is larger than any may be.
+    RequestTooLarge = "REQUEST_TOO_LARGE",
+    /// There is no such method.
+    Unimplemented = "UNIMPLEMENTED",
     /// A fault of the server's.
     Internal = "INTERNAL",
 }

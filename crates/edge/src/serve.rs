@@ -1,9 +1,11 @@
 //! Puts the services behind the listeners, and takes them away again in order.
 
 use crate::{
-    accept::{self, Ending},
-    auth::{self, Peer},
+    accept::{self, Ending, Places, Refusals},
+    answers::Answers,
+    auth::Peer,
     digest::DigestKey,
+    gate::Gate,
     health, limits,
     observe::Observing,
     pb::{
@@ -12,21 +14,18 @@ use crate::{
     },
     service::{Admin, Processes, Told},
 };
-use kennel_supervisor::Supervisor;
+use kennel_supervisor::{Supervisor, telemetry::Telemetry};
 use std::{
     io,
     os::{fd::OwnedFd, unix::net::UnixListener as StdUnixListener},
     task::{Context, Poll},
 };
-use tokio::net::{UnixListener, unix::UCred};
+use tokio::net::{UnixListener, UnixStream};
 use tokio_util::{
     sync::CancellationToken,
     task::{TaskTracker, task_tracker::TrackedFuture},
 };
-use tonic::{
-    service::{InterceptorLayer, Routes},
-    transport::Server,
-};
+use tonic::{service::Routes, transport::Server};
 use tonic_health::pb::health_server::HealthServer;
 use tonic_health::server::{HealthReporter, HealthService};
 use tower::{
@@ -77,9 +76,11 @@ pub async fn serve(
     let routes = routes(&supervisor, &config, &tasks, &reporter)?;
 
     let judging = supervisor.clone();
-    let judge = move |cred: UCred| {
-        let of_a_run = |pid| judging.owns_process(pid);
-        Peer::judge(cred.uid(), cred.pid(), config.server_uid, of_a_run)
+    let judge = move |socket: &UnixStream| {
+        let seen = judging.peer(socket)?;
+        let pid = (seen.pid > 0).then_some(seen.pid);
+        let descent = || judging.descent(socket);
+        Ok(Peer::judge(seen.uid, pid, config.server_uid, descent))
     };
     let leaving = supervisor.leaving();
     let ended = async {
@@ -88,8 +89,16 @@ pub async fn serve(
             () = leave(&leaving, reporter.clone(), &ending) => {}
         }
     };
-    let observing = Observing::new(supervisor.telemetry());
-    run(routes, observing, listeners, judge, &ending, ended).await?;
+    run(
+        routes,
+        &supervisor.telemetry(),
+        Gate::new(Some(supervisor.clone())),
+        listeners,
+        judge,
+        &ending,
+        ended,
+    )
+    .await?;
     if leaving.is_cancelled() {
         return Ok(());
     }
@@ -102,19 +111,22 @@ pub async fn serve(
 /// Serves until every connection has ended after `ending` has begun, or until `drained`.
 async fn run<J>(
     routes: Routes,
-    observing: Observing,
+    telemetry: &Telemetry,
+    gate: Gate,
     listeners: Vec<UnixListener>,
     judge: J,
     ending: &Ending,
     drained: impl Future<Output = ()>,
 ) -> Result<(), ServeError>
 where
-    J: Fn(UCred) -> Peer + Clone + Send + 'static,
+    J: Fn(&UnixStream) -> io::Result<Peer> + Clone + Send + 'static,
 {
-    let serving = server(&ending.calls, observing)
+    let places = Places::default();
+    let refusals = Refusals::new(telemetry, &places);
+    let serving = server(&ending.calls, telemetry, gate)
         .add_routes(routes)
         .serve_with_incoming_shutdown(
-            accept::incoming(listeners, ending, judge),
+            accept::incoming(listeners, ending, &places, &refusals, judge),
             ending.begun.clone().cancelled_owned(),
         );
     tokio::select! {
@@ -177,15 +189,15 @@ fn listen(socket: OwnedFd) -> io::Result<UnixListener> {
     UnixListener::from_std(listener)
 }
 
-type Layers = Stack<Counting, Stack<InterceptorLayer<Admit>, Stack<Observing, Identity>>>;
+type Layers = Stack<Counting, Stack<Gate, Stack<Answers, Stack<Observing, Identity>>>>;
 
-fn server(calls: &TaskTracker, observing: Observing) -> Server<Layers> {
-    let admit: Admit = auth::admit;
+fn server(calls: &TaskTracker, telemetry: &Telemetry, gate: Gate) -> Server<Layers> {
     Server::builder()
         .max_concurrent_streams(limits::CALLS_PER_CONNECTION_MAX)
         .http2_max_header_list_size(limits::METADATA_BYTES_MAX)
-        .layer(observing)
-        .layer(InterceptorLayer::new(admit))
+        .layer(Observing::new(telemetry.clone()))
+        .layer(Answers::new(telemetry))
+        .layer(gate)
         .layer(Counting(calls.clone()))
 }
 
@@ -223,8 +235,6 @@ impl<S: Service<R>, R> Service<R> for Counted<S> {
         self.calls.track_future(self.inner.call(request))
     }
 }
-
-type Admit = fn(tonic::Request<()>) -> Result<tonic::Request<()>, tonic::Status>;
 
 fn routes(
     supervisor: &Supervisor,

@@ -449,7 +449,8 @@ impl ProcessService for Processes {
     ) -> Result<Response<Self::AttachStream>, Status> {
         let (principal, pid) = (auth::principal(&request)?, auth::pid(&request));
         let place = self.places.clone().try_acquire_owned();
-        let place = place.map_err(|_| status::too_many_streams(limits::STREAMS_MAX))?;
+        let place =
+            place.map_err(|_| status::too_many("open event streams", limits::STREAMS_MAX))?;
         let door = Door {
             supervisor: self.supervisor.clone(),
             seats: Arc::clone(&self.seats),

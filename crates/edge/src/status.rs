@@ -4,10 +4,12 @@ mod code;
 mod consumer;
 mod input;
 mod terminal;
+mod transport;
 mod upgrade;
 
 pub(crate) use code::code_name;
 pub(crate) use consumer::other_filter;
+pub(crate) use transport::{caller_unverified, malformed, panicked, too_large, unimplemented};
 pub(crate) use upgrade::leaving;
 
 use crate::{
@@ -157,22 +159,6 @@ pub(crate) fn deadline_exceeded() -> Status {
     .status()
 }
 
-/// Too many streams are open.
-pub(crate) fn too_many_streams(limit: usize) -> Status {
-    quota(
-        "open event streams",
-        u64::try_from(limit).unwrap_or(u64::MAX),
-    )
-}
-
-/// So many streams of the audit trail may be open.
-pub(crate) fn too_many_audits(limit: usize) -> Status {
-    quota(
-        "open streams of the audit trail",
-        u64::try_from(limit).unwrap_or(u64::MAX),
-    )
-}
-
 /// The caller may not use this server.
 pub(crate) fn permission_denied(message: &str) -> Status {
     Fault::new(
@@ -182,6 +168,11 @@ pub(crate) fn permission_denied(message: &str) -> Status {
         Facts::default(),
     )
     .status()
+}
+
+/// So many of these a caller may have.
+pub(crate) fn too_many(what: &str, limit: usize) -> Status {
+    quota(what, u64::try_from(limit).unwrap_or(u64::MAX))
 }
 
 /// The server is shutting down.

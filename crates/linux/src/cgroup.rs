@@ -61,12 +61,19 @@ fn unescape(field: &str) -> PathBuf {
 
 /// The cgroup v2 directory of a process, as a path in this mount namespace.
 pub(crate) fn path_of(pid: i32) -> Option<PathBuf> {
-    let mount = mount()?;
-    let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
-    let group = text.lines().find_map(|line| line.strip_prefix("0::"))?;
-    let group = group.strip_suffix(" (deleted)").unwrap_or(group);
-    let below = Path::new(group).strip_prefix(&mount.root).ok()?;
-    Some(mount.point.join(below))
+    read_path_of(pid).ok().flatten()
+}
+
+/// The same. `None`: it is in none that this mount shows, or there is no such mount.
+pub(crate) fn read_path_of(pid: i32) -> io::Result<Option<PathBuf>> {
+    let Some(mount) = mount() else {
+        return Ok(None);
+    };
+    let text = fs::read_to_string(format!("/proc/{pid}/cgroup"))?;
+    let group = text.lines().find_map(|line| line.strip_prefix("0::"));
+    let group = group.map(|group| group.strip_suffix(" (deleted)").unwrap_or(group));
+    let below = group.and_then(|group| Path::new(group).strip_prefix(&mount.root).ok());
+    Ok(below.map(|below| mount.point.join(below)))
 }
 
 /// The identity of a directory, if it is one.

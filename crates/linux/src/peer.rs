@@ -1,7 +1,10 @@
 //! Who is at the other end of a unix socket.
 
-use crate::procfs;
-use nix::sys::socket::{getsockopt, sockopt};
+use crate::{cgroup, pidfd::PidFd, procfs};
+use nix::{
+    errno::Errno,
+    sys::socket::{getsockopt, sockopt},
+};
 use std::{
     io,
     os::fd::{AsFd, OwnedFd},
@@ -29,6 +32,92 @@ pub fn credentials(socket: &impl AsFd) -> io::Result<Peer> {
 /// `SO_PEERPIDFD` of a connected unix socket: the process itself, whose number cannot be reused unseen (Linux 6.5).
 pub fn pidfd(socket: &impl AsFd) -> io::Result<OwnedFd> {
     Ok(getsockopt(socket, sockopt::PeerPidfd)?)
+}
+
+/// How often a process is looked at anew whose ancestors changed meanwhile.
+const LOOKS_MAX: usize = 8;
+
+/// Where a process belongs that has connected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Descent {
+    /// It is one of these ancestors, descends from one, or is in one of these groups.
+    Member,
+    /// It does not, and is not.
+    Other,
+    /// It has ended: nothing can be said of it any more.
+    Ended,
+    /// What would say it cannot be read.
+    Unreadable,
+}
+
+/// Where the process belongs that has connected this socket: it, and not whatever has its number by now.
+///
+/// Before Linux 6.5 the socket does not know its process, and the number is opened anew. One that has ended in between is
+/// noticed, unless all numbers have been given out since.
+#[must_use]
+pub fn descent(socket: &impl AsFd, groups: &[&Path], ancestors: &[i32]) -> Descent {
+    let process = match getsockopt(socket, sockopt::PeerPidfd) {
+        Ok(process) => PidFd::from_fd(process),
+        Err(Errno::ENOPROTOOPT) => match credentials(socket).map(|peer| PidFd::open(peer.pid)) {
+            Ok(Ok(process)) => process,
+            Ok(Err(error)) if error.raw_os_error() == Some(Errno::ESRCH as i32) => {
+                return Descent::Ended;
+            }
+            Ok(Err(_)) | Err(_) => return Descent::Unreadable,
+        },
+        Err(Errno::ESRCH | Errno::ENODATA) => return Descent::Ended,
+        Err(_) => return Descent::Unreadable,
+    };
+    let Ok(Peer { pid, .. }) = credentials(socket) else {
+        return Descent::Unreadable;
+    };
+    for _ in 0..LOOKS_MAX {
+        // Nobody gets into a pid namespace from which its old one cannot see it (setns(2)): what has no number here was not
+        // begun here.
+        let seen = if pid > 0 {
+            seen(pid, groups, ancestors)
+        } else {
+            Some(Descent::Other)
+        };
+        // INVARIANT: it has its number until it has ended, so what was read before this is about it.
+        if process.has_ended() {
+            return Descent::Ended;
+        }
+        if let Some(seen) = seen {
+            return seen;
+        }
+    }
+    Descent::Unreadable
+}
+
+/// Where a process belongs; `None`: it cannot be read now.
+fn seen(pid: i32, groups: &[&Path], ancestors: &[i32]) -> Option<Descent> {
+    let group = cgroup::read_path_of(pid).ok()?;
+    if group.is_some_and(|group| groups.iter().any(|base| group.starts_with(base))) {
+        return Some(Descent::Member);
+    }
+    let chain = chain(pid)?;
+    if chain.iter().any(|(pid, _)| ancestors.contains(pid)) {
+        return Some(Descent::Member);
+    }
+    // A parent that ends while it is read hands its children on, past those that were read: only what reads twice the same was
+    // so at one time.
+    (self::chain(pid)? == chain).then_some(Descent::Other)
+}
+
+/// The process and its ancestors below process 1, with their start times; `None`: one cannot be read, or there are too many.
+fn chain(pid: i32) -> Option<Vec<(i32, u64)>> {
+    let mut chain = Vec::new();
+    let mut at = pid;
+    while chain.len() < procfs::ANCESTORS_MAX {
+        let stat = procfs::stat(at).ok()?;
+        chain.push((at, stat.start_ticks));
+        if stat.ppid <= 1 {
+            return Some(chain);
+        }
+        at = stat.ppid;
+    }
+    None
 }
 
 /// Whether one of `ancestors` is among the ancestors of `pid`, or is `pid`.
@@ -78,5 +167,15 @@ mod tests {
         assert!(descends_from(me, &[me]));
         assert!(descends_from(me, &[parent]));
         assert!(!descends_from(parent, &[me]));
+    }
+
+    #[test]
+    fn descent_is_judged_by_the_process_that_connected() {
+        let (one, _other) = UnixStream::pair().expect("a pair");
+        let me = i32::try_from(std::process::id()).expect("a pid");
+        let parent = procfs::stat(me).expect("own stat").ppid;
+        assert_eq!(descent(&one, &[], &[me]), Descent::Member);
+        assert_eq!(descent(&one, &[], &[parent]), Descent::Member);
+        assert_eq!(descent(&one, &[], &[i32::MAX]), Descent::Other);
     }
 }

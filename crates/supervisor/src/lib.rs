@@ -80,6 +80,7 @@ pub use kennel_linux::client::{
     NoPty, Shot, ShotResult, Shots, SignalTarget, SocketSeen, Unstopped, Upgrade, UpgradeRefusal,
     UpgradeState,
 };
+pub use kennel_linux::peer::{Descent, Peer as PeerSeen};
 pub use kennel_store::{
     ConsumerFilter, ConsumerKey, ConsumerRow, Desired, ListFilter, PageStart, PastAttempt, Times,
 };

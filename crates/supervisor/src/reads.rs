@@ -1,14 +1,21 @@
 //! What can be read: one run, lists, waits, the server itself.
 
 use crate::{
-    CallError, Condition, RunView, ServerInfo, Supervisor, Waited, recover, store_fault,
+    CallError, Condition, Descent, PeerSeen, RunView, ServerInfo, Supervisor, Waited, recover,
+    store_fault,
     tracker::Handle,
     view::{Live, StartAnswer},
 };
 use kennel_lifecycle::{RunId, RunIdentity, RunState};
 use kennel_linux::peer;
 use kennel_store::{ListFilter, PageStart, RunRow};
-use std::{collections::BTreeMap, path::Path, time::Duration};
+use std::{
+    collections::BTreeMap,
+    io,
+    os::fd::AsFd,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 /// How long the store may take to say that it is there.
 const PING_MAX: Duration = Duration::from_secs(1);
@@ -137,26 +144,33 @@ impl Supervisor {
         }
     }
 
-    /// Whether a process (by its pid) is a run's own: then it has no rights here.
+    /// The user and process that have connected this socket.
+    pub fn peer(&self, socket: &impl AsFd) -> io::Result<PeerSeen> {
+        peer::credentials(socket)
+    }
+
+    /// Whether the process that has connected this socket is a run's own: then it has no rights here.
     #[must_use]
-    pub fn owns_process(&self, pid: i32) -> bool {
+    pub fn descent(&self, socket: &impl AsFd) -> Descent {
         let base = self.shared.hello.cgroup_base.as_ref().ok();
-        if base.is_some_and(|base| peer::in_cgroup(pid, base)) {
-            return true;
-        }
         // Their numbers may be strangers' by now where they have ended.
         let live = self.shared.running().into_iter();
         let live = live.filter_map(|(_, handle)| handle.live.borrow().view.identity.clone());
         let live: Vec<RunIdentity> = live.collect();
         // The group of a run that an earlier keeper has begun is not below this one's.
         let groups = live.iter().filter_map(|run| run.cgroup.as_ref());
-        let mut groups = groups.map(|group| Path::new(&group.path));
-        let elsewhere = |group: &&Path| base.is_none_or(|base| !group.starts_with(base));
-        if groups.any(|group| elsewhere(&group) && peer::in_cgroup(pid, group)) {
-            return true;
-        }
-        let shims: Vec<i32> = live.iter().map(|run| run.shim.pid).collect();
-        peer::descends_from(pid, &shims)
+        let groups = groups.map(|group| Path::new(&group.path));
+        let elsewhere = groups.filter(|group| base.is_none_or(|base| !group.starts_with(base)));
+        let groups: Vec<&Path> = base
+            .map(PathBuf::as_path)
+            .into_iter()
+            .chain(elsewhere)
+            .collect();
+        let mut ancestors: Vec<i32> = live.iter().map(|run| run.shim.pid).collect();
+        // All that this keeper has begun, the survivors of ended runs among it. Process 1 is everybody's ancestor.
+        let keeper = self.shared.hello.keeper.pid;
+        ancestors.extend((keeper > 1).then_some(keeper));
+        peer::descent(socket, &groups, &ancestors)
     }
 
     /// The row of a run that is not live. An open one of this node that no task holds is taken in hand by recovery. What

@@ -1,6 +1,7 @@
 use super::*;
 use crate::auth::Standing;
 use futures_util::{FutureExt, StreamExt};
+use kennel_supervisor::telemetry::Telemetry;
 use std::time::Duration;
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -23,12 +24,23 @@ async fn a_silent_client_does_not_hold_the_shutdown_up() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_has_spoken_stays_until_the_time_is_over() {
+async fn bytes_without_a_call_keep_no_connection() {
     let met = meet().await;
     let (mut client, mut accepted) = (met.client, met.accepted);
     client.write_all(b"x").await.expect("sent");
     assert_eq!(accepted.read_u8().await.expect("received"), b'x');
-    tokio::time::sleep(limits::FIRST_BYTE_MAX * 2).await;
+    let error = read(&mut accepted).await.expect_err("no call");
+    assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_has_called_stays_until_the_time_is_over() {
+    let met = meet().await;
+    let (mut client, mut accepted) = (met.client, met.accepted);
+    client.write_all(b"x").await.expect("sent");
+    assert_eq!(accepted.read_u8().await.expect("received"), b'x');
+    accepted.connect_info().accept_call();
+    tokio::time::sleep(limits::FIRST_CALL_MAX * 2).await;
     met.ending.begun.cancel();
     assert!(accepted.read_u8().now_or_never().is_none());
     met.ending.over.cancel();
@@ -44,8 +56,8 @@ async fn the_peer_is_judged_by_the_credentials_of_the_socket() {
         .0
         .peer_cred()
         .expect("credentials");
-    assert_eq!(met.accepted.peer().uid, own.uid());
-    assert_eq!(met.accepted.peer().standing, Standing::OfARun);
+    let peer = met.accepted.connect_info().peer;
+    assert_eq!((peer.uid, peer.standing), (own.uid(), Standing::Allowed));
 }
 
 #[tokio::test]
@@ -53,7 +65,7 @@ async fn all_listeners_are_accepted_from() {
     let dir = TempDir::new().expect("a directory");
     let paths = ["a", "b"].map(|name| dir.path().join(name));
     let listeners = paths.iter().map(|p| UnixListener::bind(p).expect("bound"));
-    let mut incoming = incoming(listeners.collect(), &Ending::default(), judge);
+    let mut incoming = doors(listeners.collect(), &Ending::default());
     for path in paths {
         let _client = UnixStream::connect(path).await.expect("connected");
         incoming
@@ -65,7 +77,7 @@ async fn all_listeners_are_accepted_from() {
 }
 
 /// Longer than anything here may take.
-const TOO_LONG: Duration = Duration::from_secs(10);
+const TOO_LONG: Duration = Duration::from_mins(1);
 
 async fn read(accepted: &mut Accepted) -> io::Result<u8> {
     let read = tokio::time::timeout(TOO_LONG, accepted.read_u8()).await;
@@ -83,7 +95,7 @@ async fn meet() -> Met {
     let path = dir.path().join("socket");
     let listener = UnixListener::bind(&path).expect("bound");
     let ending = Ending::default();
-    let mut incoming = incoming(vec![listener], &ending, judge);
+    let mut incoming = doors(vec![listener], &ending);
     let client = UnixStream::connect(&path).await.expect("connected");
     let accepted = incoming.next().await.expect("never ends");
     Met {
@@ -93,8 +105,17 @@ async fn meet() -> Met {
     }
 }
 
-/// Takes this test's own process for a run's.
-fn judge(cred: UCred) -> Peer {
-    let own = i32::try_from(std::process::id()).expect("a pid");
-    Peer::judge(cred.uid(), cred.pid(), cred.uid(), |pid| pid == own)
+fn judge(socket: &UnixStream) -> io::Result<Peer> {
+    let cred = socket.peer_cred()?;
+    let other = || kennel_supervisor::Descent::Other;
+    Ok(Peer::judge(cred.uid(), cred.pid(), cred.uid(), other))
+}
+
+fn doors(
+    listeners: Vec<UnixListener>,
+    ending: &Ending,
+) -> impl Stream<Item = io::Result<Accepted>> + use<> {
+    let places = Places::default();
+    let refusals = Refusals::new(&Telemetry::default(), &places);
+    incoming(listeners, ending, &places, &refusals, judge)
 }

@@ -76,16 +76,18 @@ pub(crate) fn spawn(
         found.push(Violation::new("spec", "must be given"));
         return Err(status::invalid(&found));
     };
-    let spec_document = spec::document(&spec);
-    let spec_digest = key.of_spec(&spec);
-    let spec = spec::parse(spec, &mut found);
+    // Of what is far too much nothing more is made.
+    if spec::has_too_many(&spec, &mut found) {
+        return Err(status::invalid(&found));
+    }
+    let parsed = spec::parse(spec.clone(), &mut found);
     no_violations(&found)?;
     Ok(SpawnCall {
         run,
         validate_only: request.validate_only,
-        spec,
-        spec_document,
-        spec_digest,
+        spec: parsed,
+        spec_document: spec::document(&spec),
+        spec_digest: key.of_spec(&spec),
         spec_digest_version: SPEC_DIGEST_VERSION,
         owner,
         traceparent: trace.traceparent,

@@ -11,8 +11,29 @@ use crate::{
 use bytes::Bytes;
 use kennel_lifecycle::{
     EnvMode, InputMode, LeaderExit, OnDiskFull, OnMaxPause, OnOutputFull, OutputBound, PausePolicy,
-    PidNamespace, Recovery, RunKind, RunSpec, Timeouts, Violation,
+    PidNamespace, Recovery, RunKind, RunSpec, Timeouts, Violation, limits as bounds,
 };
+
+/// Whether there is far too much of something, by counts alone.
+pub(crate) fn has_too_many(spec: &pb::RunSpec, found: &mut Vec<Violation>) -> bool {
+    let before = found.len();
+    let args = match &spec.command {
+        Some(Command::Argv(argv)) => argv.args.len(),
+        None => 0,
+    };
+    let vars = spec.env.as_ref().map_or(0, |env| env.vars.len());
+    for (field, count, most) in [
+        ("spec.argv.args", args, bounds::ARGV_LEN_MAX),
+        ("spec.env.vars", vars, bounds::ENV_ENTRIES_MAX),
+        ("spec.labels", spec.labels.len(), bounds::LABELS_MAX),
+    ] {
+        if count > most {
+            let why = format!("must have at most {most} entries");
+            found.push(Violation::new(field, why));
+        }
+    }
+    found.len() > before
+}
 
 /// The spec in the lifecycle's words; all that is wrong with it is put into `found`.
 pub(crate) fn parse(spec: pb::RunSpec, found: &mut Vec<Violation>) -> RunSpec {

@@ -1,11 +1,15 @@
 //! Points in time and spans of it.
 
 use kennel_lifecycle::{Timestamp, Violation};
-use std::time::Duration;
+use std::{ops::RangeInclusive, time::Duration};
 
 const MICROS_PER_SEC: i64 = 1_000_000;
 const NANOS_PER_MICRO: i32 = 1000;
 const NANOS_PER_SEC: u32 = 1_000_000_000;
+/// Longest `google.protobuf.Duration`, in seconds: about 10,000 years.
+const DURATION_SECS_MAX: u64 = 315_576_000_000;
+/// Seconds of a `google.protobuf.Timestamp`: 0001-01-01T00:00:00Z to 9999-12-31T23:59:59Z.
+const TIMESTAMP_SECS: RangeInclusive<i64> = -62_135_596_800..=253_402_300_799;
 
 pub(crate) fn timestamp(at: Timestamp) -> prost_types::Timestamp {
     let micros = i32::try_from(at.0.rem_euclid(MICROS_PER_SEC)).expect("less than a million");
@@ -32,7 +36,7 @@ pub(crate) fn duration(span: Duration) -> prost_types::Duration {
     }
 }
 
-/// The span of time that a client gave, or what is wrong with it.
+/// The span of time that a client gave, or what is wrong with it. Each field has a bound of its own beside that of the type.
 pub(crate) fn parse_duration(
     field: &str,
     span: Option<&prost_types::Duration>,
@@ -48,7 +52,38 @@ pub(crate) fn parse_duration(
         found.push(Violation::new(field, "must not be negative"));
         return None;
     };
+    if seconds > DURATION_SECS_MAX {
+        let most = format!("must be at most {DURATION_SECS_MAX} seconds");
+        found.push(Violation::new(field, most));
+        return None;
+    }
     Some(Duration::new(seconds, nanos))
+}
+
+/// The point in time that a client gave, or what is wrong with it.
+pub(crate) fn parse_timestamp(
+    field: &str,
+    at: Option<&prost_types::Timestamp>,
+    found: &mut Vec<Violation>,
+) -> Option<Timestamp> {
+    let at = at?;
+    let nanos = u32::try_from(at.nanos).ok().filter(|n| *n < NANOS_PER_SEC);
+    let (true, Some(nanos)) = (TIMESTAMP_SECS.contains(&at.seconds), nanos) else {
+        let why = "is not a valid time: years 0001 to 9999, nanos 0 to 999999999";
+        found.push(Violation::new(field, why));
+        return None;
+    };
+    let micros = nanos / NANOS_PER_MICRO.unsigned_abs();
+    Some(Timestamp(at.seconds * MICROS_PER_SEC + i64::from(micros)))
+}
+
+/// A span that a client gave, as it gave it.
+pub(crate) fn text(span: &prost_types::Duration) -> String {
+    // The Display of the type has no answer for the smallest number of seconds.
+    match span.nanos {
+        0 => format!("{}s", span.seconds),
+        nanos => format!("{}s {nanos}ns", span.seconds),
+    }
 }
 
 #[cfg(test)]
@@ -94,11 +129,54 @@ mod tests {
             (1, -1, "is not a valid duration"),
             (0, 1_000_000_000, "is not a valid duration"),
             (0, i32::MIN, "is not a valid duration"),
+            (i64::MIN, 0, "must not be negative"),
+            (315_576_000_001, 0, "must be at most 315576000000 seconds"),
+            (
+                i64::MAX,
+                999_999_999,
+                "must be at most 315576000000 seconds",
+            ),
         ] {
             let mut found = Vec::new();
             let span = prost_types::Duration { seconds, nanos };
             assert_eq!(parse_duration("f", Some(&span), &mut found), None);
             assert_eq!(found, [Violation::new("f", why)], "{seconds} {nanos}");
         }
+    }
+
+    #[test]
+    fn timestamps_beyond_the_type_are_violations() {
+        let parse = |seconds, nanos| {
+            let mut found = Vec::new();
+            let at = prost_types::Timestamp { seconds, nanos };
+            let parsed = parse_timestamp("f", Some(&at), &mut found);
+            assert_eq!(parsed.is_none(), found.len() == 1, "{seconds} {nanos}");
+            parsed.map(|at| at.0)
+        };
+        assert_eq!(parse(0, 1_999), Some(1));
+        assert_eq!(parse(-62_135_596_800, 0), Some(-62_135_596_800_000_000));
+        let last = Some(253_402_300_799_999_999);
+        assert_eq!(parse(253_402_300_799, 999_999_999), last);
+        for (seconds, nanos) in [
+            (-62_135_596_801, 0),
+            (253_402_300_800, 0),
+            (0, -1),
+            (0, 1_000_000_000),
+            (i64::MIN, i32::MIN),
+            (i64::MAX, i32::MAX),
+        ] {
+            assert_eq!(parse(seconds, nanos), None, "{seconds} {nanos}");
+        }
+    }
+
+    #[test]
+    fn extreme_spans_have_a_text() {
+        let of = |seconds, nanos| text(&prost_types::Duration { seconds, nanos });
+        assert_eq!(of(5, 0), "5s");
+        assert_eq!(of(1, 500_000_000), "1s 500000000ns");
+        assert_eq!(
+            of(i64::MIN, i32::MIN),
+            "-9223372036854775808s -2147483648ns"
+        );
     }
 }

@@ -15,8 +15,8 @@ pub(crate) fn ask(request: &pb::StreamAuditRequest) -> Result<TrailAsk, Status> 
     let mut ask = TrailAsk {
         after_seq: request.after_seq,
         run: of_run.then(|| request.run_id.clone()),
-        since: instant("since_time", request.since_time.as_ref(), &mut found),
-        until: instant("until_time", request.until_time.as_ref(), &mut found),
+        since: time::parse_timestamp("since_time", request.since_time.as_ref(), &mut found),
+        until: time::parse_timestamp("until_time", request.until_time.as_ref(), &mut found),
         follow: request.follow,
         ..TrailAsk::default()
     };
@@ -36,20 +36,6 @@ pub(crate) fn ask(request: &pb::StreamAuditRequest) -> Result<TrailAsk, Status> 
     }
     request::no_violations(&found)?;
     Ok(ask)
-}
-
-fn instant(
-    field: &str,
-    at: Option<&prost_types::Timestamp>,
-    found: &mut Vec<Violation>,
-) -> Option<Timestamp> {
-    let at = at?;
-    let micros = at.seconds.checked_mul(1_000_000);
-    let micros = micros.and_then(|micros| micros.checked_add(i64::from(at.nanos / 1000)));
-    if micros.is_none() {
-        found.push(Violation::new(field, "is not a valid time"));
-    }
-    micros.map(Timestamp)
 }
 
 pub(crate) fn record(record: TrailRecord) -> pb::AuditRecord {

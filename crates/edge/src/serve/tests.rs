@@ -1,6 +1,6 @@
 use super::*;
 use crate::client::{self, Address, Connection};
-use kennel_supervisor::telemetry::Telemetry;
+use kennel_supervisor::Descent;
 use std::{path::PathBuf, time::Duration};
 use tempfile::TempDir;
 use tokio::{net::UnixStream, task::JoinHandle};
@@ -128,8 +128,15 @@ impl House {
         let leaving = CancellationToken::new();
         let leaves = leaving.clone();
         let serving = tokio::spawn(async move {
-            let judge =
-                move |cred: UCred| Peer::judge(cred.uid(), cred.pid(), cred.uid(), |_| of_a_run);
+            let descent = if of_a_run {
+                Descent::Member
+            } else {
+                Descent::Other
+            };
+            let judge = move |socket: &UnixStream| {
+                let cred = socket.peer_cred()?;
+                Ok(Peer::judge(cred.uid(), cred.pid(), cred.uid(), || descent))
+            };
             let shut_down = async {
                 doors.begun.cancelled().await;
                 if leaves.is_cancelled() {
@@ -143,10 +150,10 @@ impl House {
                     () = shut_down => {}
                 }
             };
-            let observing = Observing::new(Telemetry::default());
             run(
                 routes.routes(),
-                observing,
+                &Telemetry::default(),
+                Gate::new(None),
                 vec![listener],
                 judge,
                 &doors,

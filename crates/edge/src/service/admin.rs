@@ -114,7 +114,9 @@ impl AdminService for Admin {
     ) -> Result<Response<Self::StreamAuditStream>, Status> {
         let ask = trail::ask(request.get_ref())?;
         let place = self.places.clone().try_acquire_owned();
-        let place = place.map_err(|_| status::too_many_audits(limits::AUDIT_STREAMS_MAX))?;
+        let place = place.map_err(|_| {
+            status::too_many("open streams of the audit trail", limits::AUDIT_STREAMS_MAX)
+        })?;
         let reader = self.supervisor.audit_trail(ask).await;
         let going = Going {
             draining: self.supervisor.draining(),

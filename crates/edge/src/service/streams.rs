@@ -66,7 +66,7 @@ impl Processes {
 
     fn place(&self) -> Result<OwnedSemaphorePermit, Status> {
         let place = self.places.clone().try_acquire_owned();
-        place.map_err(|_| status::too_many_streams(limits::STREAMS_MAX))
+        place.map_err(|_| status::too_many("open event streams", limits::STREAMS_MAX))
     }
 
     /// Takes the seat of a consumer of many runs, and sets the call to where it goes on.

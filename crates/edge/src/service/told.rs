@@ -6,9 +6,12 @@
 use super::{Admin, Processes};
 use crate::{
     auth::Peer,
+    convert::time,
     pb::{self, admin_service_server::AdminService, process_service_server::ProcessService},
+    reason::Reason,
     status::code_name,
 };
+use kennel_lifecycle::limits::REQUEST_ID_BYTES_MAX;
 use kennel_supervisor::{
     ProcessTold, RequestTold, SignalTold, Supervisor, TrailEntry, TrailRecord,
 };
@@ -49,8 +52,8 @@ impl<S> Told<S> {
     }
 }
 
-/// A change that is asked for. Dropped before it is answered, it is written down all the same: its caller has gone, and
-/// what was asked for may be done.
+/// A change that is asked for. Dropped before it is answered, it is written down all the same: its caller has gone, or its
+/// handler has panicked, and what was asked for may be done.
 struct Asked {
     supervisor: Supervisor,
     /// When it came.
@@ -67,7 +70,8 @@ impl Asked {
 
     fn id(mut self, request_id: &str) -> Self {
         if let Some(told) = &mut self.told {
-            request_id.clone_into(&mut told.request_id);
+            let end = request_id.floor_char_boundary(REQUEST_ID_BYTES_MAX);
+            request_id[..end].clone_into(&mut told.request_id);
         }
         self
     }
@@ -117,7 +121,11 @@ impl Asked {
 
 impl Drop for Asked {
     fn drop(&mut self) {
-        if let Some(told) = self.told.take() {
+        if let Some(mut told) = self.told.take() {
+            if std::thread::panicking() {
+                code_name(Code::Internal).clone_into(&mut told.code);
+                Reason::Internal.as_str().clone_into(&mut told.reason);
+            }
             let record = self.record(told);
             self.supervisor.audit_noted(record);
         }
@@ -164,7 +172,7 @@ impl ProcessService for Told<Processes> {
         let mut asked = self.asked("Abort", &request, &wish.run_id);
         asked = asked.id(&wish.request_id);
         if let Some(grace) = &wish.grace {
-            asked = asked.with("grace", grace.to_string());
+            asked = asked.with("grace", time::text(grace));
         }
         let answer = self.inner.abort(request).await;
         asked.tell(&answer).await;
@@ -405,7 +413,7 @@ impl AdminService for Told<Admin> {
         let mut asked = self.asked("Drain", &request, "").id(&wish.request_id);
         asked = asked.with("action", word(wish.action().as_str_name(), "DRAIN_ACTION_"));
         if let Some(deadline) = &wish.deadline {
-            asked = asked.with("deadline", deadline.to_string());
+            asked = asked.with("deadline", time::text(deadline));
         }
         let answer = self.inner.drain(request).await;
         asked.tell(&answer).await;

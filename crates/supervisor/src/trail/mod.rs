@@ -229,6 +229,8 @@ enum Job {
     Line(Box<TrailRecord>, Option<oneshot::Sender<()>>),
     /// One of many: they are counted together for a while.
     Counted(Box<TrailRecord>),
+    /// A refused caller's: they are counted together for longer, whatever was asked for.
+    Denied(Box<TrailRecord>),
     Flush(oneshot::Sender<()>),
 }
 
@@ -269,6 +271,11 @@ impl Trail {
     /// Hands in one of many.
     pub(crate) fn count(&self, record: TrailRecord) {
         self.hand_in(Job::Counted(Box::new(record)));
+    }
+
+    /// Hands in what a caller was refused who may not call.
+    pub(crate) fn deny(&self, record: TrailRecord) {
+        self.hand_in(Job::Denied(Box::new(record)));
     }
 
     /// Hands a line in, and waits a moment until it is in its file.
@@ -316,6 +323,12 @@ impl crate::Supervisor {
     /// The same for one of many, and where nobody can wait.
     pub fn audit_counted(&self, record: TrailRecord) {
         self.shared.trail.count(record);
+    }
+
+    /// Writes down that a caller was refused who may not call: the first at once, then so many in a minute as one line, so that
+    /// a flood of them pushes nothing else out.
+    pub fn audit_denied(&self, record: TrailRecord) {
+        self.shared.trail.deny(record);
     }
 
     /// The same, at once and without a word about how it went.

@@ -174,3 +174,36 @@ async fn what_cannot_be_written_waits_and_what_is_too_much_is_counted_in_the_tra
     assert_eq!(noted + all.len() - 1, 5001);
     assert_eq!(trail.lost(), 0);
 }
+
+#[tokio::test]
+async fn refused_callers_are_summed() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let trail = Trail::open(dir.path());
+    let denied = |by: usize, rpc: usize| {
+        let request = RequestTold {
+            rpc: format!("Rpc{rpc}"),
+            by: format!("uid:{by}"),
+            pid: Some(i32::try_from(rpc).expect("small")),
+            code: "PERMISSION_DENIED".into(),
+            reason: "PERMISSION_DENIED".into(),
+            calls: 1,
+            ..RequestTold::default()
+        };
+        TrailRecord::now(None, TrailEntry::Request(request))
+    };
+    for rpc in 0..1000 {
+        trail.deny(denied(1, rpc));
+    }
+    // More users than are counted.
+    for by in 1..100 {
+        trail.deny(denied(by, 0));
+    }
+    let all = read(&trail, everything()).await;
+    let calls = all.iter().filter_map(|record| match &record.entry {
+        TrailEntry::Request(request) if request.by == "uid:1" => Some(request.calls),
+        _ => None,
+    });
+    assert_eq!(calls.collect::<Vec<_>>(), [1, 1000]);
+    assert!(all.len() < 40, "{} lines", all.len());
+    assert!(all.len() > 16, "{} lines", all.len());
+}

@@ -1,6 +1,6 @@
 //! The thread that writes the trail.
 
-use super::{Job, NodeTold, TrailEntry, TrailRecord, files};
+use super::{Job, NodeTold, RequestTold, TrailEntry, TrailRecord, files};
 use crate::clock;
 use kennel_linux::own_file;
 use std::{
@@ -29,6 +29,10 @@ const BATCH_MAX: usize = 256;
 const TICK: Duration = Duration::from_secs(1);
 /// For how long calls are counted together.
 const COUNT_FOR: Duration = Duration::from_secs(10);
+/// For how long refusals of one user and reason are counted together.
+const DENIED_FOR: Duration = Duration::from_mins(1);
+/// Users and reasons whose refusals are counted at a time; those of more are lost, and counted as that.
+const DENIED_MAX: usize = 16;
 /// Kinds of calls that are counted at a time.
 const COUNTED_MAX: usize = 1024;
 /// Bytes at the end of a file in which its last line is looked for; no line is nearly as long.
@@ -44,6 +48,7 @@ pub(super) struct Writer {
     pending: VecDeque<TrailRecord>,
     waiting: Vec<oneshot::Sender<()>>,
     counted: Vec<(Instant, TrailRecord)>,
+    denied: Vec<(Instant, TrailRecord)>,
     /// Written, and not synced.
     dirty: bool,
     /// It was said that nothing can be written.
@@ -68,6 +73,7 @@ impl Writer {
             pending: VecDeque::new(),
             waiting: Vec::new(),
             counted: Vec::new(),
+            denied: Vec::new(),
             dirty: false,
             said: false,
             aged: None,
@@ -94,16 +100,18 @@ impl Writer {
             {
                 self.take(job);
             }
-            self.end_counts(Instant::now().checked_sub(COUNT_FOR));
+            let now = Instant::now();
+            self.end_counts(now.checked_sub(COUNT_FOR), now.checked_sub(DENIED_FOR));
             self.write();
         }
-        self.end_counts(None);
+        self.end_counts(None, None);
         self.write();
         self.sync();
     }
 
     fn is_idle(&self) -> bool {
-        !self.dirty && self.pending.is_empty() && self.counted.is_empty()
+        let counts = !self.counted.is_empty() || !self.denied.is_empty();
+        !self.dirty && self.pending.is_empty() && !counts
     }
 
     fn take(&mut self, job: Job) {
@@ -113,8 +121,9 @@ impl Writer {
                 self.waiting.extend(written);
             }
             Job::Counted(record) => self.count(*record),
+            Job::Denied(record) => self.deny(*record),
             Job::Flush(written) => {
-                self.end_counts(None);
+                self.end_counts(None, None);
                 self.waiting.push(written);
             }
         }
@@ -130,37 +139,41 @@ impl Writer {
 
     /// The first of a kind is written at once, those after it together.
     fn count(&mut self, record: TrailRecord) {
-        let TrailEntry::Request(request) = &record.entry else {
-            return self.pend(record);
-        };
-        let like = self.counted.iter_mut().find_map(|(_, sum)| {
-            let TrailEntry::Request(of_sum) = &mut sum.entry else {
-                return None;
-            };
-            (sum.run == record.run && of_sum.is_like(request)).then_some(of_sum)
-        });
-        if let Some(sum) = like {
-            sum.calls += request.calls;
-            sum.bytes += request.bytes;
+        let is_like = |one: &RequestTold, other: &RequestTold| one.is_like(other);
+        if add_to(&mut self.counted, &record, is_like) {
             return;
         }
         if self.counted.len() < COUNTED_MAX {
-            let mut sum = record.clone();
-            if let TrailEntry::Request(of_sum) = &mut sum.entry {
-                (of_sum.calls, of_sum.bytes) = (0, 0);
-            }
-            self.counted.push((Instant::now(), sum));
+            self.counted.extend(sum_after(&record));
         }
         self.pend(record);
     }
 
-    /// Writes the counts that were begun before this time; absent: all.
-    fn end_counts(&mut self, before: Option<Instant>) {
-        let is_due = |begun: &Instant| before.is_none_or(|before| *begun <= before);
-        let due: Vec<_> = self
-            .counted
-            .extract_if(.., |(begun, _)| is_due(begun))
-            .collect();
+    /// The same of refused callers, of whom there may be any number.
+    fn deny(&mut self, record: TrailRecord) {
+        let is_like = |one: &RequestTold, other: &RequestTold| {
+            (&one.by, &one.reason) == (&other.by, &other.reason)
+        };
+        if add_to(&mut self.denied, &record, is_like) {
+            return;
+        }
+        if self.denied.len() >= DENIED_MAX {
+            self.lost.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        self.denied.extend(sum_after(&record));
+        self.pend(record);
+    }
+
+    /// Writes the counts that were begun before these times; absent: all.
+    fn end_counts(&mut self, counted: Option<Instant>, denied: Option<Instant>) {
+        let due_of = |sums: &mut Vec<(Instant, TrailRecord)>, before: Option<Instant>| {
+            let is_due = |begun: &Instant| before.is_none_or(|before| *begun <= before);
+            let due = sums.extract_if(.., |(begun, _)| is_due(begun));
+            due.collect::<Vec<_>>()
+        };
+        let mut due = due_of(&mut self.counted, counted);
+        due.extend(due_of(&mut self.denied, denied));
         for (_, sum) in due {
             if let TrailEntry::Request(request) = &sum.entry
                 && request.calls > 0
@@ -326,6 +339,37 @@ impl Open {
             next: last.map_or(first + u64::from(bytes > 0), |last| last + 1),
         })
     }
+}
+
+/// Adds a call to the sum of those like it; whether there is one.
+fn add_to(
+    sums: &mut [(Instant, TrailRecord)],
+    record: &TrailRecord,
+    is_like: impl Fn(&RequestTold, &RequestTold) -> bool,
+) -> bool {
+    let TrailEntry::Request(request) = &record.entry else {
+        return false;
+    };
+    let like = sums.iter_mut().find_map(|(_, sum)| {
+        let TrailEntry::Request(of_sum) = &mut sum.entry else {
+            return None;
+        };
+        (sum.run == record.run && is_like(of_sum, request)).then_some(of_sum)
+    });
+    let Some(sum) = like else { return false };
+    sum.calls += request.calls;
+    sum.bytes += request.bytes;
+    true
+}
+
+/// A sum of the calls that come after this one.
+fn sum_after(record: &TrailRecord) -> Option<(Instant, TrailRecord)> {
+    let mut sum = record.clone();
+    let TrailEntry::Request(of_sum) = &mut sum.entry else {
+        return None;
+    };
+    (of_sum.calls, of_sum.bytes) = (0, 0);
+    Some((Instant::now(), sum))
 }
 
 fn age(since: SystemTime) -> Duration {

@@ -483,3 +483,30 @@ fn after(seq: u64) -> Position {
         ..Reached::default()
     })
 }
+
+#[test]
+fn excessive_counts_are_refused_first() {
+    let spec = pb::RunSpec {
+        labels: (0..1000)
+            .map(|n| (n.to_string(), "x".repeat(5000)))
+            .collect(),
+        // It would be wrong, and is not looked at.
+        cwd: Some("relative".to_owned()),
+        ..pb::RunSpec::default()
+    };
+    let request = pb::SpawnRequest {
+        run_id: "no id".to_owned(),
+        validate_only: false,
+        spec: Some(spec),
+    };
+    let trace = TraceContext::default();
+    let refused = spawn(request, String::new(), trace, &key());
+    let details = refused.expect_err("too many").get_error_details();
+    let found = details
+        .bad_request()
+        .expect("fields")
+        .field_violations
+        .clone();
+    let fields: Vec<_> = found.iter().map(|v| v.field.as_str()).collect();
+    assert_eq!(fields, ["run_id", "spec.labels"]);
+}

@@ -1,0 +1,208 @@
+//! Places for connections: bounds by process, by user and in all. Peers that are refused have a few of their own, so that they
+//! learn why and take none from others.
+
+use crate::{
+    auth::{Peer, Standing},
+    limits::{
+        CONNECTIONS_MAX, CONNECTIONS_PER_PROCESS_MAX, CONNECTIONS_PER_USER_MAX,
+        CONNECTIONS_REFUSED_MAX, CONNECTIONS_RESERVED,
+    },
+};
+use std::{
+    collections::HashMap,
+    hash::Hash,
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+};
+
+/// Which bound is reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Full {
+    /// One process has too many.
+    Process,
+    /// The processes of one user have.
+    User,
+    /// All have.
+    All,
+    /// Those that are refused anyhow have.
+    Refused,
+}
+
+/// A process as connections know it; all of other pid namespaces, which have no number here, are one.
+type Process = (u32, Option<i32>);
+
+/// Who has how many.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Places(Arc<Mutex<Taken>>);
+
+#[derive(Debug, Default)]
+pub(crate) struct Taken {
+    admitted: usize,
+    refused: usize,
+    of_user: HashMap<u32, usize>,
+    of_process: HashMap<Process, usize>,
+}
+
+/// One place; free again when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Place {
+    places: Places,
+    /// Absent: among the refused.
+    of: Option<Process>,
+}
+
+impl Places {
+    /// A place for one more connection of this peer.
+    pub(crate) fn take(&self, peer: &Peer) -> Result<Place, Full> {
+        let mut taken = self.lock();
+        let of = (peer.standing == Standing::Allowed).then_some((peer.uid, peer.pid));
+        match of {
+            Some(process) => taken.admit(process)?,
+            None if taken.refused >= CONNECTIONS_REFUSED_MAX => return Err(Full::Refused),
+            None => taken.refused += 1,
+        }
+        drop(taken);
+        let places = self.clone();
+        Ok(Place { places, of })
+    }
+
+    /// How many connections there are, the refused not among them.
+    pub(crate) fn admitted(&self) -> usize {
+        self.lock().admitted
+    }
+
+    pub(crate) fn downgrade(&self) -> Weak<Mutex<Taken>> {
+        Arc::downgrade(&self.0)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Taken> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl From<Arc<Mutex<Taken>>> for Places {
+    fn from(taken: Arc<Mutex<Taken>>) -> Self {
+        Self(taken)
+    }
+}
+
+impl Taken {
+    fn admit(&mut self, process: Process) -> Result<(), Full> {
+        let (user, _) = process;
+        let of_process = count(&self.of_process, &process);
+        // The last ones are for processes that have none.
+        let reserved = if of_process > 0 {
+            CONNECTIONS_RESERVED
+        } else {
+            0
+        };
+        if of_process >= CONNECTIONS_PER_PROCESS_MAX {
+            return Err(Full::Process);
+        }
+        if count(&self.of_user, &user) + reserved >= CONNECTIONS_PER_USER_MAX {
+            return Err(Full::User);
+        }
+        if self.admitted >= CONNECTIONS_MAX {
+            return Err(Full::All);
+        }
+        self.admitted += 1;
+        *self.of_user.entry(user).or_default() += 1;
+        *self.of_process.entry(process).or_default() += 1;
+        Ok(())
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut taken = self.places.lock();
+        match self.of {
+            Some(process) => {
+                taken.admitted -= 1;
+                give_back(&mut taken.of_user, &process.0);
+                give_back(&mut taken.of_process, &process);
+            }
+            None => taken.refused -= 1,
+        }
+    }
+}
+
+fn count<K: Hash + Eq>(counts: &HashMap<K, usize>, key: &K) -> usize {
+    counts.get(key).copied().unwrap_or(0)
+}
+
+fn give_back<K: Hash + Eq>(counts: &mut HashMap<K, usize>, key: &K) {
+    if let Some(count) = counts.get_mut(key) {
+        *count -= 1;
+        if *count == 0 {
+            counts.remove(key);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn peer(uid: u32, pid: i32, standing: Standing) -> Peer {
+        let pid = Some(pid);
+        Peer { uid, pid, standing }
+    }
+
+    #[test]
+    fn one_process_cannot_take_all() {
+        let places = Places::default();
+        let greedy = peer(1000, 1, Standing::Allowed);
+        let held: Vec<_> = (0..CONNECTIONS_PER_PROCESS_MAX)
+            .map(|_| places.take(&greedy).expect("a place"))
+            .collect();
+        assert_eq!(places.take(&greedy).expect_err("enough"), Full::Process);
+        let other = places.take(&peer(1000, 2, Standing::Allowed));
+        other.expect("a place of another process");
+        drop(held);
+        places.take(&greedy).expect("free again");
+        assert_eq!(places.admitted(), 0);
+    }
+
+    #[test]
+    fn one_user_leaves_places_to_others() {
+        let places = Places::default();
+        let mut held = Vec::new();
+        let full = (1..).find_map(|pid| {
+            let of = peer(1000, pid, Standing::Allowed);
+            loop {
+                match places.take(&of) {
+                    Ok(place) => held.push(place),
+                    Err(Full::Process) => return None,
+                    Err(full) => return Some(full),
+                }
+            }
+        });
+        assert_eq!(full, Some(Full::User));
+        assert_eq!(held.len(), CONNECTIONS_PER_USER_MAX - CONNECTIONS_RESERVED);
+        let fresh = (0..CONNECTIONS_RESERVED).map(|n| {
+            let pid = 1_000_000 + i32::try_from(n).expect("small");
+            places.take(&peer(1000, pid, Standing::Allowed))
+        });
+        held.extend(fresh.map(|place| place.expect("one for a process that has none")));
+        let of_root =
+            (0..CONNECTIONS_RESERVED).map(|_| places.take(&peer(0, 7, Standing::Allowed)));
+        held.extend(of_root.map(|place| place.expect("one for another user")));
+        let last = places.take(&peer(0, 8, Standing::Allowed));
+        assert_eq!(last.expect_err("all"), Full::All);
+    }
+
+    #[test]
+    fn refused_peers_take_no_place_of_others() {
+        let places = Places::default();
+        let refused = peer(1000, 1, Standing::OfARun);
+        let held: Vec<_> = (0..CONNECTIONS_REFUSED_MAX)
+            .map(|_| places.take(&refused).expect("a place"))
+            .collect();
+        assert_eq!(places.take(&refused).expect_err("enough"), Full::Refused);
+        assert_eq!(places.admitted(), 0);
+        places
+            .take(&peer(1000, 1, Standing::Allowed))
+            .expect("a place");
+        drop(held);
+        places.take(&refused).expect("free again");
+    }
+}

@@ -1,0 +1,137 @@
+//! Connections that are closed or refused for want of room, or because no call came: counted, and warned of at most once in a
+//! while, with how many they were.
+
+use super::places::{Full, Places};
+use crate::{auth::Peer, limits::REFUSALS_WARNED_EVERY};
+use kennel_lifecycle::Timestamp;
+use kennel_supervisor::telemetry::{Telemetry, names};
+use opentelemetry::{KeyValue, metrics::Counter};
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError, Weak},
+    time::Duration,
+};
+
+/// Why a connection is closed or refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Refusal {
+    /// There is no room.
+    Full(Full),
+    /// It has made no call that was accepted.
+    NoCall,
+}
+
+impl From<Full> for Refusal {
+    fn from(full: Full) -> Self {
+        Self::Full(full)
+    }
+}
+
+impl Refusal {
+    const ALL: [Self; 5] = [
+        Self::Full(Full::Process),
+        Self::Full(Full::User),
+        Self::Full(Full::All),
+        Self::Full(Full::Refused),
+        Self::NoCall,
+    ];
+
+    fn word(self) -> &'static str {
+        match self {
+            Self::Full(Full::Process) => "process_limit",
+            Self::Full(Full::User) => "user_limit",
+            Self::Full(Full::All) => "limit",
+            Self::Full(Full::Refused) => "refused_limit",
+            Self::NoCall => "no_call",
+        }
+    }
+
+    /// What the log says, and what happens instead.
+    fn sentence(self) -> &'static str {
+        match self {
+            Self::Full(Full::Process) => {
+                "one process has too many connections, refusing its further ones"
+            }
+            Self::Full(Full::User) => {
+                "the processes of one user have too many connections, refusing further ones"
+            }
+            Self::Full(Full::All) => "there are too many connections, refusing further ones",
+            Self::Full(Full::Refused) => {
+                "peers that may not call have too many connections, closing further ones"
+            }
+            Self::NoCall => "connections have made no call that was accepted, closing them",
+        }
+    }
+}
+
+/// What was refused.
+#[derive(Debug)]
+pub(crate) struct Refusals {
+    telemetry: Telemetry,
+    counter: Counter<u64>,
+    /// Of each: when it was last warned of, and how many there were since.
+    warned: Mutex<HashMap<Refusal, (Timestamp, u64)>>,
+}
+
+impl Refusals {
+    pub(crate) fn new(telemetry: &Telemetry, places: &Places) -> Arc<Self> {
+        let counter = telemetry
+            .meter()
+            .u64_counter("kennel.connection.refused")
+            .with_unit("{connection}")
+            .with_description(
+                "Connections that were closed or refused for want of room or of a call",
+            )
+            .build();
+        for refusal in Refusal::ALL {
+            counter.add(0, &[KeyValue::new(names::REASON, refusal.word())]);
+        }
+        let places = places.downgrade();
+        telemetry
+            .meter()
+            .u64_observable_gauge("kennel.connection.active")
+            .with_unit("{connection}")
+            .with_description("Connections of peers that may call")
+            .with_callback(move |observer| {
+                if let Some(places) = Weak::upgrade(&places) {
+                    observer.observe(Places::from(places).admitted() as u64, &[]);
+                }
+            })
+            .build();
+        Arc::new(Self {
+            telemetry: telemetry.clone(),
+            counter,
+            warned: Mutex::default(),
+        })
+    }
+
+    pub(crate) fn note(&self, refusal: Refusal, peer: &Peer) {
+        let attribute = KeyValue::new(names::REASON, refusal.word());
+        self.counter.add(1, &[attribute]);
+        let now = self.telemetry.now();
+        let is_soon = |last: Timestamp| {
+            let since = u64::try_from(now.0 - last.0).map(Duration::from_micros);
+            // A clock that was set back says nothing.
+            since.is_ok_and(|since| since < REFUSALS_WARNED_EVERY)
+        };
+        let mut warned = self.warned.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = match warned.get_mut(&refusal) {
+            Some((last, since)) if is_soon(*last) => {
+                *since += 1;
+                return;
+            }
+            Some((_, since)) => *since + 1,
+            None => 1,
+        };
+        warned.insert(refusal, (now, 0));
+        drop(warned);
+        tracing::warn!(
+            peer.uid = peer.uid,
+            peer.pid = peer.pid,
+            reason = refusal.word(),
+            connections = count,
+            "{}",
+            refusal.sentence()
+        );
+    }
+}

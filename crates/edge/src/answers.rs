@@ -1,0 +1,223 @@
+//! Every error has a documented reason: a panic of a handler is an answer, and what the transport refuses by itself, before a
+//! handler sees it, gets a reason of ours.
+
+use crate::{json, limits, observe::OTHER, status};
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body::{Body as HttpBody, Frame, SizeHint};
+use kennel_supervisor::telemetry::{Telemetry, names};
+use opentelemetry::{KeyValue, metrics::Counter};
+use std::{
+    any::Any,
+    error::Error,
+    future::Future,
+    panic::{AssertUnwindSafe, catch_unwind},
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
+use tonic::{Code, Status, body::Body};
+use tower::{Layer, Service};
+
+/// Gives each error its reason, and counts panics.
+#[derive(Clone, Debug)]
+pub(crate) struct Answers {
+    panics: Counter<u64>,
+}
+
+impl Answers {
+    pub(crate) fn new(telemetry: &Telemetry) -> Self {
+        let panics = telemetry
+            .meter()
+            .u64_counter("kennel.rpc.panics")
+            .with_unit("{call}")
+            .with_description("Calls whose handler has panicked: each is a fault of the server")
+            .build();
+        // The first one is a rise that an alert can see.
+        panics.add(0, &[]);
+        Self { panics }
+    }
+}
+
+impl<S> Layer<S> for Answers {
+    type Service = Answered<S>;
+
+    fn layer(&self, inner: S) -> Answered<S> {
+        Answered {
+            inner,
+            answers: self.clone(),
+        }
+    }
+}
+
+/// A service whose errors have reasons.
+#[derive(Clone, Debug)]
+pub(crate) struct Answered<S> {
+    inner: S,
+    answers: Answers,
+}
+
+impl<S, B, A> Service<Request<B>> for Answered<S>
+where
+    S: Service<Request<B>, Response = Response<A>>,
+    A: HttpBody<Data = Bytes> + Send + 'static,
+    A::Error: Into<Box<dyn Error + Send + Sync>>,
+{
+    type Response = Response<Body>;
+    type Error = S::Error;
+    type Future = Answering<S::Future>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        let path = request.uri().path();
+        let method = json::method(path.strip_prefix('/').unwrap_or(path)).unwrap_or(OTHER);
+        let panics = Panics {
+            method,
+            counter: self.answers.panics.clone(),
+        };
+        let begun = panics.catch(|| Box::pin(self.inner.call(request)));
+        Answering { begun, panics }
+    }
+}
+
+/// What becomes of the panics of one call.
+#[derive(Clone, Debug)]
+struct Panics {
+    method: &'static str,
+    counter: Counter<u64>,
+}
+
+impl Panics {
+    /// Does it; a panic is counted and becomes a status.
+    fn catch<T>(&self, work: impl FnOnce() -> T) -> Result<T, Status> {
+        // What was half done is the call's own: it is not polled again.
+        catch_unwind(AssertUnwindSafe(work)).map_err(|panic| {
+            tracing::error!(
+                method = self.method,
+                panic = words(&*panic),
+                "the handler of a call has panicked, answering INTERNAL"
+            );
+            let method = KeyValue::new(names::RPC_METHOD, self.method);
+            self.counter.add(1, &[method]);
+            status::panicked(self.method)
+        })
+    }
+}
+
+/// The message of a panic.
+fn words(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<&str>().copied();
+    let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    text.unwrap_or("no message")
+}
+
+/// A call that is not answered yet.
+pub(crate) struct Answering<F> {
+    begun: Result<Pin<Box<F>>, Status>,
+    panics: Panics,
+}
+
+impl<F, A, E> Future for Answering<F>
+where
+    F: Future<Output = Result<Response<A>, E>>,
+    A: HttpBody<Data = Bytes> + Send + 'static,
+    A::Error: Into<Box<dyn Error + Send + Sync>>,
+{
+    type Output = Result<Response<Body>, E>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let Self { begun, panics } = &mut *self;
+        let polled = match begun {
+            Ok(answer) => panics.catch(|| answer.as_mut().poll(cx)),
+            Err(status) => Err(status.clone()),
+        };
+        let response = match polled {
+            Ok(answer) => ready!(answer)?,
+            Err(status) => return Poll::Ready(Ok(status.into_http())),
+        };
+        if let Some(status) = reasoned(response.headers()) {
+            return Poll::Ready(Ok(status.into_http()));
+        }
+        let panics = panics.clone();
+        Poll::Ready(Ok(response.map(|body| {
+            Body::new(Caught {
+                body: Some(Body::new(body)),
+                panics,
+            })
+        })))
+    }
+}
+
+/// The body of an answer; absent: it has panicked.
+struct Caught {
+    body: Option<Body>,
+    panics: Panics,
+}
+
+impl HttpBody for Caught {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        let Self { body, panics } = &mut *self;
+        let Some(inner) = body else {
+            return Poll::Ready(None);
+        };
+        let frame = match panics.catch(|| Pin::new(inner).poll_frame(cx)) {
+            Ok(frame) => ready!(frame),
+            Err(status) => {
+                *body = None;
+                return Poll::Ready(Some(trailers(&status)));
+            }
+        };
+        let status = match &frame {
+            Some(Ok(frame)) => frame.trailers_ref().and_then(reasoned),
+            _ => None,
+        };
+        Poll::Ready(match status {
+            Some(status) => Some(trailers(&status)),
+            None => frame,
+        })
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.as_ref().is_none_or(HttpBody::is_end_stream)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body
+            .as_ref()
+            .map_or_else(SizeHint::default, HttpBody::size_hint)
+    }
+}
+
+fn trailers(status: &Status) -> Result<Frame<Bytes>, Status> {
+    let mut headers = http::HeaderMap::new();
+    status.add_header(&mut headers)?;
+    Ok(Frame::trailers(headers))
+}
+
+/// The status that stands in for one of the transport's own; absent: it is none, or has its reason.
+fn reasoned(headers: &http::HeaderMap) -> Option<Status> {
+    let status = Status::from_header_map(headers)?;
+    if !status.details().is_empty() {
+        return None;
+    }
+    let answer_too_large = status.message().starts_with("Error, encoded");
+    match status.code() {
+        Code::OutOfRange if answer_too_large => Some(status::internal(status.message())),
+        Code::OutOfRange => Some(status::too_large(limits::REQUEST_BYTES_MAX)),
+        Code::Internal => Some(status::malformed(status.message())),
+        Code::Unimplemented => Some(status::unimplemented(status.message())),
+        // A service that is not ours has said it, or the call is gone.
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,59 @@
+//! What is wrong before a handler has the request, or with the handler itself.
+
+use super::{Facts, Fault};
+use crate::reason::Reason;
+use tonic::{Code, Status};
+
+/// The request is not a message of the contract.
+pub(crate) fn malformed(why: &str) -> Status {
+    Fault::new(
+        Code::InvalidArgument,
+        Reason::MalformedRequest,
+        format!("cannot decode the request: {why}"),
+        Facts::default(),
+    )
+    .status()
+}
+
+/// The request is larger than any may be.
+pub(crate) fn too_large(limit: usize) -> Status {
+    Fault::new(
+        Code::ResourceExhausted,
+        Reason::RequestTooLarge,
+        format!("the request is larger than {limit} bytes"),
+        Facts::default().with("limit", limit.to_string()),
+    )
+    .status()
+}
+
+/// There is no such method, or requests are not taken in this encoding.
+pub(crate) fn unimplemented(why: &str) -> Status {
+    let message = match why {
+        "" => "this server has no such method",
+        why => why,
+    };
+    let facts = Facts::default();
+    Fault::new(Code::Unimplemented, Reason::Unimplemented, message, facts).status()
+}
+
+/// The handler has panicked: the log has what it said.
+pub(crate) fn panicked(method: &str) -> Status {
+    Fault::new(
+        Code::Internal,
+        Reason::Internal,
+        format!("internal fault: the handler of {method} has panicked"),
+        Facts::default().with("method", method),
+    )
+    .status()
+}
+
+/// It cannot be said whose process the caller is: it has `ended`, or is `unreadable`.
+pub(crate) fn caller_unverified(what: &str, message: &str) -> Status {
+    Fault::new(
+        Code::PermissionDenied,
+        Reason::CallerUnverified,
+        message,
+        Facts::default().with("process", what),
+    )
+    .status()
+}

@@ -1,0 +1,271 @@
+//! Callers that must not call, by every way around the door, and connections that must not keep others out.
+
+use kennel_edge::pb::{self, audit_record::Record};
+use kennel_tests::{Client, Kennel, PATIENCE, argv, eventually, must, programs, within};
+use std::{
+    io::Write,
+    os::unix::net::UnixStream,
+    path::Path,
+    time::{Duration, Instant},
+};
+
+/// Tries of each way around.
+const TRIES: u32 = 20;
+/// Connections that are held.
+const HELD: usize = 2000;
+/// Longer than an abort may take beside them.
+const ABORT_MAX: Duration = Duration::from_secs(10);
+
+/// A client that knows just enough of HTTP/2 (RFC 9113) for one call: `python - SOCKET WAY TRIES` spawns `true`.
+const CALL: &str = r#"
+import os, socket, struct, sys, array
+path, way, tries = sys.argv[1], sys.argv[2], int(sys.argv[3])
+
+def frame(kind, flags, stream, payload):
+    return struct.pack(">I", len(payload))[1:] + bytes([kind, flags]) + struct.pack(">I", stream) + payload
+
+def literal(name, value):
+    return b"\0" + bytes([len(name)]) + name + bytes([len(value)]) + value
+
+def call(sock):
+    headers = b"".join(literal(n, v) for n, v in [
+        (b":method", b"POST"), (b":scheme", b"http"), (b":authority", b"localhost"),
+        (b":path", b"/kennel.v1.ProcessService/Spawn"),
+        (b"content-type", b"application/grpc"), (b"te", b"trailers")])
+    # SpawnRequest { spec { argv { args: "true" } } }
+    argv = b"\x0a\x04true"
+    spec = b"\x12" + bytes([len(argv)]) + argv
+    body = b"\x1a" + bytes([len(spec)]) + spec
+    message = b"\0" + struct.pack(">I", len(body)) + body
+    try:
+        sock.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0, b"")
+            + frame(1, 4, 1, headers) + frame(0, 1, 1, message))
+        sock.settimeout(10)
+        read = sock.makefile("rb")
+        while True:
+            head = read.read(9)
+            if len(head) < 9:
+                return "closed"
+            length, kind = int.from_bytes(head[:3], "big"), head[3]
+            read.read(length)
+            # An answer has HEADERS or RST_STREAM.
+            if kind in (1, 3):
+                return "answered"
+    except OSError as error:
+        return "failed"
+
+def new():
+    return socket.socket(socket.AF_UNIX)
+
+def direct():
+    sock = new()
+    sock.connect(path)
+    return sock
+
+def reaped():
+    sock = new()
+    if os.fork() == 0:
+        sock.connect(path)
+        os._exit(0)
+    os.wait()
+    return sock
+
+def zombie():
+    sock = new()
+    ended, end = os.pipe()
+    if os.fork() == 0:
+        sock.connect(path)
+        os._exit(0)
+    os.close(end)
+    os.read(ended, 1)
+    os.close(ended)
+    return sock
+
+def daemon():
+    sock = new()
+    ended, end = os.pipe()
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            os.setsid()
+            sock.connect(path)
+            os._exit(0)
+        os._exit(0)
+    os.wait()
+    os.close(end)
+    os.read(ended, 1)
+    os.close(ended)
+    return sock
+
+def passed():
+    ours, theirs = socket.socketpair()
+    if os.fork() == 0:
+        sock = direct()
+        socket.send_fds(theirs, [b"x"], [sock.fileno()])
+        os._exit(0)
+    theirs.close()
+    _, fds, _, _ = socket.recv_fds(ours, 1, 1)
+    os.wait()
+    return socket.socket(fileno=fds[0])
+
+ways = {"direct": direct, "reaped": reaped, "zombie": zombie, "daemon": daemon, "passed": passed}
+results = []
+for _ in range(tries):
+    sock = ways[way]()
+    results.append(call(sock))
+    sock.close()
+    if way == "zombie":
+        os.wait()
+print(way, {r: results.count(r) for r in results}, "done", flush=True)
+"#;
+
+/// Holds COUNT connections with a byte each: `python - SOCKET COUNT`.
+const HOLD: &str = r#"
+import resource, socket, sys, time
+path, count = sys.argv[1], int(sys.argv[2])
+soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+held = []
+for _ in range(count):
+    sock = socket.socket(socket.AF_UNIX)
+    sock.connect(path)
+    try:
+        sock.sendall(b"P")
+    except OSError:
+        pass
+    held.append(sock)
+print("held", len(held), flush=True)
+time.sleep(1000)
+"#;
+
+fn python(script: &str, words: &[&str]) -> pb::RunSpec {
+    let program = programs::python();
+    let program = program.to_str().expect("UTF-8");
+    let words = [&[program, "-c", script], words].concat();
+    argv(&words)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn runs_cannot_call_by_any_way_around() {
+    let kennel = Kennel::on_sqlite().await;
+    let mut client = kennel.client().await;
+    let socket = kennel.socket();
+    let socket = socket.to_str().expect("UTF-8");
+    let ways = ["direct", "reaped", "zombie", "daemon", "passed"];
+    for way in ways {
+        let tries = TRIES.to_string();
+        let run = must(
+            "spawn",
+            client.spawn(python(CALL, &[socket, way, &tries])).await,
+        );
+        must("end", client.ended(&run.run_id).await);
+        let heard = must("stream", client.hear_all(&run.run_id, 0).await).text();
+        println!("{heard}");
+        assert!(heard.contains("done"), "{heard}");
+    }
+    let all = must("list", client.list_all(pb::RunFilter::default(), 0).await);
+    assert_eq!(
+        all.len(),
+        ways.len(),
+        "nothing was spawned by a run: {all:#?}"
+    );
+    let denied = denied_calls(&mut client).await;
+    let lines: u64 = u64::try_from(denied.len()).expect("few");
+    let calls: u64 = denied.iter().map(|request| request.calls).sum();
+    println!("{calls} denied calls in {lines} lines of the audit log");
+    assert_eq!(calls, u64::from(TRIES) * 5, "each is counted: {denied:#?}");
+    assert!(lines <= 6, "they are summed: {denied:#?}");
+    let reasons = ["PERMISSION_DENIED", "CALLER_UNVERIFIED"];
+    assert!(
+        denied.iter().all(|d| reasons.contains(&&*d.reason)),
+        "{denied:#?}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_held_by_a_run_lock_nobody_out() {
+    let kennel = Kennel::on_sqlite().await;
+    let mut client = kennel.client().await;
+    let socket = kennel.socket();
+    let count = HELD.to_string();
+    let spec = python(HOLD, &[socket.to_str().expect("UTF-8"), &count]);
+    let run = must("spawn", client.spawn(spec).await);
+    client.hear_text(&run.run_id, &format!("held {HELD}")).await;
+    abort_within(&kennel, &run.run_id).await;
+    assert_warned(&kennel, "peers that may not call have too many connections").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_held_by_one_process_lock_nobody_out() {
+    let kennel = Kennel::on_sqlite().await;
+    let mut client = kennel.client().await;
+    let run = must("spawn", client.spawn(argv(&["sleep", "1000"])).await);
+    let socket = kennel.socket();
+    let holding = tokio::task::spawn_blocking(move || hold(&socket));
+    let held = within("hold", PATIENCE, holding).await.expect("held");
+    println!("{} connections held by one process", held.len());
+    abort_within(&kennel, &run.run_id).await;
+    assert_warned(&kennel, "one process has too many connections").await;
+    drop(held);
+    assert!(client.server_info().await.is_some(), "it is served again");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_without_calls_are_closed() {
+    let kennel = Kennel::on_sqlite().await;
+    let mut silent = UnixStream::connect(kennel.socket()).expect("it listens");
+    silent.write_all(b"PRI").expect("sent");
+    let ended = tokio::task::spawn_blocking(move || {
+        let mut rest = Vec::new();
+        // Closed in order, or reset: it has ended.
+        let _ = std::io::Read::read_to_end(&mut silent, &mut rest);
+    });
+    within("the end of a connection without a call", PATIENCE, ended)
+        .await
+        .expect("it ends");
+    assert_warned(&kennel, "made no call that was accepted").await;
+}
+
+fn hold(socket: &Path) -> Vec<UnixStream> {
+    let connect = |_| {
+        let mut stream = UnixStream::connect(socket).expect("it listens");
+        // Of those that are closed at once.
+        let _ = stream.write_all(b"P");
+        stream
+    };
+    (0..HELD).map(connect).collect()
+}
+
+/// By the command line, which is a process of its own.
+async fn abort_within(kennel: &Kennel, run_id: &str) {
+    let began = Instant::now();
+    let mut abort = kennel.cli(&["abort", run_id, "--grace", "0"]);
+    let aborting = tokio::task::spawn_blocking(move || abort.output());
+    let done = within("abort", ABORT_MAX, aborting).await;
+    let done = done.expect("it runs").expect("it starts");
+    println!("aborted in {:?} beside {HELD} connections", began.elapsed());
+    assert!(
+        done.status.success(),
+        "{}",
+        String::from_utf8_lossy(&done.stderr)
+    );
+}
+
+async fn assert_warned(kennel: &Kennel, what: &str) {
+    let lines = eventually("a warning", PATIENCE, || {
+        let log = kennel.log();
+        let lines = log.lines().filter(|line| line.contains(what)).count();
+        (lines > 0).then_some(lines)
+    });
+    let lines = lines.await;
+    assert!(lines <= 20, "{lines} lines: {}", kennel.log());
+}
+
+async fn denied_calls(client: &mut Client) -> Vec<pb::AuditRequest> {
+    let trail = must("audit", client.trail("").await);
+    let requests = trail.into_iter().filter_map(|record| match record.record {
+        Some(Record::Request(request)) => Some(request),
+        _ => None,
+    });
+    requests.filter(|r| r.code == "PERMISSION_DENIED").collect()
+}
