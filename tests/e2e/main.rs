@@ -34,6 +34,7 @@ mod logs;
 mod many;
 mod members;
 mod metrics;
+mod metrics_door;
 mod observability;
 mod orphan_ttl;
 mod output;

@@ -32,6 +32,10 @@ pub(crate) struct TelemetryArgs {
     /// [env: KENNEL_METRICS_LISTEN]
     #[arg(long, value_name = "ADDRESS")]
     metrics_listen: Option<String>,
+    /// Serve metrics at an address that other hosts can reach, although whoever reaches it can read them [env:
+    /// KENNEL_METRICS_PUBLIC=true]
+    #[arg(long)]
+    metrics_public: bool,
     /// Entries of a caller's W3C baggage that commands get in BAGGAGE, separated by commas [env: KENNEL_TRACE_BAGGAGE]
     /// [default: none]
     #[arg(long, value_name = "NAMES")]
@@ -55,6 +59,25 @@ impl fmt::Display for ScrapeAddress {
 }
 
 impl ScrapeAddress {
+    /// Whether other hosts may reach it.
+    pub(crate) fn is_public(&self) -> bool {
+        match self {
+            Self::Tcp(address) => !address.ip().to_canonical().is_loopback(),
+            Self::Unix(_) => false,
+        }
+    }
+
+    /// Refuses what is open to other hosts unless that is asked for.
+    fn check(self, public: bool) -> Result<Self, Failure> {
+        if self.is_public() && !public {
+            let message = format!("metrics at {self} can be read by whoever reaches that address");
+            return Err(Failure::new(message).hint(
+                "use 127.0.0.1 or unix:PATH, or add --metrics-public where a firewall or network policy guards it",
+            ));
+        }
+        Ok(self)
+    }
+
     fn parse(text: &str) -> Result<Self, Failure> {
         if let Some(path) = text.strip_prefix("unix:") {
             let path = Path::new(path.strip_prefix("//").unwrap_or(path));
@@ -140,11 +163,21 @@ impl TelemetryArgs {
             .map(str::trim)
             .filter(|name| !name.is_empty());
         let listen = own(&self.metrics_listen, "KENNEL_METRICS_LISTEN");
+        let public = match here.var("KENNEL_METRICS_PUBLIC") {
+            None | Some("" | "false" | "0") => self.metrics_public,
+            Some("true" | "1") => true,
+            Some(other) => {
+                let message = format!("KENNEL_METRICS_PUBLIC={other:?} is neither true nor false");
+                return Err(Failure::new(message));
+            }
+        };
+        let scraped_at = listen.as_deref().map(ScrapeAddress::parse).transpose()?;
+        let scraped_at = scraped_at.map(|at| at.check(public)).transpose()?;
         Ok(TelemetryConfig {
             traces: sends("TRACES")?,
             pushes_metrics: sends("METRICS")?,
             logs: sends("LOGS")?,
-            scraped_at: listen.as_deref().map(ScrapeAddress::parse).transpose()?,
+            scraped_at,
             sampling: sampling(here)?,
             baggage: baggage.map(str::to_owned).collect(),
             spans_waiting_max: number(here, "OTEL_BSP_MAX_QUEUE_SIZE")?
@@ -227,6 +260,7 @@ mod tests {
     fn resolve(env: &[(&str, &str)]) -> Result<TelemetryConfig, String> {
         let args = TelemetryArgs {
             metrics_listen: None,
+            metrics_public: false,
             trace_baggage: None,
         };
         let env = env.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned()));
@@ -287,6 +321,23 @@ mod tests {
             ("OTEL_TRACES_SAMPLER_ARG", "2"),
         ]);
         assert!(ratio.expect_err("more than all").contains("0 to 1"));
+    }
+
+    #[test]
+    fn metrics_for_other_hosts_are_asked_for() {
+        for address in ["0.0.0.0:9464", "[::]:9464", "192.0.2.1:9464"] {
+            let listen = ("KENNEL_METRICS_LISTEN", address);
+            let why = resolve(&[listen]).expect_err(address);
+            assert!(why.contains(address), "{why}");
+            let asked = resolve(&[listen, ("KENNEL_METRICS_PUBLIC", "true")]);
+            let at = asked.expect("it was asked for").scraped_at;
+            assert!(at.expect("an address").is_public());
+        }
+        for address in ["127.0.0.1:9464", "[::1]:9464", "unix:/run/m.sock"] {
+            resolve(&[("KENNEL_METRICS_LISTEN", address)]).expect("of this host alone");
+        }
+        let odd = resolve(&[("KENNEL_METRICS_PUBLIC", "yes, please")]);
+        odd.expect_err("neither true nor false");
     }
 
     #[test]
