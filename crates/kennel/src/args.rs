@@ -34,26 +34,29 @@ Others are told by the commands that have them: run, wait, drain, upgrade, docto
 const RUN_CODES: &str = "\
 Exit codes:
   0-255    the command's own
-  128+N    signal N ended the command; 137 also where the kernel killed it for want of memory, which is then said
+  128+N    signal N ended the command; 137 also where the kernel killed it for want of memory
   141      no process reads standard output any more, and the run is ended
-  153      it had more output than there is room for and was ended (--output-full abort, --disk-full abort)
+  153      it had more output than there is room for and was ended (--output-full, --disk-full)
   124      it took longer than --timeout and was ended
-  125      kennel itself failed: no server, refused, stream lost, exit unknown; or standard output cannot be written, and
-           the run is ended
+  125      kennel itself failed: no server, refused, stream lost, exit unknown; or standard output
+           cannot be written, and the run is ended
   126      the command was found and could not be executed
   127      the command was not found
 
 Signals, as of a child in the shell:
-  Ctrl-C        interrupts the command (SIGINT to its group); a second one ends the whole tree, a third one at once
-  Ctrl-\\        ends the whole tree by its stop policy (SIGTERM, the grace, SIGKILL), as do SIGTERM and SIGHUP, which
-                comes when the terminal is closed; a second one skips the grace
-  Ctrl-Z        pauses the run and stops this command; `fg` and `bg` resume it
+  Ctrl-C   interrupts the command (SIGINT to its group); a second one ends the whole tree by its
+           stop policy (SIGTERM, the grace, SIGKILL), a third one at once
+  Ctrl-\\   ends the whole tree, as do SIGTERM, and SIGHUP when the terminal is closed; a second one
+           skips the grace
+  Ctrl-Z   pauses the run and stops this command; `fg` and `bg` resume it
 What is ignored here (nohup) is not forwarded. With --tty the command is given the keys themselves.
 
-Standard input goes to the command as it comes; a terminal is read while this command is in its foreground. It is
-/dev/null with --no-stdin, with --restart, and where ours is. The command has the environment of this command line but
-KENNEL_*; --env-mode says otherwise. With --output json the run's events are printed, as by `kennel events`, and its
-output is in them.";
+Standard input goes to the command as it comes; a terminal is read while this command is in its
+foreground. The command's is /dev/null with --no-stdin, with --restart, and where ours is.
+
+The command has the environment of this command line but KENNEL_*; --env-mode says otherwise.
+
+With --output json the run's events are printed, as by `kennel events`, and its output is in them.";
 
 const WRITE_HELP: &str = "\
 Each byte is written once, also where the server dies meanwhile. A write that was cut off is gone on with by the same
