@@ -25,6 +25,7 @@ mod ends;
 mod full_disk;
 mod host;
 mod input;
+mod keeper_stopped;
 mod kept_output;
 mod keys;
 mod leader_exit;

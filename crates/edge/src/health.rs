@@ -1,5 +1,5 @@
 //! Health by grpc.health.v1: `liveness` and `startup` as long as this server serves, `readiness` and the whole (`""`) while
-//! the store answers and the node is not being drained. At a shutdown these two go first, before the runs are ended.
+//! store and keeper answer and the node is not being drained. At a shutdown these two go first, before the runs are ended.
 
 use crate::limits;
 use kennel_supervisor::Supervisor;
@@ -24,12 +24,14 @@ pub(crate) async fn begin(health: &HealthReporter, supervisor: &Supervisor) {
 pub(crate) async fn follow(health: &HealthReporter, supervisor: &Supervisor) {
     let refusing = supervisor.refusing();
     let mut drains = supervisor.drains();
+    let mut keeper = supervisor.keeper_unresponsive();
     let mut ready = is_ready(supervisor).await;
     loop {
         tokio::select! {
             biased;
             () = refusing.cancelled() => break,
             _ = drains.changed() => {}
+            Ok(()) = keeper.changed() => {}
             () = tokio::time::sleep(limits::HEALTH_INTERVAL) => {}
         }
         let now = is_ready(supervisor).await;
@@ -51,7 +53,7 @@ pub(crate) async fn end(mut health: HealthReporter) {
 /// Whether new runs are taken.
 async fn is_ready(supervisor: &Supervisor) -> bool {
     let info = supervisor.info().await;
-    info.store_reachable && info.drain.drain.is_none()
+    info.store_reachable && info.keeper_unresponsive.is_none() && info.drain.drain.is_none()
 }
 
 async fn tell_readiness(health: &HealthReporter, ready: bool) {

@@ -63,6 +63,8 @@ reasons! {
     QuotaExceeded = "QUOTA_EXCEEDED",
     /// The store does not answer.
     StoreUnavailable = "STORE_UNAVAILABLE",
+    /// The keeper does not answer.
+    KeeperUnresponsive = "KEEPER_UNRESPONSIVE",
     /// The server is shutting down.
     NodeDraining = "NODE_DRAINING",
     /// Another server takes the place of this one.

@@ -1,6 +1,7 @@
 //! The rpcs: each parses, asks the supervisor once, and converts the answer.
 
 mod admin;
+mod keeper;
 mod streams;
 mod told;
 
@@ -23,6 +24,7 @@ use crate::{
     stream::Going,
     trace_context::TraceContext,
 };
+use keeper::with_keeper;
 use kennel_lifecycle::Refusal;
 use kennel_supervisor::{
     AbortWait, CallError, ListFilter, PageStart, RestartCall, RunView, SpawnCall, Spawned,
@@ -83,7 +85,7 @@ impl Processes {
         let validate_only = call.validate_only;
         let supervisor = self.supervisor.clone();
         let started = self.to_its_end(async move { supervisor.spawn(call).await });
-        let spawned = Box::pin(self.unless_draining(started)).await;
+        let spawned = Box::pin(self.with_keeper(started)).await;
         spawned.inspect_err(|status| {
             if !validate_only {
                 self.admission.refused(status);
@@ -110,6 +112,14 @@ impl Processes {
             () = too_late => Err(status::draining()),
             () = ask_the_next => Err(status::leaving()),
         }
+    }
+
+    /// The same of an answer for which the keeper is needed: nor while that does not answer.
+    async fn with_keeper<T>(
+        &self,
+        answer: impl Future<Output = Result<T, Status>>,
+    ) -> Result<T, Status> {
+        with_keeper(&self.supervisor, self.unless_draining(answer)).await
     }
 
     /// Waits for an answer that may come in days: not when another server takes the place of this one.
@@ -154,9 +164,10 @@ impl ProcessService for Processes {
         let ending = Box::pin(async move { supervisor.abort(call).await });
         let ending = self.to_its_end(ending);
         let view = if waits {
-            Box::pin(deadline::within(budget, self.unless_going(ending))).await?
+            let ended = with_keeper(&self.supervisor, self.unless_going(ending));
+            Box::pin(deadline::within(budget, ended)).await?
         } else {
-            deadline::within(budget, self.unless_draining(ending)).await?
+            deadline::within(budget, self.with_keeper(ending)).await?
         };
         Ok(Response::new(pb::AbortResponse {
             run: Some(run::run(view)),
@@ -170,7 +181,7 @@ impl ProcessService for Processes {
         let (run, request_id) = request::interrupt(request.get_ref())?;
         let supervisor = self.supervisor.clone();
         let done = self.to_its_end(async move { supervisor.interrupt(run, request_id).await });
-        let (view, way) = self.unless_draining(done).await?;
+        let (view, way) = Box::pin(self.with_keeper(done)).await?;
         Ok(Response::new(pb::InterruptResponse {
             run: Some(run::run(view)),
             method: terminal::method(way).into(),
@@ -184,7 +195,7 @@ impl ProcessService for Processes {
         let call = request::resize(request.get_ref())?;
         let supervisor = self.supervisor.clone();
         let done = self.to_its_end(async move { supervisor.resize(call).await });
-        let view = self.unless_draining(done).await?;
+        let view = Box::pin(self.with_keeper(done)).await?;
         Ok(Response::new(pb::ResizeTerminalResponse {
             run: Some(run::run(view)),
         }))
@@ -197,7 +208,7 @@ impl ProcessService for Processes {
         let call = request::signal(request.get_ref())?;
         let supervisor = self.supervisor.clone();
         let done = self.to_its_end(async move { supervisor.signal(call).await });
-        let signalled = self.unless_draining(done).await?;
+        let signalled = Box::pin(self.with_keeper(done)).await?;
         Ok(Response::new(tree::signalled(signalled)))
     }
 
@@ -210,7 +221,7 @@ impl ProcessService for Processes {
             let seen = self.supervisor.tree(run).await;
             seen.map_err(|e| status::of(&e))
         };
-        let (view, listing) = self.unless_draining(looking).await?;
+        let (view, listing) = Box::pin(self.with_keeper(looking)).await?;
         Ok(Response::new(tree::tree(view, listing)))
     }
 
@@ -221,7 +232,7 @@ impl ProcessService for Processes {
         let run = request::run_id(&request.get_ref().run_id)?;
         let supervisor = self.supervisor.clone();
         let done = self.to_its_end(async move { supervisor.pause(run).await });
-        let view = self.unless_draining(done).await?;
+        let view = Box::pin(self.with_keeper(done)).await?;
         Ok(Response::new(pb::PauseResponse {
             run: Some(run::run(view)),
         }))
@@ -234,7 +245,7 @@ impl ProcessService for Processes {
         let run = request::run_id(&request.get_ref().run_id)?;
         let supervisor = self.supervisor.clone();
         let done = self.to_its_end(async move { supervisor.resume(run).await });
-        let view = self.unless_draining(done).await?;
+        let view = Box::pin(self.with_keeper(done)).await?;
         Ok(Response::new(pb::ResumeResponse {
             run: Some(run::run(view)),
         }))
@@ -251,7 +262,7 @@ impl ProcessService for Processes {
         let call = request::restart(&request, by.clone())?;
         let supervisor = self.supervisor.clone();
         let ordered = self.to_its_end(async move { another_attempt(&supervisor, call).await });
-        let ordered = Box::pin(self.unless_draining(ordered));
+        let ordered = Box::pin(self.with_keeper(ordered));
         let all = async {
             let ended = match ordered.await? {
                 Restarted::InPlace(view) => return Ok(view),
@@ -277,7 +288,8 @@ impl ProcessService for Processes {
             let written = self.supervisor.write_input(call).await;
             written.map_err(|e| status::of(&e))
         };
-        let written = Box::pin(deadline::within(budget, self.unless_going(writing))).await?;
+        let written = with_keeper(&self.supervisor, self.unless_going(writing));
+        let written = Box::pin(deadline::within(budget, written)).await?;
         Ok(Response::new(input::written(written)))
     }
 
@@ -291,7 +303,8 @@ impl ProcessService for Processes {
             let closed = self.supervisor.close_input(call).await;
             closed.map_err(|e| status::of(&e))
         };
-        let closed = Box::pin(deadline::within(budget, self.unless_going(closing))).await?;
+        let closed = with_keeper(&self.supervisor, self.unless_going(closing));
+        let closed = Box::pin(deadline::within(budget, closed)).await?;
         Ok(Response::new(pb::CloseInputResponse {
             input: Some(input::status(closed)),
         }))
@@ -306,7 +319,7 @@ impl ProcessService for Processes {
             let progress = self.supervisor.input_progress(run).await;
             progress.map_err(|e| status::of(&e))
         };
-        let progress = self.unless_draining(asking).await?;
+        let progress = Box::pin(self.with_keeper(asking)).await?;
         Ok(Response::new(pb::GetInputStatusResponse {
             input: Some(input::status(progress)),
         }))

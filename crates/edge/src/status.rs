@@ -187,6 +187,18 @@ pub(crate) fn draining() -> Status {
     .status()
 }
 
+/// The keeper does not answer: it is stopped, or the host does not let it run.
+pub(crate) fn keeper_unresponsive() -> Status {
+    Fault::new(
+        Code::Unavailable,
+        Reason::KeeperUnresponsive,
+        "the keeper of this node does not answer",
+        Facts::default(),
+    )
+    .retry(RETRY_NEXT_SERVER)
+    .status()
+}
+
 /// A fault of ours: the log has all of it.
 pub(crate) fn internal(what: &str) -> Status {
     tracing::error!(what, "internal fault, answering INTERNAL");

@@ -8,6 +8,7 @@ mod interrupt;
 mod kept;
 mod link;
 mod listing;
+mod liveness;
 mod outputs;
 mod stray;
 mod upgrade;
@@ -33,7 +34,7 @@ pub use listing::{Holds, Listing, Member, Sent, Shot, ShotResult, Shots, SignalT
 pub use outputs::{Outputs, TerminalEnds};
 use std::{fmt, os::fd::OwnedFd, path::PathBuf, sync::Arc, time::Duration};
 pub use stray::StraySignal;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 pub use upgrade::{Upgrade, UpgradeRefusal, UpgradeState};
 
 /// What the keeper needs to make a child behind a gate.
@@ -313,6 +314,12 @@ impl KeeperClient {
     #[must_use]
     pub fn take_held(&self, run: RunId) -> Option<HeldRun> {
         self.link.take_held(run)
+    }
+
+    /// Since when the keeper has not answered, and every change of that; absent: it answers.
+    #[must_use]
+    pub fn unresponsive(&self) -> watch::Receiver<Option<Timestamp>> {
+        self.link.unresponsive()
     }
 
     /// Tells the keeper that this server serves: recovery is done.

@@ -535,6 +535,8 @@ pub struct ServerInfo {
     pub generation: i64,
     /// The keeper, and what the host can do.
     pub keeper: kennel_linux::client::KeeperHello,
+    /// Since when the keeper has not answered; absent: it does.
+    pub keeper_unresponsive: Option<Timestamp>,
     /// What kind of store this is.
     pub store: String,
     /// Whether the store answers, and takes what it is told: it is owed nothing.

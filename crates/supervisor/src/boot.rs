@@ -112,6 +112,7 @@ impl Supervisor {
         tokio::spawn(retention::look_after(retaining));
         tokio::spawn(consumers::look_after_floors(Arc::clone(&shared)));
         let supervisor = Self { shared };
+        tokio::spawn(supervisor.clone().watch_keeper());
         supervisor.go_on_with_drain().await;
         recover::take_all(&supervisor.shared, begun.others);
         // Of those that have just come too: one that waits for its next attempt is ended by nobody else.

@@ -19,6 +19,7 @@ mod events;
 mod facts;
 mod input;
 mod intake;
+mod keeper_watch;
 mod kept_spec;
 mod late;
 mod ledger;

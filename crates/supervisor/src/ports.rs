@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use kennel_lifecycle::{
     CgroupIdentity, HostIdentity, InputWrite, ProcessIdentity, RunId, Signal, TerminalSize,
-    ladder::StopPlan, recovery,
+    Timestamp, ladder::StopPlan, recovery,
 };
 use kennel_linux::{
     audit::Whose,
@@ -14,6 +14,7 @@ use kennel_linux::{
     },
 };
 use std::path::PathBuf;
+use tokio::sync::watch;
 
 /// The keeper, as far as runs need it. [`KeeperClient`] documents each call.
 #[async_trait]
@@ -91,6 +92,10 @@ pub trait Kernel: Send + Sync + std::fmt::Debug {
     ) -> Result<recovery::Observation, ClientError>;
     /// A run that was late, and that the keeper has by now; once.
     fn take_held(&self, run: RunId) -> Option<HeldRun>;
+    /// Since when the keeper has not answered, and every change of that; absent: it answers.
+    fn unresponsive(&self) -> watch::Receiver<Option<Timestamp>> {
+        watch::Sender::new(None).subscribe()
+    }
     /// Looks for a recorded keeper.
     async fn keeper_seen(
         &self,
@@ -227,6 +232,10 @@ impl Kernel for KeeperClient {
 
     fn take_held(&self, run: RunId) -> Option<HeldRun> {
         Self::take_held(self, run)
+    }
+
+    fn unresponsive(&self) -> watch::Receiver<Option<Timestamp>> {
+        Self::unresponsive(self)
     }
 
     async fn keeper_seen(

@@ -133,6 +133,7 @@ impl Supervisor {
             node_name: shared.config.node_name.clone(),
             generation: shared.store.generation().unwrap_or_default(),
             keeper: shared.hello.clone(),
+            keeper_unresponsive: *shared.kernel.unresponsive().borrow(),
             store: shared.store.describe(),
             store_reachable: matches!(ping, Ok(Ok(()))) && !shared.facts.any_owed(),
             live,

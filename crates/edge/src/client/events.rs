@@ -52,6 +52,8 @@ pub struct EventReader {
     consumer: String,
     stream: Option<Streaming<StreamEventsResponse>>,
     resumes: Resumes,
+    /// Whether to give up as soon as nothing listens any more.
+    ends_with_service: bool,
     snapshot_given: bool,
     complete: bool,
 }
@@ -81,6 +83,7 @@ impl EventReader {
             consumer: String::new(),
             stream: None,
             resumes: Resumes::default(),
+            ends_with_service: false,
             snapshot_given: false,
             complete: false,
         }
@@ -115,6 +118,15 @@ impl EventReader {
     pub fn until_head(self) -> Self {
         let until = pb::StreamUntil::Head;
         Self { until, ..self }
+    }
+
+    /// Gives up as soon as the service has ended, keeper included: for a run that ends with it.
+    #[must_use]
+    pub fn ends_with_service(self, ends: bool) -> Self {
+        Self {
+            ends_with_service: ends,
+            ..self
+        }
     }
 
     /// The same in the name of a consumer: it goes on behind what that has acknowledged; the start is for one that is not there
@@ -266,7 +278,13 @@ impl EventReader {
     /// Waits before the next attempt, or gives up.
     async fn rest(&mut self, failure: Failure) -> Result<(), Failure> {
         self.stream = None;
-        self.resumes.rest(failure).await
+        if !self.ends_with_service {
+            return self.resumes.rest(failure).await;
+        }
+        tokio::select! { biased;
+            () = self.connection.gone() => Err(Failure::service_ended()),
+            rested = self.resumes.rest(failure) => rested,
+        }
     }
 }
 

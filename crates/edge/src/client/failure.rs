@@ -34,13 +34,22 @@ impl Failure {
 
 impl From<Status> for Failure {
     fn from(status: Status) -> Self {
+        let timed_out = has_timed_out(&status);
         let details = status.get_error_details();
         let info = details.error_info();
         let violations = details.bad_request().map(|b| &b.field_violations[..]);
         Self {
-            code: status.code(),
+            code: if timed_out {
+                Code::DeadlineExceeded
+            } else {
+                status.code()
+            },
             reason: info.map(|i| i.reason.clone()),
-            message: status.message().to_owned(),
+            message: if timed_out {
+                "the server did not answer in time".to_owned()
+            } else {
+                status.message().to_owned()
+            },
             metadata: info
                 .map(|i| i.metadata.clone().into_iter().collect())
                 .unwrap_or_default(),
@@ -51,8 +60,29 @@ impl From<Status> for Failure {
                 .collect(),
             retry_after: details.retry_info().and_then(|r| r.retry_delay),
             // A status that the server has sent has no source; one that the transport made up has.
-            connection_lost: std::error::Error::source(&status).is_some(),
+            connection_lost: !timed_out && std::error::Error::source(&status).is_some(),
         }
+    }
+}
+
+/// Whether the transport has given up waiting for an answer.
+fn has_timed_out(status: &Status) -> bool {
+    let mut cause = std::error::Error::source(status);
+    while let Some(error) = cause {
+        if error.is::<tonic::TimeoutExpired>() {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
+}
+
+impl Failure {
+    /// Nothing listens any more where the server was.
+    pub(super) fn service_ended() -> Self {
+        let mut failure = Self::from(Status::unavailable("the service has ended"));
+        failure.connection_lost = true;
+        failure
     }
 }
 

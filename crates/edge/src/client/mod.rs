@@ -18,12 +18,14 @@ pub use kennel_supervisor::MODES_AT_FIRST;
 /// A point in time, as messages have it.
 pub use prost_types::Timestamp as Time;
 pub use resumes::{RESUMES_MAX, outlast, over_loss};
+/// What a call takes.
+pub use tonic::IntoRequest;
 pub use tonic_health::pb::health_client::HealthClient;
 
 use crate::limits;
 use http::Uri;
 use hyper_util::rt::TokioIo;
-use std::{fmt, io, path::PathBuf, str::FromStr};
+use std::{fmt, io, path::PathBuf, str::FromStr, time::Duration};
 use tokio::net::UnixStream;
 use tonic::transport::{Channel, Endpoint};
 
@@ -93,6 +95,18 @@ pub enum ConnectError {
 #[derive(Clone, Debug)]
 pub struct Connection {
     channel: Channel,
+    address: Address,
+}
+
+/// Between two looks whether anything listens.
+const GONE_LOOK: Duration = Duration::from_millis(50);
+
+/// A request that is to be answered within this time; then it fails with `DEADLINE_EXCEEDED`.
+#[must_use]
+pub fn within<T>(wait: Duration, message: T) -> impl IntoRequest<T> {
+    let mut request = tonic::Request::new(message);
+    request.set_timeout(wait);
+    request
 }
 
 impl Connection {
@@ -110,6 +124,19 @@ impl Connection {
         AdminServiceClient::new(self.channel.clone())
             .max_decoding_message_size(limits::RESPONSE_BYTES_MAX)
             .max_encoding_message_size(limits::REQUEST_BYTES_MAX)
+    }
+
+    /// Returns when nothing listens at the address. A keeper listens for as long as it lives, whether there is a server or not:
+    /// so the service has ended.
+    pub async fn gone(&self) {
+        let Address::Unix(path) = &self.address;
+        loop {
+            use io::ErrorKind::{ConnectionRefused, NotFound};
+            match UnixStream::connect(path).await {
+                Err(error) if matches!(error.kind(), ConnectionRefused | NotFound) => return,
+                Ok(_) | Err(_) => tokio::time::sleep(GONE_LOOK).await,
+            }
+        }
     }
 
     /// The health of the server.
@@ -140,7 +167,8 @@ pub async fn connect(address: &Address) -> Result<Connection, ConnectError> {
             address: address.clone(),
             source,
         })?;
-    Ok(Connection { channel })
+    let address = address.clone();
+    Ok(Connection { channel, address })
 }
 
 async fn dial(address: &Address, own_uid: u32) -> Result<UnixStream, ConnectError> {

@@ -33,13 +33,15 @@ impl Resumes {
 }
 
 /// Makes a call that waits, and makes it again where its server was lost or is shutting down, at most [`RESUMES_MAX`]
-/// times in a row. For calls that may be repeated: reads, and orders under a request id. A store that is away is told at
-/// once.
+/// times in a row. For calls that may be repeated: reads, and orders under a request id. A store that is away and a keeper
+/// that does not answer are told at once.
 pub async fn outlast<T, F>(call: impl FnMut() -> F) -> Result<T, Failure>
 where
     F: Future<Output = Result<Response<T>, Status>>,
 {
-    repeat(call, |failure| !failure.is("STORE_UNAVAILABLE")).await
+    let is_told =
+        |failure: &Failure| failure.is("STORE_UNAVAILABLE") || failure.is("KEEPER_UNRESPONSIVE");
+    repeat(call, |failure| !is_told(failure)).await
 }
 
 /// Makes a call, and makes it again where its server was lost on the way, or has made room for another one, at most

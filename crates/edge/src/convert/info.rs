@@ -28,6 +28,7 @@ pub(crate) fn server(info: ServerInfo) -> pb::ServerInfo {
             epoch: hello.epoch.to_string(),
             pid: hello.keeper.pid,
             version: hello.version,
+            unresponsive_since: info.keeper_unresponsive.map(time::timestamp),
         }),
         host: Some(pb::HostCapabilities {
             kernel: hello.kernel,

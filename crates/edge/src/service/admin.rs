@@ -1,6 +1,6 @@
 //! The rpcs of an operator.
 
-use super::{to_its_end, unless_leaving};
+use super::{keeper::with_keeper, to_its_end, unless_leaving};
 use crate::{
     auth,
     convert::{audit, drain, info, request, trail},
@@ -77,8 +77,11 @@ impl AdminService for Admin {
         request: Request<pb::UpgradeRequest>,
     ) -> Result<Response<pb::UpgradeResponse>, Status> {
         let request_id = request::upgrade(request.get_ref())?;
-        let upgrade = self.supervisor.upgrade(request_id).await;
-        let upgrade = upgrade.map_err(|e| status::of(&e))?;
+        let upgrade = async {
+            let upgrade = self.supervisor.upgrade(request_id).await;
+            upgrade.map_err(|e| status::of(&e))
+        };
+        let upgrade = with_keeper(&self.supervisor, upgrade).await?;
         Ok(Response::new(pb::UpgradeResponse {
             upgrade: Some(info::upgrade(upgrade)),
         }))
@@ -88,9 +91,13 @@ impl AdminService for Admin {
         &self,
         _request: Request<pb::AuditLeaksRequest>,
     ) -> Result<Response<pb::AuditLeaksResponse>, Status> {
-        let audited = self.supervisor.audit().await;
+        let audited = async {
+            let audited = self.supervisor.audit().await;
+            audited.map_err(|e| status::of(&e))
+        };
+        let audited = with_keeper(&self.supervisor, audited).await?;
         Ok(Response::new(pb::AuditLeaksResponse {
-            audit: Some(audit::audit(audited.map_err(|e| status::of(&e))?)),
+            audit: Some(audit::audit(audited)),
         }))
     }
 
@@ -102,7 +109,9 @@ impl AdminService for Admin {
         let call = audit::reap(request.get_ref(), by)?;
         let supervisor = self.supervisor.clone();
         let reaping = to_its_end(&self.tasks, async move { supervisor.reap(call).await });
-        let reaped = unless_leaving(&self.supervisor.leaving(), reaping).await?;
+        let leaving = self.supervisor.leaving();
+        let reaping = unless_leaving(&leaving, reaping);
+        let reaped = with_keeper(&self.supervisor, reaping).await?;
         Ok(Response::new(audit::reaped(reaped)))
     }
 

@@ -1,7 +1,7 @@
 //! The commands that are one call and one print.
 
 use super::{
-    link::{Link, print, print_exact, refused, run_of},
+    link::{Link, print, print_exact, refused, run_of, soon},
     render, run_env, spec, words,
 };
 use crate::{
@@ -70,7 +70,7 @@ pub(crate) async fn ps(link: &Link, args: PsArgs) -> Result<(), Failure> {
             page_size: PAGE_SIZE,
             page_token,
         };
-        let page = link.connection.processes().list_runs(request).await;
+        let page = link.connection.processes().list_runs(soon(request)).await;
         let page = page.map_err(refused)?.into_inner();
         runs.extend(page.runs);
         page_token = page.next_page_token;
@@ -103,7 +103,7 @@ fn state(state: StateArg) -> pb::RunState {
 
 pub(crate) async fn get(link: &Link, args: RunRef) -> Result<(), Failure> {
     let request = pb::GetRunRequest { run_id: args.run };
-    let response = link.connection.processes().get_run(request).await;
+    let response = link.connection.processes().get_run(soon(request)).await;
     let response = response.map_err(refused)?.into_inner();
     let run = run_of(response.run)?;
     link.print(|| json::to_string(&run), || render::run(&run))
@@ -157,7 +157,7 @@ pub(crate) async fn restart(
         run_id: args.run.clone(),
     };
     let mut processes = link.connection.processes();
-    let seen = processes.get_run(request).await.map_err(refused)?;
+    let seen = processes.get_run(soon(request)).await.map_err(refused)?;
     let seen = run_of(seen.into_inner().run)?;
     if args.inherit_env {
         let named = seen.spec.as_ref().and_then(|spec| spec.env.as_ref());
@@ -202,7 +202,7 @@ pub(crate) async fn interrupt(link: &Link, args: RunRef) -> Result<(), Failure> 
     let processes = link.connection.processes();
     let answered = client::over_loss(|| {
         let (mut processes, request) = (processes.clone(), request.clone());
-        async move { processes.interrupt(request).await }
+        async move { processes.interrupt(soon(request)).await }
     });
     let response = answered.await.map_err(refused)?;
     let method = response.method();
@@ -227,7 +227,7 @@ pub(crate) async fn resize(link: &Link, args: ResizeArgs) -> Result<(), Failure>
     let processes = link.connection.processes();
     let answered = client::over_loss(|| {
         let (mut processes, request) = (processes.clone(), request.clone());
-        async move { processes.resize_terminal(request).await }
+        async move { processes.resize_terminal(soon(request)).await }
     });
     let response = answered.await.map_err(refused)?;
     let run = run_of(response.run)?;
@@ -245,7 +245,7 @@ pub(crate) async fn resize(link: &Link, args: ResizeArgs) -> Result<(), Failure>
 
 pub(crate) async fn pause(link: &Link, args: RunRef) -> Result<(), Failure> {
     let request = pb::PauseRequest { run_id: args.run };
-    let response = link.connection.processes().pause(request).await;
+    let response = link.connection.processes().pause(soon(request)).await;
     let response = response.map_err(refused)?.into_inner();
     let run = run_of(response.run)?;
     link.print(|| json::to_string(&run), || standing(&run))
@@ -253,7 +253,7 @@ pub(crate) async fn pause(link: &Link, args: RunRef) -> Result<(), Failure> {
 
 pub(crate) async fn resume(link: &Link, args: RunRef) -> Result<(), Failure> {
     let request = pb::ResumeRequest { run_id: args.run };
-    let response = link.connection.processes().resume(request).await;
+    let response = link.connection.processes().resume(soon(request)).await;
     let response = response.map_err(refused)?.into_inner();
     let run = run_of(response.run)?;
     link.print(|| json::to_string(&run), || standing(&run))
@@ -261,7 +261,7 @@ pub(crate) async fn resume(link: &Link, args: RunRef) -> Result<(), Failure> {
 
 pub(crate) async fn status(link: &Link) -> Result<(), Failure> {
     let request = pb::GetServerInfoRequest {};
-    let response = link.connection.admin().get_server_info(request).await;
+    let response = link.connection.admin().get_server_info(soon(request)).await;
     let response = response.map_err(refused)?.into_inner();
     let Some(server) = response.server else {
         return Err(Failure::new("the server's answer says nothing about it"));

@@ -11,7 +11,10 @@ use kennel_edge::{
     client::{self, ConnectError, Connection},
     pb,
 };
-use std::io::{self, Write as _};
+use std::{
+    io::{self, Write as _},
+    time::Duration,
+};
 
 /// A server that answered.
 pub(crate) struct Link {
@@ -114,6 +117,14 @@ fn not_connected(error: ConnectError) -> Failure {
 /// A response without what it must carry: not a Kennel server of this version.
 pub(crate) fn run_of(run: Option<pb::Run>) -> Result<pb::Run, Failure> {
     run.ok_or_else(|| Failure::new("the server's answer has no run in it"))
+}
+
+/// Longest wait for an answer that is given at once: a server that hangs is replaced within less.
+const ANSWER_MAX: Duration = Duration::from_secs(20);
+
+/// A call that does not wait by its nature: it fails where no answer comes.
+pub(crate) fn soon<T>(message: T) -> impl client::IntoRequest<T> {
+    client::within(ANSWER_MAX, message)
 }
 
 /// For `map_err` on a call.

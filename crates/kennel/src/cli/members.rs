@@ -2,7 +2,7 @@
 
 use super::{
     calls::{new_request_id, standing},
-    link::{Link, refused, run_of},
+    link::{Link, refused, run_of, soon},
     words,
 };
 use crate::{
@@ -35,7 +35,7 @@ pub(crate) async fn signal(link: &Link, args: SignalArgs) -> Result<(), Failure>
     let processes = link.connection.processes();
     let answered = client::over_loss(|| {
         let (mut processes, request) = (processes.clone(), request.clone());
-        async move { processes.signal(request).await }
+        async move { processes.signal(soon(request)).await }
     });
     let response = answered.await.map_err(refused)?;
     let run = run_of(response.run.clone())?;
@@ -80,7 +80,7 @@ fn outcomes(response: &pb::SignalResponse) -> String {
 
 pub(crate) async fn tree(link: &Link, args: RunRef) -> Result<(), Failure> {
     let request = pb::GetTreeRequest { run_id: args.run };
-    let response = link.connection.processes().get_tree(request).await;
+    let response = link.connection.processes().get_tree(soon(request)).await;
     let response = response.map_err(refused)?.into_inner();
     let run = run_of(response.run.clone())?;
     link.print(

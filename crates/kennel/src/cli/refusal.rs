@@ -61,6 +61,10 @@ fn hint(reason: &str, facts: &BTreeMap<String, String>) -> Option<String> {
         "STORE_UNAVAILABLE" => {
             "the server's database does not answer; what runs goes on: kennel status".to_owned()
         }
+        "KEEPER_UNRESPONSIVE" => {
+            "it is stopped, or the host does not let it run: kennel status names its pid; kill -CONT continues it"
+                .to_owned()
+        }
         "NODE_DRAINING" => {
             "it is shutting down, or somebody drains it: then kennel status tells who, and kennel drain --undo ends that"
                 .to_owned()

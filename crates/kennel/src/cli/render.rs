@@ -207,11 +207,18 @@ pub(crate) fn server(info: &pb::ServerInfo, address: &str) -> String {
             epoch,
             pid,
             version,
+            unresponsive_since,
         } = keeper;
         view.line(
             "keeper",
             format!("pid {pid}, epoch {epoch}, kennel {version}"),
         );
+        if let Some(since) = unresponsive_since {
+            view.line(
+                "keeper",
+                format!("does NOT answer since {since}: nothing is started, signalled or ended; those that run go on"),
+            );
+        }
     }
     view.some(
         "former server",

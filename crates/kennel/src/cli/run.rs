@@ -76,7 +76,7 @@ pub(crate) async fn run(link: &Link, mut request: pb::SpawnRequest) -> Result<u8
         let connection = link.connection.clone();
         AbortOnDrop(tokio::spawn(run_input::forward(connection, run_id.clone())))
     });
-    let ends = match stream(link, &run_id).await {
+    let ends = match stream(link, &run_id, ends_with_keeper(&request)).await {
         Ok(ends) => ends,
         Err(failure) => return cut_off(link, &run_id, failure).await,
     };
@@ -134,8 +134,9 @@ struct Ends {
 }
 
 /// Copies the run's output until it has ended.
-async fn stream(link: &Link, run_id: &str) -> Result<Ends, Failure> {
-    let mut reader = EventReader::new(&link.connection, run_id, Start::Beginning);
+async fn stream(link: &Link, run_id: &str, ends_with_keeper: bool) -> Result<Ends, Failure> {
+    let mut reader = EventReader::new(&link.connection, run_id, Start::Beginning)
+        .ends_with_service(ends_with_keeper);
     let mut sink = Sink::default();
     let mut ends = Ends::default();
     while let Some(message) = reader.next().await.map_err(refused)? {
@@ -159,6 +160,18 @@ async fn stream(link: &Link, run_id: &str) -> Result<Ends, Failure> {
         }
     }
     Ok(ends)
+}
+
+/// Whether the run is ended when its keeper dies: then there is nothing to wait for.
+fn ends_with_keeper(request: &pb::SpawnRequest) -> bool {
+    let Some(spec) = &request.spec else {
+        return false;
+    };
+    match spec.recovery() {
+        pb::RecoveryPolicy::Adopt => false,
+        pb::RecoveryPolicy::Terminate => true,
+        pb::RecoveryPolicy::Unspecified => spec.kind() != pb::RunKind::Service,
+    }
 }
 
 /// What the reason of an end says that the command's exit does not.

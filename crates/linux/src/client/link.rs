@@ -2,7 +2,7 @@
 
 use super::{
     ChildInput, ChildSpec, ClientError, Fact, HeldRun, KEEPER_ANSWER_MAX, KeeperEvent, KeeperHello,
-    KeeperReport,
+    KeeperReport, liveness::Liveness,
 };
 use crate::{
     fdpass::{self, Received},
@@ -22,7 +22,7 @@ use std::{
 };
 use tokio::{
     io::{Interest, unix::AsyncFd},
-    sync::{Notify, mpsc, oneshot},
+    sync::{Notify, mpsc, oneshot, watch},
 };
 
 /// Most messages that wait for a keeper that does not read. Beyond it the keeper is taken for dead.
@@ -48,6 +48,7 @@ pub(super) struct Link {
     state: Mutex<State>,
     /// Something waits to be sent.
     behind: Notify,
+    liveness: Liveness,
 }
 
 #[derive(Debug, Default)]
@@ -76,6 +77,7 @@ impl Link {
             socket,
             state: Mutex::new(State::default()),
             behind: Notify::new(),
+            liveness: Liveness::default(),
         });
         let (ToServer::Hello(hello), listeners) =
             link.receive().await.ok_or(ClientError::KeeperGone)?
@@ -105,6 +107,11 @@ impl Link {
 
     pub(super) fn take_listeners(&self) -> Vec<OwnedFd> {
         std::mem::take(&mut self.state().listeners)
+    }
+
+    /// Since when the keeper has not answered, and every change of that.
+    pub(super) fn unresponsive(&self) -> watch::Receiver<Option<Timestamp>> {
+        self.liveness.unresponsive()
     }
 
     pub(super) fn take_held(&self, run: RunId) -> Option<HeldRun> {
@@ -213,6 +220,7 @@ impl Link {
     async fn read(self: Arc<Self>, events: mpsc::UnboundedSender<KeeperEvent>) {
         let reading = async {
             while let Some((message, fds)) = self.receive().await {
+                self.liveness.heard();
                 let event = match message {
                     ToServer::Answer { seq, answer } => {
                         let waiting = self.state().waiting.remove(&seq);
@@ -237,6 +245,10 @@ impl Link {
                         self.tell(&ToKeeper::Pong);
                         continue;
                     }
+                    ToServer::Pong => {
+                        self.liveness.answered();
+                        continue;
+                    }
                     ToServer::Leave => KeeperEvent::Leave,
                     ToServer::NotUpgraded(refusal) => KeeperEvent::NotUpgraded(refusal.into()),
                     ToServer::Stray(stray) => KeeperEvent::Stray(stray.into()),
@@ -254,9 +266,11 @@ impl Link {
                 }
             }
         };
-        tokio::select! {
+        // What the keeper has said comes first: after a pause of this process its answer may be there.
+        tokio::select! { biased;
             () = reading => {}
             () = self.write() => {}
+            () = self.liveness.watch(|| self.tell(&ToKeeper::Ping)) => {}
         }
         let mut state = self.state();
         state.gone = true;

@@ -467,9 +467,8 @@ impl Keeper {
             } => {
                 let id = request.as_deref();
                 let sent = Signal::from_number(number).is_some_and(|signal| {
-                    with(run, &mut |r| {
-                        r.signal(seq, signal, target.into(), id, now);
-                    })
+                    let mut send = |r: &mut Run| r.signal(seq, signal, target.into(), id, now);
+                    with(run, &mut send)
                 });
                 (!sent).then_some(seq)
             }
@@ -489,6 +488,7 @@ impl Keeper {
             }
             ToKeeper::Upgrade { seq, request } => return self.begin_upgrade(Some(seq), request),
             ToKeeper::Pong => return self.server.answered(),
+            ToKeeper::Ping => return self.send(&ToServer::Pong, Vec::new()),
         };
         if let Some(seq) = unknown {
             self.answer(seq, Answer::Signal(WireSignalResult::UnknownRun));

@@ -261,6 +261,12 @@ fn words_of_an_upgrade_have_these_bytes() {
 }
 
 #[test]
+fn questions_to_the_keeper_have_these_bytes() {
+    check(&ToKeeper::Ping, "0116");
+    check(&ToServer::Pong, "010b");
+}
+
+#[test]
 fn stray_signal_has_these_bytes() {
     let stray = ToServer::Stray(WireStray {
         number: 10,

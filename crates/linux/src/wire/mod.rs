@@ -126,6 +126,8 @@ pub(crate) enum ToKeeper {
     },
     /// Makes the terminal of an attempt so large.
     Resize(WireResize),
+    /// Asks whether the keeper still takes messages.
+    Ping,
 }
 
 /// A wish for another size.
@@ -169,6 +171,8 @@ pub(crate) enum ToServer {
     },
     /// A signal that means nothing to the keeper has come.
     Stray(mirror::stray::WireStray),
+    /// The answer to a `Ping`.
+    Pong,
 }
 
 /// What the keeper and its host are.

@@ -1,0 +1,28 @@
+//! Calls that need the keeper, while it does not answer.
+
+use crate::status;
+use kennel_supervisor::Supervisor;
+use std::future::Future;
+use tonic::Status;
+
+/// Waits for an answer for which the keeper is needed, while it answers. What was begun by then goes on when it does again.
+pub(super) async fn with_keeper<T>(
+    supervisor: &Supervisor,
+    answer: impl Future<Output = Result<T, Status>>,
+) -> Result<T, Status> {
+    let mut unresponsive = supervisor.keeper_unresponsive();
+    if unresponsive.borrow_and_update().is_some() {
+        return Err(status::keeper_unresponsive());
+    }
+    let silent = async {
+        if unresponsive.wait_for(Option::is_some).await.is_err() {
+            // It is gone, and that is told elsewhere.
+            std::future::pending::<()>().await;
+        }
+    };
+    tokio::select! {
+        biased;
+        answer = answer => answer,
+        () = silent => Err(status::keeper_unresponsive()),
+    }
+}
