@@ -10,7 +10,7 @@ export KENNEL_TOOLS := $(CARGO_TARGET_DIR)/tools
 BUF := $(KENNEL_TOOLS)/buf/node_modules/.bin/buf
 CARGO := cargo --locked
 
-.PHONY: help build serve test check lint fmt proto proto-image bench soak tools
+.PHONY: help build serve test check lint fmt proto proto-image bench soak vm tools
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -56,6 +56,10 @@ bench: ## measure beside the floors, and say which targets are not reached
 soak: ## what takes too long for every change: 100,000 runs under faults, as many where process ids come round, 10,000 simulated lives, twenty upgrades, a long input, thirty million lines under a hundred and fifty deaths, a store that is stopped for a minute
 	$(CARGO) build --release --workspace --bins
 	$(CARGO) nextest run --release -p kennel-tests -p kennel-supervisor --run-ignored only --no-capture -E 'binary(chaos) or binary(runs)'
+
+vm: tools ## the virtual machines, the long ones too: limits of runs, the escape suite, no memory left, loss of power, on Debian's kernel
+	$(CARGO) build --workspace --bins
+	$(CARGO) nextest run -p kennel-tests --test vm --run-ignored all --no-capture
 
 tools: ## install what the checks need, where it is missing
 	.ci/tools

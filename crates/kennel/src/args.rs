@@ -326,9 +326,11 @@ impl OfClients {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum CgroupUse {
-    /// Where a control group can be made
+    /// Where a control group can be made; in a delegated group Kennel moves to a leaf, so that runs can have limits
     #[default]
     Auto,
+    /// As auto, and Kennel stays in the control group that it was started in: no memory, pids and cpu limits of runs
+    Stay,
     /// Never
     Off,
 }

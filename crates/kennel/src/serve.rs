@@ -59,6 +59,7 @@ fn keep(
         server_argv: server_words(words),
         cgroup: match flags.cgroup {
             CgroupUse::Auto => CgroupChoice::Auto,
+            CgroupUse::Stay => CgroupChoice::Stay,
             CgroupUse::Off => CgroupChoice::Off,
         },
         preflight_env: PREFLIGHT_VARIABLES

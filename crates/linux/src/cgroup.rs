@@ -7,7 +7,7 @@ use nix::{
     sys::stat::{Mode, fstat},
 };
 use std::{
-    ffi::OsStr,
+    ffi::{CStr, CString, OsStr},
     fs::{self, File},
     io::{self, Read, Write},
     os::{
@@ -18,6 +18,9 @@ use std::{
     sync::OnceLock,
 };
 
+/// Longest extended attribute that is read.
+const ATTRIBUTE_BYTES_MAX: usize = 64;
+
 /// Where cgroup v2 is mounted, and which group the mount shows as its root.
 struct Mount {
     point: PathBuf,
@@ -27,6 +30,11 @@ struct Mount {
 fn mount() -> Option<&'static Mount> {
     static MOUNT: OnceLock<Option<Mount>> = OnceLock::new();
     MOUNT.get_or_init(find_mount).as_ref()
+}
+
+/// The directory of the topmost group that is mounted here.
+pub(crate) fn mount_point() -> Option<&'static Path> {
+    mount().map(|mount| mount.point.as_path())
 }
 
 /// `proc_pid_mountinfo(5)`: id, parent, device, root, point, options, optional fields, `-`, type, ...
@@ -73,7 +81,11 @@ pub(crate) fn read_path_of(pid: i32) -> io::Result<Option<PathBuf>> {
     let group = text.lines().find_map(|line| line.strip_prefix("0::"));
     let group = group.map(|group| group.strip_suffix(" (deleted)").unwrap_or(group));
     let below = group.and_then(|group| Path::new(group).strip_prefix(&mount.root).ok());
-    Ok(below.map(|below| mount.point.join(below)))
+    // Joined with an empty path it would end in a slash.
+    Ok(below.map(|below| match below.components().next() {
+        None => mount.point.clone(),
+        Some(_) => mount.point.join(below),
+    }))
 }
 
 /// The identity of a directory, if it is one.
@@ -244,6 +256,16 @@ pub(crate) fn remove_empty(dir: &Path) -> bool {
         remove_empty(&below);
     }
     remove()
+}
+
+/// An extended attribute of a directory, as far as it can be read.
+pub(crate) fn attribute(dir: &Path, name: &CStr) -> Option<Vec<u8>> {
+    let path = CString::new(dir.as_os_str().as_bytes()).ok()?;
+    let mut value = [0u8; ATTRIBUTE_BYTES_MAX];
+    let (room, len) = (value.as_mut_ptr().cast(), value.len());
+    // SAFETY: both strings are NUL-terminated and outlive the call, which writes at most `len` bytes to `room`.
+    let got = unsafe { libc::getxattr(path.as_ptr(), name.as_ptr(), room, len) };
+    Some(value[..usize::try_from(got).ok()?].to_vec())
 }
 
 /// Whether a freeze has been asked for.

@@ -14,15 +14,32 @@ pub(crate) struct NotSet {
     pub(crate) error: io::Error,
 }
 
+/// Controllers of ours that a directory has and does not enable for those below it.
+pub(crate) fn not_handed_on(dir: &Path) -> Vec<String> {
+    let read = |file: &str| fs::read_to_string(dir.join(file)).unwrap_or_default();
+    let (there, on) = (read("cgroup.controllers"), read("cgroup.subtree_control"));
+    let is_off =
+        |name: &&str| CONTROLLERS.contains(name) && !on.split_whitespace().any(|n| n == *name);
+    let off = there.split_whitespace().filter(is_off);
+    off.map(str::to_owned).collect()
+}
+
+/// Enables a controller for the directories below one.
+pub(crate) fn enable(dir: &Path, controller: &str) -> io::Result<()> {
+    set(dir, "cgroup.subtree_control", &format!("+{controller}"))
+}
+
+/// Disables it there; refused while one of those enables it in turn.
+pub(crate) fn disable(dir: &Path, controller: &str) -> io::Result<()> {
+    set(dir, "cgroup.subtree_control", &format!("-{controller}"))
+}
+
 /// Hands the controllers that a directory has on to those below it, as far as the kernel lets it: each for itself, since
 /// a write of several takes all or none.
 pub(crate) fn hand_on(dir: &Path) {
-    let there = fs::read_to_string(dir.join("cgroup.controllers")).unwrap_or_default();
-    for controller in there.split_whitespace() {
-        if CONTROLLERS.contains(&controller) {
-            // Where it stays out, its files are missing below, and that is what is looked at.
-            let _ = set(dir, "cgroup.subtree_control", &format!("+{controller}"));
-        }
+    for controller in not_handed_on(dir) {
+        // Where it stays out, its files are missing below, and that is what is looked at.
+        let _ = enable(dir, &controller);
     }
 }
 
@@ -44,7 +61,8 @@ pub(crate) fn apply(dir: &Path, limits: &RunLimits) -> Result<(), NotSet> {
     Ok(())
 }
 
-fn set(dir: &Path, file: &str, value: &str) -> io::Result<()> {
+/// Writes a control file.
+pub(crate) fn set(dir: &Path, file: &str, value: &str) -> io::Result<()> {
     // Never made: a file that is missing is a limit that this kernel does not have.
     let mut file = fs::OpenOptions::new().write(true).open(dir.join(file))?;
     io::Write::write_all(&mut file, value.as_bytes())

@@ -20,7 +20,7 @@ use kennel_lifecycle::{
     compose_env, ladder::StopPlan,
 };
 use kennel_linux::{
-    client::{CapabilityName, ChildInput, ChildSpec, NoPty},
+    client::{CapabilityName, ChildInput, ChildSpec, KeeperHello, NoPty},
     resolve::{self, ResolveError},
     rundir,
 };
@@ -199,6 +199,7 @@ fn accept_id(run: RunId) -> Result<RunId, CallError> {
 fn child_spec(shared: &Shared, run: RunId, call: &SpawnCall) -> Result<ChildSpec, CallError> {
     let spec = &call.spec;
     let mut missing = spec.limits.missing(&shared.hello.powers);
+    explain(&mut missing, &shared.hello);
     missing.extend(no_pid_namespace(shared, spec));
     missing.extend(no_adoption(shared, spec));
     if !missing.is_empty() {
@@ -277,6 +278,27 @@ fn check_terminal(shared: &Shared, spec: &RunSpec) -> Result<(), CallError> {
             errno: None,
         })),
         None => Ok(()),
+    }
+}
+
+/// Adds why the control groups of runs lack controllers, and what to do about it: each reason once.
+fn explain(missing: &mut [Missing], hello: &KeeperHello) {
+    let mut before = None;
+    for missing in missing {
+        let controller = match missing.field.as_str() {
+            "spec.limits.pids_max" => CapabilityName::CgroupPids,
+            field if field.starts_with("spec.limits.memory.") => CapabilityName::CgroupMemory,
+            field if field.starts_with("spec.limits.cpu.") => CapabilityName::CgroupCpu,
+            _ => continue,
+        };
+        let why = hello.lacks(controller);
+        // Without any group the reason is there already.
+        if let (Ok(_), Some(text)) = (&hello.cgroup_base, why)
+            && why != before
+        {
+            missing.capability = format!("{}: {text}", missing.capability);
+            before = why;
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! The keeper's own control group directory, and a fresh one in it for each run.
 
-use super::{CgroupChoice, group_record::GroupRecord};
+use super::{CgroupChoice, delegation::Delegation, group_record::GroupRecord};
 use crate::{
     capability::{Capability, CapabilityName},
     cgroup, cgroup_limits,
@@ -25,6 +25,7 @@ pub(super) struct Groups {
     capabilities: Vec<Capability>,
     knobs: Vec<Knob>,
     made: u64,
+    delegation: Option<Delegation>,
 }
 
 /// A run's own group.
@@ -71,6 +72,7 @@ impl Groups {
             base: Err(why),
             placement: Placement::ByWrite,
             made: 0,
+            delegation: None,
         };
         if choice == CgroupChoice::Off {
             return without("switched off".into());
@@ -80,11 +82,23 @@ impl Groups {
                 "cgroup v2 is not mounted, or this process is outside of what is".into(),
             );
         };
-        sweep(&own, &prefix);
-        let base = own.join(format!("{prefix}{epoch}"));
+        let delegation = match choice {
+            CgroupChoice::Stay => {
+                let why = "--cgroup stay leaves the keeper in its control group";
+                Delegation::without(own.clone(), Some(why.into()))
+            }
+            CgroupChoice::Auto | CgroupChoice::Off => Delegation::take(own.clone()),
+        };
+        for dir in [&own, &delegation.group] {
+            sweep(dir, &prefix);
+        }
+        let base = delegation.group.join(format!("{prefix}{epoch}"));
         match cgroup::create(&base) {
             Ok(made) => record.add(made),
-            Err(error) => return without(format!("cannot make {}: {error}", base.display())),
+            Err(error) => {
+                delegation.release();
+                return without(format!("cannot make {}: {error}", base.display()));
+            }
         }
         cgroup_limits::hand_on(&base);
         match probe(&base) {
@@ -93,13 +107,15 @@ impl Groups {
                     None => Placement::ByClone,
                     Some(_) => Placement::ByWrite,
                 },
-                capabilities: found(&base, &probed),
+                capabilities: found(&base, &probed, &delegation),
                 knobs: probed.knobs,
                 base: Ok(base),
                 made: 0,
+                delegation: Some(delegation),
             },
             Err(error) => {
                 cgroup::remove_empty(&base);
+                delegation.release();
                 without(format!("cannot use {}: {error}", base.display()))
             }
         }
@@ -168,10 +184,13 @@ impl Groups {
         removed
     }
 
-    /// Removes the base directory if nobody is left below it.
+    /// Removes the base directory if no process is left below it, and leaves the delegated group as it was.
     pub(super) fn remove(&self) {
         if let Ok(base) = &self.base {
             cgroup::remove_empty(base);
+        }
+        if let Some(delegation) = &self.delegation {
+            delegation.release();
         }
     }
 }
@@ -194,16 +213,16 @@ fn none(why: &str) -> Vec<Capability> {
     OF_GROUPS.iter().map(missing).collect()
 }
 
-fn found(base: &Path, probed: &Probed) -> Vec<Capability> {
+fn found(base: &Path, probed: &Probed, delegation: &Delegation) -> Vec<Capability> {
     let controllers = fs::read_to_string(base.join("cgroup.controllers")).unwrap_or_default();
     let tried = |name: &CapabilityName| match name {
         CapabilityName::CgroupSealed => sealed(base),
         CapabilityName::CgroupClone => probed.not_by_clone.clone().map_or(Ok(()), Err),
         CapabilityName::CgroupKill => there(probed.has_kill, "cgroup.kill"),
         CapabilityName::CgroupFreeze => there(probed.has_freeze, "cgroup.freeze"),
-        CapabilityName::CgroupMemory => delegated(&controllers, "memory", base),
-        CapabilityName::CgroupPids => delegated(&controllers, "pids", base),
-        CapabilityName::CgroupCpu => delegated(&controllers, "cpu", base),
+        CapabilityName::CgroupMemory => delegated(&controllers, "memory", delegation),
+        CapabilityName::CgroupPids => delegated(&controllers, "pids", delegation),
+        CapabilityName::CgroupCpu => delegated(&controllers, "cpu", delegation),
         _ => Ok(()),
     };
     let names = OF_GROUPS.iter();
@@ -234,14 +253,19 @@ fn there(is_there: bool, file: &str) -> Result<(), String> {
     Err(format!("this kernel has no {file}"))
 }
 
-fn delegated(controllers: &str, name: &str, base: &Path) -> Result<(), String> {
+fn delegated(controllers: &str, name: &str, delegation: &Delegation) -> Result<(), String> {
     if controllers.split_whitespace().any(|found| found == name) {
         return Ok(());
     }
-    let above = base.parent().unwrap_or(base).display();
-    Err(format!(
-        "the {name} controller is not enabled in {above}/cgroup.subtree_control"
-    ))
+    let file = delegation.group.join("cgroup.controllers");
+    let there = fs::read_to_string(&file).unwrap_or_default();
+    Err(match &delegation.refused {
+        Some(why) if there.split_whitespace().any(|found| found == name) => why.clone(),
+        _ => format!(
+            "not in {}: the kernel, cgroup v1 or a group above keeps it",
+            file.display()
+        ),
+    })
 }
 
 /// A child of ours must live in a fresh group. Where this keeper itself sits in a group that was killed once, the kernel

@@ -7,6 +7,7 @@ mod adoption;
 mod binary;
 mod check;
 mod data_dir;
+mod delegation;
 mod doors;
 mod group_record;
 mod groups;
@@ -70,9 +71,12 @@ pub struct KeeperConfig {
 /// Whether runs get control groups.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CgroupChoice {
-    /// Where cgroup v2 is writable and the start-up probe passes.
+    /// Where cgroup v2 is writable and the start-up probe passes. In a delegated group the keeper moves to a leaf, so that
+    /// runs can have limits.
     #[default]
     Auto,
+    /// The same, and the keeper stays in the group that it was started in: runs have no limits as a whole.
+    Stay,
     /// Never.
     Off,
 }
