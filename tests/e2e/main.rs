@@ -37,6 +37,7 @@ mod members;
 mod metrics;
 mod metrics_door;
 mod observability;
+mod oom_order;
 mod orphan_ttl;
 mod output;
 mod pause;

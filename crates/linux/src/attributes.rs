@@ -16,6 +16,10 @@ use std::{
 
 /// Where a process says how soon it wants to be ended; see `proc_pid_oom_score_adj(5)`.
 pub(crate) const OOM_SCORE_ADJ: &str = "/proc/self/oom_score_adj";
+/// How much more willing to be ended a command is than what Kennel was started with.
+const COMMAND_OOM_SCORE: i32 = 200;
+/// What the keeper gives itself where it may and nothing was chosen for it.
+const OWN_OOM_SCORE_ADJ: i32 = -500;
 /// File mode creation mask of every command.
 pub(crate) const UMASK: u32 = 0o022;
 
@@ -25,8 +29,15 @@ pub(crate) struct Inherited {
     /// Before it was raised.
     pub(crate) open_files: OpenFiles,
     pub(crate) nice: i32,
-    /// What its shims have.
-    pub(crate) oom_score_adj: i32,
+    pub(crate) oom_score_adj: OomScoreAdj,
+}
+
+/// Who is ended first when memory ends: commands, then Kennel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct OomScoreAdj {
+    pub(crate) of_shims: i32,
+    /// Of commands whose specs name none.
+    pub(crate) of_commands: i32,
 }
 
 /// What one command gets. Absent: it has it already.
@@ -39,11 +50,11 @@ pub(crate) struct Attributes {
 
 impl Inherited {
     /// What this process has now, but for the open files, which were raised.
-    pub(crate) fn take(open_files: OpenFiles) -> io::Result<Self> {
+    pub(crate) fn take(open_files: OpenFiles, oom_score_adj: OomScoreAdj) -> io::Result<Self> {
         Ok(Self {
             open_files,
             nice: nice()?,
-            oom_score_adj: oom_score_adj()?.max(0),
+            oom_score_adj,
         })
     }
 
@@ -66,42 +77,88 @@ impl Inherited {
         // Favours are the keeper's own; what slows it down or puts it at risk is the whole service's.
         let other = |wanted: i32, has: i32| (wanted != has).then_some(wanted);
         let nice = limits.nice.unwrap_or(self.nice.max(0));
-        let adj = limits.oom_score_adj.unwrap_or(self.oom_score_adj);
+        let OomScoreAdj {
+            of_shims,
+            of_commands,
+        } = self.oom_score_adj;
+        let adj = limits.oom_score_adj.unwrap_or(of_commands);
         Attributes {
             rlimits,
             nice: other(nice, self.nice),
-            oom_score_adj: other(adj, self.oom_score_adj),
+            oom_score_adj: other(adj, of_shims),
         }
     }
 }
 
-/// A keeper that the kernel is told to spare. Commands are not to be spared, and whoever is no root cannot say so in the
-/// child: files in /proc of a process that is not dumpable belong to root. So this one file is opened before the keeper
-/// becomes so, and the keeper gives its protection up for as long as a shim is forked.
+/// The keeper's own `oom_score_adj`, which server and shims have too: without them runs are lost, so commands go first.
+///
+/// A child sets its own before it executes the command. That takes root: files in /proc of a process that is not dumpable
+/// belong to root. Without it commands have what their shims have, which is then never below 0: one file is opened before
+/// the keeper becomes undumpable, and its protection is given up for as long as a shim is forked.
 #[derive(Debug, Default)]
-pub(crate) struct Protection(Option<(File, i32)>);
+pub(crate) struct Protection {
+    /// What this process was started with.
+    inherited: i32,
+    /// What it has.
+    own: i32,
+    file: Option<File>,
+}
 
 impl Protection {
-    /// Of this process, while it is still dumpable.
+    /// Protects this process, as far as it may, while it is still dumpable.
     pub(crate) fn take() -> io::Result<Self> {
-        let value = oom_score_adj()?;
-        if value >= 0 {
-            return Ok(Self::default());
-        }
-        let file = OpenOptions::new().write(true).open(OOM_SCORE_ADJ)?;
-        Ok(Self(Some((file, value))))
+        let inherited = oom_score_adj()?;
+        // Any other value was chosen for it.
+        let own = match inherited {
+            0 if set_oom_score_adj(OWN_OOM_SCORE_ADJ).is_ok() => OWN_OOM_SCORE_ADJ,
+            chosen => chosen,
+        };
+        let file = match own {
+            ..0 => Some(OpenOptions::new().write(true).open(OOM_SCORE_ADJ)?),
+            _ => None,
+        };
+        Ok(Self {
+            inherited,
+            own,
+            file,
+        })
     }
 
-    /// Does something without it; a child that is forked meanwhile never gets it.
+    /// What shims and commands get; `is_settable`: whether a child can set its own.
+    pub(crate) fn shared_out(&mut self, is_settable: bool) -> OomScoreAdj {
+        let inherited = self.inherited.max(0);
+        if !is_settable {
+            let of_shims = self.own.max(0);
+            return OomScoreAdj {
+                of_shims,
+                of_commands: of_shims,
+            };
+        }
+        self.file = None;
+        OomScoreAdj {
+            of_shims: self.own,
+            of_commands: (inherited + COMMAND_OOM_SCORE).min(*bounds::OOM_SCORE_ADJ.end()),
+        }
+    }
+
+    /// Does something without it, where that is needed; a child that is forked meanwhile never gets it.
     pub(crate) fn without<T>(&self, work: impl FnOnce() -> T) -> io::Result<T> {
-        let Some((file, value)) = &self.0 else {
+        let Some(file) = &self.file else {
             return Ok(work());
         };
         file.write_all_at(b"0\n", 0)?;
         let done = work();
-        // The kernel lets everybody go back to what was set by somebody who might.
-        file.write_all_at(format!("{value}\n").as_bytes(), 0)?;
+        // The kernel lets every process go back to what was set by a privileged one.
+        file.write_all_at(format!("{}\n", self.own).as_bytes(), 0)?;
         Ok(done)
+    }
+}
+
+/// Whether commands are ended before Kennel when memory ends.
+pub(crate) fn oom_order(powers: &LimitPowers) -> Result<(), String> {
+    match powers.oom_score_adj_min {
+        Some(_) => Ok(()),
+        None => Err("only root can set the oom_score_adj of commands".to_owned()),
     }
 }
 
@@ -233,7 +290,10 @@ mod tests {
                 hard: 4096,
             },
             nice,
-            oom_score_adj,
+            oom_score_adj: OomScoreAdj {
+                of_shims: oom_score_adj,
+                of_commands: oom_score_adj,
+            },
         }
     }
 
@@ -302,12 +362,39 @@ mod tests {
             let text = fs::read_to_string(file.path()).expect("it can be read");
             text.lines().next().map(str::to_owned).unwrap_or_default()
         };
-        let protection = Protection(Some((file.reopen().expect("it is there"), -900)));
+        let protection = Protection {
+            inherited: -900,
+            own: -900,
+            file: Some(file.reopen().expect("it is there")),
+        };
         assert_eq!(protection.without(value).expect("it can be written"), "0");
         assert_eq!(value(), "-900");
         assert_eq!(
             Protection::default().without(|| 3).expect("nothing to do"),
             3
         );
+    }
+
+    #[test]
+    fn commands_are_ended_before_kennel() {
+        let shared_out = |inherited, own, is_settable| {
+            let mut protection = Protection {
+                inherited,
+                own,
+                file: None,
+            };
+            let OomScoreAdj {
+                of_shims,
+                of_commands,
+            } = protection.shared_out(is_settable);
+            (of_shims, of_commands)
+        };
+        assert_eq!(shared_out(0, -500, true), (-500, 200));
+        assert_eq!(shared_out(0, 0, true), (0, 200), "without CAP_SYS_RESOURCE");
+        assert_eq!(shared_out(-900, -900, true), (-900, 200));
+        assert_eq!(shared_out(300, 300, true), (300, 500));
+        assert_eq!(shared_out(990, 990, true), (990, 1000));
+        assert_eq!(shared_out(-900, -900, false), (0, 0), "not root");
+        assert_eq!(shared_out(300, 300, false), (300, 300), "not root");
     }
 }

@@ -63,6 +63,8 @@ capabilities! {
     Adoption = "adoption", "every run ends with the service, of kind SERVICE too: one that asks to outlive it is refused";
     /// A command can be on a terminal.
     Terminal = "terminal", "no run of kind TERMINAL: one is refused";
+    /// When memory ends, the kernel ends commands before Kennel: they have a higher `oom_score_adj`.
+    OomOrder = "oom_order", "commands have the same oom_score_adj as their shims: the kernel may end either";
 }
 
 /// One thing, and whether it is there.

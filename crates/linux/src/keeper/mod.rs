@@ -29,6 +29,7 @@ pub use data_dir::node_id;
 
 use crate::{
     attributes::{self, Inherited, Protection},
+    capability::{Capability, CapabilityName},
     crash_point, identity, limits,
     signal_set::SignalSet,
     wire::WireHello,
@@ -144,7 +145,7 @@ pub fn run(config: &KeeperConfig) -> Result<i32, KeeperError> {
     crate::crash_point::i_am_keeper();
     // While its file is still there: what takes its place there is what an upgrade starts.
     let own_path = std::fs::read_link("/proc/self/exe");
-    let protection = Protection::take().map_err(host("read oom_score_adj"))?;
+    let mut protection = Protection::take().map_err(host("read oom_score_adj"))?;
     prctl::set_dumpable(false).map_err(|e| host("make this process undumpable")(e.into()))?;
     prctl::set_child_subreaper(true).map_err(|e| host("become a subreaper")(e.into()))?;
     check_proc().map_err(host("use /proc, which is not of this pid namespace"))?;
@@ -160,14 +161,18 @@ pub fn run(config: &KeeperConfig) -> Result<i32, KeeperError> {
     let signals = take_signals().map_err(host("take signals over"))?;
     let here = identity::host().map_err(host("read the identity of this host"))?;
     let own = identity::own().map_err(host("read the identity of this process"))?;
-    let inherited = Inherited::take(open_files).map_err(host("read its own limits"))?;
     let groups = Groups::new(config.cgroup, node, epoch, &config.data_dir);
     let powers = attributes::powers(groups.knobs()).map_err(host("try its own limits"))?;
+    let oom_score_adj = protection.shared_out(powers.oom_score_adj_min.is_some());
+    let inherited =
+        Inherited::take(open_files, oom_score_adj).map_err(host("read its own limits"))?;
     let doors = Doors::open(&config.data_dir);
     let serving = Serving::take(&config.data_dir, epoch)?;
     let mut capabilities = groups.capabilities().to_vec();
     capabilities.extend(probe::processes().map_err(host("try out what this kernel can do"))?);
     capabilities.push(doors.capability());
+    let oom_order = attributes::oom_order(&powers);
+    capabilities.push(Capability::tried(CapabilityName::OomOrder, oom_order));
     let kernel =
         nix::sys::utsname::uname().map_err(|e| host("ask for the kernel's name")(e.into()))?;
     let hello = WireHello {

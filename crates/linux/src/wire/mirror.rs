@@ -98,7 +98,8 @@ mirror_struct!(
 mirror_enum!(
     /// [`CapabilityName`].
     WireCapabilityName = CapabilityName {
-        Cgroup, CgroupSealed, CgroupClone, CgroupKill, CgroupFreeze, CgroupMemory, CgroupPids, CgroupCpu, Clone3, Pidfs, PidfdGroupSignal, PidfdExit, PidNamespace, Adoption, Terminal
+        Cgroup, CgroupSealed, CgroupClone, CgroupKill, CgroupFreeze, CgroupMemory, CgroupPids, CgroupCpu, Clone3, Pidfs, PidfdGroupSignal, PidfdExit, PidNamespace, Adoption, Terminal,
+        OomOrder
     }
 );
 mirror_struct!(

@@ -34,6 +34,17 @@ fn expected(nice: i32, oom_score_adj: i32) -> [String; 3] {
     ["0022".into(), nice.to_string(), oom_score_adj.to_string()]
 }
 
+/// Of a command whose spec names none. This process was started by the keeper and has what that has, 0 or -500 where
+/// nothing was chosen for it.
+fn unnamed_oom_score_adj(may_adjust: bool) -> i32 {
+    let chosen = own_oom_score_adj().max(0);
+    if may_adjust {
+        (chosen + 200).min(1000)
+    } else {
+        chosen
+    }
+}
+
 fn limit(resource: Resource, soft: u64, hard: u64) -> Rlimit {
     Rlimit {
         resource,
@@ -78,7 +89,11 @@ async fn held(stage: &mut Stage) {
     let may_adjust = stage.hello.powers.oom_score_adj_min.is_some();
     assert_eq!(may_adjust, nix::unistd::geteuid().is_root());
     limits.oom_score_adj = may_adjust.then_some(adj);
-    let adj = if may_adjust { adj } else { own_oom_score_adj() };
+    let adj = if may_adjust {
+        adj
+    } else {
+        unnamed_oom_score_adj(false)
+    };
     assert_eq!(limits.missing(&stage.hello.powers), []);
     stage.start(run, &spec).await;
     assert_eq!(told(stage).await, expected(nice, adj));
@@ -103,7 +118,7 @@ async fn held(stage: &mut Stage) {
     let (run, spec) = stage.shell(TELL);
     stage.start(run, &spec).await;
     stage.end(run).await;
-    let own = expected(own_nice().max(0), own_oom_score_adj().max(0));
+    let own = expected(own_nice().max(0), unnamed_oom_score_adj(may_adjust));
     assert_eq!(told(stage).await, own);
 }
 
@@ -156,6 +171,8 @@ async fn burdened(stage: &mut Stage) {
     assert!(nice >= BURDEN_NICE && adj >= BURDEN_OOM_SCORE_ADJ);
     let (run, spec) = stage.shell(TELL);
     stage.start(run, &spec).await;
+    let may_adjust = stage.hello.powers.oom_score_adj_min.is_some();
+    let adj = unnamed_oom_score_adj(may_adjust);
     assert_eq!(told(stage).await, expected(nice, adj));
     stage.end(run).await;
 }
