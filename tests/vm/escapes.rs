@@ -10,6 +10,6 @@ fn no_program_of_the_suite_escapes() {
         memory_mib: 1024,
         disk: None,
     })
-    .to_end();
+    .finish();
     checks.all_passed(&["escapes.none"]);
 }

@@ -126,7 +126,7 @@ impl Guest {
     }
 
     /// Reads all that it reports.
-    pub(crate) fn to_end(mut self) -> Checks {
+    pub(crate) fn finish(mut self) -> Checks {
         self.read_until(END);
         let seen = std::mem::take(&mut self.seen);
         for line in &seen {

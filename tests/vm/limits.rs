@@ -14,7 +14,7 @@ fn machine(scenario: &'static str) -> Machine {
 
 #[test]
 fn limits_hold_in_a_delegated_group() {
-    let checks = Guest::boot(&machine(include_str!("guest/service.sh"))).to_end();
+    let checks = Guest::boot(&machine(include_str!("guest/service.sh"))).finish();
     checks.all_passed(&[
         "unit.serve",
         "unit.memory",
@@ -42,7 +42,7 @@ fn limits_hold_in_a_delegated_group() {
 
 #[test]
 fn limits_hold_in_a_container() {
-    let checks = Guest::boot(&machine(include_str!("guest/container.sh"))).to_end();
+    let checks = Guest::boot(&machine(include_str!("guest/container.sh"))).finish();
     checks.all_passed(&[
         "container.serve",
         "container.memory",
@@ -56,7 +56,7 @@ fn limits_hold_in_a_container() {
 
 #[test]
 fn limits_hold_as_the_first_process() {
-    let checks = Guest::boot(&machine(include_str!("guest/first.sh"))).to_end();
+    let checks = Guest::boot(&machine(include_str!("guest/first.sh"))).finish();
     checks.all_passed(&[
         "first.serve",
         "first.memory",
