@@ -32,6 +32,7 @@ mod leader_exit;
 mod life;
 mod limits;
 mod logs;
+mod long_lines;
 mod many;
 mod members;
 mod metrics;

@@ -257,7 +257,7 @@ fn routes(
         .add_service(
             ProcessServiceServer::new(processes)
                 .max_decoding_message_size(limits::REQUEST_BYTES_MAX)
-                .max_encoding_message_size(limits::RESPONSE_BYTES_MAX),
+                .max_encoding_message_size(limits::STREAM_MESSAGE_BYTES_MAX),
         )
         .add_service(
             AdminServiceServer::new(admin)

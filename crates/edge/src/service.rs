@@ -45,6 +45,8 @@ pub(crate) struct Processes {
     tasks: TaskTracker,
     /// Places for streams of events.
     places: Arc<Semaphore>,
+    /// Memory for lines that are longer than usual, in KiB.
+    long_lines: Arc<Semaphore>,
     /// Counts runs that are refused.
     admission: Admission,
     /// Who writes on which terminal.
@@ -66,6 +68,7 @@ impl Processes {
             key,
             tasks,
             places,
+            long_lines: Arc::new(Semaphore::new(limits::LONG_LINES_KIB_MAX as usize)),
             admission: Admission::new(&telemetry),
             seats: Arc::default(),
             going,

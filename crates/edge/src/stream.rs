@@ -72,6 +72,8 @@ pub(crate) struct Reader<S> {
     /// In whose name it is read.
     seat: Option<ConsumerSeat>,
     _place: OwnedSemaphorePermit,
+    /// Memory for long lines; absent: they are not longer than usual.
+    _room: Option<OwnedSemaphorePermit>,
 }
 
 /// When streams end although their runs go on.
@@ -136,6 +138,15 @@ impl<S: Source> Reader<S> {
             stage: Stage::Opening(Box::new(run::run(view))),
             seat: None,
             _place: place,
+            _room: None,
+        }
+    }
+
+    /// The same with memory for long lines.
+    pub(crate) fn with_room(self, room: Option<OwnedSemaphorePermit>) -> Self {
+        Self {
+            _room: room,
+            ..self
         }
     }
 

@@ -4,7 +4,6 @@ use crate::{
     Point,
     log::{Log, Next, Span},
     segment::{Segment, slot},
-    view::LINE_BYTES_MAX,
 };
 use bytes::Bytes;
 use std::{io, sync::Arc};
@@ -120,16 +119,22 @@ impl Log {
     }
 
     /// Where the lines stand before the entry after this seq. Absent: that is not known any more.
-    pub(crate) fn line_begins(&self, seq: u64, head: Point) -> io::Result<Option<LineBegins>> {
+    pub(crate) fn line_begins(
+        &self,
+        seq: u64,
+        head: Point,
+        line_bytes_max: u32,
+    ) -> io::Result<Option<LineBegins>> {
+        let most = u64::from(line_bytes_max);
         let Some(before) = self.before(seq)? else {
             return Ok(None);
         };
         let mut begins = before.lens;
         for (stream, begin) in begins.iter_mut().enumerate() {
             let len = before.lens[stream];
-            let back = len.saturating_sub(LINE_BYTES_MAX).max(before.begin[stream]);
+            let back = len.saturating_sub(most).max(before.begin[stream]);
             let reaches = before.is_attempts && back == before.begin[stream];
-            let found = self.bytes(stream, (back, len), LINE_BYTES_MAX, head)?;
+            let found = self.bytes(stream, (back, len), most, head)?;
             if found.offset + found.data.len() as u64 != len {
                 continue;
             }

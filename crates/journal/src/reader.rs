@@ -166,9 +166,9 @@ impl Reader {
     }
 
     /// Where the lines stand at the present position. Absent: that is not known any more.
-    pub async fn line_begins(&self) -> io::Result<Option<LineBegins>> {
+    pub async fn line_begins(&self, line_bytes_max: u32) -> io::Result<Option<LineBegins>> {
         let (log, head, seq) = (Arc::clone(&self.log), self.end(), self.at.seq);
-        blocking(move || log.line_begins(seq, head)).await
+        blocking(move || log.line_begins(seq, head, line_bytes_max)).await
     }
 
     /// Where this tail of what there is now begins. Reads from behind, no more than it must. Moves nothing.

@@ -2,7 +2,7 @@
 
 use crate::{CallError, Position, Supervisor, events::unreadable, output::KINDS};
 use bytes::Bytes;
-use kennel_journal::{Form, Kind, Piece, Reader, View};
+use kennel_journal::{Form, Kind, LINE_BYTES_MAX, Piece, Reader, View};
 use kennel_lifecycle::{OutputRemoval, RunId};
 use std::io;
 
@@ -12,6 +12,7 @@ const SEQUENCE_BYTES_MAX: u64 = 65 * 1024;
 const PLAIN: Form = Form {
     plain: true,
     lines: false,
+    line_bytes_max: LINE_BYTES_MAX,
 };
 
 /// Which output to read.

@@ -37,7 +37,7 @@ impl Shape {
             (Some(lens), Some(begins)) => Some((lens, begins)),
             // There is no line to go back to.
             (Some(lens), None) if !form.lines => Some((lens, lens)),
-            _ => looked_up(reader).await?,
+            _ => looked_up(reader, form.line_bytes_max).await?,
         };
         let Some((mut lens, mut begins)) = known else {
             let views = [None, None];
@@ -159,9 +159,12 @@ fn ends_streams(line: &LifecycleEvent) -> bool {
 }
 
 /// Where the streams and their lines are at the reader's position. One whose end was told was given with it.
-async fn looked_up(reader: &Reader) -> io::Result<Option<([u64; 2], [u64; 2])>> {
+async fn looked_up(
+    reader: &Reader,
+    line_bytes_max: u32,
+) -> io::Result<Option<([u64; 2], [u64; 2])>> {
     let seq = reader.position().seq;
-    let Some(found) = reader.line_begins().await? else {
+    let Some(found) = reader.line_begins(line_bytes_max).await? else {
         return Ok(None);
     };
     let LineBegins { lens, begins, .. } = found;

@@ -76,7 +76,8 @@ fn payload(payload: Payload, as_json: bool) -> event::Payload {
             is_cut,
         } => event::Payload::Line(pb::Line {
             stream: output_stream(stream).into(),
-            json: as_json.then(|| line::json(&text)).flatten(),
+            // Part of a line is not the value that it may look like.
+            json: (as_json && !is_cut).then(|| line::json(&text)).flatten(),
             text: line::text(text),
             truncated: is_cut,
             offset,

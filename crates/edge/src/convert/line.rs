@@ -1,9 +1,13 @@
 //! A line of output as the contract shows it.
 
 use prost_types::{ListValue, Struct, Value, value::Kind};
+use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
+use std::{collections::BTreeMap, fmt};
 
 /// How deep a line's JSON may be nested. A level is up to three messages on the wire, and decoders take 100.
 const DEPTH_MAX: usize = 24;
+/// How many values a line's JSON may have. Each takes some hundred bytes of memory, and two of the line.
+const VALUES_MAX: usize = 256 * 1024;
 
 /// The line; what is not UTF-8 is replaced.
 pub(crate) fn text(line: Vec<u8>) -> String {
@@ -13,32 +17,104 @@ pub(crate) fn text(line: Vec<u8>) -> String {
 
 /// The line as JSON, if it is.
 pub(crate) fn json(line: &[u8]) -> Option<Value> {
-    value(serde_json::from_slice(line).ok()?, DEPTH_MAX)
+    let mut values = VALUES_MAX;
+    let mut input = serde_json::Deserializer::from_slice(line);
+    let depth = DEPTH_MAX;
+    let kind = Place {
+        depth,
+        values: &mut values,
+    }
+    .deserialize(&mut input);
+    let kind = kind.ok()?;
+    input.end().ok()?;
+    Some(Value { kind: Some(kind) })
 }
 
-fn value(json: serde_json::Value, depth: usize) -> Option<Value> {
-    use serde_json::Value as Json;
-    let kind = match json {
-        Json::Null => Kind::NullValue(0),
-        Json::Bool(is) => Kind::BoolValue(is),
-        Json::Number(number) => Kind::NumberValue(number.as_f64()?),
-        Json::String(text) => Kind::StringValue(text),
-        Json::Array(items) => {
-            let depth = depth.checked_sub(1)?;
-            let values = items.into_iter().map(|item| value(item, depth));
-            let values = values.collect::<Option<_>>()?;
-            Kind::ListValue(ListValue { values })
+/// Where one value is read, and what there is room for.
+struct Place<'a> {
+    depth: usize,
+    values: &'a mut usize,
+}
+
+impl Place<'_> {
+    /// Of a value within this one.
+    fn within(&mut self) -> Place<'_> {
+        Place {
+            depth: self.depth,
+            values: self.values,
         }
-        Json::Object(items) => {
-            let depth = depth.checked_sub(1)?;
-            let fields = items
-                .into_iter()
-                .map(|(name, item)| Some((name, value(item, depth)?)));
-            let fields = fields.collect::<Option<_>>()?;
-            Kind::StructValue(Struct { fields })
+    }
+
+    fn deeper<E: Error>(&mut self) -> Result<(), E> {
+        let depth = self.depth.checked_sub(1);
+        self.depth = depth.ok_or_else(|| E::custom("nested too deep"))?;
+        Ok(())
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for Place<'_> {
+    type Value = Kind;
+
+    fn deserialize<D: Deserializer<'de>>(self, input: D) -> Result<Kind, D::Error> {
+        let left = self.values.checked_sub(1);
+        *self.values = left.ok_or_else(|| D::Error::custom("too many values"))?;
+        input.deserialize_any(self)
+    }
+}
+
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "numbers are double precision here"
+)]
+impl<'de> Visitor<'de> for Place<'_> {
+    type Value = Kind;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON value")
+    }
+
+    fn visit_unit<E>(self) -> Result<Kind, E> {
+        Ok(Kind::NullValue(0))
+    }
+
+    fn visit_bool<E>(self, is: bool) -> Result<Kind, E> {
+        Ok(Kind::BoolValue(is))
+    }
+
+    fn visit_i64<E>(self, number: i64) -> Result<Kind, E> {
+        Ok(Kind::NumberValue(number as f64))
+    }
+
+    fn visit_u64<E>(self, number: u64) -> Result<Kind, E> {
+        Ok(Kind::NumberValue(number as f64))
+    }
+
+    fn visit_f64<E>(self, number: f64) -> Result<Kind, E> {
+        Ok(Kind::NumberValue(number))
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Kind, E> {
+        Ok(Kind::StringValue(text.to_owned()))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(mut self, mut items: A) -> Result<Kind, A::Error> {
+        self.deeper()?;
+        let mut values = Vec::new();
+        while let Some(kind) = items.next_element_seed(self.within())? {
+            values.push(Value { kind: Some(kind) });
         }
-    };
-    Some(Value { kind: Some(kind) })
+        Ok(Kind::ListValue(ListValue { values }))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(mut self, mut items: A) -> Result<Kind, A::Error> {
+        self.deeper()?;
+        let mut fields = BTreeMap::new();
+        while let Some(name) = items.next_key::<String>()? {
+            let kind = Some(items.next_value_seed(self.within())?);
+            fields.insert(name, Value { kind });
+        }
+        Ok(Kind::StructValue(Struct { fields }))
+    }
 }
 
 #[cfg(test)]
@@ -93,5 +169,12 @@ mod tests {
             Ok(event)
         );
         assert_eq!(json(nested(DEPTH_MAX + 1).as_bytes()), None);
+    }
+
+    #[test]
+    fn lines_of_too_many_values_have_no_json() {
+        let of = |values: usize| format!("[{}0]", "0,".repeat(values - 2));
+        assert!(json(of(VALUES_MAX).as_bytes()).is_some());
+        assert_eq!(json(of(VALUES_MAX + 1).as_bytes()), None);
     }
 }

@@ -168,6 +168,8 @@ pub(crate) fn decode(cursor: &[u8]) -> Option<ManyCursor> {
         [bits] if bits & 1 == 1 && bits < 8 => Some(Form {
             plain: bits & 2 != 0,
             lines: bits & 4 != 0,
+            // Of many runs no line is longer.
+            ..Form::default()
         }),
         _ => return None,
     };
@@ -298,7 +300,11 @@ mod tests {
         ];
         let tail =
             (amount, any::<[bool; 2]>()).prop_map(|(amount, streams)| Tail { amount, streams });
-        let form = any::<[bool; 2]>().prop_map(|[plain, lines]| Form { plain, lines });
+        let form = any::<[bool; 2]>().prop_map(|[plain, lines]| Form {
+            plain,
+            lines,
+            ..Form::default()
+        });
         let open = prop::collection::btree_map(any::<u128>(), positions(), 0..9);
         (
             any::<[u8; SEAL_BYTES]>(),

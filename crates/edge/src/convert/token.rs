@@ -4,7 +4,7 @@ use crate::digest::DigestKey;
 use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
 use bytes::Bytes;
 use kennel_lifecycle::{RunId, Timestamp};
-use kennel_supervisor::{Form, ListFilter, PageStart, Position, Reached};
+use kennel_supervisor::{Form, LINE_BYTES_MAX, ListFilter, PageStart, Position, Reached};
 use std::fmt::Write;
 
 const PAGE_TOKEN_VERSION: u8 = 1;
@@ -15,7 +15,9 @@ const CURSOR_VERSION: u8 = 2;
 const CURSOR_VERSION_1: u8 = 1;
 /// With lengths, a form and from where its views are fed.
 const CURSOR_VERSION_3: u8 = 3;
-/// As the third, or the second, behind offsets from which on output is given.
+/// As the third, with the longest line.
+const CURSOR_VERSION_5: u8 = 5;
+/// As the fifth, the third, or the second, behind offsets from which on output is given.
 const CURSOR_VERSION_4: u8 = 4;
 /// In the place of lengths that are not known.
 const UNKNOWN: [u64; 2] = [u64::MAX; 2];
@@ -82,7 +84,8 @@ impl Cursor {
         let view = self.form.zip(self.at.fed_from);
         let version = match view {
             None => CURSOR_VERSION,
-            Some(_) => CURSOR_VERSION_3,
+            Some((form, _)) if form.line_bytes_max == LINE_BYTES_MAX => CURSOR_VERSION_3,
+            Some(_) => CURSOR_VERSION_5,
         };
         if let Some(begins) = self.at.begins {
             cursor.push(CURSOR_VERSION_4);
@@ -101,6 +104,9 @@ impl Cursor {
                 cursor.extend(offset.to_be_bytes());
             }
             cursor.push(u8::from(form.plain) | u8::from(form.lines) << 1);
+            if version == CURSOR_VERSION_5 {
+                cursor.extend(form.line_bytes_max.to_be_bytes());
+            }
         }
         cursor.into()
     }
@@ -129,10 +135,15 @@ impl Cursor {
         let (lens, view) = match (*version, lens.len()) {
             (CURSOR_VERSION_1, 0) => (UNKNOWN, None),
             (CURSOR_VERSION, 16) => ([number(&lens[..8])?, number(&lens[8..])?], None),
-            (CURSOR_VERSION_3, 33) => {
+            (CURSOR_VERSION_3, 33) | (CURSOR_VERSION_5, 37) => {
+                let line_bytes_max = match &lens[33..] {
+                    [] => LINE_BYTES_MAX,
+                    most => u32::from_be_bytes(most.try_into().ok()?),
+                };
                 let form = Form {
                     plain: lens[32] & 1 != 0,
                     lines: lens[32] & 2 != 0,
+                    line_bytes_max,
                 };
                 let fed_from = [number(&lens[16..24])?, number(&lens[24..32])?];
                 let lens = [number(&lens[..8])?, number(&lens[8..16])?];
@@ -260,6 +271,7 @@ mod tests {
         viewed.form = Some(Form {
             plain: false,
             lines: true,
+            ..Form::default()
         });
         let bytes = viewed.encode();
         assert_eq!(Cursor::decode(&bytes), Some(viewed));

@@ -11,8 +11,8 @@ use crate::{
     stream::{self, Named},
 };
 use kennel_supervisor::{
-    CallError, ConsumerBegin, ConsumerKey, ConsumerPlace, ConsumerSeat, Events, Position, RunView,
-    Supervisor,
+    CallError, ConsumerBegin, ConsumerKey, ConsumerPlace, ConsumerSeat, Events, Form,
+    LINE_BYTES_MAX, Position, RunView, Supervisor,
 };
 use tokio::sync::OwnedSemaphorePermit;
 use tonic::{Response, Status, codegen::BoxStream};
@@ -28,13 +28,14 @@ impl Processes {
     ) -> Opened {
         let call = request::events(request)?;
         let place = self.place()?;
+        let room = self.room_for_lines(call.form)?;
         let opening = async {
             let opened = open(&self.supervisor, &call, owner).await;
             opened.map_err(|e| status::of(&e))
         };
         let (view, events, seat) = Box::pin(self.unless_going(opening)).await?;
         let reader = stream::Reader::new(view, events, &call, self.going.clone(), place);
-        let reader = reader.in_name_of(seat);
+        let reader = reader.in_name_of(seat).with_room(room);
         Ok(Response::new(Box::pin(reader.into_stream())))
     }
 
@@ -67,6 +68,19 @@ impl Processes {
     fn place(&self) -> Result<OwnedSemaphorePermit, Status> {
         let place = self.places.clone().try_acquire_owned();
         place.map_err(|_| status::too_many("open event streams", limits::STREAMS_MAX))
+    }
+
+    /// Memory for the lines of both streams, where they may be longer than usual.
+    fn room_for_lines(&self, form: Option<Form>) -> Result<Option<OwnedSemaphorePermit>, Status> {
+        let most = form.map_or(0, |form| form.line_bytes_max);
+        if most <= LINE_BYTES_MAX {
+            return Ok(None);
+        }
+        let kib = 2 * most.div_ceil(1024);
+        let room = self.long_lines.clone().try_acquire_many_owned(kib);
+        let all = limits::LONG_LINES_KIB_MAX as usize;
+        let refused = |_| status::too_many("KiB for long lines of all readers", all);
+        room.map(Some).map_err(refused)
     }
 
     /// Takes the seat of a consumer of many runs, and sets the call to where it goes on.

@@ -7,16 +7,28 @@ mod escapes;
 
 use escapes::Escapes;
 
-/// Longest line in bytes of its stream. A longer one comes in several pieces.
-pub const LINE_BYTES_MAX: u64 = 64 * 1024;
+/// Longest line in bytes of its stream, where the reader names none. A longer one comes in several pieces.
+pub const LINE_BYTES_MAX: u32 = 64 * 1024;
 
 /// What a view makes of bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Form {
     /// Whether escape sequences and control characters are taken out, but TAB, LF and CR.
     pub plain: bool,
     /// Whether each piece is a line.
     pub lines: bool,
+    /// Longest line in bytes of its stream: so much of one is in memory, for each stream. A longer one comes in several pieces.
+    pub line_bytes_max: u32,
+}
+
+impl Default for Form {
+    fn default() -> Self {
+        Self {
+            plain: false,
+            lines: false,
+            line_bytes_max: LINE_BYTES_MAX,
+        }
+    }
 }
 
 /// What is shown of one stream.
@@ -121,7 +133,7 @@ impl Line {
         while !bytes.is_empty() {
             let newline = memchr::memchr(b'\n', bytes);
             let len = newline.unwrap_or(bytes.len());
-            self.push_cutting(offset, &bytes[..len], pieces);
+            self.push_cutting(form.line_bytes_max, offset, &bytes[..len], pieces);
             let mut taken = len;
             if newline.is_some() {
                 if self.data.is_empty() {
@@ -139,14 +151,20 @@ impl Line {
     }
 
     /// Takes bytes of one line; gives it in pieces where it is too long.
-    fn push_cutting(&mut self, mut offset: u64, mut bytes: &[u8], pieces: &mut Vec<Piece>) {
+    fn push_cutting(
+        &mut self,
+        line_bytes_max: u32,
+        mut offset: u64,
+        mut bytes: &[u8],
+        pieces: &mut Vec<Piece>,
+    ) {
         while !bytes.is_empty() {
             let begin = if self.data.is_empty() {
                 offset
             } else {
                 self.begin
             };
-            let room = (begin + LINE_BYTES_MAX).saturating_sub(offset);
+            let room = (begin + u64::from(line_bytes_max)).saturating_sub(offset);
             if room == 0 {
                 pieces.push(self.cut(offset, bytes[0]));
                 continue;

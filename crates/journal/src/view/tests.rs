@@ -4,14 +4,17 @@ use proptest::prelude::*;
 const LINES: Form = Form {
     plain: false,
     lines: true,
+    line_bytes_max: LINE_BYTES_MAX,
 };
 const PLAIN_LINES: Form = Form {
     plain: true,
     lines: true,
+    line_bytes_max: LINE_BYTES_MAX,
 };
 const PLAIN: Form = Form {
     plain: true,
     lines: false,
+    line_bytes_max: LINE_BYTES_MAX,
 };
 
 /// All pieces of bytes that come in these parts.
@@ -68,6 +71,23 @@ fn a_line_that_is_too_long_comes_in_pieces_none_of_which_splits_a_letter() {
     let endless = vec![0x80; max * 3];
     let found = pieces(LINES, [&endless[..]]);
     assert_eq!(found.iter().map(|p| p.data.len()).sum::<usize>(), max * 3);
+}
+
+#[test]
+fn line_limit_is_the_readers() {
+    let form = |line_bytes_max| Form {
+        line_bytes_max,
+        ..LINES
+    };
+    let long = [vec![b'x'; 100_000], b"\nend\n".to_vec()].concat();
+    let whole = pieces(form(100_000), long.chunks(777));
+    let lens = |found: &[Piece]| {
+        let lens = found.iter().map(|p| (p.data.len(), p.is_cut));
+        lens.collect::<Vec<_>>()
+    };
+    assert_eq!(lens(&whole), [(100_000, false), (3, false)]);
+    let cut = pieces(form(60_000), long.chunks(777));
+    assert_eq!(lens(&cut), [(60_000, true), (40_000, false), (3, false)]);
 }
 
 /// Bytes in which sequences, letters and ends of lines are frequent.

@@ -102,6 +102,7 @@ fn of_a_removed_run_a_reader_is_told_how_much_is_missing_and_how_it_ended() {
         let by_line = Form {
             plain: true,
             lines: true,
+            ..Form::default()
         };
         let shown = drain(events.viewed(by_line, None).await.unwrap()).await;
         assert_gap(&shown, 1, ended.seq - 1, [Some(6), Some(0)]);
@@ -191,6 +192,7 @@ fn is_given_a_gap_for_the_rest(view: bool) -> bool {
                 let plain = Form {
                     plain: true,
                     lines: false,
+                    ..Form::default()
                 };
                 reader = reader.viewed(plain, None).await.unwrap();
             }

@@ -16,6 +16,7 @@ pub(crate) fn events(request: &pb::StreamEventsRequest) -> Result<EventsCall, St
     let run = parse_run_id(&request.run_id, &mut found);
     let heartbeat = heartbeat(request, &mut found);
     let (form, as_json) = output::view("output_view", request.output_view, &mut found);
+    let form = line_limit(request.line_bytes_max, form, &mut found);
     let kinds = kinds(&request.kinds, &mut found);
     let from = position(request, run, form, kinds, &mut found);
     let fails_on_gap = fails_on_gap(request, &mut found);
@@ -62,6 +63,25 @@ pub(super) fn fails_on_gap(request: &pb::StreamEventsRequest, found: &mut Vec<Vi
             false
         }
     }
+}
+
+/// The form with the longest line that is asked for.
+fn line_limit(asked: u32, form: Option<Form>, found: &mut Vec<Violation>) -> Option<Form> {
+    const FIELD: &str = "line_bytes_max";
+    if asked == 0 {
+        return form;
+    }
+    if !form.is_some_and(|form| form.lines) {
+        found.push(Violation::new(FIELD, "is for a view by lines only"));
+    }
+    if !limits::LINE_BYTES.contains(&asked) {
+        let (least, most) = limits::LINE_BYTES.into_inner();
+        found.push(Violation::new(FIELD, format!("must be {least} to {most}")));
+    }
+    form.map(|form| Form {
+        line_bytes_max: asked,
+        ..form
+    })
 }
 
 pub(super) fn until_head(request: &pb::StreamEventsRequest, found: &mut Vec<Violation>) -> bool {

@@ -47,6 +47,10 @@ pub(crate) fn events_of_many(
     let seal = Seal::of(&filter, key);
     let heartbeat = heartbeat(request, &mut found);
     let (form, as_json) = output::view("output_view", request.output_view, &mut found);
+    if request.line_bytes_max != 0 {
+        let why = "is for a stream of one run";
+        found.push(Violation::new("line_bytes_max", why));
+    }
     let kinds = kinds(&request.kinds, &mut found);
     let from = from(request, seal, form, kinds, &mut found);
     let fails_on_gap = fails_on_gap(request, &mut found);

@@ -62,7 +62,13 @@ pub(crate) fn read_output(request: &pb::ReadOutputRequest) -> Result<OutputCall,
 /// The form of a view, and whether its lines are parsed.
 pub(super) fn view(field: &str, number: i32, found: &mut Vec<Violation>) -> (Option<Form>, bool) {
     use pb::OutputView as View;
-    let form = |plain, lines| Some(Form { plain, lines });
+    let form = |plain, lines| {
+        Some(Form {
+            plain,
+            lines,
+            ..Form::default()
+        })
+    };
     match View::try_from(number) {
         Ok(View::Unspecified | View::Raw) => (None, false),
         Ok(View::Text) => (form(true, false), false),
