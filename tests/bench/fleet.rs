@@ -55,8 +55,11 @@ pub(crate) async fn measure(table: &mut Table, trees: usize) {
     }
     let mut late = Times::default();
     let mut unproved = 0;
+    let grace_us = i64::try_from(GRACE.as_micros()).expect("short");
     for run in aborts.join_all().await {
-        let due = micros(run.stop_deadline_time.as_ref().expect("it was stopped"));
+        let certificate = run.attempt().certificate.as_ref();
+        let first = certificate.and_then(|c| c.steps.first()?.time);
+        let due = micros(&first.expect("it was stopped")) + grace_us;
         let empty = run
             .attempt()
             .tree_empty_time

@@ -1,6 +1,7 @@
 //! All processes of one run, as its shim or its keeper can reach them.
 
 mod session;
+mod unrelated;
 
 use crate::{
     cgroup,
@@ -149,19 +150,21 @@ impl Tree {
 
     /// The numbers of all members, zombies included.
     pub(crate) fn pids(&self) -> HashSet<i32> {
-        let mut pids = self
-            .cgroup
-            .as_ref()
-            .map(cgroup::members)
-            .unwrap_or_default();
-        match self.root {
-            Root::Shim(shim) => pids.extend(self.below(shim)),
-            Root::Lost => pids.extend(self.orphans()),
-            Root::Nowhere => {}
-        }
-        // Somebody with the right to do so may have moved keeper or shim into the control group.
+        let mut pids = self.below_root();
+        let inside = self.in_group(&pids);
+        pids.extend(inside.of_run);
         pids.retain(|pid| !self.is_ours(*pid));
-        pids.into_iter().collect()
+        pids
+    }
+
+    /// The numbers of all that hang below the root, wherever they are.
+    fn below_root(&self) -> HashSet<i32> {
+        let below = match self.root {
+            Root::Shim(shim) => self.below(shim),
+            Root::Lost => self.orphans(),
+            Root::Nowhere => Vec::new(),
+        };
+        below.into_iter().collect()
     }
 
     /// All members with what holds them, zombies included; the first `most` by number, and how many more there are.
@@ -340,7 +343,8 @@ impl Tree {
     }
 
     /// Sends a signal to every member: the leader's group at once, the others one by one, each checked after its
-    /// descriptor was opened. SIGKILL takes the private pid namespace where there is one, else the control group.
+    /// descriptor was opened. SIGKILL takes the private pid namespace where there is one, else the control group, where the
+    /// run is alone in it. Who is in the group and is not of the run is spared, and named.
     pub(crate) fn signal(&self, signal: Signal) -> Vec<Volley> {
         if signal == Signal::KILL
             && let Some(volleys) = self.kill_namespace().or_else(|| self.kill_group())
@@ -366,6 +370,9 @@ impl Tree {
         }
         for (pid, stat) in self.newcomers(&known) {
             self.aim_at(&mut volley, pid, &stat, signal);
+        }
+        for process in self.unrelated() {
+            volley.name(process, Tie::Unrelated, Sent::Gone);
         }
         vec![volley]
     }
@@ -406,21 +413,25 @@ impl Tree {
         Some(volleys)
     }
 
-    /// SIGKILL to all in the control group, before anything else is looked at. Who has left the group is then among those
-    /// who are found below the root and were not in it; who has a parent in it that is not gone yet is met in the next
-    /// round, or by the shim. `None`: there is no group, or it cannot be killed.
+    /// SIGKILL to all in the control group, where all are of the run. Who has left the group is then among those who are
+    /// found below the root and were not in it; who has a parent in it that is not gone yet is met in the next round, or by
+    /// the shim. `None`: there is no group, somebody else is in it too, or it cannot be killed.
     fn kill_group(&self) -> Option<Vec<Volley>> {
         let group = self.cgroup.as_ref()?;
-        let inside: HashSet<i32> = cgroup::members(group).into_iter().collect();
+        let inside = self.in_group(&self.below_root());
+        if !inside.is_of_run_alone() {
+            return None;
+        }
+        let inside: HashSet<i32> = inside.of_run.into_iter().collect();
+        // One that has ended by now is counted, and not named.
+        let named = inside.iter().take(AIMS_TOLD_MAX);
+        let named = named.filter_map(|pid| Some((*pid, procfs::stat(*pid).ok()?.start_ticks)));
+        let named: Vec<(i32, u64)> = named.collect();
         cgroup::kill(group).ok()?;
         let mut killed = Volley::new(SignalScope::ControlGroup);
         killed.count_all(Sent::Done, inside.len());
-        // Only now: the kill comes before every look.
-        for pid in inside.iter().take(AIMS_TOLD_MAX) {
-            let dying = procfs::stat(*pid).ok();
-            let dying = dying.filter(|stat| stat.is_dead() || stat.is_exiting);
-            let start_ticks = dying.map_or(0, |stat| stat.start_ticks);
-            killed.name((*pid, start_ticks), Tie::Cgroup, Sent::Done);
+        for process in named {
+            killed.name(process, Tie::Cgroup, Sent::Done);
         }
         let mut others = Volley::new(SignalScope::Tree);
         let outside = match self.root {

@@ -165,6 +165,15 @@ pub(crate) fn verdict_word(tree: &TreeVerdict) -> &'static str {
 
 /// How a line about kills for want of memory begins.
 pub(crate) const KERNEL_KILLED: &str = "the kernel killed ";
+/// How every warning of a process begins that is in the control group of a run and not of the run.
+pub(crate) const SPARED: &str = "not of this run, and spared: process ";
+
+/// The warning of such a process.
+pub(crate) fn spared(pid: i32, start_ticks: u64) -> String {
+    format!(
+        "{SPARED}{pid} (started {start_ticks} ticks after boot), which is in its control group; the group proves nothing while it is there"
+    )
+}
 
 fn memory_kills(killed: &MemoryKills) -> LifecycleEvent {
     let whom = match killed.kills {

@@ -1,13 +1,16 @@
 //! What a run's journal tells of it, for whoever goes on with the run.
 
-use crate::{LifecycleEvent, event::KERNEL_KILLED};
+use crate::{
+    LifecycleEvent,
+    event::{KERNEL_KILLED, SPARED},
+};
 use kennel_journal::{Entry, Kind};
 use kennel_lifecycle::{
     Announced, Deadline, Exit, Limit, PauseWord, ResumeReason, Signal, StopOrder, StopReason,
     StreamsEnd, Stuck, StuckProcess, TerminalSize, Timestamp, limits,
 };
 use kennel_store::Times;
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 /// A journal, looked through.
 #[derive(Debug, Default)]
@@ -24,6 +27,8 @@ pub(crate) struct Past {
     steps: Vec<Line>,
     last_step: Option<Line>,
     last_kill: Option<Line>,
+    /// Warnings of processes that were spared.
+    pub(crate) spared: BTreeSet<String>,
     /// How large the terminal was told to be last.
     pub(crate) terminal: Option<TerminalSize>,
 }
@@ -143,6 +148,9 @@ impl Past {
             }
             LifecycleEvent::Warning { message } => {
                 told.memory_kills |= message.starts_with(KERNEL_KILLED);
+                if message.starts_with(SPARED) {
+                    self.spared.insert(message);
+                }
             }
             LifecycleEvent::AttemptEnded { .. } => self.attempt_ended = true,
             LifecycleEvent::Ended { .. } => told.ended = true,

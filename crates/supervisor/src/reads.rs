@@ -61,7 +61,7 @@ impl Supervisor {
                     created: row.new.created,
                     run: row.new.run,
                 };
-                let view = self.freshest(row);
+                let view = self.freshest(row).await;
                 at = Some(place);
                 if wanted.is_empty() || wanted.contains(&view.state) {
                     page.push(view);
@@ -88,8 +88,11 @@ impl Supervisor {
             ..filter.clone()
         };
         let rows = self.shared.store.list(&filter, start, limit).await;
-        let rows = rows.map_err(|e| store_fault(&e))?.into_iter();
-        Ok(rows.map(|row| self.freshest(row)).collect())
+        let mut page = Vec::new();
+        for row in rows.map_err(|e| store_fault(&e))? {
+            page.push(self.freshest(row).await);
+        }
+        Ok(page)
     }
 
     /// Waits for a condition, for as long as the caller waits.
@@ -207,16 +210,30 @@ impl Supervisor {
         Ok(row)
     }
 
-    pub(crate) fn freshest(&self, row: RunRow) -> RunView {
+    /// The run of a row that has just been read, as it is now.
+    async fn freshest(&self, row: RunRow) -> RunView {
         // The live view of what has ended may not have heard of it yet.
-        let handle = match &row.outcome {
-            Some(_) => None,
-            None => self.shared.find(row.new.run),
-        };
-        match handle.map(|handle| handle.live.borrow().clone()) {
-            Some(live) if !live.over => live.view,
-            _ => row.into(),
+        if row.outcome.is_some() {
+            return row.into();
         }
+        let run = row.new.run;
+        let live = self
+            .shared
+            .find(run)
+            .map(|handle| handle.live.borrow().clone());
+        if let Some(live) = live.filter(|live| !live.over) {
+            return live.view;
+        }
+        if row.new.node != self.shared.config.node {
+            return row.into();
+        }
+        // It has ended since the row was read, and the state of an open row lags behind that of its run.
+        let ended = self.shared.facts.ended(run);
+        let again = match ended {
+            Some(row) => Some(row),
+            None => self.shared.store.get(run).await.ok().flatten(),
+        };
+        again.unwrap_or(row).into()
     }
 }
 

@@ -18,6 +18,8 @@ mod faults;
 mod full_disk;
 #[path = "runs/late.rs"]
 mod late;
+#[path = "runs/lists.rs"]
+mod lists;
 #[path = "runs/many.rs"]
 mod many;
 #[path = "runs/members.rs"]

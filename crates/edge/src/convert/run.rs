@@ -30,7 +30,11 @@ pub(crate) fn run(view: RunView) -> pb::Run {
         end_reason: view.outcome.as_ref().map(|o| end_reason(&o.reason)),
         tree_verdict,
         grace: Some(time::duration(view.grace)),
-        stop_deadline_time: view.stop_deadline.map(time::timestamp),
+        // A stop is in force for as long as the run is being stopped.
+        stop_deadline_time: view
+            .stop_deadline
+            .filter(|_| view.state == RunState::Stopping)
+            .map(time::timestamp),
         create_time: Some(time::timestamp(view.created)),
         end_time: view.times.ended.map(time::timestamp),
         coverage: view.held.as_ref().map(containment::coverage),

@@ -111,7 +111,7 @@ pub const AIMS_TOLD_MAX: usize = 64;
 pub struct Aim {
     /// Process id.
     pub pid: i32,
-    /// Start time in clock ticks since boot; 0: it was gone before it could be read.
+    /// Start time in clock ticks since boot.
     pub start_ticks: u64,
     /// What made sure that it was the run's.
     pub tie: Tie,
@@ -130,6 +130,9 @@ pub enum Tie {
     Namespace,
     /// This held it when it was looked at, behind a descriptor of its own.
     Held(Holds),
+    /// None: it was in the run's control group, was certainly not of the run, and was spared. The result is
+    /// [`ShotResult::Gone`].
+    Unrelated,
 }
 
 /// One process of a tree.

@@ -15,7 +15,7 @@ use crate::{
     tree::Volley,
 };
 use kennel_lifecycle::{
-    HostIdentity, Signal, SignalScope, SignalSender, StopStep, Stuck, StuckProcess,
+    HostIdentity, Signal, SignalScope, SignalSender, StopStep, Stuck, StuckProcess, Timestamp,
     ladder::{Ladder, StopPlan},
     limits::STEPS_TOLD_MAX,
     recovery::Seen,
@@ -243,15 +243,16 @@ impl Orphan {
     }
 
     fn send(&mut self, signal: Signal) {
+        let at = clock::wall();
         let mut volley = Volley::new(SignalScope::Tree);
         for fd in self.members.values() {
             volley.count(fd.signal(signal));
         }
-        self.note(signal, &volley);
+        self.note(at, signal, &volley);
     }
 
-    fn note(&mut self, signal: Signal, volley: &Volley) {
-        let step = volley.step(clock::wall(), signal, SignalSender::Keeper);
+    fn note(&mut self, at: Timestamp, signal: Signal, volley: &Volley) {
+        let step = volley.step(at, signal, SignalSender::Keeper);
         let before = self.steps.iter().rev();
         let mut before = before.filter(|s| (s.signal, s.scope) == (signal, step.scope));
         let again = before.next().is_some_and(|before| {
@@ -268,13 +269,14 @@ impl Orphan {
         if let Some(group) = &self.recorded.identity.cgroup {
             let _ = cgroup::freeze(group, false);
         }
+        let at = clock::wall();
         let mut volley = Volley::new(SignalScope::Tree);
         for (pid, fd) in &self.members {
             if tasks::are_held(*pid) {
                 volley.count(fd.signal(Signal::CONT));
             }
         }
-        self.note(Signal::CONT, &volley);
+        self.note(at, Signal::CONT, &volley);
     }
 
     /// A shim that a command has stopped cannot reap, and says no last word.
@@ -301,10 +303,11 @@ impl Orphan {
     fn kill(&mut self, shim: &Found, sessions: &Sessions) {
         if let Some(group) = self.recorded.identity.cgroup.clone() {
             let inside = cgroup::members(&group).len();
+            let at = clock::wall();
             if cgroup::kill(&group).is_ok() {
                 let mut volley = Volley::new(SignalScope::ControlGroup);
                 volley.count_all(Sent::Done, inside);
-                self.note(Signal::KILL, &volley);
+                self.note(at, Signal::KILL, &volley);
             }
         }
         for _ in 0..PASSES_MAX {

@@ -80,10 +80,12 @@ impl Pause {
             | Self::Stopping { held, .. } => held.clone(),
             Self::None | Self::Expired => Held::default(),
         };
-        held.frozen = tree.cgroup.is_some();
+        // A process in the group that is not of the run is not to be stopped with it.
+        let group = tree.cgroup.as_ref().filter(|_| tree.has_group_alone());
+        held.frozen = group.is_some();
         held::write(run_dir, &held)?;
         crash_point!("keeper.pause_noted");
-        if let Some(group) = &tree.cgroup {
+        if let Some(group) = group {
             held.frozen = cgroup::freeze(group, true).is_ok();
         }
         *self = Self::Stopping {

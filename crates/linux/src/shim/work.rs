@@ -28,8 +28,9 @@ use crate::{
     },
 };
 use kennel_lifecycle::{
-    Exit, LeaderExit, Policy, Proof, Rlimit, RunId, Signal, SignalScope, SignalSender,
-    StartFailure, StartStage, StopStep, TreeVerdict, ladder::Ladder, recovery::ExitRecord,
+    CgroupIdentity, Exit, LeaderExit, Policy, Proof, Rlimit, RunId, Signal, SignalScope,
+    SignalSender, StartFailure, StartStage, StopStep, Timestamp, TreeVerdict, ladder::Ladder,
+    recovery::ExitRecord,
 };
 use nix::errno::Errno;
 use std::{
@@ -478,15 +479,16 @@ impl Work {
     fn kill_children(&mut self, keeper_lives: bool) {
         let first = self.kill_rounds == 0;
         self.kill_rounds += 1;
+        let at = clock::wall();
         let volley = kill_children(first, self.init.as_ref().map(Init::pid));
         if volley.is_empty() {
             return;
         }
         if keeper_lives {
-            let step = volley.step(clock::wall(), Signal::KILL, SignalSender::Shim);
+            let step = volley.step(at, Signal::KILL, SignalSender::Shim);
             self.words.push((FromShim::Killed(step.into()), Vec::new()));
         } else {
-            note(&mut self.record.steps, Signal::KILL, &[volley]);
+            note(&mut self.record.steps, at, Signal::KILL, &[volley]);
             self.write_record();
         }
     }
@@ -507,13 +509,15 @@ impl Work {
         let ladder = self.ladder.get_or_insert_with(|| Ladder::start(plan, now));
         let steps = self.record.steps.len();
         while let Some(signal) = ladder.due(now) {
+            let at = clock::wall();
             let volleys = self.tree.signal(signal);
-            note(&mut self.record.steps, signal, &volleys);
+            note(&mut self.record.steps, at, signal, &volleys);
             if signal == Signal::KILL {
                 self.killing_since.get_or_insert(now);
             } else {
+                let at = clock::wall();
                 let woken = self.tree.wake();
-                note(&mut self.record.steps, Signal::CONT, &[woken]);
+                note(&mut self.record.steps, at, Signal::CONT, &[woken]);
                 // Whom the keeper has stopped goes on, wherever it is.
                 held::let_go(&self.run_dir, self.tree.cgroup.as_ref());
             }
@@ -563,7 +567,7 @@ impl Work {
         let Some(group) = self.tree.cgroup.clone() else {
             return true;
         };
-        if let Some(verdict) = cgroup::verdict(&group) {
+        if let Some(verdict) = self.verdict_of_group(&group) {
             if !self.record.never_ran {
                 self.record.census = Some(clock::wall());
                 if self.init.is_none() {
@@ -576,7 +580,7 @@ impl Work {
                 .is_some_and(|since| now >= since + SURVIVORS_AFTER_MS);
             if !survived {
                 if self.killing_since.is_some() {
-                    let _ = cgroup::kill(&group);
+                    self.tree.signal(Signal::KILL);
                 }
                 let wait = if self.rest == Rest::Kept {
                     KEPT_LOOK_MS
@@ -587,7 +591,7 @@ impl Work {
                 return false;
             }
             self.record.census = Some(clock::wall());
-            let mut left = cgroup::members(&group);
+            let mut left: Vec<i32> = self.tree.members().into_keys().collect();
             left.truncate(PIDS_MAX);
             self.record.tree = Some(TreeVerdict::Survivors(left));
         }
@@ -598,6 +602,15 @@ impl Work {
             let _ = base.parent().map(std::fs::remove_dir);
         }
         true
+    }
+
+    /// What the control group says of a tree that has no process below this one; `None`: somebody of the run is in it. While
+    /// there is somebody else in it, it proves nothing.
+    fn verdict_of_group(&self, group: &CgroupIdentity) -> Option<TreeVerdict> {
+        cgroup::verdict(group).or_else(|| {
+            let empty = || marker::without_group(&marker::elsewhere(self.tree.run));
+            (!self.tree.occupies(group)).then(empty)
+        })
     }
 }
 
@@ -619,8 +632,7 @@ fn kill_children(count: bool, init: Option<i32>) -> Volley {
 }
 
 /// Adds what was sent, as far as there is room for it.
-fn note(steps: &mut Vec<StopStep>, signal: Signal, volleys: &[Volley]) {
-    let at = clock::wall();
+fn note(steps: &mut Vec<StopStep>, at: Timestamp, signal: Signal, volleys: &[Volley]) {
     let told = volleys.iter().filter(|volley| !volley.is_empty());
     let room = STEPS_WILLED_MAX.saturating_sub(steps.len());
     let told = told.map(|volley| volley.step(at, signal, SignalSender::Shim));

@@ -620,6 +620,7 @@ pub(crate) enum WireTie {
     Cgroup,
     Namespace,
     Held(WireHolds),
+    Unrelated,
 }
 
 impl From<Aim> for WireAim {
@@ -632,6 +633,7 @@ impl From<Aim> for WireAim {
                 Tie::Cgroup => WireTie::Cgroup,
                 Tie::Namespace => WireTie::Namespace,
                 Tie::Held(holds) => WireTie::Held(holds.into()),
+                Tie::Unrelated => WireTie::Unrelated,
             },
             result: real.result.into(),
         }
@@ -648,6 +650,7 @@ impl From<WireAim> for Aim {
                 WireTie::Cgroup => Tie::Cgroup,
                 WireTie::Namespace => Tie::Namespace,
                 WireTie::Held(holds) => Tie::Held(holds.into()),
+                WireTie::Unrelated => Tie::Unrelated,
             },
             result: wire.result.into(),
         }

@@ -443,7 +443,7 @@ impl RunTask {
             Fact::MemoryKills(kills) => Report::MemoryKills(kills),
             Fact::TreeStuck(stuck) => Report::TreeStuck(stuck),
             Fact::Aimed(aims) => {
-                self.aimed = aims;
+                self.note_aims(aims);
                 return;
             }
             Fact::StopStep(step) => {

@@ -2,13 +2,27 @@
 
 use super::RunTask;
 use crate::{
-    event,
+    LifecycleEvent, event,
     trail::{ProcessTold, SignalTold, TrailEntry, TrailRecord},
 };
 use kennel_lifecycle::{Deadline, Limit, Phase, RunId, Signal, SignalSender, StopReason, StopStep};
 use kennel_linux::client::{Aim, ShotResult, Tie};
 
 impl RunTask {
+    /// Whom the next round of signals was for. A process in the control group that is not of the run is named by a warning,
+    /// once.
+    pub(super) fn note_aims(&mut self, aims: Vec<Aim>) {
+        for aim in aims.iter().filter(|aim| aim.tie == Tie::Unrelated) {
+            let (pid, start_ticks) = (aim.pid, aim.start_ticks);
+            let message = event::spared(pid, start_ticks);
+            if self.legacy.past.spared.insert(message.clone()) {
+                tracing::warn!(run_id = %self.run, pid, start_ticks, "a process in the control group of the run is not of the run, it is spared");
+                self.line(&LifecycleEvent::Warning { message });
+            }
+        }
+        self.aimed = aims;
+    }
+
     /// A round of the stop ladder. One that a keeper tells again is handed in again: the server that heard of it first may
     /// not have come to write it down.
     pub(super) fn tell_round(&mut self, step: &StopStep) {
@@ -46,6 +60,8 @@ pub(crate) fn round(
         SignalSender::Keeper => "keeper",
         SignalSender::Shim => "shim",
     };
+    let listed = aims.iter().filter(|aim| aim.tie != Tie::Unrelated).count();
+    let listed = u32::try_from(listed).unwrap_or(u32::MAX);
     let told = SignalTold {
         attempt,
         signal: step.signal.to_string(),
@@ -57,7 +73,7 @@ pub(crate) fn round(
         refused: step.refused,
         errno: step.errno,
         processes: aims.iter().map(process).collect(),
-        unlisted: (step.targets()).saturating_sub(u32::try_from(aims.len()).unwrap_or(u32::MAX)),
+        unlisted: step.targets().saturating_sub(listed),
         boot_id: boot_id.to_owned(),
     };
     TrailRecord::at(step.at, Some(run.to_string()), TrailEntry::Signal(told))
@@ -68,6 +84,7 @@ fn process(aim: &Aim) -> ProcessTold {
         Tie::Group => vec!["group"],
         Tie::Cgroup => vec!["cgroup"],
         Tie::Namespace => vec!["namespace"],
+        Tie::Unrelated => vec![],
         Tie::Held(holds) => [
             (holds.cgroup, "cgroup"),
             (holds.shim, "shim"),
@@ -77,10 +94,11 @@ fn process(aim: &Aim) -> ProcessTold {
         .filter_map(|(holds, word)| holds.then_some(word))
         .collect(),
     };
-    let result = match aim.result {
-        ShotResult::Delivered => "delivered",
-        ShotResult::Gone => "gone",
-        ShotResult::Failed(_) => "refused",
+    let result = match (aim.tie, aim.result) {
+        (Tie::Unrelated, _) => "spared",
+        (_, ShotResult::Delivered) => "delivered",
+        (_, ShotResult::Gone) => "gone",
+        (_, ShotResult::Failed(_)) => "refused",
     };
     ProcessTold {
         pid: aim.pid,

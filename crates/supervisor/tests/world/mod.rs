@@ -953,6 +953,7 @@ pub struct MemoryStore {
     /// A row is not read.
     pub reads_held: watch::Sender<bool>,
     open_rows_asked: AtomicUsize,
+    lists_read: AtomicUsize,
     history: Mutex<History>,
     /// Whose attempt was recorded last, in whichever life.
     recorded: Mutex<HashMap<RunId, NewRun>>,
@@ -989,7 +990,7 @@ impl MemoryStore {
         self.generation.load(Ordering::Relaxed)
     }
 
-    /// Holds the next INSERTs, what is written again, the records of next attempts, and what is read of open rows, until [`Self::let_inserts_go`].
+    /// Holds the next INSERTs, what is written again, the records of next attempts, and what is read of open rows and of lists, until [`Self::let_inserts_go`].
     pub fn hold_inserts(&self) {
         self.gate.send_replace(true);
     }
@@ -1001,6 +1002,11 @@ impl MemoryStore {
     /// How often the open rows were asked for.
     pub fn open_rows_asked(&self) -> usize {
         self.open_rows_asked.load(Ordering::Relaxed)
+    }
+
+    /// How often rows were listed, answered or not.
+    pub fn lists_read(&self) -> usize {
+        self.lists_read.load(Ordering::Relaxed)
     }
 
     /// Keeps what it was before each of so many writes.
@@ -1374,6 +1380,9 @@ impl Store for MemoryStore {
         rows.sort_unstable_by_key(|row| std::cmp::Reverse(place(row)));
         rows.retain(|row| start.is_none_or(|start| place(row) < (start.created, start.run)));
         rows.truncate(limit as usize);
+        self.lists_read.fetch_add(1, Ordering::Relaxed);
+        let mut gate = self.gate.subscribe();
+        let _ = gate.wait_for(|held| !held).await;
         Ok(rows)
     }
 

@@ -2,14 +2,13 @@
 
 use super::{Run, Stage};
 use crate::{
-    cgroup,
     client::Fact,
     clock, crash_point, marker, memory_events, procfs,
     tree::{Root, Volley},
     wire::{ToShim, mirror::WireSignalResult},
 };
 use kennel_lifecycle::{
-    CgroupIdentity, Proof, Signal, SignalSender, TreeVerdict,
+    Proof, Signal, SignalSender, Timestamp, TreeVerdict,
     ladder::{Ladder, StopPlan},
 };
 
@@ -38,10 +37,13 @@ impl Run {
         }
         while let Some(signal) = self.ladder.as_mut().and_then(|l| l.due(now)) {
             let Some(tree) = &self.tree else { return };
+            // The time is taken first: no death that a signal causes may lie before it.
+            let at = clock::wall();
             let volleys = tree.signal(signal);
             crash_point!("keeper.termed", signal != Signal::KILL);
             crash_point!("keeper.killed", signal == Signal::KILL);
             // Signal first, then wake: a stopped tree can only die of it when it runs.
+            let woken_at = clock::wall();
             let woken = if signal == Signal::KILL {
                 self.killed_at = Some(now);
                 self.for_shim.push(ToShim::KillAll);
@@ -51,9 +53,9 @@ impl Run {
             };
             // Who has not taken our stop yet is not seen as stopped, and has to be let go as well.
             let (_, waiting) = self.pause.end(tree, &self.private_dir);
-            self.tell_volleys(signal, &volleys);
+            self.tell_volleys(at, signal, &volleys);
             if let Some(woken) = woken.filter(|volley| !volley.is_empty()) {
-                self.tell_volleys(Signal::CONT, &[woken]);
+                self.tell_volleys(woken_at, Signal::CONT, &[woken]);
             }
             if let Some(waiting) = waiting {
                 self.answer_signal(waiting, WireSignalResult::Partial(Vec::new()));
@@ -61,8 +63,7 @@ impl Run {
         }
     }
 
-    pub(super) fn tell_volleys(&mut self, signal: Signal, volleys: &[Volley]) {
-        let at = clock::wall();
+    pub(super) fn tell_volleys(&mut self, at: Timestamp, signal: Signal, volleys: &[Volley]) {
         for volley in volleys {
             let step = volley.step(at, signal, SignalSender::Keeper);
             if !volley.aims.is_empty() {
@@ -82,25 +83,39 @@ impl Run {
             }
             return;
         };
-        let populated = |group: &CgroupIdentity| cgroup::is_populated(group).unwrap_or(true);
+        let occupied = self
+            .cgroup
+            .as_ref()
+            .is_some_and(|group| tree.occupies(group));
         let never_ran = self.stage == Stage::NotReleased;
         let lost = tree.root == Root::Lost;
         let private = tree.init.as_ref().is_some_and(|init| init.fd.has_ended());
         let over = if lost {
             self.heard.leader_exited
                 && !self.shim_is_leaving()
-                && !self.cgroup.as_ref().is_some_and(populated)
+                && !occupied
                 && match &tree.init {
                     Some(init) => init.fd.has_ended(),
                     None => tree.members().is_empty(),
                 }
         } else {
-            self.heard.childless && !self.cgroup.as_ref().is_some_and(populated)
+            self.heard.childless && !occupied
         };
         if over {
+            let unrelated = tree.unrelated();
             let verdict = match (&self.cgroup, lost) {
                 _ if never_ran => TreeVerdict::NeverRan,
                 _ if private => TreeVerdict::Empty(Proof::PrivatePidns),
+                // The group proves nothing.
+                (Some(_), false) if !unrelated.is_empty() => {
+                    marker::without_group(&marker::elsewhere(self.id))
+                }
+                (Some(_), true) if !unrelated.is_empty() => {
+                    let pids: Vec<i32> = unrelated.iter().map(|(pid, _)| *pid).collect();
+                    TreeVerdict::Unverified(format!(
+                        "the shim was lost, and processes that are not of the run are in its control group: {pids:?}"
+                    ))
+                }
                 (Some(_), false) => TreeVerdict::Empty(Proof::CgroupAndEchild),
                 (None, false) => marker::without_group(&self.heard.elsewhere),
                 (Some(_), true) => TreeVerdict::Empty(Proof::Cgroup),

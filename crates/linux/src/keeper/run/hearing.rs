@@ -277,10 +277,11 @@ impl Run {
         let Some(tree) = self.tree.as_ref().filter(|tree| tree.init.is_some()) else {
             return false;
         };
+        let at = clock::wall();
         let volleys = tree.signal(Signal::KILL);
         self.killed_at.get_or_insert(now);
         if matches!(self.stage, Stage::Released | Stage::Ran) {
-            self.tell_volleys(Signal::KILL, &volleys);
+            self.tell_volleys(at, Signal::KILL, &volleys);
         }
         true
     }

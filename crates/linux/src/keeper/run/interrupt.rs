@@ -3,6 +3,7 @@
 use super::{Outputs, Run, Stage};
 use crate::{
     client::{Fact, InterruptWay, ShotResult, SignalTarget},
+    clock,
     pidfd::Sent,
     terminal::{Terminal, TypedInterrupt},
     tree::Tree,
@@ -21,6 +22,7 @@ impl Run {
             self.answer_signal(seq, WireSignalResult::Gone);
             return;
         };
+        let at = clock::wall();
         let (sent, way) = match &self.outputs {
             Some(Outputs::Terminal(terminal)) => on_terminal(terminal, tree),
             Some(Outputs::Pipes(..)) | None => group(tree),
@@ -32,11 +34,12 @@ impl Run {
         };
         // A key that the command reads is no signal.
         if way != InterruptWay::Typed {
-            self.tell(Fact::SignalSent {
+            let told = Fact::SignalSent {
                 signal: Signal::INT,
                 targets: None,
                 errno,
-            });
+            };
+            self.tell_at(at, told);
         }
         if errno.is_none() {
             self.requests.remember(request_id, now);

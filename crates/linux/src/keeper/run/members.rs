@@ -3,7 +3,7 @@
 use super::{Run, Stage, Told};
 use crate::{
     client::{Fact, Shot, ShotResult, SignalTarget},
-    memfd,
+    clock, memfd,
     wire::{self, Answer, MEMBERS_TOLD_MAX, WireListing, WireMember, WireShots},
 };
 use kennel_lifecycle::Signal;
@@ -24,6 +24,7 @@ impl Run {
         }
         let live = matches!(self.stage, Stage::Released | Stage::Ran) && !self.ended;
         let tree = self.tree.as_ref().filter(|_| live);
+        let at = clock::wall();
         let signalled = tree.map_or(Ok(Vec::new()), |tree| tree.signal_each(signal, target));
         let no_terminal = signalled.is_err();
         let mut shots = signalled.unwrap_or_default();
@@ -34,11 +35,12 @@ impl Run {
             ShotResult::Delivered | ShotResult::Gone => None,
         });
         if live && !no_terminal {
-            self.tell(Fact::SignalSent {
+            let sent = Fact::SignalSent {
                 signal,
                 targets,
                 errno,
-            });
+            };
+            self.tell_at(at, sent);
         }
         // Also where there is no room for the answer: it went out.
         if targets != Some(0) {

@@ -1,0 +1,159 @@
+//! Processes in a run's control group that are not of the run: whoever may write to its `cgroup.procs` can move any process
+//! there. They are neither signalled nor frozen, and the group proves nothing while they are in it.
+//!
+//! A child is born into the control group of its parent, so a process in the group is taken for the run's unless it is
+//! certain that it is not.
+
+use super::{Root, Tree};
+use crate::{cgroup, procfs};
+use kennel_lifecycle::CgroupIdentity;
+use std::collections::HashSet;
+
+/// How often a walk up the parents of a process is tried that met one which had just ended.
+const WALKS_MAX: usize = 8;
+
+/// Who is in a control group.
+#[derive(Debug, Default)]
+pub(super) struct InGroup {
+    pub(super) of_run: Vec<i32>,
+    /// Certainly not of the run, by number and start time.
+    pub(super) unrelated: Vec<(i32, u64)>,
+    /// It cannot be told in this moment, because the shim is just ending: the next round can.
+    has_unclear: bool,
+    /// The keeper, the shim, or the first process of the private pid namespace is among them.
+    has_ours: bool,
+}
+
+impl InGroup {
+    /// Whether it may be killed or frozen as a whole.
+    pub(super) fn is_of_run_alone(&self) -> bool {
+        self.unrelated.is_empty() && !self.has_unclear && !self.has_ours
+    }
+}
+
+/// Whose a process in the control group is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Whose {
+    Run,
+    Unclear,
+    /// Of somebody else, with its start time.
+    Other(u64),
+}
+
+/// Where a walk up the parents of a process has led.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Descent {
+    /// To the ancestor.
+    Below,
+    /// Past the ancestor, to a process without a parent.
+    Beside,
+    /// A process on the way had ended.
+    Unknown,
+}
+
+impl Tree {
+    /// The processes in the control group that are certainly not of the run, by number and start time. Kennel's own are not
+    /// among them.
+    pub(crate) fn unrelated(&self) -> Vec<(i32, u64)> {
+        self.in_group(&self.below_root()).unrelated
+    }
+
+    /// Whether all in the control group are of the run, so that it can be killed or frozen as a whole.
+    pub(crate) fn has_group_alone(&self) -> bool {
+        self.in_group(&self.below_root()).is_of_run_alone()
+    }
+
+    /// Whether a process of the run is in its control group, or may be.
+    pub(crate) fn occupies(&self, group: &CgroupIdentity) -> bool {
+        if !cgroup::is_populated(group).unwrap_or(true) {
+            return false;
+        }
+        let inside = self.in_group(&self.below_root());
+        // One that has no number here, or is just ending, is not listed.
+        !inside.of_run.is_empty() || inside.has_unclear || inside.is_of_run_alone()
+    }
+
+    /// Sorts those in the control group; `below` are known to be of the run.
+    pub(super) fn in_group(&self, below: &HashSet<i32>) -> InGroup {
+        let mut inside = InGroup::default();
+        let listed = self.cgroup.as_ref().map(cgroup::members);
+        for pid in listed.into_iter().flatten() {
+            if self.is_ours(pid) {
+                inside.has_ours = true;
+                continue;
+            }
+            match self.whose(pid, below) {
+                Whose::Run => inside.of_run.push(pid),
+                Whose::Unclear => inside.has_unclear = true,
+                Whose::Other(start_ticks) => inside.unrelated.push((pid, start_ticks)),
+            }
+        }
+        inside
+    }
+
+    fn whose(&self, pid: i32, below: &HashSet<i32>) -> Whose {
+        if below.contains(&pid) {
+            return Whose::Run;
+        }
+        let start = || procfs::stat(pid).ok().map(|stat| stat.start_ticks);
+        let before = start();
+        // Twice, since the number of a parent that ends may be given away during one walk.
+        if !(self.is_beside(pid) && self.is_beside(pid)) {
+            return Whose::Run;
+        }
+        match start() {
+            Some(after) if before == Some(after) && self.root_adopts() => Whose::Other(after),
+            _ => Whose::Unclear,
+        }
+    }
+
+    /// Whether a process is beside the run: in this pid namespace all of a run are below its shim, which adopts its orphans,
+    /// and after the shim below this process, which does. One in another pid namespace may have gone there and have been
+    /// orphaned.
+    fn is_beside(&self, pid: i32) -> bool {
+        let own = std::process::id().cast_signed();
+        let here = || procfs::namespace_depth(pid) == procfs::namespace_depth(own);
+        match self.root {
+            Root::Shim(shim) => descent(pid, shim) == Descent::Beside && here(),
+            // The orphans of a shim that was no child of this process are others' children.
+            Root::Lost if self.foreign.is_some() => false,
+            Root::Lost => descent(pid, own) == Descent::Beside && here(),
+            // The shim had no child left.
+            Root::Nowhere => here(),
+        }
+    }
+
+    /// Whether what a run leaves behind is below its root now: a shim that ends gives its children away.
+    fn root_adopts(&self) -> bool {
+        let Root::Shim(shim) = self.root else {
+            return true;
+        };
+        let lives = procfs::stat(shim).is_ok_and(|stat| !stat.is_dead() && !stat.is_exiting);
+        lives && self.shim_is_there()
+    }
+}
+
+fn descent(pid: i32, ancestor: i32) -> Descent {
+    for _ in 0..WALKS_MAX {
+        match walk(pid, ancestor) {
+            Descent::Unknown => {}
+            known => return known,
+        }
+    }
+    Descent::Unknown
+}
+
+fn walk(pid: i32, ancestor: i32) -> Descent {
+    let mut at = pid;
+    for _ in 0..procfs::ANCESTORS_MAX {
+        if at == ancestor {
+            return Descent::Below;
+        }
+        match procfs::stat(at) {
+            Ok(stat) if stat.ppid > 0 => at = stat.ppid,
+            Ok(_) => return Descent::Beside,
+            Err(_) => return Descent::Unknown,
+        }
+    }
+    Descent::Unknown
+}
