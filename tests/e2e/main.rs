@@ -28,6 +28,7 @@ mod input;
 mod keeper_stopped;
 mod kept_output;
 mod keys;
+mod last_output;
 mod leader_exit;
 mod life;
 mod limits;

@@ -99,6 +99,8 @@ pub struct ExitRecord {
     pub steps: Vec<StopStep>,
     /// When the shim took the look that its word on the tree rests on.
     pub census: Option<Timestamp>,
+    /// The keeper had been asked to end, and ended the run without a server.
+    pub shutdown: bool,
 }
 
 /// What the row says, and what this start has done.
@@ -172,7 +174,9 @@ pub fn decide(seen: &Observation, before: Before) -> Decision {
             Decision::Terminate
         };
     }
-    let reason = if terminated || seen.end_begun {
+    let reason = if record.is_some_and(|r| r.shutdown) && !terminated {
+        EndReason::ServerShutdown
+    } else if terminated || seen.end_begun {
         EndReason::OrphanTerminated
     } else {
         EndReason::ServiceLost

@@ -99,6 +99,7 @@ mod tests {
             never_ran: false,
             steps: vec![],
             census: None,
+            shutdown: false,
         }
     }
 

@@ -39,6 +39,7 @@ mod procfs;
 mod reap;
 pub mod resolve;
 pub mod rundir;
+pub mod saved_output;
 mod server_socket;
 mod shim;
 mod signal_set;

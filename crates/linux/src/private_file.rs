@@ -58,6 +58,30 @@ pub(crate) fn read(run_dir: &Path, name: &CStr, bytes_max: u64) -> Option<Vec<u8
     Some(bytes)
 }
 
+/// A file that is added to; made where it is not there.
+pub(crate) fn append(run_dir: &Path, name: &CStr) -> io::Result<File> {
+    let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_APPEND | OFlag::O_NOFOLLOW;
+    // Without O_NONBLOCK a fifo would hold the writer for ever.
+    let flags = flags | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
+    let mode = Mode::S_IRUSR | Mode::S_IWUSR;
+    let file = File::from(openat(open(run_dir)?, name, flags, mode)?);
+    if !file.metadata()?.is_file() {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    Ok(file)
+}
+
+/// The file; `None` where there is none, or something else stands in its place.
+pub(crate) fn open_to_read(run_dir: &Path, name: &CStr) -> io::Result<Option<File>> {
+    let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
+    let file = match openat(open(run_dir)?, name, flags, Mode::empty()) {
+        Ok(file) => File::from(file),
+        Err(Errno::ENOENT | Errno::ELOOP) => return Ok(None),
+        Err(errno) => return Err(errno.into()),
+    };
+    Ok(file.metadata()?.is_file().then_some(file))
+}
+
 /// Removes the file, if it is there.
 pub(crate) fn remove(run_dir: &Path, name: &CStr) -> io::Result<()> {
     match unlinkat(open(run_dir)?, name, UnlinkatFlags::NoRemoveDir) {

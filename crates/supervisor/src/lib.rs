@@ -36,6 +36,7 @@ mod recover;
 mod removed;
 mod retention;
 mod run_task;
+mod saved_output;
 mod screen;
 mod shape;
 mod spare;

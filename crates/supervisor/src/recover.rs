@@ -14,7 +14,7 @@ use crate::{
     output::Output,
     past::Past,
     run_task::{RunTask, Waiting, add, next, outlives_service, round, start_failure},
-    spare,
+    saved_output, spare,
     telemetry::{log_span, tell_end},
     tracker::{Entered, Handle, Order, OrderError, Place, Seat, Shared},
     view::{Live, StartAnswer},
@@ -315,6 +315,8 @@ impl Recovery {
 
     /// Writes that the attempt has ended so, and when the next is due.
     async fn rest(&mut self, outcome: Outcome, delay: Duration, restarts: u32) -> bool {
+        self.serve_readers().await;
+        self.take_saved_output();
         let now = clock::now();
         let times = self.times_at_end(now, &outcome);
         let mut past = self.row.past.clone();
@@ -435,7 +437,7 @@ impl Recovery {
             match recovery::decide(&seen, before) {
                 Decision::Close(outcome) => {
                     tracing::info!(run_id = %run, seen = log_words::observation(&seen), outcome = log_words::outcome(&outcome), "recovered");
-                    self.tell_rounds(&outcome.certificate);
+                    self.tell_rounds(&outcome);
                     if before.terminated {
                         self.count_orphans(&outcome);
                     }
@@ -479,15 +481,16 @@ impl Recovery {
 
     /// What was sent while no server lived, or by this start. Told again by whoever comes next, should this one not close
     /// the row.
-    fn tell_rounds(&self, certificate: &StopCertificate) {
+    fn tell_rounds(&self, outcome: &Outcome) {
         let boot_id = self
             .row
             .new
             .identity
             .as_ref()
             .map(|i| i.host.boot_id.as_str());
-        for step in &certificate.steps {
+        for step in &outcome.certificate.steps {
             let why = match step.sender {
+                _ if outcome.reason == EndReason::ServerShutdown => "the service was shutting down",
                 SignalSender::Shim => "its service had died, and its shim carried out its own plan",
                 SignalSender::Keeper => "its service had died, and a start found it alive",
             };
@@ -540,6 +543,19 @@ impl Recovery {
         }
     }
 
+    /// What the shim has saved of the output comes before the ends. The journal says LOST of the streams: more may be missing.
+    fn take_saved_output(&mut self) {
+        let run = self.row.new.run;
+        let run_dir = rundir::path(&self.shared.config.data_dir, run);
+        let taken = self
+            .journal
+            .as_mut()
+            .map(|journal| saved_output::take(&mut journal.writer, &run_dir));
+        if let Some(Err(error)) = taken {
+            tracing::error!(run_id = %run, %error, "the output that its shim has saved is not in the journal");
+        }
+    }
+
     async fn journal(&self) -> io::Result<Journal> {
         let (shared, run) = (Arc::clone(&self.shared), self.row.new.run);
         let attempt = self.row.new.attempt;
@@ -559,6 +575,7 @@ impl Recovery {
         let run = self.row.new.run;
         let times = self.times_at_end(clock::now(), &outcome);
         self.serve_readers().await;
+        self.take_saved_output();
         writes::until_told(&self.shared, run).await;
         crash_point!("recover.close");
         let closure = Closure { outcome, times };

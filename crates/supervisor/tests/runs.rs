@@ -370,6 +370,7 @@ async fn a_start_closes_what_is_gone_and_ends_what_is_alive() {
         never_ran: false,
         steps: vec![],
         census: None,
+        shutdown: false,
     };
     let orphans = HashMap::from([
         (gone, seen(Seen::Gone, CgroupSeen::Empty, None)),

@@ -71,6 +71,7 @@ fn a_run_closed_by_recovery_says_what_shim_and_recovery_sent() {
             never_ran: false,
             steps: vec![by_shim],
             census: Some(Timestamp(3)),
+            shutdown: false,
         }),
         shim: Seen::Gone,
         command: Seen::Gone,

@@ -336,6 +336,7 @@ fn combinations() -> impl Iterator<Item = (Observation, Before)> {
             never_ran: false,
             steps: vec![],
             census: None,
+            shutdown: false,
         })
     };
     let never_ran = Some(ExitRecord {
@@ -345,6 +346,7 @@ fn combinations() -> impl Iterator<Item = (Observation, Before)> {
         never_ran: true,
         steps: vec![],
         census: None,
+        shutdown: false,
     });
     let records = [
         None,

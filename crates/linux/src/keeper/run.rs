@@ -31,7 +31,7 @@ use crate::{
 };
 pub(super) use input::RunInput;
 use kennel_lifecycle::{
-    CgroupIdentity, Countdown, Held, Policy, RunId, RunIdentity, Timestamp,
+    CgroupIdentity, Countdown, Held, Policy, RunId, RunIdentity, StopStep, Timestamp,
     ladder::{Ladder, StopPlan},
 };
 use kept::Kept;
@@ -116,6 +116,8 @@ pub(super) struct Run {
     pub(super) acknowledged: bool,
     /// What the next server is told again.
     kept: Kept,
+    /// Rounds of signals after the last server was gone for good.
+    unheard: Option<Vec<StopStep>>,
     requests: Requests,
     pub(super) told: Vec<Told>,
     pub(super) for_shim: Vec<ToShim>,
@@ -171,6 +173,7 @@ impl Run {
             ended: false,
             acknowledged: false,
             kept: Kept::default(),
+            unheard: None,
             requests: Requests::default(),
             told: Vec::new(),
             for_shim: Vec::new(),
@@ -217,6 +220,8 @@ impl Run {
         if !self.acknowledged {
             self.kept.keep(at, &fact);
             self.told.push(Told::Fact(at, fact));
+        } else if let Fact::StopStep(step) = fact {
+            self.note_unheard(step);
         }
     }
 

@@ -10,6 +10,7 @@ mod callers;
 mod discard;
 mod keep;
 mod namespace;
+mod save;
 mod work;
 
 pub(crate) use birth::be_born;
@@ -170,6 +171,9 @@ impl Shim {
                 Ok(ToShim::Discard) => self.tell_work(|work| work.discard_from(0)),
                 Ok(ToShim::Leave) => self.tell_work(Work::leave),
                 Ok(ToShim::CloseInput) => self.tell_work(Work::close_input),
+                Ok(ToShim::ServiceEnds { in_order }) => {
+                    self.tell_work(|work| work.service_ends(in_order));
+                }
                 Ok(ToShim::Remember(memory)) => self.tell_work(|work| work.remember(memory)),
                 // Neither a second job nor an unknown word is ever sent; a keeper that sends one is not ours.
                 Ok(ToShim::Job(_)) | Err(_) => self.keeper = None,

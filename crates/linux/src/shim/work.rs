@@ -5,6 +5,7 @@ use super::{
     discard::Discard,
     keep::Rest,
     namespace::{self, Init},
+    save::Save,
 };
 use crate::{
     attributes::OOM_SCORE_ADJ,
@@ -101,6 +102,7 @@ pub(super) struct Work {
     pub(super) killing_since: Option<u64>,
     pub(super) rest: Rest,
     pub(super) discard: Discard,
+    pub(super) save: Save,
     /// Where the run outlives its keeper, for as long as it would.
     pub(super) waiting: Option<Waiting>,
     /// How often SIGKILL went to the children.
@@ -123,14 +125,18 @@ impl Work {
         let (stdin, stdout, stderr, gate) = (next()?, next()?, next()?, next()?);
         let policy = Policy::from(job.policy);
         let keeps = policy.on_leader_exit == LeaderExit::Keep;
-        let outputs = if keeps || job.keepsake.is_some() {
-            vec![next()?, next()?]
-        } else {
+        let pipes = if job.terminal {
             Vec::new()
+        } else {
+            vec![next()?, next()?]
         };
-        let copies = outputs.iter().filter(|_| keeps).map(OwnedFd::try_clone);
-        let unread = copies.collect::<io::Result<Vec<_>>>();
-        let unread = unread.map_err(|e| prepare(&e))?;
+        let copies = |needed: bool| {
+            let copies = pipes.iter().filter(|_| needed).map(OwnedFd::try_clone);
+            let copies = copies.collect::<io::Result<Vec<_>>>();
+            copies.map_err(|e| prepare(&e))
+        };
+        let unread = copies(keeps)?;
+        let outputs = copies(job.keepsake.is_some())?;
         let waiting = match job.keepsake {
             Some(keepsake) => {
                 let door = next()?;
@@ -159,8 +165,10 @@ impl Work {
         let (gated, init) = made?;
         let (init, of_tree) = init.unzip();
         let shim = std::process::id().cast_signed();
+        let run_dir = PathBuf::from(job.run_dir);
         Ok(Self {
-            run_dir: job.run_dir.into(),
+            save: Save::new(&run_dir, pipes),
+            run_dir,
             policy,
             placement: job.placement,
             child,
@@ -190,6 +198,7 @@ impl Work {
                 never_ran: false,
                 steps: Vec::new(),
                 census: None,
+                shutdown: false,
             },
             will: Will::default(),
             ladder: None,
@@ -221,7 +230,8 @@ impl Work {
         let ladder = self.ladder.as_ref().and_then(Ladder::wake_at);
         let discard = self.discard.begins_at(clock::boot_ms());
         let waiting = self.waiting_wakes_at();
-        let times = [ladder, self.look_at, discard, waiting];
+        let save = self.save.wake_at(clock::boot_ms());
+        let times = [ladder, self.look_at, discard, waiting, save];
         times.into_iter().flatten().min()
     }
 
@@ -408,10 +418,12 @@ impl Work {
         {
             init.end();
         }
-        if !keeper_lives && !self.waits(now) && !self.keeps_alone(now) {
+        let ends_alone = !keeper_lives && !self.waits(now) && !self.keeps_alone(now);
+        if ends_alone {
             self.climb(now);
         }
         self.discard.read_away(now);
+        self.save_output(ends_alone);
         if self.childless {
             return self.finish(now, keeper_lives);
         }

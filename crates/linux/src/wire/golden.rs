@@ -527,6 +527,7 @@ fn words_of_and_to_shims_have_these_bytes() {
     check(&ToShim::Remember(memory), "010501ac020101010201");
     check(&ToShim::Leave, "0106");
     check(&ToShim::CloseInput, "0107");
+    check(&ToShim::ServiceEnds { in_order: true }, "010801");
     check(&FromShim::NotReleased, "0102");
     check(&FromShim::Executed, "0103");
     let exited = FromShim::Exited {
@@ -584,8 +585,9 @@ fn files_have_these_bytes() {
         never_ran: true,
         steps: vec![step()],
         census_us: Some(3),
+        shutdown: true,
     };
-    check(&record, "0101000e010801030101d00f120101ac02010201020106");
+    check(&record, "0101000e010801030101d00f120101ac0201020102010601");
     let leader = WireLeader {
         pid: 7,
         start_ticks: 300,

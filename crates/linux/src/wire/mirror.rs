@@ -460,6 +460,7 @@ pub(crate) struct WireRecord {
     pub(crate) never_ran: bool,
     pub(crate) steps: Vec<WireStep>,
     pub(crate) census_us: Option<i64>,
+    pub(crate) shutdown: bool,
 }
 
 /// A shim's record as a file.
@@ -508,6 +509,7 @@ impl From<ExitRecord> for WireRecord {
             never_ran: real.never_ran,
             steps: real.steps.into_iter().map(Into::into).collect(),
             census_us: real.census.map(|at| at.0),
+            shutdown: real.shutdown,
         }
     }
 }
@@ -521,6 +523,7 @@ impl From<WireRecord> for ExitRecord {
             never_ran: wire.never_ran,
             steps: steps(wire.steps),
             census: wire.census_us.map(Timestamp),
+            shutdown: wire.shutdown,
         }
     }
 }

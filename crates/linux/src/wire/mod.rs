@@ -315,6 +315,11 @@ pub(crate) enum ToShim {
     Leave,
     /// Nothing more comes on standard input.
     CloseInput,
+    /// No server will read the outputs: the keeper ends the run, and itself after it.
+    ServiceEnds {
+        /// It was asked to.
+        in_order: bool,
+    },
 }
 
 /// What a shim is to do.

@@ -123,6 +123,7 @@ async fn a_start_closes_a_run_that_kept_somebody_and_ends_whom_an_abort_was_for(
         never_ran: false,
         steps: Vec::new(),
         census: None,
+        shutdown: false,
     };
     let look = || seen(Seen::Gone, CgroupSeen::Populated, Some(record.clone()));
     let mut rows = [kept, stopped].map(|run| RunRow::open(new_run(run)));

@@ -610,6 +610,7 @@ fn ended_by_itself(lives: &Lives, exit: Exit) {
         never_ran: false,
         steps: Vec::new(),
         census: None,
+        shutdown: false,
     };
     let seen = seen(Seen::Gone, CgroupSeen::Empty, Some(record));
     let mut world = lives.world.state.lock().unwrap();

@@ -119,12 +119,13 @@ impl Keeper {
         if !self.restarts.has_served() && !self.ending.asked {
             self.give_back();
         }
+        let in_order = self.ending.asked;
         let ids: Vec<RunId> = self.runs.keys().copied().collect();
         let mut longest = 0;
         for id in ids {
             if let Some(run) = self.runs.get_mut(&id) {
                 longest = longest.max(millis(run.plan().kill_after));
-                run.server_gone(now);
+                run.server_gone(in_order, now);
             }
             self.touch(id, now);
         }

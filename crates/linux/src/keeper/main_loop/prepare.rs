@@ -15,7 +15,7 @@ use crate::{
     },
 };
 use kennel_lifecycle::{
-    Containment, Held, LeaderExit, Policy, Recovery, RunId, StartFailure, StartStage, TerminalSize,
+    Containment, Held, Policy, Recovery, RunId, StartFailure, StartStage, TerminalSize,
 };
 use nix::{
     fcntl::OFlag,
@@ -216,10 +216,8 @@ impl Keeper {
             streams.stderr.as_fd(),
             gate.as_fd(),
         ];
-        // Whoever is kept, or outlives this process, may go on writing when nobody reads any more. Nobody on a terminal is.
-        if let Outputs::Pipes(stdout, stderr) = &streams.outputs
-            && (wish.policy.on_leader_exit == LeaderExit::Keep || outlives)
-        {
+        // A command may go on writing when neither a server nor this process is there.
+        if let Outputs::Pipes(stdout, stderr) = &streams.outputs {
             fds.extend([stdout.as_fd(), stderr.as_fd()]);
         }
         fds.extend(door.iter().map(AsFd::as_fd));

@@ -3,9 +3,13 @@
 use super::{Outputs, Run, Stage};
 use crate::{
     client::Fact,
-    wire::mirror::handover::{WireHeldPause, WireHeldRun},
+    orphan_note,
+    wire::{
+        ToShim,
+        mirror::handover::{WireHeldPause, WireHeldRun},
+    },
 };
-use kennel_lifecycle::Timestamp;
+use kennel_lifecycle::{StopStep, Timestamp, limits::STEPS_TOLD_MAX};
 use std::{os::fd::OwnedFd, rc::Rc};
 
 impl Run {
@@ -39,11 +43,27 @@ impl Run {
     }
 
     /// The server is gone, and this process ends with what runs.
-    pub(in crate::keeper) fn server_gone(&mut self, now: u64) {
+    pub(in crate::keeper) fn server_gone(&mut self, in_order: bool, now: u64) {
+        if !self.acknowledged {
+            self.for_shim.push(ToShim::ServiceEnds { in_order });
+            self.unheard = Some(Vec::new());
+        }
         // Nobody else can say any more whether a stop was on its way, and none has reached this process.
         self.keep_rest();
         self.abandon(now);
         self.acknowledge();
+    }
+
+    /// Writes a round of signals down that no server hears of, for the next start.
+    pub(super) fn note_unheard(&mut self, step: StopStep) {
+        let (Some(steps), Some(identity)) = (&mut self.unheard, &self.identity) else {
+            return;
+        };
+        if steps.len() < STEPS_TOLD_MAX {
+            steps.push(step);
+            // A directory that is gone or full takes it along: the run is ended all the same.
+            let _ = orphan_note::write(&self.private_dir, (&identity.command).into(), steps);
+        }
     }
 
     /// What the next server takes over; absent where it has nothing to do with it.

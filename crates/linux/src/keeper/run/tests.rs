@@ -29,6 +29,7 @@ fn an_exit_that_the_shim_collected_and_did_not_tell_is_in_its_last_will() {
         never_ran: false,
         steps: vec![],
         census: None,
+        shutdown: false,
     };
     let mut run = at_gate(dir.path(), reaped());
     let mut will = exit_record::Will::default();

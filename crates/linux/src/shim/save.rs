@@ -1,0 +1,180 @@
+//! The output of a run that is ended while no server reads it: its keeper is dead, or ends without one. It is saved for the next
+//! server, and the command gets no SIGPIPE in its grace.
+
+use super::{keep::Rest, work::Work};
+use crate::saved_output::{self, SAVED_BYTES_MAX};
+use std::{
+    fs::{File, TryLockError},
+    io::{self, Write},
+    os::fd::OwnedFd,
+    path::{Path, PathBuf},
+};
+
+/// Bytes that are read at once.
+const READ_BYTES: usize = 64 * 1024;
+/// Most reads of one stream before the shim looks at its children again.
+const READS_MAX: usize = 16;
+/// Between two looks into the pipes.
+const LOOK_EVERY_MS: u64 = 20;
+
+/// Read ends of both outputs; nothing is read while a server may.
+pub(super) struct Save {
+    run_dir: PathBuf,
+    ends: Vec<End>,
+    /// The run is being ended without a server.
+    has_begun: bool,
+    /// The server that had these pipes as well is gone; another one does not get them.
+    no_reader: bool,
+}
+
+struct End {
+    stream: usize,
+    pipe: OwnedFd,
+    file: Option<File>,
+    bytes: u64,
+}
+
+impl Save {
+    /// `pipes`: of standard output and standard error, or none.
+    pub(super) fn new(run_dir: &Path, pipes: Vec<OwnedFd>) -> Self {
+        let ends = pipes.into_iter().enumerate();
+        Self {
+            run_dir: run_dir.to_owned(),
+            ends: ends
+                .map(|(stream, pipe)| End {
+                    stream,
+                    pipe,
+                    file: None,
+                    bytes: 0,
+                })
+                .collect(),
+            has_begun: false,
+            no_reader: false,
+        }
+    }
+
+    /// From here on what comes is saved.
+    fn begin(&mut self) {
+        self.has_begun = true;
+    }
+
+    /// When to look again.
+    pub(super) fn wake_at(&self, now: u64) -> Option<u64> {
+        (self.has_begun && !self.ends.is_empty()).then_some(now + LOOK_EVERY_MS)
+    }
+
+    /// Saves what is in the pipes, unless a server may still read it. A stream that has ended is closed. One that cannot be
+    /// saved is left in its pipe: the command waits.
+    pub(super) fn step(&mut self) {
+        if !self.has_begun || self.ends.is_empty() || !self.is_unread() {
+            return;
+        }
+        let mut buffer = vec![0; READ_BYTES];
+        let run_dir = &self.run_dir;
+        self.ends.retain_mut(|end| end.save(run_dir, &mut buffer));
+    }
+
+    /// A server holds its lock for as long as it lives; each of this run's keeper had these pipes.
+    fn is_unread(&mut self) -> bool {
+        if !self.no_reader {
+            let data_dir = self.run_dir.parent().and_then(Path::parent);
+            let lock = data_dir.map(|dir| File::open(dir.join("server.lock")));
+            self.no_reader = match lock {
+                Some(Ok(lock)) => !matches!(lock.try_lock_shared(), Err(TryLockError::WouldBlock)),
+                Some(Err(error)) => error.kind() == io::ErrorKind::NotFound,
+                None => false,
+            };
+        }
+        self.no_reader
+    }
+}
+
+impl Work {
+    /// The service ends, `in_order` because it was asked to, and the keeper ends this run without a server.
+    pub(super) fn service_ends(&mut self, in_order: bool) {
+        self.record.shutdown = in_order;
+        self.save.no_reader = true;
+        self.save.begin();
+    }
+
+    /// Saves output where the run is being ended and no server reads. What a run has that waits for the next keeper stays in
+    /// its pipes for that one's server; what those write who were left alone is thrown away.
+    pub(super) fn save_output(&mut self, ends_alone: bool) {
+        if self.waiting.is_some() || self.rest == Rest::Kept {
+            return;
+        }
+        if ends_alone {
+            self.save.begin();
+        }
+        self.save.step();
+    }
+}
+
+impl End {
+    /// `false`: the stream has ended.
+    fn save(&mut self, run_dir: &Path, buffer: &mut [u8]) -> bool {
+        if self.file.is_none() {
+            self.file = saved_output::create(run_dir, self.stream).ok();
+        }
+        let Some(file) = &mut self.file else {
+            return true;
+        };
+        for _ in 0..READS_MAX {
+            let room = SAVED_BYTES_MAX.saturating_sub(self.bytes);
+            let room = usize::try_from(room)
+                .unwrap_or(usize::MAX)
+                .min(buffer.len());
+            if room == 0 {
+                return true;
+            }
+            match nix::unistd::read(&self.pipe, &mut buffer[..room]) {
+                Ok(0) => return false,
+                Ok(read) => {
+                    self.bytes += read as u64;
+                    if file.write_all(&buffer[..read]).is_err() {
+                        // There is no room, and there will be none: what comes waits in the pipe.
+                        self.bytes = SAVED_BYTES_MAX;
+                    }
+                }
+                Err(nix::errno::Errno::EINTR) => {}
+                Err(_) => return true,
+            }
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nix::{fcntl::OFlag, unistd::pipe2};
+    use std::fs;
+
+    #[test]
+    fn output_is_saved_once_no_server_lives() {
+        let data = tempfile::tempdir().expect("a directory");
+        let run_dir = data.path().join("runs/r");
+        fs::create_dir_all(&run_dir).expect("a directory");
+        let server = File::create(data.path().join("server.lock")).expect("a file");
+        server.lock().expect("it is free");
+        let (read, write) = pipe2(OFlag::O_NONBLOCK).expect("a pipe");
+        let mut save = Save::new(&run_dir, vec![read]);
+        save.begin();
+        nix::unistd::write(&write, b"late").expect("there is room");
+        save.step();
+        let saved = run_dir.join("saved-stdout");
+        assert!(!saved.exists(), "a server may read it");
+        drop(server);
+        save.step();
+        assert_eq!(fs::read(&saved).expect("it is there"), b"late");
+
+        let part = vec![7; READ_BYTES];
+        while nix::unistd::write(&write, &part).is_ok() {
+            save.step();
+        }
+        let len = fs::metadata(&saved).expect("it is there").len();
+        assert_eq!(len, SAVED_BYTES_MAX, "more waits in the pipe");
+        drop(write);
+        assert!(save.wake_at(0).is_some());
+    }
+}
