@@ -10,5 +10,5 @@ fn a_run_is_ended_before_kennel_without_memory() {
         disk: None,
     })
     .finish();
-    checks.all_passed(&["memory.serve", "memory.large"]);
+    checks.all_passed(&["memory.serve", "memory.large", "memory.small"]);
 }

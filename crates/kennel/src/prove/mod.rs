@@ -15,8 +15,9 @@ use std::time::{Duration, Instant};
 use suite::Way;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// Most that the whole takes; what has no answer by then is called so.
-const TIME: Duration = Duration::from_mins(1);
+/// Most that the whole takes; what has no answer by then is called so. A quarter of a minute is usual, and an emulated
+/// machine needs several.
+const TIME: Duration = Duration::from_mins(5);
 /// Exit code where a verdict was a lie.
 const LIE: u8 = 1;
 /// Exit code after SIGINT, as a shell has it.
