@@ -9,7 +9,11 @@ CREATE TABLE nodes (
     -- Raised by one at each start of a server on this node; every write of a run names it.
     generation            BIGINT NOT NULL CHECK (generation >= 1),
     keeper_epoch          TEXT NOT NULL CHECK (length(keeper_epoch) = 26),
-    opened_us             BIGINT NOT NULL
+    opened_us             BIGINT NOT NULL,
+    -- Where the node's server listens, such as unix:/run/kennel/kennel.sock; empty: not known.
+    address               TEXT NOT NULL,
+    -- When the node was last heard of, by the clock of the database.
+    heard_us              BIGINT NOT NULL
 );
 
 CREATE TABLE keeper_epochs (

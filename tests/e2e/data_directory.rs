@@ -1,7 +1,7 @@
 //! What a service makes of a data directory and a listen path that are not as it leaves them: nothing, and it says why.
 
 use kennel_tests::{
-    Kennel, PATIENCE,
+    Kennel, PATIENCE, complaint, eventually_async,
     kennel::{bare_command, serve_words},
     must, programs, sh,
     shell::{run_to_end, text},
@@ -169,4 +169,49 @@ async fn files_of_the_service_are_private_and_commands_keep_their_umask() {
     let mut found = Vec::new();
     open_to_others(&kennel.data_dir(), &mut found);
     assert!(found.is_empty(), "{found:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn lost_node_name_is_refused_each_time() {
+    let mut kennel = Kennel::on_sqlite().await;
+    let run = kennel.client().await.spawn(sh("sleep 600")).await;
+    must("spawn", run);
+    kennel.kill_service_after(|| {});
+    let name = kennel.data_dir().join("node");
+    let node = fs::read(&name).expect("it has a name");
+    fs::remove_file(&name).expect("it is removed");
+    for _ in 0..2 {
+        is_refused(kennel.scratch(), &["data/node", "used before"]).await;
+    }
+    fs::write(&name, node).expect("it is put back");
+    kennel.launch_again().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn removed_database_takes_no_run() {
+    let kennel = Kennel::on_sqlite().await;
+    let mut client = kennel.client().await;
+    must("spawn", client.spawn(sh("true")).await);
+    let ran = kennel.scratch().join("ran");
+    let database = kennel.data_dir().join("kennel.db");
+    let aside = kennel.scratch().join("aside");
+    fs::rename(&database, &aside).expect("it is taken away");
+    let script = format!("touch {}", ran.display());
+    let refused = client.spawn(sh(&script)).await.expect_err("no store");
+    assert_eq!(complaint(&refused).reason, "STORE_UNAVAILABLE");
+    // Another file of its name is not the one that was open.
+    fs::copy(&aside, &database).expect("a copy");
+    let refused = client.spawn(sh(&script)).await.expect_err("no store");
+    assert_eq!(complaint(&refused).reason, "STORE_UNAVAILABLE");
+    assert!(!ran.exists(), "a command ran unrecorded");
+    eventually_async("it is not ready", PATIENCE, async || {
+        (!kennel.is_serving("readiness").await).then_some(())
+    })
+    .await;
+    fs::rename(&aside, &database).expect("it is put back");
+    eventually_async("it is ready again", PATIENCE, async || {
+        kennel.is_serving("readiness").await.then_some(())
+    })
+    .await;
+    must("spawn", client.spawn(sh(&script)).await);
 }

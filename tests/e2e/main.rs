@@ -38,6 +38,7 @@ mod many;
 mod members;
 mod metrics;
 mod metrics_door;
+mod nodes;
 mod observability;
 mod oom_order;
 mod orphan_ttl;

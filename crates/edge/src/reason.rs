@@ -41,6 +41,8 @@ reasons! {
     SpawnFailed = "SPAWN_FAILED",
     /// There is no such run.
     RunNotFound = "RUN_NOT_FOUND",
+    /// The run is another node's.
+    RunOnOtherNode = "RUN_ON_OTHER_NODE",
     /// The run is over.
     RunEnded = "RUN_ENDED",
     /// Not in this state.

@@ -3,6 +3,7 @@
 mod code;
 mod consumer;
 mod input;
+mod node;
 mod terminal;
 mod transport;
 mod upgrade;
@@ -309,6 +310,7 @@ pub(crate) fn of(error: &CallError) -> Status {
         CallError::CursorAhead { .. }
         | CallError::OffsetAhead { .. }
         | CallError::CursorExpired { .. } => no_such_place(error, text),
+        CallError::RunElsewhere { run, elsewhere } => node::elsewhere(*run, elsewhere, text),
         CallError::JournalUnreadable { run, why } => unreadable(*run, why, text),
         CallError::Internal(what) => internal(what),
     }

@@ -239,6 +239,7 @@ fn supervisor_config(wired: Wired<'_>) -> Result<SupervisorConfig, Failure> {
     Ok(SupervisorConfig {
         node: wired.node,
         node_name: host_name(),
+        address: wired.config.listen.to_string(),
         data_dir: wired.config.data_dir.clone(),
         server_env: wired.here.env.clone().into_iter().collect(),
         runs_max: u32::try_from(limits::runs_by_descriptors(open_files)).unwrap_or(u32::MAX),

@@ -106,6 +106,12 @@ impl InputBook {
             return Ok(Placed::Repeat { start });
         }
         self.is_open()?;
+        // The same write again, which its place names: it goes on where it was cut off.
+        if let (Some(offset), Some(last)) = (write.offset, self.unfinished())
+            && (last.start, last.len) == (offset, write.len)
+        {
+            return Ok(Placed::Open { start: offset });
+        }
         match write.offset {
             Some(offset) if offset != self.accepted => return Err(InputRefusal::Offset),
             None if self.unfinished().is_some() => return Err(InputRefusal::Unfinished),

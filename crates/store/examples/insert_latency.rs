@@ -78,6 +78,7 @@ fn opening() -> Opening {
     Opening {
         node: NodeId::from_u128(1),
         node_name: "bench".into(),
+        address: String::new(),
         keeper_epoch: KeeperEpoch::from_u128(1),
         keeper: process(1),
         host: host(),

@@ -2,7 +2,7 @@
 
 use crate::{
     Closure, ConsumerFilter, ConsumerKey, ConsumerRow, EndedStart, EpochRow, Inserted, ListFilter,
-    NewRun, Opening, PageStart, Rest, RunRow, Standing, Store, StoreError, WithOutput,
+    NewRun, NodeRow, Opening, PageStart, Rest, RunRow, Standing, Store, StoreError, WithOutput,
     consumer::ConsumerWrite,
     record::Record,
     removed,
@@ -33,6 +33,9 @@ pub(crate) trait Reader: Send + Sync + fmt::Debug {
 
     /// Which life of the database this is, and the node's generation in it.
     async fn standing(&self, node: NodeId) -> Result<Standing, StoreError>;
+
+    /// All nodes.
+    async fn nodes(&self) -> Result<Vec<NodeRow>, StoreError>;
 
     /// Keepers of the node that have open rows.
     async fn open_epochs(&self, node: NodeId) -> Result<Vec<EpochRow>, StoreError>;
@@ -84,6 +87,12 @@ macro_rules! reader {
                     $crate::select::with_output(node, start, limit);
                 let rows = $crate::durable::ask(failure, self.rows(sql.build())).await?;
                 rows.iter().map($crate::open::with_output).collect()
+            }
+
+            async fn nodes(&self) -> Result<Vec<$crate::NodeRow>, $crate::StoreError> {
+                let query = sqlx::query(sqlx::AssertSqlSafe($crate::open::nodes(NOW)));
+                let rows = $crate::durable::ask(failure, self.rows(query)).await?;
+                rows.iter().map($crate::open::node_row).collect()
             }
 
             async fn open_epochs(
@@ -233,6 +242,17 @@ impl<R: Reader> Store for Durable<R> {
                 "opening a node gave no generation".into(),
             )),
         }
+    }
+
+    async fn beat(&self, node: NodeId, generation: i64) -> Result<(), StoreError> {
+        match self.writer.write(Write::Beat { node, generation }).await? {
+            Answer::NotWritten => Err(StoreError::Fenced(RunId::from_u128(0))),
+            Answer::Written | Answer::Generation(_) => Ok(()),
+        }
+    }
+
+    async fn nodes(&self) -> Result<Vec<NodeRow>, StoreError> {
+        self.reader.nodes().await
     }
 
     async fn open_epochs(&self, node: NodeId) -> Result<Vec<EpochRow>, StoreError> {

@@ -2,8 +2,8 @@
 
 use crate::{
     Closure, ConsumerFilter, ConsumerKey, ConsumerRow, EndedStart, EpochRow, Inserted, ListFilter,
-    NewRun, Opening, PageStart, Rest, RunRow, Standing, Store, StoreError, StoreUrl, WithOutput,
-    open,
+    NewRun, NodeRow, Opening, PageStart, Rest, RunRow, Standing, Store, StoreError, StoreUrl,
+    WithOutput, open,
 };
 use async_trait::async_trait;
 use kennel_lifecycle::{
@@ -104,6 +104,14 @@ impl Store for Later {
 
     async fn open_node(&self, opening: &Opening) -> Result<i64, StoreError> {
         self.inner().await?.open_node(opening).await
+    }
+
+    async fn beat(&self, node: NodeId, generation: i64) -> Result<(), StoreError> {
+        self.inner().await?.beat(node, generation).await
+    }
+
+    async fn nodes(&self) -> Result<Vec<NodeRow>, StoreError> {
+        self.inner().await?.nodes().await
     }
 
     async fn open_epochs(&self, node: NodeId) -> Result<Vec<EpochRow>, StoreError> {

@@ -246,11 +246,28 @@ pub struct Opening {
     pub keeper: ProcessIdentity,
     /// Boot and pid namespace.
     pub host: HostIdentity,
+    /// Where it listens, as clients name it; empty: nowhere.
+    pub address: String,
     /// Runs of earlier keepers that this one holds.
     pub held: Vec<RunId>,
     /// The last generation of the node that is known: what a store says that has gone back may lie below it.
     pub above: i64,
     /// Now.
+    pub now: Timestamp,
+}
+
+/// A node of this database.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeRow {
+    /// Which.
+    pub node: NodeId,
+    /// Its name for people.
+    pub name: String,
+    /// Where its server listens; empty: not known.
+    pub address: String,
+    /// When it was last heard of.
+    pub heard: Timestamp,
+    /// The time now, by the same clock: the database's.
     pub now: Timestamp,
 }
 
@@ -347,6 +364,12 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// node's open rows with it, those of the runs that are held with the keeper too, in one transaction. Gives the new
     /// generation. From here on the store does what it is asked in this life of the database alone.
     async fn open_node(&self, opening: &Opening) -> Result<i64, StoreError>;
+
+    /// The node is heard of now. Fenced where the generation is not its present one.
+    async fn beat(&self, node: NodeId, generation: i64) -> Result<(), StoreError>;
+
+    /// All nodes.
+    async fn nodes(&self) -> Result<Vec<NodeRow>, StoreError>;
 
     /// Keepers of the node that have open rows. Can be asked in every life.
     async fn open_epochs(&self, node: NodeId) -> Result<Vec<EpochRow>, StoreError>;

@@ -1,7 +1,7 @@
 //! Opening a store: the connection, the schema, and what can be wrong with them.
 
 use crate::{
-    EpochRow, Life, RunRow, Standing, Store, StoreError, StoreUrl, WithOutput, postgres,
+    EpochRow, Life, NodeRow, RunRow, Standing, Store, StoreError, StoreUrl, WithOutput, postgres,
     record::{self, Record},
     sqlite,
     url::Place,
@@ -205,11 +205,25 @@ fn is_there_already(error: &sqlx::Error) -> bool {
 }
 
 /// `$1` node, `$2` name, `$3` keeper epoch, `$4` now, `$5` the last generation that is known; gives the new one.
-pub(crate) const RAISE_GENERATION: &str = "INSERT INTO nodes (node, name, generation, keeper_epoch, opened_us) \
-    VALUES ($1, $2, CAST($5 AS BIGINT) + 1, $3, $4) ON CONFLICT (node) DO UPDATE SET name = excluded.name, \
-    generation = CASE WHEN nodes.generation < excluded.generation THEN excluded.generation \
-        ELSE nodes.generation + 1 END, keeper_epoch = excluded.keeper_epoch, opened_us = excluded.opened_us \
-    RETURNING generation";
+pub(crate) fn raise_generation(now: &str) -> String {
+    format!(
+        "INSERT INTO nodes (node, name, generation, keeper_epoch, opened_us, address, heard_us) \
+        VALUES ($1, $2, CAST($5 AS BIGINT) + 1, $3, $4, $6, {now}) ON CONFLICT (node) DO UPDATE SET name = excluded.name, \
+        generation = CASE WHEN nodes.generation < excluded.generation THEN excluded.generation \
+            ELSE nodes.generation + 1 END, keeper_epoch = excluded.keeper_epoch, opened_us = excluded.opened_us, \
+        address = excluded.address, heard_us = excluded.heard_us RETURNING generation"
+    )
+}
+
+/// That the node `$1` of generation `$2` is heard of.
+pub(crate) fn beat(now: &str) -> String {
+    format!("UPDATE nodes SET heard_us = {now} WHERE node = $1 AND generation = $2")
+}
+
+/// The nodes, and the present time of the database.
+pub(crate) fn nodes(now: &str) -> String {
+    format!("SELECT node, name, address, heard_us, {now} AS now_us FROM nodes ORDER BY node")
+}
 
 /// The keeper as a process; a keeper that has been recorded before, under an earlier server, gets the new generation.
 pub(crate) const RECORD_KEEPER: &str = "INSERT INTO keeper_epochs (keeper_epoch, node, generation, process_pid, \
@@ -235,12 +249,14 @@ macro_rules! open_node {
         ) -> Result<$crate::writer::Answer, sqlx::Error> {
             let node = opening.node.to_string();
             let epoch = opening.keeper_epoch.to_string();
-            let generation: i64 = sqlx::query_scalar($crate::open::RAISE_GENERATION)
+            let raise = sqlx::AssertSqlSafe($crate::open::raise_generation(NOW));
+            let generation: i64 = sqlx::query_scalar(raise)
                 .bind(&node)
                 .bind(&opening.node_name)
                 .bind(&epoch)
                 .bind(opening.now.0)
                 .bind(opening.above)
+                .bind(&opening.address)
                 .persistent(false)
                 .fetch_one(&mut *conn)
                 .await?;
@@ -337,6 +353,24 @@ where
     Ok(Standing {
         life: Life::named(life),
         generation: row.try_get("generation").map_err(corrupt)?,
+    })
+}
+
+/// A node out of either database.
+pub(crate) fn node_row<R>(row: &R) -> Result<NodeRow, StoreError>
+where
+    R: Row,
+    for<'a> &'a str: ColumnIndex<R>,
+    for<'r> String: Decode<'r, R::Database> + Type<R::Database>,
+    for<'r> i64: Decode<'r, R::Database> + Type<R::Database>,
+{
+    let node: String = row.try_get("node").map_err(corrupt)?;
+    Ok(NodeRow {
+        node: record::read_id("node", &node).map_err(StoreError::Corrupt)?,
+        name: row.try_get("name").map_err(corrupt)?,
+        address: row.try_get("address").map_err(corrupt)?,
+        heard: Timestamp(row.try_get("heard_us").map_err(corrupt)?),
+        now: Timestamp(row.try_get("now_us").map_err(corrupt)?),
     })
 }
 

@@ -19,7 +19,7 @@ use crate::{
     writer::{Answer, Committer, Failure, Write, Writer},
 };
 use async_trait::async_trait;
-use kennel_lifecycle::RunId;
+use kennel_lifecycle::{NodeId, RunId};
 use sqlx::{
     AssertSqlSafe, Connection, PgConnection, Postgres, QueryBuilder, postgres::PgConnectOptions,
 };
@@ -103,6 +103,9 @@ struct Statements {
     mend: Arc<str>,
     put_consumer: Arc<str>,
 }
+
+/// The time now, in microseconds.
+const NOW: &str = "CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS BIGINT)";
 
 const WITHDRAW: &str = "DELETE FROM runs WHERE run_id = $1 AND generation = $2 AND state = 'starting' \
     AND desired = 'run' AND attempt = 1 RETURNING run_id";
@@ -192,6 +195,7 @@ struct Sorted<'a> {
     states: States,
     removals: Removals,
     consumers: Vec<(&'a ConsumerWrite, i64)>,
+    beats: Vec<(NodeId, i64)>,
 }
 
 #[derive(Default)]
@@ -270,6 +274,7 @@ impl<'a> Sorted<'a> {
                 Write::Consumer { write, generation } => {
                     sorted.consumers.push((write, *generation));
                 }
+                Write::Beat { node, generation } => sorted.beats.push((*node, *generation)),
                 // Always alone in its batch, which does not come here.
                 Write::Open(_) => {}
             }
@@ -288,6 +293,7 @@ impl<'a> Sorted<'a> {
             + usize::from(!self.states.runs.is_empty())
             + usize::from(!self.removals.runs.is_empty())
             + self.consumers.len()
+            + self.beats.len()
     }
 
     /// Runs the statements; gives the runs that were written.
@@ -372,6 +378,13 @@ impl<'a> Sorted<'a> {
             };
             let query = consumer::bind!(sqlx::query(text), write, generation);
             queries.insert(0, query);
+        }
+        // And these.
+        for (node, generation) in self.beats {
+            let beat = sqlx::query(AssertSqlSafe(
+                open::beat(NOW) + " RETURNING 'node ' || node",
+            ));
+            queries.insert(0, beat.bind(node.to_string()).bind(generation));
         }
         for query in queries {
             let query = query.persistent(session == Session::Own);

@@ -1,5 +1,8 @@
 //! SQLite: one connection that writes, a few that read.
 
+mod file;
+
+use self::file::OpenedFile;
 use crate::{
     OpenError, Store,
     consumer::{self, ConsumerWrite},
@@ -67,6 +70,10 @@ pub(crate) async fn open(path: &Path) -> Result<Arc<dyn Store>, OpenError> {
         })?;
     check_version(&version)?;
     let schema = open::migrate(&mut conn, open::SQLITE_MIGRATIONS).await?;
+    let file = OpenedFile::of(path).map_err(|source| OpenError::SqliteFile {
+        path: path.to_owned(),
+        source: source.into(),
+    })?;
     let options = options.create_if_missing(false);
     let readers = SqlitePoolOptions::new()
         .max_connections(READERS_MAX)
@@ -76,8 +83,11 @@ pub(crate) async fn open(path: &Path) -> Result<Arc<dyn Store>, OpenError> {
         .test_before_acquire(false)
         .connect_lazy_with(options.clone().read_only(true));
     Ok(Arc::new(Durable {
-        writer: Writer::start(Box::new(SqliteCommitter::new(options, conn))),
-        reader: SqliteReader(readers),
+        writer: Writer::start(Box::new(SqliteCommitter::new(options, conn, file.clone()))),
+        reader: SqliteReader {
+            pool: readers,
+            file,
+        },
         description: format!("sqlite {version}, schema {schema}"),
     }))
 }
@@ -113,6 +123,8 @@ struct SqliteCommitter {
     /// Absent after a fault: where SQLite has rolled back by itself (a disk that is full), sqlx believes that the transaction
     /// is still open, and begins no other one.
     conn: Option<SqliteConnection>,
+    /// What is written to another one, or to one that no name leads to, no later server would find.
+    file: OpenedFile,
     sql: Statements,
 }
 
@@ -127,7 +139,7 @@ struct Statements {
 }
 
 impl SqliteCommitter {
-    fn new(options: SqliteConnectOptions, conn: SqliteConnection) -> Self {
+    fn new(options: SqliteConnectOptions, conn: SqliteConnection, file: OpenedFile) -> Self {
         let names = column_list("");
         let places: Vec<String> = (1..=COLUMNS.len()).map(|n| format!("?{n}")).collect();
         let place = |name| 1 + COLUMNS.iter().position(|c| c.name == name).unwrap_or(0);
@@ -166,6 +178,7 @@ impl SqliteCommitter {
         Self {
             options,
             conn: Some(conn),
+            file,
             sql,
         }
     }
@@ -217,6 +230,7 @@ impl SqliteCommitter {
 #[async_trait]
 impl Committer for SqliteCommitter {
     async fn commit(&mut self, batch: &[Write]) -> Result<Vec<Answer>, Failure> {
+        self.file.check().map_err(Failure::Unavailable)?;
         let mut conn = self.connection().await?;
         let done = match timeout(STATEMENT_TIMEOUT, self.transact(&mut conn, batch)).await {
             Ok(done) => done,
@@ -311,6 +325,9 @@ async fn execute(
             };
             consumer::bind!(sqlx::query(text), &**write, *generation)
         }
+        Write::Beat { node, generation } => sqlx::query(AssertSqlSafe(open::beat(NOW)))
+            .bind(node.to_string())
+            .bind(generation),
         Write::Open(opening) => return open_node(conn, opening).await,
     };
     Ok(match query.execute(conn).await?.rows_affected() {
@@ -323,6 +340,9 @@ async fn execute(
 fn whole<'q>(record: &Record, sql: &Arc<str>) -> Query<'q, Sqlite, SqliteArguments> {
     record.bind_sqlite(sqlx::query(AssertSqlSafe(sql.clone())))
 }
+
+/// The time now, in microseconds.
+const NOW: &str = "CAST(unixepoch('subsec') * 1000000 AS INTEGER)";
 
 open::open_node!(SqliteConnection);
 
@@ -352,7 +372,7 @@ fn failure(error: &sqlx::Error) -> Failure {
     }
 }
 
-/// The file stays what it is for as long as it is open, and one that takes its place is not told apart.
+/// The file stays what it is for as long as it is open; where another one takes its place, the store is away.
 const STANDING: &str =
     "SELECT 'sqlite' AS life, (SELECT generation FROM nodes WHERE node = $1) AS generation";
 
@@ -360,14 +380,19 @@ const STANDING: &str =
 const PING: &str = "SELECT TRUE, (SELECT 1 FROM nodes LIMIT 1)";
 
 #[derive(Debug)]
-struct SqliteReader(SqlitePool);
+struct SqliteReader {
+    pool: SqlitePool,
+    file: OpenedFile,
+}
 
 impl SqliteReader {
     async fn rows(
         &self,
         query: Query<'_, Sqlite, SqliteArguments>,
     ) -> Result<Vec<SqliteRow>, sqlx::Error> {
-        query.fetch_all(&self.0).await
+        let there = self.file.check();
+        there.map_err(|why| sqlx::Error::Io(std::io::Error::other(why)))?;
+        query.fetch_all(&self.pool).await
     }
 
     async fn rows_of_any_life(
@@ -378,7 +403,7 @@ impl SqliteReader {
     }
 
     async fn close_all(&self) {
-        self.0.close().await;
+        self.pool.close().await;
     }
 }
 

@@ -74,6 +74,8 @@ pub(crate) enum Write {
         write: Box<ConsumerWrite>,
         generation: i64,
     },
+    /// That a node is heard of.
+    Beat { node: NodeId, generation: i64 },
     /// Node and keeper; always alone in its transaction.
     Open(Box<Opening>),
 }
@@ -173,6 +175,7 @@ impl Writer {
             | Write::Withdraw { .. }
             | Write::State { .. }
             | Write::Removal { .. }
+            | Write::Beat { .. }
             | Write::Consumer { .. } => &self.later,
         };
         let place = match timeout(QUEUE_WAIT_MAX, queue.reserve()).await {
@@ -256,6 +259,11 @@ impl Batch {
     }
 }
 
+/// No run's key is like that.
+fn beat_key(node: NodeId) -> String {
+    format!("node {node}")
+}
+
 impl Write {
     /// The run that is written.
     pub(crate) fn key(&self) -> Option<String> {
@@ -270,6 +278,7 @@ impl Write {
             | Self::State { run, .. }
             | Self::Removal { run, .. } => Some(run.to_string()),
             Self::Consumer { write, .. } => Some(write.key()),
+            Self::Beat { node, .. } => Some(beat_key(*node)),
             Self::Open(_) => None,
         }
     }
@@ -287,6 +296,7 @@ impl Write {
             | Self::Stop { .. }
             | Self::State { .. }
             | Self::Removal { .. }
+            | Self::Beat { .. }
             | Self::Open(_) => 0,
         }
     }
@@ -423,6 +433,7 @@ mod tests {
             | Write::Mend(_)
             | Write::Withdraw { .. }
             | Write::Removal { .. }
+            | Write::Beat { .. }
             | Write::Consumer { .. }
             | Write::Open(_) => -1,
         }

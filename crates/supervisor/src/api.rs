@@ -1,6 +1,6 @@
 //! What the edge may ask, and what it gets.
 
-use crate::InputEnd;
+use crate::{Elsewhere, InputEnd};
 use bytes::Bytes;
 use kennel_journal::{Gap, Position as JournalPosition, Tail};
 use kennel_lifecycle::{
@@ -107,6 +107,8 @@ pub struct RunView {
     pub next_restart: Option<Timestamp>,
     /// That its output was removed after its end; absent: it was not.
     pub output_removed: Option<OutputRemoval>,
+    /// Where it is, if another node has it.
+    pub elsewhere: Option<Elsewhere>,
 }
 
 /// What an abort of an unknown id does.
@@ -797,6 +799,14 @@ pub enum CallError {
         run: RunId,
         /// Why.
         why: String,
+    },
+    /// The run is another node's: only that can do it.
+    #[error("run {run} is on node {}", .elsewhere.described())]
+    RunElsewhere {
+        /// Which run.
+        run: RunId,
+        /// Where it is.
+        elsewhere: Box<Elsewhere>,
     },
     /// A fault of ours.
     #[error("internal fault: {0}")]

@@ -3,7 +3,7 @@
 use crate::{
     Supervisor, SupervisorConfig,
     blocking::blocking,
-    clock, consumers,
+    clock, consumers, elsewhere,
     facts::Facts,
     late::Door,
     ledger::Ledger,
@@ -111,6 +111,7 @@ impl Supervisor {
         let retaining = Arc::clone(&shared);
         tokio::spawn(retention::look_after(retaining));
         tokio::spawn(consumers::look_after_floors(Arc::clone(&shared)));
+        tokio::spawn(elsewhere::beat_for_ever(Arc::clone(&shared)));
         let supervisor = Self { shared };
         tokio::spawn(supervisor.clone().watch_keeper());
         supervisor.go_on_with_drain().await;

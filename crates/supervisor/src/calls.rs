@@ -39,9 +39,11 @@ impl Supervisor {
                 Err(error) => return Err(error),
             };
             match row {
-                Some(row) if row.outcome.is_some() => return Ok(row.into()),
-                // Recovery has taken it in hand by now, or another node has it.
-                Some(row) if row.new.node != self.shared.config.node => return Ok(row.into()),
+                Some(row) if row.outcome.is_some() => return self.located(row.into()).await,
+                Some(row) if row.new.node != self.shared.config.node => {
+                    self.refuse_elsewhere(&row.into()).await?;
+                }
+                // Recovery has taken it in hand by now.
                 Some(_) if self.shared.find(call.run).is_some() => {}
                 Some(_) => tokio::time::sleep(OPEN_ROW_POLL).await,
                 None if call.if_unknown == IfUnknown::Refuse => {
@@ -148,7 +150,11 @@ impl Supervisor {
     /// Who is in the run's tree now; nobody where the run has ended, or is another server's.
     pub async fn tree(&self, run: RunId) -> Result<(RunView, Listing), CallError> {
         let Some(handle) = self.shared.find(run) else {
-            return Ok((self.get(run).await?, Listing::default()));
+            let view = self.get(run).await?;
+            if !view.state.is_terminal() {
+                self.refuse_elsewhere(&view).await?;
+            }
+            return Ok((view, Listing::default()));
         };
         let listing = self
             .shared
@@ -175,7 +181,11 @@ impl Supervisor {
             state,
         };
         let Some(handle) = self.shared.find(run) else {
-            return Err(ended(self.get(run).await?.state));
+            let view = self.get(run).await?;
+            if !view.state.is_terminal() {
+                self.refuse_elsewhere(&view).await?;
+            }
+            return Err(ended(view.state));
         };
         let answer = handle.ask(order).await;
         let view = handle.live.borrow().view.clone();

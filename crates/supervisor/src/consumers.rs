@@ -373,7 +373,8 @@ impl Supervisor {
             return Ok(row);
         }
         if let Some(run) = key.run {
-            self.get(run).await?;
+            let view = self.get(run).await?;
+            self.refuse_elsewhere(&view).await?;
         }
         Err(CallError::ConsumerNotFound {
             run: key.run,

@@ -385,6 +385,7 @@ impl Supervisor {
             EventsPlace::Whole(Some(view)) => *view,
             EventsPlace::Whole(None) => RunView::from(self.row(run).await?),
         };
+        self.refuse_elsewhere(&view).await?;
         if let Some(removed) = self.removed(&view, from)? {
             return Ok((view, removed));
         }

@@ -131,6 +131,7 @@ impl Supervisor {
     /// How far the input has come; as it was noted where nobody holds the run any more.
     pub async fn input_progress(&self, run: RunId) -> Result<InputProgress, CallError> {
         let view = self.get(run).await?;
+        self.refuse_elsewhere(&view).await?;
         if !view.state.is_terminal() {
             let asked = self.shared.kernel.input_state(run, view.attempt).await;
             if let InputAnswer::Said(state, _) = asked.map_err(|e| keeper_fault(&e))? {
@@ -157,6 +158,7 @@ impl Supervisor {
             Some(handle) if !handle.live.borrow().view.state.is_terminal() => Ok(handle),
             _ => {
                 let view = self.get(run).await?;
+                self.refuse_elsewhere(&view).await?;
                 Err(self.over(run, view.state).await)
             }
         }

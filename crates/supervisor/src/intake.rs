@@ -15,9 +15,9 @@ use crate::{
     view::{Live, StartAnswer},
 };
 use kennel_lifecycle::{
-    Containment, EndReason, InputMode, Missing, OutputBound, PidNamespace, Policy, Recovery,
-    RestartPolicy, RunId, RunKind, RunSpec, StartFailure, StartStage, StopOrder, StopReason,
-    compose_env, ladder::StopPlan,
+    Containment, EndReason, InputMode, Missing, NodeId, OutputBound, PidNamespace, Policy,
+    Recovery, RestartPolicy, RunId, RunKind, RunSpec, StartFailure, StartStage, StopOrder,
+    StopReason, compose_env, ladder::StopPlan,
 };
 use kennel_linux::{
     client::{CapabilityName, ChildInput, ChildSpec, KeeperHello, NoPty},
@@ -39,6 +39,12 @@ const RUN_ID_AHEAD_MAX: Duration = Duration::from_mins(5);
 impl Supervisor {
     /// Runs a command; answers when it runs, or why it does not. May be dropped at any time: the start goes on.
     pub async fn spawn(&self, call: SpawnCall) -> Result<Spawned, CallError> {
+        let spawned = self.spawn_here(call).await?;
+        let run = self.located(spawned.run).await?;
+        Ok(Spawned { run, ..spawned })
+    }
+
+    async fn spawn_here(&self, call: SpawnCall) -> Result<Spawned, CallError> {
         let shared = &self.shared;
         if shared.refusing.is_cancelled() {
             return Err(CallError::Draining);
@@ -92,7 +98,7 @@ impl Supervisor {
                 existing: false,
             }),
             Some(StartAnswer::Failed(error)) => Err(error),
-            Some(StartAnswer::Taken(row)) => from_row(*row, &call),
+            Some(StartAnswer::Taken(row)) => self.from_row(*row, &call),
             None => Err(CallError::Internal(
                 "the run's task ended without an answer".into(),
             )),
@@ -122,10 +128,34 @@ impl Supervisor {
             return Err(error);
         };
         match self.shared.store.get(run).await {
-            Ok(Some(row)) => from_row(row, call),
+            Ok(Some(row)) => self.from_row(row, call),
             Ok(None) => Err(error),
             Err(fault) => Err(store_fault(&fault)),
         }
+    }
+}
+
+impl Supervisor {
+    /// The answer to a spawn whose key is taken by a row.
+    fn from_row(&self, row: RunRow, call: &SpawnCall) -> Result<Spawned, CallError> {
+        let run = row.new.run;
+        let reason = row.outcome.as_ref().map(|outcome| &outcome.reason);
+        if let Some(EndReason::Fenced { .. }) = reason {
+            return Err(CallError::RunFenced(run));
+        }
+        if !is_same(self.shared.config.node, &row, call) {
+            return Err(CallError::SpecMismatch(run));
+        }
+        if let Some(EndReason::StartFailed(failure)) = reason {
+            return Err(CallError::SpawnFailed {
+                run,
+                failure: failure.clone(),
+            });
+        }
+        Ok(Spawned {
+            run: row.into(),
+            existing: true,
+        })
     }
 }
 
@@ -162,29 +192,17 @@ async fn started(watch: &mut watch::Receiver<Live>) -> Result<Live, CallError> {
         .map_err(|_| CallError::Internal("the run's task is gone".into()))
 }
 
-/// The answer to a spawn whose key is taken by a row.
-fn from_row(row: RunRow, call: &SpawnCall) -> Result<Spawned, CallError> {
-    let run = row.new.run;
-    let reason = row.outcome.as_ref().map(|outcome| &outcome.reason);
-    if let Some(EndReason::Fenced { .. }) = reason {
-        return Err(CallError::RunFenced(run));
-    }
-    let same = row.new.spec_digest_version == call.spec_digest_version
-        && row.new.spec_digest == call.spec_digest
-        && row.new.owner == call.owner;
-    if !same {
-        return Err(CallError::SpecMismatch(run));
-    }
-    if let Some(EndReason::StartFailed(failure)) = reason {
-        return Err(CallError::SpawnFailed {
-            run,
-            failure: failure.clone(),
-        });
-    }
-    Ok(Spawned {
-        run: row.into(),
-        existing: true,
-    })
+/// Whether a row is of the very run that a call asks for. A digest is keyed by the installation that made it, so that nobody
+/// guesses values by it; of another node's run the documents are compared, which have no values of variables and no input.
+fn is_same(own: NodeId, row: &RunRow, call: &SpawnCall) -> bool {
+    let document = |text: &str| serde_json::from_str::<serde_json::Value>(text).ok();
+    let same_spec = if row.new.node == own {
+        row.new.spec_digest_version == call.spec_digest_version
+            && row.new.spec_digest == call.spec_digest
+    } else {
+        document(&row.new.spec) == document(&call.spec_document)
+    };
+    same_spec && row.new.owner == call.owner
 }
 
 fn accept_id(run: RunId) -> Result<RunId, CallError> {

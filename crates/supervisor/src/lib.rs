@@ -14,6 +14,7 @@ mod cause;
 mod clock;
 mod consumers;
 mod drain;
+mod elsewhere;
 mod event;
 mod events;
 mod facts;
@@ -60,6 +61,7 @@ pub use consumers::{
     ConsumerPlace, ConsumerSeat, ConsumerView,
 };
 pub use drain::{Drain, DrainAction, DrainCall, DrainStatus};
+pub use elsewhere::Elsewhere;
 pub use events::Events;
 pub use input::{CloseCall, InputEnd, InputProgress, InputWritten, WriteCall};
 pub use many::{Age, ManyCall, ManyEvents, ManyFrom, ManyReached, Step};

@@ -11,7 +11,7 @@ use kennel_lifecycle::{
 };
 use kennel_store::{
     Closure, ConsumerFilter, ConsumerKey, ConsumerRow, EndedStart, Fact, Inserted, ListFilter,
-    NewRun, PageStart, Rest, RunRow, Store, StoreError, StoredState, Times, WithOutput,
+    NewRun, NodeRow, PageStart, Rest, RunRow, Store, StoreError, StoredState, Times, WithOutput,
 };
 use std::{sync::Arc, time::Duration};
 use tokio::sync::{Notify, RwLock, watch};
@@ -403,6 +403,10 @@ impl NodeStore {
             self.seen(row);
         }
         Ok(row)
+    }
+
+    pub(crate) async fn nodes(&self) -> Result<Vec<NodeRow>, StoreError> {
+        self.read("nodes", self.store.nodes()).await
     }
 
     pub(crate) async fn get_all(&self, runs: &[RunId]) -> Result<Vec<RunRow>, StoreError> {

@@ -30,7 +30,7 @@ impl Supervisor {
         {
             return Ok(live.view);
         }
-        Ok(self.row(run).await?.into())
+        self.located(self.row(run).await?.into()).await
     }
 
     /// Runs, newest first, and where the next page begins, if there is one.
@@ -66,11 +66,13 @@ impl Supervisor {
                 if wanted.is_empty() || wanted.contains(&view.state) {
                     page.push(view);
                     if page.len() == limit as usize {
+                        self.locate(&mut page).await?;
                         return Ok((page, at));
                     }
                 }
             }
             if all {
+                self.locate(&mut page).await?;
                 return Ok((page, None));
             }
         }
@@ -115,7 +117,8 @@ impl Supervisor {
             }
             let view = RunView::from(self.row(run).await?);
             if let Some(reached) = view.meets(condition) {
-                return Ok(Waited { reached, run: view });
+                let run = self.located(view).await?;
+                return Ok(Waited { reached, run });
             }
             if self.shared.find(run).is_none() {
                 tokio::time::sleep(OPEN_ROW_POLL).await;

@@ -176,6 +176,7 @@ impl Supervisor {
     /// What the terminal of a run shows; of one that has ended, what it showed at last.
     pub async fn screen(&self, run: RunId) -> Result<ScreenView, CallError> {
         let view = self.get(run).await?;
+        self.refuse_elsewhere(&view).await?;
         if view.kind != RunKind::Terminal {
             return Err(CallError::NotOnTerminal { run });
         }

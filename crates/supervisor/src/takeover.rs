@@ -232,6 +232,7 @@ async fn take(shared: &Shared, held: Vec<RunId>) -> Result<Taken, BootError> {
     let opening = Opening {
         node,
         node_name: shared.config.node_name.clone(),
+        address: shared.config.address.clone(),
         keeper_epoch: shared.hello.epoch,
         keeper: shared.hello.keeper,
         host: shared.hello.host.clone(),

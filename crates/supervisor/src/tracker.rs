@@ -41,6 +41,8 @@ pub struct SupervisorConfig {
     pub node: NodeId,
     /// Its name for people.
     pub node_name: String,
+    /// Where its server listens, as clients name it.
+    pub address: String,
     /// Where runs have their directories: `<data_dir>/runs/<id>`.
     pub data_dir: PathBuf,
     /// The server's own environment, from which commands may inherit.

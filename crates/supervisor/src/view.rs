@@ -94,6 +94,7 @@ impl From<RunRow> for RunView {
             next_restart: row.next_restart,
             output_removed: row.output_removed,
             terminal: None,
+            elsewhere: None,
         }
     }
 }

@@ -25,9 +25,13 @@ pub use tonic_health::pb::health_client::HealthClient;
 use crate::limits;
 use http::Uri;
 use hyper_util::rt::TokioIo;
+use resumes::Resumes;
 use std::{fmt, io, path::PathBuf, str::FromStr, time::Duration};
 use tokio::net::UnixStream;
 use tonic::transport::{Channel, Endpoint};
+
+/// Connections that break before the first call, after which a client gives up.
+const CONNECTS_MAX: u32 = 5;
 
 /// Where a server listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -152,23 +156,49 @@ pub async fn connect(address: &Address) -> Result<Connection, ConnectError> {
         address: address.clone(),
         source,
     })?;
-    // Once by hand first: the transport's own error does not say why it could not connect.
-    drop(dial(address, own_uid).await?);
     let dialled = address.clone();
-    let connector = tower::service_fn(move |_: Uri| {
+    connect_by(address, move || {
         let address = dialled.clone();
-        async move { dial(&address, own_uid).await.map(TokioIo::new) }
-    });
-    // Over a unix socket there is no host name; without one some servers refuse the request.
-    let channel = Endpoint::from_static("http://localhost")
-        .connect_with_connector(connector)
-        .await
-        .map_err(|source| ConnectError::Transport {
-            address: address.clone(),
-            source,
-        })?;
-    let address = address.clone();
-    Ok(Connection { channel, address })
+        async move { dial(&address, own_uid).await }
+    })
+    .await
+}
+
+/// Connects over what `dial` gives. A server that dies over the first words of a connection is no error: the socket is its
+/// keeper's, and the next server is there soon.
+async fn connect_by<F, D>(address: &Address, dial: F) -> Result<Connection, ConnectError>
+where
+    F: Fn() -> D + Clone + Send + 'static,
+    D: Future<Output = Result<UnixStream, ConnectError>> + Send + 'static,
+{
+    let mut resumes = Resumes::default();
+    loop {
+        // Once by hand first: the transport's own error does not say why it could not connect.
+        drop(dial().await?);
+        let again = dial.clone();
+        let connector = tower::service_fn(move |_: Uri| {
+            let dialled = again();
+            async move { dialled.await.map(TokioIo::new) }
+        });
+        // Over a unix socket there is no host name; without one some servers refuse the request.
+        let connected = Endpoint::from_static("http://localhost")
+            .connect_with_connector(connector)
+            .await;
+        match connected {
+            Ok(channel) => {
+                return Ok(Connection {
+                    channel,
+                    address: address.clone(),
+                });
+            }
+            Err(source) => {
+                if !resumes.pause(CONNECTS_MAX, None).await {
+                    let address = address.clone();
+                    return Err(ConnectError::Transport { address, source });
+                }
+            }
+        }
+    }
 }
 
 async fn dial(address: &Address, own_uid: u32) -> Result<UnixStream, ConnectError> {
@@ -197,6 +227,10 @@ fn own_uid() -> io::Result<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::{
+        Arc, Mutex,
+        atomic::{AtomicU32, Ordering},
+    };
     use tokio::net::UnixListener;
 
     #[test]
@@ -206,6 +240,27 @@ mod tests {
         for bad in ["", "unix:", "/run/x", "tcp://127.0.0.1:1"] {
             assert!(bad.parse::<Address>().is_err(), "{bad}");
         }
+    }
+
+    #[tokio::test]
+    async fn connection_outlasts_server_that_dies_at_handshake() {
+        let address = Address::Unix("/run/x".into());
+        let dials = Arc::new(AtomicU32::new(0));
+        let (ours, theirs) = UnixStream::pair().expect("a pair");
+        let alive = Arc::new(Mutex::new(Some(ours)));
+        let connected = connect_by(&address, {
+            let (dials, alive) = (Arc::clone(&dials), Arc::clone(&alive));
+            move || {
+                let fourth = dials.fetch_add(1, Ordering::Relaxed) == 3;
+                let stream = fourth.then(|| alive.lock().expect("no panic").take());
+                // The other end of each other one is gone.
+                let dead = || UnixStream::pair().expect("a pair").0;
+                std::future::ready(Ok(stream.flatten().unwrap_or_else(dead)))
+            }
+        });
+        connected.await.expect("the second server lives");
+        assert_eq!(dials.load(Ordering::Relaxed), 4);
+        drop(theirs);
     }
 
     #[tokio::test]

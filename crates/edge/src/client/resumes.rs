@@ -22,13 +22,21 @@ impl Resumes {
     /// Waits before the next attempt, or gives up with the failure.
     pub(super) async fn rest(&mut self, failure: Failure) -> Result<(), Failure> {
         let may_pass = failure.connection_lost || failure.code == Code::Unavailable;
-        if !may_pass || self.0 >= RESUMES_MAX {
+        if !may_pass || !self.pause(RESUMES_MAX, failure.retry_after).await {
             return Err(failure);
+        }
+        Ok(())
+    }
+
+    /// Waits before the next attempt, for this long or longer each time. `false`: there were so many.
+    pub(super) async fn pause(&mut self, most: u32, pause: Option<Duration>) -> bool {
+        if self.0 >= most {
+            return false;
         }
         let delay = DELAY_FIRST * 2_u32.pow(self.0);
         self.0 += 1;
-        tokio::time::sleep(failure.retry_after.unwrap_or(delay).min(DELAY_MAX)).await;
-        Ok(())
+        tokio::time::sleep(pause.unwrap_or(delay).min(DELAY_MAX)).await;
+        true
     }
 }
 

@@ -6,7 +6,7 @@ use kennel_lifecycle::{
     Containment, Deadline, EndReason, Exit, Leftover, Leftovers, Limit, Proof, RunIdentity,
     RunKind, RunState, StartFailure, StartStage, StreamsEnd, TreeVerdict,
 };
-use kennel_supervisor::{Desired, PastAttempt, RunView};
+use kennel_supervisor::{Desired, Elsewhere, PastAttempt, RunView};
 use std::sync::Arc;
 
 pub(crate) fn run(view: RunView) -> pb::Run {
@@ -50,6 +50,21 @@ pub(crate) fn run(view: RunView) -> pb::Run {
         output_removed: view.output_removed.map(retention::removal),
         terminal_size: view.terminal.map(terminal::size),
         run_trace_parent: String::new(),
+        other_node: view.elsewhere.map(other_node),
+    }
+}
+
+fn other_node(elsewhere: Elsewhere) -> pb::OtherNode {
+    let reachability = if elsewhere.is_reachable {
+        pb::NodeReachability::Reachable
+    } else {
+        pb::NodeReachability::Unreachable
+    };
+    pb::OtherNode {
+        node_name: elsewhere.name,
+        address: elsewhere.address,
+        reachability: reachability.into(),
+        last_heard_time: elsewhere.last_heard.map(time::timestamp),
     }
 }
 

@@ -1,6 +1,6 @@
 use super::*;
-use kennel_lifecycle::Containment;
-use kennel_supervisor::UpgradeRefusal;
+use kennel_lifecycle::{Containment, NodeId};
+use kennel_supervisor::{Elsewhere, UpgradeRefusal};
 use std::collections::BTreeMap;
 
 /// A kind of failure, with the code, the reason and the facts that the contract gives it.
@@ -21,7 +21,29 @@ fn fact(name: &'static str, value: &str) -> (&'static str, String) {
 fn of_one_run() -> Vec<Row> {
     let run = RunId::from_u128(42);
     let id = ("run_id", run.to_string());
+    let elsewhere = Elsewhere {
+        node: NodeId::from_u128(7),
+        name: "other".to_owned(),
+        address: "unix:/run/other.sock".to_owned(),
+        last_heard: None,
+        is_reachable: false,
+    };
     vec![
+        (
+            CallError::RunElsewhere {
+                run,
+                elsewhere: Box::new(elsewhere.clone()),
+            },
+            Code::FailedPrecondition,
+            Reason::RunOnOtherNode,
+            vec![
+                id.clone(),
+                fact("node_id", &elsewhere.node.to_string()),
+                fact("node_name", "other"),
+                fact("address", "unix:/run/other.sock"),
+                fact("reachable", "false"),
+            ],
+        ),
         (
             CallError::RunNotFound(run),
             Code::NotFound,

@@ -57,6 +57,10 @@ fn row(run: &pb::Run, now: SystemTime) -> [String; 6] {
 /// With when the next attempt begins, where one is waited for.
 fn state(run: &pb::Run, now: SystemTime) -> String {
     let word = words::state(run.state());
+    let node = run.other_node.as_ref().filter(|_| run.end_time.is_none());
+    if node.is_some_and(|node| node.reachability() == pb::NodeReachability::Unreachable) {
+        return format!("{word} (node unreachable)");
+    }
     let due = run
         .next_restart_time
         .and_then(|t| SystemTime::try_from(t).ok());
@@ -93,6 +97,15 @@ pub(crate) fn run(run: &pb::Run) -> String {
     view.line("run", &run.run_id);
     view.line("state", words::state(run.state()));
     view.some("next attempt", run.next_restart_time);
+    if let Some(node) = &run.other_node {
+        view.line(
+            "on another node",
+            format!("{} at {}", node.node_name, node.address),
+        );
+        if node.reachability() == pb::NodeReachability::Unreachable {
+            view.some("node not heard of since", node.last_heard_time);
+        }
+    }
     if attempt.number > 1 || run.consecutive_restarts > 0 {
         view.line("attempt", attempt.number);
         view.line("restarts in a row", run.consecutive_restarts);

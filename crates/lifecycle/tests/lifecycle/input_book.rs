@@ -51,6 +51,21 @@ fn a_write_that_was_cut_off_is_gone_on_with_or_given_up_knowingly() {
 }
 
 #[test]
+fn cut_off_write_resumes_when_repeated_by_offset() {
+    let mut book = InputBook::default();
+    take(&mut book, "a", None, 3).unwrap();
+    assert_eq!(book.place(&write("b", Some(3), 10)), Ok(open(3)));
+    book.took(4);
+    assert_eq!(book.place(&write("c", Some(3), 10)), Ok(open(3)));
+    assert_eq!(
+        book.place(&write("d", Some(3), 11)),
+        Err(InputRefusal::Offset)
+    );
+    book.took(6);
+    assert_eq!(book.place(&write("e", Some(3), 10)), Ok(repeat(3)));
+}
+
+#[test]
 fn nothing_is_taken_after_the_end_and_repeats_are_told_all_the_same() {
     let mut book = InputBook::default();
     take(&mut book, "a", None, 4).unwrap();
@@ -83,9 +98,11 @@ proptest! {
         let (mut sent, mut taken) = (0u64, Vec::new());
         for (number, (len, room, by_offset)) in steps.into_iter().enumerate() {
             let offset = by_offset.then_some(sent);
-            let write = write(&number.to_string(), offset, len);
             // The first try takes a part, and its answer is lost; so is that of the second.
-            for room in [room, u64::MAX, u64::MAX] {
+            for (again, room) in [room, u64::MAX, u64::MAX].into_iter().enumerate() {
+                // Who names the place alone is given another id each time.
+                let id = if by_offset { format!("{number}.{again}") } else { number.to_string() };
+                let write = write(&id, offset, len);
                 match book.place(&write).unwrap() {
                     Placed::Repeat { start } => prop_assert_eq!(start, sent),
                     Placed::Open { start } => {

@@ -139,6 +139,9 @@ fn is_alive(pid: i32) -> bool {
     procfs::stat(pid).is_ok_and(|stat| !stat.is_dead())
 }
 
+/// What a server leaves in the directory of a node that has its name.
+const TRACES_OF_NODE: [&str; 3] = ["ledger", "unfinished", "runs"];
+
 /// The node's name, which is in `<data-dir>/node`; made if there is none.
 pub fn node_id(dir: &Path) -> Result<NodeId, KeeperError> {
     let path = dir.join("node");
@@ -152,6 +155,16 @@ pub fn node_id(dir: &Path) -> Result<NodeId, KeeperError> {
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(source) => return Err(fail(source)),
+    }
+    if let Some(trace) = TRACES_OF_NODE
+        .into_iter()
+        .find(|name| dir.join(name).exists())
+    {
+        let lost = format!(
+            "it is missing, and `{trace}` says that this directory was used before: under another name its runs would be \
+             another node's. Put the node's name back, which table `nodes` of the store has, or use another directory"
+        );
+        return Err(fail(io::Error::new(io::ErrorKind::NotFound, lost)));
     }
     let node = NodeId::from_u128(new_ulid().map_err(fail)?);
     // A link never replaces: of two that make the name at once, both take the first one's.
@@ -212,6 +225,20 @@ mod tests {
         assert_eq!(node_id(dir.path()).expect("it is read"), first);
         let entries = fs::read_dir(dir.path()).expect("a listing").count();
         assert_eq!(entries, 1);
+    }
+
+    #[test]
+    fn used_directory_without_node_name_is_refused() {
+        let dir = tempfile::tempdir().expect("a directory");
+        fs::create_dir(dir.path().join("runs")).expect("a directory");
+        for _ in 0..2 {
+            let refused = node_id(dir.path()).expect_err("its name is lost");
+            let why = refused.to_string();
+            let cause = std::error::Error::source(&refused).map(ToString::to_string);
+            let said = format!("{why}: {}", cause.unwrap_or_default());
+            assert!(said.contains("used before"), "{said}");
+        }
+        assert!(!dir.path().join("node").exists());
     }
 
     #[test]

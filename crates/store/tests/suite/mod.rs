@@ -8,6 +8,7 @@ mod ends;
 mod guards;
 mod lists;
 mod mends;
+mod nodes;
 mod removals;
 mod withdrawals;
 mod writes;
@@ -49,6 +50,7 @@ const CASES: &[Case] = cases![
     writes::many_changes_of_one_run_keep_their_order,
     writes::a_finished_store_is_not_available,
     withdrawals::only_row_that_never_began_is_withdrawn,
+    nodes::nodes_are_heard_of_by_database_clock,
     guards::an_older_generation_writes_nothing,
     guards::a_new_generation_restamps_open_rows_alone,
     guards::a_run_that_a_later_keeper_holds_is_its_own,

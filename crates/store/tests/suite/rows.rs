@@ -16,6 +16,7 @@ pub(crate) fn opening(node: u128, epoch: u128) -> Opening {
     Opening {
         node: NodeId::from_u128(node),
         node_name: format!("node-{node}"),
+        address: format!("unix:/run/{node}.sock"),
         keeper_epoch: KeeperEpoch::from_u128(epoch),
         keeper: process(4000),
         host: host(),

@@ -99,7 +99,7 @@ pub(super) async fn open(supervisor: Supervisor, call: ManyCall, candidate: Cand
                 tokio::time::sleep(OPEN_ROW_POLL).await;
                 continue;
             }
-            Err(CallError::RunNotFound(_)) => return Ok(None),
+            Err(CallError::RunNotFound(_) | CallError::RunElsewhere { .. }) => return Ok(None),
             Err(error @ CallError::JournalUnreadable { .. }) => {
                 return match supervisor.get(run).await {
                     Ok(view) if !is_wanted(&view) => Ok(None),

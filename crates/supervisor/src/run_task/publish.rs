@@ -77,6 +77,7 @@ impl RunTask {
             restarts: self.attempts.restarts,
             next_restart: self.attempts.next().filter(|_| waits),
             output_removed: None,
+            elsewhere: None,
         }
     }
 

@@ -29,8 +29,8 @@ use kennel_linux::{
 };
 use kennel_store::{
     Closure, ConsumerFilter, ConsumerKey, ConsumerRow, Desired, EndedStart, EpochRow, Inserted,
-    ListFilter, NewRun, Opening, PageStart, Rest, RunRow, Standing, Store, StoreError, StoredState,
-    WithOutput,
+    ListFilter, NewRun, NodeRow, Opening, PageStart, Rest, RunRow, Standing, Store, StoreError,
+    StoredState, WithOutput,
 };
 use kennel_supervisor::{
     AbortCall, AbortWait, BootError, Condition, Kernel, KernelEvents, Payload, Position,
@@ -631,6 +631,14 @@ impl Store for Shaky {
         let generation = self.store.open_node(opening).await;
         story::tell(|| format!("the node is opened: {generation:?}"));
         generation
+    }
+
+    async fn beat(&self, node: NodeId, generation: i64) -> Result<(), StoreError> {
+        self.store.beat(node, generation).await
+    }
+
+    async fn nodes(&self) -> Result<Vec<NodeRow>, StoreError> {
+        self.store.nodes().await
     }
 
     async fn open_epochs(&self, node: NodeId) -> Result<Vec<EpochRow>, StoreError> {

@@ -34,8 +34,8 @@ use kennel_linux::{
 };
 use kennel_store::{
     Closure, ConsumerFilter, ConsumerKey, ConsumerRow, Desired, EndedStart, EpochRow, Inserted,
-    Life, ListFilter, NewRun, Opening, PageStart, Rest, RunRow, Standing, Store, StoreError,
-    StoredState, Times, WithOutput,
+    Life, ListFilter, NewRun, NodeRow, Opening, PageStart, Rest, RunRow, Standing, Store,
+    StoreError, StoredState, Times, WithOutput,
 };
 use kennel_supervisor::{BootError, Kernel, KernelEvents, SpawnCall, Supervisor, SupervisorConfig};
 use nix::fcntl::{FcntlArg, fcntl};
@@ -248,6 +248,7 @@ impl Stage {
             telemetry: kennel_supervisor::telemetry::Telemetry::default(),
             node: node(),
             node_name: "test".into(),
+            address: "unix:/run/test.sock".into(),
             data_dir: data_dir.path().to_owned(),
             server_env: vec![("PATH".into(), "/bin:/usr/bin".into())],
             runs_max: 100,
@@ -1141,6 +1142,15 @@ impl Store for MemoryStore {
             row.new.generation = generation;
         }
         Ok(generation)
+    }
+
+    async fn beat(&self, _: NodeId, _: i64) -> Result<(), StoreError> {
+        self.check_write()
+    }
+
+    async fn nodes(&self) -> Result<Vec<NodeRow>, StoreError> {
+        self.check()?;
+        Ok(Vec::new())
     }
 
     async fn open_epochs(&self, _: NodeId) -> Result<Vec<EpochRow>, StoreError> {

@@ -266,6 +266,7 @@ fn live() -> RunView {
         restarts: 0,
         next_restart: None,
         output_removed: None,
+        elsewhere: None,
         terminal: None,
     }
 }

@@ -1,0 +1,110 @@
+//! Runs of other nodes of the same database: where they are, and whether their nodes were heard of lately.
+//!
+//! Each node writes down every few seconds that it is there, by the clock of the database. That a node was not heard of ends none
+//! of its runs: it may be cut off from the database, and its runs may live.
+
+use crate::{CallError, RunView, Supervisor, store_fault, tracker::Shared};
+use kennel_lifecycle::{NodeId, Timestamp};
+use kennel_store::NodeRow;
+use std::{sync::Arc, time::Duration};
+
+/// How often a node writes down that it is there.
+const BEAT_EVERY: Duration = Duration::from_secs(10);
+/// A node that was not heard of for longer is called unreachable: it has missed three beats.
+const HEARD_WITHIN: Duration = Duration::from_secs(35);
+
+/// Where a run of another node is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Elsewhere {
+    /// Its node.
+    pub node: NodeId,
+    /// The node's name for people.
+    pub name: String,
+    /// Where its server listens; empty: not known.
+    pub address: String,
+    /// When it was last heard of, by the clock of the database; absent: never.
+    pub last_heard: Option<Timestamp>,
+    /// Whether that was lately.
+    pub is_reachable: bool,
+}
+
+impl Elsewhere {
+    /// For people.
+    pub(crate) fn described(&self) -> String {
+        let Self {
+            name,
+            node,
+            address,
+            is_reachable,
+            ..
+        } = self;
+        let heard = if *is_reachable {
+            ""
+        } else {
+            "; that node was not heard of lately"
+        };
+        format!("{name} ({node}), which listens at {address}: ask there{heard}")
+    }
+
+    fn of(node: NodeId, nodes: &[NodeRow]) -> Self {
+        let row = nodes.iter().find(|row| row.node == node);
+        Self {
+            node,
+            name: row.map(|row| row.name.clone()).unwrap_or_default(),
+            address: row.map(|row| row.address.clone()).unwrap_or_default(),
+            last_heard: row.map(|row| row.heard),
+            is_reachable: row.is_some_and(|row| row.heard.plus(HEARD_WITHIN) >= row.now),
+        }
+    }
+}
+
+impl Supervisor {
+    /// Says of the runs of other nodes where they are.
+    pub(crate) async fn locate(&self, views: &mut [RunView]) -> Result<(), CallError> {
+        let own = self.shared.config.node;
+        if views.iter().all(|view| view.node == own) {
+            return Ok(());
+        }
+        let nodes = self.shared.store.nodes().await;
+        let nodes = nodes.map_err(|e| store_fault(&e))?;
+        for view in views.iter_mut().filter(|view| view.node != own) {
+            view.elsewhere = Some(Elsewhere::of(view.node, &nodes));
+        }
+        Ok(())
+    }
+
+    /// The same of one run.
+    pub(crate) async fn located(&self, mut view: RunView) -> Result<RunView, CallError> {
+        self.locate(std::slice::from_mut(&mut view)).await?;
+        Ok(view)
+    }
+
+    /// Refuses what only the run's own node can do.
+    pub(crate) async fn refuse_elsewhere(&self, view: &RunView) -> Result<(), CallError> {
+        if view.node == self.shared.config.node {
+            return Ok(());
+        }
+        let view = self.located(view.clone()).await?;
+        match view.elsewhere {
+            Some(elsewhere) => Err(CallError::RunElsewhere {
+                run: view.run,
+                elsewhere: Box::new(elsewhere),
+            }),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Writes down that this node is there, for as long as this server lives.
+pub(crate) async fn beat_for_ever(shared: Arc<Shared>) {
+    loop {
+        tokio::time::sleep(BEAT_EVERY).await;
+        let Some(generation) = shared.store.generation() else {
+            continue;
+        };
+        let beat = shared.store.raw().beat(shared.config.node, generation);
+        if let Err(error) = beat.await {
+            tracing::debug!(%error, "that this node is there is not written down");
+        }
+    }
+}

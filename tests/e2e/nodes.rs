@@ -1,0 +1,140 @@
+//! Two nodes on one database: each has its own runs, and says where the other's are.
+
+use kennel_edge::pb::{self, AbortWait, DesiredState, NodeReachability, RunState};
+use kennel_tests::{
+    Client, Kennel, Options, PATIENCE, Postgres, SpecExt, argv, complaint, eventually_async, fact,
+    must, new_run_id, sh, shell::run_to_end,
+};
+use tonic::Status;
+
+/// The address of the node that a refusal names.
+fn told(status: &Status) -> (String, String) {
+    (complaint(status).reason, fact(status, "address"))
+}
+
+async fn output(client: &mut Client, run_id: &str) -> Result<(), Status> {
+    let request = pb::ReadOutputRequest {
+        run_id: run_id.to_owned(),
+        stream: pb::OutputStream::Stdout.into(),
+        range: Some(pb::read_output_request::Range::Offset(0)),
+        ..pb::ReadOutputRequest::default()
+    };
+    client.process.read_output(request).await.map(drop)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_for_runs_of_other_node_name_it_and_change_nothing() {
+    let postgres = Postgres::start().await;
+    let one = Kennel::start(Options::on(&postgres.url())).await;
+    let two = Kennel::start(Options::on(&postgres.url())).await;
+    let (mut here, mut there) = (one.client().await, two.client().await);
+    let run_id = must("spawn", here.spawn(argv(&["sleep", "600"])).await).run_id;
+
+    let id = run_id.as_str();
+    let refused = [
+        (
+            "abort",
+            there.abort_with(id, None, AbortWait::None).await.map(drop),
+        ),
+        ("interrupt", there.interrupt(id, "a").await.map(drop)),
+        ("pause", there.pause(id).await.map(drop)),
+        ("resume", there.resume(id).await.map(drop)),
+        ("restart", there.restart(id, None).await.map(drop)),
+        ("resize", there.resize(id, 5, 5).await.map(drop)),
+        ("tree", there.tree(id).await.map(drop)),
+        ("screen", there.screen(id).await.map(drop)),
+        ("input", there.input(id).await.map(drop)),
+        ("events", there.hear_all(id, 0).await.map(drop)),
+        ("output", output(&mut there, id).await),
+    ];
+    for (what, result) in refused {
+        let status = result.expect_err(what);
+        let expected = ("RUN_ON_OTHER_NODE".to_owned(), one.address());
+        assert_eq!(told(&status), expected, "{what}");
+    }
+    let run = must("get", here.get(id).await);
+    assert_eq!(
+        (run.state(), run.desired()),
+        (RunState::Running, DesiredState::Run)
+    );
+    assert!(run.other_node.is_none());
+
+    // What stands in the record is told, and where the run is.
+    let seen = must("get", there.get(id).await);
+    let other = seen.other_node.expect("it is another node's");
+    assert_eq!(other.address, one.address());
+    assert_eq!(other.reachability(), NodeReachability::Reachable);
+    assert!(other.last_heard_time.is_some());
+    must("abort", here.abort(id).await);
+    must("wait", there.ended(id).await);
+    for result in [
+        there.hear_all(id, 0).await.map(drop),
+        output(&mut there, id).await,
+    ] {
+        assert_eq!(
+            complaint(&result.expect_err("events")).reason,
+            "RUN_ON_OTHER_NODE"
+        );
+    }
+    must("abort", there.abort(id).await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn spawn_repeated_at_other_node_is_same_run() {
+    let postgres = Postgres::start().await;
+    let one = Kennel::start(Options::on(&postgres.url())).await;
+    let two = Kennel::start(Options::on(&postgres.url())).await;
+    let (mut here, mut there) = (one.client().await, two.client().await);
+    let run_id = new_run_id();
+    let spec = || {
+        let mut spec = argv(&["sleep", "600"]).label("b", "2").label("a", "1");
+        for name in ["A", "B", "C", "D"] {
+            spec = spec.env(name, "secret");
+        }
+        spec
+    };
+    must("spawn", here.spawn_as(&run_id, spec()).await);
+    let (run, existing) = must("spawn", there.spawn_as(&run_id, spec()).await);
+    assert!(existing && run.other_node.is_some(), "{run:?}");
+    let other = there.spawn_as(&run_id, sh("true")).await;
+    let complaint = complaint(&other.expect_err("another spec"));
+    assert_eq!(complaint.reason, "SPEC_MISMATCH");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn run_of_silent_node_is_unreachable_and_not_ended() {
+    let postgres = Postgres::start().await;
+    let mut one = Kennel::start(Options::on(&postgres.url())).await;
+    let two = Kennel::start(Options::on(&postgres.url())).await;
+    let mut there = two.client().await;
+    let run = one.client().await.spawn(argv(&["sleep", "600"])).await;
+    let run_id = must("spawn", run).run_id;
+    // By its record.
+    eventually_async("it runs", PATIENCE, async || {
+        let run = must("get", two.client().await.get(&run_id).await);
+        (run.state() == RunState::Running).then_some(())
+    })
+    .await;
+    one.kill_service_after(|| {});
+    let silent = format!(
+        "UPDATE nodes SET heard_us = heard_us - 60000000 WHERE address = '{}'",
+        one.address()
+    );
+    postgres.psql(&silent).await;
+    let run = must("get", there.get(&run_id).await);
+    let reachability = run.other_node.as_ref().map(pb::OtherNode::reachability);
+    assert_eq!(reachability, Some(NodeReachability::Unreachable));
+    assert_eq!((run.state(), run.end_reason), (RunState::Running, None));
+    for (words, said) in [
+        (vec!["ps"], "running (node unreachable)"),
+        (vec!["get", run_id.as_str()], "node not heard of since"),
+    ] {
+        let shown = run_to_end(two.cli(&words), PATIENCE).await;
+        let text = String::from_utf8_lossy(&shown.stdout).into_owned();
+        assert!(text.contains(said), "{text}");
+    }
+    one.launch_again().await;
+    let run = must("get", there.get(&run_id).await);
+    let reachability = run.other_node.as_ref().map(pb::OtherNode::reachability);
+    assert_eq!(reachability, Some(NodeReachability::Reachable));
+}
