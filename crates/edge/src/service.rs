@@ -365,7 +365,7 @@ impl ProcessService for Processes {
             let waited = self.supervisor.wait(run, condition).await;
             waited.map_err(|e| status::of(&e))
         };
-        let waited = deadline::within(budget, self.unless_going(waiting)).await?;
+        let waited = Box::pin(deadline::within(budget, self.unless_going(waiting))).await?;
         Ok(Response::new(pb::WaitRunResponse {
             run: Some(run::run(waited.run)),
             reached: waited.reached,

@@ -65,6 +65,12 @@ impl Supervisor {
         if views.iter().all(|view| view.node == own) {
             return Ok(());
         }
+        // Rare, and larger than what most calls wait for.
+        Box::pin(self.locate_others(views)).await
+    }
+
+    async fn locate_others(&self, views: &mut [RunView]) -> Result<(), CallError> {
+        let own = self.shared.config.node;
         let nodes = self.shared.store.nodes().await;
         let nodes = nodes.map_err(|e| store_fault(&e))?;
         for view in views.iter_mut().filter(|view| view.node != own) {
@@ -84,8 +90,7 @@ impl Supervisor {
         if view.node == self.shared.config.node {
             return Ok(());
         }
-        let view = self.located(view.clone()).await?;
-        match view.elsewhere {
+        match Box::pin(self.located(view.clone())).await?.elsewhere {
             Some(elsewhere) => Err(CallError::RunElsewhere {
                 run: view.run,
                 elsewhere: Box::new(elsewhere),

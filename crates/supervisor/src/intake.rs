@@ -98,7 +98,7 @@ impl Supervisor {
                 existing: false,
             }),
             Some(StartAnswer::Failed(error)) => Err(error),
-            Some(StartAnswer::Taken(row)) => self.from_row(*row, &call),
+            Some(StartAnswer::Taken(row)) => self.answer_of_row(*row, &call),
             None => Err(CallError::Internal(
                 "the run's task ended without an answer".into(),
             )),
@@ -128,7 +128,7 @@ impl Supervisor {
             return Err(error);
         };
         match self.shared.store.get(run).await {
-            Ok(Some(row)) => self.from_row(row, call),
+            Ok(Some(row)) => self.answer_of_row(row, call),
             Ok(None) => Err(error),
             Err(fault) => Err(store_fault(&fault)),
         }
@@ -137,7 +137,7 @@ impl Supervisor {
 
 impl Supervisor {
     /// The answer to a spawn whose key is taken by a row.
-    fn from_row(&self, row: RunRow, call: &SpawnCall) -> Result<Spawned, CallError> {
+    fn answer_of_row(&self, row: RunRow, call: &SpawnCall) -> Result<Spawned, CallError> {
         let run = row.new.run;
         let reason = row.outcome.as_ref().map(|outcome| &outcome.reason);
         if let Some(EndReason::Fenced { .. }) = reason {

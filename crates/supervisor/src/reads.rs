@@ -30,7 +30,7 @@ impl Supervisor {
         {
             return Ok(live.view);
         }
-        self.located(self.row(run).await?.into()).await
+        Box::pin(self.located(self.row(run).await?.into())).await
     }
 
     /// Runs, newest first, and where the next page begins, if there is one.
@@ -117,7 +117,7 @@ impl Supervisor {
             }
             let view = RunView::from(self.row(run).await?);
             if let Some(reached) = view.meets(condition) {
-                let run = self.located(view).await?;
+                let run = Box::pin(self.located(view)).await?;
                 return Ok(Waited { reached, run });
             }
             if self.shared.find(run).is_none() {
