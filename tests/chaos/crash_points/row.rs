@@ -188,7 +188,7 @@ pub(crate) async fn play(row: Row) {
     let told = scene.crash().await;
     // A run goes on for as long as its keeper lives.
     let survives = row.adopts() || scene.kennel.keeper_pid() == keeper;
-    aftermath::look(scene, told, survives).await;
+    Box::pin(aftermath::look(scene, told, survives)).await;
 }
 
 impl Scene {
