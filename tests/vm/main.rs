@@ -3,7 +3,6 @@
 //!
 //! Nothing of the development machine is seen by a guest but the files that are packed into its initramfs.
 
-mod escapes;
 mod guest;
 mod initramfs;
 mod limits;
