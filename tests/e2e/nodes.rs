@@ -126,7 +126,7 @@ async fn run_of_silent_node_is_unreachable_and_not_ended() {
     assert_eq!(reachability, Some(NodeReachability::Unreachable));
     assert_eq!((run.state(), run.end_reason), (RunState::Running, None));
     for (words, said) in [
-        (vec!["ps"], "running (node unreachable)"),
+        (vec!["ps"], "(node unreachable)"),
         (vec!["get", run_id.as_str()], "node not heard of since"),
     ] {
         let shown = run_to_end(two.cli(&words), PATIENCE).await;
