@@ -134,7 +134,10 @@ async fn run_of_silent_node_is_unreachable_and_not_ended() {
         assert!(text.contains(said), "{text}");
     }
     one.launch_again().await;
-    let run = must("get", there.get(&run_id).await);
-    let reachability = run.other_node.as_ref().map(pb::OtherNode::reachability);
-    assert_eq!(reachability, Some(NodeReachability::Reachable));
+    eventually_async("it is heard of again", PATIENCE, async || {
+        let run = must("get", two.client().await.get(&run_id).await);
+        let other = run.other_node.expect("it is another node's");
+        (other.reachability() == NodeReachability::Reachable).then_some(())
+    })
+    .await;
 }
