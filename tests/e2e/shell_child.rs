@@ -133,6 +133,40 @@ async fn ended_run_is_restarted_with_inherited_environment() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn command_and_directory_may_be_any_bytes() {
+    let kennel = Kennel::on_sqlite().await;
+    let dir = kennel.scratch().display().to_string();
+    let script = format!(
+        "b=$(printf '\\377'); d={dir}/d$b; mkdir \"$d\"; cp /bin/pwd \"$d/p$b\"
+        kennel run -- printf '%s\\n' \"a$b\"
+        (cd \"$d\" && kennel run -- /bin/pwd -P && kennel run -- \"./p$b\" -P)
+        kennel run --cwd \"$d\" --restart on-failure --restart-max 1 --restart-delay 10ms -- sh -c 'pwd -P; echo \"$1\"; exit 3' sh \"$b\"
+        id=$(kennel spawn --cwd \"$d\" -- sh -c 'pwd -P; echo \"$1\"' sh \"$b\"); kennel wait $id >/dev/null
+        kennel get $id | grep -e ^command -e ^cwd
+        kennel logs -f $(kennel restart $id | cut -d ' ' -f 1)"
+    );
+    let output = shell(&kennel, &script).await;
+    let at = [dir.as_bytes(), b"/d\xff\n"].concat();
+    let shown = format!(
+        "{:15} sh -c 'pwd -P; echo \"$1\"' sh $'\\xff'\n{:15} {dir}/d\\xff\n",
+        "command", "cwd"
+    );
+    let attempt = [&at[..], b"\xff\n"].concat();
+    let wanted = [
+        b"a\xff\n",
+        &at[..],
+        &at,
+        &attempt,
+        &attempt,
+        shown.as_bytes(),
+        &attempt,
+    ]
+    .concat();
+    let show = |bytes: &[u8]| bytes.escape_ascii().to_string();
+    assert_eq!(show(&output.stdout), show(&wanted), "{output:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn wait_exits_as_the_command_did() {
     let kennel = Kennel::on_sqlite().await;
     let script = "

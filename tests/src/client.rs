@@ -526,8 +526,10 @@ pub fn argv(words: &[&str]) -> pb::RunSpec {
         kind: pb::RunKind::Heartbeat.into(),
         command: Some(pb::run_spec::Command::Argv(pb::Argv {
             args: words.iter().map(|word| (*word).to_owned()).collect(),
+            raw_args: Vec::new(),
         })),
         cwd: Some("/".to_owned()),
+        raw_cwd: None,
         env: None,
         initial_input: None,
         labels: BTreeMap::new(),

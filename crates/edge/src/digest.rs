@@ -107,6 +107,7 @@ mod tests {
         RunSpec {
             command: Some(Command::Argv(pb::Argv {
                 args: vec!["sleep".to_owned(), "1".to_owned()],
+                ..pb::Argv::default()
             })),
             labels: [("a", "1"), ("b", "2")]
                 .map(|(k, v)| (k.to_owned(), v.to_owned()))

@@ -9,7 +9,7 @@ use crate::{cli::DetachKeys, retention::RetentionArgs, telemetry::TelemetryArgs,
 use clap::{Args, Parser, Subcommand, ValueEnum, builder::NonEmptyStringValueParser};
 use clap_complete::Shell;
 use kennel_lifecycle::TerminalSize;
-use std::{path::PathBuf, time::Duration};
+use std::{ffi::OsString, path::PathBuf, time::Duration};
 
 const COMPLETIONS_HELP: &str = "\
 bash:        kennel completions bash > ~/.local/share/bash-completion/completions/kennel
@@ -506,7 +506,7 @@ pub(crate) struct SpecArgs {
     pub(crate) limits: LimitArgs,
     /// The command and its arguments
     #[arg(trailing_var_arg = true, required = true, value_name = "COMMAND")]
-    pub(crate) argv: Vec<String>,
+    pub(crate) argv: Vec<OsString>,
 }
 
 /// The terminal that the command is on.

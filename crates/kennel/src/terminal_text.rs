@@ -30,6 +30,16 @@ pub(crate) fn lines(text: &str) -> String {
     safe
 }
 
+/// The same on one line, of what may not be text.
+pub(crate) fn bytes(bytes: &[u8]) -> String {
+    let mut safe = String::with_capacity(bytes.len());
+    for chunk in bytes.utf8_chunks() {
+        push(&mut safe, chunk.valid(), &[]);
+        push_bytes(&mut safe, chunk.invalid());
+    }
+    safe
+}
+
 fn push(safe: &mut String, text: &str, kept: &[char]) {
     for c in text.chars() {
         if is_unsafe(c) && !kept.contains(&c) {
@@ -69,7 +79,7 @@ impl Pieces {
     }
 }
 
-fn push_bytes(safe: &mut String, bytes: &[u8]) {
+pub(crate) fn push_bytes(safe: &mut String, bytes: &[u8]) {
     for byte in bytes {
         // Writing to a String cannot fail.
         let _ = write!(safe, "\\x{byte:02x}");

@@ -1,6 +1,6 @@
 //! The small languages of the command line: durations, `key=value`, limits, processes.
 
-use crate::terminal_text::is_unsafe;
+use crate::terminal_text::{is_unsafe, push_bytes};
 use kennel_edge::pb::{self, ProcessRef};
 use kennel_lifecycle::{TerminalSize, UNLIMITED};
 use std::{fmt::Write as _, time::Duration};
@@ -157,24 +157,34 @@ pub(crate) fn counted(count: impl TryInto<u64>, one: &str, many: &str) -> String
 }
 
 /// A command as a person would type it into a shell, one line: what a shell would take apart is quoted.
-pub(crate) fn command_line<'a>(argv: impl IntoIterator<Item = &'a str>) -> String {
+pub(crate) fn command_line(argv: impl IntoIterator<Item: AsRef<[u8]>>) -> String {
     let mut line = String::new();
     for word in argv {
         if !line.is_empty() {
             line.push(' ');
         }
-        push_word(&mut line, word);
+        push_word(&mut line, word.as_ref());
     }
     line
 }
 
-fn push_word(line: &mut String, word: &str) {
+fn push_word(line: &mut String, word: &[u8]) {
     let plain = |c: char| c.is_alphanumeric() || "-_./:=@%+,^".contains(c);
-    if !word.is_empty() && word.chars().all(plain) {
-        line.push_str(word);
-    } else if word.chars().any(is_unsafe) {
-        line.push_str("$'");
-        for c in word.chars() {
+    match std::str::from_utf8(word) {
+        Ok(text) if !text.is_empty() && text.chars().all(plain) => line.push_str(text),
+        Ok(text) if !text.chars().any(is_unsafe) => {
+            line.push('\'');
+            line.push_str(&text.replace('\'', r"'\''"));
+            line.push('\'');
+        }
+        _ => push_escaped(line, word),
+    }
+}
+
+fn push_escaped(line: &mut String, word: &[u8]) {
+    line.push_str("$'");
+    for chunk in word.utf8_chunks() {
+        for c in chunk.valid().chars() {
             match c {
                 '\'' | '\\' => line.extend(['\\', c]),
                 '\n' => line.push_str("\\n"),
@@ -186,12 +196,9 @@ fn push_word(line: &mut String, word: &str) {
                 c => line.push(c),
             }
         }
-        line.push('\'');
-    } else {
-        line.push('\'');
-        line.push_str(&word.replace('\'', r"'\''"));
-        line.push('\'');
+        push_bytes(line, chunk.invalid());
     }
+    line.push('\'');
 }
 
 #[cfg(test)]

@@ -4,7 +4,12 @@ use crate::{
     Containment, LeaderExit, OutputBound, PausePolicy, PidNamespace, Recovery, RestartPolicy,
     RunLimits, TerminalSpec, limits,
 };
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::BTreeMap,
+    ffi::{OsStr, OsString},
+    path::PathBuf,
+    time::Duration,
+};
 
 /// What kind of work a run is; decides the defaults of recovery.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -55,9 +60,9 @@ pub struct RunSpec {
     /// Kind of work.
     pub kind: RunKind,
     /// The command and its arguments; the first element is the command.
-    pub argv: Vec<String>,
+    pub argv: Vec<OsString>,
     /// Absolute working directory; absent: `/`.
-    pub cwd: Option<String>,
+    pub cwd: Option<PathBuf>,
     /// What is taken from the server's environment.
     pub env_mode: EnvMode,
     /// What the caller sets; wins over what is taken.
@@ -190,7 +195,7 @@ impl RunSpec {
         if self.argv.is_empty() {
             found.push(Violation::new("spec.argv.args", "must name a command"));
         }
-        if self.argv.first().is_some_and(String::is_empty) {
+        if self.argv.first().is_some_and(|name| name.is_empty()) {
             found.push(Violation::new("spec.argv.args[0]", "must not be empty"));
         }
         if self.argv.len() > limits::ARGV_LEN_MAX {
@@ -206,10 +211,11 @@ impl RunSpec {
 
     fn check_cwd(&self, found: &mut Vec<Violation>) {
         let Some(cwd) = &self.cwd else { return };
-        if !cwd.starts_with('/') {
+        let cwd = cwd.as_os_str().as_encoded_bytes();
+        if !cwd.starts_with(b"/") {
             found.push(Violation::new("spec.cwd", "must be an absolute path"));
         }
-        if cwd.contains('\0') {
+        if cwd.contains(&0) {
             found.push(Violation::new("spec.cwd", "must not contain a NUL byte"));
         }
         if cwd.len() > limits::CWD_BYTES_MAX {
@@ -316,8 +322,8 @@ fn check_timeout(field: &str, time: Option<Duration>, found: &mut Vec<Violation>
     found.push(Violation::new(field, what));
 }
 
-fn check_c_string(field: String, text: &str, found: &mut Vec<Violation>) {
-    if text.contains('\0') {
+fn check_c_string(field: String, text: &OsStr, found: &mut Vec<Violation>) {
+    if text.as_encoded_bytes().contains(&0) {
         found.push(Violation::new(field.clone(), "must not contain a NUL byte"));
     }
     if text.len() > limits::ARG_BYTES_MAX {

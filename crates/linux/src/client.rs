@@ -32,7 +32,14 @@ use link::Link;
 pub use listing::{AIMS_TOLD_MAX, Aim, Tie};
 pub use listing::{Holds, Listing, Member, Sent, Shot, ShotResult, Shots, SignalTarget};
 pub use outputs::{Outputs, TerminalEnds};
-use std::{fmt, os::fd::OwnedFd, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    ffi::{OsStr, OsString},
+    fmt,
+    os::{fd::OwnedFd, unix::ffi::OsStrExt},
+    path::PathBuf,
+    sync::Arc,
+    time::Duration,
+};
 pub use stray::StraySignal;
 use tokio::sync::{mpsc, watch};
 pub use upgrade::{Upgrade, UpgradeRefusal, UpgradeState};
@@ -43,7 +50,7 @@ pub struct ChildSpec {
     /// Absolute path of the executable, already resolved.
     pub executable: PathBuf,
     /// argv, the command's name first.
-    pub argv: Vec<String>,
+    pub argv: Vec<OsString>,
     /// The whole environment, in order.
     pub env: Vec<(String, String)>,
     /// Absolute working directory.
@@ -566,16 +573,15 @@ impl TryFrom<&Recorded> for WireRecorded {
     }
 }
 
-impl TryFrom<&ChildSpec> for WireChild {
-    type Error = ClientError;
-
-    fn try_from(real: &ChildSpec) -> Result<Self, ClientError> {
-        Ok(Self {
-            executable: link::text(&real.executable)?,
-            argv: real.argv.clone(),
+impl From<&ChildSpec> for WireChild {
+    fn from(real: &ChildSpec) -> Self {
+        let bytes = |text: &OsStr| text.as_bytes().to_vec();
+        Self {
+            executable: bytes(real.executable.as_os_str()),
+            argv: real.argv.iter().map(|word| bytes(word)).collect(),
             env: real.env.clone(),
-            cwd: link::text(&real.cwd)?,
-        })
+            cwd: bytes(real.cwd.as_os_str()),
+        }
     }
 }
 
@@ -591,7 +597,7 @@ mod tests {
         let secret = || "s3cret".to_owned();
         let spec = ChildSpec {
             executable: "/bin/sh".into(),
-            argv: vec![secret()],
+            argv: vec![secret().into()],
             env: vec![("TOKEN".to_owned(), secret())],
             cwd: "/".into(),
             input: ChildInput::Bytes(secret().into_bytes()),

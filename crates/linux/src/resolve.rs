@@ -2,8 +2,9 @@
 
 use nix::errno::Errno;
 use std::{
+    ffi::OsStr,
     fs,
-    os::unix::fs::PermissionsExt,
+    os::unix::{ffi::OsStrExt, fs::PermissionsExt},
     path::{Path, PathBuf},
 };
 
@@ -16,7 +17,7 @@ pub enum ResolveError {
     /// There is nothing of that name.
     #[error("there is no command {command:?}")]
     NotFound {
-        /// What was asked for.
+        /// What was asked for, as text.
         command: String,
         /// Each place, in the order in which it was looked at.
         looked_in: Vec<PathBuf>,
@@ -33,8 +34,13 @@ pub enum ResolveError {
 
 /// Finds `argv0` as execvp(3) would: with a slash it is a path, relative to `cwd`; else each directory of `path` is
 /// looked at. A name that is found only as a file without execute permission is `NotExecutable`.
-pub fn executable(argv0: &str, cwd: &Path, path: Option<&str>) -> Result<PathBuf, ResolveError> {
-    let candidates: Vec<PathBuf> = if argv0.contains('/') {
+pub fn executable(
+    argv0: impl AsRef<OsStr>,
+    cwd: &Path,
+    path: Option<&str>,
+) -> Result<PathBuf, ResolveError> {
+    let argv0 = argv0.as_ref();
+    let candidates: Vec<PathBuf> = if argv0.as_bytes().contains(&b'/') {
         vec![cwd.join(argv0)]
     } else {
         // An empty element of PATH means the working directory (environ(7)).
@@ -55,7 +61,7 @@ pub fn executable(argv0: &str, cwd: &Path, path: Option<&str>) -> Result<PathBuf
     Err(match refused {
         Some((path, errno)) => ResolveError::NotExecutable { path, errno },
         None => ResolveError::NotFound {
-            command: argv0.to_owned(),
+            command: argv0.to_string_lossy().into_owned(),
             looked_in: candidates,
         },
     })
@@ -102,6 +108,17 @@ mod tests {
             executable("/etc", Path::new("/"), None),
             Err(ResolveError::NotExecutable { .. })
         ));
+    }
+
+    #[test]
+    fn name_may_be_any_bytes() {
+        let name = OsStr::from_bytes(b"\xff");
+        let missing = executable(name, Path::new("/"), Some("/bin"));
+        let expected = ResolveError::NotFound {
+            command: "\u{fffd}".to_owned(),
+            looked_in: vec![Path::new("/bin").join(name)],
+        };
+        assert_eq!(missing, Err(expected));
     }
 
     #[test]

@@ -227,7 +227,7 @@ fn child_spec(shared: &Shared, run: RunId, call: &SpawnCall) -> Result<ChildSpec
     check_terminal(shared, spec)?;
     let run_dir = rundir::path(&shared.config.data_dir, run);
     let env = child_env(shared, run, &run_dir, call);
-    let cwd = Path::new(spec.cwd.as_deref().unwrap_or("/"));
+    let cwd = spec.cwd.as_deref().unwrap_or(Path::new("/"));
     let path = env
         .iter()
         .find(|(name, _)| name == "PATH")

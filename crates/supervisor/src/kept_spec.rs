@@ -57,7 +57,11 @@ mod tests {
         Rlimit, RunLimits, TerminalSize, ladder::StopPlan,
     };
     use kennel_linux::client::ChildInput;
-    use std::{os::unix::fs::PermissionsExt, time::Duration};
+    use std::{
+        ffi::OsString,
+        os::unix::{ffi::OsStringExt, fs::PermissionsExt},
+        time::Duration,
+    };
 
     #[test]
     fn what_was_kept_is_read_back_whole_by_its_owner_alone() {
@@ -85,9 +89,9 @@ mod tests {
     fn child(dir: &Path) -> ChildSpec {
         ChildSpec {
             executable: "/bin/sh".into(),
-            argv: vec!["sh".into(), "-c".into(), "ä\n\"".into()],
+            argv: vec!["sh".into(), "ä\n\"".into(), OsString::from_vec(vec![0xff])],
             env: vec![("SECRET".into(), "hush".into())],
-            cwd: "/tmp".into(),
+            cwd: OsString::from_vec(b"/tmp/\xff".to_vec()).into(),
             input: ChildInput::Bytes(vec![0, 255, 10]),
             terminal: Some(TerminalSize { rows: 24, cols: 80 }),
             run_dir: dir.to_owned(),

@@ -173,7 +173,10 @@ mod tests {
         let args = vec!["true".to_owned()];
         let secret = |name: &str| (name.to_owned(), "hush".to_owned());
         pb::RunSpec {
-            command: Some(pb::run_spec::Command::Argv(pb::Argv { args })),
+            command: Some(pb::run_spec::Command::Argv(pb::Argv {
+                args,
+                ..pb::Argv::default()
+            })),
             env: Some(pb::Env {
                 mode: 0,
                 vars: [secret("A"), secret("B")].into(),

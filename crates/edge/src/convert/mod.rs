@@ -4,6 +4,7 @@
 pub(crate) mod again;
 pub(crate) mod audit;
 mod certificate;
+pub(crate) mod command;
 pub(crate) mod consumer;
 pub(crate) mod containment;
 pub(crate) mod drain;

@@ -1,6 +1,6 @@
 //! What a client wants to run: parsed on the way in, kept as a document, given back without its secrets.
 
-use super::{containment, limits, restart, terminal, time};
+use super::{command, containment, limits, restart, terminal, time};
 use crate::{
     json,
     pb::{
@@ -17,13 +17,14 @@ use kennel_lifecycle::{
 /// Whether there is far too much of something, by counts alone.
 pub(crate) fn has_too_many(spec: &pb::RunSpec, found: &mut Vec<Violation>) -> bool {
     let before = found.len();
-    let args = match &spec.command {
-        Some(Command::Argv(argv)) => argv.args.len(),
-        None => 0,
+    let (args, raw_args) = match &spec.command {
+        Some(Command::Argv(argv)) => (argv.args.len(), argv.raw_args.len()),
+        None => (0, 0),
     };
     let vars = spec.env.as_ref().map_or(0, |env| env.vars.len());
     for (field, count, most) in [
         ("spec.argv.args", args, bounds::ARGV_LEN_MAX),
+        ("spec.argv.raw_args", raw_args, bounds::ARGV_LEN_MAX),
         ("spec.env.vars", vars, bounds::ENV_ENTRIES_MAX),
         ("spec.labels", spec.labels.len(), bounds::LABELS_MAX),
     ] {
@@ -37,6 +38,7 @@ pub(crate) fn has_too_many(spec: &pb::RunSpec, found: &mut Vec<Violation>) -> bo
 
 /// The spec in the lifecycle's words; all that is wrong with it is put into `found`.
 pub(crate) fn parse(spec: pb::RunSpec, found: &mut Vec<Violation>) -> RunSpec {
+    let form = command::Form::of(&spec);
     let named = kind("spec.kind", spec.kind, found);
     let (kind, terminal) = terminal::parse(named, spec.kind == 0, spec.stdio.as_ref(), found);
     let grace = spec.stop.as_ref().and_then(|s| s.grace.as_ref());
@@ -48,15 +50,10 @@ pub(crate) fn parse(spec: pb::RunSpec, found: &mut Vec<Violation>) -> RunSpec {
     };
     let env = spec.env.unwrap_or_default();
     let env_mode = env_mode(env.mode, found);
-    let argv = match spec.command {
-        Some(Command::Argv(argv)) => argv.args,
-        // The core says what is wrong with an empty argv.
-        None => Vec::new(),
-    };
     let parsed = RunSpec {
         kind,
-        argv,
-        cwd: spec.cwd,
+        argv: command::argv(spec.command, found),
+        cwd: command::cwd(spec.cwd, spec.raw_cwd, found),
         env_mode,
         env: env.vars,
         initial_input: spec.initial_input.map(|input| input.to_vec()),
@@ -74,7 +71,8 @@ pub(crate) fn parse(spec: pb::RunSpec, found: &mut Vec<Violation>) -> RunSpec {
         restart: restart::parse(spec.restart.as_ref(), found),
         output: output(spec.output, found),
     };
-    found.extend(parsed.violations());
+    let wrong = parsed.violations().into_iter();
+    found.extend(wrong.map(|violation| form.name(violation)));
     parsed
 }
 
@@ -92,6 +90,7 @@ pub(crate) fn document(spec: &pb::RunSpec) -> String {
         kind: spec.kind,
         command: spec.command.clone(),
         cwd: spec.cwd.clone(),
+        raw_cwd: spec.raw_cwd.clone(),
         env,
         initial_input: spec.initial_input.as_ref().map(|_| Bytes::new()),
         labels: spec.labels.clone(),
@@ -286,8 +285,8 @@ mod tests {
             parsed,
             RunSpec {
                 kind: RunKind::Job,
-                argv: vec![text("sh"), text("-c"), text("cat")],
-                cwd: Some(text("/tmp")),
+                argv: ["sh", "-c", "cat"].map(Into::into).to_vec(),
+                cwd: Some("/tmp".into()),
                 env_mode: EnvMode::None,
                 env: [(text("SECRET"), text("hush"))].into(),
                 initial_input: Some(b"in".to_vec()),
@@ -486,8 +485,10 @@ mod tests {
             kind: pb::RunKind::Job.into(),
             command: Some(Command::Argv(pb::Argv {
                 args: vec![text("sh"), text("-c"), text("cat")],
+                raw_args: Vec::new(),
             })),
             cwd: Some(text("/tmp")),
+            raw_cwd: None,
             env: Some(pb::Env {
                 mode: pb::EnvMode::None.into(),
                 vars: [(text("SECRET"), text("hush"))].into(),

@@ -6,7 +6,7 @@
 use super::{Admin, Processes};
 use crate::{
     auth::Peer,
-    convert::time,
+    convert::{command, time},
     pb::{self, admin_service_server::AdminService, process_service_server::ProcessService},
     reason::Reason,
     status::code_name,
@@ -147,9 +147,11 @@ impl ProcessService for Told<Processes> {
             asked = asked.with("kind", word(spec.kind().as_str_name(), "RUN_KIND_"));
             // The other words of a command may hold anything.
             if let Some(pb::run_spec::Command::Argv(argv)) = &spec.command {
-                let name = argv.args.first().map_or("", String::as_str);
-                asked = asked.with("command", name);
-                asked = asked.with("arguments", (argv.args.len().saturating_sub(1)).to_string());
+                asked = asked.with("command", command::name(argv));
+                asked = asked.with(
+                    "arguments",
+                    (command::words(argv).saturating_sub(1)).to_string(),
+                );
             }
         }
         let answer = self.inner.spawn(request).await;

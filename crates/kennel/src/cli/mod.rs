@@ -3,6 +3,7 @@
 mod attach;
 mod audit;
 mod calls;
+mod command;
 mod consumers;
 mod doctor;
 mod drain;

@@ -1,6 +1,6 @@
 //! Runs and servers as text for people. Pure: takes messages and the time, gives text.
 
-use super::{limits, words};
+use super::{command, limits, words};
 use crate::{retention, terminal_text, values};
 use kennel_edge::pb;
 use std::{
@@ -50,7 +50,7 @@ fn row(run: &pb::Run, now: SystemTime) -> [String; 6] {
         } else {
             pid.to_string()
         },
-        cut(&command(run)),
+        cut(&command::or_dash(run)),
     ]
 }
 
@@ -79,15 +79,6 @@ fn cut(command: &str) -> String {
     }
     let kept = command.chars().take(COMMAND_COLUMN_CHARS_MAX - 3);
     kept.chain("...".chars()).collect()
-}
-
-fn command(run: &pb::Run) -> String {
-    match run.spec.as_ref().and_then(|s| s.command.as_ref()) {
-        Some(pb::run_spec::Command::Argv(argv)) => {
-            values::command_line(argv.args.iter().map(String::as_str))
-        }
-        None => "-".to_owned(),
-    }
 }
 
 /// All that is known of a run, one fact per line.
@@ -121,8 +112,8 @@ pub(crate) fn run(run: &pb::Run) -> String {
     }
     let removed = run.output_removed.as_ref();
     view.some("output is", removed.map(retention::removed));
-    view.line("command", command(run));
-    view.some("cwd", run.spec.as_ref().and_then(|s| s.cwd.as_ref()));
+    view.line("command", command::or_dash(run));
+    view.some("cwd", command::shown_directory(run));
     view.line("kind", words::kind(run.kind()));
     view.some("terminal", run.terminal_size.map(words::terminal_size));
     view.line("owner", &run.owner);
@@ -344,6 +335,7 @@ mod tests {
             spec: Some(pb::RunSpec {
                 command: Some(pb::run_spec::Command::Argv(pb::Argv {
                     args: ["sh", "-c", "sleep 60"].map(str::to_owned).to_vec(),
+                    ..pb::Argv::default()
                 })),
                 ..pb::RunSpec::default()
             }),
@@ -420,7 +412,10 @@ mod tests {
         let mut long = sample();
         let words = vec!["word".to_owned(); 50];
         long.spec = Some(pb::RunSpec {
-            command: Some(pb::run_spec::Command::Argv(pb::Argv { args: words })),
+            command: Some(pb::run_spec::Command::Argv(pb::Argv {
+                args: words,
+                ..pb::Argv::default()
+            })),
             ..pb::RunSpec::default()
         });
         let row = table(std::slice::from_ref(&long), SystemTime::UNIX_EPOCH);

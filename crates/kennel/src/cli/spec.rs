@@ -1,6 +1,6 @@
 //! What was typed for `run` and `spawn`, as the contract says it.
 
-use super::{run_env, run_input};
+use super::{command, run_env, run_input};
 use crate::{
     args::{
         ContainmentArg, DiskFullArg, EnvModeArg, KindArg, LeaderExitArg, LimitArgs, OnMaxPauseArg,
@@ -60,7 +60,7 @@ fn request(
     env_mode: EnvModeArg,
     here: &Surroundings,
 ) -> Result<pb::SpawnRequest, Failure> {
-    let cwd = directory(args.cwd.as_deref())?;
+    let (cwd, raw_cwd) = command::directory(args.cwd.as_deref())?;
     let env = run_env::of_command(env_mode, args.env, here)?;
     let initial_input = match &args.input {
         Some(file) => Some(input(file)?.into()),
@@ -78,8 +78,9 @@ fn request(
                 kind(args.kind)
             }
             .into(),
-            command: Some(pb::run_spec::Command::Argv(pb::Argv { args: args.argv })),
-            cwd: Some(cwd),
+            command: Some(pb::run_spec::Command::Argv(command::argv(args.argv))),
+            cwd,
+            raw_cwd: raw_cwd.map(Into::into),
             env: Some(env),
             initial_input,
             labels: args.labels.into_iter().collect(),
@@ -253,24 +254,6 @@ fn kind(kind: KindArg) -> pb::RunKind {
         KindArg::Service => pb::RunKind::Service,
         KindArg::Terminal => pb::RunKind::Terminal,
     }
-}
-
-/// The server does not know our working directory: the path goes out absolute.
-fn directory(cwd: Option<&Path>) -> Result<String, Failure> {
-    let path = match cwd {
-        Some(dir) => std::path::absolute(dir),
-        None => std::env::current_dir(),
-    };
-    let path = path.map_err(|cause| {
-        Failure::new(format!("there is no working directory: {cause}"))
-            .hint("name one with --cwd DIR")
-    })?;
-    path.into_os_string().into_string().map_err(|path| {
-        Failure::new(format!(
-            "the working directory {} is not UTF-8",
-            path.display()
-        ))
-    })
 }
 
 /// What this file has, as far as a spec may hold it.

@@ -161,6 +161,7 @@ fn spec(words: &[String], max_runtime: Option<Duration>) -> pb::RunSpec {
     pb::RunSpec {
         command: Some(pb::run_spec::Command::Argv(pb::Argv {
             args: words.to_vec(),
+            ..pb::Argv::default()
         })),
         cwd: Some("/".to_owned()),
         stop: Some(pb::StopPolicy {

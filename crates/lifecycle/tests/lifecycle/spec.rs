@@ -80,13 +80,13 @@ fn a_terminal_takes_no_option_that_it_could_not_keep() {
 fn a_good_spec_is_not_found_fault_with() {
     assert_eq!(good().violations(), []);
     let largest = RunSpec {
-        cwd: Some(format!("/{}", "d".repeat(limits::CWD_BYTES_MAX - 1))),
+        cwd: Some(format!("/{}", "d".repeat(limits::CWD_BYTES_MAX - 1)).into()),
         initial_input: Some(vec![0; limits::INITIAL_INPUT_BYTES_MAX]),
         grace: Some(limits::GRACE_MAX),
         timeouts: Timeouts {
             max_runtime: Some(limits::TIMEOUT_MAX),
         },
-        argv: vec!["a".repeat(limits::ARG_BYTES_MAX)],
+        argv: vec!["a".repeat(limits::ARG_BYTES_MAX).into()],
         env: (0..limits::ENV_ENTRIES_MAX)
             .map(|n| (format!("V{n}"), String::new()))
             .collect(),
@@ -108,9 +108,9 @@ fn all_that_is_wrong_is_told_together() {
     let spec = RunSpec {
         kind: RunKind::Heartbeat,
         argv: vec![
-            String::new(),
+            "".into(),
             "a\0b".into(),
-            "x".repeat(limits::ARG_BYTES_MAX + 1),
+            "x".repeat(limits::ARG_BYTES_MAX + 1).into(),
         ],
         cwd: Some("relative\0".into()),
         env_mode: EnvMode::Minimal,
@@ -246,7 +246,7 @@ fn each_bound_is_told_by_its_field() {
         ),
         (
             RunSpec {
-                cwd: Some(String::new()),
+                cwd: Some("".into()),
                 ..good()
             },
             "spec.cwd",
@@ -260,7 +260,7 @@ fn each_bound_is_told_by_its_field() {
         ),
         (
             RunSpec {
-                cwd: Some("/d".repeat(limits::CWD_BYTES_MAX)),
+                cwd: Some("/d".repeat(limits::CWD_BYTES_MAX).into()),
                 ..good()
             },
             "spec.cwd",
@@ -277,7 +277,7 @@ fn each_bound_is_told_by_its_field() {
         (
             // 3 MiB, no single argument of which is too long.
             RunSpec {
-                argv: vec!["x".repeat(96 * 1024); 32],
+                argv: vec!["x".repeat(96 * 1024).into(); 32],
                 ..good()
             },
             "spec",

@@ -4,15 +4,15 @@ use super::{ChildInput, ChildSpec};
 use crate::wire::mirror::{WireContainment, WirePolicy};
 use kennel_lifecycle::TerminalSize;
 use serde::{Deserialize, Serialize};
-use std::path::PathBuf;
+use std::{ffi::OsString, os::unix::ffi::OsStringExt, path::PathBuf};
 
 /// What [`ChildSpec`] says, but for the run's directory.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct KeptChild {
-    executable: PathBuf,
-    argv: Vec<String>,
+    executable: KeptText,
+    argv: Vec<KeptText>,
     env: Vec<(String, String)>,
-    cwd: PathBuf,
+    cwd: KeptText,
     input: Option<Vec<u8>>,
     #[serde(default)]
     open_input: bool,
@@ -23,13 +23,39 @@ pub struct KeptChild {
     min_containment: Option<WireContainment>,
 }
 
+/// A word of the command: text, or its bytes where it is none.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(untagged)]
+enum KeptText {
+    Utf8(String),
+    Bytes(Vec<u8>),
+}
+
+impl From<OsString> for KeptText {
+    fn from(word: OsString) -> Self {
+        match word.into_string() {
+            Ok(text) => Self::Utf8(text),
+            Err(word) => Self::Bytes(word.into_vec()),
+        }
+    }
+}
+
+impl From<KeptText> for OsString {
+    fn from(kept: KeptText) -> Self {
+        match kept {
+            KeptText::Utf8(text) => text.into(),
+            KeptText::Bytes(bytes) => Self::from_vec(bytes),
+        }
+    }
+}
+
 impl From<&ChildSpec> for KeptChild {
     fn from(spec: &ChildSpec) -> Self {
         Self {
-            executable: spec.executable.clone(),
-            argv: spec.argv.clone(),
+            executable: spec.executable.clone().into_os_string().into(),
+            argv: spec.argv.iter().cloned().map(Into::into).collect(),
             env: spec.env.clone(),
-            cwd: spec.cwd.clone(),
+            cwd: spec.cwd.clone().into_os_string().into(),
             input: match &spec.input {
                 ChildInput::Bytes(bytes) => Some(bytes.clone()),
                 ChildInput::Null | ChildInput::Pipe { .. } => None,
@@ -52,10 +78,10 @@ impl KeptChild {
             None => ChildInput::Null,
         };
         ChildSpec {
-            executable: self.executable,
-            argv: self.argv,
+            executable: OsString::from(self.executable).into(),
+            argv: self.argv.into_iter().map(Into::into).collect(),
             env: self.env,
-            cwd: self.cwd,
+            cwd: OsString::from(self.cwd).into(),
             input,
             terminal: self
                 .terminal

@@ -318,7 +318,7 @@ impl TryFrom<WireHello> for KeeperHello {
 
 /// The child, and its standard input where that is one, as files.
 pub(super) fn spec_files(spec: &ChildSpec) -> Result<Vec<OwnedFd>, ClientError> {
-    let child = WireChild::try_from(spec)?;
+    let child = WireChild::from(spec);
     let made = wire::encode(&child).and_then(|bytes| {
         if bytes.len() as u64 > wire::CHILD_BYTES_MAX {
             return Err(io::Error::from_raw_os_error(libc::E2BIG));

@@ -332,11 +332,12 @@ impl Work {
     }
 
     fn failed(&mut self, step: u8, errno: i32) {
+        let shown = |path: &[u8]| String::from_utf8_lossy(path).into_owned();
         let (stage, path) = match step {
             STEP_SESSION => (StartStage::Session, None),
             STEP_STDIO => (StartStage::Stdio, None),
-            STEP_WORK_DIR => (StartStage::WorkDir, Some(self.child.cwd.clone())),
-            STEP_EXEC => (StartStage::Exec, Some(self.child.executable.clone())),
+            STEP_WORK_DIR => (StartStage::WorkDir, Some(shown(&self.child.cwd))),
+            STEP_EXEC => (StartStage::Exec, Some(shown(&self.child.executable))),
             STEP_NICE => (StartStage::Limits, Some("nice".to_owned())),
             STEP_NAMESPACE => (StartStage::Namespace, None),
             STEP_PROC => (StartStage::Namespace, Some("/proc".to_owned())),

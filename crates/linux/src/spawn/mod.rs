@@ -65,8 +65,8 @@ pub(crate) fn fork_gated(
     pid_namespace: PidNamespace,
 ) -> Result<Gated, StartFailure> {
     let prepare = |error: &io::Error| failure(StartStage::Prepare, error, None);
-    let executable = c_string(&child.executable).map_err(|e| prepare(&e))?;
-    let cwd = c_string(&child.cwd).map_err(|e| prepare(&e))?;
+    let executable = c_string(child.executable.as_slice()).map_err(|e| prepare(&e))?;
+    let cwd = c_string(child.cwd.as_slice()).map_err(|e| prepare(&e))?;
     let argv = c_strings(child.argv.iter().cloned()).map_err(|e| prepare(&e))?;
     let env = child
         .env
@@ -153,14 +153,12 @@ fn numbers(limit: &WireRlimit) -> [u64; 3] {
     [attributes::number(resource).cast_unsigned(), soft, hard]
 }
 
-fn c_string(text: &str) -> io::Result<CString> {
+fn c_string(text: impl Into<Vec<u8>>) -> io::Result<CString> {
     CString::new(text).map_err(|_| Errno::EINVAL.into())
 }
 
-fn c_strings(texts: impl Iterator<Item = String>) -> io::Result<Vec<CString>> {
-    texts
-        .map(|text| CString::new(text).map_err(|_| Errno::EINVAL.into()))
-        .collect()
+fn c_strings(texts: impl Iterator<Item: Into<Vec<u8>>>) -> io::Result<Vec<CString>> {
+    texts.map(c_string).collect()
 }
 
 /// The array that execve(2) wants; good as long as the strings are.

@@ -572,10 +572,10 @@ fn words_of_and_to_shims_have_these_bytes() {
 #[test]
 fn files_have_these_bytes() {
     let child = WireChild {
-        executable: "/bin/a".into(),
-        argv: vec!["a".into(), "b".into()],
+        executable: b"/bin/a".into(),
+        argv: vec![b"a".into(), b"b".into()],
         env: vec![("K".into(), "v".into())],
-        cwd: "/".into(),
+        cwd: b"/".into(),
     };
     check(&child, "01062f62696e2f61020161016201014b0176012f");
     let record = WireRecord {

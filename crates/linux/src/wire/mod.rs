@@ -386,10 +386,10 @@ pub(crate) enum FromShim {
 /// What is executed; travels as a sealed file.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct WireChild {
-    pub(crate) executable: String,
-    pub(crate) argv: Vec<String>,
+    pub(crate) executable: Vec<u8>,
+    pub(crate) argv: Vec<Vec<u8>>,
     pub(crate) env: Vec<(String, String)>,
-    pub(crate) cwd: String,
+    pub(crate) cwd: Vec<u8>,
 }
 
 /// The bytes of a message.

@@ -297,7 +297,7 @@ impl Stage {
         let run = RunId::from_u128((u128::from(std::process::id()) << 64) | self.runs);
         let spec = ChildSpec {
             executable: executable.into(),
-            argv: argv.iter().map(|a| (*a).to_owned()).collect(),
+            argv: argv.iter().map(Into::into).collect(),
             env: vec![
                 ("PATH".into(), "/usr/bin:/bin".into()),
                 ("KENNEL_RUN_ID".into(), run.to_string()),

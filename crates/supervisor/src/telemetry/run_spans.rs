@@ -7,6 +7,7 @@ use super::{
     run_events::{self, RunEvents},
 };
 use crate::event::{reason_word, state_word, verdict_word};
+use base64::{Engine, prelude::BASE64_STANDARD};
 use kennel_lifecycle::{
     Announcement, EndReason, Exit, NeverRan, Outcome, RunKind, Signal, StopCertificate, Timestamp,
     TreeVerdict,
@@ -19,6 +20,8 @@ use opentelemetry::{
 };
 use std::{
     borrow::Cow,
+    ffi::OsStr,
+    os::unix::ffi::OsStrExt,
     path::Path,
     time::{Duration, UNIX_EPOCH},
 };
@@ -577,8 +580,12 @@ pub(super) fn exit_attribute(exit: Option<&Exit>) -> Option<KeyValue> {
 /// The name of the program, from the client's spec.
 fn executable(spec: &str) -> Option<String> {
     let spec: serde_json::Value = serde_json::from_str(spec).ok()?;
-    let program = spec.get("argv")?.get("args")?.get(0)?.as_str()?;
-    let name = Path::new(program).file_name()?;
+    let command = spec.get("argv")?;
+    let program = match (command.get("args"), command.get("rawArgs")) {
+        (Some(args), _) => args.get(0)?.as_str()?.as_bytes().to_vec(),
+        (None, raw) => BASE64_STANDARD.decode(raw?.get(0)?.as_str()?).ok()?,
+    };
+    let name = Path::new(OsStr::from_bytes(&program)).file_name()?;
     Some(name.to_string_lossy().into_owned())
 }
 

@@ -448,6 +448,7 @@ fn argv(args: &[&str]) -> pb::RunSpec {
     pb::RunSpec {
         command: Some(pb::run_spec::Command::Argv(pb::Argv {
             args: args.iter().map(|a| (*a).to_owned()).collect(),
+            ..pb::Argv::default()
         })),
         ..pb::RunSpec::default()
     }

@@ -4,7 +4,10 @@ use super::{
     Told,
     sample::{Sample, Seen},
 };
-use crate::{cli::words, terminal_text, values};
+use crate::{
+    cli::{command, words},
+    terminal_text,
+};
 use kennel_edge::pb;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use std::{
@@ -163,7 +166,7 @@ impl Board {
         let has = |text: &str| text.to_lowercase().contains(&filter);
         filter.is_empty()
             || has(&run.run_id)
-            || has(&command(run))
+            || has(&command::or_dash(run))
             || has(&words::state(run.state()))
             || run
                 .labels
@@ -347,15 +350,6 @@ impl Board {
             }
         }
         total
-    }
-}
-
-pub(super) fn command(run: &pb::Run) -> String {
-    match run.spec.as_ref().and_then(|s| s.command.as_ref()) {
-        Some(pb::run_spec::Command::Argv(argv)) => {
-            values::command_line(argv.args.iter().map(String::as_str))
-        }
-        None => "-".to_owned(),
     }
 }
 

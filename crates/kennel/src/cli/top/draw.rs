@@ -1,11 +1,14 @@
 //! The board as it is drawn, in whatever room there is.
 
 use super::{
-    board::{Board, Place, Sort, age, command, restarts},
+    board::{Board, Place, Sort, age, restarts},
     keys,
     sample::Seen,
 };
-use crate::{cli::words, terminal_text, values};
+use crate::{
+    cli::{command, words},
+    terminal_text, values,
+};
 use kennel_edge::pb;
 use ratatui::{
     Frame,
@@ -262,7 +265,7 @@ fn run(seen: &Seen, now: SystemTime, width: u16) -> String {
                 bytes(rate)
             }),
             restarts(run).to_string(),
-            terminal_text::one_line(&command(run)),
+            terminal_text::one_line(&command::or_dash(run)),
         ],
     )
 }

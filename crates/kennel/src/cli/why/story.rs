@@ -2,8 +2,8 @@
 
 use super::Known;
 use crate::{
-    cli::{audit, event_line::event_words, limits, words},
-    terminal_text, values,
+    cli::{audit, command, event_line::event_words, limits, words},
+    terminal_text,
 };
 use kennel_edge::{
     client::Time,
@@ -94,12 +94,8 @@ fn created(known: &Known, moments: &mut Vec<Moment>, unknown: &mut Vec<String>) 
             run.owner.clone()
         }
     };
-    let command = match run.spec.as_ref().and_then(|spec| spec.command.as_ref()) {
-        Some(pb::run_spec::Command::Argv(argv)) => {
-            values::command_line(argv.args.iter().map(String::as_str))
-        }
-        None => "nothing: the run was ended before it was spawned".into(),
-    };
+    let command = command::line(run)
+        .unwrap_or_else(|| "nothing: the run was ended before it was spawned".into());
     let again = match run.restarted_from.as_str() {
         "" => String::new(),
         former => format!(", as {former} again"),
@@ -206,8 +202,8 @@ pub(super) fn in_force(run: &pb::Run) -> Vec<String> {
         facts.push(format!("{name:9} {}", terminal_text::one_line(&what)));
     };
     say("kind", words::kind(run.kind()));
-    if let Some(cwd) = run.spec.as_ref().and_then(|spec| spec.cwd.as_ref()) {
-        say("cwd", cwd.clone());
+    if let Some(cwd) = command::shown_directory(run) {
+        say("cwd", cwd);
     }
     say("held by", words::containment(run.containment()).to_owned());
     if let Some(grace) = run.grace.and_then(|grace| Duration::try_from(grace).ok()) {

@@ -85,3 +85,13 @@ fn an_end_for_want_of_memory_and_one_without_a_successor_are_named_on_the_span()
         }
     }
 }
+
+#[test]
+fn program_has_a_name_in_either_form() {
+    let text = r#"{"argv":{"args":["/bin/sh","-c"]}}"#;
+    assert_eq!(executable(text).as_deref(), Some("sh"));
+    // "/bin/a\xff"
+    let raw = r#"{"argv":{"rawArgs":["L2Jpbi9h/w=="]}}"#;
+    assert_eq!(executable(raw).as_deref(), Some("a\u{fffd}"));
+    assert_eq!(executable("{}"), None);
+}

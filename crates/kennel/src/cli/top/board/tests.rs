@@ -13,6 +13,7 @@ fn seen(id: u8, command: &str, usage: Usage) -> Seen {
         spec: Some(pb::RunSpec {
             command: Some(pb::run_spec::Command::Argv(pb::Argv {
                 args: vec![command.to_owned()],
+                ..pb::Argv::default()
             })),
             ..pb::RunSpec::default()
         }),
@@ -73,7 +74,11 @@ fn what_is_not_known_is_a_dash_and_comes_last() {
     ];
     let mut board = board_of(runs);
     board.sort = Sort::Cpu;
-    let order: Vec<String> = board.shown().iter().map(|s| command(&s.run)).collect();
+    let order: Vec<String> = board
+        .shown()
+        .iter()
+        .map(|s| command::or_dash(&s.run))
+        .collect();
     assert_eq!(order, ["much", "little", "unknown"]);
     let shown = drawn(&mut board, (80, 24));
     let unknown = shown

@@ -1,0 +1,160 @@
+//! A command and its working directory: as text, or as bytes where they are not UTF-8.
+
+use crate::pb::{self, run_spec::Command};
+use bytes::Bytes;
+use kennel_lifecycle::Violation;
+use std::{ffi::OsString, os::unix::ffi::OsStringExt, path::PathBuf};
+
+const ARGS: &str = "spec.argv.args";
+const RAW_ARGS: &str = "spec.argv.raw_args";
+const CWD: &str = "spec.cwd";
+const RAW_CWD: &str = "spec.raw_cwd";
+
+/// The command's name as text, where it has one.
+pub(crate) fn name(argv: &pb::Argv) -> String {
+    match (argv.args.first(), argv.raw_args.first()) {
+        (Some(name), _) => name.clone(),
+        (None, Some(name)) => String::from_utf8_lossy(name).into_owned(),
+        (None, None) => String::new(),
+    }
+}
+
+/// How many words a command has, its name included.
+pub(crate) fn words(argv: &pb::Argv) -> usize {
+    argv.args.len() + argv.raw_args.len()
+}
+
+/// Which of both forms a client has sent.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Form {
+    has_raw_args: bool,
+    has_raw_cwd: bool,
+}
+
+impl Form {
+    /// The form that this spec has.
+    pub(super) fn of(spec: &pb::RunSpec) -> Self {
+        Self {
+            has_raw_args: matches!(&spec.command, Some(Command::Argv(argv)) if !argv.raw_args.is_empty()),
+            has_raw_cwd: spec.raw_cwd.is_some(),
+        }
+    }
+
+    /// What is wrong, under the names of the fields that the client has set.
+    pub(super) fn name(self, mut violation: Violation) -> Violation {
+        let renamed = [
+            (self.has_raw_args, ARGS, RAW_ARGS),
+            (self.has_raw_cwd, CWD, RAW_CWD),
+        ];
+        for (_, text, raw) in renamed.iter().filter(|(is_raw, ..)| *is_raw) {
+            if let Some(rest) = violation.field.strip_prefix(text) {
+                violation.field = format!("{raw}{rest}");
+                break;
+            }
+        }
+        violation
+    }
+}
+
+/// The command; empty where there is none, which is for the core to refuse.
+pub(super) fn argv(command: Option<Command>, found: &mut Vec<Violation>) -> Vec<OsString> {
+    let Some(Command::Argv(argv)) = command else {
+        return Vec::new();
+    };
+    if argv.raw_args.is_empty() {
+        return argv.args.into_iter().map(OsString::from).collect();
+    }
+    if !argv.args.is_empty() {
+        let why = "must be empty where args is set: it stands for all of it";
+        found.push(Violation::new(RAW_ARGS, why));
+    }
+    argv.raw_args.into_iter().map(os_string).collect()
+}
+
+/// The working directory.
+pub(super) fn cwd(
+    text: Option<String>,
+    raw: Option<Bytes>,
+    found: &mut Vec<Violation>,
+) -> Option<PathBuf> {
+    if text.is_some() && raw.is_some() {
+        let why = "must be absent where cwd is set";
+        found.push(Violation::new(RAW_CWD, why));
+    }
+    raw.map(os_string)
+        .or(text.map(OsString::from))
+        .map(PathBuf::from)
+}
+
+fn os_string(bytes: Bytes) -> OsString {
+    OsString::from_vec(bytes.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{
+        convert::spec::{document, from_document, parse},
+        digest::DigestKey,
+        pb::{self, run_spec::Command},
+    };
+    use std::os::unix::ffi::OsStrExt;
+
+    fn raw(args: &[&'static [u8]], cwd: &'static [u8]) -> pb::RunSpec {
+        pb::RunSpec {
+            command: Some(Command::Argv(pb::Argv {
+                raw_args: args.iter().map(|arg| (*arg).into()).collect(),
+                ..pb::Argv::default()
+            })),
+            raw_cwd: Some(cwd.into()),
+            ..pb::RunSpec::default()
+        }
+    }
+
+    fn fields(spec: pb::RunSpec) -> Vec<String> {
+        let mut found = Vec::new();
+        parse(spec, &mut found);
+        found.into_iter().map(|v| v.field).collect()
+    }
+
+    #[test]
+    fn command_keeps_bytes_that_are_not_text() {
+        let spec = raw(&[b"a", b"\xff"], b"/\xfe");
+        // As it is kept and read again.
+        let kept = from_document(&document(&spec)).expect("a spec");
+        assert_eq!(kept, spec);
+        let mut found = Vec::new();
+        let parsed = parse(kept, &mut found);
+        assert_eq!(found, []);
+        assert_eq!(parsed.argv[1].as_bytes(), b"\xff");
+        let cwd = parsed.cwd.expect("it is set");
+        assert_eq!(cwd.as_os_str().as_bytes(), b"/\xfe");
+    }
+
+    #[test]
+    fn violation_names_the_field_that_was_sent() {
+        let wrong = raw(&[b"", b"\xff\0"], b"\xff");
+        assert_eq!(
+            fields(wrong),
+            [
+                "spec.argv.raw_args[0]",
+                "spec.argv.raw_args[1]",
+                "spec.raw_cwd"
+            ]
+        );
+        let mut both = raw(&[b"a"], b"/");
+        both.cwd = Some("/".to_owned());
+        both.command = Some(Command::Argv(pb::Argv {
+            args: vec!["a".to_owned()],
+            raw_args: vec![b"a"[..].into()],
+        }));
+        assert_eq!(fields(both), ["spec.argv.raw_args", "spec.raw_cwd"]);
+    }
+
+    #[test]
+    fn digest_covers_bytes_that_are_not_text() {
+        let key = DigestKey::new([7; 32]);
+        let one = key.of_spec(&raw(&[b"a", b"\xff"], b"/"));
+        assert_ne!(one, key.of_spec(&raw(&[b"a", b"\xfe"], b"/")));
+        assert_ne!(one, key.of_spec(&raw(&[b"a", b"\xff"], b"/\xff")));
+    }
+}
