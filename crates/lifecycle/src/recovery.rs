@@ -174,7 +174,9 @@ pub fn decide(seen: &Observation, before: Before) -> Decision {
             Decision::Terminate
         };
     }
-    let reason = if record.is_some_and(|r| r.shutdown) && !terminated {
+    // A stop that was accepted before has ended the run, not the shutdown that came while it did.
+    let by_shutdown = record.is_some_and(|r| r.shutdown) && !before.stop_wanted;
+    let reason = if by_shutdown && !terminated {
         EndReason::ServerShutdown
     } else if terminated || seen.end_begun {
         EndReason::OrphanTerminated
