@@ -177,6 +177,7 @@ async fn lost_node_name_is_refused_each_time() {
     let run = kennel.client().await.spawn(sh("sleep 600")).await;
     must("spawn", run);
     kennel.kill_service_after(|| {});
+    kennel.wait_for_exit(PATIENCE).await;
     let name = kennel.data_dir().join("node");
     let node = fs::read(&name).expect("it has a name");
     fs::remove_file(&name).expect("it is removed");

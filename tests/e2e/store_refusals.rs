@@ -7,15 +7,15 @@ use kennel_tests::{
     must, new_run_id, programs, sh,
     shell::run_to_end,
 };
-use std::{fs, path::Path};
+use std::{fs, os::unix::fs::DirBuilderExt, path::Path};
 use tempfile::TempDir;
 
 /// A later Kennel has been at the schema.
 const NEWER: &str = "INSERT INTO _sqlx_migrations (version, description, success, checksum, execution_time) \
     VALUES (999, 'later', true, '', 0)";
 
-/// All that a start could have changed.
-const EVERYTHING: &str = "SELECT (SELECT json_agg(n ORDER BY node) FROM nodes n), \
+/// All that a start could have changed; not when a live node was last heard of.
+const EVERYTHING: &str = "SELECT (SELECT json_agg(to_jsonb(n) - 'heard_us' ORDER BY node) FROM nodes n), \
     (SELECT json_agg(k ORDER BY keeper_epoch) FROM keeper_epochs k), (SELECT json_agg(r ORDER BY run_id) FROM runs r), \
     (SELECT string_agg(relname, ',' ORDER BY relname) FROM pg_class WHERE relkind = 'r')";
 
@@ -223,7 +223,8 @@ async fn a_service_that_another_one_of_its_node_has_superseded_starts_nothing() 
 fn copy_of_node(kennel: &Kennel) -> TempDir {
     let dir = directory();
     let data_dir = dir.path().join("data");
-    fs::create_dir(&data_dir).expect("own directory");
+    let mut private = fs::DirBuilder::new();
+    private.mode(0o700).create(&data_dir).expect("own directory");
     copy(&kennel.data_dir().join("node"), &data_dir.join("node"));
     dir
 }

@@ -66,17 +66,19 @@ async fn look_at_spawn(scene: &Scene, told: &Told, client: &mut Client, survives
     if told.is(&[Act::Spawn]) {
         must("an OK Spawn, asked again", answer.as_ref());
     }
+    // Recovery may have withdrawn the record only after it was read above.
+    let begins = |run: &pb::Run| {
+        run.end_time.is_none() && (before.is_none() || run.state() == RunState::Running)
+    };
     if let Ok(run) = &answer
-        && (before.is_none() || survives)
-        && run.end_time.is_none()
+        && (begins(run) || survives && run.end_time.is_none())
     {
         eventually("what was spawned runs", PATIENCE, || {
             (times_ran(scene) == 1).then_some(())
         })
         .await;
     }
-    let run = must("get", run);
-    before.is_none() && run.end_time.is_none()
+    begins(&must("get", run))
 }
 
 /// The keeper has lived on, so nothing has happened to runs.

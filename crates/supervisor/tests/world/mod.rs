@@ -398,6 +398,13 @@ impl World {
         child.is_some_and(|child| child.alive || child.rest)
     }
 
+    /// Whether its gate was never opened, and a server has acknowledged that.
+    pub fn was_left_at_gate(&self, run: RunId) -> bool {
+        let state = self.state.lock().unwrap();
+        let child = state.children.get(&run);
+        child.is_some_and(|child| child.acknowledged && !child.released)
+    }
+
     pub fn pauses(&self, run: RunId, pause: HeldPause) {
         if let Some(child) = self.state.lock().unwrap().children.get_mut(&run) {
             child.pause = pause;
