@@ -84,7 +84,7 @@ fn process(pid: i32) -> WireProcess {
 
 #[test]
 fn requests_have_these_bytes() {
-    check(&ToKeeper::Ready, "0100");
+    check(&ToKeeper::Ready, "0200");
     let prepare = ToKeeper::Prepare {
         seq: 1,
         run: 0x0123_4567,
@@ -99,7 +99,7 @@ fn requests_have_these_bytes() {
     };
     check(
         &prepare,
-        "010101e78a8d09022f72011e00882701ac020000000000000000000101ac0201ac0201010101010103012878",
+        "020101e78a8d09022f72011e00882701ac020000000000000000000101ac0201ac0201010101010103012878",
     );
     let files = WireRlimit {
         resource: super::mirror::limits::WireResource::OpenFiles,
@@ -115,26 +115,26 @@ fn requests_have_these_bytes() {
     };
     check(
         &limits,
-        "01010601ffffffffffffffffff01010901d80400000001020000",
+        "02010601ffffffffffffffffff01010901d80400000001020000",
     );
-    check(&ToKeeper::Release { run: 5 }, "010205");
-    check(&ToKeeper::ShutGate { run: 5 }, "010305");
+    check(&ToKeeper::Release { run: 5 }, "020205");
+    check(&ToKeeper::ShutGate { run: 5 }, "020305");
     let stop = ToKeeper::Stop {
         run: 5,
         plan: plan(),
     };
-    check(&stop, "010405011e008827");
+    check(&stop, "020405011e008827");
     let interrupt = |request| ToKeeper::Interrupt {
         seq: 2,
         run: 5,
         request,
     };
-    check(&interrupt(None), "0105020500");
-    check(&interrupt(Some("a".into())), "01050205010161");
-    check(&ToKeeper::Acknowledge { run: 5 }, "010805");
-    check(&ToKeeper::KeepRest { run: 5 }, "010e05");
-    check(&WireLeaderExit::Stop, "0100");
-    check(&WireLeaderExit::Keep, "0102");
+    check(&interrupt(None), "0205020500");
+    check(&interrupt(Some("a".into())), "02050205010161");
+    check(&ToKeeper::Acknowledge { run: 5 }, "020805");
+    check(&ToKeeper::KeepRest { run: 5 }, "020e05");
+    check(&WireLeaderExit::Stop, "0200");
+    check(&WireLeaderExit::Keep, "0202");
     let signal = |request| ToKeeper::Signal {
         seq: 2,
         run: 5,
@@ -142,21 +142,21 @@ fn requests_have_these_bytes() {
         target: WireTarget::Leader,
         request,
     };
-    check(&signal(None), "010c0205140200");
-    check(&signal(Some("a".into())), "010c02051402010161");
+    check(&signal(None), "020c0205140200");
+    check(&signal(Some("a".into())), "020c02051402010161");
     let asked = ToKeeper::WasSent {
         seq: 2,
         run: 5,
         request: "a".into(),
     };
-    check(&asked, "011202050161");
-    check(&ToKeeper::Tree { seq: 2, run: 5 }, "010d0205");
-    check(&ToKeeper::Books { seq: 2 }, "010f02");
+    check(&asked, "021202050161");
+    check(&ToKeeper::Tree { seq: 2, run: 5 }, "020d0205");
+    check(&ToKeeper::Books { seq: 2 }, "020f02");
     let reap = ToKeeper::Reap {
         seq: 2,
         plan: plan(),
     };
-    check(&reap, "011002011e008827");
+    check(&reap, "021002011e008827");
 }
 
 #[test]
@@ -176,14 +176,14 @@ fn words_about_an_input_have_these_bytes() {
         at: 1,
         data: WireBytes(vec![255, 0]),
     };
-    check(&wish(write), "011402050003017701ac02040102ff00");
-    check(&wish(WireInputWish::Leave), "0114020501");
+    check(&wish(write), "021402050003017701ac02040102ff00");
+    check(&wish(WireInputWish::Leave), "0214020501");
     let close = WireInputWish::Close {
         attempt: 3,
         offset: None,
     };
-    check(&wish(close), "01140205020300");
-    check(&wish(WireInputWish::State { attempt: 3 }), "011402050303");
+    check(&wish(close), "02140205020300");
+    check(&wish(WireInputWish::State { attempt: 3 }), "021402050303");
     let state = WireInputState {
         attempt: 3,
         accepted: 300,
@@ -198,20 +198,20 @@ fn words_about_an_input_have_these_bytes() {
             said,
         },
     };
-    check(&answer(WireInputSaid::Stands), "0101020e03ac02010101010200");
+    check(&answer(WireInputSaid::Stands), "0201020e03ac02010101010200");
     let taken = WireInputSaid::Taken {
         start: 9,
         repeated: true,
     };
-    check(&answer(taken), "0101020e03ac020101010102010901");
+    check(&answer(taken), "0201020e03ac020101010102010901");
     let refused = |why| answer(WireInputSaid::Refused(why));
     check(
         &refused(WireInputRefusal::Unknown(300)),
-        "0101020e03ac0201010101020203ac02",
+        "0201020e03ac0201010101020203ac02",
     );
     check(
         &answer(WireInputSaid::Displaced),
-        "0101020e03ac02010101010203",
+        "0201020e03ac02010101010203",
     );
     let note = WireInputNote {
         attempt: 3,
@@ -224,7 +224,7 @@ fn words_about_an_input_have_these_bytes() {
             len: 2,
         }],
     };
-    check(&note, "0103ac0201000101770102");
+    check(&note, "0203ac0201000101770102");
 }
 
 fn upgrade() -> WireUpgrade {
@@ -243,27 +243,27 @@ fn words_of_an_upgrade_have_these_bytes() {
         seq: 2,
         request: Some("r".into()),
     };
-    check(&asked, "011302010172");
+    check(&asked, "021302010172");
     let answer = |answer| ToServer::Answer {
         seq: 2,
         answer: Answer::Upgrade(answer),
     };
-    check(&answer(Ok(upgrade())), "0101020d00010172d80401310132020177");
+    check(&answer(Ok(upgrade())), "0201020d00010172d80401310132020177");
     let unfit = WireUpgradeRefusal::Unfit {
         binary: "b".into(),
         why: "w".into(),
         speaks: Some(300),
     };
-    check(&answer(Err(unfit)), "0101020d01020162017701ac02");
-    check(&ToServer::Leave, "0107");
+    check(&answer(Err(unfit)), "0201020d01020162017701ac02");
+    check(&ToServer::Leave, "0207");
     let refused = ToServer::NotUpgraded(WireUpgradeRefusal::ShuttingDown);
-    check(&refused, "010801");
+    check(&refused, "020801");
 }
 
 #[test]
 fn questions_to_the_keeper_have_these_bytes() {
-    check(&ToKeeper::Ping, "0116");
-    check(&ToServer::Pong, "010b");
+    check(&ToKeeper::Ping, "0216");
+    check(&ToServer::Pong, "020b");
 }
 
 #[test]
@@ -274,7 +274,7 @@ fn stray_signal_has_these_bytes() {
         uid: 7,
         count: 1,
     });
-    check(&stray, "010a14d8040701");
+    check(&stray, "020a14d8040701");
 }
 
 #[test]
@@ -315,7 +315,7 @@ fn the_hello_has_these_bytes() {
     };
     check(
         &ToServer::Hello(hello),
-        "010001450156c801c801c801ac02014d0162ac02010700022f6301002701cf0f01046e6f6e65016b00ac02010102010156d804010112000101010172d80401310132020177",
+        "020001450156c801c801c801ac02014d0162ac02010700022f6301002701cf0f01046e6f6e65016b00ac02010102010156d804010112000101010172d80401310132020177",
     );
 }
 
@@ -337,7 +337,7 @@ fn whom_a_round_was_for_has_these_bytes() {
             at_us: 1,
             fact: WireFact::Aimed(vec![aim]),
         },
-        "010205020d010e090301000001",
+        "020205020d010e090301000001",
     );
 }
 
@@ -368,7 +368,7 @@ fn answers_and_reports_have_these_bytes() {
     };
     check(
         &prepared,
-        "01010100900390039003ac02014dc801c801c801ac02014d01022f67090162040107010100016e",
+        "02010100900390039003ac02014dc801c801c801ac02014d01022f67090162040107010100016e",
     );
     let failed = WireFact::ExecFailed(WireFailure {
         stage: WireStage::Exec,
@@ -380,13 +380,13 @@ fn answers_and_reports_have_these_bytes() {
         at_us: 1000,
         fact: failed,
     };
-    check(&report, "010205d00f0208010401022f78");
+    check(&report, "020205d00f0208010401022f78");
     let ended = ToServer::Report {
         run: 5,
         at_us: -1,
         fact: WireFact::TreeEnded(WireVerdict::Empty(WireProof::Echild)),
     };
-    check(&ended, "01020501050001");
+    check(&ended, "02020501050001");
     let left = WireLeftovers {
         processes: vec![WireLeftover {
             pid: 7,
@@ -400,8 +400,8 @@ fn answers_and_reports_have_these_bytes() {
         at_us: 1000,
         fact: WireFact::DeadlineExceeded(WireDeadline::MaxRuntime),
     };
-    check(&exceeded, "010205d00f0600");
-    check(&WireVerdict::Kept(left.clone()), "0104010eac0202736802");
+    check(&exceeded, "020205d00f0600");
+    check(&WireVerdict::Kept(left.clone()), "0204010eac0202736802");
     let fact = |fact| ToServer::Report {
         run: 5,
         at_us: 1,
@@ -409,11 +409,11 @@ fn answers_and_reports_have_these_bytes() {
     };
     check(
         &fact(WireFact::StopStep(step())),
-        "0102050207d00f120101ac0201020102",
+        "0202050207d00f120101ac0201020102",
     );
     check(
         &fact(WireFact::LeftBehind(left)),
-        "0102050208010eac0202736802",
+        "0202050208010eac0202736802",
     );
     let stuck = WireStuck {
         processes: vec![WireStuckProcess {
@@ -426,23 +426,23 @@ fn answers_and_reports_have_these_bytes() {
     };
     check(
         &fact(WireFact::TreeStuck(stuck)),
-        "0102050209010eac020144017702",
+        "0202050209010eac020144017702",
     );
     let kills = WireMemoryKills {
         kills: 2,
         memory_max: Some(300),
     };
-    check(&fact(WireFact::MemoryKills(kills)), "010205020a0201ac02");
-    check(&fact(WireFact::Orphaned), "010205020c");
-    check(&fact(WireFact::ShimLost), "010205020e");
-    check(&ToServer::ShutdownNow, "0104");
+    check(&fact(WireFact::MemoryKills(kills)), "020205020a0201ac02");
+    check(&fact(WireFact::Orphaned), "020205020c");
+    check(&fact(WireFact::ShimLost), "020205020e");
+    check(&ToServer::ShutdownNow, "0204");
     let answer = |answer| ToServer::Answer { seq: 1, answer };
-    check(&answer(Answer::Signalled), "01010106");
-    check(&answer(Answer::Listed), "01010107");
-    check(&answer(Answer::Books), "01010108");
-    check(&answer(Answer::Reaped), "01010109");
-    check(&answer(Answer::SentBefore), "0101010b");
-    check(&answer(Answer::NotSent), "0101010c");
+    check(&answer(Answer::Signalled), "02010106");
+    check(&answer(Answer::Listed), "02010107");
+    check(&answer(Answer::Books), "02010108");
+    check(&answer(Answer::Reaped), "02010109");
+    check(&answer(Answer::SentBefore), "0201010b");
+    check(&answer(Answer::NotSent), "0201010c");
 }
 
 #[test]
@@ -457,21 +457,21 @@ fn words_about_a_terminal_have_these_bytes() {
         attempt: 2,
         size,
     });
-    check(&resize, "01150105022878");
+    check(&resize, "02150105022878");
     let answer = |answer| ToServer::Answer { seq: 1, answer };
-    check(&answer(Answer::NoTerminal), "01010111");
+    check(&answer(Answer::NoTerminal), "02010111");
     let way = WireInterruptWay::Foreground;
-    check(&answer(Answer::Interrupted(way)), "0101011202");
+    check(&answer(Answer::Interrupted(way)), "0201011202");
     let exhausted = WireNoPty::Exhausted {
         current: Some(4),
         max: None,
     };
-    check(&answer(Answer::NoPty(exhausted)), "0101011300010400");
+    check(&answer(Answer::NoPty(exhausted)), "0201011300010400");
     let unavailable = WireNoPty::Unavailable {
         why: "x".into(),
         errno: Some(2),
     };
-    check(&answer(Answer::NoPty(unavailable)), "010101130101780104");
+    check(&answer(Answer::NoPty(unavailable)), "020101130101780104");
 }
 
 #[test]
@@ -503,33 +503,33 @@ fn what_is_handed_over_has_these_bytes() {
     };
     check(
         &ToServer::Held(run),
-        "010505900390039003ac02014dc801c801c801ac02014d0001620401070000011e00882701ac020000000000000000000101ac0201ac02010101010301012878",
+        "020505900390039003ac02014dc801c801c801ac02014d0001620401070000011e00882701ac020000000000000000000101ac0201ac02010101010301012878",
     );
-    check(&ToServer::Ping, "0106");
-    check(&ToKeeper::Pong, "0111");
+    check(&ToServer::Ping, "0206");
+    check(&ToKeeper::Pong, "0211");
 }
 
 #[test]
 fn words_of_and_to_shims_have_these_bytes() {
-    check(&ToShim::KillAll, "0101");
-    check(&ToShim::Stopping, "0102");
+    check(&ToShim::KillAll, "0201");
+    check(&ToShim::Stopping, "0202");
     let left = WireLeftovers {
         processes: Vec::new(),
         unlisted: 2,
     };
-    check(&ToShim::Keep(left), "01030002");
-    check(&ToShim::Discard, "0104");
+    check(&ToShim::Keep(left), "02030002");
+    check(&ToShim::Discard, "0204");
     let memory = WireMemory {
         max_runtime: Some((300, Some(1))),
         paused_since: Some(2),
         pause_expired: true,
     };
-    check(&ToShim::Remember(memory), "010501ac020101010201");
-    check(&ToShim::Leave, "0106");
-    check(&ToShim::CloseInput, "0107");
-    check(&ToShim::ServiceEnds { in_order: true }, "010801");
-    check(&FromShim::NotReleased, "0102");
-    check(&FromShim::Executed, "0103");
+    check(&ToShim::Remember(memory), "020501ac020101010201");
+    check(&ToShim::Leave, "0206");
+    check(&ToShim::CloseInput, "0207");
+    check(&ToShim::ServiceEnds { in_order: true }, "020801");
+    check(&FromShim::NotReleased, "0202");
+    check(&FromShim::Executed, "0203");
     let exited = FromShim::Exited {
         at_us: 3,
         exit: WireExit::Signal {
@@ -538,8 +538,8 @@ fn words_of_and_to_shims_have_these_bytes() {
         },
         rest: true,
     };
-    check(&exited, "01050601120001");
-    check(&FromShim::Killed(step()), "0107d00f120101ac0201020102");
+    check(&exited, "02050601120001");
+    check(&FromShim::Killed(step()), "0207d00f120101ac0201020102");
     let adoptable = WireAdoptable {
         run: 1,
         command: process(300),
@@ -565,7 +565,7 @@ fn words_of_and_to_shims_have_these_bytes() {
     };
     check(
         &FromShim::Adoptable(Box::new(adoptable)),
-        "010801d804d804d804ac02014d040404ac02014d010600011e00882701ac020000000000000000000101ac0201ac020101010000016201010700000001ac02010101",
+        "020801d804d804d804ac02014d040404ac02014d010600011e00882701ac020000000000000000000101ac0201ac020101010000016201010700000001ac02010101",
     );
 }
 
@@ -577,7 +577,7 @@ fn files_have_these_bytes() {
         env: vec![("K".into(), "v".into())],
         cwd: b"/".into(),
     };
-    check(&child, "01062f62696e2f61020161016201014b0176012f");
+    check(&child, "02062f62696e2f61020161016201014b0176012f");
     let record = WireRecord {
         exit: Some(WireExit::Code(7)),
         by_itself_us: Some(4),
@@ -587,7 +587,7 @@ fn files_have_these_bytes() {
         census_us: Some(3),
         shutdown: true,
     };
-    check(&record, "0101000e010801030101d00f120101ac0201020102010601");
+    check(&record, "0201000e010801030101d00f120101ac0201020102010601");
     let leader = WireLeader {
         pid: 7,
         start_ticks: 300,
@@ -596,13 +596,13 @@ fn files_have_these_bytes() {
         leader,
         steps: vec![step()],
     };
-    check(&note, "010eac0201d00f120101ac0201020102");
+    check(&note, "020eac0201d00f120101ac0201020102");
     let init = WireHeldProcess {
         pid: 8,
         start_ticks: 300,
         pidfs_handle: Some(5),
     };
-    check(&WireInit { leader, init }, "010eac0210ac020105");
+    check(&WireInit { leader, init }, "020eac0210ac020105");
     let shot = |pid, result| WireShot {
         pid,
         start_ticks: 300,
@@ -617,7 +617,7 @@ fn files_have_these_bytes() {
         unlisted: 4,
         no_terminal: true,
     };
-    check(&shots, "010302ac020004ac020106ac0202020401");
+    check(&shots, "020302ac020004ac020106ac0202020401");
     let member = WireMember {
         pid: 1,
         ppid: 2,
@@ -634,7 +634,7 @@ fn files_have_these_bytes() {
         members: vec![member],
         unlisted: 0,
     };
-    check(&listing, "010102040608ac0201000100");
+    check(&listing, "020102040608ac0201000100");
 }
 
 #[test]
