@@ -111,6 +111,7 @@ async fn every_byte_arrives(options: Options, bytes: usize) {
     let mut quick_client = kennel.client().await;
     let quick_id = run.run_id.clone();
     let quick_address = kennel.address().parse().expect("an address");
+    let (begins, begun) = tokio::sync::oneshot::channel();
     let quick = tokio::spawn(async move {
         let connection = kennel_edge::client::connect(&quick_address).await;
         let connection = connection.expect("it serves");
@@ -118,12 +119,18 @@ async fn every_byte_arrives(options: Options, bytes: usize) {
         let reader = kennel_edge::client::EventReader::new(&connection, &quick_id, start);
         let mut reader = reader.in_name_of("quick".to_owned());
         let mut heard = Heard::default();
+        let mut begins = Some(begins);
         while let Some(message) = reader.next().await.expect("it goes on") {
             heard.take(message);
             reader.ack().await.expect("it is acknowledged");
+            if let Some(begins) = begins.take() {
+                begins.send(()).expect("the test waits for it");
+            }
         }
         heard
     });
+    // What goes before a consumer is registered does not wait for it.
+    begun.await.expect("it reads");
     let mut heard = Heard::default();
     let mut most = 0;
     let mut deaths = vec![bytes * 3 / 4, bytes / 4];

@@ -224,7 +224,10 @@ fn copy_of_node(kennel: &Kennel) -> TempDir {
     let dir = directory();
     let data_dir = dir.path().join("data");
     let mut private = fs::DirBuilder::new();
-    private.mode(0o700).create(&data_dir).expect("own directory");
+    private
+        .mode(0o700)
+        .create(&data_dir)
+        .expect("own directory");
     copy(&kennel.data_dir().join("node"), &data_dir.join("node"));
     dir
 }
