@@ -8,3 +8,4 @@ mod initramfs;
 mod limits;
 mod memory;
 mod power;
+mod programs;

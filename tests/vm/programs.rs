@@ -1,0 +1,39 @@
+//! Programs that try to escape, on another kernel and with every controller: nothing of them is left.
+
+use crate::guest::{Guest, Machine};
+
+const PROGRAMS: [&str; 19] = [
+    "child",
+    "setsid",
+    "double-fork",
+    "daemon",
+    "no-environment",
+    "overwritten",
+    "own-pid-namespace",
+    "leaves-cgroup",
+    "own-cgroup",
+    "ignores-signals",
+    "stopped",
+    "ptraced",
+    "zombie-leader",
+    "closes-everything",
+    "keeps-pipe",
+    "kills-shim",
+    "respawns",
+    "fork-storm",
+    "foreign-pid-namespace",
+];
+
+#[test]
+#[ignore = "minutes under emulation: make vm"]
+fn escaping_programs_leave_nothing_behind() {
+    let checks = Guest::boot(&Machine {
+        scenario: include_str!("guest/programs.sh"),
+        // Three hundred processes at a time are not to be ended for want of memory.
+        memory_mib: 4096,
+        disk: None,
+    })
+    .finish();
+    let names = PROGRAMS.map(|program| format!("programs.{program}"));
+    checks.all_passed(&names.each_ref().map(String::as_str));
+}
