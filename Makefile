@@ -57,7 +57,7 @@ soak: ## what takes too long for every change: 100,000 runs under faults, as man
 	$(CARGO) build --release --workspace --bins
 	$(CARGO) nextest run --release -p kennel-tests -p kennel-supervisor --run-ignored only --no-capture -E 'binary(chaos) or binary(runs)'
 
-vm: tools ## the virtual machines, the long ones too: limits of runs, no memory left, loss of power, on Debian's kernel
+vm: tools ## the virtual machines, the long ones too: limits of runs, no memory left, escaping programs, loss of power, on Debian's kernel
 	$(CARGO) build --workspace --bins
 	$(CARGO) nextest run -p kennel-tests --test vm --run-ignored all --no-capture
 

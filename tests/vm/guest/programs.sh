@@ -37,9 +37,9 @@ ends_whole() {
     [ "$before" = "$after" ] || { echo "before: $before; after: $after"; return 1; }
 }
 
+check programs.foreign-pid-namespace ends_whole foreign-pid-namespace "$foreign"
 for program in child setsid double-fork daemon no-environment overwritten own-pid-namespace leaves-cgroup own-cgroup \
     ignores-signals stopped ptraced zombie-leader closes-everything keeps-pipe kills-shim respawns fork-storm; do
     check "programs.$program" ends_whole $program
 done
-check programs.foreign-pid-namespace ends_whole foreign-pid-namespace "$foreign"
 echo end
