@@ -128,17 +128,26 @@ pub fn descends_from(pid: i32, ancestors: &[i32]) -> bool {
 
 /// The first of `ancestors` among `pid` and its ancestors.
 pub(crate) fn nearest_of(pid: i32, ancestors: &[i32]) -> Option<i32> {
+    (0..LOOKS_MAX)
+        .find_map(|_| climb(pid, ancestors).ok())
+        .flatten()
+}
+
+/// One walk up. An error: a parent has ended meanwhile and handed its children on, so that the chain has to be read anew.
+fn climb(pid: i32, ancestors: &[i32]) -> io::Result<Option<i32>> {
     let mut at = pid;
     for _ in 0..procfs::ANCESTORS_MAX {
         if ancestors.contains(&at) {
-            return Some(at);
+            return Ok(Some(at));
         }
         match procfs::stat(at) {
             Ok(stat) if stat.ppid > 0 => at = stat.ppid,
-            _ => return None,
+            Ok(_) => return Ok(None),
+            Err(_) if at == pid => return Ok(None),
+            Err(error) => return Err(error),
         }
     }
-    None
+    Ok(None)
 }
 
 /// Whether `pid` is in the cgroup v2 directory `base` or below it.
