@@ -221,6 +221,7 @@ async fn budget(stage: &mut Stage) {
 pub(crate) fn idle_keeper_killed(dir: &Path, choice: &str) {
     let mut keeper = start(dir, choice, "idle");
     let base = read_when_there(&dir.join("base"));
+    wait_for_idle_shim(keeper.id());
     keeper.kill().expect("it can be killed");
     keeper.wait().expect("it can be waited for");
     no_process_is_left(dir);
@@ -230,6 +231,19 @@ pub(crate) fn idle_keeper_killed(dir: &Path, choice: &str) {
         choice == "off" || groups_of_this_process().is_none()
     );
     assert!(base.is_empty() || !Path::new(base).exists(), "{base}");
+}
+
+/// Shims are forked ahead when the keeper has nothing else to do, which may be after its server has begun.
+fn wait_for_idle_shim(keeper: u32) {
+    let children = format!("/proc/{keeper}/task/{keeper}/children");
+    let name = |pid: &str| fs::read_to_string(format!("/proc/{pid}/comm"));
+    let is_shim = |pid: &str| name(pid).is_ok_and(|name| name.trim() == "kennel-shim");
+    let has_one = |pids: String| pids.split_whitespace().any(is_shim);
+    let deadline = Instant::now() + DEADLINE;
+    while !fs::read_to_string(&children).is_ok_and(has_one) {
+        assert!(Instant::now() < deadline, "no shim is forked ahead");
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 /// Says where the control groups are, and does nothing.
