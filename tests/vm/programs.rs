@@ -2,7 +2,7 @@
 
 use crate::guest::{Guest, Machine};
 
-const PROGRAMS: [&str; 19] = [
+const PROGRAMS: [&str; 18] = [
     "child",
     "setsid",
     "double-fork",
@@ -21,7 +21,6 @@ const PROGRAMS: [&str; 19] = [
     "kills-shim",
     "respawns",
     "fork-storm",
-    "foreign-pid-namespace",
 ];
 
 #[test]

@@ -5,11 +5,6 @@ mkdir $unit
 setfattr -n user.delegate -v 1 $unit
 check programs.serve serve $unit /tmp/kennel
 
-# First process of a pid namespace that is no run's.
-unshare --pid --fork sleep 100000 &
-until_true [ -n "$(cat /proc/$!/task/$!/children)" ]
-foreign=$(cat /proc/$!/task/$!/children)
-
 # Living processes of this binary but shims, which are forked ahead.
 living() {
     for process in /proc/[0-9]*; do
@@ -37,7 +32,6 @@ ends_whole() {
     [ "$before" = "$after" ] || { echo "before: $before; after: $after"; return 1; }
 }
 
-check programs.foreign-pid-namespace ends_whole foreign-pid-namespace "$foreign"
 for program in child setsid double-fork daemon no-environment overwritten own-pid-namespace leaves-cgroup own-cgroup \
     ignores-signals stopped ptraced zombie-leader closes-everything keeps-pipe kills-shim respawns fork-storm; do
     check "programs.$program" ends_whole $program
