@@ -362,7 +362,7 @@ fn refused(run: RunId, refusal: Refusal, state: RunState, text: String) -> Statu
         | Refusal::Stopping => Reason::InvalidState,
     };
     let facts = Facts::run(run)
-        .with("state", state.name())
+        .with("state", state.api_name())
         .with("allowed", allowed_verbs(state).join(","));
     Fault::new(Code::FailedPrecondition, reason, text, facts)
         .precondition("RUN_STATE", run.to_string())
@@ -394,7 +394,7 @@ fn not_found(command: &str, looked_in: &[String]) -> Status {
 }
 
 fn spawn_failed(run: RunId, failure: &StartFailure) -> Status {
-    let name = failure.stage.name();
+    let name = failure.stage.api_name();
     let message = format!("the command could not be started: {failure}");
     let mut facts = Facts::run(run).with("stage", name);
     if let Some(path) = &failure.path {

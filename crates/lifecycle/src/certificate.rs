@@ -1,9 +1,11 @@
 //! What was done to end a run and what was found when it ended: only ever what really happened.
 
+use crate::names::named;
 use crate::{Leftovers, Signal, Timestamp, limits};
+use serde::{Deserialize, Serialize};
 
 /// The record of a run's end beside its verdict. A run that ended by itself and left nothing has no steps.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StopCertificate {
     /// Every round of signals that Kennel sent to end the run, in order; at most [`limits::STEPS_TOLD_MAX`].
     pub steps: Vec<StopStep>,
@@ -16,7 +18,7 @@ pub struct StopCertificate {
 }
 
 /// One round of one signal, and what came of it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StopStep {
     /// When.
     pub at: Timestamp,
@@ -46,26 +48,30 @@ impl StopStep {
     }
 }
 
-/// By which address a signal went out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum SignalScope {
-    /// The leader's process group at once, every other member of the tree by its own descriptor.
-    Tree,
-    /// `cgroup.kill`: all who were in the run's control group.
-    ControlGroup,
-    /// The shim's children, by their numbers, which stay theirs until the shim reaps them.
-    ShimChildren,
-    /// The first process of the run's private pid namespace: the kernel ends all in it with that process.
-    PidNamespace,
+named! {
+    /// By which address a signal went out.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub enum SignalScope {
+        /// The leader's process group at once, every other member of the tree by its own descriptor.
+        Tree = "tree",
+        /// `cgroup.kill`: all who were in the run's control group.
+        ControlGroup = "cgroup_kill",
+        /// The shim's children, by their numbers, which stay theirs until the shim reaps them.
+        ShimChildren = "shim_children",
+        /// The first process of the run's private pid namespace: the kernel ends all in it with that process.
+        PidNamespace = "pid_namespace",
+    }
 }
 
-/// Who sent a signal.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum SignalSender {
-    /// The keeper: the run's own, or a later one that found the run alive.
-    Keeper,
-    /// The run's shim.
-    Shim,
+named! {
+    /// Who sent a signal.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub enum SignalSender {
+        /// The keeper: the run's own, or a later one that found the run alive.
+        Keeper = "keeper",
+        /// The run's shim.
+        Shim = "shim",
+    }
 }
 
 impl StopCertificate {

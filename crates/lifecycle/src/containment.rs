@@ -1,32 +1,27 @@
 //! What holds a run's processes together, and what that cannot see or hold.
 
 use crate::PidNamespace;
+use crate::names::named;
+use serde::{Deserialize, Serialize};
 
-/// What holds a run's processes together, from the weakest to the strongest.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Containment {
-    /// A shim that is the tree's subreaper.
-    Subreaper,
-    /// A control group (v2) of its own beside the shim.
-    Cgroup,
-    /// A private pid namespace below the shim, and a control group where there is one.
-    PrivatePidns,
-}
-
-impl Containment {
-    /// Its name in the contract, without prefix.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Subreaper => "SUBREAPER",
-            Self::Cgroup => "CGROUP",
-            Self::PrivatePidns => "PRIVATE_PIDNS",
-        }
+named! {
+    /// What holds a run's processes together, from the weakest to the strongest.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    pub enum Containment {
+        /// A shim that is the tree's subreaper.
+        Subreaper = "subreaper",
+        /// A control group (v2) of its own beside the shim.
+        Cgroup = "cgroup",
+        /// A private pid namespace below the shim, and a control group where there is one.
+        PrivatePidns = "private_pidns",
     }
 }
 
+impl Containment {}
+
 /// One thing that the containment of a run cannot see or hold.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Gap {
     /// The run has no control group, and why.
     NoCgroup(String),
@@ -43,7 +38,7 @@ pub enum Gap {
 }
 
 /// What holds one run, and what it leaves open.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Held {
     /// What holds it.
     pub by: Containment,

@@ -1,5 +1,6 @@
 //! What goes out of the machine: work for the driver, in order.
 
+use crate::names::named;
 use crate::{
     Exit, MemoryKills, Outcome, RunIdentity, StopOrder, StreamsEnd, Stuck, Timestamp, TreeVerdict,
     ladder::StopPlan,
@@ -55,24 +56,28 @@ pub enum Effect {
     Announce(Announcement),
 }
 
-/// A state that is written before or after the kernel was asked for it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RowState {
-    /// It runs.
-    Running,
-    /// A pause was asked for; tasks may be stopped.
-    Pausing,
-    /// Every task was seen stopped.
-    Paused,
+named! {
+    /// A state that is written before or after the kernel was asked for it.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum RowState {
+        /// It runs.
+        Running = "running",
+        /// A pause was asked for; tasks may be stopped.
+        Pausing = "pausing",
+        /// Every task was seen stopped.
+        Paused = "paused",
+    }
 }
 
-/// Why a paused tree runs again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ResumeReason {
-    /// Somebody asked for it.
-    Asked,
-    /// The pause has lasted for as long as it may.
-    MaxPause,
+named! {
+    /// Why a paused tree runs again.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum ResumeReason {
+        /// Somebody asked for it.
+        Asked = "resume",
+        /// The pause has lasted for as long as it may.
+        MaxPause = "max_pause",
+    }
 }
 
 /// A line in the run's journal.

@@ -1,5 +1,6 @@
 //! The names of runs, nodes and keepers. All are ULIDs: 26 characters of Crockford's base 32.
 
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::{fmt, str::FromStr};
 use ulid::Ulid;
 
@@ -93,6 +94,36 @@ macro_rules! ulid_text {
 
 ulid_text!(NodeId);
 ulid_text!(KeeperEpoch);
+
+/// Text where a person may read it, 128 bits elsewhere.
+macro_rules! ulid_serde {
+    ($name:ident) => {
+        impl Serialize for $name {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                if serializer.is_human_readable() {
+                    serializer.collect_str(self)
+                } else {
+                    serializer.serialize_u128(self.0.into())
+                }
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                if deserializer.is_human_readable() {
+                    let text = String::deserialize(deserializer)?;
+                    text.parse().map_err(serde::de::Error::custom)
+                } else {
+                    u128::deserialize(deserializer).map(Self::from_u128)
+                }
+            }
+        }
+    };
+}
+
+ulid_serde!(RunId);
+ulid_serde!(NodeId);
+ulid_serde!(KeeperEpoch);
 
 /// Stricter than [`Ulid::from_string`]: no lower case and no look-alikes, so that one id has one text.
 fn parse(text: &str) -> Result<Ulid, InvalidRunId> {

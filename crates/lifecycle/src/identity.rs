@@ -1,7 +1,8 @@
 //! What names a process, a control group and a host beyond doubt: a pid alone may be reused.
 
+use serde::{Deserialize, Serialize};
 /// One process, as long as it lives and after.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessIdentity {
     /// Process id in the keeper's pid namespace.
     pub pid: i32,
@@ -16,7 +17,7 @@ pub struct ProcessIdentity {
 }
 
 /// One control group directory. A directory that is made again has another inode.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CgroupIdentity {
     /// Absolute path of the directory.
     pub path: String,
@@ -25,7 +26,7 @@ pub struct CgroupIdentity {
 }
 
 /// Where pids mean what they say: one boot and one pid namespace.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostIdentity {
     /// `/proc/sys/kernel/random/boot_id`.
     pub boot_id: String,
@@ -49,7 +50,7 @@ impl HostIdentity {
 }
 
 /// All that is recorded before a command may run.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunIdentity {
     /// The leader of the run's tree.
     pub command: ProcessIdentity,

@@ -1,22 +1,26 @@
 //! How far the standard input of an attempt has come: how many bytes were accepted, under which ids, and what a write means
 //! that may be a repeat.
 
+use crate::names::named;
+use serde::{Deserialize, Serialize};
 /// Writes whose ids are remembered, the newest.
 pub const WRITES_REMEMBERED_MAX: usize = 16;
 
-/// Why nothing more is accepted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum InputClosed {
-    /// A client has closed it.
-    Client,
-    /// Nobody is left who could read it.
-    Command,
-    /// The attempt is over.
-    AttemptEnded,
+named! {
+    /// Why nothing more is accepted.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum InputClosed {
+        /// A client has closed it.
+        Client = "client",
+        /// Nobody is left who could read it.
+        Command = "command",
+        /// The attempt is over.
+        AttemptEnded = "attempt_ended",
+    }
 }
 
 /// A write as it is asked for, whole.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InputWrite {
     /// Under which it is known again.
     pub id: String,
@@ -42,7 +46,8 @@ pub enum Placed {
 }
 
 /// Why a write is not taken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum InputRefusal {
     /// Its offset is not where the input stands, or its id is that of another write.
     Offset,
@@ -55,7 +60,7 @@ pub enum InputRefusal {
 }
 
 /// A write that is known again.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KnownWrite {
     /// Its id.
     pub id: String,

@@ -3,10 +3,11 @@
 //! Pure: the climber says what time it is (milliseconds on any clock that does not jump) and does what it is told.
 
 use crate::{Signal, limits};
+use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// Polite signals at their offsets, then SIGKILL.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StopPlan {
     /// Polite signals, in order, each at its offset from the start.
     pub steps: Vec<Step>,
@@ -15,7 +16,7 @@ pub struct StopPlan {
 }
 
 /// One polite rung.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Step {
     /// What is sent to the tree.
     pub signal: Signal,

@@ -1,7 +1,8 @@
 //! Processes of a run that were alive when somebody looked.
 
+use serde::{Deserialize, Serialize};
 /// One process, named beyond doubt within its boot.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Leftover {
     /// Process id.
     pub pid: i32,
@@ -12,7 +13,7 @@ pub struct Leftover {
 }
 
 /// Those that were seen, as far as a list goes.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Leftovers {
     /// In the order of their numbers.
     pub processes: Vec<Leftover>,

@@ -18,6 +18,7 @@ mod leftover;
 pub mod limits;
 mod machine;
 mod memory;
+mod names;
 mod outcome;
 mod output_bound;
 mod phase;
@@ -46,6 +47,7 @@ pub use input_book::{
 pub use leftover::{Leftover, Leftovers};
 pub use machine::{Announced, HeldPause, Machine, PauseWord, RowSays, Standing};
 pub use memory::MemoryKills;
+pub use names::UnknownName;
 pub use outcome::{
     Deadline, EndReason, Exit, Limit, Outcome, Proof, StartFailure, StartStage, StopOrder,
     StopReason, StreamsEnd, TreeVerdict,
@@ -59,7 +61,7 @@ pub use retention::{OutputRemoval, RemovalReason, Retained, RetentionLimits};
 pub use run_limits::{
     CpuQuota, Knob, LimitPowers, Missing, Resource, Rlimit, RunLimits, UNLIMITED,
 };
-pub use signal::Signal;
+pub use signal::{NoSignal, Signal};
 pub use spec::{EnvMode, InputMode, RunKind, RunSpec, Timeouts, Violation, compose_env};
 pub use stuck::{Stuck, StuckProcess};
 pub use terminal::{TerminalSize, TerminalSpec};

@@ -1,7 +1,8 @@
 //! What the kernel says of a run's memory when the run is over.
 
+use serde::{Deserialize, Serialize};
 /// The kernel has killed processes of a run for want of memory. It says how many, and not which.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct MemoryKills {
     /// How many, in the run's control group and below it.
     pub kills: u64,

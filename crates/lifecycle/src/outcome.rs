@@ -1,10 +1,13 @@
 //! How a run was asked to end, how it ended, and how surely all of it is gone.
 
+use crate::names::named;
 use crate::{Leftovers, MemoryKills, Signal, StopCertificate};
+use serde::{Deserialize, Serialize};
 use std::{fmt, io, time::Duration};
 
 /// What the kernel said of the leader: only ever from a wait status.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Exit {
     /// It called exit with this code, 0 to 255.
     Code(i32),
@@ -35,7 +38,7 @@ impl Exit {
 }
 
 /// Someone's wish that a run end.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StopOrder {
     /// Why.
     pub reason: StopReason,
@@ -44,7 +47,8 @@ pub struct StopOrder {
 }
 
 /// Why a run is being stopped.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum StopReason {
     /// A client asked.
     Abort {
@@ -72,78 +76,78 @@ pub enum StopReason {
     LimitExceeded(Limit),
 }
 
-/// A limit at which a run is stopped where its spec says so.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Limit {
-    /// More output than is kept of it.
-    OutputBytes,
-    /// There is no room on the disk for its output.
-    Disk,
+named! {
+    /// A limit at which a run is stopped where its spec says so.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub enum Limit {
+        /// More output than is kept of it.
+        OutputBytes = "output_bytes",
+        /// There is no room on the disk for its output.
+        Disk = "disk",
+    }
 }
 
-/// A limit of time that a run was given with its spec.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Deadline {
-    /// Time from the confirmed start on, pauses not counted.
-    MaxRuntime,
-    /// Time of one pause.
-    MaxPause,
+named! {
+    /// A limit of time that a run was given with its spec.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub enum Deadline {
+        /// Time from the confirmed start on, pauses not counted.
+        MaxRuntime = "max_runtime",
+        /// Time of one pause.
+        MaxPause = "max_pause",
+    }
 }
 
-/// The step of a start that failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum StartStage {
-    /// The keeper could not make pipes, memory or a shim.
-    Prepare,
-    /// The control group could not be made or entered.
-    Cgroup,
-    /// fork or clone.
-    Fork,
-    /// setsid.
-    Session,
-    /// dup2 of the standard streams.
-    Stdio,
-    /// chdir.
-    WorkDir,
-    /// A limit of the run could not be set.
-    Limits,
-    /// The store did not take the record, so the gate was shut.
-    Record,
-    /// The child ended at the gate, before it was let go.
-    Gate,
-    /// execve.
-    Exec,
-    /// The private pid namespace, or its own /proc, could not be made.
-    Namespace,
+named! {
+    /// The step of a start that failed.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub enum StartStage {
+        /// The keeper could not make pipes, memory or a shim.
+        Prepare = "prepare",
+        /// The control group could not be made or entered.
+        Cgroup = "cgroup",
+        /// fork or clone.
+        Fork = "fork",
+        /// setsid.
+        Session = "session",
+        /// dup2 of the standard streams.
+        Stdio = "stdio",
+        /// chdir.
+        WorkDir = "work_dir",
+        /// A limit of the run could not be set.
+        Limits = "limits",
+        /// The store did not take the record, so the gate was shut.
+        Record = "record",
+        /// The child ended at the gate, before it was let go.
+        Gate = "gate",
+        /// execve.
+        Exec = "exec",
+        /// The private pid namespace, or its own /proc, could not be made.
+        Namespace = "namespace",
+    }
 }
 
 impl StartStage {
-    /// Its name in the contract, without prefix.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        self.words().1
-    }
-
-    /// What was being done, and its name.
-    fn words(self) -> (&'static str, &'static str) {
+    /// What was being done.
+    fn doing(self) -> &'static str {
         match self {
-            Self::Prepare => ("preparing it", "PREPARE"),
-            Self::Cgroup => ("entering its control group", "CGROUP"),
-            Self::Fork => ("making its process", "FORK"),
-            Self::Session => ("making its session", "SESSION"),
-            Self::Stdio => ("connecting its standard streams", "STDIO"),
-            Self::WorkDir => ("entering its working directory", "WORK_DIR"),
-            Self::Limits => ("setting its limits", "LIMITS"),
-            Self::Record => ("recording it", "RECORD"),
-            Self::Gate => ("keeping it ready", "GATE"),
-            Self::Exec => ("executing it", "EXEC"),
-            Self::Namespace => ("making its pid namespace", "NAMESPACE"),
+            Self::Prepare => "preparing it",
+            Self::Cgroup => "entering its control group",
+            Self::Fork => "making its process",
+            Self::Session => "making its session",
+            Self::Stdio => "connecting its standard streams",
+            Self::WorkDir => "entering its working directory",
+            Self::Limits => "setting its limits",
+            Self::Record => "recording it",
+            Self::Gate => "keeping it ready",
+            Self::Exec => "executing it",
+            Self::Namespace => "making its pid namespace",
         }
     }
 }
 
 /// Why a command did not start.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StartFailure {
     /// Which step.
     pub stage: StartStage,
@@ -155,7 +159,7 @@ pub struct StartFailure {
 
 impl fmt::Display for StartFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} failed", self.stage.words().0)?;
+        write!(f, "{} failed", self.stage.doing())?;
         if let Some(path) = &self.path {
             write!(f, " on {path}")?;
         }
@@ -167,7 +171,8 @@ impl fmt::Display for StartFailure {
 }
 
 /// Why a run is over. Written once.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum EndReason {
     /// The leader ended on its own.
     Exited,
@@ -216,21 +221,24 @@ pub enum EndReason {
     },
 }
 
-/// What proves that a tree is empty.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Proof {
-    /// The shim had no child left (wait(2): ECHILD), and after that the control group was unpopulated.
-    CgroupAndEchild,
-    /// The shim had no child left. Does not see a process that entered a foreign pid namespace before it was orphaned.
-    Echild,
-    /// The control group was unpopulated; the shim was gone. Does not see a process that moved itself out.
-    Cgroup,
-    /// The first process of the run's private pid namespace has ended, and the kernel lets it end as the last of all in it.
-    PrivatePidns,
+named! {
+    /// What proves that a tree is empty.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Proof {
+        /// The shim had no child left (wait(2): ECHILD), and after that the control group was unpopulated.
+        CgroupAndEchild = "cgroup_and_echild",
+        /// The shim had no child left. Does not see a process that entered a foreign pid namespace before it was orphaned.
+        Echild = "echild",
+        /// The control group was unpopulated; the shim was gone. Does not see a process that moved itself out.
+        Cgroup = "cgroup",
+        /// The first process of the run's private pid namespace has ended, and the kernel lets it end as the last of all in it.
+        PrivatePidns = "private_pidns",
+    }
 }
 
 /// Whether anything of a run is left.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum TreeVerdict {
     /// Nothing, with its proof.
     Empty(Proof),
@@ -244,19 +252,21 @@ pub enum TreeVerdict {
     Kept(Leftovers),
 }
 
-/// How the output ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StreamsEnd {
-    /// Every writer closed: all that was written has been read.
-    Eof,
-    /// The tree is empty or kept, and somebody still holds a stream; all that was there has been read.
-    Cut,
-    /// Reading failed or the reader died; what is missing is not known.
-    Lost,
+named! {
+    /// How the output ended.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum StreamsEnd {
+        /// Every writer closed: all that was written has been read.
+        Eof = "eof",
+        /// The tree is empty or kept, and somebody still holds a stream; all that was there has been read.
+        Cut = "cut",
+        /// Reading failed or the reader died; what is missing is not known.
+        Lost = "lost",
+    }
 }
 
 /// All that is finally known of a run.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Outcome {
     /// Why it is over.
     pub reason: EndReason,
@@ -280,6 +290,72 @@ impl From<StopReason> for EndReason {
             StopReason::Orphaned => Self::OrphanTerminated,
             StopReason::ShimLost => Self::ShimLost,
             StopReason::LimitExceeded(limit) => Self::LimitExceeded(limit),
+        }
+    }
+}
+
+impl StopReason {
+    /// The principal that asked; absent: none did.
+    #[must_use]
+    pub fn by(&self) -> Option<&str> {
+        match self {
+            Self::Abort { by, .. } | Self::Restart { by, .. } => Some(by),
+            Self::ServerShutdown
+            | Self::DeadlineExceeded(_)
+            | Self::LimitExceeded(_)
+            | Self::Orphaned
+            | Self::ShimLost => None,
+        }
+    }
+
+    /// Its name in JSON, metrics and spans; of a deadline or a limit, which one.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Abort { .. } => "abort",
+            Self::Restart { .. } => "restart",
+            Self::ServerShutdown => "server_shutdown",
+            Self::DeadlineExceeded(which) => which.name(),
+            Self::LimitExceeded(limit) => limit.name(),
+            Self::Orphaned => "orphaned",
+            Self::ShimLost => "shim_lost",
+        }
+    }
+}
+
+impl EndReason {
+    /// Its name in SQL, JSON, metrics and spans.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Exited => "exited",
+            Self::Aborted { .. } => "aborted",
+            Self::StartFailed(_) => "start_failed",
+            Self::Fenced { .. } => "fenced",
+            Self::ServerShutdown => "server_shutdown",
+            Self::ServiceLost => "service_lost",
+            Self::Rebooted => "rebooted",
+            Self::OrphanTerminated => "orphan_terminated",
+            Self::ShimLost => "shim_lost",
+            Self::DeadlineExceeded(_) => "deadline_exceeded",
+            Self::LimitExceeded(_) => "limit_exceeded",
+            Self::OomKilled(_) => "oom_killed",
+            Self::Restarted { .. } => "restarted",
+            Self::RestartsExhausted { .. } => "restarts_exhausted",
+        }
+    }
+}
+
+impl TreeVerdict {
+    /// Its name in SQL, JSON, metrics and spans.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Empty(_) => "empty",
+            Self::Survivors(_) => "survivors",
+            Self::Unverified(_) => "unverified",
+            Self::NeverRan => "never_ran",
+            Self::Kept(_) => "kept",
         }
     }
 }

@@ -1,9 +1,11 @@
 //! How much of a run's output is kept.
 
+use crate::names::named;
 use crate::{Violation, limits};
+use serde::{Deserialize, Serialize};
 
 /// How much of a run's output is kept on disk, and what becomes of more.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OutputBound {
     /// Bytes of output and of what is written to find it again.
     pub max_bytes: u64,
@@ -13,31 +15,35 @@ pub struct OutputBound {
     pub on_disk_full: OnDiskFull,
 }
 
-/// What becomes of output beyond the bound. Stations and facts of the run are always kept.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum OnOutputFull {
-    /// The oldest is removed.
-    #[default]
-    Rotate,
-    /// The first half is kept, and the newest of the rest.
-    HeadTail,
-    /// The run is stopped; until it has ended the oldest is removed.
-    Abort,
-    /// It waits in its pipe, and the command with it when that is full, until all consumers of the run have acknowledged the
-    /// oldest.
-    Block,
+named! {
+    /// What becomes of output beyond the bound. Stations and facts of the run are always kept.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub enum OnOutputFull {
+        /// The oldest is removed.
+        #[default]
+        Rotate = "rotate",
+        /// The first half is kept, and the newest of the rest.
+        HeadTail = "head_tail",
+        /// The run is stopped; until it has ended the oldest is removed.
+        Abort = "abort",
+        /// It waits in its pipe, and the command with it when that is full, until all consumers of the run have acknowledged the
+        /// oldest.
+        Block = "block",
+    }
 }
 
-/// What becomes of output while there is no room for it on the disk.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum OnDiskFull {
-    /// It waits in its pipe, and the command with it when that is full.
-    #[default]
-    Block,
-    /// It is dropped and counted; the command goes on.
-    Drop,
-    /// The run is stopped; what comes until it has ended is dropped and counted.
-    Abort,
+named! {
+    /// What becomes of output while there is no room for it on the disk.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub enum OnDiskFull {
+        /// It waits in its pipe, and the command with it when that is full.
+        #[default]
+        Block = "block",
+        /// It is dropped and counted; the command goes on.
+        Drop = "drop",
+        /// The run is stopped; what comes until it has ended is dropped and counted.
+        Abort = "abort",
+    }
 }
 
 impl Default for OutputBound {

@@ -1,5 +1,6 @@
 //! The phases of a run, and the coarser states that clients see.
 
+use crate::names::named;
 use crate::{
     EndReason, Exit, Outcome, RunIdentity, StartFailure, StopOrder, StreamsEnd, Timestamp,
     TreeVerdict,
@@ -158,27 +159,29 @@ pub struct Ends {
     pub streams: Option<StreamsEnd>,
 }
 
-/// What clients may rely on: fewer than phases.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum RunState {
-    /// Being prepared, recorded or executed.
-    Starting,
-    /// The command runs.
-    Running,
-    /// Every task of the tree is stopped.
-    Paused,
-    /// On its way to the end.
-    Stopping,
-    /// An attempt has ended, and the next one has its time.
-    Backoff,
-    /// The leader exited with code 0.
-    Succeeded,
-    /// It exited otherwise, or never started.
-    Failed,
-    /// Somebody ended it.
-    Cancelled,
-    /// It ended while nobody watched.
-    Lost,
+named! {
+    /// What clients may rely on: fewer than phases.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+    pub enum RunState {
+        /// Being prepared, recorded or executed.
+        Starting = "starting",
+        /// The command runs.
+        Running = "running",
+        /// Every task of the tree is stopped.
+        Paused = "paused",
+        /// On its way to the end.
+        Stopping = "stopping",
+        /// An attempt has ended, and the next one has its time.
+        Backoff = "backoff",
+        /// The leader exited with code 0.
+        Succeeded = "succeeded",
+        /// It exited otherwise, or never started.
+        Failed = "failed",
+        /// Somebody ended it.
+        Cancelled = "cancelled",
+        /// It ended while nobody watched.
+        Lost = "lost",
+    }
 }
 
 impl RunState {
@@ -190,22 +193,6 @@ impl RunState {
         Self::Stopping,
         Self::Backoff,
     ];
-
-    /// Its name in the contract, without prefix: the one spelling in logs and in text for people.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Starting => "STARTING",
-            Self::Running => "RUNNING",
-            Self::Paused => "PAUSED",
-            Self::Stopping => "STOPPING",
-            Self::Backoff => "BACKOFF",
-            Self::Succeeded => "SUCCEEDED",
-            Self::Failed => "FAILED",
-            Self::Cancelled => "CANCELLED",
-            Self::Lost => "LOST",
-        }
-    }
 
     /// Whether nothing follows.
     #[must_use]

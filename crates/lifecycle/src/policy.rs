@@ -1,10 +1,12 @@
 //! What keeper and shim do with a run on their own, whoever else lives.
 
+use crate::names::named;
 use crate::{RunLimits, ladder::StopPlan};
+use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// The standing orders of one run, given with it at its start.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Policy {
     /// Carried out on the rest of the tree when the leader ends, and on all of it when the
     /// service dies, unless `recovery` says otherwise.
@@ -23,16 +25,18 @@ pub struct Policy {
     pub recovery: Recovery,
 }
 
-/// What becomes of a run when the whole service dies, its keeper included.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Recovery {
-    /// It is ended by its own plan.
-    #[default]
-    Terminate,
-    /// It goes on, and the next keeper on the same data directory takes it over.
-    Adopt,
-    /// The same where the host can do that; elsewhere it is ended.
-    AdoptWherePossible,
+named! {
+    /// What becomes of a run when the whole service dies, its keeper included.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    pub enum Recovery {
+        /// It is ended by its own plan.
+        #[default]
+        Terminate = "terminate",
+        /// It goes on, and the next keeper on the same data directory takes it over.
+        Adopt = "adopt",
+        /// The same where the host can do that; elsewhere it is ended.
+        AdoptWherePossible = "adopt_where_possible",
+    }
 }
 
 impl Recovery {
@@ -47,18 +51,20 @@ impl Recovery {
     }
 }
 
-/// In which pid namespace a command runs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum PidNamespace {
-    /// In that of the keeper.
-    #[default]
-    Shared,
-    /// In one of its own, whose first process is ours: nobody in it outlives that process.
-    Private,
+named! {
+    /// In which pid namespace a command runs.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    pub enum PidNamespace {
+        /// In that of the keeper.
+        #[default]
+        Shared = "shared",
+        /// In one of its own, whose first process is ours: nobody in it outlives that process.
+        Private = "private",
+    }
 }
 
 /// How long a pause may last, and what the keeper does then.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PausePolicy {
     /// From the time when every task was seen stopped; absent: until it is resumed.
     pub max_pause: Option<Duration>,
@@ -66,19 +72,22 @@ pub struct PausePolicy {
     pub on_max_pause: OnMaxPause,
 }
 
-/// What is done when a pause has lasted for as long as it may.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum OnMaxPause {
-    /// Those whom it has stopped go on.
-    #[default]
-    Resume,
-    /// The whole tree is stopped.
-    Abort,
+named! {
+    /// What is done when a pause has lasted for as long as it may.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub enum OnMaxPause {
+        /// Those whom it has stopped go on.
+        #[default]
+        Resume = "resume",
+        /// The whole tree is stopped.
+        Abort = "abort",
+    }
 }
 
 /// What becomes of the rest of a tree when its leader ends by itself: not while a stop is on its way, which always
 /// means the whole tree.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum LeaderExit {
     /// It is stopped.
     #[default]

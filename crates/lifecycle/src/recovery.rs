@@ -2,46 +2,54 @@
 //!
 //! Observation is three-valued: the same process, gone, or unknown. Unknown never leads to a signal.
 
+use crate::names::named;
 use crate::{
     EndReason, Exit, Leftovers, Outcome, Proof, StopCertificate, StopStep, StreamsEnd, Stuck,
     Timestamp, TreeVerdict,
 };
+use serde::{Deserialize, Serialize};
 
-/// Whether the process that was recorded is there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Seen {
-    /// The very same one.
-    Same,
-    /// Certainly not there any more.
-    Gone,
-    /// It cannot be told.
-    Unknown,
+named! {
+    /// Whether the process that was recorded is there.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Seen {
+        /// The very same one.
+        Same = "same",
+        /// Certainly not there any more.
+        Gone = "gone",
+        /// It cannot be told.
+        Unknown = "unknown",
+    }
 }
 
-/// The recorded host against this one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Host {
-    /// Same boot, same pid namespace: recorded numbers mean what they say.
-    Same,
-    /// Another boot or pid namespace: recorded numbers mean nothing here.
-    Other,
+named! {
+    /// The recorded host against this one.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Host {
+        /// Same boot, same pid namespace: recorded numbers mean what they say.
+        Same = "same",
+        /// Another boot or pid namespace: recorded numbers mean nothing here.
+        Other = "other",
+    }
 }
 
-/// The recorded control group.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CgroupSeen {
-    /// None was recorded.
-    None,
-    /// The very directory, with nobody in it, or removed since.
-    Empty,
-    /// The very directory, with somebody in it.
-    Populated,
-    /// It cannot be read, so nobody knows who is in it.
-    Unknown,
+named! {
+    /// The recorded control group.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum CgroupSeen {
+        /// None was recorded.
+        None = "none",
+        /// The very directory, with nobody in it, or removed since.
+        Empty = "empty",
+        /// The very directory, with somebody in it.
+        Populated = "populated",
+        /// It cannot be read, so nobody knows who is in it.
+        Unknown = "unknown",
+    }
 }
 
 /// All that can be seen of a recorded run, in the order in which it counts.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Observation {
     /// Boot and pid namespace.
     pub host: Host,
@@ -84,7 +92,7 @@ impl Observation {
 }
 
 /// A shim's last will.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExitRecord {
     /// The leader's end, where the shim saw it.
     pub exit: Option<Exit>,

@@ -3,7 +3,9 @@
 //! Attempts sit above the machine, which knows one of them. A new one begins only where nothing of the one before is
 //! left, and that is proved; what cannot be proved ends the run.
 
+use crate::names::named;
 use crate::{EndReason, Exit, Outcome, StartFailure, StartStage, TreeVerdict, Violation};
+use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// Shortest pause before another attempt.
@@ -15,20 +17,22 @@ pub const FACTOR_MAX: u32 = 10;
 /// Most exit codes in a class.
 pub const EXIT_CODES_MAX: usize = 255;
 
-/// After which ends another attempt follows.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum RestartMode {
-    /// After none.
-    #[default]
-    Never,
-    /// After all but exit code 0.
-    OnFailure,
-    /// After all.
-    Always,
+named! {
+    /// After which ends another attempt follows.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub enum RestartMode {
+        /// After none.
+        #[default]
+        Never = "never",
+        /// After all but exit code 0.
+        OnFailure = "on_failure",
+        /// After all.
+        Always = "always",
+    }
 }
 
 /// When a command is started again.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RestartPolicy {
     /// After which ends.
     pub mode: RestartMode,

@@ -3,7 +3,9 @@
 //! Pure: a list of what is there, the time and the limits come in, the runs whose output goes come out. A run that has not
 //! ended is never among them.
 
+use crate::names::named;
 use crate::{RunId, Timestamp};
+use serde::{Deserialize, Serialize};
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 /// How much output of ended runs a node keeps. What a run has come to stays for as long as its row does.
@@ -40,7 +42,7 @@ impl Default for RetentionLimits {
 }
 
 /// That the output of an ended run was removed, and what it was.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OutputRemoval {
     /// When that was decided.
     pub at: Timestamp,
@@ -54,15 +56,17 @@ pub struct OutputRemoval {
     pub counted: bool,
 }
 
-/// Which limit output was removed for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RemovalReason {
-    /// [`RetentionLimits::runs_per_owner`].
-    OwnerRuns,
-    /// [`RetentionLimits::at_most`].
-    Age,
-    /// [`RetentionLimits::node_bytes`].
-    NodeBytes,
+named! {
+    /// Which limit output was removed for.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum RemovalReason {
+        /// [`RetentionLimits::runs_per_owner`].
+        OwnerRuns = "owner_runs",
+        /// [`RetentionLimits::at_most`].
+        Age = "age",
+        /// [`RetentionLimits::node_bytes`].
+        NodeBytes = "node_bytes",
+    }
 }
 
 /// An ended run that still has its output.

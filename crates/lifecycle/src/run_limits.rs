@@ -1,72 +1,55 @@
 //! What a run may use, and whether this host can hold it to that.
 
+use crate::names::named;
 use crate::{
     Violation,
     limits::{
         CPU_PERIOD_MICROS, CPU_QUOTA_MICROS, CPU_WEIGHT, MEMORY_BYTES, NICE, OOM_SCORE_ADJ, PIDS,
     },
 };
+use serde::{Deserialize, Serialize};
 use std::{ops::RangeInclusive, time::Duration};
 
 /// No limit, as getrlimit(2) says it.
 pub const UNLIMITED: u64 = u64::MAX;
 
-macro_rules! resources {
-    ($($(#[$doc:meta])* $variant:ident = $name:literal,)*) => {
-        /// A resource of getrlimit(2), of those that Linux enforces.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-        pub enum Resource {
-            $($(#[$doc])* $variant,)*
-        }
-
-        impl Resource {
-            /// All of them.
-            pub const ALL: &[Self] = &[$(Self::$variant,)*];
-
-            /// Its name in C.
-            #[must_use]
-            pub fn name(self) -> &'static str {
-                match self {
-                    $(Self::$variant => $name,)*
-                }
-            }
-        }
-    };
-}
-
-resources! {
-    /// Seconds of processor time.
-    Cpu = "RLIMIT_CPU",
-    /// Bytes of a file that is written.
-    FileSize = "RLIMIT_FSIZE",
-    /// Bytes of data segment.
-    Data = "RLIMIT_DATA",
-    /// Bytes of stack.
-    Stack = "RLIMIT_STACK",
-    /// Bytes of a core dump.
-    Core = "RLIMIT_CORE",
-    /// Processes and threads of the user.
-    Processes = "RLIMIT_NPROC",
-    /// One more than the highest descriptor.
-    OpenFiles = "RLIMIT_NOFILE",
-    /// Bytes of locked memory.
-    LockedMemory = "RLIMIT_MEMLOCK",
-    /// Bytes of address space.
-    AddressSpace = "RLIMIT_AS",
-    /// Signals that are queued for the user.
-    PendingSignals = "RLIMIT_SIGPENDING",
-    /// Bytes of the user's message queues.
-    MessageQueues = "RLIMIT_MSGQUEUE",
-    /// 20 minus the lowest nice value that may be set.
-    Nice = "RLIMIT_NICE",
-    /// Highest real-time priority that may be set.
-    RealTimePriority = "RLIMIT_RTPRIO",
-    /// Microseconds of processor time without a blocking call, under a real-time policy.
-    RealTime = "RLIMIT_RTTIME",
+named! {
+    /// A resource of getrlimit(2), of those that Linux enforces; its name is the one in C.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+    pub enum Resource {
+        /// Seconds of processor time.
+        Cpu = "RLIMIT_CPU",
+        /// Bytes of a file that is written.
+        FileSize = "RLIMIT_FSIZE",
+        /// Bytes of data segment.
+        Data = "RLIMIT_DATA",
+        /// Bytes of stack.
+        Stack = "RLIMIT_STACK",
+        /// Bytes of a core dump.
+        Core = "RLIMIT_CORE",
+        /// Processes and threads of the user.
+        Processes = "RLIMIT_NPROC",
+        /// One more than the highest descriptor.
+        OpenFiles = "RLIMIT_NOFILE",
+        /// Bytes of locked memory.
+        LockedMemory = "RLIMIT_MEMLOCK",
+        /// Bytes of address space.
+        AddressSpace = "RLIMIT_AS",
+        /// Signals that are queued for the user.
+        PendingSignals = "RLIMIT_SIGPENDING",
+        /// Bytes of the user's message queues.
+        MessageQueues = "RLIMIT_MSGQUEUE",
+        /// 20 minus the lowest nice value that may be set.
+        Nice = "RLIMIT_NICE",
+        /// Highest real-time priority that may be set.
+        RealTimePriority = "RLIMIT_RTPRIO",
+        /// Microseconds of processor time without a blocking call, under a real-time policy.
+        RealTime = "RLIMIT_RTTIME",
+    }
 }
 
 /// A limit of each process of a run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rlimit {
     /// Of what.
     pub resource: Resource,
@@ -77,7 +60,7 @@ pub struct Rlimit {
 }
 
 /// What a run may use. What is absent is not limited by it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunLimits {
     /// Each resource at most once.
     pub rlimits: Vec<Rlimit>,
@@ -100,7 +83,7 @@ pub struct RunLimits {
 }
 
 /// Processor time in a period, of all processors together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CpuQuota {
     /// So much of it.
     pub quota: Duration,
@@ -108,34 +91,26 @@ pub struct CpuQuota {
     pub period: Duration,
 }
 
-/// A limit that is set on the control group of a run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Knob {
-    /// [`RunLimits::memory_max`].
-    MemoryMax,
-    /// [`RunLimits::memory_high`].
-    MemoryHigh,
-    /// [`RunLimits::swap_max`].
-    SwapMax,
-    /// [`RunLimits::pids_max`].
-    PidsMax,
-    /// [`RunLimits::cpu_quota`].
-    CpuMax,
-    /// [`RunLimits::cpu_weight`].
-    CpuWeight,
+named! {
+    /// A limit that is set on the control group of a run.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Knob {
+        /// [`RunLimits::memory_max`].
+        MemoryMax = "memory_max",
+        /// [`RunLimits::memory_high`].
+        MemoryHigh = "memory_high",
+        /// [`RunLimits::swap_max`].
+        SwapMax = "swap_max",
+        /// [`RunLimits::pids_max`].
+        PidsMax = "pids_max",
+        /// [`RunLimits::cpu_quota`].
+        CpuMax = "cpu_max",
+        /// [`RunLimits::cpu_weight`].
+        CpuWeight = "cpu_weight",
+    }
 }
 
 impl Knob {
-    /// All of them.
-    pub const ALL: &[Self] = &[
-        Self::MemoryMax,
-        Self::MemoryHigh,
-        Self::SwapMax,
-        Self::PidsMax,
-        Self::CpuMax,
-        Self::CpuWeight,
-    ];
-
     /// The field that asks for it, and the controller that has it.
     fn field(self) -> (&'static str, &'static str) {
         match self {
@@ -150,7 +125,7 @@ impl Knob {
 }
 
 /// What the keeper can hold a run to, as it has tried at its start.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LimitPowers {
     /// The highest hard limit that can be set, of each resource.
     pub hard_max: Vec<(Resource, u64)>,

@@ -1,10 +1,31 @@
 //! Signals by number, with the names that people use.
 
+use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr};
 
 /// A Linux signal number, 1 to 64 (signal(7)).
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "i32", into = "i32")]
 pub struct Signal(i32);
+
+/// The number is of no signal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0} is the number of no signal")]
+pub struct NoSignal(pub i32);
+
+impl TryFrom<i32> for Signal {
+    type Error = NoSignal;
+
+    fn try_from(number: i32) -> Result<Self, NoSignal> {
+        Self::from_number(number).ok_or(NoSignal(number))
+    }
+}
+
+impl From<Signal> for i32 {
+    fn from(signal: Signal) -> Self {
+        signal.0
+    }
+}
 
 /// The numbers of x86, arm64 and riscv (signal(7)); the index is the number.
 const NAMES: [&str; 32] = [

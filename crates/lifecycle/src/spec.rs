@@ -1,9 +1,11 @@
 //! What a caller wants to run, and whether that can be asked at all.
 
+use crate::names::named;
 use crate::{
     Containment, LeaderExit, OutputBound, PausePolicy, PidNamespace, Recovery, RestartPolicy,
     RunLimits, TerminalSpec, limits,
 };
+use serde::{Deserialize, Serialize};
 use std::{
     collections::BTreeMap,
     ffi::{OsStr, OsString},
@@ -11,51 +13,57 @@ use std::{
     time::Duration,
 };
 
-/// What kind of work a run is; decides the defaults of recovery.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum RunKind {
-    /// One turn of an agent: orphans are ended.
-    #[default]
-    Heartbeat,
-    /// A long-lived service: it outlives what serves it, where that can be.
-    Service,
-    /// An interactive terminal.
-    Terminal,
-    /// A background job.
-    Job,
+named! {
+    /// What kind of work a run is; decides the defaults of recovery.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    pub enum RunKind {
+        /// One turn of an agent: orphans are ended.
+        #[default]
+        Heartbeat = "heartbeat",
+        /// A long-lived service: it outlives what serves it, where that can be.
+        Service = "service",
+        /// An interactive terminal.
+        Terminal = "terminal",
+        /// A background job.
+        Job = "job",
+    }
 }
 
-/// Which variables of the server's own environment a command starts with.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum EnvMode {
-    /// PATH, HOME, USER, LOGNAME, SHELL, LANG, `LC_*`, TZ, TERM, TMPDIR.
-    #[default]
-    Minimal,
-    /// Everything but the server's own secrets and settings.
-    InheritAll,
-    /// Nothing.
-    None,
+named! {
+    /// Which variables of the server's own environment a command starts with.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub enum EnvMode {
+        /// PATH, HOME, USER, LOGNAME, SHELL, LANG, `LC_*`, TZ, TERM, TMPDIR.
+        #[default]
+        Minimal = "minimal",
+        /// Everything but the server's own secrets and settings.
+        InheritAll = "inherit_all",
+        /// Nothing.
+        None = "none",
+    }
 }
 
-/// Where standard input comes from.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum InputMode {
-    /// What the spec has of it, or `/dev/null`.
-    #[default]
-    Initial,
-    /// A pipe that clients write to while the command runs.
-    Open,
+named! {
+    /// Where standard input comes from.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub enum InputMode {
+        /// What the spec has of it, or `/dev/null`.
+        #[default]
+        Initial = "initial",
+        /// A pipe that clients write to while the command runs.
+        Open = "open",
+    }
 }
 
 /// How long a run may take.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Timeouts {
     /// From the confirmed start on, pauses not counted; absent: for ever.
     pub max_runtime: Option<Duration>,
 }
 
 /// What to run and how to end it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunSpec {
     /// Kind of work.
     pub kind: RunKind,

@@ -1,7 +1,8 @@
 //! Processes of a run that SIGKILL does not end.
 
+use serde::{Deserialize, Serialize};
 /// Who is still there after SIGKILL. The run does not end while anybody is.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stuck {
     /// The first by number; at most [`crate::limits::STUCK_TOLD_MAX`].
     pub processes: Vec<StuckProcess>,
@@ -10,7 +11,7 @@ pub struct Stuck {
 }
 
 /// One of them.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StuckProcess {
     /// Process id.
     pub pid: i32,

@@ -1,9 +1,10 @@
 //! A command's terminal: what it is to be, and how large.
 
 use crate::{LeaderExit, Recovery, RunKind, RunSpec, Violation, limits};
+use serde::{Deserialize, Serialize};
 
 /// How large a terminal is, in characters.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct TerminalSize {
     /// Lines.
     pub rows: u16,
@@ -21,7 +22,7 @@ impl Default for TerminalSize {
 }
 
 /// A terminal as a caller wants it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TerminalSpec {
     /// What the command finds in TERM, where the caller sets no other value.
     pub term: String,

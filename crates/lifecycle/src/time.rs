@@ -1,9 +1,12 @@
 //! A point in time as a value.
 
+use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// Wall-clock time in microseconds since 1970-01-01 UTC.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 pub struct Timestamp(pub i64);
 
 impl Timestamp {

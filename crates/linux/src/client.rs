@@ -259,7 +259,7 @@ pub enum ClientError {
     #[error("cannot prepare the command: {0}")]
     Start(StartFailure),
     /// What would hold the run here and now is weaker than the spec allows. Nothing was made.
-    #[error("this run would be held by {} and wants {}", held.by.name(), wanted.name())]
+    #[error("this run would be held by {} and wants {}", held.by.api_name(), wanted.api_name())]
     TooWeak {
         /// The weakest that will do.
         wanted: Containment,

@@ -4,9 +4,9 @@ use crate::{Elsewhere, InputEnd};
 use bytes::Bytes;
 use kennel_journal::{Gap, Position as JournalPosition, Tail};
 use kennel_lifecycle::{
-    Containment, Exit, Held, InputClosed, Leftover, Leftovers, Missing, NodeId, Outcome,
-    OutputRemoval, Refusal, RunId, RunKind, RunSpec, RunState, Signal, StartFailure, Stuck,
-    TerminalSize, Timestamp,
+    Containment, EndReason, Exit, Held, InputClosed, Missing, NodeId, Outcome, OutputRemoval,
+    Refusal, ResumeReason, RunId, RunKind, RunSpec, RunState, Signal, StartFailure, StopOrder,
+    StopStep, StreamsEnd, Stuck, TerminalSize, Timestamp, TreeVerdict,
 };
 use kennel_linux::client::{NoPty, Shots, SignalTarget, Unstopped, UpgradeRefusal};
 use kennel_store::{Desired, PastAttempt};
@@ -270,7 +270,9 @@ impl Kinds {
     /// Whether this is among them.
     pub(crate) fn has(self, payload: &Payload) -> bool {
         match payload {
-            Payload::Lifecycle(LifecycleEvent::SignalSent { .. }) => self.signals,
+            Payload::Lifecycle(
+                LifecycleEvent::SignalSent { .. } | LifecycleEvent::StopStep(_),
+            ) => self.signals,
             Payload::Lifecycle(LifecycleEvent::Warning { .. }) => self.warnings,
             Payload::Lifecycle(_) => self.lifecycle,
             Payload::Output { stream, .. } | Payload::Line { stream, .. } => {
@@ -358,9 +360,9 @@ pub enum Payload {
     Gap(Gap),
 }
 
-/// A line of a run's journal that is not output. Its JSON form is on disk: fields may be added, none renamed.
+/// An entry of a run's journal that is not output. Its JSON form is on disk.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "event", rename_all = "snake_case")]
+#[serde(rename_all = "snake_case")]
 pub enum LifecycleEvent {
     /// The row is written.
     Recorded {
@@ -369,10 +371,8 @@ pub enum LifecycleEvent {
         /// Leader's process group.
         pgid: i32,
         /// Where in the whole of standard output this attempt's begins.
-        #[serde(default)]
         stdout_offset: u64,
         /// The same of standard error.
-        #[serde(default)]
         stderr_offset: u64,
     },
     /// The command runs.
@@ -381,149 +381,58 @@ pub enum LifecycleEvent {
     Paused,
     /// The tree runs again.
     Resumed {
-        /// `resume` or `max_pause`; empty in events of earlier versions.
-        #[serde(default)]
-        reason: String,
+        /// Why.
+        reason: ResumeReason,
     },
     /// A stop is in force.
     Stopping {
-        /// `abort`, `restart`, `server_shutdown`, `orphaned`, `shim_lost`, `max_runtime` or `max_pause`.
-        reason: String,
-        /// Who asked.
-        by: Option<String>,
-        /// With which request id.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        request_id: Option<String>,
-        /// Time that was given, in microseconds.
-        #[serde(default)]
-        grace_us: u64,
-        /// When SIGKILL is due, microseconds since 1970.
-        deadline_us: i64,
+        /// Why, and with how much time.
+        order: StopOrder,
+        /// When SIGKILL is due.
+        deadline: Timestamp,
     },
     /// How large the terminal is: at the beginning of each attempt, and whenever a client has made it another size.
-    TerminalResized {
-        /// Lines.
-        rows: u16,
-        /// Characters of a line.
-        cols: u16,
-    },
-    /// A signal went out, or could not.
+    TerminalResized(TerminalSize),
+    /// A signal that a client asked for went out, or could not.
     SignalSent {
-        /// Name, such as `SIGTERM`.
-        signal: String,
+        /// Which.
+        signal: Signal,
         /// How many processes it was sent to, where that is known.
         targets: Option<u32>,
         /// errno(3) of a failure.
         errno: Option<i32>,
-        /// How it went, where it was a round of the stop ladder.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        went: Option<SignalWent>,
     },
+    /// A round of the stop ladder.
+    StopStep(StopStep),
     /// First end.
-    LeaderExited {
-        /// Exit code, where it exited.
-        code: Option<i32>,
-        /// Signal's number, where one ended it.
-        signal: Option<i32>,
-        /// Whether it left a core dump.
-        core_dumped: bool,
-    },
+    LeaderExited(Exit),
     /// Second end.
-    StreamsClosed {
-        /// `eof`, `cut` or `lost`.
-        how: String,
-    },
+    StreamsClosed(StreamsEnd),
     /// SIGKILL does not end these; the run goes on until they are gone.
-    Stuck {
-        /// Process id, start time in clock ticks since boot, state, why.
-        processes: Vec<(i32, u64, char, String)>,
-        /// How many more there were.
-        unlisted: u32,
-    },
+    Stuck(Stuck),
     /// Third end.
-    TreeEmpty {
-        /// The verdict in words that clients may compare: `empty`, `survivors`, `unverified`, `never_ran`,
-        /// `kept`.
-        verdict: String,
-        /// Its proof or its reason.
-        detail: String,
-        /// Who is left.
-        survivors: Vec<i32>,
-        /// Who was kept.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        kept: Option<LeftoversLine>,
-    },
+    TreeEmpty(TreeVerdict),
     /// All is known and written of an attempt, and another one follows.
     AttemptEnded {
-        /// End reason in snake case.
-        reason: String,
+        /// Why it has ended.
+        reason: EndReason,
         /// Restarts in a row, with the one that follows.
         restarts: u32,
-        /// When that is due, microseconds since 1970.
-        next_us: i64,
+        /// When that is due.
+        next: Timestamp,
     },
     /// All is known and written.
     Ended {
-        /// Final state: `succeeded`, `failed`, `cancelled`, `lost`.
-        state: String,
-        /// End reason in snake case, such as `exited` or `orphan_terminated`.
-        reason: String,
+        /// Final state.
+        state: RunState,
+        /// Why it has ended.
+        reason: EndReason,
     },
     /// Something a person may want to know.
     Warning {
         /// One plain sentence.
         message: String,
     },
-}
-
-/// Processes in a line of the journal.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LeftoversLine {
-    /// Process id, start time in clock ticks since boot, name.
-    pub processes: Vec<(i32, u64, String)>,
-    /// How many more there were.
-    pub unlisted: u32,
-}
-
-impl From<&Leftovers> for LeftoversLine {
-    fn from(left: &Leftovers) -> Self {
-        let line = |p: &Leftover| (p.pid, p.start_ticks, p.name.clone());
-        Self {
-            processes: left.processes.iter().map(line).collect(),
-            unlisted: left.unlisted,
-        }
-    }
-}
-
-impl From<LeftoversLine> for Leftovers {
-    fn from(line: LeftoversLine) -> Self {
-        let processes = line.processes.into_iter();
-        Self {
-            processes: processes
-                .map(|(pid, start_ticks, name)| Leftover {
-                    pid,
-                    start_ticks,
-                    name,
-                })
-                .collect(),
-            unlisted: line.unlisted,
-        }
-    }
-}
-
-/// How a round of the stop ladder went.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SignalWent {
-    /// By which address: `tree`, `cgroup_kill` or `shim_children`.
-    pub scope: String,
-    /// By whom: `keeper` or `shim`.
-    pub sender: String,
-    /// How many processes it reached.
-    pub delivered: u32,
-    /// How many had ended before.
-    pub gone: u32,
-    /// How many the kernel refused to signal.
-    pub refused: u32,
 }
 
 /// What this server is and what its host can do.

@@ -1,9 +1,8 @@
 //! How values are spelled in lines of the log: in the words of the contract, each on one line.
 
-use crate::event::{reason_word, verdict_word};
 use kennel_lifecycle::{
-    Exit, OnDiskFull, Outcome, ProcessIdentity, RowState, RunIdentity, Stuck,
-    recovery::{CgroupSeen, Host, Observation, Seen},
+    Exit, Outcome, ProcessIdentity, RowState, RunIdentity, Stuck,
+    recovery::{Observation, Seen},
 };
 use kennel_store::{Fact, StoredState};
 use std::fmt::Write as _;
@@ -26,34 +25,18 @@ pub(crate) fn exit_signal(exit: Option<Exit>) -> Option<String> {
 
 /// `SUCCEEDED exited tree=empty`.
 pub(crate) fn outcome(outcome: &Outcome) -> String {
-    let (state, reason) = (outcome.state().name(), reason_word(&outcome.reason));
-    format!("{state} {reason} tree={}", verdict_word(&outcome.tree))
-}
-
-pub(crate) fn row_state(state: RowState) -> &'static str {
-    match state {
-        RowState::Running => "RUNNING",
-        RowState::Pausing => "PAUSING",
-        RowState::Paused => "PAUSED",
-    }
+    let (state, reason) = (outcome.state().api_name(), outcome.reason.name());
+    format!("{state} {reason} tree={}", outcome.tree.name())
 }
 
 pub(crate) fn stored_state(state: StoredState) -> &'static str {
     match state {
         StoredState::Starting => "STARTING",
-        StoredState::Running => row_state(RowState::Running),
-        StoredState::Pausing => row_state(RowState::Pausing),
-        StoredState::Paused => row_state(RowState::Paused),
+        StoredState::Running => RowState::Running.api_name(),
+        StoredState::Pausing => RowState::Pausing.api_name(),
+        StoredState::Paused => RowState::Paused.api_name(),
         StoredState::Backoff => "BACKOFF",
-        StoredState::Ended(state) => state.name(),
-    }
-}
-
-pub(crate) fn on_disk_full(policy: OnDiskFull) -> &'static str {
-    match policy {
-        OnDiskFull::Block => "BLOCK",
-        OnDiskFull::Drop => "DROP",
-        OnDiskFull::Abort => "ABORT",
+        StoredState::Ended(state) => state.api_name(),
     }
 }
 
@@ -61,7 +44,7 @@ pub(crate) fn on_disk_full(policy: OnDiskFull) -> &'static str {
 pub(crate) fn fact(fact: &Fact) -> &'static str {
     match fact {
         Fact::Stop { .. } => "stop",
-        Fact::State { state, .. } => row_state(*state),
+        Fact::State { state, .. } => state.api_name(),
         Fact::Fence(..) => "fence",
         Fact::Close(..) => "close",
     }
@@ -107,20 +90,12 @@ pub(crate) fn stuck(stuck: &Stuck) -> String {
 
 /// What was seen of a run of an earlier server.
 pub(crate) fn observation(seen: &Observation) -> String {
-    let host = match seen.host {
-        Host::Same => "same",
-        Host::Other => "other",
-    };
-    let cgroup = match seen.cgroup {
-        CgroupSeen::None => "none",
-        CgroupSeen::Empty => "empty",
-        CgroupSeen::Populated => "populated",
-        CgroupSeen::Unknown => "unknown",
-    };
     let mut text = format!(
-        "host={host} shim={} command={} cgroup={cgroup} exit_record={}",
+        "host={} shim={} command={} cgroup={} exit_record={}",
+        seen.host.name(),
         presence(seen.shim),
         presence(seen.command),
+        seen.cgroup.name(),
         if seen.exit_record.is_some() {
             "yes"
         } else {

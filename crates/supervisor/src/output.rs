@@ -8,7 +8,7 @@ mod held;
 mod pace;
 mod refusal;
 
-use crate::{LifecycleEvent, cause::Chain, clock, consumers::Floor, event, log_words};
+use crate::{LifecycleEvent, cause::Chain, clock, consumers::Floor, event};
 use held::Held;
 use kennel_journal::{Boot, Dropped, Hub, Kind, Writer};
 use kennel_lifecycle::{
@@ -532,7 +532,7 @@ impl Output {
         if !again {
             // Once, not at each try, for the log may lie on that disk.
             let error = Chain(error);
-            tracing::error!(run_id = %self.run, %error, policy = log_words::on_disk_full(policy), "the journal cannot be written, trying until it can");
+            tracing::error!(run_id = %self.run, %error, policy = policy.api_name(), "the journal cannot be written, trying until it can");
         }
         let full = is_full(error);
         let refusal = self

@@ -5,12 +5,9 @@ use crate::{
     event::{KERNEL_KILLED, SPARED},
 };
 use kennel_journal::{Entry, Kind};
-use kennel_lifecycle::{
-    Announced, Deadline, Exit, Limit, PauseWord, ResumeReason, Signal, StopOrder, StopReason,
-    StreamsEnd, Stuck, StuckProcess, TerminalSize, Timestamp, limits,
-};
+use kennel_lifecycle::{Announced, PauseWord, Signal, TerminalSize, Timestamp, TreeVerdict, limits};
 use kennel_store::Times;
-use std::{collections::BTreeSet, time::Duration};
+use std::collections::BTreeSet;
 
 /// A journal, looked through.
 #[derive(Debug, Default)]
@@ -73,35 +70,20 @@ impl Past {
                 self.pauses.push((entry.at, true));
             }
             LifecycleEvent::Resumed { reason } => {
-                told.pause = PauseWord::Resumed(match reason.as_str() {
-                    "max_pause" => ResumeReason::MaxPause,
-                    _ => ResumeReason::Asked,
-                });
+                told.pause = PauseWord::Resumed(reason);
                 self.pauses.push((entry.at, false));
             }
-            LifecycleEvent::TerminalResized { rows, cols } => {
-                self.terminal = Some(TerminalSize { rows, cols });
+            LifecycleEvent::TerminalResized(size) => self.terminal = Some(size),
+            LifecycleEvent::Stopping { order, deadline } => {
+                told.stopping.get_or_insert((order, deadline));
             }
-            LifecycleEvent::Stopping {
-                reason,
-                by,
-                request_id,
-                grace_us,
-                deadline_us,
-            } => {
-                let reason = stop_reason(&reason, by, request_id);
-                let grace = Duration::from_micros(grace_us);
-                let order = StopOrder { reason, grace };
-                told.stopping.get_or_insert((order, Timestamp(deadline_us)));
-            }
-            LifecycleEvent::SignalSent { went, signal, .. } => {
-                let line = (entry.at, entry.data.to_vec());
-                if went.is_none() {
-                    if signal == Signal::KILL.to_string() {
-                        self.last_kill = Some(line);
-                    }
-                    return;
+            LifecycleEvent::SignalSent { signal, .. } => {
+                if signal == Signal::KILL {
+                    self.last_kill = Some((entry.at, entry.data.to_vec()));
                 }
+            }
+            LifecycleEvent::StopStep(_) => {
+                let line = (entry.at, entry.data.to_vec());
                 told.steps = told.steps.saturating_add(1);
                 if self.steps.len() < limits::STEPS_TOLD_MAX {
                     self.steps.push(line);
@@ -109,40 +91,18 @@ impl Past {
                     self.last_step = Some(line);
                 }
             }
-            LifecycleEvent::LeaderExited {
-                code,
-                signal,
-                core_dumped,
-            } => {
-                told.leader = Some(Exit::from_parts(code, signal, core_dumped));
+            LifecycleEvent::LeaderExited(exit) => {
+                told.leader = Some(exit);
                 self.times.leader_exited = Some(entry.at);
             }
-            LifecycleEvent::StreamsClosed { how } => {
-                told.streams = Some(match how.as_str() {
-                    "eof" => StreamsEnd::Eof,
-                    "cut" => StreamsEnd::Cut,
-                    _ => StreamsEnd::Lost,
-                });
+            LifecycleEvent::StreamsClosed(how) => {
+                told.streams = Some(how);
                 self.times.streams_closed = Some(entry.at);
             }
-            LifecycleEvent::Stuck {
-                processes,
-                unlisted,
-            } => {
-                let process = |(pid, start_ticks, state, why)| StuckProcess {
-                    pid,
-                    start_ticks,
-                    state,
-                    why,
-                };
-                told.stuck = Some(Stuck {
-                    processes: processes.into_iter().map(process).collect(),
-                    unlisted,
-                });
-            }
-            LifecycleEvent::TreeEmpty { verdict, .. } => {
+            LifecycleEvent::Stuck(stuck) => told.stuck = Some(stuck),
+            LifecycleEvent::TreeEmpty(verdict) => {
                 told.tree = true;
-                if verdict == "empty" {
+                if matches!(verdict, TreeVerdict::Empty(_)) {
                     self.times.tree_empty = Some(entry.at);
                 }
             }
@@ -162,25 +122,5 @@ impl Past {
         let last = self.last_step.iter().chain(&self.last_kill);
         let mut lines = self.steps.iter().chain(last);
         lines.any(|(seen, told)| *seen == at && told == line)
-    }
-}
-
-fn stop_reason(reason: &str, by: Option<String>, request_id: Option<String>) -> StopReason {
-    match reason {
-        "max_runtime" => StopReason::DeadlineExceeded(Deadline::MaxRuntime),
-        "max_pause" => StopReason::DeadlineExceeded(Deadline::MaxPause),
-        "output_bytes" => StopReason::LimitExceeded(Limit::OutputBytes),
-        "disk" => StopReason::LimitExceeded(Limit::Disk),
-        "restart" => StopReason::Restart {
-            by: by.unwrap_or_default(),
-            request_id,
-        },
-        "server_shutdown" => StopReason::ServerShutdown,
-        "orphaned" => StopReason::Orphaned,
-        "shim_lost" => StopReason::ShimLost,
-        _ => StopReason::Abort {
-            by: by.unwrap_or_default(),
-            request_id,
-        },
     }
 }

@@ -267,7 +267,7 @@ impl Recovery {
                 self.rest(outcome, delay, restarts).await && self.may_follow().await
             }
             Next::NotProven => {
-                tracing::warn!(run_id = %new.run, tree = event::verdict_word(&outcome.tree), "not started again: that nothing is left of it is not proved");
+                tracing::warn!(run_id = %new.run, tree = outcome.tree.name(), "not started again: that nothing is left of it is not proved");
                 self.close(outcome).await;
                 false
             }
@@ -515,7 +515,7 @@ impl Recovery {
         self.serve_readers().await;
         if let Some(journal) = &mut self.journal
             && !stuck.is_empty()
-            && let Err(error) = journal.write(&event::stuck_line(&stuck))
+            && let Err(error) = journal.write(&LifecycleEvent::Stuck(stuck.clone()))
         {
             tracing::error!(run_id = %run, %error, "whom SIGKILL does not end is not in the journal");
         }
@@ -706,17 +706,17 @@ impl Journal {
         if let Some(exit) = outcome.exit
             && self.told.leader.is_none()
         {
-            lines.push(event::leader_exited(exit));
+            lines.push(LifecycleEvent::LeaderExited(exit));
         }
         if let Some(how) = outcome.streams
             && self.told.streams.is_none()
         {
-            lines.push(event::streams_closed(how));
+            lines.push(LifecycleEvent::StreamsClosed(how));
         }
         if !self.told.tree {
-            lines.push(event::tree_empty(&outcome.tree));
+            lines.push(LifecycleEvent::TreeEmpty(outcome.tree.clone()));
         }
-        lines.push(event::ended(outcome.state(), &outcome.reason));
+        lines.push(event::ended(outcome));
         lines.iter().try_for_each(|line| self.write(line))
     }
 }

@@ -42,7 +42,7 @@ impl Removed {
             seq: removal.seq,
             attempt: view.attempt,
             at: view.times.ended.unwrap_or(Timestamp(0)),
-            payload: Payload::Lifecycle(event::ended(outcome.state(), &outcome.reason)),
+            payload: Payload::Lifecycle(event::ended(outcome)),
         };
         Ok(Some(Self { removal, end, at }))
     }

@@ -151,8 +151,8 @@ impl Follower {
             }
             match event.payload {
                 Payload::Output { data, .. } => self.screen.feed(&data),
-                Payload::Lifecycle(LifecycleEvent::TerminalResized { rows, cols }) => {
-                    self.told = TerminalSize { rows, cols };
+                Payload::Lifecycle(LifecycleEvent::TerminalResized(size)) => {
+                    self.told = size;
                     self.screen.resize(self.told);
                 }
                 Payload::Gap(_) => {

@@ -249,7 +249,7 @@ async fn record_state(
     let recorded = match at_once(shared, fact, write).await {
         Ok(recorded) => recorded,
         Err((error, _)) => {
-            tracing::warn!(run_id = %run, state = log_words::row_state(state), %error, "the state is not recorded");
+            tracing::warn!(run_id = %run, state = state.api_name(), %error, "the state is not recorded");
             false
         }
     };

@@ -435,8 +435,10 @@ async fn event_names(stage: &Stage, run: RunId) -> Vec<String> {
 }
 
 fn name(line: &LifecycleEvent) -> String {
-    let json = serde_json::to_value(line).unwrap();
-    json["event"].as_str().unwrap().to_owned()
+    match serde_json::to_value(line).unwrap() {
+        serde_json::Value::String(name) => name,
+        with_data => with_data.as_object().unwrap().keys().next().unwrap().clone(),
+    }
 }
 
 fn abort(run: RunId) -> AbortCall {

@@ -19,26 +19,46 @@ pub(crate) fn certificate(outcome: &Outcome, held_by: pb::Containment) -> pb::St
     }
 }
 
-fn step(step: &StopStep) -> pb::StopStep {
-    let scope = match step.scope {
+fn scope(scope: SignalScope) -> pb::SignalScope {
+    match scope {
         SignalScope::Tree => pb::SignalScope::Tree,
         SignalScope::ControlGroup => pb::SignalScope::CgroupKill,
         SignalScope::ShimChildren => pb::SignalScope::ShimChildren,
         SignalScope::PidNamespace => pb::SignalScope::PidNamespace,
-    };
-    let sender = match step.sender {
+    }
+}
+
+fn sender(sender: SignalSender) -> pb::SignalSender {
+    match sender {
         SignalSender::Keeper => pb::SignalSender::Keeper,
         SignalSender::Shim => pb::SignalSender::Shim,
-    };
+    }
+}
+
+fn step(step: &StopStep) -> pb::StopStep {
     pb::StopStep {
         time: Some(time::timestamp(step.at)),
         signal: step.signal.to_string(),
-        scope: scope.into(),
-        sender: sender.into(),
+        scope: scope(step.scope).into(),
+        sender: sender(step.sender).into(),
         delivered: step.delivered,
         gone: step.gone,
         refused: step.refused,
         errno: step.errno,
+    }
+}
+
+/// The same as an event.
+pub(super) fn signal_sent(step: &StopStep) -> pb::SignalSent {
+    pb::SignalSent {
+        signal: step.signal.to_string(),
+        targets: Some(step.targets()),
+        errno: step.errno,
+        scope: scope(step.scope).into(),
+        sender: sender(step.sender).into(),
+        delivered: Some(step.delivered),
+        gone: Some(step.gone),
+        refused: Some(step.refused),
     }
 }
 
@@ -56,25 +76,5 @@ pub(super) fn stuck(stuck: &Stuck) -> pb::TreeVerdict {
     };
     pb::TreeVerdict {
         verdict: Some(tree_verdict::Verdict::Stuck(stuck)),
-    }
-}
-
-/// The address by its word in a journal.
-pub(super) fn scope_of(word: &str) -> pb::SignalScope {
-    match word {
-        "tree" => pb::SignalScope::Tree,
-        "cgroup_kill" => pb::SignalScope::CgroupKill,
-        "shim_children" => pb::SignalScope::ShimChildren,
-        "pid_namespace" => pb::SignalScope::PidNamespace,
-        _ => pb::SignalScope::Unspecified,
-    }
-}
-
-/// The sender by its word in a journal.
-pub(super) fn sender_of(word: &str) -> pb::SignalSender {
-    match word {
-        "keeper" => pb::SignalSender::Keeper,
-        "shim" => pb::SignalSender::Shim,
-        _ => pb::SignalSender::Unspecified,
     }
 }

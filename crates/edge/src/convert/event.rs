@@ -4,14 +4,10 @@ use super::{certificate, line, retention, run, terminal, time};
 use crate::pb::{
     self, event,
     lifecycle::{self, Station},
-    tree_verdict,
 };
-use kennel_lifecycle::{
-    Exit, RunId, StreamsEnd, Stuck, StuckProcess, TerminalSize, Timestamp, TreeVerdict,
-};
+use kennel_lifecycle::{RunId, Timestamp};
 use kennel_supervisor::{
     Event, Gap, GapReason, LifecycleEvent, MissingBytes, OutputPart, OutputRead, Payload,
-    SignalWent,
 };
 
 /// Events that follow each other in one run's order, one batch for each attempt that they are of.
@@ -161,79 +157,54 @@ fn lifecycle(event: LifecycleEvent) -> event::Payload {
         }),
         LifecycleEvent::Started => Station::Started(lifecycle::Started {}),
         LifecycleEvent::Paused => Station::Paused(lifecycle::Paused {}),
-        LifecycleEvent::TerminalResized { rows, cols } => {
-            Station::TerminalResized(terminal::size(TerminalSize { rows, cols }))
-        }
-        LifecycleEvent::Resumed { reason } => Station::Resumed(lifecycle::Resumed { reason }),
-        LifecycleEvent::Stopping {
-            reason,
-            by,
-            deadline_us,
-            ..
-        } => Station::Stopping(lifecycle::Stopping {
-            reason,
-            by: by.unwrap_or_default(),
-            deadline_time: Some(time::timestamp(Timestamp(deadline_us))),
+        LifecycleEvent::TerminalResized(size) => Station::TerminalResized(terminal::size(size)),
+        LifecycleEvent::Resumed { reason } => Station::Resumed(lifecycle::Resumed {
+            reason: reason.name().to_owned(),
+        }),
+        LifecycleEvent::Stopping { order, deadline } => Station::Stopping(lifecycle::Stopping {
+            reason: order.reason.name().to_owned(),
+            by: order.reason.by().unwrap_or_default().to_owned(),
+            deadline_time: Some(time::timestamp(deadline)),
         }),
         LifecycleEvent::SignalSent {
             signal,
             targets,
             errno,
-            went,
         } => {
-            let of = |count: fn(&SignalWent) -> u32| went.as_ref().map(count);
-            let (scope, sender) = went.as_ref().map_or_else(Default::default, |went| {
-                let scope = certificate::scope_of(&went.scope);
-                (scope, certificate::sender_of(&went.sender))
-            });
             return event::Payload::SignalSent(pb::SignalSent {
-                signal,
+                signal: signal.to_string(),
                 targets,
                 errno,
-                scope: scope.into(),
-                sender: sender.into(),
-                delivered: of(|went| went.delivered),
-                gone: of(|went| went.gone),
-                refused: of(|went| went.refused),
+                ..pb::SignalSent::default()
             });
         }
-        LifecycleEvent::LeaderExited {
-            code,
-            signal,
-            core_dumped,
-        } => Station::LeaderExited(lifecycle::LeaderExited {
-            exit: Some(run::exit(Exit::from_parts(code, signal, core_dumped))),
+        LifecycleEvent::StopStep(step) => {
+            return event::Payload::SignalSent(certificate::signal_sent(&step));
+        }
+        LifecycleEvent::LeaderExited(exit) => Station::LeaderExited(lifecycle::LeaderExited {
+            exit: Some(run::exit(exit)),
         }),
-        LifecycleEvent::StreamsClosed { how } => Station::StreamsClosed(lifecycle::StreamsClosed {
-            how: streams_end(&how).into(),
+        LifecycleEvent::StreamsClosed(how) => Station::StreamsClosed(lifecycle::StreamsClosed {
+            how: run::streams(how).into(),
         }),
-        LifecycleEvent::TreeEmpty {
-            verdict,
-            detail,
-            survivors,
-            kept,
-        } => Station::TreeEmpty(lifecycle::TreeEmpty {
-            verdict: Some(match kept {
-                Some(left) => run::tree_verdict(&TreeVerdict::Kept(left.into())),
-                None => tree_verdict(&verdict, detail, survivors),
-            }),
+        LifecycleEvent::TreeEmpty(verdict) => Station::TreeEmpty(lifecycle::TreeEmpty {
+            verdict: Some(run::tree_verdict(&verdict)),
         }),
-        LifecycleEvent::Stuck {
-            processes,
-            unlisted,
-        } => Station::Stuck(stuck(processes, unlisted)),
+        LifecycleEvent::Stuck(stuck) => Station::Stuck(lifecycle::Stuck {
+            verdict: Some(certificate::stuck(&stuck)),
+        }),
         LifecycleEvent::AttemptEnded {
             reason,
             restarts,
-            next_us,
+            next,
         } => Station::AttemptEnded(lifecycle::AttemptEnded {
-            reason,
+            reason: reason.name().to_owned(),
             consecutive_restarts: restarts,
-            next_restart_time: Some(time::timestamp(Timestamp(next_us))),
+            next_restart_time: Some(time::timestamp(next)),
         }),
         LifecycleEvent::Ended { state, reason } => Station::Ended(lifecycle::Ended {
-            state: run_state(&state).into(),
-            reason,
+            state: run::state(state).into(),
+            reason: reason.name().to_owned(),
         }),
         LifecycleEvent::Warning { message } => {
             return event::Payload::Warning(pb::Warning { message });
@@ -244,70 +215,11 @@ fn lifecycle(event: LifecycleEvent) -> event::Payload {
     })
 }
 
-fn stuck(processes: Vec<(i32, u64, char, String)>, unlisted: u32) -> lifecycle::Stuck {
-    let process = |(pid, start_ticks, state, why)| StuckProcess {
-        pid,
-        start_ticks,
-        state,
-        why,
-    };
-    let stuck = Stuck {
-        processes: processes.into_iter().map(process).collect(),
-        unlisted,
-    };
-    lifecycle::Stuck {
-        verdict: Some(certificate::stuck(&stuck)),
-    }
-}
-
-fn streams_end(how: &str) -> pb::StreamsEnd {
-    match how {
-        "eof" => run::streams(StreamsEnd::Eof),
-        "cut" => run::streams(StreamsEnd::Cut),
-        "lost" => run::streams(StreamsEnd::Lost),
-        _ => pb::StreamsEnd::Unspecified,
-    }
-}
-
-fn tree_verdict(verdict: &str, detail: String, survivors: Vec<i32>) -> pb::TreeVerdict {
-    use tree_verdict::Verdict;
-    let verdict = match verdict {
-        "empty" => Verdict::Empty(tree_verdict::Empty {
-            proof: empty_proof(&detail).into(),
-        }),
-        "survivors" => Verdict::Survivors(tree_verdict::Survivors { pids: survivors }),
-        "never_ran" => Verdict::NeverRan(tree_verdict::NeverRan {}),
-        _ => Verdict::Unverified(tree_verdict::Unverified { why: detail }),
-    };
-    pb::TreeVerdict {
-        verdict: Some(verdict),
-    }
-}
-
-fn empty_proof(detail: &str) -> pb::EmptyProof {
-    match detail {
-        "cgroup_and_echild" => pb::EmptyProof::CgroupAndEchild,
-        "echild" => pb::EmptyProof::Echild,
-        "cgroup" => pb::EmptyProof::Cgroup,
-        "private_pidns" => pb::EmptyProof::PrivatePidns,
-        _ => pb::EmptyProof::Unspecified,
-    }
-}
-
-fn run_state(name: &str) -> pb::RunState {
-    match name {
-        "succeeded" => pb::RunState::Succeeded,
-        "failed" => pb::RunState::Failed,
-        "cancelled" => pb::RunState::Cancelled,
-        "lost" => pb::RunState::Lost,
-        _ => pb::RunState::Unspecified,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kennel_lifecycle::{Leftover, Leftovers};
+    use crate::pb::tree_verdict;
+    use kennel_lifecycle::{EndReason, Exit, Leftover, Leftovers, Proof, RunState, TreeVerdict};
 
     #[test]
     fn a_batch_says_run_seq_and_time_once() {
@@ -387,12 +299,7 @@ mod tests {
 
     #[test]
     fn stations_keep_what_they_say() {
-        let tree = lifecycle(LifecycleEvent::TreeEmpty {
-            verdict: "empty".to_owned(),
-            detail: "cgroup_and_echild".to_owned(),
-            survivors: Vec::new(),
-            kept: None,
-        });
+        let tree = lifecycle(LifecycleEvent::TreeEmpty(TreeVerdict::Empty(Proof::CgroupAndEchild)));
         let event::Payload::Lifecycle(pb::Lifecycle {
             station: Some(Station::TreeEmpty(tree)),
         }) = tree
@@ -412,12 +319,7 @@ mod tests {
             }],
             unlisted: 2,
         };
-        let kept = lifecycle(LifecycleEvent::TreeEmpty {
-            verdict: "kept".to_owned(),
-            detail: String::new(),
-            survivors: Vec::new(),
-            kept: Some((&left).into()),
-        });
+        let kept = lifecycle(LifecycleEvent::TreeEmpty(TreeVerdict::Kept(left.clone())));
         let wanted = lifecycle::TreeEmpty {
             verdict: Some(run::tree_verdict(&TreeVerdict::Kept(left))),
         };
@@ -429,8 +331,8 @@ mod tests {
         );
 
         let ended = lifecycle(LifecycleEvent::Ended {
-            state: "lost".to_owned(),
-            reason: "orphan_terminated".to_owned(),
+            state: RunState::Lost,
+            reason: EndReason::OrphanTerminated,
         });
         let wanted = lifecycle::Ended {
             state: pb::RunState::Lost.into(),

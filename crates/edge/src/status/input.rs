@@ -39,7 +39,7 @@ pub(super) fn of(error: &CallError, text: String) -> Status {
             accepted: at,
         } => {
             let facts = at.map_or_else(|| Facts::run(*run), |at| accepted(*run, at));
-            (run, Reason::RunEnded, facts.with("state", state.name()))
+            (run, Reason::RunEnded, facts.with("state", state.api_name()))
         }
         CallError::OtherAttempt { run, attempt } => {
             let facts = Facts::run(*run).with("attempt", attempt.to_string());

@@ -11,6 +11,7 @@ mod id;
 mod input_book;
 mod ladder;
 mod memory;
+mod names;
 mod properties;
 mod recovery;
 mod restart;

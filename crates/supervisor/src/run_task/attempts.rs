@@ -4,7 +4,7 @@ use super::{Done, Room, RunTask, prepare_failure};
 use crate::{
     CallError, LifecycleEvent, RestartCall,
     blocking::blocking,
-    cause, clock, event, kept_spec, log_words,
+    cause, clock, kept_spec, log_words,
     output::Output,
     spare,
     tracker::{Order, OrderError, Shared},
@@ -238,8 +238,12 @@ impl RunTask {
         };
         let (attempt, restarts) = (self.new.attempt, self.attempts.restarts);
         let reason = &outcome.reason;
-        tracing::info!(run_id = %self.run, attempt, reason = event::reason_word(reason), exit.code = log_words::exit_code(outcome.exit), exit.signal = log_words::exit_signal(outcome.exit), tree = event::verdict_word(&outcome.tree), restarts, "attempt ended, another follows");
-        Some(event::attempt_ended(reason, restarts, next))
+        tracing::info!(run_id = %self.run, attempt, reason = reason.name(), exit.code = log_words::exit_code(outcome.exit), exit.signal = log_words::exit_signal(outcome.exit), tree = outcome.tree.name(), restarts, "attempt ended, another follows");
+        Some(LifecycleEvent::AttemptEnded {
+            reason: reason.clone(),
+            restarts,
+            next,
+        })
     }
 
     /// The attempt is over and told. Gives whether the run is.

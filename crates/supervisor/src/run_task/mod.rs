@@ -448,7 +448,7 @@ impl RunTask {
             }
             Fact::StopStep(step) => {
                 self.tell_round(&step);
-                let again = self.signal_line(&event::stop_step(&step));
+                let again = self.signal_line(&LifecycleEvent::StopStep(step));
                 self.legacy.steps_again += usize::from(again);
                 // The certificate has counted those that it does not list.
                 if again && self.legacy.steps_again > limits::STEPS_TOLD_MAX {
@@ -462,12 +462,10 @@ impl RunTask {
                 errno,
             } => {
                 let kills = signal == Signal::KILL && targets != Some(0);
-                let signal = signal.to_string();
                 self.signal_line(&LifecycleEvent::SignalSent {
                     signal,
                     targets,
                     errno,
-                    went: None,
                 });
                 if !kills {
                     return;
@@ -569,7 +567,7 @@ impl RunTask {
                         prepare_failure()
                     }
                 };
-                let why = failure.stage.name().to_owned();
+                let why = failure.stage.api_name().to_owned();
                 self.spans.prepared(&self.new, self.at, Some(why));
                 return self.report(Report::PrepareFailed(failure));
             }
@@ -648,7 +646,7 @@ impl RunTask {
             reason: StopReason::LimitExceeded(limit),
             grace: self.new.grace,
         };
-        tracing::warn!(run_id = %self.run, limit = event::limit_word(limit), "the run is stopped, as its spec says");
+        tracing::warn!(run_id = %self.run, limit = limit.name(), "the run is stopped, as its spec says");
         if self.attempts.due().is_some() {
             return self.end_waiting(&order);
         }

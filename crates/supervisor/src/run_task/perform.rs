@@ -240,7 +240,7 @@ impl RunTask {
     }
 
     pub(super) fn say_ended(&self, outcome: &Outcome) {
-        tracing::info!(run_id = %self.run, state = outcome.state().name(), reason = event::reason_word(&outcome.reason), exit.code = log_words::exit_code(outcome.exit), exit.signal = log_words::exit_signal(outcome.exit), tree = event::verdict_word(&outcome.tree), "run ended");
+        tracing::info!(run_id = %self.run, state = outcome.state().api_name(), reason = outcome.reason.name(), exit.code = log_words::exit_code(outcome.exit), exit.signal = log_words::exit_signal(outcome.exit), tree = outcome.tree.name(), "run ended");
     }
 
     fn tell_end(&mut self, outcome: &Outcome, last: bool) {

@@ -34,8 +34,8 @@ impl RunTask {
     /// Says how large it is at the beginning of an attempt, or that it was made another size by a server that did not live
     /// to tell.
     pub(super) fn tell_terminal(&mut self) {
-        if let Some(TerminalSize { rows, cols }) = self.terminal {
-            self.line(&LifecycleEvent::TerminalResized { rows, cols });
+        if let Some(size) = self.terminal {
+            self.line(&LifecycleEvent::TerminalResized(size));
         }
     }
 

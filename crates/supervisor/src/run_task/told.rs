@@ -5,7 +5,7 @@ use crate::{
     LifecycleEvent, event,
     trail::{ProcessTold, SignalTold, TrailEntry, TrailRecord},
 };
-use kennel_lifecycle::{Deadline, Limit, Phase, RunId, Signal, SignalSender, StopReason, StopStep};
+use kennel_lifecycle::{Deadline, Limit, Phase, RunId, Signal, StopReason, StopStep};
 use kennel_linux::client::{Aim, ShotResult, Tie};
 
 impl RunTask {
@@ -56,17 +56,13 @@ pub(crate) fn round(
         Signal::CONT => format!("{why}; so that those who were held can act on it"),
         _ => why,
     };
-    let sender = match step.sender {
-        SignalSender::Keeper => "keeper",
-        SignalSender::Shim => "shim",
-    };
     let listed = aims.iter().filter(|aim| aim.tie != Tie::Unrelated).count();
     let listed = u32::try_from(listed).unwrap_or(u32::MAX);
     let told = SignalTold {
         attempt,
         signal: step.signal.to_string(),
-        scope: event::scope_word(step.scope).to_owned(),
-        sender: sender.to_owned(),
+        scope: step.scope.name().to_owned(),
+        sender: step.sender.name().to_owned(),
         why,
         delivered: step.delivered,
         gone: step.gone,

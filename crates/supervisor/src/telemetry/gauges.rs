@@ -1,7 +1,7 @@
 //! What is looked up when somebody asks: how much of everything there is now.
 
 use super::{Telemetry, names};
-use crate::{event::state_word, tracker::Shared, view::Live};
+use crate::{tracker::Shared, view::Live};
 use kennel_lifecycle::RunState;
 use kennel_linux::{Room, limits};
 use opentelemetry::{KeyValue, metrics::Meter};
@@ -154,29 +154,16 @@ fn active(meter: &Meter, shared: Weak<Shared>) {
             };
             // A state in which there is none reads 0.
             let mut counts: BTreeMap<&str, i64> =
-                RunState::OPEN.iter().map(|s| (open_word(*s), 0)).collect();
+                RunState::OPEN.iter().map(|s| (s.name(), 0)).collect();
             for (_, handle) in shared.all() {
                 let state = handle.live.borrow().view.state;
-                *counts.entry(open_word(state)).or_default() += 1;
+                *counts.entry(state.name()).or_default() += 1;
             }
             for (state, count) in counts {
                 observer.observe(count, &[KeyValue::new(names::RUN_STATE, state.to_owned())]);
             }
         })
         .build();
-}
-
-fn open_word(state: RunState) -> &'static str {
-    match state {
-        RunState::Starting => "starting",
-        RunState::Running => "running",
-        RunState::Paused => "paused",
-        RunState::Stopping => "stopping",
-        RunState::Backoff => "backoff",
-        RunState::Succeeded | RunState::Failed | RunState::Cancelled | RunState::Lost => {
-            state_word(state)
-        }
-    }
 }
 
 fn gauge(

@@ -47,12 +47,7 @@ impl SpawnPhase {
 
 /// What holds a run.
 pub(super) fn containment(by: Containment) -> KeyValue {
-    let word = match by {
-        Containment::Subreaper => "subreaper",
-        Containment::Cgroup => "cgroup",
-        Containment::PrivatePidns => "private_pidns",
-    };
-    KeyValue::new(names::CONTAINMENT, word)
+    KeyValue::new(names::CONTAINMENT, by.name())
 }
 
 /// The instruments.

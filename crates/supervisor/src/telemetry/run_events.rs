@@ -1,7 +1,6 @@
 //! What happens to a run as events of OpenTelemetry's log: one for each fact, when it becomes one, under the run's span.
 
 use super::{Event, Telemetry, context::Part, names, run_spans};
-use crate::event::{stop_reason_word, streams_end_word, verdict_word};
 use kennel_lifecycle::{Announcement, Outcome, Timestamp};
 use kennel_store::NewRun;
 use opentelemetry::{KeyValue, trace::SpanContext};
@@ -44,7 +43,7 @@ impl RunEvents<'_> {
             Announcement::Paused => (names::EVENT_PAUSED, false, Vec::new()),
             Announcement::Resumed(_) => (names::EVENT_RESUMED, false, Vec::new()),
             Announcement::Stopping { order, .. } => {
-                let why = KeyValue::new(names::STOP_REASON, stop_reason_word(&order.reason));
+                let why = KeyValue::new(names::STOP_REASON, order.reason.name());
                 (names::EVENT_STOPPING, false, vec![why])
             }
             Announcement::LeaderExited(exit) => {
@@ -52,7 +51,7 @@ impl RunEvents<'_> {
                 (names::EVENT_LEADER_EXITED, false, how.into_iter().collect())
             }
             Announcement::StreamsClosed(how) => {
-                let how = KeyValue::new(names::STREAMS_END, streams_end_word(*how));
+                let how = KeyValue::new(names::STREAMS_END, how.name());
                 (names::EVENT_STREAMS_CLOSED, false, vec![how])
             }
             Announcement::Stuck(stuck) => {
@@ -62,7 +61,7 @@ impl RunEvents<'_> {
                 (names::EVENT_STUCK, true, vec![count])
             }
             Announcement::TreeEnded(tree) => {
-                let verdict = KeyValue::new(names::TREE_VERDICT, verdict_word(tree));
+                let verdict = KeyValue::new(names::TREE_VERDICT, tree.name());
                 (
                     names::EVENT_TREE_ENDED,
                     !run_spans::is_proved(tree),

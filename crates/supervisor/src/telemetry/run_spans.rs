@@ -6,10 +6,9 @@ use super::{
     metrics, names,
     run_events::{self, RunEvents},
 };
-use crate::event::{reason_word, state_word, verdict_word};
 use base64::{Engine, prelude::BASE64_STANDARD};
 use kennel_lifecycle::{
-    Announcement, EndReason, Exit, NeverRan, Outcome, RunKind, Signal, StopCertificate, Timestamp,
+    Announcement, EndReason, Exit, NeverRan, Outcome, Signal, StopCertificate, Timestamp,
     TreeVerdict,
 };
 use kennel_linux::start_time;
@@ -206,7 +205,7 @@ impl RunSpans {
         self.pause_over(new, times.leader_exited.unwrap_or(at));
         if let Some(since) = self.since.released.take() {
             let why = matches!(outcome.reason, EndReason::StartFailed(_))
-                .then(|| reason_word(&outcome.reason).to_owned());
+                .then(|| outcome.reason.name().to_owned());
             let part = Part::Exec(new.attempt);
             self.span(new, part, names::SPAN_EXEC, (since, at), why);
         }
@@ -378,7 +377,7 @@ impl End<'_> {
             span.attributes
                 .push(KeyValue::new(names::RUN_OWNER, new.owner.clone()));
             span.attributes
-                .push(KeyValue::new(names::RUN_KIND, kind_word(new.kind)));
+                .push(KeyValue::new(names::RUN_KIND, new.kind.name()));
             self.conclude(&mut span);
             telemetry.tell(span);
         }
@@ -404,7 +403,7 @@ impl End<'_> {
     fn count(&self, telemetry: &Telemetry) {
         let Self { new, outcome, .. } = self;
         let metrics = &telemetry.metrics;
-        let verdict = || KeyValue::new(names::TREE_VERDICT, verdict_word(&outcome.tree));
+        let verdict = || KeyValue::new(names::TREE_VERDICT, outcome.tree.name());
         if let Some(begun) = self.stop_begun() {
             let escalated = KeyValue::new(names::STOP_ESCALATED, self.escalated());
             let took = between(begun, self.verdict_at());
@@ -427,8 +426,8 @@ impl End<'_> {
             metrics.restarts.add(1, &[]);
             return;
         }
-        let state = KeyValue::new(names::RUN_OUTCOME, state_word(outcome.state()));
-        let reason = KeyValue::new(names::RUN_END_REASON, reason_word(&outcome.reason));
+        let state = KeyValue::new(names::RUN_OUTCOME, outcome.state().name());
+        let reason = KeyValue::new(names::RUN_END_REASON, outcome.reason.name());
         let mut attributes = vec![state.clone(), reason, verdict()];
         attributes.extend(error_type(outcome).map(|word| KeyValue::new(names::ERROR_TYPE, word)));
         attributes.extend(containment(new));
@@ -447,9 +446,9 @@ impl End<'_> {
             let over = self.verdict_at();
             let part = Part::Stop(attempt);
             let mut stop = phase(run, new, part, names::SPAN_STOP, (begun, over));
-            let verdict = verdict_word(&self.outcome.tree);
+            let verdict = self.outcome.tree.name();
             stop.attributes.extend([
-                KeyValue::new(names::RUN_END_REASON, reason_word(&self.outcome.reason)),
+                KeyValue::new(names::RUN_END_REASON, self.outcome.reason.name()),
                 KeyValue::new(names::TREE_VERDICT, verdict),
                 KeyValue::new(names::STOP_ESCALATED, self.escalated()),
             ]);
@@ -502,7 +501,7 @@ impl End<'_> {
         span.attributes.extend(outcome_attributes(outcome));
         if let Some(word) = error_type(outcome) {
             span.attributes.push(KeyValue::new(names::ERROR_TYPE, word));
-            span.status = Status::error(reason_word(&outcome.reason));
+            span.status = Status::error(outcome.reason.name());
         }
     }
 }
@@ -560,9 +559,9 @@ pub(super) fn identity_attributes(new: &NewRun) -> Vec<KeyValue> {
 /// How it has ended, why, and what is left of it.
 pub(super) fn outcome_attributes(outcome: &Outcome) -> Vec<KeyValue> {
     let mut attributes = vec![
-        KeyValue::new(names::RUN_OUTCOME, state_word(outcome.state())),
-        KeyValue::new(names::RUN_END_REASON, reason_word(&outcome.reason)),
-        KeyValue::new(names::TREE_VERDICT, verdict_word(&outcome.tree)),
+        KeyValue::new(names::RUN_OUTCOME, outcome.state().name()),
+        KeyValue::new(names::RUN_END_REASON, outcome.reason.name()),
+        KeyValue::new(names::TREE_VERDICT, outcome.tree.name()),
     ];
     attributes.extend(exit_attribute(outcome.exit.as_ref()));
     attributes
@@ -593,16 +592,6 @@ fn containment(new: &NewRun) -> Option<KeyValue> {
     let held = new.held.as_ref()?;
     Some(metrics::containment(held.by))
 }
-
-fn kind_word(kind: RunKind) -> &'static str {
-    match kind {
-        RunKind::Heartbeat => "heartbeat",
-        RunKind::Service => "service",
-        RunKind::Terminal => "terminal",
-        RunKind::Job => "job",
-    }
-}
-
 pub(super) fn is_proved(tree: &TreeVerdict) -> bool {
     matches!(
         tree,

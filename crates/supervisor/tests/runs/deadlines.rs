@@ -44,13 +44,16 @@ async fn reasons(stage: &Stage, run: RunId) -> Vec<String> {
     let mut reasons = Vec::new();
     while let Some(batch) = events.next(1 << 20).await.unwrap() {
         for event in batch {
-            if let Payload::Lifecycle(
-                LifecycleEvent::Resumed { reason }
-                | LifecycleEvent::Stopping { reason, .. }
-                | LifecycleEvent::Ended { reason, .. },
-            ) = event.payload
-            {
-                reasons.push(reason);
+            let Payload::Lifecycle(event) = event.payload else {
+                continue;
+            };
+            match event {
+                LifecycleEvent::Resumed { reason } => reasons.push(reason.name().to_owned()),
+                LifecycleEvent::Stopping { order, .. } => {
+                    reasons.push(order.reason.name().to_owned());
+                }
+                LifecycleEvent::Ended { reason, .. } => reasons.push(reason.name().to_owned()),
+                _ => {}
             }
         }
     }

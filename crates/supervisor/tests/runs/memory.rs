@@ -66,12 +66,12 @@ async fn ended(exit: Exit, kill_sent: bool) -> (RunView, Vec<String>) {
     let mut told = Vec::new();
     while let Some(batch) = events.next(1 << 20).await.unwrap() {
         for event in batch {
-            if let Payload::Lifecycle(
-                LifecycleEvent::Warning { message: text }
-                | LifecycleEvent::Ended { reason: text, .. },
-            ) = event.payload
-            {
-                told.push(text);
+            match event.payload {
+                Payload::Lifecycle(LifecycleEvent::Warning { message }) => told.push(message),
+                Payload::Lifecycle(LifecycleEvent::Ended { reason, .. }) => {
+                    told.push(reason.name().to_owned());
+                }
+                _ => {}
             }
         }
     }

@@ -2,7 +2,9 @@
 //! byte what is missing, whoever dies in between.
 
 use crate::world::{Lives, Nature, Stage, Weather, call, run_id};
-use kennel_lifecycle::{OutputRemoval, RemovalReason, RetentionLimits, RunId, Timestamp};
+use kennel_lifecycle::{
+    EndReason, OutputRemoval, RemovalReason, RetentionLimits, RunId, RunState, Timestamp,
+};
 use kennel_supervisor::{
     Amount, CallError, Condition, Event, Events, Form, GapReason, LifecycleEvent, MissingBytes,
     OutputCall, OutputPart, OutputRange, Payload, Position, Reached, Tail,
@@ -59,7 +61,7 @@ fn of_a_removed_run_a_reader_is_told_how_much_is_missing_and_how_it_ended() {
         };
         assert!(
             matches!(&end.payload, Payload::Lifecycle(LifecycleEvent::Ended { state, reason })
-            if state == "succeeded" && reason == "exited")
+            if *state == RunState::Succeeded && *reason == EndReason::Exited)
         );
         assert_eq!((end.seq, end.attempt), (ended.seq, ended.attempt));
 

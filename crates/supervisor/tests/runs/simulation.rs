@@ -1199,7 +1199,7 @@ async fn check(stage: &Stage, told: &Ends, shutdown: bool) {
             .all(|two| two[0].0 <= two[1].0 || two[1].1 == "ended");
         assert!(rising, "{told:?}");
         let listed = outcome.certificate.steps.len();
-        let round = (row.new.attempt, "signal_sent".to_owned());
+        let round = (row.new.attempt, "stop_step".to_owned());
         let rounds = told.iter().filter(|told| **told == round).count();
         assert!(told.is_empty() || rounds == listed, "{told:?}");
         let names: Vec<String> = told.into_iter().map(|(_, name)| name).collect();

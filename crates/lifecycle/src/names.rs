@@ -1,0 +1,84 @@
+//! The name of each value, said once: in SQL, JSON, metrics and spans as it stands, in the contract and in logs in
+//! capitals.
+
+/// A name that this version does not know.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("unknown {of} {name:?}")]
+pub struct UnknownName {
+    /// The type that has no such value.
+    pub of: &'static str,
+    /// What was read.
+    pub name: String,
+}
+
+/// The ASCII text in capitals.
+pub(crate) const fn capitals<const LEN: usize>(text: &str) -> [u8; LEN] {
+    let bytes = text.as_bytes();
+    let mut upper = [0; LEN];
+    let mut at = 0;
+    while at < LEN {
+        upper[at] = bytes[at].to_ascii_uppercase();
+        at += 1;
+    }
+    upper
+}
+
+/// The text of these bytes, which are ASCII.
+pub(crate) const fn text(bytes: &'static [u8]) -> &'static str {
+    match std::str::from_utf8(bytes) {
+        Ok(text) => text,
+        Err(_) => panic!("a name is ASCII"),
+    }
+}
+
+/// An enum without data, with the name of each value.
+macro_rules! named {
+    ($(#[$meta:meta])* pub enum $kind:ident {
+        $($(#[$of_variant:meta])* $variant:ident = $name:literal),+ $(,)?
+    }) => {
+        $(#[$meta])*
+        #[derive(serde::Serialize, serde::Deserialize)]
+        pub enum $kind {
+            $($(#[$of_variant])* #[serde(rename = $name)] $variant,)+
+        }
+
+        impl $kind {
+            /// All values, in order.
+            pub const ALL: &[Self] = &[$(Self::$variant,)+];
+
+            /// Its name in SQL, JSON, metrics and spans.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $name,)+
+                }
+            }
+
+            /// Its name in the contract, without prefix, and in logs.
+            #[must_use]
+            pub const fn api_name(self) -> &'static str {
+                match self {
+                    $(Self::$variant => {
+                        const CAPITALS: [u8; $name.len()] = $crate::names::capitals($name);
+                        $crate::names::text(&CAPITALS)
+                    })+
+                }
+            }
+        }
+
+        impl std::str::FromStr for $kind {
+            type Err = $crate::UnknownName;
+
+            fn from_str(text: &str) -> Result<Self, $crate::UnknownName> {
+                match text {
+                    $($name => Ok(Self::$variant),)+
+                    _ => Err($crate::UnknownName {
+                        of: stringify!($kind),
+                        name: text.to_owned(),
+                    }),
+                }
+            }
+        }
+    };
+}
+pub(crate) use named;

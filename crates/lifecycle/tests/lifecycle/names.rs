@@ -1,0 +1,160 @@
+//! The names that stand in databases, journals and logs: `tests/names.lock` holds them, and goes red when one changes.
+
+use crate::samples::assert_golden;
+use kennel_lifecycle::{
+    Containment, Deadline, EndReason, EnvMode, InputClosed, InputMode, Knob, Limit, MemoryKills,
+    OnDiskFull, OnMaxPause, OnOutputFull, PidNamespace, Proof, Recovery, RemovalReason, Resource,
+    RestartMode, ResumeReason, RowState, RunKind, RunState, SignalScope, SignalSender,
+    StartFailure, StartStage, StopReason, StreamsEnd, TreeVerdict,
+    recovery::{CgroupSeen, Host, Seen},
+};
+use serde::{Serialize, de::DeserializeOwned};
+use std::{
+    fmt::{Debug, Write},
+    str::FromStr,
+};
+
+/// One line: the type, then its names in order. Each name leads back to its value, as text and in JSON.
+fn line<T>(lock: &mut String, of: &str, all: &[T], name: fn(T) -> &'static str)
+where
+    T: Copy + Debug + PartialEq + Serialize + DeserializeOwned + FromStr<Err: Debug>,
+{
+    let _ = write!(lock, "{of}:");
+    for value in all {
+        let name = name(*value);
+        let _ = write!(lock, " {name}");
+        assert_eq!(name.parse::<T>().expect("its own name"), *value);
+        let json = serde_json::to_string(value).expect("a name");
+        assert_eq!(json, format!("{name:?}"), "{value:?}");
+        let read: T = serde_json::from_str(&json).expect("its own name");
+        assert_eq!(read, *value);
+    }
+    lock.push('\n');
+    assert!("no such name".parse::<T>().is_err(), "{of}");
+    assert!(
+        serde_json::from_str::<T>("\"no such name\"").is_err(),
+        "{of}"
+    );
+}
+
+macro_rules! lines {
+    ($lock:ident, $($of:ident),+ $(,)?) => {
+        $(line(&mut $lock, stringify!($of), $of::ALL, $of::name);)+
+    };
+}
+
+/// One line for values with data: the name that `name()` gives is the one in JSON.
+fn tagged<T>(lock: &mut String, of: &str, all: &[T], name: fn(&T) -> &'static str)
+where
+    T: Debug + PartialEq + Serialize + DeserializeOwned,
+{
+    let _ = write!(lock, "{of}:");
+    for value in all {
+        let json = serde_json::to_value(value).expect("JSON");
+        let tag = match &json {
+            serde_json::Value::String(tag) => tag.clone(),
+            serde_json::Value::Object(one) => one.keys().next().expect("a name").clone(),
+            other => panic!("{other}"),
+        };
+        let _ = write!(lock, " {tag}={}", name(value));
+        assert_eq!(
+            &serde_json::from_value::<T>(json).expect("its own form"),
+            value
+        );
+    }
+    lock.push('\n');
+}
+
+#[test]
+fn names_are_those_of_the_lock() {
+    let mut lock = String::new();
+    lines!(
+        lock,
+        CgroupSeen,
+        Containment,
+        Deadline,
+        EnvMode,
+        Host,
+        InputClosed,
+        InputMode,
+        Knob,
+        Limit,
+        OnDiskFull,
+        OnMaxPause,
+        OnOutputFull,
+        PidNamespace,
+        Proof,
+        Recovery,
+        RemovalReason,
+        Resource,
+        RestartMode,
+        ResumeReason,
+        RowState,
+        RunKind,
+        RunState,
+        Seen,
+        SignalScope,
+        SignalSender,
+        StartStage,
+        StreamsEnd,
+    );
+    let (by, request_id) = ("uid:0".to_owned(), Some("a".to_owned()));
+    let reasons = [
+        EndReason::Exited,
+        EndReason::Aborted {
+            by: by.clone(),
+            request_id: request_id.clone(),
+        },
+        EndReason::StartFailed(StartFailure {
+            stage: StartStage::Exec,
+            errno: Some(2),
+            path: None,
+        }),
+        EndReason::Fenced { by: by.clone() },
+        EndReason::ServerShutdown,
+        EndReason::ServiceLost,
+        EndReason::Rebooted,
+        EndReason::OrphanTerminated,
+        EndReason::ShimLost,
+        EndReason::DeadlineExceeded(Deadline::MaxPause),
+        EndReason::LimitExceeded(Limit::Disk),
+        EndReason::OomKilled(MemoryKills {
+            kills: 1,
+            memory_max: None,
+        }),
+        EndReason::Restarted {
+            by: by.clone(),
+            request_id: request_id.clone(),
+        },
+        EndReason::RestartsExhausted { restarts: 3 },
+    ];
+    tagged(&mut lock, "EndReason", &reasons, EndReason::name);
+    let stops = [
+        StopReason::Abort {
+            by: by.clone(),
+            request_id: request_id.clone(),
+        },
+        StopReason::Restart { by, request_id },
+        StopReason::ServerShutdown,
+        StopReason::DeadlineExceeded(Deadline::MaxRuntime),
+        StopReason::LimitExceeded(Limit::OutputBytes),
+        StopReason::Orphaned,
+        StopReason::ShimLost,
+    ];
+    tagged(&mut lock, "StopReason", &stops, StopReason::name);
+    let verdicts = [
+        TreeVerdict::Empty(Proof::Echild),
+        TreeVerdict::Survivors(vec![7]),
+        TreeVerdict::Unverified("why".to_owned()),
+        TreeVerdict::NeverRan,
+        TreeVerdict::Kept(kennel_lifecycle::Leftovers::default()),
+    ];
+    tagged(&mut lock, "TreeVerdict", &verdicts, TreeVerdict::name);
+    assert_golden("names.lock", &lock);
+}
+
+#[test]
+fn contract_names_are_capitals() {
+    assert_eq!(StartStage::WorkDir.api_name(), "WORK_DIR");
+    assert_eq!(RunState::Backoff.api_name(), "BACKOFF");
+}
