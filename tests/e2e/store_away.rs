@@ -159,7 +159,7 @@ async fn a_stop_that_only_the_row_knows_is_carried_out_when_the_store_is_back() 
     client.hear_up(&run.run_id).await;
     let (run_id, stop) = (
         &run.run_id,
-        r#"{"reason":"abort","by":"uid:7","request_id":"r","grace_us":1000000}"#,
+        r#"{"reason":{"abort":{"by":"uid:7","request_id":"r"}},"grace":{"secs":1,"nanos":0}}"#,
     );
     postgres
         .psql(&format!(

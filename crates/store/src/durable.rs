@@ -4,10 +4,9 @@ use crate::{
     Closure, ConsumerFilter, ConsumerKey, ConsumerRow, EndedStart, EpochRow, Inserted, ListFilter,
     NewRun, NodeRow, Opening, PageStart, Rest, RunRow, Standing, Store, StoreError, WithOutput,
     consumer::ConsumerWrite,
+    json,
     record::Record,
-    removed,
     select::Select,
-    stop,
     writer::{Answer, Failure, Write, Writer},
 };
 use async_trait::async_trait;
@@ -273,7 +272,7 @@ impl<R: Reader> Store for Durable<R> {
         let write = Write::Stop {
             run,
             generation,
-            detail: stop::write(order),
+            detail: json::write(order),
             deadline,
         };
         self.update(run, write).await
@@ -352,7 +351,7 @@ impl<R: Reader> Store for Durable<R> {
             node,
             generation,
             at: removal.at,
-            detail: removed::write(removal),
+            detail: json::write(removal),
         };
         match self.writer.write(write).await? {
             Answer::Written | Answer::Generation(_) => Ok(()),

@@ -1,15 +1,12 @@
 //! What a store is still to be told, as bytes that outlive the server which owes it.
 
-use crate::{
-    Closure, Inserted, NewRun, RunRow, Store, StoreError, StoredState,
-    record::{Record, read_id, row_state},
-    stop, words,
-};
+use crate::{Closure, Inserted, NewRun, RunRow, Store, StoreError, StoredState, json};
 use kennel_lifecycle::{RowState, RunId, StopOrder, StopReason, Timestamp};
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
 
 /// One write that has been promised. To tell it twice is to tell it once.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Fact {
     /// As [`Store::record_stop`].
     Stop {
@@ -140,36 +137,7 @@ impl Fact {
     /// As JSON.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
-        match self {
-            Self::Stop {
-                run,
-                order,
-                deadline,
-            } => json!({
-                "fact": "stop",
-                "run_id": run.to_string(),
-                "order": stop::write(order),
-                "deadline_us": deadline.0,
-            }),
-            Self::State {
-                run,
-                state,
-                started,
-            } => json!({
-                "fact": "state",
-                "run_id": run.to_string(),
-                "state": row_state(*state),
-                "started_us": started.map(|at| at.0),
-            }),
-            Self::Fence(new, closure) => {
-                json!({"fact": "fence", "row": Record::closed(new, closure).to_json()})
-            }
-            Self::Close(new, closure) => {
-                json!({"fact": "close", "row": Record::closed(new, closure).to_json()})
-            }
-        }
-        .to_string()
-        .into_bytes()
+        json::bytes(self)
     }
 
     /// The fact in these bytes.
@@ -178,33 +146,6 @@ impl Fact {
     ///
     /// There is none that this version can read; the text says why.
     pub fn decode(bytes: &[u8]) -> Result<Self, String> {
-        let value: Value = serde_json::from_slice(bytes).map_err(|e| e.to_string())?;
-        let run = || read_id("run_id", value["run_id"].as_str().unwrap_or_default());
-        let closed = || -> Result<(Box<NewRun>, Box<Closure>), String> {
-            let row = Record::from_json(&value["row"])?.row()?;
-            let outcome = row.outcome.ok_or("a row that is to be closed has no end")?;
-            let times = row.times;
-            Ok((Box::new(row.new), Box::new(Closure { outcome, times })))
-        };
-        Ok(match value["fact"].as_str() {
-            Some("stop") => Self::Stop {
-                run: run()?,
-                order: stop::read(value["order"].as_str().unwrap_or_default())?,
-                deadline: Timestamp(value["deadline_us"].as_i64().ok_or("no deadline")?),
-            },
-            Some("state") => Self::State {
-                run: run()?,
-                state: match words::read_state(value["state"].as_str().unwrap_or_default())? {
-                    StoredState::Running => RowState::Running,
-                    StoredState::Pausing => RowState::Pausing,
-                    StoredState::Paused => RowState::Paused,
-                    other => return Err(format!("state {other:?}")),
-                },
-                started: value["started_us"].as_i64().map(Timestamp),
-            },
-            Some("fence") => closed().map(|(new, closure)| Self::Fence(new, closure))?,
-            Some("close") => closed().map(|(new, closure)| Self::Close(new, closure))?,
-            other => return Err(format!("fact {other:?}")),
-        })
+        serde_json::from_slice(bytes).map_err(|e| e.to_string())
     }
 }

@@ -3,27 +3,21 @@
 //! Owns all SQL. Never reads a clock (now is a parameter) and decides nothing: a caller says what a row must be,
 //! the database checks that it may be so.
 
-mod certificate;
 mod consumer;
 mod durable;
 mod fact;
-mod held;
+mod json;
 mod later;
 mod life;
 mod open;
-mod past;
 mod postgres;
 mod record;
-mod removed;
-mod restart;
 mod select;
 mod spare;
 mod sqlite;
-mod stop;
 #[cfg(feature = "testing")]
 pub mod testing;
 mod url;
-mod words;
 mod writer;
 
 pub use consumer::{ConsumerFilter, ConsumerKey, ConsumerRow};
@@ -37,11 +31,13 @@ use async_trait::async_trait;
 use kennel_lifecycle::{
     Held, HostIdentity, KeeperEpoch, NodeId, Outcome, OutputRemoval, ProcessIdentity,
     RestartPolicy, RowState, RunId, RunIdentity, RunKind, RunState, StopOrder, Timestamp,
+    UnknownName,
 };
+use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
 /// A row as it is written before the command may run.
-#[derive(Clone, PartialEq)]
+#[derive(Clone, PartialEq, Serialize, Deserialize)]
 pub struct NewRun {
     /// Key.
     pub run: RunId,
@@ -101,7 +97,7 @@ impl fmt::Debug for NewRun {
 }
 
 /// An attempt that has ended, and that is not the run's last one.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PastAttempt {
     /// 1 for the first.
     pub number: u32,
@@ -128,7 +124,7 @@ pub struct Rest {
 pub const PAST_ATTEMPTS_MAX: usize = 10;
 
 /// Times of the stations of a run; absent: not reached, or not known.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Times {
     /// exec confirmed.
     pub started: Option<Timestamp>,
@@ -143,7 +139,7 @@ pub struct Times {
 }
 
 /// The end of a run as it is written.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Closure {
     /// How it ended.
     pub outcome: Outcome,
@@ -152,7 +148,8 @@ pub struct Closure {
 }
 
 /// What is wanted of a run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Desired {
     /// That it run.
     Run,
@@ -161,7 +158,8 @@ pub enum Desired {
 }
 
 /// The state column: the public states, and those between that recovery must know.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "&'static str", try_from = "String")]
 pub enum StoredState {
     /// Written before the gate opened; the command may run.
     Starting,
@@ -177,8 +175,45 @@ pub enum StoredState {
     Ended(RunState),
 }
 
+impl From<StoredState> for &'static str {
+    fn from(state: StoredState) -> Self {
+        match state {
+            StoredState::Starting => RunState::Starting.name(),
+            StoredState::Running => RunState::Running.name(),
+            StoredState::Pausing => RowState::Pausing.name(),
+            StoredState::Paused => RunState::Paused.name(),
+            StoredState::Backoff => RunState::Backoff.name(),
+            StoredState::Ended(state) => state.name(),
+        }
+    }
+}
+
+impl TryFrom<String> for StoredState {
+    type Error = UnknownName;
+
+    fn try_from(name: String) -> Result<Self, UnknownName> {
+        if name == RowState::Pausing.name() {
+            return Ok(Self::Pausing);
+        }
+        let of = "StoredState";
+        match name.parse() {
+            Ok(RunState::Starting) => Ok(Self::Starting),
+            Ok(RunState::Running) => Ok(Self::Running),
+            Ok(RunState::Paused) => Ok(Self::Paused),
+            Ok(RunState::Backoff) => Ok(Self::Backoff),
+            Ok(
+                state @ (RunState::Succeeded
+                | RunState::Failed
+                | RunState::Cancelled
+                | RunState::Lost),
+            ) => Ok(Self::Ended(state)),
+            Ok(RunState::Stopping) | Err(_) => Err(UnknownName { of, name }),
+        }
+    }
+}
+
 /// A row as it is read.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RunRow {
     /// What was written at first. `generation` is the present one.
     pub new: NewRun,
@@ -195,6 +230,7 @@ pub struct RunRow {
     /// The end; present exactly where `state` is `Ended`.
     pub outcome: Option<Outcome>,
     /// Attempts before the present one, the newest of them; in `Backoff` the last is the present one.
+    #[serde(serialize_with = "json::newest_alone")]
     pub past: Vec<PastAttempt>,
     /// Restarts in a row.
     pub restarts: u32,

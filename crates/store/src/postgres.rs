@@ -9,13 +9,13 @@ use crate::{
     OpenError, Store,
     consumer::{self, ConsumerWrite},
     durable::{self, Durable, STATEMENT_TIMEOUT},
+    json,
     open::{self},
     record::{
         BEGINNING_SET, BEGINNING_WHERE, CLOSING_SET, COLUMNS, RESTING_SET, RESTING_WHERE, Record,
-        column_list, mending_set, row_state,
+        column_list, mending_set,
     },
     select::Dialect,
-    words,
     writer::{Answer, Committer, Failure, Write, Writer},
 };
 use async_trait::async_trait;
@@ -255,7 +255,7 @@ impl<'a> Sorted<'a> {
                 } => {
                     sorted.states.runs.push(run.to_string());
                     sorted.states.generations.push(*generation);
-                    sorted.states.words.push(row_state(*state));
+                    sorted.states.words.push(state.name());
                     sorted.states.started.push(started.map(|t| t.0));
                 }
                 Write::Removal {
@@ -552,7 +552,7 @@ impl Dialect for Postgres {
 
     fn push_labels(sql: &mut QueryBuilder<Self>, labels: &BTreeMap<String, String>) {
         sql.push(" AND labels @> ")
-            .push_bind(words::labels(labels))
+            .push_bind(json::write(labels))
             .push("::jsonb");
     }
 }

@@ -1,14 +1,12 @@
 //! A run as the columns of table `runs`, the same in both databases.
 
-use crate::{
-    Closure, Desired, NewRun, Rest, RunRow, StoredState, Times, certificate, held, past, removed,
-    restart, stop, words,
-};
+use crate::{Closure, Desired, NewRun, PastAttempt, Rest, RunRow, StoredState, Times, json};
 use kennel_lifecycle::{
-    CgroupIdentity, HostIdentity, ProcessIdentity, RowState, RunIdentity, Timestamp,
+    CgroupIdentity, Exit, HostIdentity, Outcome, ProcessIdentity, RunIdentity, Signal, Timestamp,
+    UnknownName,
 };
 use sqlx::{ColumnIndex, Database, Decode, Row, Type};
-use std::time::Duration;
+use std::{str::FromStr, time::Duration};
 
 /// Declares [`Record`], the list of its columns and how they are read; the order of the list is the order of
 /// the parameters in every statement that writes whole rows.
@@ -37,20 +35,6 @@ macro_rules! record {
                 R::Database: Database,
             {
                 Ok(Self { $($column: row.try_get(stringify!($column))?,)+ })
-            }
-
-            /// Every column under its name.
-            pub(crate) fn to_json(&self) -> serde_json::Value {
-                let mut columns = serde_json::Map::new();
-                $(columns.insert(stringify!($column).into(), serde_json::json!(self.$column));)+
-                columns.into()
-            }
-
-            /// The row of [`Self::to_json`]; the text says which column cannot be read.
-            pub(crate) fn from_json(columns: &serde_json::Value) -> Result<Self, String> {
-                $(let $column = serde_json::from_value(columns[stringify!($column)].clone())
-                    .map_err(|e| format!("{}: {e}", stringify!($column)))?;)+
-                Ok(Self { $($column,)+ })
             }
 
             /// Binds every column of one row, in order.
@@ -226,7 +210,7 @@ impl Record {
         let mut record = Self::of_new(new);
         if let Some(identity) = &new.identity {
             record.put_identity(identity);
-            record.containment_detail = new.held.as_ref().map(held::detail);
+            record.containment_detail = new.held.as_ref().map(json::write);
         }
         record
     }
@@ -241,7 +225,7 @@ impl Record {
     /// The row as it is written when its end is known; nobody wants a closed row to run.
     pub(crate) fn closed(new: &NewRun, closure: &Closure) -> Self {
         let mut record = Self::starting(new);
-        words::Desired::STOP.clone_into(&mut record.desired);
+        record.desired = json::split(&Desired::Stop).0;
         record.put_closure(closure);
         record
     }
@@ -249,27 +233,23 @@ impl Record {
     /// The row between two attempts.
     pub(crate) fn resting(new: &NewRun, rest: &Rest) -> Self {
         let mut record = Self::starting(new);
-        words::state(StoredState::Backoff).clone_into(&mut record.state);
+        record.state = state(StoredState::Backoff);
         if let Some(ended) = rest.past.last() {
             record.put_times(&ended.times);
         }
         record.restarts = i64::from(rest.restarts);
         record.next_restart_us = Some(rest.next.0);
-        record.attempts_detail = past::write(&rest.past);
+        record.attempts_detail = json::write(&json::newest(&rest.past));
         record
     }
 
     /// A row as it was read or would be.
     pub(crate) fn of_row(row: &RunRow) -> Self {
         let mut record = Self::starting(&row.new);
-        words::state(row.state).clone_into(&mut record.state);
-        match row.desired {
-            Desired::Run => words::Desired::RUN,
-            Desired::Stop => words::Desired::STOP,
-        }
-        .clone_into(&mut record.desired);
+        record.state = state(row.state);
+        record.desired = json::split(&row.desired).0;
         record.stop_deadline = row.stop_deadline.map(|at| at.0);
-        record.stop_detail = row.stop.as_ref().map(stop::write);
+        record.stop_detail = row.stop.as_ref().map(json::write);
         record.put_times(&row.times);
         if let Some(outcome) = &row.outcome {
             let (outcome, times) = (outcome.clone(), row.times);
@@ -277,9 +257,9 @@ impl Record {
         }
         record.restarts = i64::from(row.restarts);
         record.next_restart_us = row.next_restart.map(|at| at.0);
-        record.attempts_detail = past::write(&row.past);
+        record.attempts_detail = json::write(&json::newest(&row.past));
         record.output_removed_us = row.output_removed.map(|removal| removal.at.0);
-        record.output_removed_detail = row.output_removed.as_ref().map(removed::write);
+        record.output_removed_detail = row.output_removed.as_ref().map(json::write);
         record
     }
 
@@ -288,12 +268,12 @@ impl Record {
             run_id: new.run.to_string(),
             owner: new.owner.clone(),
             attempt: i64::from(new.attempt),
-            kind: words::kind(new.kind).to_owned(),
+            kind: new.kind.name().to_owned(),
             node: new.node.to_string(),
             generation: new.generation,
             keeper_epoch: new.keeper_epoch.to_string(),
-            state: words::state(StoredState::Starting).to_owned(),
-            desired: words::Desired::RUN.to_owned(),
+            state: state(StoredState::Starting),
+            desired: json::split(&Desired::Run).0,
             process_pid: None,
             process_group_id: None,
             session_id: None,
@@ -326,17 +306,17 @@ impl Record {
             spec: new.spec.to_string(),
             spec_digest: new.spec_digest.clone(),
             spec_digest_version: i64::from(new.spec_digest_version),
-            labels: words::labels(&new.labels),
+            labels: json::write(&new.labels),
             created_us: new.created.0,
             started_us: None,
             leader_exited_us: None,
             streams_closed_us: None,
             tree_empty_us: None,
             ended_us: None,
-            restart_detail: restart::write(&new.restart),
+            restart_detail: new.restart.restarts().then(|| json::write(&new.restart)),
             restarts: 0,
             next_restart_us: None,
-            attempts_detail: past::write(&[]),
+            attempts_detail: json::write::<[PastAttempt]>(&[]),
             output_removed_us: None,
             output_removed_detail: None,
         }
@@ -368,18 +348,18 @@ impl Record {
 
     fn put_closure(&mut self, closure: &Closure) {
         let Closure { outcome, times } = closure;
-        words::state(StoredState::Ended(outcome.state())).clone_into(&mut self.state);
-        let (reason, detail) = words::reason(&outcome.reason);
-        self.end_reason = Some(reason.to_owned());
+        self.state = state(StoredState::Ended(outcome.state()));
+        let (reason, detail) = json::split(&outcome.reason);
+        self.end_reason = Some(reason);
         self.end_detail = detail;
-        let (kind, value) = words::exit(outcome.exit);
+        let (kind, value) = exit(outcome.exit);
         self.exit_kind = kind.map(str::to_owned);
         self.exit_value = value;
-        let (verdict, detail) = words::tree(&outcome.tree);
-        self.tree_verdict = Some(verdict.to_owned());
+        let (verdict, detail) = json::split(&outcome.tree);
+        self.tree_verdict = Some(verdict);
         self.tree_detail = detail;
-        self.certificate_detail = Some(certificate::write(&outcome.certificate));
-        self.streams_end = outcome.streams.map(|s| words::streams(s).to_owned());
+        self.certificate_detail = Some(json::write(&outcome.certificate));
+        self.streams_end = outcome.streams.map(|s| s.name().to_owned());
         self.put_times(times);
         self.ended_us = times.ended.map(|t| t.0);
     }
@@ -393,13 +373,9 @@ impl Record {
 
     /// The row in the words of the trait; the text says which column cannot be read.
     pub(crate) fn row(self) -> Result<RunRow, String> {
-        let outcome = words::read_outcome(&self)?;
-        let state = words::read_state(&self.state)?;
-        let desired = match self.desired.as_str() {
-            words::Desired::RUN => Desired::Run,
-            words::Desired::STOP => Desired::Stop,
-            other => return Err(format!("desired {other:?}")),
-        };
+        let outcome = self.outcome()?;
+        let state = StoredState::try_from(self.state.clone()).map_err(|e| format!("state: {e}"))?;
+        let desired = json::join(["desired", "no detail"], &self.desired, None)?;
         let times = Times {
             started: self.started_us.map(Timestamp),
             leader_exited: self.leader_exited_us.map(Timestamp),
@@ -407,11 +383,11 @@ impl Record {
             tree_empty: self.tree_empty_us.map(Timestamp),
             ended: self.ended_us.map(Timestamp),
         };
-        let stop = self.stop_detail.as_deref().map(stop::read).transpose()?;
+        let stop = json::maybe("stop_detail", self.stop_detail.as_deref())?;
         let identity = self.identity()?;
-        let past = past::read(&self.attempts_detail)?;
-        let output_removed = removed::read(
-            self.output_removed_us,
+        let past = json::read("attempts_detail", &self.attempts_detail)?;
+        let output_removed = json::maybe(
+            "output_removed_detail",
             self.output_removed_detail.as_deref(),
         )?;
         let (restarts, next_restart) = (self.restarts, self.next_restart_us);
@@ -419,12 +395,12 @@ impl Record {
             run: read_id("run_id", &self.run_id)?,
             owner: self.owner,
             attempt: narrow("attempt", self.attempt)?,
-            kind: words::read_kind(&self.kind)?,
+            kind: read_name("kind", &self.kind)?,
             node: read_id("node", &self.node)?,
             generation: self.generation,
             keeper_epoch: read_id("keeper_epoch", &self.keeper_epoch)?,
             identity,
-            held: held::read(self.containment_detail.as_deref())?,
+            held: json::maybe("containment_detail", self.containment_detail.as_deref())?,
             grace: Duration::from_millis(narrow("grace_period_ms", self.grace_period_ms)?),
             traceparent: self.traceparent,
             restarted_from: (self.restarted_from.as_deref())
@@ -433,8 +409,9 @@ impl Record {
             spec: self.spec.into(),
             spec_digest: self.spec_digest,
             spec_digest_version: narrow("spec_digest_version", self.spec_digest_version)?,
-            labels: words::read_labels(&self.labels)?.into(),
-            restart: restart::read(self.restart_detail.as_deref())?,
+            labels: json::read("labels", &self.labels)?,
+            restart: json::maybe("restart_detail", self.restart_detail.as_deref())?
+                .unwrap_or_default(),
             created: Timestamp(self.created_us),
         };
         Ok(RunRow {
@@ -450,6 +427,26 @@ impl Record {
             next_restart: next_restart.map(Timestamp),
             output_removed,
         })
+    }
+
+    /// The end of the run; none where the row is open.
+    fn outcome(&self) -> Result<Option<Outcome>, String> {
+        let Some(reason) = &self.end_reason else {
+            return Ok(None);
+        };
+        let tree = (self.tree_verdict.as_deref()).ok_or("tree_verdict is missing")?;
+        let certificate =
+            (self.certificate_detail.as_deref()).ok_or("certificate_detail is missing")?;
+        let (end_detail, tree_detail) = (self.end_detail.as_deref(), self.tree_detail.as_deref());
+        Ok(Some(Outcome {
+            reason: json::join(["end_reason", "end_detail"], reason, end_detail)?,
+            exit: read_exit(self.exit_kind.as_deref(), self.exit_value)?,
+            tree: json::join(["tree_verdict", "tree_detail"], tree, tree_detail)?,
+            streams: (self.streams_end.as_deref())
+                .map(|text| read_name("streams_end", text))
+                .transpose()?,
+            certificate: json::read("certificate_detail", certificate)?,
+        }))
     }
 
     fn identity(&self) -> Result<Option<RunIdentity>, String> {
@@ -494,15 +491,6 @@ impl Record {
     }
 }
 
-/// The state column of a row that is not closed.
-pub(crate) fn row_state(state: RowState) -> &'static str {
-    words::state(match state {
-        RowState::Running => StoredState::Running,
-        RowState::Pausing => StoredState::Pausing,
-        RowState::Paused => StoredState::Paused,
-    })
-}
-
 /// A process from its columns: numbers (pid, group, session), start ticks, pidfs handle.
 pub(crate) fn process(
     numbers: [Option<i64>; 3],
@@ -522,8 +510,53 @@ pub(crate) fn process(
 }
 
 /// A name out of its column.
-pub(crate) fn read_id<T: std::str::FromStr>(column: &str, text: &str) -> Result<T, String> {
+pub(crate) fn read_id<T: FromStr>(column: &str, text: &str) -> Result<T, String> {
     text.parse().map_err(|_| format!("{column} {text:?}"))
+}
+
+/// A value by its name out of its column.
+fn read_name<T: FromStr<Err = UnknownName>>(column: &str, text: &str) -> Result<T, String> {
+    text.parse().map_err(|e| format!("{column}: {e}"))
+}
+
+fn state(state: StoredState) -> String {
+    <&str>::from(state).to_owned()
+}
+
+/// `exit_kind` and `exit_value`; a command that never started has neither.
+fn exit(exit: Option<Exit>) -> (Option<&'static str>, Option<i64>) {
+    match exit {
+        None => (None, None),
+        Some(Exit::Code(code)) => (Some("code"), Some(i64::from(code))),
+        Some(Exit::Signal {
+            signal,
+            core_dumped,
+        }) => {
+            let kind = if core_dumped { "core_dump" } else { "signal" };
+            (Some(kind), Some(i64::from(signal.number())))
+        }
+        Some(Exit::Unknown) => (Some("unknown"), None),
+    }
+}
+
+fn read_exit(kind: Option<&str>, value: Option<i64>) -> Result<Option<Exit>, String> {
+    let number = value.and_then(|v| i32::try_from(v).ok());
+    let exit = match (kind, number) {
+        (None, _) => return Ok(None),
+        (Some("code"), Some(code)) => Some(Exit::Code(code)),
+        (Some(word @ ("signal" | "core_dump")), Some(number)) => {
+            Signal::from_number(number).map(|signal| Exit::Signal {
+                signal,
+                core_dumped: word == "core_dump",
+            })
+        }
+        (Some("unknown"), None) => Some(Exit::Unknown),
+        (Some(_), _) => None,
+    };
+    match exit {
+        Some(exit) => Ok(Some(exit)),
+        None => Err(format!("exit_kind {kind:?} with exit_value {value:?}")),
+    }
 }
 
 fn narrow<T: TryFrom<i64>>(column: &str, value: i64) -> Result<T, String> {

@@ -1,6 +1,6 @@
 //! The questions that are asked of table `runs`, in SQL that both databases understand.
 
-use crate::{EndedStart, ListFilter, ListOrder, PageStart, record, words};
+use crate::{EndedStart, ListFilter, ListOrder, PageStart, record};
 use kennel_lifecycle::{HostIdentity, NodeId, RunId, RunState};
 use sqlx::{Database, Encode, QueryBuilder, Type};
 use std::collections::BTreeMap;
@@ -189,7 +189,7 @@ fn push_page<DB>(
         let any: Vec<String> = filter
             .kinds
             .iter()
-            .map(|k| format!("'{}'", words::kind(*k)))
+            .map(|k| format!("'{}'", k.name()))
             .collect();
         sql.push(" AND kind IN (").push(any.join(", ")).push(")");
     }

@@ -10,7 +10,7 @@ use crate::{
     open::{self},
     record::{
         BEGINNING_SET, BEGINNING_WHERE, CLOSING_SET, COLUMNS, RESTING_SET, RESTING_WHERE, Record,
-        column_list, mending_set, row_state,
+        column_list, mending_set,
     },
     select::Dialect,
     writer::{Answer, Committer, Failure, Write, Writer},
@@ -299,7 +299,7 @@ async fn execute(
         )
         .bind(run.to_string())
         .bind(generation)
-        .bind(row_state(*state))
+        .bind(state.name())
         .bind(started.map(|t| t.0)),
         Write::Removal {
             run,

@@ -14,6 +14,7 @@ pub(super) async fn every_end_is_read_back_as_it_was(bed: Bed) {
     bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
     let mut ends = Vec::new();
     for reason in reasons() {
+        assert_eq!(column(&reason), reason.name());
         let mut end = closure();
         end.outcome.reason = reason;
         ends.push(end);
@@ -24,16 +25,12 @@ pub(super) async fn every_end_is_read_back_as_it_was(bed: Bed) {
         ends.push(end);
     }
     for tree in verdicts() {
+        assert_eq!(column(&tree), tree.name());
         let mut end = closure();
         end.outcome.tree = tree;
         ends.push(end);
     }
-    for streams in [
-        None,
-        Some(StreamsEnd::Eof),
-        Some(StreamsEnd::Cut),
-        Some(StreamsEnd::Lost),
-    ] {
+    for streams in StreamsEnd::ALL.iter().copied().map(Some).chain([None]) {
         let mut end = closure();
         end.outcome.streams = streams;
         ends.push(end);
@@ -53,20 +50,15 @@ pub(super) async fn every_end_is_read_back_as_it_was(bed: Bed) {
     }
 }
 
+/// The name under which the column has it.
+fn column(value: &impl serde::Serialize) -> String {
+    match serde_json::to_value(value).unwrap() {
+        serde_json::Value::String(name) => name,
+        tagged => tagged.as_object().unwrap().keys().next().unwrap().clone(),
+    }
+}
+
 fn reasons() -> Vec<EndReason> {
-    let stages = [
-        StartStage::Prepare,
-        StartStage::Cgroup,
-        StartStage::Fork,
-        StartStage::Session,
-        StartStage::Stdio,
-        StartStage::WorkDir,
-        StartStage::Limits,
-        StartStage::Record,
-        StartStage::Gate,
-        StartStage::Exec,
-        StartStage::Namespace,
-    ];
     let mut reasons = vec![
         EndReason::Exited,
         EndReason::Aborted {
@@ -93,10 +85,6 @@ fn reasons() -> Vec<EndReason> {
         EndReason::Rebooted,
         EndReason::OrphanTerminated,
         EndReason::ShimLost,
-        EndReason::DeadlineExceeded(Deadline::MaxRuntime),
-        EndReason::DeadlineExceeded(Deadline::MaxPause),
-        EndReason::LimitExceeded(Limit::OutputBytes),
-        EndReason::LimitExceeded(Limit::Disk),
         EndReason::OomKilled(MemoryKills {
             kills: u64::MAX,
             memory_max: None,
@@ -106,9 +94,15 @@ fn reasons() -> Vec<EndReason> {
             memory_max: Some(u64::MAX),
         }),
     ];
-    reasons.extend(stages.map(|stage| {
+    reasons.extend(
+        Deadline::ALL
+            .iter()
+            .map(|d| EndReason::DeadlineExceeded(*d)),
+    );
+    reasons.extend(Limit::ALL.iter().map(|l| EndReason::LimitExceeded(*l)));
+    reasons.extend(StartStage::ALL.iter().map(|stage| {
         EndReason::StartFailed(StartFailure {
-            stage,
+            stage: *stage,
             errno: Some(2),
             path: Some("/no/such/ä".into()),
         })
@@ -132,11 +126,7 @@ fn exits() -> Vec<Option<Exit>> {
 }
 
 fn verdicts() -> Vec<TreeVerdict> {
-    vec![
-        TreeVerdict::Empty(Proof::CgroupAndEchild),
-        TreeVerdict::Empty(Proof::Echild),
-        TreeVerdict::Empty(Proof::Cgroup),
-        TreeVerdict::Empty(Proof::PrivatePidns),
+    let mut verdicts = vec![
         TreeVerdict::Survivors(vec![]),
         TreeVerdict::Survivors(vec![1, i32::MAX]),
         TreeVerdict::Unverified("why 'not'".into()),
@@ -149,5 +139,7 @@ fn verdicts() -> Vec<TreeVerdict> {
             }],
             unlisted: 3,
         }),
-    ]
+    ];
+    verdicts.extend(Proof::ALL.iter().map(|proof| TreeVerdict::Empty(*proof)));
+    verdicts
 }

@@ -10,6 +10,7 @@ mod lists;
 mod mends;
 mod nodes;
 mod removals;
+mod values;
 mod withdrawals;
 mod writes;
 
@@ -68,6 +69,8 @@ const CASES: &[Case] = cases![
     attempts::a_run_that_waits_can_be_stopped_and_begins_no_more,
     attempts::of_many_attempts_the_newest_are_kept,
     ends::every_end_is_read_back_as_it_was,
+    values::every_value_is_read_back_as_it_was,
+    values::what_is_no_value_is_corrupt,
     mends::what_was_written_before_is_written_again_whole,
     mends::an_older_row_is_brought_up_and_a_closed_one_is_left_alone,
     mends::only_the_nodes_own_generation_mends,

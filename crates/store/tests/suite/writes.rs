@@ -8,7 +8,9 @@ use kennel_lifecycle::{
     Deadline, EndReason, Limit, NodeId, Outcome, RowState, RunState, StopCertificate, StopOrder,
     StopReason, Timestamp, TreeVerdict,
 };
-use kennel_store::{Closure, Desired, Fact, Inserted, NewRun, StoreError, StoredState, Times};
+use kennel_store::{
+    Closure, Desired, Fact, Inserted, NewRun, RunRow, StoreError, StoredState, Times,
+};
 use std::{future::ready, sync::Arc, time::Duration};
 
 pub(super) async fn what_is_inserted_is_read_back_whole(bed: Bed) {
@@ -208,6 +210,10 @@ pub(super) async fn whoever_asked_for_a_stop_is_not_forgotten(bed: Bed) {
     let reasons = [
         by(None),
         by(Some("again")),
+        StopReason::Restart {
+            by: "uid:8".into(),
+            request_id: Some("r".into()),
+        },
         StopReason::ServerShutdown,
         StopReason::DeadlineExceeded(Deadline::MaxRuntime),
         StopReason::DeadlineExceeded(Deadline::MaxPause),
@@ -224,6 +230,7 @@ pub(super) async fn whoever_asked_for_a_stop_is_not_forgotten(bed: Bed) {
         let at = Timestamp(9);
         bed.store.record_stop(new.run, 1, &asked, at).await.unwrap();
         let row = bed.store.get(new.run).await.unwrap().unwrap();
+        assert_eq!(RunRow::decode(&row.encode()).unwrap(), row);
         assert_eq!(row.stop, Some(asked));
     }
 }
@@ -236,6 +243,7 @@ pub(super) async fn a_spare_copy_of_a_row_gives_the_same_row(bed: Bed) {
     bare.labels = Arc::default();
     for new in [new_run(1), bare] {
         let mut again = NewRun::from_spare(&new.spare()).unwrap();
+        assert_eq!((&again.identity, &again.held), (&None, &None));
         again.identity.clone_from(&new.identity);
         again.held.clone_from(&new.held);
         assert_eq!(again, new);
