@@ -10,7 +10,7 @@ export KENNEL_TOOLS := $(CARGO_TARGET_DIR)/tools
 BUF := $(KENNEL_TOOLS)/buf/node_modules/.bin/buf
 CARGO := cargo --locked
 
-.PHONY: help build serve test check lint fmt proto proto-image bench soak vm tools
+.PHONY: help build serve test quick check lint fmt proto proto-image bench soak vm tools
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -25,6 +25,9 @@ test: tools ## everything that must hold before a change lands; ends with the te
 	$(MAKE) --no-print-directory lint
 	cargo --locked build --workspace --bins
 	cargo --locked nextest run --workspace
+
+quick: ## the core alone, without root, services or tools: lifecycle, journal, store on SQLite, supervisor on a fake kernel
+	$(CARGO) test --quiet -p kennel-lifecycle -p kennel-journal -p kennel-store -p kennel-supervisor --lib --test lifecycle --test journal --test sqlite --test runs
 
 check: ## what a change to one crate needs: types and lints, no tests
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
