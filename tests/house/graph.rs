@@ -82,7 +82,7 @@ const OWNED_BY: [(&str, &[&str]); 24] = [
 ];
 
 /// All that the crate that only decides may use.
-const LIFECYCLE_USES: [&str; 2] = ["thiserror", "ulid"];
+const LIFECYCLE_USES: [&str; 3] = ["serde", "thiserror", "ulid"];
 
 type Graph = BTreeMap<String, BTreeSet<String>>;
 
