@@ -1,7 +1,7 @@
 //! What a command is given beside its descriptors: limits, nice value, `oom_score_adj`. What Kennel itself was started
 //! with is for Kennel: its protection does not pass on to commands.
 
-use crate::{limits::OpenFiles, wire::mirror::WireRlimit};
+use crate::limits::OpenFiles;
 use kennel_lifecycle::{
     Knob, LimitPowers, Resource, Rlimit, RunLimits, UNLIMITED, limits as bounds,
 };
@@ -43,7 +43,7 @@ pub(crate) struct OomScoreAdj {
 /// What one command gets. Absent: it has it already.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Attributes {
-    pub(crate) rlimits: Vec<WireRlimit>,
+    pub(crate) rlimits: Vec<Rlimit>,
     pub(crate) nice: Option<i32>,
     pub(crate) oom_score_adj: Option<i32>,
 }
@@ -60,19 +60,16 @@ impl Inherited {
 
     /// What a command with these limits gets from a shim that has what this keeper has.
     pub(crate) fn attributes(&self, limits: &RunLimits) -> Attributes {
-        let mut rlimits: Vec<WireRlimit> = limits.rlimits.iter().map(|l| (*l).into()).collect();
+        let mut rlimits = limits.rlimits.clone();
         let named = |l: &Rlimit| l.resource == Resource::OpenFiles;
         if !limits.rlimits.iter().any(named) {
             let OpenFiles { soft, hard } = self.open_files;
             let resource = Resource::OpenFiles;
-            rlimits.push(
-                Rlimit {
-                    resource,
-                    soft,
-                    hard,
-                }
-                .into(),
-            );
+            rlimits.push(Rlimit {
+                resource,
+                soft,
+                hard,
+            });
         }
         // Favours are the keeper's own; what slows it down or puts it at risk is the whole service's.
         let other = |wanted: i32, has: i32| (wanted != has).then_some(wanted);
@@ -306,7 +303,7 @@ mod tests {
             soft: 1024,
             hard: 4096,
         };
-        assert_eq!(default.rlimits, [files.into()]);
+        assert_eq!(default.rlimits, [files]);
         assert_eq!((default.nice, default.oom_score_adj), (None, None));
         assert_eq!(inherited(-5, 0).attributes(&none).nice, Some(0));
         let burdened = inherited(5, 300).attributes(&none);
@@ -327,7 +324,7 @@ mod tests {
             ..RunLimits::default()
         };
         let given = inherited(-5, 300).attributes(&asked);
-        assert_eq!(given.rlimits, [files.into()]);
+        assert_eq!(given.rlimits, [files]);
         assert_eq!((given.nice, given.oom_score_adj), (Some(7), None));
     }
 

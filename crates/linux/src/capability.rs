@@ -1,10 +1,12 @@
 //! What a host can do for runs, found out by trying it, and what is used where it cannot.
 
+use serde::{Deserialize, Serialize};
+
 /// Declares the names with their words, and what is used where each is missing.
 macro_rules! capabilities {
     ($($(#[$doc:meta])* $variant:ident = $word:literal, $instead:literal;)*) => {
         /// One thing that a host can do or not.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
         pub enum CapabilityName {
             $($(#[$doc])* $variant,)*
         }
@@ -68,7 +70,7 @@ capabilities! {
 }
 
 /// One thing, and whether it is there.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Capability {
     /// Which.
     pub name: CapabilityName,

@@ -15,7 +15,7 @@ mod upgrade;
 
 pub use crate::capability::{Capability, CapabilityName};
 pub use crate::terminal::NoPty;
-use crate::wire::{Answer, ToKeeper, WireChild, WireListing, WireRecorded, WireShots};
+use crate::wire::{Answer, ToKeeper, WireChild, WireListing, WireRecorded};
 pub use audit::{Books, Fate, Holding, Look, REAPED_MAX, Reaped, SecondLook, SocketSeen, Victim};
 pub use former::{EndCause, FormerServer};
 pub use handover::{HeldPause, HeldRun};
@@ -32,6 +32,7 @@ use link::Link;
 pub use listing::{AIMS_TOLD_MAX, Aim, Tie};
 pub use listing::{Holds, Listing, Member, Sent, Shot, ShotResult, Shots, SignalTarget};
 pub use outputs::{Outputs, TerminalEnds};
+use serde::{Deserialize, Serialize};
 use std::{
     ffi::{OsStr, OsString},
     fmt,
@@ -120,7 +121,7 @@ pub struct KeeperReport {
 }
 
 /// What happened to a run.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Fact {
     /// The child ended before it was let go.
     NotReleased,
@@ -186,7 +187,7 @@ pub enum KeeperEvent {
 }
 
 /// How a signal or a pause went.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SignalResult {
     /// It reached the group, or every task.
     Done,
@@ -201,7 +202,7 @@ pub enum SignalResult {
 }
 
 /// A process that a pause did not stop.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unstopped {
     /// Process id.
     pub pid: i32,
@@ -342,13 +343,13 @@ impl KeeperClient {
             seq,
             run: run.as_u128(),
             run_dir,
-            policy: (&spec.policy).into(),
-            min_containment: spec.min_containment.map(Into::into),
+            policy: spec.policy.clone(),
+            min_containment: spec.min_containment,
             input: match spec.input {
                 ChildInput::Pipe { attempt } => Some(attempt),
                 ChildInput::Null | ChildInput::Bytes(_) => None,
             },
-            terminal: spec.terminal.map(Into::into),
+            terminal: spec.terminal,
         };
         let answered = self.link.ask(asked, files).await;
         // A child whose announcement nobody waits for must not wait at its gate for ever.
@@ -361,19 +362,18 @@ impl KeeperClient {
                     return Err(ClientError::Exhausted("descriptors of the server".into()));
                 };
                 Ok(Prepared {
-                    identity: identity.into(),
+                    identity,
                     outputs,
                     terminal: spec.terminal,
-                    held: held.into(),
+                    held,
                 })
             }
             Answer::TooWeak(held) => {
-                let held = Held::from(held);
                 let wanted = spec.min_containment.unwrap_or(held.by);
                 Err(ClientError::TooWeak { wanted, held })
             }
-            Answer::NoPty(none) => Err(ClientError::NoPty(none.into())),
-            Answer::PrepareFailed(failure) => Err(ClientError::Start(failure.into())),
+            Answer::NoPty(none) => Err(ClientError::NoPty(none)),
+            Answer::PrepareFailed(failure) => Err(ClientError::Start(failure)),
             Answer::Exhausted(what) => Err(ClientError::Exhausted(what)),
             _ => Err(ClientError::KeeperGone),
         }
@@ -394,7 +394,7 @@ impl KeeperClient {
     /// Starts the run's ladder, or shortens the one that is on its way. Thaws a paused tree after the first signal.
     pub fn stop(&self, run: RunId, plan: &StopPlan) {
         let run = run.as_u128();
-        let plan = plan.into();
+        let plan = plan.clone();
         self.link.tell(&ToKeeper::Stop { run, plan });
     }
 
@@ -425,17 +425,17 @@ impl KeeperClient {
         target: SignalTarget,
         request_id: Option<&str>,
     ) -> Result<Sent, ClientError> {
-        let (run, number, target) = (run.as_u128(), signal.number(), target.into());
+        let run = run.as_u128();
         let request = request_id.map(str::to_owned);
         let asked = |seq| ToKeeper::Signal {
             seq,
             run,
-            number,
+            signal,
             target,
             request,
         };
         match self.link.ask(asked, Vec::new()).await? {
-            (Answer::Signalled, fds) => Ok(Sent::Now(listing::read::<WireShots>(fds)?.into())),
+            (Answer::Signalled, fds) => Ok(Sent::Now(listing::read(fds)?)),
             (Answer::SentBefore, _) => Ok(Sent::Before),
             // The keeper holds no such run: there is nobody to reach.
             (Answer::Signal(_), _) => Ok(Sent::Now(Shots::default())),
@@ -464,8 +464,8 @@ impl KeeperClient {
         let request = request_id.map(str::to_owned);
         let asked = |seq| ToKeeper::Upgrade { seq, request };
         match self.link.ask(asked, Vec::new()).await? {
-            (Answer::Upgrade(Ok(upgrade)), _) => Ok(Ok(upgrade.into())),
-            (Answer::Upgrade(Err(refusal)), _) => Ok(Err(refusal.into())),
+            (Answer::Upgrade(Ok(upgrade)), _) => Ok(Ok(upgrade)),
+            (Answer::Upgrade(Err(refusal)), _) => Ok(Err(refusal)),
             _ => Err(ClientError::KeeperGone),
         }
     }
@@ -490,7 +490,7 @@ impl KeeperClient {
         asked: impl FnOnce(u64) -> ToKeeper,
     ) -> Result<SignalResult, ClientError> {
         match self.link.ask(asked, Vec::new()).await? {
-            (Answer::Signal(result), _) => Ok(result.into()),
+            (Answer::Signal(result), _) => Ok(result),
             (Answer::SentBefore, _) => Ok(SignalResult::Done),
             _ => Err(ClientError::KeeperGone),
         }
@@ -518,7 +518,7 @@ impl KeeperClient {
     ) -> Result<Observation, ClientError> {
         let recorded = WireRecorded::try_from(recorded)?;
         let plan_time = plan.kill_after;
-        let plan = plan.into();
+        let plan = plan.clone();
         let asked = |seq| ToKeeper::EndOrphan {
             seq,
             recorded,
@@ -534,7 +534,7 @@ impl KeeperClient {
         wait: Duration,
     ) -> Result<Observation, ClientError> {
         match self.link.ask_for(asked, Vec::new(), wait).await? {
-            (Answer::Observed(seen), _) => Ok(seen.into()),
+            (Answer::Observed(seen), _) => Ok(seen),
             _ => Err(ClientError::KeeperGone),
         }
     }
@@ -545,10 +545,9 @@ impl KeeperClient {
         keeper: ProcessIdentity,
         host: kennel_lifecycle::HostIdentity,
     ) -> Result<Seen, ClientError> {
-        let (keeper, host) = (keeper.into(), host.into());
         let asked = |seq| ToKeeper::KeeperSeen { seq, keeper, host };
         match self.link.ask(asked, Vec::new()).await? {
-            (Answer::Seen(seen), _) => Ok(seen.into()),
+            (Answer::Seen(seen), _) => Ok(seen),
             _ => Err(ClientError::KeeperGone),
         }
     }
@@ -567,7 +566,7 @@ impl TryFrom<&Recorded> for WireRecorded {
     fn try_from(real: &Recorded) -> Result<Self, ClientError> {
         Ok(Self {
             run: real.run.as_u128(),
-            identity: real.identity.clone().into(),
+            identity: real.identity.clone(),
             run_dir: link::text(&real.run_dir)?,
         })
     }

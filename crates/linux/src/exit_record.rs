@@ -6,7 +6,7 @@ use crate::{
     private_file,
     wire::{
         self,
-        mirror::{WireLeader, WireWill},
+        notes::{WireLeader, WireWill},
     },
 };
 use kennel_lifecycle::recovery::ExitRecord;
@@ -48,7 +48,7 @@ impl Will {
     pub(crate) fn write(&mut self, run_dir: &Path, record: &ExitRecord) -> io::Result<()> {
         let named = WireWill {
             leader: self.leader,
-            record: record.clone().into(),
+            record: record.clone(),
         };
         let bytes = wire::encode(&named)?;
         if let Some(file) = &self.written
@@ -69,7 +69,7 @@ impl Will {
 pub(crate) fn read(run_dir: &Path, leader: WireLeader) -> Option<ExitRecord> {
     let bytes = private_file::read(run_dir, NAME, RECORD_BYTES_MAX)?;
     let will = wire::decode::<WireWill>(&bytes).ok()?;
-    (will.leader == leader).then(|| will.record.into())
+    (will.leader == leader).then_some(will.record)
 }
 
 /// Removes the record of an attempt that is over, so that it is not taken for that of the next.

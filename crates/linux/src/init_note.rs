@@ -9,7 +9,7 @@ use crate::{
     private_file, procfs,
     wire::{
         self,
-        mirror::{WireInit, WireLeader},
+        notes::{WireInit, WireLeader},
     },
 };
 use kennel_lifecycle::recovery::Seen;

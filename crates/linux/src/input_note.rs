@@ -6,7 +6,7 @@
 use crate::{
     client::InputState,
     private_file,
-    wire::{self, mirror::input::WireInputNote},
+    wire::{self, input::WireInputNote},
 };
 use kennel_lifecycle::InputBook;
 use std::{ffi::CStr, fs::File, io, os::unix::fs::FileExt, path::Path};

@@ -7,7 +7,7 @@ use crate::{
     private_file,
     wire::{
         self,
-        mirror::{WireLeader, WireNote, steps},
+        notes::{WireLeader, WireNote},
     },
 };
 use kennel_lifecycle::{StopStep, limits::STEPS_TOLD_MAX};
@@ -23,7 +23,7 @@ const NOTE_BYTES_MAX: u64 = 64 * STEPS_TOLD_MAX as u64 + 64;
 pub(crate) fn write(run_dir: &Path, leader: WireLeader, steps: &[StopStep]) -> io::Result<()> {
     let note = WireNote {
         leader,
-        steps: steps.iter().copied().map(Into::into).collect(),
+        steps: steps.to_vec(),
     };
     private_file::replace(run_dir, NAME, TEMPORARY, &wire::encode(&note)?).map(|_| ())
 }
@@ -32,7 +32,7 @@ pub(crate) fn write(run_dir: &Path, leader: WireLeader, steps: &[StopStep]) -> i
 pub(crate) fn read(run_dir: &Path, leader: WireLeader) -> Option<Vec<StopStep>> {
     let bytes = private_file::read(run_dir, NAME, NOTE_BYTES_MAX)?;
     let note = wire::decode::<WireNote>(&bytes).ok()?;
-    (note.leader == leader).then(|| steps(note.steps))
+    (note.leader == leader).then_some(note.steps)
 }
 
 #[cfg(test)]

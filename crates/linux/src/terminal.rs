@@ -12,6 +12,7 @@ use nix::{
     unistd::pipe2,
 };
 use portable_pty::{MasterPty, PtySize, native_pty_system};
+use serde::{Deserialize, Serialize};
 use std::{
     fmt, fs, io,
     os::fd::{BorrowedFd, FromRawFd, OwnedFd},
@@ -39,7 +40,7 @@ pub(crate) enum TypedInterrupt {
 }
 
 /// Why there is no terminal.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NoPty {
     /// The host's terminals are used up.
     Exhausted {

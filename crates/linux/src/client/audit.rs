@@ -6,17 +6,18 @@ use crate::{
     memfd,
     wire::{
         self, Answer, ToKeeper,
-        audit::{AUDIT_BYTES_MAX, VICTIMS_MAX, WireBooks, WireReaped, WireVictims},
+        audit::{AUDIT_BYTES_MAX, VICTIMS_MAX, WireVictims},
     },
 };
 use kennel_lifecycle::{CgroupIdentity, ProcessIdentity, RunId, Signal, ladder::StopPlan};
+use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
 /// Most processes and most directories that [`KeeperClient::reap`] takes at once.
 pub const REAPED_MAX: usize = VICTIMS_MAX / 2;
 
 /// What the keeper alone knows.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Books {
     /// The server.
     pub server: i32,
@@ -31,7 +32,7 @@ pub struct Books {
 }
 
 /// What stands at the path of a listening socket.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SocketSeen {
     /// The socket.
     InPlace,
@@ -62,7 +63,7 @@ pub struct SecondLook {
 }
 
 /// One that is to be ended.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Victim {
     /// Which process: another under its number is not touched.
     pub process: ProcessIdentity,
@@ -71,7 +72,7 @@ pub struct Victim {
 }
 
 /// What has to hold of a process that is to be ended.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Holding {
     /// That it descends from a run does not change as long as it lives.
     Descent,
@@ -82,7 +83,7 @@ pub enum Holding {
 }
 
 /// What came of one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Fate {
     /// It ended after this signal.
     Ended(Signal),
@@ -97,7 +98,7 @@ pub enum Fate {
 }
 
 /// What came of all.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reaped {
     /// Of each, in the order in which they were given.
     pub fates: Vec<Fate>,
@@ -138,9 +139,7 @@ impl KeeperClient {
     pub async fn books(&self) -> Result<Books, ClientError> {
         let asked = |seq| ToKeeper::Books { seq };
         match self.link.ask(asked, Vec::new()).await? {
-            (Answer::Books, fds) => {
-                Ok(listing::read_up_to::<WireBooks>(fds, AUDIT_BYTES_MAX)?.into())
-            }
+            (Answer::Books, fds) => listing::read_up_to(fds, AUDIT_BYTES_MAX),
             (Answer::Exhausted(what), _) => Err(ClientError::Exhausted(what)),
             _ => Err(ClientError::KeeperGone),
         }
@@ -155,24 +154,16 @@ impl KeeperClient {
         plan: &StopPlan,
     ) -> Result<Reaped, ClientError> {
         let order = WireVictims {
-            victims: victims.iter().take(REAPED_MAX).map(Into::into).collect(),
-            directories: directories
-                .iter()
-                .take(REAPED_MAX)
-                .cloned()
-                .map(Into::into)
-                .collect(),
+            victims: victims.iter().take(REAPED_MAX).cloned().collect(),
+            directories: directories.iter().take(REAPED_MAX).cloned().collect(),
         };
         let file = wire::encode(&order).and_then(|bytes| memfd::sealed("kennel-reap", &bytes));
         let file = file.map_err(|error| ClientError::Exhausted(error.to_string()))?;
         let wait = KEEPER_ANSWER_MAX.saturating_add(plan.kill_after);
-        let plan = plan.into();
+        let plan = plan.clone();
         let asked = |seq| ToKeeper::Reap { seq, plan };
         match self.link.ask_for(asked, vec![file], wait).await? {
-            (Answer::Reaped, fds) => {
-                let reaped = listing::read_up_to::<WireReaped>(fds, AUDIT_BYTES_MAX)?;
-                reaped.try_into().map_err(|()| ClientError::KeeperGone)
-            }
+            (Answer::Reaped, fds) => listing::read_up_to(fds, AUDIT_BYTES_MAX),
             (Answer::Exhausted(what), _) => Err(ClientError::Exhausted(what)),
             _ => Err(ClientError::KeeperGone),
         }

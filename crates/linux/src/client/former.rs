@@ -1,10 +1,11 @@
 //! How the server before this one has ended.
 
 use kennel_lifecycle::{Exit, Timestamp};
+use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// The server that this one takes the place of, under the same keeper.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FormerServer {
     /// Its version.
     pub version: String,
@@ -19,7 +20,7 @@ pub struct FormerServer {
 }
 
 /// Why a server has ended, as far as its keeper knows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum EndCause {
     /// By itself, or by somebody else than the keeper.
     ByItself,

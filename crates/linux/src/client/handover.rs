@@ -33,16 +33,12 @@ mod tests {
     use crate::{
         client::{Fact, KeeperClient, KeeperEvent},
         fdpass::{self, Received},
-        wire::{
-            self, ToKeeper, ToServer, WireHello,
-            mirror::{
-                WireContainment, WireFact, WireHeld, WireHost, WireIdentity, WirePowers,
-                WireProcess,
-                handover::{WireHeldPause, WireHeldRun},
-            },
-        },
+        wire::{self, ToKeeper, ToServer, WireHello, handover::WireHeldRun},
     };
-    use kennel_lifecycle::{KeeperEpoch, LeaderExit, PausePolicy, RunLimits, ladder::StopPlan};
+    use kennel_lifecycle::{
+        Containment, HostIdentity, KeeperEpoch, LeaderExit, LimitPowers, PausePolicy,
+        ProcessIdentity, RunLimits, ladder::StopPlan,
+    };
     use std::{
         os::fd::{AsFd, BorrowedFd, OwnedFd},
         time::Duration,
@@ -63,7 +59,7 @@ mod tests {
         let told = ToServer::Report {
             run: 2,
             at_us: 5,
-            fact: WireFact::Executed,
+            fact: Fact::Executed,
         };
         say(&keeper, &told, &[]);
         let connected = KeeperClient::connect(server).await.expect("a keeper");
@@ -125,8 +121,8 @@ mod tests {
         }
     }
 
-    fn process() -> WireProcess {
-        WireProcess {
+    fn process() -> ProcessIdentity {
+        ProcessIdentity {
             pid: 1,
             pgid: 1,
             sid: 1,
@@ -135,8 +131,8 @@ mod tests {
         }
     }
 
-    fn host() -> WireHost {
-        WireHost {
+    fn host() -> HostIdentity {
+        HostIdentity {
             boot_id: "b".into(),
             pidns_inode: 1,
             init_start_ticks: Some(7),
@@ -150,7 +146,7 @@ mod tests {
             host: host(),
             cgroup_base: Err("none".into()),
             pidfs: false,
-            powers: WirePowers {
+            powers: LimitPowers {
                 hard_max: Vec::new(),
                 nice_min: 0,
                 oom_score_adj_min: None,
@@ -170,19 +166,19 @@ mod tests {
     fn run(number: u128) -> WireHeldRun {
         WireHeldRun {
             run: number,
-            identity: WireIdentity {
+            identity: RunIdentity {
                 command: process(),
                 shim: process(),
                 cgroup: None,
                 host: host(),
             },
-            held: WireHeld {
-                by: WireContainment::Subreaper,
+            held: Held {
+                by: Containment::Subreaper,
                 gaps: Vec::new(),
             },
-            policy: (&policy()).into(),
+            policy: policy(),
             released: true,
-            pause: WireHeldPause::Stopped,
+            pause: HeldPause::Stopped,
             stopping: false,
             terminal: None,
         }

@@ -3,9 +3,10 @@
 use super::{ClientError, KeeperClient, link::Link};
 use crate::wire::{
     Answer, ToKeeper,
-    mirror::input::{WireBytes, WireInputWish, WireInputWrite},
+    input::{WireBytes, WireInputWish},
 };
 use kennel_lifecycle::{InputBook, InputClosed, InputRefusal, InputWrite, RunId};
+use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// Bytes of one message to the keeper, which has to stay under 64 KiB. It is also what the keeper holds of a run while that
@@ -15,7 +16,7 @@ const CHUNK_BYTES: usize = 48 * 1024;
 const FOR_EVER: Duration = Duration::from_hours(10 * 365 * 24);
 
 /// How far the input of an attempt has come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InputState {
     /// Of which attempt.
     pub attempt: u32,
@@ -42,7 +43,7 @@ impl InputState {
 }
 
 /// What the keeper says to a wish.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum InputSaid {
     /// Nothing was to be written; it stands so.
     Stands,
@@ -84,7 +85,7 @@ impl KeeperClient {
     ) -> Result<InputAnswer, ClientError> {
         let mut at = 0;
         let mut repeated_first = None;
-        let mut write = WireInputWrite::from(write.clone());
+        let mut write = write.clone();
         loop {
             let end = data.len().min(at + CHUNK_BYTES);
             let chunk = WireBytes(data[at..end].to_vec());
@@ -130,7 +131,7 @@ impl KeeperClient {
         let run = run.as_u128();
         let wish = WireInputWish::Close { attempt, offset };
         let asked = |seq| ToKeeper::Input { seq, run, wish };
-        Ok(said(self.link.ask(asked, Vec::new()).await?.0))
+        Ok(said(&self.link.ask(asked, Vec::new()).await?.0))
     }
 
     /// How far the input of an attempt has come.
@@ -138,13 +139,13 @@ impl KeeperClient {
         let run = run.as_u128();
         let wish = WireInputWish::State { attempt };
         let asked = |seq| ToKeeper::Input { seq, run, wish };
-        Ok(said(self.link.ask(asked, Vec::new()).await?.0))
+        Ok(said(&self.link.ask(asked, Vec::new()).await?.0))
     }
 }
 
-fn said(answer: Answer) -> InputAnswer {
+fn said(answer: &Answer) -> InputAnswer {
     match answer {
-        Answer::Input { state, said } => InputAnswer::Said(state.into(), said.into()),
+        Answer::Input { state, said } => InputAnswer::Said(*state, *said),
         Answer::OtherAttempt => InputAnswer::OtherAttempt,
         Answer::Signal(_) => InputAnswer::UnknownRun,
         _ => InputAnswer::None,
@@ -170,7 +171,7 @@ impl Asking<'_> {
         };
         let answered = self.link.ask_for(asked, Vec::new(), FOR_EVER).await;
         self.seq = None;
-        Ok(said(answered?.0))
+        Ok(said(&answered?.0))
     }
 }
 

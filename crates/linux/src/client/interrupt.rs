@@ -3,9 +3,10 @@
 use super::{ClientError, KeeperClient, SignalResult};
 use crate::wire::{Answer, ToKeeper, WireResize};
 use kennel_lifecycle::{RunId, TerminalSize};
+use serde::{Deserialize, Serialize};
 
 /// How an interrupt went out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum InterruptWay {
     /// SIGINT to the leader's process group.
     Group,
@@ -51,9 +52,9 @@ impl KeeperClient {
         let (run, request) = (run.as_u128(), request_id.map(str::to_owned));
         let asked = |seq| ToKeeper::Interrupt { seq, run, request };
         let (result, way) = match self.link.ask(asked, Vec::new()).await?.0 {
-            Answer::Interrupted(way) => (SignalResult::Done, Some(way.into())),
+            Answer::Interrupted(way) => (SignalResult::Done, Some(way)),
             Answer::SentBefore => (SignalResult::Done, None),
-            Answer::Signal(result) => (result.into(), None),
+            Answer::Signal(result) => (result, None),
             _ => return Err(ClientError::KeeperGone),
         };
         Ok(Interrupted { result, way })
@@ -66,7 +67,7 @@ impl KeeperClient {
         attempt: u32,
         size: TerminalSize,
     ) -> Result<Resized, ClientError> {
-        let (run, size) = (run.as_u128(), size.into());
+        let run = run.as_u128();
         let asked = |seq| {
             ToKeeper::Resize(WireResize {
                 seq,
@@ -78,7 +79,7 @@ impl KeeperClient {
         Ok(match self.link.ask(asked, Vec::new()).await?.0 {
             Answer::NoTerminal => Resized::NoTerminal,
             Answer::OtherAttempt => Resized::OtherAttempt,
-            Answer::Signal(result) => match result.into() {
+            Answer::Signal(result) => match result {
                 SignalResult::Done => Resized::Done,
                 SignalResult::Failed(errno) => Resized::Failed(errno),
                 SignalResult::Gone | SignalResult::UnknownRun | SignalResult::Partial(_) => {

@@ -1,8 +1,7 @@
-//! A child's spec as it is kept for the next attempt. Its form is on disk: fields may be added, none renamed.
+//! A child's spec as it is kept for the next attempt, in JSON. Read by the build that wrote it: nothing has been released yet.
 
 use super::{ChildInput, ChildSpec};
-use crate::wire::mirror::{WireContainment, WirePolicy};
-use kennel_lifecycle::TerminalSize;
+use kennel_lifecycle::{Containment, Policy, TerminalSize};
 use serde::{Deserialize, Serialize};
 use std::{ffi::OsString, os::unix::ffi::OsStringExt, path::PathBuf};
 
@@ -19,8 +18,8 @@ pub struct KeptChild {
     /// Rows and columns.
     #[serde(default)]
     terminal: Option<(u16, u16)>,
-    policy: WirePolicy,
-    min_containment: Option<WireContainment>,
+    policy: Policy,
+    min_containment: Option<Containment>,
 }
 
 /// A word of the command: text, or its bytes where it is none.
@@ -62,8 +61,8 @@ impl From<&ChildSpec> for KeptChild {
             },
             open_input: matches!(spec.input, ChildInput::Pipe { .. }),
             terminal: spec.terminal.map(|size| (size.rows, size.cols)),
-            policy: (&spec.policy).into(),
-            min_containment: spec.min_containment.map(Into::into),
+            policy: spec.policy.clone(),
+            min_containment: spec.min_containment,
         }
     }
 }
@@ -87,8 +86,8 @@ impl KeptChild {
                 .terminal
                 .map(|(rows, cols)| TerminalSize { rows, cols }),
             run_dir,
-            policy: self.policy.into(),
-            min_containment: self.min_containment.map(Into::into),
+            policy: self.policy,
+            min_containment: self.min_containment,
         }
     }
 }

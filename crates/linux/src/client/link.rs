@@ -1,7 +1,7 @@
 //! The socket to the keeper: numbers requests, hands answers to those who wait, keeps events in order.
 
 use super::{
-    ChildInput, ChildSpec, ClientError, Fact, HeldRun, KEEPER_ANSWER_MAX, KeeperEvent, KeeperHello,
+    ChildInput, ChildSpec, ClientError, HeldRun, KEEPER_ANSWER_MAX, KeeperEvent, KeeperHello,
     KeeperReport, liveness::Liveness,
 };
 use crate::{
@@ -230,14 +230,11 @@ impl Link {
                         }
                         continue;
                     }
-                    ToServer::Report { run, at_us, fact } => match Fact::try_from(fact) {
-                        Ok(fact) => KeeperEvent::Report(KeeperReport {
-                            run: RunId::from_u128(run),
-                            at: Timestamp(at_us),
-                            fact,
-                        }),
-                        Err(()) => continue,
-                    },
+                    ToServer::Report { run, at_us, fact } => KeeperEvent::Report(KeeperReport {
+                        run: RunId::from_u128(run),
+                        at: Timestamp(at_us),
+                        fact,
+                    }),
                     ToServer::Shutdown => KeeperEvent::Shutdown,
                     ToServer::ShutdownNow => KeeperEvent::ShutdownNow,
                     // Here and nowhere else, so that the answer says that messages of the keeper are taken.
@@ -250,8 +247,8 @@ impl Link {
                         continue;
                     }
                     ToServer::Leave => KeeperEvent::Leave,
-                    ToServer::NotUpgraded(refusal) => KeeperEvent::NotUpgraded(refusal.into()),
-                    ToServer::Stray(stray) => KeeperEvent::Stray(stray.into()),
+                    ToServer::NotUpgraded(refusal) => KeeperEvent::NotUpgraded(refusal),
+                    ToServer::Stray(stray) => KeeperEvent::Stray(stray),
                     ToServer::Held(run) => {
                         let held = run.with_outputs(fds);
                         let run = held.run;
@@ -300,18 +297,18 @@ impl TryFrom<WireHello> for KeeperHello {
     fn try_from(wire: WireHello) -> Result<Self, ClientError> {
         Ok(Self {
             epoch: wire.epoch.parse().map_err(|_| ClientError::KeeperGone)?,
-            keeper: wire.keeper.into(),
-            host: wire.host.into(),
+            keeper: wire.keeper,
+            host: wire.host,
             cgroup_base: wire.cgroup_base.map(PathBuf::from),
             pidfs: wire.pidfs,
-            powers: wire.powers.into(),
+            powers: wire.powers,
             kernel: wire.kernel,
-            capabilities: wire.capabilities.into_iter().map(Into::into).collect(),
+            capabilities: wire.capabilities,
             late: wire.late.into_iter().map(RunId::from_u128).collect(),
             restarts: wire.restarts,
             version: wire.version,
-            former: wire.former.map(Into::into),
-            upgrade: wire.upgrade.map(Into::into),
+            former: wire.former,
+            upgrade: wire.upgrade,
         })
     }
 }

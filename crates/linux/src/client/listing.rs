@@ -3,9 +3,9 @@
 use super::ClientError;
 use crate::{
     clock, memfd, procfs,
-    wire::{self, LIST_BYTES_MAX, WireListing, WireMember, WireShots},
+    wire::{self, LIST_BYTES_MAX, WireListing, WireMember},
 };
-use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::{
     collections::{BTreeSet, HashMap},
     fs::{self, File},
@@ -31,7 +31,7 @@ const PORTS_MAX: usize = 32;
 const LISTENING: &str = "0A";
 
 /// Whom of a run a signal is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SignalTarget {
     /// Every process of the run.
     Tree,
@@ -44,7 +44,7 @@ pub enum SignalTarget {
 }
 
 /// What came of a signal to one process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ShotResult {
     /// The kernel took it.
     Delivered,
@@ -55,7 +55,7 @@ pub enum ShotResult {
 }
 
 /// A signal to one process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Shot {
     /// Process id.
     pub pid: i32,
@@ -66,7 +66,7 @@ pub struct Shot {
 }
 
 /// A signal to several processes.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Shots {
     /// To each, by rising process id.
     pub shots: Vec<Shot>,
@@ -86,7 +86,7 @@ pub enum Sent {
 }
 
 /// What holds a process to its run. More than one may be true.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Holds {
     /// It is in the run's control group.
     pub cgroup: bool,
@@ -107,7 +107,7 @@ impl Holds {
 pub const AIMS_TOLD_MAX: usize = 64;
 
 /// A process that a round of signals was for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Aim {
     /// Process id.
     pub pid: i32,
@@ -120,7 +120,7 @@ pub struct Aim {
 }
 
 /// What made sure that a process belonged to its run when it was signalled.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Tie {
     /// It was a member that stood in the leader's process group, which was addressed by the leader's own descriptor.
     Group,
@@ -175,16 +175,6 @@ pub struct Listing {
     pub members: Vec<Member>,
     /// How many more there were.
     pub unlisted: u32,
-}
-
-impl From<WireShots> for Shots {
-    fn from(wire: WireShots) -> Self {
-        Self {
-            shots: wire.shots.into_iter().map(Into::into).collect(),
-            unlisted: wire.unlisted,
-            no_terminal: wire.no_terminal,
-        }
-    }
 }
 
 /// A list that came as a file.
@@ -246,7 +236,7 @@ impl Look {
             cpu_time,
             listening_ports,
             ports_cut,
-            holds: member.holds.into(),
+            holds: member.holds,
         })
     }
 
@@ -353,7 +343,7 @@ mod tests {
             pgid: stat.pgid,
             sid: stat.sid,
             start_ticks: stat.start_ticks,
-            holds: Holds::default().into(),
+            holds: Holds::default(),
         };
         let earlier = WireMember {
             start_ticks: stat.start_ticks - 1,

@@ -1,10 +1,11 @@
 //! Signals that mean nothing to the keeper.
 
 use kennel_lifecycle::Signal;
+use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// A signal that has come to the keeper, which has ignored it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StraySignal {
     /// Its number.
     pub number: i32,

@@ -1,10 +1,11 @@
 //! The start of a server from another binary, in the place of the one that serves.
 
 use kennel_lifecycle::Timestamp;
+use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// An upgrade for which a server has left, or is leaving.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Upgrade {
     /// Of the request, where it had one.
     pub request_id: Option<String>,
@@ -19,7 +20,7 @@ pub struct Upgrade {
 }
 
 /// How far an upgrade has come.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum UpgradeState {
     /// The former server finishes what it has.
     Leaving,
@@ -30,7 +31,7 @@ pub enum UpgradeState {
 }
 
 /// Why no server leaves.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum UpgradeRefusal {
     /// Another one is on its way.
     UnderWay,

@@ -12,7 +12,7 @@ use crate::{
     procfs, rundir, tree,
     wire::{
         self, FromShim,
-        mirror::adoption::{WireAdoptable, WireMemory},
+        adoption::{WireAdoptable, WireMemory},
     },
 };
 use kennel_lifecycle::{Held, HostIdentity, Policy, RunId, RunIdentity};
@@ -95,10 +95,10 @@ impl Knock {
         host: &HostIdentity,
     ) -> Option<Adoptable> {
         let identity = RunIdentity {
-            command: said.command.into(),
-            shim: said.shim.into(),
-            cgroup: said.cgroup.map(Into::into),
-            host: said.keepsake.host.into(),
+            command: said.command,
+            shim: said.shim,
+            cgroup: said.cgroup,
+            host: said.keepsake.host,
         };
         // The kernel's word on who listens there against its own.
         let is_shim = identity.shim.pid == self.pid
@@ -128,8 +128,8 @@ impl Knock {
             socket: self.socket,
             shim: self.process,
             identity,
-            policy: said.policy.into(),
-            held: said.keepsake.held.into(),
+            policy: said.policy,
+            held: said.keepsake.held,
             run_dir: rundir::path(data_dir, self.run),
             leader,
             init,
@@ -185,7 +185,7 @@ fn answered(waiting: &[Knock], wait: Duration) -> Vec<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::mirror::adoption::WireKeepsake;
+    use crate::wire::adoption::WireKeepsake;
     use kennel_lifecycle::{
         Containment, LeaderExit, PausePolicy, PidNamespace, ProcessIdentity, Recovery, RunLimits,
         ladder::StopPlan,
@@ -239,18 +239,17 @@ mod tests {
             };
             WireAdoptable {
                 run: run().as_u128(),
-                command: self.process().0.into(),
-                shim: identity::own().expect("own identity").into(),
+                command: self.process().0,
+                shim: identity::own().expect("own identity"),
                 init: None,
                 cgroup: None,
-                policy: (&policy).into(),
+                policy,
                 keepsake: WireKeepsake {
                     held: Held {
                         by: Containment::Subreaper,
                         gaps: Vec::new(),
-                    }
-                    .into(),
-                    host: identity::host().expect("this host").into(),
+                    },
+                    host: identity::host().expect("this host"),
                 },
                 memory: WireMemory::default(),
                 leader_left_at: None,
@@ -312,7 +311,7 @@ mod tests {
         );
         let own = identity::own().expect("own identity");
         let mut said = shim.says();
-        said.command = own.into();
+        said.command = own;
         let fd = PidFd::open(own.pid).expect("it lives");
         assert!(!shim.is_believed(said, &fd), "no child of the shim");
     }

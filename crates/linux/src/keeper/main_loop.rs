@@ -29,14 +29,14 @@ use super::{
 };
 use crate::{
     attributes::{Inherited, Protection},
-    client::Fact,
+    client::{Fact, SignalResult},
     clock, crash_point,
     fdpass::{self, Received},
-    wire::{self, Answer, ToKeeper, ToServer, mirror::WireSignalResult},
+    wire::{self, Answer, ToKeeper, ToServer},
 };
 use ending::Ending;
 use inputs::Inputs;
-use kennel_lifecycle::{HostFacts, HostIdentity, RunId, Signal, Timestamp, ladder::StopPlan};
+use kennel_lifecycle::{HostFacts, HostIdentity, RunId, Timestamp};
 use nix::{
     errno::Errno,
     sys::{
@@ -417,10 +417,10 @@ impl Keeper {
                     seq,
                     run: RunId::from_u128(run),
                     run_dir,
-                    policy: policy.into(),
-                    min_containment: min_containment.map(Into::into),
+                    policy,
+                    min_containment,
                     input,
-                    terminal: terminal.map(Into::into),
+                    terminal,
                 };
                 return self.prepare(wanted, fds);
             }
@@ -434,7 +434,6 @@ impl Keeper {
                 None
             }
             ToKeeper::Stop { run, plan } => {
-                let plan = StopPlan::from(plan);
                 with(run, &mut |r| r.stop(&plan, now));
                 None
             }
@@ -461,37 +460,34 @@ impl Keeper {
             ToKeeper::Signal {
                 seq,
                 run,
-                number,
+                signal,
                 target,
                 request,
             } => {
                 let id = request.as_deref();
-                let sent = Signal::from_number(number).is_some_and(|signal| {
-                    let mut send = |r: &mut Run| r.signal(seq, signal, target.into(), id, now);
-                    with(run, &mut send)
-                });
-                (!sent).then_some(seq)
+                let mut send = |r: &mut Run| r.signal(seq, signal, target, id, now);
+                (!with(run, &mut send)).then_some(seq)
             }
             ToKeeper::Tree { seq, run } => (!with(run, &mut |r| r.list(seq))).then_some(seq),
             ToKeeper::Input { seq, run, wish } => return self.ask_input(seq, run, wish),
             ToKeeper::Resize(resize) => return self.resize_terminal(resize),
             ToKeeper::Books { seq } => return self.tell_books(seq),
-            ToKeeper::Reap { seq, plan } => return self.begin_reaping(seq, &plan.into(), fds),
+            ToKeeper::Reap { seq, plan } => return self.begin_reaping(seq, &plan, fds),
             ToKeeper::Observe { seq, recorded } => return self.observe(seq, recorded, now),
             ToKeeper::EndOrphan {
                 seq,
                 recorded,
                 plan,
-            } => return self.end_orphan(seq, recorded.into(), &plan.into(), now),
+            } => return self.end_orphan(seq, recorded.into(), &plan, now),
             ToKeeper::KeeperSeen { seq, keeper, host } => {
-                return self.look_for_keeper(seq, keeper, host);
+                return self.look_for_keeper(seq, &keeper, &host);
             }
             ToKeeper::Upgrade { seq, request } => return self.begin_upgrade(Some(seq), request),
             ToKeeper::Pong => return self.server.answered(),
             ToKeeper::Ping => return self.send(&ToServer::Pong, Vec::new()),
         };
         if let Some(seq) = unknown {
-            self.answer(seq, Answer::Signal(WireSignalResult::UnknownRun));
+            self.answer(seq, Answer::Signal(SignalResult::UnknownRun));
         }
     }
 
@@ -504,6 +500,6 @@ fn report(run: RunId, at: Timestamp, fact: Fact) -> ToServer {
     ToServer::Report {
         run: run.as_u128(),
         at_us: at.0,
-        fact: fact.into(),
+        fact,
     }
 }

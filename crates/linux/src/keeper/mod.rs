@@ -177,17 +177,17 @@ pub fn run(config: &KeeperConfig) -> Result<i32, KeeperError> {
         nix::sys::utsname::uname().map_err(|e| host("ask for the kernel's name")(e.into()))?;
     let hello = WireHello {
         epoch: epoch.to_string(),
-        powers: powers.into(),
+        powers,
         pidfs: own.pidfs_handle.is_some(),
-        keeper: own.into(),
-        host: here.clone().into(),
+        keeper: own,
+        host: here.clone(),
         cgroup_base: groups
             .base()
             .as_ref()
             .map(|base| base.display().to_string())
             .map_err(Clone::clone),
         kernel: kernel.release().to_string_lossy().into_owned(),
-        capabilities: capabilities.into_iter().map(Into::into).collect(),
+        capabilities,
         held: 0,
         late: Vec::new(),
         restarts: 0,

@@ -8,7 +8,7 @@ use crate::{
     init_note, marker, orphan_note,
     pidfd::PidFd,
     procfs,
-    wire::{PIDS_MAX, WireRecorded, mirror::WireLeader},
+    wire::{PIDS_MAX, WireRecorded, notes::WireLeader},
 };
 use kennel_lifecycle::{
     HostIdentity, ProcessIdentity, RunId, Stuck,
@@ -187,7 +187,7 @@ impl From<WireRecorded> for Recorded {
     fn from(wire: WireRecorded) -> Self {
         Self {
             run: RunId::from_u128(wire.run),
-            identity: wire.identity.into(),
+            identity: wire.identity,
             run_dir: PathBuf::from(wire.run_dir),
         }
     }

@@ -2,17 +2,14 @@
 
 use crate::{
     cgroup,
-    client::HeldPause,
+    client::{HeldPause, SignalResult, Unstopped},
     crash_point,
     held::{self, HELD_MAX, Held, HeldProcess},
     pidfd::Sent,
     procfs::{self, Stat},
     stuck, tasks,
     tree::Tree,
-    wire::{
-        PIDS_MAX,
-        mirror::{WireSignalResult, adoption::WireMemory},
-    },
+    wire::{PIDS_MAX, adoption::WireMemory},
 };
 use kennel_lifecycle::Signal;
 use std::{collections::HashSet, io, path::Path};
@@ -145,7 +142,7 @@ impl Pause {
         tree: &Tree,
         run_dir: &Path,
         now: u64,
-    ) -> Option<(u64, WireSignalResult)> {
+    ) -> Option<(u64, SignalResult)> {
         let Self::Stopping {
             seq,
             give_up_at,
@@ -160,10 +157,10 @@ impl Pause {
                 crash_point!("keeper.pause_complete");
                 let held = std::mem::take(held);
                 *self = Self::Stopped { held, since: now };
-                return seq.map(|seq| (seq, WireSignalResult::Done));
+                return seq.map(|seq| (seq, SignalResult::Done));
             }
             Ok(_) if now < give_up_at => return None,
-            Ok(moving) => WireSignalResult::Partial(told(&moving)),
+            Ok(moving) => SignalResult::Partial(told(&moving)),
             Err(error) => failed(&error),
         };
         self.end(tree, run_dir);
@@ -171,10 +168,10 @@ impl Pause {
     }
 
     /// Continues whom we have stopped. What fails may be tried again. Gives the request that waited for the pause, too.
-    pub(super) fn end(&mut self, tree: &Tree, run_dir: &Path) -> (WireSignalResult, Option<u64>) {
+    pub(super) fn end(&mut self, tree: &Tree, run_dir: &Path) -> (SignalResult, Option<u64>) {
         let waiting = self.interrupted();
         let held = match std::mem::replace(self, Self::None) {
-            Self::None | Self::Expired => return (WireSignalResult::Done, None),
+            Self::None | Self::Expired => return (SignalResult::Done, None),
             Self::Stopping { held, .. }
             | Self::Stopped { held, .. }
             | Self::LettingGo { held, .. } => held,
@@ -182,7 +179,7 @@ impl Pause {
         crash_point!("keeper.let_go");
         let result = held.let_go(tree);
         crash_point!("keeper.gone_on");
-        if result == WireSignalResult::Done {
+        if result == SignalResult::Done {
             held::remove(run_dir);
         } else {
             *self = Self::LettingGo {
@@ -252,16 +249,19 @@ impl Moving {
     }
 }
 
-fn told(moving: &[Moving]) -> Vec<(i32, String)> {
+fn told(moving: &[Moving]) -> Vec<Unstopped> {
     let told = moving.iter().enumerate().map(|(place, one)| {
         let why = (place < REASONS_MAX).then(|| one.why());
-        (one.pid, why.unwrap_or_default())
+        Unstopped {
+            pid: one.pid,
+            why: why.unwrap_or_default(),
+        }
     });
     told.collect()
 }
 
-pub(super) fn failed(error: &io::Error) -> WireSignalResult {
-    WireSignalResult::Failed(error.raw_os_error().unwrap_or(libc::EIO))
+pub(super) fn failed(error: &io::Error) -> SignalResult {
+    SignalResult::Failed(error.raw_os_error().unwrap_or(libc::EIO))
 }
 
 impl Held {
@@ -334,7 +334,7 @@ impl Held {
         self.processes.iter().any(same)
     }
 
-    fn let_go(&self, tree: &Tree) -> WireSignalResult {
+    fn let_go(&self, tree: &Tree) -> SignalResult {
         let mut failed = None;
         if self.frozen
             && let Some(group) = &tree.cgroup
@@ -348,7 +348,7 @@ impl Held {
                 failed.get_or_insert(errno);
             }
         }
-        failed.map_or(WireSignalResult::Done, WireSignalResult::Failed)
+        failed.map_or(SignalResult::Done, SignalResult::Failed)
     }
 }
 
@@ -360,11 +360,11 @@ mod tests {
     fn of_the_first_who_did_not_stop_it_is_told_why() {
         let me = std::process::id().cast_signed();
         let one = |met| told(&[Moving { pid: me, met }]).remove(0);
-        let (pid, why) = one(Met::Refused(libc::EPERM));
+        let Unstopped { pid, why } = one(Met::Refused(libc::EPERM));
         assert_eq!(pid, me);
         assert!(why.starts_with("SIGSTOP is refused"), "{why}");
-        assert!(one(Met::OneTooMany).1.contains("remembered"));
-        assert!(one(Met::Asked).1.contains("has not been seen to"));
+        assert!(one(Met::OneTooMany).why.contains("remembered"));
+        assert!(one(Met::Asked).why.contains("has not been seen to"));
         let asked = |pid| Moving {
             pid,
             met: Met::Asked,
@@ -372,7 +372,7 @@ mod tests {
         let many: Vec<Moving> = (1..=100).map(asked).collect();
         let many = told(&many);
         assert_eq!(many.len(), 100);
-        let known = many.iter().filter(|(_, why)| !why.is_empty());
+        let known = many.iter().filter(|one| !one.why.is_empty());
         assert_eq!(known.count(), REASONS_MAX);
     }
 }

@@ -19,15 +19,12 @@ mod terminal;
 
 use super::pause::{self, Pause};
 use crate::{
-    client::Fact,
+    client::{Fact, SignalResult},
     clock, crash_point,
     spawn::child::OPEN,
     terminal::Terminal,
     tree::{Root, Tree},
-    wire::{
-        Answer, ToShim,
-        mirror::{WireSignalResult, adoption::WireMemory},
-    },
+    wire::{Answer, ToShim, adoption::WireMemory},
 };
 pub(super) use input::RunInput;
 use kennel_lifecycle::{
@@ -229,7 +226,7 @@ impl Run {
         self.told.push(Told::Answer(seq, answer, Vec::new()));
     }
 
-    fn answer_signal(&mut self, seq: u64, result: WireSignalResult) {
+    fn answer_signal(&mut self, seq: u64, result: SignalResult) {
         self.answer(seq, Answer::Signal(result));
     }
 
@@ -258,7 +255,7 @@ impl Run {
     pub(super) fn pause(&mut self, seq: u64, now: u64) {
         let live = self.stage == Stage::Ran && !self.ended && self.ladder.is_none();
         let Some(tree) = self.tree.as_ref().filter(|_| live) else {
-            self.answer_signal(seq, WireSignalResult::Gone);
+            self.answer_signal(seq, SignalResult::Gone);
             return;
         };
         match self.pause.begin(tree, &self.private_dir, seq, now) {
@@ -271,12 +268,12 @@ impl Run {
     /// Continues what was stopped.
     pub(super) fn resume(&mut self, seq: u64) {
         let Some(tree) = self.tree.as_ref().filter(|_| !self.ended) else {
-            self.answer_signal(seq, WireSignalResult::Gone);
+            self.answer_signal(seq, SignalResult::Gone);
             return;
         };
         let (result, waiting) = self.pause.end(tree, &self.private_dir);
         if let Some(waiting) = waiting {
-            self.answer_signal(waiting, WireSignalResult::Partial(Vec::new()));
+            self.answer_signal(waiting, SignalResult::Partial(Vec::new()));
         }
         self.answer_signal(seq, result);
     }

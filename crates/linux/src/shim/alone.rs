@@ -12,11 +12,10 @@ use crate::{
     cgroup, clock,
     wire::{
         FromShim,
-        mirror::WireProcess,
-        mirror::adoption::{WireAdoptable, WireKeepsake, WireMemory},
+        adoption::{WireAdoptable, WireKeepsake, WireMemory},
     },
 };
-use kennel_lifecycle::{LeaderExit, StopStep, Timestamp};
+use kennel_lifecycle::{LeaderExit, ProcessIdentity, StopStep, Timestamp};
 use nix::sys::socket::{Backlog, SockFlag, accept4, listen};
 use std::{
     io,
@@ -39,7 +38,7 @@ pub(super) struct Waiting {
     /// Write end of stdin, until it is closed: the command shall not see an end that nobody meant.
     input: Option<OwnedFd>,
     /// Command and shim as they were announced.
-    announced: Option<(WireProcess, WireProcess)>,
+    announced: Option<(ProcessIdentity, ProcessIdentity)>,
     memory: Option<WireMemory>,
     /// When the command was seen to run.
     ran_at: Option<u64>,
@@ -96,9 +95,9 @@ impl Waiting {
 
 impl Work {
     /// The child was announced as these.
-    pub(super) fn remember_announced(&mut self, command: &WireProcess, shim: &WireProcess) {
+    pub(super) fn remember_announced(&mut self, command: &ProcessIdentity, shim: &ProcessIdentity) {
         if let Some(waiting) = &mut self.waiting {
-            waiting.announced = Some((command.clone(), shim.clone()));
+            waiting.announced = Some((*command, *shim));
         }
     }
 
@@ -253,7 +252,7 @@ impl Work {
     pub(super) fn introduction(&self) -> io::Result<Vec<Word>> {
         let gone = || io::Error::from(io::ErrorKind::NotFound);
         let waiting = self.waiting.as_ref().ok_or_else(gone)?;
-        let (command, shim) = waiting.announced.clone().ok_or_else(gone)?;
+        let (command, shim) = waiting.announced.ok_or_else(gone)?;
         let mut fds = vec![self.tree.leader.as_fd().try_clone_to_owned()?];
         if let Some(init) = &self.tree.init {
             fds.push(init.fd.as_fd().try_clone_to_owned()?);
@@ -273,8 +272,8 @@ impl Work {
             command,
             shim,
             init: self.tree.init.as_ref().map(|init| init.pid),
-            cgroup: self.tree.cgroup.clone().map(Into::into),
-            policy: (&self.policy).into(),
+            cgroup: self.tree.cgroup.clone(),
+            policy: self.policy.clone(),
             keepsake: waiting.keepsake.clone(),
             memory: waiting.memory.unwrap_or(counted),
             leader_left_at: waiting.leader.as_ref().map(|left| left.at),
@@ -289,10 +288,10 @@ impl Work {
         let steps = self.record.steps.iter();
         let (before, after): (Vec<&StopStep>, Vec<&StopStep>) =
             steps.partition(|step| left_at.is_none_or(|at| step.at < at));
-        let told = |step: &&StopStep| (FromShim::Killed((**step).into()), Vec::new());
+        let told = |step: &&StopStep| (FromShim::Killed(**step), Vec::new());
         words.extend(before.iter().map(told));
         if let (Some(left), Some(exit)) = (&waiting.leader, self.record.exit) {
-            let (at_us, exit, rest) = (left.at_us, exit.into(), left.rest);
+            let (at_us, exit, rest) = (left.at_us, exit, left.rest);
             words.push((FromShim::Exited { at_us, exit, rest }, Vec::new()));
         }
         words.extend(after.iter().map(told));

@@ -161,13 +161,13 @@ impl Shim {
                 Ok(ToShim::Job(job)) if self.work.is_none() => match Work::begin(*job, fds) {
                     Ok(work) => self.work = Some(work),
                     Err(failure) => {
-                        self.say((FromShim::PrepareFailed(failure.into()), Vec::new()));
+                        self.say((FromShim::PrepareFailed(failure), Vec::new()));
                         self.keeper = None;
                     }
                 },
                 Ok(ToShim::KillAll) => self.tell_work(Work::kill_all),
                 Ok(ToShim::Stopping) => self.tell_work(Work::stopping),
-                Ok(ToShim::Keep(left)) => self.tell_work(|work| work.keep(left.into())),
+                Ok(ToShim::Keep(left)) => self.tell_work(|work| work.keep(left)),
                 Ok(ToShim::Discard) => self.tell_work(|work| work.discard_from(0)),
                 Ok(ToShim::Leave) => self.tell_work(Work::leave),
                 Ok(ToShim::CloseInput) => self.tell_work(Work::close_input),

@@ -24,9 +24,7 @@ use crate::{
         failure,
     },
     tree::{Root, Session, Tree, Volley},
-    wire::{
-        self, CHILD_BYTES_MAX, FromShim, Job, PIDS_MAX, Placement, WireChild, mirror::WireRlimit,
-    },
+    wire::{self, CHILD_BYTES_MAX, FromShim, Job, PIDS_MAX, Placement, WireChild},
 };
 use kennel_lifecycle::{
     CgroupIdentity, Exit, LeaderExit, Policy, Proof, Rlimit, RunId, Signal, SignalScope,
@@ -83,7 +81,7 @@ pub(super) struct Work {
     pub(super) policy: Policy,
     placement: Placement,
     child: WireChild,
-    rlimits: Vec<WireRlimit>,
+    rlimits: Vec<Rlimit>,
     pub(super) tree: Tree,
     /// The first process of its private pid namespace.
     init: Option<Init>,
@@ -123,7 +121,7 @@ impl Work {
         let spec = memfd::read(next()?, CHILD_BYTES_MAX).map_err(|e| prepare(&e))?;
         let child: WireChild = wire::decode(&spec).map_err(|e| prepare(&e))?;
         let (stdin, stdout, stderr, gate) = (next()?, next()?, next()?, next()?);
-        let policy = Policy::from(job.policy);
+        let policy = job.policy;
         let keeps = policy.on_leader_exit == LeaderExit::Keep;
         let pipes = if job.terminal {
             Vec::new()
@@ -180,7 +178,7 @@ impl Work {
                 session: Session::default(),
                 root: Root::Shim(shim),
                 foreign: None,
-                cgroup: job.cgroup.map(Into::into),
+                cgroup: job.cgroup,
                 init: of_tree,
             },
             init,
@@ -307,7 +305,6 @@ impl Work {
                     // Without it the next start can only say less.
                     let _ = init_note::write(&self.run_dir, (&command).into(), init.pid());
                 }
-                let (command, shim) = (command.into(), shim.into());
                 self.remember_announced(&command, &shim);
                 let init = self.init.as_ref().map(Init::pid);
                 let word = FromShim::Prepared {
@@ -355,7 +352,7 @@ impl Work {
     /// The name of the limit that could not be set.
     fn limit_of(&self, step: u8) -> Option<String> {
         let limit = self.rlimits.get(usize::from(step - STEP_RLIMITS))?;
-        let Rlimit { resource, .. } = limit.clone().into();
+        let Rlimit { resource, .. } = *limit;
         Some(resource.name().to_owned())
     }
 
@@ -366,9 +363,9 @@ impl Work {
         self.stage = Stage::NeverRan;
         self.record.never_ran = true;
         let word = if self.unannounced {
-            FromShim::PrepareFailed(failure.into())
+            FromShim::PrepareFailed(failure)
         } else {
-            FromShim::ExecFailed(failure.into())
+            FromShim::ExecFailed(failure)
         };
         self.words.push((word, Vec::new()));
     }
@@ -407,7 +404,6 @@ impl Work {
                 Some(init) => is_parent_beside(init.pid()) || init.has_others(),
                 None => !self.childless,
             };
-            let exit = exit.into();
             self.remember_exit(at_us, rest);
             self.words
                 .push((FromShim::Exited { at_us, exit, rest }, Vec::new()));
@@ -499,7 +495,7 @@ impl Work {
         }
         if keeper_lives {
             let step = volley.step(at, Signal::KILL, SignalSender::Shim);
-            self.words.push((FromShim::Killed(step.into()), Vec::new()));
+            self.words.push((FromShim::Killed(step), Vec::new()));
         } else {
             note(&mut self.record.steps, at, Signal::KILL, &[volley]);
             self.write_record();

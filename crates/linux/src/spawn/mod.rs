@@ -6,7 +6,7 @@ use crate::{
     attributes::{self, Attributes},
     limits,
     pidfd::PidFd,
-    wire::{WireChild, mirror::WireRlimit},
+    wire::WireChild,
 };
 use child::Plan;
 use kennel_lifecycle::{PidNamespace, Rlimit, StartFailure, StartStage};
@@ -144,12 +144,12 @@ pub(crate) fn failure(stage: StartStage, error: &io::Error, path: Option<&str>) 
     }
 }
 
-fn numbers(limit: &WireRlimit) -> [u64; 3] {
+fn numbers(limit: &Rlimit) -> [u64; 3] {
     let Rlimit {
         resource,
         soft,
         hard,
-    } = limit.clone().into();
+    } = *limit;
     [attributes::number(resource).cast_unsigned(), soft, hard]
 }
 

@@ -2,30 +2,32 @@
 
 use super::{
     Answer, FromShim, LIST_BYTES_MAX, MEMBERS_TOLD_MAX, ToKeeper, ToServer, ToShim, VERSION,
-    WireChild, WireHeldProcess, WireHello, WireListing, WireMember, WireResize, WireShots, decode,
-    encode,
-    mirror::{
-        WireAim, WireCgroup, WireContainment, WireDeadline, WireExit, WireFact, WireFailure,
-        WireHeld, WireHolds, WireHost, WireIdentity, WireInit, WireInterruptWay, WireLeader,
-        WireLeaderExit, WireLeftover, WireLeftovers, WireLimits, WireMemoryKills, WireNoPty,
-        WireNote, WireOnMaxPause, WirePidNamespace, WirePlan, WirePolicy, WirePowers, WireProcess,
-        WireProof, WireRecord, WireRecovery, WireRlimit, WireShot, WireShotResult, WireStage,
-        WireTarget, WireTerminalSize, WireTie, WireVerdict,
-        adoption::{WireAdoptable, WireKeepsake, WireMemory},
-        certificate::{WireScope, WireSender, WireStep, WireStuck, WireStuckProcess},
-        former::{WireEndCause, WireFormer},
-        handover::{WireHeldPause, WireHeldRun},
-        held::WireGap,
-        input::{
-            WireBytes, WireInputClosed, WireInputNote, WireInputRefusal, WireInputSaid,
-            WireInputState, WireInputWish, WireInputWrite, WireKnownWrite,
-        },
-        stray::WireStray,
-        upgrade::{WireUpgrade, WireUpgradeRefusal, WireUpgradeState},
-    },
+    WireChild, WireHeldProcess, WireHello, WireListing, WireMember, WireResize,
+    adoption::{WireAdoptable, WireKeepsake, WireMemory},
+    decode, encode,
+    handover::WireHeldRun,
+    input::{WireBytes, WireInputNote, WireInputWish},
+    notes::{WireInit, WireLeader, WireNote},
+};
+use crate::client::{
+    Aim, EndCause, Fact, FormerServer, HeldPause, Holds, InputSaid, InputState, InterruptWay,
+    NoPty, Shot, ShotResult, Shots, SignalTarget, StraySignal, Tie, Upgrade, UpgradeRefusal,
+    UpgradeState,
+};
+use kennel_lifecycle::{
+    CgroupIdentity, Containment, Deadline, Exit, Gap, Held, HostIdentity, InputClosed,
+    InputRefusal, InputWrite, KnownWrite, LeaderExit, Leftover, Leftovers, LimitPowers,
+    MemoryKills, OnMaxPause, PausePolicy, PidNamespace, Policy, ProcessIdentity, Proof, Recovery,
+    Resource, Rlimit, RunIdentity, RunLimits, Signal, SignalScope, SignalSender, StartFailure,
+    StartStage, StopStep, Stuck, StuckProcess, TerminalSize, Timestamp, TreeVerdict,
+    ladder::{Step, StopPlan},
+    recovery::ExitRecord,
 };
 use serde::{Serialize, de::DeserializeOwned};
-use std::fmt::{Debug, Write};
+use std::{
+    fmt::{Debug, Write},
+    time::Duration,
+};
 
 fn check<T: Serialize + DeserializeOwned + PartialEq + Debug>(message: &T, golden: &str) {
     let bytes = encode(message).expect("it can be encoded");
@@ -37,34 +39,39 @@ fn check<T: Serialize + DeserializeOwned + PartialEq + Debug>(message: &T, golde
     assert_eq!(&decode::<T>(&bytes).expect("it can be decoded"), message);
 }
 
-fn plan() -> WirePlan {
-    WirePlan {
-        steps: vec![(15, 0)],
-        kill_after_ms: 5000,
+fn plan() -> StopPlan {
+    StopPlan {
+        steps: vec![Step {
+            signal: Signal::TERM,
+            after: Duration::ZERO,
+        }],
+        kill_after: Duration::from_secs(5),
     }
 }
 
-fn policy() -> WirePolicy {
-    WirePolicy {
+fn policy() -> Policy {
+    Policy {
         stop: plan(),
-        max_runtime_ms: Some(300),
-        limits: WireLimits::default(),
-        on_leader_exit: WireLeaderExit::Drain {
-            timeout_ms: Some(300),
+        max_runtime: Some(Duration::from_millis(300)),
+        limits: RunLimits::default(),
+        on_leader_exit: LeaderExit::Drain {
+            timeout: Some(Duration::from_millis(300)),
         },
-        max_pause_ms: Some(300),
-        on_max_pause: WireOnMaxPause::Abort,
-        pid_namespace: WirePidNamespace::Private,
-        recovery: WireRecovery::Adopt,
+        pause: PausePolicy {
+            max_pause: Some(Duration::from_millis(300)),
+            on_max_pause: OnMaxPause::Abort,
+        },
+        pid_namespace: PidNamespace::Private,
+        recovery: Recovery::Adopt,
     }
 }
 
-fn step() -> WireStep {
-    WireStep {
-        at_us: 1000,
-        number: 9,
-        scope: WireScope::ControlGroup,
-        sender: WireSender::Shim,
+fn step() -> StopStep {
+    StopStep {
+        at: Timestamp(1000),
+        signal: Signal::KILL,
+        scope: SignalScope::ControlGroup,
+        sender: SignalSender::Shim,
         delivered: 300,
         gone: 1,
         refused: 2,
@@ -72,8 +79,8 @@ fn step() -> WireStep {
     }
 }
 
-fn process(pid: i32) -> WireProcess {
-    WireProcess {
+fn process(pid: i32) -> ProcessIdentity {
+    ProcessIdentity {
         pid,
         pgid: pid,
         sid: pid,
@@ -84,79 +91,79 @@ fn process(pid: i32) -> WireProcess {
 
 #[test]
 fn requests_have_these_bytes() {
-    check(&ToKeeper::Ready, "0200");
+    check(&ToKeeper::Ready, "0300");
     let prepare = ToKeeper::Prepare {
         seq: 1,
         run: 0x0123_4567,
         run_dir: "/r".into(),
         policy: policy(),
-        min_containment: Some(WireContainment::Cgroup),
+        min_containment: Some(Containment::Cgroup),
         input: Some(3),
-        terminal: Some(WireTerminalSize {
+        terminal: Some(TerminalSize {
             rows: 40,
             cols: 120,
         }),
     };
     check(
         &prepare,
-        "020101e78a8d09022f72011e00882701ac020000000000000000000101ac0201ac0201010101010103012878",
+        "030101e78a8d09022f72011e00000500010080c6868f0100000000000000000001010080c6868f01010080c6868f0101010101010103012878",
     );
-    let files = WireRlimit {
-        resource: super::mirror::limits::WireResource::OpenFiles,
+    let files = Rlimit {
+        resource: Resource::OpenFiles,
         soft: 1,
         hard: u64::MAX,
     };
-    let limits = WireLimits {
+    let limits = RunLimits {
         rlimits: vec![files],
         nice: Some(-5),
         oom_score_adj: Some(300),
         pids_max: Some(2),
-        ..WireLimits::default()
+        ..RunLimits::default()
     };
     check(
         &limits,
-        "02010601ffffffffffffffffff01010901d80400000001020000",
+        "03010601ffffffffffffffffff01010901d80400000001020000",
     );
-    check(&ToKeeper::Release { run: 5 }, "020205");
-    check(&ToKeeper::ShutGate { run: 5 }, "020305");
+    check(&ToKeeper::Release { run: 5 }, "030205");
+    check(&ToKeeper::ShutGate { run: 5 }, "030305");
     let stop = ToKeeper::Stop {
         run: 5,
         plan: plan(),
     };
-    check(&stop, "020405011e008827");
+    check(&stop, "030405011e00000500");
     let interrupt = |request| ToKeeper::Interrupt {
         seq: 2,
         run: 5,
         request,
     };
-    check(&interrupt(None), "0205020500");
-    check(&interrupt(Some("a".into())), "02050205010161");
-    check(&ToKeeper::Acknowledge { run: 5 }, "020805");
-    check(&ToKeeper::KeepRest { run: 5 }, "020e05");
-    check(&WireLeaderExit::Stop, "0200");
-    check(&WireLeaderExit::Keep, "0202");
+    check(&interrupt(None), "0305020500");
+    check(&interrupt(Some("a".into())), "03050205010161");
+    check(&ToKeeper::Acknowledge { run: 5 }, "030805");
+    check(&ToKeeper::KeepRest { run: 5 }, "030e05");
+    check(&LeaderExit::Stop, "0300");
+    check(&LeaderExit::Keep, "0302");
     let signal = |request| ToKeeper::Signal {
         seq: 2,
         run: 5,
-        number: 10,
-        target: WireTarget::Leader,
+        signal: Signal::from_number(10).expect("SIGUSR1"),
+        target: SignalTarget::Leader,
         request,
     };
-    check(&signal(None), "020c0205140200");
-    check(&signal(Some("a".into())), "020c02051402010161");
+    check(&signal(None), "030c0205140200");
+    check(&signal(Some("a".into())), "030c02051402010161");
     let asked = ToKeeper::WasSent {
         seq: 2,
         run: 5,
         request: "a".into(),
     };
-    check(&asked, "021202050161");
-    check(&ToKeeper::Tree { seq: 2, run: 5 }, "020d0205");
-    check(&ToKeeper::Books { seq: 2 }, "020f02");
+    check(&asked, "031202050161");
+    check(&ToKeeper::Tree { seq: 2, run: 5 }, "030d0205");
+    check(&ToKeeper::Books { seq: 2 }, "030f02");
     let reap = ToKeeper::Reap {
         seq: 2,
         plan: plan(),
     };
-    check(&reap, "021002011e008827");
+    check(&reap, "031002011e00000500");
 }
 
 #[test]
@@ -168,7 +175,7 @@ fn words_about_an_input_have_these_bytes() {
     };
     let write = WireInputWish::Write {
         attempt: 3,
-        write: WireInputWrite {
+        write: InputWrite {
             id: "w".into(),
             offset: Some(300),
             len: 4,
@@ -176,64 +183,58 @@ fn words_about_an_input_have_these_bytes() {
         at: 1,
         data: WireBytes(vec![255, 0]),
     };
-    check(&wish(write), "021402050003017701ac02040102ff00");
-    check(&wish(WireInputWish::Leave), "0214020501");
+    check(&wish(write), "031402050003017701ac02040102ff00");
+    check(&wish(WireInputWish::Leave), "0314020501");
     let close = WireInputWish::Close {
         attempt: 3,
         offset: None,
     };
-    check(&wish(close), "02140205020300");
-    check(&wish(WireInputWish::State { attempt: 3 }), "021402050303");
-    let state = WireInputState {
+    check(&wish(close), "03140205020300");
+    check(&wish(WireInputWish::State { attempt: 3 }), "031402050303");
+    let state = InputState {
         attempt: 3,
         accepted: 300,
         in_doubt: 1,
-        closed: Some(WireInputClosed::Command),
+        closed: Some(InputClosed::Command),
         unread: Some(2),
     };
     let answer = |said| ToServer::Answer {
         seq: 2,
-        answer: Answer::Input {
-            state: state.clone(),
-            said,
-        },
+        answer: Answer::Input { state, said },
     };
-    check(&answer(WireInputSaid::Stands), "0201020e03ac02010101010200");
-    let taken = WireInputSaid::Taken {
+    check(&answer(InputSaid::Stands), "0301020e03ac02010101010200");
+    let taken = InputSaid::Taken {
         start: 9,
         repeated: true,
     };
-    check(&answer(taken), "0201020e03ac020101010102010901");
-    let refused = |why| answer(WireInputSaid::Refused(why));
+    check(&answer(taken), "0301020e03ac020101010102010901");
+    let refused = |why| answer(InputSaid::Refused(why));
     check(
-        &refused(WireInputRefusal::Unknown(300)),
-        "0201020e03ac0201010101020203ac02",
+        &refused(InputRefusal::Unknown(300)),
+        "0301020e03ac0201010101020203ac02",
     );
-    check(
-        &answer(WireInputSaid::Displaced),
-        "0201020e03ac02010101010203",
-    );
+    check(&answer(InputSaid::Displaced), "0301020e03ac02010101010203");
     let note = WireInputNote {
         attempt: 3,
         accepted: 300,
         in_doubt: 1,
         closed: None,
-        writes: vec![WireKnownWrite {
+        writes: vec![KnownWrite {
             id: "w".into(),
             start: 1,
             len: 2,
         }],
     };
-    check(&note, "0203ac0201000101770102");
+    check(&note, "0303ac0201000101770102");
 }
 
-fn upgrade() -> WireUpgrade {
-    WireUpgrade {
-        request: Some("r".into()),
-        at_us: 300,
+fn upgrade() -> Upgrade {
+    Upgrade {
+        request_id: Some("r".into()),
+        at: Timestamp(300),
         from_version: "1".into(),
         to_version: "2".into(),
-        state: WireUpgradeState::FellBack("w".into()),
+        state: UpgradeState::FellBack("w".into()),
     }
 }
 
@@ -243,38 +244,38 @@ fn words_of_an_upgrade_have_these_bytes() {
         seq: 2,
         request: Some("r".into()),
     };
-    check(&asked, "021302010172");
+    check(&asked, "031302010172");
     let answer = |answer| ToServer::Answer {
         seq: 2,
         answer: Answer::Upgrade(answer),
     };
-    check(&answer(Ok(upgrade())), "0201020d00010172d80401310132020177");
-    let unfit = WireUpgradeRefusal::Unfit {
+    check(&answer(Ok(upgrade())), "0301020d00010172d80401310132020177");
+    let unfit = UpgradeRefusal::Unfit {
         binary: "b".into(),
         why: "w".into(),
         speaks: Some(300),
     };
-    check(&answer(Err(unfit)), "0201020d01020162017701ac02");
-    check(&ToServer::Leave, "0207");
-    let refused = ToServer::NotUpgraded(WireUpgradeRefusal::ShuttingDown);
-    check(&refused, "020801");
+    check(&answer(Err(unfit)), "0301020d01020162017701ac02");
+    check(&ToServer::Leave, "0307");
+    let refused = ToServer::NotUpgraded(UpgradeRefusal::ShuttingDown);
+    check(&refused, "030801");
 }
 
 #[test]
 fn questions_to_the_keeper_have_these_bytes() {
-    check(&ToKeeper::Ping, "0216");
-    check(&ToServer::Pong, "020b");
+    check(&ToKeeper::Ping, "0316");
+    check(&ToServer::Pong, "030b");
 }
 
 #[test]
 fn stray_signal_has_these_bytes() {
-    let stray = ToServer::Stray(WireStray {
+    let stray = ToServer::Stray(StraySignal {
         number: 10,
         pid: 300,
         uid: 7,
         count: 1,
     });
-    check(&stray, "020a14d8040701");
+    check(&stray, "030a14d8040701");
 }
 
 #[test]
@@ -283,14 +284,14 @@ fn the_hello_has_these_bytes() {
         epoch: "E".into(),
         version: "V".into(),
         keeper: process(100),
-        host: WireHost {
+        host: HostIdentity {
             boot_id: "b".into(),
             pidns_inode: 300,
             init_start_ticks: Some(7),
         },
         cgroup_base: Ok("/c".into()),
         pidfs: true,
-        powers: WirePowers {
+        powers: LimitPowers {
             hard_max: Vec::new(),
             nice_min: -20,
             oom_score_adj_min: Some(-1000),
@@ -301,56 +302,56 @@ fn the_hello_has_these_bytes() {
         held: 300,
         late: vec![1],
         restarts: 2,
-        former: Some(WireFormer {
+        former: Some(FormerServer {
             version: "V".into(),
-            at_us: 300,
+            at: Timestamp(300),
             served: true,
-            exit: WireExit::Signal {
-                number: 9,
+            exit: Exit::Signal {
+                signal: Signal::KILL,
                 core_dumped: false,
             },
-            cause: WireEndCause::Hung,
+            cause: EndCause::Hung,
         }),
         upgrade: Some(upgrade()),
     };
     check(
         &ToServer::Hello(hello),
-        "020001450156c801c801c801ac02014d0162ac02010700022f6301002701cf0f01046e6f6e65016b00ac02010102010156d804010112000101010172d80401310132020177",
+        "030001450156c801c801c801ac02014d0162ac02010700022f6301002701cf0f01046e6f6e65016b00ac02010102010156d804010112000101010172d80401310132020177",
     );
 }
 
 #[test]
 fn whom_a_round_was_for_has_these_bytes() {
-    let aim = WireAim {
+    let aim = Aim {
         pid: 7,
         start_ticks: 9,
-        tie: WireTie::Held(WireHolds {
+        tie: Tie::Held(Holds {
             cgroup: true,
             shim: false,
             keeper: false,
         }),
-        result: WireShotResult::Gone,
+        result: ShotResult::Gone,
     };
     check(
         &ToServer::Report {
             run: 5,
             at_us: 1,
-            fact: WireFact::Aimed(vec![aim]),
+            fact: Fact::Aimed(vec![aim]),
         },
-        "020205020d010e090301000001",
+        "0302050206010e090301000001",
     );
 }
 
 #[test]
 fn answers_and_reports_have_these_bytes() {
-    let identity = WireIdentity {
+    let identity = RunIdentity {
         command: process(200),
         shim: process(100),
-        cgroup: Some(WireCgroup {
+        cgroup: Some(CgroupIdentity {
             path: "/g".into(),
             inode: 9,
         }),
-        host: WireHost {
+        host: HostIdentity {
             boot_id: "b".into(),
             pidns_inode: 4,
             init_start_ticks: Some(7),
@@ -360,18 +361,18 @@ fn answers_and_reports_have_these_bytes() {
         seq: 1,
         answer: Answer::Prepared {
             identity,
-            held: WireHeld {
-                by: WireContainment::Cgroup,
-                gaps: vec![WireGap::NoCgroup("n".into())],
+            held: Held {
+                by: Containment::Cgroup,
+                gaps: vec![Gap::NoCgroup("n".into())],
             },
         },
     };
     check(
         &prepared,
-        "02010100900390039003ac02014dc801c801c801ac02014d01022f67090162040107010100016e",
+        "03010100900390039003ac02014dc801c801c801ac02014d01022f67090162040107010100016e",
     );
-    let failed = WireFact::ExecFailed(WireFailure {
-        stage: WireStage::Exec,
+    let failed = Fact::ExecFailed(StartFailure {
+        stage: StartStage::Exec,
         errno: Some(2),
         path: Some("/x".into()),
     });
@@ -380,15 +381,15 @@ fn answers_and_reports_have_these_bytes() {
         at_us: 1000,
         fact: failed,
     };
-    check(&report, "020205d00f0208010401022f78");
+    check(&report, "030205d00f0209010401022f78");
     let ended = ToServer::Report {
         run: 5,
         at_us: -1,
-        fact: WireFact::TreeEnded(WireVerdict::Empty(WireProof::Echild)),
+        fact: Fact::TreeEnded(TreeVerdict::Empty(Proof::Echild)),
     };
-    check(&ended, "02020501050001");
-    let left = WireLeftovers {
-        processes: vec![WireLeftover {
+    check(&ended, "030205010a0001");
+    let left = Leftovers {
+        processes: vec![Leftover {
             pid: 7,
             start_ticks: 300,
             name: "sh".into(),
@@ -398,25 +399,22 @@ fn answers_and_reports_have_these_bytes() {
     let exceeded = ToServer::Report {
         run: 5,
         at_us: 1000,
-        fact: WireFact::DeadlineExceeded(WireDeadline::MaxRuntime),
+        fact: Fact::DeadlineExceeded(Deadline::MaxRuntime),
     };
-    check(&exceeded, "020205d00f0600");
-    check(&WireVerdict::Kept(left.clone()), "0204010eac0202736802");
+    check(&exceeded, "030205d00f0b00");
+    check(&TreeVerdict::Kept(left.clone()), "0304010eac0202736802");
     let fact = |fact| ToServer::Report {
         run: 5,
         at_us: 1,
         fact,
     };
     check(
-        &fact(WireFact::StopStep(step())),
-        "0202050207d00f120101ac0201020102",
+        &fact(Fact::StopStep(step())),
+        "0302050205d00f120101ac0201020102",
     );
-    check(
-        &fact(WireFact::LeftBehind(left)),
-        "0202050208010eac0202736802",
-    );
-    let stuck = WireStuck {
-        processes: vec![WireStuckProcess {
+    check(&fact(Fact::LeftBehind(left)), "0302050207010eac0202736802");
+    let stuck = Stuck {
+        processes: vec![StuckProcess {
             pid: 7,
             start_ticks: 300,
             state: 'D',
@@ -425,29 +423,29 @@ fn answers_and_reports_have_these_bytes() {
         unlisted: 2,
     };
     check(
-        &fact(WireFact::TreeStuck(stuck)),
-        "0202050209010eac020144017702",
+        &fact(Fact::TreeStuck(stuck)),
+        "0302050208010eac020144017702",
     );
-    let kills = WireMemoryKills {
+    let kills = MemoryKills {
         kills: 2,
         memory_max: Some(300),
     };
-    check(&fact(WireFact::MemoryKills(kills)), "020205020a0201ac02");
-    check(&fact(WireFact::Orphaned), "020205020c");
-    check(&fact(WireFact::ShimLost), "020205020e");
-    check(&ToServer::ShutdownNow, "0204");
+    check(&fact(Fact::MemoryKills(kills)), "03020502090201ac02");
+    check(&fact(Fact::Orphaned), "030205020d");
+    check(&fact(Fact::ShimLost), "030205020e");
+    check(&ToServer::ShutdownNow, "0304");
     let answer = |answer| ToServer::Answer { seq: 1, answer };
-    check(&answer(Answer::Signalled), "02010106");
-    check(&answer(Answer::Listed), "02010107");
-    check(&answer(Answer::Books), "02010108");
-    check(&answer(Answer::Reaped), "02010109");
-    check(&answer(Answer::SentBefore), "0201010b");
-    check(&answer(Answer::NotSent), "0201010c");
+    check(&answer(Answer::Signalled), "03010106");
+    check(&answer(Answer::Listed), "03010107");
+    check(&answer(Answer::Books), "03010108");
+    check(&answer(Answer::Reaped), "03010109");
+    check(&answer(Answer::SentBefore), "0301010b");
+    check(&answer(Answer::NotSent), "0301010c");
 }
 
 #[test]
 fn words_about_a_terminal_have_these_bytes() {
-    let size = WireTerminalSize {
+    let size = TerminalSize {
         rows: 40,
         cols: 120,
     };
@@ -457,89 +455,89 @@ fn words_about_a_terminal_have_these_bytes() {
         attempt: 2,
         size,
     });
-    check(&resize, "02150105022878");
+    check(&resize, "03150105022878");
     let answer = |answer| ToServer::Answer { seq: 1, answer };
-    check(&answer(Answer::NoTerminal), "02010111");
-    let way = WireInterruptWay::Foreground;
-    check(&answer(Answer::Interrupted(way)), "0201011202");
-    let exhausted = WireNoPty::Exhausted {
+    check(&answer(Answer::NoTerminal), "03010111");
+    let way = InterruptWay::Foreground;
+    check(&answer(Answer::Interrupted(way)), "0301011202");
+    let exhausted = NoPty::Exhausted {
         current: Some(4),
         max: None,
     };
-    check(&answer(Answer::NoPty(exhausted)), "0201011300010400");
-    let unavailable = WireNoPty::Unavailable {
+    check(&answer(Answer::NoPty(exhausted)), "0301011300010400");
+    let unavailable = NoPty::Unavailable {
         why: "x".into(),
         errno: Some(2),
     };
-    check(&answer(Answer::NoPty(unavailable)), "020101130101780104");
+    check(&answer(Answer::NoPty(unavailable)), "030101130101780104");
 }
 
 #[test]
 fn what_is_handed_over_has_these_bytes() {
     let run = WireHeldRun {
         run: 5,
-        identity: WireIdentity {
+        identity: RunIdentity {
             command: process(200),
             shim: process(100),
             cgroup: None,
-            host: WireHost {
+            host: HostIdentity {
                 boot_id: "b".into(),
                 pidns_inode: 4,
                 init_start_ticks: Some(7),
             },
         },
-        held: WireHeld {
-            by: WireContainment::Subreaper,
+        held: Held {
+            by: Containment::Subreaper,
             gaps: Vec::new(),
         },
         policy: policy(),
         released: true,
-        pause: WireHeldPause::Expired,
+        pause: HeldPause::Expired,
         stopping: true,
-        terminal: Some(WireTerminalSize {
+        terminal: Some(TerminalSize {
             rows: 40,
             cols: 120,
         }),
     };
     check(
         &ToServer::Held(run),
-        "020505900390039003ac02014dc801c801c801ac02014d0001620401070000011e00882701ac020000000000000000000101ac0201ac02010101010301012878",
+        "030505900390039003ac02014dc801c801c801ac02014d0001620401070000011e00000500010080c6868f0100000000000000000001010080c6868f01010080c6868f01010101010301012878",
     );
-    check(&ToServer::Ping, "0206");
-    check(&ToKeeper::Pong, "0211");
+    check(&ToServer::Ping, "0306");
+    check(&ToKeeper::Pong, "0311");
 }
 
 #[test]
 fn words_of_and_to_shims_have_these_bytes() {
-    check(&ToShim::KillAll, "0201");
-    check(&ToShim::Stopping, "0202");
-    let left = WireLeftovers {
+    check(&ToShim::KillAll, "0301");
+    check(&ToShim::Stopping, "0302");
+    let left = Leftovers {
         processes: Vec::new(),
         unlisted: 2,
     };
-    check(&ToShim::Keep(left), "02030002");
-    check(&ToShim::Discard, "0204");
+    check(&ToShim::Keep(left), "03030002");
+    check(&ToShim::Discard, "0304");
     let memory = WireMemory {
         max_runtime: Some((300, Some(1))),
         paused_since: Some(2),
         pause_expired: true,
     };
-    check(&ToShim::Remember(memory), "020501ac020101010201");
-    check(&ToShim::Leave, "0206");
-    check(&ToShim::CloseInput, "0207");
-    check(&ToShim::ServiceEnds { in_order: true }, "020801");
-    check(&FromShim::NotReleased, "0202");
-    check(&FromShim::Executed, "0203");
+    check(&ToShim::Remember(memory), "030501ac020101010201");
+    check(&ToShim::Leave, "0306");
+    check(&ToShim::CloseInput, "0307");
+    check(&ToShim::ServiceEnds { in_order: true }, "030801");
+    check(&FromShim::NotReleased, "0302");
+    check(&FromShim::Executed, "0303");
     let exited = FromShim::Exited {
         at_us: 3,
-        exit: WireExit::Signal {
-            number: 9,
+        exit: Exit::Signal {
+            signal: Signal::KILL,
             core_dumped: false,
         },
         rest: true,
     };
-    check(&exited, "02050601120001");
-    check(&FromShim::Killed(step()), "0207d00f120101ac0201020102");
+    check(&exited, "03050601120001");
+    check(&FromShim::Killed(step()), "0307d00f120101ac0201020102");
     let adoptable = WireAdoptable {
         run: 1,
         command: process(300),
@@ -548,11 +546,11 @@ fn words_of_and_to_shims_have_these_bytes() {
         cgroup: None,
         policy: policy(),
         keepsake: WireKeepsake {
-            held: WireHeld {
-                by: WireContainment::Subreaper,
+            held: Held {
+                by: Containment::Subreaper,
                 gaps: Vec::new(),
             },
-            host: WireHost {
+            host: HostIdentity {
                 boot_id: "b".into(),
                 pidns_inode: 1,
                 init_start_ticks: Some(7),
@@ -565,7 +563,7 @@ fn words_of_and_to_shims_have_these_bytes() {
     };
     check(
         &FromShim::Adoptable(Box::new(adoptable)),
-        "020801d804d804d804ac02014d040404ac02014d010600011e00882701ac020000000000000000000101ac0201ac020101010000016201010700000001ac02010101",
+        "030801d804d804d804ac02014d040404ac02014d010600011e00000500010080c6868f0100000000000000000001010080c6868f01010080c6868f010101010000016201010700000001ac02010101",
     );
 }
 
@@ -577,17 +575,17 @@ fn files_have_these_bytes() {
         env: vec![("K".into(), "v".into())],
         cwd: b"/".into(),
     };
-    check(&child, "02062f62696e2f61020161016201014b0176012f");
-    let record = WireRecord {
-        exit: Some(WireExit::Code(7)),
-        by_itself_us: Some(4),
-        tree: Some(WireVerdict::NeverRan),
+    check(&child, "03062f62696e2f61020161016201014b0176012f");
+    let record = ExitRecord {
+        exit: Some(Exit::Code(7)),
+        by_itself: Some(Timestamp(4)),
+        tree: Some(TreeVerdict::NeverRan),
         never_ran: true,
         steps: vec![step()],
-        census_us: Some(3),
+        census: Some(Timestamp(3)),
         shutdown: true,
     };
-    check(&record, "0201000e010801030101d00f120101ac0201020102010601");
+    check(&record, "0301000e010801030101d00f120101ac0201020102010601");
     let leader = WireLeader {
         pid: 7,
         start_ticks: 300,
@@ -596,35 +594,35 @@ fn files_have_these_bytes() {
         leader,
         steps: vec![step()],
     };
-    check(&note, "020eac0201d00f120101ac0201020102");
+    check(&note, "030eac0201d00f120101ac0201020102");
     let init = WireHeldProcess {
         pid: 8,
         start_ticks: 300,
         pidfs_handle: Some(5),
     };
-    check(&WireInit { leader, init }, "020eac0210ac020105");
-    let shot = |pid, result| WireShot {
+    check(&WireInit { leader, init }, "030eac0210ac020105");
+    let shot = |pid, result| Shot {
         pid,
         start_ticks: 300,
         result,
     };
-    let shots = WireShots {
+    let shots = Shots {
         shots: vec![
-            shot(1, WireShotResult::Delivered),
-            shot(2, WireShotResult::Gone),
-            shot(3, WireShotResult::Failed(1)),
+            shot(1, ShotResult::Delivered),
+            shot(2, ShotResult::Gone),
+            shot(3, ShotResult::Failed(1)),
         ],
         unlisted: 4,
         no_terminal: true,
     };
-    check(&shots, "020302ac020004ac020106ac0202020401");
+    check(&shots, "030302ac020004ac020106ac0202020401");
     let member = WireMember {
         pid: 1,
         ppid: 2,
         pgid: 3,
         sid: 4,
         start_ticks: 300,
-        holds: WireHolds {
+        holds: Holds {
             cgroup: true,
             shim: false,
             keeper: true,
@@ -634,17 +632,17 @@ fn files_have_these_bytes() {
         members: vec![member],
         unlisted: 0,
     };
-    check(&listing, "020102040608ac0201000100");
+    check(&listing, "030102040608ac0201000100");
 }
 
 #[test]
 fn the_longest_lists_fit_into_their_file() {
-    let shot = WireShot {
+    let shot = Shot {
         pid: i32::MIN,
         start_ticks: u64::MAX,
-        result: WireShotResult::Failed(i32::MIN),
+        result: ShotResult::Failed(i32::MIN),
     };
-    let shots = WireShots {
+    let shots = Shots {
         shots: vec![shot; MEMBERS_TOLD_MAX],
         unlisted: u32::MAX,
         no_terminal: true,
@@ -655,7 +653,7 @@ fn the_longest_lists_fit_into_their_file() {
         pgid: i32::MIN,
         sid: i32::MIN,
         start_ticks: u64::MAX,
-        holds: WireHolds {
+        holds: Holds {
             cgroup: true,
             shim: true,
             keeper: true,

@@ -1,21 +1,31 @@
 //! The messages between server, keeper and shim. All three are of one build, and still each message says its version.
 //!
-//! [`mirror`] has the vocabulary of the lifecycle in a form that can be encoded.
+//! What they say of runs are values of the lifecycle and of [`crate::client`] themselves; the shapes here are of messages
+//! and files alone.
 
+pub(crate) mod adoption;
 pub(crate) mod audit;
 #[cfg(test)]
 mod golden;
-pub(crate) mod mirror;
+pub(crate) mod handover;
+pub(crate) mod input;
+pub(crate) mod notes;
 
-use mirror::{
-    WireCgroup, WireFact, WireFailure, WireHost, WireIdentity, WireLeftovers, WireObservation,
-    WirePlan, WirePolicy, WireProcess, WireSignalResult, WireTarget,
+use crate::client::{
+    Capability, Fact, FormerServer, Holds, InputSaid, InputState, InterruptWay, NoPty,
+    SignalResult, SignalTarget, StraySignal, Upgrade, UpgradeRefusal,
+};
+use kennel_lifecycle::{
+    CgroupIdentity, Containment, Exit, Held, HostIdentity, Leftovers, LimitPowers, Policy,
+    ProcessIdentity, RunIdentity, Signal, StartFailure, StopStep, TerminalSize,
+    ladder::StopPlan,
+    recovery::{Observation, Seen},
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::io;
 
 /// First byte of every message.
-pub(crate) const VERSION: u8 = 2;
+pub(crate) const VERSION: u8 = 3;
 /// Longest list of process ids in a message.
 pub(crate) const PIDS_MAX: usize = 1024;
 /// Most processes whose signal or whose place in a tree is told; the rest is counted.
@@ -34,13 +44,13 @@ pub(crate) enum ToKeeper {
         seq: u64,
         run: u128,
         run_dir: String,
-        policy: WirePolicy,
+        policy: Policy,
         /// The weakest containment that will do.
-        min_containment: Option<mirror::WireContainment>,
+        min_containment: Option<Containment>,
         /// The attempt for which standard input is a pipe or a terminal; then no file comes for it.
         input: Option<u32>,
         /// How large the terminal is, where the streams are on one.
-        terminal: Option<mirror::WireTerminalSize>,
+        terminal: Option<TerminalSize>,
     },
     Release {
         run: u128,
@@ -50,7 +60,7 @@ pub(crate) enum ToKeeper {
     },
     Stop {
         run: u128,
-        plan: WirePlan,
+        plan: StopPlan,
     },
     /// Under this request id none goes out twice.
     Interrupt {
@@ -76,18 +86,18 @@ pub(crate) enum ToKeeper {
     EndOrphan {
         seq: u64,
         recorded: WireRecorded,
-        plan: WirePlan,
+        plan: StopPlan,
     },
     KeeperSeen {
         seq: u64,
-        keeper: WireProcess,
-        host: WireHost,
+        keeper: ProcessIdentity,
+        host: HostIdentity,
     },
     Signal {
         seq: u64,
         run: u128,
-        number: i32,
-        target: WireTarget,
+        signal: Signal,
+        target: SignalTarget,
         request: Option<String>,
     },
     Tree {
@@ -103,7 +113,7 @@ pub(crate) enum ToKeeper {
     /// With a [`audit::WireVictims`] as a sealed file.
     Reap {
         seq: u64,
-        plan: WirePlan,
+        plan: StopPlan,
     },
     /// The answer to a `Ping`.
     Pong,
@@ -122,7 +132,7 @@ pub(crate) enum ToKeeper {
     Input {
         seq: u64,
         run: u128,
-        wish: mirror::input::WireInputWish,
+        wish: input::WireInputWish,
     },
     /// Makes the terminal of an attempt so large.
     Resize(WireResize),
@@ -131,12 +141,12 @@ pub(crate) enum ToKeeper {
 }
 
 /// A wish for another size.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct WireResize {
     pub(crate) seq: u64,
     pub(crate) run: u128,
     pub(crate) attempt: u32,
-    pub(crate) size: mirror::WireTerminalSize,
+    pub(crate) size: TerminalSize,
 }
 
 /// Keeper to server.
@@ -152,25 +162,25 @@ pub(crate) enum ToServer {
     Report {
         run: u128,
         at_us: i64,
-        fact: WireFact,
+        fact: Fact,
     },
     Shutdown,
     ShutdownNow,
     /// With the read ends of both outputs, or what there is of a terminal. So many of these as the hello says follow it at once; later ones are of those
     /// that it calls late.
-    Held(mirror::handover::WireHeldRun),
+    Held(handover::WireHeldRun),
     /// Asks whether the server still takes messages.
     Ping,
     /// Another server is to take its place: it finishes what it has, and exits.
     Leave,
     /// What a signal asked for is not done.
-    NotUpgraded(mirror::upgrade::WireUpgradeRefusal),
+    NotUpgraded(UpgradeRefusal),
     /// Nobody waits for a keeper any more at the door of a run that was late.
     DoorLeft {
         run: u128,
     },
     /// A signal that means nothing to the keeper has come.
-    Stray(mirror::stray::WireStray),
+    Stray(StraySignal),
     /// The answer to a `Ping`.
     Pong,
 }
@@ -181,55 +191,55 @@ pub(crate) struct WireHello {
     pub(crate) epoch: String,
     /// Of the keeper's own binary.
     pub(crate) version: String,
-    pub(crate) keeper: WireProcess,
-    pub(crate) host: WireHost,
+    pub(crate) keeper: ProcessIdentity,
+    pub(crate) host: HostIdentity,
     pub(crate) cgroup_base: Result<String, String>,
     pub(crate) pidfs: bool,
-    pub(crate) powers: mirror::WirePowers,
+    pub(crate) powers: LimitPowers,
     pub(crate) kernel: String,
-    pub(crate) capabilities: Vec<mirror::WireCapability>,
+    pub(crate) capabilities: Vec<Capability>,
     /// How many runs are handed over right after this.
     pub(crate) held: u32,
     /// Runs behind whose doors somebody has not answered yet.
     pub(crate) late: Vec<u128>,
     pub(crate) restarts: u32,
-    pub(crate) former: Option<mirror::former::WireFormer>,
+    pub(crate) former: Option<FormerServer>,
     /// The last for which a server has left.
-    pub(crate) upgrade: Option<mirror::upgrade::WireUpgrade>,
+    pub(crate) upgrade: Option<Upgrade>,
 }
 
 /// Answer to a request with a `seq`.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Answer {
     Prepared {
-        identity: WireIdentity,
-        held: mirror::WireHeld,
+        identity: RunIdentity,
+        held: Held,
     },
-    PrepareFailed(WireFailure),
+    PrepareFailed(StartFailure),
     Exhausted(String),
-    Signal(WireSignalResult),
-    Observed(WireObservation),
-    Seen(mirror::WireSeen),
-    /// With a [`WireShots`] as a sealed file.
+    Signal(SignalResult),
+    Observed(Observation),
+    Seen(Seen),
+    /// With a [`Shots`] as a sealed file.
     Signalled,
     /// With a [`WireListing`] as a sealed file.
     Listed,
-    /// With a [`audit::WireBooks`] as a sealed file.
+    /// With a [`crate::client::Books`] as a sealed file.
     Books,
-    /// With a [`audit::WireReaped`] as a sealed file.
+    /// With a [`crate::client::Reaped`] as a sealed file.
     Reaped,
     /// What would hold the run is weaker than asked; nothing was made.
-    TooWeak(mirror::WireHeld),
+    TooWeak(Held),
     /// A signal went out under this request id before; none went out now.
     SentBefore,
     /// None did.
     NotSent,
     /// The new binary will do, and `Leave` comes next; or it was asked for before, and this has come of it.
-    Upgrade(Result<mirror::upgrade::WireUpgrade, mirror::upgrade::WireUpgradeRefusal>),
+    Upgrade(Result<Upgrade, UpgradeRefusal>),
     /// What is said to a wish for standard input, and how that stands.
     Input {
-        state: mirror::input::WireInputState,
-        said: mirror::input::WireInputSaid,
+        state: InputState,
+        said: InputSaid,
     },
     /// Its standard input is not one to write to.
     NoInput,
@@ -238,19 +248,9 @@ pub(crate) enum Answer {
     /// It has no terminal.
     NoTerminal,
     /// An interrupt went out in this way.
-    Interrupted(mirror::WireInterruptWay),
+    Interrupted(InterruptWay),
     /// There is no terminal for it; nothing was made.
-    NoPty(mirror::WireNoPty),
-}
-
-/// What came of a signal to each that was to get it.
-#[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct WireShots {
-    pub(crate) shots: Vec<mirror::WireShot>,
-    /// How many more there were.
-    pub(crate) unlisted: u32,
-    /// The leader has no terminal with a foreground group.
-    pub(crate) no_terminal: bool,
+    NoPty(NoPty),
 }
 
 /// Who is in a tree.
@@ -269,7 +269,7 @@ pub(crate) struct WireMember {
     pub(crate) pgid: i32,
     pub(crate) sid: i32,
     pub(crate) start_ticks: u64,
-    pub(crate) holds: mirror::WireHolds,
+    pub(crate) holds: Holds,
 }
 
 /// Whom a pause has stopped; kept as a file.
@@ -291,7 +291,7 @@ pub(crate) struct WireHeldProcess {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct WireRecorded {
     pub(crate) run: u128,
-    pub(crate) identity: WireIdentity,
+    pub(crate) identity: RunIdentity,
     pub(crate) run_dir: String,
 }
 
@@ -306,11 +306,11 @@ pub(crate) enum ToShim {
     /// A stop is on its way: what ends from here on has not ended by itself.
     Stopping,
     /// The leader has ended by itself, and these are left alone.
-    Keep(WireLeftovers),
+    Keep(Leftovers),
     /// Nobody reads the outputs any more: what is written is to be thrown away.
     Discard,
     /// For the next keeper.
-    Remember(mirror::adoption::WireMemory),
+    Remember(adoption::WireMemory),
     /// The end is on record, and no keeper will ask for it.
     Leave,
     /// Nothing more comes on standard input.
@@ -327,13 +327,13 @@ pub(crate) enum ToShim {
 pub(crate) struct Job {
     pub(crate) run: u128,
     pub(crate) run_dir: String,
-    pub(crate) policy: WirePolicy,
-    pub(crate) cgroup: Option<WireCgroup>,
+    pub(crate) policy: Policy,
+    pub(crate) cgroup: Option<CgroupIdentity>,
     pub(crate) placement: Placement,
     /// Of the command.
     pub(crate) attributes: crate::attributes::Attributes,
     /// Where the run is to be adopted.
-    pub(crate) keepsake: Option<mirror::adoption::WireKeepsake>,
+    pub(crate) keepsake: Option<adoption::WireKeepsake>,
     /// Whether the write end of standard input comes along, to be kept with it.
     pub(crate) input: bool,
     /// Whether stdin is to be the controlling terminal.
@@ -355,18 +355,18 @@ pub(crate) enum Placement {
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum FromShim {
     Prepared {
-        command: WireProcess,
-        shim: WireProcess,
+        command: ProcessIdentity,
+        shim: ProcessIdentity,
         /// The first process of the run's private pid namespace.
         init: Option<i32>,
     },
-    PrepareFailed(WireFailure),
+    PrepareFailed(StartFailure),
     NotReleased,
     Executed,
-    ExecFailed(WireFailure),
+    ExecFailed(StartFailure),
     Exited {
         at_us: i64,
-        exit: mirror::WireExit,
+        exit: Exit,
         /// Whether the shim has children left.
         rest: bool,
     },
@@ -377,10 +377,10 @@ pub(crate) enum FromShim {
         elsewhere: Vec<i32>,
     },
     /// What came of the first SIGKILL to its children, or of a round of signals that it has sent without a keeper.
-    Killed(mirror::certificate::WireStep),
+    Killed(StopStep),
     /// The first word to a keeper that has come for the run. With a pidfd of the leader, one of the first process of a
     /// private pid namespace, the read ends of both outputs, and the write end of stdin where that is an open pipe.
-    Adoptable(Box<mirror::adoption::WireAdoptable>),
+    Adoptable(Box<adoption::WireAdoptable>),
 }
 
 /// What is executed; travels as a sealed file.

@@ -2,7 +2,7 @@
 
 use super::Keeper;
 use crate::{
-    client::{SocketSeen, Victim},
+    client::{Books, Reaped},
     clock,
     keeper::{
         reaping::{Reaping, Untouchable},
@@ -11,7 +11,7 @@ use crate::{
     limits, memfd,
     wire::{
         self, Answer, ToServer,
-        audit::{AUDIT_BYTES_MAX, WireBooks, WireReaped, WireSocketSeen, WireVictims},
+        audit::{AUDIT_BYTES_MAX, WireVictims},
     },
 };
 use kennel_lifecycle::ladder::StopPlan;
@@ -21,18 +21,14 @@ impl Keeper {
     /// Tells what nobody else knows.
     pub(super) fn tell_books(&mut self, seq: u64) {
         let shims = self.shims.values();
-        let sockets = self.listening.iter().map(|listening| {
-            let seen = match listening.seen() {
-                SocketSeen::InPlace => WireSocketSeen::InPlace,
-                SocketSeen::Missing => WireSocketSeen::Missing,
-                SocketSeen::Replaced => WireSocketSeen::Replaced,
-            };
-            (listening.path().display().to_string(), seen)
-        });
-        let books = WireBooks {
+        let sockets = self
+            .listening
+            .iter()
+            .map(|listening| (listening.path().display().to_string(), listening.seen()));
+        let books = Books {
             server: self.server.pid,
             spare_shims: self.pool.pids().collect(),
-            shims: shims.map(|shim| (shim.pid, shim.run.as_u128())).collect(),
+            shims: shims.map(|shim| (shim.pid, shim.run)).collect(),
             sockets: sockets.collect(),
             fds: limits::open_now(),
         };
@@ -48,11 +44,14 @@ impl Keeper {
             // The file found no room in this process's table.
             return self.answer(seq, Answer::Exhausted("descriptors of the keeper".into()));
         };
-        let victims: Vec<Victim> = order.victims.into_iter().map(Into::into).collect();
-        let directories = order.directories.into_iter().map(Into::into).collect();
         let now = clock::boot_ms();
-        self.reapings
-            .push(Reaping::new(seq, victims, directories, plan, now));
+        self.reapings.push(Reaping::new(
+            seq,
+            order.victims,
+            order.directories,
+            plan,
+            now,
+        ));
         self.reapings_due = now;
     }
 
@@ -67,8 +66,8 @@ impl Keeper {
         for reaping in over.collect::<Vec<_>>() {
             let seq = reaping.seq;
             let (fates, directories_removed) = reaping.end();
-            let reaped = WireReaped {
-                fates: fates.into_iter().map(Into::into).collect(),
+            let reaped = Reaped {
+                fates,
                 directories_removed,
             };
             self.answer_with_file(seq, Answer::Reaped, &reaped);

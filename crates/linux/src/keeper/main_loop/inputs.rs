@@ -2,12 +2,10 @@
 
 use super::Keeper;
 use crate::{
+    client::SignalResult,
     clock,
     keeper::run::RunInput,
-    wire::{
-        Answer, WireResize,
-        mirror::{WireSignalResult, input::WireInputWish},
-    },
+    wire::{Answer, WireResize, input::WireInputWish},
 };
 use kennel_lifecycle::RunId;
 use nix::sys::epoll::{EpollEvent, EpollFlags};
@@ -35,7 +33,7 @@ impl Keeper {
         let id = RunId::from_u128(run);
         match self.runs.get_mut(&id) {
             Some(run) => run.ask_input(seq, wish),
-            None => self.answer(seq, Answer::Signal(WireSignalResult::UnknownRun)),
+            None => self.answer(seq, Answer::Signal(SignalResult::UnknownRun)),
         }
         self.touch(id, clock::boot_ms());
     }
@@ -44,8 +42,8 @@ impl Keeper {
     pub(super) fn resize_terminal(&mut self, wish: WireResize) {
         let id = RunId::from_u128(wish.run);
         match self.runs.get_mut(&id) {
-            Some(run) => run.resize(wish.seq, wish.attempt, wish.size.into()),
-            None => self.answer(wish.seq, Answer::Signal(WireSignalResult::UnknownRun)),
+            Some(run) => run.resize(wish.seq, wish.attempt, wish.size),
+            None => self.answer(wish.seq, Answer::Signal(SignalResult::UnknownRun)),
         }
         self.touch(id, clock::boot_ms());
     }

@@ -51,7 +51,7 @@ impl Keeper {
         seen.stuck = std::mem::take(&mut orphan.stuck);
         let is_left = seen.somebody_is_left();
         if let Some(seq) = orphan.seq.take() {
-            self.answer(seq, Answer::Observed(seen.into()));
+            self.answer(seq, Answer::Observed(seen));
         }
         if is_left {
             self.orphans.push(orphan);

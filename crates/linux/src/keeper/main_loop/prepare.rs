@@ -9,10 +9,7 @@ use crate::{
     },
     spawn::{self, failure},
     terminal::{NoPty, Terminal},
-    wire::{
-        self, Answer, Job, ToShim,
-        mirror::{WireFailure, adoption::WireKeepsake},
-    },
+    wire::{self, Answer, Job, ToShim, adoption::WireKeepsake},
 };
 use kennel_lifecycle::{
     Containment, Held, Policy, Recovery, RunId, StartFailure, StartStage, TerminalSize,
@@ -98,11 +95,11 @@ impl Keeper {
         };
         match prepared {
             Ok(()) => {}
-            Err(Unmade::TooWeak(held)) => self.answer(seq, Answer::TooWeak(held.into())),
+            Err(Unmade::TooWeak(held)) => self.answer(seq, Answer::TooWeak(held)),
             Err(Unmade::Limits(failure)) => {
-                self.answer(seq, Answer::PrepareFailed(WireFailure::from(failure)));
+                self.answer(seq, Answer::PrepareFailed(failure));
             }
-            Err(Unmade::NoPty(none)) => self.answer(seq, Answer::NoPty(none.into())),
+            Err(Unmade::NoPty(none)) => self.answer(seq, Answer::NoPty(none)),
             Err(Unmade::Failed(error)) => self.answer(seq, unmade(&error)),
         }
     }
@@ -194,15 +191,15 @@ impl Keeper {
         let outlives = wish.policy.recovery == Recovery::Adopt;
         let door = outlives.then(|| self.doors.make(wish.run)).transpose()?;
         let keepsake = outlives.then(|| WireKeepsake {
-            held: held.clone().into(),
-            host: self.host.clone().into(),
+            held: held.clone(),
+            host: self.host.clone(),
         });
         let input = streams.input.as_ref().and_then(RunInput::for_shim);
         let job = ToShim::Job(Box::new(Job {
             run: wish.run.as_u128(),
             run_dir: wish.run_dir.clone(),
-            policy: (&wish.policy).into(),
-            cgroup: group.map(|group| group.identity.clone().into()),
+            policy: wish.policy.clone(),
+            cgroup: group.map(|group| group.identity.clone()),
             placement: self.groups.placement(),
             attributes: self.inherited.attributes(&wish.policy.limits),
             keepsake,
@@ -240,7 +237,7 @@ fn unmade(error: &io::Error) -> Answer {
         | None => Answer::Exhausted(error.to_string()),
         Some(_) => {
             let failure = failure(StartStage::Prepare, error, None);
-            Answer::PrepareFailed(WireFailure::from(failure))
+            Answer::PrepareFailed(failure)
         }
     }
 }

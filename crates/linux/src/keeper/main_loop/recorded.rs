@@ -4,21 +4,24 @@ use super::Keeper;
 use crate::{
     client::Recorded,
     keeper::observe,
-    wire::{
-        Answer, WireRecorded,
-        mirror::{WireHost, WireProcess},
-    },
+    wire::{Answer, WireRecorded},
 };
+use kennel_lifecycle::{HostIdentity, ProcessIdentity};
 
 impl Keeper {
     pub(super) fn observe(&mut self, seq: u64, recorded: WireRecorded, now: u64) {
         let recorded = Recorded::from(recorded);
         let seen = observe::observe(&recorded, &self.host, &mut self.markers, now);
-        self.answer(seq, Answer::Observed(seen.into()));
+        self.answer(seq, Answer::Observed(seen));
     }
 
-    pub(super) fn look_for_keeper(&mut self, seq: u64, keeper: WireProcess, host: WireHost) {
-        let seen = observe::see(&keeper.into(), &host.into(), &self.host);
-        self.answer(seq, Answer::Seen(seen.into()));
+    pub(super) fn look_for_keeper(
+        &mut self,
+        seq: u64,
+        keeper: &ProcessIdentity,
+        host: &HostIdentity,
+    ) {
+        let seen = observe::see(keeper, host, &self.host);
+        self.answer(seq, Answer::Seen(seen));
     }
 }

@@ -262,8 +262,8 @@ impl Keeper {
                 .map(|knock| knock.run.as_u128())
                 .collect(),
             restarts: self.restarts.count,
-            former: self.restarts.former.clone().map(Into::into),
-            upgrade: self.upgrades.told().map(Into::into),
+            former: self.restarts.former.clone(),
+            upgrade: self.upgrades.told(),
             ..self.restarts.hello.clone()
         });
         let sockets = self.listening.iter().map(|l| Rc::clone(&l.socket));

@@ -112,7 +112,7 @@ impl Keeper {
         let number = info.ssi_signo.cast_signed();
         let sender = (info.ssi_pid.cast_signed(), info.ssi_uid);
         if let Some(stray) = self.stray.count(number, sender, clock::boot_ms()) {
-            self.send(&ToServer::Stray(stray.into()), Vec::new());
+            self.send(&ToServer::Stray(stray), Vec::new());
         }
     }
 

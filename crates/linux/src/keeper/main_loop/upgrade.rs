@@ -152,7 +152,7 @@ impl Keeper {
         let known = self.upgrades.last.as_ref();
         let known = known.filter(|last| request_id.is_some() && last.request_id == request_id);
         if let (Some(seq), Some(last)) = (seq, known) {
-            let last = last.clone().into();
+            let last = last.clone();
             return self.answer(seq, Answer::Upgrade(Ok(last)));
         }
         let asked = Asked { seq, request_id };
@@ -174,8 +174,8 @@ impl Keeper {
 
     fn refuse_upgrade(&mut self, asked: &Asked, refusal: UpgradeRefusal) {
         match asked.seq {
-            Some(seq) => self.answer(seq, Answer::Upgrade(Err(refusal.into()))),
-            None => self.send(&ToServer::NotUpgraded(refusal.into()), Vec::new()),
+            Some(seq) => self.answer(seq, Answer::Upgrade(Err(refusal))),
+            None => self.send(&ToServer::NotUpgraded(refusal), Vec::new()),
         }
     }
 
@@ -203,7 +203,7 @@ impl Keeper {
         self.upgrades.last = Some(upgrade.clone());
         self.upgrades.stage = Stage::Leaving { next };
         if let Some(seq) = asked.seq {
-            self.answer(seq, Answer::Upgrade(Ok(upgrade.into())));
+            self.answer(seq, Answer::Upgrade(Ok(upgrade)));
         }
         self.server.kill_at = Some(clock::boot_ms() + millis(LEAVE_MAX));
         self.send(&ToServer::Leave, Vec::new());
@@ -221,7 +221,7 @@ impl Keeper {
     /// A look at a binary that nobody waits for any more: the service ends, or its server is lost.
     pub(super) fn cancel_check(&mut self) {
         if let Some(seq) = self.upgrades.drop_check() {
-            let refusal = UpgradeRefusal::ShuttingDown.into();
+            let refusal = UpgradeRefusal::ShuttingDown;
             self.answer(seq, Answer::Upgrade(Err(refusal)));
         }
     }

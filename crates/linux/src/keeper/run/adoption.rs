@@ -5,7 +5,7 @@ use crate::{
     clock,
     keeper::{adoption::Adoptable, pause::Pause},
     tree::{Root, Session, Tree},
-    wire::{ToShim, mirror::adoption::WireMemory},
+    wire::{ToShim, adoption::WireMemory},
 };
 use kennel_lifecycle::{Countdown, Recovery, ladder::Ladder};
 

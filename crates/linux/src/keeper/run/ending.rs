@@ -2,10 +2,10 @@
 
 use super::{Run, Stage};
 use crate::{
-    client::Fact,
+    client::{Fact, SignalResult},
     clock, crash_point, marker, memory_events, procfs,
     tree::{Root, Volley},
-    wire::{ToShim, mirror::WireSignalResult},
+    wire::ToShim,
 };
 use kennel_lifecycle::{
     Proof, Signal, SignalSender, Timestamp, TreeVerdict,
@@ -58,7 +58,7 @@ impl Run {
                 self.tell_volleys(woken_at, Signal::CONT, &[woken]);
             }
             if let Some(waiting) = waiting {
-                self.answer_signal(waiting, WireSignalResult::Partial(Vec::new()));
+                self.answer_signal(waiting, SignalResult::Partial(Vec::new()));
             }
         }
     }

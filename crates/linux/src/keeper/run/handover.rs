@@ -4,10 +4,7 @@ use super::{Outputs, Run, Stage};
 use crate::{
     client::Fact,
     orphan_note,
-    wire::{
-        ToShim,
-        mirror::handover::{WireHeldPause, WireHeldRun},
-    },
+    wire::{ToShim, handover::WireHeldRun},
 };
 use kennel_lifecycle::{StopStep, Timestamp, limits::STEPS_TOLD_MAX};
 use std::{os::fd::OwnedFd, rc::Rc};
@@ -71,7 +68,7 @@ impl Run {
         let identity = self.identity.as_ref().filter(|_| !self.acknowledged)?;
         let outputs = self.outputs.iter().flat_map(Outputs::for_server);
         let terminal = match &self.outputs {
-            Some(Outputs::Terminal(terminal)) => Some(terminal.size().into()),
+            Some(Outputs::Terminal(terminal)) => Some(terminal.size()),
             Some(Outputs::Pipes(..)) | None => None,
         };
         let never_let_go = matches!(
@@ -80,11 +77,11 @@ impl Run {
         );
         let held = WireHeldRun {
             run: self.id.as_u128(),
-            identity: identity.clone().into(),
-            held: self.held.clone().into(),
-            policy: (&self.policy).into(),
+            identity: identity.clone(),
+            held: self.held.clone(),
+            policy: self.policy.clone(),
             released: !never_let_go,
-            pause: WireHeldPause::from(self.pause.held()),
+            pause: self.pause.held(),
             stopping: self.ladder.is_some(),
             terminal,
         };

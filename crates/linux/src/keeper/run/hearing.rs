@@ -10,8 +10,7 @@ use crate::{
     wire::{Answer, FromShim},
 };
 use kennel_lifecycle::{
-    Exit, HostIdentity, RunIdentity, Signal, StartFailure, StartStage, StopStep, Timestamp,
-    ladder::Ladder,
+    Exit, HostIdentity, RunIdentity, Signal, StartFailure, StartStage, Timestamp, ladder::Ladder,
 };
 use std::os::fd::OwnedFd;
 
@@ -39,8 +38,8 @@ impl Run {
                 let leader = fds.next();
                 let init = init.map(|pid| fds.next().map(|fd| (pid, fd)));
                 let identity = RunIdentity {
-                    command: command.into(),
-                    shim: shim.into(),
+                    command,
+                    shim,
                     cgroup: self.cgroup.clone(),
                     host: host.clone(),
                 };
@@ -48,7 +47,7 @@ impl Run {
                 let fds = leader.zip(init.map_or(Some(None), |init| init.map(Some)));
                 self.prepared(identity, fds, shim_pid);
             }
-            FromShim::PrepareFailed(failure) => self.not_prepared(failure.into()),
+            FromShim::PrepareFailed(failure) => self.not_prepared(failure),
             FromShim::NotReleased => {
                 self.stage = Stage::NotReleased;
                 self.gate = None;
@@ -61,10 +60,10 @@ impl Run {
             }
             FromShim::ExecFailed(failure) => {
                 self.stage = Stage::NotExecuted;
-                self.tell(Fact::ExecFailed(failure.into()));
+                self.tell(Fact::ExecFailed(failure));
             }
             FromShim::Exited { at_us, exit, rest } => {
-                self.leader_ended(Timestamp(at_us), exit.into(), rest, now);
+                self.leader_ended(Timestamp(at_us), exit, rest, now);
             }
             FromShim::Empty { elsewhere, .. } => {
                 self.heard.childless = true;
@@ -73,9 +72,7 @@ impl Run {
             // It has been heard at the door.
             FromShim::Adoptable(_) => {}
             FromShim::Killed(step) => {
-                if let Ok(step) = StopStep::try_from(step) {
-                    self.tell_at(step.at, Fact::StopStep(step));
-                }
+                self.tell_at(step.at, Fact::StopStep(step));
             }
         }
     }
@@ -117,8 +114,8 @@ impl Run {
             }),
         });
         let answer = Answer::Prepared {
-            identity: identity.clone().into(),
-            held: self.held.clone().into(),
+            identity: identity.clone(),
+            held: self.held.clone(),
         };
         self.identity = Some(identity);
         self.told.push(Told::Answer(seq, answer, fds));
@@ -152,7 +149,7 @@ impl Run {
         let answer = if full {
             Answer::Exhausted(failure.to_string())
         } else {
-            Answer::PrepareFailed(failure.into())
+            Answer::PrepareFailed(failure)
         };
         if let Some(seq) = seq {
             self.answer(seq, answer);

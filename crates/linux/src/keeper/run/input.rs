@@ -9,10 +9,7 @@ use crate::{
     client::{InputSaid, InputState},
     crash_point, fdpass, input_note,
     input_note::Note,
-    wire::{
-        Answer, ToShim,
-        mirror::input::{WireInputSaid, WireInputState, WireInputWish},
-    },
+    wire::{Answer, ToShim, input::WireInputWish},
 };
 use kennel_lifecycle::{InputBook, InputClosed, InputRefusal, InputWrite, Placed};
 use nix::{
@@ -285,7 +282,6 @@ impl Run {
                 at,
                 data,
             } => {
-                let write = write.into();
                 self.with_input(seq, attempt, |input| input.write(seq, &write, at, &data.0));
             }
             // What is left of it is not written.
@@ -349,9 +345,8 @@ impl Run {
         if input.pipe.is_none() && std::mem::take(&mut input.shim_has_copy) {
             self.for_shim.push(ToShim::CloseInput);
         }
-        let state = WireInputState::from(input.state());
+        let state = input.state();
         for (seq, said) in said {
-            let (state, said) = (state.clone(), WireInputSaid::from(said));
             self.answer(seq, Answer::Input { state, said });
         }
     }

@@ -2,12 +2,12 @@
 
 use super::{Outputs, Run, Stage};
 use crate::{
-    client::{Fact, InterruptWay, ShotResult, SignalTarget},
+    client::{Fact, InterruptWay, ShotResult, SignalResult, SignalTarget},
     clock,
     pidfd::Sent,
     terminal::{Terminal, TypedInterrupt},
     tree::Tree,
-    wire::{Answer, mirror::WireSignalResult},
+    wire::Answer,
 };
 use kennel_lifecycle::Signal;
 
@@ -19,7 +19,7 @@ impl Run {
         }
         let live = matches!(self.stage, Stage::Released | Stage::Ran) && !self.ended;
         let Some(tree) = self.tree.as_ref().filter(|_| live) else {
-            self.answer_signal(seq, WireSignalResult::Gone);
+            self.answer_signal(seq, SignalResult::Gone);
             return;
         };
         let at = clock::wall();
@@ -45,9 +45,9 @@ impl Run {
             self.requests.remember(request_id, now);
         }
         let answer = match sent {
-            Sent::Done => Answer::Interrupted(way.into()),
-            Sent::Gone => Answer::Signal(WireSignalResult::Gone),
-            Sent::Failed(errno) => Answer::Signal(WireSignalResult::Failed(errno)),
+            Sent::Done => Answer::Interrupted(way),
+            Sent::Gone => Answer::Signal(SignalResult::Gone),
+            Sent::Failed(errno) => Answer::Signal(SignalResult::Failed(errno)),
         };
         self.answer(seq, answer);
     }

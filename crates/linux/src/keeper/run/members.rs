@@ -2,9 +2,9 @@
 
 use super::{Run, Stage, Told};
 use crate::{
-    client::{Fact, Shot, ShotResult, SignalTarget},
+    client::{Fact, Shot, ShotResult, Shots, SignalTarget},
     clock, memfd,
-    wire::{self, Answer, MEMBERS_TOLD_MAX, WireListing, WireMember, WireShots},
+    wire::{self, Answer, MEMBERS_TOLD_MAX, WireListing, WireMember},
 };
 use kennel_lifecycle::Signal;
 use std::rc::Rc;
@@ -48,8 +48,8 @@ impl Run {
         }
         let unlisted = shots.len().saturating_sub(MEMBERS_TOLD_MAX);
         shots.truncate(MEMBERS_TOLD_MAX);
-        let told = WireShots {
-            shots: shots.into_iter().map(Into::into).collect(),
+        let told = Shots {
+            shots,
             unlisted: u32::try_from(unlisted).unwrap_or(u32::MAX),
             no_terminal,
         };
@@ -66,7 +66,7 @@ impl Run {
             pgid: stat.pgid,
             sid: stat.sid,
             start_ticks: stat.start_ticks,
-            holds: holds.into(),
+            holds,
         });
         let told = WireListing {
             members: members.collect(),

@@ -4,8 +4,9 @@
 
 use super::{Kept, Requests, Run, Stage};
 use crate::{
+    client::SignalResult,
     tree::{Root, Tree},
-    wire::{ToShim, mirror::WireSignalResult},
+    wire::ToShim,
 };
 use kennel_lifecycle::{LeaderExit, TreeVerdict, ladder::Ladder};
 
@@ -56,7 +57,7 @@ impl Run {
         let Some(tree) = &self.tree else { return };
         let (_, waiting) = self.pause.end(tree, &self.private_dir);
         if let Some(waiting) = waiting {
-            self.answer_signal(waiting, WireSignalResult::Partial(Vec::new()));
+            self.answer_signal(waiting, SignalResult::Partial(Vec::new()));
         }
     }
 
@@ -132,7 +133,7 @@ impl Run {
             // The shim is about to say that nobody is left.
             return;
         }
-        self.for_shim.push(ToShim::Keep(left.clone().into()));
+        self.for_shim.push(ToShim::Keep(left.clone()));
         self.last_word(TreeVerdict::Kept(left));
         self.rest = Rest::Kept;
     }

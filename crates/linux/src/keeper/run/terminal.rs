@@ -1,14 +1,14 @@
 //! What is wanted of a run's terminal.
 
 use super::Run;
-use crate::wire::{Answer, mirror::WireSignalResult};
+use crate::{client::SignalResult, wire::Answer};
 use kennel_lifecycle::TerminalSize;
 
 impl Run {
     /// Makes the terminal of an attempt so large.
     pub(in crate::keeper) fn resize(&mut self, seq: u64, attempt: u32, size: TerminalSize) {
         if self.ended {
-            return self.answer_signal(seq, WireSignalResult::Gone);
+            return self.answer_signal(seq, SignalResult::Gone);
         }
         // Whose input is typed on a terminal, that attempt's terminal it is.
         if self
@@ -22,8 +22,8 @@ impl Run {
             return self.answer(seq, Answer::NoTerminal);
         };
         let result = match terminal.resize(size) {
-            Ok(()) => WireSignalResult::Done,
-            Err(error) => WireSignalResult::Failed(error.raw_os_error().unwrap_or(libc::EIO)),
+            Ok(()) => SignalResult::Done,
+            Err(error) => SignalResult::Failed(error.raw_os_error().unwrap_or(libc::EIO)),
         };
         self.answer_signal(seq, result);
     }

@@ -2,14 +2,11 @@
 
 use super::*;
 use crate::{
-    client::SignalTarget,
+    client::{HeldPause, SignalTarget},
     exit_record,
     pidfd::PidFd,
     procfs,
-    wire::{
-        FromShim,
-        mirror::{WireExit, handover::WireHeldPause},
-    },
+    wire::FromShim,
 };
 use kennel_lifecycle::{
     Containment, Exit, Gap, HostIdentity, MemoryKills, ProcessIdentity, Proof, Signal,
@@ -117,7 +114,7 @@ fn every_request_is_answered_once_however_the_run_ends() {
             errno: Some(libc::EAGAIN),
             path: None,
         };
-        hear(run, FromShim::PrepareFailed(failure.into()));
+        hear(run, FromShim::PrepareFailed(failure));
     };
     let stop: Act = |run| run.stop(&StopPlan::abort(std::time::Duration::ZERO), 0);
     let empty: Act = |run| hear(run, childless());
@@ -267,7 +264,7 @@ fn nothing_follows_the_last_word_on_the_tree() {
     let told = run.told.len();
     let exited = FromShim::Exited {
         at_us: 0,
-        exit: WireExit::Code(0),
+        exit: Exit::Code(0),
         rest: false,
     };
     hear(&mut run, exited);
@@ -319,11 +316,11 @@ fn a_pause_that_only_a_lost_server_waited_for_goes_on_without_an_answer() {
     };
     run.server_lost();
     let (held, outputs) = run.held().expect("it is handed over");
-    assert_eq!(held.pause, WireHeldPause::Stopping);
+    assert_eq!(held.pause, HeldPause::Stopping);
     assert_eq!(outputs.len(), 2);
     step(&mut run, 0);
     let (held, _) = run.held().expect("it is handed over");
-    assert_eq!(held.pause, WireHeldPause::Stopped);
+    assert_eq!(held.pause, HeldPause::Stopped);
     assert!(run.told.is_empty(), "{:?}", facts(&run));
 }
 
@@ -334,9 +331,9 @@ fn a_pause_that_was_asked_to_end_is_handed_over_as_one_that_ends() {
     run.release();
     hear(&mut run, FromShim::Executed);
     for (expired, wanted) in [
-        (false, WireHeldPause::LettingGo),
+        (false, HeldPause::LettingGo),
         // It ends by itself, and that is told when it has.
-        (true, WireHeldPause::Stopped),
+        (true, HeldPause::Stopped),
     ] {
         run.pause = Pause::LettingGo {
             held: crate::held::Held::default(),
@@ -453,7 +450,7 @@ fn with_files(dir: &std::path::Path, files: &[(&str, &str)]) -> Run {
     }
     let exited = FromShim::Exited {
         at_us: 0,
-        exit: WireExit::Code(0),
+        exit: Exit::Code(0),
         rest: false,
     };
     hear(&mut run, exited);
@@ -477,8 +474,8 @@ fn prepared() -> FromShim {
         pidfs_handle: None,
     };
     FromShim::Prepared {
-        command: process.into(),
-        shim: process.into(),
+        command: process,
+        shim: process,
         init: None,
     }
 }

@@ -1,13 +1,13 @@
 //! What a shim keeps of a run for the next keeper, and tells it.
 
-use super::{WireCgroup, WireHeld, WireHost, WirePolicy, WireProcess};
+use kennel_lifecycle::{CgroupIdentity, Held, HostIdentity, Policy, ProcessIdentity};
 use serde::{Deserialize, Serialize};
 
 /// What a shim cannot know by itself: given to it with the job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct WireKeepsake {
-    pub(crate) held: WireHeld,
-    pub(crate) host: WireHost,
+    pub(crate) held: Held,
+    pub(crate) host: HostIdentity,
 }
 
 /// What a keeper has counted, told to the shim each time it changes. Times are of `CLOCK_BOOTTIME`, in milliseconds.
@@ -25,12 +25,12 @@ pub(crate) struct WireMemory {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct WireAdoptable {
     pub(crate) run: u128,
-    pub(crate) command: WireProcess,
-    pub(crate) shim: WireProcess,
+    pub(crate) command: ProcessIdentity,
+    pub(crate) shim: ProcessIdentity,
     /// The first process of its private pid namespace.
     pub(crate) init: Option<i32>,
-    pub(crate) cgroup: Option<WireCgroup>,
-    pub(crate) policy: WirePolicy,
+    pub(crate) cgroup: Option<CgroupIdentity>,
+    pub(crate) policy: Policy,
     pub(crate) keepsake: WireKeepsake,
     pub(crate) memory: WireMemory,
     /// When the leader ended, on `CLOCK_BOOTTIME`.

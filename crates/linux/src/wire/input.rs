@@ -1,0 +1,99 @@
+//! A run's standard input.
+
+use kennel_lifecycle::{InputBook, InputClosed, InputWrite, KnownWrite};
+use serde::{
+    Deserialize, Deserializer, Serialize, Serializer,
+    de::{Error, Visitor},
+};
+use std::fmt;
+
+/// What is wanted of standard input.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum WireInputWish {
+    /// A part of a write: that from `at` on. Answered when all of it is in the pipe.
+    Write {
+        attempt: u32,
+        write: InputWrite,
+        at: u64,
+        data: WireBytes,
+    },
+    /// Nobody waits any more for the answer to the question of this number.
+    Leave,
+    /// Where it stands at that offset, if there is one.
+    Close {
+        attempt: u32,
+        offset: Option<u64>,
+    },
+    State {
+        attempt: u32,
+    },
+}
+
+/// [`InputBook`], with the attempt that it is of; kept as a file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct WireInputNote {
+    pub(crate) attempt: u32,
+    pub(crate) accepted: u64,
+    pub(crate) in_doubt: u64,
+    pub(crate) closed: Option<InputClosed>,
+    pub(crate) writes: Vec<KnownWrite>,
+}
+
+impl WireInputNote {
+    pub(crate) fn of(attempt: u32, book: &InputBook) -> Self {
+        Self {
+            attempt,
+            accepted: book.accepted,
+            in_doubt: book.in_doubt,
+            closed: book.closed,
+            writes: book.writes.clone(),
+        }
+    }
+}
+
+impl From<WireInputNote> for InputBook {
+    fn from(wire: WireInputNote) -> Self {
+        Self {
+            accepted: wire.accepted,
+            in_doubt: wire.in_doubt,
+            closed: wire.closed,
+            writes: wire.writes,
+        }
+    }
+}
+
+/// Bytes that are copied as a whole, and not one by one as those of a vector are.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct WireBytes(pub(crate) Vec<u8>);
+
+impl fmt::Debug for WireBytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes", self.0.len())
+    }
+}
+
+impl Serialize for WireBytes {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_bytes(&self.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for WireBytes {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Whole;
+
+        impl Visitor<'_> for Whole {
+            type Value = WireBytes;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("bytes")
+            }
+
+            fn visit_bytes<E: Error>(self, bytes: &[u8]) -> Result<WireBytes, E> {
+                Ok(WireBytes(bytes.to_vec()))
+            }
+        }
+
+        deserializer.deserialize_bytes(Whole)
+    }
+}
