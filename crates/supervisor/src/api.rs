@@ -270,9 +270,9 @@ impl Kinds {
     /// Whether this is among them.
     pub(crate) fn has(self, payload: &Payload) -> bool {
         match payload {
-            Payload::Lifecycle(
-                LifecycleEvent::SignalSent { .. } | LifecycleEvent::StopStep(_),
-            ) => self.signals,
+            Payload::Lifecycle(LifecycleEvent::SignalSent { .. } | LifecycleEvent::StopStep(_)) => {
+                self.signals
+            }
             Payload::Lifecycle(LifecycleEvent::Warning { .. }) => self.warnings,
             Payload::Lifecycle(_) => self.lifecycle,
             Payload::Output { stream, .. } | Payload::Line { stream, .. } => {

@@ -45,7 +45,7 @@ impl LostEnd {
             seq: reader.seq_bound() + 1,
             attempt: view.attempt,
             at: view.times.ended.unwrap_or(Timestamp(0)),
-            payload: Payload::Lifecycle(event::ended(&outcome)),
+            payload: Payload::Lifecycle(event::ended(outcome)),
         };
         Ok(Some(Self {
             end,

@@ -5,7 +5,9 @@ use crate::{
     event::{KERNEL_KILLED, SPARED},
 };
 use kennel_journal::{Entry, Kind};
-use kennel_lifecycle::{Announced, PauseWord, Signal, TerminalSize, Timestamp, TreeVerdict, limits};
+use kennel_lifecycle::{
+    Announced, PauseWord, Signal, TerminalSize, Timestamp, TreeVerdict, limits,
+};
 use kennel_store::Times;
 use std::collections::BTreeSet;
 

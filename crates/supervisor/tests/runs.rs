@@ -437,7 +437,13 @@ async fn event_names(stage: &Stage, run: RunId) -> Vec<String> {
 fn name(line: &LifecycleEvent) -> String {
     match serde_json::to_value(line).unwrap() {
         serde_json::Value::String(name) => name,
-        with_data => with_data.as_object().unwrap().keys().next().unwrap().clone(),
+        with_data => with_data
+            .as_object()
+            .unwrap()
+            .keys()
+            .next()
+            .unwrap()
+            .clone(),
     }
 }
 

@@ -299,7 +299,9 @@ mod tests {
 
     #[test]
     fn stations_keep_what_they_say() {
-        let tree = lifecycle(LifecycleEvent::TreeEmpty(TreeVerdict::Empty(Proof::CgroupAndEchild)));
+        let tree = lifecycle(LifecycleEvent::TreeEmpty(TreeVerdict::Empty(
+            Proof::CgroupAndEchild,
+        )));
         let event::Payload::Lifecycle(pb::Lifecycle {
             station: Some(Station::TreeEmpty(tree)),
         }) = tree
