@@ -1,7 +1,8 @@
 -- Runs, the nodes that run them, the keepers that hold them, and named readers of their events.
 --
 -- Times are microseconds since 1970-01-01 UTC. Inodes, pidfs handles and start ticks are unsigned 64-bit numbers
--- kept by their bits: a negative number here is that number plus 2^64. Columns that end in _detail hold JSON.
+-- kept by their bits: a negative number here is that number plus 2^64. Columns that end in _detail hold JSON: the value
+-- that the type of the lifecycle has there, under the names of crates/lifecycle/tests/names.lock.
 
 CREATE TABLE nodes (
     node                  TEXT NOT NULL PRIMARY KEY CHECK (length(node) = 26),
