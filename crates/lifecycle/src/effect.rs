@@ -57,6 +57,17 @@ pub enum Effect {
 }
 
 named! {
+    /// What is wanted of a run.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Desired {
+        /// That it run.
+        Run = "run",
+        /// That it end.
+        Stop = "stop",
+    }
+}
+
+named! {
     /// A state that is written before or after the kernel was asked for it.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum RowState {
@@ -73,7 +84,7 @@ named! {
     /// Why a paused tree runs again.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum ResumeReason {
-        /// Somebody asked for it.
+        /// A caller asked for it.
         Asked = "resume",
         /// The pause has lasted for as long as it may.
         MaxPause = "max_pause",

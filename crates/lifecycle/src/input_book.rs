@@ -12,7 +12,7 @@ named! {
     pub enum InputClosed {
         /// A client has closed it.
         Client = "client",
-        /// Nobody is left who could read it.
+        /// No process is left that could read it.
         Command = "command",
         /// The attempt is over.
         AttemptEnded = "attempt_ended",
@@ -77,7 +77,7 @@ impl KnownWrite {
 }
 
 /// How far the input of one attempt has come.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InputBook {
     /// Bytes accepted.
     pub accepted: u64,

@@ -37,7 +37,7 @@ mod time;
 pub use certificate::{SignalScope, SignalSender, StopCertificate, StopStep};
 pub use containment::{Containment, Gap, Held, HostFacts};
 pub use countdown::Countdown;
-pub use effect::{Announcement, Effect, ResumeReason, RowState};
+pub use effect::{Announcement, Desired, Effect, ResumeReason, RowState};
 pub use id::{InvalidRunId, KeeperEpoch, NodeId, RunId};
 pub use identity::{CgroupIdentity, HostIdentity, ProcessIdentity, RunIdentity};
 pub use input::{Command, Input, Report};

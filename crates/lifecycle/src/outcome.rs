@@ -258,7 +258,7 @@ named! {
     pub enum StreamsEnd {
         /// Every writer closed: all that was written has been read.
         Eof = "eof",
-        /// The tree is empty or kept, and somebody still holds a stream; all that was there has been read.
+        /// The tree is empty or kept, and a process still holds a stream; all that was there has been read.
         Cut = "cut",
         /// Reading failed or the reader died; what is missing is not known.
         Lost = "lost",

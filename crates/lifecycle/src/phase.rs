@@ -177,9 +177,9 @@ named! {
         Succeeded = "succeeded",
         /// It exited otherwise, or never started.
         Failed = "failed",
-        /// Somebody ended it.
+        /// A caller ended it.
         Cancelled = "cancelled",
-        /// It ended while nobody watched.
+        /// It ended unobserved.
         Lost = "lost",
     }
 }

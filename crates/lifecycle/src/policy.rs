@@ -58,7 +58,7 @@ named! {
         /// In that of the keeper.
         #[default]
         Shared = "shared",
-        /// In one of its own, whose first process is ours: nobody in it outlives that process.
+        /// In one of its own, whose first process is ours: no process in it outlives that one.
         Private = "private",
     }
 }
@@ -76,7 +76,7 @@ named! {
     /// What is done when a pause has lasted for as long as it may.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub enum OnMaxPause {
-        /// Those whom it has stopped go on.
+        /// The processes that it has stopped continue.
         #[default]
         Resume = "resume",
         /// The whole tree is stopped.

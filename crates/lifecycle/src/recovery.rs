@@ -17,7 +17,7 @@ named! {
         Same = "same",
         /// Certainly not there any more.
         Gone = "gone",
-        /// It cannot be told.
+        /// It cannot be determined.
         Unknown = "unknown",
     }
 }
@@ -39,11 +39,11 @@ named! {
     pub enum CgroupSeen {
         /// None was recorded.
         None = "none",
-        /// The very directory, with nobody in it, or removed since.
+        /// The very directory, with no process in it, or removed since.
         Empty = "empty",
-        /// The very directory, with somebody in it.
+        /// The very directory, with a process in it.
         Populated = "populated",
-        /// It cannot be read, so nobody knows who is in it.
+        /// It cannot be read, so its members are not known.
         Unknown = "unknown",
     }
 }

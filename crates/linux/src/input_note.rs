@@ -44,7 +44,10 @@ impl Note {
 }
 
 fn encode(attempt: u32, book: &InputBook) -> io::Result<Vec<u8>> {
-    let mut bytes = wire::encode(&WireInputNote::of(attempt, book))?;
+    let mut bytes = wire::encode(&WireInputNote {
+        attempt,
+        book: book.clone(),
+    })?;
     bytes.resize(BYTES.max(bytes.len()), 0);
     Ok(bytes)
 }
@@ -53,7 +56,7 @@ fn encode(attempt: u32, book: &InputBook) -> io::Result<Vec<u8>> {
 pub(crate) fn read_book(run_dir: &Path) -> Option<(u32, InputBook)> {
     let bytes = private_file::read(run_dir, NAME, 2 * BYTES as u64)?;
     let note = wire::decode::<WireInputNote>(&bytes).ok()?;
-    Some((note.attempt, note.into()))
+    Some((note.attempt, note.book))
 }
 
 /// How far the input of the last attempt that had one has come, as far as that was noted.

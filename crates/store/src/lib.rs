@@ -22,6 +22,7 @@ mod writer;
 
 pub use consumer::{ConsumerFilter, ConsumerKey, ConsumerRow};
 pub use fact::Fact;
+pub use kennel_lifecycle::Desired;
 pub use later::open_later;
 pub use life::{Life, Standing};
 pub use open::{OpenError, open};
@@ -145,16 +146,6 @@ pub struct Closure {
     pub outcome: Outcome,
     /// When; `ended` is set.
     pub times: Times,
-}
-
-/// What is wanted of a run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Desired {
-    /// That it run.
-    Run,
-    /// That it end.
-    Stop,
 }
 
 /// The state column: the public states, and those between that recovery must know.

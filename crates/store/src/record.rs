@@ -225,7 +225,7 @@ impl Record {
     /// The row as it is written when its end is known; nobody wants a closed row to run.
     pub(crate) fn closed(new: &NewRun, closure: &Closure) -> Self {
         let mut record = Self::starting(new);
-        record.desired = json::split(&Desired::Stop).0;
+        Desired::Stop.name().clone_into(&mut record.desired);
         record.put_closure(closure);
         record
     }
@@ -247,7 +247,7 @@ impl Record {
     pub(crate) fn of_row(row: &RunRow) -> Self {
         let mut record = Self::starting(&row.new);
         record.state = state(row.state);
-        record.desired = json::split(&row.desired).0;
+        row.desired.name().clone_into(&mut record.desired);
         record.stop_deadline = row.stop_deadline.map(|at| at.0);
         record.stop_detail = row.stop.as_ref().map(json::write);
         record.put_times(&row.times);
@@ -273,7 +273,7 @@ impl Record {
             generation: new.generation,
             keeper_epoch: new.keeper_epoch.to_string(),
             state: state(StoredState::Starting),
-            desired: json::split(&Desired::Run).0,
+            desired: Desired::Run.name().to_owned(),
             process_pid: None,
             process_group_id: None,
             session_id: None,
@@ -375,7 +375,7 @@ impl Record {
     pub(crate) fn row(self) -> Result<RunRow, String> {
         let outcome = self.outcome()?;
         let state = StoredState::try_from(self.state.clone()).map_err(|e| format!("state: {e}"))?;
-        let desired = json::join(["desired", "no detail"], &self.desired, None)?;
+        let desired = read_name("desired", &self.desired)?;
         let times = Times {
             started: self.started_us.map(Timestamp),
             leader_exited: self.leader_exited_us.map(Timestamp),

@@ -1,7 +1,7 @@
 //! How values are spelled in lines of the log: in the words of the contract, each on one line.
 
 use kennel_lifecycle::{
-    Exit, Outcome, ProcessIdentity, RowState, RunIdentity, Stuck,
+    Exit, Outcome, ProcessIdentity, RunIdentity, Stuck,
     recovery::{Observation, Seen},
 };
 use kennel_store::{Fact, StoredState};
@@ -29,15 +29,8 @@ pub(crate) fn outcome(outcome: &Outcome) -> String {
     format!("{state} {reason} tree={}", outcome.tree.name())
 }
 
-pub(crate) fn stored_state(state: StoredState) -> &'static str {
-    match state {
-        StoredState::Starting => "STARTING",
-        StoredState::Running => RowState::Running.api_name(),
-        StoredState::Pausing => RowState::Pausing.api_name(),
-        StoredState::Paused => RowState::Paused.api_name(),
-        StoredState::Backoff => "BACKOFF",
-        StoredState::Ended(state) => state.api_name(),
-    }
+pub(crate) fn stored_state(state: StoredState) -> String {
+    <&str>::from(state).to_ascii_uppercase()
 }
 
 /// A write to the store, by what it writes.

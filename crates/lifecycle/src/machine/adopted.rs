@@ -11,6 +11,7 @@ use crate::{
     Timestamp, limits,
     phase::{Exec, PauseStage},
 };
+use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// All that is known of such a run before its keeper has told the facts again.
@@ -31,7 +32,7 @@ pub struct Standing {
 }
 
 /// How the pause of such a run stands, by its keeper.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum HeldPause {
     /// It is not paused.
     #[default]

@@ -2,10 +2,10 @@
 
 use crate::samples::assert_golden;
 use kennel_lifecycle::{
-    Containment, Deadline, EndReason, EnvMode, InputClosed, InputMode, Knob, Limit, MemoryKills,
-    OnDiskFull, OnMaxPause, OnOutputFull, PidNamespace, Proof, Recovery, RemovalReason, Resource,
-    RestartMode, ResumeReason, RowState, RunKind, RunState, SignalScope, SignalSender,
-    StartFailure, StartStage, StopReason, StreamsEnd, TreeVerdict,
+    Containment, Deadline, Desired, EndReason, EnvMode, InputClosed, InputMode, Knob, Limit,
+    MemoryKills, OnDiskFull, OnMaxPause, OnOutputFull, PidNamespace, Proof, Recovery,
+    RemovalReason, Resource, RestartMode, ResumeReason, RowState, RunKind, RunState, SignalScope,
+    SignalSender, StartFailure, StartStage, StopReason, StreamsEnd, TreeVerdict,
     recovery::{CgroupSeen, Host, Seen},
 };
 use serde::{Serialize, de::DeserializeOwned};
@@ -73,6 +73,7 @@ fn names_are_those_of_the_lock() {
         CgroupSeen,
         Containment,
         Deadline,
+        Desired,
         EnvMode,
         Host,
         InputClosed,

@@ -15,7 +15,7 @@ use crate::client::{
     UpgradeState,
 };
 use kennel_lifecycle::{
-    CgroupIdentity, Containment, Deadline, Exit, Gap, Held, HostIdentity, InputClosed,
+    CgroupIdentity, Containment, Deadline, Exit, Gap, Held, HostIdentity, InputBook, InputClosed,
     InputRefusal, InputWrite, KnownWrite, LeaderExit, Leftover, Leftovers, LimitPowers,
     MemoryKills, OnMaxPause, PausePolicy, PidNamespace, Policy, ProcessIdentity, Proof, Recovery,
     Resource, Rlimit, RunIdentity, RunLimits, Signal, SignalScope, SignalSender, StartFailure,
@@ -216,14 +216,16 @@ fn words_about_an_input_have_these_bytes() {
     check(&answer(InputSaid::Displaced), "0301020e03ac02010101010203");
     let note = WireInputNote {
         attempt: 3,
-        accepted: 300,
-        in_doubt: 1,
-        closed: None,
-        writes: vec![KnownWrite {
-            id: "w".into(),
-            start: 1,
-            len: 2,
-        }],
+        book: InputBook {
+            accepted: 300,
+            in_doubt: 1,
+            closed: None,
+            writes: vec![KnownWrite {
+                id: "w".into(),
+                start: 1,
+                len: 2,
+            }],
+        },
     };
     check(&note, "0303ac0201000101770102");
 }

@@ -13,22 +13,10 @@ pub(crate) struct WireHeldRun {
     pub(crate) held: Held,
     pub(crate) policy: Policy,
     pub(crate) released: bool,
-    #[serde(with = "HeldPauseForm")]
     pub(crate) pause: HeldPause,
     pub(crate) stopping: bool,
     /// How large its terminal is, where it has one.
     pub(crate) terminal: Option<TerminalSize>,
-}
-
-/// Of [`HeldPause`].
-#[derive(Serialize, Deserialize)]
-#[serde(remote = "HeldPause")]
-enum HeldPauseForm {
-    None,
-    Stopping,
-    Stopped,
-    Expired,
-    LettingGo,
 }
 
 impl WireHeldRun {

@@ -1,6 +1,6 @@
 //! A run's standard input.
 
-use kennel_lifecycle::{InputBook, InputClosed, InputWrite, KnownWrite};
+use kennel_lifecycle::{InputBook, InputWrite};
 use serde::{
     Deserialize, Deserializer, Serialize, Serializer,
     de::{Error, Visitor},
@@ -29,37 +29,11 @@ pub(crate) enum WireInputWish {
     },
 }
 
-/// [`InputBook`], with the attempt that it is of; kept as a file.
+/// How far the input of an attempt has come; kept as a file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct WireInputNote {
     pub(crate) attempt: u32,
-    pub(crate) accepted: u64,
-    pub(crate) in_doubt: u64,
-    pub(crate) closed: Option<InputClosed>,
-    pub(crate) writes: Vec<KnownWrite>,
-}
-
-impl WireInputNote {
-    pub(crate) fn of(attempt: u32, book: &InputBook) -> Self {
-        Self {
-            attempt,
-            accepted: book.accepted,
-            in_doubt: book.in_doubt,
-            closed: book.closed,
-            writes: book.writes.clone(),
-        }
-    }
-}
-
-impl From<WireInputNote> for InputBook {
-    fn from(wire: WireInputNote) -> Self {
-        Self {
-            accepted: wire.accepted,
-            in_doubt: wire.in_doubt,
-            closed: wire.closed,
-            writes: wire.writes,
-        }
-    }
+    pub(crate) book: InputBook,
 }
 
 /// Bytes that are copied as a whole, and not one by one as those of a vector are.
