@@ -105,4 +105,4 @@ pub const ATTEMPT_MAX: u32 = 1 << 24;
 /// Largest number of bytes in one output entry.
 pub const ENTRY_BYTES_MAX: u32 = 64 * 1024;
 /// Largest lifecycle payload.
-pub const LIFECYCLE_BYTES_MAX: usize = 16 * 1024;
+pub const LIFECYCLE_BYTES_MAX: usize = 128 * 1024;

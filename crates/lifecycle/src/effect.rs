@@ -1,10 +1,7 @@
 //! What goes out of the machine: work for the driver, in order.
 
 use crate::names::named;
-use crate::{
-    Exit, MemoryKills, Outcome, RunIdentity, StopOrder, StreamsEnd, Stuck, Timestamp, TreeVerdict,
-    ladder::StopPlan,
-};
+use crate::{Entry, Outcome, RunIdentity, StopOrder, Timestamp, ladder::StopPlan};
 
 /// One thing to do. The comment says what a crash before or after it means.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,8 +49,8 @@ pub enum Effect {
     Forget,
     /// The outcome is safe: the keeper may forget the run.
     Acknowledge,
-    /// Put a line into the run's journal and tell the readers.
-    Announce(Announcement),
+    /// Append an entry to those of the run, and show it to its readers.
+    Append(Entry),
 }
 
 named! {
@@ -89,36 +86,4 @@ named! {
         /// The pause has lasted for as long as it may.
         MaxPause = "max_pause",
     }
-}
-
-/// A line in the run's journal.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Announcement {
-    /// The row is written.
-    Recorded,
-    /// The command runs.
-    Started,
-    /// Every task is stopped.
-    Paused,
-    /// The tree runs again.
-    Resumed(ResumeReason),
-    /// A stop is in force.
-    Stopping {
-        /// Why and how fast.
-        order: StopOrder,
-        /// When SIGKILL is due.
-        deadline: Timestamp,
-    },
-    /// The first end.
-    LeaderExited(Exit),
-    /// The second end.
-    StreamsClosed(StreamsEnd),
-    /// SIGKILL does not end these; the run goes on until they are gone.
-    Stuck(Stuck),
-    /// The third end.
-    TreeEnded(TreeVerdict),
-    /// The kernel has killed processes of the run for want of memory, and that is not why the run is over.
-    MemoryKills(MemoryKills),
-    /// All is known and written.
-    Ended(Outcome),
 }

@@ -9,6 +9,7 @@ mod certificate;
 mod containment;
 mod countdown;
 mod effect;
+mod entry;
 mod id;
 mod identity;
 mod input;
@@ -23,6 +24,7 @@ mod outcome;
 mod output_bound;
 mod phase;
 mod policy;
+mod record;
 pub mod recovery;
 mod refusal;
 pub mod restart;
@@ -37,7 +39,8 @@ mod time;
 pub use certificate::{SignalScope, SignalSender, StopCertificate, StopStep};
 pub use containment::{Containment, Gap, Held, HostFacts};
 pub use countdown::Countdown;
-pub use effect::{Announcement, Desired, Effect, ResumeReason, RowState};
+pub use effect::{Desired, Effect, ResumeReason, RowState};
+pub use entry::Entry;
 pub use id::{InvalidRunId, KeeperEpoch, NodeId, RunId};
 pub use identity::{CgroupIdentity, HostIdentity, ProcessIdentity, RunIdentity};
 pub use input::{Command, Input, Report};
@@ -45,7 +48,7 @@ pub use input_book::{
     InputBook, InputClosed, InputRefusal, InputWrite, KnownWrite, Placed, WRITES_REMEMBERED_MAX,
 };
 pub use leftover::{Leftover, Leftovers};
-pub use machine::{Announced, HeldPause, Machine, PauseWord, RowSays, Standing};
+pub use machine::{HeldPause, Machine, RowSays, Standing};
 pub use memory::MemoryKills;
 pub use names::UnknownName;
 pub use outcome::{
@@ -55,6 +58,7 @@ pub use outcome::{
 pub use output_bound::{OnDiskFull, OnOutputFull, OutputBound};
 pub use phase::{Ends, Leaving, NeverRan, PauseStage, Phase, Row, RunState, StopStage};
 pub use policy::{LeaderExit, OnMaxPause, PausePolicy, PidNamespace, Policy, Recovery};
+pub use record::{AttemptRecord, LastPause, NextAttempt, SignalRecord, Times};
 pub use refusal::Refusal;
 pub use restart::{RestartMode, RestartPolicy};
 pub use retention::{OutputRemoval, RemovalReason, Retained, RetentionLimits};

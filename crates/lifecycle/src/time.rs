@@ -23,4 +23,11 @@ impl Timestamp {
         let micros = i64::try_from(wait.as_micros()).unwrap_or(i64::MAX);
         Self(self.0.saturating_add(micros))
     }
+
+    /// How long after `earlier` this is; zero where it is before.
+    #[must_use]
+    pub fn since(self, earlier: Self) -> Duration {
+        let micros = u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0);
+        Duration::from_micros(micros)
+    }
 }

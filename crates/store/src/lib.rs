@@ -22,7 +22,7 @@ mod writer;
 
 pub use consumer::{ConsumerFilter, ConsumerKey, ConsumerRow};
 pub use fact::Fact;
-pub use kennel_lifecycle::Desired;
+pub use kennel_lifecycle::{Desired, Times};
 pub use later::open_later;
 pub use life::{Life, Standing};
 pub use open::{OpenError, open};
@@ -30,7 +30,7 @@ pub use url::{InvalidStoreUrl, StoreUrl};
 
 use async_trait::async_trait;
 use kennel_lifecycle::{
-    Held, HostIdentity, KeeperEpoch, NodeId, Outcome, OutputRemoval, ProcessIdentity,
+    Held, HostIdentity, KeeperEpoch, NextAttempt, NodeId, Outcome, OutputRemoval, ProcessIdentity,
     RestartPolicy, RowState, RunId, RunIdentity, RunKind, RunState, StopOrder, Timestamp,
     UnknownName,
 };
@@ -123,21 +123,6 @@ pub struct Rest {
 
 /// Most ended attempts that are kept of a run beside the present one.
 pub const PAST_ATTEMPTS_MAX: usize = 10;
-
-/// Times of the stations of a run; absent: not reached, or not known.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Times {
-    /// exec confirmed.
-    pub started: Option<Timestamp>,
-    /// First end.
-    pub leader_exited: Option<Timestamp>,
-    /// Second end.
-    pub streams_closed: Option<Timestamp>,
-    /// Third end.
-    pub tree_empty: Option<Timestamp>,
-    /// All is known.
-    pub ended: Option<Timestamp>,
-}
 
 /// The end of a run as it is written.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -232,6 +217,15 @@ pub struct RunRow {
 }
 
 impl RunRow {
+    /// The attempt that the run waits for, where it does.
+    #[must_use]
+    pub fn next_attempt(&self) -> Option<NextAttempt> {
+        self.next_restart.map(|due| NextAttempt {
+            restarts: self.restarts,
+            due,
+        })
+    }
+
     /// The row of a run that was just written.
     #[must_use]
     pub fn open(new: NewRun) -> Self {

@@ -7,9 +7,8 @@ use crate::{
     BootError, RunView,
     blocking::blocking,
     cause::Chain,
-    clock, intake, log_words,
+    clock, event, intake, log_words,
     output::Output,
-    past::Past,
     recover,
     run_task::{RunTask, Standing},
     spare,
@@ -17,8 +16,8 @@ use crate::{
     tracker::{Entered, Handle, Shared},
     writes,
 };
-use kennel_journal::{Entry, Writer};
-use kennel_lifecycle::{NodeId, RunId};
+use kennel_journal::{Entry as JournalEntry, Writer};
+use kennel_lifecycle::{AttemptRecord, NodeId, RunId};
 use kennel_linux::{client::HeldRun, crash_point, rundir};
 use kennel_store::{Inserted, NewRun, RunRow, StoreError, StoredState};
 use std::{
@@ -157,7 +156,7 @@ struct Found {
     journal: io::Result<Reopened>,
 }
 
-type Reopened = ((Writer, [u64; 2]), Vec<Entry>);
+type Reopened = ((Writer, [u64; 2]), Vec<JournalEntry>);
 
 impl Found {
     fn open(shared: &Shared, held: HeldRun, row: Option<RunRow>) -> Self {
@@ -191,14 +190,14 @@ impl Found {
         let row = RunRow::open(self.described(shared));
         shared.store.ledger().assume(&row);
         let row = shared.facts.upon(row);
-        let (output, past) = opened(shared, &row.new, self.journal);
+        let (output, record) = opened(shared, &row.new, self.journal);
         let meet = Some(Box::new(row.new.clone()));
         let standing = Standing {
             row,
             recorded: true,
             held: self.held,
             output,
-            past,
+            record,
         };
         enter(shared, standing, meet);
     }
@@ -294,31 +293,35 @@ impl Found {
         let recorded = row.is_some();
         let unrecorded = || RunRow::open(spare_new.unwrap_or_else(|| placeholder(shared, &held)));
         let row = row.unwrap_or_else(unrecorded);
-        let (output, past) = opened(shared, &row.new, journal);
+        let (output, record) = opened(shared, &row.new, journal);
         let standing = Standing {
             held,
             row,
             recorded,
             output,
-            past,
+            record,
         };
         Ok(Some(standing))
     }
 }
 
-/// The journal to go on with, where it can be written, and what it tells of the attempt.
-fn opened(shared: &Shared, new: &NewRun, journal: io::Result<Reopened>) -> (Option<Output>, Past) {
+/// The journal, where it can be written, and what its entries say of the attempt.
+fn opened(
+    shared: &Shared,
+    new: &NewRun,
+    journal: io::Result<Reopened>,
+) -> (Option<Output>, AttemptRecord) {
     let run = new.run;
     match journal {
         Ok((reopened, facts)) => {
             let open = Arc::clone(&shared.pipes_open);
             let output = Output::over(run, reopened, open).behind(&shared.consumers.floors);
-            (Some(output), Past::of(&facts, new.attempt))
+            (Some(output), event::record(&facts, new.attempt))
         }
         Err(error) => {
             let error = Chain(&error);
             tracing::error!(run_id = %run, %error, "the journal cannot be opened: the run goes on, a command that writes will wait, and the next server of this node tries again");
-            (None, Past::default())
+            (None, AttemptRecord::default())
         }
     }
 }

@@ -4,13 +4,11 @@ use crate::{Elsewhere, InputEnd};
 use bytes::Bytes;
 use kennel_journal::{Gap, Position as JournalPosition, Tail};
 use kennel_lifecycle::{
-    Containment, EndReason, Exit, Held, InputClosed, Missing, NodeId, Outcome, OutputRemoval,
-    Refusal, ResumeReason, RunId, RunKind, RunSpec, RunState, Signal, StartFailure, StopOrder,
-    StopStep, StreamsEnd, Stuck, TerminalSize, Timestamp, TreeVerdict,
+    Containment, Entry, Exit, Held, InputClosed, Missing, NodeId, Outcome, OutputRemoval, Refusal,
+    RunId, RunKind, RunSpec, RunState, Signal, StartFailure, Stuck, TerminalSize, Timestamp,
 };
 use kennel_linux::client::{NoPty, Shots, SignalTarget, Unstopped, UpgradeRefusal};
 use kennel_store::{Desired, PastAttempt};
-use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 /// A request to run something, parsed and checked for form.
@@ -270,10 +268,10 @@ impl Kinds {
     /// Whether this is among them.
     pub(crate) fn has(self, payload: &Payload) -> bool {
         match payload {
-            Payload::Lifecycle(LifecycleEvent::SignalSent { .. } | LifecycleEvent::StopStep(_)) => {
-                self.signals
-            }
-            Payload::Lifecycle(LifecycleEvent::Warning { .. }) => self.warnings,
+            Payload::Lifecycle(Entry::SignalSent { .. } | Entry::StopStep(_)) => self.signals,
+            Payload::Lifecycle(
+                Entry::Warning { .. } | Entry::MemoryKills(_) | Entry::ProcessSpared { .. },
+            ) => self.warnings,
             Payload::Lifecycle(_) => self.lifecycle,
             Payload::Output { stream, .. } | Payload::Line { stream, .. } => {
                 let place = usize::from(*stream).saturating_sub(1);
@@ -335,7 +333,7 @@ pub struct Event {
 #[derive(Clone, Debug)]
 pub enum Payload {
     /// A station or a fact of the run.
-    Lifecycle(LifecycleEvent),
+    Lifecycle(Entry),
     /// Bytes of the command's.
     Output {
         /// 1: standard output, 2: standard error.
@@ -358,81 +356,6 @@ pub enum Payload {
     },
     /// Events that can no longer be read; the event's seq is that of the last of them.
     Gap(Gap),
-}
-
-/// An entry of a run's journal that is not output. Its JSON form is on disk.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum LifecycleEvent {
-    /// The row is written.
-    Recorded {
-        /// Leader's process id.
-        pid: i32,
-        /// Leader's process group.
-        pgid: i32,
-        /// Where in the whole of standard output this attempt's begins.
-        stdout_offset: u64,
-        /// The same of standard error.
-        stderr_offset: u64,
-    },
-    /// The command runs.
-    Started,
-    /// Every task is stopped.
-    Paused,
-    /// The tree runs again.
-    Resumed {
-        /// Why.
-        reason: ResumeReason,
-    },
-    /// A stop is in force.
-    Stopping {
-        /// Why, and with how much time.
-        order: StopOrder,
-        /// When SIGKILL is due.
-        deadline: Timestamp,
-    },
-    /// How large the terminal is: at the beginning of each attempt, and whenever a client has made it another size.
-    TerminalResized(TerminalSize),
-    /// A signal that a client asked for went out, or could not.
-    SignalSent {
-        /// Which.
-        signal: Signal,
-        /// How many processes it was sent to, where that is known.
-        targets: Option<u32>,
-        /// errno(3) of a failure.
-        errno: Option<i32>,
-    },
-    /// A round of the stop ladder.
-    StopStep(StopStep),
-    /// First end.
-    LeaderExited(Exit),
-    /// Second end.
-    StreamsClosed(StreamsEnd),
-    /// SIGKILL does not end these; the run goes on until they are gone.
-    Stuck(Stuck),
-    /// Third end.
-    TreeEmpty(TreeVerdict),
-    /// All is known and written of an attempt, and another one follows.
-    AttemptEnded {
-        /// Why it has ended.
-        reason: EndReason,
-        /// Restarts in a row, with the one that follows.
-        restarts: u32,
-        /// When that is due.
-        next: Timestamp,
-    },
-    /// All is known and written.
-    Ended {
-        /// Final state.
-        state: RunState,
-        /// Why it has ended.
-        reason: EndReason,
-    },
-    /// Something a person may want to know.
-    Warning {
-        /// One plain sentence.
-        message: String,
-    },
 }
 
 /// What this server is and what its host can do.

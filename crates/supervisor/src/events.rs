@@ -1,13 +1,13 @@
 //! The events of one run, from a position on, as a reader wants them.
 
 use crate::{
-    CallError, Event, Kinds, LifecycleEvent, Payload, Position, Reached, RunView, Supervisor,
-    blocking::blocking, event, lost_end::LostEnd, removed::Removed, shape::Shape, spare,
-    subscribers::Subscription, view::Live,
+    CallError, Event, Kinds, Payload, Position, Reached, RunView, Supervisor, blocking::blocking,
+    event, lost_end::LostEnd, removed::Removed, shape::Shape, spare, subscribers::Subscription,
+    view::Live,
 };
 use bytes::Buf as _;
 use kennel_journal::{Form, Hub, Point, Position as JournalPosition, Reader};
-use kennel_lifecycle::{RunId, RunState};
+use kennel_lifecycle::{Entry, RunId, RunState};
 use kennel_linux::rundir;
 use std::io;
 
@@ -278,10 +278,7 @@ impl Events {
     }
 
     fn take(&mut self, event: Event, given: &mut Vec<Event>) {
-        self.has_ended |= matches!(
-            event.payload,
-            Payload::Lifecycle(LifecycleEvent::Ended { .. })
-        );
+        self.has_ended |= matches!(event.payload, Payload::Lifecycle(Entry::Ended(_)));
         let is_output = matches!(event.payload, Payload::Output { .. });
         if is_output && !self.kinds.has(&event.payload) {
             return;

@@ -30,7 +30,6 @@ mod many;
 mod node_store;
 mod output;
 mod output_read;
-mod past;
 mod ports;
 mod reads;
 mod recover;

@@ -2,12 +2,9 @@
 //!
 //! A journal is closed with its run's last event. One of an ended run that has none was cut, or parts of it were removed.
 
-use crate::{
-    Event, LifecycleEvent, Payload, Reached, RunView,
-    event::{self, decode},
-};
+use crate::{Event, Payload, Reached, RunView, event::decode};
 use kennel_journal::{Gap, GapReason, Position, Reader};
-use kennel_lifecycle::Timestamp;
+use kennel_lifecycle::{Entry, Timestamp};
 use std::io;
 
 /// What the journal does not tell any more.
@@ -34,7 +31,7 @@ impl LostEnd {
             let items = last.next(usize::MAX).await?.into_iter().flatten();
             let is_end = |item| {
                 let event = decode(view.run, item).map(|event| event.payload);
-                matches!(event, Ok(Payload::Lifecycle(LifecycleEvent::Ended { .. })))
+                matches!(event, Ok(Payload::Lifecycle(Entry::Ended(_))))
             };
             if items.last().is_some_and(is_end) {
                 return Ok(None);
@@ -45,7 +42,7 @@ impl LostEnd {
             seq: reader.seq_bound() + 1,
             attempt: view.attempt,
             at: view.times.ended.unwrap_or(Timestamp(0)),
-            payload: Payload::Lifecycle(event::ended(outcome)),
+            payload: Payload::Lifecycle(Entry::Ended(Box::new(outcome.clone()))),
         };
         Ok(Some(Self {
             end,

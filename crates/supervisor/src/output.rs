@@ -8,11 +8,11 @@ mod held;
 mod pace;
 mod refusal;
 
-use crate::{LifecycleEvent, cause::Chain, clock, consumers::Floor, event};
+use crate::{cause::Chain, clock, consumers::Floor, event};
 use held::Held;
 use kennel_journal::{Boot, Dropped, Hub, Kind, Writer};
 use kennel_lifecycle::{
-    Limit, OnDiskFull, OnOutputFull, OutputBound, RunId, StreamsEnd, Timestamp,
+    Entry, Limit, OnDiskFull, OnOutputFull, OutputBound, RunId, StreamsEnd, Timestamp,
 };
 use kennel_linux::{Look, OutputPipe, client::Outputs, crash_point, splice::Spliced};
 use pace::{Change, Next, Pace};
@@ -393,7 +393,7 @@ impl Output {
     }
 
     /// Puts a line into the journal, or keeps it until the disk takes it.
-    pub(crate) fn line(&mut self, line: &LifecycleEvent, at: Timestamp) {
+    pub(crate) fn line(&mut self, line: &Entry, at: Timestamp) {
         self.owed.push_back(Owed {
             payload: event::encode(line),
             at,
@@ -504,7 +504,7 @@ impl Output {
             self.writer.probe()?;
         }
         let message = refusal.message(clock::now(), self.given_up);
-        let line = event::encode(&LifecycleEvent::Warning { message });
+        let line = event::encode(&Entry::Warning { message });
         self.writer.begin_attempt(self.attempt);
         self.writer.lifecycle(&line, clock::now())?;
         refusal.told = true;

@@ -3,7 +3,7 @@
 //! The order of evidence and the decision are in [`kennel_lifecycle::recovery`]; here it is asked and carried out.
 
 use crate::{
-    LifecycleEvent, RunView, adopt,
+    RunView, adopt,
     blocking::blocking,
     cause::Chain,
     clock, event,
@@ -12,7 +12,6 @@ use crate::{
     late::Door,
     log_words,
     output::Output,
-    past::Past,
     run_task::{RunTask, Waiting, add, next, outlives_service, round, start_failure},
     saved_output, spare,
     telemetry::{log_span, tell_end},
@@ -22,8 +21,9 @@ use crate::{
 };
 use kennel_journal::{Boot, Hub, Writer};
 use kennel_lifecycle::{
-    Announced, EndReason, Exit, Outcome, Policy, Refusal, RunIdentity, RunState, SignalSender,
-    StopCertificate, StopOrder, StopReason, StopStep, StreamsEnd, Stuck, Timestamp, TreeVerdict,
+    AttemptRecord, EndReason, Entry, Exit, Outcome, Policy, Refusal, RunIdentity, RunState,
+    SignalSender, StopCertificate, StopOrder, StopReason, StopStep, StreamsEnd, Stuck, Timestamp,
+    TreeVerdict,
     ladder::StopPlan,
     recovery::{self, Before, Decision},
     restart::{Next, Wish},
@@ -204,13 +204,13 @@ impl Recovery {
         self.serve_readers().await;
         let run = self.row.new.run;
         let open = Arc::clone(&self.shared.pipes_open);
-        let (output, told) = match self.journal {
+        let (output, record) = match self.journal {
             Some(journal) => {
                 let output = Output::over(run, (journal.writer, [0, 0]), open)
                     .behind(&self.shared.consumers.floors);
-                (Some(output), journal.of_attempt)
+                (Some(output), journal.record)
             }
-            None => (None, Announced::default()),
+            None => (None, AttemptRecord::default()),
         };
         let seat = Seat {
             orders,
@@ -220,7 +220,7 @@ impl Recovery {
         let waiting = Waiting {
             row: self.row,
             output,
-            told,
+            record,
             policy,
         };
         if let Some(task) = RunTask::waiting(self.shared, waiting, seat) {
@@ -515,7 +515,7 @@ impl Recovery {
         self.serve_readers().await;
         if let Some(journal) = &mut self.journal
             && !stuck.is_empty()
-            && let Err(error) = journal.write(&LifecycleEvent::Stuck(stuck.clone()))
+            && let Err(error) = journal.append(&Entry::Stuck(stuck.clone()))
         {
             tracing::error!(run_id = %run, %error, "whom SIGKILL does not end is not in the journal");
         }
@@ -668,56 +668,35 @@ fn unknown() -> Outcome {
     }
 }
 
-/// The journal of a run whose server died, and which of its ends it has told.
+/// The journal of a run whose server died, and what its entries say.
 pub(crate) struct Journal {
     writer: Writer,
-    told: Announced,
-    /// The same for a run that waits for its next attempt.
-    of_attempt: Announced,
+    record: AttemptRecord,
 }
 
 impl Journal {
     pub(crate) fn open(dir: &Path, attempt: u32, boot: Boot) -> io::Result<Self> {
         let mut writer = Writer::recover(dir, boot, clock::now())?;
-        let past = Past::of(&writer.facts()?, attempt);
+        let record = event::record(&writer.facts()?, attempt);
         writer.begin_attempt(attempt);
-        Ok(Self {
-            writer,
-            of_attempt: past.of_attempt(),
-            told: past.announced,
-        })
+        Ok(Self { writer, record })
     }
 
     fn hub(&self) -> Hub {
         self.writer.hub()
     }
 
-    fn write(&mut self, line: &LifecycleEvent) -> io::Result<()> {
-        self.writer.lifecycle(&event::encode(line), clock::now())?;
+    fn append(&mut self, entry: &Entry) -> io::Result<()> {
+        let now = clock::now();
+        self.writer.lifecycle(&event::encode(entry), now)?;
+        self.record.fold(now, entry);
         Ok(())
     }
 
-    /// The ends that were not told, in their order. Nothing follows the last one: of what never ran it is the only one.
+    /// Appends the ends that are missing, in their order.
     pub(crate) fn end(&mut self, outcome: &Outcome) -> io::Result<()> {
-        if self.told.ended {
-            return Ok(());
-        }
-        let mut lines = Vec::new();
-        if let Some(exit) = outcome.exit
-            && self.told.leader.is_none()
-        {
-            lines.push(LifecycleEvent::LeaderExited(exit));
-        }
-        if let Some(how) = outcome.streams
-            && self.told.streams.is_none()
-        {
-            lines.push(LifecycleEvent::StreamsClosed(how));
-        }
-        if !self.told.tree {
-            lines.push(LifecycleEvent::TreeEmpty(outcome.tree.clone()));
-        }
-        lines.push(event::ended(outcome));
-        lines.iter().try_for_each(|line| self.write(line))
+        let missing = self.record.missing_ends(outcome, None);
+        missing.iter().try_for_each(|entry| self.append(entry))
     }
 }
 

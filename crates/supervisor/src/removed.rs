@@ -1,8 +1,8 @@
 //! The events of a run whose output was removed: one gap over all of them but the last, which its row still tells.
 
-use crate::{CallError, Event, Payload, Position, Reached, RunView, event, events::ahead};
+use crate::{CallError, Event, Payload, Position, Reached, RunView, events::ahead};
 use kennel_journal::{Gap, GapReason};
-use kennel_lifecycle::{OutputRemoval, Timestamp};
+use kennel_lifecycle::{Entry, OutputRemoval, Timestamp};
 
 /// What is left to tell.
 #[derive(Clone, Debug)]
@@ -42,7 +42,7 @@ impl Removed {
             seq: removal.seq,
             attempt: view.attempt,
             at: view.times.ended.unwrap_or(Timestamp(0)),
-            payload: Payload::Lifecycle(event::ended(outcome)),
+            payload: Payload::Lifecycle(Entry::Ended(Box::new(outcome.clone()))),
         };
         Ok(Some(Self { removal, end, at }))
     }

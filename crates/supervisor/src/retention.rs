@@ -5,12 +5,13 @@
 //! taken away. What has no ended row of this node stays, whatever it is.
 
 use crate::{
-    CONSUMERS_PER_RUN_MAX, CallError, LifecycleEvent, Payload, adopt, blocking::blocking,
-    cause::Chain, clock, event, spare, store_fault, tracker::Shared,
+    CONSUMERS_PER_RUN_MAX, CallError, Payload, adopt, blocking::blocking, cause::Chain, clock,
+    event, spare, store_fault, tracker::Shared,
 };
 use kennel_journal::Item;
 use kennel_lifecycle::{
-    OnOutputFull, OutputRemoval, RemovalReason, Retained, RetentionLimits, RunId, retention::due,
+    Entry, OnOutputFull, OutputRemoval, RemovalReason, Retained, RetentionLimits, RunId,
+    retention::due,
 };
 use kennel_linux::{crash_point, rundir};
 use kennel_store::{ConsumerFilter, EndedStart, StoreError};
@@ -271,7 +272,7 @@ async fn mark(shared: &Shared, run: RunId, reason: RemovalReason) -> Went {
             return Went::Left;
         }
     };
-    let is_end = |payload| matches!(payload, Payload::Lifecycle(LifecycleEvent::Ended { .. }));
+    let is_end = |payload| matches!(payload, Payload::Lifecycle(Entry::Ended(_)));
     let last = whole
         .last
         .map(|entry| event::decode(run, Item::Entry(entry)));

@@ -4,11 +4,10 @@
 //! it all read each time.
 
 use crate::{
-    CallError, Event, Events, LifecycleEvent, Payload, Position, Reached, RunView, Supervisor,
-    blocking::blocking,
+    CallError, Event, Events, Payload, Position, Reached, RunView, Supervisor, blocking::blocking,
 };
 use kennel_journal::{Picture, Screen, is_drawn};
-use kennel_lifecycle::{RunId, RunKind, TerminalSize};
+use kennel_lifecycle::{Entry, RunId, RunKind, TerminalSize};
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -151,7 +150,7 @@ impl Follower {
             }
             match event.payload {
                 Payload::Output { data, .. } => self.screen.feed(&data),
-                Payload::Lifecycle(LifecycleEvent::TerminalResized(size)) => {
+                Payload::Lifecycle(Entry::TerminalResized(size)) => {
                     self.told = size;
                     self.screen.resize(self.told);
                 }

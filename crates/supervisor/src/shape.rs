@@ -1,7 +1,8 @@
 //! A run's events as a reader wants their output: whole, without escape sequences, or by lines.
 
-use crate::{Event, LifecycleEvent, Payload, output::KINDS};
+use crate::{Event, Payload, output::KINDS};
 use kennel_journal::{Form, Item, Kind, LineBegins, Piece, Position, Reader, View};
+use kennel_lifecycle::Entry;
 use std::io;
 
 /// Output that is fed again to learn where a line stands, at a time.
@@ -149,12 +150,10 @@ impl Shape {
 }
 
 /// Whether a line tells that no output of its attempt follows.
-fn ends_streams(line: &LifecycleEvent) -> bool {
+fn ends_streams(line: &Entry) -> bool {
     matches!(
         line,
-        LifecycleEvent::StreamsClosed { .. }
-            | LifecycleEvent::AttemptEnded { .. }
-            | LifecycleEvent::Ended { .. }
+        Entry::StreamsClosed(_) | Entry::AttemptEnded { .. } | Entry::Ended(_)
     )
 }
 

@@ -3,7 +3,7 @@
 //! Wherever a spare copy of a row is, something is left to do.
 
 use crate::{
-    BootError, adopt, blocking::blocking, past::Past, recover::Journal, spare, tracker::Shared,
+    BootError, adopt, blocking::blocking, event, recover::Journal, spare, tracker::Shared,
 };
 use kennel_journal::{Boot, Writer};
 use kennel_lifecycle::RunId;
@@ -65,5 +65,5 @@ fn was_recorded(dir: &Path, boot: Boot) -> io::Result<bool> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
         Err(error) => return Err(error),
     };
-    Ok(Past::of(&writer.facts()?, 1).announced.recorded)
+    Ok(event::record(&writer.facts()?, 1).recorded)
 }

@@ -43,14 +43,13 @@ mod stuck;
 mod world;
 
 use kennel_lifecycle::{
-    EndReason, Exit, RunId, RunState, StartFailure, StartStage,
+    EndReason, Entry, Exit, RunId, RunState, StartFailure, StartStage,
     recovery::{CgroupSeen, ExitRecord, Seen},
 };
 use kennel_linux::client::KeeperEvent;
 use kennel_store::RunRow;
 use kennel_supervisor::{
-    AbortCall, AbortWait, CallError, Condition, IfUnknown, LifecycleEvent, Payload, Position,
-    Spawned,
+    AbortCall, AbortWait, CallError, Condition, IfUnknown, Payload, Position, Spawned,
 };
 use std::{collections::HashMap, time::Duration};
 use tokio::task::JoinHandle;
@@ -434,7 +433,7 @@ async fn event_names(stage: &Stage, run: RunId) -> Vec<String> {
     names
 }
 
-fn name(line: &LifecycleEvent) -> String {
+fn name(line: &Entry) -> String {
     match serde_json::to_value(line).unwrap() {
         serde_json::Value::String(name) => name,
         with_data => with_data

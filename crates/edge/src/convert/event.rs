@@ -5,10 +5,8 @@ use crate::pb::{
     self, event,
     lifecycle::{self, Station},
 };
-use kennel_lifecycle::{RunId, Timestamp};
-use kennel_supervisor::{
-    Event, Gap, GapReason, LifecycleEvent, MissingBytes, OutputPart, OutputRead, Payload,
-};
+use kennel_lifecycle::{Entry, RunId, Timestamp};
+use kennel_supervisor::{Event, Gap, GapReason, MissingBytes, OutputPart, OutputRead, Payload};
 
 /// Events that follow each other in one run's order, one batch for each attempt that they are of.
 pub(crate) fn batches(run: RunId, events: Vec<Event>, as_json: bool) -> Vec<pb::RunEvents> {
@@ -142,31 +140,29 @@ fn output_stream(number: u8) -> pb::OutputStream {
     }
 }
 
-fn lifecycle(event: LifecycleEvent) -> event::Payload {
-    let station = match event {
-        LifecycleEvent::Recorded {
-            pid,
-            pgid,
-            stdout_offset,
-            stderr_offset,
+fn lifecycle(entry: Entry) -> event::Payload {
+    let station = match entry {
+        Entry::Recorded {
+            identity,
+            output_offsets,
         } => Station::Recorded(lifecycle::Recorded {
-            pid,
-            process_group_id: pgid,
-            stdout_offset,
-            stderr_offset,
+            pid: identity.command.pid,
+            process_group_id: identity.command.pgid,
+            stdout_offset: output_offsets[0],
+            stderr_offset: output_offsets[1],
         }),
-        LifecycleEvent::Started => Station::Started(lifecycle::Started {}),
-        LifecycleEvent::Paused => Station::Paused(lifecycle::Paused {}),
-        LifecycleEvent::TerminalResized(size) => Station::TerminalResized(terminal::size(size)),
-        LifecycleEvent::Resumed { reason } => Station::Resumed(lifecycle::Resumed {
+        Entry::Started => Station::Started(lifecycle::Started {}),
+        Entry::Paused => Station::Paused(lifecycle::Paused {}),
+        Entry::TerminalResized(size) => Station::TerminalResized(terminal::size(size)),
+        Entry::Resumed { reason } => Station::Resumed(lifecycle::Resumed {
             reason: reason.name().to_owned(),
         }),
-        LifecycleEvent::Stopping { order, deadline } => Station::Stopping(lifecycle::Stopping {
+        Entry::Stopping { order, deadline } => Station::Stopping(lifecycle::Stopping {
             reason: order.reason.name().to_owned(),
             by: order.reason.by().unwrap_or_default().to_owned(),
             deadline_time: Some(time::timestamp(deadline)),
         }),
-        LifecycleEvent::SignalSent {
+        Entry::SignalSent {
             signal,
             targets,
             errno,
@@ -178,35 +174,36 @@ fn lifecycle(event: LifecycleEvent) -> event::Payload {
                 ..pb::SignalSent::default()
             });
         }
-        LifecycleEvent::StopStep(step) => {
+        Entry::StopStep(step) => {
             return event::Payload::SignalSent(certificate::signal_sent(&step));
         }
-        LifecycleEvent::LeaderExited(exit) => Station::LeaderExited(lifecycle::LeaderExited {
+        Entry::LeaderExited(exit) => Station::LeaderExited(lifecycle::LeaderExited {
             exit: Some(run::exit(exit)),
         }),
-        LifecycleEvent::StreamsClosed(how) => Station::StreamsClosed(lifecycle::StreamsClosed {
+        Entry::StreamsClosed(how) => Station::StreamsClosed(lifecycle::StreamsClosed {
             how: run::streams(how).into(),
         }),
-        LifecycleEvent::TreeEmpty(verdict) => Station::TreeEmpty(lifecycle::TreeEmpty {
+        Entry::TreeEnded(verdict) => Station::TreeEmpty(lifecycle::TreeEmpty {
             verdict: Some(run::tree_verdict(&verdict)),
         }),
-        LifecycleEvent::Stuck(stuck) => Station::Stuck(lifecycle::Stuck {
+        Entry::Stuck(stuck) => Station::Stuck(lifecycle::Stuck {
             verdict: Some(certificate::stuck(&stuck)),
         }),
-        LifecycleEvent::AttemptEnded {
-            reason,
+        Entry::AttemptEnded {
+            outcome,
             restarts,
             next,
         } => Station::AttemptEnded(lifecycle::AttemptEnded {
-            reason: reason.name().to_owned(),
+            reason: outcome.reason.name().to_owned(),
             consecutive_restarts: restarts,
             next_restart_time: Some(time::timestamp(next)),
         }),
-        LifecycleEvent::Ended { state, reason } => Station::Ended(lifecycle::Ended {
-            state: run::state(state).into(),
-            reason: reason.name().to_owned(),
+        Entry::Ended(outcome) => Station::Ended(lifecycle::Ended {
+            state: run::state(outcome.state()).into(),
+            reason: outcome.reason.name().to_owned(),
         }),
-        LifecycleEvent::Warning { message } => {
+        Entry::Warning { .. } | Entry::MemoryKills(_) | Entry::ProcessSpared { .. } => {
+            let message = entry.warning().unwrap_or_default();
             return event::Payload::Warning(pb::Warning { message });
         }
     };
@@ -219,7 +216,9 @@ fn lifecycle(event: LifecycleEvent) -> event::Payload {
 mod tests {
     use super::*;
     use crate::pb::tree_verdict;
-    use kennel_lifecycle::{EndReason, Exit, Leftover, Leftovers, Proof, RunState, TreeVerdict};
+    use kennel_lifecycle::{
+        EndReason, Exit, Leftover, Leftovers, Outcome, Proof, StopCertificate, TreeVerdict,
+    };
 
     #[test]
     fn a_batch_says_run_seq_and_time_once() {
@@ -229,7 +228,7 @@ mod tests {
                 seq: 41,
                 attempt: 1,
                 at: Timestamp(2_000_000),
-                payload: Payload::Lifecycle(LifecycleEvent::Started),
+                payload: Payload::Lifecycle(Entry::Started),
             },
             Event {
                 seq: 43,
@@ -275,7 +274,7 @@ mod tests {
             seq,
             attempt,
             at: Timestamp(i64::try_from(seq).expect("small")),
-            payload: Payload::Lifecycle(LifecycleEvent::Started),
+            payload: Payload::Lifecycle(Entry::Started),
         };
         let events = vec![event(1, 1), event(2, 1), event(3, 2)];
         let batches = batches(RunId::from_u128(9), events, false);
@@ -299,9 +298,7 @@ mod tests {
 
     #[test]
     fn stations_keep_what_they_say() {
-        let tree = lifecycle(LifecycleEvent::TreeEmpty(TreeVerdict::Empty(
-            Proof::CgroupAndEchild,
-        )));
+        let tree = lifecycle(Entry::TreeEnded(TreeVerdict::Empty(Proof::CgroupAndEchild)));
         let event::Payload::Lifecycle(pb::Lifecycle {
             station: Some(Station::TreeEmpty(tree)),
         }) = tree
@@ -321,7 +318,7 @@ mod tests {
             }],
             unlisted: 2,
         };
-        let kept = lifecycle(LifecycleEvent::TreeEmpty(TreeVerdict::Kept(left.clone())));
+        let kept = lifecycle(Entry::TreeEnded(TreeVerdict::Kept(left.clone())));
         let wanted = lifecycle::TreeEmpty {
             verdict: Some(run::tree_verdict(&TreeVerdict::Kept(left))),
         };
@@ -332,10 +329,13 @@ mod tests {
             })
         );
 
-        let ended = lifecycle(LifecycleEvent::Ended {
-            state: RunState::Lost,
+        let ended = lifecycle(Entry::Ended(Box::new(Outcome {
             reason: EndReason::OrphanTerminated,
-        });
+            exit: Some(Exit::Unknown),
+            tree: TreeVerdict::NeverRan,
+            streams: None,
+            certificate: StopCertificate::default(),
+        })));
         let wanted = lifecycle::Ended {
             state: pb::RunState::Lost.into(),
             reason: "orphan_terminated".to_owned(),

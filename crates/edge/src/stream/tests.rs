@@ -2,8 +2,9 @@ use super::*;
 use crate::convert::run::tests::of_size;
 use event::Payload as Shown;
 use futures_util::{FutureExt, StreamExt};
+use kennel_lifecycle::Entry;
 use kennel_lifecycle::Timestamp;
-use kennel_supervisor::{Gap, GapReason, LifecycleEvent, Payload, Position};
+use kennel_supervisor::{Gap, GapReason, Payload, Position};
 use std::sync::Arc;
 use tokio::sync::{Semaphore, mpsc};
 use tonic::Code;
@@ -128,7 +129,7 @@ async fn a_gap_is_given_in_its_place_or_ends_the_stream_behind_what_came_before_
                 seq,
                 attempt: 1,
                 at: Timestamp(0),
-                payload: Payload::Lifecycle(LifecycleEvent::Started),
+                payload: Payload::Lifecycle(Entry::Started),
             })
             .into();
         events[1].payload = Payload::Gap(gap.clone());

@@ -6,13 +6,12 @@
 
 use super::{Machine, drained, failed_at, plan};
 use crate::{
-    Announcement, Effect, Ends, Exit, LeaderExit, Leaving, NeverRan, Outcome, Phase, ResumeReason,
-    Row, RowState, RunIdentity, StartStage, StopOrder, StopReason, StopStage, StreamsEnd, Stuck,
-    Timestamp, limits,
+    AttemptRecord, Effect, Ends, Entry, LastPause, LeaderExit, Leaving, NeverRan, NextAttempt,
+    Outcome, Phase, ResumeReason, Row, RowState, RunIdentity, StartStage, StopOrder, StopReason,
+    StopStage, Timestamp, limits,
     phase::{Exec, PauseStage},
 };
 use serde::{Deserialize, Serialize};
-use std::time::Duration;
 
 /// All that is known of such a run before its keeper has told the facts again.
 #[derive(Clone, Debug)]
@@ -27,8 +26,8 @@ pub struct Standing {
     pub pause: HeldPause,
     /// Its row; absent: there is none.
     pub row: Option<RowSays>,
-    /// What its journal has told.
-    pub announced: Announced,
+    /// What its entries say.
+    pub record: AttemptRecord,
 }
 
 /// How the pause of such a run stands, by its keeper.
@@ -58,86 +57,21 @@ pub struct RowSays {
     pub is_first: bool,
 }
 
-/// What the journal has told of a run.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[expect(
-    clippy::struct_excessive_bools,
-    reason = "each is one line of the journal, and any of them may be missing in it"
-)]
-pub struct Announced {
-    /// That it is recorded.
-    pub recorded: bool,
-    /// That the command runs.
-    pub started: bool,
-    /// The last word on pauses.
-    pub pause: PauseWord,
-    /// The first stop, and when SIGKILL was due by it.
-    pub stopping: Option<(StopOrder, Timestamp)>,
-    /// How many rounds of signals.
-    pub steps: u32,
-    /// Whom SIGKILL does not end; the last word on that.
-    pub stuck: Option<Stuck>,
-    /// The first end.
-    pub leader: Option<Exit>,
-    /// The second end.
-    pub streams: Option<StreamsEnd>,
-    /// That there was a third end.
-    pub tree: bool,
-    /// That the kernel has killed processes for want of memory.
-    pub memory_kills: bool,
-    /// That all is written.
-    pub ended: bool,
-}
-
-impl Announced {
-    /// A stop that was accepted, with the grace to hand over again when its server is gone.
-    ///
-    /// A plan brings the SIGKILL of one that is on its way forward and never puts it off, so the whole grace may be
-    /// named: what is left of it is the keeper's to know, whose clock does not jump. Only of a later and shorter stop
-    /// nothing but the time of its SIGKILL is known.
-    #[must_use]
-    pub fn stop_again(&self, now: Timestamp, order: StopOrder, deadline: Timestamp) -> StopOrder {
-        let told = self.stopping.as_ref().map(|(_, told)| *told);
-        if told.is_none_or(|told| told <= deadline) {
-            return order;
-        }
-        let left = u64::try_from(deadline.0.saturating_sub(now.0)).unwrap_or(0);
-        let grace = order.grace.min(Duration::from_micros(left));
-        StopOrder { grace, ..order }
-    }
-}
-
-/// The last word of a journal on pauses.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum PauseWord {
-    /// There was none.
-    #[default]
-    Never,
-    /// Every task is stopped.
-    Paused,
-    /// The tree runs again.
-    Resumed(ResumeReason),
-}
-
 impl Machine {
-    /// A run that has ended and is written, and whose server died before it had told all of it or had let the keeper
-    /// forget it.
+    /// A run, or an attempt that another one follows, that has ended and is written, and whose server died before all its
+    /// entries were there or the keeper could forget it.
     #[must_use]
-    pub fn ended(outcome: Outcome, announced: &Announced) -> Self {
+    pub fn ended(
+        now: Timestamp,
+        outcome: Outcome,
+        record: AttemptRecord,
+        next: Option<NextAttempt>,
+    ) -> Self {
         let mut machine = Self::new();
-        if let Some(exit) = outcome.exit {
-            if announced.leader.is_none() {
-                machine.announce(Announcement::LeaderExited(exit));
-            }
-            if let (Some(how), None) = (outcome.streams, announced.streams) {
-                machine.announce(Announcement::StreamsClosed(how));
-            }
-            if !announced.tree {
-                machine.announce(Announcement::TreeEnded(outcome.tree.clone()));
-            }
-        }
-        if !announced.ended {
-            machine.announce(Announcement::Ended(outcome.clone()));
+        machine.now = now;
+        machine.record = record;
+        for missing in machine.record.missing_ends(&outcome, next) {
+            machine.append(missing);
         }
         machine.effects.push(Effect::Acknowledge);
         machine.ends = Ends {
@@ -158,12 +92,14 @@ impl Machine {
             released,
             pause,
             row,
-            announced,
+            record,
         } = standing;
         let mut machine = Self::with(on_leader_exit);
+        machine.now = now;
+        machine.record = record.clone();
         let stop = earlier(
             row.as_ref().and_then(|row| row.stop.clone()),
-            announced.stopping.clone(),
+            record.stopping.clone(),
         );
         if !released {
             let row = match (row, &stop) {
@@ -179,18 +115,16 @@ impl Machine {
                 row,
                 tree: None,
             });
-            machine.told.ended = announced.ended;
             return machine;
         }
         let row = row.unwrap_or_default();
-        machine.recall(&announced, pause, &row);
+        machine.recall(&proc, pause, &row);
         machine.phase = match stop {
             Some((order, deadline)) => {
-                machine.go_on_with_stop(now, proc, order, deadline, &announced, &row)
+                machine.go_on_with_stop(now, proc, order, deadline, &record, &row)
             }
-            None if announced.leader.is_some() => {
-                if on_leader_exit == LeaderExit::Keep && !announced.tree && machine.stuck.is_none()
-                {
+            None if record.leader.is_some() => {
+                if on_leader_exit == LeaderExit::Keep && !record.tree && machine.stuck.is_none() {
                     machine.effects.push(Effect::KeepRest);
                 }
                 drained(Phase::Running { proc })
@@ -198,32 +132,28 @@ impl Machine {
             None if machine.exec == Exec::Awaited => Phase::Released { proc },
             // SIGKILL has gone out, and with it whoever was stopped has been let go.
             None if machine.stuck.is_some() => drained(Phase::Running { proc }),
-            None => machine.go_on_with_pause(proc, pause, announced.pause, row.state),
+            None => machine.go_on_with_pause(proc, pause, record.pause, row.state),
         };
         machine
     }
 
     /// What was known, as far as it was told; the rest is told again.
-    fn recall(&mut self, announced: &Announced, pause: HeldPause, row: &RowSays) {
-        self.ends.leader = announced.leader;
-        self.ends.streams = announced.streams;
-        self.stuck.clone_from(&announced.stuck);
-        self.told.leader = announced.leader.is_some();
-        self.told.streams = announced.streams.is_some();
-        self.told.tree = announced.tree;
-        self.told.memory = announced.memory_kills;
-        self.told.ended = announced.ended;
+    fn recall(&mut self, proc: &RunIdentity, pause: HeldPause, row: &RowSays) {
+        let record = &self.record;
+        self.ends.leader = record.leader;
+        self.ends.streams = record.streams;
+        self.stuck.clone_from(&record.stuck);
         let listed = u32::try_from(limits::STEPS_TOLD_MAX).unwrap_or(u32::MAX);
-        self.certificate.steps_unlisted = announced.steps.saturating_sub(listed);
-        if !announced.recorded {
-            self.announce(Announcement::Recorded);
+        self.certificate.steps_unlisted = record.steps.saturating_sub(listed);
+        if !self.record.recorded {
+            self.append(super::recorded(proc));
         }
         let runs = row.state.is_some() || pause != HeldPause::None;
-        self.exec = match announced.leader {
-            _ if announced.started => Exec::Confirmed,
+        self.exec = match self.record.leader {
+            _ if self.record.started => Exec::Confirmed,
             Some(_) => Exec::Assumed,
             None if runs => {
-                self.announce(Announcement::Started);
+                self.append(Entry::Started);
                 Exec::Confirmed
             }
             None => Exec::Awaited,
@@ -238,7 +168,7 @@ impl Machine {
         proc: Box<RunIdentity>,
         order: StopOrder,
         deadline: Timestamp,
-        announced: &Announced,
+        record: &AttemptRecord,
         row: &RowSays,
     ) -> Phase {
         // The keeper began with that one by itself.
@@ -246,24 +176,24 @@ impl Machine {
             order.reason,
             StopReason::DeadlineExceeded(_) | StopReason::Orphaned | StopReason::ShimLost
         );
-        let in_force = own || announced.stopping.is_some();
-        if !(announced.tree || own && row.stop.is_some()) {
+        let in_force = own || record.stopping.is_some();
+        if !(record.tree || own && row.stop.is_some()) {
             self.record_stop(&order, deadline);
         }
-        if !announced.tree && !own {
-            let again = announced.stop_again(now, order.clone(), deadline);
+        if !record.tree && !own {
+            let again = record.stop_again(now, order.clone(), deadline);
             self.unrecorded = Some((order.clone(), plan(&again)));
         }
-        if announced.leader.is_some() {
+        if record.leader.is_some() {
             return Phase::Draining {
                 proc,
                 stop: in_force.then_some(order),
                 deadline: Some(deadline),
             };
         }
-        if in_force && announced.stopping.is_none() {
+        if in_force && record.stopping.is_none() {
             let order = order.clone();
-            self.announce(Announcement::Stopping { order, deadline });
+            self.append(Entry::Stopping { order, deadline });
         }
         Phase::Stopping {
             proc,
@@ -282,13 +212,13 @@ impl Machine {
         &mut self,
         proc: Box<RunIdentity>,
         pause: HeldPause,
-        told: PauseWord,
+        told: LastPause,
         row: Option<RowState>,
     ) -> Phase {
         let ended = match pause {
             HeldPause::Stopped => {
-                if told != PauseWord::Paused {
-                    self.announce(Announcement::Paused);
+                if told != LastPause::Paused {
+                    self.append(Entry::Paused);
                 }
                 if row != Some(RowState::Paused) {
                     self.effects.push(Effect::RecordState(RowState::Paused));
@@ -296,8 +226,10 @@ impl Machine {
                 return Phase::Paused { proc };
             }
             HeldPause::Stopping => {
-                if told == PauseWord::Paused {
-                    self.announce(Announcement::Resumed(ResumeReason::Asked));
+                if told == LastPause::Paused {
+                    self.append(Entry::Resumed {
+                        reason: ResumeReason::Asked,
+                    });
                 }
                 let (effect, stage) = if row == Some(RowState::Pausing) {
                     (Effect::Freeze, PauseStage::Freezing)
@@ -308,9 +240,9 @@ impl Machine {
                 self.effects.push(effect);
                 return Phase::Pausing { proc, stage };
             }
-            HeldPause::LettingGo if told == PauseWord::Paused || row == Some(RowState::Paused) => {
-                if told != PauseWord::Paused {
-                    self.announce(Announcement::Paused);
+            HeldPause::LettingGo if told == LastPause::Paused || row == Some(RowState::Paused) => {
+                if told != LastPause::Paused {
+                    self.append(Entry::Paused);
                 }
                 self.effects.push(Effect::Thaw);
                 return Phase::Resuming { proc };
@@ -321,17 +253,17 @@ impl Machine {
         };
         // A pause that was seen, and of which the journal has not heard.
         let unheard = match (row, pause) {
-            (Some(RowState::Paused), _) => told == PauseWord::Never,
+            (Some(RowState::Paused), _) => told == LastPause::Never,
             (Some(RowState::Pausing), HeldPause::Expired) => {
-                told != PauseWord::Resumed(ResumeReason::MaxPause)
+                told != LastPause::Resumed(ResumeReason::MaxPause)
             }
             _ => false,
         };
-        if unheard && told != PauseWord::Paused {
-            self.announce(Announcement::Paused);
+        if unheard && told != LastPause::Paused {
+            self.append(Entry::Paused);
         }
-        if unheard || told == PauseWord::Paused {
-            self.announce(Announcement::Resumed(ended));
+        if unheard || told == LastPause::Paused {
+            self.append(Entry::Resumed { reason: ended });
         }
         self.effects.push(match row {
             Some(RowState::Running) => return Phase::Running { proc },

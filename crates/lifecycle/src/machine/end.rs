@@ -2,7 +2,7 @@
 
 use super::{Machine, Turn, stay};
 use crate::{
-    Announcement, Command, Effect, Input, Outcome, Phase, Refusal, Report, RunIdentity, StopOrder,
+    Command, Effect, Entry, Input, Outcome, Phase, Refusal, Report, RunIdentity, StopOrder,
     StopReason, StopStage, Timestamp,
 };
 use std::time::Duration;
@@ -50,7 +50,7 @@ impl Machine {
             Input::Report(Report::StopRecorded) => {
                 if stage == StopStage::Recording {
                     let order = order.clone();
-                    self.announce(Announcement::Stopping { order, deadline });
+                    self.append(Entry::Stopping { order, deadline });
                 }
                 if let Some((_, plan)) = self.recorded_stop() {
                     self.effects.push(Effect::StopTree(plan));
@@ -157,7 +157,7 @@ impl Machine {
             | Phase::Paused { proc }
             | Phase::Resuming { proc } => {
                 self.record_stop(&order, due);
-                self.announce(Announcement::Stopping {
+                self.append(Entry::Stopping {
                     order: order.clone(),
                     deadline: due,
                 });
@@ -176,7 +176,7 @@ impl Machine {
             } => {
                 let due = due.min(deadline);
                 if stage == StopStage::Recording {
-                    self.announce(Announcement::Stopping {
+                    self.append(Entry::Stopping {
                         order: order.clone(),
                         deadline: due,
                     });
@@ -218,8 +218,8 @@ impl Machine {
             }
             Input::Command(_) => (Phase::Closing(outcome), Err(Refusal::Stopping)),
             Input::Report(Report::OutcomeRecorded) => {
-                if !self.told.ended {
-                    self.announce(Announcement::Ended(outcome.clone()));
+                if !self.record.has_end(self.next) {
+                    self.append(Entry::end(&outcome, self.next));
                 }
                 self.effects.push(Effect::Acknowledge);
                 stay(Phase::Closed(outcome))

@@ -2,8 +2,8 @@
 
 use super::{Machine, Turn, stay};
 use crate::{
-    Announcement, Command, Effect, Input, Phase, Refusal, Report, ResumeReason, RowState,
-    RunIdentity, Timestamp, phase::PauseStage,
+    Command, Effect, Entry, Input, Phase, Refusal, Report, ResumeReason, RowState, RunIdentity,
+    Timestamp, phase::PauseStage,
 };
 
 impl Machine {
@@ -54,10 +54,8 @@ impl Machine {
                 stay(Phase::Running { proc })
             }
             (Input::Report(Report::Frozen), PauseStage::Freezing) => {
-                self.effects.extend([
-                    Effect::Announce(Announcement::Paused),
-                    Effect::RecordState(RowState::Paused),
-                ]);
+                self.append(Entry::Paused);
+                self.effects.push(Effect::RecordState(RowState::Paused));
                 stay(Phase::Paused { proc })
             }
             (Input::Report(Report::PauseExpired), PauseStage::Freezing) => stay(Phase::Pausing {
@@ -65,7 +63,7 @@ impl Machine {
                 stage: PauseStage::Expired,
             }),
             (Input::Report(Report::Frozen), PauseStage::Expired) => {
-                self.effects.push(Effect::Announce(Announcement::Paused));
+                self.append(Entry::Paused);
                 stay(self.resumed(proc, ResumeReason::MaxPause))
             }
             (Input::Report(Report::NotFrozen), PauseStage::Freezing | PauseStage::Expired) => {
@@ -97,10 +95,8 @@ impl Machine {
     }
 
     fn resumed(&mut self, proc: Box<RunIdentity>, why: ResumeReason) -> Phase {
-        self.effects.extend([
-            Effect::Announce(Announcement::Resumed(why)),
-            Effect::RecordState(RowState::Running),
-        ]);
+        self.append(Entry::Resumed { reason: why });
+        self.effects.push(Effect::RecordState(RowState::Running));
         Phase::Running { proc }
     }
 

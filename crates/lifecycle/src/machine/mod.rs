@@ -12,11 +12,12 @@ mod rest;
 mod start;
 
 use crate::{
-    Announcement, Command, Effect, EndReason, Ends, Exit, Input, LeaderExit, Leaving, NeverRan,
-    Outcome, Phase, Refusal, Report, Row, RunIdentity, StartFailure, StartStage, StopCertificate,
-    StopOrder, StopReason, StopStage, Stuck, Timestamp, TreeVerdict, ladder::StopPlan, phase::Exec,
+    AttemptRecord, Command, Effect, EndReason, Ends, Entry, Exit, Input, LeaderExit, Leaving,
+    NeverRan, NextAttempt, Outcome, Phase, Refusal, Report, Row, RunIdentity, StartFailure,
+    StartStage, StopCertificate, StopOrder, StopReason, StopStage, Stuck, Times, Timestamp,
+    TreeVerdict, ladder::StopPlan, phase::Exec,
 };
-pub use adopted::{Announced, HeldPause, PauseWord, RowSays, Standing};
+pub use adopted::{HeldPause, RowSays, Standing};
 use memory::Memory;
 
 /// One attempt to run one command.
@@ -28,29 +29,20 @@ pub struct Machine {
     certificate: StopCertificate,
     stuck: Option<Stuck>,
     memory: Memory,
-    told: Told,
+    /// What its entries say.
+    record: AttemptRecord,
+    /// The time of the present step: entries bear it.
+    now: Timestamp,
     /// The rest of the output has been asked for.
     finishing: bool,
     on_leader_exit: LeaderExit,
+    /// The attempt that follows this one.
+    next: Option<NextAttempt>,
     /// The run has a row before this attempt begins: whatever becomes of the attempt is owed to it.
     follows: bool,
     /// An order and its plan, which wait until it is recorded: no signal before that.
     unrecorded: Option<(StopOrder, StopPlan)>,
     effects: Vec<Effect>,
-}
-
-/// Which ends have been announced. `LEADER_EXITED` is always told first.
-#[derive(Debug, Default)]
-#[expect(
-    clippy::struct_excessive_bools,
-    reason = "each is one line of the journal, and any of them may be missing in it"
-)]
-struct Told {
-    leader: bool,
-    streams: bool,
-    tree: bool,
-    memory: bool,
-    ended: bool,
 }
 
 type Turn = (Phase, Result<(), Refusal>);
@@ -73,6 +65,7 @@ impl Machine {
     pub fn with(on_leader_exit: LeaderExit) -> Self {
         Self {
             on_leader_exit,
+            next: None,
             follows: false,
             phase: Phase::Accepted,
             exec: Exec::Awaited,
@@ -80,7 +73,8 @@ impl Machine {
             certificate: StopCertificate::default(),
             stuck: None,
             memory: Memory::default(),
-            told: Told::default(),
+            record: AttemptRecord::default(),
+            now: Timestamp::default(),
             finishing: false,
             unrecorded: None,
             effects: Vec::new(),
@@ -98,9 +92,9 @@ impl Machine {
 
     /// A run that ends between two attempts.
     #[must_use]
-    pub fn ending(outcome: Outcome) -> Self {
+    pub fn ending(outcome: Outcome, times: Times) -> Self {
         let mut machine = Self::new();
-        machine.told.leader = true;
+        machine.record.times = times;
         machine.phase = machine.close(outcome);
         machine
     }
@@ -112,10 +106,31 @@ impl Machine {
         }
     }
 
+    /// Another attempt follows the one whose outcome is being written.
+    pub fn is_followed(&mut self, next: NextAttempt) {
+        self.next = Some(next);
+    }
+
     /// Where the run stands.
     #[must_use]
     pub fn phase(&self) -> &Phase {
         &self.phase
+    }
+
+    /// What the entries of the attempt say.
+    #[must_use]
+    pub fn record(&self) -> &AttemptRecord {
+        &self.record
+    }
+
+    /// Milestones that no entry has said, and the row has.
+    pub fn know_times(&mut self, row: Times) {
+        self.record.times = self.record.times.or(row);
+    }
+
+    /// Takes in an entry that the machine has not made. The caller writes it down.
+    pub fn fold(&mut self, at: Timestamp, entry: &Entry) {
+        self.record.fold(at, entry);
     }
 
     /// Which ends are known.
@@ -141,6 +156,7 @@ impl Machine {
     ///
     /// A command that does not apply now is refused with the reason, and nothing has changed.
     pub fn step(&mut self, now: Timestamp, input: Input) -> Result<(), Refusal> {
+        self.now = now;
         if let Input::Report(report) = &input {
             self.note(report);
         }
@@ -204,7 +220,7 @@ impl Machine {
             Report::Executed => {
                 if self.exec == Exec::Awaited {
                     self.exec = Exec::Confirmed;
-                    self.effects.push(Effect::Announce(Announcement::Started));
+                    self.append(Entry::Started);
                     self.effects.push(Effect::RecordRunning);
                     return self.advance(match phase {
                         Phase::Released { proc } => Phase::Running { proc },
@@ -230,7 +246,7 @@ impl Machine {
             }
             Report::TreeStuck(stuck) => {
                 if self.ends.tree.is_none() && self.stuck.as_ref() != Some(&stuck) {
-                    self.announce(Announcement::Stuck(stuck.clone()));
+                    self.append(Entry::Stuck(stuck.clone()));
                     self.stuck = Some(stuck);
                     // SIGKILL has gone out, whoever asked for it: the run is on its way to its end.
                     return self.advance(match phase {
@@ -279,7 +295,7 @@ impl Machine {
         self.advance(phase)
     }
 
-    /// Announces the ends that are known, and goes on when they allow it.
+    /// Appends the ends that are known, and proceeds when they allow it.
     fn advance(&mut self, phase: Phase) -> Phase {
         if self.exec == Exec::Awaited {
             // An exit code counts only once it is certain that the command, and not the child before exec,
@@ -298,18 +314,15 @@ impl Machine {
         let Some(exit) = self.ends.leader else {
             return phase;
         };
-        if !self.told.leader {
-            self.told.leader = true;
-            self.announce(Announcement::LeaderExited(exit));
+        if self.record.leader.is_none() {
+            self.append(Entry::LeaderExited(exit));
             self.decide_on_rest(&phase);
         }
-        if let (Some(how), false) = (self.ends.streams, self.told.streams) {
-            self.told.streams = true;
-            self.announce(Announcement::StreamsClosed(how));
+        if let (Some(how), None) = (self.ends.streams, self.record.streams) {
+            self.append(Entry::StreamsClosed(how));
         }
-        if let (Some(tree), false) = (self.ends.tree.clone(), self.told.tree) {
-            self.told.tree = true;
-            self.announce(Announcement::TreeEnded(tree));
+        if let (Some(tree), false) = (self.ends.tree.clone(), self.record.tree) {
+            self.append(Entry::TreeEnded(tree));
         }
         let gone = self.ends.tree.is_some() && self.ends.streams.is_none();
         if gone && !std::mem::replace(&mut self.finishing, true) {
@@ -327,8 +340,8 @@ impl Machine {
             (None, _) | (_, TreeVerdict::Kept(_)) => self.memory.reason_without_stop(),
             (Some(order), _) => order.reason.clone().into(),
         };
-        if let (Some(kills), false) = (self.memory.beside(&reason), self.told.memory) {
-            self.announce(Announcement::MemoryKills(kills));
+        if let (Some(kills), false) = (self.memory.beside(&reason), self.record.memory_kills) {
+            self.append(Entry::MemoryKills(kills));
         }
         let certificate = std::mem::take(&mut self.certificate);
         self.close(Outcome {
@@ -437,8 +450,18 @@ impl Machine {
         Phase::Closing(outcome)
     }
 
-    fn announce(&mut self, announcement: Announcement) {
-        self.effects.push(Effect::Announce(announcement));
+    /// Changes what is known by an entry: it is folded here, and written down by the driver.
+    fn append(&mut self, entry: Entry) {
+        self.record.fold(self.now, &entry);
+        self.effects.push(Effect::Append(entry));
+    }
+}
+
+/// The entry of a row that is written. Where its output begins is the driver's to add.
+fn recorded(proc: &RunIdentity) -> Entry {
+    Entry::Recorded {
+        identity: Box::new(proc.clone()),
+        output_offsets: [0; 2],
     }
 }
 

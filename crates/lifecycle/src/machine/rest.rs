@@ -1,7 +1,7 @@
 //! The rest of a tree whose leader has ended by itself, where it is not stopped for that.
 
 use super::Machine;
-use crate::{Announcement, Effect, LeaderExit, Phase, StopOrder, Timestamp};
+use crate::{Effect, Entry, LeaderExit, Phase, StopOrder, Timestamp};
 
 impl Machine {
     /// The leader's end was told for the first time. A stop that has been accepted means the whole tree, and so does a
@@ -42,7 +42,7 @@ impl Machine {
         // Told first: who finds the tree being stopped finds in the journal by whom.
         if let (true, Some(deadline)) = (ends_it, deadline) {
             let order = order.clone();
-            self.announce(Announcement::Stopping { order, deadline });
+            self.append(Entry::Stopping { order, deadline });
         }
         self.effects.push(Effect::StopTree(plan));
         if ends_it { Some(order) } else { stop }

@@ -1,9 +1,9 @@
 //! From acceptance to the open gate, and the ways that lead back before it.
 
-use super::{Machine, Turn, failed_at, latch, stay, with_tree};
+use super::{Machine, Turn, failed_at, latch, recorded, stay, with_tree};
 use crate::{
-    Announcement, Command, Effect, Input, Leaving, NeverRan, Phase, Refusal, Report, Row,
-    RunIdentity, StartStage, StopOrder, Timestamp, TreeVerdict,
+    Command, Effect, Input, Leaving, NeverRan, Phase, Refusal, Report, Row, RunIdentity,
+    StartStage, StopOrder, Timestamp, TreeVerdict,
 };
 
 impl Machine {
@@ -76,8 +76,8 @@ impl Machine {
             Report::Recorded => match stop {
                 Some(order) => self.shut_gate(NeverRan::Stopped(order), Row::Owed),
                 None => {
-                    self.effects
-                        .extend([Effect::Announce(Announcement::Recorded), Effect::Release]);
+                    self.append(recorded(&proc));
+                    self.effects.push(Effect::Release);
                     Phase::Released { proc }
                 }
             },

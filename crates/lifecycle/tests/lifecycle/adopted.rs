@@ -2,13 +2,15 @@
 //! `tests/adopted.txt`.
 
 use crate::{
-    samples::{GRACE, MEMORY_KILLS, abort, assert_golden, identity, killed_by, step, stuck},
+    samples::{
+        GRACE, MEMORY_KILLS, abort, assert_golden, identity, killed_by, recorded, step, stuck,
+    },
     table::{name_of_effect, name_of_phase},
 };
 use kennel_lifecycle::{
-    Announced, Announcement, Command, Deadline, Effect, EndReason, Exit, HeldPause, Input,
-    LeaderExit, Machine, Outcome, PauseWord, Phase, Proof, Report, ResumeReason, RowSays, RowState,
-    Signal, Standing, StopCertificate, StopOrder, StopReason, StreamsEnd, Timestamp, TreeVerdict,
+    AttemptRecord, Command, Deadline, Effect, EndReason, Entry, Exit, HeldPause, Input, LastPause,
+    LeaderExit, Machine, Outcome, Phase, Proof, Report, ResumeReason, RowSays, RowState, Signal,
+    Standing, StopCertificate, StopOrder, StopReason, StreamsEnd, Timestamp, TreeVerdict,
     ladder::StopPlan, limits,
 };
 use std::{fmt::Write as _, time::Duration};
@@ -42,7 +44,7 @@ fn standings() -> Vec<(String, Standing)> {
         for row in ["no row", "row", "first row"] {
             let mut standing = standing(LeaderExit::Stop);
             standing.released = false;
-            standing.announced.stopping.clone_from(told);
+            standing.record.stopping.clone_from(told);
             standing.row = (row != "no row").then(|| RowSays {
                 stop: recorded.clone(),
                 is_first: row == "first row",
@@ -65,9 +67,9 @@ fn standings() -> Vec<(String, Standing)> {
             HeldPause::LettingGo,
         ] {
             for told in [
-                PauseWord::Never,
-                PauseWord::Paused,
-                PauseWord::Resumed(ResumeReason::MaxPause),
+                LastPause::Never,
+                LastPause::Paused,
+                LastPause::Resumed(ResumeReason::MaxPause),
             ] {
                 let mut standing = standing(LeaderExit::Stop);
                 standing.pause = pause;
@@ -75,10 +77,10 @@ fn standings() -> Vec<(String, Standing)> {
                     state,
                     ..RowSays::default()
                 });
-                standing.announced.pause = told;
+                standing.record.pause = told;
                 let state = state.map_or("Starting".to_owned(), |s| format!("{s:?}"));
                 let told = match told {
-                    PauseWord::Resumed(_) => "Resumed".to_owned(),
+                    LastPause::Resumed(_) => "Resumed".to_owned(),
                     other => format!("{other:?}"),
                 };
                 all.push((
@@ -101,9 +103,9 @@ fn standings() -> Vec<(String, Standing)> {
                     stop: recorded.clone(),
                     ..RowSays::default()
                 });
-                standing.announced.stopping.clone_from(told);
-                standing.announced.leader = (!end.is_empty()).then_some(Exit::Code(0));
-                standing.announced.tree = end == "tree";
+                standing.record.stopping.clone_from(told);
+                standing.record.leader = (!end.is_empty()).then_some(Exit::Code(0));
+                standing.record.tree = end == "tree";
                 let policy = format!("{policy:?}");
                 let policy = policy.split(' ').next().unwrap();
                 all.push((format!("{policy}, {end} told, {stop}"), standing));
@@ -116,12 +118,9 @@ fn standings() -> Vec<(String, Standing)> {
 #[test]
 fn what_is_missing_in_the_journal_is_told_first() {
     let mut silent = standing(LeaderExit::Stop);
-    silent.announced = Announced::default();
+    silent.record = AttemptRecord::default();
     let mut machine = Machine::adopted(NOW, silent.clone());
-    assert_eq!(
-        effects(&mut machine),
-        [Effect::Announce(Announcement::Recorded)]
-    );
+    assert_eq!(effects(&mut machine), [Effect::Append(recorded())]);
     assert!(matches!(machine.phase(), Phase::Released { .. }));
 
     silent.row = Some(RowSays {
@@ -130,8 +129,8 @@ fn what_is_missing_in_the_journal_is_told_first() {
         ..RowSays::default()
     });
     let mut machine = Machine::adopted(NOW, silent);
-    let told = [Announcement::Recorded, Announcement::Started];
-    assert_eq!(effects(&mut machine), told.map(Effect::Announce));
+    let told = [recorded(), Entry::Started];
+    assert_eq!(effects(&mut machine), told.map(Effect::Append));
     assert!(matches!(machine.phase(), Phase::Running { .. }));
     assert_eq!(report(&mut machine, Report::Executed), []);
 }
@@ -157,7 +156,7 @@ fn a_stop_keeps_its_grace_whatever_the_clock_says() {
         assert_eq!(
             report(&mut machine, Report::StopRecorded),
             [
-                Effect::Announce(Announcement::Stopping { order, deadline }),
+                Effect::Append(Entry::Stopping { order, deadline }),
                 Effect::StopTree(StopPlan::abort(GRACE))
             ]
         );
@@ -177,7 +176,7 @@ fn a_stop_that_was_shortened_goes_on_with_what_is_left() {
             stop: Some((first.clone(), sooner)),
             ..RowSays::default()
         });
-        standing.announced.stopping = Some((first, told));
+        standing.record.stopping = Some((first, told));
         let now = Timestamp(NOW.0 + gone * 1_000_000);
         let mut machine = Machine::adopted(now, standing);
         assert_eq!(effects(&mut machine).len(), 1, "recorded again first");
@@ -196,7 +195,7 @@ fn a_deadline_that_is_told_again_changes_nothing() {
         stop: Some((order.clone(), deadline)),
         ..RowSays::default()
     });
-    standing.announced.stopping = Some((order, deadline));
+    standing.record.stopping = Some((order, deadline));
     let mut machine = Machine::adopted(NOW.plus(GRACE / 2), standing);
     assert_eq!(effects(&mut machine), []);
     let exceeded = Report::DeadlineExceeded {
@@ -215,12 +214,12 @@ fn a_run_that_was_ended_for_want_of_a_server_says_so() {
             reason: StopReason::Orphaned,
             grace: GRACE,
         };
-        standing.announced.stopping = told.then(|| (order.clone(), NOW.plus(GRACE)));
+        standing.record.stopping = told.then(|| (order.clone(), NOW.plus(GRACE)));
         let mut machine = Machine::adopted(NOW.plus(GRACE / 2), standing);
         let orphaned = Report::Orphaned { grace: GRACE };
         machine.step(NOW, Input::Report(orphaned)).unwrap();
         let effects = effects(&mut machine);
-        let says = |effect: &Effect| matches!(effect, Effect::Announce(Announcement::Stopping { order: said, deadline }) if *said == order && *deadline == NOW.plus(GRACE));
+        let says = |effect: &Effect| matches!(effect, Effect::Append(Entry::Stopping { order: said, deadline }) if *said == order && *deadline == NOW.plus(GRACE));
         assert_eq!(effects.iter().any(says), !told, "{effects:?}");
         assert!(
             !effects.iter().any(|e| matches!(e, Effect::StopTree(_))),
@@ -237,8 +236,8 @@ fn a_run_that_was_ended_for_want_of_a_server_says_so() {
 #[test]
 fn the_stop_that_was_told_stays_the_reason_whatever_the_row_says() {
     let mut standing = standing(LeaderExit::Stop);
-    standing.announced.stopping = Some(late());
-    standing.announced.leader = Some(killed_by(Signal::TERM));
+    standing.record.stopping = Some(late());
+    standing.record.leader = Some(killed_by(Signal::TERM));
     // A store that has gone back has lost the first order, and was given a further one.
     standing.row = Some(RowSays {
         state: Some(RowState::Running),
@@ -256,9 +255,9 @@ fn the_stop_that_was_told_stays_the_reason_whatever_the_row_says() {
 fn rounds_of_signals_are_counted_once_however_often_they_are_told() {
     let listed = u32::try_from(limits::STEPS_TOLD_MAX).unwrap();
     let mut standing = standing(LeaderExit::Stop);
-    standing.announced.leader = Some(killed_by(Signal::KILL));
-    standing.announced.streams = Some(StreamsEnd::Eof);
-    standing.announced.steps = listed + 3;
+    standing.record.leader = Some(killed_by(Signal::KILL));
+    standing.record.streams = Some(StreamsEnd::Eof);
+    standing.record.steps = listed + 3;
     let mut machine = Machine::adopted(NOW, standing);
     for _ in 0..2 {
         for at in 0..i64::from(listed) {
@@ -274,8 +273,8 @@ fn rounds_of_signals_are_counted_once_however_often_they_are_told() {
 fn a_kill_for_memory_stays_the_reason_though_the_leaders_end_was_told_before() {
     for (sent, oom) in [(false, true), (true, false)] {
         let mut standing = standing(LeaderExit::Stop);
-        standing.announced.leader = Some(killed_by(Signal::KILL));
-        standing.announced.streams = Some(StreamsEnd::Eof);
+        standing.record.leader = Some(killed_by(Signal::KILL));
+        standing.record.streams = Some(StreamsEnd::Eof);
         let mut machine = Machine::adopted(NOW, standing);
         if sent {
             report(&mut machine, Report::KillSent);
@@ -290,7 +289,7 @@ fn a_kill_for_memory_stays_the_reason_though_the_leaders_end_was_told_before() {
 #[test]
 fn whom_sigkill_does_not_end_is_not_told_twice() {
     let mut standing = standing(LeaderExit::Stop);
-    standing.announced.stuck = Some(stuck());
+    standing.record.stuck = Some(stuck());
     let mut machine = Machine::adopted(NOW, standing);
     assert!(matches!(machine.phase(), Phase::Draining { .. }));
     assert_eq!(report(&mut machine, Report::TreeStuck(stuck())), []);
@@ -307,19 +306,15 @@ fn an_outcome_that_is_written_is_told_as_far_as_it_was_not() {
         certificate: StopCertificate::default(),
     };
     let lines = [
-        Announcement::LeaderExited(Exit::Code(3)),
-        Announcement::StreamsClosed(StreamsEnd::Cut),
-        Announcement::TreeEnded(EMPTY),
-        Announcement::Ended(outcome.clone()),
+        Entry::LeaderExited(Exit::Code(3)),
+        Entry::StreamsClosed(StreamsEnd::Cut),
+        Entry::TreeEnded(EMPTY),
+        Entry::Ended(Box::new(outcome.clone())),
     ];
     for told in 0..=lines.len() {
-        let announced = crate::world::announced(&lines[..told]);
-        let mut machine = Machine::ended(outcome.clone(), &announced);
-        let mut rest: Vec<_> = lines[told..]
-            .iter()
-            .cloned()
-            .map(Effect::Announce)
-            .collect();
+        let record = crate::world::record_of(&lines[..told]);
+        let mut machine = Machine::ended(NOW, outcome.clone(), record, None);
+        let mut rest: Vec<_> = lines[told..].iter().cloned().map(Effect::Append).collect();
         rest.push(Effect::Acknowledge);
         assert_eq!(effects(&mut machine), rest);
         assert_eq!(machine.phase(), &Phase::Closed(outcome.clone()));
@@ -334,10 +329,10 @@ fn standing(on_leader_exit: LeaderExit) -> Standing {
         released: true,
         pause: HeldPause::None,
         row: Some(RowSays::default()),
-        announced: Announced {
+        record: AttemptRecord {
             recorded: true,
             started: true,
-            ..Announced::default()
+            ..AttemptRecord::default()
         },
     }
 }

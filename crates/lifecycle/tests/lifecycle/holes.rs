@@ -2,8 +2,8 @@
 
 use crate::samples::{GRACE, abort, failure, identity, killed_by};
 use kennel_lifecycle::{
-    Announcement, Command, Effect, EndReason, Exit, Input, Machine, NeverRan, Outcome, Phase,
-    Proof, Refusal, Report, ResumeReason, Row, RowState, Signal, StartStage, StopStage, StreamsEnd,
+    Command, Effect, EndReason, Entry, Exit, Input, Machine, NeverRan, Outcome, Phase, Proof,
+    Refusal, Report, ResumeReason, Row, RowState, Signal, StartStage, StopStage, StreamsEnd,
     Timestamp, TreeVerdict, ladder::StopPlan,
 };
 use std::time::Duration;
@@ -47,7 +47,7 @@ fn an_exit_code_without_any_verdict_on_exec_is_not_believed() {
     )));
     assert_eq!(
         effects[0],
-        Effect::Announce(Announcement::LeaderExited(Exit::Unknown))
+        Effect::Append(Entry::LeaderExited(Exit::Unknown))
     );
     let outcome = outcome(&run.report(Report::StreamsClosed(StreamsEnd::Lost)));
     assert_eq!(outcome.exit, Some(Exit::Unknown));
@@ -75,7 +75,7 @@ fn a_leaders_end_is_told_while_a_grandchild_holds_the_pipe() {
     let mut run = Run::running();
     assert_eq!(
         run.report(Report::LeaderExited(Exit::Code(3))),
-        [Effect::Announce(Announcement::LeaderExited(Exit::Code(3)))]
+        [Effect::Append(Entry::LeaderExited(Exit::Code(3)))]
     );
     assert!(matches!(run.machine.phase(), Phase::Draining { .. }));
 }
@@ -286,7 +286,7 @@ fn a_tree_that_ends_without_a_word_on_its_leader_still_ends() {
     )));
     assert_eq!(
         effects[0],
-        Effect::Announce(Announcement::LeaderExited(Exit::Unknown))
+        Effect::Append(Entry::LeaderExited(Exit::Unknown))
     );
     let closed = outcome(&run.report(Report::StreamsClosed(StreamsEnd::Lost)));
     assert_eq!(closed.exit, Some(Exit::Unknown));
@@ -311,8 +311,10 @@ fn a_pause_whose_end_is_heard_before_its_beginning_is_told_in_order() {
     let mut run = Run::pausing();
     assert_eq!(run.report(Report::PauseExpired), []);
     let expected = [
-        Effect::Announce(Announcement::Paused),
-        Effect::Announce(Announcement::Resumed(ResumeReason::MaxPause)),
+        Effect::Append(Entry::Paused),
+        Effect::Append(Entry::Resumed {
+            reason: ResumeReason::MaxPause,
+        }),
         Effect::RecordState(RowState::Running),
     ];
     assert_eq!(run.report(Report::Frozen), expected);
@@ -324,12 +326,16 @@ fn a_pause_that_was_ended_by_request_and_by_its_time_is_ended_once() {
     let mut run = Run::paused();
     run.command(Command::Resume).unwrap();
     assert_eq!(run.report(Report::PauseExpired), []);
-    let resumed = Effect::Announce(Announcement::Resumed(ResumeReason::Asked));
+    let resumed = Effect::Append(Entry::Resumed {
+        reason: ResumeReason::Asked,
+    });
     assert_eq!(run.report(Report::Thawed)[0], resumed);
     assert_eq!(run.report(Report::PauseExpired), []);
 
     let mut run = Run::paused();
-    let resumed = Effect::Announce(Announcement::Resumed(ResumeReason::MaxPause));
+    let resumed = Effect::Append(Entry::Resumed {
+        reason: ResumeReason::MaxPause,
+    });
     assert_eq!(run.report(Report::PauseExpired)[0], resumed);
     assert_eq!(run.report(Report::PauseExpired), []);
 }
@@ -364,7 +370,7 @@ impl Run {
     fn running() -> Self {
         let mut run = Self::released();
         let effects = run.report(Report::Executed);
-        assert_eq!(effects[0], Effect::Announce(Announcement::Started));
+        assert_eq!(effects[0], Effect::Append(Entry::Started));
         run
     }
 

@@ -6,6 +6,7 @@ mod adopted;
 mod audit;
 mod certificate;
 mod countdown;
+mod entries;
 mod holes;
 mod id;
 mod input_book;

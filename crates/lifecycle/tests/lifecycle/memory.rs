@@ -2,8 +2,8 @@
 
 use crate::samples::{GRACE, MEMORY_KILLS, abort, identity, killed_by, step};
 use kennel_lifecycle::{
-    Announcement, Command, Effect, EndReason, Exit, Input, Machine, MemoryKills, Outcome, Proof,
-    Report, RunState, Signal, StreamsEnd, Timestamp, TreeVerdict,
+    Command, Effect, EndReason, Entry, Exit, Input, Machine, MemoryKills, Outcome, Proof, Report,
+    RunState, Signal, StreamsEnd, Timestamp, TreeVerdict,
 };
 
 const KILLED: Report = Report::MemoryKills(MEMORY_KILLS);
@@ -106,7 +106,7 @@ fn ended(got: &[Input]) -> (Outcome, Option<MemoryKills>) {
     for effect in machine.effects() {
         match effect {
             Effect::RecordOutcome(written) => outcome = Some(written),
-            Effect::Announce(Announcement::MemoryKills(kills)) => beside = Some(kills),
+            Effect::Append(Entry::MemoryKills(kills)) => beside = Some(kills),
             _ => {}
         }
     }

@@ -1,12 +1,14 @@
 //! Properties over arbitrary inputs, sensible or not.
 
 use crate::{
-    samples::{GRACE, MEMORY_KILLS, abort, failure, identity, killed_by, left, step, stuck},
+    samples::{
+        GRACE, MEMORY_KILLS, abort, failure, identity, killed_by, left, recorded, step, stuck,
+    },
     stories::policy,
-    world::announced,
+    world::record_of,
 };
 use kennel_lifecycle::{
-    Announcement, Command, Deadline, Effect, EndReason, Exit, HeldPause, Input, LeaderExit,
+    AttemptRecord, Command, Deadline, Effect, EndReason, Entry, Exit, HeldPause, Input, LeaderExit,
     Leftovers, Machine, Phase, Proof, Refusal, Report, ResumeReason, RowSays, RowState, Signal,
     Standing, StartStage, StopOrder, StopReason, StreamsEnd, Timestamp, TreeVerdict,
 };
@@ -15,6 +17,13 @@ use std::{mem::discriminant, time::Duration};
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1_000))]
+
+    /// Nothing changes what is known of a run but its entries.
+    #[test]
+    fn fold_of_entries_is_live_record(inputs in inputs(), policy in policy()) {
+        let told = tell(policy, &inputs);
+        prop_assert_eq!(&told.folded(), told.machine.record());
+    }
 
     /// Nothing runs unrecorded.
     #[test]
@@ -52,7 +61,7 @@ proptest! {
     fn the_outcome_is_written_once_and_told_only_when_it_is_written(inputs in inputs(), policy in policy()) {
         let told = tell(policy, &inputs);
         prop_assert!(told.count(|e| matches!(e, Effect::RecordOutcome(_))) <= 1);
-        let Some(ended) = told.when(|e| matches!(e, Effect::Announce(Announcement::Ended(_)))) else {
+        let Some(ended) = told.when(|e| matches!(e, Effect::Append(Entry::Ended(_)))) else {
             return Ok(());
         };
         prop_assert!(inputs[ended] == Input::Report(Report::OutcomeRecorded));
@@ -108,7 +117,7 @@ proptest! {
     #[test]
     fn a_tree_that_has_ended_is_not_signalled(inputs in inputs(), policy in policy()) {
         let told = tell(policy, &inputs);
-        if let Some(gone) = told.when(|e| matches!(e, Effect::Announce(Announcement::TreeEnded(_)))) {
+        if let Some(gone) = told.when(|e| matches!(e, Effect::Append(Entry::TreeEnded(_)))) {
             prop_assert!(told.effects.iter().all(|(at, e)| *at <= gone || !matches!(e, Effect::StopTree(_) | Effect::Interrupt)));
         }
     }
@@ -129,10 +138,10 @@ proptest! {
         for (at, effect) in &told.effects {
             let cause = match effect {
                 Effect::Freeze => Report::StateRecorded(RowState::Pausing),
-                Effect::Announce(Announcement::Paused) => Report::Frozen,
-                Effect::Announce(Announcement::Resumed(ResumeReason::Asked)) => Report::Thawed,
+                Effect::Append(Entry::Paused) => Report::Frozen,
+                Effect::Append(Entry::Resumed { reason: ResumeReason::Asked }) => Report::Thawed,
                 // Heard before the keeper's word that there was a pause, it waits for that.
-                Effect::Announce(Announcement::Resumed(ResumeReason::MaxPause)) => {
+                Effect::Append(Entry::Resumed { reason: ResumeReason::MaxPause }) => {
                     let expired = Input::Report(Report::PauseExpired);
                     let frozen = inputs[*at] == Input::Report(Report::Frozen);
                     prop_assert!(inputs[*at] == expired || frozen && inputs[..*at].contains(&expired));
@@ -172,7 +181,7 @@ proptest! {
     #[test]
     fn a_kill_for_memory_is_told_once(inputs in inputs(), policy in policy()) {
         let told = tell(policy, &inputs);
-        let beside = told.count(|e| matches!(e, Effect::Announce(Announcement::MemoryKills(_))));
+        let beside = told.count(|e| matches!(e, Effect::Append(Entry::MemoryKills(_))));
         let reason = told.count(|e| matches!(e, Effect::RecordOutcome(o) if matches!(o.reason, EndReason::OomKilled(_))));
         prop_assert!(beside + reason <= 1);
         if reason == 0 {
@@ -201,13 +210,13 @@ proptest! {
     }
 }
 
-fn check_ends(announced: &[&Announcement]) -> Result<(), TestCaseError> {
+fn check_ends(announced: &[&Entry]) -> Result<(), TestCaseError> {
     for once in [
-        Announcement::Recorded,
-        Announcement::Started,
-        Announcement::LeaderExited(Exit::Unknown),
-        Announcement::StreamsClosed(StreamsEnd::Eof),
-        Announcement::TreeEnded(TreeVerdict::NeverRan),
+        recorded(),
+        Entry::Started,
+        Entry::LeaderExited(Exit::Unknown),
+        Entry::StreamsClosed(StreamsEnd::Eof),
+        Entry::TreeEnded(TreeVerdict::NeverRan),
     ] {
         let kind = discriminant(&once);
         prop_assert!(
@@ -219,35 +228,35 @@ fn check_ends(announced: &[&Announcement]) -> Result<(), TestCaseError> {
             "{once:?}"
         );
     }
-    let place = |wanted: fn(&Announcement) -> bool| announced.iter().position(|a| wanted(a));
-    let leader = place(|a| matches!(a, Announcement::LeaderExited(_)));
+    let place = |wanted: fn(&Entry) -> bool| announced.iter().position(|a| wanted(a));
+    let leader = place(|a| matches!(a, Entry::LeaderExited(_)));
     for end in [
-        place(|a| matches!(a, Announcement::StreamsClosed(_))),
-        place(|a| matches!(a, Announcement::TreeEnded(_))),
+        place(|a| matches!(a, Entry::StreamsClosed(_))),
+        place(|a| matches!(a, Entry::TreeEnded(_))),
     ] {
         prop_assert!(end.is_none() || leader.is_some_and(|leader| Some(leader) < end));
     }
-    let ended = place(|a| matches!(a, Announcement::Ended(_)));
+    let ended = place(|a| matches!(a, Entry::Ended(_)));
     prop_assert!(ended.is_none_or(|at| at + 1 == announced.len()));
     Ok(())
 }
 
-fn check_outcome(announced: &[&Announcement]) -> Result<(), TestCaseError> {
+fn check_outcome(announced: &[&Entry]) -> Result<(), TestCaseError> {
     for outcome in announced.iter().filter_map(|a| match a {
-        Announcement::Ended(outcome) => Some(outcome),
+        Entry::Ended(outcome) => Some(outcome),
         _ => None,
     }) {
         let ran = announced
             .iter()
-            .any(|a| matches!(a, Announcement::LeaderExited(_)));
+            .any(|a| matches!(a, Entry::LeaderExited(_)));
         prop_assert_eq!(outcome.exit.is_some(), ran);
         prop_assert_eq!(outcome.streams.is_some(), ran);
-        for announcement in announced {
-            match announcement {
-                Announcement::LeaderExited(exit) => prop_assert_eq!(outcome.exit, Some(*exit)),
-                Announcement::StreamsClosed(how) => prop_assert_eq!(outcome.streams, Some(*how)),
-                Announcement::TreeEnded(tree) => prop_assert_eq!(&outcome.tree, tree),
-                Announcement::Started => prop_assert!(ran, "a command that started has an exit"),
+        for entry in announced {
+            match entry {
+                Entry::LeaderExited(exit) => prop_assert_eq!(outcome.exit, Some(*exit)),
+                Entry::StreamsClosed(how) => prop_assert_eq!(outcome.streams, Some(*how)),
+                Entry::TreeEnded(tree) => prop_assert_eq!(&outcome.tree, tree),
+                Entry::Started => prop_assert!(ran, "a command that started has an exit"),
                 _ => {}
             }
         }
@@ -276,13 +285,32 @@ impl Told {
             .map(|(at, _)| *at)
     }
 
-    fn announced(&self) -> Vec<&Announcement> {
+    /// What the entries say, each appended at the time of its input.
+    fn folded(&self) -> AttemptRecord {
+        let mut record = AttemptRecord::default();
+        for (at, effect) in &self.effects {
+            if let Effect::Append(entry) = effect {
+                record.fold(time(*at), entry);
+            }
+        }
+        record
+    }
+
+    fn announced(&self) -> Vec<&Entry> {
         let announcement = |effect| match effect {
-            &(_, Effect::Announce(ref announcement)) => Some(announcement),
+            &(_, Effect::Append(ref announcement)) => Some(announcement),
             _ => None,
         };
         self.effects.iter().filter_map(announcement).collect()
     }
+}
+
+/// All that a machine is but the time of its last step.
+fn state(machine: &Machine) -> String {
+    let state = format!("{machine:?}");
+    let (before, now) = state.split_once("now: Timestamp(").expect("the time");
+    let (_, after) = now.split_once(')').expect("its end");
+    format!("{before}{after}")
 }
 
 fn tell(policy: LeaderExit, inputs: &[Input]) -> Told {
@@ -295,10 +323,10 @@ fn tell(policy: LeaderExit, inputs: &[Input]) -> Told {
     };
     for (at, input) in inputs.iter().enumerate() {
         // The whole machine, private parts included.
-        let before = format!("{:?}", told.machine);
+        let before = state(&told.machine);
         let over = matches!(told.machine.phase(), Phase::Closed(_) | Phase::Forgotten(_));
         let answer = told.machine.step(time(at), input.clone());
-        let after = format!("{:?}", told.machine);
+        let after = state(&told.machine);
         let effects: Vec<_> = told.machine.effects().collect();
         if let Err(refusal) = answer
             && before != after
@@ -333,10 +361,10 @@ fn adopt(policy: LeaderExit, inputs: &[Input], cut: usize, pause: HeldPause) -> 
     if acknowledged || (!recorded && outcome.is_none()) {
         return told;
     }
-    let journal: Vec<Announcement> = told.announced().into_iter().cloned().collect();
-    let announced = announced(&journal);
+    let journal: Vec<Entry> = told.announced().into_iter().cloned().collect();
+    let record = record_of(&journal);
     told.machine = match outcome {
-        Some(outcome) => Machine::ended(outcome, &announced),
+        Some(outcome) => Machine::ended(time(died), outcome, record, None),
         None => Machine::adopted(
             time(died),
             Standing {
@@ -345,7 +373,7 @@ fn adopt(policy: LeaderExit, inputs: &[Input], cut: usize, pause: HeldPause) -> 
                 released: told.count(|e| *e == Effect::Release) > 0,
                 pause,
                 row: Some(says(&told.effects)),
-                announced,
+                record,
             },
         ),
     };

@@ -1,9 +1,9 @@
 //! One sensible value of each kind, and golden files.
 
 use kennel_lifecycle::{
-    Exit, HostIdentity, Leftover, Leftovers, MemoryKills, ProcessIdentity, RunIdentity, Signal,
-    SignalScope, SignalSender, StartFailure, StartStage, StopOrder, StopReason, StopStep, Stuck,
-    StuckProcess, Timestamp,
+    Entry, Exit, HostIdentity, Leftover, Leftovers, MemoryKills, ProcessIdentity, RunIdentity,
+    Signal, SignalScope, SignalSender, StartFailure, StartStage, StopOrder, StopReason, StopStep,
+    Stuck, StuckProcess, Timestamp,
 };
 use std::{fs, path::Path, time::Duration};
 
@@ -115,4 +115,12 @@ pub(crate) fn assert_golden(name: &str, text: &str) {
         text.len(),
         "{name} has more or fewer lines than agreed"
     );
+}
+
+/// The entry of a row that is written.
+pub(crate) fn recorded() -> Entry {
+    Entry::Recorded {
+        identity: identity(),
+        output_offsets: [0; 2],
+    }
 }

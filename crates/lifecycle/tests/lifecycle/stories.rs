@@ -5,7 +5,7 @@ use crate::{
     world::{Child, Fault, Row, Story, Temper, World},
 };
 use kennel_lifecycle::{
-    Announcement, Command, Deadline, EndReason, Exit, LeaderExit, Outcome, Phase, RunState, Signal,
+    Command, Deadline, EndReason, Entry, Exit, LeaderExit, Outcome, Phase, RunState, Signal,
     StreamsEnd, TreeVerdict,
 };
 use proptest::prelude::*;
@@ -106,13 +106,13 @@ proptest! {
     #[test]
     fn each_end_is_told_before_the_last_word(story in story()) {
         let world = story.told();
-        let told = |wanted: fn(&Announcement) -> bool| world.announced.iter().filter(|a| wanted(a)).count();
+        let told = |wanted: fn(&Entry) -> bool| world.announced.iter().filter(|a| wanted(a)).count();
         if let Phase::Closed(outcome) = world.machine.phase() {
             let ran = usize::from(outcome.exit.is_some());
-            prop_assert_eq!(told(|a| matches!(a, Announcement::LeaderExited(_))), ran);
-            prop_assert_eq!(told(|a| matches!(a, Announcement::StreamsClosed(_))), ran);
-            prop_assert_eq!(told(|a| matches!(a, Announcement::TreeEnded(_))), ran);
-            prop_assert!(matches!(world.announced.last(), Some(Announcement::Ended(_))));
+            prop_assert_eq!(told(|a| matches!(a, Entry::LeaderExited(_))), ran);
+            prop_assert_eq!(told(|a| matches!(a, Entry::StreamsClosed(_))), ran);
+            prop_assert_eq!(told(|a| matches!(a, Entry::TreeEnded(_))), ran);
+            prop_assert!(matches!(world.announced.last(), Some(Entry::Ended(_))));
         }
     }
 
@@ -291,7 +291,7 @@ fn a_tree_that_is_stuck_for_a_day_is_not_over_before_that_whatever_is_asked() {
     let Phase::Closed(outcome) = world.machine.phase() else {
         panic!("{:?}", world.machine.phase());
     };
-    let told = |a: &&Announcement| matches!(a, Announcement::Stuck(_));
+    let told = |a: &&Entry| matches!(a, Entry::Stuck(_));
     assert_eq!(world.announced.iter().filter(told).count(), 1);
     assert!(!world.ended_while_stuck && world.outcomes == 1);
     assert!(world.now > 86_400_000, "{}", world.now);
@@ -321,7 +321,7 @@ fn a_pipe_that_a_stranger_holds_is_cut() {
     assert_eq!(outcome.exit, Some(Exit::Code(0)));
 }
 
-fn sorted(announced: &[Announcement]) -> Vec<String> {
+fn sorted(announced: &[Entry]) -> Vec<String> {
     let mut lines: Vec<String> = announced.iter().map(|a| format!("{a:?}")).collect();
     lines.sort();
     lines

@@ -2,14 +2,14 @@
 
 use crate::samples::{GRACE, abort, identity, stuck};
 use kennel_lifecycle::{
-    Announcement, Command, Effect, Exit, Input, LeaderExit, Machine, Proof, Report, RunState,
-    StreamsEnd, Timestamp, TreeVerdict,
+    Command, Effect, Entry, Exit, Input, LeaderExit, Machine, Proof, Report, RunState, StreamsEnd,
+    Timestamp, TreeVerdict,
 };
 
 #[test]
 fn a_stuck_tree_is_told_once_and_never_ended() {
     let mut run = Run::up_to_stop();
-    let told = Effect::Announce(Announcement::Stuck(stuck()));
+    let told = Effect::Append(Entry::Stuck(stuck()));
     assert_eq!(run.report(Report::TreeStuck(stuck())), [told]);
     assert_eq!(run.report(Report::TreeStuck(stuck())), []);
     run.report(Report::LeaderExited(Exit::Unknown));
@@ -31,7 +31,7 @@ fn a_list_of_others_is_told_again() {
     let mut others = stuck();
     others.processes[0].pid = 44;
     assert!(!others.names_the_same(&stuck()));
-    let told = Effect::Announce(Announcement::Stuck(others.clone()));
+    let told = Effect::Append(Entry::Stuck(others.clone()));
     assert_eq!(run.report(Report::TreeStuck(others)), [told]);
 }
 

@@ -4,8 +4,8 @@ use crate::samples::{
     GRACE, MEMORY_KILLS, abort, assert_golden, failure, identity, killed_by, left, step, stuck,
 };
 use kennel_lifecycle::{
-    Announcement, Command, Deadline, Effect, Exit, Input, LeaderExit, Machine, Phase, Proof,
-    Report, RowState, Signal, StartStage, StreamsEnd, Timestamp, TreeVerdict,
+    Command, Deadline, Effect, Entry, Exit, Input, LeaderExit, Machine, Phase, Proof, Report,
+    RowState, Signal, StartStage, StreamsEnd, Timestamp, TreeVerdict,
 };
 use std::{fmt::Write as _, time::Duration};
 
@@ -290,8 +290,8 @@ pub(crate) fn name_of_phase(phase: &Phase) -> String {
 
 pub(crate) fn name_of_effect(effect: &Effect) -> String {
     match effect {
-        Effect::Announce(Announcement::Ended(_)) => "tell:Ended".to_owned(),
-        Effect::Announce(announcement) => format!("tell:{}", first_word(announcement)),
+        Effect::Append(Entry::Ended(_)) => "tell:Ended".to_owned(),
+        Effect::Append(announcement) => format!("tell:{}", first_word(announcement)),
         Effect::RecordState(state) => format!("RecordState({state:?})"),
         Effect::RecordOutcome(outcome) => format!("RecordOutcome({})", first_word(&outcome.reason)),
         Effect::StopTree(plan) => format!("StopTree({}s)", plan.kill_after.as_secs()),

@@ -5,9 +5,9 @@
 
 use crate::samples::{GRACE, abort, failure, identity, killed_by, stuck};
 use kennel_lifecycle::{
-    Announced, Announcement, Command, Countdown, Deadline, Effect, Exit, HeldPause, Input,
-    LeaderExit, Leftovers, Machine, Outcome, PauseWord, Phase, Proof, Report, RowSays, RowState,
-    Signal, Standing, StartStage, StopOrder, StreamsEnd, Timestamp, TreeVerdict,
+    AttemptRecord, Command, Countdown, Deadline, Effect, Entry, Exit, HeldPause, Input, LeaderExit,
+    Leftovers, Machine, Outcome, Phase, Proof, Report, RowSays, RowState, Signal, Standing,
+    StartStage, StopOrder, StreamsEnd, Timestamp, TreeVerdict,
     ladder::{Ladder, StopPlan},
 };
 use std::{collections::VecDeque, time::Duration};
@@ -146,7 +146,7 @@ pub(crate) struct World {
     pub(crate) died_alone: bool,
     pub(crate) outcomes: usize,
     pub(crate) acknowledged: usize,
-    pub(crate) announced: Vec<Announcement>,
+    pub(crate) announced: Vec<Entry>,
 }
 
 /// More reports than any story has; a machine that never comes to rest fails its test.
@@ -225,7 +225,7 @@ impl World {
     }
 
     pub(crate) fn told_stopping(&self) -> bool {
-        let stopping = |a: &Announcement| matches!(a, Announcement::Stopping { .. });
+        let stopping = |a: &Entry| matches!(a, Entry::Stopping { .. });
         self.announced.iter().any(stopping)
     }
 
@@ -385,7 +385,7 @@ impl World {
             return;
         }
         if let Row::Closed(outcome) = self.row.clone() {
-            self.machine = Machine::ended(outcome, &self.announced());
+            self.machine = Machine::ended(time(self.now), outcome, self.record_now(), None);
             return self.perform_all();
         }
         if self.child == Child::None {
@@ -401,8 +401,8 @@ impl World {
         if self.child == Child::AtGate && !self.gate_opened {
             self.shut_gate();
         }
-        let announced = self.announced();
-        if announced.streams.is_none() && std::mem::take(&mut self.streams_told) {
+        let record = self.record_now();
+        if record.streams.is_none() && std::mem::take(&mut self.streams_told) {
             // The pipes are there, and are read to their end again.
             self.reports[Source::Output as usize].clear();
             let closed = self.tree_told && !self.story.holder && !self.kept;
@@ -421,16 +421,16 @@ impl World {
                 HeldPause::None
             },
             row: (self.row == Row::Open).then(|| self.says.clone()),
-            announced,
+            record,
         };
         self.machine = Machine::adopted(time(self.now), standing);
         self.reports[Source::Keeper as usize] = self.facts.clone().into();
         self.perform_all();
     }
 
-    /// What the journal says.
-    fn announced(&self) -> Announced {
-        announced(&self.announced)
+    /// What the entries say.
+    fn record_now(&self) -> AttemptRecord {
+        record_of(&self.announced)
     }
 
     fn perform(&mut self, effect: Effect) {
@@ -495,7 +495,7 @@ impl World {
             }
             Effect::RecordRunning | Effect::Forget => {}
             Effect::Acknowledge => self.acknowledged += 1,
-            Effect::Announce(announcement) => self.announced.push(announcement),
+            Effect::Append(entry) => self.announced.push(entry),
         }
     }
 
@@ -692,25 +692,11 @@ fn time(millis: u64) -> Timestamp {
     Timestamp(i64::try_from(millis).unwrap() * 1_000)
 }
 
-/// What a journal with these lines says.
-pub(crate) fn announced(lines: &[Announcement]) -> Announced {
-    let mut says = Announced::default();
-    for line in lines {
-        match line {
-            Announcement::Recorded => says.recorded = true,
-            Announcement::Started => says.started = true,
-            Announcement::Paused => says.pause = PauseWord::Paused,
-            Announcement::Resumed(why) => says.pause = PauseWord::Resumed(*why),
-            Announcement::Stopping { order, deadline } => {
-                says.stopping.get_or_insert((order.clone(), *deadline));
-            }
-            Announcement::LeaderExited(exit) => says.leader = Some(*exit),
-            Announcement::StreamsClosed(how) => says.streams = Some(*how),
-            Announcement::Stuck(stuck) => says.stuck = Some(stuck.clone()),
-            Announcement::TreeEnded(_) => says.tree = true,
-            Announcement::MemoryKills(_) => says.memory_kills = true,
-            Announcement::Ended(_) => says.ended = true,
-        }
+/// What these entries say.
+pub(crate) fn record_of(entries: &[Entry]) -> AttemptRecord {
+    let mut record = AttemptRecord::default();
+    for entry in entries {
+        record.fold(Timestamp::default(), entry);
     }
-    says
+    record
 }

@@ -1,8 +1,8 @@
 //! Output that waits at its bound until consumers have acknowledged the oldest ([`OnOutputFull::Block`]).
 
 use super::{Output, Ready, WARNINGS_MAX};
-use crate::{LifecycleEvent, clock, consumers::Floor, consumers::Floors};
-use kennel_lifecycle::OnOutputFull;
+use crate::{clock, consumers::Floor, consumers::Floors};
+use kennel_lifecycle::{Entry, OnOutputFull};
 use std::mem::Discriminant;
 
 /// Whether output waits, and what was said of that.
@@ -90,6 +90,6 @@ impl Output {
         let message =
             format!("output waits, and the command with it: {max} bytes are kept, and {why}");
         tracing::warn!(run_id = %self.run, why, "output waits");
-        self.line(&LifecycleEvent::Warning { message }, clock::now());
+        self.line(&Entry::Warning { message }, clock::now());
     }
 }

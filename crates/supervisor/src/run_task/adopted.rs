@@ -4,15 +4,15 @@ use super::{Attempts, RunTask};
 use crate::{
     clock,
     output::Output,
-    past::Past,
     tracker::{Seat, Shared},
     writes,
 };
 use kennel_lifecycle::{
-    Announced, Command, Input, Machine, Policy, Report, RowSays, RowState, StreamsEnd,
+    AttemptRecord, Command, Input, Machine, Policy, Report, RowSays, RowState, StreamsEnd,
+    Timestamp,
 };
 use kennel_linux::client::HeldRun;
-use kennel_store::{Desired, NewRun, RunRow, StoredState, Times};
+use kennel_store::{Desired, NewRun, RunRow, StoredState};
 use std::sync::Arc;
 
 /// Where the run stands.
@@ -24,8 +24,8 @@ pub(crate) struct Standing {
     pub(crate) recorded: bool,
     /// Its journal, where that can be written.
     pub(crate) output: Option<Output>,
-    /// What the journal has told of the attempt.
-    pub(crate) past: Past,
+    /// What the entries of the attempt say.
+    pub(crate) record: AttemptRecord,
 }
 
 /// A run that waits for its next attempt.
@@ -35,8 +35,8 @@ pub(crate) struct Waiting {
     pub(crate) row: RunRow,
     /// Its journal, where that can be written.
     pub(crate) output: Option<Output>,
-    /// What that has told of the last attempt.
-    pub(crate) told: Announced,
+    /// What the entries of the last attempt say.
+    pub(crate) record: AttemptRecord,
     /// What keeper and shim do with it on their own.
     pub(crate) policy: Policy,
 }
@@ -44,8 +44,6 @@ pub(crate) struct Waiting {
 /// What an earlier server has left.
 #[derive(Debug, Default)]
 pub(super) struct Legacy {
-    /// What the journal had told.
-    pub(super) past: Past,
     /// How many rounds of signals were told again.
     pub(super) steps_again: usize,
     /// There was no row: what is there of the run is this task's to remove.
@@ -60,20 +58,15 @@ impl RunTask {
             row,
             recorded,
             output,
-            past,
+            record,
         } = standing;
-        let machine = machine(&held, &row, recorded, &past);
+        let now = clock::now();
+        let machine = machine(now, &held, &row, recorded, record.clone());
         let mut task = Self::with(shared, row.new.clone(), machine, &held.policy, seat);
-        for (at, begins) in &past.pauses {
-            task.spans.paused_before(*at, *begins);
-            if *begins {
-                task.runtime.pause(*at);
-            } else {
-                task.runtime.resume(*at);
-            }
-        }
+        task.at = now;
+        task.spans.resume_pauses(record.paused_since, record.pauses);
         task.attempts = Attempts::of(&row);
-        task.times = known_times(row.times, past.times);
+        task.machine.know_times(row.times);
         task.desired = row.desired;
         task.stop_deadline = row.stop_deadline;
         if output.is_none() {
@@ -81,7 +74,7 @@ impl RunTask {
         }
         task.output = output;
         task.keep_writing();
-        if let (Some(why), false) = (held.held.cgroup_refused(), past.announced.recorded) {
+        if let (Some(why), false) = (held.held.cgroup_refused(), record.recorded) {
             task.warning = Some(format!("this run has no control group: {why}"));
         }
         // Another attempt may begin before all of that is heard.
@@ -89,22 +82,21 @@ impl RunTask {
         let ended = row.outcome.is_some() || task.hears_again;
         task.terminal = held.terminal;
         // Its server may have died before it could tell.
-        if past.announced.recorded && !ended && past.terminal != held.terminal {
+        if record.recorded && !ended && record.terminal != held.terminal {
             task.tell_terminal();
         }
-        if past.announced.streams.is_none() && !ended {
+        if record.streams.is_none() && !ended {
             task.attach(held);
         }
-        if past.announced.started {
+        if record.started {
             task.flow();
         }
         task.legacy = Legacy {
-            past,
             steps_again: 0,
             unrecorded: !recorded,
         };
         if !ended {
-            let (since, now) = (task.shared.started, clock::now());
+            let since = task.shared.started;
             task.spans.recovered(&task.new, since, now);
         }
         task.publish();
@@ -130,7 +122,7 @@ impl RunTask {
     }
 
     fn take_over(&mut self, row: RunRow) {
-        self.times = known_times(row.times, self.times);
+        self.machine.know_times(row.times);
         self.new = NewRun {
             held: row.new.held.clone().or(self.new.held.take()),
             ..row.new
@@ -146,8 +138,7 @@ impl RunTask {
         self.stop_deadline = self
             .stop_deadline
             .map_or(Some(deadline), |at| Some(at.min(deadline)));
-        let announced = &self.legacy.past.announced;
-        let again = announced.stop_again(self.at, order, deadline);
+        let again = self.machine.record().stop_again(self.at, order, deadline);
         // Refused only where there is nothing to stop any more.
         let _ = self.feed(Input::Command(Command::Stop(again)));
     }
@@ -158,14 +149,15 @@ impl RunTask {
         let Waiting {
             row,
             output,
-            told,
+            mut record,
             policy,
         } = waiting;
         let last = row.past.last()?;
-        let machine = Machine::ended(last.outcome.clone(), &told);
+        record.times = last.times;
+        let now = clock::now();
+        let machine = Machine::ended(now, last.outcome.clone(), record, row.next_attempt());
         let mut task = Self::with(shared, row.new.clone(), machine, &policy, seat);
         task.attempts = Attempts::of(&row);
-        task.times = last.times;
         task.desired = row.desired;
         task.stop_deadline = row.stop_deadline;
         task.output = output;
@@ -197,16 +189,19 @@ impl RunTask {
     }
 }
 
-fn machine(held: &HeldRun, row: &RunRow, recorded: bool, past: &Past) -> Machine {
-    let mut announced = past.announced.clone();
+fn machine(
+    now: Timestamp,
+    held: &HeldRun,
+    row: &RunRow,
+    recorded: bool,
+    record: AttemptRecord,
+) -> Machine {
     if let Some(outcome) = &row.outcome {
-        return Machine::ended(outcome.clone(), &announced);
+        return Machine::ended(now, outcome.clone(), record, None);
     }
     if let (StoredState::Backoff, Some(last)) = (row.state, row.past.last()) {
-        return Machine::ended(last.outcome.clone(), &past.of_attempt());
+        return Machine::ended(now, last.outcome.clone(), record, row.next_attempt());
     }
-    // Where the database has lost the row of an attempt that had ended, its end is written again and not told again.
-    announced.ended |= past.of_attempt().ended;
     let says = RowSays {
         state: match row.state {
             StoredState::Running => Some(RowState::Running),
@@ -223,18 +218,7 @@ fn machine(held: &HeldRun, row: &RunRow, recorded: bool, past: &Past) -> Machine
         released: held.released,
         pause: held.pause,
         row: recorded.then_some(says),
-        announced,
+        record,
     };
-    Machine::adopted(crate::clock::now(), standing)
-}
-
-/// The journal tells of more, and first.
-fn known_times(row: Times, told: Times) -> Times {
-    Times {
-        started: told.started.or(row.started),
-        leader_exited: told.leader_exited.or(row.leader_exited),
-        streams_closed: told.streams_closed.or(row.streams_closed),
-        tree_empty: told.tree_empty.or(row.tree_empty),
-        ended: row.ended,
-    }
+    Machine::adopted(now, standing)
 }

@@ -2,7 +2,7 @@
 
 use super::{Done, Room, RunTask, prepare_failure};
 use crate::{
-    CallError, LifecycleEvent, RestartCall,
+    CallError, RestartCall,
     blocking::blocking,
     cause, clock, kept_spec, log_words,
     output::Output,
@@ -11,8 +11,8 @@ use crate::{
     writes::Write,
 };
 use kennel_lifecycle::{
-    Command, EndReason, Input, Machine, Outcome, Phase, Refusal, Report, RunKind, StartFailure,
-    StartStage, StopOrder, StopReason, Timestamp,
+    Command, EndReason, Entry, Input, Machine, NextAttempt, Outcome, Phase, Refusal, Report,
+    RunKind, StartFailure, StartStage, StopOrder, StopReason, Timestamp,
     restart::{self, Attempted, Next, Wish},
 };
 use kennel_linux::{client::ClientError, crash_point, rundir};
@@ -167,7 +167,10 @@ impl RunTask {
     /// Writes how the attempt has ended: as the run's last, or with the time of the next.
     pub(super) fn record_outcome(&mut self, mut outcome: Outcome) {
         self.running_due = None;
-        self.times.ended = Some(clock::now());
+        self.machine.know_times(Times {
+            ended: Some(clock::now()),
+            ..Times::default()
+        });
         // Without a policy there is nothing to decide.
         if self.attempts.unmet && self.new.restart.restarts() {
             self.attempts.undecided = Some(outcome);
@@ -176,7 +179,11 @@ impl RunTask {
         match self.attempts.stage {
             Stage::Ending => return self.close(outcome),
             // Its server has written that before it died.
-            Stage::Resting(_) => return self.report(Report::OutcomeRecorded),
+            Stage::Resting(due) => {
+                let restarts = self.attempts.restarts;
+                self.machine.is_followed(NextAttempt { restarts, due });
+                return self.report(Report::OutcomeRecorded);
+            }
             Stage::Present | Stage::Waiting(..) | Stage::Left(_) => {}
         }
         let (restarts, wish) = (self.attempts.restarts, self.attempts.wish);
@@ -184,7 +191,7 @@ impl RunTask {
             &self.shared,
             &self.new,
             &outcome,
-            &self.times,
+            &self.times(),
             restarts,
             wish,
         );
@@ -196,7 +203,7 @@ impl RunTask {
             Next::NotProven => {
                 let message = "it is not started again: that nothing is left of it is not proved";
                 let message = message.to_owned();
-                self.line(&LifecycleEvent::Warning { message });
+                self.note(&Entry::Warning { message });
             }
             Next::End => {
                 let ours = is_ours(&outcome.reason, self.new.attempt);
@@ -213,16 +220,21 @@ impl RunTask {
     fn close(&mut self, outcome: Outcome) {
         let closure = Closure {
             outcome,
-            times: self.times,
+            times: self.times(),
         };
         self.write(Write::Close(Box::new(self.new.clone()), Box::new(closure)));
     }
 
     fn rest(&mut self, outcome: Outcome, delay: Duration, restarts: u32) {
         let next = clock::now().plus(delay);
-        add(&mut self.attempts.past, &self.new, outcome, self.times);
+        let times = self.times();
+        add(&mut self.attempts.past, &self.new, outcome, times);
         self.attempts.restarts = restarts;
         self.attempts.stage = Stage::Resting(next);
+        self.machine.is_followed(NextAttempt {
+            restarts,
+            due: next,
+        });
         let rest = Rest {
             past: self.attempts.past.clone(),
             restarts,
@@ -231,19 +243,9 @@ impl RunTask {
         self.write(Write::Rest(Box::new(self.new.clone()), Box::new(rest)));
     }
 
-    /// The line that ends an attempt which another follows.
-    pub(super) fn attempt_ended(&self, outcome: &Outcome) -> Option<LifecycleEvent> {
-        let Stage::Resting(next) = self.attempts.stage else {
-            return None;
-        };
+    pub(super) fn log_attempt_end(&self, outcome: &Outcome) {
         let (attempt, restarts) = (self.new.attempt, self.attempts.restarts);
-        let reason = &outcome.reason;
-        tracing::info!(run_id = %self.run, attempt, reason = reason.name(), exit.code = log_words::exit_code(outcome.exit), exit.signal = log_words::exit_signal(outcome.exit), tree = outcome.tree.name(), restarts, "attempt ended, another follows");
-        Some(LifecycleEvent::AttemptEnded {
-            reason: reason.clone(),
-            restarts,
-            next,
-        })
+        tracing::info!(run_id = %self.run, attempt, reason = outcome.reason.name(), exit.code = log_words::exit_code(outcome.exit), exit.signal = log_words::exit_signal(outcome.exit), tree = outcome.tree.name(), restarts, "attempt ended, another follows");
     }
 
     /// The attempt is over and told. Gives whether the run is.
@@ -273,7 +275,7 @@ impl RunTask {
     /// begun. So the next server knows it, and it is answered when that is sure.
     pub(super) fn record_wish(&mut self, order: &StopOrder) {
         // Of a first attempt that has not run there may be no row; its end is written before anybody is answered.
-        let has_row = self.new.attempt > 1 || self.times.started.is_some();
+        let has_row = self.new.attempt > 1 || self.times().started.is_some();
         if has_row && self.desired == Desired::Run && self.stops_owed == 0 {
             self.stops_owed += 1;
             let deadline = clock::now().plus(order.grace);
@@ -287,12 +289,16 @@ impl RunTask {
         let Some(last) = self.attempts.past.pop() else {
             return;
         };
-        self.times = last.times;
         self.attempts.stage = Stage::Ending;
-        self.machine = Machine::ending(Outcome {
+        let outcome = Outcome {
             reason: order.reason.clone().into(),
             ..last.outcome
-        });
+        };
+        let times = Times {
+            ended: None,
+            ..last.times
+        };
+        self.machine = Machine::ending(outcome, times);
         self.perform_all();
     }
 
@@ -375,7 +381,7 @@ impl RunTask {
             | Phase::Draining {
                 stop: Some(order), ..
             } if !self.stays_wanted(order) => return Err(Refusal::Stopping),
-            _ if self.times.started.is_none() && !self.attempts.goes_on() => {
+            _ if self.times().started.is_none() && !self.attempts.goes_on() => {
                 return Err(Refusal::NotRunningYet);
             }
             _ => self.feed(Input::Command(Command::Stop(order)))?,
@@ -413,13 +419,10 @@ impl RunTask {
         self.new.keeper_epoch = self.shared.hello.epoch;
         self.new.identity = None;
         self.new.held = None;
-        self.times = Times::default();
         self.stop_deadline = None;
         self.legacy = super::Legacy::default();
         self.warning = None;
         self.pause_result = None;
-        // Limits of time count for each attempt.
-        self.runtime.begin_anew();
         self.machine = Machine::following(self.on_leader_exit);
         if let Some(output) = &mut self.output {
             output.begin_attempt(self.new.attempt);

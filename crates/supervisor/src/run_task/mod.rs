@@ -13,7 +13,7 @@ mod terminal;
 mod told;
 
 use crate::{
-    CallError, LifecycleEvent, clock, event,
+    CallError, clock,
     output::{Output, Ready},
     spare,
     telemetry::RunSpans,
@@ -24,9 +24,9 @@ use crate::{
 use adopted::Legacy;
 use attempts::Attempts;
 use kennel_lifecycle::{
-    Command, Effect, Input, LeaderExit, Machine, OutputBound, Phase, Policy, Recovery, Refusal,
-    Report, RowState, RunId, Signal, StartFailure, StartStage, StopOrder, StopReason, TerminalSize,
-    Timestamp, limits,
+    Command, Effect, Entry, Input, LeaderExit, Machine, OutputBound, Phase, Policy, Recovery,
+    Refusal, Report, RowState, RunId, Signal, StartFailure, StartStage, StopOrder, StopReason,
+    TerminalSize, Timestamp, limits,
 };
 use kennel_linux::{
     client::{
@@ -73,7 +73,6 @@ pub(crate) struct RunTask {
     new: NewRun,
     /// Until the keeper has it: argv, environment and input may be large.
     child: Option<ChildSpec>,
-    times: Times,
     stop_deadline: Option<Timestamp>,
     runtime: Runtime,
     on_leader_exit: LeaderExit,
@@ -206,7 +205,6 @@ impl RunTask {
             machine,
             new,
             child: None,
-            times: Times::default(),
             stop_deadline: None,
             runtime: Runtime::new(policy),
             on_leader_exit: policy.on_leader_exit,
@@ -413,7 +411,7 @@ impl RunTask {
         // Reports come in the order in which things happened; shim and keeper each stamp their own, so that the time of
         // a quick command's end may lie before that of its start.
         self.at = self
-            .times
+            .times()
             .started
             .map_or(report.at, |started| started.max(report.at));
         crash_point!("spawn.executed", matches!(report.fact, Fact::Executed));
@@ -448,7 +446,7 @@ impl RunTask {
             }
             Fact::StopStep(step) => {
                 self.tell_round(&step);
-                let again = self.signal_line(&LifecycleEvent::StopStep(step));
+                let again = self.note_signal(&Entry::StopStep(step));
                 self.legacy.steps_again += usize::from(again);
                 // The certificate has counted those that it does not list.
                 if again && self.legacy.steps_again > limits::STEPS_TOLD_MAX {
@@ -462,7 +460,7 @@ impl RunTask {
                 errno,
             } => {
                 let kills = signal == Signal::KILL && targets != Some(0);
-                self.signal_line(&LifecycleEvent::SignalSent {
+                self.note_signal(&Entry::SignalSent {
                     signal,
                     targets,
                     errno,
@@ -694,11 +692,11 @@ impl RunTask {
         }
     }
 
-    /// Puts a line about a signal into the journal, unless the journal has it. Gives whether it has.
-    fn signal_line(&mut self, line: &LifecycleEvent) -> bool {
-        let again = self.legacy.past.has_signal(self.at, &event::encode(line));
+    /// Appends an entry about a signal, unless an earlier server has. Gives whether it has.
+    fn note_signal(&mut self, entry: &Entry) -> bool {
+        let again = self.machine.record().has_signal(self.at, entry);
         if !again {
-            self.line(line);
+            self.note(entry);
         }
         again
     }
@@ -710,8 +708,8 @@ impl RunTask {
 
     fn feed(&mut self, input: Input) -> Result<(), Refusal> {
         let answer = self.machine.step(self.at, input);
-        // What is told next must be found by whoever reads after having been told.
-        self.publish();
+        // Who reads the entries that follow finds their state here.
+        self.publish_view();
         self.perform_all();
         answer
     }
@@ -727,7 +725,7 @@ impl RunTask {
     fn record_running(&mut self) {
         self.running_due = None;
         if matches!(self.machine.phase(), Phase::Running { .. }) {
-            self.write(Write::State(RowState::Running, self.times.started));
+            self.write(Write::State(RowState::Running, self.times().started));
         }
     }
 
@@ -738,9 +736,20 @@ impl RunTask {
         self.report(Report::StopRecorded);
     }
 
-    fn line(&mut self, line: &LifecycleEvent) {
+    /// Milestones of the attempt.
+    pub(super) fn times(&self) -> Times {
+        self.machine.record().times
+    }
+
+    /// Appends an entry that the machine has not made.
+    fn note(&mut self, entry: &Entry) {
+        self.machine.fold(self.at, entry);
+        self.write_entry(entry);
+    }
+
+    fn write_entry(&mut self, entry: &Entry) {
         if let Some(output) = &mut self.output {
-            output.line(line, self.at);
+            output.line(entry, self.at);
         }
     }
 

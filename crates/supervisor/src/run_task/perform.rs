@@ -5,9 +5,8 @@ use super::{
     prepare_failure,
 };
 use crate::{
-    LifecycleEvent,
     blocking::blocking,
-    cause, clock, event,
+    cause, clock,
     intake::stop_plan,
     kept_spec, log_words,
     output::Output,
@@ -16,8 +15,7 @@ use crate::{
     writes::{self, Write},
 };
 use kennel_lifecycle::{
-    Announcement, Effect, Outcome, Phase, Report, RunId, StartFailure, StartStage, StreamsEnd,
-    TreeVerdict,
+    Effect, Entry, Outcome, Phase, Report, RunId, StartFailure, StartStage, StreamsEnd,
 };
 use kennel_linux::{
     client::{ChildSpec, ClientError, SignalResult},
@@ -76,7 +74,7 @@ impl RunTask {
             Effect::Interrupt => self.send_signal(),
             Effect::RecordState(state) => {
                 self.running_due = None;
-                self.write(Write::State(state, self.times.started));
+                self.write(Write::State(state, self.times().started));
             }
             Effect::RecordRunning => {
                 self.running_due = Some(clock::instant() + RUNNING_RECORD_DELAY);
@@ -118,7 +116,7 @@ impl RunTask {
                 crash_point!("exit.acknowledged");
                 self.attempt_over();
             }
-            Effect::Announce(announcement) => self.announce(&announcement),
+            Effect::Append(entry) => self.append(entry),
         }
     }
 
@@ -194,48 +192,35 @@ impl RunTask {
         });
     }
 
-    pub(super) fn announce(&mut self, announcement: &Announcement) {
-        if let Announcement::Ended(outcome) = announcement
-            && let Some(line) = self.attempt_ended(outcome)
-        {
-            self.line(&line);
-            self.tell_end(outcome, false);
-            crash_point!("attempt.end_told");
-            return;
-        }
-        match announcement {
-            Announcement::Started => {
-                self.times.started = Some(self.at);
-                self.flow();
+    /// Writes an entry down and shows it: before its effect, so that who sees that finds the entry too.
+    fn append(&mut self, mut entry: Entry) {
+        match &mut entry {
+            Entry::Recorded { output_offsets, .. } => {
+                *output_offsets = self.output.as_ref().map(Output::lens).unwrap_or_default();
             }
-            Announcement::LeaderExited(_) => self.times.leader_exited = Some(self.at),
-            Announcement::StreamsClosed(_) => self.times.streams_closed = Some(self.at),
-            Announcement::TreeEnded(TreeVerdict::Empty(_)) => self.times.tree_empty = Some(self.at),
-            Announcement::Paused => self.runtime.pause(self.at),
-            Announcement::Resumed(_) => self.runtime.resume(self.at),
-            Announcement::Stuck(stuck) => {
+            Entry::Started => self.flow(),
+            Entry::Stuck(stuck) => {
                 tracing::warn!(run_id = %self.run, stuck = log_words::stuck(stuck), "SIGKILL does not end them");
             }
-            Announcement::TreeEnded(_)
-            | Announcement::MemoryKills(_)
-            | Announcement::Recorded
-            | Announcement::Stopping { .. } => {}
-            Announcement::Ended(outcome) => {
+            Entry::AttemptEnded { outcome, .. } => {
+                self.log_attempt_end(outcome);
+                self.tell_end(outcome, false);
+            }
+            Entry::Ended(outcome) => {
                 self.say_ended(outcome);
                 self.tell_end(outcome, true);
             }
+            _ => {}
         }
-        self.spans.hears(&self.new, self.at, announcement);
-        crash_point!("exit.end", matches!(announcement, Announcement::Ended(_)));
-        let begun_at = self.output.as_ref().map(Output::lens).unwrap_or_default();
-        let line = event::line(announcement, self.new.identity.as_ref(), begun_at);
-        self.line(&line);
-        announced(announcement);
-        if let Announcement::Recorded = announcement {
+        self.spans.hears(&self.new, self.at, &entry);
+        crash_point!("exit.end", matches!(entry, Entry::Ended(_)));
+        self.write_entry(&entry);
+        appended(&entry);
+        if let Entry::Recorded { .. } = entry {
             self.tell_terminal();
-        }
-        if let (Announcement::Recorded, Some(message)) = (announcement, self.warning.take()) {
-            self.line(&LifecycleEvent::Warning { message });
+            if let Some(message) = self.warning.take() {
+                self.note(&Entry::Warning { message });
+            }
         }
     }
 
@@ -244,8 +229,9 @@ impl RunTask {
     }
 
     fn tell_end(&mut self, outcome: &Outcome, last: bool) {
-        let at = self.times.ended.unwrap_or(self.at);
-        self.spans.ends(&self.new, &self.times, outcome, at, last);
+        let times = self.times();
+        let at = times.ended.unwrap_or(self.at);
+        self.spans.ends(&self.new, &times, outcome, at, last);
     }
 
     pub(super) fn write(&mut self, write: Write) {
@@ -298,19 +284,26 @@ async fn keep(kept: bool, child: &ChildSpec) -> io::Result<()> {
     kept.flatten()
 }
 
-/// Where a test may let this process die after it has told something.
-fn announced(announcement: &Announcement) {
-    match announcement {
-        Announcement::Recorded => crash_point!("spawn.recorded_told"),
-        Announcement::Started => crash_point!("spawn.started_told"),
-        Announcement::Stopping { .. } => crash_point!("stop.told"),
-        Announcement::LeaderExited(_) => crash_point!("exit.leader_told"),
-        Announcement::StreamsClosed(_) => crash_point!("exit.streams_told"),
-        Announcement::TreeEnded(_) => crash_point!("exit.tree_told"),
-        Announcement::Ended(_) => crash_point!("exit.end_told"),
-        Announcement::Paused => crash_point!("pause.told"),
-        Announcement::Resumed(_) => crash_point!("resume.told"),
-        Announcement::Stuck(_) | Announcement::MemoryKills(_) => {}
+/// Where a test may let this process die after an entry is written.
+fn appended(entry: &Entry) {
+    match entry {
+        Entry::Recorded { .. } => crash_point!("spawn.recorded_told"),
+        Entry::Started => crash_point!("spawn.started_told"),
+        Entry::Stopping { .. } => crash_point!("stop.told"),
+        Entry::LeaderExited(_) => crash_point!("exit.leader_told"),
+        Entry::StreamsClosed(_) => crash_point!("exit.streams_told"),
+        Entry::TreeEnded(_) => crash_point!("exit.tree_told"),
+        Entry::AttemptEnded { .. } => crash_point!("attempt.end_told"),
+        Entry::Ended(_) => crash_point!("exit.end_told"),
+        Entry::Paused => crash_point!("pause.told"),
+        Entry::Resumed { .. } => crash_point!("resume.told"),
+        Entry::TerminalResized(_)
+        | Entry::SignalSent { .. }
+        | Entry::StopStep(_)
+        | Entry::Stuck(_)
+        | Entry::MemoryKills(_)
+        | Entry::ProcessSpared { .. }
+        | Entry::Warning { .. } => {}
     }
 }
 

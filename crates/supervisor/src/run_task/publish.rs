@@ -6,8 +6,21 @@ use kennel_lifecycle::{EndReason, NeverRan, Outcome, Phase, RunState, StartFailu
 use kennel_store::Times;
 
 impl RunTask {
+    /// Shows where the run stands, and answers its Spawn where the start is decided.
     pub(super) fn publish(&self) {
+        self.publish_view();
         let start = self.start_answer();
+        self.live.send_if_modified(|live| {
+            let answers = live.start.is_none() && start.is_some();
+            if answers {
+                live.start = start;
+            }
+            answers
+        });
+    }
+
+    /// Shows where the run stands. Its Spawn is answered only when the entry of its start is there.
+    pub(super) fn publish_view(&self) {
         let view = self.view();
         let stop_owed = self.stops_owed > 0;
         let hub = self.output.as_ref().map(Output::hub);
@@ -15,9 +28,6 @@ impl RunTask {
             live.view = view;
             live.hub = hub;
             live.stop_owed = stop_owed;
-            if live.start.is_none() {
-                live.start = start;
-            }
         });
     }
 
@@ -31,7 +41,7 @@ impl RunTask {
         let outcome = closed.filter(|_| !waits).cloned();
         let exit = match closed {
             Some(outcome) => outcome.exit,
-            None => self.times.leader_exited.and(self.machine.ends().leader),
+            None => self.times().leader_exited.and(self.machine.ends().leader),
         };
         RunView {
             run: self.run,
@@ -51,12 +61,12 @@ impl RunTask {
             stop_deadline: self.stop_deadline,
             deadline: match phase {
                 Phase::Running { .. } | Phase::Pausing { .. } => {
-                    self.runtime.over_at(self.times.started)
+                    self.runtime.over_at(self.machine.record())
                 }
                 _ => None,
             },
             pause_expires: match phase {
-                Phase::Paused { .. } => self.runtime.pause_over_at(),
+                Phase::Paused { .. } => self.runtime.pause_over_at(self.machine.record()),
                 _ => None,
             },
             terminal: self.terminal_now(),
@@ -67,8 +77,8 @@ impl RunTask {
             created: self.new.created,
             // The end is told once it is written.
             times: Times {
-                ended: self.times.ended.filter(|_| outcome.is_some()),
-                ..self.times
+                ended: self.times().ended.filter(|_| outcome.is_some()),
+                ..self.times()
             },
             exit,
             outcome,
@@ -84,7 +94,7 @@ impl RunTask {
     /// How the start went, where that is decided. A failure is told when nothing of it is left and that is written;
     /// only for a store that does not answer nobody waits, because nobody knows when it will.
     pub(super) fn start_answer(&self) -> Option<StartAnswer> {
-        if self.times.started.is_some() || self.new.attempt > 1 {
+        if self.times().started.is_some() || self.new.attempt > 1 {
             return Some(StartAnswer::Started);
         }
         let why = match self.machine.phase() {

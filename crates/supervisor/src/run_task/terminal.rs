@@ -1,8 +1,8 @@
 //! A run's terminal: how large it is, and that readers are told.
 
 use super::{Done, RunTask};
-use crate::{CallError, LifecycleEvent, ResizeCall, keeper_fault, tracker::OrderError};
-use kennel_lifecycle::{Phase, Refusal, TerminalSize};
+use crate::{CallError, ResizeCall, keeper_fault, tracker::OrderError};
+use kennel_lifecycle::{Entry, Phase, Refusal, TerminalSize};
 use kennel_linux::{
     client::{ClientError, Resized},
     crash_point,
@@ -35,7 +35,7 @@ impl RunTask {
     /// to tell.
     pub(super) fn tell_terminal(&mut self) {
         if let Some(size) = self.terminal {
-            self.line(&LifecycleEvent::TerminalResized(size));
+            self.note(&Entry::TerminalResized(size));
         }
     }
 
@@ -47,7 +47,7 @@ impl RunTask {
             OrderError::Call(CallError::OtherAttempt { run, attempt })
         } else if self.new.kind != kennel_lifecycle::RunKind::Terminal {
             OrderError::Call(CallError::NotOnTerminal { run: self.run })
-        } else if self.terminal_now().is_none() || self.times.started.is_none() {
+        } else if self.terminal_now().is_none() || self.times().started.is_none() {
             OrderError::Refused(Refusal::NotRunningYet)
         } else {
             return self.op(move |shared, run, done| async move {

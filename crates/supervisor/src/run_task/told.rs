@@ -1,11 +1,8 @@
 //! The signals of a run, as the audit trail has them.
 
 use super::RunTask;
-use crate::{
-    LifecycleEvent, event,
-    trail::{ProcessTold, SignalTold, TrailEntry, TrailRecord},
-};
-use kennel_lifecycle::{Deadline, Limit, Phase, RunId, Signal, StopReason, StopStep};
+use crate::trail::{ProcessTold, SignalTold, TrailEntry, TrailRecord};
+use kennel_lifecycle::{Deadline, Entry, Limit, Phase, RunId, Signal, StopReason, StopStep};
 use kennel_linux::client::{Aim, ShotResult, Tie};
 
 impl RunTask {
@@ -14,10 +11,10 @@ impl RunTask {
     pub(super) fn note_aims(&mut self, aims: Vec<Aim>) {
         for aim in aims.iter().filter(|aim| aim.tie == Tie::Unrelated) {
             let (pid, start_ticks) = (aim.pid, aim.start_ticks);
-            let message = event::spared(pid, start_ticks);
-            if self.legacy.past.spared.insert(message.clone()) {
+            let record = self.machine.record();
+            if !record.spared.contains(&(pid, start_ticks)) {
                 tracing::warn!(run_id = %self.run, pid, start_ticks, "a process in the control group of the run is not of the run, it is spared");
-                self.line(&LifecycleEvent::Warning { message });
+                self.note(&Entry::ProcessSpared { pid, start_ticks });
             }
         }
         self.aimed = aims;

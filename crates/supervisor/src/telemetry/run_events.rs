@@ -1,7 +1,7 @@
 //! What happens to a run as events of OpenTelemetry's log: one for each fact, when it becomes one, under the run's span.
 
 use super::{Event, Telemetry, context::Part, names, run_spans};
-use kennel_lifecycle::{Announcement, Outcome, Timestamp};
+use kennel_lifecycle::{Entry, Outcome, Timestamp};
 use kennel_store::NewRun;
 use opentelemetry::{KeyValue, trace::SpanContext};
 
@@ -36,31 +36,31 @@ pub(super) struct RunEvents<'a> {
 
 impl RunEvents<'_> {
     /// What happens, but for ends of attempts: those are [`Self::ends`].
-    pub(super) fn hears(&self, new: &NewRun, at: Timestamp, announcement: &Announcement) {
-        let (name, warns, more) = match announcement {
-            Announcement::Recorded => (names::EVENT_RECORDED, false, Vec::new()),
-            Announcement::Started => (names::EVENT_STARTED, false, Vec::new()),
-            Announcement::Paused => (names::EVENT_PAUSED, false, Vec::new()),
-            Announcement::Resumed(_) => (names::EVENT_RESUMED, false, Vec::new()),
-            Announcement::Stopping { order, .. } => {
+    pub(super) fn hears(&self, new: &NewRun, at: Timestamp, entry: &Entry) {
+        let (name, warns, more) = match entry {
+            Entry::Recorded { .. } => (names::EVENT_RECORDED, false, Vec::new()),
+            Entry::Started => (names::EVENT_STARTED, false, Vec::new()),
+            Entry::Paused => (names::EVENT_PAUSED, false, Vec::new()),
+            Entry::Resumed { .. } => (names::EVENT_RESUMED, false, Vec::new()),
+            Entry::Stopping { order, .. } => {
                 let why = KeyValue::new(names::STOP_REASON, order.reason.name());
                 (names::EVENT_STOPPING, false, vec![why])
             }
-            Announcement::LeaderExited(exit) => {
+            Entry::LeaderExited(exit) => {
                 let how = run_spans::exit_attribute(Some(exit));
                 (names::EVENT_LEADER_EXITED, false, how.into_iter().collect())
             }
-            Announcement::StreamsClosed(how) => {
+            Entry::StreamsClosed(how) => {
                 let how = KeyValue::new(names::STREAMS_END, how.name());
                 (names::EVENT_STREAMS_CLOSED, false, vec![how])
             }
-            Announcement::Stuck(stuck) => {
+            Entry::Stuck(stuck) => {
                 let count = stuck.processes.len() as u64 + u64::from(stuck.unlisted);
                 let count = i64::try_from(count).unwrap_or(i64::MAX);
                 let count = KeyValue::new(names::STUCK_PROCESSES, count);
                 (names::EVENT_STUCK, true, vec![count])
             }
-            Announcement::TreeEnded(tree) => {
+            Entry::TreeEnded(tree) => {
                 let verdict = KeyValue::new(names::TREE_VERDICT, tree.name());
                 (
                     names::EVENT_TREE_ENDED,
@@ -68,12 +68,18 @@ impl RunEvents<'_> {
                     vec![verdict],
                 )
             }
-            Announcement::MemoryKills(kills) => {
+            Entry::MemoryKills(kills) => {
                 let count = i64::try_from(kills.kills).unwrap_or(i64::MAX);
                 let count = KeyValue::new(names::OOM_KILLS, count);
                 (names::EVENT_MEMORY_KILLS, true, vec![count])
             }
-            Announcement::Ended(_) => return,
+            Entry::TerminalResized(_)
+            | Entry::SignalSent { .. }
+            | Entry::StopStep(_)
+            | Entry::ProcessSpared { .. }
+            | Entry::Warning { .. }
+            | Entry::AttemptEnded { .. }
+            | Entry::Ended(_) => return,
         };
         self.tell(new, at, name, warns, more);
     }

@@ -8,8 +8,7 @@ use super::{
 };
 use base64::{Engine, prelude::BASE64_STANDARD};
 use kennel_lifecycle::{
-    Announcement, EndReason, Exit, NeverRan, Outcome, Signal, StopCertificate, Timestamp,
-    TreeVerdict,
+    EndReason, Entry, Exit, NeverRan, Outcome, Signal, StopCertificate, Timestamp, TreeVerdict,
 };
 use kennel_linux::start_time;
 use kennel_store::{Closure, NewRun, Times};
@@ -140,18 +139,18 @@ impl RunSpans {
         );
     }
 
-    /// A pause that an earlier server has seen the beginning of.
-    pub(crate) fn paused_before(&mut self, at: Timestamp, begins: bool) {
-        self.since.paused = begins.then_some(at);
-        self.pauses += u16::from(!begins);
+    /// The pauses of an earlier server: since when one lasts, and how many were over.
+    pub(crate) fn resume_pauses(&mut self, since: Option<Timestamp>, over: u16) {
+        self.since.paused = since;
+        self.pauses = over;
     }
 
     /// What happens to the run, but for its end: that is [`Self::ends`].
-    pub(crate) fn hears(&mut self, new: &NewRun, at: Timestamp, announcement: &Announcement) {
+    pub(crate) fn hears(&mut self, new: &NewRun, at: Timestamp, entry: &Entry) {
         let attempt = new.attempt;
-        self.events().hears(new, at, announcement);
-        match announcement {
-            Announcement::Recorded => {
+        self.events().hears(new, at, entry);
+        match entry {
+            Entry::Recorded { .. } => {
                 if let Some(since) = self.since.recording.take() {
                     let metrics = &self.telemetry.metrics;
                     metrics.spawn_phase(SpawnPhase::Commit, between(since, at));
@@ -159,7 +158,7 @@ impl RunSpans {
                     self.span(new, part, names::SPAN_COMMIT, (since, at), None);
                 }
             }
-            Announcement::Started => {
+            Entry::Started => {
                 let held = containment(new);
                 self.telemetry.metrics.started.add(1, held.as_slice());
                 if let Some(since) = self.since.released.take() {
@@ -169,19 +168,25 @@ impl RunSpans {
                     self.span(new, part, names::SPAN_EXEC, (since, at), None);
                 }
             }
-            Announcement::Paused => self.since.paused = Some(at),
-            Announcement::Resumed(_) => self.pause_over(new, at),
-            Announcement::Stopping { .. } => {
+            Entry::Paused => self.since.paused = Some(at),
+            Entry::Resumed { .. } => self.pause_over(new, at),
+            Entry::Stopping { .. } => {
                 self.since.stopping.get_or_insert(at);
             }
-            Announcement::MemoryKills(killed) => {
+            Entry::MemoryKills(killed) => {
                 self.telemetry.metrics.memory_kills.add(killed.kills, &[]);
             }
-            Announcement::LeaderExited(_)
-            | Announcement::StreamsClosed(_)
-            | Announcement::Stuck(_)
-            | Announcement::TreeEnded(_)
-            | Announcement::Ended(_) => {}
+            Entry::LeaderExited(_)
+            | Entry::StreamsClosed(_)
+            | Entry::Stuck(_)
+            | Entry::TreeEnded(_)
+            | Entry::TerminalResized(_)
+            | Entry::SignalSent { .. }
+            | Entry::StopStep(_)
+            | Entry::ProcessSpared { .. }
+            | Entry::Warning { .. }
+            | Entry::AttemptEnded { .. }
+            | Entry::Ended(_) => {}
         }
     }
 

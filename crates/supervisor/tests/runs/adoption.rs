@@ -65,7 +65,7 @@ fn a_run_goes_on_and_ends_with_its_own_code_and_all_its_output() {
             "started",
             "leader_exited",
             "streams_closed",
-            "tree_empty",
+            "tree_ended",
             "ended",
         ];
         assert_eq!(lifecycle.len(), all.len(), "{names:?}");

@@ -4,12 +4,10 @@ use crate::{
     abort,
     world::{Nature, Stage, Temper, call},
 };
-use kennel_lifecycle::{Deadline, EndReason, RunId, RunState, ladder::StopPlan};
+use kennel_lifecycle::{Deadline, EndReason, Entry, RunId, RunState, ladder::StopPlan};
 use kennel_linux::client::Fact;
 use kennel_store::Desired;
-use kennel_supervisor::{
-    AbortCall, AbortWait, Condition, LifecycleEvent, Payload, Position, RunView, SpawnCall,
-};
+use kennel_supervisor::{AbortCall, AbortWait, Condition, Payload, Position, RunView, SpawnCall};
 use std::time::Duration;
 
 const MAX: Duration = Duration::from_mins(1);
@@ -48,11 +46,11 @@ async fn reasons(stage: &Stage, run: RunId) -> Vec<String> {
                 continue;
             };
             match event {
-                LifecycleEvent::Resumed { reason } => reasons.push(reason.name().to_owned()),
-                LifecycleEvent::Stopping { order, .. } => {
+                Entry::Resumed { reason } => reasons.push(reason.name().to_owned()),
+                Entry::Stopping { order, .. } => {
                     reasons.push(order.reason.name().to_owned());
                 }
-                LifecycleEvent::Ended { reason, .. } => reasons.push(reason.name().to_owned()),
+                Entry::Ended(outcome) => reasons.push(outcome.reason.name().to_owned()),
                 _ => {}
             }
         }

@@ -5,9 +5,9 @@ use crate::{
     name,
     world::{Lives, Nature, Stage, call, fill_disk, make_room_on_disk, run_id},
 };
-use kennel_lifecycle::{EndReason, Limit, OnDiskFull, StreamsEnd};
+use kennel_lifecycle::{EndReason, Entry, Limit, OnDiskFull, StreamsEnd};
 use kennel_linux::client::KeeperEvent;
-use kennel_supervisor::{Condition, GapReason, LifecycleEvent, Payload, Position};
+use kennel_supervisor::{Condition, GapReason, Payload, Position};
 
 /// What a reader sees of the run of these tests: output as it is, all else by name.
 #[derive(Debug, PartialEq)]
@@ -174,7 +174,7 @@ async fn seen(stage: &Stage) -> Vec<Seen> {
                 Seen::Missing(gap.bytes)
             }
             Payload::Line { .. } => panic!("nobody asked for lines"),
-            Payload::Lifecycle(LifecycleEvent::Warning { message }) => Seen::Warning(message),
+            Payload::Lifecycle(Entry::Warning { message }) => Seen::Warning(message),
             Payload::Lifecycle(line) => Seen::Station(name(&line)),
         }));
     }

@@ -1,9 +1,9 @@
 //! Runs of which the kernel killed somebody for want of memory.
 
 use crate::world::{Nature, Stage, call};
-use kennel_lifecycle::{EndReason, Exit, MemoryKills, RunState, Signal, Timestamp};
+use kennel_lifecycle::{EndReason, Entry, Exit, MemoryKills, RunState, Signal, Timestamp};
 use kennel_linux::client::{Fact, KeeperEvent, KeeperReport};
-use kennel_supervisor::{Condition, LifecycleEvent, Payload, Position, RunView};
+use kennel_supervisor::{Condition, Payload, Position, RunView};
 
 const KILLS: MemoryKills = MemoryKills {
     kills: 2,
@@ -67,10 +67,10 @@ async fn ended(exit: Exit, kill_sent: bool) -> (RunView, Vec<String>) {
     while let Some(batch) = events.next(1 << 20).await.unwrap() {
         for event in batch {
             match event.payload {
-                Payload::Lifecycle(LifecycleEvent::Warning { message }) => told.push(message),
-                Payload::Lifecycle(LifecycleEvent::Ended { reason, .. }) => {
-                    told.push(reason.name().to_owned());
+                Payload::Lifecycle(Entry::Ended(outcome)) => {
+                    told.push(outcome.reason.name().to_owned());
                 }
+                Payload::Lifecycle(entry) => told.extend(entry.warning()),
                 _ => {}
             }
         }

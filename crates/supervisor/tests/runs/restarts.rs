@@ -434,7 +434,7 @@ fn lose_server_before_the_keeper_lets_go(lives: &Lives) {
 
 /// What ends an attempt is told once, and before the next begins.
 fn assert_told_once(told: &[(u32, String)]) {
-    for station in ["started", "leader_exited", "tree_empty", "attempt_ended"] {
+    for station in ["started", "leader_exited", "tree_ended", "attempt_ended"] {
         for attempt in 1..=2 {
             let line = (attempt, station.to_owned());
             let times = told.iter().filter(|told| **told == line).count();

@@ -3,11 +3,11 @@
 
 use crate::world::{Lives, Nature, Stage, Weather, call, run_id};
 use kennel_lifecycle::{
-    EndReason, OutputRemoval, RemovalReason, RetentionLimits, RunId, RunState, Timestamp,
+    EndReason, Entry, OutputRemoval, RemovalReason, RetentionLimits, RunId, RunState, Timestamp,
 };
 use kennel_supervisor::{
-    Amount, CallError, Condition, Event, Events, Form, GapReason, LifecycleEvent, MissingBytes,
-    OutputCall, OutputPart, OutputRange, Payload, Position, Reached, Tail,
+    Amount, CallError, Condition, Event, Events, Form, GapReason, MissingBytes, OutputCall,
+    OutputPart, OutputRange, Payload, Position, Reached, Tail,
 };
 use std::{fs, path::PathBuf, time::Duration};
 
@@ -60,8 +60,8 @@ fn of_a_removed_run_a_reader_is_told_how_much_is_missing_and_how_it_ended() {
             panic!("{after:?}")
         };
         assert!(
-            matches!(&end.payload, Payload::Lifecycle(LifecycleEvent::Ended { state, reason })
-            if *state == RunState::Succeeded && *reason == EndReason::Exited)
+            matches!(&end.payload, Payload::Lifecycle(Entry::Ended(outcome))
+            if outcome.state() == RunState::Succeeded && outcome.reason == EndReason::Exited)
         );
         assert_eq!((end.seq, end.attempt), (ended.seq, ended.attempt));
 

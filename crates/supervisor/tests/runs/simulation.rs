@@ -1185,7 +1185,7 @@ async fn check(stage: &Stage, told: &Ends, shutdown: bool) {
             "started",
             "leader_exited",
             "streams_closed",
-            "tree_empty",
+            "tree_ended",
             "attempt_ended",
         ] {
             for attempt in 1..=row.new.attempt {

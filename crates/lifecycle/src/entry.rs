@@ -1,0 +1,123 @@
+//! The entries of a run: what happened to it, in order. [`AttemptRecord::fold`](crate::AttemptRecord::fold) makes its
+//! state of them, live and in every recovery.
+
+use crate::{
+    Exit, MemoryKills, NextAttempt, Outcome, ResumeReason, RunIdentity, Signal, StopOrder,
+    StopStep, StreamsEnd, Stuck, TerminalSize, Timestamp, TreeVerdict,
+};
+use serde::{Deserialize, Serialize};
+
+/// One thing that happened to a run. Its JSON form is on disk: `tests/entries.lock` goes red when that changes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Entry {
+    /// The row of the attempt is written; its gate may be opened.
+    Recorded {
+        /// Command, shim, control group, host.
+        identity: Box<RunIdentity>,
+        /// Where in the whole of standard output and of standard error the output of this attempt begins.
+        output_offsets: [u64; 2],
+    },
+    /// The command runs.
+    Started,
+    /// Every task is stopped.
+    Paused,
+    /// The tree runs again.
+    Resumed {
+        /// Why.
+        reason: ResumeReason,
+    },
+    /// A stop is in force.
+    Stopping {
+        /// Why, and with how much time.
+        order: StopOrder,
+        /// When SIGKILL is due.
+        deadline: Timestamp,
+    },
+    /// Size of the terminal: at the beginning of each attempt, and whenever a client has changed it.
+    TerminalResized(TerminalSize),
+    /// A signal that a client asked for was sent, or could not be.
+    SignalSent {
+        /// Which.
+        signal: Signal,
+        /// Number of processes that it was sent to; absent: not known.
+        targets: Option<u32>,
+        /// errno(3) of a failure.
+        errno: Option<i32>,
+    },
+    /// A round of the stop ladder.
+    StopStep(StopStep),
+    /// The leader exited.
+    LeaderExited(Exit),
+    /// The output ended.
+    StreamsClosed(StreamsEnd),
+    /// SIGKILL does not end these processes; the run continues until they are gone.
+    Stuck(Stuck),
+    /// The verdict on the tree.
+    TreeEnded(TreeVerdict),
+    /// The kernel has killed processes of the run for want of memory, and that is not why the run is over.
+    MemoryKills(MemoryKills),
+    /// A process is in the control group of the run and not of the run: it is not signalled.
+    ProcessSpared {
+        /// Its process id.
+        pid: i32,
+        /// Its start, in clock ticks after boot.
+        start_ticks: u64,
+    },
+    /// Something that a person may want to know.
+    Warning {
+        /// One plain sentence.
+        message: String,
+    },
+    /// All is known and written of an attempt, and another one follows.
+    AttemptEnded {
+        /// How it ended.
+        outcome: Box<Outcome>,
+        /// Restarts in a row, with the one that follows.
+        restarts: u32,
+        /// When that is due.
+        next: Timestamp,
+    },
+    /// All is known and written of the run. Nothing follows.
+    Ended(Box<Outcome>),
+}
+
+impl Entry {
+    /// The end of an attempt: the run's, where none follows.
+    #[must_use]
+    pub fn end(outcome: &Outcome, next: Option<NextAttempt>) -> Self {
+        let outcome = Box::new(outcome.clone());
+        match next {
+            Some(NextAttempt { restarts, due }) => Self::AttemptEnded {
+                outcome,
+                restarts,
+                next: due,
+            },
+            None => Self::Ended(outcome),
+        }
+    }
+
+    /// The text of an entry that clients are shown as a warning.
+    #[must_use]
+    pub fn warning(&self) -> Option<String> {
+        match self {
+            Self::Warning { message } => Some(message.clone()),
+            Self::MemoryKills(killed) => {
+                let victims = match killed.kills {
+                    1 => "a process of this run".to_owned(),
+                    more => format!("{more} processes of this run"),
+                };
+                let limit = killed.memory_max.map_or_else(String::new, |bytes| {
+                    format!("; the run has a memory limit of {bytes} bytes")
+                });
+                Some(format!(
+                    "the kernel killed {victims} for want of memory{limit}"
+                ))
+            }
+            Self::ProcessSpared { pid, start_ticks } => Some(format!(
+                "not of this run, and spared: process {pid} (started {start_ticks} ticks after boot), which is in its control group; the group proves nothing while it is there"
+            )),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,255 @@
+//! What the entries of a run say: the one fold, used live by the [`Machine`](crate::Machine) and in every recovery.
+
+use crate::{
+    Entry, Exit, Outcome, ResumeReason, Signal, StopOrder, StopStep, StreamsEnd, Stuck,
+    TerminalSize, Timestamp, TreeVerdict, limits,
+};
+use serde::{Deserialize, Serialize};
+use std::{collections::BTreeSet, time::Duration};
+
+/// When a run reached its milestones; absent: not reached, or not known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Times {
+    /// exec confirmed.
+    pub started: Option<Timestamp>,
+    /// The leader exited.
+    pub leader_exited: Option<Timestamp>,
+    /// The output ended.
+    pub streams_closed: Option<Timestamp>,
+    /// The tree was proved empty.
+    pub tree_empty: Option<Timestamp>,
+    /// All is known.
+    pub ended: Option<Timestamp>,
+}
+
+impl Times {
+    /// These times, and where one is absent that of `other`.
+    #[must_use]
+    pub fn or(self, other: Self) -> Self {
+        Self {
+            started: self.started.or(other.started),
+            leader_exited: self.leader_exited.or(other.leader_exited),
+            streams_closed: self.streams_closed.or(other.streams_closed),
+            tree_empty: self.tree_empty.or(other.tree_empty),
+            ended: self.ended.or(other.ended),
+        }
+    }
+}
+
+/// The attempt that follows one that has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NextAttempt {
+    /// Restarts in a row, with this one.
+    pub restarts: u32,
+    /// When it is due.
+    pub due: Timestamp,
+}
+
+/// The newest entry about pauses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LastPause {
+    /// There is none.
+    #[default]
+    Never,
+    /// Every task is stopped.
+    Paused,
+    /// The tree runs again.
+    Resumed(ResumeReason),
+}
+
+/// What the entries of one attempt say.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is one kind of entry, and any of them may be missing"
+)]
+pub struct AttemptRecord {
+    /// Its row is written.
+    pub recorded: bool,
+    /// The command runs.
+    pub started: bool,
+    /// The newest entry about pauses.
+    pub pause: LastPause,
+    /// Since when it is paused, by the entries.
+    pub paused_since: Option<Timestamp>,
+    /// How long it was paused before.
+    pub paused: Duration,
+    /// How many pauses were over.
+    pub pauses: u16,
+    /// The first stop, and when SIGKILL was due by it.
+    pub stopping: Option<(StopOrder, Timestamp)>,
+    /// Number of rounds of signals.
+    pub steps: u32,
+    /// Processes that SIGKILL does not end; the newest entry counts.
+    pub stuck: Option<Stuck>,
+    /// How the leader exited.
+    pub leader: Option<Exit>,
+    /// How the output ended.
+    pub streams: Option<StreamsEnd>,
+    /// The verdict on the tree is there.
+    pub tree: bool,
+    /// Kills for want of memory were reported.
+    pub memory_kills: bool,
+    /// The attempt has ended, and another one follows.
+    pub attempt_ended: bool,
+    /// The run has ended.
+    pub ended: bool,
+    /// Milestones.
+    pub times: Times,
+    /// Size of the terminal; the newest entry counts.
+    pub terminal: Option<TerminalSize>,
+    /// Processes that were spared, by process id and start.
+    pub spared: BTreeSet<(i32, u64)>,
+    /// The signals that the keeper may report again: the first rounds, the last one, the last SIGKILL of a client.
+    pub signals: SignalRecord,
+}
+
+/// The signals of an attempt that its keeper may report again.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SignalRecord {
+    steps: Vec<(Timestamp, StopStep)>,
+    last_step: Option<(Timestamp, StopStep)>,
+    last_kill: Option<(Timestamp, Entry)>,
+}
+
+impl AttemptRecord {
+    /// Takes in one entry of the attempt. An `Ended` of another attempt is the run's too: see [`Self::of`].
+    pub fn fold(&mut self, at: Timestamp, entry: &Entry) {
+        match entry {
+            Entry::Recorded { .. } => self.recorded = true,
+            Entry::Started => {
+                self.started = true;
+                self.times.started = Some(at);
+            }
+            Entry::Paused => {
+                self.pause = LastPause::Paused;
+                self.paused_since = Some(at);
+            }
+            Entry::Resumed { reason } => self.resumed(at, *reason),
+            Entry::TerminalResized(size) => self.terminal = Some(*size),
+            Entry::Stopping { order, deadline } => {
+                self.stopping
+                    .get_or_insert_with(|| (order.clone(), *deadline));
+            }
+            Entry::SignalSent { signal, .. } => {
+                if *signal == Signal::KILL {
+                    self.signals.last_kill = Some((at, entry.clone()));
+                }
+            }
+            Entry::StopStep(step) => self.stepped(at, *step),
+            Entry::LeaderExited(exit) => {
+                self.leader = Some(*exit);
+                self.times.leader_exited = Some(at);
+            }
+            Entry::StreamsClosed(how) => {
+                self.streams = Some(*how);
+                self.times.streams_closed = Some(at);
+            }
+            Entry::Stuck(stuck) => self.stuck = Some(stuck.clone()),
+            Entry::TreeEnded(verdict) => {
+                self.tree = true;
+                if matches!(verdict, TreeVerdict::Empty(_)) {
+                    self.times.tree_empty = Some(at);
+                }
+            }
+            Entry::MemoryKills(_) => self.memory_kills = true,
+            Entry::ProcessSpared { pid, start_ticks } => {
+                self.spared.insert((*pid, *start_ticks));
+            }
+            Entry::Warning { .. } => {}
+            Entry::AttemptEnded { .. } => self.attempt_ended = true,
+            Entry::Ended(_) => self.ended = true,
+        }
+    }
+
+    /// The record of one attempt in the entries of a whole run: (time, attempt, entry), in order.
+    pub fn of<'a>(
+        entries: impl IntoIterator<Item = (Timestamp, u32, &'a Entry)>,
+        attempt: u32,
+    ) -> Self {
+        let mut record = Self::default();
+        for (at, of, entry) in entries {
+            if of == attempt || matches!(entry, Entry::Ended(_)) {
+                record.fold(at, entry);
+            }
+        }
+        record
+    }
+
+    /// Whether an entry about a signal is there already: the keeper reports its signals to each new server.
+    #[must_use]
+    pub fn has_signal(&self, at: Timestamp, entry: &Entry) -> bool {
+        match entry {
+            Entry::StopStep(step) => {
+                let steps = self.signals.steps.iter().chain(&self.signals.last_step);
+                steps.into_iter().any(|seen| *seen == (at, *step))
+            }
+            Entry::SignalSent { .. } => {
+                let last = self.signals.last_kill.as_ref();
+                last.is_some_and(|(seen, kill)| *seen == at && kill == entry)
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether the end of the attempt, or of the run where none follows, is there.
+    #[must_use]
+    pub fn has_end(&self, next: Option<NextAttempt>) -> bool {
+        self.ended || next.is_some() && self.attempt_ended
+    }
+
+    /// The entries that are missing of an attempt that ended with this outcome, in order; the last one is its end. Of a
+    /// command that never ran it is the only one.
+    #[must_use]
+    pub fn missing_ends(&self, outcome: &Outcome, next: Option<NextAttempt>) -> Vec<Entry> {
+        let mut missing = Vec::new();
+        if self.has_end(next) {
+            return missing;
+        }
+        if let Some(exit) = outcome.exit {
+            if self.leader.is_none() {
+                missing.push(Entry::LeaderExited(exit));
+            }
+            if let (Some(how), None) = (outcome.streams, self.streams) {
+                missing.push(Entry::StreamsClosed(how));
+            }
+            if !self.tree {
+                missing.push(Entry::TreeEnded(outcome.tree.clone()));
+            }
+        }
+        missing.push(Entry::end(outcome, next));
+        missing
+    }
+
+    /// A stop that was accepted, with the grace to give the keeper again after its server has died.
+    ///
+    /// A plan brings the SIGKILL of one that is on its way forward and never puts it off, so the whole grace may be
+    /// named: the keeper, whose clock does not jump, knows what is left of it. Only of a later and shorter stop nothing
+    /// but the time of its SIGKILL is known.
+    #[must_use]
+    pub fn stop_again(&self, now: Timestamp, order: StopOrder, deadline: Timestamp) -> StopOrder {
+        let first = self.stopping.as_ref().map(|(_, at)| *at);
+        if first.is_none_or(|at| at <= deadline) {
+            return order;
+        }
+        let grace = order.grace.min(deadline.since(now));
+        StopOrder { grace, ..order }
+    }
+
+    fn resumed(&mut self, at: Timestamp, reason: ResumeReason) {
+        self.pause = LastPause::Resumed(reason);
+        self.pauses = self.pauses.saturating_add(1);
+        if let Some(since) = self.paused_since.take() {
+            self.paused += at.since(since);
+        }
+    }
+
+    fn stepped(&mut self, at: Timestamp, step: StopStep) {
+        self.steps = self.steps.saturating_add(1);
+        if self.signals.steps.len() < limits::STEPS_TOLD_MAX {
+            self.signals.steps.push((at, step));
+        } else {
+            self.signals.last_step = Some((at, step));
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! The form of an entry on disk, and what the fold makes of entries.
+
+use crate::samples::{GRACE, MEMORY_KILLS, abort, assert_golden, left, recorded, step, stuck};
+use kennel_lifecycle::{
+    AttemptRecord, EndReason, Entry, Exit, LastPause, Outcome, Proof, ResumeReason, Signal,
+    StopCertificate, StreamsEnd, TerminalSize, Timestamp, TreeVerdict,
+};
+use std::{fmt::Write as _, time::Duration};
+
+fn outcome() -> Outcome {
+    Outcome {
+        reason: EndReason::Exited,
+        exit: Some(Exit::Code(3)),
+        tree: TreeVerdict::Empty(Proof::Echild),
+        streams: Some(StreamsEnd::Eof),
+        certificate: StopCertificate {
+            steps: vec![step(7, Signal::TERM)],
+            leftovers: left(),
+            census: Some(Timestamp(8)),
+            steps_unlisted: 0,
+        },
+    }
+}
+
+/// One of each kind. A new kind does not compile without a place here.
+fn one_of_each() -> Vec<Entry> {
+    let all = vec![
+        recorded(),
+        Entry::Started,
+        Entry::Paused,
+        Entry::Resumed {
+            reason: ResumeReason::MaxPause,
+        },
+        Entry::Stopping {
+            order: abort(GRACE),
+            deadline: Timestamp(5),
+        },
+        Entry::TerminalResized(TerminalSize { rows: 24, cols: 80 }),
+        Entry::SignalSent {
+            signal: Signal::KILL,
+            targets: Some(2),
+            errno: None,
+        },
+        Entry::StopStep(step(7, Signal::TERM)),
+        Entry::LeaderExited(Exit::Code(3)),
+        Entry::StreamsClosed(StreamsEnd::Eof),
+        Entry::Stuck(stuck()),
+        Entry::TreeEnded(TreeVerdict::Kept(left())),
+        Entry::MemoryKills(MEMORY_KILLS),
+        Entry::ProcessSpared {
+            pid: 9,
+            start_ticks: 10,
+        },
+        Entry::Warning {
+            message: "output blocked".into(),
+        },
+        Entry::AttemptEnded {
+            outcome: Box::new(outcome()),
+            restarts: 2,
+            next: Timestamp(9),
+        },
+        Entry::Ended(Box::new(outcome())),
+    ];
+    for entry in &all {
+        match entry {
+            Entry::Recorded { .. }
+            | Entry::Started
+            | Entry::Paused
+            | Entry::Resumed { .. }
+            | Entry::Stopping { .. }
+            | Entry::TerminalResized(_)
+            | Entry::SignalSent { .. }
+            | Entry::StopStep(_)
+            | Entry::LeaderExited(_)
+            | Entry::StreamsClosed(_)
+            | Entry::Stuck(_)
+            | Entry::TreeEnded(_)
+            | Entry::MemoryKills(_)
+            | Entry::ProcessSpared { .. }
+            | Entry::Warning { .. }
+            | Entry::AttemptEnded { .. }
+            | Entry::Ended(_) => {}
+        }
+    }
+    all
+}
+
+#[test]
+fn entries_have_the_locked_form() {
+    let mut text = String::new();
+    for entry in one_of_each() {
+        let json = serde_json::to_string(&entry).unwrap();
+        assert_eq!(serde_json::from_str::<Entry>(&json).unwrap(), entry);
+        writeln!(text, "{json}").unwrap();
+    }
+    assert_golden("entries.lock", &text);
+}
+
+#[test]
+fn entry_of_another_version_is_an_error() {
+    for unknown in [r#""hibernated""#, r#"{"leader_exited":{"code":"x"}}"#, "{}"] {
+        assert!(serde_json::from_str::<Entry>(unknown).is_err(), "{unknown}");
+    }
+}
+
+#[test]
+fn every_entry_changes_the_record() {
+    for entry in one_of_each() {
+        let mut record = AttemptRecord::default();
+        record.fold(Timestamp(1), &entry);
+        let says_nothing = matches!(entry, Entry::Warning { .. });
+        let same = record == AttemptRecord::default();
+        assert_eq!(same, says_nothing, "{entry:?}");
+    }
+}
+
+#[test]
+fn paused_time_is_summed_over_pauses() {
+    let resumed = Entry::Resumed {
+        reason: ResumeReason::Asked,
+    };
+    let mut record = AttemptRecord::default();
+    for (at, entry) in [
+        (1, &Entry::Paused),
+        (4, &resumed),
+        (10, &Entry::Paused),
+        (15, &resumed),
+        (20, &Entry::Paused),
+    ] {
+        record.fold(Timestamp(at), entry);
+    }
+    assert_eq!(record.paused, Duration::from_micros(8));
+    assert_eq!(record.paused_since, Some(Timestamp(20)));
+    assert_eq!((record.pauses, record.pause), (2, LastPause::Paused));
+}
+
+#[test]
+fn other_attempts_leave_the_record_alone() {
+    let entries = [
+        (Timestamp(1), 1, Entry::Started),
+        (Timestamp(2), 1, Entry::LeaderExited(Exit::Code(1))),
+        (Timestamp(3), 2, Entry::Started),
+        (Timestamp(4), 1, Entry::Ended(Box::new(outcome()))),
+    ];
+    let record = AttemptRecord::of(entries.iter().map(|(at, of, entry)| (*at, *of, entry)), 2);
+    assert_eq!(record.times.started, Some(Timestamp(3)));
+    assert_eq!((record.leader, record.ended), (None, true));
+}
