@@ -35,6 +35,7 @@ mod spec;
 mod stuck;
 mod terminal;
 mod time;
+pub mod verdict;
 
 pub use certificate::{SignalScope, SignalSender, StopCertificate, StopStep};
 pub use containment::{Containment, Gap, Held, HostFacts};

@@ -4,8 +4,9 @@
 
 use crate::names::named;
 use crate::{
-    EndReason, Exit, Leftovers, Outcome, Proof, StopCertificate, StopStep, StreamsEnd, Stuck,
-    Timestamp, TreeVerdict,
+    EndReason, Exit, Leftovers, Outcome, StopCertificate, StopStep, StreamsEnd, Stuck, Timestamp,
+    TreeVerdict,
+    verdict::{GroupEvidence, ShimEvidence, TreeEvidence},
 };
 use serde::{Deserialize, Serialize};
 
@@ -223,40 +224,23 @@ fn kept(record: Option<&ExitRecord>) -> Option<Leftovers> {
 }
 
 fn tree_verdict(seen: &Observation) -> TreeVerdict {
-    let proven = seen.exit_record.as_ref().and_then(|r| r.tree.clone());
-    match (proven, seen.cgroup) {
-        // Nothing that is seen later can add to it, or take from it: nobody leaves such a namespace.
-        (Some(proof @ TreeVerdict::Empty(Proof::PrivatePidns)), _) => proof,
-        // It ends as the last of all in it.
-        _ if seen.namespace == Some(Seen::Gone) => TreeVerdict::Empty(Proof::PrivatePidns),
-        (Some(TreeVerdict::Empty(_)), CgroupSeen::Empty) => {
-            TreeVerdict::Empty(Proof::CgroupAndEchild)
-        }
-        // The shim's look into the group is as good as one of this start; its other word leaves the group out.
-        (
-            Some(verdict @ (TreeVerdict::Empty(_) | TreeVerdict::Unverified(_))),
-            CgroupSeen::None,
+    let recorded = seen.exit_record.as_ref().and_then(|r| r.tree.clone());
+    let group = match seen.cgroup {
+        CgroupSeen::None => GroupEvidence::Absent,
+        CgroupSeen::Empty => GroupEvidence::Empty,
+        CgroupSeen::Unknown => GroupEvidence::Unreadable("it was not to be read".into()),
+        CgroupSeen::Populated => GroupEvidence::NotEmptied,
+    };
+    TreeEvidence {
+        namespace_ended: seen.namespace == Some(Seen::Gone),
+        hints: seen.hints.clone(),
+        leader_unknown: seen.command == Seen::Unknown,
+        ..TreeEvidence::of(
+            recorded.map_or(ShimEvidence::Lost, ShimEvidence::Recorded),
+            group,
         )
-        | (
-            Some(
-                verdict @ (TreeVerdict::Empty(Proof::CgroupAndEchild) | TreeVerdict::Unverified(_)),
-            ),
-            CgroupSeen::Unknown,
-        ) => verdict,
-        // An empty group does not see who, as root, has left it; without a shim's word a hint is reason enough to doubt.
-        (_, CgroupSeen::Empty) if seen.hints.is_empty() => TreeVerdict::Empty(Proof::Cgroup),
-        (_, _) if !seen.hints.is_empty() => TreeVerdict::Survivors(seen.hints.clone()),
-        (_, _) if seen.command == Seen::Unknown => TreeVerdict::Unverified(
-            "the recorded process could not be told from a stranger, so nothing was signalled"
-                .into(),
-        ),
-        (_, CgroupSeen::Unknown) => TreeVerdict::Unverified(
-            "the control group cannot be read, so it is not known whether anybody is in it".into(),
-        ),
-        (_, _) => TreeVerdict::Unverified(
-            "the shim died without its last word and there is no control group to look into".into(),
-        ),
     }
+    .verdict()
 }
 
 fn close(

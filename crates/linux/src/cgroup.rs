@@ -1,6 +1,6 @@
 //! Control groups (v2): where ours are, one fresh directory per run, freeze and kill.
 
-use kennel_lifecycle::{CgroupIdentity, NodeId, Proof, TreeVerdict};
+use kennel_lifecycle::{CgroupIdentity, NodeId, verdict::GroupEvidence};
 use nix::{
     errno::Errno,
     fcntl::{OFlag, openat},
@@ -174,14 +174,12 @@ pub(crate) fn is_populated(group: &CgroupIdentity) -> io::Result<bool> {
     Ok(event(group, "populated")?.unwrap_or(false))
 }
 
-/// What it says of a tree below whose shim nobody is left; `None`: somebody is in it. One that cannot be read says nothing.
-pub(crate) fn verdict(group: &CgroupIdentity) -> Option<TreeVerdict> {
+/// What it shows of a tree; `None`: a process is in it.
+pub(crate) fn evidence(group: &CgroupIdentity) -> Option<GroupEvidence> {
     match is_populated(group) {
         Ok(true) => None,
-        Ok(false) => Some(TreeVerdict::Empty(Proof::CgroupAndEchild)),
-        Err(error) => Some(TreeVerdict::Unverified(format!(
-            "nobody is left below the shim, and the control group cannot be read: {error}"
-        ))),
+        Ok(false) => Some(GroupEvidence::Empty),
+        Err(error) => Some(GroupEvidence::Unreadable(error.to_string())),
     }
 }
 
@@ -283,16 +281,15 @@ mod tests {
         let group = identify(dir.path()).expect("it is there");
         let events = dir.path().join("cgroup.events");
         fs::write(&events, "populated 1\nfrozen 0\n").expect("a file");
-        assert_eq!(verdict(&group), None);
+        assert_eq!(evidence(&group), None);
         fs::write(&events, "populated 0\nfrozen 0\n").expect("a file");
-        let empty = Some(TreeVerdict::Empty(Proof::CgroupAndEchild));
-        assert_eq!(verdict(&group), empty);
+        assert_eq!(evidence(&group), Some(GroupEvidence::Empty));
         // Any error but that of a directory that is gone.
         fs::remove_file(&events).expect("it goes");
         fs::create_dir(&events).expect("a directory");
-        let unread = verdict(&group);
+        let unread = evidence(&group);
         assert!(
-            matches!(unread, Some(TreeVerdict::Unverified(_))),
+            matches!(unread, Some(GroupEvidence::Unreadable(_))),
             "{unread:?}"
         );
     }

@@ -22,4 +22,5 @@ mod spec;
 mod stories;
 mod stuck;
 mod table;
+mod verdict;
 mod world;

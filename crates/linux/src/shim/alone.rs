@@ -198,8 +198,8 @@ impl Work {
         let Some(waiting) = &mut self.waiting else {
             return false;
         };
-        let verdict = self.tree.cgroup.as_ref().map(cgroup::verdict);
-        if verdict == Some(None) {
+        let group = self.tree.cgroup.as_ref().map(cgroup::evidence);
+        if group == Some(None) {
             if stopped {
                 return false;
             }

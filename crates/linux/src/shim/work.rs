@@ -27,9 +27,11 @@ use crate::{
     wire::{self, CHILD_BYTES_MAX, FromShim, Job, PIDS_MAX, Placement, WireChild},
 };
 use kennel_lifecycle::{
-    CgroupIdentity, Exit, LeaderExit, Policy, Proof, Rlimit, RunId, Signal, SignalScope,
-    SignalSender, StartFailure, StartStage, StopStep, Timestamp, TreeVerdict, ladder::Ladder,
+    CgroupIdentity, Exit, LeaderExit, Policy, Rlimit, RunId, Signal, SignalScope, SignalSender,
+    StartFailure, StartStage, StopStep, Timestamp, TreeVerdict,
+    ladder::Ladder,
     recovery::ExitRecord,
+    verdict::{GroupEvidence, ShimEvidence, TreeEvidence},
 };
 use nix::errno::Errno;
 use std::{
@@ -552,14 +554,16 @@ impl Work {
                 marker::elsewhere(self.tree.run)
             };
             self.record.census = Some(clock::wall());
-            self.record.tree = Some(if self.record.never_ran {
-                TreeVerdict::NeverRan
-            } else if self.init.is_some() {
+            let shim = ShimEvidence::Childless {
+                elsewhere: elsewhere.clone(),
+            };
+            let evidence = TreeEvidence {
+                never_ran: self.record.never_ran,
                 // Init was among the children, and is reaped.
-                TreeVerdict::Empty(Proof::PrivatePidns)
-            } else {
-                marker::without_group(&elsewhere)
-            });
+                namespace_ended: self.init.is_some(),
+                ..TreeEvidence::of(shim, GroupEvidence::Absent)
+            };
+            self.record.tree = Some(evidence.verdict());
             self.write_record();
             self.remember_empty(&elsewhere);
             let at_us = clock::wall().0;
@@ -576,7 +580,7 @@ impl Work {
         let Some(group) = self.tree.cgroup.clone() else {
             return true;
         };
-        if let Some(verdict) = self.verdict_of_group(&group) {
+        if let Some(verdict) = self.verdict_with_group(&group) {
             if !self.record.never_ran {
                 self.record.census = Some(clock::wall());
                 if self.init.is_none() {
@@ -613,13 +617,18 @@ impl Work {
         true
     }
 
-    /// What the control group says of a tree that has no process below this one; `None`: somebody of the run is in it. While
-    /// there is somebody else in it, it proves nothing.
-    fn verdict_of_group(&self, group: &CgroupIdentity) -> Option<TreeVerdict> {
-        cgroup::verdict(group).or_else(|| {
-            let empty = || marker::without_group(&marker::elsewhere(self.tree.run));
-            (!self.tree.occupies(group)).then(empty)
-        })
+    /// The verdict with the control group of a tree that has no process below this one; `None`: a process of the run is in
+    /// it.
+    fn verdict_with_group(&self, group: &CgroupIdentity) -> Option<TreeVerdict> {
+        let seen = cgroup::evidence(group).or_else(|| {
+            let unrelated = !self.tree.occupies(group);
+            unrelated.then(|| GroupEvidence::Unrelated(Vec::new()))
+        })?;
+        let elsewhere = match &seen {
+            GroupEvidence::Unrelated(_) => marker::elsewhere(self.tree.run),
+            _ => Vec::new(),
+        };
+        Some(TreeEvidence::of(ShimEvidence::Childless { elsewhere }, seen).verdict())
     }
 }
 

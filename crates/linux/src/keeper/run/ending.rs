@@ -4,12 +4,13 @@ use super::{Run, Stage};
 use crate::{
     client::{Fact, SignalResult},
     clock, crash_point, marker, memory_events, procfs,
-    tree::{Root, Volley},
+    tree::{Root, Tree, Volley},
     wire::ToShim,
 };
 use kennel_lifecycle::{
-    Proof, Signal, SignalSender, Timestamp, TreeVerdict,
+    Signal, SignalSender, Timestamp, TreeVerdict,
     ladder::{Ladder, StopPlan},
+    verdict::{GroupEvidence, ShimEvidence, TreeEvidence},
 };
 
 impl Run {
@@ -102,28 +103,12 @@ impl Run {
             self.heard.childless && !occupied
         };
         if over {
-            let unrelated = tree.unrelated();
-            let verdict = match (&self.cgroup, lost) {
-                _ if never_ran => TreeVerdict::NeverRan,
-                _ if private => TreeVerdict::Empty(Proof::PrivatePidns),
-                // The group proves nothing.
-                (Some(_), false) if !unrelated.is_empty() => {
-                    marker::without_group(&marker::elsewhere(self.id))
-                }
-                (Some(_), true) if !unrelated.is_empty() => {
-                    let pids: Vec<i32> = unrelated.iter().map(|(pid, _)| *pid).collect();
-                    TreeVerdict::Unverified(format!(
-                        "the shim was lost, and processes that are not of the run are in its control group: {pids:?}"
-                    ))
-                }
-                (Some(_), false) => TreeVerdict::Empty(Proof::CgroupAndEchild),
-                (None, false) => marker::without_group(&self.heard.elsewhere),
-                (Some(_), true) => TreeVerdict::Empty(Proof::Cgroup),
-                (None, true) => TreeVerdict::Unverified(
-                    "the shim was lost and there is no control group to look into".into(),
-                ),
+            let evidence = TreeEvidence {
+                never_ran,
+                namespace_ended: private,
+                ..self.evidence(tree, lost)
             };
-            self.last_word(verdict);
+            self.last_word(evidence.verdict());
             return;
         }
         if self.heard.childless && self.ladder.is_none() && !self.drains() {
@@ -131,6 +116,27 @@ impl Run {
             self.ladder = Some(Ladder::start(&self.policy.stop, now));
         }
         self.kill_again(now);
+    }
+
+    /// What shim and control group show of a tree that has no member left.
+    fn evidence(&self, tree: &Tree, lost: bool) -> TreeEvidence {
+        let unrelated: Vec<i32> = tree.unrelated().iter().map(|(pid, _)| *pid).collect();
+        let group = match &self.cgroup {
+            None => GroupEvidence::Absent,
+            Some(_) if unrelated.is_empty() => GroupEvidence::Empty,
+            Some(_) => GroupEvidence::Unrelated(unrelated),
+        };
+        let shim = match &group {
+            _ if lost => ShimEvidence::Lost,
+            // The shim has left out what such a group shows.
+            GroupEvidence::Unrelated(_) => ShimEvidence::Childless {
+                elsewhere: marker::elsewhere(self.id),
+            },
+            _ => ShimEvidence::Childless {
+                elsewhere: self.heard.elsewhere.clone(),
+            },
+        };
+        TreeEvidence::of(shim, group)
     }
 
     /// A process that ends closes its files before it gives its children away: until then they are not found here.

@@ -2,7 +2,10 @@
 
 use super::{LOOK_AGAIN_MS, Run};
 use crate::{client::Fact, pidfd::PidFd, stuck, tree::Root};
-use kennel_lifecycle::{Signal, Stuck, TreeVerdict};
+use kennel_lifecycle::{
+    Signal, Stuck,
+    verdict::{GroupEvidence, ShimEvidence, TreeEvidence},
+};
 
 /// How long after SIGKILL what is left is called stuck.
 const STUCK_AFTER_MS: u64 = 1_000;
@@ -85,9 +88,8 @@ impl Run {
                 unsafe { libc::kill(shim, libc::SIGKILL) };
             }
             _ => {
-                let why = "SIGKILL was sent and no process of the run is to be seen, but the control group is not \
-                     known to be empty";
-                self.last_word(TreeVerdict::Unverified(why.into()));
+                let evidence = TreeEvidence::of(ShimEvidence::Lost, GroupEvidence::NotEmptied);
+                self.last_word(evidence.verdict());
             }
         }
     }

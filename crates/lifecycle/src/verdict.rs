@@ -1,0 +1,147 @@
+//! The verdict on a tree: the one place that says whether anything of a run is left, and by what proof. The keeper, the
+//! shim and a recovery call it with what each of them has seen.
+
+use crate::{Proof, TreeVerdict};
+
+/// What an observer has seen of a tree in which it finds no living member.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TreeEvidence {
+    /// The gate was never opened.
+    pub never_ran: bool,
+    /// The first process of the run's private pid namespace has ended: the kernel lets it end as the last of all in it.
+    pub namespace_ended: bool,
+    /// What the shim knows.
+    pub shim: ShimEvidence,
+    /// What the control group shows.
+    pub group: GroupEvidence,
+    /// Living processes that carry the run's marker or descend from its leader: a hint, never a proof.
+    pub hints: Vec<i32>,
+    /// The recorded leader cannot be told from an unrelated process, so nothing was signalled.
+    pub leader_unknown: bool,
+}
+
+/// What the shim knows of the tree.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ShimEvidence {
+    /// It has no child left (wait(2): ECHILD).
+    Childless {
+        /// Living processes with the run's marker in another pid namespace, out of its sight.
+        elsewhere: Vec<i32>,
+    },
+    /// Its exit record has this verdict.
+    Recorded(TreeVerdict),
+    /// It was lost without a verdict.
+    Lost,
+}
+
+/// What the control group of a run shows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum GroupEvidence {
+    /// The run has none, or the observer leaves it out.
+    Absent,
+    /// No process is in it, or it is removed.
+    Empty,
+    /// Only these processes are in it, and none of them is of the run: it proves nothing.
+    Unrelated(Vec<i32>),
+    /// It cannot be read, for this reason.
+    Unreadable(String),
+    /// It is not known to be empty, and no member is to be seen after SIGKILL.
+    NotEmptied,
+}
+
+impl TreeEvidence {
+    /// Of an observer that knows no more than these two.
+    #[must_use]
+    pub fn of(shim: ShimEvidence, group: GroupEvidence) -> Self {
+        Self {
+            never_ran: false,
+            namespace_ended: false,
+            shim,
+            group,
+            hints: Vec::new(),
+            leader_unknown: false,
+        }
+    }
+
+    /// The verdict.
+    #[must_use]
+    pub fn verdict(self) -> TreeVerdict {
+        let private = TreeVerdict::Empty(Proof::PrivatePidns);
+        if self.never_ran {
+            return TreeVerdict::NeverRan;
+        }
+        // Nothing that is seen later can add to it or take from it: no process leaves such a namespace.
+        if self.namespace_ended || self.shim == ShimEvidence::Recorded(private.clone()) {
+            return private;
+        }
+        match (self.shim, self.group) {
+            (ShimEvidence::Childless { elsewhere }, group) => childless(&elsewhere, group),
+            (ShimEvidence::Recorded(TreeVerdict::Empty(_)), GroupEvidence::Empty) => {
+                TreeVerdict::Empty(Proof::CgroupAndEchild)
+            }
+            // The shim's look into the group is as good as a later one; its other verdict leaves the group out.
+            (
+                ShimEvidence::Recorded(
+                    verdict @ (TreeVerdict::Empty(_) | TreeVerdict::Unverified(_)),
+                ),
+                GroupEvidence::Absent,
+            )
+            | (
+                ShimEvidence::Recorded(
+                    verdict @ (TreeVerdict::Empty(Proof::CgroupAndEchild)
+                    | TreeVerdict::Unverified(_)),
+                ),
+                GroupEvidence::Unreadable(_),
+            ) => verdict,
+            (_, group) => without_shim(group, self.hints, self.leader_unknown),
+        }
+    }
+}
+
+/// Of a shim that has no child left.
+fn childless(elsewhere: &[i32], group: GroupEvidence) -> TreeVerdict {
+    match group {
+        GroupEvidence::Empty => TreeVerdict::Empty(Proof::CgroupAndEchild),
+        GroupEvidence::Unreadable(why) => TreeVerdict::Unverified(format!(
+            "no process is left below the shim, and the control group cannot be read: {why}"
+        )),
+        GroupEvidence::NotEmptied => not_emptied(),
+        // A marker is no proof, so nothing is signalled or called a survivor, but the tree is not called empty either.
+        GroupEvidence::Absent | GroupEvidence::Unrelated(_) if !elsewhere.is_empty() => {
+            TreeVerdict::Unverified(format!(
+                "processes in another pid namespace bear this run's marker, out of the shim's sight: {elsewhere:?}"
+            ))
+        }
+        GroupEvidence::Absent | GroupEvidence::Unrelated(_) => TreeVerdict::Empty(Proof::Echild),
+    }
+}
+
+/// Where the shim says nothing that counts. An empty group does not see what has left it as root, so a hint is reason
+/// enough to doubt it.
+fn without_shim(group: GroupEvidence, hints: Vec<i32>, leader_unknown: bool) -> TreeVerdict {
+    match group {
+        GroupEvidence::Empty if hints.is_empty() => TreeVerdict::Empty(Proof::Cgroup),
+        GroupEvidence::Unrelated(pids) => TreeVerdict::Unverified(format!(
+            "the shim was lost, and processes that are not of the run are in its control group: {pids:?}"
+        )),
+        _ if !hints.is_empty() => TreeVerdict::Survivors(hints),
+        _ if leader_unknown => TreeVerdict::Unverified(
+            "the recorded process cannot be told from an unrelated one, so nothing was signalled"
+                .into(),
+        ),
+        GroupEvidence::Unreadable(why) => TreeVerdict::Unverified(format!(
+            "the control group cannot be read, so its members are not known: {why}"
+        )),
+        GroupEvidence::NotEmptied => not_emptied(),
+        GroupEvidence::Absent | GroupEvidence::Empty => TreeVerdict::Unverified(
+            "the shim was lost and there is no control group to look into".into(),
+        ),
+    }
+}
+
+fn not_emptied() -> TreeVerdict {
+    TreeVerdict::Unverified(
+        "SIGKILL was sent and no process of the run is to be seen, but the control group is not known to be empty"
+            .into(),
+    )
+}
