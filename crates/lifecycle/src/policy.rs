@@ -139,6 +139,12 @@ pub struct StopPolicy {
 }
 
 impl StopPolicy {
+    /// With this grace, and all else as it is where nothing is said.
+    #[must_use]
+    pub fn within(grace: Duration) -> Self {
+        Self { grace: Some(grace) }
+    }
+
     fn check(self, found: &mut Vec<Violation>) {
         if self.grace.is_some_and(|g| g > limits::GRACE_MAX) {
             found.push(Violation::new(
