@@ -31,7 +31,7 @@ pub use url::{InvalidStoreUrl, StoreUrl};
 
 use async_trait::async_trait;
 use kennel_lifecycle::{
-    Held, HostIdentity, KeeperEpoch, NodeId, Outcome, OutputRemoval, ProcessIdentity, RecordedSpec,
+    Held, HostIdentity, KeeperEpoch, NodeId, Outcome, OutputRemoval, Policy, ProcessIdentity, RecordedSpec,
     RowState, RunId, RunIdentity, RunKind, RunState, StopOrder, Timestamp, UnknownName,
 };
 use serde::{Deserialize, Serialize};
@@ -90,6 +90,14 @@ impl Default for NewRun {
             spec_digest_version: 0,
             created: Timestamp(0),
         }
+    }
+}
+
+impl NewRun {
+    /// What is done with the run, and how it is ended.
+    #[must_use]
+    pub fn policy(&self) -> &Policy {
+        &self.spec.policy
     }
 }
 
