@@ -31,8 +31,9 @@ pub use url::{InvalidStoreUrl, StoreUrl};
 
 use async_trait::async_trait;
 use kennel_lifecycle::{
-    Held, HostIdentity, KeeperEpoch, NodeId, Outcome, OutputRemoval, Policy, ProcessIdentity, RecordedSpec,
-    RowState, RunId, RunIdentity, RunKind, RunState, StopOrder, Timestamp, UnknownName,
+    Held, HostIdentity, KeeperEpoch, NodeId, Outcome, OutputRemoval, Policy, ProcessIdentity,
+    RecordedSpec, RowState, RunId, RunIdentity, RunKind, RunState, StopOrder, Timestamp,
+    UnknownName,
 };
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, fmt, sync::Arc};

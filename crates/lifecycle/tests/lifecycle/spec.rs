@@ -3,7 +3,7 @@
 use kennel_lifecycle::{
     CpuQuota, EnvMode, InputMode, Knob, LeaderExit, LimitPowers, OnMaxPause, PausePolicy,
     PidNamespace, Recovery, Resource, Rlimit, RunKind, RunLimits, RunSpec, TerminalSize,
-    TerminalSpec, Timeouts, UNLIMITED, compose_env, limits,
+    TerminalSpec, UNLIMITED, compose_env, limits,
 };
 use std::{collections::BTreeMap, time::Duration};
 
@@ -81,9 +81,7 @@ fn a_good_spec_is_not_found_fault_with() {
         s.command.cwd = Some(format!("/{}", "d".repeat(limits::CWD_BYTES_MAX - 1)).into());
         s.command.initial_input = Some(vec![0; limits::INITIAL_INPUT_BYTES_MAX]);
         s.policy.stop.grace = Some(limits::GRACE_MAX);
-        s.policy.timeouts = Timeouts {
-            max_runtime: Some(limits::TIMEOUT_MAX),
-        };
+        s.policy.timeouts.max_runtime = Some(limits::TIMEOUT_MAX);
         s.command.argv = vec!["a".repeat(limits::ARG_BYTES_MAX).into()];
         s.command.env = (0..limits::ENV_ENTRIES_MAX)
             .map(|n| (format!("V{n}"), String::new()))
@@ -127,9 +125,7 @@ fn all_that_is_wrong_is_told_together() {
             ("n", "\0"),
         ]);
         s.policy.stop.grace = Some(limits::GRACE_MAX + Duration::from_nanos(1));
-        s.policy.timeouts = Timeouts {
-            max_runtime: Some(Duration::ZERO),
-        };
+        s.policy.timeouts.max_runtime = Some(Duration::ZERO);
         s.policy.limits = RunLimits {
             rlimits: vec![limit(Resource::Core, 2, 1), limit(Resource::Core, 0, 0)],
             nice: Some(20),
@@ -207,9 +203,7 @@ fn all_that_is_wrong_is_told_together() {
 fn each_bound_is_told_by_its_field() {
     let timeout = |max_runtime| {
         edited(good(), |s| {
-            s.policy.timeouts = Timeouts {
-                max_runtime: Some(max_runtime),
-            };
+            s.policy.timeouts.max_runtime = Some(max_runtime);
         })
     };
     let drain = |timeout| {

@@ -17,6 +17,12 @@ use std::{
 #[derive(Clone, Debug)]
 pub struct Labels(Arc<RecordedSpec>);
 
+impl From<Arc<RecordedSpec>> for Labels {
+    fn from(spec: Arc<RecordedSpec>) -> Self {
+        Self(spec)
+    }
+}
+
 impl Deref for Labels {
     type Target = BTreeMap<String, String>;
 
@@ -60,7 +66,7 @@ impl Supervisor {
                 standing: Standing::Live,
                 identity: on_this_host(live.view.identity.clone(), host),
             };
-            let labels = Labels(Arc::clone(&live.view.spec));
+            let labels = Arc::clone(&live.view.spec).into();
             (run, InHand { known, labels })
         });
         in_hand.collect()
@@ -176,7 +182,7 @@ impl Compiled {
         let identity = on_this_host(row.new.identity, &shared.hello.host);
         let known = Known { standing, identity };
         self.books.runs.insert(run, known);
-        self.labels.insert(run, Labels(row.new.spec));
+        self.labels.insert(run, row.new.spec.into());
     }
 }
 
