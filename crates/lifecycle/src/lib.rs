@@ -20,6 +20,7 @@ pub mod limits;
 mod machine;
 mod memory;
 mod names;
+pub mod os_text;
 mod outcome;
 mod output_bound;
 mod phase;
@@ -58,7 +59,10 @@ pub use outcome::{
 };
 pub use output_bound::{OnDiskFull, OnOutputFull, OutputBound};
 pub use phase::{Ends, Leaving, NeverRan, PauseStage, Phase, Row, RunState, StopStage};
-pub use policy::{LeaderExit, OnMaxPause, PausePolicy, PidNamespace, Policy, Recovery};
+pub use policy::{
+    LeaderExit, OnMaxPause, PausePolicy, PidNamespace, Policy, Recovery, RunKind, StopPolicy,
+    Timeouts,
+};
 pub use record::{AttemptRecord, LastPause, NextAttempt, SignalRecord, Times};
 pub use refusal::Refusal;
 pub use restart::{RestartMode, RestartPolicy};
@@ -67,7 +71,7 @@ pub use run_limits::{
     CpuQuota, Knob, LimitPowers, Missing, Resource, Rlimit, RunLimits, UNLIMITED,
 };
 pub use signal::{NoSignal, Signal};
-pub use spec::{EnvMode, InputMode, RunKind, RunSpec, Timeouts, Violation, compose_env};
+pub use spec::{CommandSpec, EnvMode, InputMode, RecordedSpec, RunSpec, Violation, compose_env};
 pub use stuck::{Stuck, StuckProcess};
 pub use terminal::{TerminalSize, TerminalSpec};
 pub use time::Timestamp;

@@ -162,6 +162,21 @@ impl AttemptRecord {
         }
     }
 
+    /// When an attempt that may take so long, pauses not counted, is over; absent: it has no limit, or is paused.
+    #[must_use]
+    pub fn over_at(&self, max_runtime: Option<Duration>) -> Option<Timestamp> {
+        match (max_runtime, self.times.started, self.paused_since) {
+            (Some(max), Some(started), None) => Some(started.plus(max).plus(self.paused)),
+            _ => None,
+        }
+    }
+
+    /// When a pause that may last so long is over; absent: it has no limit, or the attempt is not paused.
+    #[must_use]
+    pub fn pause_over_at(&self, max_pause: Option<Duration>) -> Option<Timestamp> {
+        Some(self.paused_since?.plus(max_pause?))
+    }
+
     /// The record of one attempt in the entries of a whole run: (time, attempt, entry), in order.
     pub fn of<'a>(
         entries: impl IntoIterator<Item = (Timestamp, u32, &'a Entry)>,

@@ -8,8 +8,7 @@ use crate::{
     writes,
 };
 use kennel_lifecycle::{
-    AttemptRecord, Command, Input, Machine, Policy, Report, RowSays, RowState, StreamsEnd,
-    Timestamp,
+    AttemptRecord, Command, Input, Machine, Report, RowSays, RowState, StreamsEnd, Timestamp,
 };
 use kennel_linux::client::HeldRun;
 use kennel_store::{Desired, NewRun, RunRow, StoredState};
@@ -37,8 +36,6 @@ pub(crate) struct Waiting {
     pub(crate) output: Option<Output>,
     /// What the entries of the last attempt say.
     pub(crate) record: AttemptRecord,
-    /// What keeper and shim do with it on their own.
-    pub(crate) policy: Policy,
 }
 
 /// What an earlier server has left.
@@ -62,7 +59,7 @@ impl RunTask {
         } = standing;
         let now = clock::now();
         let machine = machine(now, &held, &row, recorded, record.clone());
-        let mut task = Self::with(shared, row.new.clone(), machine, &held.policy, seat);
+        let mut task = Self::with(shared, row.new.clone(), machine, seat);
         task.at = now;
         task.spans.resume_pauses(record.paused_since, record.pauses);
         task.attempts = Attempts::of(&row);
@@ -150,13 +147,12 @@ impl RunTask {
             row,
             output,
             mut record,
-            policy,
         } = waiting;
         let last = row.past.last()?;
         record.times = last.times;
         let now = clock::now();
         let machine = Machine::ended(now, last.outcome.clone(), record, row.next_attempt());
-        let mut task = Self::with(shared, row.new.clone(), machine, &policy, seat);
+        let mut task = Self::with(shared, row.new.clone(), machine, seat);
         task.attempts = Attempts::of(&row);
         task.desired = row.desired;
         task.stop_deadline = row.stop_deadline;

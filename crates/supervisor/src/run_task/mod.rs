@@ -7,7 +7,6 @@ mod adopted;
 mod attempts;
 mod perform;
 mod publish;
-mod runtime;
 mod signalling;
 mod terminal;
 mod told;
@@ -24,9 +23,8 @@ use crate::{
 use adopted::Legacy;
 use attempts::Attempts;
 use kennel_lifecycle::{
-    Command, Effect, Entry, Input, LeaderExit, Machine, OutputBound, Phase, Policy, Recovery,
-    Refusal, Report, RowState, RunId, Signal, StartFailure, StartStage, StopOrder, StopReason,
-    TerminalSize, Timestamp, limits,
+    Command, Effect, Entry, Input, Machine, Phase, Recovery, Refusal, Report, RowState, RunId,
+    Signal, StartFailure, StartStage, StopOrder, StopReason, TerminalSize, Timestamp, limits,
 };
 use kennel_linux::{
     client::{
@@ -35,7 +33,6 @@ use kennel_linux::{
     crash_point,
 };
 use kennel_store::{Desired, NewRun, RunRow, StoreError, Times};
-use runtime::Runtime;
 use signalling::Signalling;
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 use terminal::ResizeDone;
@@ -74,12 +71,8 @@ pub(crate) struct RunTask {
     /// Until the keeper has it: argv, environment and input may be large.
     child: Option<ChildSpec>,
     stop_deadline: Option<Timestamp>,
-    runtime: Runtime,
-    on_leader_exit: LeaderExit,
     attempts: Attempts,
     desired: Desired,
-    /// Of the journal that is made; one that is there knows its own.
-    bound: OutputBound,
     output: Option<Output>,
     live: watch::Sender<Live>,
     orders: mpsc::Receiver<Order>,
@@ -109,8 +102,6 @@ pub(crate) struct RunTask {
     pause_result: Option<SignalResult>,
     /// When the input that is being taken in happened.
     at: Timestamp,
-    /// What becomes of it when the whole service dies.
-    recovery: Recovery,
     legacy: Legacy,
     /// Whom the round was for that is told next.
     aimed: Vec<Aim>,
@@ -170,27 +161,14 @@ enum Wake {
 }
 
 impl RunTask {
-    pub(crate) fn new(
-        shared: Arc<Shared>,
-        new: NewRun,
-        child: ChildSpec,
-        bound: OutputBound,
-        seat: Seat,
-    ) -> Self {
-        let machine = Machine::with(child.policy.on_leader_exit);
-        let mut task = Self::with(shared, new, machine, &child.policy, seat);
+    pub(crate) fn new(shared: Arc<Shared>, new: NewRun, child: ChildSpec, seat: Seat) -> Self {
+        let machine = Machine::with(new.policy().on_leader_exit);
+        let mut task = Self::with(shared, new, machine, seat);
         task.child = Some(child);
-        task.bound = bound;
         task
     }
 
-    fn with(
-        shared: Arc<Shared>,
-        new: NewRun,
-        machine: Machine,
-        policy: &Policy,
-        seat: Seat,
-    ) -> Self {
+    fn with(shared: Arc<Shared>, new: NewRun, machine: Machine, seat: Seat) -> Self {
         let Seat {
             orders,
             reports,
@@ -198,7 +176,6 @@ impl RunTask {
         } = seat;
         let (done_sender, done) = mpsc::channel(DONE_QUEUED_MAX);
         let spans = RunSpans::new(&shared.config.telemetry, &new);
-        let can_adopt = shared.hello.lacks(CapabilityName::Adoption).is_none();
         Self {
             run: new.run,
             shared,
@@ -206,11 +183,8 @@ impl RunTask {
             new,
             child: None,
             stop_deadline: None,
-            runtime: Runtime::new(policy),
-            on_leader_exit: policy.on_leader_exit,
             attempts: Attempts::default(),
             desired: Desired::Run,
-            bound: OutputBound::default(),
             output: None,
             live,
             orders,
@@ -234,7 +208,6 @@ impl RunTask {
             resuming: Vec::new(),
             pause_result: None,
             at: clock::now(),
-            recovery: policy.recovery.on_host(can_adopt),
             legacy: Legacy::default(),
             aimed: Vec::new(),
             terminal: None,
@@ -348,7 +321,8 @@ impl RunTask {
                 | Phase::Paused { .. }
                 | Phase::Resuming { .. }
         );
-        self.recovery == Recovery::Adopt
+        let can_adopt = self.shared.hello.lacks(CapabilityName::Adoption).is_none();
+        self.new.policy().recovery().on_host(can_adopt) == Recovery::Adopt
             && goes_on
             && self.output.as_ref().is_some_and(Output::is_open)
     }
@@ -425,13 +399,13 @@ impl RunTask {
             Fact::PauseExpired => Report::PauseExpired,
             Fact::DeadlineExceeded(which) => Report::DeadlineExceeded {
                 which,
-                grace: self.new.grace,
+                grace: self.new.policy().grace(),
             },
             Fact::Orphaned => Report::Orphaned {
-                grace: self.new.grace,
+                grace: self.new.policy().grace(),
             },
             Fact::ShimLost => Report::ShimLost {
-                grace: self.new.grace,
+                grace: self.new.policy().grace(),
             },
             Fact::TreeEnded(tree) => {
                 self.report(Report::Census(report.at));
@@ -642,7 +616,7 @@ impl RunTask {
         self.at = clock::now();
         let order = StopOrder {
             reason: StopReason::LimitExceeded(limit),
-            grace: self.new.grace,
+            grace: self.new.policy().grace(),
         };
         tracing::warn!(run_id = %self.run, limit = limit.name(), "the run is stopped, as its spec says");
         if self.attempts.due().is_some() {

@@ -4,6 +4,7 @@ use super::RunTask;
 use crate::{CallError, RunView, output::Output, view::StartAnswer};
 use kennel_lifecycle::{EndReason, NeverRan, Outcome, Phase, RunState, StartFailure, StartStage};
 use kennel_store::Times;
+use std::sync::Arc;
 
 impl RunTask {
     /// Shows where the run stands, and answers its Spawn where the start is decided.
@@ -46,7 +47,6 @@ impl RunTask {
         RunView {
             run: self.run,
             owner: self.new.owner.clone(),
-            kind: self.new.kind,
             node: self.new.node,
             state: if waits {
                 RunState::Backoff
@@ -57,21 +57,23 @@ impl RunTask {
             attempt: self.new.attempt,
             identity: self.new.identity.clone(),
             held: self.new.held.clone(),
-            grace: self.new.grace,
             stop_deadline: self.stop_deadline,
             deadline: match phase {
                 Phase::Running { .. } | Phase::Pausing { .. } => {
-                    self.runtime.over_at(self.machine.record())
+                    let max_runtime = self.new.policy().timeouts.max_runtime;
+                    self.machine.record().over_at(max_runtime)
                 }
                 _ => None,
             },
             pause_expires: match phase {
-                Phase::Paused { .. } => self.runtime.pause_over_at(self.machine.record()),
+                Phase::Paused { .. } => {
+                    let max_pause = self.new.policy().pause.max_pause;
+                    self.machine.record().pause_over_at(max_pause)
+                }
                 _ => None,
             },
             terminal: self.terminal_now(),
-            spec_document: self.new.spec.clone(),
-            labels: self.new.labels.clone(),
+            spec: Arc::clone(&self.new.spec),
             traceparent: self.new.traceparent.clone(),
             restarted_from: self.new.restarted_from,
             created: self.new.created,

@@ -103,7 +103,11 @@ fn a_finding(labels: BTreeMap<String, String>) -> AuditFinding {
             age: Duration::from_secs(3),
             cgroup: None,
         },
-        labels: Some(Arc::new(labels)),
+        labels: {
+            let mut spec = kennel_lifecycle::RunSpec::default();
+            spec.labels = labels;
+            Some(Arc::new(kennel_lifecycle::RecordedSpec::from(spec)).into())
+        },
     }
 }
 
