@@ -94,8 +94,8 @@ pub(super) fn cwd(
 pub(super) fn shown(argv: &[OsString]) -> Command {
     let text: Option<Vec<String>> = argv.iter().map(|a| a.to_str().map(str::to_owned)).collect();
     Command::Argv(match text {
-        Some(args) => pb::Argv {
-            args,
+        Some(words) => pb::Argv {
+            args: words,
             ..pb::Argv::default()
         },
         None => pb::Argv {

@@ -1,7 +1,9 @@
 //! How a spec is written down, and what is not.
 
 use crate::spec::{edited, good};
-use kennel_lifecycle::{InputMode, Policy, RecordedSpec, RestartPolicy, RunKind, RunSpec};
+use kennel_lifecycle::{
+    InputMode, Policy, RecordedSpec, RestartPolicy, RunKind, RunSpec, TerminalSpec,
+};
 use std::{
     ffi::OsString,
     os::unix::ffi::{OsStrExt, OsStringExt},
@@ -92,6 +94,8 @@ fn input_is_open_on_terminals_and_open_pipes() {
     assert!(!good().command.has_open_input());
     let open = edited(good(), |s| s.command.input = InputMode::Open);
     assert!(open.command.has_open_input());
-    let terminal = edited(good(), |s| s.command.terminal = Some(Default::default()));
+    let terminal = edited(good(), |s| {
+        s.command.terminal = Some(TerminalSpec::default());
+    });
     assert!(terminal.command.has_open_input());
 }

@@ -30,9 +30,11 @@ use std::{
     time::Duration,
 };
 
+/// The bytes behind the version, which is the first of every message.
 fn check<T: Serialize + DeserializeOwned + PartialEq + Debug>(message: &T, golden: &str) {
     let bytes = encode(message).expect("it can be encoded");
-    let hex = bytes.iter().fold(String::new(), |mut hex, byte| {
+    assert_eq!(bytes[0], VERSION);
+    let hex = bytes[1..].iter().fold(String::new(), |mut hex, byte| {
         let _ = write!(hex, "{byte:02x}");
         hex
     });
@@ -99,7 +101,7 @@ fn process(pid: i32) -> ProcessIdentity {
 
 #[test]
 fn requests_have_these_bytes() {
-    check(&ToKeeper::Ready, "0400");
+    check(&ToKeeper::Ready, "00");
     let prepare = ToKeeper::Prepare {
         seq: 1,
         run: 0x0123_4567,
@@ -111,7 +113,7 @@ fn requests_have_these_bytes() {
             cols: 120,
         }),
     };
-    check(&prepare, &format!("040101e78a8d09022f72{POLICY}0103012878"));
+    check(&prepare, &format!("0101e78a8d09022f72{POLICY}0103012878"));
     let files = Rlimit {
         resource: Resource::OpenFiles,
         soft: 1,
@@ -126,26 +128,26 @@ fn requests_have_these_bytes() {
     };
     check(
         &limits,
-        "04010601ffffffffffffffffff01010901d80400000001020000",
+        "010601ffffffffffffffffff01010901d80400000001020000",
     );
-    check(&ToKeeper::Release { run: 5 }, "040205");
-    check(&ToKeeper::ShutGate { run: 5 }, "040305");
+    check(&ToKeeper::Release { run: 5 }, "0205");
+    check(&ToKeeper::ShutGate { run: 5 }, "0305");
     let stop = ToKeeper::Stop {
         run: 5,
         plan: plan(),
     };
-    check(&stop, "040405011e00000500");
+    check(&stop, "0405011e00000500");
     let interrupt = |request| ToKeeper::Interrupt {
         seq: 2,
         run: 5,
         request,
     };
-    check(&interrupt(None), "0405020500");
-    check(&interrupt(Some("a".into())), "04050205010161");
-    check(&ToKeeper::Acknowledge { run: 5 }, "040805");
-    check(&ToKeeper::KeepRest { run: 5 }, "040e05");
-    check(&LeaderExit::Stop, "0400");
-    check(&LeaderExit::Keep, "0402");
+    check(&interrupt(None), "05020500");
+    check(&interrupt(Some("a".into())), "050205010161");
+    check(&ToKeeper::Acknowledge { run: 5 }, "0805");
+    check(&ToKeeper::KeepRest { run: 5 }, "0e05");
+    check(&LeaderExit::Stop, "00");
+    check(&LeaderExit::Keep, "02");
     let signal = |request| ToKeeper::Signal {
         seq: 2,
         run: 5,
@@ -153,21 +155,21 @@ fn requests_have_these_bytes() {
         target: SignalTarget::Leader,
         request,
     };
-    check(&signal(None), "040c0205140200");
-    check(&signal(Some("a".into())), "040c02051402010161");
+    check(&signal(None), "0c0205140200");
+    check(&signal(Some("a".into())), "0c02051402010161");
     let asked = ToKeeper::WasSent {
         seq: 2,
         run: 5,
         request: "a".into(),
     };
-    check(&asked, "041202050161");
-    check(&ToKeeper::Tree { seq: 2, run: 5 }, "040d0205");
-    check(&ToKeeper::Books { seq: 2 }, "040f02");
+    check(&asked, "1202050161");
+    check(&ToKeeper::Tree { seq: 2, run: 5 }, "0d0205");
+    check(&ToKeeper::Books { seq: 2 }, "0f02");
     let reap = ToKeeper::Reap {
         seq: 2,
         plan: plan(),
     };
-    check(&reap, "041002011e00000500");
+    check(&reap, "1002011e00000500");
 }
 
 #[test]
@@ -187,14 +189,14 @@ fn words_about_an_input_have_these_bytes() {
         at: 1,
         data: WireBytes(vec![255, 0]),
     };
-    check(&wish(write), "041402050003017701ac02040102ff00");
-    check(&wish(WireInputWish::Leave), "0414020501");
+    check(&wish(write), "1402050003017701ac02040102ff00");
+    check(&wish(WireInputWish::Leave), "14020501");
     let close = WireInputWish::Close {
         attempt: 3,
         offset: None,
     };
-    check(&wish(close), "04140205020300");
-    check(&wish(WireInputWish::State { attempt: 3 }), "041402050303");
+    check(&wish(close), "140205020300");
+    check(&wish(WireInputWish::State { attempt: 3 }), "1402050303");
     let state = InputState {
         attempt: 3,
         accepted: 300,
@@ -206,18 +208,18 @@ fn words_about_an_input_have_these_bytes() {
         seq: 2,
         answer: Answer::Input { state, said },
     };
-    check(&answer(InputSaid::Stands), "0401020e03ac02010101010200");
+    check(&answer(InputSaid::Stands), "01020e03ac02010101010200");
     let taken = InputSaid::Taken {
         start: 9,
         repeated: true,
     };
-    check(&answer(taken), "0401020e03ac020101010102010901");
+    check(&answer(taken), "01020e03ac020101010102010901");
     let refused = |why| answer(InputSaid::Refused(why));
     check(
         &refused(InputRefusal::Unknown(300)),
-        "0401020e03ac0201010101020203ac02",
+        "01020e03ac0201010101020203ac02",
     );
-    check(&answer(InputSaid::Displaced), "0401020e03ac02010101010203");
+    check(&answer(InputSaid::Displaced), "01020e03ac02010101010203");
     let note = WireInputNote {
         attempt: 3,
         book: InputBook {
@@ -231,7 +233,7 @@ fn words_about_an_input_have_these_bytes() {
             }],
         },
     };
-    check(&note, "0403ac0201000101770102");
+    check(&note, "03ac0201000101770102");
 }
 
 fn upgrade() -> Upgrade {
@@ -250,27 +252,27 @@ fn words_of_an_upgrade_have_these_bytes() {
         seq: 2,
         request: Some("r".into()),
     };
-    check(&asked, "041302010172");
+    check(&asked, "1302010172");
     let answer = |answer| ToServer::Answer {
         seq: 2,
         answer: Answer::Upgrade(answer),
     };
-    check(&answer(Ok(upgrade())), "0401020d00010172d80401310132020177");
+    check(&answer(Ok(upgrade())), "01020d00010172d80401310132020177");
     let unfit = UpgradeRefusal::Unfit {
         binary: "b".into(),
         why: "w".into(),
         speaks: Some(300),
     };
-    check(&answer(Err(unfit)), "0401020d01020162017701ac02");
-    check(&ToServer::Leave, "0407");
+    check(&answer(Err(unfit)), "01020d01020162017701ac02");
+    check(&ToServer::Leave, "07");
     let refused = ToServer::NotUpgraded(UpgradeRefusal::ShuttingDown);
-    check(&refused, "040801");
+    check(&refused, "0801");
 }
 
 #[test]
 fn questions_to_the_keeper_have_these_bytes() {
-    check(&ToKeeper::Ping, "0416");
-    check(&ToServer::Pong, "040b");
+    check(&ToKeeper::Ping, "16");
+    check(&ToServer::Pong, "0b");
 }
 
 #[test]
@@ -281,7 +283,7 @@ fn stray_signal_has_these_bytes() {
         uid: 7,
         count: 1,
     });
-    check(&stray, "040a14d8040701");
+    check(&stray, "0a14d8040701");
 }
 
 #[test]
@@ -322,7 +324,7 @@ fn the_hello_has_these_bytes() {
     };
     check(
         &ToServer::Hello(hello),
-        "040001450156c801c801c801ac02014d0162ac02010700022f6301002701cf0f01046e6f6e65016b00ac02010102010156d804010112000101010172d80401310132020177",
+        "0001450156c801c801c801ac02014d0162ac02010700022f6301002701cf0f01046e6f6e65016b00ac02010102010156d804010112000101010172d80401310132020177",
     );
 }
 
@@ -344,7 +346,7 @@ fn whom_a_round_was_for_has_these_bytes() {
             at_us: 1,
             fact: Fact::Aimed(vec![aim]),
         },
-        "0402050206010e090301000001",
+        "02050206010e090301000001",
     );
 }
 
@@ -375,7 +377,7 @@ fn answers_and_reports_have_these_bytes() {
     };
     check(
         &prepared,
-        "04010100900390039003ac02014dc801c801c801ac02014d01022f67090162040107010100016e",
+        "010100900390039003ac02014dc801c801c801ac02014d01022f67090162040107010100016e",
     );
     let failed = Fact::ExecFailed(StartFailure {
         stage: StartStage::Exec,
@@ -387,13 +389,13 @@ fn answers_and_reports_have_these_bytes() {
         at_us: 1000,
         fact: failed,
     };
-    check(&report, "040205d00f0209010401022f78");
+    check(&report, "0205d00f0209010401022f78");
     let ended = ToServer::Report {
         run: 5,
         at_us: -1,
         fact: Fact::TreeEnded(TreeVerdict::Empty(Proof::Echild)),
     };
-    check(&ended, "040205010a0001");
+    check(&ended, "0205010a0001");
     let left = Leftovers {
         processes: vec![Leftover {
             pid: 7,
@@ -407,8 +409,8 @@ fn answers_and_reports_have_these_bytes() {
         at_us: 1000,
         fact: Fact::DeadlineExceeded(Deadline::MaxRuntime),
     };
-    check(&exceeded, "040205d00f0b00");
-    check(&TreeVerdict::Kept(left.clone()), "0404010eac0202736802");
+    check(&exceeded, "0205d00f0b00");
+    check(&TreeVerdict::Kept(left.clone()), "04010eac0202736802");
     let fact = |fact| ToServer::Report {
         run: 5,
         at_us: 1,
@@ -416,9 +418,9 @@ fn answers_and_reports_have_these_bytes() {
     };
     check(
         &fact(Fact::StopStep(step())),
-        "0402050205d00f120101ac0201020102",
+        "02050205d00f120101ac0201020102",
     );
-    check(&fact(Fact::LeftBehind(left)), "0402050207010eac0202736802");
+    check(&fact(Fact::LeftBehind(left)), "02050207010eac0202736802");
     let stuck = Stuck {
         processes: vec![StuckProcess {
             pid: 7,
@@ -428,25 +430,22 @@ fn answers_and_reports_have_these_bytes() {
         }],
         unlisted: 2,
     };
-    check(
-        &fact(Fact::TreeStuck(stuck)),
-        "0402050208010eac020144017702",
-    );
+    check(&fact(Fact::TreeStuck(stuck)), "02050208010eac020144017702");
     let kills = MemoryKills {
         kills: 2,
         memory_max: Some(300),
     };
-    check(&fact(Fact::MemoryKills(kills)), "04020502090201ac02");
-    check(&fact(Fact::Orphaned), "040205020d");
-    check(&fact(Fact::ShimLost), "040205020e");
-    check(&ToServer::ShutdownNow, "0404");
+    check(&fact(Fact::MemoryKills(kills)), "020502090201ac02");
+    check(&fact(Fact::Orphaned), "0205020d");
+    check(&fact(Fact::ShimLost), "0205020e");
+    check(&ToServer::ShutdownNow, "04");
     let answer = |answer| ToServer::Answer { seq: 1, answer };
-    check(&answer(Answer::Signalled), "04010106");
-    check(&answer(Answer::Listed), "04010107");
-    check(&answer(Answer::Books), "04010108");
-    check(&answer(Answer::Reaped), "04010109");
-    check(&answer(Answer::SentBefore), "0401010b");
-    check(&answer(Answer::NotSent), "0401010c");
+    check(&answer(Answer::Signalled), "010106");
+    check(&answer(Answer::Listed), "010107");
+    check(&answer(Answer::Books), "010108");
+    check(&answer(Answer::Reaped), "010109");
+    check(&answer(Answer::SentBefore), "01010b");
+    check(&answer(Answer::NotSent), "01010c");
 }
 
 #[test]
@@ -461,21 +460,21 @@ fn words_about_a_terminal_have_these_bytes() {
         attempt: 2,
         size,
     });
-    check(&resize, "04150105022878");
+    check(&resize, "150105022878");
     let answer = |answer| ToServer::Answer { seq: 1, answer };
-    check(&answer(Answer::NoTerminal), "04010111");
+    check(&answer(Answer::NoTerminal), "010111");
     let way = InterruptWay::Foreground;
-    check(&answer(Answer::Interrupted(way)), "0401011202");
+    check(&answer(Answer::Interrupted(way)), "01011202");
     let exhausted = NoPty::Exhausted {
         current: Some(4),
         max: None,
     };
-    check(&answer(Answer::NoPty(exhausted)), "0401011300010400");
+    check(&answer(Answer::NoPty(exhausted)), "01011300010400");
     let unavailable = NoPty::Unavailable {
         why: "x".into(),
         errno: Some(2),
     };
-    check(&answer(Answer::NoPty(unavailable)), "040101130101780104");
+    check(&answer(Answer::NoPty(unavailable)), "0101130101780104");
 }
 
 #[test]
@@ -508,34 +507,34 @@ fn what_is_handed_over_has_these_bytes() {
     check(
         &ToServer::Held(run),
         &format!(
-            "040505900390039003ac02014dc801c801c801ac02014d0001620401070000{POLICY}010301012878"
+            "0505900390039003ac02014dc801c801c801ac02014d0001620401070000{POLICY}010301012878"
         ),
     );
-    check(&ToServer::Ping, "0406");
-    check(&ToKeeper::Pong, "0411");
+    check(&ToServer::Ping, "06");
+    check(&ToKeeper::Pong, "11");
 }
 
 #[test]
 fn words_of_and_to_shims_have_these_bytes() {
-    check(&ToShim::KillAll, "0401");
-    check(&ToShim::Stopping, "0402");
+    check(&ToShim::KillAll, "01");
+    check(&ToShim::Stopping, "02");
     let left = Leftovers {
         processes: Vec::new(),
         unlisted: 2,
     };
-    check(&ToShim::Keep(left), "04030002");
-    check(&ToShim::Discard, "0404");
+    check(&ToShim::Keep(left), "030002");
+    check(&ToShim::Discard, "04");
     let memory = WireMemory {
         max_runtime: Some((300, Some(1))),
         paused_since: Some(2),
         pause_expired: true,
     };
-    check(&ToShim::Remember(memory), "040501ac020101010201");
-    check(&ToShim::Leave, "0406");
-    check(&ToShim::CloseInput, "0407");
-    check(&ToShim::ServiceEnds { in_order: true }, "040801");
-    check(&FromShim::NotReleased, "0402");
-    check(&FromShim::Executed, "0403");
+    check(&ToShim::Remember(memory), "0501ac020101010201");
+    check(&ToShim::Leave, "06");
+    check(&ToShim::CloseInput, "07");
+    check(&ToShim::ServiceEnds { in_order: true }, "0801");
+    check(&FromShim::NotReleased, "02");
+    check(&FromShim::Executed, "03");
     let exited = FromShim::Exited {
         at_us: 3,
         exit: Exit::Signal {
@@ -544,8 +543,8 @@ fn words_of_and_to_shims_have_these_bytes() {
         },
         rest: true,
     };
-    check(&exited, "04050601120001");
-    check(&FromShim::Killed(step()), "0407d00f120101ac0201020102");
+    check(&exited, "050601120001");
+    check(&FromShim::Killed(step()), "07d00f120101ac0201020102");
     let adoptable = WireAdoptable {
         run: 1,
         command: process(300),
@@ -572,7 +571,7 @@ fn words_of_and_to_shims_have_these_bytes() {
     check(
         &FromShim::Adoptable(Box::new(adoptable)),
         &format!(
-            "040801d804d804d804ac02014d040404ac02014d010600{POLICY}0000016201010700000001ac02010101"
+            "0801d804d804d804ac02014d040404ac02014d010600{POLICY}0000016201010700000001ac02010101"
         ),
     );
 }
@@ -585,7 +584,7 @@ fn files_have_these_bytes() {
         env: vec![("K".into(), "v".into())],
         cwd: b"/".into(),
     };
-    check(&child, "04062f62696e2f61020161016201014b0176012f");
+    check(&child, "062f62696e2f61020161016201014b0176012f");
     let record = ExitRecord {
         exit: Some(Exit::Code(7)),
         by_itself: Some(Timestamp(4)),
@@ -595,7 +594,7 @@ fn files_have_these_bytes() {
         census: Some(Timestamp(3)),
         shutdown: true,
     };
-    check(&record, "0401000e010801030101d00f120101ac0201020102010601");
+    check(&record, "01000e010801030101d00f120101ac0201020102010601");
     let leader = WireLeader {
         pid: 7,
         start_ticks: 300,
@@ -604,13 +603,13 @@ fn files_have_these_bytes() {
         leader,
         steps: vec![step()],
     };
-    check(&note, "040eac0201d00f120101ac0201020102");
+    check(&note, "0eac0201d00f120101ac0201020102");
     let init = WireHeldProcess {
         pid: 8,
         start_ticks: 300,
         pidfs_handle: Some(5),
     };
-    check(&WireInit { leader, init }, "040eac0210ac020105");
+    check(&WireInit { leader, init }, "0eac0210ac020105");
     let shot = |pid, result| Shot {
         pid,
         start_ticks: 300,
@@ -625,7 +624,7 @@ fn files_have_these_bytes() {
         unlisted: 4,
         no_terminal: true,
     };
-    check(&shots, "040302ac020004ac020106ac0202020401");
+    check(&shots, "0302ac020004ac020106ac0202020401");
     let member = WireMember {
         pid: 1,
         ppid: 2,
@@ -642,7 +641,7 @@ fn files_have_these_bytes() {
         members: vec![member],
         unlisted: 0,
     };
-    check(&listing, "040102040608ac0201000100");
+    check(&listing, "0102040608ac0201000100");
 }
 
 #[test]

@@ -37,7 +37,7 @@ fn values() -> Vec<NewRun> {
     });
     for mode in RestartMode::ALL {
         rows.push(respec(new_run(0), |spec| {
-            spec.policy.restart = policy(*mode)
+            spec.policy.restart = policy(*mode);
         }));
     }
     for (id, row) in (1..).zip(&mut rows) {

@@ -104,8 +104,10 @@ fn a_finding(labels: BTreeMap<String, String>) -> AuditFinding {
             cgroup: None,
         },
         labels: {
-            let mut spec = kennel_lifecycle::RunSpec::default();
-            spec.labels = labels;
+            let spec = kennel_lifecycle::RunSpec {
+                labels,
+                ..kennel_lifecycle::RunSpec::default()
+            };
             Some(Arc::new(kennel_lifecycle::RecordedSpec::from(spec)).into())
         },
     }

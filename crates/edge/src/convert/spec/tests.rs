@@ -153,7 +153,8 @@ fn specs() -> Vec<RunSpec> {
     for kind in RunKind::ALL {
         specs.push(edited(&|s| {
             s.policy.kind = *kind;
-            s.command.terminal = (*kind == RunKind::Terminal).then(Default::default);
+            s.command.terminal =
+                (*kind == RunKind::Terminal).then(kennel_lifecycle::TerminalSpec::default);
         }));
     }
     for mode in EnvMode::ALL {
@@ -214,18 +215,18 @@ fn form_and_content_are_found_wrong_together() {
             mode: -1,
             vars: [("A=B".to_owned(), String::new())].into(),
         }),
-        stop: edited(|stop: &mut pb::StopPolicy| {
+        stop: Some(edited(|stop: &mut pb::StopPolicy| {
             stop.grace = Some(prost_types::Duration {
                 seconds: -1,
                 nanos: 0,
             });
-        }),
-        timeouts: edited(|timeouts: &mut pb::Timeouts| {
+        })),
+        timeouts: Some(edited(|timeouts: &mut pb::Timeouts| {
             timeouts.max_runtime = Some(prost_types::Duration {
                 seconds: 0,
                 nanos: -1,
             });
-        }),
+        })),
         ..pb::RunSpec::default()
     };
     let mut found = Vec::new();
@@ -274,10 +275,10 @@ fn a_drain_timeout_is_for_a_drain_alone() {
 }
 
 /// A message with these fields: one that gains a field later needs no change here.
-fn edited<M: Default>(edit: impl FnOnce(&mut M)) -> Option<M> {
+fn edited<M: Default>(edit: impl FnOnce(&mut M)) -> M {
     let mut message = M::default();
     edit(&mut message);
-    Some(message)
+    message
 }
 
 fn full() -> pb::RunSpec {
@@ -296,18 +297,18 @@ fn full() -> pb::RunSpec {
         }),
         initial_input: Some(bytes::Bytes::from_static(b"in")),
         labels: [(text("team"), text("a"))].into(),
-        stop: edited(|stop: &mut pb::StopPolicy| {
+        stop: Some(edited(|stop: &mut pb::StopPolicy| {
             stop.grace = Some(prost_types::Duration {
                 seconds: 0,
                 nanos: 500_000_000,
             });
-        }),
-        timeouts: edited(|timeouts: &mut pb::Timeouts| {
+        })),
+        timeouts: Some(edited(|timeouts: &mut pb::Timeouts| {
             timeouts.max_runtime = Some(prost_types::Duration {
                 seconds: 60,
                 nanos: 0,
             });
-        }),
+        })),
         limits: Some(pb::RunLimits {
             nice: Some(3),
             ..pb::RunLimits::default()
