@@ -80,7 +80,8 @@ CREATE TABLE runs (
     traceparent           TEXT,
     -- The ended run that this one was made of.
     restarted_from        TEXT CHECK (length(restarted_from) = 26),
-    -- The client's spec as JSON text, without environment values and input.
+    -- The client's spec as JSON text, what differs from the default alone, without environment values and input. The columns
+    -- kind, grace_period_ms and labels are taken from it, for SQL alone.
     spec                  TEXT NOT NULL,
     spec_digest           BLOB NOT NULL,
     spec_digest_version   INTEGER NOT NULL,
@@ -91,8 +92,6 @@ CREATE TABLE runs (
     streams_closed_us     INTEGER,
     tree_empty_us         INTEGER,
     ended_us              INTEGER,
-    -- When the command is started again; NULL: never.
-    restart_detail        TEXT,
     -- Restarts in a row, with the one that is due.
     restarts              INTEGER NOT NULL,
     -- When the next attempt is due.

@@ -24,7 +24,13 @@ async fn what_came_and_what_is_missing_is_what_a_run_has_written() {
         );
         let spec = sh(&script).kept_output(MIB as u64, on_full);
         let run = must("spawn", client.spawn(spec.clone()).await);
-        assert_eq!(run.spec.as_ref().and_then(|s| s.output), spec.output);
+        let kept = run.spec.as_ref().and_then(|s| s.output).expect("a bound");
+        assert_eq!(
+            (kept.max_bytes, kept.on_full()),
+            (Some(MIB as u64), on_full)
+        );
+        // What the client left out is said as it is in force.
+        assert_eq!(kept.on_disk_full(), pb::DiskFullAction::Block);
         let mut live = Count::of(&half);
         let reads = Box::pin(live.read(&kennel, &run.run_id, 0));
         let kills = async {

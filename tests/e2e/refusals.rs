@@ -111,11 +111,9 @@ async fn each_wrong_field_is_named() {
     let mut relative = sh("exit 0");
     relative.cwd = Some("tmp".to_owned());
     let mut negative = sh("exit 0");
-    negative.stop = Some(pb::StopPolicy {
-        grace: Some(prost_types::Duration {
-            seconds: -1,
-            nanos: 0,
-        }),
+    negative.stop.get_or_insert_default().grace = Some(prost_types::Duration {
+        seconds: -1,
+        nanos: 0,
     });
     let no_time = sh("exit 0").max_runtime(Duration::ZERO);
     let mut no_command = sh("exit 0");
@@ -176,11 +174,9 @@ async fn all_violations_come_together() {
     let mut client = kennel.client().await;
     let mut spec = argv(&[]).env("A=B", "");
     spec.cwd = Some("here".to_owned());
-    spec.stop = Some(pb::StopPolicy {
-        grace: Some(prost_types::Duration {
-            seconds: -5,
-            nanos: 0,
-        }),
+    spec.stop.get_or_insert_default().grace = Some(prost_types::Duration {
+        seconds: -5,
+        nanos: 0,
     });
     let found = refusal(&mut client, "../../x", spec).await;
     assert_eq!(
@@ -349,8 +345,8 @@ async fn extreme_durations_are_named() {
     for seconds in [315_576_000_001, i64::MAX, i64::MIN, -1] {
         let span = Some(prost_types::Duration { seconds, nanos: 0 });
         let mut spec = sh("exit 0");
-        spec.stop = Some(pb::StopPolicy { grace: span });
-        spec.timeouts = Some(pb::Timeouts { max_runtime: span });
+        spec.stop.get_or_insert_default().grace = span;
+        spec.timeouts.get_or_insert_default().max_runtime = span;
         spec.pause = Some(pb::PausePolicy {
             max_pause: span,
             on_max_pause: 0,

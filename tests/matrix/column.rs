@@ -156,9 +156,7 @@ async fn start(client: Client, program: &Program, spec: pb::RunSpec, how: How) -
     let mut max_runtime = MAX_RUNTIME;
     loop {
         let mut spec = spec.clone();
-        spec.timeouts = Some(pb::Timeouts {
-            max_runtime: Some(duration(max_runtime)),
-        });
+        spec.timeouts.get_or_insert_default().max_runtime = Some(duration(max_runtime));
         if let Some(running) = in_position(client.clone(), program, spec).await {
             return running;
         }

@@ -634,9 +634,7 @@ impl SpecExt for pb::RunSpec {
     }
 
     fn grace(mut self, grace: Duration) -> Self {
-        self.stop = Some(pb::StopPolicy {
-            grace: Some(duration(grace)),
-        });
+        self.stop.get_or_insert_default().grace = Some(duration(grace));
         self
     }
 

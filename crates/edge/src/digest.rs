@@ -1,14 +1,13 @@
 //! Keyed digests: of a client's spec, to recognise a repeat, and of page tokens, to recognise our own.
 
-use crate::pb::RunSpec;
 use hmac::{Hmac, KeyInit, Mac};
-use kennel_lifecycle::RunId;
-use prost::Message;
+use kennel_lifecycle::{RunId, RunSpec};
+use kennel_supervisor::spec_text;
 use sha2::Sha256;
 use std::fmt;
 
 /// The way the digest of a spec is made; a change of it needs another number.
-pub const SPEC_DIGEST_VERSION: i32 = 1;
+pub const SPEC_DIGEST_VERSION: i32 = 2;
 
 /// What separates digests of one purpose from those of another under the same key.
 const SPEC_DOMAIN: &[u8] = b"kennel.v1.RunSpec\0";
@@ -25,12 +24,22 @@ impl DigestKey {
         Self(bytes)
     }
 
-    /// The digest of a client's own fields: the same for equal specs, whatever order their maps came in.
+    /// The digest of a client's whole spec: the same for specs that mean the same, whatever form they came in.
     ///
-    /// The encoding is deterministic: fields by number, maps by key, and no field that this version does not know.
+    /// It covers the recorded text, which leaves out what is the default, so that a later version finds the same digest;
+    /// then the secrets that are not in it, each behind its length.
     #[must_use]
     pub fn of_spec(&self, spec: &RunSpec) -> Vec<u8> {
-        self.mac(&[SPEC_DOMAIN, &spec.encode_to_vec()]).to_vec()
+        let text = spec_text(&spec.recorded());
+        let input = spec.command.initial_input.as_deref();
+        let values = spec.command.env.values().map(String::as_bytes);
+        let mut parts = vec![SPEC_DOMAIN.to_vec()];
+        for part in [text.as_bytes()].into_iter().chain(values).chain(input) {
+            parts.push((part.len() as u64).to_be_bytes().to_vec());
+            parts.push(part.to_vec());
+        }
+        let parts: Vec<&[u8]> = parts.iter().map(Vec::as_slice).collect();
+        self.mac(&parts).to_vec()
     }
 
     /// The digest of a run that is made of an ended one: that of its spec, bound to the one it is made of.
@@ -59,12 +68,11 @@ impl fmt::Debug for DigestKey {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pb::{self, run_spec::Command};
     use std::fmt::Write;
 
     #[test]
     fn the_digest_of_a_spec_stays_what_it_was() {
-        // Made by another implementation: HMAC-SHA256 over the domain and the encoded fields, in order.
+        // Made by another implementation: HMAC-SHA256 over the domain, and text, values and input behind their lengths.
         let digest = DigestKey::new([7; 32]).of_spec(&spec());
         let mut hex = String::new();
         for byte in digest {
@@ -72,47 +80,39 @@ mod tests {
         }
         assert_eq!(
             hex,
-            "175ac9a9743282c124f58804f48a9c797c52d009f7961e922dec94907917f152"
+            "da882a8128bc0a32fd34152e4ef5c472b18696b314893b786b291fc9ff7e2c42"
         );
     }
 
     #[test]
-    fn the_order_of_a_map_does_not_matter_and_everything_else_does() {
+    fn every_part_of_a_spec_matters_and_secrets_too() {
         let key = DigestKey::new([7; 32]);
-        // Field 7 (labels) twice, as a client in another language may have written it: b before a.
-        let mut turned = RunSpec {
-            labels: std::collections::BTreeMap::new(),
-            ..spec()
+        let edits: [fn(&mut RunSpec); 6] = [
+            |spec| spec.command.cwd = Some("/".into()),
+            |spec| drop(spec.command.env.insert("A".into(), "2".into())),
+            |spec| drop(spec.command.env.insert("A".into(), String::new())),
+            |spec| spec.command.initial_input = Some(Vec::new()),
+            |spec| spec.command.initial_input = Some(b"1".to_vec()),
+            |spec| spec.labels.clear(),
+        ];
+        let mut digests = vec![key.of_spec(&spec())];
+        digests.push(DigestKey::new([8; 32]).of_spec(&spec()));
+        for edit in edits {
+            let mut other = spec();
+            edit(&mut other);
+            digests.push(key.of_spec(&other));
         }
-        .encode_to_vec();
-        for entry in [b"\x0a\x01b\x12\x012", b"\x0a\x01a\x12\x011"] {
-            turned.extend([0x3a, 6]);
-            turned.extend(entry);
-        }
-        let turned = RunSpec::decode(&turned[..]).expect("a spec");
-        assert_eq!(key.of_spec(&turned), key.of_spec(&spec()));
-
-        let other = RunSpec {
-            cwd: Some("/".to_owned()),
-            ..spec()
-        };
-        assert_ne!(key.of_spec(&other), key.of_spec(&spec()));
-        assert_ne!(
-            DigestKey::new([8; 32]).of_spec(&spec()),
-            key.of_spec(&spec())
-        );
+        let different: std::collections::HashSet<_> = digests.iter().collect();
+        assert_eq!(different.len(), digests.len());
     }
 
     fn spec() -> RunSpec {
-        RunSpec {
-            command: Some(Command::Argv(pb::Argv {
-                args: vec!["sleep".to_owned(), "1".to_owned()],
-                ..pb::Argv::default()
-            })),
-            labels: [("a", "1"), ("b", "2")]
-                .map(|(k, v)| (k.to_owned(), v.to_owned()))
-                .into(),
-            ..RunSpec::default()
-        }
+        let mut spec = RunSpec::default();
+        spec.command.argv = vec!["sleep".into(), "1".into()];
+        spec.command.env = [("A".to_owned(), "1".to_owned())].into();
+        spec.labels = [("a", "1"), ("b", "2")]
+            .map(|(k, v)| (k.to_owned(), v.to_owned()))
+            .into();
+        spec
     }
 }

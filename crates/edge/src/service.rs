@@ -336,7 +336,7 @@ impl ProcessService for Processes {
         let view = self.supervisor.get(run).await;
         let view = view.map_err(|e| status::of(&e))?;
         let telemetry = self.supervisor.telemetry();
-        let own = telemetry.run_span(run, view.kind, view.traceparent.as_deref());
+        let own = telemetry.run_span(run, view.policy().kind, view.traceparent.as_deref());
         let mut run = run::run(view);
         run.run_trace_parent = own.unwrap_or_default();
         Ok(Response::new(pb::GetRunResponse { run: Some(run) }))

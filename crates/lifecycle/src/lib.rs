@@ -19,6 +19,7 @@ pub mod limits;
 mod machine;
 mod memory;
 mod names;
+pub mod os_text;
 mod outcome;
 mod output_bound;
 mod phase;
@@ -54,7 +55,10 @@ pub use outcome::{
 };
 pub use output_bound::{OnDiskFull, OnOutputFull, OutputBound};
 pub use phase::{Ends, Leaving, NeverRan, PauseStage, Phase, Row, RunState, StopStage};
-pub use policy::{LeaderExit, OnMaxPause, PausePolicy, PidNamespace, Policy, Recovery};
+pub use policy::{
+    LeaderExit, OnMaxPause, PausePolicy, PidNamespace, Policy, Recovery, RunKind, StopPolicy,
+    Timeouts,
+};
 pub use refusal::Refusal;
 pub use restart::{RestartMode, RestartPolicy};
 pub use retention::{OutputRemoval, RemovalReason, Retained, RetentionLimits};
@@ -62,7 +66,7 @@ pub use run_limits::{
     CpuQuota, Knob, LimitPowers, Missing, Resource, Rlimit, RunLimits, UNLIMITED,
 };
 pub use signal::{NoSignal, Signal};
-pub use spec::{EnvMode, InputMode, RunKind, RunSpec, Timeouts, Violation, compose_env};
+pub use spec::{CommandSpec, EnvMode, InputMode, RecordedSpec, RunSpec, Violation, compose_env};
 pub use stuck::{Stuck, StuckProcess};
 pub use terminal::{TerminalSize, TerminalSpec};
 pub use time::Timestamp;

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 /// How much of a run's output is kept on disk, and what becomes of more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct OutputBound {
     /// Bytes of output and of what is written to find it again.
     pub max_bytes: u64,

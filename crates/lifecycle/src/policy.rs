@@ -1,28 +1,166 @@
-//! What keeper and shim do with a run on their own, whoever else lives.
+//! What is done with a run while it runs, and how it is ended.
 
 use crate::names::named;
-use crate::{RunLimits, ladder::StopPlan};
+use crate::{
+    Containment, OutputBound, RestartPolicy, RunLimits, Violation, ladder::StopPlan, limits,
+};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// The standing orders of one run, given with it at its start.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// The standing orders of one run, given with its spec and never changed. Server, keeper and shim hold this very value and
+/// ask it for what they need; no other type has a copy of a field of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Policy {
-    /// Carried out on the rest of the tree when the leader ends, and on all of it when the
-    /// service dies, unless `recovery` says otherwise.
-    pub stop: StopPlan,
-    /// How long the command may run, pauses not counted, until the keeper carries out `stop` on the whole tree.
-    pub max_runtime: Option<Duration>,
+    /// Kind of work; decides the defaults of some of the others.
+    pub kind: RunKind,
+    /// How the run is ended.
+    pub stop: StopPolicy,
+    /// How long it may take.
+    pub timeouts: Timeouts,
     /// What the run is held to.
     pub limits: RunLimits,
     /// What becomes of the rest when the leader ends by itself.
     pub on_leader_exit: LeaderExit,
     /// How long a pause may last.
     pub pause: PausePolicy,
+    /// The weakest containment that will do; absent: any.
+    pub min_containment: Option<Containment>,
     /// In which pid namespace the command runs.
     pub pid_namespace: PidNamespace,
-    /// What becomes of it when the keeper dies.
-    pub recovery: Recovery,
+    /// What becomes of it when the whole service dies; absent: what its kind says.
+    pub recovery: Option<Recovery>,
+    /// When its command is started again.
+    pub restart: RestartPolicy,
+    /// How much of its output is kept.
+    pub output: OutputBound,
+}
+
+impl Policy {
+    /// Grace period in force.
+    #[must_use]
+    pub fn grace(&self) -> Duration {
+        self.stop.grace.unwrap_or(limits::GRACE_DEFAULT)
+    }
+
+    /// What becomes of the run when the whole service dies. Of all kinds a service alone goes on unasked.
+    #[must_use]
+    pub fn recovery(&self) -> Recovery {
+        self.recovery.unwrap_or(match self.kind {
+            RunKind::Service => Recovery::AdoptWherePossible,
+            RunKind::Heartbeat | RunKind::Terminal | RunKind::Job => Recovery::Terminate,
+        })
+    }
+
+    /// The run's own plan: carried out on the rest of the tree when the leader ends, and on all of it when a limit is
+    /// reached or the service dies.
+    #[must_use]
+    pub fn stop_plan(&self) -> StopPlan {
+        self.stop_plan_within(self.grace())
+    }
+
+    /// The run's own plan within another grace.
+    #[must_use]
+    pub fn stop_plan_within(&self, grace: Duration) -> StopPlan {
+        self.adapt(StopPlan::abort(grace))
+    }
+
+    /// This plan as it is for a run of this policy.
+    #[must_use]
+    pub fn adapt(&self, plan: StopPlan) -> StopPlan {
+        match self.kind {
+            RunKind::Terminal => plan.on_terminal(),
+            RunKind::Heartbeat | RunKind::Service | RunKind::Job => plan,
+        }
+    }
+
+    /// What is wrong with it.
+    pub(crate) fn check(&self, found: &mut Vec<Violation>) {
+        self.stop.check(found);
+        let max_runtime = self.timeouts.max_runtime;
+        check_timeout("spec.timeouts.max_runtime", max_runtime, found);
+        self.limits.check(found);
+        check_timeout("spec.pause.max_pause", self.pause.max_pause, found);
+        self.restart.check(found);
+        self.output.check(found);
+        self.check_leader_exit(found);
+    }
+
+    fn check_leader_exit(&self, found: &mut Vec<Violation>) {
+        if let LeaderExit::Drain { timeout } = self.on_leader_exit {
+            check_timeout("spec.on_leader_exit.drain_timeout", timeout, found);
+        }
+        if self.on_leader_exit != LeaderExit::Keep {
+            return;
+        }
+        let mut wrong = |why| found.push(Violation::new("spec.on_leader_exit.action", why));
+        if self.pid_namespace == PidNamespace::Private {
+            wrong("nobody can be kept in a private pid namespace: it ends with the run");
+        }
+        if self.restart.restarts() {
+            wrong(
+                "whoever is kept would be there beside the next attempt: restart must be RESTART_MODE_NEVER",
+            );
+        }
+    }
+}
+
+fn check_timeout(field: &str, time: Option<Duration>, found: &mut Vec<Violation>) {
+    let what = match time {
+        Some(Duration::ZERO) => "must be more than zero; leave it out for no limit",
+        Some(time) if time > limits::TIMEOUT_MAX => "must be at most 10 years (87,600 hours)",
+        _ => return,
+    };
+    found.push(Violation::new(field, what));
+}
+
+named! {
+    /// What kind of work a run is; decides the defaults of recovery.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    pub enum RunKind {
+        /// One turn of an agent: orphans are ended.
+        #[default]
+        Heartbeat = "heartbeat",
+        /// A long-lived service: it outlives what serves it, where that can be.
+        Service = "service",
+        /// An interactive terminal.
+        Terminal = "terminal",
+        /// A background job.
+        Job = "job",
+    }
+}
+
+/// How a run is ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct StopPolicy {
+    /// Time between the first polite signal and SIGKILL; absent: [`limits::GRACE_DEFAULT`].
+    pub grace: Option<Duration>,
+}
+
+impl StopPolicy {
+    /// With this grace, and all else as it is where nothing is said.
+    #[must_use]
+    pub fn within(grace: Duration) -> Self {
+        Self { grace: Some(grace) }
+    }
+
+    fn check(self, found: &mut Vec<Violation>) {
+        if self.grace.is_some_and(|g| g > limits::GRACE_MAX) {
+            found.push(Violation::new(
+                "spec.stop.grace",
+                "must be at most 24 hours",
+            ));
+        }
+    }
+}
+
+/// How long a run may take.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Timeouts {
+    /// From the confirmed start on, pauses not counted; absent: for ever.
+    pub max_runtime: Option<Duration>,
 }
 
 named! {
@@ -65,6 +203,7 @@ named! {
 
 /// How long a pause may last, and what the keeper does then.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct PausePolicy {
     /// From the time when every task was seen stopped; absent: until it is resumed.
     pub max_pause: Option<Duration>,

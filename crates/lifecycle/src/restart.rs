@@ -33,6 +33,7 @@ named! {
 
 /// When a command is started again.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct RestartPolicy {
     /// After which ends.
     pub mode: RestartMode,

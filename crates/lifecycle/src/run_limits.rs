@@ -61,6 +61,7 @@ pub struct Rlimit {
 
 /// What a run may use. What is absent is not limited by it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct RunLimits {
     /// Each resource at most once.
     pub rlimits: Vec<Rlimit>,

@@ -1,33 +1,15 @@
 //! What a caller wants to run, and whether that can be asked at all.
 
 use crate::names::named;
-use crate::{
-    Containment, LeaderExit, OutputBound, PausePolicy, PidNamespace, Recovery, RestartPolicy,
-    RunLimits, TerminalSpec, limits,
-};
+use crate::{Policy, TerminalSpec, limits, os_text};
 use serde::{Deserialize, Serialize};
 use std::{
     collections::BTreeMap,
     ffi::{OsStr, OsString},
-    path::PathBuf,
-    time::Duration,
+    fmt,
+    ops::Deref,
+    path::{Path, PathBuf},
 };
-
-named! {
-    /// What kind of work a run is; decides the defaults of recovery.
-    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-    pub enum RunKind {
-        /// One turn of an agent: orphans are ended.
-        #[default]
-        Heartbeat = "heartbeat",
-        /// A long-lived service: it outlives what serves it, where that can be.
-        Service = "service",
-        /// An interactive terminal.
-        Terminal = "terminal",
-        /// A background job.
-        Job = "job",
-    }
-}
 
 named! {
     /// Which variables of the server's own environment a command starts with.
@@ -55,25 +37,31 @@ named! {
     }
 }
 
-/// How long a run may take.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Timeouts {
-    /// From the confirmed start on, pauses not counted; absent: for ever.
-    pub max_runtime: Option<Duration>,
+/// The whole request: what runs, and what is done with it. The same value travels from the edge to the shim.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RunSpec {
+    /// What is executed, and on what.
+    pub command: CommandSpec,
+    /// What is done with it while it runs, and how it is ended.
+    pub policy: Policy,
+    /// The caller's own marks, for selection.
+    pub labels: BTreeMap<String, String>,
 }
 
-/// What to run and how to end it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RunSpec {
-    /// Kind of work.
-    pub kind: RunKind,
+/// What is executed, and on what.
+#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct CommandSpec {
     /// The command and its arguments; the first element is the command.
+    #[serde(with = "os_text::list")]
     pub argv: Vec<OsString>,
     /// Absolute working directory; absent: `/`.
+    #[serde(with = "os_text::option")]
     pub cwd: Option<PathBuf>,
-    /// What is taken from the server's environment.
+    /// Variables that are taken from the server's environment.
     pub env_mode: EnvMode,
-    /// What the caller sets; wins over what is taken.
+    /// Variables that the caller sets; they win over those that are taken.
     pub env: BTreeMap<String, String>,
     /// The whole of the command's standard input; absent: `/dev/null`.
     pub initial_input: Option<Vec<u8>>,
@@ -81,28 +69,67 @@ pub struct RunSpec {
     pub input: InputMode,
     /// The terminal that the standard streams are on; absent: they are pipes.
     pub terminal: Option<TerminalSpec>,
-    /// The caller's own marks, for selection.
-    pub labels: BTreeMap<String, String>,
-    /// Time between the first polite signal and SIGKILL; absent: [`limits::GRACE_DEFAULT`].
-    pub grace: Option<Duration>,
-    /// How long it may take.
-    pub timeouts: Timeouts,
-    /// What it may use.
-    pub limits: RunLimits,
-    /// What becomes of the rest of the tree when the leader ends by itself.
-    pub on_leader_exit: LeaderExit,
-    /// How long a pause may last.
-    pub pause: PausePolicy,
-    /// The weakest containment that will do; absent: any.
-    pub min_containment: Option<Containment>,
-    /// In which pid namespace the command runs.
-    pub pid_namespace: PidNamespace,
-    /// What becomes of it when the whole service dies; absent: what its kind says.
-    pub recovery: Option<Recovery>,
-    /// When it is started again.
-    pub restart: RestartPolicy,
-    /// How much of its output is kept.
-    pub output: OutputBound,
+}
+
+/// For logs: without arguments, environment and input.
+impl fmt::Debug for CommandSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CommandSpec")
+            .field("program", &self.argv.first())
+            .field("cwd", &self.cwd)
+            .field("env_mode", &self.env_mode)
+            .field("input", &self.input)
+            .field("terminal", &self.terminal)
+            .finish_non_exhaustive()
+    }
+}
+
+impl CommandSpec {
+    /// The working directory in force.
+    #[must_use]
+    pub fn working_dir(&self) -> &Path {
+        self.cwd.as_deref().unwrap_or(Path::new("/"))
+    }
+
+    /// Whether clients write to standard input while the command runs.
+    #[must_use]
+    pub fn has_open_input(&self) -> bool {
+        self.terminal.is_some() || self.input == InputMode::Open
+    }
+}
+
+/// A spec as it may be written down: no value of a variable and no byte of input is in it, only which variables were
+/// set and whether there was input. There is no other way to make one, so what holds one holds no secret.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "RunSpec")]
+pub struct RecordedSpec(RunSpec);
+
+impl From<RunSpec> for RecordedSpec {
+    fn from(mut spec: RunSpec) -> Self {
+        for value in spec.command.env.values_mut() {
+            *value = String::new();
+        }
+        if let Some(input) = &mut spec.command.initial_input {
+            *input = Vec::new();
+        }
+        Self(spec)
+    }
+}
+
+impl Deref for RecordedSpec {
+    type Target = RunSpec;
+
+    fn deref(&self) -> &RunSpec {
+        &self.0
+    }
+}
+
+impl RecordedSpec {
+    /// Whether a caller has described this run: of one that was fenced before its Spawn came nothing is known.
+    #[must_use]
+    pub fn is_described(&self) -> bool {
+        !self.0.command.argv.is_empty()
+    }
 }
 
 /// One thing that is wrong with a request.
@@ -125,78 +152,94 @@ impl Violation {
 }
 
 impl RunSpec {
-    /// Grace period in force.
+    /// This spec without its secrets.
     #[must_use]
-    pub fn grace(&self) -> Duration {
-        self.grace.unwrap_or(limits::GRACE_DEFAULT)
+    pub fn recorded(&self) -> RecordedSpec {
+        self.clone().into()
     }
 
-    /// What becomes of the run when the whole service dies. Of all kinds a service alone goes on unasked.
+    /// How much text is in it, in bytes: all else takes a bounded room.
     #[must_use]
-    pub fn recovery(&self) -> Recovery {
-        self.recovery.unwrap_or(match self.kind {
-            RunKind::Service => Recovery::AdoptWherePossible,
-            RunKind::Heartbeat | RunKind::Terminal | RunKind::Job => Recovery::Terminate,
-        })
+    pub fn text_len(&self) -> usize {
+        let pairs = |map: &BTreeMap<String, String>| -> usize {
+            map.iter().map(|(n, v)| n.len() + v.len()).sum()
+        };
+        let argv: usize = self.command.argv.iter().map(|word| word.len()).sum();
+        argv + pairs(&self.command.env) + pairs(&self.labels)
     }
 
     /// All that is wrong with this spec; empty means that it may be tried.
     #[must_use]
     pub fn violations(&self) -> Vec<Violation> {
         let mut found = Vec::new();
-        self.check_argv(&mut found);
-        self.check_cwd(&mut found);
-        self.check_env(&mut found);
-        self.check_size(&mut found);
+        self.command.check(&mut found);
         self.check_labels(&mut found);
         self.check_terminal(&mut found);
-        if self
-            .initial_input
-            .as_ref()
-            .is_some_and(|i| i.len() > limits::INITIAL_INPUT_BYTES_MAX)
-        {
+        self.policy.check(&mut found);
+        found
+    }
+
+    fn check_labels(&self, found: &mut Vec<Violation>) {
+        if self.labels.len() > limits::LABELS_MAX {
+            found.push(Violation::new(
+                "spec.labels",
+                format!("must have at most {} entries", limits::LABELS_MAX),
+            ));
+        }
+        for (key, value) in &self.labels {
+            let field = || {
+                format!(
+                    "spec.labels[{:?}]",
+                    key.chars().take(64).collect::<String>()
+                )
+            };
+            if key.is_empty() || key.len() > limits::LABEL_KEY_BYTES_MAX {
+                found.push(Violation::new(
+                    field(),
+                    format!("a key must be 1 to {} bytes", limits::LABEL_KEY_BYTES_MAX),
+                ));
+            }
+            if value.len() > limits::LABEL_VALUE_BYTES_MAX {
+                found.push(Violation::new(
+                    field(),
+                    format!(
+                        "a value must be at most {} bytes",
+                        limits::LABEL_VALUE_BYTES_MAX
+                    ),
+                ));
+            }
+            if key.contains('\0') || value.contains('\0') {
+                found.push(Violation::new(field(), "must not contain a NUL byte"));
+            }
+        }
+    }
+}
+
+impl CommandSpec {
+    fn check(&self, found: &mut Vec<Violation>) {
+        self.check_argv(found);
+        self.check_cwd(found);
+        self.check_env(found);
+        self.check_size(found);
+        self.check_input(found);
+    }
+
+    fn check_input(&self, found: &mut Vec<Violation>) {
+        let Some(input) = &self.initial_input else {
+            return;
+        };
+        if input.len() > limits::INITIAL_INPUT_BYTES_MAX {
             found.push(Violation::new(
                 "spec.initial_input",
                 format!("must be at most {} bytes", limits::INITIAL_INPUT_BYTES_MAX),
             ));
         }
-        if (self.input, self.initial_input.is_some()) == (InputMode::Open, true) {
+        if self.input == InputMode::Open {
             found.push(Violation::new(
                 "spec.initial_input",
                 "is the whole of standard input: write it with WriteInput where that is to stay open",
             ));
         }
-        if self.grace.is_some_and(|g| g > limits::GRACE_MAX) {
-            found.push(Violation::new(
-                "spec.stop.grace",
-                "must be at most 24 hours",
-            ));
-        }
-        check_timeout(
-            "spec.timeouts.max_runtime",
-            self.timeouts.max_runtime,
-            &mut found,
-        );
-        self.limits.check(&mut found);
-        check_timeout("spec.pause.max_pause", self.pause.max_pause, &mut found);
-        if let LeaderExit::Drain { timeout } = self.on_leader_exit {
-            check_timeout("spec.on_leader_exit.drain_timeout", timeout, &mut found);
-        }
-        if (self.pid_namespace, self.on_leader_exit) == (PidNamespace::Private, LeaderExit::Keep) {
-            found.push(Violation::new(
-                "spec.on_leader_exit.action",
-                "nobody can be kept in a private pid namespace: it ends with the run",
-            ));
-        }
-        self.restart.check(&mut found);
-        self.output.check(&mut found);
-        if self.restart.restarts() && self.on_leader_exit == LeaderExit::Keep {
-            found.push(Violation::new(
-                "spec.on_leader_exit.action",
-                "whoever is kept would be there beside the next attempt: restart must be RESTART_MODE_NEVER",
-            ));
-        }
-        found
     }
 
     fn check_argv(&self, found: &mut Vec<Violation>) {
@@ -284,50 +327,6 @@ impl RunSpec {
             ));
         }
     }
-
-    fn check_labels(&self, found: &mut Vec<Violation>) {
-        if self.labels.len() > limits::LABELS_MAX {
-            found.push(Violation::new(
-                "spec.labels",
-                format!("must have at most {} entries", limits::LABELS_MAX),
-            ));
-        }
-        for (key, value) in &self.labels {
-            let field = || {
-                format!(
-                    "spec.labels[{:?}]",
-                    key.chars().take(64).collect::<String>()
-                )
-            };
-            if key.is_empty() || key.len() > limits::LABEL_KEY_BYTES_MAX {
-                found.push(Violation::new(
-                    field(),
-                    format!("a key must be 1 to {} bytes", limits::LABEL_KEY_BYTES_MAX),
-                ));
-            }
-            if value.len() > limits::LABEL_VALUE_BYTES_MAX {
-                found.push(Violation::new(
-                    field(),
-                    format!(
-                        "a value must be at most {} bytes",
-                        limits::LABEL_VALUE_BYTES_MAX
-                    ),
-                ));
-            }
-            if key.contains('\0') || value.contains('\0') {
-                found.push(Violation::new(field(), "must not contain a NUL byte"));
-            }
-        }
-    }
-}
-
-fn check_timeout(field: &str, time: Option<Duration>, found: &mut Vec<Violation>) {
-    let what = match time {
-        Some(Duration::ZERO) => "must be more than zero; leave it out for no limit",
-        Some(time) if time > limits::TIMEOUT_MAX => "must be at most 10 years (87,600 hours)",
-        _ => return,
-    };
-    found.push(Violation::new(field, what));
 }
 
 fn check_c_string(field: String, text: &OsStr, found: &mut Vec<Violation>) {

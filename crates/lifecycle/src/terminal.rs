@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 /// How large a terminal is, in characters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(default)]
 pub struct TerminalSize {
     /// Lines.
     pub rows: u16,
@@ -23,6 +24,7 @@ impl Default for TerminalSize {
 
 /// A terminal as a caller wants it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct TerminalSpec {
     /// What the command finds in TERM, where the caller sets no other value.
     pub term: String,
@@ -43,8 +45,8 @@ impl RunSpec {
     /// What is wrong with a terminal, or for want of one.
     pub(crate) fn check_terminal(&self, found: &mut Vec<Violation>) {
         let mut wrong = |field: &str, what: &str| found.push(Violation::new(field, what));
-        let Some(terminal) = &self.terminal else {
-            if self.kind == RunKind::Terminal {
+        let Some(terminal) = &self.command.terminal else {
+            if self.policy.kind == RunKind::Terminal {
                 wrong(
                     "spec.pipes",
                     "a run of kind RUN_KIND_TERMINAL is on a terminal",
@@ -52,7 +54,7 @@ impl RunSpec {
             }
             return;
         };
-        if self.kind != RunKind::Terminal {
+        if self.policy.kind != RunKind::Terminal {
             wrong("spec.terminal", "is for runs of kind RUN_KIND_TERMINAL");
         }
         let TerminalSize { rows, cols } = terminal.size;
@@ -70,19 +72,19 @@ impl RunSpec {
                 "must be the name of a terminal: 1 to 128 printable ASCII characters, neither space nor '/'",
             );
         }
-        if self.initial_input.is_some() {
+        if self.command.initial_input.is_some() {
             wrong(
                 "spec.initial_input",
                 "is for pipes: what is typed on a terminal is written with WriteInput",
             );
         }
-        if self.recovery == Some(Recovery::Adopt) {
+        if self.policy.recovery == Some(Recovery::Adopt) {
             wrong(
                 "spec.recovery",
                 "a terminal ends with the keeper that holds it: RECOVERY_POLICY_ADOPT is for runs on pipes",
             );
         }
-        if self.on_leader_exit == LeaderExit::Keep {
+        if self.policy.on_leader_exit == LeaderExit::Keep {
             wrong(
                 "spec.on_leader_exit.action",
                 "nobody can be kept on a terminal: it ends with the run",

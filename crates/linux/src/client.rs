@@ -1,11 +1,11 @@
 //! The server's end of the socket to the keeper: requests, answers, reports.
 
 mod audit;
+mod child;
 mod former;
 mod handover;
 mod input;
 mod interrupt;
-mod kept;
 mod link;
 mod listing;
 mod liveness;
@@ -15,86 +15,28 @@ mod upgrade;
 
 pub use crate::capability::{Capability, CapabilityName};
 pub use crate::terminal::NoPty;
-use crate::wire::{Answer, ToKeeper, WireChild, WireListing, WireRecorded};
+use crate::wire::{Answer, ToKeeper, WireListing, WireRecorded};
 pub use audit::{Books, Fate, Holding, Look, REAPED_MAX, Reaped, SecondLook, SocketSeen, Victim};
+pub use child::ChildSpec;
 pub use former::{EndCause, FormerServer};
 pub use handover::{HeldPause, HeldRun};
 pub use input::{InputAnswer, InputSaid, InputState};
 pub use interrupt::{InterruptWay, Interrupted, Resized};
 use kennel_lifecycle::recovery::Seen;
 use kennel_lifecycle::{
-    Containment, Deadline, Exit, Held, KeeperEpoch, Leftovers, MemoryKills, Policy,
-    ProcessIdentity, RunId, RunIdentity, Signal, StartFailure, StopStep, Stuck, TerminalSize,
-    Timestamp, TreeVerdict, ladder::StopPlan, recovery::Observation,
+    Containment, Deadline, Exit, Held, KeeperEpoch, Leftovers, MemoryKills, ProcessIdentity, RunId,
+    RunIdentity, Signal, StartFailure, StopStep, Stuck, TerminalSize, Timestamp, TreeVerdict,
+    ladder::StopPlan, recovery::Observation,
 };
-pub use kept::KeptChild;
 use link::Link;
 pub use listing::{AIMS_TOLD_MAX, Aim, Tie};
 pub use listing::{Holds, Listing, Member, Sent, Shot, ShotResult, Shots, SignalTarget};
 pub use outputs::{Outputs, TerminalEnds};
 use serde::{Deserialize, Serialize};
-use std::{
-    ffi::{OsStr, OsString},
-    fmt,
-    os::{fd::OwnedFd, unix::ffi::OsStrExt},
-    path::PathBuf,
-    sync::Arc,
-    time::Duration,
-};
+use std::{os::fd::OwnedFd, path::PathBuf, sync::Arc, time::Duration};
 pub use stray::StraySignal;
 use tokio::sync::{mpsc, watch};
 pub use upgrade::{Upgrade, UpgradeRefusal, UpgradeState};
-
-/// What the keeper needs to make a child behind a gate.
-#[derive(Clone, PartialEq, Eq)]
-pub struct ChildSpec {
-    /// Absolute path of the executable, already resolved.
-    pub executable: PathBuf,
-    /// argv, the command's name first.
-    pub argv: Vec<OsString>,
-    /// The whole environment, in order.
-    pub env: Vec<(String, String)>,
-    /// Absolute working directory.
-    pub cwd: PathBuf,
-    /// Where standard input comes from; on a terminal always [`ChildInput::Pipe`].
-    pub input: ChildInput,
-    /// How large its terminal is; absent: its streams are pipes.
-    pub terminal: Option<TerminalSize>,
-    /// The run's private directory, which exists; the shim writes the exit record there.
-    pub run_dir: PathBuf,
-    /// What keeper and shim do on their own.
-    pub policy: Policy,
-    /// The weakest containment that will do; absent: any.
-    pub min_containment: Option<Containment>,
-}
-
-/// For logs: without arguments, environment and input.
-impl fmt::Debug for ChildSpec {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ChildSpec")
-            .field("executable", &self.executable)
-            .field("cwd", &self.cwd)
-            .field("terminal", &self.terminal)
-            .field("run_dir", &self.run_dir)
-            .field("policy", &self.policy)
-            .field("min_containment", &self.min_containment)
-            .finish_non_exhaustive()
-    }
-}
-
-/// Where a command's standard input comes from.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ChildInput {
-    /// `/dev/null`.
-    Null,
-    /// These bytes are the whole of it.
-    Bytes(Vec<u8>),
-    /// A pipe that the keeper writes to, or the terminal.
-    Pipe {
-        /// Which attempt it is of: what is meant for one is not written to another.
-        attempt: u32,
-    },
-}
 
 /// A child that waits at its gate.
 #[derive(Debug)]
@@ -339,24 +281,21 @@ impl KeeperClient {
     pub async fn prepare(&self, run: RunId, spec: &ChildSpec) -> Result<Prepared, ClientError> {
         let files = link::spec_files(spec)?;
         let run_dir = link::text(&spec.run_dir)?;
+        let terminal = spec.command.terminal.as_ref().map(|t| t.size);
         let asked = |seq| ToKeeper::Prepare {
             seq,
             run: run.as_u128(),
             run_dir,
             policy: spec.policy.clone(),
-            min_containment: spec.min_containment,
-            input: match spec.input {
-                ChildInput::Pipe { attempt } => Some(attempt),
-                ChildInput::Null | ChildInput::Bytes(_) => None,
-            },
-            terminal: spec.terminal,
+            input: spec.command.has_open_input().then_some(spec.attempt),
+            terminal,
         };
         let answered = self.link.ask(asked, files).await;
         // A child whose announcement nobody waits for must not wait at its gate for ever.
         let (answer, fds) = answered.inspect_err(|_| self.shut_gate(run))?;
         match answer {
             Answer::Prepared { identity, held } => {
-                let Some(outputs) = Outputs::of(spec.terminal.is_some(), fds) else {
+                let Some(outputs) = Outputs::of(terminal.is_some(), fds) else {
                     // They found no room in this process's table: nothing can be read, so nothing may run.
                     self.shut_gate(run);
                     return Err(ClientError::Exhausted("descriptors of the server".into()));
@@ -364,12 +303,12 @@ impl KeeperClient {
                 Ok(Prepared {
                     identity,
                     outputs,
-                    terminal: spec.terminal,
+                    terminal,
                     held,
                 })
             }
             Answer::TooWeak(held) => {
-                let wanted = spec.min_containment.unwrap_or(held.by);
+                let wanted = spec.policy.min_containment.unwrap_or(held.by);
                 Err(ClientError::TooWeak { wanted, held })
             }
             Answer::NoPty(none) => Err(ClientError::NoPty(none)),
@@ -569,56 +508,5 @@ impl TryFrom<&Recorded> for WireRecorded {
             identity: real.identity.clone(),
             run_dir: link::text(&real.run_dir)?,
         })
-    }
-}
-
-impl From<&ChildSpec> for WireChild {
-    fn from(real: &ChildSpec) -> Self {
-        let bytes = |text: &OsStr| text.as_bytes().to_vec();
-        Self {
-            executable: bytes(real.executable.as_os_str()),
-            argv: real.argv.iter().map(|word| bytes(word)).collect(),
-            env: real.env.clone(),
-            cwd: bytes(real.cwd.as_os_str()),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use kennel_lifecycle::{
-        LeaderExit, PausePolicy, PidNamespace, Recovery, RunLimits, ladder::StopPlan,
-    };
-
-    #[test]
-    fn what_a_child_is_made_of_is_printed_without_what_a_client_keeps_to_itself() {
-        let secret = || "s3cret".to_owned();
-        let spec = ChildSpec {
-            executable: "/bin/sh".into(),
-            argv: vec![secret().into()],
-            env: vec![("TOKEN".to_owned(), secret())],
-            cwd: "/".into(),
-            input: ChildInput::Bytes(secret().into_bytes()),
-            terminal: None,
-            run_dir: "/run".into(),
-            policy: Policy {
-                stop: StopPlan::abort(Duration::ZERO),
-                max_runtime: None,
-                limits: RunLimits::default(),
-                on_leader_exit: LeaderExit::Stop,
-                pause: PausePolicy::default(),
-                pid_namespace: PidNamespace::Shared,
-                recovery: Recovery::Terminate,
-            },
-            min_containment: None,
-        };
-        let printed = format!("{spec:?}");
-        assert!(printed.contains("/bin/sh"), "{printed}");
-        assert!(
-            !printed.contains("TOKEN") && !printed.contains("s3cret"),
-            "{printed}"
-        );
-        assert!(!printed.contains("115, 51"), "{printed}");
     }
 }

@@ -4,7 +4,7 @@
 //! Run with `cargo run --release -p kennel-store --features testing --example insert_latency`.
 
 use kennel_lifecycle::{
-    HostIdentity, KeeperEpoch, NodeId, ProcessIdentity, RunId, RunIdentity, RunKind, Timestamp,
+    HostIdentity, KeeperEpoch, NodeId, ProcessIdentity, RunId, RunIdentity, RunSpec, Timestamp,
 };
 use kennel_store::{NewRun, Opening, Store, open, testing::PostgresServer};
 use std::{
@@ -89,11 +89,13 @@ fn opening() -> Opening {
 }
 
 fn new_run(id: u128) -> NewRun {
+    let mut spec = RunSpec::default();
+    spec.command.argv = vec!["true".into()];
+    spec.labels = BTreeMap::from([("team".into(), "blue".into())]);
     NewRun {
         run: RunId::from_u128(id),
         owner: "uid:0".into(),
         attempt: 1,
-        kind: RunKind::Job,
         node: NodeId::from_u128(1),
         generation: 1,
         keeper_epoch: KeeperEpoch::from_u128(1),
@@ -103,16 +105,11 @@ fn new_run(id: u128) -> NewRun {
             cgroup: None,
             host: host(),
         }),
-        held: None,
-        grace: Duration::from_secs(5),
-        restart: kennel_lifecycle::RestartPolicy::default(),
-        traceparent: None,
-        restarted_from: None,
-        spec: "{\"argv\":{\"args\":[\"true\"]}}".into(),
+        spec: Arc::new(spec.into()),
         spec_digest: vec![7; 32],
         spec_digest_version: 1,
-        labels: BTreeMap::from([("team".into(), "blue".into())]).into(),
         created: Timestamp(1),
+        ..NewRun::default()
     }
 }
 

@@ -48,7 +48,7 @@ async fn fence_late(
             by: new.owner.clone(),
             request_id: None,
         },
-        grace: row.new.grace,
+        grace: row.new.spec.policy.grace(),
     };
     let deadline = closure.times.ended.unwrap_or(new.created);
     store

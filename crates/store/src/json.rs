@@ -1,9 +1,10 @@
 //! Values as JSON text, and an enum with data as two columns.
 
 use crate::{PAST_ATTEMPTS_MAX, PastAttempt};
-use kennel_lifecycle::StopCertificate;
-use serde::{Serialize, Serializer, de::DeserializeOwned};
+use kennel_lifecycle::{RecordedSpec, RunSpec, StopCertificate};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::DeserializeOwned};
 use serde_json::{Map, Value};
+use std::sync::{Arc, LazyLock};
 
 const WRITES: &str = "a value of the vocabulary is JSON";
 
@@ -15,6 +16,60 @@ pub(crate) fn write<T: Serialize + ?Sized>(value: &T) -> String {
 /// The JSON text as bytes.
 pub(crate) fn bytes<T: Serialize>(value: &T) -> Vec<u8> {
     serde_json::to_vec(value).expect(WRITES)
+}
+
+/// A spec as JSON text: what differs from the default alone, in the order of names. So a field that a later version adds
+/// changes no text of a spec that does not use it.
+#[must_use]
+pub fn spec_text(spec: &RecordedSpec) -> String {
+    sparse(spec).to_string()
+}
+
+fn sparse(spec: &RunSpec) -> Value {
+    static DEFAULT: LazyLock<Value> =
+        LazyLock::new(|| serde_json::to_value(RunSpec::default()).expect(WRITES));
+    let mut value = serde_json::to_value(spec).expect(WRITES);
+    leave_out(&mut value, &DEFAULT);
+    value
+}
+
+/// Removes what an object has in common with the default, at every depth at which both are objects. A span of time is one
+/// value.
+fn leave_out(value: &mut Value, default: &Value) {
+    let (Value::Object(value), Value::Object(default)) = (value, default) else {
+        return;
+    };
+    if default.contains_key("nanos") {
+        return;
+    }
+    value.retain(|name, field| {
+        let Some(default) = default.get(name) else {
+            return true;
+        };
+        if field == default {
+            return false;
+        }
+        leave_out(field, default);
+        true
+    });
+}
+
+/// For serde: a spec as [`spec_text`] writes it.
+pub(crate) mod spec {
+    use super::{Arc, Deserialize, Deserializer, RecordedSpec, Serialize, Serializer, sparse};
+
+    pub(crate) fn serialize<S: Serializer>(
+        spec: &Arc<RecordedSpec>,
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
+        sparse(spec).serialize(to)
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<Arc<RecordedSpec>, D::Error> {
+        RecordedSpec::deserialize(from).map(Arc::new)
+    }
 }
 
 /// The value of a column; the error names the column.
@@ -76,4 +131,62 @@ pub(crate) fn newest(past: &[PastAttempt]) -> Vec<PastAttempt> {
 /// [`newest`], for serde.
 pub(crate) fn newest_alone<S: Serializer>(past: &[PastAttempt], to: S) -> Result<S::Ok, S::Error> {
     newest(past).serialize(to)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kennel_lifecycle::{RestartPolicy, RunKind};
+
+    #[test]
+    fn text_of_a_spec_has_what_differs_alone() {
+        assert_eq!(spec_text(&RecordedSpec::default()), "{}");
+        let mut spec = RunSpec::default();
+        spec.command.argv = vec!["sh".into()];
+        spec.command.env = [("TOKEN".to_owned(), "hush".to_owned())].into();
+        spec.command.initial_input = Some(b"hush".to_vec());
+        spec.policy.kind = RunKind::Service;
+        spec.policy.restart = RestartPolicy::agent();
+        let recorded = RecordedSpec::from(spec);
+        let text = spec_text(&recorded);
+        assert_eq!(
+            text,
+            "{\"command\":{\"argv\":[\"sh\"],\"env\":{\"TOKEN\":\"\"},\"initial_input\":[]},\
+             \"policy\":{\"kind\":\"service\",\"restart\":{\"max_restarts\":3,\"mode\":\"always\"}}}"
+        );
+        assert_eq!(read("spec", &text), Ok(recorded));
+    }
+
+    /// Each value of the default with all that is around it left out.
+    fn alone(value: &Value) -> Vec<Value> {
+        let Value::Object(fields) = value else {
+            return vec![value.clone()];
+        };
+        if fields.contains_key("nanos") {
+            return vec![value.clone()];
+        }
+        let of = |(name, field): (&String, &Value)| {
+            let within = alone(field).into_iter();
+            let named = within.map(|one| Map::from_iter([(name.clone(), one)]).into());
+            named.collect::<Vec<Value>>()
+        };
+        fields.iter().flat_map(of).collect()
+    }
+
+    #[test]
+    fn every_field_of_a_spec_may_stand_alone() {
+        let all = alone(&serde_json::to_value(RunSpec::default()).unwrap());
+        assert!(all.len() > 30, "{}", all.len());
+        for one in all {
+            let read: Result<RecordedSpec, String> = read("spec", &one.to_string());
+            assert_eq!(read, Ok(RecordedSpec::default()), "{one}");
+        }
+    }
+
+    #[test]
+    fn spec_of_a_later_version_is_read_without_its_news() {
+        let text = r#"{"policy":{"kind":"job","of_tomorrow":1}}"#;
+        let read: RecordedSpec = read("spec", text).unwrap();
+        assert_eq!(read.policy.kind, RunKind::Job);
+    }
 }

@@ -22,6 +22,7 @@ mod writer;
 
 pub use consumer::{ConsumerFilter, ConsumerKey, ConsumerRow};
 pub use fact::Fact;
+pub use json::spec_text;
 pub use kennel_lifecycle::Desired;
 pub use later::open_later;
 pub use life::{Life, Standing};
@@ -30,12 +31,12 @@ pub use url::{InvalidStoreUrl, StoreUrl};
 
 use async_trait::async_trait;
 use kennel_lifecycle::{
-    Held, HostIdentity, KeeperEpoch, NodeId, Outcome, OutputRemoval, ProcessIdentity,
-    RestartPolicy, RowState, RunId, RunIdentity, RunKind, RunState, StopOrder, Timestamp,
+    Held, HostIdentity, KeeperEpoch, NodeId, Outcome, OutputRemoval, Policy, ProcessIdentity,
+    RecordedSpec, RowState, RunId, RunIdentity, RunKind, RunState, StopOrder, Timestamp,
     UnknownName,
 };
 use serde::{Deserialize, Serialize};
-use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, fmt, sync::Arc};
 
 /// A row as it is written before the command may run.
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
@@ -46,8 +47,6 @@ pub struct NewRun {
     pub owner: String,
     /// 1 for the first.
     pub attempt: u32,
-    /// Kind of work.
-    pub kind: RunKind,
     /// Node that runs it.
     pub node: NodeId,
     /// The node's generation at the time of the INSERT.
@@ -58,34 +57,58 @@ pub struct NewRun {
     pub identity: Option<RunIdentity>,
     /// What holds the run, and what that leaves open; absent where there is no identity.
     pub held: Option<Held>,
-    /// Grace in force; kept in whole milliseconds, rounded up.
-    pub grace: Duration,
     /// The caller's W3C trace context.
     pub traceparent: Option<String>,
     /// The ended run that this one was made of.
     pub restarted_from: Option<RunId>,
-    /// The client's spec as JSON, without environment values and input.
-    pub spec: Arc<str>,
+    /// What the client wants, without environment values and input.
+    #[serde(with = "json::spec")]
+    pub spec: Arc<RecordedSpec>,
     /// Keyed digest of the client's whole spec.
     pub spec_digest: Vec<u8>,
     /// Which way of making the digest.
     pub spec_digest_version: i32,
-    /// The caller's own marks.
-    pub labels: Arc<BTreeMap<String, String>>,
-    /// When its command is started again.
-    pub restart: RestartPolicy,
     /// When the request was accepted.
     pub created: Timestamp,
 }
 
-/// For logs: without the spec, which has the command's arguments.
+/// A row of nothing, to be filled in: it names no run, no node and no keeper.
+impl Default for NewRun {
+    fn default() -> Self {
+        Self {
+            run: RunId::from_u128(0),
+            owner: String::new(),
+            attempt: 1,
+            node: NodeId::from_u128(0),
+            generation: 0,
+            keeper_epoch: KeeperEpoch::from_u128(0),
+            identity: None,
+            held: None,
+            traceparent: None,
+            restarted_from: None,
+            spec: Arc::default(),
+            spec_digest: Vec::new(),
+            spec_digest_version: 0,
+            created: Timestamp(0),
+        }
+    }
+}
+
+impl NewRun {
+    /// What is done with the run, and how it is ended.
+    #[must_use]
+    pub fn policy(&self) -> &Policy {
+        &self.spec.policy
+    }
+}
+
+/// For logs: without the spec, which may be long.
 impl fmt::Debug for NewRun {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("NewRun")
             .field("run", &self.run)
             .field("owner", &self.owner)
             .field("attempt", &self.attempt)
-            .field("kind", &self.kind)
             .field("node", &self.node)
             .field("generation", &self.generation)
             .field("keeper_epoch", &self.keeper_epoch)

@@ -6,7 +6,7 @@ use kennel_lifecycle::{
     UnknownName,
 };
 use sqlx::{ColumnIndex, Database, Decode, Row, Type};
-use std::{str::FromStr, time::Duration};
+use std::{str::FromStr, sync::Arc, time::Duration};
 
 /// Declares [`Record`], the list of its columns and how they are read; the order of the list is the order of
 /// the parameters in every statement that writes whole rows.
@@ -105,7 +105,6 @@ record! {
     streams_closed_us: Option<i64>,
     tree_empty_us: Option<i64>,
     ended_us: Option<i64>,
-    restart_detail: Option<String>,
     restarts: i64,
     next_restart_us: Option<i64>,
     attempts_detail: String,
@@ -268,7 +267,7 @@ impl Record {
             run_id: new.run.to_string(),
             owner: new.owner.clone(),
             attempt: i64::from(new.attempt),
-            kind: new.kind.name().to_owned(),
+            kind: new.spec.policy.kind.name().to_owned(),
             node: new.node.to_string(),
             generation: new.generation,
             keeper_epoch: new.keeper_epoch.to_string(),
@@ -290,7 +289,7 @@ impl Record {
             shim_session_id: None,
             shim_start_ticks: None,
             shim_pidfs_handle: None,
-            grace_period_ms: millis_up(new.grace),
+            grace_period_ms: millis_up(new.spec.policy.grace()),
             stop_deadline: None,
             stop_detail: None,
             end_reason: None,
@@ -303,17 +302,16 @@ impl Record {
             streams_end: None,
             traceparent: new.traceparent.clone(),
             restarted_from: new.restarted_from.map(|run| run.to_string()),
-            spec: new.spec.to_string(),
+            spec: json::spec_text(&new.spec),
             spec_digest: new.spec_digest.clone(),
             spec_digest_version: i64::from(new.spec_digest_version),
-            labels: json::write(&new.labels),
+            labels: json::write(&new.spec.labels),
             created_us: new.created.0,
             started_us: None,
             leader_exited_us: None,
             streams_closed_us: None,
             tree_empty_us: None,
             ended_us: None,
-            restart_detail: new.restart.restarts().then(|| json::write(&new.restart)),
             restarts: 0,
             next_restart_us: None,
             attempts_detail: json::write::<[PastAttempt]>(&[]),
@@ -395,23 +393,19 @@ impl Record {
             run: read_id("run_id", &self.run_id)?,
             owner: self.owner,
             attempt: narrow("attempt", self.attempt)?,
-            kind: read_name("kind", &self.kind)?,
             node: read_id("node", &self.node)?,
             generation: self.generation,
             keeper_epoch: read_id("keeper_epoch", &self.keeper_epoch)?,
             identity,
             held: json::maybe("containment_detail", self.containment_detail.as_deref())?,
-            grace: Duration::from_millis(narrow("grace_period_ms", self.grace_period_ms)?),
             traceparent: self.traceparent,
             restarted_from: (self.restarted_from.as_deref())
                 .map(|run| read_id("restarted_from", run))
                 .transpose()?,
-            spec: self.spec.into(),
+            // Columns beside it that say the same are for SQL alone.
+            spec: Arc::new(json::read("spec", &self.spec)?),
             spec_digest: self.spec_digest,
             spec_digest_version: narrow("spec_digest_version", self.spec_digest_version)?,
-            labels: json::read("labels", &self.labels)?,
-            restart: json::maybe("restart_detail", self.restart_detail.as_deref())?
-                .unwrap_or_default(),
             created: Timestamp(self.created_us),
         };
         Ok(RunRow {

@@ -18,7 +18,7 @@ use crate::{
     writes,
 };
 use kennel_journal::{Entry, Writer};
-use kennel_lifecycle::{NodeId, RunId};
+use kennel_lifecycle::{NodeId, Policy, RestartPolicy, RunId, RunSpec};
 use kennel_linux::{client::HeldRun, crash_point, rundir};
 use kennel_store::{Inserted, NewRun, RunRow, StoreError, StoredState};
 use std::{
@@ -364,7 +364,7 @@ fn whose(node: NodeId, row: &RunRow, held: &HeldRun) -> Whose {
         _ => row.new.identity.as_ref() == Some(&held.identity),
     };
     // Its run was ended before it was recorded: the row is of the attempt before.
-    let ended = row.outcome.is_some() && !held.released && row.new.restart.restarts();
+    let ended = row.outcome.is_some() && !held.released && row.new.policy().restart.restarts();
     let ours = ended && row.new.identity.is_some() && row.new.node == node;
     match row.state {
         _ if present || ours => Whose::Present,
@@ -402,8 +402,17 @@ fn as_held(shared: &Shared, held: &HeldRun, new: NewRun) -> NewRun {
 
 /// In the place of a row of which nothing is left: what the keeper knows.
 fn placeholder(shared: &Shared, held: &HeldRun) -> NewRun {
+    // Without its row no further attempt of it begins.
+    let policy = Policy {
+        restart: RestartPolicy::default(),
+        ..held.policy.clone()
+    };
+    let spec = RunSpec {
+        policy,
+        ..RunSpec::default()
+    };
     NewRun {
-        grace: held.policy.stop.kill_after,
+        spec: Arc::new(spec.into()),
         identity: Some(held.identity.clone()),
         held: Some(held.held.clone()),
         ..intake::undescribed(shared, held.run, String::new())
@@ -414,9 +423,8 @@ fn placeholder(shared: &Shared, held: &HeldRun) -> NewRun {
 mod tests {
     use super::*;
     use kennel_lifecycle::{
-        Containment, EndReason, Held, HostIdentity, LeaderExit, Outcome, PausePolicy, PidNamespace,
-        Policy, ProcessIdentity, Recovery, RestartPolicy, RunIdentity, RunLimits, StopCertificate,
-        TreeVerdict, ladder::StopPlan,
+        Containment, EndReason, Held, HostIdentity, Outcome, ProcessIdentity, RunIdentity,
+        StopCertificate, TreeVerdict,
     };
 
     fn identity(pid: i32) -> RunIdentity {
@@ -444,7 +452,9 @@ mod tests {
     fn a_child_that_never_began_is_of_the_run_that_was_ended_for_it() {
         let mut new = crate::tracker::tests::new_run();
         new.identity = Some(identity(10));
-        new.restart = RestartPolicy::agent();
+        let mut spec = RunSpec::default();
+        spec.policy.restart = RestartPolicy::agent();
+        new.spec = Arc::new(spec.into());
         let node = new.node;
         let mut row = RunRow::open(new);
         row.outcome = Some(Outcome {
@@ -464,15 +474,7 @@ mod tests {
                 by: Containment::Subreaper,
                 gaps: Vec::new(),
             },
-            policy: Policy {
-                stop: StopPlan::abort(std::time::Duration::ZERO),
-                max_runtime: None,
-                limits: RunLimits::default(),
-                on_leader_exit: LeaderExit::Stop,
-                pause: PausePolicy::default(),
-                pid_namespace: PidNamespace::Shared,
-                recovery: Recovery::Terminate,
-            },
+            policy: Policy::default(),
             released,
             pause: kennel_linux::client::HeldPause::None,
             stopping: false,
@@ -485,7 +487,7 @@ mod tests {
         let elsewhere = NodeId::from_u128(2);
         assert_eq!(whose(elsewhere, &row, &held(false)), Whose::Other);
         let mut once = row.clone();
-        once.new.restart = RestartPolicy::default();
+        once.new.spec = Arc::default();
         assert_eq!(whose(node, &once, &held(false)), Whose::Other);
     }
 }

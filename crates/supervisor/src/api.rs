@@ -5,8 +5,8 @@ use bytes::Bytes;
 use kennel_journal::{Gap, Position as JournalPosition, Tail};
 use kennel_lifecycle::{
     Containment, EndReason, Exit, Held, InputClosed, Missing, NodeId, Outcome, OutputRemoval,
-    Refusal, ResumeReason, RunId, RunKind, RunSpec, RunState, Signal, StartFailure, StopOrder,
-    StopStep, StreamsEnd, Stuck, TerminalSize, Timestamp, TreeVerdict,
+    Policy, RecordedSpec, Refusal, ResumeReason, RunId, RunSpec, RunState, Signal, StartFailure,
+    StopOrder, StopStep, StreamsEnd, Stuck, TerminalSize, Timestamp, TreeVerdict,
 };
 use kennel_linux::client::{NoPty, Shots, SignalTarget, Unstopped, UpgradeRefusal};
 use kennel_store::{Desired, PastAttempt};
@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 /// A request to run something, parsed and checked for form.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct SpawnCall {
     /// The caller's own key; absent: the server makes one.
     pub run: Option<RunId>,
@@ -22,8 +22,6 @@ pub struct SpawnCall {
     pub validate_only: bool,
     /// What to run.
     pub spec: RunSpec,
-    /// The client's spec as JSON, without environment values and input: kept, and given back by reads.
-    pub spec_document: String,
     /// Keyed digest of the client's whole spec.
     pub spec_digest: Vec<u8>,
     /// Which way of making the digest.
@@ -56,8 +54,6 @@ pub struct RunView {
     pub run: RunId,
     /// Who spawned it.
     pub owner: String,
-    /// Kind of work.
-    pub kind: RunKind,
     /// Node that runs it.
     pub node: NodeId,
     /// State.
@@ -70,8 +66,6 @@ pub struct RunView {
     pub identity: Option<kennel_lifecycle::RunIdentity>,
     /// What holds the run, and what that leaves open; absent: never prepared.
     pub held: Option<Held>,
-    /// Grace in force.
-    pub grace: Duration,
     /// When SIGKILL is due, where a stop was asked for.
     pub stop_deadline: Option<Timestamp>,
     /// When it will have taken as long as it may, while that counts.
@@ -80,10 +74,8 @@ pub struct RunView {
     pub pause_expires: Option<Timestamp>,
     /// How large Kennel has made its terminal last, while it runs; absent: it has none.
     pub terminal: Option<TerminalSize>,
-    /// The client's spec as it was given as `spec_document`.
-    pub spec_document: Arc<str>,
-    /// The caller's own marks.
-    pub labels: Arc<BTreeMap<String, String>>,
+    /// What the client wants, without environment values and input.
+    pub spec: Arc<RecordedSpec>,
     /// The caller's W3C trace context.
     pub traceparent: Option<String>,
     /// The ended run that this one was made of.
@@ -109,6 +101,14 @@ pub struct RunView {
     pub output_removed: Option<OutputRemoval>,
     /// Where it is, if another node has it.
     pub elsewhere: Option<Elsewhere>,
+}
+
+impl RunView {
+    /// What is done with the run, and how it is ended.
+    #[must_use]
+    pub fn policy(&self) -> &Policy {
+        &self.spec.policy
+    }
 }
 
 /// What an abort of an unknown id does.

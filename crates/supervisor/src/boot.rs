@@ -238,7 +238,7 @@ impl Supervisor {
         self.shared.refusing.cancel();
         let live = self.shared.all();
         for (_, handle) in &live {
-            let grace = grace.unwrap_or_else(|| handle.live.borrow().view.grace);
+            let grace = grace.unwrap_or_else(|| handle.live.borrow().view.policy().grace());
             let order = StopOrder {
                 reason: StopReason::ServerShutdown,
                 grace,

@@ -272,7 +272,7 @@ impl Supervisor {
 async fn stop(handle: &Handle, call: &AbortCall) -> Option<RunView> {
     let grace = call
         .grace
-        .unwrap_or_else(|| handle.live.borrow().view.grace);
+        .unwrap_or_else(|| handle.live.borrow().view.policy().grace());
     let reason = StopReason::Abort {
         by: call.by.clone(),
         request_id: call.request_id.clone(),

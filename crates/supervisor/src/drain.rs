@@ -222,7 +222,7 @@ impl Supervisor {
 
     fn abort_all(&self, drain: &Drain) {
         for (_, handle) in self.shared.all() {
-            let order = drain.order(handle.live.borrow().view.grace);
+            let order = drain.order(handle.live.borrow().view.policy().grace());
             let (reply, _) = oneshot::channel();
             handle.tell(Order::Stop(order, reply));
         }

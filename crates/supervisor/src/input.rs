@@ -115,7 +115,7 @@ impl Supervisor {
     pub async fn close_input(&self, call: CloseCall) -> Result<InputProgress, CallError> {
         let run = call.run;
         let handle = self.writable(run).await?;
-        if handle.live.borrow().view.kind == RunKind::Terminal {
+        if handle.live.borrow().view.policy().kind == RunKind::Terminal {
             return Err(CallError::TerminalInput { run });
         }
         let _turn = handle.input_turn.lock().await;

@@ -15,17 +15,17 @@ use crate::{
     view::{Live, StartAnswer},
 };
 use kennel_lifecycle::{
-    Containment, EndReason, InputMode, Missing, NodeId, OutputBound, PidNamespace, Policy,
-    Recovery, RestartPolicy, RunId, RunKind, RunSpec, StartFailure, StartStage, StopOrder,
-    StopReason, compose_env, ladder::StopPlan,
+    CommandSpec, Containment, EndReason, Missing, NodeId, PidNamespace, Policy, Recovery, RunId,
+    RunSpec, StartFailure, StartStage, StopOrder, StopReason, compose_env,
 };
 use kennel_linux::{
-    client::{CapabilityName, ChildInput, ChildSpec, KeeperHello, NoPty},
+    client::{CapabilityName, ChildSpec, KeeperHello, NoPty},
     resolve::{self, ResolveError},
     rundir,
 };
 use kennel_store::{NewRun, RunRow};
 use std::{
+    collections::BTreeMap,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -75,9 +75,8 @@ impl Supervisor {
                     existing: false,
                 });
             }
-            let bound = call.spec.output;
             let runs_max = Some(shared.config.runs_max);
-            match shared.enter(run, runs_max, || start(shared, new, child, bound))? {
+            match shared.enter(run, runs_max, || start(shared, new, child))? {
                 Entered::New(handle) => return self.begun(handle, call).await,
                 Entered::Existing => {}
             }
@@ -114,7 +113,7 @@ impl Supervisor {
             });
         }
         let drain = self.drained()?;
-        let grace = handle.live.borrow().view.grace;
+        let grace = handle.live.borrow().view.policy().grace();
         (drain.action == DrainAction::Abort).then(|| drain.order(grace))
     }
 
@@ -192,15 +191,15 @@ async fn started(watch: &mut watch::Receiver<Live>) -> Result<Live, CallError> {
         .map_err(|_| CallError::Internal("the run's task is gone".into()))
 }
 
-/// Whether a row is of the very run that a call asks for. A digest is keyed by the installation that made it, so that nobody
-/// guesses values by it; of another node's run the documents are compared, which have no values of variables and no input.
+/// Whether a row is of the very run that a call asks for. A digest is keyed by the installation that made it, so that no
+/// reader guesses values by it; of another node's run the recorded specs are compared, which have no values of variables
+/// and no input.
 fn is_same(own: NodeId, row: &RunRow, call: &SpawnCall) -> bool {
-    let document = |text: &str| serde_json::from_str::<serde_json::Value>(text).ok();
     let same_spec = if row.new.node == own {
         row.new.spec_digest_version == call.spec_digest_version
             && row.new.spec_digest == call.spec_digest
     } else {
-        document(&row.new.spec) == document(&call.spec_document)
+        *row.new.spec == call.spec.recorded()
     };
     same_spec && row.new.owner == call.owner
 }
@@ -215,56 +214,45 @@ fn accept_id(run: RunId) -> Result<RunId, CallError> {
 }
 
 fn child_spec(shared: &Shared, run: RunId, call: &SpawnCall) -> Result<ChildSpec, CallError> {
-    let spec = &call.spec;
-    let mut missing = spec.limits.missing(&shared.hello.powers);
+    let RunSpec {
+        command, policy, ..
+    } = &call.spec;
+    let mut missing = policy.limits.missing(&shared.hello.powers);
     explain(&mut missing, &shared.hello);
-    missing.extend(no_pid_namespace(shared, spec));
-    missing.extend(no_adoption(shared, spec));
+    missing.extend(no_pid_namespace(shared, policy));
+    missing.extend(no_adoption(shared, policy));
     if !missing.is_empty() {
         return Err(CallError::CapabilityMissing(missing));
     }
-    check_containment(shared, run, spec)?;
-    check_terminal(shared, spec)?;
+    check_containment(shared, run, policy)?;
+    check_terminal(shared, command)?;
     let run_dir = rundir::path(&shared.config.data_dir, run);
     let env = child_env(shared, run, &run_dir, call);
-    let cwd = spec.cwd.as_deref().unwrap_or(Path::new("/"));
     let path = env
         .iter()
         .find(|(name, _)| name == "PATH")
         .map(|(_, value)| value.as_str());
-    let executable =
-        resolve::executable(&spec.argv[0], cwd, path).map_err(|e| not_found(run, e))?;
+    let executable = resolve::executable(&command.argv[0], command.working_dir(), path)
+        .map_err(|e| not_found(run, e))?;
     Ok(ChildSpec {
         executable,
-        argv: spec.argv.clone(),
         env,
-        cwd: cwd.to_owned(),
-        input: match (spec.input, &spec.initial_input) {
-            _ if spec.terminal.is_some() => ChildInput::Pipe { attempt: 1 },
-            (InputMode::Open, _) => ChildInput::Pipe { attempt: 1 },
-            (InputMode::Initial, Some(bytes)) => ChildInput::Bytes(bytes.clone()),
-            (InputMode::Initial, None) => ChildInput::Null,
-        },
-        terminal: spec.terminal.as_ref().map(|terminal| terminal.size),
         run_dir,
-        policy: Policy {
-            stop: stop_plan(spec.kind, StopPlan::abort(spec.grace())),
-            max_runtime: spec.timeouts.max_runtime,
-            limits: spec.limits.clone(),
-            on_leader_exit: spec.on_leader_exit,
-            pause: spec.pause,
-            pid_namespace: spec.pid_namespace,
-            recovery: spec.recovery(),
+        attempt: 1,
+        command: CommandSpec {
+            // It is part of the whole environment.
+            env: BTreeMap::new(),
+            ..command.clone()
         },
-        min_containment: spec.min_containment,
+        policy: policy.clone(),
     })
 }
 
 /// Whether what holds runs on this host is strong enough. The keeper looks again when it makes the run.
-fn check_containment(shared: &Shared, run: RunId, spec: &RunSpec) -> Result<(), CallError> {
+fn check_containment(shared: &Shared, run: RunId, policy: &Policy) -> Result<(), CallError> {
     let base = &shared.hello.cgroup_base;
-    let reached = Containment::reached(base.is_ok(), spec.pid_namespace);
-    let Some(wanted) = spec.min_containment.filter(|wanted| reached < *wanted) else {
+    let reached = Containment::reached(base.is_ok(), policy.pid_namespace);
+    let Some(wanted) = policy.min_containment.filter(|wanted| reached < *wanted) else {
         return Ok(());
     };
     let why = match wanted {
@@ -279,17 +267,9 @@ fn check_containment(shared: &Shared, run: RunId, spec: &RunSpec) -> Result<(), 
     })
 }
 
-/// The plan for a run of this kind.
-pub(crate) fn stop_plan(kind: RunKind, plan: StopPlan) -> StopPlan {
-    match kind {
-        RunKind::Terminal => plan.on_terminal(),
-        RunKind::Heartbeat | RunKind::Service | RunKind::Job => plan,
-    }
-}
-
 /// Whether there are terminals on this host. Whether there is one left is seen when the run is made.
-fn check_terminal(shared: &Shared, spec: &RunSpec) -> Result<(), CallError> {
-    let wanted = spec.terminal.as_ref();
+fn check_terminal(shared: &Shared, command: &CommandSpec) -> Result<(), CallError> {
+    let wanted = command.terminal.as_ref();
     match wanted.and_then(|_| shared.hello.lacks(CapabilityName::Terminal)) {
         Some(why) => Err(CallError::NoPty(NoPty::Unavailable {
             why: why.to_owned(),
@@ -321,8 +301,8 @@ fn explain(missing: &mut [Missing], hello: &KeeperHello) {
 }
 
 /// What a private pid namespace lacks here, where one is asked for.
-fn no_pid_namespace(shared: &Shared, spec: &RunSpec) -> Option<Missing> {
-    let why = match spec.pid_namespace {
+fn no_pid_namespace(shared: &Shared, policy: &Policy) -> Option<Missing> {
+    let why = match policy.pid_namespace {
         PidNamespace::Private => shared.hello.lacks(CapabilityName::PidNamespace)?,
         PidNamespace::Shared => return None,
     };
@@ -333,8 +313,8 @@ fn no_pid_namespace(shared: &Shared, spec: &RunSpec) -> Option<Missing> {
 }
 
 /// What a run that is to outlive the service lacks here.
-fn no_adoption(shared: &Shared, spec: &RunSpec) -> Option<Missing> {
-    let why = match spec.recovery() {
+fn no_adoption(shared: &Shared, policy: &Policy) -> Option<Missing> {
+    let why = match policy.recovery() {
         Recovery::Adopt => shared.hello.lacks(CapabilityName::Adoption)?,
         Recovery::Terminate | Recovery::AdoptWherePossible => return None,
     };
@@ -350,7 +330,12 @@ fn child_env(
     run_dir: &Path,
     call: &SpawnCall,
 ) -> Vec<(String, String)> {
-    let RunSpec { env_mode, env, .. } = &call.spec;
+    let CommandSpec {
+        env_mode,
+        env,
+        terminal,
+        ..
+    } = &call.spec.command;
     let mut ours = vec![
         ("KENNEL_RUN_ID".to_owned(), run.to_string()),
         (
@@ -364,7 +349,7 @@ fn child_env(
         .into_iter()
         .filter(|(name, _)| !env.contains_key(*name));
     ours.extend(context.map(|(name, value)| (name.to_owned(), value)));
-    match &call.spec.terminal {
+    match terminal {
         None => compose_env(*env_mode, &shared.config.server_env, env, &ours),
         Some(terminal) => {
             let mut env = env.clone();
@@ -384,7 +369,7 @@ fn child_env(
 /// are recorded, the caller's as it came.
 fn trace_env(telemetry: &Telemetry, run: RunId, call: &SpawnCall) -> Vec<(&'static str, String)> {
     let caller = call.traceparent.as_deref();
-    let trace = telemetry.run(run, call.spec.kind, caller);
+    let trace = telemetry.run(run, call.spec.policy.kind, caller);
     let (parent, state, baggage) = match trace {
         None => (call.traceparent.clone(), call.tracestate.clone(), None),
         Some(trace) => {
@@ -445,50 +430,25 @@ fn not_found(run: RunId, error: ResolveError) -> CallError {
 
 fn new_run(shared: &Shared, run: RunId, call: &SpawnCall) -> NewRun {
     NewRun {
-        run,
-        owner: call.owner.clone(),
-        attempt: 1,
-        kind: call.spec.kind,
-        node: shared.config.node,
-        // Whoever writes it puts the present one here.
-        generation: 0,
-        keeper_epoch: shared.hello.epoch,
-        identity: None,
-        held: None,
-        grace: call.spec.grace(),
         traceparent: call.traceparent.clone(),
         restarted_from: call.restarted_from,
-        spec: call.spec_document.as_str().into(),
+        spec: Arc::new(call.spec.recorded()),
         spec_digest: call.spec_digest.clone(),
         spec_digest_version: call.spec_digest_version,
-        labels: Arc::new(call.spec.labels.clone()),
-        restart: call.spec.restart.clone(),
-        created: clock::now(),
+        ..undescribed(shared, run, call.owner.clone())
     }
 }
 
-/// What is written of a run that nobody has described: that it never ran.
+/// What is written of a run that no caller has described: that it never ran. Its generation is that of the moment at which
+/// it is written.
 pub(crate) fn undescribed(shared: &Shared, run: RunId, owner: String) -> NewRun {
     NewRun {
         run,
         owner,
-        attempt: 1,
-        kind: RunKind::default(),
         node: shared.config.node,
-        // Whoever writes it puts the present one here.
-        generation: 0,
         keeper_epoch: shared.hello.epoch,
-        identity: None,
-        held: None,
-        grace: Duration::ZERO,
-        traceparent: None,
-        restarted_from: None,
-        spec: "{}".into(),
-        spec_digest: Vec::new(),
-        spec_digest_version: 0,
-        labels: Arc::default(),
-        restart: RestartPolicy::default(),
         created: clock::now(),
+        ..NewRun::default()
     }
 }
 
@@ -497,10 +457,10 @@ pub(crate) fn unborn(new: &NewRun) -> RunView {
     RunRow::open(new.clone()).into()
 }
 
-fn start(shared: &Arc<Shared>, new: NewRun, child: ChildSpec, bound: OutputBound) -> Handle {
+fn start(shared: &Arc<Shared>, new: NewRun, child: ChildSpec) -> Handle {
     let (handle, seat) = Handle::new(&new, unborn(&new), None);
     let marks = log_span(&shared.config.telemetry, &new);
-    let task = RunTask::new(Arc::clone(shared), new, child, bound, seat);
+    let task = RunTask::new(Arc::clone(shared), new, child, seat);
     shared.tasks.spawn(task.drive().instrument(marks));
     handle
 }

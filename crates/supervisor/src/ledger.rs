@@ -263,13 +263,13 @@ impl Book {
             }
             return;
         }
-        self.closed_bytes += row.new.spec.len();
+        self.closed_bytes += row.new.spec.text_len();
         self.closed.push_back(row);
         while self.closed.len() > CLOSED_MAX || self.closed_bytes > CLOSED_BYTES_MAX {
             let Some(oldest) = self.closed.pop_front() else {
                 return;
             };
-            self.closed_bytes -= oldest.new.spec.len();
+            self.closed_bytes -= oldest.new.spec.text_len();
             self.ended.remove(&oldest.new.run);
         }
     }
@@ -404,7 +404,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let ledger = Ledger::open(dir.path(), "boot");
         let count = CLOSED_MAX as u128 + 5;
-        let spec: std::sync::Arc<str> = "x".repeat(10_000).into();
+        let mut spec = kennel_lifecycle::RunSpec::default();
+        spec.command.argv = vec!["x".repeat(10_000).into()];
+        let spec = std::sync::Arc::new(kennel_lifecycle::RecordedSpec::from(spec));
         for id in 1..=count {
             let mut row = ended(id);
             row.new.spec = spec.clone();

@@ -21,7 +21,6 @@ mod facts;
 mod input;
 mod intake;
 mod keeper_watch;
-mod kept_spec;
 mod late;
 mod ledger;
 mod log_words;
@@ -31,6 +30,7 @@ mod node_store;
 mod output;
 mod output_read;
 mod past;
+mod persisted_spec;
 mod ports;
 mod reads;
 mod recover;
@@ -53,7 +53,7 @@ mod writes;
 
 pub use api::*;
 pub use audit::{
-    Audit, AuditFinding, Judged, ReapCall, ReapReport, ReapResult, ServiceSeen, Unverified,
+    Audit, AuditFinding, Judged, Labels, ReapCall, ReapReport, ReapResult, ServiceSeen, Unverified,
 };
 pub use boot::{BootError, EXIT_CLEAN, EXIT_FORCED, EXIT_KEEPER_LOST, EXIT_LEFT};
 pub use consumers::{
@@ -85,6 +85,7 @@ pub use kennel_linux::client::{
     UpgradeState,
 };
 pub use kennel_linux::peer::{Descent, Peer as PeerSeen};
+pub use kennel_store::spec_text;
 pub use kennel_store::{
     ConsumerFilter, ConsumerKey, ConsumerRow, Desired, ListFilter, PageStart, PastAttempt, Times,
 };

@@ -7,12 +7,11 @@ use crate::{
     blocking::blocking,
     cause::Chain,
     clock, event,
-    intake::stop_plan,
-    kept_spec,
     late::Door,
     log_words,
     output::Output,
     past::Past,
+    persisted_spec,
     run_task::{RunTask, Waiting, add, next, outlives_service, round, start_failure},
     saved_output, spare,
     telemetry::{log_span, tell_end},
@@ -22,7 +21,7 @@ use crate::{
 };
 use kennel_journal::{Boot, Hub, Writer};
 use kennel_lifecycle::{
-    Announced, EndReason, Exit, Outcome, Policy, Refusal, RunIdentity, RunState, SignalSender,
+    Announced, EndReason, Exit, Outcome, Refusal, RunIdentity, RunState, SignalSender,
     StopCertificate, StopOrder, StopReason, StopStep, StreamsEnd, Stuck, Timestamp, TreeVerdict,
     ladder::StopPlan,
     recovery::{self, Before, Decision},
@@ -80,7 +79,6 @@ fn begin(shared: &Arc<Shared>, row: RunRow, asked_for: bool) {
             asked_for,
             live,
             journal: None,
-            policy: None,
             no_wait: false,
             since: clock::now(),
         };
@@ -104,8 +102,6 @@ struct Recovery {
     live: watch::Sender<Live>,
     /// Opened when there is something to write.
     journal: Option<Journal>,
-    /// Read when another attempt follows.
-    policy: Option<Policy>,
     /// Its shim does not answer, so it is not waited for that it ends the run.
     no_wait: bool,
     /// Since when it is in hand.
@@ -147,8 +143,8 @@ impl Recovery {
                 }
             }
         };
-        if let Some(policy) = self.policy.take().filter(|_| follows) {
-            return Box::pin(self.hand_on(policy, orders, reports, place)).await;
+        if follows {
+            return Box::pin(self.hand_on(orders, reports, place)).await;
         }
         drop(place);
         self.live.send_modify(|live| {
@@ -196,7 +192,6 @@ impl Recovery {
     /// The run goes on with its next attempt.
     async fn hand_on(
         mut self,
-        policy: Policy,
         orders: mpsc::Receiver<Order>,
         reports: mpsc::Receiver<KeeperReport>,
         place: Place,
@@ -221,7 +216,6 @@ impl Recovery {
             row: self.row,
             output,
             told,
-            policy,
         };
         if let Some(task) = RunTask::waiting(self.shared, waiting, seat) {
             Box::pin(task.go_on_in(place)).await;
@@ -364,12 +358,9 @@ impl Recovery {
         }
         let dir = rundir::path(&self.shared.config.data_dir, self.row.new.run);
         let at = dir.clone();
-        let kept = blocking(move || kept_spec::read(&at, 1)).await;
+        let kept = blocking(move || persisted_spec::read(&at, 1)).await;
         match kept.flatten() {
-            Ok(child) => {
-                self.policy = Some(child.policy);
-                true
-            }
+            Ok(_) => true,
             Err(error) => {
                 tracing::error!(run_id = %self.row.new.run, %error, "what the next attempt is made of cannot be read");
                 let failure = start_failure(&error, &dir);
@@ -419,7 +410,7 @@ impl Recovery {
             identity,
             run_dir,
         };
-        let grace = self.row.new.grace.min(ORPHAN_GRACE_MAX);
+        let grace = self.row.new.policy().grace().min(ORPHAN_GRACE_MAX);
         let wait = if self.no_wait {
             Duration::ZERO
         } else {
@@ -452,7 +443,7 @@ impl Recovery {
                 }
                 Decision::AwaitShim | Decision::Terminate => {
                     tracing::warn!(run_id = %run, seen = log_words::observation(&seen), "still alive, ending it");
-                    let plan = stop_plan(self.row.new.kind, StopPlan::abort(grace));
+                    let plan = self.row.new.policy().stop_plan_within(grace);
                     seen = kernel.end_orphan(&recorded, &plan).await?;
                     before.terminated = true;
                     tracing::info!(run_id = %run, seen = log_words::observation(&seen), "an orphan was ended, as far as it goes");

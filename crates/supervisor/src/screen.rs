@@ -177,7 +177,7 @@ impl Supervisor {
     pub async fn screen(&self, run: RunId) -> Result<ScreenView, CallError> {
         let view = self.get(run).await?;
         self.refuse_elsewhere(&view).await?;
-        if view.kind != RunKind::Terminal {
+        if view.policy().kind != RunKind::Terminal {
             return Err(CallError::NotOnTerminal { run });
         }
         let (place, sweeps) = self.shared.screens.place(run);

@@ -3,7 +3,7 @@
 //! It is left before anything else of a run is made, and removed after all else that goes: whatever has a copy is not
 //! done with. All copies lie in one directory, so that a start finds these runs among any number of finished ones.
 
-use crate::kept_spec;
+use crate::persisted_spec;
 use kennel_lifecycle::RunId;
 use kennel_linux::{own_file, rundir};
 use kennel_store::NewRun;
@@ -76,7 +76,7 @@ pub(crate) fn tidy(data_dir: &Path, run: RunId) -> io::Result<()> {
 /// What the command was told of, and what another attempt would have been made of. The copy stays where the journal did
 /// not take the end: the next start goes through it again.
 pub(crate) fn remove_needless(data_dir: &Path, run: RunId) -> io::Result<()> {
-    kept_spec::remove(&rundir::path(data_dir, run))?;
+    persisted_spec::remove(&rundir::path(data_dir, run))?;
     rundir::remove_tmp(data_dir, run)
 }
 

@@ -358,22 +358,10 @@ pub(crate) mod tests {
         NewRun {
             run: RunId::from_u128(7),
             owner: "uid:0".into(),
-            attempt: 1,
-            kind: kennel_lifecycle::RunKind::default(),
             node: NodeId::from_u128(1),
             generation: 1,
             keeper_epoch: kennel_lifecycle::KeeperEpoch::from_u128(1),
-            identity: None,
-            held: None,
-            grace: Duration::ZERO,
-            traceparent: None,
-            restarted_from: None,
-            spec: "{}".into(),
-            spec_digest: Vec::new(),
-            spec_digest_version: 0,
-            labels: Arc::default(),
-            restart: kennel_lifecycle::RestartPolicy::default(),
-            created: kennel_lifecycle::Timestamp(0),
+            ..NewRun::default()
         }
     }
 

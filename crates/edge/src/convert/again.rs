@@ -1,8 +1,8 @@
 //! A run that has ended, run again: a new one of the spec that its row has, with what the request gives of what was not kept.
 
-use super::{request, spec};
+use super::request;
 use crate::{digest::DigestKey, pb, status, trace_context::TraceContext};
-use kennel_lifecycle::{RunId, Violation};
+use kennel_lifecycle::{RecordedSpec, RunId, RunSpec, Violation};
 use kennel_supervisor::{RunView, SpawnCall};
 use tonic::Status;
 
@@ -14,24 +14,47 @@ pub(crate) fn spawn(
     trace: TraceContext,
     key: &DigestKey,
 ) -> Result<SpawnCall, Status> {
-    from_document(request, ended.run, &ended.spec_document, owner, trace, key)
+    of_recorded(request, ended.run, &ended.spec, owner, trace, key)
 }
 
-fn from_document(
+fn of_recorded(
     request: pb::RestartRequest,
     ended: RunId,
-    document: &str,
+    recorded: &RecordedSpec,
     owner: String,
     trace: TraceContext,
     key: &DigestKey,
 ) -> Result<SpawnCall, Status> {
-    let Some(mut kept) = spec::from_document(document).filter(|kept| kept.command.is_some()) else {
+    if !recorded.is_described() {
         return Err(status::spec_incomplete(ended, &["spec".to_owned()]));
-    };
-    let mut missing = Vec::new();
+    }
     let mut found = Vec::new();
+    let run = request::own_run_id(&request.new_run_id, &mut found);
+    let (spec, missing) = completed(recorded, request, &mut found);
+    request::no_violations(&found)?;
+    if !missing.is_empty() {
+        return Err(status::spec_incomplete(ended, &missing));
+    }
+    request::no_violations(&spec.violations())?;
+    let call = request::call_of(spec, owner, trace, key);
+    Ok(SpawnCall {
+        run,
+        spec_digest: key.of_again(&call.spec_digest, ended),
+        restarted_from: Some(ended),
+        ..call
+    })
+}
+
+/// The spec with what a request gives of what was not recorded, and what is still missing.
+fn completed(
+    recorded: &RecordedSpec,
+    request: pb::RestartRequest,
+    found: &mut Vec<Violation>,
+) -> (RunSpec, Vec<String>) {
+    let mut spec = RunSpec::clone(recorded);
+    let mut missing = Vec::new();
     let mut given = request.env;
-    for (name, value) in kept.env.iter_mut().flat_map(|env| &mut env.vars) {
+    for (name, value) in &mut spec.command.env {
         match given.remove(name) {
             Some(now) => *value = now,
             None => missing.push(format!("env.{name}")),
@@ -41,28 +64,13 @@ fn from_document(
         let why = "is not a variable of the run's spec";
         Violation::new(format!("env.{name}"), why)
     }));
-    match (kept.initial_input.is_some(), request.initial_input) {
-        (true, None) => missing.push("initial_input".to_owned()),
-        (false, Some(_)) => {
-            found.push(Violation::new("initial_input", "the run's spec has none"));
-        }
-        (_, input) => kept.initial_input = input,
+    match (&mut spec.command.initial_input, request.initial_input) {
+        (Some(input), Some(now)) => *input = now.into(),
+        (Some(_), None) => missing.push("initial_input".to_owned()),
+        (None, Some(_)) => found.push(Violation::new("initial_input", "the run's spec has none")),
+        (None, None) => {}
     }
-    if !found.is_empty() {
-        return Err(status::invalid(&found));
-    }
-    if !missing.is_empty() {
-        return Err(status::spec_incomplete(ended, &missing));
-    }
-    let spawn = pb::SpawnRequest {
-        run_id: request.new_run_id,
-        validate_only: false,
-        spec: Some(kept),
-    };
-    let mut call = request::spawn(spawn, owner, trace, key)?;
-    call.spec_digest = key.of_again(&call.spec_digest, ended);
-    call.restarted_from = Some(ended);
-    Ok(call)
+    (spec, missing)
 }
 
 #[cfg(test)]
@@ -79,15 +87,10 @@ mod tests {
         let call = again(request(&[("A", "1"), ("B", "2")], Some(b"in"))).expect("a spawn");
         assert_eq!(call.run.map(|run| run.to_string()).as_deref(), Some(NEW));
         assert_eq!(call.restarted_from, Some(ended()));
-        let env: Vec<_> = call.spec.env.iter().collect();
+        let env: Vec<_> = call.spec.command.env.iter().collect();
         let wanted = [("A", "1"), ("B", "2")].map(|(k, v)| (k.to_owned(), v.to_owned()));
         assert_eq!(env, wanted.iter().map(|(k, v)| (k, v)).collect::<Vec<_>>());
-        assert_eq!(call.spec.initial_input.as_deref(), Some(&b"in"[..]));
-        assert!(
-            !call.spec_document.contains("\"1\""),
-            "{}",
-            call.spec_document
-        );
+        assert_eq!(call.spec.command.initial_input.as_deref(), Some(&b"in"[..]));
 
         let refused = again(request(&[("A", "1")], None)).expect_err("two things are missing");
         let details = refused.get_error_details();
@@ -108,24 +111,21 @@ mod tests {
     #[test]
     fn a_run_without_spec_cannot_be_run_again() {
         let key = DigestKey::new([7; 32]);
-        for document in ["", "{}"] {
-            let trace = TraceContext::default();
-            let refused = from_document(
-                request(&[], None),
-                ended(),
-                document,
-                String::new(),
-                trace,
-                &key,
-            );
-            let details = refused
-                .expect_err("there is no command")
-                .get_error_details();
-            assert_eq!(
-                details.error_info().expect("a reason").metadata["missing"],
-                "spec"
-            );
-        }
+        let refused = of_recorded(
+            request(&[], None),
+            ended(),
+            &RecordedSpec::default(),
+            String::new(),
+            TraceContext::default(),
+            &key,
+        );
+        let details = refused
+            .expect_err("there is no command")
+            .get_error_details();
+        assert_eq!(
+            details.error_info().expect("a reason").metadata["missing"],
+            "spec"
+        );
     }
 
     #[test]
@@ -134,7 +134,14 @@ mod tests {
         let whole = || request(&[("A", "1"), ("B", "2")], Some(b"in"));
         let digest = |ended: RunId| {
             let trace = TraceContext::default();
-            let call = from_document(whole(), ended, &document(), String::new(), trace, &key);
+            let call = of_recorded(
+                whole(),
+                ended,
+                &spec().recorded(),
+                String::new(),
+                trace,
+                &key,
+            );
             call.expect("a spawn").spec_digest
         };
         assert_eq!(digest(ended()), digest(ended()));
@@ -144,10 +151,10 @@ mod tests {
 
     fn again(request: pb::RestartRequest) -> Result<SpawnCall, Status> {
         let (key, trace) = (DigestKey::new([7; 32]), TraceContext::default());
-        from_document(
+        of_recorded(
             request,
             ended(),
-            &document(),
+            &spec().recorded(),
             "uid:1".to_owned(),
             trace,
             &key,
@@ -169,26 +176,12 @@ mod tests {
         }
     }
 
-    fn spec() -> pb::RunSpec {
-        let args = vec!["true".to_owned()];
+    fn spec() -> RunSpec {
         let secret = |name: &str| (name.to_owned(), "hush".to_owned());
-        pb::RunSpec {
-            command: Some(pb::run_spec::Command::Argv(pb::Argv {
-                args,
-                ..pb::Argv::default()
-            })),
-            env: Some(pb::Env {
-                mode: 0,
-                vars: [secret("A"), secret("B")].into(),
-            }),
-            initial_input: Some((&b"hush"[..]).into()),
-            ..pb::RunSpec::default()
-        }
-    }
-
-    fn document() -> String {
-        let document = super::spec::document(&spec());
-        assert!(!document.contains("hush"), "{document}");
-        document
+        let mut spec = RunSpec::default();
+        spec.command.argv = vec!["true".into()];
+        spec.command.env = [secret("A"), secret("B")].into();
+        spec.command.initial_input = Some(b"hush".to_vec());
+        spec
     }
 }

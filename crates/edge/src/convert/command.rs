@@ -3,7 +3,11 @@
 use crate::pb::{self, run_spec::Command};
 use bytes::Bytes;
 use kennel_lifecycle::Violation;
-use std::{ffi::OsString, os::unix::ffi::OsStringExt, path::PathBuf};
+use std::{
+    ffi::{OsStr, OsString},
+    os::unix::ffi::{OsStrExt, OsStringExt},
+    path::{Path, PathBuf},
+};
 
 const ARGS: &str = "spec.argv.args";
 const RAW_ARGS: &str = "spec.argv.raw_args";
@@ -86,6 +90,34 @@ pub(super) fn cwd(
         .map(PathBuf::from)
 }
 
+/// The command in the form in which it can be said: as text where all of it is text.
+pub(super) fn shown(argv: &[OsString]) -> Command {
+    let text: Option<Vec<String>> = argv.iter().map(|a| a.to_str().map(str::to_owned)).collect();
+    Command::Argv(match text {
+        Some(words) => pb::Argv {
+            args: words,
+            ..pb::Argv::default()
+        },
+        None => pb::Argv {
+            raw_args: argv.iter().map(|arg| bytes(arg)).collect(),
+            ..pb::Argv::default()
+        },
+    })
+}
+
+/// The working directory as `cwd` or as `raw_cwd`.
+pub(super) fn shown_cwd(cwd: Option<&Path>) -> (Option<String>, Option<Bytes>) {
+    match cwd.map(|cwd| (cwd.to_str(), cwd)) {
+        None => (None, None),
+        Some((Some(text), _)) => (Some(text.to_owned()), None),
+        Some((None, cwd)) => (None, Some(bytes(cwd.as_os_str()))),
+    }
+}
+
+fn bytes(text: &OsStr) -> Bytes {
+    Bytes::copy_from_slice(text.as_bytes())
+}
+
 fn os_string(bytes: Bytes) -> OsString {
     OsString::from_vec(bytes.into())
 }
@@ -93,7 +125,7 @@ fn os_string(bytes: Bytes) -> OsString {
 #[cfg(test)]
 mod tests {
     use crate::{
-        convert::spec::{document, from_document, parse},
+        convert::spec::{parse, shown},
         digest::DigestKey,
         pb::{self, run_spec::Command},
     };
@@ -119,14 +151,13 @@ mod tests {
     #[test]
     fn command_keeps_bytes_that_are_not_text() {
         let spec = raw(&[b"a", b"\xff"], b"/\xfe");
-        // As it is kept and read again.
-        let kept = from_document(&document(&spec)).expect("a spec");
-        assert_eq!(kept, spec);
         let mut found = Vec::new();
-        let parsed = parse(kept, &mut found);
+        let parsed = parse(spec.clone(), &mut found);
         assert_eq!(found, []);
-        assert_eq!(parsed.argv[1].as_bytes(), b"\xff");
-        let cwd = parsed.cwd.expect("it is set");
+        let given = shown(&parsed.recorded()).expect("a spec");
+        assert_eq!((given.command, given.raw_cwd), (spec.command, spec.raw_cwd));
+        assert_eq!(parsed.command.argv[1].as_bytes(), b"\xff");
+        let cwd = parsed.command.cwd.expect("it is set");
         assert_eq!(cwd.as_os_str().as_bytes(), b"/\xfe");
     }
 
@@ -153,8 +184,14 @@ mod tests {
     #[test]
     fn digest_covers_bytes_that_are_not_text() {
         let key = DigestKey::new([7; 32]);
-        let one = key.of_spec(&raw(&[b"a", b"\xff"], b"/"));
-        assert_ne!(one, key.of_spec(&raw(&[b"a", b"\xfe"], b"/")));
-        assert_ne!(one, key.of_spec(&raw(&[b"a", b"\xff"], b"/\xff")));
+        let of = |spec| key.of_spec(&parse(spec, &mut Vec::new()));
+        let one = of(raw(&[b"a", b"\xff"], b"/"));
+        assert_ne!(one, of(raw(&[b"a", b"\xfe"], b"/")));
+        assert_ne!(one, of(raw(&[b"a", b"\xff"], b"/\xff")));
+        let text = raw(&[b"a"], b"/");
+        let mut same = text.clone();
+        same.cwd = Some("/".to_owned());
+        same.raw_cwd = None;
+        assert_eq!(of(text), of(same));
     }
 }

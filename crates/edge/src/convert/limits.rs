@@ -27,6 +27,55 @@ pub(crate) fn parse(limits: Option<&pb::RunLimits>, found: &mut Vec<Violation>) 
     }
 }
 
+/// The limits as reads give them back; absent: there are none.
+pub(crate) fn shown(limits: &RunLimits) -> Option<pb::RunLimits> {
+    if *limits == RunLimits::default() {
+        return None;
+    }
+    let memory = pb::MemoryLimits {
+        max_bytes: limits.memory_max,
+        high_bytes: limits.memory_high,
+        swap_max_bytes: limits.swap_max,
+    };
+    let cpu = pb::CpuLimits {
+        quota: limits.cpu_quota.map(|cpu| time::duration(cpu.quota)),
+        period: limits.cpu_quota.map(|cpu| time::duration(cpu.period)),
+        weight: limits.cpu_weight,
+    };
+    let rlimit = |limit: &Rlimit| pb::Rlimit {
+        resource: shown_resource(limit.resource).into(),
+        soft: Some(limit.soft),
+        hard: Some(limit.hard),
+    };
+    Some(pb::RunLimits {
+        rlimits: limits.rlimits.iter().map(rlimit).collect(),
+        nice: limits.nice,
+        oom_score_adj: limits.oom_score_adj,
+        memory: (memory != pb::MemoryLimits::default()).then_some(memory),
+        pids_max: limits.pids_max,
+        cpu: (cpu != pb::CpuLimits::default()).then_some(cpu),
+    })
+}
+
+fn shown_resource(resource: Resource) -> pb::RlimitResource {
+    match resource {
+        Resource::Cpu => pb::RlimitResource::Cpu,
+        Resource::FileSize => pb::RlimitResource::Fsize,
+        Resource::Data => pb::RlimitResource::Data,
+        Resource::Stack => pb::RlimitResource::Stack,
+        Resource::Core => pb::RlimitResource::Core,
+        Resource::Processes => pb::RlimitResource::Nproc,
+        Resource::OpenFiles => pb::RlimitResource::Nofile,
+        Resource::LockedMemory => pb::RlimitResource::Memlock,
+        Resource::AddressSpace => pb::RlimitResource::As,
+        Resource::PendingSignals => pb::RlimitResource::Sigpending,
+        Resource::MessageQueues => pb::RlimitResource::Msgqueue,
+        Resource::Nice => pb::RlimitResource::Nice,
+        Resource::RealTimePriority => pb::RlimitResource::Rtprio,
+        Resource::RealTime => pb::RlimitResource::Rttime,
+    }
+}
+
 fn quota(cpu: &pb::CpuLimits, found: &mut Vec<Violation>) -> Option<CpuQuota> {
     let period = time::parse_duration("spec.limits.cpu.period", cpu.period.as_ref(), found);
     if cpu.quota.is_none() && cpu.period.is_some() {
@@ -93,6 +142,7 @@ mod tests {
         };
         for known in Resource::ALL {
             assert_eq!(resource(number(known.name()).into()), Some(*known));
+            assert_eq!(resource(shown_resource(*known).into()), Some(*known));
         }
         let known: BTreeSet<_> = (0..100).filter_map(resource).collect();
         assert_eq!(known.len(), Resource::ALL.len());
@@ -139,6 +189,8 @@ mod tests {
             period: Duration::from_millis(100),
         };
         assert_eq!(parsed.cpu_quota, Some(quota));
+        assert_eq!(parse(shown(&parsed).as_ref(), &mut found), parsed);
+        assert_eq!(shown(&RunLimits::default()), None);
         assert_eq!(parse(None, &mut found), RunLimits::default());
     }
 

@@ -20,7 +20,7 @@ use crate::{
     limits, pb, status,
     trace_context::TraceContext,
 };
-use kennel_lifecycle::{RunId, RunState, Signal, Violation, limits as bounds};
+use kennel_lifecycle::{RunId, RunSpec, RunState, Signal, Violation, limits as bounds};
 use kennel_supervisor::{
     AbortCall, AbortWait, CloseCall, Condition, Form, IfUnknown, Kinds, ListFilter, PageStart,
     Position, ResizeCall, RestartCall, SignalCall, SignalTarget, SpawnCall, WriteCall,
@@ -69,9 +69,7 @@ pub(crate) fn spawn(
     key: &DigestKey,
 ) -> Result<SpawnCall, Status> {
     let mut found = Vec::new();
-    let run = (!request.run_id.is_empty())
-        .then(|| parse_run_id(&request.run_id, &mut found))
-        .flatten();
+    let run = own_run_id(&request.run_id, &mut found);
     let Some(spec) = request.spec else {
         found.push(Violation::new("spec", "must be given"));
         return Err(status::invalid(&found));
@@ -80,21 +78,32 @@ pub(crate) fn spawn(
     if spec::has_too_many(&spec, &mut found) {
         return Err(status::invalid(&found));
     }
-    let parsed = spec::parse(spec.clone(), &mut found);
+    let spec = spec::parse(spec, &mut found);
     no_violations(&found)?;
     Ok(SpawnCall {
         run,
         validate_only: request.validate_only,
-        spec: parsed,
-        spec_document: spec::document(&spec),
+        ..call_of(spec, owner, trace, key)
+    })
+}
+
+/// The call for this spec, which nothing is wrong with.
+pub(super) fn call_of(
+    spec: RunSpec,
+    owner: String,
+    trace: TraceContext,
+    key: &DigestKey,
+) -> SpawnCall {
+    SpawnCall {
         spec_digest: key.of_spec(&spec),
         spec_digest_version: SPEC_DIGEST_VERSION,
+        spec,
         owner,
         traceparent: trace.traceparent,
         tracestate: trace.tracestate,
         baggage: trace.baggage,
-        restarted_from: None,
-    })
+        ..SpawnCall::default()
+    }
 }
 
 pub(crate) fn abort(request: &pb::AbortRequest, by: String) -> Result<AbortCall, Status> {
@@ -388,6 +397,13 @@ pub(super) fn request_id(text: &str, found: &mut Vec<Violation>) -> Option<Strin
         found.push(Violation::new("request_id", "must not contain a NUL byte"));
     }
     (!text.is_empty()).then(|| text.to_owned())
+}
+
+/// The id that a client gives to a new run; absent: it leaves that to the server.
+pub(super) fn own_run_id(text: &str, found: &mut Vec<Violation>) -> Option<RunId> {
+    (!text.is_empty())
+        .then(|| parse_run_id(text, found))
+        .flatten()
 }
 
 fn parse_run_id(text: &str, found: &mut Vec<Violation>) -> Option<RunId> {

@@ -46,6 +46,28 @@ pub(crate) fn parse(
     parsed
 }
 
+/// The policy as reads give it back, with all that a preset has given; absent: it starts nothing again.
+pub(crate) fn shown(policy: &RestartPolicy) -> Option<pb::RestartPolicy> {
+    let mode = match policy.mode {
+        RestartMode::Never => return None,
+        RestartMode::OnFailure => pb::RestartMode::OnFailure,
+        RestartMode::Always => pb::RestartMode::Always,
+    };
+    let codes = |codes: &[u8]| codes.iter().copied().map(u32::from).collect();
+    Some(pb::RestartPolicy {
+        preset: pb::RestartPreset::Unspecified.into(),
+        mode: mode.into(),
+        delay: Some(time::duration(policy.delay)),
+        factor: Some(policy.factor),
+        max_delay: Some(time::duration(policy.max_delay)),
+        jitter_percent: Some(policy.jitter_percent),
+        max_restarts: policy.max_restarts,
+        min_uptime: Some(time::duration(policy.min_uptime)),
+        prevent_exit_codes: codes(&policy.prevent_exit_codes),
+        force_exit_codes: codes(&policy.force_exit_codes),
+    })
+}
+
 fn preset(number: i32, found: &mut Vec<Violation>) -> Option<RestartPolicy> {
     match pb::RestartPreset::try_from(number) {
         Ok(pb::RestartPreset::Unspecified) => None,
@@ -118,7 +140,8 @@ mod tests {
             force_exit_codes: vec![3],
             ..RestartPolicy::keepalive()
         };
-        assert_eq!(of(&keepalive), (wanted, vec![]));
+        assert_eq!(of(&keepalive), (wanted.clone(), vec![]));
+        assert_eq!(of(&shown(&wanted).expect("it restarts")), (wanted, vec![]));
         assert_eq!(parse(None, &mut Vec::new()), RestartPolicy::default());
         assert_eq!(of(&pb::RestartPolicy::default()).1, [""; 0]);
     }

@@ -7,7 +7,6 @@ use kennel_lifecycle::{
     RunKind, RunState, StartFailure, StartStage, StreamsEnd, TreeVerdict,
 };
 use kennel_supervisor::{Desired, Elsewhere, PastAttempt, RunView};
-use std::sync::Arc;
 
 pub(crate) fn run(view: RunView) -> pb::Run {
     let attempt = attempt(&view);
@@ -20,16 +19,16 @@ pub(crate) fn run(view: RunView) -> pb::Run {
         run_id: view.run.to_string(),
         owner: view.owner,
         node_id: view.node.to_string(),
-        spec: spec::from_document(&view.spec_document),
-        kind: kind(view.kind).into(),
-        labels: Arc::unwrap_or_clone(view.labels),
+        spec: spec::shown(&view.spec),
+        kind: kind(view.spec.policy.kind).into(),
+        labels: view.spec.labels.clone(),
         state: state(view.state).into(),
         desired: desired(view.desired).into(),
         containment: held_by.into(),
         current_attempt: Some(attempt),
         end_reason: view.outcome.as_ref().map(|o| end_reason(&o.reason)),
         tree_verdict,
-        grace: Some(time::duration(view.grace)),
+        grace: Some(time::duration(view.spec.policy.grace())),
         // A stop is in force for as long as the run is being stopped.
         stop_deadline_time: view
             .stop_deadline
@@ -156,7 +155,7 @@ fn held_by(view: &RunView) -> pb::Containment {
     containment::word(view.held.as_ref().map_or(shown, |held| held.by))
 }
 
-fn kind(kind: RunKind) -> pb::RunKind {
+pub(super) fn kind(kind: RunKind) -> pb::RunKind {
     match kind {
         RunKind::Heartbeat => pb::RunKind::Heartbeat,
         RunKind::Service => pb::RunKind::Service,

@@ -1,17 +1,15 @@
-//! What a client wants to run: parsed on the way in, kept as a document, given back without its secrets.
+//! What a client wants to run: parsed on the way in, given back without its secrets. Both ways of a field are in this file.
 
-use super::{command, containment, limits, restart, terminal, time};
-use crate::{
-    json,
-    pb::{
-        self,
-        run_spec::{Command, Stdio},
-    },
+use super::{command, containment, limits, restart, run, terminal, time};
+use crate::pb::{
+    self,
+    run_spec::{Command, Stdio},
 };
 use bytes::Bytes;
 use kennel_lifecycle::{
-    EnvMode, InputMode, LeaderExit, OnDiskFull, OnMaxPause, OnOutputFull, OutputBound, PausePolicy,
-    PidNamespace, Recovery, RunKind, RunSpec, Timeouts, Violation, limits as bounds,
+    CommandSpec, EnvMode, InputMode, LeaderExit, OnDiskFull, OnMaxPause, OnOutputFull, OutputBound,
+    PausePolicy, PidNamespace, Policy, RecordedSpec, Recovery, RunKind, RunSpec, StopPolicy,
+    Timeouts, Violation, limits as bounds,
 };
 
 /// Whether there is far too much of something, by counts alone.
@@ -41,84 +39,129 @@ pub(crate) fn parse(spec: pb::RunSpec, found: &mut Vec<Violation>) -> RunSpec {
     let form = command::Form::of(&spec);
     let named = kind("spec.kind", spec.kind, found);
     let (kind, terminal) = terminal::parse(named, spec.kind == 0, spec.stdio.as_ref(), found);
-    let grace = spec.stop.as_ref().and_then(|s| s.grace.as_ref());
-    let grace = time::parse_duration("spec.stop.grace", grace, found);
-    let timeouts = spec.timeouts.unwrap_or_default();
-    let max_runtime = timeouts.max_runtime.as_ref();
-    let timeouts = Timeouts {
-        max_runtime: time::parse_duration("spec.timeouts.max_runtime", max_runtime, found),
-    };
     let env = spec.env.unwrap_or_default();
-    let env_mode = env_mode(env.mode, found);
     let parsed = RunSpec {
-        kind,
-        argv: command::argv(spec.command, found),
-        cwd: command::cwd(spec.cwd, spec.raw_cwd, found),
-        env_mode,
-        env: env.vars,
-        initial_input: spec.initial_input.map(|input| input.to_vec()),
-        input: input_mode(spec.stdio.as_ref(), found),
-        terminal,
+        command: CommandSpec {
+            argv: command::argv(spec.command, found),
+            cwd: command::cwd(spec.cwd, spec.raw_cwd, found),
+            env_mode: env_mode(env.mode, found),
+            env: env.vars,
+            initial_input: spec.initial_input.map(|input| input.to_vec()),
+            input: input_mode(spec.stdio.as_ref(), found),
+            terminal,
+        },
+        policy: Policy {
+            kind,
+            stop: stop(spec.stop, found),
+            timeouts: timeouts(spec.timeouts, found),
+            limits: limits::parse(spec.limits.as_ref(), found),
+            on_leader_exit: on_leader_exit(spec.on_leader_exit, found),
+            pause: pause(spec.pause, found),
+            min_containment: containment::least(spec.min_containment, found),
+            pid_namespace: pid_namespace(spec.pid_namespace, found),
+            recovery: recovery(spec.recovery, found),
+            restart: restart::parse(spec.restart.as_ref(), found),
+            output: output(spec.output, found),
+        },
         labels: spec.labels,
-        grace,
-        timeouts,
-        limits: limits::parse(spec.limits.as_ref(), found),
-        on_leader_exit: on_leader_exit(spec.on_leader_exit, found),
-        pause: pause(spec.pause, found),
-        min_containment: containment::least(spec.min_containment, found),
-        pid_namespace: pid_namespace(spec.pid_namespace, found),
-        recovery: recovery(spec.recovery, found),
-        restart: restart::parse(spec.restart.as_ref(), found),
-        output: output(spec.output, found),
     };
     let wrong = parsed.violations().into_iter();
     found.extend(wrong.map(|violation| form.name(violation)));
     parsed
 }
 
-/// The spec as it is kept: with empty input and empty values of variables.
-pub(crate) fn document(spec: &pb::RunSpec) -> String {
-    let env = spec.env.as_ref().map(|env| pb::Env {
-        mode: env.mode,
-        vars: env
-            .vars
-            .keys()
-            .map(|name| (name.clone(), String::new()))
-            .collect(),
-    });
-    json::to_string(&pb::RunSpec {
-        kind: spec.kind,
-        command: spec.command.clone(),
-        cwd: spec.cwd.clone(),
-        raw_cwd: spec.raw_cwd.clone(),
-        env,
-        initial_input: spec.initial_input.as_ref().map(|_| Bytes::new()),
-        labels: spec.labels.clone(),
-        stop: spec.stop,
-        timeouts: spec.timeouts,
-        limits: spec.limits.clone(),
-        on_leader_exit: spec.on_leader_exit,
-        pause: spec.pause,
-        min_containment: spec.min_containment,
-        pid_namespace: spec.pid_namespace,
-        recovery: spec.recovery,
-        restart: spec.restart.clone(),
-        output: spec.output,
-        stdio: spec.stdio.clone(),
+/// The spec as reads give it back: without what is the default, except for the kind. Absent: no caller has described the run.
+pub(crate) fn shown(spec: &RecordedSpec) -> Option<pb::RunSpec> {
+    spec.is_described().then(|| message(spec))
+}
+
+fn message(spec: &RunSpec) -> pb::RunSpec {
+    let RunSpec {
+        command,
+        policy,
+        labels,
+    } = spec;
+    let (cwd, raw_cwd) = command::shown_cwd(command.cwd.as_deref());
+    pb::RunSpec {
+        kind: run::kind(policy.kind).into(),
+        command: Some(command::shown(&command.argv)),
+        cwd,
+        raw_cwd,
+        env: shown_env(command),
+        initial_input: command.initial_input.clone().map(Bytes::from),
+        labels: labels.clone(),
+        stop: shown_stop(policy.stop),
+        timeouts: shown_timeouts(policy.timeouts),
+        limits: limits::shown(&policy.limits),
+        on_leader_exit: shown_leader_exit(policy.on_leader_exit),
+        pause: shown_pause(policy.pause),
+        min_containment: policy
+            .min_containment
+            .map_or(0, |by| containment::word(by).into()),
+        pid_namespace: match policy.pid_namespace {
+            PidNamespace::Shared => pb::PidNamespace::Unspecified,
+            PidNamespace::Private => pb::PidNamespace::Private,
+        }
+        .into(),
+        recovery: shown_recovery(policy.recovery).into(),
+        restart: restart::shown(&policy.restart),
+        output: shown_output(policy.output),
+        stdio: shown_stdio(command),
+    }
+}
+
+/// The message of what differs from the default.
+fn differing<T: Default + PartialEq, M>(value: &T, message: impl FnOnce(&T) -> M) -> Option<M> {
+    (*value != T::default()).then(|| message(value))
+}
+
+fn stop(policy: Option<pb::StopPolicy>, found: &mut Vec<Violation>) -> StopPolicy {
+    let policy = policy.unwrap_or_default();
+    StopPolicy {
+        grace: time::parse_duration("spec.stop.grace", policy.grace.as_ref(), found),
+    }
+}
+
+fn shown_stop(policy: StopPolicy) -> Option<pb::StopPolicy> {
+    differing(&policy, |policy| pb::StopPolicy {
+        grace: policy.grace.map(time::duration),
     })
 }
 
-/// The spec that was kept so; absent: there is none, as for a fence.
-pub(crate) fn from_document(document: &str) -> Option<pb::RunSpec> {
-    if document.is_empty() {
-        return None;
+fn timeouts(timeouts: Option<pb::Timeouts>, found: &mut Vec<Violation>) -> Timeouts {
+    let timeouts = timeouts.unwrap_or_default();
+    let max_runtime = timeouts.max_runtime.as_ref();
+    Timeouts {
+        max_runtime: time::parse_duration("spec.timeouts.max_runtime", max_runtime, found),
     }
-    match json::from_str(document) {
-        Ok(spec) => Some(spec),
-        Err(error) => {
-            tracing::warn!(%error, "a kept spec cannot be read, giving the run without it");
-            None
-        }
+}
+
+fn shown_timeouts(timeouts: Timeouts) -> Option<pb::Timeouts> {
+    differing(&timeouts, |timeouts| pb::Timeouts {
+        max_runtime: timeouts.max_runtime.map(time::duration),
+    })
+}
+
+fn shown_env(command: &CommandSpec) -> Option<pb::Env> {
+    let mode = match command.env_mode {
+        EnvMode::Minimal => pb::EnvMode::Unspecified,
+        EnvMode::InheritAll => pb::EnvMode::InheritAll,
+        EnvMode::None => pb::EnvMode::None,
+    };
+    let is_said = mode != pb::EnvMode::Unspecified || !command.env.is_empty();
+    is_said.then(|| pb::Env {
+        mode: mode.into(),
+        vars: command.env.clone(),
+    })
+}
+
+fn shown_stdio(command: &CommandSpec) -> Option<Stdio> {
+    match (&command.terminal, command.input) {
+        (Some(terminal), _) => Some(Stdio::Terminal(terminal::shown(terminal))),
+        (None, InputMode::Open) => Some(Stdio::Pipes(pb::Pipes {
+            input: pb::InputMode::Open.into(),
+        })),
+        (None, InputMode::Initial) => None,
     }
 }
 
@@ -165,6 +208,25 @@ fn output(policy: Option<pb::OutputPolicy>, found: &mut Vec<Violation>) -> Outpu
             }
         },
     }
+}
+
+fn shown_output(bound: OutputBound) -> Option<pb::OutputPolicy> {
+    differing(&bound, |bound| pb::OutputPolicy {
+        max_bytes: Some(bound.max_bytes),
+        on_full: match bound.on_full {
+            OnOutputFull::Rotate => pb::OutputOverflow::Rotate,
+            OnOutputFull::HeadTail => pb::OutputOverflow::HeadTail,
+            OnOutputFull::Abort => pb::OutputOverflow::Abort,
+            OnOutputFull::Block => pb::OutputOverflow::Block,
+        }
+        .into(),
+        on_disk_full: match bound.on_disk_full {
+            OnDiskFull::Block => pb::DiskFullAction::Block,
+            OnDiskFull::Drop => pb::DiskFullAction::Drop,
+            OnDiskFull::Abort => pb::DiskFullAction::Abort,
+        }
+        .into(),
+    })
 }
 
 fn input_mode(stdio: Option<&Stdio>, found: &mut Vec<Violation>) -> InputMode {
@@ -217,6 +279,26 @@ fn recovery(number: i32, found: &mut Vec<Violation>) -> Option<Recovery> {
     }
 }
 
+/// What a client may ask for; the third value of the core is the default of a kind and no answer to this.
+fn shown_recovery(recovery: Option<Recovery>) -> pb::RecoveryPolicy {
+    match recovery {
+        Some(Recovery::Terminate) => pb::RecoveryPolicy::Terminate,
+        Some(Recovery::Adopt) => pb::RecoveryPolicy::Adopt,
+        Some(Recovery::AdoptWherePossible) | None => pb::RecoveryPolicy::Unspecified,
+    }
+}
+
+fn shown_pause(policy: PausePolicy) -> Option<pb::PausePolicy> {
+    differing(&policy, |policy| pb::PausePolicy {
+        max_pause: policy.max_pause.map(time::duration),
+        on_max_pause: match policy.on_max_pause {
+            OnMaxPause::Resume => pb::OnMaxPause::Unspecified,
+            OnMaxPause::Abort => pb::OnMaxPause::Abort,
+        }
+        .into(),
+    })
+}
+
 fn pause(policy: Option<pb::PausePolicy>, found: &mut Vec<Violation>) -> PausePolicy {
     const ACTION: &str = "spec.pause.on_max_pause";
     let policy = policy.unwrap_or_default();
@@ -261,6 +343,18 @@ fn on_leader_exit(policy: Option<pb::LeaderExitPolicy>, found: &mut Vec<Violatio
     action
 }
 
+fn shown_leader_exit(policy: LeaderExit) -> Option<pb::LeaderExitPolicy> {
+    let (action, timeout) = match policy {
+        LeaderExit::Stop => return None,
+        LeaderExit::Drain { timeout } => (pb::LeaderExitAction::Drain, timeout),
+        LeaderExit::Keep => (pb::LeaderExitAction::Keep, None),
+    };
+    Some(pb::LeaderExitPolicy {
+        action: action.into(),
+        drain_timeout: timeout.map(time::duration),
+    })
+}
+
 /// A number that this version has no value for.
 pub(crate) fn unknown_number(field: &str, number: i32, name: &str) -> Violation {
     Violation::new(
@@ -270,277 +364,4 @@ pub(crate) fn unknown_number(field: &str, number: i32, name: &str) -> Violation 
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use kennel_lifecycle::{Containment, RestartPolicy, RunLimits};
-    use std::time::Duration;
-
-    #[test]
-    fn every_field_reaches_the_core() {
-        let mut found = Vec::new();
-        let parsed = parse(full(), &mut found);
-        assert_eq!(found, []);
-        let text = |s: &str| s.to_owned();
-        assert_eq!(
-            parsed,
-            RunSpec {
-                kind: RunKind::Job,
-                argv: ["sh", "-c", "cat"].map(Into::into).to_vec(),
-                cwd: Some("/tmp".into()),
-                env_mode: EnvMode::None,
-                env: [(text("SECRET"), text("hush"))].into(),
-                initial_input: Some(b"in".to_vec()),
-                input: InputMode::Initial,
-                terminal: None,
-                labels: [(text("team"), text("a"))].into(),
-                grace: Some(Duration::from_millis(500)),
-                timeouts: Timeouts {
-                    max_runtime: Some(Duration::from_mins(1)),
-                },
-                limits: RunLimits {
-                    nice: Some(3),
-                    ..RunLimits::default()
-                },
-                pause: PausePolicy {
-                    max_pause: Some(Duration::from_secs(30)),
-                    on_max_pause: OnMaxPause::Abort,
-                },
-                on_leader_exit: LeaderExit::Drain {
-                    timeout: Some(Duration::from_secs(90)),
-                },
-                min_containment: Some(Containment::Cgroup),
-                pid_namespace: PidNamespace::Private,
-                recovery: Some(Recovery::Adopt),
-                restart: RestartPolicy {
-                    max_restarts: Some(9),
-                    ..RestartPolicy::agent()
-                },
-                output: OutputBound {
-                    max_bytes: 2 << 20,
-                    on_full: OnOutputFull::HeadTail,
-                    on_disk_full: OnDiskFull::Drop,
-                },
-            }
-        );
-    }
-
-    #[test]
-    fn an_input_may_stay_open() {
-        let of = |input: i32| {
-            let mut spec = full();
-            spec.initial_input = None;
-            spec.stdio = Some(Stdio::Pipes(pb::Pipes { input }));
-            let mut found = Vec::new();
-            let parsed = parse(spec, &mut found).input;
-            (
-                parsed,
-                found.into_iter().map(|v| v.field).collect::<Vec<_>>(),
-            )
-        };
-        assert_eq!(of(0), (InputMode::Initial, vec![]));
-        assert_eq!(of(1), (InputMode::Initial, vec![]));
-        assert_eq!(of(2), (InputMode::Open, vec![]));
-        assert_eq!(of(9).1, ["spec.pipes.input"]);
-    }
-
-    #[test]
-    fn what_is_done_after_a_pause_needs_a_longest_pause() {
-        let of = |action: i32| {
-            let mut found = Vec::new();
-            let policy = pb::PausePolicy {
-                max_pause: None,
-                on_max_pause: action,
-            };
-            pause(Some(policy), &mut found);
-            found.into_iter().map(|v| v.field).collect::<Vec<_>>()
-        };
-        assert!(of(0).is_empty());
-        assert_eq!(of(2), ["spec.pause.on_max_pause"]);
-    }
-
-    #[test]
-    fn how_much_output_is_kept_has_a_default_and_bounds() {
-        let of = |max_bytes, on_full| {
-            let mut spec = full();
-            spec.output = Some(pb::OutputPolicy {
-                max_bytes,
-                on_full,
-                on_disk_full: on_full,
-            });
-            let mut found = Vec::new();
-            let parsed = parse(spec, &mut found);
-            (
-                parsed.output,
-                found.into_iter().map(|v| v.field).collect::<Vec<_>>(),
-            )
-        };
-        assert_eq!(of(None, 0), (OutputBound::default(), vec![]));
-        let size = || vec!["spec.output.max_bytes".to_owned()];
-        assert_eq!(of(Some((1 << 20) - 1), 0).1, size());
-        assert_eq!(of(Some((1 << 40) + 1), 1).1, size());
-        assert!(of(Some(1 << 20), 1).1.is_empty());
-        assert_eq!(
-            of(None, 9).1,
-            ["spec.output.on_full", "spec.output.on_disk_full"]
-        );
-        let abort = of(None, 3).0;
-        assert_eq!(abort.on_full, OnOutputFull::Abort);
-        assert_eq!(abort.on_disk_full, OnDiskFull::Abort);
-        let mut none = full();
-        none.output = None;
-        assert_eq!(parse(none, &mut Vec::new()).output, OutputBound::default());
-    }
-
-    #[test]
-    fn what_is_kept_has_names_but_neither_values_nor_input() {
-        let document = document(&full());
-        assert!(!document.contains("hush"), "{document}");
-        let kept = from_document(&document).expect("a spec");
-        let mut wanted = full();
-        wanted.initial_input = Some(Bytes::new());
-        let vars = &mut wanted.env.as_mut().expect("set above").vars;
-        vars.insert("SECRET".to_owned(), String::new());
-        assert_eq!(kept, wanted);
-    }
-
-    #[test]
-    fn a_document_of_a_later_version_is_read_as_far_as_it_is_known() {
-        let kept = from_document(r#"{"cwd":"/x","fromTheFuture":{"a":1}}"#).expect("a spec");
-        assert_eq!(kept.cwd.as_deref(), Some("/x"));
-        assert_eq!(from_document(""), None);
-        assert_eq!(from_document("{"), None);
-    }
-
-    #[test]
-    fn form_and_content_are_found_wrong_together() {
-        let spec = pb::RunSpec {
-            kind: 99,
-            cwd: Some("relative".to_owned()),
-            env: Some(pb::Env {
-                mode: -1,
-                vars: [("A=B".to_owned(), String::new())].into(),
-            }),
-            stop: Some(pb::StopPolicy {
-                grace: Some(prost_types::Duration {
-                    seconds: -1,
-                    nanos: 0,
-                }),
-            }),
-            timeouts: Some(pb::Timeouts {
-                max_runtime: Some(prost_types::Duration {
-                    seconds: 0,
-                    nanos: -1,
-                }),
-            }),
-            ..pb::RunSpec::default()
-        };
-        let mut found = Vec::new();
-        parse(spec, &mut found);
-        let fields: Vec<&str> = found.iter().map(|v| v.field.as_str()).collect();
-        for wanted in [
-            "spec.kind",
-            "spec.stop.grace",
-            "spec.timeouts.max_runtime",
-            "spec.env.mode",
-            "spec.argv.args",
-            "spec.cwd",
-            "spec.env.vars[\"A=B\"]",
-        ] {
-            assert!(fields.contains(&wanted), "{wanted} in {fields:?}");
-        }
-    }
-
-    #[test]
-    fn a_drain_timeout_is_for_a_drain_alone() {
-        let of = |action: i32, timeout: Option<i64>| {
-            let mut found = Vec::new();
-            let drain_timeout = timeout.map(|seconds| prost_types::Duration { seconds, nanos: 0 });
-            let policy = pb::LeaderExitPolicy {
-                action,
-                drain_timeout,
-            };
-            let parsed = on_leader_exit(Some(policy), &mut found);
-            let fields: Vec<_> = found.into_iter().map(|v| v.field).collect();
-            (parsed, fields)
-        };
-        let (stop, drain, keep) = (1, 2, 3);
-        let timeout = "spec.on_leader_exit.drain_timeout".to_owned();
-        assert_eq!(on_leader_exit(None, &mut Vec::new()), LeaderExit::Stop);
-        assert_eq!(of(0, None), (LeaderExit::Stop, vec![]));
-        assert_eq!(of(stop, Some(1)).1, std::slice::from_ref(&timeout));
-        assert_eq!(of(0, Some(1)).1, std::slice::from_ref(&timeout));
-        assert_eq!(of(keep, None), (LeaderExit::Keep, vec![]));
-        assert_eq!(of(keep, Some(1)).1, std::slice::from_ref(&timeout));
-        assert_eq!(
-            of(drain, None),
-            (LeaderExit::Drain { timeout: None }, vec![])
-        );
-        assert_eq!(of(drain, Some(-1)).1, [timeout]);
-        assert_eq!(of(9, None).1, ["spec.on_leader_exit.action"]);
-    }
-
-    fn full() -> pb::RunSpec {
-        let text = |s: &str| s.to_owned();
-        pb::RunSpec {
-            kind: pb::RunKind::Job.into(),
-            command: Some(Command::Argv(pb::Argv {
-                args: vec![text("sh"), text("-c"), text("cat")],
-                raw_args: Vec::new(),
-            })),
-            cwd: Some(text("/tmp")),
-            raw_cwd: None,
-            env: Some(pb::Env {
-                mode: pb::EnvMode::None.into(),
-                vars: [(text("SECRET"), text("hush"))].into(),
-            }),
-            initial_input: Some(bytes::Bytes::from_static(b"in")),
-            labels: [(text("team"), text("a"))].into(),
-            stop: Some(pb::StopPolicy {
-                grace: Some(prost_types::Duration {
-                    seconds: 0,
-                    nanos: 500_000_000,
-                }),
-            }),
-            timeouts: Some(pb::Timeouts {
-                max_runtime: Some(prost_types::Duration {
-                    seconds: 60,
-                    nanos: 0,
-                }),
-            }),
-            limits: Some(pb::RunLimits {
-                nice: Some(3),
-                ..pb::RunLimits::default()
-            }),
-            pause: Some(pb::PausePolicy {
-                max_pause: Some(prost_types::Duration {
-                    seconds: 30,
-                    nanos: 0,
-                }),
-                on_max_pause: pb::OnMaxPause::Abort.into(),
-            }),
-            on_leader_exit: Some(pb::LeaderExitPolicy {
-                action: pb::LeaderExitAction::Drain.into(),
-                drain_timeout: Some(prost_types::Duration {
-                    seconds: 90,
-                    nanos: 0,
-                }),
-            }),
-            min_containment: pb::Containment::Cgroup.into(),
-            pid_namespace: pb::PidNamespace::Private.into(),
-            recovery: pb::RecoveryPolicy::Adopt.into(),
-            restart: Some(pb::RestartPolicy {
-                preset: pb::RestartPreset::Agent.into(),
-                max_restarts: Some(9),
-                ..pb::RestartPolicy::default()
-            }),
-            output: Some(pb::OutputPolicy {
-                max_bytes: Some(2 << 20),
-                on_full: pb::OutputOverflow::HeadTail.into(),
-                on_disk_full: pb::DiskFullAction::Drop.into(),
-            }),
-            stdio: Some(Stdio::Pipes(pb::Pipes {
-                input: pb::InputMode::Initial.into(),
-            })),
-        }
-    }
-}
+mod tests;

@@ -35,6 +35,15 @@ pub(super) fn parse(
     (kind, Some(TerminalSpec { term, size }))
 }
 
+/// The terminal of a spec as reads give it back.
+pub(super) fn shown(terminal: &TerminalSpec) -> pb::Terminal {
+    pb::Terminal {
+        rows: Some(terminal.size.rows.into()),
+        cols: Some(terminal.size.cols.into()),
+        term: terminal.term.clone(),
+    }
+}
+
 /// Rows or columns.
 fn side(field: &str, given: u32, found: &mut Vec<Violation>) -> u16 {
     match u16::try_from(given) {

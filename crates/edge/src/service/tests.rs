@@ -6,7 +6,7 @@ use kennel_lifecycle::RunId;
 fn a_page_is_cut_where_it_would_grow_too_large_and_goes_on_there() {
     let key = DigestKey::new([5; 32]);
     let filter = ListFilter::default();
-    let views: Vec<RunView> = (1..=5).map(|n| of_size(n, 300_000)).collect();
+    let views: Vec<RunView> = (1..=5).map(|n| of_size(n, 150_000)).collect();
     let first = page(views, None, &filter, &key);
     assert_eq!(first.runs.len(), 3);
     let token = PageToken::decode(&first.next_page_token, &filter, &key).expect("our own");

@@ -158,20 +158,18 @@ async fn in_position(
 }
 
 fn spec(words: &[String], max_runtime: Option<Duration>) -> pb::RunSpec {
-    pb::RunSpec {
+    let mut spec = pb::RunSpec {
         command: Some(pb::run_spec::Command::Argv(pb::Argv {
             args: words.to_vec(),
             ..pb::Argv::default()
         })),
         cwd: Some("/".to_owned()),
-        stop: Some(pb::StopPolicy {
-            grace: GRACE.try_into().ok(),
-        }),
-        timeouts: max_runtime.map(|time| pb::Timeouts {
-            max_runtime: time.try_into().ok(),
-        }),
         ..pb::RunSpec::default()
-    }
+    };
+    spec.stop.get_or_insert_default().grace = GRACE.try_into().ok();
+    let max_runtime = max_runtime.and_then(|time| time.try_into().ok());
+    spec.timeouts.get_or_insert_default().max_runtime = max_runtime;
+    spec
 }
 
 /// The first line of standard output; `None`: the run has ended without one.

@@ -13,6 +13,7 @@ mod ladder;
 mod memory;
 mod names;
 mod properties;
+mod recorded_spec;
 mod recovery;
 mod restart;
 mod samples;

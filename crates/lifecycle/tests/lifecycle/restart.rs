@@ -2,7 +2,7 @@
 
 use kennel_lifecycle::{
     Deadline, EndReason, Exit, Leftovers, MemoryKills, Outcome, Proof, RestartMode, RestartPolicy,
-    RunSpec, Signal, StartFailure, StartStage, StopCertificate, TreeVerdict,
+    Signal, StartFailure, StartStage, StopCertificate, TreeVerdict,
     restart::{self, Attempted, Next, Wish},
 };
 use proptest::prelude::*;
@@ -242,8 +242,8 @@ fn another_boot_proves_that_nothing_is_left() {
 
 #[test]
 fn a_policy_says_all_that_is_wrong_with_it() {
-    let spec = RunSpec {
-        restart: RestartPolicy {
+    let spec = crate::spec::edited(crate::spec::good(), |s| {
+        s.policy.restart = RestartPolicy {
             mode: RestartMode::Always,
             delay: Duration::ZERO,
             factor: 11,
@@ -253,10 +253,9 @@ fn a_policy_says_all_that_is_wrong_with_it() {
             min_uptime: Duration::ZERO,
             prevent_exit_codes: vec![1],
             force_exit_codes: vec![1],
-        },
-        on_leader_exit: kennel_lifecycle::LeaderExit::Keep,
-        ..crate::spec::good()
-    };
+        };
+        s.policy.on_leader_exit = kennel_lifecycle::LeaderExit::Keep;
+    });
     let fields: Vec<String> = spec.violations().into_iter().map(|v| v.field).collect();
     let wanted = [
         "spec.restart.delay",
@@ -274,10 +273,9 @@ fn a_policy_says_all_that_is_wrong_with_it() {
         RestartPolicy::agent(),
         RestartPolicy::keepalive(),
     ] {
-        let spec = RunSpec {
-            restart: good,
-            ..crate::spec::good()
-        };
+        let spec = crate::spec::edited(crate::spec::good(), |s| {
+            s.policy.restart = good;
+        });
         assert_eq!(spec.violations(), []);
     }
 }

@@ -3,36 +3,35 @@
 use kennel_lifecycle::{
     CpuQuota, EnvMode, InputMode, Knob, LeaderExit, LimitPowers, OnMaxPause, PausePolicy,
     PidNamespace, Recovery, Resource, Rlimit, RunKind, RunLimits, RunSpec, TerminalSize,
-    TerminalSpec, Timeouts, UNLIMITED, compose_env, limits,
+    TerminalSpec, UNLIMITED, compose_env, limits,
 };
 use std::{collections::BTreeMap, time::Duration};
 
 #[test]
 fn an_input_that_stays_open_is_not_given_with_the_spec() {
-    let spec = RunSpec {
-        input: InputMode::Open,
-        ..good()
-    };
+    let spec = edited(good(), |s| {
+        s.command.input = InputMode::Open;
+    });
     assert_eq!(spec.violations(), []);
-    let both = RunSpec {
-        initial_input: Some(Vec::new()),
-        ..spec
-    };
+    let both = edited(spec, |s| {
+        s.command.initial_input = Some(Vec::new());
+    });
     let fields: Vec<_> = both.violations().into_iter().map(|v| v.field).collect();
     assert_eq!(fields, ["spec.initial_input"]);
 }
 
 #[test]
 fn a_terminal_takes_no_option_that_it_could_not_keep() {
-    let on_terminal = || RunSpec {
-        kind: RunKind::Terminal,
-        terminal: Some(TerminalSpec::default()),
-        initial_input: None,
-        on_leader_exit: LeaderExit::Stop,
-        ..good()
+    let on_terminal = || {
+        edited(good(), |s| {
+            s.policy.kind = RunKind::Terminal;
+            s.command.terminal = Some(TerminalSpec::default());
+            s.command.initial_input = None;
+            s.policy.on_leader_exit = LeaderExit::Stop;
+        })
     };
     assert_eq!(on_terminal().violations(), []);
-    assert_eq!(on_terminal().recovery(), Recovery::Terminate);
+    assert_eq!(on_terminal().policy.recovery(), Recovery::Terminate);
     let fields = |spec: RunSpec| {
         let found = spec.violations().into_iter();
         found.map(|v| v.field).collect::<Vec<_>>()
@@ -42,17 +41,17 @@ fn a_terminal_takes_no_option_that_it_could_not_keep() {
         change(&mut spec);
         fields(spec)
     };
-    assert_eq!(with(|s| s.terminal = None), ["spec.pipes"]);
-    assert_eq!(with(|s| s.kind = RunKind::Job), ["spec.terminal"]);
+    assert_eq!(with(|s| s.command.terminal = None), ["spec.pipes"]);
+    assert_eq!(with(|s| s.policy.kind = RunKind::Job), ["spec.terminal"]);
     assert_eq!(
-        with(|s| s.initial_input = Some(Vec::new())),
+        with(|s| s.command.initial_input = Some(Vec::new())),
         ["spec.initial_input"]
     );
     assert_eq!(
-        with(|s| s.recovery = Some(Recovery::Adopt)),
+        with(|s| s.policy.recovery = Some(Recovery::Adopt)),
         ["spec.recovery"]
     );
-    let kept = with(|s| s.on_leader_exit = LeaderExit::Keep);
+    let kept = with(|s| s.policy.on_leader_exit = LeaderExit::Keep);
     assert_eq!(kept, ["spec.on_leader_exit.action"]);
     let with = |term: &str, rows, cols| {
         let size = TerminalSize { rows, cols };
@@ -60,10 +59,9 @@ fn a_terminal_takes_no_option_that_it_could_not_keep() {
             term: term.into(),
             size,
         });
-        fields(RunSpec {
-            terminal,
-            ..on_terminal()
-        })
+        fields(edited(on_terminal(), |s| {
+            s.command.terminal = terminal;
+        }))
     };
     let longest = "x".repeat(limits::TERM_BYTES_MAX);
     assert!(with(&longest, 1, u16::MAX).is_empty());
@@ -79,61 +77,56 @@ fn a_terminal_takes_no_option_that_it_could_not_keep() {
 #[test]
 fn a_good_spec_is_not_found_fault_with() {
     assert_eq!(good().violations(), []);
-    let largest = RunSpec {
-        cwd: Some(format!("/{}", "d".repeat(limits::CWD_BYTES_MAX - 1)).into()),
-        initial_input: Some(vec![0; limits::INITIAL_INPUT_BYTES_MAX]),
-        grace: Some(limits::GRACE_MAX),
-        timeouts: Timeouts {
-            max_runtime: Some(limits::TIMEOUT_MAX),
-        },
-        argv: vec!["a".repeat(limits::ARG_BYTES_MAX).into()],
-        env: (0..limits::ENV_ENTRIES_MAX)
+    let largest = edited(good(), |s| {
+        s.command.cwd = Some(format!("/{}", "d".repeat(limits::CWD_BYTES_MAX - 1)).into());
+        s.command.initial_input = Some(vec![0; limits::INITIAL_INPUT_BYTES_MAX]);
+        s.policy.stop.grace = Some(limits::GRACE_MAX);
+        s.policy.timeouts.max_runtime = Some(limits::TIMEOUT_MAX);
+        s.command.argv = vec!["a".repeat(limits::ARG_BYTES_MAX).into()];
+        s.command.env = (0..limits::ENV_ENTRIES_MAX)
             .map(|n| (format!("V{n}"), String::new()))
-            .collect(),
-        labels: (0..limits::LABELS_MAX)
+            .collect();
+        s.labels = (0..limits::LABELS_MAX)
             .map(|n| {
                 (
                     format!("{n:0>len$}", len = limits::LABEL_KEY_BYTES_MAX),
                     "v".repeat(limits::LABEL_VALUE_BYTES_MAX),
                 )
             })
-            .collect(),
-        ..good()
-    };
+            .collect();
+    });
     assert_eq!(largest.violations(), []);
 }
 
 #[test]
 fn all_that_is_wrong_is_told_together() {
-    let spec = RunSpec {
-        kind: RunKind::Heartbeat,
-        argv: vec![
+    let spec = edited(RunSpec::default(), |s| {
+        s.policy.kind = RunKind::Heartbeat;
+        s.command.argv = vec![
             "".into(),
             "a\0b".into(),
             "x".repeat(limits::ARG_BYTES_MAX + 1).into(),
-        ],
-        cwd: Some("relative\0".into()),
-        env_mode: EnvMode::Minimal,
-        env: map(&[
+        ];
+        s.command.cwd = Some("relative\0".into());
+        s.command.env_mode = EnvMode::Minimal;
+        s.command.env = map(&[
             ("", "v"),
             ("A=B", "v"),
             ("KENNEL_RUN_ID", "mine"),
             ("NUL", "a\0b"),
             ("BIG", &"x".repeat(limits::ARG_BYTES_MAX)),
-        ]),
-        initial_input: Some(vec![0; limits::INITIAL_INPUT_BYTES_MAX + 1]),
-        input: InputMode::Initial,
-        terminal: None,
-        labels: map(&[
+        ]);
+        s.command.initial_input = Some(vec![0; limits::INITIAL_INPUT_BYTES_MAX + 1]);
+        s.command.input = InputMode::Initial;
+        s.command.terminal = None;
+        s.labels = map(&[
             ("", "v"),
             ("k", &"v".repeat(limits::LABEL_VALUE_BYTES_MAX + 1)),
             ("n", "\0"),
-        ]),
-        grace: Some(limits::GRACE_MAX + Duration::from_nanos(1)),
-        timeouts: Timeouts {
-            max_runtime: Some(Duration::ZERO),
-        },
-        limits: RunLimits {
+        ]);
+        s.policy.stop.grace = Some(limits::GRACE_MAX + Duration::from_nanos(1));
+        s.policy.timeouts.max_runtime = Some(Duration::ZERO);
+        s.policy.limits = RunLimits {
             rlimits: vec![limit(Resource::Core, 2, 1), limit(Resource::Core, 0, 0)],
             nice: Some(20),
             oom_score_adj: Some(-1001),
@@ -146,23 +139,23 @@ fn all_that_is_wrong_is_told_together() {
                 period: Duration::from_secs(2),
             }),
             cpu_weight: Some(0),
-        },
-        on_leader_exit: LeaderExit::Drain {
+        };
+        s.policy.on_leader_exit = LeaderExit::Drain {
             timeout: Some(Duration::ZERO),
-        },
-        pause: PausePolicy {
+        };
+        s.policy.pause = PausePolicy {
             max_pause: Some(Duration::ZERO),
             on_max_pause: OnMaxPause::Resume,
-        },
-        min_containment: None,
-        pid_namespace: PidNamespace::Shared,
-        recovery: None,
-        restart: kennel_lifecycle::RestartPolicy::default(),
-        output: kennel_lifecycle::OutputBound {
+        };
+        s.policy.min_containment = None;
+        s.policy.pid_namespace = PidNamespace::Shared;
+        s.policy.recovery = None;
+        s.policy.restart = kennel_lifecycle::RestartPolicy::default();
+        s.policy.output = kennel_lifecycle::OutputBound {
             max_bytes: 1,
             ..Default::default()
-        },
-    };
+        };
+    });
     let violations = spec.violations();
     let quota = violations
         .iter()
@@ -208,17 +201,17 @@ fn all_that_is_wrong_is_told_together() {
 
 #[test]
 fn each_bound_is_told_by_its_field() {
-    let timeout = |max_runtime| RunSpec {
-        timeouts: Timeouts {
-            max_runtime: Some(max_runtime),
-        },
-        ..good()
+    let timeout = |max_runtime| {
+        edited(good(), |s| {
+            s.policy.timeouts.max_runtime = Some(max_runtime);
+        })
     };
-    let drain = |timeout| RunSpec {
-        on_leader_exit: LeaderExit::Drain {
-            timeout: Some(timeout),
-        },
-        ..good()
+    let drain = |timeout| {
+        edited(good(), |s| {
+            s.policy.on_leader_exit = LeaderExit::Drain {
+                timeout: Some(timeout),
+            };
+        })
     };
     let cases: [(RunSpec, &str); 11] = [
         (
@@ -231,64 +224,56 @@ fn each_bound_is_told_by_its_field() {
             "spec.timeouts.max_runtime",
         ),
         (
-            RunSpec {
-                argv: vec![],
-                ..good()
-            },
+            edited(good(), |s| {
+                s.command.argv = vec![];
+            }),
             "spec.argv.args",
         ),
         (
-            RunSpec {
-                argv: vec!["x".into(); limits::ARGV_LEN_MAX + 1],
-                ..good()
-            },
+            edited(good(), |s| {
+                s.command.argv = vec!["x".into(); limits::ARGV_LEN_MAX + 1];
+            }),
             "spec.argv.args",
         ),
         (
-            RunSpec {
-                cwd: Some("".into()),
-                ..good()
-            },
+            edited(good(), |s| {
+                s.command.cwd = Some("".into());
+            }),
             "spec.cwd",
         ),
         (
-            RunSpec {
-                cwd: Some("tmp".into()),
-                ..good()
-            },
+            edited(good(), |s| {
+                s.command.cwd = Some("tmp".into());
+            }),
             "spec.cwd",
         ),
         (
-            RunSpec {
-                cwd: Some("/d".repeat(limits::CWD_BYTES_MAX).into()),
-                ..good()
-            },
+            edited(good(), |s| {
+                s.command.cwd = Some("/d".repeat(limits::CWD_BYTES_MAX).into());
+            }),
             "spec.cwd",
         ),
         (
-            RunSpec {
-                env: (0..100_000)
+            edited(good(), |s| {
+                s.command.env = (0..100_000)
                     .map(|n| (format!("V{n}"), String::new()))
-                    .collect(),
-                ..good()
-            },
+                    .collect();
+            }),
             "spec.env.vars",
         ),
         (
             // 3 MiB, no single argument of which is too long.
-            RunSpec {
-                argv: vec!["x".repeat(96 * 1024).into(); 32],
-                ..good()
-            },
+            edited(good(), |s| {
+                s.command.argv = vec!["x".repeat(96 * 1024).into(); 32];
+            }),
             "spec",
         ),
         (
-            RunSpec {
-                labels: (0..=limits::LABELS_MAX)
+            edited(good(), |s| {
+                s.labels = (0..=limits::LABELS_MAX)
                     .map(|n| (n.to_string(), String::new()))
-                    .collect(),
-                ..good()
-            },
+                    .collect();
+            }),
             "spec.labels",
         ),
     ];
@@ -300,11 +285,10 @@ fn each_bound_is_told_by_its_field() {
 
 #[test]
 fn a_field_of_a_hostile_name_stays_short() {
-    let spec = RunSpec {
-        env: map(&[(&"=".repeat(100_000), "")]),
-        labels: map(&[(&"l".repeat(100_000), "")]),
-        ..good()
-    };
+    let spec = edited(good(), |s| {
+        s.command.env = map(&[(&"=".repeat(100_000), "")]);
+        s.labels = map(&[(&"l".repeat(100_000), "")]);
+    });
     let violations = spec.violations();
     assert_eq!(violations.len(), 2);
     assert!(violations.iter().all(|v| v.field.len() < 100));
@@ -462,27 +446,16 @@ fn limit(resource: Resource, soft: u64, hard: u64) -> Rlimit {
 }
 
 pub(crate) fn good() -> RunSpec {
-    RunSpec {
-        kind: RunKind::Job,
-        argv: vec!["true".into()],
-        cwd: None,
-        env_mode: EnvMode::Minimal,
-        env: BTreeMap::new(),
-        initial_input: None,
-        input: InputMode::Initial,
-        terminal: None,
-        labels: BTreeMap::new(),
-        grace: None,
-        timeouts: Timeouts::default(),
-        limits: RunLimits::default(),
-        on_leader_exit: LeaderExit::Stop,
-        pause: PausePolicy::default(),
-        min_containment: None,
-        pid_namespace: PidNamespace::Shared,
-        recovery: None,
-        restart: kennel_lifecycle::RestartPolicy::default(),
-        output: kennel_lifecycle::OutputBound::default(),
-    }
+    edited(RunSpec::default(), |s| {
+        s.policy.kind = RunKind::Job;
+        s.command.argv = vec!["true".into()];
+    })
+}
+
+/// This spec with other values of some fields.
+pub(crate) fn edited(mut spec: RunSpec, edit: impl FnOnce(&mut RunSpec)) -> RunSpec {
+    edit(&mut spec);
+    spec
 }
 
 fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
@@ -496,11 +469,11 @@ fn pair(name: &str, value: &str) -> (String, String) {
 #[test]
 fn a_service_alone_goes_on_unasked_and_only_where_the_host_can() {
     let recovery = |kind, recovery| {
-        RunSpec {
-            kind,
-            recovery,
-            ..good()
-        }
+        edited(good(), |s| {
+            s.policy.kind = kind;
+            s.policy.recovery = recovery;
+        })
+        .policy
         .recovery()
     };
     for kind in [RunKind::Heartbeat, RunKind::Service, RunKind::Job] {
@@ -522,11 +495,10 @@ fn a_service_alone_goes_on_unasked_and_only_where_the_host_can() {
 #[test]
 fn nobody_can_be_kept_in_a_private_pid_namespace() {
     let refused = |pid_namespace, on_leader_exit| {
-        let spec = RunSpec {
-            pid_namespace,
-            on_leader_exit,
-            ..good()
-        };
+        let spec = edited(good(), |s| {
+            s.policy.pid_namespace = pid_namespace;
+            s.policy.on_leader_exit = on_leader_exit;
+        });
         let found = spec.violations().into_iter().map(|v| v.field);
         found.collect::<Vec<_>>()
     };

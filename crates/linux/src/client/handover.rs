@@ -36,13 +36,9 @@ mod tests {
         wire::{self, ToKeeper, ToServer, WireHello, handover::WireHeldRun},
     };
     use kennel_lifecycle::{
-        Containment, HostIdentity, KeeperEpoch, LeaderExit, LimitPowers, PausePolicy,
-        ProcessIdentity, RunLimits, ladder::StopPlan,
+        Containment, HostIdentity, KeeperEpoch, LeaderExit, LimitPowers, ProcessIdentity,
     };
-    use std::{
-        os::fd::{AsFd, BorrowedFd, OwnedFd},
-        time::Duration,
-    };
+    use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
     #[tokio::test]
     async fn a_server_gets_all_that_is_handed_over_before_its_first_event() {
@@ -111,13 +107,8 @@ mod tests {
 
     fn policy() -> Policy {
         Policy {
-            stop: StopPlan::abort(Duration::from_secs(5)),
-            max_runtime: None,
-            limits: RunLimits::default(),
             on_leader_exit: LeaderExit::Keep,
-            pause: PausePolicy::default(),
-            pid_namespace: kennel_lifecycle::PidNamespace::Shared,
-            recovery: kennel_lifecycle::Recovery::Terminate,
+            ..Policy::default()
         }
     }
 

@@ -1,8 +1,8 @@
 //! The socket to the keeper: numbers requests, hands answers to those who wait, keeps events in order.
 
 use super::{
-    ChildInput, ChildSpec, ClientError, HeldRun, KEEPER_ANSWER_MAX, KeeperEvent, KeeperHello,
-    KeeperReport, liveness::Liveness,
+    ChildSpec, ClientError, HeldRun, KEEPER_ANSWER_MAX, KeeperEvent, KeeperHello, KeeperReport,
+    liveness::Liveness,
 };
 use crate::{
     fdpass::{self, Received},
@@ -322,11 +322,11 @@ pub(super) fn spec_files(spec: &ChildSpec) -> Result<Vec<OwnedFd>, ClientError> 
         }
         let child = memfd::sealed("kennel-child", &bytes)?;
         let mut files = vec![child];
-        match &spec.input {
-            ChildInput::Bytes(input) => files.push(memfd::sealed("kennel-input", input)?),
-            ChildInput::Null => files.push(File::open("/dev/null")?.into()),
+        match &spec.command.initial_input {
             // The keeper makes the pipe.
-            ChildInput::Pipe { .. } => {}
+            _ if spec.command.has_open_input() => {}
+            Some(input) => files.push(memfd::sealed("kennel-input", input)?),
+            None => files.push(File::open("/dev/null")?.into()),
         }
         Ok(files)
     });

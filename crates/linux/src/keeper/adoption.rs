@@ -186,10 +186,7 @@ fn answered(waiting: &[Knock], wait: Duration) -> Vec<bool> {
 mod tests {
     use super::*;
     use crate::wire::adoption::WireKeepsake;
-    use kennel_lifecycle::{
-        Containment, LeaderExit, PausePolicy, PidNamespace, ProcessIdentity, Recovery, RunLimits,
-        ladder::StopPlan,
-    };
+    use kennel_lifecycle::{Containment, ProcessIdentity, Recovery};
     use std::process::Child;
 
     fn run() -> RunId {
@@ -229,13 +226,8 @@ mod tests {
 
         fn says(&self) -> WireAdoptable {
             let policy = Policy {
-                stop: StopPlan::abort(Duration::from_secs(1)),
-                max_runtime: None,
-                limits: RunLimits::default(),
-                on_leader_exit: LeaderExit::Stop,
-                pause: PausePolicy::default(),
-                pid_namespace: PidNamespace::Shared,
-                recovery: Recovery::Adopt,
+                recovery: Some(Recovery::Adopt),
+                ..Policy::default()
             };
             WireAdoptable {
                 run: run().as_u128(),

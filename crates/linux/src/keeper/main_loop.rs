@@ -409,7 +409,6 @@ impl Keeper {
                 run,
                 run_dir,
                 policy,
-                min_containment,
                 input,
                 terminal,
             } => {
@@ -418,7 +417,6 @@ impl Keeper {
                     run: RunId::from_u128(run),
                     run_dir,
                     policy,
-                    min_containment,
                     input,
                     terminal,
                 };

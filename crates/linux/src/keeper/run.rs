@@ -29,13 +29,13 @@ use crate::{
 pub(super) use input::RunInput;
 use kennel_lifecycle::{
     CgroupIdentity, Countdown, Held, Policy, RunId, RunIdentity, StopStep, Timestamp,
-    ladder::{Ladder, StopPlan},
+    ladder::Ladder,
 };
 use kept::Kept;
 pub(super) use outputs::Outputs;
 use requests::Requests;
 use rest::Rest;
-use std::{os::fd::OwnedFd, path::PathBuf, rc::Rc};
+use std::{os::fd::OwnedFd, path::PathBuf, rc::Rc, time::Duration};
 
 /// Between two looks at a tree that should be empty, and between two rounds of SIGKILL.
 const LOOK_AGAIN_MS: u64 = 20;
@@ -144,7 +144,7 @@ impl Run {
 
     fn new(parts: Parts) -> Self {
         Self {
-            max_runtime: parts.policy.max_runtime.map(Countdown::new),
+            max_runtime: parts.policy.timeouts.max_runtime.map(Countdown::new),
             id: parts.id,
             shim: Some(parts.shim),
             policy: parts.policy,
@@ -182,9 +182,9 @@ impl Run {
         self.ended
     }
 
-    /// What is carried out when the leader ends or the server is gone.
-    pub(super) fn plan(&self) -> &StopPlan {
-        &self.policy.stop
+    /// How long its own plan takes until SIGKILL.
+    pub(super) fn grace(&self) -> Duration {
+        self.policy.grace()
     }
 
     /// The group to remove after the end.

@@ -261,7 +261,7 @@ impl Work {
             fds.push(output.try_clone()?);
         }
         let counted = WireMemory {
-            max_runtime: self.policy.max_runtime.map(|time| {
+            max_runtime: self.policy.timeouts.max_runtime.map(|time| {
                 let (left, _) = kennel_lifecycle::Countdown::new(time).parts();
                 (left, waiting.ran_at)
             }),

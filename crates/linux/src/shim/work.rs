@@ -514,8 +514,9 @@ impl Work {
         if !matches!(self.stage, Stage::Going | Stage::Ran) {
             return;
         }
-        let plan = &self.policy.stop;
-        let ladder = self.ladder.get_or_insert_with(|| Ladder::start(plan, now));
+        let policy = &self.policy;
+        let start = || Ladder::start(&policy.stop_plan(), now);
+        let ladder = self.ladder.get_or_insert_with(start);
         let steps = self.record.steps.len();
         while let Some(signal) = ladder.due(now) {
             let at = clock::wall();

@@ -18,8 +18,9 @@ use kennel_lifecycle::{
     CgroupIdentity, Containment, Deadline, Exit, Gap, Held, HostIdentity, InputBook, InputClosed,
     InputRefusal, InputWrite, KnownWrite, LeaderExit, Leftover, Leftovers, LimitPowers,
     MemoryKills, OnMaxPause, PausePolicy, PidNamespace, Policy, ProcessIdentity, Proof, Recovery,
-    Resource, Rlimit, RunIdentity, RunLimits, Signal, SignalScope, SignalSender, StartFailure,
-    StartStage, StopStep, Stuck, StuckProcess, TerminalSize, Timestamp, TreeVerdict,
+    Resource, RestartPolicy, Rlimit, RunIdentity, RunKind, RunLimits, Signal, SignalScope,
+    SignalSender, StartFailure, StartStage, StopPolicy, StopStep, Stuck, StuckProcess,
+    TerminalSize, Timestamp, TreeVerdict,
     ladder::{Step, StopPlan},
     recovery::ExitRecord,
 };
@@ -29,9 +30,11 @@ use std::{
     time::Duration,
 };
 
+/// The bytes behind the version, which is the first of every message.
 fn check<T: Serialize + DeserializeOwned + PartialEq + Debug>(message: &T, golden: &str) {
     let bytes = encode(message).expect("it can be encoded");
-    let hex = bytes.iter().fold(String::new(), |mut hex, byte| {
+    assert_eq!(bytes[0], VERSION);
+    let hex = bytes[1..].iter().fold(String::new(), |mut hex, byte| {
         let _ = write!(hex, "{byte:02x}");
         hex
     });
@@ -49,11 +52,13 @@ fn plan() -> StopPlan {
     }
 }
 
+/// The bytes of [`policy`]. A change of them wants another [`super::VERSION`].
+const POLICY: &str = "01010500010080c6868f0100000000000000000001010080c6868f01010080c6868f01010101010101020100023c000001030a000000808080200000";
+
 fn policy() -> Policy {
-    Policy {
-        stop: plan(),
-        max_runtime: Some(Duration::from_millis(300)),
-        limits: RunLimits::default(),
+    let mut policy = Policy {
+        kind: RunKind::Service,
+        stop: StopPolicy::within(Duration::from_secs(5)),
         on_leader_exit: LeaderExit::Drain {
             timeout: Some(Duration::from_millis(300)),
         },
@@ -61,9 +66,14 @@ fn policy() -> Policy {
             max_pause: Some(Duration::from_millis(300)),
             on_max_pause: OnMaxPause::Abort,
         },
+        min_containment: Some(Containment::Cgroup),
         pid_namespace: PidNamespace::Private,
-        recovery: Recovery::Adopt,
-    }
+        recovery: Some(Recovery::Adopt),
+        restart: RestartPolicy::agent(),
+        ..Policy::default()
+    };
+    policy.timeouts.max_runtime = Some(Duration::from_millis(300));
+    policy
 }
 
 fn step() -> StopStep {
@@ -91,23 +101,19 @@ fn process(pid: i32) -> ProcessIdentity {
 
 #[test]
 fn requests_have_these_bytes() {
-    check(&ToKeeper::Ready, "0300");
+    check(&ToKeeper::Ready, "00");
     let prepare = ToKeeper::Prepare {
         seq: 1,
         run: 0x0123_4567,
         run_dir: "/r".into(),
         policy: policy(),
-        min_containment: Some(Containment::Cgroup),
         input: Some(3),
         terminal: Some(TerminalSize {
             rows: 40,
             cols: 120,
         }),
     };
-    check(
-        &prepare,
-        "030101e78a8d09022f72011e00000500010080c6868f0100000000000000000001010080c6868f01010080c6868f0101010101010103012878",
-    );
+    check(&prepare, &format!("0101e78a8d09022f72{POLICY}0103012878"));
     let files = Rlimit {
         resource: Resource::OpenFiles,
         soft: 1,
@@ -122,26 +128,26 @@ fn requests_have_these_bytes() {
     };
     check(
         &limits,
-        "03010601ffffffffffffffffff01010901d80400000001020000",
+        "010601ffffffffffffffffff01010901d80400000001020000",
     );
-    check(&ToKeeper::Release { run: 5 }, "030205");
-    check(&ToKeeper::ShutGate { run: 5 }, "030305");
+    check(&ToKeeper::Release { run: 5 }, "0205");
+    check(&ToKeeper::ShutGate { run: 5 }, "0305");
     let stop = ToKeeper::Stop {
         run: 5,
         plan: plan(),
     };
-    check(&stop, "030405011e00000500");
+    check(&stop, "0405011e00000500");
     let interrupt = |request| ToKeeper::Interrupt {
         seq: 2,
         run: 5,
         request,
     };
-    check(&interrupt(None), "0305020500");
-    check(&interrupt(Some("a".into())), "03050205010161");
-    check(&ToKeeper::Acknowledge { run: 5 }, "030805");
-    check(&ToKeeper::KeepRest { run: 5 }, "030e05");
-    check(&LeaderExit::Stop, "0300");
-    check(&LeaderExit::Keep, "0302");
+    check(&interrupt(None), "05020500");
+    check(&interrupt(Some("a".into())), "050205010161");
+    check(&ToKeeper::Acknowledge { run: 5 }, "0805");
+    check(&ToKeeper::KeepRest { run: 5 }, "0e05");
+    check(&LeaderExit::Stop, "00");
+    check(&LeaderExit::Keep, "02");
     let signal = |request| ToKeeper::Signal {
         seq: 2,
         run: 5,
@@ -149,21 +155,21 @@ fn requests_have_these_bytes() {
         target: SignalTarget::Leader,
         request,
     };
-    check(&signal(None), "030c0205140200");
-    check(&signal(Some("a".into())), "030c02051402010161");
+    check(&signal(None), "0c0205140200");
+    check(&signal(Some("a".into())), "0c02051402010161");
     let asked = ToKeeper::WasSent {
         seq: 2,
         run: 5,
         request: "a".into(),
     };
-    check(&asked, "031202050161");
-    check(&ToKeeper::Tree { seq: 2, run: 5 }, "030d0205");
-    check(&ToKeeper::Books { seq: 2 }, "030f02");
+    check(&asked, "1202050161");
+    check(&ToKeeper::Tree { seq: 2, run: 5 }, "0d0205");
+    check(&ToKeeper::Books { seq: 2 }, "0f02");
     let reap = ToKeeper::Reap {
         seq: 2,
         plan: plan(),
     };
-    check(&reap, "031002011e00000500");
+    check(&reap, "1002011e00000500");
 }
 
 #[test]
@@ -183,14 +189,14 @@ fn words_about_an_input_have_these_bytes() {
         at: 1,
         data: WireBytes(vec![255, 0]),
     };
-    check(&wish(write), "031402050003017701ac02040102ff00");
-    check(&wish(WireInputWish::Leave), "0314020501");
+    check(&wish(write), "1402050003017701ac02040102ff00");
+    check(&wish(WireInputWish::Leave), "14020501");
     let close = WireInputWish::Close {
         attempt: 3,
         offset: None,
     };
-    check(&wish(close), "03140205020300");
-    check(&wish(WireInputWish::State { attempt: 3 }), "031402050303");
+    check(&wish(close), "140205020300");
+    check(&wish(WireInputWish::State { attempt: 3 }), "1402050303");
     let state = InputState {
         attempt: 3,
         accepted: 300,
@@ -202,18 +208,18 @@ fn words_about_an_input_have_these_bytes() {
         seq: 2,
         answer: Answer::Input { state, said },
     };
-    check(&answer(InputSaid::Stands), "0301020e03ac02010101010200");
+    check(&answer(InputSaid::Stands), "01020e03ac02010101010200");
     let taken = InputSaid::Taken {
         start: 9,
         repeated: true,
     };
-    check(&answer(taken), "0301020e03ac020101010102010901");
+    check(&answer(taken), "01020e03ac020101010102010901");
     let refused = |why| answer(InputSaid::Refused(why));
     check(
         &refused(InputRefusal::Unknown(300)),
-        "0301020e03ac0201010101020203ac02",
+        "01020e03ac0201010101020203ac02",
     );
-    check(&answer(InputSaid::Displaced), "0301020e03ac02010101010203");
+    check(&answer(InputSaid::Displaced), "01020e03ac02010101010203");
     let note = WireInputNote {
         attempt: 3,
         book: InputBook {
@@ -227,7 +233,7 @@ fn words_about_an_input_have_these_bytes() {
             }],
         },
     };
-    check(&note, "0303ac0201000101770102");
+    check(&note, "03ac0201000101770102");
 }
 
 fn upgrade() -> Upgrade {
@@ -246,27 +252,27 @@ fn words_of_an_upgrade_have_these_bytes() {
         seq: 2,
         request: Some("r".into()),
     };
-    check(&asked, "031302010172");
+    check(&asked, "1302010172");
     let answer = |answer| ToServer::Answer {
         seq: 2,
         answer: Answer::Upgrade(answer),
     };
-    check(&answer(Ok(upgrade())), "0301020d00010172d80401310132020177");
+    check(&answer(Ok(upgrade())), "01020d00010172d80401310132020177");
     let unfit = UpgradeRefusal::Unfit {
         binary: "b".into(),
         why: "w".into(),
         speaks: Some(300),
     };
-    check(&answer(Err(unfit)), "0301020d01020162017701ac02");
-    check(&ToServer::Leave, "0307");
+    check(&answer(Err(unfit)), "01020d01020162017701ac02");
+    check(&ToServer::Leave, "07");
     let refused = ToServer::NotUpgraded(UpgradeRefusal::ShuttingDown);
-    check(&refused, "030801");
+    check(&refused, "0801");
 }
 
 #[test]
 fn questions_to_the_keeper_have_these_bytes() {
-    check(&ToKeeper::Ping, "0316");
-    check(&ToServer::Pong, "030b");
+    check(&ToKeeper::Ping, "16");
+    check(&ToServer::Pong, "0b");
 }
 
 #[test]
@@ -277,7 +283,7 @@ fn stray_signal_has_these_bytes() {
         uid: 7,
         count: 1,
     });
-    check(&stray, "030a14d8040701");
+    check(&stray, "0a14d8040701");
 }
 
 #[test]
@@ -318,7 +324,7 @@ fn the_hello_has_these_bytes() {
     };
     check(
         &ToServer::Hello(hello),
-        "030001450156c801c801c801ac02014d0162ac02010700022f6301002701cf0f01046e6f6e65016b00ac02010102010156d804010112000101010172d80401310132020177",
+        "0001450156c801c801c801ac02014d0162ac02010700022f6301002701cf0f01046e6f6e65016b00ac02010102010156d804010112000101010172d80401310132020177",
     );
 }
 
@@ -340,7 +346,7 @@ fn whom_a_round_was_for_has_these_bytes() {
             at_us: 1,
             fact: Fact::Aimed(vec![aim]),
         },
-        "0302050206010e090301000001",
+        "02050206010e090301000001",
     );
 }
 
@@ -371,7 +377,7 @@ fn answers_and_reports_have_these_bytes() {
     };
     check(
         &prepared,
-        "03010100900390039003ac02014dc801c801c801ac02014d01022f67090162040107010100016e",
+        "010100900390039003ac02014dc801c801c801ac02014d01022f67090162040107010100016e",
     );
     let failed = Fact::ExecFailed(StartFailure {
         stage: StartStage::Exec,
@@ -383,13 +389,13 @@ fn answers_and_reports_have_these_bytes() {
         at_us: 1000,
         fact: failed,
     };
-    check(&report, "030205d00f0209010401022f78");
+    check(&report, "0205d00f0209010401022f78");
     let ended = ToServer::Report {
         run: 5,
         at_us: -1,
         fact: Fact::TreeEnded(TreeVerdict::Empty(Proof::Echild)),
     };
-    check(&ended, "030205010a0001");
+    check(&ended, "0205010a0001");
     let left = Leftovers {
         processes: vec![Leftover {
             pid: 7,
@@ -403,8 +409,8 @@ fn answers_and_reports_have_these_bytes() {
         at_us: 1000,
         fact: Fact::DeadlineExceeded(Deadline::MaxRuntime),
     };
-    check(&exceeded, "030205d00f0b00");
-    check(&TreeVerdict::Kept(left.clone()), "0304010eac0202736802");
+    check(&exceeded, "0205d00f0b00");
+    check(&TreeVerdict::Kept(left.clone()), "04010eac0202736802");
     let fact = |fact| ToServer::Report {
         run: 5,
         at_us: 1,
@@ -412,9 +418,9 @@ fn answers_and_reports_have_these_bytes() {
     };
     check(
         &fact(Fact::StopStep(step())),
-        "0302050205d00f120101ac0201020102",
+        "02050205d00f120101ac0201020102",
     );
-    check(&fact(Fact::LeftBehind(left)), "0302050207010eac0202736802");
+    check(&fact(Fact::LeftBehind(left)), "02050207010eac0202736802");
     let stuck = Stuck {
         processes: vec![StuckProcess {
             pid: 7,
@@ -424,25 +430,22 @@ fn answers_and_reports_have_these_bytes() {
         }],
         unlisted: 2,
     };
-    check(
-        &fact(Fact::TreeStuck(stuck)),
-        "0302050208010eac020144017702",
-    );
+    check(&fact(Fact::TreeStuck(stuck)), "02050208010eac020144017702");
     let kills = MemoryKills {
         kills: 2,
         memory_max: Some(300),
     };
-    check(&fact(Fact::MemoryKills(kills)), "03020502090201ac02");
-    check(&fact(Fact::Orphaned), "030205020d");
-    check(&fact(Fact::ShimLost), "030205020e");
-    check(&ToServer::ShutdownNow, "0304");
+    check(&fact(Fact::MemoryKills(kills)), "020502090201ac02");
+    check(&fact(Fact::Orphaned), "0205020d");
+    check(&fact(Fact::ShimLost), "0205020e");
+    check(&ToServer::ShutdownNow, "04");
     let answer = |answer| ToServer::Answer { seq: 1, answer };
-    check(&answer(Answer::Signalled), "03010106");
-    check(&answer(Answer::Listed), "03010107");
-    check(&answer(Answer::Books), "03010108");
-    check(&answer(Answer::Reaped), "03010109");
-    check(&answer(Answer::SentBefore), "0301010b");
-    check(&answer(Answer::NotSent), "0301010c");
+    check(&answer(Answer::Signalled), "010106");
+    check(&answer(Answer::Listed), "010107");
+    check(&answer(Answer::Books), "010108");
+    check(&answer(Answer::Reaped), "010109");
+    check(&answer(Answer::SentBefore), "01010b");
+    check(&answer(Answer::NotSent), "01010c");
 }
 
 #[test]
@@ -457,21 +460,21 @@ fn words_about_a_terminal_have_these_bytes() {
         attempt: 2,
         size,
     });
-    check(&resize, "03150105022878");
+    check(&resize, "150105022878");
     let answer = |answer| ToServer::Answer { seq: 1, answer };
-    check(&answer(Answer::NoTerminal), "03010111");
+    check(&answer(Answer::NoTerminal), "010111");
     let way = InterruptWay::Foreground;
-    check(&answer(Answer::Interrupted(way)), "0301011202");
+    check(&answer(Answer::Interrupted(way)), "01011202");
     let exhausted = NoPty::Exhausted {
         current: Some(4),
         max: None,
     };
-    check(&answer(Answer::NoPty(exhausted)), "0301011300010400");
+    check(&answer(Answer::NoPty(exhausted)), "01011300010400");
     let unavailable = NoPty::Unavailable {
         why: "x".into(),
         errno: Some(2),
     };
-    check(&answer(Answer::NoPty(unavailable)), "030101130101780104");
+    check(&answer(Answer::NoPty(unavailable)), "0101130101780104");
 }
 
 #[test]
@@ -503,33 +506,35 @@ fn what_is_handed_over_has_these_bytes() {
     };
     check(
         &ToServer::Held(run),
-        "030505900390039003ac02014dc801c801c801ac02014d0001620401070000011e00000500010080c6868f0100000000000000000001010080c6868f01010080c6868f01010101010301012878",
+        &format!(
+            "0505900390039003ac02014dc801c801c801ac02014d0001620401070000{POLICY}010301012878"
+        ),
     );
-    check(&ToServer::Ping, "0306");
-    check(&ToKeeper::Pong, "0311");
+    check(&ToServer::Ping, "06");
+    check(&ToKeeper::Pong, "11");
 }
 
 #[test]
 fn words_of_and_to_shims_have_these_bytes() {
-    check(&ToShim::KillAll, "0301");
-    check(&ToShim::Stopping, "0302");
+    check(&ToShim::KillAll, "01");
+    check(&ToShim::Stopping, "02");
     let left = Leftovers {
         processes: Vec::new(),
         unlisted: 2,
     };
-    check(&ToShim::Keep(left), "03030002");
-    check(&ToShim::Discard, "0304");
+    check(&ToShim::Keep(left), "030002");
+    check(&ToShim::Discard, "04");
     let memory = WireMemory {
         max_runtime: Some((300, Some(1))),
         paused_since: Some(2),
         pause_expired: true,
     };
-    check(&ToShim::Remember(memory), "030501ac020101010201");
-    check(&ToShim::Leave, "0306");
-    check(&ToShim::CloseInput, "0307");
-    check(&ToShim::ServiceEnds { in_order: true }, "030801");
-    check(&FromShim::NotReleased, "0302");
-    check(&FromShim::Executed, "0303");
+    check(&ToShim::Remember(memory), "0501ac020101010201");
+    check(&ToShim::Leave, "06");
+    check(&ToShim::CloseInput, "07");
+    check(&ToShim::ServiceEnds { in_order: true }, "0801");
+    check(&FromShim::NotReleased, "02");
+    check(&FromShim::Executed, "03");
     let exited = FromShim::Exited {
         at_us: 3,
         exit: Exit::Signal {
@@ -538,8 +543,8 @@ fn words_of_and_to_shims_have_these_bytes() {
         },
         rest: true,
     };
-    check(&exited, "03050601120001");
-    check(&FromShim::Killed(step()), "0307d00f120101ac0201020102");
+    check(&exited, "050601120001");
+    check(&FromShim::Killed(step()), "07d00f120101ac0201020102");
     let adoptable = WireAdoptable {
         run: 1,
         command: process(300),
@@ -565,7 +570,9 @@ fn words_of_and_to_shims_have_these_bytes() {
     };
     check(
         &FromShim::Adoptable(Box::new(adoptable)),
-        "030801d804d804d804ac02014d040404ac02014d010600011e00000500010080c6868f0100000000000000000001010080c6868f01010080c6868f010101010000016201010700000001ac02010101",
+        &format!(
+            "0801d804d804d804ac02014d040404ac02014d010600{POLICY}0000016201010700000001ac02010101"
+        ),
     );
 }
 
@@ -577,7 +584,7 @@ fn files_have_these_bytes() {
         env: vec![("K".into(), "v".into())],
         cwd: b"/".into(),
     };
-    check(&child, "03062f62696e2f61020161016201014b0176012f");
+    check(&child, "062f62696e2f61020161016201014b0176012f");
     let record = ExitRecord {
         exit: Some(Exit::Code(7)),
         by_itself: Some(Timestamp(4)),
@@ -587,7 +594,7 @@ fn files_have_these_bytes() {
         census: Some(Timestamp(3)),
         shutdown: true,
     };
-    check(&record, "0301000e010801030101d00f120101ac0201020102010601");
+    check(&record, "01000e010801030101d00f120101ac0201020102010601");
     let leader = WireLeader {
         pid: 7,
         start_ticks: 300,
@@ -596,13 +603,13 @@ fn files_have_these_bytes() {
         leader,
         steps: vec![step()],
     };
-    check(&note, "030eac0201d00f120101ac0201020102");
+    check(&note, "0eac0201d00f120101ac0201020102");
     let init = WireHeldProcess {
         pid: 8,
         start_ticks: 300,
         pidfs_handle: Some(5),
     };
-    check(&WireInit { leader, init }, "030eac0210ac020105");
+    check(&WireInit { leader, init }, "0eac0210ac020105");
     let shot = |pid, result| Shot {
         pid,
         start_ticks: 300,
@@ -617,7 +624,7 @@ fn files_have_these_bytes() {
         unlisted: 4,
         no_terminal: true,
     };
-    check(&shots, "030302ac020004ac020106ac0202020401");
+    check(&shots, "0302ac020004ac020106ac0202020401");
     let member = WireMember {
         pid: 1,
         ppid: 2,
@@ -634,7 +641,7 @@ fn files_have_these_bytes() {
         members: vec![member],
         unlisted: 0,
     };
-    check(&listing, "030102040608ac0201000100");
+    check(&listing, "0102040608ac0201000100");
 }
 
 #[test]

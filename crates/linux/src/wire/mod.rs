@@ -16,8 +16,8 @@ use crate::client::{
     SignalResult, SignalTarget, StraySignal, Upgrade, UpgradeRefusal,
 };
 use kennel_lifecycle::{
-    CgroupIdentity, Containment, Exit, Held, HostIdentity, Leftovers, LimitPowers, Policy,
-    ProcessIdentity, RunIdentity, Signal, StartFailure, StopStep, TerminalSize,
+    CgroupIdentity, Exit, Held, HostIdentity, Leftovers, LimitPowers, Policy, ProcessIdentity,
+    RunIdentity, Signal, StartFailure, StopStep, TerminalSize,
     ladder::StopPlan,
     recovery::{Observation, Seen},
 };
@@ -25,7 +25,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::io;
 
 /// First byte of every message.
-pub(crate) const VERSION: u8 = 3;
+pub(crate) const VERSION: u8 = 4;
 /// Longest list of process ids in a message.
 pub(crate) const PIDS_MAX: usize = 1024;
 /// Most processes whose signal or whose place in a tree is told; the rest is counted.
@@ -45,8 +45,6 @@ pub(crate) enum ToKeeper {
         run: u128,
         run_dir: String,
         policy: Policy,
-        /// The weakest containment that will do.
-        min_containment: Option<Containment>,
         /// The attempt for which standard input is a pipe or a terminal; then no file comes for it.
         input: Option<u32>,
         /// How large the terminal is, where the streams are on one.

@@ -113,7 +113,7 @@ async fn too_weak(stage: &mut Stage) {
         Containment::PrivatePidns,
     ] {
         let (run, mut spec) = stage.shell("echo ran > $0/ran; sleep 1000");
-        spec.min_containment = Some(least);
+        spec.policy.min_containment = Some(least);
         match stage.prepare(run, &spec).await {
             Ok(prepared) => {
                 assert!(least <= reached, "{least:?}");
@@ -198,7 +198,7 @@ async fn budget(stage: &mut Stage) {
     assert_eq!(facts.last(), Some(&proof));
 
     let (strict, mut spec) = stage.shell("echo ran > $0/ran");
-    spec.min_containment = Some(Containment::Cgroup);
+    spec.policy.min_containment = Some(Containment::Cgroup);
     let refused = stage.prepare(strict, &spec).await;
     assert!(
         matches!(&refused, Err(ClientError::TooWeak { held, .. }) if held.cgroup_refused().is_some()),

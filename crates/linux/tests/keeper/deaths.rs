@@ -238,7 +238,7 @@ pub(crate) async fn play(name: &str, stage: &mut Stage) {
 pub(crate) async fn stubborn(stage: &mut Stage) {
     let (run, mut spec) =
         stage.shell("trap '' TERM INT; echo up > $0/up; while :; do sleep 1000; done");
-    spec.policy.stop = StopPlan::abort(Duration::from_hours(1));
+    spec.policy.stop.grace = Some(Duration::from_hours(1));
     stage.start(run, &spec).await;
     stage.written("up").await;
 }
@@ -322,14 +322,14 @@ async fn four_at_once(stage: &mut Stage) {
 
 async fn keeper_killed(stage: &mut Stage) {
     let (wide, mut spec) = stage.shell(WIDE_TREE);
-    spec.policy.stop = StopPlan::abort(Duration::from_secs(10));
+    spec.policy.stop.grace = Some(Duration::from_secs(10));
     let prepared = stage.start(wide, &spec).await;
     stage.wide_tree_stands().await;
     recorded::append(&stage.dir, wide, &prepared.identity);
 
     let (stubborn, mut spec) =
         stage.shell("trap '' TERM; echo up > $0/stubborn; while :; do sleep 1000; done");
-    spec.policy.stop = StopPlan::abort(Duration::from_millis(200));
+    spec.policy.stop.grace = Some(Duration::from_millis(200));
     let prepared = stage.start(stubborn, &spec).await;
     stage.written("stubborn").await;
     recorded::append(&stage.dir, stubborn, &prepared.identity);

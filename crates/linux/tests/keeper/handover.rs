@@ -140,7 +140,10 @@ async fn goes_on(stage: &mut Stage) {
     assert!(held.released && !held.stopping);
     assert_eq!(held.pause, HeldPause::None);
     assert_eq!(held.identity.cgroup.is_some(), stage.has_cgroup());
-    assert_eq!(held.policy.stop, StopPlan::abort(Duration::from_secs(2)));
+    assert_eq!(
+        held.policy.stop_plan(),
+        StopPlan::abort(Duration::from_secs(2))
+    );
     assert!(is_alive(held.identity.command.pid) && is_alive(held.identity.shim.pid));
     assert_eq!(stage.told(held.run).await, [Fact::Executed]);
     make(stage, "go");
@@ -584,7 +587,7 @@ async fn abandoned_rest(stage: &mut Stage) {
     for held in runs {
         if held.policy.on_leader_exit == LeaderExit::Keep {
             // One that was on record, and that the server before did not live to hand over.
-            stage.client.stop(held.run, &held.policy.stop);
+            stage.client.stop(held.run, &held.policy.stop_plan());
         }
         let facts = stage.end(held.run).await;
         assert_eq!(facts[1], Fact::LeaderExited(Exit::Code(4)), "{facts:?}");

@@ -145,7 +145,7 @@ async fn list(stage: &mut Stage) {
 async fn shim_lost(stage: &mut Stage) {
     let (run, mut spec) = stage.shell(&format!("trap '' TERM; {THREE}"));
     // What is left gets a grace that outlasts this look.
-    spec.policy.stop = StopPlan::abort(Duration::from_mins(1));
+    spec.policy.stop.grace = Some(Duration::from_mins(1));
     let prepared = stage.start(run, &spec).await;
     let pids = [
         stage.pid("leader").await,

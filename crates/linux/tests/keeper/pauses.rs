@@ -235,7 +235,7 @@ const CROWD: &str = "
 async fn killed(stage: &mut Stage, moment: Moment) {
     let (run, mut spec) = stage.shell(CROWD);
     // Nothing but their being continued lets them end before the test gives up.
-    spec.policy.stop = StopPlan::abort(Duration::from_hours(1));
+    spec.policy.stop.grace = Some(Duration::from_hours(1));
     let up = stage.file("up");
     let _ = fs::remove_file(&up);
     stage.start(run, &spec).await;

@@ -6,9 +6,7 @@ use kennel_lifecycle::{
     Exit, Proof, Signal, SignalScope, SignalSender, StartFailure, StartStage, StopStep,
     TreeVerdict, ladder::StopPlan,
 };
-use kennel_linux::client::{
-    Aim, ChildInput, ClientError, Fact, Holds, KeeperEvent, SignalResult, Tie,
-};
+use kennel_linux::client::{Aim, ClientError, Fact, Holds, KeeperEvent, SignalResult, Tie};
 use nix::{
     sys::{
         ptrace,
@@ -124,7 +122,7 @@ async fn input(stage: &mut Stage) {
             &long,
         ],
     );
-    spec.input = ChildInput::Bytes(b"all of it\n".to_vec());
+    spec.command.initial_input = Some(b"all of it\n".to_vec());
     let prepared = stage.start(run, &spec).await;
     let facts = stage.end(run).await;
     assert!(
@@ -137,7 +135,7 @@ async fn input(stage: &mut Stage) {
     );
 
     let (run, mut spec) = stage.shell("echo more >> /proc/self/fd/0");
-    spec.input = ChildInput::Bytes(b"fixed".to_vec());
+    spec.command.initial_input = Some(b"fixed".to_vec());
     stage.start(run, &spec).await;
     let facts = stage.end(run).await;
     assert!(
@@ -149,7 +147,7 @@ async fn input(stage: &mut Stage) {
 async fn bare_child(stage: &mut Stage) {
     let text = "ls -l /proc/self/fd | grep -c ' -> '; grep -E 'Sig(Blk|Ign)' /proc/self/status; env | wc -l; pwd";
     let (run, mut spec) = stage.shell(text);
-    spec.cwd = "/tmp".into();
+    spec.command.cwd = Some("/tmp".into());
     let prepared = stage.start(run, &spec).await;
     stage.end(run).await;
     let output = drain(pipes(prepared.outputs).0);
@@ -195,7 +193,7 @@ async fn start_failures(stage: &mut Stage) {
         ("/etc/passwd", libc::ENOTDIR),
     ] {
         let (run, mut spec) = stage.shell("true");
-        spec.cwd = cwd.into();
+        spec.command.cwd = Some(cwd.into());
         let failed = stage.prepare(run, &spec).await;
         let Err(ClientError::Start(failure)) = failed else {
             panic!("{failed:?}")
@@ -316,7 +314,7 @@ fn quoted(text: &str) -> String {
 
 async fn held_pipe(stage: &mut Stage) {
     let (run, mut spec) = stage.shell("(setsid sh -c \"trap '' TERM; echo up > $0/up; while :; do sleep 1000; done\" $0 &); while ! test -e $0/up; do sleep 0.01; done; exit 3");
-    spec.policy.stop = StopPlan::abort(Duration::from_mins(1));
+    spec.policy.stop.grace = Some(Duration::from_mins(1));
     stage.start(run, &spec).await;
     let exited = Fact::LeaderExited(Exit::Code(3));
     let facts = stage.wait(run, |f| f.contains(&exited)).await;

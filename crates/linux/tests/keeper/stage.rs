@@ -1,12 +1,10 @@
 //! Keeper and server of a test, and what a scenario has at hand.
 
 use crate::{handover, scenarios};
-use kennel_lifecycle::{
-    LeaderExit, PausePolicy, PidNamespace, Policy, RunId, Signal, ladder::StopPlan,
-};
+use kennel_lifecycle::{CommandSpec, PidNamespace, Policy, RunId, Signal, StopPolicy};
 use kennel_linux::{
     client::{
-        ChildInput, ChildSpec, ClientError, Fact, HeldRun, KeeperClient, KeeperEvent, KeeperEvents,
+        ChildSpec, ClientError, Fact, HeldRun, KeeperClient, KeeperEvent, KeeperEvents,
         KeeperHello, Outputs, Prepared,
     },
     keeper::{self, CgroupChoice, KeeperConfig},
@@ -297,26 +295,22 @@ impl Stage {
         let run = RunId::from_u128((u128::from(std::process::id()) << 64) | self.runs);
         let spec = ChildSpec {
             executable: executable.into(),
-            argv: argv.iter().map(Into::into).collect(),
             env: vec![
                 ("PATH".into(), "/usr/bin:/bin".into()),
                 ("KENNEL_RUN_ID".into(), run.to_string()),
                 ("KENNEL_TEST_DIR".into(), self.dir.display().to_string()),
             ],
-            cwd: "/".into(),
-            input: ChildInput::Null,
             run_dir: rundir::create(&self.dir.join("data"), run).expect("a run directory"),
-            policy: Policy {
-                stop: StopPlan::abort(Duration::from_secs(2)),
-                max_runtime: None,
-                limits: kennel_lifecycle::RunLimits::default(),
-                on_leader_exit: LeaderExit::Stop,
-                pause: PausePolicy::default(),
-                pid_namespace: self.pid_namespace(),
-                recovery: kennel_lifecycle::Recovery::Terminate,
+            attempt: 1,
+            command: CommandSpec {
+                argv: argv.iter().map(Into::into).collect(),
+                ..CommandSpec::default()
             },
-            terminal: None,
-            min_containment: None,
+            policy: Policy {
+                stop: StopPolicy::within(Duration::from_secs(2)),
+                pid_namespace: self.pid_namespace(),
+                ..Policy::default()
+            },
         };
         (run, spec)
     }

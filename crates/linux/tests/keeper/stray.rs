@@ -79,7 +79,7 @@ async fn stray(stage: &mut Stage) {
     let before = counts(stage);
     until(|| (counts(stage) > before).then_some(())).await;
     assert!(is_alive(keeper) && is_alive(shim));
-    stage.client.stop(run, &spec.policy.stop);
+    stage.client.stop(run, &spec.policy.stop_plan());
     stage.end(run).await;
 }
 

@@ -37,8 +37,8 @@ async fn exceed(stage: &mut Stage) {
     // Enough for both to be stubborn by then, also on a busy machine.
     let max = Duration::from_secs(3);
     let (run, mut spec) = stage.shell(STUBBORN);
-    spec.policy.stop = StopPlan::abort(Duration::from_millis(200));
-    spec.policy.max_runtime = Some(max);
+    spec.policy.stop.grace = Some(Duration::from_millis(200));
+    spec.policy.timeouts.max_runtime = Some(max);
     let began = Instant::now();
     stage.start(run, &spec).await;
     exceeded(stage, run).await;
@@ -53,7 +53,7 @@ async fn exceed(stage: &mut Stage) {
 async fn pause(stage: &mut Stage) {
     let max = Duration::from_secs(3);
     let (run, mut spec) = stage.shell("while :; do sleep 1000; done");
-    spec.policy.max_runtime = Some(max);
+    spec.policy.timeouts.max_runtime = Some(max);
     let began = Instant::now();
     stage.start(run, &spec).await;
     let paused = stage.client.pause(run).await.expect("a keeper");
@@ -73,7 +73,7 @@ async fn pause(stage: &mut Stage) {
 
 async fn stopped_first(stage: &mut Stage) {
     let (run, mut spec) = stage.shell("while :; do sleep 1000; done");
-    spec.policy.max_runtime = Some(Duration::from_secs(2));
+    spec.policy.timeouts.max_runtime = Some(Duration::from_secs(2));
     stage.start(run, &spec).await;
     let nothing_for_long = StopPlan {
         steps: Vec::new(),

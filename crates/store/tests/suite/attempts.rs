@@ -2,7 +2,7 @@
 
 use super::{
     Bed,
-    rows::{EPOCH, NODE, closure, new_run, opening, process},
+    rows::{EPOCH, NODE, closure, new_run, opening, process, respec},
 };
 use kennel_lifecycle::{
     EndReason, Exit, KeeperEpoch, RestartMode, RestartPolicy, RowState, RunState, StopCertificate,
@@ -183,17 +183,16 @@ pub(super) async fn of_many_attempts_the_newest_are_kept(bed: Bed) {
 }
 
 fn service(id: u128) -> NewRun {
-    NewRun {
-        restart: RestartPolicy {
+    respec(new_run(id), |spec| {
+        spec.policy.restart = RestartPolicy {
             mode: RestartMode::OnFailure,
             jitter_percent: 7,
             max_restarts: Some(3),
             prevent_exit_codes: vec![0, 255],
             force_exit_codes: vec![9],
             ..RestartPolicy::keepalive()
-        },
-        ..new_run(id)
-    }
+        };
+    })
 }
 
 fn next(new: &NewRun, attempt: u32) -> NewRun {

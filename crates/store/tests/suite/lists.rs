@@ -2,7 +2,7 @@
 
 use super::{
     Bed,
-    rows::{EPOCH, NODE, closure, new_run, opening, order},
+    rows::{EPOCH, NODE, closure, new_run, opening, order, respec},
 };
 use kennel_lifecycle::{EndReason, Exit, NodeId, RowState, RunId, RunKind, RunState, Timestamp};
 use kennel_store::{ListFilter, ListOrder, PageStart};
@@ -80,12 +80,13 @@ pub(super) async fn filters_by_state_kind_and_labels(bed: Bed) {
         RunKind::Job,
     ];
     for (id, kind) in (1..=9).zip(kinds.into_iter().cycle()) {
-        let mut new = new_run(id);
-        new.kind = kind;
-        *std::sync::Arc::make_mut(&mut new.labels) = BTreeMap::from([
-            ("id".into(), id.to_string()),
-            ("odd \"%_'".into(), (id % 2 == 1).to_string()),
-        ]);
+        let new = respec(new_run(id), |spec| {
+            spec.policy.kind = kind;
+            spec.labels = BTreeMap::from([
+                ("id".into(), id.to_string()),
+                ("odd \"%_'".into(), (id % 2 == 1).to_string()),
+            ]);
+        });
         bed.store.insert(&new).await.unwrap();
     }
     let run = |id| new_run(id).run;

@@ -2,12 +2,12 @@
 
 use kennel_lifecycle::{
     CgroupIdentity, Containment, EndReason, Exit, Gap, Held, HostIdentity, KeeperEpoch, Leftover,
-    Leftovers, NodeId, Outcome, ProcessIdentity, Proof, RunId, RunIdentity, RunKind, Signal,
-    SignalScope, SignalSender, StopCertificate, StopOrder, StopReason, StopStep, StreamsEnd,
-    Timestamp, TreeVerdict,
+    Leftovers, NodeId, Outcome, ProcessIdentity, Proof, RecordedSpec, RunId, RunIdentity, RunKind,
+    RunSpec, Signal, SignalScope, SignalSender, StopCertificate, StopOrder, StopReason, StopStep,
+    StreamsEnd, Timestamp, TreeVerdict,
 };
 use kennel_store::{Closure, NewRun, Opening, Times};
-use std::{collections::BTreeMap, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 pub(crate) const NODE: u128 = 7;
 pub(crate) const EPOCH: u128 = 70;
@@ -51,7 +51,6 @@ pub(crate) fn new_run(id: u128) -> NewRun {
         run: RunId::from_u128(id),
         owner: "uid:1000".into(),
         attempt: 1,
-        kind: RunKind::Job,
         node: NodeId::from_u128(NODE),
         generation: 1,
         keeper_epoch: KeeperEpoch::from_u128(EPOCH),
@@ -68,18 +67,37 @@ pub(crate) fn new_run(id: u128) -> NewRun {
             by: Containment::Cgroup,
             gaps: vec![Gap::NoCgroup("why \"so\"".into()), Gap::OwnerMayMove],
         }),
-        grace: Duration::from_millis(2_500),
         traceparent: Some("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01".into()),
         restarted_from: Some(RunId::from_u128(77)),
-        spec: "{\"argv\":{\"args\":[\"sh\",\"-c\",\"printf 'ä\\u0000\\n'\"]}}".into(),
+        spec: spec(|spec| {
+            spec.policy.kind = RunKind::Job;
+            spec.policy.stop.grace = Some(Duration::from_millis(2_500));
+            spec.command.argv = ["sh", "-c", "printf 'ä\u{1}\n'"].map(Into::into).into();
+            spec.command.env = [("NAME".into(), String::new())].into();
+            spec.labels = [("team", "blue \"quoted\" ü"), ("a.b/c", "")]
+                .map(|(key, value)| (key.into(), value.into()))
+                .into();
+        }),
         spec_digest: vec![0, 1, 254, 255],
         spec_digest_version: 1,
-        labels: std::sync::Arc::new(BTreeMap::from([
-            ("team".into(), "blue \"quoted\" ü".into()),
-            ("a.b/c".into(), String::new()),
-        ])),
-        restart: kennel_lifecycle::RestartPolicy::default(),
         created: Timestamp(1_700_000_000_000_000),
+    }
+}
+
+/// A recorded spec with these values.
+fn spec(edit: impl FnOnce(&mut RunSpec)) -> Arc<RecordedSpec> {
+    let mut spec = RunSpec::default();
+    edit(&mut spec);
+    Arc::new(spec.into())
+}
+
+/// The row with other values in its spec.
+pub(crate) fn respec(new: NewRun, edit: impl FnOnce(&mut RunSpec)) -> NewRun {
+    let mut other = RunSpec::clone(&new.spec);
+    edit(&mut other);
+    NewRun {
+        spec: Arc::new(other.into()),
+        ..new
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::{
     Bed, Raw,
-    rows::{EPOCH, NODE, closure, new_run, opening, order},
+    rows::{EPOCH, NODE, closure, new_run, opening, order, respec},
 };
 use kennel_lifecycle::{
     Containment, Gap, Held, NodeId, OutputRemoval, RemovalReason, RestartMode, RestartPolicy,
@@ -15,10 +15,7 @@ use std::time::Duration;
 fn values() -> Vec<NewRun> {
     let mut rows = Vec::new();
     for kind in RunKind::ALL {
-        rows.push(NewRun {
-            kind: *kind,
-            ..new_run(0)
-        });
+        rows.push(respec(new_run(0), |spec| spec.policy.kind = *kind));
     }
     for by in Containment::ALL {
         let gaps = vec![
@@ -39,10 +36,9 @@ fn values() -> Vec<NewRun> {
         ..new_run(0)
     });
     for mode in RestartMode::ALL {
-        rows.push(NewRun {
-            restart: policy(*mode),
-            ..new_run(0)
-        });
+        rows.push(respec(new_run(0), |spec| {
+            spec.policy.restart = policy(*mode);
+        }));
     }
     for (id, row) in (1..).zip(&mut rows) {
         row.run = RunId::from_u128(id);
@@ -121,15 +117,15 @@ const UNREADABLE: [(u128, &str, [&str; 2]); 18] = [
     ),
     (
         1,
-        "restart_detail = '{\"mode\":\"often\"}'",
-        ["restart_detail", "often"],
+        "spec = '{\"policy\":{\"restart\":{\"mode\":\"often\"}}}'",
+        ["spec", "often"],
     ),
     (
         1,
         "attempts_detail = '[{\"number\":1}]'",
         ["attempts_detail", "field `outcome`"],
     ),
-    (1, "labels = '{\"a\":1}'", ["labels", "string"]),
+    (1, "spec = '{\"labels\":{\"a\":1}}'", ["spec", "string"]),
     (
         1,
         "desired = 'stop', stop_deadline = 1, stop_detail = '{\"reason\":\"whim\"}'",

@@ -2,7 +2,7 @@
 
 use super::{
     Bed,
-    rows::{EPOCH, NODE, closure, new_run, opening, order},
+    rows::{EPOCH, NODE, closure, new_run, opening, order, respec},
 };
 use kennel_lifecycle::{
     Deadline, EndReason, Limit, NodeId, Outcome, RowState, RunState, StopCertificate, StopOrder,
@@ -23,9 +23,8 @@ pub(super) async fn what_is_inserted_is_read_back_whole(bed: Bed) {
     identity.shim.pidfs_handle = None;
     bare.traceparent = None;
     bare.restarted_from = None;
-    bare.labels = Arc::default();
+    bare.spec = Arc::default();
     bare.spec_digest = Vec::new();
-    bare.grace = Duration::ZERO;
 
     for new in [full, bare] {
         assert_eq!(bed.store.insert(&new).await.unwrap(), Inserted::New);
@@ -39,11 +38,13 @@ pub(super) async fn what_is_inserted_is_read_back_whole(bed: Bed) {
     }
     assert_eq!(bed.store.get(new_run(3).run).await.unwrap(), None);
 
-    let mut odd = new_run(4);
-    odd.grace = Duration::from_nanos(1);
+    // The column beside the spec has whole milliseconds; what is read is the spec.
+    let odd = respec(new_run(4), |spec| {
+        spec.policy.stop.grace = Some(Duration::from_nanos(1));
+    });
     bed.store.insert(&odd).await.unwrap();
     let row = bed.store.get(odd.run).await.unwrap().unwrap();
-    assert_eq!(row.new.grace, Duration::from_millis(1));
+    assert_eq!(row.new, odd);
 }
 
 pub(super) async fn a_taken_key_gives_the_row_that_stands_there(bed: Bed) {
@@ -240,7 +241,7 @@ pub(super) async fn a_spare_copy_of_a_row_gives_the_same_row(bed: Bed) {
     let mut bare = new_run(2);
     bare.traceparent = None;
     bare.restarted_from = None;
-    bare.labels = Arc::default();
+    bare.spec = Arc::default();
     for new in [new_run(1), bare] {
         let mut again = NewRun::from_spare(&new.spare()).unwrap();
         assert_eq!((&again.identity, &again.held), (&None, &None));

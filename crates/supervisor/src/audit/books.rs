@@ -2,18 +2,34 @@
 
 use crate::{Supervisor, tracker::Shared};
 use kennel_lifecycle::{
-    RunId, Timestamp, TreeVerdict,
+    RecordedSpec, RunId, Timestamp, TreeVerdict,
     audit::{Books, Known, Standing, on_this_host},
 };
 use kennel_linux::client::Look;
 use kennel_store::{ListFilter, RunRow, StoreError};
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    ops::Deref,
     sync::Arc,
 };
 
-/// Labels of a run.
-pub(super) type Labels = Arc<BTreeMap<String, String>>;
+/// Labels of a run, in its spec.
+#[derive(Clone, Debug)]
+pub struct Labels(Arc<RecordedSpec>);
+
+impl From<Arc<RecordedSpec>> for Labels {
+    fn from(spec: Arc<RecordedSpec>) -> Self {
+        Self(spec)
+    }
+}
+
+impl Deref for Labels {
+    type Target = BTreeMap<String, String>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.0.labels
+    }
+}
 
 /// Keys or numbers that are asked for at once.
 const ASKED_MAX: usize = 500;
@@ -50,7 +66,7 @@ impl Supervisor {
                 standing: Standing::Live,
                 identity: on_this_host(live.view.identity.clone(), host),
             };
-            let labels = Arc::clone(&live.view.labels);
+            let labels = Arc::clone(&live.view.spec).into();
             (run, InHand { known, labels })
         });
         in_hand.collect()
@@ -166,7 +182,7 @@ impl Compiled {
         let identity = on_this_host(row.new.identity, &shared.hello.host);
         let known = Known { standing, identity };
         self.books.runs.insert(run, known);
-        self.labels.insert(run, row.new.labels);
+        self.labels.insert(run, row.new.spec.into());
     }
 }
 

@@ -10,7 +10,8 @@ pub(crate) use found::Found;
 pub use reap::{Judged, ReapCall, ReapReport, ReapResult};
 
 use crate::{CallError, Supervisor, clock, keeper_fault};
-use books::{Compiled, Labels};
+use books::Compiled;
+pub use books::Labels;
 use kennel_lifecycle::{
     CgroupIdentity, RunId,
     audit::{self, Evidence, Finding},

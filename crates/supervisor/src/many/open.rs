@@ -36,8 +36,9 @@ pub(super) fn settled() -> Age {
 
 /// Whether a run has what a filter asks for that never changes.
 pub(super) fn has_marks(filter: &ListFilter, view: &RunView) -> bool {
-    let has = |(key, value): (&String, &String)| view.labels.get(key) == Some(value);
-    filter.labels.iter().all(has) && (filter.kinds.is_empty() || filter.kinds.contains(&view.kind))
+    let has = |(key, value): (&String, &String)| view.spec.labels.get(key) == Some(value);
+    filter.labels.iter().all(has)
+        && (filter.kinds.is_empty() || filter.kinds.contains(&view.policy().kind))
 }
 
 pub(super) fn fits(filter: &ListFilter, view: &RunView) -> bool {

@@ -8,9 +8,7 @@ use crate::{
     tracker::{Seat, Shared},
     writes,
 };
-use kennel_lifecycle::{
-    Announced, Command, Input, Machine, Policy, Report, RowSays, RowState, StreamsEnd,
-};
+use kennel_lifecycle::{Announced, Command, Input, Machine, Report, RowSays, RowState, StreamsEnd};
 use kennel_linux::client::HeldRun;
 use kennel_store::{Desired, NewRun, RunRow, StoredState, Times};
 use std::sync::Arc;
@@ -37,8 +35,6 @@ pub(crate) struct Waiting {
     pub(crate) output: Option<Output>,
     /// What that has told of the last attempt.
     pub(crate) told: Announced,
-    /// What keeper and shim do with it on their own.
-    pub(crate) policy: Policy,
 }
 
 /// What an earlier server has left.
@@ -63,7 +59,7 @@ impl RunTask {
             past,
         } = standing;
         let machine = machine(&held, &row, recorded, &past);
-        let mut task = Self::with(shared, row.new.clone(), machine, &held.policy, seat);
+        let mut task = Self::with(shared, row.new.clone(), machine, seat);
         for (at, begins) in &past.pauses {
             task.spans.paused_before(*at, *begins);
             if *begins {
@@ -155,15 +151,10 @@ impl RunTask {
     /// Goes on with a run of which nothing is there but that another attempt is due. What is to be done at once is done
     /// by [`Self::go_on_in`].
     pub(crate) fn waiting(shared: Arc<Shared>, waiting: Waiting, seat: Seat) -> Option<Self> {
-        let Waiting {
-            row,
-            output,
-            told,
-            policy,
-        } = waiting;
+        let Waiting { row, output, told } = waiting;
         let last = row.past.last()?;
         let machine = Machine::ended(last.outcome.clone(), &told);
-        let mut task = Self::with(shared, row.new.clone(), machine, &policy, seat);
+        let mut task = Self::with(shared, row.new.clone(), machine, seat);
         task.attempts = Attempts::of(&row);
         task.times = last.times;
         task.desired = row.desired;

@@ -4,9 +4,9 @@ use super::{Done, Room, RunTask, prepare_failure};
 use crate::{
     CallError, LifecycleEvent, RestartCall,
     blocking::blocking,
-    cause, clock, kept_spec, log_words,
+    cause, clock, log_words,
     output::Output,
-    spare,
+    persisted_spec, spare,
     tracker::{Order, OrderError, Shared},
     writes::Write,
 };
@@ -139,12 +139,12 @@ pub(crate) fn next(
     // The low bits of a new id are random.
     let chance = shared.next_id().as_u128() & u128::from(u32::MAX);
     let chance = u32::try_from(chance).unwrap_or(0);
-    restart::next(&new.restart, &attempted, chance)
+    restart::next(&new.policy().restart, &attempted, chance)
 }
 
 /// Whether the run comes back with the next service, if this one ends.
 pub(crate) fn outlives_service(new: &NewRun) -> bool {
-    new.kind == RunKind::Service && new.restart.restarts()
+    new.policy().kind == RunKind::Service && new.policy().restart.restarts()
 }
 
 /// Adds one that has ended; of the older ones as many are kept as the row keeps.
@@ -169,7 +169,7 @@ impl RunTask {
         self.running_due = None;
         self.times.ended = Some(clock::now());
         // Without a policy there is nothing to decide.
-        if self.attempts.unmet && self.new.restart.restarts() {
+        if self.attempts.unmet && self.new.policy().restart.restarts() {
             self.attempts.undecided = Some(outcome);
             return;
         }
@@ -350,11 +350,11 @@ impl RunTask {
         if call.expected_attempt.is_some_and(|meant| meant < present) {
             return Ok(present - 1);
         }
-        if !self.new.restart.restarts() {
+        if !self.new.policy().restart.restarts() {
             return Err(Refusal::NotRestartable);
         }
         let order = StopOrder {
-            grace: call.grace.unwrap_or(self.new.grace),
+            grace: call.grace.unwrap_or(self.new.policy().grace()),
             reason: StopReason::Restart {
                 by: call.by,
                 request_id: call.request_id,
@@ -389,7 +389,7 @@ impl RunTask {
         match order.reason {
             StopReason::ServerShutdown | StopReason::Orphaned => outlives_service(&self.new),
             StopReason::Restart { .. } => true,
-            StopReason::ShimLost => self.new.restart.restarts(),
+            StopReason::ShimLost => self.new.policy().restart.restarts(),
             StopReason::Abort { .. }
             | StopReason::DeadlineExceeded(_)
             | StopReason::LimitExceeded(_) => false,
@@ -420,7 +420,7 @@ impl RunTask {
         self.pause_result = None;
         // Limits of time count for each attempt.
         self.runtime.begin_anew();
-        self.machine = Machine::following(self.on_leader_exit);
+        self.machine = Machine::following(self.new.policy().on_leader_exit);
         if let Some(output) = &mut self.output {
             output.begin_attempt(self.new.attempt);
         }
@@ -449,7 +449,7 @@ impl RunTask {
         let attempt = self.new.attempt;
         self.op(move |shared, run, done| async move {
             let at = dir.clone();
-            let kept = blocking(move || kept_spec::read(&at, attempt)).await;
+            let kept = blocking(move || persisted_spec::read(&at, attempt)).await;
             let prepared = match kept.flatten() {
                 Ok(child) => shared.kernel.prepare(run, &child).await,
                 Err(error) => Err(ClientError::Start(start_failure(&error, &dir))),

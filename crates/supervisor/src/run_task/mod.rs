@@ -24,9 +24,8 @@ use crate::{
 use adopted::Legacy;
 use attempts::Attempts;
 use kennel_lifecycle::{
-    Command, Effect, Input, LeaderExit, Machine, OutputBound, Phase, Policy, Recovery, Refusal,
-    Report, RowState, RunId, Signal, StartFailure, StartStage, StopOrder, StopReason, TerminalSize,
-    Timestamp, limits,
+    Command, Effect, Input, Machine, Phase, Recovery, Refusal, Report, RowState, RunId, Signal,
+    StartFailure, StartStage, StopOrder, StopReason, TerminalSize, Timestamp, limits,
 };
 use kennel_linux::{
     client::{
@@ -76,11 +75,8 @@ pub(crate) struct RunTask {
     times: Times,
     stop_deadline: Option<Timestamp>,
     runtime: Runtime,
-    on_leader_exit: LeaderExit,
     attempts: Attempts,
     desired: Desired,
-    /// Of the journal that is made; one that is there knows its own.
-    bound: OutputBound,
     output: Option<Output>,
     live: watch::Sender<Live>,
     orders: mpsc::Receiver<Order>,
@@ -110,8 +106,6 @@ pub(crate) struct RunTask {
     pause_result: Option<SignalResult>,
     /// When the input that is being taken in happened.
     at: Timestamp,
-    /// What becomes of it when the whole service dies.
-    recovery: Recovery,
     legacy: Legacy,
     /// Whom the round was for that is told next.
     aimed: Vec<Aim>,
@@ -171,27 +165,14 @@ enum Wake {
 }
 
 impl RunTask {
-    pub(crate) fn new(
-        shared: Arc<Shared>,
-        new: NewRun,
-        child: ChildSpec,
-        bound: OutputBound,
-        seat: Seat,
-    ) -> Self {
-        let machine = Machine::with(child.policy.on_leader_exit);
-        let mut task = Self::with(shared, new, machine, &child.policy, seat);
+    pub(crate) fn new(shared: Arc<Shared>, new: NewRun, child: ChildSpec, seat: Seat) -> Self {
+        let machine = Machine::with(new.policy().on_leader_exit);
+        let mut task = Self::with(shared, new, machine, seat);
         task.child = Some(child);
-        task.bound = bound;
         task
     }
 
-    fn with(
-        shared: Arc<Shared>,
-        new: NewRun,
-        machine: Machine,
-        policy: &Policy,
-        seat: Seat,
-    ) -> Self {
+    fn with(shared: Arc<Shared>, new: NewRun, machine: Machine, seat: Seat) -> Self {
         let Seat {
             orders,
             reports,
@@ -199,7 +180,6 @@ impl RunTask {
         } = seat;
         let (done_sender, done) = mpsc::channel(DONE_QUEUED_MAX);
         let spans = RunSpans::new(&shared.config.telemetry, &new);
-        let can_adopt = shared.hello.lacks(CapabilityName::Adoption).is_none();
         Self {
             run: new.run,
             shared,
@@ -208,11 +188,9 @@ impl RunTask {
             child: None,
             times: Times::default(),
             stop_deadline: None,
-            runtime: Runtime::new(policy),
-            on_leader_exit: policy.on_leader_exit,
+            runtime: Runtime::default(),
             attempts: Attempts::default(),
             desired: Desired::Run,
-            bound: OutputBound::default(),
             output: None,
             live,
             orders,
@@ -236,7 +214,6 @@ impl RunTask {
             resuming: Vec::new(),
             pause_result: None,
             at: clock::now(),
-            recovery: policy.recovery.on_host(can_adopt),
             legacy: Legacy::default(),
             aimed: Vec::new(),
             terminal: None,
@@ -350,7 +327,8 @@ impl RunTask {
                 | Phase::Paused { .. }
                 | Phase::Resuming { .. }
         );
-        self.recovery == Recovery::Adopt
+        let can_adopt = self.shared.hello.lacks(CapabilityName::Adoption).is_none();
+        self.new.policy().recovery().on_host(can_adopt) == Recovery::Adopt
             && goes_on
             && self.output.as_ref().is_some_and(Output::is_open)
     }
@@ -427,13 +405,13 @@ impl RunTask {
             Fact::PauseExpired => Report::PauseExpired,
             Fact::DeadlineExceeded(which) => Report::DeadlineExceeded {
                 which,
-                grace: self.new.grace,
+                grace: self.new.policy().grace(),
             },
             Fact::Orphaned => Report::Orphaned {
-                grace: self.new.grace,
+                grace: self.new.policy().grace(),
             },
             Fact::ShimLost => Report::ShimLost {
-                grace: self.new.grace,
+                grace: self.new.policy().grace(),
             },
             Fact::TreeEnded(tree) => {
                 self.report(Report::Census(report.at));
@@ -644,7 +622,7 @@ impl RunTask {
         self.at = clock::now();
         let order = StopOrder {
             reason: StopReason::LimitExceeded(limit),
-            grace: self.new.grace,
+            grace: self.new.policy().grace(),
         };
         tracing::warn!(run_id = %self.run, limit = limit.name(), "the run is stopped, as its spec says");
         if self.attempts.due().is_some() {

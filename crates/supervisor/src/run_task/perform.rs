@@ -7,11 +7,9 @@ use super::{
 use crate::{
     LifecycleEvent,
     blocking::blocking,
-    cause, clock, event,
-    intake::stop_plan,
-    kept_spec, log_words,
+    cause, clock, event, log_words,
     output::Output,
-    spare, store_fault,
+    persisted_spec, spare, store_fault,
     tracker::Shared,
     writes::{self, Write},
 };
@@ -68,7 +66,7 @@ impl RunTask {
                 self.write(Write::Stop(order, deadline));
             }
             Effect::StopTree(plan) => {
-                let plan = stop_plan(self.new.kind, plan);
+                let plan = self.new.policy().adapt(plan);
                 self.shared.kernel.stop(self.run, &plan);
                 crash_point!("stop.sent");
             }
@@ -162,7 +160,7 @@ impl RunTask {
             let dir = rundir::create(data_dir, self.run)?;
             let open = Arc::clone(&self.shared.pipes_open);
             let boot = self.shared.boot();
-            let output = Output::create(self.run, &dir, self.bound, boot, open)?;
+            let output = Output::create(self.run, &dir, self.new.policy().output, boot, open)?;
             self.output = Some(output.behind(&self.shared.consumers.floors));
             Ok(())
         });
@@ -184,7 +182,7 @@ impl RunTask {
             return;
         };
         self.preparing = true;
-        let kept = self.new.restart.restarts();
+        let kept = self.new.policy().restart.restarts();
         self.op(move |shared, run, done| async move {
             let prepared = match keep(kept, &child).await {
                 Ok(()) => shared.kernel.prepare(run, &child).await,
@@ -294,7 +292,7 @@ async fn keep(kept: bool, child: &ChildSpec) -> io::Result<()> {
         return Ok(());
     }
     let child = child.clone();
-    let kept = blocking(move || kept_spec::keep(&child.run_dir, &child)).await;
+    let kept = blocking(move || persisted_spec::write(&child.run_dir, &child)).await;
     kept.flatten()
 }
 

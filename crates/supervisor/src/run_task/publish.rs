@@ -4,6 +4,7 @@ use super::RunTask;
 use crate::{CallError, RunView, output::Output, view::StartAnswer};
 use kennel_lifecycle::{EndReason, NeverRan, Outcome, Phase, RunState, StartFailure, StartStage};
 use kennel_store::Times;
+use std::sync::Arc;
 
 impl RunTask {
     pub(super) fn publish(&self) {
@@ -36,7 +37,6 @@ impl RunTask {
         RunView {
             run: self.run,
             owner: self.new.owner.clone(),
-            kind: self.new.kind,
             node: self.new.node,
             state: if waits {
                 RunState::Backoff
@@ -47,21 +47,19 @@ impl RunTask {
             attempt: self.new.attempt,
             identity: self.new.identity.clone(),
             held: self.new.held.clone(),
-            grace: self.new.grace,
             stop_deadline: self.stop_deadline,
             deadline: match phase {
                 Phase::Running { .. } | Phase::Pausing { .. } => {
-                    self.runtime.over_at(self.times.started)
+                    self.runtime.over_at(self.new.policy(), self.times.started)
                 }
                 _ => None,
             },
             pause_expires: match phase {
-                Phase::Paused { .. } => self.runtime.pause_over_at(),
+                Phase::Paused { .. } => self.runtime.pause_over_at(self.new.policy()),
                 _ => None,
             },
             terminal: self.terminal_now(),
-            spec_document: self.new.spec.clone(),
-            labels: self.new.labels.clone(),
+            spec: Arc::clone(&self.new.spec),
             traceparent: self.new.traceparent.clone(),
             restarted_from: self.new.restarted_from,
             created: self.new.created,

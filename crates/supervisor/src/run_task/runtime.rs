@@ -4,29 +4,17 @@
 use kennel_lifecycle::{Policy, Timestamp};
 use std::time::Duration;
 
-/// The time that a run may take, and what of it was spent paused.
-#[derive(Debug)]
+/// What of a run's time was spent paused.
+#[derive(Debug, Default)]
 pub(super) struct Runtime {
-    max: Option<Duration>,
-    max_pause: Option<Duration>,
     paused_since: Option<Timestamp>,
     paused: Duration,
 }
 
 impl Runtime {
-    pub(super) fn new(policy: &Policy) -> Self {
-        Self {
-            max: policy.max_runtime,
-            max_pause: policy.pause.max_pause,
-            paused_since: None,
-            paused: Duration::ZERO,
-        }
-    }
-
     /// For the next attempt.
     pub(super) fn begin_anew(&mut self) {
-        self.paused_since = None;
-        self.paused = Duration::ZERO;
+        *self = Self::default();
     }
 
     pub(super) fn pause(&mut self, now: Timestamp) {
@@ -41,15 +29,15 @@ impl Runtime {
     }
 
     /// Absent: there is no limit, or it does not count.
-    pub(super) fn over_at(&self, started: Option<Timestamp>) -> Option<Timestamp> {
-        match (self.max, started, self.paused_since) {
+    pub(super) fn over_at(&self, policy: &Policy, started: Option<Timestamp>) -> Option<Timestamp> {
+        match (policy.timeouts.max_runtime, started, self.paused_since) {
             (Some(max), Some(started), None) => Some(started.plus(max).plus(self.paused)),
             _ => None,
         }
     }
 
     /// Absent: it is not paused, or a pause has no limit.
-    pub(super) fn pause_over_at(&self) -> Option<Timestamp> {
-        Some(self.paused_since?.plus(self.max_pause?))
+    pub(super) fn pause_over_at(&self, policy: &Policy) -> Option<Timestamp> {
+        Some(self.paused_since?.plus(policy.pause.max_pause?))
     }
 }

@@ -45,7 +45,7 @@ impl RunTask {
         let error = if call.expected_attempt.is_some_and(|meant| meant != attempt) {
             let run = self.run;
             OrderError::Call(CallError::OtherAttempt { run, attempt })
-        } else if self.new.kind != kennel_lifecycle::RunKind::Terminal {
+        } else if self.new.policy().kind != kennel_lifecycle::RunKind::Terminal {
             OrderError::Call(CallError::NotOnTerminal { run: self.run })
         } else if self.terminal_now().is_none() || self.times.started.is_none() {
             OrderError::Refused(Refusal::NotRunningYet)

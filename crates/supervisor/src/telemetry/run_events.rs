@@ -8,7 +8,7 @@ use opentelemetry::{KeyValue, trace::SpanContext};
 /// Where lines and events about a run belong: to its span, or where spans are not recorded, to the caller's.
 pub(super) fn context(telemetry: &Telemetry, new: &NewRun) -> Option<SpanContext> {
     let spawned_by = new.traceparent.as_deref();
-    let own = telemetry.run(new.run, new.kind, spawned_by);
+    let own = telemetry.run(new.run, new.policy().kind, spawned_by);
     own.map(|trace| trace.context(Part::Run))
         .or_else(|| super::context::parse(spawned_by?))
 }

@@ -6,10 +6,9 @@ use super::{
     metrics, names,
     run_events::{self, RunEvents},
 };
-use base64::{Engine, prelude::BASE64_STANDARD};
 use kennel_lifecycle::{
-    Announcement, EndReason, Exit, NeverRan, Outcome, Signal, StopCertificate, Timestamp,
-    TreeVerdict,
+    Announcement, EndReason, Exit, NeverRan, Outcome, RecordedSpec, Signal, StopCertificate,
+    Timestamp, TreeVerdict,
 };
 use kennel_linux::start_time;
 use kennel_store::{Closure, NewRun, Times};
@@ -19,8 +18,6 @@ use opentelemetry::{
 };
 use std::{
     borrow::Cow,
-    ffi::OsStr,
-    os::unix::ffi::OsStrExt,
     path::Path,
     time::{Duration, UNIX_EPOCH},
 };
@@ -46,8 +43,7 @@ struct Recorded {
 
 impl Recorded {
     fn of(telemetry: &Telemetry, new: &NewRun) -> Option<Self> {
-        let trace = telemetry.run(new.run, new.kind, new.traceparent.as_deref())?;
-        // The spec may be large: it is read once, and not for what nobody is told.
+        let trace = telemetry.run(new.run, new.policy().kind, new.traceparent.as_deref())?;
         trace.context(Part::Run).is_sampled().then(|| Self {
             trace,
             executable: executable(&new.spec),
@@ -377,7 +373,7 @@ impl End<'_> {
             span.attributes
                 .push(KeyValue::new(names::RUN_OWNER, new.owner.clone()));
             span.attributes
-                .push(KeyValue::new(names::RUN_KIND, new.kind.name()));
+                .push(KeyValue::new(names::RUN_KIND, new.policy().kind.name()));
             self.conclude(&mut span);
             telemetry.tell(span);
         }
@@ -577,14 +573,9 @@ pub(super) fn exit_attribute(exit: Option<&Exit>) -> Option<KeyValue> {
 }
 
 /// The name of the program, from the client's spec.
-fn executable(spec: &str) -> Option<String> {
-    let spec: serde_json::Value = serde_json::from_str(spec).ok()?;
-    let command = spec.get("argv")?;
-    let program = match (command.get("args"), command.get("rawArgs")) {
-        (Some(args), _) => args.get(0)?.as_str()?.as_bytes().to_vec(),
-        (None, raw) => BASE64_STANDARD.decode(raw?.get(0)?.as_str()?).ok()?,
-    };
-    let name = Path::new(OsStr::from_bytes(&program)).file_name()?;
+fn executable(spec: &RecordedSpec) -> Option<String> {
+    let program = spec.command.argv.first()?;
+    let name = Path::new(program).file_name()?;
     Some(name.to_string_lossy().into_owned())
 }
 

@@ -203,8 +203,11 @@ fn a_run_of_which_nothing_is_left_is_what_the_keeper_knows_and_can_be_aborted() 
     lives.live(async |stage| {
         let view = stage.supervisor.get(run_id()).await.unwrap();
         assert_eq!(view.state, RunState::Running);
-        assert_eq!((view.identity, view.grace), (row.identity, row.grace));
-        assert_eq!((&*view.owner, &*view.spec_document), ("", "{}"));
+        assert_eq!(
+            (&view.identity, view.policy().grace()),
+            (&row.identity, row.policy().grace())
+        );
+        assert_eq!((&*view.owner, view.spec.is_described()), ("", false));
         assert!(stage.is_alive(run_id()) && stage.plans(run_id()).is_empty());
         // It is another run than the one that is asked for, for all that is known.
         let again = stage.supervisor.spawn(call(Some(run_id()))).await;

@@ -17,7 +17,7 @@ const GRACE: Duration = Duration::from_secs(1);
 
 fn limited() -> SpawnCall {
     let mut call = call(None);
-    call.spec.timeouts.max_runtime = Some(MAX);
+    call.spec.policy.timeouts.max_runtime = Some(MAX);
     call
 }
 
@@ -130,7 +130,7 @@ async fn a_pause_that_has_expired_is_over_and_says_why() {
 async fn a_paused_run_shows_when_its_pause_will_be_over() {
     let stage = Stage::set(Nature::default()).await;
     let mut wanted = call(None);
-    wanted.spec.pause.max_pause = Some(MAX);
+    wanted.spec.policy.pause.max_pause = Some(MAX);
     let run = stage.supervisor.spawn(wanted).await.unwrap().run;
     assert_eq!(run.pause_expires, None);
     let mut last = run.created.plus(MAX);

@@ -151,7 +151,7 @@ fn a_run_that_waits_is_ended_by_the_drain_that_the_next_server_goes_on_with() {
     });
     lives.live(async |stage| {
         let mut call = call(Some(run_id()));
-        call.spec.restart = RestartPolicy {
+        call.spec.policy.restart = RestartPolicy {
             mode: RestartMode::Always,
             delay: Duration::from_hours(1),
             max_delay: Duration::from_hours(1),

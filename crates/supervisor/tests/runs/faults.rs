@@ -231,7 +231,7 @@ async fn a_run_that_would_be_held_too_weakly_leaves_no_trace() {
     .await;
     let run = RunId::from_u128(7);
     let mut strict = call(Some(run));
-    strict.spec.min_containment = Some(Containment::Cgroup);
+    strict.spec.policy.min_containment = Some(Containment::Cgroup);
     let refused = stage.supervisor.spawn(strict.clone()).await;
     match refused {
         Err(CallError::ContainmentUnavailable {

@@ -133,7 +133,7 @@ fn begun(on_disk_full: OnDiskFull) -> Lives {
     });
     lives.live(async |stage| {
         let mut call = call(Some(run_id()));
-        call.spec.output.on_disk_full = on_disk_full;
+        call.spec.policy.output.on_disk_full = on_disk_full;
         stage.supervisor.spawn(call).await.unwrap();
         let events = stage.supervisor.events(run_id(), Position::Beginning).await;
         let mut events = events.unwrap().1;

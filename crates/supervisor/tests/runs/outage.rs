@@ -376,7 +376,7 @@ fn an_abort_of_a_run_that_waits_is_carried_out_though_it_comes_while_the_node_is
     });
     lives.live(async |stage| {
         let mut spawned = call(Some(run_id()));
-        spawned.spec.restart = RestartPolicy {
+        spawned.spec.policy.restart = RestartPolicy {
             delay: Duration::from_hours(1),
             max_delay: Duration::from_hours(1),
             ..RestartPolicy::keepalive()

@@ -24,7 +24,7 @@ async fn leaving_one(policy: LeaderExit) -> (Stage, RunId) {
     })
     .await;
     let mut call = call(None);
-    call.spec.on_leader_exit = policy;
+    call.spec.policy.on_leader_exit = policy;
     let run = stage.supervisor.spawn(call).await.unwrap().run.run;
     (stage, run)
 }

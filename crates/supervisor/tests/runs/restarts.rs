@@ -22,13 +22,13 @@ const SHORT: Duration = Duration::from_millis(20);
 
 fn restarting(policy: RestartPolicy) -> SpawnCall {
     let mut call = call(Some(run_id()));
-    call.spec.restart = policy;
+    call.spec.policy.restart = policy;
     call
 }
 
 fn service() -> SpawnCall {
     let mut call = restarting(quick());
-    call.spec.kind = RunKind::Service;
+    call.spec.policy.kind = RunKind::Service;
     call
 }
 
@@ -625,7 +625,7 @@ fn what_had_ended_by_itself_before_the_service_is_judged_by_its_policy() {
         ..quick()
     };
     let mut spec = service();
-    spec.spec.restart = on_failure;
+    spec.spec.policy.restart = on_failure;
     let lives = Lives::of(Nature::default());
     lives.live(async |stage| {
         stage.supervisor.spawn(spec.clone()).await.unwrap();

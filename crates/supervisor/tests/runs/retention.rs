@@ -329,7 +329,7 @@ fn output_of_a_run_that_was_started_again_goes_as_one() {
     let lives = lives(KEEP_NONE);
     lives.live_long(async |stage| {
         let mut call = call(Some(run_id()));
-        call.spec.restart = kennel_lifecycle::RestartPolicy {
+        call.spec.policy.restart = kennel_lifecycle::RestartPolicy {
             mode: kennel_lifecycle::RestartMode::Always,
             max_restarts: Some(1),
             ..kennel_lifecycle::RestartPolicy::default()

@@ -466,7 +466,8 @@ impl Kernel for Shaky {
     fn stop(&self, run: RunId, plan: &StopPlan) {
         self.step_now();
         // A store that does not answer is not waited for; nor is one that has lost the row of a run that goes on.
-        let recorded = |row: RunRow| row.desired == Desired::Stop || row.new.restart.restarts();
+        let recorded =
+            |row: RunRow| row.desired == Desired::Stop || row.new.policy().restart.restarts();
         let row = self.store.row(run);
         assert!(
             row.is_none_or(recorded) || !self.calm,
@@ -1041,16 +1042,16 @@ async fn call_something(supervisor: &Supervisor, dice: &Dice, told: &Ends) {
         match dice.roll(14) {
             0..=4 => {
                 let mut call = call(Some(run));
-                call.spec.on_leader_exit = match dice.roll(4) {
+                call.spec.policy.on_leader_exit = match dice.roll(4) {
                     0 => LeaderExit::Keep,
                     1 => LeaderExit::Drain { timeout: None },
                     _ => LeaderExit::Stop,
                 };
-                if dice.percent(60) && call.spec.on_leader_exit != LeaderExit::Keep {
-                    call.spec.restart = policy(dice);
+                if dice.percent(60) && call.spec.policy.on_leader_exit != LeaderExit::Keep {
+                    call.spec.policy.restart = policy(dice);
                 }
                 if dice.percent(30) {
-                    call.spec.kind = RunKind::Service;
+                    call.spec.policy.kind = RunKind::Service;
                 }
                 told.see(supervisor.spawn(call).await.ok().map(|s| s.run));
             }
@@ -1163,7 +1164,10 @@ async fn check(stage: &Stage, told: &Ends, shutdown: bool) {
     }
     for (run, row) in rows {
         let Some(outcome) = row.outcome else {
-            assert!(shutdown && row.new.kind == RunKind::Service, "{row:?}");
+            assert!(
+                shutdown && row.new.policy().kind == RunKind::Service,
+                "{row:?}"
+            );
             assert_eq!(row.state, StoredState::Backoff);
             assert_eq!(row.desired, Desired::Run);
             continue;

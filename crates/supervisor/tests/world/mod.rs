@@ -14,12 +14,11 @@ pub(crate) use lives::{Lives, fill_disk, make_room_on_disk, run_id};
 use crate::story;
 use async_trait::async_trait;
 use kennel_lifecycle::{
-    CgroupIdentity, Deadline, Exit, Held, HeldPause, HostFacts, HostIdentity, InputMode,
-    InputWrite, KeeperEpoch, LeaderExit, Leftover, Leftovers, LimitPowers, MemoryKills, NodeId,
-    Outcome, OutputRemoval, PausePolicy, PidNamespace, Policy, ProcessIdentity, Proof, Resource,
-    RestartPolicy, RetentionLimits, RowState, RunId, RunIdentity, RunKind, RunLimits, RunSpec,
-    Signal, StartFailure, StartStage, StopOrder, Stuck, StuckProcess, TerminalSize, Timeouts,
-    Timestamp, TreeVerdict,
+    CgroupIdentity, Deadline, Exit, Held, HeldPause, HostFacts, HostIdentity, InputWrite,
+    KeeperEpoch, LeaderExit, Leftover, Leftovers, LimitPowers, MemoryKills, NodeId, Outcome,
+    OutputRemoval, Policy, ProcessIdentity, Proof, Resource, RetentionLimits, RowState, RunId,
+    RunIdentity, RunSpec, Signal, StartFailure, StartStage, StopOrder, StopPolicy, Stuck,
+    StuckProcess, TerminalSize, Timestamp, TreeVerdict,
     ladder::StopPlan,
     recovery::{CgroupSeen, ExitRecord, Host, Observation, Seen},
 };
@@ -587,9 +586,10 @@ impl Kernel for World {
         };
         let cgroup = nature.cgroup_refused.clone().map_or(Ok(()), Err);
         let held = Held::on(&facts(), cgroup, spec.policy.pid_namespace);
-        if let Some(wanted) = spec.min_containment.filter(|least| held.by < *least) {
+        if let Some(wanted) = spec.policy.min_containment.filter(|least| held.by < *least) {
             return Err(ClientError::TooWeak { wanted, held });
         }
+        let terminal = spec.command.terminal.as_ref().map(|t| t.size);
         let stdout = OwnedFd::from(stdout);
         state.born += 1;
         let identity = identity(100 + state.born);
@@ -605,7 +605,7 @@ impl Kernel for World {
             pause: HeldPause::None,
             pipes: Some((stdout_writer, stderr_writer)),
             outputs: (stdout.try_clone().unwrap(), stderr.try_clone().unwrap()),
-            terminal: spec.terminal,
+            terminal,
             stop_plans: Vec::new(),
             acknowledged: false,
         };
@@ -615,7 +615,7 @@ impl Kernel for World {
         Ok(Prepared {
             identity,
             outputs: Outputs::Pipes { stdout, stderr },
-            terminal: spec.terminal,
+            terminal,
             held,
         })
     }
@@ -691,7 +691,7 @@ impl Kernel for World {
         let wanted = self
             .store
             .row(run)
-            .is_some_and(|row| row.new.restart.restarts());
+            .is_some_and(|row| row.new.policy().restart.restarts());
         if self.store.is_answering() && !wanted {
             assert_eq!(
                 desired,
@@ -1533,61 +1533,34 @@ fn now() -> Timestamp {
 }
 
 pub fn new_run(run: RunId) -> NewRun {
+    let mut spec = RunSpec::default();
+    spec.policy.stop = StopPolicy::within(Duration::from_secs(1));
     NewRun {
         run,
         owner: "uid:0".into(),
-        attempt: 1,
-        kind: RunKind::Heartbeat,
         node: node(),
         generation: 1,
         keeper_epoch: hello().epoch,
-        held: None,
         identity: Some(identity(77)),
-        grace: Duration::from_secs(1),
-        traceparent: None,
-        restarted_from: None,
-        spec: "{}".into(),
+        spec: Arc::new(spec.into()),
         spec_digest: vec![1],
         spec_digest_version: 1,
-        labels: Arc::default(),
-        restart: RestartPolicy::default(),
         created: Timestamp(1),
+        ..NewRun::default()
     }
 }
 
 pub fn call(run: Option<RunId>) -> SpawnCall {
+    let mut spec = RunSpec::default();
+    spec.command.argv = vec!["true".into()];
+    spec.policy.stop = StopPolicy::within(Duration::from_secs(1));
     SpawnCall {
         run,
-        validate_only: false,
-        spec: RunSpec {
-            kind: RunKind::Heartbeat,
-            argv: vec!["true".into()],
-            cwd: None,
-            env_mode: kennel_lifecycle::EnvMode::Minimal,
-            env: BTreeMap::new(),
-            initial_input: None,
-            input: InputMode::Initial,
-            terminal: None,
-            labels: BTreeMap::new(),
-            min_containment: None,
-            pid_namespace: PidNamespace::Shared,
-            recovery: None,
-            grace: Some(Duration::from_secs(1)),
-            timeouts: Timeouts::default(),
-            limits: RunLimits::default(),
-            on_leader_exit: LeaderExit::Stop,
-            pause: PausePolicy::default(),
-            restart: RestartPolicy::default(),
-            output: kennel_lifecycle::OutputBound::default(),
-        },
-        spec_document: "{}".into(),
+        spec,
         spec_digest: vec![1],
         spec_digest_version: 1,
         owner: "uid:0".into(),
-        traceparent: None,
-        restarted_from: None,
-        tracestate: None,
-        baggage: None,
+        ..SpawnCall::default()
     }
 }
 

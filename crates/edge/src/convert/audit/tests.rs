@@ -103,7 +103,13 @@ fn a_finding(labels: BTreeMap<String, String>) -> AuditFinding {
             age: Duration::from_secs(3),
             cgroup: None,
         },
-        labels: Some(Arc::new(labels)),
+        labels: {
+            let spec = kennel_lifecycle::RunSpec {
+                labels,
+                ..kennel_lifecycle::RunSpec::default()
+            };
+            Some(Arc::new(kennel_lifecycle::RecordedSpec::from(spec)).into())
+        },
     }
 }
 

@@ -25,10 +25,9 @@ fn a_spawn_carries_what_identifies_it() {
     let call = spawn(request, "uid:5".to_owned(), trace, &key()).expect("valid");
     assert_eq!(call.run.expect("given").to_string(), RUN);
     assert!(call.validate_only);
-    assert_eq!(call.spec.argv, ["true"]);
-    assert_eq!(call.spec_digest, key().of_spec(&argv(&["true"])));
-    assert_eq!(call.spec_digest_version, 1);
-    assert_eq!(call.spec_document, r#"{"argv":{"args":["true"]}}"#);
+    assert_eq!(call.spec.command.argv, ["true"]);
+    assert_eq!(call.spec_digest, key().of_spec(&call.spec));
+    assert_eq!(call.spec_digest_version, SPEC_DIGEST_VERSION);
     assert_eq!(call.owner, "uid:5");
     assert_eq!(call.traceparent.as_deref(), Some("parent"));
     assert_eq!(call.tracestate.as_deref(), Some("state"));
@@ -65,17 +64,16 @@ fn a_bad_run_id_alone_has_its_own_reason() {
 
 #[test]
 fn all_that_is_wrong_with_a_spawn_is_said_together() {
+    let mut spec = pb::RunSpec {
+        kind: 77,
+        cwd: Some("here".to_owned()),
+        ..argv(&["a\0b"])
+    };
+    spec.stop.get_or_insert_default().grace = Some(seconds(-1));
     let request = pb::SpawnRequest {
         run_id: "x".to_owned(),
         validate_only: false,
-        spec: Some(pb::RunSpec {
-            kind: 77,
-            cwd: Some("here".to_owned()),
-            stop: Some(pb::StopPolicy {
-                grace: Some(seconds(-1)),
-            }),
-            ..argv(&["a\0b"])
-        }),
+        spec: Some(spec),
     };
     let refused = spawn(request, String::new(), TraceContext::default(), &key());
     assert_eq!(
@@ -165,7 +163,7 @@ fn a_run_is_on_a_terminal_where_its_spec_says_so_and_nowhere_else() {
             ..pb::SpawnRequest::default()
         };
         let parsed = spawn(request, String::new(), TraceContext::default(), &key());
-        let parsed = parsed.map(|call| (call.spec.kind, call.spec.terminal));
+        let parsed = parsed.map(|call| (call.spec.policy.kind, call.spec.command.terminal));
         parsed.map_err(|status| {
             let details = status.get_error_details();
             let fields = details

@@ -1,11 +1,11 @@
 use super::*;
 use kennel_lifecycle::{
     CgroupIdentity, Deadline, Gap, Held, HostIdentity, Limit, MemoryKills, NodeId, Outcome,
-    ProcessIdentity, RunId, Signal, SignalScope, SignalSender, StopCertificate, StopStep,
-    Timestamp,
+    ProcessIdentity, RecordedSpec, RunId, RunSpec, Signal, SignalScope, SignalSender,
+    StopCertificate, StopStep, Timestamp,
 };
 use kennel_supervisor::Times;
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 #[test]
 fn a_live_run_shows_its_process_and_no_end() {
@@ -163,7 +163,7 @@ fn an_ended_run_shows_why_and_what_proves_it() {
 fn a_fence_has_no_process_and_no_spec() {
     let mut view = live();
     view.identity = None;
-    view.spec_document = "".into();
+    view.spec = Arc::default();
     let shown = run(view);
     assert_eq!(shown.spec, None);
     assert_eq!(shown.containment(), pb::Containment::Unspecified);
@@ -224,7 +224,6 @@ fn live() -> RunView {
     RunView {
         run: RunId::from_u128(1),
         owner: "uid:0".to_owned(),
-        kind: RunKind::Heartbeat,
         node: NodeId::from_u128(2),
         state: RunState::Running,
         desired: Desired::Run,
@@ -246,12 +245,13 @@ fn live() -> RunView {
             by: Containment::Cgroup,
             gaps: vec![Gap::WorkHandedToDaemons],
         }),
-        grace: Duration::from_secs(5),
         stop_deadline: None,
         deadline: None,
         pause_expires: Some(Timestamp(4_000_000)),
-        spec_document: r#"{"cwd":"/tmp"}"#.into(),
-        labels: std::sync::Arc::default(),
+        spec: spec(|spec| {
+            spec.command.cwd = Some("/tmp".into());
+            spec.policy.stop.grace = Some(Duration::from_secs(5));
+        }),
         traceparent: Some("trace".to_owned()),
         restarted_from: None,
         created: Timestamp(1_000_000),
@@ -271,11 +271,18 @@ fn live() -> RunView {
     }
 }
 
+fn spec(edit: impl FnOnce(&mut RunSpec)) -> Arc<RecordedSpec> {
+    let mut spec = RunSpec::default();
+    spec.command.argv = vec!["true".into()];
+    edit(&mut spec);
+    Arc::new(spec.into())
+}
+
 /// A run of this number with labels of this size, for pages.
 pub(crate) fn of_size(number: u128, bytes: usize) -> RunView {
     RunView {
         run: RunId::from_u128(number),
-        labels: std::sync::Arc::new([("l".to_owned(), "x".repeat(bytes))].into()),
+        spec: spec(|spec| spec.labels = [("l".to_owned(), "x".repeat(bytes))].into()),
         ..live()
     }
 }

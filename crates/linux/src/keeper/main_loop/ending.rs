@@ -124,7 +124,7 @@ impl Keeper {
         let mut longest = 0;
         for id in ids {
             if let Some(run) = self.runs.get_mut(&id) {
-                longest = longest.max(millis(run.plan().kill_after));
+                longest = longest.max(millis(run.grace()));
                 run.server_gone(in_order, now);
             }
             self.touch(id, now);

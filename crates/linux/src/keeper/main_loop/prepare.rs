@@ -11,9 +11,7 @@ use crate::{
     terminal::{NoPty, Terminal},
     wire::{self, Answer, Job, ToShim, adoption::WireKeepsake},
 };
-use kennel_lifecycle::{
-    Containment, Held, Policy, Recovery, RunId, StartFailure, StartStage, TerminalSize,
-};
+use kennel_lifecycle::{Held, Policy, Recovery, RunId, StartFailure, StartStage, TerminalSize};
 use nix::{
     fcntl::OFlag,
     sys::epoll::{EpollEvent, EpollFlags},
@@ -40,7 +38,6 @@ pub(super) struct Wish {
     pub(super) run: RunId,
     pub(super) run_dir: String,
     pub(super) policy: Policy,
-    pub(super) min_containment: Option<Containment>,
     /// The attempt for which standard input is a pipe, or a terminal.
     pub(super) input: Option<u32>,
     /// How large the terminal is, where the streams are on one.
@@ -84,7 +81,9 @@ fn hold(group: &Result<Group, String>, policy: &Policy) -> Result<(), StartFailu
 impl Keeper {
     pub(super) fn prepare(&mut self, mut wish: Wish, fds: Vec<OwnedFd>) {
         crash_point!("keeper.prepare");
-        wish.policy.recovery = wish.policy.recovery.on_host(self.doors.can_be_made());
+        // From here on no process of the run asks again what this host can do.
+        let recovery = wish.policy.recovery().on_host(self.doors.can_be_made());
+        wish.policy.recovery = Some(recovery);
         let seq = wish.seq;
         let prepared = match self.runs.get(&wish.run) {
             None => self.hand_out(wish, fds),
@@ -124,7 +123,11 @@ impl Keeper {
         );
         let group = group.ok();
         let refused = match limited {
-            _ if wish.min_containment.is_some_and(|least| held.by < least) => {
+            _ if wish
+                .policy
+                .min_containment
+                .is_some_and(|least| held.by < least) =>
+            {
                 Some(Unmade::TooWeak(held.clone()))
             }
             Ok(()) => None,
@@ -188,7 +191,7 @@ impl Keeper {
         shim: &OwnedFd,
         (child, gate, streams): (&OwnedFd, &OwnedFd, &Streams),
     ) -> io::Result<()> {
-        let outlives = wish.policy.recovery == Recovery::Adopt;
+        let outlives = wish.policy.recovery() == Recovery::Adopt;
         let door = outlives.then(|| self.doors.make(wish.run)).transpose()?;
         let keepsake = outlives.then(|| WireKeepsake {
             held: held.clone(),
@@ -247,7 +250,7 @@ fn unmade(error: &io::Error) -> Answer {
 fn on_pipes(wish: &Wish, file: impl FnOnce() -> io::Result<OwnedFd>) -> io::Result<Streams> {
     let (input, stdin) = match wish.input {
         Some(attempt) => {
-            let outlives = wish.policy.recovery == Recovery::Adopt;
+            let outlives = wish.policy.recovery() == Recovery::Adopt;
             let (input, stdin) = RunInput::new(attempt, Path::new(&wish.run_dir), outlives)?;
             (Some(input), stdin)
         }

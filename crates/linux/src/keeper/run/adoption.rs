@@ -45,7 +45,7 @@ impl Run {
         let goes_on = found
             .stopping_since
             .filter(|_| !max_runtime.is_some_and(|left| left.is_over(now)));
-        let ladder = goes_on.map(|since| Ladder::start(&run.policy.stop, since));
+        let ladder = goes_on.map(|since| Ladder::start(&run.policy.stop_plan(), since));
         Self {
             stage: Stage::Released,
             max_runtime,
@@ -61,7 +61,7 @@ impl Run {
 
     /// Whether it outlives this process, should that die.
     pub(in crate::keeper) fn outlives_keeper(&self) -> bool {
-        self.policy.recovery == Recovery::Adopt
+        self.policy.recovery() == Recovery::Adopt
     }
 
     /// Whether it can be left to the next keeper as it is: nothing of its end has begun.

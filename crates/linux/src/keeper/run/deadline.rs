@@ -23,7 +23,7 @@ impl Run {
     pub(super) fn keep_deadline(&mut self, now: u64) {
         if self.ladder.is_none() && self.max_runtime.is_some_and(|left| left.is_over(now)) {
             self.tell(Fact::DeadlineExceeded(Deadline::MaxRuntime));
-            self.ladder = Some(Ladder::start(&self.policy.stop, now));
+            self.ladder = Some(Ladder::start(&self.policy.stop_plan(), now));
         }
     }
 
@@ -55,7 +55,7 @@ impl Run {
                 OnMaxPause::Resume => expired = self.pause.expire(tree, &self.private_dir),
                 OnMaxPause::Abort => {
                     self.tell(Fact::DeadlineExceeded(Deadline::MaxPause));
-                    self.ladder = Some(Ladder::start(&self.policy.stop, now));
+                    self.ladder = Some(Ladder::start(&self.policy.stop_plan(), now));
                 }
             }
         }

@@ -128,7 +128,7 @@ impl Run {
         }
         if self.heard.childless && self.ladder.is_none() && !self.drains() {
             // Somebody in the group is not below the shim: it belongs to the run all the same.
-            self.ladder = Some(Ladder::start(&self.policy.stop, now));
+            self.ladder = Some(Ladder::start(&self.policy.stop_plan(), now));
         }
         self.kill_again(now);
     }

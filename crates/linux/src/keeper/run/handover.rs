@@ -30,7 +30,7 @@ impl Run {
     /// one's word: a stop may be on record that never came here.
     pub(in crate::keeper) fn abandon(&mut self, now: u64) {
         if self.ladder.is_none() && !self.is_to_keep() {
-            let plan = self.policy.stop.clone();
+            let plan = self.policy.stop_plan();
             self.stop(&plan, now);
             if self.ladder.is_some() {
                 self.tell(Fact::Orphaned);

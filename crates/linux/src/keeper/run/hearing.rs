@@ -220,7 +220,7 @@ impl Run {
         }
         // Whether a released child was executed is not known any more, so nothing is said of it: it may have run.
         if matches!(self.stage, Stage::Released | Stage::Ran) && self.ladder.is_none() {
-            self.ladder = Some(Ladder::start(&self.policy.stop, now));
+            self.ladder = Some(Ladder::start(&self.policy.stop_plan(), now));
         }
     }
 

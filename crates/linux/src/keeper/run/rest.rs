@@ -35,7 +35,7 @@ impl Run {
         match policy {
             LeaderExit::Stop => {
                 if alive {
-                    self.ladder = Some(Ladder::start(&self.policy.stop, now));
+                    self.ladder = Some(Ladder::start(&self.policy.stop_plan(), now));
                 }
             }
             LeaderExit::Drain { timeout } => {
@@ -99,7 +99,7 @@ impl Run {
         }
         match self.rest {
             Rest::Drains { until: Some(at) } if now >= at => {
-                self.ladder = Some(Ladder::start(&self.policy.stop, now));
+                self.ladder = Some(Ladder::start(&self.policy.stop_plan(), now));
             }
             // A shim that has no child left, or is gone itself, keeps nobody.
             Rest::ToKeep { confirmed: true } if !self.heard.childless => self.keep(),

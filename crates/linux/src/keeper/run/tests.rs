@@ -10,7 +10,7 @@ use crate::{
 };
 use kennel_lifecycle::{
     Containment, Exit, Gap, HostIdentity, MemoryKills, ProcessIdentity, Proof, Signal,
-    StartFailure, StartStage, TreeVerdict, recovery::ExitRecord,
+    StartFailure, StartStage, StopPolicy, TreeVerdict, ladder::StopPlan, recovery::ExitRecord,
 };
 use std::process::{Child, Command};
 
@@ -409,13 +409,8 @@ fn new(run_dir: &std::path::Path) -> Run {
         id: RunId::from_u128(7),
         shim: 16,
         policy: Policy {
-            stop: StopPlan::abort(std::time::Duration::ZERO),
-            max_runtime: None,
-            limits: kennel_lifecycle::RunLimits::default(),
-            on_leader_exit: kennel_lifecycle::LeaderExit::Stop,
-            pause: kennel_lifecycle::PausePolicy::default(),
-            pid_namespace: kennel_lifecycle::PidNamespace::Shared,
-            recovery: kennel_lifecycle::Recovery::Terminate,
+            stop: StopPolicy::within(std::time::Duration::ZERO),
+            ..Policy::default()
         },
         run_dir: run_dir.to_owned(),
         cgroup: None,

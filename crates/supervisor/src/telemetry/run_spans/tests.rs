@@ -10,6 +10,7 @@ use std::{
     collections::BTreeSet,
     sync::{Arc, Mutex},
 };
+use std::{ffi::OsStr, os::unix::ffi::OsStrExt};
 
 #[derive(Debug, Default)]
 struct Kept(Mutex<Vec<Span>>);
@@ -87,11 +88,13 @@ fn an_end_for_want_of_memory_and_one_without_a_successor_are_named_on_the_span()
 }
 
 #[test]
-fn program_has_a_name_in_either_form() {
-    let text = r#"{"argv":{"args":["/bin/sh","-c"]}}"#;
-    assert_eq!(executable(text).as_deref(), Some("sh"));
-    // "/bin/a\xff"
-    let raw = r#"{"argv":{"rawArgs":["L2Jpbi9h/w=="]}}"#;
-    assert_eq!(executable(raw).as_deref(), Some("a\u{fffd}"));
-    assert_eq!(executable("{}"), None);
+fn program_has_a_name_where_its_bytes_are_not_text() {
+    let of = |program: &[u8]| {
+        let mut spec = kennel_lifecycle::RunSpec::default();
+        spec.command.argv = vec![OsStr::from_bytes(program).into(), "-c".into()];
+        executable(&spec.into())
+    };
+    assert_eq!(of(b"/bin/sh").as_deref(), Some("sh"));
+    assert_eq!(of(b"/bin/a\xff").as_deref(), Some("a\u{fffd}"));
+    assert_eq!(executable(&RecordedSpec::default()), None);
 }

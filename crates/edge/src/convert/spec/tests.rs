@@ -1,0 +1,347 @@
+//! Specs from the contract and back.
+
+use super::*;
+use kennel_lifecycle::{Containment, RestartPolicy, RunLimits};
+use std::time::Duration;
+
+#[test]
+fn every_field_reaches_the_core() {
+    let mut found = Vec::new();
+    let parsed = parse(full(), &mut found);
+    assert_eq!(found, []);
+    assert_eq!(parsed, parsed_full());
+}
+
+fn parsed_full() -> RunSpec {
+    let text = |s: &str| s.to_owned();
+    let mut policy = Policy {
+        kind: RunKind::Job,
+        limits: RunLimits {
+            nice: Some(3),
+            ..RunLimits::default()
+        },
+        pause: PausePolicy {
+            max_pause: Some(Duration::from_secs(30)),
+            on_max_pause: OnMaxPause::Abort,
+        },
+        on_leader_exit: LeaderExit::Drain {
+            timeout: Some(Duration::from_secs(90)),
+        },
+        min_containment: Some(Containment::Cgroup),
+        pid_namespace: PidNamespace::Private,
+        recovery: Some(Recovery::Adopt),
+        restart: RestartPolicy {
+            max_restarts: Some(9),
+            ..RestartPolicy::agent()
+        },
+        output: OutputBound {
+            max_bytes: 2 << 20,
+            on_full: OnOutputFull::HeadTail,
+            on_disk_full: OnDiskFull::Drop,
+        },
+        ..Policy::default()
+    };
+    policy.stop.grace = Some(Duration::from_millis(500));
+    policy.timeouts.max_runtime = Some(Duration::from_mins(1));
+    RunSpec {
+        command: CommandSpec {
+            argv: ["sh", "-c", "cat"].map(Into::into).to_vec(),
+            cwd: Some("/tmp".into()),
+            env_mode: EnvMode::None,
+            env: [(text("SECRET"), text("hush"))].into(),
+            initial_input: Some(b"in".to_vec()),
+            ..CommandSpec::default()
+        },
+        policy,
+        labels: [(text("team"), text("a"))].into(),
+    }
+}
+
+#[test]
+fn an_input_may_stay_open() {
+    let of = |input: i32| {
+        let mut spec = full();
+        spec.initial_input = None;
+        spec.stdio = Some(Stdio::Pipes(pb::Pipes { input }));
+        let mut found = Vec::new();
+        let parsed = parse(spec, &mut found).command.input;
+        (
+            parsed,
+            found.into_iter().map(|v| v.field).collect::<Vec<_>>(),
+        )
+    };
+    assert_eq!(of(0), (InputMode::Initial, vec![]));
+    assert_eq!(of(1), (InputMode::Initial, vec![]));
+    assert_eq!(of(2), (InputMode::Open, vec![]));
+    assert_eq!(of(9).1, ["spec.pipes.input"]);
+}
+
+#[test]
+fn what_is_done_after_a_pause_needs_a_longest_pause() {
+    let of = |action: i32| {
+        let mut found = Vec::new();
+        let policy = pb::PausePolicy {
+            max_pause: None,
+            on_max_pause: action,
+        };
+        pause(Some(policy), &mut found);
+        found.into_iter().map(|v| v.field).collect::<Vec<_>>()
+    };
+    assert!(of(0).is_empty());
+    assert_eq!(of(2), ["spec.pause.on_max_pause"]);
+}
+
+#[test]
+fn how_much_output_is_kept_has_a_default_and_bounds() {
+    let of = |max_bytes, on_full| {
+        let mut spec = full();
+        spec.output = Some(pb::OutputPolicy {
+            max_bytes,
+            on_full,
+            on_disk_full: on_full,
+        });
+        let mut found = Vec::new();
+        let parsed = parse(spec, &mut found);
+        (
+            parsed.policy.output,
+            found.into_iter().map(|v| v.field).collect::<Vec<_>>(),
+        )
+    };
+    assert_eq!(of(None, 0), (OutputBound::default(), vec![]));
+    let size = || vec!["spec.output.max_bytes".to_owned()];
+    assert_eq!(of(Some((1 << 20) - 1), 0).1, size());
+    assert_eq!(of(Some((1 << 40) + 1), 1).1, size());
+    assert!(of(Some(1 << 20), 1).1.is_empty());
+    assert_eq!(
+        of(None, 9).1,
+        ["spec.output.on_full", "spec.output.on_disk_full"]
+    );
+    let abort = of(None, 3).0;
+    assert_eq!(abort.on_full, OnOutputFull::Abort);
+    assert_eq!(abort.on_disk_full, OnDiskFull::Abort);
+    let mut none = full();
+    none.output = None;
+    assert_eq!(
+        parse(none, &mut Vec::new()).policy.output,
+        OutputBound::default()
+    );
+}
+
+#[test]
+fn reads_give_names_but_neither_values_nor_input() {
+    let given = shown(&parsed_full().recorded()).expect("it is described");
+    let mut wanted = full();
+    wanted.initial_input = Some(Bytes::new());
+    let vars = &mut wanted.env.as_mut().expect("set above").vars;
+    vars.insert("SECRET".to_owned(), String::new());
+    // What a preset stands for is said in its place, and what is the default is not said.
+    wanted.restart = restart::shown(&parsed_full().policy.restart);
+    wanted.stdio = None;
+    assert_eq!(given, wanted);
+    assert_eq!(shown(&RecordedSpec::default()), None);
+}
+
+/// Specs that have, between them, every value of every enum of a spec.
+fn specs() -> Vec<RunSpec> {
+    let edited = |edit: &dyn Fn(&mut RunSpec)| {
+        let mut spec = RunSpec::default();
+        spec.command.argv = vec!["true".into()];
+        edit(&mut spec);
+        spec
+    };
+    let mut specs = vec![parsed_full(), edited(&|_| ())];
+    for kind in RunKind::ALL {
+        specs.push(edited(&|s| {
+            s.policy.kind = *kind;
+            s.command.terminal =
+                (*kind == RunKind::Terminal).then(kennel_lifecycle::TerminalSpec::default);
+        }));
+    }
+    for mode in EnvMode::ALL {
+        specs.push(edited(&|s| s.command.env_mode = *mode));
+    }
+    for mode in InputMode::ALL {
+        specs.push(edited(&|s| s.command.input = *mode));
+    }
+    for on_full in OnOutputFull::ALL {
+        specs.push(edited(&|s| s.policy.output.on_full = *on_full));
+    }
+    for on_disk_full in OnDiskFull::ALL {
+        specs.push(edited(&|s| s.policy.output.on_disk_full = *on_disk_full));
+    }
+    for action in OnMaxPause::ALL {
+        specs.push(edited(&|s| {
+            s.policy.pause.max_pause = Some(Duration::from_secs(1));
+            s.policy.pause.on_max_pause = *action;
+        }));
+    }
+    for by in Containment::ALL {
+        specs.push(edited(&|s| s.policy.min_containment = Some(*by)));
+    }
+    for namespace in PidNamespace::ALL {
+        specs.push(edited(&|s| s.policy.pid_namespace = *namespace));
+    }
+    for recovery in [Recovery::Terminate, Recovery::Adopt] {
+        specs.push(edited(&|s| s.policy.recovery = Some(recovery)));
+    }
+    for mode in kennel_lifecycle::RestartMode::ALL {
+        specs.push(edited(&|s| s.policy.restart.mode = *mode));
+    }
+    for exit in [
+        LeaderExit::Stop,
+        LeaderExit::Keep,
+        LeaderExit::Drain { timeout: None },
+    ] {
+        specs.push(edited(&|s| s.policy.on_leader_exit = exit));
+    }
+    specs
+}
+
+#[test]
+fn every_value_of_a_spec_goes_there_and_back() {
+    for spec in specs() {
+        let mut found = Vec::new();
+        assert_eq!(parse(message(&spec), &mut found), spec);
+        assert_eq!(found, []);
+    }
+}
+
+#[test]
+fn form_and_content_are_found_wrong_together() {
+    let spec = pb::RunSpec {
+        kind: 99,
+        cwd: Some("relative".to_owned()),
+        env: Some(pb::Env {
+            mode: -1,
+            vars: [("A=B".to_owned(), String::new())].into(),
+        }),
+        stop: Some(edited(|stop: &mut pb::StopPolicy| {
+            stop.grace = Some(prost_types::Duration {
+                seconds: -1,
+                nanos: 0,
+            });
+        })),
+        timeouts: Some(edited(|timeouts: &mut pb::Timeouts| {
+            timeouts.max_runtime = Some(prost_types::Duration {
+                seconds: 0,
+                nanos: -1,
+            });
+        })),
+        ..pb::RunSpec::default()
+    };
+    let mut found = Vec::new();
+    parse(spec, &mut found);
+    let fields: Vec<&str> = found.iter().map(|v| v.field.as_str()).collect();
+    for wanted in [
+        "spec.kind",
+        "spec.stop.grace",
+        "spec.timeouts.max_runtime",
+        "spec.env.mode",
+        "spec.argv.args",
+        "spec.cwd",
+        "spec.env.vars[\"A=B\"]",
+    ] {
+        assert!(fields.contains(&wanted), "{wanted} in {fields:?}");
+    }
+}
+
+#[test]
+fn a_drain_timeout_is_for_a_drain_alone() {
+    let of = |action: i32, timeout: Option<i64>| {
+        let mut found = Vec::new();
+        let drain_timeout = timeout.map(|seconds| prost_types::Duration { seconds, nanos: 0 });
+        let policy = pb::LeaderExitPolicy {
+            action,
+            drain_timeout,
+        };
+        let parsed = on_leader_exit(Some(policy), &mut found);
+        let fields: Vec<_> = found.into_iter().map(|v| v.field).collect();
+        (parsed, fields)
+    };
+    let (stop, drain, keep) = (1, 2, 3);
+    let timeout = "spec.on_leader_exit.drain_timeout".to_owned();
+    assert_eq!(on_leader_exit(None, &mut Vec::new()), LeaderExit::Stop);
+    assert_eq!(of(0, None), (LeaderExit::Stop, vec![]));
+    assert_eq!(of(stop, Some(1)).1, std::slice::from_ref(&timeout));
+    assert_eq!(of(0, Some(1)).1, std::slice::from_ref(&timeout));
+    assert_eq!(of(keep, None), (LeaderExit::Keep, vec![]));
+    assert_eq!(of(keep, Some(1)).1, std::slice::from_ref(&timeout));
+    assert_eq!(
+        of(drain, None),
+        (LeaderExit::Drain { timeout: None }, vec![])
+    );
+    assert_eq!(of(drain, Some(-1)).1, [timeout]);
+    assert_eq!(of(9, None).1, ["spec.on_leader_exit.action"]);
+}
+
+/// A message with these fields: one that gains a field later needs no change here.
+fn edited<M: Default>(edit: impl FnOnce(&mut M)) -> M {
+    let mut message = M::default();
+    edit(&mut message);
+    message
+}
+
+fn full() -> pb::RunSpec {
+    let text = |s: &str| s.to_owned();
+    pb::RunSpec {
+        kind: pb::RunKind::Job.into(),
+        command: Some(Command::Argv(pb::Argv {
+            args: vec![text("sh"), text("-c"), text("cat")],
+            raw_args: Vec::new(),
+        })),
+        cwd: Some(text("/tmp")),
+        raw_cwd: None,
+        env: Some(pb::Env {
+            mode: pb::EnvMode::None.into(),
+            vars: [(text("SECRET"), text("hush"))].into(),
+        }),
+        initial_input: Some(bytes::Bytes::from_static(b"in")),
+        labels: [(text("team"), text("a"))].into(),
+        stop: Some(edited(|stop: &mut pb::StopPolicy| {
+            stop.grace = Some(prost_types::Duration {
+                seconds: 0,
+                nanos: 500_000_000,
+            });
+        })),
+        timeouts: Some(edited(|timeouts: &mut pb::Timeouts| {
+            timeouts.max_runtime = Some(prost_types::Duration {
+                seconds: 60,
+                nanos: 0,
+            });
+        })),
+        limits: Some(pb::RunLimits {
+            nice: Some(3),
+            ..pb::RunLimits::default()
+        }),
+        pause: Some(pb::PausePolicy {
+            max_pause: Some(prost_types::Duration {
+                seconds: 30,
+                nanos: 0,
+            }),
+            on_max_pause: pb::OnMaxPause::Abort.into(),
+        }),
+        on_leader_exit: Some(pb::LeaderExitPolicy {
+            action: pb::LeaderExitAction::Drain.into(),
+            drain_timeout: Some(prost_types::Duration {
+                seconds: 90,
+                nanos: 0,
+            }),
+        }),
+        min_containment: pb::Containment::Cgroup.into(),
+        pid_namespace: pb::PidNamespace::Private.into(),
+        recovery: pb::RecoveryPolicy::Adopt.into(),
+        restart: Some(pb::RestartPolicy {
+            preset: pb::RestartPreset::Agent.into(),
+            max_restarts: Some(9),
+            ..pb::RestartPolicy::default()
+        }),
+        output: Some(pb::OutputPolicy {
+            max_bytes: Some(2 << 20),
+            on_full: pb::OutputOverflow::HeadTail.into(),
+            on_disk_full: pb::DiskFullAction::Drop.into(),
+        }),
+        stdio: Some(Stdio::Pipes(pb::Pipes {
+            input: pb::InputMode::Initial.into(),
+        })),
+    }
+}

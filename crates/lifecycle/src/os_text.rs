@@ -1,0 +1,106 @@
+//! Arguments and paths for serde: text where they are UTF-8, bytes where they are not, so that any value survives and
+//! people can read the usual ones.
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::{
+    borrow::Cow,
+    ffi::{OsStr, OsString},
+    os::unix::ffi::{OsStrExt, OsStringExt},
+};
+
+/// A format that says of each value what it is has text or a list of numbers; another has the bytes.
+struct OsText<'a>(Cow<'a, OsStr>);
+
+impl Serialize for OsText<'_> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        match (to.is_human_readable(), self.0.to_str()) {
+            (true, Some(text)) => to.serialize_str(text),
+            (true, None) => self.0.as_bytes().serialize(to),
+            (false, _) => to.serialize_bytes(self.0.as_bytes()),
+        }
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Readable {
+    Text(String),
+    Bytes(Vec<u8>),
+}
+
+impl<'de> Deserialize<'de> for OsText<'_> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let bytes = if from.is_human_readable() {
+            match Readable::deserialize(from)? {
+                Readable::Text(text) => text.into_bytes(),
+                Readable::Bytes(bytes) => bytes,
+            }
+        } else {
+            Vec::deserialize(from)?
+        };
+        Ok(Self(OsString::from_vec(bytes).into()))
+    }
+}
+
+/// One path.
+pub mod path {
+    use super::{Cow, Deserialize, Deserializer, OsText, Serialize, Serializer};
+    use std::path::{Path, PathBuf};
+
+    /// Writes it.
+    ///
+    /// # Errors
+    ///
+    /// The format cannot be written.
+    pub fn serialize<S: Serializer>(path: &Path, to: S) -> Result<S::Ok, S::Error> {
+        OsText(Cow::Borrowed(path.as_os_str())).serialize(to)
+    }
+
+    /// Reads it.
+    ///
+    /// # Errors
+    ///
+    /// It is neither text nor bytes.
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<PathBuf, D::Error> {
+        Ok(OsText::deserialize(from)?.0.into_owned().into())
+    }
+}
+
+/// A path that may be absent.
+pub(crate) mod option {
+    use super::{Cow, Deserialize, Deserializer, OsText, Serialize, Serializer};
+    use std::path::PathBuf;
+
+    #[expect(clippy::ref_option, reason = "serde gives the field as it is")]
+    pub(crate) fn serialize<S: Serializer>(
+        path: &Option<PathBuf>,
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
+        let path = path.as_deref();
+        path.map(|path| OsText(Cow::Borrowed(path.as_os_str())))
+            .serialize(to)
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<Option<PathBuf>, D::Error> {
+        let path = Option::<OsText<'_>>::deserialize(from)?;
+        Ok(path.map(|path| path.0.into_owned().into()))
+    }
+}
+
+/// Arguments.
+pub(crate) mod list {
+    use super::{Cow, Deserialize, Deserializer, OsString, OsText, Serializer};
+
+    pub(crate) fn serialize<S: Serializer>(words: &[OsString], to: S) -> Result<S::Ok, S::Error> {
+        to.collect_seq(words.iter().map(|word| OsText(Cow::Borrowed(word))))
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<Vec<OsString>, D::Error> {
+        let words = Vec::<OsText<'_>>::deserialize(from)?;
+        Ok(words.into_iter().map(|word| word.0.into_owned()).collect())
+    }
+}

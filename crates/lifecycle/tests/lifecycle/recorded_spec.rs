@@ -1,0 +1,101 @@
+//! How a spec is written down, and what is not.
+
+use crate::spec::{edited, good};
+use kennel_lifecycle::{
+    InputMode, Policy, RecordedSpec, RestartPolicy, RunKind, RunSpec, TerminalSpec,
+};
+use std::{
+    ffi::OsString,
+    os::unix::ffi::{OsStrExt, OsStringExt},
+    time::Duration,
+};
+
+fn with_secrets() -> RunSpec {
+    edited(good(), |s| {
+        s.command.argv.push("shown".into());
+        s.command.env = [("TOKEN".to_owned(), "hush".to_owned())].into();
+        s.command.initial_input = Some(b"hush".to_vec());
+        s.labels = [("team".to_owned(), "a".to_owned())].into();
+        s.policy.restart = RestartPolicy::agent();
+    })
+}
+
+#[test]
+fn recorded_spec_has_names_and_no_values() {
+    let recorded = with_secrets().recorded();
+    assert_eq!(recorded.command.env["TOKEN"], "");
+    assert_eq!(recorded.command.initial_input.as_deref(), Some(&b""[..]));
+    assert_eq!(recorded.policy, with_secrets().policy);
+    assert_eq!(recorded.labels, with_secrets().labels);
+    let text = serde_json::to_string(&recorded).expect("JSON");
+    assert!(text.contains("TOKEN") && !text.contains("hush"), "{text}");
+    assert!(!text.contains("104,117"), "{text}");
+}
+
+#[test]
+fn reading_a_recorded_spec_drops_values_too() {
+    let whole = serde_json::to_string(&with_secrets()).expect("JSON");
+    assert!(whole.contains("hush"));
+    let read: RecordedSpec = serde_json::from_str(&whole).expect("a spec");
+    assert_eq!(read, with_secrets().recorded());
+}
+
+#[test]
+fn debug_shows_no_argument_variable_or_input() {
+    let shown = format!("{:?}", with_secrets());
+    for secret in ["hush", "TOKEN", "shown", "104, 117"] {
+        assert!(!shown.contains(secret), "{shown}");
+    }
+}
+
+#[test]
+fn absent_fields_read_as_their_defaults() {
+    let read: RunSpec = serde_json::from_str("{}").expect("a spec");
+    assert_eq!(read, RunSpec::default());
+    let read: RunSpec = serde_json::from_str(
+        r#"{"policy":{"kind":"service","stop":{},"restart":{"mode":"always"},"output":{},"limits":{},"pause":{}}}"#,
+    )
+    .expect("a spec");
+    let wanted = edited(RunSpec::default(), |s| {
+        s.policy.kind = RunKind::Service;
+        s.policy.restart.mode = kennel_lifecycle::RestartMode::Always;
+    });
+    assert_eq!(read, wanted);
+}
+
+#[test]
+fn bytes_that_are_not_text_survive() {
+    let raw = OsString::from_vec(vec![b'a', 0xff]);
+    let spec = edited(good(), |s| {
+        s.command.argv = vec!["sh".into(), raw.clone()];
+        s.command.cwd = Some(OsString::from_vec(b"/\xfe".to_vec()).into());
+    });
+    let text = serde_json::to_string(&spec).expect("JSON");
+    assert!(text.contains(r#""argv":["sh",[97,255]]"#), "{text}");
+    let read: RunSpec = serde_json::from_str(&text).expect("a spec");
+    assert_eq!(read, spec);
+    assert_eq!(read.command.argv[1].as_bytes(), b"a\xff");
+}
+
+#[test]
+fn policy_gives_the_plan_of_its_kind() {
+    let mut policy = Policy::default();
+    policy.stop.grace = Some(Duration::from_secs(2));
+    assert_eq!(policy.stop_plan().kill_after, Duration::from_secs(2));
+    assert_eq!(policy.stop_plan().steps.len(), 1);
+    policy.kind = RunKind::Terminal;
+    assert_eq!(policy.stop_plan().steps.len(), 2);
+    let within = policy.stop_plan_within(Duration::from_secs(1));
+    assert_eq!(within.kill_after, Duration::from_secs(1));
+}
+
+#[test]
+fn input_is_open_on_terminals_and_open_pipes() {
+    assert!(!good().command.has_open_input());
+    let open = edited(good(), |s| s.command.input = InputMode::Open);
+    assert!(open.command.has_open_input());
+    let terminal = edited(good(), |s| {
+        s.command.terminal = Some(TerminalSpec::default());
+    });
+    assert!(terminal.command.has_open_input());
+}
