@@ -1,7 +1,7 @@
 //! Very many trees at once, all of which ignore what is polite: how long after the end of the grace each is gone.
 
 use crate::table::{Table, Times};
-use kennel_edge::pb::AbortWait;
+use kennel_proto::pb::AbortWait;
 use kennel_tests::{
     Client, Kennel, Options, RunExt, client::micros, must, procfs, sh, wait::eventually,
 };

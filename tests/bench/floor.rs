@@ -1,7 +1,7 @@
 //! The floors: `posix_spawn` itself, and a tonic server on a unix socket that only spawns.
 
 use crate::table::Times;
-use kennel_edge::pb::{
+use kennel_proto::pb::{
     self,
     process_service_server::{ProcessService, ProcessServiceServer},
 };

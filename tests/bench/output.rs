@@ -4,7 +4,7 @@ use crate::{
     floor::Bare,
     table::{Goal, Table},
 };
-use kennel_edge::pb::{self, event::Payload};
+use kennel_proto::pb::{self, event::Payload};
 use kennel_tests::{
     Client, Kennel, argv, must,
     procfs::{self, Proc},

@@ -1,7 +1,7 @@
 //! What SIGKILL of the server costs: how long nobody answers, and whether a run was lost.
 
 use crate::table::{Goal, Table, Times};
-use kennel_edge::pb;
+use kennel_proto::pb;
 use kennel_tests::{
     Client, Kennel, PATIENCE, RunExt, argv,
     kennel::kill_exactly,

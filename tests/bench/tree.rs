@@ -2,7 +2,7 @@
 //! their own.
 
 use crate::table::Times;
-use kennel_edge::pb::AbortWait;
+use kennel_proto::pb::AbortWait;
 use kennel_tests::{
     Footprint, Kennel, Options, PATIENCE, RunExt, eventually, must, naughty, procfs,
 };

@@ -12,7 +12,7 @@ mod row;
 mod table;
 mod terminal;
 
-use kennel_edge::pb::RecoveryPolicy as Recovery;
+use kennel_proto::pb::RecoveryPolicy as Recovery;
 use kennel_tests::programs;
 use row::Row;
 use std::{

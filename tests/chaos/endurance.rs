@@ -1,7 +1,7 @@
 //! Very many short runs while server, keeper and shims are killed: each ends once with what it said, and whatever the
 //! service holds is afterwards what it was before.
 
-use kennel_edge::pb::{self, AbortWait, RunState};
+use kennel_proto::pb::{self, AbortWait, RunState};
 use kennel_tests::{
     Client, Kennel, PATIENCE, RunExt, SpecExt, argv, eventually,
     kennel::{kill_exactly, reap_orphans},

@@ -3,7 +3,7 @@
 //! Each command writes its run id as its first act. Afterwards: no id without a row that says that it ran, nothing
 //! that still waits, and every row closed.
 
-use kennel_edge::pb;
+use kennel_proto::pb;
 use kennel_tests::{
     Client, Kennel, Options, PATIENCE, Postgres, RunExt, SpecExt, complaint, eventually,
     eventually_async, must, new_run_id, procfs, sh,

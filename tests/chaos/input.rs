@@ -1,6 +1,6 @@
 //! A long input through deaths of the server, lost connections and lost answers: the command gets each byte once.
 
-use kennel_edge::pb::RunState;
+use kennel_proto::pb::RunState;
 use kennel_tests::{
     Client, Kennel, PATIENCE, RunExt, SpecExt, must, sh, shell::run_to_end, shell::text,
 };

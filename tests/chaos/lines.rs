@@ -1,9 +1,8 @@
 //! Numbered lines through deaths of the server at random moments: a reader that resumes has each of them once, in order.
 
-use kennel_edge::{
-    client::{self, EventReader, Start},
-    pb::{self, event::Payload},
-};
+use kennel_client as client;
+use kennel_client::{EventReader, Start};
+use kennel_proto::pb::{self, event::Payload};
 use kennel_tests::{Kennel, RunExt, SpecExt, argv, must};
 use std::time::{Duration, Instant};
 

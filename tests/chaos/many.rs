@@ -1,6 +1,6 @@
 //! The stream of many runs while servers die in the middle of spawns.
 
-use kennel_edge::pb::{self, RunFilter, stream_events_request::Position};
+use kennel_proto::pb::{self, RunFilter, stream_events_request::Position};
 use kennel_tests::{
     Client, Heard, Kennel, Options, PATIENCE, SpecExt, complaint, must, new_run_id, sh,
 };

@@ -1,7 +1,7 @@
 //! SIGKILL of keeper, server and half of the shims while fifty trees live: the next start finds and ends what is left,
 //! says so in every row, and touches no stranger.
 
-use kennel_edge::pb::{self, RunState};
+use kennel_proto::pb::{self, RunState};
 use kennel_tests::{
     Footprint, Kennel, Options, PATIENCE, Postgres, RunExt, SpecExt, eventually,
     kennel::{kill_exactly, reap_orphans},

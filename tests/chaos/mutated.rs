@@ -4,7 +4,7 @@
 mod requests;
 mod wire;
 
-use kennel_edge::{pb, reason::Reason};
+use kennel_proto::{pb, reason::Reason};
 use kennel_tests::{Client, Kennel, SpecExt, argv, must};
 use prost::bytes::{Buf, BufMut};
 use prost_reflect::{DescriptorPool, MethodDescriptor, ServiceDescriptor};

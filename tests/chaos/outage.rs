@@ -1,6 +1,6 @@
 //! A store that is stopped for a minute under load: exits, aborts and output go on, and what was promised is written in order.
 
-use kennel_edge::pb::RunState;
+use kennel_proto::pb::RunState;
 use kennel_tests::{
     Client, Footprint, Kennel, Options, PATIENCE, Postgres, RunExt, client::retry_after, complaint,
     eventually_async, load::Load, must, new_run_id, sh, within,

@@ -2,7 +2,7 @@
 //!
 //! Runs in a private pid namespace, where the next number can be chosen. The test starts itself again inside.
 
-use kennel_edge::pb::{self, RunState};
+use kennel_proto::pb::{self, RunState};
 use kennel_tests::{
     Client, Footprint, Kennel, PATIENCE, RunExt, eventually,
     kennel::{kill_exactly, reap_orphans},

@@ -4,7 +4,7 @@
 //! again. The test starts itself again inside.
 
 use crate::recycle;
-use kennel_edge::pb::AbortWait;
+use kennel_proto::pb::AbortWait;
 use kennel_tests::{
     Client, Kennel, PATIENCE, RunExt, argv, eventually,
     kennel::{kill_exactly, reap_orphans},

@@ -1,6 +1,6 @@
 //! What a terminal shows, through deaths of the server: every byte once, in order.
 
-use kennel_edge::pb::{self, RunState, StreamsEnd};
+use kennel_proto::pb::{self, RunState, StreamsEnd};
 use kennel_tests::{Kennel, PATIENCE, RunExt, SpecExt, eventually, must, sh};
 use nix::sys::signal::Signal;
 use std::{fs, path::Path};

@@ -2,7 +2,7 @@
 //!
 //! No run notices, no byte is lost to a reader that resumes, and no call fails that a server has got.
 
-use kennel_edge::pb::{self, AbortWait, RunState};
+use kennel_proto::pb::{self, AbortWait, RunState};
 use kennel_tests::{
     Client, Heard, Kennel, Options, PATIENCE, RunExt, SHUTDOWN_LIMIT, argv, complaint, eventually,
     must, new_run_id,

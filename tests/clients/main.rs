@@ -1,6 +1,6 @@
 //! Clients in other languages, from stubs that their own tools generate from `proto/`, against the real binary.
 
-use kennel_edge::pb::{self, RunState};
+use kennel_proto::pb::{self, RunState};
 use kennel_tests::{
     Footprint, Kennel, Options, PATIENCE, RunExt, SpecExt, argv, eventually, must, programs, sh,
     shell::{run_to_end, text},

@@ -1,7 +1,7 @@
 //! Keeper and server die, and a run goes on: the next service on the same data directory goes on with it.
 
 use crate::with_and_without_cgroup;
-use kennel_edge::pb::{self, LeaderExitAction, RunState};
+use kennel_proto::pb::{self, LeaderExitAction, RunState};
 use kennel_tests::{
     Client, Footprint, Kennel, Options, PATIENCE, RunExt, SpecExt,
     client::Heard,

@@ -1,7 +1,7 @@
 //! A run that tries to be given another one: all processes of a user can reach the sockets at which shims wait.
 
 use crate::with_and_without_cgroup;
-use kennel_edge::pb::{self, RunState};
+use kennel_proto::pb::{self, RunState};
 use kennel_tests::{
     Kennel, Options, PATIENCE, RunExt, eventually, must, naughty, procfs::Proc, sh,
 };

@@ -1,6 +1,6 @@
 //! Runs that have ended, run again.
 
-use kennel_edge::pb::{self, RunState};
+use kennel_proto::pb::{self, RunState};
 use kennel_tests::{
     Footprint, Kennel, Options, PATIENCE, RunExt, SpecExt, client::fact, complaint, must, sh,
     shell::run_to_end,

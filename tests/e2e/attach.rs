@@ -1,9 +1,8 @@
 //! Clients at a terminal: what it shows, who writes, and that nothing of it is lost with a connection or a server.
 
-use kennel_edge::{
-    client::{self, Attachment},
-    pb::{self, attach_response::Response as Told, event::Payload},
-};
+use kennel_client as client;
+use kennel_client::Attachment;
+use kennel_proto::pb::{self, attach_response::Response as Told, event::Payload};
 use kennel_tests::{
     Client, Footprint, Kennel, Options, PATIENCE, RunExt, SpecExt, complaint, eventually_async,
     fact, must, programs, sh, within,

@@ -1,6 +1,6 @@
 //! `kennel attach` and `kennel run --tty` on a terminal that nobody here wrote, beside the same programs without them.
 
-use kennel_edge::pb;
+use kennel_proto::pb;
 use kennel_tests::{
     Footprint, Kennel, Options, PATIENCE, RunExt, SpecExt, argv, eventually, eventually_async,
     must, programs, sh, tmux::Tmux,

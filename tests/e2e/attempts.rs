@@ -1,7 +1,7 @@
 //! Commands that are started again: over their own ends, and over those of server, keeper and service.
 
 use crate::with_and_without_cgroup;
-use kennel_edge::pb::{self, RestartMode, RestartPreset, RunKind, RunState};
+use kennel_proto::pb::{self, RestartMode, RestartPreset, RunKind, RunState};
 use kennel_tests::{
     Client, Footprint, Kennel, Options, PATIENCE, Postgres, RunExt, SHUTDOWN_LIMIT, SpecExt,
     client::duration,

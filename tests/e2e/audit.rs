@@ -1,7 +1,7 @@
 //! Audits of real leaks, planted by hand: what was left behind is found with whose it is and why, a reap ends that alone,
 //! and no stranger is ever signalled.
 
-use kennel_edge::pb::{
+use kennel_proto::pb::{
     self, LeakCertainty, LeakEvidence, LeakedRunStanding, ReapMode, ReapOutcome, SpareReason,
     UnverifiedKind,
 };

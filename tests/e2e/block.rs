@@ -1,6 +1,6 @@
 //! A run whose output waits for its consumers: nothing is removed that they have not acknowledged, and it ends all the same.
 
-use kennel_edge::pb::{
+use kennel_proto::pb::{
     self, OutputOverflow, RunState, StreamsEnd, ack_events_request::Position as Acked,
     event::Payload,
 };
@@ -113,10 +113,10 @@ async fn every_byte_arrives(options: Options, bytes: usize) {
     let quick_address = kennel.address().parse().expect("an address");
     let (begins, begun) = tokio::sync::oneshot::channel();
     let quick = tokio::spawn(async move {
-        let connection = kennel_edge::client::connect(&quick_address).await;
+        let connection = kennel_client::connect(&quick_address).await;
         let connection = connection.expect("it serves");
-        let start = kennel_edge::client::Start::Beginning;
-        let reader = kennel_edge::client::EventReader::new(&connection, &quick_id, start);
+        let start = kennel_client::Start::Beginning;
+        let reader = kennel_client::EventReader::new(&connection, &quick_id, start);
         let mut reader = reader.in_name_of("quick".to_owned());
         let mut heard = Heard::default();
         let mut begins = Some(begins);

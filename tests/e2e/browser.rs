@@ -1,7 +1,7 @@
 //! A real browser: many processes, sandbox helpers, sessions of their own.
 
 use crate::with_and_without_cgroup;
-use kennel_edge::pb::{Run, RunState, SignalTarget};
+use kennel_proto::pb::{Run, RunState, SignalTarget};
 use kennel_tests::{
     Client, Footprint, Heard, Kennel, Options, RunExt, SpecExt, argv, eventually, must, procfs,
     within,

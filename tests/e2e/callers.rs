@@ -1,6 +1,6 @@
 //! Callers that must not call, by every way around the door, and connections that must not keep others out.
 
-use kennel_edge::pb::{self, audit_record::Record};
+use kennel_proto::pb::{self, audit_record::Record};
 use kennel_tests::{Client, Kennel, PATIENCE, argv, eventually, must, programs, within};
 use std::{
     io::Write,

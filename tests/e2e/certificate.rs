@@ -1,7 +1,7 @@
 //! Every ended run has a stop certificate, and it says only what really happened.
 
 use crate::with_and_without_cgroup;
-use kennel_edge::pb::{self, SignalScope, SignalSender, tree_verdict::Verdict};
+use kennel_proto::pb::{self, SignalScope, SignalSender, tree_verdict::Verdict};
 use kennel_tests::{
     Footprint, Kennel, Options, PATIENCE, RunExt, SpecExt, must, naughty, new_run_id, programs, sh,
 };

@@ -1,6 +1,6 @@
 //! The command line with the real binary: what it prints, and how it exits.
 
-use kennel_edge::pb::WaitCondition;
+use kennel_proto::pb::WaitCondition;
 use kennel_tests::{
     Footprint, Kennel, PATIENCE, eventually,
     kennel::bare_command,

@@ -1,6 +1,6 @@
 //! Named readers: the server knows where each has acknowledged, and gives the rest again whoever has died.
 
-use kennel_edge::pb::{
+use kennel_proto::pb::{
     self, ConsumerState, GapReason, RunFilter, ack_events_request::Position as Acked,
     event::Payload, stream_events_request::Position,
 };

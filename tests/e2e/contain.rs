@@ -1,6 +1,6 @@
 //! What holds a run together: what the host can do, and what a run is told to have.
 
-use kennel_edge::pb;
+use kennel_proto::pb;
 use kennel_tests::{
     Footprint, Kennel, Options, PATIENCE, complaint, must, new_run_id, sh,
     shell::{run_to_end, text},

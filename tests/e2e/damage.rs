@@ -1,6 +1,6 @@
 //! Journals of ended runs of which files were cut, changed or removed behind the server's back.
 
-use kennel_edge::pb::{
+use kennel_proto::pb::{
     self, GapReason, OutputStream, event::Payload, lifecycle::Station, output_part::Part,
     read_output_request::Range,
 };

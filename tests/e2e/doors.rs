@@ -1,6 +1,6 @@
 //! Who may come in, and where the server does not listen.
 
-use kennel_edge::pb::RunState;
+use kennel_proto::pb::RunState;
 use kennel_tests::{
     Kennel, PATIENCE, RunExt, argv,
     kennel::{bare_command, install, serve_words},
@@ -153,9 +153,9 @@ async fn secrets_of_the_server_do_not_reach_a_child() {
     let kennel = Kennel::start(options).await;
     let mut client = kennel.client().await;
     for (mode, harmless) in [
-        (kennel_edge::pb::EnvMode::Minimal, false),
-        (kennel_edge::pb::EnvMode::InheritAll, true),
-        (kennel_edge::pb::EnvMode::None, false),
+        (kennel_proto::pb::EnvMode::Minimal, false),
+        (kennel_proto::pb::EnvMode::InheritAll, true),
+        (kennel_proto::pb::EnvMode::None, false),
     ] {
         let mut spec = argv(&["/usr/bin/env"]);
         spec.env.get_or_insert_default().mode = mode.into();

@@ -1,6 +1,6 @@
 //! A node taken out of service, and back, with the real binary.
 
-use kennel_edge::pb::{self, DrainAction, RunState};
+use kennel_proto::pb::{self, DrainAction, RunState};
 use kennel_tests::{
     Client, Footprint, Kennel, PATIENCE, RunExt, complaint, eventually_async, must, new_run_id, sh,
     shell::{run_to_end, text},

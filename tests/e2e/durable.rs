@@ -1,6 +1,6 @@
 //! Nothing runs that is not recorded, and what a client was told is durable: with a store that goes away.
 
-use kennel_edge::pb::RunState;
+use kennel_proto::pb::RunState;
 use kennel_tests::{
     Footprint, Kennel, Options, PATIENCE, Postgres, RunExt, complaint, eventually_async, must,
     new_run_id, sh, within,
@@ -141,7 +141,7 @@ async fn a_stop_is_durable_before_it_is_answered() {
     );
     let grace = Some(Duration::from_mins(1));
     let aborted = client
-        .abort_with(&run.run_id, grace, kennel_edge::pb::AbortWait::None)
+        .abort_with(&run.run_id, grace, kennel_proto::pb::AbortWait::None)
         .await;
     must("abort", aborted);
     let desired = postgres

@@ -1,7 +1,7 @@
 //! Children that do not end as one would like: each ends as the contract says, with three end times.
 
 use crate::with_and_without_cgroup;
-use kennel_edge::pb::{self, AbortWait, RunState, WaitCondition};
+use kennel_proto::pb::{self, AbortWait, RunState, WaitCondition};
 use kennel_tests::{
     Footprint, Kennel, Options, PATIENCE, RunExt, SpecExt, eventually, eventually_async, must,
     naughty,

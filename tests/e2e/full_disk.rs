@@ -1,7 +1,7 @@
 //! The disk is full, and each run does as its policy says; what came and what is missing is what it has written.
 
 use crate::store_weather::{Full, ROOM, STORE_PATIENCE, has_met, is_dead};
-use kennel_edge::pb::{
+use kennel_proto::pb::{
     self, DiskFullAction, RunState, event::Payload, stream_events_request::Position,
 };
 use kennel_tests::{

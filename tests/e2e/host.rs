@@ -1,6 +1,6 @@
 //! Another boot, another container: numbers that were recorded there name nobody here.
 
-use kennel_edge::pb::{self, RunState};
+use kennel_proto::pb::{self, RunState};
 use kennel_tests::{
     Client, Kennel, PATIENCE, RunExt, SHUTDOWN_LIMIT, SpecExt, complaint,
     kennel::{bare_command, kill_exactly, reap_orphans, serve_words},

@@ -1,7 +1,7 @@
 //! Standard input that clients write to while the command runs: each byte once, in order, whoever asks and whoever dies.
 
 use crate::with_and_without_cgroup;
-use kennel_edge::pb::{self, InputEnd, RunState};
+use kennel_proto::pb::{self, InputEnd, RunState};
 use kennel_tests::{
     Client, Footprint, Kennel, Options, PATIENCE, RunExt, SpecExt, complaint, eventually_async,
     fact, must, sh,

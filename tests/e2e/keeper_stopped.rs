@@ -1,6 +1,6 @@
 //! A keeper that is stopped, or gone: the server and the command line notice it.
 
-use kennel_edge::pb::{self, SignalTarget};
+use kennel_proto::pb::{self, SignalTarget};
 use kennel_tests::{
     Kennel, PATIENCE, RunExt, complaint, eventually,
     kennel::bare_command,

@@ -1,6 +1,6 @@
 //! A run keeps no more output than it may, and every reader can say to the byte what it has not seen.
 
-use kennel_edge::pb::{self, event::Payload, stream_events_request::Position};
+use kennel_proto::pb::{self, event::Payload, stream_events_request::Position};
 use kennel_tests::{Kennel, RunExt, SpecExt, complaint, must, pattern, sh, within};
 use std::{fs, time::Duration};
 use tonic::Code;

@@ -1,6 +1,6 @@
 //! One key, one process: repeats, mismatches, fences.
 
-use kennel_edge::pb::RunState;
+use kennel_proto::pb::RunState;
 use kennel_tests::{Kennel, Options, PATIENCE, Postgres, RunExt, complaint, must, new_run_id, sh};
 use tonic::Code;
 

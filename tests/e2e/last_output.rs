@@ -1,7 +1,7 @@
 //! What a command writes in its grace where no server reads any more: it is not killed by the write, and the next server has it.
 
 use crate::with_and_without_cgroup;
-use kennel_edge::pb::{self, RunState};
+use kennel_proto::pb::{self, RunState};
 use kennel_tests::{Kennel, Options, PATIENCE, RunExt, SHUTDOWN_LIMIT, SpecExt, must, sh};
 use std::{fs, time::Duration};
 

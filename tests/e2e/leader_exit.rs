@@ -1,7 +1,7 @@
 //! What becomes of the rest of a tree when its leader ends by itself, on every way on which it may.
 
 use crate::with_and_without_cgroup;
-use kennel_edge::pb::{
+use kennel_proto::pb::{
     self, AbortWait, LeaderExitAction, RunState, StreamsEnd, WaitCondition, tree_verdict::Verdict,
 };
 use kennel_tests::{

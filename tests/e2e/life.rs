@@ -1,7 +1,7 @@
 //! A run from its spawn to its end, and what can be asked of it meanwhile.
 
 use crate::with_and_without_cgroup;
-use kennel_edge::pb::{self, RunState, WaitCondition};
+use kennel_proto::pb::{self, RunState, WaitCondition};
 use kennel_tests::{
     Footprint, Kennel, Options, PATIENCE, Postgres, RunExt, SpecExt, argv, client::micros,
     complaint, must, naughty, new_run_id, procfs::Proc, sh, within,

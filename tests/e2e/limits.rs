@@ -1,7 +1,7 @@
 //! What a run may use, and what cannot be had here.
 
 use crate::with_and_without_cgroup;
-use kennel_edge::pb::{self, RlimitResource, RunLimits};
+use kennel_proto::pb::{self, RlimitResource, RunLimits};
 use kennel_tests::{
     Kennel, Options, PATIENCE, RunExt, SpecExt, complaint, kennel::User, must, sh,
     shell::run_to_end, shell::text,

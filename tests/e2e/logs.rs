@@ -4,7 +4,7 @@ use crate::{
     traces::{TRACE, spawn_in_trace, with},
     with_and_without_cgroup,
 };
-use kennel_edge::pb;
+use kennel_proto::pb;
 use kennel_tests::{
     Kennel, Options, PATIENCE, RunExt, SpecExt, argv,
     collector::{Collector, Manner, Record, only},

@@ -1,6 +1,6 @@
 //! Lines that are longer than usual, as long as their reader asks for.
 
-use kennel_edge::pb::{self, OutputView, event::Payload};
+use kennel_proto::pb::{self, OutputView, event::Payload};
 use kennel_tests::{Client, Kennel, complaint, must, sh};
 use prost_types::value::Kind;
 use tonic::{Code, Status, Streaming};

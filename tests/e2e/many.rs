@@ -1,6 +1,8 @@
 //! The events of many runs in one stream: those that match a filter now, and those that come.
 
-use kennel_edge::pb::{self, RunFilter, RunState, event::Payload, stream_events_request::Position};
+use kennel_proto::pb::{
+    self, RunFilter, RunState, event::Payload, stream_events_request::Position,
+};
 use kennel_tests::{
     Client, Heard, Kennel, PATIENCE, SpecExt, complaint, must, naughty, pattern, sh,
     shell::run_to_end, within,

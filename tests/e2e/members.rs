@@ -1,7 +1,7 @@
 //! Single processes of a run: signals to them, and who they are.
 
 use crate::with_and_without_cgroup;
-use kennel_edge::pb::{self, ProcessHold, RunState, SignalOutcome, SignalTarget};
+use kennel_proto::pb::{self, ProcessHold, RunState, SignalOutcome, SignalTarget};
 use kennel_tests::{
     Client, Heard, Kennel, Options, PATIENCE, RunExt, complaint, eventually, must, naughty,
     new_run_id, procfs::Proc, programs, sh, within,

@@ -1,7 +1,7 @@
 //! Metrics, as a collector and as Prometheus gets them; and what becomes of telemetry that nobody takes.
 
 use crate::audit::Planted;
-use kennel_edge::pb::{self, DrainAction, LeaderExitAction, LeakEvidence, ReapMode, RunState};
+use kennel_proto::pb::{self, DrainAction, LeaderExitAction, LeakEvidence, ReapMode, RunState};
 use kennel_tests::{
     Client, Kennel, Options, PATIENCE, RunExt, SHUTDOWN_LIMIT, SpecExt, argv,
     collector::{Collector, Manner},

@@ -1,6 +1,6 @@
 //! Two nodes on one database: each has its own runs, and says where the other's are.
 
-use kennel_edge::pb::{self, AbortWait, DesiredState, NodeReachability, RunState};
+use kennel_proto::pb::{self, AbortWait, DesiredState, NodeReachability, RunState};
 use kennel_tests::{
     Client, Kennel, Options, PATIENCE, Postgres, SpecExt, argv, complaint, eventually_async, fact,
     must, new_run_id, sh, shell::run_to_end,

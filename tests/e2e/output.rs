@@ -1,6 +1,6 @@
 //! Output: every byte once, in order, from every position, and no reader slows the child.
 
-use kennel_edge::pb::{self, stream_events_request::Position};
+use kennel_proto::pb::{self, stream_events_request::Position};
 use kennel_tests::{
     Heard, Kennel, PATIENCE, RunExt, SpecExt, argv, complaint, must, naughty, pattern, sh, within,
 };

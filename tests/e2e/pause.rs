@@ -1,7 +1,7 @@
 //! Pause and resume: paused means that every task was seen stopped.
 
 use crate::with_and_without_cgroup;
-use kennel_edge::pb::RunState;
+use kennel_proto::pb::RunState;
 use kennel_tests::{
     Footprint, Kennel, Options, RunExt, SpecExt, client::Client, complaint, eventually, must,
     naughty, procfs, sh,
@@ -15,7 +15,7 @@ with_and_without_cgroup!(
     a_paused_tree_does_not_outlive_its_service,
 );
 
-async fn paused_tree(kennel: &Kennel) -> (Client, kennel_edge::pb::Run) {
+async fn paused_tree(kennel: &Kennel) -> (Client, kennel_proto::pb::Run) {
     let mut client = kennel.client().await;
     let spec = naughty(&["mixed-tree"]).grace(Duration::from_secs(20));
     let run = must("spawn", client.spawn(spec).await);
@@ -26,7 +26,7 @@ async fn paused_tree(kennel: &Kennel) -> (Client, kennel_edge::pb::Run) {
 }
 
 /// Every task of the tree is frozen or stopped, by the kernel's word.
-fn stands_still(run: &kennel_edge::pb::Run) -> bool {
+fn stands_still(run: &kennel_proto::pb::Run) -> bool {
     let identity = run.attempt().identity.as_ref().expect("an identity");
     if let Some(cgroup) = &identity.cgroup_path {
         let events = fs::read_to_string(Path::new(cgroup).join("cgroup.events"))

@@ -1,6 +1,6 @@
 //! The store behind a PgBouncer in transaction mode: each transaction in another session, and either of the two may go away.
 
-use kennel_edge::pb::{self, RunState};
+use kennel_proto::pb::{self, RunState};
 use kennel_tests::{
     Kennel, Options, PATIENCE, Postgres, RunExt, SpecExt, eventually_async, load::Load, must,
     pgbouncer::PgBouncer, sh, within,

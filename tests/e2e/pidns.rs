@@ -1,7 +1,7 @@
 //! Runs in a pid namespace of their own: nobody in it outlives the run, and the kernel proves it.
 
 use crate::with_and_without_cgroup;
-use kennel_edge::pb::{self, EmptyProof, InterruptMethod, SignalScope, tree_verdict::Verdict};
+use kennel_proto::pb::{self, EmptyProof, InterruptMethod, SignalScope, tree_verdict::Verdict};
 use kennel_tests::{
     Footprint, Kennel, Options, PATIENCE, RunExt, SpecExt, argv, complaint, eventually,
     kennel::{User, kill_exactly},

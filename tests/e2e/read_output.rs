@@ -1,6 +1,6 @@
 //! Output by its offset: of live runs and of ended ones, in parts, from both ends, as plain text.
 
-use kennel_edge::pb::{
+use kennel_proto::pb::{
     self, OutputStream, OutputView, output_part::Part, read_output_request::Range,
 };
 use kennel_tests::{

@@ -1,7 +1,9 @@
 //! Whom a run was to leave running: an audit tells of them as what they are, and a reap ends them by the run's name alone.
 
 use crate::with_and_without_cgroup;
-use kennel_edge::pb::{self, LeaderExitAction, LeakCertainty, LeakEvidence, ReapMode, ReapOutcome};
+use kennel_proto::pb::{
+    self, LeaderExitAction, LeakCertainty, LeakEvidence, ReapMode, ReapOutcome,
+};
 use kennel_tests::{
     Client, Footprint, Kennel, Options, PATIENCE, RunExt, SpecExt, eventually, must,
     procfs::{self, Proc},

@@ -1,6 +1,6 @@
 //! Wrong requests: a typed error and reason, all violations together, and nothing left behind.
 
-use kennel_edge::pb;
+use kennel_proto::pb;
 use kennel_tests::{
     Kennel, SpecExt, argv, census,
     client::{Client, Complaint},

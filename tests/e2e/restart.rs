@@ -1,7 +1,7 @@
 //! The service dies and comes again: every row is closed truthfully, and nothing is left that nobody holds.
 
 use crate::with_and_without_cgroup;
-use kennel_edge::pb::RunState;
+use kennel_proto::pb::RunState;
 use kennel_tests::{
     Footprint, Kennel, Options, PATIENCE, RunExt, SpecExt, eventually,
     kennel::{kill_exactly, reap_orphans},

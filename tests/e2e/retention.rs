@@ -1,6 +1,6 @@
 //! Output of ended runs goes when the node's limits say so, and every reader can say to the byte what it has not seen.
 
-use kennel_edge::pb::{
+use kennel_proto::pb::{
     self, GapReason, OutputRemovalReason, OutputStream, event::Payload, output_part::Part,
     stream_events_request::Position,
 };

@@ -1,7 +1,7 @@
 //! The server dies and the keeper starts another: runs, ladders, deadlines and pauses go on, clients wait.
 
 use crate::with_and_without_cgroup;
-use kennel_edge::pb::{
+use kennel_proto::pb::{
     self, AbortWait, LeaderExitAction, RunState, ServerEndCause, SignalTarget, WaitCondition,
 };
 use kennel_tests::{

@@ -1,6 +1,6 @@
 //! `kennel run` in scripts, as a child of the shell: pipes, signals, environment and exit codes.
 
-use kennel_edge::pb::RunState;
+use kennel_proto::pb::RunState;
 use kennel_tests::{
     Footprint, Kennel, PATIENCE, eventually_async, must, new_run_id, programs,
     shell::{run_to_end, text},

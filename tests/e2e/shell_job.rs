@@ -1,6 +1,6 @@
 //! `kennel run` as a job of an interactive shell on a terminal: keys, job control, and the window that is closed.
 
-use kennel_edge::pb::{self, RunState};
+use kennel_proto::pb::{self, RunState};
 use kennel_tests::{
     Client, Footprint, Kennel, PATIENCE, eventually, eventually_async, must, procfs, programs,
     tmux::Tmux,

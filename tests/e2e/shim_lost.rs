@@ -1,7 +1,7 @@
 //! A run whose shim is killed before its command has exited: the loss is the reason of the end, whatever the exit says.
 
 use crate::with_and_without_cgroup;
-use kennel_edge::pb::{self, RunState, audit_record::Record};
+use kennel_proto::pb::{self, RunState, audit_record::Record};
 use kennel_tests::{
     Client, Footprint, Kennel, Options, PATIENCE, Postgres, RunExt, SpecExt, client::duration,
     eventually_async, kennel::kill_exactly, must, procfs::Proc, sh,

@@ -1,6 +1,6 @@
 //! SIGTERM to `kennel serve`: every run is told politely, all are gone within ten seconds, and the rows say why.
 
-use kennel_edge::pb::RunState;
+use kennel_proto::pb::RunState;
 use kennel_tests::{
     Footprint, Kennel, Options, PATIENCE, RunExt, SHUTDOWN_LIMIT, SpecExt, eventually,
     eventually_async, must, naughty, sh,

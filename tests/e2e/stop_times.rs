@@ -1,7 +1,7 @@
 //! Times of a stop: a cause before its effect, and none that is over.
 
 use crate::with_and_without_cgroup;
-use kennel_edge::pb::{self, RunState, audit_record::Record};
+use kennel_proto::pb::{self, RunState, audit_record::Record};
 use kennel_tests::{Client, Kennel, Options, Postgres, RunExt, SpecExt, client::micros, must, sh};
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
 //! A server that comes while its store is away: what runs goes on, and is told when the store is back.
 
-use kennel_edge::pb::{AbortWait, RunState};
+use kennel_proto::pb::{AbortWait, RunState};
 use kennel_tests::{
     Client, Footprint, Kennel, Options, PATIENCE, Postgres, RunExt,
     client::retry_after,

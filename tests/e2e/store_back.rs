@@ -1,6 +1,6 @@
 //! The store comes back as a copy that lacks the last rows, while runs go on: nothing is killed, lost, run twice or un-said.
 
-use kennel_edge::pb::{self, AbortWait, RestartMode, RunKind, RunState};
+use kennel_proto::pb::{self, AbortWait, RestartMode, RunKind, RunState};
 use kennel_tests::{
     Client, Footprint, Kennel, Options, PATIENCE, Postgres, RunExt, SpecExt, complaint,
     eventually_async, must, new_run_id, procfs::Proc, sh, within,

@@ -1,6 +1,6 @@
 //! Stores that a start cannot use, and a second service where one is: told in one line, and nothing is touched.
 
-use kennel_edge::pb::RunState;
+use kennel_proto::pb::RunState;
 use kennel_tests::{
     Client, Kennel, Options, PATIENCE, Postgres, RunExt, census, complaint, eventually_async,
     kennel::{bare_command, serve_words},

@@ -1,6 +1,6 @@
 //! A store that freezes in the middle of commits, or runs out of room: nothing is killed, nothing is lost, nothing runs twice.
 
-use kennel_edge::pb::{self, RunState};
+use kennel_proto::pb::{self, RunState};
 use kennel_tests::{
     Client, Footprint, Kennel, Options, PATIENCE, Postgres, RunExt, client::retry_after, complaint,
     eventually, eventually_async, load::Load, must, new_run_id, procfs::Proc, sh, within,

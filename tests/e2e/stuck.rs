@@ -2,7 +2,7 @@
 //! privilege, one that is frozen where no signal reaches it.
 
 use crate::with_and_without_cgroup;
-use kennel_edge::pb::{self, AbortWait, RunState, tree_verdict::Verdict};
+use kennel_proto::pb::{self, AbortWait, RunState, tree_verdict::Verdict};
 use kennel_tests::{
     Client, Footprint, Kennel, Options, PATIENCE, RunExt, SHUTDOWN_LIMIT, SpecExt, eventually,
     eventually_async,

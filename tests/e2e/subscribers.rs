@@ -1,9 +1,8 @@
 //! Many readers of one run, of which one never reads: it costs itself only.
 
-use kennel_edge::{
-    client::{self, EventReader, Start},
-    pb::event::Payload,
-};
+use kennel_client as client;
+use kennel_client::{EventReader, Start};
+use kennel_proto::pb::event::Payload;
 use kennel_tests::{Kennel, PATIENCE, RunExt, must, pattern, programs, sh, within};
 use std::{
     fs,

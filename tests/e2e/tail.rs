@@ -1,6 +1,6 @@
 //! The end of the output, found by the server; and only such events as were asked for.
 
-use kennel_edge::pb::{
+use kennel_proto::pb::{
     self, EventKind, event::Payload, from_tail::Amount, stream_events_request::Position,
 };
 use kennel_tests::{Client, Heard, Kennel, PATIENCE, SpecExt, complaint, must, sh, within};

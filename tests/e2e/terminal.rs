@@ -1,7 +1,7 @@
 //! Signals to whoever is in the foreground of a command's own terminal.
 
 use crate::with_and_without_cgroup;
-use kennel_edge::pb::{RunState, SignalOutcome, SignalTarget};
+use kennel_proto::pb::{RunState, SignalOutcome, SignalTarget};
 use kennel_tests::{
     Kennel, Options, PATIENCE, argv, complaint, eventually, must, naughty, procfs::Proc,
 };

@@ -1,7 +1,7 @@
 //! Runs that take longer than they may.
 
 use crate::with_and_without_cgroup;
-use kennel_edge::pb::{DesiredState, OnMaxPause, Run, RunState};
+use kennel_proto::pb::{DesiredState, OnMaxPause, Run, RunState};
 use kennel_tests::{
     Footprint, Kennel, Options, PATIENCE, RunExt, SpecExt,
     client::{Client, micros},

@@ -1,7 +1,7 @@
 //! Spans, as a collector gets them: one trace from the caller through the run, whatever happens to the server.
 
 use crate::with_and_without_cgroup;
-use kennel_edge::pb::{self, RunKind, RunState};
+use kennel_proto::pb::{self, RunKind, RunState};
 use kennel_tests::{
     Client, Heard, Kennel, Options, PATIENCE, RunExt, SpecExt, argv,
     collector::{Collector, Manner, Told, only},

@@ -1,6 +1,6 @@
 //! The audit trail: every change that was asked for, every signal that was sent, and no secret.
 
-use kennel_edge::pb::{self, audit_record::Record};
+use kennel_proto::pb::{self, audit_record::Record};
 use kennel_tests::{
     Client, Kennel, Options, PATIENCE, RunExt, SpecExt, eventually_async, must, naughty,
     procfs::Proc, sh,

@@ -1,7 +1,7 @@
 //! Commands on a terminal: what they find, what is typed, what is shown, and how they are stopped.
 
 use crate::with_and_without_cgroup;
-use kennel_edge::pb::{self, InputEnd, InterruptMethod, LeaderExitAction, RunState, StreamsEnd};
+use kennel_proto::pb::{self, InputEnd, InterruptMethod, LeaderExitAction, RunState, StreamsEnd};
 use kennel_tests::{
     Client, Footprint, Heard, Kennel, Options, RunExt, SpecExt, argv, complaint, must, sh,
 };

@@ -4,7 +4,7 @@ use crate::{
     block::numbers,
     store_weather::{Full, ROOM, STORE_PATIENCE, has_met},
 };
-use kennel_edge::pb::{self, RunState, StreamsEnd};
+use kennel_proto::pb::{self, RunState, StreamsEnd};
 use kennel_tests::{
     Footprint, Kennel, Options, PATIENCE, RunExt, SpecExt, argv, complaint, eventually, fact, must,
     procfs::{self, Proc},

@@ -1,6 +1,6 @@
 //! A process that is not of a run, and that somebody has moved into the run's control group.
 
-use kennel_edge::pb::{self, RunState, audit_record::Record, tree_verdict::Verdict};
+use kennel_proto::pb::{self, RunState, audit_record::Record, tree_verdict::Verdict};
 use kennel_tests::{
     Client, Footprint, Kennel, PATIENCE, RunExt, SpecExt, eventually, kennel::kill_exactly, must,
     naughty, procfs::Proc, sh,

@@ -1,6 +1,6 @@
 //! Another binary in the place of the server's, while runs, streams and calls go on.
 
-use kennel_edge::pb::{self, RunState, ServerEndCause, UpgradeState, WaitCondition};
+use kennel_proto::pb::{self, RunState, ServerEndCause, UpgradeState, WaitCondition};
 use kennel_tests::{
     Client, Kennel, Options, PATIENCE, RunExt, SHUTDOWN_LIMIT, complaint, eventually,
     eventually_async, must, naughty,

@@ -1,6 +1,6 @@
 //! Output as a reader wants it: plain text, lines, JSON; the same wherever the reader goes on.
 
-use kennel_edge::pb::{
+use kennel_proto::pb::{
     self, OutputStream, OutputView, event::Payload, stream_events_request::Position,
 };
 use kennel_tests::{Client, Kennel, PATIENCE, SpecExt, must, sh, within};

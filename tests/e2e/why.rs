@@ -1,6 +1,6 @@
 //! `kennel why`: each end that a run can come to is named right in the first line, and on its span and in its metric.
 
-use kennel_edge::pb;
+use kennel_proto::pb;
 use kennel_tests::{
     Kennel, Options, PATIENCE, RunExt, SpecExt, argv,
     collector::{Collector, Manner, Told},

@@ -8,7 +8,7 @@ use std::{
 };
 
 /// A workspace crate and the workspace crates that it may use.
-const MAY_USE: [(&str, &[&str]); 9] = [
+const MAY_USE: [(&str, &[&str]); 11] = [
     ("kennel-lifecycle", &[]),
     ("kennel-linux", &["kennel-lifecycle"]),
     ("kennel-journal", &["kennel-lifecycle"]),
@@ -22,13 +22,21 @@ const MAY_USE: [(&str, &[&str]); 9] = [
             "kennel-lifecycle",
         ],
     ),
-    ("kennel-edge", &["kennel-supervisor", "kennel-lifecycle"]),
+    ("kennel-proto", &["kennel-lifecycle"]),
+    // Embeddable: no server and no database comes with it.
+    ("kennel-client", &["kennel-proto", "kennel-lifecycle"]),
+    (
+        "kennel-edge",
+        &["kennel-supervisor", "kennel-proto", "kennel-lifecycle"],
+    ),
     // The escape suite: beside the house, not in it. No room but the binary, which ships it, knows it.
     ("kennel-naughty", &["kennel-linux"]),
     (
         "kennel",
         &[
+            "kennel-client",
             "kennel-edge",
+            "kennel-proto",
             "kennel-naughty",
             "kennel-supervisor",
             "kennel-linux",
@@ -40,7 +48,8 @@ const MAY_USE: [(&str, &[&str]); 9] = [
     (
         "kennel-tests",
         &[
-            "kennel-edge",
+            "kennel-client",
+            "kennel-proto",
             "kennel-naughty",
             "kennel-store",
             "kennel-lifecycle",
@@ -51,14 +60,17 @@ const MAY_USE: [(&str, &[&str]); 9] = [
 /// A foreign crate and the only workspace crates that may name it. The tests may name anything.
 const OWNED_BY: [(&str, &[&str]); 24] = [
     ("sqlx", &["kennel-store"]),
-    ("tonic", &["kennel-edge"]),
-    ("tonic-prost", &["kennel-edge"]),
-    ("tonic-health", &["kennel-edge"]),
+    ("tonic", &["kennel-proto", "kennel-client", "kennel-edge"]),
+    ("tonic-prost", &["kennel-proto"]),
+    ("tonic-health", &["kennel-client", "kennel-edge"]),
     ("tonic-reflection", &["kennel-edge"]),
-    ("tonic-types", &["kennel-edge"]),
-    ("prost", &["kennel-edge"]),
-    ("prost-types", &["kennel-edge"]),
-    ("prost-reflect", &["kennel-edge"]),
+    ("tonic-types", &["kennel-client", "kennel-edge"]),
+    ("prost", &["kennel-proto", "kennel-edge"]),
+    (
+        "prost-types",
+        &["kennel-proto", "kennel-client", "kennel-edge"],
+    ),
+    ("prost-reflect", &["kennel-proto"]),
     // Its programs are made of system calls that no part of the product makes, each safe in nix.
     ("nix", &["kennel-linux", "kennel-naughty"]),
     ("libc", &["kennel-linux"]),

@@ -1,7 +1,7 @@
 //! One column of the matrix: all programs in one service, ended in one way.
 
-use kennel_edge::pb::{self, AbortWait, tree_verdict::Verdict};
 use kennel_naughty::{CANNOT, HOLD_NAMESPACE, PROGRAMS, Program, UP, WORD, Wants};
+use kennel_proto::pb::{self, AbortWait, tree_verdict::Verdict};
 use kennel_tests::{
     Cgroup, Client, Footprint, Heard, Kennel, Options, PATIENCE, RunExt, SpecExt, User, argv,
     client::duration,

@@ -7,7 +7,7 @@ use crate::{
     procfs::{self, Proc},
     wait::eventually,
 };
-use kennel_edge::pb;
+use kennel_proto::pb;
 use std::{
     collections::{BTreeMap, HashMap},
     fmt,

@@ -1,7 +1,7 @@
 //! A client of the generated contract, straight on tonic: what a stranger's program would be.
 
 use crate::{PATIENCE, must, within};
-use kennel_edge::pb::{
+use kennel_proto::pb::{
     self, admin_service_client::AdminServiceClient, process_service_client::ProcessServiceClient,
 };
 use prost_types::Timestamp;

@@ -7,7 +7,7 @@ use crate::{
     programs,
     wait::{eventually, eventually_async, must},
 };
-use kennel_edge::client::{self, Address};
+use kennel_client::Address;
 use nix::{
     sys::{
         prctl,
@@ -202,7 +202,7 @@ impl Kennel {
     /// If it does not answer.
     pub async fn is_serving(&self, part: &str) -> bool {
         let address = Address::Unix(self.socket());
-        let connection = must("connect", client::connect(&address).await);
+        let connection = must("connect", kennel_client::connect(&address).await);
         let request = HealthCheckRequest {
             service: part.into(),
         };

@@ -5,7 +5,7 @@ use crate::{
     client::{complaint, retry_after},
     eventually, must, new_run_id, sh,
 };
-use kennel_edge::pb::tree_verdict::Verdict;
+use kennel_proto::pb::tree_verdict::Verdict;
 use std::{
     collections::BTreeSet,
     error::Error as _,

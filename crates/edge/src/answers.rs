@@ -72,7 +72,7 @@ where
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let path = request.uri().path();
-        let method = json::method(path.strip_prefix('/').unwrap_or(path)).unwrap_or(OTHER);
+        let method = json::method(path).unwrap_or(OTHER);
         let panics = Panics {
             method,
             counter: self.answers.panics.clone(),

@@ -47,7 +47,7 @@ impl Gate {
 
     fn record(&self, path: &str, peer: &Peer, status: &Status) {
         let Some(trail) = &self.trail else { return };
-        let method = json::method(path.strip_prefix('/').unwrap_or(path)).unwrap_or(OTHER);
+        let method = json::method(path).unwrap_or(OTHER);
         let info = status.get_details_error_info();
         let denied = RequestTold {
             rpc: method.rsplit('/').next().unwrap_or(method).to_owned(),

@@ -193,8 +193,7 @@ impl Call {
         if UNSEEN.iter().any(|unseen| path.starts_with(unseen)) {
             return None;
         }
-        let method = path.strip_prefix('/').unwrap_or(path);
-        let method = json::method(method).unwrap_or(OTHER);
+        let method = json::method(path).unwrap_or(OTHER);
         let caller = trace_context::traceparent(request.headers());
         let state = trace_context::tracestate(request.headers());
         let trace = observer.telemetry.call(caller, state.as_deref());

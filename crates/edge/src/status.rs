@@ -495,4 +495,6 @@ fn cut(mut text: String) -> String {
 }
 
 #[cfg(test)]
+mod client_tests;
+#[cfg(test)]
 mod tests;

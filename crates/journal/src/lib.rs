@@ -41,9 +41,7 @@ pub use gap::{Gap, GapReason, Item};
 pub use hub::Hub;
 pub use notes::NoteFile;
 pub use reader::{Position, Reader};
-pub use screen::{
-    Color, MODES_AT_FIRST, Picture, PictureLine, SCREEN_CELLS_MAX, Screen, Span, Style, is_drawn,
-};
+pub use screen::{Color, Picture, PictureLine, SCREEN_CELLS_MAX, Screen, Span, Style, is_drawn};
 pub use tail::{Amount, Tail, TailBegin};
 pub use view::{Form, LINE_BYTES_MAX, Piece, View};
 pub use whole::{Whole, size_bytes, whole};

@@ -552,7 +552,7 @@ pub(crate) struct LimitArgs {
     /// Limit of each process, as of setrlimit(2), such as nofile=1024:4096 or core=unlimited; without HARD it is SOFT.
     /// May be repeated
     #[arg(long = "limit", value_name = "NAME=SOFT[:HARD]", value_parser = values::rlimit)]
-    pub(crate) rlimits: Vec<kennel_edge::pb::Rlimit>,
+    pub(crate) rlimits: Vec<kennel_proto::pb::Rlimit>,
     /// Nice value, -20 to 19
     #[arg(long, value_name = "NUMBER", allow_hyphen_values = true)]
     pub(crate) nice: Option<i32>,
@@ -956,7 +956,7 @@ pub(crate) struct ReapArgs {
     pub(crate) evidence: Vec<EvidenceArg>,
     /// Exactly this process, as a dry run has named it; may be repeated
     #[arg(long = "process", value_name = "PID:START[:INODE]", value_parser = values::process)]
-    pub(crate) processes: Vec<kennel_edge::pb::ProcessRef>,
+    pub(crate) processes: Vec<kennel_proto::pb::ProcessRef>,
     /// Time between SIGTERM and SIGKILL, at most 60s [default: 5s]
     #[arg(long, value_name = "DURATION", value_parser = values::duration)]
     pub(crate) grace: Option<Duration>,

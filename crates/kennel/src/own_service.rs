@@ -1,12 +1,11 @@
 //! A service on a directory of its own, which is gone with all that it has started when this is dropped.
 
 use crate::failure::{Failure, chain};
-use kennel_edge::{
-    client::{self, Address, Connection},
-    pb,
-};
+use kennel_client as client;
+use kennel_client::{Address, Connection};
 use kennel_lifecycle::Signal;
 use kennel_linux::census::{self, Process};
+use kennel_proto::pb;
 use std::{
     env,
     fs::{self, DirBuilder, File},

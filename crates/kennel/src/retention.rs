@@ -7,8 +7,8 @@
 
 use crate::{config::Surroundings, failure::Failure, values};
 use clap::Args;
-use kennel_edge::pb;
 use kennel_lifecycle::RetentionLimits;
+use kennel_proto::pb;
 use std::time::Duration;
 
 /// What stands for no limit.

@@ -1,8 +1,8 @@
 //! The small languages of the command line: durations, `key=value`, limits, processes.
 
 use crate::terminal_text::{is_unsafe, push_bytes};
-use kennel_edge::pb::{self, ProcessRef};
 use kennel_lifecycle::{TerminalSize, UNLIMITED};
+use kennel_proto::pb::{self, ProcessRef};
 use std::{fmt::Write as _, time::Duration};
 
 /// Reads `500ms`, `5s`, `2m`, `1h`, or `0`.

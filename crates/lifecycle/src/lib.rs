@@ -73,5 +73,5 @@ pub use run_limits::{
 pub use signal::{NoSignal, Signal};
 pub use spec::{CommandSpec, EnvMode, InputMode, RecordedSpec, RunSpec, Violation, compose_env};
 pub use stuck::{Stuck, StuckProcess};
-pub use terminal::{TerminalSize, TerminalSpec};
+pub use terminal::{MODES_AT_FIRST, TerminalSize, TerminalSpec};
 pub use time::Timestamp;

@@ -74,8 +74,8 @@ pub use trail::{
 };
 
 pub use kennel_journal::{
-    Amount, Color, Form, Gap, GapReason, LINE_BYTES_MAX, MODES_AT_FIRST, Picture, PictureLine,
-    SCREEN_CELLS_MAX, Span, Style, Tail,
+    Amount, Color, Form, Gap, GapReason, LINE_BYTES_MAX, Picture, PictureLine, SCREEN_CELLS_MAX,
+    Span, Style, Tail,
 };
 pub use kennel_linux::audit::Described;
 pub use kennel_linux::client::{

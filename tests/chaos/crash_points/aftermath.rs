@@ -4,7 +4,7 @@ use super::{
     row::{Files, Scene},
     table::{Act, Victim},
 };
-use kennel_edge::pb::{self, AbortWait, RunState};
+use kennel_proto::pb::{self, AbortWait, RunState};
 use kennel_tests::{
     Client, Footprint, Heard, PATIENCE, RunExt, SHUTDOWN_LIMIT, complaint, eventually,
     kennel::reap_orphans, must, within,

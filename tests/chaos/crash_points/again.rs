@@ -4,7 +4,7 @@ use super::{
     row::{Row, arm, who_died},
     table::Act,
 };
-use kennel_edge::pb::{self, RestartMode, RunKind, RunState};
+use kennel_proto::pb::{self, RestartMode, RunKind, RunState};
 use kennel_tests::{
     Footprint, Kennel, Options, PATIENCE, RunExt, SpecExt, client::duration, must, sh, within,
 };

@@ -4,7 +4,7 @@ use super::{
     row::{Row, arm, who_died},
     table::Victim,
 };
-use kennel_edge::pb::RunState;
+use kennel_proto::pb::RunState;
 use kennel_tests::{
     Client, Footprint, Kennel, Options, RunExt, SpecExt, complaint, fact, must, sh,
 };

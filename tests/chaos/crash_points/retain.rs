@@ -1,7 +1,7 @@
 //! Rows in which the output of an ended run is removed: whoever dies, it is whole, or it goes and every reader is told.
 
 use super::row::{Row, arm, who_died};
-use kennel_edge::pb::{self, event::Payload};
+use kennel_proto::pb::{self, event::Payload};
 use kennel_tests::{Kennel, Options, eventually_async, must, sh};
 use std::time::Duration;
 

@@ -6,7 +6,7 @@ use super::{
     table::{Act, Victim},
     terminal,
 };
-use kennel_edge::pb::{self, AbortWait};
+use kennel_proto::pb::{self, AbortWait};
 use kennel_tests::{
     Client, Heard, Kennel, Options, PATIENCE, SpecExt, complaint, eventually, must, new_run_id,
     procfs::Proc, sh, sqlite::lock_writes,

@@ -2,7 +2,7 @@
 //! answered.
 
 use super::row::{Row, arm, who_died};
-use kennel_edge::pb::{self, RunState};
+use kennel_proto::pb::{self, RunState};
 use kennel_tests::{Client, Kennel, Options, RunExt, SpecExt, must, sh};
 use std::{
     fs,

@@ -7,7 +7,7 @@ mod mcp;
 mod npm;
 mod postgres;
 
-use kennel_edge::pb::{RunSpec, RunState};
+use kennel_proto::pb::{RunSpec, RunState};
 use kennel_tests::{Footprint, Heard, Kennel, Options, RunExt, eventually, must, procfs, within};
 use std::{path::Path, time::Duration};
 

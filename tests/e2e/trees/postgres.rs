@@ -3,7 +3,7 @@
 
 use super::{Work, abort_leaves_nothing, end_leaves_nothing};
 use crate::with_and_without_cgroup;
-use kennel_edge::pb::RunSpec;
+use kennel_proto::pb::RunSpec;
 use kennel_tests::{Options, argv, postgres};
 use nix::unistd::chown;
 use std::{

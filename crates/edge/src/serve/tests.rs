@@ -1,5 +1,5 @@
 use super::*;
-use crate::client::{self, Address, Connection};
+use kennel_client::{self as client, Address, Connection};
 use kennel_supervisor::Descent;
 use std::{path::PathBuf, time::Duration};
 use tempfile::TempDir;

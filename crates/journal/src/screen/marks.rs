@@ -16,10 +16,6 @@ const MODES: [u16; 14] = [
     9, 12, 66, 1000, 1001, 1002, 1003, 1004, 1005, 1006, 1007, 1015, 1016, 2004,
 ];
 
-/// Sets all of it on a terminal to what that begins with: no mouse, focus and pasting reports, its own keypad and cursor.
-pub const MODES_AT_FIRST: &str =
-    "\x1b[?9;12;66;1000;1001;1002;1003;1004;1005;1006;1015;1016;2004l\x1b[?1007h\x1b>\x1b[0 q";
-
 /// The mode that is on in a terminal at first.
 const WHEEL_AS_KEYS: u16 = 1007;
 

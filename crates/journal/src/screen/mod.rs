@@ -9,7 +9,7 @@ use avt::{ScreenKind, Terminal};
 use kennel_lifecycle::TerminalSize;
 use marks::Marks;
 
-pub use marks::MODES_AT_FIRST;
+use kennel_lifecycle::MODES_AT_FIRST;
 
 /// Most characters that a grid may have. Beyond it a terminal is not drawn: its model would take what the service needs.
 pub const SCREEN_CELLS_MAX: u32 = 1 << 20;

@@ -8,11 +8,9 @@ use crate::{
     args::{AttachArgs, Format},
     failure::Failure,
 };
-use kennel_edge::{
-    client::{Attachment, MODES_AT_FIRST},
-    pb::{self, attach_response::Response as Told, event::Payload},
-};
+use kennel_client::{Attachment, MODES_AT_FIRST};
 use kennel_linux::own_terminal::{self, RawMode};
+use kennel_proto::pb::{self, attach_response::Response as Told, event::Payload};
 use std::{
     io::{self, Read, Write},
     time::Duration,

@@ -6,8 +6,9 @@ use crate::{
     failure::Failure,
     terminal_text, values,
 };
-use kennel_edge::{
-    client, json,
+use kennel_client as client;
+use kennel_proto::{
+    json,
     pb::{self, audit_record::Record},
 };
 use std::{

@@ -9,10 +9,9 @@ use crate::{
     config::Surroundings,
     failure::Failure,
 };
-use kennel_edge::{
-    client::{self, Connection},
-    json, pb,
-};
+use kennel_client as client;
+use kennel_client::Connection;
+use kennel_proto::{json, pb};
 use std::time::SystemTime;
 
 /// Most that a server gives at once.

@@ -1,7 +1,7 @@
 //! A command and its working directory: as they are sent, and as they are shown.
 
 use crate::{failure::Failure, terminal_text, values};
-use kennel_edge::pb::{self, run_spec::Command};
+use kennel_proto::pb::{self, run_spec::Command};
 use std::{ffi::OsString, os::unix::ffi::OsStringExt, path::Path};
 
 /// The command for a request; as bytes only where it is not UTF-8.

@@ -9,7 +9,8 @@ use crate::{
     failure::Failure,
     terminal_text,
 };
-use kennel_edge::{client::outlast, json, pb};
+use kennel_client::outlast;
+use kennel_proto::{json, pb};
 use std::fmt::Write as _;
 
 /// Most that a server gives at once.

@@ -9,8 +9,8 @@ use crate::{
     failure::Failure,
     values,
 };
-use kennel_edge::{json, pb};
 use kennel_linux::audit::{Marked, marked};
+use kennel_proto::{json, pb};
 use std::{fmt::Write as _, time::Duration};
 
 /// Something was left behind, or is not as it should be.

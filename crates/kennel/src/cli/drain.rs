@@ -6,7 +6,8 @@ use super::{
     render,
 };
 use crate::{args::DrainArgs, failure::Failure};
-use kennel_edge::{client, json, pb};
+use kennel_client as client;
+use kennel_proto::{json, pb};
 use std::time::Duration;
 
 /// Between two looks at what is left.

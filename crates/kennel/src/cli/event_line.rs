@@ -1,7 +1,7 @@
 //! An event on one line.
 
 use super::words;
-use kennel_edge::pb::{self, event::Payload, lifecycle::Station};
+use kennel_proto::pb::{self, event::Payload, lifecycle::Station};
 
 /// Bytes of output that an event's line shows; the rest is said by its length.
 const EXCERPT_BYTES_MAX: usize = 60;

@@ -9,10 +9,9 @@ use crate::{
     failure::{Failure, note},
     terminal_text,
 };
-use kennel_edge::{
-    client::{self, EventReader, Start},
-    json, pb,
-};
+use kennel_client as client;
+use kennel_client::{EventReader, Start};
+use kennel_proto::{json, pb};
 
 pub(crate) async fn events(link: &Link, args: EventsArgs) -> Result<(), Failure> {
     let journal = Journal::open(link, &args.which, start(args.after_seq), args.follow);

@@ -1,6 +1,6 @@
 //! The limits of a run in words, as the flags of `kennel run` take them.
 
-use kennel_edge::pb;
+use kennel_proto::pb;
 use std::time::Duration;
 
 /// One limit each, by the name of its flag.

@@ -7,10 +7,9 @@ use crate::{
     failure::{Failure, chain},
     terminal_text,
 };
-use kennel_edge::{
-    client::{self, ConnectError, Connection},
-    pb,
-};
+use kennel_client as client;
+use kennel_client::{ConnectError, Connection};
+use kennel_proto::pb;
 use std::{
     io::{self, Write as _},
     time::Duration,

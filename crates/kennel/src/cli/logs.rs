@@ -10,8 +10,9 @@ use crate::{
     args::{Format, LogsArgs, StreamArg},
     failure::{Failure, note},
 };
-use kennel_edge::{
-    client::{self, Start},
+use kennel_client as client;
+use kennel_client::Start;
+use kennel_proto::{
     json,
     pb::{self, EventKind, OutputStream, OutputView, event::Payload},
 };

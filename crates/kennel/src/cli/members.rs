@@ -10,7 +10,8 @@ use crate::{
     failure::Failure,
     values,
 };
-use kennel_edge::{client, json, pb};
+use kennel_client as client;
+use kennel_proto::{json, pb};
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt::Write as _,

@@ -1,12 +1,11 @@
 //! What a server's refusal is called in text, and what to do about it.
 
 use crate::failure::{FAILED, Failure};
-use kennel_edge::client;
 use kennel_lifecycle::Violation;
 use std::collections::BTreeMap;
 
 /// A refusal as a failure of this command line.
-pub(crate) fn failure(refused: &client::Failure) -> Failure {
+pub(crate) fn failure(refused: &kennel_client::Failure) -> Failure {
     let mut message = refused.to_string();
     message.push_str(&listed(&refused.violations));
     if refused.connection_lost {

@@ -2,7 +2,7 @@
 
 use super::{command, limits, words};
 use crate::{retention, terminal_text, values};
-use kennel_edge::pb;
+use kennel_proto::pb;
 use std::{
     fmt::{Display, Write as _},
     time::{Duration, SystemTime},

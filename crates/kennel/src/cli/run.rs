@@ -10,8 +10,9 @@ use super::{
     words,
 };
 use crate::{args::Format, failure::Failure, own_service::Service};
-use kennel_edge::{
-    client::{self, EventReader, Start},
+use kennel_client as client;
+use kennel_client::{EventReader, Start};
+use kennel_proto::{
     json,
     pb::{self, event::Payload, lifecycle::Station},
 };

@@ -5,7 +5,7 @@ use crate::{
     config::Surroundings,
     failure::Failure,
 };
-use kennel_edge::pb;
+use kennel_proto::pb;
 use std::collections::BTreeMap;
 
 /// Names that begin so are set by the server alone.

@@ -2,8 +2,9 @@
 
 use super::write::{PIECE_BYTES, Writer};
 use crate::failure::Failure;
-use kennel_edge::{client::Connection, pb};
+use kennel_client::Connection;
 use kennel_linux::own_terminal;
+use kennel_proto::pb;
 use std::{
     fs::File,
     io::{self, ErrorKind, IsTerminal, Read},

@@ -2,11 +2,10 @@
 
 use super::{calls::new_request_id, link::refused, run::OWN_FAILURE};
 use crate::failure::Failure;
-use kennel_edge::{
-    client::{self, Connection},
-    pb,
-};
+use kennel_client as client;
+use kennel_client::Connection;
 use kennel_linux::own_signals;
+use kennel_proto::pb;
 use std::{future::pending, time::Duration};
 use tokio::{
     signal::unix::{self, SignalKind},

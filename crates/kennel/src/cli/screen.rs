@@ -2,7 +2,8 @@
 
 use super::link::{Link, refused};
 use crate::{args::RunRef, failure::Failure};
-use kennel_edge::{client, json, pb};
+use kennel_client as client;
+use kennel_proto::{json, pb};
 
 pub(crate) async fn screen(link: &Link, args: RunRef) -> Result<(), Failure> {
     let request = pb::ReadScreenRequest { run_id: args.run };

@@ -5,7 +5,7 @@ use crate::{
     failure::{Failure, note},
     terminal_text::Pieces,
 };
-use kennel_edge::pb;
+use kennel_proto::pb;
 use std::io::{self, IsTerminal, Write};
 
 /// Writes output where it belongs, and sees to it that none is missing.

@@ -10,8 +10,8 @@ use crate::{
     config::Surroundings,
     failure::{Failure, note},
 };
-use kennel_edge::pb;
 use kennel_lifecycle::limits::INITIAL_INPUT_BYTES_MAX;
+use kennel_proto::pb;
 use std::{
     fs::File,
     io::{self, Read},

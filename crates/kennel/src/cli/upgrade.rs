@@ -5,7 +5,8 @@ use super::{
     link::{Link, refused},
 };
 use crate::failure::Failure;
-use kennel_edge::{client, json, pb};
+use kennel_client as client;
+use kennel_proto::{json, pb};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 

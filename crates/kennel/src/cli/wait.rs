@@ -9,7 +9,8 @@ use crate::{
     args::{ConditionArg, WaitArgs},
     failure::Failure,
 };
-use kennel_edge::{client, json, pb};
+use kennel_client as client;
+use kennel_proto::{json, pb};
 
 /// Exit code of a wait for what can no longer occur.
 const NOT_REACHED: u8 = 3;

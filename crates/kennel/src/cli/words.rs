@@ -1,7 +1,7 @@
 //! What the contract's enums and unions are called in text for people.
 
 use crate::values;
-use kennel_edge::pb;
+use kennel_proto::pb;
 use std::time::Duration;
 
 /// The state as the contract spells it, without prefix: `RUNNING`.

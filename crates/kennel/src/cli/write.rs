@@ -5,10 +5,9 @@ use super::{
     words,
 };
 use crate::{args::WriteArgs, failure::Failure};
-use kennel_edge::{
-    client::{self, Connection},
-    json, pb,
-};
+use kennel_client as client;
+use kennel_client::Connection;
+use kennel_proto::{json, pb};
 use std::{
     fs::File,
     io::{self, Read},

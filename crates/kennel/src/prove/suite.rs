@@ -1,10 +1,10 @@
 //! The programs in one service, ended in one way, and each judged by a census that asks nobody.
 
 use crate::{cli::refused, failure::Failure, own_service::Service};
-use kennel_edge::pb::{self, stream_events_request::Position, tree_verdict::Verdict};
 use kennel_lifecycle::Signal;
 use kennel_linux::census::{Footprint, Process};
 use kennel_naughty::{CANNOT, HOLD_NAMESPACE, PROGRAMS, Program, UP, WORD, Wants};
+use kennel_proto::pb::{self, stream_events_request::Position, tree_verdict::Verdict};
 use std::{
     env,
     io::{BufRead as _, BufReader},

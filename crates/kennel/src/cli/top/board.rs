@@ -8,7 +8,7 @@ use crate::{
     cli::{command, words},
     terminal_text,
 };
-use kennel_edge::pb;
+use kennel_proto::pb;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use std::{
     cmp::Ordering,

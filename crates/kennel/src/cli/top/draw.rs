@@ -9,7 +9,7 @@ use crate::{
     cli::{command, words},
     terminal_text, values,
 };
-use kennel_edge::pb;
+use kennel_proto::pb;
 use ratatui::{
     Frame,
     layout::Rect,

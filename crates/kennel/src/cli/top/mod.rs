@@ -14,10 +14,9 @@ use crate::{
     failure::Failure,
 };
 use board::{Board, Wish};
-use kennel_edge::{
-    client::{self, Connection},
-    pb,
-};
+use kennel_client as client;
+use kennel_client::Connection;
+use kennel_proto::pb;
 use ratatui::{
     DefaultTerminal,
     crossterm::event::{self, Event},

@@ -1,10 +1,8 @@
 //! What is shown, asked of the server: the runs, and of those that live what they use.
 
 use crate::{cli::members, terminal_text};
-use kennel_edge::{
-    client::{Connection, EventReader, Failure, Start},
-    pb::{self, event::Payload},
-};
+use kennel_client::{Connection, EventReader, Failure, Start};
+use kennel_proto::pb::{self, event::Payload};
 use std::{
     collections::{BTreeMap, HashMap},
     time::{Duration, SystemTime},

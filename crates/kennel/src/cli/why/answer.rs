@@ -2,10 +2,8 @@
 
 use super::Known;
 use crate::{cli::words, terminal_text, values};
-use kennel_edge::{
-    client,
-    pb::{self, audit_record::Record, end_reason::Reason},
-};
+use kennel_client as client;
+use kennel_proto::pb::{self, audit_record::Record, end_reason::Reason};
 use std::time::Duration;
 
 /// How long before an end a signal may have gone out that has caused it.

@@ -10,10 +10,9 @@ use super::{
 };
 use crate::{args::WhyArgs, failure::Failure, terminal_text};
 use answer::Answer;
-use kennel_edge::{
-    client::{self, EventReader, Start, Time},
-    pb::{self, event::Payload},
-};
+use kennel_client as client;
+use kennel_client::{EventReader, Start, Time};
+use kennel_proto::pb::{self, event::Payload};
 use serde_json::json;
 use std::fmt::Write as _;
 use story::Moment;

@@ -5,10 +5,8 @@ use crate::{
     cli::{audit, command, event_line::event_words, limits, words},
     terminal_text,
 };
-use kennel_edge::{
-    client::Time,
-    pb::{self, audit_record::Record, event::Payload},
-};
+use kennel_client::Time;
+use kennel_proto::pb::{self, audit_record::Record, event::Payload};
 use std::time::Duration;
 
 /// Two accounts of one signal are not further apart.

@@ -1,5 +1,5 @@
 use super::*;
-use kennel_edge::client::Time;
+use kennel_client::Time;
 
 fn known(reason: Reason, exit: Option<pb::exit::Result>) -> Known {
     let run = pb::Run {

@@ -1,7 +1,7 @@
 //! Reads a run's events, across lost connections and restarts of the server.
 
-use super::{Connection, Failure, outlast, resumes::Resumes};
-use crate::pb::{
+use crate::{Connection, Failure, outlast, resumes::Resumes};
+use kennel_proto::pb::{
     self, RunState, StreamEventsRequest, StreamEventsResponse, event::Payload, lifecycle::Station,
     stream_events_request::Position,
 };

@@ -1,11 +1,10 @@
 //! The resuming reader of the client, against a server that serves a real sequence of events and breaks off.
 
-use kennel_edge::{
-    client::{self, Address, EventReader, RESUMES_MAX, Start},
-    pb::{
-        self, event::Payload, lifecycle::Station, process_service_server as server,
-        stream_events_request::Position,
-    },
+use kennel_client as client;
+use kennel_client::{Address, EventReader, RESUMES_MAX, Start};
+use kennel_proto::pb::{
+    self, event::Payload, lifecycle::Station, process_service_server as server,
+    stream_events_request::Position,
 };
 use std::sync::{Arc, Mutex};
 use tempfile::TempDir;

@@ -1,11 +1,11 @@
 //! A client at the terminal of a run, over the loss of connections and servers.
 
-use super::{Connection, Failure, resumes::Resumes};
-use crate::pb::{
+use crate::{Connection, Failure, resumes::Resumes};
+use bytes::Bytes;
+use kennel_proto::pb::{
     self, AttachRequest, AttachResponse, attach_request::Request as Asked,
     attach_response::Response as Told,
 };
-use bytes::Bytes;
 use std::collections::VecDeque;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::UnboundedReceiverStream;

@@ -7,14 +7,14 @@ mod events;
 mod failure;
 mod resumes;
 
-pub use crate::pb::{
-    admin_service_client::AdminServiceClient, process_service_client::ProcessServiceClient,
-};
 pub use attach::{Attachment, WRITES_MAX};
 pub use events::{EventReader, Start, time_of};
 pub use failure::Failure;
 /// What sets the modes of a terminal (mouse, pasting, keypad, cursor) to what it begins with.
-pub use kennel_supervisor::MODES_AT_FIRST;
+pub use kennel_lifecycle::MODES_AT_FIRST;
+pub use kennel_proto::pb::{
+    admin_service_client::AdminServiceClient, process_service_client::ProcessServiceClient,
+};
 /// A point in time, as messages have it.
 pub use prost_types::Timestamp as Time;
 pub use resumes::{RESUMES_MAX, outlast, over_loss};
@@ -22,9 +22,9 @@ pub use resumes::{RESUMES_MAX, outlast, over_loss};
 pub use tonic::IntoRequest;
 pub use tonic_health::pb::health_client::HealthClient;
 
-use crate::limits;
 use http::Uri;
 use hyper_util::rt::TokioIo;
+use kennel_proto::limits;
 use resumes::Resumes;
 use std::{fmt, io, path::PathBuf, str::FromStr, time::Duration};
 use tokio::net::UnixStream;

@@ -146,8 +146,10 @@ static METHODS: LazyLock<HashSet<String>> = LazyLock::new(|| {
     methods.collect()
 });
 
-/// The name of a method, such as `kennel.v1.ProcessService/Spawn`, if the contract has it.
-pub(crate) fn method(name: &str) -> Option<&'static str> {
+/// The method that a path names, such as `/kennel.v1.ProcessService/Spawn`, if the contract has it; without the slash.
+#[must_use]
+pub fn method(path: &str) -> Option<&'static str> {
+    let name = path.strip_prefix('/').unwrap_or(path);
     METHODS.get(name).map(String::as_str)
 }
 

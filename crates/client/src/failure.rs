@@ -79,7 +79,7 @@ fn has_timed_out(status: &Status) -> bool {
 
 impl Failure {
     /// Nothing listens any more where the server was.
-    pub(super) fn service_ended() -> Self {
+    pub(crate) fn service_ended() -> Self {
         let mut failure = Self::from(Status::unavailable("the service has ended"));
         failure.connection_lost = true;
         failure
@@ -96,39 +96,3 @@ impl fmt::Display for Failure {
 }
 
 impl std::error::Error for Failure {}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::status;
-    use kennel_lifecycle::RunId;
-    use kennel_supervisor::CallError;
-
-    #[test]
-    fn a_failure_has_all_that_the_server_said() {
-        let run = RunId::from_u128(5);
-        let failure = Failure::from(status::of(&CallError::CursorAhead {
-            run,
-            asked: 9,
-            head: 3,
-        }));
-        assert_eq!(failure.code, Code::OutOfRange);
-        assert!(failure.is("CURSOR_AHEAD"));
-        assert_eq!(failure.metadata["head_seq"], "3");
-        assert!(!failure.connection_lost);
-
-        let failure = Failure::from(status::of(&CallError::StoreUnavailable));
-        assert_eq!(failure.retry_after, Some(Duration::from_secs(1)));
-        assert_eq!(failure.to_string(), "the store is not available");
-
-        let found = [Violation::new("spec.cwd", "must be an absolute path")];
-        assert_eq!(Failure::from(status::invalid(&found)).violations, found);
-    }
-
-    #[test]
-    fn an_answer_of_somebody_else_has_no_reason() {
-        let failure = Failure::from(Status::unknown(""));
-        assert_eq!(failure.reason, None);
-        assert_ne!(failure.to_string(), "");
-    }
-}

@@ -1,6 +1,6 @@
 //! How often, and after what time, something is asked again whose server was lost.
 
-use super::Failure;
+use crate::Failure;
 use std::{future::Future, pin::pin, time::Duration};
 use tonic::{Code, Response, Status};
 
@@ -11,16 +11,16 @@ const DELAY_MAX: Duration = Duration::from_secs(2);
 
 /// Losses in a row.
 #[derive(Debug, Default)]
-pub(super) struct Resumes(u32);
+pub(crate) struct Resumes(u32);
 
 impl Resumes {
     /// Something has come: what is lost from here on is counted anew.
-    pub(super) fn begin_anew(&mut self) {
+    pub(crate) fn begin_anew(&mut self) {
         self.0 = 0;
     }
 
     /// Waits before the next attempt, or gives up with the failure.
-    pub(super) async fn rest(&mut self, failure: Failure) -> Result<(), Failure> {
+    pub(crate) async fn rest(&mut self, failure: Failure) -> Result<(), Failure> {
         let may_pass = failure.connection_lost || failure.code == Code::Unavailable;
         if !may_pass || !self.pause(RESUMES_MAX, failure.retry_after).await {
             return Err(failure);
@@ -29,7 +29,7 @@ impl Resumes {
     }
 
     /// Waits before the next attempt, for this long or longer each time. `false`: there were so many.
-    pub(super) async fn pause(&mut self, most: u32, pause: Option<Duration>) -> bool {
+    pub(crate) async fn pause(&mut self, most: u32, pause: Option<Duration>) -> bool {
         if self.0 >= most {
             return false;
         }
@@ -91,40 +91,5 @@ where
             return Err(failure);
         }
         resumes.rest(failure).await?;
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::status;
-    use kennel_supervisor::CallError;
-    use std::cell::Cell;
-
-    /// How often a call is made whose first answer is this one and whose second is OK.
-    async fn calls(first: impl Fn() -> Status) -> u32 {
-        let made = Cell::new(0);
-        let answered = over_loss(|| {
-            made.set(made.get() + 1);
-            let answer = if made.get() == 1 {
-                Err(first())
-            } else {
-                Ok(Response::new(()))
-            };
-            std::future::ready(answer)
-        });
-        assert_eq!(answered.await.is_ok(), made.get() == 2);
-        made.get()
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn what_was_lost_on_the_way_is_asked_again_and_what_was_answered_is_not() {
-        // As the library makes it up when the connection goes while it waits.
-        let lost = || Status::from_error(Box::new(std::io::Error::other("operation was canceled")));
-        assert_eq!(calls(lost).await, 2);
-        assert_eq!(calls(status::leaving).await, 2);
-        assert_eq!(calls(|| status::of(&CallError::Draining)).await, 1);
-        assert_eq!(calls(|| status::of(&CallError::StoreUnavailable)).await, 1);
-        assert_eq!(calls(|| Status::cancelled("by whoever answers")).await, 1);
     }
 }

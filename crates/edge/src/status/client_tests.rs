@@ -1,0 +1,63 @@
+//! What a client makes of the statuses that this server gives.
+
+use crate::status;
+use kennel_client::{Failure, over_loss};
+use kennel_lifecycle::{RunId, Violation};
+use kennel_supervisor::CallError;
+use std::{cell::Cell, time::Duration};
+use tonic::{Code, Response, Status};
+
+#[test]
+fn a_failure_has_all_that_the_server_said() {
+    let run = RunId::from_u128(5);
+    let failure = Failure::from(status::of(&CallError::CursorAhead {
+        run,
+        asked: 9,
+        head: 3,
+    }));
+    assert_eq!(failure.code, Code::OutOfRange);
+    assert!(failure.is("CURSOR_AHEAD"));
+    assert_eq!(failure.metadata["head_seq"], "3");
+    assert!(!failure.connection_lost);
+
+    let failure = Failure::from(status::of(&CallError::StoreUnavailable));
+    assert_eq!(failure.retry_after, Some(Duration::from_secs(1)));
+    assert_eq!(failure.to_string(), "the store is not available");
+
+    let found = [Violation::new("spec.cwd", "must be an absolute path")];
+    assert_eq!(Failure::from(status::invalid(&found)).violations, found);
+}
+
+#[test]
+fn an_answer_of_somebody_else_has_no_reason() {
+    let failure = Failure::from(Status::unknown(""));
+    assert_eq!(failure.reason, None);
+    assert_ne!(failure.to_string(), "");
+}
+
+/// How often a call is made whose first answer is this one and whose second is OK.
+async fn calls(first: impl Fn() -> Status) -> u32 {
+    let made = Cell::new(0);
+    let answered = over_loss(|| {
+        made.set(made.get() + 1);
+        let answer = if made.get() == 1 {
+            Err(first())
+        } else {
+            Ok(Response::new(()))
+        };
+        std::future::ready(answer)
+    });
+    assert_eq!(answered.await.is_ok(), made.get() == 2);
+    made.get()
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_lost_on_the_way_is_asked_again_and_what_was_answered_is_not() {
+    // As the library makes it up when the connection goes while it waits.
+    let lost = || Status::from_error(Box::new(std::io::Error::other("operation was canceled")));
+    assert_eq!(calls(lost).await, 2);
+    assert_eq!(calls(status::leaving).await, 2);
+    assert_eq!(calls(|| status::of(&CallError::Draining)).await, 1);
+    assert_eq!(calls(|| status::of(&CallError::StoreUnavailable)).await, 1);
+    assert_eq!(calls(|| Status::cancelled("by whoever answers")).await, 1);
+}

@@ -1,0 +1,9 @@
+//! The contract: the types that are generated from `proto/kennel/v1`, their JSON, the reasons of errors, and how large
+//! messages may be.
+//!
+//! Knows no server and no client: both build on it.
+
+pub mod json;
+pub mod limits;
+pub mod pb;
+pub mod reason;
