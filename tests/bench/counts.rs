@@ -36,7 +36,9 @@ pub(crate) async fn measure(table: &mut Table) {
     let many = Costs::of_kennel(CLIENTS).await;
     let bare = Costs::of_bare(1).await;
     let bare_many = Costs::of_bare(CLIENTS).await;
-    let switches = |costs: &Costs, limit: f64| Goal::at_most(&format!("{limit}"), limit).met_by(costs.switches);
+    let switches = |costs: &Costs, limit: f64| {
+        Goal::at_most(&format!("{limit}"), limit).met_by(costs.switches)
+    };
     table.goal(
         "silent run: context switches, client included, alone",
         &format!("{:.0}", one.switches),
@@ -58,7 +60,11 @@ pub(crate) async fn measure(table: &mut Table) {
     table.goal(
         "silent run: processor time, client included",
         &format!("{:.2} ms", one.cpu_ms),
-        &format!("{:.1} x bare, {:.2} ms", one.cpu_ms / bare.cpu_ms, bare.cpu_ms),
+        &format!(
+            "{:.1} x bare, {:.2} ms",
+            one.cpu_ms / bare.cpu_ms,
+            bare.cpu_ms
+        ),
         Goal::at_most("2.5 x bare", 2.5).met_by(one.cpu_ms / bare.cpu_ms),
     );
 }
@@ -89,7 +95,10 @@ impl Counts {
         table.goal(
             "silent run: files and directories made / removed",
             &format!("{:.2} / {:.2}", self.made, self.removed),
-            &format!("{:.2} renamed, {:.2} control groups", self.renamed, self.groups),
+            &format!(
+                "{:.2} renamed, {:.2} control groups",
+                self.renamed, self.groups
+            ),
             both(self.made, self.removed, [2.0, 2.0]),
         );
         table.goal(
@@ -163,17 +172,24 @@ struct Costs {
 
 impl Costs {
     async fn of_kennel(clients: usize) -> Self {
-        Self::between(&kennel_life(clients, 0).await, &kennel_life(clients, LIVED).await)
+        Self::between(
+            &kennel_life(clients, 0).await,
+            &kennel_life(clients, LIVED).await,
+        )
     }
 
     async fn of_bare(clients: usize) -> Self {
-        Self::between(&bare_life(clients, 0).await, &bare_life(clients, LIVED).await)
+        Self::between(
+            &bare_life(clients, 0).await,
+            &bare_life(clients, LIVED).await,
+        )
     }
 
     /// The difference of two lives.
     #[expect(clippy::cast_precision_loss, reason = "counts are small")]
     fn between(without: &Life, with: &Life) -> Self {
-        let per_run = |figure: fn(&Life) -> i64| (figure(with) - figure(without)) as f64 / LIVED as f64;
+        let per_run =
+            |figure: fn(&Life) -> i64| (figure(with) - figure(without)) as f64 / LIVED as f64;
         Self {
             switches: per_run(|life| life.switches),
             faults: per_run(|life| life.faults),

@@ -143,7 +143,9 @@ impl Call {
         let parts: Vec<&str> = self.line.split('"').collect();
         let named = parts.chunks_exact(2);
         let path = |pair: &[&str]| {
-            let base = pair[0].strip_suffix(">, ").and_then(|s| s.rsplit('<').next());
+            let base = pair[0]
+                .strip_suffix(">, ")
+                .and_then(|s| s.rsplit('<').next());
             Path::new(base.unwrap_or_default()).join(pair[1])
         };
         named.map(path).collect()

@@ -340,9 +340,12 @@ impl Output {
     }
 
     fn read_rest(&mut self, index: usize) -> io::Result<()> {
-        let read = self
-            .settle()
-            .and_then(|()| self.drain(index, FINISH_BYTES_MAX, OutputPipe::splice_rest_to_file));
+        let read = self.settle().and_then(|()| {
+            if self.is_silent(index, OutputPipe::look_rest)? {
+                return Ok(());
+            }
+            self.drain(index, FINISH_BYTES_MAX, OutputPipe::splice_rest_to_file)
+        });
         match read {
             Err(error) if is_full(&error) && (self.may_drop() || self.hurries) => {
                 self.refused(&error);
@@ -366,6 +369,9 @@ impl Output {
 
     fn keep_rest_of(&mut self, index: usize) -> io::Result<()> {
         self.settle()?;
+        if self.is_silent(index, OutputPipe::look)? {
+            return Ok(());
+        }
         self.drain(index, FINISH_BYTES_MAX, OutputPipe::splice_to_file)
     }
 
@@ -440,19 +446,28 @@ impl Output {
         Ok(())
     }
 
-    /// Moves what is there of one stream. One that stays silent never gets a file.
+    /// Moves what is there of one stream.
     fn move_some(&mut self, index: usize) -> io::Result<()> {
-        if let (Some(pipe), false) = (&self.pipes[index], self.writer.has_file(KINDS[index])) {
-            match pipe.look()? {
-                Look::Bytes => {}
-                Look::Empty => return Ok(()),
-                Look::End => {
-                    self.close_pipe(index);
-                    return Ok(());
-                }
-            }
+        if self.is_silent(index, OutputPipe::look)? {
+            return Ok(());
         }
         self.drain(index, PUMP_BYTES_MAX, OutputPipe::splice_to_file)
+    }
+
+    /// Whether a stream has no file yet, and needs none now: a file is made for its first byte. Closes it at its end.
+    fn is_silent(
+        &mut self,
+        index: usize,
+        look: fn(&OutputPipe) -> io::Result<Look>,
+    ) -> io::Result<bool> {
+        let (Some(pipe), false) = (&self.pipes[index], self.writer.has_file(KINDS[index])) else {
+            return Ok(false);
+        };
+        let found = look(pipe)?;
+        if found == Look::End {
+            self.close_pipe(index);
+        }
+        Ok(found != Look::Bytes)
     }
 
     /// Moves at most `bytes_max` of one stream, until nothing is left for now or it ends.

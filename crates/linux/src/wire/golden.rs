@@ -91,7 +91,7 @@ fn process(pid: i32) -> ProcessIdentity {
 
 #[test]
 fn requests_have_these_bytes() {
-    check(&ToKeeper::Ready, "0300");
+    check(&ToKeeper::Ready, "0400");
     let prepare = ToKeeper::Prepare {
         seq: 1,
         run: 0x0123_4567,
@@ -106,7 +106,7 @@ fn requests_have_these_bytes() {
     };
     check(
         &prepare,
-        "030101e78a8d09022f72011e00000500010080c6868f0100000000000000000001010080c6868f01010080c6868f0101010101010103012878",
+        "040101e78a8d09022f72011e00000500010080c6868f0100000000000000000001010080c6868f01010080c6868f0101010101010103012878",
     );
     let files = Rlimit {
         resource: Resource::OpenFiles,
@@ -122,26 +122,26 @@ fn requests_have_these_bytes() {
     };
     check(
         &limits,
-        "03010601ffffffffffffffffff01010901d80400000001020000",
+        "04010601ffffffffffffffffff01010901d80400000001020000",
     );
-    check(&ToKeeper::Release { run: 5 }, "030205");
-    check(&ToKeeper::ShutGate { run: 5 }, "030305");
+    check(&ToKeeper::Release { run: 5 }, "040205");
+    check(&ToKeeper::ShutGate { run: 5 }, "040305");
     let stop = ToKeeper::Stop {
         run: 5,
         plan: plan(),
     };
-    check(&stop, "030405011e00000500");
+    check(&stop, "040405011e00000500");
     let interrupt = |request| ToKeeper::Interrupt {
         seq: 2,
         run: 5,
         request,
     };
-    check(&interrupt(None), "0305020500");
-    check(&interrupt(Some("a".into())), "03050205010161");
-    check(&ToKeeper::Acknowledge { run: 5 }, "030805");
-    check(&ToKeeper::KeepRest { run: 5 }, "030e05");
-    check(&LeaderExit::Stop, "0300");
-    check(&LeaderExit::Keep, "0302");
+    check(&interrupt(None), "0405020500");
+    check(&interrupt(Some("a".into())), "04050205010161");
+    check(&ToKeeper::Acknowledge { run: 5 }, "040805");
+    check(&ToKeeper::KeepRest { run: 5 }, "040e05");
+    check(&LeaderExit::Stop, "0400");
+    check(&LeaderExit::Keep, "0402");
     let signal = |request| ToKeeper::Signal {
         seq: 2,
         run: 5,
@@ -149,21 +149,21 @@ fn requests_have_these_bytes() {
         target: SignalTarget::Leader,
         request,
     };
-    check(&signal(None), "030c0205140200");
-    check(&signal(Some("a".into())), "030c02051402010161");
+    check(&signal(None), "040c0205140200");
+    check(&signal(Some("a".into())), "040c02051402010161");
     let asked = ToKeeper::WasSent {
         seq: 2,
         run: 5,
         request: "a".into(),
     };
-    check(&asked, "031202050161");
-    check(&ToKeeper::Tree { seq: 2, run: 5 }, "030d0205");
-    check(&ToKeeper::Books { seq: 2 }, "030f02");
+    check(&asked, "041202050161");
+    check(&ToKeeper::Tree { seq: 2, run: 5 }, "040d0205");
+    check(&ToKeeper::Books { seq: 2 }, "040f02");
     let reap = ToKeeper::Reap {
         seq: 2,
         plan: plan(),
     };
-    check(&reap, "031002011e00000500");
+    check(&reap, "041002011e00000500");
 }
 
 #[test]
@@ -183,14 +183,14 @@ fn words_about_an_input_have_these_bytes() {
         at: 1,
         data: WireBytes(vec![255, 0]),
     };
-    check(&wish(write), "031402050003017701ac02040102ff00");
-    check(&wish(WireInputWish::Leave), "0314020501");
+    check(&wish(write), "041402050003017701ac02040102ff00");
+    check(&wish(WireInputWish::Leave), "0414020501");
     let close = WireInputWish::Close {
         attempt: 3,
         offset: None,
     };
-    check(&wish(close), "03140205020300");
-    check(&wish(WireInputWish::State { attempt: 3 }), "031402050303");
+    check(&wish(close), "04140205020300");
+    check(&wish(WireInputWish::State { attempt: 3 }), "041402050303");
     let state = InputState {
         attempt: 3,
         accepted: 300,
@@ -202,18 +202,18 @@ fn words_about_an_input_have_these_bytes() {
         seq: 2,
         answer: Answer::Input { state, said },
     };
-    check(&answer(InputSaid::Stands), "0301020e03ac02010101010200");
+    check(&answer(InputSaid::Stands), "0401020e03ac02010101010200");
     let taken = InputSaid::Taken {
         start: 9,
         repeated: true,
     };
-    check(&answer(taken), "0301020e03ac020101010102010901");
+    check(&answer(taken), "0401020e03ac020101010102010901");
     let refused = |why| answer(InputSaid::Refused(why));
     check(
         &refused(InputRefusal::Unknown(300)),
-        "0301020e03ac0201010101020203ac02",
+        "0401020e03ac0201010101020203ac02",
     );
-    check(&answer(InputSaid::Displaced), "0301020e03ac02010101010203");
+    check(&answer(InputSaid::Displaced), "0401020e03ac02010101010203");
     let note = WireInputNote {
         attempt: 3,
         book: InputBook {
@@ -227,7 +227,7 @@ fn words_about_an_input_have_these_bytes() {
             }],
         },
     };
-    check(&note, "0303ac0201000101770102");
+    check(&note, "0403ac0201000101770102");
 }
 
 fn upgrade() -> Upgrade {
@@ -246,27 +246,27 @@ fn words_of_an_upgrade_have_these_bytes() {
         seq: 2,
         request: Some("r".into()),
     };
-    check(&asked, "031302010172");
+    check(&asked, "041302010172");
     let answer = |answer| ToServer::Answer {
         seq: 2,
         answer: Answer::Upgrade(answer),
     };
-    check(&answer(Ok(upgrade())), "0301020d00010172d80401310132020177");
+    check(&answer(Ok(upgrade())), "0401020d00010172d80401310132020177");
     let unfit = UpgradeRefusal::Unfit {
         binary: "b".into(),
         why: "w".into(),
         speaks: Some(300),
     };
-    check(&answer(Err(unfit)), "0301020d01020162017701ac02");
-    check(&ToServer::Leave, "0307");
+    check(&answer(Err(unfit)), "0401020d01020162017701ac02");
+    check(&ToServer::Leave, "0407");
     let refused = ToServer::NotUpgraded(UpgradeRefusal::ShuttingDown);
-    check(&refused, "030801");
+    check(&refused, "040801");
 }
 
 #[test]
 fn questions_to_the_keeper_have_these_bytes() {
-    check(&ToKeeper::Ping, "0316");
-    check(&ToServer::Pong, "030b");
+    check(&ToKeeper::Ping, "0416");
+    check(&ToServer::Pong, "040b");
 }
 
 #[test]
@@ -277,7 +277,7 @@ fn stray_signal_has_these_bytes() {
         uid: 7,
         count: 1,
     });
-    check(&stray, "030a14d8040701");
+    check(&stray, "040a14d8040701");
 }
 
 #[test]
@@ -318,7 +318,7 @@ fn the_hello_has_these_bytes() {
     };
     check(
         &ToServer::Hello(hello),
-        "030001450156c801c801c801ac02014d0162ac02010700022f6301002701cf0f01046e6f6e65016b00ac02010102010156d804010112000101010172d80401310132020177",
+        "040001450156c801c801c801ac02014d0162ac02010700022f6301002701cf0f01046e6f6e65016b00ac02010102010156d804010112000101010172d80401310132020177",
     );
 }
 
@@ -340,7 +340,7 @@ fn whom_a_round_was_for_has_these_bytes() {
             at_us: 1,
             fact: Fact::Aimed(vec![aim]),
         },
-        "0302050206010e090301000001",
+        "0402050206010e090301000001",
     );
 }
 
@@ -371,7 +371,7 @@ fn answers_and_reports_have_these_bytes() {
     };
     check(
         &prepared,
-        "03010100900390039003ac02014dc801c801c801ac02014d01022f67090162040107010100016e",
+        "04010100900390039003ac02014dc801c801c801ac02014d01022f67090162040107010100016e",
     );
     let failed = Fact::ExecFailed(StartFailure {
         stage: StartStage::Exec,
@@ -383,13 +383,13 @@ fn answers_and_reports_have_these_bytes() {
         at_us: 1000,
         fact: failed,
     };
-    check(&report, "030205d00f0209010401022f78");
+    check(&report, "040205d00f0209010401022f78");
     let ended = ToServer::Report {
         run: 5,
         at_us: -1,
         fact: Fact::TreeEnded(TreeVerdict::Empty(Proof::Echild)),
     };
-    check(&ended, "030205010a0001");
+    check(&ended, "040205010a0001");
     let left = Leftovers {
         processes: vec![Leftover {
             pid: 7,
@@ -403,8 +403,8 @@ fn answers_and_reports_have_these_bytes() {
         at_us: 1000,
         fact: Fact::DeadlineExceeded(Deadline::MaxRuntime),
     };
-    check(&exceeded, "030205d00f0b00");
-    check(&TreeVerdict::Kept(left.clone()), "0304010eac0202736802");
+    check(&exceeded, "040205d00f0b00");
+    check(&TreeVerdict::Kept(left.clone()), "0404010eac0202736802");
     let fact = |fact| ToServer::Report {
         run: 5,
         at_us: 1,
@@ -412,9 +412,9 @@ fn answers_and_reports_have_these_bytes() {
     };
     check(
         &fact(Fact::StopStep(step())),
-        "0302050205d00f120101ac0201020102",
+        "0402050205d00f120101ac0201020102",
     );
-    check(&fact(Fact::LeftBehind(left)), "0302050207010eac0202736802");
+    check(&fact(Fact::LeftBehind(left)), "0402050207010eac0202736802");
     let stuck = Stuck {
         processes: vec![StuckProcess {
             pid: 7,
@@ -426,23 +426,23 @@ fn answers_and_reports_have_these_bytes() {
     };
     check(
         &fact(Fact::TreeStuck(stuck)),
-        "0302050208010eac020144017702",
+        "0402050208010eac020144017702",
     );
     let kills = MemoryKills {
         kills: 2,
         memory_max: Some(300),
     };
-    check(&fact(Fact::MemoryKills(kills)), "03020502090201ac02");
-    check(&fact(Fact::Orphaned), "030205020d");
-    check(&fact(Fact::ShimLost), "030205020e");
-    check(&ToServer::ShutdownNow, "0304");
+    check(&fact(Fact::MemoryKills(kills)), "04020502090201ac02");
+    check(&fact(Fact::Orphaned), "040205020d");
+    check(&fact(Fact::ShimLost), "040205020e");
+    check(&ToServer::ShutdownNow, "0404");
     let answer = |answer| ToServer::Answer { seq: 1, answer };
-    check(&answer(Answer::Signalled), "03010106");
-    check(&answer(Answer::Listed), "03010107");
-    check(&answer(Answer::Books), "03010108");
-    check(&answer(Answer::Reaped), "03010109");
-    check(&answer(Answer::SentBefore), "0301010b");
-    check(&answer(Answer::NotSent), "0301010c");
+    check(&answer(Answer::Signalled), "04010106");
+    check(&answer(Answer::Listed), "04010107");
+    check(&answer(Answer::Books), "04010108");
+    check(&answer(Answer::Reaped), "04010109");
+    check(&answer(Answer::SentBefore), "0401010b");
+    check(&answer(Answer::NotSent), "0401010c");
 }
 
 #[test]
@@ -457,21 +457,21 @@ fn words_about_a_terminal_have_these_bytes() {
         attempt: 2,
         size,
     });
-    check(&resize, "03150105022878");
+    check(&resize, "04150105022878");
     let answer = |answer| ToServer::Answer { seq: 1, answer };
-    check(&answer(Answer::NoTerminal), "03010111");
+    check(&answer(Answer::NoTerminal), "04010111");
     let way = InterruptWay::Foreground;
-    check(&answer(Answer::Interrupted(way)), "0301011202");
+    check(&answer(Answer::Interrupted(way)), "0401011202");
     let exhausted = NoPty::Exhausted {
         current: Some(4),
         max: None,
     };
-    check(&answer(Answer::NoPty(exhausted)), "0301011300010400");
+    check(&answer(Answer::NoPty(exhausted)), "0401011300010400");
     let unavailable = NoPty::Unavailable {
         why: "x".into(),
         errno: Some(2),
     };
-    check(&answer(Answer::NoPty(unavailable)), "030101130101780104");
+    check(&answer(Answer::NoPty(unavailable)), "040101130101780104");
 }
 
 #[test]
@@ -503,33 +503,33 @@ fn what_is_handed_over_has_these_bytes() {
     };
     check(
         &ToServer::Held(run),
-        "030505900390039003ac02014dc801c801c801ac02014d0001620401070000011e00000500010080c6868f0100000000000000000001010080c6868f01010080c6868f01010101010301012878",
+        "040505900390039003ac02014dc801c801c801ac02014d0001620401070000011e00000500010080c6868f0100000000000000000001010080c6868f01010080c6868f01010101010301012878",
     );
-    check(&ToServer::Ping, "0306");
-    check(&ToKeeper::Pong, "0311");
+    check(&ToServer::Ping, "0406");
+    check(&ToKeeper::Pong, "0411");
 }
 
 #[test]
 fn words_of_and_to_shims_have_these_bytes() {
-    check(&ToShim::KillAll, "0301");
-    check(&ToShim::Stopping, "0302");
+    check(&ToShim::KillAll, "0401");
+    check(&ToShim::Stopping, "0402");
     let left = Leftovers {
         processes: Vec::new(),
         unlisted: 2,
     };
-    check(&ToShim::Keep(left), "03030002");
-    check(&ToShim::Discard, "0304");
+    check(&ToShim::Keep(left), "04030002");
+    check(&ToShim::Discard, "0404");
     let memory = WireMemory {
         max_runtime: Some((300, Some(1))),
         paused_since: Some(2),
         pause_expired: true,
     };
-    check(&ToShim::Remember(memory), "030501ac020101010201");
-    check(&ToShim::Leave, "0306");
-    check(&ToShim::CloseInput, "0307");
-    check(&ToShim::ServiceEnds { in_order: true }, "030801");
-    check(&FromShim::NotReleased, "0302");
-    check(&FromShim::Executed, "0303");
+    check(&ToShim::Remember(memory), "040501ac020101010201");
+    check(&ToShim::Leave, "0406");
+    check(&ToShim::CloseInput, "0407");
+    check(&ToShim::ServiceEnds { in_order: true }, "040801");
+    check(&FromShim::NotReleased, "0402");
+    check(&FromShim::Executed, "0403");
     let exited = FromShim::Exited {
         at_us: 3,
         exit: Exit::Signal {
@@ -538,8 +538,8 @@ fn words_of_and_to_shims_have_these_bytes() {
         },
         rest: true,
     };
-    check(&exited, "03050601120001");
-    check(&FromShim::Killed(step()), "0307d00f120101ac0201020102");
+    check(&exited, "04050601120001");
+    check(&FromShim::Killed(step()), "0407d00f120101ac0201020102");
     let adoptable = WireAdoptable {
         run: 1,
         command: process(300),
@@ -565,7 +565,7 @@ fn words_of_and_to_shims_have_these_bytes() {
     };
     check(
         &FromShim::Adoptable(Box::new(adoptable)),
-        "030801d804d804d804ac02014d040404ac02014d010600011e00000500010080c6868f0100000000000000000001010080c6868f01010080c6868f010101010000016201010700000001ac02010101",
+        "040801d804d804d804ac02014d040404ac02014d010600011e00000500010080c6868f0100000000000000000001010080c6868f01010080c6868f010101010000016201010700000001ac02010101",
     );
 }
 
@@ -577,7 +577,7 @@ fn files_have_these_bytes() {
         env: vec![("K".into(), "v".into())],
         cwd: b"/".into(),
     };
-    check(&child, "03062f62696e2f61020161016201014b0176012f");
+    check(&child, "04062f62696e2f61020161016201014b0176012f");
     let record = ExitRecord {
         exit: Some(Exit::Code(7)),
         by_itself: Some(Timestamp(4)),
@@ -587,7 +587,7 @@ fn files_have_these_bytes() {
         census: Some(Timestamp(3)),
         shutdown: true,
     };
-    check(&record, "0301000e010801030101d00f120101ac0201020102010601");
+    check(&record, "0401000e010801030101d00f120101ac0201020102010601");
     let leader = WireLeader {
         pid: 7,
         start_ticks: 300,
@@ -596,13 +596,13 @@ fn files_have_these_bytes() {
         leader,
         steps: vec![step()],
     };
-    check(&note, "030eac0201d00f120101ac0201020102");
+    check(&note, "040eac0201d00f120101ac0201020102");
     let init = WireHeldProcess {
         pid: 8,
         start_ticks: 300,
         pidfs_handle: Some(5),
     };
-    check(&WireInit { leader, init }, "030eac0210ac020105");
+    check(&WireInit { leader, init }, "040eac0210ac020105");
     let shot = |pid, result| Shot {
         pid,
         start_ticks: 300,
@@ -617,7 +617,7 @@ fn files_have_these_bytes() {
         unlisted: 4,
         no_terminal: true,
     };
-    check(&shots, "030302ac020004ac020106ac0202020401");
+    check(&shots, "040302ac020004ac020106ac0202020401");
     let member = WireMember {
         pid: 1,
         ppid: 2,
@@ -634,7 +634,7 @@ fn files_have_these_bytes() {
         members: vec![member],
         unlisted: 0,
     };
-    check(&listing, "030102040608ac0201000100");
+    check(&listing, "040102040608ac0201000100");
 }
 
 #[test]

@@ -25,7 +25,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::io;
 
 /// First byte of every message.
-pub(crate) const VERSION: u8 = 3;
+pub(crate) const VERSION: u8 = 4;
 /// Longest list of process ids in a message.
 pub(crate) const PIDS_MAX: usize = 1024;
 /// Most processes whose signal or whose place in a tree is told; the rest is counted.
@@ -338,6 +338,8 @@ pub(crate) struct Job {
     pub(crate) input: bool,
     /// Whether stdin is to be the controlling terminal.
     pub(crate) terminal: bool,
+    /// The run's slot in its keeper's file of exit records.
+    pub(crate) exit_slot: Option<u32>,
 }
 
 /// How a child gets into its control group.
