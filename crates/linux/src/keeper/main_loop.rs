@@ -345,6 +345,7 @@ impl Keeper {
         // A run that has kept somebody stays known for as long as its shim lives.
         let ended = run.has_ended() && !run.keeps();
         let forget = ended && run.acknowledged;
+        let is_on_record = run.is_on_record();
         let group = if ended { run.take_cgroup() } else { None };
         let wake = run.wake_at(now);
         if let Some(before) = self.waking.remove(&id) {
@@ -357,7 +358,7 @@ impl Keeper {
         if forget {
             self.runs.remove(&id);
             self.doors.remove(id);
-            self.forget_exit(id);
+            self.forget_exit(id, is_on_record);
         }
         self.watch_input(id);
         let left = group.filter(|group| !self.groups.clear(group));
@@ -367,9 +368,10 @@ impl Keeper {
         }
     }
 
-    /// The end of a run is on record: its slot is needed no more, and perhaps no more than that of an earlier keeper's shim.
-    fn forget_exit(&mut self, id: RunId) {
-        if let Some(shim) = self.exit_slot_of.remove(&id) {
+    /// A run is over. Where its end is on record, its slot is needed no more.
+    fn forget_exit(&mut self, id: RunId, is_on_record: bool) {
+        let shim = self.exit_slot_of.remove(&id);
+        if let Some(shim) = shim.filter(|_| is_on_record) {
             self.exits.acknowledged(shim);
         }
         self.settle_exits();
