@@ -12,7 +12,6 @@ use bytes::{Bytes, BytesMut};
 use std::{
     fs::{File, OpenOptions},
     io,
-    ops::Range,
     os::unix::fs::FileExt,
     path::{Path, PathBuf},
     sync::{
@@ -24,6 +23,11 @@ use std::{
 /// Whether the bytes of a line are those of a file that never got them.
 pub(crate) fn is_lost(line: &[u8]) -> bool {
     !line.is_empty() && line.iter().all(|byte| *byte == 0)
+}
+
+/// Lines, and what lies in an index, are short.
+fn length(begin: u64, end: u64) -> usize {
+    usize::try_from(end - begin).unwrap_or(usize::MAX)
 }
 
 /// Where they are, in one journal.
@@ -68,16 +72,11 @@ impl Payloads {
         Ok(self.head.get_or_init(|| head).as_ref())
     }
 
-    /// The part of a range that lies in the index, where there is one, and the part that does not.
-    fn parts(&self, begin: u64, end: u64) -> io::Result<(Option<(&File, Range<u64>)>, Range<u64>)> {
+    /// The index, where the first part of a range lies in it, and where that part ends.
+    fn split(&self, begin: u64, end: u64) -> io::Result<(Option<&File>, u64)> {
         let head = self.head()?.filter(|_| begin < HEAD_LEN);
-        Ok(match head {
-            Some(file) => {
-                let middle = end.min(HEAD_LEN);
-                (Some((file, begin..middle)), middle..end)
-            }
-            None => (None, begin..end),
-        })
+        let middle = head.map_or(begin, |_| end.min(HEAD_LEN));
+        Ok((head, middle))
     }
 
     /// How many bytes there are at most.
@@ -88,30 +87,30 @@ impl Payloads {
     }
 
     pub(crate) fn read(&self, begin: u64, end: u64) -> io::Result<Bytes> {
-        let (head, rest) = self.parts(begin, end)?;
-        let Some((file, part)) = head else {
-            return self.rest.read(rest.start, rest.end);
+        let (head, middle) = self.split(begin, end)?;
+        let Some(head) = head else {
+            return self.rest.read(begin, end);
         };
-        let mut bytes = BytesMut::zeroed(usize::try_from(part.end - part.start).unwrap_or(0));
-        file.read_exact_at(&mut bytes, HEAD_AT + part.start)
+        let mut bytes = BytesMut::zeroed(length(begin, middle));
+        head.read_exact_at(&mut bytes, HEAD_AT + begin)
             .map_err(|e| failed("read", &self.index, e))?;
-        if !rest.is_empty() {
-            bytes.extend_from_slice(&self.rest.read(rest.start, rest.end)?);
+        if middle < end {
+            bytes.extend_from_slice(&self.rest.read(middle, end)?);
         }
         Ok(bytes.freeze())
     }
 
     pub(crate) fn write(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
-        let (head, rest) = self.parts(offset, offset + bytes.len() as u64)?;
-        let middle = bytes.len() - usize::try_from(rest.end - rest.start).unwrap_or(bytes.len());
-        if let Some((file, part)) = head {
-            file.write_all_at(&bytes[..middle], HEAD_AT + part.start)
+        let (head, middle) = self.split(offset, offset + bytes.len() as u64)?;
+        let (first, rest) = bytes.split_at(length(offset, middle));
+        if let Some(head) = head {
+            head.write_all_at(first, HEAD_AT + offset)
                 .map_err(|e| failed("write", &self.index, e))?;
         }
         if rest.is_empty() {
             return Ok(());
         }
-        self.rest.write(&bytes[middle..], rest.start)
+        self.rest.write(rest, middle)
     }
 
     /// Cuts what is beyond this offset.
@@ -120,7 +119,7 @@ impl Payloads {
             && let Some(head) = self.head()?
         {
             // In the index it cannot be cut: what comes behind is there already.
-            let zeros = vec![0; usize::try_from(HEAD_LEN - offset).unwrap_or(0)];
+            let zeros = vec![0; length(offset, HEAD_LEN)];
             head.write_all_at(&zeros, HEAD_AT + offset)
                 .map_err(|e| failed("write", &self.index, e))?;
         }

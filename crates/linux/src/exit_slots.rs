@@ -15,7 +15,7 @@
 //! All processes that can write to a file hold a lock on it together. A file that nobody holds is emptied into the directories
 //! of its runs, and removed ([`ExitFiles::settle`]).
 
-use crate::own_file;
+use crate::{crash_point, own_file};
 use kennel_lifecycle::RunId;
 use nix::{fcntl::posix_fallocate, sys::stat::fstat};
 use std::{
@@ -140,6 +140,7 @@ fn settle_one(path: &Path, keep: &mut dyn FnMut(RunId, &[u8]) -> io::Result<()>)
     for (run, _, record) in &halves {
         keep(*run, record)?;
     }
+    crash_point!("keeper.exits_kept");
     fs::remove_file(path)
 }
 
