@@ -1,10 +1,6 @@
 //! The system calls of a serving Kennel, as strace(1) sees them.
 
 use crate::Kennel;
-use nix::{
-    sys::signal::{Signal, kill},
-    unistd::Pid,
-};
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
@@ -88,9 +84,8 @@ impl Strace {
     /// Detaches, and gives all calls since [`Self::attach`]. They are in order for each thread alone.
     #[must_use]
     pub fn detach(mut self) -> Vec<Call> {
-        let tracer = i32::try_from(self.tracer.id()).expect("pids are small");
-        // It lets go of all processes at SIGTERM.
-        let _ = kill(Pid::from_raw(tracer), Signal::SIGTERM);
+        // Each line is in its file when it is whole, and the kernel lets go of all processes when their tracer dies.
+        let _ = self.tracer.kill();
         let _ = self.tracer.wait();
         let files = fs::read_dir(self.out.path()).into_iter().flatten();
         let mut calls = Vec::new();
