@@ -1,11 +1,12 @@
 //! `make bench`: Kennel beside its floors, in one run on one machine, with the targets of PERFORMANCE.md.
 //!
 //! Ratios are the result; absolute values belong to the machine. What could not be measured and what is not reached is
-//! printed like the rest. `bench spawn`, `bench tree`, `bench fleet`, `bench restart`, `bench output`, `bench idle`
-//! and `bench telemetry` measure a part; `bench fleet 100` takes a hundred trees.
+//! printed like the rest. `bench spawn`, `bench counts`, `bench tree`, `bench fleet`, `bench restart`, `bench output`,
+//! `bench idle` and `bench telemetry` measure a part; `bench fleet 100` takes a hundred trees.
 //!
 //! All of it runs in a pid namespace, so that nothing is left even when it is killed.
 
+mod counts;
 mod fleet;
 mod floor;
 mod idle;
@@ -47,6 +48,9 @@ async fn measure(words: &[String]) {
     if wanted("spawn") {
         let bare = floors(&mut table).await;
         spawns(&mut table, &bare).await;
+    }
+    if wanted("counts") {
+        counts::measure(&mut table).await;
     }
     if wanted("tree") {
         trees(&mut table).await;

@@ -58,6 +58,7 @@ mod shell_job;
 mod shell_text;
 mod shim_lost;
 mod shutdown;
+mod silent_run;
 mod stop_times;
 mod store_away;
 mod store_back;

@@ -13,6 +13,7 @@ pub mod procfs;
 pub mod programs;
 pub mod shell;
 pub mod sqlite;
+pub mod strace;
 pub mod tmux;
 pub mod wait;
 

@@ -7,7 +7,7 @@ use crate::{
     GapReason, Item, Point,
     gap::{Gap, Why},
     log::Log,
-    raw::Raw,
+    payloads::Payloads,
     segment::{ENTRIES_PER_READ_MAX, Intact, Segment, slot},
 };
 use bytes::Bytes;
@@ -47,7 +47,7 @@ impl Log {
 impl Segment {
     /// The same as [`Segment::intact`], over what is damaged: up to the last entry that is one. A stream is as long as its file
     /// where that has more.
-    pub(crate) fn extent(&self, facts: &Raw) -> io::Result<Intact> {
+    pub(crate) fn extent(&self, facts: &Payloads) -> io::Result<Intact> {
         let first = self.header.first;
         let mut extent = Intact {
             end: first,
@@ -88,7 +88,7 @@ impl Segment {
         mut lens: Option<[u64; 2]>,
         end: Point,
         bytes_max: usize,
-        facts: &Raw,
+        facts: &Payloads,
     ) -> io::Result<Vec<Item>> {
         let there = [self.raw[0].end()?, self.raw[1].end()?];
         let facts_there = facts.end()?;
@@ -104,12 +104,13 @@ impl Segment {
                     missing.get_or_insert(begin);
                     continue;
                 };
-                let (raw, stream_there) = match slot(entry.kind) {
-                    Some(stream) => (&self.raw[stream], there[stream]),
-                    None => (facts, facts_there),
-                };
+                let stream_there = slot(entry.kind).map_or(facts_there, |stream| there[stream]);
                 let follows = |stream| lens.is_none_or(|lens| lens[stream] <= entry.offset);
-                let is_good = entry.end() <= stream_there && slot(entry.kind).is_none_or(follows);
+                let is_good = entry.end() <= stream_there
+                    && match slot(entry.kind) {
+                        Some(stream) => follows(stream),
+                        None => !facts.is_lost(entry.offset, entry.end())?,
+                    };
                 if is_good {
                     bytes = bytes.saturating_add(entry.len as usize);
                     if bytes > bytes_max && !items.is_empty() {
@@ -120,10 +121,10 @@ impl Segment {
                         items.push(gap(missing, until, (entry.at, entry.attempt)));
                         lens = Some(until.lens);
                     }
-                    let data = if entry.len == 0 {
-                        Bytes::new()
-                    } else {
-                        raw.read(entry.offset, entry.end())?
+                    let data = match slot(entry.kind) {
+                        _ if entry.len == 0 => Bytes::new(),
+                        Some(stream) => self.raw[stream].read(entry.offset, entry.end())?,
+                        None => facts.read(entry.offset, entry.end())?,
                     };
                     items.push(Item::Entry(entry.with(data)));
                 } else {

@@ -3,7 +3,7 @@
 //! | header     | bytes |                                              |
 //! |------------|-------|----------------------------------------------|
 //! | magic      | 0-7   | `KNLJRNL\n`                                 |
-//! | version    | 8-11  | 2                                            |
+//! | version    | 8-11  | 3                                            |
 //! | number     | 12-15 | of the segment, from 0                       |
 //! | seq        | 16-23 | of the last entry before                     |
 //! | lengths    | 24-47 | of stdout, stderr and lifecycle before       |
@@ -21,6 +21,8 @@
 //!
 //! What was dropped is written over in its place, so it needs no room; it counts in the last segment alone.
 //!
+//! In the first segment, bytes 116-1023 are the first ones of all lifecycle lines. Entries follow the header, and those.
+//!
 //! | entry  | bytes |                                             |
 //! |--------|-------|---------------------------------------------|
 //! | seq    | 0-7   | from 1, without holes                       |
@@ -35,18 +37,19 @@ use crate::{ATTEMPT_MAX, Boot, ENTRY_BYTES_MAX, Entry, Kind, LIFECYCLE_BYTES_MAX
 use bytes::Bytes;
 use kennel_lifecycle::{OnDiskFull, OnOutputFull, OutputBound, Timestamp};
 
-/// Longest header that there is.
+/// Length of a header.
 pub(crate) const HEADER_LEN: usize = DROPPED_AT + DROPPED_LEN;
 /// Where it says what was dropped.
 pub(crate) const DROPPED_AT: usize = 92;
 pub(crate) const DROPPED_LEN: usize = 24;
-/// Of version 1, which has only one segment and neither bound nor boot.
-const HEADER_1_LEN: usize = 16;
+/// Where the first bytes of lifecycle lines are, in the index of the first segment, and how many.
+pub(crate) const HEAD_AT: u64 = HEADER_LEN as u64;
+pub(crate) const HEAD_LEN: u64 = 1024 - HEAD_AT;
 pub(crate) const ENTRY_LEN: usize = 36;
 const CRC_AT: usize = ENTRY_LEN - 4;
 
 const MAGIC: [u8; 8] = *b"KNLJRNL\n";
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 
 /// What a segment says of itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -125,14 +128,22 @@ impl Dropped {
 /// What the first bytes of an index say.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Found {
-    /// An index that this code reads, whose entries begin here.
-    Good(Box<Header>, usize),
+    /// An index that this code reads.
+    Good(Box<Header>),
     /// The writer died before the header was on disk, so there is no entry either.
     Torn,
     /// A file of somebody else, or a damaged one.
     Foreign,
     /// An index of a version that this code does not know.
     OtherVersion(u32),
+}
+
+/// Where the entries of this segment begin in its index.
+pub(crate) fn entries_at(number: u32) -> u64 {
+    match number {
+        0 => HEAD_AT + HEAD_LEN,
+        _ => HEADER_LEN as u64,
+    }
 }
 
 impl Header {
@@ -179,15 +190,13 @@ impl Header {
         if !bytes.starts_with(&MAGIC) {
             return Found::Foreign;
         }
-        if bytes.len() < HEADER_1_LEN {
+        if bytes.len() < 12 {
             return Found::Torn;
         }
         match u32::from_le_bytes(take(bytes, 8)) {
-            1 => Found::Good(Box::new(Self::of_version_1()), HEADER_1_LEN),
             VERSION if bytes.len() < HEADER_LEN => Found::Torn,
-            VERSION => Self::decode_whole(bytes).map_or(Found::Foreign, |header| {
-                Found::Good(Box::new(header), HEADER_LEN)
-            }),
+            VERSION => Self::decode_whole(bytes)
+                .map_or(Found::Foreign, |header| Found::Good(Box::new(header))),
             other => Found::OtherVersion(other),
         }
     }
@@ -231,19 +240,6 @@ impl Header {
             attempt: u32::from_le_bytes(take(bytes, 76)),
             at: Timestamp(i64::from_le_bytes(take(bytes, 80))),
         })
-    }
-
-    fn of_version_1() -> Self {
-        Self {
-            number: 0,
-            first: Point::default(),
-            facts_len: 0,
-            boot: Boot::UNKNOWN,
-            bound: OutputBound::default(),
-            after: After::All,
-            attempt: 1,
-            at: Timestamp(0),
-        }
     }
 }
 
@@ -374,7 +370,7 @@ mod tests {
     fn bytes_of_this_version_do_not_change() {
         let long = |n: u8| [n, 0, 0, 0, 0, 0, 0, 0];
         let bytes = [
-            b"KNLJRNL\n\x02\0\0\0\x07\0\0\0".to_vec(),
+            b"KNLJRNL\n\x03\0\0\0\x07\0\0\0".to_vec(),
             [
                 long(1),
                 long(2),
@@ -417,13 +413,6 @@ mod tests {
     }
 
     #[test]
-    fn a_journal_of_the_first_version_is_one_segment_with_the_default_bound() {
-        let bytes = b"KNLJRNL\n\x01\0\0\0\0\0\0\0and entries that follow";
-        let expected = Found::Good(Box::new(Header::of_version_1()), 16);
-        assert_eq!(Header::decode(bytes), expected);
-    }
-
-    #[test]
     fn an_entry_with_any_bit_changed_is_refused() {
         let good = ENTRY.encode();
         assert_eq!(IndexEntry::decode(&good), Some(ENTRY));
@@ -438,7 +427,7 @@ mod tests {
     #[test]
     fn a_header_cut_anywhere_is_torn_and_a_strange_one_is_not() {
         let good = header().encode();
-        let found = Found::Good(Box::new(header()), HEADER_LEN);
+        let found = Found::Good(Box::new(header()));
         assert_eq!(Header::decode(&good), found);
         for len in 0..HEADER_LEN {
             assert_eq!(Header::decode(&good[..len]), Found::Torn, "{len} bytes");

@@ -25,6 +25,7 @@ mod kept;
 mod log;
 mod mark;
 mod notes;
+mod payloads;
 mod raw;
 mod reader;
 mod screen;

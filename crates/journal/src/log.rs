@@ -6,7 +6,7 @@ use crate::{
     format::After,
     gap::Why,
     kept::KeptFile,
-    raw::Raw,
+    payloads::Payloads,
     segment::{self, ENTRIES_PER_READ_MAX, Intact, Segment, number_of, writing},
 };
 use bytes::Bytes;
@@ -22,7 +22,7 @@ use std::{
 #[derive(Debug)]
 pub(crate) struct Log {
     pub(crate) dir: PathBuf,
-    pub(crate) facts: Raw,
+    pub(crate) facts: Payloads,
     chain: Mutex<Chain>,
     /// Its run has ended, so that whatever cannot be read of it is damage.
     is_closed: bool,
@@ -91,16 +91,16 @@ pub(crate) struct Scanned {
 }
 
 /// Looks at every segment: closed ones by their neighbours, the last one whole.
-pub(crate) fn scan(dir: &Path, facts: &Raw, write: bool) -> io::Result<Scanned> {
+pub(crate) fn scan(dir: &Path, facts: &Payloads, write: bool) -> io::Result<Scanned> {
     scan_as(dir, facts, write, Segment::intact)
 }
 
 /// The same, where `extent` says how far a segment goes that its successor does not continue.
 fn scan_as(
     dir: &Path,
-    facts: &Raw,
+    facts: &Payloads,
     write: bool,
-    extent: fn(&Segment, &Raw) -> io::Result<Intact>,
+    extent: fn(&Segment, &Payloads) -> io::Result<Intact>,
 ) -> io::Result<Scanned> {
     let (numbers, mut stray) = segments(dir)?;
     let mut opened = Vec::new();
@@ -192,7 +192,7 @@ impl Log {
     fn new(dir: &Path, how: &OpenOptions) -> Self {
         Self {
             dir: dir.to_owned(),
-            facts: Raw::new(dir.join("lifecycle"), how, 0),
+            facts: Payloads::new(dir, how),
             chain: Mutex::default(),
             is_closed: false,
         }

@@ -3,7 +3,11 @@
 use crate::{
     Entry, Kind, Point,
     errors::{damaged, failed, remove},
-    format::{DROPPED_AT, DROPPED_LEN, Dropped, ENTRY_LEN, Found, HEADER_LEN, Header, IndexEntry},
+    format::{
+        DROPPED_AT, DROPPED_LEN, Dropped, ENTRY_LEN, Found, HEADER_LEN, Header, IndexEntry,
+        entries_at,
+    },
+    payloads::{self, Payloads},
     raw::Raw,
 };
 use bytes::Bytes;
@@ -25,7 +29,6 @@ pub(crate) const ENTRIES_PER_READ_MAX: u64 = 4096;
 #[derive(Debug)]
 pub(crate) struct Segment {
     pub(crate) header: Header,
-    header_len: usize,
     path: PathBuf,
     index: File,
     pub(crate) raw: [Raw; 2],
@@ -93,7 +96,7 @@ impl Segment {
             remove(&path)?;
             return Err(failed("write", &path, error));
         }
-        Ok(Self::over(dir, header, HEADER_LEN, index, path, &writing()))
+        Ok(Self::over(dir, header, index, path, &writing()))
     }
 
     /// Opens a segment; absent where its header is torn.
@@ -109,8 +112,8 @@ impl Segment {
         index
             .read_exact_at(&mut bytes[..there], 0)
             .map_err(|e| failed("read", &path, e))?;
-        let (header, header_len) = match Header::decode(&bytes[..there]) {
-            Found::Good(header, len) if header.number == number => (*header, len),
+        let header = match Header::decode(&bytes[..there]) {
+            Found::Good(header) if header.number == number => *header,
             Found::Torn => return Ok(None),
             Found::Good(..) | Found::Foreign => {
                 return Err(damaged(&path, "it is not the index of a journal".into()));
@@ -121,17 +124,10 @@ impl Segment {
             }
         };
         let how = if write { writing() } else { how };
-        Ok(Some(Self::over(dir, header, header_len, index, path, &how)))
+        Ok(Some(Self::over(dir, header, index, path, &how)))
     }
 
-    fn over(
-        dir: &Path,
-        header: Header,
-        header_len: usize,
-        index: File,
-        path: PathBuf,
-        how: &OpenOptions,
-    ) -> Self {
+    fn over(dir: &Path, header: Header, index: File, path: PathBuf, how: &OpenOptions) -> Self {
         let raw = |stream: usize, of| {
             let base = header.first.lens[stream];
             Raw::new(dir.join(name(of, header.number)), how, base)
@@ -139,7 +135,6 @@ impl Segment {
         Self {
             raw: [raw(0, "stdout"), raw(1, "stderr")],
             header,
-            header_len,
             path,
             index,
         }
@@ -154,11 +149,11 @@ impl Segment {
     pub(crate) fn entries(&self) -> io::Result<u64> {
         let len = self.index.metadata().map(|m| m.len());
         let len = len.map_err(|e| self.failed("find the length of", e))?;
-        Ok(len.saturating_sub(self.header_len as u64) / ENTRY_LEN as u64)
+        Ok(len.saturating_sub(entries_at(self.header.number)) / ENTRY_LEN as u64)
     }
 
     /// Walks the whole index up to the first entry that is not whole, out of order, or whose bytes are missing.
-    pub(crate) fn intact(&self, facts: &Raw) -> io::Result<Intact> {
+    pub(crate) fn intact(&self, facts: &Payloads) -> io::Result<Intact> {
         let found = [self.raw[0].end()?, self.raw[1].end()?];
         let facts_found = facts.end()?;
         let first = self.header.first;
@@ -179,6 +174,9 @@ impl Segment {
                     None => (&mut intact.facts_len, facts_found),
                 };
                 if entry.offset != *at || entry.end() > there {
+                    return Ok(intact);
+                }
+                if entry.kind == Kind::Lifecycle && facts.is_lost(entry.offset, entry.end())? {
                     return Ok(intact);
                 }
                 *at = entry.end();
@@ -223,7 +221,7 @@ impl Segment {
         after: u64,
         last: u64,
         bytes_max: usize,
-        facts: &Raw,
+        facts: &Payloads,
     ) -> io::Result<Vec<Entry>> {
         let last = last.min(after.saturating_add(ENTRIES_PER_READ_MAX));
         let mut chosen: Vec<IndexEntry> = Vec::new();
@@ -268,8 +266,7 @@ impl Segment {
     }
 
     /// One pread per stream: the entries of a stream lie side by side in its raw file.
-    fn with_bytes(&self, chosen: &[IndexEntry], facts: &Raw) -> io::Result<Vec<Entry>> {
-        let raw = [&self.raw[0], &self.raw[1], facts];
+    fn with_bytes(&self, chosen: &[IndexEntry], facts: &Payloads) -> io::Result<Vec<Entry>> {
         let place = |kind| slot(kind).unwrap_or(2);
         let mut spans: [Option<(u64, u64)>; 3] = [None; 3];
         for entry in chosen {
@@ -281,20 +278,27 @@ impl Segment {
             *span = Some((begin, entry.end()));
         }
         let mut bytes: [Bytes; 3] = Default::default();
-        for ((raw, span), bytes) in raw.iter().zip(spans).zip(&mut bytes) {
+        for (number, (span, bytes)) in spans.iter().zip(&mut bytes).enumerate() {
             if let Some((begin, end)) = span.filter(|(begin, end)| begin < end) {
-                *bytes = raw.read(begin, end)?;
+                *bytes = match self.raw.get(number) {
+                    Some(raw) => raw.read(begin, end)?,
+                    None => facts.read(begin, end)?,
+                };
             }
         }
         let with_bytes = |entry: &IndexEntry| {
             let (begin, _) = spans[place(entry.kind)].unwrap_or_default();
             if entry.len == 0 {
-                return entry.with(Bytes::new());
+                return Ok(entry.with(Bytes::new()));
             }
             let at = usize::try_from(entry.offset - begin).unwrap_or(usize::MAX);
-            entry.with(bytes[place(entry.kind)].slice(at..at + entry.len as usize))
+            let bytes = bytes[place(entry.kind)].slice(at..at + entry.len as usize);
+            if entry.kind == Kind::Lifecycle && payloads::is_lost(&bytes) {
+                return Err(self.broken(entry.seq));
+            }
+            Ok(entry.with(bytes))
         };
-        Ok(chosen.iter().map(with_bytes).collect())
+        chosen.iter().map(with_bytes).collect()
     }
 
     /// Writes entries, of which the first has this seq.
@@ -306,9 +310,6 @@ impl Segment {
 
     /// What its index says was dropped behind its last entry.
     pub(crate) fn dropped(&self) -> io::Result<Dropped> {
-        if self.header_len < HEADER_LEN {
-            return Ok(Dropped::default());
-        }
         let mut bytes = [0; DROPPED_LEN];
         self.index
             .read_exact_at(&mut bytes, DROPPED_AT as u64)
@@ -318,13 +319,6 @@ impl Segment {
 
     /// Writes that over, in a block that is there.
     pub(crate) fn write_dropped(&self, dropped: Dropped) -> io::Result<()> {
-        if self.header_len < HEADER_LEN {
-            let old = io::Error::new(
-                io::ErrorKind::Unsupported,
-                "its header has no place for that",
-            );
-            return Err(self.failed("count in", old));
-        }
         self.index
             .write_all_at(&dropped.encode(), DROPPED_AT as u64)
             .map_err(|e| self.failed("write", e))
@@ -345,7 +339,7 @@ impl Segment {
 
     /// Where in the index the entry with this seq begins.
     fn position(&self, seq: u64) -> u64 {
-        self.header_len as u64 + (seq - 1 - self.header.first.seq) * ENTRY_LEN as u64
+        entries_at(self.header.number) + (seq - 1 - self.header.first.seq) * ENTRY_LEN as u64
     }
 
     fn failed(&self, what: &'static str, source: io::Error) -> io::Error {
@@ -357,7 +351,7 @@ impl Segment {
     }
 }
 
-/// How many bytes a segment has between these places.
+/// How many bytes a segment has between these places; lifecycle lines are not counted, wherever they lie.
 pub(crate) fn size(first: Point, end: Point) -> u64 {
     let output = (end.lens[0] - first.lens[0]) + (end.lens[1] - first.lens[1]);
     HEADER_LEN as u64 + output + (end.seq - first.seq) * ENTRY_LEN as u64

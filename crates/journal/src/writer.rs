@@ -7,6 +7,7 @@ use crate::{
     kept::{self, KeptFile},
     log::{Chain, Log, Scanned, Span, scan},
     mark::Mark,
+    payloads,
     segment::{Segment, remove_files, slot},
 };
 use bytes::Bytes;
@@ -355,6 +356,10 @@ impl Writer {
                 format!("a lifecycle payload has at most {LIFECYCLE_BYTES_MAX} bytes"),
             ));
         }
+        if payloads::is_lost(payload) {
+            let why = "a lifecycle payload is not all zeros";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+        }
         self.log.facts.write(payload, self.facts_len)?;
         self.append(Kind::Lifecycle, payload.len() as u64, now)?;
         let first = self.facts.map_or(self.end.seq, |(first, _)| first);
@@ -470,10 +475,15 @@ impl Writer {
                     kept::append(&self.log.dir, &facts)?;
                 }
             }
+            if oldest.number == 0 {
+                self.log.facts.leave_index(self.facts_len)?;
+            }
             // Readers are told before it goes, so that none takes the lack of it for damage.
             self.log.chain().spans.remove(keep);
             self.closed_bytes -= oldest.size();
-            remove_files(&self.log.dir, oldest.number)?;
+            let removed = remove_files(&self.log.dir, oldest.number);
+            self.log.facts.look_for_index();
+            removed?;
         }
         Ok(())
     }

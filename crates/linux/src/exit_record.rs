@@ -1,15 +1,20 @@
-//! A shim's last will in the run's private directory: whole or not there, since it is renamed into place.
+//! A shim's record of how its run has ended: in its slot of its keeper's file, or in the run's private directory.
 //!
-//! It must outlive processes, not the host: after another boot nobody asks for it, so it is not synced.
+//! The slot costs one write and no file. A record that does not fit, or for which there is no slot, is a file: whole or not
+//! there, since it is renamed into place. A shim that has once made a file stays with it, so where both are of one leader the
+//! file is the newer one.
+//!
+//! A record must outlive processes, not the host: after another boot no process asks for it, so it is not synced.
 
 use crate::{
+    exit_slots::{ExitFiles, ExitSlot},
     private_file,
     wire::{
         self,
         notes::{WireLeader, WireWill},
     },
 };
-use kennel_lifecycle::recovery::ExitRecord;
+use kennel_lifecycle::{RunId, recovery::ExitRecord};
 use std::{
     ffi::CStr,
     fs::File,
@@ -30,13 +35,24 @@ const RECORD_BYTES_MAX: u64 = 20 * 1024;
 const IN_PLACE_BYTES_MAX: usize = 1024;
 
 /// A record that is written and may be added to.
-#[derive(Default)]
 pub(crate) struct Will {
+    run: RunId,
+    slot: Option<ExitSlot>,
+    /// The file, once there is one.
     written: Option<File>,
     leader: WireLeader,
 }
 
 impl Will {
+    pub(crate) fn new(run: RunId, slot: Option<ExitSlot>) -> Self {
+        Self {
+            run,
+            slot,
+            written: None,
+            leader: WireLeader::default(),
+        }
+    }
+
     /// Whose end is told: without this name the record of one attempt could be taken for that of the next, where its shim
     /// goes late.
     pub(crate) fn name(&mut self, leader: WireLeader) {
@@ -51,6 +67,12 @@ impl Will {
             record: record.clone(),
         };
         let bytes = wire::encode(&named)?;
+        if let Some(slot) = &mut self.slot {
+            if slot.write(self.run, &bytes).is_ok() {
+                return Ok(());
+            }
+            self.slot = None;
+        }
         if let Some(file) = &self.written
             && bytes.len() <= IN_PLACE_BYTES_MAX
         {
@@ -65,11 +87,37 @@ impl Will {
     }
 }
 
-/// The record of this leader's run; `None` where there is none, or none that can be read, or it is another's.
-pub(crate) fn read(run_dir: &Path, leader: WireLeader) -> Option<ExitRecord> {
+/// The record of this leader of the run; `None` where there is none, or none that can be read.
+pub(crate) fn read(run_dir: &Path, run: RunId, leader: WireLeader) -> Option<ExitRecord> {
+    let of_leader = |will: WireWill| (will.leader == leader).then_some(will.record);
+    read_file(run_dir).and_then(of_leader).or_else(|| {
+        let data_dir = run_dir.parent().and_then(Path::parent)?;
+        let records = ExitFiles::of(data_dir).records(run);
+        let mut records = records.iter().filter_map(|bytes| wire::decode(bytes).ok());
+        records.find_map(of_leader)
+    })
+}
+
+/// Keeps a record from a slot that is about to go, as the file that its shim would have made. A run without a directory has
+/// no record that is asked for.
+pub(crate) fn keep(run_dir: &Path, bytes: &[u8]) -> io::Result<()> {
+    let Ok(slot) = wire::decode::<WireWill>(bytes) else {
+        return Ok(());
+    };
+    // Of one leader, the file is the newer one. Of two attempts, the later one's: a number of ticks tells within one boot, and
+    // the file of an attempt is removed before the next one begins.
+    let newer = |file: WireWill| {
+        file.leader == slot.leader || file.leader.start_ticks > slot.leader.start_ticks
+    };
+    if !run_dir.exists() || read_file(run_dir).is_some_and(newer) {
+        return Ok(());
+    }
+    private_file::replace(run_dir, NAME, TEMPORARY, bytes).map(drop)
+}
+
+fn read_file(run_dir: &Path) -> Option<WireWill> {
     let bytes = private_file::read(run_dir, NAME, RECORD_BYTES_MAX)?;
-    let will = wire::decode::<WireWill>(&bytes).ok()?;
-    (will.leader == leader).then_some(will.record)
+    wire::decode::<WireWill>(&bytes).ok()
 }
 
 /// Removes the record of an attempt that is over, so that it is not taken for that of the next.
@@ -81,12 +129,16 @@ pub(crate) fn remove(run_dir: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::PIDS_MAX;
+    use crate::{exit_slots::ExitSlots, wire::PIDS_MAX};
     use kennel_lifecycle::{
         Exit, Leftover, Leftovers, Proof, Signal, TreeVerdict, limits::LEFTOVERS_TOLD_MAX,
     };
     use nix::sys::stat::Mode;
     use std::fs;
+
+    fn run() -> RunId {
+        RunId::from_u128(7)
+    }
 
     fn record() -> ExitRecord {
         ExitRecord {
@@ -106,29 +158,29 @@ mod tests {
     #[test]
     fn what_was_written_last_is_read() {
         let dir = tempfile::tempdir().expect("a directory");
-        assert_eq!(read(dir.path(), WireLeader::default()), None);
-        let (mut record, mut will) = (record(), Will::default());
+        assert_eq!(read(dir.path(), run(), WireLeader::default()), None);
+        let (mut record, mut will) = (record(), Will::new(run(), None));
         will.write(dir.path(), &record).expect("it is written");
         assert_eq!(
-            read(dir.path(), WireLeader::default()),
+            read(dir.path(), run(), WireLeader::default()),
             Some(record.clone())
         );
         record.tree = Some(TreeVerdict::Empty(Proof::Echild));
         will.write(dir.path(), &record).expect("it is replaced");
         assert_eq!(
-            read(dir.path(), WireLeader::default()),
+            read(dir.path(), run(), WireLeader::default()),
             Some(record.clone())
         );
         record.tree = Some(TreeVerdict::Survivors(vec![7; PIDS_MAX]));
         will.write(dir.path(), &record).expect("it is replaced");
         assert_eq!(
-            read(dir.path(), WireLeader::default()),
+            read(dir.path(), run(), WireLeader::default()),
             Some(record.clone())
         );
         record.tree = None;
         will.write(dir.path(), &record)
             .expect("a shorter one replaces it");
-        assert_eq!(read(dir.path(), WireLeader::default()), Some(record));
+        assert_eq!(read(dir.path(), run(), WireLeader::default()), Some(record));
     }
 
     #[test]
@@ -138,22 +190,116 @@ mod tests {
             pid: 7,
             start_ticks,
         };
-        let mut will = Will::default();
+        let mut will = Will::new(run(), None);
         will.name(leader(1));
         will.write(dir.path(), &record()).expect("it is written");
-        assert_eq!(read(dir.path(), leader(1)), Some(record()));
-        assert_eq!(read(dir.path(), leader(2)), None);
+        assert_eq!(read(dir.path(), run(), leader(1)), Some(record()));
+        assert_eq!(read(dir.path(), run(), leader(2)), None);
     }
 
     #[test]
     fn a_record_that_a_command_took_away_is_written_anew() {
         let dir = tempfile::tempdir().expect("a directory");
-        let (mut record, mut will) = (record(), Will::default());
+        let (mut record, mut will) = (record(), Will::new(run(), None));
         will.write(dir.path(), &record).expect("it is written");
         fs::remove_file(dir.path().join("exit")).expect("it goes");
         record.tree = Some(TreeVerdict::Empty(Proof::Echild));
         will.write(dir.path(), &record).expect("it is written");
-        assert_eq!(read(dir.path(), WireLeader::default()), Some(record));
+        assert_eq!(read(dir.path(), run(), WireLeader::default()), Some(record));
+    }
+
+    /// A data directory with a keeper's file, and the private directory of the run in it.
+    fn with_slots() -> (tempfile::TempDir, std::path::PathBuf, ExitSlots) {
+        let data = tempfile::tempdir().expect("a directory");
+        let run_dir = crate::rundir::create(data.path(), run()).expect("it is made");
+        let slots = ExitSlots::open(data.path(), "epoch".to_owned());
+        (data, run_dir, slots)
+    }
+
+    #[test]
+    fn record_in_a_slot_makes_no_file() {
+        let (_data, run_dir, mut slots) = with_slots();
+        let number = slots.take(1).expect("a slot");
+        let slot = ExitSlot::new(slots.file().expect("a file"), number);
+        let (mut record, mut will) = (record(), Will::new(run(), Some(slot)));
+        let leader = WireLeader {
+            pid: 7,
+            start_ticks: 1,
+        };
+        will.name(leader);
+        will.write(&run_dir, &record).expect("it is written");
+        record.tree = Some(TreeVerdict::Empty(Proof::Echild));
+        will.write(&run_dir, &record).expect("it is replaced");
+        assert!(!run_dir.join("exit").exists());
+        assert_eq!(read(&run_dir, run(), leader), Some(record));
+        assert_eq!(read(&run_dir, RunId::from_u128(8), leader), None);
+        assert_eq!(read(&run_dir, run(), WireLeader::default()), None);
+    }
+
+    #[test]
+    fn record_that_outgrows_its_slot_is_a_file() {
+        let (_data, run_dir, mut slots) = with_slots();
+        let number = slots.take(1).expect("a slot");
+        let slot = ExitSlot::new(slots.file().expect("a file"), number);
+        let (mut record, mut will) = (record(), Will::new(run(), Some(slot)));
+        will.write(&run_dir, &record).expect("it is written");
+        record.tree = Some(TreeVerdict::Survivors(vec![i32::MAX; PIDS_MAX]));
+        will.write(&run_dir, &record).expect("it is written");
+        assert_eq!(
+            read(&run_dir, run(), WireLeader::default()).as_ref(),
+            Some(&record)
+        );
+        record.tree = None;
+        will.write(&run_dir, &record).expect("a shorter one");
+        assert_eq!(read(&run_dir, run(), WireLeader::default()), Some(record));
+    }
+
+    #[test]
+    fn settled_record_is_read_from_its_run() {
+        let (data, run_dir, mut slots) = with_slots();
+        let number = slots.take(1).expect("a slot");
+        let slot = ExitSlot::new(slots.file().expect("a file"), number);
+        let (mut record, mut will) = (record(), Will::new(run(), Some(slot)));
+        will.write(&run_dir, &record).expect("it is written");
+        record.tree = Some(TreeVerdict::Empty(Proof::Echild));
+        will.write(&run_dir, &record).expect("it is replaced");
+        drop((will, slots));
+        let mut next = ExitSlots::open(data.path(), "next".to_owned());
+        next.settle(|run, bytes| keep(&crate::rundir::path(data.path(), run), bytes));
+        assert!(!data.path().join("exits/epoch").exists());
+        assert_eq!(read(&run_dir, run(), WireLeader::default()), Some(record));
+    }
+
+    #[test]
+    fn settled_record_replaces_only_that_of_an_earlier_attempt() {
+        let (_data, run_dir, _) = with_slots();
+        let write = |start_ticks| {
+            let mut will = Will::new(run(), None);
+            will.name(WireLeader {
+                pid: 7,
+                start_ticks,
+            });
+            will.write(&run_dir, &record()).expect("it is written");
+        };
+        let slot = |start_ticks| {
+            let leader = WireLeader {
+                pid: 7,
+                start_ticks,
+            };
+            let mut record = record();
+            record.shutdown = true;
+            wire::encode(&WireWill { leader, record }).expect("bytes")
+        };
+        let is_kept = || read_file(&run_dir).is_some_and(|will| will.record.shutdown);
+        write(2);
+        for older in [1, 2] {
+            keep(&run_dir, &slot(older)).expect("nothing to do");
+            assert!(!is_kept(), "{older}");
+        }
+        keep(&run_dir, &slot(3)).expect("it is kept");
+        assert!(is_kept());
+        let gone = run_dir.with_file_name("none");
+        keep(&gone, &slot(3)).expect("no process asks for it");
     }
 
     #[test]
@@ -161,11 +307,11 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let mut record = record();
         record.tree = Some(TreeVerdict::Survivors(vec![i32::MAX; PIDS_MAX]));
-        Will::default()
+        Will::new(run(), None)
             .write(dir.path(), &record)
             .expect("it is written");
         assert_eq!(
-            read(dir.path(), WireLeader::default()),
+            read(dir.path(), run(), WireLeader::default()),
             Some(record.clone())
         );
 
@@ -179,10 +325,10 @@ mod tests {
             processes: vec![process; LEFTOVERS_TOLD_MAX],
             unlisted: u32::MAX,
         }));
-        Will::default()
+        Will::new(run(), None)
             .write(dir.path(), &record)
             .expect("it is written");
-        assert_eq!(read(dir.path(), WireLeader::default()), Some(record));
+        assert_eq!(read(dir.path(), run(), WireLeader::default()), Some(record));
     }
 
     #[test]
@@ -191,25 +337,31 @@ mod tests {
         let victim = dir.path().join("victim");
         fs::write(&victim, b"kept").expect("a file");
         std::os::unix::fs::symlink(&victim, dir.path().join("exit.new")).expect("a link");
-        Will::default()
+        Will::new(run(), None)
             .write(dir.path(), &record())
             .expect("it is written");
         assert_eq!(fs::read(&victim).expect("it is there"), b"kept");
-        assert_eq!(read(dir.path(), WireLeader::default()), Some(record()));
+        assert_eq!(
+            read(dir.path(), run(), WireLeader::default()),
+            Some(record())
+        );
 
         let fifo = dir.path().join("exit.new");
         nix::unistd::mkfifo(&fifo, Mode::S_IRWXU).expect("a fifo");
-        Will::default()
+        Will::new(run(), None)
             .write(dir.path(), &record())
             .expect("it is written");
         assert!(!fifo.exists());
 
         fs::remove_file(dir.path().join("exit")).expect("it goes");
         nix::unistd::mkfifo(&dir.path().join("exit"), Mode::S_IRWXU).expect("a fifo");
-        assert_eq!(read(dir.path(), WireLeader::default()), None);
-        Will::default()
+        assert_eq!(read(dir.path(), run(), WireLeader::default()), None);
+        Will::new(run(), None)
             .write(dir.path(), &record())
             .expect("it is replaced");
-        assert_eq!(read(dir.path(), WireLeader::default()), Some(record()));
+        assert_eq!(
+            read(dir.path(), run(), WireLeader::default()),
+            Some(record())
+        );
     }
 }

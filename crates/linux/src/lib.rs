@@ -14,6 +14,7 @@ mod clock;
 pub mod crash_point;
 mod disk;
 mod exit_record;
+mod exit_slots;
 mod fdpass;
 mod held;
 mod identity;

@@ -118,28 +118,43 @@ impl OutputPipe {
 
     /// Looks without moving; after `Empty` the next [`Self::readable`] waits for more.
     pub fn look(&self) -> io::Result<Look> {
+        let looked = self.try_io(|pipe| match self.look_into(pipe)? {
+            Look::Empty => Err(io::ErrorKind::WouldBlock.into()),
+            found => Ok(found),
+        });
+        match looked {
+            // The runtime knows of the terminal alone.
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                let relay = self.relay.as_ref();
+                let holds_some = relay.is_some_and(Relay::holds_some);
+                Ok(if holds_some { Look::Bytes } else { Look::Empty })
+            }
+            other => other,
+        }
+    }
+
+    /// Looks without asking the runtime, which may not have heard of the latest bytes yet.
+    pub fn look_rest(&self) -> io::Result<Look> {
+        self.look_into(&self.pipe)
+    }
+
+    fn look_into(&self, pipe: &OwnedFd) -> io::Result<Look> {
         if self.relay.as_ref().is_some_and(Relay::holds_some) {
             return Ok(Look::Bytes);
         }
-        let looked = self.try_io(|pipe| {
-            let mut seen = look_at(pipe)?;
-            if self.relay.is_some() && !seen.contains(PollFlags::POLLIN) && !seen.is_empty() {
-                // A terminal is looked into before it is asked whether it has hung up: what came between is seen now.
-                seen = look_at(pipe)?;
-            }
-            if seen.contains(PollFlags::POLLIN) {
-                Ok(Look::Bytes)
-            } else if seen.is_empty() {
-                Err(io::ErrorKind::WouldBlock.into())
-            } else {
-                // POLLHUP without POLLIN (poll(2)): every writer has closed and all has been read.
-                Ok(Look::End)
-            }
-        });
-        match looked {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(Look::Empty),
-            other => other,
+        let mut seen = look_at(pipe)?;
+        if self.relay.is_some() && !seen.contains(PollFlags::POLLIN) && !seen.is_empty() {
+            // A terminal is looked into before it is asked whether it has hung up: what came between is seen now.
+            seen = look_at(pipe)?;
         }
+        Ok(if seen.contains(PollFlags::POLLIN) {
+            Look::Bytes
+        } else if seen.is_empty() {
+            Look::Empty
+        } else {
+            // POLLHUP without POLLIN (poll(2)): every writer has closed and all has been read.
+            Look::End
+        })
     }
 
     /// Whether half of what fits waits in it, so that whoever writes may soon have to wait too. Of a terminal, which

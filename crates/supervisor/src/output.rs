@@ -4,6 +4,7 @@
 //! Where the disk is full the run's policy says whether the pump waits, and the command with it, or drops and counts. Lines
 //! are never dropped for that: they wait, in their order.
 
+mod dropping;
 mod held;
 mod pace;
 mod refusal;
@@ -340,9 +341,12 @@ impl Output {
     }
 
     fn read_rest(&mut self, index: usize) -> io::Result<()> {
-        let read = self
-            .settle()
-            .and_then(|()| self.drain(index, FINISH_BYTES_MAX, OutputPipe::splice_rest_to_file));
+        let read = self.settle().and_then(|()| {
+            if self.is_silent(index, OutputPipe::look_rest)? {
+                return Ok(());
+            }
+            self.drain(index, FINISH_BYTES_MAX, OutputPipe::splice_rest_to_file)
+        });
         match read {
             Err(error) if is_full(&error) && (self.may_drop() || self.hurries) => {
                 self.refused(&error);
@@ -366,6 +370,9 @@ impl Output {
 
     fn keep_rest_of(&mut self, index: usize) -> io::Result<()> {
         self.settle()?;
+        if self.is_silent(index, OutputPipe::look)? {
+            return Ok(());
+        }
         self.drain(index, FINISH_BYTES_MAX, OutputPipe::splice_to_file)
     }
 
@@ -440,19 +447,28 @@ impl Output {
         Ok(())
     }
 
-    /// Moves what is there of one stream. One that stays silent never gets a file.
+    /// Moves what is there of one stream.
     fn move_some(&mut self, index: usize) -> io::Result<()> {
-        if let (Some(pipe), false) = (&self.pipes[index], self.writer.has_file(KINDS[index])) {
-            match pipe.look()? {
-                Look::Bytes => {}
-                Look::Empty => return Ok(()),
-                Look::End => {
-                    self.close_pipe(index);
-                    return Ok(());
-                }
-            }
+        if self.is_silent(index, OutputPipe::look)? {
+            return Ok(());
         }
         self.drain(index, PUMP_BYTES_MAX, OutputPipe::splice_to_file)
+    }
+
+    /// Whether a stream has no file yet, and needs none now: a file is made for its first byte. Closes it at its end.
+    fn is_silent(
+        &mut self,
+        index: usize,
+        look: fn(&OutputPipe) -> io::Result<Look>,
+    ) -> io::Result<bool> {
+        let (Some(pipe), false) = (&self.pipes[index], self.writer.has_file(KINDS[index])) else {
+            return Ok(false);
+        };
+        let found = look(pipe)?;
+        if found == Look::End {
+            self.close_pipe(index);
+        }
+        Ok(found != Look::Bytes)
     }
 
     /// Moves at most `bytes_max` of one stream, until nothing is left for now or it ends.
@@ -549,55 +565,6 @@ impl Output {
         self.retry_at = Some(clock::instant() + RETRY_AFTER);
         if full && policy == OnDiskFull::Abort {
             self.reach(Limit::Disk);
-        }
-    }
-
-    /// Whether output may be dropped for which there is no room.
-    fn may_drop(&self) -> bool {
-        self.writer.bound().on_disk_full != OnDiskFull::Block
-    }
-
-    /// Whether it is.
-    fn drops(&self) -> bool {
-        self.refusal.as_ref().is_some_and(|refusal| refusal.drops)
-    }
-
-    /// Drops at most `bytes_max` of one stream, until nothing is left for now or it ends.
-    fn discard(&mut self, index: usize, bytes_max: usize, splice: Splice) -> io::Result<()> {
-        let sink = match self.sink.take() {
-            Some(sink) => sink,
-            None => File::options().write(true).open("/dev/null")?,
-        };
-        let sink = self.sink.insert(sink);
-        let mut left = bytes_max;
-        while let (Some(pipe), 1..) = (&self.pipes[index], left) {
-            let spliced = self.writer.drop_output(KINDS[index], || {
-                let spliced = splice(pipe, sink, 0, left)?;
-                let bytes = match spliced {
-                    Spliced::Bytes(bytes) => bytes as u64,
-                    Spliced::WouldBlock | Spliced::Eof => 0,
-                };
-                Ok((bytes, spliced))
-            })?;
-            match spliced {
-                Spliced::Bytes(bytes) => left = left.saturating_sub(bytes),
-                Spliced::WouldBlock => break,
-                Spliced::Eof => {
-                    if self.pipes[index].take().is_some() {
-                        self.pipes_open.fetch_sub(1, Ordering::Relaxed);
-                    }
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// What cannot be counted stays in its pipe.
-    fn cannot_drop(&mut self, error: &io::Error) {
-        let error = Chain(error);
-        tracing::warn!(run_id = %self.run, %error, "output for which there is no room cannot be counted, the command waits");
-        if let Some(refusal) = &mut self.refusal {
-            refusal.drops = false;
         }
     }
 

@@ -64,6 +64,8 @@ const fn of(name: &'static str, act: Act, victims: &'static [Victim]) -> Point {
 const ALL: &[Victim] = &[Server, Keeper, Both];
 /// It is in a shim, which knows its keeper alone.
 const OF_SHIM: &[Victim] = &[Keeper];
+/// It is in the keeper, at a time when it may have no server.
+const OF_KEEPER: &[Victim] = &[Keeper];
 /// What dies with its keeper has nothing to go on with.
 const OF_SERVER: &[Victim] = &[Server];
 
@@ -158,6 +160,7 @@ pub(crate) const POINTS: &[Point] = &[
     of("keeper.upgraded", Act::Upgrade, ALL),
     of("keeper.doors_asked", Act::Adopt, &[Keeper]),
     of("keeper.adopted", Act::Adopt, ALL),
+    of("keeper.exits_kept", Act::Recover, OF_KEEPER),
     of("recover.observed", Act::Recover, ALL),
     of("recover.close", Act::Recover, ALL),
     of("recover.closed", Act::Recover, ALL),

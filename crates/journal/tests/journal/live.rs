@@ -243,7 +243,9 @@ async fn readers_from_anywhere_see_one_sequence_while_it_grows() {
         let kind = [Kind::Stdout, Kind::Stderr][usize::try_from(n % 2).unwrap()];
         let len = usize::try_from((n * n) % 3000 + 1).unwrap();
         if n % 50 == 0 {
-            writer.lifecycle(&n.to_le_bytes(), Timestamp(0)).unwrap();
+            writer
+                .lifecycle(&(n + 1).to_le_bytes(), Timestamp(0))
+                .unwrap();
         } else {
             output(&mut writer, kind, &vec![n.to_le_bytes()[0]; len], 0).unwrap();
         }

@@ -14,6 +14,8 @@ use tempfile::tempdir;
 
 const FILES: [&str; 4] = ["stdout", "stderr", "lifecycle", "index"];
 const LATER: i64 = 1_000_000;
+/// Bytes of lifecycle lines that the index holds.
+const LINES_IN_INDEX: usize = 1024 - 116;
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -56,7 +58,7 @@ proptest! {
             prop_assert_eq!(writer.len(kind), left[name].len() as u64);
         }
         let facts = stream(kept, Kind::Lifecycle);
-        prop_assert_eq!(&raw_files(dir.path())["lifecycle"], &facts);
+        prop_assert_eq!(lines_on_disk(dir.path()), facts);
 
         // And it goes on as if nothing had been.
         write(&mut writer, &after);
@@ -117,7 +119,7 @@ fn a_damaged_entry_ends_what_is_kept_and_its_output_is_named_anew() {
     drop(writer);
     let index = dir.path().join("index");
     let mut bytes = fs::read(&index).unwrap();
-    bytes[116 + 36 + 9] ^= 1;
+    bytes[1024 + 36 + 9] ^= 1;
     fs::write(&index, bytes).unwrap();
 
     drop(Writer::recover(dir.path(), BOOT, Timestamp(LATER)).unwrap());
@@ -183,7 +185,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let kind = prop_oneof![Just(Kind::Stdout), Just(Kind::Stderr)];
     let step = prop_oneof![
         4 => (kind, bytes).prop_map(|(kind, bytes)| Step::Output(kind, bytes)),
-        1 => prop::collection::vec(any::<u8>(), 0..64).prop_map(Step::Fact),
+        // Lines are text.
+        1 => prop::collection::vec(1u8.., 0..200).prop_map(Step::Fact),
     ];
     prop::collection::vec(step, 0..24)
 }
@@ -228,17 +231,92 @@ fn raw_files(dir: &Path) -> BTreeMap<&'static str, Vec<u8>> {
         .collect()
 }
 
+/// All bytes of lifecycle lines: those behind the header of the index up to its zeros, then those of the file.
+fn lines_on_disk(dir: &Path) -> Vec<u8> {
+    let index = fs::read(dir.join("index")).unwrap();
+    let rest = fs::read(dir.join("lifecycle")).unwrap_or_default();
+    let mut lines = index[116..].to_vec();
+    lines.truncate(LINES_IN_INDEX);
+    match rest.get(LINES_IN_INDEX..) {
+        Some(rest) => lines.extend(rest),
+        None => lines.truncate(lines.iter().position(|b| *b == 0).unwrap_or(LINES_IN_INDEX)),
+    }
+    lines
+}
+
 /// By the rule, not by the code: an entry survives if it and all before it are whole in the index and in the files.
 fn entries_that_survive<'a>(whole: &'a [Entry], dir: &Path) -> &'a [Entry] {
     let len = |name: &str| fs::metadata(dir.join(name)).map_or(0, |m| m.len());
-    let in_index = len("index").saturating_sub(116) / 36;
+    let in_index = len("index").saturating_sub(1024) / 36;
     let survives = |entry: &&Entry| {
-        let name = match entry.kind {
-            Kind::Lifecycle => "lifecycle",
-            Kind::Stdout => "stdout",
-            Kind::Stderr => "stderr",
+        let there = match entry.kind {
+            // The first of them lie in the index, before its entries.
+            Kind::Lifecycle => len("lifecycle").max(LINES_IN_INDEX as u64),
+            Kind::Stdout => len("stdout"),
+            Kind::Stderr => len("stderr"),
         };
-        entry.seq <= in_index && entry.offset + entry.data.len() as u64 <= len(name)
+        entry.seq <= in_index && entry.offset + entry.data.len() as u64 <= there
     };
     &whole[..whole.iter().take_while(survives).count()]
+}
+
+#[test]
+fn first_lines_make_no_file_of_their_own() {
+    let dir = tempdir().unwrap();
+    let mut writer = create(dir.path());
+    for _ in 0..6 {
+        writer.lifecycle(&[b'x'; 100], Timestamp(1)).unwrap();
+    }
+    drop(writer);
+    let names: Vec<_> = fs::read_dir(dir.path())
+        .unwrap()
+        .map(|f| f.unwrap().file_name())
+        .collect();
+    assert_eq!(names, ["index"]);
+    assert!(
+        fs::metadata(dir.path().join("index")).unwrap().len() <= 4096,
+        "one block"
+    );
+    assert_eq!(entries_on_disk(dir.path()).len(), 6);
+}
+
+#[test]
+fn line_across_index_and_file_is_read_whole() {
+    let dir = tempdir().unwrap();
+    let mut writer = create(dir.path());
+    let line = |n: u8| vec![n; 500];
+    for n in 1..=5 {
+        writer.lifecycle(&line(n), Timestamp(1)).unwrap();
+    }
+    drop(writer);
+    let mut writer = Writer::recover(dir.path(), BOOT, Timestamp(2)).unwrap();
+    writer.lifecycle(&line(6), Timestamp(2)).unwrap();
+    let facts = writer.facts().unwrap();
+    let lines: Vec<Vec<u8>> = facts.iter().map(|entry| entry.data.to_vec()).collect();
+    assert_eq!(lines, (1..=6).map(line).collect::<Vec<_>>());
+    drop(writer);
+    let lines: Vec<Vec<u8>> = entries_on_disk(dir.path())
+        .iter()
+        .map(|e| e.data.to_vec())
+        .collect();
+    assert_eq!(lines, (1..=6).map(line).collect::<Vec<_>>());
+}
+
+#[test]
+fn line_whose_bytes_were_lost_with_the_host_is_cut() {
+    let dir = tempdir().unwrap();
+    let mut writer = create(dir.path());
+    for line in [b"one", b"two"] {
+        writer.lifecycle(line, Timestamp(1)).unwrap();
+    }
+    drop(writer);
+    let index = dir.path().join("index");
+    let mut bytes = fs::read(&index).unwrap();
+    // The page with the entry was written, the one with the bytes was not.
+    bytes[116 + 3..116 + 6].fill(0);
+    fs::write(&index, bytes).unwrap();
+    let writer = Writer::recover(dir.path(), BOOT, Timestamp(2)).unwrap();
+    let facts = writer.facts().unwrap();
+    assert_eq!(facts.len(), 1);
+    assert_eq!(&facts[0].data[..], b"one");
 }

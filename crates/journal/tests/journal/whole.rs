@@ -14,7 +14,7 @@ fn bounded(dir: &Path) -> Writer {
     };
     let mut writer = Writer::create(dir, bound, BOOT, Timestamp(1)).unwrap();
     for number in 0..40u8 {
-        writer.lifecycle(&[number], Timestamp(2)).unwrap();
+        writer.lifecycle(&[number + 1], Timestamp(2)).unwrap();
         output(&mut writer, Kind::Stdout, &[number; 1000], 3).unwrap();
     }
     writer.lifecycle(b"end", Timestamp(4)).unwrap();

@@ -20,7 +20,7 @@ const DEAD_HOLDER_LOOK: Duration = Duration::from_millis(5);
 /// Mode of the directory.
 const MODE: u32 = 0o700;
 /// What this service makes in it, where no setting names another place.
-const ENTRIES: [&str; 16] = [
+const ENTRIES: [&str; 17] = [
     "lock",
     "node",
     "server.lock",
@@ -37,6 +37,7 @@ const ENTRIES: [&str; 16] = [
     "adoptable",
     "audit",
     "unfinished",
+    "exits",
 ];
 
 /// Makes the data directory, 0700, if it is missing. One that is there must be of this user and closed to all others, and

@@ -30,8 +30,10 @@ use super::{
 use crate::{
     attributes::{Inherited, Protection},
     client::{Fact, SignalResult},
-    clock, crash_point,
+    clock, crash_point, exit_record,
+    exit_slots::ExitSlots,
     fdpass::{self, Received},
+    rundir,
     wire::{self, Answer, ToKeeper, ToServer},
 };
 use ending::Ending;
@@ -85,6 +87,7 @@ pub(super) struct Parts {
     pub(super) inherited: Inherited,
     pub(super) protection: Protection,
     pub(super) doors: Doors,
+    pub(super) exits: ExitSlots,
 }
 
 /// The keeper.
@@ -105,6 +108,9 @@ pub(super) struct Keeper {
     data_dir: PathBuf,
     inherited: Inherited,
     pool: Pool,
+    exits: ExitSlots,
+    /// Which shim has the exit slot of a run, until the run is forgotten.
+    exit_slot_of: HashMap<RunId, u64>,
     shims: HashMap<u64, Shim>,
     /// Shims of an earlier keeper that have not answered at their doors yet.
     late: HashMap<u64, Knock>,
@@ -169,7 +175,9 @@ impl Keeper {
             host: parts.host,
             data_dir: parts.data_dir,
             inherited: parts.inherited,
-            pool: Pool::new(parts.protection, base),
+            pool: Pool::new(parts.protection, base, parts.exits.file()),
+            exits: parts.exits,
+            exit_slot_of: HashMap::new(),
             shims: HashMap::new(),
             late: HashMap::new(),
             inputs: Inputs::default(),
@@ -337,6 +345,7 @@ impl Keeper {
         // A run that has kept somebody stays known for as long as its shim lives.
         let ended = run.has_ended() && !run.keeps();
         let forget = ended && run.acknowledged;
+        let is_on_record = run.is_on_record();
         let group = if ended { run.take_cgroup() } else { None };
         let wake = run.wake_at(now);
         if let Some(before) = self.waking.remove(&id) {
@@ -348,9 +357,8 @@ impl Keeper {
         }
         if forget {
             self.runs.remove(&id);
-        }
-        if forget {
             self.doors.remove(id);
+            self.forget_exit(id, is_on_record);
         }
         self.watch_input(id);
         let left = group.filter(|group| !self.groups.clear(group));
@@ -358,6 +366,22 @@ impl Keeper {
         for word in told {
             self.tell(id, word);
         }
+    }
+
+    /// A run is over. Where its end is on record, its slot is needed no more.
+    fn forget_exit(&mut self, id: RunId, is_on_record: bool) {
+        let shim = self.exit_slot_of.remove(&id);
+        if let Some(shim) = shim.filter(|_| is_on_record) {
+            self.exits.acknowledged(shim);
+        }
+        self.settle_exits();
+    }
+
+    /// Keeps what is in the files of exit records that no shim can write to any more.
+    pub(super) fn settle_exits(&mut self) {
+        let data_dir = &self.data_dir;
+        self.exits
+            .settle(|run, record| exit_record::keep(&rundir::path(data_dir, run), record));
     }
 
     fn tell(&mut self, id: RunId, word: Told) {

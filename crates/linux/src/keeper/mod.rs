@@ -30,7 +30,9 @@ pub use data_dir::node_id;
 use crate::{
     attributes::{self, Inherited, Protection},
     capability::{Capability, CapabilityName},
-    crash_point, identity, limits,
+    crash_point,
+    exit_slots::ExitSlots,
+    identity, limits,
     signal_set::SignalSet,
     wire::WireHello,
 };
@@ -219,7 +221,9 @@ pub fn run(config: &KeeperConfig) -> Result<i32, KeeperError> {
         inherited,
         protection,
         doors,
+        exits: ExitSlots::open(&config.data_dir, epoch.to_string()),
     })?;
+    keeper.settle_exits();
     for run in found {
         keeper.adopt(run);
     }

@@ -47,7 +47,7 @@ pub(super) fn observe(
     now: u64,
 ) -> Observation {
     let leader = WireLeader::from(&recorded.identity.command);
-    let exit_record = exit_record::read(&recorded.run_dir, leader);
+    let exit_record = exit_record::read(&recorded.run_dir, recorded.run, leader);
     let there = &recorded.identity;
     if !there.host.is_same_as(host) {
         return Observation {

@@ -2,7 +2,7 @@
 
 use crate::{attributes::Protection, fdpass, shim};
 use nix::unistd::{ForkResult, fork};
-use std::{collections::VecDeque, io, os::fd::OwnedFd, path::PathBuf};
+use std::{collections::VecDeque, fs::File, io, os::fd::OwnedFd, path::PathBuf, rc::Rc};
 
 /// Warm shims on a quiet host.
 const WARM_MIN: usize = 2;
@@ -22,13 +22,20 @@ pub(super) struct Pool {
     protection: Protection,
     /// The directory of the keeper's control groups, where there is one.
     base: Option<PathBuf>,
+    /// The file of exit records.
+    exits: Option<Rc<File>>,
 }
 
 impl Pool {
-    pub(super) fn new(protection: Protection, base: Option<PathBuf>) -> Self {
+    pub(super) fn new(
+        protection: Protection,
+        base: Option<PathBuf>,
+        exits: Option<Rc<File>>,
+    ) -> Self {
         Self {
             protection,
             base,
+            exits,
             warm: VecDeque::new(),
             wanted: WARM_MIN,
         }
@@ -89,7 +96,7 @@ impl Pool {
         let (ours, theirs) = fdpass::pair()?;
         // SAFETY: the keeper has one thread, so no lock is held by another one; the child never returns.
         match unsafe { fork() }? {
-            ForkResult::Child => shim::be_born(&theirs, self.base.clone()),
+            ForkResult::Child => shim::be_born(&theirs, self.exits.as_deref(), self.base.clone()),
             ForkResult::Parent { child } => Ok(Warm {
                 pid: child.as_raw(),
                 socket: ours,
@@ -109,7 +116,7 @@ mod tests {
             .spawn()
             .expect("true starts");
         drop(theirs);
-        let mut pool = Pool::new(Protection::default(), None);
+        let mut pool = Pool::new(Protection::default(), None, None);
         pool.warm.push_back(Warm {
             pid: child.id().cast_signed(),
             socket: ours,

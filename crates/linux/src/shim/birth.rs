@@ -3,7 +3,7 @@
 use super::Shim;
 use crate::{attributes::UMASK, signal_set::SignalSet};
 use nix::{
-    fcntl::{FcntlArg, OFlag, fcntl},
+    fcntl::OFlag,
     sys::{
         prctl,
         stat::{Mode, umask},
@@ -11,19 +11,23 @@ use nix::{
     unistd::{chdir, setsid},
 };
 use std::{
+    fs::File,
     io,
     os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd},
     panic::{AssertUnwindSafe, catch_unwind},
     path::PathBuf,
+    rc::Rc,
 };
 
 /// Where the socket to the keeper is.
 const KEEPER_FD: RawFd = 3;
+/// Where the file of exit records is, if there is one.
+const EXITS_FD: RawFd = 4;
 
 /// Becomes a shim, in a process that the single-threaded keeper has just forked. Never returns: what the keeper had in
 /// memory is not this process's to drop.
-pub(crate) fn be_born(socket: &OwnedFd, base: Option<PathBuf>) -> ! {
-    let lived = catch_unwind(AssertUnwindSafe(|| birth(socket, base)?.live()));
+pub(crate) fn be_born(socket: &OwnedFd, exits: Option<&File>, base: Option<PathBuf>) -> ! {
+    let lived = catch_unwind(AssertUnwindSafe(|| birth(socket, exits, base)?.live()));
     let code = match lived {
         Ok(Ok(())) => 0,
         _ => 1,
@@ -32,7 +36,7 @@ pub(crate) fn be_born(socket: &OwnedFd, base: Option<PathBuf>) -> ! {
     unsafe { libc::_exit(code) }
 }
 
-fn birth(socket: &OwnedFd, base: Option<PathBuf>) -> io::Result<Shim> {
+fn birth(socket: &OwnedFd, exits: Option<&File>, base: Option<PathBuf>) -> io::Result<Shim> {
     SignalSet::ALL.block()?;
     // A session of its own: no terminal and no group signal meant for the keeper reaches it.
     setsid()?;
@@ -43,20 +47,34 @@ fn birth(socket: &OwnedFd, base: Option<PathBuf>) -> io::Result<Shim> {
     chdir(c"/")?;
     // What commands inherit; the files of this process have modes of their own.
     umask(Mode::from_bits_truncate(UMASK));
-    let keeper = keep_only(socket)?;
+    let (keeper, exits) = keep_only(socket, exits)?;
     Ok(Shim {
         keeper: Some(keeper),
+        exits: exits.map(|exits| Rc::new(File::from(exits))),
         signals: SignalSet::exits().descriptor()?,
         work: None,
         base,
     })
 }
 
-/// Closes everything but the socket. What the parent holds, the keeper for other runs (the write ends of their gates above all)
-/// must not live on here: a gate that is held by a sibling never shuts.
-pub(super) fn keep_only(socket: &OwnedFd) -> io::Result<OwnedFd> {
-    let staged = fcntl(socket, FcntlArg::F_DUPFD_CLOEXEC(KEEPER_FD + 1))?;
+/// Closes everything but the socket, and the file of exit records where there is one. What the parent holds, the keeper for
+/// other runs (the write ends of their gates above all) must not live on here: a gate that is held by a sibling never shuts.
+pub(super) fn keep_only(
+    socket: &OwnedFd,
+    exits: Option<&File>,
+) -> io::Result<(OwnedFd, Option<OwnedFd>)> {
+    let stage = |fd: RawFd| -> io::Result<RawFd> {
+        // SAFETY: fcntl takes integers; the copy is closed with the rest below.
+        let copy = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, EXITS_FD + 1) };
+        Ok(nix::errno::Errno::result(copy)?)
+    };
+    // Both before the first is placed: either may be where the other belongs.
+    let staged = stage(socket.as_raw_fd())?;
+    let exits = exits.map(|file| stage(file.as_raw_fd())).transpose()?;
     place(staged, KEEPER_FD, libc::O_CLOEXEC)?;
+    if let Some(exits) = exits {
+        place(exits, EXITS_FD, libc::O_CLOEXEC)?;
+    }
     let null = nix::fcntl::open(
         c"/dev/null",
         OFlag::O_RDWR | OFlag::O_CLOEXEC,
@@ -67,14 +85,18 @@ pub(super) fn keep_only(socket: &OwnedFd) -> io::Result<OwnedFd> {
     }
     // It goes with the rest.
     std::mem::forget(null);
+    let others = EXITS_FD + RawFd::from(exits.is_some());
     // SAFETY: close_range takes integers. All other owners of descriptors in this memory belong to the keeper and are
     // never dropped or used here.
-    let closed = unsafe { libc::syscall(libc::SYS_close_range, KEEPER_FD + 1, RawFd::MAX, 0) };
+    let closed = unsafe { libc::syscall(libc::SYS_close_range, others, RawFd::MAX, 0) };
     if closed != 0 {
-        close_each()?;
+        close_each(others)?;
     }
     // SAFETY: `place` has put the socket there, and no other owner of this number is ever used again.
-    Ok(unsafe { OwnedFd::from_raw_fd(KEEPER_FD) })
+    let keeper = unsafe { OwnedFd::from_raw_fd(KEEPER_FD) };
+    // SAFETY: the same of the file.
+    let exits = exits.map(|_| unsafe { OwnedFd::from_raw_fd(EXITS_FD) });
+    Ok((keeper, exits))
 }
 
 fn place(from: RawFd, to: RawFd, flags: i32) -> io::Result<()> {
@@ -85,9 +107,9 @@ fn place(from: RawFd, to: RawFd, flags: i32) -> io::Result<()> {
 }
 
 /// For kernels before 5.9 and filters that refuse `close_range(2)`.
-fn close_each() -> io::Result<()> {
+fn close_each(from: RawFd) -> io::Result<()> {
     let end = crate::limits::open_files()?.soft;
-    for fd in KEEPER_FD + 1..RawFd::try_from(end).unwrap_or(RawFd::MAX) {
+    for fd in from..RawFd::try_from(end).unwrap_or(RawFd::MAX) {
         // SAFETY: as for close_range.
         unsafe { libc::close(fd) };
     }

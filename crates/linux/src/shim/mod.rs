@@ -27,9 +27,11 @@ use nix::{
     sys::signalfd::SignalFd,
 };
 use std::{
+    fs::File,
     io,
     os::fd::{AsFd, OwnedFd},
     path::PathBuf,
+    rc::Rc,
 };
 use work::Work;
 
@@ -47,6 +49,8 @@ struct Shim {
     /// SIGCHLD; everything else is blocked, so that a stray SIGTERM to the host's processes does not cut a run off
     /// from its last will.
     signals: SignalFd,
+    /// The file of exit records, in which its run gets a slot.
+    exits: Option<Rc<File>>,
     /// The run, once there is one.
     work: Option<Work>,
     /// The directory of the keeper's control groups: a shim without a run that outlives its keeper removes it.
@@ -158,13 +162,15 @@ impl Shim {
         let Some(keeper) = &self.keeper else { return };
         match fdpass::receive(keeper) {
             Ok(Received::Message(bytes, fds)) => match wire::decode(&bytes) {
-                Ok(ToShim::Job(job)) if self.work.is_none() => match Work::begin(*job, fds) {
-                    Ok(work) => self.work = Some(work),
-                    Err(failure) => {
-                        self.say((FromShim::PrepareFailed(failure), Vec::new()));
-                        self.keeper = None;
+                Ok(ToShim::Job(job)) if self.work.is_none() => {
+                    match Work::begin(*job, fds, self.exits.take()) {
+                        Ok(work) => self.work = Some(work),
+                        Err(failure) => {
+                            self.say((FromShim::PrepareFailed(failure), Vec::new()));
+                            self.keeper = None;
+                        }
                     }
-                },
+                }
                 Ok(ToShim::KillAll) => self.tell_work(Work::kill_all),
                 Ok(ToShim::Stopping) => self.tell_work(Work::stopping),
                 Ok(ToShim::Keep(left)) => self.tell_work(|work| work.keep(left)),

@@ -212,7 +212,7 @@ fn live(socket: &OwnedFd) -> io::Result<()> {
     prctl::set_pdeathsig(Caught::SIGKILL)?;
     setsid()?;
     let _ = prctl::set_name(c"kennel-init");
-    let socket = keep_only(socket)?;
+    let (socket, _) = keep_only(socket, None)?;
     fdpass::set_nonblocking(&socket)?;
     let mut mask = SigSet::empty();
     mask.add(Caught::SIGCHLD);

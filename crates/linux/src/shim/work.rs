@@ -11,6 +11,7 @@ use crate::{
     attributes::OOM_SCORE_ADJ,
     cgroup, clock, crash_point,
     exit_record::Will,
+    exit_slots::ExitSlot,
     held, identity, init_note, marker, memfd,
     pidfd::Sent,
     procfs,
@@ -35,9 +36,11 @@ use kennel_lifecycle::{
 };
 use nix::errno::Errno;
 use std::{
+    fs::File,
     io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::PathBuf,
+    rc::Rc,
 };
 
 /// A message to the keeper, with the descriptors that go along.
@@ -113,7 +116,11 @@ pub(super) struct Work {
 
 impl Work {
     /// Takes the job: child, stdin, stdout, stderr, gate, and the control group if there is one.
-    pub(super) fn begin(job: Job, fds: Vec<OwnedFd>) -> Result<Self, StartFailure> {
+    pub(super) fn begin(
+        job: Job,
+        fds: Vec<OwnedFd>,
+        exits: Option<Rc<File>>,
+    ) -> Result<Self, StartFailure> {
         let prepare = |error: &io::Error| failure(StartStage::Prepare, error, None);
         let mut fds = fds.into_iter();
         let mut next = || {
@@ -166,6 +173,9 @@ impl Work {
         let (init, of_tree) = init.unzip();
         let shim = std::process::id().cast_signed();
         let run_dir = PathBuf::from(job.run_dir);
+        let run = RunId::from_u128(job.run);
+        let slot = exits.zip(job.exit_slot);
+        let slot = slot.map(|(file, number)| ExitSlot::new(file, number));
         Ok(Self {
             save: Save::new(&run_dir, pipes),
             run_dir,
@@ -174,7 +184,7 @@ impl Work {
             child,
             rlimits: job.attributes.rlimits,
             tree: Tree {
-                run: RunId::from_u128(job.run),
+                run,
                 leader: gated.leader,
                 leader_pid: gated.pid,
                 session: Session::default(),
@@ -200,7 +210,7 @@ impl Work {
                 census: None,
                 shutdown: false,
             },
-            will: Will::default(),
+            will: Will::new(run, slot),
             ladder: None,
             killing_since: None,
             kill_rounds: 0,

@@ -336,6 +336,8 @@ pub(crate) struct Job {
     pub(crate) input: bool,
     /// Whether stdin is to be the controlling terminal.
     pub(crate) terminal: bool,
+    /// The run's slot in its keeper's file of exit records.
+    pub(crate) exit_slot: Option<u32>,
 }
 
 /// How a child gets into its control group.

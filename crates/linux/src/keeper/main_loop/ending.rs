@@ -231,6 +231,7 @@ impl Keeper {
             unsafe { libc::kill(warm.pid, libc::SIGKILL) };
             let _ = reap::await_end(warm.pid);
         }
+        self.exits.close();
         self.remove_leftovers();
         self.groups.remove();
     }

@@ -140,7 +140,8 @@ impl Keeper {
         }
         let given = self.pool.take().and_then(|warm| {
             let files = (&child, &gate.0, &streams);
-            self.give(&wish, &held, group.as_ref(), &warm.socket, files)?;
+            let slot = self.exits.take(self.next_shim);
+            self.give(&wish, &held, group.as_ref(), (&warm.socket, slot), files)?;
             let event = EpollEvent::new(EpollFlags::EPOLLIN, self.next_shim);
             self.epoll.add(&warm.socket, event)?;
             Ok(warm)
@@ -150,6 +151,7 @@ impl Keeper {
             Ok(warm) => warm,
             Err(error) => {
                 // The shim has ended with its socket.
+                self.exits.never_used(self.next_shim);
                 self.leftovers.add(group, clock::boot_ms());
                 self.doors.remove(wish.run);
                 return Err(error.into());
@@ -179,6 +181,7 @@ impl Keeper {
         };
         let run = Run::wanted(parts, wish.seq, gate.1);
         self.runs.insert(wish.run, run);
+        self.exit_slot_of.insert(wish.run, token);
         crash_point!("keeper.job_given");
         Ok(())
     }
@@ -188,7 +191,7 @@ impl Keeper {
         wish: &Wish,
         held: &Held,
         group: Option<&Group>,
-        shim: &OwnedFd,
+        (shim, exit_slot): (&OwnedFd, Option<u32>),
         (child, gate, streams): (&OwnedFd, &OwnedFd, &Streams),
     ) -> io::Result<()> {
         let outlives = wish.policy.recovery() == Recovery::Adopt;
@@ -208,6 +211,7 @@ impl Keeper {
             keepsake,
             input: input.is_some(),
             terminal: wish.terminal.is_some(),
+            exit_slot,
         }));
         let mut fds = vec![
             child.as_fd(),

@@ -78,6 +78,8 @@ impl Keeper {
         if let Some(run) = self.runs.get_mut(&run).filter(has(token)) {
             run.shim_gone(now);
         }
+        // It may have been the last that could write to the file of an earlier keeper.
+        self.settle_exits();
     }
 
     /// Nothing of it is heard any more. Gives whose it was.
@@ -128,7 +130,10 @@ impl Keeper {
             }
             self.pool.forget(pid);
             match self.shim_of_pid.remove(&pid) {
-                Some(token) => self.shim_ended(token),
+                Some(token) => {
+                    self.shim_ended(token);
+                    self.exits.reaped(token);
+                }
                 None => self.reap_leader(pid, exit),
             }
             let _ = reap::reap(pid);

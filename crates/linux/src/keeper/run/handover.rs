@@ -51,6 +51,11 @@ impl Run {
         self.acknowledge();
     }
 
+    /// Of a run that is over: whether no later keeper has to look for its end. A run that was never recorded has none.
+    pub(in crate::keeper) fn is_on_record(&self) -> bool {
+        self.unheard.is_none()
+    }
+
     /// Writes a round of signals down that no server hears of, for the next start.
     pub(super) fn note_unheard(&mut self, step: StopStep) {
         let (Some(steps), Some(identity)) = (&mut self.unheard, &self.identity) else {

@@ -259,10 +259,9 @@ impl Run {
 
     /// How the leader has ended, by what the shim has written, else by the kernel: a full disk takes the record.
     fn exit_without_shim(&self, tree: &Tree) -> Option<Exit> {
-        let record = self
-            .identity
-            .as_ref()
-            .and_then(|identity| exit_record::read(&self.private_dir, (&identity.command).into()));
+        let record = self.identity.as_ref().and_then(|identity| {
+            exit_record::read(&self.private_dir, self.id, (&identity.command).into())
+        });
         let written = record.and_then(|record| record.exit);
         let by_kernel = || tree.leader.exit().or_else(|| reap::peek(tree.leader_pid));
         written.or_else(by_kernel)

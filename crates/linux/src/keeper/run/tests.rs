@@ -29,7 +29,7 @@ fn an_exit_that_the_shim_collected_and_did_not_tell_is_in_its_last_will() {
         shutdown: false,
     };
     let mut run = at_gate(dir.path(), reaped());
-    let mut will = exit_record::Will::default();
+    let mut will = exit_record::Will::new(RunId::from_u128(7), None);
     let identity = run.identity.as_ref().expect("it is at its gate");
     will.name((&identity.command).into());
     will.write(dir.path(), &record).expect("it is written");
