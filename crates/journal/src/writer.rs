@@ -379,7 +379,7 @@ impl Writer {
             at: now,
             kind,
             offset: begin,
-            len: piece(begin, end),
+            len: piece(kind, begin, end),
             attempt: self.attempt,
         };
         let more = (end - entry.end()).div_ceil(u64::from(ENTRY_BYTES_MAX));
@@ -392,7 +392,7 @@ impl Writer {
             while entry.end() < end {
                 entry.seq += 1;
                 entry.offset = entry.end();
-                entry.len = piece(entry.offset, end);
+                entry.len = piece(kind, entry.offset, end);
                 batch.extend(entry.encode());
             }
             self.segment.write_entries(first, &batch)?;
@@ -584,9 +584,13 @@ fn probe(dir: &Path) -> io::Result<()> {
     written
 }
 
-/// Length of the entry that begins here.
-fn piece(begin: u64, end: u64) -> u32 {
-    u32::try_from(end - begin).map_or(ENTRY_BYTES_MAX, |len| len.min(ENTRY_BYTES_MAX))
+/// Length of the entry that begins here. A lifecycle payload, whose length was checked, is one entry.
+fn piece(kind: Kind, begin: u64, end: u64) -> u32 {
+    let most = match kind {
+        Kind::Lifecycle => u32::MAX,
+        Kind::Stdout | Kind::Stderr => ENTRY_BYTES_MAX,
+    };
+    u32::try_from(end - begin).map_or(most, |len| len.min(most))
 }
 
 fn whole() -> io::Error {
