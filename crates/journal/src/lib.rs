@@ -24,6 +24,7 @@ mod hub;
 mod kept;
 mod log;
 mod mark;
+pub mod node_log;
 mod notes;
 mod raw;
 mod reader;
