@@ -17,7 +17,6 @@ use kennel_lifecycle::Timestamp;
 mod by_offset;
 mod damage;
 mod errors;
-mod facts;
 mod format;
 mod gap;
 mod hub;
@@ -25,7 +24,6 @@ mod kept;
 mod log;
 mod mark;
 pub mod node_log;
-mod notes;
 mod raw;
 mod reader;
 mod screen;
@@ -36,11 +34,9 @@ mod whole;
 mod writer;
 
 pub use by_offset::{LineBegins, Stretch};
-pub use facts::{FACTS_BYTES_MAX, FactFile, FactsFound, move_aside, set_aside};
 pub use format::Dropped;
 pub use gap::{Gap, GapReason, Item};
 pub use hub::Hub;
-pub use notes::NoteFile;
 pub use reader::{Position, Reader};
 pub use screen::{
     Color, MODES_AT_FIRST, Picture, PictureLine, SCREEN_CELLS_MAX, Screen, Span, Style, is_drawn,

@@ -7,7 +7,7 @@ use std::{
     fs::{self, DirBuilder, File, OpenOptions, TryLockError},
     io,
     os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt},
-    path::Path,
+    path::{Path, PathBuf},
 };
 
 /// The writes and syncs of the log, so that a test can count them and let them fail.
@@ -34,6 +34,20 @@ pub trait Disk: Debug + Send + Sync {
 pub struct HostDisk;
 
 impl Disk for HostDisk {}
+
+/// Gives whatever stands there another name, the first that is free: it cannot be read now, and may be later.
+///
+/// # Errors
+///
+/// It stays where it is.
+pub fn move_aside(path: &Path) -> io::Result<PathBuf> {
+    let names = (1..).map(|number: u32| path.with_extension(format!("unread-{number}")));
+    let is_free = |name: &PathBuf| name.symlink_metadata().is_err();
+    let aside = names.into_iter().find(is_free);
+    let aside = aside.ok_or(io::ErrorKind::AlreadyExists)?;
+    fs::rename(path, &aside)?;
+    Ok(aside)
+}
 
 /// Makes the directory, for its owner alone, where it is missing.
 pub(super) fn make_dir(dir: &Path) -> io::Result<()> {

@@ -6,7 +6,7 @@ use kennel_lifecycle::Timestamp;
 use std::ops::Range;
 
 /// Largest payload of one frame.
-pub const PAYLOAD_BYTES_MAX: usize = 4 * 1024 * 1024;
+pub const PAYLOAD_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// Flag in a kind: a reader that does not know the kind may not act for the run.
 pub const CRITICAL: u16 = 0x8000;
 /// Flag in a kind: the frame stands for all frames of its run up to its seq.

@@ -32,7 +32,7 @@ mod sync;
 mod trim;
 
 pub use continuity::{Continuity, TaintedRun};
-pub use disk::{Disk, HostDisk};
+pub use disk::{Disk, HostDisk, move_aside};
 pub use format::{BLOCK_BYTES, LAYOUT, LogPosition, Origin, PayloadFormat, SegmentId};
 pub use frame::{CRITICAL, ESSENTIAL, Frame, PAYLOAD_BYTES_MAX, SNAPSHOT};
 pub use replay::{ReplayError, Replayed, ReplayedFrame, ReplayedSegment};
@@ -115,6 +115,26 @@ impl NodeLog {
         let mut head = lock(&self.head);
         head.inventory.put_former(closed, self.generation);
         Ok(replayed)
+    }
+
+    /// As [`Self::replay`], of a log in which no segment can be begun: its disk is full.
+    pub fn read_former(
+        dir: &Path,
+        mut visit: impl FnMut(ReplayedFrame<'_>),
+    ) -> Result<Replayed, ReplayError> {
+        if !dir.exists() {
+            return Ok(Replayed::default());
+        }
+        if let Some(path) = replay::locked_by_former(dir, u64::MAX)? {
+            return Err(ReplayError::FormerServer { path });
+        }
+        replay::replay(dir, u64::MAX, &mut visit).map(|(replayed, _)| replayed)
+    }
+
+    /// Number of this server in the directory, above those of all former ones.
+    #[must_use]
+    pub fn generation(&self) -> u64 {
+        self.generation
     }
 
     /// Appends these frames with one write. They survive a crash of this process; a loss of power when they are synced.

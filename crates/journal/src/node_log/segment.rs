@@ -28,7 +28,7 @@ pub struct LogSizes {
 impl Default for LogSizes {
     fn default() -> Self {
         Self {
-            segment: 8 * 1024 * 1024,
+            segment: 24 * 1024 * 1024,
             step: 256 * 1024,
             copy_above: 64 * 1024 * 1024,
         }

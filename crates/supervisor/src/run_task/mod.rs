@@ -15,7 +15,7 @@ mod told;
 use crate::{
     CallError, clock,
     output::{Output, Ready},
-    spare,
+    record::Cleanup,
     telemetry::RunSpans,
     tracker::{Order, OrderError, Place, Seat, Shared},
     view::Live,
@@ -332,7 +332,7 @@ impl RunTask {
             () = self.shared.keeper_lost.cancelled(), if !flows || holds || self.is_left() => Wake::KeeperLost,
             () = self.shared.refusing.cancelled(), if finishing => Wake::Hurry,
             ready = output => Wake::Output(ready),
-            () = self.shared.facts.told(self.run), if has_ended => Wake::Told,
+            () = self.shared.record.delivered(self.run), if has_ended => Wake::Told,
             () = self.shared.refusing.cancelled(), if has_ended => Wake::Told,
         }
     }
@@ -385,7 +385,7 @@ impl RunTask {
             && !self.disowned
             && !self.attempts.goes_on()
             && !self.is_busy()
-            && self.shared.facts.owes(self.run)
+            && self.shared.record.has_pending_of(self.run)
             && !self.shared.refusing.is_cancelled()
     }
 
@@ -675,7 +675,7 @@ impl RunTask {
     /// The disk has taken the end after all: nothing is left for the next start to do.
     fn tidy_late(&mut self) {
         if self.output.as_mut().is_some_and(Output::has_told_late) {
-            self.remove(spare::tidy);
+            self.remove(Cleanup::Ended);
         }
     }
 

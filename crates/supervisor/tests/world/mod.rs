@@ -7,6 +7,7 @@
 
 mod data_dir;
 mod lives;
+pub(crate) mod log;
 
 pub(crate) use data_dir::DataDir;
 pub(crate) use lives::{Lives, fill_disk, make_room_on_disk, run_id};
