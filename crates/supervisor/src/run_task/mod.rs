@@ -319,7 +319,8 @@ impl RunTask {
                 None => std::future::pending().await,
             }
         };
-        let has_ended = self.waits_for_store() || self.waits_for_disk();
+        let waits_for_store = self.waits_for_store();
+        let has_ended = waits_for_store || self.waits_for_disk();
         let finishing = self.output.as_ref().is_some_and(Output::is_finishing);
         let holds = self.output.as_ref().is_some_and(Output::holds);
         tokio::select! { biased;
@@ -332,7 +333,7 @@ impl RunTask {
             () = self.shared.keeper_lost.cancelled(), if !flows || holds || self.is_left() => Wake::KeeperLost,
             () = self.shared.refusing.cancelled(), if finishing => Wake::Hurry,
             ready = output => Wake::Output(ready),
-            () = self.shared.record.delivered(self.run), if has_ended => Wake::Told,
+            () = self.shared.record.delivered(self.run), if waits_for_store => Wake::Told,
             () = self.shared.refusing.cancelled(), if has_ended => Wake::Told,
         }
     }

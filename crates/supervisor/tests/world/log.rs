@@ -90,8 +90,9 @@ pub fn append(data_dir: &DataDir, run: RunId, change: &Value) {
     log.append(&[frame.frame()]).unwrap();
 }
 
+/// A log of this boot of the world, and all frames of those before it.
 fn frames(dir: &Path) -> (NodeLog, Vec<OwnedFrame>) {
-    let origin = Origin {
+    let mut origin = Origin {
         format: PayloadFormat {
             number: 1,
             hash: CHANGE_FORM,
@@ -100,6 +101,7 @@ fn frames(dir: &Path) -> (NodeLog, Vec<OwnedFrame>) {
         server: 0,
         boot: Boot::UNKNOWN,
     };
+    NodeLog::read_former(dir, |found| origin = found.origin.unwrap_or(origin)).unwrap();
     let log = NodeLog::open(dir, origin).unwrap();
     let mut frames = Vec::new();
     log.replay(|found| frames.push(found.frame.into())).unwrap();

@@ -1035,6 +1035,13 @@ impl MemoryStore {
         }
     }
 
+    /// An empty store takes the place of this one.
+    pub fn lose_all(&self) {
+        self.go_back(0);
+        self.rows.lock().unwrap().clear();
+        self.generation.store(0, Ordering::Relaxed);
+    }
+
     pub fn life(&self) -> u64 {
         self.history.lock().unwrap().life
     }
