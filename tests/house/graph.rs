@@ -41,6 +41,7 @@ const MAY_USE: [(&str, &[&str]); 9] = [
         "kennel-tests",
         &[
             "kennel-edge",
+            "kennel-journal",
             "kennel-naughty",
             "kennel-store",
             "kennel-lifecycle",
