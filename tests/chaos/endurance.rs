@@ -5,7 +5,7 @@ use kennel_proto::pb::{self, AbortWait, RunState};
 use kennel_tests::{
     Client, Kennel, PATIENCE, RunExt, SpecExt, argv, eventually,
     kennel::{kill_exactly, reap_orphans},
-    new_run_id,
+    new_run_id, node_log,
     procfs::{self, Proc},
     sh,
     wait::eventually_async,
@@ -100,7 +100,7 @@ async fn endure(count: u32, warm_up: u32) {
         let tmp = dir.path().join("tmp");
         assert!(!tmp.exists(), "{} is left", tmp.display());
     }
-    assert_eq!(entries(&kennel.data_dir().join("unfinished")), 0);
+    assert_eq!(node_log::logged(&kennel.data_dir()).unfinished, 0);
     assert_eq!(kennel.terminate(PATIENCE).await.code(), Some(0));
 }
 

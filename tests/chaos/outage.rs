@@ -3,7 +3,7 @@
 use kennel_proto::pb::RunState;
 use kennel_tests::{
     Client, Footprint, Kennel, Options, PATIENCE, Postgres, RunExt, client::retry_after, complaint,
-    eventually_async, load::Load, must, new_run_id, sh, within,
+    eventually_async, load::Load, must, new_run_id, node_log, sh, within,
 };
 use std::time::{Duration, Instant};
 use tonic::Code;
@@ -67,7 +67,7 @@ async fn a_store_that_is_stopped_for_a_minute_costs_no_run_and_no_end() {
         let ended = within("it ends", PATIENCE, client.ended(&run.run_id)).await;
         assert_eq!(must("wait", ended).code(), Some(3));
     }
-    let owed = std::fs::metadata(kennel.data_dir().join("facts")).expect("a file");
+    let pending = node_log::logged(&kennel.data_dir()).pending;
     let outage = stopped.elapsed();
     assert!(outage >= OUTAGE);
     postgres.run().await;
@@ -98,11 +98,10 @@ async fn a_store_that_is_stopped_for_a_minute_costs_no_run_and_no_end() {
     })
     .await;
     eprintln!(
-        "stopped for {outage:?}: {} aborts (slowest {slowest:?}) and {} ends told, {refused} spawns refused, {} bytes owed, \
+        "stopped for {outage:?}: {} aborts (slowest {slowest:?}) and {} ends told, {refused} spawns refused, {pending} changes pending, \
          ready {ready:?} after the store; {tally:?}",
         to_abort.len(),
         to_end.len(),
-        owed.len(),
     );
 }
 

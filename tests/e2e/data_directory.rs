@@ -69,7 +69,7 @@ async fn links_in_a_data_directory_are_refused_untouched() {
         "node",
         "server.lock",
         "digest-key",
-        "facts",
+        "log",
         "kennel.db",
         "runs",
         "audit",
@@ -87,6 +87,17 @@ async fn links_in_a_data_directory_are_refused_untouched() {
             let there = fs::read_to_string(&target).ok();
             assert_eq!(there.as_deref(), (!dangling).then_some("theirs"));
         }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn data_directory_of_an_earlier_build_is_refused_untouched() {
+    for name in ["facts", "ledger", "unfinished"] {
+        let (dir, data) = prepared();
+        fs::write(data.join(name), "of an earlier build").expect("own directory");
+        let path = data.join(name).display().to_string();
+        is_refused(dir.path(), &[&path, "an earlier build"]).await;
+        assert_eq!(names(&data), [name]);
     }
 }
 

@@ -3,7 +3,7 @@
 use kennel_proto::pb::RunState;
 use kennel_tests::{
     Footprint, Kennel, Options, PATIENCE, Postgres, RunExt, complaint, eventually_async, must,
-    new_run_id, sh, within,
+    new_run_id, node_log, sh, within,
 };
 use std::{fs, time::Duration};
 use tonic::Code;
@@ -49,8 +49,8 @@ async fn without_a_store_nothing_starts_and_what_runs_goes_on() {
     let ended = within("it ends meanwhile", PATIENCE, client.ended(&before.run_id)).await;
     let run = must("wait", ended);
     assert!(run.code() == Some(3) && run.end_time.is_some(), "{run:?}");
-    let kept = fs::metadata(kennel.data_dir().join("facts")).expect("a file");
-    assert!(kept.len() > 100, "ENDED is told only when it is durable");
+    let pending = node_log::logged(&kennel.data_dir()).pending;
+    assert!(pending > 0, "ENDED is told only when it is durable");
 
     postgres.run().await;
     let id = &before.run_id;

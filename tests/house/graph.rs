@@ -50,6 +50,7 @@ const MAY_USE: [(&str, &[&str]); 11] = [
         &[
             "kennel-client",
             "kennel-proto",
+            "kennel-journal",
             "kennel-naughty",
             "kennel-store",
             "kennel-lifecycle",

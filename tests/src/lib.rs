@@ -7,6 +7,7 @@ pub mod client;
 pub mod collector;
 pub mod kennel;
 pub mod load;
+pub mod node_log;
 pub mod pgbouncer;
 pub mod postgres;
 pub mod procfs;

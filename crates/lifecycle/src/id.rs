@@ -74,6 +74,12 @@ macro_rules! ulid_text {
             pub fn from_u128(value: u128) -> Self {
                 Self(Ulid::from(value))
             }
+
+            /// The 128-bit value.
+            #[must_use]
+            pub fn as_u128(self) -> u128 {
+                self.0.into()
+            }
         }
 
         impl FromStr for $name {

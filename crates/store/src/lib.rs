@@ -3,9 +3,9 @@
 //! Owns all SQL. Never reads a clock (now is a parameter) and decides nothing: a caller says what a row must be,
 //! the database checks that it may be so.
 
+mod change;
 mod consumer;
 mod durable;
-mod fact;
 mod json;
 mod later;
 mod life;
@@ -13,15 +13,14 @@ mod open;
 mod postgres;
 mod record;
 mod select;
-mod spare;
 mod sqlite;
 #[cfg(feature = "testing")]
 pub mod testing;
 mod url;
 mod writer;
 
+pub use change::{CHANGE_FORM, Change};
 pub use consumer::{ConsumerFilter, ConsumerKey, ConsumerRow};
-pub use fact::Fact;
 pub use json::spec_text;
 pub use kennel_lifecycle::{Desired, Times};
 pub use later::open_later;
@@ -134,9 +133,10 @@ pub struct PastAttempt {
 }
 
 /// The end of an attempt that another one follows.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Rest {
     /// Attempts that have ended, the one that ends now last; at most [`PAST_ATTEMPTS_MAX`].
+    #[serde(serialize_with = "json::newest_alone")]
     pub past: Vec<PastAttempt>,
     /// Restarts in a row, with the one that follows.
     pub restarts: u32,

@@ -1,6 +1,6 @@
 //! Runs that this server's keeper holds from an earlier server: each is gone on with where it stands.
 //!
-//! What a run is comes from its row; where the database has lost the row, from its spare copy; where neither is
+//! What a run is comes from its row; where the database has lost the row, from the record of the node; where neither is
 //! there, it is what the keeper knows.
 
 use crate::{
@@ -11,7 +11,6 @@ use crate::{
     output::Output,
     recover,
     run_task::{RunTask, Standing},
-    spare,
     telemetry::log_span,
     tracker::{Entered, Handle, Shared},
     writes,
@@ -60,7 +59,7 @@ pub(crate) async fn all(
     Ok(adopted)
 }
 
-/// Goes on with all of them while the store is away: what a run is comes from the spare copy of its row, and what the row
+/// Goes on with all of them while the store is away: what a run is comes from the record of the node, and what the row
 /// says beyond that is met when the store is there. Gives how many.
 pub(crate) async fn without_store(
     shared: &Arc<Shared>,
@@ -151,7 +150,8 @@ pub(crate) async fn rows(
 struct Found {
     held: HeldRun,
     row: Option<RunRow>,
-    spare: Result<NewRun, String>,
+    /// What the attempt was to be that was intended last.
+    intended: Option<NewRun>,
     /// The journal with what its index does not name, and the facts that it has told, of whichever attempts.
     journal: io::Result<Reopened>,
 }
@@ -161,7 +161,7 @@ type Reopened = ((Writer, [u64; 2]), Vec<JournalEntry>);
 impl Found {
     fn open(shared: &Shared, held: HeldRun, row: Option<RunRow>) -> Self {
         let dir = rundir::path(&shared.config.data_dir, held.run);
-        let spare = spare::read(&shared.config.data_dir, held.run);
+        let intended = shared.record.intended(held.run);
         let journal = Writer::reopen(&dir, shared.boot(), clock::now()).and_then(|reopened| {
             let facts = reopened.0.facts()?;
             Ok((reopened, facts))
@@ -170,7 +170,7 @@ impl Found {
         Self {
             held,
             row,
-            spare,
+            intended,
             journal,
         }
     }
@@ -184,12 +184,12 @@ impl Found {
 
     /// Starts the task of a run whose row is not known: it is there, for the gate was opened.
     fn go_on_without_row(self, shared: &Arc<Shared>) {
-        if let Err(why) = &self.spare {
-            tracing::error!(run_id = %self.held.run, %why, "there is no copy of the row of this run, what it is comes with the store");
+        if self.intended.is_none() {
+            tracing::error!(run_id = %self.held.run, "the record of the node does not have this run, what it is comes with the store");
         }
         let row = RunRow::open(self.described(shared));
-        shared.store.ledger().assume(&row);
-        let row = shared.facts.upon(row);
+        shared.record.assume(&row);
+        let row = shared.record.with_pending(row);
         let (output, record) = opened(shared, &row.new, self.journal);
         let meet = Some(Box::new(row.new.clone()));
         let standing = Standing {
@@ -235,17 +235,17 @@ impl Found {
         let _ = shared.enter(run, None, make);
     }
 
-    /// What is known of the run without the store. The copy may be ahead of what the keeper holds: it is left before the
-    /// keeper is asked for the next attempt, and may be there before the keeper has heard that it may let go of the last.
+    /// What is known of the run without the store. What was intended may be ahead of what the keeper holds: it is written
+    /// before the keeper is asked for the next attempt, and may be there before the keeper has heard that the last is over.
     fn described(&self, shared: &Shared) -> NewRun {
-        let noted = shared.store.ledger().open_row(self.held.run);
+        let noted = shared.record.open_row(self.held.run);
         let held = Some(&self.held.identity);
-        match (noted, &self.spare) {
+        match (noted, &self.intended) {
             (Some(row), _) if row.new.identity.as_ref() == held => {
                 as_held(shared, &self.held, row.new)
             }
-            (_, Ok(new)) => as_held(shared, &self.held, new.clone()),
-            (_, Err(_)) => placeholder(shared, &self.held),
+            (_, Some(new)) => as_held(shared, &self.held, new.clone()),
+            (_, None) => placeholder(shared, &self.held),
         }
     }
 
@@ -254,28 +254,27 @@ impl Found {
         let Self {
             held,
             row,
-            spare,
+            intended,
             journal,
         } = self;
         let run = held.run;
-        let spare_new = spare.as_ref().ok().cloned();
         let node = shared.config.node;
         let whose = row.as_ref().map(|row| whose(node, row, &held));
-        let row = match (row, spare) {
+        let row = match (row, &intended) {
             (Some(row), _) if whose == Some(Whose::Present) => Some(row),
             (Some(row), _) if whose == Some(Whose::Next) => Some(not_begun(shared, &held, row)),
             (Some(row), _) if held.released => {
                 tracing::error!(run_id = %run, recorded = log_words::identity(row.new.identity.as_ref()), held = log_words::identity(Some(&held.identity)), "the keeper holds another run than the row says, it is left alone");
                 return Ok(None);
             }
-            (None, spare) if held.released => {
-                let new = match spare {
-                    Ok(new) => {
+            (None, intended) if held.released => {
+                let new = match intended {
+                    Some(new) => {
                         tracing::error!(run_id = %run, "the store has lost the row of a run, writing it again");
-                        as_held(shared, &held, new)
+                        as_held(shared, &held, new.clone())
                     }
-                    Err(why) => {
-                        tracing::error!(run_id = %run, %why, "the store has lost the row of a run and there is no copy of it: one is written that says what the keeper knows, without owner, spec and labels");
+                    None => {
+                        tracing::error!(run_id = %run, "the store has lost the row of a run, and the record of the node does not have it: one is written that says what the keeper knows, without owner, spec and labels");
                         placeholder(shared, &held)
                     }
                 };
@@ -288,10 +287,10 @@ impl Found {
                 }
             }
             // Its gate was shut before it was recorded, or another row stands under its key.
-            (_, Ok(_) | Err(_)) => None,
+            (_, Some(_) | None) => None,
         };
         let recorded = row.is_some();
-        let unrecorded = || RunRow::open(spare_new.unwrap_or_else(|| placeholder(shared, &held)));
+        let unrecorded = || RunRow::open(intended.unwrap_or_else(|| placeholder(shared, &held)));
         let row = row.unwrap_or_else(unrecorded);
         let (output, record) = opened(shared, &row.new, journal);
         let standing = Standing {

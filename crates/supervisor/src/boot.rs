@@ -1,14 +1,11 @@
 //! How a server begins and how it ends.
 
 use crate::{
-    Supervisor, SupervisorConfig,
-    blocking::blocking,
-    clock, consumers, elsewhere,
-    facts::Facts,
+    Supervisor, SupervisorConfig, clock, consumers, elsewhere,
     late::Door,
-    ledger::Ledger,
     log_words,
     ports::{Kernel, KernelEvents},
+    record::NodeRecord,
     recover, retention, takeover,
     telemetry::{self, Telemetry},
     tracker::{Order, Shared},
@@ -50,9 +47,9 @@ pub enum BootError {
     /// The keeper cannot be asked.
     #[error("the keeper cannot be asked")]
     Keeper(#[source] ClientError),
-    /// What is owed to the store cannot be read.
-    #[error("what the store is still to be told cannot be read")]
-    Facts(#[source] io::Error),
+    /// The record of the node cannot be opened.
+    #[error("cannot open the record of the node")]
+    Record(#[source] io::Error),
     /// The runs of an earlier server cannot be taken in hand.
     #[error("the runs of an earlier server cannot be taken in hand")]
     Adoption(#[source] io::Error),
@@ -89,11 +86,9 @@ impl Supervisor {
     ) -> Result<(Self, JoinHandle<i32>), BootError> {
         crash_point!("boot.begun");
         let begun_at = clock::instant();
-        let facts = Facts::open(&config.data_dir).await?;
-        let (data_dir, boot_id) = (config.data_dir.clone(), hello.host.boot_id.clone());
-        let ledger = blocking(move || Ledger::open(&data_dir, &boot_id)).await;
-        let ledger = ledger.map_err(BootError::Facts)?;
-        let shared = Shared::new(config, kernel, store, facts, ledger, hello, clock::now());
+        let (epoch, server, boot_id) = (hello.epoch, hello.restarts, &hello.host.boot_id);
+        let record = NodeRecord::open(&config.data_dir, epoch, server, boot_id).await?;
+        let shared = Shared::new(config, kernel, store, record, hello, clock::now());
         let shared = Arc::new(shared);
         tell_start(&shared, held.len());
         let begun = match takeover::first(&shared, &held).await? {
@@ -104,8 +99,9 @@ impl Supervisor {
         let telemetry = &shared.config.telemetry;
         telemetry.metrics.recovery(begun_at.elapsed());
         telemetry::register(telemetry, &shared);
-        let telling = Arc::clone(&shared);
-        tokio::spawn(async move { telling.facts.tell_for_ever(&telling.store).await });
+        let delivering = Arc::clone(&shared);
+        tokio::spawn(async move { delivering.record.deliver_for_ever(&delivering.store).await });
+        tokio::spawn(Arc::clone(&shared.record).trim_for_ever());
         let watching = Arc::clone(&shared);
         tokio::spawn(async move { takeover::watch_lives(&watching).await });
         let retaining = Arc::clone(&shared);

@@ -11,7 +11,7 @@ use kennel_lifecycle::{
     EndReason, Outcome, RunId, RunState, StopCertificate, StopOrder, StopReason, TreeVerdict,
 };
 use kennel_linux::client::{InterruptWay, Interrupted, Listing, Sent, Shots, SignalResult};
-use kennel_store::{Closure, Desired, Fact, Inserted, NewRun, Times};
+use kennel_store::{Change, Closure, Desired, Inserted, NewRun, Times};
 use tokio::sync::oneshot;
 
 type Reply<T> = oneshot::Sender<Result<T, OrderError>>;
@@ -208,11 +208,11 @@ impl Supervisor {
         let mut view = intake::unborn(&new);
         view.state = RunState::Stopping;
         view.desired = Desired::Stop;
-        let facts = &self.shared.facts;
-        if !facts.owes_fence(call.run) {
-            let fact = Fact::Fence(Box::new(new), Box::new(closure));
-            let appended = facts.append(fact).await;
-            appended.map_err(|_| CallError::StoreUnavailable)?;
+        let record = &self.shared.record;
+        if !record.has_pending_fence(call.run) {
+            let fence = Change::Fenced(Box::new(new), Box::new(closure));
+            let promised = record.promise(call.run, fence).await;
+            promised.map_err(|_| CallError::StoreUnavailable)?;
         }
         // One that was spawned meanwhile is there to be stopped; a later one meets what is owed.
         if self.shared.find(call.run).is_some() {
@@ -221,7 +221,7 @@ impl Supervisor {
         if call.wait == AbortWait::None {
             return Ok(Some(view));
         }
-        facts.told(call.run).await;
+        record.delivered(call.run).await;
         Ok(None)
     }
 

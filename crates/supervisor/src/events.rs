@@ -2,7 +2,7 @@
 
 use crate::{
     CallError, Event, Kinds, Payload, Position, Reached, RunView, Supervisor, blocking::blocking,
-    event, lost_end::LostEnd, removed::Removed, shape::Shape, spare, subscribers::Subscription,
+    event, lost_end::LostEnd, removed::Removed, shape::Shape, subscribers::Subscription,
     view::Live,
 };
 use bytes::Buf as _;
@@ -389,8 +389,7 @@ impl Supervisor {
         let dir = rundir::path(&self.shared.config.data_dir, run);
         // The whole index is looked through, which may be long.
         // While something is left to be done of a run, its end may be still to be told.
-        let is_closed =
-            view.outcome.is_some() && !spare::is_there(&self.shared.config.data_dir, run);
+        let is_closed = view.outcome.is_some() && !self.shared.record.is_unfinished(run);
         let opened = blocking(move || {
             let from = JournalPosition::default();
             if is_closed {

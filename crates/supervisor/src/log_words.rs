@@ -4,7 +4,7 @@ use kennel_lifecycle::{
     Exit, Outcome, ProcessIdentity, RunIdentity, Stuck,
     recovery::{Observation, Seen},
 };
-use kennel_store::{Fact, StoredState};
+use kennel_store::StoredState;
 use std::fmt::Write as _;
 
 /// The exit code, where the command has called exit.
@@ -31,16 +31,6 @@ pub(crate) fn outcome(outcome: &Outcome) -> String {
 
 pub(crate) fn stored_state(state: StoredState) -> String {
     <&str>::from(state).to_ascii_uppercase()
-}
-
-/// A write to the store, by what it writes.
-pub(crate) fn fact(fact: &Fact) -> &'static str {
-    match fact {
-        Fact::Stop { .. } => "stop",
-        Fact::State { state, .. } => state.api_name(),
-        Fact::Fence(..) => "fence",
-        Fact::Close(..) => "close",
-    }
 }
 
 /// `12:34567`: a pid with its start time, which together name one process.

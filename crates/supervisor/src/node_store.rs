@@ -3,15 +3,15 @@
 
 use crate::{
     clock,
-    ledger::Ledger,
+    record::NodeRecord,
     telemetry::{Telemetry, tell_fence},
 };
 use kennel_lifecycle::{
     HostIdentity, NodeId, OutputRemoval, RowState, RunId, StopOrder, Timestamp,
 };
 use kennel_store::{
-    Closure, ConsumerFilter, ConsumerKey, ConsumerRow, EndedStart, Fact, Inserted, ListFilter,
-    NewRun, NodeRow, PageStart, Rest, RunRow, Store, StoreError, StoredState, Times, WithOutput,
+    Change, Closure, ConsumerFilter, ConsumerKey, ConsumerRow, EndedStart, Inserted, ListFilter,
+    NewRun, NodeRow, PageStart, Rest, RunRow, Store, StoreError, WithOutput,
 };
 use std::{sync::Arc, time::Duration};
 use tokio::sync::{Notify, RwLock, watch};
@@ -26,8 +26,8 @@ pub(crate) struct NodeStore {
     /// Absent: the node is not taken over yet.
     generation: watch::Sender<Option<i64>>,
     node: NodeId,
-    /// What the store has taken.
-    ledger: Arc<Ledger>,
+    /// What the store has taken is noted there.
+    record: Arc<NodeRecord>,
     telemetry: Telemetry,
     /// Held to read by each write, from before it until it is noted.
     at_work: RwLock<()>,
@@ -38,7 +38,7 @@ impl NodeStore {
     pub(crate) fn new(
         store: Arc<dyn Store>,
         node: NodeId,
-        ledger: Arc<Ledger>,
+        record: Arc<NodeRecord>,
         telemetry: Telemetry,
     ) -> Self {
         Self {
@@ -46,15 +46,10 @@ impl NodeStore {
             telemetry,
             generation: watch::Sender::new(None),
             node,
-            ledger,
+            record,
             at_work: RwLock::new(()),
             doubt: Notify::new(),
         }
-    }
-
-    /// What the store has taken.
-    pub(crate) fn ledger(&self) -> &Ledger {
-        &self.ledger
     }
 
     /// The store itself, for whoever takes the node over.
@@ -110,7 +105,10 @@ impl NodeStore {
         let work = async |generation| self.store.insert(&stamped(new, generation)).await;
         let (generation, inserted) = self.write("insert", new.run, work).await?;
         match &inserted {
-            Inserted::New => self.ledger.put(RunRow::open(*stamped(new, generation))),
+            Inserted::New => {
+                let inserted = Change::Inserted(stamped(new, generation));
+                self.record.took(new.run, inserted);
+            }
             Inserted::Taken(row) => self.seen(row),
         }
         Ok(inserted)
@@ -125,7 +123,9 @@ impl NodeStore {
         let (generation, inserted) = self.write("fence", new.run, work).await?;
         match &inserted {
             Inserted::New => {
-                self.ledger.put(closed(*stamped(new, generation), closure));
+                let boxed = Box::new(closure.clone());
+                let fenced = Change::Fenced(stamped(new, generation), boxed);
+                self.record.took(new.run, fenced);
                 tell_fence(&self.telemetry, new, closure);
             }
             Inserted::Taken(row) => self.seen(row),
@@ -135,8 +135,9 @@ impl NodeStore {
 
     pub(crate) async fn rest(&self, new: &NewRun, rest: &Rest) -> Result<(), StoreError> {
         let work = async |generation| self.store.rest(&stamped(new, generation), rest).await;
-        self.write("rest", new.run, work).await?;
-        self.ledger.change(new.run, |row| rested(row, new, rest));
+        let (generation, ()) = self.write("rest", new.run, work).await?;
+        let rested = Change::Rested(stamped(new, generation), Box::new(rest.clone()));
+        self.record.took(new.run, rested);
         Ok(())
     }
 
@@ -146,8 +147,8 @@ impl NodeStore {
             self.store.begin(&new, restarts).await
         };
         let (generation, ()) = self.write("begin", new.run, work).await?;
-        let new = *stamped(new, generation);
-        self.ledger.change(new.run, |row| begun(row, new, restarts));
+        let begun = Change::Begun(stamped(new, generation), restarts);
+        self.record.took(new.run, begun);
         Ok(())
     }
 
@@ -157,8 +158,8 @@ impl NodeStore {
         let work = async |generation| self.store.close(&stamped(new, generation), closure).await;
         let (generation, ()) = self.write("close", new.run, work).await?;
         if closure.outcome.exit.is_some() {
-            let (new, closure) = (stamped(new, generation), Box::new(closure.clone()));
-            self.ledger.told(&Fact::Close(new, closure));
+            let closed = Change::Closed(stamped(new, generation), Box::new(closure.clone()));
+            self.record.took(new.run, closed);
         }
         Ok(())
     }
@@ -167,7 +168,7 @@ impl NodeStore {
     pub(crate) async fn withdraw(&self, run: RunId) -> Result<(), StoreError> {
         let work = async |generation| self.store.withdraw(run, generation).await;
         self.write("withdraw", run, work).await?;
-        self.ledger.withdrawn(run);
+        self.record.took(run, Change::Withdrawn);
         Ok(())
     }
 
@@ -179,7 +180,7 @@ impl NodeStore {
         }
     }
 
-    /// A fence that was owed is told; this row stands under its key.
+    /// A fence that was pending is written; this row stands under its key.
     pub(crate) fn fenced_late(&self, new: &NewRun, closure: &Closure, row: RunRow) {
         let outcome = row.outcome.as_ref();
         if outcome == Some(&closure.outcome) && row.new.created == new.created {
@@ -191,7 +192,7 @@ impl NodeStore {
     /// This row was read, and is what somebody is told.
     pub(crate) fn has(&self, row: RunRow) {
         if row.new.node == self.node {
-            self.ledger.has(row);
+            self.record.has(row);
         }
     }
 
@@ -205,11 +206,7 @@ impl NodeStore {
         let work = async |generation| store.record_stop(run, generation, order, deadline).await;
         self.write("record_stop", run, work).await?;
         let order = order.clone();
-        self.ledger.told(&Fact::Stop {
-            run,
-            order,
-            deadline,
-        });
+        self.record.took(run, Change::Stop { order, deadline });
         Ok(())
     }
 
@@ -222,11 +219,7 @@ impl NodeStore {
         let store = &self.store;
         let work = async |generation| store.record_state(run, generation, state, started).await;
         self.write("record_state", run, work).await?;
-        self.ledger.told(&Fact::State {
-            run,
-            state,
-            started,
-        });
+        self.record.took(run, Change::State { state, started });
         Ok(())
     }
 
@@ -243,7 +236,7 @@ impl NodeStore {
                 .await
         };
         self.write("mark_output_removed", run, work).await?;
-        self.ledger.removed(run, *removal);
+        self.record.output_removed(run, *removal);
         Ok(())
     }
 
@@ -365,7 +358,7 @@ impl NodeStore {
             Ok(known) => known,
             Err(error) => return error,
         };
-        let Some(row) = self.ledger.open_row(run).filter(|_| known == generation) else {
+        let Some(row) = self.record.open_row(run).filter(|_| known == generation) else {
             return StoreError::Fenced(run);
         };
         match self.store.get(run).await {
@@ -471,45 +464,4 @@ fn stamped(new: &NewRun, generation: i64) -> Box<NewRun> {
         generation,
         ..new.clone()
     })
-}
-
-fn closed(new: NewRun, closure: &Closure) -> RunRow {
-    let Closure { outcome, times } = closure.clone();
-    RunRow {
-        state: StoredState::Ended(outcome.state()),
-        desired: kennel_store::Desired::Stop,
-        times,
-        outcome: Some(outcome),
-        ..RunRow::open(new)
-    }
-}
-
-fn rested(row: RunRow, new: &NewRun, rest: &Rest) -> RunRow {
-    let times = rest.past.last().map(|ended| ended.times);
-    RunRow {
-        new: NewRun {
-            attempt: new.attempt,
-            ..row.new
-        },
-        state: StoredState::Backoff,
-        times: Times {
-            ended: None,
-            ..times.unwrap_or_default()
-        },
-        past: rest.past.clone(),
-        restarts: rest.restarts,
-        next_restart: Some(rest.next),
-        ..row
-    }
-}
-
-fn begun(row: RunRow, new: NewRun, restarts: u32) -> RunRow {
-    RunRow {
-        new,
-        state: StoredState::Starting,
-        times: Times::default(),
-        restarts,
-        next_restart: None,
-        ..row
-    }
 }

@@ -141,7 +141,7 @@ impl Supervisor {
             keeper: shared.hello.clone(),
             keeper_unresponsive: *shared.kernel.unresponsive().borrow(),
             store: shared.store.describe(),
-            store_reachable: matches!(ping, Ok(Ok(()))) && !shared.facts.any_owed(),
+            store_reachable: matches!(ping, Ok(Ok(()))) && !shared.record.has_pending(),
             live,
             started: shared.started,
             runs_max: shared.config.runs_max,
@@ -183,11 +183,11 @@ impl Supervisor {
     /// The row of a run that is not live. An open one of this node that no task holds is taken in hand by recovery. What
     /// an earlier server has told while the store was away is told here, wherever the store is.
     pub(crate) async fn row(&self, run: RunId) -> Result<RunRow, CallError> {
-        if let Some(row) = self.shared.facts.ended(run) {
+        if let Some(row) = self.shared.record.pending_end(run) {
             return Ok(row);
         }
         let read = async || {
-            if self.shared.facts.owes(run) {
+            if self.shared.record.has_pending_of(run) {
                 return Err(CallError::StoreUnavailable);
             }
             self.shared
@@ -231,7 +231,7 @@ impl Supervisor {
             return row.into();
         }
         // It has ended since the row was read, and the state of an open row lags behind that of its run.
-        let ended = self.shared.facts.ended(run);
+        let ended = self.shared.record.pending_end(run);
         let again = match ended {
             Some(row) => Some(row),
             None => self.shared.store.get(run).await.ok().flatten(),

@@ -11,8 +11,9 @@ use crate::{
     log_words,
     output::Output,
     persisted_spec,
+    record::Cleanup,
     run_task::{RunTask, Waiting, add, next, outlives_service, round, start_failure},
-    saved_output, spare,
+    saved_output,
     telemetry::{log_span, tell_end},
     tracker::{Entered, Handle, Order, OrderError, Place, Seat, Shared},
     view::{Live, StartAnswer},
@@ -288,7 +289,7 @@ impl Recovery {
     /// Removes what was made for a run that has no row.
     async fn forget(&self) {
         let (shared, run) = (Arc::clone(&self.shared), self.row.new.run);
-        let removed = blocking(move || spare::forget(&shared.config.data_dir, run)).await;
+        let removed = blocking(move || Cleanup::All.carry_out(&shared, run)).await;
         if let Err(error) = removed.flatten() {
             tracing::warn!(run_id = %run, %error, "what was made of the run stays");
         }
@@ -319,7 +320,7 @@ impl Recovery {
             restarts,
             next: now.plus(delay),
         };
-        writes::until_told(&self.shared, self.row.new.run).await;
+        writes::until_delivered(&self.shared, self.row.new.run).await;
         crash_point!("recover.rest");
         let written = writes::retry(
             &self.shared.store,
@@ -566,7 +567,7 @@ impl Recovery {
         let times = self.times_at_end(clock::now(), &outcome);
         self.serve_readers().await;
         self.take_saved_output();
-        writes::until_told(&self.shared, run).await;
+        writes::until_delivered(&self.shared, run).await;
         crash_point!("recover.close");
         let closure = Closure { outcome, times };
         let store = &self.shared.store;
@@ -602,12 +603,12 @@ impl Recovery {
         };
         crash_point!("recover.told");
         let shared = Arc::clone(&self.shared);
-        let tidy = if told {
-            spare::tidy
+        let cleanup = if told {
+            Cleanup::Ended
         } else {
-            spare::remove_needless
+            Cleanup::Needless
         };
-        let removed = blocking(move || tidy(&shared.config.data_dir, run));
+        let removed = blocking(move || cleanup.carry_out(&shared, run));
         if let Ok(Err(error)) = removed.await {
             tracing::warn!(run_id = %run, %error, "the run's directory is not wholly removed");
         }

@@ -6,7 +6,7 @@
 
 use crate::{
     CONSUMERS_PER_RUN_MAX, CallError, Payload, adopt, blocking::blocking, cause::Chain, clock,
-    event, spare, store_fault, tracker::Shared,
+    event, store_fault, tracker::Shared,
 };
 use kennel_journal::Item;
 use kennel_lifecycle::{
@@ -256,15 +256,12 @@ async fn mark_all(shared: &Arc<Shared>, book: &mut Book, going: &[(RunId, Remova
 /// Writes it on the row that the output of this run is removed.
 async fn mark(shared: &Shared, run: RunId, reason: RemovalReason) -> Went {
     let data_dir = shared.config.data_dir.clone();
-    let looked = blocking(move || {
-        if spare::is_there(&data_dir, run) {
-            return Ok(None);
-        }
-        kennel_journal::whole(&rundir::path(&data_dir, run)).map(Some)
-    });
+    if shared.record.is_unfinished(run) {
+        return Went::NotYet;
+    }
+    let looked = blocking(move || kennel_journal::whole(&rundir::path(&data_dir, run)));
     let whole = match looked.await.flatten() {
-        Ok(None) => return Went::NotYet,
-        Ok(Some(whole)) => whole,
+        Ok(whole) => whole,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Went::Left,
         Err(error) => {
             let why = Chain(&error).to_string();

@@ -1,12 +1,12 @@
 //! How a server takes its node over: at its start, or later, where the store is away when it comes.
 
 use crate::{
-    BootError, Supervisor, adopt, clock,
-    ledger::Entry,
+    BootError, Supervisor, adopt, clock, pending_ends,
+    record::KnownRow,
     recover,
     tracker::{Order, Shared},
     trail::TrailRecord,
-    unfinished, writes,
+    writes,
 };
 use kennel_lifecycle::{RunId, recovery::Seen};
 use kennel_linux::{client::HeldRun, crash_point};
@@ -73,7 +73,7 @@ pub(crate) async fn with_rows(
     } = taken;
     let others = held.iter().map(|held| held.run);
     let others = others.chain(rows.iter().map(|row| row.new.run)).collect();
-    unfinished::finish_all(shared, others).await?;
+    pending_ends::finish_all(shared, others).await?;
     shared.store.open(generation);
     let adopted = Box::pin(adopt::all(shared, held, &mut rows)).await?;
     let (held, found) = (adopted.count, rows.len());
@@ -131,12 +131,12 @@ async fn take_late(shared: &Arc<Shared>, again: Again) -> Result<(), BootError> 
         // Whatever the keeper holds has a task, which meets its row by itself.
         let live = shared.all().into_iter().map(|(run, _)| run);
         let others = live.chain(rows.iter().map(|row| row.new.run)).collect();
-        unfinished::finish_all(shared, others).await?;
+        pending_ends::finish_all(shared, others).await?;
     }
     let open: Vec<RunId> = rows.iter().map(|row| row.new.run).collect();
     let rows = rows.into_iter();
     // Whose end came to be owed meanwhile is not open any more.
-    let nobodys = |run| shared.find(run).is_none() && !shared.facts.owes(run);
+    let nobodys = |run| shared.find(run).is_none() && !shared.record.has_pending_of(run);
     let rows = rows.filter(|row| nobodys(row.new.run));
     let rows: Vec<RunRow> = rows.collect();
     shared.store.open(generation);
@@ -149,7 +149,7 @@ async fn take_late(shared: &Arc<Shared>, again: Again) -> Result<(), BootError> 
     };
     // After all have entered: whoever owes a fence looks for a run of its key afterwards.
     for run in open {
-        if shared.facts.owes_fence(run) {
+        if shared.record.has_pending_fence(run) {
             let shared = Arc::clone(shared);
             tokio::spawn(async move { carry_out_fence(&shared, run).await });
         }
@@ -165,7 +165,7 @@ async fn take_late(shared: &Arc<Shared>, again: Again) -> Result<(), BootError> 
 /// A fence was promised for the key of a run that is open, while only the store could know that it is: told, it is a stop on
 /// its row, which nobody who holds the run has seen.
 async fn carry_out_fence(shared: &Arc<Shared>, run: RunId) {
-    shared.facts.told(run).await;
+    shared.record.delivered(run).await;
     let row = writes::row_of(&shared.store, run).await;
     let Some(row) = row.filter(|row| row.outcome.is_none()) else {
         return;
@@ -200,7 +200,7 @@ pub(crate) async fn watch_lives(shared: &Arc<Shared>) {
             tell_store(shared, standing.as_ref().err());
         }
         pause = match standing {
-            Ok(standing) if store.ledger().differs(&standing) => {
+            Ok(standing) if shared.record.differs(&standing) => {
                 tracing::warn!(life = %standing.life, generation = standing.generation, "the store was started or restored, taking the node over again");
                 store.shut().await;
                 take_at_last(shared, Again::Yes).await;
@@ -223,10 +223,10 @@ fn tell_store(shared: &Shared, away: Option<&StoreError>) {
 
 /// Makes sure that no other keeper lives, raises the generation, and writes again what the store has lost.
 async fn take(shared: &Shared, held: Vec<RunId>) -> Result<Taken, BootError> {
-    // Whoever tells would tell by a generation that is over.
-    let telling = shared.facts.hold().await;
+    // Another delivery would name a generation that is over.
+    let delivery = shared.record.delivery().await;
     refuse_beside_another(shared).await?;
-    let (store, ledger) = (shared.store.raw(), shared.store.ledger());
+    let (store, record) = (shared.store.raw(), &shared.record);
     let node = shared.config.node;
     let standing = store.standing(node).await.map_err(BootError::Store)?;
     let opening = Opening {
@@ -237,26 +237,26 @@ async fn take(shared: &Shared, held: Vec<RunId>) -> Result<Taken, BootError> {
         keeper: shared.hello.keeper,
         host: shared.hello.host.clone(),
         held,
-        above: ledger.generation(),
+        above: record.generation(),
         now: clock::now(),
     };
-    let lost = ledger.differs(&standing);
+    let lost = record.differs(&standing);
     let generation = store.open_node(&opening).await.map_err(BootError::Store)?;
     crash_point!("boot.node_opened");
-    ledger.raised(generation);
+    record.raised(generation);
     let mended = mend(shared, &opening, generation, lost).await;
     mended.map_err(BootError::Store)?;
     // Before anybody reads, and before a row that is open here is taken for one.
-    let told = telling.tell_all(&shared.store, generation).await;
-    told.map_err(BootError::Store)?;
+    let delivered = delivery.deliver_all(&shared.store, generation).await;
+    delivered.map_err(BootError::Store)?;
     let rows = store.open_runs(opening.node).await;
     let rows = rows.map_err(BootError::Store)?;
     let mut ended = Vec::new();
-    for runs in ledger.open_beside(&rows).chunks(adopt::ROWS_MAX) {
+    for runs in record.open_beside(&rows).chunks(adopt::ROWS_MAX) {
         let read = store.get_all(runs).await.map_err(BootError::Store)?;
         ended.extend(read.into_iter().filter(|row| row.outcome.is_some()));
     }
-    ledger.taken(standing.life, &rows, ended);
+    record.acquired(standing.life, &rows, ended);
     Ok(Taken { generation, rows })
 }
 
@@ -269,7 +269,7 @@ async fn mend(
     lost: bool,
 ) -> Result<(), StoreError> {
     let held: HashSet<RunId> = opening.held.iter().copied().collect();
-    let mut wanted = shared.store.ledger().entries();
+    let mut wanted = shared.record.known_rows();
     wanted.retain(|entry| lost || held.contains(&entry.row.new.run));
     let mut count = 0;
     for entries in wanted.chunks(adopt::ROWS_MAX) {
@@ -277,7 +277,7 @@ async fn mend(
         let rows = shared.store.raw().get_all(&runs).await?.into_iter();
         let there: HashMap<RunId, RunRow> = rows.map(|row| (row.new.run, row)).collect();
         let mut mending = JoinSet::new();
-        for Entry { row, assumed } in entries {
+        for KnownRow { row, assumed } in entries {
             let mut row = row.clone();
             row.new.generation = generation;
             if held.contains(&row.new.run) {

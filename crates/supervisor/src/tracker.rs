@@ -4,11 +4,10 @@ use crate::{
     CallError, Drain, ResizeCall, RestartCall, RunView, SignalCall,
     audit::Found,
     consumers::Consumers,
-    facts::Facts,
     late::Doors,
-    ledger::Ledger,
     node_store::NodeStore,
     ports::Kernel,
+    record::NodeRecord,
     screen::Screens,
     subscribers::Subscribers,
     telemetry::Telemetry,
@@ -166,7 +165,7 @@ pub(crate) struct Shared {
     pub(crate) config: SupervisorConfig,
     pub(crate) kernel: Arc<dyn Kernel>,
     pub(crate) store: NodeStore,
-    pub(crate) facts: Facts,
+    pub(crate) record: Arc<NodeRecord>,
     pub(crate) hello: KeeperHello,
     /// Runs that the keeper may still find.
     pub(crate) doors: Doors,
@@ -217,8 +216,7 @@ impl Shared {
         config: SupervisorConfig,
         kernel: Arc<dyn Kernel>,
         store: Arc<dyn Store>,
-        facts: Facts,
-        ledger: Ledger,
+        record: Arc<NodeRecord>,
         hello: KeeperHello,
         started: kennel_lifecycle::Timestamp,
     ) -> Self {
@@ -227,12 +225,12 @@ impl Shared {
             store: NodeStore::new(
                 store,
                 config.node,
-                Arc::new(ledger),
+                Arc::clone(&record),
                 config.telemetry.clone(),
             ),
             config,
             kernel,
-            facts,
+            record,
             doors: Doors::new(&hello.late),
             hello,
             started,
@@ -274,7 +272,7 @@ impl Shared {
             return Ok(Entered::Existing);
         }
         // Looked at while nobody else enters: whoever owes a fence to this key looks for a run of it afterwards.
-        if runs_max.is_some() && (self.store.generation().is_none() || self.facts.any_owed()) {
+        if runs_max.is_some() && (self.store.generation().is_none() || self.record.has_pending()) {
             return Err(CallError::StoreUnavailable);
         }
         if runs_max.is_some_and(|most| runs.len() >= most as usize) {

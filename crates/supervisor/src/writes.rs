@@ -3,14 +3,14 @@
 use crate::{clock, log_words, node_store::NodeStore, run_task::Done, tracker::Shared};
 use kennel_lifecycle::{Report, RowState, RunId, StopOrder, Timestamp};
 use kennel_linux::crash_point;
-use kennel_store::{Closure, Fact, Inserted, NewRun, Rest, RunRow, StoreError};
+use kennel_store::{Change, Closure, Inserted, NewRun, Rest, RunRow, StoreError};
 use std::{io, sync::Arc, time::Duration};
 use tokio::sync::mpsc;
 
 /// First and longest pause between two tries.
 const RETRY_FIRST: Duration = Duration::from_millis(50);
 const RETRY_LONGEST: Duration = Duration::from_secs(2);
-/// How long the store may take over a fact that can be kept here.
+/// How long the store may take over a change that can be kept here.
 const STORE_SLOW: Duration = Duration::from_secs(1);
 
 /// One write.
@@ -47,7 +47,7 @@ pub(crate) async fn perform(
         Write::Begin(new, restarts) => tell(begin(store, &new, restarts).await).await,
         Write::Rest(new, rest) => {
             crash_point!("attempt.rest");
-            until_told(&shared, run).await;
+            until_delivered(&shared, run).await;
             let written = retry(store, run, "the end of the attempt", || {
                 store.rest(&new, &rest)
             })
@@ -86,8 +86,8 @@ pub(crate) async fn perform(
             crash_point!("exit.close");
             let write = || store.close(&new, &closure);
             let written = if closure.outcome.exit.is_some() {
-                let fact = Fact::Close(new.clone(), closure.clone());
-                keep(&shared, "the outcome", fact, write).await
+                let change = Change::Closed(new.clone(), closure.clone());
+                keep(&shared, run, "the outcome", change, write).await
             } else {
                 close_what_never_ran(store, &new, &closure).await
             };
@@ -109,7 +109,7 @@ fn ended(written: bool) -> Done {
 
 /// Removes the row of a run whose gate was never opened. `false`: the row is not as it was left.
 pub(crate) async fn withdraw(shared: &Shared, run: RunId) -> bool {
-    until_told(shared, run).await;
+    until_delivered(shared, run).await;
     let store = &shared.store;
     let withdrawn = retry(store, run, "that it never began", || store.withdraw(run)).await;
     if withdrawn {
@@ -240,15 +240,11 @@ async fn record_state(
     state: RowState,
     started: Option<Timestamp>,
 ) -> bool {
-    let fact = Fact::State {
-        run,
-        state,
-        started,
-    };
+    let change = Change::State { state, started };
     let write = || shared.store.record_state(run, state, started);
-    let recorded = match at_once(shared, fact, write).await {
+    let recorded = match at_once(shared, run, change, write).await {
         Ok(recorded) => recorded,
-        Err((error, _)) => {
+        Err(error) => {
             tracing::warn!(run_id = %run, state = state.api_name(), %error, "the state is not recorded");
             false
         }
@@ -269,40 +265,34 @@ pub(crate) async fn stop(
     order: &StopOrder,
     deadline: Timestamp,
 ) -> bool {
-    let fact = Fact::Stop {
-        run,
+    let change = Change::Stop {
         order: order.clone(),
         deadline,
     };
-    keep(shared, "the stop", fact, || {
+    keep(shared, run, "the stop", change, || {
         shared.store.record_stop(run, order, deadline)
     })
     .await
 }
 
-/// What the store is owed of the run goes before what is written to it directly.
-pub(crate) async fn until_told(shared: &Shared, run: RunId) {
-    while shared.facts.owes(run) {
-        shared.facts.told(run).await;
-    }
+/// What is pending of the run goes before what is written to the store directly.
+pub(crate) async fn until_delivered(shared: &Shared, run: RunId) {
+    shared.record.delivered(run).await;
 }
 
-/// Makes a fact durable: in the store, or where that does not take it, beside it. `false`: it is not this server's to
-/// write.
-async fn keep<F, Fut>(shared: &Shared, what: &str, fact: Fact, mut write: F) -> bool
+/// Makes a change durable: in the store, or where that does not take it, in the node log. `false`: it is not this server's
+/// to write.
+async fn keep<F, Fut>(shared: &Shared, run: RunId, what: &str, change: Change, mut write: F) -> bool
 where
     F: FnMut() -> Fut,
     Fut: Future<Output = Result<(), StoreError>>,
 {
-    let mut fact = fact;
     let mut pause = RETRY_FIRST;
     let mut said = false;
     loop {
-        let run = fact.run();
-        let error;
-        (error, fact) = match at_once(shared, fact, &mut write).await {
+        let error = match at_once(shared, run, change.clone(), &mut write).await {
             Ok(kept) => return kept,
-            Err(failed) => failed,
+            Err(error) => error,
         };
         if !std::mem::replace(&mut said, true) {
             tracing::warn!(run_id = %run, %error, "{what} is not recorded yet, trying until it is");
@@ -311,35 +301,34 @@ where
     }
 }
 
-/// One try at the store, unless that is owed something already; then at the file.
+/// One try at the store, unless something is pending for it already; then at the node log.
 async fn at_once<F, Fut>(
     shared: &Shared,
-    fact: Fact,
+    run: RunId,
+    change: Change,
     mut write: F,
-) -> Result<bool, (io::Error, Fact)>
+) -> Result<bool, io::Error>
 where
     F: FnMut() -> Fut,
     Fut: Future<Output = Result<(), StoreError>>,
 {
-    let run = fact.run();
-    if shared.store.generation().is_some() && !shared.facts.any_owed() {
+    if shared.store.generation().is_some() && !shared.record.has_pending() {
         match tokio::time::timeout(STORE_SLOW, write()).await {
             Ok(Ok(())) => return Ok(true),
             Ok(Err(error @ (StoreError::Fenced(_) | StoreError::Corrupt(_)))) => {
-                tracing::error!(run_id = %run, %error, fact = log_words::fact(&fact), "this cannot be recorded by this server");
+                tracing::error!(run_id = %run, %error, change = change.name(), "this cannot be recorded by this server");
                 return Ok(false);
             }
             Ok(Err(error)) => {
-                tracing::warn!(run_id = %run, %error, "the store does not take a fact, it is kept here");
+                tracing::warn!(run_id = %run, %error, "the store does not take a change, it is kept here");
             }
-            // What is queued there may still be written, and is told again all the same.
+            // What is queued there may still be written, and is delivered again all the same.
             Err(_) => {
-                tracing::warn!(run_id = %run, "the store is slow to take a fact, it is kept here");
+                tracing::warn!(run_id = %run, "the store is slow to take a change, it is kept here");
             }
         }
     }
-    let appended = shared.facts.append(fact.clone()).await;
-    appended.map(|()| true).map_err(|error| (error, fact))
+    shared.record.promise(run, change).await.map(|()| true)
 }
 
 /// Tries until it is written, or until the store says that the row is not ours to write: then `false`.

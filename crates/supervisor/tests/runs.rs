@@ -28,6 +28,8 @@ mod members;
 mod memory;
 #[path = "runs/outage.rs"]
 mod outage;
+#[path = "runs/record.rs"]
+mod record;
 #[path = "runs/rest.rs"]
 mod rest;
 #[path = "runs/restarts.rs"]

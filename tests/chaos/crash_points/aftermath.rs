@@ -7,7 +7,7 @@ use super::{
 use kennel_proto::pb::{self, AbortWait, RunState};
 use kennel_tests::{
     Client, Footprint, Heard, PATIENCE, RunExt, SHUTDOWN_LIMIT, complaint, eventually,
-    kennel::reap_orphans, must, within,
+    kennel::reap_orphans, must, node_log, within,
 };
 use std::{collections::BTreeSet, fs, path::Path};
 
@@ -280,8 +280,8 @@ async fn verify_that_nothing_is_left(scene: &mut Scene, rows: &[pb::Run]) {
         );
         assert!(!dir.join("tmp").exists(), "tmp is left in {}", list(&dir));
     }
-    let unfinished = list(&scene.kennel.data_dir().join("unfinished"));
-    assert!(unfinished.ends_with(": []"), "left in {unfinished}");
+    let logged = node_log::logged(&scene.kennel.data_dir());
+    assert_eq!((logged.unfinished, logged.pending), (0, 0), "{logged:?}");
 }
 
 fn list(dir: &Path) -> String {

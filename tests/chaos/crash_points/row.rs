@@ -9,7 +9,7 @@ use super::{
 use kennel_proto::pb::{self, AbortWait};
 use kennel_tests::{
     Client, Heard, Kennel, Options, PATIENCE, SpecExt, complaint, eventually, must, new_run_id,
-    procfs::Proc, sh, sqlite::lock_writes,
+    node_log, procfs::Proc, sh, sqlite::lock_writes,
 };
 use std::{
     fs,
@@ -264,12 +264,10 @@ impl Scene {
             Act::Owe => {
                 let data_dir = self.kennel.data_dir();
                 let lock = lock_writes(&data_dir.join("kennel.db"));
-                let kept = || fs::metadata(data_dir.join("facts")).map_or(0, |file| file.len());
-                let before = kept();
                 let fired = self.points.path().join(format!("{}.fired", self.row.point));
                 fs::write(self.files.go(), "").expect("a file");
                 eventually("the end is kept", PATIENCE, || {
-                    (kept() > before || fired.exists()).then_some(())
+                    (node_log::logged(&data_dir).pending > 0 || fired.exists()).then_some(())
                 })
                 .await;
                 drop(lock);

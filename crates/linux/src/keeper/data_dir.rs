@@ -20,14 +20,13 @@ const DEAD_HOLDER_LOOK: Duration = Duration::from_millis(5);
 /// Mode of the directory.
 const MODE: u32 = 0o700;
 /// What this service makes in it, where no setting names another place.
-const ENTRIES: [&str; 17] = [
+const ENTRIES: [&str; 15] = [
     "lock",
     "node",
     "server.lock",
     "digest-key",
     "drain",
-    "facts",
-    "ledger",
+    "log",
     "kennel.db",
     "kennel.db-wal",
     "kennel.db-shm",
@@ -36,9 +35,10 @@ const ENTRIES: [&str; 17] = [
     "servers",
     "adoptable",
     "audit",
-    "unfinished",
     "exits",
 ];
+/// What earlier builds have made in it, which were never released. There may be ends in it that no database has.
+const ENTRIES_OF_EARLIER_BUILDS: [&str; 3] = ["facts", "ledger", "unfinished"];
 
 /// Makes the data directory, 0700, if it is missing. One that is there must be of this user and closed to all others, and
 /// what is ours in it must be ours and no symbolic link. Nothing in it is touched.
@@ -56,7 +56,17 @@ pub(super) fn create(dir: &Path) -> Result<(), KeeperError> {
             Err(source) => return Err(data_dir_error(&path, source)),
         }
     }
+    let earlier = ENTRIES_OF_EARLIER_BUILDS.map(|name| dir.join(name));
+    if let Some(path) = earlier.into_iter().find(|path| is_there(path)) {
+        let why = "an earlier build of Kennel has left it, and this one does not read it: use another data directory";
+        let source = io::Error::new(io::ErrorKind::InvalidData, why);
+        return Err(data_dir_error(&path, source));
+    }
     Ok(())
+}
+
+fn is_there(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok()
 }
 
 fn check_dir(dir: &Path, found: &Metadata) -> io::Result<()> {
@@ -141,7 +151,7 @@ fn is_alive(pid: i32) -> bool {
 }
 
 /// What a server leaves in the directory of a node that has its name.
-const TRACES_OF_NODE: [&str; 3] = ["ledger", "unfinished", "runs"];
+const TRACES_OF_NODE: [&str; 2] = ["log", "runs"];
 
 /// The node's name, which is in `<data-dir>/node`; made if there is none.
 pub fn node_id(dir: &Path) -> Result<NodeId, KeeperError> {

@@ -2,7 +2,7 @@
 
 use super::{
     Bed,
-    rows::{EPOCH, NODE, closure, new_run, opening, order, process},
+    rows::{EPOCH, NODE, closure, logged, new_run, opening, order, process},
 };
 use kennel_lifecycle::{Outcome, StopCertificate, Timestamp};
 use kennel_store::{
@@ -63,7 +63,7 @@ fn rows() -> Vec<RunRow> {
 pub(super) async fn what_was_written_before_is_written_again_whole(bed: Bed) {
     bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
     for row in rows() {
-        assert_eq!(RunRow::decode(&row.encode()).unwrap(), row);
+        assert_eq!(logged(&row).unwrap(), row);
         for _ in 0..2 {
             bed.store.mend(&row).await.unwrap();
             let read = bed.store.get(row.new.run).await.unwrap();

@@ -44,7 +44,6 @@ const CASES: &[Case] = cases![
     writes::a_fence_takes_only_a_free_key,
     writes::a_stop_only_brings_the_deadline_forward,
     writes::whoever_asked_for_a_stop_is_not_forgotten,
-    writes::a_spare_copy_of_a_row_gives_the_same_row,
     writes::a_state_is_written_on_an_open_row_only,
     writes::one_bad_row_among_a_thousand_spoils_no_other,
     writes::a_write_outlives_its_caller,

@@ -2,7 +2,7 @@
 
 use super::{
     Bed,
-    rows::{EPOCH, NODE, closure, new_run, opening},
+    rows::{EPOCH, NODE, closure, logged, new_run, opening},
     store,
 };
 use kennel_lifecycle::{Leftovers, NodeId, OutputRemoval, RemovalReason, Timestamp, TreeVerdict};
@@ -55,10 +55,7 @@ pub(super) async fn the_removal_of_output_is_marked_once_on_an_ended_row(bed: Be
     let wanted = Some(removal());
     let marked = bed.store.get(run).await.unwrap().unwrap();
     assert_eq!(marked.output_removed, wanted);
-    assert_eq!(
-        kennel_store::RunRow::decode(&marked.encode()).unwrap(),
-        marked
-    );
+    assert_eq!(logged(&marked).unwrap(), marked);
     let later = OutputRemoval {
         at: Timestamp(99),
         ..removal()

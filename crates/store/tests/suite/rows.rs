@@ -6,7 +6,7 @@ use kennel_lifecycle::{
     RunSpec, Signal, SignalScope, SignalSender, StopCertificate, StopOrder, StopReason, StopStep,
     StreamsEnd, Timestamp, TreeVerdict,
 };
-use kennel_store::{Closure, NewRun, Opening, Times};
+use kennel_store::{Change, Closure, NewRun, Opening, RunRow, Times};
 use std::{sync::Arc, time::Duration};
 
 pub(crate) const NODE: u128 = 7;
@@ -182,4 +182,13 @@ fn a_row_is_printed_without_the_commands_arguments() {
         printed.contains("uid:1000") && !printed.contains("printf"),
         "{printed}"
     );
+}
+
+/// The row as the node log gives it back.
+pub(crate) fn logged(row: &RunRow) -> Result<RunRow, String> {
+    let change = Change::Snapshot(Box::new(row.clone()));
+    match Change::decode(&change.encode())? {
+        Change::Snapshot(row) => Ok(*row),
+        other => Err(format!("{other:?}")),
+    }
 }

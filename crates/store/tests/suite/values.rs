@@ -2,13 +2,13 @@
 
 use super::{
     Bed, Raw,
-    rows::{EPOCH, NODE, closure, new_run, opening, order, respec},
+    rows::{EPOCH, NODE, closure, logged, new_run, opening, order, respec},
 };
 use kennel_lifecycle::{
     Containment, Gap, Held, NodeId, OutputRemoval, RemovalReason, RestartMode, RestartPolicy,
     RowState, RunId, RunKind, Timestamp,
 };
-use kennel_store::{Fact, NewRun, RunRow, StoreError, StoredState};
+use kennel_store::{Change, NewRun, PastAttempt, Rest, RunRow, StoreError, StoredState};
 use std::time::Duration;
 
 /// One value of each kind that a row has before its end.
@@ -71,14 +71,14 @@ pub(super) async fn every_value_is_read_back_as_it_was(bed: Bed) {
         bed.store.insert(&new).await.unwrap();
         let row = bed.store.get(new.run).await.unwrap().unwrap();
         assert_eq!(row.new, new);
-        assert_eq!(RunRow::decode(&row.encode()).unwrap(), row);
+        assert_eq!(logged(&row).unwrap(), row);
     }
     for state in RowState::ALL {
         let run = new_run(1).run;
         bed.store.record_state(run, 1, *state, None).await.unwrap();
         let row = bed.store.get(run).await.unwrap().unwrap();
         assert_eq!(<&str>::from(row.state), state.name());
-        assert_eq!(RunRow::decode(&row.encode()).unwrap().state, row.state);
+        assert_eq!(logged(&row).unwrap().state, row.state);
     }
     for (id, reason) in (100..).zip(RemovalReason::ALL) {
         let new = new_run(id);
@@ -202,32 +202,102 @@ pub(super) async fn what_is_no_value_is_corrupt(bed: Bed) {
     }
 }
 
-#[test]
-fn every_fact_is_decoded_as_it_was() {
-    let run = new_run(1).run;
-    let mut facts = vec![
-        Fact::Stop {
-            run,
+/// One of each kind of change.
+fn changes() -> Vec<Change> {
+    let (new, closure) = (Box::new(new_run(1)), Box::new(closure()));
+    let rest = Rest {
+        past: vec![PastAttempt {
+            number: 1,
+            leader: None,
+            outcome: closure.outcome.clone(),
+            times: closure.times,
+        }],
+        restarts: 2,
+        next: Timestamp(3),
+    };
+    let mut changes = vec![
+        Change::Intended(new.clone()),
+        Change::Inserted(new.clone()),
+        Change::Begun(new.clone(), 2),
+        Change::Rested(new.clone(), Box::new(rest)),
+        Change::Stop {
             order: order(),
             deadline: Timestamp(i64::MAX),
         },
-        Fact::Fence(Box::new(new_run(2)), Box::new(closure())),
-        Fact::Close(Box::new(new_run(3)), Box::new(closure())),
+        Change::Closed(new.clone(), closure.clone()),
+        Change::Fenced(new.clone(), closure),
+        Change::Withdrawn,
+        Change::OutputRemoved(OutputRemoval {
+            at: Timestamp(4),
+            reason: RemovalReason::Age,
+            seq: 5,
+            lens: [6, 7],
+            counted: true,
+        }),
+        Change::Forgotten,
+        Change::Snapshot(Box::new(RunRow::open(*new))),
     ];
     for state in RowState::ALL {
-        for started in [None, Some(Timestamp(-1))] {
-            facts.push(Fact::State {
-                run,
-                state: *state,
-                started,
-            });
+        let started = Some(Timestamp(-1));
+        changes.push(Change::State {
+            state: *state,
+            started,
+        });
+    }
+    changes
+}
+
+/// Other versions read what is in the log: a change of its form needs a new number of the format.
+#[test]
+fn changes_have_the_form_of_the_lock() {
+    let mut lock = String::new();
+    for change in changes() {
+        let bytes = change.encode();
+        assert_eq!(Change::decode(&bytes), Ok(change.clone()));
+        let text = String::from_utf8(bytes).unwrap();
+        assert!(text.contains(change.name()), "{text}");
+        lock += &text;
+        lock.push('\n');
+    }
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/src/change.lock");
+    if std::env::var_os("UPDATE").is_some() {
+        std::fs::write(path, &lock).unwrap();
+    }
+    let agreed = std::fs::read_to_string(path).unwrap();
+    let lines = agreed.lines().zip(lock.lines());
+    for (agreed, found) in lines {
+        assert_eq!(agreed, found);
+    }
+    assert_eq!(agreed.len(), lock.len());
+    for torn in [&b""[..], b"{", b"{}", b"null", br#"{"wish":{}}"#] {
+        assert!(Change::decode(torn).is_err());
+    }
+}
+
+#[test]
+fn closed_row_stays_as_it_is() {
+    let row = Change::Closed(Box::new(new_run(1)), Box::new(closure())).upon(None);
+    for change in changes() {
+        match change {
+            Change::OutputRemoved(removal) => {
+                let marked = change.upon(row.clone()).unwrap();
+                assert_eq!(marked.output_removed, Some(removal));
+            }
+            // They are the row.
+            Change::Inserted(_) | Change::Snapshot(_) => {}
+            change => assert_eq!(change.upon(row.clone()), row, "{}", change.name()),
         }
     }
-    for fact in facts {
-        assert_eq!(Fact::decode(&fact.encode()), Ok(fact));
-    }
-    for torn in [&b""[..], b"{", b"{}", b"null", br#"{"wish":{}}"#] {
-        assert!(Fact::decode(torn).is_err());
+}
+
+#[test]
+fn change_of_unknown_row_invents_none() {
+    for change in changes() {
+        let is_whole = matches!(
+            change,
+            Change::Inserted(_) | Change::Closed(..) | Change::Fenced(..) | Change::Snapshot(_)
+        );
+        assert_eq!(change.upon(None).is_some(), is_whole, "{}", change.name());
     }
 }
 
@@ -242,13 +312,13 @@ fn a_state_that_has_no_row_is_refused() {
         StoredState::Backoff,
     ] {
         row.state = state;
-        assert_eq!(RunRow::decode(&row.encode()).unwrap(), row);
+        assert_eq!(logged(&row).unwrap(), row);
     }
-    let text = String::from_utf8(row.encode()).unwrap();
+    let text = String::from_utf8(Change::Snapshot(Box::new(row)).encode()).unwrap();
     for unknown in ["stopping", "asleep", ""] {
         let changed = text.replace("\"state\":\"backoff\"", &format!("\"state\":\"{unknown}\""));
         assert_ne!(changed, text);
-        let refused = RunRow::decode(changed.as_bytes()).unwrap_err();
+        let refused = Change::decode(changed.as_bytes()).unwrap_err();
         let says = format!("unknown StoredState {unknown:?}");
         assert!(refused.contains(&says), "{refused}");
     }

@@ -2,15 +2,13 @@
 
 use super::{
     Bed,
-    rows::{EPOCH, NODE, closure, new_run, opening, order, respec},
+    rows::{EPOCH, NODE, closure, logged, new_run, opening, order, respec},
 };
 use kennel_lifecycle::{
     Deadline, EndReason, Limit, NodeId, Outcome, RowState, RunState, StopCertificate, StopOrder,
     StopReason, Timestamp, TreeVerdict,
 };
-use kennel_store::{
-    Closure, Desired, Fact, Inserted, NewRun, RunRow, StoreError, StoredState, Times,
-};
+use kennel_store::{Change, Closure, Desired, Inserted, NewRun, StoreError, StoredState, Times};
 use std::{future::ready, sync::Arc, time::Duration};
 
 pub(super) async fn what_is_inserted_is_read_back_whole(bed: Bed) {
@@ -156,12 +154,15 @@ pub(super) async fn a_fence_takes_only_a_free_key(bed: Bed) {
         node: NodeId::from_u128(77),
         ..known.clone()
     };
-    let fence = |new: NewRun| Fact::Fence(Box::new(new), Box::new(fenced.clone()));
-    let refused = fence(elsewhere).tell(&*bed.store, 1).await;
+    let fence = |new: NewRun| Change::Fenced(Box::new(new), Box::new(fenced.clone()));
+    let refused = fence(elsewhere).write(known.run, &*bed.store, 1).await;
     assert!(matches!(refused, Err(StoreError::Fenced(_))), "{refused:?}");
     let row = bed.store.get(known.run).await.unwrap().unwrap();
     assert_eq!((row.desired, row.stop), (Desired::Run, None));
-    fence(known.clone()).tell(&*bed.store, 1).await.unwrap();
+    fence(known.clone())
+        .write(known.run, &*bed.store, 1)
+        .await
+        .unwrap();
     let row = bed.store.get(known.run).await.unwrap().unwrap();
     assert_eq!(row.desired, Desired::Stop);
     let by = StopReason::Abort {
@@ -231,29 +232,8 @@ pub(super) async fn whoever_asked_for_a_stop_is_not_forgotten(bed: Bed) {
         let at = Timestamp(9);
         bed.store.record_stop(new.run, 1, &asked, at).await.unwrap();
         let row = bed.store.get(new.run).await.unwrap().unwrap();
-        assert_eq!(RunRow::decode(&row.encode()).unwrap(), row);
+        assert_eq!(logged(&row).unwrap(), row);
         assert_eq!(row.stop, Some(asked));
-    }
-}
-
-pub(super) async fn a_spare_copy_of_a_row_gives_the_same_row(bed: Bed) {
-    bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
-    let mut bare = new_run(2);
-    bare.traceparent = None;
-    bare.restarted_from = None;
-    bare.spec = Arc::default();
-    for new in [new_run(1), bare] {
-        let mut again = NewRun::from_spare(&new.spare()).unwrap();
-        assert_eq!((&again.identity, &again.held), (&None, &None));
-        again.identity.clone_from(&new.identity);
-        again.held.clone_from(&new.held);
-        assert_eq!(again, new);
-        bed.store.insert(&again).await.unwrap();
-        let row = bed.store.get(new.run).await.unwrap().unwrap();
-        assert_eq!(row.new, new);
-    }
-    for torn in [&b""[..], b"{", b"{}", b"null"] {
-        assert!(NewRun::from_spare(torn).is_err());
     }
 }
 

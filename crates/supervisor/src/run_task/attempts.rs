@@ -6,7 +6,8 @@ use crate::{
     blocking::blocking,
     cause, clock, log_words,
     output::Output,
-    persisted_spec, spare,
+    persisted_spec,
+    record::Cleanup,
     tracker::{Order, OrderError, Shared},
     writes::Write,
 };
@@ -253,9 +254,9 @@ impl RunTask {
         let Stage::Resting(next) = self.attempts.stage else {
             let told = self.output.as_mut().is_some_and(Output::has_told_all);
             return self.remove(if told {
-                spare::tidy
+                Cleanup::Ended
             } else {
-                spare::remove_needless
+                Cleanup::Needless
             });
         };
         crash_point!("attempt.over");
@@ -438,7 +439,7 @@ impl RunTask {
         let dir = rundir::path(data_dir, self.run);
         let made = rundir::create(data_dir, self.run)
             .and_then(|_| rundir::forget_attempt(data_dir, self.run))
-            .and_then(|()| spare::leave(data_dir, &self.new));
+            .and_then(|()| self.shared.record.intend(&self.new));
         let failed = match made {
             Err(error) => Some(start_failure(&error, &dir)),
             Ok(()) if self.output.is_none() => Some(prepare_failure()),

@@ -14,7 +14,7 @@ mod told;
 use crate::{
     CallError, clock,
     output::{Output, Ready},
-    spare,
+    record::Cleanup,
     telemetry::RunSpans,
     tracker::{Order, OrderError, Place, Seat, Shared},
     view::Live,
@@ -292,7 +292,8 @@ impl RunTask {
                 None => std::future::pending().await,
             }
         };
-        let has_ended = self.waits_for_store() || self.waits_for_disk();
+        let waits_for_store = self.waits_for_store();
+        let has_ended = waits_for_store || self.waits_for_disk();
         let finishing = self.output.as_ref().is_some_and(Output::is_finishing);
         let holds = self.output.as_ref().is_some_and(Output::holds);
         tokio::select! { biased;
@@ -305,7 +306,7 @@ impl RunTask {
             () = self.shared.keeper_lost.cancelled(), if !flows || holds || self.is_left() => Wake::KeeperLost,
             () = self.shared.refusing.cancelled(), if finishing => Wake::Hurry,
             ready = output => Wake::Output(ready),
-            () = self.shared.facts.told(self.run), if has_ended => Wake::Told,
+            () = self.shared.record.delivered(self.run), if waits_for_store => Wake::Told,
             () = self.shared.refusing.cancelled(), if has_ended => Wake::Told,
         }
     }
@@ -359,7 +360,7 @@ impl RunTask {
             && !self.disowned
             && !self.attempts.goes_on()
             && !self.is_busy()
-            && self.shared.facts.owes(self.run)
+            && self.shared.record.has_pending_of(self.run)
             && !self.shared.refusing.is_cancelled()
     }
 
@@ -649,7 +650,7 @@ impl RunTask {
     /// The disk has taken the end after all: nothing is left for the next start to do.
     fn tidy_late(&mut self) {
         if self.output.as_mut().is_some_and(Output::has_told_late) {
-            self.remove(spare::tidy);
+            self.remove(Cleanup::Ended);
         }
     }
 

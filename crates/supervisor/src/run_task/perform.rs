@@ -8,7 +8,9 @@ use crate::{
     blocking::blocking,
     cause, clock, log_words,
     output::Output,
-    persisted_spec, spare, store_fault,
+    persisted_spec,
+    record::Cleanup,
+    store_fault,
     tracker::Shared,
     writes::{self, Write},
 };
@@ -20,7 +22,7 @@ use kennel_linux::{
     crash_point, rundir,
 };
 use kennel_store::{RunRow, StoreError};
-use std::{io, path::Path, sync::Arc, time::Duration};
+use std::{io, sync::Arc, time::Duration};
 use tokio::sync::mpsc;
 use tracing::Instrument;
 
@@ -105,7 +107,7 @@ impl RunTask {
                 // Only what this task has made is its own to remove.
                 if self.output.take().is_some() || self.legacy.unrecorded {
                     self.room = Room::Removing;
-                    self.remove(spare::forget);
+                    self.remove(Cleanup::All);
                 }
             }
             Effect::Acknowledge => {
@@ -154,7 +156,8 @@ impl RunTask {
     fn prepare(&mut self) {
         crash_point!("spawn.begun");
         let data_dir = &self.shared.config.data_dir;
-        let made = spare::leave(data_dir, &self.new).and_then(|()| {
+        let made = self.shared.record.intend(&self.new).and_then(|()| {
+            crash_point!("log.intended");
             let dir = rundir::create(data_dir, self.run)?;
             let open = Arc::clone(&self.shared.pipes_open);
             let boot = self.shared.boot();
@@ -165,7 +168,7 @@ impl RunTask {
         if let Err(error) = made {
             tracing::error!(run_id = %self.run, error = %cause::Chain(&error), "the run's directory cannot be made");
             // It was not there before: what was made of it on a full disk is this task's to remove.
-            if let Err(error) = spare::forget(data_dir, self.run) {
+            if let Err(error) = Cleanup::All.carry_out(&self.shared, self.run) {
                 tracing::warn!(run_id = %self.run, %error, "what was made of the run's directory stays");
             }
             return self.report(Report::PrepareFailed(StartFailure {
@@ -261,9 +264,9 @@ impl RunTask {
         self.ops.spawn(work.in_current_span());
     }
 
-    pub(super) fn remove(&mut self, remove: fn(&Path, RunId) -> io::Result<()>) {
+    pub(super) fn remove(&mut self, cleanup: Cleanup) {
         self.op(move |shared, run, done| async move {
-            let removed = blocking(move || remove(&shared.config.data_dir, run)).await;
+            let removed = blocking(move || cleanup.carry_out(&shared, run)).await;
             if let Err(error) = removed.flatten() {
                 tracing::warn!(run_id = %run, %error, "the run's directory is not wholly removed");
             }

@@ -47,7 +47,7 @@ pub(crate) fn register(telemetry: &Telemetry, shared: &Arc<Shared>) {
         Arc::downgrade(shared),
         ("kennel.store.backlog", "{record}"),
         "Records on this node's disk that the store has not got yet",
-        |shared| shared.facts.count_owed() as u64,
+        |shared| shared.record.count_pending() as u64,
     );
     gauge(
         meter,

@@ -2,7 +2,9 @@
 
 use crate::{
     abort, event_names,
-    world::{Lives, Nature, Stage, Temper, Weather, call, fill_disk, make_room_on_disk, run_id},
+    world::{
+        Lives, Nature, Stage, Temper, Weather, call, fill_disk, log, make_room_on_disk, run_id,
+    },
 };
 use kennel_lifecycle::{EndReason, Exit, RunId, RunState, Signal};
 use kennel_linux::client::{KeeperEvent, SignalTarget};
@@ -157,9 +159,7 @@ fn who_asked_for_a_stop_is_not_forgotten_and_its_deadline_stands() {
 fn a_row_that_the_store_has_lost_is_written_again_and_the_run_goes_on() {
     let lives = Lives::of(Nature::default());
     lives.begin();
-    let copies = lives.data_dir.path().join("unfinished");
-    let copy = copies.join(run_id().to_string());
-    assert!(copy.exists());
+    assert!(log::is_unfinished(&lives.data_dir, run_id()));
     let row = lives
         .world
         .store
@@ -179,9 +179,9 @@ fn a_row_that_the_store_has_lost_is_written_again_and_the_run_goes_on() {
             .await
             .unwrap();
         assert_eq!(waited.run.exit, Some(Exit::Code(3)));
-        // It is needed no more: the run's task removes it after the end was told.
+        // Nothing is left to do once the end was reported.
         let gone = async {
-            while copy.exists() {
+            while log::is_unfinished(&lives.data_dir, run_id()) {
                 tokio::task::yield_now().await;
             }
         };
@@ -197,9 +197,7 @@ fn a_run_of_which_nothing_is_left_is_what_the_keeper_knows_and_can_be_aborted() 
     lives.begin();
     let row = lives.world.store.rows.lock().unwrap().remove(&run_id());
     let row = row.unwrap().new;
-    let copies = lives.data_dir.path().join("unfinished");
-    std::fs::remove_file(copies.join(run_id().to_string())).unwrap();
-    std::fs::remove_file(lives.data_dir.path().join("ledger")).unwrap();
+    std::fs::remove_dir_all(lives.data_dir.path().join("log")).unwrap();
     lives.live(async |stage| {
         let view = stage.supervisor.get(run_id()).await.unwrap();
         assert_eq!(view.state, RunState::Running);
@@ -409,8 +407,6 @@ fn readers_of_a_run_whose_journal_cannot_be_opened_are_told_so() {
     let index = runs.join(run_id().to_string()).join("index");
     let whole = std::fs::read(&index).unwrap();
     std::fs::write(&index, "somebody's own list of things").unwrap();
-    let copy = lives.data_dir.path().join("unfinished");
-    let copy = copy.join(run_id().to_string());
     lives.live(async |stage| {
         let told = stage.supervisor.events(run_id(), Position::Beginning);
         let told = told.await.map(|_| ());
@@ -420,11 +416,11 @@ fn readers_of_a_run_whose_journal_cannot_be_opened_are_told_so() {
         );
         let aborted = stage.supervisor.abort(abort(run_id())).await.unwrap();
         assert_eq!(aborted.state, RunState::Cancelled);
-        assert!(copy.exists());
+        assert!(log::is_unfinished(&lives.data_dir, run_id()));
     });
     std::fs::write(&index, whole).unwrap();
     lives.live(async |stage| {
         assert_eq!(event_names(stage, run_id()).await.last().unwrap(), "ended");
-        assert!(!copy.exists());
+        assert!(!log::is_unfinished(&lives.data_dir, run_id()));
     });
 }

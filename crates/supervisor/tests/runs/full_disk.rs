@@ -3,7 +3,7 @@
 
 use crate::{
     name,
-    world::{Lives, Nature, Stage, call, fill_disk, make_room_on_disk, run_id},
+    world::{Lives, Nature, Stage, call, fill_disk, log, make_room_on_disk, run_id},
 };
 use kennel_lifecycle::{EndReason, Entry, Limit, OnDiskFull, StreamsEnd};
 use kennel_linux::client::KeeperEvent;
@@ -45,8 +45,7 @@ fn a_run_that_ends_while_the_disk_is_full_is_told_whole_once_there_is_room() {
         assert_eq!(seen.last(), Some(&Seen::Station("ended".into())));
     });
     // Nothing is left to do for the next server.
-    let copy = lives.data_dir.path().join("unfinished");
-    assert!(!copy.join(run_id().to_string()).exists());
+    assert!(!log::is_unfinished(&lives.data_dir, run_id()));
 }
 
 #[test]

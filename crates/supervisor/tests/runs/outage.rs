@@ -3,7 +3,7 @@
 
 use crate::{
     abort, event_names,
-    world::{Lives, Nature, Stage, Temper, Weather, call},
+    world::{Lives, Nature, Stage, Temper, Weather, call, log},
 };
 use kennel_lifecycle::{EndReason, Exit, RestartPolicy, RunId, RunState};
 use kennel_linux::client::KeeperEvent;
@@ -39,10 +39,8 @@ async fn told(stage: &Stage, run: RunId) {
     }
 }
 
-fn facts(stage: &Stage) -> u64 {
-    std::fs::metadata(stage.data_dir.path().join("facts"))
-        .unwrap()
-        .len()
+fn pending(stage: &Stage) -> usize {
+    log::logged(&stage.data_dir).pending
 }
 
 #[tokio::test]
@@ -55,7 +53,7 @@ async fn an_abort_and_an_end_are_answered_while_the_store_is_away_and_written_wh
         .unwrap()
         .run
         .run;
-    let empty = facts(&stage);
+    assert_eq!(pending(&stage), 0);
     stage.world.store.set(Weather::Away);
     let ended = tokio::time::timeout(SOON, stage.supervisor.abort(abort(run))).await;
     let ended = ended.expect("it is answered").unwrap();
@@ -77,6 +75,7 @@ async fn an_abort_and_an_end_are_answered_while_the_store_is_away_and_written_wh
     );
     let row = stage.world.store.row(run).unwrap();
     assert_eq!((row.desired, row.outcome), (Desired::Run, None));
+    assert_eq!(pending(&stage), 2);
     assert!(matches!(
         stage.supervisor.spawn(call(None)).await,
         Err(CallError::StoreUnavailable)
@@ -90,10 +89,10 @@ async fn an_abort_and_an_end_are_answered_while_the_store_is_away_and_written_wh
         EndReason::Aborted { .. }
     ));
     let until = tokio::time::Instant::now() + SOON;
-    while facts(&stage) > empty {
+    while pending(&stage) > 0 {
         assert!(
             tokio::time::Instant::now() < until,
-            "the file is not emptied"
+            "it is pending for ever"
         );
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
@@ -268,14 +267,14 @@ fn an_end_that_is_owed_is_no_open_row_to_a_server_that_takes_the_node_over_late(
     assert_eq!(outcome.reason, EndReason::Exited);
 }
 
-/// A file that is none: whatever the error is, it does not cost a run.
+/// A file in its place: whatever the error is, it does not cost a run.
 #[test]
-fn facts_that_cannot_be_read_are_kept_aside_and_the_runs_go_on() {
+fn unreadable_node_log_is_kept_aside_and_runs_go_on() {
     let lives = Lives::of(Nature::default());
     lives.begin();
-    let facts = lives.data_dir.path().join("facts");
-    std::fs::remove_file(&facts).unwrap();
-    std::fs::create_dir(&facts).unwrap();
+    let log = lives.data_dir.path().join("log");
+    std::fs::remove_dir_all(&log).unwrap();
+    std::fs::write(&log, "another file").unwrap();
     lives.live(async |stage| {
         assert_eq!(
             stage.supervisor.get(run_id()).await.unwrap().state,
@@ -286,7 +285,7 @@ fn facts_that_cannot_be_read_are_kept_aside_and_the_runs_go_on() {
         let waited = stage.supervisor.wait(run_id(), Condition::Ended).await;
         assert_eq!(waited.unwrap().run.exit, Some(Exit::Code(3)));
     });
-    assert!(facts.is_file() && facts.with_extension("unread-1").is_dir());
+    assert!(log.is_dir() && log.with_extension("unread-1").is_file());
 }
 
 #[test]

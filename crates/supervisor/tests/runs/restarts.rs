@@ -2,7 +2,7 @@
 
 use crate::{
     abort, event_names, name,
-    world::{Lives, Nature, Stage, Temper, Weather, call, run_id, seen},
+    world::{Lives, Nature, Stage, Temper, Weather, call, log, run_id, seen},
 };
 use kennel_lifecycle::{
     EndReason, Exit, Proof, Refusal, RestartMode, RestartPolicy, RunKind, RunState, Signal,
@@ -473,15 +473,14 @@ fn what_is_told_again_of_an_attempt_that_has_ended_is_not_of_the_next() {
 }
 
 #[test]
-fn a_copy_of_the_next_attempt_does_not_make_the_last_one_it() {
+fn intended_next_attempt_is_not_the_last_one() {
     let lives = Lives::of(crashing());
     lose_server_before_the_keeper_lets_go(&lives);
-    let copies = lives.data_dir.path().join("unfinished");
-    let copy = copies.join(run_id().to_string());
-    let said = std::fs::read_to_string(&copy).unwrap();
-    let next = said.replace("\"attempt\":1", "\"attempt\":2");
-    assert_ne!(said, next);
-    std::fs::write(copy, next).unwrap();
+    let mut next = log::intended(&lives.data_dir, run_id());
+    assert_eq!(next["attempt"], 1);
+    next["attempt"] = 2.into();
+    let next = serde_json::json!({ "intended": next });
+    log::append(&lives.data_dir, run_id(), &next);
     lives.world.store.set(Weather::Away);
     lives.live(async |stage| {
         let present = stage.supervisor.get(run_id()).await.unwrap();
@@ -495,7 +494,7 @@ fn a_copy_of_the_next_attempt_does_not_make_the_last_one_it() {
 }
 
 #[test]
-fn a_next_attempt_at_its_gate_whose_copy_is_lost_is_not_the_last_one() {
+fn next_attempt_that_is_not_logged_is_not_the_last_one() {
     let lives = Lives::of(crashing());
     lives.live(async |stage| {
         let spawned = stage.supervisor.spawn(restarting(in_an_hour()));
@@ -509,8 +508,7 @@ fn a_next_attempt_at_its_gate_whose_copy_is_lost_is_not_the_last_one() {
         }
     });
     lives.world.store.let_inserts_go();
-    let copies = lives.data_dir.path().join("unfinished");
-    std::fs::remove_file(copies.join(run_id().to_string())).unwrap();
+    log::append(&lives.data_dir, run_id(), &"forgotten".into());
     lives.world.store.set(Weather::Away);
     lives.live(async |stage| {
         stage.world.store.set(Weather::Fair);

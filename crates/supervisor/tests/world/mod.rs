@@ -7,6 +7,7 @@
 
 mod data_dir;
 mod lives;
+pub(crate) mod log;
 
 pub(crate) use data_dir::DataDir;
 pub(crate) use lives::{Lives, fill_disk, make_room_on_disk, run_id};
@@ -1032,6 +1033,13 @@ impl MemoryStore {
             *rows = before;
             self.generation.store(generation, Ordering::Relaxed);
         }
+    }
+
+    /// An empty store takes the place of this one.
+    pub fn lose_all(&self) {
+        self.go_back(0);
+        self.rows.lock().unwrap().clear();
+        self.generation.store(0, Ordering::Relaxed);
     }
 
     pub fn life(&self) -> u64 {

@@ -1,0 +1,342 @@
+//! The segment that is written, and those before it that are not synced.
+
+use super::{
+    disk::{self, Disk},
+    format::{
+        BLOCK_BYTES, HEADER_LEN, Header, LAYOUT, LogPosition, Origin, PayloadFormat, SegmentId,
+    },
+    frame::{ESSENTIAL, Encoder, Frame, PAYLOAD_BYTES_MAX},
+    inventory::Inventory,
+};
+use crate::errors::{failed, remove};
+use std::{fs::File, io, path::Path, sync::Arc};
+
+/// Space at the end of what is allocated that only essential frames use.
+pub const RESERVE_BYTES: u32 = 64 * 1024;
+
+/// How large the parts of the log are.
+#[derive(Clone, Copy, Debug)]
+pub struct LogSizes {
+    /// Largest segment: a frame of [`PAYLOAD_BYTES_MAX`] fits into an empty one.
+    pub segment: u32,
+    /// Space is allocated in steps of so many bytes.
+    pub step: u32,
+    /// Below this size the log keeps what is needed where it is.
+    pub copy_above: u64,
+}
+
+impl Default for LogSizes {
+    fn default() -> Self {
+        Self {
+            segment: 24 * 1024 * 1024,
+            step: 256 * 1024,
+            copy_above: 64 * 1024 * 1024,
+        }
+    }
+}
+
+/// The written part of a segment.
+#[derive(Clone, Debug)]
+pub(super) struct Written {
+    pub(super) id: SegmentId,
+    /// Holds the segment's lock.
+    pub(super) file: Arc<File>,
+    /// Behind the last frame.
+    pub(super) end: u32,
+    /// Whether its name survives a loss of power.
+    pub(super) is_name_synced: bool,
+}
+
+impl Written {
+    pub(super) fn end(&self) -> LogPosition {
+        LogPosition {
+            segment: self.id,
+            offset: self.end,
+        }
+    }
+}
+
+/// The segment that is written.
+#[derive(Debug)]
+struct Live {
+    written: Written,
+    header: [u8; HEADER_LEN],
+    /// Length of the file: all behind `end` is zero.
+    allocated: u32,
+    /// A write that failed may have left something up to here.
+    dirty_to: u32,
+    /// The next append begins another segment.
+    is_closed: bool,
+    /// A sync of it failed.
+    is_abandoned: bool,
+}
+
+/// Where frames are appended.
+#[derive(Debug)]
+pub(super) struct Head {
+    origin: Origin,
+    sizes: LogSizes,
+    live: Live,
+    /// Closed segments that are not synced, oldest first.
+    older: Vec<Written>,
+    pub(super) inventory: Inventory,
+    /// The bytes of one append.
+    buffer: Vec<u8>,
+    /// Offsets of its frames.
+    offsets: Vec<u32>,
+}
+
+/// Where frames were appended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Appended {
+    /// The first one.
+    pub begin: LogPosition,
+    /// Behind the last one: what [`NodeLog::sync`](super::NodeLog::sync) is asked for.
+    pub end: LogPosition,
+}
+
+impl Head {
+    /// Makes the first segment of a server. The caller has locked the directory.
+    pub(super) fn create(
+        disk: &dyn Disk,
+        dir: &Path,
+        generation: u64,
+        origin: Origin,
+        sizes: LogSizes,
+    ) -> io::Result<Self> {
+        let number = 0;
+        let id = SegmentId { generation, number };
+        Ok(Self {
+            origin,
+            sizes,
+            live: Live::create(disk, dir, id, origin, 0, sizes.step)?,
+            older: Vec::new(),
+            inventory: Inventory::default(),
+            buffer: Vec::new(),
+            offsets: Vec::new(),
+        })
+    }
+
+    /// Behind the last frame.
+    pub(super) fn end(&self) -> LogPosition {
+        self.live.written.end()
+    }
+
+    /// Length of the segment that is written.
+    pub(super) fn live_len(&self) -> u64 {
+        u64::from(self.live.allocated)
+    }
+
+    /// The next append begins another segment, of this format.
+    pub(super) fn set_format(&mut self, format: PayloadFormat) {
+        self.origin.format = format;
+        self.live.is_closed = true;
+    }
+
+    /// Appends the frames with one write. All or none of them are there.
+    pub(super) fn append(
+        &mut self,
+        disk: &dyn Disk,
+        dir: &Path,
+        frames: &[Frame<'_>],
+    ) -> io::Result<Appended> {
+        let is_essential = frames.iter().any(|f| f.has(ESSENTIAL));
+        let mut end = self.encode(frames);
+        self.check_sizes(frames)?;
+        if self.live.is_closed || !self.live.allocate(disk, end, is_essential, self.sizes)? {
+            match self.begin_segment(disk, dir) {
+                Ok(()) => {
+                    end = self.encode(frames);
+                    if !self.live.allocate(disk, end, is_essential, self.sizes)? {
+                        return Err(too_large());
+                    }
+                }
+                // The disk is full: the reserve is for these.
+                Err(_) if is_essential && self.live.has_reserve_for(end) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let appended = self.write(disk, dir, end)?;
+        for (index, frame) in frames.iter().enumerate() {
+            let upto = self.offsets.get(index + 1).copied().unwrap_or(end);
+            let bytes = u64::from(upto - self.offsets[index]);
+            self.inventory.add(frame, bytes, appended.end);
+        }
+        Ok(appended)
+    }
+
+    /// Encodes the frames for the end of the live segment. Returns where they would end.
+    fn encode(&mut self, frames: &[Frame<'_>]) -> u32 {
+        self.buffer.clear();
+        self.offsets.clear();
+        let mut encoder = Encoder {
+            id: self.live.written.id,
+            header: &self.live.header,
+            offset: self.live.written.end,
+            out: &mut self.buffer,
+        };
+        self.offsets.extend(frames.iter().map(|f| encoder.put(f)));
+        encoder.offset
+    }
+
+    /// Refuses what fits into no segment, before one is begun for it.
+    fn check_sizes(&self, frames: &[Frame<'_>]) -> io::Result<()> {
+        let room = (self.sizes.segment - RESERVE_BYTES) as usize - HEADER_LEN;
+        let is_large = |frame: &Frame<'_>| frame.payload.len() > PAYLOAD_BYTES_MAX;
+        if self.buffer.len() > room || frames.iter().any(is_large) {
+            return Err(too_large());
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, disk: &dyn Disk, dir: &Path, end: u32) -> io::Result<Appended> {
+        let live = &mut self.live;
+        let before = live.written.end;
+        // Zeros over what a failed write has left behind the frames.
+        let dirty = live.dirty_to.saturating_sub(end) as usize;
+        self.buffer.resize(self.buffer.len() + dirty, 0);
+        let file = &live.written.file;
+        if let Err(error) = disk.write(file, &self.buffer, u64::from(before)) {
+            live.dirty_to = live.dirty_to.max(end);
+            let zeros = vec![0; (live.dirty_to - before) as usize];
+            // Should this fail too, the next append does it.
+            if disk.write(file, &zeros, u64::from(before)).is_ok() {
+                live.dirty_to = 0;
+            }
+            return Err(failed("write", &live.written.id.path(dir), error));
+        }
+        live.dirty_to = 0;
+        live.written.end = end;
+        let begin = LogPosition {
+            segment: live.written.id,
+            offset: self.offsets.first().copied().unwrap_or(before),
+        };
+        let end = live.written.end();
+        Ok(Appended { begin, end })
+    }
+
+    fn begin_segment(&mut self, disk: &dyn Disk, dir: &Path) -> io::Result<()> {
+        let Written { id, end, .. } = self.live.written;
+        let number = id.number.checked_add(1);
+        let number = number.ok_or(io::ErrorKind::StorageFull)?;
+        let id = SegmentId { number, ..id };
+        // The former segment keeps its lock until this one has its own.
+        let _lock = disk::lock_dir(dir)?;
+        // What an attempt before this one has left; no other server has this generation.
+        remove(&id.path(dir))?;
+        let live = Live::create(disk, dir, id, self.origin, end, self.sizes.step)?;
+        let former = std::mem::replace(&mut self.live, live);
+        let len = u64::from(former.allocated);
+        self.inventory.close(former.written.id, len);
+        if !former.is_abandoned {
+            self.older.push(former.written);
+        }
+        Ok(())
+    }
+
+    /// What may not be synced, oldest first.
+    pub(super) fn unsynced(&self) -> Vec<Written> {
+        let mut unsynced = self.older.clone();
+        if !self.live.is_abandoned {
+            unsynced.push(self.live.written.clone());
+        }
+        unsynced
+    }
+
+    /// These were synced up to their ends.
+    pub(super) fn set_synced(&mut self, synced: &[Written]) {
+        let is_synced = |w: &Written| synced.iter().any(|s| s.id == w.id && s.end == w.end);
+        self.older.retain(|written| !is_synced(written));
+        for written in self.older.iter_mut().chain([&mut self.live.written]) {
+            written.is_name_synced |= synced.iter().any(|s| s.id == written.id);
+        }
+    }
+
+    /// Nothing that is not synced is synced again. Returns the end of the log.
+    pub(super) fn abandon(&mut self) -> LogPosition {
+        self.older.clear();
+        self.live.is_abandoned = true;
+        self.live.is_closed = true;
+        self.end()
+    }
+}
+
+fn too_large() -> io::Error {
+    let why = "the frames of one append are larger than the log takes";
+    io::Error::new(io::ErrorKind::InvalidInput, why)
+}
+
+impl Live {
+    fn create(
+        disk: &dyn Disk,
+        dir: &Path,
+        id: SegmentId,
+        origin: Origin,
+        previous_end: u32,
+        step: u32,
+    ) -> io::Result<Self> {
+        let path = id.path(dir);
+        let file = disk::create(&path)?;
+        let layout = LAYOUT;
+        let header = Header {
+            layout,
+            origin,
+            id,
+            previous_end,
+        };
+        let header = header.encode();
+        let mut bytes = header.to_vec();
+        bytes.resize(step as usize, 0);
+        if let Err(error) = disk.write(&file, &bytes, 0) {
+            remove(&path)?;
+            return Err(failed("write", &path, error));
+        }
+        let written = Written {
+            id,
+            file: Arc::new(file),
+            end: u32::try_from(HEADER_LEN).unwrap_or(BLOCK_BYTES),
+            is_name_synced: false,
+        };
+        Ok(Self {
+            written,
+            header,
+            allocated: step,
+            dirty_to: 0,
+            is_closed: false,
+            is_abandoned: false,
+        })
+    }
+
+    /// Whether frames up to `end` fit; allocates space for them. `false`: another segment is needed.
+    fn allocate(
+        &mut self,
+        disk: &dyn Disk,
+        end: u32,
+        is_essential: bool,
+        sizes: LogSizes,
+    ) -> io::Result<bool> {
+        let wanted = end.saturating_add(RESERVE_BYTES);
+        if wanted <= self.allocated {
+            return Ok(true);
+        }
+        if wanted > sizes.segment {
+            return Ok(false);
+        }
+        let upto = wanted.next_multiple_of(sizes.step).min(sizes.segment);
+        // Written zeros, not space alone: a sync of frames in them then changes nothing but their bytes.
+        let zeros = vec![0; (upto - self.allocated) as usize];
+        match disk.write(&self.written.file, &zeros, u64::from(self.allocated)) {
+            Ok(()) => {
+                self.allocated = upto;
+                Ok(true)
+            }
+            Err(_) if is_essential && self.has_reserve_for(end) => Ok(true),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whether essential frames up to `end` may be written into what is allocated.
+    fn has_reserve_for(&self, end: u32) -> bool {
+        end <= self.allocated && !self.is_closed
+    }
+}

@@ -1,0 +1,145 @@
+//! What is known to survive a loss of power.
+
+use super::{NodeLog, format::LogPosition, lock, segment::Written};
+use std::io;
+
+/// Ranges of lost frames that are told apart; older ones are joined.
+const LOST_RANGES_MAX: usize = 64;
+
+/// How much of the log survives a loss of power.
+#[derive(Clone, Debug)]
+pub struct Synced {
+    /// All frames up to here do, but those in `lost`.
+    position: LogPosition,
+    /// Frames behind the first and up to the second position were written to a segment whose sync failed.
+    lost: Vec<(LogPosition, LogPosition)>,
+}
+
+/// What is known of the frames up to a position.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Durability {
+    /// No sync has covered them.
+    Pending,
+    /// They survive a loss of power.
+    Durable,
+    /// A sync failed: they are to be appended again, and no later sync says anything of these.
+    Lost,
+}
+
+/// A sync has failed.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot sync the log: frames behind {sure} and up to {lost_upto} are to be appended again")]
+pub struct SyncError {
+    /// The last position that is sure.
+    pub sure: LogPosition,
+    /// The last position that is not.
+    pub lost_upto: LogPosition,
+    /// Why.
+    #[source]
+    pub source: io::Error,
+}
+
+impl Synced {
+    pub(super) fn new(position: LogPosition) -> Self {
+        let lost = Vec::new();
+        Self { position, lost }
+    }
+
+    /// What is known of the frames before this position.
+    #[must_use]
+    pub fn durability(&self, position: LogPosition) -> Durability {
+        if self.lost_range(position).is_some() {
+            Durability::Lost
+        } else if position <= self.position {
+            Durability::Durable
+        } else {
+            Durability::Pending
+        }
+    }
+
+    /// The last position that a sync covered.
+    #[must_use]
+    pub fn position(&self) -> LogPosition {
+        self.position
+    }
+
+    fn lost_range(&self, position: LogPosition) -> Option<(LogPosition, LogPosition)> {
+        let covers =
+            |(sure, upto): &&(LogPosition, LogPosition)| *sure < position && position <= *upto;
+        self.lost.iter().find(covers).copied()
+    }
+
+    fn lose(&mut self, upto: LogPosition) {
+        // Where nothing was synced since the last failure, its range grows.
+        match self.lost.last_mut() {
+            Some(last) if last.1 >= self.position => last.1 = upto,
+            _ => self.lost.push((self.position, upto)),
+        }
+        if self.lost.len() > LOST_RANGES_MAX {
+            // What lies between them becomes lost too: appended twice, it is still found once.
+            let (sure, _) = self.lost.remove(0);
+            self.lost[0].0 = sure;
+        }
+    }
+}
+
+impl NodeLog {
+    /// Makes all frames up to `position` survive a loss of power; blocks. Callers that wait together share one sync.
+    /// Returns the position that is synced, which may be further.
+    ///
+    /// # Errors
+    ///
+    /// The segments that were not synced are abandoned: the next append begins a new one, and what was appended behind
+    /// [`SyncError::sure`] counts only when it was appended again and synced there.
+    pub fn sync(&self, position: LogPosition) -> Result<LogPosition, SyncError> {
+        let _turn = lock(&self.sync_turn);
+        let known = self.synced.borrow().clone();
+        match known.durability(position) {
+            Durability::Durable => return Ok(known.position),
+            Durability::Lost => {
+                let range = known.lost_range(position);
+                let (sure, lost_upto) = range.unwrap_or((known.position, position));
+                let source = io::Error::other("an earlier sync has failed");
+                return Err(SyncError {
+                    sure,
+                    lost_upto,
+                    source,
+                });
+            }
+            Durability::Pending => {}
+        }
+        let unsynced = lock(&self.head).unsynced();
+        for written in &unsynced {
+            if let Err(source) = self.sync_segment(written) {
+                return Err(self.abandon(source));
+            }
+            let end = written.end();
+            self.synced.send_modify(|synced| synced.position = end);
+        }
+        lock(&self.head).set_synced(&unsynced);
+        Ok(self.synced.borrow().position)
+    }
+
+    fn sync_segment(&self, written: &Written) -> io::Result<()> {
+        if !written.is_name_synced {
+            self.disk.sync_dir(&self.dir)?;
+        }
+        self.disk.sync(&written.file)
+    }
+
+    /// After a failed sync the kernel may call the same pages clean: a later success would prove nothing.
+    fn abandon(&self, source: io::Error) -> SyncError {
+        let mut head = lock(&self.head);
+        let lost_upto = head.abandon();
+        let mut sure = lost_upto;
+        self.synced.send_modify(|synced| {
+            sure = synced.position;
+            synced.lose(lost_upto);
+        });
+        SyncError {
+            sure,
+            lost_upto,
+            source,
+        }
+    }
+}

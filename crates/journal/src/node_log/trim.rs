@@ -1,0 +1,277 @@
+//! Removes old segments, and copies what is still needed of them.
+
+use super::{
+    NodeLog, disk,
+    format::{LogPosition, SegmentId},
+    frame::{FRAME_OVERHEAD, Frame, SNAPSHOT},
+    inventory::{ClosedSegment, Key, Share},
+    lock,
+    scan::Scan,
+};
+use crate::errors::{failed, remove};
+use kennel_lifecycle::Timestamp;
+use std::{
+    collections::{HashMap, HashSet},
+    io,
+};
+
+/// Bytes of copied frames that are appended at once, about.
+const COPIED_BYTES: usize = 256 * 1024;
+
+/// What the caller knows of its runs.
+pub trait Retain {
+    /// Whether frames of this incarnation up to `seq` are needed: the run is live, or its end is not projected, or it is one
+    /// of the newest ends.
+    fn needs(&mut self, run: u128, incarnation: u64, seq: u64) -> bool;
+
+    /// A frame that stands for all of the incarnation up to its own seq. `None`: its frames are copied as they are.
+    fn snapshot(&mut self, run: u128, incarnation: u64) -> Option<OwnedFrame>;
+}
+
+/// A frame with its payload.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OwnedFrame {
+    /// The caller's number and flags.
+    pub kind: u16,
+    /// The run.
+    pub run: u128,
+    /// The incarnation of the run.
+    pub incarnation: u64,
+    /// Seq among the frames of the incarnation.
+    pub seq: u64,
+    /// Attempt of the run.
+    pub attempt: u32,
+    /// When it happened.
+    pub at: Timestamp,
+    /// Length of standard output and of standard error at that time.
+    pub lens: [u64; 2],
+    /// The entry.
+    pub payload: Vec<u8>,
+}
+
+/// What a trim has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Trimmed {
+    /// Segments that were removed.
+    pub segments: usize,
+    /// Frames that were appended in place of theirs.
+    pub copied: usize,
+}
+
+impl OwnedFrame {
+    /// The frame.
+    #[must_use]
+    pub fn frame(&self) -> Frame<'_> {
+        Frame {
+            kind: self.kind,
+            run: self.run,
+            incarnation: self.incarnation,
+            seq: self.seq,
+            attempt: self.attempt,
+            at: self.at,
+            lens: self.lens,
+            payload: &self.payload,
+        }
+    }
+}
+
+impl From<Frame<'_>> for OwnedFrame {
+    fn from(frame: Frame<'_>) -> Self {
+        Self {
+            kind: frame.kind,
+            run: frame.run,
+            incarnation: frame.incarnation,
+            seq: frame.seq,
+            attempt: frame.attempt,
+            at: frame.at,
+            lens: frame.lens,
+            payload: frame.payload.to_vec(),
+        }
+    }
+}
+
+/// What is needed of one segment.
+#[derive(Default)]
+struct Needed {
+    runs: Vec<(Key, Share)>,
+    /// Up to here the log is to be synced before the segment goes: snapshots there stand for frames of it.
+    relies_upon: Option<LogPosition>,
+}
+
+impl NodeLog {
+    /// Removes the oldest segments in which nothing is needed; blocks. Above [`LogSizes::copy_above`](super::LogSizes) and
+    /// twice what is needed, what is needed of the oldest one is appended again and synced first, so that a long run does
+    /// not keep it. Frames of one run are then not in the order of their seqs.
+    ///
+    /// # Errors
+    ///
+    /// The segment stays: its frames cannot be read, or those in place of them not appended or synced.
+    pub fn trim(&self, retain: &mut dyn Retain) -> io::Result<Trimmed> {
+        let _turn = lock(&self.trim_turn);
+        let mut trimmed = Trimmed::default();
+        let closed = lock(&self.head).inventory.closed.clone();
+        let mut copy_above = None;
+        for segment in &closed {
+            let needed = self.needed(segment, retain);
+            if !needed.runs.is_empty() {
+                let bound = *copy_above.get_or_insert_with(|| self.bound(retain));
+                if self.size_bytes() <= bound {
+                    break;
+                }
+                trimmed.copied += self.copy(segment, &needed, retain)?;
+            }
+            if let Some(position) = needed.relies_upon {
+                self.sync(position).map_err(io::Error::other)?;
+            }
+            self.remove(segment.id)?;
+            trimmed.segments += 1;
+        }
+        Ok(trimmed)
+    }
+
+    /// Length of all segments.
+    #[must_use]
+    pub fn size_bytes(&self) -> u64 {
+        let head = lock(&self.head);
+        head.inventory.closed_bytes() + head.live_len()
+    }
+
+    /// The size above which needed frames are copied: twice what would be left of them.
+    fn bound(&self, retain: &mut dyn Retain) -> u64 {
+        let segments = {
+            let head = lock(&self.head);
+            head.inventory.all(head.end().segment)
+        };
+        let mut live: HashMap<Key, u64> = HashMap::new();
+        for segment in &segments {
+            for (key, share) in self.needed(segment, retain).runs {
+                *live.entry(key).or_default() += share.bytes;
+            }
+        }
+        let left = live.into_iter().map(|((run, incarnation), bytes)| {
+            let snapshot = retain.snapshot(run, incarnation);
+            snapshot.map_or(bytes, |s| (s.payload.len() + FRAME_OVERHEAD) as u64)
+        });
+        self.copy_above.max(2 * left.sum::<u64>())
+    }
+
+    fn needed(&self, segment: &ClosedSegment, retain: &mut dyn Retain) -> Needed {
+        let mut needed = Needed::default();
+        for (key, share) in &segment.summary.runs {
+            // The lock is not held while the caller is asked: it may be about to append.
+            let covering = lock(&self.head)
+                .inventory
+                .covering(segment.id, *key, share.last_seq);
+            if let Some(snapshot) = covering {
+                needed.relies_upon = needed.relies_upon.max(Some(snapshot.end));
+            } else if retain.needs(key.0, key.1, share.last_seq) {
+                needed.runs.push((*key, *share));
+            }
+        }
+        needed
+    }
+
+    /// Appends and syncs what stands for the needed frames of a segment. Returns how many frames.
+    fn copy(
+        &self,
+        segment: &ClosedSegment,
+        needed: &Needed,
+        retain: &mut dyn Retain,
+    ) -> io::Result<usize> {
+        let mut copies = Copies::new(self);
+        let mut as_they_are = HashSet::new();
+        for ((run, incarnation), share) in &needed.runs {
+            let key = (*run, *incarnation);
+            let snapshot = retain.snapshot(*run, *incarnation);
+            // One that is behind the segment does not stand for all of it.
+            let stands = |s: &OwnedFrame| (s.run, s.incarnation) == key && s.seq >= share.last_seq;
+            match snapshot.filter(stands) {
+                Some(mut frame) => {
+                    frame.kind |= SNAPSHOT;
+                    copies.push(frame)?;
+                }
+                None => {
+                    as_they_are.insert(key);
+                }
+            }
+        }
+        if !as_they_are.is_empty() {
+            self.copy_frames(segment.id, &as_they_are, &mut copies)?;
+        }
+        copies.finish()
+    }
+
+    fn copy_frames(
+        &self,
+        id: SegmentId,
+        keys: &HashSet<Key>,
+        copies: &mut Copies<'_>,
+    ) -> io::Result<()> {
+        let path = id.path(&self.dir);
+        let mut scan = Scan::new(disk::open(&path)?, id).map_err(|e| failed("read", &path, e))?;
+        while let Some(found) = scan.next() {
+            let frame = scan.frame(&found);
+            let needed = frame.filter(|f| keys.contains(&(f.run, f.incarnation)));
+            needed.map_or(Ok(()), |frame| copies.push(frame.into()))?;
+        }
+        Ok(())
+    }
+
+    fn remove(&self, id: SegmentId) -> io::Result<()> {
+        remove(&id.path(&self.dir))?;
+        lock(&self.head).inventory.remove(id);
+        // Each by itself: were a later one gone and an earlier one there again, it would be missing in between.
+        self.disk
+            .sync_dir(&self.dir)
+            .map_err(|e| failed("sync", &self.dir, e))
+    }
+}
+
+/// Frames on their way to the head of the log.
+struct Copies<'a> {
+    log: &'a NodeLog,
+    waiting: Vec<OwnedFrame>,
+    waiting_bytes: usize,
+    count: usize,
+    end: Option<LogPosition>,
+}
+
+impl<'a> Copies<'a> {
+    fn new(log: &'a NodeLog) -> Self {
+        Self {
+            log,
+            waiting: Vec::new(),
+            waiting_bytes: 0,
+            count: 0,
+            end: None,
+        }
+    }
+
+    fn push(&mut self, frame: OwnedFrame) -> io::Result<()> {
+        self.waiting_bytes += frame.payload.len();
+        self.waiting.push(frame);
+        if self.waiting_bytes >= COPIED_BYTES {
+            self.append()?;
+        }
+        Ok(())
+    }
+
+    fn append(&mut self) -> io::Result<()> {
+        let frames: Vec<_> = self.waiting.iter().map(OwnedFrame::frame).collect();
+        if !frames.is_empty() {
+            self.end = Some(self.log.append(&frames)?.end);
+        }
+        self.count += frames.len();
+        self.waiting.clear();
+        self.waiting_bytes = 0;
+        Ok(())
+    }
+
+    fn finish(mut self) -> io::Result<usize> {
+        self.append()?;
+        if let Some(end) = self.end {
+            self.log.sync(end).map_err(io::Error::other)?;
+        }
+        Ok(self.count)
+    }
+}

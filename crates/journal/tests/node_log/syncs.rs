@@ -1,0 +1,135 @@
+//! Syncs, shared ones and failed ones.
+
+use crate::common::{SMALL, TestDisk, append, new_dir, origin, owned, replay};
+use kennel_journal::node_log::{Durability, LogSizes, NodeLog};
+use std::{
+    path::Path,
+    sync::{Arc, atomic::Ordering::SeqCst},
+};
+
+fn open(dir: &Path, sizes: LogSizes) -> (Arc<TestDisk>, NodeLog) {
+    let disk = Arc::new(TestDisk::default());
+    let log = NodeLog::open_on(Arc::<TestDisk>::clone(&disk), dir, origin(1), sizes).unwrap();
+    (disk, log)
+}
+
+#[test]
+fn an_append_is_one_write_and_no_sync() {
+    let (_guard, dir) = new_dir();
+    let (disk, log) = open(&dir, LogSizes::default());
+    disk.writes.store(0, SeqCst);
+    for seq in 1..=5 {
+        append(&log, &[owned(1, seq, 200)]).unwrap();
+    }
+    assert_eq!(disk.writes.load(SeqCst), 5);
+    // Also of several frames, and where they reach into the next block.
+    append(&log, &[owned(2, 1, 90_000), owned(2, 2, 10)]).unwrap();
+    assert_eq!(disk.writes.load(SeqCst), 6);
+    assert_eq!(disk.syncs.load(SeqCst) + disk.dir_syncs.load(SeqCst), 0);
+}
+
+#[test]
+fn callers_that_wait_together_share_a_sync() {
+    let (_guard, dir) = new_dir();
+    let (disk, log) = open(&dir, LogSizes::default());
+    disk.is_slow.store(true, SeqCst);
+    let mut synced = log.synced();
+    std::thread::scope(|scope| {
+        for run in 1..=16 {
+            let log = &log;
+            scope.spawn(move || {
+                let end = append(log, &[owned(run, 1, 100)]).unwrap();
+                assert!(log.sync(end).unwrap() >= end);
+                assert_eq!(log.synced().borrow().durability(end), Durability::Durable);
+            });
+        }
+    });
+    assert!(disk.syncs.load(SeqCst) < 16, "{disk:?}");
+    assert_eq!(disk.dir_syncs.load(SeqCst), 1);
+    assert!(synced.has_changed().unwrap());
+    assert_eq!(synced.borrow_and_update().position(), log.end());
+    let before = disk.syncs.load(SeqCst);
+    log.sync(log.end()).unwrap();
+    assert_eq!(disk.syncs.load(SeqCst), before);
+}
+
+#[test]
+fn a_sync_covers_all_segments_before_it() {
+    let (_guard, dir) = new_dir();
+    let (disk, log) = open(&dir, SMALL);
+    let mut seq = 0;
+    while log.end().segment.number < 3 {
+        seq += 1;
+        append(&log, &[owned(1, seq, 9_000)]).unwrap();
+    }
+    log.sync(log.end()).unwrap();
+    assert_eq!(disk.syncs.load(SeqCst), 4);
+    append(&log, &[owned(1, seq + 1, 10)]).unwrap();
+    log.sync(log.end()).unwrap();
+    assert_eq!(disk.syncs.load(SeqCst), 5);
+}
+
+#[test]
+fn a_failed_sync_abandons_its_segment() {
+    let (_guard, dir) = new_dir();
+    let (disk, log) = open(&dir, SMALL);
+    let sure = append(&log, &[owned(1, 1, 100)]).unwrap();
+    log.sync(sure).unwrap();
+    let lost = append(&log, &[owned(1, 2, 100)]).unwrap();
+    let also_lost = append(&log, &[owned(2, 1, 100)]).unwrap();
+    disk.is_failing_syncs.store(true, SeqCst);
+    let error = log.sync(lost).unwrap_err();
+    assert_eq!((error.sure, error.lost_upto), (sure, also_lost));
+    disk.is_failing_syncs.store(false, SeqCst);
+    let syncs = disk.syncs.load(SeqCst);
+    // Without another sync: its success would prove nothing.
+    assert_eq!(log.sync(also_lost).unwrap_err().sure, sure);
+    assert_eq!(disk.syncs.load(SeqCst), syncs);
+    let again = append(&log, &[owned(1, 2, 100), owned(2, 1, 100)]).unwrap();
+    assert_eq!(again.segment.number, 1);
+    log.sync(again).unwrap();
+    assert_eq!(disk.syncs.load(SeqCst), syncs + 1);
+    let synced = log.synced().borrow().clone();
+    assert_eq!(synced.durability(sure), Durability::Durable);
+    assert_eq!(synced.durability(lost), Durability::Lost);
+    assert_eq!(synced.durability(also_lost), Durability::Lost);
+    assert_eq!(synced.durability(again), Durability::Durable);
+    drop(log);
+    // Both are there: the caller takes each seq once.
+    let (found, replayed) = replay(&dir);
+    assert_eq!(replayed.damages, []);
+    assert_eq!(found.len(), 5);
+}
+
+#[test]
+fn every_waiter_learns_of_a_failed_sync() {
+    let (_guard, dir) = new_dir();
+    let (disk, log) = open(&dir, SMALL);
+    disk.is_slow.store(true, SeqCst);
+    disk.is_failing_syncs.store(true, SeqCst);
+    let ends: Vec<_> = (1..=8)
+        .map(|seq| append(&log, &[owned(1, seq, 9_000)]).unwrap())
+        .collect();
+    std::thread::scope(|scope| {
+        for end in &ends {
+            let log = &log;
+            scope.spawn(move || log.sync(*end).unwrap_err());
+        }
+    });
+    assert_eq!(disk.syncs.load(SeqCst), 1);
+    for _ in 0..200 {
+        let end = append(&log, &[owned(1, 9, 10)]).unwrap();
+        log.sync(end).unwrap_err();
+    }
+    // However often it fails: none that was lost is ever durable.
+    disk.is_failing_syncs.store(false, SeqCst);
+    for round in 0..200 {
+        disk.is_failing_syncs.store(round % 2 == 0, SeqCst);
+        let end = append(&log, &[owned(1, 10, 10)]).unwrap();
+        assert_eq!(log.sync(end).is_err(), round % 2 == 0);
+    }
+    let synced = log.synced().borrow().clone();
+    for end in ends {
+        assert_eq!(synced.durability(end), Durability::Lost);
+    }
+}

@@ -1,0 +1,329 @@
+//! What is known of the node's runs, in memory: the rows that the store has taken, and what it is still to be given.
+
+use kennel_lifecycle::RunId;
+use kennel_store::{Change, Life, NewRun, RunRow};
+use std::{
+    collections::{BTreeMap, BTreeSet, HashSet, VecDeque},
+    sync::Arc,
+};
+
+/// Most ended runs whose rows are kept.
+pub(super) const CLOSED_MAX: usize = 1024;
+/// Most bytes of their specs.
+const CLOSED_BYTES_MAX: usize = 16 * 1024 * 1024;
+/// Pending changes that are written to the store at once.
+const AT_ONCE_MAX: usize = 256;
+
+/// One run.
+#[derive(Debug)]
+pub(super) struct Entry {
+    /// Which life of the run's key: the log's frames name it.
+    pub(super) incarnation: u64,
+    /// Seq of its last frame.
+    pub(super) seq: u64,
+    /// What the store has; absent: it has none, or that is not known.
+    pub(super) row: Option<RunRow>,
+    /// The row was neither read nor written, or the log is not whole: a row that is there knows more.
+    pub(super) assumed: bool,
+    /// The attempt that was intended last, until nothing is left to do for the run.
+    pub(super) intended: Option<NewRun>,
+    /// What the store is still to be given, in order.
+    pub(super) pending: VecDeque<Pending>,
+    /// What is written down and not synced yet.
+    pub(super) in_flight: VecDeque<Pending>,
+    is_listed: bool,
+}
+
+/// A change that the store is still to be given.
+#[derive(Clone, Debug)]
+pub(super) struct Pending {
+    pub(super) seq: u64,
+    pub(super) change: Arc<Change>,
+    pub(super) bytes: usize,
+}
+
+/// A pending change on its way to the store.
+#[derive(Clone, Debug)]
+pub(super) struct Due {
+    pub(super) run: RunId,
+    pub(super) change: Arc<Change>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Book {
+    pub(super) runs: BTreeMap<RunId, Entry>,
+    /// Ended runs, the newest last.
+    closed: VecDeque<RunId>,
+    closed_bytes: usize,
+    /// One for each pending change, in the order of their promises.
+    queue: VecDeque<RunId>,
+    pub(super) pending_bytes: usize,
+    /// Life of the store in which the rows are known to be there.
+    pub(super) life: Option<Life>,
+    /// The last generation that is known.
+    pub(super) generation: i64,
+    /// Runs of which the log says less than the book.
+    pub(super) behind: BTreeSet<RunId>,
+    /// Incarnation and last seq of the frames of the node.
+    pub(super) node: (u64, u64),
+    next_incarnation: u64,
+    /// Incarnations that ended while the log was trimmed, with their last seqs.
+    pub(super) ended_in_trim: Option<Vec<(RunId, u64, u64)>>,
+}
+
+impl Entry {
+    pub(super) fn new(incarnation: u64) -> Self {
+        Self {
+            incarnation,
+            seq: 0,
+            row: None,
+            assumed: false,
+            intended: None,
+            pending: VecDeque::new(),
+            in_flight: VecDeque::new(),
+            is_listed: false,
+        }
+    }
+
+    pub(super) fn open_row(&self) -> Option<&RunRow> {
+        self.row.as_ref().filter(|row| row.outcome.is_none())
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.row.as_ref().is_some_and(|row| row.outcome.is_some())
+    }
+
+    /// Its next frame is the first of another incarnation, and says all.
+    pub(super) fn begin_anew(&mut self, incarnation: u64) {
+        self.incarnation = incarnation;
+        self.seq = 0;
+        for pending in self.pending.iter_mut().chain(&mut self.in_flight) {
+            self.seq += 1;
+            pending.seq = self.seq;
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.row.is_none()
+            && self.intended.is_none()
+            && self.pending.is_empty()
+            && self.in_flight.is_empty()
+    }
+}
+
+impl Book {
+    /// Incarnations of this server begin above those of all before it.
+    pub(super) fn begin_incarnations(&mut self, log_generation: u64) {
+        let first = log_generation << 32;
+        self.next_incarnation = self.next_incarnation.max(first);
+        if self.node.0 < first {
+            self.node = (self.new_incarnation(), 0);
+        }
+    }
+
+    pub(super) fn new_incarnation(&mut self) -> u64 {
+        self.next_incarnation += 1;
+        self.next_incarnation
+    }
+
+    /// The entry of the run, which is made where it is missing.
+    pub(super) fn entry(&mut self, run: RunId) -> &mut Entry {
+        if !self.runs.contains_key(&run) {
+            let entry = Entry::new(self.new_incarnation());
+            self.runs.insert(run, entry);
+        }
+        self.runs.get_mut(&run).expect("it was just looked for")
+    }
+
+    /// Whether a change says anything of a run of which this is known. All others are not written down.
+    pub(super) fn concerns(&self, run: RunId, change: &Change) -> bool {
+        match change {
+            Change::Intended(_)
+            | Change::Inserted(_)
+            | Change::Closed(..)
+            | Change::Fenced(..)
+            | Change::Snapshot(_) => true,
+            Change::Begun(..)
+            | Change::Rested(..)
+            | Change::Stop { .. }
+            | Change::State { .. }
+            | Change::Withdrawn => self.runs.get(&run).is_some_and(|e| e.open_row().is_some()),
+            Change::OutputRemoved(_) => self.runs.get(&run).is_some_and(Entry::is_closed),
+            Change::Forgotten => self.runs.get(&run).is_some_and(|e| e.intended.is_some()),
+        }
+    }
+
+    /// Folds a change that counts into what is known.
+    pub(super) fn fold(&mut self, run: RunId, change: &Change) {
+        let entry = self.entry(run);
+        match change {
+            Change::Intended(new) => entry.intended = Some((**new).clone()),
+            Change::Forgotten => entry.intended = None,
+            // All that happens to a run that has ended is the removal of its output.
+            Change::Snapshot(row)
+                if entry.is_closed() && row.outcome.is_some() && row.output_removed.is_none() => {}
+            change => {
+                entry.row = change.upon(entry.row.take());
+                entry.assumed = false;
+            }
+        }
+        self.list(run);
+    }
+
+    /// Keeps the list of ended runs, and of ended runs the newest.
+    pub(super) fn list(&mut self, run: RunId) {
+        let Some(entry) = self.runs.get_mut(&run) else {
+            return;
+        };
+        if entry.is_closed() == entry.is_listed {
+            return;
+        }
+        entry.is_listed = !entry.is_listed;
+        if !entry.is_listed {
+            self.closed.retain(|closed| *closed != run);
+            return self.count_closed_bytes();
+        }
+        self.closed_bytes += spec_len(entry);
+        self.closed.push_back(run);
+        while self.closed.len() > CLOSED_MAX || self.closed_bytes > CLOSED_BYTES_MAX {
+            let Some(oldest) = self.closed.pop_front() else {
+                return;
+            };
+            if let Some(entry) = self.runs.get_mut(&oldest) {
+                self.closed_bytes = self.closed_bytes.saturating_sub(spec_len(entry));
+                entry.row = None;
+                entry.is_listed = false;
+            }
+            self.prune(oldest);
+        }
+    }
+
+    fn count_closed_bytes(&mut self) {
+        let closed = self.closed.iter().filter_map(|run| self.runs.get(run));
+        self.closed_bytes = closed.map(spec_len).sum();
+    }
+
+    /// Removes the entry of a run of which nothing is to be known any more.
+    pub(super) fn prune(&mut self, run: RunId) {
+        let is_empty = self.runs.get(&run).is_some_and(Entry::is_empty);
+        if !is_empty || self.behind.contains(&run) {
+            return;
+        }
+        if let Some(entry) = self.runs.remove(&run)
+            && let Some(ended) = &mut self.ended_in_trim
+        {
+            ended.push((run, entry.incarnation, entry.seq));
+        }
+    }
+
+    pub(super) fn prune_all(&mut self) {
+        let runs: Vec<RunId> = self.runs.keys().copied().collect();
+        runs.into_iter().for_each(|run| self.prune(run));
+    }
+
+    /// The first change in flight counts: the store is to be given it.
+    pub(super) fn promise(&mut self, run: RunId) {
+        let entry = self.entry(run);
+        if let Some(pending) = entry.in_flight.pop_front() {
+            let bytes = pending.bytes;
+            entry.pending.push_back(pending);
+            self.pending_bytes += bytes;
+            self.queue.push_back(run);
+        }
+    }
+
+    pub(super) fn has_in_flight(&self, run: RunId) -> bool {
+        let entry = self.runs.get(&run);
+        entry.is_some_and(|entry| !entry.in_flight.is_empty())
+    }
+
+    /// Forgets the run with all that is known of it.
+    pub(super) fn remove(&mut self, run: RunId) {
+        self.take_pending(run, u64::MAX);
+        if let Some(entry) = self.runs.get_mut(&run) {
+            entry.row = None;
+            self.list(run);
+            self.runs.remove(&run);
+        }
+    }
+
+    /// Takes the pending changes of a run up to this seq.
+    pub(super) fn take_pending(&mut self, run: RunId, upto: u64) -> Vec<Pending> {
+        let Some(entry) = self.runs.get_mut(&run) else {
+            return Vec::new();
+        };
+        let is_taken = |pending: &Pending| pending.seq <= upto;
+        let count = entry.pending.iter().take_while(|p| is_taken(p)).count();
+        let taken: Vec<Pending> = entry.pending.drain(..count).collect();
+        for pending in &taken {
+            self.pending_bytes -= pending.bytes;
+            if let Some(at) = self.queue.iter().position(|queued| *queued == run) {
+                self.queue.remove(at);
+            }
+        }
+        taken
+    }
+
+    /// The store has taken these.
+    pub(super) fn fold_delivered(&mut self, run: RunId, taken: &[Pending]) {
+        for pending in taken {
+            // What stands under the key of a fence may be another run: it is read.
+            let counts = match &*pending.change {
+                Change::Fenced(..) => false,
+                change => self.concerns(run, change),
+            };
+            if counts {
+                self.fold(run, &pending.change);
+            }
+        }
+    }
+
+    /// Puts the queue in order again, after entries were put in whole.
+    pub(super) fn queue_all(&mut self) {
+        self.queue.clear();
+        self.pending_bytes = 0;
+        for (run, entry) in &self.runs {
+            for pending in &entry.pending {
+                self.queue.push_back(*run);
+                self.pending_bytes += pending.bytes;
+            }
+        }
+    }
+
+    /// The first pending changes, none of them of the same run: they may be written in any order.
+    pub(super) fn first_due(&self) -> Vec<Due> {
+        let mut runs = HashSet::new();
+        let queue = self.queue.iter().take(AT_ONCE_MAX);
+        let queue = queue.take_while(|run| runs.insert(**run));
+        let due = queue.filter_map(|run| {
+            let first = self.runs.get(run)?.pending.front()?;
+            Some(Due {
+                run: *run,
+                change: Arc::clone(&first.change),
+            })
+        });
+        due.collect()
+    }
+
+    pub(super) fn pending_count(&self) -> usize {
+        self.queue.len()
+    }
+
+    pub(super) fn pending_of(&self, run: RunId) -> impl Iterator<Item = &Change> {
+        let entry = self.runs.get(&run);
+        let pending = entry.into_iter().flat_map(|entry| &entry.pending);
+        pending.map(|pending| &*pending.change)
+    }
+
+    /// Rows of ended runs, the oldest first, and then those of open ones.
+    pub(super) fn known(&self) -> impl Iterator<Item = (&RunRow, bool)> {
+        let closed = self.closed.iter().filter_map(|run| self.runs.get(run));
+        let open = self.runs.values().filter(|e| e.open_row().is_some());
+        let entries = closed.chain(open);
+        entries.filter_map(|entry| Some((entry.row.as_ref()?, entry.assumed)))
+    }
+}
+
+fn spec_len(entry: &Entry) -> usize {
+    entry.row.as_ref().map_or(0, |row| row.new.spec.text_len())
+}

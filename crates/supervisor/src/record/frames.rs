@@ -1,0 +1,208 @@
+//! The frames of the node log: their kinds, and what their payloads mean.
+//!
+//! Seqs of a run are contiguous within one incarnation, which a run gets when it comes into the book. Frames of no run
+//! have run 0.
+
+use super::book::{Book, Entry, Pending};
+use crate::clock;
+use kennel_journal::node_log::{CRITICAL, ESSENTIAL, OwnedFrame, SNAPSHOT};
+use kennel_lifecycle::RunId;
+use kennel_store::{Change, NewRun, RunRow};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use std::sync::Arc;
+
+/// A change that counts as it stands: the store has taken it, or it is this node's alone.
+const KNOWN: u16 = 1;
+/// A change that the store is still to be given.
+const PENDING: u16 = 2;
+/// The store has taken the pending changes up to a seq.
+const DELIVERED: u16 = 3;
+/// The store will never take the pending changes up to a seq, or they were never promised.
+const REFUSED: u16 = 4;
+/// All that is known of a run.
+const STATE: u16 = 5;
+/// What is known of the node.
+const NODE: u16 = 6;
+const FLAGS: u16 = CRITICAL | SNAPSHOT | ESSENTIAL;
+
+/// What a frame says.
+#[derive(Debug)]
+pub(super) enum Line {
+    Known(Change),
+    Pending(Change, usize),
+    Delivered(u64),
+    Refused(u64),
+    State(Box<EntryState>),
+    Node(NodeState),
+    /// Of a later version, and nothing that changes what is known here.
+    Other,
+}
+
+/// An entry of the book as one frame.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct EntryState {
+    pub(super) row: Option<RunRow>,
+    pub(super) assumed: bool,
+    /// Absent where there is none, or where it is the row's own attempt.
+    pub(super) intended: Option<NewRun>,
+    /// Whether something is left to do for the run.
+    pub(super) unfinished: bool,
+    pub(super) pending: Vec<(u64, Change)>,
+}
+
+/// What is known of the node.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(super) struct NodeState {
+    pub(super) generation: i64,
+    /// Life of the store in which the node was acquired.
+    pub(super) life: Option<String>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Upto {
+    upto: u64,
+}
+
+impl Line {
+    /// The error says why these bytes mean nothing here.
+    pub(super) fn decode(kind: u16, payload: &[u8]) -> Result<Self, String> {
+        Ok(match kind & !FLAGS {
+            KNOWN => Self::Known(Change::decode(payload)?),
+            PENDING => Self::Pending(Change::decode(payload)?, payload.len()),
+            DELIVERED => Self::Delivered(read::<Upto>(payload)?.upto),
+            REFUSED => Self::Refused(read::<Upto>(payload)?.upto),
+            STATE => Self::State(read(payload)?),
+            NODE => Self::Node(read(payload)?),
+            other if kind & CRITICAL != 0 => return Err(format!("{other} is no known kind")),
+            _ => Self::Other,
+        })
+    }
+}
+
+fn read<T: DeserializeOwned>(payload: &[u8]) -> Result<T, String> {
+    serde_json::from_slice(payload).map_err(|e| e.to_string())
+}
+
+fn write<T: Serialize>(value: &T) -> Vec<u8> {
+    // Every value of the vocabulary is JSON.
+    serde_json::to_vec(value).unwrap_or_default()
+}
+
+impl EntryState {
+    pub(super) fn of(entry: &Entry) -> Self {
+        let row = entry.row.clone();
+        let is_of_row = |new: &NewRun| row.as_ref().is_some_and(|r| r.new.attempt == new.attempt);
+        Self {
+            intended: entry.intended.clone().filter(|new| !is_of_row(new)),
+            unfinished: entry.intended.is_some(),
+            assumed: entry.assumed,
+            pending: (entry.pending.iter().chain(&entry.in_flight))
+                .map(|pending| (pending.seq, (*pending.change).clone()))
+                .collect(),
+            row,
+        }
+    }
+
+    /// Puts the state into an entry; a row that is not believed stays out.
+    pub(super) fn restore(self, entry: &mut Entry, is_believed: bool) {
+        let of_row = self.row.as_ref().filter(|_| self.unfinished);
+        let of_row = of_row.map(|row| super::intention(&row.new));
+        entry.intended = self.intended.or(of_row);
+        entry.row = self.row.filter(|_| is_believed);
+        entry.assumed = self.assumed;
+        let pending = self.pending.into_iter().map(|(seq, change)| Pending {
+            seq,
+            bytes: change.encode().len(),
+            change: Arc::new(change),
+        });
+        entry.pending = pending.collect();
+    }
+}
+
+impl Entry {
+    fn frame(&self, run: RunId, kind: u16, seq: u64, payload: Vec<u8>) -> OwnedFrame {
+        let row = self.row.as_ref().map(|row| &row.new);
+        let attempt = row.or(self.intended.as_ref()).map_or(0, |new| new.attempt);
+        OwnedFrame {
+            kind,
+            run: run.as_u128(),
+            incarnation: self.incarnation,
+            seq,
+            attempt,
+            at: clock::now(),
+            lens: [0, 0],
+            payload,
+        }
+    }
+
+    /// The next frame of the run: a change that counts.
+    pub(super) fn known(&mut self, run: RunId, change: &Change) -> OwnedFrame {
+        let essential = match change {
+            Change::Stop { .. } | Change::Closed(..) | Change::Fenced(..) => ESSENTIAL,
+            _ => 0,
+        };
+        let seq = self.next_seq();
+        self.frame(run, KNOWN | essential, seq, change.encode())
+    }
+
+    /// The next frame of the run: a change that the store is to be given.
+    pub(super) fn pending(&mut self, run: RunId, bytes: Vec<u8>) -> OwnedFrame {
+        let seq = self.next_seq();
+        self.frame(run, PENDING | CRITICAL | ESSENTIAL, seq, bytes)
+    }
+
+    /// The next frame of the run: what became of its pending changes up to a seq.
+    pub(super) fn settled(&mut self, run: RunId, upto: u64, delivered: bool) -> OwnedFrame {
+        let kind = if delivered { DELIVERED } else { REFUSED };
+        let seq = self.next_seq();
+        self.frame(run, kind | ESSENTIAL, seq, write(&Upto { upto }))
+    }
+
+    /// The next frame of the run, which stands for all before it.
+    pub(super) fn state(&mut self, run: RunId) -> OwnedFrame {
+        let seq = self.next_seq();
+        self.state_at(run, seq)
+    }
+
+    /// A frame that stands for all up to the last one.
+    pub(super) fn snapshot(&self, run: RunId) -> OwnedFrame {
+        self.state_at(run, self.seq)
+    }
+
+    fn state_at(&self, run: RunId, seq: u64) -> OwnedFrame {
+        let payload = write(&EntryState::of(self));
+        self.frame(run, STATE | SNAPSHOT, seq, payload)
+    }
+
+    fn next_seq(&mut self) -> u64 {
+        self.seq += 1;
+        self.seq
+    }
+}
+
+impl Book {
+    /// The newest state of the node.
+    pub(super) fn node_frame(&self) -> OwnedFrame {
+        let state = NodeState {
+            generation: self.generation,
+            life: self.life.as_ref().map(ToString::to_string),
+        };
+        OwnedFrame {
+            kind: NODE | SNAPSHOT,
+            run: 0,
+            incarnation: self.node.0,
+            seq: self.node.1,
+            attempt: 0,
+            at: clock::now(),
+            lens: [0, 0],
+            payload: write(&state),
+        }
+    }
+}
+
+/// Nothing is known of an incarnation any more.
+pub(super) fn gone(run: RunId, incarnation: u64, seq: u64) -> OwnedFrame {
+    let mut entry = Entry::new(incarnation);
+    entry.seq = seq;
+    entry.snapshot(run)
+}

@@ -1,0 +1,371 @@
+//! How the book comes into the node log, and what stands in its place while the log cannot be written.
+
+use super::{book::Book, frames, replay};
+use crate::cause::Chain;
+use kennel_journal::{
+    Boot,
+    node_log::{LogPosition, NodeLog, Origin, OwnedFrame, PayloadFormat, Retain, Trimmed},
+};
+use kennel_lifecycle::RunId;
+use kennel_linux::own_file;
+use kennel_store::{CHANGE_FORM, Change, NewRun};
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+use tokio::sync::Notify;
+
+/// The directory of the log, in the data directory.
+const DIR: &str = "log";
+/// A file in it: what former servers have written of rows is behind, and no server believes it.
+const BEHIND: &str = "behind";
+/// Number of the format of the frames.
+const FORMAT: u32 = 1;
+/// Most bytes of frames that are appended at once, about.
+pub(super) const AT_ONCE_BYTES: usize = 1024 * 1024;
+
+/// Where the log of this server is, and who writes it.
+#[derive(Debug)]
+pub(super) struct Place {
+    pub(super) dir: PathBuf,
+    pub(super) origin: Origin,
+}
+
+/// The book with its log.
+#[derive(Debug)]
+pub(super) struct Record {
+    pub(super) book: Book,
+    /// Absent: it cannot be opened.
+    pub(super) log: Option<Arc<NodeLog>>,
+    /// Whether the book has what former servers have left.
+    has_read: bool,
+    pub(super) behind_mark: PathBuf,
+    /// Number of the segment that was written last.
+    segment: u32,
+    has_complained: bool,
+    trim_due: Arc<Notify>,
+}
+
+impl Place {
+    pub(super) fn new(data_dir: &Path, epoch: u128, server: u32, boot_id: &str) -> Self {
+        let number = FORMAT;
+        let hash = CHANGE_FORM;
+        Self {
+            dir: data_dir.join(DIR),
+            origin: Origin {
+                format: PayloadFormat { number, hash },
+                epoch,
+                server: server.into(),
+                boot: boot(boot_id),
+            },
+        }
+    }
+
+    pub(super) fn behind_mark(&self) -> PathBuf {
+        self.dir.join(BEHIND)
+    }
+}
+
+/// Each name of a boot is a number here, also one that is no UUID.
+fn boot(boot_id: &str) -> Boot {
+    let digits = boot_id.replace('-', "");
+    let hashed = || {
+        let bytes = boot_id.bytes();
+        bytes.fold(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d, |hash, byte| {
+            (hash ^ u128::from(byte)).wrapping_mul(0x0000_0000_0100_0000_0000_0000_0000_013b)
+        })
+    };
+    Boot(u128::from_str_radix(&digits, 16).unwrap_or_else(|_| hashed()))
+}
+
+impl Record {
+    pub(super) fn new(
+        place: &Place,
+        log: Option<NodeLog>,
+        book: Option<Book>,
+        trim_due: Arc<Notify>,
+    ) -> Self {
+        Self {
+            log: log.map(Arc::new),
+            has_read: book.is_some(),
+            book: book.unwrap_or_default(),
+            behind_mark: place.behind_mark(),
+            segment: 0,
+            has_complained: false,
+            trim_due,
+        }
+    }
+
+    /// Folds changes that count, and writes them down.
+    pub(super) fn note(&mut self, mut changes: Vec<(RunId, Change)>) {
+        changes.retain(|(run, change)| {
+            let concerns = self.book.concerns(*run, change);
+            if concerns {
+                self.book.fold(*run, change);
+            }
+            concerns
+        });
+        let runs: Vec<RunId> = changes.iter().map(|(run, _)| *run).collect();
+        if self.log.is_none() || !self.book.behind.is_empty() {
+            self.fall_behind(runs.iter().copied());
+            self.catch_up();
+        } else {
+            let frames = changes.iter().map(|(run, change)| {
+                let frame = self.book.entry(*run).known(*run, change);
+                (*run, frame)
+            });
+            let frames: Vec<_> = frames.collect();
+            self.append_all(&frames);
+        }
+        runs.into_iter().for_each(|run| self.book.prune(run));
+    }
+
+    /// Writes down what is known of the node.
+    pub(super) fn note_node(&mut self) {
+        self.book.node.1 += 1;
+        let frame = self.book.node_frame();
+        if let Err(error) = self.append(&[&frame]) {
+            self.book.node.1 -= 1;
+            self.complain(&error);
+        }
+    }
+
+    /// Writes down what is about to be made, or nothing.
+    pub(super) fn intend(&mut self, new: NewRun) -> io::Result<()> {
+        let run = new.run;
+        let change = Change::Intended(Box::new(new));
+        if self.log.is_none() {
+            self.note(vec![(run, change)]);
+            return Ok(());
+        }
+        self.catch_up();
+        let frame = self.book.entry(run).known(run, &change);
+        match self.append(&[&frame]) {
+            Ok(_) => {}
+            // Larger than the log takes: less is known of it.
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => self.take_back(run),
+            Err(error) => {
+                self.take_back(run);
+                self.book.prune(run);
+                return Err(error);
+            }
+        }
+        self.book.fold(run, &change);
+        Ok(())
+    }
+
+    /// The last frame of the run is not there.
+    pub(super) fn take_back(&mut self, run: RunId) {
+        self.book.entry(run).seq -= 1;
+    }
+
+    /// Appends frames of runs, as many at once as one write takes.
+    pub(super) fn append_all(&mut self, frames: &[(RunId, OwnedFrame)]) {
+        for part in parts(frames) {
+            let only: Vec<&OwnedFrame> = part.iter().map(|(_, frame)| frame).collect();
+            if let Err(error) = self.append(&only) {
+                part.iter().for_each(|(run, _)| self.take_back(*run));
+                if error.kind() != io::ErrorKind::InvalidInput {
+                    self.fall_behind(part.iter().map(|(run, _)| *run));
+                }
+                self.complain(&error);
+            }
+        }
+    }
+
+    pub(super) fn append(&mut self, frames: &[&OwnedFrame]) -> io::Result<LogPosition> {
+        let log = self.log.as_ref();
+        let log = log.ok_or_else(|| io::Error::other("the node log is not open"))?;
+        let frames: Vec<_> = frames.iter().map(|frame| frame.frame()).collect();
+        let end = log.append(&frames)?.end;
+        self.has_complained = false;
+        if end.segment.number != self.segment {
+            self.segment = end.segment.number;
+            self.trim_due.notify_one();
+        }
+        Ok(end)
+    }
+
+    /// The log cannot be written, and what it says is behind.
+    fn complain(&mut self, error: &io::Error) {
+        if !std::mem::replace(&mut self.has_complained, true) {
+            let why = Chain(error).to_string();
+            tracing::warn!(%why, "the node log cannot be written: should this server die, and the store go back, less is known");
+        }
+    }
+
+    /// The log says less of these runs than the book. No later server may believe what it says of rows.
+    fn fall_behind(&mut self, runs: impl Iterator<Item = RunId>) {
+        let was_behind = !self.book.behind.is_empty();
+        self.book.behind.extend(runs);
+        if was_behind || self.book.behind.is_empty() {
+            return;
+        }
+        let mut how = own_file::options();
+        how.write(true).create(true);
+        match how.open(&self.behind_mark) {
+            Ok(_) => {}
+            // There is nothing that could be believed.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => {
+                let why = Chain(&error).to_string();
+                tracing::error!(%why, "the node log is behind, and cannot be marked so");
+            }
+        }
+    }
+
+    /// Writes down what the log lacks, as far as it takes it.
+    pub(super) fn catch_up(&mut self) {
+        if self.log.is_none() || self.book.behind.is_empty() {
+            return;
+        }
+        while let Some(run) = self.book.behind.first().copied() {
+            let frame = self.book.entry(run).state(run);
+            if let Err(error) = self.append(&[&frame]) {
+                self.take_back(run);
+                if error.kind() != io::ErrorKind::InvalidInput {
+                    return self.complain(&error);
+                }
+            }
+            self.book.behind.remove(&run);
+            self.book.prune(run);
+        }
+        let removed = fs::remove_file(&self.behind_mark);
+        if let Err(error) = removed
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            let why = Chain(&error).to_string();
+            tracing::warn!(%why, "the mark that the node log is behind cannot be removed");
+        }
+    }
+
+    /// Opens the log, where it could not be opened before. What it holds comes before all that is new.
+    pub(super) fn open_late(&mut self, place: &Place) -> io::Result<()> {
+        if self.log.is_some() {
+            return Ok(());
+        }
+        let (log, found) = replay::open(place).map_err(io::Error::other)?;
+        self.log = Some(Arc::new(log));
+        if !std::mem::replace(&mut self.has_read, true) {
+            self.put_found(found);
+        }
+        let all: Vec<RunId> = self.book.runs.keys().copied().collect();
+        self.fall_behind(all.into_iter());
+        self.begin();
+        Ok(())
+    }
+
+    /// The first frames of this server.
+    pub(super) fn begin(&mut self) {
+        let Some(log) = self.log.clone() else {
+            return;
+        };
+        self.book.begin_incarnations(log.generation());
+        let behind: Vec<RunId> = self.book.behind.iter().copied().collect();
+        for run in &behind {
+            // Seqs of the former incarnation may have been used.
+            let incarnation = self.book.new_incarnation();
+            self.book.entry(*run).begin_anew(incarnation);
+        }
+        self.catch_up();
+        self.note_node();
+        // What is pending of them is needed nowhere else any more.
+        if !behind.is_empty()
+            && let Err(error) = log.sync(log.end())
+        {
+            self.complain(&io::Error::other(error));
+        }
+    }
+
+    /// What is known of a run here is newer than what was found, but for what the store is still to be given.
+    fn put_found(&mut self, found: Book) {
+        self.book.generation = self.book.generation.max(found.generation);
+        for (run, old) in found.runs {
+            let entry = self.book.entry(run);
+            if entry.is_empty() {
+                *entry = old;
+                self.book.list(run);
+                continue;
+            }
+            old.pending
+                .into_iter()
+                .rev()
+                .for_each(|p| entry.pending.push_front(p));
+        }
+        self.book.queue_all();
+    }
+}
+
+/// Parts of about [`AT_ONCE_BYTES`].
+fn parts(frames: &[(RunId, OwnedFrame)]) -> impl Iterator<Item = &[(RunId, OwnedFrame)]> {
+    let mut rest = frames;
+    std::iter::from_fn(move || {
+        let mut bytes = 0;
+        let fits = |(_, frame): &&(RunId, OwnedFrame)| {
+            let is_first = bytes == 0;
+            bytes += frame.payload.len() + 1;
+            is_first || bytes <= AT_ONCE_BYTES
+        };
+        let count = rest.iter().take_while(fits).count();
+        let (part, others) = rest.split_at(count);
+        rest = others;
+        (!part.is_empty()).then_some(part)
+    })
+}
+
+impl super::NodeRecord {
+    /// Removes the segments of the log in which nothing is needed; blocks.
+    pub(super) fn trim(&self) {
+        let log = {
+            let mut record = self.lock();
+            record.catch_up();
+            record.book.ended_in_trim = Some(Vec::new());
+            record.log.clone()
+        };
+        let trimmed = log.map(|log| log.trim(&mut Needs(self)));
+        let mut record = self.lock();
+        // A state that was copied while its run was forgotten would bring it back.
+        for (run, incarnation, seq) in record.book.ended_in_trim.take().unwrap_or_default() {
+            let frame = frames::gone(run, incarnation, seq);
+            if let Err(error) = record.append(&[&frame]) {
+                record.complain(&error);
+            }
+        }
+        drop(record);
+        match trimmed {
+            Some(Ok(Trimmed { segments, copied })) if segments > 0 => {
+                tracing::debug!(segments, copied, "old segments of the node log are removed");
+            }
+            Some(Err(error)) => {
+                let why = Chain(&error).to_string();
+                tracing::warn!(%why, "the node log cannot be trimmed");
+            }
+            Some(Ok(_)) | None => {}
+        }
+    }
+}
+
+/// What the log keeps.
+struct Needs<'a>(&'a super::NodeRecord);
+
+impl Retain for Needs<'_> {
+    fn needs(&mut self, run: u128, incarnation: u64, seq: u64) -> bool {
+        let record = self.0.lock();
+        if run == 0 {
+            return (incarnation, seq) == record.book.node;
+        }
+        let entry = record.book.runs.get(&RunId::from_u128(run));
+        entry.is_some_and(|entry| entry.incarnation == incarnation)
+    }
+
+    fn snapshot(&mut self, run: u128, incarnation: u64) -> Option<OwnedFrame> {
+        let record = self.0.lock();
+        if run == 0 {
+            return Some(record.book.node_frame());
+        }
+        let id = RunId::from_u128(run);
+        let entry = record.book.runs.get(&id)?;
+        (entry.incarnation == incarnation && entry.seq > 0).then(|| entry.snapshot(id))
+    }
+}

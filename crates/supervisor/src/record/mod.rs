@@ -1,0 +1,210 @@
+//! The one record of the node: what the store has taken of its runs, what it is still to be given, and which runs are not
+//! over. It is a book in memory, and the node log behind it.
+//!
+//! A store may go back: another life of it, such as a copy that takes its place, may lack what it had answered. From here
+//! that is written again. What the store does not take is promised here: such a change is synced, and the store is given
+//! it when it is back. While any is pending, all that can be pending is put behind it.
+//!
+//! INVARIANT: a change is noted after the store has taken it and before any caller acts upon that or is answered. So a row
+//! that is put back to what is noted is never behind what was reported, and what was written beyond it is written again.
+
+mod book;
+mod cleanup;
+mod frames;
+mod log;
+mod outbox;
+mod replay;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use cleanup::Cleanup;
+
+use book::Book;
+use kennel_lifecycle::{OutputRemoval, RunId};
+use kennel_store::{Change, Life, NewRun, RunRow, Standing};
+use log::{Place, Record};
+use std::{
+    collections::HashSet,
+    io,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+use tokio::sync::{Notify, mpsc, watch};
+
+/// The record, for all that read or change it.
+#[derive(Debug)]
+pub(crate) struct NodeRecord {
+    place: Place,
+    state: Mutex<Record>,
+    jobs: mpsc::Sender<outbox::Job>,
+    /// Changes with the pending ones.
+    pending: watch::Sender<()>,
+    /// Held while pending changes are delivered.
+    delivering: tokio::sync::Mutex<()>,
+    /// A segment of the log was closed.
+    trim_due: Arc<Notify>,
+}
+
+/// A row that the store should have.
+#[derive(Debug)]
+pub(crate) struct KnownRow {
+    pub(crate) row: RunRow,
+    /// A row that is there knows more.
+    pub(crate) assumed: bool,
+}
+
+impl NodeRecord {
+    /// Whether the store is not the one, or not as far, as it was.
+    pub(crate) fn differs(&self, standing: &Standing) -> bool {
+        let record = self.lock();
+        let book = &record.book;
+        let life = book.life.as_ref();
+        life.is_some_and(|life| *life != standing.life)
+            || standing.generation.unwrap_or(0) < book.generation
+    }
+
+    /// The last generation that is known.
+    pub(crate) fn generation(&self) -> i64 {
+        self.lock().book.generation
+    }
+
+    /// The node was given this generation; what the store has of its runs is not known yet.
+    pub(crate) fn raised(&self, generation: i64) {
+        let mut record = self.lock();
+        record.book.generation = record.book.generation.max(generation);
+        record.note_node();
+    }
+
+    /// Open rows that are known and not among these.
+    pub(crate) fn open_beside(&self, rows: &[RunRow]) -> Vec<RunId> {
+        let rows: HashSet<RunId> = rows.iter().map(|row| row.new.run).collect();
+        let record = self.lock();
+        let open = record.book.runs.iter();
+        let open = open.filter(|(run, entry)| entry.open_row().is_some() && !rows.contains(run));
+        open.map(|(run, _)| *run).collect()
+    }
+
+    /// The node was acquired in this life; `open` are its open rows there, and `ended` those that were known as open.
+    pub(crate) fn acquired(&self, life: Life, open: &[RunRow], ended: Vec<RunRow>) {
+        let gone = self.open_beside(open);
+        let ended_runs: HashSet<RunId> = ended.iter().map(|row| row.new.run).collect();
+        let gone = gone.into_iter().filter(|run| !ended_runs.contains(run));
+        let gone = gone.map(|run| (run, Change::Withdrawn));
+        let rows = ended.into_iter().chain(open.iter().cloned());
+        let mut record = self.lock();
+        let rows = rows.map(|row| (row.new.run, Change::Snapshot(Box::new(row))));
+        let mut changes: Vec<_> = gone.chain(rows).collect();
+        changes.retain(|(run, change)| !record.book.says(*run, change));
+        record.note(changes);
+        record.book.life = Some(life);
+        record.note_node();
+        drop(record);
+        self.trim_due.notify_one();
+    }
+
+    /// The store has taken this change.
+    pub(crate) fn took(&self, run: RunId, change: Change) {
+        self.lock().note(vec![(run, change)]);
+    }
+
+    /// The store has this row: it was read. Of one that has ended that is all there is to know.
+    pub(crate) fn has(&self, row: RunRow) {
+        let run = row.new.run;
+        let mut record = self.lock();
+        let entry = record.book.runs.get(&run);
+        let known = row.outcome.is_some() && entry.is_some_and(book::Entry::is_closed);
+        if !known {
+            record.note(vec![(run, Change::Snapshot(Box::new(row)))]);
+        }
+    }
+
+    /// The store has marked the row of an ended run: its output is removed.
+    pub(crate) fn output_removed(&self, run: RunId, removal: OutputRemoval) {
+        self.took(run, Change::OutputRemoved(removal));
+    }
+
+    /// What the row says at least of a run that is adopted without it.
+    pub(crate) fn assume(&self, row: &RunRow) {
+        let mut record = self.lock();
+        let entry = record.book.entry(row.new.run);
+        if entry.row.is_none() {
+            entry.row = Some(row.clone());
+            entry.assumed = true;
+            record.book.list(row.new.run);
+        }
+    }
+
+    /// The open row of this run.
+    pub(crate) fn open_row(&self, run: RunId) -> Option<RunRow> {
+        let record = self.lock();
+        record.book.runs.get(&run)?.open_row().cloned()
+    }
+
+    /// All that the store should have.
+    pub(crate) fn known_rows(&self) -> Vec<KnownRow> {
+        let record = self.lock();
+        let known = record.book.known().map(|(row, assumed)| KnownRow {
+            row: row.clone(),
+            assumed,
+        });
+        known.collect()
+    }
+
+    /// An attempt is about to be made, of which something is left to do until [`Self::forget`].
+    ///
+    /// # Errors
+    ///
+    /// It cannot be written down, and must not be made.
+    pub(crate) fn intend(&self, new: &NewRun) -> io::Result<()> {
+        self.lock().intend(intention(new))
+    }
+
+    /// The attempt of this run that was intended last, where something is left to do for the run.
+    pub(crate) fn intended(&self, run: RunId) -> Option<NewRun> {
+        self.lock().book.runs.get(&run)?.intended.clone()
+    }
+
+    /// Whether something is left to do for the run.
+    pub(crate) fn is_unfinished(&self, run: RunId) -> bool {
+        let record = self.lock();
+        let entry = record.book.runs.get(&run);
+        entry.is_some_and(|entry| entry.intended.is_some())
+    }
+
+    /// All runs for which something is left to do.
+    pub(crate) fn unfinished(&self) -> Vec<RunId> {
+        let record = self.lock();
+        let runs = record.book.runs.iter();
+        let runs = runs.filter(|(_, entry)| entry.intended.is_some());
+        runs.map(|(run, _)| *run).collect()
+    }
+
+    /// Nothing is left to do for the run.
+    pub(crate) fn forget(&self, run: RunId) {
+        self.took(run, Change::Forgotten);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Record> {
+        // A panic elsewhere leaves changes that are whole.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Book {
+    /// Whether that is known already.
+    fn says(&self, run: RunId, change: &Change) -> bool {
+        let entry = self.runs.get(&run).filter(|entry| !entry.assumed);
+        match (change, entry.and_then(|entry| entry.row.as_ref())) {
+            (Change::Snapshot(row), Some(known)) => **row == *known,
+            _ => false,
+        }
+    }
+}
+
+/// What an attempt is to be: it has no identity yet.
+fn intention(new: &NewRun) -> NewRun {
+    NewRun {
+        identity: None,
+        held: None,
+        ..new.clone()
+    }
+}

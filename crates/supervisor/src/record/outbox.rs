@@ -1,0 +1,411 @@
+//! Promises what the store does not take, and gives it to the store when it is back.
+//!
+//! One task writes promises down; whatever queues while it syncs shares the next sync. To deliver twice is to deliver once.
+
+use super::{
+    NodeRecord,
+    book::{Due, Pending},
+    log::AT_ONCE_BYTES,
+};
+use crate::{blocking::blocking, cause::Chain, node_store::NodeStore};
+use kennel_journal::node_log::{LogPosition, OwnedFrame, SyncError};
+use kennel_lifecycle::RunId;
+use kennel_linux::crash_point;
+use kennel_store::{Change, RunRow, StoreError};
+use std::{
+    io,
+    sync::{Arc, Weak},
+    time::Duration,
+};
+use tokio::{
+    sync::{MutexGuard, mpsc, oneshot},
+    task::JoinSet,
+};
+
+/// Promises that wait for the log; more have to wait outside.
+pub(super) const PROMISES_QUEUED_MAX: usize = 1024;
+/// Most bytes of promises: what does not fit waits with its caller.
+const PENDING_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// First and longest pause between two tries to deliver.
+const RETRY_FIRST: Duration = Duration::from_millis(100);
+const RETRY_LONGEST: Duration = Duration::from_secs(2);
+
+/// A promise that is to be written down.
+#[derive(Debug)]
+pub(super) struct Job {
+    run: RunId,
+    change: Arc<Change>,
+    bytes: Vec<u8>,
+    reply: oneshot::Sender<io::Result<()>>,
+}
+
+impl NodeRecord {
+    /// Makes a change durable here; the store is given it when it is there.
+    pub(crate) async fn promise(&self, run: RunId, change: Change) -> io::Result<()> {
+        let (reply, answer) = oneshot::channel();
+        let job = Job {
+            run,
+            bytes: change.encode(),
+            change: Arc::new(change),
+            reply,
+        };
+        let gone = || io::Error::other("the node log is not written any more");
+        self.jobs.send(job).await.map_err(|_| gone())?;
+        answer.await.map_err(|_| gone())?
+    }
+
+    /// Whether anything is pending.
+    pub(crate) fn has_pending(&self) -> bool {
+        self.count_pending() > 0
+    }
+
+    /// How many changes are pending.
+    pub(crate) fn count_pending(&self) -> usize {
+        self.lock().book.pending_count()
+    }
+
+    /// Whether anything of this run is pending.
+    pub(crate) fn has_pending_of(&self, run: RunId) -> bool {
+        self.lock().book.pending_of(run).next().is_some()
+    }
+
+    /// Whether a fence under this key is pending.
+    pub(crate) fn has_pending_fence(&self, run: RunId) -> bool {
+        let record = self.lock();
+        let mut pending = record.book.pending_of(run);
+        pending.any(|change| matches!(change, Change::Fenced(..)))
+    }
+
+    /// The row of a run whose end is pending, as it will be: the end was reported, and nothing changes it any more. A fence
+    /// does not say whether a run has ended under its key.
+    pub(crate) fn pending_end(&self, run: RunId) -> Option<RunRow> {
+        let record = self.lock();
+        let mut ends = record
+            .book
+            .pending_of(run)
+            .filter_map(|change| match change {
+                Change::Closed(new, _) => Some(new),
+                _ => None,
+            });
+        let row = RunRow::open((**ends.next()?).clone());
+        record
+            .book
+            .pending_of(run)
+            .fold(Some(row), |row, change| change.upon(row))
+    }
+
+    /// The row of a run with what is pending of it.
+    pub(crate) fn with_pending(&self, row: RunRow) -> RunRow {
+        let record = self.lock();
+        let pending = record.book.pending_of(row.new.run);
+        pending.fold(row, |row, change| {
+            change.upon(Some(row.clone())).unwrap_or(row)
+        })
+    }
+
+    /// Ends when nothing of this run is pending.
+    pub(crate) async fn delivered(&self, run: RunId) {
+        let mut pending = self.pending.subscribe();
+        while self.has_pending_of(run) {
+            // The sender is this very value.
+            let _ = pending.changed().await;
+        }
+    }
+
+    /// Nothing else delivers meanwhile.
+    pub(crate) async fn delivery(&self) -> Delivery<'_> {
+        Delivery {
+            record: self,
+            _turn: self.delivering.lock().await,
+        }
+    }
+
+    /// Delivers whatever comes to be pending, for as long as this server lives.
+    pub(crate) async fn deliver_for_ever(&self, store: &NodeStore) {
+        let mut pending = self.pending.subscribe();
+        let mut pause = RETRY_FIRST;
+        let mut said = String::new();
+        loop {
+            while !self.has_pending() {
+                // The sender is this very value.
+                let _ = pending.changed().await;
+            }
+            let _ = store.taken_over().await;
+            let delivery = self.delivery().await;
+            // It may have been taken away meanwhile.
+            let Some(generation) = store.generation() else {
+                continue;
+            };
+            let delivered = delivery.deliver_all(store, generation).await;
+            drop(delivery);
+            match delivered {
+                Ok(()) => {
+                    pause = RETRY_FIRST;
+                    said.clear();
+                }
+                Err(error) => {
+                    let why = Chain(&error).to_string();
+                    if why != said {
+                        tracing::warn!(%why, "the store does not take what is pending, trying until it does: no new run is taken meanwhile");
+                        said = why;
+                    }
+                    tokio::time::sleep(pause).await;
+                    pause = (pause * 2).min(RETRY_LONGEST);
+                }
+            }
+        }
+    }
+
+    /// Trims the log whenever a segment was closed, for as long as this server lives.
+    pub(crate) async fn trim_for_ever(self: Arc<Self>) {
+        loop {
+            self.trim_due.notified().await;
+            let record = Arc::clone(&self);
+            if let Err(error) = blocking(move || record.trim()).await {
+                tracing::error!(%error, "trimming the node log has broken down");
+            }
+        }
+    }
+
+    /// Writes promises down: all are synced, or none counts. Blocks.
+    fn write(&self, jobs: &[Job]) -> io::Result<()> {
+        crash_point!("log.append");
+        let (frames, end) = {
+            let mut record = self.lock();
+            record.open_late(&self.place)?;
+            record.catch_up();
+            let room = PENDING_BYTES_MAX.saturating_sub(record.book.pending_bytes);
+            if jobs.iter().map(|job| job.bytes.len()).sum::<usize>() > room {
+                return Err(io::ErrorKind::StorageFull.into());
+            }
+            let mut frames = Vec::new();
+            for job in jobs {
+                let entry = record.book.entry(job.run);
+                frames.push(entry.pending(job.run, job.bytes.clone()));
+            }
+            let appended = record.append(&frames.iter().collect::<Vec<_>>());
+            for (job, frame) in jobs.iter().zip(&frames) {
+                if appended.is_err() {
+                    record.take_back(job.run);
+                    record.book.prune(job.run);
+                    continue;
+                }
+                record.book.entry(job.run).in_flight.push_back(Pending {
+                    seq: frame.seq,
+                    change: Arc::clone(&job.change),
+                    bytes: job.bytes.len(),
+                });
+            }
+            (frames, appended?)
+        };
+        let synced = self.sync(&frames, end);
+        let mut record = self.lock();
+        for (job, frame) in jobs.iter().zip(&frames) {
+            if synced.is_ok() {
+                record.book.promise(job.run);
+                continue;
+            }
+            let entry = record.book.entry(job.run);
+            entry.in_flight.clear();
+            let refused = entry.settled(job.run, frame.seq, false);
+            record.append_all(&[(job.run, refused)]);
+            record.book.prune(job.run);
+        }
+        synced
+    }
+
+    /// Syncs frames, and where that fails writes them once more: an abandoned segment proves nothing.
+    fn sync(&self, frames: &[OwnedFrame], end: LogPosition) -> io::Result<()> {
+        let log = self.lock().log.clone();
+        let log = log.ok_or_else(|| io::Error::other("the node log is not open"))?;
+        let Err(error) = log.sync(end) else {
+            return Ok(());
+        };
+        let why = Chain(&error).to_string();
+        tracing::warn!(%why, "the node log cannot be synced, writing to another segment");
+        let end = self.lock().append(&frames.iter().collect::<Vec<_>>())?;
+        log.sync(end)
+            .map(drop)
+            .map_err(|SyncError { source, .. }| source)
+    }
+}
+
+/// Writes down what is promised, until the record is gone.
+pub(super) async fn write_promises(record: Weak<NodeRecord>, mut queue: mpsc::Receiver<Job>) {
+    let mut waiting: Option<Job> = None;
+    loop {
+        let first = match waiting.take() {
+            Some(job) => job,
+            None => match queue.recv().await {
+                Some(job) => job,
+                None => return,
+            },
+        };
+        let mut bytes = first.bytes.len();
+        let mut jobs = vec![first];
+        while let Ok(job) = queue.try_recv() {
+            bytes += job.bytes.len();
+            if bytes > AT_ONCE_BYTES {
+                waiting = Some(job);
+                break;
+            }
+            jobs.push(job);
+        }
+        let Some(record) = record.upgrade() else {
+            return;
+        };
+        let written = blocking(move || {
+            let written = record.write(&jobs);
+            (record, jobs, written)
+        });
+        let Ok((record, jobs, written)) = written.await else {
+            return tracing::error!("the node log cannot be written any more");
+        };
+        record.pending.send_replace(());
+        if let Err(error) = &written {
+            let why = Chain(error).to_string();
+            tracing::error!(%why, "changes cannot be written down, they wait for the store");
+        } else {
+            crash_point!("log.appended");
+        }
+        for job in jobs {
+            let answer = written.as_ref().map(|()| ());
+            let answer = answer.map_err(|error| io::Error::new(error.kind(), error.to_string()));
+            // A caller that has gone needs no answer.
+            let _ = job.reply.send(answer);
+        }
+    }
+}
+
+/// The right to deliver.
+pub(crate) struct Delivery<'a> {
+    record: &'a NodeRecord,
+    _turn: MutexGuard<'a, ()>,
+}
+
+impl Delivery<'_> {
+    /// Gives the store all that is pending, in order.
+    pub(crate) async fn deliver_all(
+        &self,
+        store: &NodeStore,
+        generation: i64,
+    ) -> Result<(), StoreError> {
+        let record = self.record;
+        let mut count = 0;
+        loop {
+            let due = record.lock().book.first_due();
+            if due.is_empty() {
+                break;
+            }
+            count += due.len();
+            crash_point!("outbox.deliver");
+            let answers = deliver(store, generation, due).await?;
+            crash_point!("outbox.delivered");
+            record.settle(&answers);
+            crash_point!("outbox.noted");
+        }
+        if count > 0 {
+            tracing::info!(count, "the store has taken what was pending");
+        }
+        Ok(())
+    }
+}
+
+impl NodeRecord {
+    /// These are pending no more; the flag says whether the store has taken the change.
+    pub(super) fn settle(&self, answers: &[(Due, bool)]) {
+        let mut record = self.lock();
+        let mut frames = Vec::new();
+        for (due, is_taken) in answers {
+            let entry = record.book.runs.get(&due.run);
+            let front = entry.and_then(|entry| entry.pending.front());
+            // It may have got another seq meanwhile.
+            let Some(front) = front.filter(|p| Arc::ptr_eq(&p.change, &due.change)) else {
+                continue;
+            };
+            let seq = front.seq;
+            let taken = record.book.take_pending(due.run, seq);
+            if *is_taken {
+                record.book.fold_delivered(due.run, &taken);
+            }
+            let settled = record.book.entry(due.run).settled(due.run, seq, *is_taken);
+            frames.push((due.run, settled));
+        }
+        record.append_all(&frames);
+        for (run, _) in frames {
+            record.book.prune(run);
+        }
+        drop(record);
+        self.pending.send_replace(());
+    }
+}
+
+/// Writes changes of as many runs. None is done with while one is not.
+async fn deliver(
+    store: &NodeStore,
+    generation: i64,
+    due: Vec<Due>,
+) -> Result<Vec<(Due, bool)>, StoreError> {
+    let mut writing = JoinSet::new();
+    for due in due {
+        let raw = Arc::clone(store.raw());
+        writing.spawn(async move {
+            let written = due.change.write(due.run, &*raw, generation).await;
+            (due, written)
+        });
+    }
+    let mut answers = Vec::new();
+    let mut all = Ok(());
+    while let Some(written) = writing.join_next().await {
+        let one = match written {
+            Ok((due, written)) => {
+                let taken = answered(store, generation, &due, written).await;
+                taken.map(|taken| answers.push((due, taken)))
+            }
+            Err(error) => Err(StoreError::Unavailable(error.to_string())),
+        };
+        all = all.and(one);
+    }
+    all.map(|()| answers)
+}
+
+/// What is to be made of the store's answer: whether it has taken the change, or never will.
+async fn answered(
+    store: &NodeStore,
+    generation: i64,
+    due: &Due,
+    written: Result<(), StoreError>,
+) -> Result<bool, StoreError> {
+    let run = due.run;
+    let written = match written {
+        Err(StoreError::Fenced(run)) => Err(store.refused(run, generation).await),
+        written => written,
+    };
+    if let (Ok(()), Change::Fenced(new, closure)) = (&written, &*due.change) {
+        // The row that stands under the key now is what callers are given.
+        if let Some(row) = store.raw().get(run).await? {
+            store.fenced_late(new, closure, row);
+        }
+    }
+    match written {
+        Ok(()) => Ok(true),
+        Err(error @ (StoreError::Fenced(_) | StoreError::Corrupt(_))) => {
+            log_refusal(due, &error);
+            Ok(false)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// The row is closed, or another server's: what is not its end is of no interest any more.
+fn log_refusal(due: &Due, error: &StoreError) {
+    let (run, change) = (due.run, due.change.name());
+    match *due.change {
+        Change::State { .. } | Change::Stop { .. } => {
+            tracing::debug!(run_id = %run, %error, change, "the store does not take this change any more");
+        }
+        _ => {
+            tracing::error!(run_id = %run, %error, change, "this change cannot be recorded by this server");
+        }
+    }
+}

@@ -1,0 +1,344 @@
+//! The book at a start: what former servers have left in the log.
+//!
+//! Pending changes were synced, and are delivered whichever boot they are of. Rows are believed of this boot alone: what
+//! was noted last of another one may not have come to the disk. Damage taints the runs that it may concern: their rows
+//! are the least that is known of them.
+
+use super::{
+    NodeRecord,
+    book::{Book, Entry, Pending},
+    frames::{EntryState, Line},
+    log::{Place, Record},
+    outbox,
+};
+use crate::{BootError, blocking::blocking, cause::Chain, log_words};
+use kennel_journal::node_log::{
+    Continuity, NodeLog, ReplayError, Replayed, ReplayedFrame, SNAPSHOT, move_aside,
+};
+use kennel_lifecycle::{KeeperEpoch, RunId};
+use kennel_store::{Change, Life};
+use std::{
+    collections::BTreeMap,
+    fs, io,
+    path::Path,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+use tokio::sync::{Notify, mpsc, watch};
+
+/// How often it is tried again while a former server holds its lock, and how long.
+const LOCK_RETRY: Duration = Duration::from_millis(10);
+const LOCK_TRIES: u32 = 2_000;
+/// Tainted runs that one line of the server's log names.
+const NAMED_MAX: usize = 20;
+
+impl NodeRecord {
+    /// The record with what former servers have left. Runs do not end because of a log that cannot be read: it is moved
+    /// aside, and what cannot be written waits for the store.
+    ///
+    /// # Errors
+    ///
+    /// A former server still lives.
+    pub(crate) async fn open(
+        data_dir: &Path,
+        epoch: KeeperEpoch,
+        server: u32,
+        boot_id: &str,
+    ) -> Result<Arc<Self>, BootError> {
+        let place = Place::new(data_dir, epoch.as_u128(), server, boot_id);
+        let trim_due = Arc::new(Notify::new());
+        let due = Arc::clone(&trim_due);
+        let opened = blocking(move || {
+            let (log, book) = open_somehow(&place)?;
+            let mut record = Record::new(&place, log, book, due);
+            record.begin();
+            Ok((place, record))
+        });
+        let opened = opened.await.flatten();
+        let (place, record) = opened.map_err(BootError::Record)?;
+        let count = record.book.pending_count();
+        if count > 0 {
+            tracing::info!(count, "changes are pending for the store");
+        }
+        let (jobs, queue) = mpsc::channel(outbox::PROMISES_QUEUED_MAX);
+        let record = Arc::new(Self {
+            place,
+            state: Mutex::new(record),
+            jobs,
+            pending: watch::Sender::new(()),
+            delivering: tokio::sync::Mutex::new(()),
+            trim_due,
+        });
+        tokio::spawn(outbox::write_promises(Arc::downgrade(&record), queue));
+        Ok(record)
+    }
+}
+
+/// The log and what it says. Without a log there is no room for one, or what stands in its place cannot be read.
+fn open_somehow(place: &Place) -> io::Result<(Option<NodeLog>, Option<Book>)> {
+    let error = match open(place) {
+        Ok((log, book)) => return Ok((Some(log), Some(book))),
+        Err(error) => error,
+    };
+    if let ReplayError::FormerServer { .. } = error {
+        return Err(io::Error::other(error));
+    }
+    if is_full(&error)
+        && let Ok(book) = read(place)
+    {
+        let why = Chain(&error).to_string();
+        tracing::error!(%why, "there is no room for the node log, what it says is known: trying again when there is more");
+        return Ok((None, Some(book)));
+    }
+    let aside = move_aside(&place.dir);
+    let opened = aside.and_then(|aside| match open(place) {
+        Ok(opened) => Ok((opened, aside)),
+        Err(error) => {
+            // It is not that directory: it stays, for a server that can read it.
+            let _ = fs::remove_dir(&place.dir);
+            let _ = fs::rename(&aside, &place.dir);
+            Err(io::Error::other(error))
+        }
+    });
+    match opened {
+        Ok(((log, book), aside)) => {
+            let (error, aside) = (Chain(&error), aside.display());
+            tracing::error!(%error, %aside, "the node log cannot be read, it is kept there: of runs that have ended while the store was away the ends may be lost");
+            Ok((Some(log), Some(book)))
+        }
+        Err(_) => {
+            let (error, path) = (Chain(&error), place.dir.display());
+            tracing::error!(%error, %path, "the node log can neither be read nor begun, trying again when there is more");
+            Ok((None, None))
+        }
+    }
+}
+
+fn is_full(error: &ReplayError) -> bool {
+    let ReplayError::Read(error) = error else {
+        return false;
+    };
+    matches!(
+        error.kind(),
+        io::ErrorKind::StorageFull
+            | io::ErrorKind::FileTooLarge
+            | io::ErrorKind::QuotaExceeded
+            | io::ErrorKind::ReadOnlyFilesystem
+    )
+}
+
+/// A log of this server, and what those of the former ones say.
+pub(super) fn open(place: &Place) -> Result<(NodeLog, Book), ReplayError> {
+    let log = NodeLog::open(&place.dir, place.origin)?;
+    let mut tries = 0;
+    loop {
+        let mut replay = Replay::new(place);
+        match log.replay(|frame| replay.visit(&frame)) {
+            Ok(replayed) => return Ok((log, replay.finish(place, &replayed))),
+            Err(ReplayError::FormerServer { .. }) if tries < LOCK_TRIES => {
+                tries += 1;
+                std::thread::sleep(LOCK_RETRY);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// What the logs of former servers say.
+fn read(place: &Place) -> Result<Book, ReplayError> {
+    let mut replay = Replay::new(place);
+    let replayed = NodeLog::read_former(&place.dir, |frame| replay.visit(&frame))?;
+    Ok(replay.finish(place, &replayed))
+}
+
+/// Folds frames into a book.
+struct Replay {
+    book: Book,
+    place_boot: kennel_journal::Boot,
+    /// No row is believed: the log was left behind.
+    is_behind: bool,
+    /// Frames whose turn has not come.
+    early: BTreeMap<RunId, BTreeMap<u64, (Line, bool)>>,
+    continuity: Continuity,
+    /// Runs with a frame that cannot be read, or whose rows are not believed though they are of this boot.
+    tainted: Vec<RunId>,
+}
+
+impl Replay {
+    fn new(place: &Place) -> Self {
+        Self {
+            book: Book::default(),
+            place_boot: place.origin.boot,
+            is_behind: place.behind_mark().exists(),
+            early: BTreeMap::new(),
+            continuity: Continuity::default(),
+            tainted: Vec::new(),
+        }
+    }
+
+    fn visit(&mut self, found: &ReplayedFrame<'_>) {
+        let frame = found.frame;
+        let is_ours = found
+            .origin
+            .is_some_and(|origin| origin.boot == self.place_boot);
+        let is_believed = is_ours && !self.is_behind;
+        let line = Line::decode(frame.kind, frame.payload);
+        if frame.run == 0 {
+            return self.node(line, is_ours);
+        }
+        let run = RunId::from_u128(frame.run);
+        self.continuity.add(found.position, &frame, false);
+        if self.is_behind && is_ours {
+            self.tainted.push(run);
+        }
+        let line = line.unwrap_or_else(|why| {
+            tracing::error!(run_id = %run, %why, position = %found.position, "a frame of the node log cannot be read");
+            self.tainted.push(run);
+            Line::Other
+        });
+        if !self.is_of_newest(run, frame.incarnation) {
+            return;
+        }
+        let entry = self.book.entry(run);
+        if frame.seq <= entry.seq {
+            return;
+        }
+        let is_next = frame.seq == entry.seq + 1 || frame.has(SNAPSHOT);
+        if is_next {
+            self.apply(run, frame.seq, line, is_believed);
+            self.apply_early(run);
+        } else {
+            let early = self.early.entry(run).or_default();
+            early.insert(frame.seq, (line, is_believed));
+        }
+    }
+
+    fn node(&mut self, line: Result<Line, String>, is_ours: bool) {
+        let Ok(Line::Node(state)) = line else {
+            return;
+        };
+        self.book.generation = self.book.generation.max(state.generation);
+        let life = state.life.filter(|_| is_ours);
+        self.book.life = life.map(Life::named);
+    }
+
+    /// Whether this is the newest incarnation of the run that was met; one that is newer takes the place of the others.
+    fn is_of_newest(&mut self, run: RunId, incarnation: u64) -> bool {
+        let known = self.book.runs.get(&run).map(|entry| entry.incarnation);
+        if known.is_none_or(|known| known < incarnation) {
+            self.early.remove(&run);
+            self.book.remove(run);
+            self.book.runs.insert(run, Entry::new(incarnation));
+        }
+        known.is_none_or(|known| known <= incarnation)
+    }
+
+    fn apply_early(&mut self, run: RunId) {
+        loop {
+            let Some(entry) = self.book.runs.get(&run) else {
+                return;
+            };
+            let next = entry.seq + 1;
+            let Some(early) = self.early.get_mut(&run) else {
+                return;
+            };
+            early.retain(|seq, _| *seq >= next);
+            let Some((line, is_believed)) = early.remove(&next) else {
+                return;
+            };
+            self.apply(run, next, line, is_believed);
+        }
+    }
+
+    fn apply(&mut self, run: RunId, seq: u64, line: Line, is_believed: bool) {
+        let entry = self.book.entry(run);
+        entry.seq = seq;
+        if !is_believed && entry.row.take().is_some() {
+            self.book.list(run);
+        }
+        let entry = self.book.entry(run);
+        match line {
+            Line::Known(change) => {
+                let is_local = matches!(change, Change::Intended(_) | Change::Forgotten);
+                if is_local || is_believed && self.book.concerns(run, &change) {
+                    self.book.fold(run, &change);
+                }
+            }
+            Line::Pending(change, bytes) => {
+                let change = Arc::new(change);
+                let pending = Pending { seq, change, bytes };
+                entry.in_flight.push_back(pending);
+                self.book.promise(run);
+            }
+            Line::Delivered(upto) => {
+                let taken = self.book.take_pending(run, upto);
+                if is_believed {
+                    self.book.fold_delivered(run, &taken);
+                }
+            }
+            Line::Refused(upto) => drop(self.book.take_pending(run, upto)),
+            Line::State(state) => self.restore(run, *state, is_believed),
+            Line::Node(_) | Line::Other => {}
+        }
+    }
+
+    fn restore(&mut self, run: RunId, state: EntryState, is_believed: bool) {
+        self.book.take_pending(run, u64::MAX);
+        let entry = self.book.entry(run);
+        state.restore(entry, is_believed);
+        let pending = std::mem::take(&mut entry.pending);
+        entry.in_flight = pending;
+        while self.book.has_in_flight(run) {
+            self.book.promise(run);
+        }
+        self.book.list(run);
+    }
+
+    fn finish(mut self, place: &Place, replayed: &Replayed) -> Book {
+        self.report_damage(place, replayed);
+        if !replayed.damages.is_empty() {
+            let tainted = self.continuity.tainted(&replayed.damages);
+            self.tainted
+                .extend(tainted.iter().map(|t| RunId::from_u128(t.run)));
+            for (run, early) in std::mem::take(&mut self.early) {
+                for (seq, (line, is_believed)) in early {
+                    self.apply(run, seq, line, is_believed);
+                }
+            }
+        }
+        self.tainted.sort_unstable();
+        self.tainted.dedup();
+        let of_book = |run: &RunId| self.book.runs.contains_key(run);
+        self.tainted.retain(of_book);
+        for run in &self.tainted {
+            self.book.entry(*run).assumed = true;
+        }
+        if !self.tainted.is_empty() {
+            let count = self.tainted.len();
+            let named = &self.tainted[..count.min(NAMED_MAX)];
+            let runs = log_words::list(named);
+            tracing::error!(
+                count,
+                runs,
+                "of these runs the node log may lack something, their rows are asked for in the store"
+            );
+        }
+        self.book.behind.extend(self.tainted.drain(..));
+        self.book.prune_all();
+        self.book
+    }
+
+    fn report_damage(&self, place: &Place, replayed: &Replayed) {
+        for damage in &replayed.damages {
+            tracing::error!(%damage, "the node log is damaged");
+            // A copy by name: the segment itself goes when nothing in it is needed.
+            let path = damage.segment.path(&place.dir);
+            let _ = fs::hard_link(&path, path.with_extension("damaged"));
+        }
+        if self.is_behind {
+            tracing::warn!(
+                "a former server could not write the node log: what it says of rows is not believed"
+            );
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! The record of the node in the place of what the store has lost, and with damage of its own.
+
+use crate::world::{Lives, Nature, Stage, Weather, call};
+use kennel_lifecycle::{Exit, RunId, RunState};
+use kennel_supervisor::{CallError, Condition, RunView};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// Ended runs, and how many of them the record keeps.
+const ENDED: u128 = 1_500;
+const KEPT: u128 = 1_024;
+const LIVE: u128 = 8;
+
+fn id(number: u128) -> RunId {
+    RunId::from_u128(number)
+}
+
+async fn begin(stage: &Stage, run: RunId) {
+    stage.supervisor.spawn(call(Some(run))).await.unwrap();
+}
+
+async fn end(stage: &Stage, run: RunId, code: i32) -> RunView {
+    stage.exits(run, code);
+    let waited = stage.supervisor.wait(run, Condition::Ended).await;
+    waited.unwrap().run
+}
+
+#[test]
+fn empty_store_is_given_live_runs_and_newest_ends() {
+    let lives = Lives::of(Nature::default());
+    let (ended, live) = lives.live(async |stage| {
+        let mut ended = Vec::new();
+        for number in 1..=ENDED {
+            begin(stage, id(number)).await;
+            ended.push(end(stage, id(number), i32::try_from(number % 100).unwrap()).await);
+        }
+        let mut live = Vec::new();
+        for number in 1..=LIVE {
+            begin(stage, id(ENDED + number)).await;
+            live.push(stage.supervisor.get(id(ENDED + number)).await.unwrap());
+        }
+        (ended, live)
+    });
+    lives.world.store.lose_all();
+    lives.live(async |stage| {
+        let get = |run| stage.supervisor.get(run);
+        let oldest_kept = ended.len() - usize::try_from(KEPT).unwrap();
+        for before in &ended[oldest_kept..] {
+            let again = get(before.run).await.unwrap();
+            assert_eq!((again.state, again.exit), (before.state, before.exit));
+            assert_eq!(
+                (&again.outcome, again.times),
+                (&before.outcome, before.times)
+            );
+            assert_eq!(
+                (&again.owner, &again.identity),
+                (&before.owner, &before.identity)
+            );
+            assert_eq!(again.spec, before.spec);
+        }
+        let lost = get(ended[oldest_kept - 1].run).await;
+        assert!(matches!(lost, Err(CallError::RunNotFound(_))), "{lost:?}");
+        for before in &live {
+            let again = get(before.run).await.unwrap();
+            assert_eq!(again.state, RunState::Running);
+            assert_eq!(
+                (&again.owner, &again.identity),
+                (&before.owner, &before.identity)
+            );
+            assert_eq!(again.spec, before.spec);
+            assert!(stage.is_alive(before.run));
+            let ended = end(stage, before.run, 3).await;
+            assert_eq!(ended.exit, Some(Exit::Code(3)));
+        }
+    });
+}
+
+/// All files of the log, with their bytes.
+fn files(log: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+    let listing = fs::read_dir(log).unwrap().flatten();
+    let files = listing.map(|entry| (entry.path(), fs::read(entry.path()).unwrap()));
+    files.collect()
+}
+
+#[test]
+fn damaged_node_log_ends_no_run_and_invents_none() {
+    let lives = Lives::of(Nature::default());
+    lives.live(async |stage| {
+        for number in 1..=3 {
+            begin(stage, id(number)).await;
+        }
+        end(stage, id(3), 5).await;
+    });
+    let log = lives.data_dir.path().join("log");
+    let whole = files(&log);
+    let written = whole.iter().map(|(_, bytes)| {
+        let last = bytes.iter().rposition(|byte| *byte != 0);
+        last.map_or(0, |last| last + 1)
+    });
+    let written = written.max().unwrap();
+    for (turn, at) in (0..written).step_by(written / 24).enumerate() {
+        fs::remove_dir_all(&log).unwrap();
+        fs::create_dir(&log).unwrap();
+        for (path, bytes) in &whole {
+            let mut bytes = bytes.clone();
+            match bytes.get_mut(at) {
+                Some(byte) if turn % 2 == 0 => *byte ^= 0x40,
+                _ => bytes.truncate(at),
+            }
+            fs::write(path, bytes).unwrap();
+        }
+        let is_away = turn % 3 == 0;
+        if is_away {
+            lives.world.store.set(Weather::Away);
+        }
+        lives.live(async |stage| {
+            for number in 1..=2 {
+                let run = stage.supervisor.get(id(number)).await.unwrap();
+                assert_eq!(run.state, RunState::Running, "at {at}");
+                assert!(stage.is_alive(id(number)) && stage.plans(id(number)).is_empty());
+            }
+            stage.world.store.set(Weather::Fair);
+            let ended = loop {
+                match stage.supervisor.get(id(3)).await {
+                    Ok(run) => break run,
+                    Err(error) => assert!(matches!(error, CallError::StoreUnavailable), "{error}"),
+                }
+                tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+            };
+            assert_eq!(ended.exit, Some(Exit::Code(5)), "at {at}");
+        });
+        assert_eq!(lives.world.store.rows.lock().unwrap().len(), 3, "at {at}");
+    }
+    lives.live(async |stage| {
+        for number in 1..=2 {
+            let ended = end(stage, id(number), 7).await;
+            assert_eq!(ended.exit, Some(Exit::Code(7)));
+        }
+    });
+    assert_eq!(lives.world.store.closed.lock().unwrap().len(), 3);
+}
