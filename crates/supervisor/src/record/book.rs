@@ -218,7 +218,9 @@ impl Book {
 
     pub(super) fn prune_all(&mut self) {
         let runs: Vec<RunId> = self.runs.keys().copied().collect();
-        runs.into_iter().for_each(|run| self.prune(run));
+        for run in runs {
+            self.prune(run);
+        }
     }
 
     /// The first change in flight counts: the store is to be given it.
@@ -313,6 +315,14 @@ impl Book {
         let entry = self.runs.get(&run);
         let pending = entry.into_iter().flat_map(|entry| &entry.pending);
         pending.map(|pending| &*pending.change)
+    }
+
+    /// A row with what is pending of its run.
+    pub(super) fn with_pending(&self, mut row: RunRow) -> RunRow {
+        for change in self.pending_of(row.new.run) {
+            row = change.upon(Some(row.clone())).unwrap_or(row);
+        }
+        row
     }
 
     /// Rows of ended runs, the oldest first, and then those of open ones.

@@ -118,7 +118,9 @@ impl Record {
             let frames: Vec<_> = frames.collect();
             self.append_all(&frames);
         }
-        runs.into_iter().for_each(|run| self.book.prune(run));
+        for run in runs {
+            self.book.prune(run);
+        }
     }
 
     /// Writes down what is known of the node.
@@ -165,7 +167,9 @@ impl Record {
         for part in parts(frames) {
             let only: Vec<&OwnedFrame> = part.iter().map(|(_, frame)| frame).collect();
             if let Err(error) = self.append(&only) {
-                part.iter().for_each(|(run, _)| self.take_back(*run));
+                for (run, _) in part {
+                    self.take_back(*run);
+                }
                 if error.kind() != io::ErrorKind::InvalidInput {
                     self.fall_behind(part.iter().map(|(run, _)| *run));
                 }

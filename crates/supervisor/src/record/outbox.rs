@@ -80,27 +80,19 @@ impl NodeRecord {
     /// does not say whether a run has ended under its key.
     pub(crate) fn pending_end(&self, run: RunId) -> Option<RunRow> {
         let record = self.lock();
-        let mut ends = record
-            .book
-            .pending_of(run)
-            .filter_map(|change| match change {
-                Change::Closed(new, _) => Some(new),
-                _ => None,
-            });
+        let pending = record.book.pending_of(run);
+        let mut ends = pending.filter_map(|change| match change {
+            Change::Closed(new, _) => Some(new),
+            _ => None,
+        });
         let row = RunRow::open((**ends.next()?).clone());
-        record
-            .book
-            .pending_of(run)
-            .fold(Some(row), |row, change| change.upon(row))
+        drop(ends);
+        Some(record.book.with_pending(row))
     }
 
     /// The row of a run with what is pending of it.
     pub(crate) fn with_pending(&self, row: RunRow) -> RunRow {
-        let record = self.lock();
-        let pending = record.book.pending_of(row.new.run);
-        pending.fold(row, |row, change| {
-            change.upon(Some(row.clone())).unwrap_or(row)
-        })
+        self.lock().book.with_pending(row)
     }
 
     /// Ends when nothing of this run is pending.
@@ -269,7 +261,7 @@ pub(super) async fn write_promises(record: Weak<NodeRecord>, mut queue: mpsc::Re
             crash_point!("log.appended");
         }
         for job in jobs {
-            let answer = written.as_ref().map(|()| ());
+            let answer = written.as_ref().copied();
             let answer = answer.map_err(|error| io::Error::new(error.kind(), error.to_string()));
             // A caller that has gone needs no answer.
             let _ = job.reply.send(answer);

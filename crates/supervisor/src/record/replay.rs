@@ -218,8 +218,8 @@ impl Replay {
             return;
         };
         self.book.generation = self.book.generation.max(state.generation);
-        let life = state.life.filter(|_| is_ours);
-        self.book.life = life.map(Life::named);
+        let of_boot = state.life.filter(|_| is_ours);
+        self.book.life = of_boot.map(Life::named);
     }
 
     /// Whether this is the newest incarnation of the run that was met; one that is newer takes the place of the others.
