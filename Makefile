@@ -26,8 +26,8 @@ test: tools ## everything that must hold before a change lands; ends with the te
 	cargo --locked build --workspace --bins
 	cargo --locked nextest run --workspace
 
-quick: ## the core alone, without root, services or tools: lifecycle, journal, store on SQLite, supervisor on a fake kernel
-	$(CARGO) test --quiet -p kennel-lifecycle -p kennel-journal -p kennel-store -p kennel-supervisor --lib --test lifecycle --test journal --test sqlite --test runs
+quick: ## the core alone, without root, services or tools, but for full disks, which take a process each: lifecycle, journal, store on SQLite, supervisor on a fake kernel
+	$(CARGO) test --quiet -p kennel-lifecycle -p kennel-journal -p kennel-store -p kennel-supervisor --lib --test lifecycle --test journal --test sqlite --test runs -- --skip full_disk
 
 check: ## what a change to one crate needs: types and lints, no tests
 	$(CARGO) clippy --workspace --all-targets -- -D warnings

@@ -9,11 +9,11 @@ use std::path::PathBuf;
 
 /// Runs, one after another.
 const RUNS: usize = 20;
-/// Files and directories that a silent run makes in the data directory: the copy of its row, its directory, `tmp`, and the index
-/// with its lifecycle lines.
-const MADE: usize = 4;
-/// Those that it removes: the copy of its row, `tmp`.
-const REMOVED: usize = 2;
+/// Files and directories that a silent run makes in the data directory: its directory, `tmp`, and the index with its lifecycle
+/// lines.
+const MADE: usize = 3;
+/// Those that it removes: `tmp`.
+const REMOVED: usize = 1;
 /// Commits that it waits for: of its row, and of its end.
 const SYNCS: usize = 2;
 
@@ -30,7 +30,6 @@ async fn silent_run_makes_and_syncs_no_more_than_counted() {
     must("wait", client.ended(&first.run_id).await);
 
     let data = kennel.data_dir();
-    let unfinished = data.join("unfinished");
     let before = strace::listing(&data);
     let strace = must("attach", Strace::attach(&kennel));
     for _ in 0..RUNS {
@@ -41,15 +40,14 @@ async fn silent_run_makes_and_syncs_no_more_than_counted() {
     let is_tidy = async || {
         let left = strace::listing(&data);
         let mut left = left.iter().filter(|path| !before.contains(*path));
-        let is_left = |path: &PathBuf| path.ends_with("tmp") || path.starts_with(&unfinished);
+        let is_left = |path: &PathBuf| path.ends_with("tmp");
         (!left.any(is_left)).then_some(())
     };
     eventually_async("all runs are tidied up", PATIENCE, is_tidy).await;
     let calls = strace.detach();
     let changes = Changes::below(&data, &before, &calls);
     let of_runs = |paths: &[PathBuf]| {
-        let in_run =
-            |path: &&PathBuf| path.starts_with(data.join("runs")) || path.starts_with(&unfinished);
+        let in_run = |path: &&PathBuf| path.starts_with(data.join("runs"));
         paths.iter().filter(in_run).count()
     };
     assert_eq!(of_runs(&changes.made), MADE * RUNS, "{:#?}", changes.made);
