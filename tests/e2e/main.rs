@@ -59,6 +59,7 @@ mod shell_text;
 mod shim_lost;
 mod shutdown;
 mod silent_run;
+mod stop_signal;
 mod stop_times;
 mod store_away;
 mod store_back;

@@ -437,6 +437,9 @@ pub(crate) struct SpecArgs {
     /// Time between SIGTERM and SIGKILL when the run is ended, such as 500ms or 5s
     #[arg(long, value_name = "DURATION", value_parser = values::duration)]
     pub(crate) grace: Option<Duration>,
+    /// First signal when the run is ended, such as SIGINT [default: SIGTERM; of a terminal SIGHUP]
+    #[arg(long, value_name = "SIGNAL")]
+    pub(crate) stop_signal: Option<String>,
     /// How long the command may run, pauses not counted, until it is ended as by `abort`; exit code 124 of `run`
     #[arg(long, value_name = "DURATION", value_parser = values::duration)]
     pub(crate) timeout: Option<Duration>,

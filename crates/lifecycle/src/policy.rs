@@ -2,7 +2,7 @@
 
 use crate::names::named;
 use crate::{
-    Containment, OutputBound, RestartPolicy, RunLimits, Violation, ladder::StopPlan, limits,
+    Containment, OutputBound, RestartPolicy, RunLimits, Signal, Violation, ladder::StopPlan, limits,
 };
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -68,10 +68,14 @@ impl Policy {
     /// This plan as it is for a run of this policy.
     #[must_use]
     pub fn adapt(&self, plan: StopPlan) -> StopPlan {
-        match self.kind {
+        let mut plan = match self.kind {
             RunKind::Terminal => plan.on_terminal(),
             RunKind::Heartbeat | RunKind::Service | RunKind::Job => plan,
+        };
+        if let (Some(signal), Some(first)) = (self.stop.signal, plan.steps.first_mut()) {
+            first.signal = signal;
         }
+        plan
     }
 
     /// What is wrong with it.
@@ -136,13 +140,18 @@ named! {
 pub struct StopPolicy {
     /// Time between the first polite signal and SIGKILL; absent: [`limits::GRACE_DEFAULT`].
     pub grace: Option<Duration>,
+    /// First signal of every stop; absent: what the plan has.
+    pub signal: Option<Signal>,
 }
 
 impl StopPolicy {
     /// With this grace, and all else as it is where nothing is said.
     #[must_use]
     pub fn within(grace: Duration) -> Self {
-        Self { grace: Some(grace) }
+        Self {
+            grace: Some(grace),
+            ..Self::default()
+        }
     }
 
     fn check(self, found: &mut Vec<Violation>) {
@@ -150,6 +159,15 @@ impl StopPolicy {
             found.push(Violation::new(
                 "spec.stop.grace",
                 "must be at most 24 hours",
+            ));
+        }
+        if self
+            .signal
+            .is_some_and(|s| s == Signal::KILL || s == Signal::STOP)
+        {
+            found.push(Violation::new(
+                "spec.stop.signal",
+                "cannot be SIGKILL, which ends every stop, nor SIGSTOP, which ends nothing",
             ));
         }
     }

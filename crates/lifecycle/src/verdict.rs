@@ -16,7 +16,7 @@ pub struct TreeEvidence {
     pub group: GroupEvidence,
     /// Living processes that carry the run's marker or descend from its leader: a hint, never a proof.
     pub hints: Vec<i32>,
-    /// The recorded leader cannot be told from an unrelated process, so nothing was signalled.
+    /// The recorded leader cannot be distinguished from an unrelated process, so nothing was signalled.
     pub leader_unknown: bool,
 }
 
@@ -126,7 +126,7 @@ fn without_shim(group: GroupEvidence, hints: Vec<i32>, leader_unknown: bool) -> 
         )),
         _ if !hints.is_empty() => TreeVerdict::Survivors(hints),
         _ if leader_unknown => TreeVerdict::Unverified(
-            "the recorded process cannot be told from an unrelated one, so nothing was signalled"
+            "the recorded process cannot be distinguished from an unrelated one, so nothing was signalled"
                 .into(),
         ),
         GroupEvidence::Unreadable(why) => TreeVerdict::Unverified(format!(

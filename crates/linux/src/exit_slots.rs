@@ -12,7 +12,7 @@
 //! | run    | 16-31 | its id                                                |
 //! | record | 32-   | of the leader that it names ([`crate::exit_record`])  |
 //!
-//! All processes that can write to a file hold a lock on it together. A file that nobody holds is emptied into the directories
+//! All processes that can write to a file hold a lock on it together. A file that no process holds is emptied into the directories
 //! of its runs, and removed ([`ExitFiles::settle`]).
 
 use crate::{crash_point, own_file};
@@ -60,7 +60,7 @@ impl ExitSlot {
     }
 
     /// Writes the record in the place of the one before the last. The error says why it is not there: it does not fit, or
-    /// nobody would find it.
+    /// it would not be found.
     ///
     /// A crash within: the last one is there.
     pub(crate) fn write(&mut self, run: RunId, record: &[u8]) -> io::Result<()> {
@@ -247,7 +247,7 @@ impl ExitSlots {
         }
     }
 
-    /// The service has ended: where all that is in the file was acknowledged, nobody needs it.
+    /// The service has ended: where all that is in the file was acknowledged, it is not needed any more.
     pub(crate) fn close(&mut self) {
         if self.file.take().is_some() && self.taken.values().all(|taken| taken.acknowledged) {
             let _ = fs::remove_file(self.files.dir.join(&self.name));

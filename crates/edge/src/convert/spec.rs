@@ -8,8 +8,8 @@ use crate::pb::{
 use bytes::Bytes;
 use kennel_lifecycle::{
     CommandSpec, EnvMode, InputMode, LeaderExit, OnDiskFull, OnMaxPause, OnOutputFull, OutputBound,
-    PausePolicy, PidNamespace, Policy, RecordedSpec, Recovery, RunKind, RunSpec, StopPolicy,
-    Timeouts, Violation, limits as bounds,
+    PausePolicy, PidNamespace, Policy, RecordedSpec, Recovery, RunKind, RunSpec, Signal,
+    StopPolicy, Timeouts, Violation, limits as bounds,
 };
 
 /// Whether there is far too much of something, by counts alone.
@@ -119,13 +119,27 @@ fn stop(policy: Option<pb::StopPolicy>, found: &mut Vec<Violation>) -> StopPolic
     let policy = policy.unwrap_or_default();
     StopPolicy {
         grace: time::parse_duration("spec.stop.grace", policy.grace.as_ref(), found),
+        signal: stop_signal(&policy.signal, found),
     }
 }
 
 fn shown_stop(policy: StopPolicy) -> Option<pb::StopPolicy> {
     differing(&policy, |policy| pb::StopPolicy {
         grace: policy.grace.map(time::duration),
+        signal: policy.signal.map(|s| s.to_string()).unwrap_or_default(),
     })
+}
+
+fn stop_signal(name: &str, found: &mut Vec<Violation>) -> Option<Signal> {
+    if name.is_empty() {
+        return None;
+    }
+    let signal = name.parse().ok();
+    if signal.is_none() {
+        let why = "must be the name of a signal, such as SIGINT or SIGRTMIN+3";
+        found.push(Violation::new("spec.stop.signal", why));
+    }
+    signal
 }
 
 fn timeouts(timeouts: Option<pb::Timeouts>, found: &mut Vec<Violation>) -> Timeouts {

@@ -91,7 +91,7 @@ impl Inventory {
         self.closed.push_back(ClosedSegment::new(id, len, summary));
     }
 
-    /// Takes over the segments of former servers.
+    /// Adds the segments of former servers.
     pub(super) fn put_former(&mut self, former: Vec<ClosedSegment>, generation: u64) {
         self.closed.retain(|c| c.id.generation == generation);
         for segment in former.into_iter().rev() {

@@ -3,7 +3,7 @@
 use super::{NodeLog, format::LogPosition, lock, segment::Written};
 use std::io;
 
-/// Ranges of lost frames that are told apart; older ones are joined.
+/// Ranges of lost frames that are kept separate; older ones are joined.
 const LOST_RANGES_MAX: usize = 64;
 
 /// How much of the log survives a loss of power.

@@ -86,6 +86,7 @@ fn request(
             labels: args.labels.into_iter().collect(),
             stop: Some(pb::StopPolicy {
                 grace: span(args.grace, "grace")?,
+                signal: args.stop_signal.unwrap_or_default(),
             }),
             timeouts: span(args.timeout, "timeout")?.map(|time| pb::Timeouts {
                 max_runtime: Some(time),

@@ -99,3 +99,27 @@ fn input_is_open_on_terminals_and_open_pipes() {
     });
     assert!(terminal.command.has_open_input());
 }
+
+#[test]
+fn first_signal_of_every_plan_is_the_chosen_one() {
+    use kennel_lifecycle::{Signal, ladder::StopPlan};
+    let mut policy = Policy::default();
+    policy.stop.signal = Some(Signal::INT);
+    let first = |plan: StopPlan| plan.steps.first().map(|step| step.signal);
+    let second = Duration::from_secs(1);
+    assert_eq!(first(policy.stop_plan()), Some(Signal::INT));
+    assert_eq!(
+        first(policy.adapt(StopPlan::shutdown(second))),
+        Some(Signal::INT)
+    );
+    policy.kind = RunKind::Terminal;
+    let plan = policy.stop_plan_within(second);
+    assert_eq!(plan.steps.len(), 2);
+    assert_eq!(first(plan), Some(Signal::INT));
+    // Without any grace there is no first signal.
+    assert_eq!(first(policy.stop_plan_within(Duration::ZERO)), None);
+    for refused in [Signal::KILL, Signal::STOP] {
+        let spec = edited(good(), |s| s.policy.stop.signal = Some(refused));
+        assert_eq!(spec.violations()[0].field, "spec.stop.signal");
+    }
+}

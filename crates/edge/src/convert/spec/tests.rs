@@ -345,3 +345,23 @@ fn full() -> pb::RunSpec {
         })),
     }
 }
+
+#[test]
+fn stop_signal_goes_there_and_back() {
+    let of = |name: &str| {
+        let mut spec = full();
+        spec.stop.get_or_insert_default().signal = name.to_owned();
+        let mut found = Vec::new();
+        let parsed = parse(spec, &mut found);
+        let shown = message(&parsed).stop.map(|stop| stop.signal);
+        (
+            shown,
+            found.into_iter().map(|v| v.field).collect::<Vec<_>>(),
+        )
+    };
+    assert_eq!(of("SIGINT"), (Some("SIGINT".to_owned()), vec![]));
+    assert_eq!(of(""), (Some(String::new()), vec![]));
+    for refused in ["SIGKILL", "SIGSTOP", "SIGFUN"] {
+        assert_eq!(of(refused).1, ["spec.stop.signal"]);
+    }
+}
