@@ -8,7 +8,8 @@ use std::time::Duration;
 with_and_without_cgroup!(stop_signal_is_the_first_of_a_stop);
 
 /// Obeys SIGINT alone, and says so.
-const OBEYS_INT: &str = "trap 'echo interrupted; exit 7' INT; trap '' TERM; echo up; while :; do sleep 0.05; done";
+const OBEYS_INT: &str =
+    "trap 'echo interrupted; exit 7' INT; trap '' TERM; echo up; while :; do sleep 0.05; done";
 
 async fn stop_signal_is_the_first_of_a_stop(options: Options) {
     let kennel = Kennel::start(options).await;
@@ -27,7 +28,10 @@ async fn stop_signal_is_the_first_of_a_stop(options: Options) {
         .map(|step| step.signal.as_str())
         .collect();
     assert_eq!(sent.first(), Some(&"SIGINT"), "{sent:?}");
-    assert!(!sent.contains(&"SIGTERM") && !sent.contains(&"SIGKILL"), "{sent:?}");
+    assert!(
+        !sent.contains(&"SIGTERM") && !sent.contains(&"SIGKILL"),
+        "{sent:?}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -42,6 +46,9 @@ async fn stop_signal_that_ends_nothing_is_refused() {
         });
         let status = client.spawn(spec).await.expect_err(refused);
         let fields = complaint(&status).fields;
-        assert!(fields.iter().any(|field| field == "spec.stop.signal"), "{fields:?}");
+        assert!(
+            fields.iter().any(|field| field == "spec.stop.signal"),
+            "{fields:?}"
+        );
     }
 }
