@@ -24,7 +24,7 @@ impl Told {
 pub(crate) async fn look(mut scene: Scene, told: Told, survives: bool) {
     let mut client = scene.kennel.client().await;
     let again = if scene.row.act == Act::Spawn {
-        look_at_spawn(&scene, &told, &mut client, survives).await
+        Box::pin(look_at_spawn(&scene, &told, &mut client, survives)).await
     } else {
         false
     };
