@@ -48,7 +48,8 @@ mod tests {
     #[test]
     fn the_answer_has_this_form_for_ever() {
         let version = env!("CARGO_PKG_VERSION");
-        assert_eq!(answer(), format!("kennel wire 4 version {version}\n"));
+        let wire = crate::wire::VERSION;
+        assert_eq!(answer(), format!("kennel wire {wire} version {version}\n"));
         let spoken = read("warning: old libc\nkennel wire 77 version 2.0.0-rc.1\n");
         let spoken = spoken.expect("an answer");
         assert_eq!((spoken.wire, spoken.version.as_str()), (77, "2.0.0-rc.1"));
