@@ -242,7 +242,7 @@ async fn record_state(
 ) -> bool {
     let change = Change::State { state, started };
     let write = || shared.store.record_state(run, state, started);
-    let recorded = match at_once(shared, run, change, write).await {
+    let recorded = match at_once(shared, run, &change, write).await {
         Ok(recorded) => recorded,
         Err(error) => {
             tracing::warn!(run_id = %run, state = state.api_name(), %error, "the state is not recorded");
@@ -290,7 +290,7 @@ where
     let mut pause = RETRY_FIRST;
     let mut said = false;
     loop {
-        let error = match at_once(shared, run, change.clone(), &mut write).await {
+        let error = match at_once(shared, run, &change, &mut write).await {
             Ok(kept) => return kept,
             Err(error) => error,
         };
@@ -305,7 +305,7 @@ where
 async fn at_once<F, Fut>(
     shared: &Shared,
     run: RunId,
-    change: Change,
+    change: &Change,
     mut write: F,
 ) -> Result<bool, io::Error>
 where
@@ -328,7 +328,11 @@ where
             }
         }
     }
-    shared.record.promise(run, change).await.map(|()| true)
+    shared
+        .record
+        .promise(run, change.clone())
+        .await
+        .map(|()| true)
 }
 
 /// Tries until it is written, or until the store says that the row is not ours to write: then `false`.
