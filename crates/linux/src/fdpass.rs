@@ -3,11 +3,12 @@
 use nix::{
     errno::Errno,
     sys::socket::{
-        AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, recv, sendmsg, socketpair,
+        AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, sendmsg, socketpair,
     },
 };
 use std::{
     io::{self, IoSlice},
+    mem::MaybeUninit,
     os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd},
 };
 
@@ -88,36 +89,33 @@ fn retried<T>(mut call: impl FnMut() -> nix::Result<T>) -> nix::Result<T> {
 
 /// Receives one message.
 pub(crate) fn receive(socket: &impl AsFd) -> io::Result<Received> {
-    // Its length first: a buffer for the longest would be most of what a shim keeps in memory.
-    let look = MsgFlags::MSG_PEEK | MsgFlags::MSG_TRUNC;
-    let len = match retried(|| recv(socket.as_fd().as_raw_fd(), &mut [], look)) {
+    // The longest message fits. The kernel touches only what a message fills, so a shim pays for a page or two of it.
+    let mut room = [MaybeUninit::uninit(); MESSAGE_BYTES_MAX];
+    let (bytes, flags, fds) = match receive_into(socket.as_fd(), &mut room) {
         // No message of ours is empty.
-        Ok(0) => return Ok(Received::Eof),
-        Ok(len) => len.min(MESSAGE_BYTES_MAX),
+        Ok((bytes, _, _)) if bytes.is_empty() => return Ok(Received::Eof),
+        Ok(received) => received,
         Err(Errno::EAGAIN) => return Ok(Received::WouldBlock),
         Err(errno) => return Err(errno.into()),
     };
-    let mut bytes = vec![0; len];
-    let (len, flags, fds) = receive_into(socket.as_fd(), &mut bytes)?;
     // Descriptors that found no room here are missing from `fds`; the reader of the message counts them.
     if flags & libc::MSG_TRUNC != 0 {
         return Err(Errno::EMSGSIZE.into());
     }
-    bytes.truncate(len);
-    Ok(Received::Message(bytes, fds))
+    Ok(Received::Message(bytes.to_vec(), fds))
 }
 
 /// recvmsg(2). That of nix refuses to look at the descriptors that did arrive where others found no room, and so leaks
 /// them.
-fn receive_into(
+fn receive_into<'a>(
     socket: BorrowedFd<'_>,
-    bytes: &mut [u8],
-) -> io::Result<(usize, i32, Vec<OwnedFd>)> {
+    room: &'a mut [MaybeUninit<u8>],
+) -> nix::Result<(&'a [u8], i32, Vec<OwnedFd>)> {
     // In words, since control messages are aligned to them; more than any message of ours carries.
     let mut space = [0u64; CONTROL_WORDS];
     let mut part = libc::iovec {
-        iov_base: bytes.as_mut_ptr().cast(),
-        iov_len: bytes.len(),
+        iov_base: room.as_mut_ptr().cast(),
+        iov_len: room.len(),
     };
     // SAFETY: a msghdr is integers and pointers, for which zeroes are valid.
     let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
@@ -131,7 +129,10 @@ fn receive_into(
         let len = unsafe { libc::recvmsg(fd, &raw mut header, libc::MSG_CMSG_CLOEXEC) };
         Errno::result(len)
     })?;
-    Ok((len.cast_unsigned(), header.msg_flags, passed(&header)))
+    let len = len.cast_unsigned().min(room.len());
+    // SAFETY: the kernel has written so many bytes to the beginning of `room`.
+    let bytes = unsafe { room[..len].assume_init_ref() };
+    Ok((bytes, header.msg_flags, passed(&header)))
 }
 
 /// Words for control messages with up to [`MESSAGE_FDS_MAX`] descriptors and their headers.

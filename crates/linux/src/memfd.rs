@@ -30,10 +30,13 @@ pub(crate) fn sealed(name: &str, bytes: &[u8]) -> io::Result<OwnedFd> {
 
 /// All bytes of a sealed file, at most `max`.
 pub(crate) fn read(file: OwnedFd, max: u64) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    File::from(file).take(max + 1).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > max {
+    let mut file = File::from(file);
+    let len = file.metadata()?.len();
+    if len > max {
         return Err(io::ErrorKind::FileTooLarge.into());
     }
+    // Its length is sealed, so one read gives all of it.
+    let mut bytes = vec![0; usize::try_from(len).map_err(io::Error::other)?];
+    file.read_exact(&mut bytes)?;
     Ok(bytes)
 }

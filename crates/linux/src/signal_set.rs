@@ -8,6 +8,7 @@ use std::{
     io,
     os::fd::{FromRawFd, OwnedFd},
     ptr,
+    sync::OnceLock,
 };
 
 /// The highest number (signal(7)).
@@ -91,7 +92,7 @@ impl SignalSet {
     pub(crate) fn ignore(self) -> io::Result<()> {
         // The handler comes first in the kernel's sigaction; 1 is SIG_IGN.
         let ignore = [1u64, 0, 0, 0];
-        for number in (1..=NUMBER_MAX).filter(|number| self.has(*number)) {
+        for number in self.numbers() {
             // SAFETY: `ignore` is as long as the kernel's sigaction is on any architecture; a null old action is allowed.
             let ignored = unsafe {
                 libc::syscall(
@@ -108,6 +109,21 @@ impl SignalSet {
             }
         }
         Ok(())
+    }
+
+    /// The signals that this process ignores. It asks the kernel once: a process forked after that keeps the answer, so the
+    /// keeper asks before it forks its shims, and neither changes a disposition later.
+    pub(crate) fn ignored() -> Self {
+        static IGNORED: OnceLock<SignalSet> = OnceLock::new();
+        *IGNORED.get_or_init(|| {
+            let ignored = (1..=NUMBER_MAX).filter(|number| is_ignored(*number));
+            Self(ignored.fold(0, |set, number| set | bit(number)))
+        })
+    }
+
+    /// The numbers in it. Allocates nothing.
+    pub(crate) fn numbers(self) -> impl Iterator<Item = i32> {
+        (1..=NUMBER_MAX).filter(move |number| self.has(*number))
     }
 
     /// Makes a descriptor by which these are read while they are blocked; close-on-exec, non-blocking.
@@ -131,6 +147,23 @@ impl SignalSet {
     }
 }
 
+/// Asks the kernel: libc's own call refuses the two numbers that it uses itself, which may be ignored all the same.
+fn is_ignored(number: i32) -> bool {
+    // The handler comes first in the kernel's sigaction; 1 is SIG_IGN.
+    let mut now = [0u64; 4];
+    // SAFETY: `now` is as long as the kernel's sigaction is on any architecture; a null action changes nothing.
+    let asked = unsafe {
+        libc::syscall(
+            libc::SYS_rt_sigaction,
+            number,
+            ptr::null::<u64>(),
+            now.as_mut_ptr(),
+            size_of::<u64>(),
+        )
+    };
+    asked == 0 && now[0] == 1
+}
+
 const fn bit(number: i32) -> u64 {
     1 << (number - 1)
 }
@@ -138,6 +171,21 @@ const fn bit(number: i32) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ignored_signals_are_those_the_kernel_names() {
+        let status = std::fs::read_to_string("/proc/self/status").expect("own status");
+        let line = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+        let mask = u64::from_str_radix(line.expect("a line").trim(), 16).expect("a mask");
+        // std ignores SIGPIPE, so the set is never empty.
+        assert_ne!(mask, 0);
+        assert_eq!(SignalSet::ignored(), SignalSet(mask));
+        assert!(
+            SignalSet::ignored()
+                .numbers()
+                .any(|number| number == libc::SIGPIPE)
+        );
+    }
 
     #[test]
     fn set_has_what_ends_a_process_by_default() {

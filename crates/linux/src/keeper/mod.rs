@@ -255,6 +255,8 @@ fn take_signals() -> io::Result<SignalFd> {
     unsafe { sigaction(Signal::SIGCHLD, &default) }?;
     // Those that mean nothing here as well: by default they would end this process, and every run with it.
     let signals = SignalSet::of_others();
+    // Asked for here once, so that no shim has to.
+    SignalSet::ignored();
     signals.block()?;
     signals.descriptor()
 }

@@ -1,5 +1,6 @@
 //! The child between clone and exec: no allocation, no lock, no log, no panic. Everything it needs was made before.
 
+use crate::signal_set::SignalSet;
 use libc::{c_char, c_int};
 use std::ptr;
 
@@ -49,13 +50,15 @@ pub(super) struct Plan<'a> {
     pub(super) fds_end: c_int,
     /// Whether it was born into a pid namespace of its own, and so needs the /proc of that.
     pub(super) own_proc: bool,
+    /// What this process ignores, and the command is not to inherit.
+    pub(super) ignored: SignalSet,
     /// Whether stdin is a terminal that is to be its session's.
     pub(super) terminal: bool,
 }
 
 /// Sets the child up, waits at the gate, executes. Its caller has just been cloned.
 pub(super) fn run(plan: &Plan) -> ! {
-    reset_signals();
+    reset_signals(plan.ignored);
     // SAFETY: setsid takes nothing and is async-signal-safe.
     if unsafe { libc::setsid() } < 0 {
         fail(plan.fds[4], STEP_SESSION, EXIT_NOT_RELEASED);
@@ -83,12 +86,13 @@ pub(super) fn run(plan: &Plan) -> ! {
     fail(STATUS_FD, STEP_EXEC, EXIT_NOT_EXECUTED)
 }
 
-/// Every disposition to its default, nothing blocked: the command must not inherit what Kennel ignores.
-fn reset_signals() {
+/// Ignored signals back to their default, nothing blocked: the command must not inherit what Kennel ignores. What Kennel
+/// handles, exec resets by itself.
+fn reset_signals(ignored: SignalSet) {
     // All zeroes is the kernel's sigaction for SIG_DFL: no handler, no flags, no mask. libc's own signal(2) refuses the
     // two numbers that it uses itself, which may be ignored all the same.
     let default = [0u64; 4];
-    for signal in 1..=64 {
+    for signal in ignored.numbers() {
         // SAFETY: `default` is as long as the kernel's sigaction is on any architecture; a null old action is allowed;
         // KILL and STOP are refused and left as they are.
         unsafe {

@@ -6,6 +6,7 @@ use crate::{
     attributes::{self, Attributes},
     limits,
     pidfd::PidFd,
+    signal_set::SignalSet,
     wire::WireChild,
 };
 use child::Plan;
@@ -107,6 +108,7 @@ pub(crate) fn fork_gated(
         oom_score_adj: oom_score_adj.as_bytes(),
         fds_end: i32::try_from(open_max.min(1 << 20)).unwrap_or(1 << 20),
         own_proc: pid_namespace == PidNamespace::Private,
+        ignored: SignalSet::ignored(),
         terminal: ends.terminal,
     };
     let cloned = match &ends.born_in {

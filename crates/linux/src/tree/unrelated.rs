@@ -65,12 +65,19 @@ impl Tree {
 
     /// Whether a process of the run is in its control group, or may be.
     pub(crate) fn occupies(&self, group: &CgroupIdentity) -> bool {
+        self.unrelated_if_vacated(group).is_none()
+    }
+
+    /// The unrelated processes in the control group, once no process of the run is in it any more; `None`: one is, or may
+    /// be.
+    pub(crate) fn unrelated_if_vacated(&self, group: &CgroupIdentity) -> Option<Vec<i32>> {
         if !cgroup::is_populated(group).unwrap_or(true) {
-            return false;
+            return Some(Vec::new());
         }
         let inside = self.in_group(&self.below_root());
         // One that has no number here, or is just ending, is not listed.
-        !inside.of_run.is_empty() || inside.has_unclear || inside.is_of_run_alone()
+        let occupied = !inside.of_run.is_empty() || inside.has_unclear || inside.is_of_run_alone();
+        (!occupied).then(|| inside.unrelated.iter().map(|(pid, _)| *pid).collect())
     }
 
     /// Sorts those in the control group; `below` are known to be of the run.

@@ -84,29 +84,12 @@ impl Run {
             }
             return;
         };
-        let occupied = self
-            .cgroup
-            .as_ref()
-            .is_some_and(|group| tree.occupies(group));
-        let never_ran = self.stage == Stage::NotReleased;
         let lost = tree.root == Root::Lost;
-        let private = tree.init.as_ref().is_some_and(|init| init.fd.has_ended());
-        let over = if lost {
-            self.heard.leader_exited
-                && !self.shim_is_leaving()
-                && !occupied
-                && match &tree.init {
-                    Some(init) => init.fd.has_ended(),
-                    None => tree.members().is_empty(),
-                }
-        } else {
-            self.heard.childless && !occupied
-        };
-        if over {
+        if let Some(unrelated) = self.vacated(tree, lost) {
             let evidence = TreeEvidence {
-                never_ran,
-                namespace_ended: private,
-                ..self.evidence(tree, lost)
+                never_ran: self.stage == Stage::NotReleased,
+                namespace_ended: tree.init.as_ref().is_some_and(|init| init.fd.has_ended()),
+                ..self.evidence(unrelated, lost)
             };
             self.last_word(evidence.verdict());
             return;
@@ -118,9 +101,31 @@ impl Run {
         self.kill_again(now);
     }
 
+    /// The unrelated processes in the control group, once no member of the tree is left; `None`: one is, or may be. The
+    /// group is looked at last: that costs some twenty system calls, and most calls come long before the end.
+    fn vacated(&self, tree: &Tree, lost: bool) -> Option<Vec<i32>> {
+        let may_be_over = if lost {
+            self.heard.leader_exited && !self.shim_is_leaving()
+        } else {
+            self.heard.childless
+        };
+        if !may_be_over {
+            return None;
+        }
+        let unrelated = match &self.cgroup {
+            Some(group) => tree.unrelated_if_vacated(group)?,
+            None => Vec::new(),
+        };
+        let none_is_left = !lost
+            || match &tree.init {
+                Some(init) => init.fd.has_ended(),
+                None => tree.members().is_empty(),
+            };
+        none_is_left.then_some(unrelated)
+    }
+
     /// What shim and control group show of a tree that has no member left.
-    fn evidence(&self, tree: &Tree, lost: bool) -> TreeEvidence {
-        let unrelated: Vec<i32> = tree.unrelated().iter().map(|(pid, _)| *pid).collect();
+    fn evidence(&self, unrelated: Vec<i32>, lost: bool) -> TreeEvidence {
         let group = match &self.cgroup {
             None => GroupEvidence::Absent,
             Some(_) if unrelated.is_empty() => GroupEvidence::Empty,
