@@ -24,6 +24,7 @@ mod durable;
 mod ends;
 mod full_disk;
 mod host;
+mod inactivity;
 mod input;
 mod keeper_stopped;
 mod kept_output;

@@ -53,6 +53,7 @@ impl Segment {
             end: first,
             facts_len: self.header.facts_len,
             attempt: self.header.attempt,
+            at: self.header.at,
             facts: None,
         };
         let (mut at, last) = (first.seq, first.seq + self.entries()?);

@@ -11,6 +11,7 @@ use crate::{
     raw::Raw,
 };
 use bytes::Bytes;
+use kennel_lifecycle::Timestamp;
 use std::{
     fs::{File, OpenOptions},
     io,
@@ -43,6 +44,8 @@ pub(crate) struct Intact {
     pub(crate) facts_len: u64,
     /// The attempt that it is of.
     pub(crate) attempt: u32,
+    /// When its last entry was recorded; where it has none, when it began.
+    pub(crate) at: Timestamp,
     /// First and last seq of its facts.
     pub(crate) facts: Option<(u64, u64)>,
 }
@@ -161,6 +164,7 @@ impl Segment {
             end: first,
             facts_len: self.header.facts_len,
             attempt: self.header.attempt,
+            at: self.header.at,
             facts: None,
         };
         let last = first.seq + self.entries()?;
@@ -182,6 +186,7 @@ impl Segment {
                 *at = entry.end();
                 intact.end.seq = entry.seq;
                 intact.attempt = entry.attempt;
+                intact.at = entry.at;
                 if entry.kind == Kind::Lifecycle {
                     let begin = intact.facts.map_or(entry.seq, |(begin, _)| begin);
                     intact.facts = Some((begin, entry.seq));

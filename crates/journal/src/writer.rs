@@ -48,6 +48,8 @@ pub struct Writer {
     closed_bytes: u64,
     mark: Mark,
     attempt: u32,
+    /// When the last entry of the writer before was recorded.
+    found_at: Timestamp,
     /// What comes after the end and is not there.
     dropped: Dropped,
     /// Something had to be removed to keep the bound.
@@ -157,6 +159,7 @@ impl Writer {
         }
         writer.facts_len = intact.facts_len;
         writer.attempt = intact.attempt;
+        writer.found_at = intact.at;
         Ok((writer, unnamed))
     }
 
@@ -166,6 +169,7 @@ impl Writer {
             facts_len,
             bound,
             attempt,
+            at: found_at,
             ..
         } = segment.header;
         let segment = Arc::new(segment);
@@ -185,6 +189,7 @@ impl Writer {
             closed_bytes,
             mark,
             attempt,
+            found_at,
             dropped: Dropped::default(),
             has_passed_bound: false,
             released: 0,
@@ -248,6 +253,12 @@ impl Writer {
     #[must_use]
     pub fn attempt(&self) -> u32 {
         self.attempt
+    }
+
+    /// When the writer before this one recorded its last entry; of a new journal, when it was made.
+    #[must_use]
+    pub fn found_at(&self) -> Timestamp {
+        self.found_at
     }
 
     /// What is written from here on is of this attempt. Bytes that a dead writer has left unnamed are of the attempt that

@@ -37,7 +37,7 @@ Exit codes:
   128+N    signal N ended the command; 137 also where the kernel killed it for want of memory
   141      no process reads standard output any more, and the run is ended
   153      it had more output than there is room for and was ended (--output-full, --disk-full)
-  124      it took longer than --timeout and was ended
+  124      it took longer than --timeout, or was inactive for longer than --inactivity, and was ended
   125      kennel itself failed: no server, refused, stream lost, exit unknown; or standard output
            cannot be written, and the run is ended
   126      the command was found and could not be executed
@@ -443,6 +443,10 @@ pub(crate) struct SpecArgs {
     /// How long the command may run, pauses not counted, until it is ended as by `abort`; exit code 124 of `run`
     #[arg(long, value_name = "DURATION", value_parser = values::duration)]
     pub(crate) timeout: Option<Duration>,
+    /// How long the command may have no output and no input, pauses not counted, until it is ended as by `abort`; exit code 124 of
+    /// `run`
+    #[arg(long, value_name = "DURATION", value_parser = values::duration)]
+    pub(crate) inactivity: Option<Duration>,
     /// How long a pause may last; what then is said by --on-max-pause
     #[arg(long, value_name = "DURATION", value_parser = values::duration)]
     pub(crate) max_pause: Option<Duration>,

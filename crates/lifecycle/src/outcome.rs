@@ -95,6 +95,8 @@ named! {
         MaxRuntime = "max_runtime",
         /// Time of one pause.
         MaxPause = "max_pause",
+        /// Time without output and input, pauses not counted. The server measures it, the others the keeper.
+        Inactivity = "inactivity",
     }
 }
 

@@ -83,6 +83,8 @@ impl Policy {
         self.stop.check(found);
         let max_runtime = self.timeouts.max_runtime;
         check_timeout("spec.timeouts.max_runtime", max_runtime, found);
+        let inactivity = self.timeouts.inactivity;
+        check_timeout("spec.timeouts.inactivity", inactivity, found);
         self.limits.check(found);
         check_timeout("spec.pause.max_pause", self.pause.max_pause, found);
         self.restart.check(found);
@@ -179,6 +181,8 @@ impl StopPolicy {
 pub struct Timeouts {
     /// From the confirmed start on, pauses not counted; absent: for ever.
     pub max_runtime: Option<Duration>,
+    /// Without output and input, pauses not counted; absent: for ever.
+    pub inactivity: Option<Duration>,
 }
 
 named! {

@@ -89,11 +89,14 @@ fn retried<T>(mut call: impl FnMut() -> nix::Result<T>) -> nix::Result<T> {
 
 /// Receives one message.
 pub(crate) fn receive(socket: &impl AsFd) -> io::Result<Received> {
-    // The longest message fits. The kernel touches only what a message fills, so a shim pays for a page or two of it.
+    #[expect(
+        clippy::large_stack_arrays,
+        reason = "the longest message fits; the kernel touches only what a message fills, a page or two of it"
+    )]
     let mut room = [MaybeUninit::uninit(); MESSAGE_BYTES_MAX];
     let (bytes, flags, fds) = match receive_into(socket.as_fd(), &mut room) {
         // No message of ours is empty.
-        Ok((bytes, _, _)) if bytes.is_empty() => return Ok(Received::Eof),
+        Ok(([], _, _)) => return Ok(Received::Eof),
         Ok(received) => received,
         Err(Errno::EAGAIN) => return Ok(Received::WouldBlock),
         Err(errno) => return Err(errno.into()),

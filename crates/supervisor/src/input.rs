@@ -1,7 +1,12 @@
 //! The calls on a run's standard input. They do not go through the run's task: a write waits for as long as the command
 //! likes, and the keeper alone knows how far it has come.
 
-use crate::{CallError, Supervisor, blocking::blocking, keeper_fault, tracker::Handle};
+use crate::{
+    CallError, Supervisor,
+    blocking::blocking,
+    keeper_fault,
+    tracker::{Handle, Order},
+};
 use kennel_lifecycle::{InputClosed, InputRefusal, InputWrite, Refusal, RunId, RunKind, RunState};
 use kennel_linux::{
     client::{InputAnswer, InputSaid, InputState},
@@ -98,6 +103,10 @@ impl Supervisor {
         let kernel = &self.shared.kernel;
         let answer = kernel.write_input(run, attempt, &write, &call.data).await;
         let (state, said) = self.said(run, &handle, answer).await?;
+        let timeouts = handle.live.borrow().view.policy().timeouts;
+        if timeouts.inactivity.is_some() && matches!(said, InputSaid::Taken { .. }) {
+            handle.tell(Order::InputAccepted);
+        }
         match said {
             InputSaid::Taken { start, repeated } => Ok(InputWritten {
                 progress: state.into(),

@@ -574,6 +574,22 @@ impl Output {
         }
     }
 
+    /// How many bytes of output were read, dropped ones counted.
+    pub(crate) fn read_bytes(&self) -> u64 {
+        let dropped = self.writer.dropped().bytes;
+        self.lens().iter().chain(&dropped).sum()
+    }
+
+    /// Whether output is left in its pipe: consumers have not acknowledged, or there is no room on the disk.
+    pub(crate) fn is_held_back(&self) -> bool {
+        self.held.holds() || self.retry_at.is_some() && !self.drops()
+    }
+
+    /// When a server before this one recorded the run's last event.
+    pub(crate) fn found_at(&self) -> Timestamp {
+        self.writer.found_at()
+    }
+
     /// The limit at which the run is to be stopped, once.
     pub(crate) fn limit_reached(&mut self) -> Option<Limit> {
         let Reached::Now(limit) = self.limit else {

@@ -646,6 +646,7 @@ pub(crate) fn answer(order: Order) {
         Order::Pause(reply) | Order::Resume(reply) => {
             drop(reply.send(Err(refused())));
         }
+        Order::InputAccepted => {}
     }
 }
 

@@ -66,6 +66,8 @@ pub(crate) enum Order {
     Signal(SignalCall, oneshot::Sender<Result<Sent, OrderError>>),
     /// Answered with the number of the attempt before the one that is wanted.
     Restart(RestartCall, oneshot::Sender<Result<u32, OrderError>>),
+    /// Not an order: input was accepted, which counts as activity.
+    InputAccepted,
     Pause(oneshot::Sender<Result<SignalResult, OrderError>>),
     Resume(oneshot::Sender<Result<SignalResult, OrderError>>),
 }

@@ -260,6 +260,7 @@ fn deadline(which: Deadline) -> pb::Deadline {
     match which {
         Deadline::MaxRuntime => pb::Deadline::MaxRuntime,
         Deadline::MaxPause => pb::Deadline::MaxPause,
+        Deadline::Inactivity => pb::Deadline::Inactivity,
     }
 }
 

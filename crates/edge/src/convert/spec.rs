@@ -145,14 +145,17 @@ fn stop_signal(name: &str, found: &mut Vec<Violation>) -> Option<Signal> {
 fn timeouts(timeouts: Option<pb::Timeouts>, found: &mut Vec<Violation>) -> Timeouts {
     let timeouts = timeouts.unwrap_or_default();
     let max_runtime = timeouts.max_runtime.as_ref();
+    let inactivity = timeouts.inactivity.as_ref();
     Timeouts {
         max_runtime: time::parse_duration("spec.timeouts.max_runtime", max_runtime, found),
+        inactivity: time::parse_duration("spec.timeouts.inactivity", inactivity, found),
     }
 }
 
 fn shown_timeouts(timeouts: Timeouts) -> Option<pb::Timeouts> {
     differing(&timeouts, |timeouts| pb::Timeouts {
         max_runtime: timeouts.max_runtime.map(time::duration),
+        inactivity: timeouts.inactivity.map(time::duration),
     })
 }
 

@@ -131,6 +131,8 @@ pub(crate) fn run(run: &pb::Run) -> String {
     let timeouts = run.spec.as_ref().and_then(|s| s.timeouts);
     let max_runtime = timeouts.and_then(|t| Duration::try_from(t.max_runtime?).ok());
     view.some("timeout", max_runtime.map(|t| format!("{t:?}")));
+    let inactivity = timeouts.and_then(|t| Duration::try_from(t.inactivity?).ok());
+    view.some("inactivity", inactivity.map(|t| format!("{t:?}")));
     let limits = run.spec.as_ref().and_then(|s| s.limits.as_ref());
     for limit in limits.iter().flat_map(|limits| limits::words(limits)) {
         view.line("limit", limit);

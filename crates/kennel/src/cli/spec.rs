@@ -88,8 +88,9 @@ fn request(
                 grace: span(args.grace, "grace")?,
                 signal: args.stop_signal.unwrap_or_default(),
             }),
-            timeouts: span(args.timeout, "timeout")?.map(|time| pb::Timeouts {
-                max_runtime: Some(time),
+            timeouts: Some(pb::Timeouts {
+                max_runtime: span(args.timeout, "timeout")?,
+                inactivity: span(args.inactivity, "inactivity")?,
             }),
             limits: limits(args.limits)?,
             pause: span(args.max_pause, "max pause")?.map(|time| pb::PausePolicy {

@@ -241,6 +241,9 @@ pub(crate) fn end_reason(reason: &pb::EndReason) -> String {
         Some(Reason::DeadlineExceeded(d)) => match d.which() {
             pb::Deadline::MaxRuntime => "it ran longer than it may (max_runtime)".to_owned(),
             pb::Deadline::MaxPause => "it was paused for longer than it may (max_pause)".to_owned(),
+            pb::Deadline::Inactivity => {
+                "it was inactive for longer than it may (inactivity)".to_owned()
+            }
             pb::Deadline::Unspecified => "it took longer than it may".to_owned(),
         },
         Some(Reason::LimitExceeded(l)) => match l.limit() {

@@ -6,9 +6,9 @@
 
 use super::{Machine, drained, failed_at, plan};
 use crate::{
-    AttemptRecord, Effect, Ends, Entry, LastPause, LeaderExit, Leaving, NeverRan, NextAttempt,
-    Outcome, Phase, ResumeReason, Row, RowState, RunIdentity, StartStage, StopOrder, StopReason,
-    StopStage, Timestamp, limits,
+    AttemptRecord, Deadline, Effect, Ends, Entry, LastPause, LeaderExit, Leaving, NeverRan,
+    NextAttempt, Outcome, Phase, ResumeReason, Row, RowState, RunIdentity, StartStage, StopOrder,
+    StopReason, StopStage, Timestamp, limits,
     phase::{Exec, PauseStage},
 };
 use serde::{Deserialize, Serialize};
@@ -174,7 +174,9 @@ impl Machine {
         // The keeper began with that one by itself.
         let own = matches!(
             order.reason,
-            StopReason::DeadlineExceeded(_) | StopReason::Orphaned | StopReason::ShimLost
+            StopReason::DeadlineExceeded(Deadline::MaxRuntime | Deadline::MaxPause)
+                | StopReason::Orphaned
+                | StopReason::ShimLost
         );
         let in_force = own || record.stopping.is_some();
         if !(record.tree || own && row.stop.is_some()) {

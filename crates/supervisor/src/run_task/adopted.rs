@@ -88,6 +88,9 @@ impl RunTask {
         if record.started {
             task.flow();
         }
+        if let Some(found_at) = task.output.as_ref().map(Output::found_at) {
+            task.resume_silence(found_at);
+        }
         task.legacy = Legacy {
             steps_again: 0,
             unrecorded: !recorded,

@@ -347,6 +347,7 @@ impl RunTask {
             Order::Pause(reply) | Order::Resume(reply) => {
                 drop(reply.send(Err(none())));
             }
+            Order::InputAccepted => {}
             Order::Signal(_, reply) => drop(reply.send(Err(none()))),
         }
     }

@@ -8,6 +8,7 @@ mod attempts;
 mod perform;
 mod publish;
 mod signalling;
+mod silence;
 mod terminal;
 mod told;
 
@@ -34,6 +35,7 @@ use kennel_linux::{
 };
 use kennel_store::{Desired, NewRun, RunRow, StoreError, Times};
 use signalling::Signalling;
+use silence::Silence;
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 use terminal::ResizeDone;
 use tokio::{
@@ -88,6 +90,7 @@ pub(crate) struct RunTask {
     /// The row is another server's to close: this one tells nothing more of the run.
     disowned: bool,
     running_due: Option<Instant>,
+    silence: Silence,
     stop_due: Option<Instant>,
     /// Stops that were asked for and are not on the row yet.
     stops_owed: u32,
@@ -152,6 +155,7 @@ enum Wake {
     RunningDue,
     StopDue,
     AttemptDue,
+    SilenceDue,
     KeeperLost,
     Output(Ready),
     /// The service goes, and the end of the output waits for room on the disk.
@@ -198,6 +202,7 @@ impl RunTask {
             writing: false,
             disowned: false,
             running_due: None,
+            silence: Silence::default(),
             stop_due: None,
             stops_owed: 0,
             start_error: None,
@@ -249,7 +254,8 @@ impl RunTask {
                 Wake::KeeperLost => self.keeper_lost(),
                 Wake::Output(ready) => self.pump(ready),
                 Wake::Hurry => self.hurry(),
-                Wake::Told => {}
+                // The limits below look.
+                Wake::SilenceDue | Wake::Told => {}
             }
             self.keep_limit();
             self.answer_waiters();
@@ -296,6 +302,7 @@ impl RunTask {
         let has_ended = waits_for_store || self.waits_for_disk();
         let finishing = self.output.as_ref().is_some_and(Output::is_finishing);
         let holds = self.output.as_ref().is_some_and(Output::holds);
+        let inactive_at = self.inactive_at();
         tokio::select! { biased;
             Some(report) = self.reports.recv(), if !self.preparing => Wake::Kernel(report),
             Some(done) = self.done.recv() => Wake::Done(done),
@@ -306,6 +313,7 @@ impl RunTask {
             () = self.shared.keeper_lost.cancelled(), if !flows || holds || self.is_left() => Wake::KeeperLost,
             () = self.shared.refusing.cancelled(), if finishing => Wake::Hurry,
             ready = output => Wake::Output(ready),
+            () = due(inactive_at) => Wake::SilenceDue,
             () = self.shared.record.delivered(self.run), if waits_for_store => Wake::Told,
             () = self.shared.refusing.cancelled(), if has_ended => Wake::Told,
         }
@@ -588,6 +596,7 @@ impl RunTask {
             }
             Order::Signal(call, reply) => self.signal(Signalling::Named(call, reply)),
             Order::Resize(call, reply) => self.resize(call, reply),
+            Order::InputAccepted => self.silence.break_off(),
             Order::Pause(reply) => match self.machine.phase() {
                 // Where somebody still waits for the row, so does this one.
                 Phase::Paused { .. } if self.pausing.is_empty() => {
@@ -611,20 +620,26 @@ impl RunTask {
 
     /// Has the run stopped where it has come to a limit at which its spec wants that.
     fn keep_limit(&mut self) {
-        let Some(limit) = self.output.as_mut().and_then(Output::limit_reached) else {
+        let Some(reason) = self.limit_reached() else {
             return;
         };
         self.at = clock::now();
+        tracing::warn!(run_id = %self.run, limit = reason.name(), "the run is stopped, as its spec says");
         let order = StopOrder {
-            reason: StopReason::LimitExceeded(limit),
+            reason,
             grace: self.new.policy().grace(),
         };
-        tracing::warn!(run_id = %self.run, limit = limit.name(), "the run is stopped, as its spec says");
         if self.attempts.due().is_some() {
             return self.end_waiting(&order);
         }
         // Refused where it has ended, or is being ended, already.
         let _ = self.stop(order);
+    }
+
+    fn limit_reached(&mut self) -> Option<StopReason> {
+        let limit = self.output.as_mut().and_then(Output::limit_reached);
+        let limit = limit.map(StopReason::LimitExceeded);
+        limit.or_else(|| self.keep_silence())
     }
 
     fn stop(&mut self, order: StopOrder) -> Result<(), Refusal> {
@@ -659,8 +674,11 @@ impl RunTask {
         let Some(output) = &mut self.output else {
             return;
         };
-        let before = output.lens();
+        let (before, read_before) = (output.lens(), output.read_bytes());
         let end = output.pump(ready);
+        if output.read_bytes() > read_before {
+            self.silence.break_off();
+        }
         self.spans.read(before, output.lens());
         if let Some(end) = end {
             self.report(Report::StreamsClosed(end));

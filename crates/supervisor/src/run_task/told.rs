@@ -120,6 +120,9 @@ fn because(reason: &StopReason) -> String {
         StopReason::DeadlineExceeded(Deadline::MaxPause) => {
             "it had been paused for longer than it may (max_pause)".into()
         }
+        StopReason::DeadlineExceeded(Deadline::Inactivity) => {
+            "it had been inactive for longer than it may (inactivity)".into()
+        }
         StopReason::Orphaned => "no server had come back for too long".into(),
         StopReason::ShimLost => "its shim was lost".into(),
         StopReason::LimitExceeded(Limit::OutputBytes) => {

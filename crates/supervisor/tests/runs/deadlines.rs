@@ -78,6 +78,44 @@ async fn a_run_that_takes_too_long_fails_and_says_so() {
     assert_eq!(reasons, ["max_runtime", "deadline_exceeded"]);
 }
 
+/// A run that may be inactive for a minute, on a clock that runs ahead when there is no work.
+async fn inactive_for_a_minute() -> (Stage, RunView) {
+    let stage = Stage::set(Nature::default()).await;
+    let mut call = call(None);
+    call.spec.policy.timeouts.inactivity = Some(MAX);
+    let spawned = stage.supervisor.spawn(call).await.unwrap();
+    tokio::time::pause();
+    (stage, spawned.run)
+}
+
+#[tokio::test]
+async fn inactive_run_is_stopped_by_the_server() {
+    let (stage, run) = inactive_for_a_minute().await;
+    let view = ended(&stage, run.run).await;
+    let reason = EndReason::DeadlineExceeded(Deadline::Inactivity);
+    assert_eq!(view.outcome.unwrap().reason, reason);
+    assert_eq!(view.state, RunState::Failed);
+    // The keeper knows nothing of this limit: the server has sent it the plan.
+    assert_eq!(stage.plans(run.run).len(), 1);
+    let reasons = reasons(&stage, run.run).await;
+    assert_eq!(reasons, ["inactivity", "deadline_exceeded"]);
+}
+
+#[tokio::test]
+async fn output_begins_inactivity_anew() {
+    let (stage, run) = inactive_for_a_minute().await;
+    for _ in 0..4 {
+        tokio::time::sleep(MAX / 2).await;
+        stage.writes(run.run, b"x");
+        // The pipe is ready at once, and is read before the clock runs on.
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    let view = stage.supervisor.get(run.run).await.unwrap();
+    assert_eq!(view.state, RunState::Running);
+    let view = ended(&stage, run.run).await;
+    assert_eq!(view.state, RunState::Failed);
+}
+
 #[tokio::test]
 async fn a_stop_that_came_first_stays_the_reason() {
     let (stage, run) = running(Temper::Ignores).await;

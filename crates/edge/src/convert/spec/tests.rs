@@ -43,6 +43,7 @@ fn parsed_full() -> RunSpec {
     };
     policy.stop.grace = Some(Duration::from_millis(500));
     policy.timeouts.max_runtime = Some(Duration::from_mins(1));
+    policy.timeouts.inactivity = Some(Duration::from_secs(30));
     RunSpec {
         command: CommandSpec {
             argv: ["sh", "-c", "cat"].map(Into::into).to_vec(),
@@ -306,6 +307,10 @@ fn full() -> pb::RunSpec {
         timeouts: Some(edited(|timeouts: &mut pb::Timeouts| {
             timeouts.max_runtime = Some(prost_types::Duration {
                 seconds: 60,
+                nanos: 0,
+            });
+            timeouts.inactivity = Some(prost_types::Duration {
+                seconds: 30,
                 nanos: 0,
             });
         })),

@@ -184,6 +184,10 @@ fn too_long(run: &pb::Run, attempt: &pb::Attempt, which: pb::Deadline) -> String
             "it had been paused for longer than max_pause allows",
             spec.and_then(|spec| spec.pause?.max_pause),
         ),
+        pb::Deadline::Inactivity => (
+            "it had no output and no input for longer than inactivity allows",
+            spec.and_then(|spec| spec.timeouts?.inactivity),
+        ),
         pb::Deadline::Unspecified => ("a limit of time was exceeded", None),
     };
     let limit = limit.and_then(|limit| Duration::try_from(limit).ok());

@@ -215,6 +215,10 @@ pub(super) fn in_force(run: &pb::Run) -> Vec<String> {
     if let Some(max) = timeouts.and_then(|t| Duration::try_from(t).ok()) {
         say("limit", format!("max_runtime {max:?}"));
     }
+    let inactivity = spec.timeouts.and_then(|t| t.inactivity);
+    if let Some(max) = inactivity.and_then(|t| Duration::try_from(t).ok()) {
+        say("limit", format!("inactivity {max:?}"));
+    }
     if let Some(max) = spec.pause.and_then(words::max_pause) {
         say("limit", format!("max_pause {max}"));
     }
