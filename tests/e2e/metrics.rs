@@ -367,7 +367,7 @@ async fn who_was_to_be_left_is_no_orphan() {
     assert_eq!(seen.processes.len(), 1, "{seen:?}");
     reads(&collector, "kennel.orphan.count", None, 0).await;
     reads(&collector, "kennel.orphan.found", None, 0).await;
-    // Whom a keeper or a shim does not reap, no test can make: supervisor/src/audit/found.rs has one of its own.
+    // Whom a keeper or a shim does not reap, no test can make: supervisor/src/registry/found.rs has one of its own.
     reads(&collector, "kennel.zombie.count", None, 0).await;
     kill_exactly(&kept, Signal::SIGKILL);
 }

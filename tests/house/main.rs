@@ -1,5 +1,6 @@
 //! Rules of the house that a machine can check: who may know whom, who may do what, and which test holds which promise.
 
+mod floors;
 mod graph;
 mod log_lines;
 mod source;

@@ -37,7 +37,7 @@ const RULES: [Rule; 7] = [
         says: "the wall clock is read in the supervisor's clock, in keeper and shim, for lines of the log, and where ages are shown or asked for",
         words: &["SystemTime::now()", "UNIX_EPOCH.elapsed()"],
         allowed: &[
-            "crates/supervisor/src/clock",
+            "crates/supervisor/src/base/clock",
             "crates/linux/",
             "crates/kennel/src/cli/audit.rs",
             "crates/kennel/src/cli/calls.rs",

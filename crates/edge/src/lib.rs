@@ -11,6 +11,7 @@ mod auth;
 mod convert;
 mod deadline;
 pub mod digest;
+mod enums;
 mod gate;
 mod health;
 pub mod limits;

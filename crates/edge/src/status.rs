@@ -14,7 +14,7 @@ pub(crate) use transport::{caller_unverified, malformed, panicked, too_large, un
 pub(crate) use upgrade::leaving;
 
 use crate::{
-    convert::containment,
+    enums::containment,
     reason::{DOMAIN, Reason},
 };
 use kennel_lifecycle::{Missing, Refusal, RunId, RunState, StartFailure, StartStage, Violation};
@@ -255,7 +255,7 @@ pub(crate) fn of(error: &CallError) -> Status {
             reached,
             why,
         } => {
-            let word = |by| containment::word(by).as_str_name();
+            let word = |by| containment(by).as_str_name();
             let facts = Facts::run(*run)
                 .with("wanted", word(*wanted))
                 .with("reached", word(*reached))

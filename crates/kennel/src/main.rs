@@ -41,6 +41,11 @@ fn main() -> ExitCode {
     match cli.command {
         Command::Serve(flags) => serve::keeper(&cli.client, &flags, &here, &words),
         Command::Server(flags) => server::main(&flags, &here),
+        // Asks no server: it has its own.
+        Command::Doctor(args) if args.prove => {
+            let format = cli.client.output.unwrap_or_default();
+            cli::carry_out(false, Box::pin(prove::prove(format)))
+        }
         command => cli::main(&cli.client, command, &here),
     }
 }

@@ -19,14 +19,6 @@ pub(crate) fn least(number: i32, found: &mut Vec<Violation>) -> Option<Containme
     }
 }
 
-pub(crate) fn word(by: Containment) -> pb::Containment {
-    match by {
-        Containment::Subreaper => pb::Containment::Subreaper,
-        Containment::Cgroup => pb::Containment::Cgroup,
-        Containment::PrivatePidns => pb::Containment::PrivatePidns,
-    }
-}
-
 pub(crate) fn coverage(held: &Held) -> pb::Coverage {
     let gap = |gap: &Gap| {
         let (kind, text) = shown(gap);
@@ -88,7 +80,7 @@ mod tests {
             Containment::Cgroup,
             Containment::PrivatePidns,
         ] {
-            assert_eq!(least(word(by).into(), &mut found), Some(by));
+            assert_eq!(least(crate::enums::containment(by).into(), &mut found), Some(by));
         }
         assert_eq!(least(0, &mut found), None);
         assert_eq!(found, []);

@@ -1,8 +1,7 @@
 //! How far standard input has come.
 
-use crate::pb;
-use kennel_lifecycle::InputClosed;
-use kennel_supervisor::{InputEnd, InputProgress, InputWritten};
+use crate::{enums::input_end, pb};
+use kennel_supervisor::{InputProgress, InputWritten};
 
 pub(crate) fn written(written: InputWritten) -> pb::WriteInputResponse {
     pb::WriteInputResponse {
@@ -13,20 +12,11 @@ pub(crate) fn written(written: InputWritten) -> pb::WriteInputResponse {
 }
 
 pub(crate) fn status(progress: InputProgress) -> pb::InputStatus {
-    let closed_by = progress.end.map_or(pb::InputEnd::Unspecified, end);
+    let closed_by = progress.end.map_or(pb::InputEnd::Unspecified, input_end);
     pb::InputStatus {
         attempt: progress.attempt,
         accepted_offset: progress.accepted,
         unread_bytes: progress.unread,
         closed_by: closed_by.into(),
-    }
-}
-
-pub(crate) fn end(end: InputEnd) -> pb::InputEnd {
-    match end {
-        InputEnd::Closed(InputClosed::Client) => pb::InputEnd::Client,
-        InputEnd::Closed(InputClosed::Command) => pb::InputEnd::Command,
-        InputEnd::Closed(InputClosed::AttemptEnded) => pb::InputEnd::AttemptEnded,
-        InputEnd::Spec => pb::InputEnd::Spec,
     }
 }

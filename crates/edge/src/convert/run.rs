@@ -1,7 +1,10 @@
 //! Runs and their ends, as the contract shows them.
 
 use super::{certificate, containment, retention, spec, terminal, time};
-use crate::pb::{self, end_reason, exit, tree_verdict};
+use crate::{
+    enums,
+    pb::{self, end_reason, exit, tree_verdict},
+};
 use kennel_lifecycle::{
     Containment, Deadline, EndReason, Exit, Leftover, Leftovers, Limit, Proof, RunIdentity,
     RunKind, RunState, StartFailure, StartStage, StreamsEnd, TreeVerdict,
@@ -152,7 +155,7 @@ fn held_by(view: &RunView) -> pb::Containment {
         Some(_) => Containment::Cgroup,
         None => Containment::Subreaper,
     };
-    containment::word(view.held.as_ref().map_or(shown, |held| held.by))
+    enums::containment(view.held.as_ref().map_or(shown, |held| held.by))
 }
 
 pub(super) fn kind(kind: RunKind) -> pb::RunKind {

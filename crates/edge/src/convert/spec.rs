@@ -1,9 +1,12 @@
 //! What a client wants to run: parsed on the way in, given back without its secrets. Both ways of a field are in this file.
 
 use super::{command, containment, limits, restart, run, terminal, time};
-use crate::pb::{
-    self,
-    run_spec::{Command, Stdio},
+use crate::{
+    enums,
+    pb::{
+        self,
+        run_spec::{Command, Stdio},
+    },
 };
 use bytes::Bytes;
 use kennel_lifecycle::{
@@ -97,7 +100,7 @@ fn message(spec: &RunSpec) -> pb::RunSpec {
         pause: shown_pause(policy.pause),
         min_containment: policy
             .min_containment
-            .map_or(0, |by| containment::word(by).into()),
+            .map_or(0, |by| enums::containment(by).into()),
         pid_namespace: match policy.pid_namespace {
             PidNamespace::Shared => pb::PidNamespace::Unspecified,
             PidNamespace::Private => pb::PidNamespace::Private,

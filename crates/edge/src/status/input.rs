@@ -1,7 +1,7 @@
 //! What went wrong with standard input.
 
 use super::{Facts, Fault};
-use crate::{convert::input, reason::Reason};
+use crate::{enums::input_end, reason::Reason};
 use kennel_lifecycle::RunId;
 use kennel_supervisor::CallError;
 use tonic::{Code, Status};
@@ -24,7 +24,7 @@ pub(super) fn of(error: &CallError, text: String) -> Status {
             end,
             accepted: at,
         } => {
-            let facts = accepted(*run, *at).with("closed_by", input::end(*end).as_str_name());
+            let facts = accepted(*run, *at).with("closed_by", input_end(*end).as_str_name());
             (run, Reason::InputClosed, facts)
         }
         CallError::InputUnknown { run, least, most } => {

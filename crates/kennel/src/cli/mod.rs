@@ -33,7 +33,6 @@ use crate::{
     args::{Cli, ClientArgs, Command},
     config::Surroundings,
     failure::Failure,
-    prove,
 };
 use clap::CommandFactory as _;
 use link::Link;
@@ -47,6 +46,11 @@ pub(crate) use run::OWN_FAILURE;
 pub(crate) fn main(client: &ClientArgs, command: Command, here: &Surroundings) -> ExitCode {
     // `run` leaves its command's codes to the command: its own failures have a code that is theirs alone.
     let is_run = matches!(command, Command::Run(_));
+    carry_out(is_run, perform(client, command, here))
+}
+
+/// Drives the work of a command to its end, and gives the exit code of this process.
+pub(crate) fn carry_out(is_run: bool, work: impl Future<Output = Result<u8, Failure>>) -> ExitCode {
     // A second thread, so that signals are forwarded while a write to a slow reader blocks the first.
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
@@ -54,7 +58,7 @@ pub(crate) fn main(client: &ClientArgs, command: Command, here: &Surroundings) -
         .build();
     let result = match runtime {
         Ok(runtime) => {
-            let result = runtime.block_on(perform(client, command, here));
+            let result = runtime.block_on(work);
             runtime.shutdown_background();
             result
         }
@@ -111,8 +115,6 @@ async fn perform(
         Command::Upgrade => upgrade::upgrade(&open().await?).await,
         Command::Drain(args) => drain::drain(&open().await?, args).await,
         Command::Completions(args) => completions(args.shell),
-        // Asks no server: it has its own.
-        Command::Doctor(args) if args.prove => return Box::pin(prove::prove(format)).await,
         Command::Doctor(_) => {
             return match open().await {
                 Ok(link) => doctor::doctor(&link).await,

@@ -4,7 +4,7 @@
 //! have run 0.
 
 use super::book::{Book, Entry, Pending};
-use crate::clock;
+use crate::base::clock;
 use kennel_journal::node_log::{CRITICAL, ESSENTIAL, OwnedFrame, SNAPSHOT};
 use kennel_lifecycle::RunId;
 use kennel_store::{Change, NewRun, RunRow};

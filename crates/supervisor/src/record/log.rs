@@ -1,7 +1,7 @@
 //! How the book comes into the node log, and what stands in its place while the log cannot be written.
 
 use super::{book::Book, frames, replay};
-use crate::cause::Chain;
+use crate::base::cause::Chain;
 use kennel_journal::{
     Boot,
     node_log::{LogPosition, NodeLog, Origin, OwnedFrame, PayloadFormat, Retain, Trimmed},

@@ -9,15 +9,14 @@
 //! that is put back to what is noted is never behind what was reported, and what was written beyond it is written again.
 
 mod book;
-mod cleanup;
 mod frames;
 mod log;
+pub(crate) mod node_store;
 mod outbox;
+pub(crate) mod persisted_spec;
 mod replay;
 #[cfg(test)]
 mod tests;
-
-pub(crate) use cleanup::Cleanup;
 
 use book::Book;
 use kennel_lifecycle::{OutputRemoval, RunId};

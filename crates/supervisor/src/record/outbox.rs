@@ -7,7 +7,10 @@ use super::{
     book::{Due, Pending},
     log::AT_ONCE_BYTES,
 };
-use crate::{blocking::blocking, cause::Chain, node_store::NodeStore};
+use crate::{
+    base::{blocking::blocking, cause::Chain},
+    record::node_store::NodeStore,
+};
 use kennel_journal::node_log::{LogPosition, OwnedFrame, SyncError};
 use kennel_lifecycle::RunId;
 use kennel_linux::crash_point;

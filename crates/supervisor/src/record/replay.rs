@@ -11,7 +11,7 @@ use super::{
     log::{Place, Record},
     outbox,
 };
-use crate::{BootError, blocking::blocking, cause::Chain, log_words};
+use crate::base::{blocking::blocking, cause::Chain, faults::BootError, log_words};
 use kennel_journal::node_log::{
     Continuity, NodeLog, ReplayError, Replayed, ReplayedFrame, SNAPSHOT, move_aside,
 };

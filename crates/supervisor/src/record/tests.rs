@@ -1,5 +1,5 @@
 use super::*;
-use crate::tracker::tests::new_run;
+use crate::registry::tests::new_run;
 use kennel_journal::node_log::SegmentId;
 use kennel_lifecycle::{
     EndReason, Exit, KeeperEpoch, Outcome, Proof, RowState, StopCertificate, StreamsEnd, Timestamp,

@@ -4,19 +4,17 @@
 //! times and by ids that follow from the run ([`context`]): none is lost with the server that saw its beginning.
 
 pub mod context;
-mod gauges;
 mod metrics;
 pub mod names;
 mod orphans;
 mod run_events;
 mod run_spans;
 
-pub(crate) use gauges::register;
 pub(crate) use metrics::{Metrics, SpawnPhase};
 pub(crate) use run_events::log_span;
 pub(crate) use run_spans::{RunSpans, tell_end, tell_fence};
 
-use crate::clock;
+use crate::base::clock;
 use context::RunTrace;
 use kennel_lifecycle::{RunId, RunKind, Timestamp};
 use opentelemetry::{

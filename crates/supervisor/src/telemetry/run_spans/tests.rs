@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::{
+    registry::tests::new_run,
     telemetry::{Sampling, SpanSink, Tracing},
-    tracker::tests::new_run,
 };
 use kennel_lifecycle::{MemoryKills, Proof};
 use std::{

@@ -1,0 +1,308 @@
+//! The calls on a run that is there: abort, interrupt, resize, pause, resume.
+
+use crate::{
+    base::{
+        OPEN_ROW_POLL,
+        calls::{
+            AbortCall, AbortWait, CallError, IfUnknown, ResizeCall, RestartCall, RunView,
+            SignalCall, Signalled,
+        },
+        faults::{keeper_fault, store_fault},
+    },
+    registry::{Handle, Order, OrderError, Supervisor},
+    run::intake,
+};
+use kennel_lifecycle::{
+    EndReason, Outcome, RunId, RunState, StopCertificate, StopOrder, StopReason, TreeVerdict,
+};
+use kennel_linux::client::{InterruptWay, Interrupted, Listing, Sent, Shots, SignalResult};
+use kennel_store::{Change, Closure, Desired, Inserted, NewRun, Times};
+use tokio::sync::oneshot;
+
+type Reply<T> = oneshot::Sender<Result<T, OrderError>>;
+
+impl Supervisor {
+    /// Ends a run. May be repeated; a repeat may only shorten the grace. A key that nobody knows is fenced, and the
+    /// closed run that stands for the fence is given.
+    pub async fn abort(&self, call: AbortCall) -> Result<RunView, CallError> {
+        loop {
+            if let Some(handle) = self.shared.find(call.run) {
+                if let Some(view) = stop(&handle, &call).await {
+                    return Ok(view);
+                }
+                continue;
+            }
+            let row = match self.row(call.run).await {
+                Ok(row) => Some(row),
+                Err(CallError::RunNotFound(_)) => None,
+                Err(CallError::StoreUnavailable) if call.if_unknown == IfUnknown::Fence => {
+                    if let Some(view) = Box::pin(self.fence_later(&call)).await? {
+                        return Ok(view);
+                    }
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+            match row {
+                Some(row) if row.outcome.is_some() => return self.located(row.into()).await,
+                Some(row) if row.new.node != self.shared.config.node => {
+                    self.refuse_elsewhere(&row.into()).await?;
+                }
+                // Recovery has taken it in hand by now.
+                Some(_) if self.shared.find(call.run).is_some() => {}
+                Some(_) => tokio::time::sleep(OPEN_ROW_POLL).await,
+                None if call.if_unknown == IfUnknown::Refuse => {
+                    return Err(CallError::RunNotFound(call.run));
+                }
+                None => {
+                    if let Some(view) = Box::pin(self.fence(&call)).await? {
+                        return Ok(view);
+                    }
+                }
+            }
+        }
+    }
+
+    /// SIGINT to the leader's group, or what interrupts on a terminal, once per request id. Gives how it went out, where it
+    /// did now.
+    pub async fn interrupt(
+        &self,
+        run: RunId,
+        request_id: Option<String>,
+    ) -> Result<(RunView, Option<InterruptWay>), CallError> {
+        let (view, Interrupted { result, way }) = self
+            .ask(run, |reply| Order::Interrupt(request_id, reply))
+            .await?;
+        match result {
+            SignalResult::Failed(errno) => Err(CallError::SignalFailed { run, errno }),
+            // Gone: its end is on its way; the signal had nobody to reach and hurt nobody.
+            _ => Ok((view, way)),
+        }
+    }
+
+    /// Makes the terminal of a run so large; answers when it is.
+    pub async fn resize(&self, call: ResizeCall) -> Result<RunView, CallError> {
+        let handle = self.shared.find(call.run);
+        let turn = handle.map(|handle| handle.resize_turn);
+        let _turn = match &turn {
+            Some(turn) => Some(turn.lock().await),
+            None => None,
+        };
+        let (view, ()) = self
+            .ask(call.run, |reply| Order::Resize(call, reply))
+            .await?;
+        Ok(view)
+    }
+
+    /// Stops every task; answers when all were seen stopped and the row says so. OK when it is paused already.
+    pub async fn pause(&self, run: RunId) -> Result<RunView, CallError> {
+        let (view, result) = self.ask(run, Order::Pause).await?;
+        match result {
+            SignalResult::Done => Ok(view),
+            SignalResult::Partial(moving) => Err(CallError::NotPaused { run, moving }),
+            SignalResult::Failed(errno) => Err(CallError::SignalFailed { run, errno }),
+            SignalResult::Gone | SignalResult::UnknownRun => Err(CallError::NotPaused {
+                run,
+                moving: Vec::new(),
+            }),
+        }
+    }
+
+    /// Continues; OK when it runs already.
+    pub async fn resume(&self, run: RunId) -> Result<RunView, CallError> {
+        Ok(self.ask(run, Order::Resume).await?.0)
+    }
+
+    /// Begins another attempt; answers when that runs or could not be started, or the run is over.
+    pub async fn restart(&self, call: RestartCall) -> Result<RunView, CallError> {
+        let run = call.run;
+        let order = |reply| Order::Restart(call, reply);
+        let (view, before) = self.ask(run, order).await?;
+        let Some(handle) = self.shared.find(run) else {
+            return Ok(view);
+        };
+        let mut live = handle.live.clone();
+        let another = live.wait_for(|live| {
+            let view = &live.view;
+            let runs = view.times.started.is_some() || view.state == RunState::Backoff;
+            live.over || view.state.is_terminal() || view.attempt > before && runs
+        });
+        match another.await.map(|live| live.clone()) {
+            Ok(live) if live.view.state.is_terminal() || !live.over => Ok(live.view),
+            Ok(_) | Err(_) => self.get(run).await,
+        }
+    }
+
+    /// One signal, once per request id; the memory of ids is that of [`Self::interrupt`], and the keeper's.
+    pub async fn signal(&self, call: SignalCall) -> Result<Signalled, CallError> {
+        let (run, sent) = self
+            .ask(call.run, |reply| Order::Signal(call, reply))
+            .await?;
+        let (shots, repeated) = match sent {
+            Sent::Now(shots) if shots.no_terminal => {
+                return Err(CallError::NoTerminal { run: run.run });
+            }
+            Sent::Now(shots) => (shots, false),
+            Sent::Before => (Shots::default(), true),
+        };
+        Ok(Signalled {
+            run,
+            shots,
+            repeated,
+        })
+    }
+
+    /// Who is in the run's tree now; nobody where the run has ended, or is another server's.
+    pub async fn tree(&self, run: RunId) -> Result<(RunView, Listing), CallError> {
+        let Some(handle) = self.shared.find(run) else {
+            let view = self.get(run).await?;
+            if !view.state.is_terminal() {
+                self.refuse_elsewhere(&view).await?;
+            }
+            return Ok((view, Listing::default()));
+        };
+        let listing = self
+            .shared
+            .kernel
+            .tree(run)
+            .await
+            .map_err(|e| keeper_fault(&e))?;
+        let view = handle.live.borrow().view.clone();
+        // A run that left without a trace is not to be found.
+        if view.state.is_terminal() {
+            return Ok((self.get(run).await?, Listing::default()));
+        }
+        Ok((view, listing))
+    }
+
+    async fn ask<T>(
+        &self,
+        run: RunId,
+        order: impl FnOnce(Reply<T>) -> Order,
+    ) -> Result<(RunView, T), CallError> {
+        let ended = |state| CallError::Refused {
+            run,
+            refusal: kennel_lifecycle::Refusal::Ended,
+            state,
+        };
+        let Some(handle) = self.shared.find(run) else {
+            let view = self.get(run).await?;
+            if !view.state.is_terminal() {
+                self.refuse_elsewhere(&view).await?;
+            }
+            return Err(ended(view.state));
+        };
+        let answer = handle.ask(order).await;
+        let view = handle.live.borrow().view.clone();
+        match answer {
+            Some(Ok(result)) => Ok((view, result)),
+            Some(Err(OrderError::Refused(refusal))) => Err(CallError::Refused {
+                run,
+                refusal,
+                state: view.state,
+            }),
+            Some(Err(OrderError::Call(error))) => Err(error),
+            None => Err(ended(view.state)),
+        }
+    }
+
+    /// A stop is accepted for a key that only the store could know: nobody lives under it here, and the fence that is owed
+    /// to the store is met by a later spawn. How the run of this key stands is not told. `None`: the store may know now.
+    async fn fence_later(&self, call: &AbortCall) -> Result<Option<RunView>, CallError> {
+        let (new, closure) = self.fenced(call);
+        let mut view = intake::unborn(&new);
+        view.state = RunState::Stopping;
+        view.desired = Desired::Stop;
+        let record = &self.shared.record;
+        if !record.has_pending_fence(call.run) {
+            let fence = Change::Fenced(Box::new(new), Box::new(closure));
+            let promised = record.promise(call.run, fence).await;
+            promised.map_err(|_| CallError::StoreUnavailable)?;
+        }
+        // One that was spawned meanwhile is there to be stopped; a later one meets what is owed.
+        if self.shared.find(call.run).is_some() {
+            return Ok(None);
+        }
+        if call.wait == AbortWait::None {
+            return Ok(Some(view));
+        }
+        record.delivered(call.run).await;
+        Ok(None)
+    }
+
+    /// Puts a closed row under a key that nobody knows, so that a later spawn meets it. `None`: somebody was quicker.
+    async fn fence(&self, call: &AbortCall) -> Result<Option<RunView>, CallError> {
+        let (new, closure) = self.fenced(call);
+        match self.shared.store.fence(&new, &closure).await {
+            Ok(Inserted::New) => {
+                let mut view = intake::unborn(&new);
+                view.state = closure.outcome.state();
+                view.desired = Desired::Stop;
+                view.times = closure.times;
+                view.outcome = Some(closure.outcome);
+                Ok(Some(view))
+            }
+            Ok(Inserted::Taken(row)) => Ok(row.outcome.is_some().then(|| (*row).into())),
+            Err(error) => match store_fault(&error) {
+                CallError::StoreUnavailable => self.fence_later(call).await,
+                fault => Err(fault),
+            },
+        }
+    }
+
+    /// The row that stands for a fence.
+    fn fenced(&self, call: &AbortCall) -> (NewRun, Closure) {
+        let new = intake::undescribed(&self.shared, call.run, call.by.clone());
+        let outcome = Outcome {
+            reason: EndReason::Fenced {
+                by: call.by.clone(),
+            },
+            exit: None,
+            tree: TreeVerdict::NeverRan,
+            streams: None,
+            certificate: StopCertificate::default(),
+        };
+        let closure = Closure {
+            outcome,
+            times: Times {
+                ended: Some(new.created),
+                ..Times::default()
+            },
+        };
+        (new, closure)
+    }
+}
+
+/// Stops a live run and waits as the call asks. `None`: the run left without a trace, or ended before the order came.
+async fn stop(handle: &Handle, call: &AbortCall) -> Option<RunView> {
+    let grace = call
+        .grace
+        .unwrap_or_else(|| handle.live.borrow().view.policy().grace());
+    let reason = StopReason::Abort {
+        by: call.by.clone(),
+        request_id: call.request_id.clone(),
+    };
+    let order = StopOrder { reason, grace };
+    let answer = handle.ask(|reply| Order::Stop(order, reply)).await;
+    let mut live = handle.live.clone();
+    if !matches!(answer, Some(Ok(()))) {
+        let _ = live.wait_for(|live| live.over).await;
+        return None;
+    }
+    let settled = live
+        .wait_for(|live| {
+            let view = &live.view;
+            let durable = view.desired == Desired::Stop && !live.stop_owed;
+            let reached = match call.wait {
+                AbortWait::None => durable,
+                AbortWait::LeaderExited => durable && view.times.leader_exited.is_some(),
+                AbortWait::TreeEmpty => false,
+            };
+            reached || view.state.is_terminal() || live.over
+        })
+        .await;
+    let live = settled.ok()?;
+    // A run that was given up before it was recorded shows FAILED but has no outcome: the key is free again.
+    let told = live.view.outcome.is_some() || !live.view.state.is_terminal();
+    (told && !(live.over && live.view.outcome.is_none())).then(|| live.view.clone())
+}

@@ -1,0 +1,6 @@
+//! Calls and reads: what a client asks, answered from the tracker or the store.
+
+pub(crate) mod audit_log;
+pub(crate) mod calls;
+pub(crate) mod reads;
+pub(crate) mod upgrade;

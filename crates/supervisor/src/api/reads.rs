@@ -1,0 +1,271 @@
+//! What can be read: one run, lists, waits, the server itself.
+
+use crate::{
+    base::{
+        OPEN_ROW_POLL,
+        calls::{CallError, Condition, RunView, ServerInfo, Waited},
+        faults::store_fault,
+        view::{Live, StartAnswer},
+    },
+    node::recover,
+    registry::{Handle, Supervisor},
+};
+use kennel_lifecycle::{RunId, RunIdentity, RunState};
+use kennel_linux::peer;
+use kennel_linux::peer::Descent;
+use kennel_linux::peer::Peer as PeerSeen;
+use kennel_store::{ListFilter, PageStart, RunRow};
+use std::{
+    collections::BTreeMap,
+    io,
+    os::fd::AsFd,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+/// How long the store may take to say that it is there.
+const PING_MAX: Duration = Duration::from_secs(1);
+
+impl Supervisor {
+    /// One run.
+    pub async fn get(&self, run: RunId) -> Result<RunView, CallError> {
+        if let Some(handle) = self.shared.find(run)
+            && let Some(live) = settled(&handle).await
+        {
+            return Ok(live.view);
+        }
+        Box::pin(self.located(self.row(run).await?.into())).await
+    }
+
+    /// Runs, newest first, and where the next page begins, if there is one.
+    pub async fn list(
+        &self,
+        filter: ListFilter,
+        start: Option<PageStart>,
+        limit: u32,
+    ) -> Result<(Vec<RunView>, Option<PageStart>), CallError> {
+        let wanted = filter.states.clone();
+        let filter = ListFilter {
+            states: stored_states(&wanted),
+            ..filter
+        };
+        let limit = limit.max(1);
+        let mut page = Vec::new();
+        let mut at = start;
+        loop {
+            let rows = self
+                .shared
+                .store
+                .list(&filter, at, limit)
+                .await
+                .map_err(|e| store_fault(&e))?;
+            let all = rows.len() < limit as usize;
+            for row in rows {
+                let place = PageStart {
+                    created: row.new.created,
+                    run: row.new.run,
+                };
+                let view = self.freshest(row).await;
+                at = Some(place);
+                if wanted.is_empty() || wanted.contains(&view.state) {
+                    page.push(view);
+                    if page.len() == limit as usize {
+                        self.locate(&mut page).await?;
+                        return Ok((page, at));
+                    }
+                }
+            }
+            if all {
+                self.locate(&mut page).await?;
+                return Ok((page, None));
+            }
+        }
+    }
+
+    /// At most so many runs that may fit a filter, as they are.
+    pub(crate) async fn page(
+        &self,
+        filter: &ListFilter,
+        start: Option<PageStart>,
+        limit: u32,
+    ) -> Result<Vec<RunView>, CallError> {
+        let filter = ListFilter {
+            states: stored_states(&filter.states),
+            ..filter.clone()
+        };
+        let rows = self.shared.store.list(&filter, start, limit).await;
+        let mut page = Vec::new();
+        for row in rows.map_err(|e| store_fault(&e))? {
+            page.push(self.freshest(row).await);
+        }
+        Ok(page)
+    }
+
+    /// Waits for a condition, for as long as the caller waits.
+    pub async fn wait(&self, run: RunId, condition: Condition) -> Result<Waited, CallError> {
+        loop {
+            if let Some(handle) = self.shared.find(run) {
+                let mut live = handle.live.clone();
+                let met = live
+                    .wait_for(|live| live.over || live.meets(condition).is_some())
+                    .await
+                    .map(|live| live.clone());
+                if let Ok(live) = met
+                    && let Some(reached) = live.meets(condition)
+                {
+                    return Ok(Waited {
+                        reached,
+                        run: live.view,
+                    });
+                }
+            }
+            let view = RunView::from(self.row(run).await?);
+            if let Some(reached) = view.meets(condition) {
+                let run = Box::pin(self.located(view)).await?;
+                return Ok(Waited { reached, run });
+            }
+            if self.shared.find(run).is_none() {
+                tokio::time::sleep(OPEN_ROW_POLL).await;
+            }
+        }
+    }
+
+    /// What this server is.
+    pub async fn info(&self) -> ServerInfo {
+        let shared = &self.shared;
+        let ping = tokio::time::timeout(PING_MAX, shared.store.ping()).await;
+        let mut live = BTreeMap::new();
+        for (_, handle) in shared.running() {
+            *live.entry(handle.live.borrow().view.state).or_insert(0) += 1;
+        }
+        ServerInfo {
+            node: shared.config.node,
+            node_name: shared.config.node_name.clone(),
+            generation: shared.store.generation().unwrap_or_default(),
+            keeper: shared.hello.clone(),
+            keeper_unresponsive: *shared.kernel.unresponsive().borrow(),
+            store: shared.store.describe(),
+            store_reachable: matches!(ping, Ok(Ok(()))) && !shared.record.has_pending(),
+            live,
+            started: shared.started,
+            runs_max: shared.config.runs_max,
+            retention: shared.config.retention,
+            audit_lost: self.audit_lost(),
+            drain: self.drain_status(),
+        }
+    }
+
+    /// The user and process that have connected this socket.
+    pub fn peer(&self, socket: &impl AsFd) -> io::Result<PeerSeen> {
+        peer::credentials(socket)
+    }
+
+    /// Whether the process that has connected this socket is a run's own: then it has no rights here.
+    #[must_use]
+    pub fn descent(&self, socket: &impl AsFd) -> Descent {
+        let base = self.shared.hello.cgroup_base.as_ref().ok();
+        // Their numbers may be strangers' by now where they have ended.
+        let live = self.shared.running().into_iter();
+        let live = live.filter_map(|(_, handle)| handle.live.borrow().view.identity.clone());
+        let live: Vec<RunIdentity> = live.collect();
+        // The group of a run that an earlier keeper has begun is not below this one's.
+        let groups = live.iter().filter_map(|run| run.cgroup.as_ref());
+        let groups = groups.map(|group| Path::new(&group.path));
+        let elsewhere = groups.filter(|group| base.is_none_or(|base| !group.starts_with(base)));
+        let groups: Vec<&Path> = base
+            .map(PathBuf::as_path)
+            .into_iter()
+            .chain(elsewhere)
+            .collect();
+        let mut ancestors: Vec<i32> = live.iter().map(|run| run.shim.pid).collect();
+        // All that this keeper has begun, the survivors of ended runs among it. Process 1 is everybody's ancestor.
+        let keeper = self.shared.hello.keeper.pid;
+        ancestors.extend((keeper > 1).then_some(keeper));
+        peer::descent(socket, &groups, &ancestors)
+    }
+
+    /// The row of a run that is not live. An open one of this node that no task holds is taken in hand by recovery. What
+    /// an earlier server has told while the store was away is told here, wherever the store is.
+    pub(crate) async fn row(&self, run: RunId) -> Result<RunRow, CallError> {
+        if let Some(row) = self.shared.record.pending_end(run) {
+            return Ok(row);
+        }
+        let read = async || {
+            if self.shared.record.has_pending_of(run) {
+                return Err(CallError::StoreUnavailable);
+            }
+            self.shared
+                .store
+                .get(run)
+                .await
+                .map_err(|e| store_fault(&e))
+        };
+        let row = read().await?.ok_or(CallError::RunNotFound(run))?;
+        if row.outcome.is_some() || row.new.node != self.shared.config.node {
+            return Ok(row);
+        }
+        // It may have ended between the look at the tracker and the read.
+        if self.shared.find(run).is_some() {
+            return Ok(row);
+        }
+        let row = read().await?.ok_or(CallError::RunNotFound(run))?;
+        // Of a later generation it is another server's, and so is everything about it.
+        let ours = self.shared.store.generation().unwrap_or_default();
+        if row.outcome.is_none() && row.new.generation <= ours {
+            recover::take_in_hand(&self.shared, row.clone());
+        }
+        Ok(row)
+    }
+
+    /// The run of a row that has just been read, as it is now.
+    async fn freshest(&self, row: RunRow) -> RunView {
+        // The live view of what has ended may not have heard of it yet.
+        if row.outcome.is_some() {
+            return row.into();
+        }
+        let run = row.new.run;
+        let live = self
+            .shared
+            .find(run)
+            .map(|handle| handle.live.borrow().clone());
+        if let Some(live) = live.filter(|live| !live.over) {
+            return live.view;
+        }
+        if row.new.node != self.shared.config.node {
+            return row.into();
+        }
+        // It has ended since the row was read, and the state of an open row lags behind that of its run.
+        let ended = self.shared.record.pending_end(run);
+        let again = match ended {
+            Some(row) => Some(row),
+            None => self.shared.store.get(run).await.ok().flatten(),
+        };
+        again.unwrap_or(row).into()
+    }
+}
+
+/// The live state, once it is more than a start whose record is not known; `None` when the store has the last word.
+async fn settled(handle: &Handle) -> Option<Live> {
+    let mut live = handle.live.clone();
+    let live = live
+        .wait_for(|live| {
+            live.over
+                || !matches!(
+                    live.start,
+                    Some(StartAnswer::Failed(_) | StartAnswer::Taken(_))
+                )
+        })
+        .await
+        .map(|live| live.clone())
+        .ok()?;
+    (!live.over).then_some(live)
+}
+
+/// An open state in the store may be another one by now: all open rows are looked at where one is asked for.
+fn stored_states(wanted: &[RunState]) -> Vec<RunState> {
+    let mut states: Vec<RunState> = wanted.iter().copied().filter(|s| s.is_terminal()).collect();
+    if states.len() < wanted.len() {
+        states.extend(RunState::OPEN);
+    }
+    states
+}

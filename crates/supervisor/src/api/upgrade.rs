@@ -1,0 +1,34 @@
+//! A server makes room for one of another binary. Who asks, and what becomes of this one; the keeper does the rest.
+
+use crate::{
+    base::{calls::CallError, faults::keeper_fault},
+    registry::Supervisor,
+};
+use kennel_linux::client::{Upgrade, UpgradeRefusal};
+use tokio_util::sync::CancellationToken;
+
+impl Supervisor {
+    /// Asks the keeper to start a server of the binary that is installed by now, in the place of this one. Answers when
+    /// that binary was found fit: from then on this server leaves.
+    pub async fn upgrade(&self, request_id: Option<String>) -> Result<Upgrade, CallError> {
+        let asked = self.shared.kernel.upgrade(request_id.as_deref()).await;
+        let asked = asked.map_err(|error| keeper_fault(&error))?;
+        asked.map_err(CallError::NotUpgraded)
+    }
+
+    /// Fires once another server is to take the place of this one: what waits ends, what is short is finished.
+    #[must_use]
+    pub fn leaving(&self) -> CancellationToken {
+        self.shared.leaving.clone()
+    }
+
+    /// Everybody has been answered: where this server leaves, it goes now.
+    pub fn has_answered(&self) {
+        self.shared.answered.cancel();
+    }
+
+    /// A signal has asked for an upgrade, and nobody else is told what came of it.
+    pub(crate) fn tell_not_upgraded(refusal: &UpgradeRefusal) {
+        tracing::error!("not upgraded: {refusal}");
+    }
+}

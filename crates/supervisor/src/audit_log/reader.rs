@@ -1,0 +1,204 @@
+//! Reads the trail, from any line on, while it grows.
+
+use super::{TrailEntry, TrailRecord, files};
+use crate::base::blocking::blocking;
+use kennel_lifecycle::Timestamp;
+use std::{
+    collections::{HashSet, hash_map::DefaultHasher},
+    fs::File,
+    hash::{Hash, Hasher},
+    io::{self, BufRead, BufReader, Seek, SeekFrom},
+    path::PathBuf,
+};
+use tokio::sync::watch;
+
+/// Records that are given at once.
+const BATCH_MAX: usize = 256;
+/// Bytes that are looked through at once.
+const LOOK_BYTES_MAX: u64 = 1024 * 1024;
+
+/// Which lines are wanted.
+#[derive(Clone, Debug, Default)]
+pub struct TrailAsk {
+    /// Those behind this one.
+    pub after_seq: u64,
+    /// About this run alone.
+    pub run: Option<String>,
+    /// Not before.
+    pub since: Option<Timestamp>,
+    /// Not after.
+    pub until: Option<Timestamp>,
+    /// Of these kinds.
+    pub kinds: Vec<TrailKind>,
+    /// Those that come, too.
+    pub follow: bool,
+}
+
+/// A kind of lines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TrailKind {
+    /// Requests about a run.
+    Request,
+    /// Signals.
+    Signal,
+    /// What happened to the service, and requests about no run.
+    Node,
+}
+
+impl TrailAsk {
+    fn wants(&self, record: &TrailRecord) -> bool {
+        let kind = match (&record.entry, &record.run) {
+            (TrailEntry::Request(_), Some(_)) => TrailKind::Request,
+            (TrailEntry::Signal(_), _) => TrailKind::Signal,
+            (TrailEntry::Node(_), _) | (TrailEntry::Request(_), None) => TrailKind::Node,
+        };
+        let about = self.run.is_none() || record.run.is_none() || self.run == record.run;
+        record.seq > self.after_seq
+            && self.kinds.contains(&kind)
+            && about
+            && self.since.is_none_or(|since| record.at_us >= since.0)
+            && self.until.is_none_or(|until| record.at_us <= until.0)
+    }
+}
+
+/// A position in the trail.
+#[derive(Debug)]
+pub struct TrailReader {
+    place: Option<Place>,
+    ask: TrailAsk,
+    head: watch::Receiver<u64>,
+}
+
+#[derive(Debug)]
+struct Place {
+    dir: PathBuf,
+    /// The file that is read, and how far; absent: none yet.
+    at: Option<(u64, u64)>,
+    /// Signals that were given: a keeper tells again what a dead server may not have written down.
+    told: HashSet<u64>,
+    ask: TrailAsk,
+}
+
+impl TrailReader {
+    pub(super) fn new(dir: PathBuf, ask: TrailAsk, head: watch::Receiver<u64>) -> Self {
+        let place = Place {
+            dir,
+            at: None,
+            told: HashSet::new(),
+            ask: ask.clone(),
+        };
+        Self {
+            place: Some(place),
+            ask,
+            head,
+        }
+    }
+
+    /// The next records, at least one; `None` where there are no more, and more are not waited for. Not to be dropped
+    /// while it is asked.
+    ///
+    /// # Errors
+    ///
+    /// A file cannot be read.
+    pub async fn next(&mut self) -> io::Result<Option<Vec<TrailRecord>>> {
+        loop {
+            // What is written from here on is seen as a change.
+            self.head.borrow_and_update();
+            let Some(mut place) = self.place.take() else {
+                return Ok(None);
+            };
+            let looked = blocking(move || (place.look(), place)).await;
+            let (found, place) = looked?;
+            self.place = Some(place);
+            let (found, at_end) = found?;
+            if !found.is_empty() {
+                return Ok(Some(found));
+            }
+            if at_end && (!self.ask.follow || self.head.changed().await.is_err()) {
+                return Ok(None);
+            }
+        }
+    }
+}
+
+impl Place {
+    /// What is found by going on for a while, and whether that was all.
+    fn look(&mut self) -> io::Result<(Vec<TrailRecord>, bool)> {
+        let firsts = files::list(&self.dir)?;
+        let mut found = Vec::new();
+        let mut looked = 0;
+        loop {
+            let Some((first, offset)) = self.at.or_else(|| self.beginning(&firsts)) else {
+                return Ok((found, true));
+            };
+            // Before the file is read to its end: nothing is added to one that has a successor.
+            let successor = firsts.iter().find(|other| **other > first).copied();
+            let (read, at_end) = self.look_into(first, offset, &mut found)?;
+            looked += read;
+            self.at = Some((first, offset + read));
+            match (at_end, successor) {
+                (true, Some(next)) => self.at = Some((next, 0)),
+                (true, None) => return Ok((found, true)),
+                (false, _) => {}
+            }
+            if found.len() >= BATCH_MAX || looked >= LOOK_BYTES_MAX {
+                return Ok((found, false));
+            }
+        }
+    }
+
+    /// The last file that begins at or before what is wanted.
+    fn beginning(&self, firsts: &[u64]) -> Option<(u64, u64)> {
+        let wanted = self.ask.after_seq.saturating_add(1);
+        let at_or_before = firsts.iter().rev().find(|first| **first <= wanted);
+        at_or_before.or(firsts.first()).map(|first| (*first, 0))
+    }
+
+    /// Bytes of whole lines that were read, and whether there are no more.
+    fn look_into(
+        &mut self,
+        first: u64,
+        offset: u64,
+        found: &mut Vec<TrailRecord>,
+    ) -> io::Result<(u64, bool)> {
+        let mut file = match File::open(files::path(&self.dir, first)) {
+            Ok(file) => file,
+            // It was too old.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok((0, true)),
+            Err(error) => return Err(error),
+        };
+        file.seek(SeekFrom::Start(offset))?;
+        let mut lines = BufReader::new(file);
+        let (mut read, mut line) = (0, Vec::new());
+        while found.len() < BATCH_MAX && read < LOOK_BYTES_MAX {
+            line.clear();
+            let bytes = lines.read_until(b'\n', &mut line)?;
+            if line.last() != Some(&b'\n') {
+                return Ok((read, true));
+            }
+            read += bytes as u64;
+            // A line that is no record is what a dead host has left.
+            if let Ok(record) = serde_json::from_slice::<TrailRecord>(&line)
+                && self.is_new(&record)
+                && self.ask.wants(&record)
+            {
+                found.push(record);
+            }
+        }
+        Ok((read, false))
+    }
+
+    fn is_new(&mut self, record: &TrailRecord) -> bool {
+        let TrailEntry::Signal(signal) = &record.entry else {
+            return true;
+        };
+        if !matches!(signal.sender.as_str(), "keeper" | "shim") {
+            return true;
+        }
+        let mut hasher = DefaultHasher::new();
+        (&record.run, record.at_us, signal.attempt).hash(&mut hasher);
+        (&signal.signal, &signal.scope, &signal.sender).hash(&mut hasher);
+        (signal.delivered, signal.gone, signal.refused).hash(&mut hasher);
+        self.told.insert(hasher.finish())
+    }
+}

@@ -1,0 +1,389 @@
+//! The thread that writes the trail.
+
+use super::{Job, NodeTold, RequestTold, TrailEntry, TrailRecord, files};
+use crate::base::clock;
+use kennel_linux::own_file;
+use std::{
+    collections::VecDeque,
+    fs::{self, DirBuilder, File},
+    io::{self, Read, Seek, SeekFrom, Write},
+    os::unix::fs::DirBuilderExt,
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+        mpsc::{Receiver, RecvTimeoutError},
+    },
+    time::{Duration, SystemTime},
+};
+use tokio::{
+    sync::{oneshot, watch},
+    time::Instant,
+};
+
+/// Lines that wait for room on the disk.
+const PENDING_MAX: usize = 4096;
+/// Lines that are written by one call.
+const BATCH_MAX: usize = 256;
+/// How often it is looked what is due, where something is.
+const TICK: Duration = Duration::from_secs(1);
+/// For how long calls are counted together.
+const COUNT_FOR: Duration = Duration::from_secs(10);
+/// For how long refusals of one user and reason are counted together.
+const DENIED_FOR: Duration = Duration::from_mins(1);
+/// Users and reasons whose refusals are counted at a time; those of more are lost, and counted as that.
+const DENIED_MAX: usize = 16;
+/// Kinds of calls that are counted at a time.
+const COUNTED_MAX: usize = 1024;
+/// Bytes at the end of a file in which its last line is looked for; no line is nearly as long.
+const TAIL_BYTES: u64 = 256 * 1024;
+/// How often old files are looked for.
+const AGE_EVERY: Duration = Duration::from_hours(1);
+
+pub(super) struct Writer {
+    dir: PathBuf,
+    head: watch::Sender<u64>,
+    lost: Arc<AtomicU64>,
+    open: Option<Open>,
+    pending: VecDeque<TrailRecord>,
+    waiting: Vec<oneshot::Sender<()>>,
+    counted: Vec<(Instant, TrailRecord)>,
+    denied: Vec<(Instant, TrailRecord)>,
+    /// Written, and not synced.
+    dirty: bool,
+    /// It was said that nothing can be written.
+    said: bool,
+    aged: Option<Instant>,
+}
+
+struct Open {
+    file: File,
+    bytes: u64,
+    /// Seq of the next line.
+    next: u64,
+}
+
+impl Writer {
+    pub(super) fn new(dir: PathBuf, head: watch::Sender<u64>, lost: Arc<AtomicU64>) -> Self {
+        Self {
+            dir,
+            head,
+            lost,
+            open: None,
+            pending: VecDeque::new(),
+            waiting: Vec::new(),
+            counted: Vec::new(),
+            denied: Vec::new(),
+            dirty: false,
+            said: false,
+            aged: None,
+        }
+    }
+
+    /// Writes until nobody can hand anything in any more.
+    pub(super) fn run(mut self, jobs: &Receiver<Job>) {
+        // So that readers know how far it goes before anything is written.
+        let _ = self.opened();
+        loop {
+            let job = if self.is_idle() {
+                jobs.recv().map_err(|_| RecvTimeoutError::Disconnected)
+            } else {
+                jobs.recv_timeout(TICK)
+            };
+            match job {
+                Ok(job) => self.take(job),
+                Err(RecvTimeoutError::Timeout) => self.sync(),
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+            while self.pending.len() < BATCH_MAX
+                && let Ok(job) = jobs.try_recv()
+            {
+                self.take(job);
+            }
+            let now = Instant::now();
+            self.end_counts(now.checked_sub(COUNT_FOR), now.checked_sub(DENIED_FOR));
+            self.write();
+        }
+        self.end_counts(None, None);
+        self.write();
+        self.sync();
+    }
+
+    fn is_idle(&self) -> bool {
+        let counts = !self.counted.is_empty() || !self.denied.is_empty();
+        !self.dirty && self.pending.is_empty() && !counts
+    }
+
+    fn take(&mut self, job: Job) {
+        match job {
+            Job::Line(record, written) => {
+                self.pend(*record);
+                self.waiting.extend(written);
+            }
+            Job::Counted(record) => self.count(*record),
+            Job::Denied(record) => self.deny(*record),
+            Job::Flush(written) => {
+                self.end_counts(None, None);
+                self.waiting.push(written);
+            }
+        }
+    }
+
+    fn pend(&mut self, record: TrailRecord) {
+        if self.pending.len() >= PENDING_MAX {
+            self.pending.pop_front();
+            self.lost.fetch_add(1, Ordering::Relaxed);
+        }
+        self.pending.push_back(record);
+    }
+
+    /// The first of a kind is written at once, those after it together.
+    fn count(&mut self, record: TrailRecord) {
+        let is_like = |one: &RequestTold, other: &RequestTold| one.is_like(other);
+        if add_to(&mut self.counted, &record, is_like) {
+            return;
+        }
+        if self.counted.len() < COUNTED_MAX {
+            self.counted.extend(sum_after(&record));
+        }
+        self.pend(record);
+    }
+
+    /// The same of refused callers, of whom there may be any number.
+    fn deny(&mut self, record: TrailRecord) {
+        let is_like = |one: &RequestTold, other: &RequestTold| {
+            (&one.by, &one.reason) == (&other.by, &other.reason)
+        };
+        if add_to(&mut self.denied, &record, is_like) {
+            return;
+        }
+        if self.denied.len() >= DENIED_MAX {
+            self.lost.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        self.denied.extend(sum_after(&record));
+        self.pend(record);
+    }
+
+    /// Writes the counts that were begun before these times; absent: all.
+    fn end_counts(&mut self, counted: Option<Instant>, denied: Option<Instant>) {
+        let due_of = |sums: &mut Vec<(Instant, TrailRecord)>, before: Option<Instant>| {
+            let is_due = |begun: &Instant| before.is_none_or(|before| *begun <= before);
+            let due = sums.extract_if(.., |(begun, _)| is_due(begun));
+            due.collect::<Vec<_>>()
+        };
+        let mut due = due_of(&mut self.counted, counted);
+        due.extend(due_of(&mut self.denied, denied));
+        for (_, sum) in due {
+            if let TrailEntry::Request(request) = &sum.entry
+                && request.calls > 0
+            {
+                self.pend(sum);
+            }
+        }
+    }
+
+    fn write(&mut self) {
+        if self.pending.is_empty() {
+            self.waiting.clear();
+            return;
+        }
+        match self.try_write() {
+            Ok(()) => {
+                if std::mem::take(&mut self.said) {
+                    tracing::info!("the audit trail can be written again");
+                }
+            }
+            Err(error) => {
+                if !std::mem::replace(&mut self.said, true) {
+                    let dir = self.dir.display();
+                    tracing::error!(%error, %dir, "the audit trail cannot be written: its lines wait, and beyond {PENDING_MAX} of them the oldest are dropped and counted");
+                }
+            }
+        }
+        // Whoever waits is told nothing by this but that there is nothing more to wait for.
+        self.waiting.clear();
+    }
+
+    fn try_write(&mut self) -> io::Result<()> {
+        while !self.pending.is_empty() {
+            self.begin_next_file()?;
+            let lost = self.lost.load(Ordering::Relaxed);
+            let note = (lost > 0).then(|| lost_note(lost));
+            let (mut text, mut lines) = (Vec::new(), 0);
+            let next = self.opened()?.next;
+            let batch = self.pending.iter().take(BATCH_MAX);
+            for record in note.iter().chain(batch) {
+                let mut record = record.clone();
+                record.seq = next + lines;
+                serde_json::to_writer(&mut text, &record)?;
+                text.push(b'\n');
+                lines += 1;
+            }
+            let open = self.opened()?;
+            if let Err(error) = open.file.write_all(&text) {
+                // Half a line must not be in the way of the next one.
+                let whole = open.bytes;
+                if open.file.set_len(whole).is_err() {
+                    self.open = None;
+                }
+                return Err(error);
+            }
+            open.bytes += text.len() as u64;
+            open.next += lines;
+            let head = open.next - 1;
+            self.dirty = true;
+            self.lost.fetch_sub(lost, Ordering::Relaxed);
+            let written = self.pending.len().min(BATCH_MAX);
+            self.pending.drain(..written);
+            self.head.send_replace(head);
+        }
+        Ok(())
+    }
+
+    /// The newest file, opened behind its last line.
+    fn opened(&mut self) -> io::Result<&mut Open> {
+        match &mut self.open {
+            Some(_) => {}
+            none => {
+                // Not above it: a data directory that is gone is not made again.
+                match DirBuilder::new().mode(0o700).create(&self.dir) {
+                    Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                        return Err(error);
+                    }
+                    Ok(()) | Err(_) => {}
+                }
+                let first = files::list(&self.dir)?.last().copied().unwrap_or(1);
+                let open = Open::new(&self.dir, first)?;
+                self.head.send_replace(open.next - 1);
+                *none = Some(open);
+            }
+        }
+        self.open.as_mut().ok_or(io::ErrorKind::NotFound.into())
+    }
+
+    /// Where the newest file is full. What is too old or too much goes.
+    fn begin_next_file(&mut self) -> io::Result<()> {
+        let open = self.opened()?;
+        let full = open.bytes >= files::FILE_BYTES_MAX;
+        if full {
+            let next = open.next;
+            open.file.sync_data()?;
+            self.open = Some(Open::new(&self.dir, next)?);
+        }
+        let due = |aged: Instant| aged.elapsed() >= AGE_EVERY;
+        if full || self.aged.is_none_or(due) {
+            self.aged = Some(Instant::now());
+            self.remove_old();
+        }
+        Ok(())
+    }
+
+    fn remove_old(&self) {
+        let firsts = files::list(&self.dir).unwrap_or_default();
+        // Never the one that is written to.
+        let before = firsts.len().saturating_sub(1);
+        let too_many = firsts.len().saturating_sub(files::FILES_MAX);
+        for (nth, first) in firsts[..before].iter().enumerate() {
+            let path = files::path(&self.dir, *first);
+            let too_old = fs::metadata(&path)
+                .and_then(|file| file.modified())
+                .is_ok_and(|last| age(last) > files::AGE_MAX);
+            if (nth < too_many || too_old)
+                && let Err(error) = fs::remove_file(&path)
+            {
+                tracing::warn!(%error, path = %path.display(), "an old file of the audit trail stays");
+            }
+        }
+    }
+
+    fn sync(&mut self) {
+        if self.dirty
+            && let Some(open) = &self.open
+            && let Err(error) = open.file.sync_data()
+        {
+            tracing::warn!(%error, "the audit trail is not on the disk yet");
+        }
+        self.dirty = false;
+    }
+}
+
+impl Open {
+    fn new(dir: &std::path::Path, first: u64) -> io::Result<Self> {
+        let path = files::path(dir, first);
+        let mut file = own_file::options()
+            .read(true)
+            .append(true)
+            .create(true)
+            .open(path)?;
+        let bytes = file.metadata()?.len();
+        // Only the last lines say anything here.
+        file.seek(SeekFrom::Start(bytes.saturating_sub(TAIL_BYTES)))?;
+        let mut text = Vec::new();
+        file.read_to_end(&mut text)?;
+        let mut bytes = bytes;
+        if text.last().is_some_and(|last| *last != b'\n') {
+            // A host that has died: what is not whole stays a line of its own, and is no record.
+            file.write_all(b"\n")?;
+            bytes += 1;
+        }
+        let lines = text.split(|byte| *byte == b'\n').filter(|l| !l.is_empty());
+        let last = lines.rev().find_map(|line| {
+            let record: TrailRecord = serde_json::from_slice(line).ok()?;
+            Some(record.seq)
+        });
+        Ok(Self {
+            file,
+            bytes,
+            // No file begins where another one does.
+            next: last.map_or(first + u64::from(bytes > 0), |last| last + 1),
+        })
+    }
+}
+
+/// Adds a call to the sum of those like it; whether there is one.
+fn add_to(
+    sums: &mut [(Instant, TrailRecord)],
+    record: &TrailRecord,
+    is_like: impl Fn(&RequestTold, &RequestTold) -> bool,
+) -> bool {
+    let TrailEntry::Request(request) = &record.entry else {
+        return false;
+    };
+    let like = sums.iter_mut().find_map(|(_, sum)| {
+        let TrailEntry::Request(of_sum) = &mut sum.entry else {
+            return None;
+        };
+        (sum.run == record.run && is_like(of_sum, request)).then_some(of_sum)
+    });
+    let Some(sum) = like else { return false };
+    sum.calls += request.calls;
+    sum.bytes += request.bytes;
+    true
+}
+
+/// A sum of the calls that come after this one.
+fn sum_after(record: &TrailRecord) -> Option<(Instant, TrailRecord)> {
+    let mut sum = record.clone();
+    let TrailEntry::Request(of_sum) = &mut sum.entry else {
+        return None;
+    };
+    (of_sum.calls, of_sum.bytes) = (0, 0);
+    Some((Instant::now(), sum))
+}
+
+fn age(since: SystemTime) -> Duration {
+    let now = SystemTime::UNIX_EPOCH + Duration::from_micros(clock::now().0.unsigned_abs());
+    now.duration_since(since).unwrap_or_default()
+}
+
+fn lost_note(lost: u64) -> TrailRecord {
+    let detail = [("lines".to_owned(), lost.to_string())];
+    TrailRecord::now(
+        None,
+        TrailEntry::Node(NodeTold {
+            what: "audit_lines_lost".into(),
+            detail: detail.into(),
+        }),
+    )
+}

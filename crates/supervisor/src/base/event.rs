@@ -1,0 +1,66 @@
+//! The entries of a run in its journal: their form there, and what they say.
+
+use crate::base::calls::{CallError, Event, Payload};
+use kennel_journal::{Item, Kind};
+use kennel_lifecycle::{AttemptRecord, Entry, RunId};
+
+/// The journal's form of an entry.
+pub(crate) fn encode(entry: &Entry) -> Vec<u8> {
+    // Numbers and strings only: there is nothing in it that JSON could refuse.
+    serde_json::to_vec(entry).unwrap_or_default()
+}
+
+/// What the journal says of one attempt. An entry that cannot be read says nothing: readers get the error.
+pub(crate) fn record(journal: &[kennel_journal::Entry], attempt: u32) -> AttemptRecord {
+    let entries: Vec<_> = journal
+        .iter()
+        .filter(|entry| entry.kind == Kind::Lifecycle)
+        .filter_map(|entry| {
+            let read = serde_json::from_slice::<Entry>(&entry.data).ok()?;
+            Some((entry.at, entry.attempt, read))
+        })
+        .collect();
+    let entries = entries.iter().map(|(at, of, entry)| (*at, *of, entry));
+    AttemptRecord::of(entries, attempt)
+}
+
+/// An event from what a journal gives.
+pub(crate) fn decode(run: RunId, item: Item) -> Result<Event, CallError> {
+    let entry = match item {
+        Item::Entry(entry) => entry,
+        Item::Gap(gap) => {
+            return Ok(Event {
+                seq: gap.last_seq,
+                attempt: gap.attempt,
+                at: gap.at,
+                payload: Payload::Gap(gap),
+            });
+        }
+    };
+    let payload = match entry.kind {
+        Kind::Lifecycle => {
+            Payload::Lifecycle(serde_json::from_slice(&entry.data).map_err(|e| {
+                CallError::JournalUnreadable {
+                    run,
+                    why: format!("entry {}: {e}", entry.seq),
+                }
+            })?)
+        }
+        Kind::Stdout => Payload::Output {
+            stream: 1,
+            offset: entry.offset,
+            data: entry.data,
+        },
+        Kind::Stderr => Payload::Output {
+            stream: 2,
+            offset: entry.offset,
+            data: entry.data,
+        },
+    };
+    Ok(Event {
+        seq: entry.seq,
+        attempt: entry.attempt,
+        at: entry.at,
+        payload,
+    })
+}

@@ -1,0 +1,60 @@
+//! Why a server does not begin, and how failures of keeper and store are reported to callers.
+
+use crate::base::calls::CallError;
+use kennel_lifecycle::KeeperEpoch;
+use kennel_linux::client::ClientError;
+use kennel_store::StoreError;
+use std::io;
+
+/// Why a server does not begin.
+#[derive(Debug, thiserror::Error)]
+pub enum BootError {
+    /// The store does not do what a start needs.
+    #[error("the store cannot be used")]
+    Store(#[source] StoreError),
+    /// The keeper cannot be asked.
+    #[error("the keeper cannot be asked")]
+    Keeper(#[source] ClientError),
+    /// The record of the node cannot be opened.
+    #[error("cannot open the record of the node")]
+    Record(#[source] io::Error),
+    /// The runs of an earlier server cannot be taken in hand.
+    #[error("the runs of an earlier server cannot be taken in hand")]
+    Adoption(#[source] io::Error),
+    /// Another keeper holds runs of this node.
+    #[error("keeper {epoch} of this node is still alive as process {pid}")]
+    KeeperAlive {
+        /// Its name.
+        epoch: KeeperEpoch,
+        /// Its process.
+        pid: i32,
+    },
+    /// Whether another keeper of this node lives cannot be told.
+    #[error("it cannot be told whether keeper {epoch} of this node (process {pid}) is still alive")]
+    KeeperUnknown {
+        /// Its name.
+        epoch: KeeperEpoch,
+        /// Its process.
+        pid: i32,
+    },
+}
+
+/// What a caller is told of a keeper that could not do it.
+pub(crate) fn keeper_fault(error: &ClientError) -> CallError {
+    match error {
+        ClientError::KeeperGone => CallError::Draining,
+        ClientError::Exhausted(what) => CallError::HostFull(what.clone()),
+        ClientError::NoPty(none) => CallError::NoPty(none.clone()),
+        ClientError::Start(_) | ClientError::TooWeak { .. } => {
+            CallError::Internal(error.to_string())
+        }
+    }
+}
+
+/// What a caller is told of a store that did not answer.
+pub(crate) fn store_fault(error: &StoreError) -> CallError {
+    match error {
+        StoreError::Unavailable(_) | StoreError::Unknown(_) => CallError::StoreUnavailable,
+        StoreError::Fenced(_) | StoreError::Corrupt(_) => CallError::Internal(error.to_string()),
+    }
+}

@@ -1,0 +1,22 @@
+//! What every room uses: the types of calls and answers, faults, the clock, the keeper as the server sees it.
+
+pub(crate) mod blocking;
+pub(crate) mod calls;
+pub(crate) mod cause;
+pub(crate) mod clock;
+pub(crate) mod drain;
+pub(crate) mod event;
+pub(crate) mod faults;
+pub(crate) mod log_words;
+pub(crate) mod other_node;
+pub(crate) mod ports;
+pub(crate) mod view;
+
+use kennel_journal::Kind;
+use std::time::Duration;
+
+/// The two streams of output, in the order of their files.
+pub(crate) const KINDS: [Kind; 2] = [Kind::Stdout, Kind::Stderr];
+
+/// How often an open row that no task here holds, such as one of another node, is looked at while somebody waits.
+pub(crate) const OPEN_ROW_POLL: Duration = Duration::from_secs(1);

@@ -1,0 +1,121 @@
+//! What is known of a run, as callers see it, and how far its start and its stop have come.
+
+use crate::base::calls::{CallError, Condition, RunView};
+use kennel_journal::Hub;
+use kennel_lifecycle::{RunIdentity, RunState};
+use kennel_store::{Desired, RunRow, StoredState};
+
+/// What a run's task publishes after each step.
+#[derive(Clone, Debug)]
+pub(crate) struct Live {
+    /// The run.
+    pub(crate) view: RunView,
+    /// How the start went; absent: not decided yet.
+    pub(crate) start: Option<StartAnswer>,
+    /// Where readers come from; absent: nothing has been journalled yet.
+    pub(crate) hub: Option<Hub>,
+    /// There will be none: the journal cannot be opened.
+    pub(crate) no_journal: bool,
+    /// A stop was asked for and is not on the row yet.
+    pub(crate) stop_owed: bool,
+    /// The task is over: the store has the last word.
+    pub(crate) over: bool,
+}
+
+impl Live {
+    /// As [`RunView::meets`], where the view can be told: not that of a run that was given up without a trace, and not
+    /// that of a task which is over while the store says more.
+    pub(crate) fn meets(&self, condition: Condition) -> Option<bool> {
+        let view = &self.view;
+        let told = view.outcome.is_some() || !(self.over || view.state.is_terminal());
+        told.then(|| view.meets(condition)).flatten()
+    }
+}
+
+/// How a start went.
+#[derive(Clone, Debug)]
+pub(crate) enum StartAnswer {
+    /// The command runs, or has run.
+    Started,
+    /// It does not.
+    Failed(CallError),
+    /// Another row stands under the key.
+    Taken(Box<RunRow>),
+}
+
+impl From<RunRow> for RunView {
+    fn from(row: RunRow) -> Self {
+        let state = match row.state {
+            StoredState::Ended(state) => state,
+            _ if row.desired == Desired::Stop => RunState::Stopping,
+            StoredState::Starting => RunState::Starting,
+            StoredState::Running | StoredState::Pausing => RunState::Running,
+            StoredState::Paused => RunState::Paused,
+            StoredState::Backoff => RunState::Backoff,
+        };
+        let waits = matches!(row.state, StoredState::Backoff);
+        let last = row.past.last().filter(|_| waits);
+        // An attempt that was not begun has left the process of one before it on the row.
+        let own = last.map(|last| last.leader);
+        let past = row.past.iter().filter(|_| !waits).map(|past| past.leader);
+        let past: Vec<_> = past.collect();
+        let its_own = |seen: &RunIdentity| {
+            own.is_none_or(|leader| leader == Some(seen.command))
+                && !past.contains(&Some(seen.command))
+        };
+        let exit = last.map_or(row.outcome.as_ref(), |last| Some(&last.outcome));
+        let exit = exit.and_then(|outcome| outcome.exit);
+        Self {
+            run: row.new.run,
+            owner: row.new.owner,
+            node: row.new.node,
+            state,
+            desired: row.desired,
+            attempt: row.new.attempt,
+            identity: row.new.identity.filter(its_own),
+            held: row.new.held,
+            stop_deadline: row.stop_deadline,
+            // Only the run's task knows of its pauses.
+            deadline: None,
+            pause_expires: None,
+            spec: row.new.spec,
+            traceparent: row.new.traceparent,
+            restarted_from: row.new.restarted_from,
+            created: row.new.created,
+            times: row.times,
+            exit,
+            outcome: row.outcome,
+            stuck: None,
+            past: row.past,
+            restarts: row.restarts,
+            next_restart: row.next_restart,
+            output_removed: row.output_removed,
+            terminal: None,
+            elsewhere: None,
+        }
+    }
+}
+
+impl RunView {
+    /// Whether the condition holds (`Some(true)`), can no longer occur (`Some(false)`), or may yet.
+    pub(crate) fn meets(&self, condition: Condition) -> Option<bool> {
+        let ended = self.state.is_terminal();
+        let met = match condition {
+            Condition::Started => self.times.started.is_some(),
+            Condition::Paused => self.state == RunState::Paused,
+            Condition::LeaderExited => self.times.leader_exited.is_some(),
+            Condition::StreamsClosed => self.times.streams_closed.is_some(),
+            Condition::TreeEmpty => self.times.tree_empty.is_some(),
+            Condition::Ended => ended,
+        };
+        let possible = match condition {
+            Condition::Paused => !ended && self.state != RunState::Stopping,
+            _ => !ended,
+        };
+        match (met, possible) {
+            (true, _) => Some(true),
+            (false, false) => Some(false),
+            (false, true) => None,
+        }
+    }
+}

@@ -1,0 +1,498 @@
+//! Runs that this server's keeper holds from an earlier server: each is gone on with where it stands.
+//!
+//! What a run is comes from its row; where the database has lost the row, from the record of the node; where neither is
+//! there, it is what the keeper knows.
+
+use crate::{
+    base::{
+        blocking::blocking, calls::RunView, cause::Chain, clock, event, faults::BootError,
+        log_words,
+    },
+    node::recover,
+    registry::{Entered, Handle, Shared},
+    run::{
+        intake,
+        output::Output,
+        task::{RunTask, Standing},
+        writes,
+    },
+    telemetry::log_span,
+};
+use kennel_journal::{Entry as JournalEntry, Writer};
+use kennel_lifecycle::{AttemptRecord, NodeId, Policy, RestartPolicy, RunId, RunSpec};
+use kennel_linux::{client::HeldRun, crash_point, rundir};
+use kennel_store::{Inserted, NewRun, RunRow, StoreError, StoredState};
+use std::{
+    collections::{HashMap, HashSet},
+    io,
+    sync::Arc,
+};
+use tokio::task::JoinSet;
+use tracing::Instrument;
+
+/// Most rows that are asked for at once.
+pub(crate) const ROWS_MAX: usize = 500;
+
+/// What came of the runs that were handed over.
+#[derive(Debug, Default)]
+pub(crate) struct Adopted {
+    /// How many are gone on with.
+    pub(crate) count: usize,
+    /// Another row stands under their keys: they are neither signalled nor acknowledged.
+    pub(crate) left_alone: HashSet<RunId>,
+}
+
+/// Goes on with all of them. `rows` are the open ones of the node; those that are nobody's here stay in it.
+pub(crate) async fn all(
+    shared: &Arc<Shared>,
+    held: Vec<HeldRun>,
+    rows: &mut Vec<RunRow>,
+) -> Result<Adopted, BootError> {
+    let known = take_rows(shared, &held, rows).await?;
+    let mut opened = open_all(shared, held, known);
+    let mut adopted = Adopted::default();
+    while let Some(found) = next(&mut opened).await? {
+        let run = found.held.run;
+        if found.go_on(shared).await? {
+            adopted.count += 1;
+        } else {
+            adopted.left_alone.insert(run);
+        }
+    }
+    Ok(adopted)
+}
+
+/// Goes on with all of them while the store is away: what a run is comes from the record of the node, and what the row
+/// says beyond that is met when the store is there. Gives how many.
+pub(crate) async fn without_store(
+    shared: &Arc<Shared>,
+    held: Vec<HeldRun>,
+) -> Result<usize, BootError> {
+    let count = held.len();
+    let mut opened = open_all(shared, held, HashMap::new());
+    while let Some(found) = next(&mut opened).await? {
+        if found.held.released {
+            found.go_on_without_row(shared);
+        } else {
+            found.await_row(shared);
+        }
+    }
+    Ok(count)
+}
+
+/// Looks at what is left of each run, beside each other: the whole index of a journal is gone through, which may be long.
+fn open_all(
+    shared: &Arc<Shared>,
+    held: Vec<HeldRun>,
+    mut known: HashMap<RunId, RunRow>,
+) -> JoinSet<Found> {
+    let mut opened = JoinSet::new();
+    for held in held {
+        let (shared, row) = (Arc::clone(shared), known.remove(&held.run));
+        opened.spawn_blocking(move || Found::open(&shared, held, row));
+    }
+    opened
+}
+
+async fn next(opened: &mut JoinSet<Found>) -> Result<Option<Found>, BootError> {
+    let found = opened.join_next().await.transpose();
+    found.map_err(|e| BootError::Adoption(io::Error::other(e)))
+}
+
+/// Where a run stands that the keeper has found late; absent where its key is another run's.
+pub(crate) async fn late(
+    shared: &Arc<Shared>,
+    held: HeldRun,
+    row: RunRow,
+) -> Result<Option<Standing>, BootError> {
+    let opening = Arc::clone(shared);
+    let found = blocking(move || Found::open(&opening, held, Some(row))).await;
+    let found = found.map_err(BootError::Adoption)?;
+    found.standing(shared).await.map_err(BootError::Store)
+}
+
+/// The rows of the runs that are held, open or closed.
+async fn take_rows(
+    shared: &Shared,
+    held: &[HeldRun],
+    rows: &mut Vec<RunRow>,
+) -> Result<HashMap<RunId, RunRow>, BootError> {
+    let wanted: HashSet<RunId> = held.iter().map(|held| held.run).collect();
+    let (known, others) = std::mem::take(rows)
+        .into_iter()
+        .partition(|row| wanted.contains(&row.new.run));
+    *rows = others;
+    let known: Vec<RunRow> = known;
+    let mut known: HashMap<RunId, RunRow> =
+        known.into_iter().map(|row| (row.new.run, row)).collect();
+    let closed = wanted.into_iter().filter(|run| !known.contains_key(run));
+    let closed: Vec<RunId> = closed.collect();
+    known.extend(self::rows(shared, &closed).await?);
+    Ok(known)
+}
+
+/// The rows of these runs, so far as there are any.
+pub(crate) async fn rows(
+    shared: &Shared,
+    runs: &[RunId],
+) -> Result<HashMap<RunId, RunRow>, BootError> {
+    let mut known = HashMap::new();
+    for runs in runs.chunks(ROWS_MAX) {
+        let rows = shared
+            .store
+            .raw()
+            .get_all(runs)
+            .await
+            .map_err(BootError::Store)?;
+        known.extend(rows.into_iter().map(|row| (row.new.run, row)));
+    }
+    Ok(known)
+}
+
+/// A run with all that is left of its server.
+struct Found {
+    held: HeldRun,
+    row: Option<RunRow>,
+    /// What the attempt was to be that was intended last.
+    intended: Option<NewRun>,
+    /// The journal with what its index does not name, and the facts that it has told, of whichever attempts.
+    journal: io::Result<Reopened>,
+}
+
+type Reopened = ((Writer, [u64; 2]), Vec<JournalEntry>);
+
+impl Found {
+    fn open(shared: &Shared, held: HeldRun, row: Option<RunRow>) -> Self {
+        let dir = rundir::path(&shared.config.data_dir, held.run);
+        let intended = shared.record.intended(held.run);
+        let journal = Writer::reopen(&dir, shared.boot(), clock::now()).and_then(|reopened| {
+            let facts = reopened.0.facts()?;
+            Ok((reopened, facts))
+        });
+        crash_point!("adopt.journal_mended");
+        Self {
+            held,
+            row,
+            intended,
+            journal,
+        }
+    }
+
+    /// Starts the run's task. `false`: its key is another run's.
+    async fn go_on(self, shared: &Arc<Shared>) -> Result<bool, BootError> {
+        let standing = self.standing(shared).await.map_err(BootError::Store)?;
+        let standing = standing.map(|standing| enter(shared, standing, None));
+        Ok(standing.is_some())
+    }
+
+    /// Starts the task of a run whose row is not known: it is there, for the gate was opened.
+    fn go_on_without_row(self, shared: &Arc<Shared>) {
+        if self.intended.is_none() {
+            tracing::error!(run_id = %self.held.run, "the record of the node does not have this run, what it is comes with the store");
+        }
+        let row = RunRow::open(self.described(shared));
+        shared.record.assume(&row);
+        let row = shared.record.with_pending(row);
+        let (output, record) = opened(shared, &row.new, self.journal);
+        let meet = Some(Box::new(row.new.clone()));
+        let standing = Standing {
+            row,
+            recorded: true,
+            held: self.held,
+            output,
+            record,
+        };
+        enter(shared, standing, meet);
+    }
+
+    /// A child whose gate was shut never ran. Whether that is to be written only the store can say; nothing is done before.
+    fn await_row(mut self, shared: &Arc<Shared>) {
+        let run = self.held.run;
+        let new = self.described(shared);
+        let waiting = Arc::clone(shared);
+        let make = || {
+            let (handle, mut seat) = Handle::new(&new, intake::unborn(&new), None);
+            let marks = log_span(&shared.config.telemetry, &new);
+            let meeting = async move {
+                let row = loop {
+                    tokio::select! {
+                        row = writes::row_of(&waiting.store, run) => break row,
+                        Some(order) = seat.orders.recv() => recover::answer(order),
+                        // The next server is told of it again.
+                        () = waiting.refusing.cancelled() => return drop(waiting.place(run)),
+                    }
+                };
+                self.row = row;
+                match self.standing(&waiting).await {
+                    Ok(Some(standing)) => {
+                        Box::pin(RunTask::adopt(waiting, standing, seat).go_on()).await;
+                    }
+                    // As well.
+                    Ok(None) | Err(_) => drop(waiting.place(run)),
+                }
+            };
+            shared.tasks.spawn(meeting.instrument(marks));
+            handle
+        };
+        // Nothing else has entered at a start, and nothing is refused.
+        let _ = shared.enter(run, None, make);
+    }
+
+    /// What is known of the run without the store. What was intended may be ahead of what the keeper holds: it is written
+    /// before the keeper is asked for the next attempt, and may be there before the keeper has heard that the last is over.
+    fn described(&self, shared: &Shared) -> NewRun {
+        let noted = shared.record.open_row(self.held.run);
+        let held = Some(&self.held.identity);
+        match (noted, &self.intended) {
+            (Some(row), _) if row.new.identity.as_ref() == held => {
+                as_held(shared, &self.held, row.new)
+            }
+            (_, Some(new)) => as_held(shared, &self.held, new.clone()),
+            (_, None) => placeholder(shared, &self.held),
+        }
+    }
+
+    /// Where the run stands by its row; absent where its key is another run's.
+    async fn standing(self, shared: &Arc<Shared>) -> Result<Option<Standing>, StoreError> {
+        let Self {
+            held,
+            row,
+            intended,
+            journal,
+        } = self;
+        let run = held.run;
+        let node = shared.config.node;
+        let whose = row.as_ref().map(|row| whose(node, row, &held));
+        let row = match (row, &intended) {
+            (Some(row), _) if whose == Some(Whose::Present) => Some(row),
+            (Some(row), _) if whose == Some(Whose::Next) => Some(not_begun(shared, &held, row)),
+            (Some(row), _) if held.released => {
+                tracing::error!(run_id = %run, recorded = log_words::identity(row.new.identity.as_ref()), held = log_words::identity(Some(&held.identity)), "the keeper holds another run than the row says, it is left alone");
+                return Ok(None);
+            }
+            (None, intended) if held.released => {
+                let new = match intended {
+                    Some(new) => {
+                        tracing::error!(run_id = %run, "the store has lost the row of a run, writing it again");
+                        as_held(shared, &held, new.clone())
+                    }
+                    None => {
+                        tracing::error!(run_id = %run, "the store has lost the row of a run, and the record of the node does not have it: one is written that says what the keeper knows, without owner, spec and labels");
+                        placeholder(shared, &held)
+                    }
+                };
+                match shared.store.insert(&new).await? {
+                    Inserted::New => Some(RunRow::open(new)),
+                    Inserted::Taken(row) => {
+                        tracing::error!(run_id = %run, state = log_words::stored_state(row.state), attempt = row.new.attempt, "another row has come under the key of a run, it is left alone");
+                        return Ok(None);
+                    }
+                }
+            }
+            // Its gate was shut before it was recorded, or another row stands under its key.
+            (_, Some(_) | None) => None,
+        };
+        let recorded = row.is_some();
+        let unrecorded = || RunRow::open(intended.unwrap_or_else(|| placeholder(shared, &held)));
+        let row = row.unwrap_or_else(unrecorded);
+        let (output, record) = opened(shared, &row.new, journal);
+        let standing = Standing {
+            held,
+            row,
+            recorded,
+            output,
+            record,
+        };
+        Ok(Some(standing))
+    }
+}
+
+/// The journal, where it can be written, and what its entries say of the attempt.
+fn opened(
+    shared: &Shared,
+    new: &NewRun,
+    journal: io::Result<Reopened>,
+) -> (Option<Output>, AttemptRecord) {
+    let run = new.run;
+    match journal {
+        Ok((reopened, facts)) => {
+            let open = Arc::clone(&shared.pipes_open);
+            let output = Output::over(run, reopened, open).behind(&shared.consumers.floors);
+            (Some(output), event::record(&facts, new.attempt))
+        }
+        Err(error) => {
+            let error = Chain(&error);
+            tracing::error!(run_id = %run, %error, "the journal cannot be opened: the run goes on, a command that writes will wait, and the next server of this node tries again");
+            (None, AttemptRecord::default())
+        }
+    }
+}
+
+/// Starts the run's task; it meets the row that is given here.
+fn enter(shared: &Arc<Shared>, standing: Standing, meet: Option<Box<NewRun>>) {
+    let run = standing.row.new.run;
+    let marks = log_span(&shared.config.telemetry, &standing.row.new);
+    let make = || {
+        let view = RunView::from(standing.row.clone());
+        let (handle, seat) = Handle::new(&standing.row.new, view, None);
+        let task = RunTask::adopt(Arc::clone(shared), standing, seat).meeting(meet);
+        crash_point!("adopt.task_made");
+        shared.tasks.spawn(task.go_on().instrument(marks.clone()));
+        handle
+    };
+    match shared.enter(run, None, make) {
+        Ok(Entered::New(_)) => {
+            marks
+                .in_scope(|| tracing::info!(run_id = %run, "held by the keeper, going on with it"));
+        }
+        // Nothing else has entered at a start, and nothing is refused.
+        Ok(Entered::Existing) | Err(_) => {}
+    }
+}
+
+/// Of which attempt the child is that the keeper holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Whose {
+    /// Of the one that the row tells of.
+    Present,
+    /// Of the one that follows it: its server died before it was recorded, so its gate was shut.
+    Next,
+    /// Of none that the row knows.
+    Other,
+}
+
+fn whose(node: NodeId, row: &RunRow, held: &HeldRun) -> Whose {
+    let present = match row.past.last() {
+        Some(last) if row.state == StoredState::Backoff => {
+            last.leader == Some(held.identity.command)
+        }
+        _ => row.new.identity.as_ref() == Some(&held.identity),
+    };
+    // Its run was ended before it was recorded: the row is of the attempt before.
+    let ended = row.outcome.is_some() && !held.released && row.new.policy().restart.restarts();
+    let ours = ended && row.new.identity.is_some() && row.new.node == node;
+    match row.state {
+        _ if present || ours => Whose::Present,
+        StoredState::Backoff if !held.released => Whose::Next,
+        _ => Whose::Other,
+    }
+}
+
+/// The row as it would be of an attempt that was not begun.
+fn not_begun(shared: &Shared, held: &HeldRun, row: RunRow) -> RunRow {
+    let attempt = row.new.attempt + 1;
+    let new = NewRun {
+        attempt,
+        ..as_held(shared, held, row.new)
+    };
+    RunRow {
+        past: row.past,
+        restarts: row.restarts,
+        desired: row.desired,
+        stop: row.stop,
+        stop_deadline: row.stop_deadline,
+        ..RunRow::open(new)
+    }
+}
+
+/// The row of a run that has lived on under this keeper.
+fn as_held(shared: &Shared, held: &HeldRun, new: NewRun) -> NewRun {
+    NewRun {
+        keeper_epoch: shared.hello.epoch,
+        identity: Some(held.identity.clone()),
+        held: Some(held.held.clone()),
+        ..new
+    }
+}
+
+/// In the place of a row of which nothing is left: what the keeper knows.
+fn placeholder(shared: &Shared, held: &HeldRun) -> NewRun {
+    // Without its row no further attempt of it begins.
+    let policy = Policy {
+        restart: RestartPolicy::default(),
+        ..held.policy.clone()
+    };
+    let spec = RunSpec {
+        policy,
+        ..RunSpec::default()
+    };
+    NewRun {
+        spec: Arc::new(spec.into()),
+        identity: Some(held.identity.clone()),
+        held: Some(held.held.clone()),
+        ..intake::undescribed(shared, held.run, String::new())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kennel_lifecycle::{
+        Containment, EndReason, Held, HostIdentity, Outcome, ProcessIdentity, RunIdentity,
+        StopCertificate, TreeVerdict,
+    };
+
+    fn identity(pid: i32) -> RunIdentity {
+        let process = |pid| ProcessIdentity {
+            pid,
+            pgid: pid,
+            sid: pid,
+            start_ticks: 1,
+            pidfs_handle: None,
+        };
+        RunIdentity {
+            command: process(pid),
+            shim: process(pid + 1),
+            cgroup: None,
+            host: HostIdentity {
+                boot_id: "b".into(),
+                pidns_inode: 1,
+                init_start_ticks: Some(7),
+            },
+        }
+    }
+
+    /// An attempt was aborted before its gate was opened, and the row says so with the identity of the one before.
+    #[test]
+    fn a_child_that_never_began_is_of_the_run_that_was_ended_for_it() {
+        let mut new = crate::registry::tests::new_run();
+        new.identity = Some(identity(10));
+        let mut spec = RunSpec::default();
+        spec.policy.restart = RestartPolicy::agent();
+        new.spec = Arc::new(spec.into());
+        let node = new.node;
+        let mut row = RunRow::open(new);
+        row.outcome = Some(Outcome {
+            reason: EndReason::Aborted {
+                by: "uid:0".into(),
+                request_id: None,
+            },
+            exit: None,
+            tree: TreeVerdict::NeverRan,
+            streams: None,
+            certificate: StopCertificate::default(),
+        });
+        let held = |released| HeldRun {
+            run: row.new.run,
+            identity: identity(20),
+            held: Held {
+                by: Containment::Subreaper,
+                gaps: Vec::new(),
+            },
+            policy: Policy::default(),
+            released,
+            pause: kennel_linux::client::HeldPause::None,
+            stopping: false,
+            outputs: None,
+            terminal: None,
+        };
+        assert_eq!(whose(node, &row, &held(false)), Whose::Present);
+        // What runs is another one's, and so is what another node has ended or what has one attempt only.
+        assert_eq!(whose(node, &row, &held(true)), Whose::Other);
+        let elsewhere = NodeId::from_u128(2);
+        assert_eq!(whose(elsewhere, &row, &held(false)), Whose::Other);
+        let mut once = row.clone();
+        once.new.spec = Arc::default();
+        assert_eq!(whose(node, &once, &held(false)), Whose::Other);
+    }
+}

@@ -1,0 +1,277 @@
+//! How a server begins and how it ends.
+
+use crate::{
+    audit_log::TrailRecord,
+    base::{
+        clock,
+        faults::BootError,
+        log_words,
+        ports::{Kernel, KernelEvents},
+    },
+    node::{elsewhere, floors, gauges, recover, retention, takeover},
+    record::NodeRecord,
+    registry::{Order, Shared, Supervisor, SupervisorConfig, unreachable::Door},
+    telemetry::Telemetry,
+};
+use kennel_lifecycle::{RunId, StopOrder, StopReason, limits};
+use kennel_linux::{
+    client::{Fact, HeldRun, KeeperEvent, KeeperHello, KeeperReport, StraySignal},
+    crash_point,
+};
+use kennel_store::Store;
+use std::{
+    collections::HashSet,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+use tokio::{sync::oneshot, task::JoinHandle};
+
+/// Everything stopped inside the deadline.
+pub const EXIT_CLEAN: i32 = 0;
+/// Something was still alive at the deadline.
+pub const EXIT_FORCED: i32 = 1;
+/// The keeper is gone.
+pub const EXIT_KEEPER_LOST: i32 = 70;
+
+/// Another server takes the place of this one.
+pub const EXIT_LEFT: i32 = 75;
+
+/// How often the end of all output is looked for after the keeper's death.
+const PIPES_POLL: Duration = Duration::from_millis(20);
+
+impl Supervisor {
+    /// Takes the node over: makes sure that no other keeper of it lives, raises the generation, goes on with the runs
+    /// that the keeper holds, takes every other open row in hand. A server that comes after another one of its keeper goes
+    /// on with the runs whether the store is there or not, and takes the node over when it is. The second value ends with
+    /// the exit code when the server is to go.
+    pub async fn boot(
+        config: SupervisorConfig,
+        kernel: Arc<dyn Kernel>,
+        events: impl KernelEvents + 'static,
+        hello: KeeperHello,
+        held: Vec<HeldRun>,
+        store: Arc<dyn Store>,
+    ) -> Result<(Self, JoinHandle<i32>), BootError> {
+        crash_point!("boot.begun");
+        let begun_at = clock::instant();
+        let (epoch, server, boot_id) = (hello.epoch, hello.restarts, &hello.host.boot_id);
+        let record = NodeRecord::open(&config.data_dir, epoch, server, boot_id).await?;
+        let shared = Shared::new(config, kernel, store, record, hello, clock::now());
+        let shared = Arc::new(shared);
+        tell_start(&shared, held.len());
+        let begun = match takeover::first(&shared, &held).await? {
+            Some(taken) => takeover::with_rows(&shared, held, taken).await?,
+            None => takeover::without_rows(&shared, held).await?,
+        };
+        crash_point!("boot.adopted");
+        let telemetry = &shared.config.telemetry;
+        telemetry.metrics.recovery(begun_at.elapsed());
+        gauges::register(telemetry, &shared);
+        let delivering = Arc::clone(&shared);
+        tokio::spawn(async move { delivering.record.deliver_for_ever(&delivering.store).await });
+        tokio::spawn(Arc::clone(&shared.record).trim_for_ever());
+        let watching = Arc::clone(&shared);
+        tokio::spawn(async move { takeover::watch_lives(&watching).await });
+        let retaining = Arc::clone(&shared);
+        tokio::spawn(retention::look_after(retaining));
+        tokio::spawn(floors::look_after(Arc::clone(&shared)));
+        tokio::spawn(elsewhere::beat_for_ever(Arc::clone(&shared)));
+        let supervisor = Self { shared };
+        tokio::spawn(supervisor.clone().watch_keeper());
+        supervisor.go_on_with_drain().await;
+        recover::take_all(&supervisor.shared, begun.others);
+        // Of those that have just come too: one that waits for its next attempt is ended by nobody else.
+        supervisor.abort_drained();
+        let task = supervisor.clone().dispatch(events, begun.left_alone);
+        let ended = tokio::spawn(task);
+        Ok((supervisor, ended))
+    }
+
+    /// Where what happens here is told.
+    #[must_use]
+    pub fn telemetry(&self) -> Telemetry {
+        self.shared.config.telemetry.clone()
+    }
+
+    /// Fires once this server takes no new work: its runs are being ended, and their ends are still told.
+    #[must_use]
+    pub fn refusing(&self) -> tokio_util::sync::CancellationToken {
+        self.shared.refusing.clone()
+    }
+
+    /// Fires once this server is about to go: listeners close, streams end.
+    #[must_use]
+    pub fn draining(&self) -> tokio_util::sync::CancellationToken {
+        self.shared.draining.clone()
+    }
+
+    /// Brings the keeper's events to the runs; gives the exit code.
+    async fn dispatch(self, mut events: impl KernelEvents, left_alone: HashSet<RunId>) -> i32 {
+        let mut end: Option<JoinHandle<i32>> = None;
+        let code = loop {
+            // A shutdown wins.
+            let leaves = end.is_none() && self.shared.leaving.is_cancelled();
+            let ended = async {
+                match &mut end {
+                    Some(end) => end.await,
+                    None => std::future::pending().await,
+                }
+            };
+            let event = tokio::select! { biased;
+                event = events.recv() => event,
+                code = ended => break code.unwrap_or(EXIT_FORCED),
+                () = self.shared.answered.cancelled(), if leaves => break EXIT_LEFT,
+            };
+            match event {
+                KeeperEvent::Report(report) if left_alone.contains(&report.run) => {}
+                KeeperEvent::Report(report) => self.report(report).await,
+                KeeperEvent::Shutdown => {
+                    self.tell_node("shutdown_begun");
+                    if end.is_none() {
+                        end = Some(tokio::spawn(self.clone().shut_down()));
+                    }
+                }
+                KeeperEvent::ShutdownNow => {
+                    tracing::warn!("asked again to shut down: skipping the graces");
+                    self.stop_all(Some(Duration::ZERO));
+                    if end.is_none() {
+                        end = Some(tokio::spawn(self.clone().shut_down()));
+                    }
+                }
+                KeeperEvent::Leave => {
+                    tracing::info!("making room for another server");
+                    self.tell_node("server_leaving");
+                    self.shared.leaving.cancel();
+                    crash_point!("leave.begun");
+                }
+                KeeperEvent::DoorOpened(run) => self.shared.doors.tell(run, Door::Opened),
+                KeeperEvent::DoorLeft(run) => self.shared.doors.tell(run, Door::Left),
+                KeeperEvent::NotUpgraded(refusal) => Self::tell_not_upgraded(&refusal),
+                KeeperEvent::Stray(stray) => log_stray(stray),
+                KeeperEvent::Gone => break self.keeper_lost().await,
+            }
+        };
+        self.shared.draining.cancel();
+        let what = match code {
+            EXIT_CLEAN | EXIT_FORCED => "service_stopped",
+            EXIT_LEFT => "server_left",
+            _ => "server_ending",
+        };
+        let record = TrailRecord::node(what, [("code", code.to_string())]);
+        self.shared.trail.tell(record);
+        self.shared.trail.flush().await;
+        code
+    }
+
+    fn tell_node(&self, what: &str) {
+        self.shared.trail.tell(TrailRecord::node(what, []));
+    }
+
+    async fn report(&self, report: KeeperReport) {
+        let run = report.run;
+        let last = matches!(report.fact, Fact::TreeEnded(_));
+        let refused = match self.shared.find(run) {
+            Some(handle) => handle.reports.send(report).await.is_err(),
+            None => true,
+        };
+        // Of one that was late the next server may be told, where this one has not come to it.
+        if refused && last && !self.shared.doors.is_late(run) {
+            // Nobody waits for it any more; the keeper need not keep it.
+            self.shared.kernel.acknowledge(run);
+        }
+    }
+
+    async fn shut_down(self) -> i32 {
+        let deadline = clock::instant() + limits::SHUTDOWN_DEADLINE;
+        let live = self.stop_all(None);
+        tracing::info!(live, "shutting down");
+        self.shared.tasks.close();
+        match tokio::time::timeout_at(deadline, self.shared.tasks.wait()).await {
+            Ok(()) => EXIT_CLEAN,
+            Err(_) => {
+                let left: Vec<_> = self.shared.all().iter().map(|(run, _)| *run).collect();
+                let left = log_words::list(&left);
+                tracing::error!(left, "still not ended at the deadline");
+                EXIT_FORCED
+            }
+        }
+    }
+
+    /// Refuses new work and stops what is live, each within its own grace or within `grace`.
+    fn stop_all(&self, grace: Option<Duration>) -> usize {
+        self.shared.refusing.cancel();
+        let live = self.shared.all();
+        for (_, handle) in &live {
+            let grace = grace.unwrap_or_else(|| handle.live.borrow().view.policy().grace());
+            let order = StopOrder {
+                reason: StopReason::ServerShutdown,
+                grace,
+            };
+            let (reply, _) = oneshot::channel();
+            handle.tell(Order::Stop(order, reply));
+        }
+        live.len()
+    }
+
+    /// The shims end the runs now; what they still say is read, then the server goes.
+    async fn keeper_lost(&self) -> i32 {
+        self.tell_node("keeper_lost");
+        tracing::error!("the keeper is gone: reading what is left of the output");
+        self.shared.refusing.cancel();
+        // The sockets are free for the next service; readers go on there, after what they have.
+        self.shared.draining.cancel();
+        self.shared.keeper_lost.cancel();
+        let deadline = clock::instant() + limits::SHUTDOWN_DEADLINE;
+        while self.shared.pipes_open.load(Ordering::Relaxed) > 0 && clock::instant() < deadline {
+            tokio::time::sleep(PIPES_POLL).await;
+        }
+        EXIT_KEEPER_LOST
+    }
+}
+
+fn log_stray(stray: StraySignal) {
+    tracing::warn!(
+        signal = %stray,
+        sender.pid = stray.pid,
+        sender.uid = stray.uid,
+        count = stray.count,
+        "the keeper has ignored a signal: SIGTERM ends the service, SIGHUP upgrades it"
+    );
+}
+
+/// What is known at a start: of this server, of the one before it, and of its keeper.
+fn tell_start(shared: &Shared, held: usize) {
+    let hello = &shared.hello;
+    if hello.restarts == 0 {
+        let started = [
+            ("keeper_pid", hello.keeper.pid.to_string()),
+            ("keeper_start_ticks", hello.keeper.start_ticks.to_string()),
+            ("keeper_epoch", hello.epoch.to_string()),
+            ("keeper_version", hello.version.clone()),
+            ("boot_id", hello.host.boot_id.clone()),
+        ];
+        let record = TrailRecord::node("service_started", started);
+        shared.trail.tell(record);
+    }
+    if let Some(former) = &hello.former {
+        let mut record = TrailRecord::node(
+            "server_ended",
+            [
+                ("how", former.to_string()),
+                ("served", former.served.to_string()),
+                ("version", former.version.clone()),
+            ],
+        );
+        record.at_us = former.at.0;
+        shared.trail.tell(record);
+    }
+    let started = [
+        ("pid", std::process::id().to_string()),
+        ("version", env!("CARGO_PKG_VERSION").to_owned()),
+        ("keeper_pid", hello.keeper.pid.to_string()),
+        ("held_runs", held.to_string()),
+    ];
+    shared
+        .trail
+        .tell(TrailRecord::node("server_started", started));
+}

@@ -1,0 +1,196 @@
+//! Drain: an operator takes the node out of service, without taking anything from its runs, and may take it back.
+//!
+//! A drain lives as long as the service: the next server of this keeper goes on with it (`state_file`).
+
+mod state_file;
+
+use crate::{
+    base::{
+        blocking::blocking,
+        calls::CallError,
+        cause::Chain,
+        clock,
+        drain::{Drain, DrainAction, DrainCall, DrainStatus},
+    },
+    registry::{Order, Supervisor},
+};
+use kennel_lifecycle::{StopOrder, StopReason};
+use kennel_linux::crash_point;
+use std::time::Duration;
+use tokio::sync::{oneshot, watch};
+
+impl Supervisor {
+    /// Refuses new runs from now on, and ends those that are there at once, at the deadline, or never. Another drain
+    /// takes the place of the one before. Answers when every run that shall end has been asked to.
+    pub async fn drain(&self, call: DrainCall) -> Result<DrainStatus, CallError> {
+        if self.shared.refusing.is_cancelled() {
+            return Err(CallError::Draining);
+        }
+        let drain = Drain {
+            action: call.action,
+            by: call.by,
+            request_id: call.request_id,
+            since: clock::now(),
+            deadline: call
+                .deadline
+                .filter(|_| call.action == DrainAction::Finish)
+                .map(|wait| clock::now().plus(wait)),
+        };
+        tracing::info!(
+            action = drain.action.name(),
+            by = drain.by,
+            "draining this node"
+        );
+        self.keep(Some(drain.clone())).await?;
+        match (call.action, call.deadline) {
+            (DrainAction::Abort, _) => self.abort_all(&drain),
+            (DrainAction::Finish, Some(wait)) => {
+                let watch = self.shared.drain.subscribe();
+                tokio::spawn(self.clone().abort_at_deadline(drain, wait, watch));
+            }
+            (DrainAction::Finish, None) => {}
+        }
+        Ok(self.drain_status())
+    }
+
+    /// Takes new runs again. What a drain has begun to end goes on to its end.
+    pub async fn undrain(&self) -> Result<DrainStatus, CallError> {
+        if self.shared.refusing.is_cancelled() {
+            return Err(CallError::Draining);
+        }
+        if self.keep(None).await?.is_some() {
+            tracing::info!("this node takes new runs again");
+        }
+        Ok(self.drain_status())
+    }
+
+    /// Goes on with the drain that an earlier server of this keeper has begun. Before anybody is answered.
+    pub(crate) async fn go_on_with_drain(&self) {
+        let (dir, epoch) = (self.shared.config.data_dir.clone(), self.shared.hello.epoch);
+        let found = blocking(move || state_file::find(&dir, epoch)).await;
+        let drain = match found.flatten() {
+            Ok(Some(drain)) => drain,
+            Ok(None) => return,
+            Err(error) => {
+                let error = Chain(&error);
+                return tracing::error!(%error, "whether this node is being drained cannot be read, it takes new runs");
+            }
+        };
+        tracing::info!(
+            action = drain.action.name(),
+            by = drain.by,
+            "this node is still being drained"
+        );
+        self.shared.drain.send_replace(Some(drain.clone()));
+        match (drain.action, drain.deadline) {
+            (DrainAction::Abort, _) => self.abort_all(&drain),
+            (DrainAction::Finish, Some(at)) => {
+                let watch = self.shared.drain.subscribe();
+                let wait = Duration::from_micros(
+                    at.0.saturating_sub(clock::now().0).try_into().unwrap_or(0),
+                );
+                tokio::spawn(self.clone().abort_at_deadline(drain, wait, watch));
+            }
+            (DrainAction::Finish, None) => {}
+        }
+    }
+
+    /// Puts a drain in force, or none; on disk first. Gives the one before it.
+    async fn keep(&self, drain: Option<Drain>) -> Result<Option<Drain>, CallError> {
+        let _one_at_a_time = self.shared.drain_on_disk.lock().await;
+        let (dir, epoch) = (self.shared.config.data_dir.clone(), self.shared.hello.epoch);
+        let to_disk = drain.clone();
+        let written = blocking(move || match &to_disk {
+            Some(drain) => state_file::keep(&dir, epoch, drain),
+            None => state_file::forget(&dir),
+        });
+        written.await.flatten().map_err(|error| {
+            CallError::Internal(format!("the drain cannot be written down: {error}"))
+        })?;
+        crash_point!("drain.kept");
+        Ok(self.shared.drain.send_replace(drain))
+    }
+
+    /// Whether this node is being drained, and who is still running.
+    #[must_use]
+    pub fn drain_status(&self) -> DrainStatus {
+        let running = self.shared.running().into_iter();
+        let mut remaining: Vec<_> = running.map(|(run, _)| run).collect();
+        remaining.sort_unstable();
+        DrainStatus {
+            drain: self.drained(),
+            remaining,
+        }
+    }
+
+    /// Tells each drain, and its end.
+    #[must_use]
+    pub fn drains(&self) -> watch::Receiver<Option<Drain>> {
+        self.shared.drain.subscribe()
+    }
+
+    /// The drain in force.
+    pub(crate) fn drained(&self) -> Option<Drain> {
+        self.shared.drain.borrow().clone()
+    }
+
+    async fn abort_at_deadline(
+        self,
+        drain: Drain,
+        wait: Duration,
+        mut watch: watch::Receiver<Option<Drain>>,
+    ) {
+        watch.mark_unchanged();
+        tokio::select! {
+            // Another drain, or none: this one's deadline is nobody's any more.
+            _ = watch.changed() => return,
+            () = self.shared.refusing.cancelled() => return,
+            () = tokio::time::sleep(wait) => {}
+        }
+        let due = Drain {
+            action: DrainAction::Abort,
+            deadline: None,
+            ..drain.clone()
+        };
+        let still = self.shared.drain.send_if_modified(|now| {
+            let same = now.as_ref() == Some(&drain);
+            if same {
+                *now = Some(due.clone());
+            }
+            same
+        });
+        if still {
+            tracing::warn!("the deadline of the drain has come: ending what still runs");
+            self.abort_all(&due);
+        }
+    }
+
+    /// Ends what is there, where the drain in force is to end it.
+    pub(crate) fn abort_drained(&self) {
+        let drain = self.drained();
+        if let Some(drain) = drain.filter(|drain| drain.action == DrainAction::Abort) {
+            self.abort_all(&drain);
+        }
+    }
+
+    fn abort_all(&self, drain: &Drain) {
+        for (_, handle) in self.shared.all() {
+            let order = drain.order(handle.live.borrow().view.policy().grace());
+            let (reply, _) = oneshot::channel();
+            handle.tell(Order::Stop(order, reply));
+        }
+    }
+}
+
+impl Drain {
+    /// The end of one run, as if its abort had been asked for.
+    pub(crate) fn order(&self, grace: Duration) -> StopOrder {
+        StopOrder {
+            reason: StopReason::Abort {
+                by: self.by.clone(),
+                request_id: self.request_id.clone(),
+            },
+            grace,
+        }
+    }
+}

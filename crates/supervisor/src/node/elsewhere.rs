@@ -1,0 +1,72 @@
+//! Runs of other nodes of the same database: where they are, and whether their nodes were heard of lately.
+//!
+//! Each node writes down every few seconds that it is there, by the clock of the database. That a node was not heard of ends none
+//! of its runs: it may be cut off from the database, and its runs may live.
+
+use crate::{
+    base::{
+        calls::{CallError, RunView},
+        faults::store_fault,
+        other_node::Elsewhere,
+    },
+    registry::{Shared, Supervisor},
+};
+use std::{sync::Arc, time::Duration};
+
+/// How often a node writes down that it is there.
+const BEAT_EVERY: Duration = Duration::from_secs(10);
+impl Supervisor {
+    /// Says of the runs of other nodes where they are.
+    pub(crate) async fn locate(&self, views: &mut [RunView]) -> Result<(), CallError> {
+        let own = self.shared.config.node;
+        if views.iter().all(|view| view.node == own) {
+            return Ok(());
+        }
+        // Rare, and larger than what most calls wait for.
+        Box::pin(self.locate_others(views)).await
+    }
+
+    async fn locate_others(&self, views: &mut [RunView]) -> Result<(), CallError> {
+        let own = self.shared.config.node;
+        let nodes = self.shared.store.nodes().await;
+        let nodes = nodes.map_err(|e| store_fault(&e))?;
+        for view in views.iter_mut().filter(|view| view.node != own) {
+            view.elsewhere = Some(Elsewhere::of(view.node, &nodes));
+        }
+        Ok(())
+    }
+
+    /// The same of one run.
+    pub(crate) async fn located(&self, mut view: RunView) -> Result<RunView, CallError> {
+        self.locate(std::slice::from_mut(&mut view)).await?;
+        Ok(view)
+    }
+
+    /// Refuses what only the run's own node can do.
+    pub(crate) async fn refuse_elsewhere(&self, view: &RunView) -> Result<(), CallError> {
+        if view.node == self.shared.config.node {
+            return Ok(());
+        }
+        match Box::pin(self.located(view.clone())).await?.elsewhere {
+            Some(elsewhere) => Err(CallError::RunElsewhere {
+                run: view.run,
+                elsewhere: Box::new(elsewhere),
+            }),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Writes down that this node is there, for as long as this server lives.
+pub(crate) async fn beat_for_ever(shared: Arc<Shared>) {
+    loop {
+        tokio::time::sleep(BEAT_EVERY).await;
+        let Some(generation) = shared.store.generation() else {
+            continue;
+        };
+        let beat = shared.store.raw().beat(shared.config.node, generation);
+        if let Err(error) = beat.await {
+            tracing::debug!(%error, "that this node is there is not written down");
+        }
+    }
+}

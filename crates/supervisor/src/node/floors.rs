@@ -1,0 +1,59 @@
+//! Asks the store how far all consumers of a run have acknowledged, each time that something has changed.
+
+use crate::{
+    registry::{Shared, floors::Floor},
+    streams::consumers::CONSUMERS_PER_RUN_MAX,
+};
+use kennel_lifecycle::RunId;
+use kennel_store::{ConsumerFilter, StoreError};
+use std::{sync::Arc, time::Duration};
+
+/// When the store is asked again after it did not answer.
+const RETRY_AFTER: Duration = Duration::from_millis(500);
+
+/// Keeps the floors as the store has them, for as long as this server has the node.
+pub(crate) async fn look_after(shared: Arc<Shared>) {
+    let floors = &shared.consumers.floors;
+    loop {
+        let _ = shared.store.taken_over().await;
+        let changed = std::mem::take(&mut floors.lock().changed);
+        let mut has_failed = false;
+        for run in changed {
+            match ask(&shared, run).await {
+                Ok(floor) => {
+                    if let Some(told) = floors.lock().floors.get(&run) {
+                        told.send_replace(floor);
+                    }
+                }
+                Err(error) => {
+                    tracing::debug!(run_id = %run, %error, "it is not known what was acknowledged of a run, asking again");
+                    floors.lock().changed.insert(run);
+                    has_failed = true;
+                }
+            }
+        }
+        let again = async {
+            if has_failed {
+                tokio::time::sleep(RETRY_AFTER).await;
+            } else {
+                floors.woken.notified().await;
+            }
+        };
+        tokio::select! {
+            () = again => {}
+            () = shared.leaving.cancelled() => return,
+            () = shared.keeper_lost.cancelled() => return,
+        }
+    }
+}
+
+async fn ask(shared: &Shared, run: RunId) -> Result<Floor, StoreError> {
+    let filter = ConsumerFilter {
+        run: Some(Some(run)),
+        ..ConsumerFilter::default()
+    };
+    let most = u32::try_from(CONSUMERS_PER_RUN_MAX).unwrap_or(u32::MAX);
+    let rows = shared.store.consumers(&filter, most).await?;
+    let least = rows.iter().map(|row| row.acked).min();
+    Ok(least.map_or(Floor::NoConsumer, Floor::UpTo))
+}

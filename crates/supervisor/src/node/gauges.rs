@@ -1,0 +1,221 @@
+//! What is looked up when somebody asks: how much of everything there is now.
+
+use crate::{
+    base::view::Live,
+    registry::Shared,
+    telemetry::{Telemetry, names},
+};
+use kennel_lifecycle::RunState;
+use kennel_linux::{Room, limits};
+use opentelemetry::{KeyValue, metrics::Meter};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, PoisonError, Weak},
+};
+
+/// Registers them; they read nothing once the server is gone.
+pub(crate) fn register(telemetry: &Telemetry, shared: &Arc<Shared>) {
+    let meter = telemetry.meter();
+    active(meter, Arc::downgrade(shared));
+    gauge(
+        meter,
+        Arc::downgrade(shared),
+        ("kennel.run.limit", "{run}"),
+        "Most runs that this node takes at a time",
+        |shared| u64::from(shared.config.runs_max),
+    );
+    gauge(
+        meter,
+        Arc::downgrade(shared),
+        ("kennel.unkillable.count", "{process}"),
+        "Processes of runs that SIGKILL does not end",
+        |shared| {
+            sum(shared, |live| {
+                live.view
+                    .stuck
+                    .as_ref()
+                    .map_or(0, |stuck| stuck.processes.len())
+            })
+        },
+    );
+    gauge(
+        meter,
+        Arc::downgrade(shared),
+        ("kennel.pty.count", "{terminal}"),
+        "Terminals of live runs",
+        |shared| sum(shared, |live| usize::from(live.view.terminal.is_some())),
+    );
+    gauge(
+        meter,
+        Arc::downgrade(shared),
+        ("kennel.store.backlog", "{record}"),
+        "Records on this node's disk that the store has not got yet",
+        |shared| shared.record.count_pending() as u64,
+    );
+    gauge(
+        meter,
+        Arc::downgrade(shared),
+        ("kennel.server.start_time", "s"),
+        "When this server has begun, in seconds since 1970",
+        |shared| u64::try_from(shared.started.0).unwrap_or(0) / 1_000_000,
+    );
+    looked_up(meter, shared);
+    disk(
+        meter,
+        Arc::downgrade(shared),
+        "kennel.disk.usage",
+        "What is used of the file system that the data directory is on",
+        |room| room.used,
+    );
+    disk(
+        meter,
+        Arc::downgrade(shared),
+        "kennel.disk.limit",
+        "What can be used of the file system that the data directory is on",
+        |room| room.total,
+    );
+    gauge(
+        meter,
+        Arc::downgrade(shared),
+        ("kennel.drain.active", "{node}"),
+        "Whether this node takes no new runs: 1 while it is drained",
+        |shared| u64::from(shared.drain.borrow().is_some()),
+    );
+}
+
+/// What there is not always: where nobody knows it, it has no value.
+fn looked_up(meter: &Meter, shared: &Arc<Shared>) {
+    type Look = fn(&Shared) -> Option<u64>;
+    let all: [(&'static str, &'static str, &'static str, Look); 8] = [
+        (
+            "kennel.orphan.count",
+            "{process}",
+            "Of whom the last audit has found left behind, those who live",
+            |shared| shared.found.orphans(),
+        ),
+        (
+            "kennel.zombie.count",
+            "{process}",
+            "Of whom the last audit has found ended and not reaped, those who are there",
+            |shared| shared.found.zombies(),
+        ),
+        (
+            "kennel.subscriber.lag",
+            "{event}",
+            "Events of a live run that the stream which is farthest behind was not given",
+            |shared| Some(shared.subscribers.lag()),
+        ),
+        (
+            "kennel.journal.usage",
+            "By",
+            "What the journals of this node take, where they have a limit together",
+            |shared| {
+                *shared
+                    .journals_bytes
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+            },
+        ),
+        (
+            "kennel.journal.limit",
+            "By",
+            "What the journals of this node may take together",
+            |shared| shared.config.retention.node_bytes,
+        ),
+        (
+            "kennel.pty.limit",
+            "{terminal}",
+            "Terminals that the host may have open, of whomever",
+            |_| kennel_linux::terminals_max(),
+        ),
+        (
+            "kennel.fd.count",
+            "{file_descriptor}",
+            "Descriptors that the server has open",
+            |_| limits::open_now(),
+        ),
+        (
+            "kennel.fd.limit",
+            "{file_descriptor}",
+            "Descriptors that the server may have open",
+            |_| limits::open_files().ok().map(|files| files.soft),
+        ),
+    ];
+    for (name, unit, what, look) in all {
+        lookup(meter, Arc::downgrade(shared), (name, unit), what, look);
+    }
+}
+
+fn active(meter: &Meter, shared: Weak<Shared>) {
+    meter
+        .i64_observable_up_down_counter("kennel.run.active")
+        .with_unit("{run}")
+        .with_description("Runs that have not ended")
+        .with_callback(move |observer| {
+            let Some(shared) = shared.upgrade() else {
+                return;
+            };
+            // A state in which there is none reads 0.
+            let mut counts: BTreeMap<&str, i64> =
+                RunState::OPEN.iter().map(|s| (s.name(), 0)).collect();
+            for (_, handle) in shared.all() {
+                let state = handle.live.borrow().view.state;
+                *counts.entry(state.name()).or_default() += 1;
+            }
+            for (state, count) in counts {
+                observer.observe(count, &[KeyValue::new(names::RUN_STATE, state.to_owned())]);
+            }
+        })
+        .build();
+}
+
+fn gauge(
+    meter: &Meter,
+    shared: Weak<Shared>,
+    (name, unit): (&'static str, &'static str),
+    what: &'static str,
+    look: impl Fn(&Shared) -> u64 + Send + Sync + 'static,
+) {
+    lookup(meter, shared, (name, unit), what, move |shared| {
+        Some(look(shared))
+    });
+}
+
+fn disk(
+    meter: &Meter,
+    shared: Weak<Shared>,
+    name: &'static str,
+    what: &'static str,
+    of: fn(Room) -> u64,
+) {
+    lookup(meter, shared, (name, "By"), what, move |shared| {
+        // One that cannot be looked at has no value.
+        kennel_linux::room_of(&shared.config.data_dir).ok().map(of)
+    });
+}
+
+fn lookup(
+    meter: &Meter,
+    shared: Weak<Shared>,
+    (name, unit): (&'static str, &'static str),
+    what: &'static str,
+    look: impl Fn(&Shared) -> Option<u64> + Send + Sync + 'static,
+) {
+    meter
+        .u64_observable_gauge(name)
+        .with_unit(unit)
+        .with_description(what)
+        .with_callback(move |observer| {
+            if let Some(value) = shared.upgrade().and_then(|shared| look(&shared)) {
+                observer.observe(value, &[]);
+            }
+        })
+        .build();
+}
+
+fn sum(shared: &Shared, of: impl Fn(&Live) -> usize) -> u64 {
+    let live = shared.all();
+    live.iter()
+        .map(|(_, handle)| of(&handle.live.borrow()) as u64)
+        .sum()
+}

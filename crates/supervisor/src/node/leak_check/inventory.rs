@@ -1,0 +1,216 @@
+//! What is known of the runs that something points to: from the tracker, from the keeper, from the store.
+
+use crate::registry::{Shared, Supervisor};
+use kennel_lifecycle::{
+    RecordedSpec, RunId, Timestamp, TreeVerdict,
+    audit::{Books, Known, Standing, on_this_host},
+};
+use kennel_linux::client::Look;
+use kennel_store::{ListFilter, RunRow, StoreError};
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    ops::Deref,
+    sync::Arc,
+};
+
+/// Labels of a run, in its spec.
+#[derive(Clone, Debug)]
+pub struct Labels(Arc<RecordedSpec>);
+
+impl From<Arc<RecordedSpec>> for Labels {
+    fn from(spec: Arc<RecordedSpec>) -> Self {
+        Self(spec)
+    }
+}
+
+impl Deref for Labels {
+    type Target = BTreeMap<String, String>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.0.labels
+    }
+}
+
+/// Keys or numbers that are asked for at once.
+const ASKED_MAX: usize = 500;
+/// Rows of ended runs that are compared by their numbers, for each question.
+const NUMBERED_MAX: u32 = 5_000;
+
+/// A live run.
+pub(super) struct InHand {
+    known: Known,
+    labels: Labels,
+}
+
+/// All of it.
+#[derive(Default)]
+pub(super) struct Compiled {
+    pub(super) books: Books,
+    pub(super) labels: HashMap<RunId, Labels>,
+    pub(super) live: u32,
+    pub(super) unattended: Vec<RunId>,
+    pub(super) unknown_run_dirs: u32,
+    pub(super) newest: Option<Timestamp>,
+    pub(super) store_away: Option<String>,
+    pub(super) rows_cut: bool,
+}
+
+impl Supervisor {
+    /// All runs that a task here has in hand, those under recovery among them.
+    pub(super) fn live(&self) -> HashMap<RunId, InHand> {
+        let host = &self.shared.hello.host;
+        let all = self.shared.all().into_iter();
+        let in_hand = all.map(|(run, handle)| {
+            let live = handle.live.borrow();
+            let known = Known {
+                standing: Standing::Live,
+                identity: on_this_host(live.view.identity.clone(), host),
+            };
+            let labels = Arc::clone(&live.view.spec).into();
+            (run, InHand { known, labels })
+        });
+        in_hand.collect()
+    }
+
+    /// Asks everybody. `before` is who was live before the look.
+    pub(super) async fn compile(&self, look: &Look, before: HashMap<RunId, InHand>) -> Compiled {
+        let live = self.live();
+        let mut compiled = Compiled {
+            live: u32::try_from(live.len()).unwrap_or(u32::MAX),
+            ..Compiled::default()
+        };
+        compiled.books = Books {
+            keeper: self.shared.hello.keeper.pid,
+            service: std::iter::once(look.books.server)
+                .chain(look.books.spare_shims.iter().copied())
+                .collect(),
+            shims: look.books.shims.iter().copied().collect(),
+            rows_compared: true,
+            ..Books::default()
+        };
+        for (run, in_hand) in live {
+            compiled.labels.insert(run, in_hand.labels);
+            compiled.books.runs.insert(run, in_hand.known);
+        }
+        if let Err(error) = self.ask_store(look, &before, &mut compiled).await {
+            compiled.books.rows_compared = false;
+            compiled.store_away = Some(error.to_string());
+        }
+        compiled
+    }
+
+    async fn ask_store(
+        &self,
+        look: &Look,
+        before: &HashMap<RunId, InHand>,
+        compiled: &mut Compiled,
+    ) -> Result<(), StoreError> {
+        let store = &self.shared.store;
+        let newest = store.list(&ListFilter::default(), None, 1).await?;
+        compiled.newest = newest.first().map(|row| row.new.created);
+        for run in pointed_to(look)
+            .difference(&compiled.live_runs())
+            .copied()
+            .collect::<Vec<_>>()
+            .chunks(ASKED_MAX)
+        {
+            for row in store.get_all(run).await? {
+                compiled.add(&self.shared, row);
+            }
+        }
+        for numbers in numbers(look, compiled).chunks(ASKED_MAX) {
+            let (node, host) = (self.shared.config.node, &self.shared.hello.host);
+            let rows = store
+                .ended_with_pids(node, host, numbers, NUMBERED_MAX)
+                .await?;
+            compiled.rows_cut |= rows.len() >= NUMBERED_MAX as usize;
+            for row in rows {
+                compiled.add(&self.shared, row);
+            }
+        }
+        let open = store.open_runs(self.shared.config.node).await?;
+        let unattended = open
+            .iter()
+            .map(|row| row.new.run)
+            .filter(|run| !before.contains_key(run) && self.shared.find(*run).is_none());
+        let unattended: Vec<RunId> = unattended.collect();
+        // One that ended meanwhile was open when it was read.
+        for runs in unattended.chunks(ASKED_MAX) {
+            let rows = store.get_all(runs).await?.into_iter();
+            let still = rows.filter(|row| row.outcome.is_none());
+            compiled.unattended.extend(still.map(|row| row.new.run));
+        }
+        self.ask_for_run_dirs(look, compiled).await
+    }
+
+    /// A directory of a run has a row, or is being made for one.
+    async fn ask_for_run_dirs(
+        &self,
+        look: &Look,
+        compiled: &mut Compiled,
+    ) -> Result<(), StoreError> {
+        for runs in look.belongings.run_dirs.chunks(ASKED_MAX) {
+            let rows = self.shared.store.get_all(runs).await?;
+            let known: HashSet<RunId> = rows.iter().map(|row| row.new.run).collect();
+            let unknown = runs.iter().filter(|run| {
+                !known.contains(run)
+                    && !compiled.books.runs.contains_key(run)
+                    && self.shared.find(**run).is_none()
+            });
+            compiled.unknown_run_dirs += u32::try_from(unknown.count()).unwrap_or(u32::MAX);
+        }
+        Ok(())
+    }
+}
+
+impl Compiled {
+    fn live_runs(&self) -> BTreeSet<RunId> {
+        self.books.runs.keys().copied().collect()
+    }
+
+    /// Another node's run is none of this installation's, as far as this host goes.
+    fn add(&mut self, shared: &Shared, row: RunRow) {
+        let run = row.new.run;
+        if row.new.node != shared.config.node || self.books.runs.contains_key(&run) {
+            return;
+        }
+        let standing = match row.outcome.as_ref().map(|outcome| &outcome.tree) {
+            None => Standing::Open,
+            Some(TreeVerdict::Kept(_)) => Standing::Kept,
+            Some(_) => Standing::Ended,
+        };
+        let identity = on_this_host(row.new.identity, &shared.hello.host);
+        let known = Known { standing, identity };
+        self.books.runs.insert(run, known);
+        self.labels.insert(run, row.new.spec.into());
+    }
+}
+
+/// Runs that a directory, a marker or a shim names.
+fn pointed_to(look: &Look) -> BTreeSet<RunId> {
+    let mut runs = BTreeSet::new();
+    for process in &look.scan.processes {
+        runs.extend(process.marker);
+        runs.extend(process.cgroup.as_ref().map(|group| group.run));
+    }
+    runs.extend(look.scan.empty_directories.iter().map(|(run, _)| *run));
+    runs.extend(look.books.shims.iter().map(|(_, run)| *run));
+    runs
+}
+
+/// Numbers of groups and sessions that are there now, but for those of live runs: an ended run may have had one.
+fn numbers(look: &Look, compiled: &Compiled) -> Vec<i32> {
+    let mut numbers = BTreeSet::new();
+    for process in look.scan.processes.iter().filter(|p| !p.has_ended) {
+        numbers.insert(process.identity.pgid);
+        numbers.insert(process.identity.sid);
+    }
+    for known in compiled.books.runs.values() {
+        if let (Standing::Live, Some(identity)) = (known.standing, &known.identity) {
+            numbers.remove(&identity.command.pid);
+            numbers.remove(&identity.shim.pid);
+        }
+    }
+    numbers.remove(&0);
+    numbers.into_iter().collect()
+}

@@ -1,0 +1,14 @@
+//! The node as a whole: how a server boots, recovers and ends, and what it looks after meanwhile.
+
+pub(crate) mod adopt;
+pub(crate) mod boot;
+pub(crate) mod drain;
+pub(crate) mod elsewhere;
+pub(crate) mod floors;
+pub(crate) mod gauges;
+pub(crate) mod keeper_watch;
+pub(crate) mod leak_check;
+pub(crate) mod pending_ends;
+pub(crate) mod recover;
+pub(crate) mod retention;
+pub(crate) mod takeover;

@@ -1,0 +1,714 @@
+//! A row that is open and whose keeper is gone: looked at, ended where that is certain, closed.
+//!
+//! The order of evidence and the decision are in [`kennel_lifecycle::recovery`]; here it is asked and carried out.
+
+use crate::{
+    base::{
+        blocking::blocking,
+        calls::RunView,
+        cause::Chain,
+        clock, event, log_words,
+        view::{Live, StartAnswer},
+    },
+    node::adopt,
+    record::persisted_spec,
+    registry::{Entered, Handle, Order, OrderError, Place, Seat, Shared, unreachable::Door},
+    run::{
+        cleanup::Cleanup,
+        output::Output,
+        saved_output,
+        task::{RunTask, Waiting, add, next, outlives_service, round, start_failure},
+        writes,
+    },
+    telemetry::{log_span, tell_end},
+};
+use kennel_journal::{Boot, Hub, Writer};
+use kennel_lifecycle::{
+    AttemptRecord, EndReason, Entry, Exit, Outcome, Refusal, RunIdentity, RunState, SignalSender,
+    StopCertificate, StopOrder, StopReason, StopStep, StreamsEnd, Stuck, Timestamp, TreeVerdict,
+    ladder::StopPlan,
+    recovery::{self, Before, Decision},
+    restart::{Next, Wish},
+};
+use kennel_linux::{
+    client::{ClientError, HeldRun, KeeperReport, Recorded},
+    crash_point, rundir,
+};
+use kennel_store::{Closure, Desired, NewRun, Rest, RunRow, StoredState, Times};
+use std::{io, path::Path, sync::Arc, time::Duration};
+use tokio::sync::{mpsc, watch};
+use tracing::Instrument;
+
+/// How often a shim that still works is looked at.
+const SHIM_POLL: Duration = Duration::from_millis(50);
+/// How much longer than the run's grace a shim may take before we end the run ourselves.
+const SHIM_MARGIN: Duration = Duration::from_secs(2);
+/// Longest grace that a start waits for: what has no server has no reader either.
+const ORPHAN_GRACE_MAX: Duration = Duration::from_secs(10);
+/// After what could not be recovered: whoever asks for the run begins it anew, and must not do so without a pause.
+const REST: Duration = Duration::from_secs(1);
+/// Shortest wait before another look at what SIGKILL does not end.
+const WATCH_MIN: Duration = Duration::from_millis(50);
+/// Longest one.
+const WATCH_MAX: Duration = Duration::from_secs(1);
+/// A wait is this part of the time since the first look.
+const WATCH_SLOWER: u32 = 32;
+
+/// Starts a task that ends and closes the run of this row, unless one is at it.
+pub(crate) fn take_in_hand(shared: &Arc<Shared>, row: RunRow) {
+    begin(shared, row, true);
+}
+
+fn begin(shared: &Arc<Shared>, row: RunRow, asked_for: bool) {
+    let run = row.new.run;
+    let marks = log_span(&shared.config.telemetry, &row.new);
+    let make = || {
+        let mut view = RunView::from(row.clone());
+        if row.state != StoredState::Backoff && !shared.doors.is_late(run) {
+            view.state = RunState::Stopping;
+        }
+        // Whether the command of a first attempt was let go is not known before the run is looked at.
+        let may_have_run = row.state != StoredState::Starting || row.new.attempt > 1;
+        let start = may_have_run.then_some(StartAnswer::Started);
+        let (handle, seat) = Handle::new(&row.new, view, start);
+        let Seat {
+            orders,
+            live,
+            reports,
+        } = seat;
+        let task = Recovery {
+            shared: Arc::clone(shared),
+            row,
+            asked_for,
+            live,
+            journal: None,
+            no_wait: false,
+            since: clock::now(),
+        };
+        shared
+            .tasks
+            .spawn(task.drive(orders, reports).instrument(marks.clone()));
+        handle
+    };
+    marks.in_scope(|| match shared.enter(run, None, make) {
+        Ok(Entered::New(_)) => tracing::info!(run_id = %run, "found open, recovering"),
+        Ok(Entered::Existing) => {}
+        Err(error) => tracing::error!(run_id = %run, %error, "cannot be recovered now"),
+    });
+}
+
+struct Recovery {
+    shared: Arc<Shared>,
+    row: RunRow,
+    /// By a call, while this server has been at work for a while.
+    asked_for: bool,
+    live: watch::Sender<Live>,
+    /// Opened when there is something to write.
+    journal: Option<Journal>,
+    /// Its shim does not answer, so it is not waited for that it ends the run.
+    no_wait: bool,
+    /// Since when it is in hand.
+    since: Timestamp,
+}
+
+impl Recovery {
+    async fn drive(
+        mut self,
+        mut orders: mpsc::Receiver<Order>,
+        reports: mpsc::Receiver<KeeperReport>,
+    ) {
+        let run = self.row.new.run;
+        let place = self.shared.place(run);
+        if self.row.state != StoredState::Backoff && self.shared.doors.is_late(run) {
+            let held = self.await_door(&mut orders).await;
+            self.shared.doors.tell(run, Door::Done);
+            if let Some(held) = held {
+                let live = self.live;
+                let seat = Seat {
+                    orders,
+                    reports,
+                    live,
+                };
+                return Box::pin(go_on_late(self.shared, held, self.row, seat, place)).await;
+            }
+            self.live
+                .send_modify(|live| live.view.state = RunState::Stopping);
+        }
+        // Where another attempt may follow, whoever wants something is answered by what follows.
+        let waits = self.row.state == StoredState::Backoff || outlives_service(&self.row.new);
+        let follows = {
+            let work = self.work();
+            tokio::pin!(work);
+            loop {
+                tokio::select! {
+                    follows = &mut work => break follows,
+                    Some(order) = orders.recv(), if !waits => answer(order),
+                }
+            }
+        };
+        if follows {
+            return Box::pin(self.hand_on(orders, reports, place)).await;
+        }
+        drop(place);
+        self.live.send_modify(|live| {
+            live.hub = None;
+            live.over = true;
+        });
+    }
+
+    /// Waits for a shim that is there and has not answered. `None`: it has gone, or the run is to end.
+    async fn await_door(&mut self, orders: &mut mpsc::Receiver<Order>) -> Option<HeldRun> {
+        let run = self.row.new.run;
+        let shim = self.row.new.identity.as_ref().map(|i| i.shim.pid);
+        tracing::warn!(run_id = %run, shim, "its shim is there and does not answer at its door: it is waited for, and the run is left as it is");
+        loop {
+            tokio::select! { biased;
+                door = self.shared.doors.answer(run) => {
+                    return self.shared.kernel.take_held(run).filter(|_| door == Door::Opened);
+                }
+                Some(order) = orders.recv() => match order {
+                    Order::Stop(order, reply) => {
+                        self.no_wait = true;
+                        if order.reason != StopReason::ServerShutdown {
+                            self.record_stop(&order).await;
+                        }
+                        // A caller that has gone needs no answer.
+                        let _ = reply.send(Ok(()));
+                        return None;
+                    }
+                    other => answer(other),
+                },
+            }
+        }
+    }
+
+    async fn record_stop(&mut self, order: &StopOrder) {
+        let deadline = clock::now().plus(order.grace);
+        writes::stop(&self.shared, self.row.new.run, order, deadline).await;
+        self.row.desired = Desired::Stop;
+        self.live.send_modify(|live| {
+            live.view.desired = Desired::Stop;
+            live.view.stop_deadline = Some(deadline);
+        });
+    }
+
+    /// The run goes on with its next attempt.
+    async fn hand_on(
+        mut self,
+        orders: mpsc::Receiver<Order>,
+        reports: mpsc::Receiver<KeeperReport>,
+        place: Place,
+    ) {
+        self.serve_readers().await;
+        let run = self.row.new.run;
+        let open = Arc::clone(&self.shared.pipes_open);
+        let (output, record) = match self.journal {
+            Some(journal) => {
+                let output = Output::over(run, (journal.writer, [0, 0]), open)
+                    .behind(&self.shared.consumers.floors);
+                (Some(output), journal.record)
+            }
+            None => (None, AttemptRecord::default()),
+        };
+        let seat = Seat {
+            orders,
+            reports,
+            live: self.live,
+        };
+        let waiting = Waiting {
+            row: self.row,
+            output,
+            record,
+        };
+        if let Some(task) = RunTask::waiting(self.shared, waiting, seat) {
+            Box::pin(task.go_on_in(place)).await;
+        }
+    }
+
+    /// Gives whether another attempt follows.
+    async fn work(&mut self) -> bool {
+        if self.asked_for && self.has_ended_since().await {
+            return false;
+        }
+        if self.row.state == StoredState::Backoff {
+            return self.may_follow().await;
+        }
+        let outcome = match self.row.new.identity.clone() {
+            Some(identity) => match self.settle(identity).await {
+                Ok(outcome) => outcome,
+                Err(error) => {
+                    tracing::error!(run_id = %self.row.new.run, %error, "recovery is given up, the row stays open");
+                    tokio::time::sleep(REST).await;
+                    return false;
+                }
+            },
+            // No row without identity is ever open; should one be, nothing is known of it.
+            None => unknown(),
+        };
+        if self.never_began(&outcome) && writes::withdraw(&self.shared, self.row.new.run).await {
+            self.forget().await;
+            return false;
+        }
+        let wish = match self.row.desired {
+            Desired::Run => Wish::None,
+            Desired::Stop => Wish::Stop,
+        };
+        let RunRow {
+            new,
+            times,
+            restarts,
+            ..
+        } = &self.row;
+        match next(&self.shared, new, &outcome, times, *restarts, wish) {
+            Next::Again { delay, restarts } => {
+                self.rest(outcome, delay, restarts).await && self.may_follow().await
+            }
+            Next::NotProven => {
+                tracing::warn!(run_id = %new.run, tree = outcome.tree.name(), "not started again: that nothing is left of it is not proved");
+                self.close(outcome).await;
+                false
+            }
+            Next::Exhausted { restarts } => {
+                let reason = EndReason::RestartsExhausted { restarts };
+                self.close(Outcome { reason, ..outcome }).await;
+                false
+            }
+            Next::End => {
+                self.close(outcome).await;
+                false
+            }
+        }
+    }
+
+    /// Whether the gate of a first attempt was not opened when the service ended: no caller was told that it runs, and its Spawn
+    /// may be made again.
+    fn never_began(&self, outcome: &Outcome) -> bool {
+        let lost = matches!(outcome.reason, EndReason::ServiceLost | EndReason::Rebooted);
+        let never_ran = outcome.exit.is_none() && outcome.tree == TreeVerdict::NeverRan;
+        let wanted = self.row.desired == Desired::Run && self.row.new.attempt == 1;
+        lost && never_ran && wanted
+    }
+
+    /// Removes what was made for a run that has no row.
+    async fn forget(&self) {
+        let (shared, run) = (Arc::clone(&self.shared), self.row.new.run);
+        let removed = blocking(move || Cleanup::All.carry_out(&shared, run)).await;
+        if let Err(error) = removed.flatten() {
+            tracing::warn!(run_id = %run, %error, "what was made of the run stays");
+        }
+    }
+
+    /// The stations with what is known only now.
+    fn times_at_end(&self, now: Timestamp, outcome: &Outcome) -> Times {
+        let mut times = Times {
+            ended: Some(now),
+            ..self.row.times
+        };
+        if matches!(outcome.tree, TreeVerdict::Empty(_)) {
+            times.tree_empty.get_or_insert(now);
+        }
+        times
+    }
+
+    /// Writes that the attempt has ended so, and when the next is due.
+    async fn rest(&mut self, outcome: Outcome, delay: Duration, restarts: u32) -> bool {
+        self.serve_readers().await;
+        self.take_saved_output();
+        let now = clock::now();
+        let times = self.times_at_end(now, &outcome);
+        let mut past = self.row.past.clone();
+        add(&mut past, &self.row.new, outcome, times);
+        let rest = Rest {
+            past,
+            restarts,
+            next: now.plus(delay),
+        };
+        writes::until_delivered(&self.shared, self.row.new.run).await;
+        crash_point!("recover.rest");
+        let written = writes::retry(
+            &self.shared.store,
+            self.row.new.run,
+            "the end of the attempt",
+            || self.shared.store.rest(&self.row.new, &rest),
+        );
+        let written = written.await;
+        crash_point!("recover.rested");
+        if !written {
+            tokio::time::sleep(REST).await;
+            return false;
+        }
+        self.row = RunRow {
+            state: StoredState::Backoff,
+            past: rest.past,
+            restarts: rest.restarts,
+            next_restart: Some(rest.next),
+            times: Times {
+                ended: None,
+                ..times
+            },
+            ..self.row.clone()
+        };
+        true
+    }
+
+    /// Whether the attempt that is due may be begun here; if not, the run is closed.
+    async fn may_follow(&mut self) -> bool {
+        let here = self.row.new.keeper_epoch == self.shared.hello.epoch;
+        if !here && !outlives_service(&self.row.new) {
+            // Its service has ended while it waited.
+            self.close_between(EndReason::ServiceLost).await;
+            return false;
+        }
+        let dir = rundir::path(&self.shared.config.data_dir, self.row.new.run);
+        let at = dir.clone();
+        let kept = blocking(move || persisted_spec::read(&at, 1)).await;
+        match kept.flatten() {
+            Ok(_) => true,
+            Err(error) => {
+                tracing::error!(run_id = %self.row.new.run, %error, "what the next attempt is made of cannot be read");
+                let failure = start_failure(&error, &dir);
+                self.close_between(EndReason::StartFailed(failure)).await;
+                false
+            }
+        }
+    }
+
+    /// Nothing of the run is there, and nothing will be.
+    async fn close_between(&mut self, reason: EndReason) {
+        let Some(last) = self.row.past.last().cloned() else {
+            return;
+        };
+        self.row.times = last.times;
+        let outcome = Outcome {
+            reason,
+            ..last.outcome
+        };
+        self.close(outcome).await;
+    }
+
+    /// Between the read of its row and the entry into the tracker a run may have ended under its own task.
+    async fn has_ended_since(&mut self) -> bool {
+        let run = self.row.new.run;
+        match self.shared.store.get(run).await {
+            Ok(Some(row)) if row.outcome.is_none() => {
+                self.row = row;
+                false
+            }
+            Ok(_) => true,
+            Err(error) => {
+                tracing::warn!(run_id = %run, %error, "the row cannot be read, recovery is left to the next who asks");
+                tokio::time::sleep(REST).await;
+                true
+            }
+        }
+    }
+
+    /// Looks and acts until the decision is to close.
+    async fn settle(&mut self, identity: RunIdentity) -> Result<Outcome, ClientError> {
+        let run = self.row.new.run;
+        let kernel = Arc::clone(&self.shared.kernel);
+        let run_dir = rundir::path(&self.shared.config.data_dir, run);
+        let recorded = Recorded {
+            run,
+            identity,
+            run_dir,
+        };
+        let grace = self.row.new.policy().grace().min(ORPHAN_GRACE_MAX);
+        let wait = if self.no_wait {
+            Duration::ZERO
+        } else {
+            grace + SHIM_MARGIN
+        };
+        let shim_until = clock::instant() + wait;
+        let mut before = Before {
+            stop_wanted: self.row.desired == Desired::Stop,
+            terminated: false,
+        };
+        let mut watched_since = None;
+        let mut seen = kernel.observe(&recorded).await?;
+        crash_point!("recover.observed");
+        loop {
+            match recovery::decide(&seen, before) {
+                Decision::Close(outcome) => {
+                    tracing::info!(run_id = %run, seen = log_words::observation(&seen), outcome = log_words::outcome(&outcome), "recovered");
+                    self.tell_rounds(&outcome);
+                    if before.terminated {
+                        self.count_orphans(&outcome);
+                    }
+                    let exited = seen.exit_record.and_then(|record| record.by_itself);
+                    let known = self.row.times.leader_exited;
+                    self.row.times.leader_exited = known.or(exited);
+                    return Ok(outcome);
+                }
+                Decision::AwaitShim if clock::instant() < shim_until => {
+                    tokio::time::sleep(SHIM_POLL).await;
+                    seen = kernel.observe(&recorded).await?;
+                }
+                Decision::AwaitShim | Decision::Terminate => {
+                    tracing::warn!(run_id = %run, seen = log_words::observation(&seen), "still alive, ending it");
+                    let plan = self.row.new.policy().stop_plan_within(grace);
+                    seen = kernel.end_orphan(&recorded, &plan).await?;
+                    before.terminated = true;
+                    tracing::info!(run_id = %run, seen = log_words::observation(&seen), "an orphan was ended, as far as it goes");
+                }
+                Decision::Watch(stuck) => {
+                    self.show_stuck(stuck).await;
+                    let since = *watched_since.get_or_insert_with(clock::instant);
+                    let pause = since.elapsed() / WATCH_SLOWER;
+                    tokio::time::sleep(pause.clamp(WATCH_MIN, WATCH_MAX)).await;
+                    let at_once = StopPlan::abort(Duration::ZERO);
+                    seen = kernel.end_orphan(&recorded, &at_once).await?;
+                }
+            }
+        }
+    }
+
+    /// Whom the first round of this start was for.
+    fn count_orphans(&self, outcome: &Outcome) {
+        let steps = outcome.certificate.steps.iter();
+        let own = steps.filter(|step| step.sender == SignalSender::Keeper);
+        let count = own.map(StopStep::targets).max().unwrap_or(0);
+        let have_ended = matches!(outcome.tree, TreeVerdict::Empty(_));
+        let metrics = &self.shared.config.telemetry.metrics;
+        metrics.orphans.recovered(count.into(), have_ended);
+    }
+
+    /// What was sent while no server lived, or by this start. Told again by whoever comes next, should this one not close
+    /// the row.
+    fn tell_rounds(&self, outcome: &Outcome) {
+        let boot_id = self
+            .row
+            .new
+            .identity
+            .as_ref()
+            .map(|i| i.host.boot_id.as_str());
+        for step in &outcome.certificate.steps {
+            let why = match step.sender {
+                _ if outcome.reason == EndReason::ServerShutdown => "the service was shutting down",
+                SignalSender::Shim => "its service had died, and its shim carried out its own plan",
+                SignalSender::Keeper => "its service had died, and a start found it alive",
+            };
+            let NewRun { run, attempt, .. } = self.row.new;
+            let boot_id = boot_id.unwrap_or_default();
+            self.shared
+                .trail
+                .tell(round(run, attempt, step, &[], why.into(), boot_id));
+        }
+    }
+
+    /// Tells whom SIGKILL does not end, and again when they are others. From here on readers are served: the end may be
+    /// far away.
+    async fn show_stuck(&mut self, stuck: Stuck) {
+        let run = self.row.new.run;
+        let told = self.live.borrow().view.stuck.clone();
+        let again = |told: &Stuck| stuck.is_empty() || told.names_the_same(&stuck);
+        if told.as_ref().is_some_and(again) {
+            return;
+        }
+        tracing::warn!(run_id = %run, stuck = log_words::stuck(&stuck), "SIGKILL does not end them; the row stays open");
+        self.serve_readers().await;
+        if let Some(journal) = &mut self.journal
+            && !stuck.is_empty()
+            && let Err(error) = journal.append(&Entry::Stuck(stuck.clone()))
+        {
+            tracing::error!(run_id = %run, %error, "whom SIGKILL does not end is not in the journal");
+        }
+        self.live.send_modify(|live| {
+            live.view.stuck = Some(stuck.clone());
+            live.start.get_or_insert(StartAnswer::Started);
+        });
+    }
+
+    async fn serve_readers(&mut self) {
+        if self.journal.is_some() {
+            return;
+        }
+        match self.journal().await {
+            Ok(journal) => {
+                let hub = journal.hub();
+                self.live.send_modify(|live| live.hub = Some(hub.clone()));
+                self.journal = Some(journal);
+            }
+            Err(error) => {
+                let run = self.row.new.run;
+                tracing::error!(run_id = %run, %error, "the journal cannot be opened, nothing is written to it");
+                self.live.send_modify(|live| live.no_journal = true);
+            }
+        }
+    }
+
+    /// What the shim has saved of the output comes before the ends. The journal says LOST of the streams: more may be missing.
+    fn take_saved_output(&mut self) {
+        let run = self.row.new.run;
+        let run_dir = rundir::path(&self.shared.config.data_dir, run);
+        let taken = self
+            .journal
+            .as_mut()
+            .map(|journal| saved_output::take(&mut journal.writer, &run_dir));
+        if let Some(Err(error)) = taken {
+            tracing::error!(run_id = %run, %error, "the output that its shim has saved is not in the journal");
+        }
+    }
+
+    async fn journal(&self) -> io::Result<Journal> {
+        let (shared, run) = (Arc::clone(&self.shared), self.row.new.run);
+        let attempt = self.row.new.attempt;
+        let opened = blocking(move || {
+            let boot = shared.boot();
+            Journal::open(
+                &rundir::create(&shared.config.data_dir, run)?,
+                attempt,
+                boot,
+            )
+        });
+        opened.await.flatten()
+    }
+
+    /// Journal first, then the row, then whoever waits.
+    async fn close(&mut self, outcome: Outcome) {
+        let run = self.row.new.run;
+        let times = self.times_at_end(clock::now(), &outcome);
+        self.serve_readers().await;
+        self.take_saved_output();
+        writes::until_delivered(&self.shared, run).await;
+        crash_point!("recover.close");
+        let closure = Closure { outcome, times };
+        let store = &self.shared.store;
+        let written = writes::retry(store, run, "the outcome", || {
+            store.close(&self.row.new, &closure)
+        });
+        let written = written.await;
+        crash_point!("recover.closed");
+        if !written {
+            tokio::time::sleep(REST).await;
+            return;
+        }
+        let Closure { outcome, times } = closure;
+        let at = times.ended.unwrap_or_else(clock::now);
+        let telemetry = &self.shared.config.telemetry;
+        let since = self.since;
+        tell_end(telemetry, &self.row.new, &times, &outcome, (since, at));
+        self.live.send_modify(|live| {
+            live.view.state = outcome.state();
+            live.view.desired = self.row.desired;
+            live.view.times = times;
+            live.view.exit = outcome.exit;
+            live.view.outcome = Some(outcome.clone());
+            live.view.stuck = None;
+        });
+        let told = match self.journal.take().map(|mut journal| journal.end(&outcome)) {
+            Some(Ok(())) => true,
+            Some(Err(error)) => {
+                tracing::error!(run_id = %run, %error, "the end is not in the journal, the next server tries again");
+                false
+            }
+            None => false,
+        };
+        crash_point!("recover.told");
+        let shared = Arc::clone(&self.shared);
+        let cleanup = if told {
+            Cleanup::Ended
+        } else {
+            Cleanup::Needless
+        };
+        let removed = blocking(move || cleanup.carry_out(&shared, run));
+        if let Ok(Err(error)) = removed.await {
+            tracing::warn!(run_id = %run, %error, "the run's directory is not wholly removed");
+        }
+    }
+}
+
+/// Goes on with a run that the keeper has found late.
+async fn go_on_late(shared: Arc<Shared>, held: HeldRun, row: RunRow, seat: Seat, place: Place) {
+    let run = held.run;
+    match adopt::late(&shared, held, row).await {
+        Ok(Some(standing)) => {
+            tracing::info!(run_id = %run, "its shim has answered, going on with it");
+            Box::pin(RunTask::adopt(shared, standing, seat).go_on_in(place)).await;
+        }
+        Ok(None) => drop(place),
+        Err(error) => {
+            tracing::error!(run_id = %run, error = %Chain(&error), "it cannot be gone on with here, the next server tries again");
+            // Nobody else here may take it for one that is to be ended.
+            shared.refusing.cancelled().await;
+            drop(place);
+        }
+    }
+}
+
+/// What an order means to a run that nobody can do anything to any more: it is being ended already.
+pub(crate) fn answer(order: Order) {
+    let refused = || OrderError::Refused(Refusal::Stopping);
+    // A caller that has gone needs no answer.
+    match order {
+        Order::Stop(_, reply) => drop(reply.send(Ok(()))),
+        Order::Restart(_, reply) => drop(reply.send(Err(refused()))),
+        Order::Signal(_, reply) => drop(reply.send(Err(refused()))),
+        Order::Interrupt(_, reply) => drop(reply.send(Err(refused()))),
+        Order::Resize(_, reply) => drop(reply.send(Err(refused()))),
+        Order::Pause(reply) | Order::Resume(reply) => {
+            drop(reply.send(Err(refused())));
+        }
+        Order::InputAccepted => {}
+    }
+}
+
+fn unknown() -> Outcome {
+    Outcome {
+        reason: kennel_lifecycle::EndReason::ServiceLost,
+        exit: Some(Exit::Unknown),
+        tree: TreeVerdict::Unverified("nothing was recorded to look for".into()),
+        streams: Some(StreamsEnd::Lost),
+        certificate: StopCertificate::default(),
+    }
+}
+
+/// The journal of a run whose server died, and what its entries say.
+pub(crate) struct Journal {
+    writer: Writer,
+    record: AttemptRecord,
+}
+
+impl Journal {
+    pub(crate) fn open(dir: &Path, attempt: u32, boot: Boot) -> io::Result<Self> {
+        let mut writer = Writer::recover(dir, boot, clock::now())?;
+        let record = event::record(&writer.facts()?, attempt);
+        writer.begin_attempt(attempt);
+        Ok(Self { writer, record })
+    }
+
+    fn hub(&self) -> Hub {
+        self.writer.hub()
+    }
+
+    fn append(&mut self, entry: &Entry) -> io::Result<()> {
+        let now = clock::now();
+        self.writer.lifecycle(&event::encode(entry), now)?;
+        self.record.fold(now, entry);
+        Ok(())
+    }
+
+    /// Appends the ends that are missing, in their order.
+    pub(crate) fn end(&mut self, outcome: &Outcome) -> io::Result<()> {
+        let missing = self.record.missing_ends(outcome, None);
+        missing.iter().try_for_each(|entry| self.append(entry))
+    }
+}
+
+/// The open rows of the node, each taken in hand at a start. Gives how many.
+pub(crate) fn take_all(shared: &Arc<Shared>, rows: Vec<RunRow>) -> usize {
+    let count = rows.len();
+    for row in rows {
+        begin(shared, row, false);
+    }
+    count
+}
+
+/// Open rows of the node that no task holds, each taken in hand while this server is at work. Gives how many.
+pub(crate) fn take_each_in_hand(shared: &Arc<Shared>, rows: Vec<RunRow>) -> usize {
+    let count = rows.len();
+    for row in rows {
+        take_in_hand(shared, row);
+    }
+    count
+}

@@ -1,0 +1,357 @@
+//! Removes the output of ended runs, as the limits of this node want it: how many of an owner, how old, how many bytes.
+//!
+//! In this order: the mark is on the row; the directory is taken away in one step; what was taken away is removed. Whoever
+//! dies in between leaves something that the next server goes on with: a directory whose row is marked, or one that was
+//! taken away. What has no ended row of this node stays, whatever it is.
+
+use crate::{
+    base::{
+        blocking::blocking,
+        calls::{CallError, Payload},
+        cause::Chain,
+        clock, event,
+        faults::store_fault,
+    },
+    node::adopt,
+    registry::Shared,
+    streams::consumers::CONSUMERS_PER_RUN_MAX,
+};
+use kennel_journal::Item;
+use kennel_lifecycle::{
+    Entry, OnOutputFull, OutputRemoval, RemovalReason, Retained, RetentionLimits, RunId,
+    retention::due,
+};
+use kennel_linux::{crash_point, rundir};
+use kennel_store::{ConsumerFilter, EndedStart, StoreError};
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    io,
+    sync::{Arc, PoisonError},
+    time::Duration,
+};
+use tokio::task::JoinSet;
+
+/// How often it is looked whether something is to go.
+const LOOK_EVERY: Duration = Duration::from_secs(10);
+/// How long a consumer of a run stays after the run's output went: it may come back to hear of that.
+const CONSUMER_REST: Duration = Duration::from_hours(24);
+/// Looks from one removal of such consumers to the next.
+const CONSUMERS_EVERY: u32 = 60;
+/// Rows that are asked for at a time.
+const PAGE: u32 = 5_000;
+/// Rows that are marked at a time: they share a commit.
+const MARKED_AT_ONCE: usize = 64;
+
+/// What is known from one look to the next.
+#[derive(Debug, Default)]
+struct Book {
+    /// Whether it was looked what an earlier server has left.
+    has_looked_back: bool,
+    /// Marked, and not taken away yet.
+    marked: BTreeSet<RunId>,
+    /// Of which nothing can be removed: there is no journal, or it cannot be read.
+    left: HashSet<RunId>,
+    /// What journals of ended runs take.
+    bytes: HashMap<RunId, u64>,
+    /// What was said last, so that it is not said each time.
+    said: String,
+    is_over: bool,
+    /// Looks until consumers are removed.
+    consumers_in: u32,
+}
+
+/// What became of one run.
+enum Went {
+    Marked,
+    /// It may be.
+    Unknown,
+    /// Not now: its end is not told in full yet.
+    NotYet,
+    /// Not now: the store is away.
+    Away,
+    /// It stays, for a reason that does not pass.
+    Left,
+}
+
+/// Looks for as long as this server has the node.
+pub(crate) async fn look_after(shared: Arc<Shared>) {
+    let mut book = Book::default();
+    loop {
+        let _ = shared.store.taken_over().await;
+        match look(&shared, &mut book).await {
+            Ok(()) => book.said.clear(),
+            Err(why) if why != book.said => {
+                tracing::warn!(%why, "output of ended runs cannot be removed now, it is tried again");
+                book.said = why;
+            }
+            Err(_) => {}
+        }
+        tokio::select! {
+            () = tokio::time::sleep(LOOK_EVERY) => {}
+            () = shared.leaving.cancelled() => return,
+            () = shared.keeper_lost.cancelled() => return,
+        }
+    }
+}
+
+/// Goes on with what was begun, then sees what is to go. The error says what could not be done.
+async fn look(shared: &Arc<Shared>, book: &mut Book) -> Result<(), String> {
+    if !book.has_looked_back {
+        look_back(shared, book).await.map_err(|e| e.to_string())?;
+        book.has_looked_back = true;
+    }
+    let limits = &shared.config.retention;
+    if *limits != RetentionLimits::NONE {
+        let (retained, others) = retained(shared, book).await.map_err(|e| e.to_string())?;
+        let mut going = due(&retained, others, limits, clock::now());
+        say_if_over(book, limits, others);
+        // Those that a task still has are counted, and wait.
+        going.retain(|(run, _)| !book.left.contains(run) && shared.find(*run).is_none());
+        mark_all(shared, book, &going).await;
+    }
+    take_away(shared, book).await?;
+    match book.consumers_in.checked_sub(1) {
+        Some(left) => book.consumers_in = left,
+        None => {
+            let before = clock::now().minus(CONSUMER_REST);
+            let expired = shared.store.expire_consumers(before).await;
+            expired.map_err(|e| e.to_string())?;
+            book.consumers_in = CONSUMERS_EVERY;
+        }
+    }
+    Ok(())
+}
+
+/// Finds what an earlier server has marked and not taken away. Whose directory it is that no row of this node tells of is not
+/// known: it stays.
+async fn look_back(shared: &Arc<Shared>, book: &mut Book) -> Result<(), StoreError> {
+    let data_dir = shared.config.data_dir.clone();
+    let all = blocking(move || rundir::all(&data_dir)).await;
+    let mut dirs = all.map_err(|e| StoreError::Unavailable(e.to_string()))?;
+    dirs.retain(|run| shared.find(*run).is_none());
+    let mut strange = dirs.len();
+    for runs in dirs.chunks(adopt::ROWS_MAX) {
+        for row in shared.store.get_all(runs).await? {
+            if row.new.node != shared.config.node {
+                continue;
+            }
+            strange -= 1;
+            if row.outcome.is_some() && row.output_removed.is_some() {
+                book.marked.insert(row.new.run);
+            }
+        }
+    }
+    // Of these some may have come and gone since.
+    if strange > 0 {
+        tracing::warn!(
+            count = strange,
+            "directories of runs that the store does not know as this node's: they stay"
+        );
+    }
+    Ok(())
+}
+
+/// Ended runs that have their output, the newest first, and what the journals of all others take. Bytes are looked at only
+/// where somebody wants to know.
+async fn retained(
+    shared: &Arc<Shared>,
+    book: &mut Book,
+) -> Result<(Vec<Retained>, u64), CallError> {
+    let mut owners: BTreeMap<String, Arc<str>> = BTreeMap::new();
+    let (mut retained, mut start) = (Vec::new(), None);
+    loop {
+        let rows = shared.store.with_output(start, PAGE).await;
+        let rows = rows.map_err(|e| store_fault(&e))?;
+        start = rows.last().map(|row| EndedStart {
+            ended: row.ended,
+            run: row.run,
+        });
+        let is_last = rows.len() < PAGE as usize;
+        retained.extend(rows.into_iter().map(|row| {
+            let owner = owners
+                .entry(row.owner)
+                .or_insert_with_key(|o| o.as_str().into());
+            Retained {
+                run: row.run,
+                owner: Arc::clone(owner),
+                ended: row.ended,
+                bytes: 0,
+            }
+        }));
+        if is_last {
+            break;
+        }
+    }
+    let there: HashSet<RunId> = retained.iter().map(|one| one.run).collect();
+    book.left.retain(|run| there.contains(run));
+    if shared.config.retention.node_bytes.is_none() {
+        return Ok((retained, 0));
+    }
+    let mut known = std::mem::take(&mut book.bytes);
+    known.retain(|run, _| there.contains(run));
+    let data_dir = shared.config.data_dir.clone();
+    let measured = blocking(move || {
+        let (mut known, mut others) = (known, 0u64);
+        for run in rundir::all(&data_dir) {
+            // What cannot be listed is taken for nothing: it cannot be removed either.
+            let size = || kennel_journal::size_bytes(&rundir::path(&data_dir, run)).unwrap_or(0);
+            if there.contains(&run) {
+                known.entry(run).or_insert_with(size);
+            } else {
+                others = others.saturating_add(size());
+            }
+        }
+        (known, others)
+    });
+    let (known, others) = measured
+        .await
+        .map_err(|e| CallError::Internal(e.to_string()))?;
+    let all = known.values().fold(others, |sum, b| sum.saturating_add(*b));
+    *shared
+        .journals_bytes
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner) = Some(all);
+    for one in &mut retained {
+        one.bytes = known.get(&one.run).copied().unwrap_or(0);
+    }
+    book.bytes = known;
+    Ok((retained, others))
+}
+
+fn say_if_over(book: &mut Book, limits: &RetentionLimits, others: u64) {
+    let is_over = limits.node_bytes.is_some_and(|most| others > most);
+    if is_over && !book.is_over {
+        tracing::warn!(
+            bytes = others,
+            "runs that have not ended have more output than this node is to keep; it goes when they have ended"
+        );
+    }
+    book.is_over = is_over;
+}
+
+/// Marks the rows of these runs. Where the store is away nothing is marked, and so nothing removed.
+async fn mark_all(shared: &Arc<Shared>, book: &mut Book, going: &[(RunId, RemovalReason)]) {
+    let mut counts: BTreeMap<&'static str, usize> = BTreeMap::new();
+    for runs in going.chunks(MARKED_AT_ONCE) {
+        let mut marking = JoinSet::new();
+        for (run, reason) in runs.iter().copied() {
+            let shared = Arc::clone(shared);
+            marking.spawn(async move { (run, reason, mark(&shared, run, reason).await) });
+        }
+        let mut is_away = false;
+        while let Some(marked) = marking.join_next().await {
+            match marked {
+                Ok((run, reason, Went::Marked)) => {
+                    book.marked.insert(run);
+                    *counts.entry(word(reason)).or_default() += 1;
+                }
+                Ok((_, _, Went::Unknown)) => book.has_looked_back = false,
+                Ok((_, _, Went::NotYet)) => {}
+                Ok((_, _, Went::Away)) => is_away = true,
+                Ok((run, _, Went::Left)) => drop(book.left.insert(run)),
+                Err(error) => tracing::error!(%error, "marking a run has broken down"),
+            }
+        }
+        if is_away {
+            break;
+        }
+    }
+    for (reason, count) in counts {
+        tracing::info!(count, reason, "output of ended runs goes");
+    }
+}
+
+/// Writes it on the row that the output of this run is removed.
+async fn mark(shared: &Shared, run: RunId, reason: RemovalReason) -> Went {
+    let data_dir = shared.config.data_dir.clone();
+    if shared.record.is_unfinished(run) {
+        return Went::NotYet;
+    }
+    let looked = blocking(move || kennel_journal::whole(&rundir::path(&data_dir, run)));
+    let whole = match looked.await.flatten() {
+        Ok(whole) => whole,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Went::Left,
+        Err(error) => {
+            let why = Chain(&error).to_string();
+            tracing::warn!(run_id = %run, %why, "the journal of an ended run cannot be read, it stays");
+            return Went::Left;
+        }
+    };
+    let is_end = |payload| matches!(payload, Payload::Lifecycle(Entry::Ended(_)));
+    let last = whole
+        .last
+        .map(|entry| event::decode(run, Item::Entry(entry)));
+    if !last.is_some_and(|last| last.is_ok_and(|event| is_end(event.payload))) {
+        tracing::warn!(run_id = %run, "the journal of an ended run does not tell its end, it stays");
+        return Went::Left;
+    }
+    if reason == RemovalReason::OwnerRuns && whole.on_full == OnOutputFull::Block {
+        match is_owed(shared, run, whole.end.seq).await {
+            Ok(false) => {}
+            Ok(true) => return Went::NotYet,
+            Err(_) => return Went::Away,
+        }
+    }
+    let removal = OutputRemoval {
+        at: clock::now(),
+        reason,
+        seq: whole.end.seq,
+        lens: whole.end.lens,
+        counted: whole.counted,
+    };
+    crash_point!("retention.mark");
+    match shared.store.mark_output_removed(run, &removal).await {
+        Ok(()) => Went::Marked,
+        Err(StoreError::Unknown(_)) => Went::Unknown,
+        Err(StoreError::Unavailable(_)) => Went::Away,
+        // The node is another server's by now, which looks after it.
+        Err(StoreError::Fenced(_)) => Went::NotYet,
+        Err(error @ StoreError::Corrupt(_)) => {
+            tracing::warn!(run_id = %run, %error, "the output of an ended run stays");
+            Went::Left
+        }
+    }
+}
+
+/// Whether a consumer of the run has not acknowledged its end.
+async fn is_owed(shared: &Shared, run: RunId, end: u64) -> Result<bool, StoreError> {
+    let filter = ConsumerFilter {
+        run: Some(Some(run)),
+        ..ConsumerFilter::default()
+    };
+    let most = u32::try_from(CONSUMERS_PER_RUN_MAX).unwrap_or(u32::MAX);
+    let rows = shared.store.consumers(&filter, most).await?;
+    Ok(rows.iter().any(|row| row.acked < end))
+}
+
+/// Takes away what is marked, then removes it. Both are tried again by the next look.
+async fn take_away(shared: &Shared, book: &mut Book) -> Result<(), String> {
+    let data_dir = shared.config.data_dir.clone();
+    let marked = std::mem::take(&mut book.marked);
+    let done = blocking(move || {
+        crash_point!("retention.marked", !marked.is_empty());
+        let (mut left, mut failed) = (BTreeSet::new(), None);
+        for run in marked {
+            if let Err(error) = rundir::set_aside(&data_dir, run) {
+                left.insert(run);
+                failed.get_or_insert_with(|| format!("run {run}: {}", Chain(&error)));
+            }
+            crash_point!("retention.set_aside");
+        }
+        if let Err(error) = rundir::remove_set_aside(&data_dir) {
+            failed.get_or_insert_with(|| Chain(&error).to_string());
+        }
+        (left, failed)
+    });
+    let (left, failed) = done.await.map_err(|e| e.to_string())?;
+    book.marked = left;
+    failed.map_or(Ok(()), Err)
+}
+
+fn word(reason: RemovalReason) -> &'static str {
+    match reason {
+        RemovalReason::OwnerRuns => "runs of an owner",
+        RemovalReason::Age => "age",
+        RemovalReason::NodeBytes => "bytes of the node",
+    }
+}

@@ -1,0 +1,348 @@
+//! How a server takes its node over: at its start, or later, where the store is away when it comes.
+
+use crate::{
+    audit_log::TrailRecord,
+    base::{clock, faults::BootError},
+    node::{adopt, pending_ends, recover},
+    record::KnownRow,
+    registry::{Order, Shared, Supervisor},
+    run::writes,
+};
+use kennel_lifecycle::{RunId, recovery::Seen};
+use kennel_linux::{client::HeldRun, crash_point};
+use kennel_store::{Opening, RunRow, StoreError};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+    time::Duration,
+};
+use tokio::{sync::oneshot, task::JoinSet};
+
+/// How long the runs of an earlier server wait for the store.
+const STORE_WAIT: Duration = Duration::from_secs(2);
+/// First and longest pause between two tries.
+const RETRY_FIRST: Duration = Duration::from_millis(100);
+const RETRY_LONGEST: Duration = Duration::from_secs(2);
+/// How often it is looked whether the store is the one that it was.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// What the store has given.
+pub(crate) struct Taken {
+    generation: i64,
+    /// The open ones of the node.
+    rows: Vec<RunRow>,
+}
+
+/// The node at the start of a server. Absent: the store is not there, and runs wait for somebody to go on with them.
+pub(crate) async fn first(shared: &Shared, held: &[HeldRun]) -> Result<Option<Taken>, BootError> {
+    if shared.hello.restarts == 0 && held.is_empty() {
+        return take(shared, Vec::new()).await.map(Some);
+    }
+    let given = held.iter().map(|held| held.run).collect();
+    // Whatever it is: to end here would end the runs in the end, and they have done nothing.
+    let why = match tokio::time::timeout(STORE_WAIT, take(shared, given)).await {
+        Ok(Ok(taken)) => return Ok(Some(taken)),
+        Ok(Err(error)) => cause(&error),
+        Err(_) => format!("it does not answer within {STORE_WAIT:?}"),
+    };
+    shared
+        .trail
+        .tell(TrailRecord::node("store_away", [("why", why.clone())]));
+    tracing::error!(%why, "the node cannot be taken over from the store: what runs goes on, nothing new is started");
+    Ok(None)
+}
+
+/// What is to be done with runs after a start.
+#[derive(Default)]
+pub(crate) struct Begun {
+    /// Whose key is another run's.
+    pub(crate) left_alone: HashSet<RunId>,
+    /// Open, and held by nobody.
+    pub(crate) others: Vec<RunRow>,
+}
+
+/// Goes on with what the keeper holds.
+pub(crate) async fn with_rows(
+    shared: &Arc<Shared>,
+    held: Vec<HeldRun>,
+    taken: Taken,
+) -> Result<Begun, BootError> {
+    let Taken {
+        generation,
+        mut rows,
+    } = taken;
+    let others = held.iter().map(|held| held.run);
+    let others = others.chain(rows.iter().map(|row| row.new.run)).collect();
+    pending_ends::finish_all(shared, others).await?;
+    shared.store.open(generation);
+    let adopted = Box::pin(adopt::all(shared, held, &mut rows)).await?;
+    let (held, found) = (adopted.count, rows.len());
+    tracing::info!(generation, held, found, "node taken over");
+    Ok(Begun {
+        left_alone: adopted.left_alone,
+        others: rows,
+    })
+}
+
+/// Goes on with what the keeper holds; the rest waits for the store.
+pub(crate) async fn without_rows(
+    shared: &Arc<Shared>,
+    held: Vec<HeldRun>,
+) -> Result<Begun, BootError> {
+    let held = Box::pin(adopt::without_store(shared, held)).await?;
+    tracing::warn!(held, "going on without the store");
+    let shared = Arc::clone(shared);
+    tokio::spawn(async move { take_at_last(&shared, Again::No).await });
+    Ok(Begun::default())
+}
+
+/// Whether this server had the node before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Again {
+    No,
+    Yes,
+}
+
+/// Takes the node over when the store is there.
+async fn take_at_last(shared: &Arc<Shared>, again: Again) {
+    let mut pause = RETRY_FIRST;
+    let mut said = String::new();
+    loop {
+        match Box::pin(take_late(shared, again)).await {
+            Ok(()) => return,
+            Err(error) => {
+                let why = cause(&error);
+                if why != said {
+                    tracing::error!(%why, "the node cannot be taken over yet, trying until it can");
+                    said = why;
+                }
+            }
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(RETRY_LONGEST);
+    }
+}
+
+async fn take_late(shared: &Arc<Shared>, again: Again) -> Result<(), BootError> {
+    let given = shared.all().into_iter().map(|(run, _)| run).collect();
+    let Taken { generation, rows } = take(shared, given).await?;
+    // What this server has begun it also finishes.
+    if again == Again::No {
+        // Whatever the keeper holds has a task, which meets its row by itself.
+        let live = shared.all().into_iter().map(|(run, _)| run);
+        let others = live.chain(rows.iter().map(|row| row.new.run)).collect();
+        pending_ends::finish_all(shared, others).await?;
+    }
+    let open: Vec<RunId> = rows.iter().map(|row| row.new.run).collect();
+    let rows = rows.into_iter();
+    // Whose end came to be owed meanwhile is not open any more.
+    let nobodys = |run| shared.find(run).is_none() && !shared.record.has_pending_of(run);
+    let rows = rows.filter(|row| nobodys(row.new.run));
+    let rows: Vec<RunRow> = rows.collect();
+    shared.store.open(generation);
+    let taken = [("generation", generation.to_string())];
+    shared.trail.tell(TrailRecord::node("store_back", taken));
+    let found = match again {
+        Again::No => recover::take_all(shared, rows),
+        // One that has ended here meanwhile is closed when it is looked at.
+        Again::Yes => recover::take_each_in_hand(shared, rows),
+    };
+    // After all have entered: whoever owes a fence looks for a run of its key afterwards.
+    for run in open {
+        if shared.record.has_pending_fence(run) {
+            let shared = Arc::clone(shared);
+            tokio::spawn(async move { carry_out_fence(&shared, run).await });
+        }
+    }
+    let supervisor = Supervisor {
+        shared: Arc::clone(shared),
+    };
+    supervisor.abort_drained();
+    tracing::info!(generation, found, "node taken over");
+    Ok(())
+}
+
+/// A fence was promised for the key of a run that is open, while only the store could know that it is: told, it is a stop on
+/// its row, which nobody who holds the run has seen.
+async fn carry_out_fence(shared: &Arc<Shared>, run: RunId) {
+    shared.record.delivered(run).await;
+    let row = writes::row_of(&shared.store, run).await;
+    let Some(row) = row.filter(|row| row.outcome.is_none()) else {
+        return;
+    };
+    match (shared.find(run), row.stop.clone()) {
+        (None, _) => recover::take_in_hand(shared, row),
+        (Some(handle), Some(order)) => {
+            // It is on the row: nobody waits for an answer.
+            let (reply, _) = oneshot::channel();
+            handle.tell(Order::Stop(order, reply));
+        }
+        // Somebody else's.
+        (Some(_), None) => {}
+    }
+}
+
+/// Looks each second, and when somebody doubts it, whether the store is the one that it was. Where it is not, the node is
+/// taken over in it as at a start: until then it is away to everybody, and what it lacks is written again.
+pub(crate) async fn watch_lives(shared: &Arc<Shared>) {
+    let store = &shared.store;
+    let mut pause = LOOK_EVERY;
+    let mut away = false;
+    loop {
+        let _ = store.taken_over().await;
+        tokio::select! {
+            () = tokio::time::sleep(pause) => {}
+            () = store.doubted() => {}
+        }
+        let standing = store.raw().standing(shared.config.node).await;
+        if away != standing.is_err() {
+            away = standing.is_err();
+            tell_store(shared, standing.as_ref().err());
+        }
+        pause = match standing {
+            Ok(standing) if shared.record.differs(&standing) => {
+                tracing::warn!(life = %standing.life, generation = standing.generation, "the store was started or restored, taking the node over again");
+                store.shut().await;
+                take_at_last(shared, Again::Yes).await;
+                LOOK_EVERY
+            }
+            Ok(_) => LOOK_EVERY,
+            // A new life is not to be waited for when it comes.
+            Err(_) => RETRY_FIRST,
+        };
+    }
+}
+
+fn tell_store(shared: &Shared, away: Option<&StoreError>) {
+    let record = match away {
+        Some(error) => TrailRecord::node("store_away", [("why", error.to_string())]),
+        None => TrailRecord::node("store_back", []),
+    };
+    shared.trail.tell(record);
+}
+
+/// Makes sure that no other keeper lives, raises the generation, and writes again what the store has lost.
+async fn take(shared: &Shared, held: Vec<RunId>) -> Result<Taken, BootError> {
+    // Another delivery would name a generation that is over.
+    let delivery = shared.record.delivery().await;
+    refuse_beside_another(shared).await?;
+    let (store, record) = (shared.store.raw(), &shared.record);
+    let node = shared.config.node;
+    let standing = store.standing(node).await.map_err(BootError::Store)?;
+    let opening = Opening {
+        node,
+        node_name: shared.config.node_name.clone(),
+        address: shared.config.address.clone(),
+        keeper_epoch: shared.hello.epoch,
+        keeper: shared.hello.keeper,
+        host: shared.hello.host.clone(),
+        held,
+        above: record.generation(),
+        now: clock::now(),
+    };
+    let lost = record.differs(&standing);
+    let generation = store.open_node(&opening).await.map_err(BootError::Store)?;
+    crash_point!("boot.node_opened");
+    record.raised(generation);
+    let mended = mend(shared, &opening, generation, lost).await;
+    mended.map_err(BootError::Store)?;
+    // Before anybody reads, and before a row that is open here is taken for one.
+    let delivered = delivery.deliver_all(&shared.store, generation).await;
+    delivered.map_err(BootError::Store)?;
+    let rows = store.open_runs(opening.node).await;
+    let rows = rows.map_err(BootError::Store)?;
+    let mut ended = Vec::new();
+    for runs in record.open_beside(&rows).chunks(adopt::ROWS_MAX) {
+        let read = store.get_all(runs).await.map_err(BootError::Store)?;
+        ended.extend(read.into_iter().filter(|row| row.outcome.is_some()));
+    }
+    record.acquired(standing.life, &rows, ended);
+    Ok(Taken { generation, rows })
+}
+
+/// Writes again what the store had taken and lacks: the rows of runs that are held, and where it has gone back all that is
+/// known, the end of a run as well as where it stands.
+async fn mend(
+    shared: &Shared,
+    opening: &Opening,
+    generation: i64,
+    lost: bool,
+) -> Result<(), StoreError> {
+    let held: HashSet<RunId> = opening.held.iter().copied().collect();
+    let mut wanted = shared.record.known_rows();
+    wanted.retain(|entry| lost || held.contains(&entry.row.new.run));
+    let mut count = 0;
+    for entries in wanted.chunks(adopt::ROWS_MAX) {
+        let runs: Vec<RunId> = entries.iter().map(|entry| entry.row.new.run).collect();
+        let rows = shared.store.raw().get_all(&runs).await?.into_iter();
+        let there: HashMap<RunId, RunRow> = rows.map(|row| (row.new.run, row)).collect();
+        let mut mending = JoinSet::new();
+        for KnownRow { row, assumed } in entries {
+            let mut row = row.clone();
+            row.new.generation = generation;
+            if held.contains(&row.new.run) {
+                row.new.keeper_epoch = opening.keeper_epoch;
+            }
+            // Whoever wrote a stop did not live to note it.
+            if let (Some(there), None) = (there.get(&row.new.run), &row.stop) {
+                row.desired = there.desired;
+                row.stop.clone_from(&there.stop);
+                row.stop_deadline = there.stop_deadline;
+            }
+            if let (Some(there), Some(removal)) = (there.get(&row.new.run), row.output_removed)
+                && there.outcome.is_some()
+                && there.output_removed.is_none()
+            {
+                // A closed row stays as it is, but what is removed is not there again.
+                let (raw, run) = (shared.store.raw(), row.new.run);
+                let marked = raw.mark_output_removed(run, opening.node, generation, &removal);
+                match marked.await {
+                    Ok(()) | Err(StoreError::Fenced(_)) => count += 1,
+                    Err(error) => return Err(error),
+                }
+            }
+            let keep =
+                |there: &RunRow| *assumed || !lost || there.outcome.is_some() || *there == row;
+            if there.get(&row.new.run).is_some_and(keep) {
+                continue;
+            }
+            count += 1;
+            let store = Arc::clone(shared.store.raw());
+            mending.spawn(async move { (row.new.run, store.mend(&row).await) });
+        }
+        while let Some(mended) = mending.join_next().await {
+            match mended {
+                Ok((_, Ok(()))) => {}
+                Ok((run, Err(error @ StoreError::Corrupt(_)))) => {
+                    tracing::error!(run_id = %run, %error, "the row of this run is lost and cannot be written again");
+                }
+                Ok((_, Err(error))) => return Err(error),
+                Err(error) => return Err(StoreError::Unavailable(error.to_string())),
+            }
+        }
+    }
+    if count > 0 {
+        tracing::warn!(count, "rows that the store had lost are written again");
+    }
+    Ok(())
+}
+
+/// Rows of a living keeper are not ours: starting beside it would end its runs.
+async fn refuse_beside_another(shared: &Shared) -> Result<(), BootError> {
+    let epochs = shared.store.raw().open_epochs(shared.config.node).await;
+    let epochs = epochs.map_err(BootError::Store)?.into_iter();
+    for row in epochs.filter(|row| row.keeper_epoch != shared.hello.epoch) {
+        let (epoch, pid) = (row.keeper_epoch, row.keeper.pid);
+        let seen = shared.kernel.keeper_seen(row.keeper, row.host).await;
+        match seen.map_err(BootError::Keeper)? {
+            Seen::Gone => {}
+            Seen::Same => return Err(BootError::KeeperAlive { epoch, pid }),
+            Seen::Unknown => return Err(BootError::KeeperUnknown { epoch, pid }),
+        }
+    }
+    Ok(())
+}
+
+fn cause(error: &BootError) -> String {
+    crate::base::cause::Chain(error).to_string()
+}

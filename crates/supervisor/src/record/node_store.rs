@@ -1,0 +1,467 @@
+//! The store as this node's server uses it: not before the server has taken its node over, and each write by the
+//! generation that this has given.
+
+use crate::{
+    base::clock,
+    record::NodeRecord,
+    telemetry::{Telemetry, tell_fence},
+};
+use kennel_lifecycle::{
+    HostIdentity, NodeId, OutputRemoval, RowState, RunId, StopOrder, Timestamp,
+};
+use kennel_store::{
+    Change, Closure, ConsumerFilter, ConsumerKey, ConsumerRow, EndedStart, Inserted, ListFilter,
+    NewRun, NodeRow, PageStart, Rest, RunRow, Store, StoreError, WithOutput,
+};
+use std::{sync::Arc, time::Duration};
+use tokio::sync::{Notify, RwLock, watch};
+
+/// What the store has had for longer than this no copy of it lacks that takes its place.
+const YOUNG: Duration = Duration::from_mins(10);
+
+/// The store, and this server's generation in it.
+#[derive(Debug)]
+pub(crate) struct NodeStore {
+    store: Arc<dyn Store>,
+    /// Absent: the node is not taken over yet.
+    generation: watch::Sender<Option<i64>>,
+    node: NodeId,
+    /// What the store has taken is noted there.
+    record: Arc<NodeRecord>,
+    telemetry: Telemetry,
+    /// Held to read by each write, from before it until it is noted.
+    at_work: RwLock<()>,
+    doubt: Notify,
+}
+
+impl NodeStore {
+    pub(crate) fn new(
+        store: Arc<dyn Store>,
+        node: NodeId,
+        record: Arc<NodeRecord>,
+        telemetry: Telemetry,
+    ) -> Self {
+        Self {
+            store,
+            telemetry,
+            generation: watch::Sender::new(None),
+            node,
+            record,
+            at_work: RwLock::new(()),
+            doubt: Notify::new(),
+        }
+    }
+
+    /// The store itself, for whoever takes the node over.
+    pub(crate) fn raw(&self) -> &Arc<dyn Store> {
+        &self.store
+    }
+
+    /// The node is taken over: from here on everybody may read and write.
+    pub(crate) fn open(&self, generation: i64) {
+        self.generation.send_replace(Some(generation));
+    }
+
+    /// The node has to be taken over anew: until then the store is away to everybody. Ends when no write is on its way any
+    /// more.
+    pub(crate) async fn shut(&self) {
+        self.generation.send_replace(None);
+        drop(self.at_work.write().await);
+    }
+
+    /// Ends when somebody doubts that the store is what it was.
+    pub(crate) async fn doubted(&self) {
+        self.doubt.notified().await;
+    }
+
+    /// This server's generation; absent while the node is not taken over.
+    pub(crate) fn generation(&self) -> Option<i64> {
+        *self.generation.borrow()
+    }
+
+    /// Ends when the node is taken over; never where it is already.
+    pub(crate) async fn opened(&self) {
+        let mut generation = self.generation.subscribe();
+        // The sender is this very value.
+        let _ = generation.changed().await;
+    }
+
+    /// This server's generation, once the node is taken over.
+    pub(crate) async fn taken_over(&self) -> i64 {
+        let mut generation = self.generation.subscribe();
+        let taken = generation.wait_for(Option::is_some).await;
+        match taken.ok().and_then(|generation| *generation) {
+            Some(generation) => generation,
+            // The sender is this very value.
+            None => std::future::pending().await,
+        }
+    }
+
+    fn present(&self) -> Result<i64, StoreError> {
+        self.generation().ok_or_else(away)
+    }
+
+    pub(crate) async fn insert(&self, new: &NewRun) -> Result<Inserted, StoreError> {
+        let work = async |generation| self.store.insert(&stamped(new, generation)).await;
+        let (generation, inserted) = self.write("insert", new.run, work).await?;
+        match &inserted {
+            Inserted::New => {
+                let inserted = Change::Inserted(stamped(new, generation));
+                self.record.took(new.run, inserted);
+            }
+            Inserted::Taken(row) => self.seen(row),
+        }
+        Ok(inserted)
+    }
+
+    pub(crate) async fn fence(
+        &self,
+        new: &NewRun,
+        closure: &Closure,
+    ) -> Result<Inserted, StoreError> {
+        let work = async |generation| self.store.fence(&stamped(new, generation), closure).await;
+        let (generation, inserted) = self.write("fence", new.run, work).await?;
+        match &inserted {
+            Inserted::New => {
+                let boxed = Box::new(closure.clone());
+                let fenced = Change::Fenced(stamped(new, generation), boxed);
+                self.record.took(new.run, fenced);
+                tell_fence(&self.telemetry, new, closure);
+            }
+            Inserted::Taken(row) => self.seen(row),
+        }
+        Ok(inserted)
+    }
+
+    pub(crate) async fn rest(&self, new: &NewRun, rest: &Rest) -> Result<(), StoreError> {
+        let work = async |generation| self.store.rest(&stamped(new, generation), rest).await;
+        let (generation, ()) = self.write("rest", new.run, work).await?;
+        let rested = Change::Rested(stamped(new, generation), Box::new(rest.clone()));
+        self.record.took(new.run, rested);
+        Ok(())
+    }
+
+    pub(crate) async fn begin(&self, new: &NewRun, restarts: u32) -> Result<(), StoreError> {
+        let work = async |generation| {
+            let new = stamped(new, generation);
+            self.store.begin(&new, restarts).await
+        };
+        let (generation, ()) = self.write("begin", new.run, work).await?;
+        let begun = Change::Begun(stamped(new, generation), restarts);
+        self.record.took(new.run, begun);
+        Ok(())
+    }
+
+    /// The end of a run. Another's closed row may stand under the key of what never ran: whoever has seen that it does not
+    /// says so by [`Self::has`].
+    pub(crate) async fn close(&self, new: &NewRun, closure: &Closure) -> Result<(), StoreError> {
+        let work = async |generation| self.store.close(&stamped(new, generation), closure).await;
+        let (generation, ()) = self.write("close", new.run, work).await?;
+        if closure.outcome.exit.is_some() {
+            let closed = Change::Closed(stamped(new, generation), Box::new(closure.clone()));
+            self.record.took(new.run, closed);
+        }
+        Ok(())
+    }
+
+    /// There is no row of a run whose gate was never opened.
+    pub(crate) async fn withdraw(&self, run: RunId) -> Result<(), StoreError> {
+        let work = async |generation| self.store.withdraw(run, generation).await;
+        self.write("withdraw", run, work).await?;
+        self.record.took(run, Change::Withdrawn);
+        Ok(())
+    }
+
+    /// A young end is told wherever it is read, and whoever has written it may not have lived to note it.
+    fn seen(&self, row: &RunRow) {
+        let young = |ended: Timestamp| ended.plus(YOUNG) > clock::now();
+        if row.times.ended.is_some_and(young) {
+            self.has(row.clone());
+        }
+    }
+
+    /// A fence that was pending is written; this row stands under its key.
+    pub(crate) fn fenced_late(&self, new: &NewRun, closure: &Closure, row: RunRow) {
+        let outcome = row.outcome.as_ref();
+        if outcome == Some(&closure.outcome) && row.new.created == new.created {
+            tell_fence(&self.telemetry, new, closure);
+        }
+        self.has(row);
+    }
+
+    /// This row was read, and is what somebody is told.
+    pub(crate) fn has(&self, row: RunRow) {
+        if row.new.node == self.node {
+            self.record.has(row);
+        }
+    }
+
+    pub(crate) async fn record_stop(
+        &self,
+        run: RunId,
+        order: &StopOrder,
+        deadline: Timestamp,
+    ) -> Result<(), StoreError> {
+        let store = &self.store;
+        let work = async |generation| store.record_stop(run, generation, order, deadline).await;
+        self.write("record_stop", run, work).await?;
+        let order = order.clone();
+        self.record.took(run, Change::Stop { order, deadline });
+        Ok(())
+    }
+
+    pub(crate) async fn record_state(
+        &self,
+        run: RunId,
+        state: RowState,
+        started: Option<Timestamp>,
+    ) -> Result<(), StoreError> {
+        let store = &self.store;
+        let work = async |generation| store.record_state(run, generation, state, started).await;
+        self.write("record_state", run, work).await?;
+        self.record.took(run, Change::State { state, started });
+        Ok(())
+    }
+
+    /// That the output of an ended run of this node is removed, before it is.
+    pub(crate) async fn mark_output_removed(
+        &self,
+        run: RunId,
+        removal: &OutputRemoval,
+    ) -> Result<(), StoreError> {
+        let (store, node) = (&self.store, self.node);
+        let work = async |generation| {
+            store
+                .mark_output_removed(run, node, generation, removal)
+                .await
+        };
+        self.write("mark_output_removed", run, work).await?;
+        self.record.output_removed(run, *removal);
+        Ok(())
+    }
+
+    pub(crate) async fn with_output(
+        &self,
+        start: Option<EndedStart>,
+        limit: u32,
+    ) -> Result<Vec<WithOutput>, StoreError> {
+        self.read(
+            "with_output",
+            self.store.with_output(self.node, start, limit),
+        )
+        .await
+    }
+
+    async fn measured<T>(
+        &self,
+        what: &'static str,
+        asked: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
+        let begun = clock::instant();
+        let answer = asked.await;
+        let error = answer.as_ref().err().map(|error| match error {
+            StoreError::Unavailable(_) => "unavailable",
+            StoreError::Unknown(_) => "unknown",
+            StoreError::Fenced(_) => "fenced",
+            StoreError::Corrupt(_) => "corrupt",
+        });
+        let metrics = &self.telemetry.metrics;
+        metrics.store(what, begun.elapsed(), error);
+        answer
+    }
+
+    pub(crate) async fn put_consumer(&self, row: &ConsumerRow) -> Result<(), StoreError> {
+        let work = async |generation| self.store.put_consumer(row, generation).await;
+        self.write_beside("put_consumer", work).await
+    }
+
+    pub(crate) async fn delete_consumer(&self, key: &ConsumerKey) -> Result<(), StoreError> {
+        let (store, node) = (&self.store, self.node);
+        let work = async |generation| store.delete_consumer(node, key, generation).await;
+        self.write_beside("delete_consumer", work).await
+    }
+
+    pub(crate) async fn expire_consumers(&self, before: Timestamp) -> Result<(), StoreError> {
+        let (store, node) = (&self.store, self.node);
+        let work = async |generation| store.expire_consumers(node, before, generation).await;
+        self.write_beside("expire_consumers", work).await
+    }
+
+    pub(crate) async fn consumers(
+        &self,
+        filter: &ConsumerFilter,
+        limit: u32,
+    ) -> Result<Vec<ConsumerRow>, StoreError> {
+        self.read("consumers", self.store.consumers(self.node, filter, limit))
+            .await
+    }
+
+    pub(crate) async fn count_consumers(
+        &self,
+        run: Option<RunId>,
+    ) -> Result<(u64, u64), StoreError> {
+        self.read(
+            "count_consumers",
+            self.store.count_consumers(self.node, run),
+        )
+        .await
+    }
+
+    /// One write that is about no run's row.
+    async fn write_beside(
+        &self,
+        what: &'static str,
+        work: impl AsyncFnOnce(i64) -> Result<(), StoreError>,
+    ) -> Result<(), StoreError> {
+        let _at_work = self.at_work.try_read().map_err(|_| away())?;
+        let generation = self.present()?;
+        match self.measured(what, work(generation)).await {
+            Err(StoreError::Fenced(run)) => {
+                self.known(generation).await?;
+                Err(StoreError::Fenced(run))
+            }
+            done => done,
+        }
+    }
+
+    /// Which generation the store knows. One older than ours: it is not what it was, and is away until the node is taken over anew.
+    async fn known(&self, generation: i64) -> Result<i64, StoreError> {
+        let standing = self.store.standing(self.node).await;
+        let known = standing.map_err(|e| unavailable(&e))?.generation;
+        let known = known.unwrap_or(0);
+        if known < generation {
+            self.doubt.notify_one();
+            return Err(StoreError::Unavailable("the store has gone back".into()));
+        }
+        Ok(known)
+    }
+
+    /// One write, with the generation that it names.
+    async fn write<T>(
+        &self,
+        what: &'static str,
+        run: RunId,
+        work: impl AsyncFnOnce(i64) -> Result<T, StoreError>,
+    ) -> Result<(i64, T), StoreError> {
+        let _at_work = self.at_work.try_read().map_err(|_| away())?;
+        let generation = self.present()?;
+        match self.measured(what, work(generation)).await {
+            Ok(written) => Ok((generation, written)),
+            Err(StoreError::Fenced(_)) => Err(self.refused(run, generation).await),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Why the store refuses a write: where it is not what it was, that passes.
+    pub(crate) async fn refused(&self, run: RunId, generation: i64) -> StoreError {
+        let known = match self.known(generation).await {
+            Ok(known) => known,
+            Err(error) => return error,
+        };
+        let Some(row) = self.record.open_row(run).filter(|_| known == generation) else {
+            return StoreError::Fenced(run);
+        };
+        match self.store.get(run).await {
+            Ok(None) => {}
+            Ok(Some(_)) => return StoreError::Fenced(run),
+            Err(error) => return unavailable(&error),
+        }
+        tracing::error!(run_id = %run, "the store has lost the row of a run, writing it again");
+        let new = *stamped(&row.new, generation);
+        match self.store.mend(&RunRow { new, ..row }).await {
+            Ok(()) => StoreError::Unavailable("its row was lost, and is written again".into()),
+            Err(error) => error,
+        }
+    }
+
+    /// What was asked before the node was taken over anew, and answered while what the store lacks was not written again,
+    /// counts for nothing.
+    async fn read<T>(
+        &self,
+        what: &'static str,
+        asked: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
+        let generation = self.present()?;
+        let read = self.measured(what, asked).await?;
+        if self.generation() == Some(generation) {
+            Ok(read)
+        } else {
+            Err(away())
+        }
+    }
+
+    pub(crate) async fn get(&self, run: RunId) -> Result<Option<RunRow>, StoreError> {
+        let row = self.read("get", self.store.get(run)).await?;
+        if let Some(row) = &row {
+            self.seen(row);
+        }
+        Ok(row)
+    }
+
+    pub(crate) async fn nodes(&self) -> Result<Vec<NodeRow>, StoreError> {
+        self.read("nodes", self.store.nodes()).await
+    }
+
+    pub(crate) async fn get_all(&self, runs: &[RunId]) -> Result<Vec<RunRow>, StoreError> {
+        self.read("get_all", self.store.get_all(runs)).await
+    }
+
+    pub(crate) async fn list(
+        &self,
+        filter: &ListFilter,
+        start: Option<PageStart>,
+        limit: u32,
+    ) -> Result<Vec<RunRow>, StoreError> {
+        let rows = self
+            .read("list", self.store.list(filter, start, limit))
+            .await?;
+        for row in &rows {
+            self.seen(row);
+        }
+        Ok(rows)
+    }
+
+    pub(crate) async fn open_runs(&self, node: NodeId) -> Result<Vec<RunRow>, StoreError> {
+        self.read("open_runs", self.store.open_runs(node)).await
+    }
+
+    pub(crate) async fn ended_with_pids(
+        &self,
+        node: NodeId,
+        host: &HostIdentity,
+        pids: &[i32],
+        limit: u32,
+    ) -> Result<Vec<RunRow>, StoreError> {
+        let store = &self.store;
+        self.read(
+            "ended_with_pids",
+            store.ended_with_pids(node, host, pids, limit),
+        )
+        .await
+    }
+
+    pub(crate) async fn ping(&self) -> Result<(), StoreError> {
+        self.present()?;
+        self.store.ping().await
+    }
+
+    pub(crate) fn describe(&self) -> String {
+        self.store.describe()
+    }
+}
+
+fn away() -> StoreError {
+    StoreError::Unavailable("this server has not taken its node over yet".into())
+}
+
+/// A question that was not answered leaves open what it was about.
+fn unavailable(error: &StoreError) -> StoreError {
+    StoreError::Unavailable(error.to_string())
+}
+
+fn stamped(new: &NewRun, generation: i64) -> Box<NewRun> {
+    Box::new(NewRun {
+        generation,
+        ..new.clone()
+    })
+}

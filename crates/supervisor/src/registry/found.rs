@@ -1,0 +1,154 @@
+//! Whom the last audit has found, for whoever measures how much of that is still there.
+
+use crate::telemetry::Metrics;
+use kennel_lifecycle::{
+    ProcessIdentity, RunId,
+    audit::{Evidence, Finding, Standing, is_same},
+};
+use kennel_linux::audit::{Still, still};
+use std::sync::{Mutex, PoisonError};
+
+/// Processes that are looked at for one measurement; more are taken to be still there.
+const LOOKED_AT_MAX: usize = 1024;
+
+#[derive(Debug, Default)]
+pub(crate) struct Found {
+    /// Nobody has looked until there was an audit.
+    left: Mutex<Option<Vec<(ProcessIdentity, Evidence)>>>,
+    escaped: Mutex<Vec<ProcessIdentity>>,
+}
+
+impl Found {
+    /// Takes what an audit has found; counts whom the one before it had not.
+    pub(crate) fn take<'a>(&self, findings: impl Iterator<Item = &'a Finding>, metrics: &Metrics) {
+        // A marker leads to a live run too, where somebody has copied it.
+        let of_the_past = |standing| !matches!(standing, Some(Standing::Live | Standing::Open));
+        let found: Vec<(ProcessIdentity, Evidence)> = findings
+            .filter(|finding| of_the_past(finding.standing))
+            .map(|finding| (finding.process, finding.evidence))
+            .collect();
+        let before = self.lock().replace(found.clone()).unwrap_or_default();
+        for (process, evidence) in found {
+            if !before.iter().any(|(known, _)| is_same(known, &process)) {
+                metrics.orphans.found(evidence);
+            }
+        }
+    }
+
+    /// Takes who is of a live run and in neither group nor session of its leader; gives those whom the audit before had not.
+    pub(crate) fn take_escaped(&self, escaped: Vec<(ProcessIdentity, RunId)>) -> Vec<RunId> {
+        // A panic elsewhere leaves it whole: it is replaced in one step.
+        let mut before = self.escaped.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_known =
+            |process: &ProcessIdentity| before.iter().any(|known| is_same(known, process));
+        let fresh = escaped.iter().filter(|(process, _)| !is_known(process));
+        let fresh = fresh.map(|(_, run)| *run).collect();
+        *before = escaped.into_iter().map(|(process, _)| process).collect();
+        fresh
+    }
+
+    /// How many were left behind and live.
+    pub(crate) fn orphans(&self) -> Option<u64> {
+        self.count(|evidence, still| {
+            !matches!(evidence, Evidence::Kept | Evidence::Zombie) && still == Still::Living
+        })
+    }
+
+    /// How many have ended and are not reaped.
+    pub(crate) fn zombies(&self) -> Option<u64> {
+        self.count(|evidence, still| evidence == Evidence::Zombie && still == Still::Ended)
+    }
+
+    fn count(&self, counts: impl Fn(Evidence, Still) -> bool) -> Option<u64> {
+        let found = self.lock().clone()?;
+        let (near, far) = found.split_at(found.len().min(LOOKED_AT_MAX));
+        let near = near
+            .iter()
+            .map(|(process, evidence)| (*evidence, still(process)));
+        let far = far.iter().map(|(_, evidence)| match evidence {
+            Evidence::Zombie => (*evidence, Still::Ended),
+            _ => (*evidence, Still::Living),
+        });
+        let counted = near
+            .chain(far)
+            .filter(|(evidence, still)| counts(*evidence, *still));
+        Some(counted.count() as u64)
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Vec<(ProcessIdentity, Evidence)>>> {
+        // A panic elsewhere leaves it whole: it is replaced in one step.
+        self.left.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kennel_lifecycle::audit::Certainty;
+    use std::{
+        fs,
+        process::{Child, Command},
+    };
+
+    /// What an audit would say of this child.
+    fn found(child: &Child, evidence: Evidence) -> Finding {
+        let pid = child.id().cast_signed();
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("it is there");
+        let (_, fields) = stat.rsplit_once(") ").expect("proc(5)");
+        let start_ticks = fields.split(' ').nth(19).and_then(|text| text.parse().ok());
+        Finding {
+            process: ProcessIdentity {
+                pid,
+                pgid: 0,
+                sid: 0,
+                start_ticks: start_ticks.expect("proc(5)"),
+                pidfs_handle: None,
+            },
+            ppid: 0,
+            run: None,
+            standing: Some(Standing::Ended),
+            evidence,
+            certainty: Certainty::Proven,
+            cgroup: None,
+        }
+    }
+
+    fn has_ended(child: &Child) -> bool {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap_or_default();
+        stat.contains(") Z ")
+    }
+
+    #[test]
+    fn each_is_counted_as_what_it_is_as_long_as_it_is_there() {
+        let all = Found::default();
+        assert_eq!(
+            (all.orphans(), all.zombies()),
+            (None, None),
+            "nobody has looked"
+        );
+        let mut lives = Command::new("sleep")
+            .arg("1000")
+            .spawn()
+            .expect("it starts");
+        let mut ended = Command::new("true").spawn().expect("it starts");
+        while !has_ended(&ended) {
+            std::thread::yield_now();
+        }
+        let mut of_live = found(&lives, Evidence::Marker);
+        of_live.standing = Some(Standing::Live);
+        let findings = [
+            found(&lives, Evidence::ShimChild),
+            found(&ended, Evidence::Zombie),
+            found(&lives, Evidence::Kept),
+            of_live,
+        ];
+        let telemetry = crate::telemetry::Telemetry::default();
+        all.take(findings.iter(), &telemetry.metrics);
+        assert_eq!((all.orphans(), all.zombies()), (Some(1), Some(1)));
+        ended.wait().expect("own child");
+        assert_eq!((all.orphans(), all.zombies()), (Some(1), Some(0)));
+        lives.kill().expect("own child");
+        lives.wait().expect("own child");
+        assert_eq!((all.orphans(), all.zombies()), (Some(0), Some(0)));
+    }
+}

@@ -1,0 +1,414 @@
+//! Who is live: one handle per run, found by its id.
+
+pub(crate) mod consumers;
+pub(crate) mod floors;
+pub(crate) mod found;
+pub(crate) mod screens;
+pub(crate) mod subscribers;
+pub(crate) mod unreachable;
+
+use self::screens::Screens;
+use crate::{
+    audit_log::Trail,
+    base::{
+        calls::{CallError, ResizeCall, RestartCall, RunView, SignalCall},
+        drain::Drain,
+        ports::Kernel,
+        view::{Live, StartAnswer},
+    },
+    record::{NodeRecord, node_store::NodeStore},
+    registry::{consumers::Consumers, found::Found, subscribers::Subscribers, unreachable::Doors},
+    telemetry::Telemetry,
+};
+use kennel_journal::Boot;
+use kennel_lifecycle::{NodeId, Refusal, RetentionLimits, RunId, StopOrder};
+use kennel_linux::client::{Interrupted, KeeperHello, KeeperReport, Sent, SignalResult};
+use kennel_store::{NewRun, Store};
+use std::{
+    collections::BTreeMap,
+    path::PathBuf,
+    sync::{Arc, Mutex, PoisonError, atomic::AtomicUsize},
+};
+use tokio::sync::{broadcast, mpsc, oneshot, watch};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+/// Commands that wait for one run's task.
+const ORDERS_QUEUED_MAX: usize = 64;
+/// Runs that have come and of which a stream of many has not heard yet; one that misses some looks for them.
+const ARRIVALS_MAX: usize = 1024;
+/// Reports that wait for one run's task; the dispatcher waits when it is full.
+const REPORTS_QUEUED_MAX: usize = 64;
+
+/// The tracker of all runs of this node. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Supervisor {
+    pub(crate) shared: Arc<Shared>,
+}
+
+/// What the binary tells the supervisor.
+#[derive(Clone, Debug)]
+pub struct SupervisorConfig {
+    /// This node.
+    pub node: NodeId,
+    /// Its name for people.
+    pub node_name: String,
+    /// Where its server listens, as clients name it.
+    pub address: String,
+    /// Where runs have their directories: `<data_dir>/runs/<id>`.
+    pub data_dir: PathBuf,
+    /// The server's own environment, from which commands may inherit.
+    pub server_env: Vec<(String, String)>,
+    /// Most live runs.
+    pub runs_max: u32,
+    /// How much output of ended runs is kept.
+    pub retention: RetentionLimits,
+    /// Where spans and measurements go.
+    pub telemetry: Telemetry,
+}
+
+/// A wish for one run, with where the answer goes.
+#[derive(Debug)]
+pub(crate) enum Order {
+    Stop(StopOrder, oneshot::Sender<Result<(), Refusal>>),
+    Interrupt(
+        Option<String>,
+        oneshot::Sender<Result<Interrupted, OrderError>>,
+    ),
+    Resize(ResizeCall, oneshot::Sender<Result<(), OrderError>>),
+    Signal(SignalCall, oneshot::Sender<Result<Sent, OrderError>>),
+    /// Answered with the number of the attempt before the one that is wanted.
+    Restart(RestartCall, oneshot::Sender<Result<u32, OrderError>>),
+    /// Not an order: input was accepted, which counts as activity.
+    InputAccepted,
+    Pause(oneshot::Sender<Result<SignalResult, OrderError>>),
+    Resume(oneshot::Sender<Result<SignalResult, OrderError>>),
+}
+
+/// Why an order was not carried out.
+#[derive(Debug)]
+pub(crate) enum OrderError {
+    Refused(Refusal),
+    Call(CallError),
+}
+
+/// A live run, seen from outside its task.
+#[derive(Clone, Debug)]
+pub(crate) struct Handle {
+    pub(crate) spec_digest: Arc<[u8]>,
+    pub(crate) spec_digest_version: i32,
+    pub(crate) owner: Arc<str>,
+    pub(crate) orders: mpsc::Sender<Order>,
+    pub(crate) reports: mpsc::Sender<KeeperReport>,
+    pub(crate) live: watch::Receiver<Live>,
+    /// Writes to standard input take turns.
+    pub(crate) input_turn: Arc<tokio::sync::Mutex<()>>,
+    /// So do changes of a terminal's size.
+    pub(crate) resize_turn: Arc<tokio::sync::Mutex<()>>,
+}
+
+/// The other ends of a handle: what the run's task has.
+#[derive(Debug)]
+pub(crate) struct Seat {
+    pub(crate) orders: mpsc::Receiver<Order>,
+    pub(crate) reports: mpsc::Receiver<KeeperReport>,
+    pub(crate) live: watch::Sender<Live>,
+}
+
+impl Handle {
+    /// A handle to a run that is seen like this until its task says more.
+    pub(crate) fn new(new: &NewRun, view: RunView, start: Option<StartAnswer>) -> (Self, Seat) {
+        let (orders, orders_queue) = mpsc::channel(ORDERS_QUEUED_MAX);
+        let (reports, reports_queue) = mpsc::channel(REPORTS_QUEUED_MAX);
+        let (live_sender, live) = watch::channel(Live {
+            view,
+            start,
+            hub: None,
+            no_journal: false,
+            stop_owed: false,
+            over: false,
+        });
+        let handle = Self {
+            spec_digest: new.spec_digest.clone().into(),
+            spec_digest_version: new.spec_digest_version,
+            owner: new.owner.clone().into(),
+            orders,
+            reports,
+            live,
+            input_turn: Arc::default(),
+            resize_turn: Arc::default(),
+        };
+        let seat = Seat {
+            orders: orders_queue,
+            reports: reports_queue,
+            live: live_sender,
+        };
+        (handle, seat)
+    }
+
+    /// Gives the run's task an order, and waits for no answer and for no place in its queue.
+    pub(crate) fn tell(&self, order: Order) {
+        if let Err(mpsc::error::TrySendError::Full(order)) = self.orders.try_send(order) {
+            let orders = self.orders.clone();
+            // A task that is over has nothing to do.
+            tokio::spawn(async move { drop(orders.send(order).await) });
+        }
+    }
+
+    /// Gives the run's task an order and waits for the answer; `None` where the task ends without one.
+    ///
+    /// The end of the task is waited for beside the answer. That its queue is dropped with it is not enough: an order
+    /// that gets into the queue at that very moment stays there for as long as there is a sender, and here is one.
+    pub(crate) async fn ask<T>(
+        &self,
+        order: impl FnOnce(oneshot::Sender<T>) -> Order,
+    ) -> Option<T> {
+        let (reply, mut answer) = oneshot::channel();
+        self.orders.send(order(reply)).await.ok()?;
+        let mut live = self.live.clone();
+        tokio::select! { biased;
+            answered = &mut answer => answered.ok(),
+            // Closed only when nothing that belongs to the task can answer any more.
+            _ = live.wait_for(|_| false) => answer.try_recv().ok(),
+        }
+    }
+}
+
+/// What all calls and all runs share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) config: SupervisorConfig,
+    pub(crate) kernel: Arc<dyn Kernel>,
+    pub(crate) store: NodeStore,
+    pub(crate) record: Arc<NodeRecord>,
+    pub(crate) hello: KeeperHello,
+    /// Runs that the keeper may still find.
+    pub(crate) doors: Doors,
+    pub(crate) started: kennel_lifecycle::Timestamp,
+    /// New work is refused.
+    pub(crate) refusing: CancellationToken,
+    /// An operator's drain, while one is in force.
+    pub(crate) drain: watch::Sender<Option<Drain>>,
+    /// One change of it at a time.
+    pub(crate) drain_on_disk: tokio::sync::Mutex<()>,
+    /// The keeper is gone: what is left of all output is read, and nothing more is done.
+    pub(crate) keeper_lost: CancellationToken,
+    /// Another server is to take the place of this one.
+    pub(crate) leaving: CancellationToken,
+    /// Nobody waits for an answer of this server any more.
+    pub(crate) answered: CancellationToken,
+    /// Streams end and listeners close.
+    pub(crate) draining: CancellationToken,
+    pub(crate) tasks: TaskTracker,
+    /// Streams of commands that are still being read.
+    pub(crate) pipes_open: Arc<AtomicUsize>,
+    pub(crate) ids: Mutex<ulid::Generator>,
+    /// Each run that comes among the live ones.
+    pub(crate) arrivals: broadcast::Sender<RunId>,
+    /// What terminals show, as far as somebody has asked lately.
+    pub(crate) screens: Screens,
+    /// Who asked for what, and who was signalled.
+    pub(crate) trail: Trail,
+    /// Whom the last audit has found.
+    pub(crate) found: Found,
+    /// How far streams of live runs are behind.
+    pub(crate) subscribers: Arc<Subscribers>,
+    /// What journals take, as far as somebody has looked.
+    pub(crate) journals_bytes: Mutex<Option<u64>>,
+    /// Readers with a name.
+    pub(crate) consumers: Arc<Consumers>,
+    runs: Mutex<BTreeMap<RunId, Handle>>,
+}
+
+impl Shared {
+    /// Which boot of the host this is.
+    pub(crate) fn boot(&self) -> Boot {
+        let boot_id = self.hello.host.boot_id.replace('-', "");
+        u128::from_str_radix(&boot_id, 16).map_or(Boot::UNKNOWN, Boot)
+    }
+
+    pub(crate) fn new(
+        config: SupervisorConfig,
+        kernel: Arc<dyn Kernel>,
+        store: Arc<dyn Store>,
+        record: Arc<NodeRecord>,
+        hello: KeeperHello,
+        started: kennel_lifecycle::Timestamp,
+    ) -> Self {
+        Self {
+            trail: Trail::open(&config.data_dir),
+            store: NodeStore::new(
+                store,
+                config.node,
+                Arc::clone(&record),
+                config.telemetry.clone(),
+            ),
+            config,
+            kernel,
+            record,
+            doors: Doors::new(&hello.late),
+            hello,
+            started,
+            refusing: CancellationToken::new(),
+            drain: watch::Sender::new(None),
+            drain_on_disk: tokio::sync::Mutex::new(()),
+            keeper_lost: CancellationToken::new(),
+            leaving: CancellationToken::new(),
+            answered: CancellationToken::new(),
+            draining: CancellationToken::new(),
+            tasks: TaskTracker::new(),
+            pipes_open: Arc::new(AtomicUsize::new(0)),
+            ids: Mutex::new(ulid::Generator::new()),
+            arrivals: broadcast::Sender::new(ARRIVALS_MAX),
+            screens: Screens::default(),
+            found: Found::default(),
+            subscribers: Arc::default(),
+            journals_bytes: Mutex::new(None),
+            consumers: Arc::default(),
+            runs: Mutex::new(BTreeMap::new()),
+        }
+    }
+
+    /// The live run of this id.
+    pub(crate) fn find(&self, run: RunId) -> Option<Handle> {
+        self.lock().get(&run).cloned()
+    }
+
+    /// Puts a run in, unless one of this id is live or the cap is reached. `runs_max` absent: what has to be recovered
+    /// is there already and has to come in.
+    pub(crate) fn enter(
+        &self,
+        run: RunId,
+        runs_max: Option<u32>,
+        make: impl FnOnce() -> Handle,
+    ) -> Result<Entered, CallError> {
+        let mut runs = self.lock();
+        if runs.contains_key(&run) {
+            return Ok(Entered::Existing);
+        }
+        // Looked at while nobody else enters: whoever owes a fence to this key looks for a run of it afterwards.
+        if runs_max.is_some() && (self.store.generation().is_none() || self.record.has_pending()) {
+            return Err(CallError::StoreUnavailable);
+        }
+        if runs_max.is_some_and(|most| runs.len() >= most as usize) {
+            return Err(CallError::QuotaExceeded {
+                what: "live runs".into(),
+                limit: u64::from(self.config.runs_max),
+            });
+        }
+        let handle = make();
+        runs.insert(run, handle.clone());
+        // Where no stream listens nobody has to hear of it.
+        let _ = self.arrivals.send(run);
+        Ok(Entered::New(handle))
+    }
+
+    /// The place of a run that has entered, for its task to hold.
+    pub(crate) fn place(self: &Arc<Self>, run: RunId) -> Place {
+        Place {
+            shared: Arc::clone(self),
+            run,
+        }
+    }
+
+    /// All live runs.
+    pub(crate) fn all(&self) -> Vec<(RunId, Handle)> {
+        self.lock()
+            .iter()
+            .map(|(run, handle)| (*run, handle.clone()))
+            .collect()
+    }
+
+    /// Those that have not ended: of the others the store is still to be told, and nobody else.
+    pub(crate) fn running(&self) -> Vec<(RunId, Handle)> {
+        let mut all = self.all();
+        all.retain(|(_, handle)| handle.live.borrow().view.outcome.is_none());
+        all
+    }
+
+    /// A run id that is new and greater than those before it.
+    pub(crate) fn next_id(&self) -> RunId {
+        let mut ids = self.ids.lock().unwrap_or_else(PoisonError::into_inner);
+        // Overflow of 80 random bits within one millisecond: any other id will do.
+        let id = ids.generate().unwrap_or_else(|_| ulid::Ulid::generate());
+        RunId::from_u128(id.into())
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<RunId, Handle>> {
+        // A panic elsewhere leaves the map whole: each operation on it is one call.
+        self.runs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A run's place among the live ones. Its drop takes the run out, however its task ends; the row is the truth from
+/// there on.
+pub(crate) struct Place {
+    shared: Arc<Shared>,
+    run: RunId,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.shared.lock().remove(&self.run);
+    }
+}
+
+/// The result of [`Shared::enter`].
+pub(crate) enum Entered {
+    /// This call made it.
+    New(Handle),
+    /// It was there.
+    Existing,
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::run::intake;
+    use std::time::Duration;
+
+    pub(crate) fn new_run() -> NewRun {
+        NewRun {
+            run: RunId::from_u128(7),
+            owner: "uid:0".into(),
+            node: NodeId::from_u128(1),
+            generation: 1,
+            keeper_epoch: kennel_lifecycle::KeeperEpoch::from_u128(1),
+            ..NewRun::default()
+        }
+    }
+
+    fn entered() -> (Handle, Seat) {
+        let new = new_run();
+        Handle::new(&new, intake::unborn(&new), None)
+    }
+
+    /// The longest that a call waits for a task that is over; on a clock that runs ahead when nobody has work.
+    const LONG: Duration = Duration::from_hours(1);
+
+    #[tokio::test(start_paused = true)]
+    async fn an_order_that_its_task_never_sees_is_answered_by_the_end_of_the_task() {
+        let (handle, task) = entered();
+        let asked = tokio::spawn(async move { handle.ask(Order::Pause).await.is_none() });
+        // It stays in the queue, as one does that came into it while the queue was being let go.
+        while task.orders.is_empty() {
+            tokio::task::yield_now().await;
+        }
+        drop(task.live);
+        let unanswered = tokio::time::timeout(LONG, asked).await;
+        assert!(unanswered.expect("it waits for ever").expect("no panic"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_counts_that_was_given_before_the_task_ended() {
+        let (handle, mut task) = entered();
+        let asked = tokio::spawn(async move { handle.ask(Order::Resume).await });
+        let Some(Order::Resume(reply)) = task.orders.recv().await else {
+            panic!("another order");
+        };
+        reply.send(Ok(SignalResult::Done)).expect("it waits");
+        drop(task);
+        let answer = tokio::time::timeout(LONG, asked).await;
+        let answer = answer.expect("it waits for ever").expect("no panic");
+        assert!(matches!(answer, Some(Ok(SignalResult::Done))), "{answer:?}");
+    }
+}

@@ -1,0 +1,37 @@
+//! What is removed of a run on this node, and when nothing is left to do for it.
+
+use crate::{record::persisted_spec, registry::Shared};
+use kennel_lifecycle::RunId;
+use kennel_linux::rundir;
+use std::{io, path::Path};
+
+/// How much of a run goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Cleanup {
+    /// What a run needs no more that has ended. Its end is not wholly in its journal: the next start goes through it again.
+    Needless,
+    /// The same, and nothing is left to do.
+    Ended,
+    /// All of a run that leaves no trace.
+    All,
+}
+
+impl Cleanup {
+    /// The record is changed last, so that a server that comes after a crash finds what is left to do. Blocks.
+    pub(crate) fn carry_out(self, shared: &Shared, run: RunId) -> io::Result<()> {
+        let data_dir = &shared.config.data_dir;
+        match self {
+            Self::Needless => return remove_needless(data_dir, run),
+            Self::Ended => remove_needless(data_dir, run)?,
+            Self::All => rundir::remove(data_dir, run)?,
+        }
+        shared.record.forget(run);
+        Ok(())
+    }
+}
+
+/// The environment of the command's attempts, and its temporary files.
+fn remove_needless(data_dir: &Path, run: RunId) -> io::Result<()> {
+    persisted_spec::remove(&rundir::path(data_dir, run))?;
+    rundir::remove_tmp(data_dir, run)
+}

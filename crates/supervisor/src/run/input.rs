@@ -1,0 +1,254 @@
+//! The calls on a run's standard input. They do not go through the run's task: a write waits for as long as the command
+//! likes, and the keeper alone knows how far it has come.
+
+use crate::{
+    base::{
+        blocking::blocking,
+        calls::{CallError, InputEnd},
+        faults::keeper_fault,
+    },
+    registry::{Handle, Order, Supervisor},
+};
+use kennel_lifecycle::{InputClosed, InputRefusal, InputWrite, Refusal, RunId, RunKind, RunState};
+use kennel_linux::{
+    client::{InputAnswer, InputSaid, InputState},
+    input_note, rundir,
+};
+
+/// A wish to write.
+#[derive(Clone, Debug)]
+pub struct WriteCall {
+    /// Which run.
+    pub run: RunId,
+    /// Not empty.
+    pub data: Vec<u8>,
+    /// Where the first byte goes; absent: behind all that was accepted.
+    pub offset: Option<u64>,
+    /// The write's own id.
+    pub write_id: Option<String>,
+    /// The attempt that is meant; absent: the present one.
+    pub expected_attempt: Option<u32>,
+}
+
+/// A wish for the end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CloseCall {
+    /// Which run.
+    pub run: RunId,
+    /// Only where so many bytes were accepted; absent: however many.
+    pub offset: Option<u64>,
+    /// The attempt that is meant; absent: the present one.
+    pub expected_attempt: Option<u32>,
+}
+
+/// How far the input of an attempt has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InputProgress {
+    /// Which attempt.
+    pub attempt: u32,
+    /// How many bytes were accepted; absent: not known.
+    pub accepted: Option<u64>,
+    /// Of these, how many nobody has read; absent: not known any more.
+    pub unread: Option<u64>,
+    /// Why nothing more is accepted; absent: it is open.
+    pub end: Option<InputEnd>,
+}
+
+/// A write that was accepted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InputWritten {
+    /// How far the input has come.
+    pub progress: InputProgress,
+    /// Where the first byte went.
+    pub start: u64,
+    /// It had been accepted before.
+    pub repeated: bool,
+}
+
+impl From<InputState> for InputProgress {
+    fn from(state: InputState) -> Self {
+        Self {
+            attempt: state.attempt,
+            accepted: (state.in_doubt == 0).then_some(state.accepted),
+            unread: state.unread,
+            end: state.closed.map(InputEnd::Closed),
+        }
+    }
+}
+
+impl Supervisor {
+    /// Writes; answers when the pipe has taken all of it. Dropped before, it leaves what was accepted by then.
+    pub async fn write_input(&self, call: WriteCall) -> Result<InputWritten, CallError> {
+        let run = call.run;
+        let handle = self.writable(run).await?;
+        let _turn = handle.input_turn.lock().await;
+        let attempt = present(run, &handle, call.expected_attempt)?;
+        let id = match call.write_id {
+            Some(id) => format!("w{id}"),
+            // Known to nobody else: it holds the parts of this one write together.
+            None => format!("c{}", self.shared.next_id()),
+        };
+        let write = InputWrite {
+            id,
+            offset: call.offset,
+            len: call.data.len() as u64,
+        };
+        let kernel = &self.shared.kernel;
+        let answer = kernel.write_input(run, attempt, &write, &call.data).await;
+        let (state, said) = self.said(run, &handle, answer).await?;
+        let timeouts = handle.live.borrow().view.policy().timeouts;
+        if timeouts.inactivity.is_some() && matches!(said, InputSaid::Taken { .. }) {
+            handle.tell(Order::InputAccepted);
+        }
+        match said {
+            InputSaid::Taken { start, repeated } => Ok(InputWritten {
+                progress: state.into(),
+                start,
+                repeated,
+            }),
+            InputSaid::Refused(refusal) => Err(refused(run, &state, refusal)),
+            InputSaid::Stands | InputSaid::Displaced => Err(CallError::Internal(format!(
+                "the keeper says {said:?} to a write"
+            ))),
+        }
+    }
+
+    /// Closes; answers when the pipe is closed.
+    pub async fn close_input(&self, call: CloseCall) -> Result<InputProgress, CallError> {
+        let run = call.run;
+        let handle = self.writable(run).await?;
+        if handle.live.borrow().view.policy().kind == RunKind::Terminal {
+            return Err(CallError::TerminalInput { run });
+        }
+        let _turn = handle.input_turn.lock().await;
+        let attempt = present(run, &handle, call.expected_attempt)?;
+        let answer = self.shared.kernel.close_input(run, attempt, call.offset);
+        let (state, said) = self.said(run, &handle, answer.await).await?;
+        match said {
+            InputSaid::Refused(refusal) => Err(refused(run, &state, refusal)),
+            _ => Ok(state.into()),
+        }
+    }
+
+    /// How far the input has come; as it was noted where nobody holds the run any more.
+    pub async fn input_progress(&self, run: RunId) -> Result<InputProgress, CallError> {
+        let view = self.get(run).await?;
+        self.refuse_elsewhere(&view).await?;
+        if !view.state.is_terminal() {
+            let asked = self.shared.kernel.input_state(run, view.attempt).await;
+            if let InputAnswer::Said(state, _) = asked.map_err(|e| keeper_fault(&e))? {
+                return Ok(state.into());
+            }
+        }
+        let without = InputProgress {
+            attempt: view.attempt,
+            accepted: Some(0),
+            unread: None,
+            end: Some(InputEnd::Spec),
+        };
+        Ok(self.noted(run).await.map_or(without, |mut noted| {
+            // Its keeper may have died before it could say so.
+            let over = InputEnd::Closed(InputClosed::AttemptEnded);
+            noted.end.get_or_insert(over);
+            noted
+        }))
+    }
+
+    /// A run that may be written to.
+    async fn writable(&self, run: RunId) -> Result<Handle, CallError> {
+        match self.shared.find(run) {
+            Some(handle) if !handle.live.borrow().view.state.is_terminal() => Ok(handle),
+            _ => {
+                let view = self.get(run).await?;
+                self.refuse_elsewhere(&view).await?;
+                Err(self.over(run, view.state).await)
+            }
+        }
+    }
+
+    async fn said(
+        &self,
+        run: RunId,
+        handle: &Handle,
+        answer: Result<InputAnswer, kennel_linux::client::ClientError>,
+    ) -> Result<(InputState, InputSaid), CallError> {
+        match answer.map_err(|e| keeper_fault(&e))? {
+            InputAnswer::Said(state, said) => Ok((state, said)),
+            InputAnswer::None => Err(CallError::InputClosed {
+                run,
+                end: InputEnd::Spec,
+                accepted: 0,
+            }),
+            InputAnswer::OtherAttempt => Err(CallError::OtherAttempt {
+                run,
+                attempt: handle.live.borrow().view.attempt,
+            }),
+            // It has left the keeper, and so has ended, or waits for its next attempt.
+            InputAnswer::UnknownRun => {
+                let view = self.get(run).await?;
+                Err(self.over(run, view.state).await)
+            }
+        }
+    }
+
+    async fn over(&self, run: RunId, state: RunState) -> CallError {
+        if !state.is_terminal() {
+            return not_running(run, state);
+        }
+        let noted = self.noted(run).await;
+        CallError::InputEnded {
+            run,
+            state,
+            accepted: noted.and_then(|noted| noted.accepted),
+        }
+    }
+
+    async fn noted(&self, run: RunId) -> Option<InputProgress> {
+        let dir = rundir::path(&self.shared.config.data_dir, run);
+        let noted = blocking(move || input_note::read(&dir)).await;
+        noted.ok().flatten().map(Into::into)
+    }
+}
+
+fn not_running(run: RunId, state: RunState) -> CallError {
+    CallError::Refused {
+        run,
+        refusal: Refusal::NotRunningYet,
+        state,
+    }
+}
+
+/// The attempt that is there to be written to.
+fn present(run: RunId, handle: &Handle, expected: Option<u32>) -> Result<u32, CallError> {
+    let live = handle.live.borrow();
+    let (state, attempt) = (live.view.state, live.view.attempt);
+    match state {
+        _ if expected.is_some_and(|expected| expected != attempt) => {
+            Err(CallError::OtherAttempt { run, attempt })
+        }
+        RunState::Starting | RunState::Backoff => Err(not_running(run, state)),
+        // The keeper says of one that ends how far it has come.
+        _ => Ok(attempt),
+    }
+}
+
+fn refused(run: RunId, state: &InputState, refusal: InputRefusal) -> CallError {
+    let accepted = state.accepted;
+    match refusal {
+        InputRefusal::Offset | InputRefusal::Unfinished => CallError::InputOffset {
+            run,
+            accepted,
+            unfinished: refusal == InputRefusal::Unfinished,
+        },
+        InputRefusal::Closed(why) => CallError::InputClosed {
+            run,
+            end: InputEnd::Closed(why),
+            accepted,
+        },
+        InputRefusal::Unknown(most) => CallError::InputUnknown {
+            run,
+            least: accepted,
+            most,
+        },
+    }
+}

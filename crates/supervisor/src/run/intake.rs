@@ -1,0 +1,470 @@
+//! Spawn: from a call to a run's task.
+//!
+//! Nothing exists before a run has entered the tracker; from there on its task owns it, and the caller only watches.
+
+use crate::{
+    base::{
+        calls::{CallError, RunView, SpawnCall, Spawned},
+        clock,
+        drain::DrainAction,
+        faults::store_fault,
+        view::{Live, StartAnswer},
+    },
+    registry::{Entered, Handle, Order, Shared, Supervisor},
+    run::task::RunTask,
+    telemetry::{
+        Telemetry,
+        context::{self, Part},
+        log_span,
+    },
+};
+use kennel_lifecycle::{
+    CommandSpec, Containment, EndReason, Missing, NodeId, PidNamespace, Policy, Recovery, RunId,
+    RunSpec, StartFailure, StartStage, StopOrder, StopReason, compose_env,
+};
+use kennel_linux::{
+    client::{CapabilityName, ChildSpec, KeeperHello, NoPty},
+    resolve::{self, ResolveError},
+    rundir,
+};
+use kennel_store::{NewRun, RunRow};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+use tokio::sync::{oneshot, watch};
+use tracing::Instrument;
+
+/// How far ahead of this host's clock the time in a client's run id may be.
+const RUN_ID_AHEAD_MAX: Duration = Duration::from_mins(5);
+
+impl Supervisor {
+    /// Runs a command; answers when it runs, or why it does not. May be dropped at any time: the start goes on.
+    pub async fn spawn(&self, call: SpawnCall) -> Result<Spawned, CallError> {
+        let spawned = self.spawn_here(call).await?;
+        let run = self.located(spawned.run).await?;
+        Ok(Spawned { run, ..spawned })
+    }
+
+    async fn spawn_here(&self, call: SpawnCall) -> Result<Spawned, CallError> {
+        let shared = &self.shared;
+        if shared.refusing.is_cancelled() {
+            return Err(CallError::Draining);
+        }
+        let run = match call.run {
+            Some(run) => accept_id(run)?,
+            None => shared.next_id(),
+        };
+        loop {
+            if let Some(handle) = shared.find(run) {
+                match existing(&handle, run, &call).await? {
+                    Some(spawned) => return Ok(spawned),
+                    // It left no trace: this call is the first again.
+                    None => continue,
+                }
+            }
+            if self.drained().is_some() {
+                return self.not_startable(&call, CallError::NodeDrained).await;
+            }
+            let child = match child_spec(shared, run, &call) {
+                Ok(child) => child,
+                Err(error) => return self.not_startable(&call, error).await,
+            };
+            let new = new_run(shared, run, &call);
+            if call.validate_only {
+                return Ok(Spawned {
+                    run: unborn(&new),
+                    existing: false,
+                });
+            }
+            let runs_max = Some(shared.config.runs_max);
+            match shared.enter(run, runs_max, || start(shared, new, child))? {
+                Entered::New(handle) => return self.begun(handle, call).await,
+                Entered::Existing => {}
+            }
+        }
+    }
+
+    /// Waits for the start of a run that this call has made.
+    async fn begun(&self, handle: Handle, call: SpawnCall) -> Result<Spawned, CallError> {
+        if let Some(order) = self.late_order(&handle) {
+            let (reply, _) = oneshot::channel();
+            let _ = handle.orders.send(Order::Stop(order, reply)).await;
+        }
+        let mut watch = handle.live.clone();
+        let live = started(&mut watch).await?;
+        match live.start {
+            Some(StartAnswer::Started) => Ok(Spawned {
+                run: live.view,
+                existing: false,
+            }),
+            Some(StartAnswer::Failed(error)) => Err(error),
+            Some(StartAnswer::Taken(row)) => self.answer_of_row(*row, &call),
+            None => Err(CallError::Internal(
+                "the run's task ended without an answer".into(),
+            )),
+        }
+    }
+
+    /// The end of a run that slipped in while a shutdown or a drain looked around.
+    fn late_order(&self, handle: &Handle) -> Option<StopOrder> {
+        if self.shared.refusing.is_cancelled() {
+            return Some(StopOrder {
+                reason: StopReason::ServerShutdown,
+                grace: Duration::ZERO,
+            });
+        }
+        let drain = self.drained()?;
+        let grace = handle.live.borrow().view.policy().grace();
+        (drain.action == DrainAction::Abort).then(|| drain.order(grace))
+    }
+
+    /// A command that cannot be started now may be one that has run before: the key decides.
+    async fn not_startable(
+        &self,
+        call: &SpawnCall,
+        error: CallError,
+    ) -> Result<Spawned, CallError> {
+        let Some(run) = call.run else {
+            return Err(error);
+        };
+        match self.shared.store.get(run).await {
+            Ok(Some(row)) => self.answer_of_row(row, call),
+            Ok(None) => Err(error),
+            Err(fault) => Err(store_fault(&fault)),
+        }
+    }
+}
+
+impl Supervisor {
+    /// The answer to a spawn whose key is taken by a row.
+    fn answer_of_row(&self, row: RunRow, call: &SpawnCall) -> Result<Spawned, CallError> {
+        let run = row.new.run;
+        let reason = row.outcome.as_ref().map(|outcome| &outcome.reason);
+        if let Some(EndReason::Fenced { .. }) = reason {
+            return Err(CallError::RunFenced(run));
+        }
+        if !is_same(self.shared.config.node, &row, call) {
+            return Err(CallError::SpecMismatch(run));
+        }
+        if let Some(EndReason::StartFailed(failure)) = reason {
+            return Err(CallError::SpawnFailed {
+                run,
+                failure: failure.clone(),
+            });
+        }
+        Ok(Spawned {
+            run: row.into(),
+            existing: true,
+        })
+    }
+}
+
+/// A run of this id is live: the same spec gives its answer, `None` when it left no trace.
+async fn existing(
+    handle: &Handle,
+    run: RunId,
+    call: &SpawnCall,
+) -> Result<Option<Spawned>, CallError> {
+    let same = handle.spec_digest_version == call.spec_digest_version
+        && *handle.spec_digest == *call.spec_digest
+        && *handle.owner == *call.owner;
+    if !same {
+        return Err(CallError::SpecMismatch(run));
+    }
+    let mut watch = handle.live.clone();
+    let live = started(&mut watch).await?;
+    if let Some(StartAnswer::Started) = live.start {
+        return Ok(Some(Spawned {
+            run: live.view,
+            existing: true,
+        }));
+    }
+    // What failed is told by what it leaves behind: wait until that is settled, then look again.
+    let _ = watch.wait_for(|live| live.over).await;
+    Ok(None)
+}
+
+async fn started(watch: &mut watch::Receiver<Live>) -> Result<Live, CallError> {
+    let live = watch
+        .wait_for(|live| live.start.is_some() || live.over)
+        .await;
+    live.map(|live| live.clone())
+        .map_err(|_| CallError::Internal("the run's task is gone".into()))
+}
+
+/// Whether a row is of the very run that a call asks for. A digest is keyed by the installation that made it, so that no
+/// reader guesses values by it; of another node's run the recorded specs are compared, which have no values of variables
+/// and no input.
+fn is_same(own: NodeId, row: &RunRow, call: &SpawnCall) -> bool {
+    let same_spec = if row.new.node == own {
+        row.new.spec_digest_version == call.spec_digest_version
+            && row.new.spec_digest == call.spec_digest
+    } else {
+        *row.new.spec == call.spec.recorded()
+    };
+    same_spec && row.new.owner == call.owner
+}
+
+fn accept_id(run: RunId) -> Result<RunId, CallError> {
+    let now_ms = u64::try_from(clock::now().0 / 1000).unwrap_or(0);
+    let ahead_max = u64::try_from(RUN_ID_AHEAD_MAX.as_millis()).unwrap_or(u64::MAX);
+    if run.timestamp_ms() > now_ms.saturating_add(ahead_max) {
+        return Err(CallError::RunIdExpired(run));
+    }
+    Ok(run)
+}
+
+fn child_spec(shared: &Shared, run: RunId, call: &SpawnCall) -> Result<ChildSpec, CallError> {
+    let RunSpec {
+        command, policy, ..
+    } = &call.spec;
+    let mut missing = policy.limits.missing(&shared.hello.powers);
+    explain(&mut missing, &shared.hello);
+    missing.extend(no_pid_namespace(shared, policy));
+    missing.extend(no_adoption(shared, policy));
+    if !missing.is_empty() {
+        return Err(CallError::CapabilityMissing(missing));
+    }
+    check_containment(shared, run, policy)?;
+    check_terminal(shared, command)?;
+    let run_dir = rundir::path(&shared.config.data_dir, run);
+    let env = child_env(shared, run, &run_dir, call);
+    let path = env
+        .iter()
+        .find(|(name, _)| name == "PATH")
+        .map(|(_, value)| value.as_str());
+    let executable = resolve::executable(&command.argv[0], command.working_dir(), path)
+        .map_err(|e| not_found(run, e))?;
+    Ok(ChildSpec {
+        executable,
+        env,
+        run_dir,
+        attempt: 1,
+        command: CommandSpec {
+            // It is part of the whole environment.
+            env: BTreeMap::new(),
+            ..command.clone()
+        },
+        policy: policy.clone(),
+    })
+}
+
+/// Whether what holds runs on this host is strong enough. The keeper looks again when it makes the run.
+fn check_containment(shared: &Shared, run: RunId, policy: &Policy) -> Result<(), CallError> {
+    let base = &shared.hello.cgroup_base;
+    let reached = Containment::reached(base.is_ok(), policy.pid_namespace);
+    let Some(wanted) = policy.min_containment.filter(|wanted| reached < *wanted) else {
+        return Ok(());
+    };
+    let why = match wanted {
+        Containment::PrivatePidns => Some("the spec asks for no private pid namespace".to_owned()),
+        Containment::Cgroup | Containment::Subreaper => base.clone().err(),
+    };
+    Err(CallError::ContainmentUnavailable {
+        run,
+        wanted,
+        reached,
+        why,
+    })
+}
+
+/// Whether there are terminals on this host. Whether there is one left is seen when the run is made.
+fn check_terminal(shared: &Shared, command: &CommandSpec) -> Result<(), CallError> {
+    let wanted = command.terminal.as_ref();
+    match wanted.and_then(|_| shared.hello.lacks(CapabilityName::Terminal)) {
+        Some(why) => Err(CallError::NoPty(NoPty::Unavailable {
+            why: why.to_owned(),
+            errno: None,
+        })),
+        None => Ok(()),
+    }
+}
+
+/// Adds why the control groups of runs lack controllers, and what to do about it: each reason once.
+fn explain(missing: &mut [Missing], hello: &KeeperHello) {
+    let mut before = None;
+    for missing in missing {
+        let controller = match missing.field.as_str() {
+            "spec.limits.pids_max" => CapabilityName::CgroupPids,
+            field if field.starts_with("spec.limits.memory.") => CapabilityName::CgroupMemory,
+            field if field.starts_with("spec.limits.cpu.") => CapabilityName::CgroupCpu,
+            _ => continue,
+        };
+        let why = hello.lacks(controller);
+        // Without any group the reason is there already.
+        if let (Ok(_), Some(text)) = (&hello.cgroup_base, why)
+            && why != before
+        {
+            missing.capability = format!("{}: {text}", missing.capability);
+            before = why;
+        }
+    }
+}
+
+/// What a private pid namespace lacks here, where one is asked for.
+fn no_pid_namespace(shared: &Shared, policy: &Policy) -> Option<Missing> {
+    let why = match policy.pid_namespace {
+        PidNamespace::Private => shared.hello.lacks(CapabilityName::PidNamespace)?,
+        PidNamespace::Shared => return None,
+    };
+    Some(Missing {
+        field: "spec.pid_namespace".into(),
+        capability: format!("a private pid namespace for each run: {why}"),
+    })
+}
+
+/// What a run that is to outlive the service lacks here.
+fn no_adoption(shared: &Shared, policy: &Policy) -> Option<Missing> {
+    let why = match policy.recovery() {
+        Recovery::Adopt => shared.hello.lacks(CapabilityName::Adoption)?,
+        Recovery::Terminate | Recovery::AdoptWherePossible => return None,
+    };
+    Some(Missing {
+        field: "spec.recovery".into(),
+        capability: format!("a run that outlives the service: {why}"),
+    })
+}
+
+fn child_env(
+    shared: &Shared,
+    run: RunId,
+    run_dir: &Path,
+    call: &SpawnCall,
+) -> Vec<(String, String)> {
+    let CommandSpec {
+        env_mode,
+        env,
+        terminal,
+        ..
+    } = &call.spec.command;
+    let mut ours = vec![
+        ("KENNEL_RUN_ID".to_owned(), run.to_string()),
+        (
+            "KENNEL_RUN_DIR".to_owned(),
+            run_dir.join("tmp").display().to_string(),
+        ),
+    ];
+    // The caller's explicit values are kept.
+    let context = trace_env(&shared.config.telemetry, run, call);
+    let context = context
+        .into_iter()
+        .filter(|(name, _)| !env.contains_key(*name));
+    ours.extend(context.map(|(name, value)| (name.to_owned(), value)));
+    match terminal {
+        None => compose_env(*env_mode, &shared.config.server_env, env, &ours),
+        Some(terminal) => {
+            let mut env = env.clone();
+            env.entry("TERM".into())
+                .or_insert_with(|| terminal.term.clone());
+            // How large another terminal is.
+            let sizes = ["COLUMNS", "LINES"];
+            let server = shared.config.server_env.iter();
+            let server = server.filter(|(name, _)| !sizes.contains(&name.as_str()));
+            let server: Vec<_> = server.cloned().collect();
+            compose_env(*env_mode, &server, &env, &ours)
+        }
+    }
+}
+
+/// The trace context for the command, by the rules for environment variables as carriers: under the run's span, or where no spans
+/// are recorded, the caller's as it came.
+fn trace_env(telemetry: &Telemetry, run: RunId, call: &SpawnCall) -> Vec<(&'static str, String)> {
+    let caller = call.traceparent.as_deref();
+    let trace = telemetry.run(run, call.spec.policy.kind, caller);
+    let (parent, state, baggage) = match trace {
+        None => (call.traceparent.clone(), call.tracestate.clone(), None),
+        Some(trace) => {
+            let baggage = call.baggage.as_deref();
+            (
+                Some(context::traceparent(&trace.context(Part::Run))),
+                // It is of the caller's trace.
+                call.tracestate.clone().filter(|_| !trace.is_own()),
+                baggage.and_then(|baggage| telemetry.baggage(baggage)),
+            )
+        }
+    };
+    let named = [
+        ("TRACEPARENT", parent),
+        ("TRACESTATE", state),
+        ("BAGGAGE", baggage),
+    ];
+    named
+        .into_iter()
+        .filter_map(|(name, value)| Some((name, value?)))
+        .collect()
+}
+
+/// The directories that were searched, or the one path that was named; each once.
+fn places(command: &str, looked_in: &[PathBuf]) -> Vec<String> {
+    let named = command.contains('/');
+    let mut places = Vec::new();
+    for path in looked_in {
+        let place = if named {
+            Some(path.as_path())
+        } else {
+            path.parent()
+        };
+        let place = place.unwrap_or(path).display().to_string();
+        if !places.contains(&place) {
+            places.push(place);
+        }
+    }
+    places
+}
+
+fn not_found(run: RunId, error: ResolveError) -> CallError {
+    match error {
+        ResolveError::NotFound { command, looked_in } => CallError::CommandNotFound {
+            looked_in: places(&command, &looked_in),
+            command,
+        },
+        ResolveError::NotExecutable { path, errno } => CallError::SpawnFailed {
+            run,
+            failure: StartFailure {
+                stage: StartStage::Exec,
+                errno: Some(errno),
+                path: Some(path.display().to_string()),
+            },
+        },
+    }
+}
+
+fn new_run(shared: &Shared, run: RunId, call: &SpawnCall) -> NewRun {
+    NewRun {
+        traceparent: call.traceparent.clone(),
+        restarted_from: call.restarted_from,
+        spec: Arc::new(call.spec.recorded()),
+        spec_digest: call.spec_digest.clone(),
+        spec_digest_version: call.spec_digest_version,
+        ..undescribed(shared, run, call.owner.clone())
+    }
+}
+
+/// What is written of a run that no caller has described: that it never ran. Its generation is that of the moment at which
+/// it is written.
+pub(crate) fn undescribed(shared: &Shared, run: RunId, owner: String) -> NewRun {
+    NewRun {
+        run,
+        owner,
+        node: shared.config.node,
+        keeper_epoch: shared.hello.epoch,
+        created: clock::now(),
+        ..NewRun::default()
+    }
+}
+
+/// The view of a run of which nothing exists yet.
+pub(crate) fn unborn(new: &NewRun) -> RunView {
+    RunRow::open(new.clone()).into()
+}
+
+fn start(shared: &Arc<Shared>, new: NewRun, child: ChildSpec) -> Handle {
+    let (handle, seat) = Handle::new(&new, unborn(&new), None);
+    let marks = log_span(&shared.config.telemetry, &new);
+    let task = RunTask::new(Arc::clone(shared), new, child, seat);
+    shared.tasks.spawn(task.drive().instrument(marks));
+    handle
+}

@@ -1,0 +1,9 @@
+//! One run: how it begins, the task that owns it, its output, its input, its writes to the store.
+
+pub(crate) mod cleanup;
+pub(crate) mod input;
+pub(crate) mod intake;
+pub(crate) mod output;
+pub(crate) mod saved_output;
+pub(crate) mod task;
+pub(crate) mod writes;

@@ -1,0 +1,609 @@
+//! A run's output and its journal: the pump from pipes or terminal, and the lines that the machine announces.
+//!
+//! Bytes go from pipe to file by splice and are indexed after; a server that dies between the two has lost neither.
+//! Where the disk is full the run's policy says whether the pump waits, and the command with it, or drops and counts. Lines
+//! are never dropped for that: they wait, in their order.
+
+mod dropping;
+mod held;
+mod pace;
+mod refusal;
+
+use crate::{
+    base::{KINDS, cause::Chain, clock, event},
+    registry::floors::Floor,
+};
+use held::Held;
+use kennel_journal::{Boot, Dropped, Hub, Writer};
+use kennel_lifecycle::{
+    Entry, Limit, OnDiskFull, OnOutputFull, OutputBound, RunId, StreamsEnd, Timestamp,
+};
+use kennel_linux::{Look, OutputPipe, client::Outputs, crash_point, splice::Spliced};
+use pace::{Change, Next, Pace};
+use refusal::{Refusal, is_full};
+use std::{
+    collections::VecDeque,
+    fs::File,
+    io,
+    ops::Range,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+use tokio::{sync::watch, time::Instant};
+
+/// Most bytes that are moved before the run's task looks at its commands again.
+const PUMP_BYTES_MAX: usize = 1024 * 1024;
+/// Most bytes of one stream that are read after the tree is empty: more than a pipe can hold (pipe(7): 1 MiB).
+const FINISH_BYTES_MAX: usize = 2 * 1024 * 1024;
+/// How long to wait after the disk has refused.
+const RETRY_AFTER: Duration = Duration::from_millis(500);
+/// Lines that wait for a disk that refuses; beyond it the oldest are given up, and it is said.
+const LINES_OWED_MAX: usize = 256;
+
+/// Warnings about a disk that refuses, in one life of the server; more are in the log alone.
+const WARNINGS_MAX: u32 = 64;
+
+/// A way to move bytes from a pipe to an offset of a file.
+type Splice = fn(&OutputPipe, &File, u64, usize) -> io::Result<Spliced>;
+
+/// The journal of one run and the pipes that feed it.
+#[derive(Debug)]
+pub(crate) struct Output {
+    run: RunId,
+    writer: Writer,
+    pipes: [Option<OutputPipe>; 2],
+    paces: Box<[Pace; 2]>,
+    /// Whether they are read.
+    flows: bool,
+    /// Bytes that are in the file of a stream and not yet in the index.
+    unindexed: [u64; 2],
+    owed: VecDeque<Owed>,
+    /// Lines that were given up.
+    given_up: u64,
+    /// Of which attempt what comes is.
+    attempt: u32,
+    retry_at: Option<Instant>,
+    /// Since the disk has refused, until all is written again.
+    refusal: Option<Refusal>,
+    /// Warnings about that so far.
+    warnings: u32,
+    /// Where dropped output goes.
+    sink: Option<File>,
+    /// The tree is gone and what is left is being read; how that has ended so far.
+    finishing: Option<StreamsEnd>,
+    /// The run is over, and the disk has not taken the last lines.
+    told_late: bool,
+    /// Nobody waits any longer for room on the disk.
+    hurries: bool,
+    limit: Reached,
+    /// Where output waits at the bound: what consumers have acknowledged.
+    floor: Option<watch::Receiver<Floor>>,
+    held: Held,
+    /// Streams still being read, in the whole server.
+    pipes_open: Arc<AtomicUsize>,
+}
+
+/// A line that the disk has not taken yet.
+#[derive(Debug)]
+struct Owed {
+    payload: Vec<u8>,
+    at: Timestamp,
+    attempt: u32,
+}
+
+/// Whether the run has come to a limit at which it is to be stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reached {
+    No,
+    Now(Limit),
+    Told,
+}
+
+/// What the pump should look at.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Ready {
+    Pipe(usize),
+    Retry,
+    /// Consumers have acknowledged.
+    Floor,
+}
+
+impl Output {
+    /// A new journal in `dir`.
+    pub(crate) fn create(
+        run: RunId,
+        dir: &Path,
+        bound: OutputBound,
+        boot: Boot,
+        open: Arc<AtomicUsize>,
+    ) -> io::Result<Self> {
+        let writer = Writer::create(dir, bound, boot, clock::now())?;
+        Ok(Self::over(run, (writer, [0, 0]), open))
+    }
+
+    /// On a journal that is there, with the bytes that its index does not name ([`Writer::reopen`]).
+    pub(crate) fn over(run: RunId, reopened: (Writer, [u64; 2]), open: Arc<AtomicUsize>) -> Self {
+        let (writer, unindexed) = reopened;
+        let left = unindexed != [0, 0] || writer.dropped() != Dropped::default();
+        Self {
+            run,
+            attempt: writer.attempt(),
+            writer,
+            pipes: [None, None],
+            paces: Box::default(),
+            flows: false,
+            unindexed,
+            owed: VecDeque::new(),
+            given_up: 0,
+            retry_at: left.then(clock::instant),
+            refusal: None,
+            warnings: 0,
+            sink: None,
+            finishing: None,
+            told_late: false,
+            hurries: false,
+            limit: Reached::No,
+            floor: None,
+            held: Held::default(),
+            pipes_open: open,
+        }
+    }
+
+    /// Where readers come from.
+    pub(crate) fn hub(&self) -> Hub {
+        self.writer.hub()
+    }
+
+    /// What is written from here on is of this attempt, and its output is not moved before it runs.
+    pub(crate) fn begin_attempt(&mut self, attempt: u32) {
+        self.attempt = attempt;
+        self.flows = false;
+        self.writer.go_beyond_bound(false);
+        self.held = Held::default();
+    }
+
+    /// How long standard output and error are by now.
+    pub(crate) fn lens(&self) -> [u64; 2] {
+        KINDS.map(|kind| self.writer.len(kind))
+    }
+
+    /// Begins to read the command's output.
+    pub(crate) fn attach(&mut self, outputs: Outputs) -> io::Result<()> {
+        self.pipes = match outputs {
+            Outputs::Pipes { stdout, stderr } => [
+                Some(OutputPipe::new(stdout)?),
+                Some(OutputPipe::new(stderr)?),
+            ],
+            // What is shown on it is one stream.
+            Outputs::Terminal(ends) => [Some(OutputPipe::of_terminal(ends)?), None],
+        };
+        *self.paces = Default::default();
+        let open = self.pipes.iter().flatten().count();
+        self.pipes_open.fetch_add(open, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// From here on output is moved: the first thing that is told of a command is that it runs.
+    pub(crate) fn flow(&mut self) {
+        self.flows = true;
+    }
+
+    /// Whether it is.
+    pub(crate) fn flows(&self) -> bool {
+        self.flows
+    }
+
+    /// Waits until there is something to move. Cancel-safe.
+    pub(crate) async fn ready(&self) -> Ready {
+        let retry = async {
+            match self.retry_at {
+                Some(at) => tokio::time::sleep_until(at).await,
+                None => std::future::pending().await,
+            }
+            Ready::Retry
+        };
+        if self.retry_at.is_some() && !self.drops() {
+            return retry.await;
+        }
+        if self.held.holds() {
+            return tokio::select! {
+                ready = self.floor_moved() => ready,
+                ready = retry => ready,
+            };
+        }
+        let wait = |index: usize| async move {
+            match &self.pipes[index] {
+                Some(pipe) if self.flows => match self.paces[index].next() {
+                    // An error of the poll is met again, and handled, by the read that follows.
+                    None => drop(pipe.readable().await),
+                    Some(Next::Now) => tokio::task::yield_now().await,
+                    Some(Next::At(at)) => tokio::time::sleep_until(at).await,
+                },
+                _ => std::future::pending().await,
+            }
+            Ready::Pipe(index)
+        };
+        tokio::select! {
+            ready = wait(0) => ready,
+            ready = wait(1) => ready,
+            ready = retry => ready,
+        }
+    }
+
+    /// Moves what is ready. Gives the end of the output when this has reached it.
+    pub(crate) fn pump(&mut self, ready: Ready) -> Option<StreamsEnd> {
+        let was_open = self.is_open();
+        let before = self.lens();
+        match ready {
+            Ready::Pipe(index) if self.drops() => {
+                if let Err(error) = self.discard(index, PUMP_BYTES_MAX, OutputPipe::splice_to_file)
+                {
+                    self.cannot_drop(&error);
+                }
+            }
+            Ready::Pipe(index) => self.move_all(index..index + 1),
+            Ready::Retry => {
+                self.retry_at = None;
+                if self.finishing.is_some() {
+                    return self.finish();
+                }
+                self.move_all(if self.flows { 0..2 } else { 0..0 });
+            }
+            Ready::Floor => self.move_all(if self.flows { 0..2 } else { 0..0 }),
+        }
+        if let Ready::Pipe(index) = ready {
+            self.pace(index, self.lens()[index] - before[index]);
+        }
+        (was_open && !self.is_open()).then_some(StreamsEnd::Eof)
+    }
+
+    /// Sees to when a pipe is looked into next, now that so much was found in it.
+    fn pace(&mut self, index: usize, bytes: u64) {
+        // What waits in a pipe at the end goes beyond that bound: it is not to become more.
+        if self.writer.bound().on_full == OnOutputFull::Block {
+            return;
+        }
+        let (Some(pipe), pace) = (&mut self.pipes[index], &mut self.paces[index]) else {
+            return;
+        };
+        let now = clock::instant();
+        match pace.looked(bytes, now) {
+            Change::Unwatch if pipe.unwatch() => pace.unwatched(now),
+            Change::None | Change::Unwatch => {}
+            Change::Watch => {
+                if let Err(error) = pipe.watch() {
+                    // It may be so again in a moment, and again.
+                    tracing::debug!(run_id = %self.run, %error, "output cannot be waited for, it is looked for all the time");
+                    pace.unwatched(now);
+                }
+            }
+        }
+    }
+
+    fn move_all(&mut self, mut indexes: Range<usize>) {
+        self.hear_floor();
+        let moved = self
+            .settle()
+            .and_then(|()| indexes.try_for_each(|index| self.move_some(index)));
+        match moved {
+            Ok(()) => self.recovered(),
+            Err(error) => self.refused(&error),
+        }
+        if self.writer.bound().on_full == OnOutputFull::Abort && self.writer.has_passed_bound() {
+            self.reach(Limit::OutputBytes);
+        }
+        self.say_held();
+    }
+
+    /// The tree is gone: reads what is left and does not wait for more. Absent: there is no room for it, and what is left
+    /// waits in its pipe; [`Self::pump`] gives the end.
+    pub(crate) fn finish(&mut self) -> Option<StreamsEnd> {
+        // Nobody can be slowed down any more, and nothing is lost.
+        self.go_beyond();
+        let mut end = self.finishing.unwrap_or(StreamsEnd::Eof);
+        for index in 0..2 {
+            match self.read_rest(index) {
+                Ok(()) if self.pipes[index].is_none() => {}
+                // Somebody outside the tree still holds the stream.
+                Ok(()) if end == StreamsEnd::Eof => end = StreamsEnd::Cut,
+                Ok(()) => {}
+                Err(error) if is_full(&error) && !self.hurries => {
+                    self.finishing = Some(end);
+                    self.refused(&error);
+                    return None;
+                }
+                Err(error) => {
+                    let error = Chain(&error);
+                    tracing::error!(run_id = %self.run, %error, "the rest of the output could not be kept");
+                    end = StreamsEnd::Lost;
+                }
+            }
+            self.close_pipe(index);
+        }
+        self.finishing = None;
+        if self.retry_at.is_none() {
+            self.recovered();
+        }
+        Some(end)
+    }
+
+    /// Whether the end of the run's output waits for room on the disk.
+    pub(crate) fn is_finishing(&self) -> bool {
+        self.finishing.is_some()
+    }
+
+    /// The service goes: what there is no room for is dropped, and counted.
+    pub(crate) fn hurry(&mut self) {
+        self.hurries = true;
+    }
+
+    fn read_rest(&mut self, index: usize) -> io::Result<()> {
+        let read = self.settle().and_then(|()| {
+            if self.is_silent(index, OutputPipe::look_rest)? {
+                return Ok(());
+            }
+            self.drain(index, FINISH_BYTES_MAX, OutputPipe::splice_rest_to_file)
+        });
+        match read {
+            Err(error) if is_full(&error) && (self.may_drop() || self.hurries) => {
+                self.refused(&error);
+                self.discard(index, FINISH_BYTES_MAX, OutputPipe::splice_rest_to_file)
+            }
+            read => read,
+        }
+    }
+
+    /// The run outlives this service: what is there is kept, and what comes is left to the next one.
+    pub(crate) fn let_go(&mut self) {
+        for index in 0..2 {
+            if self.flows
+                && let Err(error) = self.keep_rest_of(index)
+            {
+                tracing::warn!(run_id = %self.run, %error, "the disk takes no more, the rest of the output is left to the next service");
+            }
+            self.close_pipe(index);
+        }
+    }
+
+    fn keep_rest_of(&mut self, index: usize) -> io::Result<()> {
+        self.settle()?;
+        if self.is_silent(index, OutputPipe::look)? {
+            return Ok(());
+        }
+        self.drain(index, FINISH_BYTES_MAX, OutputPipe::splice_to_file)
+    }
+
+    /// Whether a stream is still being read.
+    pub(crate) fn is_open(&self) -> bool {
+        self.pipes.iter().any(Option::is_some)
+    }
+
+    /// Whether all of a run that is over is on the disk.
+    pub(crate) fn has_told_all(&mut self) -> bool {
+        self.told_late = self.owes();
+        !self.told_late
+    }
+
+    /// Whether it has come to be, since it was not: once.
+    pub(crate) fn has_told_late(&mut self) -> bool {
+        !self.owes() && std::mem::take(&mut self.told_late)
+    }
+
+    /// Whether the disk has not taken all that was told.
+    pub(crate) fn owes(&self) -> bool {
+        self.unindexed != [0, 0]
+            || !self.owed.is_empty()
+            || self.writer.dropped() != Dropped::default()
+    }
+
+    /// Puts a line into the journal, or keeps it until the disk takes it.
+    pub(crate) fn line(&mut self, line: &Entry, at: Timestamp) {
+        self.owed.push_back(Owed {
+            payload: event::encode(line),
+            at,
+            attempt: self.attempt,
+        });
+        if let Err(error) = self.settle() {
+            self.refused(&error);
+        }
+        while self.owed.len() > LINES_OWED_MAX {
+            tracing::error!(run_id = %self.run, "a line of the journal is given up: the disk does not take it");
+            self.owed.pop_front();
+            self.given_up += 1;
+        }
+    }
+
+    /// Writes what is owed, in order: what is in the files, what was dropped behind it, then lines. Where the disk was full,
+    /// there must be some room again before anything follows what was told: nothing does after the last line of a run.
+    fn settle(&mut self) -> io::Result<()> {
+        for (index, kind) in KINDS.into_iter().enumerate() {
+            let bytes = self.unindexed[index];
+            if bytes > 0 {
+                self.writer.output_written(kind, bytes, clock::now())?;
+                self.unindexed[index] = 0;
+            }
+        }
+        let dropped = self.writer.dropped();
+        if dropped != Dropped::default() {
+            self.writer.go_on_after_dropped(clock::now())?;
+            self.refusal
+                .get_or_insert_with(Refusal::found)
+                .is_over(dropped);
+            // What comes is moved again at once.
+            self.retry_at = Some(clock::instant());
+        }
+        if !self.owed.is_empty() {
+            self.warn()?;
+        }
+        while let Some(line) = self.owed.front() {
+            self.writer.begin_attempt(line.attempt);
+            self.writer.lifecycle(&line.payload, line.at)?;
+            self.owed.pop_front();
+        }
+        self.writer.begin_attempt(self.attempt);
+        Ok(())
+    }
+
+    /// Moves what is there of one stream.
+    fn move_some(&mut self, index: usize) -> io::Result<()> {
+        if self.is_silent(index, OutputPipe::look)? {
+            return Ok(());
+        }
+        self.drain(index, PUMP_BYTES_MAX, OutputPipe::splice_to_file)
+    }
+
+    /// Whether a stream has no file yet, and needs none now: a file is made for its first byte. Closes it at its end.
+    fn is_silent(
+        &mut self,
+        index: usize,
+        look: fn(&OutputPipe) -> io::Result<Look>,
+    ) -> io::Result<bool> {
+        let (Some(pipe), false) = (&self.pipes[index], self.writer.has_file(KINDS[index])) else {
+            return Ok(false);
+        };
+        let found = look(pipe)?;
+        if found == Look::End {
+            self.close_pipe(index);
+        }
+        Ok(found != Look::Bytes)
+    }
+
+    /// Moves at most `bytes_max` of one stream, until nothing is left for now or it ends.
+    fn drain(&mut self, index: usize, bytes_max: usize, splice: Splice) -> io::Result<()> {
+        let kind = KINDS[index];
+        let mut left = bytes_max;
+        while let (Some(pipe), 1..) = (&self.pipes[index], left) {
+            if self.writer.waits() {
+                match pipe.look()? {
+                    Look::Bytes => self.held.hold(),
+                    Look::Empty => {}
+                    Look::End => self.close_pipe(index),
+                }
+                break;
+            }
+            let place = self.writer.place(kind, clock::now())?;
+            match splice(pipe, place.file, place.offset, left.min(place.room))? {
+                Spliced::Bytes(bytes) => {
+                    left = left.saturating_sub(bytes);
+                    self.unindexed[index] = bytes as u64;
+                    crash_point!("output.moved");
+                    self.writer
+                        .output_written(kind, bytes as u64, clock::now())?;
+                    crash_point!("output.indexed");
+                    self.unindexed[index] = 0;
+                }
+                Spliced::WouldBlock => break,
+                Spliced::Eof => self.close_pipe(index),
+            }
+        }
+        Ok(())
+    }
+
+    fn close_pipe(&mut self, index: usize) {
+        if self.pipes[index].take().is_some() {
+            self.pipes_open.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Says for how long the disk has refused and what is missing for that, if it has not been said.
+    fn warn(&mut self) -> io::Result<()> {
+        let Some(refusal) = &mut self.refusal else {
+            return Ok(());
+        };
+        if refusal.told || self.warnings >= WARNINGS_MAX {
+            return Ok(());
+        }
+        if refusal.full {
+            self.writer.probe()?;
+        }
+        let message = refusal.message(clock::now(), self.given_up);
+        let line = event::encode(&Entry::Warning { message });
+        self.writer.begin_attempt(self.attempt);
+        self.writer.lifecycle(&line, clock::now())?;
+        refusal.told = true;
+        self.given_up = 0;
+        self.warnings += 1;
+        Ok(())
+    }
+
+    /// All is written.
+    fn recovered(&mut self) {
+        if self.refusal.is_none() {
+            return;
+        }
+        if let Err(error) = self.warn() {
+            return self.refused(&error);
+        }
+        self.refusal = None;
+        self.retry_at = None;
+        tracing::info!(run_id = %self.run, "the journal is written again");
+    }
+
+    fn refused(&mut self, error: &io::Error) {
+        let policy = self.writer.bound().on_disk_full;
+        let again = self.refusal.is_some();
+        if !again {
+            // Once, not at each try, for the log may lie on that disk.
+            let error = Chain(error);
+            tracing::error!(run_id = %self.run, %error, policy = policy.api_name(), "the journal cannot be written, trying until it can");
+        }
+        let full = is_full(error);
+        let refusal = self
+            .refusal
+            .get_or_insert_with(|| Refusal::new(clock::now(), error));
+        refusal.full |= full;
+        let filling = |pipe: &OutputPipe| pipe.is_filling().unwrap_or(true);
+        let fills = || self.pipes.iter().flatten().any(filling);
+        match policy {
+            OnDiskFull::Drop if full && again && self.flows && fills() => refusal.drops = true,
+            OnDiskFull::Abort if full => refusal.drops = true,
+            OnDiskFull::Block | OnDiskFull::Drop | OnDiskFull::Abort => {}
+        }
+        self.retry_at = Some(clock::instant() + RETRY_AFTER);
+        if full && policy == OnDiskFull::Abort {
+            self.reach(Limit::Disk);
+        }
+    }
+
+    fn reach(&mut self, limit: Limit) {
+        if self.limit == Reached::No {
+            self.limit = Reached::Now(limit);
+        }
+    }
+
+    /// How many bytes of output were read, dropped ones counted.
+    pub(crate) fn read_bytes(&self) -> u64 {
+        let dropped = self.writer.dropped().bytes;
+        self.lens().iter().chain(&dropped).sum()
+    }
+
+    /// Whether output is left in its pipe: consumers have not acknowledged, or there is no room on the disk.
+    pub(crate) fn is_held_back(&self) -> bool {
+        self.held.holds() || self.retry_at.is_some() && !self.drops()
+    }
+
+    /// When a server before this one recorded the run's last event.
+    pub(crate) fn found_at(&self) -> Timestamp {
+        self.writer.found_at()
+    }
+
+    /// The limit at which the run is to be stopped, once.
+    pub(crate) fn limit_reached(&mut self) -> Option<Limit> {
+        let Reached::Now(limit) = self.limit else {
+            return None;
+        };
+        self.limit = Reached::Told;
+        Some(limit)
+    }
+}
+
+impl Drop for Output {
+    fn drop(&mut self) {
+        self.close_pipe(0);
+        self.close_pipe(1);
+    }
+}

@@ -1,0 +1,63 @@
+//! Output for which the disk has no room, where the policy of its run drops it: counted, and thrown away.
+
+use super::{Output, Splice};
+use crate::base::{KINDS, cause::Chain};
+use kennel_lifecycle::OnDiskFull;
+use kennel_linux::splice::Spliced;
+use std::{fs::File, io, sync::atomic::Ordering};
+
+impl Output {
+    /// Whether output may be dropped for which there is no room.
+    pub(super) fn may_drop(&self) -> bool {
+        self.writer.bound().on_disk_full != OnDiskFull::Block
+    }
+
+    /// Whether it is.
+    pub(super) fn drops(&self) -> bool {
+        self.refusal.as_ref().is_some_and(|refusal| refusal.drops)
+    }
+
+    /// Drops at most `bytes_max` of one stream, until nothing is left for now or it ends.
+    pub(super) fn discard(
+        &mut self,
+        index: usize,
+        bytes_max: usize,
+        splice: Splice,
+    ) -> io::Result<()> {
+        let sink = match self.sink.take() {
+            Some(sink) => sink,
+            None => File::options().write(true).open("/dev/null")?,
+        };
+        let sink = self.sink.insert(sink);
+        let mut left = bytes_max;
+        while let (Some(pipe), 1..) = (&self.pipes[index], left) {
+            let spliced = self.writer.drop_output(KINDS[index], || {
+                let spliced = splice(pipe, sink, 0, left)?;
+                let bytes = match spliced {
+                    Spliced::Bytes(bytes) => bytes as u64,
+                    Spliced::WouldBlock | Spliced::Eof => 0,
+                };
+                Ok((bytes, spliced))
+            })?;
+            match spliced {
+                Spliced::Bytes(bytes) => left = left.saturating_sub(bytes),
+                Spliced::WouldBlock => break,
+                Spliced::Eof => {
+                    if self.pipes[index].take().is_some() {
+                        self.pipes_open.fetch_sub(1, Ordering::Relaxed);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What cannot be counted stays in its pipe.
+    pub(super) fn cannot_drop(&mut self, error: &io::Error) {
+        let error = Chain(error);
+        tracing::warn!(run_id = %self.run, %error, "output for which there is no room cannot be counted, the command waits");
+        if let Some(refusal) = &mut self.refusal {
+            refusal.drops = false;
+        }
+    }
+}

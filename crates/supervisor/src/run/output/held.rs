@@ -1,0 +1,98 @@
+//! Output that waits at its bound until consumers have acknowledged the oldest ([`OnOutputFull::Block`]).
+
+use super::{Output, Ready, WARNINGS_MAX};
+use crate::{
+    base::clock,
+    registry::floors::{Floor, Floors},
+};
+use kennel_lifecycle::{Entry, OnOutputFull};
+use std::mem::Discriminant;
+
+/// Whether output waits, and what was said of that.
+#[derive(Debug, Default)]
+pub(super) struct Held {
+    holds: bool,
+    /// For whom it was said last that it waits.
+    said: Option<Discriminant<Floor>>,
+}
+
+impl Held {
+    pub(super) fn holds(&self) -> bool {
+        self.holds
+    }
+
+    pub(super) fn hold(&mut self) {
+        self.holds = true;
+    }
+}
+
+impl Output {
+    /// The same, waiting for consumers of the run where its policy says so.
+    pub(crate) fn behind(mut self, floors: &Floors) -> Self {
+        if self.writer.bound().on_full == OnOutputFull::Block {
+            self.floor = Some(floors.of(self.run));
+        }
+        self
+    }
+
+    /// Whether there is output that waits for consumers.
+    pub(crate) fn holds(&self) -> bool {
+        self.held.holds()
+    }
+
+    /// Waits until consumers have acknowledged more. Cancel-safe.
+    pub(super) async fn floor_moved(&self) -> Ready {
+        // What this copy has seen is what was heard.
+        let moved = match self.floor.clone() {
+            Some(mut floor) => floor.changed().await.is_ok(),
+            None => false,
+        };
+        if !moved {
+            std::future::pending::<()>().await;
+        }
+        Ready::Floor
+    }
+
+    /// Takes in what was acknowledged by now.
+    pub(super) fn hear_floor(&mut self) {
+        self.held.holds = false;
+        if let Some(floor) = &mut self.floor
+            && let Floor::UpTo(seq) = *floor.borrow_and_update()
+        {
+            self.writer.release_up_to(seq);
+        }
+    }
+
+    /// Waits for nobody any more: what comes goes beyond the bound, and nothing is removed for it that is not released.
+    pub(crate) fn go_beyond(&mut self) {
+        self.held.holds = false;
+        self.writer.go_beyond_bound(true);
+    }
+
+    /// Says among the events that output waits, and for whom.
+    pub(super) fn say_held(&mut self) {
+        let Some(floor) = self.floor.as_ref().filter(|_| self.held.holds) else {
+            return;
+        };
+        let floor = *floor.borrow();
+        let max = self.writer.bound().max_bytes;
+        let why = match floor {
+            // The store is asked, and that may pass at once.
+            Floor::Unknown => return,
+            Floor::NoConsumer => {
+                "no consumer of the run is registered that could acknowledge the oldest"
+            }
+            Floor::UpTo(_) => "a consumer of the run has not acknowledged the oldest",
+        };
+        let floor = std::mem::discriminant(&floor);
+        if self.held.said == Some(floor) || self.warnings >= WARNINGS_MAX {
+            return;
+        }
+        self.held.said = Some(floor);
+        self.warnings += 1;
+        let message =
+            format!("output waits, and the command with it: {max} bytes are kept, and {why}");
+        tracing::warn!(run_id = %self.run, why, "output waits");
+        self.line(&Entry::Warning { message }, clock::now());
+    }
+}

@@ -1,0 +1,100 @@
+//! What is known of a disk that takes nothing.
+
+use crate::base::cause::Chain;
+use kennel_journal::Dropped;
+use kennel_lifecycle::Timestamp;
+use std::{fmt::Write as _, io};
+
+/// The disk refuses.
+#[derive(Debug)]
+pub(crate) struct Refusal {
+    /// Since when; absent: an earlier server has met it.
+    since: Option<Timestamp>,
+    /// What it said first.
+    why: String,
+    /// Whether it is for want of room.
+    pub(super) full: bool,
+    /// Whether output is dropped meanwhile.
+    pub(super) drops: bool,
+    /// What was dropped and is told.
+    dropped: Dropped,
+    /// Whether a warning has told of it.
+    pub(super) told: bool,
+}
+
+impl Refusal {
+    pub(super) fn new(since: Timestamp, error: &io::Error) -> Self {
+        Self {
+            since: Some(since),
+            why: Chain(error).to_string(),
+            full: is_full(error),
+            drops: false,
+            dropped: Dropped::default(),
+            told: false,
+        }
+    }
+
+    /// What an earlier server has dropped.
+    pub(super) fn found() -> Self {
+        Self {
+            since: None,
+            why: String::new(),
+            full: true,
+            drops: false,
+            dropped: Dropped::default(),
+            told: false,
+        }
+    }
+
+    /// There is room again, and readers are told that this is missing.
+    pub(super) fn is_over(&mut self, dropped: Dropped) {
+        self.drops = false;
+        self.dropped.bytes[0] += dropped.bytes[0];
+        self.dropped.bytes[1] += dropped.bytes[1];
+        self.dropped.uncounted |= dropped.uncounted;
+    }
+
+    /// The warning to readers, now that it is written again; so many lines were given up.
+    pub(super) fn message(&self, now: Timestamp, given_up: u64) -> String {
+        let mut message = match self.since {
+            Some(since) => {
+                let millis = now.0.saturating_sub(since.0) / 1000;
+                let (seconds, millis) = (millis / 1000, millis % 1000);
+                format!(
+                    "the journal could not be written for {seconds}.{millis:03} s: {}",
+                    self.why
+                )
+            }
+            None => "the journal could not be written while the server was replaced".to_owned(),
+        };
+        let [stdout, stderr] = self.dropped.bytes;
+        let least = if self.dropped.uncounted {
+            "at least "
+        } else {
+            ""
+        };
+        let _ = if self.dropped == Dropped::default() {
+            write!(message, "; no output is missing for that")
+        } else {
+            write!(
+                message,
+                "; {least}{stdout} bytes of stdout and {least}{stderr} bytes of stderr are missing"
+            )
+        };
+        if given_up > 0 {
+            let _ = write!(
+                message,
+                "; {given_up} events that are no output are missing"
+            );
+        }
+        message
+    }
+}
+
+/// Whether a file could not be written for want of room: on the disk, in a quota, or under a limit on the size of files.
+pub(super) fn is_full(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge
+    )
+}

@@ -1,0 +1,490 @@
+//! The attempts of a run, above the machine: whether one follows another, the pause between them, and the next one.
+
+use super::{Done, Room, RunTask, prepare_failure};
+use crate::{
+    base::{
+        blocking::blocking,
+        calls::{CallError, RestartCall},
+        cause, clock, log_words,
+    },
+    record::persisted_spec,
+    registry::{Order, OrderError, Shared},
+    run::{cleanup::Cleanup, output::Output, writes::Write},
+};
+use kennel_lifecycle::{
+    Command, EndReason, Entry, Input, Machine, NextAttempt, Outcome, Phase, Refusal, Report,
+    RunKind, StartFailure, StartStage, StopOrder, StopReason, Timestamp,
+    restart::{self, Attempted, Next, Wish},
+};
+use kennel_linux::{client::ClientError, crash_point, rundir};
+use kennel_store::{Closure, Desired, NewRun, PAST_ATTEMPTS_MAX, PastAttempt, Rest, RunRow, Times};
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// What the task knows of attempts beside the one at work.
+#[derive(Debug, Default)]
+pub(super) struct Attempts {
+    /// Those that have ended, the newest last.
+    pub(super) past: Vec<PastAttempt>,
+    /// Restarts in a row.
+    pub(super) restarts: u32,
+    pub(super) stage: Stage,
+    /// What a caller wants of the run.
+    wish: Wish,
+    /// The order to end the run, where that came.
+    order: Option<StopOrder>,
+    /// How many attempts there were, and what is wanted, only the row can say, and it is not known yet.
+    unmet: bool,
+    /// An outcome that waits for it.
+    undecided: Option<Outcome>,
+}
+
+/// Where the run stands between attempts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// An attempt is at work.
+    #[default]
+    Present,
+    /// The end of one and the time of the next are being written.
+    Resting(Timestamp),
+    /// They are: the next one waits for its time.
+    Waiting(Timestamp, Instant),
+    /// The end of the run is being written.
+    Ending,
+    /// The next attempt is another server's to begin.
+    Left(Timestamp),
+}
+
+impl Attempts {
+    pub(super) fn of(row: &RunRow) -> Self {
+        let mut attempts = Self {
+            past: row.past.clone(),
+            restarts: row.restarts,
+            stage: row.next_restart.map_or(Stage::Present, Stage::Resting),
+            ..Self::default()
+        };
+        if let Some(order) = &row.stop {
+            attempts.wants_end(order.clone());
+        }
+        attempts
+    }
+
+    /// Nothing is decided before the row is known.
+    pub(super) fn await_row(&mut self) {
+        self.unmet = true;
+    }
+
+    /// The row is known. Gives the outcome that has waited for it.
+    pub(super) fn meet(&mut self, row: Self) -> Option<Outcome> {
+        self.unmet = false;
+        self.past = row.past;
+        self.restarts = row.restarts;
+        self.stage = row.stage;
+        if let Some(order) = row.order {
+            self.wants_end(order);
+        }
+        self.undecided.take()
+    }
+
+    /// Whether the present attempt has ended and another follows.
+    pub(super) fn goes_on(&self) -> bool {
+        matches!(
+            self.stage,
+            Stage::Resting(_) | Stage::Waiting(..) | Stage::Left(_)
+        )
+    }
+
+    /// When the next attempt begins.
+    pub(super) fn next(&self) -> Option<Timestamp> {
+        match self.stage {
+            Stage::Resting(at) | Stage::Waiting(at, _) | Stage::Left(at) => Some(at),
+            Stage::Present | Stage::Ending => None,
+        }
+    }
+
+    pub(super) fn due(&self) -> Option<Instant> {
+        match self.stage {
+            Stage::Waiting(_, due) => Some(due),
+            _ => None,
+        }
+    }
+
+    pub(super) fn wants_end(&mut self, order: StopOrder) {
+        self.wish = Wish::Stop;
+        self.order.get_or_insert(order);
+    }
+}
+
+/// Decides what follows an attempt of this run.
+pub(crate) fn next(
+    shared: &Shared,
+    new: &NewRun,
+    outcome: &Outcome,
+    times: &Times,
+    restarts: u32,
+    wish: Wish,
+) -> Next {
+    let boot_over = |boot: &str| boot != shared.hello.host.boot_id;
+    let attempted = Attempted {
+        outcome,
+        number: new.attempt,
+        uptime: uptime(times),
+        restarts,
+        boot_over: new
+            .identity
+            .as_ref()
+            .is_some_and(|i| boot_over(&i.host.boot_id)),
+        outlives_service: outlives_service(new),
+        wish,
+    };
+    // The low bits of a new id are random.
+    let chance = shared.next_id().as_u128() & u128::from(u32::MAX);
+    let chance = u32::try_from(chance).unwrap_or(0);
+    restart::next(&new.policy().restart, &attempted, chance)
+}
+
+/// Whether the run comes back with the next service, if this one ends.
+pub(crate) fn outlives_service(new: &NewRun) -> bool {
+    new.policy().kind == RunKind::Service && new.policy().restart.restarts()
+}
+
+/// Adds one that has ended; of the older ones as many are kept as the row keeps.
+pub(crate) fn add(past: &mut Vec<PastAttempt>, new: &NewRun, outcome: Outcome, times: Times) {
+    past.push(PastAttempt {
+        number: new.attempt,
+        leader: new.identity.as_ref().map(|identity| identity.command),
+        outcome,
+        times,
+    });
+    past.drain(..past.len().saturating_sub(PAST_ATTEMPTS_MAX));
+}
+
+fn uptime(times: &Times) -> Option<Duration> {
+    let micros = times.leader_exited?.0.saturating_sub(times.started?.0);
+    Some(Duration::from_micros(u64::try_from(micros).unwrap_or(0)))
+}
+
+impl RunTask {
+    /// Writes how the attempt has ended: as the run's last, or with the time of the next.
+    pub(super) fn record_outcome(&mut self, mut outcome: Outcome) {
+        self.running_due = None;
+        self.machine.know_times(Times {
+            ended: Some(clock::now()),
+            ..Times::default()
+        });
+        // Without a policy there is nothing to decide.
+        if self.attempts.unmet && self.new.policy().restart.restarts() {
+            self.attempts.undecided = Some(outcome);
+            return;
+        }
+        match self.attempts.stage {
+            Stage::Ending => return self.close(outcome),
+            // Its server has written that before it died.
+            Stage::Resting(due) => {
+                let restarts = self.attempts.restarts;
+                self.machine.is_followed(NextAttempt { restarts, due });
+                return self.report(Report::OutcomeRecorded);
+            }
+            Stage::Present | Stage::Waiting(..) | Stage::Left(_) => {}
+        }
+        let (restarts, wish) = (self.attempts.restarts, self.attempts.wish);
+        let next = next(
+            &self.shared,
+            &self.new,
+            &outcome,
+            &self.times(),
+            restarts,
+            wish,
+        );
+        match next {
+            Next::Again { delay, restarts } => return self.rest(outcome, delay, restarts),
+            Next::Exhausted { restarts } => {
+                outcome.reason = EndReason::RestartsExhausted { restarts };
+            }
+            Next::NotProven => {
+                let message = "it is not started again: that nothing is left of it is not proved";
+                let message = message.to_owned();
+                self.note(&Entry::Warning { message });
+            }
+            Next::End => {
+                let ours = is_ours(&outcome.reason, self.new.attempt);
+                if let (Some(order), true) = (&self.attempts.order, ours) {
+                    outcome.reason = order.reason.clone().into();
+                }
+            }
+        }
+        self.attempts.stage = Stage::Ending;
+        self.machine.conclude(outcome.reason.clone());
+        self.close(outcome);
+    }
+
+    fn close(&mut self, outcome: Outcome) {
+        let closure = Closure {
+            outcome,
+            times: self.times(),
+        };
+        self.write(Write::Close(Box::new(self.new.clone()), Box::new(closure)));
+    }
+
+    fn rest(&mut self, outcome: Outcome, delay: Duration, restarts: u32) {
+        let next = clock::now().plus(delay);
+        let times = self.times();
+        add(&mut self.attempts.past, &self.new, outcome, times);
+        self.attempts.restarts = restarts;
+        self.attempts.stage = Stage::Resting(next);
+        self.machine.is_followed(NextAttempt {
+            restarts,
+            due: next,
+        });
+        let rest = Rest {
+            past: self.attempts.past.clone(),
+            restarts,
+            next,
+        };
+        self.write(Write::Rest(Box::new(self.new.clone()), Box::new(rest)));
+    }
+
+    pub(super) fn log_attempt_end(&self, outcome: &Outcome) {
+        let (attempt, restarts) = (self.new.attempt, self.attempts.restarts);
+        tracing::info!(run_id = %self.run, attempt, reason = outcome.reason.name(), exit.code = log_words::exit_code(outcome.exit), exit.signal = log_words::exit_signal(outcome.exit), tree = outcome.tree.name(), restarts, "attempt ended, another follows");
+    }
+
+    /// The attempt is over and told. Gives whether the run is.
+    pub(super) fn attempt_over(&mut self) {
+        let Stage::Resting(next) = self.attempts.stage else {
+            let told = self.output.as_mut().is_some_and(Output::has_told_all);
+            return self.remove(if told {
+                Cleanup::Ended
+            } else {
+                Cleanup::Needless
+            });
+        };
+        crash_point!("attempt.over");
+        let micros = next.0.saturating_sub(clock::now().0);
+        let wait = Duration::from_micros(u64::try_from(micros).unwrap_or(0));
+        self.attempts.stage = Stage::Waiting(next, clock::instant() + wait);
+        if let (Wish::Stop, Some(order)) = (self.attempts.wish, self.attempts.order.clone()) {
+            self.end_waiting(&order);
+        } else if self.shared.refusing.is_cancelled() {
+            self.leave_or_end();
+        } else if self.attempts.wish == Wish::Restart {
+            self.begin_next();
+        }
+    }
+
+    /// Puts an order to end the run on its row where the machine does not: an attempt is being ended already, or is not
+    /// begun. So the next server knows it, and it is answered when that is sure.
+    pub(super) fn record_wish(&mut self, order: &StopOrder) {
+        // Of a first attempt that has not run there may be no row; its end is written before anybody is answered.
+        let has_row = self.new.attempt > 1 || self.times().started.is_some();
+        if has_row && self.desired == Desired::Run && self.stops_owed == 0 {
+            self.stops_owed += 1;
+            let deadline = clock::now().plus(order.grace);
+            self.write(Write::Stop(order.clone(), deadline));
+        }
+    }
+
+    /// Ends the run between two attempts: the last one has ended as it has, and nothing is there to be signalled.
+    pub(super) fn end_waiting(&mut self, order: &StopOrder) {
+        self.record_wish(order);
+        let Some(last) = self.attempts.past.pop() else {
+            return;
+        };
+        self.attempts.stage = Stage::Ending;
+        let outcome = Outcome {
+            reason: order.reason.clone().into(),
+            ..last.outcome
+        };
+        let times = Times {
+            ended: None,
+            ..last.times
+        };
+        self.machine = Machine::ending(outcome, times);
+        self.perform_all();
+    }
+
+    /// The service ends.
+    fn leave_or_end(&mut self) {
+        if outlives_service(&self.new) {
+            let next = self.attempts.next().unwrap_or(self.at);
+            self.attempts.stage = Stage::Left(next);
+            return self.publish();
+        }
+        self.end_waiting(&StopOrder {
+            reason: StopReason::ServerShutdown,
+            grace: Duration::ZERO,
+        });
+    }
+
+    /// An order while nothing runs.
+    pub(super) fn order_between(&mut self, order: Order) {
+        let none = || OrderError::Refused(Refusal::NotRunningYet);
+        // A caller that has gone needs no answer.
+        match order {
+            Order::Stop(order, reply) => {
+                let _ = reply.send(Ok(()));
+                if order.reason == StopReason::ServerShutdown {
+                    self.leave_or_end();
+                } else {
+                    self.end_waiting(&order);
+                }
+            }
+            Order::Restart(_, reply) if self.shared.leaving.is_cancelled() => {
+                drop(reply.send(Err(OrderError::Call(CallError::Draining))));
+            }
+            Order::Restart(call, reply) => {
+                let before = self.new.attempt;
+                if call.expected_attempt.is_none_or(|meant| meant >= before) {
+                    drop(reply.send(Ok(before)));
+                    self.attempts.restarts = 0;
+                    self.begin_next();
+                } else {
+                    drop(reply.send(Ok(before.saturating_sub(1))));
+                }
+            }
+            Order::Interrupt(_, reply) => drop(reply.send(Err(none()))),
+            Order::Resize(_, reply) => drop(reply.send(Err(none()))),
+            Order::Pause(reply) | Order::Resume(reply) => {
+                drop(reply.send(Err(none())));
+            }
+            Order::InputAccepted => {}
+            Order::Signal(_, reply) => drop(reply.send(Err(none()))),
+        }
+    }
+
+    /// An order for another attempt while one is at work. Gives the number after which it comes.
+    pub(super) fn restart(&mut self, call: RestartCall) -> Result<u32, Refusal> {
+        let present = self.new.attempt;
+        if call.expected_attempt.is_some_and(|meant| meant < present) {
+            return Ok(present - 1);
+        }
+        if !self.new.policy().restart.restarts() {
+            return Err(Refusal::NotRestartable);
+        }
+        let order = StopOrder {
+            grace: call.grace.unwrap_or(self.new.policy().grace()),
+            reason: StopReason::Restart {
+                by: call.by,
+                request_id: call.request_id,
+            },
+        };
+        match self.machine.phase() {
+            Phase::Closed(_) | Phase::Forgotten(_) if !self.attempts.goes_on() => {
+                return Err(Refusal::Ended);
+            }
+            _ if self.attempts.wish == Wish::Stop
+                || self.attempts.stage == Stage::Ending
+                || self.desired == Desired::Stop =>
+            {
+                return Err(Refusal::Stopping);
+            }
+            // A limit of its own has ended it, and its row comes to say so.
+            Phase::Stopping { order, .. }
+            | Phase::Draining {
+                stop: Some(order), ..
+            } if !self.stays_wanted(order) => return Err(Refusal::Stopping),
+            _ if self.times().started.is_none() && !self.attempts.goes_on() => {
+                return Err(Refusal::NotRunningYet);
+            }
+            _ => self.feed(Input::Command(Command::Stop(order)))?,
+        }
+        self.attempts.wish = Wish::Restart;
+        Ok(present)
+    }
+
+    /// A stop that means the service or another attempt is no wish that the run end, and is not put on its row.
+    pub(super) fn stays_wanted(&self, order: &StopOrder) -> bool {
+        match order.reason {
+            StopReason::ServerShutdown | StopReason::Orphaned => outlives_service(&self.new),
+            StopReason::Restart { .. } => true,
+            StopReason::ShimLost => self.new.policy().restart.restarts(),
+            StopReason::Abort { .. }
+            | StopReason::DeadlineExceeded(_)
+            | StopReason::LimitExceeded(_) => false,
+        }
+    }
+
+    /// The next attempt has its time.
+    pub(super) fn begin_next(&mut self) {
+        let lost = self.shared.keeper_lost.is_cancelled();
+        if lost || self.shared.refusing.is_cancelled() {
+            return self.leave_or_end();
+        }
+        if self.shared.leaving.is_cancelled() {
+            // It is the next server's to begin.
+            return;
+        }
+        self.at = clock::now();
+        self.attempts.stage = Stage::Present;
+        self.attempts.wish = Wish::None;
+        self.new.attempt += 1;
+        self.new.keeper_epoch = self.shared.hello.epoch;
+        self.new.identity = None;
+        self.new.held = None;
+        self.stop_deadline = None;
+        self.legacy = super::Legacy::default();
+        self.warning = None;
+        self.pause_result = None;
+        self.machine = Machine::following(self.new.policy().on_leader_exit);
+        if let Some(output) = &mut self.output {
+            output.begin_attempt(self.new.attempt);
+        }
+        crash_point!("attempt.begin");
+        // Admit is refused only where it was given before.
+        let _ = self.feed(Input::Command(Command::Admit));
+    }
+
+    /// Makes room for the next attempt where the last one was, and asks the keeper for its child.
+    pub(super) fn prepare_again(&mut self) {
+        let data_dir = &self.shared.config.data_dir;
+        let dir = rundir::path(data_dir, self.run);
+        let made = rundir::create(data_dir, self.run)
+            .and_then(|_| rundir::forget_attempt(data_dir, self.run))
+            .and_then(|()| self.shared.record.intend(&self.new));
+        let failed = match made {
+            Err(error) => Some(start_failure(&error, &dir)),
+            Ok(()) if self.output.is_none() => Some(prepare_failure()),
+            Ok(()) => None,
+        };
+        if let Some(failure) = failed {
+            tracing::error!(run_id = %self.run, %failure, "the next attempt cannot be prepared");
+            return self.report(Report::PrepareFailed(failure));
+        }
+        self.preparing = true;
+        let attempt = self.new.attempt;
+        self.op(move |shared, run, done| async move {
+            let at = dir.clone();
+            let kept = blocking(move || persisted_spec::read(&at, attempt)).await;
+            let prepared = match kept.flatten() {
+                Ok(child) => shared.kernel.prepare(run, &child).await,
+                Err(error) => Err(ClientError::Start(start_failure(&error, &dir))),
+            };
+            let _ = done.send(Done::Prepared(Box::new(prepared))).await;
+        });
+    }
+
+    /// Nothing is left to do here.
+    pub(super) fn has_left(&self) -> bool {
+        matches!(self.attempts.stage, Stage::Left(_)) && self.room == Room::Kept
+    }
+}
+
+/// Whether an end is the service's own doing, or was to lead to another attempt, so that an order to end the run is the
+/// better reason. Whoever has spawned a run is told how its first start has failed.
+fn is_ours(reason: &EndReason, attempt: u32) -> bool {
+    match reason {
+        EndReason::ServerShutdown | EndReason::OrphanTerminated | EndReason::Restarted { .. } => {
+            true
+        }
+        EndReason::StartFailed(_) => attempt > 1,
+        _ => false,
+    }
+}
+
+pub(crate) fn start_failure(error: &std::io::Error, dir: &std::path::Path) -> StartFailure {
+    StartFailure {
+        stage: StartStage::Prepare,
+        errno: cause::errno(error),
+        path: Some(dir.display().to_string()),
+    }
+}

@@ -1,0 +1,133 @@
+//! The signals of a run, as the audit trail has them.
+
+use super::RunTask;
+use crate::audit_log::{ProcessTold, SignalTold, TrailEntry, TrailRecord};
+use kennel_lifecycle::{Deadline, Entry, Limit, Phase, RunId, Signal, StopReason, StopStep};
+use kennel_linux::client::{Aim, ShotResult, Tie};
+
+impl RunTask {
+    /// Whom the next round of signals was for. A process in the control group that is not of the run is named by a warning,
+    /// once.
+    pub(super) fn note_aims(&mut self, aims: Vec<Aim>) {
+        for aim in aims.iter().filter(|aim| aim.tie == Tie::Unrelated) {
+            let (pid, start_ticks) = (aim.pid, aim.start_ticks);
+            let record = self.machine.record();
+            if !record.spared.contains(&(pid, start_ticks)) {
+                tracing::warn!(run_id = %self.run, pid, start_ticks, "a process in the control group of the run is not of the run, it is spared");
+                self.note(&Entry::ProcessSpared { pid, start_ticks });
+            }
+        }
+        self.aimed = aims;
+    }
+
+    /// A round of the stop ladder. One that a keeper tells again is handed in again: the server that heard of it first may
+    /// not have come to write it down.
+    pub(super) fn tell_round(&mut self, step: &StopStep) {
+        let why = match self.machine.phase() {
+            Phase::Stopping { order, .. }
+            | Phase::Draining {
+                stop: Some(order), ..
+            } => because(&order.reason),
+            Phase::Draining { stop: None, .. } => {
+                "the leader had ended, and the rest of its tree was to be stopped".to_owned()
+            }
+            _ => "its own plan".to_owned(),
+        };
+        let boot_id = &self.shared.hello.host.boot_id;
+        let aims = std::mem::take(&mut self.aimed);
+        let record = round(self.run, self.new.attempt, step, &aims, why, boot_id);
+        self.shared.trail.tell(record);
+    }
+}
+
+/// One round of signals.
+pub(crate) fn round(
+    run: RunId,
+    attempt: u32,
+    step: &StopStep,
+    aims: &[Aim],
+    why: String,
+    boot_id: &str,
+) -> TrailRecord {
+    let why = match step.signal {
+        Signal::CONT => format!("{why}; so that those who were held can act on it"),
+        _ => why,
+    };
+    let listed = aims.iter().filter(|aim| aim.tie != Tie::Unrelated).count();
+    let listed = u32::try_from(listed).unwrap_or(u32::MAX);
+    let told = SignalTold {
+        attempt,
+        signal: step.signal.to_string(),
+        scope: step.scope.name().to_owned(),
+        sender: step.sender.name().to_owned(),
+        why,
+        delivered: step.delivered,
+        gone: step.gone,
+        refused: step.refused,
+        errno: step.errno,
+        processes: aims.iter().map(process).collect(),
+        unlisted: step.targets().saturating_sub(listed),
+        boot_id: boot_id.to_owned(),
+    };
+    TrailRecord::at(step.at, Some(run.to_string()), TrailEntry::Signal(told))
+}
+
+fn process(aim: &Aim) -> ProcessTold {
+    let evidence = match aim.tie {
+        Tie::Group => vec!["group"],
+        Tie::Cgroup => vec!["cgroup"],
+        Tie::Namespace => vec!["namespace"],
+        Tie::Unrelated => vec![],
+        Tie::Held(holds) => [
+            (holds.cgroup, "cgroup"),
+            (holds.shim, "shim"),
+            (holds.keeper, "keeper"),
+        ]
+        .into_iter()
+        .filter_map(|(holds, word)| holds.then_some(word))
+        .collect(),
+    };
+    let result = match (aim.tie, aim.result) {
+        (Tie::Unrelated, _) => "spared",
+        (_, ShotResult::Delivered) => "delivered",
+        (_, ShotResult::Gone) => "gone",
+        (_, ShotResult::Failed(_)) => "refused",
+    };
+    ProcessTold {
+        pid: aim.pid,
+        start_ticks: aim.start_ticks,
+        evidence: evidence.into_iter().map(str::to_owned).collect(),
+        result: result.to_owned(),
+    }
+}
+
+fn because(reason: &StopReason) -> String {
+    let of = |request_id: &Option<String>| {
+        let id = request_id.as_ref();
+        id.map_or_else(String::new, |id| format!(", request {id}"))
+    };
+    match reason {
+        StopReason::Abort { by, request_id } => {
+            format!("{by} asked for its end{}", of(request_id))
+        }
+        StopReason::Restart { by, request_id } => {
+            format!("{by} asked for another attempt{}", of(request_id))
+        }
+        StopReason::ServerShutdown => "the service was shutting down".into(),
+        StopReason::DeadlineExceeded(Deadline::MaxRuntime) => {
+            "it had run for longer than it may (max_runtime)".into()
+        }
+        StopReason::DeadlineExceeded(Deadline::MaxPause) => {
+            "it had been paused for longer than it may (max_pause)".into()
+        }
+        StopReason::DeadlineExceeded(Deadline::Inactivity) => {
+            "it had been inactive for longer than it may (inactivity)".into()
+        }
+        StopReason::Orphaned => "no server had come back for too long".into(),
+        StopReason::ShimLost => "its shim was lost".into(),
+        StopReason::LimitExceeded(Limit::OutputBytes) => {
+            "it had written more than is kept of it".into()
+        }
+        StopReason::LimitExceeded(Limit::Disk) => "there was no room for its output".into(),
+    }
+}

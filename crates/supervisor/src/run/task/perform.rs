@@ -1,0 +1,331 @@
+//! The effects of the machine, carried out.
+
+use super::{
+    Done, RUNNING_RECORD_DELAY, Room, RunTask, STOP_RECORD_WAIT, attempts::start_failure,
+    prepare_failure,
+};
+use crate::{
+    base::{blocking::blocking, cause, clock, faults::store_fault, log_words},
+    record::persisted_spec,
+    registry::Shared,
+    run::{
+        cleanup::Cleanup,
+        output::Output,
+        writes::{self, Write},
+    },
+};
+use kennel_lifecycle::{
+    Effect, Entry, Outcome, Phase, Report, RunId, StartFailure, StartStage, StreamsEnd,
+};
+use kennel_linux::{
+    client::{ChildSpec, ClientError, SignalResult},
+    crash_point, rundir,
+};
+use kennel_store::{RunRow, StoreError};
+use std::{io, sync::Arc, time::Duration};
+use tokio::sync::mpsc;
+use tracing::Instrument;
+
+/// Pause between two tries to continue a tree.
+const THAW_RETRY_AFTER: Duration = Duration::from_millis(200);
+
+impl RunTask {
+    pub(super) fn perform(&mut self, effect: Effect) {
+        match effect {
+            Effect::Prepare => {
+                self.spans.prepares(&self.new, self.at);
+                if self.new.attempt > 1 {
+                    self.prepare_again();
+                } else {
+                    self.begin();
+                }
+            }
+            Effect::Record(_) => {
+                self.spans.records(self.at);
+                let new = Box::new(self.new.clone());
+                self.write(if new.attempt > 1 {
+                    Write::Begin(new, self.attempts.restarts)
+                } else {
+                    Write::Insert(new)
+                });
+            }
+            Effect::Release => {
+                crash_point!("spawn.release");
+                self.spans.releases(self.at);
+                self.shared.kernel.release(self.run);
+                crash_point!("spawn.released");
+            }
+            Effect::ShutGate => self.shared.kernel.shut_gate(self.run),
+            Effect::RecordStop { order, .. } if self.stays_wanted(&order) => {
+                self.report(Report::StopRecorded);
+            }
+            Effect::RecordStop { order, deadline } => {
+                let due = clock::instant() + STOP_RECORD_WAIT;
+                self.stop_due.get_or_insert(due);
+                self.stops_owed += 1;
+                self.write(Write::Stop(order, deadline));
+            }
+            Effect::StopTree(plan) => {
+                let plan = self.new.policy().adapt(plan);
+                self.shared.kernel.stop(self.run, &plan);
+                crash_point!("stop.sent");
+            }
+            Effect::KeepRest => self.shared.kernel.keep_rest(self.run),
+            Effect::Interrupt => self.send_signal(),
+            Effect::RecordState(state) => {
+                self.running_due = None;
+                self.write(Write::State(state, self.times().started));
+            }
+            Effect::RecordRunning => {
+                self.running_due = Some(clock::instant() + RUNNING_RECORD_DELAY);
+            }
+            Effect::Freeze => self.op(|shared, run, done| async move {
+                let result = shared.kernel.pause(run).await.unwrap_or(SignalResult::Gone);
+                crash_point!("pause.frozen");
+                let _ = done.send(Done::Froze(result)).await;
+            }),
+            Effect::Thaw => self.op(thaw),
+            Effect::FinishOutput => {
+                // Without a journal nothing was read.
+                if self.shared.refusing.is_cancelled() {
+                    self.output.iter_mut().for_each(Output::hurry);
+                }
+                let end = match &mut self.output {
+                    Some(output) => output.finish(),
+                    None => Some(StreamsEnd::Lost),
+                };
+                if let Some(end) = end {
+                    self.report(Report::StreamsClosed(end));
+                }
+            }
+            Effect::RecordOutcome(outcome) => self.record_outcome(outcome),
+            Effect::Withdraw => self.write(Write::Withdraw),
+            Effect::Forget => {
+                if let Phase::Forgotten(why) = self.machine.phase() {
+                    self.spans.forgets(&self.new, self.at, why);
+                }
+                // Only what this task has made is its own to remove.
+                if self.output.take().is_some() || self.legacy.unrecorded {
+                    self.room = Room::Removing;
+                    self.remove(Cleanup::All);
+                }
+            }
+            Effect::Acknowledge => {
+                crash_point!("exit.acknowledge");
+                self.shared.kernel.acknowledge(self.run);
+                crash_point!("exit.acknowledged");
+                self.attempt_over();
+            }
+            Effect::Append(entry) => self.append(entry),
+        }
+    }
+
+    /// Makes room for the run and asks the keeper for its child. A directory that is there belongs to a run of this
+    /// id that has ended, or is what a crash before the record has left: the store knows which.
+    pub(super) fn begin(&mut self) {
+        if !rundir::path(&self.shared.config.data_dir, self.run).exists() {
+            return self.prepare();
+        }
+        self.op(|shared, run, done| async move {
+            let row = shared.store.get(run).await;
+            let _ = done.send(Done::LeftOver(Box::new(row))).await;
+        });
+    }
+
+    pub(super) fn left_over(&mut self, row: Result<Option<RunRow>, StoreError>) {
+        match row {
+            Ok(None) => match rundir::remove(&self.shared.config.data_dir, self.run) {
+                Ok(()) => return self.prepare(),
+                Err(error) => {
+                    tracing::error!(run_id = %self.run, %error, "what an earlier start has left cannot be removed");
+                }
+            },
+            Ok(Some(row)) => {
+                self.taken = Some(Box::new(row));
+                return self.report(Report::KeyTaken);
+            }
+            Err(error) => {
+                // There may be a row, and then a stop is not this run's.
+                self.start_error = Some(store_fault(&error));
+                return self.report(Report::KeyTaken);
+            }
+        }
+        self.report(Report::PrepareFailed(prepare_failure()));
+    }
+
+    fn prepare(&mut self) {
+        crash_point!("spawn.begun");
+        let data_dir = &self.shared.config.data_dir;
+        let made = self.shared.record.intend(&self.new).and_then(|()| {
+            crash_point!("log.intended");
+            let dir = rundir::create(data_dir, self.run)?;
+            let open = Arc::clone(&self.shared.pipes_open);
+            let boot = self.shared.boot();
+            let output = Output::create(self.run, &dir, self.new.policy().output, boot, open)?;
+            self.output = Some(output.behind(&self.shared.consumers.floors));
+            Ok(())
+        });
+        if let Err(error) = made {
+            tracing::error!(run_id = %self.run, error = %cause::Chain(&error), "the run's directory cannot be made");
+            // It was not there before: what was made of it on a full disk is this task's to remove.
+            if let Err(error) = Cleanup::All.carry_out(&self.shared, self.run) {
+                tracing::warn!(run_id = %self.run, %error, "what was made of the run's directory stays");
+            }
+            return self.report(Report::PrepareFailed(StartFailure {
+                stage: StartStage::Prepare,
+                errno: cause::errno(&error),
+                path: Some(rundir::path(data_dir, self.run).display().to_string()),
+            }));
+        }
+        crash_point!("spawn.room_made");
+        // A first attempt is prepared once.
+        let Some(child) = self.child.take() else {
+            return;
+        };
+        self.preparing = true;
+        let kept = self.new.policy().restart.restarts();
+        self.op(move |shared, run, done| async move {
+            let prepared = match keep(kept, &child).await {
+                Ok(()) => shared.kernel.prepare(run, &child).await,
+                Err(error) => Err(ClientError::Start(start_failure(&error, &child.run_dir))),
+            };
+            let _ = done.send(Done::Prepared(Box::new(prepared))).await;
+        });
+    }
+
+    /// Writes an entry down and shows it: before its effect, so that who sees that finds the entry too.
+    fn append(&mut self, mut entry: Entry) {
+        match &mut entry {
+            Entry::Recorded { output_offsets, .. } => {
+                *output_offsets = self.output.as_ref().map(Output::lens).unwrap_or_default();
+            }
+            Entry::Started => self.flow(),
+            Entry::Stuck(stuck) => {
+                tracing::warn!(run_id = %self.run, stuck = log_words::stuck(stuck), "SIGKILL does not end them");
+            }
+            Entry::AttemptEnded { outcome, .. } => {
+                self.log_attempt_end(outcome);
+                self.tell_end(outcome, false);
+            }
+            Entry::Ended(outcome) => {
+                self.say_ended(outcome);
+                self.tell_end(outcome, true);
+            }
+            _ => {}
+        }
+        self.spans.hears(&self.new, self.at, &entry);
+        crash_point!("exit.end", matches!(entry, Entry::Ended(_)));
+        self.write_entry(&entry);
+        appended(&entry);
+        if let Entry::Recorded { .. } = entry {
+            self.tell_terminal();
+            if let Some(message) = self.warning.take() {
+                self.note(&Entry::Warning { message });
+            }
+        }
+    }
+
+    pub(super) fn say_ended(&self, outcome: &Outcome) {
+        tracing::info!(run_id = %self.run, state = outcome.state().api_name(), reason = outcome.reason.name(), exit.code = log_words::exit_code(outcome.exit), exit.signal = log_words::exit_signal(outcome.exit), tree = outcome.tree.name(), "run ended");
+    }
+
+    fn tell_end(&mut self, outcome: &Outcome, last: bool) {
+        let times = self.times();
+        let at = times.ended.unwrap_or(self.at);
+        self.spans.ends(&self.new, &times, outcome, at, last);
+    }
+
+    pub(super) fn write(&mut self, write: Write) {
+        self.writes.push_back(write);
+        self.next_write();
+    }
+
+    pub(super) fn next_write(&mut self) {
+        if self.writing {
+            return;
+        }
+        let Some(write) = self.writes.pop_front() else {
+            return;
+        };
+        self.writing = true;
+        self.op(move |shared, run, done| writes::perform(shared, run, write, done));
+    }
+
+    /// Work beside the task; its end is awaited in [`Self::drive`].
+    pub(super) fn op<Fut>(
+        &mut self,
+        work: impl FnOnce(Arc<Shared>, RunId, mpsc::Sender<Done>) -> Fut,
+    ) where
+        Fut: Future<Output = ()> + Send + 'static,
+    {
+        // What has ended is let go here, so that a long run does not collect it.
+        while self.ops.try_join_next().is_some() {}
+        let work = work(Arc::clone(&self.shared), self.run, self.done_sender.clone());
+        self.ops.spawn(work.in_current_span());
+    }
+
+    pub(super) fn remove(&mut self, cleanup: Cleanup) {
+        self.op(move |shared, run, done| async move {
+            let removed = blocking(move || cleanup.carry_out(&shared, run)).await;
+            if let Err(error) = removed.flatten() {
+                tracing::warn!(run_id = %run, %error, "the run's directory is not wholly removed");
+            }
+            let _ = done.send(Done::Removed).await;
+        });
+    }
+}
+
+/// Keeps what further attempts are made of, where there may be some.
+async fn keep(kept: bool, child: &ChildSpec) -> io::Result<()> {
+    if !kept {
+        return Ok(());
+    }
+    let child = child.clone();
+    let kept = blocking(move || persisted_spec::write(&child.run_dir, &child)).await;
+    kept.flatten()
+}
+
+/// Where a test may let this process die after an entry is written.
+fn appended(entry: &Entry) {
+    match entry {
+        Entry::Recorded { .. } => crash_point!("spawn.recorded_told"),
+        Entry::Started => crash_point!("spawn.started_told"),
+        Entry::Stopping { .. } => crash_point!("stop.told"),
+        Entry::LeaderExited(_) => crash_point!("exit.leader_told"),
+        Entry::StreamsClosed(_) => crash_point!("exit.streams_told"),
+        Entry::TreeEnded(_) => crash_point!("exit.tree_told"),
+        Entry::AttemptEnded { .. } => crash_point!("attempt.end_told"),
+        Entry::Ended(_) => crash_point!("exit.end_told"),
+        Entry::Paused => crash_point!("pause.told"),
+        Entry::Resumed { .. } => crash_point!("resume.told"),
+        Entry::TerminalResized(_)
+        | Entry::SignalSent { .. }
+        | Entry::StopStep(_)
+        | Entry::Stuck(_)
+        | Entry::MemoryKills(_)
+        | Entry::ProcessSpared { .. }
+        | Entry::Warning { .. } => {}
+    }
+}
+
+async fn thaw(shared: Arc<Shared>, run: RunId, done: mpsc::Sender<Done>) {
+    crash_point!("resume.thaw");
+    loop {
+        match shared.kernel.resume(run).await {
+            Ok(SignalResult::Failed(errno)) => {
+                tracing::warn!(run_id = %run, errno, "the tree cannot be continued, trying again");
+                tokio::time::sleep(THAW_RETRY_AFTER).await;
+                // A run that has left meanwhile is nobody to continue.
+                if shared.find(run).is_none() {
+                    return;
+                }
+            }
+            // Gone: its end is on its way.
+            Ok(_) => {
+                crash_point!("resume.thawed");
+                return drop(done.send(Done::Report(Report::Thawed)).await);
+            }
+            Err(_) => return,
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! Signals that callers ask for: an Interrupt, or one by name. The keeper, which outlives this process, remembers under
+//! which request ids they went out.
+
+use super::RunTask;
+use crate::{
+    base::{calls::SignalCall, faults::keeper_fault, ports::Kernel},
+    registry::OrderError,
+};
+use kennel_lifecycle::{Command, Input, Refusal, RunId};
+use kennel_linux::client::{ClientError, Interrupted, Sent, SignalResult};
+use tokio::sync::oneshot;
+
+/// A signal that is on its way, with where its answer goes.
+#[derive(Debug)]
+pub(super) enum Signalling {
+    Interrupt(
+        Option<String>,
+        oneshot::Sender<Result<Interrupted, OrderError>>,
+    ),
+    Named(SignalCall, oneshot::Sender<Result<Sent, OrderError>>),
+}
+
+impl Signalling {
+    fn request_id(&self) -> Option<&str> {
+        match self {
+            Self::Interrupt(id, _) => id.as_deref(),
+            Self::Named(call, _) => call.request_id.as_deref(),
+        }
+    }
+
+    async fn send(self, kernel: &dyn Kernel, run: RunId) {
+        let fault = |error: ClientError| OrderError::Call(keeper_fault(&error));
+        // A caller that has gone needs no answer.
+        match self {
+            Self::Interrupt(id, reply) => {
+                let result = kernel.interrupt(run, id.as_deref()).await;
+                drop(reply.send(result.map_err(fault)));
+            }
+            Self::Named(call, reply) => {
+                let id = call.request_id.as_deref();
+                let result = kernel.signal(run, call.signal, call.target, id).await;
+                drop(reply.send(result.map_err(fault)));
+            }
+        }
+    }
+
+    /// Says that one went out under its request id before.
+    fn sent_before(self) {
+        match self {
+            Self::Interrupt(_, reply) => {
+                let (result, way) = (SignalResult::Done, None);
+                drop(reply.send(Ok(Interrupted { result, way })));
+            }
+            Self::Named(_, reply) => drop(reply.send(Ok(Sent::Before))),
+        }
+    }
+
+    fn refuse(self, refusal: Refusal) {
+        let error = OrderError::Refused(refusal);
+        match self {
+            Self::Interrupt(_, reply) => drop(reply.send(Err(error))),
+            Self::Named(_, reply) => drop(reply.send(Err(error))),
+        }
+    }
+}
+
+impl RunTask {
+    /// Sends a signal if the machine lets it.
+    pub(super) fn signal(&mut self, signal: Signalling) {
+        self.signal = Some(signal);
+        let answer = self.feed(Input::Command(Command::Interrupt));
+        if let (Err(refusal), Some(signal)) = (answer, self.signal.take()) {
+            self.refuse_signal(signal, refusal);
+        }
+    }
+
+    /// Who asks again for what was done is told so, however the run stands by now.
+    fn refuse_signal(&mut self, signal: Signalling, refusal: Refusal) {
+        let Some(id) = signal.request_id().map(str::to_owned) else {
+            return signal.refuse(refusal);
+        };
+        self.op(|shared, run, _| async move {
+            match shared.kernel.was_sent(run, &id).await {
+                Ok(true) => signal.sent_before(),
+                Ok(false) | Err(_) => signal.refuse(refusal),
+            }
+        });
+    }
+
+    /// Sends what the machine was asked for. Both kinds are one wish to it: a signal after which the run goes on.
+    pub(super) fn send_signal(&mut self) {
+        let Some(signal) = self.signal.take() else {
+            return;
+        };
+        self.op(|shared, run, _| async move {
+            signal.send(shared.kernel.as_ref(), run).await;
+        });
+    }
+}

@@ -1,0 +1,101 @@
+//! A run's terminal: how large it is, and that readers are told.
+
+use super::{Done, RunTask};
+use crate::{
+    base::{
+        calls::{CallError, ResizeCall},
+        faults::keeper_fault,
+    },
+    registry::OrderError,
+};
+use kennel_lifecycle::{Entry, Phase, Refusal, TerminalSize};
+use kennel_linux::{
+    client::{ClientError, Resized},
+    crash_point,
+};
+use tokio::sync::oneshot;
+
+/// Where the answer to a change of size goes.
+pub(super) type ResizeReply = oneshot::Sender<Result<(), OrderError>>;
+
+/// What has come of a change of size.
+#[derive(Debug)]
+pub(crate) struct ResizeDone {
+    call: ResizeCall,
+    attempt: u32,
+    result: Result<Resized, ClientError>,
+    reply: ResizeReply,
+}
+
+impl RunTask {
+    /// How large it is, while there is somebody on it.
+    pub(super) fn terminal_now(&self) -> Option<TerminalSize> {
+        let over = matches!(
+            self.machine.phase(),
+            Phase::Closing(_) | Phase::Closed(_) | Phase::Forgotten(_)
+        );
+        self.terminal.filter(|_| !over)
+    }
+
+    /// Says how large it is at the beginning of an attempt, or that it was made another size by a server that did not live
+    /// to tell.
+    pub(super) fn tell_terminal(&mut self) {
+        if let Some(size) = self.terminal {
+            self.note(&Entry::TerminalResized(size));
+        }
+    }
+
+    /// Makes it so large.
+    pub(super) fn resize(&mut self, call: ResizeCall, reply: ResizeReply) {
+        let attempt = self.new.attempt;
+        let error = if call.expected_attempt.is_some_and(|meant| meant != attempt) {
+            let run = self.run;
+            OrderError::Call(CallError::OtherAttempt { run, attempt })
+        } else if self.new.policy().kind != kennel_lifecycle::RunKind::Terminal {
+            OrderError::Call(CallError::NotOnTerminal { run: self.run })
+        } else if self.terminal_now().is_none() || self.times().started.is_none() {
+            OrderError::Refused(Refusal::NotRunningYet)
+        } else {
+            return self.op(move |shared, run, done| async move {
+                let result = shared.kernel.resize(run, attempt, call.size).await;
+                let resized = ResizeDone {
+                    call,
+                    attempt,
+                    result,
+                    reply,
+                };
+                let _ = done.send(Done::Resized(Box::new(resized))).await;
+            });
+        };
+        // A caller that has gone needs no answer.
+        drop(reply.send(Err(error)));
+    }
+
+    pub(super) fn resized(&mut self, done: ResizeDone) {
+        crash_point!("terminal.resized");
+        let run = self.run;
+        let refused = |refusal| Err(OrderError::Refused(refusal));
+        let answer = match done.result {
+            Ok(Resized::Done) => {
+                if done.attempt == self.new.attempt && self.terminal != Some(done.call.size) {
+                    self.terminal = Some(done.call.size);
+                    self.tell_terminal();
+                    self.publish();
+                }
+                Ok(())
+            }
+            Ok(Resized::NoTerminal) => Err(OrderError::Call(CallError::NotOnTerminal { run })),
+            Ok(Resized::OtherAttempt) => Err(OrderError::Call(CallError::OtherAttempt {
+                run,
+                attempt: self.new.attempt,
+            })),
+            Ok(Resized::Failed(errno)) => {
+                let what = format!("the terminal could not be resized (errno {errno})");
+                Err(OrderError::Call(CallError::Internal(what)))
+            }
+            Ok(Resized::Gone) => refused(Refusal::Stopping),
+            Err(error) => Err(OrderError::Call(keeper_fault(&error))),
+        };
+        drop(done.reply.send(answer));
+    }
+}

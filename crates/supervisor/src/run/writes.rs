@@ -1,0 +1,374 @@
+//! What one run owes the store: one write at a time, in the order in which they were asked for.
+
+use crate::{
+    base::{clock, log_words},
+    record::node_store::NodeStore,
+    registry::Shared,
+    run::task::Done,
+};
+use kennel_lifecycle::{Report, RowState, RunId, StopOrder, Timestamp};
+use kennel_linux::crash_point;
+use kennel_store::{Change, Closure, Inserted, NewRun, Rest, RunRow, StoreError};
+use std::{io, sync::Arc, time::Duration};
+use tokio::sync::mpsc;
+
+/// First and longest pause between two tries.
+const RETRY_FIRST: Duration = Duration::from_millis(50);
+const RETRY_LONGEST: Duration = Duration::from_secs(2);
+/// How long the store may take over a change that can be kept here.
+const STORE_SLOW: Duration = Duration::from_secs(1);
+
+/// One write.
+#[derive(Debug)]
+pub(crate) enum Write {
+    /// The row before exec. Tried once: its result decides about the gate.
+    Insert(Box<NewRun>),
+    /// The next attempt before exec, and its restarts in a row. Tried once, as the first is.
+    Begin(Box<NewRun>, u32),
+    /// The end of an attempt and the time of the next. Tried until it is there.
+    Rest(Box<NewRun>, Box<Rest>),
+    /// `desired = STOP`. Tried until it is there.
+    Stop(StopOrder, Timestamp),
+    /// A state. Tried once.
+    State(RowState, Option<Timestamp>),
+    /// That there is no row. Tried until there is none.
+    Withdraw,
+    /// The outcome. Tried until it is there.
+    Close(Box<NewRun>, Box<Closure>),
+}
+
+/// Performs the write and tells how it went; the last thing told is [`Done::Written`].
+pub(crate) async fn perform(
+    shared: Arc<Shared>,
+    run: RunId,
+    write: Write,
+    done: mpsc::Sender<Done>,
+) {
+    let store = &shared.store;
+    // The receiver is the run's task, which ends only after the last `Written`.
+    let tell = async |what: Done| drop(done.send(what).await);
+    match write {
+        Write::Insert(new) => tell(insert(store, &new).await).await,
+        Write::Begin(new, restarts) => tell(begin(store, &new, restarts).await).await,
+        Write::Rest(new, rest) => {
+            crash_point!("attempt.rest");
+            until_delivered(&shared, run).await;
+            let written = retry(store, run, "the end of the attempt", || {
+                store.rest(&new, &rest)
+            })
+            .await;
+            crash_point!("attempt.rested");
+            tell(ended(written)).await;
+        }
+        Write::Stop(order, deadline) => {
+            crash_point!("stop.record");
+            let kept = stop(&shared, run, &order, deadline).await;
+            crash_point!("stop.recorded");
+            tell(if kept {
+                Done::StopDurable(deadline)
+            } else {
+                Done::StopRefused
+            })
+            .await;
+        }
+        Write::State(state, started) => {
+            let report = if record_state(&shared, run, state, started).await {
+                Report::StateRecorded(state)
+            } else {
+                Report::StateNotRecorded(state)
+            };
+            tell(Done::Report(report)).await;
+        }
+        Write::Withdraw => {
+            tell(Done::Report(if withdraw(&shared, run).await {
+                Report::Withdrawn
+            } else {
+                Report::NotWithdrawn
+            }))
+            .await;
+        }
+        Write::Close(new, closure) => {
+            crash_point!("exit.close");
+            let write = || store.close(&new, &closure);
+            let written = if closure.outcome.exit.is_some() {
+                let change = Change::Closed(new.clone(), closure.clone());
+                keep(&shared, run, "the outcome", change, write).await
+            } else {
+                close_what_never_ran(store, &new, &closure).await
+            };
+            crash_point!("exit.closed");
+            tell(ended(written)).await;
+        }
+    }
+    tell(Done::Written).await;
+}
+
+/// What the task is told of an end.
+fn ended(written: bool) -> Done {
+    if written {
+        Done::Report(Report::OutcomeRecorded)
+    } else {
+        Done::Disowned
+    }
+}
+
+/// Removes the row of a run whose gate was never opened. `false`: the row is not as it was left.
+pub(crate) async fn withdraw(shared: &Shared, run: RunId) -> bool {
+    until_delivered(shared, run).await;
+    let store = &shared.store;
+    let withdrawn = retry(store, run, "that it never began", || store.withdraw(run)).await;
+    if withdrawn {
+        tracing::info!(run_id = %run, "its server died before its gate was opened: nothing ran, and its Spawn may be repeated");
+    }
+    withdrawn
+}
+
+/// Writes the end of what never ran; gives whether the row tells this very end. Another's closed row may stand under its
+/// key: only the store can say.
+async fn close_what_never_ran(store: &NodeStore, new: &NewRun, closure: &Closure) -> bool {
+    let run = new.run;
+    loop {
+        let write = || store.close(new, closure);
+        if !retry(store, run, "the outcome", write).await {
+            return false;
+        }
+        // Missing or open: the store has gone back meanwhile.
+        let row = row_of(store, run).await;
+        if let Some(row) = row.filter(|row| row.outcome.is_some()) {
+            let told = row.outcome.as_ref() == Some(&closure.outcome);
+            if told {
+                store.has(row);
+            }
+            return told;
+        }
+    }
+}
+
+/// The row of a run, once the store can say.
+pub(crate) async fn row_of(store: &NodeStore, run: RunId) -> Option<RunRow> {
+    let mut pause = RETRY_FIRST;
+    loop {
+        match store.get(run).await {
+            Ok(row) => return row,
+            Err(error) => {
+                tracing::debug!(run_id = %run, %error, "what the row says is not known yet");
+            }
+        }
+        rest(store, &mut pause).await;
+    }
+}
+
+/// What the row of a run says that was gone on with without it; a row that the store has lost is written again. Tried
+/// until it is known, or nobody waits for it any more.
+pub(crate) async fn meet(shared: Arc<Shared>, new: Box<NewRun>, done: mpsc::Sender<Done>) {
+    let met = tokio::select! {
+        met = meet_row(&shared.store, &new) => met,
+        () = done.closed() => return,
+    };
+    // The receiver has gone or takes it.
+    let _ = done.send(met).await;
+}
+
+async fn meet_row(store: &NodeStore, new: &NewRun) -> Done {
+    let run = new.run;
+    let mut pause = RETRY_FIRST;
+    loop {
+        let row = match row_of(store, run).await {
+            Some(row) => row,
+            None => {
+                tracing::error!(run_id = %run, "the store has lost the row of a run, writing it again");
+                match store.insert(new).await {
+                    Ok(Inserted::New) => RunRow::open(new.clone()),
+                    Ok(Inserted::Taken(row)) => *row,
+                    Err(error) => {
+                        tracing::warn!(run_id = %run, %error, "the row is not written again yet");
+                        rest(store, &mut pause).await;
+                        continue;
+                    }
+                }
+            }
+        };
+        if row.new.identity == new.identity {
+            return Done::Met(Box::new(row));
+        }
+        tracing::error!(run_id = %run, recorded = log_words::identity(row.new.identity.as_ref()), held = log_words::identity(new.identity.as_ref()), "the keeper holds another run than the row says, it is left alone");
+        return Done::Strange;
+    }
+}
+
+/// Waits before the next try; less where the store has just come.
+async fn rest(store: &NodeStore, pause: &mut Duration) {
+    tokio::select! {
+        () = tokio::time::sleep(*pause) => {}
+        () = store.opened() => {}
+    }
+    *pause = (*pause * 2).min(RETRY_LONGEST);
+}
+
+async fn insert(store: &NodeStore, new: &NewRun) -> Done {
+    crash_point!("spawn.record");
+    let inserted = store.insert(new).await;
+    crash_point!("spawn.recorded");
+    match inserted {
+        Ok(Inserted::New) => Done::Report(Report::Recorded),
+        Ok(Inserted::Taken(row)) => Done::Taken(row),
+        Err(error) => not_recorded(new, &error),
+    }
+}
+
+async fn begin(store: &NodeStore, new: &NewRun, restarts: u32) -> Done {
+    crash_point!("attempt.record");
+    let begun = store.begin(new, restarts).await;
+    crash_point!("attempt.recorded");
+    match begun {
+        Ok(()) => Done::Report(Report::Recorded),
+        Err(error) => not_recorded(new, &error),
+    }
+}
+
+/// What the task is told of an attempt whose record the store has not taken, or has not said that it has.
+fn not_recorded(new: &NewRun, error: &StoreError) -> Done {
+    let (run, attempt) = (new.run, new.attempt);
+    Done::Report(if matches!(error, StoreError::Unknown(_)) {
+        tracing::warn!(run_id = %run, attempt, %error, "whether the attempt is recorded is not known, the gate stays shut");
+        Report::RecordUnknown
+    } else {
+        tracing::warn!(run_id = %run, attempt, %error, "the attempt is not recorded, the gate stays shut");
+        Report::RecordFailed
+    })
+}
+
+/// Whether a state is durable. It can be done without, so it waits for nobody.
+async fn record_state(
+    shared: &Shared,
+    run: RunId,
+    state: RowState,
+    started: Option<Timestamp>,
+) -> bool {
+    let change = Change::State { state, started };
+    let write = || shared.store.record_state(run, state, started);
+    let recorded = match at_once(shared, run, &change, write).await {
+        Ok(recorded) => recorded,
+        Err(error) => {
+            tracing::warn!(run_id = %run, state = state.api_name(), %error, "the state is not recorded");
+            false
+        }
+    };
+    if recorded {
+        crash_point!("spawn.running_recorded", state == RowState::Running);
+        crash_point!("pause.pausing_recorded", state == RowState::Pausing);
+        crash_point!("pause.paused_recorded", state == RowState::Paused);
+    }
+    recorded
+}
+
+/// Makes it durable that the run is to end.
+/// `false`: it is not this server's to write.
+pub(crate) async fn stop(
+    shared: &Shared,
+    run: RunId,
+    order: &StopOrder,
+    deadline: Timestamp,
+) -> bool {
+    let change = Change::Stop {
+        order: order.clone(),
+        deadline,
+    };
+    keep(shared, run, "the stop", change, || {
+        shared.store.record_stop(run, order, deadline)
+    })
+    .await
+}
+
+/// What is pending of the run goes before what is written to the store directly.
+pub(crate) async fn until_delivered(shared: &Shared, run: RunId) {
+    shared.record.delivered(run).await;
+}
+
+/// Makes a change durable: in the store, or where that does not take it, in the node log. `false`: it is not this server's
+/// to write.
+async fn keep<F, Fut>(shared: &Shared, run: RunId, what: &str, change: Change, mut write: F) -> bool
+where
+    F: FnMut() -> Fut,
+    Fut: Future<Output = Result<(), StoreError>>,
+{
+    let mut pause = RETRY_FIRST;
+    let mut said = false;
+    loop {
+        let error = match at_once(shared, run, &change, &mut write).await {
+            Ok(kept) => return kept,
+            Err(error) => error,
+        };
+        if !std::mem::replace(&mut said, true) {
+            tracing::warn!(run_id = %run, %error, "{what} is not recorded yet, trying until it is");
+        }
+        rest(&shared.store, &mut pause).await;
+    }
+}
+
+/// One try at the store, unless something is pending for it already; then at the node log.
+async fn at_once<F, Fut>(
+    shared: &Shared,
+    run: RunId,
+    change: &Change,
+    mut write: F,
+) -> Result<bool, io::Error>
+where
+    F: FnMut() -> Fut,
+    Fut: Future<Output = Result<(), StoreError>>,
+{
+    if shared.store.generation().is_some() && !shared.record.has_pending() {
+        match tokio::time::timeout(STORE_SLOW, write()).await {
+            Ok(Ok(())) => return Ok(true),
+            Ok(Err(error @ (StoreError::Fenced(_) | StoreError::Corrupt(_)))) => {
+                tracing::error!(run_id = %run, %error, change = change.name(), "this cannot be recorded by this server");
+                return Ok(false);
+            }
+            Ok(Err(error)) => {
+                tracing::warn!(run_id = %run, %error, "the store does not take a change, it is kept here");
+            }
+            // What is queued there may still be written, and is delivered again all the same.
+            Err(_) => {
+                tracing::warn!(run_id = %run, "the store is slow to take a change, it is kept here");
+            }
+        }
+    }
+    shared
+        .record
+        .promise(run, change.clone())
+        .await
+        .map(|()| true)
+}
+
+/// Tries until it is written, or until the store says that the row is not ours to write: then `false`.
+pub(crate) async fn retry<F, Fut>(store: &NodeStore, run: RunId, what: &str, mut write: F) -> bool
+where
+    F: FnMut() -> Fut,
+    Fut: Future<Output = Result<(), StoreError>>,
+{
+    let began = clock::instant();
+    let mut pause = RETRY_FIRST;
+    let mut said = false;
+    loop {
+        match write().await {
+            Ok(()) => {
+                if said {
+                    let waited_seconds = began.elapsed().as_secs_f64();
+                    tracing::info!(run_id = %run, waited_seconds, "{what} is recorded now");
+                }
+                return true;
+            }
+            Err(error @ (StoreError::Fenced(_) | StoreError::Corrupt(_))) => {
+                tracing::error!(run_id = %run, %error, "{what} cannot be recorded by this server");
+                return false;
+            }
+            Err(error) => {
+                if !said {
+                    tracing::warn!(run_id = %run, %error, "{what} is not recorded yet, trying until it is");
+                    said = true;
+                }
+            }
+        }
+        rest(store, &mut pause).await;
+    }
+}

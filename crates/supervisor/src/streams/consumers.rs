@@ -1,0 +1,271 @@
+//! Named readers of events: where each has acknowledged, kept in the store, and who of a name reads now.
+//!
+//! A position is durable before it is told, and moves forward only. Of two readers of one name the newer one reads.
+//! Never reads events itself.
+
+use crate::{
+    base::{
+        calls::{CallError, Position, RunView},
+        clock,
+        faults::store_fault,
+    },
+    registry::{
+        Supervisor,
+        consumers::{ConsumerPlace, ConsumerSeat, Lost},
+    },
+    streams::events::ahead,
+};
+use kennel_lifecycle::RunId;
+use kennel_store::{ConsumerFilter, ConsumerKey, ConsumerRow, StoreError};
+use std::sync::atomic::Ordering;
+
+/// Most consumers of one run.
+pub const CONSUMERS_PER_RUN_MAX: u64 = 16;
+/// Most consumers of many runs, on one node.
+pub const CONSUMERS_OF_MANY_MAX: u64 = 64;
+/// Most consumers of one node.
+pub const CONSUMERS_PER_NODE_MAX: u64 = 10_000;
+
+/// Where a consumer that is not there yet begins.
+#[derive(Clone, Debug)]
+pub struct ConsumerBegin {
+    /// Who registers it.
+    pub owner: String,
+    /// Of a run: the seq behind which it begins. Of many: 0.
+    pub acked: u64,
+    /// The same as a client is given it.
+    pub cursor: Vec<u8>,
+}
+
+/// Up to where a consumer acknowledges.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AckPoint {
+    /// The event of a run with this seq.
+    Seq(u64),
+    /// The message of many runs with this number, given to this reader.
+    Message {
+        /// Which reader.
+        session: u64,
+        /// Which message.
+        number: u64,
+    },
+}
+
+/// A consumer as it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConsumerView {
+    /// Where it stands.
+    pub row: ConsumerRow,
+    /// Whether somebody reads in its name now.
+    pub is_read: bool,
+}
+
+impl Supervisor {
+    /// Takes the seat of a consumer: whoever has read in its name reads no more. One that is not there is registered where
+    /// it is said where it begins; else nothing is done. Of many runs, `place` is where the reader says that it was.
+    pub async fn take_consumer(
+        &self,
+        key: &ConsumerKey,
+        begin: Option<ConsumerBegin>,
+        place: Option<ConsumerPlace>,
+    ) -> Result<Option<ConsumerSeat>, CallError> {
+        let shared = &self.shared;
+        let consumers = &shared.consumers;
+        let _turn = consumers.turn(key).await;
+        let row = match (self.consumer_row(key).await?, begin) {
+            // The same reader goes on, and what it has been given it may acknowledge yet.
+            (Some(row), _) if place.is_some() => {
+                let is_its = |place: &ConsumerPlace| place.session == row.session;
+                if !place.as_ref().is_some_and(is_its) {
+                    return Err(taken_over(key));
+                }
+                row
+            }
+            (Some(row), _) => {
+                let session = row.session + 1;
+                let row = ConsumerRow { session, ..row };
+                self.put_consumer(&row).await?;
+                row
+            }
+            (None, None) => return Ok(None),
+            (None, Some(begin)) => {
+                let now = clock::now();
+                let _making = consumers.making.lock().await;
+                self.check_room(key).await?;
+                let row = ConsumerRow {
+                    key: key.clone(),
+                    node: shared.config.node,
+                    owner: begin.owner,
+                    // A cursor of one that was deleted is none of its successor's.
+                    session: now.0.max(1).unsigned_abs(),
+                    acked: begin.acked,
+                    cursor: begin.cursor,
+                    created: now,
+                    acked_at: None,
+                };
+                self.put_consumer(&row).await?;
+                row
+            }
+        };
+        Ok(Some(consumers.seat(row, place)))
+    }
+
+    /// Moves a consumer forward. An older point changes nothing. Gives what stands then. `cursor` makes the new position
+    /// of the one that stands.
+    pub async fn ack(
+        &self,
+        key: &ConsumerKey,
+        point: AckPoint,
+        cursor: impl FnOnce(&[u8]) -> Vec<u8> + Send,
+    ) -> Result<ConsumerView, CallError> {
+        let consumers = &self.shared.consumers;
+        let _turn = consumers.turn(key).await;
+        let row = self.known_consumer(key).await?;
+        let (acked, is_moved) = match (key.run, point) {
+            (Some(run), AckPoint::Seq(seq)) => {
+                if seq > row.acked {
+                    self.check_head(run, key, seq).await?;
+                }
+                (seq, seq > row.acked)
+            }
+            (None, AckPoint::Message { session, number }) => {
+                if session != row.session {
+                    return Err(taken_over(key));
+                }
+                (number, number > row.acked)
+            }
+            (Some(_), AckPoint::Message { .. }) | (None, AckPoint::Seq(_)) => {
+                let why = "an acknowledgement of another kind than its consumer";
+                return Err(CallError::Internal(why.into()));
+            }
+        };
+        if !is_moved {
+            return Ok(self.seen(row));
+        }
+        let row = ConsumerRow {
+            acked,
+            cursor: cursor(&row.cursor),
+            acked_at: Some(clock::now()),
+            ..row
+        };
+        self.put_consumer(&row).await?;
+        Ok(self.seen(row))
+    }
+
+    /// One consumer.
+    pub async fn consumer(&self, key: &ConsumerKey) -> Result<ConsumerView, CallError> {
+        Ok(self.seen(self.known_consumer(key).await?))
+    }
+
+    /// Consumers of this node, in the order of their keys.
+    pub async fn consumers(
+        &self,
+        filter: &ConsumerFilter,
+        limit: u32,
+    ) -> Result<Vec<ConsumerView>, CallError> {
+        let rows = self.shared.store.consumers(filter, limit).await;
+        let rows = rows.map_err(|e| store_fault(&e))?.into_iter();
+        Ok(rows.map(|row| self.seen(row)).collect())
+    }
+
+    /// A consumer is no more, and whoever reads in its name reads no more. Gives what it was.
+    pub async fn delete_consumer(&self, key: &ConsumerKey) -> Result<ConsumerView, CallError> {
+        let consumers = &self.shared.consumers;
+        let _turn = consumers.turn(key).await;
+        let row = self.known_consumer(key).await?;
+        let deleted = self.shared.store.delete_consumer(key).await;
+        deleted.map_err(|e| store_fault(&e))?;
+        let view = self.seen(row);
+        if let Some(reader) = consumers.readers().remove(key) {
+            reader.lost.send_replace(Some(Lost::Deleted));
+        }
+        consumers.floors.changed(key.run);
+        Ok(view)
+    }
+
+    async fn put_consumer(&self, row: &ConsumerRow) -> Result<(), CallError> {
+        let put = self.shared.store.put_consumer(row).await;
+        // Written or not: whoever waits for it asks the store.
+        self.shared.consumers.floors.changed(row.key.run);
+        put.map_err(|error| match error {
+            // Somebody on another server has the node by now.
+            StoreError::Fenced(_) => CallError::StoreUnavailable,
+            error => store_fault(&error),
+        })
+    }
+
+    async fn consumer_row(&self, key: &ConsumerKey) -> Result<Option<ConsumerRow>, CallError> {
+        let filter = ConsumerFilter {
+            run: Some(key.run),
+            name: Some(key.name.clone()),
+            after: None,
+        };
+        let rows = self.shared.store.consumers(&filter, 1).await;
+        Ok(rows.map_err(|e| store_fault(&e))?.pop())
+    }
+
+    async fn known_consumer(&self, key: &ConsumerKey) -> Result<ConsumerRow, CallError> {
+        if let Some(row) = self.consumer_row(key).await? {
+            return Ok(row);
+        }
+        if let Some(run) = key.run {
+            let view = self.get(run).await?;
+            self.refuse_elsewhere(&view).await?;
+        }
+        Err(CallError::ConsumerNotFound {
+            run: key.run,
+            name: key.name.clone(),
+        })
+    }
+
+    async fn check_room(&self, key: &ConsumerKey) -> Result<(), CallError> {
+        let counted = self.shared.store.count_consumers(key.run).await;
+        let (of_run, of_node) = counted.map_err(|e| store_fault(&e))?;
+        let (what, most) = match key.run {
+            Some(_) => ("consumers of a run", CONSUMERS_PER_RUN_MAX),
+            None => ("consumers of many runs", CONSUMERS_OF_MANY_MAX),
+        };
+        let (what, limit) = if of_run >= most {
+            (what, most)
+        } else if of_node >= CONSUMERS_PER_NODE_MAX {
+            ("consumers of this node", CONSUMERS_PER_NODE_MAX)
+        } else {
+            return Ok(());
+        };
+        Err(CallError::TooManyConsumers { what, limit })
+    }
+
+    /// Nothing is acknowledged that has not happened.
+    async fn check_head(&self, run: RunId, key: &ConsumerKey, seq: u64) -> Result<(), CallError> {
+        let given = self
+            .shared
+            .consumers
+            .readers()
+            .get(key)
+            .map_or(0, |reader| {
+                // Relaxed: a number that is too small asks the journal.
+                reader.given.load(Ordering::Relaxed)
+            });
+        if seq <= given {
+            return Ok(());
+        }
+        let (_, events): (RunView, _) = self.events(run, Position::LiveOnly).await?;
+        let head = events.head();
+        if seq > head {
+            return Err(ahead(run, seq, head));
+        }
+        Ok(())
+    }
+
+    fn seen(&self, row: ConsumerRow) -> ConsumerView {
+        let is_read = self.shared.consumers.readers().contains_key(&row.key);
+        ConsumerView { row, is_read }
+    }
+}
+
+fn taken_over(key: &ConsumerKey) -> CallError {
+    CallError::ConsumerTakenOver {
+        run: key.run,
+        name: key.name.clone(),
+    }
+}

@@ -1,0 +1,512 @@
+//! The events of many runs: of all that match a filter, those that there are and those that come.
+//!
+//! Each run has a reader of its own, which waits for tidings of its journal and holds no events meanwhile. A few of those that
+//! have something are read at a time, in turns, so that neither a busy run nor a slow disk holds up the others. Those that
+//! have ended are opened a few at a time, the oldest first.
+
+mod begin;
+mod cursor;
+mod open;
+
+pub use cursor::{Age, ManyReached};
+
+use crate::{
+    base::{
+        calls::{CallError, Event, Kinds, Payload, Position, Reached, RunView},
+        clock,
+    },
+    registry::Supervisor,
+    streams::events::Events,
+};
+use kennel_journal::Form;
+use kennel_journal::Tail;
+use kennel_lifecycle::RunId;
+use kennel_store::ListFilter;
+use kennel_store::PageStart;
+use open::{Candidate, Opened, fits, has_marks, open, page, settled};
+use std::collections::{HashSet, VecDeque};
+use tokio::{
+    sync::broadcast::{Receiver, error::RecvError},
+    task::JoinSet,
+};
+
+/// Runs whose events are read at the same time.
+const READS_MAX: usize = 8;
+/// Runs that have ended which are open at the same time.
+const PAST_OPEN_MAX: usize = 16;
+
+/// Which events of which runs.
+#[derive(Clone, Debug)]
+pub struct ManyCall {
+    /// Which runs of this node. One that has matched stays.
+    pub filter: ListFilter,
+    /// From where on.
+    pub from: ManyFrom,
+    /// How output is shown; absent: as it was written.
+    pub form: Option<Form>,
+    /// Which kinds of events.
+    pub kinds: Kinds,
+    /// Whether it ends when all has been given that there is by now.
+    pub until_head: bool,
+    /// Whether it ends where events are missing.
+    pub fails_on_gap: bool,
+}
+
+/// From where on. Runs that come later are given from their beginning.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ManyFrom {
+    /// All runs that there are from their beginning.
+    Beginning,
+    /// Of runs that have not ended what happens from now on.
+    LiveOnly,
+    /// All runs that there are from where their output's tail begins.
+    Tail(Tail),
+    /// From where somebody has come.
+    After(ManyReached),
+}
+
+/// What comes next.
+#[derive(Debug)]
+pub enum Step {
+    /// The stream has come to a run: the first of each.
+    Begun {
+        /// The run as it is.
+        view: Box<RunView>,
+        /// Last seq that it has now.
+        head: u64,
+        /// The seq from which on nothing is missing.
+        whole_from: u64,
+        /// Last seq that was given before.
+        at: u64,
+    },
+    /// Events of a run, in its order.
+    Events {
+        /// Which.
+        run: RunId,
+        /// They, at least one.
+        events: Vec<Event>,
+    },
+    /// Of a run nothing more can be given; the position has passed it.
+    Broken(CallError),
+}
+
+/// A run that is read.
+struct Member {
+    age: Age,
+    run: RunId,
+    events: Events,
+    /// Its end was known when it was opened.
+    was_over: bool,
+    is_past: bool,
+}
+
+enum Wake {
+    Opened(Candidate, Opened),
+    Ready(Box<Member>),
+    Read(Box<Member>, Result<Option<Vec<Event>>, CallError>),
+    /// Some rows, and whether there are no more.
+    Page(Result<(Vec<RunView>, bool), CallError>),
+}
+
+/// How far rows were looked at.
+#[derive(Clone, Copy)]
+enum Paging {
+    /// All were.
+    Done,
+    /// Those behind this one, or all, are still to be.
+    After(Option<PageStart>),
+}
+
+/// Events of many runs.
+pub struct ManyEvents {
+    supervisor: Supervisor,
+    call: ManyCall,
+    reached: ManyReached,
+    /// Where runs that live begin of which nothing is known.
+    live_from: Position,
+    /// Rows that are older are looked at page by page; of those that are not somebody hears.
+    heard_from: Age,
+    paging: Paging,
+    is_paging: bool,
+    arrivals: Receiver<RunId>,
+    tasks: JoinSet<Wake>,
+    ready: VecDeque<Box<Member>>,
+    reading: usize,
+    past: VecDeque<Candidate>,
+    past_open: usize,
+    /// Runs that this stream has in hand.
+    known: HashSet<RunId>,
+    /// Those of them that have arrived again meanwhile: what was found of the run may be what a failed Spawn has left.
+    arrived_again: HashSet<RunId>,
+}
+
+impl std::fmt::Debug for ManyEvents {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut shown = f.debug_struct("ManyEvents");
+        shown.field("known", &self.known.len());
+        shown.finish_non_exhaustive()
+    }
+}
+
+impl Supervisor {
+    /// The events of all runs that match.
+    #[must_use]
+    pub fn events_of_many(&self, call: ManyCall) -> ManyEvents {
+        // Heard of from here on, before it is looked who is there.
+        let arrivals = self.shared.arrivals.subscribe();
+        let now = Age::newest(clock::now());
+        let (reached, live_from, paging) = match &call.from {
+            ManyFrom::Beginning => (
+                ManyReached::default(),
+                Position::Beginning,
+                Paging::After(None),
+            ),
+            ManyFrom::Tail(tail) => {
+                let tail = Some((*tail, now));
+                let reached = ManyReached {
+                    tail,
+                    ..ManyReached::default()
+                };
+                (reached, Position::Beginning, Paging::After(None))
+            }
+            ManyFrom::LiveOnly => {
+                let mut reached = ManyReached::default();
+                reached.settle(now);
+                (reached, Position::LiveOnly, Paging::Done)
+            }
+            ManyFrom::After(reached) => {
+                let after = reached.known_until();
+                (reached.clone(), Position::Beginning, Paging::After(after))
+            }
+        };
+        let mut many = ManyEvents {
+            supervisor: self.clone(),
+            call,
+            reached,
+            live_from,
+            heard_from: now,
+            paging,
+            is_paging: false,
+            arrivals,
+            tasks: JoinSet::new(),
+            ready: VecDeque::new(),
+            reading: 0,
+            past: VecDeque::new(),
+            past_open: 0,
+            known: HashSet::new(),
+            arrived_again: HashSet::new(),
+        };
+        let open: Vec<_> = many.reached.open.iter().map(|(r, at)| (*r, *at)).collect();
+        for (run, at) in open {
+            many.take_in(run, (at != Reached::default()).then_some(at));
+        }
+        for (run, handle) in self.shared.all() {
+            let view = handle.live.borrow().view.clone();
+            many.consider(run, &view);
+        }
+        many.live_from = Position::Beginning;
+        many
+    }
+}
+
+impl ManyEvents {
+    /// Up to where it was given.
+    #[must_use]
+    pub fn reached(&self) -> &ManyReached {
+        &self.reached
+    }
+
+    /// What comes next; `None` where all has been given that was asked for. Waits while there is nothing. Cancel-safe.
+    pub async fn next(&mut self, bytes_max: usize) -> Result<Option<Step>, CallError> {
+        loop {
+            self.fill(bytes_max);
+            let is_idle = self.tasks.is_empty() && self.ready.is_empty();
+            if self.call.until_head && is_idle {
+                return Ok(None);
+            }
+            // INVARIANT: whoever has arrived is known before anything is called settled.
+            let step = tokio::select! {
+                biased;
+                arrival = self.arrivals.recv() => {
+                    self.arrived(&arrival);
+                    None
+                }
+                Some(woken) = self.tasks.join_next() => match woken {
+                    Ok(wake) => self.woken(wake)?,
+                    Err(broken) => return Err(CallError::Internal(broken.to_string())),
+                },
+            };
+            if step.is_some() {
+                return Ok(step);
+            }
+        }
+    }
+
+    /// Begins what may be begun.
+    fn fill(&mut self, bytes_max: usize) {
+        while self.reading < READS_MAX
+            && let Some(mut member) = self.ready.pop_front()
+        {
+            self.reading += 1;
+            self.tasks.spawn(async move {
+                let read = member.events.step(bytes_max).await;
+                Wake::Read(member, read)
+            });
+        }
+        while self.past_open < PAST_OPEN_MAX
+            && let Some(candidate) = self.past.pop_front()
+        {
+            self.past_open += 1;
+            self.open(candidate);
+        }
+        if let Paging::After(after) = self.paging
+            && self.past.is_empty()
+            && !self.is_paging
+        {
+            self.is_paging = true;
+            let page = page(self.supervisor.clone(), self.call.filter.clone(), after);
+            self.tasks.spawn(async move { Wake::Page(page.await) });
+        }
+    }
+
+    fn woken(&mut self, wake: Wake) -> Result<Option<Step>, CallError> {
+        match wake {
+            Wake::Ready(member) => {
+                self.ready.push_back(member);
+                Ok(None)
+            }
+            Wake::Opened(candidate, opened) => self.opened(candidate, opened),
+            Wake::Read(member, read) => {
+                self.reading -= 1;
+                self.read(member, read)
+            }
+            Wake::Page(page) => {
+                self.is_paging = false;
+                let (views, is_last) = page?;
+                self.turn(&views, is_last);
+                Ok(None)
+            }
+        }
+    }
+
+    fn arrived(&mut self, arrival: &Result<RunId, RecvError>) {
+        match arrival {
+            _ if self.call.until_head => {}
+            Ok(run) => {
+                let handle = self.supervisor.shared.find(*run);
+                match handle.map(|handle| handle.live.borrow().view.clone()) {
+                    Some(view) => self.consider(*run, &view),
+                    // It has gone by now: its row says what it was.
+                    None => self.take_in(*run, None),
+                }
+            }
+            // So many have come that some were not heard of: they are among the live ones, or have rows.
+            Err(_) => {
+                self.heard_from = Age::newest(clock::now());
+                self.paging = Paging::After(self.reached.known_until());
+                for (run, handle) in self.supervisor.shared.all() {
+                    let view = handle.live.borrow().view.clone();
+                    self.consider(run, &view);
+                }
+            }
+        }
+    }
+
+    /// Takes in a live run, if it is one of those.
+    fn consider(&mut self, run: RunId, view: &RunView) {
+        // What lives was not given whole, wherever its age lies.
+        let is_given = view.outcome.is_some() && self.reached.covers(Age::of(view));
+        if !is_given && has_marks(&self.call.filter, view) {
+            self.take_in(run, None);
+        }
+    }
+
+    /// Takes in the rows of a page.
+    fn turn(&mut self, views: &[RunView], is_last: bool) {
+        let mut is_last = is_last;
+        for view in views {
+            let age = Age::of(view);
+            if age > self.heard_from {
+                is_last = true;
+                break;
+            }
+            let is_new = !self.reached.covers(age);
+            if is_new && fits(&self.call.filter, view) {
+                self.take_in(view.run, None);
+            }
+            self.paging = Paging::After(Some(age.into()));
+        }
+        if is_last {
+            self.paging = Paging::Done;
+            self.reached.settle(self.heard_from.min(settled()));
+        } else if let Paging::After(Some(at)) = self.paging {
+            self.reached.settle(Age::from(at).min(settled()));
+        }
+    }
+
+    fn take_in(&mut self, run: RunId, at: Option<Reached>) {
+        if !self.known.insert(run) {
+            self.arrived_again.insert(run);
+            return;
+        }
+        let handle = self.supervisor.shared.find(run);
+        let age = handle.as_ref().map(|h| Age::of(&h.live.borrow().view));
+        let is_past = handle.is_none();
+        let from = match (at, self.reached.tail) {
+            (Some(at), _) => Position::After(at),
+            (None, Some((tail, until))) if age.is_none_or(|age| age <= until) => {
+                Position::Tail(tail)
+            }
+            (None, _) if is_past => Position::Beginning,
+            (None, _) => self.live_from,
+        };
+        self.reached.open.entry(run).or_default();
+        let candidate = Candidate {
+            run,
+            from,
+            is_past,
+            is_again: false,
+        };
+        if is_past {
+            self.past.push_back(candidate);
+        } else {
+            self.open(candidate);
+        }
+    }
+
+    fn open(&mut self, candidate: Candidate) {
+        let opening = open(self.supervisor.clone(), self.call.clone(), candidate);
+        self.tasks
+            .spawn(async move { Wake::Opened(candidate, opening.await) });
+    }
+
+    fn opened(&mut self, candidate: Candidate, opened: Opened) -> Result<Option<Step>, CallError> {
+        let run = candidate.run;
+        let (view, events) = match opened {
+            Ok(Some(opened)) => *opened,
+            Ok(None) => {
+                self.close_without_trace(run, candidate.is_past);
+                return Ok(None);
+            }
+            Err((error, age)) => return self.broken(run, candidate.is_past, age, error),
+        };
+        let member = Member {
+            age: Age::of(&view),
+            run,
+            was_over: view.outcome.is_some(),
+            is_past: candidate.is_past,
+            events,
+        };
+        let at = member.events.position();
+        self.reached.open.insert(run, at);
+        let begun = Step::Begun {
+            head: member.events.head(),
+            whole_from: member.events.whole_from(),
+            at: at.seq,
+            view: Box::new(view),
+        };
+        self.wait(Box::new(member));
+        Ok((!candidate.is_again).then_some(begun))
+    }
+
+    fn wait(&mut self, mut member: Box<Member>) {
+        self.tasks.spawn(async move {
+            member.events.ready().await;
+            Wake::Ready(member)
+        });
+    }
+
+    fn read(
+        &mut self,
+        member: Box<Member>,
+        read: Result<Option<Vec<Event>>, CallError>,
+    ) -> Result<Option<Step>, CallError> {
+        let run = member.run;
+        let at = member.events.position();
+        let events = match read {
+            Ok(events) => events,
+            Err(CallError::RunNotFound(_)) => {
+                self.close_without_trace(run, member.is_past);
+                return Ok(None);
+            }
+            Err(error) => {
+                return self.broken(run, member.is_past, Some(member.age), error);
+            }
+        };
+        if self.call.fails_on_gap
+            && let Some(gap) = events
+                .iter()
+                .flatten()
+                .find_map(|event| match &event.payload {
+                    Payload::Gap(gap) => Some(gap),
+                    _ => None,
+                })
+        {
+            // The position stays before it.
+            return Err(CallError::CursorExpired {
+                run,
+                first_seq: gap.first_seq,
+                last_seq: gap.last_seq,
+            });
+        }
+        let is_over = member.events.has_ended() || (events.is_none() && member.was_over);
+        let is_at_end = events.is_none();
+        self.reached.open.insert(run, at);
+        if is_over {
+            self.close(run, member.is_past, Some(member.age));
+        } else if !is_at_end {
+            self.wait(member);
+        } else if self.call.until_head {
+            self.past_open -= usize::from(member.is_past);
+        } else {
+            // Its writer has gone, and it goes on: another one will come, or its row will tell its end.
+            self.past_open -= usize::from(member.is_past);
+            self.open(Candidate {
+                run,
+                from: Position::After(at),
+                is_past: false,
+                is_again: true,
+            });
+        }
+        let events = events.filter(|events| !events.is_empty());
+        Ok(events.map(|events| Step::Events { run, events }))
+    }
+
+    /// There is no such run, or it is none of those. One that has arrived since it was looked for is looked for again.
+    fn close_without_trace(&mut self, run: RunId, is_past: bool) {
+        let has_arrived_again = self.arrived_again.contains(&run);
+        self.close(run, is_past, None);
+        if has_arrived_again {
+            self.take_in(run, None);
+        }
+    }
+
+    /// A run is given, or is none of those.
+    fn close(&mut self, run: RunId, is_past: bool, age: Option<Age>) {
+        self.past_open -= usize::from(is_past);
+        self.known.remove(&run);
+        self.arrived_again.remove(&run);
+        self.reached.open.remove(&run);
+        if let Some(age) = age {
+            self.reached.add(age);
+        }
+        match self.paging {
+            Paging::Done => self.reached.settle(settled()),
+            Paging::After(_) => self.reached.join(self.heard_from, settled()),
+        }
+    }
+
+    fn broken(
+        &mut self,
+        run: RunId,
+        is_past: bool,
+        age: Option<Age>,
+        error: CallError,
+    ) -> Result<Option<Step>, CallError> {
+        if matches!(error, CallError::JournalUnreadable { .. }) {
+            self.close(run, is_past, age);
+            return Ok(Some(Step::Broken(error)));
+        }
+        Err(error)
+    }
+}

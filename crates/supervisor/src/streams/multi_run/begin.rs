@@ -1,0 +1,43 @@
+//! Where a stream of many runs begins, as a position that can be kept.
+
+use super::{
+    Age, ManyCall, ManyFrom, ManyReached,
+    open::{fits, has_marks},
+};
+use crate::{
+    base::{calls::Reached, clock},
+    registry::Supervisor,
+};
+use kennel_journal::Position;
+
+impl Supervisor {
+    /// The position at which a stream begins that is opened now.
+    #[must_use]
+    pub fn begin_of_many(&self, call: &ManyCall) -> ManyReached {
+        let now = Age::newest(clock::now());
+        match &call.from {
+            ManyFrom::Beginning => ManyReached::default(),
+            ManyFrom::Tail(tail) => ManyReached {
+                tail: Some((*tail, now)),
+                ..ManyReached::default()
+            },
+            ManyFrom::After(reached) => reached.clone(),
+            ManyFrom::LiveOnly => {
+                let mut reached = ManyReached::default();
+                reached.settle(now);
+                for (run, handle) in self.shared.all() {
+                    let live = handle.live.borrow();
+                    if live.view.outcome.is_some() || !has_marks(&call.filter, &live.view) {
+                        continue;
+                    }
+                    // One that does not match yet is given whole once it does.
+                    let hub = live.hub.as_ref().filter(|_| fits(&call.filter, &live.view));
+                    let head = hub.map(|hub| Position::from(hub.head()).into());
+                    let at: Reached = head.unwrap_or_default();
+                    reached.open.insert(run, at);
+                }
+                reached
+            }
+        }
+    }
+}

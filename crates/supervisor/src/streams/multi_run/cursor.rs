@@ -1,0 +1,207 @@
+//! Up to where a stream of many runs has come: which runs were given, and how far those that were not given whole.
+
+use crate::base::calls::{Reached, RunView};
+use kennel_journal::Tail;
+use kennel_lifecycle::{RunId, Timestamp};
+use kennel_store::PageStart;
+use std::collections::BTreeMap;
+
+/// Runs that were given each by itself before they are joined, though somebody might yet be found between them.
+const STRETCHES_MAX: usize = 256;
+
+/// Place of a run among all, the oldest first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Age {
+    /// When its request was accepted.
+    pub created: Timestamp,
+    /// Which.
+    pub run: RunId,
+}
+
+impl Age {
+    /// Before every run.
+    fn oldest() -> Self {
+        Self {
+            created: Timestamp(i64::MIN),
+            run: RunId::from_u128(0),
+        }
+    }
+
+    /// After every run that was accepted by then.
+    pub(crate) fn newest(created: Timestamp) -> Self {
+        let run = RunId::from_u128(u128::MAX);
+        Self { created, run }
+    }
+
+    pub(crate) fn of(view: &RunView) -> Self {
+        Self {
+            created: view.created,
+            run: view.run,
+        }
+    }
+}
+
+impl From<PageStart> for Age {
+    fn from(at: PageStart) -> Self {
+        Self {
+            created: at.created,
+            run: at.run,
+        }
+    }
+}
+
+impl From<Age> for PageStart {
+    fn from(age: Age) -> Self {
+        Self {
+            created: age.created,
+            run: age.run,
+        }
+    }
+}
+
+/// Up to where the events of many runs were given. Grows with the runs that have not ended, not with those that have.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ManyReached {
+    /// From which run to which, both included, all were given whole but for the open ones; rising, and apart.
+    pub given: Vec<(Age, Age)>,
+    /// Runs that were not given whole, and how far each was.
+    pub open: BTreeMap<RunId, Reached>,
+    /// Runs up to this one that are not open begin with a tail.
+    pub tail: Option<(Tail, Age)>,
+}
+
+impl ManyReached {
+    /// About how many bytes it takes to write it down.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        64 + 48 * self.given.len() + 40 * self.open.len()
+    }
+
+    /// Whether this run was given, if it is not open.
+    pub(crate) fn covers(&self, age: Age) -> bool {
+        let after = self.given.partition_point(|(_, last)| *last < age);
+        self.given
+            .get(after)
+            .is_some_and(|(first, _)| *first <= age)
+    }
+
+    /// Up to which run, from the oldest on, all are known.
+    pub(crate) fn known_until(&self) -> Option<PageStart> {
+        let (first, last) = self.given.first()?;
+        (*first == Age::oldest()).then_some((*last).into())
+    }
+
+    /// This run was given.
+    pub(crate) fn add(&mut self, age: Age) {
+        if !self.covers(age) {
+            let at = self.given.partition_point(|(_, last)| *last < age);
+            self.given.insert(at, (age, age));
+        }
+    }
+
+    /// All up to this one are given or open.
+    pub(crate) fn settle(&mut self, until: Age) {
+        self.merge(Age::oldest(), until);
+    }
+
+    /// All between these are given or open that are not in a stretch apart.
+    pub(crate) fn join(&mut self, after: Age, until: Age) {
+        let within = |(first, last): &&(Age, Age)| *first > after && *last <= until;
+        let mut joined = self.given.iter().filter(within);
+        let bounds = joined.next().map(|(first, last)| {
+            let last = joined.next_back().map_or(*last, |(_, last)| *last);
+            (*first, last)
+        });
+        if let Some((first, last)) = bounds {
+            self.merge(first, last);
+        }
+        if self.given.len() > STRETCHES_MAX {
+            let within = |(first, _): &&(Age, Age)| *first > after;
+            let firsts: Vec<_> = self.given.iter().filter(within).copied().collect();
+            if let [(first, _), .., (_, last)] = firsts[..firsts.len() / 2] {
+                self.merge(first, last);
+            }
+        }
+    }
+
+    fn merge(&mut self, first: Age, last: Age) {
+        let (mut first, mut last) = (first, last);
+        self.given.retain(|(begin, end)| {
+            let is_apart = *end < first || *begin > last;
+            if !is_apart {
+                first = first.min(*begin);
+                last = last.max(*end);
+            }
+            is_apart
+        });
+        let at = self.given.partition_point(|(_, end)| *end < first);
+        self.given.insert(at, (first, last));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn age(number: u8) -> Age {
+        Age {
+            created: Timestamp(i64::from(number)),
+            run: RunId::from_u128(u128::from(number)),
+        }
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Add(u8),
+        Settle(u8),
+        Join(u8, u8),
+    }
+
+    fn steps() -> impl Strategy<Value = Vec<Step>> {
+        let step = prop_oneof![
+            any::<u8>().prop_map(Step::Add),
+            any::<u8>().prop_map(Step::Settle),
+            (any::<u8>(), any::<u8>()).prop_map(|(a, b)| Step::Join(a, b)),
+        ];
+        prop::collection::vec(step, 0..40)
+    }
+
+    proptest! {
+        #[test]
+        fn what_was_given_stays_given_and_stretches_stay_apart(steps in steps()) {
+            let mut reached = ManyReached::default();
+            let mut given = [false; 256];
+            for step in steps {
+                match step {
+                    Step::Add(at) => {
+                        reached.add(age(at));
+                        given[usize::from(at)] = true;
+                    }
+                    Step::Settle(until) => {
+                        reached.settle(age(until));
+                        given[..=usize::from(until)].fill(true);
+                    }
+                    Step::Join(after, until) => {
+                        let before = reached.clone();
+                        reached.join(age(after), age(until));
+                        for at in 0..=255u8 {
+                            let (was, is) = (before.covers(age(at)), reached.covers(age(at)));
+                            prop_assert!(was == is || (is && at > after && at < until));
+                            given[usize::from(at)] |= is;
+                        }
+                    }
+                }
+                for at in 0..=255u8 {
+                    prop_assert_eq!(reached.covers(age(at)), given[usize::from(at)]);
+                }
+                for pair in reached.given.windows(2) {
+                    prop_assert!(pair[0].1 < pair[1].0);
+                }
+                for (first, last) in &reached.given {
+                    prop_assert!(first <= last);
+                }
+            }
+        }
+    }
+}

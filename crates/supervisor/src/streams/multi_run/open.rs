@@ -1,0 +1,143 @@
+//! Who is of a stream of many runs, and how each is opened.
+
+use super::{Age, ManyCall};
+use crate::{
+    base::{
+        OPEN_ROW_POLL,
+        calls::{CallError, Position, RunView},
+        clock,
+    },
+    registry::Supervisor,
+    streams::events::Events,
+};
+use kennel_lifecycle::RunId;
+use kennel_store::ListFilter;
+use kennel_store::{ListOrder, PageStart};
+use std::time::Duration;
+
+/// Rows that are looked at together.
+const PAGE_ROWS: u32 = 64;
+/// After what time a run is certainly among the live ones, or in the store, that was accepted.
+const SETTLES_AFTER: Duration = Duration::from_secs(10);
+
+/// A run and its events. Absent: there is no such run, or it is none of those. With what has failed, its age where that is known.
+pub(super) type Opened = Result<Option<Box<(RunView, Events)>>, (CallError, Option<Age>)>;
+
+/// A run to be opened.
+#[derive(Clone, Copy)]
+pub(super) struct Candidate {
+    pub(super) run: RunId,
+    pub(super) from: Position,
+    /// It takes a place of those that have ended.
+    pub(super) is_past: bool,
+    /// It was opened before, and its journal came to an end that is not the run's.
+    pub(super) is_again: bool,
+}
+
+/// Up to which age all runs are known, where somebody hears of new ones.
+pub(super) fn settled() -> Age {
+    let mut at = clock::now();
+    at.0 -= i64::try_from(SETTLES_AFTER.as_micros()).unwrap_or_default();
+    Age::newest(at)
+}
+
+/// Whether a run has what a filter asks for that never changes.
+pub(super) fn has_marks(filter: &ListFilter, view: &RunView) -> bool {
+    let has = |(key, value): (&String, &String)| view.spec.labels.get(key) == Some(value);
+    filter.labels.iter().all(has)
+        && (filter.kinds.is_empty() || filter.kinds.contains(&view.policy().kind))
+}
+
+pub(super) fn fits(filter: &ListFilter, view: &RunView) -> bool {
+    let is_state = filter.states.is_empty() || filter.states.contains(&view.state);
+    is_state && has_marks(filter, view)
+}
+
+/// Some rows of this node that may match, the oldest first, and whether there are no more.
+pub(super) async fn page(
+    supervisor: Supervisor,
+    filter: ListFilter,
+    after: Option<PageStart>,
+) -> Result<(Vec<RunView>, bool), CallError> {
+    let filter = ListFilter {
+        node: Some(supervisor.shared.config.node),
+        order: ListOrder::OldestFirst,
+        ..filter
+    };
+    loop {
+        match supervisor.page(&filter, after, PAGE_ROWS).await {
+            // What the store has to tell waits for it; what happens does not.
+            Err(CallError::StoreUnavailable) => tokio::time::sleep(OPEN_ROW_POLL).await,
+            Ok(views) => {
+                let is_last = views.len() < PAGE_ROWS as usize;
+                return Ok((views, is_last));
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Opens a run once it matches. Absent: it never will, or is not there.
+pub(super) async fn open(supervisor: Supervisor, call: ManyCall, candidate: Candidate) -> Opened {
+    let run = candidate.run;
+    // What has matched stays.
+    let mut has_matched = candidate.is_again || matches!(candidate.from, Position::After(_));
+    if candidate.is_again {
+        tokio::time::sleep(OPEN_ROW_POLL).await;
+    }
+    if !has_matched
+        && !call.until_head
+        && let Some(handle) = supervisor.shared.find(run)
+    {
+        let mut live = handle.live.clone();
+        let decided = live.wait_for(|live| {
+            live.over || live.view.state.is_terminal() || fits(&call.filter, &live.view)
+        });
+        has_matched = decided
+            .await
+            .is_ok_and(|live| fits(&call.filter, &live.view));
+    }
+    let node = supervisor.shared.config.node;
+    let is_wanted = |view: &RunView| view.node == node && (has_matched || fits(&call.filter, view));
+    loop {
+        let opened = supervisor.events(run, candidate.from).await;
+        let (view, events) = match opened {
+            Ok(opened) => opened,
+            Err(CallError::StoreUnavailable) => {
+                tokio::time::sleep(OPEN_ROW_POLL).await;
+                continue;
+            }
+            Err(CallError::RunNotFound(_) | CallError::RunElsewhere { .. }) => return Ok(None),
+            Err(error @ CallError::JournalUnreadable { .. }) => {
+                return match supervisor.get(run).await {
+                    Ok(view) if !is_wanted(&view) => Ok(None),
+                    Err(CallError::RunNotFound(_)) => Ok(None),
+                    Ok(view) => Err((error, Some(Age::of(&view)))),
+                    Err(_) => Err((error, None)),
+                };
+            }
+            Err(error) => return Err((error, None)),
+        };
+        if !is_wanted(&view) {
+            return Ok(None);
+        }
+        let events = events.of_kinds(call.kinds);
+        let events = if call.until_head {
+            events.until_head()
+        } else {
+            events
+        };
+        let at = match candidate.from {
+            Position::After(at) => Some(at),
+            Position::Beginning | Position::LiveOnly | Position::Tail(_) => None,
+        };
+        let events = match call.form {
+            Some(form) => {
+                let viewed = events.viewed(form, at).await;
+                viewed.map_err(|error| (error, Some(Age::of(&view))))?
+            }
+            None => events,
+        };
+        return Ok(Some(Box::new((view, events.subscribed()))));
+    }
+}

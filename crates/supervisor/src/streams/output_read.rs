@@ -1,0 +1,295 @@
+//! Output by its offset: a part of a stream, its end, or both its ends.
+
+use crate::{
+    base::{
+        KINDS,
+        calls::{CallError, Position},
+    },
+    registry::Supervisor,
+    streams::events::unreadable,
+};
+use bytes::Bytes;
+use kennel_journal::{Form, Kind, LINE_BYTES_MAX, Piece, Reader, View};
+use kennel_lifecycle::{OutputRemoval, RunId};
+use std::io;
+
+/// How far an escape sequence is followed that the range cuts; none is longer.
+const SEQUENCE_BYTES_MAX: u64 = 65 * 1024;
+
+const PLAIN: Form = Form {
+    plain: true,
+    lines: false,
+    line_bytes_max: LINE_BYTES_MAX,
+};
+
+/// Which output to read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OutputCall {
+    /// Of which run.
+    pub run: RunId,
+    /// 1: standard output, 2: standard error.
+    pub stream: u8,
+    /// Which part of the stream.
+    pub range: OutputRange,
+    /// Whether escape sequences and control characters are taken out.
+    pub plain: bool,
+}
+
+/// A part of a stream, in bytes as they were written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OutputRange {
+    /// So many that there are from this offset on.
+    From {
+        /// The first one.
+        offset: u64,
+        /// How many at most.
+        bytes_max: u64,
+    },
+    /// The first ones and the last ones.
+    Ends {
+        /// How many of the first.
+        head: u64,
+        /// How many of the last.
+        tail: u64,
+    },
+}
+
+/// Output of a run.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OutputRead {
+    /// What there is and what there is not, in its order.
+    pub parts: Vec<OutputPart>,
+    /// Where a later call goes on.
+    pub next_offset: u64,
+    /// How many bytes the stream has by now.
+    pub end_offset: u64,
+    /// The run has ended: the stream gets no longer.
+    pub is_final: bool,
+    /// That all of it was removed after the run's end.
+    pub removed: Option<OutputRemoval>,
+    /// The run has ended, and its journal has lost its end: how much more was written is not known.
+    pub end_lost: bool,
+}
+
+/// A part of what was read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum OutputPart {
+    /// Bytes.
+    Bytes {
+        /// Offset in the stream of the first.
+        offset: u64,
+        /// They, or what is left of them as plain text.
+        data: Bytes,
+    },
+    /// Bytes that are not here.
+    Missing {
+        /// Offset in the stream of the first.
+        offset: u64,
+        /// How many.
+        bytes: u64,
+        /// Why.
+        why: Missing,
+    },
+}
+
+/// Why bytes are not in an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Missing {
+    /// They were not asked for.
+    NotAsked,
+    /// They are not kept any more.
+    Removed,
+    /// They cannot be read: files of the journal are damaged.
+    Damaged,
+}
+
+impl Supervisor {
+    /// Output of a run as there is by now.
+    pub async fn read_output(&self, call: OutputCall) -> Result<OutputRead, CallError> {
+        match self.read_output_there(call).await {
+            // It may have been removed under the reader's hands; then the row says so by now.
+            Err(CallError::JournalUnreadable { .. }) => self.read_output_there(call).await,
+            read => read,
+        }
+    }
+
+    async fn read_output_there(&self, call: OutputCall) -> Result<OutputRead, CallError> {
+        let run = call.run;
+        let (view, events) = self.events(run, Position::LiveOnly).await?;
+        let is_final = view.outcome.is_some();
+        let Some(kind) = KINDS.get(usize::from(call.stream) - 1) else {
+            return Err(CallError::Internal(format!("stream {}", call.stream)));
+        };
+        let end = events.head_lens()[usize::from(call.stream) - 1];
+        if let OutputRange::From { offset, .. } = call.range
+            && offset > end
+        {
+            return Err(CallError::OffsetAhead {
+                run,
+                asked: offset,
+                end,
+            });
+        }
+        let mut read = OutputRead {
+            end_offset: end,
+            next_offset: end,
+            is_final,
+            removed: view.output_removed,
+            end_lost: events.has_lost_end(),
+            ..OutputRead::default()
+        };
+        let Some(reader) = events.into_reader() else {
+            let begin = match call.range {
+                OutputRange::From { offset, .. } => offset,
+                OutputRange::Ends { .. } => 0,
+            };
+            if begin < end {
+                read.parts.push(OutputPart::Missing {
+                    offset: begin,
+                    bytes: end - begin,
+                    why: Missing::Removed,
+                });
+            }
+            return Ok(read);
+        };
+        let mut source = Source {
+            reader,
+            kind: *kind,
+            end,
+            is_final,
+            plain: call.plain,
+            parts: Vec::new(),
+        };
+        let done = match call.range {
+            OutputRange::From { offset, bytes_max } => source.from(offset, bytes_max).await,
+            OutputRange::Ends { head, tail } => source.ends(head, tail).await,
+        };
+        read.next_offset = done.map_err(|e| unreadable(run, &e))?;
+        read.parts = source.parts;
+        Ok(read)
+    }
+}
+
+/// One stream that is read.
+struct Source {
+    reader: Reader,
+    kind: Kind,
+    end: u64,
+    is_final: bool,
+    plain: bool,
+    parts: Vec<OutputPart>,
+}
+
+impl Source {
+    /// Both ends. Gives where to go on.
+    async fn ends(&mut self, head: u64, tail: u64) -> io::Result<u64> {
+        let head = head.min(self.end);
+        let tail_begins = self.end.saturating_sub(tail).max(head);
+        self.range(0, head).await?;
+        if tail_begins > head {
+            self.parts.push(OutputPart::Missing {
+                offset: head,
+                bytes: tail_begins - head,
+                why: Missing::NotAsked,
+            });
+        }
+        self.range(tail_begins, self.end).await?;
+        Ok(self.end)
+    }
+
+    /// All between two offsets.
+    async fn range(&mut self, begin: u64, end: u64) -> io::Result<()> {
+        let (_, view) = self.read(begin, end, u64::MAX).await?;
+        self.finish(view);
+        Ok(())
+    }
+
+    /// So many bytes that there are from an offset on. Gives where to go on.
+    async fn from(&mut self, offset: u64, bytes_max: u64) -> io::Result<u64> {
+        let (mut at, view) = self.read(offset, self.end, bytes_max).await?;
+        let Some(mut view) = view else {
+            return Ok(at);
+        };
+        let begun = view.resumes_at();
+        if begun < at {
+            at = self.rest_of_sequence(&mut view, at).await?;
+            // It goes on with what has not been written: whoever asks again begins where it does.
+            if view.resumes_at() < at && !self.is_final {
+                return Ok(begun);
+            }
+        }
+        self.finish(Some(view));
+        Ok(at)
+    }
+
+    /// So many bytes that there are between two offsets. Gives where that is, and what is shown as plain text.
+    async fn read(
+        &mut self,
+        begin: u64,
+        end: u64,
+        bytes_max: u64,
+    ) -> io::Result<(u64, Option<View>)> {
+        let (mut at, mut left, mut view) = (begin, bytes_max, None);
+        while at < end && left > 0 {
+            let stretch = self.reader.bytes(self.kind, at, end, left).await?;
+            let len = stretch.data.len() as u64;
+            let found = if len == 0 { end } else { stretch.offset };
+            if found > at {
+                self.finish(view.take());
+                self.parts.push(OutputPart::Missing {
+                    offset: at,
+                    bytes: found - at,
+                    why: if stretch.after_damage {
+                        Missing::Damaged
+                    } else {
+                        Missing::Removed
+                    },
+                });
+            }
+            if self.plain {
+                let view = view.get_or_insert_with(|| View::new(PLAIN, found));
+                let text = view.feed(&stretch.data);
+                self.give(text);
+            } else if len > 0 {
+                self.parts.push(OutputPart::Bytes {
+                    offset: found,
+                    data: stretch.data,
+                });
+            }
+            at = found + len;
+            left -= len;
+        }
+        Ok((at, view))
+    }
+
+    /// Feeds the rest of a sequence, byte for byte, and nothing behind it. Gives where that is.
+    async fn rest_of_sequence(&mut self, view: &mut View, mut at: u64) -> io::Result<u64> {
+        let (kind, end) = (self.kind, self.end);
+        let stretch = self.reader.bytes(kind, at, end, SEQUENCE_BYTES_MAX).await?;
+        if stretch.offset != at {
+            return Ok(at);
+        }
+        for byte in stretch.data {
+            if view.resumes_at() == at {
+                break;
+            }
+            self.give(view.feed(&[byte]));
+            at += 1;
+        }
+        Ok(at)
+    }
+
+    fn finish(&mut self, view: Option<View>) {
+        if let Some(mut view) = view {
+            self.give(view.finish());
+        }
+    }
+
+    fn give(&mut self, pieces: Vec<Piece>) {
+        let bytes = |Piece { offset, data, .. }| OutputPart::Bytes {
+            offset,
+            data: data.into(),
+        };
+        self.parts.extend(pieces.into_iter().map(bytes));
+    }
+}
