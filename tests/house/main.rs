@@ -2,6 +2,7 @@
 
 mod floors;
 mod graph;
+mod invariants;
 mod log_lines;
 mod source;
 mod specification;

@@ -16,7 +16,7 @@ struct Rule {
     allowed: &'static [&'static str],
 }
 
-const RULES: [Rule; 7] = [
+const RULES: [Rule; 8] = [
     Rule {
         says: "unsafe lives in linux alone",
         words: &["unsafe {", "unsafe fn", "unsafe impl", "unsafe extern"],
@@ -65,6 +65,11 @@ const RULES: [Rule; 7] = [
             "crates/linux/src/server_socket.rs",
             "crates/linux/src/crash_point.rs",
         ],
+    },
+    Rule {
+        says: "every queue has a bound",
+        words: &["unbounded_channel", "UnboundedSender", "UnboundedReceiver"],
+        allowed: &[],
     },
     Rule {
         says: "only the binary prints",

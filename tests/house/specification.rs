@@ -1,4 +1,4 @@
-//! Promises and their tests: each test that SPECIFICATION.md and ARCHITECTURE.md name is there, and each promise has one
+//! Promises and their tests: each test that SPECIFICATION.md and the page of invariants name is there, and each promise has one
 //! or stands among those that have none.
 
 use kennel_tests::programs;
@@ -163,7 +163,7 @@ fn faults(page: &str) -> Vec<String> {
 #[test]
 fn each_test_that_a_page_names_is_there() {
     let sources = sources();
-    for name in ["SPECIFICATION.md", "ARCHITECTURE.md"] {
+    for name in ["SPECIFICATION.md", "docs/internals/invariants.md"] {
         let page = page(name);
         assert!(!named(&page).is_empty(), "{name} names no test at all");
         assert_eq!(missing(&page, &sources), Vec::<String>::new(), "{name}");

@@ -8,11 +8,14 @@ use kennel_proto::pb::{
 };
 use std::collections::VecDeque;
 use tokio::sync::mpsc;
-use tokio_stream::wrappers::UnboundedReceiverStream;
+use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
 
 /// Most writes that may be on their way: a run remembers the ids of twice as many.
 pub const WRITES_MAX: usize = 8;
+
+/// Most requests that wait to be sent. A connection that is further behind is given up: the next one begins with what still counts.
+const REQUESTS_QUEUED_MAX: usize = 256;
 
 /// A client at a terminal. What it has typed and was not told to be taken is sent again to the next server, which knows it.
 #[derive(Debug)]
@@ -32,7 +35,7 @@ pub struct Attachment {
 #[derive(Debug)]
 struct Link {
     /// Absent: this side is ended.
-    up: Option<mpsc::UnboundedSender<AttachRequest>>,
+    up: Option<mpsc::Sender<AttachRequest>>,
     down: Streaming<AttachResponse>,
 }
 
@@ -117,18 +120,23 @@ impl Attachment {
     }
 
     /// What is asked while nobody is there to hear it is asked, or not needed, when somebody is.
-    fn ask(&self, asked: Asked) {
-        if let Some(up) = self.link.as_ref().and_then(|link| link.up.as_ref()) {
-            let _ = up.send(AttachRequest {
-                request: Some(asked),
-            });
+    fn ask(&mut self, asked: Asked) {
+        let Some(up) = self.link.as_ref().and_then(|link| link.up.as_ref()) else {
+            return;
+        };
+        let request = AttachRequest {
+            request: Some(asked),
+        };
+        if let Err(mpsc::error::TrySendError::Full(_)) = up.try_send(request) {
+            self.link = None;
         }
     }
 
     async fn connect(&self) -> Result<Link, Failure> {
-        let (up, requests) = mpsc::unbounded_channel();
+        let (up, requests) = mpsc::channel(REQUESTS_QUEUED_MAX);
+        // There is room: at most two requests and the writes that may be on their way.
         let say = |asked| {
-            let _ = up.send(AttachRequest {
+            let _ = up.try_send(AttachRequest {
                 request: Some(asked),
             });
         };
@@ -140,7 +148,7 @@ impl Attachment {
             say(Asked::Input(input.clone()));
         }
         let mut processes = self.connection.processes();
-        let requests = UnboundedReceiverStream::new(requests);
+        let requests = ReceiverStream::new(requests);
         let down = processes.attach(requests).await?.into_inner();
         Ok(Link {
             up: (!self.leaves).then_some(up),

@@ -22,14 +22,14 @@ pub(crate) async fn begin(health: &HealthReporter, supervisor: &Supervisor) {
 
 /// Follows the store until new work is refused, and says so before it returns.
 pub(crate) async fn follow(health: &HealthReporter, supervisor: &Supervisor) {
-    let refusing = supervisor.refusing();
+    let serving = supervisor.serving();
     let mut drains = supervisor.drains();
     let mut keeper = supervisor.keeper_unresponsive();
     let mut ready = is_ready(supervisor).await;
     loop {
         tokio::select! {
             biased;
-            () = refusing.cancelled() => break,
+            () = serving.until_refusing() => break,
             _ = drains.changed() => {}
             Ok(()) = keeper.changed() => {}
             () = tokio::time::sleep(limits::HEALTH_INTERVAL) => {}

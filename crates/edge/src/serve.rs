@@ -14,17 +14,14 @@ use crate::{
     },
     service::{Admin, Processes, Told},
 };
-use kennel_supervisor::{Supervisor, telemetry::Telemetry};
+use kennel_supervisor::{Serving, Supervisor, telemetry::Telemetry};
 use std::{
     io,
     os::{fd::OwnedFd, unix::net::UnixListener as StdUnixListener},
     task::{Context, Poll},
 };
 use tokio::net::{UnixListener, UnixStream};
-use tokio_util::{
-    sync::CancellationToken,
-    task::{TaskTracker, task_tracker::TrackedFuture},
-};
+use tokio_util::task::{TaskTracker, task_tracker::TrackedFuture};
 use tonic::{service::Routes, transport::Server};
 use tonic_health::pb::health_server::HealthServer;
 use tonic_health::server::{HealthReporter, HealthService};
@@ -82,11 +79,11 @@ pub async fn serve(
         let descent = || judging.descent(socket);
         Ok(Peer::judge(seen.uid, pid, config.server_uid, descent))
     };
-    let leaving = supervisor.leaving();
+    let serving = supervisor.serving();
     let ended = async {
         tokio::select! {
             () = drain(&supervisor, reporter.clone(), &ending) => {}
-            () = leave(&leaving, reporter.clone(), &ending) => {}
+            () = leave(&serving, reporter.clone(), &ending) => {}
         }
     };
     run(
@@ -99,7 +96,7 @@ pub async fn serve(
         ended,
     )
     .await?;
-    if leaving.is_cancelled() {
+    if serving.is_leaving() {
         return Ok(());
     }
     tasks.close();
@@ -137,9 +134,10 @@ where
 
 /// Follows the supervisor until it drains; returns when the time of the connections is over.
 async fn drain(supervisor: &Supervisor, reporter: HealthReporter, ending: &Ending) {
+    let serving = supervisor.serving();
     tokio::join!(
         health::follow(&reporter, supervisor),
-        supervisor.draining().cancelled_owned()
+        serving.until_closing()
     );
     end(reporter, ending).await;
 }
@@ -157,8 +155,8 @@ async fn end(reporter: HealthReporter, ending: &Ending) {
 /// Makes room for another server, from the moment it is told to: nobody is accepted, and when all calls are answered
 /// that were begun, the connections end. What waits or streams ends by itself. Returns when the time of the connections is
 /// over.
-async fn leave(leaving: &CancellationToken, reporter: HealthReporter, ending: &Ending) {
-    leaving.cancelled().await;
+async fn leave(serving: &Serving, reporter: HealthReporter, ending: &Ending) {
+    serving.until_leaving().await;
     ending.shut.cancel();
     // Who has connected shall ask and be answered, not be turned away.
     ending.silent.close();

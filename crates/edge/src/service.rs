@@ -21,19 +21,18 @@ use crate::{
     observe::Begun,
     pb::{self, process_service_server::ProcessService},
     status,
-    stream::Going,
     trace_context::TraceContext,
 };
 use keeper::with_keeper;
 use kennel_lifecycle::Refusal;
 use kennel_supervisor::{
-    AbortWait, CallError, ListFilter, PageStart, RestartCall, RunView, SpawnCall, Spawned,
+    AbortWait, CallError, ListFilter, PageStart, RestartCall, RunView, Serving, SpawnCall, Spawned,
     Supervisor,
 };
 use prost::Message;
 use std::{future::Future, sync::Arc};
 use tokio::sync::Semaphore;
-use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tokio_util::task::TaskTracker;
 use tonic::{Request, Response, Status, Streaming, codegen::BoxStream};
 use tracing::Instrument;
 
@@ -51,15 +50,12 @@ pub(crate) struct Processes {
     admission: Admission,
     /// Who writes on which terminal.
     seats: Arc<Seats>,
-    going: Going,
+    going: Serving,
 }
 
 impl Processes {
     pub(crate) fn new(supervisor: Supervisor, key: DigestKey, tasks: TaskTracker) -> Self {
-        let going = Going {
-            draining: supervisor.draining(),
-            leaving: supervisor.leaving(),
-        };
+        let going = supervisor.serving();
         let telemetry = supervisor.telemetry();
         let places = Arc::new(Semaphore::new(limits::STREAMS_MAX));
         admission::measure_streams(&telemetry, &places);
@@ -102,11 +98,11 @@ impl Processes {
         answer: impl Future<Output = Result<T, Status>>,
     ) -> Result<T, Status> {
         let too_late = async {
-            self.going.draining.cancelled().await;
+            self.going.until_closing().await;
             tokio::time::sleep(limits::LAST_WORDS_MAX).await;
         };
         let ask_the_next = async {
-            self.going.leaving.cancelled().await;
+            self.going.until_leaving().await;
             tokio::time::sleep(limits::LEAVE_CALLS_MAX).await;
         };
         tokio::select! {
@@ -130,7 +126,7 @@ impl Processes {
         &self,
         answer: impl Future<Output = Result<T, Status>>,
     ) -> Result<T, Status> {
-        unless_leaving(&self.going.leaving, self.unless_draining(answer)).await
+        unless_leaving(&self.going, self.unless_draining(answer)).await
     }
 }
 
@@ -496,13 +492,13 @@ impl ProcessService for Processes {
 
 /// Waits for an answer that the next server can give as well.
 async fn unless_leaving<T>(
-    leaving: &CancellationToken,
+    serving: &Serving,
     answer: impl Future<Output = Result<T, Status>>,
 ) -> Result<T, Status> {
     tokio::select! {
         biased;
         answer = answer => answer,
-        () = leaving.cancelled() => Err(status::leaving()),
+        () = serving.until_leaving() => Err(status::leaving()),
     }
 }
 

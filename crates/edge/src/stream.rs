@@ -12,10 +12,11 @@ use crate::{
 };
 use futures_util::stream::{self, Stream};
 use kennel_lifecycle::RunId;
-use kennel_supervisor::{CallError, ConsumerSeat, Event, Events, Form, Payload, Reached, RunView};
+use kennel_supervisor::{
+    CallError, ConsumerSeat, Event, Events, Form, Payload, Reached, RunView, Serving,
+};
 use std::{pin::Pin, time::Duration};
 use tokio::{sync::OwnedSemaphorePermit, time::Sleep};
-use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
 /// Where events come from: a run's, at a position.
@@ -67,22 +68,13 @@ pub(crate) struct Reader<S> {
     form: Option<Form>,
     as_json: bool,
     heartbeat: Duration,
-    going: Going,
+    going: Serving,
     stage: Stage,
     /// In whose name it is read.
     seat: Option<ConsumerSeat>,
     _place: OwnedSemaphorePermit,
     /// Memory for long lines; absent: they are not longer than usual.
     _room: Option<OwnedSemaphorePermit>,
-}
-
-/// When streams end although their runs go on.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Going {
-    /// Fires when the server shuts down.
-    pub(crate) draining: CancellationToken,
-    /// Fires when another server is to take its place: whoever reads goes on there, so that there are no last words.
-    pub(crate) leaving: CancellationToken,
 }
 
 enum Stage {
@@ -121,7 +113,7 @@ impl<S: Source> Reader<S> {
         view: RunView,
         events: S,
         call: &EventsCall,
-        going: Going,
+        going: Serving,
         place: OwnedSemaphorePermit,
     ) -> Self {
         let at = events.position();
@@ -216,8 +208,8 @@ impl<S: Source> Reader<S> {
     async fn wake(&mut self) -> Wake {
         tokio::select! {
             biased;
-            () = self.going.leaving.cancelled() => Wake::Leaving,
-            () = self.going.draining.cancelled() => Wake::Draining,
+            () = self.going.until_leaving() => Wake::Leaving,
+            () = self.going.until_closing() => Wake::Draining,
             why = lost(self.seat.as_mut()) => Wake::Lost(why),
             events = self.events.next(limits::BATCH_BYTES_MAX) => Wake::Events(events),
             () = tokio::time::sleep(self.heartbeat) => Wake::Silence,

@@ -34,6 +34,7 @@ impl From<Point> for Position {
 }
 
 /// A reader with its own position. Cheap; never slows the writer.
+/// INV-12: it reads files, and holds nothing that a writer waits for.
 #[derive(Clone, Debug)]
 pub struct Reader {
     log: Arc<Log>,

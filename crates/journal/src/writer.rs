@@ -381,6 +381,7 @@ impl Writer {
     /// Names the next `bytes` of a stream, which are in its file, with one write to the index.
     ///
     /// A crash before the write: recovery names the output, and cuts the fact. After it: the entry stands.
+    /// INV-11: the bytes were written before.
     fn append(&mut self, kind: Kind, bytes: u64, now: Timestamp) -> io::Result<()> {
         let first = self.end.seq + 1;
         let begin = self.len(kind);

@@ -140,7 +140,11 @@ async fn serve(socket: OwnedFd, wired: Wired<'_>) -> Result<i32, Failure> {
     say_ready(config, &containment, log);
     let code = to_the_end(&supervisor, ended, edge).await;
     // What is queued is carried out, and the database is closed in good order.
-    if tokio::time::timeout(STORE_FINISH_MAX, store.finish())
+    let finish = async {
+        supervisor.end().await;
+        store.finish().await;
+    };
+    if tokio::time::timeout(STORE_FINISH_MAX, finish)
         .await
         .is_err()
     {
@@ -203,8 +207,8 @@ async fn to_the_end(
 
 /// Nobody waits for an answer any more.
 async fn answered(supervisor: &Supervisor, ended: JoinHandle<i32>) -> Result<i32, JoinError> {
-    crash_point!("leave.answered", supervisor.leaving().is_cancelled());
-    supervisor.has_answered();
+    crash_point!("leave.answered", supervisor.serving().is_leaving());
+    supervisor.serving().has_answered();
     ended.await
 }
 

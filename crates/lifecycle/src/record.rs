@@ -192,6 +192,7 @@ impl AttemptRecord {
     }
 
     /// Whether an entry about a signal is there already: the keeper reports its signals to each new server.
+    /// INV-19: what has an entry gets no second one.
     #[must_use]
     pub fn has_signal(&self, at: Timestamp, entry: &Entry) -> bool {
         match entry {

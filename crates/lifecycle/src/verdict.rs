@@ -64,6 +64,7 @@ impl TreeEvidence {
     }
 
     /// The verdict.
+    /// INV-5: `Empty` comes from nowhere else.
     #[must_use]
     pub fn verdict(self) -> TreeVerdict {
         let private = TreeVerdict::Empty(Proof::PrivatePidns);

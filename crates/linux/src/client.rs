@@ -35,7 +35,10 @@ pub use outputs::{Outputs, TerminalEnds};
 use serde::{Deserialize, Serialize};
 use std::{os::fd::OwnedFd, path::PathBuf, sync::Arc, time::Duration};
 pub use stray::StraySignal;
-use tokio::sync::{mpsc, watch};
+use tokio::{
+    sync::{mpsc, watch},
+    task::JoinHandle,
+};
 pub use upgrade::{Upgrade, UpgradeRefusal, UpgradeState};
 
 /// A child that waits at its gate.
@@ -240,7 +243,17 @@ pub struct KeeperClient {
 /// Where the keeper's events come out. One reader.
 #[derive(Debug)]
 pub struct KeeperEvents {
-    queue: mpsc::UnboundedReceiver<KeeperEvent>,
+    queue: mpsc::Receiver<KeeperEvent>,
+    /// Reads the socket.
+    reading: JoinHandle<()>,
+    link: Arc<Link>,
+}
+
+impl Drop for KeeperEvents {
+    fn drop(&mut self) {
+        self.reading.abort();
+        self.link.close();
+    }
 }
 
 impl KeeperClient {
@@ -250,8 +263,8 @@ impl KeeperClient {
     pub async fn connect(
         socket: OwnedFd,
     ) -> Result<(Self, KeeperEvents, KeeperHello, Vec<HeldRun>), ClientError> {
-        let (link, queue, hello, held) = Link::open(socket).await?;
-        Ok((Self { link }, KeeperEvents { queue }, hello, held))
+        let (link, events, hello, held) = Link::open(socket).await?;
+        Ok((Self { link }, events, hello, held))
     }
 
     /// The listening sockets that the keeper owns were handed over with the hello: takes them, once.

@@ -66,6 +66,7 @@ impl HeldProcess {
 }
 
 /// Writes it down, before anybody is stopped by it.
+/// INV-16: called before the first of them is stopped.
 pub(crate) fn write(run_dir: &Path, held: &Held) -> io::Result<()> {
     let bytes = wire::encode(&WireHeld::from(held))?;
     private_file::replace(run_dir, NAME, TEMPORARY, &bytes).map(|_| ())

@@ -511,6 +511,7 @@ impl Tree {
     }
 
     /// The same, with what held it when it was looked at behind its descriptor.
+    /// INV-4: the descriptor is opened first, the identity checked behind it.
     fn signal_held(&self, pid: i32, before: &Stat, signal: Signal) -> (Sent, Holds) {
         let fd = match PidFd::open(pid) {
             Ok(fd) => fd,

@@ -169,6 +169,7 @@ pub(crate) const BEGINNING_SET: &str = "state = 'starting', attempt = w.attempt,
     restarts = w.restarts, next_restart_us = NULL";
 
 /// Which row it is.
+/// INV-9, INV-20: the generation, and just that attempt.
 pub(crate) const BEGINNING_WHERE: &str = "runs.run_id = w.run_id AND runs.generation = w.generation \
     AND runs.end_reason IS NULL AND runs.state = 'backoff' AND runs.desired = 'run' \
     AND runs.attempt = w.attempt - 1";

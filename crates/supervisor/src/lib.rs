@@ -23,12 +23,12 @@ pub use base::drain::{Drain, DrainAction, DrainCall, DrainStatus};
 pub use base::faults::BootError;
 pub use base::other_node::Elsewhere;
 pub use base::ports::{Kernel, KernelEvents};
-pub use node::boot::{EXIT_CLEAN, EXIT_FORCED, EXIT_KEEPER_LOST, EXIT_LEFT};
+pub use node::boot::{EXIT_CLEAN, EXIT_FAULT, EXIT_FORCED, EXIT_KEEPER_LOST, EXIT_LEFT};
 pub use node::leak_check::{
     Audit, AuditFinding, Judged, Labels, ReapCall, ReapReport, ReapResult, ServiceSeen, Unverified,
 };
 pub use registry::consumers::{ConsumerPlace, ConsumerSeat};
-pub use registry::{Supervisor, SupervisorConfig};
+pub use registry::{Supervisor, SupervisorConfig, serving::Serving};
 pub use run::input::{CloseCall, InputProgress, InputWritten, WriteCall};
 pub use streams::consumers::{
     AckPoint, CONSUMERS_OF_MANY_MAX, CONSUMERS_PER_NODE_MAX, CONSUMERS_PER_RUN_MAX, ConsumerBegin,

@@ -13,12 +13,11 @@ use crate::{
     pb::{self, attach_request::Request as Asked, attach_response::Response as Told},
     reason::Reason,
     status,
-    stream::Going,
 };
 use futures_util::stream::{self, Stream};
 use kennel_lifecycle::{RunId, TerminalSize};
 use kennel_supervisor::{
-    CallError, Event, Events, InputWritten, Position, RequestTold, ScreenView, Supervisor,
+    CallError, Event, Events, InputWritten, Position, RequestTold, ScreenView, Serving, Supervisor,
     TrailEntry, TrailRecord,
 };
 use seats::{Seat, Writes};
@@ -40,7 +39,7 @@ pub(crate) struct Attachment {
     writing: Option<Writing>,
     events: Events,
     seat: Seat,
-    going: Going,
+    going: Serving,
     opened: Option<Box<pb::AttachOpened>>,
     over: bool,
     _place: OwnedSemaphorePermit,
@@ -62,7 +61,7 @@ enum Wake {
 pub(crate) struct Door {
     pub(crate) supervisor: Supervisor,
     pub(crate) seats: Arc<Seats>,
-    pub(crate) going: Going,
+    pub(crate) going: Serving,
     pub(crate) place: OwnedSemaphorePermit,
     /// Who it is.
     pub(crate) principal: String,
@@ -199,8 +198,8 @@ impl Attachment {
         };
         let wake = tokio::select! {
             biased;
-            () = going.leaving.cancelled() => Wake::Leaving,
-            () = going.draining.cancelled() => Wake::Draining,
+            () = going.until_leaving() => Wake::Leaving,
+            () = going.until_closing() => Wake::Draining,
             (id, written) = written => Wake::Written(id, written),
             asked = requests.message(), if asks => Wake::Asked(asked),
             writes = seat.changed() => Wake::Writer(writes),

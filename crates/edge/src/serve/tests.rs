@@ -72,7 +72,7 @@ async fn who_comes_to_a_server_that_makes_room_waits_for_the_next_one() {
     let idle = house.connect().await;
     idle.health().check(whole()).await.expect("admitted");
 
-    house.leaving.cancel();
+    house.leaving.leave();
     house.ending.shut.cancelled().await;
     let mut later = UnixStream::connect(&house.path)
         .await
@@ -103,7 +103,7 @@ fn whole() -> HealthCheckRequest {
 struct House {
     path: PathBuf,
     ending: Ending,
-    leaving: CancellationToken,
+    leaving: Serving,
     /// As the keeper holds it.
     _held: StdUnixListener,
     reporter: HealthReporter,
@@ -125,7 +125,7 @@ impl House {
         routes.add_service(HealthServer::new(health));
         let ending = Ending::default();
         let (doors, told) = (ending.clone(), reporter.clone());
-        let leaving = CancellationToken::new();
+        let leaving = Serving::default();
         let leaves = leaving.clone();
         let serving = tokio::spawn(async move {
             let descent = if of_a_run {
@@ -139,7 +139,7 @@ impl House {
             };
             let shut_down = async {
                 doors.begun.cancelled().await;
-                if leaves.is_cancelled() {
+                if leaves.is_leaving() {
                     return std::future::pending().await;
                 }
                 end(told.clone(), &doors).await;

@@ -7,10 +7,9 @@ use crate::{
     limits,
     pb::{self, admin_service_server::AdminService},
     status,
-    stream::Going,
 };
 use futures_util::stream;
-use kennel_supervisor::{Supervisor, TrailReader};
+use kennel_supervisor::{Serving, Supervisor, TrailReader};
 use std::sync::Arc;
 use tokio::sync::Semaphore;
 use tokio_util::task::TaskTracker;
@@ -109,8 +108,8 @@ impl AdminService for Admin {
         let call = audit::reap(request.get_ref(), by)?;
         let supervisor = self.supervisor.clone();
         let reaping = to_its_end(&self.tasks, async move { supervisor.reap(call).await });
-        let leaving = self.supervisor.leaving();
-        let reaping = unless_leaving(&leaving, reaping);
+        let serving = self.supervisor.serving();
+        let reaping = unless_leaving(&serving, reaping);
         let reaped = with_keeper(&self.supervisor, reaping).await?;
         Ok(Response::new(audit::reaped(reaped)))
     }
@@ -127,10 +126,7 @@ impl AdminService for Admin {
             status::too_many("open streams of the audit trail", limits::AUDIT_STREAMS_MAX)
         })?;
         let reader = self.supervisor.audit_trail(ask).await;
-        let going = Going {
-            draining: self.supervisor.draining(),
-            leaving: self.supervisor.leaving(),
-        };
+        let going = self.supervisor.serving();
         let begun = Some((reader, going, place));
         let records = stream::unfold(begun, |open| async move {
             let (mut reader, going, place) = open?;
@@ -147,13 +143,13 @@ impl AdminService for Admin {
 /// The next records of the trail; `None` at its end.
 async fn records(
     reader: &mut TrailReader,
-    going: &Going,
+    going: &Serving,
 ) -> Result<Option<pb::StreamAuditResponse>, Status> {
     let next = tokio::select! {
         biased;
         next = reader.next() => next,
-        () = going.leaving.cancelled() => return Err(status::leaving()),
-        () = going.draining.cancelled() => return Err(status::draining()),
+        () = going.until_leaving() => return Err(status::leaving()),
+        () = going.until_closing() => return Err(status::draining()),
     };
     let next = next.map_err(|error| status::internal(&error.to_string()))?;
     Ok(next.map(|records| pb::StreamAuditResponse {

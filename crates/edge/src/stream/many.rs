@@ -1,6 +1,6 @@
 //! One reader of the events of many runs: of each a Snapshot, then its events; heartbeats in silence, and a typed end.
 
-use super::{Going, lost};
+use super::lost;
 use crate::{
     convert::{event as convert, many_cursor, request::ManyAsk, run},
     digest::DigestKey,
@@ -12,7 +12,7 @@ use futures_util::{
     FutureExt,
     stream::{self, Stream},
 };
-use kennel_supervisor::{CallError, ConsumerSeat, ManyEvents, Step};
+use kennel_supervisor::{CallError, ConsumerSeat, ManyEvents, Serving, Step};
 use prost::Message;
 use std::{pin::Pin, time::Duration};
 use tokio::{sync::OwnedSemaphorePermit, time::Sleep};
@@ -29,7 +29,7 @@ const CURSOR_REST: Duration = Duration::from_millis(200);
 pub(crate) struct ManyReader {
     events: ManyEvents,
     ask: ManyAsk,
-    going: Going,
+    going: Serving,
     stage: Stage,
     /// Sent since the last cursor.
     uncovered_bytes: usize,
@@ -88,7 +88,7 @@ impl ManyReader {
     pub(crate) fn new(
         events: ManyEvents,
         ask: ManyAsk,
-        going: Going,
+        going: Serving,
         place: OwnedSemaphorePermit,
     ) -> Self {
         Self {
@@ -160,8 +160,8 @@ impl ManyReader {
         let seat = self.named.as_mut().map(|named| &mut named.seat);
         tokio::select! {
             biased;
-            () = self.going.leaving.cancelled() => Wake::Leaving,
-            () = self.going.draining.cancelled() => Wake::Draining,
+            () = self.going.until_leaving() => Wake::Leaving,
+            () = self.going.until_closing() => Wake::Draining,
             why = lost(seat) => Wake::Lost(why),
             step = self.events.next(limits::BATCH_BYTES_MAX) => Wake::Step(step),
             () = tokio::time::sleep(silence) => Wake::Silence,

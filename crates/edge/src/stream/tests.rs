@@ -59,7 +59,7 @@ async fn silence_is_broken_by_heartbeats_that_move_nothing() {
 async fn a_shutdown_gives_what_had_happened_and_then_says_why_it_ends() {
     let mut house = House::new(Position::Beginning, 2);
     house.message().await;
-    house.going.draining.cancel();
+    house.going.close();
     house.write(&[1]).await;
     house.write(&[2]).await;
     // Beyond the head that there was when the shutdown came.
@@ -74,7 +74,7 @@ async fn a_stream_ends_at_once_where_another_server_goes_on_with_it() {
     let mut house = House::new(Position::Beginning, 2);
     house.message().await;
     house.write(&[1]).await;
-    house.going.leaving.cancel();
+    house.going.leave();
     let began = tokio::time::Instant::now();
     let last = house.next().await.expect("an end").expect_err("it is told");
     assert_eq!(last.code(), Code::Unavailable);
@@ -90,7 +90,7 @@ async fn a_stream_ends_at_once_where_another_server_goes_on_with_it() {
 async fn a_shutdown_does_not_wait_for_events_that_do_not_come() {
     let mut house = House::new(Position::Beginning, 2);
     house.message().await;
-    house.going.draining.cancel();
+    house.going.close();
     let began = tokio::time::Instant::now();
     house.assert_drained().await;
     assert_eq!(began.elapsed(), limits::LAST_WORDS_MAX);
@@ -208,7 +208,7 @@ impl Source for Pipe {
 struct House {
     stream: Pin<Box<dyn Stream<Item = Result<pb::StreamEventsResponse, Status>> + Send>>,
     writer: Option<mpsc::Sender<Given>>,
-    going: Going,
+    going: Serving,
     places: Arc<Semaphore>,
 }
 
@@ -219,7 +219,7 @@ impl House {
 
     fn with(from: Position, head: u64, fails_on_gap: bool) -> Self {
         let (writer, given) = mpsc::channel(8);
-        let going = Going::default();
+        let going = Serving::default();
         let places = Arc::new(Semaphore::new(1));
         let place = places.clone().try_acquire_owned().expect("a free place");
         let call = EventsCall {

@@ -154,7 +154,7 @@ impl Machine {
     ///
     /// # Errors
     ///
-    /// A command that does not apply now is refused with the reason, and nothing has changed.
+    /// A command that does not apply now is refused with the reason, and nothing has changed (INV-15).
     pub fn step(&mut self, now: Timestamp, input: Input) -> Result<(), Refusal> {
         self.now = now;
         if let Input::Report(report) = &input {
@@ -383,6 +383,7 @@ impl Machine {
         Some(sooner)
     }
 
+    /// INV-3: the plan goes to the keeper only after the answer to this.
     fn record_stop(&mut self, order: &StopOrder, deadline: Timestamp) {
         let order = order.clone();
         self.effects.push(Effect::RecordStop { order, deadline });
@@ -446,6 +447,7 @@ impl Machine {
     }
 
     fn close(&mut self, outcome: Outcome) -> Phase {
+        // INV-8: nothing else writes an outcome.
         self.effects.push(Effect::RecordOutcome(outcome.clone()));
         Phase::Closing(outcome)
     }

@@ -77,6 +77,7 @@ impl Machine {
                 Some(order) => self.shut_gate(NeverRan::Stopped(order), Row::Owed),
                 None => {
                     self.append(recorded(&proc));
+                    // INV-1, INV-2: only here, after the row is written and while no stop was accepted.
                     self.effects.push(Effect::Release);
                     Phase::Released { proc }
                 }

@@ -1,8 +1,8 @@
 //! The socket to the keeper: numbers requests, hands answers to those who wait, keeps events in order.
 
 use super::{
-    ChildSpec, ClientError, HeldRun, KEEPER_ANSWER_MAX, KeeperEvent, KeeperHello, KeeperReport,
-    liveness::Liveness,
+    ChildSpec, ClientError, HeldRun, KEEPER_ANSWER_MAX, KeeperEvent, KeeperEvents, KeeperHello,
+    KeeperReport, liveness::Liveness,
 };
 use crate::{
     fdpass::{self, Received},
@@ -28,18 +28,17 @@ use tokio::{
 /// Most messages that wait for a keeper that does not read. Beyond it the keeper is taken for dead.
 const QUEUED_MAX: usize = 65_536;
 
+/// Most events that wait for the server, far more than all runs of a node can report at their ends. A server that is
+/// further behind takes the link for lost: the next one is told all of it again.
+const EVENTS_QUEUED_MAX: usize = 262_144;
+
 /// Between two tries to send where no event may tell that there is room.
 const SEND_AGAIN: Duration = Duration::from_millis(20);
 
 type Reply = (Answer, Vec<OwnedFd>);
 
 /// The link, its events, and what the keeper says first.
-type Opened = (
-    Arc<Link>,
-    mpsc::UnboundedReceiver<KeeperEvent>,
-    KeeperHello,
-    Vec<HeldRun>,
-);
+type Opened = (Arc<Link>, KeeperEvents, KeeperHello, Vec<HeldRun>);
 
 /// One end of the socket, shared by all clones of the client and by the task that reads.
 #[derive(Debug)]
@@ -94,10 +93,15 @@ impl Link {
             };
             held.push(run.with_outputs(outputs));
         }
-        // Bounded by what a run can report (its verdict, its rungs, its two ends) times the runs that descriptors allow.
-        let (events, queue) = mpsc::unbounded_channel();
-        tokio::spawn(Arc::clone(&link).read(events));
-        Ok((link, queue, hello.try_into()?, held))
+        let hello = hello.try_into()?;
+        let (events, queue) = mpsc::channel(EVENTS_QUEUED_MAX);
+        let reading = tokio::spawn(Arc::clone(&link).read(events));
+        let events = KeeperEvents {
+            queue,
+            reading,
+            link: Arc::clone(&link),
+        };
+        Ok((link, events, hello, held))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -217,7 +221,7 @@ impl Link {
         }
     }
 
-    async fn read(self: Arc<Self>, events: mpsc::UnboundedSender<KeeperEvent>) {
+    async fn read(self: Arc<Self>, events: mpsc::Sender<KeeperEvent>) {
         let reading = async {
             while let Some((message, fds)) = self.receive().await {
                 self.liveness.heard();
@@ -258,7 +262,8 @@ impl Link {
                     ToServer::DoorLeft { run } => KeeperEvent::DoorLeft(RunId::from_u128(run)),
                     ToServer::Hello(_) => continue,
                 };
-                if events.send(event).is_err() {
+                // Never waited for: an answer that a run waits for may be behind this event.
+                if events.try_send(event).is_err() {
                     break;
                 }
             }
@@ -269,11 +274,16 @@ impl Link {
             () = self.write() => {}
             () = self.liveness.watch(|| self.tell(&ToKeeper::Ping)) => {}
         }
+        // The reader of events learns it from the end of its queue.
+        self.close();
+    }
+
+    /// Nothing is sent any more, and no answer is waited for.
+    pub(super) fn close(&self) {
         let mut state = self.state();
         state.gone = true;
         state.waiting.clear();
         state.queue.clear();
-        let _ = events.send(KeeperEvent::Gone);
     }
 
     /// The next message; `None` when the keeper is gone.

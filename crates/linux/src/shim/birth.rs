@@ -59,6 +59,7 @@ fn birth(socket: &OwnedFd, exits: Option<&File>, base: Option<PathBuf>) -> io::R
 
 /// Closes everything but the socket, and the file of exit records where there is one. What the parent holds, the keeper for
 /// other runs (the write ends of their gates above all) must not live on here: a gate that is held by a sibling never shuts.
+/// INV-13.
 pub(super) fn keep_only(
     socket: &OwnedFd,
     exits: Option<&File>,

@@ -450,6 +450,7 @@ impl Work {
 
     /// Collects the exits there are. The leader's is looked at and written down before it is taken. Gives it, and
     /// whether there may be more to collect.
+    /// INV-6, INV-7: the exit is that of wait(2), and on disk before the leader is reaped.
     fn collect(&mut self) -> (Option<Exit>, bool) {
         let mut leader = None;
         for _ in 0..REAPED_AT_ONCE_MAX {

@@ -5,7 +5,6 @@ use crate::{
     registry::Supervisor,
 };
 use kennel_linux::client::{Upgrade, UpgradeRefusal};
-use tokio_util::sync::CancellationToken;
 
 impl Supervisor {
     /// Asks the keeper to start a server of the binary that is installed by now, in the place of this one. Answers when
@@ -14,17 +13,6 @@ impl Supervisor {
         let asked = self.shared.kernel.upgrade(request_id.as_deref()).await;
         let asked = asked.map_err(|error| keeper_fault(&error))?;
         asked.map_err(CallError::NotUpgraded)
-    }
-
-    /// Fires once another server is to take the place of this one: what waits ends, what is short is finished.
-    #[must_use]
-    pub fn leaving(&self) -> CancellationToken {
-        self.shared.leaving.clone()
-    }
-
-    /// Everybody has been answered: where this server leaves, it goes now.
-    pub fn has_answered(&self) {
-        self.shared.answered.cancel();
     }
 
     /// A signal has asked for an upgrade, and nobody else is told what came of it.

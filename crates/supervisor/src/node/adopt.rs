@@ -219,7 +219,7 @@ impl Found {
                         row = writes::row_of(&waiting.store, run) => break row,
                         Some(order) = seat.orders.recv() => recover::answer(order),
                         // The next server is told of it again.
-                        () = waiting.refusing.cancelled() => return drop(waiting.place(run)),
+                        () = waiting.serving.until_refusing() => return drop(waiting.place(run)),
                     }
                 };
                 self.row = row;

@@ -10,7 +10,7 @@ use crate::{
     },
     node::{elsewhere, floors, gauges, recover, retention, takeover},
     record::NodeRecord,
-    registry::{Order, Shared, Supervisor, SupervisorConfig, unreachable::Door},
+    registry::{Order, Shared, Supervisor, SupervisorConfig, serving::Serving, unreachable::Door},
     telemetry::Telemetry,
 };
 use kennel_lifecycle::{RunId, StopOrder, StopReason, limits};
@@ -32,6 +32,9 @@ pub const EXIT_CLEAN: i32 = 0;
 pub const EXIT_FORCED: i32 = 1;
 /// The keeper is gone.
 pub const EXIT_KEEPER_LOST: i32 = 70;
+
+/// A task of the server has failed; the keeper starts the next server.
+pub const EXIT_FAULT: i32 = 71;
 
 /// Another server takes the place of this one.
 pub const EXIT_LEFT: i32 = 75;
@@ -55,9 +58,10 @@ impl Supervisor {
         crash_point!("boot.begun");
         let begun_at = clock::instant();
         let (epoch, server, boot_id) = (hello.epoch, hello.restarts, &hello.host.boot_id);
-        let record = NodeRecord::open(&config.data_dir, epoch, server, boot_id).await?;
+        let (record, promises) = NodeRecord::open(&config.data_dir, epoch, server, boot_id).await?;
         let shared = Shared::new(config, kernel, store, record, hello, clock::now());
         let shared = Arc::new(shared);
+        shared.background.spawn(promises);
         tell_start(&shared, held.len());
         let begun = match takeover::first(&shared, &held).await? {
             Some(taken) => takeover::with_rows(&shared, held, taken).await?,
@@ -67,17 +71,8 @@ impl Supervisor {
         let telemetry = &shared.config.telemetry;
         telemetry.metrics.recovery(begun_at.elapsed());
         gauges::register(telemetry, &shared);
-        let delivering = Arc::clone(&shared);
-        tokio::spawn(async move { delivering.record.deliver_for_ever(&delivering.store).await });
-        tokio::spawn(Arc::clone(&shared.record).trim_for_ever());
-        let watching = Arc::clone(&shared);
-        tokio::spawn(async move { takeover::watch_lives(&watching).await });
-        let retaining = Arc::clone(&shared);
-        tokio::spawn(retention::look_after(retaining));
-        tokio::spawn(floors::look_after(Arc::clone(&shared)));
-        tokio::spawn(elsewhere::beat_for_ever(Arc::clone(&shared)));
         let supervisor = Self { shared };
-        tokio::spawn(supervisor.clone().watch_keeper());
+        supervisor.start_background();
         supervisor.go_on_with_drain().await;
         recover::take_all(&supervisor.shared, begun.others);
         // Of those that have just come too: one that waits for its next attempt is ended by nobody else.
@@ -93,16 +88,31 @@ impl Supervisor {
         self.shared.config.telemetry.clone()
     }
 
-    /// Fires once this server takes no new work: its runs are being ended, and their ends are still told.
+    /// Whether this server serves, and how it goes.
     #[must_use]
-    pub fn refusing(&self) -> tokio_util::sync::CancellationToken {
-        self.shared.refusing.clone()
+    pub fn serving(&self) -> Serving {
+        self.shared.serving.clone()
     }
 
-    /// Fires once this server is about to go: listeners close, streams end.
-    #[must_use]
-    pub fn draining(&self) -> tokio_util::sync::CancellationToken {
-        self.shared.draining.clone()
+    /// Ends what this server does beside the calls, and waits for it: the last thing before its process exits. What is
+    /// pending for the store is delivered until then, and by the next server after that.
+    pub async fn end(&self) {
+        self.shared.background.end().await;
+    }
+
+    /// Starts what this server does beside the calls, for as long as it lives.
+    fn start_background(&self) {
+        let (shared, background) = (&self.shared, &self.shared.background);
+        let delivering = Arc::clone(shared);
+        background
+            .spawn(async move { delivering.record.deliver_for_ever(&delivering.store).await });
+        background.spawn(Arc::clone(&shared.record).trim_for_ever());
+        let watching = Arc::clone(shared);
+        background.spawn(async move { takeover::watch_lives(&watching).await });
+        background.spawn(retention::look_after(Arc::clone(shared)));
+        background.spawn(floors::look_after(Arc::clone(shared)));
+        background.spawn(elsewhere::beat_for_ever(Arc::clone(shared)));
+        background.spawn(self.clone().watch_keeper());
     }
 
     /// Brings the keeper's events to the runs; gives the exit code.
@@ -110,7 +120,7 @@ impl Supervisor {
         let mut end: Option<JoinHandle<i32>> = None;
         let code = loop {
             // A shutdown wins.
-            let leaves = end.is_none() && self.shared.leaving.is_cancelled();
+            let leaves = end.is_none() && self.shared.serving.is_leaving();
             let ended = async {
                 match &mut end {
                     Some(end) => end.await,
@@ -120,7 +130,8 @@ impl Supervisor {
             let event = tokio::select! { biased;
                 event = events.recv() => event,
                 code = ended => break code.unwrap_or(EXIT_FORCED),
-                () = self.shared.answered.cancelled(), if leaves => break EXIT_LEFT,
+                () = self.shared.serving.until_answered(), if leaves => break EXIT_LEFT,
+                () = self.shared.serving.until_failed() => break EXIT_FAULT,
             };
             match event {
                 KeeperEvent::Report(report) if left_alone.contains(&report.run) => {}
@@ -141,7 +152,7 @@ impl Supervisor {
                 KeeperEvent::Leave => {
                     tracing::info!("making room for another server");
                     self.tell_node("server_leaving");
-                    self.shared.leaving.cancel();
+                    self.shared.serving.leave();
                     crash_point!("leave.begun");
                 }
                 KeeperEvent::DoorOpened(run) => self.shared.doors.tell(run, Door::Opened),
@@ -151,7 +162,7 @@ impl Supervisor {
                 KeeperEvent::Gone => break self.keeper_lost().await,
             }
         };
-        self.shared.draining.cancel();
+        self.shared.serving.close();
         let what = match code {
             EXIT_CLEAN | EXIT_FORCED => "service_stopped",
             EXIT_LEFT => "server_left",
@@ -199,7 +210,7 @@ impl Supervisor {
 
     /// Refuses new work and stops what is live, each within its own grace or within `grace`.
     fn stop_all(&self, grace: Option<Duration>) -> usize {
-        self.shared.refusing.cancel();
+        self.shared.serving.shut_down();
         let live = self.shared.all();
         for (_, handle) in &live {
             let grace = grace.unwrap_or_else(|| handle.live.borrow().view.policy().grace());
@@ -217,10 +228,8 @@ impl Supervisor {
     async fn keeper_lost(&self) -> i32 {
         self.tell_node("keeper_lost");
         tracing::error!("the keeper is gone: reading what is left of the output");
-        self.shared.refusing.cancel();
         // The sockets are free for the next service; readers go on there, after what they have.
-        self.shared.draining.cancel();
-        self.shared.keeper_lost.cancel();
+        self.shared.serving.lose_keeper();
         let deadline = clock::instant() + limits::SHUTDOWN_DEADLINE;
         while self.shared.pipes_open.load(Ordering::Relaxed) > 0 && clock::instant() < deadline {
             tokio::time::sleep(PIPES_POLL).await;

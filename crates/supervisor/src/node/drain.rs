@@ -23,7 +23,7 @@ impl Supervisor {
     /// Refuses new runs from now on, and ends those that are there at once, at the deadline, or never. Another drain
     /// takes the place of the one before. Answers when every run that shall end has been asked to.
     pub async fn drain(&self, call: DrainCall) -> Result<DrainStatus, CallError> {
-        if self.shared.refusing.is_cancelled() {
+        if self.shared.serving.is_refusing() {
             return Err(CallError::Draining);
         }
         let drain = Drain {
@@ -46,7 +46,8 @@ impl Supervisor {
             (DrainAction::Abort, _) => self.abort_all(&drain),
             (DrainAction::Finish, Some(wait)) => {
                 let watch = self.shared.drain.subscribe();
-                tokio::spawn(self.clone().abort_at_deadline(drain, wait, watch));
+                let aborting = self.clone().abort_at_deadline(drain, wait, watch);
+                self.shared.background.spawn(aborting);
             }
             (DrainAction::Finish, None) => {}
         }
@@ -55,7 +56,7 @@ impl Supervisor {
 
     /// Takes new runs again. What a drain has begun to end goes on to its end.
     pub async fn undrain(&self) -> Result<DrainStatus, CallError> {
-        if self.shared.refusing.is_cancelled() {
+        if self.shared.serving.is_refusing() {
             return Err(CallError::Draining);
         }
         if self.keep(None).await?.is_some() {
@@ -89,7 +90,8 @@ impl Supervisor {
                 let wait = Duration::from_micros(
                     at.0.saturating_sub(clock::now().0).try_into().unwrap_or(0),
                 );
-                tokio::spawn(self.clone().abort_at_deadline(drain, wait, watch));
+                let aborting = self.clone().abort_at_deadline(drain, wait, watch);
+                self.shared.background.spawn(aborting);
             }
             (DrainAction::Finish, None) => {}
         }
@@ -144,7 +146,7 @@ impl Supervisor {
         tokio::select! {
             // Another drain, or none: this one's deadline is nobody's any more.
             _ = watch.changed() => return,
-            () = self.shared.refusing.cancelled() => return,
+            () = self.shared.serving.until_refusing() => return,
             () = tokio::time::sleep(wait) => {}
         }
         let due = Drain {

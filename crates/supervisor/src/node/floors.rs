@@ -41,8 +41,8 @@ pub(crate) async fn look_after(shared: Arc<Shared>) {
         };
         tokio::select! {
             () = again => {}
-            () = shared.leaving.cancelled() => return,
-            () = shared.keeper_lost.cancelled() => return,
+            () = shared.serving.until_leaving() => return,
+            () = shared.serving.until_keeper_lost() => return,
         }
     }
 }

@@ -630,7 +630,7 @@ async fn go_on_late(shared: Arc<Shared>, held: HeldRun, row: RunRow, seat: Seat,
         Err(error) => {
             tracing::error!(run_id = %run, error = %Chain(&error), "it cannot be gone on with here, the next server tries again");
             // Nobody else here may take it for one that is to be ended.
-            shared.refusing.cancelled().await;
+            shared.serving.until_refusing().await;
             drop(place);
         }
     }

@@ -88,8 +88,8 @@ pub(crate) async fn look_after(shared: Arc<Shared>) {
         }
         tokio::select! {
             () = tokio::time::sleep(LOOK_EVERY) => {}
-            () = shared.leaving.cancelled() => return,
-            () = shared.keeper_lost.cancelled() => return,
+            () = shared.serving.until_leaving() => return,
+            () = shared.serving.until_keeper_lost() => return,
         }
     }
 }

@@ -91,8 +91,9 @@ pub(crate) async fn without_rows(
 ) -> Result<Begun, BootError> {
     let held = Box::pin(adopt::without_store(shared, held)).await?;
     tracing::warn!(held, "going on without the store");
-    let shared = Arc::clone(shared);
-    tokio::spawn(async move { take_at_last(&shared, Again::No).await });
+    let taking = Arc::clone(shared);
+    let taking = async move { take_at_last(&taking, Again::No).await };
+    shared.background.spawn(taking);
     Ok(Begun::default())
 }
 
@@ -150,8 +151,9 @@ async fn take_late(shared: &Arc<Shared>, again: Again) -> Result<(), BootError> 
     // After all have entered: whoever owes a fence looks for a run of its key afterwards.
     for run in open {
         if shared.record.has_pending_fence(run) {
-            let shared = Arc::clone(shared);
-            tokio::spawn(async move { carry_out_fence(&shared, run).await });
+            let fencing = Arc::clone(shared);
+            let fencing = async move { carry_out_fence(&fencing, run).await };
+            shared.background.spawn(fencing);
         }
     }
     let supervisor = Supervisor {

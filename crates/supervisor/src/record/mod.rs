@@ -101,6 +101,7 @@ impl NodeRecord {
     }
 
     /// The store has taken this change.
+    /// INV-21: noted before any caller acts upon it.
     pub(crate) fn took(&self, run: RunId, change: Change) {
         self.lock().note(vec![(run, change)]);
     }

@@ -44,7 +44,7 @@ impl NodeRecord {
         epoch: KeeperEpoch,
         server: u32,
         boot_id: &str,
-    ) -> Result<Arc<Self>, BootError> {
+    ) -> Result<(Arc<Self>, impl Future<Output = ()> + Send + use<>), BootError> {
         let place = Place::new(data_dir, epoch.as_u128(), server, boot_id);
         let trim_due = Arc::new(Notify::new());
         let due = Arc::clone(&trim_due);
@@ -69,8 +69,8 @@ impl NodeRecord {
             delivering: tokio::sync::Mutex::new(()),
             trim_due,
         });
-        tokio::spawn(outbox::write_promises(Arc::downgrade(&record), queue));
-        Ok(record)
+        let promises = outbox::write_promises(Arc::downgrade(&record), queue);
+        Ok((record, promises))
     }
 }
 

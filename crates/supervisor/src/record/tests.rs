@@ -12,7 +12,9 @@ const BOOT: &str = "boot";
 
 async fn open_in(dir: &Path, boot_id: &str) -> Arc<NodeRecord> {
     let epoch = KeeperEpoch::from_u128(1);
-    NodeRecord::open(dir, epoch, 0, boot_id).await.unwrap()
+    let (record, promises) = NodeRecord::open(dir, epoch, 0, boot_id).await.unwrap();
+    tokio::spawn(promises);
+    record
 }
 
 async fn open(dir: &Path) -> Arc<NodeRecord> {

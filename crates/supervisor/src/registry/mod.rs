@@ -1,13 +1,15 @@
 //! Who is live: one handle per run, found by its id.
 
+pub(crate) mod background;
 pub(crate) mod consumers;
 pub(crate) mod floors;
 pub(crate) mod found;
 pub(crate) mod screens;
+pub(crate) mod serving;
 pub(crate) mod subscribers;
 pub(crate) mod unreachable;
 
-use self::screens::Screens;
+use self::{background::Background, screens::Screens, serving::Serving};
 use crate::{
     audit_log::Trail,
     base::{
@@ -30,7 +32,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError, atomic::AtomicUsize},
 };
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
-use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tokio_util::task::TaskTracker;
 
 /// Commands that wait for one run's task.
 const ORDERS_QUEUED_MAX: usize = 64;
@@ -184,20 +186,14 @@ pub(crate) struct Shared {
     /// Runs that the keeper may still find.
     pub(crate) doors: Doors,
     pub(crate) started: kennel_lifecycle::Timestamp,
-    /// New work is refused.
-    pub(crate) refusing: CancellationToken,
+    /// Whether this server serves, and how it goes.
+    pub(crate) serving: Serving,
+    /// Tasks that belong to no run.
+    pub(crate) background: Background,
     /// An operator's drain, while one is in force.
     pub(crate) drain: watch::Sender<Option<Drain>>,
     /// One change of it at a time.
     pub(crate) drain_on_disk: tokio::sync::Mutex<()>,
-    /// The keeper is gone: what is left of all output is read, and nothing more is done.
-    pub(crate) keeper_lost: CancellationToken,
-    /// Another server is to take the place of this one.
-    pub(crate) leaving: CancellationToken,
-    /// Nobody waits for an answer of this server any more.
-    pub(crate) answered: CancellationToken,
-    /// Streams end and listeners close.
-    pub(crate) draining: CancellationToken,
     pub(crate) tasks: TaskTracker,
     /// Streams of commands that are still being read.
     pub(crate) pipes_open: Arc<AtomicUsize>,
@@ -234,6 +230,7 @@ impl Shared {
         hello: KeeperHello,
         started: kennel_lifecycle::Timestamp,
     ) -> Self {
+        let serving = Serving::default();
         Self {
             trail: Trail::open(&config.data_dir),
             store: NodeStore::new(
@@ -248,13 +245,10 @@ impl Shared {
             doors: Doors::new(&hello.late),
             hello,
             started,
-            refusing: CancellationToken::new(),
+            background: Background::new(serving.clone()),
+            serving,
             drain: watch::Sender::new(None),
             drain_on_disk: tokio::sync::Mutex::new(()),
-            keeper_lost: CancellationToken::new(),
-            leaving: CancellationToken::new(),
-            answered: CancellationToken::new(),
-            draining: CancellationToken::new(),
             tasks: TaskTracker::new(),
             pipes_open: Arc::new(AtomicUsize::new(0)),
             ids: Mutex::new(ulid::Generator::new()),

@@ -50,7 +50,7 @@ impl Supervisor {
 
     async fn spawn_here(&self, call: SpawnCall) -> Result<Spawned, CallError> {
         let shared = &self.shared;
-        if shared.refusing.is_cancelled() {
+        if shared.serving.is_refusing() {
             return Err(CallError::Draining);
         }
         let run = match call.run {
@@ -110,7 +110,7 @@ impl Supervisor {
 
     /// The end of a run that slipped in while a shutdown or a drain looked around.
     fn late_order(&self, handle: &Handle) -> Option<StopOrder> {
-        if self.shared.refusing.is_cancelled() {
+        if self.shared.serving.is_refusing() {
             return Some(StopOrder {
                 reason: StopReason::ServerShutdown,
                 grace: Duration::ZERO,

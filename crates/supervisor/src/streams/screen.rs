@@ -81,7 +81,7 @@ impl Supervisor {
         if sweeps {
             // A model holds the files of its journal open.
             let shared = Arc::clone(&self.shared);
-            tokio::spawn(async move {
+            self.shared.background.spawn(async move {
                 loop {
                     tokio::time::sleep(KEPT_FOR).await;
                     if !shared.screens.sweep() {

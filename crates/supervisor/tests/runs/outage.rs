@@ -257,8 +257,8 @@ fn an_end_that_is_owed_is_no_open_row_to_a_server_that_takes_the_node_over_late(
         let waited = stage.supervisor.wait(run_id(), Condition::Ended).await;
         assert_eq!(waited.unwrap().run.exit, Some(Exit::Code(3)));
         stage.tell(KeeperEvent::Shutdown);
-        let drained = stage.supervisor.draining();
-        drained.cancelled().await;
+        let drained = stage.supervisor.serving();
+        drained.until_closing().await;
         store.let_inserts_go();
         told(stage, run_id()).await;
     });
@@ -461,12 +461,12 @@ fn a_shutdown_does_not_wait_for_a_child_that_waits_at_its_gate_for_the_store() {
             drop(tokio::time::timeout(soon, abort).await);
         }
         stage.tell(KeeperEvent::Shutdown);
-        let refusing = stage.supervisor.refusing();
-        tokio::time::timeout(SOON, refusing.cancelled())
+        let refusing = stage.supervisor.serving();
+        tokio::time::timeout(SOON, refusing.until_refusing())
             .await
             .expect("it hears of the shutdown");
-        let drained = stage.supervisor.draining();
-        tokio::time::timeout(SOON / 4, drained.cancelled())
+        let drained = stage.supervisor.serving();
+        tokio::time::timeout(SOON / 4, drained.until_closing())
             .await
             .expect("nothing that never ran is waited for");
     });

@@ -94,6 +94,7 @@ impl Run {
     }
 
     /// What has happened to it, in order.
+    /// INV-18.
     pub(in crate::keeper) fn kept(&self) -> impl Iterator<Item = &(Timestamp, Fact)> {
         self.kept.iter()
     }

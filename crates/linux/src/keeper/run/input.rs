@@ -136,6 +136,7 @@ impl RunInput {
     }
 
     /// A part of a write, from `at` of it on.
+    /// INV-22: written and counted in one step.
     fn write(&mut self, seq: u64, write: &InputWrite, at: u64, data: &[u8]) -> Vec<Saying> {
         let displaced = self.waiting.take();
         let mut said: Vec<Saying> = displaced

@@ -265,7 +265,7 @@ impl RunTask {
         self.attempts.stage = Stage::Waiting(next, clock::instant() + wait);
         if let (Wish::Stop, Some(order)) = (self.attempts.wish, self.attempts.order.clone()) {
             self.end_waiting(&order);
-        } else if self.shared.refusing.is_cancelled() {
+        } else if self.shared.serving.is_refusing() {
             self.leave_or_end();
         } else if self.attempts.wish == Wish::Restart {
             self.begin_next();
@@ -329,7 +329,7 @@ impl RunTask {
                     self.end_waiting(&order);
                 }
             }
-            Order::Restart(_, reply) if self.shared.leaving.is_cancelled() => {
+            Order::Restart(_, reply) if self.shared.serving.is_leaving() => {
                 drop(reply.send(Err(OrderError::Call(CallError::Draining))));
             }
             Order::Restart(call, reply) => {
@@ -406,11 +406,11 @@ impl RunTask {
 
     /// The next attempt has its time.
     pub(super) fn begin_next(&mut self) {
-        let lost = self.shared.keeper_lost.is_cancelled();
-        if lost || self.shared.refusing.is_cancelled() {
+        let lost = self.shared.serving.has_lost_keeper();
+        if lost || self.shared.serving.is_refusing() {
             return self.leave_or_end();
         }
-        if self.shared.leaving.is_cancelled() {
+        if self.shared.serving.is_leaving() {
             // It is the next server's to begin.
             return;
         }

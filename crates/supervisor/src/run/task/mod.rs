@@ -60,7 +60,7 @@ const DONE_QUEUED_MAX: usize = 16;
 
 type SignalReply = oneshot::Sender<Result<SignalResult, OrderError>>;
 
-/// A run's task.
+/// A run's task (INV-14: the one owner of the run).
 #[derive(Debug)]
 #[expect(
     clippy::struct_excessive_bools,
@@ -310,13 +310,13 @@ impl RunTask {
             Some(order) = self.orders.recv() => Wake::Order(order),
             () = due(self.stop_due) => Wake::StopDue,
             () = due(self.running_due) => Wake::RunningDue,
-            () = due(self.attempts.due()), if !self.shared.leaving.is_cancelled() => Wake::AttemptDue,
-            () = self.shared.keeper_lost.cancelled(), if !flows || holds || self.is_left() => Wake::KeeperLost,
-            () = self.shared.refusing.cancelled(), if finishing => Wake::Hurry,
+            () = due(self.attempts.due()), if !self.shared.serving.is_leaving() => Wake::AttemptDue,
+            () = self.shared.serving.until_keeper_lost(), if !flows || holds || self.is_left() => Wake::KeeperLost,
+            () = self.shared.serving.until_refusing(), if finishing => Wake::Hurry,
             ready = output => Wake::Output(ready),
             () = due(inactive_at) => Wake::SilenceDue,
             () = self.shared.record.delivered(self.run), if waits_for_store => Wake::Told,
-            () = self.shared.refusing.cancelled(), if has_ended => Wake::Told,
+            () = self.shared.serving.until_refusing(), if has_ended => Wake::Told,
         }
     }
 
@@ -370,7 +370,7 @@ impl RunTask {
             && !self.attempts.goes_on()
             && !self.is_busy()
             && self.shared.record.has_pending_of(self.run)
-            && !self.shared.refusing.is_cancelled()
+            && !self.shared.serving.is_refusing()
     }
 
     /// All is told, but to readers: the disk does not take the last lines.
@@ -380,7 +380,7 @@ impl RunTask {
             && !self.disowned
             && !self.attempts.goes_on()
             && self.output.as_ref().is_some_and(Output::owes)
-            && !self.shared.refusing.is_cancelled()
+            && !self.shared.serving.is_refusing()
     }
 
     fn is_busy(&self) -> bool {

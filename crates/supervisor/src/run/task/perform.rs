@@ -87,7 +87,7 @@ impl RunTask {
             Effect::Thaw => self.op(thaw),
             Effect::FinishOutput => {
                 // Without a journal nothing was read.
-                if self.shared.refusing.is_cancelled() {
+                if self.shared.serving.is_refusing() {
                     self.output.iter_mut().for_each(Output::hurry);
                 }
                 let end = match &mut self.output {

@@ -1,0 +1,157 @@
+//! Whether this server serves, and how it goes: one state, which only advances.
+
+use std::sync::Arc;
+use tokio::sync::watch;
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+enum Stage {
+    #[default]
+    Serving,
+    /// Another server takes its place: what waits ends, what is short is finished.
+    Leaving,
+    /// Another server takes its place, and all calls are answered.
+    Answered,
+    /// New work is refused, and runs are ended.
+    ShuttingDown,
+    /// The keeper is gone: what is left of all output is read, and nothing more is done.
+    KeeperLost,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct State {
+    stage: Stage,
+    /// Streams end and listeners close.
+    is_closing: bool,
+    /// A task of this server has failed that others rely on.
+    has_failed: bool,
+}
+
+/// The state, for all that act upon it. Clones share it.
+#[derive(Clone, Debug, Default)]
+pub struct Serving(Arc<watch::Sender<State>>);
+
+impl Serving {
+    /// Another server is to take the place of this one.
+    pub fn leave(&self) {
+        self.advance(Stage::Leaving);
+    }
+
+    /// Every call is answered: a server that leaves goes now.
+    pub fn has_answered(&self) {
+        // One that does not leave answers on.
+        self.0.send_if_modified(|state| {
+            let leaves = state.stage == Stage::Leaving;
+            if leaves {
+                state.stage = Stage::Answered;
+            }
+            leaves
+        });
+    }
+
+    /// Streams end and listeners close.
+    pub fn close(&self) {
+        self.0.send_modify(|state| state.is_closing = true);
+    }
+
+    pub(crate) fn shut_down(&self) {
+        self.advance(Stage::ShuttingDown);
+    }
+
+    pub(crate) fn lose_keeper(&self) {
+        self.advance(Stage::KeeperLost);
+        self.close();
+    }
+
+    pub(crate) fn fail(&self) {
+        self.0.send_modify(|state| state.has_failed = true);
+    }
+
+    /// Whether another server is to take the place of this one.
+    #[must_use]
+    pub fn is_leaving(&self) -> bool {
+        matches!(self.stage(), Stage::Leaving | Stage::Answered)
+    }
+
+    /// Whether this server takes no new work: its runs are being ended, and their ends are still reported.
+    #[must_use]
+    pub fn is_refusing(&self) -> bool {
+        self.stage() >= Stage::ShuttingDown
+    }
+
+    pub(crate) fn has_lost_keeper(&self) -> bool {
+        self.stage() == Stage::KeeperLost
+    }
+
+    /// Waits until another server is to take the place of this one. Cancel-safe, as all of these.
+    pub async fn until_leaving(&self) {
+        self.until(|state| matches!(state.stage, Stage::Leaving | Stage::Answered))
+            .await;
+    }
+
+    /// Waits until this server takes no new work.
+    pub async fn until_refusing(&self) {
+        self.until(|state| state.stage >= Stage::ShuttingDown).await;
+    }
+
+    /// Waits until streams end and listeners close.
+    pub async fn until_closing(&self) {
+        self.until(|state| state.is_closing).await;
+    }
+
+    pub(crate) async fn until_answered(&self) {
+        self.until(|state| state.stage == Stage::Answered).await;
+    }
+
+    pub(crate) async fn until_keeper_lost(&self) {
+        self.until(|state| state.stage == Stage::KeeperLost).await;
+    }
+
+    pub(crate) async fn until_failed(&self) {
+        self.until(|state| state.has_failed).await;
+    }
+
+    fn stage(&self) -> Stage {
+        self.0.borrow().stage
+    }
+
+    fn advance(&self, stage: Stage) {
+        self.0.send_if_modified(|state| {
+            let is_later = stage > state.stage;
+            if is_later {
+                state.stage = stage;
+            }
+            is_later
+        });
+    }
+
+    async fn until(&self, holds: impl Fn(&State) -> bool) {
+        // Never an error: this end keeps the channel open.
+        let _ = self.0.subscribe().wait_for(|state| holds(state)).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn state_only_advances_and_reaches_all_clones() {
+        let serving = Serving::default();
+        let other = serving.clone();
+        serving.has_answered();
+        assert!(!other.is_leaving() && !other.is_refusing());
+        serving.leave();
+        other.until_leaving().await;
+        serving.has_answered();
+        other.until_answered().await;
+        assert!(other.is_leaving());
+        // A shutdown wins over a server that leaves.
+        serving.shut_down();
+        serving.leave();
+        assert!(other.is_refusing() && !other.is_leaving());
+        assert!(!other.has_lost_keeper());
+        serving.lose_keeper();
+        other.until_keeper_lost().await;
+        other.until_closing().await;
+    }
+}
