@@ -13,6 +13,7 @@ use nix::{
 use std::{
     fs::File,
     io,
+    mem::ManuallyDrop,
     os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd},
     panic::{AssertUnwindSafe, catch_unwind},
     path::PathBuf,
@@ -27,7 +28,10 @@ const EXITS_FD: RawFd = 4;
 /// Becomes a shim, in a process that the single-threaded keeper has just forked. Never returns: what the keeper had in
 /// memory is not this process's to drop.
 pub(crate) fn be_born(socket: &OwnedFd, exits: Option<&File>, base: Option<PathBuf>) -> ! {
-    let lived = catch_unwind(AssertUnwindSafe(|| birth(socket, exits, base)?.live()));
+    // Not dropped: the kernel closes all of its descriptors with its process, in one go.
+    let lived = catch_unwind(AssertUnwindSafe(|| {
+        ManuallyDrop::new(birth(socket, exits, base)?).live()
+    }));
     let code = match lived {
         Ok(Ok(())) => 0,
         _ => 1,

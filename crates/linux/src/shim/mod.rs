@@ -58,11 +58,11 @@ struct Shim {
 }
 
 impl Shim {
-    fn live(mut self) -> io::Result<()> {
+    fn live(&mut self) -> io::Result<()> {
         loop {
             if self.keeper.is_none() && self.work.is_none() {
                 // While there are runs below it, this fails, and the last of their shims does it.
-                let _ = self.base.map(std::fs::remove_dir);
+                let _ = self.base.take().map(std::fs::remove_dir);
                 return Ok(());
             }
             let [keeper_ready, status_ready, door_ready] = self.wait()?;
