@@ -3,6 +3,7 @@
 mod floors;
 mod graph;
 mod invariants;
+mod length;
 mod log_lines;
 mod source;
 mod specification;

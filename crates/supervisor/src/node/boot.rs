@@ -119,8 +119,9 @@ impl Supervisor {
     async fn dispatch(self, mut events: impl KernelEvents, left_alone: HashSet<RunId>) -> i32 {
         let mut end: Option<JoinHandle<i32>> = None;
         let code = loop {
-            // A shutdown wins.
-            let leaves = end.is_none() && self.shared.serving.is_leaving();
+            // A shutdown wins: no other server would end the runs and record how.
+            let serves = end.is_none();
+            let leaves = serves && self.shared.serving.is_leaving();
             let ended = async {
                 match &mut end {
                     Some(end) => end.await,
@@ -131,7 +132,7 @@ impl Supervisor {
                 event = events.recv() => event,
                 code = ended => break code.unwrap_or(EXIT_FORCED),
                 () = self.shared.serving.until_answered(), if leaves => break EXIT_LEFT,
-                () = self.shared.serving.until_failed() => break EXIT_FAULT,
+                () = self.shared.serving.until_failed(), if serves => break EXIT_FAULT,
             };
             match event {
                 KeeperEvent::Report(report) if left_alone.contains(&report.run) => {}
@@ -219,7 +220,7 @@ impl Supervisor {
                 grace,
             };
             let (reply, _) = oneshot::channel();
-            handle.tell(Order::Stop(order, reply));
+            handle.tell(Order::Stop(order, reply), &self.shared.background);
         }
         live.len()
     }

@@ -179,7 +179,7 @@ impl Supervisor {
         for (_, handle) in self.shared.all() {
             let order = drain.order(handle.live.borrow().view.policy().grace());
             let (reply, _) = oneshot::channel();
-            handle.tell(Order::Stop(order, reply));
+            handle.tell(Order::Stop(order, reply), &self.shared.background);
         }
     }
 }

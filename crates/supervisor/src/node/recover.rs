@@ -2,27 +2,25 @@
 //!
 //! The order of evidence and the decision are in [`kennel_lifecycle::recovery`]; here it is asked and carried out.
 
+mod ending;
+mod journal;
+
 use crate::{
     base::{
-        blocking::blocking,
         calls::RunView,
         cause::Chain,
-        clock, event, log_words,
+        clock, log_words,
         view::{Live, StartAnswer},
     },
     node::adopt,
-    record::persisted_spec,
     registry::{Entered, Handle, Order, OrderError, Place, Seat, Shared, unreachable::Door},
     run::{
-        cleanup::Cleanup,
         output::Output,
-        saved_output,
-        task::{RunTask, Waiting, add, next, outlives_service, round, start_failure},
+        task::{RunTask, Waiting, next, outlives_service, round},
         writes,
     },
-    telemetry::{log_span, tell_end},
+    telemetry::log_span,
 };
-use kennel_journal::{Boot, Hub, Writer};
 use kennel_lifecycle::{
     AttemptRecord, EndReason, Entry, Exit, Outcome, Refusal, RunIdentity, RunState, SignalSender,
     StopCertificate, StopOrder, StopReason, StopStep, StreamsEnd, Stuck, Timestamp, TreeVerdict,
@@ -34,10 +32,12 @@ use kennel_linux::{
     client::{ClientError, HeldRun, KeeperReport, Recorded},
     crash_point, rundir,
 };
-use kennel_store::{Closure, Desired, NewRun, Rest, RunRow, StoredState, Times};
-use std::{io, path::Path, sync::Arc, time::Duration};
+use kennel_store::{Desired, NewRun, RunRow, StoredState};
+use std::{sync::Arc, time::Duration};
 use tokio::sync::{mpsc, watch};
 use tracing::Instrument;
+
+pub(crate) use journal::Journal;
 
 /// How often a shim that still works is looked at.
 const SHIM_POLL: Duration = Duration::from_millis(50);
@@ -280,112 +280,6 @@ impl Recovery {
         }
     }
 
-    /// Whether the gate of a first attempt was not opened when the service ended: no caller was told that it runs, and its Spawn
-    /// may be made again.
-    fn never_began(&self, outcome: &Outcome) -> bool {
-        let lost = matches!(outcome.reason, EndReason::ServiceLost | EndReason::Rebooted);
-        let never_ran = outcome.exit.is_none() && outcome.tree == TreeVerdict::NeverRan;
-        let wanted = self.row.desired == Desired::Run && self.row.new.attempt == 1;
-        lost && never_ran && wanted
-    }
-
-    /// Removes what was made for a run that has no row.
-    async fn forget(&self) {
-        let (shared, run) = (Arc::clone(&self.shared), self.row.new.run);
-        let removed = blocking(move || Cleanup::All.carry_out(&shared, run)).await;
-        if let Err(error) = removed.flatten() {
-            tracing::warn!(run_id = %run, %error, "what was made of the run stays");
-        }
-    }
-
-    /// The stations with what is known only now.
-    fn times_at_end(&self, now: Timestamp, outcome: &Outcome) -> Times {
-        let mut times = Times {
-            ended: Some(now),
-            ..self.row.times
-        };
-        if matches!(outcome.tree, TreeVerdict::Empty(_)) {
-            times.tree_empty.get_or_insert(now);
-        }
-        times
-    }
-
-    /// Writes that the attempt has ended so, and when the next is due.
-    async fn rest(&mut self, outcome: Outcome, delay: Duration, restarts: u32) -> bool {
-        self.serve_readers().await;
-        self.take_saved_output();
-        let now = clock::now();
-        let times = self.times_at_end(now, &outcome);
-        let mut past = self.row.past.clone();
-        add(&mut past, &self.row.new, outcome, times);
-        let rest = Rest {
-            past,
-            restarts,
-            next: now.plus(delay),
-        };
-        writes::until_delivered(&self.shared, self.row.new.run).await;
-        crash_point!("recover.rest");
-        let written = writes::retry(
-            &self.shared.store,
-            self.row.new.run,
-            "the end of the attempt",
-            || self.shared.store.rest(&self.row.new, &rest),
-        );
-        let written = written.await;
-        crash_point!("recover.rested");
-        if !written {
-            tokio::time::sleep(REST).await;
-            return false;
-        }
-        self.row = RunRow {
-            state: StoredState::Backoff,
-            past: rest.past,
-            restarts: rest.restarts,
-            next_restart: Some(rest.next),
-            times: Times {
-                ended: None,
-                ..times
-            },
-            ..self.row.clone()
-        };
-        true
-    }
-
-    /// Whether the attempt that is due may be begun here; if not, the run is closed.
-    async fn may_follow(&mut self) -> bool {
-        let here = self.row.new.keeper_epoch == self.shared.hello.epoch;
-        if !here && !outlives_service(&self.row.new) {
-            // Its service has ended while it waited.
-            self.close_between(EndReason::ServiceLost).await;
-            return false;
-        }
-        let dir = rundir::path(&self.shared.config.data_dir, self.row.new.run);
-        let at = dir.clone();
-        let kept = blocking(move || persisted_spec::read(&at, 1)).await;
-        match kept.flatten() {
-            Ok(_) => true,
-            Err(error) => {
-                tracing::error!(run_id = %self.row.new.run, %error, "what the next attempt is made of cannot be read");
-                let failure = start_failure(&error, &dir);
-                self.close_between(EndReason::StartFailed(failure)).await;
-                false
-            }
-        }
-    }
-
-    /// Nothing of the run is there, and nothing will be.
-    async fn close_between(&mut self, reason: EndReason) {
-        let Some(last) = self.row.past.last().cloned() else {
-            return;
-        };
-        self.row.times = last.times;
-        let outcome = Outcome {
-            reason,
-            ..last.outcome
-        };
-        self.close(outcome).await;
-    }
-
     /// Between the read of its row and the entry into the tracker a run may have ended under its own task.
     async fn has_ended_since(&mut self) -> bool {
         let run = self.row.new.run;
@@ -518,104 +412,6 @@ impl Recovery {
             live.start.get_or_insert(StartAnswer::Started);
         });
     }
-
-    async fn serve_readers(&mut self) {
-        if self.journal.is_some() {
-            return;
-        }
-        match self.journal().await {
-            Ok(journal) => {
-                let hub = journal.hub();
-                self.live.send_modify(|live| live.hub = Some(hub.clone()));
-                self.journal = Some(journal);
-            }
-            Err(error) => {
-                let run = self.row.new.run;
-                tracing::error!(run_id = %run, %error, "the journal cannot be opened, nothing is written to it");
-                self.live.send_modify(|live| live.no_journal = true);
-            }
-        }
-    }
-
-    /// What the shim has saved of the output comes before the ends. The journal says LOST of the streams: more may be missing.
-    fn take_saved_output(&mut self) {
-        let run = self.row.new.run;
-        let run_dir = rundir::path(&self.shared.config.data_dir, run);
-        let taken = self
-            .journal
-            .as_mut()
-            .map(|journal| saved_output::take(&mut journal.writer, &run_dir));
-        if let Some(Err(error)) = taken {
-            tracing::error!(run_id = %run, %error, "the output that its shim has saved is not in the journal");
-        }
-    }
-
-    async fn journal(&self) -> io::Result<Journal> {
-        let (shared, run) = (Arc::clone(&self.shared), self.row.new.run);
-        let attempt = self.row.new.attempt;
-        let opened = blocking(move || {
-            let boot = shared.boot();
-            Journal::open(
-                &rundir::create(&shared.config.data_dir, run)?,
-                attempt,
-                boot,
-            )
-        });
-        opened.await.flatten()
-    }
-
-    /// Journal first, then the row, then whoever waits.
-    async fn close(&mut self, outcome: Outcome) {
-        let run = self.row.new.run;
-        let times = self.times_at_end(clock::now(), &outcome);
-        self.serve_readers().await;
-        self.take_saved_output();
-        writes::until_delivered(&self.shared, run).await;
-        crash_point!("recover.close");
-        let closure = Closure { outcome, times };
-        let store = &self.shared.store;
-        let written = writes::retry(store, run, "the outcome", || {
-            store.close(&self.row.new, &closure)
-        });
-        let written = written.await;
-        crash_point!("recover.closed");
-        if !written {
-            tokio::time::sleep(REST).await;
-            return;
-        }
-        let Closure { outcome, times } = closure;
-        let at = times.ended.unwrap_or_else(clock::now);
-        let telemetry = &self.shared.config.telemetry;
-        let since = self.since;
-        tell_end(telemetry, &self.row.new, &times, &outcome, (since, at));
-        self.live.send_modify(|live| {
-            live.view.state = outcome.state();
-            live.view.desired = self.row.desired;
-            live.view.times = times;
-            live.view.exit = outcome.exit;
-            live.view.outcome = Some(outcome.clone());
-            live.view.stuck = None;
-        });
-        let told = match self.journal.take().map(|mut journal| journal.end(&outcome)) {
-            Some(Ok(())) => true,
-            Some(Err(error)) => {
-                tracing::error!(run_id = %run, %error, "the end is not in the journal, the next server tries again");
-                false
-            }
-            None => false,
-        };
-        crash_point!("recover.told");
-        let shared = Arc::clone(&self.shared);
-        let cleanup = if told {
-            Cleanup::Ended
-        } else {
-            Cleanup::Needless
-        };
-        let removed = blocking(move || cleanup.carry_out(&shared, run));
-        if let Ok(Err(error)) = removed.await {
-            tracing::warn!(run_id = %run, %error, "the run's directory is not wholly removed");
-        }
-    }
 }
 
 /// Goes on with a run that the keeper has found late.
@@ -660,38 +456,6 @@ fn unknown() -> Outcome {
         tree: TreeVerdict::Unverified("nothing was recorded to look for".into()),
         streams: Some(StreamsEnd::Lost),
         certificate: StopCertificate::default(),
-    }
-}
-
-/// The journal of a run whose server died, and what its entries say.
-pub(crate) struct Journal {
-    writer: Writer,
-    record: AttemptRecord,
-}
-
-impl Journal {
-    pub(crate) fn open(dir: &Path, attempt: u32, boot: Boot) -> io::Result<Self> {
-        let mut writer = Writer::recover(dir, boot, clock::now())?;
-        let record = event::record(&writer.facts()?, attempt);
-        writer.begin_attempt(attempt);
-        Ok(Self { writer, record })
-    }
-
-    fn hub(&self) -> Hub {
-        self.writer.hub()
-    }
-
-    fn append(&mut self, entry: &Entry) -> io::Result<()> {
-        let now = clock::now();
-        self.writer.lifecycle(&event::encode(entry), now)?;
-        self.record.fold(now, entry);
-        Ok(())
-    }
-
-    /// Appends the ends that are missing, in their order.
-    pub(crate) fn end(&mut self, outcome: &Outcome) -> io::Result<()> {
-        let missing = self.record.missing_ends(outcome, None);
-        missing.iter().try_for_each(|entry| self.append(entry))
     }
 }
 

@@ -177,7 +177,7 @@ async fn carry_out_fence(shared: &Arc<Shared>, run: RunId) {
         (Some(handle), Some(order)) => {
             // It is on the row: nobody waits for an answer.
             let (reply, _) = oneshot::channel();
-            handle.tell(Order::Stop(order, reply));
+            handle.tell(Order::Stop(order, reply), &shared.background);
         }
         // Somebody else's.
         (Some(_), None) => {}

@@ -148,11 +148,11 @@ impl Handle {
     }
 
     /// Gives the run's task an order, and waits for no answer and for no place in its queue.
-    pub(crate) fn tell(&self, order: Order) {
+    pub(crate) fn tell(&self, order: Order, background: &Background) {
         if let Err(mpsc::error::TrySendError::Full(order)) = self.orders.try_send(order) {
             let orders = self.orders.clone();
             // A task that is over has nothing to do.
-            tokio::spawn(async move { drop(orders.send(order).await) });
+            background.spawn(async move { drop(orders.send(order).await) });
         }
     }
 

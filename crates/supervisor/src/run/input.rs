@@ -98,7 +98,7 @@ impl Supervisor {
         let (state, said) = self.said(run, &handle, answer).await?;
         let timeouts = handle.live.borrow().view.policy().timeouts;
         if timeouts.inactivity.is_some() && matches!(said, InputSaid::Taken { .. }) {
-            handle.tell(Order::InputAccepted);
+            handle.tell(Order::InputAccepted, &self.shared.background);
         }
         match said {
             InputSaid::Taken { start, repeated } => Ok(InputWritten {

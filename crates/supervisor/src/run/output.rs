@@ -5,6 +5,7 @@
 //! are never dropped for that: they wait, in their order.
 
 mod dropping;
+mod finish;
 mod held;
 mod pace;
 mod refusal;
@@ -297,84 +298,6 @@ impl Output {
             self.reach(Limit::OutputBytes);
         }
         self.say_held();
-    }
-
-    /// The tree is gone: reads what is left and does not wait for more. Absent: there is no room for it, and what is left
-    /// waits in its pipe; [`Self::pump`] gives the end.
-    pub(crate) fn finish(&mut self) -> Option<StreamsEnd> {
-        // Nobody can be slowed down any more, and nothing is lost.
-        self.go_beyond();
-        let mut end = self.finishing.unwrap_or(StreamsEnd::Eof);
-        for index in 0..2 {
-            match self.read_rest(index) {
-                Ok(()) if self.pipes[index].is_none() => {}
-                // Somebody outside the tree still holds the stream.
-                Ok(()) if end == StreamsEnd::Eof => end = StreamsEnd::Cut,
-                Ok(()) => {}
-                Err(error) if is_full(&error) && !self.hurries => {
-                    self.finishing = Some(end);
-                    self.refused(&error);
-                    return None;
-                }
-                Err(error) => {
-                    let error = Chain(&error);
-                    tracing::error!(run_id = %self.run, %error, "the rest of the output could not be kept");
-                    end = StreamsEnd::Lost;
-                }
-            }
-            self.close_pipe(index);
-        }
-        self.finishing = None;
-        if self.retry_at.is_none() {
-            self.recovered();
-        }
-        Some(end)
-    }
-
-    /// Whether the end of the run's output waits for room on the disk.
-    pub(crate) fn is_finishing(&self) -> bool {
-        self.finishing.is_some()
-    }
-
-    /// The service goes: what there is no room for is dropped, and counted.
-    pub(crate) fn hurry(&mut self) {
-        self.hurries = true;
-    }
-
-    fn read_rest(&mut self, index: usize) -> io::Result<()> {
-        let read = self.settle().and_then(|()| {
-            if self.is_silent(index, OutputPipe::look_rest)? {
-                return Ok(());
-            }
-            self.drain(index, FINISH_BYTES_MAX, OutputPipe::splice_rest_to_file)
-        });
-        match read {
-            Err(error) if is_full(&error) && (self.may_drop() || self.hurries) => {
-                self.refused(&error);
-                self.discard(index, FINISH_BYTES_MAX, OutputPipe::splice_rest_to_file)
-            }
-            read => read,
-        }
-    }
-
-    /// The run outlives this service: what is there is kept, and what comes is left to the next one.
-    pub(crate) fn let_go(&mut self) {
-        for index in 0..2 {
-            if self.flows
-                && let Err(error) = self.keep_rest_of(index)
-            {
-                tracing::warn!(run_id = %self.run, %error, "the disk takes no more, the rest of the output is left to the next service");
-            }
-            self.close_pipe(index);
-        }
-    }
-
-    fn keep_rest_of(&mut self, index: usize) -> io::Result<()> {
-        self.settle()?;
-        if self.is_silent(index, OutputPipe::look)? {
-            return Ok(());
-        }
-        self.drain(index, FINISH_BYTES_MAX, OutputPipe::splice_to_file)
     }
 
     /// Whether a stream is still being read.

@@ -2,18 +2,55 @@
 
 use crate::{
     abort, event_names, spawn_to_the_gate,
-    world::{Nature, Stage, Weather, call, new_run, seen},
+    world::{Nature, Stage, Temper, Weather, call, new_run, seen},
 };
 use kennel_lifecycle::{
     Containment, RunId, RunState,
     recovery::{CgroupSeen, Seen},
 };
+use kennel_linux::client::KeeperEvent;
 use kennel_store::RunRow;
-use kennel_supervisor::{CallError, Condition, Events, ListFilter, Payload, Position};
+use kennel_supervisor::{
+    CallError, Condition, EXIT_CLEAN, EXIT_FAULT, Events, ListFilter, Payload, Position,
+};
 use std::{collections::HashMap, time::Duration};
 
 /// Longer than anything here takes, also on a busy machine.
 const SOON: Duration = Duration::from_secs(20);
+
+/// The keeper starts another server, which has all of its tasks.
+#[tokio::test]
+async fn panic_of_a_background_task_ends_the_server() {
+    let stage = Stage::set(Nature::default()).await;
+    let run = stage.supervisor.spawn(call(None)).await.unwrap().run.run;
+    stage.world.store.set(Weather::Broken);
+    let code = tokio::time::timeout(SOON, stage.exit).await;
+    assert_eq!(code.expect("it ends").unwrap(), EXIT_FAULT);
+    // Its runs are the next server's: none was stopped.
+    let state = stage.world.state.lock().unwrap();
+    let child = &state.children[&run];
+    assert!(child.alive && child.stop_plans.is_empty());
+}
+
+/// No other server would end its runs and record how.
+#[tokio::test]
+async fn panic_does_not_cut_a_shutdown_short() {
+    let stage = Stage::set(Nature {
+        temper: Temper::Ignores,
+        ..Nature::default()
+    })
+    .await;
+    let run = stage.supervisor.spawn(call(None)).await.unwrap().run.run;
+    stage.tell(KeeperEvent::Shutdown);
+    stage.world.store.set(Weather::Broken);
+    // As often as the store is looked at, and once more.
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    stage.world.store.set(Weather::Fair);
+    stage.exits(run, 0);
+    let code = tokio::time::timeout(SOON, stage.exit).await;
+    assert_eq!(code.expect("it ends").unwrap(), EXIT_CLEAN);
+    assert!(stage.world.store.row(run).unwrap().outcome.is_some());
+}
 
 #[tokio::test]
 async fn what_is_written_just_before_the_end_is_read_even_if_nobody_has_looked_at_the_pipe_since() {

@@ -947,6 +947,8 @@ pub enum Weather {
     StatesHang,
     /// Another generation has the rows.
     Superseded,
+    /// Whoever looks whether it is there panics.
+    Broken,
 }
 
 /// A store in memory that keeps the rules of the real ones.
@@ -1094,7 +1096,8 @@ impl MemoryStore {
             | Weather::ReadOnly
             | Weather::InsertUnknown { .. }
             | Weather::StatesHang
-            | Weather::Superseded => Ok(()),
+            | Weather::Superseded
+            | Weather::Broken => Ok(()),
         }
     }
 
@@ -1129,6 +1132,7 @@ impl MemoryStore {
 impl Store for MemoryStore {
     async fn standing(&self, _: NodeId) -> Result<Standing, StoreError> {
         let weather = *self.weather.lock().unwrap();
+        assert!(weather != Weather::Broken, "the store is broken");
         if weather == Weather::Away {
             return Err(StoreError::Unavailable("away".into()));
         }

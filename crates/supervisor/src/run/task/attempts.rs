@@ -1,6 +1,6 @@
 //! The attempts of a run, above the machine: whether one follows another, the pause between them, and the next one.
 
-use super::{Done, Room, RunTask, prepare_failure};
+use super::{Done, Room, RunTask, reports::prepare_failure};
 use crate::{
     base::{
         blocking::blocking,

@@ -6,8 +6,10 @@
 mod adopted;
 mod attempts;
 mod audit_log;
+mod orders;
 mod perform;
 mod publish;
+mod reports;
 mod signalling;
 mod silence;
 mod terminal;
@@ -26,13 +28,10 @@ use adopted::Legacy;
 use attempts::Attempts;
 use kennel_lifecycle::{
     Command, Effect, Entry, Input, Machine, Phase, Recovery, Refusal, Report, RowState, RunId,
-    Signal, StartFailure, StartStage, StopOrder, StopReason, TerminalSize, Timestamp, limits,
+    TerminalSize, Timestamp,
 };
-use kennel_linux::{
-    client::{
-        Aim, CapabilityName, ChildSpec, ClientError, Fact, KeeperReport, Prepared, SignalResult,
-    },
-    crash_point,
+use kennel_linux::client::{
+    Aim, CapabilityName, ChildSpec, ClientError, KeeperReport, Prepared, SignalResult,
 };
 use kennel_store::{Desired, NewRun, RunRow, StoreError, Times};
 use signalling::Signalling;
@@ -280,17 +279,6 @@ impl RunTask {
         while self.ops.join_next().await.is_some() {}
     }
 
-    /// A last word that comes after the end of this task is nobody's: the keeper need not keep it.
-    async fn let_go_of_reports(&mut self) {
-        self.reports.close();
-        // To the end of the queue, which is after whatever was being put into it.
-        while let Some(report) = self.reports.recv().await {
-            if let Fact::TreeEnded(_) = report.fact {
-                self.shared.kernel.acknowledge(self.run);
-            }
-        }
-    }
-
     async fn wake(&mut self) -> Wake {
         let flows = self.output.as_ref().is_none_or(Output::flows);
         let output = async {
@@ -387,275 +375,6 @@ impl RunTask {
         self.writing || !self.writes.is_empty() || self.room != Room::Kept
     }
 
-    fn kernel(&mut self, report: KeeperReport) {
-        if self.hears_again {
-            self.hears_again = !matches!(report.fact, Fact::TreeEnded(_));
-            return;
-        }
-        // Reports come in the order in which things happened; shim and keeper each stamp their own, so that the time of
-        // a quick command's end may lie before that of its start.
-        self.at = self
-            .times()
-            .started
-            .map_or(report.at, |started| started.max(report.at));
-        crash_point!("spawn.executed", matches!(report.fact, Fact::Executed));
-        crash_point!("exit.leader", matches!(report.fact, Fact::LeaderExited(_)));
-        crash_point!("exit.tree", matches!(report.fact, Fact::TreeEnded(_)));
-        let report = match report.fact {
-            Fact::NotReleased => Report::NotReleased,
-            Fact::Executed => Report::Executed,
-            Fact::ExecFailed(failure) => Report::ExecFailed(failure),
-            Fact::LeaderExited(exit) => Report::LeaderExited(exit),
-            Fact::PauseExpired => Report::PauseExpired,
-            Fact::DeadlineExceeded(which) => Report::DeadlineExceeded {
-                which,
-                grace: self.new.policy().grace(),
-            },
-            Fact::Orphaned => Report::Orphaned {
-                grace: self.new.policy().grace(),
-            },
-            Fact::ShimLost => Report::ShimLost {
-                grace: self.new.policy().grace(),
-            },
-            Fact::TreeEnded(tree) => {
-                self.report(Report::Census(report.at));
-                Report::TreeEnded(tree)
-            }
-            Fact::LeftBehind(left) => Report::LeftBehind(left),
-            Fact::MemoryKills(kills) => Report::MemoryKills(kills),
-            Fact::TreeStuck(stuck) => Report::TreeStuck(stuck),
-            Fact::Aimed(aims) => {
-                self.note_aims(aims);
-                return;
-            }
-            Fact::StopStep(step) => {
-                self.tell_round(&step);
-                let again = self.note_signal(&Entry::StopStep(step));
-                self.legacy.steps_again += usize::from(again);
-                // The certificate has counted those that it does not list.
-                if again && self.legacy.steps_again > limits::STEPS_TOLD_MAX {
-                    return;
-                }
-                Report::Signalled(step)
-            }
-            Fact::SignalSent {
-                signal,
-                targets,
-                errno,
-            } => {
-                let kills = signal == Signal::KILL && targets != Some(0);
-                self.note_signal(&Entry::SignalSent {
-                    signal,
-                    targets,
-                    errno,
-                });
-                if !kills {
-                    return;
-                }
-                Report::KillSent
-            }
-        };
-        self.report(report);
-    }
-
-    fn take_in(&mut self, done: Done) {
-        self.at = clock::now();
-        match done {
-            Done::Prepared(result) => self.prepared(*result),
-            Done::LeftOver(row) => self.left_over(*row),
-            Done::Report(report) => {
-                if let Report::StateRecorded(RowState::Paused) = report {
-                    answer(&mut self.pausing, || Ok(SignalResult::Done));
-                }
-                if let Report::StateNotRecorded(RowState::Pausing | RowState::Paused) = report {
-                    let away = || Err(OrderError::Call(CallError::StoreUnavailable));
-                    answer(&mut self.pausing, away);
-                }
-                // What is there of the run is this task's to remove.
-                self.legacy.unrecorded |= report == Report::Withdrawn;
-                self.report(report);
-            }
-            Done::Taken(row) => {
-                self.taken = Some(row);
-                self.report(Report::KeyTaken);
-            }
-            Done::Met(row) => self.met(*row),
-            Done::Strange => {
-                self.disowned = true;
-                self.writes.clear();
-            }
-            Done::StopDurable(deadline) => {
-                self.desired = Desired::Stop;
-                self.stop_deadline = Some(deadline);
-                self.stop_due = None;
-                self.stops_owed = self.stops_owed.saturating_sub(1);
-                self.report(Report::StopRecorded);
-            }
-            Done::StopRefused => {
-                self.stop_due = None;
-                self.report(Report::StopRecorded);
-            }
-            Done::Froze(result) => {
-                let frozen = result == SignalResult::Done;
-                self.pause_result = Some(result);
-                self.report(if frozen {
-                    Report::Frozen
-                } else {
-                    Report::NotFrozen
-                });
-            }
-            Done::Resized(resized) => self.resized(*resized),
-            Done::Removed => self.room = Room::Kept,
-            Done::Disowned => {
-                self.disowned = true;
-                self.shared.kernel.acknowledge(self.run);
-            }
-            Done::Written => {
-                self.writing = false;
-                self.next_write();
-            }
-        }
-    }
-
-    fn prepared(&mut self, result: Result<Prepared, ClientError>) {
-        crash_point!("spawn.prepared");
-        self.preparing = false;
-        let prepared = match result {
-            Ok(prepared) => prepared,
-            Err(error) => {
-                let failure = match error {
-                    ClientError::Start(failure) => failure,
-                    ClientError::KeeperGone => {
-                        // Should it only have been slow, its child must not wait at the gate for ever.
-                        self.shared.kernel.shut_gate(self.run);
-                        self.start_error = Some(CallError::Draining);
-                        prepare_failure()
-                    }
-                    ClientError::Exhausted(what) => {
-                        self.start_error = Some(self.no_room(what));
-                        prepare_failure()
-                    }
-                    ClientError::NoPty(none) => {
-                        self.start_error = Some(CallError::NoPty(none));
-                        prepare_failure()
-                    }
-                    ClientError::TooWeak { wanted, held } => {
-                        self.start_error = Some(CallError::ContainmentUnavailable {
-                            run: self.run,
-                            wanted,
-                            reached: held.by,
-                            why: held.cgroup_refused().map(str::to_owned),
-                        });
-                        prepare_failure()
-                    }
-                };
-                let why = failure.stage.api_name().to_owned();
-                self.spans.prepared(&self.new, self.at, Some(why));
-                return self.report(Report::PrepareFailed(failure));
-            }
-        };
-        self.new.identity = Some(prepared.identity.clone());
-        self.terminal = prepared.terminal;
-        let attached = match &mut self.output {
-            Some(output) => output.attach(prepared.outputs),
-            None => Ok(()),
-        };
-        if let Some(why) = prepared.held.cgroup_refused() {
-            self.warning = Some(format!("this run has no control group: {why}"));
-        }
-        self.new.held = Some(prepared.held);
-        self.spans.prepared(&self.new, self.at, None);
-        self.report(Report::Prepared(Box::new(prepared.identity)));
-        if let Err(error) = attached {
-            tracing::error!(run_id = %self.run, %error, "the output cannot be read, the command is not let go");
-            self.start_error = Some(self.no_room("descriptors of the server".into()));
-            // The gate is shut, and the row that is on its way is closed.
-            self.report(Report::NotReleased);
-        }
-    }
-
-    fn no_room(&self, what: String) -> CallError {
-        let limit = u64::from(self.shared.config.runs_max);
-        CallError::QuotaExceeded { what, limit }
-    }
-
-    fn order(&mut self, order: Order) {
-        self.at = clock::now();
-        if self.attempts.due().is_some() {
-            return self.order_between(order);
-        }
-        match order {
-            Order::Stop(order, reply) => {
-                let _ = reply.send(self.stop(order));
-            }
-            Order::Restart(call, reply) => {
-                let answer = self.restart(call).map_err(OrderError::Refused);
-                drop(reply.send(answer));
-            }
-            Order::Interrupt(request_id, reply) => {
-                self.signal(Signalling::Interrupt(request_id, reply));
-            }
-            Order::Signal(call, reply) => self.signal(Signalling::Named(call, reply)),
-            Order::Resize(call, reply) => self.resize(call, reply),
-            Order::InputAccepted => self.silence.break_off(),
-            Order::Pause(reply) => match self.machine.phase() {
-                // Where somebody still waits for the row, so does this one.
-                Phase::Paused { .. } if self.pausing.is_empty() => {
-                    drop(reply.send(Ok(SignalResult::Done)));
-                }
-                Phase::Paused { .. } | Phase::Pausing { .. } => self.pausing.push(reply),
-                _ => match self.feed(Input::Command(Command::Pause)) {
-                    Ok(()) => self.pausing.push(reply),
-                    Err(refusal) => drop(reply.send(Err(OrderError::Refused(refusal)))),
-                },
-            },
-            Order::Resume(reply) => match self.machine.phase() {
-                Phase::Running { .. } => drop(reply.send(Ok(SignalResult::Done))),
-                _ => match self.feed(Input::Command(Command::Resume)) {
-                    Ok(()) => self.resuming.push(reply),
-                    Err(refusal) => drop(reply.send(Err(OrderError::Refused(refusal)))),
-                },
-            },
-        }
-    }
-
-    /// Has the run stopped where it has come to a limit at which its spec wants that.
-    fn keep_limit(&mut self) {
-        let Some(reason) = self.limit_reached() else {
-            return;
-        };
-        self.at = clock::now();
-        tracing::warn!(run_id = %self.run, limit = reason.name(), "the run is stopped, as its spec says");
-        let order = StopOrder {
-            reason,
-            grace: self.new.policy().grace(),
-        };
-        if self.attempts.due().is_some() {
-            return self.end_waiting(&order);
-        }
-        // Refused where it has ended, or is being ended, already.
-        let _ = self.stop(order);
-    }
-
-    fn limit_reached(&mut self) -> Option<StopReason> {
-        let limit = self.output.as_mut().and_then(Output::limit_reached);
-        let limit = limit.map(StopReason::LimitExceeded);
-        limit.or_else(|| self.keep_silence())
-    }
-
-    fn stop(&mut self, order: StopOrder) -> Result<(), Refusal> {
-        let wanted = self.stays_wanted(&order);
-        let owed = self.stops_owed;
-        self.feed(Input::Command(Command::Stop(order.clone())))?;
-        if !wanted {
-            if self.stops_owed == owed {
-                self.record_wish(&order);
-            }
-            self.attempts.wants_end(order);
-        }
-        Ok(())
-    }
-
     /// Nobody waits for the disk any longer.
     fn hurry(&mut self) {
         self.at = clock::now();
@@ -684,15 +403,6 @@ impl RunTask {
         if let Some(end) = end {
             self.report(Report::StreamsClosed(end));
         }
-    }
-
-    /// Appends an entry about a signal, unless an earlier server has. Gives whether it has.
-    fn note_signal(&mut self, entry: &Entry) -> bool {
-        let again = self.machine.record().has_signal(self.at, entry);
-        if !again {
-            self.note(entry);
-        }
-        again
     }
 
     fn report(&mut self, report: Report) {
@@ -746,42 +456,12 @@ impl RunTask {
             output.line(entry, self.at);
         }
     }
-
-    fn answer_waiters(&mut self) {
-        let phase = self.machine.phase();
-        let refusal = match phase {
-            Phase::Closed(_) | Phase::Forgotten(_) => Refusal::Ended,
-            _ => Refusal::Stopping,
-        };
-        match phase {
-            Phase::Pausing { .. } | Phase::Paused { .. } => {}
-            Phase::Running { .. } => {
-                let result = &self.pause_result;
-                let partial = || Ok(result.clone().unwrap_or(SignalResult::Partial(Vec::new())));
-                answer(&mut self.pausing, partial);
-            }
-            _ => answer(&mut self.pausing, || Err(OrderError::Refused(refusal))),
-        }
-        match phase {
-            Phase::Resuming { .. } => {}
-            Phase::Running { .. } => answer(&mut self.resuming, || Ok(SignalResult::Done)),
-            _ => answer(&mut self.resuming, || Err(OrderError::Refused(refusal))),
-        }
-    }
 }
 
 async fn due(at: Option<Instant>) {
     match at {
         Some(at) => tokio::time::sleep_until(at).await,
         None => std::future::pending().await,
-    }
-}
-
-fn prepare_failure() -> StartFailure {
-    StartFailure {
-        stage: StartStage::Prepare,
-        errno: None,
-        path: None,
     }
 }
 

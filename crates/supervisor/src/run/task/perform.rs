@@ -2,7 +2,7 @@
 
 use super::{
     Done, RUNNING_RECORD_DELAY, Room, RunTask, STOP_RECORD_WAIT, attempts::start_failure,
-    prepare_failure,
+    reports::prepare_failure,
 };
 use crate::{
     base::{blocking::blocking, cause, clock, faults::store_fault, log_words},

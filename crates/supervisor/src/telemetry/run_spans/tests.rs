@@ -5,7 +5,7 @@ use crate::{
     registry::tests::new_run,
     telemetry::{Sampling, SpanSink, Tracing},
 };
-use kennel_lifecycle::{MemoryKills, Proof};
+use kennel_lifecycle::{MemoryKills, Proof, Signal};
 use std::{
     collections::BTreeSet,
     sync::{Arc, Mutex},

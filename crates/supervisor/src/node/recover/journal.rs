@@ -1,0 +1,90 @@
+//! The journal of a run that is being recovered.
+
+use super::Recovery;
+use crate::{
+    base::{blocking::blocking, clock, event},
+    run::saved_output,
+};
+use kennel_journal::{Boot, Hub, Writer};
+use kennel_lifecycle::{AttemptRecord, Entry, Outcome};
+use kennel_linux::rundir;
+use std::{io, path::Path, sync::Arc};
+
+/// The journal of a run whose server died, and what its entries say.
+pub(crate) struct Journal {
+    pub(super) writer: Writer,
+    pub(super) record: AttemptRecord,
+}
+
+impl Journal {
+    pub(crate) fn open(dir: &Path, attempt: u32, boot: Boot) -> io::Result<Self> {
+        let mut writer = Writer::recover(dir, boot, clock::now())?;
+        let record = event::record(&writer.facts()?, attempt);
+        writer.begin_attempt(attempt);
+        Ok(Self { writer, record })
+    }
+
+    fn hub(&self) -> Hub {
+        self.writer.hub()
+    }
+
+    pub(super) fn append(&mut self, entry: &Entry) -> io::Result<()> {
+        let now = clock::now();
+        self.writer.lifecycle(&event::encode(entry), now)?;
+        self.record.fold(now, entry);
+        Ok(())
+    }
+
+    /// Appends the ends that are missing, in their order.
+    pub(crate) fn end(&mut self, outcome: &Outcome) -> io::Result<()> {
+        let missing = self.record.missing_ends(outcome, None);
+        missing.iter().try_for_each(|entry| self.append(entry))
+    }
+}
+
+impl Recovery {
+    pub(super) async fn serve_readers(&mut self) {
+        if self.journal.is_some() {
+            return;
+        }
+        match self.journal().await {
+            Ok(journal) => {
+                let hub = journal.hub();
+                self.live.send_modify(|live| live.hub = Some(hub.clone()));
+                self.journal = Some(journal);
+            }
+            Err(error) => {
+                let run = self.row.new.run;
+                tracing::error!(run_id = %run, %error, "the journal cannot be opened, nothing is written to it");
+                self.live.send_modify(|live| live.no_journal = true);
+            }
+        }
+    }
+
+    /// What the shim has saved of the output comes before the ends. The journal says LOST of the streams: more may be missing.
+    pub(super) fn take_saved_output(&mut self) {
+        let run = self.row.new.run;
+        let run_dir = rundir::path(&self.shared.config.data_dir, run);
+        let taken = self
+            .journal
+            .as_mut()
+            .map(|journal| saved_output::take(&mut journal.writer, &run_dir));
+        if let Some(Err(error)) = taken {
+            tracing::error!(run_id = %run, %error, "the output that its shim has saved is not in the journal");
+        }
+    }
+
+    async fn journal(&self) -> io::Result<Journal> {
+        let (shared, run) = (Arc::clone(&self.shared), self.row.new.run);
+        let attempt = self.row.new.attempt;
+        let opened = blocking(move || {
+            let boot = shared.boot();
+            Journal::open(
+                &rundir::create(&shared.config.data_dir, run)?,
+                attempt,
+                boot,
+            )
+        });
+        opened.await.flatten()
+    }
+}

@@ -1,0 +1,111 @@
+//! What callers, limits and the server itself order of a run.
+
+use super::{RunTask, answer, signalling::Signalling};
+use crate::{
+    base::clock,
+    registry::{Order, OrderError},
+    run::output::Output,
+};
+use kennel_lifecycle::{Command, Input, Phase, Refusal, StopOrder, StopReason};
+use kennel_linux::client::SignalResult;
+
+impl RunTask {
+    pub(super) fn order(&mut self, order: Order) {
+        self.at = clock::now();
+        if self.attempts.due().is_some() {
+            return self.order_between(order);
+        }
+        match order {
+            Order::Stop(order, reply) => {
+                let _ = reply.send(self.stop(order));
+            }
+            Order::Restart(call, reply) => {
+                let answer = self.restart(call).map_err(OrderError::Refused);
+                drop(reply.send(answer));
+            }
+            Order::Interrupt(request_id, reply) => {
+                self.signal(Signalling::Interrupt(request_id, reply));
+            }
+            Order::Signal(call, reply) => self.signal(Signalling::Named(call, reply)),
+            Order::Resize(call, reply) => self.resize(call, reply),
+            Order::InputAccepted => self.silence.break_off(),
+            Order::Pause(reply) => match self.machine.phase() {
+                // Where somebody still waits for the row, so does this one.
+                Phase::Paused { .. } if self.pausing.is_empty() => {
+                    drop(reply.send(Ok(SignalResult::Done)));
+                }
+                Phase::Paused { .. } | Phase::Pausing { .. } => self.pausing.push(reply),
+                _ => match self.feed(Input::Command(Command::Pause)) {
+                    Ok(()) => self.pausing.push(reply),
+                    Err(refusal) => drop(reply.send(Err(OrderError::Refused(refusal)))),
+                },
+            },
+            Order::Resume(reply) => match self.machine.phase() {
+                Phase::Running { .. } => drop(reply.send(Ok(SignalResult::Done))),
+                _ => match self.feed(Input::Command(Command::Resume)) {
+                    Ok(()) => self.resuming.push(reply),
+                    Err(refusal) => drop(reply.send(Err(OrderError::Refused(refusal)))),
+                },
+            },
+        }
+    }
+
+    pub(super) fn stop(&mut self, order: StopOrder) -> Result<(), Refusal> {
+        let wanted = self.stays_wanted(&order);
+        let owed = self.stops_owed;
+        self.feed(Input::Command(Command::Stop(order.clone())))?;
+        if !wanted {
+            if self.stops_owed == owed {
+                self.record_wish(&order);
+            }
+            self.attempts.wants_end(order);
+        }
+        Ok(())
+    }
+
+    /// Has the run stopped where it has come to a limit at which its spec wants that.
+    pub(super) fn keep_limit(&mut self) {
+        let Some(reason) = self.limit_reached() else {
+            return;
+        };
+        self.at = clock::now();
+        tracing::warn!(run_id = %self.run, limit = reason.name(), "the run is stopped, as its spec says");
+        let order = StopOrder {
+            reason,
+            grace: self.new.policy().grace(),
+        };
+        if self.attempts.due().is_some() {
+            return self.end_waiting(&order);
+        }
+        // Refused where it has ended, or is being ended, already.
+        let _ = self.stop(order);
+    }
+
+    pub(super) fn limit_reached(&mut self) -> Option<StopReason> {
+        let limit = self.output.as_mut().and_then(Output::limit_reached);
+        let limit = limit.map(StopReason::LimitExceeded);
+        limit.or_else(|| self.keep_silence())
+    }
+
+    pub(super) fn answer_waiters(&mut self) {
+        let phase = self.machine.phase();
+        let refusal = match phase {
+            Phase::Closed(_) | Phase::Forgotten(_) => Refusal::Ended,
+            _ => Refusal::Stopping,
+        };
+        match phase {
+            Phase::Pausing { .. } | Phase::Paused { .. } => {}
+            Phase::Running { .. } => {
+                let result = &self.pause_result;
+                let partial = || Ok(result.clone().unwrap_or(SignalResult::Partial(Vec::new())));
+                answer(&mut self.pausing, partial);
+            }
+            _ => answer(&mut self.pausing, || Err(OrderError::Refused(refusal))),
+        }
+        match phase {
+            Phase::Resuming { .. } => {}
+            Phase::Running { .. } => answer(&mut self.resuming, || Ok(SignalResult::Done)),
+            _ => answer(&mut self.resuming, || Err(OrderError::Refused(refusal))),
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! No file is longer than a reader can hold: its code, without its test module.
+
+use super::source::{Source, shipped};
+use std::collections::BTreeMap;
+
+/// Most lines of one file.
+const LINES_MAX: usize = 600;
+
+/// Files that are longer as yet, each with the most that it may have. Only ever fewer, and shorter.
+const LONGER: [(&str, usize); 4] = [
+    ("crates/journal/src/writer.rs", 612),
+    ("crates/kennel/src/args.rs", 984),
+    ("crates/linux/src/shim/work.rs", 676),
+    ("crates/linux/src/wire/golden.rs", 685),
+];
+
+/// Lines before the test module, which stands last.
+fn lines_of_code(text: &str) -> usize {
+    let lines: Vec<&str> = text.lines().collect();
+    let is_tests = |pair: &[&str]| {
+        let opens = pair[1].strip_prefix("pub(crate) ").unwrap_or(pair[1]);
+        pair[0] == "#[cfg(test)]" && opens.starts_with("mod ") && opens.ends_with('{')
+    };
+    let tests = lines.windows(2).position(is_tests);
+    tests.unwrap_or(lines.len())
+}
+
+/// Files that are too long, and exceptions that are none any more.
+fn wrong(sources: &[Source]) -> Vec<String> {
+    let mut longer: BTreeMap<&str, usize> = LONGER.into_iter().collect();
+    let mut wrong = Vec::new();
+    for Source { path, text } in sources {
+        let lines = lines_of_code(text);
+        let most = longer.remove(path.as_str());
+        if lines > most.unwrap_or(LINES_MAX) {
+            wrong.push(format!("{path} has {lines} lines"));
+        } else if most.is_some() && lines <= LINES_MAX {
+            wrong.push(format!("{path} is no exception any more"));
+        }
+    }
+    wrong.extend(longer.keys().map(|path| format!("{path} is not there")));
+    wrong
+}
+
+#[test]
+fn no_file_has_over_600_lines_of_code() {
+    assert_eq!(wrong(&shipped()), Vec::<String>::new());
+}
+
+#[test]
+fn planted_long_file_is_seen_and_tests_are_not_counted() {
+    let long = "// line\n".repeat(LINES_MAX);
+    let file = |path: &str, text: String| Source {
+        path: path.to_owned(),
+        text,
+    };
+    let mut sources = shipped();
+    let tests = "#[cfg(test)]\npub(crate) mod tests {\n    // more\n}\n";
+    sources.push(file("crates/a/src/tested.rs", format!("{long}{tests}")));
+    sources.push(file("crates/a/src/long.rs", format!("{long}// one more\n")));
+    assert_eq!(wrong(&sources), ["crates/a/src/long.rs has 601 lines"]);
+}
