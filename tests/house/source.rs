@@ -16,7 +16,7 @@ struct Rule {
     allowed: &'static [&'static str],
 }
 
-const RULES: [Rule; 7] = [
+const RULES: [Rule; 8] = [
     Rule {
         says: "unsafe lives in linux alone",
         words: &["unsafe {", "unsafe fn", "unsafe impl", "unsafe extern"],
@@ -75,6 +75,11 @@ const RULES: [Rule; 7] = [
         says: "generated types live in proto, status codes in client and edge; the binary takes them from there",
         words: &["prost::", "tonic::"],
         allowed: &["crates/proto/", "crates/client/", "crates/edge/"],
+    },
+    Rule {
+        says: "each channel has a bound, with a reason for its size",
+        words: &["unbounded_channel", "UnboundedSender", "UnboundedReceiver"],
+        allowed: &[],
     },
 ];
 

@@ -8,11 +8,16 @@ use kennel_proto::pb::{
 };
 use std::collections::VecDeque;
 use tokio::sync::mpsc;
-use tokio_stream::wrappers::UnboundedReceiverStream;
+use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
 
 /// Most writes that may be on their way: a run remembers the ids of twice as many.
 pub const WRITES_MAX: usize = 8;
+
+/// Most requests that wait for the connection. Writes are bounded by [`WRITES_MAX`]; the rest is for sizes, of which a window
+/// that is dragged has some tens a second. A connection that takes none of so many is lost, and the next one begins with the
+/// newest size and the writes without an answer.
+const REQUESTS_QUEUED_MAX: usize = 64;
 
 /// A client at a terminal. What it has typed and was not told to be taken is sent again to the next server, which knows it.
 #[derive(Debug)]
@@ -32,7 +37,7 @@ pub struct Attachment {
 #[derive(Debug)]
 struct Link {
     /// Absent: this side is ended.
-    up: Option<mpsc::UnboundedSender<AttachRequest>>,
+    up: Option<mpsc::Sender<AttachRequest>>,
     down: Streaming<AttachResponse>,
 }
 
@@ -116,19 +121,24 @@ impl Attachment {
         }
     }
 
-    /// What is asked while nobody is there to hear it is asked, or not needed, when somebody is.
-    fn ask(&self, asked: Asked) {
-        if let Some(up) = self.link.as_ref().and_then(|link| link.up.as_ref()) {
-            let _ = up.send(AttachRequest {
-                request: Some(asked),
-            });
+    /// A request without a connection is dropped: the next connection begins with all that still matters.
+    fn ask(&mut self, asked: Asked) {
+        let Some(up) = self.link.as_ref().and_then(|link| link.up.as_ref()) else {
+            return;
+        };
+        let request = AttachRequest {
+            request: Some(asked),
+        };
+        if let Err(mpsc::error::TrySendError::Full(_)) = up.try_send(request) {
+            self.link = None;
         }
     }
 
     async fn connect(&self) -> Result<Link, Failure> {
-        let (up, requests) = mpsc::unbounded_channel();
+        let (up, requests) = mpsc::channel(REQUESTS_QUEUED_MAX + self.on_the_way.len());
+        // There is room for the first requests, so none is refused.
         let say = |asked| {
-            let _ = up.send(AttachRequest {
+            let _ = up.try_send(AttachRequest {
                 request: Some(asked),
             });
         };
@@ -140,7 +150,7 @@ impl Attachment {
             say(Asked::Input(input.clone()));
         }
         let mut processes = self.connection.processes();
-        let requests = UnboundedReceiverStream::new(requests);
+        let requests = ReceiverStream::new(requests);
         let down = processes.attach(requests).await?.into_inner();
         Ok(Link {
             up: (!self.leaves).then_some(up),
