@@ -67,11 +67,6 @@ const RULES: [Rule; 8] = [
         ],
     },
     Rule {
-        says: "every queue has a bound",
-        words: &["unbounded_channel", "UnboundedSender", "UnboundedReceiver"],
-        allowed: &[],
-    },
-    Rule {
         says: "only the binary prints",
         words: &["println!(", "eprintln!(", "print!(", "eprint!("],
         allowed: &["crates/kennel/"],
@@ -80,6 +75,11 @@ const RULES: [Rule; 8] = [
         says: "generated types live in proto, status codes in client and edge; the binary takes them from there",
         words: &["prost::", "tonic::"],
         allowed: &["crates/proto/", "crates/client/", "crates/edge/"],
+    },
+    Rule {
+        says: "each channel has a bound, with a reason for its size",
+        words: &["unbounded_channel", "UnboundedSender", "UnboundedReceiver"],
+        allowed: &[],
     },
 ];
 

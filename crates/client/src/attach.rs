@@ -14,8 +14,10 @@ use tonic::Streaming;
 /// Most writes that may be on their way: a run remembers the ids of twice as many.
 pub const WRITES_MAX: usize = 8;
 
-/// Most requests that wait to be sent. A connection that is further behind is given up: the next one begins with what still counts.
-const REQUESTS_QUEUED_MAX: usize = 256;
+/// Most requests that wait for the connection. Writes are bounded by [`WRITES_MAX`]; the rest is for sizes, of which a window
+/// that is dragged has some tens a second. A connection that takes none of so many is lost, and the next one begins with the
+/// newest size and the writes without an answer.
+const REQUESTS_QUEUED_MAX: usize = 64;
 
 /// A client at a terminal. What it has typed and was not told to be taken is sent again to the next server, which knows it.
 #[derive(Debug)]
@@ -119,7 +121,7 @@ impl Attachment {
         }
     }
 
-    /// What is asked while nobody is there to hear it is asked, or not needed, when somebody is.
+    /// A request without a connection is dropped: the next connection begins with all that still matters.
     fn ask(&mut self, asked: Asked) {
         let Some(up) = self.link.as_ref().and_then(|link| link.up.as_ref()) else {
             return;
@@ -133,8 +135,8 @@ impl Attachment {
     }
 
     async fn connect(&self) -> Result<Link, Failure> {
-        let (up, requests) = mpsc::channel(REQUESTS_QUEUED_MAX);
-        // There is room: at most two requests and the writes that may be on their way.
+        let (up, requests) = mpsc::channel(REQUESTS_QUEUED_MAX + self.on_the_way.len());
+        // There is room for the first requests, so none is refused.
         let say = |asked| {
             let _ = up.try_send(AttachRequest {
                 request: Some(asked),

@@ -400,7 +400,7 @@ mod tests {
     /// Commits when it is let, and tells what came together.
     struct Gated {
         permits: Arc<Semaphore>,
-        commits: mpsc::UnboundedSender<Vec<i64>>,
+        commits: mpsc::Sender<Vec<i64>>,
         refused: Option<i64>,
     }
 
@@ -410,7 +410,7 @@ mod tests {
             self.permits.acquire().await.unwrap().forget();
             let marks: Vec<i64> = batch.iter().map(mark).collect();
             let refuse = self.refused.is_some_and(|bad| marks.contains(&bad));
-            self.commits.send(marks).unwrap();
+            self.commits.try_send(marks).unwrap();
             if refuse {
                 return Err(Failure::Refused("a CHECK".into()));
             }
@@ -460,17 +460,18 @@ mod tests {
     struct Bench {
         writer: Writer,
         permits: Arc<Semaphore>,
-        commits: mpsc::UnboundedReceiver<Vec<i64>>,
+        commits: mpsc::Receiver<Vec<i64>>,
     }
 
     impl Bench {
         /// A writer that is busy with the write marked 0, so that what comes next has to queue.
         async fn busy(refused: Option<i64>) -> Self {
             let permits = Arc::new(Semaphore::new(0));
-            let (told, commits) = mpsc::unbounded_channel();
+            // At the end each write may have come alone.
+            let (sender, commits) = mpsc::channel(2 * WRITES_QUEUED_MAX);
             let writer = Writer::start(Box::new(Gated {
                 permits: permits.clone(),
-                commits: told,
+                commits: sender,
                 refused,
             }));
             let mut bench = Self {

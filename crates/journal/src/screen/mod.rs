@@ -8,6 +8,7 @@ mod marks;
 use avt::{ScreenKind, Terminal};
 use kennel_lifecycle::TerminalSize;
 use marks::Marks;
+use std::fmt::Write as _;
 
 use kennel_lifecycle::MODES_AT_FIRST;
 
@@ -22,8 +23,21 @@ const CANCEL: char = '\u{18}';
 const AS_AT_FIRST: &str = concat!(
     "\x1b[?1047h\x1b[!p\x1b[0m\x1b[?6l\x1b[?7h\x1b[r\x1b[H\x1b[2J\x1b7",
     "\x1b[?1047l\x1b[!p\x1b[0m\x1b[?6l\x1b[?7h\x1b[r\x1b[H\x1b[2J\x1b7",
-    "\x1b(B\x1b)B\x0f\x1b[4l\x1b[20l\x1b[?1l\x1b[?25h\x1b[?5W",
+    "\x1b(B\x1b)B\x0f\x1b[4l\x1b[20l\x1b[?1l\x1b[?25h",
 );
+
+/// Columns between the tab stops of a terminal at first.
+const TAB_WIDTH: usize = 8;
+
+/// Sets the tab stops of a terminal at first, one by one: few terminals know the one sequence for all of them (DECST8C), and the
+/// dump of the grid has no stops where they are as at first. The cursor is in the first column before and after.
+fn reset_tab_stops(text: &mut String, cols: u16) {
+    text.push_str("\x1b[3g");
+    for column in (1 + TAB_WIDTH..=cols.into()).step_by(TAB_WIDTH) {
+        let _ = write!(text, "\x1b[{column}G\x1bH");
+    }
+    text.push('\r');
+}
 
 /// Whether a terminal of this size can be drawn.
 #[must_use]
@@ -206,6 +220,7 @@ impl Screen {
 
     fn repaint(&self) -> Vec<u8> {
         let mut text = String::from(AS_AT_FIRST);
+        reset_tab_stops(&mut text, self.size().cols);
         text.push_str(MODES_AT_FIRST);
         self.marks.dump(&mut text);
         // Ends with what an escape sequence has begun. Not every terminal knows the one-letter forms of C1 in UTF-8.

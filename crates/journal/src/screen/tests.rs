@@ -121,6 +121,31 @@ fn what_a_hostile_command_writes_is_bounded() {
     );
 }
 
+#[test]
+fn repaint_restores_tab_stops() {
+    let cleared = "      ä \x0e\x1b[g".as_bytes();
+    let added = b"\x1b[1;4H\x1bH";
+    let none = b"\x1b[3g";
+    let histories: [&[u8]; 4] = [b"", cleared, added, none];
+    for data in histories {
+        for before in histories {
+            let mut there = Screen::new(SIZE);
+            there.feed(data);
+            let mut late = Screen::new(SIZE);
+            late.feed(before);
+            late.feed(&there.picture().repaint);
+            for screen in [&mut there, &mut late] {
+                screen.feed(b"\r\tone\ttwo");
+            }
+            assert_eq!(
+                text(&late.picture()),
+                text(&there.picture()),
+                "{data:?} after {before:?}"
+            );
+        }
+    }
+}
+
 /// Pieces that a terminal does something with.
 fn pieces() -> impl Strategy<Value = Vec<u8>> {
     let fixed: &[&[u8]] = &[
@@ -156,6 +181,9 @@ fn pieces() -> impl Strategy<Value = Vec<u8>> {
         b"\x1b7",
         b"\x1b8",
         b"\x1b[!p",
+        b"\x1b[g",
+        b"\x1bH",
+        b"        \x1b[g",
     ];
     let fixed: Vec<Vec<u8>> = fixed.iter().map(|piece| piece.to_vec()).collect();
     let piece = prop_oneof![

@@ -1,0 +1,50 @@
+use super::*;
+use clap::CommandFactory as _;
+
+fn parse(words: &[&str]) -> Result<Cli, clap::Error> {
+    Cli::try_parse_from(std::iter::once(&"kennel").chain(words))
+}
+
+#[test]
+fn the_command_line_is_well_formed() {
+    Cli::command().debug_assert();
+}
+
+#[test]
+fn what_follows_the_command_belongs_to_it() {
+    for words in [
+        &["run", "--", "ls", "--label", "-o", "x"][..],
+        &["run", "ls", "--label", "-o", "x"][..],
+    ] {
+        let cli = parse(words).expect("it is well formed");
+        let Command::Run(spec) = cli.command else {
+            panic!("not run");
+        };
+        assert_eq!(spec.argv, ["ls", "--label", "-o", "x"]);
+        assert!(spec.labels.is_empty() && cli.client.output.is_none());
+    }
+}
+
+#[test]
+fn a_misspelt_flag_is_not_taken_for_a_command() {
+    assert!(parse(&["run", "--lable", "a=b", "--", "ls"]).is_err());
+    assert!(parse(&["run"]).is_err());
+    assert!(parse(&["run", "--grace", "5", "--", "ls"]).is_err());
+}
+
+#[test]
+fn server_and_form_may_stand_before_or_after_the_command() {
+    for words in [
+        &["-o", "json", "--server", "unix:/s", "ps"][..],
+        &["ps", "-o", "json", "--server", "unix:/s"][..],
+    ] {
+        let client = parse(words).expect("it is well formed").client;
+        assert_eq!(client.output, Some(Format::Json));
+        assert_eq!(client.server.as_deref(), Some("unix:/s"));
+    }
+}
+
+#[test]
+fn one_store_is_named_once() {
+    assert!(parse(&["serve", "--store", "sqlite:/x", "--store-file", "/y"]).is_err());
+}
