@@ -14,7 +14,7 @@ use std::{
 };
 
 /// A file with these bytes that nobody can change, opened for reading only and at its start.
-pub(crate) fn sealed(name: &str, bytes: &[u8]) -> io::Result<OwnedFd> {
+pub fn sealed(name: &str, bytes: &[u8]) -> io::Result<OwnedFd> {
     let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
     let mut file = File::from(memfd_create(name, flags)?);
     file.write_all(bytes)?;
@@ -29,7 +29,7 @@ pub(crate) fn sealed(name: &str, bytes: &[u8]) -> io::Result<OwnedFd> {
 }
 
 /// All bytes of a sealed file, at most `max`.
-pub(crate) fn read(file: OwnedFd, max: u64) -> io::Result<Vec<u8>> {
+pub fn read(file: OwnedFd, max: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     File::from(file).take(max + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > max {

@@ -3,12 +3,12 @@
 use crate::{Elsewhere, InputEnd};
 use bytes::Bytes;
 use kennel_journal::{Gap, Position as JournalPosition, Tail};
+use kennel_keeper::client::{NoPty, Shots, SignalTarget, Unstopped, UpgradeRefusal};
 use kennel_lifecycle::{
     Containment, Entry, Exit, Held, InputClosed, Missing, NodeId, Outcome, OutputRemoval, Policy,
     RecordedSpec, Refusal, RunId, RunSpec, RunState, Signal, StartFailure, Stuck, TerminalSize,
     Timestamp,
 };
-use kennel_linux::client::{NoPty, Shots, SignalTarget, Unstopped, UpgradeRefusal};
 use kennel_store::{Desired, PastAttempt};
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -369,7 +369,7 @@ pub struct ServerInfo {
     /// Generation of this server; 0 while the store has not given it one.
     pub generation: i64,
     /// The keeper, and what the host can do.
-    pub keeper: kennel_linux::client::KeeperHello,
+    pub keeper: kennel_keeper::client::KeeperHello,
     /// Since when the keeper has not answered; absent: it does.
     pub keeper_unresponsive: Option<Timestamp>,
     /// What kind of store this is.

@@ -11,11 +11,11 @@ use crate::{
     tracker::{Order, Shared},
     trail::TrailRecord,
 };
-use kennel_lifecycle::{KeeperEpoch, RunId, StopOrder, StopReason, limits};
-use kennel_linux::{
-    client::{ClientError, Fact, HeldRun, KeeperEvent, KeeperHello, KeeperReport, StraySignal},
-    crash_point,
+use kennel_keeper::client::{
+    ClientError, Fact, HeldRun, KeeperEvent, KeeperHello, KeeperReport, StraySignal,
 };
+use kennel_lifecycle::{KeeperEpoch, RunId, StopOrder, StopReason, limits};
+use kennel_linux::crash_point;
 use kennel_store::{Store, StoreError};
 use std::{
     collections::HashSet,

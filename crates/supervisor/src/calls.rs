@@ -7,10 +7,10 @@ use crate::{
     store_fault,
     tracker::{Handle, Order, OrderError},
 };
+use kennel_keeper::client::{InterruptWay, Interrupted, Listing, Sent, Shots, SignalResult};
 use kennel_lifecycle::{
     EndReason, Outcome, RunId, RunState, StopCertificate, StopOrder, StopReason, TreeVerdict,
 };
-use kennel_linux::client::{InterruptWay, Interrupted, Listing, Sent, Shots, SignalResult};
 use kennel_store::{Change, Closure, Desired, Inserted, NewRun, Times};
 use tokio::sync::oneshot;
 

@@ -2,11 +2,11 @@
 //! likes, and the keeper alone knows how far it has come.
 
 use crate::{CallError, Supervisor, blocking::blocking, keeper_fault, tracker::Handle};
-use kennel_lifecycle::{InputClosed, InputRefusal, InputWrite, Refusal, RunId, RunKind, RunState};
-use kennel_linux::{
+use kennel_keeper::{
     client::{InputAnswer, InputSaid, InputState},
     input_note, rundir,
 };
+use kennel_lifecycle::{InputClosed, InputRefusal, InputWrite, Refusal, RunId, RunKind, RunState};
 
 /// A wish to write.
 #[derive(Clone, Debug)]
@@ -168,7 +168,7 @@ impl Supervisor {
         &self,
         run: RunId,
         handle: &Handle,
-        answer: Result<InputAnswer, kennel_linux::client::ClientError>,
+        answer: Result<InputAnswer, kennel_keeper::client::ClientError>,
     ) -> Result<(InputState, InputSaid), CallError> {
         match answer.map_err(|e| keeper_fault(&e))? {
             InputAnswer::Said(state, said) => Ok((state, said)),

@@ -12,10 +12,11 @@ mod refusal;
 use crate::{cause::Chain, clock, consumers::Floor, event};
 use held::Held;
 use kennel_journal::{Boot, Dropped, Hub, Kind, Writer};
+use kennel_keeper::client::Outputs;
 use kennel_lifecycle::{
     Entry, Limit, OnDiskFull, OnOutputFull, OutputBound, RunId, StreamsEnd, Timestamp,
 };
-use kennel_linux::{Look, OutputPipe, client::Outputs, crash_point, splice::Spliced};
+use kennel_linux::{Look, OutputPipe, crash_point, splice::Spliced};
 use pace::{Change, Next, Pace};
 use refusal::{Refusal, is_full};
 use std::{

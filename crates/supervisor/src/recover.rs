@@ -20,6 +20,10 @@ use crate::{
     writes,
 };
 use kennel_journal::{Boot, Hub, Writer};
+use kennel_keeper::{
+    client::{ClientError, HeldRun, KeeperReport, Recorded},
+    rundir,
+};
 use kennel_lifecycle::{
     AttemptRecord, EndReason, Entry, Exit, Outcome, Refusal, RunIdentity, RunState, SignalSender,
     StopCertificate, StopOrder, StopReason, StopStep, StreamsEnd, Stuck, Timestamp, TreeVerdict,
@@ -27,10 +31,7 @@ use kennel_lifecycle::{
     recovery::{self, Before, Decision},
     restart::{Next, Wish},
 };
-use kennel_linux::{
-    client::{ClientError, HeldRun, KeeperReport, Recorded},
-    crash_point, rundir,
-};
+use kennel_linux::crash_point;
 use kennel_store::{Closure, Desired, NewRun, Rest, RunRow, StoredState, Times};
 use std::{io, path::Path, sync::Arc, time::Duration};
 use tokio::sync::{mpsc, watch};

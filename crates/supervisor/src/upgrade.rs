@@ -1,7 +1,7 @@
 //! A server makes room for one of another binary. Who asks, and what becomes of this one; the keeper does the rest.
 
 use crate::{CallError, Supervisor, keeper_fault};
-use kennel_linux::client::{Upgrade, UpgradeRefusal};
+use kennel_keeper::client::{Upgrade, UpgradeRefusal};
 use tokio_util::sync::CancellationToken;
 
 impl Supervisor {

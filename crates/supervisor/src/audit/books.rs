@@ -1,11 +1,11 @@
 //! What is known of the runs that something points to: from the tracker, from the keeper, from the store.
 
 use crate::{Supervisor, tracker::Shared};
+use kennel_keeper::client::Look;
 use kennel_lifecycle::{
     RecordedSpec, RunId, Timestamp, TreeVerdict,
     audit::{Books, Known, Standing, on_this_host},
 };
-use kennel_linux::client::Look;
 use kennel_store::{ListFilter, RunRow, StoreError};
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},

@@ -2,11 +2,11 @@
 
 use super::AuditFinding;
 use crate::telemetry::Metrics;
+use kennel_keeper::audit::{Still, still};
 use kennel_lifecycle::{
     ProcessIdentity, RunId,
     audit::{Evidence, Standing, is_same},
 };
-use kennel_linux::audit::{Still, still};
 use std::sync::{Mutex, PoisonError};
 
 /// Processes that are looked at for one measurement; more are taken to be still there.
@@ -86,8 +86,8 @@ impl Found {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use kennel_keeper::audit::Described;
     use kennel_lifecycle::audit::{Certainty, Finding};
-    use kennel_linux::audit::Described;
     use std::{
         fs,
         process::{Child, Command},

@@ -12,13 +12,13 @@ pub use reap::{Judged, ReapCall, ReapReport, ReapResult};
 use crate::{CallError, Supervisor, clock, keeper_fault};
 use books::Compiled;
 pub use books::Labels;
+use kennel_keeper::{
+    audit::{Described, Unseen, Whose},
+    client::{Look, SocketSeen},
+};
 use kennel_lifecycle::{
     CgroupIdentity, RunId,
     audit::{self, Evidence, Finding},
-};
-use kennel_linux::{
-    audit::{Described, Unseen, Whose},
-    client::{Look, SocketSeen},
 };
 use std::{collections::HashMap, time::Duration};
 use tokio::time::{self, Instant};

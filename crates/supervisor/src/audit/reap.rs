@@ -2,6 +2,7 @@
 
 use super::{Audit, AuditFinding, Unverified};
 use crate::{CallError, Supervisor, keeper_fault};
+use kennel_keeper::client::{Fate, Holding, REAPED_MAX, Victim};
 use kennel_lifecycle::{
     CgroupIdentity, ProcessIdentity,
     audit::{
@@ -10,10 +11,7 @@ use kennel_lifecycle::{
     },
     ladder::StopPlan,
 };
-use kennel_linux::{
-    client::{Fate, Holding, REAPED_MAX, Victim},
-    effective_uid,
-};
+use kennel_linux::effective_uid;
 use std::time::Duration;
 
 /// A wish to end what was left behind.

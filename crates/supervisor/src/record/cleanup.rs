@@ -1,8 +1,8 @@
 //! What is removed of a run on this node, and when nothing is left to do for it.
 
 use crate::{persisted_spec, tracker::Shared};
+use kennel_keeper::rundir;
 use kennel_lifecycle::RunId;
-use kennel_linux::rundir;
 use std::{io, path::Path};
 
 /// How much of a run goes.

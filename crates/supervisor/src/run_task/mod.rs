@@ -22,16 +22,14 @@ use crate::{
 };
 use adopted::Legacy;
 use attempts::Attempts;
+use kennel_keeper::client::{
+    Aim, CapabilityName, ChildSpec, ClientError, Fact, KeeperReport, Prepared, SignalResult,
+};
 use kennel_lifecycle::{
     Command, Effect, Entry, Input, Machine, Phase, Recovery, Refusal, Report, RowState, RunId,
     Signal, StartFailure, StartStage, StopOrder, StopReason, TerminalSize, Timestamp, limits,
 };
-use kennel_linux::{
-    client::{
-        Aim, CapabilityName, ChildSpec, ClientError, Fact, KeeperReport, Prepared, SignalResult,
-    },
-    crash_point,
-};
+use kennel_linux::crash_point;
 use kennel_store::{Desired, NewRun, RunRow, StoreError, Times};
 use signalling::Signalling;
 use std::{collections::VecDeque, sync::Arc, time::Duration};

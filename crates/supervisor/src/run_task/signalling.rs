@@ -3,8 +3,8 @@
 
 use super::RunTask;
 use crate::{SignalCall, keeper_fault, ports::Kernel, tracker::OrderError};
+use kennel_keeper::client::{ClientError, Interrupted, Sent, SignalResult};
 use kennel_lifecycle::{Command, Input, Refusal, RunId};
-use kennel_linux::client::{ClientError, Interrupted, Sent, SignalResult};
 use tokio::sync::oneshot;
 
 /// A signal that is on its way, with where its answer goes.

@@ -2,11 +2,9 @@
 
 use super::{Done, RunTask};
 use crate::{CallError, ResizeCall, keeper_fault, tracker::OrderError};
+use kennel_keeper::client::{ClientError, Resized};
 use kennel_lifecycle::{Entry, Phase, Refusal, TerminalSize};
-use kennel_linux::{
-    client::{ClientError, Resized},
-    crash_point,
-};
+use kennel_linux::crash_point;
 use tokio::sync::oneshot;
 
 /// Where the answer to a change of size goes.

@@ -2,8 +2,8 @@
 
 use super::RunTask;
 use crate::trail::{ProcessTold, SignalTold, TrailEntry, TrailRecord};
+use kennel_keeper::client::{Aim, ShotResult, Tie};
 use kennel_lifecycle::{Deadline, Entry, Limit, Phase, RunId, Signal, StopReason, StopStep};
-use kennel_linux::client::{Aim, ShotResult, Tie};
 
 impl RunTask {
     /// Whom the next round of signals was for. A process in the control group that is not of the run is named by a warning,
