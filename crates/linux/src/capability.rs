@@ -80,6 +80,7 @@ pub struct Capability {
 
 impl Capability {
     /// What a trial has shown.
+    #[must_use]
     pub fn tried(name: CapabilityName, tried: Result<(), String>) -> Self {
         Self {
             name,

@@ -67,6 +67,7 @@ pub fn send(socket: &impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Res
 
 /// Whether a message found no room on this host: too many descriptors of this user are on their way, or memory is short.
 /// No event tells when there is room again.
+#[must_use]
 pub fn is_short(error: &io::Error) -> bool {
     let errno = error.raw_os_error();
     matches!(

@@ -43,16 +43,19 @@ impl SignalSet {
     ];
 
     /// Signals that would end a process by default although nothing is wrong with it, and SIGCHLD.
+    #[must_use]
     pub const fn of_others() -> Self {
         Self::ALL.without(&Self::FAULTS).without(&Self::HARMLESS)
     }
 
     /// All of these but SIGCHLD: exits of children that are ignored cannot be waited for.
+    #[must_use]
     pub const fn without_exits(self) -> Self {
         self.without(&[libc::SIGCHLD])
     }
 
     /// SIGCHLD alone.
+    #[must_use]
     pub const fn exits() -> Self {
         Self(bit(libc::SIGCHLD))
     }
