@@ -8,14 +8,16 @@ use std::{
 };
 
 /// A workspace crate and the workspace crates that it may use.
-const MAY_USE: [(&str, &[&str]); 11] = [
+const MAY_USE: [(&str, &[&str]); 12] = [
     ("kennel-lifecycle", &[]),
     ("kennel-linux", &["kennel-lifecycle"]),
+    ("kennel-keeper", &["kennel-linux", "kennel-lifecycle"]),
     ("kennel-journal", &["kennel-lifecycle"]),
     ("kennel-store", &["kennel-lifecycle"]),
     (
         "kennel-supervisor",
         &[
+            "kennel-keeper",
             "kennel-linux",
             "kennel-journal",
             "kennel-store",
@@ -39,6 +41,7 @@ const MAY_USE: [(&str, &[&str]); 11] = [
             "kennel-proto",
             "kennel-naughty",
             "kennel-supervisor",
+            "kennel-keeper",
             "kennel-linux",
             "kennel-journal",
             "kennel-store",
@@ -73,8 +76,8 @@ const OWNED_BY: [(&str, &[&str]); 24] = [
     ),
     ("prost-reflect", &["kennel-proto"]),
     // Its programs are made of system calls that no part of the product makes, each safe in nix.
-    ("nix", &["kennel-linux", "kennel-naughty"]),
-    ("libc", &["kennel-linux"]),
+    ("nix", &["kennel-keeper", "kennel-linux", "kennel-naughty"]),
+    ("libc", &["kennel-keeper", "kennel-linux"]),
     ("portable-pty", &["kennel-linux"]),
     ("rustix", &["kennel-linux"]),
     ("clap", &["kennel"]),

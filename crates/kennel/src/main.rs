@@ -62,11 +62,11 @@ fn naughty_part(words: &[OsString]) -> Option<Vec<String>> {
 
 /// What a keeper asks a binary before it starts a server from it. No command of the command line, whose form may change.
 fn is_preflight(words: &[OsString]) -> bool {
-    matches!(words, [_, word] if word == kennel_linux::preflight::WORD)
+    matches!(words, [_, word] if word == kennel_keeper::preflight::WORD)
 }
 
 fn preflight() -> ExitCode {
-    match cli::print_exact(&kennel_linux::preflight::answer()) {
+    match cli::print_exact(&kennel_keeper::preflight::answer()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.report(),
     }

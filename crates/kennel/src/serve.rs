@@ -6,7 +6,7 @@ use crate::{
     failure::{Failure, chain},
     telemetry,
 };
-use kennel_linux::keeper::{self, CgroupChoice, KeeperConfig, KeeperError};
+use kennel_keeper::keeper::{self, CgroupChoice, KeeperConfig, KeeperError};
 use std::{ffi::OsString, process::ExitCode};
 
 /// Exit code after the loss of a part.

@@ -11,11 +11,12 @@ use crate::{
     telemetry::{self, Exports},
 };
 use kennel_edge::{EdgeConfig, ServeError, digest::DigestKey};
-use kennel_lifecycle::{NodeId, RetentionLimits};
-use kennel_linux::{
+use kennel_keeper::{
     client::{EndCause, FormerServer, KeeperClient, KeeperHello},
-    crash_point, keeper, limits, own_file,
+    keeper,
 };
+use kennel_lifecycle::{NodeId, RetentionLimits};
+use kennel_linux::{crash_point, limits, own_file};
 use kennel_store::Store;
 use kennel_supervisor::{EXIT_LEFT, Supervisor, SupervisorConfig, telemetry::Telemetry};
 use std::{
@@ -52,7 +53,7 @@ pub(crate) fn main(flags: &ServeArgs, here: &Surroundings) -> ExitCode {
 
 fn start(flags: &ServeArgs, here: &Surroundings) -> Result<i32, Failure> {
     // First of all: it also makes this process undumpable.
-    let socket = kennel_linux::server_socket().map_err(|_| {
+    let socket = kennel_keeper::server_socket().map_err(|_| {
         Failure::new("this is the part of the service that its keeper starts")
             .code(2)
             .hint("start the service with: kennel serve")

@@ -15,42 +15,48 @@ use std::{
 };
 
 /// Where a process says how soon it wants to be ended; see `proc_pid_oom_score_adj(5)`.
-pub(crate) const OOM_SCORE_ADJ: &str = "/proc/self/oom_score_adj";
+pub const OOM_SCORE_ADJ: &str = "/proc/self/oom_score_adj";
 /// How much more willing to be ended a command is than what Kennel was started with.
 const COMMAND_OOM_SCORE: i32 = 200;
 /// What the keeper gives itself where it may and nothing was chosen for it.
 const OWN_OOM_SCORE_ADJ: i32 = -500;
 /// File mode creation mask of every command.
-pub(crate) const UMASK: u32 = 0o022;
+pub const UMASK: u32 = 0o022;
 
 /// What this keeper was started with.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Inherited {
+pub struct Inherited {
     /// Before it was raised.
-    pub(crate) open_files: OpenFiles,
-    pub(crate) nice: i32,
-    pub(crate) oom_score_adj: OomScoreAdj,
+    pub open_files: OpenFiles,
+    /// Nice value.
+    pub nice: i32,
+    /// Score adjustment for the kernel's choice when memory is short.
+    pub oom_score_adj: OomScoreAdj,
 }
 
 /// Who is ended first when memory ends: commands, then Kennel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct OomScoreAdj {
-    pub(crate) of_shims: i32,
+pub struct OomScoreAdj {
+    /// What shims get.
+    pub of_shims: i32,
     /// Of commands whose specs name none.
-    pub(crate) of_commands: i32,
+    pub of_commands: i32,
 }
 
 /// What one command gets. Absent: it has it already.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Attributes {
-    pub(crate) rlimits: Vec<Rlimit>,
-    pub(crate) nice: Option<i32>,
-    pub(crate) oom_score_adj: Option<i32>,
+pub struct Attributes {
+    /// Limits, in the order in which they are set.
+    pub rlimits: Vec<Rlimit>,
+    /// Nice value; absent: as it is.
+    pub nice: Option<i32>,
+    /// Score adjustment; absent: as it is.
+    pub oom_score_adj: Option<i32>,
 }
 
 impl Inherited {
     /// What this process has now, but for the open files, which were raised.
-    pub(crate) fn take(open_files: OpenFiles, oom_score_adj: OomScoreAdj) -> io::Result<Self> {
+    pub fn take(open_files: OpenFiles, oom_score_adj: OomScoreAdj) -> io::Result<Self> {
         Ok(Self {
             open_files,
             nice: nice()?,
@@ -59,7 +65,8 @@ impl Inherited {
     }
 
     /// What a command with these limits gets from a shim that has what this keeper has.
-    pub(crate) fn attributes(&self, limits: &RunLimits) -> Attributes {
+    #[must_use]
+    pub fn attributes(&self, limits: &RunLimits) -> Attributes {
         let mut rlimits = limits.rlimits.clone();
         let named = |l: &Rlimit| l.resource == Resource::OpenFiles;
         if !limits.rlimits.iter().any(named) {
@@ -93,7 +100,7 @@ impl Inherited {
 /// belong to root. Without it commands have what their shims have, which is then never below 0: one file is opened before
 /// the keeper becomes undumpable, and its protection is given up for as long as a shim is forked.
 #[derive(Debug, Default)]
-pub(crate) struct Protection {
+pub struct Protection {
     /// What this process was started with.
     inherited: i32,
     /// What it has.
@@ -103,7 +110,7 @@ pub(crate) struct Protection {
 
 impl Protection {
     /// Protects this process, as far as it may, while it is still dumpable.
-    pub(crate) fn take() -> io::Result<Self> {
+    pub fn take() -> io::Result<Self> {
         let inherited = oom_score_adj()?;
         // Any other value was chosen for it.
         let own = match inherited {
@@ -122,7 +129,7 @@ impl Protection {
     }
 
     /// What shims and commands get; `is_settable`: whether a child can set its own.
-    pub(crate) fn shared_out(&mut self, is_settable: bool) -> OomScoreAdj {
+    pub fn shared_out(&mut self, is_settable: bool) -> OomScoreAdj {
         let inherited = self.inherited.max(0);
         if !is_settable {
             let of_shims = self.own.max(0);
@@ -139,7 +146,7 @@ impl Protection {
     }
 
     /// Does something without it, where that is needed; a child that is forked meanwhile never gets it.
-    pub(crate) fn without<T>(&self, work: impl FnOnce() -> T) -> io::Result<T> {
+    pub fn without<T>(&self, work: impl FnOnce() -> T) -> io::Result<T> {
         let Some(file) = &self.file else {
             return Ok(work());
         };
@@ -152,7 +159,7 @@ impl Protection {
 }
 
 /// Whether commands are ended before Kennel when memory ends.
-pub(crate) fn oom_order(powers: &LimitPowers) -> Result<(), String> {
+pub fn oom_order(powers: &LimitPowers) -> Result<(), String> {
     match powers.oom_score_adj_min {
         Some(_) => Ok(()),
         None => Err("only root can set the oom_score_adj of commands".to_owned()),
@@ -161,7 +168,7 @@ pub(crate) fn oom_order(powers: &LimitPowers) -> Result<(), String> {
 
 /// Tries what this process can set, and leaves all as it was. A capability that is there may be worth nothing, as in a
 /// user namespace, so none is looked at.
-pub(crate) fn powers(knobs: Result<Vec<Knob>, String>) -> io::Result<LimitPowers> {
+pub fn powers(knobs: Result<Vec<Knob>, String>) -> io::Result<LimitPowers> {
     let hard_max = Resource::ALL.iter().map(|r| Ok((*r, hard_max(*r)?)));
     let nice = nice()?;
     let nice_min = lowest(*bounds::NICE.start(), nice, |nice| set_nice(nice).is_ok());
@@ -257,7 +264,8 @@ fn set_oom_score_adj(value: i32) -> io::Result<()> {
 }
 
 /// The number by which the kernel knows it.
-pub(crate) fn number(resource: Resource) -> libc::c_long {
+#[must_use]
+pub fn number(resource: Resource) -> libc::c_long {
     match resource {
         Resource::Cpu => i64::from(libc::RLIMIT_CPU),
         Resource::FileSize => i64::from(libc::RLIMIT_FSIZE),

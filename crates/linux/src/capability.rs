@@ -80,7 +80,8 @@ pub struct Capability {
 
 impl Capability {
     /// What a trial has shown.
-    pub(crate) fn tried(name: CapabilityName, tried: Result<(), String>) -> Self {
+    #[must_use]
+    pub fn tried(name: CapabilityName, tried: Result<(), String>) -> Self {
         Self {
             name,
             missing: tried.err(),

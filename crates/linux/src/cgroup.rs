@@ -33,7 +33,8 @@ fn mount() -> Option<&'static Mount> {
 }
 
 /// The directory of the topmost group that is mounted here.
-pub(crate) fn mount_point() -> Option<&'static Path> {
+#[must_use]
+pub fn mount_point() -> Option<&'static Path> {
     mount().map(|mount| mount.point.as_path())
 }
 
@@ -68,12 +69,13 @@ fn unescape(field: &str) -> PathBuf {
 }
 
 /// The cgroup v2 directory of a process, as a path in this mount namespace.
-pub(crate) fn path_of(pid: i32) -> Option<PathBuf> {
+#[must_use]
+pub fn path_of(pid: i32) -> Option<PathBuf> {
     read_path_of(pid).ok().flatten()
 }
 
 /// The same. `None`: it is in none that this mount shows, or there is no such mount.
-pub(crate) fn read_path_of(pid: i32) -> io::Result<Option<PathBuf>> {
+pub fn read_path_of(pid: i32) -> io::Result<Option<PathBuf>> {
     let Some(mount) = mount() else {
         return Ok(None);
     };
@@ -89,7 +91,7 @@ pub(crate) fn read_path_of(pid: i32) -> io::Result<Option<PathBuf>> {
 }
 
 /// The identity of a directory, if it is one.
-pub(crate) fn identify(path: &Path) -> io::Result<CgroupIdentity> {
+pub fn identify(path: &Path) -> io::Result<CgroupIdentity> {
     Ok(CgroupIdentity {
         path: path
             .to_str()
@@ -100,15 +102,16 @@ pub(crate) fn identify(path: &Path) -> io::Result<CgroupIdentity> {
 }
 
 /// How the directories of all keepers are called, before their node.
-pub(crate) const BASE: &str = "kennel-";
+pub const BASE: &str = "kennel-";
 
 /// How the directories of a node's keepers are called, before the keeper's own name.
-pub(crate) fn base_prefix(node: NodeId) -> String {
+#[must_use]
+pub fn base_prefix(node: NodeId) -> String {
     format!("{BASE}{node}-")
 }
 
 /// Makes a fresh directory: one that exists is never used again (a killed one kills what is cloned into it).
-pub(crate) fn create(path: &Path) -> io::Result<CgroupIdentity> {
+pub fn create(path: &Path) -> io::Result<CgroupIdentity> {
     fs::create_dir(path)?;
     identify(path).inspect_err(|_| {
         let _ = fs::remove_dir(path);
@@ -116,7 +119,7 @@ pub(crate) fn create(path: &Path) -> io::Result<CgroupIdentity> {
 }
 
 /// Opens the very directory: `Ok(None)` when it has been removed, whatever stands at its path since.
-pub(crate) fn open(group: &CgroupIdentity) -> io::Result<Option<OwnedFd>> {
+pub fn open(group: &CgroupIdentity) -> io::Result<Option<OwnedFd>> {
     let flags = OFlag::O_DIRECTORY | OFlag::O_CLOEXEC | OFlag::O_RDONLY;
     match nix::fcntl::open(group.path.as_str(), flags, Mode::empty()) {
         Ok(dir) => Ok((fstat(&dir)?.st_ino == group.inode).then_some(dir)),
@@ -126,7 +129,7 @@ pub(crate) fn open(group: &CgroupIdentity) -> io::Result<Option<OwnedFd>> {
 }
 
 /// Reads a control file of the very directory; `Ok(None)` when that or the file is not there.
-pub(crate) fn read(group: &CgroupIdentity, file: &str) -> io::Result<Option<String>> {
+pub fn read(group: &CgroupIdentity, file: &str) -> io::Result<Option<String>> {
     let Some(dir) = open(group)? else {
         return Ok(None);
     };
@@ -170,12 +173,13 @@ fn event(group: &CgroupIdentity, key: &str) -> io::Result<Option<bool>> {
 }
 
 /// Whether a living process is in it or below it. A removed directory holds nobody.
-pub(crate) fn is_populated(group: &CgroupIdentity) -> io::Result<bool> {
+pub fn is_populated(group: &CgroupIdentity) -> io::Result<bool> {
     Ok(event(group, "populated")?.unwrap_or(false))
 }
 
 /// What it shows of a tree; `None`: a process is in it.
-pub(crate) fn evidence(group: &CgroupIdentity) -> Option<GroupEvidence> {
+#[must_use]
+pub fn evidence(group: &CgroupIdentity) -> Option<GroupEvidence> {
     match is_populated(group) {
         Ok(true) => None,
         Ok(false) => Some(GroupEvidence::Empty),
@@ -184,22 +188,22 @@ pub(crate) fn evidence(group: &CgroupIdentity) -> Option<GroupEvidence> {
 }
 
 /// Whether every task in it is seen frozen.
-pub(crate) fn is_frozen(group: &CgroupIdentity) -> io::Result<bool> {
+pub fn is_frozen(group: &CgroupIdentity) -> io::Result<bool> {
     Ok(event(group, "frozen")?.unwrap_or(false))
 }
 
 /// Freezes or thaws.
-pub(crate) fn freeze(group: &CgroupIdentity, on: bool) -> io::Result<()> {
+pub fn freeze(group: &CgroupIdentity, on: bool) -> io::Result<()> {
     write(group, "cgroup.freeze", if on { "1" } else { "0" })
 }
 
 /// Moves a process into it: slow (up to 20 ms), so only where clone3(2) cannot do it.
-pub(crate) fn enter(group: &CgroupIdentity, pid: i32) -> io::Result<()> {
+pub fn enter(group: &CgroupIdentity, pid: i32) -> io::Result<()> {
     write(group, "cgroup.procs", &pid.to_string())
 }
 
 /// SIGKILL to all in it and below it. Refused if this process is among them.
-pub(crate) fn kill(group: &CgroupIdentity) -> io::Result<()> {
+pub fn kill(group: &CgroupIdentity) -> io::Result<()> {
     let me = std::process::id().cast_signed();
     if path_of(me).is_some_and(|own| own.starts_with(&group.path)) {
         return Err(io::Error::other("this process is in the group"));
@@ -208,7 +212,8 @@ pub(crate) fn kill(group: &CgroupIdentity) -> io::Result<()> {
 }
 
 /// All processes in it and below it, zombies left out by the kernel.
-pub(crate) fn members(group: &CgroupIdentity) -> Vec<i32> {
+#[must_use]
+pub fn members(group: &CgroupIdentity) -> Vec<i32> {
     let mut found = Vec::new();
     if !matches!(open(group), Ok(Some(_))) {
         return found;
@@ -223,7 +228,8 @@ pub(crate) fn members(group: &CgroupIdentity) -> Vec<i32> {
 }
 
 /// The directories in one.
-pub(crate) fn directories(dir: &Path) -> Vec<PathBuf> {
+#[must_use]
+pub fn directories(dir: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
     entries
         .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
@@ -232,7 +238,8 @@ pub(crate) fn directories(dir: &Path) -> Vec<PathBuf> {
 }
 
 /// Removes the directory and those that its processes made below it. `false`: somebody is still in it.
-pub(crate) fn remove(group: &CgroupIdentity) -> bool {
+#[must_use]
+pub fn remove(group: &CgroupIdentity) -> bool {
     match open(group) {
         Ok(Some(_)) => remove_empty(Path::new(&group.path)),
         Ok(None) => true,
@@ -241,7 +248,8 @@ pub(crate) fn remove(group: &CgroupIdentity) -> bool {
 }
 
 /// Removes a directory with all below it, as far as they are empty of processes.
-pub(crate) fn remove_empty(dir: &Path) -> bool {
+#[must_use]
+pub fn remove_empty(dir: &Path) -> bool {
     let remove = || match fs::remove_dir(dir) {
         Ok(()) => true,
         Err(error) => error.kind() == io::ErrorKind::NotFound,
@@ -257,7 +265,8 @@ pub(crate) fn remove_empty(dir: &Path) -> bool {
 }
 
 /// An extended attribute of a directory, as far as it can be read.
-pub(crate) fn attribute(dir: &Path, name: &CStr) -> Option<Vec<u8>> {
+#[must_use]
+pub fn attribute(dir: &Path, name: &CStr) -> Option<Vec<u8>> {
     let path = CString::new(dir.as_os_str().as_bytes()).ok()?;
     let mut value = [0u8; ATTRIBUTE_BYTES_MAX];
     let (room, len) = (value.as_mut_ptr().cast(), value.len());
@@ -267,7 +276,8 @@ pub(crate) fn attribute(dir: &Path, name: &CStr) -> Option<Vec<u8>> {
 }
 
 /// Whether a freeze has been asked for.
-pub(crate) fn read_freeze(group: &CgroupIdentity) -> bool {
+#[must_use]
+pub fn read_freeze(group: &CgroupIdentity) -> bool {
     matches!(read(group, "cgroup.freeze"), Ok(Some(text)) if text.trim() == "1")
 }
 

@@ -9,13 +9,15 @@ const CONTROLLERS: [&str; 3] = ["memory", "pids", "cpu"];
 
 /// A limit that could not be set.
 #[derive(Debug)]
-pub(crate) struct NotSet {
-    pub(crate) file: String,
-    pub(crate) error: io::Error,
+pub struct NotSet {
+    /// The control file.
+    pub file: String,
+    /// What the kernel said.
+    pub error: io::Error,
 }
 
 /// Controllers of ours that a directory has and does not enable for those below it.
-pub(crate) fn not_handed_on(dir: &Path) -> Vec<String> {
+pub fn not_handed_on(dir: &Path) -> Vec<String> {
     let read = |file: &str| fs::read_to_string(dir.join(file)).unwrap_or_default();
     let (there, on) = (read("cgroup.controllers"), read("cgroup.subtree_control"));
     let is_off =
@@ -25,18 +27,18 @@ pub(crate) fn not_handed_on(dir: &Path) -> Vec<String> {
 }
 
 /// Enables a controller for the directories below one.
-pub(crate) fn enable(dir: &Path, controller: &str) -> io::Result<()> {
+pub fn enable(dir: &Path, controller: &str) -> io::Result<()> {
     set(dir, "cgroup.subtree_control", &format!("+{controller}"))
 }
 
 /// Disables it there; refused while one of those enables it in turn.
-pub(crate) fn disable(dir: &Path, controller: &str) -> io::Result<()> {
+pub fn disable(dir: &Path, controller: &str) -> io::Result<()> {
     set(dir, "cgroup.subtree_control", &format!("-{controller}"))
 }
 
 /// Hands the controllers that a directory has on to those below it, as far as the kernel lets it: each for itself, since
 /// a write of several takes all or none.
-pub(crate) fn hand_on(dir: &Path) {
+pub fn hand_on(dir: &Path) {
     for controller in not_handed_on(dir) {
         // Where it stays out, its files are missing below, and that is what is looked at.
         let _ = enable(dir, &controller);
@@ -44,13 +46,14 @@ pub(crate) fn hand_on(dir: &Path) {
 }
 
 /// What can be limited in a directory: the files that it has.
-pub(crate) fn knobs(dir: &Path) -> Vec<Knob> {
+#[must_use]
+pub fn knobs(dir: &Path) -> Vec<Knob> {
     let there = |knob: &&Knob| dir.join(file(**knob)).exists();
     Knob::ALL.iter().filter(there).copied().collect()
 }
 
 /// Sets every limit of a run as a whole, in a directory that nobody is in yet.
-pub(crate) fn apply(dir: &Path, limits: &RunLimits) -> Result<(), NotSet> {
+pub fn apply(dir: &Path, limits: &RunLimits) -> Result<(), NotSet> {
     for (knob, value) in values(limits) {
         let file = file(knob);
         set(dir, file, &value).map_err(|error| NotSet {
@@ -62,7 +65,7 @@ pub(crate) fn apply(dir: &Path, limits: &RunLimits) -> Result<(), NotSet> {
 }
 
 /// Writes a control file.
-pub(crate) fn set(dir: &Path, file: &str, value: &str) -> io::Result<()> {
+pub fn set(dir: &Path, file: &str, value: &str) -> io::Result<()> {
     // Never made: a file that is missing is a limit that this kernel does not have.
     let mut file = fs::OpenOptions::new().write(true).open(dir.join(file))?;
     io::Write::write_all(&mut file, value.as_bytes())

@@ -8,7 +8,8 @@ use nix::{
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Milliseconds of `CLOCK_BOOTTIME`: it does not jump, and goes on while the host sleeps.
-pub(crate) fn boot_ms() -> u64 {
+#[must_use]
+pub fn boot_ms() -> u64 {
     let now =
         clock_gettime(ClockId::CLOCK_BOOTTIME).expect("Linux has CLOCK_BOOTTIME since 2.6.39");
     let seconds = u64::try_from(now.tv_sec()).unwrap_or(0);
@@ -17,12 +18,14 @@ pub(crate) fn boot_ms() -> u64 {
 }
 
 /// Time since boot, on the clock in which processes have their start.
-pub(crate) fn since_boot() -> Duration {
+#[must_use]
+pub fn since_boot() -> Duration {
     Duration::from_millis(boot_ms())
 }
 
 /// A start time of /proc/pid/stat, from boot.
-pub(crate) fn of_ticks(ticks: u64) -> Duration {
+#[must_use]
+pub fn of_ticks(ticks: u64) -> Duration {
     let per_second = sysconf(SysconfVar::CLK_TCK).ok().flatten();
     let per_second = per_second
         .and_then(|n| u64::try_from(n).ok())
@@ -39,7 +42,8 @@ pub fn start_time(ticks: u64) -> Timestamp {
 }
 
 /// The wall clock.
-pub(crate) fn wall() -> Timestamp {
+#[must_use]
+pub fn wall() -> Timestamp {
     let since = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default();

@@ -28,7 +28,7 @@ macro_rules! crash_point {
 #[cfg(debug_assertions)]
 pub use armed::reach;
 #[cfg(debug_assertions)]
-pub(crate) use armed::{i_am_keeper, i_am_server, server_is};
+pub use armed::{i_am_keeper, i_am_server, server_is};
 
 #[cfg(debug_assertions)]
 mod armed {
@@ -52,19 +52,19 @@ mod armed {
     static SERVER: AtomicI32 = AtomicI32::new(0);
 
     /// This process is the keeper. Its shims are forks of it.
-    pub(crate) fn i_am_keeper() {
+    pub fn i_am_keeper() {
         KEEPER.store(own_pid(), Ordering::Relaxed);
         let _ = directory();
     }
 
     /// This process is the server, and its parent the keeper.
-    pub(crate) fn i_am_server() {
+    pub fn i_am_server() {
         KEEPER.store(parent_id().cast_signed(), Ordering::Relaxed);
         SERVER.store(own_pid(), Ordering::Relaxed);
     }
 
     /// The keeper's server, while it is not reaped.
-    pub(crate) fn server_is(pid: Option<i32>) {
+    pub fn server_is(pid: Option<i32>) {
         SERVER.store(pid.unwrap_or(0), Ordering::Relaxed);
     }
 

@@ -13,13 +13,13 @@ use std::{
 };
 
 /// Longest message. Longer things travel as a sealed file.
-pub(crate) const MESSAGE_BYTES_MAX: usize = 64 * 1024;
+pub const MESSAGE_BYTES_MAX: usize = 64 * 1024;
 /// Most descriptors in one message (`SCM_MAX_FD` is 253).
-pub(crate) const MESSAGE_FDS_MAX: usize = 64;
+pub const MESSAGE_FDS_MAX: usize = 64;
 
 /// What was received.
 #[derive(Debug)]
-pub(crate) enum Received {
+pub enum Received {
     /// A message, with the descriptors that came with it (close-on-exec).
     Message(Vec<u8>, Vec<OwnedFd>),
     /// Nothing is there, and the other end lives.
@@ -29,7 +29,7 @@ pub(crate) enum Received {
 }
 
 /// Two connected ends, close-on-exec, the first one non-blocking.
-pub(crate) fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
+pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     let (one, other) = socketpair(
         AddressFamily::Unix,
         SockType::SeqPacket,
@@ -41,14 +41,14 @@ pub(crate) fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
 }
 
 /// Sets `O_NONBLOCK` on a description that was made by us and has no other flag.
-pub(crate) fn set_nonblocking(fd: &impl AsFd) -> io::Result<()> {
+pub fn set_nonblocking(fd: &impl AsFd) -> io::Result<()> {
     use nix::fcntl::{FcntlArg, OFlag, fcntl};
     fcntl(fd, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
     Ok(())
 }
 
 /// Sends one message. `WouldBlock` where the other end is slow; [`is_short`] where the host is: then nothing was sent.
-pub(crate) fn send(socket: &impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+pub fn send(socket: &impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
     if bytes.len() > MESSAGE_BYTES_MAX {
         return Err(Errno::EMSGSIZE.into());
     }
@@ -68,7 +68,8 @@ pub(crate) fn send(socket: &impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> 
 
 /// Whether a message found no room on this host: too many descriptors of this user are on their way, or memory is short.
 /// No event tells when there is room again.
-pub(crate) fn is_short(error: &io::Error) -> bool {
+#[must_use]
+pub fn is_short(error: &io::Error) -> bool {
     let errno = error.raw_os_error();
     matches!(
         errno,

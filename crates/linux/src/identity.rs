@@ -6,7 +6,7 @@ use nix::errno::Errno;
 use std::{fs, io, os::unix::fs::MetadataExt};
 
 /// The identity of a process that cannot be reaped meanwhile: `fd` names it, and the caller or its child is its parent.
-pub(crate) fn of(pid: i32, fd: &PidFd) -> io::Result<ProcessIdentity> {
+pub fn of(pid: i32, fd: &PidFd) -> io::Result<ProcessIdentity> {
     let stat = procfs::stat(pid)?;
     if !fd.is_unreaped() {
         return Err(Errno::ESRCH.into());
@@ -21,13 +21,13 @@ pub(crate) fn of(pid: i32, fd: &PidFd) -> io::Result<ProcessIdentity> {
 }
 
 /// This process.
-pub(crate) fn own() -> io::Result<ProcessIdentity> {
+pub fn own() -> io::Result<ProcessIdentity> {
     let pid = std::process::id().cast_signed();
     of(pid, &PidFd::open(pid)?)
 }
 
 /// Boot and pid namespace of this process.
-pub(crate) fn host() -> io::Result<HostIdentity> {
+pub fn host() -> io::Result<HostIdentity> {
     let boot_id = fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
     Ok(HostIdentity {
         boot_id: boot_id.trim().to_owned(),
@@ -38,7 +38,7 @@ pub(crate) fn host() -> io::Result<HostIdentity> {
 
 /// A recorded process, found or not.
 #[derive(Debug)]
-pub(crate) enum Found {
+pub enum Found {
     /// It is there and has not ended.
     Same(PidFd),
     /// It is not there, or only its exit status is.
@@ -49,7 +49,8 @@ pub(crate) enum Found {
 
 impl Found {
     /// The same without the descriptor.
-    pub(crate) fn seen(&self) -> Seen {
+    #[must_use]
+    pub fn seen(&self) -> Seen {
         match self {
             Self::Same(_) => Seen::Same,
             Self::Gone => Seen::Gone,
@@ -59,12 +60,14 @@ impl Found {
 }
 
 /// Looks for a process that was recorded on this host.
-pub(crate) fn find(recorded: &ProcessIdentity) -> Found {
+#[must_use]
+pub fn find(recorded: &ProcessIdentity) -> Found {
     found_or_not(look_up(recorded))
 }
 
 /// The same for a process that may have left its session since.
-pub(crate) fn find_started(pid: i32, start_ticks: u64, pidfs_handle: Option<u64>) -> Found {
+#[must_use]
+pub fn find_started(pid: i32, start_ticks: u64, pidfs_handle: Option<u64>) -> Found {
     found_or_not(match pidfs_handle {
         Some(handle) => PidFd::open_handle(handle),
         None => find_by_start(pid, start_ticks, None),
@@ -81,7 +84,7 @@ fn found_or_not(found: io::Result<Option<PidFd>>) -> Found {
 }
 
 /// The same, whether it has ended or not, until it is reaped.
-pub(crate) fn find_unreaped(recorded: &ProcessIdentity) -> Option<PidFd> {
+pub fn find_unreaped(recorded: &ProcessIdentity) -> Option<PidFd> {
     look_up(recorded).ok()?.filter(PidFd::is_unreaped)
 }
 

@@ -50,7 +50,7 @@ pub fn runs_by_descriptors(limit: OpenFiles) -> u64 {
 }
 
 /// Raises the soft limit to the hard one and gives back what it was.
-pub(crate) fn raise_open_files() -> io::Result<OpenFiles> {
+pub fn raise_open_files() -> io::Result<OpenFiles> {
     let before = open_files()?;
     setrlimit(Resource::RLIMIT_NOFILE, before.hard, before.hard)?;
     Ok(before)

@@ -14,7 +14,7 @@ use std::{
 };
 
 /// A file with these bytes that nobody can change, opened for reading only and at its start.
-pub(crate) fn sealed(name: &str, bytes: &[u8]) -> io::Result<OwnedFd> {
+pub fn sealed(name: &str, bytes: &[u8]) -> io::Result<OwnedFd> {
     let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
     let mut file = File::from(memfd_create(name, flags)?);
     file.write_all(bytes)?;

@@ -1,9 +1,9 @@
 //! The read end of a command's output, as a tokio task sees it: a pipe's, or a terminal's.
 
 use crate::{
-    client::TerminalEnds,
     crash_point,
     splice::{Spliced, splice_terminal, splice_to_file},
+    terminal::TerminalEnds,
 };
 use nix::{
     fcntl::{FcntlArg, fcntl},
@@ -28,7 +28,12 @@ pub enum Look {
     End,
 }
 
-nix::ioctl_read_bad!(fionread, nix::libc::FIONREAD, nix::libc::c_int);
+nix::ioctl_read_bad!(
+    /// Bytes that wait.
+    fionread,
+    nix::libc::FIONREAD,
+    nix::libc::c_int
+);
 
 /// What a pipe holds that is not watched. A user without privilege has room for few of these (pipe(7)).
 const WIDE_BYTES: i32 = 1024 * 1024;

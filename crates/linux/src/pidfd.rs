@@ -40,7 +40,7 @@ struct Info {
 
 /// What came of a signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Sent {
+pub enum Sent {
     /// It went out.
     Done,
     /// There is nobody any more.
@@ -51,7 +51,7 @@ pub(crate) enum Sent {
 
 /// Owns a pidfd.
 #[derive(Debug)]
-pub(crate) struct PidFd(OwnedFd);
+pub struct PidFd(OwnedFd);
 
 /// `struct file_handle` with room for the 8 bytes that pidfs uses.
 #[repr(C)]
@@ -63,7 +63,7 @@ struct Handle {
 
 impl PidFd {
     /// `pidfd_open(2)`. The caller must check afterwards that the process is the one it meant.
-    pub(crate) fn open(pid: i32) -> io::Result<Self> {
+    pub fn open(pid: i32) -> io::Result<Self> {
         // SAFETY: pidfd_open takes two integers and touches no memory of ours.
         let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
         let fd = RawFd::try_from(Errno::result(fd)?).map_err(io::Error::other)?;
@@ -72,18 +72,21 @@ impl PidFd {
     }
 
     /// A pidfd that came from clone3(2) or from a message.
-    pub(crate) fn from_fd(fd: OwnedFd) -> Self {
+    #[must_use]
+    pub fn from_fd(fd: OwnedFd) -> Self {
         Self(fd)
     }
 
     /// To this process.
-    pub(crate) fn signal(&self, signal: Signal) -> Sent {
+    #[must_use]
+    pub fn signal(&self, signal: Signal) -> Sent {
         self.send(signal.number(), 0)
     }
 
     /// To the process group that this process leads or led: it stays addressable while a member lives, and gives
     /// `Gone`, never a stranger, after that. `Failed(EINVAL)` before Linux 6.9.
-    pub(crate) fn signal_group(&self, signal: Signal) -> Sent {
+    #[must_use]
+    pub fn signal_group(&self, signal: Signal) -> Sent {
         self.send(signal.number(), SIGNAL_PROCESS_GROUP)
     }
 
@@ -102,23 +105,27 @@ impl PidFd {
     }
 
     /// Whether the process has ended, reaped or not. A thread group leader that ended before its threads has not.
-    pub(crate) fn has_ended(&self) -> bool {
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
         let mut wait = [PollFd::new(self.0.as_fd(), PollFlags::POLLIN)];
         poll(&mut wait, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
     }
 
     /// Whether its number cannot have been given to another: it is alive, or a zombie.
-    pub(crate) fn is_unreaped(&self) -> bool {
+    #[must_use]
+    pub fn is_unreaped(&self) -> bool {
         self.send(0, 0) != Sent::Gone
     }
 
     /// Whether the kernel addresses process groups by descriptor. Signals nobody.
-    pub(crate) fn addresses_groups(&self) -> bool {
+    #[must_use]
+    pub fn addresses_groups(&self) -> bool {
         self.send(0, SIGNAL_PROCESS_GROUP) != Sent::Failed(libc::EINVAL)
     }
 
     /// How the process ended, where it was reaped after this descriptor was opened (Linux 6.15), by whomever.
-    pub(crate) fn exit(&self) -> Option<Exit> {
+    #[must_use]
+    pub fn exit(&self) -> Option<Exit> {
         let mut info = Info {
             mask: INFO_EXIT,
             ..Info::default()
@@ -131,7 +138,8 @@ impl PidFd {
     }
 
     /// The pidfs inode: unique per boot. Absent before Linux 6.9.
-    pub(crate) fn handle(&self) -> Option<u64> {
+    #[must_use]
+    pub fn handle(&self) -> Option<u64> {
         if fstatfs(&self.0).ok()?.filesystem_type().0 != PIDFS_MAGIC {
             return None;
         }
@@ -159,7 +167,7 @@ impl PidFd {
     }
 
     /// The process with this handle: `Ok(None)` when it is gone; an error when that cannot be told.
-    pub(crate) fn open_handle(inode: u64) -> io::Result<Option<Self>> {
+    pub fn open_handle(inode: u64) -> io::Result<Option<Self>> {
         let me = Self::open(std::process::id().cast_signed())?;
         let handle = Handle {
             bytes: 8,

@@ -14,7 +14,7 @@ const FIRST_READ_BYTES: usize = 1024;
 /// Links of /proc/pid/task while there is one thread: the directory's own two, and one for each thread.
 const LINKS_OF_ONE_THREAD: u64 = 3;
 /// Longest chain of parents that is followed.
-pub(crate) const ANCESTORS_MAX: usize = 4096;
+pub const ANCESTORS_MAX: usize = 4096;
 
 /// The flag of a kernel thread (`include/linux/sched.h`).
 const PF_KTHREAD: u32 = 0x0020_0000;
@@ -23,53 +23,63 @@ const PF_EXITING: u32 = 0x0000_0004;
 
 /// The fields of /proc/pid/stat that are used here (`proc_pid_stat(5)`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Stat {
-    pub(crate) state: u8,
-    pub(crate) ppid: i32,
-    pub(crate) pgid: i32,
-    pub(crate) sid: i32,
+pub struct Stat {
+    /// Letter of its state.
+    pub state: u8,
+    /// Parent.
+    pub ppid: i32,
+    /// Process group.
+    pub pgid: i32,
+    /// Session.
+    pub sid: i32,
     /// Foreground group of its controlling terminal; 0 or less: it has no terminal, or one without such a group.
-    pub(crate) tpgid: i32,
-    pub(crate) start_ticks: u64,
-    pub(crate) is_kernel_thread: bool,
+    pub tpgid: i32,
+    /// Start time in clock ticks since boot.
+    pub start_ticks: u64,
+    /// Whether it is a thread of the kernel.
+    pub is_kernel_thread: bool,
     /// It ends: what it holds is being closed, or is.
-    pub(crate) is_exiting: bool,
+    pub is_exiting: bool,
 }
 
 impl Stat {
     /// Whether it has ended and waits to be reaped, or is being taken down.
-    pub(crate) fn is_dead(&self) -> bool {
+    #[must_use]
+    pub fn is_dead(&self) -> bool {
         matches!(self.state, b'Z' | b'X' | b'x')
     }
 
     /// Whether a stop signal or a tracer holds it.
-    pub(crate) fn is_stopped(&self) -> bool {
+    #[must_use]
+    pub fn is_stopped(&self) -> bool {
         matches!(self.state, b'T' | b't')
     }
 }
 
 /// Reads /proc/pid/stat; the error is `ENOENT` or `ESRCH` where there is no such process.
-pub(crate) fn stat(pid: i32) -> io::Result<Stat> {
+pub fn stat(pid: i32) -> io::Result<Stat> {
     let text = read(&format!("/proc/{pid}/stat"))?;
     parse(&text).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))
 }
 
 /// In how many pid namespaces, from that of /proc on, the process has a number; 0: there is no such process.
-pub(crate) fn namespace_depth(pid: i32) -> usize {
+#[must_use]
+pub fn namespace_depth(pid: i32) -> usize {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
     line.map_or(0, |numbers| numbers.split_ascii_whitespace().count())
 }
 
 /// The same of one of its tasks.
-pub(crate) fn stat_of_task(pid: i32, tid: i32) -> io::Result<Stat> {
+pub fn stat_of_task(pid: i32, tid: i32) -> io::Result<Stat> {
     let text = read(&format!("/proc/{pid}/task/{tid}/stat"))?;
     parse(&text).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))
 }
 
 /// Processor time that the process has used in user mode and in the kernel, in clock ticks: fields 14 and 15 of
 /// `proc_pid_stat(5)`.
-pub(crate) fn cpu_ticks(pid: i32) -> Option<u64> {
+#[must_use]
+pub fn cpu_ticks(pid: i32) -> Option<u64> {
     let text = read(&format!("/proc/{pid}/stat")).ok()?;
     // The name may hold anything, spaces and parentheses among it.
     let end = text.iter().rposition(|byte| *byte == b')')?;
@@ -81,7 +91,8 @@ pub(crate) fn cpu_ticks(pid: i32) -> Option<u64> {
 }
 
 /// Resident memory; 0 where there is none, or no such process.
-pub(crate) fn rss_bytes(pid: i32) -> u64 {
+#[must_use]
+pub fn rss_bytes(pid: i32) -> u64 {
     const KIB: u64 = 1024;
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
@@ -111,7 +122,8 @@ fn read(path: &str) -> io::Result<Vec<u8>> {
 }
 
 /// The name of the process with this start time, as the kernel has it; empty where it is gone.
-pub(crate) fn name(pid: i32, start_ticks: u64) -> String {
+#[must_use]
+pub fn name(pid: i32, start_ticks: u64) -> String {
     let name = comm(pid);
     // The same after the name was read, so the name is not a stranger's.
     if stat(pid).is_ok_and(|after| after.start_ticks == start_ticks) {
@@ -122,14 +134,16 @@ pub(crate) fn name(pid: i32, start_ticks: u64) -> String {
 }
 
 /// The kernel's name for whatever process has this number now; empty where there is none.
-pub(crate) fn comm(pid: i32) -> String {
+#[must_use]
+pub fn comm(pid: i32) -> String {
     let name = fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
     String::from_utf8_lossy(name.trim_ascii_end()).into_owned()
 }
 
 /// The first `bytes_max` bytes of the command line as it is now, which the process may have overwritten. Empty where
 /// there is none, or it cannot be read.
-pub(crate) fn cmdline(pid: i32, bytes_max: usize) -> Vec<u8> {
+#[must_use]
+pub fn cmdline(pid: i32, bytes_max: usize) -> Vec<u8> {
     let mut bytes = Vec::new();
     if let Ok(file) = File::open(format!("/proc/{pid}/cmdline")) {
         let _ = file.take(bytes_max as u64).read_to_end(&mut bytes);
@@ -138,14 +152,16 @@ pub(crate) fn cmdline(pid: i32, bytes_max: usize) -> Vec<u8> {
 }
 
 /// A field of /proc/pid/status by its name with the colon.
-pub(crate) fn status(pid: i32, field: &str) -> Option<String> {
+#[must_use]
+pub fn status(pid: i32, field: &str) -> Option<String> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let value = status.lines().find_map(|line| line.strip_prefix(field))?;
     Some(value.trim().to_owned())
 }
 
 /// The real user; absent where there is no such process.
-pub(crate) fn uid(pid: i32) -> Option<u32> {
+#[must_use]
+pub fn uid(pid: i32) -> Option<u32> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
     line.split_ascii_whitespace().next()?.parse().ok()
@@ -178,7 +194,7 @@ fn parse(text: &[u8]) -> Option<Stat> {
 }
 
 /// All process ids there are.
-pub(crate) fn all_pids() -> io::Result<Vec<i32>> {
+pub fn all_pids() -> io::Result<Vec<i32>> {
     let entries = fs::read_dir("/proc")?;
     Ok(entries
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
@@ -186,7 +202,8 @@ pub(crate) fn all_pids() -> io::Result<Vec<i32>> {
 }
 
 /// The direct children of all threads of `pid`, zombies included.
-pub(crate) fn children(pid: i32) -> Vec<i32> {
+#[must_use]
+pub fn children(pid: i32) -> Vec<i32> {
     if !lists_children() {
         return children_by_scan(pid);
     }
@@ -231,12 +248,14 @@ fn children_by_scan(parent: i32) -> Vec<i32> {
 }
 
 /// All descendants of `pid`, without itself, zombies included.
-pub(crate) fn descendants(pid: i32) -> Vec<i32> {
+#[must_use]
+pub fn descendants(pid: i32) -> Vec<i32> {
     descendants_beside(pid, &HashSet::new())
 }
 
 /// All descendants of `pid`, without itself, without `known` and without what is below those.
-pub(crate) fn descendants_beside(pid: i32, known: &HashSet<i32>) -> Vec<i32> {
+#[must_use]
+pub fn descendants_beside(pid: i32, known: &HashSet<i32>) -> Vec<i32> {
     let mut found = Vec::new();
     let mut seen = HashSet::from([pid]);
     let mut open = vec![pid];
@@ -253,7 +272,7 @@ pub(crate) fn descendants_beside(pid: i32, known: &HashSet<i32>) -> Vec<i32> {
 
 /// A process with its stat, of those that are neither dead nor gone. One whose leader has ended before its other threads
 /// looks dead, and is not.
-pub(crate) fn living(pids: impl IntoIterator<Item = i32>) -> HashMap<i32, Stat> {
+pub fn living(pids: impl IntoIterator<Item = i32>) -> HashMap<i32, Stat> {
     pids.into_iter()
         .filter_map(|pid| {
             stat(pid)

@@ -6,7 +6,7 @@ use std::{io, mem::MaybeUninit};
 
 /// What a wait said.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Waited {
+pub enum Waited {
     /// This child has ended so.
     Ended {
         /// Its number, which is its own until it is reaped.
@@ -21,17 +21,19 @@ pub(crate) enum Waited {
 }
 
 /// A child that has ended, left unreaped. `__WALL` also sees children that do not send SIGCHLD.
-pub(crate) fn peek_any() -> io::Result<Waited> {
+pub fn peek_any() -> io::Result<Waited> {
     wait(libc::P_ALL, 0, libc::WNOWAIT | libc::WNOHANG)
 }
 
 /// Whether this child has ended. It is left unreaped.
-pub(crate) fn has_ended(pid: i32) -> bool {
+#[must_use]
+pub fn has_ended(pid: i32) -> bool {
     peek(pid).is_some()
 }
 
 /// How this child has ended. It is left unreaped.
-pub(crate) fn peek(pid: i32) -> Option<Exit> {
+#[must_use]
+pub fn peek(pid: i32) -> Option<Exit> {
     let extra = libc::WNOWAIT | libc::WNOHANG;
     match wait(libc::P_PID, pid.cast_unsigned(), extra) {
         Ok(Waited::Ended { exit, .. }) => Some(exit),
@@ -40,7 +42,8 @@ pub(crate) fn peek(pid: i32) -> Option<Exit> {
 }
 
 /// A child that was stopped by a signal, this one or any; each stop is told once, and only while it lasts.
-pub(crate) fn stopped(child: Option<i32>) -> Option<i32> {
+#[must_use]
+pub fn stopped(child: Option<i32>) -> Option<i32> {
     let (kind, id) = match child {
         Some(pid) => (libc::P_PID, pid.cast_unsigned()),
         None => (libc::P_ALL, 0),
@@ -58,17 +61,17 @@ pub(crate) fn stopped(child: Option<i32>) -> Option<i32> {
 }
 
 /// Reaps a child that has ended, whichever.
-pub(crate) fn reap_any() -> io::Result<Waited> {
+pub fn reap_any() -> io::Result<Waited> {
     wait(libc::P_ALL, 0, libc::WNOHANG)
 }
 
 /// Reaps this child if it has ended.
-pub(crate) fn reap(pid: i32) -> io::Result<Waited> {
+pub fn reap(pid: i32) -> io::Result<Waited> {
     wait(libc::P_PID, pid.cast_unsigned(), libc::WNOHANG)
 }
 
 /// Waits for the end of this child, which is certain to come, and reaps it.
-pub(crate) fn await_end(pid: i32) -> io::Result<Waited> {
+pub fn await_end(pid: i32) -> io::Result<Waited> {
     wait(libc::P_PID, pid.cast_unsigned(), 0)
 }
 
@@ -91,7 +94,8 @@ fn wait(kind: libc::idtype_t, id: libc::id_t, extra: i32) -> io::Result<Waited> 
 }
 
 /// A wait status as wait(2) gives it.
-pub(crate) fn of_status(status: i32) -> Exit {
+#[must_use]
+pub fn of_status(status: i32) -> Exit {
     if libc::WIFEXITED(status) {
         return Exit::Code(libc::WEXITSTATUS(status));
     }

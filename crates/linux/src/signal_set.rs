@@ -16,11 +16,11 @@ const NUMBER_MAX: i32 = 64;
 
 /// Signals, one bit each, as in the kernel's `sigset_t`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct SignalSet(u64);
+pub struct SignalSet(u64);
 
 impl SignalSet {
     /// All that there are; KILL and STOP cannot be blocked and are left out by the kernel.
-    pub(crate) const ALL: Self = Self(u64::MAX);
+    pub const ALL: Self = Self(u64::MAX);
 
     /// Faults of the program itself, which it must not survive, and the wish for a core.
     const FAULTS: [i32; 7] = [
@@ -44,17 +44,20 @@ impl SignalSet {
     ];
 
     /// Signals that would end a process by default although nothing is wrong with it, and SIGCHLD.
-    pub(crate) const fn of_others() -> Self {
+    #[must_use]
+    pub const fn of_others() -> Self {
         Self::ALL.without(&Self::FAULTS).without(&Self::HARMLESS)
     }
 
     /// All of these but SIGCHLD: exits of children that are ignored cannot be waited for.
-    pub(crate) const fn without_exits(self) -> Self {
+    #[must_use]
+    pub const fn without_exits(self) -> Self {
         self.without(&[libc::SIGCHLD])
     }
 
     /// SIGCHLD alone.
-    pub(crate) const fn exits() -> Self {
+    #[must_use]
+    pub const fn exits() -> Self {
         Self(bit(libc::SIGCHLD))
     }
 
@@ -72,7 +75,7 @@ impl SignalSet {
     }
 
     /// Blocks these in this thread, beside those that are blocked already.
-    pub(crate) fn block(self) -> io::Result<()> {
+    pub fn block(self) -> io::Result<()> {
         let old = ptr::null_mut::<u64>();
         // SAFETY: the kernel's sigset is 8 bytes, which `self.0` has and keeps for the call; a null old set is allowed.
         let blocked = unsafe {
@@ -89,7 +92,7 @@ impl SignalSet {
     }
 
     /// Ignores these in this process, whatever it did with them before.
-    pub(crate) fn ignore(self) -> io::Result<()> {
+    pub fn ignore(self) -> io::Result<()> {
         // The handler comes first in the kernel's sigaction; 1 is SIG_IGN.
         let ignore = [1u64, 0, 0, 0];
         for number in self.numbers() {
@@ -127,7 +130,7 @@ impl SignalSet {
     }
 
     /// Makes a descriptor by which these are read while they are blocked; close-on-exec, non-blocking.
-    pub(crate) fn descriptor(self) -> io::Result<SignalFd> {
+    pub fn descriptor(self) -> io::Result<SignalFd> {
         let flags = SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK;
         // SAFETY: the kernel's sigset is 8 bytes, which `self.0` has and keeps for the call; -1 asks for a new descriptor.
         let made = unsafe {

@@ -35,7 +35,7 @@ pub fn splice_to_file(pipe: &OwnedFd, file: &File, offset: u64, max: usize) -> i
 
 /// Moves at most `max` bytes from the master of a terminal into a pipe that is empty, without waiting. The end is EIO: nobody
 /// has the terminal open, and all that was written has been moved.
-pub(crate) fn splice_terminal(master: &OwnedFd, pipe: &OwnedFd, max: usize) -> io::Result<Spliced> {
+pub fn splice_terminal(master: &OwnedFd, pipe: &OwnedFd, max: usize) -> io::Result<Spliced> {
     let flags = SpliceFFlags::SPLICE_F_NONBLOCK | SpliceFFlags::SPLICE_F_MOVE;
     let mut hung_up = false;
     loop {

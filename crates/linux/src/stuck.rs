@@ -10,7 +10,7 @@ use nix::errno::Errno;
 use std::fs;
 
 /// SIGKILL to each member once more; those whom it does not end, by rising number.
-pub(crate) fn kill(tree: &Tree) -> Stuck {
+pub fn kill(tree: &Tree) -> Stuck {
     tree.signal(Signal::KILL);
     let mut pids: Vec<i32> = tree.pids().into_iter().collect();
     pids.sort_unstable();
@@ -18,7 +18,7 @@ pub(crate) fn kill(tree: &Tree) -> Stuck {
 }
 
 /// As many as are told, and how many more there are.
-pub(crate) fn list(processes: impl Iterator<Item = StuckProcess>) -> Stuck {
+pub fn list(processes: impl Iterator<Item = StuckProcess>) -> Stuck {
     let mut stuck = Stuck::default();
     for process in processes {
         if stuck.processes.len() < STUCK_TOLD_MAX {
@@ -37,7 +37,8 @@ fn kill_one(tree: &Tree, pid: i32) -> Option<StuckProcess> {
 }
 
 /// One to whom SIGKILL was `sent` after `before` was seen of it: why it is still there, where it is.
-pub(crate) fn judge(pid: i32, before: &Stat, sent: Sent) -> Option<StuckProcess> {
+#[must_use]
+pub fn judge(pid: i32, before: &Stat, sent: Sent) -> Option<StuckProcess> {
     let after = procfs::stat(pid).ok()?;
     if after.start_ticks != before.start_ticks {
         return None;
@@ -62,7 +63,8 @@ fn why(pid: i32, after: &Stat, sent: Sent) -> Option<String> {
 }
 
 /// Of one to whom a signal may not be sent.
-pub(crate) fn refused(pid: i32, signal: Signal, errno: i32) -> String {
+#[must_use]
+pub fn refused(pid: i32, signal: Signal, errno: i32) -> String {
     let uid = procfs::status(pid, "Uid:").unwrap_or_default();
     let uid = uid.split_ascii_whitespace().next().unwrap_or("?");
     let desc = Errno::from_raw(errno).desc();
@@ -70,7 +72,8 @@ pub(crate) fn refused(pid: i32, signal: Signal, errno: i32) -> String {
 }
 
 /// Of one in state `D`.
-pub(crate) fn out_of_reach(pid: i32) -> String {
+#[must_use]
+pub fn out_of_reach(pid: i32) -> String {
     let at = fs::read_to_string(format!("/proc/{pid}/wchan")).unwrap_or_default();
     let at = match at.trim() {
         "" | "0" => String::new(),
@@ -80,7 +83,8 @@ pub(crate) fn out_of_reach(pid: i32) -> String {
 }
 
 /// What keeps a dead process from being reaped; `None`: nothing that can be seen.
-pub(crate) fn held_when_dead(pid: i32) -> Option<String> {
+#[must_use]
+pub fn held_when_dead(pid: i32) -> Option<String> {
     let tracer = procfs::status(pid, "TracerPid:").filter(|tracer| tracer != "0");
     if let Some(tracer) = tracer {
         return Some(format!(

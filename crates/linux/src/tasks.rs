@@ -22,14 +22,16 @@ fn of(pid: i32, numbers: &[i32]) -> Vec<Stat> {
 }
 
 /// Whether a process has a task that lives, also where its leader has ended.
-pub(crate) fn live(pid: i32) -> bool {
+#[must_use]
+pub fn live(pid: i32) -> bool {
     !of(pid, &numbers(pid)).is_empty()
 }
 
 /// Whether every task is held, or is about to be before it runs one more instruction of its own: it waits where it
 /// cannot be interrupted, and the stop waits for it. A parent in vfork(2) whose child was stopped waits so for as long
 /// as the child is held.
-pub(crate) fn stand_still(pid: i32) -> bool {
+#[must_use]
+pub fn stand_still(pid: i32) -> bool {
     let numbers_before = numbers(pid);
     let tasks = of(pid, &numbers_before);
     // One that is stopped says that the stop is on its way to all of them.
@@ -40,7 +42,8 @@ pub(crate) fn stand_still(pid: i32) -> bool {
 }
 
 /// Whether SIGCONT would make a difference to any task.
-pub(crate) fn are_held(pid: i32) -> bool {
+#[must_use]
+pub fn are_held(pid: i32) -> bool {
     let tasks = of(pid, &numbers(pid));
     let waits = |task: &Stat| task.state == b'D' && has_pending_stop(pid);
     tasks.iter().any(|task| task.is_stopped() || waits(task))

@@ -19,6 +19,17 @@ use std::{
     rc::Rc,
 };
 
+/// A terminal, and the pipe through which its output goes on its way into a file. The keeper has copies of all three.
+#[derive(Debug)]
+pub struct TerminalEnds {
+    /// The terminal's master.
+    pub master: OwnedFd,
+    /// Read end of the relay. What is in it comes before all else.
+    pub relay_read: OwnedFd,
+    /// Write end of the relay.
+    pub relay_write: OwnedFd,
+}
+
 /// Where the kernel says how many terminals there are, and how many there may be.
 const OPEN_NOW: &str = "/proc/sys/kernel/pty/nr";
 const OPEN_MAX: &str = "/proc/sys/kernel/pty/max";
@@ -28,7 +39,7 @@ const CTRL_C: u8 = 0x03;
 
 /// What became of the key that interrupts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum TypedInterrupt {
+pub enum TypedInterrupt {
     /// It was typed, and the terminal makes SIGINT to its foreground of it.
     ForTerminal,
     /// The terminal is raw: it was typed, and the command reads it.
@@ -69,7 +80,7 @@ impl fmt::Display for NoPty {
 
 /// One that is open. Its output goes on its way through a pipe of which both ends are kept here: whatever a server has
 /// moved into that, and not into a file when it died, the next one finds.
-pub(crate) struct Terminal {
+pub struct Terminal {
     pty: Box<dyn MasterPty + Send>,
     size: TerminalSize,
     /// Another descriptor of the same description, non-blocking.
@@ -81,7 +92,7 @@ pub(crate) struct Terminal {
 
 impl Terminal {
     /// A new one, and the end of the command. The caller is single-threaded.
-    pub(crate) fn open(size: TerminalSize) -> io::Result<Result<(Self, OwnedFd), NoPty>> {
+    pub fn open(size: TerminalSize) -> io::Result<Result<(Self, OwnedFd), NoPty>> {
         // The crate gives the reason as text.
         Errno::clear();
         let Ok(pair) = native_pty_system().openpty(pty_size(size)) else {
@@ -117,12 +128,13 @@ impl Terminal {
     }
 
     /// How large it was made last.
-    pub(crate) fn size(&self) -> TerminalSize {
+    #[must_use]
+    pub fn size(&self) -> TerminalSize {
         self.size
     }
 
     /// Makes it so large: whoever is in its foreground gets SIGWINCH, unless it is so large already.
-    pub(crate) fn resize(&mut self, size: TerminalSize) -> io::Result<()> {
+    pub fn resize(&mut self, size: TerminalSize) -> io::Result<()> {
         // The crate gives the reason as text.
         Errno::clear();
         let resized = self.pty.resize(pty_size(size));
@@ -132,7 +144,8 @@ impl Terminal {
     }
 
     /// Types the key that interrupts, where there is one.
-    pub(crate) fn type_interrupt(&self) -> TypedInterrupt {
+    #[must_use]
+    pub fn type_interrupt(&self) -> TypedInterrupt {
         let Ok(settings) = tcgetattr(&*self.master) else {
             return TypedInterrupt::NoKey;
         };
@@ -156,18 +169,20 @@ impl Terminal {
     }
 
     /// Where is written what is typed.
-    pub(crate) fn master(&self) -> &Rc<OwnedFd> {
+    #[must_use]
+    pub fn master(&self) -> &Rc<OwnedFd> {
         &self.master
     }
 
     /// What a server needs to read it, in this order: the master, and both ends of the relay.
-    pub(crate) fn for_server(&self) -> Vec<Rc<OwnedFd>> {
+    #[must_use]
+    pub fn for_server(&self) -> Vec<Rc<OwnedFd>> {
         let (read, write) = &self.relay;
         vec![Rc::clone(&self.master), Rc::clone(read), Rc::clone(write)]
     }
 
     /// From here on it hangs up when nobody of the run has it open any more.
-    pub(crate) fn leader_is_gone(&mut self) {
+    pub fn leader_is_gone(&mut self) {
         self.slave = None;
     }
 }
@@ -208,7 +223,7 @@ fn number(path: &str) -> Option<u64> {
 }
 
 /// Whether a terminal can be opened and its output moved without a copy. The caller is single-threaded.
-pub(crate) fn probe() -> io::Result<Result<(), NoPty>> {
+pub fn probe() -> io::Result<Result<(), NoPty>> {
     let (terminal, slave) = match Terminal::open(TerminalSize::default()) {
         Ok(Ok(opened)) => opened,
         // Used up is not missing.

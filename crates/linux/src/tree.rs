@@ -4,9 +4,8 @@ mod session;
 mod unrelated;
 
 use crate::{
-    cgroup,
-    client::{AIMS_TOLD_MAX, Aim, Holds, Shot, ShotResult, SignalTarget, Tie},
-    marker,
+    aims::{AIMS_TOLD_MAX, Aim, Holds, Shot, ShotResult, SignalTarget, Tie},
+    cgroup, marker,
     pidfd::{PidFd, Sent},
     procfs::{self, Stat},
     tasks,
@@ -16,12 +15,12 @@ use kennel_lifecycle::{
     Timestamp, limits::LEFTOVERS_TOLD_MAX,
 };
 use nix::errno::Errno;
-pub(crate) use session::Session;
+pub use session::Session;
 use std::collections::{HashMap, HashSet};
 
 /// Where the tree hangs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Root {
+pub enum Root {
     /// Below this subreaper, which is not reaped while this stands.
     Shim(i32),
     /// The subreaper is gone: its orphans became children of this process, if it was one itself.
@@ -32,52 +31,60 @@ pub(crate) enum Root {
 
 /// One run's tree.
 #[derive(Debug)]
-pub(crate) struct Tree {
+pub struct Tree {
     /// Whose.
-    pub(crate) run: RunId,
+    pub run: RunId,
     /// The leader: its descriptor also addresses its group after it was reaped.
-    pub(crate) leader: PidFd,
+    pub leader: PidFd,
     /// Number of the leader, of its group and of its session: it called setsid(2).
-    pub(crate) leader_pid: i32,
+    pub leader_pid: i32,
     /// Who is known of the leader's session.
-    pub(crate) session: Session,
+    pub session: Session,
     /// Where the tree hangs.
-    pub(crate) root: Root,
+    pub root: Root,
     /// The shim, where that is no child of this process: it is reaped without this one, and so is whoever it leaves.
-    pub(crate) foreign: Option<PidFd>,
+    pub foreign: Option<PidFd>,
     /// Its control group, if it has one.
-    pub(crate) cgroup: Option<CgroupIdentity>,
+    pub cgroup: Option<CgroupIdentity>,
     /// Its private pid namespace, if it has one.
-    pub(crate) init: Option<Init>,
+    pub init: Option<Init>,
 }
 
 /// The first process of a run's private pid namespace: ours, and no member. The kernel ends all in the namespace with it,
 /// and lets it end as the last.
 #[derive(Debug)]
-pub(crate) struct Init {
-    pub(crate) pid: i32,
-    pub(crate) fd: PidFd,
+pub struct Init {
+    /// Process id.
+    pub pid: i32,
+    /// The same as a descriptor.
+    pub fd: PidFd,
 }
 
 /// One round of a signal by one address, as it went.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Volley {
-    pub(crate) scope: SignalScope,
-    pub(crate) delivered: u32,
-    pub(crate) gone: u32,
-    pub(crate) refused: u32,
+pub struct Volley {
+    /// Which processes were addressed.
+    pub scope: SignalScope,
+    /// How many took it.
+    pub delivered: u32,
+    /// How many had ended.
+    pub gone: u32,
+    /// How many the kernel refused.
+    pub refused: u32,
     /// Of the first refusal.
-    pub(crate) errno: Option<i32>,
+    pub errno: Option<i32>,
     /// Whom it was for, as far as that is told.
-    pub(crate) aims: Vec<Aim>,
+    pub aims: Vec<Aim>,
 }
 
 /// The leader has no controlling terminal with a foreground group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct NoTerminal;
+pub struct NoTerminal;
 
 impl Volley {
-    pub(crate) fn new(scope: SignalScope) -> Self {
+    /// A round in which nothing was sent yet.
+    #[must_use]
+    pub fn new(scope: SignalScope) -> Self {
         Self {
             scope,
             delivered: 0,
@@ -105,11 +112,13 @@ impl Volley {
         }
     }
 
-    pub(crate) fn count(&mut self, sent: Sent) {
+    /// Counts one signal by its result.
+    pub fn count(&mut self, sent: Sent) {
         self.count_all(sent, 1);
     }
 
-    pub(crate) fn count_all(&mut self, sent: Sent, processes: usize) {
+    /// Counts one result for so many processes.
+    pub fn count_all(&mut self, sent: Sent, processes: usize) {
         let processes = u32::try_from(processes).unwrap_or(u32::MAX);
         let of = match sent {
             Sent::Done => &mut self.delivered,
@@ -123,12 +132,14 @@ impl Volley {
     }
 
     /// Whether it was meant for nobody.
-    pub(crate) fn is_empty(&self) -> bool {
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
         (self.delivered, self.gone, self.refused) == (0, 0, 0)
     }
 
     /// As the certificate has it.
-    pub(crate) fn step(&self, at: Timestamp, signal: Signal, sender: SignalSender) -> StopStep {
+    #[must_use]
+    pub fn step(&self, at: Timestamp, signal: Signal, sender: SignalSender) -> StopStep {
         StopStep {
             at,
             signal,
@@ -144,12 +155,12 @@ impl Volley {
 
 impl Tree {
     /// All living members.
-    pub(crate) fn members(&self) -> HashMap<i32, Stat> {
+    pub fn members(&self) -> HashMap<i32, Stat> {
         procfs::living(self.pids())
     }
 
     /// The numbers of all members, zombies included.
-    pub(crate) fn pids(&self) -> HashSet<i32> {
+    pub fn pids(&self) -> HashSet<i32> {
         let mut pids = self.below_root();
         let inside = self.in_group(&pids);
         pids.extend(inside.of_run);
@@ -168,7 +179,7 @@ impl Tree {
     }
 
     /// All members with what holds them, zombies included; the first `most` by number, and how many more there are.
-    pub(crate) fn list(&self, most: usize) -> (Vec<(i32, Stat, Holds)>, usize) {
+    pub fn list(&self, most: usize) -> (Vec<(i32, Stat, Holds)>, usize) {
         let mut pids: Vec<i32> = self.pids().into_iter().collect();
         pids.sort_unstable();
         let unlisted = pids.len().saturating_sub(most);
@@ -184,7 +195,7 @@ impl Tree {
     }
 
     /// Who lives now, without the leader.
-    pub(crate) fn leftovers(&self) -> Leftovers {
+    pub fn leftovers(&self) -> Leftovers {
         let mut living: Vec<(i32, Stat)> = self.members().into_iter().collect();
         living.retain(|(pid, _)| *pid != self.leader_pid);
         living.sort_unstable_by_key(|(pid, _)| *pid);
@@ -202,7 +213,7 @@ impl Tree {
     }
 
     /// Sends a signal to those whom `target` names, one by one, and tells of each.
-    pub(crate) fn signal_each(
+    pub fn signal_each(
         &self,
         signal: Signal,
         target: SignalTarget,
@@ -284,7 +295,7 @@ impl Tree {
 
     /// Learns who is of the leader's session, while that is certain: a session that nobody is left in gives its number to
     /// the next that asks.
-    pub(crate) fn learn_session(&self) {
+    pub fn learn_session(&self) {
         match self.root {
             Root::Shim(shim) => {
                 let below = self.below(shim);
@@ -345,7 +356,7 @@ impl Tree {
     /// Sends a signal to every member: the leader's group at once, the others one by one, each checked after its
     /// descriptor was opened. SIGKILL takes the private pid namespace where there is one, else the control group, where the
     /// run is alone in it. Who is in the group and is not of the run is spared, and named.
-    pub(crate) fn signal(&self, signal: Signal) -> Vec<Volley> {
+    pub fn signal(&self, signal: Signal) -> Vec<Volley> {
         if signal == Signal::KILL
             && let Some(volleys) = self.kill_namespace().or_else(|| self.kill_group())
         {
@@ -462,7 +473,7 @@ impl Tree {
     }
 
     /// Sends a signal to the leader's group alone.
-    pub(crate) fn signal_group(&self, signal: Signal) -> Sent {
+    pub fn signal_group(&self, signal: Signal) -> Sent {
         match self.leader.signal_group(signal) {
             // Before Linux 6.9 a group has no safe address: its members are signalled one by one.
             Sent::Failed(libc::EINVAL) => {
@@ -485,7 +496,7 @@ impl Tree {
     }
 
     /// Thaws the control group and continues each member that is stopped, so that a pending signal can act.
-    pub(crate) fn wake(&self) -> Volley {
+    pub fn wake(&self) -> Volley {
         if let Some(group) = &self.cgroup
             && cgroup::read_freeze(group)
         {
@@ -501,7 +512,7 @@ impl Tree {
     }
 
     /// Sends a signal to one member, if the number still means that member.
-    pub(crate) fn signal_member(&self, pid: i32, before: &Stat, signal: Signal) -> Sent {
+    pub fn signal_member(&self, pid: i32, before: &Stat, signal: Signal) -> Sent {
         self.signal_held(pid, before, signal).0
     }
 

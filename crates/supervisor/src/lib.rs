@@ -45,8 +45,8 @@ pub use kennel_journal::{
     Amount, Color, Form, Gap, GapReason, LINE_BYTES_MAX, Picture, PictureLine, SCREEN_CELLS_MAX,
     Span, Style, Tail,
 };
-pub use kennel_linux::audit::Described;
-pub use kennel_linux::client::{
+pub use kennel_keeper::audit::Described;
+pub use kennel_keeper::client::{
     Capability, CapabilityName, EndCause, Fate, FormerServer, Holds, InterruptWay, Listing, Member,
     NoPty, Shot, ShotResult, Shots, SignalTarget, SocketSeen, Unstopped, Upgrade, UpgradeRefusal,
     UpgradeState,

@@ -44,11 +44,11 @@ mod story;
 mod stuck;
 mod world;
 
+use kennel_keeper::client::KeeperEvent;
 use kennel_lifecycle::{
     EndReason, Entry, Exit, RunId, RunState, StartFailure, StartStage,
     recovery::{CgroupSeen, ExitRecord, Seen},
 };
-use kennel_linux::client::KeeperEvent;
 use kennel_store::RunRow;
 use kennel_supervisor::{
     AbortCall, AbortWait, CallError, Condition, IfUnknown, Payload, Position, Spawned,

@@ -9,7 +9,7 @@ use crate::{
     failure::Failure,
     values,
 };
-use kennel_linux::audit::{Marked, marked};
+use kennel_keeper::audit::{Marked, marked};
 use kennel_proto::{json, pb};
 use std::{fmt::Write as _, time::Duration};
 

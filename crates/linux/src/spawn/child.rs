@@ -5,25 +5,32 @@ use libc::{c_char, c_int};
 use std::ptr;
 
 /// The child says: all is set up, I wait at the gate.
-pub(crate) const READY: u8 = b'r';
+pub const READY: u8 = b'r';
 /// The child says: the gate was opened, I execute.
-pub(crate) const GOING: u8 = b'g';
+pub const GOING: u8 = b'g';
 /// The child says: a step failed; the step and errno (little endian) follow.
-pub(crate) const FAILED: u8 = b'F';
+pub const FAILED: u8 = b'F';
 /// The keeper says: go.
-pub(crate) const OPEN: u8 = b'G';
+pub const OPEN: u8 = b'G';
 
 /// Steps, as they follow [`FAILED`].
-pub(crate) const STEP_SESSION: u8 = 1;
-pub(crate) const STEP_STDIO: u8 = 2;
-pub(crate) const STEP_WORK_DIR: u8 = 3;
-pub(crate) const STEP_EXEC: u8 = 4;
-pub(crate) const STEP_NICE: u8 = 5;
-pub(crate) const STEP_OOM_SCORE: u8 = 6;
-pub(crate) const STEP_NAMESPACE: u8 = 7;
-pub(crate) const STEP_PROC: u8 = 8;
+pub const STEP_SESSION: u8 = 1;
+/// Standard streams and controlling terminal.
+pub const STEP_STDIO: u8 = 2;
+/// Working directory.
+pub const STEP_WORK_DIR: u8 = 3;
+/// execve(2).
+pub const STEP_EXEC: u8 = 4;
+/// Nice value.
+pub const STEP_NICE: u8 = 5;
+/// Score adjustment.
+pub const STEP_OOM_SCORE: u8 = 6;
+/// Mount namespace of its own.
+pub const STEP_NAMESPACE: u8 = 7;
+/// /proc of the pid namespace.
+pub const STEP_PROC: u8 = 8;
 /// The first of the limits, the others after it.
-pub(crate) const STEP_RLIMITS: u8 = 32;
+pub const STEP_RLIMITS: u8 = 32;
 
 /// Where gate and status pipe are in the child.
 const GATE_FD: c_int = 3;
@@ -140,7 +147,7 @@ fn place_descriptors(plan: &Plan) {
 
 /// Mounts of its own, with the /proc of this process's pid namespace. What the host mounts and unmounts from here on is
 /// followed, so that a run holds no file system that the host has let go; nothing goes back. `Err`: the step, with errno.
-pub(crate) fn mount_own_proc() -> Result<(), u8> {
+pub fn mount_own_proc() -> Result<(), u8> {
     // SAFETY: unshare takes an integer, and this process has one thread.
     if unsafe { libc::unshare(libc::CLONE_NEWNS) } != 0 {
         return Err(STEP_NAMESPACE);

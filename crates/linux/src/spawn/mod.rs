@@ -1,6 +1,6 @@
 //! Makes the command's process: cloned into its control group, set up, waiting at the gate.
 
-pub(crate) mod child;
+pub mod child;
 
 use crate::{
     attributes::{self, Attributes},
@@ -16,6 +16,7 @@ use nix::{
     fcntl::{FcntlArg, OFlag, fcntl},
     unistd::pipe2,
 };
+use serde::{Deserialize, Serialize};
 use std::{
     ffi::CString,
     io,
@@ -28,29 +29,47 @@ const STAGING_FD: RawFd = 10;
 /// Size of gate and status pipes: one page, since they carry a few bytes and count against the user's pipe budget.
 const SMALL_PIPE_BYTES: i32 = 4096;
 
+/// What is executed; travels as a sealed file.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ChildImage {
+    /// Absolute path of the executable.
+    pub executable: Vec<u8>,
+    /// Its arguments, its name first.
+    pub argv: Vec<Vec<u8>>,
+    /// Its whole environment, in order.
+    pub env: Vec<(String, String)>,
+    /// Its working directory.
+    pub cwd: Vec<u8>,
+}
+
 /// What the child gets.
-pub(crate) struct Ends {
-    pub(crate) stdin: OwnedFd,
-    pub(crate) stdout: OwnedFd,
-    pub(crate) stderr: OwnedFd,
+pub struct Ends {
+    /// Standard input.
+    pub stdin: OwnedFd,
+    /// Standard output.
+    pub stdout: OwnedFd,
+    /// Standard error.
+    pub stderr: OwnedFd,
     /// Read end.
-    pub(crate) gate: OwnedFd,
+    pub gate: OwnedFd,
     /// Whether stdin is to be the controlling terminal.
-    pub(crate) terminal: bool,
+    pub terminal: bool,
     /// The control group to be born in.
-    pub(crate) born_in: Option<OwnedFd>,
+    pub born_in: Option<OwnedFd>,
 }
 
 /// A child on its way to the gate.
-pub(crate) struct Gated {
-    pub(crate) pid: i32,
-    pub(crate) leader: PidFd,
+pub struct Gated {
+    /// Process id.
+    pub pid: i32,
+    /// The same as a descriptor.
+    pub leader: PidFd,
     /// Read end, non-blocking; the child holds the only other end.
-    pub(crate) status: OwnedFd,
+    pub status: OwnedFd,
 }
 
 /// A pipe for a few bytes, close-on-exec.
-pub(crate) fn small_pipe() -> io::Result<(OwnedFd, OwnedFd)> {
+pub fn small_pipe() -> io::Result<(OwnedFd, OwnedFd)> {
     let (read, write) = pipe2(OFlag::O_CLOEXEC)?;
     // Beyond the user's budget the kernel says EPERM; then the pipe stays as it is.
     let _ = fcntl(&write, FcntlArg::F_SETPIPE_SZ(SMALL_PIPE_BYTES));
@@ -59,8 +78,8 @@ pub(crate) fn small_pipe() -> io::Result<(OwnedFd, OwnedFd)> {
 
 /// Clones the child, into the pid namespace that this process has made for its children if it has made one. The caller is
 /// single-threaded.
-pub(crate) fn fork_gated(
-    child: &WireChild,
+pub fn fork_gated(
+    child: &ChildImage,
     ends: Ends,
     attributes: &Attributes,
     pid_namespace: PidNamespace,
@@ -138,7 +157,7 @@ pub(crate) fn fork_gated(
 }
 
 /// A failure with its errno.
-pub(crate) fn failure(stage: StartStage, error: &io::Error, path: Option<&str>) -> StartFailure {
+pub fn failure(stage: StartStage, error: &io::Error, path: Option<&str>) -> StartFailure {
     StartFailure {
         stage,
         errno: error.raw_os_error(),
@@ -176,13 +195,15 @@ fn stage(fd: &impl AsFd) -> io::Result<OwnedFd> {
 }
 
 /// Which side of a clone this is.
-pub(crate) enum Cloned {
+pub enum Cloned {
+    /// The new process.
     Child,
+    /// The caller, with the child's number and descriptor.
     Parent(i32, PidFd),
 }
 
 /// clone3(2) into a control group. The child must do nothing but async-signal-safe work.
-pub(crate) fn clone_into(group: &OwnedFd) -> io::Result<Cloned> {
+pub fn clone_into(group: &OwnedFd) -> io::Result<Cloned> {
     let mut pidfd: RawFd = -1;
     let flags = libc::CLONE_PIDFD as u64 | CLONE_INTO_CGROUP;
     let args = libc::clone_args {
@@ -208,7 +229,7 @@ pub(crate) fn clone_into(group: &OwnedFd) -> io::Result<Cloned> {
 const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
 
 /// clone(2), which every seccomp profile allows. The same care is due.
-pub(crate) fn clone_here() -> io::Result<Cloned> {
+pub fn clone_here() -> io::Result<Cloned> {
     let mut pidfd: RawFd = -1;
     let flags = libc::CLONE_PIDFD | libc::SIGCHLD;
     let none = 0usize;

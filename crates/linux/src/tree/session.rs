@@ -8,7 +8,7 @@ use std::{
 
 /// Processes that were certainly of the session when they were looked at, by number and start.
 #[derive(Debug, Default)]
-pub(crate) struct Session(RefCell<HashMap<i32, u64>>);
+pub struct Session(RefCell<HashMap<i32, u64>>);
 
 impl Session {
     /// Takes those of `members`, who are certainly of the run, that are of the session with this number.

@@ -54,12 +54,12 @@ enum Descent {
 impl Tree {
     /// The processes in the control group that are certainly not of the run, by number and start time. Kennel's own are not
     /// among them.
-    pub(crate) fn unrelated(&self) -> Vec<(i32, u64)> {
+    pub fn unrelated(&self) -> Vec<(i32, u64)> {
         self.in_group(&self.below_root()).unrelated
     }
 
     /// Whether all in the control group are of the run, so that it can be killed or frozen as a whole.
-    pub(crate) fn has_group_alone(&self) -> bool {
+    pub fn has_group_alone(&self) -> bool {
         self.in_group(&self.below_root()).is_of_run_alone()
     }
 

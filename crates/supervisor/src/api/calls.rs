@@ -12,10 +12,10 @@ use crate::{
     registry::{Handle, Order, OrderError, Supervisor},
     run::intake,
 };
+use kennel_keeper::client::{InterruptWay, Interrupted, Listing, Sent, Shots, SignalResult};
 use kennel_lifecycle::{
     EndReason, Outcome, RunId, RunState, StopCertificate, StopOrder, StopReason, TreeVerdict,
 };
-use kennel_linux::client::{InterruptWay, Interrupted, Listing, Sent, Shots, SignalResult};
 use kennel_store::{Change, Closure, Desired, Inserted, NewRun, Times};
 use tokio::sync::oneshot;
 

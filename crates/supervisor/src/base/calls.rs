@@ -5,6 +5,7 @@ mod error;
 use crate::base::other_node::Elsewhere;
 use bytes::Bytes;
 use kennel_journal::{Gap, Position as JournalPosition, Tail};
+use kennel_keeper::client::{NoPty, Shots, SignalTarget, Unstopped, UpgradeRefusal};
 use kennel_lifecycle::{
     Entry, Exit, Held, InputClosed, NodeId, Outcome, OutputRemoval, Policy, RecordedSpec, RunId,
     RunSpec, RunState, Signal, Stuck, TerminalSize, Timestamp,
@@ -372,7 +373,7 @@ pub struct ServerInfo {
     /// Generation of this server; 0 while the store has not given it one.
     pub generation: i64,
     /// The keeper, and what the host can do.
-    pub keeper: kennel_linux::client::KeeperHello,
+    pub keeper: kennel_keeper::client::KeeperHello,
     /// Since when the keeper has not answered; absent: it does.
     pub keeper_unresponsive: Option<Timestamp>,
     /// What kind of store this is.

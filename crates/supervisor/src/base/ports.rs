@@ -1,17 +1,17 @@
 //! What the supervisor asks of the keeper, as a trait: the tests put a kernel of their own behind it.
 
 use async_trait::async_trait;
-use kennel_lifecycle::{
-    CgroupIdentity, HostIdentity, InputWrite, ProcessIdentity, RunId, Signal, TerminalSize,
-    Timestamp, ladder::StopPlan, recovery,
-};
-use kennel_linux::{
+use kennel_keeper::{
     audit::Whose,
     client::{
         ChildSpec, ClientError, HeldRun, InputAnswer, Interrupted, KeeperClient, KeeperEvent,
         KeeperEvents, Listing, Look, Prepared, Reaped, Recorded, Resized, SecondLook, Sent,
         SignalResult, SignalTarget, Upgrade, UpgradeRefusal, Victim,
     },
+};
+use kennel_lifecycle::{
+    CgroupIdentity, HostIdentity, InputWrite, ProcessIdentity, RunId, Signal, TerminalSize,
+    Timestamp, ladder::StopPlan, recovery,
 };
 use std::path::PathBuf;
 use tokio::sync::watch;

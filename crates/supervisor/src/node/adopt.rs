@@ -19,8 +19,9 @@ use crate::{
     telemetry::log_span,
 };
 use kennel_journal::{Entry as JournalEntry, Writer};
+use kennel_keeper::{client::HeldRun, rundir};
 use kennel_lifecycle::{AttemptRecord, NodeId, Policy, RestartPolicy, RunId, RunSpec};
-use kennel_linux::{client::HeldRun, crash_point, rundir};
+use kennel_linux::crash_point;
 use kennel_store::{Inserted, NewRun, RunRow, StoreError, StoredState};
 use std::{
     collections::{HashMap, HashSet},
@@ -481,7 +482,7 @@ mod tests {
             },
             policy: Policy::default(),
             released,
-            pause: kennel_linux::client::HeldPause::None,
+            pause: kennel_keeper::client::HeldPause::None,
             stopping: false,
             outputs: None,
             terminal: None,

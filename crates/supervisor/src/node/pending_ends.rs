@@ -8,8 +8,8 @@ use crate::{
     run::cleanup::Cleanup,
 };
 use kennel_journal::Writer;
+use kennel_keeper::rundir;
 use kennel_lifecycle::RunId;
-use kennel_linux::rundir;
 use kennel_store::RunRow;
 use std::{collections::HashSet, io, path::Path, sync::Arc};
 

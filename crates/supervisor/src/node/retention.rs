@@ -17,11 +17,12 @@ use crate::{
     streams::consumers::CONSUMERS_PER_RUN_MAX,
 };
 use kennel_journal::Item;
+use kennel_keeper::rundir;
 use kennel_lifecycle::{
     Entry, OnOutputFull, OutputRemoval, RemovalReason, Retained, RetentionLimits, RunId,
     retention::due,
 };
-use kennel_linux::{crash_point, rundir};
+use kennel_linux::crash_point;
 use kennel_store::{ConsumerFilter, EndedStart, StoreError};
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},

@@ -8,8 +8,9 @@ use crate::{
     registry::{Order, Shared, Supervisor},
     run::writes,
 };
+use kennel_keeper::client::HeldRun;
 use kennel_lifecycle::{RunId, recovery::Seen};
-use kennel_linux::{client::HeldRun, crash_point};
+use kennel_linux::crash_point;
 use kennel_store::{Opening, RunRow, StoreError};
 use std::{
     collections::{HashMap, HashSet},

@@ -1,7 +1,7 @@
 //! Persisted spec: what the next attempt of a run is made of, in the run's private directory. It has the values of the run's
 //! variables, which the store never sees; so it is readable by its owner alone, and removed when the run has ended.
 
-use kennel_linux::client::ChildSpec;
+use kennel_keeper::client::ChildSpec;
 use std::{
     fs::{self, File, OpenOptions},
     io::{self, Write},

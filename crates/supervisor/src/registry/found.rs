@@ -1,11 +1,11 @@
 //! Whom the last audit has found, for whoever measures how much of that is still there.
 
 use crate::telemetry::Metrics;
+use kennel_keeper::audit::{Still, still};
 use kennel_lifecycle::{
     ProcessIdentity, RunId,
     audit::{Evidence, Finding, Standing, is_same},
 };
-use kennel_linux::audit::{Still, still};
 use std::sync::{Mutex, PoisonError};
 
 /// Processes that are looked at for one measurement; more are taken to be still there.

@@ -23,8 +23,8 @@ use crate::{
     telemetry::Telemetry,
 };
 use kennel_journal::Boot;
+use kennel_keeper::client::{Interrupted, KeeperHello, KeeperReport, Sent, SignalResult};
 use kennel_lifecycle::{NodeId, Refusal, RetentionLimits, RunId, StopOrder};
-use kennel_linux::client::{Interrupted, KeeperHello, KeeperReport, Sent, SignalResult};
 use kennel_store::{NewRun, Store};
 use std::{
     collections::BTreeMap,

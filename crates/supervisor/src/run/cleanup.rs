@@ -2,7 +2,6 @@
 
 use crate::{record::persisted_spec, registry::Shared};
 use kennel_lifecycle::RunId;
-use kennel_linux::rundir;
 use std::{io, path::Path};
 
 /// How much of a run goes.

@@ -14,6 +14,7 @@ use kennel_linux::{
     client::{InputAnswer, InputSaid, InputState},
     input_note, rundir,
 };
+use kennel_lifecycle::{InputClosed, InputRefusal, InputWrite, Refusal, RunId, RunKind, RunState};
 
 /// A wish to write.
 #[derive(Clone, Debug)]
@@ -170,7 +171,7 @@ impl Supervisor {
         &self,
         run: RunId,
         handle: &Handle,
-        answer: Result<InputAnswer, kennel_linux::client::ClientError>,
+        answer: Result<InputAnswer, kennel_keeper::client::ClientError>,
     ) -> Result<(InputState, InputSaid), CallError> {
         match answer.map_err(|e| keeper_fault(&e))? {
             InputAnswer::Said(state, said) => Ok((state, said)),

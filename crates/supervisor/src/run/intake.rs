@@ -18,15 +18,15 @@ use crate::{
         log_span,
     },
 };
+use kennel_keeper::{
+    client::{CapabilityName, ChildSpec, KeeperHello, NoPty},
+    rundir,
+};
 use kennel_lifecycle::{
     CommandSpec, Containment, EndReason, Missing, NodeId, PidNamespace, Policy, Recovery, RunId,
     RunSpec, StartFailure, StartStage, StopOrder, StopReason, compose_env,
 };
-use kennel_linux::{
-    client::{CapabilityName, ChildSpec, KeeperHello, NoPty},
-    resolve::{self, ResolveError},
-    rundir,
-};
+use kennel_linux::resolve::{self, ResolveError};
 use kennel_store::{NewRun, RunRow};
 use std::{
     collections::BTreeMap,

@@ -19,7 +19,7 @@ use kennel_journal::{Boot, Dropped, Hub, Writer};
 use kennel_lifecycle::{
     Entry, Limit, OnDiskFull, OnOutputFull, OutputBound, RunId, StreamsEnd, Timestamp,
 };
-use kennel_linux::{Look, OutputPipe, client::Outputs, crash_point, splice::Spliced};
+use kennel_linux::{Look, OutputPipe, crash_point, splice::Spliced};
 use pace::{Change, Next, Pace};
 use refusal::{Refusal, is_full};
 use std::{

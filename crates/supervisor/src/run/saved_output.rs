@@ -2,7 +2,7 @@
 
 use crate::base::clock;
 use kennel_journal::{Kind, Writer};
-use kennel_linux::saved_output;
+use kennel_keeper::saved_output;
 use std::{io, os::unix::fs::FileExt, path::Path};
 
 /// Bytes that are copied at once.

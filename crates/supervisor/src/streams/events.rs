@@ -12,8 +12,8 @@ use crate::{
 };
 use bytes::Buf as _;
 use kennel_journal::{Form, Hub, Point, Position as JournalPosition, Reader};
+use kennel_keeper::rundir;
 use kennel_lifecycle::{Entry, RunId, RunState};
-use kennel_linux::rundir;
 use std::io;
 
 /// Events of one run, from a position on. Ends after `Ended`.

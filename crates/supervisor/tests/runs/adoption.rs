@@ -6,8 +6,8 @@ use crate::{
         Lives, Nature, Stage, Temper, Weather, call, fill_disk, log, make_room_on_disk, run_id,
     },
 };
+use kennel_keeper::client::{KeeperEvent, SignalTarget};
 use kennel_lifecycle::{EndReason, Exit, RunId, RunState, Signal};
-use kennel_linux::client::{KeeperEvent, SignalTarget};
 use kennel_store::{Desired, RunRow};
 use kennel_supervisor::{
     AbortCall, AbortWait, CallError, Condition, Payload, Position, SignalCall,

@@ -1,16 +1,16 @@
 //! What an audit makes of keeper, tracker and store, and whom a reap may touch.
 
 use crate::world::{Nature, Stage, Weather, call, identity};
+use kennel_keeper::{
+    audit::{Belongings, Scan},
+    client::{Books, Holding, Look},
+};
 use kennel_lifecycle::{
     ProcessIdentity, RunId,
     audit::{
         Evidence, Seen, Standing,
         reap::{Scope, Spared},
     },
-};
-use kennel_linux::{
-    audit::{Belongings, Scan},
-    client::{Books, Holding, Look},
 };
 use kennel_supervisor::{Audit, ReapCall, ReapResult, Unverified};
 use std::{

@@ -4,8 +4,8 @@ use crate::{
     abort,
     world::{Nature, Stage, Temper, call},
 };
+use kennel_keeper::client::Fact;
 use kennel_lifecycle::{Deadline, EndReason, Entry, RunId, RunState, ladder::StopPlan};
-use kennel_linux::client::Fact;
 use kennel_store::Desired;
 use kennel_supervisor::{AbortCall, AbortWait, Condition, Payload, Position, RunView, SpawnCall};
 use std::time::Duration;

@@ -5,8 +5,8 @@ use crate::{
     name,
     world::{Lives, Nature, Stage, call, fill_disk, log, make_room_on_disk, run_id},
 };
+use kennel_keeper::client::KeeperEvent;
 use kennel_lifecycle::{EndReason, Entry, Limit, OnDiskFull, StreamsEnd};
-use kennel_linux::client::KeeperEvent;
 use kennel_supervisor::{Condition, GapReason, Payload, Position};
 
 /// What a reader sees of the run of these tests: output as it is, all else by name.

@@ -4,11 +4,11 @@ use crate::{
     abort,
     world::{Lives, Nature, Stage, Weather, run_id, seen},
 };
+use kennel_keeper::client::KeeperEvent;
 use kennel_lifecycle::{
     Exit, RunState,
     recovery::{CgroupSeen, Seen},
 };
-use kennel_linux::client::KeeperEvent;
 use kennel_store::Desired;
 use kennel_supervisor::{AbortCall, AbortWait, Condition};
 use std::time::Duration;

@@ -4,8 +4,8 @@ use crate::{
     abort,
     world::{Nature, Stage, call, member},
 };
+use kennel_keeper::client::{ShotResult, SignalTarget};
 use kennel_lifecycle::{Refusal, RunId, RunState, Signal};
-use kennel_linux::client::{ShotResult, SignalTarget};
 use kennel_supervisor::{CallError, SignalCall};
 use std::time::Duration;
 

@@ -1,8 +1,8 @@
 //! Runs of which the kernel killed somebody for want of memory.
 
 use crate::world::{Nature, Stage, call};
+use kennel_keeper::client::{Fact, KeeperEvent, KeeperReport};
 use kennel_lifecycle::{EndReason, Entry, Exit, MemoryKills, RunState, Signal, Timestamp};
-use kennel_linux::client::{Fact, KeeperEvent, KeeperReport};
 use kennel_supervisor::{Condition, Payload, Position, RunView};
 
 const KILLS: MemoryKills = MemoryKills {

@@ -5,8 +5,8 @@ use crate::{
     abort, event_names,
     world::{Lives, Nature, Stage, Temper, Weather, call, log},
 };
+use kennel_keeper::client::KeeperEvent;
 use kennel_lifecycle::{EndReason, Exit, RestartPolicy, RunId, RunState};
-use kennel_linux::client::KeeperEvent;
 use kennel_store::{Desired, RunRow, StoredState};
 use kennel_supervisor::{AbortCall, AbortWait, CallError, Condition};
 use std::time::Duration;

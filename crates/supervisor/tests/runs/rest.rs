@@ -4,11 +4,11 @@ use crate::{
     abort,
     world::{Nature, Stage, call, daemon, new_run, seen},
 };
+use kennel_keeper::client::{KeeperEvent, SignalTarget};
 use kennel_lifecycle::{
     EndReason, Exit, LeaderExit, Refusal, RunId, RunState, Signal, StreamsEnd, TreeVerdict,
     recovery::{CgroupSeen, ExitRecord, Seen},
 };
-use kennel_linux::client::{KeeperEvent, SignalTarget};
 use kennel_store::{Desired, RunRow};
 use kennel_supervisor::{CallError, Condition, SignalCall};
 use std::collections::HashMap;

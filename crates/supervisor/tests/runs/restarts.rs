@@ -4,13 +4,13 @@ use crate::{
     abort, event_names, name,
     world::{Lives, Nature, Stage, Temper, Weather, call, log, run_id, seen},
 };
+use kennel_keeper::client::{Fact, KeeperEvent};
 use kennel_lifecycle::{
     EndReason, Exit, Proof, Refusal, RestartMode, RestartPolicy, RunKind, RunState, Signal,
     StartStage, Timestamp, TreeVerdict,
     ladder::StopPlan,
     recovery::{CgroupSeen, ExitRecord, Host, Seen},
 };
-use kennel_linux::client::{Fact, KeeperEvent};
 use kennel_store::{Desired, StoredState};
 use kennel_supervisor::{
     AbortCall, AbortWait, CallError, Condition, Payload, Position, RestartCall, RunView, SpawnCall,

@@ -11,6 +11,14 @@ use crate::{
     world::{DataDir, MemoryStore, Nature, Stage, Temper, Tidings, World, call},
 };
 use async_trait::async_trait;
+use kennel_keeper::{
+    audit::Whose,
+    client::{
+        ChildSpec, ClientError, Fact, HeldRun, InputAnswer, Interrupted, KeeperEvent, Listing,
+        Look, Prepared, Reaped, Recorded, Resized, SecondLook, Sent, SignalResult, SignalTarget,
+        Upgrade, UpgradeRefusal, Victim,
+    },
+};
 use kennel_lifecycle::{
     CgroupIdentity, EndReason, Exit, HeldPause, HostIdentity, InputWrite, LeaderExit, NodeId,
     Outcome, OutputRemoval, ProcessIdentity, RestartMode, RestartPolicy, RowState, RunId, RunKind,
@@ -18,14 +26,6 @@ use kennel_lifecycle::{
     Timestamp,
     ladder::StopPlan,
     recovery::{Observation, Seen},
-};
-use kennel_linux::{
-    audit::Whose,
-    client::{
-        ChildSpec, ClientError, Fact, HeldRun, InputAnswer, Interrupted, KeeperEvent, Listing,
-        Look, Prepared, Reaped, Recorded, Resized, SecondLook, Sent, SignalResult, SignalTarget,
-        Upgrade, UpgradeRefusal, Victim,
-    },
 };
 use kennel_store::{
     Closure, ConsumerFilter, ConsumerKey, ConsumerRow, Desired, EndedStart, EpochRow, Inserted,

@@ -5,11 +5,11 @@ use crate::{
     simulation::Dice,
     world::{Nature, Stage, held, new_run, seen},
 };
+use kennel_keeper::client::KeeperEvent;
 use kennel_lifecycle::{
     EndReason, Exit, Proof, RunId, RunState, TreeVerdict,
     recovery::{CgroupSeen, Observation, Seen},
 };
-use kennel_linux::client::KeeperEvent;
 use kennel_store::RunRow;
 use kennel_supervisor::{Condition, Position, RunView};
 use std::{collections::HashMap, time::Duration};

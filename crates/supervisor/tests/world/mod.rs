@@ -14,6 +14,15 @@ pub(crate) use lives::{Lives, fill_disk, make_room_on_disk, run_id};
 
 use crate::story;
 use async_trait::async_trait;
+use kennel_keeper::{
+    audit::{Described, Whose},
+    client::{
+        ChildSpec, ClientError, Fact, Fate, HeldRun, Holds, InputAnswer, InterruptWay, Interrupted,
+        KeeperEvent, KeeperHello, KeeperReport, Listing, Look, Member, Outputs, Prepared, Reaped,
+        Recorded, Resized, SecondLook, Sent, Shot, ShotResult, Shots, SignalResult, SignalTarget,
+        Upgrade, UpgradeRefusal, Victim,
+    },
+};
 use kennel_lifecycle::{
     CgroupIdentity, Deadline, Exit, Held, HeldPause, HostFacts, HostIdentity, InputWrite,
     KeeperEpoch, LeaderExit, Leftover, Leftovers, LimitPowers, MemoryKills, NodeId, Outcome,
@@ -22,15 +31,6 @@ use kennel_lifecycle::{
     StuckProcess, TerminalSize, Timestamp, TreeVerdict,
     ladder::StopPlan,
     recovery::{CgroupSeen, ExitRecord, Host, Observation, Seen},
-};
-use kennel_linux::{
-    audit::{Described, Whose},
-    client::{
-        ChildSpec, ClientError, Fact, Fate, HeldRun, Holds, InputAnswer, InterruptWay, Interrupted,
-        KeeperEvent, KeeperHello, KeeperReport, Listing, Look, Member, Outputs, Prepared, Reaped,
-        Recorded, Resized, SecondLook, Sent, Shot, ShotResult, Shots, SignalResult, SignalTarget,
-        Upgrade, UpgradeRefusal, Victim,
-    },
 };
 use kennel_store::{
     Closure, ConsumerFilter, ConsumerKey, ConsumerRow, Desired, EndedStart, EpochRow, Inserted,

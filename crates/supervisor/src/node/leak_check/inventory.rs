@@ -5,7 +5,6 @@ use kennel_lifecycle::{
     RecordedSpec, RunId, Timestamp, TreeVerdict,
     audit::{Books, Known, Standing, on_this_host},
 };
-use kennel_linux::client::Look;
 use kennel_store::{ListFilter, RunRow, StoreError};
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},

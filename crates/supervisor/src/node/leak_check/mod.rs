@@ -17,10 +17,6 @@ use kennel_lifecycle::{
     CgroupIdentity, RunId,
     audit::{self, Evidence, Finding},
 };
-use kennel_linux::{
-    audit::{Described, Unseen, Whose},
-    client::{Look, SocketSeen},
-};
 use std::{collections::HashMap, time::Duration};
 use tokio::time::{self, Instant};
 

@@ -13,10 +13,7 @@ use kennel_lifecycle::{
     },
     ladder::StopPlan,
 };
-use kennel_linux::{
-    client::{Fate, Holding, REAPED_MAX, Victim},
-    effective_uid,
-};
+use kennel_linux::effective_uid;
 use std::time::Duration;
 
 /// A wish to end what was left behind.

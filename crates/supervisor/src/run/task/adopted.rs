@@ -6,10 +6,10 @@ use crate::{
     registry::{Seat, Shared},
     run::{output::Output, writes},
 };
+use kennel_keeper::client::HeldRun;
 use kennel_lifecycle::{
     AttemptRecord, Command, Input, Machine, Report, RowSays, RowState, StreamsEnd, Timestamp,
 };
-use kennel_linux::client::HeldRun;
 use kennel_store::{Desired, NewRun, RunRow, StoredState};
 use std::sync::Arc;
 

@@ -11,12 +11,13 @@ use crate::{
     registry::{Order, OrderError, Shared},
     run::{cleanup::Cleanup, output::Output, writes::Write},
 };
+use kennel_keeper::{client::ClientError, rundir};
 use kennel_lifecycle::{
     Command, EndReason, Entry, Input, Machine, NextAttempt, Outcome, Phase, Refusal, Report,
     RunKind, StartFailure, StartStage, StopOrder, StopReason, Timestamp,
     restart::{self, Attempted, Next, Wish},
 };
-use kennel_linux::{client::ClientError, crash_point, rundir};
+use kennel_linux::crash_point;
 use kennel_store::{Closure, Desired, NewRun, PAST_ATTEMPTS_MAX, PastAttempt, Rest, RunRow, Times};
 use std::time::Duration;
 use tokio::time::Instant;

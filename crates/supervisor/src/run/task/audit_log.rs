@@ -3,7 +3,6 @@
 use super::RunTask;
 use crate::audit_log::{ProcessTold, SignalTold, TrailEntry, TrailRecord};
 use kennel_lifecycle::{Deadline, Entry, Limit, Phase, RunId, Signal, StopReason, StopStep};
-use kennel_linux::client::{Aim, ShotResult, Tie};
 
 impl RunTask {
     /// Whom the next round of signals was for. A process in the control group that is not of the run is named by a warning,

@@ -26,6 +26,9 @@ use crate::{
 };
 use adopted::Legacy;
 use attempts::Attempts;
+use kennel_keeper::client::{
+    Aim, CapabilityName, ChildSpec, ClientError, Fact, KeeperReport, Prepared, SignalResult,
+};
 use kennel_lifecycle::{
     Command, Effect, Entry, Input, Machine, Phase, Recovery, Refusal, Report, RowState, RunId,
     TerminalSize, Timestamp,

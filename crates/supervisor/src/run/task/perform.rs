@@ -14,13 +14,14 @@ use crate::{
         writes::{self, Write},
     },
 };
+use kennel_keeper::{
+    client::{ChildSpec, ClientError, SignalResult},
+    rundir,
+};
 use kennel_lifecycle::{
     Effect, Entry, Outcome, Phase, Report, RunId, StartFailure, StartStage, StreamsEnd,
 };
-use kennel_linux::{
-    client::{ChildSpec, ClientError, SignalResult},
-    crash_point, rundir,
-};
+use kennel_linux::crash_point;
 use kennel_store::{RunRow, StoreError};
 use std::{io, sync::Arc, time::Duration};
 use tokio::sync::mpsc;

@@ -7,7 +7,6 @@ use crate::{
     registry::OrderError,
 };
 use kennel_lifecycle::{Command, Input, Refusal, RunId};
-use kennel_linux::client::{ClientError, Interrupted, Sent, SignalResult};
 use tokio::sync::oneshot;
 
 /// A signal that is on its way, with where its answer goes.

@@ -9,10 +9,7 @@ use crate::{
     registry::OrderError,
 };
 use kennel_lifecycle::{Entry, Phase, Refusal, TerminalSize};
-use kennel_linux::{
-    client::{ClientError, Resized},
-    crash_point,
-};
+use kennel_linux::crash_point;
 use tokio::sync::oneshot;
 
 /// Where the answer to a change of size goes.

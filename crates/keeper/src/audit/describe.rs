@@ -1,0 +1,106 @@
+//! A second look at what was found: who is still there, and what only /proc can say of it.
+
+use kennel_lifecycle::{CgroupIdentity, ProcessIdentity, RunId};
+use kennel_linux::{cgroup, clock, procfs};
+use std::time::Duration;
+
+/// Most of the command's name that is told.
+const ARGV0_BYTES_MAX: usize = 256;
+
+/// A process in words for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Described {
+    /// The kernel's name for it, at most 15 bytes.
+    pub name: String,
+    /// The first word of its command line as it is now, which it may have overwritten, up to the first blank in it. What
+    /// follows may hold secrets.
+    pub argv0: String,
+    /// Its real user.
+    pub uid: u32,
+    /// Letter of proc(5), such as `S`.
+    pub state: char,
+    /// For how long it has lived.
+    pub age: Duration,
+    /// Its control group; absent: none that can be seen from here.
+    pub cgroup: Option<String>,
+}
+
+/// Each process in words; absent: it is not there any more, or its number is another's.
+#[must_use]
+pub fn describe(processes: &[ProcessIdentity]) -> Vec<Option<Described>> {
+    let up = clock::since_boot();
+    processes.iter().map(|process| one(process, up)).collect()
+}
+
+fn one(process: &ProcessIdentity, up: Duration) -> Option<Described> {
+    let pid = process.pid;
+    let name = procfs::comm(pid);
+    let argv0 = argv0(pid);
+    let uid = procfs::uid(pid)?;
+    let cgroup = cgroup::path_of(pid).map(|path| path.display().to_string());
+    // The same after all was read as before, so nothing of it is another's.
+    let stat = procfs::stat(pid).ok()?;
+    (stat.start_ticks == process.start_ticks).then(|| Described {
+        name,
+        argv0,
+        uid,
+        state: char::from(stat.state),
+        age: up.saturating_sub(clock::of_ticks(stat.start_ticks)),
+        cgroup,
+    })
+}
+
+fn argv0(pid: i32) -> String {
+    let bytes = procfs::cmdline(pid, ARGV0_BYTES_MAX);
+    // Who overwrites its title may join the whole command line into the first word.
+    let ends = |byte: &u8| *byte == 0 || byte.is_ascii_whitespace();
+    let first = bytes.split(ends).next().unwrap_or_default();
+    String::from_utf8_lossy(first).into_owned()
+}
+
+/// Those of the directories that are still there and still empty.
+#[must_use]
+pub fn still_empty(directories: Vec<(RunId, CgroupIdentity)>) -> Vec<(RunId, CgroupIdentity)> {
+    let is_empty = |group: &CgroupIdentity| {
+        matches!(cgroup::open(group), Ok(Some(_)))
+            && matches!(cgroup::is_populated(group), Ok(false))
+    };
+    let there = directories.into_iter();
+    there.filter(|(_, group)| is_empty(group)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kennel_linux::{identity, pidfd::PidFd};
+    use std::{os::unix::process::CommandExt, process::Command};
+
+    #[test]
+    fn of_a_command_line_that_was_joined_into_one_word_the_first_is_told() {
+        for (own, told) in [
+            ("/opt/browser --type=page --token=secret", "/opt/browser"),
+            ("worker:\tpassword", "worker:"),
+            ("/bin/sleep", "/bin/sleep"),
+        ] {
+            let mut child = Command::new("sleep")
+                .arg0(own)
+                .arg("1000")
+                .spawn()
+                .expect("sleep starts");
+            let pid = child.id().cast_signed();
+            let fd = PidFd::open(pid).expect("a pidfd");
+            let process = identity::of(pid, &fd).expect("it is there");
+            let described = loop {
+                let described = describe(&[process]).remove(0).expect("it is there");
+                // The kernel lets the parent go on before it has put the command line in place.
+                if !described.argv0.is_empty() {
+                    break described;
+                }
+                std::thread::yield_now();
+            };
+            child.kill().expect("it can be killed");
+            child.wait().expect("it can be reaped");
+            assert_eq!(described.argv0, told);
+        }
+    }
+}

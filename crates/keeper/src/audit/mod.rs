@@ -1,0 +1,283 @@
+//! One look at all processes of this host, and at what we have left on it. Signals nobody, changes nothing.
+//!
+//! The server takes this look, not the keeper, which has runs to serve meanwhile.
+
+mod describe;
+mod groups;
+mod host;
+
+pub use describe::{Described, describe, still_empty};
+pub use host::{Belongings, belongings};
+
+use groups::Groups;
+use kennel_lifecycle::{
+    CgroupIdentity, NodeId, ProcessIdentity, RunId,
+    audit::{GroupSeen, Seen},
+};
+use kennel_linux::{
+    cgroup, marker,
+    pidfd::PidFd,
+    procfs::{self, Stat},
+};
+use std::{
+    fs::File,
+    io::{self, Read},
+    path::PathBuf,
+};
+
+/// Most processes that are looked at.
+const PROCESSES_MAX: usize = 262_144;
+/// Most of one environment that is searched for a marker.
+const ENVIRON_BYTES_MAX: u64 = 256 * 1024;
+
+/// Whose traces are looked for.
+#[derive(Clone, Debug)]
+pub struct Whose {
+    /// This node: its directories have its name.
+    pub node: NodeId,
+    /// The keeper.
+    pub keeper: i32,
+    /// Where the keeper makes control groups, if it does.
+    pub cgroup_base: Option<PathBuf>,
+}
+
+/// What has become of a process that was seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Still {
+    /// It lives.
+    Living,
+    /// It has ended, and waits to be reaped.
+    Ended,
+    /// It is not there any more.
+    Gone,
+}
+
+/// Looks for it by its number and its start.
+#[must_use]
+pub fn still(process: &ProcessIdentity) -> Still {
+    match procfs::stat(process.pid) {
+        Ok(stat) if stat.start_ticks != process.start_ticks => Still::Gone,
+        Ok(stat) if stat.is_dead() => Still::Ended,
+        Ok(_) => Still::Living,
+        Err(_) => Still::Gone,
+    }
+}
+
+/// What was seen, and what could not be looked at.
+#[derive(Clone, Debug, Default)]
+pub struct Scan {
+    /// All processes but threads of the kernel.
+    pub processes: Vec<Seen>,
+    /// Directories that were made for runs and that nobody is in.
+    pub empty_directories: Vec<(RunId, CgroupIdentity)>,
+    /// What could not be looked at.
+    pub unseen: Unseen,
+}
+
+/// What could not be looked at.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Unseen {
+    /// Processes whose environment could not be read, as a rule since this user may not. The keeper, the server and their shims are not counted.
+    pub environs: u32,
+    /// Environments that are longer than what is searched.
+    pub long_environs: u32,
+    /// Processes beyond [`PROCESSES_MAX`], and those of which nothing could be read.
+    pub processes: u32,
+    /// Why the processes of other users are not shown.
+    pub proc_hidden: Option<String>,
+    /// Directories of control groups that could not be read.
+    pub groups: u32,
+}
+
+/// Looks at everything.
+pub fn scan(whose: &Whose) -> io::Result<Scan> {
+    let groups = Groups::look(whose);
+    let mut pids = procfs::all_pids()?;
+    pids.sort_unstable();
+    let mut scan = Scan {
+        empty_directories: groups.empty.clone(),
+        unseen: Unseen {
+            processes: count(pids.len().saturating_sub(PROCESSES_MAX)),
+            proc_hidden: host::proc_hidden(),
+            groups: groups.unreadable,
+            ..Unseen::default()
+        },
+        ..Scan::default()
+    };
+    pids.truncate(PROCESSES_MAX);
+    for pid in pids {
+        let (seen, environ) = match look_at(pid, &groups) {
+            Ok(Some(found)) => found,
+            Ok(None) => continue,
+            Err(_) => {
+                scan.unseen.processes = scan.unseen.processes.saturating_add(1);
+                continue;
+            }
+        };
+        match environ {
+            Environ::Read(_) => {}
+            Environ::Long => scan.unseen.long_environs += 1,
+            Environ::Refused => scan.unseen.environs += 1,
+        }
+        scan.processes.push(seen);
+    }
+    Ok(scan)
+}
+
+fn count(len: usize) -> u32 {
+    u32::try_from(len).unwrap_or(u32::MAX)
+}
+
+/// A process that carries a marker.
+#[derive(Clone, Debug)]
+pub struct Marked {
+    /// The run that the marker names.
+    pub run: RunId,
+    /// The process.
+    pub process: ProcessIdentity,
+    /// It in words.
+    pub described: Described,
+}
+
+/// Everybody whose marker can be read from here: hints, for where no server can be asked.
+#[must_use]
+pub fn marked() -> Vec<Marked> {
+    let groups = Groups::default();
+    let pids = procfs::all_pids().unwrap_or_default().into_iter();
+    let looked = pids
+        .take(PROCESSES_MAX)
+        .filter_map(|pid| look_at(pid, &groups).ok().flatten());
+    let marked = looked.filter_map(|(seen, _)| {
+        let described = describe(&[seen.identity]).pop().flatten()?;
+        Some(Marked {
+            run: seen.marker?,
+            process: seen.identity,
+            described,
+        })
+    });
+    marked.collect()
+}
+
+/// What an environment says.
+enum Environ {
+    Read(Option<RunId>),
+    /// There is more of it, and no marker in what was read.
+    Long,
+    Refused,
+}
+
+/// Whether an error says that the process is not there any more. Any other says nothing of it.
+fn is_gone(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH))
+}
+
+/// What /proc says of it; `None` where it is gone.
+fn stat(pid: i32) -> io::Result<Option<Stat>> {
+    match procfs::stat(pid) {
+        Ok(stat) => Ok(Some(stat)),
+        Err(error) if is_gone(&error) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Everything about one process; `None` where it has gone meanwhile or is a thread of the kernel.
+fn look_at(pid: i32, groups: &Groups) -> io::Result<Option<(Seen, Environ)>> {
+    let Some(before) = stat(pid)?.filter(|stat| !stat.is_kernel_thread) else {
+        return Ok(None);
+    };
+    let cgroup = groups.of(pid).and_then(|group| in_group(pid, group));
+    let environ = if before.is_dead() {
+        Environ::Read(None)
+    } else {
+        environ(pid)
+    };
+    let handle = PidFd::open(pid).ok().and_then(|fd| fd.handle());
+    // The same after all was read as before, so nothing of it is another's.
+    let Some(after) = stat(pid)?.filter(|after| after.start_ticks == before.start_ticks) else {
+        return Ok(None);
+    };
+    let marker = match environ {
+        Environ::Read(marker) => marker,
+        Environ::Long | Environ::Refused => None,
+    };
+    let seen = Seen {
+        identity: ProcessIdentity {
+            pid,
+            pgid: after.pgid,
+            sid: after.sid,
+            start_ticks: after.start_ticks,
+            pidfs_handle: handle,
+        },
+        ppid: after.ppid,
+        has_ended: after.is_dead(),
+        cgroup,
+        marker,
+    };
+    Ok(Some((seen, environ)))
+}
+
+/// Who was read as a member may have ended since, and its number be another's.
+fn in_group(pid: i32, group: &GroupSeen) -> Option<GroupSeen> {
+    let there = cgroup::path_of(pid)?.starts_with(&group.identity.path);
+    there.then(|| group.clone())
+}
+
+fn environ(pid: i32) -> Environ {
+    let mut bytes = Vec::new();
+    let read = File::open(format!("/proc/{pid}/environ"))
+        .and_then(|file| file.take(ENVIRON_BYTES_MAX).read_to_end(&mut bytes));
+    match read {
+        Ok(_) => match marker::in_environ(&bytes) {
+            None if bytes.len() as u64 == ENVIRON_BYTES_MAX => Environ::Long,
+            found => Environ::Read(found),
+        },
+        // It has ended.
+        Err(error) if is_gone(&error) => Environ::Read(None),
+        Err(_) => Environ::Refused,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_who_is_not_there_is_gone() {
+        let error = io::Error::from_raw_os_error;
+        assert!([libc::ENOENT, libc::ESRCH].map(error).iter().all(is_gone));
+        let unread = [libc::EMFILE, libc::ENFILE, libc::ENOMEM, libc::EACCES];
+        assert!(!unread.map(error).iter().any(is_gone));
+        // Nobody has such a number.
+        assert!(matches!(look_at(i32::MAX, &Groups::default()), Ok(None)));
+    }
+
+    #[test]
+    fn a_child_with_a_marker_is_seen_with_it_and_nothing_else_is_made_of_it() {
+        let run = RunId::from_u128(0x0123_4567_89AB);
+        let mut child = std::process::Command::new("sleep")
+            .arg("60")
+            .env(marker::RUN_ID_VAR, run.to_string())
+            .spawn()
+            .expect("sleep starts");
+        let pid = child.id().cast_signed();
+        let whose = Whose {
+            node: NodeId::from_u128(1),
+            keeper: std::process::id().cast_signed(),
+            cgroup_base: None,
+        };
+        // Between fork and exec it has the environment of its parent.
+        let seen = loop {
+            let scan = scan(&whose).expect("a look");
+            let seen = scan.processes.into_iter().find(|p| p.identity.pid == pid);
+            let seen = seen.expect("it is there");
+            if seen.marker.is_some() {
+                break seen;
+            }
+        };
+        child.kill().expect("it can be killed");
+        child.wait().expect("it can be reaped");
+        assert_eq!(seen.marker, Some(run));
+        assert_eq!(seen.ppid, std::process::id().cast_signed());
+        assert!(seen.cgroup.is_none() && !seen.has_ended);
+    }
+}

@@ -1,0 +1,171 @@
+//! What an audit asks of the keeper.
+
+use super::{ClientError, KEEPER_ANSWER_MAX, KeeperClient, listing};
+use crate::{
+    audit::{self, Belongings, Described, Scan, Whose},
+    wire::{
+        self, Answer, ToKeeper,
+        audit::{AUDIT_BYTES_MAX, VICTIMS_MAX, WireVictims},
+    },
+};
+use kennel_lifecycle::{CgroupIdentity, ProcessIdentity, RunId, Signal, ladder::StopPlan};
+use kennel_linux::memfd;
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+
+/// Most processes and most directories that [`KeeperClient::reap`] takes at once.
+pub const REAPED_MAX: usize = VICTIMS_MAX / 2;
+
+/// What the keeper alone knows.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Books {
+    /// The server.
+    pub server: i32,
+    /// Shims without work.
+    pub spare_shims: Vec<i32>,
+    /// Shims with their runs.
+    pub shims: Vec<(i32, RunId)>,
+    /// Sockets that it listens on, and what stands at their paths.
+    pub sockets: Vec<(String, SocketSeen)>,
+    /// Descriptors that it has open; absent: the kernel does not say (before Linux 6.2).
+    pub fds: Option<u64>,
+}
+
+/// What stands at the path of a listening socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum SocketSeen {
+    /// The socket.
+    InPlace,
+    /// Nothing: nobody new can connect.
+    Missing,
+    /// Something else.
+    Replaced,
+}
+
+/// All that an audit looks at, but the store.
+#[derive(Clone, Debug)]
+pub struct Look {
+    /// The host's processes, and what we have left on it.
+    pub scan: Scan,
+    /// What the keeper knew after that.
+    pub books: Books,
+    /// What belongs to the service itself.
+    pub belongings: Belongings,
+}
+
+/// A second look.
+#[derive(Clone, Debug, Default)]
+pub struct SecondLook {
+    /// Each process that was asked for; absent: it is gone.
+    pub processes: Vec<Option<Described>>,
+    /// Those of the directories that still are there and empty.
+    pub directories: Vec<(RunId, CgroupIdentity)>,
+}
+
+/// One that is to be ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Victim {
+    /// Which process: another under its number is not touched.
+    pub process: ProcessIdentity,
+    /// What has to hold of it beside that, at the moment of each signal.
+    pub holding: Holding,
+}
+
+/// What has to hold of a process that is to be ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Holding {
+    /// That it descends from a run does not change as long as it lives.
+    Descent,
+    /// It is in this very directory.
+    Cgroup(CgroupIdentity),
+    /// It carries this run's marker.
+    Marker(RunId),
+}
+
+/// What came of one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Fate {
+    /// It ended after this signal.
+    Ended(Signal),
+    /// It had ended before the first.
+    Gone,
+    /// It is not what it was taken for, or is part of a live run: nothing was sent.
+    Changed,
+    /// A signal could not be sent: errno(3).
+    Failed(i32),
+    /// It was still there two seconds after SIGKILL.
+    Survived,
+}
+
+/// What came of all.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reaped {
+    /// Of each, in the order in which they were given.
+    pub fates: Vec<Fate>,
+    /// Directories that were removed.
+    pub directories_removed: u32,
+}
+
+impl KeeperClient {
+    /// Looks at all processes of the host, then asks the keeper what it knows of them. Signals nobody.
+    pub async fn audit(&self, whose: Whose, data_dir: PathBuf) -> Result<Look, ClientError> {
+        let looking = tokio::task::spawn_blocking(move || {
+            let scan = audit::scan(&whose);
+            scan.map(|scan| (scan, audit::belongings(&data_dir, whose.keeper)))
+        });
+        let looked = looking.await.map_err(|_| ClientError::KeeperGone)?;
+        let (scan, belongings) = looked.map_err(|e| ClientError::Exhausted(e.to_string()))?;
+        Ok(Look {
+            scan,
+            books: self.books().await?,
+            belongings,
+        })
+    }
+
+    /// Looks again at what was found, and says more of it.
+    pub async fn look_again(
+        &self,
+        processes: Vec<ProcessIdentity>,
+        directories: Vec<(RunId, CgroupIdentity)>,
+    ) -> Result<SecondLook, ClientError> {
+        let looking = tokio::task::spawn_blocking(move || SecondLook {
+            processes: audit::describe(&processes),
+            directories: audit::still_empty(directories),
+        });
+        looking.await.map_err(|_| ClientError::KeeperGone)
+    }
+
+    /// What the keeper alone knows of its processes and sockets. Changes nothing.
+    pub async fn books(&self) -> Result<Books, ClientError> {
+        let asked = |seq| ToKeeper::Books { seq };
+        match self.link.ask(asked, Vec::new()).await? {
+            (Answer::Books, fds) => listing::read_up_to(fds, AUDIT_BYTES_MAX),
+            (Answer::Exhausted(what), _) => Err(ClientError::Exhausted(what)),
+            _ => Err(ClientError::KeeperGone),
+        }
+    }
+
+    /// Ends these processes by the plan, each checked at each signal, and removes these directories where they are
+    /// empty; at most [`REAPED_MAX`] of each. Answers when all have ended, or two seconds after SIGKILL.
+    pub async fn reap(
+        &self,
+        victims: &[Victim],
+        directories: &[CgroupIdentity],
+        plan: &StopPlan,
+    ) -> Result<Reaped, ClientError> {
+        let order = WireVictims {
+            victims: victims.iter().take(REAPED_MAX).cloned().collect(),
+            directories: directories.iter().take(REAPED_MAX).cloned().collect(),
+        };
+        let file = wire::encode(&order).and_then(|bytes| memfd::sealed("kennel-reap", &bytes));
+        let file = file.map_err(|error| ClientError::Exhausted(error.to_string()))?;
+        let wait = KEEPER_ANSWER_MAX.saturating_add(plan.kill_after);
+        let plan = plan.clone();
+        let asked = |seq| ToKeeper::Reap { seq, plan };
+        match self.link.ask_for(asked, vec![file], wait).await? {
+            (Answer::Reaped, fds) => listing::read_up_to(fds, AUDIT_BYTES_MAX),
+            (Answer::Exhausted(what), _) => Err(ClientError::Exhausted(what)),
+            _ => Err(ClientError::KeeperGone),
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! What a child behind a gate is made of: the spec of its run, and what was found out about it.
+
+use kennel_lifecycle::{CommandSpec, Policy, os_text};
+use kennel_linux::spawn::ChildImage;
+use serde::{Deserialize, Serialize};
+use std::{ffi::OsStr, fmt, os::unix::ffi::OsStrExt, path::PathBuf};
+
+/// What the keeper needs to make a child behind a gate. Written down as it is, it is what the next attempt is made of.
+#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ChildSpec {
+    /// Absolute path of the executable, already resolved.
+    #[serde(with = "os_text::path")]
+    pub executable: PathBuf,
+    /// The whole environment, in order; `command.env` is empty then.
+    pub env: Vec<(String, String)>,
+    /// The run's private directory, which exists; the shim writes the exit record there.
+    #[serde(with = "os_text::path")]
+    pub run_dir: PathBuf,
+    /// 1 for the first: input that is meant for one is not written to another.
+    pub attempt: u32,
+    /// What the caller wants executed.
+    pub command: CommandSpec,
+    /// What keeper and shim do on their own.
+    pub policy: Policy,
+}
+
+/// For logs: without arguments, environment and input.
+impl fmt::Debug for ChildSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ChildSpec")
+            .field("executable", &self.executable)
+            .field("run_dir", &self.run_dir)
+            .field("attempt", &self.attempt)
+            .field("policy", &self.policy)
+            .finish_non_exhaustive()
+    }
+}
+
+impl From<&ChildSpec> for ChildImage {
+    fn from(real: &ChildSpec) -> Self {
+        let bytes = |text: &OsStr| text.as_bytes().to_vec();
+        let command = &real.command;
+        Self {
+            executable: bytes(real.executable.as_os_str()),
+            argv: command.argv.iter().map(|word| bytes(word)).collect(),
+            env: real.env.clone(),
+            cwd: bytes(command.working_dir().as_os_str()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn debug_shows_no_argument_variable_or_input() {
+        let secret = || "s3cret".to_owned();
+        let spec = ChildSpec {
+            executable: "/bin/sh".into(),
+            env: vec![("TOKEN".to_owned(), secret())],
+            command: CommandSpec {
+                argv: vec![secret().into()],
+                initial_input: Some(secret().into_bytes()),
+                ..CommandSpec::default()
+            },
+            ..ChildSpec::default()
+        };
+        let printed = format!("{spec:?}");
+        assert!(printed.contains("/bin/sh"), "{printed}");
+        assert!(
+            !printed.contains("TOKEN") && !printed.contains("s3cret"),
+            "{printed}"
+        );
+        assert!(!printed.contains("115, 51"), "{printed}");
+    }
+}

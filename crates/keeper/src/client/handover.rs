@@ -1,0 +1,177 @@
+//! What a server takes over from the one before it.
+
+use super::Outputs;
+pub use kennel_lifecycle::HeldPause;
+use kennel_lifecycle::{Held, Policy, RunId, RunIdentity, TerminalSize};
+
+/// A run that the keeper holds from an earlier server of its own, and whose outcome nobody has acknowledged.
+#[derive(Debug)]
+pub struct HeldRun {
+    /// Which run.
+    pub run: RunId,
+    /// Command, shim, control group, host.
+    pub identity: RunIdentity,
+    /// What holds the run, and what that leaves open.
+    pub held: Held,
+    /// What keeper and shim do with the run on their own.
+    pub policy: Policy,
+    /// Whether the gate was opened; if not, nothing ran and nothing will.
+    pub released: bool,
+    /// Whether its tasks stand still.
+    pub pause: HeldPause,
+    /// Whether a stop ladder is on its way, begun by whomever.
+    pub stopping: bool,
+    /// Where the command's output comes from; absent where this process's table had no room for it.
+    pub outputs: Option<Outputs>,
+    /// How large Kennel has made its terminal last; absent: it has none.
+    pub terminal: Option<TerminalSize>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        client::{Fact, KeeperClient, KeeperEvent},
+        wire::{self, ToKeeper, ToServer, WireHello, handover::WireHeldRun},
+    };
+    use kennel_lifecycle::{
+        Containment, HostIdentity, KeeperEpoch, LeaderExit, LimitPowers, ProcessIdentity,
+    };
+    use kennel_linux::fdpass::{self, Received};
+    use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+    #[tokio::test]
+    async fn a_server_gets_all_that_is_handed_over_before_its_first_event() {
+        let (keeper, server) = fdpass::pair().expect("a pair");
+        let (out, err) = nix::unistd::pipe().expect("a pipe");
+        say(&keeper, &ToServer::Hello(hello(2)), &[]);
+        say(
+            &keeper,
+            &ToServer::Held(run(1)),
+            &[out.as_fd(), err.as_fd()],
+        );
+        // As where there was no room for the second descriptor.
+        say(&keeper, &ToServer::Held(run(2)), &[out.as_fd()]);
+        let told = ToServer::Report {
+            run: 2,
+            at_us: 5,
+            fact: Fact::Executed,
+        };
+        say(&keeper, &told, &[]);
+        let connected = KeeperClient::connect(server).await.expect("a keeper");
+        let (client, mut events, hello, held) = connected;
+        assert_eq!(hello.restarts, 3);
+        assert_eq!(hello.late, [RunId::from_u128(9)]);
+        let seen: Vec<_> = held
+            .iter()
+            .map(|h| (h.run.as_u128(), h.outputs.is_some()))
+            .collect();
+        assert_eq!(seen, [(1, true), (2, false)]);
+        assert_eq!(held[0].pause, HeldPause::Stopped);
+        assert!(held[0].released && !held[0].stopping);
+        assert_eq!(held[0].policy, policy());
+        let KeeperEvent::Report(report) = events.recv().await else {
+            panic!("no report")
+        };
+        assert_eq!((report.run, report.fact), (held[1].run, Fact::Executed));
+        let late = RunId::from_u128(9);
+        let fds = [out.as_fd(), err.as_fd()];
+        say(&keeper, &ToServer::Held(run(9)), &fds);
+        assert_eq!(events.recv().await, KeeperEvent::DoorOpened(late));
+        let held = client.take_held(late).expect("it is there");
+        assert!(held.outputs.is_some() && client.take_held(late).is_none());
+        say(&keeper, &ToServer::DoorLeft { run: 9 }, &[]);
+        assert_eq!(events.recv().await, KeeperEvent::DoorLeft(late));
+    }
+
+    #[tokio::test]
+    async fn a_server_that_takes_messages_answers_when_it_is_asked_whether_it_does() {
+        let (keeper, server) = fdpass::pair().expect("a pair");
+        say(&keeper, &ToServer::Hello(hello(0)), &[]);
+        let _connected = KeeperClient::connect(server).await.expect("a keeper");
+        say(&keeper, &ToServer::Ping, &[]);
+        let answer = loop {
+            match fdpass::receive(&keeper).expect("it can be read") {
+                Received::Message(bytes, _) => break wire::decode::<ToKeeper>(&bytes),
+                Received::WouldBlock => tokio::task::yield_now().await,
+                Received::Eof => panic!("the server is gone"),
+            }
+        };
+        assert_eq!(answer.expect("our own"), ToKeeper::Pong);
+    }
+
+    fn say(keeper: &OwnedFd, message: &ToServer, fds: &[BorrowedFd<'_>]) {
+        let bytes = wire::encode(message).expect("it can be encoded");
+        fdpass::send(keeper, &bytes, fds).expect("it is sent");
+    }
+
+    fn policy() -> Policy {
+        Policy {
+            on_leader_exit: LeaderExit::Keep,
+            ..Policy::default()
+        }
+    }
+
+    fn process() -> ProcessIdentity {
+        ProcessIdentity {
+            pid: 1,
+            pgid: 1,
+            sid: 1,
+            start_ticks: 1,
+            pidfs_handle: None,
+        }
+    }
+
+    fn host() -> HostIdentity {
+        HostIdentity {
+            boot_id: "b".into(),
+            pidns_inode: 1,
+            init_start_ticks: Some(7),
+        }
+    }
+
+    fn hello(held: u32) -> WireHello {
+        WireHello {
+            epoch: KeeperEpoch::from_u128(1).to_string(),
+            keeper: process(),
+            host: host(),
+            cgroup_base: Err("none".into()),
+            pidfs: false,
+            powers: LimitPowers {
+                hard_max: Vec::new(),
+                nice_min: 0,
+                oom_score_adj_min: None,
+                knobs: Err("none".into()),
+            },
+            kernel: "k".into(),
+            capabilities: Vec::new(),
+            held,
+            late: vec![9],
+            restarts: 3,
+            version: "0".into(),
+            former: None,
+            upgrade: None,
+        }
+    }
+
+    fn run(number: u128) -> WireHeldRun {
+        WireHeldRun {
+            run: number,
+            identity: RunIdentity {
+                command: process(),
+                shim: process(),
+                cgroup: None,
+                host: host(),
+            },
+            held: Held {
+                by: Containment::Subreaper,
+                gaps: Vec::new(),
+            },
+            policy: policy(),
+            released: true,
+            pause: HeldPause::Stopped,
+            stopping: false,
+            terminal: None,
+        }
+    }
+}

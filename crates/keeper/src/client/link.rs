@@ -1,0 +1,362 @@
+//! The socket to the keeper: numbers requests, hands answers to those who wait, keeps events in order.
+
+use super::{
+    ChildSpec, ClientError, HeldRun, KEEPER_ANSWER_MAX, KeeperEvent, KeeperEvents, KeeperHello,
+    KeeperReport, liveness::Liveness,
+};
+use crate::wire::{self, Answer, ToKeeper, ToServer, WireHello};
+use kennel_lifecycle::{RunId, StartFailure, StartStage, Timestamp};
+use kennel_linux::spawn::ChildImage;
+use kennel_linux::{
+    fdpass::{self, Received},
+    memfd,
+    spawn::failure,
+};
+use std::{
+    collections::{HashMap, VecDeque},
+    fs::File,
+    io,
+    os::fd::{AsFd, OwnedFd},
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+use tokio::{
+    io::{Interest, unix::AsyncFd},
+    sync::{Notify, mpsc, oneshot, watch},
+};
+
+/// Most messages that wait for a keeper that does not read. Beyond it the keeper is taken for dead.
+const QUEUED_MAX: usize = 65_536;
+
+/// Most events that wait for the server, far more than all runs of a node can report at their ends. A server that is
+/// further behind takes the link for lost: the next one is told all of it again.
+const EVENTS_QUEUED_MAX: usize = 262_144;
+
+/// Between two tries to send where no event may tell that there is room.
+const SEND_AGAIN: Duration = Duration::from_millis(20);
+
+type Reply = (Answer, Vec<OwnedFd>);
+
+/// The link, its events, and what the keeper says first.
+type Opened = (Arc<Link>, KeeperEvents, KeeperHello, Vec<HeldRun>);
+
+/// One end of the socket, shared by all clones of the client and by the task that reads.
+#[derive(Debug)]
+pub(super) struct Link {
+    socket: AsyncFd<OwnedFd>,
+    state: Mutex<State>,
+    /// Something waits to be sent.
+    behind: Notify,
+    liveness: Liveness,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    gone: bool,
+    seq: u64,
+    waiting: HashMap<u64, oneshot::Sender<Reply>>,
+    queue: VecDeque<(Vec<u8>, Vec<OwnedFd>)>,
+    listeners: Vec<OwnedFd>,
+    /// Runs that were late, until they are taken.
+    held: HashMap<RunId, HeldRun>,
+}
+
+impl Link {
+    /// Waits for the hello and what is handed over with it, then leaves a task behind that reads until the keeper is
+    /// gone.
+    pub(super) async fn open(socket: OwnedFd) -> Result<Opened, ClientError> {
+        fdpass::set_nonblocking(&socket).map_err(|_| ClientError::KeeperGone)?;
+        // SAFETY: an OwnedFd gives the same open descriptor for as long as it lives, `socket` owns it, and it is
+        // dropped only together with the registration.
+        let socket = unsafe {
+            AsyncFd::register_with_interest(socket, Interest::READABLE | Interest::WRITABLE)
+        };
+        let socket = socket.map_err(|_| ClientError::KeeperGone)?;
+        let link = Arc::new(Self {
+            socket,
+            state: Mutex::new(State::default()),
+            behind: Notify::new(),
+            liveness: Liveness::default(),
+        });
+        let (ToServer::Hello(hello), listeners) =
+            link.receive().await.ok_or(ClientError::KeeperGone)?
+        else {
+            return Err(ClientError::KeeperGone);
+        };
+        link.state().listeners = listeners;
+        let mut held = Vec::new();
+        for _ in 0..hello.held {
+            let (ToServer::Held(run), outputs) =
+                link.receive().await.ok_or(ClientError::KeeperGone)?
+            else {
+                return Err(ClientError::KeeperGone);
+            };
+            held.push(run.with_outputs(outputs));
+        }
+        let hello = hello.try_into()?;
+        let (events, queue) = mpsc::channel(EVENTS_QUEUED_MAX);
+        let reading = tokio::spawn(Arc::clone(&link).read(events));
+        let events = KeeperEvents {
+            queue,
+            reading,
+            link: Arc::clone(&link),
+        };
+        Ok((link, events, hello, held))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Nothing panics while it holds the lock in a half-changed state.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn take_listeners(&self) -> Vec<OwnedFd> {
+        std::mem::take(&mut self.state().listeners)
+    }
+
+    /// Since when the keeper has not answered, and every change of that.
+    pub(super) fn unresponsive(&self) -> watch::Receiver<Option<Timestamp>> {
+        self.liveness.unresponsive()
+    }
+
+    pub(super) fn take_held(&self, run: RunId) -> Option<HeldRun> {
+        self.state().held.remove(&run)
+    }
+
+    /// Sends without waiting, in order.
+    pub(super) fn tell(&self, message: &ToKeeper) {
+        self.send(message, Vec::new());
+    }
+
+    /// Asks, and waits for the answer as long as a keeper may take.
+    pub(super) async fn ask(
+        &self,
+        message: impl FnOnce(u64) -> ToKeeper,
+        fds: Vec<OwnedFd>,
+    ) -> Result<Reply, ClientError> {
+        self.ask_for(message, fds, KEEPER_ANSWER_MAX).await
+    }
+
+    pub(super) async fn ask_for(
+        &self,
+        message: impl FnOnce(u64) -> ToKeeper,
+        fds: Vec<OwnedFd>,
+        wait: Duration,
+    ) -> Result<Reply, ClientError> {
+        let (reply, answer) = oneshot::channel();
+        let seq = {
+            let mut state = self.state();
+            if state.gone {
+                return Err(ClientError::KeeperGone);
+            }
+            state.seq += 1;
+            let seq = state.seq;
+            state.waiting.insert(seq, reply);
+            seq
+        };
+        self.send(&message(seq), fds);
+        let answered = tokio::time::timeout(wait, answer).await;
+        self.state().waiting.remove(&seq);
+        match answered {
+            Ok(Ok(reply)) => Ok(reply),
+            Ok(Err(_)) | Err(_) => Err(ClientError::KeeperGone),
+        }
+    }
+
+    /// Nobody waits for the answer to this question any more.
+    pub(super) fn forget(&self, seq: u64) {
+        self.state().waiting.remove(&seq);
+    }
+
+    fn send(&self, message: &ToKeeper, fds: Vec<OwnedFd>) {
+        let mut state = self.state();
+        if state.gone {
+            return;
+        }
+        match wire::encode(message) {
+            Ok(bytes) => state.queue.push_back((bytes, fds)),
+            // Every message is made of bounded parts, so it can be encoded.
+            Err(_) => return,
+        }
+        if !self.flush(&mut state) {
+            self.behind.notify_one();
+        }
+    }
+
+    /// Sends what waits; `false` where the keeper has to read first.
+    fn flush(&self, state: &mut State) -> bool {
+        while let Some((bytes, fds)) = state.queue.front() {
+            let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
+            match fdpass::send(self.socket.get_ref(), bytes, &fds) {
+                Err(error)
+                    if error.kind() == io::ErrorKind::WouldBlock || fdpass::is_short(&error) =>
+                {
+                    if state.queue.len() > QUEUED_MAX {
+                        state.gone = true;
+                    }
+                    return false;
+                }
+                // Sent; or the keeper is gone, which the reading task sees; or the message can never be sent.
+                Ok(()) | Err(_) => {}
+            }
+            state.queue.pop_front();
+        }
+        true
+    }
+
+    /// Sends what waits, whenever the socket takes more, and from time to time where the host is short.
+    async fn write(&self) {
+        loop {
+            self.behind.notified().await;
+            loop {
+                let ready = tokio::time::timeout(SEND_AGAIN, self.socket.writable()).await;
+                if self.flush(&mut self.state()) {
+                    break;
+                }
+                match ready {
+                    Ok(Ok(mut ready)) => ready.clear_ready(),
+                    Ok(Err(_)) => return,
+                    Err(_) => {}
+                }
+            }
+        }
+    }
+
+    async fn read(self: Arc<Self>, events: mpsc::Sender<KeeperEvent>) {
+        let reading = async {
+            while let Some((message, fds)) = self.receive().await {
+                self.liveness.heard();
+                let event = match message {
+                    ToServer::Answer { seq, answer } => {
+                        let waiting = self.state().waiting.remove(&seq);
+                        // Who no longer waits has said so by dropping its end; what came with the answer is closed.
+                        if let Some(waiting) = waiting {
+                            let _ = waiting.send((answer, fds));
+                        }
+                        continue;
+                    }
+                    ToServer::Report { run, at_us, fact } => KeeperEvent::Report(KeeperReport {
+                        run: RunId::from_u128(run),
+                        at: Timestamp(at_us),
+                        fact,
+                    }),
+                    ToServer::Shutdown => KeeperEvent::Shutdown,
+                    ToServer::ShutdownNow => KeeperEvent::ShutdownNow,
+                    // Here and nowhere else, so that the answer says that messages of the keeper are taken.
+                    ToServer::Ping => {
+                        self.tell(&ToKeeper::Pong);
+                        continue;
+                    }
+                    ToServer::Pong => {
+                        self.liveness.answered();
+                        continue;
+                    }
+                    ToServer::Leave => KeeperEvent::Leave,
+                    ToServer::NotUpgraded(refusal) => KeeperEvent::NotUpgraded(refusal),
+                    ToServer::Stray(stray) => KeeperEvent::Stray(stray),
+                    ToServer::Held(run) => {
+                        let held = run.with_outputs(fds);
+                        let run = held.run;
+                        self.state().held.insert(run, held);
+                        KeeperEvent::DoorOpened(run)
+                    }
+                    ToServer::DoorLeft { run } => KeeperEvent::DoorLeft(RunId::from_u128(run)),
+                    ToServer::Hello(_) => continue,
+                };
+                // Never waited for: an answer that a run waits for may be behind this event.
+                if events.try_send(event).is_err() {
+                    break;
+                }
+            }
+        };
+        // What the keeper has said comes first: after a pause of this process its answer may be there.
+        tokio::select! { biased;
+            () = reading => {}
+            () = self.write() => {}
+            () = self.liveness.watch(|| self.tell(&ToKeeper::Ping)) => {}
+        }
+        // The reader of events learns it from the end of its queue.
+        self.close();
+    }
+
+    /// Nothing is sent any more, and no answer is waited for.
+    pub(super) fn close(&self) {
+        let mut state = self.state();
+        state.gone = true;
+        state.waiting.clear();
+        state.queue.clear();
+    }
+
+    /// The next message; `None` when the keeper is gone.
+    async fn receive(&self) -> Option<(ToServer, Vec<OwnedFd>)> {
+        loop {
+            let mut ready = self.socket.readable().await.ok()?;
+            match fdpass::receive(self.socket.get_ref()) {
+                Ok(Received::Message(bytes, fds)) => {
+                    return wire::decode(&bytes).ok().map(|message| (message, fds));
+                }
+                Ok(Received::WouldBlock) => ready.clear_ready(),
+                Ok(Received::Eof) | Err(_) => return None,
+            }
+        }
+    }
+}
+
+impl TryFrom<WireHello> for KeeperHello {
+    type Error = ClientError;
+
+    fn try_from(wire: WireHello) -> Result<Self, ClientError> {
+        Ok(Self {
+            epoch: wire.epoch.parse().map_err(|_| ClientError::KeeperGone)?,
+            keeper: wire.keeper,
+            host: wire.host,
+            cgroup_base: wire.cgroup_base.map(PathBuf::from),
+            pidfs: wire.pidfs,
+            powers: wire.powers,
+            kernel: wire.kernel,
+            capabilities: wire.capabilities,
+            late: wire.late.into_iter().map(RunId::from_u128).collect(),
+            restarts: wire.restarts,
+            version: wire.version,
+            former: wire.former,
+            upgrade: wire.upgrade,
+        })
+    }
+}
+
+/// The child, and its standard input where that is one, as files.
+pub(super) fn spec_files(spec: &ChildSpec) -> Result<Vec<OwnedFd>, ClientError> {
+    let child = ChildImage::from(spec);
+    let made = wire::encode(&child).and_then(|bytes| {
+        if bytes.len() as u64 > wire::CHILD_BYTES_MAX {
+            return Err(io::Error::from_raw_os_error(libc::E2BIG));
+        }
+        let child = memfd::sealed("kennel-child", &bytes)?;
+        let mut files = vec![child];
+        match &spec.command.initial_input {
+            // The keeper makes the pipe.
+            _ if spec.command.has_open_input() => {}
+            Some(input) => files.push(memfd::sealed("kennel-input", input)?),
+            None => files.push(File::open("/dev/null")?.into()),
+        }
+        Ok(files)
+    });
+    made.map_err(|error| match error.raw_os_error() {
+        Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM) => {
+            ClientError::Exhausted(error.to_string())
+        }
+        _ => ClientError::Start(failure(StartStage::Prepare, &error, None)),
+    })
+}
+
+/// Paths travel as text.
+pub(super) fn text(path: &Path) -> Result<String, ClientError> {
+    let text = path.to_str().map(str::to_owned);
+    text.ok_or_else(|| {
+        ClientError::Start(StartFailure {
+            stage: StartStage::Prepare,
+            errno: Some(libc::EILSEQ),
+            path: Some(path.display().to_string()),
+        })
+    })
+}

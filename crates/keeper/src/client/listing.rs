@@ -1,0 +1,278 @@
+//! Who is in a tree and what came of a signal to each, as the server is told; and what only /proc can say of them.
+
+use super::ClientError;
+use crate::wire::{self, LIST_BYTES_MAX, WireListing, WireMember};
+pub use kennel_linux::aims::{AIMS_TOLD_MAX, Aim, Holds, Shot, ShotResult, SignalTarget, Tie};
+use kennel_linux::{clock, memfd, procfs};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use std::{
+    collections::{BTreeSet, HashMap},
+    fs::{self, File},
+    io::Read,
+    os::fd::OwnedFd,
+    path::PathBuf,
+    time::Duration,
+};
+
+/// Most of one command line that is read.
+const ARGS_BYTES_MAX: usize = 4096;
+/// Most of all command lines of a tree together.
+const ARGS_BYTES_TOTAL_MAX: usize = 512 * 1024;
+/// Most descriptors of one process that are looked at for sockets.
+const FDS_MAX: usize = 4096;
+/// Most descriptors of a tree that are looked at.
+const FDS_TOTAL_MAX: usize = 262_144;
+/// Most of one table of sockets that is read.
+const SOCKETS_BYTES_MAX: u64 = 16 * 1024 * 1024;
+/// Most ports of one process that are told.
+const PORTS_MAX: usize = 32;
+/// State of a listening socket in /proc/net/tcp (`TCP_LISTEN`).
+const LISTENING: &str = "0A";
+
+/// A signal to several processes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Shots {
+    /// To each, by rising process id.
+    pub shots: Vec<Shot>,
+    /// How many more it was sent to.
+    pub unlisted: u32,
+    /// It was for a foreground group, and the leader has no terminal with one: nobody was signalled.
+    pub no_terminal: bool,
+}
+
+/// What came of a signal that was asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Sent {
+    /// It went out.
+    Now(Shots),
+    /// One went out under its request id before; this one did not.
+    Before,
+}
+
+/// One process of a tree.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// Process id.
+    pub pid: i32,
+    /// Parent.
+    pub ppid: i32,
+    /// Process group.
+    pub pgid: i32,
+    /// Session.
+    pub sid: i32,
+    /// Start time in clock ticks since boot.
+    pub start_ticks: u64,
+    /// The kernel's name for it, at most 15 bytes.
+    pub name: String,
+    /// Its command line as it is now, which it may have overwritten; empty for a zombie.
+    pub args: Vec<String>,
+    /// Whether there is more of `args`.
+    pub args_cut: bool,
+    /// Letter of proc(5), such as `S`.
+    pub state: char,
+    /// Resident memory in bytes.
+    pub rss_bytes: u64,
+    /// Processor time that it has used, all of its threads together; absent: it cannot be read.
+    pub cpu_time: Option<Duration>,
+    /// TCP ports that it listens on, rising.
+    pub listening_ports: Vec<u16>,
+    /// Whether not all of its descriptors were looked at, or not all ports are told.
+    pub ports_cut: bool,
+    /// What holds it.
+    pub holds: Holds,
+}
+
+/// A tree.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Listing {
+    /// Its processes by rising process id.
+    pub members: Vec<Member>,
+    /// How many more there were.
+    pub unlisted: u32,
+}
+
+/// A list that came as a file.
+pub(super) fn read<T: DeserializeOwned>(fds: Vec<OwnedFd>) -> Result<T, ClientError> {
+    read_up_to(fds, LIST_BYTES_MAX)
+}
+
+/// The same with another bound.
+pub(super) fn read_up_to<T: DeserializeOwned>(
+    fds: Vec<OwnedFd>,
+    bytes_max: u64,
+) -> Result<T, ClientError> {
+    let no_room = || ClientError::Exhausted("descriptors of the server".into());
+    let file = fds.into_iter().next().ok_or_else(no_room)?;
+    let bytes = memfd::read(file, bytes_max).and_then(|bytes| wire::decode(&bytes));
+    bytes.map_err(|_| ClientError::KeeperGone)
+}
+
+/// Adds what takes long to find out. Who has ended meanwhile is left out.
+pub(super) fn describe(listed: &WireListing) -> Listing {
+    let mut look = Look::default();
+    let members = listed.members.iter().filter_map(|m| look.describe(m));
+    Listing {
+        members: members.collect(),
+        unlisted: listed.unlisted,
+    }
+}
+
+/// What is read once for all members, and how much has been read.
+#[derive(Default)]
+struct Look {
+    args_bytes: usize,
+    fds: usize,
+    /// Ports by inode of their listening socket, for each network namespace.
+    sockets: HashMap<PathBuf, HashMap<u64, u16>>,
+}
+
+impl Look {
+    fn describe(&mut self, member: &WireMember) -> Option<Member> {
+        let pid = member.pid;
+        let name = procfs::comm(pid);
+        let (args, args_cut) = self.args(pid);
+        let rss_bytes = procfs::rss_bytes(pid);
+        let cpu_time = procfs::cpu_ticks(pid).map(clock::of_ticks);
+        let (listening_ports, ports_cut) = self.ports(pid);
+        // The same after all was read as before, so nothing of it is a stranger's.
+        let stat = procfs::stat(pid).ok()?;
+        (stat.start_ticks == member.start_ticks).then(|| Member {
+            pid,
+            ppid: stat.ppid,
+            pgid: stat.pgid,
+            sid: stat.sid,
+            start_ticks: stat.start_ticks,
+            name,
+            args,
+            args_cut,
+            state: char::from(stat.state),
+            rss_bytes,
+            cpu_time,
+            listening_ports,
+            ports_cut,
+            holds: member.holds,
+        })
+    }
+
+    fn args(&mut self, pid: i32) -> (Vec<String>, bool) {
+        let most = ARGS_BYTES_MAX.min(ARGS_BYTES_TOTAL_MAX - self.args_bytes);
+        // One more than is told, to see whether there is more.
+        let mut bytes = procfs::cmdline(pid, most + 1);
+        let cut = bytes.len() > most;
+        bytes.truncate(most);
+        self.args_bytes += bytes.len();
+        if bytes.last() == Some(&0) {
+            bytes.pop();
+        } else if bytes.is_empty() {
+            return (Vec::new(), cut);
+        }
+        let args = bytes.split(|byte| *byte == 0);
+        let args = args.map(|arg| String::from_utf8_lossy(arg).into_owned());
+        (args.collect(), cut)
+    }
+
+    fn ports(&mut self, pid: i32) -> (Vec<u16>, bool) {
+        let mut cut = false;
+        let mut inodes = Vec::new();
+        let fds = fs::read_dir(format!("/proc/{pid}/fd"));
+        for (looked, fd) in fds.into_iter().flatten().flatten().enumerate() {
+            if looked == FDS_MAX || self.fds == FDS_TOTAL_MAX {
+                cut = true;
+                break;
+            }
+            self.fds += 1;
+            inodes.extend(fs::read_link(fd.path()).ok().and_then(|l| socket(&l)));
+        }
+        if inodes.is_empty() {
+            return (Vec::new(), cut);
+        }
+        let Ok(namespace) = fs::read_link(format!("/proc/{pid}/ns/net")) else {
+            return (Vec::new(), cut);
+        };
+        let sockets = self.sockets.entry(namespace);
+        let sockets = sockets.or_insert_with(|| listening_sockets(pid));
+        let ports: BTreeSet<u16> = inodes
+            .iter()
+            .filter_map(|inode| sockets.get(inode).copied())
+            .collect();
+        cut |= ports.len() > PORTS_MAX;
+        (ports.into_iter().take(PORTS_MAX).collect(), cut)
+    }
+}
+
+/// The inode in `socket:[123]`.
+fn socket(link: &std::path::Path) -> Option<u64> {
+    let inode = link.to_str()?.strip_prefix("socket:[")?;
+    inode.strip_suffix(']')?.parse().ok()
+}
+
+/// The listening sockets of the network namespace of this process.
+fn listening_sockets(pid: i32) -> HashMap<u64, u16> {
+    let mut found = HashMap::new();
+    for table in ["tcp", "tcp6"] {
+        let mut text = String::new();
+        if let Ok(file) = File::open(format!("/proc/{pid}/net/{table}")) {
+            let _ = file.take(SOCKETS_BYTES_MAX).read_to_string(&mut text);
+        }
+        found.extend(text.lines().skip(1).filter_map(listening));
+    }
+    found
+}
+
+/// Inode and port of a line of /proc/net/tcp, if the socket listens.
+fn listening(line: &str) -> Option<(u64, u16)> {
+    let mut fields = line.split_ascii_whitespace().skip(1);
+    let (_, port) = fields.next()?.rsplit_once(':')?;
+    let state = fields.nth(1)?;
+    // Field 10 is the inode; the first 4 are taken.
+    let inode = fields.nth(5)?.parse().ok()?;
+    let port = u16::from_str_radix(port, 16).ok()?;
+    (state == LISTENING).then_some((inode, port))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+
+    #[test]
+    fn only_a_listening_socket_has_a_port() {
+        let listens = "   0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 4711 1 0 100 0 0 10 0";
+        assert_eq!(listening(listens), Some((4711, 8080)));
+        let wide = "   1: 00000000000000000000000001000000:1F91 00000000000000000000000000000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 4712 1 0 100 0 0 10 0";
+        assert_eq!(listening(wide), Some((4712, 8081)));
+        assert_eq!(listening(&listens.replace(" 0A ", " 01 ")), None);
+        assert_eq!(listening("sl local_address"), None);
+    }
+
+    #[test]
+    fn this_process_is_described_and_a_number_that_came_round_is_not() {
+        let pid = std::process::id().cast_signed();
+        let socket = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let port = socket.local_addr().expect("an address").port();
+        let stat = procfs::stat(pid).expect("own stat");
+        let member = WireMember {
+            pid,
+            ppid: stat.ppid,
+            pgid: stat.pgid,
+            sid: stat.sid,
+            start_ticks: stat.start_ticks,
+            holds: Holds::default(),
+        };
+        let earlier = WireMember {
+            start_ticks: stat.start_ticks - 1,
+            ..member
+        };
+        let listing = describe(&WireListing {
+            members: vec![earlier, member],
+            unlisted: 3,
+        });
+        assert_eq!((listing.members.len(), listing.unlisted), (1, 3));
+        let me = &listing.members[0];
+        assert_eq!(me.args, std::env::args().collect::<Vec<_>>());
+        assert!(me.rss_bytes > 64 * 1024, "{me:?}");
+        assert!(me.cpu_time.is_some(), "{me:?}");
+        assert!(me.listening_ports.contains(&port), "{me:?} without {port}");
+        assert!(!me.args_cut && !me.ports_cut);
+    }
+}

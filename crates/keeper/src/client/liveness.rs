@@ -1,0 +1,128 @@
+//! Whether the keeper answers: it is asked each second, and the questions are counted, not the seconds. So a server that was
+//! stopped, or a host that was suspended, finds at most one question unanswered.
+
+use kennel_lifecycle::Timestamp;
+use kennel_linux::clock;
+use std::{
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+use tokio::sync::watch;
+
+/// Between two questions.
+const ASK_EVERY: Duration = Duration::from_secs(1);
+/// So many looks in a row at an unanswered question, and the keeper is taken for unresponsive.
+const LOOKS_MAX: u32 = 5;
+
+/// What is known of the keeper's answers.
+#[derive(Debug)]
+pub(super) struct Liveness {
+    /// Since when it has not answered; absent: it does.
+    unresponsive: watch::Sender<Option<Timestamp>>,
+    question: Mutex<Question>,
+}
+
+/// The last question.
+#[derive(Debug, Default)]
+struct Question {
+    /// When it was asked, while it is not answered.
+    asked_at: Option<Timestamp>,
+    /// How often it was found unanswered.
+    looks: u32,
+}
+
+impl Default for Liveness {
+    fn default() -> Self {
+        Self {
+            unresponsive: watch::Sender::new(None),
+            question: Mutex::default(),
+        }
+    }
+}
+
+impl Liveness {
+    /// Since when the keeper has not answered, and every change of that.
+    pub(super) fn unresponsive(&self) -> watch::Receiver<Option<Timestamp>> {
+        self.unresponsive.subscribe()
+    }
+
+    /// Asks for ever.
+    pub(super) async fn watch(&self, ask: impl Fn()) {
+        loop {
+            tokio::time::sleep(ASK_EVERY).await;
+            if self.look(clock::wall()) {
+                ask();
+            }
+        }
+    }
+
+    /// Whether the keeper is to be asked: there is one question at a time.
+    fn look(&self, now: Timestamp) -> bool {
+        let mut question = self.question();
+        let Some(asked_at) = question.asked_at else {
+            *question = Question {
+                asked_at: Some(now),
+                looks: 0,
+            };
+            return true;
+        };
+        question.looks = question.looks.saturating_add(1);
+        if question.looks >= LOOKS_MAX {
+            let first = |since: &mut Option<Timestamp>| since.replace(asked_at) != Some(asked_at);
+            self.unresponsive.send_if_modified(first);
+        }
+        false
+    }
+
+    /// It has answered.
+    pub(super) fn answered(&self) {
+        *self.question() = Question::default();
+        let was_silent = |since: &mut Option<Timestamp>| since.take().is_some();
+        self.unresponsive.send_if_modified(was_silent);
+    }
+
+    /// It has said something else, perhaps long ago.
+    pub(super) fn heard(&self) {
+        self.question().looks = 0;
+    }
+
+    fn question(&self) -> MutexGuard<'_, Question> {
+        // Nothing panics while it holds the lock in a half-changed state.
+        self.question.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unanswered_questions_are_counted_until_an_answer() {
+        let liveness = Liveness::default();
+        let seen = liveness.unresponsive();
+        assert!(liveness.look(Timestamp(1)), "it is asked");
+        for look in 1..LOOKS_MAX {
+            // However long this process was stopped, it is one look.
+            let now = Timestamp(1_000_000_000 * i64::from(look));
+            assert!(!liveness.look(now), "there is one question at a time");
+            assert_eq!(*seen.borrow(), None);
+        }
+        liveness.look(Timestamp(7));
+        assert_eq!(*seen.borrow(), Some(Timestamp(1)), "since it was asked");
+        liveness.heard();
+        assert!(seen.borrow().is_some(), "that may have been said before");
+        liveness.answered();
+        assert_eq!(*seen.borrow(), None);
+        assert!(liveness.look(Timestamp(8)), "it is asked again");
+    }
+
+    #[test]
+    fn a_keeper_that_speaks_is_not_unresponsive() {
+        let liveness = Liveness::default();
+        for now in 0..100 {
+            liveness.look(Timestamp(now));
+            liveness.heard();
+        }
+        assert_eq!(*liveness.unresponsive().borrow(), None);
+    }
+}

@@ -1,0 +1,479 @@
+//! Exit slots: the exit records of all runs of one keeper, in one file, `<data-dir>/exits/<epoch>`.
+//!
+//! The keeper makes the file and hands each run's shim one slot of 1 KiB; the shim writes its record there with one write and
+//! makes no file. A slot has two halves that are written in turn, so that a write which is cut leaves the record before it. A
+//! half names its run and has a checksum: what was left by an earlier run of the slot is never taken for this one's.
+//!
+//! | half   | bytes |                                                       |
+//! |--------|-------|-------------------------------------------------------|
+//! | crc    | 0-3   | CRC-32 (IEEE) of all that follows, up to the record's end |
+//! | length | 4-5   | of the record                                         |
+//! | count  | 8-15  | of the writes of this run, from 1                     |
+//! | run    | 16-31 | its id                                                |
+//! | record | 32-   | of the leader that it names ([`crate::exit_record`])  |
+//!
+//! All processes that can write to a file hold a lock on it together. A file that no process holds is emptied into the directories
+//! of its runs, and removed ([`ExitFiles::settle`]).
+
+use kennel_lifecycle::RunId;
+use kennel_linux::{crash_point, own_file};
+use nix::{fcntl::posix_fallocate, sys::stat::fstat};
+use std::{
+    collections::HashMap,
+    fs::{self, DirBuilder, File, TryLockError},
+    io,
+    os::{
+        fd::AsFd,
+        unix::fs::{DirBuilderExt, FileExt},
+    },
+    path::{Path, PathBuf},
+    rc::Rc,
+};
+
+const DIR: &str = "exits";
+/// Bytes of a slot. A page holds a whole number of them: a write of a half is never across two pages.
+const SLOT_BYTES: u64 = 2 * HALF_BYTES as u64;
+const HALF_BYTES: usize = 512;
+const HEADER_BYTES: usize = 32;
+/// Longest record that fits.
+pub(crate) const RECORD_BYTES_MAX: usize = HALF_BYTES - HEADER_BYTES;
+/// Slots for which room on the disk is taken at once.
+const SLOTS_AHEAD: u32 = 64;
+/// Bytes read at once, a whole number of slots.
+const READ_BYTES: usize = 256 * 1024;
+
+/// The slot of one run, for its shim.
+pub(crate) struct ExitSlot {
+    file: Rc<File>,
+    number: u32,
+    /// How often this run has written to it.
+    count: u64,
+}
+
+impl ExitSlot {
+    pub(crate) fn new(file: Rc<File>, number: u32) -> Self {
+        Self {
+            file,
+            number,
+            count: 0,
+        }
+    }
+
+    /// Writes the record in the place of the one before the last. The error says why it is not there: it does not fit, or
+    /// it would not be found.
+    ///
+    /// A crash within: the last one is there.
+    pub(crate) fn write(&mut self, run: RunId, record: &[u8]) -> io::Result<()> {
+        let half = encode(run, self.count + 1, record).ok_or(io::ErrorKind::FileTooLarge)?;
+        // A command of the same user may have removed the file: it has no name by which it could be found.
+        if fstat(&self.file).is_ok_and(|file| file.st_nlink == 0) {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        let second = u64::from(self.count % 2 == 1);
+        let offset = u64::from(self.number) * SLOT_BYTES + second * HALF_BYTES as u64;
+        if self.file.write_at(&half, offset)? < half.len() {
+            return Err(io::ErrorKind::WriteZero.into());
+        }
+        self.count += 1;
+        Ok(())
+    }
+}
+
+/// The files of all keepers of a data directory.
+#[derive(Clone, Debug)]
+pub(crate) struct ExitFiles {
+    dir: PathBuf,
+}
+
+impl ExitFiles {
+    pub(crate) fn of(data_dir: &Path) -> Self {
+        Self {
+            dir: data_dir.join(DIR),
+        }
+    }
+
+    /// The newest records of this run, one for each leader, as they were written, in no order.
+    pub(crate) fn records(&self, run: RunId) -> Vec<Vec<u8>> {
+        let mut found = Vec::new();
+        for path in self.paths() {
+            // One that cannot be read has nothing to say.
+            let _ = each_half(&path, &mut |of, count, record| {
+                if of == run {
+                    found.push((count, record.to_vec()));
+                }
+            });
+        }
+        found.sort_unstable_by_key(|(count, _)| std::cmp::Reverse(*count));
+        found.into_iter().map(|(_, record)| record).collect()
+    }
+
+    /// Empties and removes each file that no process can write to any more: `keep` is given all records, of each leader the
+    /// newest first, and keeps that where it is found without the file. `true`: none but that of `own` is left.
+    pub(crate) fn settle(
+        &self,
+        own: &str,
+        mut keep: impl FnMut(RunId, &[u8]) -> io::Result<()>,
+    ) -> bool {
+        let others = self.paths().into_iter().filter(|path| !path.ends_with(own));
+        others.fold(true, |all, path| settle_one(&path, &mut keep).is_ok() & all)
+    }
+
+    fn paths(&self) -> Vec<PathBuf> {
+        let files = fs::read_dir(&self.dir).into_iter().flatten().flatten();
+        files.map(|file| file.path()).collect()
+    }
+}
+
+/// A crash within: the file is there, and what was kept is kept again.
+fn settle_one(path: &Path, keep: &mut dyn FnMut(RunId, &[u8]) -> io::Result<()>) -> io::Result<()> {
+    let file = open(path)?;
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => return Err(io::ErrorKind::WouldBlock.into()),
+        Err(TryLockError::Error(error)) => return Err(error),
+    }
+    let mut halves: Vec<(RunId, u64, Vec<u8>)> = Vec::new();
+    each_half(path, &mut |run, count, record| {
+        halves.push((run, count, record.to_vec()));
+    })?;
+    halves.sort_unstable_by_key(|(_, count, _)| std::cmp::Reverse(*count));
+    for (run, _, record) in &halves {
+        keep(*run, record)?;
+    }
+    crash_point!("keeper.exits_kept");
+    fs::remove_file(path)
+}
+
+/// The slots of one keeper: which of them are free.
+pub(crate) struct ExitSlots {
+    files: ExitFiles,
+    name: String,
+    /// Absent: none could be made, and each shim makes a file of its own.
+    file: Option<Rc<File>>,
+    free: Vec<u32>,
+    /// Slots that have room on the disk.
+    made: u32,
+    taken: HashMap<u64, Taken>,
+    /// Whether files of earlier keepers are left.
+    has_others: bool,
+}
+
+/// A slot that a shim has.
+struct Taken {
+    number: u32,
+    acknowledged: bool,
+    reaped: bool,
+}
+
+impl ExitSlots {
+    /// Makes the file of this keeper. Without one, exits are recorded all the same.
+    pub(crate) fn open(data_dir: &Path, name: String) -> Self {
+        let files = ExitFiles::of(data_dir);
+        let file = make(&files.dir, &name).ok().map(Rc::new);
+        Self {
+            files,
+            name,
+            file,
+            free: Vec::new(),
+            made: 0,
+            taken: HashMap::new(),
+            has_others: true,
+        }
+    }
+
+    /// What each shim inherits.
+    pub(crate) fn file(&self) -> Option<Rc<File>> {
+        self.file.clone()
+    }
+
+    /// Gives a slot to the shim with this token; absent: there is no room for one.
+    pub(crate) fn take(&mut self, shim: u64) -> Option<u32> {
+        let file = self.file.as_ref()?;
+        if self.free.is_empty() {
+            let more = self.made + SLOTS_AHEAD;
+            let [from, to] = [self.made, more].map(|slots| u64::from(slots) * SLOT_BYTES);
+            let length = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX);
+            let (from, bytes) = (length(from), length(to - from));
+            // A write to it needs no room any more, so that a full disk takes no exit code with it.
+            posix_fallocate(file.as_fd(), from, bytes).ok()?;
+            self.free.extend((self.made..more).rev());
+            self.made = more;
+        }
+        let number = self.free.pop()?;
+        let taken = Taken {
+            number,
+            acknowledged: false,
+            reaped: false,
+        };
+        self.taken.insert(shim, taken);
+        Some(number)
+    }
+
+    /// Nothing was or will be written there.
+    pub(crate) fn never_used(&mut self, shim: u64) {
+        self.acknowledged(shim);
+        self.reaped(shim);
+    }
+
+    /// The end of its run is on record elsewhere.
+    pub(crate) fn acknowledged(&mut self, shim: u64) {
+        if let Some(taken) = self.taken.get_mut(&shim) {
+            taken.acknowledged = true;
+        }
+        self.free_if_done(shim);
+    }
+
+    /// It writes no more.
+    pub(crate) fn reaped(&mut self, shim: u64) {
+        if let Some(taken) = self.taken.get_mut(&shim) {
+            taken.reaped = true;
+        }
+        self.free_if_done(shim);
+    }
+
+    fn free_if_done(&mut self, shim: u64) {
+        let done = |taken: &Taken| taken.acknowledged && taken.reaped;
+        if self.taken.get(&shim).is_some_and(done)
+            && let Some(taken) = self.taken.remove(&shim)
+        {
+            self.free.push(taken.number);
+        }
+    }
+
+    /// Tries to settle the files of earlier keepers, if any are left.
+    pub(crate) fn settle(&mut self, keep: impl FnMut(RunId, &[u8]) -> io::Result<()>) {
+        if self.has_others {
+            self.has_others = !self.files.settle(&self.name, keep);
+        }
+    }
+
+    /// The service has ended: where all that is in the file was acknowledged, it is not needed any more.
+    pub(crate) fn close(&mut self) {
+        if self.file.take().is_some() && self.taken.values().all(|taken| taken.acknowledged) {
+            let _ = fs::remove_file(self.files.dir.join(&self.name));
+        }
+    }
+}
+
+/// The lock lasts for as long as this process or a shim has the file.
+fn make(dir: &Path, name: &str) -> io::Result<File> {
+    DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+    let mut fresh = own_file::options();
+    let path = dir.join(name);
+    let file = fresh.read(true).write(true).create_new(true).open(path)?;
+    file.try_lock()?;
+    Ok(file)
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    let mut how = own_file::options();
+    how.read(true).open(path).and_then(own_file::regular)
+}
+
+/// Gives every half that is whole.
+fn each_half(path: &Path, found: &mut dyn FnMut(RunId, u64, &[u8])) -> io::Result<()> {
+    let file = open(path)?;
+    let mut bytes = vec![0; READ_BYTES];
+    let mut offset = 0;
+    loop {
+        let read = read_full(&file, &mut bytes, offset)?;
+        for half in bytes[..read].chunks_exact(HALF_BYTES) {
+            if let Some((run, count, record)) = decode(half) {
+                found(run, count, record);
+            }
+        }
+        if read < bytes.len() {
+            return Ok(());
+        }
+        offset += read as u64;
+    }
+}
+
+/// As many bytes as there are, or as fit.
+fn read_full(file: &File, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
+    let mut read = 0;
+    while read < bytes.len() {
+        match file.read_at(&mut bytes[read..], offset + read as u64) {
+            Ok(0) => break,
+            Ok(more) => read += more,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(read)
+}
+
+/// The bytes of a half; absent: the record is too long.
+fn encode(run: RunId, count: u64, record: &[u8]) -> Option<[u8; HALF_BYTES]> {
+    if record.len() > RECORD_BYTES_MAX {
+        return None;
+    }
+    let length = u16::try_from(record.len()).ok()?;
+    let mut half = [0; HALF_BYTES];
+    half[HEADER_BYTES..HEADER_BYTES + record.len()].copy_from_slice(record);
+    half[4..6].copy_from_slice(&length.to_le_bytes());
+    half[8..16].copy_from_slice(&count.to_le_bytes());
+    half[16..32].copy_from_slice(&run.as_u128().to_le_bytes());
+    let crc = crc32fast::hash(&half[4..HEADER_BYTES + record.len()]);
+    half[..4].copy_from_slice(&crc.to_le_bytes());
+    Some(half)
+}
+
+/// Run, count and record of a half; absent: it was never written, or not wholly.
+fn decode(half: &[u8]) -> Option<(RunId, u64, &[u8])> {
+    let count = u64::from_le_bytes(half.get(8..16)?.try_into().ok()?);
+    let length = u16::from_le_bytes(half.get(4..6)?.try_into().ok()?);
+    let end = HEADER_BYTES + usize::from(length);
+    let record = half.get(HEADER_BYTES..end).filter(|_| count > 0)?;
+    let crc = u32::from_le_bytes(half.get(..4)?.try_into().ok()?);
+    if crc != crc32fast::hash(half.get(4..end)?) {
+        return None;
+    }
+    let run = u128::from_le_bytes(half.get(16..32)?.try_into().ok()?);
+    Some((RunId::from_u128(run), count, record))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run() -> RunId {
+        RunId::from_u128(7)
+    }
+
+    fn slots(data: &Path) -> ExitSlots {
+        ExitSlots::open(data, "epoch".to_owned())
+    }
+
+    fn slot(slots: &ExitSlots, number: u32) -> ExitSlot {
+        ExitSlot::new(slots.file().expect("a file"), number)
+    }
+
+    #[test]
+    fn newest_record_of_a_run_comes_first() {
+        let data = tempfile::tempdir().expect("a directory");
+        let mut slots = slots(data.path());
+        let files = ExitFiles::of(data.path());
+        let number = slots.take(1).expect("a slot");
+        let mut slot = slot(&slots, number);
+        for record in [b"one", b"two", b"six"] {
+            slot.write(run(), record).expect("it is written");
+            assert_eq!(files.records(run())[0], record);
+        }
+        assert!(files.records(RunId::from_u128(8)).is_empty());
+    }
+
+    #[test]
+    fn torn_half_leaves_the_record_before_it() {
+        let data = tempfile::tempdir().expect("a directory");
+        let mut slots = slots(data.path());
+        let files = ExitFiles::of(data.path());
+        let number = slots.take(1).expect("a slot");
+        let file = slots.file().expect("a file");
+        let earlier = RunId::from_u128(6);
+        let mut before = slot(&slots, number);
+        before.write(earlier, b"another run's").expect("written");
+        before.write(earlier, b"and its last").expect("written");
+        let mut present = slot(&slots, number);
+        present.write(run(), b"first").expect("it is written");
+        let whole = data.path().join("exits/epoch");
+        let untorn = fs::read(&whole).expect("it is read");
+        for (count, old, new) in [(1, None, "first"), (2, Some("first"), "a longer second")] {
+            let half = encode(run(), count, new.as_bytes()).expect("it fits");
+            let offset = usize::from(count == 2) * HALF_BYTES;
+            for cut in 0..=HALF_BYTES {
+                // Before the first write the slot has what the earlier run has left.
+                let mut bytes = untorn.clone();
+                if count == 1 {
+                    let left = encode(earlier, 1, b"another run's").expect("it fits");
+                    bytes[..HALF_BYTES].copy_from_slice(&left);
+                }
+                bytes[offset..offset + cut].copy_from_slice(&half[..cut]);
+                file.write_all_at(&bytes, 0).expect("it is written");
+                let found = files.records(run());
+                let newest = found
+                    .first()
+                    .map(|r| String::from_utf8_lossy(r).into_owned());
+                let newest = newest.as_deref();
+                assert!(
+                    newest == old || newest == Some(new),
+                    "{count} {cut}: {newest:?}"
+                );
+                assert!(cut < HALF_BYTES || newest == Some(new));
+            }
+        }
+    }
+
+    #[test]
+    fn record_that_does_not_fit_is_refused() {
+        let data = tempfile::tempdir().expect("a directory");
+        let mut slots = slots(data.path());
+        let number = slots.take(1).expect("a slot");
+        let mut slot = slot(&slots, number);
+        let most = vec![1; RECORD_BYTES_MAX];
+        slot.write(run(), &most).expect("it fits");
+        assert!(slot.write(run(), &[1; RECORD_BYTES_MAX + 1]).is_err());
+        assert_eq!(ExitFiles::of(data.path()).records(run()), [most]);
+    }
+
+    #[test]
+    fn record_in_a_removed_file_is_refused() {
+        let data = tempfile::tempdir().expect("a directory");
+        let mut slots = slots(data.path());
+        let number = slots.take(1).expect("a slot");
+        fs::remove_file(data.path().join("exits/epoch")).expect("it goes");
+        assert!(slot(&slots, number).write(run(), b"one").is_err());
+    }
+
+    #[test]
+    fn slot_is_used_again_after_acknowledgement_and_reaping() {
+        let data = tempfile::tempdir().expect("a directory");
+        let mut slots = slots(data.path());
+        let first = slots.take(1).expect("a slot");
+        slots.acknowledged(1);
+        assert_ne!(slots.take(2), Some(first), "its shim may still write");
+        slots.reaped(2);
+        assert_ne!(slots.take(3), Some(first));
+        slots.reaped(1);
+        assert_eq!(slots.take(4), Some(first));
+        let many: Vec<u32> = (10..300).filter_map(|shim| slots.take(shim)).collect();
+        let mut distinct = many.clone();
+        distinct.sort_unstable();
+        distinct.dedup();
+        assert_eq!((distinct.len(), many.len()), (290, 290));
+    }
+
+    #[test]
+    fn file_that_can_be_written_is_not_settled() {
+        let data = tempfile::tempdir().expect("a directory");
+        let mut old = ExitSlots::open(data.path(), "old".to_owned());
+        let number = old.take(1).expect("a slot");
+        let mut shim = slot(&old, number);
+        shim.write(run(), b"one").expect("it is written");
+        shim.write(run(), b"two").expect("it is written");
+        drop(old);
+        let mut next = slots(data.path());
+        let mut kept = Vec::new();
+        next.settle(|_, _| panic!("its shim lives"));
+        drop(shim);
+        next.settle(|_, _| Err(io::ErrorKind::StorageFull.into()));
+        assert!(data.path().join("exits/old").exists(), "nothing is lost");
+        next.settle(|of, record| {
+            kept.push((of, record.to_vec()));
+            Ok(())
+        });
+        assert_eq!(kept, [(run(), b"two".to_vec()), (run(), b"one".to_vec())]);
+        assert!(!data.path().join("exits/old").exists());
+        next.close();
+        assert!(!data.path().join("exits/epoch").exists());
+    }
+
+    #[test]
+    fn file_with_an_unacknowledged_record_outlives_its_keeper() {
+        let data = tempfile::tempdir().expect("a directory");
+        let mut slots = slots(data.path());
+        slots.take(1).expect("a slot");
+        slots.close();
+        assert!(data.path().join("exits/epoch").exists());
+    }
+}

@@ -1,0 +1,193 @@
+//! Whom a pause has stopped, written into the run's private directory before it is done.
+//!
+//! So nobody stays stopped when whoever stopped it dies: a keeper, a shim or the next start continues them, and none that
+//! had stopped itself.
+
+use crate::{
+    private_file,
+    wire::{self, WireHeld, WireHeldProcess},
+};
+use kennel_lifecycle::{CgroupIdentity, Signal};
+use kennel_linux::{
+    cgroup,
+    identity::{self, Found},
+    pidfd::{PidFd, Sent},
+};
+use std::{ffi::CStr, io, path::Path};
+
+const NAME: &CStr = c"held";
+const TEMPORARY: &CStr = c"held.new";
+
+/// Most processes that are stopped one by one. Beyond them a pause is not complete.
+pub(crate) const HELD_MAX: usize = 16_384;
+/// No entry takes more than 32 bytes.
+const HELD_BYTES_MAX: u64 = 32 * HELD_MAX as u64 + 64;
+
+/// Whom we have stopped, and nobody else.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Held {
+    /// The control group was frozen.
+    pub(crate) frozen: bool,
+    /// Those who got SIGSTOP.
+    pub(crate) processes: Vec<HeldProcess>,
+}
+
+/// One process, named beyond doubt within one boot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct HeldProcess {
+    pub(crate) pid: i32,
+    pub(crate) start_ticks: u64,
+    pub(crate) pidfs_handle: Option<u64>,
+}
+
+impl HeldProcess {
+    /// Who that is now: `None` where `pid` no longer means the process that began at `start_ticks`.
+    pub(crate) fn of(pid: i32, start_ticks: u64) -> Option<Self> {
+        let fd = PidFd::open(pid).ok()?;
+        let found = identity::of(pid, &fd).ok()?;
+        (found.start_ticks == start_ticks).then_some(Self {
+            pid,
+            start_ticks,
+            pidfs_handle: found.pidfs_handle,
+        })
+    }
+
+    /// Looks for the very process.
+    pub(crate) fn find(&self) -> Found {
+        identity::find_started(self.pid, self.start_ticks, self.pidfs_handle)
+    }
+
+    /// Continues it, wherever it has gone meanwhile.
+    pub(crate) fn let_go(&self) -> Sent {
+        match self.find() {
+            Found::Same(fd) => fd.signal(Signal::CONT),
+            Found::Gone => Sent::Gone,
+            Found::Unknown => Sent::Failed(libc::EIO),
+        }
+    }
+}
+
+/// Writes it down, before anybody is stopped by it.
+/// INV-16: called before the first of them is stopped.
+pub(crate) fn write(run_dir: &Path, held: &Held) -> io::Result<()> {
+    let bytes = wire::encode(&WireHeld::from(held))?;
+    private_file::replace(run_dir, NAME, TEMPORARY, &bytes).map(|_| ())
+}
+
+/// Whom an earlier keeper has stopped; nobody, where it has written nothing down.
+pub(crate) fn read(run_dir: &Path) -> Held {
+    let bytes = private_file::read(run_dir, NAME, HELD_BYTES_MAX);
+    let held = bytes.and_then(|bytes| wire::decode::<WireHeld>(&bytes).ok());
+    held.map(Held::from).unwrap_or_default()
+}
+
+/// They go on, and nobody has to know of them any more.
+pub(crate) fn remove(run_dir: &Path) {
+    // What is left of it names those who run: SIGCONT hurts none of them.
+    let _ = private_file::remove(run_dir, NAME);
+}
+
+/// Continues all that were written down by whoever has died since, and nobody else.
+pub(crate) fn let_go(run_dir: &Path, group: Option<&CgroupIdentity>) {
+    let held = read(run_dir);
+    if let Some(group) = group.filter(|_| held.frozen) {
+        // A group that is gone holds nobody.
+        let _ = cgroup::freeze(group, false);
+    }
+    for one in held.processes {
+        one.let_go();
+    }
+    remove(run_dir);
+}
+
+impl From<HeldProcess> for WireHeldProcess {
+    fn from(one: HeldProcess) -> Self {
+        Self {
+            pid: one.pid,
+            start_ticks: one.start_ticks,
+            pidfs_handle: one.pidfs_handle,
+        }
+    }
+}
+
+impl From<WireHeldProcess> for HeldProcess {
+    fn from(wire: WireHeldProcess) -> Self {
+        Self {
+            pid: wire.pid,
+            start_ticks: wire.start_ticks,
+            pidfs_handle: wire.pidfs_handle,
+        }
+    }
+}
+
+impl From<&Held> for WireHeld {
+    fn from(held: &Held) -> Self {
+        let processes = held.processes.iter().map(|one| (*one).into());
+        Self {
+            frozen: held.frozen,
+            processes: processes.collect(),
+        }
+    }
+}
+
+impl From<WireHeld> for Held {
+    fn from(wire: WireHeld) -> Self {
+        let processes = wire.processes.into_iter().map(Into::into);
+        Self {
+            frozen: wire.frozen,
+            processes: processes.collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_longest_list_is_read_whole() {
+        let dir = tempfile::tempdir().expect("a directory");
+        assert_eq!(read(dir.path()), Held::default());
+        let longest = HeldProcess {
+            pid: i32::MIN,
+            start_ticks: u64::MAX,
+            pidfs_handle: Some(u64::MAX),
+        };
+        let held = Held {
+            frozen: true,
+            processes: vec![longest; HELD_MAX],
+        };
+        write(dir.path(), &held).expect("it is written");
+        assert_eq!(read(dir.path()), held);
+        remove(dir.path());
+        assert_eq!(read(dir.path()), Held::default());
+    }
+
+    #[test]
+    fn only_the_very_process_is_continued() {
+        let mut child = std::process::Command::new("sleep")
+            .arg("1000")
+            .spawn()
+            .expect("sleep starts");
+        let pid = child.id().cast_signed();
+        let start_ticks = kennel_linux::procfs::stat(pid)
+            .expect("it is there")
+            .start_ticks;
+        let held = HeldProcess::of(pid, start_ticks).expect("it is there");
+        assert_eq!(held.let_go(), Sent::Done);
+        assert_eq!(HeldProcess::of(pid, start_ticks + 1), None);
+        let by_start = HeldProcess {
+            pidfs_handle: None,
+            ..held
+        };
+        assert_eq!(by_start.let_go(), Sent::Done);
+        let another = HeldProcess {
+            start_ticks: start_ticks + 1,
+            ..by_start
+        };
+        assert_eq!(another.let_go(), Sent::Gone);
+        child.kill().expect("it can be killed");
+        child.wait().expect("it can be reaped");
+        assert_eq!(held.let_go(), Sent::Gone);
+    }
+}

@@ -1,0 +1,78 @@
+//! The first process of a run's private pid namespace, named in the run's private directory before the command may run.
+//!
+//! The kernel lets it end as the last of all in its namespace (`pid_namespaces(7)`). So that it is not there any more is
+//! the proof that nobody is, also for a start that finds neither keeper nor shim.
+
+use crate::{
+    held::HeldProcess,
+    private_file,
+    wire::{
+        self,
+        notes::{WireInit, WireLeader},
+    },
+};
+use kennel_lifecycle::recovery::Seen;
+use kennel_linux::{identity::Found, procfs};
+use nix::errno::Errno;
+use std::{ffi::CStr, io, path::Path};
+
+const NAME: &CStr = c"init";
+const TEMPORARY: &CStr = c"init.new";
+
+/// It is a few numbers.
+const NOTE_BYTES_MAX: u64 = 128;
+
+/// Writes down who it is. The caller is its parent, and has not reaped it.
+pub(crate) fn write(run_dir: &Path, leader: WireLeader, init: i32) -> io::Result<()> {
+    let start_ticks = procfs::stat(init)?.start_ticks;
+    let init = HeldProcess::of(init, start_ticks).ok_or(Errno::ESRCH)?;
+    let bytes = wire::encode(&WireInit {
+        leader,
+        init: init.into(),
+    })?;
+    private_file::replace(run_dir, NAME, TEMPORARY, &bytes).map(|_| ())
+}
+
+/// Whether that of this leader's run is there; `None` where none is named.
+pub(crate) fn see(run_dir: &Path, leader: WireLeader) -> Option<Seen> {
+    let bytes = private_file::read(run_dir, NAME, NOTE_BYTES_MAX)?;
+    let note = wire::decode::<WireInit>(&bytes).ok()?;
+    let init = HeldProcess::from(note.init);
+    // It ends after all others in its namespace: nobody needs to have reaped it.
+    let seen = || match init.find() {
+        Found::Same(fd) if fd.has_ended() => Seen::Gone,
+        found => found.seen(),
+    };
+    (note.leader == leader).then(seen)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nix::sys::wait::WaitPidFlag;
+
+    #[test]
+    fn who_was_named_is_seen_until_it_has_ended() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let leader = |start_ticks| WireLeader {
+            pid: 7,
+            start_ticks,
+        };
+        let mut child = std::process::Command::new("sleep")
+            .arg("1000")
+            .spawn()
+            .expect("sleep starts");
+        let pid = child.id().cast_signed();
+        assert_eq!(see(dir.path(), leader(1)), None);
+        write(dir.path(), leader(1), pid).expect("it is written");
+        assert_eq!(see(dir.path(), leader(1)), Some(Seen::Same));
+        assert_eq!(see(dir.path(), leader(2)), None, "another attempt's");
+        child.kill().expect("it can be killed");
+        let id = nix::sys::wait::Id::Pid(nix::unistd::Pid::from_raw(pid));
+        let ended = WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT;
+        nix::sys::wait::waitid(id, ended).expect("it ends");
+        assert_eq!(see(dir.path(), leader(1)), Some(Seen::Gone), "not reaped");
+        child.wait().expect("it can be reaped");
+        assert_eq!(see(dir.path(), leader(1)), Some(Seen::Gone));
+    }
+}

@@ -1,0 +1,324 @@
+//! Runs that have outlived an earlier keeper: asked for at their doors before a server starts, and gone on with.
+//!
+//! Who answers at a door is believed as far as the kernel says the same. Whoever does not answer in time is waited for
+//! while a server works. Whoever says what is not so is left as it is: recovery looks at the row, as it does where nobody is
+//! at the door.
+
+use super::doors::Doors;
+use crate::{
+    rundir,
+    wire::{
+        self, FromShim,
+        adoption::{WireAdoptable, WireMemory},
+    },
+};
+use kennel_lifecycle::{Held, HostIdentity, Policy, RunId, RunIdentity};
+use kennel_linux::{
+    fdpass::{self, Received},
+    identity, peer,
+    pidfd::PidFd,
+    procfs, tree,
+};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use std::{
+    io,
+    os::fd::{AsFd, OwnedFd},
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+/// How long a server waits for the next shim to answer.
+const ANSWERS_WAIT: Duration = Duration::from_secs(5);
+
+/// Somebody behind a door, who has not said anything yet.
+pub(super) struct Knock {
+    pub(super) run: RunId,
+    pub(super) socket: OwnedFd,
+    pid: i32,
+    process: PidFd,
+}
+
+/// A run to go on with.
+pub(super) struct Adoptable {
+    pub(super) id: RunId,
+    pub(super) socket: OwnedFd,
+    /// The shim, which is no child of this process.
+    pub(super) shim: PidFd,
+    pub(super) identity: RunIdentity,
+    pub(super) policy: Policy,
+    pub(super) held: Held,
+    pub(super) run_dir: PathBuf,
+    pub(super) leader: PidFd,
+    pub(super) init: Option<tree::Init>,
+    pub(super) outputs: (OwnedFd, OwnedFd),
+    /// Write end of standard input, where that is an open pipe.
+    pub(super) input: Option<OwnedFd>,
+    pub(super) memory: WireMemory,
+    pub(super) leader_left_at: Option<u64>,
+    pub(super) stopping_since: Option<u64>,
+}
+
+impl Knock {
+    /// Who listens there; only a process of this uid can be a shim of ours.
+    pub(super) fn new(run: RunId, socket: OwnedFd) -> io::Result<Self> {
+        let who = peer::credentials(&socket)?;
+        let other = || io::Error::from(io::ErrorKind::PermissionDenied);
+        if who.uid != nix::unistd::geteuid().as_raw() || who.pid <= 0 {
+            return Err(other());
+        }
+        // Linux 6.5 names the process itself. Before, the number has to do until the shim has said who it is.
+        let process = match peer::pidfd(&socket) {
+            Ok(fd) => PidFd::from_fd(fd),
+            Err(_) => PidFd::open(who.pid)?,
+        };
+        Ok(Self {
+            run,
+            socket,
+            pid: who.pid,
+            process,
+        })
+    }
+
+    /// What it says, once it has; `None`: it says nothing that could be believed, or has gone.
+    pub(super) fn hear(self, data_dir: &Path, host: &HostIdentity) -> Option<Adoptable> {
+        let Ok(Received::Message(bytes, fds)) = fdpass::receive(&self.socket) else {
+            return None;
+        };
+        let Ok(FromShim::Adoptable(said)) = wire::decode(&bytes) else {
+            return None;
+        };
+        self.believe(*said, fds, data_dir, host)
+    }
+
+    fn believe(
+        self,
+        said: WireAdoptable,
+        fds: Vec<OwnedFd>,
+        data_dir: &Path,
+        host: &HostIdentity,
+    ) -> Option<Adoptable> {
+        let identity = RunIdentity {
+            command: said.command,
+            shim: said.shim,
+            cgroup: said.cgroup,
+            host: said.keepsake.host,
+        };
+        // The kernel's word on who listens there against its own.
+        let is_shim = identity.shim.pid == self.pid
+            && identity::of(self.pid, &self.process).ok()? == identity.shim;
+        if RunId::from_u128(said.run) != self.run || !identity.host.is_same_as(host) || !is_shim {
+            return None;
+        }
+        let mut fds = fds.into_iter();
+        let leader = PidFd::from_fd(fds.next()?);
+        let is_leader = leader.handle() == identity.command.pidfs_handle
+            && (!leader.is_unreaped()
+                || procfs::stat(identity.command.pid).is_ok_and(|stat| {
+                    stat.start_ticks == identity.command.start_ticks && stat.ppid == self.pid
+                }));
+        if !is_leader {
+            return None;
+        }
+        let init = match said.init {
+            Some(pid) => Some(tree::Init {
+                pid,
+                fd: PidFd::from_fd(fds.next()?),
+            }),
+            None => None,
+        };
+        Some(Adoptable {
+            id: self.run,
+            socket: self.socket,
+            shim: self.process,
+            identity,
+            policy: said.policy,
+            held: said.keepsake.held,
+            run_dir: rundir::path(data_dir, self.run),
+            leader,
+            init,
+            outputs: (fds.next()?, fds.next()?),
+            input: if said.input { Some(fds.next()?) } else { None },
+            memory: said.memory,
+            leader_left_at: said.leader_left_at,
+            stopping_since: said.stopping_since,
+        })
+    }
+}
+
+/// All runs that can be gone on with, and those behind whose doors somebody has not answered yet.
+pub(super) fn collect(
+    doors: &Doors,
+    data_dir: &Path,
+    host: &HostIdentity,
+) -> (Vec<Adoptable>, Vec<Knock>) {
+    let knocked = doors.all().into_iter().filter_map(|run| doors.knock(run));
+    let mut waiting: Vec<Knock> = knocked.collect();
+    let mut found = Vec::new();
+    let mut give_up = Instant::now() + ANSWERS_WAIT;
+    while !waiting.is_empty() {
+        let left = give_up.saturating_duration_since(Instant::now());
+        let answered = answered(&waiting, left);
+        if !answered.contains(&true) {
+            break;
+        }
+        let mut answered = answered.into_iter();
+        let here = waiting.extract_if(.., |_| answered.next().unwrap_or(false));
+        found.extend(here.filter_map(|knock| knock.hear(data_dir, host)));
+        // Many on a busy host: each answer is a reason to wait for the next.
+        give_up = Instant::now() + ANSWERS_WAIT;
+    }
+    (found, waiting)
+}
+
+/// Who has answered after at most this time.
+fn answered(waiting: &[Knock], wait: Duration) -> Vec<bool> {
+    let sockets = waiting.iter().map(|knock| knock.socket.as_fd());
+    let mut fds: Vec<PollFd<'_>> = sockets
+        .map(|socket| PollFd::new(socket, PollFlags::POLLIN))
+        .collect();
+    let wait = PollTimeout::try_from(wait);
+    // An interrupted wait is as one without an answer: no signal comes here, they are blocked.
+    if poll(&mut fds, wait.unwrap_or(PollTimeout::ZERO)).is_err() {
+        return Vec::new();
+    }
+    let ready = |fd: &PollFd<'_>| fd.revents().is_some_and(|events| !events.is_empty());
+    fds.iter().map(ready).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::adoption::WireKeepsake;
+    use kennel_lifecycle::{Containment, ProcessIdentity, Recovery};
+    use std::process::Child;
+
+    fn run() -> RunId {
+        RunId::from_u128(7)
+    }
+
+    /// This process as a shim, with a child.
+    struct Shim {
+        doors: Doors,
+        data: tempfile::TempDir,
+        /// Nobody answers at it.
+        _listener: OwnedFd,
+        leader: Child,
+    }
+
+    impl Shim {
+        fn new() -> Self {
+            let data = tempfile::tempdir().expect("a directory");
+            let doors = Doors::open(data.path());
+            let listener = doors.make(run()).expect("a door");
+            let backlog = nix::sys::socket::Backlog::new(8).expect("a number");
+            nix::sys::socket::listen(&listener, backlog).expect("it listens");
+            let mut sleep = std::process::Command::new("sleep");
+            Self {
+                doors,
+                data,
+                _listener: listener,
+                leader: sleep.arg("1000").spawn().expect("a child"),
+            }
+        }
+
+        fn process(&self) -> (ProcessIdentity, PidFd) {
+            let pid = self.leader.id().cast_signed();
+            let fd = PidFd::open(pid).expect("it lives");
+            (identity::of(pid, &fd).expect("it lives"), fd)
+        }
+
+        fn says(&self) -> WireAdoptable {
+            let policy = Policy {
+                recovery: Some(Recovery::Adopt),
+                ..Policy::default()
+            };
+            WireAdoptable {
+                run: run().as_u128(),
+                command: self.process().0,
+                shim: identity::own().expect("own identity"),
+                init: None,
+                cgroup: None,
+                policy,
+                keepsake: WireKeepsake {
+                    held: Held {
+                        by: Containment::Subreaper,
+                        gaps: Vec::new(),
+                    },
+                    host: identity::host().expect("this host"),
+                },
+                memory: WireMemory::default(),
+                leader_left_at: None,
+                stopping_since: None,
+                input: false,
+            }
+        }
+
+        /// Whether it is believed when it says this, with a descriptor of `leader`.
+        fn is_believed(&self, said: WireAdoptable, leader: &PidFd) -> bool {
+            let knock = self.doors.knock(run()).expect("somebody is there");
+            let (out, err) = nix::unistd::pipe().expect("a pipe");
+            let leader = leader.as_fd().try_clone_to_owned().expect("a copy");
+            let host = identity::host().expect("this host");
+            let believed = knock.believe(said, vec![leader, out, err], self.data.path(), &host);
+            believed.is_some()
+        }
+    }
+
+    impl Drop for Shim {
+        fn drop(&mut self) {
+            let _ = self.leader.kill();
+            let _ = self.leader.wait();
+        }
+    }
+
+    #[test]
+    fn a_shim_is_believed_as_far_as_the_kernel_says_the_same() {
+        let shim = Shim::new();
+        let leader = || shim.process().1;
+        assert!(shim.is_believed(shim.says(), &leader()));
+
+        let lie = |change: fn(&mut WireAdoptable)| {
+            let mut said = shim.says();
+            change(&mut said);
+            shim.is_believed(said, &leader())
+        };
+        assert!(!lie(|said| said.run += 1), "another run's");
+        assert!(!lie(|said| said.shim.pid += 1), "not who listens");
+        assert!(
+            !lie(|said| said.shim.start_ticks += 1),
+            "its number came again"
+        );
+        assert!(
+            !lie(|said| said.keepsake.host.pidns_inode += 1),
+            "other numbers"
+        );
+        assert!(
+            !lie(|said| said.keepsake.host.init_start_ticks = Some(1)),
+            "a former namespace of the same inode"
+        );
+        assert!(
+            !lie(|said| said.keepsake.host.boot_id.push('x')),
+            "another boot"
+        );
+        assert!(
+            !lie(|said| said.command.start_ticks += 1),
+            "another command"
+        );
+        let own = identity::own().expect("own identity");
+        let mut said = shim.says();
+        said.command = own;
+        let fd = PidFd::open(own.pid).expect("it lives");
+        assert!(!shim.is_believed(said, &fd), "no child of the shim");
+    }
+
+    #[test]
+    fn who_says_nothing_is_not_waited_for_for_ever() {
+        let shim = Shim::new();
+        let host = identity::host().expect("this host");
+        let (found, late) = collect(&shim.doors, shim.data.path(), &host);
+        assert!(found.is_empty());
+        let late: Vec<RunId> = late.iter().map(|knock| knock.run).collect();
+        assert_eq!(late, [run()], "and not given up either");
+        assert_eq!(shim.doors.all(), [run()], "somebody is behind it");
+    }
+}

@@ -1,0 +1,177 @@
+//! The sockets at which shims wait for the next keeper, one for each run that outlives a keeper, in one directory.
+
+use crate::keeper::adoption::Knock;
+use kennel_lifecycle::RunId;
+use kennel_linux::capability::{Capability, CapabilityName};
+use nix::{
+    dir::Dir,
+    errno::Errno,
+    fcntl::{AtFlags, OFlag},
+    sys::{
+        socket::{AddressFamily, SockFlag, SockType, UnixAddr, bind, connect, socket},
+        stat::{Mode, SFlag, fchmod, fstatat},
+    },
+    unistd::{UnlinkatFlags, unlinkat},
+};
+use std::{
+    fs::DirBuilder,
+    io,
+    os::{
+        fd::{AsFd, AsRawFd, OwnedFd},
+        unix::fs::DirBuilderExt,
+    },
+    path::Path,
+};
+
+/// The directory below the data directory.
+const NAME: &str = "adoptable";
+/// What a trial is called; no run's id.
+const TRIAL: &str = "trial";
+
+/// The directory of the doors, or why there is none.
+pub(super) struct Doors(Result<OwnedFd, String>);
+
+impl Doors {
+    /// Makes the directory if it is missing, and tries out whether a door can be made in it.
+    pub(super) fn open(data_dir: &Path) -> Self {
+        // The kernel ends all in a pid namespace with its first process (pid_namespaces(7)).
+        if std::process::id() == 1 {
+            let why = "this keeper is the first process of its pid namespace, and all in that end with it";
+            return Self(Err(why.into()));
+        }
+        let path = data_dir.join(NAME);
+        let opened = open(&path).and_then(|dir| {
+            remove(&dir, TRIAL)?;
+            make(&dir, TRIAL)?;
+            remove(&dir, TRIAL)?;
+            Ok(dir)
+        });
+        Self(
+            opened.map_err(|error| format!("no socket can be made in {}: {error}", path.display())),
+        )
+    }
+
+    /// The same for who asks what the host can do.
+    pub(super) fn capability(&self) -> Capability {
+        let tried = self.0.as_ref().map(|_| ()).map_err(Clone::clone);
+        Capability::tried(CapabilityName::Adoption, tried)
+    }
+
+    /// Whether runs can outlive a keeper here.
+    pub(super) fn can_be_made(&self) -> bool {
+        self.0.is_ok()
+    }
+
+    /// The door of a run, for its shim to listen at.
+    pub(super) fn make(&self, run: RunId) -> io::Result<OwnedFd> {
+        let dir = self
+            .0
+            .as_ref()
+            .map_err(|why| io::Error::other(why.clone()))?;
+        make(dir, &run.to_string())
+    }
+
+    /// Nobody comes for this run any more.
+    pub(super) fn remove(&self, run: RunId) {
+        if let Ok(dir) = &self.0 {
+            // What stays is found and removed by the next keeper.
+            let _ = remove(dir, &run.to_string());
+        }
+    }
+
+    /// The runs that have a door.
+    pub(super) fn all(&self) -> Vec<RunId> {
+        let Ok(dir) = &self.0 else { return Vec::new() };
+        let Ok(mut dir) = Dir::openat(dir, ".", FLAGS, Mode::empty()) else {
+            return Vec::new();
+        };
+        let names = dir.iter().flatten();
+        let names = names.filter_map(|entry| entry.file_name().to_str().ok()?.parse().ok());
+        names.collect()
+    }
+
+    /// Goes to the door of a run. `None`: nobody is behind it, or whatever is there is none.
+    pub(super) fn knock(&self, run: RunId) -> Option<Knock> {
+        let dir = self.0.as_ref().ok()?;
+        let name = run.to_string();
+        let found = fstatat(dir, name.as_str(), AtFlags::AT_SYMLINK_NOFOLLOW).ok()?;
+        if SFlag::from_bits_truncate(found.st_mode) & SFlag::S_IFMT != SFlag::S_IFSOCK {
+            return None;
+        }
+        let socket = new_socket().ok()?;
+        match connect(socket.as_raw_fd(), &address(dir, &name).ok()?) {
+            Ok(()) => Knock::new(run, socket).ok(),
+            Err(Errno::ECONNREFUSED) => {
+                let _ = remove(dir, &name);
+                None
+            }
+            Err(_) => None,
+        }
+    }
+}
+
+const FLAGS: OFlag = OFlag::O_DIRECTORY
+    .union(OFlag::O_NOFOLLOW)
+    .union(OFlag::O_CLOEXEC);
+
+fn open(path: &Path) -> io::Result<OwnedFd> {
+    DirBuilder::new().recursive(true).mode(0o700).create(path)?;
+    Ok(nix::fcntl::open(path, FLAGS, Mode::empty())?)
+}
+
+fn new_socket() -> nix::Result<OwnedFd> {
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    socket(AddressFamily::Unix, SockType::SeqPacket, flags, None)
+}
+
+/// An address has room for 108 bytes, and a data directory may be longer.
+fn address(dir: &impl AsFd, name: &str) -> nix::Result<UnixAddr> {
+    UnixAddr::new(format!("/proc/self/fd/{}/{name}", dir.as_fd().as_raw_fd()).as_str())
+}
+
+fn make(dir: &OwnedFd, name: &str) -> io::Result<OwnedFd> {
+    let socket = new_socket()?;
+    // The file takes its mode from the socket's: unix_bind in the kernel.
+    fchmod(&socket, Mode::S_IRUSR | Mode::S_IWUSR)?;
+    bind(socket.as_raw_fd(), &address(dir, name)?)?;
+    Ok(socket)
+}
+
+fn remove(dir: &OwnedFd, name: &str) -> io::Result<()> {
+    match unlinkat(dir, name, UnlinkatFlags::NoRemoveDir) {
+        Ok(()) | Err(Errno::ENOENT) => Ok(()),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn a_door_is_private_and_one_without_anybody_behind_it_is_removed() {
+        let data = tempfile::tempdir().expect("a directory");
+        let deep = data.path().join("d".repeat(120));
+        std::fs::create_dir(&deep).expect("a directory");
+        let doors = Doors::open(&deep);
+        assert_eq!(doors.capability().missing, None);
+        let (run, other) = (RunId::from_u128(7), RunId::from_u128(8));
+        drop(doors.make(run).expect("a door"));
+        let path = deep.join(NAME).join(run.to_string());
+        let mode = std::fs::metadata(&path)
+            .expect("it is there")
+            .permissions()
+            .mode();
+        assert_eq!(mode & 0o777, 0o600);
+        std::fs::write(deep.join(NAME).join(other.to_string()), "").expect("a file");
+        assert_eq!(doors.all().len(), 2);
+
+        assert!(doors.knock(run).is_none() && doors.knock(other).is_none());
+        assert_eq!(
+            doors.all(),
+            [other],
+            "what is no socket is not ours to remove"
+        );
+    }
+}

@@ -1,0 +1,96 @@
+//! Control groups of runs that are over, whose directories could not be removed yet.
+
+use kennel_lifecycle::CgroupIdentity;
+use kennel_linux::cgroup;
+
+/// Between the first two tries; then twice as long after each in which none went.
+const TRY_AGAIN_MS: u64 = 20;
+/// The wait doubles so many times at most.
+const TRIES_SLOWER_MAX: u32 = 6;
+
+/// The directories, and when they are tried again.
+#[derive(Debug, Default)]
+pub(super) struct Leftovers {
+    groups: Vec<CgroupIdentity>,
+    due: u64,
+    /// How often in a row none of them went.
+    tried: u32,
+}
+
+impl Leftovers {
+    /// Takes what could not be removed just now, or cannot be removed yet.
+    pub(super) fn add(&mut self, groups: impl IntoIterator<Item = CgroupIdentity>, now: u64) {
+        let soon = now + TRY_AGAIN_MS;
+        for group in groups {
+            self.due = self.wake_at().map_or(soon, |due| due.min(soon));
+            self.tried = 0;
+            self.groups.push(group);
+        }
+    }
+
+    /// When to call [`Self::step`].
+    pub(super) fn wake_at(&self) -> Option<u64> {
+        (!self.groups.is_empty()).then_some(self.due)
+    }
+
+    /// Tries to remove them, where it is time to.
+    pub(super) fn step(&mut self, now: u64) {
+        if self.groups.is_empty() || now < self.due {
+            return;
+        }
+        let before = self.groups.len();
+        self.remove();
+        let none_went = self.groups.len() == before;
+        self.tried = if none_went { self.tried + 1 } else { 0 };
+        self.due = now + (TRY_AGAIN_MS << self.tried.min(TRIES_SLOWER_MAX));
+    }
+
+    /// Tries to remove them now; whether all are gone.
+    pub(super) fn remove(&mut self) -> bool {
+        self.groups.retain(|group| !cgroup::remove(group));
+        self.groups.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn a_directory_that_is_in_use_is_tried_when_its_time_has_come_and_ever_less_often() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let group = |name: &str| {
+            let path = dir.path().join(name);
+            fs::create_dir(&path).expect("a directory");
+            // As long as this is in it, it cannot be removed.
+            fs::write(path.join("file"), "").expect("a file");
+            (cgroup::identify(&path).expect("it is there"), path)
+        };
+        let (first, path) = group("first");
+        let mut leftovers = Leftovers::default();
+        leftovers.add([first], 1_000);
+        let mut waits = Vec::new();
+        let mut now = 1_000;
+        for _ in 0..9 {
+            let due = leftovers.wake_at().expect("it is there");
+            waits.push(due - now);
+            now = due;
+            leftovers.step(now);
+        }
+        assert_eq!(waits, [20, 40, 80, 160, 320, 640, 1280, 1280, 1280]);
+
+        // It could go now, and is not tried before its time, whatever happens meanwhile.
+        fs::remove_file(path.join("file")).expect("it goes");
+        leftovers.step(now + 1_279);
+        assert!(path.exists());
+        // Another one brings the time of both nearer.
+        let (second, other) = group("second");
+        leftovers.add([second], now + 100);
+        leftovers.step(now + 120);
+        assert!(!path.exists() && other.exists());
+        fs::remove_file(other.join("file")).expect("it goes");
+        assert!(leftovers.remove());
+        assert_eq!(leftovers.wake_at(), None);
+    }
+}

@@ -1,0 +1,530 @@
+//! The keeper's one loop: what shims say, what the server wants, signals, time.
+
+mod adopting;
+mod auditing;
+mod ending;
+mod inputs;
+mod orphan_clock;
+mod orphans;
+mod prepare;
+mod recorded;
+mod restart;
+mod shims;
+mod upgrade;
+
+use super::{
+    KeeperError,
+    adoption::Knock,
+    doors::Doors,
+    groups::Groups,
+    leftovers::Leftovers,
+    listen::Listening,
+    observe::Markers,
+    orphan::Orphan,
+    pool::Pool,
+    reaping::Reaping,
+    run::{Run, Told},
+    server::Server,
+    stray::Stray,
+};
+use crate::{
+    client::{Fact, SignalResult},
+    exit_record,
+    exit_slots::ExitSlots,
+    rundir,
+    wire::{self, Answer, ToKeeper, ToServer},
+};
+use ending::Ending;
+use inputs::Inputs;
+use kennel_lifecycle::{HostFacts, HostIdentity, RunId, Timestamp};
+use kennel_linux::{
+    attributes::{Inherited, Protection},
+    clock, crash_point,
+    fdpass::{self, Received},
+};
+use nix::{
+    errno::Errno,
+    sys::{
+        epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout},
+        signalfd::SignalFd,
+        time::{TimeSpec, TimeValLike},
+        timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags},
+    },
+};
+use prepare::Wish;
+pub(super) use restart::Restarts;
+use shims::Shim;
+use std::{
+    collections::{BTreeSet, HashMap},
+    io,
+    os::fd::{AsFd, OwnedFd},
+    path::PathBuf,
+    rc::Rc,
+};
+pub(super) use upgrade::Upgrades;
+
+const SERVER: u64 = 0;
+const SIGNALS: u64 = 1;
+const TIMER: u64 = 2;
+const SHIMS_FROM: u64 = 16;
+
+/// Most events taken at once.
+const EVENTS_MAX: usize = 64;
+/// Most messages read from the server before others get their turn.
+const SERVER_MESSAGES_MAX: usize = 64;
+/// Between two tries at something that could not be done.
+const TRY_AGAIN_MS: u64 = 20;
+
+/// What the loop is made of.
+pub(super) struct Parts {
+    pub(super) server: Server,
+    pub(super) restarts: Restarts,
+    pub(super) upgrades: Upgrades,
+    pub(super) signals: SignalFd,
+    pub(super) listening: Vec<Listening>,
+    pub(super) groups: Groups,
+    pub(super) facts: HostFacts,
+    pub(super) host: HostIdentity,
+    pub(super) data_dir: PathBuf,
+    /// What commands get, but for what is the keeper's own.
+    pub(super) inherited: Inherited,
+    pub(super) protection: Protection,
+    pub(super) doors: Doors,
+    pub(super) exits: ExitSlots,
+}
+
+/// The keeper.
+pub(super) struct Keeper {
+    epoll: Epoll,
+    timer: TimerFd,
+    timer_at: Option<u64>,
+    server: Server,
+    restarts: Restarts,
+    upgrades: Upgrades,
+    signals: SignalFd,
+    /// Only held: the server accepts.
+    listening: Vec<Listening>,
+    groups: Groups,
+    doors: Doors,
+    facts: HostFacts,
+    host: HostIdentity,
+    data_dir: PathBuf,
+    inherited: Inherited,
+    pool: Pool,
+    exits: ExitSlots,
+    /// Which shim has the exit slot of a run, until the run is forgotten.
+    exit_slot_of: HashMap<RunId, u64>,
+    shims: HashMap<u64, Shim>,
+    /// Shims of an earlier keeper that have not answered at their doors yet.
+    late: HashMap<u64, Knock>,
+    /// Inputs with something that waits for room.
+    inputs: Inputs,
+    /// By number, for as long as they are not reaped.
+    shim_of_pid: HashMap<i32, u64>,
+    next_shim: u64,
+    runs: HashMap<RunId, Run>,
+    wakes: BTreeSet<(u64, RunId)>,
+    waking: HashMap<RunId, u64>,
+    orphans: Vec<Orphan>,
+    /// When those that somebody waits for take their next step.
+    orphans_due: u64,
+    reapings: Vec<Reaping>,
+    /// When they take their next step.
+    reapings_due: u64,
+    markers: Markers,
+    leftovers: Leftovers,
+    stray: Stray,
+    /// Whether the loop waits for the server to read.
+    server_is_behind: bool,
+    ending: Ending,
+}
+
+impl Keeper {
+    pub(super) fn new(parts: Parts) -> Result<Self, KeeperError> {
+        let host = |step| {
+            move |source: Errno| KeeperError::Host {
+                step,
+                source: source.into(),
+            }
+        };
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)
+            .map_err(host("create an epoll instance"))?;
+        let flags = TimerFlags::TFD_CLOEXEC | TimerFlags::TFD_NONBLOCK;
+        let timer = TimerFd::new(ClockId::CLOCK_BOOTTIME, flags).map_err(host("create a timer"))?;
+        let watch = |fd: &dyn AsFd, token| {
+            let event = EpollEvent::new(EpollFlags::EPOLLIN, token);
+            epoll
+                .add(fd.as_fd(), event)
+                .map_err(host("watch a descriptor"))
+        };
+        watch(&parts.signals, SIGNALS)?;
+        watch(&timer, TIMER)?;
+        if let Some(socket) = &parts.server.socket {
+            watch(socket, SERVER)?;
+        }
+        let base = parts.groups.base().as_ref().ok().cloned();
+        Ok(Self {
+            epoll,
+            timer,
+            timer_at: None,
+            server: parts.server,
+            restarts: parts.restarts,
+            upgrades: parts.upgrades,
+            signals: parts.signals,
+            listening: parts.listening,
+            groups: parts.groups,
+            doors: parts.doors,
+            facts: parts.facts,
+            host: parts.host,
+            data_dir: parts.data_dir,
+            inherited: parts.inherited,
+            pool: Pool::new(parts.protection, base, parts.exits.file()),
+            exits: parts.exits,
+            exit_slot_of: HashMap::new(),
+            shims: HashMap::new(),
+            late: HashMap::new(),
+            inputs: Inputs::default(),
+            shim_of_pid: HashMap::new(),
+            next_shim: SHIMS_FROM,
+            runs: HashMap::new(),
+            wakes: BTreeSet::new(),
+            waking: HashMap::new(),
+            orphans: Vec::new(),
+            orphans_due: 0,
+            reapings: Vec::new(),
+            reapings_due: 0,
+            markers: Markers::default(),
+            leftovers: Leftovers::default(),
+            stray: Stray::default(),
+            server_is_behind: false,
+            ending: Ending::default(),
+        })
+    }
+
+    /// Runs until the service has ended and every run is over, and gives the exit code.
+    pub(super) fn run(mut self) -> io::Result<i32> {
+        self.hand_over();
+        let mut events = [EpollEvent::empty(); EVENTS_MAX];
+        loop {
+            let now = clock::boot_ms();
+            if let Some(code) = self.finished(now) {
+                self.close();
+                return Ok(code);
+            }
+            self.arm_timer(now)?;
+            self.watch_server()?;
+            let timeout = if self.pool_is_short() {
+                EpollTimeout::ZERO
+            } else {
+                EpollTimeout::NONE
+            };
+            let ready = match self.epoll.wait(&mut events, timeout) {
+                Ok(0) => {
+                    if self.pool.refill().is_err() {
+                        self.pool.stop_refilling();
+                    }
+                    continue;
+                }
+                Ok(ready) => ready,
+                Err(Errno::EINTR) => continue,
+                Err(errno) => return Err(errno.into()),
+            };
+            // What happened comes before what is wanted.
+            let mut tokens: Vec<u64> = events[..ready].iter().map(EpollEvent::data).collect();
+            tokens.sort_unstable_by(|a, b| b.cmp(a));
+            for token in tokens {
+                match token {
+                    SERVER => {
+                        self.server.flush();
+                        self.hear_server();
+                    }
+                    SIGNALS => self.hear_signals()?,
+                    TIMER => {
+                        let _ = self.timer.wait();
+                        self.timer_at = None;
+                    }
+                    door if self.late.contains_key(&door) => self.hear_late(door),
+                    input if self.inputs.is_watched(input) => self.room_in_input(input),
+                    shim => self.hear_shim(shim),
+                }
+            }
+            self.on_time(clock::boot_ms());
+        }
+    }
+
+    /// Waits for room in the socket only while something waits for it.
+    fn watch_server(&mut self) -> io::Result<()> {
+        let behind = self.server.is_behind();
+        if behind != self.server_is_behind
+            && let Some(socket) = &self.server.socket
+        {
+            let mut flags = EpollFlags::EPOLLIN;
+            flags.set(EpollFlags::EPOLLOUT, behind);
+            let mut event = EpollEvent::new(flags, SERVER);
+            self.epoll.modify(socket, &mut event)?;
+            self.server_is_behind = behind;
+        }
+        Ok(())
+    }
+
+    fn pool_is_short(&self) -> bool {
+        self.ending.drained_by.is_none() && self.pool.is_short()
+    }
+
+    // ---- time ------------------------------------------------------------------------------------------------------
+
+    fn arm_timer(&mut self, now: u64) -> io::Result<()> {
+        let runs = self.wakes.first().map(|(at, _)| *at);
+        let asked_for = self.orphans.iter().any(|orphan| orphan.seq.is_some());
+        let orphans = asked_for.then_some(self.orphans_due);
+        let reapings = (!self.reapings.is_empty()).then_some(self.reapings_due);
+        let retry = self.leftovers.wake_at();
+        let is_up = self.server.exit.is_none() && !self.server.killed;
+        let kill = self.server.kill_at.filter(|_| is_up);
+        let ends = [kill, self.ending.drained_by];
+        let ends = ends
+            .into_iter()
+            .flatten()
+            .map(|at| at.max(now + TRY_AGAIN_MS));
+        let host = self.server.waits_for_host().then_some(now + TRY_AGAIN_MS);
+        let server = self.server_wakes_at();
+        let check = self.upgrades.wakes_at();
+        let wake = [runs, orphans, reapings, retry, host, server, check]
+            .into_iter()
+            .flatten()
+            .chain(ends)
+            .min();
+        // An earlier wake-up does no harm; a later one would.
+        let Some(at) = wake.filter(|at| self.timer_at.is_none_or(|armed| *at < armed)) else {
+            return Ok(());
+        };
+        let nanos = i64::try_from(at.max(1).saturating_mul(1_000_000)).unwrap_or(i64::MAX);
+        let when = Expiration::OneShot(TimeSpec::nanoseconds(nanos));
+        self.timer.set(when, TimerSetTimeFlags::TFD_TIMER_ABSTIME)?;
+        self.timer_at = Some(at);
+        Ok(())
+    }
+
+    fn on_time(&mut self, now: u64) {
+        while let Some((at, run)) = self.wakes.first().copied()
+            && at <= now
+        {
+            self.wakes.remove(&(at, run));
+            self.waking.remove(&run);
+            self.touch(run, now);
+        }
+        if self.server.waits_for_host() {
+            self.server.flush();
+        }
+        self.step_orphans(now);
+        self.step_reapings(now);
+        self.leftovers.step(now);
+        self.look_after_upgrade(now);
+        self.look_after_server(now);
+    }
+
+    // ---- runs ------------------------------------------------------------------------------------------------------
+
+    /// After any event of a run: let it take its step, say what it has to say, and note when it wants to wake.
+    fn touch(&mut self, id: RunId, now: u64) {
+        let Some(run) = self.runs.get_mut(&id) else {
+            return;
+        };
+        loop {
+            run.step(now);
+            let once_more = run.tells_shim_first();
+            let for_shim = std::mem::take(&mut run.for_shim);
+            if let Some(shim) = run.shim.and_then(|token| self.shims.get(&token)) {
+                for word in for_shim {
+                    // A shim that cannot be told is gone or will be: its end of file comes next.
+                    let _ = wire::encode(&word).and_then(|w| fdpass::send(&shim.socket, &w, &[]));
+                }
+            }
+            if !once_more {
+                break;
+            }
+        }
+        let told = std::mem::take(&mut run.told);
+        // A run that has kept somebody stays known for as long as its shim lives.
+        let ended = run.has_ended() && !run.keeps();
+        let forget = ended && run.acknowledged;
+        let is_on_record = run.is_on_record();
+        let group = if ended { run.take_cgroup() } else { None };
+        let wake = run.wake_at(now);
+        if let Some(before) = self.waking.remove(&id) {
+            self.wakes.remove(&(before, id));
+        }
+        if let Some(at) = wake {
+            self.wakes.insert((at, id));
+            self.waking.insert(id, at);
+        }
+        if forget {
+            self.runs.remove(&id);
+            self.doors.remove(id);
+            self.forget_exit(id, is_on_record);
+        }
+        self.watch_input(id);
+        let left = group.filter(|group| !self.groups.clear(group));
+        self.leftovers.add(left, now);
+        for word in told {
+            self.tell(id, word);
+        }
+    }
+
+    /// A run is over. Where its end is on record, its slot is needed no more.
+    fn forget_exit(&mut self, id: RunId, is_on_record: bool) {
+        let shim = self.exit_slot_of.remove(&id);
+        if let Some(shim) = shim.filter(|_| is_on_record) {
+            self.exits.acknowledged(shim);
+        }
+        self.settle_exits();
+    }
+
+    /// Keeps what is in the files of exit records that no shim can write to any more.
+    pub(super) fn settle_exits(&mut self) {
+        let data_dir = &self.data_dir;
+        self.exits
+            .settle(|run, record| exit_record::keep(&rundir::path(data_dir, run), record));
+    }
+
+    fn tell(&mut self, id: RunId, word: Told) {
+        match word {
+            Told::Answer(seq, answer, fds) => self.send(&ToServer::Answer { seq, answer }, fds),
+            Told::Fact(at, fact) => self.send(&report(id, at, fact), Vec::new()),
+        }
+    }
+
+    fn send(&mut self, message: &ToServer, fds: Vec<Rc<OwnedFd>>) {
+        if !self.server.send(message, fds) {
+            // It has not read for so long that it is hung.
+            self.server.kill_hung();
+        }
+    }
+
+    // ---- the server ------------------------------------------------------------------------------------------------
+
+    fn hear_server(&mut self) {
+        for _ in 0..SERVER_MESSAGES_MAX {
+            let Some(socket) = &self.server.socket else {
+                return;
+            };
+            match fdpass::receive(socket) {
+                Ok(Received::Message(bytes, fds)) => match wire::decode(&bytes) {
+                    Ok(message) => self.obey(message, fds),
+                    Err(_) => return self.server_gone(),
+                },
+                Ok(Received::WouldBlock) => return,
+                Ok(Received::Eof) | Err(_) => return self.server_gone(),
+            }
+        }
+    }
+
+    fn obey(&mut self, message: ToKeeper, fds: Vec<OwnedFd>) {
+        let now = clock::boot_ms();
+        let mut with = |id: u128, act: &mut dyn FnMut(&mut Run)| {
+            let id = RunId::from_u128(id);
+            let Some(run) = self.runs.get_mut(&id) else {
+                return false;
+            };
+            act(run);
+            self.touch(id, now);
+            true
+        };
+        let unknown = match message {
+            ToKeeper::Prepare {
+                seq,
+                run,
+                run_dir,
+                policy,
+                input,
+                terminal,
+            } => {
+                let wanted = Wish {
+                    seq,
+                    run: RunId::from_u128(run),
+                    run_dir,
+                    policy,
+                    input,
+                    terminal,
+                };
+                return self.prepare(wanted, fds);
+            }
+            ToKeeper::Ready => return self.server_is_ready(),
+            ToKeeper::Release { run } => {
+                with(run, &mut Run::release);
+                None
+            }
+            ToKeeper::ShutGate { run } => {
+                with(run, &mut Run::shut_gate);
+                None
+            }
+            ToKeeper::Stop { run, plan } => {
+                with(run, &mut |r| r.stop(&plan, now));
+                None
+            }
+            ToKeeper::Acknowledge { run } => {
+                crash_point!("keeper.acknowledge");
+                with(run, &mut Run::acknowledge);
+                crash_point!("keeper.acknowledged");
+                None
+            }
+            ToKeeper::KeepRest { run } => {
+                with(run, &mut Run::keep_rest);
+                None
+            }
+            ToKeeper::Interrupt { seq, run, request } => {
+                let id = request.as_deref();
+                (!with(run, &mut |r| r.interrupt(seq, id, now))).then_some(seq)
+            }
+            ToKeeper::WasSent { seq, run, request } => {
+                let mut tell = |r: &mut Run| r.tell_whether_sent(seq, &request, now);
+                (!with(run, &mut tell)).then_some(seq)
+            }
+            ToKeeper::Pause { seq, run } => (!with(run, &mut |r| r.pause(seq, now))).then_some(seq),
+            ToKeeper::Resume { seq, run } => (!with(run, &mut |r| r.resume(seq))).then_some(seq),
+            ToKeeper::Signal {
+                seq,
+                run,
+                signal,
+                target,
+                request,
+            } => {
+                let id = request.as_deref();
+                let mut send = |r: &mut Run| r.signal(seq, signal, target, id, now);
+                (!with(run, &mut send)).then_some(seq)
+            }
+            ToKeeper::Tree { seq, run } => (!with(run, &mut |r| r.list(seq))).then_some(seq),
+            ToKeeper::Input { seq, run, wish } => return self.ask_input(seq, run, wish),
+            ToKeeper::Resize(resize) => return self.resize_terminal(resize),
+            ToKeeper::Books { seq } => return self.tell_books(seq),
+            ToKeeper::Reap { seq, plan } => return self.begin_reaping(seq, &plan, fds),
+            ToKeeper::Observe { seq, recorded } => return self.observe(seq, recorded, now),
+            ToKeeper::EndOrphan {
+                seq,
+                recorded,
+                plan,
+            } => return self.end_orphan(seq, recorded.into(), &plan, now),
+            ToKeeper::KeeperSeen { seq, keeper, host } => {
+                return self.look_for_keeper(seq, &keeper, &host);
+            }
+            ToKeeper::Upgrade { seq, request } => return self.begin_upgrade(Some(seq), request),
+            ToKeeper::Pong => return self.server.answered(),
+            ToKeeper::Ping => return self.send(&ToServer::Pong, Vec::new()),
+        };
+        if let Some(seq) = unknown {
+            self.answer(seq, Answer::Signal(SignalResult::UnknownRun));
+        }
+    }
+
+    fn answer(&mut self, seq: u64, answer: Answer) {
+        self.send(&ToServer::Answer { seq, answer }, Vec::new());
+    }
+}
+
+fn report(run: RunId, at: Timestamp, fact: Fact) -> ToServer {
+    ToServer::Report {
+        run: run.as_u128(),
+        at_us: at.0,
+        fact,
+    }
+}

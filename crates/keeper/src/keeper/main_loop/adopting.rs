@@ -1,0 +1,103 @@
+//! Runs that have outlived an earlier keeper, and those that this one leaves to the next as they are.
+
+use super::{Keeper, shims::Shim};
+use crate::{
+    keeper::{
+        adoption::{Adoptable, Knock},
+        run::Run,
+    },
+    wire::ToServer,
+};
+use kennel_lifecycle::RunId;
+use kennel_linux::pidfd::PidFd;
+use nix::sys::epoll::{EpollEvent, EpollFlags};
+use std::{
+    io,
+    os::fd::{AsFd, OwnedFd},
+};
+
+impl Keeper {
+    /// Goes on with a run. Where this process has no room for it, its shim goes on waiting.
+    pub(in crate::keeper) fn adopt(&mut self, found: Adoptable) {
+        let id = found.id;
+        let token = self.next_shim;
+        let watched = self.watch_foreign(&found, token);
+        let Ok((socket, foreign)) = watched else {
+            return;
+        };
+        self.next_shim += 1;
+        let shim = Shim {
+            pid: found.identity.shim.pid,
+            socket,
+            run: id,
+            foreign: Some(foreign),
+        };
+        self.shims.insert(token, shim);
+        self.runs.insert(id, Run::adopted(found, token));
+    }
+
+    /// Somebody behind a door has not answered yet: that is taken in whenever it comes. Where this process has no room for
+    /// it, recovery looks at the row.
+    pub(in crate::keeper) fn wait_at_door(&mut self, knock: Knock) {
+        let token = self.next_shim;
+        let event = EpollEvent::new(EpollFlags::EPOLLIN, token);
+        if self.epoll.add(&knock.socket, event).is_ok() {
+            self.next_shim += 1;
+            self.late.insert(token, knock);
+        }
+    }
+
+    /// It has answered, or has gone.
+    pub(super) fn hear_late(&mut self, token: u64) {
+        let Some(knock) = self.late.remove(&token) else {
+            return;
+        };
+        let _ = self.epoll.delete(&knock.socket);
+        let id = knock.run;
+        if let Some(found) = knock.hear(&self.data_dir, &self.host) {
+            self.adopt(found);
+        }
+        let run = self.runs.get(&id).and_then(Run::held);
+        let (word, outputs) = match run {
+            Some((held, outputs)) => (ToServer::Held(held), outputs),
+            None => (ToServer::DoorLeft { run: id.as_u128() }, Vec::new()),
+        };
+        self.send(&word, outputs);
+    }
+
+    /// Nobody waits for this run any more: it is being ended.
+    pub(super) fn leave_door(&mut self, run: RunId) {
+        for (_, knock) in self.late.extract_if(|_, knock| knock.run == run) {
+            let _ = self.epoll.delete(&knock.socket);
+        }
+    }
+
+    /// Its words, and its end: no SIGCHLD comes for it.
+    fn watch_foreign(&self, found: &Adoptable, token: u64) -> io::Result<(OwnedFd, PidFd)> {
+        let socket = found.socket.try_clone()?;
+        let foreign = PidFd::from_fd(found.shim.as_fd().try_clone_to_owned()?);
+        let event = EpollEvent::new(EpollFlags::EPOLLIN, token);
+        self.epoll.add(&socket, event)?;
+        if let Err(errno) = self.epoll.add(foreign.as_fd(), event) {
+            let _ = self.epoll.delete(&socket);
+            return Err(errno.into());
+        }
+        Ok((socket, foreign))
+    }
+
+    /// No server has ever served here: what waits for one at its own door does so again.
+    pub(super) fn give_back(&mut self) {
+        let given = self.runs.values().filter(|run| run.can_be_given_back());
+        let given: Vec<RunId> = given.map(|run| run.id).collect();
+        for id in given {
+            let run = self.runs.remove(&id);
+            if let Some(at) = self.waking.remove(&id) {
+                self.wakes.remove(&(at, id));
+            }
+            // The shim sees the end of its socket.
+            if let Some(token) = run.and_then(|run| run.shim) {
+                self.forget_shim(token);
+            }
+        }
+    }
+}

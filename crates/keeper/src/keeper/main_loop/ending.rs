@@ -1,0 +1,254 @@
+//! How the service ends: asked to, or because its server has ended and none takes its place.
+
+use super::Keeper;
+use crate::wire::ToServer;
+use kennel_lifecycle::{
+    Exit, RunId,
+    ladder::StopPlan,
+    limits::{SHUTDOWN_DEADLINE, SHUTDOWN_GRACE_MAX},
+};
+use kennel_linux::{clock, crash_point, reap};
+use std::time::Duration;
+
+/// Between the end of the server's socket and SIGKILL to a server that does not exit.
+const SERVER_EXIT_MS: u64 = 5_000;
+/// After the deadline of a shutdown: time for the server's last commits before it is taken for hung.
+const LAST_COMMITS_MS: u64 = 5_000;
+/// How long a server that is not ready yet may take to become so after SIGTERM or SIGINT; it does not listen before.
+const START_UP_MS: u64 = 2_000;
+/// Most batches of messages that a dead server can have left in the socket.
+const LAST_WORDS_MAX: usize = 1024;
+/// How long a directory of a run that is over may stay in use when all else is done, and how often it is tried.
+const LEFTOVERS_MAX: u64 = 1_000;
+const LEFTOVERS_POLL: Duration = Duration::from_millis(2);
+/// Exit code where the service ended without a server.
+const CODE_LOST: i32 = 70;
+/// Exit code where something was still alive at the deadline.
+const CODE_ALIVE: i32 = 1;
+
+/// How far the end of the service has come.
+#[derive(Default)]
+pub(super) struct Ending {
+    /// SIGTERM or SIGINT came.
+    pub(super) asked: bool,
+    /// It came again.
+    again: bool,
+    /// No server will be started any more: then all is over at this time, ended or not.
+    pub(super) drained_by: Option<u64>,
+}
+
+impl Keeper {
+    pub(super) fn shut_down(&mut self) {
+        let now = clock::boot_ms();
+        let again = std::mem::replace(&mut self.ending.asked, true);
+        self.ending.again |= again;
+        self.cancel_check();
+        if self.server.socket.is_none() && self.upgrades.is_between_servers() {
+            // The one that comes is told.
+            return;
+        }
+        self.restarts.give_up();
+        if self.server.socket.is_none() {
+            // There is no server to ask: what is left has its bound from here on.
+            if self.ending.drained_by.is_none() {
+                return self.end_all(now);
+            }
+            let grace = if again {
+                Duration::ZERO
+            } else {
+                SHUTDOWN_GRACE_MAX
+            };
+            return self.hasten(grace, now);
+        }
+        self.tell_shutdown(now);
+    }
+
+    pub(super) fn tell_shutdown(&mut self, now: u64) {
+        let word = if self.ending.again {
+            ToServer::ShutdownNow
+        } else {
+            self.server.kill_at = Some(now + self.server_patience());
+            ToServer::Shutdown
+        };
+        self.send(&word, Vec::new());
+    }
+
+    pub(super) fn server_is_ready(&mut self) {
+        let now = clock::boot_ms();
+        self.server.is_ready(now);
+        self.restarts.served();
+        if self.upgrades.has_come_to_serve() {
+            crash_point!("keeper.upgraded");
+            self.server.kill_at = None;
+        }
+        if self.ending.asked && self.server.socket.is_some() {
+            self.server.kill_at = Some(now + self.server_patience());
+        }
+    }
+
+    /// How long it may take to end after it was asked to.
+    fn server_patience(&self) -> u64 {
+        if self.restarts.has_served() || !self.runs.is_empty() {
+            millis(SHUTDOWN_DEADLINE) + LAST_COMMITS_MS
+        } else {
+            START_UP_MS
+        }
+    }
+
+    /// Its socket is closed, and all it wanted before that is done. Gates shut at once; whether another server takes the
+    /// rest over is known when this one has ended.
+    pub(super) fn server_gone(&mut self) {
+        crash_point!("keeper.server_lost");
+        let now = clock::boot_ms();
+        if let Some(socket) = self.server.socket.take() {
+            let _ = self.epoll.delete(&socket);
+        }
+        self.server_is_behind = false;
+        self.orphans.clear();
+        self.reapings.clear();
+        self.cancel_check();
+        self.server.kill_at.get_or_insert(now + SERVER_EXIT_MS);
+        if self.will_restart() {
+            self.lose_server(now);
+        } else {
+            self.end_all(now);
+        }
+    }
+
+    /// No server will come: gates shut, what runs is ended by its own plan.
+    fn end_all(&mut self, now: u64) {
+        if !self.restarts.has_served() && !self.ending.asked {
+            self.give_back();
+        }
+        let in_order = self.ending.asked;
+        let ids: Vec<RunId> = self.runs.keys().copied().collect();
+        let mut longest = 0;
+        for id in ids {
+            if let Some(run) = self.runs.get_mut(&id) {
+                longest = longest.max(millis(run.grace()));
+                run.server_gone(in_order, now);
+            }
+            self.touch(id, now);
+        }
+        let by = now.saturating_add(longest);
+        self.ending.drained_by = Some(by.saturating_add(millis(SHUTDOWN_DEADLINE)));
+        if self.ending.asked {
+            self.hasten(SHUTDOWN_GRACE_MAX, now);
+        }
+    }
+
+    /// A server that has exited in order has left nothing running. What it has left all the same, and what is left when
+    /// somebody waits for the end of the service, is ended within the bound of a shutdown, whatever its own plan says.
+    fn hasten(&mut self, grace: Duration, now: u64) {
+        let plan = StopPlan::abort(grace);
+        let ids: Vec<RunId> = self.runs.keys().copied().collect();
+        for id in ids {
+            if let Some(run) = self.runs.get_mut(&id) {
+                run.stop(&plan, now);
+            }
+            self.touch(id, now);
+        }
+        let bound = now + millis(SHUTDOWN_DEADLINE);
+        let by = self.ending.drained_by.map_or(bound, |by| by.min(bound));
+        self.ending.drained_by = Some(by);
+    }
+
+    /// The server has been reaped.
+    pub(super) fn server_ended(&mut self, exit: Exit) {
+        self.server.exit = Some(exit);
+        #[cfg(debug_assertions)]
+        kennel_linux::crash_point::server_is(None);
+        // It is dead, so what it has sent is all there: read it to its end.
+        for _ in 0..LAST_WORDS_MAX {
+            if self.server.socket.is_none() {
+                break;
+            }
+            self.hear_server();
+        }
+        // Somebody else holds its end; nobody but the server is obeyed.
+        if self.server.socket.is_some() {
+            self.server_gone();
+        }
+        let now = clock::boot_ms();
+        // One that is to begin, or to make room, does not end the service.
+        let is_the_end = self.ending.asked || !self.upgrades.is_between_servers();
+        if exit == Exit::Code(0) && is_the_end {
+            if self.ending.drained_by.is_none() {
+                self.end_all(now);
+            }
+            self.hasten(SHUTDOWN_GRACE_MAX, now);
+        } else if self.will_restart() {
+            crash_point!("keeper.server_reaped");
+            self.server_lost_or_left(now);
+        }
+    }
+
+    fn server_lost_or_left(&mut self, now: u64) {
+        let former = self.server.former(self.has_left());
+        let how = former.as_ref().map(ToString::to_string);
+        self.restarts.remember(former);
+        if self.go_on_with_upgrade(&how.unwrap_or_default(), now) {
+            return;
+        }
+        if self.will_restart() {
+            self.restarts.plan(self.server.ready_at, now);
+        } else if self.ending.drained_by.is_none() {
+            self.end_all(now);
+        }
+    }
+
+    pub(super) fn finished(&mut self, now: u64) -> Option<i32> {
+        let exit = self.server.exit?;
+        if self.restarts.is_planned() {
+            return None;
+        }
+        let left = self.runs.values().any(|run| !run.has_ended());
+        let drained_by = self.ending.drained_by.unwrap_or(now);
+        // What SIGKILL does not end is left to the next start; nobody waits for it here.
+        let waits = self
+            .runs
+            .values()
+            .any(|run| !run.has_ended() && !run.is_stuck());
+        if waits && now < drained_by {
+            return None;
+        }
+        if !self.restarts.has_served() && self.server.killed {
+            // It was asked to end before it had begun.
+            return Some(if left { CODE_ALIVE } else { 0 });
+        }
+        Some(match exit {
+            Exit::Code(code) if !self.restarts.has_served() => code,
+            Exit::Code(0) if left => CODE_ALIVE,
+            Exit::Code(0) => 0,
+            Exit::Code(CODE_ALIVE) if !self.server.killed && !self.restarts.is_lost() => CODE_ALIVE,
+            _ => CODE_LOST,
+        })
+    }
+
+    /// Leaves nothing behind: idle shims, control groups; the socket files go with their owners.
+    pub(super) fn close(&mut self) {
+        for warm in self.pool.drain() {
+            // SAFETY: kill takes integers; the pid is that of an unreaped child of this process.
+            unsafe { libc::kill(warm.pid, libc::SIGKILL) };
+            let _ = reap::await_end(warm.pid);
+        }
+        self.exits.close();
+        self.remove_leftovers();
+        self.groups.remove();
+    }
+
+    /// A child that was refused is told of before it has wholly left its group.
+    fn remove_leftovers(&mut self) {
+        let by = clock::boot_ms() + LEFTOVERS_MAX;
+        loop {
+            if self.leftovers.remove() || clock::boot_ms() >= by {
+                return;
+            }
+            std::thread::sleep(LEFTOVERS_POLL);
+        }
+    }
+}
+
+pub(super) fn millis(wait: Duration) -> u64 {
+    u64::try_from(wait.as_millis()).unwrap_or(u64::MAX)
+}

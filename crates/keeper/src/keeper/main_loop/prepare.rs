@@ -1,0 +1,295 @@
+//! From PREPARE to a shim with a job.
+
+use super::{Keeper, Shim};
+use crate::{
+    keeper::{
+        groups::Group,
+        run::{Outputs, Parts, Run, RunInput},
+    },
+    wire::{self, Answer, Job, ToShim, adoption::WireKeepsake},
+};
+use kennel_lifecycle::{Held, Policy, Recovery, RunId, StartFailure, StartStage, TerminalSize};
+use kennel_linux::{
+    cgroup_limits, clock, crash_point, fdpass,
+    spawn::{self, failure},
+    terminal::{NoPty, Terminal},
+};
+use nix::{
+    fcntl::OFlag,
+    sys::epoll::{EpollEvent, EpollFlags},
+    unistd::pipe2,
+};
+use std::{
+    io,
+    os::fd::{AsFd, OwnedFd},
+    path::Path,
+};
+
+/// The streams of a run: the ends of the command, and what is kept here.
+struct Streams {
+    stdin: OwnedFd,
+    stdout: OwnedFd,
+    stderr: OwnedFd,
+    outputs: Outputs,
+    input: Option<RunInput>,
+}
+
+/// What the server wants made.
+pub(super) struct Wish {
+    pub(super) seq: u64,
+    pub(super) run: RunId,
+    pub(super) run_dir: String,
+    pub(super) policy: Policy,
+    /// The attempt for which standard input is a pipe, or a terminal.
+    pub(super) input: Option<u32>,
+    /// How large the terminal is, where the streams are on one.
+    pub(super) terminal: Option<TerminalSize>,
+}
+
+/// Why nothing was made.
+enum Unmade {
+    /// A call failed.
+    Failed(io::Error),
+    /// It could not be held to its limits.
+    Limits(StartFailure),
+    /// What would hold the run is weaker than it may be.
+    TooWeak(Held),
+    /// There is no terminal for it.
+    NoPty(NoPty),
+}
+
+impl From<io::Error> for Unmade {
+    fn from(error: io::Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+/// Sets the limits of a run on its group, before anybody is in it. A run that got no group at this moment is not let run
+/// without them.
+fn hold(group: &Result<Group, String>, policy: &Policy) -> Result<(), StartFailure> {
+    let limits = &policy.limits;
+    match group {
+        _ if limits.knobs().is_empty() => Ok(()),
+        Ok(group) => cgroup_limits::apply(Path::new(&group.identity.path), limits)
+            .map_err(|not| failure(StartStage::Limits, &not.error, Some(&not.file))),
+        Err(why) => Err(StartFailure {
+            stage: StartStage::Limits,
+            errno: None,
+            path: Some(why.clone()),
+        }),
+    }
+}
+
+impl Keeper {
+    pub(super) fn prepare(&mut self, mut wish: Wish, fds: Vec<OwnedFd>) {
+        crash_point!("keeper.prepare");
+        // From here on no process of the run asks again what this host can do.
+        let recovery = wish.policy.recovery().on_host(self.doors.can_be_made());
+        wish.policy.recovery = Some(recovery);
+        let seq = wish.seq;
+        let prepared = match self.runs.get(&wish.run) {
+            None => self.hand_out(wish, fds),
+            // A child that a lost server asked for and nobody took over is on its way out.
+            Some(run) if run.acknowledged => Err(io::Error::from_raw_os_error(libc::EAGAIN).into()),
+            // The server makes run ids unique; a second child under one would have no owner.
+            Some(_) => Err(io::Error::from_raw_os_error(libc::EEXIST).into()),
+        };
+        match prepared {
+            Ok(()) => {}
+            Err(Unmade::TooWeak(held)) => self.answer(seq, Answer::TooWeak(held)),
+            Err(Unmade::Limits(failure)) => {
+                self.answer(seq, Answer::PrepareFailed(failure));
+            }
+            Err(Unmade::NoPty(none)) => self.answer(seq, Answer::NoPty(none)),
+            Err(Unmade::Failed(error)) => self.answer(seq, unmade(&error)),
+        }
+    }
+
+    fn hand_out(&mut self, wish: Wish, fds: Vec<OwnedFd>) -> Result<(), Unmade> {
+        let mut fds = fds.into_iter();
+        // A file that found no room in this process's table is missing here.
+        let lost = || io::Error::from_raw_os_error(libc::EMFILE);
+        let child = fds.next().ok_or_else(lost)?;
+        let streams = match wish.terminal {
+            Some(size) => on_terminal(&wish, size)?,
+            None => on_pipes(&wish, || fds.next().ok_or_else(lost))?,
+        };
+        let gate = spawn::small_pipe()?;
+        let group = self.groups.create(wish.run);
+        crash_point!("keeper.group_made");
+        let limited = hold(&group, &wish.policy);
+        let held = Held::on(
+            &self.facts,
+            group.as_ref().map(|_| ()).map_err(Clone::clone),
+            wish.policy.pid_namespace,
+        );
+        let group = group.ok();
+        let refused = match limited {
+            _ if wish
+                .policy
+                .min_containment
+                .is_some_and(|least| held.by < least) =>
+            {
+                Some(Unmade::TooWeak(held.clone()))
+            }
+            Ok(()) => None,
+            Err(failure) => Some(Unmade::Limits(failure)),
+        };
+        if let Some(refused) = refused {
+            let group = group.map(|group| group.identity);
+            self.leftovers.add(group, clock::boot_ms());
+            return Err(refused);
+        }
+        let given = self.pool.take().and_then(|warm| {
+            let files = (&child, &gate.0, &streams);
+            let slot = self.exits.take(self.next_shim);
+            self.give(&wish, &held, group.as_ref(), (&warm.socket, slot), files)?;
+            let event = EpollEvent::new(EpollFlags::EPOLLIN, self.next_shim);
+            self.epoll.add(&warm.socket, event)?;
+            Ok(warm)
+        });
+        let group = group.map(|group| group.identity);
+        let warm = match given {
+            Ok(warm) => warm,
+            Err(error) => {
+                // The shim has ended with its socket.
+                self.exits.never_used(self.next_shim);
+                self.leftovers.add(group, clock::boot_ms());
+                self.doors.remove(wish.run);
+                return Err(error.into());
+            }
+        };
+        let token = self.next_shim;
+        self.next_shim += 1;
+        self.shim_of_pid.insert(warm.pid, token);
+        self.shims.insert(
+            token,
+            Shim {
+                pid: warm.pid,
+                socket: warm.socket,
+                run: wish.run,
+                foreign: None,
+            },
+        );
+        let parts = Parts {
+            id: wish.run,
+            shim: token,
+            policy: wish.policy,
+            run_dir: wish.run_dir.into(),
+            cgroup: group,
+            held,
+            outputs: streams.outputs,
+            input: streams.input,
+        };
+        let run = Run::wanted(parts, wish.seq, gate.1);
+        self.runs.insert(wish.run, run);
+        self.exit_slot_of.insert(wish.run, token);
+        crash_point!("keeper.job_given");
+        Ok(())
+    }
+
+    fn give(
+        &self,
+        wish: &Wish,
+        held: &Held,
+        group: Option<&Group>,
+        (shim, exit_slot): (&OwnedFd, Option<u32>),
+        (child, gate, streams): (&OwnedFd, &OwnedFd, &Streams),
+    ) -> io::Result<()> {
+        let outlives = wish.policy.recovery() == Recovery::Adopt;
+        let door = outlives.then(|| self.doors.make(wish.run)).transpose()?;
+        let keepsake = outlives.then(|| WireKeepsake {
+            held: held.clone(),
+            host: self.host.clone(),
+        });
+        let input = streams.input.as_ref().and_then(RunInput::for_shim);
+        let job = ToShim::Job(Box::new(Job {
+            run: wish.run.as_u128(),
+            run_dir: wish.run_dir.clone(),
+            policy: wish.policy.clone(),
+            cgroup: group.map(|group| group.identity.clone()),
+            placement: self.groups.placement(),
+            attributes: self.inherited.attributes(&wish.policy.limits),
+            keepsake,
+            input: input.is_some(),
+            terminal: wish.terminal.is_some(),
+            exit_slot,
+        }));
+        let mut fds = vec![
+            child.as_fd(),
+            streams.stdin.as_fd(),
+            streams.stdout.as_fd(),
+            streams.stderr.as_fd(),
+            gate.as_fd(),
+        ];
+        // A command may go on writing when neither a server nor this process is there.
+        if let Outputs::Pipes(stdout, stderr) = &streams.outputs {
+            fds.extend([stdout.as_fd(), stderr.as_fd()]);
+        }
+        fds.extend(door.iter().map(AsFd::as_fd));
+        fds.extend(input);
+        fds.extend(group.map(|group| group.dir.as_fd()));
+        fdpass::send(shim, &wire::encode(&job)?, &fds)
+    }
+}
+
+fn unmade(error: &io::Error) -> Answer {
+    match error.raw_os_error() {
+        Some(
+            libc::EMFILE
+            | libc::ENFILE
+            | libc::EAGAIN
+            | libc::ENOMEM
+            | libc::ENOBUFS
+            | libc::ETOOMANYREFS,
+        )
+        | None => Answer::Exhausted(error.to_string()),
+        Some(_) => {
+            let failure = failure(StartStage::Prepare, error, None);
+            Answer::PrepareFailed(failure)
+        }
+    }
+}
+
+/// Two pipes for the outputs. Their read ends are for the server's event loop, so they do not block; the ends of the command
+/// are other descriptions and do. `file`: gives standard input, where that is not a pipe.
+fn on_pipes(wish: &Wish, file: impl FnOnce() -> io::Result<OwnedFd>) -> io::Result<Streams> {
+    let (input, stdin) = match wish.input {
+        Some(attempt) => {
+            let outlives = wish.policy.recovery() == Recovery::Adopt;
+            let (input, stdin) = RunInput::new(attempt, Path::new(&wish.run_dir), outlives)?;
+            (Some(input), stdin)
+        }
+        None => (None, file()?),
+    };
+    let (stdout_read, stdout) = pipe2(OFlag::O_CLOEXEC)?;
+    let (stderr_read, stderr) = pipe2(OFlag::O_CLOEXEC)?;
+    fdpass::set_nonblocking(&stdout_read)?;
+    fdpass::set_nonblocking(&stderr_read)?;
+    Ok(Streams {
+        stdin,
+        stdout,
+        stderr,
+        outputs: Outputs::pipes(stdout_read, stderr_read),
+        input,
+    })
+}
+
+/// A terminal for all three.
+fn on_terminal(wish: &Wish, size: TerminalSize) -> Result<Streams, Unmade> {
+    let (terminal, slave) = Terminal::open(size)?.map_err(Unmade::NoPty)?;
+    let input = match wish.input {
+        Some(attempt) => {
+            let run_dir = Path::new(&wish.run_dir);
+            Some(RunInput::on_terminal(attempt, run_dir, terminal.master())?)
+        }
+        None => None,
+    };
+    Ok(Streams {
+        stdin: slave.try_clone()?,
+        stdout: slave.try_clone()?,
+        stderr: slave,
+        outputs: Outputs::Terminal(terminal),
+        input,
+    })
+}

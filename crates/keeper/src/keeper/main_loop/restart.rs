@@ -1,0 +1,300 @@
+//! The loss of a server: another one is started and takes over what there is.
+//!
+//! Runs go on meanwhile, with their ladders, deadlines and pauses. Only where no server comes for too long are they ended:
+//! `orphan_clock` counts that time.
+
+use super::{Keeper, SERVER, ending::millis, orphan_clock::OrphanClock, report};
+use crate::{
+    client::FormerServer,
+    keeper::{run::Run, server::Server, serving::Serving as ServingLock},
+    wire::{ToServer, WireHello},
+};
+use kennel_lifecycle::RunId;
+use kennel_linux::crash_point;
+use nix::sys::epoll::{EpollEvent, EpollFlags};
+use std::{ffi::OsString, rc::Rc, time::Duration};
+
+/// Longest wait between the loss of a server and the start of the next one: a small part of the time for which runs go
+/// on without a server, though it does not count towards that.
+const BACK_OFF_MS_MAX: u64 = 5_000;
+/// The first wait; each one after it is twice as long.
+const BACK_OFF_MS: u64 = 1_000;
+/// A server that has served for so long was not lost by its start.
+const STEADY_MS: u64 = 2_000;
+
+/// What is known of the servers of this keeper, and when the next one is started.
+pub(in crate::keeper) struct Restarts {
+    argv: Vec<OsString>,
+    /// Each server holds it too.
+    serving_lock: ServingLock,
+    hello: WireHello,
+    /// How long runs go on without a server.
+    orphan_ttl: Duration,
+    /// Servers before this one.
+    count: u32,
+    /// How the last of them ended.
+    former: Option<FormerServer>,
+    /// Starts since one has served for long enough.
+    tries: u32,
+    /// There is no server, and the next one is started then.
+    next_at: Option<u64>,
+    serving: Serving,
+}
+
+/// Whether anybody serves.
+#[derive(Clone, Copy)]
+enum Serving {
+    /// Nobody has yet. Nothing was lost with such a server, and its exit code tells why it did not serve.
+    NotYet,
+    /// The server is ready.
+    Ready,
+    /// The server was lost, and no other one is ready yet.
+    Lost(OrphanClock),
+    /// No other one was for so long that the runs were ended.
+    Abandoned,
+}
+
+impl Restarts {
+    pub(in crate::keeper) fn new(
+        argv: Vec<OsString>,
+        serving_lock: ServingLock,
+        hello: WireHello,
+        orphan_ttl: Duration,
+    ) -> Self {
+        Self {
+            argv,
+            serving_lock,
+            hello,
+            orphan_ttl,
+            count: 0,
+            former: None,
+            tries: 0,
+            next_at: None,
+            serving: Serving::NotYet,
+        }
+    }
+
+    /// A server of this keeper serves.
+    pub(super) fn served(&mut self) {
+        self.serving = Serving::Ready;
+    }
+
+    /// Whether any server of this keeper ever has.
+    pub(super) fn has_served(&self) -> bool {
+        !matches!(self.serving, Serving::NotYet)
+    }
+
+    /// Whether one has, and none does now.
+    pub(super) fn is_lost(&self) -> bool {
+        matches!(self.serving, Serving::Lost(_) | Serving::Abandoned)
+    }
+
+    fn lost(&mut self, now: u64) {
+        if let Serving::Ready = self.serving {
+            self.serving = Serving::Lost(OrphanClock::of_loss(now));
+        }
+    }
+
+    /// Until now it was on its way to be replaced.
+    pub(super) fn lost_only_now(&mut self, now: u64) {
+        if let Serving::Lost(clock) = &mut self.serving {
+            *clock = OrphanClock::of_loss(now);
+        }
+    }
+
+    /// The next one is started without any wait.
+    pub(super) fn at_once(&mut self, now: u64) {
+        self.next_at = Some(now);
+    }
+
+    /// The next one is started at once where the last one had served, and ever later where none does.
+    pub(super) fn plan(&mut self, ready_at: Option<u64>, now: u64) {
+        if ready_at.is_some_and(|at| now.saturating_sub(at) >= STEADY_MS) {
+            self.tries = 0;
+        }
+        self.next_at = Some(now.saturating_add(back_off(self.tries)));
+        if let Serving::Lost(clock) = &mut self.serving {
+            clock.keeper_waits(now);
+        }
+        self.tries = self.tries.saturating_add(1);
+    }
+
+    /// The next one has been started, or should have been.
+    fn started(&mut self, now: u64) {
+        self.next_at = None;
+        if let Serving::Lost(clock) = &mut self.serving {
+            clock.server_started(now);
+        }
+    }
+
+    /// For the one that comes next.
+    pub(super) fn remember(&mut self, former: Option<FormerServer>) {
+        self.former = former;
+    }
+
+    /// None will be started any more.
+    pub(super) fn give_up(&mut self) {
+        self.next_at = None;
+    }
+
+    pub(super) fn is_planned(&self) -> bool {
+        self.next_at.is_some()
+    }
+
+    /// When runs without a server are ended.
+    fn abandon_at(&self) -> Option<u64> {
+        match self.serving {
+            Serving::Lost(clock) => clock.reaches_at(millis(self.orphan_ttl)),
+            Serving::NotYet | Serving::Ready | Serving::Abandoned => None,
+        }
+    }
+}
+
+fn back_off(tries: u32) -> u64 {
+    match tries.checked_sub(1) {
+        None => 0,
+        Some(before) => BACK_OFF_MS
+            .saturating_mul(1 << before.min(u64::BITS / 2))
+            .min(BACK_OFF_MS_MAX),
+    }
+}
+
+impl Keeper {
+    /// Whether another server takes over when this one has ended otherwise than in order.
+    pub(super) fn will_restart(&self) -> bool {
+        let goes_on = !self.ending.asked || self.upgrades.is_between_servers();
+        self.restarts.has_served() && goes_on
+    }
+
+    /// When to look after the server without any event. One that was asked to end has its own bound.
+    pub(super) fn server_wakes_at(&self) -> Option<u64> {
+        let times = [
+            self.server.ping_at(),
+            self.restarts.next_at,
+            self.abandon_at(),
+        ];
+        let next = times.into_iter().flatten().min();
+        next.filter(|_| self.will_restart())
+    }
+
+    /// When runs without a server are ended. One that is being replaced is not lost.
+    fn abandon_at(&self) -> Option<u64> {
+        let between = self.upgrades.is_between_servers();
+        self.restarts.abandon_at().filter(|_| !between)
+    }
+
+    pub(super) fn look_after_server(&mut self, now: u64) {
+        if self.server.kill_at.is_some_and(|at| now >= at) {
+            self.server.kill();
+        }
+        if !self.will_restart() {
+            return;
+        }
+        if !self.server.ping(now) {
+            self.server.kill_hung();
+        }
+        if self.abandon_at().is_some_and(|at| now >= at) {
+            self.restarts.serving = Serving::Abandoned;
+            self.each_run(now, |run| {
+                if !run.outlives_keeper() {
+                    run.abandon(now);
+                }
+            });
+        }
+        if self.restarts.next_at.is_some_and(|at| now >= at) {
+            self.start_server(now);
+        }
+    }
+
+    /// The socket of a server is closed, and another one will come.
+    pub(super) fn lose_server(&mut self, now: u64) {
+        self.restarts.lost(now);
+        self.each_run(now, Run::server_lost);
+    }
+
+    fn start_server(&mut self, now: u64) {
+        self.restarts.started(now);
+        let (binary, argv) = (self.upgrades.binary(), &self.restarts.argv);
+        match Server::start(binary, argv, self.restarts.serving_lock.lock()) {
+            Ok(server) => self.server = server,
+            Err(error) => {
+                let how = format!("could not be started: {error}");
+                if !self.go_on_with_upgrade(&how, now) {
+                    self.restarts.plan(None, now);
+                }
+                return;
+            }
+        }
+        crash_point!("keeper.server_started");
+        self.restarts.count = self.restarts.count.saturating_add(1);
+        let watched = self.server.socket.as_ref().is_some_and(|socket| {
+            let event = EpollEvent::new(EpollFlags::EPOLLIN, SERVER);
+            self.epoll.add(socket, event).is_ok()
+        });
+        if watched {
+            self.hand_over();
+            // Runs wait for this one: it must not hang before it serves either.
+            self.server.must_answer(now);
+            self.bound_new_server(now);
+            crash_point!("keeper.handed_over");
+            if self.ending.asked {
+                self.tell_shutdown(now);
+            }
+        } else {
+            // One that is not heard is none. Its end is told by the kernel.
+            self.server.socket = None;
+            self.server.kill();
+        }
+    }
+
+    /// Tells a new server who this keeper is, what it holds, and what has happened to that.
+    pub(super) fn hand_over(&mut self) {
+        let mut runs: Vec<&Run> = self.runs.values().collect();
+        runs.sort_unstable_by_key(|run| run.id);
+        let held = runs.iter().filter_map(|run| run.held());
+        let held = held.map(|(held, outputs)| (ToServer::Held(held), outputs));
+        let held: Vec<_> = held.collect();
+        let hello = ToServer::Hello(WireHello {
+            held: u32::try_from(held.len()).unwrap_or(u32::MAX),
+            late: self
+                .late
+                .values()
+                .map(|knock| knock.run.as_u128())
+                .collect(),
+            restarts: self.restarts.count,
+            former: self.restarts.former.clone(),
+            upgrade: self.upgrades.told(),
+            ..self.restarts.hello.clone()
+        });
+        let sockets = self.listening.iter().map(|l| Rc::clone(&l.socket));
+        let mut messages = vec![(hello, sockets.collect())];
+        messages.extend(held);
+        for run in runs {
+            let kept = run.kept().cloned();
+            messages.extend(kept.map(|(at, fact)| (report(run.id, at, fact), Vec::new())));
+        }
+        self.server.hand_over(messages);
+    }
+
+    fn each_run(&mut self, now: u64, act: impl Fn(&mut Run)) {
+        let ids: Vec<RunId> = self.runs.keys().copied().collect();
+        for id in ids {
+            if let Some(run) = self.runs.get_mut(&id) {
+                act(run);
+            }
+            self.touch(id, now);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn servers_that_do_not_serve_are_started_ever_later() {
+        let waits: Vec<u64> = (0..9).map(|tries| back_off(tries) / 1_000).collect();
+        assert_eq!(waits, [0, 1, 2, 4, 5, 5, 5, 5, 5]);
+        assert_eq!(back_off(u32::MAX), BACK_OFF_MS_MAX);
+    }
+}

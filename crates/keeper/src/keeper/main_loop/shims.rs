@@ -1,0 +1,198 @@
+//! What shims say, and every end that this process is told of by the kernel.
+
+use super::Keeper;
+use crate::{
+    keeper::run::Run,
+    wire::{self, FromShim, ToServer},
+};
+use kennel_lifecycle::{Exit, RunId};
+use kennel_linux::{
+    clock,
+    fdpass::{self, Received},
+    pidfd::PidFd,
+    reap::{self, Waited},
+};
+use nix::sys::{signal::Signal as Caught, signalfd::siginfo};
+use std::{
+    io,
+    os::fd::{AsFd, OwnedFd},
+};
+
+/// Most stops that are taken one after the other before each shim is looked at by itself.
+const STOPS_MAX: usize = 64;
+
+/// A shim with a run.
+pub(super) struct Shim {
+    pub(super) pid: i32,
+    pub(super) socket: OwnedFd,
+    pub(super) run: RunId,
+    /// Of one that an earlier keeper has made, and that is no child of this process.
+    pub(super) foreign: Option<PidFd>,
+}
+
+/// Whether this is a run's shim. That of an attempt which is forgotten may end while the next attempt of the same run has one
+/// of its own.
+fn has(shim: u64) -> impl Fn(&&mut Run) -> bool {
+    move |run| run.shim == Some(shim)
+}
+
+impl Keeper {
+    pub(super) fn hear_shim(&mut self, token: u64) {
+        let now = clock::boot_ms();
+        let Some(shim) = self.shims.get(&token) else {
+            return;
+        };
+        let (id, pid) = (shim.run, shim.pid);
+        // Before the last look at its socket: whatever it has said is there.
+        let ended = shim.foreign.as_ref().is_some_and(PidFd::has_ended);
+        let gone = loop {
+            let Some(shim) = self.shims.get(&token) else {
+                return;
+            };
+            match fdpass::receive(&shim.socket) {
+                Ok(Received::Message(bytes, fds)) => {
+                    let Ok(word) = wire::decode::<FromShim>(&bytes) else {
+                        break true;
+                    };
+                    if let Some(run) = self.runs.get_mut(&id).filter(has(token)) {
+                        run.hear_shim(word, fds, &self.host, pid, now);
+                    }
+                }
+                Ok(Received::WouldBlock) => break ended,
+                // Its children become others' after its socket is closed: the run hears of the loss when it has ended.
+                Ok(Received::Eof) => {
+                    let _ = self.epoll.delete(&shim.socket);
+                    break ended;
+                }
+                Err(_) => break true,
+            }
+        };
+        if gone {
+            self.lose_shim(token, now);
+        }
+        self.touch(id, now);
+    }
+
+    fn lose_shim(&mut self, token: u64, now: u64) {
+        let Some(run) = self.forget_shim(token) else {
+            return;
+        };
+        if let Some(run) = self.runs.get_mut(&run).filter(has(token)) {
+            run.shim_gone(now);
+        }
+        // It may have been the last that could write to the file of an earlier keeper.
+        self.settle_exits();
+    }
+
+    /// Nothing of it is heard any more. Gives whose it was.
+    pub(super) fn forget_shim(&mut self, token: u64) -> Option<RunId> {
+        let shim = self.shims.remove(&token)?;
+        let _ = self.epoll.delete(&shim.socket);
+        if let Some(process) = &shim.foreign {
+            let _ = self.epoll.delete(process.as_fd());
+        }
+        Some(shim.run)
+    }
+
+    pub(super) fn hear_signals(&mut self) -> io::Result<()> {
+        while let Some(info) = self.signals.read_signal()? {
+            match Caught::try_from(info.ssi_signo.cast_signed()) {
+                Ok(Caught::SIGCHLD) => {
+                    self.reap();
+                    self.continue_shims();
+                }
+                Ok(Caught::SIGTERM | Caught::SIGINT | Caught::SIGQUIT | Caught::SIGUSR2) => {
+                    self.shut_down();
+                }
+                Ok(Caught::SIGHUP) => self.begin_upgrade(None, None),
+                _ => self.report_stray(&info),
+            }
+        }
+        Ok(())
+    }
+
+    /// A signal that means nothing here.
+    fn report_stray(&mut self, info: &siginfo) {
+        let number = info.ssi_signo.cast_signed();
+        let sender = (info.ssi_pid.cast_signed(), info.ssi_uid);
+        if let Some(stray) = self.stray.count(number, sender, clock::boot_ms()) {
+            self.send(&ToServer::Stray(stray), Vec::new());
+        }
+    }
+
+    /// Takes every exit there is: the server's, those of shims, those of leaders whose shim is lost, those of
+    /// strangers that were orphaned to this process.
+    fn reap(&mut self) {
+        while let Ok(Waited::Ended { pid, exit }) = reap::peek_any() {
+            if pid == self.server.pid && self.server.exit.is_none() {
+                self.server_ended(exit);
+            }
+            if self.upgrades.is_checking(pid) {
+                self.checked(exit);
+            }
+            self.pool.forget(pid);
+            match self.shim_of_pid.remove(&pid) {
+                Some(token) => {
+                    self.shim_ended(token);
+                    self.exits.reaped(token);
+                }
+                None => self.reap_leader(pid, exit),
+            }
+            let _ = reap::reap(pid);
+        }
+    }
+
+    /// Continues each shim that somebody has stopped: a command may signal its own, which then neither reaps nor speaks.
+    fn continue_shims(&self) {
+        for _ in 0..STOPS_MAX {
+            match reap::stopped(None) {
+                Some(pid) => self.continue_shim(pid),
+                None => return,
+            }
+        }
+        // One that is stopped again and again is found first each time, and hides those behind it.
+        for pid in self.shim_of_pid.keys().copied().chain(self.pool.pids()) {
+            if reap::stopped(Some(pid)).is_some() {
+                self.continue_shim(pid);
+            }
+        }
+    }
+
+    /// Other children that are stopped are of runs, and may be paused.
+    fn continue_shim(&self, pid: i32) {
+        if self.shim_of_pid.contains_key(&pid) || self.pool.pids().any(|warm| warm == pid) {
+            // SAFETY: kill takes integers; the pid is that of a child of this process that is not reaped.
+            unsafe { libc::kill(pid, libc::SIGCONT) };
+        }
+    }
+
+    /// INVARIANT: a tree hangs below its shim only for as long as the shim's number cannot become another's. So the run
+    /// hears of the end before the shim is reaped, whoever may hold the other end of its socket.
+    fn shim_ended(&mut self, token: u64) {
+        let Some(run) = self.shims.get(&token).map(|shim| shim.run) else {
+            return;
+        };
+        self.hear_shim(token);
+        let now = clock::boot_ms();
+        self.lose_shim(token, now);
+        self.touch(run, now);
+    }
+
+    /// A leader becomes a child of this process when its shim has died; the shim's socket is closed before that, so
+    /// reading it to its end tells a leader from a stranger with a number that was used before.
+    fn reap_leader(&mut self, pid: i32, exit: Exit) {
+        let of = |run: &&Run| run.leader_pid() == Some(pid);
+        let found = self.runs.values().find(of).map(|run| (run.id, run.shim));
+        let Some((id, shim)) = found else { return };
+        if let Some(token) = shim {
+            self.hear_shim(token);
+        }
+        let now = clock::boot_ms();
+        if let Some(run) = self.runs.get_mut(&id)
+            && run.orphaned_leader() == Some(pid)
+        {
+            run.leader_reaped(exit, now);
+            self.touch(id, now);
+        }
+    }
+}

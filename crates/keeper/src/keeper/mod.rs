@@ -1,0 +1,260 @@
+//! The keeper: `kennel serve` itself. Single-threaded; starts before any runtime or thread.
+//!
+//! Owns every run's shim, gate, signals, stop ladder and control group, the listening sockets and the lock of the data
+//! directory. Never reads output, never decides: the server says what is to be done.
+
+mod adoption;
+mod binary;
+mod check;
+mod data_dir;
+mod delegation;
+mod doors;
+mod group_record;
+mod groups;
+mod leftovers;
+mod listen;
+mod main_loop;
+mod observe;
+mod orphan;
+mod pause;
+mod pool;
+mod probe;
+mod reaping;
+mod run;
+mod server;
+mod serving;
+mod stray;
+
+pub use data_dir::node_id;
+
+use crate::{exit_slots::ExitSlots, wire::WireHello};
+use doors::Doors;
+use groups::Groups;
+use kennel_linux::{
+    attributes::{self, Inherited, Protection},
+    capability::{Capability, CapabilityName},
+    crash_point, identity, limits,
+    signal_set::SignalSet,
+};
+use listen::Listening;
+use main_loop::{Keeper, Parts, Restarts, Upgrades};
+use nix::sys::{
+    prctl,
+    signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction},
+    signalfd::SignalFd,
+    stat::{Mode, umask},
+};
+use server::Server;
+use serving::Serving;
+use std::{ffi::OsString, io, path::PathBuf, time::Duration};
+
+/// Version of this very binary.
+pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// What the keeper is told by the command line.
+#[derive(Clone, Debug)]
+pub struct KeeperConfig {
+    /// Holds the lock, the node's name and the runs' directories; made 0700 if it is missing.
+    pub data_dir: PathBuf,
+    /// Unix sockets to listen on. A directory that is missing is made 0700; the socket gets 0600; a stale socket file
+    /// is replaced only when nobody listens on it.
+    pub listen: Vec<PathBuf>,
+    /// Arguments (after the program's name) with which this binary is executed again as the server.
+    pub server_argv: Vec<OsString>,
+    /// Whether runs get control groups.
+    pub cgroup: CgroupChoice,
+    /// The whole environment of a binary that is asked what it is before a server is started from it.
+    pub preflight_env: Vec<(String, String)>,
+    /// How long runs go on while the server is lost and none takes its place; then each is ended by its own plan.
+    pub orphan_ttl: Duration,
+}
+
+/// Whether runs get control groups.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CgroupChoice {
+    /// Where cgroup v2 is writable and the start-up probe passes. In a delegated group the keeper moves to a leaf, so that
+    /// runs can have limits.
+    #[default]
+    Auto,
+    /// The same, and the keeper stays in the group that it was started in: runs have no limits as a whole.
+    Stay,
+    /// Never.
+    Off,
+}
+
+/// Why the keeper did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum KeeperError {
+    /// Another keeper holds the data directory.
+    #[error("{} is in use by process {}", dir.display(), holder.map_or_else(|| "unknown".to_owned(), |pid| pid.to_string()))]
+    LockBusy {
+        /// The data directory.
+        dir: PathBuf,
+        /// The holder, as it wrote itself into the lock file.
+        holder: Option<i32>,
+    },
+    /// The data directory cannot be used.
+    #[error("cannot use the data directory: {}", path.display())]
+    DataDir {
+        /// What was tried.
+        path: PathBuf,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
+    /// A listening socket cannot be made.
+    #[error("cannot listen on {}", path.display())]
+    Listen {
+        /// The socket.
+        path: PathBuf,
+        /// Why not; `AddrInUse` where somebody listens there.
+        #[source]
+        source: io::Error,
+    },
+    /// The server process cannot be started.
+    #[error("cannot start the server process")]
+    Server(#[source] io::Error),
+    /// A call that every Linux host should allow has failed.
+    #[error("cannot {step}")]
+    Host {
+        /// What was tried.
+        step: &'static str,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
+}
+
+impl KeeperError {
+    /// The code to exit with: 2 where the caller can put it right, 1 else.
+    #[must_use]
+    pub fn exit_code(&self) -> i32 {
+        match self {
+            Self::LockBusy { .. } | Self::DataDir { .. } | Self::Listen { .. } => 2,
+            Self::Server(_) | Self::Host { .. } => 1,
+        }
+    }
+}
+
+/// Runs the keeper until the server has ended and every run with it, and gives the code to exit with: 0; 1 where
+/// something was still alive at the deadline of the shutdown; 70 where it ended without a server. Call it before any
+/// runtime or thread: it forks.
+pub fn run(config: &KeeperConfig) -> Result<i32, KeeperError> {
+    let host = |step| move |source: io::Error| KeeperError::Host { step, source };
+    #[cfg(debug_assertions)]
+    kennel_linux::crash_point::i_am_keeper();
+    // While its file is still there: what takes its place there is what an upgrade starts.
+    let own_path = std::fs::read_link("/proc/self/exe");
+    let mut protection = Protection::take().map_err(host("read oom_score_adj"))?;
+    prctl::set_dumpable(false).map_err(|e| host("make this process undumpable")(e.into()))?;
+    prctl::set_child_subreaper(true).map_err(|e| host("become a subreaper")(e.into()))?;
+    check_proc().map_err(host("use /proc, which is not of this pid namespace"))?;
+    // For this process and each server; a shim sets that of its command.
+    umask(Mode::from_bits_truncate(0o077));
+    data_dir::create(&config.data_dir)?;
+    let _lock = data_dir::lock(&config.data_dir)?;
+    let node = data_dir::node_id(&config.data_dir)?;
+    let epoch = data_dir::new_epoch().map_err(host("draw a name for this keeper"))?;
+    let open_files = limits::raise_open_files().map_err(host("raise the limit of open files"))?;
+    let listening = config.listen.iter().map(|path| Listening::new(path));
+    let listening = listening.collect::<Result<Vec<_>, _>>()?;
+    let signals = take_signals().map_err(host("take signals over"))?;
+    let here = identity::host().map_err(host("read the identity of this host"))?;
+    let own = identity::own().map_err(host("read the identity of this process"))?;
+    let groups = Groups::new(config.cgroup, node, epoch, &config.data_dir);
+    let powers = attributes::powers(groups.knobs()).map_err(host("try its own limits"))?;
+    let oom_score_adj = protection.shared_out(powers.oom_score_adj_min.is_some());
+    let inherited =
+        Inherited::take(open_files, oom_score_adj).map_err(host("read its own limits"))?;
+    let doors = Doors::open(&config.data_dir);
+    let serving = Serving::take(&config.data_dir, epoch)?;
+    let mut capabilities = groups.capabilities().to_vec();
+    capabilities.extend(probe::processes().map_err(host("try out what this kernel can do"))?);
+    capabilities.push(doors.capability());
+    let oom_order = attributes::oom_order(&powers);
+    capabilities.push(Capability::tried(CapabilityName::OomOrder, oom_order));
+    let kernel =
+        nix::sys::utsname::uname().map_err(|e| host("ask for the kernel's name")(e.into()))?;
+    let hello = WireHello {
+        epoch: epoch.to_string(),
+        powers,
+        pidfs: own.pidfs_handle.is_some(),
+        keeper: own,
+        host: here.clone(),
+        cgroup_base: groups
+            .base()
+            .as_ref()
+            .map(|base| base.display().to_string())
+            .map_err(Clone::clone),
+        kernel: kernel.release().to_string_lossy().into_owned(),
+        capabilities,
+        held: 0,
+        late: Vec::new(),
+        restarts: 0,
+        version: VERSION.to_owned(),
+        former: None,
+        upgrade: None,
+    };
+    if doors.all().is_empty() {
+        serving.has_others();
+    } else {
+        serving.await_others()?;
+    }
+    let (found, late) = adoption::collect(&doors, &config.data_dir, &here);
+    crash_point!("keeper.doors_asked");
+    let argv = &config.server_argv;
+    let upgrades = Upgrades::new(own_path, config.preflight_env.clone());
+    let server = Server::start(upgrades.binary(), argv, serving.lock());
+    let server = server.map_err(KeeperError::Server)?;
+    let mut keeper = Keeper::new(Parts {
+        server,
+        restarts: Restarts::new(argv.clone(), serving, hello, config.orphan_ttl),
+        upgrades,
+        signals,
+        listening,
+        facts: probe::facts(&groups).map_err(host("find out what commands may do"))?,
+        groups,
+        host: here,
+        data_dir: config.data_dir.clone(),
+        inherited,
+        protection,
+        doors,
+        exits: ExitSlots::open(&config.data_dir, epoch.to_string()),
+    })?;
+    keeper.settle_exits();
+    for run in found {
+        keeper.adopt(run);
+    }
+    for knock in late {
+        keeper.wait_at_door(knock);
+    }
+    crash_point!("keeper.adopted");
+    keeper.run().map_err(host("wait for events"))
+}
+
+/// All checks here go by numbers in /proc: they must be the numbers that system calls use. In the /proc of another pid
+/// namespace they are those of strangers.
+fn check_proc() -> io::Result<()> {
+    let link = std::fs::read_link("/proc/self")?;
+    let own = std::process::id().to_string();
+    if link.as_os_str() == own.as_str() {
+        return Ok(());
+    }
+    let link = link.display();
+    let why = format!("it shows this process as {link}, and its number is {own}");
+    Err(io::Error::other(why))
+}
+
+/// Signals become messages to the loop.
+fn take_signals() -> io::Result<SignalFd> {
+    // Who started this may have had it ignored, which is inherited: then the kernel would throw exits away.
+    let default = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
+    // SAFETY: no handler is set that could run unsafe code; the action that was replaced is not used.
+    unsafe { sigaction(Signal::SIGCHLD, &default) }?;
+    // Those that mean nothing here as well: by default they would end this process, and every run with it.
+    let signals = SignalSet::of_others();
+    // Asked for here once, so that no shim has to.
+    SignalSet::ignored();
+    signals.block()?;
+    signals.descriptor()
+}

@@ -1,0 +1,339 @@
+//! Ends what is certainly left of a run that an earlier keeper has recorded. Each signal goes through a descriptor whose
+//! process was found to be of the run after it was opened; hints are never signalled.
+//!
+//! Whom SIGKILL does not end is answered as stuck, and kept in mind: the next request for the same run goes on from there.
+
+use super::observe;
+use crate::{client::Recorded, held, orphan_note};
+use kennel_lifecycle::{
+    HostIdentity, Signal, SignalScope, SignalSender, StopStep, Stuck, StuckProcess, Timestamp,
+    ladder::{Ladder, StopPlan},
+    limits::STEPS_TOLD_MAX,
+    recovery::Seen,
+};
+use kennel_linux::{
+    cgroup, clock,
+    identity::{self, Found},
+    peer,
+    pidfd::{PidFd, Sent},
+    procfs, stuck, tasks,
+    tree::Volley,
+};
+use std::collections::{HashMap, HashSet};
+
+/// After the plan's SIGKILL: how long to look on before what is left is called stuck.
+const LOOK_ON_MS: u64 = 2_000;
+/// Between two looks.
+const LOOK_AGAIN_MS: u64 = 20;
+/// After the end of its tree: how long a shim may take to write its last will.
+const LAST_WILL_MS: u64 = 1_000;
+
+/// Most passes of SIGSTOP in one round: other runs wait meanwhile, and the next round goes on.
+const PASSES_MAX: usize = 16;
+
+/// All processes by their session, looked up once for all runs of one round.
+pub(super) struct Sessions(HashMap<i32, Vec<i32>>);
+
+impl Sessions {
+    pub(super) fn look_up() -> Self {
+        let mut by_session: HashMap<i32, Vec<i32>> = HashMap::new();
+        for pid in procfs::all_pids().unwrap_or_default() {
+            if let Ok(stat) = procfs::stat(pid) {
+                by_session.entry(stat.sid).or_default().push(pid);
+            }
+        }
+        Self(by_session)
+    }
+
+    fn of(&self, sid: i32) -> &[i32] {
+        self.0.get(&sid).map_or(&[], Vec::as_slice)
+    }
+}
+
+/// One run being ended.
+pub(super) struct Orphan {
+    /// The request to answer; absent: what is stuck waits for the next one.
+    pub(super) seq: Option<u64>,
+    pub(super) recorded: Recorded,
+    ladder: Ladder,
+    give_up_at: u64,
+    killed: bool,
+    /// Since when no member was to be seen, after SIGKILL.
+    alone_since: Option<u64>,
+    members: HashMap<i32, PidFd>,
+    /// What was sent, and what came of it; later rounds of SIGKILL only where they went otherwise than the one before.
+    pub(super) steps: Vec<StopStep>,
+    /// How many of them whoever comes next would know; absent: not even that the run is being ended.
+    noted: Option<usize>,
+    /// Who was left when the time was over.
+    pub(super) stuck: Stuck,
+}
+
+impl Orphan {
+    pub(super) fn new(seq: u64, recorded: Recorded, plan: &StopPlan, now: u64) -> Self {
+        let leader = (&recorded.identity.command).into();
+        let before = orphan_note::read(&recorded.run_dir, leader);
+        let kill_after = u64::try_from(plan.kill_after.as_millis()).unwrap_or(u64::MAX);
+        Self {
+            seq: Some(seq),
+            recorded,
+            ladder: Ladder::start(plan, now),
+            give_up_at: now.saturating_add(kill_after).saturating_add(LOOK_ON_MS),
+            killed: false,
+            alone_since: None,
+            members: HashMap::new(),
+            noted: before.as_ref().map(Vec::len),
+            steps: before.unwrap_or_default(),
+            stuck: Stuck::default(),
+        }
+    }
+
+    /// Another request for the run that was stuck: one more round, and one more look after it.
+    pub(super) fn resume(&mut self, seq: u64, now: u64) {
+        self.seq = Some(seq);
+        self.give_up_at = Self::wake_at(now);
+    }
+
+    pub(super) fn wake_at(now: u64) -> u64 {
+        now + LOOK_AGAIN_MS
+    }
+
+    /// One round; `true`: nothing certain is left, or the time is over, and who is left is stuck.
+    pub(super) fn step(&mut self, host: &HostIdentity, sessions: &Sessions, now: u64) -> bool {
+        if !self.recorded.identity.host.is_same_as(host) {
+            return true;
+        }
+        let shim = identity::find(&self.recorded.identity.shim);
+        self.look(&shim, sessions);
+        let group = self.recorded.identity.cgroup.clone();
+        // One that cannot be read now may be read in the next round.
+        let populated = group
+            .as_ref()
+            .is_some_and(|g| cgroup::is_populated(g).unwrap_or(true));
+        let left = !self.members.is_empty() || populated || shim.seen() == Seen::Same;
+        self.stuck = Stuck::default();
+        if !left {
+            self.write_down();
+            observe::remove_group(&self.recorded);
+            let group = self.recorded.identity.cgroup.as_ref();
+            held::let_go(&self.recorded.run_dir, group);
+            return true;
+        }
+        self.write_down();
+        self.wake_shim(&shim);
+        while let Some(signal) = self.ladder.due(now) {
+            if signal == Signal::KILL {
+                self.killed = true;
+            } else {
+                self.send(signal);
+                self.wake();
+            }
+        }
+        if self.killed {
+            self.kill(&shim, sessions);
+            self.alone_since = self
+                .members
+                .is_empty()
+                .then(|| self.alone_since.unwrap_or(now));
+        }
+        // With nothing left below it a shim ends by itself; one that hangs is ended.
+        let patience = self.alone_since.map(|since| since + LAST_WILL_MS);
+        let hanging = match &shim {
+            Found::Same(fd) if patience.is_some_and(|until| now >= until) => Some(fd),
+            _ => None,
+        };
+        if let Some(shim) = hanging {
+            shim.signal(Signal::KILL);
+        }
+        self.write_down();
+        let over = now >= self.give_up_at;
+        if over {
+            self.stuck = self.kill_stuck(hanging);
+        }
+        over
+    }
+
+    /// Writes down that the run is being ended, before anybody is signalled, and what was done.
+    fn write_down(&mut self) {
+        let leader = (&self.recorded.identity.command).into();
+        let (dir, steps) = (&self.recorded.run_dir, &self.steps);
+        // A directory that is gone or full takes it along: the run is ended all the same.
+        if self.noted != Some(steps.len()) && orphan_note::write(dir, leader, steps).is_ok() {
+            self.noted = Some(steps.len());
+        }
+    }
+
+    /// Finds members, and forgets those that ended. What was once found stays known by its descriptor when its parent
+    /// is gone.
+    fn look(&mut self, shim: &Found, sessions: &Sessions) {
+        self.members.retain(|pid, fd| is_there(*pid, fd));
+        let leader = self.recorded.identity.command;
+        if let Some(fd) = identity::find_unreaped(&leader)
+            && is_there(leader.pid, &fd)
+        {
+            self.members.insert(leader.pid, fd);
+        }
+        for (pid, fd) in observe::held(&self.recorded) {
+            self.members.insert(pid, fd);
+        }
+        let mut roots: Vec<i32> = self.members.keys().copied().collect();
+        let shim_pid = self.recorded.identity.shim.pid;
+        if let Found::Same(_) = shim {
+            roots.push(shim_pid);
+        }
+        let mut candidates: Vec<i32> = Vec::new();
+        for root in &roots {
+            candidates.extend(procfs::descendants(*root));
+        }
+        if let Some(group) = &self.recorded.identity.cgroup {
+            candidates.extend(cgroup::members(group));
+        }
+        let of_session = self.of_session(leader.sid, sessions);
+        candidates.extend(&of_session);
+        for pid in candidates {
+            // This keeper may have been started by a command of the run, or been moved into its group.
+            if pid != shim_pid
+                && pid != std::process::id().cast_signed()
+                && !self.members.contains_key(&pid)
+                && let Ok(fd) = PidFd::open(pid)
+                && self.is_member(pid, &roots, shim, &of_session)
+                && is_there(pid, &fd)
+            {
+                self.members.insert(pid, fd);
+            }
+        }
+    }
+
+    /// While a member of the session is known, its number is reserved, and all who have it are of the run. Without
+    /// one the marker must agree; and in our own session, which is no run's whatever a record says.
+    fn of_session(&self, sid: i32, sessions: &Sessions) -> HashSet<i32> {
+        let of_session = |pid: &i32| procfs::stat(*pid).is_ok_and(|s| s.sid == sid);
+        let own = std::process::id().cast_signed();
+        let held = !of_session(&own) && self.members.keys().any(of_session);
+        let pids = sessions.of(sid).iter().copied();
+        pids.filter(of_session)
+            .filter(|pid| held || observe::is_marked_member(&self.recorded, *pid))
+            .collect()
+    }
+
+    /// Asked after the descriptor was opened.
+    fn is_member(&self, pid: i32, roots: &[i32], shim: &Found, of_session: &HashSet<i32>) -> bool {
+        let in_group = self.recorded.identity.cgroup.as_ref().is_some_and(|group| {
+            matches!(cgroup::open(group), Ok(Some(_)))
+                && cgroup::path_of(pid).is_some_and(|path| path.starts_with(&group.path))
+        });
+        let sid = self.recorded.identity.command.sid;
+        let in_session = of_session.contains(&pid) && procfs::stat(pid).is_ok_and(|s| s.sid == sid);
+        in_group || in_session || self.is_below(pid, roots, shim)
+    }
+
+    /// Whether it is below one of the roots, which still has its number after the look: so the look was at that one, and
+    /// not at a stranger who got the number during it.
+    fn is_below(&self, pid: i32, roots: &[i32], shim: &Found) -> bool {
+        let Some(root) = peer::nearest_of(pid, roots) else {
+            return false;
+        };
+        let fd = match (self.members.get(&root), shim) {
+            (Some(fd), _) => Some(fd),
+            (None, Found::Same(fd)) if root == self.recorded.identity.shim.pid => Some(fd),
+            (None, _) => None,
+        };
+        fd.is_some_and(PidFd::is_unreaped)
+    }
+
+    fn send(&mut self, signal: Signal) {
+        let at = clock::wall();
+        let mut volley = Volley::new(SignalScope::Tree);
+        for fd in self.members.values() {
+            volley.count(fd.signal(signal));
+        }
+        self.note(at, signal, &volley);
+    }
+
+    fn note(&mut self, at: Timestamp, signal: Signal, volley: &Volley) {
+        let step = volley.step(at, signal, SignalSender::Keeper);
+        let before = self.steps.iter().rev();
+        let mut before = before.filter(|s| (s.signal, s.scope) == (signal, step.scope));
+        let again = before.next().is_some_and(|before| {
+            let at = step.at;
+            StopStep { at, ..*before } == step
+        });
+        if !volley.is_empty() && !again && self.steps.len() < STEPS_TOLD_MAX {
+            self.steps.push(step);
+        }
+    }
+
+    /// A frozen or stopped tree can only die of a polite signal when it runs.
+    fn wake(&mut self) {
+        if let Some(group) = &self.recorded.identity.cgroup {
+            let _ = cgroup::freeze(group, false);
+        }
+        let at = clock::wall();
+        let mut volley = Volley::new(SignalScope::Tree);
+        for (pid, fd) in &self.members {
+            if tasks::are_held(*pid) {
+                volley.count(fd.signal(Signal::CONT));
+            }
+        }
+        self.note(at, Signal::CONT, &volley);
+    }
+
+    /// A shim that a command has stopped cannot reap, and says no last word.
+    fn wake_shim(&self, shim: &Found) {
+        if let Found::Same(fd) = shim
+            && procfs::stat(self.recorded.identity.shim.pid).is_ok_and(|s| s.is_stopped())
+        {
+            fd.signal(Signal::CONT);
+        }
+    }
+
+    /// SIGKILL once more to each who is left; those whom it does not end, and the shim where it hangs.
+    fn kill_stuck(&self, hanging_shim: Option<&PidFd>) -> Stuck {
+        let shim_pid = self.recorded.identity.shim.pid;
+        let members = self.members.iter().map(|(pid, fd)| (*pid, fd));
+        let mut left: Vec<(i32, &PidFd)> = members
+            .chain(hanging_shim.map(|fd| (shim_pid, fd)))
+            .collect();
+        left.sort_unstable_by_key(|(pid, _)| *pid);
+        stuck::list(left.into_iter().filter_map(|(pid, fd)| kill_one(pid, fd)))
+    }
+
+    /// SIGSTOP first, until a look finds nobody new: a stopped process cannot hide a child from the next look.
+    fn kill(&mut self, shim: &Found, sessions: &Sessions) {
+        if let Some(group) = self.recorded.identity.cgroup.clone() {
+            let inside = cgroup::members(&group).len();
+            let at = clock::wall();
+            if cgroup::kill(&group).is_ok() {
+                let mut volley = Volley::new(SignalScope::ControlGroup);
+                volley.count_all(Sent::Done, inside);
+                self.note(at, Signal::KILL, &volley);
+            }
+        }
+        for _ in 0..PASSES_MAX {
+            let known = self.members.len();
+            self.send(Signal::STOP);
+            self.look(shim, sessions);
+            if self.members.len() <= known {
+                break;
+            }
+        }
+        self.send(Signal::KILL);
+    }
+}
+
+/// Whether it lives, or has ended and cannot be reaped. The descriptor names the process that the number means then.
+fn is_there(pid: i32, fd: &PidFd) -> bool {
+    (!fd.has_ended() || stuck::held_when_dead(pid).is_some()) && fd.is_unreaped()
+}
+
+fn kill_one(pid: i32, fd: &PidFd) -> Option<StuckProcess> {
+    let before = procfs::stat(pid).ok()?;
+    // Good after the look: so the look was at its process.
+    if !fd.is_unreaped() {
+        return None;
+    }
+    stuck::judge(pid, &before, fd.signal(Signal::KILL))
+}
+
+#[cfg(test)]
+mod tests;

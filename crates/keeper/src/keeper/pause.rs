@@ -1,0 +1,379 @@
+//! Stops every task of a tree, looks whether all have stopped, and remembers whom to continue.
+
+use crate::{
+    client::{HeldPause, SignalResult, Unstopped},
+    held::{self, HELD_MAX, Held, HeldProcess},
+    wire::{PIDS_MAX, adoption::WireMemory},
+};
+use kennel_lifecycle::Signal;
+use kennel_linux::{
+    cgroup, crash_point,
+    pidfd::Sent,
+    procfs::{self, Stat},
+    stuck, tasks,
+    tree::Tree,
+};
+use std::{collections::HashSet, io, path::Path};
+
+/// How long every task has to be seen stopped.
+const STOP_WAIT_MS: u64 = 2_000;
+/// Between two looks.
+const LOOK_AGAIN_MS: u64 = 2;
+/// Between two tries to continue what could not be continued.
+const LET_GO_AGAIN_MS: u64 = 200;
+
+/// Whether a tree is held by us.
+pub(super) enum Pause {
+    /// It is not.
+    None,
+    /// It is not, since the last pause had lasted for as long as it may.
+    Expired,
+    /// It is being stopped, and whoever asked for it waits for the answer, unless that server is gone.
+    Stopping {
+        seq: Option<u64>,
+        give_up_at: u64,
+        held: Held,
+    },
+    /// Every task was seen stopped, for the first time then.
+    Stopped { held: Held, since: u64 },
+    /// Somebody could not be continued, and is tried again; `expired`: since the pause has lasted for as long as it may.
+    LettingGo { held: Held, expired: bool },
+}
+
+impl Pause {
+    /// One that an earlier keeper has begun, as it is found now.
+    pub(super) fn taken_over(tree: &Tree, run_dir: &Path, memory: &WireMemory, now: u64) -> Self {
+        let mut held = held::read(run_dir);
+        if held == Held::default() {
+            return if memory.pause_expired {
+                Self::Expired
+            } else {
+                Self::None
+            };
+        }
+        match held.pass(tree, run_dir) {
+            Ok(moving) if moving.is_empty() => Self::Stopped {
+                held,
+                since: memory.paused_since.unwrap_or(now),
+            },
+            Ok(_) | Err(_) => Self::Stopping {
+                seq: None,
+                give_up_at: now + STOP_WAIT_MS,
+                held,
+            },
+        }
+    }
+
+    /// Asks every task to stop.
+    pub(super) fn begin(
+        &mut self,
+        tree: &Tree,
+        run_dir: &Path,
+        seq: u64,
+        now: u64,
+    ) -> io::Result<()> {
+        let mut held = match self {
+            Self::Stopped { held, .. }
+            | Self::LettingGo { held, .. }
+            | Self::Stopping { held, .. } => held.clone(),
+            Self::None | Self::Expired => Held::default(),
+        };
+        // A process in the group that is not of the run is not to be stopped with it.
+        let group = tree.cgroup.as_ref().filter(|_| tree.has_group_alone());
+        held.frozen = group.is_some();
+        held::write(run_dir, &held)?;
+        crash_point!("keeper.pause_noted");
+        if let Some(group) = group {
+            held.frozen = cgroup::freeze(group, true).is_ok();
+        }
+        *self = Self::Stopping {
+            seq: Some(seq),
+            give_up_at: now + STOP_WAIT_MS,
+            held,
+        };
+        Ok(())
+    }
+
+    /// When to look again.
+    pub(super) fn wake_at(&self, now: u64) -> Option<u64> {
+        match self {
+            Self::Stopping { .. } => Some(now + LOOK_AGAIN_MS),
+            Self::LettingGo { .. } => Some(now + LET_GO_AGAIN_MS),
+            Self::None | Self::Expired | Self::Stopped { .. } => None,
+        }
+    }
+
+    /// Since when every task is known to stand still.
+    pub(super) fn stopped_since(&self) -> Option<u64> {
+        match self {
+            Self::Stopped { since, .. } => Some(*since),
+            Self::None | Self::Expired | Self::Stopping { .. } | Self::LettingGo { .. } => None,
+        }
+    }
+
+    /// The request that waits for an answer that will not come.
+    fn interrupted(&self) -> Option<u64> {
+        match self {
+            Self::Stopping { seq, .. } => *seq,
+            _ => None,
+        }
+    }
+
+    /// Who asked for it is gone. The pause goes on.
+    pub(super) fn nobody_waits(&mut self) {
+        if let Self::Stopping { seq, .. } = self {
+            *seq = None;
+        }
+    }
+
+    /// How it stands, for the next server. The end of a pause that has expired is told when everybody goes on.
+    pub(super) fn held(&self) -> HeldPause {
+        match self {
+            Self::None => HeldPause::None,
+            Self::Expired => HeldPause::Expired,
+            Self::Stopping { .. } => HeldPause::Stopping,
+            Self::LettingGo { expired: false, .. } => HeldPause::LettingGo,
+            Self::Stopped { .. } | Self::LettingGo { .. } => HeldPause::Stopped,
+        }
+    }
+
+    /// Looks again; gives the answer when there is one that somebody waits for. Unless it is `Done`, everybody goes on.
+    pub(super) fn go_on(
+        &mut self,
+        tree: &Tree,
+        run_dir: &Path,
+        now: u64,
+    ) -> Option<(u64, SignalResult)> {
+        let Self::Stopping {
+            seq,
+            give_up_at,
+            held,
+        } = self
+        else {
+            return None;
+        };
+        let (seq, give_up_at) = (*seq, *give_up_at);
+        let result = match held.pass(tree, run_dir) {
+            Ok(moving) if moving.is_empty() => {
+                crash_point!("keeper.pause_complete");
+                let held = std::mem::take(held);
+                *self = Self::Stopped { held, since: now };
+                return seq.map(|seq| (seq, SignalResult::Done));
+            }
+            Ok(_) if now < give_up_at => return None,
+            Ok(moving) => SignalResult::Partial(told(&moving)),
+            Err(error) => failed(&error),
+        };
+        self.end(tree, run_dir);
+        seq.map(|seq| (seq, result))
+    }
+
+    /// Continues whom we have stopped. What fails may be tried again. Gives the request that waited for the pause, too.
+    pub(super) fn end(&mut self, tree: &Tree, run_dir: &Path) -> (SignalResult, Option<u64>) {
+        let waiting = self.interrupted();
+        let held = match std::mem::replace(self, Self::None) {
+            Self::None | Self::Expired => return (SignalResult::Done, None),
+            Self::Stopping { held, .. }
+            | Self::Stopped { held, .. }
+            | Self::LettingGo { held, .. } => held,
+        };
+        crash_point!("keeper.let_go");
+        let result = held.let_go(tree);
+        crash_point!("keeper.gone_on");
+        if result == SignalResult::Done {
+            held::remove(run_dir);
+        } else {
+            *self = Self::LettingGo {
+                held,
+                expired: false,
+            };
+        }
+        (result, waiting)
+    }
+
+    /// Ends a pause that has lasted for as long as it may. Gives whether all go on; those who do not are tried again.
+    pub(super) fn expire(&mut self, tree: &Tree, run_dir: &Path) -> bool {
+        self.end(tree, run_dir);
+        match self {
+            Self::LettingGo { expired, .. } => {
+                *expired = true;
+                false
+            }
+            Self::None | Self::Expired | Self::Stopping { .. } | Self::Stopped { .. } => {
+                *self = Self::Expired;
+                true
+            }
+        }
+    }
+
+    /// Tries again to continue whoever could not be continued. Gives whether a pause that has expired is over now.
+    pub(super) fn try_again(&mut self, tree: &Tree, run_dir: &Path) -> bool {
+        match self {
+            Self::LettingGo { expired: true, .. } => self.expire(tree, run_dir),
+            Self::LettingGo { .. } => {
+                self.end(tree, run_dir);
+                false
+            }
+            Self::None | Self::Expired | Self::Stopping { .. } | Self::Stopped { .. } => false,
+        }
+    }
+}
+
+/// Most of those who did not stop of whom it is told why: each takes a look at it.
+const REASONS_MAX: usize = 16;
+
+/// One that was not seen standing still.
+struct Moving {
+    pid: i32,
+    met: Met,
+}
+
+/// What it met with.
+enum Met {
+    /// A stop is on its way to it.
+    Asked,
+    /// It may not be signalled.
+    Refused(i32),
+    /// There is no room to write it down.
+    OneTooMany,
+}
+
+impl Moving {
+    fn why(&self) -> String {
+        let waits = || procfs::stat(self.pid).is_ok_and(|stat| stat.state == b'D');
+        match self.met {
+            Met::Refused(errno) => stuck::refused(self.pid, Signal::STOP, errno),
+            Met::OneTooMany => format!("more than {HELD_MAX} would have to be remembered"),
+            Met::Asked if waits() => stuck::out_of_reach(self.pid),
+            Met::Asked => "it was asked to stop, and has not been seen to".to_owned(),
+        }
+    }
+}
+
+fn told(moving: &[Moving]) -> Vec<Unstopped> {
+    let told = moving.iter().enumerate().map(|(place, one)| {
+        let why = (place < REASONS_MAX).then(|| one.why());
+        Unstopped {
+            pid: one.pid,
+            why: why.unwrap_or_default(),
+        }
+    });
+    told.collect()
+}
+
+pub(super) fn failed(error: &io::Error) -> SignalResult {
+    SignalResult::Failed(error.raw_os_error().unwrap_or(libc::EIO))
+}
+
+impl Held {
+    /// One pass: who was not seen standing still. Those whom the freeze does not reach get SIGSTOP, after they were
+    /// written down.
+    fn pass(&mut self, tree: &Tree, run_dir: &Path) -> io::Result<Vec<Moving>> {
+        let group = tree.cgroup.as_ref().filter(|_| self.frozen);
+        // In this order: nobody leaves a group that is frozen.
+        let frozen = group.is_some_and(|g| cgroup::is_frozen(g).unwrap_or(false));
+        let inside: HashSet<i32> = group.map(cgroup::members).into_iter().flatten().collect();
+        let members = tree.members();
+        let asked = |pid| Moving {
+            pid,
+            met: Met::Asked,
+        };
+        let mut moving: Vec<Moving> = if frozen {
+            Vec::new()
+        } else {
+            inside.iter().copied().map(asked).collect()
+        };
+        let outside = members.iter().filter(|(pid, _)| !inside.contains(pid));
+        let at_large: Vec<(i32, Stat)> = outside
+            .filter(|(pid, _)| !tasks::stand_still(**pid))
+            .map(|(pid, stat)| (*pid, *stat))
+            .collect();
+        self.note(&at_large, run_dir)?;
+        for (pid, stat) in at_large {
+            // Beyond what can be written down nobody is stopped, and the pause is not complete.
+            let met = if self.has(pid, stat.start_ticks) {
+                match tree.signal_member(pid, &stat, Signal::STOP) {
+                    Sent::Gone => continue,
+                    Sent::Done => Met::Asked,
+                    Sent::Failed(errno) => Met::Refused(errno),
+                }
+            } else {
+                Met::OneTooMany
+            };
+            moving.push(Moving { pid, met });
+        }
+        if moving.is_empty() {
+            // Who was made by one that was stopped in the meantime was not looked at.
+            let now = tree.members().into_keys();
+            let new = now.filter(|pid| !members.contains_key(pid) && !inside.contains(pid));
+            moving.extend(new.map(asked));
+        }
+        moving.sort_unstable_by_key(|one| one.pid);
+        moving.truncate(PIDS_MAX);
+        Ok(moving)
+    }
+
+    /// Writes down who is about to be stopped, as far as there is room.
+    fn note(&mut self, found: &[(i32, Stat)], run_dir: &Path) -> io::Result<()> {
+        let known = self.processes.len();
+        for (pid, stat) in found {
+            if self.processes.len() < HELD_MAX
+                && !self.has(*pid, stat.start_ticks)
+                && let Some(one) = HeldProcess::of(*pid, stat.start_ticks)
+            {
+                self.processes.push(one);
+            }
+        }
+        if self.processes.len() > known {
+            held::write(run_dir, self)?;
+        }
+        Ok(())
+    }
+
+    fn has(&self, pid: i32, start_ticks: u64) -> bool {
+        let same = |one: &HeldProcess| one.pid == pid && one.start_ticks == start_ticks;
+        self.processes.iter().any(same)
+    }
+
+    fn let_go(&self, tree: &Tree) -> SignalResult {
+        let mut failed = None;
+        if self.frozen
+            && let Some(group) = &tree.cgroup
+            && let Err(error) = cgroup::freeze(group, false)
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            failed = error.raw_os_error();
+        }
+        for one in &self.processes {
+            if let Sent::Failed(errno) = one.let_go() {
+                failed.get_or_insert(errno);
+            }
+        }
+        failed.map_or(SignalResult::Done, SignalResult::Failed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_the_first_who_did_not_stop_it_is_told_why() {
+        let me = std::process::id().cast_signed();
+        let one = |met| told(&[Moving { pid: me, met }]).remove(0);
+        let Unstopped { pid, why } = one(Met::Refused(libc::EPERM));
+        assert_eq!(pid, me);
+        assert!(why.starts_with("SIGSTOP is refused"), "{why}");
+        assert!(one(Met::OneTooMany).why.contains("remembered"));
+        assert!(one(Met::Asked).why.contains("has not been seen to"));
+        let asked = |pid| Moving {
+            pid,
+            met: Met::Asked,
+        };
+        let many: Vec<Moving> = (1..=100).map(asked).collect();
+        let many = told(&many);
+        assert_eq!(many.len(), 100);
+        let known = many.iter().filter(|one| !one.why.is_empty());
+        assert_eq!(known.count(), REASONS_MAX);
+    }
+}

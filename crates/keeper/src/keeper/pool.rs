@@ -1,0 +1,130 @@
+//! Shims that wait for work: forking ahead keeps the cost of a large descriptor table out of a spawn.
+
+use crate::shim;
+use kennel_linux::{attributes::Protection, fdpass};
+use nix::unistd::{ForkResult, fork};
+use std::{collections::VecDeque, fs::File, io, os::fd::OwnedFd, path::PathBuf, rc::Rc};
+
+/// Warm shims on a quiet host.
+const WARM_MIN: usize = 2;
+/// Warm shims on a busy one.
+const WARM_MAX: usize = 8;
+
+/// A shim without work.
+pub(super) struct Warm {
+    pub(super) pid: i32,
+    pub(super) socket: OwnedFd,
+}
+
+/// The warm shims.
+pub(super) struct Pool {
+    warm: VecDeque<Warm>,
+    wanted: usize,
+    protection: Protection,
+    /// The directory of the keeper's control groups, where there is one.
+    base: Option<PathBuf>,
+    /// The file of exit records.
+    exits: Option<Rc<File>>,
+}
+
+impl Pool {
+    pub(super) fn new(
+        protection: Protection,
+        base: Option<PathBuf>,
+        exits: Option<Rc<File>>,
+    ) -> Self {
+        Self {
+            protection,
+            base,
+            exits,
+            warm: VecDeque::new(),
+            wanted: WARM_MIN,
+        }
+    }
+
+    /// Whether one more should be forked when there is nothing else to do.
+    pub(super) fn is_short(&self) -> bool {
+        self.warm.len() < self.wanted
+    }
+
+    /// Forks one more.
+    pub(super) fn refill(&mut self) -> io::Result<()> {
+        let warm = self.fork()?;
+        self.warm.push_back(warm);
+        Ok(())
+    }
+
+    /// Shrinks the wish: the host has no room, or no way.
+    pub(super) fn stop_refilling(&mut self) {
+        self.wanted = self.warm.len();
+    }
+
+    /// A warm shim, or a cold one.
+    pub(super) fn take(&mut self) -> io::Result<Warm> {
+        if let Some(warm) = self.warm.pop_front() {
+            return Ok(warm);
+        }
+        self.wanted = (self.wanted.max(1) * 2).min(WARM_MAX);
+        self.fork()
+    }
+
+    fn fork(&self) -> io::Result<Warm> {
+        self.protection.without(|| self.fork_shim())?
+    }
+
+    /// A child of this number was reaped: if it was a warm shim, it is one no more. Where one could not live the next
+    /// could not either, so that none takes its place until there is work.
+    pub(super) fn forget(&mut self, pid: i32) {
+        let before = self.warm.len();
+        self.warm.retain(|warm| warm.pid != pid);
+        if self.warm.len() < before {
+            self.stop_refilling();
+        }
+    }
+
+    /// Their numbers.
+    pub(super) fn pids(&self) -> impl Iterator<Item = i32> + '_ {
+        self.warm.iter().map(|warm| warm.pid)
+    }
+
+    /// All of them, for the end.
+    pub(super) fn drain(&mut self) -> impl Iterator<Item = Warm> + '_ {
+        self.wanted = 0;
+        self.warm.drain(..)
+    }
+
+    fn fork_shim(&self) -> io::Result<Warm> {
+        let (ours, theirs) = fdpass::pair()?;
+        // SAFETY: the keeper has one thread, so no lock is held by another one; the child never returns.
+        match unsafe { fork() }? {
+            ForkResult::Child => shim::be_born(&theirs, self.exits.as_deref(), self.base.clone()),
+            ForkResult::Parent { child } => Ok(Warm {
+                pid: child.as_raw(),
+                socket: ours,
+            }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shims_that_cannot_live_are_not_forked_again_and_again() {
+        let (ours, theirs) = fdpass::pair().expect("a pair");
+        let mut child = std::process::Command::new("true")
+            .spawn()
+            .expect("true starts");
+        drop(theirs);
+        let mut pool = Pool::new(Protection::default(), None, None);
+        pool.warm.push_back(Warm {
+            pid: child.id().cast_signed(),
+            socket: ours,
+        });
+        assert!(pool.is_short());
+        pool.forget(child.id().cast_signed());
+        assert!(!pool.is_short());
+        child.wait().expect("it can be reaped");
+    }
+}

@@ -1,0 +1,111 @@
+//! What this kernel can do for processes, tried out at the start. Control groups are tried in [`super::groups`].
+
+use super::groups::Groups;
+use crate::shim;
+use kennel_lifecycle::{Exit, HostFacts};
+use kennel_linux::{
+    capability::{Capability, CapabilityName},
+    pidfd::PidFd,
+    reap::{self, Waited},
+    spawn::{self, Cloned},
+    terminal::{self, NoPty},
+};
+use nix::errno::Errno;
+use std::{fs, io, ptr};
+
+/// Numbers of capabilities(7).
+const CAP_KILL: u32 = 5;
+const CAP_SYS_ADMIN: u32 = 21;
+
+/// What the probe's child ends with.
+const PROBE_CODE: i32 = 42;
+
+/// Tries everything. The caller is single-threaded.
+pub(super) fn processes() -> io::Result<Vec<Capability>> {
+    let me = PidFd::open(std::process::id().cast_signed())?;
+    let lacking = |is_there: bool, why: &str| is_there.then_some(()).ok_or_else(|| why.to_owned());
+    let pidfs = lacking(me.handle().is_some(), "this kernel gives no pidfs inode");
+    let group = lacking(
+        me.addresses_groups(),
+        "this kernel has no PIDFD_SIGNAL_PROCESS_GROUP",
+    );
+    Ok(vec![
+        Capability::tried(CapabilityName::Clone3, clone3()),
+        Capability::tried(CapabilityName::Pidfs, pidfs),
+        Capability::tried(CapabilityName::PidfdGroupSignal, group),
+        Capability::tried(CapabilityName::PidfdExit, exit_by_pidfd()?),
+        Capability::tried(CapabilityName::PidNamespace, shim::try_pid_namespace()?),
+        Capability::tried(CapabilityName::Terminal, terminal()?),
+    ])
+}
+
+/// Whether a command can be on a terminal.
+fn terminal() -> io::Result<Result<(), String>> {
+    Ok(terminal::probe()?.map_err(|none| match none {
+        NoPty::Unavailable { why, .. } => why,
+        NoPty::Exhausted { .. } => "the terminals of this host are used up".to_owned(),
+    }))
+}
+
+/// What decides on the gaps in what holds a run. The caller is single-threaded.
+pub(super) fn facts(groups: &Groups) -> io::Result<HostFacts> {
+    let status = fs::read_to_string("/proc/self/status")?;
+    let field = |name: &str| {
+        let lines = &mut status.lines();
+        lines.find_map(|line| Some(line.strip_prefix(name)?.trim()))
+    };
+    let effective = field("CapEff:").and_then(|text| u64::from_str_radix(text, 16).ok());
+    let has = |capability: u32| effective.is_some_and(|set| set >> capability & 1 == 1);
+    Ok(HostFacts {
+        commands_are_root: nix::unistd::geteuid().is_root(),
+        groups_are_open: groups.are_open(),
+        has_cgroup_kill: groups.have_kill(),
+        namespaces_are_open: has(CAP_SYS_ADMIN) || makes_user_namespaces()?,
+        may_signal_everybody: has(CAP_KILL),
+        no_new_privileges: field("NoNewPrivs:") == Some("1"),
+    })
+}
+
+/// Who can make a user namespace may enter those that others of its user have made, and the pid namespaces in them.
+fn makes_user_namespaces() -> io::Result<bool> {
+    match spawn::clone_here()? {
+        Cloned::Child => {
+            // SAFETY: unshare takes an integer, and this process has one thread.
+            let apart = unsafe { libc::unshare(libc::CLONE_NEWUSER) };
+            // SAFETY: _exit runs no handlers and does not return.
+            unsafe { libc::_exit(if apart == 0 { PROBE_CODE } else { 1 }) }
+        }
+        Cloned::Parent(pid, _) => Ok(matches!(
+            reap::await_end(pid)?,
+            Waited::Ended {
+                exit: Exit::Code(PROBE_CODE),
+                ..
+            }
+        )),
+    }
+}
+
+/// Without arguments clone3(2) is EINVAL; where a filter refuses it, it is something else.
+fn clone3() -> Result<(), String> {
+    let none = ptr::null::<libc::clone_args>();
+    // SAFETY: a size below that of the first version is refused before the arguments are looked at.
+    let tried = unsafe { libc::syscall(libc::SYS_clone3, none, 0usize) };
+    match Errno::result(tried) {
+        Err(Errno::EINVAL) => Ok(()),
+        Err(errno) => Err(format!("clone3: {}", io::Error::from(errno))),
+        Ok(_) => Err("clone3 without arguments did not fail".into()),
+    }
+}
+
+fn exit_by_pidfd() -> io::Result<Result<(), String>> {
+    match spawn::clone_here()? {
+        // SAFETY: _exit runs no handlers and does not return.
+        Cloned::Child => unsafe { libc::_exit(PROBE_CODE) },
+        Cloned::Parent(pid, fd) => {
+            reap::await_end(pid)?;
+            let told = fd.exit() == Some(Exit::Code(PROBE_CODE));
+            let why = || "this kernel has no PIDFD_INFO_EXIT".to_owned();
+            Ok(told.then_some(()).ok_or_else(why))
+        }
+    }
+}

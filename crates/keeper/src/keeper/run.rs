@@ -1,0 +1,351 @@
+//! One run, as the keeper holds it: gate, ladder, pause, and the word of its shim.
+//!
+//! Nothing here waits. What is to be told is collected in [`Run::told`] and sent by the loop.
+
+mod adoption;
+mod deadline;
+mod ending;
+mod handover;
+mod hearing;
+mod input;
+mod interrupt;
+mod kept;
+mod members;
+mod outputs;
+mod requests;
+mod rest;
+mod stuck;
+mod terminal;
+
+use super::pause::{self, Pause};
+use crate::{
+    client::{Fact, SignalResult},
+    wire::{Answer, ToShim, adoption::WireMemory},
+};
+pub(super) use input::RunInput;
+use kennel_lifecycle::{
+    CgroupIdentity, Countdown, Held, Policy, RunId, RunIdentity, StopStep, Timestamp,
+    ladder::Ladder,
+};
+use kennel_linux::{
+    clock, crash_point,
+    spawn::child::OPEN,
+    terminal::Terminal,
+    tree::{Root, Tree},
+};
+use kept::Kept;
+pub(super) use outputs::Outputs;
+use requests::Requests;
+use rest::Rest;
+use std::{os::fd::OwnedFd, path::PathBuf, rc::Rc, time::Duration};
+
+/// Between two looks at a tree that should be empty, and between two rounds of SIGKILL.
+const LOOK_AGAIN_MS: u64 = 20;
+
+/// How far the command has come, by the word of the shim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// Somebody waits for the answer to this request, unless that server is gone.
+    Preparing { seq: Option<u64> },
+    /// The child waits at its gate.
+    AtGate,
+    /// The gate was opened; the shim's verdict is not there yet.
+    Released,
+    /// It runs or ran.
+    Ran,
+    /// It was not let go.
+    NotReleased,
+    /// exec failed.
+    NotExecuted,
+}
+
+/// One thing to say to the server.
+pub(super) enum Told {
+    Fact(Timestamp, Fact),
+    Answer(u64, Answer, Vec<Rc<OwnedFd>>),
+}
+
+/// Which ends of the tree are known.
+#[derive(Default)]
+struct Heard {
+    /// The leader has ended.
+    leader_exited: bool,
+    /// The shim has no child left.
+    childless: bool,
+    /// Who lives, by the shim's word, although it has no child left.
+    elsewhere: Vec<i32>,
+}
+
+/// One run.
+pub(super) struct Run {
+    pub(super) id: RunId,
+    /// Token of its shim, while the shim lives.
+    pub(super) shim: Option<u64>,
+    policy: Policy,
+    /// Its private directory, where the shim leaves its last will.
+    private_dir: PathBuf,
+    cgroup: Option<CgroupIdentity>,
+    held: Held,
+    /// Of a child that was announced.
+    identity: Option<RunIdentity>,
+    gate: Option<OwnedFd>,
+    /// Until a server has acknowledged the run.
+    outputs: Option<Outputs>,
+    /// Where clients write to it.
+    pub(super) input: Option<RunInput>,
+    stage: Stage,
+    tree: Option<Tree>,
+    heard: Heard,
+    ladder: Option<Ladder>,
+    killed_at: Option<u64>,
+    /// What was told of members whom SIGKILL does not end.
+    stuck: Option<stuck::Told>,
+    /// What is left of the time that the command may run.
+    max_runtime: Option<Countdown>,
+    /// A shim that was lost, with its start time, while it may still have children.
+    leaving_shim: Option<(i32, u64)>,
+    rest: Rest,
+    /// When the leader ended, where that was before this keeper's time.
+    leader_left_at: Option<u64>,
+    shim_knows_of_stop: bool,
+    /// What it was told for the next keeper.
+    shim_remembers: Option<WireMemory>,
+    pause: Pause,
+    ended: bool,
+    pub(super) acknowledged: bool,
+    /// What the next server is told again.
+    kept: Kept,
+    /// Rounds of signals after the last server was gone for good.
+    unheard: Option<Vec<StopStep>>,
+    requests: Requests,
+    pub(super) told: Vec<Told>,
+    pub(super) for_shim: Vec<ToShim>,
+}
+
+/// What a run is made of.
+pub(super) struct Parts {
+    pub(super) id: RunId,
+    pub(super) shim: u64,
+    pub(super) policy: Policy,
+    pub(super) run_dir: PathBuf,
+    pub(super) cgroup: Option<CgroupIdentity>,
+    pub(super) held: Held,
+    pub(super) outputs: Outputs,
+    pub(super) input: Option<RunInput>,
+}
+
+impl Run {
+    /// One that somebody waits for, with the gate that its child is to wait at.
+    pub(super) fn wanted(parts: Parts, seq: u64, gate: OwnedFd) -> Self {
+        Self {
+            stage: Stage::Preparing { seq: Some(seq) },
+            gate: Some(gate),
+            ..Self::new(parts)
+        }
+    }
+
+    fn new(parts: Parts) -> Self {
+        Self {
+            max_runtime: parts.policy.timeouts.max_runtime.map(Countdown::new),
+            id: parts.id,
+            shim: Some(parts.shim),
+            policy: parts.policy,
+            private_dir: parts.run_dir,
+            cgroup: parts.cgroup,
+            held: parts.held,
+            identity: None,
+            gate: None,
+            outputs: Some(parts.outputs),
+            input: parts.input,
+            stage: Stage::Preparing { seq: None },
+            tree: None,
+            heard: Heard::default(),
+            ladder: None,
+            killed_at: None,
+            leaving_shim: None,
+            rest: Rest::default(),
+            leader_left_at: None,
+            shim_knows_of_stop: false,
+            shim_remembers: None,
+            stuck: None,
+            pause: Pause::None,
+            ended: false,
+            acknowledged: false,
+            kept: Kept::default(),
+            unheard: None,
+            requests: Requests::default(),
+            told: Vec::new(),
+            for_shim: Vec::new(),
+        }
+    }
+
+    /// Whether the last word on the tree was told (or no child was ever made).
+    pub(super) fn has_ended(&self) -> bool {
+        self.ended
+    }
+
+    /// How long its own plan takes until SIGKILL.
+    pub(super) fn grace(&self) -> Duration {
+        self.policy.grace()
+    }
+
+    /// The group to remove after the end.
+    pub(super) fn take_cgroup(&mut self) -> Option<CgroupIdentity> {
+        self.cgroup.take()
+    }
+
+    /// Where its control group is, if it has one.
+    pub(super) fn cgroup_path(&self) -> Option<PathBuf> {
+        self.cgroup.as_ref().map(|group| PathBuf::from(&group.path))
+    }
+
+    /// The leader's number, while this process would be the one to reap it.
+    pub(super) fn orphaned_leader(&self) -> Option<i32> {
+        let tree = self.tree.as_ref()?;
+        (tree.root == Root::Lost && !self.heard.leader_exited).then_some(tree.leader_pid)
+    }
+
+    /// The leader's number, whoever reaps it.
+    pub(super) fn leader_pid(&self) -> Option<i32> {
+        self.tree.as_ref().map(|tree| tree.leader_pid)
+    }
+
+    fn tell(&mut self, fact: Fact) {
+        self.tell_at(clock::wall(), fact);
+    }
+
+    /// Nobody asks any more after a run that was acknowledged.
+    fn tell_at(&mut self, at: Timestamp, fact: Fact) {
+        if !self.acknowledged {
+            self.kept.keep(at, &fact);
+            self.told.push(Told::Fact(at, fact));
+        } else if let Fact::StopStep(step) = fact {
+            self.note_unheard(step);
+        }
+    }
+
+    fn answer(&mut self, seq: u64, answer: Answer) {
+        self.told.push(Told::Answer(seq, answer, Vec::new()));
+    }
+
+    fn answer_signal(&mut self, seq: u64, result: SignalResult) {
+        self.answer(seq, Answer::Signal(result));
+    }
+
+    // ---- what the server wants -------------------------------------------------------------------------------------
+
+    /// Opens the gate.
+    pub(super) fn release(&mut self) {
+        let Some(gate) = self.gate.take() else { return };
+        if self.stage != Stage::AtGate {
+            return;
+        }
+        crash_point!("keeper.release");
+        // One byte always fits; EPIPE means that the child is gone, which the shim tells.
+        if nix::unistd::write(&gate, &[OPEN]).is_ok() {
+            self.stage = Stage::Released;
+            crash_point!("keeper.released");
+        }
+    }
+
+    /// Shuts the gate, if it was not opened.
+    pub(super) fn shut_gate(&mut self) {
+        self.gate = None;
+    }
+
+    /// Begins to stop every task.
+    pub(super) fn pause(&mut self, seq: u64, now: u64) {
+        let live = self.stage == Stage::Ran && !self.ended && self.ladder.is_none();
+        let Some(tree) = self.tree.as_ref().filter(|_| live) else {
+            self.answer_signal(seq, SignalResult::Gone);
+            return;
+        };
+        match self.pause.begin(tree, &self.private_dir, seq, now) {
+            Ok(()) => self.go_on_pausing(now),
+            // Nobody is stopped whom a crash would forget.
+            Err(error) => self.answer_signal(seq, pause::failed(&error)),
+        }
+    }
+
+    /// Continues what was stopped.
+    pub(super) fn resume(&mut self, seq: u64) {
+        let Some(tree) = self.tree.as_ref().filter(|_| !self.ended) else {
+            self.answer_signal(seq, SignalResult::Gone);
+            return;
+        };
+        let (result, waiting) = self.pause.end(tree, &self.private_dir);
+        if let Some(waiting) = waiting {
+            self.answer_signal(waiting, SignalResult::Partial(Vec::new()));
+        }
+        self.answer_signal(seq, result);
+    }
+
+    fn go_on_pausing(&mut self, now: u64) {
+        let Some(tree) = &self.tree else { return };
+        if let Some((seq, result)) = self.pause.go_on(tree, &self.private_dir, now) {
+            self.answer_signal(seq, result);
+        }
+    }
+
+    // ---- time ------------------------------------------------------------------------------------------------------
+
+    /// When to call [`Self::step`] without any event.
+    pub(super) fn wake_at(&self, now: u64) -> Option<u64> {
+        if self.ended {
+            return None;
+        }
+        let ladder = self.ladder.as_ref().and_then(Ladder::wake_at);
+        let lost = self.tree.as_ref().is_some_and(|t| t.root == Root::Lost);
+        let look = (self.heard.childless || lost || self.killed_at.is_some())
+            .then_some(now + self.look_every(now));
+        let rest = self.rest_wakes_at(now + LOOK_AGAIN_MS);
+        let deadline = self.deadline();
+        [ladder, look, rest, deadline, self.pause.wake_at(now)]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    /// One step after any event: climb, pause, count, look whether all is over.
+    pub(super) fn step(&mut self, now: u64) {
+        if self.ended {
+            return;
+        }
+        self.ask_last_will(now);
+        self.keep_deadline(now);
+        self.keep_max_pause(now);
+        self.look_after_rest(now);
+        if self.tells_shim_first() {
+            return;
+        }
+        self.climb(now);
+        if self.ladder.is_none() {
+            self.go_on_pausing(now);
+        }
+        self.count(now);
+        self.tell_memory();
+        self.look(now);
+    }
+
+    /// Its terminal, if it has one.
+    fn terminal(&mut self) -> Option<&mut Terminal> {
+        match &mut self.outputs {
+            Some(Outputs::Terminal(terminal)) => Some(terminal),
+            Some(Outputs::Pipes(..)) | None => None,
+        }
+    }
+
+    fn over(&mut self) {
+        self.ended = true;
+        if let Some(terminal) = self.terminal() {
+            terminal.leader_is_gone();
+        }
+        self.gate = None;
+        self.ladder = None;
+        self.tree = None;
+        self.end_input();
+    }
+}
+
+#[cfg(test)]
+mod tests;

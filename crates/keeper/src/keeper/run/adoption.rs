@@ -1,0 +1,89 @@
+//! A run that goes on without its keeper: what its shim has to know for that, and how the next keeper goes on with it.
+
+use super::{Outputs, Parts, Run, RunInput, Stage};
+use crate::{
+    keeper::{adoption::Adoptable, pause::Pause},
+    wire::{ToShim, adoption::WireMemory},
+};
+use kennel_lifecycle::{Countdown, Recovery, ladder::Ladder};
+use kennel_linux::{
+    clock,
+    tree::{Root, Session, Tree},
+};
+
+impl Run {
+    /// Goes on with a run whose keeper is gone. What has happened to it is told by its shim again.
+    pub(in crate::keeper) fn adopted(found: Adoptable, shim: u64) -> Self {
+        let now = clock::boot_ms();
+        let tree = Tree {
+            run: found.id,
+            leader: found.leader,
+            leader_pid: found.identity.command.pid,
+            session: Session::default(),
+            root: Root::Shim(found.identity.shim.pid),
+            foreign: Some(found.shim),
+            cgroup: found.identity.cgroup.clone(),
+            init: found.init,
+        };
+        tree.learn_session();
+        let memory = found.memory;
+        let input = RunInput::adopted(&found.run_dir, found.input);
+        let pause = Pause::taken_over(&tree, &found.run_dir, &memory, now);
+        let run = Self::new(Parts {
+            id: found.id,
+            shim,
+            policy: found.policy,
+            run_dir: found.run_dir,
+            cgroup: found.identity.cgroup.clone(),
+            held: found.held,
+            outputs: Outputs::pipes(found.outputs.0, found.outputs.1),
+            input,
+        });
+        let counted = memory
+            .max_runtime
+            .map(|(left, since)| Countdown::resumed(left, since));
+        let max_runtime = run.max_runtime.map(|whole| counted.unwrap_or(whole));
+        // A limit of time that is over begins its own.
+        let goes_on = found
+            .stopping_since
+            .filter(|_| !max_runtime.is_some_and(|left| left.is_over(now)));
+        let ladder = goes_on.map(|since| Ladder::start(&run.policy.stop_plan(), since));
+        Self {
+            stage: Stage::Released,
+            max_runtime,
+            ladder,
+            tree: Some(tree),
+            identity: Some(found.identity),
+            pause,
+            shim_remembers: Some(memory),
+            leader_left_at: found.leader_left_at,
+            ..run
+        }
+    }
+
+    /// Whether it outlives this process, should that die.
+    pub(in crate::keeper) fn outlives_keeper(&self) -> bool {
+        self.policy.recovery() == Recovery::Adopt
+    }
+
+    /// Whether it can be left to the next keeper as it is: nothing of its end has begun.
+    pub(in crate::keeper) fn can_be_given_back(&self) -> bool {
+        let runs = matches!(self.stage, Stage::Released | Stage::Ran);
+        self.outlives_keeper() && runs && self.ladder.is_none() && !self.ended && !self.is_to_keep()
+    }
+
+    /// Tells the shim what the next keeper would have to know, when that has changed.
+    pub(super) fn tell_memory(&mut self) {
+        if !self.outlives_keeper() || self.stage != Stage::Ran {
+            return;
+        }
+        let memory = WireMemory {
+            max_runtime: self.max_runtime.as_ref().map(Countdown::parts),
+            paused_since: self.pause.stopped_since(),
+            pause_expired: matches!(self.pause, Pause::Expired),
+        };
+        if self.shim_remembers.replace(memory) != Some(memory) {
+            self.for_shim.push(ToShim::Remember(memory));
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! The end of one run: the stop ladder, the looks at what is left, and the verdict.
+
+use super::{Run, Stage};
+use crate::{
+    client::{Fact, SignalResult},
+    wire::ToShim,
+};
+use kennel_lifecycle::{
+    Signal, SignalSender, Timestamp, TreeVerdict,
+    ladder::{Ladder, StopPlan},
+    verdict::{GroupEvidence, ShimEvidence, TreeEvidence},
+};
+use kennel_linux::{
+    clock, crash_point, marker, memory_events, procfs,
+    tree::{Root, Tree, Volley},
+};
+
+impl Run {
+    /// Starts the ladder, or shortens the one on its way.
+    pub(in crate::keeper) fn stop(&mut self, plan: &StopPlan, now: u64) {
+        crash_point!("keeper.stop");
+        self.shut_gate();
+        if self.ended {
+            // Who was kept is not the run's to stop any more.
+            return;
+        }
+        if matches!(self.stage, Stage::Preparing { .. } | Stage::AtGate) {
+            return;
+        }
+        match &mut self.ladder {
+            Some(ladder) => ladder.shorten(plan, now),
+            None => self.ladder = Some(Ladder::start(plan, now)),
+        }
+    }
+
+    /// Sends every signal that is due.
+    pub(super) fn climb(&mut self, now: u64) {
+        if self.heard.childless && self.cgroup.is_none() {
+            return;
+        }
+        while let Some(signal) = self.ladder.as_mut().and_then(|l| l.due(now)) {
+            let Some(tree) = &self.tree else { return };
+            // The time is taken first: no death that a signal causes may lie before it.
+            let at = clock::wall();
+            let volleys = tree.signal(signal);
+            crash_point!("keeper.termed", signal != Signal::KILL);
+            crash_point!("keeper.killed", signal == Signal::KILL);
+            // Signal first, then wake: a stopped tree can only die of it when it runs.
+            let woken_at = clock::wall();
+            let woken = if signal == Signal::KILL {
+                self.killed_at = Some(now);
+                self.for_shim.push(ToShim::KillAll);
+                None
+            } else {
+                Some(tree.wake())
+            };
+            // Who has not taken our stop yet is not seen as stopped, and has to be let go as well.
+            let (_, waiting) = self.pause.end(tree, &self.private_dir);
+            self.tell_volleys(at, signal, &volleys);
+            if let Some(woken) = woken.filter(|volley| !volley.is_empty()) {
+                self.tell_volleys(woken_at, Signal::CONT, &[woken]);
+            }
+            if let Some(waiting) = waiting {
+                self.answer_signal(waiting, SignalResult::Partial(Vec::new()));
+            }
+        }
+    }
+
+    pub(super) fn tell_volleys(&mut self, at: Timestamp, signal: Signal, volleys: &[Volley]) {
+        for volley in volleys {
+            let step = volley.step(at, signal, SignalSender::Keeper);
+            if !volley.aims.is_empty() {
+                self.tell_at(at, Fact::Aimed(volley.aims.clone()));
+            }
+            self.tell_at(at, Fact::StopStep(step));
+        }
+    }
+
+    /// Whether the tree is empty, and by what proof.
+    pub(super) fn look(&mut self, now: u64) {
+        let Some(tree) = &self.tree else {
+            // Answered with `Exhausted`: there is no tree to look at, only a child that leaves.
+            if (self.heard.childless || self.shim.is_none()) && !self.fails_unprepared() {
+                self.over();
+                self.acknowledge();
+            }
+            return;
+        };
+        let lost = tree.root == Root::Lost;
+        if let Some(unrelated) = self.vacated(tree, lost) {
+            let evidence = TreeEvidence {
+                never_ran: self.stage == Stage::NotReleased,
+                namespace_ended: tree.init.as_ref().is_some_and(|init| init.fd.has_ended()),
+                ..self.evidence(unrelated, lost)
+            };
+            self.last_word(evidence.verdict());
+            return;
+        }
+        if self.heard.childless && self.ladder.is_none() && !self.drains() {
+            // Somebody in the group is not below the shim: it belongs to the run all the same.
+            self.ladder = Some(Ladder::start(&self.policy.stop_plan(), now));
+        }
+        self.kill_again(now);
+    }
+
+    /// The unrelated processes in the control group, once no member of the tree is left; `None`: one is, or may be. The
+    /// group is looked at last: that costs some twenty system calls, and most calls come long before the end.
+    fn vacated(&self, tree: &Tree, lost: bool) -> Option<Vec<i32>> {
+        let may_be_over = if lost {
+            self.heard.leader_exited && !self.shim_is_leaving()
+        } else {
+            self.heard.childless
+        };
+        if !may_be_over {
+            return None;
+        }
+        let unrelated = match &self.cgroup {
+            Some(group) => tree.unrelated_if_vacated(group)?,
+            None => Vec::new(),
+        };
+        let none_is_left = !lost
+            || match &tree.init {
+                Some(init) => init.fd.has_ended(),
+                None => tree.members().is_empty(),
+            };
+        none_is_left.then_some(unrelated)
+    }
+
+    /// What shim and control group show of a tree that has no member left.
+    fn evidence(&self, unrelated: Vec<i32>, lost: bool) -> TreeEvidence {
+        let group = match &self.cgroup {
+            None => GroupEvidence::Absent,
+            Some(_) if unrelated.is_empty() => GroupEvidence::Empty,
+            Some(_) => GroupEvidence::Unrelated(unrelated),
+        };
+        let shim = match &group {
+            _ if lost => ShimEvidence::Lost,
+            // The shim has left out what such a group shows.
+            GroupEvidence::Unrelated(_) => ShimEvidence::Childless {
+                elsewhere: marker::elsewhere(self.id),
+            },
+            _ => ShimEvidence::Childless {
+                elsewhere: self.heard.elsewhere.clone(),
+            },
+        };
+        TreeEvidence::of(shim, group)
+    }
+
+    /// A process that ends closes its files before it gives its children away: until then they are not found here.
+    fn shim_is_leaving(&self) -> bool {
+        self.leaving_shim.is_some_and(|(pid, start_ticks)| {
+            procfs::stat(pid).is_ok_and(|s| s.start_ticks == start_ticks && !s.is_dead())
+        })
+    }
+
+    /// The end of the run. Its control group is removed only after this, and counts until then.
+    pub(super) fn last_word(&mut self, verdict: TreeVerdict) {
+        crash_point!("keeper.tree_ended");
+        if let Some(kills) = self.cgroup.as_ref().and_then(memory_events::kills) {
+            self.tell(Fact::MemoryKills(kills));
+        }
+        self.tell(Fact::TreeEnded(verdict));
+        self.over();
+    }
+}

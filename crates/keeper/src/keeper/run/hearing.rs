@@ -1,0 +1,320 @@
+//! What the shim of one run says, and what its silence means.
+
+use super::{Run, Stage, Told};
+use crate::{
+    client::Fact,
+    exit_record,
+    wire::{Answer, FromShim},
+};
+use kennel_lifecycle::{
+    Exit, HostIdentity, RunIdentity, Signal, StartFailure, StartStage, Timestamp, ladder::Ladder,
+};
+use kennel_linux::{
+    clock, crash_point,
+    pidfd::PidFd,
+    procfs, reap,
+    tree::{Init, Root, Session, Tree},
+};
+use std::os::fd::OwnedFd;
+
+impl Run {
+    /// A message of the shim.
+    pub(in crate::keeper) fn hear_shim(
+        &mut self,
+        word: FromShim,
+        fds: Vec<OwnedFd>,
+        host: &HostIdentity,
+        shim_pid: i32,
+        now: u64,
+    ) {
+        if self.ended {
+            // The last word on the tree has been told, and nothing follows it.
+            return;
+        }
+        match word {
+            FromShim::Prepared {
+                command,
+                shim,
+                init,
+            } => {
+                let mut fds = fds.into_iter();
+                let leader = fds.next();
+                let init = init.map(|pid| fds.next().map(|fd| (pid, fd)));
+                let identity = RunIdentity {
+                    command,
+                    shim,
+                    cgroup: self.cgroup.clone(),
+                    host: host.clone(),
+                };
+                // One that found no room in this process's table is missing here.
+                let fds = leader.zip(init.map_or(Some(None), |init| init.map(Some)));
+                self.prepared(identity, fds, shim_pid);
+            }
+            FromShim::PrepareFailed(failure) => self.not_prepared(failure),
+            FromShim::NotReleased => {
+                self.stage = Stage::NotReleased;
+                self.gate = None;
+                self.tell(Fact::NotReleased);
+            }
+            FromShim::Executed => {
+                crash_point!("keeper.executed");
+                self.stage = Stage::Ran;
+                self.tell(Fact::Executed);
+            }
+            FromShim::ExecFailed(failure) => {
+                self.stage = Stage::NotExecuted;
+                self.tell(Fact::ExecFailed(failure));
+            }
+            FromShim::Exited { at_us, exit, rest } => {
+                self.leader_ended(Timestamp(at_us), exit, rest, now);
+            }
+            FromShim::Empty { elsewhere, .. } => {
+                self.heard.childless = true;
+                self.heard.elsewhere = elsewhere;
+            }
+            // It has been heard at the door.
+            FromShim::Adoptable(_) => {}
+            FromShim::Killed(step) => {
+                self.tell_at(step.at, Fact::StopStep(step));
+            }
+        }
+    }
+
+    /// `fds`: the leader's, and number and descriptor of the first process of the private pid namespace.
+    fn prepared(
+        &mut self,
+        identity: RunIdentity,
+        fds: Option<(OwnedFd, Option<(i32, OwnedFd)>)>,
+        shim_pid: i32,
+    ) {
+        let Stage::Preparing { seq } = self.stage else {
+            return;
+        };
+        crash_point!("keeper.prepared");
+        self.stage = Stage::AtGate;
+        let Some(seq) = seq else {
+            // Its server is gone, and its gate is shut.
+            return;
+        };
+        let (Some((leader, init)), Some(outputs)) = (fds, &self.outputs) else {
+            // No room for a descriptor here: the gate shuts, and the shim tells the rest.
+            self.gate = None;
+            self.answer(seq, Answer::Exhausted("descriptors of the keeper".into()));
+            return;
+        };
+        let fds = outputs.for_server();
+        self.tree = Some(Tree {
+            run: self.id,
+            leader: PidFd::from_fd(leader),
+            leader_pid: identity.command.pid,
+            session: Session::default(),
+            root: Root::Shim(shim_pid),
+            foreign: None,
+            cgroup: self.cgroup.clone(),
+            init: init.map(|(pid, fd)| Init {
+                pid,
+                fd: PidFd::from_fd(fd),
+            }),
+        });
+        let answer = Answer::Prepared {
+            identity: identity.clone(),
+            held: self.held.clone(),
+        };
+        self.identity = Some(identity);
+        self.told.push(Told::Answer(seq, answer, fds));
+    }
+
+    /// Whether there never was a child: who waits for one is told that there will be none.
+    pub(super) fn fails_unprepared(&mut self) -> bool {
+        let waits = matches!(self.stage, Stage::Preparing { .. });
+        if waits {
+            self.not_prepared(StartFailure {
+                stage: StartStage::Prepare,
+                errno: None,
+                path: None,
+            });
+        }
+        waits
+    }
+
+    fn not_prepared(&mut self, failure: StartFailure) {
+        let Stage::Preparing { seq } = self.stage else {
+            return;
+        };
+        self.stage = Stage::NotReleased;
+        let ours = [
+            StartStage::Prepare,
+            StartStage::Cgroup,
+            StartStage::Fork,
+            StartStage::Namespace,
+        ];
+        let full = ours.contains(&failure.stage) && failure.errno.is_some_and(is_exhaustion);
+        let answer = if full {
+            Answer::Exhausted(failure.to_string())
+        } else {
+            Answer::PrepareFailed(failure)
+        };
+        if let Some(seq) = seq {
+            self.answer(seq, answer);
+        }
+        self.over();
+        self.acknowledge();
+    }
+
+    /// The leader has ended. What becomes of the rest of its tree is said by the run's policy.
+    fn leader_ended(&mut self, at: Timestamp, exit: Exit, rest: bool, now: u64) {
+        if std::mem::replace(&mut self.heard.leader_exited, true) {
+            return;
+        }
+        if let Some(terminal) = self.terminal() {
+            terminal.leader_is_gone();
+        }
+        if self.stage == Stage::NotReleased {
+            return;
+        }
+        crash_point!("keeper.leader_exited");
+        self.tell_at(at, Fact::LeaderExited(exit));
+        if rest || self.shim.is_none() {
+            if let Some(tree) = &self.tree {
+                tree.learn_session();
+            }
+            self.tell_leftovers();
+        }
+        if self.ladder.is_none() {
+            self.leader_left(rest, now);
+        }
+    }
+
+    /// Who is alive now that the leader has ended. After SIGKILL they are on their way out.
+    fn tell_leftovers(&mut self) {
+        let Some(tree) = self.tree.as_ref().filter(|_| self.killed_at.is_none()) else {
+            return;
+        };
+        let left = tree.leftovers();
+        if !left.is_empty() {
+            self.tell(Fact::LeftBehind(left));
+        }
+    }
+
+    /// The shim's end of the socket is closed: after its last word, or because it was killed.
+    pub(in crate::keeper) fn shim_gone(&mut self, now: u64) {
+        self.shim = None;
+        if self.ended || self.fails_unprepared() {
+            return;
+        }
+        if self.heard.childless {
+            // From here on its number can become another's, while somebody in the control group is still being ended.
+            if let Some(tree) = &mut self.tree {
+                tree.root = Root::Nowhere;
+            }
+            return;
+        }
+        self.gate = None;
+        self.report_shim_lost();
+        if let Some(tree) = &mut self.tree {
+            if let Root::Shim(pid) = tree.root {
+                let stat = procfs::stat(pid).ok().filter(|stat| !stat.is_dead());
+                self.leaving_shim = stat.map(|stat| (pid, stat.start_ticks));
+            }
+            tree.root = Root::Lost;
+        }
+        if self.kill_namespace(now) {
+            return;
+        }
+        // Whether a released child was executed is not known any more, so nothing is said of it: it may have run.
+        if matches!(self.stage, Stage::Released | Stage::Ran) && self.ladder.is_none() {
+            self.ladder = Some(Ladder::start(&self.policy.stop_plan(), now));
+        }
+    }
+
+    /// The run ends because its shim is lost, unless its end had begun before that: a stop is on its way, or the leader
+    /// has exited.
+    fn report_shim_lost(&mut self) {
+        let may_run = matches!(self.stage, Stage::Released | Stage::Ran);
+        if may_run && self.ladder.is_none() && !self.leader_exited_first() {
+            self.tell(Fact::ShimLost);
+        }
+    }
+
+    /// Whether the leader had exited before the shim was lost. In a private pid namespace the loss itself kills it: its
+    /// first process hears of the end of the shim sooner than this process.
+    fn leader_exited_first(&self) -> bool {
+        if self.heard.leader_exited {
+            return true;
+        }
+        let Some(tree) = self.tree.as_ref().filter(|t| t.leader.has_ended()) else {
+            return false;
+        };
+        let killed = |exit: Exit| {
+            matches!(
+                exit,
+                Exit::Signal {
+                    signal: Signal::KILL,
+                    ..
+                }
+            )
+        };
+        tree.init.is_none()
+            || self
+                .exit_without_shim(tree)
+                .is_some_and(|exit| !killed(exit))
+    }
+
+    /// How the leader has ended, by what the shim has written, else by the kernel: a full disk takes the record.
+    fn exit_without_shim(&self, tree: &Tree) -> Option<Exit> {
+        let record = self.identity.as_ref().and_then(|identity| {
+            exit_record::read(&self.private_dir, self.id, (&identity.command).into())
+        });
+        let written = record.and_then(|record| record.exit);
+        let by_kernel = || tree.leader.exit().or_else(|| reap::peek(tree.leader_pid));
+        written.or_else(by_kernel)
+    }
+
+    /// A private pid namespace ends with its shim: its first process hears of the shim's end, and is not waited for.
+    /// `true`: there is one.
+    fn kill_namespace(&mut self, now: u64) -> bool {
+        let Some(tree) = self.tree.as_ref().filter(|tree| tree.init.is_some()) else {
+            return false;
+        };
+        let at = clock::wall();
+        let volleys = tree.signal(Signal::KILL);
+        self.killed_at.get_or_insert(now);
+        if matches!(self.stage, Stage::Released | Stage::Ran) {
+            self.tell_volleys(at, Signal::KILL, &volleys);
+        }
+        true
+    }
+
+    /// A shim that reaped the leader and died before it said so has left the exit in its last will.
+    pub(super) fn ask_last_will(&mut self, now: u64) {
+        let lost = self.tree.as_ref().filter(|t| t.root == Root::Lost);
+        let reaped = lost.filter(|tree| !tree.leader.is_unreaped());
+        let Some(tree) = reaped.filter(|_| !self.heard.leader_exited) else {
+            return;
+        };
+        let exit = self.exit_without_shim(tree).unwrap_or(Exit::Unknown);
+        self.leader_reaped(exit, now);
+    }
+
+    /// The leader was reaped, by this process or by a shim that is lost.
+    pub(in crate::keeper) fn leader_reaped(&mut self, exit: Exit, now: u64) {
+        if self.stage == Stage::AtGate {
+            // Its gate was never opened.
+            self.stage = Stage::NotReleased;
+            self.tell(Fact::NotReleased);
+        }
+        self.leader_ended(clock::wall(), exit, false, now);
+    }
+}
+
+fn is_exhaustion(errno: i32) -> bool {
+    matches!(
+        errno,
+        libc::EMFILE
+            | libc::ENFILE
+            | libc::EAGAIN
+            | libc::ENOMEM
+            | libc::ENOBUFS
+            | libc::ETOOMANYREFS
+    )
+}

@@ -1,0 +1,86 @@
+//! One polite interrupt: the key of a terminal, or SIGINT.
+
+use super::{Outputs, Run, Stage};
+use crate::{
+    client::{Fact, InterruptWay, ShotResult, SignalResult, SignalTarget},
+    wire::Answer,
+};
+use kennel_lifecycle::Signal;
+use kennel_linux::{
+    clock,
+    pidfd::Sent,
+    terminal::{Terminal, TypedInterrupt},
+    tree::Tree,
+};
+
+impl Run {
+    /// SIGINT to the leader's group, or what interrupts on a terminal, unless a signal went out under this request id.
+    pub(in crate::keeper) fn interrupt(&mut self, seq: u64, request_id: Option<&str>, now: u64) {
+        if self.sent_before(seq, request_id, now) {
+            return;
+        }
+        let live = matches!(self.stage, Stage::Released | Stage::Ran) && !self.ended;
+        let Some(tree) = self.tree.as_ref().filter(|_| live) else {
+            self.answer_signal(seq, SignalResult::Gone);
+            return;
+        };
+        let at = clock::wall();
+        let (sent, way) = match &self.outputs {
+            Some(Outputs::Terminal(terminal)) => on_terminal(terminal, tree),
+            Some(Outputs::Pipes(..)) | None => group(tree),
+        };
+        let errno = match sent {
+            Sent::Done => None,
+            Sent::Gone => Some(libc::ESRCH),
+            Sent::Failed(errno) => Some(errno),
+        };
+        // A key that the command reads is no signal.
+        if way != InterruptWay::Typed {
+            let told = Fact::SignalSent {
+                signal: Signal::INT,
+                targets: None,
+                errno,
+            };
+            self.tell_at(at, told);
+        }
+        if errno.is_none() {
+            self.requests.remember(request_id, now);
+        }
+        let answer = match sent {
+            Sent::Done => Answer::Interrupted(way),
+            Sent::Gone => Answer::Signal(SignalResult::Gone),
+            Sent::Failed(errno) => Answer::Signal(SignalResult::Failed(errno)),
+        };
+        self.answer(seq, answer);
+    }
+}
+
+fn group(tree: &Tree) -> (Sent, InterruptWay) {
+    (tree.signal_group(Signal::INT), InterruptWay::Group)
+}
+
+/// The key, where the terminal makes a signal of it and has room for it, or the command reads its keys itself; else the
+/// signal, to those whom it would reach.
+fn on_terminal(terminal: &Terminal, tree: &Tree) -> (Sent, InterruptWay) {
+    match terminal.type_interrupt() {
+        TypedInterrupt::ForTerminal => return (Sent::Done, InterruptWay::Key),
+        TypedInterrupt::ForCommand => return (Sent::Done, InterruptWay::Typed),
+        TypedInterrupt::NoRoom(errno) => return (Sent::Failed(errno), InterruptWay::Typed),
+        TypedInterrupt::NoKey => {}
+    }
+    // The leader may have given its terminal up.
+    let Ok(shots) = tree.signal_each(Signal::INT, SignalTarget::TerminalForeground) else {
+        return group(tree);
+    };
+    let results = || shots.iter().map(|shot| &shot.result);
+    let failed = results().find_map(|result| match result {
+        ShotResult::Failed(errno) => Some(*errno),
+        ShotResult::Delivered | ShotResult::Gone => None,
+    });
+    let sent = match failed {
+        _ if results().any(|result| *result == ShotResult::Delivered) => Sent::Done,
+        Some(errno) => Sent::Failed(errno),
+        None => Sent::Gone,
+    };
+    (sent, InterruptWay::Foreground)
+}

@@ -1,0 +1,86 @@
+//! What is told of single processes of a run: signals to some of them, and who is there.
+
+use super::{Run, Stage, Told};
+use crate::{
+    client::{Fact, Shot, ShotResult, Shots, SignalTarget},
+    wire::{self, Answer, MEMBERS_TOLD_MAX, WireListing, WireMember},
+};
+use kennel_lifecycle::Signal;
+use kennel_linux::{clock, memfd};
+use std::rc::Rc;
+
+impl Run {
+    /// A signal to those whom `target` names, unless one went out under this request id.
+    pub(in crate::keeper) fn signal(
+        &mut self,
+        seq: u64,
+        signal: Signal,
+        target: SignalTarget,
+        request_id: Option<&str>,
+        now: u64,
+    ) {
+        if self.sent_before(seq, request_id, now) {
+            return;
+        }
+        let live = matches!(self.stage, Stage::Released | Stage::Ran) && !self.ended;
+        let tree = self.tree.as_ref().filter(|_| live);
+        let at = clock::wall();
+        let signalled = tree.map_or(Ok(Vec::new()), |tree| tree.signal_each(signal, target));
+        let no_terminal = signalled.is_err();
+        let mut shots = signalled.unwrap_or_default();
+        let reached = |shot: &&Shot| shot.result == ShotResult::Delivered;
+        let targets = u32::try_from(shots.iter().filter(reached).count()).ok();
+        let errno = shots.iter().find_map(|shot| match shot.result {
+            ShotResult::Failed(errno) => Some(errno),
+            ShotResult::Delivered | ShotResult::Gone => None,
+        });
+        if live && !no_terminal {
+            let sent = Fact::SignalSent {
+                signal,
+                targets,
+                errno,
+            };
+            self.tell_at(at, sent);
+        }
+        // Also where there is no room for the answer: it went out.
+        if targets != Some(0) {
+            self.requests.remember(request_id, now);
+        }
+        let unlisted = shots.len().saturating_sub(MEMBERS_TOLD_MAX);
+        shots.truncate(MEMBERS_TOLD_MAX);
+        let told = Shots {
+            shots,
+            unlisted: u32::try_from(unlisted).unwrap_or(u32::MAX),
+            no_terminal,
+        };
+        self.answer_with_file(seq, Answer::Signalled, &told);
+    }
+
+    /// Tells who is in the tree.
+    pub(in crate::keeper) fn list(&mut self, seq: u64) {
+        let tree = self.tree.as_ref().filter(|_| !self.ended);
+        let (members, unlisted) = tree.map_or_else(Default::default, |t| t.list(MEMBERS_TOLD_MAX));
+        let members = members.into_iter().map(|(pid, stat, holds)| WireMember {
+            pid,
+            ppid: stat.ppid,
+            pgid: stat.pgid,
+            sid: stat.sid,
+            start_ticks: stat.start_ticks,
+            holds,
+        });
+        let told = WireListing {
+            members: members.collect(),
+            unlisted: u32::try_from(unlisted).unwrap_or(u32::MAX),
+        };
+        self.answer_with_file(seq, Answer::Listed, &told);
+    }
+
+    /// Lists may be longer than a message.
+    fn answer_with_file(&mut self, seq: u64, answer: Answer, list: &impl serde::Serialize) {
+        let file = wire::encode(list).and_then(|bytes| memfd::sealed("kennel-list", &bytes));
+        self.told.push(match file {
+            Ok(file) => Told::Answer(seq, answer, vec![Rc::new(file)]),
+            Err(error) => Told::Answer(seq, Answer::Exhausted(error.to_string()), Vec::new()),
+        });
+    }
+}

@@ -1,0 +1,97 @@
+//! After SIGKILL: what does not end is watched, at growing intervals, until it has ended.
+
+use super::{LOOK_AGAIN_MS, Run};
+use crate::client::Fact;
+use kennel_lifecycle::{
+    Signal, Stuck,
+    verdict::{GroupEvidence, ShimEvidence, TreeEvidence},
+};
+use kennel_linux::{pidfd::PidFd, stuck, tree::Root};
+
+/// How long after SIGKILL what is left is called stuck.
+const STUCK_AFTER_MS: u64 = 1_000;
+/// Longest wait between two looks at what is stuck.
+const WATCH_MS_MAX: u64 = 1_000;
+/// A wait is this part of the time since SIGKILL.
+const WATCH_SLOWER: u64 = 32;
+/// How long after SIGKILL a shim without a member to wait for is taken for hung.
+const SHIM_HUNG_AFTER_MS: u64 = 5_000;
+/// Longest time in which another list of the stuck is told no more than once.
+const TELL_AGAIN_MS_MAX: u64 = 60_000;
+
+/// What was told of a tree that does not end.
+pub(super) struct Told {
+    stuck: Stuck,
+    at: u64,
+}
+
+impl Run {
+    /// Whether it was told that SIGKILL does not end it.
+    pub(in crate::keeper) fn is_stuck(&self) -> bool {
+        self.stuck.is_some() && !self.ended
+    }
+
+    /// Between two looks.
+    pub(super) fn look_every(&self, now: u64) -> u64 {
+        let killed_for = self.killed_at.map_or(0, |at| now.saturating_sub(at));
+        (killed_for / WATCH_SLOWER).clamp(LOOK_AGAIN_MS, WATCH_MS_MAX)
+    }
+
+    /// What SIGKILL has not ended gets it again.
+    pub(super) fn kill_again(&mut self, now: u64) {
+        let (Some(killed_at), Some(tree)) = (self.killed_at, &self.tree) else {
+            return;
+        };
+        if now < killed_at + STUCK_AFTER_MS {
+            // While the shim kills its children there is nothing to do here, unless it has not been able to.
+            let slow = now >= killed_at + LOOK_AGAIN_MS;
+            if tree.root == Root::Lost || self.heard.childless || slow {
+                tree.signal(Signal::KILL);
+            }
+            return;
+        }
+        let stuck = stuck::kill(tree);
+        if stuck.processes.is_empty() {
+            if now >= killed_at + SHIM_HUNG_AFTER_MS {
+                self.nobody_seen();
+            }
+        } else {
+            self.tell_stuck(stuck, now, killed_at);
+        }
+    }
+
+    fn tell_stuck(&mut self, stuck: Stuck, now: u64, killed_at: u64) {
+        if let Some(told) = &self.stuck {
+            let patience = ((now - killed_at) / WATCH_SLOWER).min(TELL_AGAIN_MS_MAX);
+            if told.stuck.names_the_same(&stuck) || now < told.at.saturating_add(patience) {
+                return;
+            }
+        }
+        self.tell(Fact::TreeStuck(stuck.clone()));
+        self.stuck = Some(Told { stuck, at: now });
+    }
+
+    /// The shim, where it is no child of this process.
+    fn foreign_shim(&self) -> Option<&PidFd> {
+        self.tree.as_ref()?.foreign.as_ref()
+    }
+
+    /// No member is to be seen, and yet the end is not proven.
+    fn nobody_seen(&mut self) {
+        match self.tree.as_ref().map(|tree| tree.root) {
+            // A shim that was stopped, or hangs: what it leaves comes to this process.
+            Some(Root::Shim(_)) if self.foreign_shim().is_some() && !self.heard.childless => {
+                // Of a foreign one too: its end is told by its descriptor.
+                let _ = self.foreign_shim().map(|shim| shim.signal(Signal::KILL));
+            }
+            Some(Root::Shim(shim)) if !self.heard.childless => {
+                // SAFETY: kill takes integers; while this root stands the shim is not reaped, so the number is its own.
+                unsafe { libc::kill(shim, libc::SIGKILL) };
+            }
+            _ => {
+                let evidence = TreeEvidence::of(ShimEvidence::Lost, GroupEvidence::NotEmptied);
+                self.last_word(evidence.verdict());
+            }
+        }
+    }
+}

@@ -1,0 +1,305 @@
+//! The server process, and the keeper's end of the socket to it.
+
+use super::binary::Binary;
+use crate::{
+    client::{EndCause, FormerServer},
+    server_socket::{KEEPER_PID_VAR, SERVER_SOCKET_FD},
+    wire::{self, ToServer},
+};
+use kennel_lifecycle::Exit;
+use kennel_linux::{clock, fdpass};
+use nix::errno::Errno;
+use std::{
+    collections::VecDeque,
+    ffi::OsString,
+    io,
+    os::{
+        fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+        unix::process::CommandExt,
+    },
+    rc::Rc,
+};
+
+/// Most messages that wait for a server that does not read. Beyond it the server is taken for hung and killed.
+const QUEUED_MAX: usize = 65_536;
+
+/// Between two pings.
+const PING_EVERY_MS: u64 = 1_000;
+/// So many in a row without an answer, and the server is taken for hung and killed.
+const PINGS_UNANSWERED_MAX: u32 = 10;
+
+/// What is sent, with its descriptors.
+pub(super) type Message = (ToServer, Vec<Rc<OwnedFd>>);
+
+/// A message on its way.
+struct Frame {
+    bytes: Vec<u8>,
+    fds: Vec<Rc<OwnedFd>>,
+}
+
+/// The server.
+pub(super) struct Server {
+    pub(super) pid: i32,
+    version: String,
+    /// Its end, once it has been reaped.
+    pub(super) exit: Option<Exit>,
+    /// `None` when it has closed its end.
+    pub(super) socket: Option<OwnedFd>,
+    queue: VecDeque<Frame>,
+    /// How many at the front of the queue are the hand-over, which no server asked for.
+    handing_over: usize,
+    /// The first of the queue waits for the host, not for the server.
+    host_is_short: bool,
+    /// When it said that it serves.
+    pub(super) ready_at: Option<u64>,
+    /// When it is killed if it has not ended by then.
+    pub(super) kill_at: Option<u64>,
+    /// The keeper has killed it.
+    pub(super) killed: bool,
+    /// That was because it took no messages.
+    hung: bool,
+    pings: Pings,
+}
+
+/// Whether the server still takes messages.
+#[derive(Default)]
+struct Pings {
+    /// When it is asked next.
+    at: Option<u64>,
+    unanswered: u32,
+}
+
+/// What is to be done at a time.
+#[derive(Debug, PartialEq, Eq)]
+enum Tick {
+    Wait,
+    Ask,
+    Hung,
+}
+
+impl Pings {
+    /// Questions are counted, not seconds: on a host that was suspended there were none.
+    fn tick(&mut self, now: u64) -> Tick {
+        if self.at.is_none_or(|at| now < at) {
+            return Tick::Wait;
+        }
+        if self.unanswered >= PINGS_UNANSWERED_MAX {
+            self.at = None;
+            return Tick::Hung;
+        }
+        self.at = Some(now + PING_EVERY_MS);
+        self.unanswered += 1;
+        Tick::Ask
+    }
+}
+
+impl Server {
+    /// Executes the binary, in a session of its own, with its end of the socket and a lock that it holds for
+    /// as long as it is there.
+    pub(super) fn start(
+        binary: &Binary,
+        argv: &[OsString],
+        lock: BorrowedFd<'_>,
+    ) -> io::Result<Self> {
+        let (ours, theirs) = fdpass::pair()?;
+        let (end, lock) = (theirs.as_raw_fd(), lock.as_raw_fd());
+        let mut command = binary.command();
+        command.args(argv);
+        command.env(KEEPER_PID_VAR, std::process::id().to_string());
+        let place = move || {
+            nix::unistd::setsid()?;
+            // SAFETY: fcntl takes integers; the keeper has `lock` open, and so has this child.
+            Errno::result(unsafe { libc::fcntl(lock, libc::F_SETFD, 0) })?;
+            if end == SERVER_SOCKET_FD {
+                // SAFETY: fcntl takes integers; `end` is open in the child. dup3 onto itself would be EINVAL.
+                Errno::result(unsafe { libc::fcntl(end, libc::F_SETFD, 0) })?;
+            } else {
+                // SAFETY: dup3 takes integers; the number has been taken since before the lock was opened, so it is not the
+                // pipe by which std learns of a failed exec, and what the keeper has there is not used here.
+                Errno::result(unsafe { libc::dup3(end, SERVER_SOCKET_FD, 0) })?;
+            }
+            Ok(())
+        };
+        // SAFETY: `place` makes system calls only: no allocation, no lock.
+        unsafe { command.pre_exec(place) };
+        let child = command.spawn()?;
+        #[cfg(debug_assertions)]
+        kennel_linux::crash_point::server_is(Some(child.id().cast_signed()));
+        Ok(Self {
+            pid: child.id().cast_signed(),
+            version: binary.version.clone(),
+            exit: None,
+            socket: Some(ours),
+            queue: VecDeque::new(),
+            handing_over: 0,
+            host_is_short: false,
+            ready_at: None,
+            kill_at: None,
+            killed: false,
+            hung: false,
+            pings: Pings::default(),
+        })
+    }
+
+    /// The first messages of all. They do not count as waiting for a server that does not read.
+    pub(super) fn hand_over(&mut self, messages: Vec<Message>) {
+        let frames = messages.into_iter().filter_map(|(message, fds)| {
+            // As in `send`, every one can be encoded.
+            let bytes = wire::encode(&message).ok()?;
+            Some(Frame { bytes, fds })
+        });
+        self.queue.extend(frames);
+        self.handing_over = self.queue.len();
+        self.flush();
+    }
+
+    /// Sends, or queues behind what waits. `false`: the queue is full.
+    pub(super) fn send(&mut self, message: &ToServer, fds: Vec<Rc<OwnedFd>>) -> bool {
+        if self.socket.is_none() {
+            return true;
+        }
+        match wire::encode(message) {
+            Ok(bytes) => self.queue.push_back(Frame { bytes, fds }),
+            // Every message is made of bounded parts; one that cannot be encoded cannot be made either.
+            Err(_) => return false,
+        }
+        self.flush();
+        self.queue.len() - self.handing_over <= QUEUED_MAX
+    }
+
+    /// Sends what waits, as far as the server reads.
+    pub(super) fn flush(&mut self) {
+        self.host_is_short = false;
+        while let Some(frame) = self.queue.front() {
+            let Some(socket) = &self.socket else {
+                self.queue.clear();
+                self.handing_over = 0;
+                return;
+            };
+            let fds: Vec<_> = frame.fds.iter().map(|fd| fd.as_fd()).collect();
+            match fdpass::send(socket, &frame.bytes, &fds) {
+                // A message that is refused as it is (EMSGSIZE) would be refused for ever.
+                Ok(()) => self.drop_first(),
+                Err(error) if error.raw_os_error() == Some(libc::EMSGSIZE) => self.drop_first(),
+                Err(error) if fdpass::is_short(&error) => {
+                    self.host_is_short = true;
+                    return;
+                }
+                // Slow, or closed: then the end of file is read next.
+                Err(_) => return,
+            }
+        }
+    }
+
+    fn drop_first(&mut self) {
+        self.queue.pop_front();
+        self.handing_over = self.handing_over.saturating_sub(1);
+    }
+
+    /// It serves: from here on it is asked whether it still does.
+    pub(super) fn is_ready(&mut self, now: u64) {
+        self.ready_at.get_or_insert(now);
+        self.must_answer(now);
+    }
+
+    /// From here on one that does not take messages is taken for hung.
+    pub(super) fn must_answer(&mut self, now: u64) {
+        self.pings.at.get_or_insert(now + PING_EVERY_MS);
+    }
+
+    /// It takes messages.
+    pub(super) fn answered(&mut self) {
+        self.pings.unanswered = 0;
+    }
+
+    /// When it is asked again.
+    pub(super) fn ping_at(&self) -> Option<u64> {
+        self.pings.at.filter(|_| self.socket.is_some())
+    }
+
+    /// Asks whether it takes messages, where it is time to. `false`: it has not for too long.
+    pub(super) fn ping(&mut self, now: u64) -> bool {
+        if self.socket.is_none() {
+            return true;
+        }
+        match self.pings.tick(now) {
+            Tick::Wait => true,
+            Tick::Ask => self.send(&ToServer::Ping, Vec::new()),
+            Tick::Hung => false,
+        }
+    }
+
+    /// Whether something waits for the server to read.
+    pub(super) fn is_behind(&self) -> bool {
+        !self.queue.is_empty() && !self.host_is_short
+    }
+
+    /// Whether something waits for the host, which tells nobody when it has room.
+    pub(super) fn waits_for_host(&self) -> bool {
+        !self.queue.is_empty() && self.host_is_short
+    }
+
+    /// It takes no messages: SIGKILL.
+    pub(super) fn kill_hung(&mut self) {
+        self.hung |= self.exit.is_none() && !self.killed;
+        self.kill();
+    }
+
+    /// How it ended, once it has been reaped; `has_left`: as it was asked to, for another one.
+    pub(super) fn former(&self, has_left: bool) -> Option<FormerServer> {
+        let cause = match (self.hung, self.killed) {
+            (true, _) => EndCause::Hung,
+            (false, true) => EndCause::Late,
+            (false, false) if has_left => EndCause::Upgrade,
+            (false, false) => EndCause::ByItself,
+        };
+        Some(FormerServer {
+            version: self.version.clone(),
+            at: clock::wall(),
+            served: self.ready_at.is_some(),
+            exit: self.exit?,
+            cause,
+        })
+    }
+
+    /// SIGKILL, once, unless it has been reaped.
+    pub(super) fn kill(&mut self) {
+        if self.exit.is_none() && !std::mem::replace(&mut self.killed, true) {
+            // SAFETY: kill takes integers; the pid is that of an unreaped child of this process.
+            unsafe { libc::kill(self.pid, libc::SIGKILL) };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_is_hung_when_ten_questions_in_a_row_were_not_answered() {
+        let mut pings = Pings::default();
+        assert_eq!(
+            pings.tick(u64::MAX / 2),
+            Tick::Wait,
+            "it does not serve yet"
+        );
+        pings.at = Some(1_000);
+        assert_eq!(pings.tick(999), Tick::Wait);
+        let mut now = 1_000;
+        for _ in 0..3 {
+            for _ in 0..10 {
+                assert_eq!(pings.tick(now), Tick::Ask);
+                assert_eq!(pings.tick(now), Tick::Wait);
+                // However long the host was suspended, it is one.
+                now += 1_000_000;
+            }
+            pings.unanswered = 0;
+        }
+        for _ in 0..10 {
+            assert_eq!(pings.tick(now), Tick::Ask);
+            now += 1_000;
+        }
+        assert_eq!(pings.tick(now), Tick::Hung);
+        assert_eq!(pings.tick(now + 1_000_000), Tick::Wait, "once");
+    }
+}

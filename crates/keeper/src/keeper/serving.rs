@@ -1,0 +1,116 @@
+//! Who still writes: a lock that is held by a keeper and by each server of its own, until the last of them has gone.
+//!
+//! A server outlives a keeper that was killed, to write down what it knows. The journals of runs that outlive both are
+//! written by one server at a time: the next keeper takes them over only after that.
+
+use super::KeeperError;
+use kennel_lifecycle::KeeperEpoch;
+use kennel_linux::own_file;
+use std::{
+    fs::{self, DirBuilder, File, TryLockError},
+    io,
+    os::{
+        fd::{AsFd, BorrowedFd},
+        unix::fs::DirBuilderExt,
+    },
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+/// How long an earlier keeper's server may take: more than its own bound.
+const OTHERS_WAIT: Duration = Duration::from_secs(30);
+/// Between two looks.
+const OTHERS_LOOK: Duration = Duration::from_millis(5);
+
+/// The lock of this keeper and its servers.
+pub(super) struct Serving {
+    dir: PathBuf,
+    file: File,
+    name: String,
+}
+
+impl Serving {
+    /// Takes it.
+    pub(super) fn take(data_dir: &Path, epoch: KeeperEpoch) -> Result<Self, KeeperError> {
+        let dir = data_dir.join("servers");
+        let name = epoch.to_string();
+        let taken = lock(&dir, &name);
+        let file = taken.map_err(|source| KeeperError::DataDir {
+            path: dir.join(&name),
+            source,
+        })?;
+        Ok(Self { dir, file, name })
+    }
+
+    /// What each server inherits.
+    pub(super) fn lock(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+
+    /// Waits until no server of an earlier keeper is there.
+    pub(super) fn await_others(&self) -> Result<(), KeeperError> {
+        let give_up = Instant::now() + OTHERS_WAIT;
+        while self.has_others() {
+            if Instant::now() >= give_up {
+                return Err(KeeperError::Host {
+                    step: "take runs over while the server of an earlier keeper is there",
+                    source: io::ErrorKind::TimedOut.into(),
+                });
+            }
+            std::thread::sleep(OTHERS_LOOK);
+        }
+        Ok(())
+    }
+
+    /// Whether one is; what those who have gone have left is removed.
+    pub(super) fn has_others(&self) -> bool {
+        let files = fs::read_dir(&self.dir).into_iter().flatten().flatten();
+        let others = files.filter(|file| file.file_name() != self.name.as_str());
+        others.fold(false, |found, file| found | !is_free(&file.path()))
+    }
+}
+
+fn lock(dir: &Path, name: &str) -> io::Result<File> {
+    DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+    let mut fresh = own_file::options();
+    let file = fresh.write(true).create_new(true).open(dir.join(name))?;
+    file.try_lock()?;
+    Ok(file)
+}
+
+fn is_free(path: &Path) -> bool {
+    let opened = own_file::options().read(true).open(path);
+    let Ok(file) = opened.and_then(own_file::regular) else {
+        return true;
+    };
+    match file.try_lock() {
+        Ok(()) => {
+            let _ = fs::remove_file(path);
+            true
+        }
+        Err(TryLockError::WouldBlock) => false,
+        Err(TryLockError::Error(_)) => true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_is_there_for_as_long_as_anybody_holds_its_lock() {
+        let data = tempfile::tempdir().expect("a directory");
+        let take = |epoch| Serving::take(data.path(), KeeperEpoch::from_u128(epoch));
+        let first = take(1).expect("it is free");
+        let server = first.lock().try_clone_to_owned().expect("a copy");
+        let next = take(2).expect("it is free");
+        assert!(next.has_others());
+        drop(first);
+        assert!(next.has_others(), "its server is there");
+        drop(server);
+        assert!(!next.has_others());
+        let left = fs::read_dir(data.path().join("servers")).expect("a listing");
+        assert_eq!(left.count(), 1);
+        next.await_others().expect("nobody is there");
+    }
+}

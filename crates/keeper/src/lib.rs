@@ -1,0 +1,23 @@
+//! The processes that own runs, keeper and shim, and what they and the server say to each other.
+//!
+//! The server uses [`client::KeeperClient`]; the binary starts [`keeper`]. No policy lives here: what is to be
+//! done comes from `kennel-lifecycle`, and the only decisions taken are those of its pure ladder.
+
+pub mod audit;
+pub mod client;
+mod exit_record;
+mod exit_slots;
+mod held;
+mod init_note;
+pub mod input_note;
+pub mod keeper;
+mod orphan_note;
+pub mod preflight;
+mod private_file;
+pub mod rundir;
+pub mod saved_output;
+mod server_socket;
+mod shim;
+mod wire;
+
+pub use server_socket::server_socket;

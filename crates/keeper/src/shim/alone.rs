@@ -1,0 +1,302 @@
+//! A run that outlives its keeper: it goes on as it is, and its shim waits at a door for the next keeper.
+//!
+//! A stop that is on its way is carried out meanwhile, and so is the end of whom a leader leaves. A run that is over waits as
+//! well, with what it has written and not been asked for, until its end is on record.
+
+use super::{
+    callers,
+    keep::Rest,
+    work::{Stage, Word, Work},
+};
+use crate::wire::{
+    FromShim,
+    adoption::{WireAdoptable, WireKeepsake, WireMemory},
+};
+use kennel_lifecycle::{LeaderExit, ProcessIdentity, StopStep, Timestamp};
+use kennel_linux::{cgroup, clock};
+use nix::sys::socket::{Backlog, SockFlag, accept4, listen};
+use std::{
+    io,
+    os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
+};
+
+/// Most keepers that wait at a door. There is one keeper.
+const CALLERS_MAX: i32 = 4;
+/// How long a shim whose run has ended waits for a keeper; after that its exit record has to do.
+const LINGER_MS: u64 = 60 * 60 * 1_000;
+/// Between two looks at a control group with somebody in it who is not below the shim.
+const GROUP_LOOK_MS: u64 = 1_000;
+
+/// What is kept for the next keeper.
+pub(super) struct Waiting {
+    door: OwnedFd,
+    keepsake: WireKeepsake,
+    /// Of stdout and stderr: what is in them is not lost, and whoever writes is not ended by SIGPIPE.
+    outputs: Vec<OwnedFd>,
+    /// Write end of stdin, until it is closed: the command shall not see an end that nobody meant.
+    input: Option<OwnedFd>,
+    /// Command and shim as they were announced.
+    announced: Option<(ProcessIdentity, ProcessIdentity)>,
+    memory: Option<WireMemory>,
+    /// When the command was seen to run.
+    ran_at: Option<u64>,
+    leader: Option<Left>,
+    /// Of the last word on the tree.
+    elsewhere: Vec<i32>,
+    /// Since when it is known that the tree is to end.
+    stopping_since: Option<u64>,
+    /// Since when nobody is left, without a keeper.
+    over_since: Option<u64>,
+    /// When the shim looks at it again without any event.
+    wake_at: Option<u64>,
+}
+
+/// The leader's end.
+struct Left {
+    at: u64,
+    at_us: i64,
+    rest: bool,
+}
+
+impl Waiting {
+    /// Opens the door, at which nobody is answered while there is a keeper.
+    pub(super) fn new(
+        door: OwnedFd,
+        keepsake: WireKeepsake,
+        outputs: Vec<OwnedFd>,
+        input: Option<OwnedFd>,
+    ) -> io::Result<Self> {
+        listen(&door, Backlog::new(CALLERS_MAX)?)?;
+        Ok(Self {
+            door,
+            keepsake,
+            outputs,
+            input,
+            announced: None,
+            memory: None,
+            ran_at: None,
+            leader: None,
+            elsewhere: Vec::new(),
+            stopping_since: None,
+            over_since: None,
+            wake_at: None,
+        })
+    }
+
+    /// The next process in the queue.
+    fn accept(&self) -> Option<OwnedFd> {
+        let caller = accept4(self.door.as_raw_fd(), SockFlag::SOCK_CLOEXEC).ok()?;
+        // SAFETY: the kernel has just made this descriptor for us; nothing else owns it.
+        Some(unsafe { OwnedFd::from_raw_fd(caller) })
+    }
+}
+
+impl Work {
+    /// The child was announced as these.
+    pub(super) fn remember_announced(&mut self, command: &ProcessIdentity, shim: &ProcessIdentity) {
+        if let Some(waiting) = &mut self.waiting {
+            waiting.announced = Some((*command, *shim));
+        }
+    }
+
+    /// The command runs.
+    pub(super) fn remember_start(&mut self) {
+        if let Some(waiting) = &mut self.waiting {
+            waiting.ran_at = Some(clock::boot_ms());
+        }
+    }
+
+    /// The leader has ended.
+    pub(super) fn remember_exit(&mut self, at_us: i64, rest: bool) {
+        if let Some(waiting) = &mut self.waiting {
+            let at = clock::boot_ms();
+            waiting.leader = Some(Left { at, at_us, rest });
+        }
+    }
+
+    /// Nobody is left below the shim.
+    pub(super) fn remember_empty(&mut self, elsewhere: &[i32]) {
+        if let Some(waiting) = &mut self.waiting {
+            waiting.elsewhere = elsewhere.to_vec();
+        }
+    }
+
+    /// What the keeper has counted.
+    pub(super) fn remember(&mut self, memory: WireMemory) {
+        if let Some(waiting) = &mut self.waiting {
+            waiting.memory = Some(memory);
+        }
+    }
+
+    /// Nothing more comes on standard input.
+    pub(super) fn close_input(&mut self) {
+        if let Some(waiting) = &mut self.waiting {
+            waiting.input = None;
+        }
+    }
+
+    /// No keeper will come for the run.
+    pub(super) fn leave(&mut self) {
+        self.waiting = None;
+    }
+
+    /// With a keeper, and nobody left: whether the run is kept all the same until its end is on record. Until then both
+    /// the keeper and whoever reads its output may die.
+    pub(super) fn stays(&self) -> bool {
+        self.waiting.is_some() && self.stage == Stage::Ran
+    }
+
+    /// Without a keeper: whether the run goes on as it is, and is not ended here.
+    pub(super) fn waits(&mut self, now: u64) -> bool {
+        if self.stage == Stage::NeverRan || self.rest == Rest::Kept {
+            self.waiting = None;
+        }
+        let stopped = self.is_stopped();
+        let Some(waiting) = &mut self.waiting else {
+            return false;
+        };
+        waiting.wake_at = None;
+        if stopped {
+            waiting.stopping_since.get_or_insert(now);
+        }
+        match self.stage {
+            Stage::SettingUp | Stage::AtGate | Stage::Going => true,
+            Stage::NeverRan => false,
+            Stage::Ran => !stopped && self.rest_waits(now),
+        }
+    }
+
+    /// Whether what the leader has left behind is neither to be ended nor to be left alone.
+    fn rest_waits(&mut self, now: u64) -> bool {
+        let Some(waiting) = &mut self.waiting else {
+            return false;
+        };
+        let left = waiting.leader.as_ref().filter(|left| left.rest);
+        let Some(left) = left.filter(|_| !self.childless) else {
+            return true;
+        };
+        match self.policy.on_leader_exit {
+            LeaderExit::Stop => false,
+            LeaderExit::Drain { timeout: None } => true,
+            LeaderExit::Drain {
+                timeout: Some(timeout),
+            } => {
+                let millis = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
+                let until = left.at.saturating_add(millis);
+                waiting.wake_at = Some(until);
+                now < until
+            }
+            LeaderExit::Keep => self.tree.leftovers().is_empty(),
+        }
+    }
+
+    /// Without a keeper, and nobody left: whether the run waits for one all the same.
+    pub(super) fn lingers(&mut self, now: u64) -> bool {
+        let stopped = self.is_stopped();
+        let Some(waiting) = &mut self.waiting else {
+            return false;
+        };
+        let group = self.tree.cgroup.as_ref().map(cgroup::evidence);
+        if group == Some(None) {
+            if stopped {
+                return false;
+            }
+            // Somebody who is not below the shim: the next keeper's to end.
+            waiting.wake_at = Some(now + GROUP_LOOK_MS);
+            return true;
+        }
+        let since = *waiting.over_since.get_or_insert(now);
+        waiting.wake_at = Some(since.saturating_add(LINGER_MS));
+        if now.saturating_sub(since) < LINGER_MS {
+            return true;
+        }
+        self.waiting = None;
+        false
+    }
+
+    /// When to take the next step without any event, for the sake of this.
+    pub(super) fn waiting_wakes_at(&self) -> Option<u64> {
+        self.waiting.as_ref()?.wake_at
+    }
+
+    /// Where the next keeper comes, when there is none.
+    pub(super) fn door(&self) -> Option<BorrowedFd<'_>> {
+        let waiting = self.waiting.as_ref()?;
+        let is_known = self.stage == Stage::Ran && waiting.announced.is_some();
+        is_known.then(|| waiting.door.as_fd())
+    }
+
+    /// Closes whatever waits at the door.
+    pub(super) fn turn_away(&self) {
+        if let Some(waiting) = &self.waiting {
+            while waiting.accept().is_some() {}
+        }
+    }
+
+    /// Lets the next keeper in, if that is who has come.
+    pub(super) fn meet(&mut self) -> Option<OwnedFd> {
+        let waiting = self.waiting.as_mut()?;
+        let keeper = waiting.accept()?;
+        if !callers::is_next_keeper(&keeper, &self.run_dir) {
+            return None;
+        }
+        waiting.wake_at = None;
+        // From here on that one climbs.
+        self.ladder = None;
+        Some(keeper)
+    }
+
+    /// What the next keeper is told, in order: what the run is, and what has happened to it.
+    pub(super) fn introduction(&self) -> io::Result<Vec<Word>> {
+        let gone = || io::Error::from(io::ErrorKind::NotFound);
+        let waiting = self.waiting.as_ref().ok_or_else(gone)?;
+        let (command, shim) = waiting.announced.ok_or_else(gone)?;
+        let mut fds = vec![self.tree.leader.as_fd().try_clone_to_owned()?];
+        if let Some(init) = &self.tree.init {
+            fds.push(init.fd.as_fd().try_clone_to_owned()?);
+        }
+        for output in waiting.outputs.iter().chain(&waiting.input) {
+            fds.push(output.try_clone()?);
+        }
+        let counted = WireMemory {
+            max_runtime: self.policy.timeouts.max_runtime.map(|time| {
+                let (left, _) = kennel_lifecycle::Countdown::new(time).parts();
+                (left, waiting.ran_at)
+            }),
+            ..WireMemory::default()
+        };
+        let adoptable = WireAdoptable {
+            run: self.tree.run.as_u128(),
+            command,
+            shim,
+            init: self.tree.init.as_ref().map(|init| init.pid),
+            cgroup: self.tree.cgroup.clone(),
+            policy: self.policy.clone(),
+            keepsake: waiting.keepsake.clone(),
+            memory: waiting.memory.unwrap_or(counted),
+            leader_left_at: waiting.leader.as_ref().map(|left| left.at),
+            stopping_since: waiting.stopping_since,
+            input: waiting.input.is_some(),
+        };
+        let mut words = vec![
+            (FromShim::Adoptable(Box::new(adoptable)), fds),
+            (FromShim::Executed, Vec::new()),
+        ];
+        let left_at = waiting.leader.as_ref().map(|left| Timestamp(left.at_us));
+        let steps = self.record.steps.iter();
+        let (before, after): (Vec<&StopStep>, Vec<&StopStep>) =
+            steps.partition(|step| left_at.is_none_or(|at| step.at < at));
+        let told = |step: &&StopStep| (FromShim::Killed(**step), Vec::new());
+        words.extend(before.iter().map(told));
+        if let (Some(left), Some(exit)) = (&waiting.leader, self.record.exit) {
+            let (at_us, exit, rest) = (left.at_us, exit, left.rest);
+            words.push((FromShim::Exited { at_us, exit, rest }, Vec::new()));
+        }
+        words.extend(after.iter().map(told));
+        if self.childless && self.record.tree.is_some() {
+            let (at_us, elsewhere) = (clock::wall().0, waiting.elsewhere.clone());
+            words.push((FromShim::Empty { at_us, elsewhere }, Vec::new()));
+        }
+        Ok(words)
+    }
+}

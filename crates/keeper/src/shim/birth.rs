@@ -1,0 +1,122 @@
+//! The first steps of a shim, just after fork.
+
+use super::Shim;
+use kennel_linux::{attributes::UMASK, signal_set::SignalSet};
+use nix::{
+    fcntl::OFlag,
+    sys::{
+        prctl,
+        stat::{Mode, umask},
+    },
+    unistd::{chdir, setsid},
+};
+use std::{
+    fs::File,
+    io,
+    mem::ManuallyDrop,
+    os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd},
+    panic::{AssertUnwindSafe, catch_unwind},
+    path::PathBuf,
+    rc::Rc,
+};
+
+/// Where the socket to the keeper is.
+const KEEPER_FD: RawFd = 3;
+/// Where the file of exit records is, if there is one.
+const EXITS_FD: RawFd = 4;
+
+/// Becomes a shim, in a process that the single-threaded keeper has just forked. Never returns: what the keeper had in
+/// memory is not this process's to drop.
+pub(crate) fn be_born(socket: &OwnedFd, exits: Option<&File>, base: Option<PathBuf>) -> ! {
+    // Not dropped: the kernel closes all of its descriptors with its process, in one go.
+    let lived = catch_unwind(AssertUnwindSafe(|| {
+        ManuallyDrop::new(birth(socket, exits, base)?).live()
+    }));
+    let code = match lived {
+        Ok(Ok(())) => 0,
+        _ => 1,
+    };
+    // SAFETY: _exit runs no handlers and does not return.
+    unsafe { libc::_exit(code) }
+}
+
+fn birth(socket: &OwnedFd, exits: Option<&File>, base: Option<PathBuf>) -> io::Result<Shim> {
+    SignalSet::ALL.block()?;
+    // A session of its own: no terminal and no group signal meant for the keeper reaches it.
+    setsid()?;
+    prctl::set_child_subreaper(true)?;
+    prctl::set_dumpable(false)?;
+    let _ = prctl::set_name(c"kennel-shim");
+    // A run may last for weeks; where the service was started must not be held that long. All paths are absolute.
+    chdir(c"/")?;
+    // What commands inherit; the files of this process have modes of their own.
+    umask(Mode::from_bits_truncate(UMASK));
+    let (keeper, exits) = keep_only(socket, exits)?;
+    Ok(Shim {
+        keeper: Some(keeper),
+        exits: exits.map(|exits| Rc::new(File::from(exits))),
+        signals: SignalSet::exits().descriptor()?,
+        work: None,
+        base,
+    })
+}
+
+/// Closes everything but the socket, and the file of exit records where there is one. What the parent holds, the keeper for
+/// other runs (the write ends of their gates above all) must not live on here: a gate that is held by a sibling never shuts.
+/// INV-13.
+pub(super) fn keep_only(
+    socket: &OwnedFd,
+    exits: Option<&File>,
+) -> io::Result<(OwnedFd, Option<OwnedFd>)> {
+    let stage = |fd: RawFd| -> io::Result<RawFd> {
+        // SAFETY: fcntl takes integers; the copy is closed with the rest below.
+        let copy = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, EXITS_FD + 1) };
+        Ok(nix::errno::Errno::result(copy)?)
+    };
+    // Both before the first is placed: either may be where the other belongs.
+    let staged = stage(socket.as_raw_fd())?;
+    let exits = exits.map(|file| stage(file.as_raw_fd())).transpose()?;
+    place(staged, KEEPER_FD, libc::O_CLOEXEC)?;
+    if let Some(exits) = exits {
+        place(exits, EXITS_FD, libc::O_CLOEXEC)?;
+    }
+    let null = nix::fcntl::open(
+        c"/dev/null",
+        OFlag::O_RDWR | OFlag::O_CLOEXEC,
+        Mode::empty(),
+    )?;
+    for standard in 0..KEEPER_FD {
+        place(null.as_raw_fd(), standard, 0)?;
+    }
+    // It goes with the rest.
+    std::mem::forget(null);
+    let others = EXITS_FD + RawFd::from(exits.is_some());
+    // SAFETY: close_range takes integers. All other owners of descriptors in this memory belong to the keeper and are
+    // never dropped or used here.
+    let closed = unsafe { libc::syscall(libc::SYS_close_range, others, RawFd::MAX, 0) };
+    if closed != 0 {
+        close_each(others)?;
+    }
+    // SAFETY: `place` has put the socket there, and no other owner of this number is ever used again.
+    let keeper = unsafe { OwnedFd::from_raw_fd(KEEPER_FD) };
+    // SAFETY: the same of the file.
+    let exits = exits.map(|_| unsafe { OwnedFd::from_raw_fd(EXITS_FD) });
+    Ok((keeper, exits))
+}
+
+fn place(from: RawFd, to: RawFd, flags: i32) -> io::Result<()> {
+    // SAFETY: dup3 takes integers; whatever `to` was is not used again in this process.
+    let placed = unsafe { libc::dup3(from, to, flags) };
+    nix::errno::Errno::result(placed)?;
+    Ok(())
+}
+
+/// For kernels before 5.9 and filters that refuse `close_range(2)`.
+fn close_each(from: RawFd) -> io::Result<()> {
+    let end = kennel_linux::limits::open_files()?.soft;
+    for fd in from..RawFd::try_from(end).unwrap_or(RawFd::MAX) {
+        // SAFETY: as for close_range.
+        unsafe { libc::close(fd) };
+    }
+    Ok(())
+}

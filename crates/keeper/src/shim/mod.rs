@@ -1,0 +1,256 @@
+//! The shim: one per run, the subreaper of that run alone, and its last will if the keeper dies.
+//!
+//! It waits in a pool until it gets a job; makes the command behind its gate; reads the status pipe; collects every
+//! exit of the tree; and says, when wait(2) says so, that nobody is left. It sends no signal while the keeper lives,
+//! except SIGKILL to its own children when told so. It is not in the run's control group: it must outlive a kill.
+
+mod alone;
+mod birth;
+mod callers;
+mod discard;
+mod keep;
+mod namespace;
+mod save;
+mod work;
+
+pub(crate) use birth::be_born;
+pub(crate) use namespace::try_out as try_pid_namespace;
+
+use crate::wire::{self, FromShim, ToShim};
+use kennel_linux::{
+    clock,
+    fdpass::{self, Received},
+    peer, procfs,
+};
+use nix::{
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+    sys::signalfd::SignalFd,
+};
+use std::{
+    fs::File,
+    io,
+    os::fd::{AsFd, OwnedFd},
+    path::PathBuf,
+    rc::Rc,
+};
+use work::Work;
+
+/// Longest wait without a look at the clock: poll(2) does not count the time that the host sleeps.
+const WAIT_MS_MAX: u64 = 60_000;
+
+/// Between two tries to say something, and how many there are: two seconds.
+const SAY_AGAIN_MS: u16 = 10;
+const SAY_TRIES_MAX: u32 = 200;
+
+/// A shim's whole life.
+struct Shim {
+    /// The keeper; `None` when it is gone.
+    keeper: Option<OwnedFd>,
+    /// SIGCHLD; everything else is blocked, so that a stray SIGTERM to the host's processes does not cut a run off
+    /// from its last will.
+    signals: SignalFd,
+    /// The file of exit records, in which its run gets a slot.
+    exits: Option<Rc<File>>,
+    /// The run, once there is one.
+    work: Option<Work>,
+    /// The directory of the keeper's control groups: a shim without a run that outlives its keeper removes it.
+    base: Option<PathBuf>,
+}
+
+impl Shim {
+    fn live(&mut self) -> io::Result<()> {
+        loop {
+            if self.keeper.is_none() && self.work.is_none() {
+                // While there are runs below it, this fails, and the last of their shims does it.
+                let _ = self.base.take().map(std::fs::remove_dir);
+                return Ok(());
+            }
+            let [keeper_ready, status_ready, door_ready] = self.wait()?;
+            while let Ok(Some(_)) = self.signals.read_signal() {}
+            if status_ready && let Some(work) = &mut self.work {
+                work.read_status();
+            }
+            if keeper_ready {
+                self.hear_keeper();
+            }
+            if door_ready {
+                self.answer_door();
+            }
+            if self.go_on() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Lets the run take a step and tells what it has to tell. `true`: all is done and told.
+    ///
+    /// A keeper that dies between the last look at its socket and a word to it is only found out by that word. Nothing
+    /// would wake this process again: the run takes its next step, which it takes alone, at once.
+    fn go_on(&mut self) -> bool {
+        loop {
+            self.witness_end();
+            let keeper_lives = self.keeper.is_some();
+            let Some(work) = &mut self.work else {
+                return false;
+            };
+            let done = work.step(clock::boot_ms(), keeper_lives);
+            for word in work.take_words() {
+                self.say(word);
+            }
+            if keeper_lives == self.keeper.is_some() {
+                return done;
+            }
+        }
+    }
+
+    /// Once the leader has ended: finds out what the keeper did before that. What it has said of a stop is in its socket
+    /// before the first signal; and where it is not on its way out now, it had closed nothing that the leader could have
+    /// ended of.
+    fn witness_end(&mut self) {
+        if !self.work.as_ref().is_some_and(Work::wants_witness) {
+            return;
+        }
+        let at_work = self.keeper.as_ref().is_some_and(is_at_work);
+        while self.keeper.as_ref().is_some_and(says_something) {
+            self.hear_keeper();
+        }
+        let at_work = at_work && self.keeper.is_some();
+        self.tell_work(|work| work.witness(at_work));
+    }
+
+    /// Whether keeper and status pipe have something to say, and whether somebody is at the door.
+    fn wait(&self) -> io::Result<[bool; 3]> {
+        let now = clock::boot_ms();
+        let wake = self.work.as_ref().and_then(Work::wake_at);
+        let timeout = wake.map_or(PollTimeout::NONE, |at| {
+            let wait = at.saturating_sub(now).min(WAIT_MS_MAX);
+            PollTimeout::try_from(i32::try_from(wait).unwrap_or(i32::MAX))
+                .unwrap_or(PollTimeout::ZERO)
+        });
+        let status = self.work.as_ref().and_then(Work::status);
+        let mut fds = vec![PollFd::new(self.signals.as_fd(), PollFlags::POLLIN)];
+        fds.extend(
+            self.keeper
+                .as_ref()
+                .map(|k| PollFd::new(k.as_fd(), PollFlags::POLLIN)),
+        );
+        fds.extend(status.map(|s| PollFd::new(s, PollFlags::POLLIN)));
+        let door = self.work.as_ref().and_then(Work::door);
+        fds.extend(door.map(|d| PollFd::new(d, PollFlags::POLLIN)));
+        let unread = self.work.iter().flat_map(|work| work.unread(now));
+        let init = self.work.as_ref().and_then(Work::init);
+        let rest = unread.chain(init);
+        fds.extend(rest.map(|end| PollFd::new(end, PollFlags::POLLIN)));
+        match poll(&mut fds, timeout) {
+            Ok(_) | Err(nix::errno::Errno::EINTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+        let ready = |i: usize| {
+            let events = fds.get(i).and_then(PollFd::revents);
+            events.is_some_and(|e| !e.is_empty())
+        };
+        let after_keeper = 1 + usize::from(self.keeper.is_some());
+        let after_status = after_keeper + usize::from(status.is_some());
+        Ok([
+            self.keeper.is_some() && ready(1),
+            status.is_some() && ready(after_keeper),
+            door.is_some() && ready(after_status),
+        ])
+    }
+
+    fn hear_keeper(&mut self) {
+        let Some(keeper) = &self.keeper else { return };
+        match fdpass::receive(keeper) {
+            Ok(Received::Message(bytes, fds)) => match wire::decode(&bytes) {
+                Ok(ToShim::Job(job)) if self.work.is_none() => {
+                    match Work::begin(*job, fds, self.exits.take()) {
+                        Ok(work) => self.work = Some(work),
+                        Err(failure) => {
+                            self.say((FromShim::PrepareFailed(failure), Vec::new()));
+                            self.keeper = None;
+                        }
+                    }
+                }
+                Ok(ToShim::KillAll) => self.tell_work(Work::kill_all),
+                Ok(ToShim::Stopping) => self.tell_work(Work::stopping),
+                Ok(ToShim::Keep(left)) => self.tell_work(|work| work.keep(left)),
+                Ok(ToShim::Discard) => self.tell_work(|work| work.discard_from(0)),
+                Ok(ToShim::Leave) => self.tell_work(Work::leave),
+                Ok(ToShim::CloseInput) => self.tell_work(Work::close_input),
+                Ok(ToShim::ServiceEnds { in_order }) => {
+                    self.tell_work(|work| work.service_ends(in_order));
+                }
+                Ok(ToShim::Remember(memory)) => self.tell_work(|work| work.remember(memory)),
+                // Neither a second job nor an unknown word is ever sent; a keeper that sends one is not ours.
+                Ok(ToShim::Job(_)) | Err(_) => self.keeper = None,
+            },
+            Ok(Received::WouldBlock) => {}
+            Ok(Received::Eof) | Err(_) => self.keeper = None,
+        }
+    }
+
+    /// A process has come where the next keeper would. While this shim has a keeper it cannot be that one: it does not wait
+    /// for the death of ours.
+    fn answer_door(&mut self) {
+        while self.keeper.as_ref().is_some_and(says_something) {
+            self.hear_keeper();
+        }
+        match (&self.keeper, &self.work) {
+            (None, _) => self.let_keeper_in(),
+            // One that is on its way out may have let go of its lock already: the end of its socket comes next.
+            (Some(keeper), Some(work)) if is_at_work(keeper) => work.turn_away(),
+            (Some(_), _) => {}
+        }
+    }
+
+    fn let_keeper_in(&mut self) {
+        let Some(work) = &mut self.work else { return };
+        let Some(keeper) = work.meet() else { return };
+        // Without room for the descriptors the next who comes is told.
+        let Ok(words) = work.introduction() else {
+            return;
+        };
+        self.keeper = Some(keeper);
+        for word in words {
+            self.say(word);
+        }
+    }
+
+    fn tell_work(&mut self, word: impl FnOnce(&mut Work)) {
+        if let Some(work) = &mut self.work {
+            word(work);
+        }
+    }
+
+    fn say(&mut self, (word, fds): work::Word) {
+        let Some(keeper) = &self.keeper else { return };
+        let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
+        let Ok(bytes) = wire::encode(&word) else {
+            self.keeper = None;
+            return;
+        };
+        for _ in 0..SAY_TRIES_MAX {
+            match fdpass::send(keeper, &bytes, &fds) {
+                Ok(()) => return,
+                // The host is short of memory, or too many descriptors are on their way: no reason to end a run.
+                Err(error) if fdpass::is_short(&error) => {
+                    let _ = poll(&mut [], SAY_AGAIN_MS);
+                }
+                Err(_) => break,
+            }
+        }
+        self.keeper = None;
+    }
+}
+
+/// Whether there is a message, or the end.
+fn says_something(keeper: &OwnedFd) -> bool {
+    let mut wait = [PollFd::new(keeper.as_fd(), PollFlags::POLLIN)];
+    poll(&mut wait, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
+}
+
+/// Whether this is the socket of a process that is not on its way out.
+fn is_at_work(keeper: &OwnedFd) -> bool {
+    let stat = peer::credentials(keeper).and_then(|peer| procfs::stat(peer.pid));
+    stat.is_ok_and(|stat| !stat.is_exiting && !stat.is_dead())
+}

@@ -1,0 +1,352 @@
+//! A run's private pid namespace, and its first process (init), which is ours.
+//!
+//! The kernel ends all in a pid namespace with its init, and lets init end as the last of them (`pid_namespaces(7)`): its
+//! end is the proof that nobody is left. The command is no child of init but of the shim, born into the namespace, so its
+//! exit comes by the same way as any other's. Init reaps who is orphaned, says whether anybody is left, and does nothing
+//! else. It ends with the shim: the kernel sees to that (`PR_SET_PDEATHSIG`).
+
+use super::birth::keep_only;
+use kennel_lifecycle::{Exit, PidNamespace, Signal, StartFailure, StartStage};
+use kennel_linux::{
+    fdpass,
+    pidfd::PidFd,
+    reap::{self, Waited},
+    spawn::{self, Cloned, child, failure},
+    tree,
+};
+use nix::{
+    errno::Errno,
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+    sys::{
+        prctl,
+        signal::{SigSet, Signal as Caught},
+        signalfd::{SfdFlags, SignalFd},
+        socket::{AddressFamily, SockFlag, SockType, socketpair},
+    },
+    unistd::{read, setsid, write},
+};
+use std::{
+    fs::File,
+    io::{self, Read},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    panic::{AssertUnwindSafe, catch_unwind},
+};
+
+/// Init says: I hold nothing but my socket.
+const READY: u8 = b'r';
+/// The shim asks: is anybody else there? From then on it is also told when the last has gone.
+const ASK: u8 = b'?';
+/// Init says: somebody is.
+const OTHERS: u8 = b'o';
+/// Init says: nobody is any more.
+const ALONE: u8 = b'a';
+
+/// Longest wait for an answer. Init is only slower where somebody has stopped it or traces it.
+const ANSWER_MS: u16 = 1_000;
+
+/// What the child of a trial ends with.
+const PROBE_CODE: i32 = 42;
+
+/// The first process of a private pid namespace, as its shim sees it.
+pub(super) struct Init {
+    pid: i32,
+    fd: PidFd,
+    /// `None`: it has ended, or nothing more is to be heard.
+    socket: Option<OwnedFd>,
+    asked: bool,
+    /// The last word.
+    heard: Option<u8>,
+}
+
+/// Lets `fork` make its child in such a pid namespace; gives init too, for the shim and for the tree.
+pub(super) fn within<T>(
+    namespace: PidNamespace,
+    fork: impl FnOnce() -> Result<T, StartFailure>,
+) -> Result<(T, Option<(Init, tree::Init)>), StartFailure> {
+    if namespace == PidNamespace::Shared {
+        return Ok((fork()?, None));
+    }
+    let failed = |error: io::Error| failure(StartStage::Namespace, &error, None);
+    let init = make_init().map_err(failed)?;
+    let child = init
+        .of_tree()
+        .map_err(failed)
+        .and_then(|of_tree| Ok((fork()?, of_tree)));
+    match child {
+        Ok((child, of_tree)) => Ok((child, Some((init, of_tree)))),
+        Err(failure) => {
+            init.discard();
+            Err(failure)
+        }
+    }
+}
+
+impl Init {
+    pub(super) fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    /// For one who may signal it.
+    fn of_tree(&self) -> io::Result<tree::Init> {
+        Ok(tree::Init {
+            pid: self.pid,
+            fd: PidFd::from_fd(self.fd.as_fd().try_clone_to_owned()?),
+        })
+    }
+
+    /// What to wait for.
+    pub(super) fn socket(&self) -> Option<BorrowedFd<'_>> {
+        self.socket.as_ref().map(AsFd::as_fd)
+    }
+
+    /// Whether others than the leader are there, which was reaped before: whom it has left behind has come to init
+    /// before that. An init that does not answer may have some.
+    pub(super) fn has_others(&mut self) -> bool {
+        self.ask();
+        while self.heard.is_none()
+            && let Some(socket) = &self.socket
+        {
+            let mut wait = [PollFd::new(socket.as_fd(), PollFlags::POLLIN)];
+            if !poll(&mut wait, ANSWER_MS).is_ok_and(|ready| ready > 0) {
+                return true;
+            }
+            self.hear();
+        }
+        self.heard == Some(OTHERS)
+    }
+
+    /// Whether nobody is left but init. The leader was reaped before.
+    pub(super) fn is_alone(&mut self) -> bool {
+        self.ask();
+        self.hear();
+        self.socket.is_none()
+    }
+
+    /// Ends it, and with it whoever is left in its namespace. Nothing inside can have made it deaf to this.
+    pub(super) fn end(&self) {
+        self.fd.signal(Signal::KILL);
+    }
+
+    /// The same where nobody else was ever made.
+    fn discard(self) {
+        self.end();
+        let _ = reap::await_end(self.pid);
+    }
+
+    fn ask(&mut self) {
+        if !std::mem::replace(&mut self.asked, true)
+            && let Some(socket) = &self.socket
+            && write(socket, &[ASK]).is_err()
+        {
+            self.socket = None;
+        }
+    }
+
+    fn hear(&mut self) {
+        while let Some(socket) = &self.socket {
+            let mut word = [0];
+            match read(socket, &mut word) {
+                Ok(1) => self.heard = Some(word[0]),
+                Err(Errno::EINTR) => continue,
+                Err(Errno::EAGAIN) => return,
+                // It has ended, and all in the namespace with it.
+                Ok(_) | Err(_) => self.heard = Some(ALONE),
+            }
+            if self.heard == Some(ALONE) {
+                self.socket = None;
+            }
+        }
+    }
+}
+
+/// Makes a pid namespace for all whom this process makes from here on, and its first process.
+fn make_init() -> io::Result<Init> {
+    let (ours, its) = socketpair(
+        AddressFamily::Unix,
+        SockType::SeqPacket,
+        None,
+        SockFlag::SOCK_CLOEXEC,
+    )?;
+    enter_new()?;
+    match spawn::clone_here()? {
+        Cloned::Child => be_init(&its),
+        Cloned::Parent(pid, fd) => {
+            drop(its);
+            let mut word = [0];
+            if read(&ours, &mut word) != Ok(1) || word != [READY] {
+                fd.signal(Signal::KILL);
+                let _ = reap::await_end(pid);
+                return Err(io::Error::other("the first process has ended"));
+            }
+            fdpass::set_nonblocking(&ours)?;
+            Ok(Init {
+                pid,
+                fd,
+                socket: Some(ours),
+                asked: false,
+                heard: None,
+            })
+        }
+    }
+}
+
+/// From here on children are born into a pid namespace that this makes; the first of them is its init.
+fn enter_new() -> io::Result<()> {
+    // SAFETY: unshare takes an integer, and this process has one thread.
+    Errno::result(unsafe { libc::unshare(libc::CLONE_NEWPID) })?;
+    Ok(())
+}
+
+/// Never returns: what the shim had in memory is not this process's to drop.
+fn be_init(socket: &OwnedFd) -> ! {
+    // However it comes to its end, nobody in the namespace outlives it.
+    let _ = catch_unwind(AssertUnwindSafe(|| live(socket)));
+    // SAFETY: _exit runs no handlers and does not return.
+    unsafe { libc::_exit(0) }
+}
+
+/// Every signal is blocked, as in the shim.
+fn live(socket: &OwnedFd) -> io::Result<()> {
+    // The kernel ends it with the shim, whatever somebody inside does to it. A shim that has died before this is noticed by
+    // the end of its socket.
+    prctl::set_pdeathsig(Caught::SIGKILL)?;
+    setsid()?;
+    let _ = prctl::set_name(c"kennel-init");
+    let (socket, _) = keep_only(socket, None)?;
+    fdpass::set_nonblocking(&socket)?;
+    let mut mask = SigSet::empty();
+    mask.add(Caught::SIGCHLD);
+    let signals = SignalFd::with_flags(&mask, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
+    write(&socket, &[READY])?;
+    let mut asked = false;
+    let mut said_alone = false;
+    loop {
+        let mut wait = [
+            PollFd::new(signals.as_fd(), PollFlags::POLLIN),
+            PollFd::new(socket.as_fd(), PollFlags::POLLIN),
+        ];
+        match poll(&mut wait, PollTimeout::NONE) {
+            Ok(_) | Err(Errno::EINTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+        while let Ok(Some(_)) = signals.read_signal() {}
+        let mut word = [0];
+        let asks = match read(&socket, &mut word) {
+            Ok(1) => true,
+            Err(Errno::EAGAIN | Errno::EINTR) => false,
+            // The shim is gone.
+            Ok(_) | Err(_) => return Ok(()),
+        };
+        let alone = reap_all()?;
+        asked |= asks;
+        if asked && alone && !said_alone {
+            said_alone = true;
+            write(&socket, &[ALONE])?;
+        } else if asks {
+            write(&socket, &[OTHERS])?;
+        }
+    }
+}
+
+/// Reaps all who have ended; `true`: nobody is left.
+fn reap_all() -> io::Result<bool> {
+    loop {
+        match reap::reap_any()? {
+            Waited::Ended { .. } => {}
+            Waited::Nothing => return Ok(false),
+            Waited::NoChild => return Ok(true),
+        }
+    }
+}
+
+/// Whether such a namespace can be made here: makes one with its /proc, and lets it go. The caller is single-threaded.
+pub(crate) fn try_out() -> io::Result<Result<(), String>> {
+    let (said, say) = spawn::small_pipe()?;
+    match spawn::clone_here()? {
+        Cloned::Child => {
+            let tried = try_below();
+            let text = tried.err().unwrap_or_default();
+            let _ = write(&say, text.as_bytes());
+            // SAFETY: _exit runs no handlers and does not return.
+            unsafe { libc::_exit(if text.is_empty() { PROBE_CODE } else { 1 }) }
+        }
+        Cloned::Parent(pid, _) => {
+            drop(say);
+            let ended = reap::await_end(pid)?;
+            let mut why = String::new();
+            File::from(said).read_to_string(&mut why)?;
+            Ok(judge(&ended, why))
+        }
+    }
+}
+
+/// What a child of a trial has shown. One that ends otherwise and without a word has shown nothing.
+fn judge(ended: &Waited, why: String) -> Result<(), String> {
+    match ended {
+        Waited::Ended { exit, .. } if *exit == Exit::Code(PROBE_CODE) => Ok(()),
+        Waited::Ended { exit, .. } if why.is_empty() => Err(format!(
+            "the trial of a pid namespace has ended without a word: {exit:?}"
+        )),
+        Waited::Ended { .. } | Waited::Nothing | Waited::NoChild => Err(why),
+    }
+}
+
+fn try_below() -> Result<(), String> {
+    enter_new().map_err(|error| format!("unshare(CLONE_NEWPID): {error}"))?;
+    let (said, say) = spawn::small_pipe().map_err(|error| format!("pipe: {error}"))?;
+    match spawn::clone_here() {
+        Ok(Cloned::Child) => {
+            let tried = try_proc().err().unwrap_or_default();
+            let _ = write(&say, tried.as_bytes());
+            // SAFETY: _exit runs no handlers and does not return.
+            unsafe { libc::_exit(if tried.is_empty() { PROBE_CODE } else { 1 }) }
+        }
+        Ok(Cloned::Parent(pid, _)) => {
+            drop(say);
+            let ended = reap::await_end(pid).map_err(|error| format!("wait: {error}"))?;
+            let mut why = String::new();
+            File::from(said)
+                .read_to_string(&mut why)
+                .map_err(|error| format!("pipe: {error}"))?;
+            judge(&ended, why)
+        }
+        Err(error) => Err(format!("clone into a pid namespace: {error}")),
+    }
+}
+
+fn try_proc() -> Result<(), String> {
+    child::mount_own_proc().map_err(|step| {
+        let error = io::Error::last_os_error();
+        match step {
+            child::STEP_NAMESPACE => format!("unshare(CLONE_NEWNS): {error}"),
+            _ => format!("mount of /proc: {error}"),
+        }
+    })?;
+    match std::fs::read_link("/proc/self") {
+        Ok(own) if own.as_os_str() == "1" => Ok(()),
+        seen => Err(format!(
+            "a mounted /proc shows the first process as {seen:?}"
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_child_of_a_trial_that_dies_without_a_word_has_shown_nothing() {
+        let ended = |exit| Waited::Ended { pid: 7, exit };
+        let killed = Exit::Signal {
+            signal: Signal::KILL,
+            core_dumped: false,
+        };
+        assert!(judge(&ended(Exit::Code(PROBE_CODE)), String::new()).is_ok());
+        for exit in [Exit::Code(0), Exit::Code(1), killed] {
+            let why = judge(&ended(exit), String::new()).expect_err("nothing is shown");
+            assert!(!why.is_empty());
+        }
+        let told = judge(&ended(Exit::Code(1)), "mount".into());
+        assert_eq!(told, Err("mount".to_owned()));
+    }
+}

@@ -1,0 +1,680 @@
+//! A shim's run: from the clone to the last exit of its tree.
+
+use super::{
+    alone::Waiting,
+    discard::Discard,
+    keep::Rest,
+    namespace::{self, Init},
+    save::Save,
+};
+use crate::{
+    exit_record::Will,
+    exit_slots::ExitSlot,
+    held, init_note,
+    wire::{self, CHILD_BYTES_MAX, FromShim, Job, PIDS_MAX, Placement},
+};
+use kennel_lifecycle::{
+    CgroupIdentity, Exit, LeaderExit, Policy, Rlimit, RunId, Signal, SignalScope, SignalSender,
+    StartFailure, StartStage, StopStep, Timestamp, TreeVerdict,
+    ladder::Ladder,
+    recovery::ExitRecord,
+    verdict::{GroupEvidence, ShimEvidence, TreeEvidence},
+};
+use kennel_linux::spawn::ChildImage;
+use kennel_linux::{
+    attributes::OOM_SCORE_ADJ,
+    cgroup, clock, crash_point, identity, marker, memfd,
+    pidfd::Sent,
+    procfs,
+    reap::{self, Waited},
+    spawn::{
+        self, Ends,
+        child::{
+            FAILED, GOING, READY, STEP_EXEC, STEP_NAMESPACE, STEP_NICE, STEP_OOM_SCORE, STEP_PROC,
+            STEP_RLIMITS, STEP_SESSION, STEP_STDIO, STEP_WORK_DIR,
+        },
+        failure,
+    },
+    tree::{Root, Session, Tree, Volley},
+};
+use nix::errno::Errno;
+use std::{
+    fs::File,
+    io,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    path::PathBuf,
+    rc::Rc,
+};
+
+/// A message to the keeper, with the descriptors that go along.
+pub(super) type Word = (FromShim, Vec<OwnedFd>);
+
+/// Between two rounds of SIGKILL at first. Who does not die of them waits for a device or is another user's: then the
+/// rounds become rarer, since this can take days.
+const KILL_AGAIN_MS: u64 = 5;
+/// The same at last.
+const KILL_AGAIN_MS_MAX: u64 = 1_000;
+/// The wait is this part of the time since the first round.
+const KILL_SLOWER: u64 = 32;
+/// Between two looks at a control group that should be empty.
+const EMPTY_LOOK_MS: u64 = 20;
+/// Without a keeper: how long after SIGKILL what is left is called survivors.
+const SURVIVORS_AFTER_MS: u64 = 10_000;
+/// Most rounds of signals told in the last will.
+const STEPS_WILLED_MAX: usize = 16;
+/// Most exits collected before the keeper is listened to again.
+const REAPED_AT_ONCE_MAX: usize = 1024;
+
+/// Between two looks at the control group of a run that has kept somebody.
+const KEPT_LOOK_MS: u64 = 1_000;
+
+/// How far the child has come, by what it wrote into the status pipe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// It sets itself up.
+    SettingUp,
+    /// It waits.
+    AtGate,
+    /// It has read the byte that opens the gate.
+    Going,
+    /// The verdict was told: the command runs or ran.
+    Ran,
+    /// The verdict was told: nothing was or will be executed.
+    NeverRan,
+}
+
+/// One run.
+pub(super) struct Work {
+    pub(super) run_dir: PathBuf,
+    pub(super) policy: Policy,
+    placement: Placement,
+    child: ChildImage,
+    rlimits: Vec<Rlimit>,
+    pub(super) tree: Tree,
+    /// The first process of its private pid namespace.
+    init: Option<Init>,
+    status: Option<OwnedFd>,
+    heard: Vec<u8>,
+    pub(super) stage: Stage,
+    /// No command was promised to the keeper: it never heard `Prepared`.
+    unannounced: bool,
+    /// Since the leader has ended: whether its keeper was at work then. It is not reaped before that is known.
+    witnessed: Option<bool>,
+    pub(super) leader_reaped: bool,
+    pub(super) childless: bool,
+    pub(super) record: ExitRecord,
+    will: Will,
+    pub(super) ladder: Option<Ladder>,
+    pub(super) killing_since: Option<u64>,
+    pub(super) rest: Rest,
+    pub(super) discard: Discard,
+    pub(super) save: Save,
+    /// Where the run outlives its keeper, for as long as it would.
+    pub(super) waiting: Option<Waiting>,
+    /// How often SIGKILL went to the children.
+    kill_rounds: u64,
+    look_at: Option<u64>,
+    words: Vec<Word>,
+}
+
+impl Work {
+    /// Takes the job: child, stdin, stdout, stderr, gate, and the control group if there is one.
+    pub(super) fn begin(
+        job: Job,
+        fds: Vec<OwnedFd>,
+        exits: Option<Rc<File>>,
+    ) -> Result<Self, StartFailure> {
+        let prepare = |error: &io::Error| failure(StartStage::Prepare, error, None);
+        let mut fds = fds.into_iter();
+        let mut next = || {
+            fds.next()
+                .ok_or_else(|| prepare(&io::Error::from_raw_os_error(libc::EMFILE)))
+        };
+        let spec = memfd::read(next()?, CHILD_BYTES_MAX).map_err(|e| prepare(&e))?;
+        let child: ChildImage = wire::decode(&spec).map_err(|e| prepare(&e))?;
+        let (stdin, stdout, stderr, gate) = (next()?, next()?, next()?, next()?);
+        let policy = job.policy;
+        let keeps = policy.on_leader_exit == LeaderExit::Keep;
+        let pipes = if job.terminal {
+            Vec::new()
+        } else {
+            vec![next()?, next()?]
+        };
+        let copies = |needed: bool| {
+            let copies = pipes.iter().filter(|_| needed).map(OwnedFd::try_clone);
+            let copies = copies.collect::<io::Result<Vec<_>>>();
+            copies.map_err(|e| prepare(&e))
+        };
+        let unread = copies(keeps)?;
+        let outputs = copies(job.keepsake.is_some())?;
+        let waiting = match job.keepsake {
+            Some(keepsake) => {
+                let door = next()?;
+                let input = if job.input { Some(next()?) } else { None };
+                Some(Waiting::new(door, keepsake, outputs, input))
+            }
+            None => None,
+        };
+        let waiting = waiting.transpose().map_err(|e| prepare(&e))?;
+        let born_in = match (&job.cgroup, job.placement) {
+            (Some(_), Placement::ByClone) => Some(next()?),
+            _ => None,
+        };
+        let ends = Ends {
+            stdin,
+            stdout,
+            stderr,
+            gate,
+            terminal: job.terminal,
+            born_in,
+        };
+        let namespace = policy.pid_namespace;
+        let made = namespace::within(namespace, || {
+            spawn::fork_gated(&child, ends, &job.attributes, namespace)
+        });
+        let (gated, init) = made?;
+        let (init, of_tree) = init.unzip();
+        let shim = std::process::id().cast_signed();
+        let run_dir = PathBuf::from(job.run_dir);
+        let run = RunId::from_u128(job.run);
+        let slot = exits.zip(job.exit_slot);
+        let slot = slot.map(|(file, number)| ExitSlot::new(file, number));
+        Ok(Self {
+            save: Save::new(&run_dir, pipes),
+            run_dir,
+            policy,
+            placement: job.placement,
+            child,
+            rlimits: job.attributes.rlimits,
+            tree: Tree {
+                run,
+                leader: gated.leader,
+                leader_pid: gated.pid,
+                session: Session::default(),
+                root: Root::Shim(shim),
+                foreign: None,
+                cgroup: job.cgroup,
+                init: of_tree,
+            },
+            init,
+            status: Some(gated.status),
+            heard: Vec::new(),
+            stage: Stage::SettingUp,
+            unannounced: true,
+            witnessed: None,
+            leader_reaped: false,
+            childless: false,
+            record: ExitRecord {
+                exit: None,
+                by_itself: None,
+                tree: None,
+                never_ran: false,
+                steps: Vec::new(),
+                census: None,
+                shutdown: false,
+            },
+            will: Will::new(run, slot),
+            ladder: None,
+            killing_since: None,
+            kill_rounds: 0,
+            rest: Rest::Undecided,
+            discard: Discard::new(unread),
+            waiting,
+            look_at: None,
+            words: Vec::new(),
+        })
+    }
+
+    pub(super) fn status(&self) -> Option<BorrowedFd<'_>> {
+        self.status.as_ref().map(AsFd::as_fd)
+    }
+
+    /// What to wait for of the first process of its pid namespace.
+    pub(super) fn init(&self) -> Option<BorrowedFd<'_>> {
+        self.init.as_ref().and_then(Init::socket)
+    }
+
+    pub(super) fn take_words(&mut self) -> Vec<Word> {
+        std::mem::take(&mut self.words)
+    }
+
+    /// When to take the next step without any event.
+    pub(super) fn wake_at(&self) -> Option<u64> {
+        let ladder = self.ladder.as_ref().and_then(Ladder::wake_at);
+        let discard = self.discard.begins_at(clock::boot_ms());
+        let waiting = self.waiting_wakes_at();
+        let save = self.save.wake_at(clock::boot_ms());
+        let times = [ladder, self.look_at, discard, waiting, save];
+        times.into_iter().flatten().min()
+    }
+
+    /// What may be thrown away when there is some of it.
+    pub(super) fn unread(&self, now: u64) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.discard.waits_for(now)
+    }
+
+    /// From here on SIGKILL to all children, until none is left.
+    pub(super) fn kill_all(&mut self) {
+        self.killing_since.get_or_insert_with(clock::boot_ms);
+    }
+
+    /// Reads what the child has said.
+    pub(super) fn read_status(&mut self) {
+        let Some(status) = &self.status else { return };
+        let mut buffer = [0u8; 64];
+        let ended = loop {
+            match nix::unistd::read(status, &mut buffer) {
+                Ok(0) => break true,
+                Ok(read) => self.heard.extend_from_slice(&buffer[..read]),
+                Err(nix::errno::Errno::EINTR) => {}
+                Err(_) => break false,
+            }
+        };
+        self.understand();
+        if ended {
+            self.status = None;
+            self.conclude();
+        }
+    }
+
+    fn understand(&mut self) {
+        let heard = std::mem::take(&mut self.heard);
+        let mut rest = heard.as_slice();
+        loop {
+            rest = match *rest {
+                [READY, ref after @ ..] => {
+                    self.announce();
+                    after
+                }
+                [GOING, ref after @ ..] => {
+                    self.stage = Stage::Going;
+                    after
+                }
+                [FAILED, step, a, b, c, d, ref after @ ..] => {
+                    self.failed(step, i32::from_le_bytes([a, b, c, d]));
+                    after
+                }
+                _ => break,
+            };
+        }
+        self.heard = rest.to_vec();
+    }
+
+    /// The child waits: say who it is.
+    fn announce(&mut self) {
+        let announced = self.place().and_then(|()| {
+            let command = identity::of(self.tree.leader_pid, &self.tree.leader)?;
+            let mut fds = vec![self.tree.leader.as_fd().try_clone_to_owned()?];
+            if let Some(init) = &self.tree.init {
+                fds.push(init.fd.as_fd().try_clone_to_owned()?);
+            }
+            Ok((command, identity::own()?, fds))
+        });
+        match announced {
+            Ok((command, shim, fds)) => {
+                crash_point!("shim.at_gate");
+                self.stage = Stage::AtGate;
+                self.unannounced = false;
+                self.will.name((&command).into());
+                if let Some(init) = &self.init {
+                    // Without it the next start can only say less.
+                    let _ = init_note::write(&self.run_dir, (&command).into(), init.pid());
+                }
+                self.remember_announced(&command, &shim);
+                let init = self.init.as_ref().map(Init::pid);
+                let word = FromShim::Prepared {
+                    command,
+                    shim,
+                    init,
+                };
+                self.words.push((word, fds));
+            }
+            Err(error) => {
+                self.kill_all();
+                self.never_ran(failure(StartStage::Cgroup, &error, None));
+            }
+        }
+    }
+
+    fn place(&self) -> io::Result<()> {
+        match (&self.tree.cgroup, self.placement) {
+            (Some(group), Placement::ByWrite) => cgroup::enter(group, self.tree.leader_pid),
+            _ => Ok(()),
+        }
+    }
+
+    fn failed(&mut self, step: u8, errno: i32) {
+        let shown = |path: &[u8]| String::from_utf8_lossy(path).into_owned();
+        let (stage, path) = match step {
+            STEP_SESSION => (StartStage::Session, None),
+            STEP_STDIO => (StartStage::Stdio, None),
+            STEP_WORK_DIR => (StartStage::WorkDir, Some(shown(&self.child.cwd))),
+            STEP_EXEC => (StartStage::Exec, Some(shown(&self.child.executable))),
+            STEP_NICE => (StartStage::Limits, Some("nice".to_owned())),
+            STEP_NAMESPACE => (StartStage::Namespace, None),
+            STEP_PROC => (StartStage::Namespace, Some("/proc".to_owned())),
+            STEP_OOM_SCORE => (StartStage::Limits, Some(OOM_SCORE_ADJ.to_owned())),
+            STEP_RLIMITS.. => (StartStage::Limits, self.limit_of(step)),
+            _ => (StartStage::Fork, None),
+        };
+        self.never_ran(StartFailure {
+            stage,
+            errno: Some(errno),
+            path,
+        });
+    }
+
+    /// The name of the limit that could not be set.
+    fn limit_of(&self, step: u8) -> Option<String> {
+        let limit = self.rlimits.get(usize::from(step - STEP_RLIMITS))?;
+        let Rlimit { resource, .. } = *limit;
+        Some(resource.name().to_owned())
+    }
+
+    fn never_ran(&mut self, failure: StartFailure) {
+        if matches!(self.stage, Stage::Ran | Stage::NeverRan) {
+            return;
+        }
+        self.stage = Stage::NeverRan;
+        self.record.never_ran = true;
+        let word = if self.unannounced {
+            FromShim::PrepareFailed(failure)
+        } else {
+            FromShim::ExecFailed(failure)
+        };
+        self.words.push((word, Vec::new()));
+    }
+
+    /// The status pipe is closed: by exec, or by the child's end.
+    fn conclude(&mut self) {
+        match self.stage {
+            Stage::SettingUp => self.never_ran(StartFailure {
+                stage: StartStage::Gate,
+                errno: None,
+                path: None,
+            }),
+            Stage::AtGate => {
+                self.stage = Stage::NeverRan;
+                self.record.never_ran = true;
+                self.words.push((FromShim::NotReleased, Vec::new()));
+            }
+            Stage::Going => {
+                crash_point!("shim.executed");
+                self.stage = Stage::Ran;
+                self.remember_start();
+                self.words.push((FromShim::Executed, Vec::new()));
+            }
+            Stage::Ran | Stage::NeverRan => {}
+        }
+    }
+
+    /// One round after any event: collect exits, climb, kill, conclude. `true`: all is done and told.
+    pub(super) fn step(&mut self, now: u64, keeper_lives: bool) -> bool {
+        let (leader_ended, more) = self.collect();
+        if let Some(exit) = leader_ended
+            && !self.unannounced
+        {
+            let at_us = clock::wall().0;
+            let rest = match &mut self.init {
+                Some(init) => is_parent_beside(init.pid()) || init.has_others(),
+                None => !self.childless,
+            };
+            self.remember_exit(at_us, rest);
+            self.words
+                .push((FromShim::Exited { at_us, exit, rest }, Vec::new()));
+        }
+        if self.leader_reaped
+            && let Some(init) = &mut self.init
+            && !is_parent_beside(init.pid())
+            && init.is_alone()
+        {
+            init.end();
+        }
+        let ends_alone = !keeper_lives && !self.waits(now) && !self.keeps_alone(now);
+        if ends_alone {
+            self.climb(now);
+        }
+        self.discard.read_away(now);
+        self.save_output(ends_alone);
+        if self.childless {
+            return self.finish(now, keeper_lives);
+        }
+        self.look_at = None;
+        if let Some(since) = self.killing_since {
+            self.kill_children(keeper_lives);
+            let wait = now.saturating_sub(since) / KILL_SLOWER;
+            self.look_at = Some(now + wait.clamp(KILL_AGAIN_MS, KILL_AGAIN_MS_MAX));
+        }
+        if more {
+            self.look_at = Some(now);
+        }
+        false
+    }
+
+    /// Collects the exits there are. The leader's is looked at and written down before it is taken. Gives it, and
+    /// whether there may be more to collect.
+    /// INV-6, INV-7: the exit is that of wait(2), and on disk before the leader is reaped.
+    fn collect(&mut self) -> (Option<Exit>, bool) {
+        let mut leader = None;
+        for _ in 0..REAPED_AT_ONCE_MAX {
+            match reap::peek_any() {
+                Ok(Waited::Ended { pid, exit }) => {
+                    if pid == self.tree.leader_pid && !self.leader_reaped {
+                        if self.witnessed.is_none() {
+                            return (None, true);
+                        }
+                        self.read_status();
+                        self.leader_reaped = true;
+                        self.record.exit = Some(exit);
+                        self.record.by_itself = self.is_by_itself().then(clock::wall);
+                        crash_point!("shim.exit");
+                        self.write_record();
+                        crash_point!("shim.exit_written");
+                        leader = Some(exit);
+                    }
+                    let _ = reap::reap(pid);
+                }
+                Ok(Waited::NoChild) => {
+                    self.childless = true;
+                    return (leader, false);
+                }
+                Ok(Waited::Nothing) | Err(_) => return (leader, false),
+            }
+        }
+        (leader, true)
+    }
+
+    /// The leader has ended, and it is not known what its keeper did.
+    pub(super) fn wants_witness(&self) -> bool {
+        self.witnessed.is_none() && reap::has_ended(self.tree.leader_pid)
+    }
+
+    /// Whether the keeper was at work when the leader ended. What it had said before is heard.
+    pub(super) fn witness(&mut self, at_work: bool) {
+        self.witnessed = Some(at_work);
+    }
+
+    /// Whether what has just ended has ended by itself.
+    fn is_by_itself(&self) -> bool {
+        let nothing_gone = self.witnessed == Some(true) || self.waiting.is_some();
+        self.stage == Stage::Ran && nothing_gone && !self.is_stopped()
+    }
+
+    /// What the first round did is told: to the keeper, or in the last will.
+    fn kill_children(&mut self, keeper_lives: bool) {
+        let first = self.kill_rounds == 0;
+        self.kill_rounds += 1;
+        let at = clock::wall();
+        let volley = kill_children(first, self.init.as_ref().map(Init::pid));
+        if volley.is_empty() {
+            return;
+        }
+        if keeper_lives {
+            let step = volley.step(at, Signal::KILL, SignalSender::Shim);
+            self.words.push((FromShim::Killed(step), Vec::new()));
+        } else {
+            note(&mut self.record.steps, at, Signal::KILL, &[volley]);
+            self.write_record();
+        }
+    }
+
+    pub(super) fn write_record(&mut self) {
+        // A directory that is gone or full takes the last will with it; the keeper is told all the same.
+        if !self.unannounced {
+            let _ = self.will.write(&self.run_dir, &self.record);
+        }
+    }
+
+    /// Without a keeper the run's own plan is carried out here. The gate needs nothing: the keeper had its other end.
+    fn climb(&mut self, now: u64) {
+        if !matches!(self.stage, Stage::Going | Stage::Ran) {
+            return;
+        }
+        let policy = &self.policy;
+        let start = || Ladder::start(&policy.stop_plan(), now);
+        let ladder = self.ladder.get_or_insert_with(start);
+        let steps = self.record.steps.len();
+        while let Some(signal) = ladder.due(now) {
+            let at = clock::wall();
+            let volleys = self.tree.signal(signal);
+            note(&mut self.record.steps, at, signal, &volleys);
+            if signal == Signal::KILL {
+                self.killing_since.get_or_insert(now);
+            } else {
+                let at = clock::wall();
+                let woken = self.tree.wake();
+                note(&mut self.record.steps, at, Signal::CONT, &[woken]);
+                // Whom the keeper has stopped goes on, wherever it is.
+                held::let_go(&self.run_dir, self.tree.cgroup.as_ref());
+            }
+        }
+        if self.record.steps.len() > steps {
+            self.write_record();
+        }
+    }
+
+    /// Nobody is left here. The keeper looks into the control group itself; without it, that is done here too.
+    fn finish(&mut self, now: u64, keeper_lives: bool) -> bool {
+        if self.unannounced {
+            return true;
+        }
+        crash_point!("shim.childless");
+        if matches!(self.record.tree, None | Some(TreeVerdict::Kept(_))) {
+            // A control group sees everybody, and so does a private pid namespace; without, some are seen by their marker
+            // alone.
+            let sees_all = self.tree.cgroup.is_some() || self.init.is_some();
+            let elsewhere = if self.record.never_ran || sees_all {
+                Vec::new()
+            } else {
+                marker::elsewhere(self.tree.run)
+            };
+            self.record.census = Some(clock::wall());
+            let shim = ShimEvidence::Childless {
+                elsewhere: elsewhere.clone(),
+            };
+            let evidence = TreeEvidence {
+                never_ran: self.record.never_ran,
+                // Init was among the children, and is reaped.
+                namespace_ended: self.init.is_some(),
+                ..TreeEvidence::of(shim, GroupEvidence::Absent)
+            };
+            self.record.tree = Some(evidence.verdict());
+            self.write_record();
+            self.remember_empty(&elsewhere);
+            let at_us = clock::wall().0;
+            self.words
+                .push((FromShim::Empty { at_us, elsewhere }, Vec::new()));
+        }
+        self.look_at = None;
+        if keeper_lives {
+            return !self.stays();
+        }
+        if self.lingers(now) {
+            return false;
+        }
+        let Some(group) = self.tree.cgroup.clone() else {
+            return true;
+        };
+        if let Some(verdict) = self.verdict_with_group(&group) {
+            if !self.record.never_ran {
+                self.record.census = Some(clock::wall());
+                if self.init.is_none() {
+                    self.record.tree = Some(verdict);
+                }
+            }
+        } else {
+            let survived = self
+                .killing_since
+                .is_some_and(|since| now >= since + SURVIVORS_AFTER_MS);
+            if !survived {
+                if self.killing_since.is_some() {
+                    self.tree.signal(Signal::KILL);
+                }
+                let wait = if self.rest == Rest::Kept {
+                    KEPT_LOOK_MS
+                } else {
+                    EMPTY_LOOK_MS
+                };
+                self.look_at = Some(now + wait);
+                return false;
+            }
+            self.record.census = Some(clock::wall());
+            let mut left: Vec<i32> = self.tree.members().into_keys().collect();
+            left.truncate(PIDS_MAX);
+            self.record.tree = Some(TreeVerdict::Survivors(left));
+        }
+        self.write_record();
+        if cgroup::remove(&group) {
+            // The keeper's directory for all its runs goes with the last one.
+            let base = PathBuf::from(&group.path);
+            let _ = base.parent().map(std::fs::remove_dir);
+        }
+        true
+    }
+
+    /// The verdict with the control group of a tree that has no process below this one; `None`: a process of the run is in
+    /// it.
+    fn verdict_with_group(&self, group: &CgroupIdentity) -> Option<TreeVerdict> {
+        let seen = cgroup::evidence(group).or_else(|| {
+            let unrelated = !self.tree.occupies(group);
+            unrelated.then(|| GroupEvidence::Unrelated(Vec::new()))
+        })?;
+        let elsewhere = match &seen {
+            GroupEvidence::Unrelated(_) => marker::elsewhere(self.tree.run),
+            _ => Vec::new(),
+        };
+        Some(TreeEvidence::of(ShimEvidence::Childless { elsewhere }, seen).verdict())
+    }
+}
+
+/// SIGKILL to the children of this process; counted where that is asked for, but for `init`, which is no member. Their
+/// numbers cannot be reused: only this process reaps them.
+fn kill_children(count: bool, init: Option<i32>) -> Volley {
+    let mut volley = Volley::new(SignalScope::ShimChildren);
+    for child in procfs::children(std::process::id().cast_signed()) {
+        let counts = count && init != Some(child);
+        let living = counts && procfs::stat(child).is_ok_and(|stat| !stat.is_dead());
+        // SAFETY: kill takes integers; `child` is an unreaped child of this process.
+        let sent = Errno::result(unsafe { libc::kill(child, libc::SIGKILL) });
+        // Who was dead before was not reached by this.
+        if living {
+            volley.count(sent.map_or_else(|errno| Sent::Failed(errno as i32), |_| Sent::Done));
+        }
+    }
+    volley
+}
+
+/// Adds what was sent, as far as there is room for it.
+fn note(steps: &mut Vec<StopStep>, at: Timestamp, signal: Signal, volleys: &[Volley]) {
+    let told = volleys.iter().filter(|volley| !volley.is_empty());
+    let room = STEPS_WILLED_MAX.saturating_sub(steps.len());
+    let told = told.map(|volley| volley.step(at, signal, SignalSender::Shim));
+    steps.extend(told.take(room));
+}
+
+/// Whether this shim has children beside init and a leader that was reaped: whom the leader has made with `CLONE_PARENT`
+/// (clone(2)). Init does not know of them.
+fn is_parent_beside(init: i32) -> bool {
+    let own = std::process::id().cast_signed();
+    procfs::children(own).iter().any(|pid| *pid != init)
+}

@@ -1,0 +1,686 @@
+//! The bytes of messages, written down: a change of them is a change of version.
+
+use super::{
+    Answer, FromShim, LIST_BYTES_MAX, MEMBERS_TOLD_MAX, ToKeeper, ToServer, ToShim, VERSION,
+    WireHeldProcess, WireHello, WireListing, WireMember, WireResize,
+    adoption::{WireAdoptable, WireKeepsake, WireMemory},
+    decode, encode,
+    handover::WireHeldRun,
+    input::{WireBytes, WireInputNote, WireInputWish},
+    notes::{WireInit, WireLeader, WireNote},
+};
+use crate::client::{
+    Aim, EndCause, Fact, FormerServer, HeldPause, Holds, InputSaid, InputState, InterruptWay,
+    NoPty, Shot, ShotResult, Shots, SignalTarget, StraySignal, Tie, Upgrade, UpgradeRefusal,
+    UpgradeState,
+};
+use kennel_lifecycle::{
+    CgroupIdentity, Containment, Deadline, Exit, Gap, Held, HostIdentity, InputBook, InputClosed,
+    InputRefusal, InputWrite, KnownWrite, LeaderExit, Leftover, Leftovers, LimitPowers,
+    MemoryKills, OnMaxPause, PausePolicy, PidNamespace, Policy, ProcessIdentity, Proof, Recovery,
+    Resource, RestartPolicy, Rlimit, RunIdentity, RunKind, RunLimits, Signal, SignalScope,
+    SignalSender, StartFailure, StartStage, StopPolicy, StopStep, Stuck, StuckProcess,
+    TerminalSize, Timestamp, TreeVerdict,
+    ladder::{Step, StopPlan},
+    recovery::ExitRecord,
+};
+use kennel_linux::spawn::ChildImage;
+use serde::{Serialize, de::DeserializeOwned};
+use std::{
+    fmt::{Debug, Write},
+    time::Duration,
+};
+
+/// The bytes behind the version, which is the first of every message.
+fn check<T: Serialize + DeserializeOwned + PartialEq + Debug>(message: &T, golden: &str) {
+    let bytes = encode(message).expect("it can be encoded");
+    assert_eq!(bytes[0], VERSION);
+    let hex = bytes[1..].iter().fold(String::new(), |mut hex, byte| {
+        let _ = write!(hex, "{byte:02x}");
+        hex
+    });
+    assert_eq!(hex, golden, "{message:?}");
+    assert_eq!(&decode::<T>(&bytes).expect("it can be decoded"), message);
+}
+
+fn plan() -> StopPlan {
+    StopPlan {
+        steps: vec![Step {
+            signal: Signal::TERM,
+            after: Duration::ZERO,
+        }],
+        kill_after: Duration::from_secs(5),
+    }
+}
+
+/// The bytes of [`policy`]. A change of them wants another [`super::VERSION`].
+const POLICY: &str = "0101050000010080c6868f010000000000000000000001010080c6868f01010080c6868f01010101010101020100023c000001030a000000808080200000";
+
+fn policy() -> Policy {
+    let mut policy = Policy {
+        kind: RunKind::Service,
+        stop: StopPolicy::within(Duration::from_secs(5)),
+        on_leader_exit: LeaderExit::Drain {
+            timeout: Some(Duration::from_millis(300)),
+        },
+        pause: PausePolicy {
+            max_pause: Some(Duration::from_millis(300)),
+            on_max_pause: OnMaxPause::Abort,
+        },
+        min_containment: Some(Containment::Cgroup),
+        pid_namespace: PidNamespace::Private,
+        recovery: Some(Recovery::Adopt),
+        restart: RestartPolicy::agent(),
+        ..Policy::default()
+    };
+    policy.timeouts.max_runtime = Some(Duration::from_millis(300));
+    policy
+}
+
+fn step() -> StopStep {
+    StopStep {
+        at: Timestamp(1000),
+        signal: Signal::KILL,
+        scope: SignalScope::ControlGroup,
+        sender: SignalSender::Shim,
+        delivered: 300,
+        gone: 1,
+        refused: 2,
+        errno: Some(1),
+    }
+}
+
+fn process(pid: i32) -> ProcessIdentity {
+    ProcessIdentity {
+        pid,
+        pgid: pid,
+        sid: pid,
+        start_ticks: 300,
+        pidfs_handle: Some(77),
+    }
+}
+
+#[test]
+fn requests_have_these_bytes() {
+    check(&ToKeeper::Ready, "00");
+    let prepare = ToKeeper::Prepare {
+        seq: 1,
+        run: 0x0123_4567,
+        run_dir: "/r".into(),
+        policy: policy(),
+        input: Some(3),
+        terminal: Some(TerminalSize {
+            rows: 40,
+            cols: 120,
+        }),
+    };
+    check(&prepare, &format!("0101e78a8d09022f72{POLICY}0103012878"));
+    let files = Rlimit {
+        resource: Resource::OpenFiles,
+        soft: 1,
+        hard: u64::MAX,
+    };
+    let limits = RunLimits {
+        rlimits: vec![files],
+        nice: Some(-5),
+        oom_score_adj: Some(300),
+        pids_max: Some(2),
+        ..RunLimits::default()
+    };
+    check(
+        &limits,
+        "010601ffffffffffffffffff01010901d80400000001020000",
+    );
+    check(&ToKeeper::Release { run: 5 }, "0205");
+    check(&ToKeeper::ShutGate { run: 5 }, "0305");
+    let stop = ToKeeper::Stop {
+        run: 5,
+        plan: plan(),
+    };
+    check(&stop, "0405011e00000500");
+    let interrupt = |request| ToKeeper::Interrupt {
+        seq: 2,
+        run: 5,
+        request,
+    };
+    check(&interrupt(None), "05020500");
+    check(&interrupt(Some("a".into())), "050205010161");
+    check(&ToKeeper::Acknowledge { run: 5 }, "0805");
+    check(&ToKeeper::KeepRest { run: 5 }, "0e05");
+    check(&LeaderExit::Stop, "00");
+    check(&LeaderExit::Keep, "02");
+    let signal = |request| ToKeeper::Signal {
+        seq: 2,
+        run: 5,
+        signal: Signal::from_number(10).expect("SIGUSR1"),
+        target: SignalTarget::Leader,
+        request,
+    };
+    check(&signal(None), "0c0205140200");
+    check(&signal(Some("a".into())), "0c02051402010161");
+    let asked = ToKeeper::WasSent {
+        seq: 2,
+        run: 5,
+        request: "a".into(),
+    };
+    check(&asked, "1202050161");
+    check(&ToKeeper::Tree { seq: 2, run: 5 }, "0d0205");
+    check(&ToKeeper::Books { seq: 2 }, "0f02");
+    let reap = ToKeeper::Reap {
+        seq: 2,
+        plan: plan(),
+    };
+    check(&reap, "1002011e00000500");
+}
+
+#[test]
+fn words_about_an_input_have_these_bytes() {
+    let wish = |wish| ToKeeper::Input {
+        seq: 2,
+        run: 5,
+        wish,
+    };
+    let write = WireInputWish::Write {
+        attempt: 3,
+        write: InputWrite {
+            id: "w".into(),
+            offset: Some(300),
+            len: 4,
+        },
+        at: 1,
+        data: WireBytes(vec![255, 0]),
+    };
+    check(&wish(write), "1402050003017701ac02040102ff00");
+    check(&wish(WireInputWish::Leave), "14020501");
+    let close = WireInputWish::Close {
+        attempt: 3,
+        offset: None,
+    };
+    check(&wish(close), "140205020300");
+    check(&wish(WireInputWish::State { attempt: 3 }), "1402050303");
+    let state = InputState {
+        attempt: 3,
+        accepted: 300,
+        in_doubt: 1,
+        closed: Some(InputClosed::Command),
+        unread: Some(2),
+    };
+    let answer = |said| ToServer::Answer {
+        seq: 2,
+        answer: Answer::Input { state, said },
+    };
+    check(&answer(InputSaid::Stands), "01020e03ac02010101010200");
+    let taken = InputSaid::Taken {
+        start: 9,
+        repeated: true,
+    };
+    check(&answer(taken), "01020e03ac020101010102010901");
+    let refused = |why| answer(InputSaid::Refused(why));
+    check(
+        &refused(InputRefusal::Unknown(300)),
+        "01020e03ac0201010101020203ac02",
+    );
+    check(&answer(InputSaid::Displaced), "01020e03ac02010101010203");
+    let note = WireInputNote {
+        attempt: 3,
+        book: InputBook {
+            accepted: 300,
+            in_doubt: 1,
+            closed: None,
+            writes: vec![KnownWrite {
+                id: "w".into(),
+                start: 1,
+                len: 2,
+            }],
+        },
+    };
+    check(&note, "03ac0201000101770102");
+}
+
+fn upgrade() -> Upgrade {
+    Upgrade {
+        request_id: Some("r".into()),
+        at: Timestamp(300),
+        from_version: "1".into(),
+        to_version: "2".into(),
+        state: UpgradeState::FellBack("w".into()),
+    }
+}
+
+#[test]
+fn words_of_an_upgrade_have_these_bytes() {
+    let asked = ToKeeper::Upgrade {
+        seq: 2,
+        request: Some("r".into()),
+    };
+    check(&asked, "1302010172");
+    let answer = |answer| ToServer::Answer {
+        seq: 2,
+        answer: Answer::Upgrade(answer),
+    };
+    check(&answer(Ok(upgrade())), "01020d00010172d80401310132020177");
+    let unfit = UpgradeRefusal::Unfit {
+        binary: "b".into(),
+        why: "w".into(),
+        speaks: Some(300),
+    };
+    check(&answer(Err(unfit)), "01020d01020162017701ac02");
+    check(&ToServer::Leave, "07");
+    let refused = ToServer::NotUpgraded(UpgradeRefusal::ShuttingDown);
+    check(&refused, "0801");
+}
+
+#[test]
+fn questions_to_the_keeper_have_these_bytes() {
+    check(&ToKeeper::Ping, "16");
+    check(&ToServer::Pong, "0b");
+}
+
+#[test]
+fn stray_signal_has_these_bytes() {
+    let stray = ToServer::Stray(StraySignal {
+        number: 10,
+        pid: 300,
+        uid: 7,
+        count: 1,
+    });
+    check(&stray, "0a14d8040701");
+}
+
+#[test]
+fn the_hello_has_these_bytes() {
+    let hello = WireHello {
+        epoch: "E".into(),
+        version: "V".into(),
+        keeper: process(100),
+        host: HostIdentity {
+            boot_id: "b".into(),
+            pidns_inode: 300,
+            init_start_ticks: Some(7),
+        },
+        cgroup_base: Ok("/c".into()),
+        pidfs: true,
+        powers: LimitPowers {
+            hard_max: Vec::new(),
+            nice_min: -20,
+            oom_score_adj_min: Some(-1000),
+            knobs: Err("none".into()),
+        },
+        kernel: "k".into(),
+        capabilities: Vec::new(),
+        held: 300,
+        late: vec![1],
+        restarts: 2,
+        former: Some(FormerServer {
+            version: "V".into(),
+            at: Timestamp(300),
+            served: true,
+            exit: Exit::Signal {
+                signal: Signal::KILL,
+                core_dumped: false,
+            },
+            cause: EndCause::Hung,
+        }),
+        upgrade: Some(upgrade()),
+    };
+    check(
+        &ToServer::Hello(hello),
+        "0001450156c801c801c801ac02014d0162ac02010700022f6301002701cf0f01046e6f6e65016b00ac02010102010156d804010112000101010172d80401310132020177",
+    );
+}
+
+#[test]
+fn whom_a_round_was_for_has_these_bytes() {
+    let aim = Aim {
+        pid: 7,
+        start_ticks: 9,
+        tie: Tie::Held(Holds {
+            cgroup: true,
+            shim: false,
+            keeper: false,
+        }),
+        result: ShotResult::Gone,
+    };
+    check(
+        &ToServer::Report {
+            run: 5,
+            at_us: 1,
+            fact: Fact::Aimed(vec![aim]),
+        },
+        "02050206010e090301000001",
+    );
+}
+
+#[test]
+fn answers_and_reports_have_these_bytes() {
+    let identity = RunIdentity {
+        command: process(200),
+        shim: process(100),
+        cgroup: Some(CgroupIdentity {
+            path: "/g".into(),
+            inode: 9,
+        }),
+        host: HostIdentity {
+            boot_id: "b".into(),
+            pidns_inode: 4,
+            init_start_ticks: Some(7),
+        },
+    };
+    let prepared = ToServer::Answer {
+        seq: 1,
+        answer: Answer::Prepared {
+            identity,
+            held: Held {
+                by: Containment::Cgroup,
+                gaps: vec![Gap::NoCgroup("n".into())],
+            },
+        },
+    };
+    check(
+        &prepared,
+        "010100900390039003ac02014dc801c801c801ac02014d01022f67090162040107010100016e",
+    );
+    let failed = Fact::ExecFailed(StartFailure {
+        stage: StartStage::Exec,
+        errno: Some(2),
+        path: Some("/x".into()),
+    });
+    let report = ToServer::Report {
+        run: 5,
+        at_us: 1000,
+        fact: failed,
+    };
+    check(&report, "0205d00f0209010401022f78");
+    let ended = ToServer::Report {
+        run: 5,
+        at_us: -1,
+        fact: Fact::TreeEnded(TreeVerdict::Empty(Proof::Echild)),
+    };
+    check(&ended, "0205010a0001");
+    let left = Leftovers {
+        processes: vec![Leftover {
+            pid: 7,
+            start_ticks: 300,
+            name: "sh".into(),
+        }],
+        unlisted: 2,
+    };
+    let exceeded = ToServer::Report {
+        run: 5,
+        at_us: 1000,
+        fact: Fact::DeadlineExceeded(Deadline::MaxRuntime),
+    };
+    check(&exceeded, "0205d00f0b00");
+    check(&TreeVerdict::Kept(left.clone()), "04010eac0202736802");
+    let fact = |fact| ToServer::Report {
+        run: 5,
+        at_us: 1,
+        fact,
+    };
+    check(
+        &fact(Fact::StopStep(step())),
+        "02050205d00f120101ac0201020102",
+    );
+    check(&fact(Fact::LeftBehind(left)), "02050207010eac0202736802");
+    let stuck = Stuck {
+        processes: vec![StuckProcess {
+            pid: 7,
+            start_ticks: 300,
+            state: 'D',
+            why: "w".into(),
+        }],
+        unlisted: 2,
+    };
+    check(&fact(Fact::TreeStuck(stuck)), "02050208010eac020144017702");
+    let kills = MemoryKills {
+        kills: 2,
+        memory_max: Some(300),
+    };
+    check(&fact(Fact::MemoryKills(kills)), "020502090201ac02");
+    check(&fact(Fact::Orphaned), "0205020d");
+    check(&fact(Fact::ShimLost), "0205020e");
+    check(&ToServer::ShutdownNow, "04");
+    let answer = |answer| ToServer::Answer { seq: 1, answer };
+    check(&answer(Answer::Signalled), "010106");
+    check(&answer(Answer::Listed), "010107");
+    check(&answer(Answer::Books), "010108");
+    check(&answer(Answer::Reaped), "010109");
+    check(&answer(Answer::SentBefore), "01010b");
+    check(&answer(Answer::NotSent), "01010c");
+}
+
+#[test]
+fn words_about_a_terminal_have_these_bytes() {
+    let size = TerminalSize {
+        rows: 40,
+        cols: 120,
+    };
+    let resize = ToKeeper::Resize(WireResize {
+        seq: 1,
+        run: 5,
+        attempt: 2,
+        size,
+    });
+    check(&resize, "150105022878");
+    let answer = |answer| ToServer::Answer { seq: 1, answer };
+    check(&answer(Answer::NoTerminal), "010111");
+    let way = InterruptWay::Foreground;
+    check(&answer(Answer::Interrupted(way)), "01011202");
+    let exhausted = NoPty::Exhausted {
+        current: Some(4),
+        max: None,
+    };
+    check(&answer(Answer::NoPty(exhausted)), "01011300010400");
+    let unavailable = NoPty::Unavailable {
+        why: "x".into(),
+        errno: Some(2),
+    };
+    check(&answer(Answer::NoPty(unavailable)), "0101130101780104");
+}
+
+#[test]
+fn what_is_handed_over_has_these_bytes() {
+    let run = WireHeldRun {
+        run: 5,
+        identity: RunIdentity {
+            command: process(200),
+            shim: process(100),
+            cgroup: None,
+            host: HostIdentity {
+                boot_id: "b".into(),
+                pidns_inode: 4,
+                init_start_ticks: Some(7),
+            },
+        },
+        held: Held {
+            by: Containment::Subreaper,
+            gaps: Vec::new(),
+        },
+        policy: policy(),
+        released: true,
+        pause: HeldPause::Expired,
+        stopping: true,
+        terminal: Some(TerminalSize {
+            rows: 40,
+            cols: 120,
+        }),
+    };
+    check(
+        &ToServer::Held(run),
+        &format!(
+            "0505900390039003ac02014dc801c801c801ac02014d0001620401070000{POLICY}010301012878"
+        ),
+    );
+    check(&ToServer::Ping, "06");
+    check(&ToKeeper::Pong, "11");
+}
+
+#[test]
+fn words_of_and_to_shims_have_these_bytes() {
+    check(&ToShim::KillAll, "01");
+    check(&ToShim::Stopping, "02");
+    let left = Leftovers {
+        processes: Vec::new(),
+        unlisted: 2,
+    };
+    check(&ToShim::Keep(left), "030002");
+    check(&ToShim::Discard, "04");
+    let memory = WireMemory {
+        max_runtime: Some((300, Some(1))),
+        paused_since: Some(2),
+        pause_expired: true,
+    };
+    check(&ToShim::Remember(memory), "0501ac020101010201");
+    check(&ToShim::Leave, "06");
+    check(&ToShim::CloseInput, "07");
+    check(&ToShim::ServiceEnds { in_order: true }, "0801");
+    check(&FromShim::NotReleased, "02");
+    check(&FromShim::Executed, "03");
+    let exited = FromShim::Exited {
+        at_us: 3,
+        exit: Exit::Signal {
+            signal: Signal::KILL,
+            core_dumped: false,
+        },
+        rest: true,
+    };
+    check(&exited, "050601120001");
+    check(&FromShim::Killed(step()), "07d00f120101ac0201020102");
+    let adoptable = WireAdoptable {
+        run: 1,
+        command: process(300),
+        shim: process(2),
+        init: Some(3),
+        cgroup: None,
+        policy: policy(),
+        keepsake: WireKeepsake {
+            held: Held {
+                by: Containment::Subreaper,
+                gaps: Vec::new(),
+            },
+            host: HostIdentity {
+                boot_id: "b".into(),
+                pidns_inode: 1,
+                init_start_ticks: Some(7),
+            },
+        },
+        memory: WireMemory::default(),
+        leader_left_at: Some(300),
+        stopping_since: Some(1),
+        input: true,
+    };
+    check(
+        &FromShim::Adoptable(Box::new(adoptable)),
+        &format!(
+            "0801d804d804d804ac02014d040404ac02014d010600{POLICY}0000016201010700000001ac02010101"
+        ),
+    );
+}
+
+#[test]
+fn files_have_these_bytes() {
+    let child = ChildImage {
+        executable: b"/bin/a".into(),
+        argv: vec![b"a".into(), b"b".into()],
+        env: vec![("K".into(), "v".into())],
+        cwd: b"/".into(),
+    };
+    check(&child, "062f62696e2f61020161016201014b0176012f");
+    let record = ExitRecord {
+        exit: Some(Exit::Code(7)),
+        by_itself: Some(Timestamp(4)),
+        tree: Some(TreeVerdict::NeverRan),
+        never_ran: true,
+        steps: vec![step()],
+        census: Some(Timestamp(3)),
+        shutdown: true,
+    };
+    check(&record, "01000e010801030101d00f120101ac0201020102010601");
+    let leader = WireLeader {
+        pid: 7,
+        start_ticks: 300,
+    };
+    let note = WireNote {
+        leader,
+        steps: vec![step()],
+    };
+    check(&note, "0eac0201d00f120101ac0201020102");
+    let init = WireHeldProcess {
+        pid: 8,
+        start_ticks: 300,
+        pidfs_handle: Some(5),
+    };
+    check(&WireInit { leader, init }, "0eac0210ac020105");
+    let shot = |pid, result| Shot {
+        pid,
+        start_ticks: 300,
+        result,
+    };
+    let shots = Shots {
+        shots: vec![
+            shot(1, ShotResult::Delivered),
+            shot(2, ShotResult::Gone),
+            shot(3, ShotResult::Failed(1)),
+        ],
+        unlisted: 4,
+        no_terminal: true,
+    };
+    check(&shots, "0302ac020004ac020106ac0202020401");
+    let member = WireMember {
+        pid: 1,
+        ppid: 2,
+        pgid: 3,
+        sid: 4,
+        start_ticks: 300,
+        holds: Holds {
+            cgroup: true,
+            shim: false,
+            keeper: true,
+        },
+    };
+    let listing = WireListing {
+        members: vec![member],
+        unlisted: 0,
+    };
+    check(&listing, "0102040608ac0201000100");
+}
+
+#[test]
+fn the_longest_lists_fit_into_their_file() {
+    let shot = Shot {
+        pid: i32::MIN,
+        start_ticks: u64::MAX,
+        result: ShotResult::Failed(i32::MIN),
+    };
+    let shots = Shots {
+        shots: vec![shot; MEMBERS_TOLD_MAX],
+        unlisted: u32::MAX,
+        no_terminal: true,
+    };
+    let member = WireMember {
+        pid: i32::MIN,
+        ppid: i32::MIN,
+        pgid: i32::MIN,
+        sid: i32::MIN,
+        start_ticks: u64::MAX,
+        holds: Holds {
+            cgroup: true,
+            shim: true,
+            keeper: true,
+        },
+    };
+    let listing = WireListing {
+        members: vec![member; MEMBERS_TOLD_MAX],
+        unlisted: u32::MAX,
+    };
+    for bytes in [encode(&shots), encode(&listing)] {
+        let bytes = bytes.expect("it can be encoded").len() as u64;
+        assert!(bytes <= LIST_BYTES_MAX, "{bytes}");
+    }
+}
+
+#[test]
+fn another_version_is_refused() {
+    assert!(decode::<ToKeeper>(&[VERSION + 1, 0]).is_err());
+    assert!(decode::<ToKeeper>(&[]).is_err());
+}

@@ -1,0 +1,402 @@
+//! The messages between server, keeper and shim. All three are of one build, and still each message says its version.
+//!
+//! What they say of runs are values of the lifecycle and of [`crate::client`] themselves; the shapes here are of messages
+//! and files alone.
+
+pub(crate) mod adoption;
+pub(crate) mod audit;
+#[cfg(test)]
+mod golden;
+pub(crate) mod handover;
+pub(crate) mod input;
+pub(crate) mod notes;
+
+use crate::client::{
+    Capability, Fact, FormerServer, Holds, InputSaid, InputState, InterruptWay, NoPty,
+    SignalResult, SignalTarget, StraySignal, Upgrade, UpgradeRefusal,
+};
+use kennel_lifecycle::{
+    CgroupIdentity, Exit, Held, HostIdentity, Leftovers, LimitPowers, Policy, ProcessIdentity,
+    RunIdentity, Signal, StartFailure, StopStep, TerminalSize,
+    ladder::StopPlan,
+    recovery::{Observation, Seen},
+};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use std::io;
+
+/// First byte of every message.
+pub(crate) const VERSION: u8 = 6;
+/// Longest list of process ids in a message.
+pub(crate) const PIDS_MAX: usize = 1024;
+/// Most processes whose signal or whose place in a tree is told; the rest is counted.
+pub(crate) const MEMBERS_TOLD_MAX: usize = 4096;
+/// Longest encoded list of processes: no entry takes more than 64 bytes.
+pub(crate) const LIST_BYTES_MAX: u64 = 64 * MEMBERS_TOLD_MAX as u64 + 64;
+/// Longest encoded child: argv and environment, with room for lengths and paths.
+pub(crate) const CHILD_BYTES_MAX: u64 = 8 * 1024 * 1024;
+
+/// Server to keeper.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum ToKeeper {
+    Ready,
+    /// With the child as a sealed file, and the input as another where there is one.
+    Prepare {
+        seq: u64,
+        run: u128,
+        run_dir: String,
+        policy: Policy,
+        /// The attempt for which standard input is a pipe or a terminal; then no file comes for it.
+        input: Option<u32>,
+        /// How large the terminal is, where the streams are on one.
+        terminal: Option<TerminalSize>,
+    },
+    Release {
+        run: u128,
+    },
+    ShutGate {
+        run: u128,
+    },
+    Stop {
+        run: u128,
+        plan: StopPlan,
+    },
+    /// Under this request id none goes out twice.
+    Interrupt {
+        seq: u64,
+        run: u128,
+        request: Option<String>,
+    },
+    Pause {
+        seq: u64,
+        run: u128,
+    },
+    Resume {
+        seq: u64,
+        run: u128,
+    },
+    Acknowledge {
+        run: u128,
+    },
+    Observe {
+        seq: u64,
+        recorded: WireRecorded,
+    },
+    EndOrphan {
+        seq: u64,
+        recorded: WireRecorded,
+        plan: StopPlan,
+    },
+    KeeperSeen {
+        seq: u64,
+        keeper: ProcessIdentity,
+        host: HostIdentity,
+    },
+    Signal {
+        seq: u64,
+        run: u128,
+        signal: Signal,
+        target: SignalTarget,
+        request: Option<String>,
+    },
+    Tree {
+        seq: u64,
+        run: u128,
+    },
+    KeepRest {
+        run: u128,
+    },
+    Books {
+        seq: u64,
+    },
+    /// With a [`audit::WireVictims`] as a sealed file.
+    Reap {
+        seq: u64,
+        plan: StopPlan,
+    },
+    /// The answer to a `Ping`.
+    Pong,
+    /// Asks whether a signal went out under this request id.
+    WasSent {
+        seq: u64,
+        run: u128,
+        request: String,
+    },
+    /// Asks for a server of the binary that is installed by now.
+    Upgrade {
+        seq: u64,
+        request: Option<String>,
+    },
+    /// About standard input.
+    Input {
+        seq: u64,
+        run: u128,
+        wish: input::WireInputWish,
+    },
+    /// Makes the terminal of an attempt so large.
+    Resize(WireResize),
+    /// Asks whether the keeper still takes messages.
+    Ping,
+}
+
+/// A wish for another size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct WireResize {
+    pub(crate) seq: u64,
+    pub(crate) run: u128,
+    pub(crate) attempt: u32,
+    pub(crate) size: TerminalSize,
+}
+
+/// Keeper to server.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum ToServer {
+    /// With the listening sockets.
+    Hello(WireHello),
+    /// Where it is `Prepared`: with the read ends of both outputs, or the master of the terminal and both ends of its relay.
+    Answer {
+        seq: u64,
+        answer: Answer,
+    },
+    Report {
+        run: u128,
+        at_us: i64,
+        fact: Fact,
+    },
+    Shutdown,
+    ShutdownNow,
+    /// With the read ends of both outputs, or what there is of a terminal. So many of these as the hello says follow it at once; later ones are of those
+    /// that it calls late.
+    Held(handover::WireHeldRun),
+    /// Asks whether the server still takes messages.
+    Ping,
+    /// Another server is to take its place: it finishes what it has, and exits.
+    Leave,
+    /// What a signal asked for is not done.
+    NotUpgraded(UpgradeRefusal),
+    /// Nobody waits for a keeper any more at the door of a run that was late.
+    DoorLeft {
+        run: u128,
+    },
+    /// A signal that means nothing to the keeper has come.
+    Stray(StraySignal),
+    /// The answer to a `Ping`.
+    Pong,
+}
+
+/// What the keeper and its host are.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct WireHello {
+    pub(crate) epoch: String,
+    /// Of the keeper's own binary.
+    pub(crate) version: String,
+    pub(crate) keeper: ProcessIdentity,
+    pub(crate) host: HostIdentity,
+    pub(crate) cgroup_base: Result<String, String>,
+    pub(crate) pidfs: bool,
+    pub(crate) powers: LimitPowers,
+    pub(crate) kernel: String,
+    pub(crate) capabilities: Vec<Capability>,
+    /// How many runs are handed over right after this.
+    pub(crate) held: u32,
+    /// Runs behind whose doors somebody has not answered yet.
+    pub(crate) late: Vec<u128>,
+    pub(crate) restarts: u32,
+    pub(crate) former: Option<FormerServer>,
+    /// The last for which a server has left.
+    pub(crate) upgrade: Option<Upgrade>,
+}
+
+/// Answer to a request with a `seq`.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Answer {
+    Prepared {
+        identity: RunIdentity,
+        held: Held,
+    },
+    PrepareFailed(StartFailure),
+    Exhausted(String),
+    Signal(SignalResult),
+    Observed(Observation),
+    Seen(Seen),
+    /// With a [`Shots`] as a sealed file.
+    Signalled,
+    /// With a [`WireListing`] as a sealed file.
+    Listed,
+    /// With a [`crate::client::Books`] as a sealed file.
+    Books,
+    /// With a [`crate::client::Reaped`] as a sealed file.
+    Reaped,
+    /// What would hold the run is weaker than asked; nothing was made.
+    TooWeak(Held),
+    /// A signal went out under this request id before; none went out now.
+    SentBefore,
+    /// None did.
+    NotSent,
+    /// The new binary will do, and `Leave` comes next; or it was asked for before, and this has come of it.
+    Upgrade(Result<Upgrade, UpgradeRefusal>),
+    /// What is said to a wish for standard input, and how that stands.
+    Input {
+        state: InputState,
+        said: InputSaid,
+    },
+    /// Its standard input is not one to write to.
+    NoInput,
+    /// The attempt that was named is not the present one.
+    OtherAttempt,
+    /// It has no terminal.
+    NoTerminal,
+    /// An interrupt went out in this way.
+    Interrupted(InterruptWay),
+    /// There is no terminal for it; nothing was made.
+    NoPty(NoPty),
+}
+
+/// Who is in a tree.
+#[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct WireListing {
+    pub(crate) members: Vec<WireMember>,
+    /// How many more there were.
+    pub(crate) unlisted: u32,
+}
+
+/// One of a tree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct WireMember {
+    pub(crate) pid: i32,
+    pub(crate) ppid: i32,
+    pub(crate) pgid: i32,
+    pub(crate) sid: i32,
+    pub(crate) start_ticks: u64,
+    pub(crate) holds: Holds,
+}
+
+/// Whom a pause has stopped; kept as a file.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct WireHeld {
+    pub(crate) frozen: bool,
+    pub(crate) processes: Vec<WireHeldProcess>,
+}
+
+/// One of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct WireHeldProcess {
+    pub(crate) pid: i32,
+    pub(crate) start_ticks: u64,
+    pub(crate) pidfs_handle: Option<u64>,
+}
+
+/// A run as an earlier keeper recorded it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct WireRecorded {
+    pub(crate) run: u128,
+    pub(crate) identity: RunIdentity,
+    pub(crate) run_dir: String,
+}
+
+/// Keeper to shim. With child, stdin, stdout, stderr, gate, the read ends of both outputs where the rest may be left
+/// alone or the run is to be adopted, the door for the next keeper in that case, the write end of stdin where that is a pipe
+/// then, and the control group where there is one.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum ToShim {
+    Job(Box<Job>),
+    /// SIGKILL to all children until none is left.
+    KillAll,
+    /// A stop is on its way: what ends from here on has not ended by itself.
+    Stopping,
+    /// The leader has ended by itself, and these are left alone.
+    Keep(Leftovers),
+    /// Nobody reads the outputs any more: what is written is to be thrown away.
+    Discard,
+    /// For the next keeper.
+    Remember(adoption::WireMemory),
+    /// The end is on record, and no keeper will ask for it.
+    Leave,
+    /// Nothing more comes on standard input.
+    CloseInput,
+    /// No server will read the outputs: the keeper ends the run, and itself after it.
+    ServiceEnds {
+        /// It was asked to.
+        in_order: bool,
+    },
+}
+
+/// What a shim is to do.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Job {
+    pub(crate) run: u128,
+    pub(crate) run_dir: String,
+    pub(crate) policy: Policy,
+    pub(crate) cgroup: Option<CgroupIdentity>,
+    pub(crate) placement: Placement,
+    /// Of the command.
+    pub(crate) attributes: kennel_linux::attributes::Attributes,
+    /// Where the run is to be adopted.
+    pub(crate) keepsake: Option<adoption::WireKeepsake>,
+    /// Whether the write end of standard input comes along, to be kept with it.
+    pub(crate) input: bool,
+    /// Whether stdin is to be the controlling terminal.
+    pub(crate) terminal: bool,
+    /// The run's slot in its keeper's file of exit records.
+    pub(crate) exit_slot: Option<u32>,
+}
+
+/// How a child gets into its control group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Placement {
+    /// Born in it: clone3(2) with `CLONE_INTO_CGROUP`.
+    ByClone,
+    /// Moved into it while it waits at the gate.
+    ByWrite,
+}
+
+/// Shim to keeper, in this order: `Prepared` (with a pidfd of the leader, and one of the first process of a private pid
+/// namespace) or `PrepareFailed`; then one of `NotReleased`,
+/// `Executed`, `ExecFailed`; then `Exited`; then `Empty`.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum FromShim {
+    Prepared {
+        command: ProcessIdentity,
+        shim: ProcessIdentity,
+        /// The first process of the run's private pid namespace.
+        init: Option<i32>,
+    },
+    PrepareFailed(StartFailure),
+    NotReleased,
+    Executed,
+    ExecFailed(StartFailure),
+    Exited {
+        at_us: i64,
+        exit: Exit,
+        /// Whether the shim has children left.
+        rest: bool,
+    },
+    /// The shim has no child left; it ends after this.
+    Empty {
+        at_us: i64,
+        /// Processes that a shim does not hear of although they live, where nothing else would tell.
+        elsewhere: Vec<i32>,
+    },
+    /// What came of the first SIGKILL to its children, or of a round of signals that it has sent without a keeper.
+    Killed(StopStep),
+    /// The first word to a keeper that has come for the run. With a pidfd of the leader, one of the first process of a
+    /// private pid namespace, the read ends of both outputs, and the write end of stdin where that is an open pipe.
+    Adoptable(Box<adoption::WireAdoptable>),
+}
+
+/// The bytes of a message.
+pub(crate) fn encode(message: &impl Serialize) -> io::Result<Vec<u8>> {
+    postcard::to_extend(message, vec![VERSION])
+        .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))
+}
+
+/// The message in these bytes.
+pub(crate) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> io::Result<T> {
+    match bytes.split_first() {
+        Some((&VERSION, rest)) => postcard::from_bytes(rest)
+            .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error)),
+        _ => Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            "a message of another version",
+        )),
+    }
+}

@@ -1,0 +1,267 @@
+//! What a keeper says of its host and of what holds a run together.
+
+use crate::{
+    fleet::{end, groups_of_this_process, keeper_command, no_process_is_left, start},
+    stage::{DEADLINE, Stage, until},
+};
+use kennel_keeper::client::{CapabilityName, ClientError, Fact, KeeperEvent};
+use kennel_lifecycle::{Containment, Gap, Proof, TreeVerdict, ladder::StopPlan};
+use std::{
+    ffi::CString,
+    fs,
+    os::unix::{ffi::OsStrExt, process::CommandExt},
+    path::Path,
+    time::{Duration, Instant},
+};
+
+/// A test from outside, in a directory and a surrounding.
+type Outside = fn(&Path, &str);
+
+pub(crate) const ALL: &[(&str, Outside)] = &[
+    ("a_budget_of_control_groups_is_kept_and_told", budgeted),
+    (
+        "an_idle_keeper_that_is_killed_leaves_no_directory",
+        idle_keeper_killed,
+    ),
+];
+
+const SCENARIOS: [&str; 4] = [
+    "capabilities_are_told_as_they_were_tried_out",
+    "a_run_that_would_be_held_too_weakly_is_refused",
+    "budget",
+    "idle",
+];
+
+pub(crate) fn plays(name: &str) -> bool {
+    SCENARIOS.contains(&name)
+}
+
+pub(crate) async fn play(name: &str, stage: &mut Stage) {
+    match name {
+        "capabilities_are_told_as_they_were_tried_out" => capabilities(stage),
+        "a_run_that_would_be_held_too_weakly_is_refused" => too_weak(stage).await,
+        "budget" => budget(stage).await,
+        "idle" => idle(stage).await,
+        other => panic!("no scenario {other}"),
+    }
+}
+
+/// Each surrounding takes certain things away; what it takes is missing with a reason, and the rest is not.
+fn capabilities(stage: &mut Stage) {
+    let names: Vec<CapabilityName> = stage.hello.capabilities.iter().map(|c| c.name).collect();
+    assert_eq!(names.len(), CapabilityName::ALL.len(), "{names:?}");
+    for name in CapabilityName::ALL {
+        assert!(names.contains(name), "{name:?} in {names:?}");
+    }
+    let lacks = |name| stage.hello.lacks(name).map(str::to_owned);
+    assert_eq!(lacks(CapabilityName::Cgroup).is_none(), stage.has_cgroup());
+    let choice = stage.choice();
+    if choice == "off" {
+        for name in [CapabilityName::Cgroup, CapabilityName::CgroupKill] {
+            let why = lacks(name).expect("it was switched off");
+            assert!(why.contains("switched off"), "{why}");
+        }
+    }
+    if choice == "no_clone3" {
+        let why = lacks(CapabilityName::Clone3).expect("a filter refuses it");
+        assert!(why.contains("not implemented"), "{why}");
+        assert!(lacks(CapabilityName::CgroupClone).is_some());
+    } else {
+        assert_eq!(lacks(CapabilityName::Clone3), None);
+    }
+    if choice == "old_kernel" {
+        assert!(lacks(CapabilityName::Pidfs).is_some());
+        assert!(lacks(CapabilityName::PidfdGroupSignal).is_some());
+    }
+    if stage.has_cgroup() {
+        // What the kernel has put into a fresh directory, looked up without the keeper.
+        let base = stage.hello.cgroup_base.as_ref().expect("there is one");
+        let file = |name: &str| base.join(name).exists();
+        assert_eq!(
+            lacks(CapabilityName::CgroupKill).is_none(),
+            file("cgroup.kill")
+        );
+        assert_eq!(
+            lacks(CapabilityName::CgroupFreeze).is_none(),
+            file("cgroup.freeze")
+        );
+        let controllers = std::fs::read_to_string(base.join("cgroup.controllers"));
+        let controllers = controllers.expect("every group has the list");
+        for (name, controller) in [
+            (CapabilityName::CgroupMemory, "memory"),
+            (CapabilityName::CgroupPids, "pids"),
+            (CapabilityName::CgroupCpu, "cpu"),
+        ] {
+            let delegated = controllers.split_whitespace().any(|c| c == controller);
+            assert_eq!(lacks(name).is_none(), delegated, "{controller}");
+        }
+        // These tests run as the owner of the directory.
+        assert!(lacks(CapabilityName::CgroupSealed).is_some());
+    }
+}
+
+fn end_at_once() -> StopPlan {
+    StopPlan::abort(Duration::ZERO)
+}
+
+/// Each rung up to the reached one is granted; the next one is refused, and nothing was made.
+async fn too_weak(stage: &mut Stage) {
+    let reached = Containment::reached(stage.has_cgroup(), stage.pid_namespace());
+    for least in [
+        Containment::Subreaper,
+        Containment::Cgroup,
+        Containment::PrivatePidns,
+    ] {
+        let (run, mut spec) = stage.shell("echo ran > $0/ran; sleep 1000");
+        spec.policy.min_containment = Some(least);
+        match stage.prepare(run, &spec).await {
+            Ok(prepared) => {
+                assert!(least <= reached, "{least:?}");
+                assert_eq!(prepared.held.by, reached);
+                assert!(prepared.held.gaps.contains(&Gap::WorkHandedToDaemons));
+                stage.client.shut_gate(run);
+                stage.end(run).await;
+            }
+            Err(ClientError::TooWeak { wanted, held }) => {
+                assert!(least > reached, "{least:?}");
+                assert_eq!((wanted, held.by), (least, reached));
+            }
+            Err(other) => panic!("{other}"),
+        }
+        assert!(!stage.file("ran").exists());
+    }
+    if let Ok(base) = &stage.hello.cgroup_base {
+        until(|| (runs_below(base) == 0).then_some(())).await;
+    }
+}
+
+fn runs_below(base: &Path) -> usize {
+    let entries = fs::read_dir(base).expect("the base").flatten();
+    let names = entries.map(|entry| entry.file_name());
+    names
+        .filter(|name| name.to_string_lossy().starts_with("run-"))
+        .count()
+}
+
+/// How many directories the keeper of [`budgeted`] may have: the one for all runs, and one run's.
+const BUDGET: &str = "2";
+
+/// A keeper in a control group of its own with a budget that one run uses up.
+pub(crate) fn budgeted(dir: &Path, choice: &str) {
+    let group = groups_of_this_process().map(|own| {
+        let name = format!("kennel-budget-{}", std::process::id());
+        own.join(name)
+    });
+    let group = group.filter(|group| choice != "off" && fs::create_dir(group).is_ok());
+    let mut command = keeper_command(dir, choice, "budget");
+    if let Some(group) = &group {
+        fs::write(group.join("cgroup.max.descendants"), BUDGET).expect("a budget");
+        let procs = CString::new(group.join("cgroup.procs").as_os_str().as_bytes());
+        let procs = procs.expect("a path");
+        let enter = move || {
+            let flags = nix::fcntl::OFlag::O_WRONLY;
+            let file = nix::fcntl::open(procs.as_c_str(), flags, nix::sys::stat::Mode::empty())?;
+            nix::unistd::write(&file, b"0")?;
+            Ok(())
+        };
+        // SAFETY: `enter` makes system calls only.
+        unsafe { command.pre_exec(enter) };
+        fs::write(dir.join("budgeted"), "").expect("a file");
+    }
+    assert_eq!(end(command.spawn().expect("a keeper")).code(), Some(0));
+    no_process_is_left(dir);
+    if let Some(group) = group {
+        fs::remove_dir(&group).expect("nothing is left below it");
+    }
+}
+
+/// Where there is a budget, the second run goes without a control group and says so, unless its spec refuses that.
+/// Where there are no control groups at all, so does the first.
+async fn budget(stage: &mut Stage) {
+    let budgeted = stage.file("budgeted").exists();
+    assert_eq!(budgeted, stage.has_cgroup());
+    let (first, spec) = stage.shell("sleep 1000");
+    let prepared = stage.start(first, &spec).await;
+    assert_eq!(prepared.held.cgroup_refused().is_none(), budgeted);
+
+    let (second, spec) = stage.shell("sleep 1000");
+    let prepared = stage.start(second, &spec).await;
+    assert_eq!(prepared.held.by, Containment::Subreaper);
+    assert_eq!(prepared.identity.cgroup, None);
+    let why = prepared.held.cgroup_refused().expect("there is a reason");
+    if budgeted {
+        assert!(why.contains("temporarily unavailable"), "{why}");
+    }
+    stage.client.stop(second, &end_at_once());
+    let facts = stage.end(second).await;
+    let proof = Fact::TreeEnded(TreeVerdict::Empty(Proof::Echild));
+    assert_eq!(facts.last(), Some(&proof));
+
+    let (strict, mut spec) = stage.shell("echo ran > $0/ran");
+    spec.policy.min_containment = Some(Containment::Cgroup);
+    let refused = stage.prepare(strict, &spec).await;
+    assert!(
+        matches!(&refused, Err(ClientError::TooWeak { held, .. }) if held.cgroup_refused().is_some()),
+        "{refused:?}"
+    );
+    stage.client.stop(first, &end_at_once());
+    stage.end(first).await;
+    if budgeted {
+        // The budget is free again when the directory is gone, which follows the end.
+        let base = stage.hello.cgroup_base.clone().expect("there is one");
+        until(|| (runs_below(&base) == 0).then_some(())).await;
+        let prepared = stage.start(strict, &spec).await;
+        assert_eq!(prepared.held.by, Containment::Cgroup);
+        stage.end(strict).await;
+    }
+    assert_eq!(stage.file("ran").exists(), budgeted);
+}
+
+/// The directory of an idle keeper that was killed goes without it: its idle shims remove it.
+pub(crate) fn idle_keeper_killed(dir: &Path, choice: &str) {
+    let mut keeper = start(dir, choice, "idle");
+    let base = read_when_there(&dir.join("base"));
+    wait_for_idle_shim(keeper.id());
+    keeper.kill().expect("it can be killed");
+    keeper.wait().expect("it can be waited for");
+    no_process_is_left(dir);
+    let base = base.trim();
+    assert_eq!(
+        base.is_empty(),
+        choice == "off" || groups_of_this_process().is_none()
+    );
+    assert!(base.is_empty() || !Path::new(base).exists(), "{base}");
+}
+
+/// Shims are forked ahead when the keeper has nothing else to do, which may be after its server has begun.
+fn wait_for_idle_shim(keeper: u32) {
+    let children = format!("/proc/{keeper}/task/{keeper}/children");
+    let name = |pid: &str| fs::read_to_string(format!("/proc/{pid}/comm"));
+    let is_shim = |pid: &str| name(pid).is_ok_and(|name| name.trim() == "kennel-shim");
+    let has_one = |pids: String| pids.split_whitespace().any(is_shim);
+    let deadline = Instant::now() + DEADLINE;
+    while !fs::read_to_string(&children).is_ok_and(has_one) {
+        assert!(Instant::now() < deadline, "no shim is forked ahead");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Says where the control groups are, and does nothing.
+async fn idle(stage: &mut Stage) {
+    let base = stage.hello.cgroup_base.as_ref();
+    let base = base.map_or_else(|_| String::new(), |base| base.display().to_string());
+    fs::write(stage.file("base.new"), format!("{base}\n")).expect("a file");
+    fs::rename(stage.file("base.new"), stage.file("base")).expect("it is renamed");
+    while stage.event().await != KeeperEvent::Gone {}
+}
+
+fn read_when_there(file: &Path) -> String {
+    let give_up = Instant::now() + DEADLINE;
+    loop {
+        if let Ok(text) = fs::read_to_string(file) {
+            return text;
+        }
+        assert!(Instant::now() < give_up, "{} is not there", file.display());
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}

@@ -1,0 +1,686 @@
+//! The server dies, and the keeper hands what it holds to the next one. Each scenario is played by all servers of its
+//! keeper, one after the other: the first one makes a run and dies, those that come after it look.
+
+use crate::{
+    deaths::stubborn,
+    scenarios::{COUNTERS, Held, counting, counts, empty, kill, signals},
+    stage::{Stage, drain, is_alive, pipes, until},
+};
+use kennel_keeper::client::{
+    Fact, HeldPause, HeldRun, KeeperEvent, Sent, SignalResult, SignalTarget,
+};
+use kennel_lifecycle::{
+    Exit, LeaderExit, OnMaxPause, PausePolicy, RunId, Signal, TreeVerdict, ladder::StopPlan,
+};
+use std::{io::Write, path::Path, process::ExitCode, time::Duration};
+
+/// Scenarios that end with 0: the last server ends in order.
+pub(crate) const SCENARIOS: &[&str] = &[
+    "a_run_goes_on_while_its_server_is_replaced",
+    "what_has_ended_is_told_to_each_server_until_one_acknowledges_it",
+    "a_child_that_was_never_announced_is_handed_to_nobody",
+    "a_child_at_its_gate_is_handed_over_and_never_runs",
+    "a_verdict_that_a_dead_server_waited_for_is_told_to_the_next",
+    "a_paused_run_stays_paused_for_the_next_server",
+    "a_pause_on_its_way_goes_on_without_its_server",
+    "a_pause_that_ran_out_without_a_server_is_handed_over_as_that",
+    "a_stop_in_its_grace_goes_on_without_its_server",
+    "a_drained_rest_is_drained_for_the_next_server",
+    "a_rest_is_kept_only_by_the_word_of_a_server",
+    "a_signal_goes_out_once_per_request_whichever_server_asks",
+    "many_runs_are_handed_over_at_once",
+    "crash_loop_of_servers_ends_no_run",
+    "servers_that_never_serve_end_runs",
+    "without_a_server_for_too_long_a_run_ends_by_its_own_plan",
+    "without_a_server_for_too_long_a_drain_ends_and_whom_to_keep_is_left_to_the_next",
+];
+
+/// How long runs go on without a server.
+pub(crate) fn orphan_ttl(scenario: &str) -> Duration {
+    match scenario {
+        name if name.starts_with("without_a_server_for_too_long") => Duration::ZERO,
+        // Shorter than the longest pause between two starts.
+        "crash_loop_of_servers_ends_no_run" | "servers_that_never_serve_end_runs" => {
+            Duration::from_secs(3)
+        }
+        _ => Duration::from_mins(10),
+    }
+}
+
+/// What a server does before it is ready; gives an exit code where it is never ready.
+pub(crate) async fn before_ready(name: &str, stage: &mut Stage) -> Option<u8> {
+    match (name, stage.hello.restarts) {
+        (_, 0) => None,
+        ("lost_for_good", 1) => {
+            terminate_after_this(stage.hello.keeper.pid);
+            Some(3)
+        }
+        ("lost_for_good", _) => {
+            make(stage, "started_again");
+            Some(3)
+        }
+        ("a_hung_server_is_replaced", 1) => hang(),
+        // Tries that fail.
+        ("servers_that_never_serve_end_runs", 1..=3)
+        | ("without_a_server_for_too_long_a_run_ends_by_its_own_plan", 1) => Some(3),
+        ("without_a_server_for_too_long_a_run_ends_by_its_own_plan", _) => {
+            let pid = stage.held[0].identity.command.pid;
+            until(|| (!is_alive(pid)).then_some(())).await;
+            None
+        }
+        _ => None,
+    }
+}
+
+/// SIGTERM to the keeper, as soon as it has reaped this process.
+fn terminate_after_this(keeper: i32) {
+    let text = "(while kill -0 $1; do sleep 0.01; done; kill -TERM $2) &";
+    let own = std::process::id();
+    let mut command = std::process::Command::new("sh");
+    command.args(["-c", text, "sh", &own.to_string(), &keeper.to_string()]);
+    command.status().expect("sh starts");
+}
+
+pub(crate) async fn play(name: &str, stage: &mut Stage) {
+    match name {
+        "a_run_goes_on_while_its_server_is_replaced" => goes_on(stage).await,
+        "what_has_ended_is_told_to_each_server_until_one_acknowledges_it" => ended(stage).await,
+        "a_child_that_was_never_announced_is_handed_to_nobody" => unannounced(stage).await,
+        "a_child_at_its_gate_is_handed_over_and_never_runs" => at_gate(stage).await,
+        "a_verdict_that_a_dead_server_waited_for_is_told_to_the_next" => released(stage).await,
+        "a_paused_run_stays_paused_for_the_next_server" => paused(stage).await,
+        "a_pause_on_its_way_goes_on_without_its_server" => pausing(stage).await,
+        "a_pause_that_ran_out_without_a_server_is_handed_over_as_that" => ran_out(stage).await,
+        "a_stop_in_its_grace_goes_on_without_its_server" => stopping(stage).await,
+        "a_drained_rest_is_drained_for_the_next_server" => drained(stage).await,
+        "a_rest_is_kept_only_by_the_word_of_a_server" => kept(stage).await,
+        "a_signal_goes_out_once_per_request_whichever_server_asks" => signalled(stage).await,
+        "many_runs_are_handed_over_at_once" => many(stage).await,
+        "without_a_server_for_too_long_a_run_ends_by_its_own_plan" => abandoned(stage).await,
+        "without_a_server_for_too_long_a_drain_ends_and_whom_to_keep_is_left_to_the_next" => {
+            abandoned_rest(stage).await;
+        }
+        "crash_loop_of_servers_ends_no_run" => crash_loop(stage).await,
+        "servers_that_never_serve_end_runs" => never_served(stage).await,
+        "a_hung_server_is_replaced" => hung(stage).await,
+        "lost_for_good" => lost_for_good(stage).await,
+        other => panic!("no scenario {other}"),
+    }
+}
+
+/// This server's end.
+async fn die() -> ! {
+    kill(std::process::id().cast_signed());
+    std::future::pending().await
+}
+
+/// The only run that was handed over.
+fn held(stage: &mut Stage) -> HeldRun {
+    assert_eq!(stage.held.len(), 1, "{:?}", stage.held);
+    stage.held.remove(0)
+}
+
+fn make(stage: &Stage, name: &str) {
+    std::fs::write(stage.file(name), "made\n").expect("a file");
+}
+
+/// Waits for a file, then says so and ends with a code.
+const WAITS: &str = "echo one; echo up > $0/up
+    while ! test -e $0/go; do sleep 0.01; done
+    echo two; echo err >&2; exit 3";
+
+async fn goes_on(stage: &mut Stage) {
+    if stage.hello.restarts == 0 {
+        let (run, spec) = stage.shell(WAITS);
+        stage.start(run, &spec).await;
+        stage.written("up").await;
+        die().await;
+    }
+    let held = held(stage);
+    assert!(held.released && !held.stopping);
+    assert_eq!(held.pause, HeldPause::None);
+    assert_eq!(held.identity.cgroup.is_some(), stage.has_cgroup());
+    assert_eq!(
+        held.policy.stop_plan(),
+        StopPlan::abort(Duration::from_secs(2))
+    );
+    assert!(is_alive(held.identity.command.pid) && is_alive(held.identity.shim.pid));
+    assert_eq!(stage.told(held.run).await, [Fact::Executed]);
+    make(stage, "go");
+    let facts = stage.end(held.run).await;
+    let expected = [
+        Fact::Executed,
+        Fact::LeaderExited(Exit::Code(3)),
+        empty(stage),
+    ];
+    assert_eq!(facts, expected);
+    let (out, err) = pipes(held.outputs.expect("there is room"));
+    assert_eq!(
+        (drain(out), drain(err)),
+        ("one\ntwo\n".into(), "err\n".into())
+    );
+}
+
+async fn ended(stage: &mut Stage) {
+    let is_over = |facts: &[Fact]| matches!(facts.last(), Some(Fact::TreeEnded(_)));
+    match stage.hello.restarts {
+        0 => {
+            let (run, spec) = stage.shell("echo out; echo err >&2; exit 7");
+            stage.start(run, &spec).await;
+            stage.wait(run, is_over).await;
+            die().await;
+        }
+        servers @ (1 | 2) => {
+            let held = held(stage);
+            assert!(held.released && !held.stopping);
+            let expected = [
+                Fact::Executed,
+                Fact::LeaderExited(Exit::Code(7)),
+                empty(stage),
+            ];
+            assert_eq!(stage.told(held.run).await, expected);
+            if servers == 2 {
+                let (out, err) = pipes(held.outputs.expect("there is room"));
+                assert_eq!((drain(out), drain(err)), ("out\n".into(), "err\n".into()));
+                stage.client.acknowledge(held.run);
+            }
+            die().await;
+        }
+        _ => {
+            assert!(stage.held.is_empty(), "{:?}", stage.held);
+            assert!(stage.all_told().await.is_empty());
+        }
+    }
+}
+
+/// Holds these processes until they are let go, also when whoever asked for it is dead by then.
+async fn hold_on(stage: &Stage, pids: &[i32]) {
+    let mut command = std::process::Command::new(std::env::current_exe().expect("own path"));
+    command.arg("hold").arg(&stage.dir);
+    command.args(pids.iter().map(ToString::to_string));
+    let mut holder = command.spawn().expect("it starts");
+    tokio::task::spawn_blocking(move || holder.wait());
+    stage.written("held").await;
+}
+
+/// `hold DIR PID...`
+pub(crate) fn hold(args: &[String]) -> ExitCode {
+    let dir = Path::new(&args[0]);
+    let pids = args[1..].iter().map(|pid| pid.parse().expect("a pid"));
+    let held: Vec<Held> = pids.map(Held::at).collect();
+    std::fs::write(dir.join("held"), "held\n").expect("a file");
+    while dir.exists() && !dir.join("let_go").exists() {
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    held.into_iter().for_each(Held::let_go);
+    ExitCode::SUCCESS
+}
+
+async fn unannounced(stage: &mut Stage) {
+    if stage.hello.restarts == 0 {
+        // No shim that is there says anything.
+        let mut shims = Vec::new();
+        until(|| {
+            shims = shims_of(stage.hello.keeper.pid);
+            (shims.len() == 2).then_some(())
+        })
+        .await;
+        hold_on(stage, &shims).await;
+        let text: Vec<String> = shims.iter().map(ToString::to_string).collect();
+        std::fs::write(stage.file("shims"), text.join(" ") + "\n").expect("a file");
+        let (run, spec) = stage.shell("echo ran > $0/ran");
+        let client = stage.client.clone();
+        tokio::spawn(async move { client.prepare(run, &spec).await });
+        tokio::task::yield_now().await;
+        die().await;
+    }
+    assert!(stage.held.is_empty(), "{:?}", stage.held);
+    make(stage, "let_go");
+    let shims = stage.written("shims").await;
+    let shims = shims.split_whitespace().map(str::parse::<i32>);
+    let shims: Vec<i32> = shims.map(|pid| pid.expect("a number")).collect();
+    // One of them had the job. It ends, and its answer is for nobody: these requests have the numbers of the dead
+    // server's.
+    until(|| (shims.iter().filter(|pid| is_alive(**pid)).count() < shims.len()).then_some(()))
+        .await;
+    assert!(stage.all_told().await.is_empty());
+    assert!(!stage.file("ran").exists());
+}
+
+/// Its children that look like itself: the server executes this program under another name.
+fn shims_of(keeper: i32) -> Vec<i32> {
+    let children = std::fs::read_to_string(format!("/proc/{keeper}/task/{keeper}/children"));
+    let children = children.unwrap_or_default();
+    let pids = children
+        .split_whitespace()
+        .filter_map(|pid| pid.parse().ok());
+    let own = std::process::id().cast_signed();
+    pids.filter(|pid| *pid != own && is_alive(*pid)).collect()
+}
+
+async fn at_gate(stage: &mut Stage) {
+    if stage.hello.restarts == 0 {
+        let (run, spec) = stage.shell("echo ran > $0/ran");
+        let prepared = stage.prepare(run, &spec).await;
+        prepared.expect("a child at its gate");
+        die().await;
+    }
+    let held = held(stage);
+    assert!(!held.released && !held.stopping);
+    // Too late.
+    stage.client.release(held.run);
+    let facts = stage.end(held.run).await;
+    let expected = [Fact::NotReleased, Fact::TreeEnded(TreeVerdict::NeverRan)];
+    assert_eq!(facts, expected);
+    assert!(!is_alive(held.identity.command.pid));
+    assert!(!stage.file("ran").exists());
+}
+
+async fn released(stage: &mut Stage) {
+    if stage.hello.restarts == 0 {
+        let (run, spec) = stage.shell(WAITS);
+        let prepared = stage.prepare(run, &spec).await;
+        let prepared = prepared.expect("a child at its gate");
+        hold_on(stage, &[prepared.identity.shim.pid]).await;
+        // These are its last words, and they are obeyed.
+        stage.client.release(run);
+        die().await;
+    }
+    let held = held(stage);
+    assert!(held.released);
+    assert!(stage.told(held.run).await.is_empty());
+    stage.written("up").await;
+    make(stage, "let_go");
+    make(stage, "go");
+    let facts = stage.end(held.run).await;
+    let expected = [
+        Fact::Executed,
+        Fact::LeaderExited(Exit::Code(3)),
+        empty(stage),
+    ];
+    assert_eq!(facts, expected);
+}
+
+async fn paused(stage: &mut Stage) {
+    if stage.hello.restarts == 0 {
+        let (run, spec) = stage.shell(COUNTERS);
+        stage.start(run, &spec).await;
+        counting(stage).await;
+        let paused = stage.client.pause(run).await.expect("a keeper");
+        assert_eq!(paused, SignalResult::Done);
+        let (a, b) = counts(stage);
+        std::fs::write(stage.file("counts"), format!("{a} {b}\n")).expect("a file");
+        die().await;
+    }
+    let held = held(stage);
+    assert_eq!(held.pause, HeldPause::Stopped);
+    let (a, b) = counts(stage);
+    assert_eq!(stage.written("counts").await, format!("{a} {b}\n"));
+    resume_and_end(stage, held.run).await;
+}
+
+/// Writes down each signal that it gets.
+const LISTENS: &str = "trap 'echo usr1 >> $0/got' USR1; trap 'echo int >> $0/got' INT
+    echo up > $0/up; while :; do sleep 0.01; done";
+
+async fn signalled(stage: &mut Stage) {
+    let usr1 = "SIGUSR1".parse::<Signal>().expect("a signal");
+    let shoot = async |stage: &Stage, run, target, id| {
+        let sent = stage.client.signal(run, usr1, target, Some(id)).await;
+        sent.expect("a keeper")
+    };
+    let reached = |sent: &Sent| matches!(sent, Sent::Now(shots) if shots.shots.len() == 1);
+    let got = async |stage: &Stage, count| {
+        let read = || std::fs::read_to_string(stage.file("got")).unwrap_or_default();
+        until(|| (read().lines().count() >= count).then(read)).await
+    };
+    if stage.hello.restarts == 0 {
+        let (run, spec) = stage.shell(LISTENS);
+        stage.start(run, &spec).await;
+        stage.written("up").await;
+        let sent = shoot(stage, run, SignalTarget::Leader, "a").await;
+        assert!(reached(&sent), "{sent:?}");
+        got(stage, 1).await;
+        let sent = stage.client.interrupt(run, Some("b")).await;
+        assert_eq!(sent.expect("a keeper").result, SignalResult::Done);
+        got(stage, 2).await;
+        // It has no terminal: nobody is reached.
+        let sent = shoot(stage, run, SignalTarget::TerminalForeground, "c").await;
+        assert!(matches!(&sent, Sent::Now(shots) if shots.no_terminal));
+        die().await;
+    }
+    let run = held(stage).run;
+    for (id, was_sent) in [("a", true), ("b", true), ("c", false), ("d", false)] {
+        let answer = stage.client.was_sent(run, id).await;
+        assert_eq!(answer.expect("a keeper"), was_sent, "{id}");
+    }
+    for id in ["a", "b"] {
+        let sent = shoot(stage, run, SignalTarget::Leader, id).await;
+        assert_eq!(sent, Sent::Before, "{id}");
+        let sent = stage.client.interrupt(run, Some(id)).await;
+        assert_eq!(sent.expect("a keeper").result, SignalResult::Done);
+    }
+    for (id, count) in [("c", 3), ("d", 4)] {
+        let sent = shoot(stage, run, SignalTarget::Leader, id).await;
+        assert!(reached(&sent), "{id}: {sent:?}");
+        let signals = got(stage, count).await;
+        let signals: Vec<&str> = signals.lines().collect();
+        assert_eq!(signals, ["usr1", "int", "usr1", "usr1"][..count]);
+    }
+    let again = shoot(stage, run, SignalTarget::Leader, "d").await;
+    assert_eq!(again, Sent::Before);
+    stage.client.stop(run, &StopPlan::abort(Duration::ZERO));
+    let facts = stage.end(run).await;
+    let sent = |fact: &&Fact| matches!(fact, Fact::SignalSent { .. });
+    assert_eq!(facts.iter().filter(sent).count(), 2, "{facts:?}");
+}
+
+async fn resume_and_end(stage: &mut Stage, run: RunId) {
+    let resumed = stage.client.resume(run).await.expect("a keeper");
+    assert_eq!(resumed, SignalResult::Done);
+    counting(stage).await;
+    stage
+        .client
+        .stop(run, &StopPlan::abort(Duration::from_secs(10)));
+    let facts = stage.end(run).await;
+    assert_eq!(facts[0], Fact::Executed, "{facts:?}");
+    assert_eq!(facts.last(), Some(&empty(stage)));
+}
+
+async fn pausing(stage: &mut Stage) {
+    if stage.hello.restarts == 0 {
+        let (run, spec) = stage.shell(COUNTERS);
+        stage.start(run, &spec).await;
+        counting(stage).await;
+        let client = stage.client.clone();
+        tokio::spawn(async move { client.pause(run).await });
+        tokio::task::yield_now().await;
+        die().await;
+    }
+    let held = held(stage);
+    // The order was obeyed, and the first look may have been enough.
+    let seen = held.pause;
+    assert!(
+        matches!(seen, HeldPause::Stopping | HeldPause::Stopped),
+        "{seen:?}"
+    );
+    let paused = stage.client.pause(held.run).await.expect("a keeper");
+    assert_eq!(paused, SignalResult::Done);
+    resume_and_end(stage, held.run).await;
+}
+
+async fn ran_out(stage: &mut Stage) {
+    match stage.hello.restarts {
+        0 => {
+            let (run, mut spec) = stage.shell(COUNTERS);
+            spec.policy.pause = PausePolicy {
+                max_pause: Some(Duration::from_millis(1)),
+                on_max_pause: OnMaxPause::Resume,
+            };
+            stage.start(run, &spec).await;
+            counting(stage).await;
+            stage.client.pause(run).await.expect("a keeper");
+            counting(stage).await;
+            die().await;
+        }
+        1 => {
+            let held = held(stage);
+            assert_eq!(held.pause, HeldPause::Expired);
+            assert_eq!(stage.told(held.run).await, [Fact::Executed]);
+            let resumed = stage.client.resume(held.run).await.expect("a keeper");
+            assert_eq!(resumed, SignalResult::Done);
+            die().await;
+        }
+        _ => {
+            let held = held(stage);
+            // The server before this one knew.
+            assert_eq!(held.pause, HeldPause::None);
+            resume_and_end(stage, held.run).await;
+        }
+    }
+}
+
+async fn stopping(stage: &mut Stage) {
+    if stage.hello.restarts == 0 {
+        let (run, spec) =
+            stage.shell("trap '' TERM; echo up > $0/up; while :; do sleep 1000; done");
+        stage.start(run, &spec).await;
+        stage.written("up").await;
+        stage
+            .client
+            .stop(run, &StopPlan::abort(Duration::from_secs(6)));
+        stage
+            .wait(run, |facts| signals(facts) == [Signal::TERM])
+            .await;
+        die().await;
+    }
+    let held = held(stage);
+    assert!(held.released && held.stopping);
+    let facts = stage.end(held.run).await;
+    // The ladder has its second rung without any further order.
+    assert_eq!(signals(&facts), [Signal::TERM, Signal::KILL], "{facts:?}");
+    assert_eq!(facts[0], Fact::Executed, "{facts:?}");
+    assert_eq!(facts.last(), Some(&empty(stage)));
+}
+
+/// A leader that leaves somebody behind who waits for a file.
+const LEAVES: &str = "
+    sh -c 'echo up > $0/up; while ! test -e $0/go; do sleep 0.01; done; echo late' $0 &
+    while ! test -e $0/up; do sleep 0.01; done
+    echo leader; exit 4";
+
+async fn leave(stage: &mut Stage, policy: LeaderExit) {
+    let (run, mut spec) = stage.shell(LEAVES);
+    spec.policy.on_leader_exit = policy;
+    stage.start(run, &spec).await;
+    let left = |facts: &[Fact]| matches!(facts.last(), Some(Fact::LeftBehind(_)));
+    stage.wait(run, left).await;
+}
+
+async fn drained(stage: &mut Stage) {
+    if stage.hello.restarts == 0 {
+        leave(stage, LeaderExit::Drain { timeout: None }).await;
+        die().await;
+    }
+    let held = held(stage);
+    assert!(held.released && !held.stopping);
+    let told = stage.told(held.run).await;
+    assert_eq!(told.len(), 3, "{told:?}");
+    assert_eq!(told[1], Fact::LeaderExited(Exit::Code(4)));
+    make(stage, "go");
+    let facts = stage.end(held.run).await;
+    assert_eq!(facts[..3], told);
+    assert_eq!(facts[3..], [empty(stage)]);
+    let (out, _) = pipes(held.outputs.expect("there is room"));
+    assert_eq!(drain(out), "leader\nlate\n");
+}
+
+async fn kept(stage: &mut Stage) {
+    if stage.hello.restarts == 0 {
+        leave(stage, LeaderExit::Keep).await;
+        die().await;
+    }
+    let held = held(stage);
+    let told = stage.told(held.run).await;
+    assert_eq!(told[1], Fact::LeaderExited(Exit::Code(4)), "{told:?}");
+    assert_eq!(told.len(), 3, "nobody has said that no stop is on its way");
+    stage.client.keep_rest(held.run);
+    let facts = stage.end(held.run).await;
+    let last = facts.last();
+    assert!(
+        matches!(last, Some(Fact::TreeEnded(TreeVerdict::Kept(left))) if !left.is_empty()),
+        "{facts:?}"
+    );
+    make(stage, "go");
+}
+
+/// More messages than a socket takes at once.
+const MANY: i32 = 150;
+
+async fn many(stage: &mut Stage) {
+    if stage.hello.restarts == 0 {
+        for i in 0..MANY {
+            let (run, spec) = stage.shell(&format!("echo {i}; exit {}", i % 100));
+            let prepared = stage.prepare(run, &spec).await;
+            prepared.expect("a child at its gate");
+            stage.client.release(run);
+        }
+        die().await;
+    }
+    let runs = std::mem::take(&mut stage.held);
+    assert_eq!(runs.len(), usize::try_from(MANY).expect("a few"));
+    for (i, held) in runs.into_iter().enumerate() {
+        let facts = stage.end(held.run).await;
+        let code = i32::try_from(i).expect("a few") % 100;
+        let expected = [
+            Fact::Executed,
+            Fact::LeaderExited(Exit::Code(code)),
+            empty(stage),
+        ];
+        assert_eq!(facts, expected);
+        let (out, _) = pipes(held.outputs.expect("there is room"));
+        assert_eq!(drain(out), format!("{i}\n"));
+    }
+}
+
+async fn abandoned(stage: &mut Stage) {
+    if stage.hello.restarts == 0 {
+        let (run, spec) =
+            stage.shell("trap 'exit 5' TERM; echo up > $0/up; while :; do sleep 0.01; done");
+        stage.start(run, &spec).await;
+        stage.written("up").await;
+        die().await;
+    }
+    assert_eq!(stage.hello.restarts, 2);
+    let held = held(stage);
+    let facts = stage.end(held.run).await;
+    let told = |fact: &Fact| facts.iter().position(|told| told == fact);
+    assert!(
+        told(&Fact::Orphaned) < told(&Fact::LeaderExited(Exit::Code(5))),
+        "{facts:?}"
+    );
+    assert!(told(&Fact::Orphaned).is_some(), "{facts:?}");
+    assert_eq!(signals(&facts), [Signal::TERM], "{facts:?}");
+    assert!(
+        facts.contains(&Fact::LeaderExited(Exit::Code(5))),
+        "{facts:?}"
+    );
+    assert_eq!(facts.last(), Some(&empty(stage)));
+    // The wait begins anew with each loss: this one serves, and its runs are its own.
+    let (run, spec) = stage.shell("exit 6");
+    stage.start(run, &spec).await;
+    let facts = stage.end(run).await;
+    assert!(
+        facts.contains(&Fact::LeaderExited(Exit::Code(6))),
+        "{facts:?}"
+    );
+}
+
+async fn abandoned_rest(stage: &mut Stage) {
+    if stage.hello.restarts == 0 {
+        leave(stage, LeaderExit::Keep).await;
+        leave(stage, LeaderExit::Drain { timeout: None }).await;
+        die().await;
+    }
+    let runs = std::mem::take(&mut stage.held);
+    assert_eq!(runs.len(), 2, "{runs:?}");
+    for held in runs {
+        if held.policy.on_leader_exit == LeaderExit::Keep {
+            // One that was on record, and that the server before did not live to hand over.
+            stage.client.stop(held.run, &held.policy.stop_plan());
+        }
+        let facts = stage.end(held.run).await;
+        assert_eq!(facts[1], Fact::LeaderExited(Exit::Code(4)), "{facts:?}");
+        assert_eq!(facts.last(), Some(&empty(stage)));
+        assert_eq!(signals(&facts), [Signal::TERM], "{facts:?}");
+    }
+    make(stage, "go");
+}
+
+/// Before the last of these the keeper waits for longer than runs go on without a server.
+const CRASHES: u32 = 4;
+
+async fn crash_loop(stage: &mut Stage) {
+    if stage.hello.restarts == 0 {
+        let (run, spec) = stage.shell(WAITS);
+        stage.start(run, &spec).await;
+    }
+    if stage.hello.restarts < CRASHES {
+        stage.written("up").await;
+        die().await;
+    }
+    let held = held(stage);
+    assert!(!held.stopping, "{held:?}");
+    assert_eq!(stage.told(held.run).await, [Fact::Executed]);
+    make(stage, "go");
+    let facts = stage.end(held.run).await;
+    assert!(
+        facts.contains(&Fact::LeaderExited(Exit::Code(3))),
+        "{facts:?}"
+    );
+}
+
+async fn never_served(stage: &mut Stage) {
+    if stage.hello.restarts == 0 {
+        let (run, spec) = stage.shell(WAITS);
+        stage.start(run, &spec).await;
+        stage.written("up").await;
+        die().await;
+    }
+    assert_eq!(stage.hello.restarts, 4);
+    let held = held(stage);
+    let facts = stage.end(held.run).await;
+    assert!(facts.contains(&Fact::Orphaned), "{facts:?}");
+    assert_eq!(signals(&facts), [Signal::TERM], "{facts:?}");
+}
+
+fn hang() -> ! {
+    // SAFETY: raise takes an integer.
+    unsafe { libc::raise(libc::SIGSTOP) };
+    panic!("a stopped server was continued");
+}
+
+async fn hung(stage: &mut Stage) {
+    if stage.hello.restarts == 0 {
+        let (run, spec) = stage.shell(WAITS);
+        stage.start(run, &spec).await;
+        hang();
+    }
+    assert_eq!(
+        stage.hello.restarts, 2,
+        "the second one hung before it served"
+    );
+    make(stage, "go");
+    let held = held(stage);
+    let facts = stage.end(held.run).await;
+    assert!(
+        facts.contains(&Fact::LeaderExited(Exit::Code(3))),
+        "{facts:?}"
+    );
+}
+
+async fn lost_for_good(stage: &mut Stage) {
+    stubborn(stage).await;
+    die().await;
+}
+
+/// A server that fails must not be followed by one that plays on.
+pub(crate) fn fail_for_good(dir: &Path) {
+    let failed = dir.join("failed");
+    let earlier = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        earlier(panic);
+        let file = std::fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(&failed);
+        let _ = file.and_then(|mut file| writeln!(file, "{panic}"));
+    }));
+}
+
+/// Ends the service for a server that has failed.
+pub(crate) async fn give_up(stage: &mut Stage) {
+    // SAFETY: kill takes integers; the keeper is this process's parent.
+    unsafe { libc::kill(stage.hello.keeper.pid, libc::SIGTERM) };
+    while stage.event().await != KeeperEvent::Shutdown {}
+}

@@ -1,0 +1,89 @@
+//! How long a run may take.
+
+use crate::{
+    pauses,
+    scenarios::{empty, signals},
+    stage::Stage,
+};
+use kennel_keeper::client::{Fact, SignalResult};
+use kennel_lifecycle::{Deadline, RunId, Signal, ladder::StopPlan};
+use std::time::{Duration, Instant};
+
+pub(crate) async fn play(name: &str, stage: &mut Stage) {
+    match name {
+        "a_run_that_takes_too_long_is_ended_with_all_its_tree" => exceed(stage).await,
+        "time_that_a_run_is_paused_does_not_count" => pause(stage).await,
+        "a_deadline_leaves_a_run_alone_that_is_being_stopped" => stopped_first(stage).await,
+        other => pauses::play(other, stage).await,
+    }
+}
+
+const EXCEEDED: Fact = Fact::DeadlineExceeded(Deadline::MaxRuntime);
+
+/// Neither the leader nor a child in a session of its own takes SIGTERM.
+const STUBBORN: &str = "
+    trap '' TERM
+    setsid sh -c 'echo up > $0/up; while :; do sleep 1000; done' $0 &
+    while :; do sleep 1000; done";
+
+async fn exceeded(stage: &mut Stage, run: RunId) {
+    stage.wait(run, |facts| facts.contains(&EXCEEDED)).await;
+}
+
+/// The keeper counts whole milliseconds; one that has begun counts as passed.
+const KEEPERS_TICK: Duration = Duration::from_millis(1);
+
+async fn exceed(stage: &mut Stage) {
+    // Enough for both to be stubborn by then, also on a busy machine.
+    let max = Duration::from_secs(3);
+    let (run, mut spec) = stage.shell(STUBBORN);
+    spec.policy.stop.grace = Some(Duration::from_millis(200));
+    spec.policy.timeouts.max_runtime = Some(max);
+    let began = Instant::now();
+    stage.start(run, &spec).await;
+    exceeded(stage, run).await;
+    assert!(began.elapsed() + KEEPERS_TICK >= max);
+    let facts = stage.end(run).await;
+    assert_eq!(signals(&facts), [Signal::TERM, Signal::KILL], "{facts:?}");
+    // Why comes before what is done.
+    assert_eq!(facts[..2], [Fact::Executed, EXCEEDED], "{facts:?}");
+    assert_eq!(facts.last(), Some(&empty(stage)));
+}
+
+async fn pause(stage: &mut Stage) {
+    let max = Duration::from_secs(3);
+    let (run, mut spec) = stage.shell("while :; do sleep 1000; done");
+    spec.policy.timeouts.max_runtime = Some(max);
+    let began = Instant::now();
+    stage.start(run, &spec).await;
+    let paused = stage.client.pause(run).await.expect("a keeper");
+    assert_eq!(paused, SignalResult::Done);
+    let pause = Instant::now();
+    // Another run's whole life goes by meanwhile.
+    let (other, spec) = stage.shell("sleep 1");
+    stage.start(other, &spec).await;
+    stage.end(other).await;
+    let pause = pause.elapsed();
+    let resumed = stage.client.resume(run).await.expect("a keeper");
+    assert_eq!(resumed, SignalResult::Done);
+    exceeded(stage, run).await;
+    assert!(began.elapsed() + 2 * KEEPERS_TICK >= max + pause);
+    stage.end(run).await;
+}
+
+async fn stopped_first(stage: &mut Stage) {
+    let (run, mut spec) = stage.shell("while :; do sleep 1000; done");
+    spec.policy.timeouts.max_runtime = Some(Duration::from_secs(2));
+    stage.start(run, &spec).await;
+    let nothing_for_long = StopPlan {
+        steps: Vec::new(),
+        kill_after: Duration::from_mins(10),
+    };
+    stage.client.stop(run, &nothing_for_long);
+    let (other, spec) = stage.shell("sleep 2.1");
+    stage.start(other, &spec).await;
+    stage.end(other).await;
+    stage.client.stop(run, &StopPlan::abort(Duration::ZERO));
+    let facts = stage.end(run).await;
+    assert!(!facts.contains(&EXCEEDED), "{facts:?}");
+}
