@@ -20,7 +20,7 @@ const FLOORS: [&str; 9] = [
 type Imports = BTreeMap<String, BTreeMap<String, String>>;
 
 /// Crates with folders that import each other in a circle as yet. Only ever fewer.
-const WITH_CIRCLES: [&str; 1] = ["linux"];
+const WITH_CIRCLES: [&str; 1] = ["keeper"];
 
 /// The crate and the top module of a source file.
 fn place(path: &str) -> Option<(&str, &str)> {

@@ -7,11 +7,10 @@ use std::collections::BTreeMap;
 const LINES_MAX: usize = 600;
 
 /// Files that are longer as yet, each with the most that it may have. Only ever fewer, and shorter.
-const LONGER: [(&str, usize); 4] = [
+const LONGER: [(&str, usize); 3] = [
     ("crates/journal/src/writer.rs", 612),
-    ("crates/kennel/src/args.rs", 984),
-    ("crates/linux/src/shim/work.rs", 676),
-    ("crates/linux/src/wire/golden.rs", 685),
+    ("crates/keeper/src/shim/work.rs", 676),
+    ("crates/keeper/src/wire/golden.rs", 685),
 ];
 
 /// Lines before the test module, which stands last.

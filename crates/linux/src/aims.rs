@@ -50,7 +50,6 @@ pub struct Holds {
 
 impl Holds {
     /// Whether anything does.
-    #[must_use]
     pub fn any(self) -> bool {
         self.cgroup || self.shim || self.keeper
     }

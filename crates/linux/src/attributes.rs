@@ -65,7 +65,6 @@ impl Inherited {
     }
 
     /// What a command with these limits gets from a shim that has what this keeper has.
-    #[must_use]
     pub fn attributes(&self, limits: &RunLimits) -> Attributes {
         let mut rlimits = limits.rlimits.clone();
         let named = |l: &Rlimit| l.resource == Resource::OpenFiles;
@@ -264,7 +263,6 @@ fn set_oom_score_adj(value: i32) -> io::Result<()> {
 }
 
 /// The number by which the kernel knows it.
-#[must_use]
 pub fn number(resource: Resource) -> libc::c_long {
     match resource {
         Resource::Cpu => i64::from(libc::RLIMIT_CPU),

@@ -80,7 +80,6 @@ pub struct Capability {
 
 impl Capability {
     /// What a trial has shown.
-    #[must_use]
     pub fn tried(name: CapabilityName, tried: Result<(), String>) -> Self {
         Self {
             name,

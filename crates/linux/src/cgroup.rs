@@ -33,7 +33,6 @@ fn mount() -> Option<&'static Mount> {
 }
 
 /// The directory of the topmost group that is mounted here.
-#[must_use]
 pub fn mount_point() -> Option<&'static Path> {
     mount().map(|mount| mount.point.as_path())
 }
@@ -69,7 +68,6 @@ fn unescape(field: &str) -> PathBuf {
 }
 
 /// The cgroup v2 directory of a process, as a path in this mount namespace.
-#[must_use]
 pub fn path_of(pid: i32) -> Option<PathBuf> {
     read_path_of(pid).ok().flatten()
 }
@@ -105,7 +103,6 @@ pub fn identify(path: &Path) -> io::Result<CgroupIdentity> {
 pub const BASE: &str = "kennel-";
 
 /// How the directories of a node's keepers are called, before the keeper's own name.
-#[must_use]
 pub fn base_prefix(node: NodeId) -> String {
     format!("{BASE}{node}-")
 }
@@ -178,7 +175,6 @@ pub fn is_populated(group: &CgroupIdentity) -> io::Result<bool> {
 }
 
 /// What it shows of a tree; `None`: a process is in it.
-#[must_use]
 pub fn evidence(group: &CgroupIdentity) -> Option<GroupEvidence> {
     match is_populated(group) {
         Ok(true) => None,
@@ -212,7 +208,6 @@ pub fn kill(group: &CgroupIdentity) -> io::Result<()> {
 }
 
 /// All processes in it and below it, zombies left out by the kernel.
-#[must_use]
 pub fn members(group: &CgroupIdentity) -> Vec<i32> {
     let mut found = Vec::new();
     if !matches!(open(group), Ok(Some(_))) {
@@ -228,7 +223,6 @@ pub fn members(group: &CgroupIdentity) -> Vec<i32> {
 }
 
 /// The directories in one.
-#[must_use]
 pub fn directories(dir: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
     entries
@@ -238,7 +232,6 @@ pub fn directories(dir: &Path) -> Vec<PathBuf> {
 }
 
 /// Removes the directory and those that its processes made below it. `false`: somebody is still in it.
-#[must_use]
 pub fn remove(group: &CgroupIdentity) -> bool {
     match open(group) {
         Ok(Some(_)) => remove_empty(Path::new(&group.path)),
@@ -248,7 +241,6 @@ pub fn remove(group: &CgroupIdentity) -> bool {
 }
 
 /// Removes a directory with all below it, as far as they are empty of processes.
-#[must_use]
 pub fn remove_empty(dir: &Path) -> bool {
     let remove = || match fs::remove_dir(dir) {
         Ok(()) => true,
@@ -265,7 +257,6 @@ pub fn remove_empty(dir: &Path) -> bool {
 }
 
 /// An extended attribute of a directory, as far as it can be read.
-#[must_use]
 pub fn attribute(dir: &Path, name: &CStr) -> Option<Vec<u8>> {
     let path = CString::new(dir.as_os_str().as_bytes()).ok()?;
     let mut value = [0u8; ATTRIBUTE_BYTES_MAX];
@@ -276,7 +267,6 @@ pub fn attribute(dir: &Path, name: &CStr) -> Option<Vec<u8>> {
 }
 
 /// Whether a freeze has been asked for.
-#[must_use]
 pub fn read_freeze(group: &CgroupIdentity) -> bool {
     matches!(read(group, "cgroup.freeze"), Ok(Some(text)) if text.trim() == "1")
 }

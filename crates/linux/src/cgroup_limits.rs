@@ -46,7 +46,6 @@ pub fn hand_on(dir: &Path) {
 }
 
 /// What can be limited in a directory: the files that it has.
-#[must_use]
 pub fn knobs(dir: &Path) -> Vec<Knob> {
     let there = |knob: &&Knob| dir.join(file(**knob)).exists();
     Knob::ALL.iter().filter(there).copied().collect()

@@ -8,7 +8,6 @@ use nix::{
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Milliseconds of `CLOCK_BOOTTIME`: it does not jump, and goes on while the host sleeps.
-#[must_use]
 pub fn boot_ms() -> u64 {
     let now =
         clock_gettime(ClockId::CLOCK_BOOTTIME).expect("Linux has CLOCK_BOOTTIME since 2.6.39");
@@ -18,13 +17,11 @@ pub fn boot_ms() -> u64 {
 }
 
 /// Time since boot, on the clock in which processes have their start.
-#[must_use]
 pub fn since_boot() -> Duration {
     Duration::from_millis(boot_ms())
 }
 
 /// A start time of /proc/pid/stat, from boot.
-#[must_use]
 pub fn of_ticks(ticks: u64) -> Duration {
     let per_second = sysconf(SysconfVar::CLK_TCK).ok().flatten();
     let per_second = per_second
@@ -42,7 +39,6 @@ pub fn start_time(ticks: u64) -> Timestamp {
 }
 
 /// The wall clock.
-#[must_use]
 pub fn wall() -> Timestamp {
     let since = SystemTime::now()
         .duration_since(UNIX_EPOCH)

@@ -68,7 +68,6 @@ pub fn send(socket: &impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Res
 
 /// Whether a message found no room on this host: too many descriptors of this user are on their way, or memory is short.
 /// No event tells when there is room again.
-#[must_use]
 pub fn is_short(error: &io::Error) -> bool {
     let errno = error.raw_os_error();
     matches!(
@@ -89,7 +88,7 @@ fn retried<T>(mut call: impl FnMut() -> nix::Result<T>) -> nix::Result<T> {
 }
 
 /// Receives one message.
-pub(crate) fn receive(socket: &impl AsFd) -> io::Result<Received> {
+pub fn receive(socket: &impl AsFd) -> io::Result<Received> {
     #[expect(
         clippy::large_stack_arrays,
         reason = "the longest message fits; the kernel touches only what a message fills, a page or two of it"

@@ -49,7 +49,6 @@ pub enum Found {
 
 impl Found {
     /// The same without the descriptor.
-    #[must_use]
     pub fn seen(&self) -> Seen {
         match self {
             Self::Same(_) => Seen::Same,
@@ -60,13 +59,11 @@ impl Found {
 }
 
 /// Looks for a process that was recorded on this host.
-#[must_use]
 pub fn find(recorded: &ProcessIdentity) -> Found {
     found_or_not(look_up(recorded))
 }
 
 /// The same for a process that may have left its session since.
-#[must_use]
 pub fn find_started(pid: i32, start_ticks: u64, pidfs_handle: Option<u64>) -> Found {
     found_or_not(match pidfs_handle {
         Some(handle) => PidFd::open_handle(handle),

@@ -11,13 +11,11 @@ pub const RUN_ID_VAR: &str = "KENNEL_RUN_ID";
 const ELSEWHERE_MAX: usize = 16;
 
 /// The run that a process says it belongs to.
-#[must_use]
 pub fn of(pid: i32) -> Option<RunId> {
     in_environ(&fs::read(format!("/proc/{pid}/environ")).ok()?)
 }
 
 /// The run that an environment names.
-#[must_use]
 pub fn in_environ(environ: &[u8]) -> Option<RunId> {
     environ.split(|byte| *byte == 0).find_map(|entry| {
         let value = std::str::from_utf8(entry).ok()?.strip_prefix(RUN_ID_VAR)?;
@@ -26,7 +24,6 @@ pub fn in_environ(environ: &[u8]) -> Option<RunId> {
 }
 
 /// All living processes that carry a marker, by run.
-#[must_use]
 pub fn scan() -> HashMap<RunId, Vec<i32>> {
     let mut found: HashMap<RunId, Vec<i32>> = HashMap::new();
     for pid in procfs::all_pids().unwrap_or_default() {
@@ -39,7 +36,6 @@ pub fn scan() -> HashMap<RunId, Vec<i32>> {
 
 /// Living processes that carry this run's marker in a pid namespace below our own. A process that enters such a
 /// namespace and is orphaned there goes to that namespace's first process: no subreaper of ours hears of its end.
-#[must_use]
 pub fn elsewhere(run: RunId) -> Vec<i32> {
     let own = procfs::namespace_depth(std::process::id().cast_signed());
     let namespace = |pid: &dyn std::fmt::Display| {

@@ -29,7 +29,7 @@ pub fn sealed(name: &str, bytes: &[u8]) -> io::Result<OwnedFd> {
 }
 
 /// All bytes of a sealed file, at most `max`.
-pub(crate) fn read(file: OwnedFd, max: u64) -> io::Result<Vec<u8>> {
+pub fn read(file: OwnedFd, max: u64) -> io::Result<Vec<u8>> {
     let mut file = File::from(file);
     let len = file.metadata()?.len();
     if len > max {

@@ -127,7 +127,6 @@ pub fn descends_from(pid: i32, ancestors: &[i32]) -> bool {
 }
 
 /// The first of `ancestors` among `pid` and its ancestors.
-#[must_use]
 pub fn nearest_of(pid: i32, ancestors: &[i32]) -> Option<i32> {
     (0..LOOKS_MAX)
         .find_map(|_| climb(pid, ancestors).ok())

@@ -72,20 +72,17 @@ impl PidFd {
     }
 
     /// A pidfd that came from clone3(2) or from a message.
-    #[must_use]
     pub fn from_fd(fd: OwnedFd) -> Self {
         Self(fd)
     }
 
     /// To this process.
-    #[must_use]
     pub fn signal(&self, signal: Signal) -> Sent {
         self.send(signal.number(), 0)
     }
 
     /// To the process group that this process leads or led: it stays addressable while a member lives, and gives
     /// `Gone`, never a stranger, after that. `Failed(EINVAL)` before Linux 6.9.
-    #[must_use]
     pub fn signal_group(&self, signal: Signal) -> Sent {
         self.send(signal.number(), SIGNAL_PROCESS_GROUP)
     }
@@ -105,26 +102,22 @@ impl PidFd {
     }
 
     /// Whether the process has ended, reaped or not. A thread group leader that ended before its threads has not.
-    #[must_use]
     pub fn has_ended(&self) -> bool {
         let mut wait = [PollFd::new(self.0.as_fd(), PollFlags::POLLIN)];
         poll(&mut wait, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
     }
 
     /// Whether its number cannot have been given to another: it is alive, or a zombie.
-    #[must_use]
     pub fn is_unreaped(&self) -> bool {
         self.send(0, 0) != Sent::Gone
     }
 
     /// Whether the kernel addresses process groups by descriptor. Signals nobody.
-    #[must_use]
     pub fn addresses_groups(&self) -> bool {
         self.send(0, SIGNAL_PROCESS_GROUP) != Sent::Failed(libc::EINVAL)
     }
 
     /// How the process ended, where it was reaped after this descriptor was opened (Linux 6.15), by whomever.
-    #[must_use]
     pub fn exit(&self) -> Option<Exit> {
         let mut info = Info {
             mask: INFO_EXIT,
@@ -138,7 +131,6 @@ impl PidFd {
     }
 
     /// The pidfs inode: unique per boot. Absent before Linux 6.9.
-    #[must_use]
     pub fn handle(&self) -> Option<u64> {
         if fstatfs(&self.0).ok()?.filesystem_type().0 != PIDFS_MAGIC {
             return None;

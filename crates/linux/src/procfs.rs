@@ -44,13 +44,11 @@ pub struct Stat {
 
 impl Stat {
     /// Whether it has ended and waits to be reaped, or is being taken down.
-    #[must_use]
     pub fn is_dead(&self) -> bool {
         matches!(self.state, b'Z' | b'X' | b'x')
     }
 
     /// Whether a stop signal or a tracer holds it.
-    #[must_use]
     pub fn is_stopped(&self) -> bool {
         matches!(self.state, b'T' | b't')
     }
@@ -63,7 +61,6 @@ pub fn stat(pid: i32) -> io::Result<Stat> {
 }
 
 /// In how many pid namespaces, from that of /proc on, the process has a number; 0: there is no such process.
-#[must_use]
 pub fn namespace_depth(pid: i32) -> usize {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
@@ -78,7 +75,6 @@ pub fn stat_of_task(pid: i32, tid: i32) -> io::Result<Stat> {
 
 /// Processor time that the process has used in user mode and in the kernel, in clock ticks: fields 14 and 15 of
 /// `proc_pid_stat(5)`.
-#[must_use]
 pub fn cpu_ticks(pid: i32) -> Option<u64> {
     let text = read(&format!("/proc/{pid}/stat")).ok()?;
     // The name may hold anything, spaces and parentheses among it.
@@ -91,7 +87,6 @@ pub fn cpu_ticks(pid: i32) -> Option<u64> {
 }
 
 /// Resident memory; 0 where there is none, or no such process.
-#[must_use]
 pub fn rss_bytes(pid: i32) -> u64 {
     const KIB: u64 = 1024;
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
@@ -122,7 +117,6 @@ fn read(path: &str) -> io::Result<Vec<u8>> {
 }
 
 /// The name of the process with this start time, as the kernel has it; empty where it is gone.
-#[must_use]
 pub fn name(pid: i32, start_ticks: u64) -> String {
     let name = comm(pid);
     // The same after the name was read, so the name is not a stranger's.
@@ -134,7 +128,6 @@ pub fn name(pid: i32, start_ticks: u64) -> String {
 }
 
 /// The kernel's name for whatever process has this number now; empty where there is none.
-#[must_use]
 pub fn comm(pid: i32) -> String {
     let name = fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
     String::from_utf8_lossy(name.trim_ascii_end()).into_owned()
@@ -142,7 +135,6 @@ pub fn comm(pid: i32) -> String {
 
 /// The first `bytes_max` bytes of the command line as it is now, which the process may have overwritten. Empty where
 /// there is none, or it cannot be read.
-#[must_use]
 pub fn cmdline(pid: i32, bytes_max: usize) -> Vec<u8> {
     let mut bytes = Vec::new();
     if let Ok(file) = File::open(format!("/proc/{pid}/cmdline")) {
@@ -152,7 +144,6 @@ pub fn cmdline(pid: i32, bytes_max: usize) -> Vec<u8> {
 }
 
 /// A field of /proc/pid/status by its name with the colon.
-#[must_use]
 pub fn status(pid: i32, field: &str) -> Option<String> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let value = status.lines().find_map(|line| line.strip_prefix(field))?;
@@ -160,7 +151,6 @@ pub fn status(pid: i32, field: &str) -> Option<String> {
 }
 
 /// The real user; absent where there is no such process.
-#[must_use]
 pub fn uid(pid: i32) -> Option<u32> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
@@ -202,7 +192,6 @@ pub fn all_pids() -> io::Result<Vec<i32>> {
 }
 
 /// The direct children of all threads of `pid`, zombies included.
-#[must_use]
 pub fn children(pid: i32) -> Vec<i32> {
     if !lists_children() {
         return children_by_scan(pid);
@@ -248,13 +237,11 @@ fn children_by_scan(parent: i32) -> Vec<i32> {
 }
 
 /// All descendants of `pid`, without itself, zombies included.
-#[must_use]
 pub fn descendants(pid: i32) -> Vec<i32> {
     descendants_beside(pid, &HashSet::new())
 }
 
 /// All descendants of `pid`, without itself, without `known` and without what is below those.
-#[must_use]
 pub fn descendants_beside(pid: i32, known: &HashSet<i32>) -> Vec<i32> {
     let mut found = Vec::new();
     let mut seen = HashSet::from([pid]);

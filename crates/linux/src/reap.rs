@@ -26,13 +26,11 @@ pub fn peek_any() -> io::Result<Waited> {
 }
 
 /// Whether this child has ended. It is left unreaped.
-#[must_use]
 pub fn has_ended(pid: i32) -> bool {
     peek(pid).is_some()
 }
 
 /// How this child has ended. It is left unreaped.
-#[must_use]
 pub fn peek(pid: i32) -> Option<Exit> {
     let extra = libc::WNOWAIT | libc::WNOHANG;
     match wait(libc::P_PID, pid.cast_unsigned(), extra) {
@@ -42,7 +40,6 @@ pub fn peek(pid: i32) -> Option<Exit> {
 }
 
 /// A child that was stopped by a signal, this one or any; each stop is told once, and only while it lasts.
-#[must_use]
 pub fn stopped(child: Option<i32>) -> Option<i32> {
     let (kind, id) = match child {
         Some(pid) => (libc::P_PID, pid.cast_unsigned()),
@@ -94,7 +91,6 @@ fn wait(kind: libc::idtype_t, id: libc::id_t, extra: i32) -> io::Result<Waited> 
 }
 
 /// A wait status as wait(2) gives it.
-#[must_use]
 pub fn of_status(status: i32) -> Exit {
     if libc::WIFEXITED(status) {
         return Exit::Code(libc::WEXITSTATUS(status));

@@ -44,7 +44,6 @@ impl SignalSet {
     ];
 
     /// Signals that would end a process by default although nothing is wrong with it, and SIGCHLD.
-    #[must_use]
     pub const fn of_others() -> Self {
         Self::ALL.without(&Self::FAULTS).without(&Self::HARMLESS)
     }
@@ -56,7 +55,6 @@ impl SignalSet {
     }
 
     /// SIGCHLD alone.
-    #[must_use]
     pub const fn exits() -> Self {
         Self(bit(libc::SIGCHLD))
     }
@@ -116,7 +114,7 @@ impl SignalSet {
 
     /// The signals that this process ignores. It asks the kernel once: a process forked after that keeps the answer, so the
     /// keeper asks before it forks its shims, and neither changes a disposition later.
-    pub(crate) fn ignored() -> Self {
+    pub fn ignored() -> Self {
         static IGNORED: OnceLock<SignalSet> = OnceLock::new();
         *IGNORED.get_or_init(|| {
             let ignored = (1..=NUMBER_MAX).filter(|number| is_ignored(*number));
@@ -125,7 +123,7 @@ impl SignalSet {
     }
 
     /// The numbers in it. Allocates nothing.
-    pub(crate) fn numbers(self) -> impl Iterator<Item = i32> {
+    pub fn numbers(self) -> impl Iterator<Item = i32> {
         (1..=NUMBER_MAX).filter(move |number| self.has(*number))
     }
 

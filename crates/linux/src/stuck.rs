@@ -37,7 +37,6 @@ fn kill_one(tree: &Tree, pid: i32) -> Option<StuckProcess> {
 }
 
 /// One to whom SIGKILL was `sent` after `before` was seen of it: why it is still there, where it is.
-#[must_use]
 pub fn judge(pid: i32, before: &Stat, sent: Sent) -> Option<StuckProcess> {
     let after = procfs::stat(pid).ok()?;
     if after.start_ticks != before.start_ticks {
@@ -63,7 +62,6 @@ fn why(pid: i32, after: &Stat, sent: Sent) -> Option<String> {
 }
 
 /// Of one to whom a signal may not be sent.
-#[must_use]
 pub fn refused(pid: i32, signal: Signal, errno: i32) -> String {
     let uid = procfs::status(pid, "Uid:").unwrap_or_default();
     let uid = uid.split_ascii_whitespace().next().unwrap_or("?");
@@ -72,7 +70,6 @@ pub fn refused(pid: i32, signal: Signal, errno: i32) -> String {
 }
 
 /// Of one in state `D`.
-#[must_use]
 pub fn out_of_reach(pid: i32) -> String {
     let at = fs::read_to_string(format!("/proc/{pid}/wchan")).unwrap_or_default();
     let at = match at.trim() {
@@ -83,7 +80,6 @@ pub fn out_of_reach(pid: i32) -> String {
 }
 
 /// What keeps a dead process from being reaped; `None`: nothing that can be seen.
-#[must_use]
 pub fn held_when_dead(pid: i32) -> Option<String> {
     let tracer = procfs::status(pid, "TracerPid:").filter(|tracer| tracer != "0");
     if let Some(tracer) = tracer {

@@ -22,7 +22,6 @@ fn of(pid: i32, numbers: &[i32]) -> Vec<Stat> {
 }
 
 /// Whether a process has a task that lives, also where its leader has ended.
-#[must_use]
 pub fn live(pid: i32) -> bool {
     !of(pid, &numbers(pid)).is_empty()
 }
@@ -30,7 +29,6 @@ pub fn live(pid: i32) -> bool {
 /// Whether every task is held, or is about to be before it runs one more instruction of its own: it waits where it
 /// cannot be interrupted, and the stop waits for it. A parent in vfork(2) whose child was stopped waits so for as long
 /// as the child is held.
-#[must_use]
 pub fn stand_still(pid: i32) -> bool {
     let numbers_before = numbers(pid);
     let tasks = of(pid, &numbers_before);
@@ -42,7 +40,6 @@ pub fn stand_still(pid: i32) -> bool {
 }
 
 /// Whether SIGCONT would make a difference to any task.
-#[must_use]
 pub fn are_held(pid: i32) -> bool {
     let tasks = of(pid, &numbers(pid));
     let waits = |task: &Stat| task.state == b'D' && has_pending_stop(pid);

@@ -128,7 +128,6 @@ impl Terminal {
     }
 
     /// How large it was made last.
-    #[must_use]
     pub fn size(&self) -> TerminalSize {
         self.size
     }
@@ -144,7 +143,6 @@ impl Terminal {
     }
 
     /// Types the key that interrupts, where there is one.
-    #[must_use]
     pub fn type_interrupt(&self) -> TypedInterrupt {
         let Ok(settings) = tcgetattr(&*self.master) else {
             return TypedInterrupt::NoKey;
@@ -169,13 +167,11 @@ impl Terminal {
     }
 
     /// Where is written what is typed.
-    #[must_use]
     pub fn master(&self) -> &Rc<OwnedFd> {
         &self.master
     }
 
     /// What a server needs to read it, in this order: the master, and both ends of the relay.
-    #[must_use]
     pub fn for_server(&self) -> Vec<Rc<OwnedFd>> {
         let (read, write) = &self.relay;
         vec![Rc::clone(&self.master), Rc::clone(read), Rc::clone(write)]

@@ -83,7 +83,6 @@ pub struct NoTerminal;
 
 impl Volley {
     /// A round in which nothing was sent yet.
-    #[must_use]
     pub fn new(scope: SignalScope) -> Self {
         Self {
             scope,
@@ -132,13 +131,11 @@ impl Volley {
     }
 
     /// Whether it was meant for nobody.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         (self.delivered, self.gone, self.refused) == (0, 0, 0)
     }
 
     /// As the certificate has it.
-    #[must_use]
     pub fn step(&self, at: Timestamp, signal: Signal, sender: SignalSender) -> StopStep {
         StopStep {
             at,

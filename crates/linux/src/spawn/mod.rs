@@ -7,7 +7,6 @@ use crate::{
     limits,
     pidfd::PidFd,
     signal_set::SignalSet,
-    wire::WireChild,
 };
 use child::Plan;
 use kennel_lifecycle::{PidNamespace, Rlimit, StartFailure, StartStage};

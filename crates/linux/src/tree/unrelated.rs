@@ -64,13 +64,13 @@ impl Tree {
     }
 
     /// Whether a process of the run is in its control group, or may be.
-    pub(crate) fn occupies(&self, group: &CgroupIdentity) -> bool {
+    pub fn occupies(&self, group: &CgroupIdentity) -> bool {
         self.unrelated_if_vacated(group).is_none()
     }
 
     /// The unrelated processes in the control group, once no process of the run is in it any more; `None`: one is, or may
     /// be.
-    pub(crate) fn unrelated_if_vacated(&self, group: &CgroupIdentity) -> Option<Vec<i32>> {
+    pub fn unrelated_if_vacated(&self, group: &CgroupIdentity) -> Option<Vec<i32>> {
         if !cgroup::is_populated(group).unwrap_or(true) {
             return Some(Vec::new());
         }

@@ -4,7 +4,7 @@ use crate::{
     base::{calls::CallError, faults::keeper_fault},
     registry::Supervisor,
 };
-use kennel_linux::client::{Upgrade, UpgradeRefusal};
+use kennel_keeper::client::{Upgrade, UpgradeRefusal};
 
 impl Supervisor {
     /// Asks the keeper to start a server of the binary that is installed by now, in the place of this one. Answers when

@@ -5,12 +5,11 @@ mod error;
 use crate::base::other_node::Elsewhere;
 use bytes::Bytes;
 use kennel_journal::{Gap, Position as JournalPosition, Tail};
-use kennel_keeper::client::{NoPty, Shots, SignalTarget, Unstopped, UpgradeRefusal};
+use kennel_keeper::client::{Shots, SignalTarget};
 use kennel_lifecycle::{
     Entry, Exit, Held, InputClosed, NodeId, Outcome, OutputRemoval, Policy, RecordedSpec, RunId,
     RunSpec, RunState, Signal, Stuck, TerminalSize, Timestamp,
 };
-use kennel_linux::client::{Shots, SignalTarget};
 use kennel_store::{Desired, PastAttempt};
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 

@@ -1,8 +1,8 @@
 //! Why a server does not begin, and how failures of keeper and store are reported to callers.
 
 use crate::base::calls::CallError;
+use kennel_keeper::client::ClientError;
 use kennel_lifecycle::KeeperEpoch;
-use kennel_linux::client::ClientError;
 use kennel_store::StoreError;
 use std::io;
 

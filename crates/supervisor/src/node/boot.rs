@@ -13,11 +13,9 @@ use crate::{
     registry::{Order, Shared, Supervisor, SupervisorConfig, serving::Serving, unreachable::Door},
     telemetry::Telemetry,
 };
+use kennel_keeper::client::{Fact, HeldRun, KeeperEvent, KeeperHello, KeeperReport, StraySignal};
 use kennel_lifecycle::{RunId, StopOrder, StopReason, limits};
-use kennel_linux::{
-    client::{Fact, HeldRun, KeeperEvent, KeeperHello, KeeperReport, StraySignal},
-    crash_point,
-};
+use kennel_linux::crash_point;
 use kennel_store::Store;
 use std::{
     collections::HashSet,

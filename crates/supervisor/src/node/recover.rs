@@ -21,6 +21,10 @@ use crate::{
     },
     telemetry::log_span,
 };
+use kennel_keeper::{
+    client::{ClientError, HeldRun, KeeperReport, Recorded},
+    rundir,
+};
 use kennel_lifecycle::{
     AttemptRecord, EndReason, Entry, Exit, Outcome, Refusal, RunIdentity, RunState, SignalSender,
     StopCertificate, StopOrder, StopReason, StopStep, StreamsEnd, Stuck, Timestamp, TreeVerdict,
@@ -28,10 +32,7 @@ use kennel_lifecycle::{
     recovery::{self, Before, Decision},
     restart::{Next, Wish},
 };
-use kennel_linux::{
-    client::{ClientError, HeldRun, KeeperReport, Recorded},
-    crash_point, rundir,
-};
+use kennel_linux::crash_point;
 use kennel_store::{Desired, NewRun, RunRow, StoredState};
 use std::{sync::Arc, time::Duration};
 use tokio::sync::{mpsc, watch};

@@ -1,6 +1,7 @@
 //! What is removed of a run on this node, and when nothing is left to do for it.
 
 use crate::{record::persisted_spec, registry::Shared};
+use kennel_keeper::rundir;
 use kennel_lifecycle::RunId;
 use std::{io, path::Path};
 

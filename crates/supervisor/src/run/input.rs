@@ -9,8 +9,7 @@ use crate::{
     },
     registry::{Handle, Order, Supervisor},
 };
-use kennel_lifecycle::{InputClosed, InputRefusal, InputWrite, Refusal, RunId, RunKind, RunState};
-use kennel_linux::{
+use kennel_keeper::{
     client::{InputAnswer, InputSaid, InputState},
     input_note, rundir,
 };

@@ -16,6 +16,7 @@ use crate::{
 };
 use held::Held;
 use kennel_journal::{Boot, Dropped, Hub, Writer};
+use kennel_keeper::client::Outputs;
 use kennel_lifecycle::{
     Entry, Limit, OnDiskFull, OnOutputFull, OutputBound, RunId, StreamsEnd, Timestamp,
 };

@@ -4,11 +4,11 @@ use crate::{
     abort, event_names, spawn_to_the_gate,
     world::{Nature, Stage, Temper, Weather, call, new_run, seen},
 };
+use kennel_keeper::client::KeeperEvent;
 use kennel_lifecycle::{
     Containment, RunId, RunState,
     recovery::{CgroupSeen, Seen},
 };
-use kennel_linux::client::KeeperEvent;
 use kennel_store::RunRow;
 use kennel_supervisor::{
     CallError, Condition, EXIT_CLEAN, EXIT_FAULT, Events, ListFilter, Payload, Position,
@@ -27,8 +27,8 @@ async fn panic_of_a_background_task_ends_the_server() {
     let code = tokio::time::timeout(SOON, stage.exit).await;
     assert_eq!(code.expect("it ends").unwrap(), EXIT_FAULT);
     // Its runs are the next server's: none was stopped.
-    let state = stage.world.state.lock().unwrap();
-    let child = &state.children[&run];
+    let world = stage.world.state.lock().unwrap();
+    let child = &world.children[&run];
     assert!(child.alive && child.stop_plans.is_empty());
 }
 

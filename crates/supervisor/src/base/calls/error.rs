@@ -2,10 +2,10 @@
 
 use super::InputEnd;
 use crate::base::other_node::Elsewhere;
+use kennel_keeper::client::{NoPty, Unstopped, UpgradeRefusal};
 use kennel_lifecycle::{
     Containment, InputClosed, Missing, Refusal, RunId, RunState, StartFailure, TerminalSize,
 };
-use kennel_linux::client::{NoPty, Unstopped, UpgradeRefusal};
 
 /// Why a call failed. Each has a documented reason in the contract.
 #[derive(Debug, Clone, thiserror::Error)]

@@ -1,6 +1,7 @@
 //! What is known of the runs that something points to: from the tracker, from the keeper, from the store.
 
 use crate::registry::{Shared, Supervisor};
+use kennel_keeper::client::Look;
 use kennel_lifecycle::{
     RecordedSpec, RunId, Timestamp, TreeVerdict,
     audit::{Books, Known, Standing, on_this_host},

@@ -13,6 +13,10 @@ use crate::{
 };
 use inventory::Compiled;
 pub use inventory::Labels;
+use kennel_keeper::{
+    audit::{Described, Unseen, Whose},
+    client::{Look, SocketSeen},
+};
 use kennel_lifecycle::{
     CgroupIdentity, RunId,
     audit::{self, Evidence, Finding},

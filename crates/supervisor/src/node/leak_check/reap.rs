@@ -5,6 +5,7 @@ use crate::{
     base::{calls::CallError, faults::keeper_fault},
     registry::Supervisor,
 };
+use kennel_keeper::client::{Fate, Holding, REAPED_MAX, Victim};
 use kennel_lifecycle::{
     CgroupIdentity, ProcessIdentity,
     audit::{

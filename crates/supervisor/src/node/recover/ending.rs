@@ -11,8 +11,9 @@ use crate::{
     },
     telemetry::tell_end,
 };
+use kennel_keeper::rundir;
 use kennel_lifecycle::{EndReason, Outcome, Timestamp, TreeVerdict};
-use kennel_linux::{crash_point, rundir};
+use kennel_linux::crash_point;
 use kennel_store::{Closure, Desired, Rest, RunRow, StoredState, Times};
 use std::{sync::Arc, time::Duration};
 

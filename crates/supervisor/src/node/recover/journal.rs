@@ -6,8 +6,8 @@ use crate::{
     run::saved_output,
 };
 use kennel_journal::{Boot, Hub, Writer};
+use kennel_keeper::rundir;
 use kennel_lifecycle::{AttemptRecord, Entry, Outcome};
-use kennel_linux::rundir;
 use std::{io, path::Path, sync::Arc};
 
 /// The journal of a run whose server died, and what its entries say.

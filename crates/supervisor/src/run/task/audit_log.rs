@@ -2,6 +2,7 @@
 
 use super::RunTask;
 use crate::audit_log::{ProcessTold, SignalTold, TrailEntry, TrailRecord};
+use kennel_keeper::client::{Aim, ShotResult, Tie};
 use kennel_lifecycle::{Deadline, Entry, Limit, Phase, RunId, Signal, StopReason, StopStep};
 
 impl RunTask {

@@ -27,14 +27,11 @@ use crate::{
 use adopted::Legacy;
 use attempts::Attempts;
 use kennel_keeper::client::{
-    Aim, CapabilityName, ChildSpec, ClientError, Fact, KeeperReport, Prepared, SignalResult,
+    Aim, CapabilityName, ChildSpec, ClientError, KeeperReport, Prepared, SignalResult,
 };
 use kennel_lifecycle::{
     Command, Effect, Entry, Input, Machine, Phase, Recovery, Refusal, Report, RowState, RunId,
     TerminalSize, Timestamp,
-};
-use kennel_linux::client::{
-    Aim, CapabilityName, ChildSpec, ClientError, KeeperReport, Prepared, SignalResult,
 };
 use kennel_store::{Desired, NewRun, RunRow, StoreError, Times};
 use signalling::Signalling;

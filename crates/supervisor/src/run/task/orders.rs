@@ -6,8 +6,8 @@ use crate::{
     registry::{Order, OrderError},
     run::output::Output,
 };
+use kennel_keeper::client::SignalResult;
 use kennel_lifecycle::{Command, Input, Phase, Refusal, StopOrder, StopReason};
-use kennel_linux::client::SignalResult;
 
 impl RunTask {
     pub(super) fn order(&mut self, order: Order) {

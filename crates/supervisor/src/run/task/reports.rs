@@ -2,11 +2,9 @@
 
 use super::{Done, Room, RunTask, answer};
 use crate::{base::calls::CallError, base::clock, registry::OrderError};
+use kennel_keeper::client::{ClientError, Fact, KeeperReport, Prepared, SignalResult};
 use kennel_lifecycle::{Entry, Report, RowState, Signal, StartFailure, StartStage, limits};
-use kennel_linux::{
-    client::{ClientError, Fact, KeeperReport, Prepared, SignalResult},
-    crash_point,
-};
+use kennel_linux::crash_point;
 use kennel_store::Desired;
 
 impl RunTask {

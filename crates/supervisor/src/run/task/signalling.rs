@@ -6,6 +6,7 @@ use crate::{
     base::{calls::SignalCall, faults::keeper_fault, ports::Kernel},
     registry::OrderError,
 };
+use kennel_keeper::client::{ClientError, Interrupted, Sent, SignalResult};
 use kennel_lifecycle::{Command, Input, Refusal, RunId};
 use tokio::sync::oneshot;
 

@@ -8,6 +8,7 @@ use crate::{
     },
     registry::OrderError,
 };
+use kennel_keeper::client::{ClientError, Resized};
 use kennel_lifecycle::{Entry, Phase, Refusal, TerminalSize};
 use kennel_linux::crash_point;
 use tokio::sync::oneshot;
