@@ -4,7 +4,8 @@
 //! are in say.
 
 use super::records::Records;
-use crate::{args::LogFormat, failure::Failure};
+use crate::failure::Failure;
+use clap::ValueEnum;
 use serde_json::Value;
 use std::{
     fmt, io,
@@ -50,6 +51,16 @@ pub(crate) fn filter(value: Option<&str>) -> Result<EnvFilter, Failure> {
         ))
         .hint("write a level or a list, such as debug or info,kennel_supervisor=trace")
     })
+}
+
+/// How a line of the log is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LogFormat {
+    /// For people
+    #[default]
+    Text,
+    /// One JSON object per line
+    Json,
 }
 
 /// Starts logging for this process. What is given back is told where else lines go, once that is known.
