@@ -7,11 +7,7 @@ use std::collections::BTreeMap;
 const LINES_MAX: usize = 600;
 
 /// Files that are longer as yet, each with the most that it may have. Only ever fewer, and shorter.
-const LONGER: [(&str, usize); 3] = [
-    ("crates/journal/src/writer.rs", 612),
-    ("crates/keeper/src/shim/work.rs", 676),
-    ("crates/keeper/src/wire/golden.rs", 685),
-];
+const LONGER: [(&str, usize); 0] = [];
 
 /// Lines before the test module, which stands last.
 fn lines_of_code(text: &str) -> usize {

@@ -131,11 +131,17 @@ fn collect(dir: &Path, files: &mut Vec<PathBuf>) {
     }
 }
 
-/// `tests.rs`, `src/testing/`, `conformance`: compiled for tests only.
+/// `tests.rs`, `src/testing/`, `golden.rs`, `conformance`: compiled for tests only.
 fn is_test_file(path: &str) -> bool {
-    ["/tests.rs", "/tests/", "/testing", "/conformance"]
-        .iter()
-        .any(|part| path.contains(part))
+    [
+        "/tests.rs",
+        "/tests/",
+        "/testing",
+        "/golden.rs",
+        "/conformance",
+    ]
+    .iter()
+    .any(|part| path.contains(part))
 }
 
 fn violations(sources: &[Source], rule: &Rule) -> Vec<String> {

@@ -1,0 +1,85 @@
+//! The segments of a writer: how one begins, how one follows another, and what fits into an entry.
+
+use crate::{
+    Boot, ENTRY_BYTES_MAX, Kind, Point,
+    errors::failed,
+    format::{After, Header},
+    segment::{Segment, remove_files},
+};
+use kennel_lifecycle::{OutputBound, Timestamp};
+use std::{fs, io, path::Path};
+
+/// Room on the disk that there must be for output to be written again.
+const ROOM_MIN: usize = 256 * 1024;
+/// What is written to see whether there is.
+pub(super) const PROBE: &str = "probe";
+
+pub(super) fn header(bound: OutputBound, boot: Boot, now: Timestamp) -> Header {
+    Header {
+        number: 0,
+        first: Point::default(),
+        facts_len: 0,
+        boot,
+        bound,
+        after: After::All,
+        attempt: 1,
+        at: now,
+    }
+}
+
+/// The only segment of a journal that has none with a header: its writer died before it was made. Its streams may have
+/// bytes, which no entry names.
+pub(super) fn begin_anew(dir: &Path, header: Header) -> io::Result<Segment> {
+    crate::errors::remove(&dir.join("index"))?;
+    Segment::create(dir, header)
+}
+
+/// Makes the segment after another one that ended here. Bytes there that no entry names come along: none of them was told
+/// under a number that is known.
+///
+/// A crash before the header is written: the streams without it are strays, and it is done again.
+pub(super) fn follow(
+    dir: &Path,
+    before: &Segment,
+    end: Point,
+    header: Header,
+) -> io::Result<Segment> {
+    remove_files(dir, header.number)?;
+    for (stream, name) in ["stdout", "stderr"].into_iter().enumerate() {
+        let raw = &before.raw[stream];
+        let found = raw.end()?;
+        if found > end.lens[stream] {
+            let bytes = raw.read(end.lens[stream], found)?;
+            fs::write(dir.join(format!("{name}.{}", header.number)), bytes)?;
+        }
+    }
+    let next = Segment::create(dir, header)?;
+    before.raw[0].cut(end.lens[0])?;
+    before.raw[1].cut(end.lens[1])?;
+    next.sync()?;
+    Ok(next)
+}
+
+/// Whether there is so much room that going on is worth a segment.
+pub(super) fn probe(dir: &Path) -> io::Result<()> {
+    let path = dir.join(PROBE);
+    let written = fs::write(&path, vec![0; ROOM_MIN]).map_err(|e| failed("write", &path, e));
+    crate::errors::remove(&path)?;
+    written
+}
+
+/// Length of the entry that begins here. A lifecycle payload, whose length was checked, is one entry.
+pub(super) fn piece(kind: Kind, begin: u64, end: u64) -> u32 {
+    let most = match kind {
+        Kind::Lifecycle => u32::MAX,
+        Kind::Stdout | Kind::Stderr => ENTRY_BYTES_MAX,
+    };
+    u32::try_from(end - begin).map_or(most, |len| len.min(most))
+}
+
+pub(super) fn whole() -> io::Error {
+    io::Error::new(
+        io::ErrorKind::InvalidInput,
+        "lifecycle entries are written whole",
+    )
+}

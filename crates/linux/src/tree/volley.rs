@@ -1,0 +1,93 @@
+//! One round of a signal by one address, as it went.
+
+use crate::{
+    aims::{AIMS_TOLD_MAX, Aim, Tie},
+    pidfd::Sent,
+};
+use kennel_lifecycle::{Signal, SignalScope, SignalSender, StopStep, Timestamp};
+
+/// One round of a signal by one address, as it went.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Volley {
+    /// Which processes were addressed.
+    pub scope: SignalScope,
+    /// How many took it.
+    pub delivered: u32,
+    /// How many had ended.
+    pub gone: u32,
+    /// How many the kernel refused.
+    pub refused: u32,
+    /// Of the first refusal.
+    pub errno: Option<i32>,
+    /// Whom it was for, as far as that is told.
+    pub aims: Vec<Aim>,
+}
+
+impl Volley {
+    /// A round in which nothing was sent yet.
+    pub fn new(scope: SignalScope) -> Self {
+        Self {
+            scope,
+            delivered: 0,
+            gone: 0,
+            refused: 0,
+            errno: None,
+            aims: Vec::new(),
+        }
+    }
+
+    /// Counts one, and says who it was.
+    pub(super) fn aim(&mut self, (pid, start_ticks): (i32, u64), tie: Tie, sent: Sent) {
+        self.count(sent);
+        self.name((pid, start_ticks), tie, sent);
+    }
+
+    pub(super) fn name(&mut self, (pid, start_ticks): (i32, u64), tie: Tie, sent: Sent) {
+        if self.aims.len() < AIMS_TOLD_MAX {
+            self.aims.push(Aim {
+                pid,
+                start_ticks,
+                tie,
+                result: sent.into(),
+            });
+        }
+    }
+
+    /// Counts one signal by its result.
+    pub fn count(&mut self, sent: Sent) {
+        self.count_all(sent, 1);
+    }
+
+    /// Counts one result for so many processes.
+    pub fn count_all(&mut self, sent: Sent, processes: usize) {
+        let processes = u32::try_from(processes).unwrap_or(u32::MAX);
+        let of = match sent {
+            Sent::Done => &mut self.delivered,
+            Sent::Gone => &mut self.gone,
+            Sent::Failed(errno) => {
+                self.errno.get_or_insert(errno);
+                &mut self.refused
+            }
+        };
+        *of = of.saturating_add(processes);
+    }
+
+    /// Whether it was meant for nobody.
+    pub fn is_empty(&self) -> bool {
+        (self.delivered, self.gone, self.refused) == (0, 0, 0)
+    }
+
+    /// As the certificate has it.
+    pub fn step(&self, at: Timestamp, signal: Signal, sender: SignalSender) -> StopStep {
+        StopStep {
+            at,
+            signal,
+            scope: self.scope,
+            sender,
+            delivered: self.delivered,
+            gone: self.gone,
+            refused: self.refused,
+            errno: self.errno,
+        }
+    }
+}
