@@ -6,6 +6,7 @@
 mod args;
 mod cli;
 mod config;
+mod detach_keys;
 mod failure;
 mod own_service;
 mod prove;

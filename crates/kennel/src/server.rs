@@ -3,12 +3,12 @@
 //! Exit codes are the supervisor's: 0, 1 where something was alive at the deadline, 70 where a part was lost.
 
 use crate::{
-    args::{LogFormat, ServeArgs},
+    args::ServeArgs,
     config::{ServeConfig, Surroundings},
     failure::{Failure, chain},
     secret,
     serve::{self, LOST},
-    telemetry::{self, Exports},
+    telemetry::{self, Exports, LogFormat},
 };
 use kennel_edge::{EdgeConfig, ServeError, digest::DigestKey};
 use kennel_lifecycle::{NodeId, RetentionLimits};

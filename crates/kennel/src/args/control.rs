@@ -1,7 +1,7 @@
 //! Flags of the commands that change a run or wait for it.
 
 use super::EnvArg;
-use crate::{cli::DetachKeys, values};
+use crate::{detach_keys::DetachKeys, values};
 use clap::{Args, ValueEnum, builder::NonEmptyStringValueParser};
 use kennel_lifecycle::TerminalSize;
 use std::{path::PathBuf, time::Duration};

@@ -26,7 +26,7 @@ pub(crate) use run::{
     OnMaxPauseArg, OutputFullArg, PidNamespaceArg, RecoveryArg, RestartArg, RestartArgs, SpecArgs,
     TerminalArgs,
 };
-pub(crate) use serve::{CgroupUse, LogFormat, ServeArgs};
+pub(crate) use serve::{CgroupUse, ServeArgs};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use help::{

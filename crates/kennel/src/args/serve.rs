@@ -1,7 +1,11 @@
 //! Flags of the server.
 
 use super::Format;
-use crate::{retention::RetentionArgs, telemetry::TelemetryArgs, values};
+use crate::{
+    retention::RetentionArgs,
+    telemetry::{LogFormat, TelemetryArgs},
+    values,
+};
 use clap::{Args, ValueEnum};
 use std::{path::PathBuf, time::Duration};
 
@@ -65,13 +69,4 @@ pub(crate) enum CgroupUse {
     Stay,
     /// Never
     Off,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub(crate) enum LogFormat {
-    /// For people
-    #[default]
-    Text,
-    /// One JSON object per line
-    Json,
 }

@@ -38,7 +38,6 @@ use clap::CommandFactory as _;
 use link::Link;
 use std::process::ExitCode;
 
-pub(crate) use attach::DetachKeys;
 pub(crate) use link::{print, print_exact, refused, run_of};
 pub(crate) use run::OWN_FAILURE;
 

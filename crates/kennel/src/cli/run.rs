@@ -1,7 +1,7 @@
 //! `kennel run`: starts a command and stays with it, as if it were our own child.
 
 use super::{
-    attach::{self, DetachKeys, Left, Manner},
+    attach::{self, Left, Manner},
     calls::spawned,
     link::{Link, print_exact, refused, run_of},
     run_input,
@@ -9,7 +9,7 @@ use super::{
     sink::Sink,
     words,
 };
-use crate::{args::Format, failure::Failure, own_service::Service};
+use crate::{args::Format, detach_keys::DetachKeys, failure::Failure, own_service::Service};
 use kennel_client as client;
 use kennel_client::{EventReader, Start};
 use kennel_proto::{

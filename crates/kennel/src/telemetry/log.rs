@@ -4,7 +4,8 @@
 //! are in say.
 
 use super::records::Records;
-use crate::{args::LogFormat, failure::Failure};
+use crate::failure::Failure;
+use clap::ValueEnum;
 use serde_json::Value;
 use std::{
     fmt, io,
@@ -172,6 +173,16 @@ impl Visit for Fields {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         self.record_str(field, &format!("{value:?}"));
     }
+}
+
+/// Form of a line of the log.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LogFormat {
+    /// For people
+    #[default]
+    Text,
+    /// One JSON object per line
+    Json,
 }
 
 /// How a line looks.

@@ -10,7 +10,7 @@ mod scrape;
 mod spans;
 
 pub(crate) use config::{TelemetryArgs, TelemetryConfig};
-pub(crate) use log::{Collected, filter, start_log};
+pub(crate) use log::{Collected, LogFormat, filter, start_log};
 
 use crate::{
     config::Surroundings,

@@ -1,0 +1,125 @@
+//! The keys that leave a terminal, as they are named on the command line and found among what is typed.
+
+/// Keys that leave a terminal when they are typed one after the other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct DetachKeys {
+    keys: Vec<u8>,
+    /// How many of them were typed last.
+    typed: usize,
+}
+
+impl Default for DetachKeys {
+    /// Ctrl-P, Ctrl-Q.
+    fn default() -> Self {
+        Self {
+            keys: vec![0x10, 0x11],
+            typed: 0,
+        }
+    }
+}
+
+impl std::str::FromStr for DetachKeys {
+    type Err = String;
+
+    /// Such as `ctrl-p,ctrl-q`; empty: there are none.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let keys = text.split(',').filter(|key| !key.is_empty()).map(|key| {
+            let one = |text: &str| match text.as_bytes() {
+                [byte] if byte.is_ascii_graphic() => Some(*byte),
+                _ => None,
+            };
+            let key = match key.strip_prefix("ctrl-") {
+                Some(letter) => one(letter)
+                    .map(|letter| letter.to_ascii_uppercase())
+                    .filter(|letter| (b'@'..=b'_').contains(letter))
+                    .map(|letter| letter & 0x1f),
+                None => one(key),
+            };
+            key.ok_or_else(|| "must be keys such as ctrl-p,ctrl-q".to_owned())
+        });
+        Ok(Self {
+            keys: keys.collect::<Result<_, _>>()?,
+            typed: 0,
+        })
+    }
+}
+
+impl DetachKeys {
+    /// It is not left by keys.
+    pub(crate) fn none() -> Self {
+        Self {
+            keys: Vec::new(),
+            typed: 0,
+        }
+    }
+
+    /// What of this is for the run, and whether it is left. What may be the beginning of the keys waits for the next one.
+    pub(crate) fn filter(&mut self, typed: &[u8]) -> (Vec<u8>, bool) {
+        let mut through = Vec::new();
+        for key in typed {
+            if self.keys.is_empty() {
+                through.push(*key);
+                continue;
+            }
+            // The longest end of what was typed that they may begin with.
+            let mut last = self.keys[..self.typed].to_vec();
+            last.push(*key);
+            let begun = (0..=last.len())
+                .rev()
+                .find(|len| self.keys.starts_with(&last[last.len() - len..]));
+            self.typed = begun.unwrap_or(0);
+            through.extend_from_slice(&last[..last.len() - self.typed]);
+            if self.typed == self.keys.len() {
+                self.typed = 0;
+                return (through, true);
+            }
+        }
+        (through, false)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_read_as_they_are_written() {
+        let keys = |text: &str| text.parse::<DetachKeys>().map(|keys| keys.keys);
+        assert_eq!(keys("ctrl-p,ctrl-q"), Ok(DetachKeys::default().keys));
+        assert_eq!(keys("ctrl-],a,~"), Ok(vec![0x1d, b'a', b'~']));
+        assert_eq!(keys(""), Ok(Vec::new()));
+        for bad in ["ctrl-", "ctrl-1", "ab", "ctrl-ä", "\u{1}"] {
+            assert!(keys(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn only_the_keys_one_after_the_other_leave() {
+        let filter = |keys: &str, typed: &[&[u8]]| {
+            let mut keys: DetachKeys = keys.parse().expect("keys");
+            let mut through = Vec::new();
+            for typed in typed {
+                let (part, leaves) = keys.filter(typed);
+                through.extend(part);
+                if leaves {
+                    return (through, true);
+                }
+            }
+            (through, false)
+        };
+        assert_eq!(
+            filter("ctrl-p,ctrl-q", &[b"a\x10", b"\x11b"]),
+            (b"a".to_vec(), true)
+        );
+        assert_eq!(
+            filter("ctrl-p,ctrl-q", &[b"\x10", b"x\x11"]),
+            (b"\x10x\x11".to_vec(), false)
+        );
+        assert_eq!(
+            filter("ctrl-p,ctrl-q", &[b"\x10\x10\x11"]),
+            (b"\x10".to_vec(), true)
+        );
+        assert_eq!(filter("a,a,b", &[b"aaab"]), (b"a".to_vec(), true));
+        assert_eq!(filter("", &[b"\x10\x11"]), (b"\x10\x11".to_vec(), false));
+    }
+}
