@@ -380,6 +380,8 @@ impl Writer {
 
     /// Names the next `bytes` of a stream, which are in its file, with one write to the index.
     ///
+    /// The bytes are written before, and behind the last that was named (INV-11).
+    ///
     /// A crash before the write: recovery names the output, and cuts the fact. After it: the entry stands.
     fn append(&mut self, kind: Kind, bytes: u64, now: Timestamp) -> io::Result<()> {
         let first = self.end.seq + 1;

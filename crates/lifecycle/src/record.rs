@@ -1,4 +1,5 @@
-//! What the entries of a run say: the one fold, used live by the [`Machine`](crate::Machine) and in every recovery.
+//! What the entries of a run say: the one fold, used live by the [`Machine`](crate::Machine) and in every recovery, so
+//! that no server reports again what an earlier one has reported (INV-19).
 
 use crate::{
     Entry, Exit, Outcome, ResumeReason, Signal, StopOrder, StopStep, StreamsEnd, Stuck,
