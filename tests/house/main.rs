@@ -2,6 +2,8 @@
 
 mod floors;
 mod graph;
+mod invariants;
 mod log_lines;
+mod names;
 mod source;
 mod specification;

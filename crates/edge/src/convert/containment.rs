@@ -80,7 +80,10 @@ mod tests {
             Containment::Cgroup,
             Containment::PrivatePidns,
         ] {
-            assert_eq!(least(crate::enums::containment(by).into(), &mut found), Some(by));
+            assert_eq!(
+                least(crate::enums::containment(by).into(), &mut found),
+                Some(by)
+            );
         }
         assert_eq!(least(0, &mut found), None);
         assert_eq!(found, []);
