@@ -3,6 +3,7 @@
 -- Times are microseconds since 1970-01-01 UTC. Inodes, pidfs handles and start ticks are unsigned 64-bit numbers
 -- kept by their bits: a negative number here is that number plus 2^64. Columns that end in _detail hold JSON: the value
 -- that the type of the lifecycle has there, under the names of crates/lifecycle/tests/names.lock.
+-- The CHECKs hold what the states of a run require (INV-10).
 
 CREATE TABLE nodes (
     node                  TEXT NOT NULL PRIMARY KEY CHECK (length(node) = 26),

@@ -53,6 +53,7 @@ mod refusals;
 mod restart;
 mod retention;
 mod runbook;
+mod secrets;
 mod server_restart;
 mod shell_child;
 mod shell_job;

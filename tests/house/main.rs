@@ -5,5 +5,6 @@ mod graph;
 mod invariants;
 mod length;
 mod log_lines;
+mod names;
 mod source;
 mod specification;

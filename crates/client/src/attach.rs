@@ -4,7 +4,7 @@ use crate::{Connection, Failure, resumes::Resumes};
 use bytes::Bytes;
 use kennel_proto::pb::{
     self, AttachRequest, AttachResponse, attach_request::Request as Asked,
-    attach_response::Response as Told,
+    attach_response::Response as Reported,
 };
 use std::collections::VecDeque;
 use tokio::sync::mpsc;
@@ -58,7 +58,7 @@ impl Attachment {
 
     /// What comes next, the screen first; `None` after the run's last event, or after [`Self::leave`]. Where the connection or the
     /// server was lost it goes on at the next one, which says `opened` again, without a screen. Cancel-safe.
-    pub async fn next(&mut self) -> Result<Option<Told>, Failure> {
+    pub async fn next(&mut self) -> Result<Option<Reported>, Failure> {
         loop {
             let Some(link) = &mut self.link else {
                 match self.connect().await {
@@ -69,10 +69,10 @@ impl Attachment {
             };
             match link.down.message().await {
                 Ok(Some(AttachResponse {
-                    response: Some(told),
+                    response: Some(reported),
                 })) => {
-                    self.note(&told);
-                    return Ok(Some(told));
+                    self.note(&reported);
+                    return Ok(Some(reported));
                 }
                 // One that this client does not know.
                 Ok(Some(_)) => {}
@@ -158,21 +158,21 @@ impl Attachment {
         })
     }
 
-    fn note(&mut self, told: &Told) {
-        let settled = match told {
-            Told::Opened(opened) => {
+    fn note(&mut self, reported: &Reported) {
+        let settled = match reported {
+            Reported::Opened(opened) => {
                 if let Some(screen) = &opened.screen {
                     self.open.cursor = screen.cursor.clone();
                 }
                 return;
             }
-            Told::Events(events) => {
+            Reported::Events(events) => {
                 self.open.cursor = events.cursor.clone();
                 None
             }
-            Told::Taken(taken) => Some(&taken.write_id),
-            Told::Refused(refused) => Some(&refused.write_id),
-            Told::Writer(writer) => {
+            Reported::Taken(taken) => Some(&taken.write_id),
+            Reported::Refused(refused) => Some(&refused.write_id),
+            Reported::Writer(writer) => {
                 // Somebody else has taken it: that is not undone by the loss of a connection.
                 self.takes &= writer.you;
                 None

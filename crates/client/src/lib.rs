@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nobody_there_is_told_apart_from_somebody_else_there() {
+    async fn absent_server_is_distinguished_from_an_unrelated_one() {
         let dir = tempfile::TempDir::new().expect("a directory");
         let path = dir.path().join("socket");
         let address = Address::Unix(path.clone());

@@ -26,7 +26,7 @@ async fn a_reader_sees_every_event_once_however_often_the_stream_breaks() {
 }
 
 #[tokio::test]
-async fn a_reader_begins_where_it_is_told() {
+async fn a_reader_begins_where_asked() {
     let house = House::open(usize::MAX, usize::MAX).await;
     let read = house.read(Start::AfterSeq(17)).await.expect("the rest");
     assert_eq!(read.seqs, [18, 19, 20]);
@@ -51,7 +51,7 @@ async fn a_reader_gives_up_when_nothing_comes_any_more() {
 }
 
 #[tokio::test]
-async fn a_refusal_is_told_at_once() {
+async fn a_refusal_is_reported_at_once() {
     let house = House::open(3, usize::MAX).await;
     let mut reader = EventReader::new(&house.connection, "nobody", Start::Beginning);
     let failure = reader.next().await.expect_err("no such run");

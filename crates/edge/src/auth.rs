@@ -112,7 +112,7 @@ mod tests {
     use tonic::Code;
 
     #[test]
-    fn own_user_and_root_may_call_and_nobody_else() {
+    fn only_own_user_and_root_may_call() {
         let standing = |uid| Peer::judge(uid, Some(9), 1000, || Descent::Other).standing;
         assert_eq!(standing(1000), Standing::Allowed);
         assert_eq!(standing(0), Standing::Allowed);

@@ -12,7 +12,7 @@ use crate::{
         self, admin_service_server::AdminServiceServer,
         process_service_server::ProcessServiceServer,
     },
-    service::{Admin, Processes, Told},
+    service::{Admin, Audited, Processes},
 };
 use kennel_supervisor::{Serving, Supervisor, telemetry::Telemetry};
 use std::{
@@ -241,9 +241,9 @@ fn routes(
     reporter: &HealthReporter,
 ) -> Result<Routes, ServeError> {
     let processes = Processes::new(supervisor.clone(), config.digest_key.clone(), tasks.clone());
-    let processes = Told::new(processes, supervisor.clone());
+    let processes = Audited::new(processes, supervisor.clone());
     let admin = Admin::new(supervisor.clone(), tasks.clone());
-    let admin = Told::new(admin, supervisor.clone());
+    let admin = Audited::new(admin, supervisor.clone());
     let reflection = tonic_reflection::server::Builder::configure()
         .register_encoded_file_descriptor_set(pb::FILE_DESCRIPTOR_SET)
         .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)

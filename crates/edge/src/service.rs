@@ -1,12 +1,12 @@
 //! The rpcs: each parses, asks the supervisor once, and converts the answer.
 
 mod admin;
+mod audit_log;
 mod keeper;
 mod streams;
-mod told;
 
 pub(crate) use admin::Admin;
-pub(crate) use told::Told;
+pub(crate) use audit_log::Audited;
 
 use crate::{
     admission::{self, Admission},

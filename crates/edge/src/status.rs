@@ -100,12 +100,12 @@ pub(crate) fn invalid(violations: &[Violation]) -> Status {
     let facts = Facts::default().with("violations", violations.len().to_string());
     let mut fault = Fault::new(Code::InvalidArgument, reason, message, facts);
     let mut bytes = 0;
-    let told = violations.iter().map_while(|v| {
+    let reported = violations.iter().map_while(|v| {
         let (field, description) = (cut(v.field.clone()), cut(v.description.clone()));
         bytes += field.len() + description.len() + 8;
         (bytes <= VIOLATIONS_BYTES_MAX).then(|| FieldViolation::new(field, description))
     });
-    fault.details.set_bad_request(told.collect::<Vec<_>>());
+    fault.details.set_bad_request(reported.collect::<Vec<_>>());
     fault.status()
 }
 

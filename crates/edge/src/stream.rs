@@ -87,7 +87,7 @@ enum Stage {
     /// Events are missing behind what was given last, and the reader wants none beyond them.
     Expired(Box<CallError>),
     /// The end was told.
-    Told,
+    Reported,
 }
 
 /// Why a reader woke.
@@ -163,11 +163,11 @@ impl<S: Source> Reader<S> {
                 Stage::Following => match self.wake().await {
                     Wake::Events(events) => return self.give(events),
                     Wake::Leaving => {
-                        self.stage = Stage::Told;
+                        self.stage = Stage::Reported;
                         return Some(Err(status::leaving()));
                     }
                     Wake::Lost(why) => {
-                        self.stage = Stage::Told;
+                        self.stage = Stage::Reported;
                         return Some(Err(status::of(&why)));
                     }
                     Wake::Silence => return Some(Ok(self.heartbeat())),
@@ -194,11 +194,11 @@ impl<S: Source> Reader<S> {
                 }
                 Stage::LastWords { .. } => return Some(Err(self.tell_draining())),
                 Stage::Expired(expired) => {
-                    self.stage = Stage::Told;
+                    self.stage = Stage::Reported;
                     return Some(Err(status::of(&expired)));
                 }
-                Stage::Told => {
-                    self.stage = Stage::Told;
+                Stage::Reported => {
+                    self.stage = Stage::Reported;
                     return None;
                 }
             }
@@ -224,7 +224,7 @@ impl<S: Source> Reader<S> {
             Ok(Some(mut events)) => {
                 match self.first_gap(&events) {
                     Some((0, expired)) => {
-                        self.stage = Stage::Told;
+                        self.stage = Stage::Reported;
                         return Some(Err(status::of(&expired)));
                     }
                     // The events before it are given first.
@@ -247,11 +247,11 @@ impl<S: Source> Reader<S> {
                 Some(Ok(self.message(batches)))
             }
             Ok(None) => {
-                self.stage = Stage::Told;
+                self.stage = Stage::Reported;
                 None
             }
             Err(error) => {
-                self.stage = Stage::Told;
+                self.stage = Stage::Reported;
                 Some(Err(status::of(&error)))
             }
         }
@@ -272,7 +272,7 @@ impl<S: Source> Reader<S> {
     }
 
     fn tell_draining(&mut self) -> Status {
-        self.stage = Stage::Told;
+        self.stage = Stage::Reported;
         status::draining()
     }
 

@@ -1,7 +1,7 @@
 //! A reader with its own position, on a live journal or one that has ended.
 //!
 //! It waits for the head to pass its position and then reads the files: replay and live are one path, so there is
-//! no switch at which an entry could be lost or come twice. The writer waits for no reader: where it has removed what one
+//! no switch at which an entry could be lost or come twice. The writer waits for no reader (INV-12): where it has removed what one
 //! has not read yet, that one is given a gap.
 
 use crate::{

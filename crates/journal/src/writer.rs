@@ -372,6 +372,8 @@ impl Writer {
 
     /// Names the next `bytes` of a stream, which are in its file, with one write to the index.
     ///
+    /// The bytes are written before, and behind the last that was named (INV-11).
+    ///
     /// A crash before the write: recovery names the output, and cuts the fact. After it: the entry stands.
     /// INV-11: the bytes were written before.
     fn append(&mut self, kind: Kind, bytes: u64, now: Timestamp) -> io::Result<()> {

@@ -29,7 +29,7 @@ use kennel_lifecycle::{
 pub use kennel_linux::capability::{Capability, CapabilityName};
 pub use kennel_linux::terminal::NoPty;
 use link::Link;
-pub use listing::{AIMS_TOLD_MAX, Aim, Tie};
+pub use listing::{AIMS_LISTED_MAX, Aim, Tie};
 pub use listing::{Holds, Listing, Member, Sent, Shot, ShotResult, Shots, SignalTarget};
 pub use outputs::{Outputs, TerminalEnds};
 use serde::{Deserialize, Serialize};
@@ -87,7 +87,7 @@ pub enum Fact {
     LeaderExited(Exit),
     /// A round of signals of the stop ladder went out.
     StopStep(StopStep),
-    /// Whom the round that is told next was for; at most [`AIMS_TOLD_MAX`].
+    /// Whom the round that is told next was for; at most [`AIMS_LISTED_MAX`].
     Aimed(Vec<Aim>),
     /// Who was alive when the leader ended, where anybody was.
     LeftBehind(Leftovers),

@@ -27,7 +27,7 @@ const NAME: &CStr = c"exit";
 const TEMPORARY: &CStr = c"exit.new";
 
 /// Longest record that is read; a record is the bytes of a few numbers and at most
-/// [`PIDS_MAX`](crate::wire::PIDS_MAX) process ids, or [`LEFTOVERS_TOLD_MAX`](kennel_lifecycle::limits::LEFTOVERS_TOLD_MAX)
+/// [`PIDS_MAX`](crate::wire::PIDS_MAX) process ids, or [`LEFTOVERS_LISTED_MAX`](kennel_lifecycle::limits::LEFTOVERS_LISTED_MAX)
 /// processes, none of which takes more than 64 bytes.
 const RECORD_BYTES_MAX: u64 = 20 * 1024;
 
@@ -131,7 +131,7 @@ mod tests {
     use super::*;
     use crate::{exit_slots::ExitSlots, wire::PIDS_MAX};
     use kennel_lifecycle::{
-        Exit, Leftover, Leftovers, Proof, Signal, TreeVerdict, limits::LEFTOVERS_TOLD_MAX,
+        Exit, Leftover, Leftovers, Proof, Signal, TreeVerdict, limits::LEFTOVERS_LISTED_MAX,
     };
     use nix::sys::stat::Mode;
     use std::fs;
@@ -322,7 +322,7 @@ mod tests {
             name: "\u{fffd}".repeat(15),
         };
         record.tree = Some(TreeVerdict::Kept(Leftovers {
-            processes: vec![process; LEFTOVERS_TOLD_MAX],
+            processes: vec![process; LEFTOVERS_LISTED_MAX],
             unlisted: u32::MAX,
         }));
         Will::new(run(), None)

@@ -10,14 +10,14 @@ use crate::{
         notes::{WireLeader, WireNote},
     },
 };
-use kennel_lifecycle::{StopStep, limits::STEPS_TOLD_MAX};
+use kennel_lifecycle::{StopStep, limits::STEPS_LISTED_MAX};
 use std::{ffi::CStr, io, path::Path};
 
 const NAME: &CStr = c"orphan";
 const TEMPORARY: &CStr = c"orphan.new";
 
 /// No step takes more than 64 bytes.
-const NOTE_BYTES_MAX: u64 = 64 * STEPS_TOLD_MAX as u64 + 64;
+const NOTE_BYTES_MAX: u64 = 64 * STEPS_LISTED_MAX as u64 + 64;
 
 /// Writes down that the run of this leader is being ended, and by what so far.
 pub(crate) fn write(run_dir: &Path, leader: WireLeader, steps: &[StopStep]) -> io::Result<()> {
@@ -58,7 +58,7 @@ mod tests {
             refused: u32::MAX,
             errno: Some(i32::MIN),
         };
-        let steps = vec![step; STEPS_TOLD_MAX];
+        let steps = vec![step; STEPS_LISTED_MAX];
         write(dir.path(), leader(u64::MAX), &[]).expect("it is written");
         assert_eq!(read(dir.path(), leader(u64::MAX)), Some(Vec::new()));
         write(dir.path(), leader(u64::MAX), &steps).expect("it is replaced");

@@ -148,25 +148,25 @@ mod tests {
     use super::*;
 
     #[derive(Debug)]
-    struct Told(&'static str, Option<Box<Told>>);
+    struct Reported(&'static str, Option<Box<Reported>>);
 
-    impl fmt::Display for Told {
+    impl fmt::Display for Reported {
         fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             f.write_str(self.0)
         }
     }
 
-    impl Error for Told {
+    impl Error for Reported {
         fn source(&self) -> Option<&(dyn Error + 'static)> {
             self.1.as_deref().map(|inner| inner as _)
         }
     }
 
     #[test]
-    fn each_cause_is_told_once() {
-        let root = Box::new(Told("refused", None));
-        let middle = Box::new(Told("cannot connect: refused", Some(root)));
-        let top = Told("cannot open the store", Some(middle));
+    fn each_cause_is_reported_once() {
+        let root = Box::new(Reported("refused", None));
+        let middle = Box::new(Reported("cannot connect: refused", Some(root)));
+        let top = Reported("cannot open the store", Some(middle));
         assert_eq!(
             chain(&top),
             "cannot open the store: cannot connect: refused"

@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_and_what_was_removed_is_told_on_a_line() {
+    fn what_is_kept_and_what_was_removed_is_reported_on_a_line() {
         let mut limits = pb::Retention {
             runs_per_owner: Some(100),
             at_least: Duration::from_mins(1).try_into().ok(),
@@ -218,7 +218,7 @@ mod tests {
             stdout_bytes: 5,
             ..pb::OutputRemoval::default()
         };
-        let told = "removed: it was too old; 5 bytes of stdout, 0 of stderr";
-        assert_eq!(removed(&removal), told);
+        let reported = "removed: it was too old; 5 bytes of stdout, 0 of stderr";
+        assert_eq!(removed(&removal), reported);
     }
 }

@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn ages_are_told_in_at_most_two_units() {
+    fn ages_are_reported_in_at_most_two_units() {
         for (ms, text) in [
             (340, "340ms"),
             (12_900, "12s"),
@@ -343,8 +343,8 @@ mod tests {
 
     #[test]
     fn one_is_no_plural() {
-        let told = [0, 1, 2].map(|count: u32| counted(count, "run", "runs"));
-        assert_eq!(told, ["0 runs", "1 run", "2 runs"]);
+        let reported = [0, 1, 2].map(|count: u32| counted(count, "run", "runs"));
+        assert_eq!(reported, ["0 runs", "1 run", "2 runs"]);
     }
 
     #[test]

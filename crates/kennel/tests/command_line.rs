@@ -156,7 +156,7 @@ fn help_tells_the_exit_codes_and_nothing_hidden() {
 }
 
 #[test]
-fn input_that_cannot_be_read_is_told_before_anything_starts() {
+fn input_that_cannot_be_read_is_reported_before_anything_starts() {
     let dir = tempfile::tempdir().expect("a directory");
     let missing = dir.path().join("missing");
     let missing = missing.to_str().expect("it is UTF-8");

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 /// The record of a run's end beside its verdict. A run that ended by itself and left nothing has no steps.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StopCertificate {
-    /// Every round of signals that Kennel sent to end the run, in order; at most [`limits::STEPS_TOLD_MAX`].
+    /// Every round of signals that Kennel sent to end the run, in order; at most [`limits::STEPS_LISTED_MAX`].
     pub steps: Vec<StopStep>,
     /// How many more rounds there were.
     pub steps_unlisted: u32,
@@ -77,7 +77,7 @@ named! {
 impl StopCertificate {
     /// Adds a round; one too many is counted.
     pub fn add(&mut self, step: StopStep) {
-        if self.steps.len() < limits::STEPS_TOLD_MAX {
+        if self.steps.len() < limits::STEPS_LISTED_MAX {
             self.steps.push(step);
         } else {
             self.steps_unlisted = self.steps_unlisted.saturating_add(1);

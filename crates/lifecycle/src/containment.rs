@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn rungs_are_ordered_and_the_reached_one_is_told() {
+    fn rungs_are_ordered_and_the_reached_one_is_reported() {
         assert!(Containment::Subreaper < Containment::Cgroup);
         assert!(Containment::Cgroup < Containment::PrivatePidns);
         assert_eq!(

@@ -1,5 +1,5 @@
 //! How far the standard input of an attempt has come: how many bytes were accepted, under which ids, and what a write means
-//! that may be a repeat.
+//! that may be a repeat (INV-22).
 
 use crate::names::named;
 use serde::{Deserialize, Serialize};

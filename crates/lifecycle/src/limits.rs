@@ -41,9 +41,9 @@ pub const NICE: RangeInclusive<i32> = -20..=19;
 /// Values of `oom_score_adj` that there are.
 pub const OOM_SCORE_ADJ: RangeInclusive<i32> = -1000..=1000;
 /// Rounds of signals that a stop certificate tells one by one; more are counted.
-pub const STEPS_TOLD_MAX: usize = 64;
+pub const STEPS_LISTED_MAX: usize = 64;
 /// Processes left behind by a leader that are told one by one; more are counted.
-pub const LEFTOVERS_TOLD_MAX: usize = 256;
+pub const LEFTOVERS_LISTED_MAX: usize = 256;
 /// Bytes of memory that a run may be held to: from 1 MiB, below which no command starts, to 1 EiB.
 pub const MEMORY_BYTES: RangeInclusive<u64> = (1 << 20)..=(1 << 60);
 /// Processes and threads that a run may be held to; the kernel knows no more (`PID_MAX_LIMIT`).

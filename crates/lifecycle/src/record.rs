@@ -1,4 +1,5 @@
-//! What the entries of a run say: the one fold, used live by the [`Machine`](crate::Machine) and in every recovery.
+//! What the entries of a run say: the one fold, used live by the [`Machine`](crate::Machine) and in every recovery, so
+//! that no server reports again what an earlier one has reported (INV-19).
 
 use crate::{
     Entry, Exit, Outcome, ResumeReason, Signal, StopOrder, StopStep, StreamsEnd, Stuck,
@@ -262,7 +263,7 @@ impl AttemptRecord {
 
     fn stepped(&mut self, at: Timestamp, step: StopStep) {
         self.steps = self.steps.saturating_add(1);
-        if self.signals.steps.len() < limits::STEPS_TOLD_MAX {
+        if self.signals.steps.len() < limits::STEPS_LISTED_MAX {
             self.signals.steps.push((at, step));
         } else {
             self.signals.last_step = Some((at, step));

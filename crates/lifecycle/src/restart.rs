@@ -1,7 +1,7 @@
 //! Whether another attempt follows one that has ended, and when.
 //!
 //! Attempts sit above the machine, which knows one of them. A new one begins only where nothing of the one before is
-//! left, and that is proved; what cannot be proved ends the run.
+//! left, and that is proved (INV-20); what cannot be proved ends the run.
 
 use crate::names::named;
 use crate::{EndReason, Exit, Outcome, StartFailure, StartStage, TreeVerdict, Violation};

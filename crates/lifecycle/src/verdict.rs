@@ -1,5 +1,5 @@
 //! The verdict on a tree: the one place that says whether anything of a run is left, and by what proof. The keeper, the
-//! shim and a recovery call it with what each of them has seen.
+//! shim and a recovery call it with what each of them has seen (INV-5).
 
 use crate::{Proof, TreeVerdict};
 

@@ -56,7 +56,7 @@ impl Holds {
 }
 
 /// Processes of one round of signals that are told one by one; the rest is counted.
-pub const AIMS_TOLD_MAX: usize = 64;
+pub const AIMS_LISTED_MAX: usize = 64;
 
 /// A process that a round of signals was for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -5,14 +5,14 @@ mod unrelated;
 mod volley;
 
 use crate::{
-    aims::{AIMS_TOLD_MAX, Holds, Shot, ShotResult, SignalTarget, Tie},
+    aims::{AIMS_LISTED_MAX, Holds, Shot, ShotResult, SignalTarget, Tie},
     cgroup, marker,
     pidfd::{PidFd, Sent},
     procfs::{self, Stat},
     tasks,
 };
 use kennel_lifecycle::{
-    CgroupIdentity, Leftover, Leftovers, RunId, Signal, SignalScope, limits::LEFTOVERS_TOLD_MAX,
+    CgroupIdentity, Leftover, Leftovers, RunId, Signal, SignalScope, limits::LEFTOVERS_LISTED_MAX,
 };
 use nix::errno::Errno;
 pub use session::Session;
@@ -111,8 +111,8 @@ impl Tree {
         let mut living: Vec<(i32, Stat)> = self.members().into_iter().collect();
         living.retain(|(pid, _)| *pid != self.leader_pid);
         living.sort_unstable_by_key(|(pid, _)| *pid);
-        let unlisted = living.len().saturating_sub(LEFTOVERS_TOLD_MAX);
-        let told = living.into_iter().take(LEFTOVERS_TOLD_MAX);
+        let unlisted = living.len().saturating_sub(LEFTOVERS_LISTED_MAX);
+        let told = living.into_iter().take(LEFTOVERS_LISTED_MAX);
         let processes = told.map(|(pid, stat)| Leftover {
             pid,
             start_ticks: stat.start_ticks,
@@ -347,7 +347,7 @@ impl Tree {
         }
         let inside: HashSet<i32> = inside.of_run.into_iter().collect();
         // One that has ended by now is counted, and not named.
-        let named = inside.iter().take(AIMS_TOLD_MAX);
+        let named = inside.iter().take(AIMS_LISTED_MAX);
         let named = named.filter_map(|pid| Some((*pid, procfs::stat(*pid).ok()?.start_ticks)));
         let named: Vec<(i32, u64)> = named.collect();
         cgroup::kill(group).ok()?;

@@ -1,7 +1,7 @@
 //! Which life of the database it is: a copy of it that takes its place may lack what the one before had answered.
 //!
 //! What is written and read goes to the life in which the node was taken over. In another one nothing is done until the
-//! node has been taken over there: only then it is known what is missing.
+//! node has been taken over there: only then it is known what is missing (INV-21).
 
 use std::{
     fmt, io,

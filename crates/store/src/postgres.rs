@@ -145,7 +145,7 @@ impl Statements {
             .enumerate()
             .map(|(i, c)| format!("${}::{}[]", i + 1, c.sql_type))
             .collect();
-        // INVARIANT: a row is only ever written under its node's present generation, so no row can appear that the
+        // INV-9: a row is only ever written under its node's present generation, so no row can appear that the
         // restamping of open_node has missed. FOR SHARE makes a new generation wait for this commit, and this
         // statement for the commit of a new generation.
         let insert = format!(

@@ -168,8 +168,7 @@ pub(crate) const BEGINNING_SET: &str = "state = 'starting', attempt = w.attempt,
     started_us = NULL, leader_exited_us = NULL, streams_closed_us = NULL, tree_empty_us = NULL, \
     restarts = w.restarts, next_restart_us = NULL";
 
-/// Which row it is.
-/// INV-9, INV-20: the generation, and just that attempt.
+/// Which row it is: the one that waits for just this attempt (INV-20).
 pub(crate) const BEGINNING_WHERE: &str = "runs.run_id = w.run_id AND runs.generation = w.generation \
     AND runs.end_reason IS NULL AND runs.state = 'backoff' AND runs.desired = 'run' \
     AND runs.attempt = w.attempt - 1";

@@ -143,7 +143,7 @@ impl SqliteCommitter {
         let names = column_list("");
         let places: Vec<String> = (1..=COLUMNS.len()).map(|n| format!("?{n}")).collect();
         let place = |name| 1 + COLUMNS.iter().position(|c| c.name == name).unwrap_or(0);
-        // INVARIANT: a row is only ever written under its node's present generation, so no row can appear that
+        // INV-9: a row is only ever written under its node's present generation, so no row can appear that
         // the restamping of open_node has missed.
         let insert = format!(
             "INSERT INTO runs ({names}) SELECT {} WHERE EXISTS (SELECT 1 FROM nodes WHERE node = ?{} \

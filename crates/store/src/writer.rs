@@ -560,7 +560,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_full_queue_is_told_and_nothing_more_is_taken() {
+    async fn a_full_queue_is_reported_and_nothing_more_is_taken() {
         let mut bench = Bench::busy(None).await;
         for run in 0..WRITES_QUEUED_MAX {
             bench

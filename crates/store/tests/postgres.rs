@@ -160,7 +160,7 @@ async fn a_user_that_may_make_no_tables_can_use_those_that_are_there() {
 }
 
 #[tokio::test]
-async fn somebody_elses_table_in_the_way_is_told_and_left_alone() {
+async fn unrelated_table_is_reported_and_left_alone() {
     let server = PostgresServer::start_own().await.unwrap();
     let url = server.schema().await.unwrap();
     let mut raw = Raw::to(&url).await;
@@ -182,7 +182,7 @@ async fn somebody_elses_table_in_the_way_is_told_and_left_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_crash_of_postgres_is_told_and_survived() {
+async fn a_crash_of_postgres_is_reported_and_survived() {
     let mut server = PostgresServer::start_own().await.unwrap();
     let store = store(&server.schema().await.unwrap()).await;
     store.open_node(&opening(NODE, EPOCH)).await.unwrap();
@@ -328,23 +328,23 @@ async fn nothing_that_was_answered_is_lost_in_a_crash() {
     let mut server = PostgresServer::start_own().await.unwrap();
     let store = store(&server.schema().await.unwrap()).await;
     store.open_node(&opening(NODE, EPOCH)).await.unwrap();
-    let (told, mut answers) = tokio::sync::mpsc::channel(64);
+    let (reported, mut answers) = tokio::sync::mpsc::channel(64);
     let spawners: Vec<_> = (1..=8_u128)
         .map(|client| {
-            let (store, told) = (store.clone(), told.clone());
+            let (store, reported) = (store.clone(), reported.clone());
             tokio::spawn(async move {
                 for n in 0.. {
                     let new = new_run(client * 1_000_000 + n);
                     let result = store.insert(&new).await;
                     let ended = result.is_err();
-                    if told.send((new.run, result)).await.is_err() || ended {
+                    if reported.send((new.run, result)).await.is_err() || ended {
                         break;
                     }
                 }
             })
         })
         .collect();
-    drop(told);
+    drop(reported);
 
     let mut written = Vec::new();
     let mut failed = Vec::new();
@@ -413,7 +413,7 @@ async fn a_statement_that_waits_too_long_is_in_doubt_and_does_not_hold_up_the_ne
 }
 
 #[tokio::test]
-async fn a_server_that_cannot_be_used_is_told_apart_without_a_password() {
+async fn unusable_server_is_distinguished_without_a_password() {
     let server = PostgresServer::start_own().await.unwrap();
     let fails = async |text: String| {
         let url: StoreUrl = text.parse().unwrap();

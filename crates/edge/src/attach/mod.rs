@@ -10,7 +10,7 @@ pub(crate) use seats::Seats;
 use crate::{
     convert::{event as convert, request, run, screen, token::Cursor},
     limits,
-    pb::{self, attach_request::Request as Asked, attach_response::Response as Told},
+    pb::{self, attach_request::Request as Asked, attach_response::Response as Reported},
     reason::Reason,
     status,
 };
@@ -31,7 +31,7 @@ pub(crate) struct Attachment {
     supervisor: Supervisor,
     run: RunId,
     /// Whose it is, as the audit trail has it.
-    told: RequestTold,
+    reported: RequestTold,
     requests: Streaming<pb::AttachRequest>,
     /// The client has ended its side.
     leaves: bool,
@@ -84,7 +84,7 @@ impl Attachment {
         } = door;
         let first = requests.message().await?;
         let open = request::attach(first.and_then(|first| first.request))?;
-        let told = RequestTold {
+        let reported = RequestTold {
             rpc: "Attach".to_owned(),
             by: principal.clone(),
             pid,
@@ -112,13 +112,15 @@ impl Attachment {
             screen: shown.map(|shown: ScreenView| screen::screen(shown)),
             writer: Some(writer(seat.seen())),
         };
-        let entry = told.clone().with("read_only", open.read_only.to_string());
+        let entry = reported
+            .clone()
+            .with("read_only", open.read_only.to_string());
         let entry = TrailEntry::Request(entry);
         supervisor.audit_noted(TrailRecord::now(Some(open.run.to_string()), entry));
         Ok(Self {
             supervisor,
             run: open.run,
-            told,
+            reported,
             requests,
             leaves: false,
             writing: None,
@@ -135,29 +137,29 @@ impl Attachment {
         self,
     ) -> impl Stream<Item = Result<pb::AttachResponse, Status>> + Send {
         stream::unfold(self, |mut attachment| async move {
-            let told = attachment.next().await?;
-            attachment.over |= told.is_err();
-            let told = told.map(|told| pb::AttachResponse {
-                response: Some(told),
+            let reported = attachment.next().await?;
+            attachment.over |= reported.is_err();
+            let reported = reported.map(|reported| pb::AttachResponse {
+                response: Some(reported),
             });
-            Some((told, attachment))
+            Some((reported, attachment))
         })
     }
 
-    async fn next(&mut self) -> Option<Result<Told, Status>> {
+    async fn next(&mut self) -> Option<Result<Reported, Status>> {
         if self.over {
             return None;
         }
         if let Some(opened) = self.opened.take() {
-            return Some(Ok(Told::Opened(opened)));
+            return Some(Ok(Reported::Opened(opened)));
         }
         loop {
             if self.leaves && self.writing.is_none() {
                 return None;
             }
-            let told = match self.wake().await {
+            let reported = match self.wake().await {
                 Wake::Events(Ok(None)) => return None,
-                Wake::Events(Ok(Some(events))) => Ok(Told::Events(self.batch(events))),
+                Wake::Events(Ok(Some(events))) => Ok(Reported::Events(self.batch(events))),
                 Wake::Events(Err(error)) => Err(status::of(&error)),
                 Wake::Asked(Ok(None)) => {
                     self.leaves = true;
@@ -165,16 +167,16 @@ impl Attachment {
                 }
                 Wake::Asked(Ok(Some(asked))) => match self.obey(asked.request).await {
                     Ok(None) => continue,
-                    Ok(Some(refused)) => Ok(Told::Refused(refused)),
+                    Ok(Some(refused)) => Ok(Reported::Refused(refused)),
                     Err(status) => Err(status),
                 },
                 Wake::Asked(Err(status)) => Err(status),
                 Wake::Written(id, written) => taken(id, written),
-                Wake::Writer(writes) => Ok(Told::Writer(writer(writes))),
+                Wake::Writer(writes) => Ok(Reported::Writer(writer(writes))),
                 Wake::Draining => Err(status::draining()),
                 Wake::Leaving => Err(status::leaving()),
             };
-            return Some(told);
+            return Some(reported);
         }
     }
 
@@ -225,13 +227,13 @@ impl Attachment {
 
     /// So many bytes, for the audit trail.
     fn typed(&self, bytes: usize) -> TrailRecord {
-        let told = RequestTold {
+        let reported = RequestTold {
             rpc: "Attach.input".to_owned(),
             bytes: u64::try_from(bytes).unwrap_or(u64::MAX),
-            ..self.told.clone()
+            ..self.reported.clone()
         };
         let run = self.run.to_string();
-        TrailRecord::now(Some(run), TrailEntry::Request(told))
+        TrailRecord::now(Some(run), TrailEntry::Request(reported))
     }
 
     /// Does what is asked, or says why not. The error ends the stream.
@@ -285,14 +287,14 @@ async fn resized_at_the_door(
     }
 }
 
-fn taken(write_id: String, written: Result<InputWritten, CallError>) -> Result<Told, Status> {
+fn taken(write_id: String, written: Result<InputWritten, CallError>) -> Result<Reported, Status> {
     match written {
-        Ok(written) => Ok(Told::Taken(pb::AttachInputTaken {
+        Ok(written) => Ok(Reported::Taken(pb::AttachInputTaken {
             write_id,
             accepted_offset: written.progress.accepted.unwrap_or_default(),
             repeated: written.repeated,
         })),
-        Err(error) => refused(&status::of(&error), write_id).map(Told::Refused),
+        Err(error) => refused(&status::of(&error), write_id).map(Reported::Refused),
     }
 }
 

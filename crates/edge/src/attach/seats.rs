@@ -99,7 +99,7 @@ impl Seat {
 
     /// Who writes now.
     pub(crate) fn now(&self) -> Writes {
-        self.told(self.writer.borrow().as_ref())
+        self.reported(self.writer.borrow().as_ref())
     }
 
     /// Waits until somebody else writes than when it was asked last. Cancel-safe.
@@ -107,16 +107,16 @@ impl Seat {
         // INVARIANT: the sender is there for as long as somebody is attached.
         let _ = self.writer.changed().await;
         let writer = self.writer.borrow_and_update().clone();
-        self.told(writer.as_ref())
+        self.reported(writer.as_ref())
     }
 
     /// As [`Self::now`], and nothing of before is told by [`Self::changed`].
     pub(crate) fn seen(&mut self) -> Writes {
         let writer = self.writer.borrow_and_update().clone();
-        self.told(writer.as_ref())
+        self.reported(writer.as_ref())
     }
 
-    fn told(&self, writer: Option<&Writer>) -> Writes {
+    fn reported(&self, writer: Option<&Writer>) -> Writes {
         Writes {
             you: writer == Some(&self.own),
             principal: writer.map(|writer| writer.principal.clone()),

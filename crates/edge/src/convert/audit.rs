@@ -268,12 +268,12 @@ pub(crate) fn reaped(report: ReapReport) -> pb::ReapLeaksResponse {
     let areas = report.audit.unverified.into_iter();
     let mut bytes = 0;
     let processes = report.judged.into_iter().map(|one| {
-        let mut told = judged(one);
-        bytes += told.encoded_len();
+        let mut reported = judged(one);
+        bytes += reported.encoded_len();
         if bytes > LISTED_BYTES_MAX {
-            told.found = None;
+            reported.found = None;
         }
-        told
+        reported
     });
     pb::ReapLeaksResponse {
         processes: processes.collect(),

@@ -278,11 +278,11 @@ mod tests {
         };
         let events = vec![event(1, 1), event(2, 1), event(3, 2)];
         let batches = batches(RunId::from_u128(9), events, false);
-        let told: Vec<_> = batches
+        let reported: Vec<_> = batches
             .iter()
             .map(|batch| (batch.attempt, batch.base_seq, batch.events.len()))
             .collect();
-        assert_eq!(told, [(1, 1, 2), (2, 3, 1)]);
+        assert_eq!(reported, [(1, 1, 2), (2, 3, 1)]);
     }
 
     #[test]

@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_or_unknown_is_told_by_its_field() {
+    fn what_is_missing_or_unknown_is_reported_by_its_field() {
         let mut found = Vec::new();
         let unknown = |resource| pb::Rlimit {
             resource,

@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_of_ours_is_told_by_its_field() {
+    fn what_is_no_number_of_ours_is_reported_by_its_field() {
         let strange = pb::RestartPolicy {
             preset: 9,
             mode: 9,

@@ -50,44 +50,44 @@ pub(crate) fn record(record: TrailRecord) -> pb::AuditRecord {
         time: Some(time::timestamp(Timestamp(at_us))),
         run_id: run.unwrap_or_default(),
         record: Some(match entry {
-            TrailEntry::Request(told) => Record::Request(pb::AuditRequest {
-                rpc: told.rpc,
-                by: told.by,
-                pid: told.pid,
-                request_id: told.request_id,
-                asked: told.asked,
-                code: told.code,
-                reason: told.reason,
-                calls: told.calls,
-                bytes: told.bytes,
+            TrailEntry::Request(reported) => Record::Request(pb::AuditRequest {
+                rpc: reported.rpc,
+                by: reported.by,
+                pid: reported.pid,
+                request_id: reported.request_id,
+                asked: reported.asked,
+                code: reported.code,
+                reason: reported.reason,
+                calls: reported.calls,
+                bytes: reported.bytes,
             }),
-            TrailEntry::Signal(told) => Record::Signal(pb::AuditSignal {
-                attempt: told.attempt,
-                signal: told.signal,
-                scope: told.scope,
-                sender: told.sender,
-                why: told.why,
-                delivered: told.delivered,
-                gone: told.gone,
-                refused: told.refused,
-                errno: told.errno,
-                processes: told.processes.into_iter().map(process).collect(),
-                unlisted: told.unlisted,
-                boot_id: told.boot_id,
+            TrailEntry::Signal(reported) => Record::Signal(pb::AuditSignal {
+                attempt: reported.attempt,
+                signal: reported.signal,
+                scope: reported.scope,
+                sender: reported.sender,
+                why: reported.why,
+                delivered: reported.delivered,
+                gone: reported.gone,
+                refused: reported.refused,
+                errno: reported.errno,
+                processes: reported.processes.into_iter().map(process).collect(),
+                unlisted: reported.unlisted,
+                boot_id: reported.boot_id,
             }),
-            TrailEntry::Node(told) => Record::Node(pb::AuditNode {
-                what: told.what,
-                detail: told.detail,
+            TrailEntry::Node(reported) => Record::Node(pb::AuditNode {
+                what: reported.what,
+                detail: reported.detail,
             }),
         }),
     }
 }
 
-fn process(told: ProcessTold) -> pb::AuditProcess {
+fn process(reported: ProcessTold) -> pb::AuditProcess {
     pb::AuditProcess {
-        pid: told.pid,
-        start_ticks: told.start_ticks,
-        evidence: told.evidence,
-        result: told.result,
+        pid: reported.pid,
+        start_ticks: reported.start_ticks,
+        evidence: reported.evidence,
+        result: reported.result,
     }
 }

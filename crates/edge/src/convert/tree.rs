@@ -76,13 +76,13 @@ mod tests {
             (ShotResult::Failed(1), pb::SignalOutcome::Failed, Some(1)),
         ];
         for (result, outcome, errno) in results {
-            let told = shot(Shot {
+            let reported = shot(Shot {
                 pid: 7,
                 start_ticks: 8,
                 result,
             });
-            assert_eq!((told.pid, told.start_ticks), (7, 8));
-            assert_eq!((told.outcome(), told.errno), (outcome, errno));
+            assert_eq!((reported.pid, reported.start_ticks), (7, 8));
+            assert_eq!((reported.outcome(), reported.errno), (outcome, errno));
         }
         let held = |cgroup, shim, keeper| {
             holds(Holds {

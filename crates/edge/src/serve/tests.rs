@@ -22,7 +22,7 @@ async fn a_peer_that_may_call_is_answered() {
 }
 
 #[tokio::test]
-async fn a_process_of_a_run_is_told_that_it_may_not_call() {
+async fn process_of_a_run_may_not_call() {
     let house = House::open(true);
     let connection = house.connect().await;
     let status = connection.health().check(whole()).await;
@@ -124,7 +124,7 @@ impl House {
         let mut routes = Routes::builder();
         routes.add_service(HealthServer::new(health));
         let ending = Ending::default();
-        let (doors, told) = (ending.clone(), reporter.clone());
+        let (doors, health) = (ending.clone(), reporter.clone());
         let leaving = Serving::default();
         let leaves = leaving.clone();
         let serving = tokio::spawn(async move {
@@ -142,11 +142,11 @@ impl House {
                 if leaves.is_leaving() {
                     return std::future::pending().await;
                 }
-                end(told.clone(), &doors).await;
+                end(health.clone(), &doors).await;
             };
             let drained = async {
                 tokio::select! { biased;
-                    () = leave(&leaves, told.clone(), &doors) => {}
+                    () = leave(&leaves, health.clone(), &doors) => {}
                     () = shut_down => {}
                 }
             };

@@ -29,7 +29,7 @@ fn a_failure_has_all_that_the_server_said() {
 }
 
 #[test]
-fn an_answer_of_somebody_else_has_no_reason() {
+fn answer_of_another_server_has_no_reason() {
     let failure = Failure::from(Status::unknown(""));
     assert_eq!(failure.reason, None);
     assert_ne!(failure.to_string(), "");

@@ -366,7 +366,7 @@ fn a_failed_start_is_coded_by_what_the_caller_can_do() {
 }
 
 #[test]
-fn all_violations_are_told_together() {
+fn all_violations_are_reported_together() {
     let found = [
         Violation::new("spec.cwd", "must be an absolute path"),
         Violation::new("run_id", "is none"),

@@ -70,7 +70,7 @@ enum Stage {
     /// What is to be told when all before was given.
     Failed(Box<Status>),
     /// The end was told.
-    Told,
+    Reported,
 }
 
 /// Why a reader woke.
@@ -140,11 +140,11 @@ impl ManyReader {
                     }
                 }
                 Stage::Failed(status) => {
-                    self.stage = Stage::Told;
+                    self.stage = Stage::Reported;
                     return Some(Err(*status));
                 }
-                Stage::Told => {
-                    self.stage = Stage::Told;
+                Stage::Reported => {
+                    self.stage = Stage::Reported;
                     return None;
                 }
             }
@@ -208,7 +208,7 @@ impl ManyReader {
                     is_last = true;
                 }
                 Ok(None) => {
-                    self.stage = Stage::Told;
+                    self.stage = Stage::Reported;
                     is_last = true;
                 }
                 Ok(Some(step)) => {

@@ -2,7 +2,7 @@
 
 use super::ClientError;
 use crate::wire::{self, LIST_BYTES_MAX, WireListing, WireMember};
-pub use kennel_linux::aims::{AIMS_TOLD_MAX, Aim, Holds, Shot, ShotResult, SignalTarget, Tie};
+pub use kennel_linux::aims::{AIMS_LISTED_MAX, Aim, Holds, Shot, ShotResult, SignalTarget, Tie};
 use kennel_linux::{clock, memfd, procfs};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::{

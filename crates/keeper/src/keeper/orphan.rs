@@ -8,7 +8,7 @@ use crate::{client::Recorded, held, orphan_note};
 use kennel_lifecycle::{
     HostIdentity, Signal, SignalScope, SignalSender, StopStep, Stuck, StuckProcess, Timestamp,
     ladder::{Ladder, StopPlan},
-    limits::STEPS_TOLD_MAX,
+    limits::STEPS_LISTED_MAX,
     recovery::Seen,
 };
 use kennel_linux::{
@@ -258,7 +258,7 @@ impl Orphan {
             let at = step.at;
             StopStep { at, ..*before } == step
         });
-        if !volley.is_empty() && !again && self.steps.len() < STEPS_TOLD_MAX {
+        if !volley.is_empty() && !again && self.steps.len() < STEPS_LISTED_MAX {
             self.steps.push(step);
         }
     }

@@ -1,7 +1,7 @@
 //! The bytes of messages, written down: a change of them is a change of version.
 
 use super::{
-    Answer, FromShim, LIST_BYTES_MAX, MEMBERS_TOLD_MAX, ToKeeper, ToServer, ToShim, VERSION,
+    Answer, FromShim, LIST_BYTES_MAX, MEMBERS_LISTED_MAX, ToKeeper, ToServer, ToShim, VERSION,
     WireHeldProcess, WireHello, WireListing, WireMember, WireResize,
     adoption::{WireAdoptable, WireKeepsake, WireMemory},
     decode, encode,
@@ -653,7 +653,7 @@ fn the_longest_lists_fit_into_their_file() {
         result: ShotResult::Failed(i32::MIN),
     };
     let shots = Shots {
-        shots: vec![shot; MEMBERS_TOLD_MAX],
+        shots: vec![shot; MEMBERS_LISTED_MAX],
         unlisted: u32::MAX,
         no_terminal: true,
     };
@@ -670,7 +670,7 @@ fn the_longest_lists_fit_into_their_file() {
         },
     };
     let listing = WireListing {
-        members: vec![member; MEMBERS_TOLD_MAX],
+        members: vec![member; MEMBERS_LISTED_MAX],
         unlisted: u32::MAX,
     };
     for bytes in [encode(&shots), encode(&listing)] {

@@ -29,9 +29,9 @@ pub(crate) const VERSION: u8 = 6;
 /// Longest list of process ids in a message.
 pub(crate) const PIDS_MAX: usize = 1024;
 /// Most processes whose signal or whose place in a tree is told; the rest is counted.
-pub(crate) const MEMBERS_TOLD_MAX: usize = 4096;
+pub(crate) const MEMBERS_LISTED_MAX: usize = 4096;
 /// Longest encoded list of processes: no entry takes more than 64 bytes.
-pub(crate) const LIST_BYTES_MAX: u64 = 64 * MEMBERS_TOLD_MAX as u64 + 64;
+pub(crate) const LIST_BYTES_MAX: u64 = 64 * MEMBERS_LISTED_MAX as u64 + 64;
 /// Longest encoded child: argv and environment, with room for lengths and paths.
 pub(crate) const CHILD_BYTES_MAX: u64 = 8 * 1024 * 1024;
 

@@ -11,7 +11,7 @@ use crate::{
 };
 use kennel_client::{Attachment, MODES_AT_FIRST};
 use kennel_linux::own_terminal::{self, RawMode};
-use kennel_proto::pb::{self, attach_response::Response as Told, event::Payload};
+use kennel_proto::pb::{self, attach_response::Response as Reported, event::Payload};
 use std::{
     io::{self, Read, Write},
     time::Duration,
@@ -147,8 +147,8 @@ impl Desk {
             let leaves_at_signals = !self.manner.stays_at_signals;
             let can_type = listens && attachment.can_type();
             tokio::select! {
-                told = attachment.next() => match told.map_err(refused)? {
-                    Some(told) => self.show(told)?,
+                reported = attachment.next() => match reported.map_err(refused)? {
+                    Some(reported) => self.show(reported)?,
                     None => return Ok(Left::Ended),
                 },
                 typed = typed.recv(), if can_type => match typed {
@@ -180,9 +180,9 @@ impl Desk {
         Left::Detached
     }
 
-    fn show(&mut self, told: Told) -> Result<(), Failure> {
-        match told {
-            Told::Opened(opened) => {
+    fn show(&mut self, reported: Reported) -> Result<(), Failure> {
+        match reported {
+            Reported::Opened(opened) => {
                 // What is wrong with the run or the server was said on a terminal as it was.
                 if self.raw.is_none() {
                     let raw = RawMode::enter();
@@ -199,7 +199,7 @@ impl Desk {
                 self.writes = opened.writer.is_some_and(|writer| writer.you);
                 Ok(())
             }
-            Told::Events(events) => {
+            Reported::Events(events) => {
                 for event in events.run_events.into_iter().flat_map(|e| e.events) {
                     if let Some(Payload::Output(output)) = event.payload {
                         self.shown = true;
@@ -208,7 +208,7 @@ impl Desk {
                 }
                 Ok(())
             }
-            Told::Writer(writer) => {
+            Reported::Writer(writer) => {
                 let becomes = writer.you && !self.writes;
                 self.writes = writer.you;
                 if let (true, Some(size)) = (becomes, own_size()) {
@@ -217,8 +217,8 @@ impl Desk {
                 Ok(())
             }
             // Somebody else types, or there is nobody to type to.
-            Told::Refused(_) => write(BELL),
-            Told::Taken(_) => Ok(()),
+            Reported::Refused(_) => write(BELL),
+            Reported::Taken(_) => Ok(()),
         }
     }
 

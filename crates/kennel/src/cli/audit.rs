@@ -114,11 +114,11 @@ fn line(record: &pb::AuditRecord) -> String {
         "" => "node".to_owned(),
         run => values::command_line([run]),
     };
-    format!("{at} {about} {}", told(record))
+    format!("{at} {about} {}", reported(record))
 }
 
 /// What a record says, on one line.
-pub(crate) fn told(record: &pb::AuditRecord) -> String {
+pub(crate) fn reported(record: &pb::AuditRecord) -> String {
     match &record.record {
         Some(Record::Request(request)) => asked(request),
         Some(Record::Signal(signal)) => signalled(signal),

@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn long_output_is_told_by_its_length() {
+    fn long_output_is_reported_by_its_length() {
         let output = pb::Output {
             stream: pb::OutputStream::Stdout.into(),
             data: vec![b'x'; 4096].into(),

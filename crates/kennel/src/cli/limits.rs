@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_limit_is_told_as_its_flag_takes_it() {
+    fn each_limit_is_reported_as_its_flag_takes_it() {
         assert_eq!(words(&pb::RunLimits::default()), Vec::<String>::new());
         let span = |millis| Duration::from_millis(millis).try_into().ok();
         let limits = pb::RunLimits {
@@ -81,7 +81,7 @@ mod tests {
                 weight: Some(50),
             }),
         };
-        let told = [
+        let reported = [
             "nofile=1024:4096",
             "core=unlimited",
             "nice 5",
@@ -93,7 +93,7 @@ mod tests {
             "cpus 1.5",
             "cpu-weight 50",
         ];
-        assert_eq!(words(&limits), told);
+        assert_eq!(words(&limits), reported);
         let third = pb::CpuLimits {
             quota: span(10),
             period: span(30),

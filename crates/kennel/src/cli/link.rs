@@ -47,7 +47,7 @@ impl Link {
         }
         match Self::dial(server, format, here).await {
             Ok(Ok(link)) => Ok(Some(link)),
-            Ok(Err(ConnectError::NoServer { source, .. })) if nobody_listens(&source) => Ok(None),
+            Ok(Err(ConnectError::NoServer { source, .. })) if has_no_listener(&source) => Ok(None),
             Ok(Err(error)) => Err(not_connected(error)),
             // There is no default.
             Err(_) => Ok(None),
@@ -93,7 +93,7 @@ impl Link {
     }
 }
 
-fn nobody_listens(cause: &io::Error) -> bool {
+fn has_no_listener(cause: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionRefused, NotFound};
     matches!(cause.kind(), NotFound | ConnectionRefused)
 }

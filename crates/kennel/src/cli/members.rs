@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tree_is_indented_and_nobody_is_left_out() {
+    fn tree_is_indented_and_complete() {
         let apart = pb::TreeProcess {
             session_id: 12,
             listening_tcp_ports: vec![80, 443],
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn each_outcome_is_told() {
+    fn each_outcome_is_reported() {
         let target = |pid, outcome: pb::SignalOutcome, errno| pb::SignalledProcess {
             pid,
             start_ticks: 1,

@@ -114,27 +114,27 @@ mod tests {
 
     #[test]
     fn a_command_that_is_not_in_the_path_can_be_given_by_its_path() {
-        let told = |command| hint("COMMAND_NOT_FOUND", &facts(&[("command", command)]));
-        assert!(told("ls").is_some_and(|hint| hint.contains("--env PATH")));
-        assert_eq!(told("/bin/ls"), None);
+        let reported = |command| hint("COMMAND_NOT_FOUND", &facts(&[("command", command)]));
+        assert!(reported("ls").is_some_and(|hint| hint.contains("--env PATH")));
+        assert_eq!(reported("/bin/ls"), None);
     }
 
     #[test]
     fn a_node_that_takes_no_runs_may_be_drained_or_end() {
-        let told = hint("NODE_DRAINING", &facts(&[])).expect("there is something to do");
-        assert!(told.contains("drain --undo") && told.contains("shutting down"));
+        let reported = hint("NODE_DRAINING", &facts(&[])).expect("there is something to do");
+        assert!(reported.contains("drain --undo") && reported.contains("shutting down"));
     }
 
     #[test]
     fn a_failed_start_tells_what_to_do_where_that_is_known() {
-        let told = |stage, errno| {
+        let reported = |stage, errno| {
             let facts = facts(&[("stage", stage), ("errno", errno)]);
             hint("SPAWN_FAILED", &facts)
         };
-        assert!(told("EXEC", "2").is_some_and(|hint| hint.contains("interpreter")));
-        assert!(told("WORK_DIR", "2").is_some_and(|hint| hint.contains("--cwd")));
-        assert!(told("PREPARE", "28").is_some_and(|hint| hint.contains("full")));
-        assert_eq!(told("FORK", "11"), None);
+        assert!(reported("EXEC", "2").is_some_and(|hint| hint.contains("interpreter")));
+        assert!(reported("WORK_DIR", "2").is_some_and(|hint| hint.contains("--cwd")));
+        assert!(reported("PREPARE", "28").is_some_and(|hint| hint.contains("full")));
+        assert_eq!(reported("FORK", "11"), None);
     }
 
     #[test]
@@ -143,13 +143,13 @@ mod tests {
     }
 
     #[test]
-    fn all_violations_are_told() {
-        let told = listed(&[
+    fn all_violations_are_reported() {
+        let reported = listed(&[
             Violation::new("spec.cwd", "must be absolute"),
             Violation::new("spec.argv.args", "must name a command"),
         ]);
         assert_eq!(
-            told,
+            reported,
             "\n  spec.cwd: must be absolute\n  spec.argv.args: must name a command"
         );
     }

@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_are_told_one_per_line_and_when_a_pause_is_over() {
+    fn limits_are_reported_one_per_line_and_when_a_pause_is_over() {
         let mut run = sample();
         run.spec.as_mut().expect("it has one").limits = Some(pb::RunLimits {
             nice: Some(5),
@@ -373,19 +373,19 @@ mod tests {
             ..pb::RunLimits::default()
         });
         run.pause_expires_at = Some(SystemTime::UNIX_EPOCH.into());
-        let told = super::run(&run);
+        let reported = super::run(&run);
         for line in [
             "limit           nice 5\n",
             "limit           pids-max 100\n",
             "pause over      1970-01-01T00:00:00Z\n",
         ] {
-            assert!(told.contains(line), "{told}");
+            assert!(reported.contains(line), "{reported}");
         }
     }
 
     #[test]
-    fn what_becomes_of_the_rest_is_told_unless_it_is_stopped() {
-        let told = |action: pb::LeaderExitAction, secs: Option<u64>| {
+    fn what_becomes_of_the_rest_is_reported_unless_it_is_stopped() {
+        let reported = |action: pb::LeaderExitAction, secs: Option<u64>| {
             let mut run = sample();
             let spec = run.spec.as_mut().expect("it has one");
             spec.on_leader_exit = Some(pb::LeaderExitPolicy {
@@ -396,13 +396,13 @@ mod tests {
             });
             super::run(&run)
         };
-        assert!(!told(pb::LeaderExitAction::Stop, None).contains("on leader exit"));
-        let keep = told(pb::LeaderExitAction::Keep, None);
+        assert!(!reported(pb::LeaderExitAction::Stop, None).contains("on leader exit"));
+        let keep = reported(pb::LeaderExitAction::Keep, None);
         assert!(
             keep.contains("on leader exit  the rest is kept\n"),
             "{keep}"
         );
-        let drain = told(pb::LeaderExitAction::Drain, Some(90));
+        let drain = reported(pb::LeaderExitAction::Drain, Some(90));
         assert!(
             drain.contains("the rest may finish, for at most 90s\n"),
             "{drain}"

@@ -82,7 +82,7 @@ pub(crate) async fn run(link: &Link, mut request: pb::SpawnRequest) -> Result<u8
         Err(failure) => return cut_off(link, &run_id, failure).await,
     };
     drop((forwarder, input));
-    if let Some(failure) = told_by_reason(&ends.reason, &run_id) {
+    if let Some(failure) = reported_by_reason(&ends.reason, &run_id) {
         return Err(failure);
     }
     match ends.exit {
@@ -176,7 +176,7 @@ fn ends_with_keeper(request: &pb::SpawnRequest) -> bool {
 }
 
 /// What the reason of an end says that the command's exit does not.
-fn told_by_reason(reason: &str, run_id: &str) -> Option<Failure> {
+fn reported_by_reason(reason: &str, run_id: &str) -> Option<Failure> {
     let (code, what) = code_of_reason(reason)?;
     Some(Failure::new(format!("run {run_id} {what}")).code(code))
 }
@@ -218,7 +218,7 @@ pub(crate) fn exit_of(run: &pb::Run) -> Result<u8, Failure> {
         _ => "",
     };
     let run_id = &run.run_id;
-    if let Some(failure) = told_by_reason(reason, run_id) {
+    if let Some(failure) = reported_by_reason(reason, run_id) {
         return Err(failure);
     }
     if let Some(exit) = run.current_attempt.as_ref().and_then(|a| a.exit.as_ref()) {
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reason_that_says_more_than_the_exit_is_told() {
+    fn a_reason_that_says_more_than_the_exit_is_reported() {
         let code = |reason| code_of_reason(reason).map(|(code, _)| code);
         assert_eq!(code("deadline_exceeded"), Some(124));
         assert_eq!(code("oom_killed"), Some(137));

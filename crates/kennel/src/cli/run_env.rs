@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn caller_environment_is_inherited_unless_told_otherwise() {
+    fn caller_environment_is_inherited_unless_asked_otherwise() {
         let all = ["A=1", "B=3"].map(str::to_owned).to_vec();
         assert_eq!(env(EnvModeArg::Inherit, &["B=3"]), (pb::EnvMode::None, all));
         let one = vec!["B=2".to_owned()];

@@ -86,13 +86,13 @@ fn tell(
         || {
             let upgrade = upgrade.map(json::to_string);
             let upgrade = upgrade.and_then(|text| serde_json::from_str::<Value>(&text).ok());
-            let told = json!({
+            let reported = json!({
                 "from": side(before),
                 "to": side(after),
                 "unansweredSeconds": unanswered.as_secs_f64(),
                 "upgrade": upgrade,
             });
-            told.to_string()
+            reported.to_string()
         },
         || {
             format!(

@@ -337,14 +337,14 @@ pub(crate) fn verdict(verdict: &pb::TreeVerdict) -> String {
 
 /// `12 (state D): why`, for each.
 fn stuck_processes(stuck: &pb::tree_verdict::Stuck) -> String {
-    let told = stuck.processes.iter();
-    let mut told: Vec<_> = told
+    let reported = stuck.processes.iter();
+    let mut reported: Vec<_> = reported
         .map(|p| format!("{} (state {}): {}", p.pid, p.state, p.why))
         .collect();
     if stuck.unlisted > 0 {
-        told.push(format!("{} more", stuck.unlisted));
+        reported.push(format!("{} more", stuck.unlisted));
     }
-    told.join("; ")
+    reported.join("; ")
 }
 
 /// `sh (12), sleep (13) and 4 more`.

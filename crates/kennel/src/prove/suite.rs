@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn empty_with_somebody_alive_is_a_lie() {
+    fn empty_with_a_process_alive_is_a_lie() {
         let empty = verdict(Verdict::Empty(pb::tree_verdict::Empty {
             proof: pb::EmptyProof::Echild.into(),
         }));

@@ -53,16 +53,6 @@ pub(crate) fn filter(value: Option<&str>) -> Result<EnvFilter, Failure> {
     })
 }
 
-/// How a line of the log is written.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub(crate) enum LogFormat {
-    /// For people
-    #[default]
-    Text,
-    /// One JSON object per line
-    Json,
-}
-
 /// Starts logging for this process. What is given back is told where else lines go, once that is known.
 pub(crate) fn start_log(format: LogFormat, value: Option<&str>) -> Result<Collected, Failure> {
     let collected = Collected::default();
@@ -183,6 +173,16 @@ impl Visit for Fields {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         self.record_str(field, &format!("{value:?}"));
     }
+}
+
+/// Form of a line of the log.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LogFormat {
+    /// For people
+    #[default]
+    Text,
+    /// One JSON object per line
+    Json,
 }
 
 /// How a line looks.

@@ -143,7 +143,7 @@ impl Machine {
         self.ends.leader = record.leader;
         self.ends.streams = record.streams;
         self.stuck.clone_from(&record.stuck);
-        let listed = u32::try_from(limits::STEPS_TOLD_MAX).unwrap_or(u32::MAX);
+        let listed = u32::try_from(limits::STEPS_LISTED_MAX).unwrap_or(u32::MAX);
         self.certificate.steps_unlisted = record.steps.saturating_sub(listed);
         if !self.record.recorded {
             self.append(super::recorded(proc));
@@ -214,12 +214,12 @@ impl Machine {
         &mut self,
         proc: Box<RunIdentity>,
         pause: HeldPause,
-        told: LastPause,
+        reported: LastPause,
         row: Option<RowState>,
     ) -> Phase {
         let ended = match pause {
             HeldPause::Stopped => {
-                if told != LastPause::Paused {
+                if reported != LastPause::Paused {
                     self.append(Entry::Paused);
                 }
                 if row != Some(RowState::Paused) {
@@ -228,7 +228,7 @@ impl Machine {
                 return Phase::Paused { proc };
             }
             HeldPause::Stopping => {
-                if told == LastPause::Paused {
+                if reported == LastPause::Paused {
                     self.append(Entry::Resumed {
                         reason: ResumeReason::Asked,
                     });
@@ -242,8 +242,10 @@ impl Machine {
                 self.effects.push(effect);
                 return Phase::Pausing { proc, stage };
             }
-            HeldPause::LettingGo if told == LastPause::Paused || row == Some(RowState::Paused) => {
-                if told != LastPause::Paused {
+            HeldPause::LettingGo
+                if reported == LastPause::Paused || row == Some(RowState::Paused) =>
+            {
+                if reported != LastPause::Paused {
                     self.append(Entry::Paused);
                 }
                 self.effects.push(Effect::Thaw);
@@ -255,16 +257,16 @@ impl Machine {
         };
         // A pause that was seen, and of which the journal has not heard.
         let unheard = match (row, pause) {
-            (Some(RowState::Paused), _) => told == LastPause::Never,
+            (Some(RowState::Paused), _) => reported == LastPause::Never,
             (Some(RowState::Pausing), HeldPause::Expired) => {
-                told != LastPause::Resumed(ResumeReason::MaxPause)
+                reported != LastPause::Resumed(ResumeReason::MaxPause)
             }
             _ => false,
         };
-        if unheard && told != LastPause::Paused {
+        if unheard && reported != LastPause::Paused {
             self.append(Entry::Paused);
         }
-        if unheard || told == LastPause::Paused {
+        if unheard || reported == LastPause::Paused {
             self.append(Entry::Resumed { reason: ended });
         }
         self.effects.push(match row {
@@ -279,13 +281,13 @@ impl Machine {
 /// The order that was told first stands, with the nearer of both deadlines: a row may have lost that order and have a later one.
 fn earlier(
     recorded: Option<(StopOrder, Timestamp)>,
-    told: Option<(StopOrder, Timestamp)>,
+    reported: Option<(StopOrder, Timestamp)>,
 ) -> Option<(StopOrder, Timestamp)> {
-    match (recorded, told) {
-        (Some((recorded, at)), Some((first, told))) => {
+    match (recorded, reported) {
+        (Some((recorded, at)), Some((first, reported))) => {
             let grace = first.grace.min(recorded.grace);
-            Some((StopOrder { grace, ..first }, at.min(told)))
+            Some((StopOrder { grace, ..first }, at.min(reported)))
         }
-        (recorded, told) => recorded.or(told),
+        (recorded, reported) => recorded.or(reported),
     }
 }

@@ -1,7 +1,7 @@
 //! One attempt to run one command, as a machine: a phase and an input give a phase and effects.
 //!
 //! Commands are answered: obeyed, or refused without any change. Reports are tolerated: one that comes late or
-//! twice changes nothing. One function per phase, in `start`, `life` and `end`; what all living phases share is in
+//! twice changes nothing (INV-15). One function per phase, in `start`, `life` and `end`; what all living phases share is in
 //! [`Machine::heard`].
 
 mod adopted;
@@ -229,6 +229,7 @@ impl Machine {
                 }
             }
             Report::ExecFailed(failure) => {
+                // INV-6: the command never ran, so there is no exit.
                 if self.exec == Exec::Awaited {
                     return self.leave(NeverRan::Failed(failure));
                 }
@@ -383,7 +384,7 @@ impl Machine {
         Some(sooner)
     }
 
-    /// INV-3: the plan goes to the keeper only after the answer to this.
+    // INV-3: no signal is an effect before this order was recorded.
     fn record_stop(&mut self, order: &StopOrder, deadline: Timestamp) {
         let order = order.clone();
         self.effects.push(Effect::RecordStop { order, deadline });
@@ -446,8 +447,8 @@ impl Machine {
         })
     }
 
+    // INV-8: the one effect that writes an outcome; `closing` announces it when it is durable.
     fn close(&mut self, outcome: Outcome) -> Phase {
-        // INV-8: nothing else writes an outcome.
         self.effects.push(Effect::RecordOutcome(outcome.clone()));
         Phase::Closing(outcome)
     }

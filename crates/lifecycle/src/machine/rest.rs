@@ -5,7 +5,7 @@ use crate::{Effect, Entry, LeaderExit, Phase, StopOrder, Timestamp};
 
 impl Machine {
     /// The leader's end was told for the first time. A stop that has been accepted means the whole tree, and so does a
-    /// SIGKILL that has gone out.
+    /// SIGKILL that has gone out (INV-17).
     pub(super) fn decide_on_rest(&mut self, phase: &Phase) {
         let stopping = matches!(
             phase,

@@ -31,6 +31,7 @@ impl Machine {
                 (Phase::Preparing { stop }, answer)
             }
             Input::Report(Report::Prepared(proc)) => stay(match stop {
+                // INV-2: the stop came before the gate.
                 Some(order) => self.shut_gate(NeverRan::Stopped(order), Row::Owed),
                 None => {
                     self.effects.push(Effect::Record(proc.clone()));
@@ -76,6 +77,7 @@ impl Machine {
             Report::Recorded => match stop {
                 Some(order) => self.shut_gate(NeverRan::Stopped(order), Row::Owed),
                 None => {
+                    // INV-1: here alone, after the row was committed, and this phase is left with it.
                     self.append(recorded(&proc));
                     // INV-1, INV-2: only here, after the row is written and while no stop was accepted.
                     self.effects.push(Effect::Release);

@@ -40,11 +40,11 @@ fn standings() -> Vec<(String, Standing)> {
         ("deadline on the row", Some(late()), None),
         ("deadline told only", None, Some(late())),
     ];
-    for (stop, recorded, told) in &stops[..2] {
+    for (stop, recorded, reported) in &stops[..2] {
         for row in ["no row", "row", "first row"] {
             let mut standing = standing(LeaderExit::Stop);
             standing.released = false;
-            standing.record.stopping.clone_from(told);
+            standing.record.stopping.clone_from(reported);
             standing.row = (row != "no row").then(|| RowSays {
                 stop: recorded.clone(),
                 is_first: row == "first row",
@@ -66,7 +66,7 @@ fn standings() -> Vec<(String, Standing)> {
             HeldPause::Expired,
             HeldPause::LettingGo,
         ] {
-            for told in [
+            for reported in [
                 LastPause::Never,
                 LastPause::Paused,
                 LastPause::Resumed(ResumeReason::MaxPause),
@@ -77,14 +77,14 @@ fn standings() -> Vec<(String, Standing)> {
                     state,
                     ..RowSays::default()
                 });
-                standing.record.pause = told;
+                standing.record.pause = reported;
                 let state = state.map_or("Starting".to_owned(), |s| format!("{s:?}"));
-                let told = match told {
+                let reported = match reported {
                     LastPause::Resumed(_) => "Resumed".to_owned(),
                     other => format!("{other:?}"),
                 };
                 all.push((
-                    format!("row {state}, pause {pause:?}, told {told}"),
+                    format!("row {state}, pause {pause:?}, told {reported}"),
                     standing,
                 ));
             }
@@ -95,7 +95,7 @@ fn standings() -> Vec<(String, Standing)> {
         LeaderExit::Drain { timeout: None },
         LeaderExit::Keep,
     ] {
-        for (stop, recorded, told) in &stops {
+        for (stop, recorded, reported) in &stops {
             for end in ["", "leader", "tree"] {
                 let mut standing = standing(policy);
                 standing.row = Some(RowSays {
@@ -103,7 +103,7 @@ fn standings() -> Vec<(String, Standing)> {
                     stop: recorded.clone(),
                     ..RowSays::default()
                 });
-                standing.record.stopping.clone_from(told);
+                standing.record.stopping.clone_from(reported);
                 standing.record.leader = (!end.is_empty()).then_some(Exit::Code(0));
                 standing.record.tree = end == "tree";
                 let policy = format!("{policy:?}");
@@ -116,7 +116,7 @@ fn standings() -> Vec<(String, Standing)> {
 }
 
 #[test]
-fn what_is_missing_in_the_journal_is_told_first() {
+fn what_is_missing_in_the_journal_is_reported_first() {
     let mut silent = standing(LeaderExit::Stop);
     silent.record = AttemptRecord::default();
     let mut machine = Machine::adopted(NOW, silent.clone());
@@ -129,8 +129,8 @@ fn what_is_missing_in_the_journal_is_told_first() {
         ..RowSays::default()
     });
     let mut machine = Machine::adopted(NOW, silent);
-    let told = [recorded(), Entry::Started];
-    assert_eq!(effects(&mut machine), told.map(Effect::Append));
+    let reported = [recorded(), Entry::Started];
+    assert_eq!(effects(&mut machine), reported.map(Effect::Append));
     assert!(matches!(machine.phase(), Phase::Running { .. }));
     assert_eq!(report(&mut machine, Report::Executed), []);
 }
@@ -168,15 +168,15 @@ fn a_stop_that_was_shortened_goes_on_with_what_is_left() {
     // A clock that was set back puts nothing off.
     for (gone, left) in [(0, 2), (1, 1), (3600, 0), (-3600, 5)] {
         let mut standing = standing(LeaderExit::Stop);
-        let (first, told) = order();
+        let (first, reported) = order();
         let sooner = NOW.plus(Duration::from_secs(2));
-        assert!(sooner < told);
+        assert!(sooner < reported);
         standing.row = Some(RowSays {
             state: Some(RowState::Running),
             stop: Some((first.clone(), sooner)),
             ..RowSays::default()
         });
-        standing.record.stopping = Some((first, told));
+        standing.record.stopping = Some((first, reported));
         let now = Timestamp(NOW.0 + gone * 1_000_000);
         let mut machine = Machine::adopted(now, standing);
         assert_eq!(effects(&mut machine).len(), 1, "recorded again first");
@@ -187,7 +187,7 @@ fn a_stop_that_was_shortened_goes_on_with_what_is_left() {
 }
 
 #[test]
-fn a_deadline_that_is_told_again_changes_nothing() {
+fn a_deadline_that_is_reported_again_changes_nothing() {
     let mut standing = standing(LeaderExit::Stop);
     let (order, deadline) = late();
     standing.row = Some(RowSays {
@@ -208,19 +208,19 @@ fn a_deadline_that_is_told_again_changes_nothing() {
 
 #[test]
 fn a_run_that_was_ended_for_want_of_a_server_says_so() {
-    for told in [false, true] {
+    for reported in [false, true] {
         let mut standing = standing(LeaderExit::Stop);
         let order = StopOrder {
             reason: StopReason::Orphaned,
             grace: GRACE,
         };
-        standing.record.stopping = told.then(|| (order.clone(), NOW.plus(GRACE)));
+        standing.record.stopping = reported.then(|| (order.clone(), NOW.plus(GRACE)));
         let mut machine = Machine::adopted(NOW.plus(GRACE / 2), standing);
         let orphaned = Report::Orphaned { grace: GRACE };
         machine.step(NOW, Input::Report(orphaned)).unwrap();
         let effects = effects(&mut machine);
         let says = |effect: &Effect| matches!(effect, Effect::Append(Entry::Stopping { order: said, deadline }) if *said == order && *deadline == NOW.plus(GRACE));
-        assert_eq!(effects.iter().any(says), !told, "{effects:?}");
+        assert_eq!(effects.iter().any(says), !reported, "{effects:?}");
         assert!(
             !effects.iter().any(|e| matches!(e, Effect::StopTree(_))),
             "{effects:?}"
@@ -234,7 +234,7 @@ fn a_run_that_was_ended_for_want_of_a_server_says_so() {
 }
 
 #[test]
-fn the_stop_that_was_told_stays_the_reason_whatever_the_row_says() {
+fn the_stop_that_was_reported_stays_the_reason_whatever_the_row_says() {
     let mut standing = standing(LeaderExit::Stop);
     standing.record.stopping = Some(late());
     standing.record.leader = Some(killed_by(Signal::TERM));
@@ -252,8 +252,8 @@ fn the_stop_that_was_told_stays_the_reason_whatever_the_row_says() {
 }
 
 #[test]
-fn rounds_of_signals_are_counted_once_however_often_they_are_told() {
-    let listed = u32::try_from(limits::STEPS_TOLD_MAX).unwrap();
+fn rounds_of_signals_are_counted_once_however_often_they_are_reported() {
+    let listed = u32::try_from(limits::STEPS_LISTED_MAX).unwrap();
     let mut standing = standing(LeaderExit::Stop);
     standing.record.leader = Some(killed_by(Signal::KILL));
     standing.record.streams = Some(StreamsEnd::Eof);
@@ -265,12 +265,12 @@ fn rounds_of_signals_are_counted_once_however_often_they_are_told() {
         }
     }
     let outcome = closed(&mut machine);
-    assert_eq!(outcome.certificate.steps.len(), limits::STEPS_TOLD_MAX);
+    assert_eq!(outcome.certificate.steps.len(), limits::STEPS_LISTED_MAX);
     assert_eq!(outcome.certificate.steps_unlisted, 3);
 }
 
 #[test]
-fn a_kill_for_memory_stays_the_reason_though_the_leaders_end_was_told_before() {
+fn a_kill_for_memory_stays_the_reason_though_the_leaders_end_was_reported_before() {
     for (sent, oom) in [(false, true), (true, false)] {
         let mut standing = standing(LeaderExit::Stop);
         standing.record.leader = Some(killed_by(Signal::KILL));
@@ -287,7 +287,7 @@ fn a_kill_for_memory_stays_the_reason_though_the_leaders_end_was_told_before() {
 }
 
 #[test]
-fn whom_sigkill_does_not_end_is_not_told_twice() {
+fn sigkill_survivors_are_reported_once() {
     let mut standing = standing(LeaderExit::Stop);
     standing.record.stuck = Some(stuck());
     let mut machine = Machine::adopted(NOW, standing);
@@ -297,7 +297,7 @@ fn whom_sigkill_does_not_end_is_not_told_twice() {
 }
 
 #[test]
-fn an_outcome_that_is_written_is_told_as_far_as_it_was_not() {
+fn an_outcome_that_is_written_is_reported_as_far_as_it_was_not() {
     let outcome = Outcome {
         reason: EndReason::Exited,
         exit: Some(Exit::Code(3)),
@@ -311,10 +311,14 @@ fn an_outcome_that_is_written_is_told_as_far_as_it_was_not() {
         Entry::TreeEnded(EMPTY),
         Entry::Ended(Box::new(outcome.clone())),
     ];
-    for told in 0..=lines.len() {
-        let record = crate::world::record_of(&lines[..told]);
+    for reported in 0..=lines.len() {
+        let record = crate::world::record_of(&lines[..reported]);
         let mut machine = Machine::ended(NOW, outcome.clone(), record, None);
-        let mut rest: Vec<_> = lines[told..].iter().cloned().map(Effect::Append).collect();
+        let mut rest: Vec<_> = lines[reported..]
+            .iter()
+            .cloned()
+            .map(Effect::Append)
+            .collect();
         rest.push(Effect::Acknowledge);
         assert_eq!(effects(&mut machine), rest);
         assert_eq!(machine.phase(), &Phase::Closed(outcome.clone()));

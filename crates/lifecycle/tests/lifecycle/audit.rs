@@ -137,7 +137,7 @@ fn found(seen: &[Seen], books: &Books, pid: i32) -> Option<Said> {
     found.map(|f| (f.run, f.evidence, f.certainty))
 }
 
-fn told(seen: &[Seen], books: &Books, pid: i32) -> Said {
+fn reported(seen: &[Seen], books: &Books, pid: i32) -> Said {
     found(seen, books, pid).unwrap_or_else(|| panic!("nothing is said of {pid}"))
 }
 
@@ -158,7 +158,7 @@ fn keeper_server_and_their_shims_are_no_findings() {
 }
 
 #[test]
-fn who_has_left_group_and_session_of_a_living_leader_is_told_and_neither_shim_nor_init() {
+fn who_has_left_group_and_session_of_a_living_leader_is_reported_and_neither_shim_nor_init() {
     let with = |pid: i32, pgid: i32, sid: i32| {
         let mut seen = below(199, pid);
         seen.identity.pgid = pgid;
@@ -194,7 +194,7 @@ fn who_has_left_group_and_session_of_a_living_leader_is_told_and_neither_shim_no
 #[test]
 fn a_member_of_the_recorded_group_is_proven_and_one_of_another_directory_in_its_place_is_not() {
     let books = books();
-    let at = |identity, ours| told(&[in_group(300, over(), identity, ours)], &books, 300);
+    let at = |identity, ours| reported(&[in_group(300, over(), identity, ours)], &books, 300);
     assert_eq!(at(group(1), false), proven(over(), Evidence::LeakedCgroup));
     let remade = CgroupIdentity {
         inode: 77,
@@ -206,7 +206,7 @@ fn a_member_of_the_recorded_group_is_proven_and_one_of_another_directory_in_its_
     assert_eq!(at(group(9), false), hint(over(), Evidence::LeakedCgroup));
     let unrecorded = [in_group(300, unknown(), group(9), true)];
     assert_eq!(
-        told(&unrecorded, &books, 300),
+        reported(&unrecorded, &books, 300),
         proven(unknown(), Evidence::LeakedCgroup)
     );
 }
@@ -216,10 +216,10 @@ fn what_descends_from_a_shim_is_of_its_run_however_far() {
     let shim = is(identity(99, BEGAN - 1));
     let seen = [shim, below(99, 300), below(300, 301), below(301, 302)];
     let books = books();
-    assert_eq!(told(&seen, &books, 99), proven(over(), Evidence::Shim));
+    assert_eq!(reported(&seen, &books, 99), proven(over(), Evidence::Shim));
     for pid in [300, 301, 302] {
         assert_eq!(
-            told(&seen, &books, pid),
+            reported(&seen, &books, pid),
             proven(over(), Evidence::ShimChild)
         );
     }
@@ -235,11 +235,11 @@ fn a_group_is_the_runs_while_its_leader_or_a_certain_member_holds_the_number() {
     let leader = is(identity(100, BEGAN));
     let seen = [leader.clone(), member()];
     assert_eq!(
-        told(&seen, &books, 100),
+        reported(&seen, &books, 100),
         proven(over(), Evidence::RecordedGroup)
     );
     assert_eq!(
-        told(&seen, &books, 300),
+        reported(&seen, &books, 300),
         proven(over(), Evidence::RecordedGroup)
     );
     // A leader that has ended and is not reaped holds its number too.
@@ -248,19 +248,19 @@ fn a_group_is_the_runs_while_its_leader_or_a_certain_member_holds_the_number() {
         ..leader
     };
     assert_eq!(
-        told(&[zombie, member()], &books, 300),
+        reported(&[zombie, member()], &books, 300),
         proven(over(), Evidence::RecordedGroup)
     );
     let mut held = in_group(301, over(), group(1), false);
     held.identity.sid = 100;
     assert_eq!(
-        told(&[held, member()], &books, 300),
+        reported(&[held, member()], &books, 300),
         proven(over(), Evidence::RecordedGroup)
     );
     // Marker and session agree.
     let agreed = [marked(member(), over())];
     assert_eq!(
-        told(&agreed, &books, 300),
+        reported(&agreed, &books, 300),
         proven(over(), Evidence::RecordedGroup)
     );
 }
@@ -273,7 +273,7 @@ fn a_number_that_was_given_out_again_proves_nothing() {
     assert_eq!(compare(&seen, &books), Compared::default());
     // Nobody with the number itself is left: it may be one or the other.
     assert_eq!(
-        told(&[of_session(100, 300)], &books, 300),
+        reported(&[of_session(100, 300)], &books, 300),
         hint(over(), Evidence::RecordedGroup)
     );
     let mut older = of_session(100, 300);
@@ -284,7 +284,7 @@ fn a_number_that_was_given_out_again_proves_nothing() {
 #[test]
 fn a_marker_alone_is_a_hint_and_only_where_it_can_come_from_the_run() {
     let mut books = books();
-    let at = |run, books: &Books| told(&[marked(alone(300), run)], books, 300);
+    let at = |run, books: &Books| reported(&[marked(alone(300), run)], books, 300);
     assert_eq!(at(over(), &books), hint(over(), Evidence::Marker));
     assert_eq!(at(live(), &books), hint(live(), Evidence::Marker));
     let foreign = compare(&[marked(alone(300), unknown())], &books);
@@ -328,7 +328,7 @@ fn a_child_of_the_keeper_without_any_run_is_a_stray_and_so_is_its_child() {
     let books = books();
     for pid in [300, 301, 302] {
         assert_eq!(
-            told(&seen, &books, pid),
+            reported(&seen, &books, pid),
             (None, Evidence::Stray, Certainty::Hint)
         );
     }
@@ -336,7 +336,7 @@ fn a_child_of_the_keeper_without_any_run_is_a_stray_and_so_is_its_child() {
 }
 
 #[test]
-fn only_those_are_unreaped_whom_we_should_have_reaped() {
+fn only_those_we_should_have_reaped_are_unreaped() {
     let dead = |parent, pid| Seen {
         has_ended: true,
         ..below(parent, pid)
@@ -350,8 +350,11 @@ fn only_those_are_unreaped_whom_we_should_have_reaped() {
         dead(1, 303),
     ];
     let books = books();
-    assert_eq!(told(&seen, &books, 300), proven(over(), Evidence::Zombie));
-    let of_keeper = told(&seen, &books, 301);
+    assert_eq!(
+        reported(&seen, &books, 300),
+        proven(over(), Evidence::Zombie)
+    );
+    let of_keeper = reported(&seen, &books, 301);
     assert_eq!(of_keeper, (None, Evidence::Zombie, Certainty::Hint));
     assert_eq!(found(&seen, &books, 302), None);
     assert_eq!(found(&seen, &books, 303), None);
@@ -422,8 +425,8 @@ fn what_a_run_was_to_leave_running_is_no_leak_and_ends_only_by_its_name() {
         in_group(300, over(), group(1), false),
         marked(alone(301), over()),
     ];
-    assert_eq!(told(&seen, &books, 300), proven(over(), Evidence::Kept));
-    assert_eq!(told(&seen, &books, 301), hint(over(), Evidence::Marker));
+    assert_eq!(reported(&seen, &books, 300), proven(over(), Evidence::Kept));
+    assert_eq!(reported(&seen, &books, 301), hint(over(), Evidence::Marker));
     let finding = compare(&seen, &books).findings.remove(0);
     let unnamed = judge(&candidate(&finding), &Scope::default());
     assert_eq!(unnamed, Judgement::Spared(Spared::Kept));
@@ -459,7 +462,7 @@ fn what_may_have_been_kept_ends_without_the_store_only_where_its_run_is_named() 
 }
 
 #[test]
-fn the_shim_of_a_run_that_keeps_somebody_is_no_finding_until_nobody_is_below_it() {
+fn the_shim_of_a_run_that_keeps_a_process_is_no_finding_until_no_process_is_below_it() {
     let mut books = books();
     books.runs.get_mut(&over()).unwrap().standing = Standing::Kept;
     books.shims.insert(99, over());
@@ -469,7 +472,10 @@ fn the_shim_of_a_run_that_keeps_somebody_is_no_finding_until_nobody_is_below_it(
     let found = compare(&[shim.clone(), kept], &books).findings;
     let named: Vec<_> = found.iter().map(|f| (f.process.pid, f.evidence)).collect();
     assert_eq!(named, [(300, Evidence::Kept)]);
-    assert_eq!(told(&[shim], &books, 99), proven(over(), Evidence::Shim));
+    assert_eq!(
+        reported(&[shim], &books, 99),
+        proven(over(), Evidence::Shim)
+    );
 }
 
 #[test]

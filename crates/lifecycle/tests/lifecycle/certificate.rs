@@ -4,7 +4,7 @@ use crate::samples::{GRACE, abort, identity, left, step};
 use kennel_lifecycle::{
     Command, Effect, EndReason, Exit, Input, Machine, Outcome, Proof, Report, Signal, SignalSender,
     StopCertificate, StopStep, StreamsEnd, Stuck, Timestamp, TreeVerdict,
-    limits::STEPS_TOLD_MAX,
+    limits::STEPS_LISTED_MAX,
     recovery::{Before, CgroupSeen, Decision, ExitRecord, Host, Observation, Seen, decide},
 };
 
@@ -19,29 +19,29 @@ fn a_run_that_ended_by_itself_and_left_nothing_has_no_steps() {
 }
 
 #[test]
-fn every_round_is_told_in_order_and_once() {
+fn every_round_is_reported_in_order_and_once() {
     let (term, kill) = (step(1, Signal::TERM), step(2, Signal::KILL));
-    let told = [
+    let reported = [
         Report::Signalled(term),
         Report::Signalled(kill),
         // Reports may come twice.
         Report::Signalled(term),
         Report::LeftBehind(left()),
     ];
-    let certificate = ended(&told).certificate;
+    let certificate = ended(&reported).certificate;
     assert_eq!(certificate.steps, [term, kill]);
     assert_eq!(certificate.leftovers, left());
     assert_eq!(term.targets(), 2);
 }
 
 #[test]
-fn more_rounds_than_are_told_are_counted() {
-    let all = i64::try_from(STEPS_TOLD_MAX).unwrap() + 3;
-    let told: Vec<_> = (0..all)
+fn more_rounds_than_are_reported_are_counted() {
+    let all = i64::try_from(STEPS_LISTED_MAX).unwrap() + 3;
+    let reported: Vec<_> = (0..all)
         .map(|at| Report::Signalled(step(at, Signal::KILL)))
         .collect();
-    let certificate = ended(&told).certificate;
-    assert_eq!(certificate.steps.len(), STEPS_TOLD_MAX);
+    let certificate = ended(&reported).certificate;
+    assert_eq!(certificate.steps.len(), STEPS_LISTED_MAX);
     assert_eq!(certificate.steps_unlisted, 3);
 }
 
@@ -103,7 +103,7 @@ fn a_run_closed_by_recovery_says_what_shim_and_recovery_sent() {
 }
 
 /// A run that was stopped, told this meanwhile, and ended.
-fn ended(told: &[Report]) -> Outcome {
+fn ended(reported: &[Report]) -> Outcome {
     let mut machine = Machine::new();
     let mut feed = |input| machine.step(Timestamp(0), input).unwrap();
     feed(Input::Command(Command::Admit));
@@ -114,7 +114,7 @@ fn ended(told: &[Report]) -> Outcome {
     ] {
         feed(Input::Report(report));
     }
-    for report in told {
+    for report in reported {
         feed(Input::Report(report.clone()));
     }
     for report in [

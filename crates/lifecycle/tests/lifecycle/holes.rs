@@ -71,7 +71,7 @@ fn an_empty_tree_whose_pipe_is_held_does_not_wait_for_the_holder() {
 }
 
 #[test]
-fn a_leaders_end_is_told_while_a_grandchild_holds_the_pipe() {
+fn a_leaders_end_is_reported_while_a_grandchild_holds_the_pipe() {
     let mut run = Run::running();
     assert_eq!(
         run.report(Report::LeaderExited(Exit::Code(3))),
@@ -307,7 +307,7 @@ fn a_stop_in_the_middle_of_a_pause_does_not_freeze_the_tree_afterwards() {
 }
 
 #[test]
-fn a_pause_whose_end_is_heard_before_its_beginning_is_told_in_order() {
+fn a_pause_whose_end_is_heard_before_its_beginning_is_reported_in_order() {
     let mut run = Run::pausing();
     assert_eq!(run.report(Report::PauseExpired), []);
     let expected = [

@@ -66,7 +66,7 @@ fn cut_off_write_resumes_when_repeated_by_offset() {
 }
 
 #[test]
-fn nothing_is_taken_after_the_end_and_repeats_are_told_all_the_same() {
+fn nothing_is_taken_after_the_end_and_repeats_are_reported_all_the_same() {
     let mut book = InputBook::default();
     take(&mut book, "a", None, 4).unwrap();
     book.close(InputClosed::Command);
@@ -78,7 +78,7 @@ fn nothing_is_taken_after_the_end_and_repeats_are_told_all_the_same() {
 }
 
 #[test]
-fn where_the_count_is_in_doubt_only_what_is_certain_is_told() {
+fn where_the_count_is_in_doubt_only_what_is_certain_is_reported() {
     let mut book = InputBook::default();
     take(&mut book, "a", None, 4).unwrap();
     book.in_doubt = 2;

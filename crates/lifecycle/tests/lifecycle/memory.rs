@@ -74,8 +74,8 @@ fn killed() -> Report {
     Report::LeaderExited(killed_by(Signal::KILL))
 }
 
-fn reports(told: &[Report]) -> Vec<Input> {
-    told.iter().cloned().map(Input::Report).collect()
+fn reports(reported: &[Report]) -> Vec<Input> {
+    reported.iter().cloned().map(Input::Report).collect()
 }
 
 /// A run that got this and whose tree and output then ended: its outcome, and what was told besides.

@@ -21,59 +21,59 @@ proptest! {
     /// Nothing changes what is known of a run but its entries.
     #[test]
     fn fold_of_entries_is_live_record(inputs in inputs(), policy in policy()) {
-        let told = tell(policy, &inputs);
-        prop_assert_eq!(&told.folded(), told.machine.record());
+        let reported = tell(policy, &inputs);
+        prop_assert_eq!(&reported.folded(), reported.machine.record());
     }
 
     /// Nothing runs unrecorded.
     #[test]
     fn the_gate_opens_once_and_only_after_the_row_is_written(inputs in inputs(), policy in policy()) {
-        let told = tell(policy, &inputs);
-        prop_assert!(told.count(|e| *e == Effect::Release) <= 1);
-        if let Some(at) = told.when(|e| *e == Effect::Release) {
+        let reported = tell(policy, &inputs);
+        prop_assert!(reported.count(|e| *e == Effect::Release) <= 1);
+        if let Some(at) = reported.when(|e| *e == Effect::Release) {
             prop_assert!(inputs[at] == Input::Report(Report::Recorded));
-            prop_assert!(told.when(|e| matches!(e, Effect::Record(_))).is_some_and(|recorded| recorded < at));
+            prop_assert!(reported.when(|e| matches!(e, Effect::Record(_))).is_some_and(|recorded| recorded < at));
         }
     }
 
     #[test]
     fn the_gate_is_never_both_opened_and_shut(inputs in inputs(), policy in policy()) {
-        let told = tell(policy, &inputs);
-        prop_assert!(told.count(|e| matches!(e, Effect::Release | Effect::ShutGate)) <= 1);
+        let reported = tell(policy, &inputs);
+        prop_assert!(reported.count(|e| matches!(e, Effect::Release | Effect::ShutGate)) <= 1);
     }
 
     #[test]
     fn a_child_is_asked_for_once_and_gets_one_row(inputs in inputs(), policy in policy()) {
-        let told = tell(policy, &inputs);
-        prop_assert!(told.count(|e| *e == Effect::Prepare) <= 1);
-        prop_assert!(told.count(|e| matches!(e, Effect::Record(_))) <= 1);
+        let reported = tell(policy, &inputs);
+        prop_assert!(reported.count(|e| *e == Effect::Prepare) <= 1);
+        prop_assert!(reported.count(|e| matches!(e, Effect::Record(_))) <= 1);
     }
 
     #[test]
     fn a_stop_that_was_accepted_before_the_gate_keeps_it_shut(inputs in inputs(), policy in policy()) {
-        let told = tell(policy, &inputs);
-        if let (Some(stop), Some(release)) = (told.first_stop_obeyed, told.when(|e| *e == Effect::Release)) {
+        let reported = tell(policy, &inputs);
+        if let (Some(stop), Some(release)) = (reported.first_stop_obeyed, reported.when(|e| *e == Effect::Release)) {
             prop_assert!(release < stop);
         }
     }
 
     #[test]
-    fn the_outcome_is_written_once_and_told_only_when_it_is_written(inputs in inputs(), policy in policy()) {
-        let told = tell(policy, &inputs);
-        prop_assert!(told.count(|e| matches!(e, Effect::RecordOutcome(_))) <= 1);
-        let Some(ended) = told.when(|e| matches!(e, Effect::Append(Entry::Ended(_)))) else {
+    fn the_outcome_is_written_once_and_reported_only_when_it_is_written(inputs in inputs(), policy in policy()) {
+        let reported = tell(policy, &inputs);
+        prop_assert!(reported.count(|e| matches!(e, Effect::RecordOutcome(_))) <= 1);
+        let Some(ended) = reported.when(|e| matches!(e, Effect::Append(Entry::Ended(_)))) else {
             return Ok(());
         };
         prop_assert!(inputs[ended] == Input::Report(Report::OutcomeRecorded));
-        prop_assert!(told.when(|e| matches!(e, Effect::RecordOutcome(_))).is_some_and(|written| written < ended));
+        prop_assert!(reported.when(|e| matches!(e, Effect::RecordOutcome(_))).is_some_and(|written| written < ended));
     }
 
     #[test]
     fn a_child_is_acknowledged_once_and_only_at_the_end(inputs in inputs(), policy in policy()) {
-        let told = tell(policy, &inputs);
-        let over = matches!(told.machine.phase(), Phase::Closed(_) | Phase::Forgotten(_));
-        prop_assert!(told.count(|e| *e == Effect::Acknowledge) <= usize::from(over));
-        prop_assert_eq!(told.count(|e| *e == Effect::Forget), usize::from(matches!(told.machine.phase(), Phase::Forgotten(_))));
+        let reported = tell(policy, &inputs);
+        let over = matches!(reported.machine.phase(), Phase::Closed(_) | Phase::Forgotten(_));
+        prop_assert!(reported.count(|e| *e == Effect::Acknowledge) <= usize::from(over));
+        prop_assert_eq!(reported.count(|e| *e == Effect::Forget), usize::from(matches!(reported.machine.phase(), Phase::Forgotten(_))));
     }
 
     #[test]
@@ -88,9 +88,9 @@ proptest! {
 
     #[test]
     fn no_signal_goes_out_before_the_stop_is_recorded(inputs in inputs(), policy in policy()) {
-        let told = tell(policy, &inputs);
+        let reported = tell(policy, &inputs);
         let mut orders = 0;
-        for (at, effect) in &told.effects {
+        for (at, effect) in &reported.effects {
             match effect {
                 Effect::RecordStop { .. } => orders += 1,
                 Effect::StopTree(_) => {
@@ -106,26 +106,26 @@ proptest! {
     /// The rest is left alone at most once, by that policy only, and never by a machine that has ordered its end.
     #[test]
     fn the_rest_is_kept_once_and_only_before_any_stop(inputs in inputs(), policy in policy()) {
-        let told = tell(policy, &inputs);
-        let kept = told.count(|e| *e == Effect::KeepRest);
+        let reported = tell(policy, &inputs);
+        let kept = reported.count(|e| *e == Effect::KeepRest);
         prop_assert!(kept <= usize::from(policy == LeaderExit::Keep));
-        if let (Some(kept), Some(stop)) = (told.when(|e| *e == Effect::KeepRest), told.when(|e| matches!(e, Effect::RecordStop { .. }))) {
+        if let (Some(kept), Some(stop)) = (reported.when(|e| *e == Effect::KeepRest), reported.when(|e| matches!(e, Effect::RecordStop { .. }))) {
             prop_assert!(kept < stop);
         }
     }
 
     #[test]
     fn a_tree_that_has_ended_is_not_signalled(inputs in inputs(), policy in policy()) {
-        let told = tell(policy, &inputs);
-        if let Some(gone) = told.when(|e| matches!(e, Effect::Append(Entry::TreeEnded(_)))) {
-            prop_assert!(told.effects.iter().all(|(at, e)| *at <= gone || !matches!(e, Effect::StopTree(_) | Effect::Interrupt)));
+        let reported = tell(policy, &inputs);
+        if let Some(gone) = reported.when(|e| matches!(e, Effect::Append(Entry::TreeEnded(_)))) {
+            prop_assert!(reported.effects.iter().all(|(at, e)| *at <= gone || !matches!(e, Effect::StopTree(_) | Effect::Interrupt)));
         }
     }
 
     #[test]
     fn a_deadline_only_comes_nearer(inputs in inputs(), policy in policy()) {
-        let told = tell(policy, &inputs);
-        let deadlines: Vec<_> = told.effects.iter().filter_map(|(_, e)| match e {
+        let reported = tell(policy, &inputs);
+        let deadlines: Vec<_> = reported.effects.iter().filter_map(|(_, e)| match e {
             Effect::RecordStop { deadline, .. } => Some(*deadline),
             _ => None,
         }).collect();
@@ -134,8 +134,8 @@ proptest! {
 
     #[test]
     fn a_tree_is_frozen_only_after_that_is_written_and_called_paused_only_after_it_was_seen(inputs in inputs(), policy in policy()) {
-        let told = tell(policy, &inputs);
-        for (at, effect) in &told.effects {
+        let reported = tell(policy, &inputs);
+        for (at, effect) in &reported.effects {
             let cause = match effect {
                 Effect::Freeze => Report::StateRecorded(RowState::Pausing),
                 Effect::Append(Entry::Paused) => Report::Frozen,
@@ -154,24 +154,24 @@ proptest! {
     }
 
     #[test]
-    fn each_end_is_told_once_the_leaders_first_and_the_outcome_last(inputs in inputs(), policy in policy()) {
+    fn each_end_is_reported_once_the_leaders_first_and_the_outcome_last(inputs in inputs(), policy in policy()) {
         check_ends(&tell(policy, &inputs).announced())?;
     }
 
     #[test]
-    fn the_outcome_repeats_what_was_told(inputs in inputs(), policy in policy()) {
+    fn the_outcome_repeats_what_was_reported(inputs in inputs(), policy in policy()) {
         check_outcome(&tell(policy, &inputs).announced())?;
     }
 
     /// Wherever a server has died, and whatever was sensible of what it had heard: the next one opens no gate, tells
     /// nothing twice, ends with the same word, and with one outcome that repeats what was told.
     #[test]
-    fn what_a_dead_server_has_told_is_not_told_again(inputs in inputs(), policy in policy(), cut in 1usize..60, pause in pause()) {
-        let told = adopt(policy, &inputs, cut, pause);
-        prop_assert!(told.count(|e| matches!(e, Effect::Prepare | Effect::Record(_) | Effect::Release | Effect::ShutGate)) <= 3);
-        prop_assert!(told.count(|e| matches!(e, Effect::Release | Effect::ShutGate)) <= 1);
-        prop_assert!(told.count(|e| *e == Effect::Acknowledge) <= 1);
-        let announced = told.announced();
+    fn what_a_dead_server_has_reported_is_not_reported_again(inputs in inputs(), policy in policy(), cut in 1usize..60, pause in pause()) {
+        let reported = adopt(policy, &inputs, cut, pause);
+        prop_assert!(reported.count(|e| matches!(e, Effect::Prepare | Effect::Record(_) | Effect::Release | Effect::ShutGate)) <= 3);
+        prop_assert!(reported.count(|e| matches!(e, Effect::Release | Effect::ShutGate)) <= 1);
+        prop_assert!(reported.count(|e| *e == Effect::Acknowledge) <= 1);
+        let announced = reported.announced();
         check_ends(&announced)?;
         check_outcome(&announced)?;
     }
@@ -179,10 +179,10 @@ proptest! {
     /// Kills for want of memory are the reason or told besides, never both, and the reason only of a leader that was
     /// killed, and by nobody here.
     #[test]
-    fn a_kill_for_memory_is_told_once(inputs in inputs(), policy in policy()) {
-        let told = tell(policy, &inputs);
-        let beside = told.count(|e| matches!(e, Effect::Append(Entry::MemoryKills(_))));
-        let reason = told.count(|e| matches!(e, Effect::RecordOutcome(o) if matches!(o.reason, EndReason::OomKilled(_))));
+    fn a_kill_for_memory_is_reported_once(inputs in inputs(), policy in policy()) {
+        let reported = tell(policy, &inputs);
+        let beside = reported.count(|e| matches!(e, Effect::Append(Entry::MemoryKills(_))));
+        let reason = reported.count(|e| matches!(e, Effect::RecordOutcome(o) if matches!(o.reason, EndReason::OomKilled(_))));
         prop_assert!(beside + reason <= 1);
         if reason == 0 {
             return Ok(());
@@ -264,7 +264,7 @@ fn check_outcome(announced: &[&Entry]) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-struct Told {
+struct Reported {
     machine: Machine,
     /// Each with the number of the input that caused it.
     effects: Vec<(usize, Effect)>,
@@ -273,7 +273,7 @@ struct Told {
     first_stop_obeyed: Option<usize>,
 }
 
-impl Told {
+impl Reported {
     fn count(&self, wanted: impl Fn(&Effect) -> bool) -> usize {
         self.effects.iter().filter(|(_, e)| wanted(e)).count()
     }
@@ -313,8 +313,8 @@ fn state(machine: &Machine) -> String {
     format!("{before}{after}")
 }
 
-fn tell(policy: LeaderExit, inputs: &[Input]) -> Told {
-    let mut told = Told {
+fn tell(policy: LeaderExit, inputs: &[Input]) -> Reported {
+    let mut reported = Reported {
         machine: Machine::with(policy),
         effects: Vec::new(),
         refusal_with_consequence: None,
@@ -323,73 +323,82 @@ fn tell(policy: LeaderExit, inputs: &[Input]) -> Told {
     };
     for (at, input) in inputs.iter().enumerate() {
         // The whole machine, private parts included.
-        let before = state(&told.machine);
-        let over = matches!(told.machine.phase(), Phase::Closed(_) | Phase::Forgotten(_));
-        let answer = told.machine.step(time(at), input.clone());
-        let after = state(&told.machine);
-        let effects: Vec<_> = told.machine.effects().collect();
+        let before = state(&reported.machine);
+        let over = matches!(
+            reported.machine.phase(),
+            Phase::Closed(_) | Phase::Forgotten(_)
+        );
+        let answer = reported.machine.step(time(at), input.clone());
+        let after = state(&reported.machine);
+        let effects: Vec<_> = reported.machine.effects().collect();
         if let Err(refusal) = answer
             && before != after
         {
-            told.refusal_with_consequence = Some((input.clone(), refusal));
+            reported.refusal_with_consequence = Some((input.clone(), refusal));
         }
         if over && before != after {
-            told.effect_after_end = Some((input.clone(), effects.clone()));
+            reported.effect_after_end = Some((input.clone(), effects.clone()));
         }
         if matches!(input, Input::Command(Command::Stop(_))) && answer.is_ok() {
-            told.first_stop_obeyed.get_or_insert(at);
+            reported.first_stop_obeyed.get_or_insert(at);
         }
-        told.effects.extend(effects.into_iter().map(|e| (at, e)));
+        reported
+            .effects
+            .extend(effects.into_iter().map(|e| (at, e)));
     }
-    told
+    reported
 }
 
 /// The same where the server dies after the effect `cut`, and the next one hears all that is left.
-fn adopt(policy: LeaderExit, inputs: &[Input], cut: usize, pause: HeldPause) -> Told {
-    let mut told = tell(policy, inputs);
-    let Some((died, _)) = told.effects.get(cut - 1).cloned() else {
-        return told;
+fn adopt(policy: LeaderExit, inputs: &[Input], cut: usize, pause: HeldPause) -> Reported {
+    let mut reported = tell(policy, inputs);
+    let Some((died, _)) = reported.effects.get(cut - 1).cloned() else {
+        return reported;
     };
-    told.effects.truncate(cut);
-    let acknowledged = told.count(|e| *e == Effect::Acknowledge) > 0;
-    let recorded = told.count(|e| matches!(e, Effect::Record(_))) > 0;
-    let outcome = told.effects.iter().find_map(|(_, e)| match e {
+    reported.effects.truncate(cut);
+    let acknowledged = reported.count(|e| *e == Effect::Acknowledge) > 0;
+    let recorded = reported.count(|e| matches!(e, Effect::Record(_))) > 0;
+    let outcome = reported.effects.iter().find_map(|(_, e)| match e {
         Effect::RecordOutcome(outcome) => Some(outcome.clone()),
         _ => None,
     });
     // Nothing was there yet, or nothing is any more.
     if acknowledged || (!recorded && outcome.is_none()) {
-        return told;
+        return reported;
     }
-    let journal: Vec<Entry> = told.announced().into_iter().cloned().collect();
+    let journal: Vec<Entry> = reported.announced().into_iter().cloned().collect();
     let record = record_of(&journal);
-    told.machine = match outcome {
+    reported.machine = match outcome {
         Some(outcome) => Machine::ended(time(died), outcome, record, None),
         None => Machine::adopted(
             time(died),
             Standing {
                 identity: identity(),
                 on_leader_exit: policy,
-                released: told.count(|e| *e == Effect::Release) > 0,
+                released: reported.count(|e| *e == Effect::Release) > 0,
                 pause,
-                row: Some(says(&told.effects)),
+                row: Some(says(&reported.effects)),
                 record,
             },
         ),
     };
-    let effects: Vec<_> = told.machine.effects().collect();
-    told.effects.extend(effects.into_iter().map(|e| (died, e)));
+    let effects: Vec<_> = reported.machine.effects().collect();
+    reported
+        .effects
+        .extend(effects.into_iter().map(|e| (died, e)));
     // All that the keeper had told comes again; what was asked for is asked again by nobody.
     let facts = inputs[..=died].iter().filter(|input| match input {
         Input::Command(_) => false,
         Input::Report(report) => is_fact(report),
     });
     for input in facts.chain(&inputs[died + 1..]) {
-        let _ = told.machine.step(time(died), input.clone());
-        let effects: Vec<_> = told.machine.effects().collect();
-        told.effects.extend(effects.into_iter().map(|e| (died, e)));
+        let _ = reported.machine.step(time(died), input.clone());
+        let effects: Vec<_> = reported.machine.effects().collect();
+        reported
+            .effects
+            .extend(effects.into_iter().map(|e| (died, e)));
     }
-    told
+    reported
 }
 
 /// What the row says after these.

@@ -86,7 +86,7 @@ fn what_had_ended_by_itself_has_exited_whatever_became_of_the_service() {
 }
 
 #[test]
-fn whom_an_earlier_start_had_begun_to_end_was_ended_by_that() {
+fn termination_of_an_earlier_start_counts() {
     let mut begun = 0;
     for (mut seen, before) in combinations() {
         let lost = decide(&seen, before);
@@ -190,7 +190,7 @@ fn a_process_that_may_be_a_stranger_and_hints_alone_lead_to_no_signal() {
 }
 
 #[test]
-fn a_row_is_not_closed_while_somebody_is_there_who_is_certainly_of_the_run() {
+fn row_is_not_closed_while_a_verified_member_lives() {
     let here = |(seen, _): &(Observation, Before)| seen.host == Host::Same;
     for (seen, before) in combinations().filter(here) {
         let kept = before == Before::default() && was_kept(&seen);
@@ -201,7 +201,7 @@ fn a_row_is_not_closed_while_somebody_is_there_who_is_certainly_of_the_run() {
 }
 
 #[test]
-fn after_our_own_termination_a_row_is_closed_or_whom_it_did_not_end_is_watched() {
+fn after_own_termination_survivors_are_watched() {
     for (seen, before) in combinations().filter(|(_, before)| before.terminated) {
         match decide(&seen, before) {
             Decision::Close(_) => {}
@@ -446,7 +446,7 @@ fn show(decision: &Decision) -> String {
             let tree = match tree {
                 TreeVerdict::Unverified(_) => "Unverified".to_owned(),
                 TreeVerdict::Kept(_) => "Kept".to_owned(),
-                told => format!("{told:?}"),
+                reported => format!("{reported:?}"),
             };
             let streams = streams.map_or("-".to_owned(), |s| format!("{s:?}"));
             let exit = exit.map_or("-".to_owned(), |e| format!("{e:?}"));

@@ -124,7 +124,7 @@ fn what_was_ended_for_good_is_not_started_again() {
 }
 
 #[test]
-fn a_first_start_that_fails_is_told_and_a_later_one_is_tried_again() {
+fn a_first_start_that_fails_is_reported_and_a_later_one_is_tried_again() {
     let failure = StartFailure {
         stage: StartStage::Exec,
         errno: Some(2),

@@ -99,7 +99,7 @@ fn a_good_spec_is_not_found_fault_with() {
 }
 
 #[test]
-fn all_that_is_wrong_is_told_together() {
+fn all_that_is_wrong_is_reported_together() {
     let spec = edited(RunSpec::default(), |s| {
         s.policy.kind = RunKind::Heartbeat;
         s.command.argv = vec![
@@ -200,7 +200,7 @@ fn all_that_is_wrong_is_told_together() {
 }
 
 #[test]
-fn each_bound_is_told_by_its_field() {
+fn each_bound_is_reported_by_its_field() {
     let timeout = |max_runtime| {
         edited(good(), |s| {
             s.policy.timeouts.max_runtime = Some(max_runtime);
@@ -493,7 +493,7 @@ fn a_service_alone_goes_on_unasked_and_only_where_the_host_can() {
 }
 
 #[test]
-fn nobody_can_be_kept_in_a_private_pid_namespace() {
+fn no_process_can_be_kept_in_a_private_pid_namespace() {
     let refused = |pid_namespace, on_leader_exit| {
         let spec = edited(good(), |s| {
             s.policy.pid_namespace = pid_namespace;

@@ -17,7 +17,7 @@ proptest! {
     /// Whatever the child's temper, whatever fails, whenever a stop comes, in whatever order it is heard of.
     #[test]
     fn every_run_ends_and_leaves_nothing_alive(story in story()) {
-        let world = story.told();
+        let world = story.reported();
         let phase = world.machine.phase();
         prop_assert!(matches!(phase, Phase::Closed(_) | Phase::Forgotten(_)), "{phase:?}");
         prop_assert!(!world.leader_lives() && (!world.worker || world.kept), "{phase:?}");
@@ -27,7 +27,7 @@ proptest! {
 
     #[test]
     fn every_child_gets_one_outcome_or_leaves_no_trace(story in story()) {
-        let world = story.told();
+        let world = story.reported();
         match world.machine.phase() {
             Phase::Closed(outcome) => {
                 prop_assert_eq!(&world.row, &Row::Closed(outcome.clone()));
@@ -45,7 +45,7 @@ proptest! {
 
     #[test]
     fn a_stop_that_was_accepted_before_the_gate_means_that_nothing_ran(story in story()) {
-        let world = story.told();
+        let world = story.reported();
         if world.stopped_in_time {
             prop_assert!(!world.executed);
             if let Phase::Closed(outcome) = world.machine.phase() {
@@ -56,14 +56,14 @@ proptest! {
 
     #[test]
     fn nothing_runs_without_a_row(story in story()) {
-        let world = story.told();
+        let world = story.reported();
         prop_assert!(!world.executed || world.row_before_exec);
     }
 
     #[test]
     fn an_outcome_tells_the_truth(story in story()) {
         let fault = story.fault;
-        let world = story.told();
+        let world = story.reported();
         let Phase::Closed(outcome) = world.machine.phase() else {
             return Ok(());
         };
@@ -90,7 +90,7 @@ proptest! {
     fn a_run_is_stopped_when_it_has_run_for_as_long_as_it_may(story in story()) {
         let limit = story.limit;
         let stopped = story.wishes.iter().any(|(_, wish)| matches!(wish, Command::Stop(_)));
-        let world = story.told();
+        let world = story.reported();
         if world.exceeded {
             prop_assert!(Some(world.ran) >= limit);
         }
@@ -104,23 +104,23 @@ proptest! {
     }
 
     #[test]
-    fn each_end_is_told_before_the_last_word(story in story()) {
-        let world = story.told();
-        let told = |wanted: fn(&Entry) -> bool| world.announced.iter().filter(|a| wanted(a)).count();
+    fn each_end_is_reported_before_the_last_word(story in story()) {
+        let world = story.reported();
+        let reported = |wanted: fn(&Entry) -> bool| world.announced.iter().filter(|a| wanted(a)).count();
         if let Phase::Closed(outcome) = world.machine.phase() {
             let ran = usize::from(outcome.exit.is_some());
-            prop_assert_eq!(told(|a| matches!(a, Entry::LeaderExited(_))), ran);
-            prop_assert_eq!(told(|a| matches!(a, Entry::StreamsClosed(_))), ran);
-            prop_assert_eq!(told(|a| matches!(a, Entry::TreeEnded(_))), ran);
+            prop_assert_eq!(reported(|a| matches!(a, Entry::LeaderExited(_))), ran);
+            prop_assert_eq!(reported(|a| matches!(a, Entry::StreamsClosed(_))), ran);
+            prop_assert_eq!(reported(|a| matches!(a, Entry::TreeEnded(_))), ran);
             prop_assert!(matches!(world.announced.last(), Some(Entry::Ended(_))));
         }
     }
 
     /// Only who was asked to leave somebody alone does so, and a stop that was accepted while the leader lived is for all.
     #[test]
-    fn nobody_is_kept_against_the_policy(story in story()) {
+    fn no_process_is_kept_against_the_policy(story in story()) {
         let (policy, temper) = (story.policy, story.temper);
-        let world = story.told();
+        let world = story.reported();
         if world.kept {
             prop_assert_eq!(policy, LeaderExit::Keep);
             prop_assert!(world.died_alone, "{temper:?}");
@@ -130,10 +130,10 @@ proptest! {
 
     /// Where nobody wants anything, the same things are told in the same number, and the outcome is the same.
     #[test]
-    fn the_death_of_a_server_changes_nothing_that_is_told(story in story(), deaths in prop::collection::vec(1usize..24, 1..4)) {
+    fn the_death_of_a_server_changes_nothing_that_is_reported(story in story(), deaths in prop::collection::vec(1usize..24, 1..4)) {
         let undisturbed = Story { wishes: vec![], deaths: vec![], ..story };
         let disturbed = Story { deaths, ..undisturbed.clone() };
-        let (one, other) = (undisturbed.told(), disturbed.told());
+        let (one, other) = (undisturbed.reported(), disturbed.reported());
         if !other.gate_opened {
             // One that died before it had opened the gate has not opened it.
             prop_assert!(!other.executed);
@@ -158,7 +158,7 @@ proptest! {
             echoes: vec![],
             deaths: vec![],
         };
-        prop_assert_eq!(story.told().died_of, Some(killed_by(Signal::TERM)));
+        prop_assert_eq!(story.reported().died_of, Some(killed_by(Signal::TERM)));
     }
 
     #[test]
@@ -176,7 +176,7 @@ proptest! {
             echoes: vec![],
             deaths: vec![],
         };
-        let world = story.told();
+        let world = story.reported();
         prop_assert_eq!(world.died_of, Some(killed_by(Signal::KILL)));
         prop_assert_eq!(world.now, grace.min(sooner));
     }
@@ -196,7 +196,7 @@ fn a_leader_that_ends_in_a_stop_does_not_shorten_the_grace_of_its_workers() {
         echoes: vec![],
         deaths: vec![],
     }
-    .told();
+    .reported();
     assert_eq!(world.died_of, Some(killed_by(Signal::TERM)));
     assert_eq!(u128::from(world.now), GRACE.as_millis());
 }
@@ -215,7 +215,7 @@ fn left_behind(policy: LeaderExit, wishes: Vec<(usize, Command)>) -> (World, Out
         echoes: vec![],
         deaths: vec![],
     }
-    .told();
+    .reported();
     let Phase::Closed(outcome) = world.machine.phase().clone() else {
         panic!("{:?}", world.machine.phase());
     };
@@ -239,7 +239,7 @@ fn a_drain_goes_on_until_its_timeout_and_the_rest_then_has_its_grace() {
     assert_eq!(outcome.reason, EndReason::Exited);
     assert!(matches!(outcome.tree, TreeVerdict::Empty(_)));
     assert_eq!(u128::from(world.now), (3 * SECOND + GRACE).as_millis());
-    assert!(!world.told_stopping(), "it was nobody's order");
+    assert!(!world.reported_stopping(), "it was nobody's order");
 }
 
 #[test]
@@ -249,7 +249,7 @@ fn an_abort_ends_a_drain_and_is_its_end_reason() {
     let (world, outcome) = left_behind(LeaderExit::Drain { timeout: None }, vec![(9, stop)]);
     assert!(matches!(outcome.reason, EndReason::Aborted { .. }));
     assert_eq!(outcome.exit, Some(Exit::Code(0)));
-    assert!(!world.worker && world.told_stopping());
+    assert!(!world.worker && world.reported_stopping());
     assert_eq!(u128::from(world.now), SECOND.as_millis());
 }
 
@@ -264,7 +264,7 @@ fn who_is_kept_lives_and_the_run_has_ended_with_its_leader() {
 }
 
 #[test]
-fn a_stop_of_a_run_that_has_kept_somebody_signals_nobody() {
+fn a_stop_of_a_run_that_has_kept_a_process_signals_no_process() {
     let stop = Command::Stop(abort(Duration::ZERO));
     let (world, outcome) = left_behind(LeaderExit::Keep, vec![(40, stop)]);
     assert!(matches!(outcome.tree, TreeVerdict::Kept(_)));
@@ -287,12 +287,12 @@ fn a_tree_that_is_stuck_for_a_day_is_not_over_before_that_whatever_is_asked() {
         echoes: vec![(7, 3), (8, 9)],
         deaths: vec![],
     }
-    .told();
+    .reported();
     let Phase::Closed(outcome) = world.machine.phase() else {
         panic!("{:?}", world.machine.phase());
     };
-    let told = |a: &&Entry| matches!(a, Entry::Stuck(_));
-    assert_eq!(world.announced.iter().filter(told).count(), 1);
+    let reported = |a: &&Entry| matches!(a, Entry::Stuck(_));
+    assert_eq!(world.announced.iter().filter(reported).count(), 1);
     assert!(!world.ended_while_stuck && world.outcomes == 1);
     assert!(world.now > 86_400_000, "{}", world.now);
     assert!(matches!(outcome.tree, TreeVerdict::Empty(_)));
@@ -313,7 +313,7 @@ fn a_pipe_that_a_stranger_holds_is_cut() {
         echoes: vec![],
         deaths: vec![],
     }
-    .told();
+    .reported();
     let Phase::Closed(outcome) = world.machine.phase() else {
         panic!("{:?}", world.machine.phase());
     };

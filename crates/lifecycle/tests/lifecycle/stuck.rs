@@ -7,10 +7,10 @@ use kennel_lifecycle::{
 };
 
 #[test]
-fn a_stuck_tree_is_told_once_and_never_ended() {
+fn a_stuck_tree_is_reported_once_and_never_ended() {
     let mut run = Run::up_to_stop();
-    let told = Effect::Append(Entry::Stuck(stuck()));
-    assert_eq!(run.report(Report::TreeStuck(stuck())), [told]);
+    let reported = Effect::Append(Entry::Stuck(stuck()));
+    assert_eq!(run.report(Report::TreeStuck(stuck())), [reported]);
     assert_eq!(run.report(Report::TreeStuck(stuck())), []);
     run.report(Report::LeaderExited(Exit::Unknown));
     let effects = run.report(Report::StreamsClosed(StreamsEnd::Eof));
@@ -25,18 +25,18 @@ fn a_stuck_tree_is_told_once_and_never_ended() {
 }
 
 #[test]
-fn a_list_of_others_is_told_again() {
+fn a_list_of_others_is_reported_again() {
     let mut run = Run::up_to_stop();
     run.report(Report::TreeStuck(stuck()));
     let mut others = stuck();
     others.processes[0].pid = 44;
     assert!(!others.names_the_same(&stuck()));
-    let told = Effect::Append(Entry::Stuck(others.clone()));
-    assert_eq!(run.report(Report::TreeStuck(others)), [told]);
+    let reported = Effect::Append(Entry::Stuck(others.clone()));
+    assert_eq!(run.report(Report::TreeStuck(others)), [reported]);
 }
 
 #[test]
-fn a_run_that_nobody_has_stopped_is_on_its_way_to_its_end_when_it_is_stuck() {
+fn stuck_run_without_a_stop_is_ending() {
     let mut run = Run::running();
     run.report(Report::TreeStuck(stuck()));
     assert_eq!(run.0.phase().public(), RunState::Stopping);

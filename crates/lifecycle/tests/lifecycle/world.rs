@@ -119,7 +119,7 @@ pub(crate) struct World {
     heard: usize,
     pub(crate) child: Child,
     pub(crate) worker: bool,
-    tree_told: bool,
+    tree_reported: bool,
     ladder: Option<Ladder>,
     left: Option<Countdown>,
     /// Milliseconds that the command has run unpaused.
@@ -135,7 +135,7 @@ pub(crate) struct World {
     /// The descendant was left alone for good.
     pub(crate) kept: bool,
     pub(crate) frozen: bool,
-    streams_told: bool,
+    streams_reported: bool,
     pub(crate) row: Row,
     pub(crate) gate_opened: bool,
     pub(crate) row_before_exec: bool,
@@ -160,7 +160,7 @@ const IDLE_MS: u64 = 100;
 
 impl Story {
     /// From the first wish to the last report. A run that goes on is ended by a last stop.
-    pub(crate) fn told(self) -> World {
+    pub(crate) fn reported(self) -> World {
         let mut world = World::new(self);
         world.tell(0, Input::Command(Command::Admit));
         world.turns();
@@ -194,7 +194,7 @@ impl World {
             heard: 0,
             child: Child::None,
             worker: false,
-            tree_told: false,
+            tree_reported: false,
             ladder: None,
             left: None,
             ran: 0,
@@ -204,7 +204,7 @@ impl World {
             drained_by: None,
             kept: false,
             frozen: false,
-            streams_told: false,
+            streams_reported: false,
             row: Row::Absent,
             gate_opened: false,
             row_before_exec: false,
@@ -224,7 +224,7 @@ impl World {
         matches!(phase, Phase::Closed(_) | Phase::Forgotten(_))
     }
 
-    pub(crate) fn told_stopping(&self) -> bool {
+    pub(crate) fn reported_stopping(&self) -> bool {
         let stopping = |a: &Entry| matches!(a, Entry::Stopping { .. });
         self.announced.iter().any(stopping)
     }
@@ -291,7 +291,8 @@ impl World {
     fn drain_is_over_at(&self) -> Option<u64> {
         let at = self.drained_by?;
         let other = self.left.and_then(|left| left.over_at());
-        let next = self.ladder.is_none() && !self.tree_told && other.is_none_or(|other| at < other);
+        let next =
+            self.ladder.is_none() && !self.tree_reported && other.is_none_or(|other| at < other);
         next.then_some(at)
     }
 
@@ -402,10 +403,10 @@ impl World {
             self.shut_gate();
         }
         let record = self.record_now();
-        if record.streams.is_none() && std::mem::take(&mut self.streams_told) {
+        if record.streams.is_none() && std::mem::take(&mut self.streams_reported) {
             // The pipes are there, and are read to their end again.
             self.reports[Source::Output as usize].clear();
-            let closed = self.tree_told && !self.story.holder && !self.kept;
+            let closed = self.tree_reported && !self.story.holder && !self.kept;
             // Of a shim that dies this world tells no end of file.
             if self.executed && closed && self.story.fault != Fault::ShimDies {
                 self.streams_close(StreamsEnd::Eof);
@@ -581,7 +582,7 @@ impl World {
             self.child = Child::Dead;
             self.worker = false;
             self.died_alone = true;
-            self.tree_told = true;
+            self.tree_reported = true;
             let verdict = TreeVerdict::Unverified("the shim died".into());
             return self.report(Source::Keeper, Report::TreeEnded(verdict));
         }
@@ -637,9 +638,9 @@ impl World {
 
     /// As the keeper: not while a stop is on its way, and not where nobody is left to keep.
     fn keep_rest(&mut self) {
-        if self.worker && self.ladder.is_none() && !self.leader_lives() && !self.tree_told {
+        if self.worker && self.ladder.is_none() && !self.leader_lives() && !self.tree_reported {
             self.kept = true;
-            self.tree_told = true;
+            self.tree_reported = true;
             self.left = None;
             let verdict = TreeVerdict::Kept(Leftovers::default());
             self.report(Source::Keeper, Report::TreeEnded(verdict));
@@ -667,10 +668,10 @@ impl World {
     }
 
     fn tree_ends(&mut self) {
-        if self.leader_lives() || self.worker || self.tree_told {
+        if self.leader_lives() || self.worker || self.tree_reported {
             return;
         }
-        self.tree_told = true;
+        self.tree_reported = true;
         self.ladder = None;
         self.left = None;
         let verdict = TreeVerdict::Empty(Proof::CgroupAndEchild);
@@ -681,8 +682,8 @@ impl World {
     }
 
     fn streams_close(&mut self, how: StreamsEnd) {
-        if !self.streams_told {
-            self.streams_told = true;
+        if !self.streams_reported {
+            self.streams_reported = true;
             self.report(Source::Output, Report::StreamsClosed(how));
         }
     }

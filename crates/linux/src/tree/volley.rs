@@ -1,7 +1,7 @@
 //! One round of a signal by one address, as it went.
 
 use crate::{
-    aims::{AIMS_TOLD_MAX, Aim, Tie},
+    aims::{AIMS_LISTED_MAX, Aim, Tie},
     pidfd::Sent,
 };
 use kennel_lifecycle::{Signal, SignalScope, SignalSender, StopStep, Timestamp};
@@ -43,7 +43,7 @@ impl Volley {
     }
 
     pub(super) fn name(&mut self, (pid, start_ticks): (i32, u64), tie: Tie, sent: Sent) {
-        if self.aims.len() < AIMS_TOLD_MAX {
+        if self.aims.len() < AIMS_LISTED_MAX {
             self.aims.push(Aim {
                 pid,
                 start_ticks,

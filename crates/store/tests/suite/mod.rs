@@ -43,7 +43,7 @@ const CASES: &[Case] = cases![
     writes::closing_keeps_times_that_it_does_not_know,
     writes::a_fence_takes_only_a_free_key,
     writes::a_stop_only_brings_the_deadline_forward,
-    writes::whoever_asked_for_a_stop_is_not_forgotten,
+    writes::requester_of_a_stop_is_not_forgotten,
     writes::a_state_is_written_on_an_open_row_only,
     writes::one_bad_row_among_a_thousand_spoils_no_other,
     writes::a_write_outlives_its_caller,

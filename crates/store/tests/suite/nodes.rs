@@ -13,13 +13,13 @@ pub(super) async fn nodes_are_heard_of_by_database_clock(bed: Bed) {
         store.open_node(&opening(node, epoch)).await.unwrap();
     }
     let nodes = store.nodes().await.unwrap();
-    let told: Vec<_> = nodes
+    let reported: Vec<_> = nodes
         .iter()
         .map(|row| (row.node, row.name.as_str(), row.address.as_str()))
         .collect();
     let first = NodeId::from_u128(NODE);
     assert_eq!(
-        told,
+        reported,
         [
             (first, "node-7", "unix:/run/7.sock"),
             (NodeId::from_u128(NODE + 1), "node-8", "unix:/run/8.sock"),

@@ -203,7 +203,7 @@ pub(super) async fn a_stop_only_brings_the_deadline_forward(bed: Bed) {
     assert_eq!(row.stop_deadline, Some(Timestamp(300)));
 }
 
-pub(super) async fn whoever_asked_for_a_stop_is_not_forgotten(bed: Bed) {
+pub(super) async fn requester_of_a_stop_is_not_forgotten(bed: Bed) {
     bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
     let by = |request_id: Option<&str>| StopReason::Abort {
         by: "uid:7".into(),

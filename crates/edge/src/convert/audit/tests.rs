@@ -126,7 +126,7 @@ fn each_fate_and_each_reason_has_its_name() {
         (Spared::Zombie, pb::SpareReason::Zombie),
         (Spared::Shim, pb::SpareReason::Shim),
     ];
-    let told = |result| {
+    let reported = |result| {
         let found = Some(a_finding(BTreeMap::new()));
         let process = found.as_ref().expect("it is there").finding.process;
         judged(Judged {
@@ -136,20 +136,20 @@ fn each_fate_and_each_reason_has_its_name() {
         })
     };
     for (why, reason) in spared {
-        let told = told(ReapResult::Spared(why));
+        let reported = reported(ReapResult::Spared(why));
         assert_eq!(
-            (told.outcome(), told.spare_reason()),
+            (reported.outcome(), reported.spare_reason()),
             (pb::ReapOutcome::Spared, reason)
         );
     }
-    let ended = told(ReapResult::Done(Fate::Ended(
+    let ended = reported(ReapResult::Done(Fate::Ended(
         kennel_lifecycle::Signal::KILL,
     )));
     assert_eq!(
         (ended.outcome(), ended.signal.as_str()),
         (pb::ReapOutcome::Ended, "SIGKILL")
     );
-    let failed = told(ReapResult::Done(Fate::Failed(1)));
+    let failed = reported(ReapResult::Done(Fate::Failed(1)));
     assert_eq!(
         (failed.outcome(), failed.errno),
         (pb::ReapOutcome::Failed, Some(1))
@@ -161,7 +161,7 @@ fn each_fate_and_each_reason_has_its_name() {
         (ReapResult::Done(Fate::Changed), pb::ReapOutcome::Changed),
         (ReapResult::Done(Fate::Survived), pb::ReapOutcome::Survived),
     ] {
-        assert_eq!(told(result).outcome(), outcome);
+        assert_eq!(reported(result).outcome(), outcome);
     }
 }
 
@@ -170,7 +170,7 @@ fn long_labels_shorten_the_list_and_the_rest_is_counted() {
     let labels: BTreeMap<String, String> = (0..bounds::LABELS_MAX)
         .map(|i| (i.to_string(), "x".repeat(bounds::LABEL_VALUE_BYTES_MAX)))
         .collect();
-    let told = audit(kennel_supervisor::Audit {
+    let reported = audit(kennel_supervisor::Audit {
         findings: vec![a_finding(labels); 100],
         directories: Vec::new(),
         live_runs: 0,
@@ -190,9 +190,9 @@ fn long_labels_shorten_the_list_and_the_rest_is_counted() {
         unverified: vec![Unverified::StoreAway("why".into())],
         labels: std::collections::HashMap::new(),
     });
-    assert!(told.encoded_len() <= LISTED_BYTES_MAX + 4096);
-    let listed = told.processes.len();
+    assert!(reported.encoded_len() <= LISTED_BYTES_MAX + 4096);
+    let listed = reported.processes.len();
     assert!(listed > 0 && listed < 100);
-    assert_eq!(told.unlisted_processes as usize, 100 - listed);
-    assert_eq!(told.unverified[0].kind(), pb::UnverifiedKind::StoreAway);
+    assert_eq!(reported.unlisted_processes as usize, 100 - listed);
+    assert_eq!(reported.unverified[0].kind(), pb::UnverifiedKind::StoreAway);
 }

@@ -89,7 +89,7 @@ fn all_that_is_wrong_with_a_spawn_is_said_together() {
 }
 
 #[test]
-fn a_signal_is_named_and_is_for_the_leader_where_nobody_is_named() {
+fn a_signal_is_named_and_is_for_the_leader_where_none_is_named() {
     let ask = |name: &str, target: i32| {
         signal(&pb::SignalRequest {
             run_id: RUN.to_owned(),
@@ -204,7 +204,7 @@ fn a_run_is_on_a_terminal_where_its_spec_says_so_and_nowhere_else() {
 }
 
 #[test]
-fn an_abort_waits_for_the_tree_unless_told_otherwise() {
+fn an_abort_waits_for_the_tree_unless_asked_otherwise() {
     let ask = |wait: i32| {
         let request = pb::AbortRequest {
             run_id: RUN.to_owned(),
@@ -317,7 +317,7 @@ fn a_filter_of_unknown_values_is_refused() {
 }
 
 #[test]
-fn a_wait_is_for_the_end_unless_told_otherwise() {
+fn a_wait_is_for_the_end_unless_asked_otherwise() {
     let ask = |condition| {
         wait(&pb::WaitRunRequest {
             run_id: RUN.to_owned(),
@@ -330,7 +330,7 @@ fn a_wait_is_for_the_end_unless_told_otherwise() {
 }
 
 #[test]
-fn a_stream_begins_where_it_is_told() {
+fn a_stream_begins_where_asked() {
     use stream_events_request::Position as Asked;
     let ask = |position| {
         events(&pb::StreamEventsRequest {

@@ -6,7 +6,7 @@ use crate::{
     orphan_note,
     wire::{ToShim, handover::WireHeldRun},
 };
-use kennel_lifecycle::{StopStep, Timestamp, limits::STEPS_TOLD_MAX};
+use kennel_lifecycle::{StopStep, Timestamp, limits::STEPS_LISTED_MAX};
 use std::{os::fd::OwnedFd, rc::Rc};
 
 impl Run {
@@ -61,7 +61,7 @@ impl Run {
         let (Some(steps), Some(identity)) = (&mut self.unheard, &self.identity) else {
             return;
         };
-        if steps.len() < STEPS_TOLD_MAX {
+        if steps.len() < STEPS_LISTED_MAX {
             steps.push(step);
             // A directory that is gone or full takes it along: the run is ended all the same.
             let _ = orphan_note::write(&self.private_dir, (&identity.command).into(), steps);

@@ -1,7 +1,7 @@
 //! What was told of one run and is told again to the next server, until one has acknowledged the run.
 
 use crate::client::Fact;
-use kennel_lifecycle::{Signal, Timestamp, limits::STEPS_TOLD_MAX};
+use kennel_lifecycle::{Signal, Timestamp, limits::STEPS_LISTED_MAX};
 
 /// Facts in the order in which they were told. Of each kind that can come any number of times there is a bounded number.
 #[derive(Default)]
@@ -18,8 +18,8 @@ impl Kept {
             // How the pause stands is handed over with the run.
             Fact::SignalSent { .. } | Fact::PauseExpired => return,
             Fact::TreeStuck(_) => self.forget(is_stuck),
-            Fact::Aimed(_) if self.count(is_aimed) > STEPS_TOLD_MAX => self.forget(is_aimed),
-            Fact::StopStep(_) if self.count(is_step) > STEPS_TOLD_MAX => self.forget(is_step),
+            Fact::Aimed(_) if self.count(is_aimed) > STEPS_LISTED_MAX => self.forget(is_aimed),
+            Fact::StopStep(_) if self.count(is_step) > STEPS_LISTED_MAX => self.forget(is_step),
             Fact::StopStep(_)
             | Fact::Aimed(_)
             | Fact::NotReleased
@@ -110,7 +110,7 @@ mod tests {
             keep(&shot(Signal::KILL));
             keep(&Fact::PauseExpired);
         }
-        let steps = i64::try_from(STEPS_TOLD_MAX).expect("few") + 10;
+        let steps = i64::try_from(STEPS_LISTED_MAX).expect("few") + 10;
         for at in 0..steps {
             keep(&step(at));
             keep(&stuck(1));
@@ -121,7 +121,7 @@ mod tests {
         let times: Vec<i64> = kept.iter().map(|(at, _)| at.0).collect();
         assert!(times.is_sorted(), "{times:?}");
         let facts: Vec<&Fact> = kept.iter().map(|(_, fact)| fact).collect();
-        let first = i64::try_from(STEPS_TOLD_MAX).expect("few");
+        let first = i64::try_from(STEPS_LISTED_MAX).expect("few");
         let told: Vec<Fact> = (0..first).chain([steps - 1]).map(step).collect();
         let others = [
             Fact::Executed,

@@ -3,7 +3,7 @@
 use super::{Run, Stage, Told};
 use crate::{
     client::{Fact, Shot, ShotResult, Shots, SignalTarget},
-    wire::{self, Answer, MEMBERS_TOLD_MAX, WireListing, WireMember},
+    wire::{self, Answer, MEMBERS_LISTED_MAX, WireListing, WireMember},
 };
 use kennel_lifecycle::Signal;
 use kennel_linux::{clock, memfd};
@@ -46,8 +46,8 @@ impl Run {
         if targets != Some(0) {
             self.requests.remember(request_id, now);
         }
-        let unlisted = shots.len().saturating_sub(MEMBERS_TOLD_MAX);
-        shots.truncate(MEMBERS_TOLD_MAX);
+        let unlisted = shots.len().saturating_sub(MEMBERS_LISTED_MAX);
+        shots.truncate(MEMBERS_LISTED_MAX);
         let told = Shots {
             shots,
             unlisted: u32::try_from(unlisted).unwrap_or(u32::MAX),
@@ -59,7 +59,8 @@ impl Run {
     /// Tells who is in the tree.
     pub(in crate::keeper) fn list(&mut self, seq: u64) {
         let tree = self.tree.as_ref().filter(|_| !self.ended);
-        let (members, unlisted) = tree.map_or_else(Default::default, |t| t.list(MEMBERS_TOLD_MAX));
+        let (members, unlisted) =
+            tree.map_or_else(Default::default, |t| t.list(MEMBERS_LISTED_MAX));
         let members = members.into_iter().map(|(pid, stat, holds)| WireMember {
             pid,
             ppid: stat.ppid,

@@ -1,7 +1,7 @@
 //! What is on the board, and what keys make of it. Pure but for the clock.
 
 use super::{
-    Told,
+    Reported,
     sample::{Sample, Seen},
 };
 use crate::{
@@ -113,9 +113,9 @@ impl Board {
         }
     }
 
-    pub(super) fn hear(&mut self, told: Told) {
-        match told {
-            Told::Sample(sample) => {
+    pub(super) fn hear(&mut self, reported: Reported) {
+        match reported {
+            Reported::Sample(sample) => {
                 let Sample {
                     info,
                     runs,
@@ -128,9 +128,9 @@ impl Board {
                     self.said = "the server is back".into();
                 }
             }
-            Told::Lost(why) => self.lost = Some(terminal_text::one_line(&why)),
-            Told::Answer(answer) => self.said = terminal_text::one_line(&answer),
-            Told::Page(heading, lines) => {
+            Reported::Lost(why) => self.lost = Some(terminal_text::one_line(&why)),
+            Reported::Answer(answer) => self.said = terminal_text::one_line(&answer),
+            Reported::Page(heading, lines) => {
                 // The end of what was written is what is wanted.
                 let from = if heading.starts_with("last") {
                     lines.len().saturating_sub(self.room)

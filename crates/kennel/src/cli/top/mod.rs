@@ -37,10 +37,10 @@ const KEYS_QUEUED_MAX: usize = 64;
 /// How long all of one look may take.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
 /// Answers that wait to be shown.
-const TOLD_QUEUED_MAX: usize = 16;
+const REPORTED_QUEUED_MAX: usize = 16;
 
 /// What comes in beside keys.
-enum Told {
+enum Reported {
     Sample(Box<Sample>),
     /// The server could not be asked.
     Lost(String),
@@ -75,13 +75,13 @@ async fn watch(link: &Link, every: Duration, mut terminal: DefaultTerminal) -> i
         signal(SignalKind::interrupt())?,
     ];
     let mut keys = typed()?;
-    let (told, mut tidings) = mpsc::channel(TOLD_QUEUED_MAX);
+    let (reported, mut tidings) = mpsc::channel(REPORTED_QUEUED_MAX);
     let mut board = Board::new(link.address.clone(), !no_color());
     let (wants, wanted) = mpsc::channel(1);
     let sampling = tokio::spawn(sample_for_ever(
         link.connection.clone(),
         every,
-        told.clone(),
+        reported.clone(),
         wanted,
     ));
     let [term, hup, int] = &mut ends;
@@ -97,10 +97,10 @@ async fn watch(link: &Link, every: Duration, mut terminal: DefaultTerminal) -> i
                 Some(_) => None,
                 None => break,
             },
-            Some(told) = tidings.recv() => {
+            Some(reported) = tidings.recv() => {
                 // What was asked for is to be seen.
-                let looks = matches!(told, Told::Answer(_));
-                board.hear(told);
+                let looks = matches!(reported, Reported::Answer(_));
+                board.hear(reported);
                 looks.then_some(Wish::Refresh)
             }
         };
@@ -109,11 +109,11 @@ async fn watch(link: &Link, every: Duration, mut terminal: DefaultTerminal) -> i
             Some(Wish::Quit) => break,
             Some(Wish::Refresh) => drop(wants.try_send(())),
             Some(wish) => {
-                let (connection, told) = (link.connection.clone(), told.clone());
+                let (connection, reported) = (link.connection.clone(), reported.clone());
                 // It ends with its call; what it tells nobody may be there to hear.
                 tokio::spawn(async move {
                     let answer = carry_out(&connection, wish).await;
-                    drop(told.send(answer).await);
+                    drop(reported.send(answer).await);
                 });
             }
         }
@@ -144,18 +144,18 @@ fn typed() -> io::Result<mpsc::Receiver<Event>> {
 async fn sample_for_ever(
     connection: Connection,
     every: Duration,
-    told: mpsc::Sender<Told>,
+    reported: mpsc::Sender<Reported>,
     mut wanted: mpsc::Receiver<()>,
 ) {
     let mut sampler = Sampler::new(connection);
     loop {
         let heard = match tokio::time::timeout(ANSWER_MAX, sampler.sample()).await {
-            Ok(Ok(sample)) => Told::Sample(Box::new(sample)),
-            Ok(Err(failure)) => Told::Lost(failure.to_string()),
+            Ok(Ok(sample)) => Reported::Sample(Box::new(sample)),
+            Ok(Err(failure)) => Reported::Lost(failure.to_string()),
             // Its socket is the keeper's, and takes connections also while there is no server.
-            Err(_) => Told::Lost(format!("no answer within {ANSWER_MAX:?}")),
+            Err(_) => Reported::Lost(format!("no answer within {ANSWER_MAX:?}")),
         };
-        if told.send(heard).await.is_err() {
+        if reported.send(heard).await.is_err() {
             return;
         }
         tokio::select! {
@@ -165,10 +165,10 @@ async fn sample_for_ever(
     }
 }
 
-async fn carry_out(connection: &Connection, wish: Wish) -> Told {
+async fn carry_out(connection: &Connection, wish: Wish) -> Reported {
     let mut processes = connection.processes();
     let done = match wish {
-        Wish::Quit | Wish::Refresh => return Told::Answer(String::new()),
+        Wish::Quit | Wish::Refresh => return Reported::Answer(String::new()),
         Wish::Tree(run) => {
             return page(
                 sample::tree(connection, &run).await,
@@ -205,15 +205,15 @@ async fn carry_out(connection: &Connection, wish: Wish) -> Told {
             done.map(|_| format!("{run} goes on"))
         }
     };
-    Told::Answer(done.unwrap_or_else(|status| {
+    Reported::Answer(done.unwrap_or_else(|status| {
         let failure = client::Failure::from(status);
         format!("refused: {failure}")
     }))
 }
 
-fn page(read: Result<Vec<String>, client::Failure>, heading: String) -> Told {
+fn page(read: Result<Vec<String>, client::Failure>, heading: String) -> Reported {
     match read {
-        Ok(lines) => Told::Page(heading, lines),
-        Err(failure) => Told::Answer(format!("refused: {failure}")),
+        Ok(lines) => Reported::Page(heading, lines),
+        Err(failure) => Reported::Answer(format!("refused: {failure}")),
     }
 }

@@ -48,7 +48,7 @@ pub(super) fn moments(known: &Known, unknown: &mut Vec<String>) -> Vec<Moment> {
     let asked = known.audit.iter().filter(|record| !is_spawn(record));
     for record in asked.chain(&known.node) {
         let Some(at) = record.time else { continue };
-        let mut what = audit::told(record);
+        let mut what = audit::reported(record);
         if is_unannounced_start(record, &known.node, known.run.create_time) {
             what.push_str("; the service before it had not been stopped: its keeper was killed, or its host died");
         }
@@ -130,13 +130,13 @@ fn former_attempt(attempt: &pb::Attempt, moments: &mut Vec<Moment>) {
 fn times(run: &pb::Run, moments: &mut Vec<Moment>) {
     let attempt = run.current_attempt.clone().unwrap_or_default();
     let exit = attempt.exit.as_ref().map(words::exit).unwrap_or_default();
-    let told = [
+    let reported = [
         (attempt.start_time, "started".to_owned()),
         (attempt.leader_exited_time, format!("leader exited: {exit}")),
         (attempt.streams_closed_time, "streams closed".to_owned()),
         (attempt.tree_empty_time, "tree empty".to_owned()),
     ];
-    for (at, what) in told {
+    for (at, what) in reported {
         let Some(at) = at else { continue };
         moments.push(Moment {
             at,
@@ -161,17 +161,18 @@ fn is_spawn(record: &pb::AuditRecord) -> bool {
 
 /// Whether the trail tells of the same signal, and more of it.
 fn is_same(record: &pb::AuditRecord, at: Time, sent: &pb::SignalSent) -> bool {
-    let (Some(Record::Signal(told)), Some(told_at)) = (&record.record, record.time) else {
+    let (Some(Record::Signal(reported)), Some(reported_at)) = (&record.record, record.time) else {
         return false;
     };
     let counts = (sent.delivered, sent.gone, sent.refused);
     let same = match counts {
         (Some(delivered), Some(gone), Some(refused)) => {
-            (delivered, gone, refused) == (told.delivered, told.gone, told.refused)
+            (delivered, gone, refused) == (reported.delivered, reported.gone, reported.refused)
         }
-        _ => told.scope == "client",
+        _ => reported.scope == "client",
     };
-    same && told.signal == sent.signal && (told_at.seconds - at.seconds).abs() <= SAME_SIGNAL_SECS
+    same && reported.signal == sent.signal
+        && (reported_at.seconds - at.seconds).abs() <= SAME_SIGNAL_SECS
 }
 
 /// A start of the service in the run's time that no stop came before.

@@ -1,4 +1,4 @@
-//! The one task that owns a run: it feeds the machine and performs its effects.
+//! The one task that owns a run (INV-14): it feeds the machine and performs its effects.
 //!
 //! Kernel reports before results of our own work, those before commands, output last. Every effect may be cut off
 //! before or after itself by a crash; [`kennel_lifecycle::Effect`] says what recovery does in both cases.

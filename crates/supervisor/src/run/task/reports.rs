@@ -65,7 +65,7 @@ impl RunTask {
                 let again = self.note_signal(&Entry::StopStep(step));
                 self.legacy.steps_again += usize::from(again);
                 // The certificate has counted those that it does not list.
-                if again && self.legacy.steps_again > limits::STEPS_TOLD_MAX {
+                if again && self.legacy.steps_again > limits::STEPS_LISTED_MAX {
                     return;
                 }
                 Report::Signalled(step)

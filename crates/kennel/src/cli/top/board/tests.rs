@@ -24,7 +24,7 @@ fn seen(id: u8, command: &str, usage: Usage) -> Seen {
 
 fn board_of(runs: Vec<Seen>) -> Board {
     let mut board = Board::new("unix:/s".into(), false);
-    board.hear(Told::Sample(Box::new(Sample {
+    board.hear(Reported::Sample(Box::new(Sample {
         info: pb::ServerInfo::default(),
         runs,
         cut: false,

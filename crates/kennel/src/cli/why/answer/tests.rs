@@ -37,20 +37,24 @@ fn signal(name: &str) -> pb::exit::Result {
 }
 
 #[test]
-fn want_of_memory_is_told_with_its_numbers_and_what_the_kernel_does_not_say() {
+fn want_of_memory_is_reported_with_its_numbers_and_what_the_kernel_does_not_say() {
     let killed = pb::end_reason::OomKilled {
         kills: 2,
         memory_max_bytes: Some(64 << 20),
     };
-    let told = answer(&known(Reason::OomKilled(killed), Some(signal("SIGKILL"))));
+    let reported = answer(&known(Reason::OomKilled(killed), Some(signal("SIGKILL"))));
     let begins = "Ended for want of memory: the kernel killed 2 processes";
-    assert!(told.line.starts_with(begins), "{}", told.line);
-    assert!(told.line.contains("67108864 bytes"), "{}", told.line);
-    assert!(told.unknown[0].contains("the kernel does not say"));
+    assert!(reported.line.starts_with(begins), "{}", reported.line);
+    assert!(
+        reported.line.contains("67108864 bytes"),
+        "{}",
+        reported.line
+    );
+    assert!(reported.unknown[0].contains("the kernel does not say"));
 }
 
 #[test]
-fn a_signal_that_somebody_has_asked_for_names_who_and_any_other_names_nobody() {
+fn only_a_requested_signal_names_its_caller() {
     let exited = Reason::Exited(pb::end_reason::Exited {});
     let mut known = known(exited, Some(signal("SIGUSR1")));
     let outside = answer(&known);
@@ -88,6 +92,10 @@ fn what_a_caller_has_written_cannot_act_on_a_terminal() {
         by: "uid:0".into(),
         request_id: "\x1b]0;title\x07\n".into(),
     };
-    let told = answer(&known(Reason::Aborted(aborted), None));
-    assert!(!told.line.chars().any(char::is_control), "{}", told.line);
+    let reported = answer(&known(Reason::Aborted(aborted), None));
+    assert!(
+        !reported.line.chars().any(char::is_control),
+        "{}",
+        reported.line
+    );
 }

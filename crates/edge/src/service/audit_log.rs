@@ -1,4 +1,4 @@
-//! The rpcs with the audit trail: whatever asks for a change is written down with what came of it.
+//! Audit-log decorator: records every rpc that asks for a change, with its result.
 //!
 //! Around the services, so that none of them has to think of it; a new rpc does not compile before somebody has said here
 //! whether it is a change.
@@ -19,22 +19,22 @@ use tonic::{Code, Request, Response, Status, Streaming, codegen::BoxStream};
 use tonic_types::StatusExt;
 
 /// Processes of one record that are named.
-const PROCESSES_TOLD_MAX: usize = 64;
+const PROCESSES_LOGGED_MAX: usize = 64;
 
 /// A service, and where it is told what was asked of it.
-pub(crate) struct Told<S> {
+pub(crate) struct Audited<S> {
     inner: S,
     supervisor: Supervisor,
 }
 
-impl<S> Told<S> {
+impl<S> Audited<S> {
     pub(crate) fn new(inner: S, supervisor: Supervisor) -> Self {
         Self { inner, supervisor }
     }
 
     fn asked<T>(&self, rpc: &str, request: &Request<T>, run: &str) -> Asked {
         let peer = request.extensions().get::<Peer>();
-        let told = RequestTold {
+        let reported = RequestTold {
             rpc: rpc.to_owned(),
             by: peer.map_or_else(String::new, Peer::principal),
             pid: peer.and_then(|peer| peer.pid),
@@ -47,7 +47,7 @@ impl<S> Told<S> {
             supervisor: self.supervisor.clone(),
             at_us: now.at_us,
             run: (!run.is_empty()).then(|| run.to_owned()),
-            told: Some(told),
+            reported: Some(reported),
         }
     }
 }
@@ -59,47 +59,50 @@ struct Asked {
     /// When it came.
     at_us: i64,
     run: Option<String>,
-    told: Option<RequestTold>,
+    reported: Option<RequestTold>,
 }
 
 impl Asked {
     fn with(mut self, name: &str, value: impl Into<String>) -> Self {
-        self.told = self.told.take().map(|told| told.with(name, value));
+        self.reported = self
+            .reported
+            .take()
+            .map(|reported| reported.with(name, value));
         self
     }
 
     fn id(mut self, request_id: &str) -> Self {
-        if let Some(told) = &mut self.told {
+        if let Some(reported) = &mut self.reported {
             let end = request_id.floor_char_boundary(REQUEST_ID_BYTES_MAX);
-            request_id[..end].clone_into(&mut told.request_id);
+            request_id[..end].clone_into(&mut reported.request_id);
         }
         self
     }
 
     fn of_bytes(mut self, bytes: usize) -> Self {
-        if let Some(told) = &mut self.told {
-            told.bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
+        if let Some(reported) = &mut self.reported {
+            reported.bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
         }
         self
     }
 
     fn answered<T>(&mut self, answer: &Result<Response<T>, Status>) -> Option<TrailRecord> {
-        let mut told = self.told.take()?;
+        let mut reported = self.reported.take()?;
         match answer {
-            Ok(_) => code_name(Code::Ok).clone_into(&mut told.code),
+            Ok(_) => code_name(Code::Ok).clone_into(&mut reported.code),
             Err(status) => {
-                code_name(status.code()).clone_into(&mut told.code);
+                code_name(status.code()).clone_into(&mut reported.code);
                 let info = status.get_details_error_info();
-                told.reason = info.map(|info| info.reason).unwrap_or_default();
+                reported.reason = info.map(|info| info.reason).unwrap_or_default();
             }
         }
-        Some(self.record(told))
+        Some(self.record(reported))
     }
 
-    fn record(&mut self, told: RequestTold) -> TrailRecord {
+    fn record(&mut self, reported: RequestTold) -> TrailRecord {
         TrailRecord {
             at_us: self.at_us,
-            ..TrailRecord::now(self.run.take(), TrailEntry::Request(told))
+            ..TrailRecord::now(self.run.take(), TrailEntry::Request(reported))
         }
     }
 
@@ -121,19 +124,19 @@ impl Asked {
 
 impl Drop for Asked {
     fn drop(&mut self) {
-        if let Some(mut told) = self.told.take() {
+        if let Some(mut reported) = self.reported.take() {
             if std::thread::panicking() {
-                code_name(Code::Internal).clone_into(&mut told.code);
-                Reason::Internal.as_str().clone_into(&mut told.reason);
+                code_name(Code::Internal).clone_into(&mut reported.code);
+                Reason::Internal.as_str().clone_into(&mut reported.reason);
             }
-            let record = self.record(told);
+            let record = self.record(reported);
             self.supervisor.audit_noted(record);
         }
     }
 }
 
 #[tonic::async_trait]
-impl ProcessService for Told<Processes> {
+impl ProcessService for Audited<Processes> {
     async fn spawn(
         &self,
         request: Request<pb::SpawnRequest>,
@@ -208,15 +211,15 @@ impl ProcessService for Told<Processes> {
         asked = asked.with("signal", &wish.signal).with("target", target);
         let signal = wish.signal.clone();
         let by = asked
-            .told
+            .reported
             .as_ref()
             .map_or_else(String::new, |t| t.by.clone());
         let answer = self.inner.signal(request).await;
         if let Ok(done) = &answer
             && !done.get_ref().repeated_request
         {
-            let (run, told) = signalled(done.get_ref(), signal, &by);
-            let record = TrailRecord::now(run, TrailEntry::Signal(told));
+            let (run, reported) = signalled(done.get_ref(), signal, &by);
+            let record = TrailRecord::now(run, TrailEntry::Signal(reported));
             self.supervisor.audit_noted(record);
         }
         asked.tell(&answer).await;
@@ -399,7 +402,7 @@ impl ProcessService for Told<Processes> {
 }
 
 #[tonic::async_trait]
-impl AdminService for Told<Admin> {
+impl AdminService for Audited<Admin> {
     async fn get_server_info(
         &self,
         request: Request<pb::GetServerInfoRequest>,
@@ -467,20 +470,20 @@ impl AdminService for Told<Admin> {
         }
         let mut asked = self.asked("ReapLeaks", &request, "");
         let by = asked
-            .told
+            .reported
             .as_ref()
             .map_or_else(String::new, |t| t.by.clone());
         let answer = self.inner.reap_leaks(request).await;
         if let Ok(done) = &answer {
-            let told = done
+            let reported = done
                 .get_ref()
                 .processes
                 .iter()
                 .filter_map(|p| reaped(p, &by));
-            let told: Vec<_> = told.collect();
-            asked = asked.with("signalled", told.len().to_string());
-            for (run, told) in told {
-                let record = TrailRecord::now(run, TrailEntry::Signal(told));
+            let reported: Vec<_> = reported.collect();
+            asked = asked.with("signalled", reported.len().to_string());
+            for (run, reported) in reported {
+                let record = TrailRecord::now(run, TrailEntry::Signal(reported));
                 self.supervisor.audit_noted(record);
             }
         }
@@ -501,7 +504,7 @@ impl AdminService for Told<Admin> {
 /// Whom a client's signal was for.
 fn signalled(done: &pb::SignalResponse, signal: String, by: &str) -> (Option<String>, SignalTold) {
     let run = done.run.as_ref();
-    let mut told = SignalTold {
+    let mut reported = SignalTold {
         attempt: run
             .and_then(|r| r.current_attempt.as_ref())
             .map_or(0, |a| a.number),
@@ -516,31 +519,31 @@ fn signalled(done: &pb::SignalResponse, signal: String, by: &str) -> (Option<Str
     for target in &done.targets {
         let result = match target.outcome() {
             pb::SignalOutcome::Delivered | pb::SignalOutcome::Unspecified => {
-                told.delivered += 1;
+                reported.delivered += 1;
                 "delivered"
             }
             pb::SignalOutcome::Gone => {
-                told.gone += 1;
+                reported.gone += 1;
                 "gone"
             }
             pb::SignalOutcome::Failed => {
-                told.refused += 1;
-                told.errno = told.errno.or(target.errno);
+                reported.refused += 1;
+                reported.errno = reported.errno.or(target.errno);
                 "refused"
             }
         };
-        if told.processes.len() < PROCESSES_TOLD_MAX {
-            told.processes.push(ProcessTold {
+        if reported.processes.len() < PROCESSES_LOGGED_MAX {
+            reported.processes.push(ProcessTold {
                 pid: target.pid,
                 start_ticks: target.start_ticks,
                 evidence: vec!["member".into()],
                 result: result.into(),
             });
         } else {
-            told.unlisted += 1;
+            reported.unlisted += 1;
         }
     }
-    (run.map(|run| run.run_id.clone()), told)
+    (run.map(|run| run.run_id.clone()), reported)
 }
 
 fn boot_of(run: Option<&pb::Run>) -> String {
@@ -560,7 +563,7 @@ fn reaped(process: &pb::ReapedProcess, by: &str) -> Option<(Option<String>, Sign
     let found = process.found.as_ref();
     let named = process.process.as_ref();
     let evidence = found.map(|found| word(found.evidence().as_str_name(), "LEAK_EVIDENCE_"));
-    let told = SignalTold {
+    let reported = SignalTold {
         signal: match process.outcome() {
             pb::ReapOutcome::Survived => "SIGKILL".into(),
             _ => process.signal.clone(),
@@ -581,7 +584,7 @@ fn reaped(process: &pb::ReapedProcess, by: &str) -> Option<(Option<String>, Sign
         ..SignalTold::default()
     };
     let run = found.map(|found| found.run_id.clone());
-    Some((run.filter(|run| !run.is_empty()), told))
+    Some((run.filter(|run| !run.is_empty()), reported))
 }
 
 fn word(name: &str, prefix: &str) -> String {

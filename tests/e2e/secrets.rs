@@ -1,0 +1,245 @@
+//! Values of variables and bytes of input are nowhere on the disk, in the database or in the log, but in the file that the next
+//! attempt needs, and after the end nowhere at all.
+
+use kennel_proto::pb::{self, RestartMode, RunKind};
+use kennel_tests::{
+    Client, Kennel, Options, PATIENCE, Postgres, RunExt, SpecExt, eventually, eventually_async,
+    must, sh,
+};
+use nix::sys::signal::Signal;
+use std::{fmt::Write as _, fs, path::Path, time::Duration};
+
+/// A server may have to wait for the store's own time limits.
+const STORE_PATIENCE: Duration = Duration::from_mins(1);
+
+const IN_ENV: &str = "canary-of-a-variable-5f2c91";
+const IN_INPUT: &str = "canary-of-the-input-83b07d";
+const WRITTEN: &str = "canary-that-was-written-c46e1a";
+/// Labels are no secrets. This one shows that the search finds what is there.
+const LABEL: &str = "canary-of-a-label-0d97e5";
+
+/// Whether the bytes hold the text, as it is or in hexadecimal digits.
+fn holds(bytes: &[u8], text: &str) -> bool {
+    let mut digits = String::new();
+    for byte in text.bytes() {
+        let _ = write!(digits, "{byte:02x}");
+    }
+    let has = |form: &str| {
+        let mut windows = bytes.windows(form.len());
+        windows.any(|window| window.eq_ignore_ascii_case(form.as_bytes()))
+    };
+    has(text) || has(&digits)
+}
+
+/// The files below the directory that hold the text, relative to it.
+fn files_with(text: &str, root: &Path) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut left = vec![root.to_path_buf()];
+    while let Some(dir) = left.pop() {
+        for entry in fs::read_dir(&dir).into_iter().flatten().flatten() {
+            let (path, kind) = (entry.path(), entry.file_type());
+            match kind {
+                Ok(kind) if kind.is_dir() => left.push(path),
+                Ok(kind)
+                    if kind.is_file() && fs::read(&path).is_ok_and(|bytes| holds(&bytes, text)) =>
+                {
+                    let path = path.strip_prefix(root).expect("it is below");
+                    found.push(path.display().to_string());
+                }
+                _ => {}
+            }
+        }
+    }
+    found
+}
+
+/// All rows of all tables, as text.
+async fn rows(postgres: &Postgres) -> String {
+    let tables = "SELECT quote_ident(schemaname) || '.' || quote_ident(tablename) FROM pg_tables \
+        WHERE schemaname NOT IN ('pg_catalog', 'information_schema')";
+    let mut all = String::new();
+    for table in postgres.psql(tables).await.lines() {
+        all += &postgres
+            .psql(&format!("SELECT t::text FROM {table} t"))
+            .await;
+    }
+    all
+}
+
+/// A kennel with two runs that were given secrets.
+struct Scene {
+    kennel: Kennel,
+    postgres: Option<Postgres>,
+    /// Started again after each end; has a variable and an input.
+    repeated: String,
+    /// Clients write to it.
+    written: String,
+}
+
+impl Scene {
+    async fn begin(postgres: Option<Postgres>) -> Self {
+        let options = Options {
+            store: postgres.as_ref().map(Postgres::url),
+            env: vec![("KENNEL_LOG".into(), "debug".into())],
+            ..Options::default()
+        };
+        let kennel = Kennel::start(options).await;
+        let mut client = kennel.client().await;
+        let seen = kennel.scratch().join("seen");
+        let script = format!(
+            "read x; echo ${{#TOKEN}} ${{#x}} >> {}; exec sleep 300",
+            seen.display()
+        );
+        let mut spec = sh(&script)
+            .env("TOKEN", IN_ENV)
+            .label("canary", LABEL)
+            .kind_of(RunKind::Service)
+            .restart(pb::RestartPolicy {
+                mode: RestartMode::Always.into(),
+                ..pb::RestartPolicy::default()
+            });
+        spec.initial_input = Some(format!("{IN_INPUT}\n").into_bytes().into());
+        spec.set_recovery(pb::RecoveryPolicy::Adopt);
+        let repeated = must("spawn", client.spawn(spec).await).run_id;
+        let mut spec = sh("while read x; do echo ${#x}; done").open_input();
+        spec.set_recovery(pb::RecoveryPolicy::Adopt);
+        let written = must("spawn", client.spawn(spec).await).run_id;
+        let scene = Self {
+            kennel,
+            postgres,
+            repeated,
+            written,
+        };
+        scene.attempts_have_read(1).await;
+        scene.write(&mut client, 0).await;
+        scene
+    }
+
+    /// Until so many attempts have had both secrets.
+    async fn attempts_have_read(&self, count: usize) {
+        let line = format!("{} {}\n", IN_ENV.len(), IN_INPUT.len());
+        let seen = self.kennel.scratch().join("seen");
+        eventually("the command has its secrets", PATIENCE, || {
+            let text = fs::read_to_string(&seen).unwrap_or_default();
+            (text == line.repeat(count)).then_some(())
+        })
+        .await;
+    }
+
+    /// Writes the secret for the time of this number, from 0, and waits until it was read.
+    async fn write(&self, client: &mut Client, number: usize) {
+        let line = format!("{WRITTEN}\n");
+        let offset = u64::try_from(number * line.len()).expect("it is short");
+        let id = format!("write-{number}");
+        let write = client.write(&self.written, &id, Some(offset), line.as_bytes());
+        must("write", write.await);
+        let read = format!("{}\n", WRITTEN.len()).repeat(number + 1);
+        client.hear_text(&self.written, &read).await;
+    }
+
+    async fn restart(&self, number: u32) {
+        let mut client = self.kennel.client().await;
+        let run = must("restart", client.restart(&self.repeated, None).await);
+        assert_eq!(run.attempt().number, number);
+        self.attempts_have_read(usize::try_from(number).expect("a few"))
+            .await;
+    }
+
+    /// Keeper and server die, and the next service adopts the runs.
+    async fn lose_service(&mut self) {
+        self.kennel.kill_service_after(|| {});
+        self.kennel.restart().await;
+    }
+
+    /// Where each secret is, by the place.
+    async fn places(&self) -> Vec<String> {
+        let mut places = Vec::new();
+        for secret in [IN_ENV, IN_INPUT, WRITTEN] {
+            places.extend(files_with(secret, &self.kennel.data_dir()));
+            if holds(self.kennel.log().as_bytes(), secret) {
+                places.push("log".into());
+            }
+            if let Some(postgres) = &self.postgres
+                && holds(rows(postgres).await.as_bytes(), secret)
+            {
+                places.push("database".into());
+            }
+        }
+        places.sort();
+        places.dedup();
+        places
+    }
+
+    /// Only the file for the next attempt holds secrets, and a read holds none.
+    async fn only_next_attempt_has_them(&self) {
+        let child = format!("runs/{}/child", self.repeated);
+        assert_eq!(self.places().await, [child]);
+        let mut client = self.kennel.client().await;
+        for run in [&self.repeated, &self.written] {
+            let read = format!("{:?}", must("get", client.get(run).await));
+            let trail = format!("{:?}", must("trail", client.trail(run).await));
+            for secret in [IN_ENV, IN_INPUT, WRITTEN] {
+                assert!(!read.contains(secret) && !trail.contains(secret));
+            }
+        }
+        let is_found = match &self.postgres {
+            Some(postgres) => holds(rows(postgres).await.as_bytes(), LABEL),
+            None => files_with(LABEL, &self.kennel.data_dir())
+                .iter()
+                .any(|file| file.starts_with("kennel.db")),
+        };
+        assert!(is_found, "the search finds nothing at all");
+    }
+
+    /// Ends both runs and then the service: no secret is anywhere.
+    async fn end(mut self) {
+        let mut client = self.kennel.client().await;
+        for run in [&self.repeated, &self.written] {
+            must("abort", client.abort(run).await);
+            must("wait", client.ended(run).await);
+        }
+        eventually_async("no place holds a secret", STORE_PATIENCE, async || {
+            self.places().await.is_empty().then_some(())
+        })
+        .await;
+        self.kennel.signal(Signal::SIGTERM);
+        self.kennel.wait_for_exit(PATIENCE).await;
+        assert_eq!(self.places().await, Vec::<String>::new());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn secrets_leave_no_trace_on_sqlite() {
+    let mut scene = Scene::begin(None).await;
+    scene.only_next_attempt_has_them().await;
+    scene.restart(2).await;
+    scene.kennel.replace_server().await;
+    scene.only_next_attempt_has_them().await;
+    scene.lose_service().await;
+    scene.restart(3).await;
+    scene.only_next_attempt_has_them().await;
+    scene.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn secrets_leave_no_trace_despite_store_outage() {
+    let mut scene = Scene::begin(Some(Postgres::start().await)).await;
+    scene.only_next_attempt_has_them().await;
+    scene.postgres.as_mut().expect("it has one").crash().await;
+    scene.kennel.replace_server().await;
+    let mut client = scene.kennel.client().await;
+    scene.write(&mut client, 1).await;
+    scene.postgres.as_mut().expect("it has one").run().await;
+    eventually_async("readiness", STORE_PATIENCE, async || {
+        scene.kennel.is_serving("readiness").await.then_some(())
+    })
+    .await;
+    scene.restart(2).await;
+    scene.only_next_attempt_has_them().await;
+    scene.lose_service().await;
+    scene.restart(3).await;
+    let mut client = scene.kennel.client().await;
+    scene.write(&mut client, 2).await;
+    scene.only_next_attempt_has_them().await;
+    scene.end().await;
+}
