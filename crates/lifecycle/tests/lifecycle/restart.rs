@@ -110,6 +110,7 @@ fn what_was_ended_for_good_is_not_started_again() {
         },
         EndReason::Fenced { by: by() },
         EndReason::DeadlineExceeded(Deadline::MaxRuntime),
+        EndReason::DeadlineExceeded(Deadline::Inactivity),
         EndReason::RestartsExhausted { restarts: 3 },
     ];
     for reason in reasons {

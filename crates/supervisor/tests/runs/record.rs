@@ -31,7 +31,7 @@ fn empty_store_is_given_live_runs_and_newest_ends() {
 }
 
 #[test]
-#[ignore = "a minute: `make soak` runs it"]
+#[ignore = "minutes: `make soak` runs it"]
 fn empty_store_after_ten_thousand_runs_loses_none() {
     begin_with_empty_store(10_000, 100);
 }
