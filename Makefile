@@ -56,7 +56,7 @@ bench: ## measure beside the floors, and say which targets are not reached
 	$(CARGO) build --release --workspace --bins
 	$(CARGO) run --release -p kennel-tests --bin bench
 
-soak: ## what takes too long for every change: 100,000 runs under faults, as many where process ids come round, 10,000 simulated lives, twenty upgrades, a long input, thirty million lines under a hundred and fifty deaths, a store that is stopped for a minute
+soak: ## what takes too long for every change: 100,000 runs under faults, as many where process ids come round, 10,000 simulated lives, an empty database after 10,000 runs, twenty upgrades, a long input, thirty million lines under a hundred and fifty deaths, a store that is stopped for a minute
 	$(CARGO) build --release --workspace --bins
 	$(CARGO) nextest run --release -p kennel-tests -p kennel-supervisor --run-ignored only --no-capture -E 'binary(chaos) or binary(runs)'
 

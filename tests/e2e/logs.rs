@@ -183,7 +183,7 @@ async fn no_line_has_what_a_client_keeps_to_itself() {
 #[tokio::test(flavor = "multi_thread")]
 async fn levels_are_chosen_by_module() {
     let mut options = Options::default();
-    let filter = "error,kennel_supervisor::run_task=info".to_owned();
+    let filter = "error,kennel_supervisor::run::task=info".to_owned();
     options.env.push(("KENNEL_LOG".to_owned(), filter));
     options.words = vec!["--log-format", "json"];
     let kennel = Kennel::start(options).await;
@@ -196,7 +196,7 @@ async fn levels_are_chosen_by_module() {
     let lines: Vec<Value> = lines.collect();
     let others = lines.iter().filter(|line| {
         let target = line["target"].as_str().unwrap_or_default();
-        line["level"] != "ERROR" && !target.starts_with("kennel_supervisor::run_task")
+        line["level"] != "ERROR" && !target.starts_with("kennel_supervisor::run::task")
     });
     assert_eq!(others.count(), 0, "{log}");
 }

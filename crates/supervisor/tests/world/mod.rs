@@ -104,8 +104,8 @@ pub struct Child {
     held: Held,
     pub pause: HeldPause,
     pipes: Option<(PipeWriter, PipeWriter)>,
-    /// The keeper's copies of what the server reads.
-    outputs: (OwnedFd, OwnedFd),
+    /// The keeper's copies of what the server reads, until the run is acknowledged.
+    outputs: Option<(OwnedFd, OwnedFd)>,
     /// How large its terminal is, where it is to have one.
     pub terminal: Option<TerminalSize>,
     pub stop_plans: Vec<StopPlan>,
@@ -123,10 +123,13 @@ impl Child {
             released: self.released,
             pause: self.pause,
             stopping: !self.stop_plans.is_empty(),
-            outputs: Some(Outputs::Pipes {
-                stdout: self.outputs.0.try_clone().unwrap(),
-                stderr: self.outputs.1.try_clone().unwrap(),
-            }),
+            outputs: self
+                .outputs
+                .as_ref()
+                .map(|(stdout, stderr)| Outputs::Pipes {
+                    stdout: stdout.try_clone().unwrap(),
+                    stderr: stderr.try_clone().unwrap(),
+                }),
             terminal: self.terminal,
         }
     }
@@ -605,7 +608,7 @@ impl Kernel for World {
             held: held.clone(),
             pause: HeldPause::None,
             pipes: Some((stdout_writer, stderr_writer)),
-            outputs: (stdout.try_clone().unwrap(), stderr.try_clone().unwrap()),
+            outputs: Some((stdout.try_clone().unwrap(), stderr.try_clone().unwrap())),
             terminal,
             stop_plans: Vec::new(),
             acknowledged: false,
@@ -852,6 +855,7 @@ impl Kernel for World {
         state.facts.retain(|report| report.run != run);
         if let Some(child) = state.children.get_mut(&run) {
             child.acknowledged = true;
+            child.outputs = None;
         }
     }
 
