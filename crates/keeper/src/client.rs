@@ -2,44 +2,37 @@
 
 mod audit;
 mod child;
-mod former;
-mod handover;
 mod input;
 mod interrupt;
 mod link;
 mod listing;
 mod liveness;
-mod outputs;
-mod stray;
-mod upgrade;
 
+pub use crate::values::{
+    EndCause, Fact, FormerServer, HeldPause, HeldRun, Holding, InputSaid, InputState, InterruptWay,
+    Outputs, SignalResult, StraySignal, TerminalEnds, Unstopped, Upgrade, UpgradeRefusal,
+    UpgradeState, Victim,
+};
 use crate::wire::{Answer, ToKeeper, WireListing, WireRecorded};
-pub use audit::{Books, Fate, Holding, Look, REAPED_MAX, Reaped, SecondLook, SocketSeen, Victim};
+pub use audit::{Books, Fate, Look, REAPED_MAX, Reaped, SecondLook, SocketSeen};
 pub use child::ChildSpec;
-pub use former::{EndCause, FormerServer};
-pub use handover::{HeldPause, HeldRun};
-pub use input::{InputAnswer, InputSaid, InputState};
-pub use interrupt::{InterruptWay, Interrupted, Resized};
+pub use input::InputAnswer;
+pub use interrupt::{Interrupted, Resized};
 use kennel_lifecycle::recovery::Seen;
 use kennel_lifecycle::{
-    Containment, Deadline, Exit, Held, KeeperEpoch, Leftovers, MemoryKills, ProcessIdentity, RunId,
-    RunIdentity, Signal, StartFailure, StopStep, Stuck, TerminalSize, Timestamp, TreeVerdict,
-    ladder::StopPlan, recovery::Observation,
+    Containment, Held, KeeperEpoch, ProcessIdentity, RunId, RunIdentity, Signal, StartFailure,
+    TerminalSize, Timestamp, ladder::StopPlan, recovery::Observation,
 };
 pub use kennel_linux::capability::{Capability, CapabilityName};
 pub use kennel_linux::terminal::NoPty;
 use link::Link;
 pub use listing::{AIMS_LISTED_MAX, Aim, Tie};
 pub use listing::{Holds, Listing, Member, Sent, Shot, ShotResult, Shots, SignalTarget};
-pub use outputs::{Outputs, TerminalEnds};
-use serde::{Deserialize, Serialize};
 use std::{os::fd::OwnedFd, path::PathBuf, sync::Arc, time::Duration};
-pub use stray::StraySignal;
 use tokio::{
     sync::{mpsc, watch},
     task::JoinHandle,
 };
-pub use upgrade::{Upgrade, UpgradeRefusal, UpgradeState};
 
 /// A child that waits at its gate.
 #[derive(Debug)]
@@ -65,48 +58,6 @@ pub struct KeeperReport {
     pub fact: Fact,
 }
 
-/// What happened to a run.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Fact {
-    /// The child ended before it was let go.
-    NotReleased,
-    /// exec succeeded.
-    Executed,
-    /// exec failed. The leader's exit that follows is not an exit of the command.
-    ExecFailed(StartFailure),
-    /// A signal that a client asked for went out, or could not.
-    SignalSent {
-        /// Which.
-        signal: Signal,
-        /// How many processes it was sent to, where that is known.
-        targets: Option<u32>,
-        /// errno(3) of a failure.
-        errno: Option<i32>,
-    },
-    /// The leader ended.
-    LeaderExited(Exit),
-    /// A round of signals of the stop ladder went out.
-    StopStep(StopStep),
-    /// Whom the round that is told next was for; at most [`AIMS_LISTED_MAX`].
-    Aimed(Vec<Aim>),
-    /// Who was alive when the leader ended, where anybody was.
-    LeftBehind(Leftovers),
-    /// SIGKILL does not end these. Told again when they are others; the keeper goes on watching and killing.
-    TreeStuck(Stuck),
-    /// How many processes of the run the kernel has killed for want of memory, where it has; before the last word.
-    MemoryKills(MemoryKills),
-    /// The last word on the tree; once per prepared child; nothing follows it.
-    TreeEnded(TreeVerdict),
-    /// The run took longer than it may, and the keeper has begun with its plan.
-    DeadlineExceeded(Deadline),
-    /// The pause has lasted for as long as it may, and all whom it had stopped were continued.
-    PauseExpired,
-    /// No server came back for too long, and the keeper has begun with the run's plan.
-    Orphaned,
-    /// The run's shim was lost before the leader had exited, and the keeper has begun with the run's plan.
-    ShimLost,
-}
-
 /// What the keeper wants of the server as a whole.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KeeperEvent {
@@ -129,30 +80,6 @@ pub enum KeeperEvent {
     DoorLeft(RunId),
     /// The keeper is gone (end of file): drain, commit, end with exit code 70.
     Gone,
-}
-
-/// How a signal or a pause went.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum SignalResult {
-    /// It reached the group, or every task.
-    Done,
-    /// Nobody is left to signal.
-    Gone,
-    /// Not every task was seen stopped in time; what had been stopped goes on.
-    Partial(Vec<Unstopped>),
-    /// The call failed with this errno(3).
-    Failed(i32),
-    /// The keeper holds no such run.
-    UnknownRun,
-}
-
-/// A process that a pause did not stop.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Unstopped {
-    /// Process id.
-    pub pid: i32,
-    /// Why not, in one plain sentence; empty where there are too many to look at each.
-    pub why: String,
 }
 
 /// What the keeper and its host are; sent once, at the start.

@@ -4,8 +4,8 @@
 //! It must outlive processes, not the host: after another boot nobody goes on with the run, so it is not synced.
 
 use crate::{
-    client::InputState,
     private_file,
+    values::InputState,
     wire::{self, input::WireInputNote},
 };
 use kennel_lifecycle::InputBook;

@@ -18,6 +18,7 @@ pub mod rundir;
 pub mod saved_output;
 mod server_socket;
 mod shim;
+mod values;
 mod wire;
 
 pub use server_socket::server_socket;

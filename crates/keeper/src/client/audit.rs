@@ -1,6 +1,6 @@
 //! What an audit asks of the keeper.
 
-use super::{ClientError, KEEPER_ANSWER_MAX, KeeperClient, listing};
+use super::{ClientError, KEEPER_ANSWER_MAX, KeeperClient, Victim, listing};
 use crate::{
     audit::{self, Belongings, Described, Scan, Whose},
     wire::{
@@ -60,26 +60,6 @@ pub struct SecondLook {
     pub processes: Vec<Option<Described>>,
     /// Those of the directories that still are there and empty.
     pub directories: Vec<(RunId, CgroupIdentity)>,
-}
-
-/// One that is to be ended.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Victim {
-    /// Which process: another under its number is not touched.
-    pub process: ProcessIdentity,
-    /// What has to hold of it beside that, at the moment of each signal.
-    pub holding: Holding,
-}
-
-/// What has to hold of a process that is to be ended.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Holding {
-    /// That it descends from a run does not change as long as it lives.
-    Descent,
-    /// It is in this very directory.
-    Cgroup(CgroupIdentity),
-    /// It carries this run's marker.
-    Marker(RunId),
 }
 
 /// What came of one.

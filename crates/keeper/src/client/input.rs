@@ -1,12 +1,11 @@
 //! A run's standard input, as the server asks for it.
 
-use super::{ClientError, KeeperClient, link::Link};
+use super::{ClientError, InputSaid, InputState, KeeperClient, link::Link};
 use crate::wire::{
     Answer, ToKeeper,
     input::{WireBytes, WireInputWish},
 };
-use kennel_lifecycle::{InputBook, InputClosed, InputRefusal, InputWrite, RunId};
-use serde::{Deserialize, Serialize};
+use kennel_lifecycle::{InputWrite, RunId};
 use std::time::Duration;
 
 /// Bytes of one message to the keeper, which has to stay under 64 KiB. It is also what the keeper holds of a run while that
@@ -14,51 +13,6 @@ use std::time::Duration;
 const CHUNK_BYTES: usize = 48 * 1024;
 /// A command may read when it likes; whoever waits for that gives up by going.
 const FOR_EVER: Duration = Duration::from_hours(10 * 365 * 24);
-
-/// How far the input of an attempt has come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct InputState {
-    /// Of which attempt.
-    pub attempt: u32,
-    /// Bytes that the pipe has taken.
-    pub accepted: u64,
-    /// Bytes that it may have taken beyond those.
-    pub in_doubt: u64,
-    /// Why nothing more is accepted; absent: it is open.
-    pub closed: Option<InputClosed>,
-    /// Of the accepted bytes, how many nobody has read; absent: not known any more.
-    pub unread: Option<u64>,
-}
-
-impl InputState {
-    pub(crate) fn of(attempt: u32, book: &InputBook, unread: Option<u64>) -> Self {
-        Self {
-            attempt,
-            accepted: book.accepted,
-            in_doubt: book.in_doubt,
-            closed: book.closed,
-            unread,
-        }
-    }
-}
-
-/// What the keeper says to a wish.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum InputSaid {
-    /// Nothing was to be written; it stands so.
-    Stands,
-    /// All of it has been accepted.
-    Taken {
-        /// Where its first byte went.
-        start: u64,
-        /// It had been before.
-        repeated: bool,
-    },
-    /// It is not taken, or not taken any further.
-    Refused(InputRefusal),
-    /// Another write came while it waited.
-    Displaced,
-}
 
 /// The answer to a wish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

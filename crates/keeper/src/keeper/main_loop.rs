@@ -28,10 +28,10 @@ use super::{
     stray::Stray,
 };
 use crate::{
-    client::{Fact, SignalResult},
     exit_record,
     exit_slots::ExitSlots,
     rundir,
+    values::{Fact, SignalResult},
     wire::{self, Answer, ToKeeper, ToServer},
 };
 use ending::Ending;

@@ -1,8 +1,8 @@
 //! Stops every task of a tree, looks whether all have stopped, and remembers whom to continue.
 
 use crate::{
-    client::{HeldPause, SignalResult, Unstopped},
     held::{self, HELD_MAX, Held, HeldProcess},
+    values::{HeldPause, SignalResult, Unstopped},
     wire::{PIDS_MAX, adoption::WireMemory},
 };
 use kennel_lifecycle::Signal;

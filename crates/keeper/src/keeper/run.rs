@@ -19,7 +19,7 @@ mod terminal;
 
 use super::pause::{self, Pause};
 use crate::{
-    client::{Fact, SignalResult},
+    values::{Fact, SignalResult},
     wire::{Answer, ToShim, adoption::WireMemory},
 };
 pub(super) use input::RunInput;

@@ -2,8 +2,8 @@
 
 use super::binary::Binary;
 use crate::{
-    client::{EndCause, FormerServer},
     server_socket::{KEEPER_PID_VAR, SERVER_SOCKET_FD},
+    values::{EndCause, FormerServer},
     wire::{self, ToServer},
 };
 use kennel_lifecycle::Exit;

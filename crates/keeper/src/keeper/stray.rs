@@ -1,6 +1,6 @@
 //! Signals that mean nothing to the keeper: each is reported to the server, which logs it, and changes nothing else.
 
-use crate::client::StraySignal;
+use crate::values::StraySignal;
 
 /// Between two reports of one signal: who sends it all the time fills no log.
 const REPORT_EVERY_MS: u64 = 10_000;

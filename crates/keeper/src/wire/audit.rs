@@ -1,6 +1,6 @@
 //! What an audit asks of the keeper, and what it is told. All of it travels in sealed files: lists may be long.
 
-use crate::client::Victim;
+use crate::values::Victim;
 use kennel_lifecycle::CgroupIdentity;
 use serde::{Deserialize, Serialize};
 
@@ -19,7 +19,7 @@ pub(crate) struct WireVictims {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::client::Holding;
+    use crate::values::Holding;
     use crate::wire::{decode, encode};
     use kennel_lifecycle::ProcessIdentity;
 

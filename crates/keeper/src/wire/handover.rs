@@ -1,6 +1,6 @@
 //! Runs that are handed over to the next server.
 
-use crate::client::{HeldPause, HeldRun, Outputs};
+use crate::values::{HeldPause, HeldRun, Outputs};
 use kennel_lifecycle::{Held, Policy, RunId, RunIdentity, TerminalSize};
 use serde::{Deserialize, Serialize};
 use std::os::fd::OwnedFd;

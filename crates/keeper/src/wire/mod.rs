@@ -11,15 +11,20 @@ pub(crate) mod handover;
 pub(crate) mod input;
 pub(crate) mod notes;
 
-use crate::client::{
-    Capability, Fact, FormerServer, Holds, InputSaid, InputState, InterruptWay, NoPty,
-    SignalResult, SignalTarget, StraySignal, Upgrade, UpgradeRefusal,
+use crate::values::{
+    Fact, FormerServer, InputSaid, InputState, InterruptWay, SignalResult, StraySignal, Upgrade,
+    UpgradeRefusal,
 };
 use kennel_lifecycle::{
     CgroupIdentity, Exit, Held, HostIdentity, Leftovers, LimitPowers, Policy, ProcessIdentity,
     RunIdentity, Signal, StartFailure, StopStep, TerminalSize,
     ladder::StopPlan,
     recovery::{Observation, Seen},
+};
+use kennel_linux::{
+    aims::{Holds, SignalTarget},
+    capability::Capability,
+    terminal::NoPty,
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::io;
@@ -222,9 +227,9 @@ pub(crate) enum Answer {
     Signalled,
     /// With a [`WireListing`] as a sealed file.
     Listed,
-    /// With a [`crate::client::Books`] as a sealed file.
+    /// With a list of what the keeper holds as a sealed file.
     Books,
-    /// With a [`crate::client::Reaped`] as a sealed file.
+    /// With a list of what came of each as a sealed file.
     Reaped,
     /// What would hold the run is weaker than asked; nothing was made.
     TooWeak(Held),

@@ -2,8 +2,8 @@
 
 use super::Keeper;
 use crate::{
-    client::SignalResult,
     keeper::run::RunInput,
+    values::SignalResult,
     wire::{Answer, WireResize, input::WireInputWish},
 };
 use kennel_lifecycle::RunId;

@@ -5,8 +5,8 @@
 
 use super::{Keeper, SERVER, ending::millis, orphan_clock::OrphanClock, report};
 use crate::{
-    client::FormerServer,
     keeper::{run::Run, server::Server, serving::Serving as ServingLock},
+    values::FormerServer,
     wire::{ToServer, WireHello},
 };
 use kennel_lifecycle::RunId;

@@ -5,11 +5,11 @@
 
 use super::{Keeper, ending::millis};
 use crate::{
-    client::{Upgrade, UpgradeRefusal, UpgradeState},
     keeper::{
         binary::Binary,
         check::{Check, Unfit},
     },
+    values::{Upgrade, UpgradeRefusal, UpgradeState},
     wire::{Answer, ToServer},
 };
 use kennel_lifecycle::Exit;

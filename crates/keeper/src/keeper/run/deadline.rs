@@ -1,7 +1,7 @@
 //! How long one run may take.
 
 use super::{Run, Stage};
-use crate::client::Fact;
+use crate::values::Fact;
 use kennel_lifecycle::{Countdown, Deadline, OnMaxPause, PausePolicy, ladder::Ladder};
 
 impl Run {

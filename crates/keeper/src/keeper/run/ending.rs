@@ -2,7 +2,7 @@
 
 use super::{Run, Stage};
 use crate::{
-    client::{Fact, SignalResult},
+    values::{Fact, SignalResult},
     wire::ToShim,
 };
 use kennel_lifecycle::{

@@ -2,8 +2,8 @@
 
 use super::{Outputs, Run, Stage};
 use crate::{
-    client::Fact,
     orphan_note,
+    values::Fact,
     wire::{ToShim, handover::WireHeldRun},
 };
 use kennel_lifecycle::{StopStep, Timestamp, limits::STEPS_LISTED_MAX};

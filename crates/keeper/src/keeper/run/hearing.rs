@@ -2,8 +2,8 @@
 
 use super::{Run, Stage, Told};
 use crate::{
-    client::Fact,
     exit_record,
+    values::Fact,
     wire::{Answer, FromShim},
 };
 use kennel_lifecycle::{

@@ -6,9 +6,9 @@
 
 use super::Run;
 use crate::{
-    client::{InputSaid, InputState},
     input_note,
     input_note::Note,
+    values::{InputSaid, InputState},
     wire::{Answer, ToShim, input::WireInputWish},
 };
 use kennel_lifecycle::{InputBook, InputClosed, InputRefusal, InputWrite, Placed};

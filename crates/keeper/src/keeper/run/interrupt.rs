@@ -2,7 +2,8 @@
 
 use super::{Outputs, Run, Stage};
 use crate::{
-    client::{Fact, InterruptWay, ShotResult, SignalResult, SignalTarget},
+    client::{ShotResult, SignalTarget},
+    values::{Fact, InterruptWay, SignalResult},
     wire::Answer,
 };
 use kennel_lifecycle::Signal;

@@ -1,6 +1,6 @@
 //! What was told of one run and is told again to the next server, until one has acknowledged the run.
 
-use crate::client::Fact;
+use crate::values::Fact;
 use kennel_lifecycle::{Signal, Timestamp, limits::STEPS_LISTED_MAX};
 
 /// Facts in the order in which they were told. Of each kind that can come any number of times there is a bounded number.

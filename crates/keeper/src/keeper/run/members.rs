@@ -2,7 +2,8 @@
 
 use super::{Run, Stage, Told};
 use crate::{
-    client::{Fact, Shot, ShotResult, Shots, SignalTarget},
+    client::{Shot, ShotResult, Shots, SignalTarget},
+    values::Fact,
     wire::{self, Answer, MEMBERS_LISTED_MAX, WireListing, WireMember},
 };
 use kennel_lifecycle::Signal;

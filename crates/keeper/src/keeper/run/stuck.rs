@@ -1,7 +1,7 @@
 //! After SIGKILL: what does not end is watched, at growing intervals, until it has ended.
 
 use super::{LOOK_AGAIN_MS, Run};
-use crate::client::Fact;
+use crate::values::Fact;
 use kennel_lifecycle::{
     Signal, Stuck,
     verdict::{GroupEvidence, ShimEvidence, TreeEvidence},

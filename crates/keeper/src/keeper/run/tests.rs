@@ -1,11 +1,7 @@
 //! What a run tells when its shim dies at a moment that no test can hit from outside.
 
 use super::*;
-use crate::{
-    client::{HeldPause, SignalTarget},
-    exit_record,
-    wire::FromShim,
-};
+use crate::{client::SignalTarget, exit_record, values::HeldPause, wire::FromShim};
 use kennel_lifecycle::{
     Containment, Exit, Gap, HostIdentity, MemoryKills, ProcessIdentity, Proof, Signal,
     StartFailure, StartStage, StopPolicy, TreeVerdict, ladder::StopPlan, recovery::ExitRecord,

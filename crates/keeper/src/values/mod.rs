@@ -1,0 +1,21 @@
+//! The values that keeper, shims and server exchange, each with one form for all three.
+
+mod former;
+mod handover;
+mod input;
+mod interrupt;
+mod outputs;
+mod report;
+mod stray;
+mod upgrade;
+mod victim;
+
+pub use former::{EndCause, FormerServer};
+pub use handover::{HeldPause, HeldRun};
+pub use input::{InputSaid, InputState};
+pub use interrupt::InterruptWay;
+pub use outputs::{Outputs, TerminalEnds};
+pub use report::{Fact, SignalResult, Unstopped};
+pub use stray::StraySignal;
+pub use upgrade::{Upgrade, UpgradeRefusal, UpgradeState};
+pub use victim::{Holding, Victim};

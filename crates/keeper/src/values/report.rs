@@ -1,0 +1,73 @@
+//! What the keeper reports of a run, and what came of a signal.
+
+use kennel_lifecycle::{
+    Deadline, Exit, Leftovers, MemoryKills, Signal, StartFailure, StopStep, Stuck, TreeVerdict,
+};
+use kennel_linux::aims::Aim;
+use serde::{Deserialize, Serialize};
+
+/// What happened to a run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Fact {
+    /// The child ended before it was let go.
+    NotReleased,
+    /// exec succeeded.
+    Executed,
+    /// exec failed. The leader's exit that follows is not an exit of the command.
+    ExecFailed(StartFailure),
+    /// A signal that a client asked for went out, or could not.
+    SignalSent {
+        /// Which.
+        signal: Signal,
+        /// How many processes it was sent to, where that is known.
+        targets: Option<u32>,
+        /// errno(3) of a failure.
+        errno: Option<i32>,
+    },
+    /// The leader ended.
+    LeaderExited(Exit),
+    /// A round of signals of the stop ladder went out.
+    StopStep(StopStep),
+    /// Whom the round that is told next was for; at most [`AIMS_LISTED_MAX`](kennel_linux::aims::AIMS_LISTED_MAX).
+    Aimed(Vec<Aim>),
+    /// Who was alive when the leader ended, where anybody was.
+    LeftBehind(Leftovers),
+    /// SIGKILL does not end these. Told again when they are others; the keeper goes on watching and killing.
+    TreeStuck(Stuck),
+    /// How many processes of the run the kernel has killed for want of memory, where it has; before the last word.
+    MemoryKills(MemoryKills),
+    /// The last word on the tree; once per prepared child; nothing follows it.
+    TreeEnded(TreeVerdict),
+    /// The run took longer than it may, and the keeper has begun with its plan.
+    DeadlineExceeded(Deadline),
+    /// The pause has lasted for as long as it may, and all whom it had stopped were continued.
+    PauseExpired,
+    /// No server came back for too long, and the keeper has begun with the run's plan.
+    Orphaned,
+    /// The run's shim was lost before the leader had exited, and the keeper has begun with the run's plan.
+    ShimLost,
+}
+
+/// How a signal or a pause went.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum SignalResult {
+    /// It reached the group, or every task.
+    Done,
+    /// Nobody is left to signal.
+    Gone,
+    /// Not every task was seen stopped in time; what had been stopped goes on.
+    Partial(Vec<Unstopped>),
+    /// The call failed with this errno(3).
+    Failed(i32),
+    /// The keeper holds no such run.
+    UnknownRun,
+}
+
+/// A process that a pause did not stop.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unstopped {
+    /// Process id.
+    pub pid: i32,
+    /// Why not, in one plain sentence; empty where there are too many to look at each.
+    pub why: String,
+}
