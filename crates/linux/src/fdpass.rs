@@ -7,6 +7,7 @@ use nix::{
     },
 };
 use std::{
+    cell::RefCell,
     io::{self, IoSlice},
     mem::MaybeUninit,
     os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd},
@@ -87,14 +88,19 @@ fn retried<T>(mut call: impl FnMut() -> nix::Result<T>) -> nix::Result<T> {
     }
 }
 
+thread_local! {
+    /// Room for the longest message. Made once: a buffer for each message would cost an allocation or, on the stack, a touch
+    /// of each of its pages. What a message does not fill is never touched.
+    static ROOM: RefCell<Vec<u8>> = RefCell::new(Vec::with_capacity(MESSAGE_BYTES_MAX));
+}
+
 /// Receives one message.
 pub fn receive(socket: &impl AsFd) -> io::Result<Received> {
-    #[expect(
-        clippy::large_stack_arrays,
-        reason = "the longest message fits; the kernel touches only what a message fills, a page or two of it"
-    )]
-    let mut room = [MaybeUninit::uninit(); MESSAGE_BYTES_MAX];
-    let (bytes, flags, fds) = match receive_into(socket.as_fd(), &mut room) {
+    ROOM.with_borrow_mut(|room| receive_in(socket.as_fd(), room.spare_capacity_mut()))
+}
+
+fn receive_in(socket: BorrowedFd<'_>, room: &mut [MaybeUninit<u8>]) -> io::Result<Received> {
+    let (bytes, flags, fds) = match receive_into(socket, room) {
         // No message of ours is empty.
         Ok(([], _, _)) => return Ok(Received::Eof),
         Ok(received) => received,
