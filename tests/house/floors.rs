@@ -1,6 +1,6 @@
 //! The folders of a crate: imports form no circle, and those of the supervisor point downwards only.
 
-use super::source::{Source, shipped};
+use super::source::{Source, code_lines, shipped};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The rooms of the supervisor, the lowest first.
@@ -24,21 +24,6 @@ fn place(path: &str) -> Option<(&str, &str)> {
     let (krate, inside) = path.strip_prefix("crates/")?.split_once("/src/")?;
     let module = inside.split_once('/').map_or(inside, |(folder, _)| folder);
     Some((krate, module.strip_suffix(".rs").unwrap_or(module)))
-}
-
-/// Without comments and without the test module, which stands last.
-fn code(text: &str) -> String {
-    let mut lines = text.lines().peekable();
-    let mut code = String::new();
-    while let Some(line) = lines.next() {
-        let is_tests = |next: &&str| next.contains("mod ") && next.ends_with('{');
-        if line == "#[cfg(test)]" && lines.peek().is_some_and(is_tests) {
-            break;
-        }
-        code.push_str(line.split("//").next().unwrap_or_default());
-        code.push('\n');
-    }
-    code
 }
 
 /// The first names of all paths that begin with `crate::`.
@@ -91,7 +76,8 @@ fn imports(sources: &[Source]) -> BTreeMap<String, Imports> {
         }
         let modules = crates.entry(krate.to_owned()).or_default();
         let uses = modules.entry(module.to_owned()).or_default();
-        for name in imported(&code(&source.text)) {
+        let code: Vec<&str> = code_lines(&source.text).map(|(_, line)| line).collect();
+        for name in imported(&code.join("\n")) {
             uses.entry(name).or_insert_with(|| source.path.clone());
         }
     }

@@ -1,6 +1,6 @@
 //! No file is longer than a reader can hold: its code, without its test module.
 
-use super::source::{Source, shipped};
+use super::source::{Source, shipped, shipped_lines};
 use std::collections::BTreeMap;
 
 /// Most lines of one file.
@@ -9,23 +9,12 @@ const LINES_MAX: usize = 600;
 /// Files that are longer as yet, each with the most that it may have. Only ever fewer, and shorter.
 const LONGER: [(&str, usize); 0] = [];
 
-/// Lines before the test module, which stands last.
-fn lines_of_code(text: &str) -> usize {
-    let lines: Vec<&str> = text.lines().collect();
-    let is_tests = |pair: &[&str]| {
-        let opens = pair[1].strip_prefix("pub(crate) ").unwrap_or(pair[1]);
-        pair[0] == "#[cfg(test)]" && opens.starts_with("mod ") && opens.ends_with('{')
-    };
-    let tests = lines.windows(2).position(is_tests);
-    tests.unwrap_or(lines.len())
-}
-
 /// Files that are too long, and exceptions that are none any more.
 fn wrong(sources: &[Source]) -> Vec<String> {
     let mut longer: BTreeMap<&str, usize> = LONGER.into_iter().collect();
     let mut wrong = Vec::new();
     for Source { path, text } in sources {
-        let lines = lines_of_code(text);
+        let lines = shipped_lines(text).count();
         let most = longer.remove(path.as_str());
         if lines > most.unwrap_or(LINES_MAX) {
             wrong.push(format!("{path} has {lines} lines"));

@@ -1,12 +1,8 @@
 //! Words that no new name has: what is left of them is listed, and the list only shrinks.
 
+use super::source::{Source, below};
 use kennel_tests::programs;
-use std::{
-    collections::BTreeMap,
-    fmt::Write as _,
-    fs,
-    path::{Path, PathBuf},
-};
+use std::{collections::BTreeMap, fmt::Write as _, fs};
 
 /// Each has a plain word in its place: record, report, log; processes, the caller, any reader.
 const WORDS: [&str; 5] = ["told", "whom", "whoever", "somebody", "nobody"];
@@ -78,30 +74,18 @@ fn offends(name: &str) -> bool {
     parts.split('_').any(|part| WORDS.contains(&part))
 }
 
-fn collect(dir: &Path, files: &mut Vec<PathBuf>) {
-    for entry in fs::read_dir(dir).expect("a folder of sources").flatten() {
-        let path = entry.path();
-        if path.is_dir() {
-            collect(&path, files);
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
-            files.push(path);
-        }
-    }
-}
-
 /// How many such names each file has, by its path.
 fn present() -> BTreeMap<String, usize> {
     let root = programs::repository();
-    let mut files = Vec::new();
-    for dir in ["crates", "tests"] {
-        collect(&root.join(dir), &mut files);
-    }
-    assert!(files.len() > 100, "only {} files were found", files.len());
-    let counted = files.iter().map(|file| {
-        let text = fs::read_to_string(file).expect("a source file is UTF-8");
+    let sources = below(["crates", "tests"].map(|folder| root.join(folder)));
+    assert!(
+        sources.len() > 100,
+        "only {} files were found",
+        sources.len()
+    );
+    let counted = sources.into_iter().map(|Source { path, text }| {
         let count = identifiers(&text).into_iter().filter(|name| offends(name));
-        let path = file.strip_prefix(&root).expect("below the repository");
-        (path.display().to_string(), count.count())
+        (path, count.count())
     });
     counted.filter(|(_, count)| *count > 0).collect()
 }

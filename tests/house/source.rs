@@ -94,22 +94,10 @@ pub(super) struct Source {
 /// The code of all rooms that ship; their own tests may do what they like.
 pub(super) fn shipped() -> Vec<Source> {
     let root = programs::repository();
-    let mut files = Vec::new();
-    for room in fs::read_dir(root.join("crates")).expect("the rooms are there") {
-        collect(&room.expect("a room").path().join("src"), &mut files);
-    }
-    let sources: Vec<Source> = files
-        .into_iter()
-        .map(|file| Source {
-            path: file
-                .strip_prefix(&root)
-                .expect("below the repository")
-                .display()
-                .to_string(),
-            text: fs::read_to_string(&file).expect("a source file is UTF-8"),
-        })
-        .filter(|source| !is_test_file(&source.path))
-        .collect();
+    let rooms = fs::read_dir(root.join("crates")).expect("the rooms are there");
+    let rooms = rooms.map(|room| room.expect("a room").path().join("src"));
+    let mut sources = below(rooms);
+    sources.retain(|source| !is_test_file(&source.path));
     assert!(
         sources.len() > 20,
         "only {} files were found",
@@ -118,11 +106,25 @@ pub(super) fn shipped() -> Vec<Source> {
     sources
 }
 
-fn collect(dir: &Path, files: &mut Vec<PathBuf>) {
-    let Ok(entries) = fs::read_dir(dir) else {
-        return;
+/// All Rust files below these folders.
+pub(super) fn below(folders: impl IntoIterator<Item = PathBuf>) -> Vec<Source> {
+    let root = programs::repository();
+    let mut files = Vec::new();
+    for folder in folders {
+        collect(&folder, &mut files);
+    }
+    let source = |file: PathBuf| {
+        let path = file.strip_prefix(&root).expect("below the repository");
+        Source {
+            path: path.display().to_string(),
+            text: fs::read_to_string(&file).expect("a source file is UTF-8"),
+        }
     };
-    for entry in entries.flatten() {
+    files.into_iter().map(source).collect()
+}
+
+fn collect(dir: &Path, files: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(dir).expect("a folder of sources").flatten() {
         let path = entry.path();
         if path.is_dir() {
             collect(&path, files);
@@ -174,12 +176,25 @@ fn holds(line: &str, word: &str) -> bool {
     })
 }
 
-/// Numbered lines without comments, up to the file's test module (which stands last).
-fn code_lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
-    text.lines()
+/// Lines up to the file's test module, which stands last.
+pub(super) fn shipped_lines(text: &str) -> impl Iterator<Item = &str> {
+    // A module in a file of its own opens none here.
+    let opens_tests = |line: &str| line.contains("mod ") && line.contains('{');
+    let mut lines = text.lines().peekable();
+    std::iter::from_fn(move || {
+        let line = lines.next()?;
+        let tests = line == "#[cfg(test)]" && lines.peek().is_some_and(|next| opens_tests(next));
+        (!tests).then_some(line)
+    })
+    .fuse()
+}
+
+/// The same, numbered and without comments.
+pub(super) fn code_lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    let code = |line: &'_ str| line.find("//").unwrap_or(line.len());
+    shipped_lines(text)
         .enumerate()
-        .take_while(|(_, line)| line.trim() != "#[cfg(test)]" || line.starts_with(' '))
-        .map(|(index, line)| (index + 1, line.split("//").next().unwrap_or_default()))
+        .map(move |(index, line)| (index + 1, &line[..code(line)]))
 }
 
 #[test]

@@ -1,12 +1,9 @@
 //! Promises and their tests: each test that SPECIFICATION.md and the page of invariants name is there, and each promise has one
 //! or stands among those that have none.
 
+use super::source::{Source, below};
 use kennel_tests::programs;
-use std::{
-    collections::BTreeSet,
-    fs,
-    path::{Path, PathBuf},
-};
+use std::{collections::BTreeSet, fs, path::Path};
 
 /// Heading of the promises that no test holds yet.
 const WITHOUT_TEST: &str = "## Promises without a test";
@@ -15,45 +12,13 @@ const PROMISE: &str = "- **";
 /// Attributes between a test's own and its name are few.
 const ATTRIBUTE_LINES_MAX: usize = 4;
 
-/// A source file, its path relative to the repository.
-struct Source {
-    path: String,
-    text: String,
-}
-
 fn page(name: &str) -> String {
     fs::read_to_string(programs::repository().join(name)).expect("the page is there")
 }
 
 fn sources() -> Vec<Source> {
     let root = programs::repository();
-    let mut files = Vec::new();
-    for dir in ["crates", "tests"] {
-        collect(&root.join(dir), &mut files);
-    }
-    assert!(!files.is_empty());
-    files
-        .into_iter()
-        .map(|file| Source {
-            path: file
-                .strip_prefix(&root)
-                .expect("below the repository")
-                .display()
-                .to_string(),
-            text: fs::read_to_string(&file).expect("a source file is UTF-8"),
-        })
-        .collect()
-}
-
-fn collect(dir: &Path, files: &mut Vec<PathBuf>) {
-    for entry in fs::read_dir(dir).expect("a folder of sources").flatten() {
-        let path = entry.path();
-        if path.is_dir() {
-            collect(&path, files);
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
-            files.push(path);
-        }
-    }
+    below(["crates", "tests"].map(|folder| root.join(folder)))
 }
 
 /// What stands between backticks and reads `file.rs::test`.

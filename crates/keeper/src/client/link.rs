@@ -30,7 +30,7 @@ use tokio::{
 const QUEUED_MAX: usize = 65_536;
 
 /// Most events that wait for the server, far more than all runs of a node can report at their ends. A server that is
-/// further behind takes the link for lost: the next one is told all of it again.
+/// further behind takes the link for lost; the keeper reports all of it again to the next one.
 const EVENTS_QUEUED_MAX: usize = 262_144;
 
 /// Between two tries to send where no event may tell that there is room.

@@ -14,7 +14,7 @@ pub struct InputState {
     pub in_doubt: u64,
     /// Why nothing more is accepted; absent: it is open.
     pub closed: Option<InputClosed>,
-    /// Of the accepted bytes, how many nobody has read; absent: not known any more.
+    /// Of the accepted bytes, how many no process has read; absent: not known any more.
     pub unread: Option<u64>,
 }
 

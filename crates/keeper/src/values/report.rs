@@ -28,19 +28,19 @@ pub enum Fact {
     LeaderExited(Exit),
     /// A round of signals of the stop ladder went out.
     StopStep(StopStep),
-    /// Whom the round that is told next was for; at most [`AIMS_LISTED_MAX`](kennel_linux::aims::AIMS_LISTED_MAX).
+    /// The processes that the next reported round was for; at most [`AIMS_LISTED_MAX`](kennel_linux::aims::AIMS_LISTED_MAX).
     Aimed(Vec<Aim>),
-    /// Who was alive when the leader ended, where anybody was.
+    /// The processes that were alive when the leader exited, if any.
     LeftBehind(Leftovers),
-    /// SIGKILL does not end these. Told again when they are others; the keeper goes on watching and killing.
+    /// SIGKILL does not end these. Reported again when others are left; the keeper keeps watching and killing.
     TreeStuck(Stuck),
     /// How many processes of the run the kernel has killed for want of memory, where it has; before the last word.
     MemoryKills(MemoryKills),
-    /// The last word on the tree; once per prepared child; nothing follows it.
+    /// The final report on the tree; once per prepared child; nothing follows it.
     TreeEnded(TreeVerdict),
     /// The run took longer than it may, and the keeper has begun with its plan.
     DeadlineExceeded(Deadline),
-    /// The pause has lasted for as long as it may, and all whom it had stopped were continued.
+    /// The pause has lasted for as long as it may, and all processes that it had stopped were continued.
     PauseExpired,
     /// No server came back for too long, and the keeper has begun with the run's plan.
     Orphaned,
@@ -53,7 +53,7 @@ pub enum Fact {
 pub enum SignalResult {
     /// It reached the group, or every task.
     Done,
-    /// Nobody is left to signal.
+    /// No process is left to signal.
     Gone,
     /// Not every task was seen stopped in time; what had been stopped goes on.
     Partial(Vec<Unstopped>),
