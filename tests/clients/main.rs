@@ -1,5 +1,7 @@
 //! Clients in other languages, from stubs that their own tools generate from `proto/`, against the real binary.
 
+mod pages;
+
 use kennel_proto::pb::{self, RunState};
 use kennel_tests::{
     Footprint, Kennel, Options, PATIENCE, RunExt, SpecExt, argv, eventually, must, programs, sh,

@@ -59,7 +59,11 @@ async fn a_stop_says_each_round_and_whom_it_reached(options: Options) {
     for step in [term, kill] {
         assert_eq!(step.sender(), SignalSender::Keeper);
         assert!(step.delivered >= 1, "{certificate:?}");
-        assert_eq!((step.refused, step.errno), (0, None), "{certificate:?}");
+        assert_eq!(
+            (step.refused, step.error_number),
+            (0, None),
+            "{certificate:?}"
+        );
     }
     for step in &certificate.steps[2..] {
         assert_eq!(step.signal, "SIGKILL", "{certificate:?}");

@@ -313,7 +313,7 @@ fn judged(judged: Judged) -> pb::ReapedProcess {
         outcome: outcome.into(),
         spare_reason: spare_reason.into(),
         signal,
-        errno,
+        error_number: errno,
     }
 }
 

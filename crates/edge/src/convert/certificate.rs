@@ -44,7 +44,7 @@ fn step(step: &StopStep) -> pb::StopStep {
         delivered: step.delivered,
         gone: step.gone,
         refused: step.refused,
-        errno: step.errno,
+        error_number: step.errno,
     }
 }
 
@@ -53,7 +53,7 @@ pub(super) fn signal_sent(step: &StopStep) -> pb::SignalSent {
     pb::SignalSent {
         signal: step.signal.to_string(),
         targets: Some(step.targets()),
-        errno: step.errno,
+        error_number: step.errno,
         scope: scope(step.scope).into(),
         sender: sender(step.sender).into(),
         delivered: Some(step.delivered),

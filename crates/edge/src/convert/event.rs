@@ -170,7 +170,7 @@ fn lifecycle(entry: Entry) -> event::Payload {
             return event::Payload::SignalSent(pb::SignalSent {
                 signal: signal.to_string(),
                 targets,
-                errno,
+                error_number: errno,
                 ..pb::SignalSent::default()
             });
         }

@@ -290,7 +290,7 @@ fn start_failed(failure: &StartFailure) -> end_reason::StartFailed {
     };
     end_reason::StartFailed {
         stage: stage.into(),
-        errno: failure.errno,
+        error_number: failure.errno,
         path: failure.path.clone(),
     }
 }

@@ -70,7 +70,7 @@ pub(crate) fn record(record: TrailRecord) -> pb::AuditRecord {
                 delivered: reported.delivered,
                 gone: reported.gone,
                 refused: reported.refused,
-                errno: reported.errno,
+                error_number: reported.errno,
                 processes: reported.processes.into_iter().map(process).collect(),
                 unlisted: reported.unlisted,
                 boot_id: reported.boot_id,

@@ -23,7 +23,7 @@ fn shot(shot: Shot) -> pb::SignalledProcess {
         pid: shot.pid,
         start_ticks: shot.start_ticks,
         outcome: outcome.into(),
-        errno,
+        error_number: errno,
     }
 }
 
@@ -82,7 +82,10 @@ mod tests {
                 result,
             });
             assert_eq!((reported.pid, reported.start_ticks), (7, 8));
-            assert_eq!((reported.outcome(), reported.errno), (outcome, errno));
+            assert_eq!(
+                (reported.outcome(), reported.error_number),
+                (outcome, errno)
+            );
         }
         let held = |cgroup, shim, keeper| {
             holds(Holds {

@@ -528,7 +528,7 @@ fn signalled(done: &pb::SignalResponse, signal: String, by: &str) -> (Option<Str
             }
             pb::SignalOutcome::Failed => {
                 reported.refused += 1;
-                reported.errno = reported.errno.or(target.errno);
+                reported.errno = reported.errno.or(target.error_number);
                 "refused"
             }
         };
@@ -574,7 +574,7 @@ fn reaped(process: &pb::ReapedProcess, by: &str) -> Option<(Option<String>, Sign
         delivered,
         gone,
         refused,
-        errno: process.errno,
+        errno: process.error_number,
         processes: vec![ProcessTold {
             pid: named.map_or(0, |process| process.pid),
             start_ticks: named.map_or(0, |process| process.start_ticks),

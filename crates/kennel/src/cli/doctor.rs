@@ -363,7 +363,7 @@ fn outcome(process: &pb::ReapedProcess) -> String {
         pb::ReapOutcome::Failed => {
             format!(
                 "FAILED: {}",
-                words::errno(process.errno.unwrap_or_default())
+                words::errno(process.error_number.unwrap_or_default())
             )
         }
         pb::ReapOutcome::Survived => "SURVIVED".to_owned(),

@@ -92,10 +92,10 @@ fn signal(sent: &pb::SignalSent) -> String {
     if let (Some(delivered), Some(gone), Some(refused)) = (sent.delivered, sent.gone, sent.refused)
     {
         let address = words::signal_address(sent.scope(), sent.sender());
-        let went = words::signal_went(delivered, gone, refused, sent.errno);
+        let went = words::signal_went(delivered, gone, refused, sent.error_number);
         return format!("signal {} sent {address}: {went}", sent.signal);
     }
-    match (sent.errno, sent.targets) {
+    match (sent.error_number, sent.targets) {
         (Some(errno), _) => {
             let why = words::errno(errno);
             format!("signal {} could not be sent: {why}", sent.signal)

@@ -63,7 +63,10 @@ fn outcomes(response: &pb::SignalResponse) -> String {
             pb::SignalOutcome::Delivered => "delivered".to_owned(),
             pb::SignalOutcome::Gone => "gone".to_owned(),
             pb::SignalOutcome::Failed => {
-                format!("failed: {}", words::errno(target.errno.unwrap_or_default()))
+                format!(
+                    "failed: {}",
+                    words::errno(target.error_number.unwrap_or_default())
+                )
             }
             pb::SignalOutcome::Unspecified => "unknown to this version of kennel".to_owned(),
         };
@@ -251,7 +254,7 @@ mod tests {
             pid,
             start_ticks: 1,
             outcome: outcome.into(),
-            errno,
+            error_number: errno,
         };
         let mut response = pb::SignalResponse {
             targets: vec![

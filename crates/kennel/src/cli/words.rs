@@ -223,7 +223,7 @@ pub(crate) fn end_reason(reason: &pb::EndReason) -> String {
         Some(Reason::StartFailed(f)) => {
             let stage = bare(f.stage().as_str_name(), "START_STAGE_");
             let path = f.path.as_ref().map(|p| format!(" of {p}"));
-            let errno = f.errno.map(|e| format!(": {}", errno(e)));
+            let errno = f.error_number.map(|e| format!(": {}", errno(e)));
             format!(
                 "start failed at {stage}{}{}",
                 path.unwrap_or_default(),
@@ -273,7 +273,7 @@ pub(crate) fn oom_killed(killed: &pb::end_reason::OomKilled) -> String {
 /// `SIGKILL by cgroup.kill: 3 reached, 1 gone`.
 pub(crate) fn stop_step(step: &pb::StopStep) -> String {
     let address = signal_address(step.scope(), step.sender());
-    let went = signal_went(step.delivered, step.gone, step.refused, step.errno);
+    let went = signal_went(step.delivered, step.gone, step.refused, step.error_number);
     format!("{} {address}: {went}", step.signal)
 }
 

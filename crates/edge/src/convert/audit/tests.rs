@@ -151,7 +151,7 @@ fn each_fate_and_each_reason_has_its_name() {
     );
     let failed = reported(ReapResult::Done(Fate::Failed(1)));
     assert_eq!(
-        (failed.outcome(), failed.errno),
+        (failed.outcome(), failed.error_number),
         (pb::ReapOutcome::Failed, Some(1))
     );
     for (result, outcome) in [

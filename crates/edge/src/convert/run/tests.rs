@@ -101,7 +101,7 @@ fn a_certificate_says_each_round_and_who_was_left() {
     assert_eq!(term.signal, "SIGTERM");
     assert_eq!(term.time.map(|t| t.seconds), Some(5));
     assert_eq!((term.delivered, term.gone, term.refused), (3, 2, 1));
-    assert_eq!(term.errno, Some(1));
+    assert_eq!(term.error_number, Some(1));
     assert_eq!(term.scope(), pb::SignalScope::Tree);
     assert_eq!(term.sender(), pb::SignalSender::Keeper);
     assert_eq!(killed.scope(), pb::SignalScope::CgroupKill);

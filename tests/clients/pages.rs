@@ -1,0 +1,119 @@
+//! The projects of the pages for each language, run as they are written there, over a SIGKILL of the server.
+
+use super::CLIENT_PATIENCE;
+use kennel_tests::{
+    Kennel, eventually,
+    page::Page,
+    programs::{repository, tools},
+    shell::{finish, run_to_end, text},
+};
+use std::{
+    fs,
+    path::Path,
+    process::{Command, Stdio},
+};
+
+/// Where the pages say that the socket is.
+const SOCKET: &str = "/run/kennel/kennel.sock";
+/// The server is killed when a client has printed this.
+const MIDDLE: &str = "line 20\n";
+
+/// A shell in the project. What it installs stays in the project; what it fetches is kept for the next run.
+fn shell(project: &Path, script: &str) -> Command {
+    let cache = |name: &str| tools().join("cache").join(name);
+    let own = project.join("bin");
+    let buf = tools().join("buf/node_modules/.bin");
+    let path = std::env::var("PATH").expect("there is a PATH");
+    let path = format!("{}:{}:{path}", own.display(), buf.display());
+    let repository = format!("-Dmaven.repo.local={}", cache("maven").display());
+    let mut shell = Command::new("bash");
+    shell
+        .args(["-euo", "pipefail", "-c", script])
+        .current_dir(project)
+        .env("PATH", path)
+        .env("GOBIN", own)
+        .env("GOCACHE", cache("go-build"))
+        .env("GOMODCACHE", cache("go-modules"))
+        .env("GOFLAGS", "-modcacherw")
+        .env("MAVEN_OPTS", repository)
+        .env("NPM_CONFIG_CACHE", cache("npm"))
+        .env("PIP_CACHE_DIR", cache("pip"));
+    shell
+}
+
+/// Runs a page: the first block of commands builds, each line of the second is a client.
+async fn run_page(language: &str) {
+    let mut kennel = Kennel::on_sqlite().await;
+    let page = repository().join(format!("docs/guide/clients/{language}.md"));
+    let page = Page::read(&page);
+    let project = kennel.scratch().join("project");
+    fs::create_dir(&project).expect("a directory can be made");
+    page.write_files(&project);
+    let [build, run] = &page.commands[..] else {
+        panic!("the page has two blocks of commands: {page:?}");
+    };
+    let proto = format!("cp -r '{}/proto' proto", repository().display());
+    let build = shell(&project, &format!("{proto}\n{build}"));
+    let built = run_to_end(build, CLIENT_PATIENCE).await;
+    let errors = String::from_utf8_lossy(&built.stderr);
+    assert!(built.status.success(), "{}\n{errors}", text(&built));
+    for client in run.lines() {
+        run_client(&mut kennel, &project, client).await;
+    }
+}
+
+async fn run_client(kennel: &mut Kennel, project: &Path, client: &str) {
+    let socket = kennel.socket().display().to_string();
+    let printed = project.join("printed");
+    let output = fs::File::create(&printed).expect("a file can be made");
+    let mut client = shell(
+        project,
+        &format!("exec {}", client.replace(SOCKET, &socket)),
+    );
+    client
+        .stdin(Stdio::null())
+        .stdout(output)
+        .stderr(Stdio::piped());
+    let client = client.spawn().expect("it starts");
+    let read = || fs::read_to_string(&printed).expect("it is a file of text");
+    let kill = async {
+        eventually("output in the middle", CLIENT_PATIENCE, || {
+            read().contains(MIDDLE).then_some(())
+        })
+        .await;
+        kennel.replace_server().await;
+    };
+    let (ended, ()) = tokio::join!(finish(client, "the client", CLIENT_PATIENCE), kill);
+    let printed = read();
+    let errors = String::from_utf8_lossy(&ended.stderr);
+    assert!(ended.status.success(), "{}: {errors}", ended.status);
+    let wanted: String = (0..100).map(|i| format!("line {i}\n")).collect();
+    let (output, rest) = printed.split_at(wanted.len().min(printed.len()));
+    assert_eq!(output, wanted, "all of it, once");
+    let rest: Vec<&str> = rest.lines().collect();
+    let [stopped, refused] = rest[..] else {
+        panic!("two lines follow: {rest:?}");
+    };
+    assert!(stopped.ends_with("CANCELLED SIGTERM"), "{stopped}");
+    assert!(refused.ends_with(" RUN_NOT_FOUND"), "{refused}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn go_page_survives_death_of_server() {
+    run_page("go").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn java_page_survives_death_of_server() {
+    run_page("java").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn typescript_page_survives_death_of_server() {
+    run_page("typescript").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn python_page_survives_death_of_server() {
+    run_page("python").await;
+}
