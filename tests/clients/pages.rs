@@ -54,9 +54,9 @@ async fn run_page(language: &str) {
     };
     let proto = format!("cp -r '{}/proto' proto", repository().display());
     let build = shell(&project, &format!("{proto}\n{build}"));
-    let built = run_to_end(build, CLIENT_PATIENCE).await;
-    let errors = String::from_utf8_lossy(&built.stderr);
-    assert!(built.status.success(), "{}\n{errors}", text(&built));
+    let done = run_to_end(build, CLIENT_PATIENCE).await;
+    let errors = String::from_utf8_lossy(&done.stderr);
+    assert!(done.status.success(), "{}\n{errors}", text(&done));
     for client in run.lines() {
         run_client(&mut kennel, &project, client).await;
     }
@@ -87,7 +87,8 @@ async fn run_client(kennel: &mut Kennel, project: &Path, client: &str) {
     let printed = read();
     let errors = String::from_utf8_lossy(&ended.stderr);
     assert!(ended.status.success(), "{}: {errors}", ended.status);
-    let wanted: String = (0..100).map(|i| format!("line {i}\n")).collect();
+    let lines: Vec<String> = (0..100).map(|i| format!("line {i}")).collect();
+    let wanted = lines.join("\n") + "\n";
     let (output, rest) = printed.split_at(wanted.len().min(printed.len()));
     assert_eq!(output, wanted, "all of it, once");
     let rest: Vec<&str> = rest.lines().collect();
