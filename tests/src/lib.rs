@@ -8,6 +8,7 @@ pub mod collector;
 pub mod kennel;
 pub mod load;
 pub mod node_log;
+pub mod pages;
 pub mod pgbouncer;
 pub mod postgres;
 pub mod procfs;
