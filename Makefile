@@ -10,7 +10,7 @@ export KENNEL_TOOLS := $(CARGO_TARGET_DIR)/tools
 BUF := $(KENNEL_TOOLS)/buf/node_modules/.bin/buf
 CARGO := cargo --locked
 
-.PHONY: help build serve test quick check lint fmt proto proto-image bench soak vm tools
+.PHONY: help build serve test quick check lint fmt proto proto-image bench soak vm site tools
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -23,6 +23,7 @@ serve: ## start a server on embedded SQLite, data under target/serve
 
 test: tools ## everything that must hold before a change lands; ends with the test runner's summary
 	$(MAKE) --no-print-directory lint
+	$(MAKE) --no-print-directory site
 	cargo --locked build --workspace --bins
 	cargo --locked nextest run --workspace
 
@@ -63,6 +64,10 @@ soak: ## what takes too long for every change: 100,000 runs under faults, as man
 vm: tools ## the virtual machines, the long ones too: limits of runs, no memory left, escaping programs, loss of power, on Debian's kernel
 	$(CARGO) build --workspace --bins
 	$(CARGO) nextest run -p kennel-tests --test vm --run-ignored all --no-capture
+
+site: tools ## build the documentation into target/site/book, and check its links
+	$(CARGO) build -p kennel -p kennel-tests --bin kennel --bin site
+	"$(CARGO_TARGET_DIR)/debug/site" "$(CARGO_TARGET_DIR)/site"
 
 tools: ## install what the checks need, where it is missing
 	.ci/tools

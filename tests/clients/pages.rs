@@ -3,8 +3,8 @@
 use super::CLIENT_PATIENCE;
 use kennel_tests::{
     Kennel, eventually,
-    page::Page,
     programs::{repository, tools},
+    project::Project,
     shell::{finish, run_to_end, text},
 };
 use std::{
@@ -45,7 +45,7 @@ fn shell(project: &Path, script: &str) -> Command {
 async fn run_page(language: &str) {
     let mut kennel = Kennel::on_sqlite().await;
     let page = repository().join(format!("docs/guide/clients/{language}.md"));
-    let page = Page::read(&page);
+    let page = Project::read(&page);
     let project = kennel.scratch().join("project");
     fs::create_dir(&project).expect("a directory can be made");
     page.write_files(&project);

@@ -253,7 +253,7 @@ async fn the_guide_lists_what_is_served() {
     .await;
     let mut client = kennel.client().await;
     something_of_everything(&mut client).await;
-    let guide = programs::repository().join("docs/guide/telemetry.md");
+    let guide = programs::repository().join("docs/guide/reference/telemetry.md");
     let guide = must("the guide", fs::read_to_string(guide));
     let (_, table) = guide.split_once("## Metrics").expect("it has a table");
     let cells = table

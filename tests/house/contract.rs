@@ -41,7 +41,7 @@ fn each_file_names_its_package_in_each_language() {
     let messages: Vec<&str> = files
         .iter()
         .flat_map(|f| &f.message_type)
-        .map(|m| m.name())
+        .map(DescriptorProto::name)
         .collect();
     for file in &files {
         let options = file.options.as_ref().expect("it has options");

@@ -62,7 +62,7 @@ const MAY_USE: [(&str, &[&str]); 12] = [
 ];
 
 /// A foreign crate and the only workspace crates that may name it. The tests may name anything.
-const OWNED_BY: [(&str, &[&str]); 24] = [
+const OWNED_BY: [(&str, &[&str]); 25] = [
     ("sqlx", &["kennel-store"]),
     ("tonic", &["kennel-proto", "kennel-client", "kennel-edge"]),
     ("tonic-prost", &["kennel-proto"]),
@@ -81,6 +81,7 @@ const OWNED_BY: [(&str, &[&str]); 24] = [
     ("portable-pty", &["kennel-linux"]),
     ("rustix", &["kennel-linux"]),
     ("clap", &["kennel"]),
+    ("clap_mangen", &["kennel"]),
     ("ratatui", &["kennel"]),
     ("anyhow", &["kennel"]),
     ("tracing-subscriber", &["kennel"]),

@@ -7,5 +7,6 @@ mod invariants;
 mod length;
 mod log_lines;
 mod names;
+mod pages;
 mod source;
 mod specification;

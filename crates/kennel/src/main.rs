@@ -8,6 +8,7 @@ mod cli;
 mod config;
 mod detach_keys;
 mod failure;
+mod help_pages;
 mod own_service;
 mod prove;
 mod retention;
@@ -33,6 +34,14 @@ fn main() -> ExitCode {
     }
     if is_preflight(&words) {
         return preflight();
+    }
+    if let [_, word, dir] = &words[..]
+        && word == help_pages::WORD
+    {
+        return match help_pages::write(dir.as_ref()) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(failure) => failure.report(),
+        };
     }
     let cli = match Cli::try_parse_from(&words) {
         Ok(cli) => cli,

@@ -4,14 +4,14 @@ use std::{fs, path::Path};
 
 /// What a page says: files, each named in the line above its block, and commands.
 #[derive(Debug)]
-pub struct Page {
+pub struct Project {
     /// Name and text of each file, in the page's order.
     pub files: Vec<(String, String)>,
     /// Blocks of shell commands, in the page's order.
     pub commands: Vec<String>,
 }
 
-impl Page {
+impl Project {
     /// Reads a page of the repository.
     ///
     /// # Panics
@@ -19,7 +19,7 @@ impl Page {
     #[must_use]
     pub fn read(path: &Path) -> Self {
         let text = fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
-        let mut page = Self {
+        let mut project = Self {
             files: Vec::new(),
             commands: Vec::new(),
         };
@@ -35,13 +35,13 @@ impl Page {
             let block: Vec<&str> = lines.by_ref().take_while(|line| *line != "```").collect();
             let block = block.join("\n") + "\n";
             match (file_name(above), language) {
-                (_, "sh") => page.commands.push(block),
-                (Some(name), _) => page.files.push((name.to_owned(), block)),
+                (_, "sh") => project.commands.push(block),
+                (Some(name), _) => project.files.push((name.to_owned(), block)),
                 (None, _) => {}
             }
             above = "";
         }
-        page
+        project
     }
 
     /// Writes its files below a directory.

@@ -1,0 +1,340 @@
+//! `kennel help-pages DIR`: writes the man pages, the reference of the command line and the settings of `serve`, all from the
+//! definitions of the command line itself.
+//!
+//! Packages and the documentation site are its callers. It is no command of the command line, so help does not list it.
+
+use crate::{args::Cli, failure::Failure};
+use clap::{Arg, Command, CommandFactory as _};
+use std::{
+    fmt::Write as _,
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// The word after `kennel`.
+pub(crate) const WORD: &str = "help-pages";
+
+/// A setting that has a variable and no flag, and its default and meaning.
+const VARIABLES_WITHOUT_FLAG: [(&str, &str, &str); 2] = [
+    (
+        "KENNEL_LOG",
+        "info",
+        "Filter of the log, such as `debug` or `info,kennel_supervisor=trace`",
+    ),
+    (
+        "OTEL_*",
+        "",
+        "Destinations of spans, metrics and logs: see [telemetry](../docs/guide/reference/telemetry.md)",
+    ),
+];
+
+/// Writes all pages into a directory, which is created.
+///
+/// # Errors
+/// If a file cannot be written.
+pub(crate) fn write(dir: &Path) -> Result<(), Failure> {
+    let command = complete();
+    let mut pages = vec![
+        (dir.join("commands.md"), commands_page(&command)),
+        (dir.join("settings.md"), settings_page(&command)),
+    ];
+    for (name, command) in with_path(&command, "") {
+        let mut page = Vec::new();
+        let file = name.replace(' ', "-");
+        clap_mangen::Man::new(command.clone())
+            .title(&file)
+            .render(&mut page)
+            .map_err(|error| {
+                Failure::new(format!("cannot render the man page of {name}: {error}"))
+            })?;
+        let page = String::from_utf8_lossy(&page).into_owned();
+        pages.push((dir.join("man").join(format!("{file}.1")), page));
+    }
+    for (path, page) in pages {
+        write_file(&path, &page)?;
+    }
+    Ok(())
+}
+
+fn write_file(path: &PathBuf, text: &str) -> Result<(), Failure> {
+    let written = path
+        .parent()
+        .map_or(Ok(()), fs::create_dir_all)
+        .and_then(|()| fs::write(path, text));
+    written.map_err(|error| Failure::new(format!("cannot write {}: {error}", path.display())))
+}
+
+/// The command line with the flags that commands inherit.
+fn complete() -> Command {
+    let mut command = Cli::command().disable_help_subcommand(true);
+    command.build();
+    command
+}
+
+/// Each visible command with its whole name, in the order of the help.
+fn with_path<'a>(command: &'a Command, before: &str) -> Vec<(String, &'a Command)> {
+    let name = format!("{before} {}", command.get_name()).trim().to_owned();
+    let below = command
+        .get_subcommands()
+        .filter(|command| !command.is_hide_set())
+        .flat_map(|command| with_path(command, &name))
+        .collect();
+    [vec![(name, command)], below].concat()
+}
+
+fn commands_page(command: &Command) -> String {
+    let mut page = "# Which flags does each command have?\n\n\
+        This page is generated from the command line; `kennel COMMAND --help` prints the same. By task: \
+        [commands](../docs/guide/reference/commands.md). The man pages say it too, from [kennel.1](man/kennel.1) on.\n"
+        .to_owned();
+    for (name, command) in with_path(command, "") {
+        command_section(&mut page, &name, command);
+    }
+    page
+}
+
+fn command_section(page: &mut String, name: &str, command: &Command) {
+    let about = command.get_about().map(ToString::to_string);
+    let usage = command.clone().render_usage().to_string();
+    let usage = usage.trim_start_matches("Usage: ").replace('\n', " ");
+    let _ = write!(
+        page,
+        "\n## {name}\n\n{}.\n\n```text\n{}\n```\n",
+        markdown(about.unwrap_or_default().trim_end_matches('.')),
+        usage.trim()
+    );
+    let args: Vec<&Arg> = command
+        .get_arguments()
+        .filter(|arg| is_shown(arg))
+        .collect();
+    if !args.is_empty() {
+        page.push_str("\n| argument | default | meaning |\n|---|---|---|\n");
+        for arg in args {
+            let setting = Setting::of(arg);
+            let _ = writeln!(
+                page,
+                "| {} | {} | {} |",
+                code(&setting.form),
+                code(&setting.default),
+                setting.meaning_with_variable()
+            );
+        }
+    }
+    if let Some(after) = command.get_after_help() {
+        let _ = write!(page, "\n```text\n{}\n```\n", after.to_string().trim());
+    }
+}
+
+/// All settings of `serve` in one table.
+fn settings_page(command: &Command) -> String {
+    let mut page = "# Which settings does `kennel serve` have?\n\n\
+        Each flag below; a flag wins over its variable, a variable over the default. This page is generated from the \
+        command line.\n\n| flag | variable | default | meaning |\n|---|---|---|---|\n"
+        .to_owned();
+    let serve = command.find_subcommand("serve").into_iter();
+    for arg in serve
+        .flat_map(Command::get_arguments)
+        .filter(|arg| is_shown(arg))
+    {
+        let setting = Setting::of(arg);
+        let _ = writeln!(
+            page,
+            "| {} | {} | {} | {} |",
+            code(&setting.form),
+            code(&setting.variable),
+            code(&setting.default),
+            setting.meaning
+        );
+    }
+    for (variable, default, meaning) in VARIABLES_WITHOUT_FLAG {
+        let _ = writeln!(page, "| | `{variable}` | {} | {meaning} |", code(default));
+    }
+    page.push_str(
+        "\nClients find the server by `--server`, else by `KENNEL_SERVER`, else at the default of `--listen`. `--help` and \
+         `--version` are left out of this table.\n",
+    );
+    page
+}
+
+fn is_shown(arg: &Arg) -> bool {
+    !arg.is_hide_set() && !matches!(arg.get_id().as_str(), "help" | "version")
+}
+
+/// An argument as a row of a table.
+struct Setting {
+    form: String,
+    variable: String,
+    default: String,
+    meaning: String,
+}
+
+impl Setting {
+    /// Variable and default are clap's, or stand in brackets at the end of the help text.
+    fn of(arg: &Arg) -> Self {
+        let help = arg.get_long_help().or(arg.get_help());
+        let help = help.map(ToString::to_string).unwrap_or_default();
+        let (help, default) = bracketed(&help, "default");
+        let (help, variable) = bracketed(&help, "env");
+        let defaults: Vec<String> = arg
+            .get_default_values()
+            .iter()
+            .map(|value| value.to_string_lossy().into_owned())
+            .collect();
+        let of_clap = arg
+            .get_env()
+            .map(|name| name.to_string_lossy().into_owned());
+        let takes_value = arg.get_action().takes_values();
+        Self {
+            form: form(arg),
+            variable: variable.or(of_clap).unwrap_or_default(),
+            default: default.unwrap_or_else(|| {
+                if takes_value {
+                    defaults.join(" ")
+                } else {
+                    String::new()
+                }
+            }),
+            meaning: markdown(&(help + &values(arg))),
+        }
+    }
+
+    fn meaning_with_variable(&self) -> String {
+        if self.variable.is_empty() {
+            self.meaning.clone()
+        } else {
+            format!("{} (variable `{}`)", self.meaning, self.variable)
+        }
+    }
+}
+
+/// How it is typed, such as `-o, --output <FORM>`.
+fn form(arg: &Arg) -> String {
+    let value = arg
+        .get_value_names()
+        .unwrap_or_default()
+        .iter()
+        .map(|name| format!("<{name}>"))
+        .collect::<Vec<_>>()
+        .join(" ");
+    let flags = [
+        arg.get_short().map(|short| format!("-{short}")),
+        arg.get_long().map(|long| format!("--{long}")),
+    ];
+    let flags = flags.into_iter().flatten().collect::<Vec<_>>().join(", ");
+    if arg.get_action().takes_values() {
+        format!("{flags} {value}").trim().to_owned()
+    } else {
+        flags
+    }
+}
+
+/// The values that it may have, each with its meaning.
+fn values(arg: &Arg) -> String {
+    if !arg.get_action().takes_values() {
+        return String::new();
+    }
+    let values = arg.get_possible_values();
+    let values = values.iter().filter(|value| !value.is_hide_set());
+    let values: Vec<String> = values
+        .map(|value| {
+            let help = value.get_help().map(|help| format!(": {help}"));
+            format!("`{}`{}", value.get_name(), help.unwrap_or_default())
+        })
+        .collect();
+    if values.is_empty() {
+        String::new()
+    } else {
+        format!(". {}", values.join("; "))
+    }
+}
+
+/// Takes `[KEY: VALUE]` out of a help text.
+fn bracketed(help: &str, key: &str) -> (String, Option<String>) {
+    let begin = format!("[{key}: ");
+    let Some((before, rest)) = help.split_once(&begin) else {
+        return (help.to_owned(), None);
+    };
+    let Some((value, after)) = rest.split_once(']') else {
+        return (help.to_owned(), None);
+    };
+    let text = format!("{} {}", before.trim_end(), after.trim_start());
+    (text.trim().to_owned(), Some(value.to_owned()))
+}
+
+/// A text in a cell of a table, one line, in which nothing is markup but what stands between backticks.
+fn markdown(text: &str) -> String {
+    let mut inside = false;
+    let mut out = String::new();
+    for letter in text
+        .split_whitespace()
+        .collect::<Vec<_>>()
+        .join(" ")
+        .chars()
+    {
+        match letter {
+            '`' => inside = !inside,
+            '<' if !inside => {
+                out.push_str("&lt;");
+                continue;
+            }
+            '|' | '*' | '_' if !inside || letter == '|' => out.push('\\'),
+            _ => {}
+        }
+        out.push(letter);
+    }
+    out
+}
+
+fn code(text: &str) -> String {
+    if text.is_empty() {
+        String::new()
+    } else {
+        // A default may itself have code in it.
+        format!("`{}`", text.replace('`', "").replace('|', "\\|"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_page_has_every_flag_of_serve() {
+        let command = complete();
+        let page = settings_page(&command);
+        let serve = command.find_subcommand("serve").expect("it is there");
+        let flags = serve.get_arguments().filter(|arg| is_shown(arg));
+        for arg in flags {
+            let row = format!("| `{}`", form(arg).replace('|', "\\|"));
+            assert!(page.contains(&row), "{row} is not in\n{page}");
+        }
+        assert!(
+            page.contains("| `--listen <unix:PATH>` | `KENNEL_LISTEN` | `/run/kennel"),
+            "{page}"
+        );
+    }
+
+    #[test]
+    fn every_visible_command_has_its_pages() {
+        let dir = tempfile::tempdir().expect("a directory");
+        write(dir.path()).expect("it can be written");
+        let page = fs::read_to_string(dir.path().join("commands.md")).expect("the page");
+        for (name, _) in with_path(&complete(), "") {
+            assert!(page.contains(&format!("\n## {name}\n")), "{name}");
+            let man = dir.path().join(format!("man/{}.1", name.replace(' ', "-")));
+            let man = fs::read_to_string(man).expect("its man page");
+            assert!(man.contains(".SH SYNOPSIS"), "{name}");
+        }
+        assert!(!page.contains("\n## kennel server\n"));
+    }
+
+    #[test]
+    fn brackets_give_variable_and_default() {
+        let help = "Socket [env: A_B] [default: x for root, else\ny]";
+        let (help, default) = bracketed(help, "default");
+        let (help, variable) = bracketed(&help, "env");
+        assert_eq!(help, "Socket");
+        assert_eq!(variable.as_deref(), Some("A_B"));
+        assert_eq!(default.as_deref(), Some("x for root, else\ny"));
+    }
+}

@@ -1,0 +1,365 @@
+//! The pages of the documentation: every link leads somewhere, every page is two clicks away, guides begin with the reader's
+//! question, lines are short, and words are the field's.
+
+use kennel_tests::{
+    pages::{self, Page},
+    programs,
+};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Write as _,
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// Longest line, apart from tables and blocks of code, which cannot be wrapped.
+const COLUMNS_MAX: usize = 120;
+/// Pages that are not wrapped as yet. Only ever fewer.
+const LONG: [&str; 3] = ["CHANGELOG.md", "SPECIFICATION.md", "docs/guide/clients.md"];
+/// Longest README.
+const README_LINES_MAX: usize = 80;
+/// Deepest entry of the list of contents: the sidebar opens a part by one click.
+const DEPTH_MAX: usize = 1;
+/// Folders whose pages have a question for a title.
+const QUESTIONS: [&str; 2] = ["docs/guide", "docs/errors/README.md"];
+/// The index of the pages of errors, and the heading of its table.
+const ERRORS: &str = "docs/errors/README.md";
+const ERRORS_TABLE: &str = "| reason | code | meaning |\n|---|---|---|\n";
+
+/// Words and phrases of no page, each with words to use instead.
+const WORDS: [(&str, &str); 22] = [
+    ("tell", "report, notify, record, log"),
+    ("tells", "reports, notifies, records, logs"),
+    ("told", "reported, notified, recorded, logged"),
+    ("telling", "reporting"),
+    ("whom", "the processes, the caller"),
+    ("whomever", "any process, any caller"),
+    ("whoever", "any process, any reader"),
+    ("nobody", "no process, no caller"),
+    ("somebody", "a process, a caller"),
+    ("anybody", "any process, any caller"),
+    ("everybody", "all processes, all callers"),
+    ("stranger", "unrelated process"),
+    ("strangers", "unrelated processes"),
+    ("knock", "connect"),
+    ("owes", "has pending"),
+    ("owed", "pending"),
+    ("goes on", "continues"),
+    ("go on", "continue"),
+    ("going on", "continuing"),
+    ("went on", "continued"),
+    ("gone on", "continued"),
+    ("last will", "exit record"),
+];
+/// Files that still have such words, and how many. `UPDATE=1` rewrites it where it does not grow.
+const LIST: &str = "tests/house/page_words_left.txt";
+
+fn name(page: &Page) -> String {
+    page.path.display().to_string()
+}
+
+/// What is wrong with the links of these pages.
+fn wrong_links(pages: &[Page]) -> Vec<String> {
+    let anchors: BTreeMap<&Path, BTreeSet<String>> = pages
+        .iter()
+        .map(|page| (page.path.as_path(), pages::anchors(&page.text)))
+        .collect();
+    let mut wrong = Vec::new();
+    for page in pages {
+        for (line, file, anchor) in pages::local_links(page) {
+            let place = format!("{}:{line}", name(page));
+            if !anchors.contains_key(file.as_path())
+                && !programs::repository().join(&file).is_file()
+            {
+                wrong.push(format!("{place}: {} is no file", file.display()));
+            } else if let Some(anchor) = anchor
+                && !anchors
+                    .get(file.as_path())
+                    .is_some_and(|anchors| anchors.contains(&anchor))
+            {
+                wrong.push(format!(
+                    "{place}: {} has no heading {anchor}",
+                    file.display()
+                ));
+            }
+        }
+    }
+    wrong
+}
+
+/// Pages that the list of contents lacks, and entries that stand too deep.
+fn unreachable(pages: &[Page], summary: &[(usize, PathBuf)]) -> Vec<String> {
+    let listed: BTreeSet<&PathBuf> = summary.iter().map(|(_, path)| path).collect();
+    let lacking = pages.iter().filter(|page| !listed.contains(&page.path));
+    let lacking = lacking.map(|page| format!("{} is not in {}", name(page), pages::SUMMARY));
+    let deep = summary.iter().filter(|(depth, _)| *depth > DEPTH_MAX);
+    let deep = deep.map(|(_, path)| format!("{} is more than two clicks away", path.display()));
+    lacking.chain(deep).collect()
+}
+
+/// Guides that do not begin with a question and its answer.
+fn without_question(pages: &[Page]) -> Vec<String> {
+    let guides = pages
+        .iter()
+        .filter(|page| QUESTIONS.iter().any(|folder| page.path.starts_with(folder)));
+    guides
+        .filter(|page| {
+            let mut lines = page.text.lines().filter(|line| !line.is_empty());
+            let title = lines
+                .next()
+                .is_some_and(|line| line.starts_with("# ") && line.ends_with('?'));
+            let answer = lines.next().is_some_and(|line| {
+                line.starts_with(|first: char| first.is_alphanumeric() || first == '`')
+            });
+            !(title && answer)
+        })
+        .map(|page| {
+            format!(
+                "{} does not begin with a question and its answer",
+                name(page)
+            )
+        })
+        .collect()
+}
+
+fn long_lines(pages: &[Page]) -> Vec<String> {
+    let of_page = |page: &Page| {
+        let long = pages::prose(&page.text)
+            .filter(|(_, line)| !line.starts_with('|') && line.chars().count() > COLUMNS_MAX)
+            .map(|(at, _)| format!("{}:{at} is longer than {COLUMNS_MAX}", name(page)));
+        long.collect::<Vec<_>>()
+    };
+    let wrapped = pages
+        .iter()
+        .filter(|page| !LONG.contains(&name(page).as_str()));
+    wrapped.flat_map(of_page).collect()
+}
+
+/// The forbidden words of a text, code left out, each with its line.
+fn vague_words(text: &str) -> Vec<(usize, &'static str)> {
+    let mut found = Vec::new();
+    // A phrase may be cut by the end of a line.
+    let lines: Vec<(usize, String)> = pages::prose(text)
+        .map(|(at, line)| (at, pages::without_code(line).to_lowercase()))
+        .collect();
+    let mut before = "";
+    for (at, line) in &lines {
+        let words = words_of(line);
+        let joined = format!("{before} {words}");
+        for (word, _) in WORDS {
+            let here = if word.contains(' ') { &joined } else { &words };
+            let count = format!(" {here} ").matches(&format!(" {word} ")).count();
+            let earlier = if word.contains(' ') {
+                format!(" {before} ").matches(&format!(" {word} ")).count()
+            } else {
+                0
+            };
+            found.extend(std::iter::repeat_n(
+                (*at, word),
+                count.saturating_sub(earlier),
+            ));
+        }
+        before = line;
+    }
+    found
+}
+
+fn words_of(line: &str) -> String {
+    let words = line.split(|letter: char| !letter.is_alphanumeric() && letter != '\'');
+    words
+        .filter(|word| !word.is_empty())
+        .collect::<Vec<_>>()
+        .join(" ")
+}
+
+fn counts_of(pages: &[Page]) -> BTreeMap<String, usize> {
+    let counts = pages
+        .iter()
+        .map(|page| (name(page), vague_words(&page.text).len()));
+    counts.filter(|(_, count)| *count > 0).collect()
+}
+
+fn listed() -> BTreeMap<String, usize> {
+    let text = fs::read_to_string(programs::repository().join(LIST)).unwrap_or_default();
+    let line = |line: &str| {
+        let (count, path) = line.split_once(' ')?;
+        Some((path.to_owned(), count.parse().ok()?))
+    };
+    text.lines().filter_map(line).collect()
+}
+
+/// The index of the pages of errors, made of their heads.
+fn errors_table(pages: &[Page]) -> String {
+    let mut table = ERRORS_TABLE.to_owned();
+    let errors = pages
+        .iter()
+        .filter(|page| page.path.starts_with("docs/errors") && name(page) != ERRORS);
+    for page in errors {
+        let reason = page.path.file_stem().expect("a name").to_string_lossy();
+        let (_, rest) = page
+            .text
+            .split_once("## What it means\n\n")
+            .expect("it says what it means");
+        let (code, _) = page
+            .text
+            .split_once(".\n\n## What it means")
+            .expect("it has a code");
+        let code = code
+            .rsplit("\n\n")
+            .next()
+            .unwrap_or_default()
+            .trim_start_matches("Code: ");
+        let meaning = rest
+            .split("\n\n")
+            .next()
+            .unwrap_or_default()
+            .replace('\n', " ");
+        let meaning = meaning
+            .find(". ")
+            .map_or(meaning.as_str(), |end| &meaning[..=end]);
+        writeln!(table, "| [{reason}]({reason}.md) | {code} | {meaning} |")
+            .expect("a string takes all");
+    }
+    table
+}
+
+#[test]
+fn every_link_of_a_page_leads_somewhere() {
+    let pages = pages::all();
+    assert!(pages.len() > 100, "only {} pages were found", pages.len());
+    assert_eq!(wrong_links(&pages), Vec::<String>::new());
+}
+
+#[test]
+fn every_page_is_two_clicks_away() {
+    assert_eq!(
+        unreachable(&pages::all(), &pages::summary()),
+        Vec::<String>::new()
+    );
+}
+
+#[test]
+fn guides_begin_with_question_and_answer() {
+    assert_eq!(without_question(&pages::all()), Vec::<String>::new());
+}
+
+#[test]
+fn pages_are_wrapped_and_readme_is_short() {
+    let pages = pages::all();
+    assert_eq!(long_lines(&pages), Vec::<String>::new());
+    let readme = pages
+        .iter()
+        .find(|page| name(page) == "README.md")
+        .expect("a README");
+    let lines = readme.text.lines().count();
+    assert!(lines <= README_LINES_MAX, "README.md has {lines} lines");
+}
+
+#[test]
+fn index_of_errors_is_made_of_their_pages() {
+    let pages = pages::all();
+    let table = errors_table(&pages);
+    let path = programs::repository().join(ERRORS);
+    let page = fs::read_to_string(&path).expect("the index");
+    let (before, _) = page.split_once(ERRORS_TABLE).expect("it has the table");
+    let wanted = format!("{before}{table}");
+    if std::env::var_os("UPDATE").is_some() {
+        fs::write(path, wanted).expect("the index can be written");
+    } else {
+        assert!(page == wanted, "UPDATE=1 rewrites {ERRORS}");
+    }
+}
+
+#[test]
+fn vague_words_in_pages_only_become_fewer() {
+    let pages = pages::all();
+    let present = counts_of(&pages);
+    if std::env::var_os("UPDATE").is_some() {
+        let total = |counts: &BTreeMap<String, usize>| counts.values().sum::<usize>();
+        let had = listed();
+        assert!(
+            had.is_empty() || total(&present) <= total(&had),
+            "the list would grow"
+        );
+        let lines = present
+            .iter()
+            .map(|(path, count)| format!("{count} {path}\n"));
+        fs::write(programs::repository().join(LIST), lines.collect::<String>())
+            .expect("the list can be written");
+    }
+    let listed = listed();
+    let mut wrong = Vec::new();
+    for page in &pages {
+        let (has, may) = (
+            present.get(&name(page)).unwrap_or(&0),
+            listed.get(&name(page)).unwrap_or(&0),
+        );
+        if has > may {
+            let instead: BTreeMap<&str, &str> = WORDS.into_iter().collect();
+            let words = vague_words(&page.text).into_iter();
+            wrong.extend(
+                words.map(|(at, word)| {
+                    format!("{}:{at}: {word} (say: {})", name(page), instead[word])
+                }),
+            );
+        } else if has < may {
+            wrong.push(format!(
+                "{} has {has} of {may}: UPDATE=1 rewrites {LIST}",
+                name(page)
+            ));
+        }
+    }
+    let gone = listed
+        .keys()
+        .filter(|path| !pages.iter().any(|page| name(page) == **path));
+    wrong.extend(gone.map(|path| format!("{path} is listed and not there")));
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn planted_faults_of_pages_are_seen() {
+    let page = |path: &str, text: &str| Page {
+        path: path.into(),
+        text: text.to_owned(),
+    };
+    let planted = [
+        page(
+            "docs/guide/a.md",
+            "# Why?\n\nBecause [b](no.md), [c](../../README.md#nowhere), [d](#why).\n",
+        ),
+        page(
+            "docs/guide/b.md",
+            &format!("# No question\n\n{}\n", "x".repeat(COLUMNS_MAX + 1)),
+        ),
+        page("README.md", "# Title\n"),
+    ];
+    assert_eq!(
+        wrong_links(&planted),
+        [
+            "docs/guide/a.md:3: docs/guide/no.md is no file",
+            "docs/guide/a.md:3: README.md has no heading nowhere",
+        ]
+    );
+    assert_eq!(
+        without_question(&planted),
+        ["docs/guide/b.md does not begin with a question and its answer"]
+    );
+    assert_eq!(
+        long_lines(&planted),
+        ["docs/guide/b.md:3 is longer than 120"]
+    );
+    let summary = [(0, "README.md".into()), (2, "docs/guide/a.md".into())];
+    assert_eq!(
+        unreachable(&planted, &summary),
+        [
+            "docs/guide/b.md is not in docs/SUMMARY.md",
+            "docs/guide/a.md is more than two clicks away"
+        ]
+    );
+    let text = "Nobody is told.\n`told` untold\n```\nwhom\n```\nit goes\non, and goes on\n";
+    let found: Vec<_> = vague_words(text);
+    assert_eq!(
+        found,
+        [(1, "told"), (1, "nobody"), (7, "goes on"), (7, "goes on")]
+    );
+}

@@ -1,0 +1,188 @@
+//! `make site`: builds the documentation with mdBook from the pages of the repository and from what is generated, and checks
+//! that every link of the result leads somewhere.
+//!
+//! `site DIR` writes into `DIR/src`, `DIR/book.toml` and `DIR/book`. The binary writes its own pages (`kennel help-pages`).
+
+mod api;
+mod check;
+
+use anyhow::{Context as _, bail, ensure};
+use kennel_tests::{
+    pages::{self, Page},
+    programs,
+};
+use std::{
+    collections::BTreeSet,
+    env, fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+/// The line of the list of contents in whose place the generated pages are listed.
+const GENERATED: &str = "<!-- generated pages -->";
+
+const BOOK: &str = "\
+[book]
+title = \"Kennel\"
+language = \"en\"
+src = \"src\"
+
+[build]
+build-dir = \"book\"
+create-missing = false
+
+[output.html]
+default-theme = \"light\"
+preferred-dark-theme = \"navy\"
+no-section-label = true
+
+[output.html.fold]
+enable = true
+level = 0
+
+[output.html.search]
+limit-results = 30
+";
+
+fn main() -> anyhow::Result<()> {
+    let words: Vec<String> = env::args().skip(1).collect();
+    let [dir] = &words[..] else {
+        bail!("usage: site DIR");
+    };
+    let dir = PathBuf::from(dir);
+    let source = dir.join("src");
+    if source.exists() {
+        fs::remove_dir_all(&source).context("cannot remove the former pages")?;
+    }
+    let pages = pages::all();
+    copy(&pages, &source)?;
+    let generated = generate(&source)?;
+    write(&source.join("SUMMARY.md"), &contents(&generated)?)?;
+    write(&dir.join("book.toml"), BOOK)?;
+    build(&dir)?;
+    let book = dir.join("book");
+    let wrong = check::wrong(&book)?;
+    for line in &wrong {
+        println!("{line}");
+    }
+    ensure!(wrong.is_empty(), "{} links lead nowhere", wrong.len());
+    println!(
+        "{} pages and {} generated ones in {}",
+        pages.len(),
+        generated.len(),
+        book.display()
+    );
+    Ok(())
+}
+
+/// The pages, and the files that they link to, at the same paths.
+fn copy(pages: &[Page], source: &Path) -> anyhow::Result<()> {
+    for page in pages {
+        // mdBook makes README.md the index of its folder, and rewrites no links to it.
+        let text = page
+            .text
+            .replace("README.md)", "index.md)")
+            .replace("README.md#", "index.md#");
+        write(&source.join(&page.path), &text)?;
+    }
+    let linked: BTreeSet<PathBuf> = pages
+        .iter()
+        .flat_map(pages::local_links)
+        .map(|(_, file, _)| file)
+        .collect();
+    for file in linked {
+        let (from, to) = (programs::repository().join(&file), source.join(&file));
+        ensure!(
+            from.is_file(),
+            "{} is linked to and is no file",
+            file.display()
+        );
+        if !to.exists() {
+            fs::create_dir_all(to.parent().unwrap_or(source))?;
+            fs::copy(&from, &to).with_context(|| format!("cannot copy {}", file.display()))?;
+        }
+    }
+    Ok(())
+}
+
+/// Title and path of each generated page.
+fn generate(source: &Path) -> anyhow::Result<Vec<(String, String)>> {
+    let mut listed = vec![
+        (
+            "Settings of kennel serve".to_owned(),
+            "generated/settings.md".to_owned(),
+        ),
+        (
+            "Commands and flags".to_owned(),
+            "generated/commands.md".to_owned(),
+        ),
+    ];
+    let status = Command::new(programs::kennel())
+        .arg("help-pages")
+        .arg(source.join("generated"))
+        .status()
+        .context("cannot start kennel")?;
+    ensure!(status.success(), "kennel help-pages: {status}");
+    for page in api::pages()? {
+        let path = format!("generated/{}", page.file);
+        write(&source.join(&path), &page.text)?;
+        listed.push((page.title, path));
+    }
+    Ok(listed)
+}
+
+/// The list of contents as mdBook wants it: paths from the root, generated pages in their place.
+fn contents(generated: &[(String, String)]) -> anyhow::Result<String> {
+    let text = fs::read_to_string(programs::repository().join(pages::SUMMARY))?;
+    let mut lines = Vec::new();
+    for line in text.lines() {
+        if line.trim() == GENERATED {
+            let indent = &line[..line.len() - line.trim_start().len()];
+            lines.extend(
+                generated
+                    .iter()
+                    .map(|(title, path)| format!("{indent}- [{title}]({path})")),
+            );
+        } else if let Some((before, target)) =
+            line.split_once("](").filter(|_| !line.ends_with("()"))
+        {
+            let target = target.trim_end_matches(')');
+            let path = pages::normal(&Path::new("docs").join(target));
+            lines.push(format!("{before}]({})", path.display()));
+        } else {
+            lines.push(line.to_owned());
+        }
+    }
+    ensure!(
+        lines.iter().any(|line| line.contains("generated/")),
+        "{} has no line {GENERATED}",
+        pages::SUMMARY
+    );
+    Ok(lines.join("\n") + "\n")
+}
+
+fn build(dir: &Path) -> anyhow::Result<()> {
+    let mdbook = programs::tools().join("mdbook/bin/mdbook");
+    ensure!(
+        mdbook.exists(),
+        "{} is missing: `make tools` installs it",
+        mdbook.display()
+    );
+    let output = Command::new(mdbook)
+        .arg("build")
+        .arg(dir)
+        .output()
+        .context("cannot start mdbook")?;
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    // A warning is a page that does not say what it should, such as one with unclosed markup.
+    ensure!(
+        output.status.success() && !said.contains("WARN"),
+        "mdbook: {said}"
+    );
+    Ok(())
+}
+
+fn write(path: &Path, text: &str) -> anyhow::Result<()> {
+    fs::create_dir_all(path.parent().context("a file has a folder")?)?;
+    fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
+}
