@@ -76,28 +76,6 @@ pub fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
     })
 }
 
-/// The blocks of code in this language, in their order.
-#[must_use]
-pub fn blocks(text: &str, language: &str) -> Vec<String> {
-    let mut blocks = Vec::new();
-    let mut block: Option<String> = None;
-    let mut is_other = false;
-    for line in text.lines() {
-        match (&mut block, line.strip_prefix("```")) {
-            (Some(_), Some(_)) => blocks.extend(block.take()),
-            (Some(code), None) => {
-                code.push_str(line);
-                code.push('\n');
-            }
-            (None, Some(_)) if is_other => is_other = false,
-            (None, Some(named)) if named.trim() == language => block = Some(String::new()),
-            (None, Some(_)) => is_other = true,
-            (None, None) => {}
-        }
-    }
-    blocks
-}
-
 /// A line without what stands between backticks.
 #[must_use]
 pub fn without_code(line: &str) -> String {
@@ -230,11 +208,5 @@ mod tests {
             anchors.into_iter().collect::<Vec<_>>(),
             ["whats-kennel-run-in-a-shell"]
         );
-    }
-
-    #[test]
-    fn blocks_are_of_their_language_alone() {
-        let text = "```sh\na\n```\ntext\n```text\n```\n```sh\nb\nc\n```\n";
-        assert_eq!(blocks(text, "sh"), ["a\n", "b\nc\n"]);
     }
 }
