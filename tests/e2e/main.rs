@@ -79,6 +79,7 @@ mod trail;
 mod trees;
 mod tty;
 mod tty_faults;
+mod tutorials;
 mod unrelated;
 mod upgrade;
 mod views;

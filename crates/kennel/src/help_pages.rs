@@ -337,4 +337,92 @@ mod tests {
         assert_eq!(variable.as_deref(), Some("A_B"));
         assert_eq!(default.as_deref(), Some("x for root, else\ny"));
     }
+
+    /// Fragments of code in the pages that begin with `kennel`: between backticks, and lines for the shell.
+    fn commands_of(text: &str) -> Vec<String> {
+        let mut found = Vec::new();
+        let mut is_code = false;
+        for line in text.lines() {
+            if line.trim_start().starts_with("```") {
+                is_code = !is_code;
+            } else if is_code {
+                found.push(line.trim_start_matches("$ ").to_owned());
+            } else {
+                found.extend(line.split('`').skip(1).step_by(2).map(str::to_owned));
+            }
+        }
+        found.retain(|fragment| fragment.starts_with("kennel "));
+        found
+    }
+
+    /// A command or a flag of a fragment that the command line does not have.
+    fn unknown_in(fragment: &str, command: &Command) -> Option<String> {
+        let mut words = fragment.split_whitespace().skip(1);
+        let name = words.next()?;
+        if name.starts_with('-') || name == name.to_uppercase() || name == WORD {
+            return None;
+        }
+        let name = name.trim_end_matches([',', ';']);
+        let Some(known) = command.find_subcommand(name) else {
+            return Some(format!("{fragment}: no command {name}"));
+        };
+        let longs = |command: &Command| -> Vec<String> {
+            let args = command.get_arguments();
+            args.filter_map(|arg| arg.get_long().map(str::to_owned))
+                .collect()
+        };
+        let mut flags = longs(known);
+        flags.extend(known.get_subcommands().flat_map(longs));
+        let mut given = words
+            .take_while(|word| {
+                !matches!(*word, "--" | "|" | "&&" | "||" | "#") && !word.starts_with('#')
+            })
+            .map(|word| word.trim_matches(['[', ']']))
+            .filter_map(|word| word.strip_prefix("--"))
+            .map(|word| word.split(['=', '|', ']']).next().unwrap_or_default());
+        given
+            .find(|flag| !flags.iter().any(|known| known == flag))
+            .map(|flag| format!("{fragment}: no flag --{flag}"))
+    }
+
+    fn pages_below(dir: &Path, found: &mut Vec<PathBuf>) {
+        for entry in fs::read_dir(dir).expect("a folder can be read") {
+            let path = entry.expect("an entry").path();
+            if path.is_dir() {
+                pages_below(&path, found);
+            } else if path.extension().is_some_and(|extension| extension == "md") {
+                found.push(path);
+            }
+        }
+    }
+
+    #[test]
+    fn pages_name_commands_and_flags_that_exist() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let mut pages = vec![root.join("README.md")];
+        pages_below(&root.join("docs/guide"), &mut pages);
+        pages_below(&root.join("docs/errors"), &mut pages);
+        let command = complete();
+        let fragments: Vec<String> = pages
+            .iter()
+            .flat_map(|page| commands_of(&fs::read_to_string(page).expect("a page can be read")))
+            .collect();
+        assert!(fragments.len() > 200, "only {} commands", fragments.len());
+        let unknown: Vec<String> = fragments
+            .iter()
+            .filter_map(|fragment| unknown_in(fragment, &command))
+            .collect();
+        assert_eq!(unknown, Vec::<String>::new());
+    }
+
+    #[test]
+    fn unknown_commands_and_flags_are_found() {
+        let command = complete();
+        assert!(unknown_in("kennel run --label a=b -- ls --colour", &command).is_none());
+        assert!(unknown_in("kennel consumers rm NAME --run RUN", &command).is_none());
+        assert!(unknown_in("kennel run --lable a=b -- ls", &command).is_some());
+        assert!(unknown_in("kennel exec ls", &command).is_some());
+        let page = "`kennel a` and `b`\n```sh\nkennel c\nx\n```\n";
+        assert_eq!(commands_of(page), ["kennel a", "kennel c"]);
+    }
 }

@@ -1,0 +1,179 @@
+//! Every tutorial, run from its own text: files are written, blocks for the shell are run in their order in one shell, and the
+//! block of text behind one is what it prints.
+
+use kennel_tests::{
+    Kennel, kennel::bare_command, must, programs, project::Project, shell::run_to_end,
+};
+use std::{fs, path::Path, time::Duration};
+
+/// A whole tutorial takes a second or two on an idle machine.
+const TUTORIAL_PATIENCE: Duration = Duration::from_mins(2);
+/// Stands for any text in what a block prints.
+const ANY: &str = "...";
+/// Printed between two blocks.
+const MARK: &str = "-- end of block --\n";
+
+/// A block for the shell, and what the page says that it prints.
+#[derive(Debug, PartialEq, Eq)]
+struct Step {
+    commands: String,
+    prints: Option<String>,
+}
+
+fn steps(text: &str) -> Vec<Step> {
+    let mut steps: Vec<Step> = Vec::new();
+    let mut lines = text.lines();
+    let mut is_file = false;
+    while let Some(line) = lines.next() {
+        let Some(language) = line.strip_prefix("```") else {
+            if !line.is_empty() {
+                is_file = line.starts_with("Save as ");
+            }
+            continue;
+        };
+        let block: Vec<&str> = lines.by_ref().take_while(|line| *line != "```").collect();
+        let block = block.join("\n") + "\n";
+        match (language, steps.last_mut()) {
+            _ if is_file => {}
+            ("sh", _) => steps.push(Step {
+                commands: block,
+                prints: None,
+            }),
+            ("text", Some(step)) => step.prints = Some(block),
+            _ => {}
+        }
+        is_file = false;
+    }
+    steps
+}
+
+/// Whether a text is what the page says, with any text in the places of the dots.
+fn is_as_said(said: &str, text: &str) -> bool {
+    let parts: Vec<&str> = said.split(ANY).collect();
+    let [first, middle @ .., last] = &parts[..] else {
+        return said == text;
+    };
+    let Some(mut rest) = text.strip_prefix(first) else {
+        return false;
+    };
+    for part in middle {
+        let Some(at) = rest.find(part) else {
+            return false;
+        };
+        rest = &rest[at + part.len()..];
+    }
+    rest.ends_with(last)
+}
+
+async fn run_tutorial(name: &str) {
+    let kennel = Kennel::on_sqlite().await;
+    let path = programs::repository().join(format!("docs/guide/tutorial/{name}.md"));
+    let dir = kennel.scratch().join("tutorial");
+    must("a directory", fs::create_dir(&dir));
+    Project::read(&path).write_files(&dir);
+    let steps = steps(&must("the page", fs::read_to_string(&path)));
+    let mark = format!("printf '%s' '{MARK}'\n");
+    let script: String = steps
+        .iter()
+        .flat_map(|step| [step.commands.as_str(), &mark])
+        .collect();
+    // In a file, so that no command of the page finds itself in the shell's arguments.
+    must("a script", fs::write(dir.join(".page.sh"), script));
+    let (binary, python) = (programs::kennel(), programs::python());
+    let folder = |program: &Path| {
+        program
+            .parent()
+            .expect("it is in a directory")
+            .display()
+            .to_string()
+    };
+    let mut shell = bare_command(Path::new("/bin/bash"));
+    shell
+        .args(["-euo", "pipefail", ".page.sh"])
+        .current_dir(&dir)
+        .env(
+            "PATH",
+            format!("{}:{}:/usr/bin:/bin", folder(&binary), folder(&python)),
+        )
+        .env("KENNEL_SERVER", kennel.address());
+    let ran = run_to_end(shell, TUTORIAL_PATIENCE).await;
+    let printed = String::from_utf8_lossy(&ran.stdout);
+    let errors = String::from_utf8_lossy(&ran.stderr);
+    assert!(
+        ran.status.success(),
+        "{name}: {}\n{printed}\n{errors}",
+        ran.status
+    );
+    let printed: Vec<&str> = printed.split_terminator(MARK).collect();
+    assert_eq!(printed.len(), steps.len(), "{name}: {printed:?}");
+    for (step, printed) in steps.iter().zip(printed) {
+        if let Some(said) = &step.prints {
+            assert!(
+                is_as_said(said, printed),
+                "{name}:\n{}printed\n{printed}instead of\n{said}",
+                step.commands
+            );
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn agent_runner_page_works_as_written() {
+    run_tutorial("agent-runner").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ci_job_page_works_as_written() {
+    run_tutorial("ci-job").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn build_farm_page_works_as_written() {
+    run_tutorial("build-farm").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn terminal_page_works_as_written() {
+    run_tutorial("terminal").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn notebook_page_works_as_written() {
+    run_tutorial("notebook").await;
+}
+
+#[test]
+fn every_tutorial_has_a_test() {
+    let dir = programs::repository().join("docs/guide/tutorial");
+    let source = must(
+        "this file",
+        fs::read_to_string(programs::repository().join("tests/e2e/tutorials.rs")),
+    );
+    for file in must("the tutorials", fs::read_dir(dir)) {
+        let name = must("a page", file)
+            .file_name()
+            .to_string_lossy()
+            .replace(".md", "");
+        assert!(
+            source.contains(&format!("run_tutorial(\"{name}\")")),
+            "no test runs {name}"
+        );
+    }
+}
+
+#[test]
+fn dots_stand_for_any_text() {
+    assert!(is_as_said("a\n", "a\n") && is_as_said("... b ... d\n", "a b c d\n"));
+    assert!(
+        !is_as_said("a\n", "a\nb\n") && !is_as_said("...b\n", "a\n") && !is_as_said("a...", "b")
+    );
+    let page = "Save as `x.py`\n\n```text\nno\n```\n\n```sh\necho a\n```\n\n```text\na\n```\n```sh\ntrue\n```\n";
+    let step = |commands: &str, prints: Option<&str>| Step {
+        commands: commands.to_owned(),
+        prints: prints.map(str::to_owned),
+    };
+    assert_eq!(
+        steps(page),
+        [step("echo a\n", Some("a\n")), step("true\n", None)]
+    );
+}
