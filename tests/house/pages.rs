@@ -15,7 +15,7 @@ use std::{
 /// Longest line, apart from tables and blocks of code, which cannot be wrapped.
 const COLUMNS_MAX: usize = 120;
 /// Pages that are not wrapped as yet. Only ever fewer.
-const LONG: [&str; 2] = ["CHANGELOG.md", "SPECIFICATION.md"];
+const LONG: [&str; 1] = ["CHANGELOG.md"];
 /// Longest README.
 const README_LINES_MAX: usize = 80;
 /// Deepest entry of the list of contents: the sidebar opens a part by one click.
