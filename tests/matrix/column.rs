@@ -106,7 +106,7 @@ pub(crate) async fn fill(how: How, privilege: Privilege) -> Vec<Cell> {
         let needs = match program.wants {
             Wants::Nothing => Ok(None),
             Wants::ForeignNamespace if privilege == Privilege::Private => {
-                Err("not run: it sees nobody of another one")
+                Err("not run: it sees no process of another one")
             }
             Wants::ForeignNamespace => Ok(Some(namespace.first.to_string())),
             Wants::WritableGroup if root => Ok(None),

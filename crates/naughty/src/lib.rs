@@ -91,7 +91,7 @@ pub const PROGRAMS: [Program; 20] = [
     ),
     program(
         "foreign-pid-namespace",
-        "enters a pid namespace of somebody else, and is orphaned there",
+        "enters an unrelated pid namespace, and is orphaned there",
         Wants::ForeignNamespace,
     ),
     program(
@@ -117,7 +117,7 @@ pub const PROGRAMS: [Program; 20] = [
     ),
     program(
         "zombie-leader",
-        "the leader's main thread has ended, another goes on",
+        "the leader's main thread has exited, another runs on",
         Wants::Nothing,
     ),
     program(
