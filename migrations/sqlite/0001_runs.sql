@@ -102,6 +102,9 @@ CREATE TABLE runs (
     -- When it was decided that the output goes, before it went, and what it was. NULL: it is there.
     output_removed_us     INTEGER,
     output_removed_detail TEXT,
+    -- What happened to the run, written with its end as a JSON object: its entries with their seqs, without output. The last
+    -- column, which lists do not read. NULL: it has not ended, or it has no journal.
+    entries               TEXT,
 
     -- The states of a row. A terminal one has an end, and only a terminal one has.
     CONSTRAINT runs_state CHECK (state IN ('starting', 'running', 'pausing', 'paused', 'backoff',
@@ -170,7 +173,9 @@ CREATE TABLE runs (
     CONSTRAINT runs_cgroup_whole CHECK ((cgroup_path IS NULL) = (cgroup_inode IS NULL)),
     -- Only what has ended loses its output.
     CONSTRAINT runs_output_removed CHECK ((output_removed_us IS NULL) = (output_removed_detail IS NULL)
-        AND (output_removed_us IS NULL OR end_reason IS NOT NULL))
+        AND (output_removed_us IS NULL OR end_reason IS NOT NULL)),
+    CONSTRAINT runs_entries CHECK (entries IS NULL
+        OR (end_reason IS NOT NULL AND octet_length(entries) <= 65536 AND json_type(entries) = 'object'))
 ) STRICT;
 
 -- Lists: newest first, then by key downwards.

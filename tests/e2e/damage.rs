@@ -16,7 +16,8 @@ const SAID: &str = "two and thirty bytes of the last";
 
 /// A run that has said something and ended, and its directory.
 async fn ended(kennel: &Kennel, client: &mut Client) -> (String, PathBuf) {
-    let script = format!("printf '{SAID}'; exit 3");
+    // What it says comes before its end.
+    let script = format!("printf '{SAID}'; sleep 0.2; exit 3");
     let run = must("spawn", client.spawn(sh(&script)).await);
     must("wait", client.ended(&run.run_id).await);
     let dir = kennel.run_dir(&run.run_id);
@@ -112,22 +113,52 @@ async fn cut_output_is_told_as_damage() {
     assert!(said.contains("damaged"), "{said}");
 }
 
+/// What has happened to the run beside output, each with its seq.
+fn entries(events: &[(u64, Payload)]) -> Vec<&(u64, Payload)> {
+    let is_entry = |payload: &Payload| matches!(payload, Payload::Lifecycle(_));
+    let entries = events.iter().filter(|(_, payload)| is_entry(payload));
+    entries.collect()
+}
+
+/// How many bytes of stdout came and how many are missing.
+fn bytes(events: &[(u64, Payload)]) -> (usize, u64) {
+    let came = events.iter().map(|(_, payload)| match payload {
+        Payload::Output(output) => output.data.len(),
+        _ => 0,
+    });
+    let missing = gaps(events).into_iter().map(|gap| {
+        assert_eq!(gap.reason(), GapReason::JournalDamaged);
+        gap.missing[0].bytes.expect("counted")
+    });
+    (came.sum(), missing.sum())
+}
+
 #[tokio::test(flavor = "multi_thread")]
-async fn lost_end_of_journal_comes_from_record() {
+async fn entries_of_damaged_journal_come_from_record() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
-    for damage in ["cut index", "no index", "lost line", "flipped index"] {
+    for damage in [
+        "cut index",
+        "no output entry",
+        "no index",
+        "foreign index",
+        "lost line",
+        "flipped index",
+    ] {
         let (run_id, dir) = ended(&kennel, &mut client).await;
         let before = events(&mut client, &run_id, 0).await;
+        let index = dir.join("index");
         match damage {
-            "cut index" => cut(&dir.join("index"), 2 * 36 + 5),
-            "no index" => fs::remove_file(dir.join("index")).expect("it is removed"),
-            "lost line" => lose_last_line(&dir.join("index")),
+            "cut index" => cut(&index, 2 * 36 + 5),
+            "no output entry" => cut(&index, 5 * 36),
+            "no index" => fs::remove_file(&index).expect("it is removed"),
+            "foreign index" => fs::write(&index, "not an index at all").expect("written"),
+            "lost line" => lose_last_line(&index),
             _ => {
                 let index = fs::File::options()
                     .read(true)
                     .write(true)
-                    .open(dir.join("index"))
+                    .open(&index)
                     .expect("it is there");
                 let at = index.metadata().expect("its length").len() - 20;
                 let mut byte = [0];
@@ -136,39 +167,72 @@ async fn lost_end_of_journal_comes_from_record() {
             }
         }
         let heard = events(&mut client, &run_id, 0).await;
-        assert!(heard.last().is_some_and(is_end), "{damage}: {heard:?}");
-        let gaps = gaps(&heard);
-        assert!(!gaps.is_empty(), "{damage}: {heard:?}");
-        for gap in gaps {
-            assert_eq!(gap.reason(), GapReason::JournalDamaged, "{damage}");
-        }
-        // After whatever seq a reader comes back, it hears of the end.
-        for (seq, _) in &before[..before.len() - 1] {
+        assert_eq!(entries(&heard), entries(&before), "{damage}");
+        let (came, missing) = bytes(&heard);
+        assert_eq!(came as u64 + missing, SAID.len() as u64, "{damage}");
+        let has_output = !matches!(damage, "no output entry" | "no index" | "foreign index");
+        assert_eq!(came > 0, has_output, "{damage}");
+        // After whatever seq a reader comes back, it is given the rest.
+        for (seq, _) in &before {
             let rest = events(&mut client, &run_id, *seq).await;
-            assert!(
-                rest.last().is_some_and(is_end),
-                "{damage}: after {seq}: {rest:?}"
-            );
+            let left: Vec<_> = before.iter().filter(|(at, _)| at > seq).cloned().collect();
+            assert_eq!(entries(&rest), entries(&left), "{damage}: after {seq}");
         }
         let read = output(&mut client, &run_id).await;
-        assert!(read.r#final && read.end_lost, "{damage}: {read:?}");
+        assert!(read.r#final, "{damage}: {read:?}");
         let bytes = read.parts.iter().filter_map(|part| match &part.part {
             Some(Part::Data(data)) => Some(data.clone()),
             _ => None,
         });
         let bytes = bytes.collect::<Vec<_>>().concat();
-        if damage != "no index" {
+        if damage == "foreign index" {
+            assert_damaged(&read);
+        } else {
+            assert!(read.end_lost, "{damage}: {read:?}");
+        }
+        if !matches!(damage, "no index" | "foreign index") {
             assert_eq!(bytes, SAID.as_bytes(), "{damage}");
         }
     }
 }
 
+/// All of it.
+#[track_caller]
+fn assert_damaged(read: &pb::ReadOutputResponse) {
+    let parts: Vec<_> = read.parts.iter().map(|part| part.part.clone()).collect();
+    assert_eq!(parts, [Some(Part::DamagedBytes(SAID.len() as u64))]);
+}
+
 #[tokio::test(flavor = "multi_thread")]
-async fn journal_that_is_gone_is_data_loss() {
+async fn story_of_lost_journal_comes_from_record() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let (run_id, dir) = ended(&kennel, &mut client).await;
+    let before = events(&mut client, &run_id, 0).await;
     fs::remove_dir_all(dir).expect("it is removed");
+    let heard = events(&mut client, &run_id, 0).await;
+    assert_eq!(entries(&heard), entries(&before));
+    assert_eq!(bytes(&heard), (0, SAID.len() as u64));
+    assert_damaged(&output(&mut client, &run_id).await);
+    let why = run_to_end(kennel.cli(&["why", &run_id]), PATIENCE).await;
+    let said = String::from_utf8_lossy(&why.stdout).into_owned();
+    assert!(
+        why.status.success() && said.contains("exited with code 3"),
+        "{why:?}"
+    );
+    assert!(said.contains("damaged"), "{said}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn journal_of_unknown_version_is_data_loss() {
+    let kennel = Kennel::on_sqlite().await;
+    let mut client = kennel.client().await;
+    let (run_id, dir) = ended(&kennel, &mut client).await;
+    let index = fs::File::options().write(true).open(dir.join("index"));
+    index
+        .expect("it is there")
+        .write_all_at(&[99], 8)
+        .expect("written");
     let refused = client.events_after(&run_id, 0).await.expect_err("refused");
     let complaint = complaint(&refused);
     assert_eq!(

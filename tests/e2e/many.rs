@@ -7,7 +7,7 @@ use kennel_tests::{
     Client, Heard, Kennel, PATIENCE, SpecExt, complaint, must, naughty, pattern, sh,
     shell::run_to_end, within,
 };
-use std::{collections::BTreeMap, fs, time::Duration};
+use std::{collections::BTreeMap, fs, os::unix::fs::FileExt, time::Duration};
 use tonic::{Code, Streaming};
 
 /// Long enough for all of it on a busy machine.
@@ -285,7 +285,12 @@ async fn a_journal_that_cannot_be_read_ends_the_stream_once_and_is_passed() {
     }
     // The server of that time has it open no more.
     let index = kennel.data_dir().join("runs").join(&runs[1]).join("index");
-    fs::write(index, "not an index at all").expect("written");
+    let index = fs::File::options().write(true).open(index);
+    // Of a version that this one does not know.
+    index
+        .expect("it is there")
+        .write_all_at(&[99], 8)
+        .expect("written");
     let mut crowd = Crowd::default();
     let mut refusals = Vec::new();
     while crowd.ended() < 2 {

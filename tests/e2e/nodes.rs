@@ -1,9 +1,9 @@
 //! Two nodes on one database: each has its own runs, and says where the other's are.
 
-use kennel_proto::pb::{self, AbortWait, DesiredState, NodeReachability, RunState};
+use kennel_proto::pb::{self, AbortWait, DesiredState, NodeReachability, RunState, event::Payload};
 use kennel_tests::{
-    Client, Kennel, Options, PATIENCE, Postgres, SpecExt, argv, complaint, eventually_async, fact,
-    must, new_run_id, sh, shell::run_to_end,
+    Client, Heard, Kennel, Options, PATIENCE, Postgres, SpecExt, argv, complaint, eventually_async,
+    fact, must, new_run_id, sh, shell::run_to_end,
 };
 use tonic::Status;
 
@@ -67,16 +67,44 @@ async fn calls_for_runs_of_other_node_name_it_and_change_nothing() {
     assert!(other.last_heard_time.is_some());
     must("abort", here.abort(id).await);
     must("wait", there.ended(id).await);
-    for result in [
-        there.hear_all(id, 0).await.map(drop),
-        output(&mut there, id).await,
-    ] {
-        assert_eq!(
-            complaint(&result.expect_err("events")).reason,
-            "RUN_ON_OTHER_NODE"
-        );
-    }
+    let refused = output(&mut there, id).await.expect_err("it is not here");
+    assert_eq!(complaint(&refused).reason, "RUN_ON_OTHER_NODE");
     must("abort", there.abort(id).await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn story_of_ended_run_is_read_at_any_node() {
+    let postgres = Postgres::start().await;
+    let one = Kennel::start(Options::on(&postgres.url())).await;
+    let two = Kennel::start(Options::on(&postgres.url())).await;
+    let (mut here, mut there) = (one.client().await, two.client().await);
+    let spec = sh("printf said; printf more >&2; exit 3");
+    let id = must("spawn", here.spawn(spec).await).run_id;
+    must("wait", here.ended(&id).await);
+    let own = must("events", here.hear_all(&id, 0).await);
+    let other = must("events", there.hear_all(&id, 0).await);
+    let entries = |heard: &Heard| {
+        let is_entry = |payload: &Payload| matches!(payload, Payload::Lifecycle(_));
+        let entries = heard.events.iter().filter(|(_, p)| is_entry(p));
+        entries.cloned().collect::<Vec<_>>()
+    };
+    assert_eq!(entries(&other), entries(&own));
+    let mut missing = [0, 0];
+    for (_, payload) in &other.events {
+        if let Payload::Gap(gap) = payload {
+            assert_eq!(gap.reason(), pb::GapReason::OtherNode);
+            for (sum, part) in missing.iter_mut().zip(&gap.missing) {
+                *sum += part.bytes.expect("counted");
+            }
+        }
+    }
+    assert_eq!((missing, other.stdout.len()), ([4, 4], 0));
+    let why = run_to_end(two.cli(&["why", &id]), PATIENCE).await;
+    let said = String::from_utf8_lossy(&why.stdout).into_owned();
+    assert!(
+        why.status.success() && said.contains("exited with code 3"),
+        "{why:?}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -82,6 +82,13 @@ pub(crate) enum After {
     },
 }
 
+impl After {
+    /// Whether it is known how many bytes are missing there.
+    pub(crate) fn is_counted(self) -> bool {
+        matches!(self, Self::All | Self::FullDisk { counted: true })
+    }
+}
+
 /// Output for which there was no room, and of which no reader is told yet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Dropped {

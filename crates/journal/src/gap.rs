@@ -41,6 +41,8 @@ pub enum GapReason {
     FullDisk,
     /// The run has ended, and its journal was removed to make room for others. No journal says so: whoever has removed it does.
     Retention,
+    /// The run is of another node, where its journal is. No journal says so: whoever tells of the run without it does.
+    OtherNode,
     /// The host has died: what it had not written to the disk is lost, and so many seqs are left out that none of those
     /// which were told comes again.
     HostLost,

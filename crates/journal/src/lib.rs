@@ -96,6 +96,15 @@ pub struct Entry {
     pub data: Bytes,
 }
 
+/// A fact with its place among the output.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fact {
+    /// It.
+    pub entry: Entry,
+    /// Length of standard output and of standard error before it.
+    pub lens: [u64; 2],
+}
+
 /// Last attempt that is told apart; all after it bear its number.
 pub const ATTEMPT_MAX: u32 = 1 << 24;
 /// Largest number of bytes in one output entry.

@@ -122,8 +122,10 @@ impl Segment {
                 return Err(damaged(&path, "it is not the index of a journal".into()));
             }
             Found::OtherVersion(version) => {
+                // It is no damage: another version reads it.
                 let why = format!("version {version} is not known here");
-                return Err(damaged(&path, why));
+                let unknown = io::Error::new(io::ErrorKind::Unsupported, why);
+                return Err(failed("read", &path, unknown));
             }
         };
         let how = if write { writing() } else { how };

@@ -2,7 +2,6 @@
 
 use crate::{
     Entry, Item, Point,
-    format::After,
     log::Log,
     segment::{Segment, number_of},
 };
@@ -34,8 +33,7 @@ pub struct Whole {
 /// `NotFound`: there is none. Others: it cannot be read.
 pub fn whole(dir: &Path) -> io::Result<Whole> {
     let (log, end) = Log::to_read(dir)?;
-    let is_counted = |after| matches!(after, After::All | After::FullDisk { counted: true });
-    let counted = log.chain().spans.iter().all(|span| is_counted(span.after));
+    let counted = log.chain().spans.iter().all(|s| s.after.is_counted());
     let last = match end.seq.checked_sub(1) {
         Some(before) => log.read(before, None, end, usize::MAX)?.0.pop(),
         None => None,

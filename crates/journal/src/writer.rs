@@ -3,7 +3,7 @@
 mod segments;
 
 use crate::{
-    Boot, ENTRY_BYTES_MAX, Entry, Hub, Kind, LIFECYCLE_BYTES_MAX, Point,
+    Boot, ENTRY_BYTES_MAX, Fact, Hub, Kind, LIFECYCLE_BYTES_MAX, Point,
     format::{After, Dropped, Header, IndexEntry},
     kept::{self, KeptFile},
     log::{Chain, Log, Scanned, Span, scan},
@@ -494,10 +494,17 @@ impl Writer {
         Ok(())
     }
 
+    /// Whether it is known of all that is missing how many bytes that is, as far as the segments tell.
+    #[must_use]
+    pub fn is_counted(&self) -> bool {
+        let current = self.segment.header.after;
+        current.is_counted() && self.log.chain().spans.iter().all(|s| s.after.is_counted())
+    }
+
     /// All facts so far, in order.
     ///
     /// Reads all indexes (36 bytes an entry): call it where blocking is allowed.
-    pub fn facts(&self) -> io::Result<Vec<Entry>> {
+    pub fn facts(&self) -> io::Result<Vec<Fact>> {
         let spans = self.log.chain().spans.clone();
         let mut facts = Vec::new();
         for span in &spans {
@@ -514,12 +521,13 @@ impl Writer {
         facts.extend(KeptFile::open(&self.log.dir)?.between(0, u64::MAX, usize::MAX)?);
         facts.sort_by_key(|(entry, _)| entry.seq);
         facts.dedup_by_key(|(entry, _)| entry.seq);
-        let with_bytes = |(entry, _): &(IndexEntry, Point)| {
+        let with_bytes = |(entry, before): &(IndexEntry, Point)| {
             let data = match entry.len {
                 0 => Bytes::new(),
                 _ => self.log.facts.read(entry.offset, entry.end())?,
             };
-            Ok(entry.with(data))
+            let (entry, lens) = (entry.with(data), before.lens);
+            Ok(Fact { entry, lens })
         };
         facts.iter().map(with_bytes).collect()
     }

@@ -227,6 +227,7 @@ fn closed(row: RunRow, new: &NewRun, closure: &Closure) -> RunRow {
         state: StoredState::Ended(closure.outcome.state()),
         times: closure.times,
         outcome: Some(closure.outcome.clone()),
+        entries: closure.entries.clone(),
         next_restart: None,
         ..row
     }

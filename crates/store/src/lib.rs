@@ -6,6 +6,7 @@
 mod change;
 mod consumer;
 mod durable;
+mod entries;
 mod json;
 mod later;
 mod life;
@@ -21,6 +22,10 @@ mod writer;
 
 pub use change::{CHANGE_FORM, Change};
 pub use consumer::{ConsumerFilter, ConsumerKey, ConsumerRow};
+pub use entries::{
+    ENTRIES_BYTES_MAX, EntriesEnd, EntriesText, EntryList, EntryPlace, Omitted, RunEntries,
+    RunEntry,
+};
 pub use json::spec_text;
 pub use kennel_lifecycle::{Desired, Times};
 pub use later::open_later;
@@ -154,6 +159,8 @@ pub struct Closure {
     pub outcome: Outcome,
     /// When; `ended` is set.
     pub times: Times,
+    /// What happened to it; absent: it has no journal.
+    pub entries: Option<EntriesText>,
 }
 
 /// The state column: the public states, and those between that recovery must know.
@@ -237,6 +244,9 @@ pub struct RunRow {
     pub next_restart: Option<Timestamp>,
     /// That the output was removed; absent: it was not.
     pub output_removed: Option<OutputRemoval>,
+    /// What happened to the run, written with its end. Absent where it has no journal, and in all but [`Store::get`], which
+    /// alone reads that column.
+    pub entries: Option<EntriesText>,
 }
 
 impl RunRow {
@@ -264,6 +274,7 @@ impl RunRow {
             restarts: 0,
             next_restart: None,
             output_removed: None,
+            entries: None,
         }
     }
 }
@@ -484,7 +495,7 @@ pub trait Store: Send + Sync + std::fmt::Debug {
         limit: u32,
     ) -> Result<Vec<WithOutput>, StoreError>;
 
-    /// One row.
+    /// One row, with its entries.
     async fn get(&self, run: RunId) -> Result<Option<RunRow>, StoreError>;
 
     /// At most `limit` rows after `start`, in the order of the filter.

@@ -1,6 +1,8 @@
 //! A run as the columns of table `runs`, the same in both databases.
 
-use crate::{Closure, Desired, NewRun, PastAttempt, Rest, RunRow, StoredState, Times, json};
+use crate::{
+    Closure, Desired, EntriesText, NewRun, PastAttempt, Rest, RunRow, StoredState, Times, json,
+};
 use kennel_lifecycle::{
     CgroupIdentity, Exit, HostIdentity, Outcome, ProcessIdentity, RunIdentity, Signal, Timestamp,
     UnknownName,
@@ -110,6 +112,7 @@ record! {
     attempts_detail: String,
     output_removed_us: Option<i64>,
     output_removed_detail: Option<String>,
+    entries: Option<String>,
 }
 
 /// A column by name and Postgres type.
@@ -155,7 +158,7 @@ pub(crate) const CLOSING_SET: &str = "state = excluded.state, attempt = excluded
         THEN COALESCE(excluded.streams_closed_us, runs.streams_closed_us) ELSE excluded.streams_closed_us END, \
     tree_empty_us = CASE WHEN excluded.attempt = runs.attempt \
         THEN COALESCE(excluded.tree_empty_us, runs.tree_empty_us) ELSE excluded.tree_empty_us END, \
-    ended_us = excluded.ended_us, next_restart_us = NULL";
+    ended_us = excluded.ended_us, next_restart_us = NULL, entries = excluded.entries";
 
 /// What the begin of an attempt writes over a row that waits for it; `w` is the row of the attempt.
 pub(crate) const BEGINNING_SET: &str = "state = 'starting', attempt = w.attempt, keeper_epoch = w.keeper_epoch, \
@@ -225,7 +228,12 @@ impl Record {
     pub(crate) fn closed(new: &NewRun, closure: &Closure) -> Self {
         let mut record = Self::starting(new);
         Desired::Stop.name().clone_into(&mut record.desired);
-        record.put_closure(closure);
+        let Closure {
+            outcome,
+            times,
+            entries,
+        } = closure;
+        record.put_closure(outcome, times, entries.as_ref());
         record
     }
 
@@ -251,8 +259,7 @@ impl Record {
         record.stop_detail = row.stop.as_ref().map(json::write);
         record.put_times(&row.times);
         if let Some(outcome) = &row.outcome {
-            let (outcome, times) = (outcome.clone(), row.times);
-            record.put_closure(&Closure { outcome, times });
+            record.put_closure(outcome, &row.times, row.entries.as_ref());
         }
         record.restarts = i64::from(row.restarts);
         record.next_restart_us = row.next_restart.map(|at| at.0);
@@ -317,6 +324,7 @@ impl Record {
             attempts_detail: json::write::<[PastAttempt]>(&[]),
             output_removed_us: None,
             output_removed_detail: None,
+            entries: None,
         }
     }
 
@@ -344,8 +352,7 @@ impl Record {
         self.shim_pidfs_handle = shim.pidfs_handle.map(u64::cast_signed);
     }
 
-    fn put_closure(&mut self, closure: &Closure) {
-        let Closure { outcome, times } = closure;
+    fn put_closure(&mut self, outcome: &Outcome, times: &Times, entries: Option<&EntriesText>) {
         self.state = state(StoredState::Ended(outcome.state()));
         let (reason, detail) = json::split(&outcome.reason);
         self.end_reason = Some(reason);
@@ -360,6 +367,7 @@ impl Record {
         self.streams_end = outcome.streams.map(|s| s.name().to_owned());
         self.put_times(times);
         self.ended_us = times.ended.map(|t| t.0);
+        self.entries = entries.map(|entries| entries.as_str().to_owned());
     }
 
     fn put_times(&mut self, times: &Times) {
@@ -420,6 +428,7 @@ impl Record {
             restarts: narrow("restarts", restarts)?,
             next_restart: next_restart.map(Timestamp),
             output_removed,
+            entries: self.entries.map(EntriesText::from),
         })
     }
 

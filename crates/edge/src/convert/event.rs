@@ -123,6 +123,7 @@ fn gap(gap: &Gap) -> pb::Gap {
         GapReason::HostLost => pb::GapReason::HostLost,
         GapReason::Retention => pb::GapReason::Retention,
         GapReason::Damaged => pb::GapReason::JournalDamaged,
+        GapReason::OtherNode => pb::GapReason::OtherNode,
     };
     pb::Gap {
         first_seq: gap.first_seq,

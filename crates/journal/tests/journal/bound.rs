@@ -43,7 +43,7 @@ proptest! {
         let bound = OutputBound { max_bytes, on_full, ..OutputBound::default() };
         let mut writer = Writer::create(dir.path(), bound, BOOT, Timestamp(1)).unwrap();
         let mut written = [Vec::new(), Vec::new()];
-        let mut facts = Vec::new();
+        let (mut facts, mut places) = (Vec::new(), Vec::new());
         // Readers that have read to somewhere on the way and go on at the end.
         let mut left = vec![Position::default()];
         for (number, step) in steps.iter().enumerate() {
@@ -56,6 +56,7 @@ proptest! {
                 Step::Fact(payload) => {
                     writer.lifecycle(payload, Timestamp(3)).unwrap();
                     facts.push(payload.clone());
+                    places.push([written[0].len() as u64, written[1].len() as u64]);
                 }
                 Step::Dropped(kind, lens, killed) => {
                     for (round, len) in lens.iter().enumerate() {
@@ -80,8 +81,11 @@ proptest! {
             }
             left.push(writer.hub().head().into());
         }
-        let told: Vec<Vec<u8>> = writer.facts().unwrap().into_iter().map(|e| e.data.into()).collect();
-        prop_assert_eq!(&told, &facts);
+        let found = writer.facts().unwrap();
+        let lens: Vec<[u64; 2]> = found.iter().map(|fact| fact.lens).collect();
+        prop_assert_eq!(lens, places);
+        let found: Vec<Vec<u8>> = found.into_iter().map(|fact| fact.entry.data.into()).collect();
+        prop_assert_eq!(&found, &facts);
         let head = writer.hub().head();
         prop_assert_eq!(head.lens, [written[0].len() as u64, written[1].len() as u64]);
         drop(writer);

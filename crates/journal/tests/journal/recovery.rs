@@ -292,7 +292,7 @@ fn line_across_index_and_file_is_read_whole() {
     let mut writer = Writer::recover(dir.path(), BOOT, Timestamp(2)).unwrap();
     writer.lifecycle(&line(6), Timestamp(2)).unwrap();
     let facts = writer.facts().unwrap();
-    let lines: Vec<Vec<u8>> = facts.iter().map(|entry| entry.data.to_vec()).collect();
+    let lines: Vec<Vec<u8>> = facts.iter().map(|f| f.entry.data.to_vec()).collect();
     assert_eq!(lines, (1..=6).map(line).collect::<Vec<_>>());
     drop(writer);
     let lines: Vec<Vec<u8>> = entries_on_disk(dir.path())
@@ -318,5 +318,5 @@ fn line_whose_bytes_were_lost_with_the_host_is_cut() {
     let writer = Writer::recover(dir.path(), BOOT, Timestamp(2)).unwrap();
     let facts = writer.facts().unwrap();
     assert_eq!(facts.len(), 1);
-    assert_eq!(&facts[0].data[..], b"one");
+    assert_eq!(&facts[0].entry.data[..], b"one");
 }

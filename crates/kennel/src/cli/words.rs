@@ -72,6 +72,7 @@ pub(crate) fn gap(gap: &pb::Gap) -> String {
         pb::GapReason::DiskFull => "the server's disk was full",
         pb::GapReason::Retention => "removed after the run's end",
         pb::GapReason::JournalDamaged => "files of the run's journal are damaged",
+        pb::GapReason::OtherNode => "at the node of the run",
         pb::GapReason::Unspecified => "this version does not know why",
     };
     let what = if missing.is_empty() {

@@ -134,7 +134,8 @@ pub(super) async fn a_keeper_of_another_node_raises_no_generation(bed: Bed) {
 }
 
 /// CHECK, and a change of an open row (first part) or a closed one (second) that it has to refuse.
-const REFUSED_OF_OPEN: [(&str, &str); 30] = [
+const REFUSED_OF_OPEN: [(&str, &str); 31] = [
+    ("runs_entries", "entries = '{}'"),
     (
         "runs_output_removed",
         "output_removed_us = 1, output_removed_detail = '{}'",
@@ -169,12 +170,13 @@ const REFUSED_OF_OPEN: [(&str, &str); 30] = [
     ("runs_labels", "labels = '[]'"),
     ("run_id", "run_id = 'short'"),
 ];
-const REFUSED_OF_CLOSED: [(&str, &str); 17] = [
+const REFUSED_OF_CLOSED: [(&str, &str); 18] = [
+    ("runs_entries", "entries = '[]'"),
     ("runs_output_removed", "output_removed_us = 1"),
     ("runs_output_removed", "output_removed_detail = '{}'"),
     (
         "runs_terminal_has_reason",
-        "desired = 'run', end_reason = NULL, exit_kind = NULL, exit_value = NULL, tree_verdict = 'never_ran', tree_detail = NULL, streams_end = NULL",
+        "desired = 'run', end_reason = NULL, exit_kind = NULL, exit_value = NULL, tree_verdict = 'never_ran', tree_detail = NULL, streams_end = NULL, entries = NULL",
     ),
     ("runs_terminal_has_time", "ended_us = NULL"),
     (
@@ -226,6 +228,11 @@ pub(super) async fn every_check_refuses_what_no_run_can_be(bed: Bed) {
         );
     }
 
+    let long = format!("{{\"a\":\"{}\"}}", "a".repeat(64 * 1024));
+    let run = new_run(2).run;
+    let sql = format!("UPDATE runs SET entries = '{long}' WHERE run_id = '{run}'");
+    let error = raw.execute(&sql).await.expect_err("too long");
+    assert!(error.contains("runs_entries"), "{error}");
     let others = [
         "UPDATE runs SET pidfs_handle = 1 WHERE process_pid IS NULL",
         "UPDATE runs SET containment_detail = '{}' WHERE process_pid IS NULL",

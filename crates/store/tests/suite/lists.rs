@@ -1,8 +1,8 @@
 //! Pages and filters.
 
 use super::{
-    Bed,
-    rows::{EPOCH, NODE, closure, new_run, opening, order, respec},
+    Bed, Raw,
+    rows::{EPOCH, NODE, closure, entries, host, new_run, opening, order, process, respec},
 };
 use kennel_lifecycle::{EndReason, Exit, NodeId, RowState, RunId, RunKind, RunState, Timestamp};
 use kennel_store::{ListFilter, ListOrder, PageStart};
@@ -40,6 +40,37 @@ pub(super) async fn pages_neither_repeat_nor_skip_while_rows_are_added(bed: Bed)
 
     let expected: Vec<RunId> = (1..=25).rev().map(|id| new_run(id).run).collect();
     assert_eq!(seen, expected);
+}
+
+/// They may be long, and no list has use for them.
+pub(super) async fn entries_are_read_with_their_row_alone(bed: Bed) {
+    let node = NodeId::from_u128(NODE);
+    bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
+    let new = new_run(1);
+    bed.store.close(&new, &closure()).await.unwrap();
+    let row = bed.store.get(new.run).await.unwrap().unwrap();
+    assert_eq!(row.entries, Some(entries()));
+    row.entries.as_ref().unwrap().read().unwrap();
+    let pids = [process(5000).pid];
+    let lists = [
+        bed.store.list(&ListFilter::default(), None, 9).await,
+        bed.store.get_all(&[new.run]).await,
+        bed.store.ended_with_pids(node, &host(), &pids, 9).await,
+    ];
+    for list in lists {
+        let mut without = row.clone();
+        without.entries = None;
+        assert_eq!(list.unwrap(), [without]);
+    }
+    // What this version cannot read in it spoils nothing but itself.
+    let sql = format!(
+        "UPDATE runs SET entries = '{{\"entries\":7}}' WHERE run_id = '{}'",
+        new.run
+    );
+    Raw::to(&bed.url).await.execute(&sql).await.unwrap();
+    let row = bed.store.get(new.run).await.unwrap().unwrap();
+    let refused = row.entries.unwrap().read().unwrap_err();
+    assert!(refused.starts_with("entries: "), "{refused}");
 }
 
 pub(super) async fn a_nodes_runs_come_oldest_first_where_that_is_asked_for(bed: Bed) {

@@ -23,7 +23,11 @@ fn rows() -> Vec<RunRow> {
         stop_deadline: Some(Timestamp(99)),
         ..RunRow::open(new_run(1))
     };
-    let Closure { outcome, times } = closure();
+    let Closure {
+        outcome,
+        times,
+        entries,
+    } = closure();
     let past = |number, certificate| PastAttempt {
         number,
         leader: Some(process(4711)),
@@ -55,6 +59,7 @@ fn rows() -> Vec<RunRow> {
         desired: Desired::Stop,
         times,
         outcome: Some(outcome),
+        entries,
         ..RunRow::open(new_run(3))
     };
     vec![RunRow::open(new_run(4)), paused, waits, closed]

@@ -81,6 +81,7 @@ const CASES: &[Case] = cases![
     consumers::consumers_go_some_time_after_the_output_of_their_run,
     lists::pages_neither_repeat_nor_skip_while_rows_are_added,
     lists::a_nodes_runs_come_oldest_first_where_that_is_asked_for,
+    lists::entries_are_read_with_their_row_alone,
     lists::filters_by_state_kind_and_labels,
     lists::open_runs_are_those_of_the_node,
     lists::an_audit_finds_rows_by_key_and_ended_ones_by_number,

@@ -6,7 +6,9 @@ use kennel_lifecycle::{
     RunSpec, Signal, SignalScope, SignalSender, StopCertificate, StopOrder, StopReason, StopStep,
     StreamsEnd, Timestamp, TreeVerdict,
 };
-use kennel_store::{Change, Closure, NewRun, Opening, RunRow, Times};
+use kennel_store::{
+    Change, Closure, EntriesEnd, EntriesText, EntryList, EntryPlace, NewRun, Opening, RunRow, Times,
+};
 use std::{sync::Arc, time::Duration};
 
 pub(crate) const NODE: u128 = 7;
@@ -160,7 +162,25 @@ pub(crate) fn closure() -> Closure {
             tree_empty: Some(Timestamp(5)),
             ended: Some(Timestamp(6)),
         },
+        entries: Some(entries()),
     }
+}
+
+/// What has happened to a run that has ended.
+pub(crate) fn entries() -> EntriesText {
+    let mut list = EntryList::default();
+    let place = EntryPlace {
+        seq: 1,
+        at: Timestamp(2),
+        attempt: 1,
+        lens: [0, 0],
+    };
+    list.push(place, r#"{"warning":{"message":"ü \u0000 'quoted'"}}"#);
+    let end = EntriesEnd {
+        seq: 9,
+        lens: [u64::MAX, 7],
+    };
+    list.text(Some(end), true)
 }
 
 /// A stop that somebody asked for.

@@ -71,6 +71,7 @@ pub(super) async fn a_late_insert_meets_the_closed_row(bed: Bed) {
     assert_eq!(row.desired, Desired::Stop);
     assert_eq!(row.times, closure().times);
     assert_eq!(row.outcome, Some(closure().outcome));
+    assert_eq!(row.entries, closure().entries);
 }
 
 pub(super) async fn closing_twice_changes_nothing(bed: Bed) {
@@ -127,6 +128,7 @@ pub(super) async fn a_fence_takes_only_a_free_key(bed: Bed) {
             ended: Some(Timestamp(9)),
             ..Times::default()
         },
+        entries: None,
     };
     bed.store.insert(&new_run(2)).await.unwrap();
     let mut known = unknown.clone();

@@ -268,6 +268,7 @@ impl Supervisor {
                 ended: Some(new.created),
                 ..Times::default()
             },
+            entries: None,
         };
         (new, closure)
     }

@@ -1,27 +1,45 @@
 //! The entries of a run in its journal: their form there, and what they say.
 
 use crate::base::calls::{CallError, Event, Payload};
-use kennel_journal::{Item, Kind};
+use kennel_journal::{Fact, Item, Kind};
 use kennel_lifecycle::{AttemptRecord, Entry, RunId};
+use kennel_store::{EntryList, EntryPlace};
 
 /// The journal's form of an entry.
-pub(crate) fn encode(entry: &Entry) -> Vec<u8> {
+pub(crate) fn encode(entry: &Entry) -> String {
     // Numbers and strings only: there is nothing in it that JSON could refuse.
-    serde_json::to_vec(entry).unwrap_or_default()
+    serde_json::to_string(entry).unwrap_or_default()
 }
 
 /// What the journal says of one attempt. An entry that cannot be read says nothing: readers get the error.
-pub(crate) fn record(journal: &[kennel_journal::Entry], attempt: u32) -> AttemptRecord {
-    let entries: Vec<_> = journal
-        .iter()
-        .filter(|entry| entry.kind == Kind::Lifecycle)
-        .filter_map(|entry| {
-            let read = serde_json::from_slice::<Entry>(&entry.data).ok()?;
-            Some((entry.at, entry.attempt, read))
-        })
+pub(crate) fn record(facts: &[Fact], attempt: u32) -> AttemptRecord {
+    let entries: Vec<_> = readable(facts)
+        .map(|(fact, read)| (fact.entry.at, fact.entry.attempt, read))
         .collect();
     let entries = entries.iter().map(|(at, of, entry)| (*at, *of, entry));
     AttemptRecord::of(entries, attempt)
+}
+
+/// What the row of the run is to have of these, once the run has ended.
+pub(crate) fn entry_list(facts: &[Fact]) -> EntryList {
+    let mut list = EntryList::default();
+    for (Fact { entry, lens }, read) in readable(facts) {
+        let place = EntryPlace {
+            seq: entry.seq,
+            at: entry.at,
+            attempt: entry.attempt,
+            lens: *lens,
+        };
+        list.push(place, &encode(&read));
+    }
+    list
+}
+
+fn readable(facts: &[Fact]) -> impl Iterator<Item = (&Fact, Entry)> {
+    let read = |fact: &Fact| serde_json::from_slice::<Entry>(&fact.entry.data).ok();
+    facts
+        .iter()
+        .filter_map(move |fact| Some((fact, read(fact)?)))
 }
 
 /// An event from what a journal gives.

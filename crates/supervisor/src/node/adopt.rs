@@ -18,7 +18,7 @@ use crate::{
     },
     telemetry::log_span,
 };
-use kennel_journal::{Entry as JournalEntry, Writer};
+use kennel_journal::{Fact, Writer};
 use kennel_keeper::{client::HeldRun, rundir};
 use kennel_lifecycle::{AttemptRecord, NodeId, Policy, RestartPolicy, RunId, RunSpec};
 use kennel_linux::crash_point;
@@ -160,7 +160,7 @@ struct Found {
     journal: io::Result<Reopened>,
 }
 
-type Reopened = ((Writer, [u64; 2]), Vec<JournalEntry>);
+type Reopened = ((Writer, [u64; 2]), Vec<Fact>);
 
 impl Found {
     fn open(shared: &Shared, held: HeldRun, row: Option<RunRow>) -> Self {
@@ -318,7 +318,9 @@ fn opened(
     match journal {
         Ok((reopened, facts)) => {
             let open = Arc::clone(&shared.pipes_open);
-            let output = Output::over(run, reopened, open).behind(&shared.consumers.floors);
+            let entries = event::entry_list(&facts);
+            let output = Output::over(run, reopened, entries, open);
+            let output = output.behind(&shared.consumers.floors);
             (Some(output), event::record(&facts, new.attempt))
         }
         Err(error) => {

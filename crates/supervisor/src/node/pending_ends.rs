@@ -42,7 +42,8 @@ fn finish(shared: &Shared, run: RunId, row: Option<RunRow>) -> io::Result<()> {
             outcome: Some(outcome),
             ..
         }) => {
-            Journal::open(&dir, new.attempt, shared.boot())?.end(&outcome)?;
+            let mut journal = Journal::open(&dir, new.attempt, shared.boot())?;
+            journal.end(&outcome, crate::base::clock::now())?;
             tracing::info!(run_id = %run, "its end is told in full");
             Cleanup::Ended.carry_out(shared, run)
         }

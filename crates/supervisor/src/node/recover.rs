@@ -205,7 +205,8 @@ impl Recovery {
         let open = Arc::clone(&self.shared.pipes_open);
         let (output, record) = match self.journal {
             Some(journal) => {
-                let output = Output::over(run, (journal.writer, [0, 0]), open)
+                let reopened = (journal.writer, [0, 0]);
+                let output = Output::over(run, reopened, journal.entries, open)
                     .behind(&self.shared.consumers.floors);
                 (Some(output), journal.record)
             }
@@ -404,7 +405,7 @@ impl Recovery {
         self.serve_readers().await;
         if let Some(journal) = &mut self.journal
             && !stuck.is_empty()
-            && let Err(error) = journal.append(&Entry::Stuck(stuck.clone()))
+            && let Err(error) = journal.append(&Entry::Stuck(stuck.clone()), clock::now())
         {
             tracing::error!(run_id = %run, %error, "whom SIGKILL does not end is not in the journal");
         }

@@ -9,7 +9,7 @@ use std::{
 
 /// Most ended runs whose rows are kept.
 pub(super) const CLOSED_MAX: usize = 1024;
-/// Most bytes of their specs.
+/// Most bytes of their specs and entries.
 const CLOSED_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// Pending changes that are written to the store at once.
 const AT_ONCE_MAX: usize = 256;
@@ -163,7 +163,13 @@ impl Book {
             Change::Snapshot(row)
                 if entry.is_closed() && row.outcome.is_some() && row.output_removed.is_none() => {}
             change => {
-                entry.row = change.upon(entry.row.take());
+                let before = entry.row.take();
+                let entries = before.as_ref().and_then(|row| row.entries.clone());
+                entry.row = change.upon(before);
+                // A row that was read with others comes without them.
+                if let Some(row) = entry.row.as_mut().filter(|row| row.outcome.is_some()) {
+                    row.entries = row.entries.take().or(entries);
+                }
                 entry.assumed = false;
             }
         }
@@ -183,14 +189,14 @@ impl Book {
             self.closed.retain(|closed| *closed != run);
             return self.count_closed_bytes();
         }
-        self.closed_bytes += spec_len(entry);
+        self.closed_bytes += text_len(entry);
         self.closed.push_back(run);
         while self.closed.len() > CLOSED_MAX || self.closed_bytes > CLOSED_BYTES_MAX {
             let Some(oldest) = self.closed.pop_front() else {
                 return;
             };
             if let Some(entry) = self.runs.get_mut(&oldest) {
-                self.closed_bytes = self.closed_bytes.saturating_sub(spec_len(entry));
+                self.closed_bytes = self.closed_bytes.saturating_sub(text_len(entry));
                 entry.row = None;
                 entry.is_listed = false;
             }
@@ -200,7 +206,7 @@ impl Book {
 
     fn count_closed_bytes(&mut self) {
         let closed = self.closed.iter().filter_map(|run| self.runs.get(run));
-        self.closed_bytes = closed.map(spec_len).sum();
+        self.closed_bytes = closed.map(text_len).sum();
     }
 
     /// Removes the entry of a run of which nothing is to be known any more.
@@ -334,6 +340,10 @@ impl Book {
     }
 }
 
-fn spec_len(entry: &Entry) -> usize {
-    entry.row.as_ref().map_or(0, |row| row.new.spec.text_len())
+fn text_len(entry: &Entry) -> usize {
+    let len = |row: &RunRow| {
+        let entries = row.entries.as_ref();
+        row.new.spec.text_len() + entries.map_or(0, |entries| entries.as_str().len())
+    };
+    entry.row.as_ref().map_or(0, len)
 }

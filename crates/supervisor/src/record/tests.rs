@@ -5,7 +5,7 @@ use kennel_lifecycle::{
     EndReason, Exit, KeeperEpoch, Outcome, Proof, RowState, StopCertificate, StreamsEnd, Timestamp,
     TreeVerdict,
 };
-use kennel_store::{Closure, StoredState, Times};
+use kennel_store::{Closure, EntriesText, StoredState, Times};
 use std::{fs, os::unix::fs::PermissionsExt, path::Path};
 
 const BOOT: &str = "boot";
@@ -45,6 +45,7 @@ fn closure() -> Closure {
             ended: Some(Timestamp(1)),
             ..Times::default()
         },
+        entries: Some(EntriesText::from("{}".to_owned())),
     }
 }
 

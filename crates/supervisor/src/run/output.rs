@@ -5,6 +5,7 @@
 //! are never dropped for that: they wait, in their order.
 
 mod dropping;
+mod entries;
 mod finish;
 mod held;
 mod pace;
@@ -21,6 +22,7 @@ use kennel_lifecycle::{
     Entry, Limit, OnDiskFull, OnOutputFull, OutputBound, RunId, StreamsEnd, Timestamp,
 };
 use kennel_linux::{Look, OutputPipe, crash_point, splice::Spliced};
+use kennel_store::EntryList;
 use pace::{Change, Next, Pace};
 use refusal::{Refusal, is_full};
 use std::{
@@ -64,6 +66,8 @@ pub(crate) struct Output {
     /// Bytes that are in the file of a stream and not yet in the index.
     unindexed: [u64; 2],
     owed: VecDeque<Owed>,
+    /// What is in the journal beside output.
+    entries: EntryList,
     /// Lines that were given up.
     given_up: u64,
     /// Of which attempt what comes is.
@@ -92,7 +96,7 @@ pub(crate) struct Output {
 /// A line that the disk has not taken yet.
 #[derive(Debug)]
 struct Owed {
-    payload: Vec<u8>,
+    payload: String,
     at: Timestamp,
     attempt: u32,
 }
@@ -124,11 +128,22 @@ impl Output {
         open: Arc<AtomicUsize>,
     ) -> io::Result<Self> {
         let writer = Writer::create(dir, bound, boot, clock::now())?;
-        Ok(Self::over(run, (writer, [0, 0]), open))
+        Ok(Self::over(
+            run,
+            (writer, [0, 0]),
+            EntryList::default(),
+            open,
+        ))
     }
 
-    /// On a journal that is there, with the bytes that its index does not name ([`Writer::reopen`]).
-    pub(crate) fn over(run: RunId, reopened: (Writer, [u64; 2]), open: Arc<AtomicUsize>) -> Self {
+    /// On a journal that is there, with the bytes that its index does not name ([`Writer::reopen`]) and the entries that it
+    /// has.
+    pub(crate) fn over(
+        run: RunId,
+        reopened: (Writer, [u64; 2]),
+        entries: EntryList,
+        open: Arc<AtomicUsize>,
+    ) -> Self {
         let (writer, unindexed) = reopened;
         let left = unindexed != [0, 0] || writer.dropped() != Dropped::default();
         Self {
@@ -140,6 +155,7 @@ impl Output {
             flows: false,
             unindexed,
             owed: VecDeque::new(),
+            entries,
             given_up: 0,
             retry_at: left.then(clock::instant),
             refusal: None,
@@ -363,10 +379,11 @@ impl Output {
         if !self.owed.is_empty() {
             self.warn()?;
         }
-        while let Some(line) = self.owed.front() {
-            self.writer.begin_attempt(line.attempt);
-            self.writer.lifecycle(&line.payload, line.at)?;
-            self.owed.pop_front();
+        while let Some(line) = self.owed.pop_front() {
+            if let Err(error) = self.put(&line) {
+                self.owed.push_front(line);
+                return Err(error);
+            }
         }
         self.writer.begin_attempt(self.attempt);
         Ok(())
@@ -435,20 +452,25 @@ impl Output {
 
     /// Says for how long the disk has refused and what is missing for that, if it has not been said.
     fn warn(&mut self) -> io::Result<()> {
-        let Some(refusal) = &mut self.refusal else {
+        let Some(refusal) = &self.refusal else {
             return Ok(());
         };
-        if refusal.told || self.warnings >= WARNINGS_MAX {
+        if refusal.is_warned || self.warnings >= WARNINGS_MAX {
             return Ok(());
         }
         if refusal.full {
             self.writer.probe()?;
         }
         let message = refusal.message(clock::now(), self.given_up);
-        let line = event::encode(&Entry::Warning { message });
-        self.writer.begin_attempt(self.attempt);
-        self.writer.lifecycle(&line, clock::now())?;
-        refusal.told = true;
+        let line = Owed {
+            payload: event::encode(&Entry::Warning { message }),
+            at: clock::now(),
+            attempt: self.attempt,
+        };
+        self.put(&line)?;
+        if let Some(refusal) = &mut self.refusal {
+            refusal.is_warned = true;
+        }
         self.given_up = 0;
         self.warnings += 1;
         Ok(())

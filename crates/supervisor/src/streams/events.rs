@@ -1,20 +1,22 @@
 //! The events of one run, from a position on, as a reader wants them.
 
+mod open;
+
 use crate::{
     base::{
-        blocking::blocking,
-        calls::{CallError, Event, Kinds, Payload, Position, Reached, RunView},
+        calls::{CallError, Event, Kinds, Payload, Position, Reached},
         event,
-        view::Live,
     },
     registry::{Supervisor, subscribers::Subscription},
-    streams::{lost_end::LostEnd, removed::Removed, shape::Shape},
+    streams::{
+        by_row::{ByRow, RowEvents},
+        shape::Shape,
+    },
 };
 use bytes::Buf as _;
-use kennel_journal::{Form, Hub, Point, Position as JournalPosition, Reader};
-use kennel_keeper::rundir;
-use kennel_lifecycle::{Entry, RunId, RunState};
-use std::io;
+use kennel_journal::{Form, GapReason, Hub, Item, Point, Position as JournalPosition, Reader};
+use kennel_lifecycle::{Entry, RunId};
+use std::{io, sync::Arc};
 
 /// Events of one run, from a position on. Ends after `Ended`.
 #[derive(Debug)]
@@ -32,8 +34,10 @@ pub struct Events {
     until: Option<u64>,
     /// Whether the run's last event was read.
     has_ended: bool,
-    /// What a damaged journal does not tell, as long as it is not told.
-    lost_end: Option<LostEnd>,
+    /// What the row says of the ended run, for what its journal does not tell.
+    row: Option<Arc<RowEvents>>,
+    /// What a damaged journal has lost of the end, as long as it is not told.
+    lost_end: Option<ByRow>,
     is_end_lost: bool,
     /// The position, once that was told.
     beyond: Option<Reached>,
@@ -49,17 +53,8 @@ enum Source {
     /// The run never came to have a journal.
     Nothing,
     Journal(Reader),
-    /// What is left where the journal was removed.
-    Removed(Box<Removed>),
-}
-
-/// Where the events of a run are.
-enum EventsPlace {
-    /// In the journal that its task writes.
-    Growing(Box<RunView>, Hub),
-    /// In the journal that is left of it. The run as its task knows it, where it still has one: the store may be away, and
-    /// know less.
-    Whole(Option<Box<RunView>>),
+    /// The row alone: the journal was removed, or it is not here.
+    Row(Box<ByRow>),
 }
 
 impl Events {
@@ -73,6 +68,7 @@ impl Events {
             begins: None,
             until: None,
             has_ended: false,
+            row: None,
             lost_end: None,
             is_end_lost: false,
             beyond: None,
@@ -87,7 +83,7 @@ impl Events {
         loop {
             self.shape = match &self.source {
                 Source::Nothing => None,
-                Source::Removed(_) => Some(Shape::of_nothing(form)),
+                Source::Row(_) => Some(Shape::of_nothing(form)),
                 Source::Journal(reader) => {
                     match Shape::at(form, reader, fed_from, self.begins).await {
                         Ok(shape) => Some(shape),
@@ -129,7 +125,7 @@ impl Events {
         match &self.source {
             Source::Nothing => [0; 2],
             Source::Journal(reader) => reader.end().lens,
-            Source::Removed(removed) => removed.lens(),
+            Source::Row(row) => row.lens(),
         }
     }
 
@@ -142,7 +138,7 @@ impl Events {
     pub(crate) fn into_reader(self) -> Option<Reader> {
         match self.source {
             Source::Journal(reader) => Some(reader),
-            Source::Nothing | Source::Removed(_) => None,
+            Source::Nothing | Source::Row(_) => None,
         }
     }
 
@@ -155,7 +151,7 @@ impl Events {
         match &self.source {
             Source::Nothing => 0,
             Source::Journal(reader) => reader.end().seq,
-            Source::Removed(removed) => removed.seq(),
+            Source::Row(row) => row.seq(),
         }
     }
 
@@ -165,7 +161,7 @@ impl Events {
         match &self.source {
             Source::Nothing => 0,
             Source::Journal(reader) => reader.whole_from(),
-            Source::Removed(removed) => removed.seq(),
+            Source::Row(row) => row.seq(),
         }
     }
 
@@ -176,7 +172,7 @@ impl Events {
             _ if self.beyond.is_some() => self.beyond.unwrap_or_default(),
             Source::Nothing => Reached::default(),
             Source::Journal(reader) => reader.position().into(),
-            Source::Removed(removed) => removed.at(),
+            Source::Row(row) => row.at(),
         };
         let fed_from = self.shape.as_ref().and_then(Shape::fed_from);
         Reached {
@@ -231,13 +227,12 @@ impl Events {
         }
         let events = match &mut self.source {
             Source::Nothing => return Ok(None),
-            Source::Removed(removed) => removed.next(),
+            Source::Row(row) => row.next(),
             Source::Journal(reader) => match reader.next(bytes_max).await {
                 Ok(items) => {
                     // INVARIANT: what was read is given, or is in the shape, before anything is awaited again.
-                    let decode = |item| event::decode(run, item);
-                    let events = items.map(|items| items.into_iter().map(decode).collect());
-                    events.transpose()?
+                    let row = self.row.as_deref();
+                    items.map(|items| decode(run, row, items)).transpose()?
                 }
                 Err(error) => {
                     self.go_on_without(&error).await?;
@@ -248,8 +243,10 @@ impl Events {
         let events: Vec<Event> = match (events, self.lost_end.take()) {
             (None, None) => return Ok(None),
             (None, Some(lost)) => {
-                self.beyond = Some(lost.reached());
-                lost.tell(at)
+                let mut lost = lost.after(self.position());
+                let events = lost.next().unwrap_or_default();
+                self.beyond = Some(lost.at());
+                events
             }
             (Some(events), lost) => {
                 self.lost_end = lost;
@@ -267,19 +264,14 @@ impl Events {
         Ok(Some(given))
     }
 
-    /// The journal cannot be read. Where that is because it was removed, the rest is told without it.
+    /// The journal cannot be read. Where that is because it was removed or damaged, the rest is told without it.
     async fn go_on_without(&mut self, error: &io::Error) -> Result<(), CallError> {
-        if error.kind() == io::ErrorKind::NotFound {
-            let view = RunView::from(self.supervisor.row(self.run).await?);
-            let at = Position::After(self.position());
-            if let Some(removed) = Removed::of(&view, at)? {
-                self.source = Source::Removed(Box::new(removed));
-                // They would keep the files of what is gone.
-                (self.hub, self.subscription) = (None, None);
-                return Ok(());
-            }
-        }
-        Err(unreadable(self.run, error))
+        let at = Position::After(self.position());
+        let (_, row) = self.supervisor.without_journal(self.run, at, error).await?;
+        self.source = Source::Row(Box::new(row));
+        // They would keep the files of what is gone.
+        (self.hub, self.subscription) = (None, None);
+        Ok(())
     }
 
     fn take(&mut self, event: Event, given: &mut Vec<Event>) {
@@ -341,158 +333,22 @@ impl Events {
     }
 }
 
-impl Supervisor {
-    /// The run as it is, and its events from a position on. The last seq at this moment is [`Events::head`].
-    pub async fn events(&self, run: RunId, from: Position) -> Result<(RunView, Events), CallError> {
-        match self.events_there(run, from).await {
-            Err(unreadable @ CallError::JournalUnreadable { .. }) => {
-                // It may have been removed since the row was read.
-                let view = RunView::from(self.row(run).await?);
-                let removed = self.removed(&view, from)?.ok_or(unreadable)?;
-                Ok((view, removed))
+/// Events from what was read of a journal, and of what is damaged in it those that the row lists.
+fn decode(run: RunId, row: Option<&RowEvents>, items: Vec<Item>) -> Result<Vec<Event>, CallError> {
+    let mut events = Vec::with_capacity(items.len());
+    for item in items {
+        match (item, row) {
+            (Item::Gap(gap), Some(row)) if gap.reason == GapReason::Damaged => {
+                events.extend(row.fill(gap));
             }
-            found => found,
+            (item, row) => {
+                let seq = item.last_seq();
+                let listed = |error| row.and_then(|row| row.find(seq)).cloned().ok_or(error);
+                events.push(event::decode(run, item).or_else(listed)?);
+            }
         }
     }
-
-    fn removed(&self, view: &RunView, from: Position) -> Result<Option<Events>, CallError> {
-        let removed = Removed::of(view, from)?;
-        let events = |removed| Events::of(view.run, self, Source::Removed(Box::new(removed)));
-        Ok(removed.map(events))
-    }
-
-    async fn events_there(
-        &self,
-        run: RunId,
-        from: Position,
-    ) -> Result<(RunView, Events), CallError> {
-        let view = match self.events_place(run).await? {
-            EventsPlace::Growing(view, hub) => {
-                // What a server told of a run whose gate it did not live to open comes again with its next Spawn.
-                if is_ahead(from, hub.head())
-                    && view.state == RunState::Starting
-                    && let Some(handle) = self.shared.find(run)
-                {
-                    let has_begun =
-                        |live: &Live| live.over || live.view.state != RunState::Starting;
-                    drop(handle.live.clone().wait_for(has_begun).await);
-                    return Box::pin(self.events_there(run, from)).await;
-                }
-                let reader = hub.read_from(hub.head().into());
-                let reader = reader.map_err(|e| unreadable(run, &e))?;
-                let mut events = self.reading_from(run, reader, from).await?;
-                events.hub = Some(hub);
-                return Ok((*view, events));
-            }
-            EventsPlace::Whole(Some(view)) => *view,
-            EventsPlace::Whole(None) => RunView::from(self.row(run).await?),
-        };
-        self.refuse_elsewhere(&view).await?;
-        if let Some(removed) = self.removed(&view, from)? {
-            return Ok((view, removed));
-        }
-        let dir = rundir::path(&self.shared.config.data_dir, run);
-        // The whole index is looked through, which may be long.
-        // While something is left to be done of a run, its end may be still to be told.
-        let is_closed = view.outcome.is_some() && !self.shared.record.is_unfinished(run);
-        let opened = blocking(move || {
-            let from = JournalPosition::default();
-            if is_closed {
-                Reader::open_closed(&dir, from)
-            } else {
-                Reader::open_ended(&dir, from)
-            }
-        })
-        .await;
-        let reader = match opened.flatten() {
-            Ok(reader) => reader,
-            Err(error) if error.kind() == io::ErrorKind::NotFound && view.identity.is_none() => {
-                after(run, from, Point::default())?;
-                return Ok((view, Events::of(run, self, Source::Nothing)));
-            }
-            Err(error) => return Err(unreadable(run, &error)),
-        };
-        let lost_end = if is_closed {
-            let lost = LostEnd::of(&view, &reader).await;
-            lost.map_err(|e| unreadable(run, &e))?
-        } else {
-            None
-        };
-        let Some(lost) = lost_end else {
-            return Ok((view, self.reading_from(run, reader, from).await?));
-        };
-        tracing::warn!(run_id = %run, "its journal has lost the run's end: files in its directory are damaged");
-        let mut events = match from {
-            Position::LiveOnly => self.reading_from(run, reader, from).await?,
-            Position::After(at) if at.seq > lost.seq() => {
-                return Err(ahead(run, at.seq, lost.seq()));
-            }
-            Position::After(at) if at.seq > reader.end().seq => {
-                let live = self.reading_from(run, reader, Position::LiveOnly).await?;
-                Events {
-                    beyond: Some(at),
-                    lost_end: (at.seq < lost.seq()).then_some(lost),
-                    ..live
-                }
-            }
-            _ => Events {
-                lost_end: Some(lost),
-                ..self.reading_from(run, reader, from).await?
-            },
-        };
-        events.is_end_lost = true;
-        Ok((view, events))
-    }
-
-    /// The reader at this position.
-    async fn reading_from(
-        &self,
-        run: RunId,
-        mut reader: Reader,
-        from: Position,
-    ) -> Result<Events, CallError> {
-        let (position, begins) = match from {
-            Position::Tail(tail) => {
-                let begin = reader.tail(tail).await;
-                let begin = begin.map_err(|e| unreadable(run, &e))?;
-                (begin.position, Some(begin.begins))
-            }
-            _ => {
-                let at = after(run, from, reader.end())?;
-                (at.into(), at.begins)
-            }
-        };
-        reader.move_to(position);
-        Ok(Events {
-            begins,
-            ..Events::of(run, self, Source::Journal(reader))
-        })
-    }
-
-    /// Where a run's events are, once that is known.
-    async fn events_place(&self, run: RunId) -> Result<EventsPlace, CallError> {
-        let Some(handle) = self.shared.find(run) else {
-            return Ok(EventsPlace::Whole(None));
-        };
-        let has_ended = |live: &Live| live.hub.is_none() && live.view.outcome.is_some();
-        let known =
-            |live: &Live| live.hub.is_some() || live.no_journal || live.over || has_ended(live);
-        let mut live = handle.live.clone();
-        let Ok(live) = live.wait_for(known).await.map(|live| live.clone()) else {
-            return Ok(EventsPlace::Whole(None));
-        };
-        if !live.over && has_ended(&live) {
-            return Ok(EventsPlace::Whole(Some(Box::new(live.view))));
-        }
-        if !live.over && live.no_journal {
-            let why = io::Error::other("it could not be opened when this server took the run over");
-            return Err(unreadable(run, &why));
-        }
-        Ok(match live.hub {
-            Some(hub) => EventsPlace::Growing(Box::new(live.view), hub),
-            None => EventsPlace::Whole(None),
-        })
-    }
+    Ok(events)
 }
 
 /// A position beyond the run's last event.

@@ -116,6 +116,7 @@ impl Supervisor {
     async fn read_output_there(&self, call: OutputCall) -> Result<OutputRead, CallError> {
         let run = call.run;
         let (view, events) = self.events(run, Position::LiveOnly).await?;
+        self.refuse_elsewhere(&view).await?;
         let is_final = view.outcome.is_some();
         let Some(kind) = KINDS.get(usize::from(call.stream) - 1) else {
             return Err(CallError::Internal(format!("stream {}", call.stream)));
@@ -147,7 +148,10 @@ impl Supervisor {
                 read.parts.push(OutputPart::Missing {
                     offset: begin,
                     bytes: end - begin,
-                    why: Missing::Removed,
+                    why: match read.removed {
+                        Some(_) => Missing::Removed,
+                        None => Missing::Damaged,
+                    },
                 });
             }
             return Ok(read);

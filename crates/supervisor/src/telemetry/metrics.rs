@@ -25,7 +25,14 @@ const LONG: [f64; 12] = [
 /// What is done with a run of an earlier server.
 const RECOVERY_ACTIONS: [&str; 4] = ["adopted", "killed", "already_gone", "unverified"];
 /// Why output is missing.
-const DROP_REASONS: [&str; 5] = ["bound", "full_disk", "retention", "host_lost", "damaged"];
+const DROP_REASONS: [&str; 6] = [
+    "bound",
+    "full_disk",
+    "retention",
+    "host_lost",
+    "damaged",
+    "other_node",
+];
 
 /// A part of a start.
 #[derive(Clone, Copy, Debug)]
@@ -216,6 +223,7 @@ impl Metrics {
             GapReason::Retention => DROP_REASONS[2],
             GapReason::HostLost => DROP_REASONS[3],
             GapReason::Damaged => DROP_REASONS[4],
+            GapReason::OtherNode => DROP_REASONS[5],
         };
         let attributes = [KeyValue::new(names::DROP_REASON, reason)];
         self.gaps.add(1, &attributes);

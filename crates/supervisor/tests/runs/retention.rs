@@ -55,10 +55,8 @@ fn of_a_removed_run_a_reader_is_told_how_much_is_missing_and_how_it_ended() {
         assert_eq!((removal.seq, removal.lens), (ended.seq, [6, 0]));
 
         let after = read(stage, run, Position::Beginning).await;
-        assert_gap(&after, 1, ended.seq - 1, [Some(6), Some(0)]);
-        let [_, end] = &after[..] else {
-            panic!("{after:?}")
-        };
+        assert_without_output(&before, &after, [Some(6), Some(0)]);
+        let end = after.last().unwrap();
         assert!(
             matches!(&end.payload, Payload::Lifecycle(Entry::Ended(outcome))
             if outcome.state() == RunState::Succeeded && outcome.reason == EndReason::Exited)
@@ -70,7 +68,7 @@ fn of_a_removed_run_a_reader_is_told_how_much_is_missing_and_how_it_ended() {
             streams: [true; 2],
         };
         let from_tail = read(stage, run, Position::Tail(tail)).await;
-        assert_gap(&from_tail, 1, ended.seq - 1, [Some(6), Some(0)]);
+        assert_without_output(&before, &from_tail, [Some(6), Some(0)]);
         // From wherever somebody has come to.
         for known in [true, false] {
             let at = Reached {
@@ -80,7 +78,7 @@ fn of_a_removed_run_a_reader_is_told_how_much_is_missing_and_how_it_ended() {
             };
             let rest = read(stage, run, Position::After(at)).await;
             let bytes = [6, 0].map(|bytes| known.then_some(bytes));
-            assert_gap(&rest, 3, ended.seq - 1, bytes);
+            assert_without_output(&before[2..], &rest, bytes);
         }
         let at = |seq| {
             Position::After(Reached {
@@ -107,7 +105,7 @@ fn of_a_removed_run_a_reader_is_told_how_much_is_missing_and_how_it_ended() {
             ..Form::default()
         };
         let shown = drain(events.viewed(by_line, None).await.unwrap()).await;
-        assert_gap(&shown, 1, ended.seq - 1, [Some(6), Some(0)]);
+        assert_without_output(&before, &shown, [Some(6), Some(0)]);
 
         // By offset too.
         let ask = |range| {
@@ -176,7 +174,7 @@ fn is_given_a_gap_for_the_rest(view: bool) -> bool {
         let mut readers = vec![growing];
         stage.exits(run, 0);
         stage.supervisor.wait(run, Condition::Ended).await.unwrap();
-        let seq = loop {
+        let (seq, all) = loop {
             // Its task lets go of it last; then it is read from the directory.
             let (_, whole) = stage
                 .supervisor
@@ -184,7 +182,7 @@ fn is_given_a_gap_for_the_rest(view: bool) -> bool {
                 .await
                 .unwrap();
             if readers.len() == 4 {
-                break whole.head();
+                break (whole.head(), drain(whole).await);
             }
             readers.push(whole);
         };
@@ -208,9 +206,8 @@ fn is_given_a_gap_for_the_rest(view: bool) -> bool {
         assert!(!dir(stage, run).exists());
         for (at, came, reader) in begun {
             let rest = drain(reader).await;
-            let missing = [Some(6 - came), Some(0)];
-            assert_gap(&rest, at + 1, seq - 1, missing);
-            assert_eq!(rest.last().unwrap().seq, seq);
+            let left: Vec<Event> = all.iter().filter(|e| e.seq > at).cloned().collect();
+            assert_without_output(&left, &rest, [Some(6 - came), Some(0)]);
         }
         true
     })
@@ -299,10 +296,11 @@ fn what_cannot_be_taken_away_is_told_as_removed_and_goes_when_it_can() {
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
         assert!(dir(stage, run).exists());
-        let told = read(stage, run, Position::Beginning).await;
-        assert!(
-            matches!(&told[0].payload, Payload::Gap(gap) if gap.reason == GapReason::Retention)
-        );
+        let given = read(stage, run, Position::Beginning).await;
+        assert!(given.iter().any(
+            |e| matches!(&e.payload, Payload::Gap(gap) if gap.reason == GapReason::Retention)
+        ));
+        assert_eq!(output(&given), 0);
         // What is in the way is removed as all is that lies there.
         tokio::time::sleep(LOOK * 2).await;
         assert!(!dir(stage, run).exists());
@@ -353,6 +351,7 @@ fn output_of_a_run_that_was_started_again_goes_as_one() {
         }
         tokio::time::sleep(LOOK).await;
         assert!(dir(stage, run_id()).exists(), "an attempt is no end");
+        let first = read_now(stage, run_id()).await;
         stage.exits(run_id(), 0);
         stage
             .supervisor
@@ -362,9 +361,11 @@ fn output_of_a_run_that_was_started_again_goes_as_one() {
         tokio::time::sleep(LOOK * 2).await;
         let removal = removal(stage, run_id()).await;
         assert_eq!(removal.lens, [12, 0]);
-        let told = read(stage, run_id(), Position::Beginning).await;
-        assert_gap(&told, 1, removal.seq - 1, [Some(12), Some(0)]);
-        assert_eq!(told[1].attempt, 2);
+        let given = read(stage, run_id(), Position::Beginning).await;
+        assert_eq!(first.last().unwrap().attempt, 2);
+        let until = given.partition_point(|event| event.seq <= first.last().unwrap().seq);
+        assert_without_output(&first, &given[..until], [Some(12), Some(0)]);
+        assert_eq!(given.last().unwrap().attempt, 2);
     });
 }
 
@@ -442,13 +443,47 @@ fn output(events: &[Event]) -> u64 {
     bytes.sum()
 }
 
-/// The first of these events is a gap over just that.
+/// What there is by now of a run that goes on.
+async fn read_now(stage: &Stage, run: RunId) -> Vec<Event> {
+    let (_, events) = stage
+        .supervisor
+        .events(run, Position::Beginning)
+        .await
+        .unwrap();
+    drain(events.until_head()).await
+}
+
+/// After the removal a reader is given the same but for output, which gaps stand for, so many bytes of each stream in all.
 #[track_caller]
-fn assert_gap(events: &[Event], first: u64, last: u64, bytes: [Option<u64>; 2]) {
-    let Some(Payload::Gap(gap)) = events.first().map(|event| &event.payload) else {
-        panic!("{events:?}");
+fn assert_without_output(before: &[Event], after: &[Event], bytes: [Option<u64>; 2]) {
+    let is_output = |event: &&Event| {
+        matches!(
+            event.payload,
+            Payload::Output { .. } | Payload::Line { .. } | Payload::Gap(_)
+        )
     };
-    assert_eq!(gap.reason, GapReason::Retention);
-    assert_eq!((gap.first_seq, gap.last_seq), (first, last));
-    assert_eq!(gap.bytes, bytes);
+    let entries = |events: &[Event]| -> Vec<String> {
+        let entries = events.iter().filter(|event| !is_output(event));
+        let shown = entries.map(|e| format!("{} {} {:?}", e.seq, e.attempt, e.payload));
+        shown.collect()
+    };
+    assert_eq!(entries(after), entries(before));
+    let mut missing = [Some(0u64); 2];
+    let mut next = before[0].seq;
+    for event in after {
+        if let Payload::Gap(gap) = &event.payload {
+            assert_eq!((gap.first_seq, gap.reason), (next, GapReason::Retention));
+            for (sum, bytes) in missing.iter_mut().zip(gap.bytes) {
+                *sum = Some(sum.unwrap_or_default() + bytes.unwrap_or_default());
+            }
+            if gap.bytes.contains(&None) {
+                missing = [None; 2];
+            }
+        }
+        assert!(event.seq >= next, "{event:?}");
+        next = event.seq + 1;
+    }
+    let last = before.last().unwrap().seq;
+    assert_eq!(next, last + 1, "every seq is told or missing");
+    assert_eq!(missing, bytes);
 }

@@ -6,6 +6,7 @@
 )]
 
 mod data_dir;
+mod entries;
 mod lives;
 pub(crate) mod log;
 
@@ -264,6 +265,7 @@ impl Stage {
             late: world.late.lock().unwrap().clone(),
             ..hello()
         };
+        data_dir.belongs_to(&world.store);
         let booted = Supervisor::boot(config, kernel, events, hello, held, store).await;
         let (supervisor, exit) = booted?;
         Ok(Self {
@@ -1065,6 +1067,7 @@ impl MemoryStore {
             row.times = closure.times;
             row.new.attempt = new.attempt;
             row.outcome = Some(closure.outcome.clone());
+            row.entries.clone_from(&closure.entries);
             row.next_restart = None;
             let mut closed = self.closed.lock().unwrap();
             closed.push((new.run, closure.outcome.clone()));

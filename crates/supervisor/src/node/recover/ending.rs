@@ -127,12 +127,19 @@ impl Recovery {
     /// Journal first, then the row, then whoever waits.
     pub(super) async fn close(&mut self, outcome: Outcome) {
         let run = self.row.new.run;
-        let times = self.times_at_end(clock::now(), &outcome);
+        let now = clock::now();
+        let times = self.times_at_end(now, &outcome);
         self.serve_readers().await;
         self.take_saved_output();
         writes::until_delivered(&self.shared, run).await;
         crash_point!("recover.close");
-        let closure = Closure { outcome, times };
+        let journal = self.journal.as_ref();
+        let entries = journal.map(|journal| journal.entries_at_end(&outcome, now));
+        let closure = Closure {
+            outcome,
+            times,
+            entries,
+        };
         let store = &self.shared.store;
         let written = writes::retry(store, run, "the outcome", || {
             store.close(&self.row.new, &closure)
@@ -143,7 +150,7 @@ impl Recovery {
             tokio::time::sleep(REST).await;
             return;
         }
-        let Closure { outcome, times } = closure;
+        let Closure { outcome, times, .. } = closure;
         let at = times.ended.unwrap_or_else(clock::now);
         let telemetry = &self.shared.config.telemetry;
         let since = self.since;
@@ -156,7 +163,11 @@ impl Recovery {
             live.view.outcome = Some(outcome.clone());
             live.view.stuck = None;
         });
-        let told = match self.journal.take().map(|mut journal| journal.end(&outcome)) {
+        let told = match self
+            .journal
+            .take()
+            .map(|mut journal| journal.end(&outcome, now))
+        {
             Some(Ok(())) => true,
             Some(Err(error)) => {
                 tracing::error!(run_id = %run, %error, "the end is not in the journal, the next server tries again");

@@ -2,43 +2,79 @@
 
 use super::Recovery;
 use crate::{
-    base::{blocking::blocking, clock, event},
+    base::{KINDS, blocking::blocking, clock, event},
     run::saved_output,
 };
 use kennel_journal::{Boot, Hub, Writer};
 use kennel_keeper::rundir;
-use kennel_lifecycle::{AttemptRecord, Entry, Outcome};
+use kennel_lifecycle::{AttemptRecord, Entry, Outcome, Timestamp};
+use kennel_store::{EntriesEnd, EntriesText, EntryList, EntryPlace};
 use std::{io, path::Path, sync::Arc};
 
 /// The journal of a run whose server died, and what its entries say.
 pub(crate) struct Journal {
     pub(super) writer: Writer,
     pub(super) record: AttemptRecord,
+    pub(super) entries: EntryList,
 }
 
 impl Journal {
     pub(crate) fn open(dir: &Path, attempt: u32, boot: Boot) -> io::Result<Self> {
         let mut writer = Writer::recover(dir, boot, clock::now())?;
-        let record = event::record(&writer.facts()?, attempt);
+        let facts = writer.facts()?;
+        let record = event::record(&facts, attempt);
+        let entries = event::entry_list(&facts);
         writer.begin_attempt(attempt);
-        Ok(Self { writer, record })
+        Ok(Self {
+            writer,
+            record,
+            entries,
+        })
     }
 
     fn hub(&self) -> Hub {
         self.writer.hub()
     }
 
-    pub(super) fn append(&mut self, entry: &Entry) -> io::Result<()> {
-        let now = clock::now();
-        self.writer.lifecycle(&event::encode(entry), now)?;
+    pub(super) fn append(&mut self, entry: &Entry, now: Timestamp) -> io::Result<()> {
+        let json = event::encode(entry);
+        let seq = self.writer.lifecycle(json.as_bytes(), now)?;
+        self.entries.push(self.place(seq, now), &json);
         self.record.fold(now, entry);
         Ok(())
     }
 
+    fn place(&self, seq: u64, at: Timestamp) -> EntryPlace {
+        EntryPlace {
+            seq,
+            at,
+            attempt: self.writer.attempt(),
+            lens: self.lens(),
+        }
+    }
+
+    fn lens(&self) -> [u64; 2] {
+        KINDS.map(|kind| self.writer.len(kind))
+    }
+
     /// Appends the ends that are missing, in their order.
-    pub(crate) fn end(&mut self, outcome: &Outcome) -> io::Result<()> {
+    pub(crate) fn end(&mut self, outcome: &Outcome, now: Timestamp) -> io::Result<()> {
         let missing = self.record.missing_ends(outcome, None);
-        missing.iter().try_for_each(|entry| self.append(entry))
+        missing.iter().try_for_each(|entry| self.append(entry, now))
+    }
+
+    /// What the row is to have of it, written before [`Self::end`] appends the ends that are missing.
+    pub(super) fn entries_at_end(&self, outcome: &Outcome, now: Timestamp) -> EntriesText {
+        let mut entries = self.entries.clone();
+        let mut seq = self.hub().head().seq;
+        for entry in self.record.missing_ends(outcome, None) {
+            seq += 1;
+            if !matches!(entry, Entry::Ended(_)) {
+                entries.push(self.place(seq, now), &event::encode(&entry));
+            }
+        }
+        let lens = self.lens();
+        entries.text(Some(EntriesEnd { seq, lens }), self.writer.is_counted())
     }
 }
 

@@ -19,7 +19,7 @@ pub(crate) struct Refusal {
     /// What was dropped and is told.
     dropped: Dropped,
     /// Whether a warning has told of it.
-    pub(super) told: bool,
+    pub(super) is_warned: bool,
 }
 
 impl Refusal {
@@ -30,7 +30,7 @@ impl Refusal {
             full: is_full(error),
             drops: false,
             dropped: Dropped::default(),
-            told: false,
+            is_warned: false,
         }
     }
 
@@ -42,7 +42,7 @@ impl Refusal {
             full: true,
             drops: false,
             dropped: Dropped::default(),
-            told: false,
+            is_warned: false,
         }
     }
 

@@ -223,6 +223,7 @@ impl RunTask {
         let closure = Closure {
             outcome,
             times: self.times(),
+            entries: self.output.as_ref().map(Output::entries_at_end),
         };
         self.write(Write::Close(Box::new(self.new.clone()), Box::new(closure)));
     }

@@ -1,0 +1,263 @@
+//! The events of an ended run by its row, where its journal does not have them: its entries, exact gaps in the place of its
+//! output, and its end.
+
+use crate::{
+    base::calls::{CallError, Event, Payload, Position, Reached, RunView},
+    streams::events::ahead,
+};
+use kennel_journal::{Gap, GapReason, Point};
+use kennel_lifecycle::{Entry, RunId, Timestamp};
+use kennel_store::{EntriesText, RunEntries};
+use std::sync::Arc;
+
+/// What the row of an ended run says of its events.
+#[derive(Debug)]
+pub(crate) struct RowEvents {
+    run: RunId,
+    /// Entries in their order, each with the lengths of the streams before it; the last is the run's end, if the row says
+    /// where that stands.
+    listed: Vec<(Event, [u64; 2])>,
+    /// The run's last event.
+    end: Event,
+    /// Where that stands; absent: the row does not say.
+    at: Option<Point>,
+    /// Whether lengths say exactly how many bytes came.
+    counted: bool,
+}
+
+/// The events after a position, by the row alone.
+#[derive(Clone, Debug)]
+pub(crate) struct ByRow {
+    events: Arc<RowEvents>,
+    /// Why output is missing.
+    reason: GapReason,
+    end: Point,
+    at: Reached,
+}
+
+impl RowEvents {
+    /// Of this run; absent: it has not ended.
+    pub(crate) fn of(view: &RunView, entries: Option<&EntriesText>) -> Option<Self> {
+        let outcome = view.outcome.as_ref()?;
+        let read = entries.map(EntriesText::read).transpose();
+        let read = read.unwrap_or_else(|why| {
+            tracing::error!(run_id = %view.run, %why, "the entries in the row of a run cannot be read");
+            None
+        });
+        let removal = view.output_removed;
+        let of_removal = removal.map(|removal| Point {
+            seq: removal.seq,
+            lens: removal.lens,
+        });
+        let of_entries = read.as_ref().and_then(|read| read.end);
+        let of_entries = of_entries.map(|end| Point {
+            seq: end.seq,
+            lens: end.lens,
+        });
+        let at = of_removal.or(of_entries);
+        let is_counted = read.as_ref().is_none_or(|read| read.counted);
+        let counted = at.is_some() && is_counted && removal.is_none_or(|removal| removal.counted);
+        let end = Event {
+            seq: at.map_or(0, |at| at.seq),
+            attempt: view.attempt,
+            at: view.times.ended.unwrap_or(Timestamp(0)),
+            payload: Payload::Lifecycle(Entry::Ended(Box::new(outcome.clone()))),
+        };
+        let mut listed = read.map_or_else(Vec::new, listed);
+        listed.extend(at.map(|at| (end.clone(), at.lens)));
+        Some(Self {
+            run: view.run,
+            listed,
+            end,
+            at,
+            counted,
+        })
+    }
+
+    /// Whether this is the seq of the run's end.
+    pub(crate) fn ends_at(&self, seq: u64) -> bool {
+        self.at.is_some_and(|at| at.seq == seq)
+    }
+
+    pub(crate) fn run(&self) -> RunId {
+        self.run
+    }
+
+    /// The event with this seq, where the row lists it.
+    pub(crate) fn find(&self, seq: u64) -> Option<&Event> {
+        let at = self
+            .listed
+            .binary_search_by_key(&seq, |(event, _)| event.seq);
+        Some(&self.listed[at.ok()?].0)
+    }
+
+    /// The gap, with the entries that lie in it in their places and smaller gaps between them.
+    pub(crate) fn fill(&self, gap: Gap) -> Vec<Event> {
+        let begin = self
+            .listed
+            .partition_point(|(event, _)| event.seq < gap.first_seq);
+        let within = self.listed[begin..].iter();
+        let last_seq = gap.last_seq;
+        let within = within.take_while(|(event, _)| event.seq <= last_seq);
+        let mut events = Vec::new();
+        let mut left = gap;
+        for (event, before) in within {
+            let (piece, rest) = self.cut(&left, event, *before);
+            events.extend(piece.map(of_gap));
+            events.push(event.clone());
+            left = rest;
+        }
+        if left.first_seq <= left.last_seq {
+            events.push(of_gap(left));
+        }
+        events
+    }
+
+    /// What of a gap lies before an entry, if any does, and behind it.
+    fn cut(&self, gap: &Gap, event: &Event, before: [u64; 2]) -> (Option<Gap>, Gap) {
+        let mut piece = Gap {
+            last_seq: event.seq - 1,
+            at: event.at,
+            attempt: event.attempt,
+            ..gap.clone()
+        };
+        let mut rest = Gap {
+            first_seq: event.seq + 1,
+            ..gap.clone()
+        };
+        for (stream, before) in before.into_iter().enumerate() {
+            let end = rest.ends[stream];
+            let begin = rest.bytes[stream].map(|bytes| end.saturating_sub(bytes));
+            let before = before.clamp(begin.unwrap_or(0).min(end), end);
+            piece.ends[stream] = before;
+            piece.bytes[stream] = begin.map(|begin| before - begin);
+            rest.bytes[stream] = self.counted.then_some(end - before);
+        }
+        let has_piece = piece.first_seq <= piece.last_seq;
+        (has_piece.then_some(piece), rest)
+    }
+}
+
+fn listed(read: RunEntries) -> Vec<(Event, [u64; 2])> {
+    let event = |listed: kennel_store::RunEntry| {
+        let event = Event {
+            seq: listed.place.seq,
+            attempt: listed.place.attempt,
+            at: listed.place.at,
+            payload: Payload::Lifecycle(listed.entry),
+        };
+        (event, listed.place.lens)
+    };
+    read.entries.into_iter().map(event).collect()
+}
+
+fn of_gap(gap: Gap) -> Event {
+    Event {
+        seq: gap.last_seq,
+        attempt: gap.attempt,
+        at: gap.at,
+        payload: Payload::Gap(gap),
+    }
+}
+
+impl ByRow {
+    /// Of a run without a journal, from a position on; absent: the row does not say where its end stands.
+    pub(crate) fn from(
+        events: RowEvents,
+        reason: GapReason,
+        from: Position,
+    ) -> Result<Option<Self>, CallError> {
+        let Some(end) = events.at else {
+            return Ok(None);
+        };
+        let begun = Some([0; 2]);
+        let at = match from {
+            // Of its output nothing is left to begin a tail with.
+            Position::Beginning | Position::Tail(_) => Reached {
+                lens: begun,
+                ..Reached::default()
+            },
+            Position::LiveOnly => reached(end),
+            Position::After(at) if at.seq > end.seq => {
+                return Err(ahead(events.run, at.seq, end.seq));
+            }
+            Position::After(at) if at.seq == 0 => Reached { lens: begun, ..at },
+            Position::After(at) => at,
+        };
+        Ok(Some(Self {
+            events: Arc::new(events),
+            reason,
+            end,
+            at,
+        }))
+    }
+
+    /// What a journal that has lost its end does not tell; it ends here, and no seq has passed the bound.
+    pub(crate) fn behind(events: Arc<RowEvents>, head: Point, seq_bound: u64) -> Self {
+        let beyond = |at: &Point| at.seq > head.seq;
+        // Above all that was told, so that no seq names two events.
+        let end = events.at.filter(beyond).unwrap_or(Point {
+            seq: seq_bound + 1,
+            lens: head.lens,
+        });
+        Self {
+            events,
+            reason: GapReason::Damaged,
+            end,
+            at: reached(head),
+        }
+    }
+
+    /// The same from where a reader is.
+    pub(crate) fn after(mut self, at: Reached) -> Self {
+        self.at = at;
+        self
+    }
+
+    pub(crate) fn at(&self) -> Reached {
+        self.at
+    }
+
+    /// Seq of the run's last event.
+    pub(crate) fn seq(&self) -> u64 {
+        self.end.seq
+    }
+
+    /// Length of the two streams.
+    pub(crate) fn lens(&self) -> [u64; 2] {
+        self.end.lens
+    }
+
+    /// All that is left to tell; `None`: all is told.
+    pub(crate) fn next(&mut self) -> Option<Vec<Event>> {
+        let Point { seq, lens } = self.end;
+        if self.at.seq >= seq {
+            return None;
+        }
+        let end = Event {
+            seq,
+            ..self.events.end.clone()
+        };
+        let mut events = Vec::new();
+        if self.at.seq + 1 < seq {
+            let known = self.at.lens.filter(|_| self.events.counted);
+            let missing = |stream: usize| Some(lens[stream].saturating_sub(known?[stream]));
+            events = self.events.fill(Gap {
+                first_seq: self.at.seq + 1,
+                last_seq: seq - 1,
+                bytes: [missing(0), missing(1)],
+                ends: lens,
+                reason: self.reason,
+                at: end.at,
+                attempt: end.attempt,
+            });
+        }
+        events.push(end);
+        self.at = reached(self.end);
+        Some(events)
+    }
+}
+
+fn reached(at: Point) -> Reached {
+    kennel_journal::Position::from(at).into()
+}

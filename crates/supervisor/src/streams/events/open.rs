@@ -1,0 +1,262 @@
+//! Where the events of a run come from: the journal that grows, the journal that is left of it, or its row alone.
+
+use super::{Events, Source, after, ahead, is_ahead, unreadable};
+use crate::{
+    base::{
+        blocking::blocking,
+        calls::{CallError, Payload, Position, RunView},
+        event,
+        view::Live,
+    },
+    registry::Supervisor,
+    streams::by_row::{ByRow, RowEvents},
+};
+use kennel_journal::{GapReason, Hub, Point, Position as JournalPosition, Reader};
+use kennel_keeper::rundir;
+use kennel_lifecycle::{Entry, RunId, RunState};
+use kennel_store::{EntriesText, RunRow};
+use std::{io, sync::Arc};
+
+/// Where the events of a run are.
+enum EventsPlace {
+    /// In the journal that its task writes.
+    Growing(Box<RunView>, Hub),
+    /// In the journal that is left of it. The run as its task knows it, where it still has one: the store may be away, and
+    /// know less.
+    Whole(Option<Box<RunView>>),
+}
+
+impl Supervisor {
+    /// The run as it is, and its events from a position on. The last seq at this moment is [`Events::head`].
+    pub async fn events(&self, run: RunId, from: Position) -> Result<(RunView, Events), CallError> {
+        let (view, entries) = match self.events_place(run).await? {
+            EventsPlace::Growing(view, hub) => {
+                // What a server told of a run whose gate it did not live to open comes again with its next Spawn.
+                if is_ahead(from, hub.head())
+                    && view.state == RunState::Starting
+                    && let Some(handle) = self.shared.find(run)
+                {
+                    let has_begun =
+                        |live: &Live| live.over || live.view.state != RunState::Starting;
+                    drop(handle.live.clone().wait_for(has_begun).await);
+                    return Box::pin(self.events(run, from)).await;
+                }
+                let reader = hub.read_from(hub.head().into());
+                let reader = reader.map_err(|e| unreadable(run, &e))?;
+                let mut events = self.reading_from(run, reader, from).await?;
+                events.hub = Some(hub);
+                return Ok((*view, events));
+            }
+            EventsPlace::Whole(Some(view)) => {
+                let row = self.shared.record.pending_end(run);
+                (*view, row.and_then(|row| row.entries))
+            }
+            EventsPlace::Whole(None) => parts(self.row(run).await?),
+        };
+        let reason = match view.output_removed {
+            Some(_) => GapReason::Retention,
+            None if view.node != self.shared.config.node => GapReason::OtherNode,
+            None => return self.events_of_journal(view, entries, from).await,
+        };
+        let row = RowEvents::of(&view, entries.as_ref());
+        let row = row.map(|row| ByRow::from(row, reason, from)).transpose()?;
+        if let Some(row) = row.flatten() {
+            return Ok((view, Events::of(run, self, Source::Row(Box::new(row)))));
+        }
+        self.refuse_elsewhere(&view).await?;
+        self.events_of_journal(view, entries, from).await
+    }
+
+    /// The events by the row of a run whose journal cannot be read: it was removed since the row was read, or is damaged.
+    pub(super) async fn without_journal(
+        &self,
+        run: RunId,
+        from: Position,
+        error: &io::Error,
+    ) -> Result<(RunView, ByRow), CallError> {
+        let is_gone = error.kind() == io::ErrorKind::NotFound;
+        if !is_gone && !is_damage(error) {
+            return Err(unreadable(run, error));
+        }
+        let (view, entries) = parts(self.row(run).await?);
+        let is_removed = view.output_removed.is_some();
+        let row = RowEvents::of(&view, entries.as_ref());
+        // While something is left to be done of it, a damaged one is still to be mended.
+        if !is_removed && self.shared.record.is_unfinished(run) {
+            return Err(unreadable(run, error));
+        }
+        let reason = if is_removed {
+            GapReason::Retention
+        } else {
+            tracing::warn!(run_id = %run, %error, "the journal of an ended run cannot be read, its row tells what it knows");
+            GapReason::Damaged
+        };
+        let row = row.map(|row| ByRow::from(row, reason, from)).transpose()?;
+        let row = row.flatten().ok_or_else(|| unreadable(run, error))?;
+        Ok((view, row))
+    }
+
+    /// The events of a run that nobody writes any more and that has its journal.
+    async fn events_of_journal(
+        &self,
+        view: RunView,
+        entries: Option<EntriesText>,
+        from: Position,
+    ) -> Result<(RunView, Events), CallError> {
+        let run = view.run;
+        let dir = rundir::path(&self.shared.config.data_dir, run);
+        // The whole index is looked through, which may be long.
+        // While something is left to be done of a run, its end may be still to be told.
+        let is_closed = view.outcome.is_some() && !self.shared.record.is_unfinished(run);
+        let opened = blocking(move || {
+            let from = JournalPosition::default();
+            if is_closed {
+                Reader::open_closed(&dir, from)
+            } else {
+                Reader::open_ended(&dir, from)
+            }
+        })
+        .await;
+        let reader = match opened.flatten() {
+            Ok(reader) => reader,
+            Err(error) if error.kind() == io::ErrorKind::NotFound && view.identity.is_none() => {
+                after(run, from, Point::default())?;
+                return Ok((view, Events::of(run, self, Source::Nothing)));
+            }
+            Err(error) => {
+                let (view, row) = self.without_journal(run, from, &error).await?;
+                return Ok((view, Events::of(run, self, Source::Row(Box::new(row)))));
+            }
+        };
+        let row = RowEvents::of(&view, entries.as_ref()).filter(|_| is_closed);
+        let Some(row) = row.map(Arc::new) else {
+            return Ok((view, self.reading_from(run, reader, from).await?));
+        };
+        let last = last_event(run, &reader).await;
+        let last = last.map_err(|e| unreadable(run, &e))?;
+        let has_end = matches!(last, Some(Payload::Lifecycle(Entry::Ended(_))));
+        // Where its place is damaged, it is met there.
+        let is_in_place =
+            matches!(last, None | Some(Payload::Gap(_))) && row.ends_at(reader.end().seq);
+        let events = if has_end || is_in_place {
+            self.reading_from(run, reader, from).await?
+        } else {
+            tracing::warn!(run_id = %run, "its journal has lost the run's end: files in its directory are damaged");
+            self.without_end(Arc::clone(&row), reader, from).await?
+        };
+        let events = Events {
+            row: Some(row),
+            is_end_lost: !has_end,
+            ..events
+        };
+        Ok((view, events))
+    }
+
+    /// Those of a journal that has lost the run's end.
+    async fn without_end(
+        &self,
+        row: Arc<RowEvents>,
+        reader: Reader,
+        from: Position,
+    ) -> Result<Events, CallError> {
+        let run = row.run();
+        let lost = ByRow::behind(row, reader.end(), reader.seq_bound());
+        Ok(match from {
+            Position::LiveOnly => self.reading_from(run, reader, from).await?,
+            Position::After(at) if at.seq > lost.seq() => {
+                return Err(ahead(run, at.seq, lost.seq()));
+            }
+            Position::After(at) if at.seq > reader.end().seq => {
+                let live = self.reading_from(run, reader, Position::LiveOnly).await?;
+                Events {
+                    beyond: Some(at),
+                    lost_end: (at.seq < lost.seq()).then_some(lost),
+                    ..live
+                }
+            }
+            _ => Events {
+                lost_end: Some(lost),
+                ..self.reading_from(run, reader, from).await?
+            },
+        })
+    }
+
+    /// The reader at this position.
+    async fn reading_from(
+        &self,
+        run: RunId,
+        mut reader: Reader,
+        from: Position,
+    ) -> Result<Events, CallError> {
+        let (position, begins) = match from {
+            Position::Tail(tail) => {
+                let begin = reader.tail(tail).await;
+                let begin = begin.map_err(|e| unreadable(run, &e))?;
+                (begin.position, Some(begin.begins))
+            }
+            _ => {
+                let at = after(run, from, reader.end())?;
+                (at.into(), at.begins)
+            }
+        };
+        reader.move_to(position);
+        Ok(Events {
+            begins,
+            ..Events::of(run, self, Source::Journal(reader))
+        })
+    }
+
+    /// Where a run's events are, once that is known.
+    async fn events_place(&self, run: RunId) -> Result<EventsPlace, CallError> {
+        let Some(handle) = self.shared.find(run) else {
+            return Ok(EventsPlace::Whole(None));
+        };
+        let has_ended = |live: &Live| live.hub.is_none() && live.view.outcome.is_some();
+        let known =
+            |live: &Live| live.hub.is_some() || live.no_journal || live.over || has_ended(live);
+        let mut live = handle.live.clone();
+        let Ok(live) = live.wait_for(known).await.map(|live| live.clone()) else {
+            return Ok(EventsPlace::Whole(None));
+        };
+        if !live.over && has_ended(&live) {
+            return Ok(EventsPlace::Whole(Some(Box::new(live.view))));
+        }
+        if !live.over && live.no_journal {
+            let why = io::Error::other("it could not be opened when this server took the run over");
+            return Err(unreadable(run, &why));
+        }
+        Ok(match live.hub {
+            Some(hub) => EventsPlace::Growing(Box::new(live.view), hub),
+            None => EventsPlace::Whole(None),
+        })
+    }
+}
+
+fn parts(mut row: RunRow) -> (RunView, Option<EntriesText>) {
+    let entries = row.entries.take();
+    (row.into(), entries)
+}
+
+/// Whether that is what files say that were cut or changed.
+fn is_damage(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof
+    )
+}
+
+/// The last event of a journal; absent: it has none, or that cannot be read. The journal of an ended run is closed with the
+/// run's end: one that has another was cut, or parts of it were removed.
+async fn last_event(run: RunId, reader: &Reader) -> io::Result<Option<Payload>> {
+    let Some(before) = reader.end().seq.checked_sub(1) else {
+        return Ok(None);
+    };
+    let mut last = reader.clone();
+    last.move_to(JournalPosition {
+        seq: before,
+        lens: None,
+    });
+    let items = last.next(usize::MAX).await?.into_iter().flatten();
+    let event = items.last().map(|item| event::decode(run, item));
+    Ok(event.and_then(Result::ok).map(|event| event.payload))
+}
