@@ -23,6 +23,7 @@ mod drain;
 mod durable;
 mod ends;
 mod full_disk;
+mod hands;
 mod host;
 mod inactivity;
 mod input;

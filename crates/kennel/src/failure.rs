@@ -97,6 +97,11 @@ impl Failure {
         }
     }
 
+    /// The exit code.
+    pub(crate) fn exit_code(&self) -> u8 {
+        self.code
+    }
+
     /// Whether it only says that nobody reads us any more.
     pub(crate) fn is_quiet(&self) -> bool {
         self.quiet

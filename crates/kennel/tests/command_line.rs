@@ -100,7 +100,7 @@ fn a_password_never_appears_in_an_error() {
 fn what_was_not_understood_has_a_code_of_its_own() {
     assert_eq!(run(&["no-such-command"]).0, Some(2));
     assert_eq!(run(&["ps", "--state", "walking"]).0, Some(2));
-    assert_eq!(run(&["run", "--grace", "5", "--", "true"]).0, Some(125));
+    assert_eq!(run(&["run", "--grace", "5x", "--", "true"]).0, Some(125));
     assert_eq!(run(&["run"]).0, Some(125));
 }
 

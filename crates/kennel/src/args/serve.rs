@@ -49,7 +49,7 @@ pub(crate) struct ServeArgs {
 pub(crate) struct OfClients {
     #[arg(long, hide = true)]
     server: Option<String>,
-    #[arg(short, long, hide = true, value_enum)]
+    #[arg(short, long, hide = true)]
     output: Option<Format>,
 }
 

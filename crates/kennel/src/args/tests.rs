@@ -17,9 +17,10 @@ fn what_follows_the_command_belongs_to_it() {
         &["run", "ls", "--label", "-o", "x"][..],
     ] {
         let cli = parse(words).expect("it is well formed");
-        let Command::Run(spec) = cli.command else {
+        let Command::Run(run) = cli.command else {
             panic!("not run");
         };
+        let spec = run.spec;
         assert_eq!(spec.argv, ["ls", "--label", "-o", "x"]);
         assert!(spec.labels.is_empty() && cli.client.output.is_none());
     }
@@ -29,7 +30,7 @@ fn what_follows_the_command_belongs_to_it() {
 fn a_misspelt_flag_is_not_taken_for_a_command() {
     assert!(parse(&["run", "--lable", "a=b", "--", "ls"]).is_err());
     assert!(parse(&["run"]).is_err());
-    assert!(parse(&["run", "--grace", "5", "--", "ls"]).is_err());
+    assert!(parse(&["run", "--grace", "5x", "--", "ls"]).is_err());
 }
 
 #[test]
