@@ -56,6 +56,7 @@ mod retention;
 mod runbook;
 mod secrets;
 mod server_restart;
+mod settings;
 mod shell_child;
 mod shell_job;
 mod shell_text;

@@ -14,6 +14,7 @@ mod retention;
 mod secret;
 mod serve;
 mod server;
+mod settings;
 mod telemetry;
 mod template;
 mod terminal_text;
@@ -21,7 +22,7 @@ mod values;
 mod version;
 
 use args::{Cli, Command};
-use clap::{Parser as _, error::ErrorKind};
+use clap::{FromArgMatches as _, error::ErrorKind};
 use config::Surroundings;
 use std::{ffi::OsString, process::ExitCode};
 
@@ -37,13 +38,24 @@ fn main() -> ExitCode {
         return preflight();
     }
     let words = kill_signals(words);
-    let cli = match Cli::try_parse_from(&words) {
-        Ok(cli) => cli,
+    let parsed = args::command().try_get_matches_from(&words);
+    let parsed = parsed.and_then(|typed| Ok((Cli::from_arg_matches(&typed)?, typed)));
+    let (cli, typed) = match parsed {
+        Ok(parsed) => parsed,
         Err(error) => return not_understood(error, &words),
     };
+    // Behind the last command.
+    let mut typed = &typed;
+    while let Some((_, behind)) = typed.subcommand() {
+        typed = behind;
+    }
     let here = Surroundings::here();
     match cli.command {
-        Command::Serve(flags) => serve::keeper(&cli.client, &flags, &here, &words),
+        Command::Serve(flags) => serve::keeper(&cli.client, &flags, typed, (&here, &words)),
+        Command::Config(command) => match cli::config(command, typed, &here) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(failure) => failure.report(),
+        },
         Command::Server(flags) => server::main(&flags, &here),
         // Asks no server: it has its own.
         Command::Doctor(args) if args.prove => {

@@ -224,12 +224,12 @@ impl Selector {
             .and_then(|l| l.strip_suffix(')'));
         let values = list.ok_or_else(malformed)?.split(',');
         let values = values.map(|value| value.trim().to_owned()).collect();
-        let test = if is_in {
+        let of = if is_in {
             LabelTest::In
         } else {
             LabelTest::NotIn
         };
-        self.push(key, test(values))
+        self.push(key, of(values))
     }
 }
 

@@ -32,7 +32,8 @@ const COMMANDS: [(&[&str], &str); 20] = [
     ),
     (
         &["reload", "daemon-reload", "reread", "update", "reconfigure"],
-        "settings are read anew by: kennel upgrade, or by SIGHUP to kennel serve; no run is interrupted",
+        "settings are those that kennel serve was started with: kennel config check, then start it again; a new binary is \
+         taken over by: kennel upgrade",
     ),
     (
         &["enable", "disable", "mask", "unmask"],

@@ -31,10 +31,11 @@ pub(crate) use run::{
     OnMaxPauseArg, OutputFullArg, PidNamespaceArg, RecoveryArg, RestartArg, RestartArgs, RunArgs,
     SpecArgs, TerminalArgs,
 };
-pub(crate) use serve::{CgroupUse, ServeArgs};
+pub(crate) use serve::{CgroupUse, ConfigCommand, ServeArgs};
 pub(crate) use target::{LabelArgs, RunRef, RunRefs};
 
-use clap::{Args, Parser, Subcommand};
+use crate::settings;
+use clap::{Args, CommandFactory as _, Parser, Subcommand};
 use help::{
     ATTACH_HELP, COMPLETIONS_HELP, DOCTOR_CODES, DRAIN_CODES, EXIT_CODES, REAP_CODES, RUN_CODES,
     SERVE_CODES, UPGRADE_CODES, WAIT_CODES, WRITE_HELP,
@@ -75,6 +76,9 @@ pub(crate) enum Command {
     /// The part of the service that the keeper starts
     #[command(hide = true)]
     Server(ServeArgs),
+    /// Check or show the settings of `serve`: flags, variables, configuration file and defaults
+    #[command(subcommand)]
+    Config(ConfigCommand),
     /// Run a command and stay with it: its output is ours, its exit code too
     #[command(after_help = RUN_CODES)]
     Run(Box<RunArgs>),
@@ -157,6 +161,12 @@ pub(crate) enum Command {
     /// End what runs have left behind; without --yes, say what would be ended
     #[command(after_help = REAP_CODES)]
     Reap(ReapArgs),
+}
+
+/// The whole command line, with the variable of each setting in the help of `serve`.
+pub(crate) fn command() -> clap::Command {
+    let with_variables = |serve: clap::Command| serve.mut_args(settings::with_variables);
+    Cli::command().mut_subcommand("serve", with_variables)
 }
 
 #[cfg(test)]

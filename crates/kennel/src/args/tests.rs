@@ -1,5 +1,4 @@
 use super::*;
-use clap::CommandFactory as _;
 
 fn parse(words: &[&str]) -> Result<Cli, clap::Error> {
     Cli::try_parse_from(std::iter::once(&"kennel").chain(words))
@@ -7,7 +6,7 @@ fn parse(words: &[&str]) -> Result<Cli, clap::Error> {
 
 #[test]
 fn the_command_line_is_well_formed() {
-    Cli::command().debug_assert();
+    command().debug_assert();
 }
 
 #[test]

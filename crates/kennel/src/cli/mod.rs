@@ -22,6 +22,7 @@ mod run_env;
 mod run_input;
 mod run_signals;
 mod screen;
+mod settings;
 mod sink;
 mod spec;
 mod table;
@@ -43,6 +44,7 @@ use std::process::ExitCode;
 
 pub(crate) use link::{print, print_exact, refused, run_of};
 pub(crate) use run::OWN_FAILURE;
+pub(crate) use settings::config;
 
 /// Carries one command out; `command` is none of those that serve.
 pub(crate) fn main(client: &ClientArgs, command: Command, here: &Surroundings) -> ExitCode {
@@ -135,7 +137,7 @@ async fn perform(
         },
         Command::Audit(args) => audit::audit(&open().await?, args).await.map(done),
         Command::Reap(args) => doctor::reap(&open().await?, args).await,
-        Command::Serve(_) | Command::Server(_) => {
+        Command::Serve(_) | Command::Server(_) | Command::Config(_) => {
             unreachable!("main serves before it asks")
         }
     }
